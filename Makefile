@@ -1,0 +1,95 @@
+# Lateen: one Makefile. Modes: MODE=release (default) debug asan ubsan tsan; each has its own build folder.
+#   make            build/lateen, build/liblateen.a
+#   make test       everything that needs no GPU; ends with "N passed, N failed"
+#   make run        install what is missing, build, and train the demo model
+#   make install    PREFIX=/usr/local DESTDIR=
+#   make format     clang-format in place;  make lint: include order, formatting
+# A new .c file under src/ is found by itself. src/kernels/cpu/isa/*.c are compiled once for each instruction set.
+
+MODE    ?= release
+CC      ?= cc
+PREFIX  ?= /usr/local
+VERSION := $(shell cat VERSION)
+OUT     := $(if $(filter release,$(MODE)),build,build/$(MODE))
+
+WARN  := -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Werror
+LIBS  := jansson libpcre2-8 yaml-0.1 libzstd zlib libxxhash hwloc libevent libevent_pthreads
+CPPFLAGS += -D_GNU_SOURCE -DLT_VERSION='"$(VERSION)"' -Iinclude -Isrc $(shell pkg-config --cflags $(LIBS) 2>/dev/null)
+CFLAGS_release := -O3 -g1 -fno-math-errno -fno-trapping-math
+CFLAGS_debug   := -O0 -g
+CFLAGS_asan    := -O1 -g -fsanitize=address -fno-omit-frame-pointer
+CFLAGS_ubsan   := -O1 -g -fsanitize=undefined -fno-sanitize-recover=all
+CFLAGS_tsan    := -O1 -g -fsanitize=thread
+CFLAGS  += -std=c17 -fopenmp $(WARN) -MMD -MP $(CFLAGS_$(MODE))
+LDFLAGS += -fopenmp $(filter -fsanitize=%,$(CFLAGS_$(MODE)))
+LDLIBS  += $(shell pkg-config --libs $(LIBS) 2>/dev/null) -ldnnl -lm -ldl -lpthread
+
+# Instruction sets for src/kernels/cpu/isa: one source, one object and one symbol suffix each.
+ISAS := portable avx2 avx512
+ISA_portable :=
+ISA_avx2     := -mavx2 -mfma -mf16c
+ISA_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
+
+SRC     := $(sort $(shell find src -name '*.c' -not -path 'src/cli/*' -not -path 'src/kernels/cpu/isa/*'))
+SRC_ISA := $(sort $(wildcard src/kernels/cpu/isa/*.c))
+SRC_CLI := $(sort $(wildcard src/cli/*.c))
+OBJ     := $(SRC:%.c=$(OUT)/%.o) $(foreach isa,$(ISAS),$(SRC_ISA:%.c=$(OUT)/%.$(isa).o))
+OBJ_CLI := $(SRC_CLI:%.c=$(OUT)/%.o)
+UNIT    := $(patsubst tests/%.c,$(OUT)/tests/%,$(sort $(shell find tests/unit -name 'test_*.c')))
+EXAMPLES := $(patsubst examples/%.c,$(OUT)/examples/%,$(sort $(wildcard examples/*.c)))
+
+.PHONY: all lib unit-programs test check unit run install clean format lint found
+all: found $(OUT)/lateen
+lib: $(OUT)/liblateen.a
+
+# Local rules of rooms that generate something (kernel text to embed, fuzz targets, ...).
+-include $(sort $(wildcard src/*/*/rules.mk tests/*/rules.mk))
+
+found:
+	@pkg-config --exists $(LIBS) || { echo "missing libraries; on Debian: apt-get install $$(tr '\n' ' ' < packages.txt)"; exit 1; }
+	@echo "lateen $(VERSION): $(MODE), $$($(CC) --version | head -1), libraries: oneDNN $(LIBS)"
+
+$(OUT)/lateen: $(OBJ_CLI) $(OUT)/liblateen.a
+	$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
+
+$(OUT)/liblateen.a: $(OBJ)
+	@rm -f $@
+	$(AR) rcs $@ $^
+
+$(OUT)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) -c -o $@ $<
+
+define isa_rule
+$(OUT)/src/kernels/cpu/isa/%.$(1).o: src/kernels/cpu/isa/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(CPPFLAGS) -DLT_ISA=$(1) -DLT_ISA_$(1)=1 $$(CFLAGS) $$(ISA_$(1)) -c -o $$@ $$<
+endef
+$(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
+
+$(OUT)/tests/%: tests/%.c $(OUT)/liblateen.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -Itests $(CFLAGS) $(LDFLAGS) -o $@ $< $(OUT)/liblateen.a -lcmocka $(LDLIBS)
+
+$(OUT)/examples/%: examples/%.c $(OUT)/liblateen.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $(OUT)/liblateen.a $(LDLIBS)
+
+unit-programs: all $(UNIT) $(EXAMPLES)
+
+unit: unit-programs
+	BUILD=$(OUT) tests/run.sh unit
+
+test: all
+	tests/run.sh all
+
+format:
+	clang-format -i $$(git ls-files '*.c' '*.h')
+
+lint:
+	tests/lint.sh
+
+clean:
+	rm -rf build
+
+-include $(OBJ:.o=.d) $(OBJ_CLI:.o=.d) $(UNIT:%=%.d)

@@ -1,0 +1,42 @@
+/* file.h: whole files, mapped files, and writes that are either wholly there or not at all. */
+#ifndef LT_BASE_FILE_H
+#define LT_BASE_FILE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+#define LT_PATH_BYTES 4096
+
+/* A file mapped read-only. An empty file maps to data "", size 0. */
+typedef struct {
+    const unsigned char *data;
+    size_t size_bytes;
+} lt_file_map;
+
+LT_MUST_USE lt_err lt_file_map_open(lt_file_map *out, const char *path);
+void lt_file_map_close(lt_file_map *m); /* Accepts a zeroed map. */
+
+/* Read a whole file of at most max_bytes into malloc'ed memory with a 0 behind it. */
+LT_MUST_USE lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max_bytes);
+
+/* Write path.tmp, sync, rename over path, sync the folder: after a crash the old or the new is there. */
+LT_MUST_USE lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_bytes);
+
+LT_MUST_USE lt_err lt_file_make_dirs(const char *path); /* mkdir -p */
+LT_MUST_USE lt_err lt_file_sync_dir(const char *path);
+LT_MUST_USE lt_err lt_file_remove_tree(const char *path); /* rm -r; no error if absent. */
+bool lt_file_exists(const char *path);
+bool lt_file_is_dir(const char *path);
+
+/* a + "/" + b into out (LT_PATH_BYTES); error LIMIT when too long. */
+LT_MUST_USE lt_err lt_path_join(char out[LT_PATH_BYTES], const char *a, const char *b);
+bool lt_path_has_suffix(const char *path, const char *suffix);
+
+/* Names in a folder, sorted, without "." and ".."; free with lt_file_list_free. */
+LT_MUST_USE lt_err lt_file_list(char ***names, size_t *count, const char *path);
+void lt_file_list_free(char **names, size_t count);
+
+#endif

@@ -1,0 +1,105 @@
+/* json.c: see json.h. */
+#include "base/json.h"
+
+#include <stdlib.h>
+
+#include "base/error.h"
+#include "base/file.h"
+
+lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, const char *name) {
+    json_error_t why;
+    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (root == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s:%d:%d: %s", name, why.line, why.column, why.text);
+    }
+    *out = root;
+    return LT_OK;
+}
+
+lt_err lt_json_load(json_t **out, const char *path, size_t max_bytes) {
+    lt_err err;
+    char *text = NULL;
+    size_t bytes = 0;
+    LT_TRY(lt_file_read(&text, &bytes, path, max_bytes));
+    err = lt_json_parse(out, text, bytes, path);
+    free(text);
+    return err;
+}
+
+/* The member, or NULL with *err telling whether that is a failure. */
+static const json_t *member(const json_t *obj, const char *key, bool optional, const char *what,
+                            lt_err *err) {
+    const json_t *value = json_object_get(obj, key);
+    *err = LT_OK;
+    if (value == NULL || json_is_null(value)) {
+        if (!optional) {
+            *err = lt_error_set(LT_ERR_NOT_FOUND, "%s: key '%s' is missing", what, key);
+        }
+        return NULL;
+    }
+    return value;
+}
+
+static lt_err wrong_type(const char *key, const char *wanted, const char *what) {
+    LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is not %s", what, key, wanted);
+}
+
+lt_err lt_json_i64(const json_t *obj, const char *key, int64_t *out, bool optional,
+                   const char *what) {
+    lt_err err;
+    const json_t *value = member(obj, key, optional, what, &err);
+    if (value == NULL) {
+        return err;
+    }
+    if (json_is_integer(value)) {
+        *out = (int64_t)json_integer_value(value);
+        return LT_OK;
+    }
+    if (json_is_real(value) && json_real_value(value) >= -0x1p62 && json_real_value(value) <= 0x1p62 &&
+        (double)(int64_t)json_real_value(value) == json_real_value(value)) {
+        *out = (int64_t)json_real_value(value); /* "1e4" and "8192.0" are whole numbers too. */
+        return LT_OK;
+    }
+    return wrong_type(key, "a whole number", what);
+}
+
+lt_err lt_json_f64(const json_t *obj, const char *key, double *out, bool optional,
+                   const char *what) {
+    lt_err err;
+    const json_t *value = member(obj, key, optional, what, &err);
+    if (value == NULL) {
+        return err;
+    }
+    if (!json_is_number(value)) {
+        return wrong_type(key, "a number", what);
+    }
+    *out = json_number_value(value);
+    return LT_OK;
+}
+
+lt_err lt_json_bool(const json_t *obj, const char *key, bool *out, bool optional, const char *what) {
+    lt_err err;
+    const json_t *value = member(obj, key, optional, what, &err);
+    if (value == NULL) {
+        return err;
+    }
+    if (!json_is_boolean(value)) {
+        return wrong_type(key, "true or false", what);
+    }
+    *out = json_is_true(value);
+    return LT_OK;
+}
+
+lt_err lt_json_str(const json_t *obj, const char *key, const char **out, bool optional,
+                   const char *what) {
+    lt_err err;
+    const json_t *value = member(obj, key, optional, what, &err);
+    if (value == NULL) {
+        return err;
+    }
+    if (!json_is_string(value)) {
+        return wrong_type(key, "a string", what);
+    }
+    *out = json_string_value(value);
+    return LT_OK;
+}

@@ -1,0 +1,28 @@
+/* json.h: thin helpers over jansson whose failures name the file and the key. */
+#ifndef LT_BASE_JSON_H
+#define LT_BASE_JSON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "lateen/base.h"
+
+/* Parse a file of at most max_bytes. *out must be released with json_decref. */
+LT_MUST_USE lt_err lt_json_load(json_t **out, const char *path, size_t max_bytes);
+LT_MUST_USE lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, const char *name);
+
+/* Typed members of an object. `what` (the file's name) leads the message. A missing key, or null, leaves *out
+ * as it is when optional, else fails with NOT_FOUND; a wrong type fails with FORMAT. */
+LT_MUST_USE lt_err lt_json_i64(const json_t *obj, const char *key, int64_t *out, bool optional,
+                               const char *what);
+LT_MUST_USE lt_err lt_json_f64(const json_t *obj, const char *key, double *out, bool optional,
+                               const char *what);
+LT_MUST_USE lt_err lt_json_bool(const json_t *obj, const char *key, bool *out, bool optional,
+                                const char *what);
+LT_MUST_USE lt_err lt_json_str(const json_t *obj, const char *key, const char **out, bool optional,
+                               const char *what); /* Lives as long as obj. */
+
+#endif

@@ -1,0 +1,124 @@
+/* log.c: level filter, stderr, optional file; and the progress line that shares the terminal.
+ * One mutex keeps lines whole. The progress line is erased before a message and drawn again by its
+ * owner's next update, so the two never mix. */
+#include "base/log.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define LINE_BYTES 512
+
+static struct {
+    pthread_mutex_t lock;
+    pthread_once_t once;
+    lt_log_level level;
+    FILE *file;
+    bool line_shown; /* A progress line stands on the terminal without a newline. */
+    bool terminal;
+} logger = {.lock = PTHREAD_MUTEX_INITIALIZER, .once = PTHREAD_ONCE_INIT, .level = LT_LOG_INFO};
+
+static const char *const level_names[] = {"error", "warn", "info", "debug"};
+
+static void logger_open(void) {
+    const char *wanted = getenv("LATEEN_LOG");
+    logger.terminal = isatty(STDERR_FILENO) != 0;
+    for (int i = 0; wanted != NULL && i <= LT_LOG_DEBUG; i++) {
+        if (strcmp(wanted, level_names[i]) == 0) {
+            logger.level = (lt_log_level)i;
+        }
+    }
+}
+
+void lt_log_set_level(lt_log_level level) {
+    pthread_once(&logger.once, logger_open);
+    logger.level = level;
+}
+
+lt_err lt_log_to_file(const char *path) {
+    FILE *file = NULL;
+    if (path != NULL) {
+        file = fopen(path, "ae");
+        if (file == NULL) {
+            LT_FAIL(LT_ERR_IO, "log %s: %s", path, strerror(errno));
+        }
+    }
+    pthread_mutex_lock(&logger.lock);
+    if (logger.file != NULL) {
+        fclose(logger.file);
+    }
+    logger.file = file;
+    pthread_mutex_unlock(&logger.lock);
+    return LT_OK;
+}
+
+void lt_log(lt_log_level level, const char *fmt, ...) {
+    char text[2 * LINE_BYTES];
+    va_list args;
+
+    pthread_once(&logger.once, logger_open);
+    if (level > logger.level) {
+        return;
+    }
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&logger.lock);
+    if (logger.line_shown) {
+        fputs("\r\033[K", stderr);
+        logger.line_shown = false;
+    }
+    fprintf(stderr, "%s%s%s\n", level == LT_LOG_INFO ? "" : level_names[level],
+            level == LT_LOG_INFO ? "" : ": ", text);
+    if (logger.file != NULL) {
+        char now[LT_CLOCK_TEXT_BYTES];
+        fprintf(logger.file, "%s %s %s\n", lt_clock_text(now), level_names[level], text);
+        fflush(logger.file);
+    }
+    pthread_mutex_unlock(&logger.lock);
+}
+
+void lt_progress_show(lt_progress *p, const char *fmt, ...) {
+    char text[LINE_BYTES];
+    const double now_s = lt_clock_s();
+    va_list args;
+
+    pthread_once(&logger.once, logger_open);
+    if (logger.level < LT_LOG_INFO) {
+        return;
+    }
+    if (!logger.terminal && (p->plain_every_s <= 0.0 || now_s < p->next_plain_s)) {
+        return;
+    }
+    p->next_plain_s = now_s + p->plain_every_s;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&logger.lock);
+    if (logger.terminal) {
+        fprintf(stderr, "\r\033[K%s", text);
+        fflush(stderr);
+        logger.line_shown = true;
+    } else {
+        fprintf(stderr, "%s\n", text);
+    }
+    pthread_mutex_unlock(&logger.lock);
+}
+
+void lt_progress_end(lt_progress *p) {
+    pthread_mutex_lock(&logger.lock);
+    if (logger.line_shown) {
+        fputc('\n', stderr);
+        logger.line_shown = false;
+    }
+    pthread_mutex_unlock(&logger.lock);
+    p->next_plain_s = 0.0;
+}

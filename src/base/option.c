@@ -1,0 +1,402 @@
+/* option.c: reads, checks, prints and explains options from one table (see option.h). */
+#include "base/option.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+#include "base/error.h"
+#include "base/yaml.h"
+
+#define NAME_BYTES        128
+#define NEAREST_MAX_EDITS 3
+
+/* "-" and "_" are one character in names. */
+static bool same_name(const char *a, const char *b) {
+    for (; *a != '\0' && *b != '\0'; a++, b++) {
+        const char ca = *a == '-' ? '_' : *a, cb = *b == '-' ? '_' : *b;
+        if (ca != cb) {
+            return false;
+        }
+    }
+    return *a == *b;
+}
+
+static const lt_option *find_row(const lt_option_table *t, const char *name) {
+    for (size_t i = 0; i < t->n_rows; i++) {
+        if (same_name(t->rows[i].name, name)) {
+            return &t->rows[i];
+        }
+    }
+    return NULL;
+}
+
+/* Levenshtein distance, capped: long names are compared by their first NAME_BYTES - 1 characters. */
+static size_t edit_distance(const char *a, const char *b) {
+    size_t row[NAME_BYTES];
+    const size_t nb = strnlen(b, NAME_BYTES - 1);
+    for (size_t j = 0; j <= nb; j++) {
+        row[j] = j;
+    }
+    for (size_t i = 1; a[i - 1] != '\0'; i++) {
+        size_t diagonal = row[0];
+        row[0] = i;
+        for (size_t j = 1; j <= nb; j++) {
+            const size_t substitute = diagonal + (a[i - 1] != b[j - 1]);
+            const size_t drop = row[j] + 1, insert = row[j - 1] + 1;
+            diagonal = row[j];
+            row[j] = drop < insert ? drop : insert;
+            row[j] = substitute < row[j] ? substitute : row[j];
+        }
+    }
+    return row[nb];
+}
+
+const char *lt_name_nearest(const char *name, const char *const *names, size_t n) {
+    const char *best = NULL;
+    size_t best_edits = NEAREST_MAX_EDITS + 1;
+    for (size_t i = 0; i < n; i++) {
+        const size_t edits = edit_distance(name, names[i]);
+        const char *last = strrchr(names[i], '.');
+        const size_t tail = last != NULL ? edit_distance(name, last + 1) : edits;
+        const size_t least = edits < tail ? edits : tail;
+        if (least < best_edits) {
+            best_edits = least;
+            best = names[i];
+        }
+    }
+    return best;
+}
+
+static lt_err unknown_name(const lt_option_table *t, const char *name, const char *origin) {
+    const char **names = calloc(t->n_rows, sizeof *names);
+    const char *nearest = NULL;
+    for (size_t i = 0; names != NULL && i < t->n_rows; i++) {
+        names[i] = t->rows[i].name;
+    }
+    if (names != NULL) {
+        nearest = lt_name_nearest(name, names, t->n_rows);
+    }
+    free(names);
+    if (nearest != NULL) {
+        LT_FAIL(LT_ERR_ARG, "%s: unknown option '%s'; did you mean '%s'?", origin, name, nearest);
+    }
+    LT_FAIL(LT_ERR_ARG, "%s: unknown option '%s' for %s", origin, name, t->title);
+}
+
+/* A number with an optional suffix. K M G B T are powers of 1000 (B = 1e9, as in "15B tokens"). */
+static bool parse_number(const char *text, double *out) {
+    static const struct {
+        const char *suffix;
+        double factor;
+    } suffixes[] = {{"", 1},          {"K", 1e3},        {"M", 1e6},         {"G", 1e9},
+                    {"B", 1e9},       {"T", 1e12},       {"KiB", 1024},      {"MiB", 1048576},
+                    {"GiB", 0x1p30},  {"TiB", 0x1p40}};
+    char *end = NULL;
+    const double x = strtod(text, &end);
+    if (end == text || isnan(x)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
+        if (strcasecmp(end, suffixes[i].suffix) == 0) {
+            *out = x * suffixes[i].factor;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_bool(const char *text, bool *out) {
+    static const char *const words[2][5] = {{"false", "no", "off", "0", NULL},
+                                            {"true", "yes", "on", "1", NULL}};
+    for (int value = 0; value < 2; value++) {
+        for (int i = 0; words[value][i] != NULL; i++) {
+            if (strcasecmp(text, words[value][i]) == 0) {
+                *out = value == 1;
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Index of text among "a|b|c", or -1. */
+static int choice_index(const char *choices, const char *text) {
+    const size_t len = strlen(text);
+    int index = 0;
+    for (const char *p = choices;; index++) {
+        const char *bar = strchr(p, '|');
+        const size_t n = bar != NULL ? (size_t)(bar - p) : strlen(p);
+        if (n == len && strncmp(p, text, n) == 0) {
+            return index;
+        }
+        if (bar == NULL) {
+            return -1;
+        }
+        p = bar + 1;
+    }
+}
+
+static lt_err set_number(const lt_option *row, void *at, const char *value, const char *origin) {
+    const bool whole = row->type == LT_OPTION_I64;
+    double x = 0.0;
+    char *end = NULL;
+    int64_t exact;
+
+    if (!parse_number(value, &x)) {
+        LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is not a number", origin, row->name, value);
+    }
+    if (x < row->min || x > row->max) {
+        LT_FAIL(LT_ERR_ARG, "%s: %s = %s is outside [%g, %g]%s%s", origin, row->name, value, row->min,
+                row->max, row->unit[0] != '\0' ? " " : "", row->unit);
+    }
+    if (!whole) {
+        *(double *)at = x;
+        return LT_OK;
+    }
+    errno = 0;
+    exact = strtoll(value, &end, 10); /* Exact beyond 2^53, where a double is not. */
+    if (*end == '\0' && errno == 0) {
+        *(int64_t *)at = exact;
+        return LT_OK;
+    }
+    if (x != floor(x) || fabs(x) > 0x1p62) {
+        LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is not a whole number", origin, row->name, value);
+    }
+    *(int64_t *)at = (int64_t)x;
+    return LT_OK;
+}
+
+static lt_err set_row(const lt_option *row, void *obj, const char *value, const char *origin) {
+    void *at = (char *)obj + row->offset;
+    const size_t len = strlen(value);
+    int choice;
+
+    switch (row->type) {
+    case LT_OPTION_BOOL:
+        if (!parse_bool(value, at)) {
+            LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is neither true nor false", origin, row->name, value);
+        }
+        return LT_OK;
+    case LT_OPTION_I64:
+    case LT_OPTION_F64:
+        return set_number(row, at, value, origin);
+    case LT_OPTION_STR:
+        if (len >= LT_OPTION_STR_BYTES) {
+            LT_FAIL(LT_ERR_LIMIT, "%s: %s: %zu characters, at most %d fit", origin, row->name, len,
+                    LT_OPTION_STR_BYTES - 1);
+        }
+        if (len == 0 && row->max >= 1) {
+            LT_FAIL(LT_ERR_ARG, "%s: %s must not be empty", origin, row->name);
+        }
+        memcpy(at, value, len + 1);
+        return LT_OK;
+    case LT_OPTION_ENUM:
+        choice = choice_index(row->unit, value);
+        if (choice < 0) {
+            LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is not one of %s", origin, row->name, value, row->unit);
+        }
+        *(int *)at = choice;
+        return LT_OK;
+    }
+    LT_ASSERT(false);
+    return LT_ERR_ARG;
+}
+
+void lt_options_default(const lt_option_table *t, void *obj) {
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const lt_option *row = &t->rows[i];
+        lt_option relaxed = *row;
+        relaxed.max = row->type == LT_OPTION_STR ? 0 : row->max; /* A required STR defaults to "". */
+        LT_ASSERT(set_row(&relaxed, obj, row->fallback, "default") == LT_OK);
+    }
+}
+
+lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name, const char *value,
+                      const char *origin) {
+    const lt_option *row = find_row(t, name);
+    if (row == NULL) {
+        return unknown_name(t, name, origin);
+    }
+    return set_row(row, obj, value, origin);
+}
+
+lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, const char *path) {
+    lt_err err = LT_OK;
+    char origin[LT_OPTION_STR_BYTES];
+    lt_yaml_entry *entries = NULL;
+    size_t n = 0;
+
+    LT_TRY_DONE(lt_yaml_load(&entries, &n, path));
+    for (size_t i = 0; i < n; i++) {
+        snprintf(origin, sizeof origin, "%s:%d", path, entries[i].line);
+        LT_TRY_DONE(lt_options_set(t, obj, entries[i].key, entries[i].value, origin));
+    }
+done:
+    lt_yaml_free(entries, n);
+    return err;
+}
+
+/* One flag at argv[*i]; moves *i past what it used. */
+static lt_err parse_flag(const lt_option_table *t, void *obj, int argc, char **argv, int *i) {
+    const char *flag = argv[*i] + 2;
+    const char *equals = strchr(flag, '=');
+    const size_t len = equals != NULL ? (size_t)(equals - flag) : strlen(flag);
+    char name[NAME_BYTES];
+    const lt_option *row;
+
+    if (len >= sizeof name) {
+        LT_FAIL(LT_ERR_ARG, "flag of %zu characters", len);
+    }
+    memcpy(name, flag, len);
+    name[len] = '\0';
+    row = find_row(t, name);
+    if (row == NULL && equals == NULL && strncmp(name, "no-", 3) == 0) {
+        row = find_row(t, name + 3);
+        if (row != NULL && row->type == LT_OPTION_BOOL) {
+            return set_row(row, obj, "false", argv[*i]);
+        }
+        row = NULL;
+    }
+    if (row == NULL) {
+        return unknown_name(t, name, "command line");
+    }
+    if (equals != NULL) {
+        return set_row(row, obj, equals + 1, "command line");
+    }
+    if (row->type == LT_OPTION_BOOL) {
+        return set_row(row, obj, "true", "command line");
+    }
+    if (*i + 1 >= argc) {
+        LT_FAIL(LT_ERR_ARG, "--%s needs a value", name);
+    }
+    *i += 1;
+    return set_row(row, obj, argv[*i], "command line");
+}
+
+lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **argv,
+                        const char **positional, int max_positional, int *n_positional, bool *help) {
+    bool flags_over = false;
+    *n_positional = 0;
+    *help = false;
+    for (int i = 1; i < argc; i++) {
+        const bool is_flag = !flags_over && argv[i][0] == '-' && argv[i][1] != '\0';
+        if (is_flag && strcmp(argv[i], "--") == 0) {
+            flags_over = true;
+        } else if (is_flag && (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0)) {
+            *help = true;
+            return LT_OK;
+        } else if (is_flag && argv[i][1] == '-') {
+            LT_TRY(parse_flag(t, obj, argc, argv, &i));
+        } else if (is_flag) {
+            LT_FAIL(LT_ERR_ARG, "unknown flag '%s'; flags are long: --name value", argv[i]);
+        } else if (*n_positional < max_positional) {
+            positional[(*n_positional)++] = argv[i];
+        } else {
+            LT_FAIL(LT_ERR_ARG, "unexpected argument '%s'", argv[i]);
+        }
+    }
+    return LT_OK;
+}
+
+/* The text of a choice by index, not terminated by 0: its length comes back. */
+static size_t choice_text(const char *choices, int index, const char **start) {
+    const char *p = choices;
+    for (int i = 0; i < index; i++) {
+        p = strchr(p, '|') + 1;
+    }
+    *start = p;
+    return strcspn(p, "|");
+}
+
+void lt_option_text(const lt_option *row, const void *obj, char *out, size_t out_bytes) {
+    const void *at = (const char *)obj + row->offset;
+    const char *choice;
+    size_t len;
+
+    switch (row->type) {
+    case LT_OPTION_BOOL:
+        snprintf(out, out_bytes, "%s", *(const bool *)at ? "true" : "false");
+        return;
+    case LT_OPTION_I64:
+        snprintf(out, out_bytes, "%" PRId64, *(const int64_t *)at);
+        return;
+    case LT_OPTION_F64:
+        for (int digits = 6; digits <= 17; digits++) { /* The fewest digits that read back equal. */
+            snprintf(out, out_bytes, "%.*g", digits, *(const double *)at);
+            if (strtod(out, NULL) == *(const double *)at) {
+                break;
+            }
+        }
+        return;
+    case LT_OPTION_STR:
+        snprintf(out, out_bytes, "%s", (const char *)at);
+        return;
+    case LT_OPTION_ENUM:
+        len = choice_text(row->unit, *(const int *)at, &choice);
+        snprintf(out, out_bytes, "%.*s", (int)len, choice);
+        return;
+    }
+}
+
+static void dump_string(const char *text, FILE *to) {
+    fputc('"', to);
+    for (const char *p = text; *p != '\0'; p++) {
+        if (*p == '"' || *p == '\\') {
+            fputc('\\', to);
+        }
+        if (*p == '\n') {
+            fputs("\\n", to);
+        } else {
+            fputc(*p, to);
+        }
+    }
+    fputc('"', to);
+}
+
+/* Options of one section stand together in the table, so a changed prefix opens a new mapping. */
+void lt_options_dump_yaml(const lt_option_table *t, const void *obj, FILE *to) {
+    char text[LT_OPTION_STR_BYTES], section[NAME_BYTES] = "";
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const lt_option *row = &t->rows[i];
+        const char *dot = strrchr(row->name, '.');
+        const int section_len = dot != NULL ? (int)(dot - row->name) : 0;
+        const char *leaf = dot != NULL ? dot + 1 : row->name;
+        if (dot != NULL && (strncmp(section, row->name, (size_t)section_len) != 0 ||
+                            section[section_len] != '\0')) {
+            snprintf(section, sizeof section, "%.*s", section_len, row->name);
+            fprintf(to, "%s:\n", section);
+        }
+        lt_option_text(row, obj, text, sizeof text);
+        fprintf(to, "%s%s: ", dot != NULL ? "  " : "", leaf);
+        if (row->type == LT_OPTION_STR) {
+            dump_string(text, to);
+            fputc('\n', to);
+        } else {
+            fprintf(to, "%s\n", text);
+        }
+    }
+}
+
+void lt_options_help(const lt_option_table *t, FILE *to) {
+    for (size_t i = 0; i < t->n_rows; i++) {
+        const lt_option *row = &t->rows[i];
+        char left[NAME_BYTES];
+        snprintf(left, sizeof left, "--%s%s%s", row->name, row->type == LT_OPTION_BOOL ? "" : " ",
+                 row->type == LT_OPTION_BOOL                              ? ""
+                 : row->type == LT_OPTION_ENUM || row->unit[0] == '\0' ? "X"
+                                                                          : row->unit);
+        fprintf(to, "  %-30s %s", left, row->help);
+        if (row->type == LT_OPTION_ENUM) {
+            fprintf(to, ": %s", row->unit);
+        }
+        if (row->fallback[0] != '\0') {
+            fprintf(to, " (default %s)", row->fallback);
+        }
+        fputc('\n', to);
+    }
+}

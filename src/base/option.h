@@ -1,0 +1,87 @@
+/* option.h: one table row per option. The row yields the struct's field, the command-line flag, the
+ * YAML key, the line of --help, the range check and the line of the dumped configuration.
+ *
+ *     #define DEMO_OPTIONS(X)                                                       \
+ *         X(I64, steps, "steps", "100", 1, 1e12, "steps", "how long to train")      \
+ *         X(F64, lr, "optim.lr", "3e-4", 0, 10, "", "peak learning rate")           \
+ *         X(STR, out, "out", "runs/demo", 0, 0, "path", "run folder")               \
+ *         X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "storage type")
+ *     typedef struct { DEMO_OPTIONS(LT_OPTION_FIELD) } demo_options;
+ *     #define LT_OPTION_STRUCT demo_options
+ *     static const lt_option demo_rows[] = {DEMO_OPTIONS(LT_OPTION_ROW)};
+ *     static const lt_option_table demo_table = LT_OPTION_TABLE("demo", demo_rows);
+ *
+ * Name: a dotted YAML path; the flag is "--" + the same name ('_' and '-' are equal). Type: BOOL, I64
+ * (accepts K M G T B and KiB MiB GiB suffixes, 1e9), F64, STR (at most LT_OPTION_STR_BYTES - 1), ENUM
+ * (int index into the choices listed under `unit`). min and max are inclusive and apply to numbers;
+ * for STR, max 1 means "must not be empty". Order: default < recipe < flag. */
+#ifndef LT_BASE_OPTION_H
+#define LT_BASE_OPTION_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#include "lateen/base.h"
+
+#define LT_OPTION_STR_BYTES 1024
+
+typedef enum { LT_OPTION_BOOL, LT_OPTION_I64, LT_OPTION_F64, LT_OPTION_STR, LT_OPTION_ENUM } lt_option_type;
+
+typedef struct {
+    lt_option_type type;
+    size_t offset;
+    const char *name;
+    const char *fallback; /* The default, as text. */
+    double min, max;
+    const char *unit; /* Of numbers; the choices "a|b|c" of an ENUM. */
+    const char *help;
+} lt_option;
+
+typedef struct {
+    const char *title; /* For messages: "recipe", "generate". */
+    const lt_option *rows;
+    size_t n_rows;
+} lt_option_table;
+
+#define LT_OPTION_CTYPE_BOOL(field) bool field;
+#define LT_OPTION_CTYPE_I64(field)  int64_t field;
+#define LT_OPTION_CTYPE_F64(field)  double field;
+#define LT_OPTION_CTYPE_STR(field)  char field[LT_OPTION_STR_BYTES];
+#define LT_OPTION_CTYPE_ENUM(field) int field;
+#define LT_OPTION_FIELD(type, field, name, fallback, min, max, unit, help) LT_OPTION_CTYPE_##type(field)
+#define LT_OPTION_ROW(type, field, name, fallback, min, max, unit, help)                          \
+    {LT_OPTION_##type, offsetof(LT_OPTION_STRUCT, field), name, fallback, min, max, unit, help},
+#define LT_OPTION_TABLE(title_, rows_) {title_, rows_, sizeof(rows_) / sizeof((rows_)[0])}
+
+/* Fill *obj with the defaults. A default that does not parse is a bug and asserts. */
+void lt_options_default(const lt_option_table *t, void *obj);
+
+/* Set one option by name from text. origin ("flag", "recipe.yaml:12") leads the message. An unknown name
+ * is ARG and suggests the nearest. */
+LT_MUST_USE lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name,
+                                  const char *value, const char *origin);
+
+/* Read a YAML mapping (nested keys joined with dots; a sequence of scalars joined with commas). */
+LT_MUST_USE lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, const char *path);
+
+/* Parse argv[1..]: "--name value", "--name=value", "--flag" and "--no-flag" for BOOL. Words that are not flags
+ * go to positional[0 .. *n_positional), at most max_positional; "--" ends the flags. "--help" sets
+ * *help and stops. */
+LT_MUST_USE lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **argv,
+                                    const char **positional, int max_positional, int *n_positional,
+                                    bool *help);
+
+/* Effective configuration as YAML that lt_options_load_yaml reads back to the same values. */
+void lt_options_dump_yaml(const lt_option_table *t, const void *obj, FILE *to);
+
+/* One value as text (shortest form that reads back equal). */
+void lt_option_text(const lt_option *row, const void *obj, char *out, size_t out_bytes);
+
+void lt_options_help(const lt_option_table *t, FILE *to);
+
+/* The entry of names[0..n) nearest to `name` by edit distance, or NULL when none is near. */
+const char *lt_name_nearest(const char *name, const char *const *names, size_t n);
+
+#endif

@@ -1,0 +1,24 @@
+/* yaml.h: a YAML mapping read through libyaml into flat rows: nested keys are joined with dots, a
+ * sequence of scalars becomes "a,b,c". Anchors and aliases are refused; so is nesting over 16. */
+#ifndef LT_BASE_YAML_H
+#define LT_BASE_YAML_H
+
+#include <stddef.h>
+
+#include "lateen/base.h"
+
+typedef struct {
+    char *key;   /* "optim.lr" */
+    char *value; /* Text of the scalar. */
+    int line;    /* 1-based, for messages. */
+} lt_yaml_entry;
+
+/* Read the file (at most 16 MiB). A duplicate key is an error. Free with lt_yaml_free. */
+LT_MUST_USE lt_err lt_yaml_load(lt_yaml_entry **out, size_t *n, const char *path);
+
+/* The same from memory; name leads the messages. */
+LT_MUST_USE lt_err lt_yaml_parse(lt_yaml_entry **out, size_t *n, const char *text, size_t bytes,
+                                 const char *name);
+void lt_yaml_free(lt_yaml_entry *entries, size_t n);
+
+#endif

@@ -1,0 +1,50 @@
+/* main.c: `lateen <verb>`: finds the verb in the table and runs it. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cli/verb.h"
+#include "cli/verbs.h"
+
+static void print_help(void) {
+    printf("usage: lateen <verb> [options]\n\n"
+           "The whole life of a language model in one program.\n\nverbs:\n");
+    for (size_t i = 0; i < lt_n_verbs; i++) {
+        printf("  %-12s %s\n", lt_verbs[i].name, lt_verbs[i].summary);
+    }
+    printf("\n`lateen <verb> --help` explains one; `lateen --version` prints the version.\n");
+}
+
+static int unknown_verb(const char *word) {
+    const char *names[LT_MAX_VERBS];
+    const char *nearest;
+    for (size_t i = 0; i < lt_n_verbs; i++) {
+        names[i] = lt_verbs[i].name;
+    }
+    nearest = lt_name_nearest(word, names, lt_n_verbs);
+    fprintf(stderr, "lateen: unknown verb '%s'%s%s%s; see lateen --help\n", word,
+            nearest != NULL ? "; did you mean '" : "", nearest != NULL ? nearest : "",
+            nearest != NULL ? "'?" : "");
+    return LT_EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    if (argc < 2) {
+        print_help();
+        return LT_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        print_help();
+        return LT_EXIT_DONE;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("lateen %s\n", lt_version());
+        return LT_EXIT_DONE;
+    }
+    for (size_t i = 0; i < lt_n_verbs; i++) {
+        if (strcmp(argv[1], lt_verbs[i].name) == 0) {
+            return lt_verbs[i].run(argc - 1, argv + 1);
+        }
+    }
+    return unknown_verb(argv[1]);
+}

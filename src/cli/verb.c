@@ -1,0 +1,33 @@
+/* verb.c: what every verb does with its arguments and its failure. */
+#include "cli/verb.h"
+
+#include <stdio.h>
+
+#include "base/error.h"
+
+int lt_verb_fail(lt_err err) {
+    fprintf(stderr, "lateen: %s\n", lt_error_message());
+    return err == LT_ERR_ARG ? LT_EXIT_USAGE : LT_EXIT_FAILED;
+}
+
+bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, const char *usage,
+                   const char *prose, const char **positional, int max_positional,
+                   int *n_positional, int *status) {
+    bool help = false;
+    lt_err err;
+
+    lt_options_default(t, obj);
+    err = lt_options_parse(t, obj, argc, argv, positional, max_positional, n_positional, &help);
+    if (err != LT_OK) {
+        *status = lt_verb_fail(err);
+        fprintf(stderr, "usage: lateen %s\n", usage);
+        return false;
+    }
+    if (help) {
+        printf("usage: lateen %s\n\n%s\n\noptions:\n", usage, prose);
+        lt_options_help(t, stdout);
+        *status = LT_EXIT_DONE;
+        return false;
+    }
+    return true;
+}

@@ -1,0 +1,30 @@
+/* verb.h: one verb of the command line: `lateen <name> ...`. Each verb is a file verb_<name>.c with one public function;
+ * the table in main.c lists them. A verb returns its exit status: 0 done, 1 failed, 2 usage. */
+#ifndef LT_CLI_VERB_H
+#define LT_CLI_VERB_H
+
+#include <stdbool.h>
+
+#include "base/option.h"
+
+#define LT_EXIT_DONE   0
+#define LT_EXIT_FAILED 1
+#define LT_EXIT_USAGE  2
+
+typedef struct {
+    const char *name;
+    const char *summary; /* One line of `lateen --help`. */
+    int (*run)(int argc, char **argv); /* argv[0] is the verb's name. */
+    const lt_option_table *options; /* For shell completion; NULL when the verb has sub-verbs only. */
+} lt_verb;
+
+/* Print "lateen: <message of the last error>" and return the exit status that fits it. */
+int lt_verb_fail(lt_err err);
+
+/* Defaults, then the flags of argv. False: *status is what to exit with (after --help, or a bad flag). usage is the
+ * synopsis behind "usage: lateen ", prose what --help prints between synopsis and options. */
+bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, const char *usage,
+                   const char *prose, const char **positional, int max_positional,
+                   int *n_positional, int *status);
+
+#endif

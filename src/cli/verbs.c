@@ -1,0 +1,14 @@
+/* verbs.c: the verbs, in the order a newcomer meets them. */
+#include "cli/verbs.h"
+
+#define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
+    X(doctor, "doctor", "tell what this machine is and can do")
+
+#define VERB_DECLARE(fn, name, summary)                                                            \
+    int lt_verb_##fn(int argc, char **argv);                                                       \
+    extern const lt_option_table lt_verb_##fn##_options;
+VERB_MAP(VERB_DECLARE)
+
+#define VERB_ROW(fn, name, summary) {name, summary, lt_verb_##fn, &lt_verb_##fn##_options},
+const lt_verb lt_verbs[] = {VERB_MAP(VERB_ROW)};
+const size_t lt_n_verbs = sizeof lt_verbs / sizeof *lt_verbs;
