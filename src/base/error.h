@@ -18,7 +18,8 @@ _Noreturn void lt_assert_fail(const char *expr, const char *file, int line);
 
 #define LT_ASSERT(expr) ((expr) ? (void)0 : lt_assert_fail(#expr, __FILE__, __LINE__))
 
-#define LT_FAIL(code, ...) return lt_error_set((code), __VA_ARGS__)
+/* The comma shows the compiler that the result is the (constant, non-zero) code. */
+#define LT_FAIL(code, ...) return (lt_error_set((code), __VA_ARGS__), (code))
 
 #define LT_FAIL_DONE(code, ...)                                                                    \
     do {                                                                                           \
