@@ -1,0 +1,90 @@
+/* tensor.h: element types and tensor views. A view never owns its memory. */
+#ifndef LATEEN_TENSOR_H
+#define LATEEN_TENSOR_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+/* name, bytes of an element, safetensors' name */
+#define LT_DTYPE_MAP(X)                                                                            \
+    X(F32, 4, "F32")                                                                               \
+    X(BF16, 2, "BF16")                                                                             \
+    X(F16, 2, "F16")                                                                               \
+    X(F64, 8, "F64")                                                                               \
+    X(I32, 4, "I32")                                                                               \
+    X(I64, 8, "I64")                                                                               \
+    X(I16, 2, "I16")                                                                               \
+    X(U16, 2, "U16")                                                                               \
+    X(I8, 1, "I8")                                                                                 \
+    X(U8, 1, "U8")                                                                                 \
+    X(BOOL, 1, "BOOL")
+
+typedef enum {
+#define LT_DTYPE_ENUM(name, bytes, text) LT_##name,
+    LT_DTYPE_MAP(LT_DTYPE_ENUM)
+#undef LT_DTYPE_ENUM
+        LT_DTYPE_COUNT
+} lt_dtype;
+
+size_t lt_dtype_bytes(lt_dtype dtype);
+const char *lt_dtype_name(lt_dtype dtype); /* "F32", as safetensors writes it. */
+/* False when the name is unknown. */
+bool lt_dtype_from_name(lt_dtype *out, const char *name);
+
+#define LT_MAX_DIMS 4
+
+/* Element (i, j, ...) lies at data + (i * stride[0] + j * stride[1] + ...) * element size: strides are in elements. A
+ * tensor that is absent (an optional argument) has data NULL. */
+typedef struct {
+    void *data;
+    int64_t shape[LT_MAX_DIMS];
+    int64_t stride[LT_MAX_DIMS];
+    int n_dims;
+    lt_dtype dtype;
+} lt_tensor;
+
+/* Contiguous views, last dimension fastest. */
+lt_tensor lt_tensor_1d(void *data, lt_dtype dtype, int64_t d0);
+lt_tensor lt_tensor_2d(void *data, lt_dtype dtype, int64_t d0, int64_t d1);
+lt_tensor lt_tensor_3d(void *data, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2);
+lt_tensor lt_tensor_4d(void *data, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2, int64_t d3);
+
+int64_t lt_tensor_count(const lt_tensor *t); /* Elements; 0 when absent. */
+bool lt_tensor_contiguous(const lt_tensor *t);
+
+/* Columns [from, from + count) of the last dimension, the same rows. */
+lt_tensor lt_tensor_cols(const lt_tensor *t, int64_t from, int64_t count);
+/* Indexes [from, from + count) of the first dimension. */
+lt_tensor lt_tensor_rows(const lt_tensor *t, int64_t from, int64_t count);
+/* The last dimension (which is d0 * d1) split in two: (..., d0 * d1) -> (..., d0, d1). */
+lt_tensor lt_tensor_split_last(const lt_tensor *t, int64_t d0, int64_t d1);
+
+/* bf16 and fp16 <-> fp32: round to nearest, ties to even; NaN stays NaN. */
+static inline float lt_bf16_to_f32(uint16_t h) {
+    union {
+        uint32_t u;
+        float f;
+    } w = {.u = (uint32_t)h << 16};
+    return w.f;
+}
+
+static inline uint16_t lt_f32_to_bf16(float x) {
+    union {
+        float f;
+        uint32_t u;
+    } w = {.f = x};
+    const uint32_t rounded = w.u + 0x7FFFu + ((w.u >> 16) & 1u);
+    return (w.u & 0x7FFFFFFFu) > 0x7F800000u ? (uint16_t)((w.u >> 16) | 0x40u)
+                                             : (uint16_t)(rounded >> 16);
+}
+
+float lt_f16_to_f32(uint16_t h);
+uint16_t lt_f32_to_f16(float x);
+
+/* Convert count elements; any pair of F32, BF16, F16, F64. Contiguous; dst and src must not overlap. */
+void lt_convert(void *dst, lt_dtype dst_dtype, const void *src, lt_dtype src_dtype, size_t count);
+
+#endif

@@ -1,0 +1,275 @@
+/* ops.h: every operation a model is made of: arguments, shapes, numerics. Contracts only; kernels/ implements.
+ *
+ * Notation: B sequences, T query tokens each, S keys, R = B * T rows, C width, H query heads, G key/value heads, D head
+ * width, F feed-forward width, V vocabulary, E experts, K experts a token. "act dtype" is F32 or BF16, the same for all activation
+ * tensors of a call unless said otherwise. Gradients of parameters are F32 and ADDED TO (accumulated); gradients of
+ * activations are written, or added to where `add_dx` says so. All arithmetic is F32 (F64 in ref/); a BF16 result is rounded once, at the
+ * store. Reductions have a fixed order: the same call gives the same bits, for any number of threads.
+ *
+ * Views may be strided in all but the last dimension (stride 1) unless an op says "contiguous". Optional tensors are absent with
+ * data NULL. Shapes are checked by the caller: a wrong one asserts. No op allocates memory in steady state. */
+#ifndef LT_TENSOR_OPS_H
+#define LT_TENSOR_OPS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lateen/tensor.h"
+#include "tensor/backend.h"
+
+/* y (M, N) = op(a) (M, K) . op(b) (K, N) [+ bias (N)] [+ y]. a, b: act dtype or F16/F32 pairs of equal type; y: F32 or
+ * BF16; bias F32 or BF16. trans_a: a is stored (K, M). trans_b: b is stored (N, K), as linear layers keep weights. F32 accumulation.
+ * b_packed: b's contents in this implementation's own layout, from matmul_pack (then b still gives shape and dtype), or NULL. */
+typedef struct {
+    lt_tensor y, a, b, bias;
+    bool trans_a, trans_b, accumulate;
+    const void *b_packed;
+} lt_matmul_args;
+
+/* Pack b for later products with b_packed. dst holds lt_matmul_pack_bytes(b, trans_b) (0: this backend does not pack). */
+typedef struct {
+    void *dst;
+    lt_tensor b;
+    bool trans_b;
+} lt_matmul_pack_args;
+size_t lt_matmul_pack_bytes(const lt_tensor *b, bool trans_b);
+
+/* y (N) F32 += sum over rows of x (R, N): the gradient of a bias. */
+typedef struct {
+    lt_tensor y, x;
+} lt_colsum_args;
+
+/* y (R, C) = scale * table (V, C)[ids (R) I32] [+ pos_table (P, C)[positions (R) I32]]. An id outside [0, V) is a bug: ids are
+ * checked where data enters. Backward: dtable (V, C) F32 += scale * dy rows, in order of rows; likewise dpos_table. */
+typedef struct {
+    lt_tensor y, table, ids, pos_table, positions;
+    float scale;
+} lt_embed_args;
+typedef struct {
+    lt_tensor dtable, dpos_table, dy, ids, positions;
+    float scale;
+} lt_embed_bwd_args;
+
+/* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467) over the last dimension:
+ *   x' = x [+ add; x' is also stored to sum];  rstd = 1 / sqrt(mean(x'^2) + eps);  y = x' * rstd * (gain_offset + gain)
+ * x, y, add, sum: (R, C) or (R, H, C) for per-head norms; gain (C) F32 or BF16; rstd F32, one a normalised row, contiguous, may be absent.
+ * Backward from x' (= sum): dx [+]= ..., dgain (C) F32 += .... dy and dx may be the same tensor. */
+typedef struct {
+    lt_tensor y, x, add, sum, gain, rstd;
+    float eps, gain_offset;
+} lt_rmsnorm_args;
+typedef struct {
+    lt_tensor dx, dgain, dy, x, gain, rstd;
+    float gain_offset;
+    bool add_dx;
+} lt_rmsnorm_bwd_args;
+
+/* LayerNorm (Ba et al. 2016, arXiv:1607.06450): y = (x' - mean) * rstd * gain + bias, x' and sum as in rmsnorm; biased variance. */
+typedef struct {
+    lt_tensor y, x, add, sum, gain, bias, mean, rstd;
+    float eps;
+} lt_layernorm_args;
+typedef struct {
+    lt_tensor dx, dgain, dbias, dy, x, gain, mean, rstd;
+    bool add_dx;
+} lt_layernorm_bwd_args;
+
+/* Rotary embedding (Su et al. 2021, arXiv:2104.09864), halves convention (GPT-NeoX, Hugging Face): for i < N/2, with (c, s) =
+ * table[position][i]: y[i] = x[i] c - x[i+N/2] s; y[i+N/2] = x[i+N/2] c + x[i] s; columns from N on are copied. x, y (R, H, D), may be the same;
+ * positions (R) I32; table (P, N/2, 2) F32 cos, sin. inverse: rotate back (the backward pass). */
+typedef struct {
+    lt_tensor y, x, positions, table;
+    bool inverse;
+} lt_rope_args;
+
+/* Attention, out (B, T, H, D) = softmax(mask(softcap(scale * q k^T))) v, without ever storing T x S. q (B, T, H, D); k, v (B, S, G, D), H a
+ * multiple of G (head h reads h / (H / G)). Query row t of sequence b stands at key position p = kv_len[b] - T + t, where kv_len (B) I32
+ * defaults to S; keys at or after kv_len[b] do not exist. Visible keys s: s <= p if causal; s > p - window if window > 0;
+ * s >= doc_start[b][t] if doc_start (B, T) I32 is given (index of the first token of the token's document). softcap c > 0: x -> c tanh(x / c). alibi (H) F32
+ * slopes: adds slope * (s - p). sinks (H) F32: one more logit in the softmax's denominator. lse (B, H, T) F32: log-sum-exp of the masked
+ * logits (sink included), for the backward pass; may be absent. A row that sees nothing: out 0, lse -inf.
+ * Backward (Dao et al. 2022, arXiv:2205.14135, appendix B): dq, dk, dv written; dsinks F32 added to; delta (B, H, T) F32 is scratch. */
+typedef struct {
+    lt_tensor out, lse, q, k, v, kv_len, doc_start, alibi, sinks;
+    float scale, softcap;
+    int64_t window; /* 0: unlimited. */
+    bool causal;
+} lt_attention_args;
+typedef struct {
+    lt_tensor dq, dk, dv, dsinks, delta, dout;
+    lt_attention_args fwd; /* The forward call's arguments; out and lse hold its results. */
+} lt_attention_bwd_args;
+
+/* Activations. name, text in config.json */
+#define LT_ACT_MAP(X)                                                                              \
+    X(GELU_TANH, "gelu_pytorch_tanh") /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */          \
+    X(GELU, "gelu")                   /* x Phi(x), erf form */                                      \
+    X(SILU, "silu")                                                                                \
+    X(RELU, "relu")                                                                                \
+    X(RELU2, "relu2") /* max(x, 0)^2 */                                                            \
+    X(XIELU, "xielu") /* research: training.md 1.1, arXiv:2411.13010 */
+typedef enum {
+#define LT_ACT_ENUM(name, text) LT_ACT_##name,
+    LT_ACT_MAP(LT_ACT_ENUM)
+#undef LT_ACT_ENUM
+        LT_ACT_COUNT
+} lt_act_kind;
+
+/* Plain: y (R, F) = f(x (R, F)). Gated: x (R, 2F) = [gate | up], y = f(gate) * up.
+ * xIELU, x > 0: a_p x^2 + b x; x <= 0: a_n (expm1(min(x, eps)) - x) + b x; a_p = softplus(p), a_n = b + softplus(n); b = 0.5, eps = -1e-6; xielu_params (2) F32 = p, n.
+ * Backward: dx; dxielu_params (2) F32 +=. dx may be x's own memory. */
+typedef struct {
+    lt_tensor y, x, xielu_params;
+    lt_act_kind kind;
+    bool gated;
+} lt_act_args;
+typedef struct {
+    lt_tensor dx, dxielu_params, dy, x, xielu_params;
+    lt_act_kind kind;
+    bool gated;
+} lt_act_bwd_args;
+#define LT_XIELU_BETA 0.5f
+#define LT_XIELU_EPS  (-1e-6f)
+
+/* y = alpha * a + beta * b (b optional). Any equal shapes; dtypes may differ. y may be a or b. */
+typedef struct {
+    lt_tensor y, a, b;
+    float alpha, beta;
+} lt_add_args;
+
+/* Cross-entropy of logits (R, V), F32 or BF16, against labels (R) I32, -1 = ignored; a chunk of rows at a time, so that all logits
+ * never exist at once. l = softcap(logits) first if softcap > 0. Per row: lse; loss = lse - l[label]; z = z_coef * lse^2 (PaLM's z-loss). loss (R) F32 gets
+ * lse - l[label] (0 where ignored), lse (R) F32 optional. With grad_scale != 0 the logits are replaced by
+ * grad_scale * d(loss + z)/d(logits), 0 in ignored rows. best (R) I32 optional: argmax (lowest index of ties). */
+typedef struct {
+    lt_tensor logits, labels, loss, lse, best;
+    float grad_scale, softcap, z_coef;
+} lt_xent_args;
+
+/* Mixture-of-experts routing (Shazeer 2017, Fedus 2021 [switch], Jiang 2024 [mixtral]). logits (R, E) F32.
+ * probs (R, E) F32 = softmax; experts (R, K) I32 the K largest (ties: lower index), weights (R, K) F32 their probabilities, divided by their sum if normalise.
+ * slots: a stable counting sort of the R * K assignments (row-major) by expert: slot_row (R * K) I32 holds, for each place in expert order,
+ * the assignment r * K + k that stands there; expert_start (E + 1) I32. capacity > 0: assignments beyond the first `capacity` of an expert are dropped (weight 0,
+ * placed after expert_start[E], which then is the number kept). aux (2) F32: [0] load-balancing loss E * sum_e f_e P_e, f_e = share of the R * K assignments (before
+ * dropping) that chose e, P_e = mean probability; [1] mean over rows of lse(logits)^2 (router z-loss).
+ * Backward: dlogits (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two aux losses (f_e is constant). */
+typedef struct {
+    lt_tensor probs, experts, weights, slot_row, expert_start, aux, logits;
+    int64_t capacity; /* 0: dropless. */
+    bool normalise;
+} lt_moe_route_args;
+typedef struct {
+    lt_tensor dlogits, dweights, logits, probs, experts, weights, expert_start;
+    float aux_coef, z_coef;
+    bool normalise;
+} lt_moe_route_bwd_args;
+
+/* Rows into expert order and back. n = expert_start[E] rows are valid.
+ * gather:  y (n, C) = x[slot_row[i] / K]                         backward of gather: dx (R, C) [+]= sum over a row's slots of dy
+ * combine: y (R, C) = sum_k weights[r][k] * x[slot of (r, k)]    backward: dx (n, C) = w * dy[row]; dweights[r][k] = <x[slot], dy[row]> */
+typedef struct {
+    lt_tensor y, x, slot_row, expert_start;
+    int64_t top_k;
+} lt_moe_gather_args;
+typedef struct {
+    lt_tensor dx, dy, slot_row, expert_start;
+    int64_t top_k;
+    bool add_dx;
+} lt_moe_gather_bwd_args;
+typedef struct {
+    lt_tensor y, x, weights, slot_row, expert_start;
+} lt_moe_combine_args;
+typedef struct {
+    lt_tensor dx, dweights, dy, x, weights, slot_row, expert_start;
+} lt_moe_combine_bwd_args;
+
+/* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous. copy: BF16 copy of p, written if present. decay: decoupled weight decay. g is
+ * multiplied by grad_scale (clipping) as it is read. step counts from 1.
+ * AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), as torch.optim.AdamW:  p *= 1 - lr * decay;  m, v EMAs;  p -= lr * m^ / (sqrt(v^) + eps).
+ * AdEMAMix (Pagliardini et al. 2024, arXiv:2409.03137), as swiss-ai's code:  m1 EMA(beta1) bias-corrected, m2 EMA(beta3) not, v EMA(beta2) bias-corrected;
+ *   p -= lr * ((m1^ + alpha * m2) / (sqrt(v^) + eps) + decay * p); alpha and beta3 arrive already warmed up.
+ * Lion (Chen et al. 2023, arXiv:2302.06675):  p *= 1 - lr * decay;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g. */
+typedef struct {
+    lt_tensor p, g, m, v, copy;
+    float lr, beta1, beta2, eps, decay, grad_scale;
+    int64_t step;
+} lt_adamw_args;
+typedef struct {
+    lt_tensor p, g, m1, m2, v, copy;
+    float lr, beta1, beta2, beta3, alpha, eps, decay, grad_scale;
+    int64_t step;
+} lt_ademamix_args;
+typedef struct {
+    lt_tensor p, g, m, copy;
+    float lr, beta1, beta2, decay, grad_scale;
+} lt_lion_args;
+
+/* Muon (Jordan 2024; Newton-Schulz with a = 3.4445, b = -4.7750, c = 2.0315), one 2-D parameter p (N, M) at a time: m = momentum * m + g;
+ * u = g + momentum * m (Nesterov); u = NS5(u / |u|_F) in `steps` iterations; p *= 1 - lr * decay; p -= lr * scale * u. scratch: F32, lt_muon_scratch_count(N, M) elements. */
+typedef struct {
+    lt_tensor p, g, m, copy, scratch;
+    float lr, momentum, decay, scale, grad_scale;
+    int64_t steps;
+    bool nesterov;
+} lt_muon_args;
+int64_t lt_muon_scratch_count(int64_t rows, int64_t cols);
+
+/* out (1) F64 [+]= sum of squares of x (contiguous F32), summed in a fixed order whatever the number of threads; a NaN or Inf shows in out. */
+typedef struct {
+    lt_tensor out, x;
+    bool accumulate;
+} lt_sumsq_args;
+
+/* y = x converted, same shape, F32/BF16/F16. */
+typedef struct {
+    lt_tensor y, x;
+} lt_cast_args;
+
+/* The op table: name, argument struct. The order is the order of `lateen doctor --ops`. */
+#define LT_OP_MAP(X)                                                                               \
+    X(matmul, lt_matmul_args)                                                                      \
+    X(matmul_pack, lt_matmul_pack_args)                                                            \
+    X(colsum, lt_colsum_args)                                                                      \
+    X(embed_fwd, lt_embed_args)                                                                    \
+    X(embed_bwd, lt_embed_bwd_args)                                                                \
+    X(rmsnorm_fwd, lt_rmsnorm_args)                                                                \
+    X(rmsnorm_bwd, lt_rmsnorm_bwd_args)                                                            \
+    X(layernorm_fwd, lt_layernorm_args)                                                            \
+    X(layernorm_bwd, lt_layernorm_bwd_args)                                                        \
+    X(rope, lt_rope_args)                                                                          \
+    X(attention_fwd, lt_attention_args)                                                            \
+    X(attention_bwd, lt_attention_bwd_args)                                                        \
+    X(act_fwd, lt_act_args)                                                                        \
+    X(act_bwd, lt_act_bwd_args)                                                                    \
+    X(add, lt_add_args)                                                                            \
+    X(xent, lt_xent_args)                                                                          \
+    X(moe_route_fwd, lt_moe_route_args)                                                            \
+    X(moe_route_bwd, lt_moe_route_bwd_args)                                                        \
+    X(moe_gather_fwd, lt_moe_gather_args)                                                          \
+    X(moe_gather_bwd, lt_moe_gather_bwd_args)                                                      \
+    X(moe_combine_fwd, lt_moe_combine_args)                                                        \
+    X(moe_combine_bwd, lt_moe_combine_bwd_args)                                                    \
+    X(adamw, lt_adamw_args)                                                                        \
+    X(ademamix, lt_ademamix_args)                                                                  \
+    X(lion, lt_lion_args)                                                                          \
+    X(muon, lt_muon_args)                                                                          \
+    X(sumsq, lt_sumsq_args)                                                                        \
+    X(cast, lt_cast_args)
+
+typedef enum {
+#define LT_OP_ENUM(name, args) LT_OP_##name,
+    LT_OP_MAP(LT_OP_ENUM)
+#undef LT_OP_ENUM
+        LT_OP_COUNT
+} lt_op;
+
+/* Called as  LT_TRY(ops->rmsnorm_fwd(q, &(lt_rmsnorm_args){.y = y, .x = x, ...}));  */
+struct lt_ops {
+#define LT_OP_FIELD(name, args) lt_err (*name)(lt_queue *q, const args *a);
+    LT_OP_MAP(LT_OP_FIELD)
+#undef LT_OP_FIELD
+};
+
+const char *lt_op_name(lt_op op);
+
+#endif
