@@ -1,0 +1,251 @@
+/* byte_source.c: see byte_source.h.
+ *
+ * One input chunk is filled from the file; the codec turns it into the caller's buffer. gzip members and zstd
+ * frames may follow one another (pigz, `cat a.gz b.gz`, zstd -T): the codec starts again at each. The end
+ * of the file is accepted only between members; inside one it is a truncation, and said so. */
+#include "data/byte_source.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+
+#define CHUNK_BYTES    ((size_t)256 << 10)
+#define ZSTD_LOG_MAX   31 /* Windows up to `zstd --long=31`; the public dumps of the field use it. */
+#define GZIP_WINDOW    (15 + 16) /* zlib: the largest window, gzip wrapper required. */
+#define SKIP_BYTES_MAX ((size_t)64 << 10)
+
+typedef enum { CODEC_PLAIN, CODEC_GZIP, CODEC_ZSTD } codec;
+
+struct lt_byte_source {
+    char path[LT_PATH_BYTES];
+    int fd;
+    codec codec;
+    bool file_ended;    /* read() said so. */
+    bool inside;        /* Within a gzip member or a zstd frame. */
+    uint64_t file_size; /* 0: unknown. */
+    uint64_t taken;     /* File bytes handed to the codec in earlier chunks. */
+    size_t at, filled;  /* The unread part of chunk: [at, filled). */
+    z_stream gz;
+    ZSTD_DStream *zst;
+    unsigned char chunk[CHUNK_BYTES];
+};
+
+static lt_err fill(lt_byte_source *s) {
+    LT_ASSERT(s->at == s->filled);
+    s->taken += s->filled;
+    s->at = s->filled = 0;
+    while (!s->file_ended) {
+        const ssize_t got = read(s->fd, s->chunk, sizeof s->chunk);
+        if (got < 0 && errno == EINTR) {
+            continue;
+        }
+        if (got < 0) {
+            LT_FAIL(LT_ERR_IO, "%s: byte %llu: %s", s->path, (unsigned long long)s->taken,
+                    strerror(errno));
+        }
+        s->file_ended = got == 0;
+        s->filled = (size_t)got;
+        break;
+    }
+    return LT_OK;
+}
+
+static unsigned long long file_offset(const lt_byte_source *s) {
+    return (unsigned long long)(s->taken + s->at);
+}
+
+static lt_err codec_open(lt_byte_source *s) {
+    static const unsigned char gzip_magic[] = {0x1f, 0x8b}, zstd_magic[] = {0x28, 0xb5, 0x2f, 0xfd};
+    size_t failed;
+
+    if (s->filled >= sizeof gzip_magic && memcmp(s->chunk, gzip_magic, sizeof gzip_magic) == 0) {
+        if (inflateInit2(&s->gz, GZIP_WINDOW) != Z_OK) {
+            LT_FAIL(LT_ERR_OOM, "%s: gzip decoder", s->path);
+        }
+        s->codec = CODEC_GZIP;
+    } else if (s->filled >= sizeof zstd_magic &&
+               memcmp(s->chunk, zstd_magic, sizeof zstd_magic) == 0) {
+        s->zst = ZSTD_createDStream();
+        if (s->zst == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%s: zstd decoder", s->path);
+        }
+        s->codec = CODEC_ZSTD;
+        failed = ZSTD_DCtx_setParameter(s->zst, ZSTD_d_windowLogMax, ZSTD_LOG_MAX);
+        LT_ASSERT(!ZSTD_isError(failed));
+    }
+    return LT_OK;
+}
+
+lt_err lt_byte_source_open(lt_byte_source **out, const char *path) {
+    lt_err err = LT_OK;
+    struct stat st;
+    lt_byte_source *s = calloc(1, sizeof *s);
+
+    if (s == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: read buffer", path);
+    }
+    s->fd = -1;
+    if (strlen(path) >= sizeof s->path) {
+        LT_FAIL_DONE(LT_ERR_LIMIT, "path of %zu characters", strlen(path));
+    }
+    memcpy(s->path, path, strlen(path) + 1);
+    s->fd = strcmp(path, "-") == 0 ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0)
+                                   : open(path, O_RDONLY | O_CLOEXEC);
+    if (s->fd < 0 || fstat(s->fd, &st) != 0) {
+        LT_FAIL_DONE(errno == ENOENT ? LT_ERR_NOT_FOUND : LT_ERR_IO, "%s: %s", path,
+                     strerror(errno));
+    }
+    if (S_ISDIR(st.st_mode)) {
+        LT_FAIL_DONE(LT_ERR_IO, "%s: is a folder, not a file", path);
+    }
+    s->file_size = S_ISREG(st.st_mode) ? (uint64_t)st.st_size : 0;
+    LT_TRY_DONE(fill(s));
+    LT_TRY_DONE(codec_open(s));
+    *out = s;
+    s = NULL;
+done:
+    lt_byte_source_close(s);
+    return err;
+}
+
+void lt_byte_source_close(lt_byte_source *s) {
+    if (s == NULL) {
+        return;
+    }
+    if (s->codec == CODEC_GZIP) {
+        inflateEnd(&s->gz);
+    }
+    ZSTD_freeDStream(s->zst);
+    if (s->fd >= 0) {
+        close(s->fd);
+    }
+    free(s);
+}
+
+static lt_err read_gzip(lt_byte_source *s, unsigned char *to, size_t room, size_t *got) {
+    s->gz.next_out = to;
+    s->gz.avail_out = (uInt)room;
+    for (;;) {
+        int status;
+        if (s->at == s->filled) {
+            LT_TRY(fill(s));
+        }
+        if (!s->inside && s->at == s->filled) {
+            break; /* The file ends between two members. */
+        }
+        s->gz.next_in = s->chunk + s->at;
+        s->gz.avail_in = (uInt)(s->filled - s->at);
+        s->inside = true;
+        status = inflate(&s->gz, Z_NO_FLUSH);
+        s->at = s->filled - s->gz.avail_in;
+        if (status == Z_STREAM_END) {
+            s->inside = false;
+            inflateReset(&s->gz);
+        } else if (status == Z_BUF_ERROR && s->file_ended) {
+            LT_FAIL(LT_ERR_FORMAT,
+                    "%s: gzip stream is truncated: the file ends at byte %llu inside a member",
+                    s->path, file_offset(s));
+        } else if (status != Z_OK && status != Z_BUF_ERROR) {
+            LT_FAIL(status == Z_MEM_ERROR ? LT_ERR_OOM : LT_ERR_FORMAT,
+                    "%s: gzip stream is damaged near byte %llu: %s", s->path, file_offset(s),
+                    s->gz.msg != NULL ? s->gz.msg : zError(status));
+        }
+        if (s->gz.avail_out < room) {
+            break;
+        }
+    }
+    *got = room - s->gz.avail_out;
+    return LT_OK;
+}
+
+static lt_err read_zstd(lt_byte_source *s, unsigned char *to, size_t room, size_t *got) {
+    ZSTD_outBuffer out = {.dst = to, .size = room};
+    for (;;) {
+        ZSTD_inBuffer in;
+        size_t status;
+        if (s->at == s->filled) {
+            LT_TRY(fill(s));
+        }
+        if (!s->inside && s->at == s->filled) {
+            break; /* The file ends between two frames. */
+        }
+        in = (ZSTD_inBuffer){.src = s->chunk, .size = s->filled, .pos = s->at};
+        status = ZSTD_decompressStream(s->zst, &out, &in);
+        s->at = in.pos;
+        if (ZSTD_isError(status)) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: zstd stream is damaged near byte %llu: %s", s->path,
+                    file_offset(s), ZSTD_getErrorName(status));
+        }
+        s->inside = status != 0;
+        if (out.pos > 0) {
+            break;
+        }
+        if (s->inside && s->file_ended) { /* Nothing left to feed it, and it still wants more. */
+            LT_FAIL(LT_ERR_FORMAT,
+                    "%s: zstd stream is truncated: the file ends at byte %llu inside a frame",
+                    s->path, file_offset(s));
+        }
+    }
+    *got = out.pos;
+    return LT_OK;
+}
+
+lt_err lt_byte_source_read(lt_byte_source *s, void *to, size_t room, size_t *got) {
+    LT_ASSERT(room > 0);
+    room = room < (size_t)1 << 30 ? room : (size_t)1 << 30; /* zlib counts in 32 bits. */
+    if (s->codec == CODEC_GZIP) {
+        return read_gzip(s, to, room, got);
+    }
+    if (s->codec == CODEC_ZSTD) {
+        return read_zstd(s, to, room, got);
+    }
+    if (s->at == s->filled) {
+        LT_TRY(fill(s));
+    }
+    *got = s->filled - s->at < room ? s->filled - s->at : room;
+    memcpy(to, s->chunk + s->at, *got);
+    s->at += *got;
+    return LT_OK;
+}
+
+lt_err lt_byte_source_skip(lt_byte_source *s, uint64_t bytes) {
+    unsigned char dropped[SKIP_BYTES_MAX];
+    if (s->codec == CODEC_PLAIN && bytes > s->filled - s->at) {
+        const uint64_t to = s->taken + s->at + bytes;
+        if (to <= s->file_size && lseek(s->fd, (off_t)to, SEEK_SET) >= 0) {
+            s->taken = to;
+            s->at = s->filled = 0;
+            return LT_OK;
+        }
+    }
+    while (bytes > 0) {
+        size_t got;
+        LT_TRY(lt_byte_source_read(s, dropped,
+                                   bytes < sizeof dropped ? (size_t)bytes : sizeof dropped, &got));
+        if (got == 0) {
+            LT_FAIL(LT_ERR_STATE,
+                    "%s: ended %llu bytes before the place to go on from: it has changed", s->path,
+                    (unsigned long long)bytes);
+        }
+        bytes -= got;
+    }
+    return LT_OK;
+}
+
+uint64_t lt_byte_source_consumed_bytes(const lt_byte_source *s) {
+    return s->taken + s->at;
+}
+
+uint64_t lt_byte_source_file_bytes(const lt_byte_source *s) {
+    return s->file_size;
+}

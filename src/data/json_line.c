@@ -1,0 +1,365 @@
+/* json_line.c: see json_line.h. A cursor walks the line; what is not the wanted member is only checked. Nested
+ * values are walked with a stack of bits (object or array) instead of recursion. */
+#include "data/json_line.h"
+
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/text_utf8.h"
+
+typedef struct {
+    const unsigned char *start, *p, *end;
+} cursor;
+
+/* A string literal: what stands between the quotes. */
+typedef struct {
+    const unsigned char *p;
+    size_t bytes;
+    bool escaped;
+} literal;
+
+lt_err lt_text_buffer_reserve(lt_text_buffer *b, size_t bytes) {
+    size_t room = b->room < 256 ? 256 : b->room;
+    char *grown;
+    if (bytes <= b->room) {
+        return LT_OK;
+    }
+    while (room < bytes) {
+        room += room / 2;
+    }
+    grown = realloc(b->data, room);
+    if (grown == NULL) {
+        LT_FAIL(LT_ERR_OOM, "no room for a document of %zu bytes", bytes);
+    }
+    b->data = grown;
+    b->room = room;
+    return LT_OK;
+}
+
+void lt_text_buffer_free(lt_text_buffer *b) {
+    free(b->data);
+    *b = (lt_text_buffer){0};
+}
+
+static lt_err bad(const cursor *c, const char *why) {
+    LT_FAIL(LT_ERR_FORMAT, "column %zu: %s", (size_t)(c->p - c->start) + 1,
+            c->p == c->end ? "the line ends inside JSON" : why);
+}
+
+static void skip_space(cursor *c) {
+    while (c->p < c->end && (*c->p == ' ' || *c->p == '\t' || *c->p == '\r' || *c->p == '\n')) {
+        c->p++;
+    }
+}
+
+static bool at(const cursor *c, char wanted) {
+    return c->p < c->end && *c->p == (unsigned char)wanted;
+}
+
+static int hex_digit(unsigned char x) {
+    return x >= '0' && x <= '9'   ? x - '0'
+           : x >= 'a' && x <= 'f' ? x - 'a' + 10
+           : x >= 'A' && x <= 'F' ? x - 'A' + 10
+                                  : -1;
+}
+
+/* The escape behind a backslash: checks it and moves past it. */
+static lt_err scan_escape(cursor *c) {
+    if (c->p == c->end || memchr("\"\\/bfnrtu", *c->p, 9) == NULL) {
+        return bad(c, "unknown escape in a string");
+    }
+    if (*c->p++ != 'u') {
+        return LT_OK;
+    }
+    for (int i = 0; i < 4; i++, c->p++) {
+        if (c->p == c->end || hex_digit(*c->p) < 0) {
+            return bad(c, "\\u needs four hexadecimal digits");
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err scan_string(cursor *c, literal *out) {
+    if (!at(c, '"')) {
+        return bad(c, "a string was expected");
+    }
+    c->p++;
+    *out = (literal){.p = c->p};
+    for (;;) {
+        const unsigned char *p = c->p;
+        while (p < c->end && *p != '"' && *p != '\\' && *p >= 0x20) {
+            p++;
+        }
+        c->p = p;
+        if (p == c->end || *p < 0x20) {
+            return bad(c, "control character in a string");
+        }
+        if (*p == '"') {
+            out->bytes = (size_t)(p - out->p);
+            c->p++;
+            return LT_OK;
+        }
+        out->escaped = true;
+        c->p++;
+        LT_TRY(scan_escape(c));
+    }
+}
+
+static size_t scan_digits(cursor *c) {
+    const unsigned char *from = c->p;
+    while (c->p < c->end && *c->p >= '0' && *c->p <= '9') {
+        c->p++;
+    }
+    return (size_t)(c->p - from);
+}
+
+static lt_err scan_number(cursor *c) {
+    if (at(c, '-')) {
+        c->p++;
+    }
+    if (at(c, '0')) {
+        c->p++;
+    } else if (scan_digits(c) == 0) {
+        return bad(c, "not a JSON value");
+    }
+    if (at(c, '.')) {
+        c->p++;
+        if (scan_digits(c) == 0) {
+            return bad(c, "digits were expected behind the point");
+        }
+    }
+    if (at(c, 'e') || at(c, 'E')) {
+        c->p++;
+        if (at(c, '+') || at(c, '-')) {
+            c->p++;
+        }
+        if (scan_digits(c) == 0) {
+            return bad(c, "digits were expected in the exponent");
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err scan_scalar(cursor *c) {
+    static const char *const words[] = {"true", "false", "null"};
+    literal unused;
+    if (at(c, '"')) {
+        return scan_string(c, &unused);
+    }
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        const size_t len = strlen(words[i]);
+        if ((size_t)(c->end - c->p) >= len && memcmp(c->p, words[i], len) == 0) {
+            c->p += len;
+            return LT_OK;
+        }
+    }
+    return scan_number(c);
+}
+
+static lt_err scan_key(cursor *c, literal *key) {
+    skip_space(c);
+    LT_TRY(scan_string(c, key));
+    skip_space(c);
+    if (!at(c, ':')) {
+        return bad(c, "':' was expected");
+    }
+    c->p++;
+    return LT_OK;
+}
+
+/* A value of any kind: checked and passed over. */
+static lt_err scan_value(cursor *c) {
+    uint64_t objects[LT_JSON_LINE_DEPTH / 64 + 1] = {
+        0}; /* Bit d: level d is an object, not an array. */
+    size_t depth = 0;
+    literal key;
+
+    for (;;) {
+        skip_space(c);
+        if (at(c, '{') || at(c, '[')) { /* Go down, unless it is empty. */
+            const bool object = *c->p++ == '{';
+            skip_space(c);
+            if (!at(c, object ? '}' : ']')) {
+                if (++depth >= LT_JSON_LINE_DEPTH) {
+                    LT_FAIL(LT_ERR_LIMIT, "column %zu: nested deeper than %d",
+                            (size_t)(c->p - c->start), LT_JSON_LINE_DEPTH);
+                }
+                objects[depth / 64] &= ~((uint64_t)1 << depth % 64);
+                objects[depth / 64] |= (uint64_t)object << depth % 64;
+                if (object) {
+                    LT_TRY(scan_key(c, &key));
+                }
+                continue;
+            }
+            c->p++;
+        } else {
+            LT_TRY(scan_scalar(c));
+        }
+        for (;; depth--) { /* A value is over: a comma, or up as many levels as close here. */
+            bool object;
+            if (depth == 0) {
+                return LT_OK;
+            }
+            object = (objects[depth / 64] >> depth % 64 & 1) != 0;
+            skip_space(c);
+            if (at(c, ',')) {
+                c->p++;
+                if (object) {
+                    LT_TRY(scan_key(c, &key));
+                }
+                break;
+            }
+            if (!at(c, object ? '}' : ']')) {
+                return bad(c, object ? "',' or '}' was expected" : "',' or ']' was expected");
+            }
+            c->p++;
+        }
+    }
+}
+
+static uint32_t hex4(const unsigned char *p) {
+    uint32_t x = 0;
+    for (int i = 0; i < 4; i++) {
+        x = x << 4 | (uint32_t)hex_digit(p[i]);
+    }
+    return x;
+}
+
+static char *put_code_point(char *to, uint32_t x) {
+    if (x < 0x80) {
+        *to++ = (char)x;
+    } else if (x < 0x800) {
+        *to++ = (char)(0xC0 | x >> 6);
+        *to++ = (char)(0x80 | (x & 0x3F));
+    } else if (x < 0x10000) {
+        *to++ = (char)(0xE0 | x >> 12);
+        *to++ = (char)(0x80 | (x >> 6 & 0x3F));
+        *to++ = (char)(0x80 | (x & 0x3F));
+    } else {
+        *to++ = (char)(0xF0 | x >> 18);
+        *to++ = (char)(0x80 | (x >> 12 & 0x3F));
+        *to++ = (char)(0x80 | (x >> 6 & 0x3F));
+        *to++ = (char)(0x80 | (x & 0x3F));
+    }
+    return to;
+}
+
+/* \uXXXX at p (behind the u), perhaps followed by its low surrogate; NULL: a lone one that may not be. */
+static const unsigned char *unescape_unicode(char **to, const unsigned char *p,
+                                             const unsigned char *end, bool replace_lone) {
+    uint32_t x = hex4(p);
+    p += 4;
+    if (x >= 0xD800 && x < 0xDC00 && end - p >= 6 && p[0] == '\\' && p[1] == 'u') {
+        const uint32_t low = hex4(p + 2);
+        if (low >= 0xDC00 && low < 0xE000) {
+            x = 0x10000 + ((x - 0xD800) << 10) + (low - 0xDC00);
+            p += 6;
+        }
+    }
+    if (x >= 0xD800 && x < 0xE000) {
+        if (!replace_lone) {
+            return NULL;
+        }
+        x = 0xFFFD;
+    }
+    *to = put_code_point(*to, x);
+    return p;
+}
+
+/* The literal's text into `to`, which holds at least s->bytes: no escape is shorter than what it stands for. */
+static lt_err unescape(char *to, size_t *bytes, const cursor *c, const literal *s,
+                       bool replace_lone) {
+    const unsigned char *p = s->p, *end = s->p + s->bytes;
+    char *start = to;
+    while (p < end) {
+        static const char from[] = "\"\\/bfnrt", plain[] = "\"\\/\b\f\n\r\t";
+        const unsigned char *slash = memchr(p, '\\', (size_t)(end - p));
+        const size_t run = (size_t)((slash != NULL ? slash : end) - p);
+        memcpy(to, p, run);
+        to += run;
+        p += run;
+        if (p == end) {
+            break;
+        }
+        if (p[1] != 'u') {
+            *to++ = plain[strchr(from, p[1]) - from];
+            p += 2;
+            continue;
+        }
+        slash = p;
+        p = unescape_unicode(&to, p + 2, end, replace_lone);
+        if (p == NULL) {
+            LT_FAIL(LT_ERR_FORMAT, "column %zu: lone surrogate %.6s",
+                    (size_t)(slash - c->start) + 1, (const char *)slash);
+        }
+    }
+    *bytes = (size_t)(to - start);
+    return LT_OK;
+}
+
+/* Is the key the wanted field? Keys with escapes are rare: they go through the buffer. */
+static lt_err key_matches(bool *same, lt_text_buffer *buffer, const cursor *c, const literal *key,
+                          const char *field) {
+    const size_t field_bytes = strlen(field);
+    size_t bytes = key->bytes;
+    const void *text = key->p;
+    if (key->escaped) {
+        LT_TRY(lt_text_buffer_reserve(buffer, key->bytes));
+        LT_TRY(unescape(buffer->data, &bytes, c, key, true));
+        text = buffer->data;
+    }
+    *same = bytes == field_bytes && memcmp(text, field, bytes) == 0;
+    return LT_OK;
+}
+
+lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *line, size_t bytes,
+                           const char *field, bool replace_lone) {
+    const unsigned char *start = (const unsigned char *)line;
+    cursor c = {.start = start, .p = start, .end = start + bytes};
+    literal key, value = {0};
+    bool found = false, more;
+
+    skip_space(&c);
+    if (!at(&c, '{')) {
+        LT_FAIL(LT_ERR_FORMAT, "column %zu: a JSON object was expected",
+                (size_t)(c.p - c.start) + 1);
+    }
+    c.p++;
+    skip_space(&c);
+    more = !at(&c, '}');
+    while (more) {
+        bool same;
+        LT_TRY(scan_key(&c, &key));
+        LT_TRY(key_matches(&same, out, &c, &key, field));
+        skip_space(&c);
+        if (same && at(&c, '"')) {
+            LT_TRY(scan_string(&c, &value));
+            found = true;
+        } else if (same && !at(&c, 'n')) {
+            LT_FAIL(LT_ERR_FORMAT, "column %zu: '%s' is not a string", (size_t)(c.p - c.start) + 1,
+                    field);
+        } else {
+            LT_TRY(scan_value(&c));
+            found = same ? false : found;
+        }
+        skip_space(&c);
+        more = at(&c, ',');
+        if (!more && !at(&c, '}')) {
+            return bad(&c, "',' or '}' was expected");
+        }
+        c.p += more;
+    }
+    c.p++;
+    skip_space(&c);
+    if (c.p != c.end) {
+        LT_FAIL(LT_ERR_FORMAT, "column %zu: text behind the JSON object",
+                (size_t)(c.p - c.start) + 1);
+    }
+    if (!found) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "no member '%s'", field);
+    }
+    LT_TRY(lt_text_buffer_reserve(out, value.bytes + 1));
+    return unescape(out->data, out_bytes, &c, &value, replace_lone);
+}

@@ -1,0 +1,319 @@
+/* text_reader.c: see text_reader.h.
+ *
+ * One window [at, filled) of unpacked bytes slides over the file:
+ *
+ *     buffer   |.. given out ..|  current record so far  |  not yet looked at  |   room   |
+ *              0               at                      scanned              filled      room
+ *
+ * A record is cut when its end is found between scanned and filled; else what stands before `at` is dropped,
+ * the window grows if it must, and more is read. So memory is the longest record, not the file. A byte-order
+ * mark at the very beginning is dropped. */
+#include "data/text_reader.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "data/byte_source.h"
+#include "data/text_utf8.h"
+
+#define WINDOW_BYTES          ((size_t)1 << 20)
+#define RECORD_BYTES_MAX      ((size_t)1 << 30)
+#define BYTE_ORDER_MARK       "\xEF\xBB\xBF"
+#define BYTE_ORDER_MARK_BYTES 3
+
+typedef enum { CUT_FILE, CUT_LINE, CUT_BLANK, CUT_SEPARATOR } cut_rule;
+
+struct lt_text_reader {
+    char path[LT_PATH_BYTES];
+    lt_byte_source *source;
+    bool jsonl;
+    cut_rule cut;
+    const char *field, *separator;
+    lt_utf8_policy utf8;
+    size_t record_bytes_max;
+    lt_text_buffer window, decoded;
+    size_t at, filled;
+    uint64_t offset, line; /* Of window.data[at]. */
+    bool ended;            /* The source has no more. */
+};
+
+bool lt_text_path_is_jsonl(const char *path) {
+    static const char *const packed[] = {"", ".gz", ".zst"}, *const kinds[] = {".jsonl", ".ndjson",
+                                                                               ".json"};
+    char suffix[16];
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        for (size_t j = 0; j < sizeof packed / sizeof *packed; j++) {
+            strcpy(suffix, kinds[i]);
+            strcat(suffix, packed[j]);
+            if (lt_path_has_suffix(path, suffix)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+static void set_rules(lt_text_reader *r, const lt_text_options *o) {
+    const char *split = o->split_on != NULL ? o->split_on : "file";
+    r->jsonl = o->format == LT_TEXT_JSONL ||
+               (o->format == LT_TEXT_AUTO && lt_text_path_is_jsonl(r->path));
+    r->field = o->field != NULL ? o->field : "text";
+    r->separator = split;
+    r->cut = r->jsonl || strcmp(split, "line") == 0 ? CUT_LINE
+             : strcmp(split, "file") == 0           ? CUT_FILE
+             : strcmp(split, "blank") == 0          ? CUT_BLANK
+                                                    : CUT_SEPARATOR;
+    r->utf8 = o->utf8;
+    r->record_bytes_max = o->record_bytes_max > 0 ? o->record_bytes_max : RECORD_BYTES_MAX;
+}
+
+/* Read more behind `filled`, keeping [at, filled). The record must not pass its limit. */
+static lt_err fill(lt_text_reader *r) {
+    size_t got;
+    if (r->filled - r->at > r->record_bytes_max) {
+        LT_FAIL(LT_ERR_LIMIT, "%s:%llu: a document of more than %zu bytes%s", r->path,
+                (unsigned long long)r->line, r->record_bytes_max,
+                r->cut == CUT_FILE
+                    ? "; split the file into documents (line, blank, or a separator line)"
+                    : "");
+    }
+    if (r->at > 0) {
+        memmove(r->window.data, r->window.data + r->at, r->filled - r->at);
+        r->filled -= r->at;
+        r->at = 0;
+    }
+    LT_TRY(lt_text_buffer_reserve(&r->window, r->filled + WINDOW_BYTES / 2));
+    LT_TRY(lt_byte_source_read(r->source, r->window.data + r->filled, r->window.room - r->filled,
+                               &got));
+    r->filled += got;
+    r->ended = got == 0;
+    return LT_OK;
+}
+
+static lt_err skip_byte_order_mark(lt_text_reader *r) {
+    while (!r->ended && r->filled < BYTE_ORDER_MARK_BYTES) {
+        LT_TRY(fill(r));
+    }
+    if (r->filled >= BYTE_ORDER_MARK_BYTES &&
+        memcmp(r->window.data, BYTE_ORDER_MARK, BYTE_ORDER_MARK_BYTES) == 0) {
+        r->at = BYTE_ORDER_MARK_BYTES;
+        r->offset = BYTE_ORDER_MARK_BYTES;
+    }
+    return LT_OK;
+}
+
+lt_err lt_text_reader_open(lt_text_reader **out, const char *path, const lt_text_options *options) {
+    static const lt_text_options defaults = {0};
+    lt_err err = LT_OK;
+    lt_text_reader *r = calloc(1, sizeof *r);
+
+    if (r == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "reader of %s", path);
+    }
+    if (strlen(path) >= sizeof r->path) {
+        LT_FAIL_DONE(LT_ERR_LIMIT, "path of %zu characters", strlen(path));
+    }
+    memcpy(r->path, path, strlen(path) + 1);
+    set_rules(r, options != NULL ? options : &defaults);
+    r->line = 1;
+    LT_TRY_DONE(lt_byte_source_open(&r->source, path));
+    LT_TRY_DONE(lt_text_buffer_reserve(&r->window, WINDOW_BYTES));
+    LT_TRY_DONE(skip_byte_order_mark(r));
+    *out = r;
+    r = NULL;
+done:
+    lt_text_reader_close(r);
+    return err;
+}
+
+void lt_text_reader_close(lt_text_reader *r) {
+    if (r == NULL) {
+        return;
+    }
+    lt_byte_source_close(r->source);
+    lt_text_buffer_free(&r->window);
+    lt_text_buffer_free(&r->decoded);
+    free(r);
+}
+
+/* Make the line that starts `from` bytes behind `at` whole: *len is its length without the newline, *full with
+ * it (equal at the end of a file that lacks the last newline). */
+static lt_err whole_line(lt_text_reader *r, size_t from, size_t *len, size_t *full) {
+    size_t scanned = from;
+    for (;;) {
+        const char *start = r->window.data + r->at;
+        const char *newline = memchr(start + scanned, '\n', r->filled - r->at - scanned);
+        if (newline != NULL) {
+            *len = (size_t)(newline - start) - from;
+            *full = *len + 1;
+            return LT_OK;
+        }
+        scanned = r->filled - r->at;
+        if (r->ended) {
+            *len = *full = scanned - from;
+            return LT_OK;
+        }
+        LT_TRY(fill(r));
+    }
+}
+
+static bool is_blank(const char *line, size_t len) {
+    for (size_t i = 0; i < len; i++) {
+        if (line[i] != ' ' && line[i] != '\t' && line[i] != '\r') {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Give out the next `bytes` as a record (less what follows, which is passed over too). */
+static void take(lt_text_reader *r, lt_text_record *out, size_t bytes, size_t pass,
+                 uint64_t lines) {
+    *out = (lt_text_record){
+        .data = r->window.data + r->at, .bytes = bytes, .line = r->line, .offset = r->offset};
+    r->at += pass;
+    r->offset += pass;
+    r->line += lines;
+}
+
+static lt_err next_file(lt_text_reader *r, lt_text_record *out, bool *more) {
+    while (!r->ended) {
+        LT_TRY(fill(r));
+    }
+    *more = r->filled > r->at;
+    take(r, out, r->filled - r->at, r->filled - r->at, 1);
+    return LT_OK;
+}
+
+static lt_err next_line(lt_text_reader *r, lt_text_record *out, bool *more) {
+    size_t len, full;
+    do { /* Blank lines of a JSONL file are no records. */
+        LT_TRY(whole_line(r, 0, &len, &full));
+        *more = full > 0;
+        take(r, out, len, full, 1);
+    } while (*more && r->jsonl && is_blank(out->data, out->bytes));
+    if (!r->jsonl && out->bytes > 0 && out->data[out->bytes - 1] == '\r') {
+        out->bytes--;
+    }
+    return LT_OK;
+}
+
+/* Lines up to a blank one or a separator; the newline before the end belongs to the end. */
+static lt_err next_paragraph(lt_text_reader *r, lt_text_record *out, bool *more) {
+    const size_t separator_bytes = r->cut == CUT_SEPARATOR ? strlen(r->separator) : 0;
+    size_t body = 0, passed = 0, lines = 0, len, full;
+
+    for (;;) {
+        const char *line;
+        bool parts;
+        size_t trimmed;
+        LT_TRY(whole_line(r, passed, &len, &full));
+        if (full == 0) {
+            break;
+        }
+        line = r->window.data + r->at + passed;
+        trimmed = len > 0 && line[len - 1] == '\r' ? len - 1 : len;
+        parts = r->cut == CUT_BLANK
+                    ? is_blank(line, len)
+                    : trimmed == separator_bytes && memcmp(line, r->separator, trimmed) == 0;
+        passed += full;
+        lines++;
+        if (!parts) {
+            body = passed - (full - trimmed);
+        } else if (r->cut == CUT_SEPARATOR || body > 0) {
+            break;
+        } else { /* More blank lines before a paragraph. */
+            lt_text_record unused;
+            take(r, &unused, 0, passed, lines);
+            passed = lines = 0;
+        }
+    }
+    *more = passed > 0 && (body > 0 || r->cut == CUT_SEPARATOR);
+    take(r, out, body, passed, lines);
+    return LT_OK;
+}
+
+lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, bool *more) {
+    LT_ASSERT(r != NULL && out != NULL && more != NULL);
+    switch (r->cut) {
+    case CUT_FILE:
+        return next_file(r, out, more);
+    case CUT_LINE:
+        return next_line(r, out, more);
+    case CUT_BLANK:
+    case CUT_SEPARATOR:
+        return next_paragraph(r, out, more);
+    }
+    LT_ASSERT(false);
+    return LT_ERR_ARG;
+}
+
+lt_err lt_text_record_decode(const lt_text_reader *r, const lt_text_record *record,
+                             lt_text_buffer *buffer, const char **text, size_t *bytes) {
+    lt_err err;
+    const bool replace = r->utf8 == LT_UTF8_REPLACE;
+    const size_t valid = lt_utf8_valid_prefix(record->data, record->bytes);
+    const char *raw = record->data;
+    size_t raw_bytes = record->bytes, fixed_bytes = 0;
+
+    if (valid < raw_bytes && !replace) {
+        LT_FAIL(LT_ERR_FORMAT, "%s:%llu: invalid UTF-8 (byte 0x%02x) at byte %llu", r->path,
+                (unsigned long long)record->line, (unsigned char)record->data[valid],
+                (unsigned long long)(record->offset + valid));
+    }
+    if (valid < raw_bytes) { /* Keep room for the unescaped text in front of the mended line. */
+        fixed_bytes = lt_utf8_replace_invalid(NULL, raw, raw_bytes);
+        LT_TRY(lt_text_buffer_reserve(buffer, 2 * fixed_bytes + 1));
+        lt_utf8_replace_invalid(buffer->data + fixed_bytes + 1, raw, raw_bytes);
+        raw = buffer->data + fixed_bytes + 1;
+        raw_bytes = fixed_bytes;
+    }
+    if (!r->jsonl) {
+        *text = raw;
+        *bytes = raw_bytes;
+        return LT_OK;
+    }
+    err = lt_json_line_string(buffer, bytes, raw, raw_bytes, r->field, replace);
+    if (err != LT_OK) {
+        return lt_error_prefix(err, "%s:%llu", r->path, (unsigned long long)record->line);
+    }
+    *text = buffer->data;
+    return LT_OK;
+}
+
+lt_err lt_text_reader_document(lt_text_reader *r, lt_text_record *out, bool *more) {
+    LT_TRY(lt_text_reader_next(r, out, more));
+    return *more ? lt_text_record_decode(r, out, &r->decoded, &out->data, &out->bytes) : LT_OK;
+}
+
+void lt_text_reader_tell(const lt_text_reader *r, uint64_t *offset, uint64_t *line) {
+    *offset = r->offset;
+    *line = r->line;
+}
+
+lt_err lt_text_reader_resume(lt_text_reader *r, uint64_t offset, uint64_t line) {
+    const uint64_t here = r->offset + (r->filled - r->at);
+    if (offset < r->offset) {
+        LT_FAIL(LT_ERR_STATE, "%s: can not go on from byte %llu: the file has changed", r->path,
+                (unsigned long long)offset);
+    }
+    if (offset > here) {
+        LT_TRY(lt_byte_source_skip(r->source, offset - here));
+        r->at = r->filled = 0;
+    } else {
+        r->at += (size_t)(offset - r->offset);
+    }
+    r->offset = offset;
+    r->line = line;
+    return LT_OK;
+}
+
+uint64_t lt_text_reader_consumed_bytes(const lt_text_reader *r) {
+    return lt_byte_source_consumed_bytes(r->source);
+}
+
+uint64_t lt_text_reader_file_bytes(const lt_text_reader *r) {
+    return lt_byte_source_file_bytes(r->source);
+}

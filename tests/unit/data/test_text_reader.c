@@ -1,0 +1,230 @@
+/* Text reader: records of every cut, packed or not, resume, and what bad input is told. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <zlib.h>
+#include <zstd.h>
+
+#include "base/file.h"
+#include "data/json_line.h"
+#include "data/text_reader.h"
+#include "data/text_utf8.h"
+
+static char folder[] = "/tmp/lateen-text-XXXXXX";
+
+static int make_folder(void **state) {
+    (void)state;
+    return mkdtemp(folder) == NULL;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return lt_file_remove_tree(folder) != LT_OK;
+}
+
+static const char *put(const char *name, const void *data, size_t bytes) {
+    static char path[LT_PATH_BYTES];
+    assert_int_equal(lt_path_join(path, folder, name), LT_OK);
+    assert_int_equal(lt_file_write_atomic(path, data, bytes), LT_OK);
+    return path;
+}
+
+/* All documents of a file joined by '|', or the error's message. */
+static const char *all(const char *path, const lt_text_options *o) {
+    static char joined[4096];
+    size_t used = 0;
+    bool more = true;
+    lt_text_record doc;
+    lt_text_reader *r = NULL;
+    lt_err err = lt_text_reader_open(&r, path, o);
+    joined[0] = '\0';
+    while (err == LT_OK && more) {
+        err = lt_text_reader_document(r, &doc, &more);
+        if (err == LT_OK && more && used + doc.bytes + 2 < sizeof joined) {
+            used += (size_t)snprintf(joined + used, sizeof joined - used, "%.*s|", (int)doc.bytes,
+                                     doc.data);
+        }
+    }
+    lt_text_reader_close(r);
+    return err == LT_OK ? joined : lt_error_message();
+}
+
+static void text_is_cut_by_its_rule(void **state) {
+    const char *text = "one\r\n\n  \nstill\nhere\n\n\n--\nlast\n";
+    const char *path = put("a.txt", text, strlen(text));
+    (void)state;
+    assert_string_equal(all(path, NULL), "one\r\n\n  \nstill\nhere\n\n\n--\nlast\n|");
+    assert_string_equal(all(path, &(lt_text_options){.split_on = "line"}),
+                        "one||  |still|here|||--|last|");
+    assert_string_equal(all(path, &(lt_text_options){.split_on = "blank"}),
+                        "one|still\nhere|--\nlast|");
+    assert_string_equal(all(path, &(lt_text_options){.split_on = "--"}),
+                        "one\r\n\n  \nstill\nhere\n\n|last|");
+    assert_string_equal(all(put("b.txt", "", 0), NULL), "");
+    assert_string_equal(all(put("b.txt", "\xEF\xBB\xBFx", 4), NULL), "x|");
+    assert_string_equal(all(put("b.txt", "\n\n", 2), &(lt_text_options){.split_on = "blank"}), "");
+}
+
+static void jsonl_members_are_found(void **state) {
+    const char *text = "{\"text\": \"a\\n\\u00e9\\ud83d\\ude00\\\"\", \"n\": [1, -2.5e3, "
+                       "{\"text\": \"no\"}, [], {}]}\n"
+                       "  \r\n"
+                       "{\"other\": {\"a\": [true, false, null]}, \"te\\u0078t\": \"b\"}\r\n"
+                       "{\"text\": \"first\", \"text\": \"\"}";
+    (void)state;
+    assert_string_equal(all(put("a.jsonl", text, strlen(text)), NULL), "a\n\u00e9\U0001F600\"|b||");
+}
+
+static void bad_json_names_file_and_line(void **state) {
+    static const struct {
+        const char *line, *why;
+    } cases[] = {
+        {"{\"text\": \"x\"", "a.jsonl:2: column 13: the line ends inside JSON"},
+        {"[1]", "a.jsonl:2: column 1: a JSON object was expected"},
+        {"{\"body\": \"x\"}", "a.jsonl:2: no member 'text'"},
+        {"{\"text\": null}", "a.jsonl:2: no member 'text'"},
+        {"{\"text\": 5}", "a.jsonl:2: column 10: 'text' is not a string"},
+        {"{\"text\": \"x\"} {}", "a.jsonl:2: column 15: text behind the JSON object"},
+        {"{\"text\": \"\\x\"}", "a.jsonl:2: column 12: unknown escape in a string"},
+        {"{\"text\": \"\\ud800\"}", "a.jsonl:2: column 11: lone surrogate \\ud800"},
+        {"{\"a\": 01, \"text\": \"x\"}", "a.jsonl:2: column 8: ',' or '}' was expected"},
+        {"{\"a\": [1,], \"text\": \"x\"}", "a.jsonl:2: column 10: not a JSON value"},
+        {"{\"text\": \"\xff\"}", "a.jsonl:2: invalid UTF-8 (byte 0xff) at byte 24"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char text[256];
+        snprintf(text, sizeof text, "{\"text\": \"x\"}\n%s\n", cases[i].line);
+        const char *said = all(put("a.jsonl", text, strlen(text)), NULL);
+        assert_non_null(strstr(said, "a.jsonl"));
+        assert_string_equal(strstr(said, "a.jsonl"), cases[i].why);
+    }
+}
+
+static void invalid_text_is_replaced_when_asked(void **state) {
+    const lt_text_options replace = {.utf8 = LT_UTF8_REPLACE};
+    const char *line = "{\"text\": \"a\xe2\x82z\\udc00\\\\\xff\"}\n";
+    const char *text = "\xf0\x9f\x98 \xed\xa0\x80.\xc0\xaf";
+    (void)state;
+    assert_string_equal(all(put("a.jsonl", line, strlen(line)), &replace),
+                        "a\uFFFDz\uFFFD\\\uFFFD|");
+    assert_string_equal(all(put("a.txt", text, strlen(text)), &replace),
+                        "\uFFFD \uFFFD\uFFFD\uFFFD.\uFFFD\uFFFD|");
+}
+
+static void depth_is_limited(void **state) {
+    char line[4096] = "{\"a\":";
+    (void)state;
+    memset(line + 5, '[', 2000);
+    assert_non_null(strstr(all(put("a.jsonl", line, 2005), NULL), "nested deeper than 512"));
+}
+
+/* A few thousand lines, long and short, so that records cross every buffer edge. */
+static char *corpus(size_t *bytes) {
+    char *text = malloc(8 << 20);
+    size_t used = 0;
+    assert_non_null(text);
+    for (int i = 0; i < 3000; i++) {
+        const int len = i % 700 == 699 ? 900000 : i % 97 * 11;
+        used += (size_t)sprintf(text + used, "{\"text\": \"%d:", i);
+        memset(text + used, 'a' + i % 26, (size_t)len);
+        used += (size_t)len;
+        used += (size_t)sprintf(text + used, "\"}\n");
+    }
+    *bytes = used;
+    return text;
+}
+
+static uint64_t hash_from(const char *path, uint64_t offset, uint64_t line, int stop_after,
+                          uint64_t hash) {
+    lt_text_reader *r = NULL;
+    lt_text_record doc;
+    bool more = true;
+    assert_int_equal(lt_text_reader_open(&r, path, NULL), LT_OK);
+    assert_int_equal(lt_text_reader_resume(r, offset, line), LT_OK);
+    for (int n = 0; n != stop_after; n++) {
+        assert_int_equal(lt_text_reader_document(r, &doc, &more), LT_OK);
+        if (!more) {
+            break;
+        }
+        for (size_t i = 0; i < doc.bytes; i++) {
+            hash = (hash ^ (unsigned char)doc.data[i]) * 1099511628211u;
+        }
+        hash = hash * 31 + doc.line;
+    }
+    if (stop_after >= 0) {
+        lt_text_reader_tell(r, &offset, &line);
+        lt_text_reader_close(r);
+        return hash_from(path, offset, line, -1, hash);
+    }
+    assert_int_equal(lt_text_reader_consumed_bytes(r), lt_text_reader_file_bytes(r));
+    lt_text_reader_close(r);
+    return hash;
+}
+
+static void packed_equals_plain_and_resumes(void **state) {
+    size_t bytes, half, packed;
+    char *text = corpus(&bytes), *room = malloc(bytes + 4096);
+    uint64_t wanted;
+    (void)state;
+    assert_non_null(room);
+    wanted = hash_from(put("c.jsonl", text, bytes), 0, 1, -1, 1);
+    assert_int_equal(hash_from(put("c.jsonl", text, bytes), 0, 1, 1234, 1), wanted);
+
+    half = bytes / 2; /* Two zstd frames, one behind the other. */
+    packed = ZSTD_compress(room, bytes, text, half, 3);
+    packed += ZSTD_compress(room + packed, bytes - packed, text + half, bytes - half, 3);
+    assert_int_equal(hash_from(put("c.jsonl.zst", room, packed), 0, 1, -1, 1), wanted);
+    assert_int_equal(hash_from(put("c.jsonl.zst", room, packed), 0, 1, 701, 1), wanted);
+    assert_non_null(strstr(all(put("c.jsonl.zst", room, packed - 5), NULL), "truncated"));
+    room[packed / 2] ^= 0x55;
+    assert_non_null(strstr(all(put("c.jsonl.zst", room, packed), NULL), "damaged"));
+
+    char path[LT_PATH_BYTES];
+    assert_int_equal(lt_path_join(path, folder, "c.jsonl.gz"), LT_OK);
+    gzFile gz = gzopen(path, "wb"); /* Two members. */
+    gzwrite(gz, text, (unsigned)half);
+    gzclose(gz);
+    gz = gzopen(path, "ab");
+    gzwrite(gz, text + half, (unsigned)(bytes - half));
+    gzclose(gz);
+    assert_int_equal(hash_from(path, 0, 1, -1, 1), wanted);
+    assert_int_equal(hash_from(path, 0, 1, 2999, 1), wanted);
+    assert_int_equal(truncate(path, 2000), 0);
+    assert_non_null(strstr(all(path, NULL), "truncated"));
+    free(text);
+    free(room);
+}
+
+static void limits_hold(void **state) {
+    (void)state;
+    char *text = calloc(1, 3 << 20);
+    assert_non_null(text);
+    memset(text, 'x', 3 << 20);
+    const char *said = all(put("long.txt", text, 3 << 20),
+                           &(lt_text_options){.record_bytes_max = 1 << 20});
+    assert_non_null(strstr(said, "long.txt:1: a document of more than 1048576 bytes"));
+    assert_non_null(strstr(all("/nonexistent/a.txt", NULL), "No such file"));
+    assert_non_null(strstr(all(folder, NULL), "folder"));
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(text_is_cut_by_its_rule),
+        cmocka_unit_test(jsonl_members_are_found),
+        cmocka_unit_test(bad_json_names_file_and_line),
+        cmocka_unit_test(invalid_text_is_replaced_when_asked),
+        cmocka_unit_test(depth_is_limited),
+        cmocka_unit_test(packed_equals_plain_and_resumes),
+        cmocka_unit_test(limits_hold),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
