@@ -12,8 +12,8 @@ typedef enum {
     LT_PART_Q,
     LT_PART_K,
     LT_PART_V,
-    LT_PART_GATE,   /* Rows [0, F) of a gated up. */
-    LT_PART_UP,     /* Rows [F, 2F). */
+    LT_PART_GATE,    /* Rows [0, F) of a gated up. */
+    LT_PART_UP,      /* Rows [F, 2F). */
     LT_PART_XIELU_P, /* Element 0 of the xIELU scalars, or 1: */
     LT_PART_XIELU_N,
 } lt_param_part;
@@ -39,6 +39,7 @@ typedef struct {
 const lt_family_row *lt_family_get(lt_family family);
 
 /* Rows [*from, *from + *count) of a parameter's first non-expert dimension that a part covers. */
-void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from, int64_t *count);
+void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,
+                  int64_t *count);
 
 #endif

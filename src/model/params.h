@@ -63,16 +63,18 @@ typedef struct {
     int n_dims;
     int64_t shape[3];
     int64_t offset, count; /* Elements, in every flat buffer. */
-    bool decays; /* Weight decay applies: matrices and embeddings, not norms, biases, xIELU scalars. */
-    bool matrix; /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. */
+    bool
+        decays; /* Weight decay applies: matrices and embeddings, not norms, biases, xIELU scalars. */
+    bool
+        matrix; /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. */
 } lt_param;
 
 typedef struct {
     lt_param *params;
     int n_params;
-    int64_t n_elements; /* Length of a flat buffer, gaps included. */
+    int64_t n_elements;             /* Length of a flat buffer, gaps included. */
     int index[LT_PARAM_KIND_COUNT]; /* Of a kind outside layers, or of layer 0; -1: absent. */
-    int layer_stride;               /* params[index[kind] + layer * layer_stride] is that kind in that layer. */
+    int layer_stride; /* params[index[kind] + layer * layer_stride] is that kind in that layer. */
 } lt_param_table;
 
 LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec);
@@ -80,16 +82,17 @@ void lt_param_table_close(lt_param_table *t);
 const lt_param *lt_param_find(const lt_param_table *t, const char *name); /* NULL: none. */
 
 /* A view of a parameter in a flat buffer of the given type; absent kinds give data NULL. layer is ignored outside layers. */
-lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer, void *flat, lt_dtype dtype);
+lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer, void *flat,
+                        lt_dtype dtype);
 
 struct lt_model {
     lt_model_spec spec;
     lt_param_table table;
     lt_model_options options;
     const struct lt_backend *backend;
-    float *master;  /* (n_elements) F32; NULL when BF16 and not trainable. */
-    void *weights;  /* (n_elements) in options.dtype; == master when F32. */
-    size_t weights_bytes; /* All memory of the weights, as carved. */
+    float *master;            /* (n_elements) F32; NULL when BF16 and not trainable. */
+    void *weights;            /* (n_elements) in options.dtype; == master when F32. */
+    size_t weights_bytes;     /* All memory of the weights, as carved. */
     struct lt_packed *packed; /* Packed matrices for inference, or NULL; owned by session.c. */
 };
 

@@ -81,8 +81,7 @@ bool lt_tensor_contiguous(const lt_tensor *t) {
 }
 
 static void *moved(const lt_tensor *t, int64_t elements) {
-    return t->data == NULL ? NULL
-                           : (char *)t->data + elements * (int64_t)lt_dtype_bytes(t->dtype);
+    return t->data == NULL ? NULL : (char *)t->data + elements * (int64_t)lt_dtype_bytes(t->dtype);
 }
 
 lt_tensor lt_tensor_cols(const lt_tensor *t, int64_t from, int64_t count) {
@@ -190,7 +189,8 @@ static void store(void *dst, lt_dtype dtype, size_t i, double x) {
 void lt_convert(void *dst, lt_dtype dst_dtype, const void *src, lt_dtype src_dtype, size_t count) {
     if (dst_dtype == src_dtype) {
         memcpy(dst, src, count * lt_dtype_bytes(dst_dtype));
-    } else if (dst_dtype == LT_F32 && src_dtype == LT_BF16) { /* The hot pairs, kept vectorisable. */
+    } else if (dst_dtype == LT_F32 &&
+               src_dtype == LT_BF16) { /* The hot pairs, kept vectorisable. */
         for (size_t i = 0; i < count; i++) {
             ((float *)dst)[i] = lt_bf16_to_f32(((const uint16_t *)src)[i]);
         }
