@@ -2,7 +2,8 @@
 #include "cli/verbs.h"
 
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
-    X(doctor, "doctor", "tell what this machine is and can do")
+    X(doctor, "doctor", "tell what this machine is and can do") \
+    X(bench, "bench", "measure kernels: ours, the vendor's, the limit")
 
 #define VERB_DECLARE(fn, name, summary)                                                            \
     int lt_verb_##fn(int argc, char **argv);                                                       \

@@ -1,0 +1,39 @@
+/* verb_bench.c: `lateen bench kernels`: how fast the kernels are, beside the vendor's and the machine's limits. */
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "cli/verb.h"
+#include "kernels/cuda/inventory.h"
+
+#define BENCH_OPTIONS(X)                                                                           \
+    X(BOOL, compile, "compile", "false", 0, 0, "",                                                 \
+      "only compile every shipped kernel and print registers and spills; needs no GPU")            \
+    X(STR, only, "only", "", 0, 0, "text", "with --compile: only files whose name contains this")
+
+typedef struct {
+    BENCH_OPTIONS(LT_OPTION_FIELD)
+} bench_options;
+#define LT_OPTION_STRUCT bench_options
+static const lt_option rows[] = {BENCH_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_bench_options = LT_OPTION_TABLE("bench", rows);
+
+int lt_verb_bench(int argc, char **argv);
+int lt_verb_bench(int argc, char **argv) {
+    bench_options o;
+    const char *what[1] = {""};
+    int n = 0, status = LT_EXIT_DONE;
+    lt_err err;
+    if (!lt_verb_parse(&lt_verb_bench_options, &o, argc, argv, "bench kernels [--compile]",
+                       "Measure kernels: ours and the vendor's, interleaved, on random inputs.",
+                       what, 1, &n, &status)) {
+        return status;
+    }
+    if (n != 1 || strcmp(what[0], "kernels") != 0) {
+        fprintf(stderr, "lateen: bench what? (kernels)\n");
+        return LT_EXIT_USAGE;
+    }
+    err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL)
+                    : lt_error_set(LT_ERR_UNSUPPORTED, "bench kernels: only --compile so far");
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}

@@ -1,0 +1,109 @@
+/* ptx.cuh: instructions that CUDA C has no word for: asynchronous copies, barriers in shared memory, the copy engine.
+ *
+ * Names follow the PTX manual. Addresses in shared memory are 32-bit (smem_addr). */
+#ifndef LT_PTX_CUH
+#define LT_PTX_CUH
+
+#include "common/types.cuh"
+
+INLINE u32 smem_addr(const void *p) {
+    return (u32)__cvta_generic_to_shared(p);
+}
+
+/* ---- cp.async (sm_80): 4, 8 or 16 bytes from global to shared memory without registers. src_bytes < the size fills with zeros. */
+INLINE void cp_async_16(u32 dst, const void *src) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
+}
+INLINE void cp_async_16_or_zero(u32 dst, const void *src, bool take) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(take ? 16 : 0) : "memory");
+}
+INLINE void cp_async_4_or_zero(u32 dst, const void *src, bool take) {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(dst), "l"(src), "r"(take ? 4 : 0) : "memory");
+}
+INLINE void cp_async_commit(void) {
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+/* Wait until at most n groups are in flight; n is a compile-time constant. */
+#define cp_async_wait(n) asm volatile("cp.async.wait_group %0;" ::"n"(n) : "memory")
+
+/* ---- mbarrier (sm_90 form): counts arrivals and bytes; `phase` is the parity being waited for. */
+INLINE void mbarrier_init(u32 bar, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
+}
+/* Make initialised barriers visible to the copy engine and to the cluster. */
+INLINE void mbarrier_init_fence(void) {
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+INLINE void mbarrier_arrive(u32 bar) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+/* Arrive once and announce bytes that asynchronous copies will deliver. */
+INLINE void mbarrier_expect(u32 bar, u32 bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
+}
+INLINE void mbarrier_wait(u32 bar, u32 phase) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again:\n"
+                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@!done bra again;\n"
+                 "}" ::"r"(bar),
+                 "r"(phase)
+                 : "memory");
+}
+
+/* A tensor map, passed by value: `const __grid_constant__ tensor_map map_a`. */
+typedef struct alignas(128) {
+    u64 opaque[16];
+} tensor_map;
+
+/* ---- The copy engine (TMA, sm_90). One thread issues; the barrier counts the bytes. x is the contiguous coordinate. */
+INLINE void tma_prefetch_map(const void *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+INLINE void tma_load_2d(u32 dst, const void *map, u32 bar, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+                     dst),
+                 "l"(map), "r"(bar), "r"(x), "r"(y)
+                 : "memory");
+}
+INLINE void tma_load_3d(u32 dst, const void *map, u32 bar, int x, int y, int z) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4, %5}], [%2];" ::"r"(
+            dst),
+        "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z)
+        : "memory");
+}
+INLINE void tma_store_2d(const void *map, u32 src, int x, int y) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(src), "r"(x),
+                 "r"(y)
+                 : "memory");
+}
+INLINE void tma_store_commit(void) {
+    asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}
+/* Wait until at most n store groups still read shared memory. */
+#define tma_store_wait_read(n) asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(n) : "memory")
+#define tma_store_wait(n)      asm volatile("cp.async.bulk.wait_group %0;" ::"n"(n) : "memory")
+/* Between ordinary writes to shared memory and their use by the copy engine or the tensor cores. */
+INLINE void fence_proxy_async(void) {
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* ---- Named barriers 1..15: a subset of the block's threads. */
+INLINE void named_barrier_sync(int id, int threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+INLINE void named_barrier_arrive(int id, int threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* ---- Programmatic dependent launch (sm_90). */
+INLINE void wait_for_previous_kernel(void) {
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+}
+INLINE void let_next_kernel_start(void) {
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+#endif

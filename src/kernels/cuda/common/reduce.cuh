@@ -1,0 +1,47 @@
+/* reduce.cuh: sums and maxima over a warp and over a block, in a fixed order: the same inputs give the same bits every run. */
+#ifndef LT_REDUCE_CUH
+#define LT_REDUCE_CUH
+
+#include "common/types.cuh"
+
+#define WARP     32
+#define ALL_LANES 0xffffffffu
+
+/* Every lane gets the sum: a butterfly, the same tree on every lane. */
+INLINE float warp_sum(float x) {
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+        x += __shfl_xor_sync(ALL_LANES, x, lanes);
+    }
+    return x;
+}
+INLINE float warp_max(float x) {
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lanes));
+    }
+    return x;
+}
+
+/* Sum over a block of n_warps warps; every thread gets it. smem: n_warps floats that nobody reads after the call returns on all
+ * threads; a second call must use other floats (or a barrier between): there is only one barrier here. */
+INLINE float block_sum(float x, float *smem, int n_warps) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    x = warp_sum(x);
+    if (lane == 0) {
+        smem[warp] = x;
+    }
+    __syncthreads();
+    return warp_sum(lane < n_warps ? smem[lane] : 0.0f);
+}
+INLINE float block_max(float x, float *smem, int n_warps) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    x = warp_max(x);
+    if (lane == 0) {
+        smem[warp] = x;
+    }
+    __syncthreads();
+    return warp_max(lane < n_warps ? smem[lane] : -__uint_as_float(0x7f800000u));
+}
+
+#endif

@@ -1,0 +1,131 @@
+/* runtime.h: one GPU, opened: kernels by name, launches, memory, streams, events, graphs, tensor maps.
+ *
+ *     lt_cuda *gpu;
+ *     LT_TRY(lt_cuda_open(&gpu, 0));
+ *     const lt_cuda_kernel *k;
+ *     LT_TRY(lt_cuda_kernel_get(gpu, &k, "norm/rmsnorm.cu", "rmsnorm_fwd", "DTYPE=bf16 VECS=2"));   compiled or from the cache
+ *     void *args[] = {&y, &x, &gain, &rows, &eps};
+ *     LT_TRY(lt_cuda_launch(gpu, stream, k, &(lt_cuda_dims){.grid = {rows}, .block = {256}}, args));
+ *
+ * Device pointers are plain `void *` (one address space). Every call makes the device's context current on the calling thread by
+ * itself. A failed call names the kernel, its defines and the launch. Work is asynchronous: what a kernel does wrong shows at the
+ * next synchronisation, which names the last launch; LATEEN_CUDA_SYNC=1 synchronises after each launch to find the culprit.
+ *
+ * Threads: lookups (kernel_get) are locked; everything else may be called from several threads as CUDA allows. */
+#ifndef LT_KERNELS_CUDA_RUNTIME_H
+#define LT_KERNELS_CUDA_RUNTIME_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "base/arena.h"
+#include "kernels/cuda/driver.h"
+
+typedef struct lt_cuda lt_cuda;
+
+typedef struct {
+    int index;
+    char name[128];
+    char arch[16]; /* What kernels are compiled for: "sm_90a", "sm_80". */
+    int cc;        /* Compute capability, 10 * major + minor: 90, 80. */
+    int n_sms;
+    size_t memory_bytes, l2_bytes, shared_optin_bytes; /* shared: the most one block may ask for. */
+    int clock_mhz, memory_clock_mhz, memory_bus_bits;
+    bool ecc;
+    int driver_version; /* CUDA version the driver serves: 13000 is 13.0. */
+    char pci[32];
+} lt_cuda_info;
+
+LT_MUST_USE lt_err lt_cuda_count(int *n); /* GPUs the driver shows; UNSUPPORTED without a driver. */
+LT_MUST_USE lt_err lt_cuda_open(lt_cuda **out, int device);
+void lt_cuda_close(
+    lt_cuda *c); /* Unloads its kernels; the caller has freed its memory. Accepts NULL. */
+const lt_cuda_info *lt_cuda_get_info(const lt_cuda *c);
+const lt_cu_api *lt_cuda_api(
+    const lt_cuda *c); /* For calls this header does not wrap (after lt_cuda_make_current). */
+LT_MUST_USE lt_err lt_cuda_make_current(lt_cuda *c);
+
+/* ---- Kernels ---- */
+typedef struct {
+    CUfunction function;
+    const char *file, *entry, *defines;
+    int n_regs, shared_bytes,
+        local_bytes; /* Static shared memory; local (stack and spills) a thread. */
+} lt_cuda_kernel;
+
+/* The kernel `entry` of text `file` specialised by `defines` (see compile.h), loaded; found again by the same three strings. Lives as
+ * long as c. Dynamic shared memory up to the device's limit is allowed already. */
+LT_MUST_USE lt_err lt_cuda_kernel_get(lt_cuda *c, const lt_cuda_kernel **out, const char *file,
+                                      const char *entry, const char *defines);
+/* Address and size of a __device__ or __constant__ variable of the same text. */
+LT_MUST_USE lt_err lt_cuda_kernel_global(lt_cuda *c, const lt_cuda_kernel *k, const char *name,
+                                         void **ptr, size_t *bytes);
+/* Blocks of this kernel that fit one SM. */
+LT_MUST_USE lt_err lt_cuda_occupancy(lt_cuda *c, const lt_cuda_kernel *k, int threads,
+                                     size_t dynamic_shared, int *blocks);
+/* Kernels compiled (not loaded from the disk cache) since open: a warm start has 0. */
+int lt_cuda_n_compiled(const lt_cuda *c);
+
+typedef struct {
+    unsigned grid[3], block[3]; /* A 0 counts as 1. */
+    unsigned cluster[3];        /* All 0: no cluster. */
+    size_t dynamic_shared_bytes;
+    bool
+        overlap_previous; /* Programmatic dependent launch: start early; the kernel waits with griddepcontrol.wait. */
+} lt_cuda_dims;
+
+LT_MUST_USE lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k,
+                                  const lt_cuda_dims *d, void **args);
+
+/* ---- Memory ---- */
+LT_MUST_USE lt_err lt_cuda_alloc(lt_cuda *c, void **out, size_t bytes, const char *what);
+void lt_cuda_free(lt_cuda *c, void *p); /* Accepts NULL. */
+LT_MUST_USE lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes,
+                                        const char *what); /* Host memory. */
+void lt_cuda_free_pinned(lt_cuda *c, void *p);
+LT_MUST_USE lt_err lt_cuda_upload(lt_cuda *c, CUstream s, void *dst, const void *src, size_t bytes);
+LT_MUST_USE lt_err lt_cuda_download(lt_cuda *c, CUstream s, void *dst, const void *src,
+                                    size_t bytes);
+LT_MUST_USE lt_err lt_cuda_copy(lt_cuda *c, CUstream s, void *dst, const void *src, size_t bytes);
+LT_MUST_USE lt_err lt_cuda_fill(lt_cuda *c, CUstream s, void *dst, unsigned char byte,
+                                size_t bytes);
+LT_MUST_USE lt_err lt_cuda_memory_left(lt_cuda *c, size_t *free_bytes);
+
+/* A device arena: measure with an lt_arena whose base is NULL, then open it here; lt_arena_take works on both (base/arena.h). Plain
+ * allocation, zeroed. lt_cuda_arena_close instead of lt_arena_close. */
+LT_MUST_USE lt_err lt_cuda_arena_open(lt_cuda *c, lt_arena *a, const char *name);
+void lt_cuda_arena_close(lt_cuda *c, lt_arena *a);
+
+/* ---- Streams, events, graphs (the driver's own handles) ---- */
+LT_MUST_USE lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out);
+void lt_cuda_stream_close(lt_cuda *c, CUstream s);
+LT_MUST_USE lt_err lt_cuda_sync(lt_cuda *c, CUstream s);
+LT_MUST_USE lt_err lt_cuda_event_open(lt_cuda *c, CUevent *out, bool timing);
+void lt_cuda_event_close(lt_cuda *c, CUevent e);
+LT_MUST_USE lt_err lt_cuda_event_record(lt_cuda *c, CUevent e, CUstream s);
+LT_MUST_USE lt_err lt_cuda_event_wait(lt_cuda *c, CUstream s, CUevent e); /* s goes on after e. */
+LT_MUST_USE lt_err lt_cuda_event_elapsed(lt_cuda *c, double *ms, CUevent from,
+                                         CUevent to); /* Waits for `to`. */
+
+LT_MUST_USE lt_err lt_cuda_capture_begin(lt_cuda *c, CUstream s);
+LT_MUST_USE lt_err lt_cuda_capture_end(lt_cuda *c, CUstream s, CUgraphExec *out);
+LT_MUST_USE lt_err lt_cuda_graph_launch(lt_cuda *c, CUgraphExec g, CUstream s);
+void lt_cuda_graph_close(lt_cuda *c, CUgraphExec g);
+
+/* ---- Tensor maps: what the copy engine (TMA) is told about a tensor in memory ---- */
+typedef struct {
+    int type; /* LT_CU_TMAP_BF16, ... */
+    int elem_bytes;
+    int rank;                 /* 1..5; dimension 0 is the contiguous one. */
+    uint64_t size[5];         /* Elements. */
+    uint64_t stride_bytes[5]; /* Of dimensions 1..rank-1 (index 0 unused); multiples of 16. */
+    uint32_t box[5];          /* Elements copied at once in each dimension, at most 256. */
+    int swizzle;              /* LT_CU_TMAP_SWIZZLE_* */
+    int l2_promotion;         /* LT_CU_TMAP_L2_* */
+} lt_tensor_map_spec;
+/* Reads past the tensor's edge give zeros, writes there vanish. ptr is 16-byte aligned. Needs compute capability 9.0. */
+LT_MUST_USE lt_err lt_cuda_tensor_map(lt_cuda *c, CUtensorMap *out, void *ptr,
+                                      const lt_tensor_map_spec *spec);
+
+#endif

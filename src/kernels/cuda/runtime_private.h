@@ -1,0 +1,42 @@
+/* runtime_private.h: the inside of lt_cuda, for runtime.c and kernel.c only. */
+#ifndef LT_KERNELS_CUDA_RUNTIME_PRIVATE_H
+#define LT_KERNELS_CUDA_RUNTIME_PRIVATE_H
+
+#include <pthread.h>
+
+#include "kernels/cuda/runtime.h"
+
+#define LT_CUDA_MAX_MODULES                                                                        \
+    4096 /* Specialised texts loaded at once; the tuner opens and closes its own device. */
+#define LT_CUDA_TABLE_SLOTS 16384 /* Power of two, at least twice the kernels. */
+
+/* One compiled and loaded text. */
+typedef struct {
+    CUmodule handle;
+    const char *file, *defines; /* Owned. */
+} lt_cuda_module;
+
+/* One kernel in the lookup table, an open-addressing hash by (file, entry, defines). */
+typedef struct {
+    lt_cuda_kernel kernel; /* entry is owned; file and defines belong to the module. */
+    int module;
+} lt_cuda_slot;
+
+struct lt_cuda {
+    const lt_cu_api *cu;
+    CUdevice device;
+    CUcontext context;
+    lt_cuda_info info;
+    bool sync_each;                    /* LATEEN_CUDA_SYNC=1 */
+    const lt_cuda_kernel *last_launch; /* For messages only. */
+    int n_compiled;
+
+    pthread_mutex_t lock; /* Of everything below. */
+    int n_modules, n_kernels;
+    lt_cuda_module modules[LT_CUDA_MAX_MODULES];
+    lt_cuda_slot *slots[LT_CUDA_TABLE_SLOTS];
+};
+
+void lt_cuda_kernels_unload(lt_cuda *c);
+
+#endif
