@@ -5,7 +5,8 @@
 #include "model/params.h"
 
 /* A model with its table and zeroed buffers. options NULL: F32, not trainable. A master exists when F32 or trainable. */
-LT_MUST_USE lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec, const lt_model_options *options);
+LT_MUST_USE lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec,
+                                  const lt_model_options *options);
 
 /* Bytes of the weights of a spec: compute copy and master. */
 size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *options);

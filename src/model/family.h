@@ -1,4 +1,11 @@
-/* family.h: what makes a family: its config.json keys and its tensor names. One row a family in families.c; new code only for a new kind of block. */
+/* family.h: what makes a family: its constants, its config.json keys and its tensor names. One row a family in families.c; new code only
+ * for a new kind of block.
+ *
+ *     preset     the spec a family starts from: what config.json does not say (gated or not, which norm) and the defaults of what it may
+ *                leave out, as transformers' configuration classes have them
+ *     keys       config.json key <-> spec field, read by lt_model_spec_read and lt_model_spec_write alike
+ *     names      foreign tensor name <-> rows of our parameter, read by the loader and the exporter alike
+ * What a plain key can not say (rope_parameters, layer_types) is in config.c, steered by the row's flags. */
 #ifndef LT_MODEL_FAMILY_H
 #define LT_MODEL_FAMILY_H
 
@@ -6,19 +13,22 @@
 
 #include "model/params.h"
 
+#define LT_FOREIGN_NAME_BYTES 160
+
 /* Which rows of our fused parameter a foreign tensor fills. */
 typedef enum {
     LT_PART_ALL,
     LT_PART_Q,
     LT_PART_K,
     LT_PART_V,
-    LT_PART_GATE,    /* Rows [0, F) of a gated up. */
-    LT_PART_UP,      /* Rows [F, 2F). */
+    LT_PART_GATE,    /* Rows [0, F) of a gated up; none when not gated. */
+    LT_PART_UP,      /* Rows [F, 2F); [0, F) when not gated. */
     LT_PART_XIELU_P, /* Element 0 of the xIELU scalars, or 1: */
     LT_PART_XIELU_N,
 } lt_param_part;
 
-/* One foreign name. "%L" stands for the layer, "%E" for the expert. transpose: the file keeps (in, out) (GPT-2's Conv1D). */
+/* One foreign name. "%L" stands for the layer, "%E" for the expert. transpose: the file keeps (in, out) (GPT-2's Conv1D).
+ * A row whose parameter the spec lacks (a bias, a tied head), or whose part covers no rows, does not apply. */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;
@@ -26,20 +36,65 @@ typedef struct {
     bool transpose;
 } lt_name_row;
 
+/* A tensor that holds no parameter: skipped when read. On export it is written as this scalar if `write` (Apertus' beta and eps,
+ * which transformers keeps as buffers); the others are masks and tables of old checkpoints. */
+typedef struct {
+    const char *name;
+    bool write;
+    float value;
+} lt_constant_row;
+
+typedef enum {
+    LT_KEY_I64,
+    LT_KEY_ID, /* A token id: null is -1, of a list the first. */
+    LT_KEY_F32,
+    LT_KEY_F64,
+    LT_KEY_BOOL,
+    LT_KEY_ACT, /* lt_act_kind by name. */
+} lt_key_type;
+
+typedef struct {
+    const char *key;
+    lt_key_type type;
+    size_t offset; /* Of the field in lt_model_spec. */
+    bool required;
+} lt_config_key;
+
+typedef enum {
+    LT_WINDOW_NONE,     /* The family has no sliding windows. */
+    LT_WINDOW_ALL,      /* sliding_window: every layer (mixtral). */
+    LT_WINDOW_OPTIONAL, /* layer_types, if use_sliding_window (qwen). */
+    LT_WINDOW_PATTERN, /* layer_types, or every sliding_window_pattern-th layer is global (gemma3). */
+} lt_window_keys;
+
 typedef struct {
     const char *model_type, *architecture;
+    lt_model_spec preset;
+    const lt_config_key *keys;
+    int n_keys;
     const lt_name_row *names;
     int n_names;
-    /* Fill spec from a parsed config.json; `what` names the file in messages. */
-    lt_err (*read_config)(lt_model_spec *spec, const json_t *config, const char *what);
-    /* Put the family's keys into config. */
-    lt_err (*write_config)(const lt_model_spec *spec, json_t *config);
+    const lt_constant_row *constants;
+    int n_constants;
+    const char
+        *prefix; /* Some files leave this start of the names out ("transformer.", "model."). */
+    lt_window_keys window_keys;
 } lt_family_row;
 
 const lt_family_row *lt_family_get(lt_family family);
 
-/* Rows [*from, *from + *count) of a parameter's first non-expert dimension that a part covers. */
+/* Fill a spec from a parsed config.json; `what` names the file in messages. */
+LT_MUST_USE lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what);
+
+/* Rows [*from, *from + *count) of a parameter's first non-expert dimension that a part covers; count 0: it does not apply. */
 void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,
                   int64_t *count);
+
+/* The foreign name with layer and expert put in, into out. */
+void lt_foreign_name(char out[LT_FOREIGN_NAME_BYTES], const char *pattern, int64_t layer,
+                     int64_t expert);
+
+/* Derive what a config may leave out: head_dim, n_kv_heads, GPT-2's ffn_width. */
+void lt_model_spec_derive(lt_model_spec *spec);
 
 #endif

@@ -77,6 +77,13 @@ typedef struct {
     int layer_stride; /* params[index[kind] + layer * layer_stride] is that kind in that layer. */
 } lt_param_table;
 
+/* Shape of a parameter kind under a spec (of one layer): returns the number of dimensions, 0 when the spec has no such parameter. */
+int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t shape[3]);
+bool lt_param_in_layer(lt_param_kind kind);
+int64_t lt_model_layer_window(const lt_model_spec *spec,
+                              int64_t layer); /* 0: the layer sees everything before it. */
+float lt_model_attn_scale(const lt_model_spec *spec);
+
 LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec);
 void lt_param_table_close(lt_param_table *t);
 const lt_param *lt_param_find(const lt_param_table *t, const char *name); /* NULL: none. */

@@ -1,0 +1,297 @@
+/* config_read.c: config.json of a Hugging Face folder -> lt_model_spec.
+ *
+ * Plain keys follow the family's table. Three things do not fit a key: the rotary embedding (transformers 5 writes rope_parameters, flat or
+ * one object a layer type; older files rope_theta, rope_scaling, rope_local_base_freq), sliding windows (layer_types, or a
+ * pattern), and Gemma's query_pre_attn_scalar. Keys that change nothing in the arithmetic are passed over; keys that would change it in a way
+ * the spec can not say are refused. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "model/family.h"
+#include "tensor/ops.h"
+
+#define MAX_CONFIG_BYTES                                                                           \
+    ((size_t)64 << 20) /* Some configs list a label for each of 100,000 classes. */
+
+static const struct {
+    const char *text;
+    lt_act_kind act;
+} act_names[] = {
+#define ACT_NAME(name, text) {text, LT_ACT_##name},
+    LT_ACT_MAP(ACT_NAME)
+#undef ACT_NAME
+        {"gelu_new", LT_ACT_GELU_TANH},
+    {"gelu_fast", LT_ACT_GELU_TANH},
+    {"gelu_python", LT_ACT_GELU},
+    {"swish", LT_ACT_SILU},
+};
+
+static lt_err read_act(int *out, const json_t *config, const char *key, const char *what) {
+    const char *text = NULL;
+    LT_TRY(lt_json_str(config, key, &text, true, what));
+    if (text == NULL) {
+        return LT_OK;
+    }
+    for (size_t i = 0; i < sizeof act_names / sizeof act_names[0]; i++) {
+        if (strcmp(text, act_names[i].text) == 0) {
+            *out = (int)act_names[i].act;
+            return LT_OK;
+        }
+    }
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: activation '%s' (%s) is not one we have", what, text, key);
+}
+
+static lt_err read_id(int64_t *out, const json_t *config, const char *key, const char *what) {
+    const json_t *value = json_object_get(config, key);
+    if (value == NULL) {
+        return LT_OK;
+    }
+    if (json_is_array(value)) { /* Llama 3.1: several end tokens; the first one ends a text. */
+        value = json_array_get(value, 0);
+    }
+    if (value == NULL || json_is_null(value)) {
+        *out = -1;
+        return LT_OK;
+    }
+    if (!json_is_integer(value)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is not a token id", what, key);
+    }
+    *out = (int64_t)json_integer_value(value);
+    return LT_OK;
+}
+
+static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json_t *config,
+                       const char *what) {
+    void *field = (char *)spec + row->offset;
+    double real;
+    switch (row->type) {
+    case LT_KEY_I64:
+        return lt_json_i64(config, row->key, field, !row->required, what);
+    case LT_KEY_BOOL:
+        return lt_json_bool(config, row->key, field, !row->required, what);
+    case LT_KEY_F32:
+        real = (double)*(float *)field;
+        LT_TRY(lt_json_f64(config, row->key, &real, !row->required, what));
+        *(float *)field = (float)real;
+        return LT_OK;
+    case LT_KEY_F64:
+        return lt_json_f64(config, row->key, field, !row->required, what);
+    case LT_KEY_ACT:
+        return read_act(field, config, row->key, what);
+    case LT_KEY_ID:
+        return read_id(field, config, row->key, what);
+    }
+    return LT_OK;
+}
+
+/* One object of RoPE parameters: theta and scaling. */
+static lt_err read_rope_object(lt_model_spec *spec, double *theta, bool scales, const json_t *rope,
+                               const char *what) {
+    const char *type = NULL;
+    double partial = 1;
+    LT_TRY(lt_json_f64(rope, "rope_theta", theta, true, what));
+    LT_TRY(lt_json_f64(rope, "partial_rotary_factor", &partial, true, what));
+    LT_TRY(lt_json_str(rope, "type", &type, true, what));
+    LT_TRY(lt_json_str(rope, "rope_type", &type, true, what));
+    if (partial != 1) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: partial_rotary_factor %g; only whole heads are rotated",
+                what, partial);
+    }
+    if (type == NULL || strcmp(type, "default") == 0) {
+        return LT_OK;
+    }
+    if (!scales) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%s' on sliding-window layers", what, type);
+    }
+    if (strcmp(type, "linear") == 0) {
+        spec->rope_scaling = LT_ROPE_LINEAR;
+        return lt_json_f64(rope, "factor", &spec->rope_factor, false, what);
+    }
+    if (strcmp(type, "llama3") != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%s'; we have default, linear and llama3",
+                what, type);
+    }
+    spec->rope_scaling = LT_ROPE_LLAMA3;
+    spec->rope_original_seq = (double)spec->max_seq;
+    LT_TRY(lt_json_f64(rope, "factor", &spec->rope_factor, false, what));
+    LT_TRY(lt_json_f64(rope, "low_freq_factor", &spec->rope_low_freq, false, what));
+    LT_TRY(lt_json_f64(rope, "high_freq_factor", &spec->rope_high_freq, false, what));
+    return lt_json_f64(rope, "original_max_position_embeddings", &spec->rope_original_seq, true,
+                       what);
+}
+
+static lt_err read_rope(lt_model_spec *spec, const json_t *config, const char *what) {
+    const json_t *rope = json_object_get(config, "rope_parameters"), *global, *local;
+    if (!json_is_object(rope)) {
+        rope = json_object_get(config, "rope_scaling");
+    }
+    LT_TRY(lt_json_f64(config, "rope_theta", &spec->rope_theta, true, what));
+    if (spec->rope_theta_local != 0) {
+        LT_TRY(lt_json_f64(config, "rope_local_base_freq", &spec->rope_theta_local, true, what));
+    }
+    if (!json_is_object(rope)) {
+        return LT_OK;
+    }
+    spec->rope_scaling =
+        LT_ROPE_PLAIN; /* Apertus' preset scales; a file that speaks of RoPE decides. */
+    spec->rope_factor = 1;
+    spec->rope_low_freq = spec->rope_high_freq = spec->rope_original_seq = 0;
+    global = json_object_get(rope, "full_attention");
+    local = json_object_get(rope, "sliding_attention");
+    if (json_is_object(local)) {
+        LT_TRY(read_rope_object(spec, &spec->rope_theta_local, false, local, what));
+    }
+    if (json_is_object(global)) {
+        rope = global;
+    } else if (json_is_object(local)) {
+        return LT_OK;
+    }
+    return read_rope_object(spec, &spec->rope_theta, true, rope, what);
+}
+
+/* layer_types: which layers slide. Ours are periodic: every window_every-th layer is global. */
+static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const char *what) {
+    const int64_t n = (int64_t)json_array_size(types);
+    int64_t n_local = 0, first_global = -1;
+    bool local[LT_MAX_LAYERS] = {false};
+
+    if (n != spec->n_layers || n > LT_MAX_LAYERS) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %lld layer_types for %lld layers", what, (long long)n,
+                (long long)spec->n_layers);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const char *type = json_string_value(json_array_get(types, (size_t)i));
+        if (type == NULL ||
+            (strcmp(type, "full_attention") != 0 && strcmp(type, "sliding_attention") != 0)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: layer type '%s' of layer %lld", what,
+                    type ? type : "?", (long long)i);
+        }
+        local[i] = strcmp(type, "sliding_attention") == 0;
+        n_local += local[i];
+        first_global = !local[i] && first_global < 0 ? i : first_global;
+    }
+    if (n_local == 0) {
+        spec->window = 0;
+    }
+    spec->window_every = n_local == 0 || first_global < 0 ? 0 : first_global + 1;
+    for (int64_t i = 0; i < n && spec->window_every > 0; i++) {
+        if (local[i] != ((i + 1) % spec->window_every != 0)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: layer_types are not periodic (layer %lld); every %lld-th should be global",
+                    what, (long long)i, (long long)spec->window_every);
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t *config,
+                          const char *what) {
+    const json_t *types = json_object_get(config, "layer_types");
+    bool used = keys != LT_WINDOW_OPTIONAL;
+    int64_t first_local = 0;
+
+    if (keys == LT_WINDOW_NONE) {
+        return LT_OK;
+    }
+    if (json_is_null(json_object_get(config, "sliding_window"))) {
+        spec->window = 0;
+    }
+    LT_TRY(lt_json_i64(config, "sliding_window", &spec->window, true, what));
+    LT_TRY(lt_json_bool(config, "use_sliding_window", &used, true, what));
+    if (!used) {
+        spec->window = spec->window_every = 0;
+        return LT_OK;
+    }
+    if (json_is_array(types)) {
+        return read_layer_types(spec, types, what);
+    }
+    if (keys == LT_WINDOW_PATTERN) {
+        LT_TRY(lt_json_i64(config, "_sliding_window_pattern", &spec->window_every, true, what));
+        LT_TRY(lt_json_i64(config, "sliding_window_pattern", &spec->window_every, true, what));
+        spec->window_every = spec->window_every > spec->n_layers ? 0 : spec->window_every;
+    } else if (keys == LT_WINDOW_OPTIONAL) {
+        LT_TRY(lt_json_i64(config, "max_window_layers", &first_local, true, what));
+        if (first_local >= spec->n_layers) {
+            spec->window = 0;
+        } else if (first_local > 0) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: windows from layer %lld on only", what,
+                    (long long)first_local);
+        }
+    }
+    return LT_OK;
+}
+
+/* Keys that change the arithmetic in ways the spec has no words for. */
+static lt_err refuse_unknown(const lt_model_spec *spec, const json_t *config, const char *what) {
+    static const char *const must_be_false[] = {"scale_attn_by_inverse_layer_idx",
+                                                "use_bidirectional_attention",
+                                                "add_cross_attention", "alibi"};
+    for (size_t i = 0; i < sizeof must_be_false / sizeof must_be_false[0]; i++) {
+        if (json_is_true(json_object_get(config, must_be_false[i]))) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' is true; %s here does not do that", what,
+                    must_be_false[i], lt_family_name(spec->family));
+        }
+    }
+    if (json_is_object(json_object_get(config, "quantization_config"))) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: the weights are quantised (quantization_config)", what);
+    }
+    return LT_OK;
+}
+
+lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what) {
+    const char *type = NULL;
+    char known[256] = "";
+    lt_model_spec spec;
+    const lt_family_row *row = NULL;
+    double scalar = 0;
+
+    if (!json_is_object(config)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: not an object", what);
+    }
+    LT_TRY(lt_json_str(config, "model_type", &type, false, what));
+    for (int i = 0; i < LT_FAMILY_COUNT; i++) {
+        const size_t used = strlen(known);
+        const lt_family_row *candidate = lt_family_get((lt_family)i);
+        row = strcmp(candidate->model_type, type) == 0 ? candidate : row;
+        (void)snprintf(known + used, sizeof known - used, "%s%s", i > 0 ? ", " : "",
+                       candidate->model_type);
+    }
+    if (row == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model_type '%s'; we have %s", what, type, known);
+    }
+    spec = row->preset;
+    for (int i = 0; i < row->n_keys; i++) {
+        LT_TRY(read_key(&spec, &row->keys[i], config, what));
+    }
+    if (spec.pos == LT_POS_ROPE) {
+        LT_TRY(read_rope(&spec, config, what));
+    }
+    LT_TRY(read_window(&spec, row->window_keys, config, what));
+    LT_TRY(refuse_unknown(&spec, config, what));
+    if (spec.family == LT_FAMILY_GEMMA3) {
+        scalar = 256;
+        LT_TRY(lt_json_f64(config, "query_pre_attn_scalar", &scalar, true, what));
+        spec.attn_scale = (float)(1 / sqrt(scalar));
+    } else if (json_is_false(json_object_get(config, "scale_attn_weights"))) {
+        spec.attn_scale = 1;
+    }
+    lt_model_spec_derive(&spec);
+    LT_TRY(lt_model_spec_check(&spec));
+    *out = spec;
+    return LT_OK;
+}
+
+lt_err lt_model_spec_read(lt_model_spec *out, const char *config_path) {
+    lt_err err;
+    json_t *config = NULL;
+    LT_TRY(lt_json_load(&config, config_path, MAX_CONFIG_BYTES));
+    err = lt_config_read(out, config, config_path);
+    json_decref(config);
+    if (err != LT_OK && strstr(lt_error_message(), config_path) == NULL) {
+        return lt_error_prefix(err, "%s", config_path);
+    }
+    return err;
+}

@@ -1,0 +1,194 @@
+/* config_write.c: lt_model_spec -> config.json, as transformers 5 writes it.
+ *
+ * It ends by reading back what it wrote: a spec that its family's config.json can not say (a window in a Llama, say) is refused rather
+ * than written as something else. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "model/family.h"
+#include "tensor/ops.h"
+
+static const char *const act_texts[] = {
+#define ACT_TEXT(name, text) text,
+    LT_ACT_MAP(ACT_TEXT)
+#undef ACT_TEXT
+};
+
+/* The shortest decimal that reads back as the same float: 1e-05, not 9.99999975e-06. */
+static json_t *json_float(float x) {
+    char text[32];
+    for (int digits = 1; digits <= 9; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, (double)x);
+        if (strtof(text, NULL) == x) {
+            break;
+        }
+    }
+    return json_real(strtod(text, NULL));
+}
+
+static json_t *key_value(const lt_model_spec *spec, const lt_config_key *row) {
+    const void *field = (const char *)spec + row->offset;
+    switch (row->type) {
+    case LT_KEY_I64:
+        return json_integer(*(const int64_t *)field);
+    case LT_KEY_BOOL:
+        return json_boolean(*(const bool *)field);
+    case LT_KEY_F32:
+        return json_float(*(const float *)field);
+    case LT_KEY_F64:
+        return json_real(*(const double *)field);
+    case LT_KEY_ID:
+        return *(const int64_t *)field < 0 ? json_null() : json_integer(*(const int64_t *)field);
+    case LT_KEY_ACT: {
+        const lt_act_kind act = (lt_act_kind) * (const int *)field;
+        if (spec->family == LT_FAMILY_GPT2 && act == LT_ACT_GELU_TANH) {
+            return json_string("gelu_new");
+        }
+        return json_string(act_texts[act]);
+    }
+    }
+    return NULL;
+}
+
+static json_t *rope_object(const lt_model_spec *spec, double theta, lt_rope_scaling scaling) {
+    json_t *rope = json_object();
+    static const char *const types[] = {"default", "linear", "llama3"};
+    (void)json_object_set_new(rope, "rope_type", json_string(types[scaling]));
+    (void)json_object_set_new(rope, "rope_theta", json_real(theta));
+    if (scaling != LT_ROPE_PLAIN) {
+        (void)json_object_set_new(rope, "factor", json_real(spec->rope_factor));
+    }
+    if (scaling == LT_ROPE_LLAMA3) {
+        (void)json_object_set_new(rope, "low_freq_factor", json_real(spec->rope_low_freq));
+        (void)json_object_set_new(rope, "high_freq_factor", json_real(spec->rope_high_freq));
+        (void)json_object_set_new(rope, "original_max_position_embeddings",
+                                  json_integer((json_int_t)spec->rope_original_seq));
+    }
+    return rope;
+}
+
+static void write_rope(const lt_model_spec *spec, json_t *config) {
+    json_t *rope;
+    if (spec->rope_theta_local == 0) {
+        rope = rope_object(spec, spec->rope_theta, spec->rope_scaling);
+    } else {
+        rope = json_object();
+        (void)json_object_set_new(rope, "full_attention",
+                                  rope_object(spec, spec->rope_theta, spec->rope_scaling));
+        (void)json_object_set_new(rope, "sliding_attention",
+                                  rope_object(spec, spec->rope_theta_local, LT_ROPE_PLAIN));
+    }
+    (void)json_object_set_new(config, "rope_parameters", rope);
+}
+
+static void write_window(const lt_model_spec *spec, lt_window_keys keys, json_t *config) {
+    json_t *types;
+    if (keys == LT_WINDOW_NONE) {
+        return;
+    }
+    (void)json_object_set_new(config, "sliding_window",
+                              spec->window > 0 ? json_integer(spec->window) : json_null());
+    if (keys == LT_WINDOW_ALL) {
+        return;
+    }
+    if (keys == LT_WINDOW_OPTIONAL) {
+        (void)json_object_set_new(config, "use_sliding_window", json_boolean(spec->window > 0));
+        (void)json_object_set_new(config, "max_window_layers",
+                                  json_integer(spec->window > 0 ? 0 : spec->n_layers));
+    }
+    types = json_array();
+    for (int64_t layer = 0; layer < spec->n_layers; layer++) {
+        (void)json_array_append_new(types, json_string(lt_model_layer_window(spec, layer) > 0
+                                                           ? "sliding_attention"
+                                                           : "full_attention"));
+    }
+    (void)json_object_set_new(config, "layer_types", types);
+}
+
+static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *config) {
+    const lt_family_row *row = lt_family_get(spec->family);
+    const char *type = dtype == LT_BF16 ? "bfloat16" : dtype == LT_F16 ? "float16" : "float32";
+    (void)json_object_set_new(config, "architectures", json_pack("[s]", row->architecture));
+    (void)json_object_set_new(config, "model_type", json_string(row->model_type));
+    (void)json_object_set_new(config, "dtype", json_string(type));
+    for (int i = 0; i < row->n_keys; i++) {
+        (void)json_object_set_new(config, row->keys[i].key, key_value(spec, &row->keys[i]));
+    }
+    if (spec->pos == LT_POS_ROPE) {
+        write_rope(spec, config);
+    }
+    write_window(spec, row->window_keys, config);
+    if (spec->family == LT_FAMILY_GEMMA3) {
+        const double scale = spec->attn_scale > 0 ? (double)spec->attn_scale
+                                                  : 1 / sqrt((double)spec->head_dim);
+        (void)json_object_set_new(config, "query_pre_attn_scalar",
+                                  json_integer((json_int_t)llround(1 / (scale * scale))));
+    }
+    if (spec->final_softcap == 0) { /* transformers divides by what is not null. */
+        (void)json_object_del(config, "final_logit_softcapping");
+    }
+    if (spec->attn_softcap == 0) {
+        (void)json_object_del(config, "attn_logit_softcapping");
+    }
+    (void)json_object_set_new(config, "use_cache", json_true());
+}
+
+/* Fields that must survive the way through the file. */
+#define SAME_FIELDS(X)                                                                             \
+    X(n_layers)                                                                                    \
+    X(width) X(n_heads) X(n_kv_heads) X(head_dim) X(ffn_width) X(vocab_size) X(max_seq) X(norm)    \
+        X(norm_eps) X(norm_gain_offset) X(post_norms) X(qk_norm) X(act) X(gated) X(qkv_bias)       \
+            X(attn_out_bias) X(mlp_bias) X(tied) X(embed_scale) X(attn_softcap) X(final_softcap)   \
+                X(pos) X(window) X(window_every) X(rope_scaling) X(n_experts) X(top_k)             \
+                    X(moe_normalise) X(moe_capacity)
+
+static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
+#define SAME_FIELD(name)                                                                           \
+    if (a->name != b->name) {                                                                      \
+        return #name;                                                                              \
+    }
+    SAME_FIELDS(SAME_FIELD)
+#undef SAME_FIELD
+    if (a->pos == LT_POS_ROPE &&
+        (a->rope_theta != b->rope_theta || a->rope_theta_local != b->rope_theta_local)) {
+        return "rope_theta";
+    }
+    if (a->rope_scaling != LT_ROPE_PLAIN && (a->rope_factor != b->rope_factor)) {
+        return "rope_factor";
+    }
+    return lt_model_attn_scale(a) != lt_model_attn_scale(b) ? "attn_scale" : NULL;
+}
+
+lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype, const char *config_path) {
+    lt_err err = LT_OK;
+    json_t *config = NULL;
+    char *text = NULL;
+    const char *lost;
+    lt_model_spec back;
+
+    LT_TRY(lt_model_spec_check(spec));
+    config = json_object();
+    if (config == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", config_path);
+    }
+    write_config(spec, dtype, config);
+    LT_TRY_DONE(lt_config_read(&back, config, config_path));
+    lost = lost_field(spec, &back);
+    if (lost != NULL) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: config.json of family %s can not say this model's %s",
+                     config_path, lt_family_name(spec->family), lost);
+    }
+    text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", config_path);
+    }
+    LT_TRY_DONE(lt_file_write_atomic(config_path, text, strlen(text)));
+done:
+    free(text);
+    json_decref(config);
+    return err;
+}

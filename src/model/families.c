@@ -1,0 +1,366 @@
+/* families.c: the table of families. A row holds what distinguishes one: the constants of its arithmetic, the keys of its config.json and the names
+ * of its tensors, as transformers 5 writes them. Fields that a row leaves out are zero: no bias, no window, dense, plain RoPE.
+ *
+ * SWITCH has no class in transformers: it is our decoder-only form of Fedus et al. 2021 (arXiv:2101.03961): a Llama-style block whose MLP is
+ * a top-1 mixture weighted by the chosen probability itself, with a capacity factor, load-balancing and router z-loss; its keys are ours. */
+#include "model/family.h"
+
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "tensor/ops.h"
+
+#define KEY(name, type, field)                                                                     \
+    { name, LT_KEY_##type, offsetof(lt_model_spec, field), false }
+#define NEEDED(name, type, field)                                                                  \
+    { name, LT_KEY_##type, offsetof(lt_model_spec, field), true }
+#define COUNT(rows) ((int)(sizeof(rows) / sizeof((rows)[0])))
+
+/* What every family behind Llama spells the same way. */
+#define COMMON_KEYS                                                                                \
+    NEEDED("vocab_size", I64, vocab_size), NEEDED("hidden_size", I64, width),                      \
+        NEEDED("intermediate_size", I64, ffn_width), NEEDED("num_hidden_layers", I64, n_layers),   \
+        NEEDED("num_attention_heads", I64, n_heads), KEY("num_key_value_heads", I64, n_kv_heads),  \
+        KEY("head_dim", I64, head_dim), KEY("max_position_embeddings", I64, max_seq),              \
+        KEY("rms_norm_eps", F32, norm_eps), KEY("initializer_range", F32, init_std),               \
+        KEY("tie_word_embeddings", BOOL, tied), KEY("bos_token_id", ID, bos_id),                   \
+        KEY("eos_token_id", ID, eos_id), KEY("pad_token_id", ID, pad_id)
+#define ATTENTION_BIAS_KEYS                                                                        \
+    KEY("attention_bias", BOOL, qkv_bias), KEY("attention_bias", BOOL, attn_out_bias)
+
+static const lt_config_key gpt2_keys[] = {
+    NEEDED("vocab_size", I64, vocab_size),    NEEDED("n_embd", I64, width),
+    NEEDED("n_layer", I64, n_layers),         NEEDED("n_head", I64, n_heads),
+    KEY("n_inner", I64, ffn_width),           KEY("n_positions", I64, max_seq),
+    KEY("layer_norm_epsilon", F32, norm_eps), KEY("activation_function", ACT, act),
+    KEY("initializer_range", F32, init_std),  KEY("tie_word_embeddings", BOOL, tied),
+    KEY("bos_token_id", ID, bos_id),          KEY("eos_token_id", ID, eos_id),
+    KEY("pad_token_id", ID, pad_id),
+};
+static const lt_config_key llama_keys[] = {
+    COMMON_KEYS, ATTENTION_BIAS_KEYS, KEY("mlp_bias", BOOL, mlp_bias), KEY("hidden_act", ACT, act)};
+static const lt_config_key qwen2_keys[] = {COMMON_KEYS, KEY("hidden_act", ACT, act)};
+static const lt_config_key qwen3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
+                                           KEY("hidden_act", ACT, act)};
+static const lt_config_key gemma3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
+                                            KEY("hidden_activation", ACT, act),
+                                            KEY("attn_logit_softcapping", F32, attn_softcap),
+                                            KEY("final_logit_softcapping", F32, final_softcap)};
+static const lt_config_key mixtral_keys[] = {
+    COMMON_KEYS, KEY("hidden_act", ACT, act), KEY("num_local_experts", I64, n_experts),
+    KEY("num_experts_per_tok", I64, top_k), KEY("router_aux_loss_coef", F32, moe_aux_coef)};
+static const lt_config_key switch_keys[] = {COMMON_KEYS,
+                                            KEY("hidden_act", ACT, act),
+                                            KEY("gated_mlp", BOOL, gated),
+                                            KEY("num_local_experts", I64, n_experts),
+                                            KEY("num_experts_per_tok", I64, top_k),
+                                            KEY("norm_topk_prob", BOOL, moe_normalise),
+                                            KEY("expert_capacity_factor", F64, moe_capacity),
+                                            KEY("router_aux_loss_coef", F32, moe_aux_coef),
+                                            KEY("router_z_loss_coef", F32, moe_z_coef)};
+
+#define ALL(kind, name)                                                                            \
+    { LT_PARAM_##kind, LT_PART_ALL, name, false }
+#define TRANSPOSED(kind, name)                                                                     \
+    { LT_PARAM_##kind, LT_PART_ALL, name, true }
+#define PART(kind, part, name)                                                                     \
+    { LT_PARAM_##kind, LT_PART_##part, name, false }
+#define LAYER "model.layers.%L."
+
+#define COMMON_NAMES                                                                               \
+    ALL(EMBED, "model.embed_tokens.weight"), ALL(FINAL_NORM, "model.norm.weight"),                 \
+        ALL(HEAD, "lm_head.weight")
+#define ATTENTION_NAMES                                                                            \
+    PART(QKV, Q, LAYER "self_attn.q_proj.weight"), PART(QKV, K, LAYER "self_attn.k_proj.weight"),  \
+        PART(QKV, V, LAYER "self_attn.v_proj.weight"),                                             \
+        PART(QKV_BIAS, Q, LAYER "self_attn.q_proj.bias"),                                          \
+        PART(QKV_BIAS, K, LAYER "self_attn.k_proj.bias"),                                          \
+        PART(QKV_BIAS, V, LAYER "self_attn.v_proj.bias"),                                          \
+        ALL(Q_NORM, LAYER "self_attn.q_norm.weight"),                                              \
+        ALL(K_NORM, LAYER "self_attn.k_norm.weight"),                                              \
+        ALL(ATTN_OUT, LAYER "self_attn.o_proj.weight"),                                            \
+        ALL(ATTN_OUT_BIAS, LAYER "self_attn.o_proj.bias")
+#define MLP_NAMES                                                                                  \
+    PART(UP, GATE, LAYER "mlp.gate_proj.weight"), PART(UP, UP, LAYER "mlp.up_proj.weight"),        \
+        PART(UP_BIAS, GATE, LAYER "mlp.gate_proj.bias"),                                           \
+        PART(UP_BIAS, UP, LAYER "mlp.up_proj.bias"), ALL(DOWN, LAYER "mlp.down_proj.weight"),      \
+        ALL(DOWN_BIAS, LAYER "mlp.down_proj.bias")
+#define NORM_NAMES                                                                                 \
+    ALL(NORM1, LAYER "input_layernorm.weight"), ALL(NORM2, LAYER "post_attention_layernorm."       \
+                                                                 "weight")
+
+static const lt_name_row gpt2_names[] = {
+    ALL(EMBED, "transformer.wte.weight"),
+    ALL(POS_EMBED, "transformer.wpe.weight"),
+    ALL(NORM1, "transformer.h.%L.ln_1.weight"),
+    ALL(NORM1_BIAS, "transformer.h.%L.ln_1.bias"),
+    TRANSPOSED(QKV, "transformer.h.%L.attn.c_attn.weight"),
+    ALL(QKV_BIAS, "transformer.h.%L.attn.c_attn.bias"),
+    TRANSPOSED(ATTN_OUT, "transformer.h.%L.attn.c_proj.weight"),
+    ALL(ATTN_OUT_BIAS, "transformer.h.%L.attn.c_proj.bias"),
+    ALL(NORM2, "transformer.h.%L.ln_2.weight"),
+    ALL(NORM2_BIAS, "transformer.h.%L.ln_2.bias"),
+    TRANSPOSED(UP, "transformer.h.%L.mlp.c_fc.weight"),
+    ALL(UP_BIAS, "transformer.h.%L.mlp.c_fc.bias"),
+    TRANSPOSED(DOWN, "transformer.h.%L.mlp.c_proj.weight"),
+    ALL(DOWN_BIAS, "transformer.h.%L.mlp.c_proj.bias"),
+    ALL(FINAL_NORM, "transformer.ln_f.weight"),
+    ALL(FINAL_NORM_BIAS, "transformer.ln_f.bias"),
+    ALL(HEAD, "lm_head.weight"),
+};
+static const lt_name_row llama_names[] = {COMMON_NAMES, ATTENTION_NAMES, MLP_NAMES, NORM_NAMES};
+static const lt_name_row gemma3_names[] = {
+    COMMON_NAMES,
+    ATTENTION_NAMES,
+    MLP_NAMES,
+    ALL(NORM1, LAYER "input_layernorm.weight"),
+    ALL(POST_NORM1, LAYER "post_attention_layernorm.weight"),
+    ALL(NORM2, LAYER "pre_feedforward_layernorm.weight"),
+    ALL(POST_NORM2, LAYER "post_feedforward_layernorm.weight"),
+};
+static const lt_name_row apertus_names[] = {
+    COMMON_NAMES,
+    ATTENTION_NAMES,
+    MLP_NAMES,
+    ALL(NORM1, LAYER "attention_layernorm.weight"),
+    ALL(NORM2, LAYER "feedforward_layernorm.weight"),
+    PART(XIELU, XIELU_P, LAYER "mlp.act_fn.alpha_p"),
+    PART(XIELU, XIELU_N, LAYER "mlp.act_fn.alpha_n"),
+};
+static const lt_name_row mixtral_names[] = {
+    COMMON_NAMES,
+    ATTENTION_NAMES,
+    NORM_NAMES,
+    ALL(ROUTER, LAYER "block_sparse_moe.gate.weight"),
+    PART(UP, GATE, LAYER "block_sparse_moe.experts.%E.w1.weight"),
+    PART(UP, UP, LAYER "block_sparse_moe.experts.%E.w3.weight"),
+    ALL(DOWN, LAYER "block_sparse_moe.experts.%E.w2.weight"),
+};
+static const lt_name_row switch_names[] = {
+    COMMON_NAMES,
+    ATTENTION_NAMES,
+    NORM_NAMES,
+    ALL(ROUTER, LAYER "mlp.router.weight"),
+    PART(UP, GATE, LAYER "mlp.experts.%E.gate_proj.weight"),
+    PART(UP, UP, LAYER "mlp.experts.%E.up_proj.weight"),
+    ALL(DOWN, LAYER "mlp.experts.%E.down_proj.weight"),
+};
+
+static const lt_constant_row gpt2_constants[] = {{"transformer.h.%L.attn.bias", false, 0},
+                                                 {"transformer.h.%L.attn.masked_bias", false, 0}};
+static const lt_constant_row rope_constants[] = {{LAYER "self_attn.rotary_emb.inv_freq", false, 0}};
+static const lt_constant_row apertus_constants[] = {
+    {LAYER "self_attn.rotary_emb.inv_freq", false, 0},
+    {LAYER "mlp.act_fn.beta", true, LT_XIELU_BETA},
+    {LAYER "mlp.act_fn.eps", true, LT_XIELU_EPS},
+};
+
+#define NO_IDS      .bos_id = -1, .eos_id = -1, .pad_id = -1
+#define ROPE(theta) .pos = LT_POS_ROPE, .rope_theta = (theta), .rope_factor = 1
+#define ROW(keys_, names_, constants_)                                                             \
+    .keys = keys_, .n_keys = COUNT(keys_), .names = names_, .n_names = COUNT(names_),              \
+    .constants = constants_, .n_constants = COUNT(constants_)
+
+static const lt_family_row families[LT_FAMILY_COUNT] = {
+    [LT_FAMILY_GPT2] = {"gpt2", "GPT2LMHeadModel", ROW(gpt2_keys, gpt2_names, gpt2_constants),
+                        .prefix = "transformer.",
+                        .preset = {.family = LT_FAMILY_GPT2,
+                                   .norm = LT_NORM_LAYER,
+                                   .norm_eps = 1e-5f,
+                                   .act = LT_ACT_GELU_TANH,
+                                   .qkv_bias = true,
+                                   .attn_out_bias = true,
+                                   .mlp_bias = true,
+                                   .tied = true,
+                                   .embed_scale = 1,
+                                   .pos = LT_POS_LEARNED,
+                                   .rope_factor = 1,
+                                   .max_seq = 1024,
+                                   .init_std = 0.02f,
+                                   .bos_id = 50256,
+                                   .eos_id = 50256,
+                                   .pad_id = -1}},
+    [LT_FAMILY_LLAMA] = {"llama", "LlamaForCausalLM", ROW(llama_keys, llama_names, rope_constants),
+                         .prefix = "model.",
+                         .preset = {.family = LT_FAMILY_LLAMA,
+                                    .norm_eps = 1e-6f,
+                                    .act = LT_ACT_SILU,
+                                    .gated = true,
+                                    .embed_scale = 1,
+                                    ROPE(10000),
+                                    .max_seq = 2048,
+                                    .init_std = 0.02f,
+                                    .bos_id = 1,
+                                    .eos_id = 2,
+                                    .pad_id = -1}},
+    [LT_FAMILY_QWEN2] = {"qwen2", "Qwen2ForCausalLM", ROW(qwen2_keys, llama_names, rope_constants),
+                         .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
+                         .preset = {.family = LT_FAMILY_QWEN2,
+                                    .norm_eps = 1e-6f,
+                                    .act = LT_ACT_SILU,
+                                    .gated = true,
+                                    .qkv_bias = true,
+                                    .embed_scale = 1,
+                                    ROPE(10000),
+                                    .max_seq = 32768,
+                                    .init_std = 0.02f,
+                                    NO_IDS}},
+    [LT_FAMILY_QWEN3] = {"qwen3", "Qwen3ForCausalLM", ROW(qwen3_keys, llama_names, rope_constants),
+                         .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
+                         .preset = {.family = LT_FAMILY_QWEN3,
+                                    .norm_eps = 1e-6f,
+                                    .act = LT_ACT_SILU,
+                                    .gated = true,
+                                    .qk_norm = true,
+                                    .head_dim = 128,
+                                    .embed_scale = 1,
+                                    ROPE(10000),
+                                    .max_seq = 32768,
+                                    .init_std = 0.02f,
+                                    NO_IDS}},
+    [LT_FAMILY_GEMMA3] = {"gemma3_text", "Gemma3ForCausalLM",
+                          ROW(gemma3_keys, gemma3_names, rope_constants), .prefix = "model.",
+                          .window_keys = LT_WINDOW_PATTERN,
+                          .preset = {.family = LT_FAMILY_GEMMA3,
+                                     .norm_eps = 1e-6f,
+                                     .norm_gain_offset = 1,
+                                     .post_norms = true,
+                                     .qk_norm = true,
+                                     .act = LT_ACT_GELU_TANH,
+                                     .gated = true,
+                                     .tied = true,
+                                     .n_kv_heads = 4,
+                                     .head_dim = 256,
+                                     ROPE(1e6),
+                                     .rope_theta_local = 10000,
+                                     .max_seq = 131072,
+                                     .init_std = 0.02f,
+                                     .window = 4096,
+                                     .window_every = 6,
+                                     .bos_id = 2,
+                                     .eos_id = 1,
+                                     .pad_id = 0}},
+    [LT_FAMILY_APERTUS] = {"apertus", "ApertusForCausalLM",
+                           ROW(qwen3_keys, apertus_names, apertus_constants), .prefix = "model.",
+                           .preset = {.family = LT_FAMILY_APERTUS,
+                                      .norm_eps = 1e-5f,
+                                      .qk_norm = true,
+                                      .act = LT_ACT_XIELU,
+                                      .embed_scale = 1,
+                                      .pos = LT_POS_ROPE,
+                                      .rope_theta = 12e6,
+                                      .rope_scaling = LT_ROPE_LLAMA3,
+                                      .rope_factor = 8,
+                                      .rope_low_freq = 1,
+                                      .rope_high_freq = 4,
+                                      .rope_original_seq = 8192,
+                                      .max_seq = 65536,
+                                      .init_std = 0.02f,
+                                      .bos_id = 1,
+                                      .eos_id = 2,
+                                      .pad_id = 3}},
+    [LT_FAMILY_MIXTRAL] = {"mixtral", "MixtralForCausalLM",
+                           ROW(mixtral_keys, mixtral_names, rope_constants), .prefix = "model.",
+                           .window_keys = LT_WINDOW_ALL,
+                           .preset = {.family = LT_FAMILY_MIXTRAL,
+                                      .norm_eps = 1e-5f,
+                                      .act = LT_ACT_SILU,
+                                      .gated = true,
+                                      .embed_scale = 1,
+                                      ROPE(1e6),
+                                      .max_seq = 131072,
+                                      .n_kv_heads = 8,
+                                      .init_std = 0.02f,
+                                      .n_experts = 8,
+                                      .top_k = 2,
+                                      .moe_normalise = true,
+                                      .moe_aux_coef = 0.001f,
+                                      .bos_id = 1,
+                                      .eos_id = 2,
+                                      .pad_id = -1}},
+    [LT_FAMILY_SWITCH] = {"switch", "LateenSwitchForCausalLM",
+                          ROW(switch_keys, switch_names, rope_constants), .prefix = "model.",
+                          .preset = {.family = LT_FAMILY_SWITCH,
+                                     .norm_eps = 1e-5f,
+                                     .act = LT_ACT_RELU,
+                                     .embed_scale = 1,
+                                     ROPE(10000),
+                                     .max_seq = 2048,
+                                     .init_std = 0.02f,
+                                     .n_experts = 8,
+                                     .top_k = 1,
+                                     .moe_capacity = 1.25,
+                                     .moe_aux_coef = 0.01f,
+                                     .moe_z_coef = 0.001f,
+                                     .bos_id = 1,
+                                     .eos_id = 2,
+                                     .pad_id = -1}},
+};
+
+const lt_family_row *lt_family_get(lt_family family) {
+    LT_ASSERT(family >= 0 && family < LT_FAMILY_COUNT);
+    return &families[family];
+}
+
+const char *lt_family_name(lt_family family) {
+    return lt_family_get(family)->model_type;
+}
+
+void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,
+                  int64_t *count) {
+    const int64_t q = spec->n_heads * spec->head_dim, kv = spec->n_kv_heads * spec->head_dim;
+    int64_t shape[3] = {0};
+    const int n_dims = lt_param_shape(spec, kind, shape);
+    const bool expert_first = n_dims == 3;
+
+    *from = 0;
+    *count = 0;
+    if (n_dims == 0) {
+        return;
+    }
+    switch (part) {
+    case LT_PART_ALL:
+        *count = shape[expert_first ? 1 : 0];
+        break;
+    case LT_PART_Q:
+        *count = q;
+        break;
+    case LT_PART_K:
+    case LT_PART_V:
+        *from = part == LT_PART_K ? q : q + kv;
+        *count = kv;
+        break;
+    case LT_PART_GATE:
+        *count = spec->gated ? spec->ffn_width : 0;
+        break;
+    case LT_PART_UP:
+        *from = spec->gated ? spec->ffn_width : 0;
+        *count = spec->ffn_width;
+        break;
+    case LT_PART_XIELU_P:
+    case LT_PART_XIELU_N:
+        *from = part == LT_PART_XIELU_N;
+        *count = 1;
+        break;
+    }
+}
+
+void lt_foreign_name(char out[LT_FOREIGN_NAME_BYTES], const char *pattern, int64_t layer,
+                     int64_t expert) {
+    size_t used = 0;
+    for (const char *p = pattern; *p != '\0'; p++) {
+        const size_t room = LT_FOREIGN_NAME_BYTES - used;
+        int n = 1;
+        if (p[0] == '%' && (p[1] == 'L' || p[1] == 'E')) {
+            n = snprintf(out + used, room, "%lld", (long long)(p[1] == 'L' ? layer : expert));
+            p++;
+        } else {
+            out[used] = *p;
+        }
+        LT_ASSERT(n > 0 && (size_t)n < room);
+        used += (size_t)n;
+    }
+    out[used] = '\0';
+}

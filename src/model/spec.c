@@ -1,0 +1,191 @@
+/* spec.c: what a spec must satisfy, and what follows from it: parameters and FLOPs.
+ *
+ * The limits are far above any model known and keep every product of two of them inside 64 bits. */
+#include "lateen/model.h"
+
+#include <math.h>
+#include <stddef.h>
+
+#include "base/error.h"
+#include "model/family.h"
+#include "tensor/ops.h"
+
+#define MAX_WIDTH    ((int64_t)1 << 20)
+#define MAX_VOCAB    ((int64_t)1 << 24)
+#define MAX_SEQ      ((int64_t)1 << 26)
+#define MAX_EXPERTS  ((int64_t)4096)
+#define MAX_ELEMENTS 0x1p46 /* 70 T parameters. */
+
+static lt_err in_range(const lt_model_spec *s, const char *name, int64_t value, int64_t low,
+                       int64_t high) {
+    if (value < low || value > high) {
+        LT_FAIL(LT_ERR_ARG, "%s model: %s is %lld, outside [%lld, %lld]", lt_family_name(s->family),
+                name, (long long)value, (long long)low, (long long)high);
+    }
+    return LT_OK;
+}
+
+static lt_err real_in_range(const lt_model_spec *s, const char *name, double value, double low,
+                            double high) {
+    if (!(value >= low && value <= high)) { /* Also refuses NaN. */
+        LT_FAIL(LT_ERR_ARG, "%s model: %s is %g, outside [%g, %g]", lt_family_name(s->family), name,
+                value, low, high);
+    }
+    return LT_OK;
+}
+
+static lt_err check_sizes(const lt_model_spec *s) {
+    LT_TRY(in_range(s, "n_layers", s->n_layers, 1, LT_MAX_LAYERS));
+    LT_TRY(in_range(s, "width", s->width, 1, MAX_WIDTH));
+    LT_TRY(in_range(s, "n_heads", s->n_heads, 1, MAX_WIDTH));
+    LT_TRY(in_range(s, "n_kv_heads", s->n_kv_heads, 1, s->n_heads));
+    LT_TRY(in_range(s, "head_dim", s->head_dim, 1, 4096));
+    LT_TRY(in_range(s, "ffn_width", s->ffn_width, 1, MAX_WIDTH * 16));
+    LT_TRY(in_range(s, "vocab_size", s->vocab_size, 1, MAX_VOCAB));
+    LT_TRY(in_range(s, "max_seq", s->max_seq, 1, MAX_SEQ));
+    LT_TRY(in_range(s, "window", s->window, 0, MAX_SEQ));
+    LT_TRY(in_range(s, "window_every", s->window_every, 0, LT_MAX_LAYERS));
+    LT_TRY(in_range(s, "n_heads * head_dim", s->n_heads * s->head_dim, 1, MAX_WIDTH * 4));
+    if (s->n_heads % s->n_kv_heads != 0) {
+        LT_FAIL(LT_ERR_ARG, "%s model: %lld heads are not a multiple of %lld key/value heads",
+                lt_family_name(s->family), (long long)s->n_heads, (long long)s->n_kv_heads);
+    }
+    if (s->pos == LT_POS_ROPE && s->head_dim % 2 != 0) {
+        LT_FAIL(LT_ERR_ARG, "%s model: head_dim %lld is odd; RoPE rotates pairs",
+                lt_family_name(s->family), (long long)s->head_dim);
+    }
+    return LT_OK;
+}
+
+static lt_err check_numbers(const lt_model_spec *s) {
+    LT_TRY(real_in_range(s, "norm_eps", (double)s->norm_eps, 0.0, 1.0));
+    LT_TRY(real_in_range(s, "embed_scale", (double)s->embed_scale, 1e-6, 1e6));
+    LT_TRY(real_in_range(s, "attn_scale", (double)s->attn_scale, 0.0, 1e3));
+    LT_TRY(real_in_range(s, "attn_softcap", (double)s->attn_softcap, 0.0, 1e6));
+    LT_TRY(real_in_range(s, "final_softcap", (double)s->final_softcap, 0.0, 1e6));
+    LT_TRY(real_in_range(s, "init_std", (double)s->init_std, 0.0, 10.0));
+    if (s->pos == LT_POS_ROPE) {
+        LT_TRY(real_in_range(s, "rope_theta", s->rope_theta, 1.0, 1e12));
+        LT_TRY(real_in_range(s, "rope_theta_local", s->rope_theta_local, 0.0, 1e12));
+    }
+    if (s->rope_scaling != LT_ROPE_PLAIN) {
+        LT_TRY(real_in_range(s, "rope_factor", s->rope_factor, 1e-3, 1e6));
+    }
+    if (s->rope_scaling == LT_ROPE_LLAMA3) {
+        LT_TRY(real_in_range(s, "rope_low_freq", s->rope_low_freq, 1e-6, 1e6));
+        LT_TRY(real_in_range(s, "rope_original_seq", s->rope_original_seq, 1.0, 1e9));
+        if (!(s->rope_high_freq > s->rope_low_freq)) {
+            LT_FAIL(LT_ERR_ARG,
+                    "%s model: RoPE's high frequency factor %g is not above the low one %g",
+                    lt_family_name(s->family), s->rope_high_freq, s->rope_low_freq);
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err check_moe(const lt_model_spec *s) {
+    LT_TRY(in_range(s, "n_experts", s->n_experts, 0, MAX_EXPERTS));
+    if (s->n_experts == 0) {
+        return LT_OK;
+    }
+    LT_TRY(in_range(s, "top_k", s->top_k, 1, s->n_experts));
+    LT_TRY(real_in_range(s, "moe_capacity", s->moe_capacity, 0.0, 1e6));
+    LT_TRY(real_in_range(s, "moe_aux_coef", (double)s->moe_aux_coef, 0.0, 1e3));
+    LT_TRY(real_in_range(s, "moe_z_coef", (double)s->moe_z_coef, 0.0, 1e3));
+    if (s->mlp_bias) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s model: %lld experts with biases; experts have none here",
+                lt_family_name(s->family), (long long)s->n_experts);
+    }
+    return LT_OK;
+}
+
+lt_err lt_model_spec_check(const lt_model_spec *s) {
+    double elements = 0;
+    if (s->family < 0 || s->family >= LT_FAMILY_COUNT) {
+        LT_FAIL(LT_ERR_ARG, "model family %d is outside [0, %d)", (int)s->family,
+                (int)LT_FAMILY_COUNT);
+    }
+    LT_TRY(in_range(s, "activation", s->act, 0, LT_ACT_COUNT - 1));
+    if (s->act == LT_ACT_XIELU && s->gated) {
+        LT_FAIL(LT_ERR_ARG, "%s model: xIELU has no gated form", lt_family_name(s->family));
+    }
+    LT_TRY(check_sizes(s));
+    LT_TRY(check_numbers(s));
+    LT_TRY(check_moe(s));
+    for (int kind = 0; kind < LT_PARAM_KIND_COUNT; kind++) {
+        int64_t shape[3];
+        const int n_dims = lt_param_shape(s, (lt_param_kind)kind, shape);
+        double count = n_dims == 0                              ? 0
+                       : lt_param_in_layer((lt_param_kind)kind) ? (double)s->n_layers
+                                                                : 1;
+        for (int i = 0; i < n_dims; i++) {
+            count *= (double)shape[i];
+        }
+        elements += count;
+    }
+    if (elements > MAX_ELEMENTS) {
+        LT_FAIL(LT_ERR_LIMIT, "%s model: %.3g parameters, more than %.3g",
+                lt_family_name(s->family), elements, MAX_ELEMENTS);
+    }
+    return LT_OK;
+}
+
+/* Elements of one kind over all layers. */
+static int64_t kind_count(const lt_model_spec *s, lt_param_kind kind) {
+    int64_t shape[3];
+    const int n_dims = lt_param_shape(s, kind, shape);
+    int64_t count = n_dims == 0 ? 0 : lt_param_in_layer(kind) ? s->n_layers : 1;
+    for (int i = 0; i < n_dims; i++) {
+        count *= shape[i];
+    }
+    return count;
+}
+
+int64_t lt_model_spec_params(const lt_model_spec *s) {
+    int64_t sum = 0;
+    for (int kind = 0; kind < LT_PARAM_KIND_COUNT; kind++) {
+        sum += kind_count(s, (lt_param_kind)kind);
+    }
+    return sum;
+}
+
+int64_t lt_model_spec_active_params(const lt_model_spec *s) {
+    int64_t sum = lt_model_spec_params(s) - kind_count(s, LT_PARAM_POS_EMBED);
+    if (!s->tied) {
+        sum -= kind_count(s, LT_PARAM_EMBED);
+    }
+    if (s->n_experts > 0) {
+        const int64_t experts = kind_count(s, LT_PARAM_UP) + kind_count(s, LT_PARAM_DOWN);
+        sum -= experts / s->n_experts * (s->n_experts - s->top_k);
+    }
+    return sum;
+}
+
+double lt_model_spec_train_flops(const lt_model_spec *s, int64_t seq) {
+    return 6.0 * (double)lt_model_spec_active_params(s) +
+           12.0 * (double)s->n_layers * (double)(s->n_heads * s->head_dim) * (double)seq;
+}
+
+void lt_model_spec_derive(lt_model_spec *s) {
+    if (s->head_dim == 0 && s->n_heads > 0) {
+        s->head_dim = s->width / s->n_heads;
+    }
+    if (s->n_kv_heads == 0) {
+        s->n_kv_heads = s->n_heads;
+    }
+    if (s->ffn_width == 0 && s->family == LT_FAMILY_GPT2) {
+        s->ffn_width = 4 * s->width;
+    }
+    if (s->embed_scale == 0) { /* Gemma's, which its config does not say. */
+        s->embed_scale = (float)sqrt((double)s->width);
+    }
+}
+
+int64_t lt_model_layer_window(const lt_model_spec *s, int64_t layer) {
+    const bool global = s->window_every > 0 && (layer + 1) % s->window_every == 0;
+    return global ? 0 : s->window;
+}
+
+float lt_model_attn_scale(const lt_model_spec *s) {
+    return s->attn_scale > 0 ? s->attn_scale : (float)(1 / sqrt((double)s->head_dim));
+}

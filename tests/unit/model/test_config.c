@@ -1,0 +1,189 @@
+/* Specs: config.json there and back, refusals, counts. Configurations as transformers 5.23 writes them, shortened. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "model/family.h"
+#include "tensor/ops.h"
+
+#define SIZES                                                                                      \
+    "\"vocab_size\": 96, \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": "  \
+    "6, \"num_attention_heads\": 4"
+
+static lt_err parse(lt_model_spec *spec, const char *text) {
+    json_t *config = NULL;
+    lt_err err = lt_json_parse(&config, text, strlen(text), "config.json");
+    if (err == LT_OK) {
+        err = lt_config_read(spec, config, "config.json");
+    }
+    json_decref(config);
+    return err;
+}
+
+static void reads_both_rope_spellings(void **state) {
+    lt_model_spec a, b;
+    (void)state;
+    assert_int_equal(
+        parse(&a,
+              "{\"model_type\": \"llama\", " SIZES ", \"rope_theta\": 500000.0, \"rope_scaling\": "
+                                                   "{\"rope_type\": \"llama3\", \"factor\": 8.0, "
+              "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+              "\"original_max_position_embeddings\": 8192}, \"eos_token_id\": [7, 8]}"),
+        LT_OK);
+    assert_int_equal(parse(&b, "{\"model_type\": \"llama\", " SIZES
+                               ", \"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": "
+                               "\"llama3\", \"factor\": 8.0, "
+                               "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+                               "\"original_max_position_embeddings\": 8192}, \"eos_token_id\": 7}"),
+                     LT_OK);
+    assert_memory_equal(&a, &b, sizeof a);
+    assert_int_equal(a.rope_scaling, LT_ROPE_LLAMA3);
+    assert_int_equal(a.head_dim, 8);
+    assert_int_equal(a.n_kv_heads, 4);
+}
+
+static void reads_gemma_layers(void **state) {
+    lt_model_spec s;
+    (void)state;
+    assert_int_equal(
+        parse(
+            &s,
+            "{\"model_type\": \"gemma3_text\", " SIZES
+            ", \"head_dim\": 8, \"sliding_window\": 8, \"query_pre_attn_scalar\": 16, "
+            "\"layer_types\": "
+            "[\"sliding_attention\", \"sliding_attention\", \"full_attention\", "
+            "\"sliding_attention\", "
+            "\"sliding_attention\", \"full_attention\"], \"rope_parameters\": {\"full_attention\": "
+            "{\"rope_theta\": 1000000.0, \"rope_type\": \"linear\", \"factor\": 8.0}, "
+            "\"sliding_attention\": {\"rope_theta\": 10000.0, \"rope_type\": \"default\"}}}"),
+        LT_OK);
+    assert_int_equal(s.window, 8);
+    assert_int_equal(s.window_every, 3);
+    assert_int_equal(lt_model_layer_window(&s, 1), 8);
+    assert_int_equal(lt_model_layer_window(&s, 2), 0);
+    assert_true(s.rope_theta_local == 10000.0 && s.rope_theta == 1e6 &&
+                s.rope_scaling == LT_ROPE_LINEAR);
+    assert_true(lt_model_attn_scale(&s) == 0.25f);
+    assert_true(s.embed_scale > 5.656f && s.embed_scale < 5.657f);
+}
+
+static void every_family_survives_its_file(void **state) {
+    char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(lt_path_join(path, folder, "config.json"), LT_OK);
+    for (int family = 0; family < LT_FAMILY_COUNT; family++) {
+        lt_model_spec s = lt_family_get((lt_family)family)->preset, back;
+        s.n_layers = 6;
+        s.width = 32;
+        s.n_heads = 4;
+        s.n_kv_heads = family == LT_FAMILY_GPT2 ? 4 : 2;
+        s.head_dim = 8;
+        s.ffn_width = 48;
+        s.vocab_size = 96;
+        s.max_seq = 64;
+        lt_model_spec_derive(&s);
+        assert_int_equal(lt_model_spec_write(&s, LT_F32, path), LT_OK);
+        assert_int_equal(lt_model_spec_read(&back, path), LT_OK);
+        assert_int_equal(lt_model_spec_params(&s), lt_model_spec_params(&back));
+        assert_true(s.norm_eps == back.norm_eps && s.rope_theta == back.rope_theta &&
+                    s.act == back.act);
+    }
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
+static void refuses_what_it_can_not_run(void **state) {
+    lt_model_spec s = lt_family_get(LT_FAMILY_LLAMA)->preset;
+    (void)state;
+    assert_int_equal(parse(&s, "{\"model_type\": \"mamba\"}"), LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "apertus"));
+    assert_int_equal(parse(&s, "{\"model_type\": \"llama\", \"vocab_size\": 3}"), LT_ERR_NOT_FOUND);
+    assert_int_equal(parse(&s, "[]"), LT_ERR_FORMAT);
+    assert_int_equal(
+        parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"num_key_value_heads\": 3}"),
+        LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "4 heads"));
+    assert_int_equal(
+        parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 1000000000000}"),
+        LT_ERR_ARG);
+    assert_int_equal(
+        parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"rope_scaling\": {\"type\": \"yarn\"}}"),
+        LT_ERR_UNSUPPORTED);
+    assert_int_equal(parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"hidden_act\": \"mish\"}"),
+                     LT_ERR_UNSUPPORTED);
+    assert_int_equal(parse(&s, "{\"model_type\": \"llama\", " SIZES "}"), LT_OK);
+    s.window = 16; /* A Llama's config.json has no word for it. */
+    assert_int_equal(lt_model_spec_write(&s, LT_F32, "/tmp/lateen-never-written.json"),
+                     LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), "window"));
+}
+
+/* Apertus 8B: 8.053e9 parameters, 5.154e10 FLOPs a token at 4096 (research/training.md 1.1). */
+static void counts_apertus_8b(void **state) {
+    lt_model_spec s = lt_family_get(LT_FAMILY_APERTUS)->preset;
+    (void)state;
+    s.n_layers = 32;
+    s.width = 4096;
+    s.ffn_width = 21504;
+    s.n_heads = 32;
+    s.n_kv_heads = 8;
+    s.head_dim = 128;
+    s.vocab_size = 131072;
+    assert_true((double)lt_model_spec_params(&s) / 8.053e9 > 0.9999 &&
+                (double)lt_model_spec_params(&s) / 8.053e9 < 1.0001);
+    assert_true(lt_model_spec_train_flops(&s, 4096) / 5.154e10 > 0.9999);
+    assert_true(lt_model_spec_train_flops(&s, 4096) / 5.154e10 < 1.0001);
+}
+
+static void table_places_every_parameter(void **state) {
+    (void)state;
+    for (int family = 0; family < LT_FAMILY_COUNT; family++) {
+        lt_model_spec s = lt_family_get((lt_family)family)->preset;
+        lt_param_table t;
+        int64_t end = 0, sum = 0;
+        s.n_layers = 3;
+        s.width = 24;
+        s.n_heads = 2;
+        s.n_kv_heads = 1;
+        s.head_dim = 6;
+        s.ffn_width = 10;
+        s.vocab_size = 7;
+        s.max_seq = 5;
+        lt_model_spec_derive(&s);
+        assert_int_equal(lt_param_table_open(&t, &s), LT_OK);
+        for (int i = 0; i < t.n_params; i++) {
+            const lt_param *p = &t.params[i];
+            int64_t from, count;
+            assert_true(p->offset >= end && p->offset % LT_PARAM_ALIGN == 0 &&
+                        p->offset < end + LT_PARAM_ALIGN);
+            assert_ptr_equal(lt_param_find(&t, p->name), p);
+            lt_part_rows(&s, p->kind, LT_PART_ALL, &from, &count);
+            assert_int_equal(count, p->shape[p->n_dims == 3 ? 1 : 0]);
+            end = p->offset + p->count;
+            sum += p->count;
+        }
+        assert_int_equal(sum, lt_model_spec_params(&s));
+        assert_null(lt_param_find(&t, "layers.3.qkv"));
+        lt_param_table_close(&t);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(reads_both_rope_spellings),
+        cmocka_unit_test(reads_gemma_layers),
+        cmocka_unit_test(every_family_survives_its_file),
+        cmocka_unit_test(refuses_what_it_can_not_run),
+        cmocka_unit_test(counts_apertus_8b),
+        cmocka_unit_test(table_places_every_parameter),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
