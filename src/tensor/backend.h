@@ -2,7 +2,7 @@
  *   which memory and queue?   the backend's functions below
  *   which operations?         the op table (ops.h), one function pointer an op, no holes
  *   which implementation?     per op an ordered list; the first that accepts the arguments runs, the last is the
- *                             reference, which accepts everything (op.h registry in kernels/) */
+ *                             reference, which accepts everything (kernels/registry.h) */
 #ifndef LT_TENSOR_BACKEND_H
 #define LT_TENSOR_BACKEND_H
 
@@ -10,13 +10,16 @@
 #include <stddef.h>
 
 #include "lateen/base.h"
+#include "lateen/tensor.h"
 
 typedef struct lt_queue lt_queue; /* An ordered stream of work on one device. Opaque; the CPU's runs at once. */
-typedef struct lt_ops lt_ops;
+typedef struct lt_ops lt_ops;         /* tensor/ops.h */
+typedef struct lt_op_list lt_op_list; /* kernels/registry.h */
 
 typedef struct lt_backend {
     const char *name; /* "cpu", "ref", "cuda" */
     const lt_ops *ops;
+    const lt_op_list *lists; /* LT_OP_COUNT of them: what ops chooses from. */
     bool host_memory; /* The host may dereference what alloc returns. */
     lt_err (*alloc)(void **out, size_t bytes, const char *what); /* Zeroed. */
     void (*release)(void *data, size_t bytes);
@@ -27,6 +30,7 @@ typedef struct lt_backend {
     lt_err (*download)(lt_queue *q, void *host_dst, const void *src, size_t bytes);
     lt_err (*zero)(lt_queue *q, void *dst, size_t bytes);
     lt_err (*copy)(lt_queue *q, void *dst, const void *src, size_t bytes);
+    size_t (*matmul_pack_bytes)(const lt_tensor *b, bool trans_b); /* Room matmul_pack needs; 0: b is not packed here. */
 } lt_backend;
 
 const lt_backend *lt_backend_ref(void); /* Scalar C, double accumulation: specification and oracle. */

@@ -19,20 +19,20 @@
 
 /* y (M, N) = op(a) (M, K) . op(b) (K, N) [+ bias (N)] [+ y]. a, b: act dtype or F16/F32 pairs of equal type; y: F32 or
  * BF16; bias F32 or BF16. trans_a: a is stored (K, M). trans_b: b is stored (N, K), as linear layers keep weights. F32 accumulation.
- * b_packed: b's contents in this implementation's own layout, from matmul_pack (then b still gives shape and dtype), or NULL. */
+ * b_packed: b's contents in the backend's own layout, from matmul_pack, or NULL. b still gives shape and dtype, and keeps its data: an
+ * implementation that does not know the layout reads it. */
 typedef struct {
     lt_tensor y, a, b, bias;
     bool trans_a, trans_b, accumulate;
     const void *b_packed;
 } lt_matmul_args;
 
-/* Pack b for later products with b_packed. dst holds lt_matmul_pack_bytes(b, trans_b) (0: this backend does not pack). */
+/* Pack b for later products with b_packed. dst holds backend->matmul_pack_bytes(b, trans_b) (0: this backend does not pack). */
 typedef struct {
     void *dst;
     lt_tensor b;
     bool trans_b;
 } lt_matmul_pack_args;
-size_t lt_matmul_pack_bytes(const lt_tensor *b, bool trans_b);
 
 /* y (N) F32 += sum over rows of x (R, N): the gradient of a bias. */
 typedef struct {
@@ -40,7 +40,8 @@ typedef struct {
 } lt_colsum_args;
 
 /* y (R, C) = scale * table (V, C)[ids (R) I32] [+ pos_table (P, C)[positions (R) I32]]. An id outside [0, V) is a bug: ids are
- * checked where data enters. Backward: dtable (V, C) F32 += scale * dy rows, in order of rows; likewise dpos_table. */
+ * checked where data enters. Backward: dtable (V, C) F32 += scale * dy rows, in order of rows;
+ * dpos_table += dy rows likewise, unscaled. */
 typedef struct {
     lt_tensor y, table, ids, pos_table, positions;
     float scale;
@@ -51,7 +52,7 @@ typedef struct {
 } lt_embed_bwd_args;
 
 /* RMSNorm (Zhang & Sennrich 2019, arXiv:1910.07467) over the last dimension:
- *   x' = x [+ add; x' is also stored to sum];  rstd = 1 / sqrt(mean(x'^2) + eps);  y = x' * rstd * (gain_offset + gain)
+ *   x' = x [+ add; x' is also stored to sum, and used as stored];  rstd = 1 / sqrt(mean(x'^2) + eps);  y = x' * rstd * (gain_offset + gain)
  * x, y, add, sum: (R, C) or (R, H, C) for per-head norms; gain (C) F32 or BF16; rstd F32, one a normalised row, contiguous, may be absent.
  * Backward from x' (= sum): dx [+]= ..., dgain (C) F32 += .... dy and dx may be the same tensor. */
 typedef struct {
@@ -86,7 +87,7 @@ typedef struct {
  * multiple of G (head h reads h / (H / G)). Query row t of sequence b stands at key position p = kv_len[b] - T + t, where kv_len (B) I32
  * defaults to S; keys at or after kv_len[b] do not exist. Visible keys s: s <= p if causal; s > p - window if window > 0;
  * s >= doc_start[b][t] if doc_start (B, T) I32 is given (index of the first token of the token's document). softcap c > 0: x -> c tanh(x / c). alibi (H) F32
- * slopes: adds slope * (s - p). sinks (H) F32: one more logit in the softmax's denominator. lse (B, H, T) F32: log-sum-exp of the masked
+ * slopes: adds slope * (s - p), after the softcap. sinks (H) F32: one more logit in the softmax's denominator. lse (B, H, T) F32: log-sum-exp of the masked
  * logits (sink included), for the backward pass; may be absent. A row that sees nothing: out 0, lse -inf.
  * Backward (Dao et al. 2022, arXiv:2205.14135, appendix B): dq, dk, dv written; dsinks F32 added to; delta (B, H, T) F32 is scratch. */
 typedef struct {
@@ -139,7 +140,7 @@ typedef struct {
 
 /* Cross-entropy of logits (R, V), F32 or BF16, against labels (R) I32, -1 = ignored; a chunk of rows at a time, so that all logits
  * never exist at once. l = softcap(logits) first if softcap > 0. Per row: lse; loss = lse - l[label]; z = z_coef * lse^2 (PaLM's z-loss). loss (R) F32 gets
- * lse - l[label] (0 where ignored), lse (R) F32 optional. With grad_scale != 0 the logits are replaced by
+ * lse - l[label] (0 where ignored), lse (R) F32 optional (of every row). With grad_scale != 0 the logits are replaced by
  * grad_scale * d(loss + z)/d(logits), 0 in ignored rows. best (R) I32 optional: argmax (lowest index of ties). */
 typedef struct {
     lt_tensor logits, labels, loss, lse, best;
@@ -150,7 +151,7 @@ typedef struct {
  * probs (R, E) F32 = softmax; experts (R, K) I32 the K largest (ties: lower index), weights (R, K) F32 their probabilities, divided by their sum if normalise.
  * slots: a stable counting sort of the R * K assignments (row-major) by expert: slot_row (R * K) I32 holds, for each place in expert order,
  * the assignment r * K + k that stands there; expert_start (E + 1) I32. capacity > 0: assignments beyond the first `capacity` of an expert are dropped (weight 0,
- * placed after expert_start[E], which then is the number kept). aux (2) F32: [0] load-balancing loss E * sum_e f_e P_e, f_e = share of the R * K assignments (before
+ * placed after expert_start[E], which then is the number kept; weights are normalised before dropping). aux (2) F32: [0] load-balancing loss E * sum_e f_e P_e, f_e = share of the R * K assignments (before
  * dropping) that chose e, P_e = mean probability; [1] mean over rows of lse(logits)^2 (router z-loss).
  * Backward: dlogits (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two aux losses (f_e is constant). */
 typedef struct {
@@ -205,7 +206,7 @@ typedef struct {
 } lt_lion_args;
 
 /* Muon (Jordan 2024; Newton-Schulz with a = 3.4445, b = -4.7750, c = 2.0315), one 2-D parameter p (N, M) at a time: m = momentum * m + g;
- * u = g + momentum * m (Nesterov); u = NS5(u / |u|_F) in `steps` iterations; p *= 1 - lr * decay; p -= lr * scale * u. scratch: F32, lt_muon_scratch_count(N, M) elements. */
+ * u = g + momentum * m (Nesterov); u = NS5(u / max(|u|_F, 1e-7)) in `steps` iterations; p *= 1 - lr * decay; p -= lr * scale * u. scratch: F32, lt_muon_scratch_count(N, M) elements. */
 typedef struct {
     lt_tensor p, g, m, copy, scratch;
     float lr, momentum, decay, scale, grad_scale;

@@ -1,0 +1,66 @@
+/* host.c: host memory as a backend's memory. Blocks are anonymous mappings: zeroed by the kernel at first touch (so pages land near the
+ * thread that uses them), huge pages asked for. */
+#include "kernels/host.h"
+
+#include <errno.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "base/error.h"
+
+#define HUGE_PAGE_BYTES ((size_t)2 << 20)
+
+lt_err lt_host_alloc(void **out, size_t bytes, const char *what) {
+    const size_t size = bytes > 0 ? bytes : 1;
+    void *data;
+
+    LT_ASSERT(out != NULL && what != NULL);
+    data = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data == MAP_FAILED) {
+        LT_FAIL(LT_ERR_OOM, "%s: no room for %.1f MiB: %s", what, (double)size / 1048576.0,
+                strerror(errno));
+    }
+    if (size >= HUGE_PAGE_BYTES) {
+        (void)madvise(data, size, MADV_HUGEPAGE); /* A hint; small pages work too. */
+    }
+    *out = data;
+    return LT_OK;
+}
+
+void lt_host_release(void *data, size_t bytes) {
+    if (data != NULL) {
+        munmap(data, bytes > 0 ? bytes : 1);
+    }
+}
+
+/* The host's queue has no state: work runs at once. One object serves as every queue. */
+struct lt_queue {
+    char unused;
+};
+static struct lt_queue the_queue;
+
+lt_err lt_host_queue_open(lt_queue **out) {
+    *out = &the_queue;
+    return LT_OK;
+}
+
+void lt_host_queue_close(lt_queue *q) {
+    (void)q;
+}
+
+lt_err lt_host_sync(lt_queue *q) {
+    (void)q;
+    return LT_OK;
+}
+
+lt_err lt_host_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    (void)q;
+    memcpy(dst, src, bytes);
+    return LT_OK;
+}
+
+lt_err lt_host_zero(lt_queue *q, void *dst, size_t bytes) {
+    (void)q;
+    memset(dst, 0, bytes);
+    return LT_OK;
+}

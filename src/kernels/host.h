@@ -1,0 +1,21 @@
+/* host.h: memory and queue of a backend that computes on the host's own memory: all work is done when the call returns. The
+ * initialiser of everything in lt_backend but its name, its op table and its lists. */
+#ifndef LT_KERNELS_HOST_H
+#define LT_KERNELS_HOST_H
+
+#include "tensor/backend.h"
+
+lt_err lt_host_alloc(void **out, size_t bytes, const char *what);
+void lt_host_release(void *data, size_t bytes);
+lt_err lt_host_queue_open(lt_queue **out);
+void lt_host_queue_close(lt_queue *q);
+lt_err lt_host_sync(lt_queue *q);
+lt_err lt_host_copy(lt_queue *q, void *dst, const void *src, size_t bytes);
+lt_err lt_host_zero(lt_queue *q, void *dst, size_t bytes);
+
+#define LT_HOST_BACKEND_FIELDS                                                                     \
+    .host_memory = true, .alloc = lt_host_alloc, .release = lt_host_release,                       \
+    .queue_open = lt_host_queue_open, .queue_close = lt_host_queue_close, .sync = lt_host_sync,    \
+    .upload = lt_host_copy, .download = lt_host_copy, .zero = lt_host_zero, .copy = lt_host_copy
+
+#endif

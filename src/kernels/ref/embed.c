@@ -1,0 +1,52 @@
+/* embed.c (ref): y[r][c] = scale * table[ids[r]][c] (+ pos_table[positions[r]][c]), and its backward
+ * dtable[ids[r]][c] += scale * dy[r][c], dpos_table[positions[r]][c] += dy[r][c], r rising. */
+#include "kernels/ref/element.h"
+#include "kernels/ref/ref.h"
+
+static int64_t row_of(const lt_tensor *ids, int64_t r, const lt_tensor *table) {
+    const int32_t id = get_i32(ids, at1(ids, r));
+    LT_ASSERT(id >= 0 && id < table->shape[0]);
+    return id;
+}
+
+lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
+    (void)q;
+    LT_ASSERT(a->y.n_dims == 2 && a->ids.shape[0] == a->y.shape[0]);
+    LT_ASSERT(a->table.shape[1] == a->y.shape[1]);
+#pragma omp parallel for schedule(static)
+    for (int64_t r = 0; r < a->y.shape[0]; r++) {
+        const int64_t id = row_of(&a->ids, r, &a->table);
+        const int64_t pos = present(&a->pos_table) ? row_of(&a->positions, r, &a->pos_table) : 0;
+        for (int64_t c = 0; c < a->y.shape[1]; c++) {
+            double y = (double)a->scale * get(&a->table, at2(&a->table, id, c));
+            if (present(&a->pos_table)) {
+                y += get(&a->pos_table, at2(&a->pos_table, pos, c));
+            }
+            set(&a->y, at2(&a->y, r, c), y);
+        }
+    }
+    return LT_OK;
+}
+
+static void add_rows(const lt_tensor *dtable, const lt_tensor *ids, const lt_tensor *dy,
+                     double scale) {
+#pragma omp parallel for schedule(static)
+    for (int64_t c = 0; c < dy->shape[1]; c++) {
+        for (int64_t r = 0; r < dy->shape[0]; r++) {
+            const int64_t at = at2(dtable, row_of(ids, r, dtable), c);
+            set(dtable, at, get(dtable, at) + scale * get(dy, at2(dy, r, c)));
+        }
+    }
+}
+
+lt_err lt_ref_embed_bwd(lt_queue *q, const lt_embed_bwd_args *a) {
+    (void)q;
+    LT_ASSERT(a->dy.n_dims == 2);
+    if (present(&a->dtable)) {
+        add_rows(&a->dtable, &a->ids, &a->dy, (double)a->scale);
+    }
+    if (present(&a->dpos_table)) {
+        add_rows(&a->dpos_table, &a->positions, &a->dy, 1.0);
+    }
+    return LT_OK;
+}

@@ -1,0 +1,68 @@
+/* optimiser.c (ref): AdamW, AdEMAMix and Lion, one element at a time. g' = grad_scale g; formulas in ops.h, with
+ *     m <- beta1 m + (1 - beta1) g',  v <- beta2 v + (1 - beta2) g'^2,  m^ = m / (1 - beta1^step),  v^ = v / (1 - beta2^step)
+ * Sources: torch.optim.AdamW; AdEMAMix of swiss-ai's Megatron-LM (m1 bias-corrected, m2 not); Lion, algorithm 2 of its paper. */
+#include "kernels/ref/element.h"
+#include "kernels/ref/ref.h"
+
+static double ema(const lt_tensor *t, int64_t i, double beta, double x) {
+    const double v = beta * get(t, i) + (1.0 - beta) * x;
+    set(t, i, v);
+    return v;
+}
+
+static void put_param(const lt_tensor *p, const lt_tensor *copy, int64_t i, double x) {
+    set(p, i, x);
+    if (present(copy)) {
+        set(copy, i, get(p, i)); /* From the stored parameter, so that the copy is its rounding. */
+    }
+}
+
+lt_err lt_ref_adamw(lt_queue *q, const lt_adamw_args *a) {
+    const double b1 = (double)a->beta1, b2 = (double)a->beta2, lr = (double)a->lr;
+    const double c1 = 1.0 - pow(b1, (double)a->step), c2 = 1.0 - pow(b2, (double)a->step);
+
+    (void)q;
+    LT_ASSERT(a->step >= 1 && lt_tensor_count(&a->p) == lt_tensor_count(&a->g));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < lt_tensor_count(&a->p); i++) {
+        const double g = (double)a->grad_scale * get(&a->g, i);
+        const double m = ema(&a->m, i, b1, g), v = ema(&a->v, i, b2, g * g);
+        const double p = get(&a->p, i) * (1.0 - lr * (double)a->decay);
+        put_param(&a->p, &a->copy, i, p - lr * (m / c1) / (sqrt(v / c2) + (double)a->eps));
+    }
+    return LT_OK;
+}
+
+lt_err lt_ref_ademamix(lt_queue *q, const lt_ademamix_args *a) {
+    const double b1 = (double)a->beta1, b2 = (double)a->beta2, lr = (double)a->lr;
+    const double c1 = 1.0 - pow(b1, (double)a->step), c2 = 1.0 - pow(b2, (double)a->step);
+
+    (void)q;
+    LT_ASSERT(a->step >= 1 && lt_tensor_count(&a->p) == lt_tensor_count(&a->g));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < lt_tensor_count(&a->p); i++) {
+        const double g = (double)a->grad_scale * get(&a->g, i), p = get(&a->p, i);
+        const double m1 = ema(&a->m1, i, b1, g), v = ema(&a->v, i, b2, g * g);
+        const double m2 = ema(&a->m2, i, (double)a->beta3, g);
+        const double step = (m1 / c1 + (double)a->alpha * m2) / (sqrt(v / c2) + (double)a->eps);
+        put_param(&a->p, &a->copy, i, p - lr * (step + (double)a->decay * p));
+    }
+    return LT_OK;
+}
+
+lt_err lt_ref_lion(lt_queue *q, const lt_lion_args *a) {
+    const double b1 = (double)a->beta1, lr = (double)a->lr;
+
+    (void)q;
+    LT_ASSERT(lt_tensor_count(&a->p) == lt_tensor_count(&a->g));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < lt_tensor_count(&a->p); i++) {
+        const double g = (double)a->grad_scale * get(&a->g, i);
+        const double u = b1 * get(&a->m, i) + (1.0 - b1) * g;
+        const double sign = (double)((u > 0.0) - (u < 0.0));
+        const double p = get(&a->p, i) * (1.0 - lr * (double)a->decay);
+        ema(&a->m, i, (double)a->beta2, g);
+        put_param(&a->p, &a->copy, i, p - lr * sign);
+    }
+    return LT_OK;
+}

@@ -1,0 +1,16 @@
+/* ref.h: the reference: every op of LT_OP_MAP as lt_ref_<op>(queue, args), in scalar C with double accumulation. It is the
+ * specification the fast implementations are checked against, and the last entry of every backend's list on host memory. It
+ * accepts everything ops.h allows, and F64 in the place of any floating type. */
+#ifndef LT_KERNELS_REF_REF_H
+#define LT_KERNELS_REF_REF_H
+
+#include "kernels/registry.h"
+#include "tensor/ops.h"
+
+#define LT_REF_DECLARE(name, args) lt_err lt_ref_##name(lt_queue *q, const args *a);
+LT_OP_MAP(LT_REF_DECLARE)
+#undef LT_REF_DECLARE
+
+extern const lt_op_list lt_ref_lists[LT_OP_COUNT]; /* One entry an op, named "ref". */
+
+#endif
