@@ -1,0 +1,171 @@
+/* data.h: token shards and the loader that turns them into training batches.
+ *
+ *     lt_loader_options o = lt_loader_defaults();
+ *     o.sources = &(lt_loader_source){.path = "data/corpus", .weight = 1};
+ *     o.n_sources = 1, o.seq = 1024, o.vocab_size = 50257;
+ *     lt_loader_open(&l, &o);
+ *     lt_loader_next(l, 8, &batch);             8 rows of 1024 tokens into the caller's arrays
+ *     lt_loader_get_state(l, &state);           goes into the checkpoint
+ *     ...
+ *     lt_loader_set_state(l, &state);           a resumed run sees exactly the batches it would have seen
+ *
+ * Shards are Megatron's pair PREFIX.bin + PREFIX.idx, or llm.c's .bin; see docs/formats.md. */
+#ifndef LATEEN_DATA_H
+#define LATEEN_DATA_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+/* ---- Shards ------------------------------------------------------------------------------------------------ */
+
+typedef struct lt_shard lt_shard;
+
+typedef enum { LT_SHARD_MEGATRON, LT_SHARD_LLMC } lt_shard_format;
+
+typedef struct {
+    lt_shard_format format;
+    int token_bytes;      /* 1, 2, 4 or 8 in the file. */
+    uint64_t n_tokens;    /* Positions 0 .. n_tokens - 1. */
+    uint64_t n_documents; /* Empty ones included. */
+} lt_shard_info;
+
+/* Map a shard read-only: PREFIX, PREFIX.idx or PREFIX.bin of a Megatron pair, or a .bin of llm.c. llm.c's files
+ * hold no document table: the token llmc_document_id begins a document (50256 in its GPT-2 data); -1: the file is one
+ * document. Header, sizes, pointers and bounds are checked here; token ids when they are read. *out is
+ * written only on success; free with lt_shard_close. */
+LT_MUST_USE lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_document_id);
+void lt_shard_close(lt_shard *s); /* Accepts NULL. */
+lt_shard_info lt_shard_get_info(const lt_shard *s);
+
+/* Where document d lies: [*first, *first + *n). */
+void lt_shard_document(const lt_shard *s, uint64_t d, uint64_t *first, uint64_t *n);
+
+/* The document that holds token position (< n_tokens). O(log n_documents). */
+uint64_t lt_shard_find(const lt_shard *s, uint64_t position);
+
+/* Copy n ids from position on. An id outside [0, id_end) fails with FORMAT and names shard, position and id;
+ * what is in `ids` is then undefined. */
+LT_MUST_USE lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n, int32_t *ids,
+                                 int64_t id_end);
+
+/* ---- Batches ----------------------------------------------------------------------------------------------- */
+
+#define LT_LABEL_IGNORED (-1)
+
+/* All arrays (batch, seq) int32, the caller's. */
+typedef struct {
+    int64_t batch, seq;
+    int32_t *tokens;
+    int32_t *labels; /* The next token, or LT_LABEL_IGNORED. */
+    int32_t *
+        doc_start; /* Index in the row of the first token of this token's document: attention looks no further
+                           back. 0 everywhere when documents are not masked. */
+    int32_t *
+        positions; /* Position ids: index in the row, or in the document when positions are reset. */
+} lt_batch;
+
+/* ---- Loader ------------------------------------------------------------------------------------------------ */
+
+typedef struct lt_loader lt_loader;
+
+#define LT_LOADER_SOURCES_MAX 64
+
+/* How documents become rows.
+ * STREAM    documents one behind the other, cut every seq tokens (Megatron, nanoGPT). No padding but at an epoch's end.
+ * BEST_FIT  rows begin with a document; documents are kept whole where they fit (longer ones are cut every seq
+ *           tokens) and placed best-fit-decreasing within a window; the small rest of a row is padding. */
+typedef enum { LT_PACK_STREAM, LT_PACK_BEST_FIT } lt_pack;
+
+/* NONE       the order of the files.
+ * ROWS       STREAM only: rows of the unshuffled stream in random order; where the cuts fall changes each epoch.
+ * DOCUMENTS  documents in random order, then rows in random order within windows of some thousand. */
+typedef enum { LT_SHUFFLE_NONE, LT_SHUFFLE_ROWS, LT_SHUFFLE_DOCUMENTS } lt_shuffle;
+
+/* ALL of a source; or its last val_fraction of the tokens (VAL, cut at a document where there is one near), or the rest. */
+typedef enum { LT_SPLIT_ALL, LT_SPLIT_TRAIN, LT_SPLIT_VAL } lt_split;
+
+typedef struct {
+    const char
+        *path; /* A shard, or a glob pattern of several ("fineweb_train_*.bin"), in sorted order. */
+    double weight; /* Share of rows, relative to the others; > 0. */
+} lt_loader_source;
+
+typedef struct {
+    const lt_loader_source *sources;
+    int64_t n_sources;  /* 1 .. LT_LOADER_SOURCES_MAX */
+    int64_t seq;        /* Tokens in a row, T. */
+    int64_t vocab_size; /* Ids at or above it are errors. */
+    uint64_t seed;
+    lt_pack packing;
+    lt_shuffle shuffle;
+    lt_split split;
+    double val_fraction; /* For TRAIN and VAL. */
+    int64_t
+        epochs; /* 0: endless, mixed by weight. n: each source n times, one source behind the other (evaluation). */
+    int64_t bos_id, eod_id, pad_id; /* -1: none. pad_id -1: padding holds id 0. */
+    bool add_bos, add_eod; /* Put bos_id before, eod_id behind each document of the shards. */
+    bool
+        mask_documents; /* Attention stays inside documents; a document's last token predicts nothing. */
+    bool reset_positions; /* Position ids start at 0 in each document. */
+    bool
+        mask_eod; /* Where the input is eod_id the label is ignored (Megatron's --eod-mask-loss). */
+    int64_t goldfish_k,
+        goldfish_h; /* Drop 1/k of the labels by the hash of h labels (Goldfish); k 0: off. */
+    int64_t rank,
+        world; /* Rank r of n gets global rows r, r + n, ...: n ranks together see what one would. */
+    int64_t prefetch_rows;    /* Rows a thread prepares ahead; 0: no thread. */
+    int64_t llmc_document_id; /* See lt_shard_open. */
+} lt_loader_options;
+
+/* seq 1024, STREAM, ROWS, documents masked, positions reset, one rank of one, 64 rows ahead; no sources. */
+lt_loader_options lt_loader_defaults(void);
+
+/* Where a loader stands, between two global rows: everything a resumed run needs. Plain numbers. */
+typedef struct {
+    uint64_t rows;     /* Rows drawn from this source. */
+    uint64_t epoch;    /* Passes over it. */
+    uint64_t document; /* Where its present window of rows begins: document in shuffled order ... */
+    uint64_t offset;   /* ... and token in that document. */
+    uint64_t row;      /* Rows drawn from the present window (ROWS: from the epoch). */
+    int64_t credit;    /* Of the mixture: rows owed, in 2^-32. */
+} lt_loader_cursor;
+
+typedef struct {
+    uint64_t rows; /* Global rows handed out, all ranks together. */
+    uint64_t
+        fingerprint; /* Of the data and the options that decide the rows; not of rank, world and prefetch. */
+    int64_t n_sources;
+    lt_loader_cursor sources[LT_LOADER_SOURCES_MAX];
+} lt_loader_state;
+
+/* Open the shards and start. Nothing is allocated afterwards. Options are copied; free with lt_loader_close. */
+LT_MUST_USE lt_err lt_loader_open(lt_loader **out, const lt_loader_options *options);
+void lt_loader_close(lt_loader *l); /* Accepts NULL. */
+
+/* Fill the first n_rows rows of the batch (its `batch` says how many it can hold, and its seq must be the
+ * loader's). *got < n_rows only at the end of a bounded loader: the other rows are then padding. got may be NULL when
+ * the loader is endless. Global rows advance by n_rows * world; n_rows may change from call to call (batch ramp). */
+LT_MUST_USE lt_err lt_loader_next(lt_loader *l, int64_t n_rows, lt_batch *batch, int64_t *got);
+
+/* The state behind the rows handed out so far; valid on any number of ranks. */
+void lt_loader_get_state(const lt_loader *l, lt_loader_state *out);
+/* Go on from there. STATE when it belongs to other data or options. */
+LT_MUST_USE lt_err lt_loader_set_state(lt_loader *l, const lt_loader_state *state);
+
+/* State as one line of JSON and back. LIMIT when `bytes` is too small: 256 a source are plenty. */
+LT_MUST_USE lt_err lt_loader_state_print(const lt_loader_state *state, char *out, size_t bytes);
+LT_MUST_USE lt_err lt_loader_state_parse(lt_loader_state *out, const char *text, size_t bytes);
+
+typedef struct {
+    uint64_t tokens; /* In one epoch of all sources, after the split, with added BOS and EOD. */
+    uint64_t documents;
+    uint64_t rows;       /* In one epoch; 0: not known beforehand (BEST_FIT, DOCUMENTS). */
+    double wait_s;       /* How long lt_loader_next has waited for rows since open. */
+    size_t memory_bytes; /* Held by the loader, without the mapped files. */
+} lt_loader_info;
+lt_loader_info lt_loader_get_info(const lt_loader *l);
+
+#endif
