@@ -1,0 +1,246 @@
+/* gguf_spec.c: what GGUF calls things: tensor names, and the metadata that makes a model spec.
+ *
+ * llama.cpp's converter permutes the rows of q and k for architecture "llama" (so that its pairwise rotation gives the same result) and adds 1 to
+ * gemma's norm gains; both are undone at load. rope_freqs.weight holds Llama-3's frequency divisors: the spec keeps the
+ * four numbers they come from, and the tensor is checked against them. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "model/source.h"
+#include "tensor/ops.h"
+
+const lt_name_row lt_gguf_names[] = {
+    {LT_PARAM_EMBED, LT_PART_ALL, "token_embd.weight", false},
+    {LT_PARAM_POS_EMBED, LT_PART_ALL, "position_embd.weight", false},
+    {LT_PARAM_NORM1, LT_PART_ALL, "blk.%L.attn_norm.weight", false},
+    {LT_PARAM_NORM1_BIAS, LT_PART_ALL, "blk.%L.attn_norm.bias", false},
+    {LT_PARAM_QKV, LT_PART_ALL, "blk.%L.attn_qkv.weight", false},
+    {LT_PARAM_QKV, LT_PART_Q, "blk.%L.attn_q.weight", false},
+    {LT_PARAM_QKV, LT_PART_K, "blk.%L.attn_k.weight", false},
+    {LT_PARAM_QKV, LT_PART_V, "blk.%L.attn_v.weight", false},
+    {LT_PARAM_QKV_BIAS, LT_PART_ALL, "blk.%L.attn_qkv.bias", false},
+    {LT_PARAM_QKV_BIAS, LT_PART_Q, "blk.%L.attn_q.bias", false},
+    {LT_PARAM_QKV_BIAS, LT_PART_K, "blk.%L.attn_k.bias", false},
+    {LT_PARAM_QKV_BIAS, LT_PART_V, "blk.%L.attn_v.bias", false},
+    {LT_PARAM_Q_NORM, LT_PART_ALL, "blk.%L.attn_q_norm.weight", false},
+    {LT_PARAM_K_NORM, LT_PART_ALL, "blk.%L.attn_k_norm.weight", false},
+    {LT_PARAM_ATTN_OUT, LT_PART_ALL, "blk.%L.attn_output.weight", false},
+    {LT_PARAM_ATTN_OUT_BIAS, LT_PART_ALL, "blk.%L.attn_output.bias", false},
+    {LT_PARAM_POST_NORM1, LT_PART_ALL, "blk.%L.post_attention_norm.weight", false},
+    {LT_PARAM_NORM2, LT_PART_ALL, "blk.%L.ffn_norm.weight", false},
+    {LT_PARAM_NORM2_BIAS, LT_PART_ALL, "blk.%L.ffn_norm.bias", false},
+    {LT_PARAM_ROUTER, LT_PART_ALL, "blk.%L.ffn_gate_inp.weight", false},
+    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.weight", false},
+    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.weight", false},
+    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate_exps.weight", false},
+    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up_exps.weight", false},
+    {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.%E.weight", false},
+    {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.%E.weight", false},
+    {LT_PARAM_UP_BIAS, LT_PART_UP, "blk.%L.ffn_up.bias", false},
+    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down.weight", false},
+    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down_exps.weight", false},
+    {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down.%E.weight", false},
+    {LT_PARAM_DOWN_BIAS, LT_PART_ALL, "blk.%L.ffn_down.bias", false},
+    {LT_PARAM_POST_NORM2, LT_PART_ALL, "blk.%L.post_ffw_norm.weight", false},
+    {LT_PARAM_FINAL_NORM, LT_PART_ALL, "output_norm.weight", false},
+    {LT_PARAM_FINAL_NORM_BIAS, LT_PART_ALL, "output_norm.bias", false},
+    {LT_PARAM_HEAD, LT_PART_ALL, "output.weight", false},
+};
+const int lt_n_gguf_names = sizeof lt_gguf_names / sizeof *lt_gguf_names;
+
+static const struct {
+    const char *architecture;
+    lt_family family;
+} architectures[] = {{"llama", LT_FAMILY_LLAMA}, {"qwen2", LT_FAMILY_QWEN2}, {"qwen3", LT_FAMILY_QWEN3},
+                     {"gemma3", LT_FAMILY_GEMMA3}, {"gpt2", LT_FAMILY_GPT2}};
+
+typedef struct {
+    const lt_gguf *g;
+    const char *arch;
+} keys;
+
+static const char *full_key(const keys *k, char out[128], const char *suffix) {
+    snprintf(out, 128, "%s.%s", k->arch, suffix);
+    return out;
+}
+
+/* A whole number under "<arch>.<suffix>"; absent: *out stays when optional. */
+static lt_err whole(const keys *k, const char *suffix, int64_t *out, bool optional) {
+    char key[128];
+    const lt_err err = lt_gguf_get_i64(k->g, full_key(k, key, suffix), out);
+    return err == LT_ERR_NOT_FOUND && optional ? LT_OK : err;
+}
+
+static lt_err real(const keys *k, const char *suffix, double *out) {
+    char key[128];
+    const lt_err err = lt_gguf_get_f64(k->g, full_key(k, key, suffix), out);
+    return err == LT_ERR_NOT_FOUND ? LT_OK : err;
+}
+
+static lt_err token_id(const lt_gguf *g, const char *key, int64_t *out) {
+    const lt_err err = lt_gguf_get_i64(g, key, out);
+    return err == LT_ERR_NOT_FOUND ? LT_OK : err;
+}
+
+static lt_err find_family(lt_model_spec *spec, keys *k) {
+    lt_gguf_str arch;
+    LT_TRY(lt_gguf_get_str(k->g, "general.architecture", &arch));
+    for (size_t i = 0; i < sizeof architectures / sizeof *architectures; i++) {
+        if (lt_gguf_str_is(arch, architectures[i].architecture)) {
+            spec->family = architectures[i].family;
+            k->arch = architectures[i].architecture;
+            return LT_OK;
+        }
+    }
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma3, gpt2", k->g->name,
+            (int)arch.bytes, arch.data);
+}
+
+static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
+    const lt_gguf_tensor *embed = lt_gguf_tensor_find(k->g, "token_embd.weight");
+    if (embed == NULL || embed->n_dims != 2) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor token_embd.weight is missing or not a matrix", k->g->name);
+    }
+    LT_TRY(whole(k, "block_count", &spec->n_layers, false));
+    LT_TRY(whole(k, "embedding_length", &spec->width, false));
+    LT_TRY(whole(k, "context_length", &spec->max_seq, false));
+    LT_TRY(whole(k, "feed_forward_length", &spec->ffn_width, false));
+    LT_TRY(whole(k, "attention.head_count", &spec->n_heads, false));
+    spec->n_kv_heads = spec->n_heads;
+    LT_TRY(whole(k, "attention.head_count_kv", &spec->n_kv_heads, true));
+    if (spec->n_heads <= 0 || spec->width <= 0) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %lld heads of a model %lld wide", k->g->name, (long long)spec->n_heads,
+                (long long)spec->width);
+    }
+    spec->head_dim = spec->width / spec->n_heads;
+    LT_TRY(whole(k, "attention.key_length", &spec->head_dim, true));
+    LT_TRY(whole(k, "expert_count", &spec->n_experts, true));
+    LT_TRY(whole(k, "expert_used_count", &spec->top_k, true));
+    spec->vocab_size = (int64_t)embed->dims[1];
+    spec->tied = lt_gguf_tensor_find(k->g, "output.weight") == NULL;
+    spec->attn_out_bias = lt_gguf_tensor_find(k->g, "blk.0.attn_output.bias") != NULL;
+    spec->mlp_bias = lt_gguf_tensor_find(k->g, "blk.0.ffn_down.bias") != NULL;
+    spec->qkv_bias = lt_gguf_tensor_find(k->g, "blk.0.attn_q.bias") != NULL ||
+                     lt_gguf_tensor_find(k->g, "blk.0.attn_qkv.bias") != NULL;
+    return LT_OK;
+}
+
+/* Divisor of Llama-3's scaling for one frequency (transformers, modeling_rope_utils.py: _compute_llama3_parameters). */
+static double llama3_divisor(const lt_model_spec *spec, double inv_freq) {
+    const double wavelength = 6.283185307179586 / inv_freq, original = spec->rope_original_seq;
+    double smooth;
+    if (wavelength < original / spec->rope_high_freq) {
+        return 1.0;
+    }
+    if (wavelength > original / spec->rope_low_freq) {
+        return spec->rope_factor;
+    }
+    smooth = (original / wavelength - spec->rope_low_freq) / (spec->rope_high_freq - spec->rope_low_freq);
+    return 1.0 / ((1.0 - smooth) / spec->rope_factor + smooth);
+}
+
+/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor. Any other set of divisors is refused. */
+static lt_err read_rope_divisors(lt_model_spec *spec, const lt_gguf *g) {
+    const lt_gguf_tensor *t = lt_gguf_tensor_find(g, "rope_freqs.weight");
+    float divisor;
+    if (t == NULL || t->data == NULL) {
+        return LT_OK;
+    }
+    if (t->type != LT_GGML_F32 || (int64_t)t->n_elems != spec->head_dim / 2 || t->n_elems == 0) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: rope_freqs.weight has %llu elements, not the %lld of half a head", g->name,
+                (unsigned long long)t->n_elems, (long long)spec->head_dim / 2);
+    }
+    memcpy(&divisor, t->data + (t->n_elems - 1) * sizeof divisor, sizeof divisor);
+    spec->rope_scaling = LT_ROPE_LLAMA3;
+    spec->rope_factor = (double)divisor;
+    spec->rope_low_freq = 1.0;
+    spec->rope_high_freq = 4.0;
+    spec->rope_original_seq = 8192.0;
+    for (uint64_t i = 0; i < t->n_elems; i++) {
+        const double inv_freq = pow(spec->rope_theta, -2.0 * (double)i / (double)spec->head_dim);
+        memcpy(&divisor, t->data + i * sizeof divisor, sizeof divisor);
+        if (!(fabs((double)divisor / llama3_divisor(spec, inv_freq) - 1.0) < 1e-3)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: rope_freqs.weight[%llu] = %g is not Llama-3 scaling by %g", g->name,
+                    (unsigned long long)i, (double)divisor, spec->rope_factor);
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err read_rope(lt_model_spec *spec, const keys *k) {
+    char key[128];
+    lt_gguf_str kind;
+    spec->pos = LT_POS_ROPE;
+    spec->rope_theta = 10000.0;
+    LT_TRY(real(k, "rope.freq_base", &spec->rope_theta));
+    if (lt_gguf_get_str(k->g, full_key(k, key, "rope.scaling.type"), &kind) == LT_OK && !lt_gguf_str_is(kind, "none")) {
+        if (!lt_gguf_str_is(kind, "linear")) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%.*s' is not served", k->g->name, (int)kind.bytes, kind.data);
+        }
+        spec->rope_scaling = LT_ROPE_LINEAR;
+        spec->rope_factor = 1.0;
+        LT_TRY(real(k, "rope.scaling.factor", &spec->rope_factor));
+    }
+    return read_rope_divisors(spec, k->g);
+}
+
+static void family_traits(lt_model_spec *spec, lt_source *s) {
+    spec->norm = LT_NORM_RMS;
+    spec->act = LT_ACT_SILU;
+    spec->gated = true;
+    spec->embed_scale = 1.0f;
+    switch (spec->family) {
+    case LT_FAMILY_GPT2:
+        spec->norm = LT_NORM_LAYER;
+        spec->act = LT_ACT_GELU_TANH;
+        spec->gated = false;
+        spec->pos = LT_POS_LEARNED;
+        break;
+    case LT_FAMILY_GEMMA3:
+        spec->act = LT_ACT_GELU_TANH;
+        spec->norm_gain_offset = 1.0f;
+        spec->post_norms = true;
+        spec->qk_norm = true;
+        spec->embed_scale = sqrtf((float)spec->width);
+        spec->window_every = 6;
+        spec->rope_theta_local = 10000.0;
+        s->norms_plus_one = true;
+        break;
+    case LT_FAMILY_QWEN3:
+        spec->qk_norm = true;
+        break;
+    default:
+        s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
+        break;
+    }
+    if (spec->family == LT_FAMILY_LLAMA && spec->n_experts > 0) {
+        spec->family = LT_FAMILY_MIXTRAL;
+        spec->moe_normalise = true;
+    }
+}
+
+lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
+    keys k = {.g = g};
+    double eps = 1e-5;
+
+    *spec = (lt_model_spec){.bos_id = -1, .eos_id = -1, .pad_id = -1};
+    LT_TRY(find_family(spec, &k));
+    LT_TRY(read_sizes(spec, &k));
+    if (spec->family != LT_FAMILY_GPT2) {
+        LT_TRY(read_rope(spec, &k));
+    }
+    LT_TRY(real(&k, "attention.layer_norm_rms_epsilon", &eps));
+    LT_TRY(real(&k, "attention.layer_norm_epsilon", &eps));
+    spec->norm_eps = (float)eps;
+    family_traits(spec, s);
+    LT_TRY(whole(&k, "attention.sliding_window", &spec->window, true));
+    if (spec->window > 0 && spec->family != LT_FAMILY_GEMMA3) {
+        spec->window_every = 0; /* Mistral: every layer looks back a window. */
+    }
+    LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
+    LT_TRY(token_id(g, "tokenizer.ggml.eos_token_id", &spec->eos_id));
+    LT_TRY(token_id(g, "tokenizer.ggml.padding_token_id", &spec->pad_id));
+    return lt_model_spec_check(spec) == LT_OK ? LT_OK : lt_error_prefix(LT_ERR_FORMAT, "%s", g->name);
+}

@@ -1,0 +1,31 @@
+/* names.h: from a row of a name table to one foreign tensor's name and its place in our flat layout; used to load and to save. */
+#ifndef LT_MODEL_NAMES_H
+#define LT_MODEL_NAMES_H
+
+#include "model/family.h"
+
+#define LT_FOREIGN_NAME_BYTES 128
+
+/* Where a foreign tensor stands: rows x cols elements from `first` on, row after row; a vector has cols 1. stacked: it holds all experts, each expert_stride
+ * further. turned: the file keeps (cols, rows). */
+typedef struct {
+    lt_param_kind kind;
+    lt_param_part part;
+    int64_t first, rows, cols;
+    int64_t n_experts, expert_stride;
+    bool stacked, turned;
+} lt_name_place;
+
+void lt_name_format(char out[LT_FOREIGN_NAME_BYTES], const char *pattern, int layer, int64_t expert);
+bool lt_name_has_expert(const lt_name_row *row);
+
+/* A row for a gate does not concern a model without gates. */
+bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec);
+
+/* n_dims: of the foreign tensor (3: experts stacked), or 0 when saving (stacked iff the name has no %E). */
+void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param, const lt_name_row *row,
+                      int64_t expert, int n_dims);
+
+bool lt_param_kind_is_norm(lt_param_kind kind);
+
+#endif

@@ -1,0 +1,186 @@
+/* source.c: opens a source by what the path is: a folder, a file that begins with "GGUF", or else llama2.c's. */
+#include "model/source.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "model/dequant.h"
+
+#define INDEX_NAME       "model.safetensors.index.json"
+#define INDEX_BYTES_MAX  ((size_t)64 << 20)
+#define MAX_SHARDS       4096
+
+static lt_err add_shard(lt_source *s, const char *folder, const char *file) {
+    char path[LT_PATH_BYTES];
+    lt_safetensors *grown;
+    if (strchr(file, '/') != NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s/%s: shard '%s' lies outside the folder", folder, INDEX_NAME, file);
+    }
+    if (s->n_shards == MAX_SHARDS) {
+        LT_FAIL(LT_ERR_LIMIT, "%s: more than %d shards", folder, MAX_SHARDS);
+    }
+    LT_TRY(lt_path_join(path, folder, file));
+    grown = realloc(s->shards, (s->n_shards + 1) * sizeof *grown);
+    if (grown == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%s: %zu shards", folder, s->n_shards + 1);
+    }
+    s->shards = grown;
+    LT_TRY(lt_safetensors_open(&s->shards[s->n_shards], path));
+    s->n_shards++;
+    return LT_OK;
+}
+
+/* Every file the index names, once. */
+static lt_err add_indexed_shards(lt_source *s, const char *folder, const char *index_path) {
+    lt_err err = LT_OK;
+    json_t *root = NULL, *seen = json_object(), *file;
+    const char *tensor;
+
+    LT_TRY_DONE(lt_json_load(&root, index_path, INDEX_BYTES_MAX));
+    if (!json_is_object(json_object_get(root, "weight_map"))) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: key 'weight_map' is missing", index_path);
+    }
+    json_object_foreach(json_object_get(root, "weight_map"), tensor, file) {
+        if (!json_is_string(file)) {
+            LT_FAIL_DONE(LT_ERR_FORMAT, "%s: tensor %s: the shard's name is not a string", index_path, tensor);
+        }
+        if (json_object_get(seen, json_string_value(file)) == NULL) {
+            json_object_set_new(seen, json_string_value(file), json_true());
+            LT_TRY_DONE(add_shard(s, folder, json_string_value(file)));
+        }
+    }
+done:
+    json_decref(root);
+    json_decref(seen);
+    return err;
+}
+
+static lt_err open_folder(lt_source *s, lt_model_spec *spec, const char *folder) {
+    char path[LT_PATH_BYTES];
+    const lt_family_row *family;
+
+    LT_TRY(lt_path_join(path, folder, "config.json"));
+    LT_TRY(lt_model_spec_read(spec, path));
+    family = lt_family_get(spec->family);
+    s->names = family->names;
+    s->n_names = family->n_names;
+    LT_TRY(lt_path_join(path, folder, INDEX_NAME));
+    if (lt_file_exists(path)) {
+        return add_indexed_shards(s, folder, path);
+    }
+    LT_TRY(lt_path_join(path, folder, "model.safetensors"));
+    if (!lt_file_exists(path)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s: neither model.safetensors nor %s (pickled .bin weights are not read)", folder, INDEX_NAME);
+    }
+    return add_shard(s, folder, "model.safetensors");
+}
+
+static lt_err file_is_gguf(bool *yes, const char *path) {
+    lt_file_map map;
+    LT_TRY(lt_file_map_open(&map, path));
+    *yes = map.size_bytes >= 4 && memcmp(map.data, "GGUF", 4) == 0;
+    lt_file_map_close(&map);
+    return LT_OK;
+}
+
+static lt_err open_any(lt_source *s, lt_model_spec *spec, const char *path) {
+    bool gguf = false;
+    if (lt_file_is_dir(path)) {
+        return open_folder(s, spec, path);
+    }
+    LT_TRY(file_is_gguf(&gguf, path));
+    if (gguf) {
+        s->names = lt_gguf_names;
+        s->n_names = lt_n_gguf_names;
+        LT_TRY(lt_gguf_open(&s->gguf, path));
+        return lt_gguf_read_spec(spec, s->gguf, s);
+    }
+    s->names = lt_gguf_names;
+    s->n_names = lt_n_gguf_names;
+    return lt_llama2c_open(s, spec, path);
+}
+
+lt_err lt_source_open(lt_source *out, lt_model_spec *spec, const char *path) {
+    lt_source s = {.path = path};
+    const lt_err err = open_any(&s, spec, path);
+    if (err != LT_OK) {
+        lt_source_close(&s);
+        return err;
+    }
+    *out = s;
+    return LT_OK;
+}
+
+void lt_source_close(lt_source *s) {
+    for (size_t i = 0; i < s->n_shards; i++) {
+        lt_safetensors_close(&s->shards[i]);
+    }
+    for (size_t i = 0; i < s->n_bin_weights; i++) {
+        free(s->bin_weights[i].name);
+    }
+    free(s->shards);
+    free(s->bin_weights);
+    lt_gguf_close(s->gguf);
+    lt_file_map_close(&s->bin);
+    *s = (lt_source){0};
+}
+
+static lt_err from_safetensor(const lt_source *s, const lt_safetensor *t, lt_weight *out) {
+    static const struct {
+        lt_dtype dtype;
+        lt_ggml_type type;
+    } types[] = {{LT_F32, LT_GGML_F32}, {LT_BF16, LT_GGML_BF16}, {LT_F16, LT_GGML_F16}, {LT_F64, LT_GGML_F64}};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (types[i].dtype == t->dtype) {
+            *out = (lt_weight){.type = types[i].type, .n_dims = t->n_dims, .data = t->data};
+            memcpy(out->shape, t->shape, sizeof out->shape);
+            return LT_OK;
+        }
+    }
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s; weights are floating point", s->path, t->name,
+            lt_dtype_name(t->dtype));
+}
+
+static lt_err from_gguf(const lt_source *s, const lt_gguf_tensor *t, const char *name, lt_weight *out) {
+    uint32_t elems = 0, bytes = 0;
+    if (!lt_dequant_serves(t->type)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s, which Lateen does not decode", s->path, name,
+                lt_ggml_type_name(t->type));
+    }
+    if (!lt_ggml_type_block(t->type, &elems, &bytes) || t->dims[0] % elems != 0) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %llu elements are not whole blocks of %u", s->path, name,
+                (unsigned long long)t->dims[0], elems);
+    }
+    *out = (lt_weight){.type = t->type, .n_dims = t->n_dims, .data = t->data};
+    for (int i = 0; i < t->n_dims; i++) {
+        out->shape[i] = (int64_t)t->dims[t->n_dims - 1 - i];
+    }
+    return LT_OK;
+}
+
+lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool *found) {
+    *found = true;
+    for (size_t i = 0; i < s->n_shards; i++) {
+        const lt_safetensor *t = lt_safetensors_find(&s->shards[i], name);
+        if (t != NULL) {
+            return from_safetensor(s, t, out);
+        }
+    }
+    if (s->gguf != NULL) {
+        const lt_gguf_tensor *t = lt_gguf_tensor_find(s->gguf, name);
+        if (t != NULL) {
+            return from_gguf(s, t, name, out);
+        }
+    }
+    for (size_t i = 0; i < s->n_bin_weights; i++) {
+        if (strcmp(s->bin_weights[i].name, name) == 0) {
+            *out = s->bin_weights[i].weight;
+            return LT_OK;
+        }
+    }
+    *found = false;
+    return LT_OK;
+}

@@ -1,0 +1,54 @@
+/* source.h: where weights come from, behind one question: which bytes hold the tensor of this name?
+ *
+ *   Hugging Face folder   model.safetensors, or the shards named by model.safetensors.index.json
+ *   GGUF                  one file
+ *   llama2.c .bin         versions 0 and 1; shown under GGUF's tensor names
+ */
+#ifndef LT_MODEL_SOURCE_H
+#define LT_MODEL_SOURCE_H
+
+#include "data/gguf.h"
+#include "model/family.h"
+#include "model/safetensors.h"
+
+/* One stored tensor, row-major: shape[0] is the slowest dimension. Its rows are whole numbers of blocks. */
+typedef struct {
+    lt_ggml_type type;
+    int n_dims;
+    int64_t shape[LT_MAX_DIMS];
+    const unsigned char *data;
+} lt_weight;
+
+typedef struct {
+    char *name;
+    lt_weight weight;
+} lt_named_weight;
+
+typedef struct {
+    const char *path;        /* For messages; the caller keeps it. */
+    lt_safetensors *shards;  /* Hugging Face */
+    size_t n_shards;
+    lt_gguf *gguf;           /* GGUF */
+    lt_file_map bin;         /* llama2.c */
+    lt_named_weight *bin_weights;
+    size_t n_bin_weights;
+    const lt_name_row *names; /* How this source calls our parameters. */
+    int n_names;
+    bool rope_interleaved;   /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
+    bool norms_plus_one;     /* GGUF keeps gemma's 1 + gain. */
+} lt_source;
+
+/* Open and fill the spec from what the source says of itself. Free with lt_source_close. */
+LT_MUST_USE lt_err lt_source_open(lt_source *out, lt_model_spec *spec, const char *path);
+void lt_source_close(lt_source *s);
+
+/* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
+LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool *found);
+
+/* The parts behind lt_source_open. */
+LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
+LT_MUST_USE lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path);
+extern const lt_name_row lt_gguf_names[];
+extern const int lt_n_gguf_names;
+
+#endif

@@ -1,0 +1,238 @@
+/* weights.c: lt_model_open: fills the flat buffers from a source, row by row.
+ *
+ * For each parameter, every name that may hold it (or a part of it: q of qkv, gate of up, one expert) is looked up; the parts found must cover the
+ * parameter exactly. Shapes are checked against the spec, values must be finite. Chunks of rows are decoded in parallel. */
+#include <math.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "model/alloc.h"
+#include "model/dequant.h"
+#include "model/names.h"
+#include "model/source.h"
+
+#define CHUNK_ELEMENTS ((int64_t)1 << 18)
+
+/* One foreign tensor on its way: rows x cols of it go to `first` and on in the flat layout. */
+typedef struct {
+    lt_model *m;
+    const lt_weight *w;
+    const unsigned char *data;
+    int64_t first, rows, cols;
+    int64_t row_bytes, rows_per_chunk;
+    int64_t permute_head; /* > 0: rows come in pairs within heads of this many rows. */
+    float add;
+    atomic_llong bad; /* Index of an element that is not finite, or -1. */
+} transfer;
+
+static bool all_finite(const float *x, int64_t n) {
+    uint32_t worst = 0; /* Largest exponent field, as bits: vectorises where isfinite does not. */
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits;
+        memcpy(&bits, &x[i], sizeof bits);
+        bits &= 0x7F800000u;
+        worst = bits > worst ? bits : worst;
+    }
+    return worst != 0x7F800000u;
+}
+
+/* Where row r of the file goes: pairs (2i, 2i + 1) of a head become rows i and i + half. */
+static int64_t target_row(const transfer *t, int64_t r) {
+    const int64_t head = t->permute_head, half = head / 2;
+    return head == 0 ? r : r / head * head + r % head / 2 + (r % 2) * half;
+}
+
+static void transfer_chunk(void *ctx, size_t chunk) {
+    transfer *t = ctx;
+    const int64_t begin = (int64_t)chunk * t->rows_per_chunk;
+    const int64_t end = begin + t->rows_per_chunk < t->rows ? begin + t->rows_per_chunk : t->rows;
+    float *values = malloc((size_t)((end - begin) * t->cols) * sizeof *values);
+
+    if (values == NULL) {
+        atomic_store(&t->bad, -2);
+        return;
+    }
+    lt_dequant(values, t->w->type, t->data + begin * t->row_bytes, (size_t)((end - begin) * t->cols));
+    if (!all_finite(values, (end - begin) * t->cols)) {
+        int64_t at = 0;
+        while (isfinite(values[at])) {
+            at++;
+        }
+        atomic_store(&t->bad, begin * t->cols + at);
+    }
+    for (int64_t i = 0; t->add != 0.0f && i < (end - begin) * t->cols; i++) {
+        values[i] += t->add;
+    }
+    if (t->permute_head == 0) {
+        lt_model_set(t->m, t->first + begin * t->cols, values, (end - begin) * t->cols);
+    } else {
+        for (int64_t r = begin; r < end; r++) {
+            lt_model_set(t->m, t->first + target_row(t, r) * t->cols, values + (r - begin) * t->cols, t->cols);
+        }
+    }
+    free(values);
+}
+
+static lt_err check_transfer(const transfer *t, const char *name, const char *path) {
+    const long long bad = atomic_load(&t->bad);
+    if (bad == -2) {
+        LT_FAIL(LT_ERR_OOM, "%s: tensor %s", path, name);
+    }
+    if (bad >= 0) {
+        LT_FAIL(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite", path, name, bad,
+                (long long)(t->rows * t->cols));
+    }
+    return LT_OK;
+}
+
+/* Decode rows x cols at `data` and store them at `first`. */
+static lt_err transfer_rows(transfer *t, const char *name, const char *path) {
+    uint32_t elems = 0, bytes = 0;
+    LT_ASSERT(lt_ggml_type_block(t->w->type, &elems, &bytes));
+    t->row_bytes = t->cols / elems * bytes;
+    t->rows_per_chunk = CHUNK_ELEMENTS / t->cols > 0 ? CHUNK_ELEMENTS / t->cols : 1;
+    atomic_init(&t->bad, -1);
+    lt_parallel_for((size_t)((t->rows + t->rows_per_chunk - 1) / t->rows_per_chunk), transfer_chunk, t);
+    return check_transfer(t, name, path);
+}
+
+/* A file that keeps (cols, rows): decode all of it, turn it, store. */
+static lt_err transfer_turned(transfer *t, const char *name, const char *path) {
+    lt_err err = LT_OK;
+    const int64_t rows = t->rows, cols = t->cols;
+    float *values = malloc((size_t)(rows * cols) * sizeof *values);
+    float *turned = malloc((size_t)(rows * cols) * sizeof *turned);
+
+    if (values == NULL || turned == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: tensor %s", path, name);
+    }
+    lt_dequant(values, t->w->type, t->data, (size_t)(rows * cols));
+    for (int64_t i = 0; i < rows * cols; i++) {
+        if (!isfinite(values[i])) {
+            LT_FAIL_DONE(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite", path, name, (long long)i,
+                         (long long)(rows * cols));
+        }
+        turned[i % rows * cols + i / rows] = values[i];
+    }
+    lt_model_set(t->m, t->first, turned, rows * cols);
+done:
+    free(values);
+    free(turned);
+    return err;
+}
+
+static lt_err wrong_shape(const char *path, const char *name, const lt_weight *w, const lt_name_place *want) {
+    char got[96] = "";
+    for (int i = 0; i < w->n_dims; i++) {
+        const size_t used = strlen(got);
+        snprintf(got + used, sizeof got - used, "%s%lld", i > 0 ? ", " : "", (long long)w->shape[i]);
+    }
+    LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s has shape (%s), but the configuration asks for (%s%lld%s%lld)", path, name, got,
+            want->stacked ? "experts, " : "", (long long)(want->turned ? want->cols : want->rows), want->cols > 1 ? ", " : " x ",
+            (long long)(want->turned ? want->rows : want->cols));
+}
+
+/* Does the stored shape hold rows x cols (x experts when stacked)? Vectors and scalars may have any shape of that many elements. */
+static bool shape_fits(const lt_weight *w, const lt_name_place *p) {
+    const int lead = p->stacked ? 1 : 0;
+    int64_t count = 1;
+    for (int i = 0; i < w->n_dims; i++) {
+        count *= w->shape[i];
+    }
+    if (count != p->rows * p->cols * (p->stacked ? p->n_experts : 1)) {
+        return false;
+    }
+    if (p->cols == 1 && !p->stacked) {
+        return true;
+    }
+    return w->n_dims == 2 + lead && (lead == 0 || w->shape[0] == p->n_experts) &&
+           w->shape[lead] == (p->turned ? p->cols : p->rows) && w->shape[lead + 1] == (p->turned ? p->rows : p->cols);
+}
+
+/* Load one foreign tensor into its place; *covered counts the elements stored. */
+static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, const lt_weight *w, const lt_name_place *p,
+                          int64_t *covered) {
+    const int64_t experts = p->stacked ? p->n_experts : 1;
+    const bool is_rotated = p->part == LT_PART_Q || p->part == LT_PART_K;
+    const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
+    uint32_t elems = 0, bytes = 0;
+
+    if (!shape_fits(w, p)) {
+        return wrong_shape(s->path, name, w, p);
+    }
+    LT_ASSERT(lt_ggml_type_block(w->type, &elems, &bytes));
+    if (elems > 1 && w->shape[w->n_dims - 1] % elems != 0) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %lld elements in blocks of %u", s->path, name,
+                (long long)w->shape[w->n_dims - 1], elems);
+    }
+    for (int64_t e = 0; e < experts; e++) {
+        transfer t = {.m = m, .w = w, .rows = p->cols == 1 ? 1 : p->rows, .cols = p->cols == 1 ? p->rows : p->cols};
+        t.data = w->data + e * (p->rows * p->cols / elems * bytes);
+        t.first = p->first + e * p->expert_stride;
+        t.permute_head = s->rope_interleaved && is_rotated && p->cols > 1 ? m->spec.head_dim : 0;
+        t.add = is_norm ? -1.0f : 0.0f;
+        LT_TRY(p->turned ? transfer_turned(&t, name, s->path) : transfer_rows(&t, name, s->path));
+        *covered += p->rows * p->cols;
+    }
+    return LT_OK;
+}
+
+/* All names of one parameter. */
+static lt_err load_param(lt_model *m, const lt_source *s, const lt_param *param) {
+    char first_missing[LT_FOREIGN_NAME_BYTES] = "";
+    int64_t covered = 0;
+
+    for (int i = 0; i < s->n_names && covered < param->count; i++) {
+        const lt_name_row *row = &s->names[i];
+        const int64_t repeats = lt_name_has_expert(row) ? m->spec.n_experts : 1;
+        if (row->kind != param->kind || !lt_name_applies(row, &m->spec)) {
+            continue;
+        }
+        for (int64_t e = 0; e < repeats; e++) {
+            char name[LT_FOREIGN_NAME_BYTES];
+            lt_name_place place;
+            lt_weight w;
+            bool found = false;
+            lt_name_format(name, row->name, param->layer, e);
+            LT_TRY(lt_source_find(s, name, &w, &found));
+            for (const char *dot = strchr(name, '.'); !found && dot != NULL; dot = NULL) { /* GPT-2's hub files lack "transformer." */
+                LT_TRY(lt_source_find(s, dot + 1, &w, &found));
+            }
+            if (!found) {
+                memcpy(first_missing, first_missing[0] == '\0' ? name : first_missing, sizeof first_missing);
+                break;
+            }
+            lt_name_place_of(&place, &m->spec, param, row, e, w.n_dims);
+            LT_TRY(load_tensor(m, s, name, &w, &place, &covered));
+        }
+    }
+    if (covered != param->count) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s is missing (%s: %lld of %lld elements found)", s->path,
+                first_missing[0] != '\0' ? first_missing : param->name, param->name, (long long)covered,
+                (long long)param->count);
+    }
+    return LT_OK;
+}
+
+lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *options) {
+    lt_err err = LT_OK;
+    lt_source source = {0};
+    lt_model_spec spec;
+    lt_model *m = NULL;
+
+    LT_ASSERT(out != NULL && path != NULL);
+    LT_TRY(lt_source_open(&source, &spec, path));
+    LT_TRY_DONE(lt_model_alloc(&m, &spec, options));
+    for (int i = 0; i < m->table.n_params; i++) {
+        LT_TRY_DONE(load_param(m, &source, &m->table.params[i]));
+    }
+    *out = m;
+    m = NULL;
+done:
+    lt_source_close(&source);
+    lt_model_close(m);
+    return err;
+}
