@@ -30,7 +30,8 @@ lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec, const lt_model_
     m->options = options != NULL ? *options : plain;
     m->backend = lt_backend_cpu();
     if (m->options.dtype != LT_F32 && m->options.dtype != LT_BF16) {
-        LT_FAIL_DONE(LT_ERR_ARG, "model: compute type %s is neither F32 nor BF16", lt_dtype_name(m->options.dtype));
+        LT_FAIL_DONE(LT_ERR_ARG, "model: compute type %s is neither F32 nor BF16",
+                     lt_dtype_name(m->options.dtype));
     }
     LT_TRY_DONE(lt_model_spec_check(spec));
     LT_TRY_DONE(lt_param_table_open(&m->table, spec));
@@ -40,7 +41,8 @@ lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec, const lt_model_
     if (m->options.dtype == LT_F32) {
         m->master = memory;
     } else if (m->options.trainable) {
-        m->master = (float *)((char *)memory + (size_t)m->table.n_elements * lt_dtype_bytes(m->options.dtype));
+        m->master = (float *)((char *)memory +
+                              (size_t)m->table.n_elements * lt_dtype_bytes(m->options.dtype));
     }
     *out = m;
     m = NULL;
@@ -86,6 +88,7 @@ static void sync_chunk(void *ctx, size_t i) {
 
 void lt_model_sync_weights(lt_model *m) {
     if (m->options.dtype == LT_BF16 && m->master != NULL) {
-        lt_parallel_for((size_t)((m->table.n_elements + SYNC_CHUNK - 1) / SYNC_CHUNK), sync_chunk, m);
+        lt_parallel_for((size_t)((m->table.n_elements + SYNC_CHUNK - 1) / SYNC_CHUNK), sync_chunk,
+                        m);
     }
 }

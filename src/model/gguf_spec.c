@@ -9,7 +9,6 @@
 
 #include "base/error.h"
 #include "model/source.h"
-#include "tensor/ops.h"
 
 const lt_name_row lt_gguf_names[] = {
     {LT_PARAM_EMBED, LT_PART_ALL, "token_embd.weight", false},
@@ -53,8 +52,11 @@ const int lt_n_gguf_names = sizeof lt_gguf_names / sizeof *lt_gguf_names;
 static const struct {
     const char *architecture;
     lt_family family;
-} architectures[] = {{"llama", LT_FAMILY_LLAMA}, {"qwen2", LT_FAMILY_QWEN2}, {"qwen3", LT_FAMILY_QWEN3},
-                     {"gemma3", LT_FAMILY_GEMMA3}, {"gpt2", LT_FAMILY_GPT2}};
+} architectures[] = {{"llama", LT_FAMILY_LLAMA},
+                     {"qwen2", LT_FAMILY_QWEN2},
+                     {"qwen3", LT_FAMILY_QWEN3},
+                     {"gemma3", LT_FAMILY_GEMMA3},
+                     {"gpt2", LT_FAMILY_GPT2}};
 
 typedef struct {
     const lt_gguf *g;
@@ -94,14 +96,16 @@ static lt_err find_family(lt_model_spec *spec, keys *k) {
             return LT_OK;
         }
     }
-    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma3, gpt2", k->g->name,
+    LT_FAIL(LT_ERR_UNSUPPORTED,
+            "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma3, gpt2", k->g->name,
             (int)arch.bytes, arch.data);
 }
 
 static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
     const lt_gguf_tensor *embed = lt_gguf_tensor_find(k->g, "token_embd.weight");
     if (embed == NULL || embed->n_dims != 2) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: tensor token_embd.weight is missing or not a matrix", k->g->name);
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor token_embd.weight is missing or not a matrix",
+                k->g->name);
     }
     LT_TRY(whole(k, "block_count", &spec->n_layers, false));
     LT_TRY(whole(k, "embedding_length", &spec->width, false));
@@ -111,8 +115,8 @@ static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
     spec->n_kv_heads = spec->n_heads;
     LT_TRY(whole(k, "attention.head_count_kv", &spec->n_kv_heads, true));
     if (spec->n_heads <= 0 || spec->width <= 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: %lld heads of a model %lld wide", k->g->name, (long long)spec->n_heads,
-                (long long)spec->width);
+        LT_FAIL(LT_ERR_FORMAT, "%s: %lld heads of a model %lld wide", k->g->name,
+                (long long)spec->n_heads, (long long)spec->width);
     }
     spec->head_dim = spec->width / spec->n_heads;
     LT_TRY(whole(k, "attention.key_length", &spec->head_dim, true));
@@ -137,7 +141,8 @@ static double llama3_divisor(const lt_model_spec *spec, double inv_freq) {
     if (wavelength > original / spec->rope_low_freq) {
         return spec->rope_factor;
     }
-    smooth = (original / wavelength - spec->rope_low_freq) / (spec->rope_high_freq - spec->rope_low_freq);
+    smooth = (original / wavelength - spec->rope_low_freq) /
+             (spec->rope_high_freq - spec->rope_low_freq);
     return 1.0 / ((1.0 - smooth) / spec->rope_factor + smooth);
 }
 
@@ -149,7 +154,8 @@ static lt_err read_rope_divisors(lt_model_spec *spec, const lt_gguf *g) {
         return LT_OK;
     }
     if (t->type != LT_GGML_F32 || (int64_t)t->n_elems != spec->head_dim / 2 || t->n_elems == 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: rope_freqs.weight has %llu elements, not the %lld of half a head", g->name,
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: rope_freqs.weight has %llu elements, not the %lld of half a head", g->name,
                 (unsigned long long)t->n_elems, (long long)spec->head_dim / 2);
     }
     memcpy(&divisor, t->data + (t->n_elems - 1) * sizeof divisor, sizeof divisor);
@@ -162,7 +168,8 @@ static lt_err read_rope_divisors(lt_model_spec *spec, const lt_gguf *g) {
         const double inv_freq = pow(spec->rope_theta, -2.0 * (double)i / (double)spec->head_dim);
         memcpy(&divisor, t->data + i * sizeof divisor, sizeof divisor);
         if (!(fabs((double)divisor / llama3_divisor(spec, inv_freq) - 1.0) < 1e-3)) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: rope_freqs.weight[%llu] = %g is not Llama-3 scaling by %g", g->name,
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: rope_freqs.weight[%llu] = %g is not Llama-3 scaling by %g", g->name,
                     (unsigned long long)i, (double)divisor, spec->rope_factor);
         }
     }
@@ -172,12 +179,12 @@ static lt_err read_rope_divisors(lt_model_spec *spec, const lt_gguf *g) {
 static lt_err read_rope(lt_model_spec *spec, const keys *k) {
     char key[128];
     lt_gguf_str kind;
-    spec->pos = LT_POS_ROPE;
-    spec->rope_theta = 10000.0;
     LT_TRY(real(k, "rope.freq_base", &spec->rope_theta));
-    if (lt_gguf_get_str(k->g, full_key(k, key, "rope.scaling.type"), &kind) == LT_OK && !lt_gguf_str_is(kind, "none")) {
+    if (lt_gguf_get_str(k->g, full_key(k, key, "rope.scaling.type"), &kind) == LT_OK &&
+        !lt_gguf_str_is(kind, "none")) {
         if (!lt_gguf_str_is(kind, "linear")) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%.*s' is not served", k->g->name, (int)kind.bytes, kind.data);
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%.*s' is not served", k->g->name,
+                    (int)kind.bytes, kind.data);
         }
         spec->rope_scaling = LT_ROPE_LINEAR;
         spec->rope_factor = 1.0;
@@ -186,38 +193,16 @@ static lt_err read_rope(lt_model_spec *spec, const keys *k) {
     return read_rope_divisors(spec, k->g);
 }
 
+/* What GGUF's form of a family asks of the loader; experts make llama a mixtral. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
-    spec->norm = LT_NORM_RMS;
-    spec->act = LT_ACT_SILU;
-    spec->gated = true;
-    spec->embed_scale = 1.0f;
-    switch (spec->family) {
-    case LT_FAMILY_GPT2:
-        spec->norm = LT_NORM_LAYER;
-        spec->act = LT_ACT_GELU_TANH;
-        spec->gated = false;
-        spec->pos = LT_POS_LEARNED;
-        break;
-    case LT_FAMILY_GEMMA3:
-        spec->act = LT_ACT_GELU_TANH;
-        spec->norm_gain_offset = 1.0f;
-        spec->post_norms = true;
-        spec->qk_norm = true;
-        spec->embed_scale = sqrtf((float)spec->width);
-        spec->window_every = 6;
-        spec->rope_theta_local = 10000.0;
-        s->norms_plus_one = true;
-        break;
-    case LT_FAMILY_QWEN3:
-        spec->qk_norm = true;
-        break;
-    default:
-        s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
-        break;
-    }
+    s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
+    s->norms_plus_one = spec->family == LT_FAMILY_GEMMA3;
     if (spec->family == LT_FAMILY_LLAMA && spec->n_experts > 0) {
         spec->family = LT_FAMILY_MIXTRAL;
         spec->moe_normalise = true;
+    }
+    if (spec->family == LT_FAMILY_GEMMA3) {
+        spec->embed_scale = sqrtf((float)spec->width);
     }
 }
 
@@ -225,8 +210,8 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     keys k = {.g = g};
     double eps = 1e-5;
 
-    *spec = (lt_model_spec){.bos_id = -1, .eos_id = -1, .pad_id = -1};
     LT_TRY(find_family(spec, &k));
+    *spec = lt_family_get(spec->family)->preset;
     LT_TRY(read_sizes(spec, &k));
     if (spec->family != LT_FAMILY_GPT2) {
         LT_TRY(read_rope(spec, &k));
@@ -236,11 +221,9 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     spec->norm_eps = (float)eps;
     family_traits(spec, s);
     LT_TRY(whole(&k, "attention.sliding_window", &spec->window, true));
-    if (spec->window > 0 && spec->family != LT_FAMILY_GEMMA3) {
-        spec->window_every = 0; /* Mistral: every layer looks back a window. */
-    }
     LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
     LT_TRY(token_id(g, "tokenizer.ggml.eos_token_id", &spec->eos_id));
     LT_TRY(token_id(g, "tokenizer.ggml.padding_token_id", &spec->pad_id));
-    return lt_model_spec_check(spec) == LT_OK ? LT_OK : lt_error_prefix(LT_ERR_FORMAT, "%s", g->name);
+    return lt_model_spec_check(spec) == LT_OK ? LT_OK
+                                              : lt_error_prefix(LT_ERR_FORMAT, "%s", g->name);
 }

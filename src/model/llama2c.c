@@ -12,7 +12,6 @@
 
 #include "base/error.h"
 #include "model/source.h"
-#include "tensor/ops.h"
 
 #define MAGIC           0x616b3432
 #define V1_HEADER_BYTES 256
@@ -31,7 +30,8 @@ static lt_err take(cursor *c, const char *name, int64_t n, int64_t rows, int64_t
         char text[64];
         lt_named_weight *w = &c->s->bin_weights[c->s->n_bin_weights];
         if ((size_t)(c->end - c->at) < bytes) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: cut short: %s needs %zu bytes, %td are left", c->s->path, name, bytes, c->end - c->at);
+            LT_FAIL(LT_ERR_FORMAT, "%s: cut short: %s needs %zu bytes, %td are left", c->s->path,
+                    name, bytes, c->end - c->at);
         }
         if (n > 0) {
             snprintf(text, sizeof text, "blk.%lld.%s", (long long)layer, name);
@@ -43,14 +43,16 @@ static lt_err take(cursor *c, const char *name, int64_t n, int64_t rows, int64_t
             LT_FAIL(LT_ERR_OOM, "%s: names", c->s->path);
         }
         c->s->n_bin_weights++;
-        w->weight = (lt_weight){.type = LT_GGML_F32, .n_dims = cols > 0 ? 2 : 1, .shape = {rows, cols}, .data = c->at};
+        w->weight = (lt_weight){
+            .type = LT_GGML_F32, .n_dims = cols > 0 ? 2 : 1, .shape = {rows, cols}, .data = c->at};
         c->at += bytes;
     }
     return LT_OK;
 }
 
 static lt_err take_layers(cursor *c, const lt_model_spec *m, bool norms_between) {
-    const int64_t layers = m->n_layers, q = m->n_heads * m->head_dim, kv = m->n_kv_heads * m->head_dim;
+    const int64_t layers = m->n_layers, q = m->n_heads * m->head_dim,
+                  kv = m->n_kv_heads * m->head_dim;
     LT_TRY(take(c, "attn_q.weight", layers, q, m->width));
     LT_TRY(take(c, "attn_k.weight", layers, kv, m->width));
     LT_TRY(take(c, "attn_v.weight", layers, kv, m->width));
@@ -82,17 +84,27 @@ static lt_err take_version_1(cursor *c, const lt_model_spec *m) {
 }
 
 static lt_err spec_from_header(lt_model_spec *m, const int32_t h[7], const char *path) {
-    static const char *const names[7] = {"dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "seq_len"};
+    static const char *const names[7] = {"dim",        "hidden_dim", "n_layers", "n_heads",
+                                         "n_kv_heads", "vocab_size", "seq_len"};
     for (int i = 0; i < 7; i++) {
         if (h[i] < (i == 5 ? -SIZE_LIMIT : 1) || h[i] > SIZE_LIMIT || h[i] == 0) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: neither GGUF nor llama2.c: header field %s would be %d", path, names[i], h[i]);
+            LT_FAIL(LT_ERR_FORMAT, "%s: neither GGUF nor llama2.c: header field %s would be %d",
+                    path, names[i], h[i]);
         }
     }
-    *m = (lt_model_spec){
-        .family = LT_FAMILY_LLAMA, .width = h[0], .ffn_width = h[1], .n_layers = h[2], .n_heads = h[3],
-        .n_kv_heads = h[4], .vocab_size = h[5] < 0 ? -h[5] : h[5], .max_seq = h[6], .head_dim = h[0] / h[3],
-        .norm = LT_NORM_RMS, .norm_eps = 1e-5f, .act = LT_ACT_SILU, .gated = true, .tied = h[5] > 0, .embed_scale = 1.0f,
-        .pos = LT_POS_ROPE, .rope_theta = 10000.0, .bos_id = 1, .eos_id = 2, .pad_id = -1};
+    *m = lt_family_get(LT_FAMILY_LLAMA)->preset;
+    m->width = h[0];
+    m->ffn_width = h[1];
+    m->n_layers = h[2];
+    m->n_heads = h[3];
+    m->n_kv_heads = h[4];
+    m->vocab_size = h[5] < 0 ? -h[5] : h[5];
+    m->tied = h[5] > 0;
+    m->max_seq = h[6];
+    m->head_dim = m->width / m->n_heads;
+    m->norm_eps = 1e-5f;
+    m->bos_id = 1;
+    m->eos_id = 2;
     return lt_model_spec_check(m) == LT_OK ? LT_OK : lt_error_prefix(LT_ERR_FORMAT, "%s", path);
 }
 
@@ -110,7 +122,8 @@ lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path) {
     if (h[0] != MAGIC) {
         LT_TRY(spec_from_header(spec, h, path));
     } else if (h[1] != 1) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: llama2.c format version %d; versions 0 and 1 are read", path, h[1]);
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: llama2.c format version %d; versions 0 and 1 are read",
+                path, h[1]);
     } else {
         LT_TRY(spec_from_header(spec, h + 2, path));
         spec->tied = s->bin.data[sizeof h] != 0;

@@ -4,8 +4,6 @@
 
 #include "model/family.h"
 
-#define LT_FOREIGN_NAME_BYTES 128
-
 /* Where a foreign tensor stands: rows x cols elements from `first` on, row after row; a vector has cols 1. stacked: it holds all experts, each expert_stride
  * further. turned: the file keeps (cols, rows). */
 typedef struct {
@@ -16,15 +14,14 @@ typedef struct {
     bool stacked, turned;
 } lt_name_place;
 
-void lt_name_format(char out[LT_FOREIGN_NAME_BYTES], const char *pattern, int layer, int64_t expert);
 bool lt_name_has_expert(const lt_name_row *row);
 
-/* A row for a gate does not concern a model without gates. */
-bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec);
+/* Does the row hold something of this parameter? Not a gate where there is none. */
+bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param);
 
 /* n_dims: of the foreign tensor (3: experts stacked), or 0 when saving (stacked iff the name has no %E). */
-void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param, const lt_name_row *row,
-                      int64_t expert, int n_dims);
+void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param,
+                      const lt_name_row *row, int64_t expert, int n_dims);
 
 bool lt_param_kind_is_norm(lt_param_kind kind);
 

@@ -14,6 +14,7 @@ typedef struct {
     const lt_model *m;
     lt_name_place place;
     lt_dtype dtype;
+    float constant; /* Of a tensor that holds no parameter. */
 } out_ctx;
 
 typedef struct {
@@ -35,14 +36,26 @@ static void fill(const void *ctx_in, void *dst, int64_t first, int64_t count) {
     const lt_model *m = c->m;
     const lt_dtype from = m->master != NULL ? LT_F32 : m->options.dtype;
     const char *src = m->master != NULL ? (const char *)m->master : m->weights;
-    const int64_t unit = c->place.turned ? 1 : c->place.rows * c->place.cols; /* Contiguous in both. */
+    const int64_t unit = c->place.turned ? 1
+                                         : c->place.rows * c->place.cols; /* Contiguous in both. */
     char *to = dst;
 
     for (int64_t i = first; i < first + count;) {
-        const int64_t left = unit - i % unit, run = left < first + count - i ? left : first + count - i;
-        lt_convert(to, c->dtype, src + flat_index(&c->place, i) * (int64_t)lt_dtype_bytes(from), from, (size_t)run);
+        const int64_t left = unit - i % unit,
+                      run = left < first + count - i ? left : first + count - i;
+        lt_convert(to, c->dtype, src + flat_index(&c->place, i) * (int64_t)lt_dtype_bytes(from),
+                   from, (size_t)run);
         to += (size_t)run * lt_dtype_bytes(c->dtype);
         i += run;
+    }
+}
+
+static void fill_constant(const void *ctx_in, void *dst, int64_t first, int64_t count) {
+    const out_ctx *c = ctx_in;
+    (void)first;
+    for (int64_t i = 0; i < count; i++) {
+        lt_convert((char *)dst + (size_t)i * lt_dtype_bytes(c->dtype), c->dtype, &c->constant,
+                   LT_F32, 1);
     }
 }
 
@@ -69,8 +82,8 @@ static lt_err list_grow(out_list *l) {
     return LT_OK;
 }
 
-static lt_err list_add(out_list *l, const lt_model *m, const lt_param *param, const lt_name_row *row, int64_t expert,
-                       lt_dtype dtype) {
+static lt_err list_add(out_list *l, const lt_model *m, const lt_param *param,
+                       const lt_name_row *row, int64_t expert, lt_dtype dtype) {
     lt_safetensor_out *t;
     lt_name_place *p;
     if (l->n == l->room) {
@@ -79,7 +92,7 @@ static lt_err list_add(out_list *l, const lt_model *m, const lt_param *param, co
     l->ctxs[l->n] = (out_ctx){.m = m, .dtype = dtype};
     p = &l->ctxs[l->n].place;
     lt_name_place_of(p, &m->spec, param, row, expert, 0);
-    lt_name_format(l->names[l->n], row->name, param->layer, expert);
+    lt_foreign_name(l->names[l->n], row->name, param->layer, expert);
     t = &l->tensors[l->n];
     *t = (lt_safetensor_out){.dtype = dtype, .fill = fill};
     if (p->stacked) {
@@ -93,6 +106,19 @@ static lt_err list_add(out_list *l, const lt_model *m, const lt_param *param, co
     return LT_OK;
 }
 
+/* A scalar that the family writes for each layer. */
+static lt_err list_add_constant(out_list *l, const lt_constant_row *row, int64_t layer,
+                                lt_dtype dtype) {
+    if (l->n == l->room) {
+        LT_TRY(list_grow(l));
+    }
+    l->ctxs[l->n] = (out_ctx){.dtype = dtype, .constant = row->value};
+    lt_foreign_name(l->names[l->n], row->name, layer, 0);
+    l->tensors[l->n] = (lt_safetensor_out){.dtype = dtype, .fill = fill_constant};
+    l->n++;
+    return LT_OK;
+}
+
 static lt_err list_all(out_list *l, const lt_model *m, lt_dtype dtype) {
     const lt_family_row *family = lt_family_get(m->spec.family);
     for (int i = 0; i < m->table.n_params; i++) {
@@ -100,9 +126,14 @@ static lt_err list_all(out_list *l, const lt_model *m, lt_dtype dtype) {
         for (int r = 0; r < family->n_names; r++) {
             const lt_name_row *row = &family->names[r];
             const int64_t repeats = lt_name_has_expert(row) ? m->spec.n_experts : 1;
-            for (int64_t e = 0; row->kind == param->kind && lt_name_applies(row, &m->spec) && e < repeats; e++) {
+            for (int64_t e = 0; lt_name_applies(row, &m->spec, param) && e < repeats; e++) {
                 LT_TRY(list_add(l, m, param, row, e, dtype));
             }
+        }
+    }
+    for (int c = 0; c < family->n_constants; c++) {
+        for (int64_t layer = 0; family->constants[c].write && layer < m->spec.n_layers; layer++) {
+            LT_TRY(list_add_constant(l, &family->constants[c], layer, dtype));
         }
     }
     for (size_t i = 0; i < l->n; i++) { /* Only now do the lists stay where they are. */
@@ -140,7 +171,8 @@ static lt_err write_index(const out_list *l, const char *folder, json_t *weight_
     for (size_t i = 0; i < l->n; i++) {
         total += out_bytes(&l->tensors[i]);
     }
-    root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map", weight_map);
+    root = json_pack("{s:{s:I}, s:O}", "metadata", "total_size", (json_int_t)total, "weight_map",
+                     weight_map);
     text = json_dumps(root, JSON_INDENT(2));
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: index", folder);
@@ -201,7 +233,8 @@ static lt_err write_generation_config(const lt_model_spec *spec, const char *fol
     text = json_dumps(root, JSON_INDENT(2));
     json_decref(root);
     LT_TRY(lt_path_join(path, folder, "generation_config.json"));
-    err = text == NULL ? lt_error_set(LT_ERR_OOM, "%s", path) : lt_file_write_atomic(path, text, strlen(text));
+    err = text == NULL ? lt_error_set(LT_ERR_OOM, "%s", path)
+                       : lt_file_write_atomic(path, text, strlen(text));
     free(text);
     return err;
 }
@@ -212,7 +245,8 @@ lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype, int6
     out_list list = {0};
 
     if (dtype != LT_F32 && dtype != LT_BF16 && dtype != LT_F16) {
-        LT_FAIL(LT_ERR_ARG, "save to %s: type %s is not one of F32, BF16, F16", folder, lt_dtype_name(dtype));
+        LT_FAIL(LT_ERR_ARG, "save to %s: type %s is not one of F32, BF16, F16", folder,
+                lt_dtype_name(dtype));
     }
     LT_TRY_DONE(lt_file_make_dirs(folder));
     LT_TRY_DONE(list_all(&list, m, dtype));

@@ -9,15 +9,16 @@
 #include "base/json.h"
 #include "model/dequant.h"
 
-#define INDEX_NAME       "model.safetensors.index.json"
-#define INDEX_BYTES_MAX  ((size_t)64 << 20)
-#define MAX_SHARDS       4096
+#define INDEX_NAME      "model.safetensors.index.json"
+#define INDEX_BYTES_MAX ((size_t)64 << 20)
+#define MAX_SHARDS      4096
 
 static lt_err add_shard(lt_source *s, const char *folder, const char *file) {
     char path[LT_PATH_BYTES];
     lt_safetensors *grown;
     if (strchr(file, '/') != NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "%s/%s: shard '%s' lies outside the folder", folder, INDEX_NAME, file);
+        LT_FAIL(LT_ERR_FORMAT, "%s/%s: shard '%s' lies outside the folder", folder, INDEX_NAME,
+                file);
     }
     if (s->n_shards == MAX_SHARDS) {
         LT_FAIL(LT_ERR_LIMIT, "%s: more than %d shards", folder, MAX_SHARDS);
@@ -45,7 +46,8 @@ static lt_err add_indexed_shards(lt_source *s, const char *folder, const char *i
     }
     json_object_foreach(json_object_get(root, "weight_map"), tensor, file) {
         if (!json_is_string(file)) {
-            LT_FAIL_DONE(LT_ERR_FORMAT, "%s: tensor %s: the shard's name is not a string", index_path, tensor);
+            LT_FAIL_DONE(LT_ERR_FORMAT, "%s: tensor %s: the shard's name is not a string",
+                         index_path, tensor);
         }
         if (json_object_get(seen, json_string_value(file)) == NULL) {
             json_object_set_new(seen, json_string_value(file), json_true());
@@ -67,13 +69,16 @@ static lt_err open_folder(lt_source *s, lt_model_spec *spec, const char *folder)
     family = lt_family_get(spec->family);
     s->names = family->names;
     s->n_names = family->n_names;
+    s->prefix = family->prefix;
     LT_TRY(lt_path_join(path, folder, INDEX_NAME));
     if (lt_file_exists(path)) {
         return add_indexed_shards(s, folder, path);
     }
     LT_TRY(lt_path_join(path, folder, "model.safetensors"));
     if (!lt_file_exists(path)) {
-        LT_FAIL(LT_ERR_NOT_FOUND, "%s: neither model.safetensors nor %s (pickled .bin weights are not read)", folder, INDEX_NAME);
+        LT_FAIL(LT_ERR_NOT_FOUND,
+                "%s: neither model.safetensors nor %s (pickled .bin weights are not read)", folder,
+                INDEX_NAME);
     }
     return add_shard(s, folder, "model.safetensors");
 }
@@ -132,7 +137,10 @@ static lt_err from_safetensor(const lt_source *s, const lt_safetensor *t, lt_wei
     static const struct {
         lt_dtype dtype;
         lt_ggml_type type;
-    } types[] = {{LT_F32, LT_GGML_F32}, {LT_BF16, LT_GGML_BF16}, {LT_F16, LT_GGML_F16}, {LT_F64, LT_GGML_F64}};
+    } types[] = {{LT_F32, LT_GGML_F32},
+                 {LT_BF16, LT_GGML_BF16},
+                 {LT_F16, LT_GGML_F16},
+                 {LT_F64, LT_GGML_F64}};
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
         if (types[i].dtype == t->dtype) {
             *out = (lt_weight){.type = types[i].type, .n_dims = t->n_dims, .data = t->data};
@@ -140,19 +148,20 @@ static lt_err from_safetensor(const lt_source *s, const lt_safetensor *t, lt_wei
             return LT_OK;
         }
     }
-    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s; weights are floating point", s->path, t->name,
-            lt_dtype_name(t->dtype));
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s; weights are floating point", s->path,
+            t->name, lt_dtype_name(t->dtype));
 }
 
-static lt_err from_gguf(const lt_source *s, const lt_gguf_tensor *t, const char *name, lt_weight *out) {
+static lt_err from_gguf(const lt_source *s, const lt_gguf_tensor *t, const char *name,
+                        lt_weight *out) {
     uint32_t elems = 0, bytes = 0;
     if (!lt_dequant_serves(t->type)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s, which Lateen does not decode", s->path, name,
-                lt_ggml_type_name(t->type));
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s, which Lateen does not decode",
+                s->path, name, lt_ggml_type_name(t->type));
     }
     if (!lt_ggml_type_block(t->type, &elems, &bytes) || t->dims[0] % elems != 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %llu elements are not whole blocks of %u", s->path, name,
-                (unsigned long long)t->dims[0], elems);
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %llu elements are not whole blocks of %u",
+                s->path, name, (unsigned long long)t->dims[0], elems);
     }
     *out = (lt_weight){.type = t->type, .n_dims = t->n_dims, .data = t->data};
     for (int i = 0; i < t->n_dims; i++) {
@@ -161,7 +170,7 @@ static lt_err from_gguf(const lt_source *s, const lt_gguf_tensor *t, const char 
     return LT_OK;
 }
 
-lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool *found) {
+static lt_err find_exact(const lt_source *s, const char *name, lt_weight *out, bool *found) {
     *found = true;
     for (size_t i = 0; i < s->n_shards; i++) {
         const lt_safetensor *t = lt_safetensors_find(&s->shards[i], name);
@@ -182,5 +191,14 @@ lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool
         }
     }
     *found = false;
+    return LT_OK;
+}
+
+lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool *found) {
+    const size_t n = s->prefix != NULL ? strlen(s->prefix) : 0;
+    LT_TRY(find_exact(s, name, out, found));
+    if (!*found && n > 0 && strncmp(name, s->prefix, n) == 0) {
+        LT_TRY(find_exact(s, name + n, out, found));
+    }
     return LT_OK;
 }

@@ -25,17 +25,19 @@ typedef struct {
 } lt_named_weight;
 
 typedef struct {
-    const char *path;        /* For messages; the caller keeps it. */
-    lt_safetensors *shards;  /* Hugging Face */
+    const char *path;       /* For messages; the caller keeps it. */
+    lt_safetensors *shards; /* Hugging Face */
     size_t n_shards;
-    lt_gguf *gguf;           /* GGUF */
-    lt_file_map bin;         /* llama2.c */
+    lt_gguf *gguf;   /* GGUF */
+    lt_file_map bin; /* llama2.c */
     lt_named_weight *bin_weights;
     size_t n_bin_weights;
     const lt_name_row *names; /* How this source calls our parameters. */
     int n_names;
-    bool rope_interleaved;   /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
-    bool norms_plus_one;     /* GGUF keeps gemma's 1 + gain. */
+    const char *prefix; /* Some files leave this start of the names out; NULL: none do. */
+    bool
+        rope_interleaved; /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
+    bool norms_plus_one;  /* GGUF keeps gemma's 1 + gain. */
 } lt_source;
 
 /* Open and fill the spec from what the source says of itself. Free with lt_source_close. */
@@ -43,7 +45,8 @@ LT_MUST_USE lt_err lt_source_open(lt_source *out, lt_model_spec *spec, const cha
 void lt_source_close(lt_source *s);
 
 /* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
-LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool *found);
+LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
+                                  bool *found);
 
 /* The parts behind lt_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);

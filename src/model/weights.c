@@ -55,7 +55,8 @@ static void transfer_chunk(void *ctx, size_t chunk) {
         atomic_store(&t->bad, -2);
         return;
     }
-    lt_dequant(values, t->w->type, t->data + begin * t->row_bytes, (size_t)((end - begin) * t->cols));
+    lt_dequant(values, t->w->type, t->data + begin * t->row_bytes,
+               (size_t)((end - begin) * t->cols));
     if (!all_finite(values, (end - begin) * t->cols)) {
         int64_t at = 0;
         while (isfinite(values[at])) {
@@ -70,7 +71,8 @@ static void transfer_chunk(void *ctx, size_t chunk) {
         lt_model_set(t->m, t->first + begin * t->cols, values, (end - begin) * t->cols);
     } else {
         for (int64_t r = begin; r < end; r++) {
-            lt_model_set(t->m, t->first + target_row(t, r) * t->cols, values + (r - begin) * t->cols, t->cols);
+            lt_model_set(t->m, t->first + target_row(t, r) * t->cols,
+                         values + (r - begin) * t->cols, t->cols);
         }
     }
     free(values);
@@ -82,8 +84,8 @@ static lt_err check_transfer(const transfer *t, const char *name, const char *pa
         LT_FAIL(LT_ERR_OOM, "%s: tensor %s", path, name);
     }
     if (bad >= 0) {
-        LT_FAIL(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite", path, name, bad,
-                (long long)(t->rows * t->cols));
+        LT_FAIL(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite", path,
+                name, bad, (long long)(t->rows * t->cols));
     }
     return LT_OK;
 }
@@ -95,7 +97,8 @@ static lt_err transfer_rows(transfer *t, const char *name, const char *path) {
     t->row_bytes = t->cols / elems * bytes;
     t->rows_per_chunk = CHUNK_ELEMENTS / t->cols > 0 ? CHUNK_ELEMENTS / t->cols : 1;
     atomic_init(&t->bad, -1);
-    lt_parallel_for((size_t)((t->rows + t->rows_per_chunk - 1) / t->rows_per_chunk), transfer_chunk, t);
+    lt_parallel_for((size_t)((t->rows + t->rows_per_chunk - 1) / t->rows_per_chunk), transfer_chunk,
+                    t);
     return check_transfer(t, name, path);
 }
 
@@ -112,8 +115,8 @@ static lt_err transfer_turned(transfer *t, const char *name, const char *path) {
     lt_dequant(values, t->w->type, t->data, (size_t)(rows * cols));
     for (int64_t i = 0; i < rows * cols; i++) {
         if (!isfinite(values[i])) {
-            LT_FAIL_DONE(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite", path, name, (long long)i,
-                         (long long)(rows * cols));
+            LT_FAIL_DONE(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite",
+                         path, name, (long long)i, (long long)(rows * cols));
         }
         turned[i % rows * cols + i / rows] = values[i];
     }
@@ -124,14 +127,18 @@ done:
     return err;
 }
 
-static lt_err wrong_shape(const char *path, const char *name, const lt_weight *w, const lt_name_place *want) {
+static lt_err wrong_shape(const char *path, const char *name, const lt_weight *w,
+                          const lt_name_place *want) {
     char got[96] = "";
     for (int i = 0; i < w->n_dims; i++) {
         const size_t used = strlen(got);
-        snprintf(got + used, sizeof got - used, "%s%lld", i > 0 ? ", " : "", (long long)w->shape[i]);
+        snprintf(got + used, sizeof got - used, "%s%lld", i > 0 ? ", " : "",
+                 (long long)w->shape[i]);
     }
-    LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s has shape (%s), but the configuration asks for (%s%lld%s%lld)", path, name, got,
-            want->stacked ? "experts, " : "", (long long)(want->turned ? want->cols : want->rows), want->cols > 1 ? ", " : " x ",
+    LT_FAIL(LT_ERR_FORMAT,
+            "%s: tensor %s has shape (%s), but the configuration asks for (%s%lld%s%lld)", path,
+            name, got, want->stacked ? "experts, " : "",
+            (long long)(want->turned ? want->cols : want->rows), want->cols > 1 ? ", " : " x ",
             (long long)(want->turned ? want->rows : want->cols));
 }
 
@@ -149,12 +156,13 @@ static bool shape_fits(const lt_weight *w, const lt_name_place *p) {
         return true;
     }
     return w->n_dims == 2 + lead && (lead == 0 || w->shape[0] == p->n_experts) &&
-           w->shape[lead] == (p->turned ? p->cols : p->rows) && w->shape[lead + 1] == (p->turned ? p->rows : p->cols);
+           w->shape[lead] == (p->turned ? p->cols : p->rows) &&
+           w->shape[lead + 1] == (p->turned ? p->rows : p->cols);
 }
 
 /* Load one foreign tensor into its place; *covered counts the elements stored. */
-static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, const lt_weight *w, const lt_name_place *p,
-                          int64_t *covered) {
+static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, const lt_weight *w,
+                          const lt_name_place *p, int64_t *covered) {
     const int64_t experts = p->stacked ? p->n_experts : 1;
     const bool is_rotated = p->part == LT_PART_Q || p->part == LT_PART_K;
     const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
@@ -165,11 +173,14 @@ static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, con
     }
     LT_ASSERT(lt_ggml_type_block(w->type, &elems, &bytes));
     if (elems > 1 && w->shape[w->n_dims - 1] % elems != 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %lld elements in blocks of %u", s->path, name,
-                (long long)w->shape[w->n_dims - 1], elems);
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %lld elements in blocks of %u", s->path,
+                name, (long long)w->shape[w->n_dims - 1], elems);
     }
     for (int64_t e = 0; e < experts; e++) {
-        transfer t = {.m = m, .w = w, .rows = p->cols == 1 ? 1 : p->rows, .cols = p->cols == 1 ? p->rows : p->cols};
+        transfer t = {.m = m,
+                      .w = w,
+                      .rows = p->cols == 1 ? 1 : p->rows,
+                      .cols = p->cols == 1 ? p->rows : p->cols};
         t.data = w->data + e * (p->rows * p->cols / elems * bytes);
         t.first = p->first + e * p->expert_stride;
         t.permute_head = s->rope_interleaved && is_rotated && p->cols > 1 ? m->spec.head_dim : 0;
@@ -188,7 +199,7 @@ static lt_err load_param(lt_model *m, const lt_source *s, const lt_param *param)
     for (int i = 0; i < s->n_names && covered < param->count; i++) {
         const lt_name_row *row = &s->names[i];
         const int64_t repeats = lt_name_has_expert(row) ? m->spec.n_experts : 1;
-        if (row->kind != param->kind || !lt_name_applies(row, &m->spec)) {
+        if (!lt_name_applies(row, &m->spec, param)) {
             continue;
         }
         for (int64_t e = 0; e < repeats; e++) {
@@ -196,13 +207,11 @@ static lt_err load_param(lt_model *m, const lt_source *s, const lt_param *param)
             lt_name_place place;
             lt_weight w;
             bool found = false;
-            lt_name_format(name, row->name, param->layer, e);
+            lt_foreign_name(name, row->name, param->layer, e);
             LT_TRY(lt_source_find(s, name, &w, &found));
-            for (const char *dot = strchr(name, '.'); !found && dot != NULL; dot = NULL) { /* GPT-2's hub files lack "transformer." */
-                LT_TRY(lt_source_find(s, dot + 1, &w, &found));
-            }
             if (!found) {
-                memcpy(first_missing, first_missing[0] == '\0' ? name : first_missing, sizeof first_missing);
+                memcpy(first_missing, first_missing[0] == '\0' ? name : first_missing,
+                       sizeof first_missing);
                 break;
             }
             lt_name_place_of(&place, &m->spec, param, row, e, w.n_dims);
@@ -210,9 +219,9 @@ static lt_err load_param(lt_model *m, const lt_source *s, const lt_param *param)
         }
     }
     if (covered != param->count) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s is missing (%s: %lld of %lld elements found)", s->path,
-                first_missing[0] != '\0' ? first_missing : param->name, param->name, (long long)covered,
-                (long long)param->count);
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s is missing (%s: %lld of %lld elements found)",
+                s->path, first_missing[0] != '\0' ? first_missing : param->name, param->name,
+                (long long)covered, (long long)param->count);
     }
     return LT_OK;
 }
