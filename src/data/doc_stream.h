@@ -1,0 +1,44 @@
+/* doc_stream.h: one source of the mixture: one or several shards seen as a single stream of documents, with BOS and EOD put in
+ * and one side of the validation split cut off.
+ *
+ *     shard 0            shard 1
+ *     [doc][doc][doc   ] [doc][doc       ][doc]         every document longer by its BOS and EOD
+ *     0            |lo                   |hi            positions of the stream; the view is [lo, hi)
+ *
+ * Documents are counted through all shards; one that crosses lo or hi is clipped. */
+#ifndef LT_DATA_DOC_STREAM_H
+#define LT_DATA_DOC_STREAM_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/data.h"
+
+typedef struct {
+    const char *path; /* For messages; the options' string, which must outlive it. */
+    lt_shard **shards;
+    size_t n_shards;
+    uint64_t *first_document;           /* (n_shards + 1) */
+    uint64_t *first_position;           /* (n_shards + 1) */
+    uint64_t extra;                     /* Tokens put into each document: BOS, EOD or both. */
+    int64_t bos_id, eod_id, vocab_size; /* -1: not put in. */
+    uint64_t lo, hi;                    /* The view, in positions. */
+    uint64_t doc_lo, doc_hi;            /* Documents that reach into it. */
+} lt_doc_stream;
+
+/* Open every shard that `path` (a shard or a glob pattern) names and cut the split. */
+LT_MUST_USE lt_err lt_doc_stream_open(lt_doc_stream *s, const char *path,
+                                      const lt_loader_options *o);
+void lt_doc_stream_close(lt_doc_stream *s); /* Accepts a zeroed one. */
+
+/* The document of the view that holds a position in [lo, hi). O(log documents). */
+uint64_t lt_doc_stream_find(const lt_doc_stream *s, uint64_t position);
+
+/* Where document d (in [doc_lo, doc_hi)) lies within the view. */
+void lt_doc_stream_document(const lt_doc_stream *s, uint64_t d, uint64_t *first, uint64_t *n);
+
+/* Ids of n positions from `position` on, all within document d. */
+LT_MUST_USE lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position,
+                                      size_t n, int32_t *ids);
+
+#endif

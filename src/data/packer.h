@@ -1,0 +1,57 @@
+/* packer.h: the endless sequence of rows of one source, each a pure function of a cursor of a few numbers.
+ *
+ * STREAM with NONE or ROWS: row r of an epoch is found by arithmetic: shuffle the row's number (lt_rng_permute), then
+ * search its first document. The cuts move by a random shift each epoch.
+ *
+ * Everything else goes by windows of up to LT_PACK_WINDOW rows (STREAM) or pieces (BEST_FIT): from the cursor's document on,
+ * in the epoch's order, a plan is laid; its rows are drawn in random order; then the next window begins where this one
+ * ended. The plan follows from the window's beginning alone, so the cursor is still a few numbers, and rows of one long
+ * novel do not follow one another. An epoch ends a window. */
+#ifndef LT_DATA_PACKER_H
+#define LT_DATA_PACKER_H
+
+#include "base/arena.h"
+#include "data/row.h"
+#include "data/doc_stream.h"
+
+#define LT_PACK_WINDOW 4096
+
+/* Inputs [offset, offset + n) of a document; the token behind them is the last label. */
+typedef struct {
+    uint64_t document; /* In the epoch's order. */
+    uint64_t offset;
+    int32_t n;
+    int32_t next; /* The piece behind it in the row, or in a list; -1: none. */
+} lt_piece;
+
+typedef struct {
+    bool planned;
+    uint64_t epoch, document, offset;  /* Where it begins. */
+    uint64_t end_document, end_offset; /* Where the next one does; */
+    bool ends_epoch;                   /* or the next epoch. */
+    int64_t n_rows;
+    lt_piece *pieces; /* (LT_PACK_WINDOW) STREAM: piece r is where row r begins. */
+    int32_t *row_first, *row_last,
+        *row_next;      /* (LT_PACK_WINDOW) BEST_FIT: a row's pieces; lists of rows. */
+    int32_t *by_length; /* (T + 1) BEST_FIT: first piece of that length. */
+    int32_t *by_room;   /* (T + 1) BEST_FIT: first row with that much room. */
+    uint64_t *rooms;    /* (T / 64 + 1) bits: by_room is not empty. */
+} lt_window;
+
+typedef struct {
+    lt_doc_stream source;
+    const lt_loader_options *options;
+    uint64_t seed; /* Of this source. */
+    lt_window window;
+} lt_packer;
+
+void lt_packer_carve(lt_packer *p, const lt_loader_options *o, lt_arena *a);
+
+/* Rows in epoch e when that is known beforehand, else 0. */
+uint64_t lt_packer_epoch_rows(const lt_packer *p, uint64_t epoch);
+
+/* The row under the cursor into *row (NULL: pass over it), and move the cursor on. */
+LT_MUST_USE lt_err lt_packer_take(lt_packer *p, lt_loader_cursor *c, lt_row_builder *b,
+                                  const lt_row *row);
+
+#endif

@@ -1,0 +1,80 @@
+/* Goldfish: the table is torch's, the products are the definition's. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "base/rng.h"
+#include "data/goldfish.h"
+
+static void table_is_torchs(void **state) {
+    char *text = NULL;
+    uint64_t golden[66], sum = 0, fold = 0;
+    uint32_t *table = malloc(LT_GOLDFISH_TABLE * sizeof *table);
+    (void)state;
+    assert_non_null(table);
+    assert_int_equal(lt_file_read(&text, NULL, "tests/golden/data/goldfish_table.u64", 1 << 20),
+                     LT_OK);
+    memcpy(golden, text, sizeof golden);
+    lt_goldfish_table(table);
+    for (size_t i = 0; i < LT_GOLDFISH_TABLE; i++) {
+        sum += table[i];
+        fold ^= table[i] * (2 * (uint64_t)i + 1);
+        assert_true(i >= 64 || table[i] == golden[i]);
+    }
+    assert_int_equal(sum, golden[64]);
+    assert_int_equal(fold, golden[65]);
+    free(text);
+    free(table);
+}
+
+/* Against the definition written out, for windows that do and do not divide the row. */
+static void windows_equal_the_definition(void **state) {
+    static const int64_t widths[] = {1, 2, 7, 50, 100};
+    enum { N = 333 };
+    int32_t labels[N];
+    bool dropped[N];
+    uint32_t *table = malloc(LT_GOLDFISH_TABLE * sizeof *table);
+    (void)state;
+    assert_non_null(table);
+    lt_goldfish_table(table);
+    for (int i = 0; i < N; i++) {
+        labels[i] = (int32_t)(lt_rng_mix((uint64_t)i) % 131072);
+    }
+    for (size_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+        const int64_t h = widths[w];
+        lt_goldfish *g = NULL;
+        int n_dropped = 0;
+        assert_int_equal(lt_goldfish_open(&g, 4, h), LT_OK);
+        for (int64_t n = h > 1 ? h - 1 : 1; n <= N; n += 37) {
+            lt_goldfish_mark(g, dropped, labels, n);
+            for (int64_t t = 0; t < n; t++) {
+                uint64_t product = 1;
+                int64_t key;
+                for (int64_t i = t - h + 1; i <= t && t >= h - 1; i++) {
+                    product *= (uint64_t)labels[i];
+                }
+                key = (int64_t)product % LT_GOLDFISH_TABLE;
+                key = key < 0 ? key + LT_GOLDFISH_TABLE : key;
+                assert_int_equal(dropped[t], t >= h - 1 && (double)table[key] * 0x1p-24 < 0.25);
+                n_dropped += dropped[t];
+            }
+        }
+        assert_true(n_dropped > 0);
+        lt_goldfish_close(g);
+    }
+    free(table);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(table_is_torchs),
+        cmocka_unit_test(windows_equal_the_definition),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
