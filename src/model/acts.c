@@ -1,0 +1,100 @@
+/* acts.c: see acts.h. */
+#include "model/acts.h"
+
+lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2) {
+    const int64_t count = d0 * (d1 > 0 ? d1 : 1) * (d2 > 0 ? d2 : 1);
+    void *data = lt_arena_take(a, (size_t)count * lt_dtype_bytes(dtype), LT_ARENA_ALIGN);
+    return d1 == 0   ? lt_tensor_1d(data, dtype, d0)
+           : d2 == 0 ? lt_tensor_2d(data, dtype, d0, d1)
+                     : lt_tensor_3d(data, dtype, d0, d1, d2);
+}
+
+/* One set of layer tensors. shared NULL: take those that all layers share at this level; else the others, and point at the shared ones. */
+static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, const lt_model_spec *s,
+                        const lt_acts_shape *p, lt_arena *a) {
+    const int64_t B = p->batch, T = p->seq, R = B * T, C = s->width, H = s->n_heads,
+                  G = s->n_kv_heads;
+    const int64_t D = s->head_dim, F = s->ffn_width, E = s->n_experts, K = s->top_k,
+                  N = E > 0 ? R * K : R;
+    const bool layer_norm = s->norm == LT_NORM_LAYER;
+    const lt_dtype dtype = p->dtype;
+
+#define TAKE(name, from_level, present, type, d0, d1, d2)                                          \
+    if ((present) && (p->level >= (int)(from_level)) == (shared == NULL)) {                        \
+        t->name = lt_tensor_take(a, type, d0, d1, d2);                                             \
+    } else if (shared != NULL) {                                                                   \
+        t->name = shared->name;                                                                    \
+    }
+    LT_LAYER_ACTS(TAKE)
+#undef TAKE
+}
+
+void lt_acts_carve(lt_layer_acts *layers, const lt_model_spec *s, const lt_acts_shape *shape,
+                   lt_arena *a) {
+    lt_layer_acts shared = {0};
+    layer_carve(&shared, NULL, s, shape, a);
+    for (int64_t layer = 0; layer < s->n_layers; layer++) {
+        layers[layer] = (lt_layer_acts){0};
+        layer_carve(&layers[layer], &shared, s, shape, a);
+    }
+}
+
+void lt_acts_carve_one(lt_layer_acts *layer, const lt_model_spec *s, const lt_acts_shape *shape,
+                       lt_arena *a) {
+    LT_ASSERT(shape->level == LT_KEEP_NOTHING);
+    *layer = (lt_layer_acts){0};
+    layer_carve(layer, NULL, s, shape, a);
+}
+
+void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *p, lt_arena *a) {
+    const int64_t B = p->batch, T = p->seq, R = B * T, C = s->width, H = s->n_heads,
+                  D = s->head_dim;
+    const int64_t N = R * s->top_k;
+
+    *t = (lt_batch_acts){0};
+    t->tokens = lt_tensor_take(a, LT_I32, R, 0, 0);
+    t->labels = lt_tensor_take(a, LT_I32, R, 0, 0);
+    t->positions = lt_tensor_take(a, LT_I32, R, 0, 0);
+    t->doc_start = lt_tensor_take(a, LT_I32, B, T, 0);
+    t->branch = lt_tensor_take(a, p->dtype, R, C, 0);
+    t->x_final = lt_tensor_take(a, p->dtype, R, C, 0);
+    t->h_final = lt_tensor_take(a, p->dtype, R, C, 0);
+    t->mean_final = lt_tensor_take(a, LT_F32, R, 0, 0);
+    t->rstd_final = lt_tensor_take(a, LT_F32, R, 0, 0);
+    t->loss_rows = lt_tensor_take(a, LT_F32, R, 0, 0);
+    t->best = lt_tensor_take(a, LT_I32, R, 0, 0);
+    t->aux = lt_tensor_take(a, LT_F32, 2, 0, 0);
+    if (!p->backward) {
+        return;
+    }
+    t->dx = lt_tensor_take(a, p->dtype, R, C, 0);
+    t->dh = lt_tensor_take(a, p->dtype, R, C, 0);
+    t->dqkv = lt_tensor_take(a, p->dtype, R, (H + 2 * s->n_kv_heads) * D, 0);
+    t->datt = lt_tensor_take(a, p->dtype, R, H * D, 0);
+    t->delta = lt_tensor_take(a, LT_F32, B, H, T);
+    if (s->n_experts > 0) {
+        t->ddown = lt_tensor_take(a, p->dtype, N, C, 0);
+        t->dweights = lt_tensor_take(a, LT_F32, R, s->top_k, 0);
+        t->dlogits = lt_tensor_take(a, LT_F32, R, s->n_experts, 0);
+        t->dlogits_cast = t->dlogits;
+        if (p->dtype != LT_F32) {
+            t->dlogits_cast = lt_tensor_take(a, p->dtype, R, s->n_experts, 0);
+        }
+    }
+}
+
+lt_err lt_arena_place(lt_arena *a, const lt_backend *backend, const char *name) {
+    void *base = NULL;
+    const size_t bytes = a->used_bytes > 0 ? a->used_bytes : 1;
+    LT_ASSERT(a->base == NULL);
+    LT_TRY(backend->alloc(&base, bytes, name));
+    *a = (lt_arena){.base = base, .size_bytes = bytes, .name = name};
+    return LT_OK;
+}
+
+void lt_arena_release(lt_arena *a, const lt_backend *backend) {
+    if (a->base != NULL) {
+        backend->release(a->base, a->size_bytes);
+    }
+    *a = (lt_arena){0};
+}

@@ -1,0 +1,101 @@
+/* acts.h: the activations of a batch. One table lists every tensor of a layer, with its shape and when it is dropped; carve() gives each its place.
+ *
+ *     kept a layer     what backward reads and recompute does not redo
+ *     shared           one place for all layers: what recompute redoes, and everything when only evaluating
+ *
+ * Recompute runs the same ops on the same stored inputs, so it writes the same bits.
+ *
+ * Who writes what (dense layer; * only where the spec has it):
+ *
+ *     x_in ─norm1─▶ h1 ─qkv─▶ qkv ─q_norm,k_norm*─▶ qk ─rope─▶ attention ─▶ att, lse ─attn_out─▶ proj* ─post_norm1*─▶ branch
+ *     x_mid = x_in + branch ─norm2─▶ h2 ─up─▶ up ─act─▶ act ─down─▶ mlp* ─post_norm2*─▶ branch;  next x_in = x_mid + branch
+ *
+ * With experts: h2 ─router─▶ logits ─route─▶ probs, experts, weights, slots;  gather h2 ─▶ xg ─▶ up ─▶ act ─▶ down ─combine─▶ mlp* or branch.
+ * Backward reuses places whose contents it has consumed: act takes d(act), up takes d(up), xg takes d(xg). */
+#ifndef LT_MODEL_ACTS_H
+#define LT_MODEL_ACTS_H
+
+#include "base/arena.h"
+#include "model/pass.h"
+#include "model/run.h"
+
+/* From which level on a tensor is shared by all layers. LT_KEEP_NOTHING: no backward pass follows. */
+#define LT_KEEP_NOTHING (LT_RECOMPUTE_FULL + 1)
+#define LT_CHEAP        LT_RECOMPUTE_SELECTIVE
+#define LT_COSTLY       LT_RECOMPUTE_FULL
+#define LT_INPUT        LT_KEEP_NOTHING
+
+/* name, shared from level, present if, dtype, shape (trailing 0: fewer dimensions). R rows, N = R * max(K, 1) rows of experts. */
+#define LT_LAYER_ACTS(X)                                                                           \
+    X(x_in, LT_INPUT, true, dtype, R, C, 0)                                                        \
+    X(mean1, LT_COSTLY, layer_norm, LT_F32, R, 0, 0)                                               \
+    X(rstd1, LT_COSTLY, true, LT_F32, R, 0, 0)                                                     \
+    X(h1, LT_CHEAP, true, dtype, R, C, 0)                                                          \
+    X(qkv, LT_COSTLY, true, dtype, R, (H + 2 * G) * D, 0)                                          \
+    X(qk, LT_CHEAP, s->qk_norm, dtype, R, (H + G) * D, 0)                                          \
+    X(rstd_q, LT_COSTLY, s->qk_norm, LT_F32, R *H, 0, 0)                                           \
+    X(rstd_k, LT_COSTLY, s->qk_norm, LT_F32, R *G, 0, 0)                                           \
+    X(att, LT_COSTLY, true, dtype, R, H *D, 0)                                                     \
+    X(lse, LT_COSTLY, true, LT_F32, B, H, T)                                                       \
+    X(proj, LT_COSTLY, s->post_norms, dtype, R, C, 0)                                              \
+    X(rstd_post1, LT_COSTLY, s->post_norms, LT_F32, R, 0, 0)                                       \
+    X(x_mid, LT_COSTLY, true, dtype, R, C, 0)                                                      \
+    X(mean2, LT_COSTLY, layer_norm, LT_F32, R, 0, 0)                                               \
+    X(rstd2, LT_COSTLY, true, LT_F32, R, 0, 0)                                                     \
+    X(h2, LT_CHEAP, true, dtype, R, C, 0)                                                          \
+    X(logits, LT_COSTLY, E > 0, LT_F32, R, E, 0)                                                   \
+    X(probs, LT_COSTLY, E > 0, LT_F32, R, E, 0)                                                    \
+    X(experts, LT_COSTLY, E > 0, LT_I32, R, K, 0)                                                  \
+    X(weights, LT_COSTLY, E > 0, LT_F32, R, K, 0)                                                  \
+    X(slot_row, LT_COSTLY, E > 0, LT_I32, N, 0, 0)                                                 \
+    X(expert_start, LT_COSTLY, E > 0, LT_I32, E + 1, 0, 0)                                         \
+    X(xg, LT_CHEAP, E > 0, dtype, N, C, 0)                                                         \
+    X(up, LT_COSTLY, true, dtype, N, s->gated ? 2 * F : F, 0)                                      \
+    X(act, LT_CHEAP, true, dtype, N, F, 0)                                                         \
+    X(down, LT_COSTLY, E > 0, dtype, N, C, 0)                                                      \
+    X(mlp, LT_COSTLY, s->post_norms, dtype, R, C, 0)                                               \
+    X(rstd_post2, LT_COSTLY, s->post_norms, LT_F32, R, 0, 0)
+
+typedef struct {
+#define LT_ACT_FIELD(name, level, present, dtype, d0, d1, d2) lt_tensor name;
+    LT_LAYER_ACTS(LT_ACT_FIELD)
+#undef LT_ACT_FIELD
+} lt_layer_acts;
+
+/* Everything of a batch outside the layers' kept tensors. Backward's places are absent in evaluation. */
+typedef struct {
+    lt_tensor tokens, labels, positions, doc_start; /* (B * T) I32; doc_start (B, T) */
+    lt_tensor branch; /* (R, C): what a block adds to the residual stream. */
+    lt_tensor x_final, h_final, mean_final, rstd_final;
+    lt_tensor aux;             /* (2) F32 of one layer. */
+    lt_tensor loss_rows, best; /* (R) F32, I32 */
+    lt_tensor dx, dh;          /* (R, C): gradient of the residual stream; of a norm's output. */
+    lt_tensor dqkv, datt, delta;
+    lt_tensor ddown, dweights, dlogits,
+        dlogits_cast; /* Experts: (N, C), (R, K), (R, E), (R, E) when BF16. */
+} lt_batch_acts;
+
+typedef struct {
+    int64_t batch, seq; /* B, T */
+    lt_dtype dtype;
+    bool backward;
+    int level; /* lt_recompute, or LT_KEEP_NOTHING */
+} lt_acts_shape;
+
+/* Take every tensor from the arenas: first with a NULL base to measure, then to place; again with a smaller B or T to run a smaller batch
+ * in the same memory. layers: n_layers of them. */
+void lt_acts_carve(lt_layer_acts *layers, const lt_model_spec *s, const lt_acts_shape *shape,
+                   lt_arena *a);
+void lt_acts_carve_one(lt_layer_acts *layer, const lt_model_spec *s, const lt_acts_shape *shape,
+                       lt_arena *a); /* LT_KEEP_NOTHING only. */
+void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shape *shape,
+                    lt_arena *a);
+
+/* One tensor: contiguous, d1 or d2 0 when it has fewer dimensions. */
+lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, int64_t d2);
+
+/* Allocate what an arena measured from a backend, and rewind it. */
+LT_MUST_USE lt_err lt_arena_place(lt_arena *a, const lt_backend *backend, const char *name);
+void lt_arena_release(lt_arena *a, const lt_backend *backend);
+
+#endif

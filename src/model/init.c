@@ -1,0 +1,110 @@
+/* init.c: random weights. Element i of a parameter is a pure function of (seed, the parameter's name, i), so any rank that holds a part of a
+ * model draws that part alone, and a table that grows a row changes nothing else.
+ *
+ * N(0, init_std) for matrices and embeddings; the two projections that write to the residual stream are divided by sqrt(2 L) (Radford et al.
+ * 2019), so that its variance does not grow with depth. Norm gains are 1 (as gain_offset + gain), biases 0, xIELU's alphas 0.8. */
+#include <math.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/thread.h"
+#include "model/alloc.h"
+
+#define CHUNK                                                                                      \
+    ((int64_t)1 << 14)  /* Elements a task fills; a multiple of the 4 normals of one block. */
+#define XIELU_ALPHA 0.8 /* Both, at the start. */
+#define TWO_PI      6.283185307179586476925
+
+typedef struct {
+    lt_model *model;
+    const lt_param *param;
+    uint64_t seed, stream;
+    double std;
+} normal_task;
+
+static uint64_t name_hash(const char *name) { /* FNV-1a, then mixed. */
+    uint64_t h = 0xCBF29CE484222325u;
+    for (; *name != '\0'; name++) {
+        h = (h ^ (unsigned char)*name) * 0x100000001B3u;
+    }
+    return lt_rng_mix(h);
+}
+
+/* Two normals of two uniform words (Box-Muller). u is in (0, 1]: the log is finite. */
+static void normal_pair(double out[2], uint32_t a, uint32_t b) {
+    const double radius = sqrt(-2.0 * log(((double)a + 1.0) * 0x1p-32));
+    const double angle = TWO_PI * 0x1p-32 * (double)b;
+    out[0] = radius * cos(angle);
+    out[1] = radius * sin(angle);
+}
+
+static void fill_normal(void *ctx, size_t chunk) {
+    const normal_task *t = ctx;
+    const int64_t first = (int64_t)chunk * CHUNK;
+    const int64_t count = t->param->count - first < CHUNK ? t->param->count - first : CHUNK;
+    float values[CHUNK];
+    for (int64_t i = 0; i < count; i += 4) {
+        uint32_t words[4];
+        double z[4];
+        lt_rng_block(words, t->seed, t->stream, (uint64_t)(first + i) / 4);
+        normal_pair(z, words[0], words[1]);
+        normal_pair(z + 2, words[2], words[3]);
+        for (int64_t j = 0; j < 4 && i + j < count; j++) {
+            values[i + j] = (float)(t->std * z[j]);
+        }
+    }
+    lt_model_set(t->model, t->param->offset + first, values, count);
+}
+
+static void fill_constant(lt_model *m, const lt_param *p, float value) {
+    for (int64_t i = 0; i < p->count; i++) {
+        lt_model_set(m, p->offset + i, &value, 1);
+    }
+}
+
+static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
+    const lt_model_spec *s = &m->spec;
+    const double std = s->init_std > 0 ? (double)s->init_std : 0.02;
+    normal_task task = {
+        .model = m, .param = p, .seed = seed, .stream = name_hash(p->name), .std = std};
+
+    switch (p->kind) {
+    case LT_PARAM_ATTN_OUT:
+    case LT_PARAM_DOWN:
+        task.std /= sqrt(2.0 * (double)s->n_layers);
+        break;
+    case LT_PARAM_NORM1:
+    case LT_PARAM_NORM2:
+    case LT_PARAM_POST_NORM1:
+    case LT_PARAM_POST_NORM2:
+    case LT_PARAM_FINAL_NORM:
+    case LT_PARAM_Q_NORM:
+    case LT_PARAM_K_NORM:
+        fill_constant(m, p, 1.0f - s->norm_gain_offset);
+        return;
+    case LT_PARAM_XIELU: {
+        const float scalars[2] = {(float)log(expm1(XIELU_ALPHA)),
+                                  (float)log(expm1(XIELU_ALPHA - 0.5))};
+        lt_model_set(m, p->offset, scalars, 2);
+        return;
+    }
+    default:
+        break;
+    }
+    if (!p->decays) {
+        return; /* A bias: already zero. */
+    }
+    lt_parallel_for((size_t)((p->count + CHUNK - 1) / CHUNK), fill_normal, &task);
+}
+
+lt_err lt_model_create(lt_model **out, const lt_model_spec *spec, const lt_model_options *options,
+                       uint64_t seed) {
+    lt_model *m = NULL;
+    LT_TRY(lt_model_alloc(&m, spec, options));
+    for (int i = 0; i < m->table.n_params; i++) {
+        init_param(m, &m->table.params[i], seed);
+    }
+    *out = m;
+    return LT_OK;
+}

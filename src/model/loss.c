@@ -1,0 +1,91 @@
+/* loss.c: see loss.h. With a vocabulary of 50,257 the logits of 1,024 rows take 206 MB; a chunk of about 32 MiB stays near the caches, and its gradient
+ * overwrites it. Chunks run in order and add to the head's gradient in order. */
+#include "model/loss.h"
+
+#define CHUNK_BYTES ((int64_t)32 << 20)
+#define CHUNK_STEP  ((int64_t)16) /* Whole register tiles of rows. */
+
+void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
+                   lt_arena *a) {
+    const lt_dtype logits = o->train ? dtype : LT_F32;
+    const int64_t rows = o->batch * o->seq,
+                  row_bytes = s->vocab_size * (int64_t)lt_dtype_bytes(logits);
+    int64_t chunk = o->loss_chunk_rows > 0 ? o->loss_chunk_rows
+                                           : CHUNK_BYTES / row_bytes / CHUNK_STEP * CHUNK_STEP;
+
+    chunk = chunk < CHUNK_STEP && o->loss_chunk_rows == 0 ? CHUNK_STEP : chunk;
+    l->chunk_rows = chunk < rows ? chunk : rows;
+    l->z_coef = o->z_coef;
+    /* At least two rows: an evaluation keeps half as many, in F32, in the place of BF16 ones. */
+    l->logits = lt_tensor_take(a, logits, l->chunk_rows > 2 ? l->chunk_rows : 2, s->vocab_size, 0);
+}
+
+static lt_param_kind head_kind(const lt_model_spec *s) {
+    return s->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD;
+}
+
+static bool any_counted(const int32_t *labels, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (labels[i] >= 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Nothing to learn from these rows: loss 0, gradient 0. */
+static lt_err skip_chunk(lt_run *r, const lt_batch_acts *b, int64_t first, int64_t n,
+                         bool backward) {
+    const lt_tensor loss = lt_tensor_rows(&b->loss_rows, first, n);
+    LT_TRY(r->backend->zero(r->queue, loss.data, (size_t)n * sizeof(float)));
+    if (backward) {
+        const lt_tensor dh = lt_tensor_rows(&b->dh, first, n);
+        LT_TRY(r->backend->zero(r->queue, dh.data,
+                                (size_t)lt_tensor_count(&dh) * lt_dtype_bytes(dh.dtype)));
+    }
+    return LT_OK;
+}
+
+static lt_err run_chunk(lt_run *r, const lt_loss *l, const lt_batch_acts *b, int64_t first,
+                        int64_t n, float grad_scale) {
+    const lt_param_kind head = head_kind(r->spec);
+    const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
+    lt_tensor logits = lt_tensor_rows(&l->logits, 0, n);
+
+    if (grad_scale == 0) {
+        logits = lt_tensor_2d(l->logits.data, LT_F32, n, r->spec->vocab_size);
+    }
+    LT_TRY(lt_linear_fwd(r, logits, h, head, LT_PARAM_KIND_COUNT, 0));
+    LT_TRY(lt_run_xent(r, &(lt_xent_args){.logits = logits,
+                                          .labels = lt_tensor_rows(&b->labels, first, n),
+                                          .loss = lt_tensor_rows(&b->loss_rows, first, n),
+                                          .best = lt_tensor_rows(&b->best, first, n),
+                                          .grad_scale = grad_scale,
+                                          .softcap = r->spec->final_softcap,
+                                          .z_coef = l->z_coef}));
+    if (grad_scale == 0) {
+        return LT_OK;
+    }
+    return lt_linear_bwd(r, lt_tensor_rows(&b->dh, first, n), logits, h, head, LT_PARAM_KIND_COUNT,
+                         0, false);
+}
+
+lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
+                   float grad_scale) {
+    const int64_t rows = r->batch * r->seq;
+    int64_t chunk = l->chunk_rows;
+
+    if (grad_scale == 0 &&
+        l->logits.dtype != LT_F32) { /* Evaluation in a training pass: F32 logits, fewer rows. */
+        chunk = chunk > 1 ? chunk / 2 : 1;
+    }
+    for (int64_t first = 0; first < rows; first += chunk) {
+        const int64_t n = rows - first < chunk ? rows - first : chunk;
+        if (any_counted(host_labels + first, n)) {
+            LT_TRY(run_chunk(r, l, b, first, n, grad_scale));
+        } else {
+            LT_TRY(skip_chunk(r, b, first, n, grad_scale != 0));
+        }
+    }
+    return LT_OK;
+}

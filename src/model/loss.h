@@ -1,0 +1,22 @@
+/* loss.h: output head and cross-entropy, a chunk of rows at a time, so that all logits never exist at once. */
+#ifndef LT_MODEL_LOSS_H
+#define LT_MODEL_LOSS_H
+
+#include "model/acts.h"
+
+typedef struct {
+    int64_t chunk_rows;
+    float z_coef;
+    lt_tensor logits; /* (chunk_rows, V): the act dtype when training, F32 in evaluation. */
+} lt_loss;
+
+/* Carve the chunk's logits. chunk_rows of o 0: about 32 MiB of them. */
+void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
+                   lt_arena *a);
+
+/* Loss of each row into b->loss_rows and argmax into b->best. host_labels (B * T): chunks without a counted label are skipped. With grad_scale
+ * != 0 also backward: the head's gradient, and b->dh = d/d(h_final). */
+lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
+                   float grad_scale);
+
+#endif

@@ -1,0 +1,152 @@
+/* run.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so forward multiplies by its transpose. */
+#include "model/run.h"
+
+lt_err lt_run_open(lt_run *r, const lt_model *m) {
+    *r = (lt_run){.model = m,
+                  .spec = &m->spec,
+                  .backend = m->backend,
+                  .ops = m->backend->ops,
+                  .dtype = m->options.dtype};
+    return m->backend->queue_open(&r->queue);
+}
+
+lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer) {
+    return lt_param_view(&r->model->table, kind, layer, r->model->weights, r->dtype);
+}
+
+lt_tensor lt_run_gradient(const lt_run *r, lt_param_kind kind, int layer) {
+    return lt_param_view(&r->model->table, kind, layer, r->gradients, LT_F32);
+}
+
+lt_tensor lt_run_xielu(const lt_run *r, int layer) {
+    const lt_model *m = r->model;
+    LT_ASSERT(r->xielu != NULL || m->master != NULL || r->spec->act != LT_ACT_XIELU);
+    if (r->xielu != NULL) {
+        return lt_tensor_1d((void *)(r->xielu + 2 * layer), LT_F32, 2);
+    }
+    return lt_param_view(&m->table, LT_PARAM_XIELU, layer, m->master, LT_F32);
+}
+
+lt_err lt_run_copy_xielu(lt_run *r, float *device) {
+    for (int layer = 0; layer < r->spec->n_layers; layer++) {
+        const lt_tensor y = lt_tensor_1d(device + 2 * layer, LT_F32, 2);
+        LT_TRY(
+            lt_run_cast(r, &(lt_cast_args){.y = y, .x = lt_run_weight(r, LT_PARAM_XIELU, layer)}));
+    }
+    r->xielu = device;
+    return LT_OK;
+}
+
+lt_tensor lt_expert(const lt_tensor *weights, int64_t expert) {
+    lt_tensor w = lt_tensor_rows(weights, expert, 1);
+    LT_ASSERT(w.n_dims == 3);
+    return lt_tensor_2d(w.data, w.dtype, w.shape[1], w.shape[2]);
+}
+
+lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count) {
+    const int64_t d = r->spec->head_dim, row = x->stride[0];
+    const lt_tensor cols = lt_tensor_cols(x, first * d, count * d);
+    LT_ASSERT(x->n_dims == 2 && x->shape[0] == r->batch * r->seq);
+    return (lt_tensor){.data = cols.data,
+                       .n_dims = 4,
+                       .dtype = x->dtype,
+                       .shape = {r->batch, r->seq, count, d},
+                       .stride = {r->seq * row, row, d, 1}};
+}
+
+static const void *packed_weight(const lt_run *r, lt_param_kind kind, int layer) {
+    const lt_param_table *t = &r->model->table;
+    if (r->packed == NULL) {
+        return NULL;
+    }
+    return r->packed[t->index[kind] + (lt_param_in_layer(kind) ? layer * t->layer_stride : 0)];
+}
+
+lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
+                     int layer) {
+    const lt_tensor none = {0};
+    return lt_run_matmul(r, &(lt_matmul_args){.y = y,
+                                              .a = x,
+                                              .b = lt_run_weight(r, kind, layer),
+                                              .bias = bias == LT_PARAM_KIND_COUNT
+                                                          ? none
+                                                          : lt_run_weight(r, bias, layer),
+                                              .trans_b = true,
+                                              .b_packed = packed_weight(r, kind, layer)});
+}
+
+lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
+                     lt_param_kind bias, int layer, bool add_dx) {
+    const lt_tensor dw = lt_run_gradient(r, kind, layer);
+    const lt_tensor dbias = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
+                                                        : lt_run_gradient(r, bias, layer);
+    LT_TRY(lt_run_matmul(
+        r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = true}));
+    if (dbias.data != NULL) {
+        LT_TRY(lt_run_colsum(r, &(lt_colsum_args){.y = dbias, .x = dy}));
+    }
+    if (dx.data == NULL) {
+        return LT_OK;
+    }
+    return lt_run_matmul(
+        r, &(lt_matmul_args){
+               .y = dx, .a = dy, .b = lt_run_weight(r, kind, layer), .accumulate = add_dx});
+}
+
+lt_err lt_expert_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_tensor w,
+                     lt_tensor dw) {
+    LT_TRY(lt_run_matmul(
+        r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = true}));
+    return lt_run_matmul(r, &(lt_matmul_args){.y = dx, .a = dy, .b = w});
+}
+
+lt_err lt_norm_fwd(lt_run *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
+                   lt_tensor sum) {
+    const lt_tensor gain = lt_run_weight(r, n->gain, n->layer);
+    if (r->spec->norm == LT_NORM_LAYER) {
+        return lt_run_layernorm_fwd(
+            r, &(lt_layernorm_args){.y = y,
+                                    .x = x,
+                                    .add = add,
+                                    .sum = sum,
+                                    .gain = gain,
+                                    .bias = lt_run_weight(r, n->bias, n->layer),
+                                    .mean = n->mean,
+                                    .rstd = n->rstd,
+                                    .eps = r->spec->norm_eps});
+    }
+    return lt_run_rmsnorm_fwd(r, &(lt_rmsnorm_args){.y = y,
+                                                    .x = x,
+                                                    .add = add,
+                                                    .sum = sum,
+                                                    .gain = gain,
+                                                    .rstd = n->rstd,
+                                                    .eps = r->spec->norm_eps,
+                                                    .gain_offset = r->spec->norm_gain_offset});
+}
+
+lt_err lt_norm_bwd(lt_run *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
+                   bool add_dx) {
+    const lt_tensor gain = lt_run_weight(r, n->gain, n->layer),
+                    dgain = lt_run_gradient(r, n->gain, n->layer);
+    if (r->spec->norm == LT_NORM_LAYER) {
+        return lt_run_layernorm_bwd(
+            r, &(lt_layernorm_bwd_args){.dx = dx,
+                                        .dgain = dgain,
+                                        .dbias = lt_run_gradient(r, n->bias, n->layer),
+                                        .dy = dy,
+                                        .x = x,
+                                        .gain = gain,
+                                        .mean = n->mean,
+                                        .rstd = n->rstd,
+                                        .add_dx = add_dx});
+    }
+    return lt_run_rmsnorm_bwd(r, &(lt_rmsnorm_bwd_args){.dx = dx,
+                                                        .dgain = dgain,
+                                                        .dy = dy,
+                                                        .x = x,
+                                                        .gain = gain,
+                                                        .rstd = n->rstd,
+                                                        .gain_offset = r->spec->norm_gain_offset,
+                                                        .add_dx = add_dx});
+}

@@ -1,0 +1,82 @@
+/* run.h: what the blocks of a model need while they run: the backend, the weights, the shape of the batch. Pass (training, evaluation) and session
+ * (generation) each own one and call the same blocks.
+ *
+ * Every op goes through lt_run_<op>, which times it: the table of shares comes for free. */
+#ifndef LT_MODEL_RUN_H
+#define LT_MODEL_RUN_H
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "model/params.h"
+#include "tensor/ops.h"
+
+typedef struct {
+    const lt_model *model;
+    const lt_model_spec *spec;
+    const lt_backend *backend;
+    const lt_ops *ops;
+    lt_queue *queue;
+    lt_dtype dtype;   /* Of activations and weights. */
+    float *gradients; /* Flat F32; NULL in inference. */
+    const void **
+        packed; /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
+    const float *
+        xielu; /* (L, 2) F32 on the device when the weights are BF16 without a master, else NULL. */
+    int64_t batch, seq;         /* B, T of this call. */
+    lt_tensor positions;        /* (B * T) I32 */
+    lt_tensor doc_start;        /* (B, T) I32 or absent */
+    lt_tensor rope, rope_local; /* (P, D / 2, 2) F32; rope_local of sliding layers */
+    double seconds[LT_OP_COUNT];
+    int64_t calls[LT_OP_COUNT];
+} lt_run;
+
+#define LT_RUN_OP(name, args)                                                                      \
+    static inline lt_err lt_run_##name(lt_run *r, const args *a) {                                 \
+        const uint64_t start = lt_clock_ns();                                                      \
+        const lt_err err = r->ops->name(r->queue, a);                                              \
+        r->seconds[LT_OP_##name] += (double)(lt_clock_ns() - start) * 1e-9;                        \
+        r->calls[LT_OP_##name]++;                                                                  \
+        return err;                                                                                \
+    }
+LT_OP_MAP(LT_RUN_OP)
+#undef LT_RUN_OP
+
+lt_err lt_run_open(lt_run *r, const lt_model *m); /* Opens the queue; the caller closes it. */
+
+/* Weight and gradient of a kind in a layer (ignored outside layers); absent kinds give data NULL. */
+lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer);
+lt_tensor lt_run_gradient(const lt_run *r, lt_param_kind kind, int layer);
+lt_tensor lt_run_xielu(const lt_run *r, int layer); /* (2) F32 */
+/* All layers' scalars, rounded as the BF16 weights hold them, into device memory (L, 2) F32; then lt_run_xielu gives those. */
+lt_err lt_run_copy_xielu(lt_run *r, float *device);
+lt_tensor lt_expert(const lt_tensor *weights, int64_t expert); /* (E, N, K) -> (N, K) */
+
+/* Heads [first, first + count) of each row of x (B * T, W): (B, T, count, D). */
+lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count);
+
+/* y = x w^T [+ bias]. */
+lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
+                     int layer);
+/* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is read first. */
+lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
+                     lt_param_kind bias, int layer, bool add_dx);
+/* The same for one expert's matrix w with gradient dw. */
+lt_err lt_expert_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_tensor w, lt_tensor dw);
+
+/* A norm over C of the spec's kind; what it keeps for its backward pass. */
+typedef struct {
+    lt_param_kind gain, bias; /* bias: LT_PARAM_KIND_COUNT for none. */
+    int layer;
+    lt_tensor mean, rstd;
+} lt_norm;
+/* y = norm(x [+ add -> sum]); add absent: x alone. */
+lt_err lt_norm_fwd(lt_run *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
+                   lt_tensor sum);
+/* dx [+]= backward of dy at input x. */
+lt_err lt_norm_bwd(lt_run *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
+                   bool add_dx);
+
+/* Rotary table of positions [0, n): cos and sin, (n, D / 2, 2) F32, host memory. local: of sliding-window layers. */
+void lt_rope_table(float *table, const lt_model_spec *spec, int64_t n, bool local);
+
+#endif

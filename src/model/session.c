@@ -1,0 +1,467 @@
+/* session.c: sequences that grow, with their keys and values kept: prefill in chunks, decoding one token of many sequences at once.
+ *
+ * The blocks are those of the pass; between q k v and the output projection stands the cache instead of the batch:
+ *
+ *     cache  (L, 2, n_seqs, max_seq, G, D), act dtype:  keys of a layer, then its values
+ *
+ * A prompt runs in chunks of CHUNK_ROWS rows, one sequence (B = 1, T = rows); a step runs one row of each of n sequences (B = n, T = 1), and the
+ * sequences that lie side by side in the cache share one attention call. A row's arithmetic does not depend on which other rows run with it,
+ * except through the order in which a product's kernel sums, which may depend on its shape.
+ *
+ * A failed call leaves every sequence as long as it was: rows above the length are never read. */
+#include "model/session.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/block.h"
+
+#define CHUNK_ROWS                                                                                 \
+    512 /* The weights are read once a chunk: at 512 rows that is a few per cent of the products. */
+
+struct lt_session {
+    lt_run run;
+    int64_t n_seqs, max_seq, chunk_rows;
+    lt_arena cache, activations, packed; /* Of the backend. */
+    lt_layer_acts layer;                 /* One set: nothing is kept for a backward pass. */
+    lt_batch_acts batch;
+    void *kv;                 /* The cache. */
+    lt_tensor kv_len;         /* (n_seqs) I32 */
+    float *rope, *rope_local; /* (max_seq, D / 2, 2) */
+    float *xielu;
+    float *logits;     /* (rows, V) on a device whose memory the host can not see, else NULL. */
+    int64_t *length;   /* (n_seqs), host */
+    int32_t *host_ids; /* (2 * rows): positions or key counts on their way to the device. */
+};
+
+static int64_t max_rows(const lt_session *s) {
+    return s->chunk_rows > s->n_seqs ? s->chunk_rows : s->n_seqs;
+}
+
+static lt_acts_shape acts_shape(const lt_session *s, int64_t batch, int64_t seq) {
+    return (lt_acts_shape){batch, seq, s->run.dtype, false, LT_KEEP_NOTHING};
+}
+
+/* Activations of a call of this shape; what lives longer comes first and so stays in its place. */
+static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
+    const lt_model_spec *spec = s->run.spec;
+    const lt_acts_shape shape = acts_shape(s, batch, seq);
+    const size_t table = (size_t)(spec->pos == LT_POS_ROPE ? s->max_seq * spec->head_dim : 0) *
+                         sizeof(float);
+    const size_t logits = s->run.backend->host_memory
+                              ? 0
+                              : (size_t)(s->n_seqs * spec->vocab_size) * sizeof(float);
+    lt_arena *a = &s->activations;
+
+    lt_arena_rewind(a);
+    s->rope = lt_arena_take(a, table, LT_ARENA_ALIGN);
+    s->rope_local = lt_arena_take(a, spec->rope_theta_local > 0 ? table : 0, LT_ARENA_ALIGN);
+    s->xielu = lt_arena_take(a, (size_t)spec->n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
+    s->kv_len = lt_tensor_take(a, LT_I32, s->n_seqs, 0, 0);
+    s->logits = lt_arena_take(a, logits, LT_ARENA_ALIGN);
+    lt_acts_carve_one(&s->layer, spec, &shape, a);
+    s->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
+    lt_batch_carve(&s->batch, spec, &shape, a);
+}
+
+static size_t cache_layer_elements(const lt_session *s) {
+    return (size_t)(s->n_seqs * s->max_seq * s->run.spec->n_kv_heads * s->run.spec->head_dim);
+}
+
+/* Keys (values: which 1) of a layer: sequences [seq, seq + n), their first `count` tokens: (n, count, G, D). */
+static lt_tensor cache_view(const lt_session *s, int layer, int which, int64_t seq, int64_t n,
+                            int64_t count) {
+    const int64_t G = s->run.spec->n_kv_heads, D = s->run.spec->head_dim, row = G * D;
+    const size_t at = cache_layer_elements(s) * (size_t)(2 * layer + which) +
+                      (size_t)(seq * s->max_seq * row);
+    return (lt_tensor){.data = (char *)s->kv + at * lt_dtype_bytes(s->run.dtype),
+                       .n_dims = 4,
+                       .dtype = s->run.dtype,
+                       .shape = {n, count, G, D},
+                       .stride = {s->max_seq * row, row, D, 1}};
+}
+
+static lt_err fill_tables(lt_session *s) {
+    lt_err err = LT_OK;
+    lt_run *r = &s->run;
+    const lt_model_spec *spec = r->spec;
+    const size_t bytes = (size_t)(s->max_seq * spec->head_dim) * sizeof(float);
+    float *host = NULL;
+
+    if (spec->act == LT_ACT_XIELU && r->model->master == NULL) {
+        LT_TRY_DONE(lt_run_copy_xielu(r, s->xielu));
+    }
+    if (spec->pos != LT_POS_ROPE) {
+        goto done;
+    }
+    host = malloc(bytes);
+    if (host == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "rotary table of %zu bytes", bytes);
+    }
+    for (int local = 0; local <= (spec->rope_theta_local > 0); local++) {
+        lt_rope_table(host, spec, s->max_seq, local != 0);
+        LT_TRY_DONE(r->backend->upload(r->queue, local ? s->rope_local : s->rope, host, bytes));
+        LT_TRY_DONE(r->backend->sync(r->queue));
+    }
+    r->rope = r->rope_local = lt_tensor_3d(s->rope, LT_F32, s->max_seq, spec->head_dim / 2, 2);
+    r->rope_local.data = spec->rope_theta_local > 0 ? s->rope_local : s->rope;
+done:
+    free(host);
+    return err;
+}
+
+static bool worth_packing(const lt_model_spec *spec, lt_param_kind kind) {
+    return kind == LT_PARAM_QKV || kind == LT_PARAM_ATTN_OUT || kind == LT_PARAM_HEAD ||
+           (kind == LT_PARAM_EMBED && spec->tied) ||
+           ((kind == LT_PARAM_UP || kind == LT_PARAM_DOWN) && spec->n_experts == 0);
+}
+
+/* Places of the packed matrices; with a NULL base it measures. */
+static void packed_carve(lt_session *s) {
+    const lt_param_table *t = &s->run.model->table;
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        const lt_tensor w = lt_run_weight(&s->run, p->kind, p->layer);
+        const size_t bytes = worth_packing(s->run.spec, p->kind)
+                                 ? s->run.backend->matmul_pack_bytes(&w, true)
+                                 : 0;
+        s->run.packed[i] = bytes > 0 ? lt_arena_take(&s->packed, bytes, LT_ARENA_ALIGN) : NULL;
+    }
+}
+
+static lt_err pack_weights(lt_session *s) {
+    const lt_param_table *t = &s->run.model->table;
+    s->run.packed = calloc((size_t)t->n_params, sizeof *s->run.packed);
+    if (s->run.packed == NULL) {
+        LT_FAIL(LT_ERR_OOM, "session: %d packed weights", t->n_params);
+    }
+    packed_carve(s);
+    LT_TRY(lt_arena_place(&s->packed, s->run.backend, "packed weights"));
+    packed_carve(s);
+    for (int i = 0; i < t->n_params; i++) {
+        if (s->run.packed[i] != NULL) {
+            const lt_param *p = &t->params[i];
+            LT_TRY(lt_run_matmul_pack(
+                &s->run, &(lt_matmul_pack_args){.dst = (void *)(uintptr_t)s->run.packed[i],
+                                                .b = lt_run_weight(&s->run, p->kind, p->layer),
+                                                .trans_b = true}));
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err place(lt_session *s) {
+    const lt_backend *backend = s->run.backend;
+    const size_t cache = cache_layer_elements(s) * (size_t)(2 * s->run.spec->n_layers) *
+                         lt_dtype_bytes(s->run.dtype);
+    size_t prefill;
+
+    (void)lt_arena_take(&s->cache, cache, LT_ARENA_ALIGN);
+    LT_TRY(lt_arena_place(&s->cache, backend, "key/value cache"));
+    s->kv = lt_arena_take(&s->cache, cache, LT_ARENA_ALIGN);
+    acts_carve(s, 1, s->chunk_rows);
+    prefill = s->activations.used_bytes;
+    acts_carve(s, s->n_seqs, 1);
+    s->activations.used_bytes = s->activations.used_bytes > prefill ? s->activations.used_bytes
+                                                                    : prefill;
+    LT_TRY(lt_arena_place(&s->activations, backend, "activations"));
+    acts_carve(s, 1, 1);
+    return LT_OK;
+}
+
+lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs, int64_t max_seq) {
+    lt_err err = LT_OK;
+    lt_session *s = NULL;
+
+    if (n_seqs < 1 || max_seq < 1 || n_seqs > INT32_MAX || max_seq > INT32_MAX) {
+        LT_FAIL(LT_ERR_ARG, "session: %lld sequences of %lld tokens", (long long)n_seqs,
+                (long long)max_seq);
+    }
+    if (m->spec.pos == LT_POS_LEARNED && max_seq > m->spec.max_seq) {
+        LT_FAIL(LT_ERR_ARG, "session: %lld tokens, but the model has %lld learned positions",
+                (long long)max_seq, (long long)m->spec.max_seq);
+    }
+    s = calloc(1, sizeof *s);
+    if (s == NULL) {
+        LT_FAIL(LT_ERR_OOM, "session");
+    }
+    s->n_seqs = n_seqs;
+    s->max_seq = max_seq;
+    s->chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
+    LT_TRY_DONE(lt_run_open(&s->run, m));
+    s->length = calloc((size_t)n_seqs, sizeof *s->length);
+    s->host_ids = calloc((size_t)max_rows(s) * 2, sizeof *s->host_ids);
+    if (s->length == NULL || s->host_ids == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "session of %lld sequences", (long long)n_seqs);
+    }
+    LT_TRY_DONE(place(s));
+    LT_TRY_DONE(fill_tables(s));
+    LT_TRY_DONE(pack_weights(s));
+    *out = s;
+    s = NULL;
+done:
+    lt_session_close(s);
+    return err;
+}
+
+void lt_session_close(lt_session *s) {
+    if (s == NULL) {
+        return;
+    }
+    lt_arena_release(&s->cache, s->run.backend);
+    lt_arena_release(&s->activations, s->run.backend);
+    lt_arena_release(&s->packed, s->run.backend);
+    if (s->run.queue != NULL) {
+        s->run.backend->queue_close(s->run.queue);
+    }
+    free(s->run.packed);
+    free(s->length);
+    free(s->host_ids);
+    free(s);
+}
+
+/* Row i of this call is token `position` of sequence `seq`. */
+typedef struct {
+    const int64_t *seqs; /* (n) for a step, or NULL: all of sequence `seq`. */
+    int64_t seq, n;
+    int64_t first; /* Position of row 0, when of one sequence. */
+} rows;
+
+static int64_t row_seq(const rows *w, int64_t i) {
+    return w->seqs != NULL ? w->seqs[i] : w->seq;
+}
+
+/* The new rows' keys and values into the cache. */
+static lt_err store_kv(lt_session *s, int layer, const rows *w) {
+    lt_run *r = &s->run;
+    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads, width = G * r->spec->head_dim;
+    const lt_tensor *from[2] = {lt_attention_qk(r, &s->layer), &s->layer.qkv};
+    const int64_t column[2] = {H * r->spec->head_dim, (H + G) * r->spec->head_dim};
+    const int64_t at_once = w->seqs != NULL ? 1 : w->n;
+
+    for (int which = 0; which < 2; which++) {
+        const lt_tensor x = lt_tensor_cols(from[which], column[which], width);
+        for (int64_t i = 0; i < w->n; i += at_once) {
+            const int64_t seq = row_seq(w, i), at = w->seqs != NULL ? s->length[seq] : w->first;
+            lt_tensor cache = cache_view(s, layer, which, seq, 1, at + at_once);
+            cache = lt_tensor_2d((char *)cache.data +
+                                     (size_t)(at * width) * lt_dtype_bytes(r->dtype),
+                                 r->dtype, at_once, width);
+            LT_TRY(
+                lt_run_cast(r, &(lt_cast_args){.y = cache, .x = lt_tensor_rows(&x, i, at_once)}));
+        }
+    }
+    return LT_OK;
+}
+
+/* Attention of rows [i, i + n) of the call, sequences [seq, seq + n) of the cache, up to n_keys of them. */
+static lt_err attend(lt_session *s, int layer, int64_t i, int64_t seq, int64_t n, int64_t n_keys) {
+    lt_run *r = &s->run;
+    const int64_t H = r->spec->n_heads;
+    const lt_tensor q = lt_heads(r, lt_attention_qk(r, &s->layer), 0, H),
+                    out = lt_heads(r, &s->layer.att, 0, H);
+    return lt_run_attention_fwd(
+        r, &(lt_attention_args){.out = lt_tensor_rows(&out, i, n),
+                                .q = lt_tensor_rows(&q, i, n),
+                                .k = cache_view(s, layer, 0, seq, n, n_keys),
+                                .v = cache_view(s, layer, 1, seq, n, n_keys),
+                                .kv_len = lt_tensor_rows(&s->kv_len, i, n),
+                                .scale = lt_model_attn_scale(r->spec),
+                                .softcap = r->spec->attn_softcap,
+                                .window = lt_model_layer_window(r->spec, layer),
+                                .causal = true});
+}
+
+static lt_err attend_all(lt_session *s, int layer, const rows *w) {
+    if (w->seqs == NULL) {
+        return attend(s, layer, 0, w->seq, 1, w->first + w->n);
+    }
+    for (int64_t i = 0, n; i < w->n; i += n) { /* Runs of neighbours in the cache. */
+        int64_t n_keys = s->length[w->seqs[i]] + 1;
+        for (n = 1; i + n < w->n && w->seqs[i + n] == w->seqs[i] + n; n++) {
+            const int64_t more = s->length[w->seqs[i + n]] + 1;
+            n_keys = more > n_keys ? more : n_keys;
+        }
+        LT_TRY(attend(s, layer, i, w->seqs[i], n, n_keys));
+    }
+    return LT_OK;
+}
+
+/* Positions and key counts of the rows to the device. */
+static lt_err upload_rows(lt_session *s, const rows *w, const int32_t *ids) {
+    lt_run *r = &s->run;
+    int32_t *positions = s->host_ids, *kv_len = s->host_ids + max_rows(s);
+    const int64_t n_lens = w->seqs != NULL ? w->n : 1;
+
+    for (int64_t i = 0; i < w->n; i++) {
+        positions[i] = (int32_t)(w->seqs != NULL ? s->length[w->seqs[i]] : w->first + i);
+    }
+    for (int64_t i = 0; i < n_lens; i++) {
+        kv_len[i] = w->seqs != NULL ? positions[i] + 1 : (int32_t)(w->first + w->n);
+    }
+    LT_TRY(r->backend->upload(r->queue, s->batch.tokens.data, ids, (size_t)w->n * sizeof *ids));
+    LT_TRY(r->backend->upload(r->queue, s->batch.positions.data, positions,
+                              (size_t)w->n * sizeof *positions));
+    LT_TRY(r->backend->upload(r->queue, s->kv_len.data, kv_len, (size_t)n_lens * sizeof *kv_len));
+    r->positions = s->batch.positions;
+    return LT_OK;
+}
+
+/* Run the rows through all layers; the last addition is left to the final norm. */
+static lt_err run_layers(lt_session *s, const rows *w, const int32_t *ids) {
+    lt_run *r = &s->run;
+    lt_tensor stream = {0};
+    float scale = r->spec->embed_scale;
+
+    r->batch = w->seqs != NULL ? w->n : 1;
+    r->seq = w->seqs != NULL ? 1 : w->n;
+    acts_carve(s, r->batch, r->seq);
+    LT_TRY(upload_rows(s, w, ids));
+    scale = r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
+    LT_TRY(
+        lt_run_embed_fwd(r, &(lt_embed_args){.y = s->layer.x_in,
+                                             .table = lt_run_weight(r, LT_PARAM_EMBED, 0),
+                                             .ids = s->batch.tokens,
+                                             .pos_table = lt_run_weight(r, LT_PARAM_POS_EMBED, 0),
+                                             .positions = r->positions,
+                                             .scale = scale}));
+    for (int layer = 0; layer < r->spec->n_layers; layer++) {
+        LT_TRY(lt_attention_qkv_fwd(r, layer, &s->layer, &s->batch, stream));
+        LT_TRY(store_kv(s, layer, w));
+        LT_TRY(attend_all(s, layer, w));
+        LT_TRY(lt_attention_out_fwd(r, layer, &s->layer, &s->batch));
+        LT_TRY(lt_mlp_block_fwd(r, layer, &s->layer, &s->batch, 0));
+        stream = s->layer.x_mid;
+    }
+    return LT_OK;
+}
+
+/* Logits of rows [first, first + n) of the call to host memory out (n, V). */
+static lt_err head(lt_session *s, int64_t first, int64_t n, float *out) {
+    lt_run *r = &s->run;
+    const lt_batch_acts *b = &s->batch;
+    const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0,
+                          lt_tensor_rows(&b->mean_final, first, n),
+                          lt_tensor_rows(&b->rstd_final, first, n)};
+    const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
+    const int64_t V = r->spec->vocab_size;
+    const int64_t at_once = r->backend->host_memory ? n : s->n_seqs;
+    const float cap = r->spec->final_softcap;
+
+    LT_TRY(lt_norm_fwd(r, &norm, h, lt_tensor_rows(&s->layer.x_mid, first, n),
+                       lt_tensor_rows(&b->branch, first, n),
+                       lt_tensor_rows(&b->x_final, first, n)));
+    for (int64_t i = 0; i < n; i += at_once) {
+        const int64_t count = n - i < at_once ? n - i : at_once;
+        float *to = r->backend->host_memory ? out + i * V : s->logits;
+        LT_TRY(lt_linear_fwd(r, lt_tensor_2d(to, LT_F32, count, V), lt_tensor_rows(&h, i, count),
+                             r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT,
+                             0));
+        if (!r->backend->host_memory) {
+            LT_TRY(
+                r->backend->download(r->queue, out + i * V, to, (size_t)(count * V) * sizeof *out));
+        }
+    }
+    LT_TRY(r->backend->sync(r->queue));
+    for (int64_t i = 0; cap > 0 && i < n * V; i++) {
+        out[i] = cap * tanhf(out[i] / cap);
+    }
+    return LT_OK;
+}
+
+static lt_err check_ids(const lt_session *s, const int32_t *ids, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= s->run.spec->vocab_size) {
+            LT_FAIL(LT_ERR_ARG, "session: token %d is outside [0, %lld)", (int)ids[i],
+                    (long long)s->run.spec->vocab_size);
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err check_room(const lt_session *s, int64_t seq, int64_t n) {
+    if (seq < 0 || seq >= s->n_seqs) {
+        LT_FAIL(LT_ERR_ARG, "session: sequence %lld is outside [0, %lld)", (long long)seq,
+                (long long)s->n_seqs);
+    }
+    if (n > s->max_seq - s->length[seq]) {
+        LT_FAIL(LT_ERR_LIMIT, "session: sequence %lld of %lld tokens and %lld more exceed its %lld",
+                (long long)seq, (long long)s->length[seq], (long long)n, (long long)s->max_seq);
+    }
+    return LT_OK;
+}
+
+static lt_err eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, float *logits,
+                   bool all) {
+    const int64_t V = s->run.spec->vocab_size;
+    LT_ASSERT(n > 0);
+    LT_TRY(check_room(s, seq, n));
+    LT_TRY(check_ids(s, ids, n));
+    for (int64_t i = 0, count; i < n; i += count) {
+        count = n - i < s->chunk_rows ? n - i : s->chunk_rows;
+        const rows w = {.seq = seq, .n = count, .first = s->length[seq] + i};
+        LT_TRY(run_layers(s, &w, ids + i));
+        if (logits != NULL && all) {
+            LT_TRY(head(s, 0, count, logits + i * V));
+        } else if (logits != NULL && i + count == n) {
+            LT_TRY(head(s, count - 1, 1, logits));
+        }
+    }
+    LT_TRY(s->run.backend->sync(s->run.queue));
+    s->length[seq] += n;
+    return LT_OK;
+}
+
+lt_err lt_session_eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, float *logits) {
+    return eval(s, seq, ids, n, logits, false);
+}
+
+lt_err lt_session_eval_all(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
+                           float *all_logits) {
+    return eval(s, seq, ids, n, all_logits, true);
+}
+
+lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n,
+                       float *logits) {
+    const rows w = {.seqs = seqs, .n = n};
+    LT_ASSERT(n > 0 && n <= s->n_seqs);
+    LT_TRY(check_ids(s, ids, n));
+    for (int64_t i = 0; i < n; i++) {
+        LT_TRY(check_room(s, seqs[i], 1));
+        for (int64_t j = 0; j < i; j++) {
+            if (seqs[j] == seqs[i]) {
+                LT_FAIL(LT_ERR_ARG, "session: sequence %lld twice in one step", (long long)seqs[i]);
+            }
+        }
+    }
+    LT_TRY(run_layers(s, &w, ids));
+    if (logits != NULL) {
+        LT_TRY(head(s, 0, n, logits));
+    }
+    LT_TRY(s->run.backend->sync(s->run.queue));
+    for (int64_t i = 0; i < n; i++) {
+        s->length[seqs[i]]++;
+    }
+    return LT_OK;
+}
+
+int64_t lt_session_length(const lt_session *s, int64_t seq) {
+    LT_ASSERT(seq >= 0 && seq < s->n_seqs);
+    return s->length[seq];
+}
+
+void lt_session_truncate(lt_session *s, int64_t seq, int64_t length) {
+    LT_ASSERT(seq >= 0 && seq < s->n_seqs && length >= 0 && length <= s->length[seq]);
+    s->length[seq] = length;
+}
+
+void lt_session_get_memory(const lt_session *s, lt_session_memory *out) {
+    *out = (lt_session_memory){s->cache.size_bytes, s->activations.size_bytes,
+                               s->packed.size_bytes};
+}
+
+void lt_session_profile(const lt_session *s, double *seconds, int64_t *calls) {
+    memcpy(seconds, s->run.seconds, sizeof s->run.seconds);
+    memcpy(calls, s->run.calls, sizeof s->run.calls);
+}

@@ -1,0 +1,16 @@
+/* session.h: what the command line and benches ask of a session beyond lateen/model.h. */
+#ifndef LT_MODEL_SESSION_H
+#define LT_MODEL_SESSION_H
+
+#include "lateen/model.h"
+
+/* Bytes a session would take: cache, activations, packed weights. */
+typedef struct {
+    size_t cache_bytes, activations_bytes, packed_bytes;
+} lt_session_memory;
+void lt_session_get_memory(const lt_session *s, lt_session_memory *out);
+
+/* Seconds and calls by op since open; arrays of LT_OP_COUNT. */
+void lt_session_profile(const lt_session *s, double *seconds, int64_t *calls);
+
+#endif
