@@ -108,18 +108,18 @@ static lt_err open_any(lt_source *s, lt_model_spec *spec, const char *path) {
     return lt_llama2c_open(s, spec, path);
 }
 
-lt_err lt_source_open(lt_source *out, lt_model_spec *spec, const char *path) {
+lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path) {
     lt_source s = {.path = path};
     const lt_err err = open_any(&s, spec, path);
     if (err != LT_OK) {
-        lt_source_close(&s);
+        lt_weight_source_close(&s);
         return err;
     }
     *out = s;
     return LT_OK;
 }
 
-void lt_source_close(lt_source *s) {
+void lt_weight_source_close(lt_source *s) {
     for (size_t i = 0; i < s->n_shards; i++) {
         lt_safetensors_close(&s->shards[i]);
     }

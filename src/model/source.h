@@ -40,15 +40,15 @@ typedef struct {
     bool norms_plus_one;  /* GGUF keeps gemma's 1 + gain. */
 } lt_source;
 
-/* Open and fill the spec from what the source says of itself. Free with lt_source_close. */
-LT_MUST_USE lt_err lt_source_open(lt_source *out, lt_model_spec *spec, const char *path);
-void lt_source_close(lt_source *s);
+/* Open and fill the spec from what the source says of itself. Free with lt_weight_source_close. */
+LT_MUST_USE lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path);
+void lt_weight_source_close(lt_source *s);
 
 /* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
                                   bool *found);
 
-/* The parts behind lt_source_open. */
+/* The parts behind lt_weight_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
 LT_MUST_USE lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path);
 extern const lt_name_row lt_gguf_names[];

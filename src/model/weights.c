@@ -233,7 +233,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     lt_model *m = NULL;
 
     LT_ASSERT(out != NULL && path != NULL);
-    LT_TRY(lt_source_open(&source, &spec, path));
+    LT_TRY(lt_weight_source_open(&source, &spec, path));
     LT_TRY_DONE(lt_model_alloc(&m, &spec, options));
     for (int i = 0; i < m->table.n_params; i++) {
         LT_TRY_DONE(load_param(m, &source, &m->table.params[i]));
@@ -241,7 +241,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     *out = m;
     m = NULL;
 done:
-    lt_source_close(&source);
+    lt_weight_source_close(&source);
     lt_model_close(m);
     return err;
 }
