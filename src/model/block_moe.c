@@ -5,7 +5,7 @@
  * capacity) are never read. */
 #include "model/block.h"
 
-#define MAX_EXPERTS 4096 /* As lt_model_spec_check allows. */
+#define MAX_EXPERTS 1024 /* As lt_model_spec_check allows. */
 
 static lt_err starts(lt_run *r, const lt_layer_acts *t, int32_t start[MAX_EXPERTS + 1]) {
     const size_t n = (size_t)r->spec->n_experts + 1;

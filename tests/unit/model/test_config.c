@@ -34,7 +34,7 @@ static void reads_both_rope_spellings(void **state) {
     assert_int_equal(
         parse(&a,
               "{\"model_type\": \"llama\", " SIZES ", \"rope_theta\": 500000.0, \"rope_scaling\": "
-                                                   "{\"rope_type\": \"llama3\", \"factor\": 8.0, "
+              "{\"rope_type\": \"llama3\", \"factor\": 8.0, "
               "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
               "\"original_max_position_embeddings\": 8192}, \"eos_token_id\": [7, 8]}"),
         LT_OK);

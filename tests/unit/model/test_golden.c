@@ -1,0 +1,168 @@
+/* Every family against Hugging Face transformers (goldens: tools/make_model_goldens.py, float64): loss of each row, logits, every gradient tensor,
+ * on the reference backend and on the fast one; ten AdamW steps on the fast one.
+ *
+ * Tolerances, relative to the largest element of a tensor: F32 rounds each of about 30 stages between embedding and loss at 2^-24, and the
+ * goldens themselves contain F32 norms and rotary tables; 2e-5 is ten times what was seen. Ten steps of Adam divide by gradients near
+ * zero, which amplifies: the updates agree within 2 % of their norm, losses within 2e-4. The bias of the keys (without RoPE) has gradient zero but
+ * for rounding, as it shifts all logits of a softmax alike: 5 %. */
+#include "unit/model/golden.h"
+#include "lateen/model.h"
+
+#define TOLERANCE 2e-5
+
+static const lt_backend *(*const backends[])(void) = {lt_backend_ref, lt_backend_cpu};
+
+static void check_eval(golden *g) {
+    const double *expected = golden_data(g, "loss_rows");
+    float rows[64];
+    lt_pass_result r;
+    lt_pass *p = golden_pass(g, LT_RECOMPUTE_NONE);
+    double sum = 0;
+
+    must(lt_pass_eval(p, &g->batch, &r, rows), g->name);
+    for (int64_t i = 0; i < g->batch.batch * g->batch.seq; i++) {
+        sum += expected[i];
+        if (fabs((double)rows[i] - expected[i]) > TOLERANCE * 10) {
+            fail_msg("%s on %s: loss of row %d is %.7f, expected %.7f", g->name,
+                     g->model->backend->name, (int)i, (double)rows[i], expected[i]);
+        }
+    }
+    assert_true(fabs(r.loss_sum - sum) <= TOLERANCE * sum);
+    assert_int_equal(r.n_labels, 45);
+    lt_pass_close(p);
+}
+
+static void check_logits(golden *g) {
+    const float *expected = golden_data(g, "logits");
+    const int64_t T = g->batch.seq, V = g->model->spec.vocab_size;
+    static float logits[64 * 64];
+    lt_session *s = NULL;
+
+    if (g->batch.doc_start != NULL) {
+        return; /* A session holds one document. */
+    }
+    must(lt_session_open(&s, g->model, g->batch.batch, T), g->name);
+    for (int64_t b = 0; b < g->batch.batch; b++) {
+        double d;
+        must(lt_session_eval_all(s, b, g->batch.tokens + b * T, T, logits), g->name);
+        d = distance(logits, expected + b * T * V, T * V);
+        if (!(d <= TOLERANCE)) {
+            fail_msg("%s on %s: logits differ by %.3g", g->name, g->model->backend->name, d);
+        }
+    }
+    lt_session_close(s);
+}
+
+static void check_gradients(golden *g) {
+    const double *losses = golden_data(g, "losses"), *aux = golden_data(g, "aux");
+    lt_model *expected = golden_model(g->name, "/grads", g->model->backend, LT_F32);
+    lt_pass *p = golden_pass(g, LT_RECOMPUTE_NONE);
+    lt_pass_result r;
+
+    must(lt_pass_train(p, &g->batch, 1, &r), g->name);
+    assert_true(fabs(r.loss_sum / (double)r.n_labels - losses[0]) <= TOLERANCE * losses[0]);
+    if (aux != NULL) {
+        assert_true(fabs(r.aux_sum - aux[0]) <= 1e-5 * aux[0] &&
+                    fabs(r.z_sum - aux[1]) <= 1e-5 * aux[1]);
+    }
+    assert_params_near(&g->model->table, lt_pass_gradients(p), expected->master, TOLERANCE,
+                       g->name);
+    lt_pass_close(p);
+    lt_model_close(expected);
+}
+
+static void adamw(golden *g, lt_pass *p, float *m, float *v, int64_t step, float grad_scale) {
+    const lt_param_table *t = &g->model->table;
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *q = &t->params[i];
+        const lt_adamw_args a = {
+            .p = lt_tensor_1d(g->model->master + q->offset, LT_F32, q->count),
+            .g = lt_tensor_1d(lt_pass_gradients(p) + q->offset, LT_F32, q->count),
+            .m = lt_tensor_1d(m + q->offset, LT_F32, q->count),
+            .v = lt_tensor_1d(v + q->offset, LT_F32, q->count),
+            .lr = 1e-3f,
+            .beta1 = 0.9f,
+            .beta2 = 0.95f,
+            .eps = 1e-8f,
+            .decay = q->decays ? 0.1f : 0.0f,
+            .grad_scale = grad_scale,
+            .step = step};
+        must(g->model->backend->ops->adamw(NULL, &a), g->name);
+    }
+}
+
+static double norm_of_difference(const float *a, const float *b, const float *c, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        const double d = (double)a[i] - (double)b[i] - (double)c[i];
+        sum += d * d;
+    }
+    return sqrt(sum);
+}
+
+static void check_steps(golden *g) {
+    const double *losses = golden_data(g, "losses");
+    const lt_param_table *t = &g->model->table;
+    lt_model *delta = golden_model(g->name, "/delta", g->model->backend, LT_F32);
+    float *before = calloc((size_t)t->n_elements, sizeof *before),
+          *zero = calloc((size_t)t->n_elements, sizeof *zero);
+    float *m = calloc((size_t)t->n_elements, sizeof *m),
+          *v = calloc((size_t)t->n_elements, sizeof *v);
+    lt_pass *p = golden_pass(g, LT_RECOMPUTE_SELECTIVE);
+    lt_pass_result r;
+
+    memcpy(before, g->model->master, (size_t)t->n_elements * sizeof *before);
+    for (int64_t step = 1; step <= 11; step++) {
+        must(lt_pass_zero_gradients(p), g->name);
+        must(lt_pass_train(p, &g->batch, 1, &r), g->name);
+        if (fabs(r.loss_sum / (double)r.n_labels - losses[step - 1]) > 2e-4) {
+            fail_msg("%s on %s: loss of step %d is %.6f, expected %.6f", g->name,
+                     g->model->backend->name, (int)step, r.loss_sum / (double)r.n_labels,
+                     losses[step - 1]);
+        }
+        if (step <= 10) {
+            adamw(g, p, m, v, step, 1.0f / (float)r.n_labels);
+        }
+    }
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *q = &t->params[i];
+        const double off = norm_of_difference(g->model->master + q->offset, before + q->offset,
+                                              delta->master + q->offset, q->count);
+        const double whole = norm_of_difference(delta->master + q->offset, zero, zero, q->count);
+        if (!(off <= (q->kind == LT_PARAM_QKV_BIAS ? 0.05 : 0.02) * whole)) {
+            fail_msg("%s: %s moved by %.4g off its golden way of %.4g in ten steps", g->name,
+                     q->name, off, whole);
+        }
+    }
+    lt_pass_close(p);
+    lt_model_close(delta);
+    free(before);
+    free(zero);
+    free(m);
+    free(v);
+}
+
+static void family(void **state) {
+    const char *name = *state;
+    for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
+        golden g;
+        golden_open(&g, name, backends[i](), LT_F32);
+        check_eval(&g);
+        check_logits(&g);
+        check_gradients(&g);
+        if (i > 0) { /* The optimiser's ops have their own check against the reference. */
+            check_steps(&g);
+        }
+        golden_close(&g);
+    }
+}
+
+int main(void) {
+    struct CMUnitTest tests[N_GOLDEN_CASES];
+    for (int i = 0; i < N_GOLDEN_CASES; i++) {
+        tests[i] = (struct CMUnitTest){.name = golden_cases[i],
+                                       .test_func = family,
+                                       .initial_state = (void *)(uintptr_t)golden_cases[i]};
+    }
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
