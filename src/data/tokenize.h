@@ -1,0 +1,64 @@
+/* tokenize.h: text files in, a Megatron shard out: the engine of `lateen tokenize`.
+ *
+ * Same bytes for any number of threads, and after any interruption: a journal (PREFIX.journal) says how far the shard is
+ * durable, and the same call goes on from there. The encoder is a callback, so this file knows no tokenizer. */
+#ifndef LT_DATA_TOKENIZE_H
+#define LT_DATA_TOKENIZE_H
+
+#include <signal.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/text_reader.h"
+#include "lateen/base.h"
+
+/* Ids of one job; grows. */
+typedef struct {
+    int32_t *ids;
+    size_t n, room;
+} lt_id_buffer;
+
+LT_MUST_USE lt_err lt_id_buffer_reserve(lt_id_buffer *b, size_t room);
+
+/* Append the ids of text to *out. Called from many threads at once; worker (0 .. n_threads - 1) tells which. */
+typedef lt_err (*lt_encode_fn)(void *ctx, int worker, const char *text, size_t bytes,
+                               lt_id_buffer *out);
+
+typedef struct {
+    uint64_t documents; /* In the shard. */
+    uint64_t empty;     /* Documents without a token: left out. */
+    uint64_t tokens;    /* With EOD. */
+    uint64_t text_bytes;
+    uint64_t file_bytes,
+        file_bytes_total;   /* Of the (packed) inputs: read so far, and all; total 0: not known. */
+    uint64_t resumed_bytes; /* file_bytes when this call began. */
+    bool was_complete;      /* Nothing to do: the shard was there. */
+} lt_tokenize_stats;
+
+typedef struct {
+    const char *const *inputs; /* Files; "-" is standard input; pipes can not be gone on with. */
+    size_t n_inputs;
+    lt_text_options text;
+    const char *out_prefix;
+    int64_t vocab_size;
+    int64_t bos_id, eod_id;  /* Put before, appended to every document; -1: none. */
+    const char *tokenizer;   /* Name for the manifest. */
+    uint64_t tokenizer_hash; /* Of its content: another tokenizer must not go on with this shard. */
+    int n_threads;
+    bool overwrite; /* Discard what stands under the prefix, whole or unfinished. */
+    lt_encode_fn encode;
+    void *encode_ctx;
+    void (*progress)(
+        void *ctx,
+        const lt_tokenize_stats *stats); /* After each job, on the calling thread; may be NULL. */
+    void *progress_ctx;
+    const volatile sig_atomic_t *
+        stop; /* Set by a signal handler: finish what is begun, save, return INTERRUPTED; may be NULL. */
+    double commit_every_s; /* Seconds between two durable positions; 0: one. */
+} lt_tokenize_options;
+
+/* STATE: an unfinished or a finished shard of other inputs or options stands there. */
+LT_MUST_USE lt_err lt_tokenize_files(const lt_tokenize_options *o, lt_tokenize_stats *stats);
+
+#endif

@@ -1,0 +1,193 @@
+/* tokenize_journal.c: see tokenize_journal.h.
+ *
+ * Order at the end: manifest, then the shard's renames (.idx last), then the journal goes. So .idx with a manifest of
+ * this fingerprint means complete, whatever else is left lying about. */
+#include "data/tokenize_journal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/rng.h"
+
+#define TEXT_BYTES      4096
+#define JOURNAL_VERSION 1
+
+static uint64_t hash_text(uint64_t h, const char *text) {
+    for (; text != NULL && *text != '\0'; text++) {
+        h = lt_rng_mix(h ^ (unsigned char)*text);
+    }
+    return lt_rng_mix(h + 1);
+}
+
+lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes, const lt_tokenize_options *o) {
+    uint64_t h = lt_rng_mix(JOURNAL_VERSION ^ o->tokenizer_hash);
+    bool known = true;
+
+    h = lt_rng_mix(h ^ (uint64_t)o->vocab_size);
+    h = lt_rng_mix(h ^ (uint64_t)(o->bos_id + 1));
+    h = lt_rng_mix(h ^ (uint64_t)(o->eod_id + 1));
+    h = lt_rng_mix(h ^ (uint64_t)o->text.format);
+    h = lt_rng_mix(h ^ (uint64_t)o->text.utf8);
+    h = hash_text(h, o->text.field);
+    h = hash_text(h, o->text.split_on);
+    *total_bytes = 0;
+    for (size_t i = 0; i < o->n_inputs; i++) {
+        struct stat st = {0};
+        const bool pipe = strcmp(o->inputs[i], "-") == 0;
+        if (!pipe && stat(o->inputs[i], &st) != 0) {
+            LT_FAIL(errno == ENOENT ? LT_ERR_NOT_FOUND : LT_ERR_IO, "%s: %s", o->inputs[i],
+                    strerror(errno));
+        }
+        h = hash_text(h, o->inputs[i]);
+        h = lt_rng_mix(h ^ (uint64_t)st.st_size);
+        h = lt_rng_mix(h ^ (uint64_t)st.st_mtim.tv_sec);
+        h = lt_rng_mix(h ^ (uint64_t)st.st_mtim.tv_nsec);
+        if (pipe || !S_ISREG(st.st_mode)) { /* What it holds is not known: never the same again. */
+            known = false;
+            h = lt_rng_mix(h ^ lt_clock_ns() ^ (uint64_t)getpid() << 32);
+        }
+        *total_bytes += (uint64_t)st.st_size;
+    }
+    *total_bytes = known ? *total_bytes : 0;
+    *out = h;
+    return LT_OK;
+}
+
+static lt_err name(char out[LT_PATH_BYTES], const char *prefix, const char *suffix) {
+    if (snprintf(out, LT_PATH_BYTES, "%s%s", prefix, suffix) >= LT_PATH_BYTES) {
+        LT_FAIL(LT_ERR_LIMIT, "path of %zu characters", strlen(prefix));
+    }
+    return LT_OK;
+}
+
+/* Position and fingerprint out of a journal or a manifest. */
+static lt_err load(const char *path, uint64_t *fingerprint, lt_tokenize_position *at) {
+    static const char *const keys[] = {"input",      "offset",    "line",  "empty",
+                                       "text_bytes", "documents", "tokens"};
+    uint64_t *const fields[] = {&at->input,        &at->offset,     &at->line,
+                                &at->empty,        &at->text_bytes, &at->mark.n_documents,
+                                &at->mark.n_tokens};
+    lt_err err = LT_OK;
+    json_t *root = NULL;
+    const char *hex = NULL;
+
+    LT_TRY_DONE(lt_json_load(&root, path, TEXT_BYTES));
+    LT_TRY_DONE(lt_json_str(root, "fingerprint", &hex, false, path));
+    *fingerprint = strtoull(hex, NULL, 16);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        int64_t x = 0;
+        LT_TRY_DONE(lt_json_i64(root, keys[i], &x, true, path));
+        *fields[i] = (uint64_t)x;
+    }
+done:
+    json_decref(root);
+    return err;
+}
+
+lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at, const char *prefix,
+                               uint64_t fingerprint) {
+    char idx[LT_PATH_BYTES], manifest[LT_PATH_BYTES], journal[LT_PATH_BYTES];
+    uint64_t found;
+
+    *at = (lt_tokenize_position){.line = 1};
+    *state = LT_OUTPUT_NONE;
+    LT_TRY(name(idx, prefix, ".idx"));
+    LT_TRY(name(manifest, prefix, ".json"));
+    LT_TRY(name(journal, prefix, ".journal"));
+    if (lt_file_exists(idx)) {
+        if (lt_file_exists(manifest)) {
+            LT_TRY(load(manifest, &found, at));
+            if (found == fingerprint) {
+                *state = LT_OUTPUT_COMPLETE;
+                return LT_OK;
+            }
+        }
+        LT_FAIL(LT_ERR_STATE,
+                "%s: a shard of other inputs or options stands there; --overwrite replaces it",
+                idx);
+    }
+    if (!lt_file_exists(journal)) {
+        return LT_OK;
+    }
+    LT_TRY(load(journal, &found, at));
+    if (found != fingerprint) {
+        LT_FAIL(LT_ERR_STATE,
+                "%s: an unfinished shard of other inputs or options; run its command again to go "
+                "on, or "
+                "--overwrite to begin anew",
+                journal);
+    }
+    *state = LT_OUTPUT_UNFINISHED;
+    return LT_OK;
+}
+
+lt_err lt_tokenize_save_journal(const char *prefix, uint64_t fingerprint,
+                                const lt_tokenize_position *at) {
+    char path[LT_PATH_BYTES], text[TEXT_BYTES];
+    LT_TRY(name(path, prefix, ".journal"));
+    const int n = snprintf(text, sizeof text,
+                           "{\"fingerprint\": \"%016" PRIx64 "\", \"input\": %" PRIu64
+                           ", \"offset\": %" PRIu64 ", \"line\": %" PRIu64 ", \"empty\": %" PRIu64
+                           ", \"text_bytes\": %" PRIu64 ", \"documents\": %" PRIu64
+                           ", \"tokens\": %" PRIu64 "}\n",
+                           fingerprint, at->input, at->offset, at->line, at->empty, at->text_bytes,
+                           at->mark.n_documents, at->mark.n_tokens);
+    return lt_file_write_atomic(path, text, (size_t)n);
+}
+
+lt_err lt_tokenize_save_manifest(const lt_tokenize_options *o, uint64_t fingerprint,
+                                 const lt_tokenize_position *at) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES], hex[17], hash[17];
+    char *text = NULL;
+    json_t *root = NULL;
+
+    LT_TRY_DONE(name(path, o->out_prefix, ".json"));
+    snprintf(hex, sizeof hex, "%016" PRIx64, fingerprint);
+    snprintf(hash, sizeof hash, "%016" PRIx64, o->tokenizer_hash);
+    root = json_pack("{s:s, s:s, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "fingerprint", hex,
+                     "tokenizer", o->tokenizer != NULL ? o->tokenizer : "", "tokenizer_xxh64", hash,
+                     "vocab_size", (json_int_t)o->vocab_size, "bos_id", (json_int_t)o->bos_id,
+                     "eod_id", (json_int_t)o->eod_id, "documents", (json_int_t)at->mark.n_documents,
+                     "empty", (json_int_t)at->empty, "tokens", (json_int_t)at->mark.n_tokens,
+                     "text_bytes", (json_int_t)at->text_bytes);
+    text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: the tokenizer's name is not UTF-8", path);
+    }
+    LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
+done:
+    free(text);
+    json_decref(root);
+    return err;
+}
+
+static lt_err remove_one(const char *prefix, const char *suffix) {
+    char path[LT_PATH_BYTES];
+    LT_TRY(name(path, prefix, suffix));
+    if (unlink(path) != 0 && errno != ENOENT) {
+        LT_FAIL(LT_ERR_IO, "remove %s: %s", path, strerror(errno));
+    }
+    return LT_OK;
+}
+
+lt_err lt_tokenize_remove_journal(const char *prefix) {
+    return remove_one(prefix, ".journal");
+}
+
+lt_err lt_tokenize_remove_output(const char *prefix) {
+    LT_TRY(remove_one(prefix, ".idx")); /* First: without it nobody takes the rest for a shard. */
+    LT_TRY(remove_one(prefix, ".bin"));
+    LT_TRY(remove_one(prefix, ".json"));
+    LT_TRY(lt_shard_writer_discard(prefix));
+    return remove_one(prefix, ".journal");
+}

@@ -1,0 +1,223 @@
+/* Files to shard: the same bytes for any number of threads and however often it is interrupted. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+#include <zstd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/rng.h"
+#include "data/tokenize.h"
+#include "lateen/data.h"
+
+static char folder[] = "/tmp/lateen-tokenize-XXXXXX";
+static char inputs[2][LT_PATH_BYTES];
+static const char *const input_list[] = {inputs[0], inputs[1]};
+
+/* One token a byte. The bytes "!!" can not be encoded. */
+static lt_err encode_bytes(void *ctx, int worker, const char *text, size_t bytes,
+                           lt_id_buffer *out) {
+    (void)ctx;
+    (void)worker;
+    LT_TRY(lt_id_buffer_reserve(out, out->n + bytes));
+    for (size_t i = 0; i < bytes; i++) {
+        if (i > 0 && text[i] == '!' && text[i - 1] == '!') {
+            LT_FAIL(LT_ERR_FORMAT, "byte %zu can not be encoded", i);
+        }
+        out->ids[out->n++] = (unsigned char)text[i];
+    }
+    return LT_OK;
+}
+
+static const char *at(const char *file) {
+    static char path[4][LT_PATH_BYTES];
+    static int turn;
+    turn = (turn + 1) % 4;
+    assert_int_equal(lt_path_join(path[turn], folder, file), LT_OK);
+    return path[turn];
+}
+
+static int set_up(void **state) {
+    char *text = malloc(16 << 20), *packed;
+    size_t used = 0;
+    (void)state;
+    assert_non_null(text);
+    assert_non_null(mkdtemp(folder));
+    strcpy(inputs[0], at("a.jsonl"));
+    strcpy(inputs[1], at("b.jsonl.zst"));
+    for (int i = 0; i < 4000; i++) {
+        const size_t len = i % 901 == 900 ? 1500000 : lt_rng_mix((uint64_t)i) % 3000;
+        used += (size_t)sprintf(text + used, "{\"id\": %d, \"text\": \"", i);
+        memset(text + used, 'a' + i % 26, i % 7 == 0 ? 0 : len);
+        used += i % 7 == 0 ? 0 : len;
+        used += (size_t)sprintf(text + used, "\"}\n");
+    }
+    assert_int_equal(lt_file_write_atomic(inputs[0], text, used), LT_OK);
+    packed = malloc(ZSTD_compressBound(used));
+    assert_int_equal(
+        lt_file_write_atomic(inputs[1], packed,
+                             ZSTD_compress(packed, ZSTD_compressBound(used), text, used, 1)),
+        LT_OK);
+    free(text);
+    free(packed);
+    return 0;
+}
+
+static int tear_down(void **state) {
+    (void)state;
+    return lt_file_remove_tree(folder) != LT_OK;
+}
+
+static lt_tokenize_options options(const char *prefix, int n_threads) {
+    return (lt_tokenize_options){.inputs = input_list,
+                                 .n_inputs = 2,
+                                 .out_prefix = prefix,
+                                 .vocab_size = 257,
+                                 .bos_id = -1,
+                                 .eod_id = 256,
+                                 .tokenizer = "bytes",
+                                 .n_threads = n_threads,
+                                 .encode = encode_bytes,
+                                 .commit_every_s = 1e-9};
+}
+
+static void assert_same_files(const char *one, const char *two) {
+    static const char *const suffixes[] = {".bin", ".idx", ".json"};
+    for (size_t i = 0; i < 3; i++) {
+        char a[LT_PATH_BYTES + 8], b[LT_PATH_BYTES + 8], *text_a, *text_b;
+        size_t bytes_a, bytes_b;
+        snprintf(a, sizeof a, "%s%s", one, suffixes[i]);
+        snprintf(b, sizeof b, "%s%s", two, suffixes[i]);
+        assert_int_equal(lt_file_read(&text_a, &bytes_a, a, (size_t)1 << 30), LT_OK);
+        assert_int_equal(lt_file_read(&text_b, &bytes_b, b, (size_t)1 << 30), LT_OK);
+        assert_int_equal(bytes_a, bytes_b);
+        assert_memory_equal(text_a, text_b, bytes_a);
+        free(text_a);
+        free(text_b);
+    }
+}
+
+static void threads_do_not_matter(void **state) {
+    lt_tokenize_options o = options(at("one"), 1);
+    lt_tokenize_stats stats, again;
+    lt_shard *s = NULL;
+    uint64_t first, n;
+    (void)state;
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
+    assert_int_equal(stats.empty, 2 * 572);
+    assert_int_equal(stats.documents, 2 * (4000 - 572));
+    assert_int_equal(stats.tokens, stats.text_bytes + stats.documents);
+    assert_int_equal(stats.file_bytes, stats.file_bytes_total);
+    assert_int_equal(lt_shard_open(&s, at("one"), -1), LT_OK);
+    assert_int_equal(lt_shard_get_info(s).n_documents, stats.documents);
+    lt_shard_document(s, 899 - 129 + 1, &first, &n); /* Record 900; 129 before it are empty. */
+    assert_int_equal(n, 1500001);
+    lt_shard_close(s);
+    o = options(at("five"), 5);
+    assert_int_equal(lt_tokenize_files(&o, &again), LT_OK);
+    assert_same_files(at("one"), at("five"));
+    assert_int_equal(lt_tokenize_files(&o, &again), LT_OK);
+    assert_true(again.was_complete);
+    assert_int_equal(again.tokens, stats.tokens);
+    o.eod_id = -1;
+    assert_int_equal(lt_tokenize_files(&o, &again), LT_ERR_STATE);
+    o.overwrite = true;
+    assert_int_equal(lt_tokenize_files(&o, &again), LT_OK);
+    assert_int_equal(again.tokens, again.text_bytes);
+    assert_false(lt_file_exists(at("five.journal")));
+}
+
+static volatile sig_atomic_t stop_now;
+
+static void stop_at_once(void *ctx, const lt_tokenize_stats *stats) {
+    (void)ctx;
+    (void)stats;
+    stop_now = 1;
+}
+
+/* Stopped after every single job, gone on with each time. */
+static void stopped_goes_on(void **state) {
+    lt_tokenize_options o = options(at("stopped"), 2);
+    lt_tokenize_stats stats;
+    lt_err err;
+    int runs = 0;
+    (void)state;
+    o.progress = stop_at_once;
+    o.stop = &stop_now;
+    do {
+        stop_now = 0;
+        err = lt_tokenize_files(&o, &stats);
+        runs++;
+    } while (err == LT_ERR_INTERRUPTED && runs < 1000);
+    assert_int_equal(err, LT_OK);
+    assert_true(runs > 5);
+    assert_same_files(at("one"), at("stopped"));
+    o.overwrite = true; /* Another command does not touch an unfinished one. */
+    stop_now = 0;
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_INTERRUPTED);
+    o.overwrite = false;
+    o.n_inputs = 1;
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_STATE);
+}
+
+/* Killed at random instants by SIGKILL. */
+static void killed_goes_on(void **state) {
+    lt_tokenize_options o = options(at("killed"), 2);
+    int runs = 0, status = -1;
+    (void)state;
+#ifdef __SANITIZE_THREAD__
+    skip(); /* Each start takes longer than the run. */
+#endif
+    for (; runs < 200; runs++) {
+        const pid_t child = fork();
+        if (child == 0) {
+            lt_tokenize_stats stats;
+            _exit(lt_tokenize_files(&o, &stats) == LT_OK ? 0 : 1);
+        }
+        usleep(
+            (useconds_t)(lt_rng_mix((uint64_t)runs) %
+                         (20000 + 4000 * (unsigned)runs))); /* Longer each time, so that it ends. */
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, &status, 0), child);
+        if (WIFEXITED(status)) {
+            break;
+        }
+    }
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_same_files(at("one"), at("killed"));
+}
+
+static void bad_documents_are_named(void **state) {
+    const char *text =
+        "{\"text\": \"ok\"}\n{\"text\": \"no!!\"}\n{\"text\": \"ok\"}\n{\"text\": 5}\n";
+    const char *const bad = at("bad.jsonl"), *const missing = at("missing.jsonl");
+    lt_tokenize_options o = options(at("bad"), 2);
+    lt_tokenize_stats stats;
+    (void)state;
+    assert_int_equal(lt_file_write_atomic(bad, text, strlen(text)), LT_OK);
+    o.inputs = &bad;
+    o.n_inputs = 1;
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), "bad.jsonl:2: byte 3 can not be encoded"));
+    o.inputs = &missing;
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_NOT_FOUND);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(threads_do_not_matter),
+        cmocka_unit_test(stopped_goes_on),
+        cmocka_unit_test(killed_goes_on),
+        cmocka_unit_test(bad_documents_are_named),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}
