@@ -1,0 +1,132 @@
+/* attention.c: cases of attention_fwd and attention_bwd. T queries, S keys (0: T), H query and G key heads (0: H). scale 0: 1 / sqrt(D).
+ * kv_len: S, then S / 2, 1 and 0 keys by sequence, so that queries before the first key see nothing. doc_start: documents of random lengths. */
+#include <math.h>
+
+#include "ops/case.h"
+
+static const lt_case cases[] = {
+    {"one", LT_CASE_ALL, .B = 1, .T = 1, .H = 1, .D = 1},
+    {"full", LT_CASE_ALL, .B = 2, .T = 5, .H = 2, .D = 8},
+    {"causal", LT_CASE_ALL, .B = 2, .T = 7, .H = 2, .D = 4, .causal = true},
+    {"causal longer", LT_CASE_CHECK, .B = 1, .T = 131, .H = 2, .D = 40, .causal = true},
+    {"grouped", LT_CASE_ALL, .B = 1, .T = 6, .H = 6, .G = 2, .D = 4, .causal = true},
+    {"one key head", LT_CASE_CHECK, .B = 2, .T = 33, .H = 4, .G = 1, .D = 16, .causal = true},
+    {"more keys than queries", LT_CASE_ALL, .B = 1, .T = 3, .S = 9, .H = 2, .D = 4, .causal = true},
+    {"decode", LT_CASE_CHECK, .B = 3, .T = 1, .S = 77, .H = 4, .G = 2, .D = 32, .causal = true},
+    {"cross", LT_CASE_CHECK | LT_CASE_GRAD, .B = 2, .T = 6, .S = 4, .H = 1, .D = 6},
+    {"window", LT_CASE_ALL, .B = 1, .T = 9, .H = 2, .D = 4, .causal = true, .window = 3},
+    {"window of one", LT_CASE_CHECK, .B = 1, .T = 20, .H = 1, .D = 8, .causal = true, .window = 1},
+    {"window without causal", LT_CASE_CHECK | LT_CASE_GRAD, .B = 1, .T = 8, .H = 1, .D = 4, .window = 4},
+    {"window over blocks", LT_CASE_CHECK, .B = 1, .T = 200, .H = 1, .D = 16, .causal = true, .window = 70},
+    {"softcap", LT_CASE_ALL, .B = 1, .T = 6, .H = 2, .D = 8, .causal = true, .softcap = 2, .scale = 1},
+    {"sinks", LT_CASE_ALL, .B = 2, .T = 5, .H = 4, .G = 2, .D = 4, .causal = true, .sinks = true},
+    {"alibi", LT_CASE_ALL, .B = 1, .T = 6, .H = 3, .D = 4, .causal = true, .alibi = true},
+    {"documents", LT_CASE_ALL, .B = 2, .T = 10, .H = 2, .D = 4, .causal = true, .doc_start = true},
+    {"key lengths", LT_CASE_CHECK | LT_CASE_GRAD, .B = 4, .T = 4, .S = 10, .H = 2, .D = 4, .causal = true, .kv_len = true},
+    {"key lengths, full", LT_CASE_CHECK | LT_CASE_GRAD, .B = 4, .T = 3, .S = 8, .H = 2, .D = 4, .kv_len = true},
+    {"key lengths and sinks", LT_CASE_CHECK, .B = 4, .T = 9, .S = 9, .H = 2, .D = 8, .causal = true, .kv_len = true, .sinks = true},
+    {"everything", LT_CASE_CHECK | LT_CASE_GRAD, .B = 2, .T = 12, .S = 20, .H = 4, .G = 2, .D = 8, .causal = true, .window = 7, .softcap = 5, .sinks = true, .alibi = true, .doc_start = true, .kv_len = true},
+    {"large logits", LT_CASE_CHECK, .B = 1, .T = 40, .H = 2, .D = 16, .causal = true, .scale = 2},
+    {"wide head", LT_CASE_CHECK, .B = 1, .T = 17, .H = 1, .D = 256, .causal = true},
+    {"odd head", LT_CASE_CHECK, .B = 1, .T = 35, .H = 3, .D = 80, .causal = true},
+    {"gpt2", LT_CASE_BENCH, .B = 4, .T = 256, .H = 12, .D = 64, .causal = true},
+    {"gpt2 1024", LT_CASE_BENCH, .B = 1, .T = 1024, .H = 12, .D = 64, .causal = true},
+    {"smollm2 grouped", LT_CASE_BENCH, .B = 1, .T = 1024, .H = 9, .G = 3, .D = 64, .causal = true},
+    {"packed documents", LT_CASE_BENCH, .B = 1, .T = 1024, .H = 8, .G = 2, .D = 64, .causal = true, .doc_start = true},
+    {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64, .causal = true},
+};
+
+static void fill_kv_len(double *values, const lt_case_tensor *t, lt_rng *r) {
+    const int64_t n_keys = t->c->S > 0 ? t->c->S : t->c->T;
+    const int64_t lengths[] = {n_keys, n_keys / 2, 1, 0};
+    (void)r;
+    for (int64_t b = 0; b < t->count; b++) {
+        values[b] = (double)lengths[b % 4];
+    }
+}
+
+/* The first token of each query's document: never after the query, never falling. */
+static void fill_doc_start(double *values, const lt_case_tensor *t, lt_rng *r) {
+    const int64_t n_t = t->c->T, n_keys = t->c->S > 0 ? t->c->S : n_t;
+    for (int64_t b = 0; b < t->c->B; b++) {
+        int64_t start = 0;
+        for (int64_t i = 0; i < n_t; i++) {
+            if (lt_rng_below(r, (uint64_t)(n_t / 4 + 2)) == 0) {
+                start = n_keys - n_t + i;
+            }
+            values[b * n_t + i] = (double)(start > 0 ? start : 0);
+        }
+    }
+}
+
+typedef lt_case_tensor *declare(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                                int n_dims, const int64_t *shape);
+
+/* What both passes are given: the options and all inputs. */
+static void inputs(lt_setup *s, lt_attention_args *a, declare *in) {
+    const lt_case *c = s->c;
+    const int64_t n_keys = c->S > 0 ? c->S : c->T, g = c->G > 0 ? c->G : c->H;
+
+    a->causal = c->causal;
+    a->window = c->window;
+    a->softcap = c->softcap;
+    a->scale = c->scale != 0.0f ? c->scale : 1.0f / sqrtf((float)c->D);
+    in(s, "q", &a->q, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
+    in(s, "k", &a->k, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
+    in(s, "v", &a->v, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
+    if (c->kv_len) {
+        in(s, "kv_len", &a->kv_len, LT_I32, LT_SHAPE(c->B))->fill = fill_kv_len;
+    }
+    if (c->doc_start) {
+        in(s, "doc_start", &a->doc_start, LT_I32, LT_SHAPE(c->B, c->T))->fill = fill_doc_start;
+    }
+    if (c->alibi) {
+        lt_case_tensor *t = in(s, "alibi", &a->alibi, LT_F32, LT_SHAPE(c->H));
+        t->fill = lt_fill_uniform;
+        t->fill_b = 0.5;
+    }
+    if (c->sinks) {
+        in(s, "sinks", &a->sinks, LT_F32, LT_SHAPE(c->H));
+    }
+}
+
+static void fwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_attention_args *a = (lt_attention_args *)s->args;
+    inputs(s, a, lt_setup_in);
+    lt_setup_out(s, "out", &a->out, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
+    if (s->as_forward || c->T > 1) { /* Decoding asks for no lse. */
+        lt_setup_out(s, "lse", &a->lse, LT_F32, LT_SHAPE(c->B, c->H, c->T))->contiguous = true;
+    }
+}
+
+static void bwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    const int64_t n_keys = c->S > 0 ? c->S : c->T, g = c->G > 0 ? c->G : c->H;
+    lt_attention_bwd_args *a = (lt_attention_bwd_args *)s->args;
+    lt_case_tensor *t;
+
+    inputs(s, &a->fwd, lt_setup_same);
+    lt_setup_same(s, "out", &a->fwd.out, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
+    lt_setup_same(s, "lse", &a->fwd.lse, LT_F32, LT_SHAPE(c->B, c->H, c->T))->contiguous = true;
+    lt_setup_in(s, "dout", &a->dout, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
+    lt_setup_out(s, "dq", &a->dq, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
+    lt_setup_out(s, "dk", &a->dk, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
+    lt_setup_out(s, "dv", &a->dv, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
+    if (c->sinks) {
+        lt_setup_grad(s, "dsinks", &a->dsinks, LT_F32, LT_SHAPE(c->H))->wide = true;
+    }
+    t = lt_setup_out(s, "delta", &a->delta, LT_F32, LT_SHAPE(c->B, c->H, c->T));
+    t->role = LT_ROLE_SCRATCH;
+    t->contiguous = true;
+}
+
+#define ATTENTION_WHY                                                                              \
+    "F32 logits up to 40: exp carries 40 * 2^-24; sums of 200. BF16: probabilities and their gradients may be " \
+    "rounded to BF16 before the second product, the result rounds once"
+const lt_op_cases lt_cases_attention_fwd = {
+    .op = LT_OP_attention_fwd, .forward = LT_OP_COUNT, LT_CASES(cases), .build = fwd_build,
+    .f32 = {0x1p-18, 0x1p-18}, .bf16 = {0x1p-7, 0x1p-8}, .why = ATTENTION_WHY};
+const lt_op_cases lt_cases_attention_bwd = {
+    .op = LT_OP_attention_bwd, .forward = LT_OP_attention_fwd, LT_CASES(cases), .build = bwd_build,
+    .f32 = {0x1p-17, 0x1p-17}, .bf16 = {0x1p-7, 0x1p-7}, .why = ATTENTION_WHY};

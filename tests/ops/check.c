@@ -1,0 +1,177 @@
+/* check.c: optest --check. For every op, case, element type, and both contiguous and strided: every implementation that accepts the arguments is
+ * run on poisoned buffers and must give what ref/ gives in F64 within the op's tolerance, touch nothing else, and give the same bits
+ * with 1, 2 and 3 threads. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "ops/optest.h"
+
+enum { DETAIL_BYTES = 512 };
+
+/* Compare all results; false leaves the reason in why. *worst gets the largest share of the tolerance. */
+static bool compare_results(const lt_world *w, const lt_op_cases *o, const lt_values *want, double *worst,
+                            char why[DETAIL_BYTES]) {
+    for (int i = 0; i < w->setup.n_tensors; i++) {
+        const lt_case_tensor *t = &w->setup.tensors[i];
+        const lt_tolerance tol = lt_tolerance_of(o, t, w->setup.act);
+        double *got, ratio;
+        int64_t at;
+
+        if (t->role == LT_ROLE_IN || t->role == LT_ROLE_SCRATCH) {
+            continue;
+        }
+        got = malloc((size_t)t->count * sizeof *got);
+        LT_ASSERT(got != NULL);
+        lt_world_get(w, i, got);
+        ratio = lt_compare(got, want->values[i], t, tol, &at);
+        *worst = fmax(*worst, ratio);
+        if (ratio > 1.0) {
+            snprintf(why, DETAIL_BYTES,
+                     "%s[%lld of %lld] is %.9g, should be %.9g: %.3g times the tolerance (rtol %.3g, atol %.3g of the "
+                     "largest; %s)",
+                     t->name, (long long)at, (long long)t->count, got[at], want->values[i][at], ratio, tol.rtol,
+                     tol.atol, o->why);
+        }
+        free(got);
+        if (ratio > 1.0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Bits of all results after a run with n threads equal those kept in `first` (made on the first call). */
+static bool same_bits(const lt_world *w, unsigned char **first) {
+    for (int i = 0; i < w->setup.n_tensors; i++) {
+        const lt_world_block *b = &w->blocks[i];
+        if (b->image == NULL || w->setup.tensors[i].role == LT_ROLE_SCRATCH) {
+            continue;
+        }
+        if (first[i] == NULL) {
+            first[i] = malloc(b->bytes);
+            LT_ASSERT(first[i] != NULL);
+            memcpy(first[i], b->image, b->bytes);
+        } else if (memcmp(first[i], b->image, b->bytes) != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* One implementation on one variant. */
+static bool run_variant(lt_world *w, const lt_op_cases *o, const lt_op_impl *impl, const lt_values *v,
+                        const lt_values *want, double *worst, char why[DETAIL_BYTES]) {
+    static const int threads[] = {1, 2, 3};
+    const int n_default = lt_thread_count();
+    unsigned char *first[LT_SETUP_MAX_TENSORS] = {NULL};
+    bool ok = true;
+
+    for (size_t i = 0; ok && i < sizeof threads / sizeof *threads; i++) {
+        const char *damaged;
+        lt_thread_set_count(threads[i]);
+        if (lt_world_run(w, impl, v) != LT_OK) {
+            snprintf(why, DETAIL_BYTES, "%s", lt_error_message());
+            ok = false;
+            break;
+        }
+        ok = i > 0 || compare_results(w, o, want, worst, why);
+        if (ok && !same_bits(w, first)) {
+            snprintf(why, DETAIL_BYTES, "%d threads give other bits than 1", threads[i]);
+            ok = false;
+        }
+        damaged = ok ? lt_world_damage(w) : NULL;
+        if (damaged != NULL) {
+            snprintf(why, DETAIL_BYTES, "wrote outside its results: the block of %s changed", damaged);
+            ok = false;
+        }
+    }
+    lt_thread_set_count(n_default);
+    for (int i = 0; i < LT_SETUP_MAX_TENSORS; i++) {
+        free(first[i]);
+    }
+    return ok;
+}
+
+typedef struct {
+    int n_variants;
+    bool ok;
+    double worst;
+    char why[DETAIL_BYTES];
+} verdict;
+
+/* All implementations of one variant (element type, strides); verdicts by place in the list. */
+static void check_variant(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act, bool strided,
+                          verdict *verdicts) {
+    const lt_op_list list = lt_registry_list(t->backend, o->op);
+    lt_world w = {0};
+    lt_values v = {0}, want = {0};
+    lt_err err = LT_OK;
+
+    LT_TRY_DONE(lt_world_open(&w, t->backend, o, c, act, false, strided));
+    LT_TRY_DONE(lt_values_make(&v, &w.setup, o, lt_values_fill, NULL));
+    LT_TRY_DONE(lt_values_want(&want, o, c, &v));
+    for (int i = 0; i < list.n_impls; i++) {
+        const lt_op_impl *impl = &list.impls[i];
+        char why[DETAIL_BYTES] = "";
+        if ((t->impl[0] != '\0' && strcmp(t->impl, impl->name) != 0) ||
+            (impl->refuse != NULL && impl->refuse(w.setup.args) != NULL)) {
+            continue;
+        }
+        verdicts[i].n_variants++;
+        if (!run_variant(&w, o, impl, &v, &want, &verdicts[i].worst, why) && verdicts[i].ok) {
+            verdicts[i].ok = false;
+            snprintf(verdicts[i].why, DETAIL_BYTES, "%s%s: %.400s", lt_dtype_name(act),
+                     strided ? ", strided" : "", why);
+        }
+    }
+done:
+    if (err != LT_OK) {
+        verdicts[0].ok = false;
+        verdicts[0].n_variants++;
+        snprintf(verdicts[0].why, DETAIL_BYTES, "%s", lt_error_message());
+    }
+    lt_values_free(&v);
+    lt_values_free(&want);
+    lt_world_close(&w);
+}
+
+static void check_case(optest *t, const lt_op_cases *o, const lt_case *c) {
+    const lt_op_list list = lt_registry_list(t->backend, o->op);
+    const int dtypes = c->dtypes != 0 ? c->dtypes : 1 << LT_F32 | 1 << LT_BF16;
+    verdict verdicts[LT_REGISTRY_MAX_IMPLS] = {0};
+
+    for (int i = 0; i < list.n_impls; i++) {
+        verdicts[i].ok = true;
+    }
+    for (int dtype = 0; dtype < LT_DTYPE_COUNT; dtype++) {
+        if (dtypes >> dtype & 1) {
+            check_variant(t, o, c, (lt_dtype)dtype, false, verdicts);
+            check_variant(t, o, c, (lt_dtype)dtype, true, verdicts);
+        }
+    }
+    for (int i = 0; i < list.n_impls; i++) {
+        char name[160], detail[DETAIL_BYTES + 32];
+        if (verdicts[i].n_variants == 0) {
+            continue;
+        }
+        snprintf(name, sizeof name, "%s/%s: %s", lt_op_name(o->op), list.impls[i].name, c->name);
+        snprintf(detail, sizeof detail, "%d variants, %.0f %% of the tolerance", verdicts[i].n_variants,
+                 100.0 * verdicts[i].worst);
+        optest_report(t, verdicts[i].ok, name, verdicts[i].ok ? detail : verdicts[i].why);
+    }
+}
+
+void optest_check(optest *t) {
+    for (int op = 0; op < LT_OP_COUNT; op++) {
+        const lt_op_cases *o = lt_all_op_cases[op];
+        for (int i = 0; i < o->n_cases; i++) {
+            if (optest_wants(t, o, &o->cases[i], LT_CASE_CHECK)) {
+                check_case(t, o, &o->cases[i]);
+            }
+        }
+    }
+}

@@ -1,0 +1,193 @@
+/* moe.c: cases of the mixture-of-experts ops. E experts, K chosen. extreme: logits of few values, so that ties decide. */
+#include "ops/case.h"
+
+#define F32_ONLY (1 << LT_F32)
+
+static const lt_case route_cases[] = {
+    {"one expert", LT_CASE_CHECK, F32_ONLY, .R = 3, .E = 1, .K = 1},
+    {"switch", LT_CASE_ALL, F32_ONLY, .R = 12, .E = 4, .K = 1, .aux_coef = 0.5f, .z_coef = 0.25f},
+    {"mixtral", LT_CASE_ALL, F32_ONLY, .R = 11, .E = 8, .K = 2, .normalise = true, .aux_coef = 0.5f, .z_coef = 0.125f},
+    {"top 2 as they are", LT_CASE_ALL, F32_ONLY, .R = 9, .E = 6, .K = 2, .aux_coef = 0.5f},
+    {"capacity", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 20, .E = 4, .K = 2, .capacity = 6, .normalise = true, .aux_coef = 1},
+    {"capacity of one", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 10, .E = 3, .K = 1, .capacity = 1},
+    {"all experts", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 5, .E = 3, .K = 3, .normalise = true, .z_coef = 1},
+    {"ties", LT_CASE_CHECK, F32_ONLY, .R = 33, .E = 7, .K = 3, .normalise = true, .extreme = true, .aux_coef = 1},
+    {"many rows", LT_CASE_CHECK, F32_ONLY, .R = 515, .E = 16, .K = 4, .normalise = true, .capacity = 100, .aux_coef = 1},
+    {"mixtral 4096", LT_CASE_BENCH, F32_ONLY, .R = 4096, .E = 8, .K = 2, .normalise = true},
+    {"64 experts", LT_CASE_BENCH, F32_ONLY, .R = 4096, .E = 64, .K = 8, .normalise = true},
+};
+
+static void fill_ties(double *values, const lt_case_tensor *t, lt_rng *r) {
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = 0.5 * (double)lt_rng_below(r, 3);
+    }
+}
+
+static void route_fwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_moe_route_args *a = (lt_moe_route_args *)s->args;
+    a->capacity = c->capacity;
+    a->normalise = c->normalise;
+    lt_setup_in(s, "logits", &a->logits, LT_F32, LT_SHAPE(c->R, c->E))->fill = c->extreme ? fill_ties : lt_fill_normal;
+    lt_setup_out(s, "probs", &a->probs, LT_F32, LT_SHAPE(c->R, c->E));
+    lt_setup_out(s, "experts", &a->experts, LT_I32, LT_SHAPE(c->R, c->K));
+    lt_setup_out(s, "weights", &a->weights, LT_F32, LT_SHAPE(c->R, c->K));
+    lt_setup_out(s, "slot_row", &a->slot_row, LT_I32, LT_SHAPE(c->R * c->K))->contiguous = true;
+    lt_setup_out(s, "expert_start", &a->expert_start, LT_I32, LT_SHAPE(c->E + 1))->contiguous = true;
+    if (c->aux_coef != 0.0f || c->z_coef != 0.0f || s->as_forward) {
+        lt_setup_out(s, "aux", &a->aux, LT_F32, LT_SHAPE(2));
+    }
+}
+
+static void route_bwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_moe_route_bwd_args *a = (lt_moe_route_bwd_args *)s->args;
+    a->aux_coef = c->aux_coef;
+    a->z_coef = c->z_coef;
+    a->normalise = c->normalise;
+    lt_setup_same(s, "logits", &a->logits, LT_F32, LT_SHAPE(c->R, c->E));
+    lt_setup_same(s, "probs", &a->probs, LT_F32, LT_SHAPE(c->R, c->E));
+    lt_setup_same(s, "experts", &a->experts, LT_I32, LT_SHAPE(c->R, c->K));
+    lt_setup_same(s, "weights", &a->weights, LT_F32, LT_SHAPE(c->R, c->K));
+    lt_setup_same(s, "expert_start", &a->expert_start, LT_I32, LT_SHAPE(c->E + 1))->contiguous = true;
+    lt_setup_in(s, "dweights", &a->dweights, LT_F32, LT_SHAPE(c->R, c->K));
+    lt_setup_out(s, "dlogits", &a->dlogits, LT_F32, LT_SHAPE(c->R, c->E));
+}
+
+/* <dweights, weights> plus the two auxiliary losses. */
+static double route_objective(const lt_setup *f, const lt_setup *b) {
+    const double *w = lt_setup_find(f, "weights")->slot->data, *aux = lt_setup_find(f, "aux")->slot->data;
+    const double *dw = lt_setup_find(b, "dweights")->slot->data;
+    double sum = (double)f->c->aux_coef * aux[0] + (double)f->c->z_coef * aux[1];
+    for (int64_t i = 0; i < f->c->R * f->c->K; i++) {
+        sum += dw[i] * w[i];
+    }
+    return sum;
+}
+
+#define ROUTE_TOLERANCE                                                                            \
+    .f32 = {0x1p-20, 0x1p-20}, .bf16 = {0.0, 0.0}, .why = "F32 softmax over at most 64 experts; means over 515 rows"
+const lt_op_cases lt_cases_moe_route_fwd = {.op = LT_OP_moe_route_fwd, .forward = LT_OP_COUNT,
+                                            LT_CASES(route_cases), .build = route_fwd_build, ROUTE_TOLERANCE};
+const lt_op_cases lt_cases_moe_route_bwd = {.op = LT_OP_moe_route_bwd, .forward = LT_OP_moe_route_fwd,
+                                            LT_CASES(route_cases), .build = route_bwd_build,
+                                            .objective = route_objective, ROUTE_TOLERANCE};
+
+static const lt_case row_cases[] = {
+    {"one", LT_CASE_ALL, .R = 1, .C = 1, .E = 1, .K = 1},
+    {"top 1", LT_CASE_ALL, .R = 9, .C = 7, .E = 3, .K = 1},
+    {"top 2", LT_CASE_ALL, .R = 8, .C = 12, .E = 4, .K = 2},
+    {"dropped", LT_CASE_ALL, .R = 10, .C = 6, .E = 3, .K = 2, .capacity = 5},
+    {"added dx", LT_CASE_CHECK | LT_CASE_GRAD, .R = 6, .C = 9, .E = 4, .K = 2, .accumulate = true},
+    {"wide", LT_CASE_CHECK, .R = 17, .C = 515, .E = 8, .K = 3},
+    {"mixtral 60M", LT_CASE_BENCH, .R = 4096, .C = 512, .E = 8, .K = 2},
+};
+
+/* A routing made of the case alone, so that slot_row and expert_start agree: assignment i chooses expert mix(i) mod E. Calls back in slot order. */
+static int64_t expert_of(const lt_case *c, int64_t i) {
+    return (int64_t)(lt_rng_mix((uint64_t)(i + 11)) % (uint64_t)c->E);
+}
+
+static void fill_slots(double *slots, double *starts, const lt_case *c) {
+    const int64_t n = c->R * c->K;
+    int64_t slot = 0, dropped = n;
+    for (int64_t pass = 0; pass < 2; pass++) { /* 0: count the kept ones; 1: place. Dropped ones fill from the end, in order. */
+        int64_t n_dropped = 0;
+        slot = 0;
+        for (int64_t e = 0; e < c->E; e++) {
+            int64_t kept = 0;
+            starts[e] = (double)slot;
+            for (int64_t i = 0; i < n; i++) {
+                if (expert_of(c, i) == e && (c->capacity == 0 || kept < c->capacity)) {
+                    slots[slot++] = (double)i;
+                    kept++;
+                } else if (expert_of(c, i) == e && pass == 1) {
+                    slots[dropped + n_dropped++] = (double)i;
+                }
+            }
+        }
+        dropped = slot;
+    }
+    starts[c->E] = (double)slot;
+}
+
+#define MAX_SLOTS 8192
+static void fill_slot_row(double *values, const lt_case_tensor *t, lt_rng *r) {
+    double starts[65];
+    (void)r;
+    fill_slots(values, starts, t->c);
+}
+
+static void fill_expert_start(double *values, const lt_case_tensor *t, lt_rng *r) {
+    static double slots[MAX_SLOTS];
+    (void)r;
+    fill_slots(slots, values, t->c);
+}
+
+typedef lt_case_tensor *declare(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                                int n_dims, const int64_t *shape);
+
+static void slot_tensors(lt_setup *s, lt_tensor *slot_row, lt_tensor *expert_start, declare *in) {
+    const lt_case *c = s->c;
+    lt_case_tensor *t = in(s, "slot_row", slot_row, LT_I32, LT_SHAPE(c->R * c->K));
+    t->fill = fill_slot_row;
+    t->contiguous = true;
+    t = in(s, "expert_start", expert_start, LT_I32, LT_SHAPE(c->E + 1));
+    t->fill = fill_expert_start;
+    t->contiguous = true;
+}
+
+static void gather_fwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_moe_gather_args *a = (lt_moe_gather_args *)s->args;
+    a->top_k = c->K;
+    slot_tensors(s, &a->slot_row, &a->expert_start, lt_setup_in);
+    lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->C));
+    lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->R * c->K, c->C))->partial = true;
+}
+
+static void gather_bwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_moe_gather_bwd_args *a = (lt_moe_gather_bwd_args *)s->args;
+    a->top_k = c->K;
+    a->add_dx = c->accumulate;
+    slot_tensors(s, &a->slot_row, &a->expert_start, lt_setup_same);
+    lt_setup_in(s, "dy", &a->dy, s->act, LT_SHAPE(c->R * c->K, c->C));
+    if (c->accumulate) {
+        lt_setup_grad(s, "dx", &a->dx, s->act, LT_SHAPE(c->R, c->C));
+    } else {
+        lt_setup_out(s, "dx", &a->dx, s->act, LT_SHAPE(c->R, c->C));
+    }
+}
+
+static void combine_fwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_moe_combine_args *a = (lt_moe_combine_args *)s->args;
+    slot_tensors(s, &a->slot_row, &a->expert_start, lt_setup_in);
+    lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R * c->K, c->C));
+    lt_setup_in(s, "weights", &a->weights, LT_F32, LT_SHAPE(c->R, c->K));
+    lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->C));
+}
+
+static void combine_bwd_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_moe_combine_bwd_args *a = (lt_moe_combine_bwd_args *)s->args;
+    slot_tensors(s, &a->slot_row, &a->expert_start, lt_setup_same);
+    lt_setup_same(s, "x", &a->x, s->act, LT_SHAPE(c->R * c->K, c->C));
+    lt_setup_same(s, "weights", &a->weights, LT_F32, LT_SHAPE(c->R, c->K));
+    lt_setup_in(s, "dy", &a->dy, s->act, LT_SHAPE(c->R, c->C));
+    lt_setup_out(s, "dx", &a->dx, s->act, LT_SHAPE(c->R * c->K, c->C))->partial = true;
+    lt_setup_out(s, "dweights", &a->dweights, LT_F32, LT_SHAPE(c->R, c->K));
+}
+
+#define ROWS_TOLERANCE                                                                             \
+    .f32 = {0x1p-21, 0x1p-21}, .bf16 = {0x1p-8, 0x1p-18},                                          \
+    .why = "copies are exact; sums of K products, and dot products of 515, in F32; BF16 one rounding"
+const lt_op_cases lt_cases_moe_gather_fwd = {.op = LT_OP_moe_gather_fwd, .forward = LT_OP_COUNT,
+                                             LT_CASES(row_cases), .build = gather_fwd_build, ROWS_TOLERANCE};
+const lt_op_cases lt_cases_moe_gather_bwd = {.op = LT_OP_moe_gather_bwd, .forward = LT_OP_moe_gather_fwd,
+                                             LT_CASES(row_cases), .build = gather_bwd_build, ROWS_TOLERANCE};
+const lt_op_cases lt_cases_moe_combine_fwd = {.op = LT_OP_moe_combine_fwd, .forward = LT_OP_COUNT,
+                                              LT_CASES(row_cases), .build = combine_fwd_build, ROWS_TOLERANCE};
+const lt_op_cases lt_cases_moe_combine_bwd = {.op = LT_OP_moe_combine_bwd, .forward = LT_OP_moe_combine_fwd,
+                                              LT_CASES(row_cases), .build = combine_bwd_build, ROWS_TOLERANCE};

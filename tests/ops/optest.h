@@ -1,0 +1,25 @@
+/* optest.h: the modes of build/optest. Each mode walks the case lists and reports to a tally. */
+#ifndef LT_TESTS_OPS_OPTEST_H
+#define LT_TESTS_OPS_OPTEST_H
+
+#include "ops/world.h"
+
+typedef struct {
+    const lt_backend *backend;
+    const char *op, *impl, *case_name; /* Filters; empty: all. */
+    bool tap, verbose;
+    int n_passed, n_failed;
+} optest;
+
+/* One result, with a TAP line in TAP mode; failures are always printed, the rest when verbose. */
+void optest_report(optest *t, bool passed, const char *name, const char *detail);
+
+bool optest_wants(const optest *t, const lt_op_cases *o, const lt_case *c, int use);
+
+void optest_check(optest *t);
+void optest_grad(optest *t);
+void optest_golden(optest *t, const char *folder);
+void optest_describe_golden(void); /* Inputs of every golden case as JSON, for tools/make_op_goldens.py. */
+void optest_bench(optest *t);
+
+#endif

@@ -1,0 +1,347 @@
+/* world.c: see world.h. */
+#include "ops/world.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+enum { GUARD_BYTES = 256, PATTERN = 0xA5, POISON = 0xFF, PAD_ELEMENTS = 3 };
+
+int lt_world_owner(const lt_setup *s, int tensor) {
+    const char *alias = s->tensors[tensor].alias;
+    return alias == NULL ? tensor : (int)(lt_setup_find(s, alias) - s->tensors);
+}
+
+/* One past the last element of a view, in elements. */
+static int64_t view_extent(const lt_tensor *v) {
+    int64_t last = 0;
+    for (int i = 0; i < v->n_dims; i++) {
+        last += (v->shape[i] - 1) * v->stride[i];
+    }
+    return last + 1;
+}
+
+static lt_err open_block(lt_world *w, int i, bool strided) {
+    const lt_case_tensor *t = &w->setup.tensors[i];
+    const int64_t pad = strided ? PAD_ELEMENTS : 0;
+    const lt_tensor view = lt_case_view(t, NULL, pad);
+    const size_t elem = lt_dtype_bytes(t->dtype);
+    lt_world_block *b = &w->blocks[i];
+
+    b->start = GUARD_BYTES + (strided && !t->contiguous ? elem : 0);
+    b->bytes = b->start + (size_t)view_extent(&view) * elem + GUARD_BYTES;
+    b->image = malloc(b->bytes);
+    b->before = malloc(b->bytes);
+    if (b->image == NULL || b->before == NULL) {
+        LT_FAIL(LT_ERR_OOM, "tensor %s: %zu bytes", t->name, b->bytes);
+    }
+    LT_TRY(w->backend->alloc(&b->device, b->bytes, t->name));
+    *t->slot = lt_case_view(t, (unsigned char *)b->device + b->start, pad);
+    return LT_OK;
+}
+
+/* Packed weights are private to the backend: only products that ask for them, and the packing itself, get room for them. */
+static lt_err open_packed(lt_world *w) {
+    lt_matmul_args *m = (lt_matmul_args *)w->setup.args;
+    lt_matmul_pack_args *p = (lt_matmul_pack_args *)w->setup.args;
+    const bool product = w->op == LT_OP_matmul && w->setup.c->packed;
+    if (!product && w->op != LT_OP_matmul_pack) {
+        return LT_OK;
+    }
+    w->packed_bytes = w->backend->matmul_pack_bytes(product ? &m->b : &p->b, product ? m->trans_b : p->trans_b);
+    if (w->packed_bytes > 0) {
+        LT_TRY(w->backend->alloc(&w->packed, w->packed_bytes, "packed weights"));
+    }
+    if (product) {
+        m->b_packed = w->packed;
+    } else {
+        p->dst = w->packed;
+    }
+    return LT_OK;
+}
+
+lt_err lt_world_open(lt_world *w, const lt_backend *backend, const lt_op_cases *o, const lt_case *c,
+                     lt_dtype act, bool as_forward, bool strided) {
+    memset(w, 0, sizeof *w);
+    w->backend = backend;
+    w->op = o->op;
+    lt_setup_build(&w->setup, o, c, act, as_forward);
+    LT_TRY(backend->queue_open(&w->queue));
+    for (int i = 0; i < w->setup.n_tensors; i++) {
+        const int owner = lt_world_owner(&w->setup, i);
+        if (owner == i) {
+            LT_TRY(open_block(w, i, strided));
+        } else {
+            *w->setup.tensors[i].slot = *w->setup.tensors[owner].slot;
+        }
+    }
+    return open_packed(w);
+}
+
+void lt_world_close(lt_world *w) {
+    for (int i = 0; i < w->setup.n_tensors; i++) {
+        lt_world_block *b = &w->blocks[i];
+        free(b->image);
+        free(b->before);
+        if (b->device != NULL) {
+            w->backend->release(b->device, b->bytes);
+        }
+    }
+    if (w->packed != NULL) {
+        w->backend->release(w->packed, w->packed_bytes);
+    }
+    if (w->queue != NULL) {
+        w->backend->queue_close(w->queue);
+    }
+    memset(w, 0, sizeof *w);
+}
+
+static double load(const unsigned char *from, lt_dtype dtype) {
+    double x = 0.0;
+    int32_t whole;
+    if (dtype == LT_I32) {
+        memcpy(&whole, from, sizeof whole);
+        return (double)whole;
+    }
+    lt_convert(&x, LT_F64, from, dtype, 1);
+    return x;
+}
+
+static void store(unsigned char *to, lt_dtype dtype, double x) {
+    if (dtype == LT_I32) {
+        const int32_t whole = (int32_t)x;
+        memcpy(to, &whole, sizeof whole);
+    } else {
+        lt_convert(to, dtype, &x, LT_F64, 1);
+    }
+}
+
+double lt_round_to(lt_dtype dtype, double x) {
+    unsigned char raw[8];
+    store(raw, dtype, x);
+    return load(raw, dtype);
+}
+
+/* Byte offset in the block of the i-th element, counted in row-major order. */
+static size_t element(const lt_world *w, int tensor, int64_t i) {
+    const lt_tensor *v = w->setup.tensors[tensor].slot;
+    int64_t at = 0;
+    for (int d = v->n_dims - 1; d >= 0; d--) {
+        at += i % v->shape[d] * v->stride[d];
+        i /= v->shape[d];
+    }
+    return w->blocks[lt_world_owner(&w->setup, tensor)].start + (size_t)at * lt_dtype_bytes(v->dtype);
+}
+
+void lt_world_put(lt_world *w, int tensor, const double *values) {
+    const lt_case_tensor *t = &w->setup.tensors[tensor];
+    unsigned char *image = w->blocks[lt_world_owner(&w->setup, tensor)].image;
+    for (int64_t i = 0; i < t->count; i++) {
+        store(image + element(w, tensor, i), t->dtype, values[i]);
+    }
+}
+
+void lt_world_get(const lt_world *w, int tensor, double *values) {
+    const lt_case_tensor *t = &w->setup.tensors[tensor];
+    const unsigned char *image = w->blocks[lt_world_owner(&w->setup, tensor)].image;
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = load(image + element(w, tensor, i), t->dtype);
+    }
+}
+
+static void poison(lt_world *w, int tensor) {
+    const lt_case_tensor *t = &w->setup.tensors[tensor];
+    for (int64_t i = 0; i < t->count; i++) {
+        memset(w->blocks[tensor].image + element(w, tensor, i), POISON, lt_dtype_bytes(t->dtype));
+    }
+}
+
+static lt_err upload(lt_world *w, const lt_values *v) {
+    for (int i = 0; i < w->setup.n_tensors; i++) {
+        lt_world_block *b = &w->blocks[i];
+        if (b->image == NULL) {
+            continue;
+        }
+        memset(b->image, PATTERN, b->bytes);
+        if (w->setup.tensors[i].role == LT_ROLE_IN || w->setup.tensors[i].role == LT_ROLE_INOUT) {
+            LT_ASSERT(v->values[i] != NULL);
+            lt_world_put(w, i, v->values[i]);
+        } else {
+            poison(w, i);
+        }
+        memcpy(b->before, b->image, b->bytes);
+        LT_TRY(w->backend->upload(w->queue, b->device, b->image, b->bytes));
+    }
+    return LT_OK;
+}
+
+lt_err lt_world_run(lt_world *w, const lt_op_impl *impl, const lt_values *v) {
+    LT_TRY(upload(w, v));
+    if (w->op == LT_OP_matmul && w->packed != NULL) {
+        const lt_matmul_args *m = (const lt_matmul_args *)w->setup.args;
+        const lt_matmul_pack_args pack = {.dst = w->packed, .b = m->b, .trans_b = m->trans_b};
+        LT_TRY(w->backend->ops->matmul_pack(w->queue, &pack));
+    }
+    LT_TRY(impl->run(w->queue, w->setup.args));
+    LT_TRY(w->backend->sync(w->queue));
+    for (int i = 0; i < w->setup.n_tensors; i++) {
+        lt_world_block *b = &w->blocks[i];
+        if (b->image != NULL) {
+            LT_TRY(w->backend->download(w->queue, b->image, b->device, b->bytes));
+        }
+    }
+    return w->backend->sync(w->queue);
+}
+
+const char *lt_world_damage(const lt_world *w) {
+    for (int i = 0; i < w->setup.n_tensors; i++) {
+        const lt_case_tensor *t = &w->setup.tensors[i];
+        const lt_world_block *b = &w->blocks[i];
+        if (b->image == NULL) {
+            continue;
+        }
+        if (t->role != LT_ROLE_IN) { /* Results may change: forgive exactly their elements. */
+            for (int64_t e = 0; e < t->count; e++) {
+                memcpy(b->before + element(w, i, e), b->image + element(w, i, e), lt_dtype_bytes(t->dtype));
+            }
+        }
+        if (memcmp(b->image, b->before, b->bytes) != 0) {
+            return t->name;
+        }
+    }
+    return NULL;
+}
+
+lt_err lt_values_fill(double *values, const lt_case_tensor *t, void *ctx) {
+    lt_rng r = {.seed = 20260101};
+    for (const char *s = t->c->name; *s != '\0'; s++) {
+        r.seed = lt_rng_mix(r.seed ^ (uint64_t)*s);
+    }
+    for (const char *s = t->name; *s != '\0'; s++) {
+        r.stream = lt_rng_mix(r.stream ^ (uint64_t)*s);
+    }
+    t->fill(values, t, &r);
+    (void)ctx;
+    return LT_OK;
+}
+
+static lt_err reserve(lt_values *v, int tensor, const lt_case_tensor *t) {
+    v->values[tensor] = malloc((size_t)t->count * sizeof(double));
+    if (v->values[tensor] == NULL) {
+        LT_FAIL(LT_ERR_OOM, "values of %s", t->name);
+    }
+    return LT_OK;
+}
+
+/* Inputs that need no forward run. */
+static lt_err fill_inputs(lt_values *v, const lt_setup *s, lt_values_from *from, void *ctx) {
+    for (int i = 0; i < s->n_tensors; i++) {
+        const lt_case_tensor *t = &s->tensors[i];
+        if ((t->role != LT_ROLE_IN && t->role != LT_ROLE_INOUT) || t->source != NULL) {
+            continue;
+        }
+        LT_TRY(reserve(v, i, t));
+        LT_TRY(from(v->values[i], t, ctx));
+        for (int64_t e = 0; e < t->count; e++) {
+            v->values[i][e] = lt_round_to(t->dtype, v->values[i][e]);
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_values_from *from, void *ctx) {
+    const lt_op_cases *f = o->forward != LT_OP_COUNT ? lt_all_op_cases[o->forward] : NULL;
+    lt_setup typed;
+    lt_world world = {0};
+    lt_values inputs = {0};
+    bool needs = false;
+    lt_err err = fill_inputs(v, s, from, ctx);
+
+    for (int i = 0; i < s->n_tensors; i++) {
+        needs = needs || s->tensors[i].source != NULL;
+    }
+    if (err != LT_OK || !needs) {
+        return err;
+    }
+    lt_setup_build(&typed, f, s->c, s->act, true);
+    LT_TRY_DONE(fill_inputs(&inputs, &typed, from, ctx)); /* Rounded to the case's types, then run in F64. */
+    LT_TRY_DONE(lt_world_open(&world, lt_backend_ref(), f, s->c, LT_F64, true, false));
+    LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), f->op).impls, &inputs));
+    for (int i = 0; i < s->n_tensors; i++) {
+        const lt_case_tensor *t = &s->tensors[i];
+        const lt_case_tensor *source = t->source != NULL ? lt_setup_find(&world.setup, t->source) : NULL;
+        if (source == NULL) {
+            continue;
+        }
+        LT_ASSERT(source->count == t->count);
+        LT_TRY_DONE(reserve(v, i, t));
+        lt_world_get(&world, (int)(source - world.setup.tensors), v->values[i]);
+        for (int64_t e = 0; e < t->count; e++) {
+            v->values[i][e] = lt_round_to(t->dtype, v->values[i][e]);
+        }
+    }
+done:
+    lt_values_free(&inputs);
+    lt_world_close(&world);
+    return err;
+}
+
+void lt_values_free(lt_values *v) {
+    for (int i = 0; i < LT_SETUP_MAX_TENSORS; i++) {
+        free(v->values[i]);
+        v->values[i] = NULL;
+    }
+}
+
+lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c, const lt_values *v) {
+    lt_world world = {0};
+    lt_err err = LT_OK;
+
+    LT_TRY_DONE(lt_world_open(&world, lt_backend_ref(), o, c, LT_F64, false, false));
+    LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), o->op).impls, v));
+    for (int i = 0; i < world.setup.n_tensors; i++) {
+        const lt_case_tensor *t = &world.setup.tensors[i];
+        if (t->role == LT_ROLE_OUT || t->role == LT_ROLE_INOUT) {
+            LT_TRY_DONE(reserve(want, i, t));
+            lt_world_get(&world, i, want->values[i]);
+        }
+    }
+done:
+    lt_world_close(&world);
+    return err;
+}
+
+lt_tolerance lt_tolerance_of(const lt_op_cases *o, const lt_case_tensor *t, lt_dtype act) {
+    if (t->dtype == LT_F16) { /* Only casts write F16: half a unit in the last place, and half of the smallest subnormal. */
+        return (lt_tolerance){0x1p-11, 0x1p-41};
+    }
+    return t->dtype == LT_BF16 || (t->wide && act == LT_BF16) ? o->bf16 : o->f32;
+}
+
+double lt_compare(const double *got, const double *want, const lt_case_tensor *t, lt_tolerance tol,
+                  int64_t *worst_at) {
+    double largest = 0.0, worst = 0.0;
+    *worst_at = 0;
+    for (int64_t i = 0; i < t->count; i++) {
+        largest = isfinite(want[i]) ? fmax(largest, fabs(want[i])) : largest;
+    }
+    for (int64_t i = 0; i < t->count; i++) {
+        const double limit = t->dtype == LT_I32 ? 0.0 : tol.rtol * fabs(want[i]) + tol.atol * largest;
+        const double error = fabs(got[i] - want[i]);
+        double ratio;
+        if (isnan(want[i])) {
+            ratio = isnan(got[i]) && t->partial ? 0.0 : INFINITY; /* Rows that nobody writes. */
+        } else if (got[i] == want[i]) {
+            ratio = 0.0; /* Also equal infinities. */
+        } else {
+            ratio = isfinite(error) && limit > 0.0 ? error / limit : INFINITY;
+        }
+        if (ratio > worst) {
+            worst = ratio;
+            *worst_at = i;
+        }
+    }
+    return worst;
+}

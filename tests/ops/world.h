@@ -1,0 +1,71 @@
+/* world.h: a case made real: buffers on a backend, filled, run, read back.
+ *
+ * Every tensor lives in a block of its own between two guards; in a strided world its rows are padded and it starts one element off
+ * alignment. Guards and gaps hold a pattern, results and scratch hold NaN before the call. After the call everything outside the results must
+ * be as it was. Values travel as contiguous doubles, whatever the type and strides. */
+#ifndef LT_TESTS_OPS_WORLD_H
+#define LT_TESTS_OPS_WORLD_H
+
+#include "kernels/registry.h"
+#include "ops/case.h"
+
+typedef struct {
+    unsigned char *image, *before; /* Host copies: now, and as uploaded. */
+    void *device;
+    size_t bytes, start; /* Of the block; where the tensor starts in it. */
+} lt_world_block;
+
+typedef struct {
+    const lt_backend *backend;
+    lt_queue *queue;
+    lt_op op;
+    lt_setup setup;
+    lt_world_block blocks[LT_SETUP_MAX_TENSORS]; /* Empty for a tensor that shares another's. */
+    void *packed;
+    size_t packed_bytes;
+} lt_world;
+
+/* The values of a setup's tensors, by index; NULL where not yet known. */
+typedef struct {
+    double *values[LT_SETUP_MAX_TENSORS];
+} lt_values;
+
+lt_err lt_world_open(lt_world *w, const lt_backend *backend, const lt_op_cases *o, const lt_case *c,
+                     lt_dtype act, bool as_forward, bool strided);
+void lt_world_close(lt_world *w); /* Accepts a zeroed world. */
+
+/* Write a tensor (rounded to its type) or read it. */
+void lt_world_put(lt_world *w, int tensor, const double *values);
+void lt_world_get(const lt_world *w, int tensor, double *values);
+
+/* Prepare every block (patterns, poison, the inputs in v), upload, call, wait, download. */
+LT_MUST_USE lt_err lt_world_run(lt_world *w, const lt_op_impl *impl, const lt_values *v);
+
+/* NULL, or what was written that should not have been. */
+const char *lt_world_damage(const lt_world *w);
+
+/* The tensor that owns t's memory: itself, or the one it shares. */
+int lt_world_owner(const lt_setup *s, int tensor);
+
+/* Where input values come from: writes t->count values. */
+typedef lt_err lt_values_from(double *values, const lt_case_tensor *t, void *ctx);
+lt_values_from lt_values_fill; /* The tensor's fill, seeded by the names of case and tensor; ctx is not used. */
+
+/* Inputs for a setup, rounded to the tensors' types; where tensors have a source, from a run of the forward op by the reference in F64
+ * on inputs of the same origin. Free with lt_values_free. */
+LT_MUST_USE lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_values_from *from, void *ctx);
+void lt_values_free(lt_values *v);
+
+/* x as the type would store it. */
+double lt_round_to(lt_dtype dtype, double x);
+
+/* F64 results of the reference for inputs v (a setup of any type with the same tensors): want gets values of every result. */
+LT_MUST_USE lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c, const lt_values *v);
+
+/* Worst |got - want| / tolerance over a tensor; *worst_at its index; > 1 fails. NaN results where want is not NaN give INFINITY. */
+double lt_compare(const double *got, const double *want, const lt_case_tensor *t, lt_tolerance tol, int64_t *worst_at);
+
+/* The tolerance of one result in a case of this activation type. */
+lt_tolerance lt_tolerance_of(const lt_op_cases *o, const lt_case_tensor *t, lt_dtype act);
+
+#endif

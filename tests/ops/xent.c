@@ -1,0 +1,85 @@
+/* xent.c: cases of xent. Every third label is ignored when the rows allow. grad_scale 0: loss only. extreme: large, equal and -inf
+ * logits. As its own backward op: the gradient stands in the place of the logits. */
+#include <math.h>
+
+#include "ops/case.h"
+
+static const lt_case cases[] = {
+    {"one", LT_CASE_CHECK, .R = 1, .V = 1, .grad_scale = 1},
+    {"loss only", LT_CASE_CHECK | LT_CASE_GOLDEN, .R = 7, .V = 13},
+    {"gradient", LT_CASE_ALL, .R = 6, .V = 11, .grad_scale = 0.25f},
+    {"softcap", LT_CASE_ALL, .R = 5, .V = 17, .grad_scale = 1, .softcap = 3},
+    {"z loss", LT_CASE_ALL, .R = 5, .V = 9, .grad_scale = 1, .z_coef = 0.125f},
+    {"softcap and z loss", LT_CASE_CHECK | LT_CASE_GRAD, .R = 4, .V = 10, .grad_scale = 0.5f, .softcap = 4, .z_coef = 0.01f},
+    {"wide", LT_CASE_CHECK, .R = 3, .V = 4099, .grad_scale = 1},
+    {"many rows", LT_CASE_CHECK, .R = 133, .V = 31, .grad_scale = 1},
+    {"extreme", LT_CASE_CHECK, .R = 9, .V = 20, .grad_scale = 1, .extreme = true},
+    {"gpt2 chunk", LT_CASE_BENCH, .R = 128, .V = 50304, .grad_scale = 1},
+    {"gpt2 chunk, loss only", LT_CASE_BENCH, .R = 128, .V = 50304},
+    {"apertus 8M", LT_CASE_BENCH, .R = 1024, .V = 8192, .grad_scale = 1},
+};
+
+static void fill_labels(double *values, const lt_case_tensor *t, lt_rng *r) {
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = i % 3 == 2 ? -1.0 : (double)lt_rng_below(r, (uint64_t)t->c->V);
+        if (t->c->extreme) {
+            values[i] = i % 3 == 2 ? -1.0 : (double)(t->c->V / 2); /* A logit that is never -inf. */
+        }
+    }
+}
+
+/* Rows in turn: deviation 100; all equal; -inf except in the middle. */
+static void fill_extreme(double *values, const lt_case_tensor *t, lt_rng *r) {
+    const int64_t n = t->c->V;
+    for (int64_t i = 0; i < t->count; i++) {
+        const int64_t row = i / n, col = i % n;
+        const double x = lt_rng_normal(r);
+        values[i] = row % 4 == 0   ? 100.0 * x
+                    : row % 4 == 1 ? -7.0
+                    : row % 4 == 3 ? 1e4 + x
+                    : col == n / 2 ? x
+                                   : -INFINITY;
+    }
+}
+
+static void build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_xent_args *a = (lt_xent_args *)s->args;
+    const bool grad = c->grad_scale != 0.0f && !s->as_forward;
+    lt_case_tensor *t;
+
+    a->grad_scale = grad ? c->grad_scale : 0.0f;
+    a->softcap = c->softcap;
+    a->z_coef = c->z_coef;
+    t = grad ? lt_setup_inout(s, "logits", &a->logits, s->act, LT_SHAPE(c->R, c->V))
+             : lt_setup_in(s, "logits", &a->logits, s->act, LT_SHAPE(c->R, c->V));
+    t->fill = c->extreme ? fill_extreme : lt_fill_normal;
+    t->fill_b = 3.0;
+    t->grad_of = grad ? "logits" : NULL;
+    t->source = grad ? "logits" : NULL;
+    t = lt_setup_in(s, "labels", &a->labels, LT_I32, LT_SHAPE(c->R));
+    t->fill = fill_labels;
+    t->source = grad ? "labels" : NULL;
+    lt_setup_out(s, "loss", &a->loss, LT_F32, LT_SHAPE(c->R));
+    lt_setup_out(s, "lse", &a->lse, LT_F32, LT_SHAPE(c->R));
+    lt_setup_out(s, "best", &a->best, LT_I32, LT_SHAPE(c->R));
+}
+
+/* grad_scale * sum over counted rows of loss + z_coef lse^2. */
+static double objective(const lt_setup *f, const lt_setup *b) {
+    const double *loss = lt_setup_find(f, "loss")->slot->data, *lse = lt_setup_find(f, "lse")->slot->data;
+    const int32_t *labels = lt_setup_find(f, "labels")->slot->data;
+    double sum = 0.0;
+    for (int64_t r = 0; r < f->c->R; r++) {
+        if (labels[r] >= 0) {
+            sum += loss[r] + (double)f->c->z_coef * lse[r] * lse[r];
+        }
+    }
+    (void)b;
+    return sum * (double)f->c->grad_scale;
+}
+
+const lt_op_cases lt_cases_xent = {
+    .op = LT_OP_xent, .forward = LT_OP_xent, LT_CASES(cases), .build = build, .objective = objective,
+    .f32 = {0x1p-18, 0x1p-20}, .bf16 = {0x1p-8, 0x1p-16},
+    .why = "exp of differences up to 40 in F32, sums of 4099; BF16 rounds the gradient once"};
