@@ -3,13 +3,15 @@
 #include "ops/case.h"
 
 /* One row of cases for an activation. */
-#define ACT_CASES(kind, name)                                                                      \
-    {name, LT_CASE_ALL, .act = LT_ACT_##kind, .R = 5, .F = 13},                                    \
-        {name " gated", LT_CASE_ALL, .act = LT_ACT_##kind, .R = 4, .F = 9, .gated = true},         \
+#define ACT_CASES(kind, name)                                                                        \
+    {name, LT_CASE_ALL, .act = LT_ACT_##kind, .R = 5, .F = 13},                                      \
+        {name " gated", LT_CASE_ALL, .act = LT_ACT_##kind, .R = 4, .F = 9, .gated = true},           \
         {name " in place", LT_CASE_CHECK, .act = LT_ACT_##kind, .R = 3, .F = 130, .in_place = true}, \
-        {name " gated in place", LT_CASE_CHECK, .act = LT_ACT_##kind, .R = 7, .F = 33,             \
-         .in_place = true, .gated = true},                                                         \
-        {name " extreme", LT_CASE_CHECK, .act = LT_ACT_##kind, .R = 2, .F = 24, .extreme = true}
+        {name " gated in place", LT_CASE_CHECK, .act = LT_ACT_##kind, .R = 7, .F = 33,               \
+         .in_place = true,       .gated = true},                                                     \
+    {                                                                                                \
+        name " extreme", LT_CASE_CHECK, .act = LT_ACT_##kind, .R = 2, .F = 24, .extreme = true       \
+    }
 
 static const lt_case cases[] = {
     ACT_CASES(GELU_TANH, "gelu tanh"),
@@ -24,8 +26,9 @@ static const lt_case cases[] = {
 };
 
 static void fill_extreme(double *values, const lt_case_tensor *t, lt_rng *r) {
-    static const double list[] = {0.0,   -0.0, 1e-8,  -1e-8, -1e-6, -2e-6, 1e-30, -1e-30, 1.0,    -1.0, 9.0,   -9.0,
-                                  -14.0, 20.0, -20.0, 50.0,  -50.0, 88.0,  -88.0, 100.0,  -100.0, 1e4,  -1e4, 0.5};
+    static const double list[] = {0.0,   -0.0, 1e-8,  -1e-8, -1e-6,  -2e-6, 1e-30, -1e-30,
+                                  1.0,   -1.0, 9.0,   -9.0,  -14.0,  20.0,  -20.0, 50.0,
+                                  -50.0, 88.0, -88.0, 100.0, -100.0, 1e4,   -1e4,  0.5};
     for (int64_t i = 0; i < t->count; i++) {
         values[i] = list[i % (int64_t)(sizeof list / sizeof *list)];
     }
@@ -71,9 +74,16 @@ static void bwd_build(lt_setup *s) {
 
 #define ACT_TOLERANCE                                                                              \
     .f32 = {0x1p-20, 0x1p-20}, .bf16 = {0x1p-8, 0x1p-16},                                          \
-    .why = "F32 with exp, tanh and erf to a few units in the last place; tails are judged against the largest value"
+    .why = "F32 with exp, tanh and erf to a few units in the last place; tails are judged "        \
+           "against the largest value"
 
-const lt_op_cases lt_cases_act_fwd = {.op = LT_OP_act_fwd, .forward = LT_OP_COUNT, LT_CASES(cases),
-                                      .build = fwd_build, ACT_TOLERANCE};
-const lt_op_cases lt_cases_act_bwd = {.op = LT_OP_act_bwd, .forward = LT_OP_act_fwd, LT_CASES(cases),
-                                      .build = bwd_build, ACT_TOLERANCE};
+const lt_op_cases lt_cases_act_fwd = {.op = LT_OP_act_fwd,
+                                      .forward = LT_OP_COUNT,
+                                      LT_CASES(cases),
+                                      .build = fwd_build,
+                                      ACT_TOLERANCE};
+const lt_op_cases lt_cases_act_bwd = {.op = LT_OP_act_bwd,
+                                      .forward = LT_OP_act_fwd,
+                                      LT_CASES(cases),
+                                      .build = bwd_build,
+                                      ACT_TOLERANCE};

@@ -16,24 +16,34 @@ static const lt_case cases[] = {
     {"cross", LT_CASE_CHECK | LT_CASE_GRAD, .B = 2, .T = 6, .S = 4, .H = 1, .D = 6},
     {"window", LT_CASE_ALL, .B = 1, .T = 9, .H = 2, .D = 4, .causal = true, .window = 3},
     {"window of one", LT_CASE_CHECK, .B = 1, .T = 20, .H = 1, .D = 8, .causal = true, .window = 1},
-    {"window without causal", LT_CASE_CHECK | LT_CASE_GRAD, .B = 1, .T = 8, .H = 1, .D = 4, .window = 4},
-    {"window over blocks", LT_CASE_CHECK, .B = 1, .T = 200, .H = 1, .D = 16, .causal = true, .window = 70},
-    {"softcap", LT_CASE_ALL, .B = 1, .T = 6, .H = 2, .D = 8, .causal = true, .softcap = 2, .scale = 1},
+    {"window without causal", LT_CASE_CHECK | LT_CASE_GRAD, .B = 1, .T = 8, .H = 1, .D = 4,
+     .window = 4},
+    {"window over blocks", LT_CASE_CHECK, .B = 1, .T = 200, .H = 1, .D = 16, .causal = true,
+     .window = 70},
+    {"softcap", LT_CASE_ALL, .B = 1, .T = 6, .H = 2, .D = 8, .causal = true, .softcap = 2,
+     .scale = 1},
     {"sinks", LT_CASE_ALL, .B = 2, .T = 5, .H = 4, .G = 2, .D = 4, .causal = true, .sinks = true},
     {"alibi", LT_CASE_ALL, .B = 1, .T = 6, .H = 3, .D = 4, .causal = true, .alibi = true},
     {"documents", LT_CASE_ALL, .B = 2, .T = 10, .H = 2, .D = 4, .causal = true, .doc_start = true},
-    {"key lengths", LT_CASE_CHECK | LT_CASE_GRAD, .B = 4, .T = 4, .S = 10, .H = 2, .D = 4, .causal = true, .kv_len = true},
-    {"key lengths, full", LT_CASE_CHECK | LT_CASE_GRAD, .B = 4, .T = 3, .S = 8, .H = 2, .D = 4, .kv_len = true},
-    {"key lengths and sinks", LT_CASE_CHECK, .B = 4, .T = 9, .S = 9, .H = 2, .D = 8, .causal = true, .kv_len = true, .sinks = true},
-    {"everything", LT_CASE_CHECK | LT_CASE_GRAD, .B = 2, .T = 12, .S = 20, .H = 4, .G = 2, .D = 8, .causal = true, .window = 7, .softcap = 5, .sinks = true, .alibi = true, .doc_start = true, .kv_len = true},
+    {"key lengths", LT_CASE_CHECK | LT_CASE_GRAD, .B = 4, .T = 4, .S = 10, .H = 2, .D = 4,
+     .causal = true, .kv_len = true},
+    {"key lengths, full", LT_CASE_CHECK | LT_CASE_GRAD, .B = 4, .T = 3, .S = 8, .H = 2, .D = 4,
+     .kv_len = true},
+    {"key lengths and sinks", LT_CASE_CHECK, .B = 4, .T = 9, .S = 9, .H = 2, .D = 8, .causal = true,
+     .kv_len = true, .sinks = true},
+    {"everything", LT_CASE_CHECK | LT_CASE_GRAD, .B = 2, .T = 12, .S = 20, .H = 4, .G = 2, .D = 8,
+     .causal = true, .window = 7, .softcap = 5, .sinks = true, .alibi = true, .doc_start = true,
+     .kv_len = true},
     {"large logits", LT_CASE_CHECK, .B = 1, .T = 40, .H = 2, .D = 16, .causal = true, .scale = 2},
     {"wide head", LT_CASE_CHECK, .B = 1, .T = 17, .H = 1, .D = 256, .causal = true},
     {"odd head", LT_CASE_CHECK, .B = 1, .T = 35, .H = 3, .D = 80, .causal = true},
     {"gpt2", LT_CASE_BENCH, .B = 4, .T = 256, .H = 12, .D = 64, .causal = true},
     {"gpt2 1024", LT_CASE_BENCH, .B = 1, .T = 1024, .H = 12, .D = 64, .causal = true},
     {"smollm2 grouped", LT_CASE_BENCH, .B = 1, .T = 1024, .H = 9, .G = 3, .D = 64, .causal = true},
-    {"packed documents", LT_CASE_BENCH, .B = 1, .T = 1024, .H = 8, .G = 2, .D = 64, .causal = true, .doc_start = true},
-    {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64, .causal = true},
+    {"packed documents", LT_CASE_BENCH, .B = 1, .T = 1024, .H = 8, .G = 2, .D = 64, .causal = true,
+     .doc_start = true},
+    {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64,
+     .causal = true},
 };
 
 static void fill_kv_len(double *values, const lt_case_tensor *t, lt_rng *r) {
@@ -110,11 +120,14 @@ static void bwd_build(lt_setup *s) {
     lt_setup_same(s, "out", &a->fwd.out, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
     lt_setup_same(s, "lse", &a->fwd.lse, LT_F32, LT_SHAPE(c->B, c->H, c->T))->contiguous = true;
     lt_setup_in(s, "dout", &a->dout, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
-    lt_setup_out(s, "dq", &a->dq, s->act, LT_SHAPE(c->B, c->T, c->H, c->D));
-    lt_setup_out(s, "dk", &a->dk, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
+    /* A query that sees one key has dq = dk = 0: what cancels are terms of about 1. */
+    lt_setup_out(s, "dq", &a->dq, s->act, LT_SHAPE(c->B, c->T, c->H, c->D))->floor = 0.25;
+    lt_setup_out(s, "dk", &a->dk, s->act, LT_SHAPE(c->B, n_keys, g, c->D))->floor = 0.25;
     lt_setup_out(s, "dv", &a->dv, s->act, LT_SHAPE(c->B, n_keys, g, c->D));
     if (c->sinks) {
-        lt_setup_grad(s, "dsinks", &a->dsinks, LT_F32, LT_SHAPE(c->H))->wide = true;
+        t = lt_setup_grad(s, "dsinks", &a->dsinks, LT_F32, LT_SHAPE(c->H));
+        t->wide = true;
+        t->floor = 0.25;
     }
     t = lt_setup_out(s, "delta", &a->delta, LT_F32, LT_SHAPE(c->B, c->H, c->T));
     t->role = LT_ROLE_SCRATCH;
@@ -122,11 +135,20 @@ static void bwd_build(lt_setup *s) {
 }
 
 #define ATTENTION_WHY                                                                              \
-    "F32 logits up to 40: exp carries 40 * 2^-24; sums of 200. BF16: probabilities and their gradients may be " \
+    "F32 logits up to 40: exp carries 40 * 2^-24; sums of 200. BF16: probabilities and their "     \
+    "gradients may be "                                                                            \
     "rounded to BF16 before the second product, the result rounds once"
-const lt_op_cases lt_cases_attention_fwd = {
-    .op = LT_OP_attention_fwd, .forward = LT_OP_COUNT, LT_CASES(cases), .build = fwd_build,
-    .f32 = {0x1p-18, 0x1p-18}, .bf16 = {0x1p-7, 0x1p-8}, .why = ATTENTION_WHY};
-const lt_op_cases lt_cases_attention_bwd = {
-    .op = LT_OP_attention_bwd, .forward = LT_OP_attention_fwd, LT_CASES(cases), .build = bwd_build,
-    .f32 = {0x1p-17, 0x1p-17}, .bf16 = {0x1p-7, 0x1p-7}, .why = ATTENTION_WHY};
+const lt_op_cases lt_cases_attention_fwd = {.op = LT_OP_attention_fwd,
+                                            .forward = LT_OP_COUNT,
+                                            LT_CASES(cases),
+                                            .build = fwd_build,
+                                            .f32 = {0x1p-18, 0x1p-18},
+                                            .bf16 = {0x1p-7, 0x1p-8},
+                                            .why = ATTENTION_WHY};
+const lt_op_cases lt_cases_attention_bwd = {.op = LT_OP_attention_bwd,
+                                            .forward = LT_OP_attention_fwd,
+                                            LT_CASES(cases),
+                                            .build = bwd_build,
+                                            .f32 = {0x1p-17, 0x1p-17},
+                                            .bf16 = {0x1p-7, 0x1p-7},
+                                            .why = ATTENTION_WHY};

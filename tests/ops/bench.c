@@ -1,2 +1,4 @@
 #include "ops/optest.h"
-void optest_bench(optest *t) { (void)t; }
+void optest_bench(optest *t) {
+    (void)t;
+}

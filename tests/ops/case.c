@@ -1,6 +1,7 @@
 /* case.c: declaring the tensors of a case (see case.h). */
 #include "ops/case.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +16,8 @@ const lt_op_cases *const lt_all_op_cases[LT_OP_COUNT] = {
 #define ARGS_FIT(name, args) _Static_assert(sizeof(args) <= LT_SETUP_ARGS_BYTES, #args);
 LT_OP_MAP(ARGS_FIT)
 
-void lt_setup_build(lt_setup *s, const lt_op_cases *o, const lt_case *c, lt_dtype act, bool as_forward) {
+void lt_setup_build(lt_setup *s, const lt_op_cases *o, const lt_case *c, lt_dtype act,
+                    bool as_forward) {
     memset(s, 0, sizeof *s);
     s->c = c;
     s->act = act;
@@ -27,15 +29,21 @@ static bool floating(lt_dtype dtype) {
     return dtype == LT_F32 || dtype == LT_BF16 || dtype == LT_F16 || dtype == LT_F64;
 }
 
-static lt_case_tensor *declare(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                               const int64_t *shape, lt_case_role role) {
+static lt_case_tensor *declare(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                               int n_dims, const int64_t *shape, lt_case_role role) {
     lt_case_tensor *t = &s->tensors[s->n_tensors];
 
     LT_ASSERT(s->n_tensors < LT_SETUP_MAX_TENSORS && n_dims >= 1 && n_dims <= LT_MAX_DIMS);
     LT_ASSERT((unsigned char *)slot >= s->args && (unsigned char *)slot < s->args + sizeof s->args);
     s->n_tensors++;
-    *t = (lt_case_tensor){.name = name, .slot = slot, .role = role, .n_dims = n_dims, .count = 1,
-                          .c = s->c, .fill = lt_fill_normal, .fill_b = 1.0};
+    *t = (lt_case_tensor){.name = name,
+                          .slot = slot,
+                          .role = role,
+                          .n_dims = n_dims,
+                          .count = 1,
+                          .c = s->c,
+                          .fill = lt_fill_normal,
+                          .fill_b = 1.0};
     t->dtype = s->act == LT_F64 && floating(dtype) ? LT_F64 : dtype;
     for (int i = 0; i < n_dims; i++) {
         t->shape[i] = shape[i];
@@ -44,32 +52,32 @@ static lt_case_tensor *declare(lt_setup *s, const char *name, lt_tensor *slot, l
     return t;
 }
 
-lt_case_tensor *lt_setup_in(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                            const int64_t *shape) {
+lt_case_tensor *lt_setup_in(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                            int n_dims, const int64_t *shape) {
     return declare(s, name, slot, dtype, n_dims, shape, LT_ROLE_IN);
 }
 
-lt_case_tensor *lt_setup_same(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                              const int64_t *shape) {
+lt_case_tensor *lt_setup_same(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                              int n_dims, const int64_t *shape) {
     lt_case_tensor *t = declare(s, name, slot, dtype, n_dims, shape, LT_ROLE_IN);
     t->source = name;
     return t;
 }
 
-lt_case_tensor *lt_setup_out(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                             const int64_t *shape) {
+lt_case_tensor *lt_setup_out(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                             int n_dims, const int64_t *shape) {
     lt_case_tensor *t = declare(s, name, slot, dtype, n_dims, shape, LT_ROLE_OUT);
     t->grad_of = name[0] == 'd' ? name + 1 : NULL;
     return t;
 }
 
-lt_case_tensor *lt_setup_inout(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                               const int64_t *shape) {
+lt_case_tensor *lt_setup_inout(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                               int n_dims, const int64_t *shape) {
     return declare(s, name, slot, dtype, n_dims, shape, LT_ROLE_INOUT);
 }
 
-lt_case_tensor *lt_setup_grad(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                              const int64_t *shape) {
+lt_case_tensor *lt_setup_grad(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                              int n_dims, const int64_t *shape) {
     lt_case_tensor *t = declare(s, name, slot, dtype, n_dims, shape, LT_ROLE_INOUT);
     t->adds = true;
     t->grad_of = name[0] == 'd' ? name + 1 : NULL;
@@ -109,6 +117,13 @@ void lt_fill_normal(double *values, const lt_case_tensor *t, lt_rng *r) {
     }
 }
 
+void lt_fill_grid(double *values, const lt_case_tensor *t, lt_rng *r) {
+    lt_fill_normal(values, t, r);
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = round(values[i] * 16.0) / 16.0;
+    }
+}
+
 void lt_fill_uniform(double *values, const lt_case_tensor *t, lt_rng *r) {
     for (int64_t i = 0; i < t->count; i++) {
         values[i] = t->fill_a + (t->fill_b - t->fill_a) * lt_rng_uniform(r);
@@ -145,7 +160,7 @@ void lt_case_text(const lt_case *c, char *out, size_t out_bytes) {
     }
 #define TEXT_I64(f)                                                                                \
     if (c->f != 0 && strcmp(#f, "act") != 0) {                                                     \
-        TEXT("%s%s%s%lld", used > 0 ? " " : "", #f, sizeof #f > 2 ? " " : "", (long long)c->f)      \
+        TEXT("%s%s%s%lld", used > 0 ? " " : "", #f, sizeof #f > 2 ? " " : "", (long long)c->f)     \
     }
 #define TEXT_BOOL(f)                                                                               \
     if (c->f) {                                                                                    \

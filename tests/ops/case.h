@@ -25,14 +25,19 @@ enum {
 
 /* Sizes and options; each op reads those it has. Letters as in ops.h. */
 #define LT_CASE_I64_MAP(X)                                                                         \
-    X(B) X(T) X(S) X(H) X(G) X(D) X(R) X(C) X(M) X(N) X(K) X(F) X(V) X(E) X(P)                     \
-    X(window) X(capacity) X(act) X(step)
+    X(B)                                                                                           \
+    X(T)                                                                                           \
+    X(S)                                                                                           \
+    X(H) X(G) X(D) X(R) X(C) X(M) X(N) X(K) X(F) X(V) X(E) X(P) X(window) X(capacity) X(act) X(step)
 #define LT_CASE_F32_MAP(X)                                                                         \
     X(scale) X(softcap) X(offset) X(shift) X(z_coef) X(aux_coef) X(grad_scale) X(alpha) X(beta)
 #define LT_CASE_BOOL_MAP(X)                                                                        \
-    X(causal) X(kv_len) X(doc_start) X(alibi) X(sinks) X(trans_a) X(trans_b) X(accumulate)         \
-    X(bias) X(residual) X(in_place) X(gated) X(normalise) X(inverse) X(positions) X(copy)          \
-    X(extreme) X(packed) X(y_f32) X(y_f16)
+    X(causal)                                                                                      \
+    X(kv_len)                                                                                      \
+    X(doc_start)                                                                                   \
+    X(alibi)                                                                                       \
+    X(sinks) X(trans_a) X(trans_b) X(accumulate) X(bias) X(residual) X(in_place) X(gated)          \
+        X(normalise) X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16)
 
 typedef struct {
     const char *name;
@@ -65,20 +70,24 @@ struct lt_case_tensor {
     int64_t shape[LT_MAX_DIMS], count;
     lt_case_fill *fill;
     double fill_a, fill_b;
-    const lt_case *c;       /* For fills that need sizes. */
-    const char *source;     /* Name of the forward op's tensor it takes its values from; NULL: fill. */
-    const char *grad_of;    /* Name of the forward op's input it is the gradient of, or NULL. */
-    const char *alias;      /* Name of the tensor whose memory it shares, declared before it, or NULL. */
-    bool adds;              /* INOUT: the result is added to what is there. */
-    bool contiguous;        /* Never padded. */
-    bool partial;           /* OUT that is written in part only (up to expert_start[E] rows); the rest must stay untouched. */
-    bool wide;              /* An F32 result that carries BF16 rounding inside: judged by the BF16 tolerance in BF16 cases. */
+    const lt_case *c;    /* For fills that need sizes. */
+    const char *source;  /* Name of the forward op's tensor it takes its values from; NULL: fill. */
+    const char *grad_of; /* Name of the forward op's input it is the gradient of, or NULL. */
+    const char *alias; /* Name of the tensor whose memory it shares, declared before it, or NULL. */
+    bool adds;         /* INOUT: the result is added to what is there. */
+    bool contiguous;   /* Never padded. */
+    bool
+        partial; /* OUT that is written in part only (up to expert_start[E] rows); the rest must stay untouched. */
+    double
+        floor; /* The least that counts as the tensor's largest value: where all of it cancels to about 0. */
+    bool
+        wide; /* An F32 result that carries BF16 rounding inside: judged by the BF16 tolerance in BF16 cases. */
 };
 
 typedef struct {
     _Alignas(64) unsigned char args[LT_SETUP_ARGS_BYTES];
     const lt_case *c;
-    lt_dtype act;   /* Type of the activations; everything floating is F64 when it is F64. */
+    lt_dtype act;    /* Type of the activations; everything floating is F64 when it is F64. */
     bool as_forward; /* Built to be run before the backward op of the same case. */
     int n_tensors;
     lt_case_tensor tensors[LT_SETUP_MAX_TENSORS];
@@ -89,13 +98,15 @@ typedef struct {
 } lt_tolerance;
 
 typedef struct {
-    lt_op op, forward; /* forward: the op whose gradient this one is; LT_OP_COUNT when it is not one. */
+    lt_op op,
+        forward; /* forward: the op whose gradient this one is; LT_OP_COUNT when it is not one. */
     const lt_case *cases;
     int n_cases;
     void (*build)(lt_setup *s);
     /* What the gradients are of: NULL is the sum over outputs y of <dy, y>. f is the forward call, b the backward one; find values by name. */
     double (*objective)(const lt_setup *f, const lt_setup *b);
     lt_tolerance f32, bf16;
+    bool exact; /* A single rounding: the result must be want rounded to its type, no tolerance. */
     const char *why; /* The reason of the tolerances. */
 } lt_op_cases;
 
@@ -104,23 +115,27 @@ extern const lt_op_cases *const lt_all_op_cases[LT_OP_COUNT];
 #define LT_CASES(rows) .cases = (rows), .n_cases = (int)(sizeof(rows) / sizeof((rows)[0]))
 
 /* Zero the setup, set case and type, call the op's build. */
-void lt_setup_build(lt_setup *s, const lt_op_cases *o, const lt_case *c, lt_dtype act, bool as_forward);
+void lt_setup_build(lt_setup *s, const lt_op_cases *o, const lt_case *c, lt_dtype act,
+                    bool as_forward);
 
 /* For build functions. slot points into s->args. Floating types become F64 in an F64 setup. Inputs start with a normal fill (mean 0,
  * deviation 1). */
-#define LT_SHAPE(...) (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]){__VA_ARGS__}
-lt_case_tensor *lt_setup_in(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                            const int64_t *shape);
+#define LT_SHAPE(...)                                                                              \
+    (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) {                 \
+        __VA_ARGS__                                                                                \
+    }
+lt_case_tensor *lt_setup_in(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                            int n_dims, const int64_t *shape);
 /* The same, from the forward op's tensor of this name (see NAMES). */
-lt_case_tensor *lt_setup_same(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                              const int64_t *shape);
-lt_case_tensor *lt_setup_out(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                             const int64_t *shape);
-lt_case_tensor *lt_setup_inout(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                               const int64_t *shape);
+lt_case_tensor *lt_setup_same(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                              int n_dims, const int64_t *shape);
+lt_case_tensor *lt_setup_out(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                             int n_dims, const int64_t *shape);
+lt_case_tensor *lt_setup_inout(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                               int n_dims, const int64_t *shape);
 /* A gradient that is added to (parameters). Starts with normal values. */
-lt_case_tensor *lt_setup_grad(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype, int n_dims,
-                              const int64_t *shape);
+lt_case_tensor *lt_setup_grad(lt_setup *s, const char *name, lt_tensor *slot, lt_dtype dtype,
+                              int n_dims, const int64_t *shape);
 
 lt_case_tensor *lt_setup_find(const lt_setup *s, const char *name); /* NULL when absent. */
 
@@ -130,11 +145,12 @@ lt_tensor lt_case_view(const lt_case_tensor *t, void *data, int64_t pad);
 void lt_setup_place_dummy(lt_setup *s);
 
 /* Fills. a, b: fill_a, fill_b. */
-lt_case_fill lt_fill_normal;     /* mean a, deviation b */
-lt_case_fill lt_fill_uniform;    /* [a, b) */
-lt_case_fill lt_fill_away;       /* normal, deviation b, but at least a away from 0 */
-lt_case_fill lt_fill_ids;        /* whole numbers in [a, b) */
-lt_case_fill lt_fill_count;      /* 0, 1, 2, ... modulo b */
+lt_case_fill lt_fill_normal;  /* mean a, deviation b */
+lt_case_fill lt_fill_grid;    /* as normal, rounded to 1/16: the sum of two is exact in BF16 */
+lt_case_fill lt_fill_uniform; /* [a, b) */
+lt_case_fill lt_fill_away;    /* normal, deviation b, but at least a away from 0 */
+lt_case_fill lt_fill_ids;     /* whole numbers in [a, b) */
+lt_case_fill lt_fill_count;   /* 0, 1, 2, ... modulo b */
 
 /* "B2 T128 H8 D64 causal": the sizes and options of a case that are set. */
 void lt_case_text(const lt_case *c, char *out, size_t out_bytes);

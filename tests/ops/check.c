@@ -13,8 +13,8 @@
 enum { DETAIL_BYTES = 512 };
 
 /* Compare all results; false leaves the reason in why. *worst gets the largest share of the tolerance. */
-static bool compare_results(const lt_world *w, const lt_op_cases *o, const lt_values *want, double *worst,
-                            char why[DETAIL_BYTES]) {
+static bool compare_results(const lt_world *w, const lt_op_cases *o, const lt_values *want,
+                            double *worst, char why[DETAIL_BYTES]) {
     for (int i = 0; i < w->setup.n_tensors; i++) {
         const lt_case_tensor *t = &w->setup.tensors[i];
         const lt_tolerance tol = lt_tolerance_of(o, t, w->setup.act);
@@ -27,14 +27,18 @@ static bool compare_results(const lt_world *w, const lt_op_cases *o, const lt_va
         got = malloc((size_t)t->count * sizeof *got);
         LT_ASSERT(got != NULL);
         lt_world_get(w, i, got);
+        for (int64_t e = 0; o->exact && e < t->count; e++) {
+            want->values[i][e] = lt_round_to(t->dtype, want->values[i][e]);
+        }
         ratio = lt_compare(got, want->values[i], t, tol, &at);
         *worst = fmax(*worst, ratio);
         if (ratio > 1.0) {
             snprintf(why, DETAIL_BYTES,
-                     "%s[%lld of %lld] is %.9g, should be %.9g: %.3g times the tolerance (rtol %.3g, atol %.3g of the "
+                     "%s[%lld of %lld] is %.9g, should be %.9g: %.3g times the tolerance (rtol "
+                     "%.3g, atol %.3g of the "
                      "largest; %s)",
-                     t->name, (long long)at, (long long)t->count, got[at], want->values[i][at], ratio, tol.rtol,
-                     tol.atol, o->why);
+                     t->name, (long long)at, (long long)t->count, got[at], want->values[i][at],
+                     ratio, tol.rtol, tol.atol, o->why);
         }
         free(got);
         if (ratio > 1.0) {
@@ -63,8 +67,9 @@ static bool same_bits(const lt_world *w, unsigned char **first) {
 }
 
 /* One implementation on one variant. */
-static bool run_variant(lt_world *w, const lt_op_cases *o, const lt_op_impl *impl, const lt_values *v,
-                        const lt_values *want, double *worst, char why[DETAIL_BYTES]) {
+static bool run_variant(lt_world *w, const lt_op_cases *o, const lt_op_impl *impl,
+                        const lt_values *v, const lt_values *want, double *worst,
+                        char why[DETAIL_BYTES]) {
     static const int threads[] = {1, 2, 3};
     const int n_default = lt_thread_count();
     unsigned char *first[LT_SETUP_MAX_TENSORS] = {NULL};
@@ -85,7 +90,8 @@ static bool run_variant(lt_world *w, const lt_op_cases *o, const lt_op_impl *imp
         }
         damaged = ok ? lt_world_damage(w) : NULL;
         if (damaged != NULL) {
-            snprintf(why, DETAIL_BYTES, "wrote outside its results: the block of %s changed", damaged);
+            snprintf(why, DETAIL_BYTES, "wrote outside its results: the block of %s changed",
+                     damaged);
             ok = false;
         }
     }
@@ -104,8 +110,8 @@ typedef struct {
 } verdict;
 
 /* All implementations of one variant (element type, strides); verdicts by place in the list. */
-static void check_variant(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act, bool strided,
-                          verdict *verdicts) {
+static void check_variant(optest *t, const lt_op_cases *o, const lt_case *c, lt_dtype act,
+                          bool strided, verdict *verdicts) {
     const lt_op_list list = lt_registry_list(t->backend, o->op);
     lt_world w = {0};
     lt_values v = {0}, want = {0};
@@ -159,8 +165,8 @@ static void check_case(optest *t, const lt_op_cases *o, const lt_case *c) {
             continue;
         }
         snprintf(name, sizeof name, "%s/%s: %s", lt_op_name(o->op), list.impls[i].name, c->name);
-        snprintf(detail, sizeof detail, "%d variants, %.0f %% of the tolerance", verdicts[i].n_variants,
-                 100.0 * verdicts[i].worst);
+        snprintf(detail, sizeof detail, "%d variants, %.0f %% of the tolerance",
+                 verdicts[i].n_variants, 100.0 * verdicts[i].worst);
         optest_report(t, verdicts[i].ok, name, verdicts[i].ok ? detail : verdicts[i].why);
     }
 }

@@ -6,7 +6,8 @@
 static const lt_case add_cases[] = {
     {"one", LT_CASE_CHECK, .R = 1, .C = 1, .alpha = 1, .beta = 1},
     {"sum", LT_CASE_CHECK | LT_CASE_GOLDEN, .R = 7, .C = 19, .alpha = 1, .beta = 1},
-    {"weighted in place", LT_CASE_CHECK, .R = 5, .C = 300, .alpha = 0.75f, .beta = -2, .in_place = true},
+    {"weighted in place", LT_CASE_CHECK, .R = 5, .C = 300, .alpha = 0.75f, .beta = -2,
+     .in_place = true},
     {"scale only", LT_CASE_CHECK, .R = 3, .C = 33, .alpha = -0.5f},
     {"into F32", LT_CASE_CHECK, .R = 4, .C = 21, .alpha = 1, .beta = 1, .y_f32 = true},
     {"four dimensions", LT_CASE_CHECK, .B = 2, .T = 3, .H = 2, .D = 5, .alpha = 1, .beta = 0.5f},
@@ -32,10 +33,13 @@ static void add_build(lt_setup *s) {
     t->alias = c->in_place ? "a" : NULL;
 }
 
-const lt_op_cases lt_cases_add = {
-    .op = LT_OP_add, .forward = LT_OP_COUNT, LT_CASES(add_cases), .build = add_build,
-    .f32 = {0x1p-22, 0x1p-23}, .bf16 = {0x1p-8, 0x1p-22},
-    .why = "two products and a sum in F32; BF16 one rounding"};
+const lt_op_cases lt_cases_add = {.op = LT_OP_add,
+                                  .forward = LT_OP_COUNT,
+                                  LT_CASES(add_cases),
+                                  .build = add_build,
+                                  .f32 = {0x1p-22, 0x1p-23},
+                                  .bf16 = {0x1p-8, 0x1p-22},
+                                  .why = "two products and a sum in F32; BF16 one rounding"};
 
 #define FLOATS (1 << LT_F32 | 1 << LT_BF16 | 1 << LT_F16)
 static const lt_case cast_cases[] = {
@@ -50,8 +54,10 @@ static const lt_case cast_cases[] = {
 };
 
 static void fill_edges(double *values, const lt_case_tensor *t, lt_rng *r) {
-    static const double list[] = {0.0, -0.0, INFINITY, -INFINITY, 1.0, -1.0, 1.0 + 0x1p-8, 1.0 + 0x3p-9,
-                                  1.0 + 0x1p-11, 1.0 + 0x3p-12, 0x1p-14, 1000.5, -1000.25, 65504.0, 3.0, 0.1};
+    static const double list[] = {0.0,           -0.0,          INFINITY,     -INFINITY,
+                                  1.0,           -1.0,          1.0 + 0x1p-8, 1.0 + 0x3p-9,
+                                  1.0 + 0x1p-11, 1.0 + 0x3p-12, 0x1p-14,      1000.5,
+                                  -1000.25,      65504.0,       3.0,          0.1};
     (void)r;
     for (int64_t i = 0; i < t->count; i++) {
         values[i] = list[i % (int64_t)(sizeof list / sizeof *list)];
@@ -63,13 +69,19 @@ static void cast_build(lt_setup *s) {
     lt_cast_args *a = (lt_cast_args *)s->args;
     lt_case_tensor *t = lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->R, c->C));
     t->fill = c->extreme ? fill_edges : lt_fill_normal;
-    lt_setup_out(s, "y", &a->y, c->y_f32 ? LT_F32 : c->y_f16 ? LT_F16 : LT_BF16, LT_SHAPE(c->R, c->C));
+    lt_setup_out(s, "y", &a->y,
+                 c->y_f32   ? LT_F32
+                 : c->y_f16 ? LT_F16
+                            : LT_BF16,
+                 LT_SHAPE(c->R, c->C));
 }
 
-const lt_op_cases lt_cases_cast = {
-    .op = LT_OP_cast, .forward = LT_OP_COUNT, LT_CASES(cast_cases), .build = cast_build,
-    .f32 = {0.0, 0.0}, .bf16 = {0x1p-9, 0.0},
-    .why = "widening is exact; narrowing rounds to nearest: half a unit in the last place (F16: 2^-11 and its subnormals)"};
+const lt_op_cases lt_cases_cast = {.op = LT_OP_cast,
+                                   .forward = LT_OP_COUNT,
+                                   LT_CASES(cast_cases),
+                                   .build = cast_build,
+                                   .exact = true,
+                                   .why = "widening is exact, narrowing rounds to nearest even"};
 
 static const lt_case sumsq_cases[] = {
     {"one", LT_CASE_CHECK, 1 << LT_F32, .N = 1},
@@ -92,6 +104,10 @@ static void sumsq_build(lt_setup *s) {
 }
 
 const lt_op_cases lt_cases_sumsq = {
-    .op = LT_OP_sumsq, .forward = LT_OP_COUNT, LT_CASES(sumsq_cases), .build = sumsq_build,
-    .f32 = {0x1p-20, 0.0}, .bf16 = {0.0, 0.0},
+    .op = LT_OP_sumsq,
+    .forward = LT_OP_COUNT,
+    LT_CASES(sumsq_cases),
+    .build = sumsq_build,
+    .f32 = {0x1p-20, 0.0},
+    .bf16 = {0.0, 0.0},
     .why = "squares may be summed in F32 within a block of a few thousand; blocks in F64"};

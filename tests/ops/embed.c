@@ -4,9 +4,11 @@
 static const lt_case cases[] = {
     {"one row", LT_CASE_ALL, .R = 1, .C = 1, .V = 1, .scale = 1},
     {"repeated ids", LT_CASE_ALL, .R = 19, .C = 13, .V = 4, .scale = 1},
-    {"scaled, positions", LT_CASE_ALL, .R = 12, .C = 8, .V = 30, .P = 5, .positions = true, .scale = 2.5f},
+    {"scaled, positions", LT_CASE_ALL, .R = 12, .C = 8, .V = 30, .P = 5, .positions = true,
+     .scale = 2.5f},
     {"wide", LT_CASE_CHECK, .R = 7, .C = 515, .V = 100, .scale = 1},
-    {"gpt2", LT_CASE_BENCH, .R = 1024, .C = 768, .V = 50304, .P = 1024, .positions = true, .scale = 1},
+    {"gpt2", LT_CASE_BENCH, .R = 1024, .C = 768, .V = 50304, .P = 1024, .positions = true,
+     .scale = 1},
     {"apertus 8M", LT_CASE_BENCH, .R = 4096, .C = 256, .V = 8192, .scale = 1},
 };
 
@@ -41,11 +43,17 @@ static void bwd_build(lt_setup *s) {
     }
 }
 
-const lt_op_cases lt_cases_embed_fwd = {
-    .op = LT_OP_embed_fwd, .forward = LT_OP_COUNT, LT_CASES(cases), .build = fwd_build,
-    .f32 = {0x1p-22, 0x1p-23}, .bf16 = {0x1p-8, 0x1p-22},
-    .why = "one product and one sum in F32; BF16 one rounding"};
-const lt_op_cases lt_cases_embed_bwd = {
-    .op = LT_OP_embed_bwd, .forward = LT_OP_embed_fwd, LT_CASES(cases), .build = bwd_build,
-    .f32 = {0x1p-21, 0x1p-20}, .bf16 = {0x1p-21, 0x1p-20},
-    .why = "F32 sums of up to 20 rows; inputs are exact"};
+const lt_op_cases lt_cases_embed_fwd = {.op = LT_OP_embed_fwd,
+                                        .forward = LT_OP_COUNT,
+                                        LT_CASES(cases),
+                                        .build = fwd_build,
+                                        .f32 = {0x1p-22, 0x1p-23},
+                                        .bf16 = {0x1p-8, 0x1p-22},
+                                        .why = "one product and one sum in F32; BF16 one rounding"};
+const lt_op_cases lt_cases_embed_bwd = {.op = LT_OP_embed_bwd,
+                                        .forward = LT_OP_embed_fwd,
+                                        LT_CASES(cases),
+                                        .build = bwd_build,
+                                        .f32 = {0x1p-21, 0x1p-20},
+                                        .bf16 = {0x1p-21, 0x1p-20},
+                                        .why = "F32 sums of up to 20 rows; inputs are exact"};

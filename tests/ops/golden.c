@@ -12,7 +12,8 @@
 #include "base/json.h"
 #include "ops/optest.h"
 
-static const lt_tolerance TOLERANCE = {1e-9, 1e-9}; /* 12 stored digits, and double on both sides. */
+static const lt_tolerance TOLERANCE = {1e-9,
+                                       1e-9}; /* 12 stored digits, and double on both sides. */
 #define MAX_FILE_BYTES ((size_t)4 << 20)
 
 static const lt_op_cases *find_op(const char *name) {
@@ -35,11 +36,13 @@ static const lt_case *find_case(const lt_op_cases *o, const char *name) {
 
 static lt_err read_numbers(double *values, int64_t count, const json_t *array, const char *name) {
     if (!json_is_array(array) || (int64_t)json_array_size(array) != count) {
-        LT_FAIL(LT_ERR_FORMAT, "golden %s: %zu numbers, expected %lld", name, json_array_size(array), (long long)count);
+        LT_FAIL(LT_ERR_FORMAT, "golden %s: %zu numbers, expected %lld", name,
+                json_array_size(array), (long long)count);
     }
     for (int64_t i = 0; i < count; i++) {
         const json_t *x = json_array_get(array, (size_t)i);
-        values[i] = json_is_string(x) ? strtod(json_string_value(x), NULL) : json_number_value(x); /* "-inf" */
+        values[i] = json_is_string(x) ? strtod(json_string_value(x), NULL)
+                                      : json_number_value(x); /* "-inf" */
     }
     return LT_OK;
 }
@@ -54,7 +57,8 @@ static lt_err from_record(double *values, const lt_case_tensor *t, void *ctx) {
 }
 
 /* Compare every stored result; the largest share of the tolerance in *worst. */
-static lt_err compare_record(const json_t *record, const lt_world *w, double *worst, char *why, size_t why_bytes) {
+static lt_err compare_record(const json_t *record, const lt_world *w, double *worst, char *why,
+                             size_t why_bytes) {
     const char *name;
     json_t *stored;
     json_object_foreach(json_object_get(record, "want"), name, stored) {
@@ -75,7 +79,8 @@ static lt_err compare_record(const json_t *record, const lt_world *w, double *wo
             ratio = lt_compare(got, want, t, TOLERANCE, &at);
             if (ratio > *worst) {
                 *worst = ratio;
-                snprintf(why, why_bytes, "%s[%lld] is %.12g, stored %.12g", name, (long long)at, got[at], want[at]);
+                snprintf(why, why_bytes, "%s[%lld] is %.12g, stored %.12g", name, (long long)at,
+                         got[at], want[at]);
             }
         }
         free(want);
@@ -85,8 +90,8 @@ static lt_err compare_record(const json_t *record, const lt_world *w, double *wo
     return LT_OK;
 }
 
-static lt_err run_record(const json_t *record, const lt_op_cases *o, const lt_case *c, double *worst, char *why,
-                         size_t why_bytes) {
+static lt_err run_record(const json_t *record, const lt_op_cases *o, const lt_case *c,
+                         double *worst, char *why, size_t why_bytes) {
     lt_world w = {0};
     lt_values v = {0};
     lt_err err = LT_OK;
@@ -110,7 +115,8 @@ static void check_record(optest *t, const json_t *record) {
     double worst = 0.0;
     lt_err err;
 
-    snprintf(name, sizeof name, "golden %s: %s", op != NULL ? op : "?", case_name != NULL ? case_name : "?");
+    snprintf(name, sizeof name, "golden %s: %s", op != NULL ? op : "?",
+             case_name != NULL ? case_name : "?");
     if (c == NULL) {
         optest_report(t, false, name, "no such case");
         return;
@@ -119,7 +125,8 @@ static void check_record(optest *t, const json_t *record) {
         return;
     }
     err = run_record(record, o, c, &worst, why, sizeof why);
-    snprintf(detail, sizeof detail, "%.2g of the tolerance; %s", worst, err == LT_OK ? why : lt_error_message());
+    snprintf(detail, sizeof detail, "%.2g of the tolerance; %s", worst,
+             err == LT_OK ? why : lt_error_message());
     optest_report(t, err == LT_OK && worst <= 1.0, name, detail);
 }
 
@@ -135,7 +142,8 @@ void optest_golden(optest *t, const char *folder) {
         char path[LT_PATH_BYTES];
         json_t *records = NULL, *record;
         size_t at;
-        if (lt_path_join(path, folder, names[i]) != LT_OK || lt_json_load(&records, path, MAX_FILE_BYTES) != LT_OK) {
+        if (lt_path_join(path, folder, names[i]) != LT_OK ||
+            lt_json_load(&records, path, MAX_FILE_BYTES) != LT_OK) {
             optest_report(t, false, names[i], lt_error_message());
             continue;
         }
@@ -157,7 +165,8 @@ static json_t *input_json(const lt_case_tensor *t) {
     }
     for (int64_t i = 0; i < t->count; i++) {
         const json_int_t whole = (json_int_t)values[i];
-        json_array_append_new(data, t->dtype == LT_I32 ? json_integer(whole) : json_real(round(values[i] * 64.0) / 64.0));
+        json_array_append_new(data, t->dtype == LT_I32 ? json_integer(whole)
+                                                       : json_real(round(values[i] * 64.0) / 64.0));
     }
     free(values);
     return json_pack("{s:o, s:o}", "shape", shape, "data", data);
@@ -191,8 +200,8 @@ static json_t *describe(const lt_op_cases *o, const lt_case *c) {
     LT_CASE_I64_MAP(PARAM_I64)
     LT_CASE_F32_MAP(PARAM_F32)
     LT_CASE_BOOL_MAP(PARAM_BOOL)
-    return json_pack("{s:s, s:s, s:o, s:o}", "op", lt_op_name(o->op), "case", c->name, "params", params, "inputs",
-                     inputs);
+    return json_pack("{s:s, s:s, s:o, s:o}", "op", lt_op_name(o->op), "case", c->name, "params",
+                     params, "inputs", inputs);
 }
 
 void optest_describe_golden(void) {

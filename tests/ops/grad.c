@@ -61,7 +61,8 @@ static double *gradient(const pair *p, int tensor) {
     return g;
 }
 
-static lt_err probe_tensor(pair *p, int tensor, int input, double *worst, char *why, size_t why_bytes) {
+static lt_err probe_tensor(pair *p, int tensor, int input, double *worst, char *why,
+                           size_t why_bytes) {
     const lt_case_tensor *t = &p->backward.setup.tensors[tensor];
     const int64_t step = t->count > MAX_PROBES ? t->count / MAX_PROBES : 1;
     double *g = gradient(p, tensor), largest = 1e-3;
@@ -81,8 +82,8 @@ static lt_err probe_tensor(pair *p, int tensor, int input, double *worst, char *
         error = fabs((above - below) / (2.0 * h) - g[e]) / (TOLERANCE * largest);
         if (!(error <= *worst)) {
             *worst = error;
-            snprintf(why, why_bytes, "%s[%lld]: gradient %.12g, difference quotient %.12g", t->name, (long long)e,
-                     g[e], (above - below) / (2.0 * h));
+            snprintf(why, why_bytes, "%s[%lld]: gradient %.12g, difference quotient %.12g", t->name,
+                     (long long)e, g[e], (above - below) / (2.0 * h));
         }
     }
 done:
@@ -90,12 +91,14 @@ done:
     return err;
 }
 
-static lt_err run_pair(pair *p, const lt_case *c, int *n_probed, double *worst, char *why, size_t why_bytes) {
+static lt_err run_pair(pair *p, const lt_case *c, int *n_probed, double *worst, char *why,
+                       size_t why_bytes) {
     LT_TRY(lt_world_open(&p->forward, lt_backend_ref(), p->f, c, LT_F64, true, false));
     LT_TRY(lt_world_open(&p->backward, lt_backend_ref(), p->o, c, LT_F64, false, false));
     LT_TRY(lt_values_make(&p->inputs, &p->forward.setup, p->f, lt_values_fill, NULL));
     LT_TRY(lt_values_make(&p->given, &p->backward.setup, p->o, lt_values_fill, NULL));
-    LT_TRY(lt_world_run(&p->backward, lt_registry_list(lt_backend_ref(), p->o->op).impls, &p->given));
+    LT_TRY(
+        lt_world_run(&p->backward, lt_registry_list(lt_backend_ref(), p->o->op).impls, &p->given));
     for (int i = 0; i < p->backward.setup.n_tensors; i++) {
         const lt_case_tensor *t = &p->backward.setup.tensors[i];
         const lt_case_tensor *x = t->grad_of != NULL && t->role != LT_ROLE_SCRATCH
@@ -124,7 +127,8 @@ static void grad_case(optest *t, const lt_op_cases *o, const lt_case *c) {
     } else if (n_probed == 0) {
         snprintf(detail, sizeof detail, "no gradient found to compare");
     } else {
-        snprintf(detail, sizeof detail, "%d gradients, worst %.2g of the tolerance; %s", n_probed, worst, why);
+        snprintf(detail, sizeof detail, "%d gradients, worst %.2g of the tolerance; %s", n_probed,
+                 worst, why);
     }
     optest_report(t, err == LT_OK && n_probed > 0 && worst <= 1.0, name, detail);
     lt_world_close(&p.forward);

@@ -5,22 +5,30 @@ static const lt_case matmul_cases[] = {
     {"one by one", LT_CASE_ALL, .M = 1, .N = 1, .K = 1},
     {"row times matrix", LT_CASE_CHECK, .M = 1, .N = 37, .K = 65, .trans_b = true},
     {"odd sizes", LT_CASE_CHECK | LT_CASE_GOLDEN, .M = 7, .N = 13, .K = 9},
-    {"linear layer", LT_CASE_CHECK | LT_CASE_GOLDEN, .M = 5, .N = 11, .K = 8, .trans_b = true, .bias = true},
-    {"weight gradient", LT_CASE_CHECK, .M = 33, .N = 17, .K = 50, .trans_a = true, .accumulate = true, .y_f32 = true},
-    {"both transposed", LT_CASE_CHECK | LT_CASE_GOLDEN, .M = 6, .N = 4, .K = 10, .trans_a = true, .trans_b = true},
-    {"accumulate with bias", LT_CASE_CHECK, .M = 9, .N = 16, .K = 31, .bias = true, .accumulate = true},
+    {"linear layer", LT_CASE_CHECK | LT_CASE_GOLDEN, .M = 5, .N = 11, .K = 8, .trans_b = true,
+     .bias = true},
+    {"weight gradient", LT_CASE_CHECK, .M = 33, .N = 17, .K = 50, .trans_a = true,
+     .accumulate = true, .y_f32 = true},
+    {"both transposed", LT_CASE_CHECK | LT_CASE_GOLDEN, .M = 6, .N = 4, .K = 10, .trans_a = true,
+     .trans_b = true},
+    {"accumulate with bias", LT_CASE_CHECK, .M = 9, .N = 16, .K = 31, .bias = true,
+     .accumulate = true},
     {"tiles and edges", LT_CASE_CHECK, .M = 65, .N = 129, .K = 257, .trans_b = true},
     {"long sum", LT_CASE_CHECK, .M = 3, .N = 5, .K = 2048, .trans_b = true, .y_f32 = true},
     {"packed", LT_CASE_CHECK, .M = 48, .N = 96, .K = 64, .trans_b = true, .packed = true},
-    {"packed odd, bias", LT_CASE_CHECK, .M = 5, .N = 33, .K = 19, .trans_b = true, .packed = true, .bias = true},
+    {"packed odd, bias", LT_CASE_CHECK, .M = 5, .N = 33, .K = 19, .trans_b = true, .packed = true,
+     .bias = true},
     {"packed plain", LT_CASE_CHECK, .M = 12, .N = 24, .K = 40, .packed = true},
-    {"half inputs", LT_CASE_CHECK, 1 << LT_F16, .M = 8, .N = 8, .K = 24, .trans_b = true, .y_f32 = true},
+    {"half inputs", LT_CASE_CHECK, 1 << LT_F16, .M = 8, .N = 8, .K = 24, .trans_b = true,
+     .y_f32 = true},
     {"gpt2 qkv", LT_CASE_BENCH, .M = 1024, .N = 2304, .K = 768, .trans_b = true},
     {"gpt2 fc", LT_CASE_BENCH, .M = 1024, .N = 3072, .K = 768, .trans_b = true, .bias = true},
     {"gpt2 fc dx", LT_CASE_BENCH, .M = 1024, .N = 768, .K = 3072},
-    {"gpt2 fc dW", LT_CASE_BENCH, .M = 3072, .N = 768, .K = 1024, .trans_a = true, .accumulate = true, .y_f32 = true},
+    {"gpt2 fc dW", LT_CASE_BENCH, .M = 3072, .N = 768, .K = 1024, .trans_a = true,
+     .accumulate = true, .y_f32 = true},
     {"gpt2 logits chunk", LT_CASE_BENCH, .M = 128, .N = 50304, .K = 768, .trans_b = true},
-    {"gpt2 fc packed", LT_CASE_BENCH, .M = 1024, .N = 3072, .K = 768, .trans_b = true, .packed = true},
+    {"gpt2 fc packed", LT_CASE_BENCH, .M = 1024, .N = 3072, .K = 768, .trans_b = true,
+     .packed = true},
     {"smollm2 decode fc", LT_CASE_BENCH, .M = 1, .N = 1536, .K = 576, .trans_b = true},
     {"smollm2 decode logits", LT_CASE_BENCH, .M = 1, .N = 49152, .K = 576, .trans_b = true},
 };
@@ -33,10 +41,10 @@ static void matmul_build(lt_setup *s) {
     a->trans_a = c->trans_a;
     a->trans_b = c->trans_b;
     a->accumulate = c->accumulate;
-    lt_setup_in(s, "a", &a->a, s->act,
-                2, (const int64_t[]){c->trans_a ? c->K : c->M, c->trans_a ? c->M : c->K});
-    lt_setup_in(s, "b", &a->b, s->act,
-                2, (const int64_t[]){c->trans_b ? c->N : c->K, c->trans_b ? c->K : c->N});
+    lt_setup_in(s, "a", &a->a, s->act, 2,
+                (const int64_t[]){c->trans_a ? c->K : c->M, c->trans_a ? c->M : c->K});
+    lt_setup_in(s, "b", &a->b, s->act, 2,
+                (const int64_t[]){c->trans_b ? c->N : c->K, c->trans_b ? c->K : c->N});
     if (c->bias) {
         lt_setup_in(s, "bias", &a->bias, c->accumulate ? LT_F32 : s->act, LT_SHAPE(c->N));
     }
@@ -48,9 +56,14 @@ static void matmul_build(lt_setup *s) {
 }
 
 const lt_op_cases lt_cases_matmul = {
-    .op = LT_OP_matmul, .forward = LT_OP_COUNT, LT_CASES(matmul_cases), .build = matmul_build,
-    .f32 = {0x1p-21, 0x1p-19}, .bf16 = {0x1p-8, 0x1p-16},
-    .why = "F32 sums of up to 2048 products: 2^-24 sqrt(K) of the largest sum, with room for any order; BF16 one rounding"};
+    .op = LT_OP_matmul,
+    .forward = LT_OP_COUNT,
+    LT_CASES(matmul_cases),
+    .build = matmul_build,
+    .f32 = {0x1p-21, 0x1p-19},
+    .bf16 = {0x1p-8, 0x1p-16},
+    .why = "F32 sums of up to 2048 products: 2^-24 sqrt(K) of the largest sum, with room for any "
+           "order; BF16 one rounding"};
 
 static const lt_case pack_cases[] = {
     {"gpt2 fc", LT_CASE_BENCH, .N = 3072, .K = 768, .trans_b = true},
@@ -61,12 +74,15 @@ static void pack_build(lt_setup *s) {
     const lt_case *c = s->c;
     lt_matmul_pack_args *a = (lt_matmul_pack_args *)s->args;
     a->trans_b = c->trans_b;
-    lt_setup_in(s, "b", &a->b, s->act,
-                2, (const int64_t[]){c->trans_b ? c->N : c->K, c->trans_b ? c->K : c->N});
+    lt_setup_in(s, "b", &a->b, s->act, 2,
+                (const int64_t[]){c->trans_b ? c->N : c->K, c->trans_b ? c->K : c->N});
 }
 
 const lt_op_cases lt_cases_matmul_pack = {
-    .op = LT_OP_matmul_pack, .forward = LT_OP_COUNT, LT_CASES(pack_cases), .build = pack_build,
+    .op = LT_OP_matmul_pack,
+    .forward = LT_OP_COUNT,
+    LT_CASES(pack_cases),
+    .build = pack_build,
     .why = "a private layout: checked through matmul's packed cases"};
 
 static const lt_case colsum_cases[] = {
@@ -84,7 +100,10 @@ static void colsum_build(lt_setup *s) {
     lt_setup_grad(s, "y", &a->y, LT_F32, LT_SHAPE(c->C));
 }
 
-const lt_op_cases lt_cases_colsum = {
-    .op = LT_OP_colsum, .forward = LT_OP_COUNT, LT_CASES(colsum_cases), .build = colsum_build,
-    .f32 = {0x1p-21, 0x1p-19}, .bf16 = {0x1p-21, 0x1p-19},
-    .why = "F32 sums of up to 1000 rows; inputs are exact"};
+const lt_op_cases lt_cases_colsum = {.op = LT_OP_colsum,
+                                     .forward = LT_OP_COUNT,
+                                     LT_CASES(colsum_cases),
+                                     .build = colsum_build,
+                                     .f32 = {0x1p-21, 0x1p-19},
+                                     .bf16 = {0x1p-21, 0x1p-19},
+                                     .why = "F32 sums of up to 1000 rows; inputs are exact"};

@@ -6,13 +6,19 @@
 static const lt_case route_cases[] = {
     {"one expert", LT_CASE_CHECK, F32_ONLY, .R = 3, .E = 1, .K = 1},
     {"switch", LT_CASE_ALL, F32_ONLY, .R = 12, .E = 4, .K = 1, .aux_coef = 0.5f, .z_coef = 0.25f},
-    {"mixtral", LT_CASE_ALL, F32_ONLY, .R = 11, .E = 8, .K = 2, .normalise = true, .aux_coef = 0.5f, .z_coef = 0.125f},
+    {"mixtral", LT_CASE_ALL, F32_ONLY, .R = 11, .E = 8, .K = 2, .normalise = true, .aux_coef = 0.5f,
+     .z_coef = 0.125f},
     {"top 2 as they are", LT_CASE_ALL, F32_ONLY, .R = 9, .E = 6, .K = 2, .aux_coef = 0.5f},
-    {"capacity", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 20, .E = 4, .K = 2, .capacity = 6, .normalise = true, .aux_coef = 1},
-    {"capacity of one", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 10, .E = 3, .K = 1, .capacity = 1},
-    {"all experts", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 5, .E = 3, .K = 3, .normalise = true, .z_coef = 1},
-    {"ties", LT_CASE_CHECK, F32_ONLY, .R = 33, .E = 7, .K = 3, .normalise = true, .extreme = true, .aux_coef = 1},
-    {"many rows", LT_CASE_CHECK, F32_ONLY, .R = 515, .E = 16, .K = 4, .normalise = true, .capacity = 100, .aux_coef = 1},
+    {"capacity", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 20, .E = 4, .K = 2, .capacity = 6,
+     .normalise = true, .aux_coef = 1},
+    {"capacity of one", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 10, .E = 3, .K = 1,
+     .capacity = 1},
+    {"all experts", LT_CASE_CHECK | LT_CASE_GRAD, F32_ONLY, .R = 5, .E = 3, .K = 3,
+     .normalise = true, .z_coef = 1},
+    {"ties", LT_CASE_CHECK, F32_ONLY, .R = 33, .E = 7, .K = 3, .normalise = true, .extreme = true,
+     .aux_coef = 1},
+    {"many rows", LT_CASE_CHECK, F32_ONLY, .R = 515, .E = 16, .K = 4, .normalise = true,
+     .capacity = 100, .aux_coef = 1},
     {"mixtral 4096", LT_CASE_BENCH, F32_ONLY, .R = 4096, .E = 8, .K = 2, .normalise = true},
     {"64 experts", LT_CASE_BENCH, F32_ONLY, .R = 4096, .E = 64, .K = 8, .normalise = true},
 };
@@ -28,12 +34,15 @@ static void route_fwd_build(lt_setup *s) {
     lt_moe_route_args *a = (lt_moe_route_args *)s->args;
     a->capacity = c->capacity;
     a->normalise = c->normalise;
-    lt_setup_in(s, "logits", &a->logits, LT_F32, LT_SHAPE(c->R, c->E))->fill = c->extreme ? fill_ties : lt_fill_normal;
+    lt_setup_in(s, "logits", &a->logits, LT_F32, LT_SHAPE(c->R, c->E))->fill = c->extreme
+                                                                                   ? fill_ties
+                                                                                   : lt_fill_normal;
     lt_setup_out(s, "probs", &a->probs, LT_F32, LT_SHAPE(c->R, c->E));
     lt_setup_out(s, "experts", &a->experts, LT_I32, LT_SHAPE(c->R, c->K));
     lt_setup_out(s, "weights", &a->weights, LT_F32, LT_SHAPE(c->R, c->K));
     lt_setup_out(s, "slot_row", &a->slot_row, LT_I32, LT_SHAPE(c->R * c->K))->contiguous = true;
-    lt_setup_out(s, "expert_start", &a->expert_start, LT_I32, LT_SHAPE(c->E + 1))->contiguous = true;
+    lt_setup_out(s, "expert_start", &a->expert_start, LT_I32, LT_SHAPE(c->E + 1))->contiguous =
+        true;
     if (c->aux_coef != 0.0f || c->z_coef != 0.0f || s->as_forward) {
         lt_setup_out(s, "aux", &a->aux, LT_F32, LT_SHAPE(2));
     }
@@ -49,14 +58,16 @@ static void route_bwd_build(lt_setup *s) {
     lt_setup_same(s, "probs", &a->probs, LT_F32, LT_SHAPE(c->R, c->E));
     lt_setup_same(s, "experts", &a->experts, LT_I32, LT_SHAPE(c->R, c->K));
     lt_setup_same(s, "weights", &a->weights, LT_F32, LT_SHAPE(c->R, c->K));
-    lt_setup_same(s, "expert_start", &a->expert_start, LT_I32, LT_SHAPE(c->E + 1))->contiguous = true;
+    lt_setup_same(s, "expert_start", &a->expert_start, LT_I32, LT_SHAPE(c->E + 1))->contiguous =
+        true;
     lt_setup_in(s, "dweights", &a->dweights, LT_F32, LT_SHAPE(c->R, c->K));
     lt_setup_out(s, "dlogits", &a->dlogits, LT_F32, LT_SHAPE(c->R, c->E));
 }
 
 /* <dweights, weights> plus the two auxiliary losses. */
 static double route_objective(const lt_setup *f, const lt_setup *b) {
-    const double *w = lt_setup_find(f, "weights")->slot->data, *aux = lt_setup_find(f, "aux")->slot->data;
+    const double *w = lt_setup_find(f, "weights")->slot->data,
+                 *aux = lt_setup_find(f, "aux")->slot->data;
     const double *dw = lt_setup_find(b, "dweights")->slot->data;
     double sum = (double)f->c->aux_coef * aux[0] + (double)f->c->z_coef * aux[1];
     for (int64_t i = 0; i < f->c->R * f->c->K; i++) {
@@ -66,12 +77,19 @@ static double route_objective(const lt_setup *f, const lt_setup *b) {
 }
 
 #define ROUTE_TOLERANCE                                                                            \
-    .f32 = {0x1p-20, 0x1p-20}, .bf16 = {0.0, 0.0}, .why = "F32 softmax over at most 64 experts; means over 515 rows"
-const lt_op_cases lt_cases_moe_route_fwd = {.op = LT_OP_moe_route_fwd, .forward = LT_OP_COUNT,
-                                            LT_CASES(route_cases), .build = route_fwd_build, ROUTE_TOLERANCE};
-const lt_op_cases lt_cases_moe_route_bwd = {.op = LT_OP_moe_route_bwd, .forward = LT_OP_moe_route_fwd,
-                                            LT_CASES(route_cases), .build = route_bwd_build,
-                                            .objective = route_objective, ROUTE_TOLERANCE};
+    .f32 = {0x1p-20, 0x1p-20}, .bf16 = {0.0, 0.0},                                                 \
+    .why = "F32 softmax over at most 64 experts; means over 515 rows"
+const lt_op_cases lt_cases_moe_route_fwd = {.op = LT_OP_moe_route_fwd,
+                                            .forward = LT_OP_COUNT,
+                                            LT_CASES(route_cases),
+                                            .build = route_fwd_build,
+                                            ROUTE_TOLERANCE};
+const lt_op_cases lt_cases_moe_route_bwd = {.op = LT_OP_moe_route_bwd,
+                                            .forward = LT_OP_moe_route_fwd,
+                                            LT_CASES(route_cases),
+                                            .build = route_bwd_build,
+                                            .objective = route_objective,
+                                            ROUTE_TOLERANCE};
 
 static const lt_case row_cases[] = {
     {"one", LT_CASE_ALL, .R = 1, .C = 1, .E = 1, .K = 1},
@@ -91,7 +109,8 @@ static int64_t expert_of(const lt_case *c, int64_t i) {
 static void fill_slots(double *slots, double *starts, const lt_case *c) {
     const int64_t n = c->R * c->K;
     int64_t slot = 0, dropped = n;
-    for (int64_t pass = 0; pass < 2; pass++) { /* 0: count the kept ones; 1: place. Dropped ones fill from the end, in order. */
+    for (int64_t pass = 0; pass < 2;
+         pass++) { /* 0: count the kept ones; 1: place. Dropped ones fill from the end, in order. */
         int64_t n_dropped = 0;
         slot = 0;
         for (int64_t e = 0; e < c->E; e++) {
@@ -182,12 +201,25 @@ static void combine_bwd_build(lt_setup *s) {
 
 #define ROWS_TOLERANCE                                                                             \
     .f32 = {0x1p-21, 0x1p-21}, .bf16 = {0x1p-8, 0x1p-18},                                          \
-    .why = "copies are exact; sums of K products, and dot products of 515, in F32; BF16 one rounding"
-const lt_op_cases lt_cases_moe_gather_fwd = {.op = LT_OP_moe_gather_fwd, .forward = LT_OP_COUNT,
-                                             LT_CASES(row_cases), .build = gather_fwd_build, ROWS_TOLERANCE};
-const lt_op_cases lt_cases_moe_gather_bwd = {.op = LT_OP_moe_gather_bwd, .forward = LT_OP_moe_gather_fwd,
-                                             LT_CASES(row_cases), .build = gather_bwd_build, ROWS_TOLERANCE};
-const lt_op_cases lt_cases_moe_combine_fwd = {.op = LT_OP_moe_combine_fwd, .forward = LT_OP_COUNT,
-                                              LT_CASES(row_cases), .build = combine_fwd_build, ROWS_TOLERANCE};
-const lt_op_cases lt_cases_moe_combine_bwd = {.op = LT_OP_moe_combine_bwd, .forward = LT_OP_moe_combine_fwd,
-                                              LT_CASES(row_cases), .build = combine_bwd_build, ROWS_TOLERANCE};
+    .why =                                                                                         \
+        "copies are exact; sums of K products, and dot products of 515, in F32; BF16 one rounding"
+const lt_op_cases lt_cases_moe_gather_fwd = {.op = LT_OP_moe_gather_fwd,
+                                             .forward = LT_OP_COUNT,
+                                             LT_CASES(row_cases),
+                                             .build = gather_fwd_build,
+                                             ROWS_TOLERANCE};
+const lt_op_cases lt_cases_moe_gather_bwd = {.op = LT_OP_moe_gather_bwd,
+                                             .forward = LT_OP_moe_gather_fwd,
+                                             LT_CASES(row_cases),
+                                             .build = gather_bwd_build,
+                                             ROWS_TOLERANCE};
+const lt_op_cases lt_cases_moe_combine_fwd = {.op = LT_OP_moe_combine_fwd,
+                                              .forward = LT_OP_COUNT,
+                                              LT_CASES(row_cases),
+                                              .build = combine_fwd_build,
+                                              ROWS_TOLERANCE};
+const lt_op_cases lt_cases_moe_combine_bwd = {.op = LT_OP_moe_combine_bwd,
+                                              .forward = LT_OP_moe_combine_fwd,
+                                              LT_CASES(row_cases),
+                                              .build = combine_bwd_build,
+                                              ROWS_TOLERANCE};

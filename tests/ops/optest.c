@@ -13,17 +13,18 @@
 #include "ops/optest.h"
 
 #define OPTEST_OPTIONS(X)                                                                          \
-    X(BOOL, check, "check", "false", 0, 0, "", "compare every implementation with ref/ in double")  \
-    X(BOOL, grad, "grad", "false", 0, 0, "", "compare gradients with finite differences")           \
-    X(BOOL, golden, "golden", "false", 0, 0, "", "compare ref/ with stored values of PyTorch")      \
-    X(BOOL, bench, "bench", "false", 0, 0, "", "time the bench cases")                              \
-    X(BOOL, describe_golden, "describe-golden", "false", 0, 0, "", "print the golden cases' inputs as JSON") \
-    X(STR, golden_dir, "golden-dir", "tests/golden/ops", 0, 0, "", "folder of stored values")       \
-    X(STR, backend, "backend", "cpu", 0, 1, "", "backend to test: cpu or ref")                      \
-    X(STR, op, "op", "", 0, 0, "", "only this op")                                                  \
-    X(STR, impl, "impl", "", 0, 0, "", "only implementations of this name")                         \
-    X(STR, case_name, "case", "", 0, 0, "", "only cases whose name contains this")                  \
-    X(BOOL, tap, "tap", "false", 0, 0, "", "TAP output")                                            \
+    X(BOOL, check, "check", "false", 0, 0, "", "compare every implementation with ref/ in double") \
+    X(BOOL, grad, "grad", "false", 0, 0, "", "compare gradients with finite differences")          \
+    X(BOOL, golden, "golden", "false", 0, 0, "", "compare ref/ with stored values of PyTorch")     \
+    X(BOOL, bench, "bench", "false", 0, 0, "", "time the bench cases")                             \
+    X(BOOL, describe_golden, "describe-golden", "false", 0, 0, "",                                 \
+      "print the golden cases' inputs as JSON")                                                    \
+    X(STR, golden_dir, "golden-dir", "tests/golden/ops", 0, 0, "", "folder of stored values")      \
+    X(STR, backend, "backend", "cpu", 0, 1, "", "backend to test: cpu or ref")                     \
+    X(STR, op, "op", "", 0, 0, "", "only this op")                                                 \
+    X(STR, impl, "impl", "", 0, 0, "", "only implementations of this name")                        \
+    X(STR, case_name, "case", "", 0, 0, "", "only cases whose name contains this")                 \
+    X(BOOL, tap, "tap", "false", 0, 0, "", "TAP output")                                           \
     X(BOOL, verbose, "verbose", "false", 0, 0, "", "print passed cases too")
 
 typedef struct {
@@ -76,8 +77,12 @@ int main(int argc, char **argv) {
     if (lt_options_parse(&table, &o, argc, argv, NULL, 0, &n_positional, &help) != LT_OK) {
         return usage(lt_error_message());
     }
-    t = (optest){.backend = find_backend(o.backend), .op = o.op, .impl = o.impl, .case_name = o.case_name,
-                 .tap = o.tap, .verbose = o.verbose};
+    t = (optest){.backend = find_backend(o.backend),
+                 .op = o.op,
+                 .impl = o.impl,
+                 .case_name = o.case_name,
+                 .tap = o.tap,
+                 .verbose = o.verbose};
     if (help || t.backend == NULL) {
         return usage(help ? "help" : "no such backend");
     }

@@ -7,7 +7,8 @@
 static const lt_case cases[] = {
     {"one", LT_CASE_CHECK, F32_ONLY, .N = 1, .step = 1},
     {"first step", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .N = 37, .step = 1, .extreme = true},
-    {"later, clipped", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .N = 29, .step = 10, .grad_scale = 0.25f},
+    {"later, clipped", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .N = 29, .step = 10,
+     .grad_scale = 0.25f},
     {"with copy", LT_CASE_CHECK, F32_ONLY, .N = 1001, .step = 1000, .copy = true},
     {"late", LT_CASE_CHECK, F32_ONLY, .N = 4097, .step = 1000000},
     {"16M parameters", LT_CASE_BENCH, F32_ONLY, .N = 16 << 20, .step = 100, .copy = true},
@@ -15,10 +16,14 @@ static const lt_case cases[] = {
 
 static const lt_case muon_cases[] = {
     {"one", LT_CASE_CHECK, F32_ONLY, .M = 1, .N = 1, .step = 5},
-    {"square", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .M = 8, .N = 8, .step = 5, .normalise = true},
-    {"wide", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .M = 5, .N = 13, .step = 5, .normalise = true},
-    {"tall, clipped", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .M = 14, .N = 6, .step = 5, .grad_scale = 0.5f},
-    {"with copy", LT_CASE_CHECK, F32_ONLY, .M = 33, .N = 65, .step = 5, .copy = true, .normalise = true},
+    {"square", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .M = 8, .N = 8, .step = 5,
+     .normalise = true},
+    {"wide", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .M = 5, .N = 13, .step = 5,
+     .normalise = true},
+    {"tall, clipped", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .M = 14, .N = 6, .step = 5,
+     .grad_scale = 0.5f},
+    {"with copy", LT_CASE_CHECK, F32_ONLY, .M = 33, .N = 65, .step = 5, .copy = true,
+     .normalise = true},
     {"zero gradient", LT_CASE_CHECK, F32_ONLY, .M = 4, .N = 6, .step = 5, .extreme = true},
     {"gpt2 fc", LT_CASE_BENCH, F32_ONLY, .M = 3072, .N = 768, .step = 5, .normalise = true},
 };
@@ -51,8 +56,13 @@ static void moment(lt_setup *s, const char *name, lt_tensor *slot, bool positive
 
 static void adamw_build(lt_setup *s) {
     lt_adamw_args *a = (lt_adamw_args *)s->args;
-    *a = (lt_adamw_args){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.95f, .eps = 1e-8f, .decay = 0.1f,
-                         .grad_scale = grad_scale(s->c), .step = s->c->step};
+    *a = (lt_adamw_args){.lr = 0.01f,
+                         .beta1 = 0.9f,
+                         .beta2 = 0.95f,
+                         .eps = 1e-8f,
+                         .decay = 0.1f,
+                         .grad_scale = grad_scale(s->c),
+                         .step = s->c->step};
     param(s, &a->p, &a->g, &a->copy);
     moment(s, "m", &a->m, false);
     moment(s, "v", &a->v, true);
@@ -60,8 +70,14 @@ static void adamw_build(lt_setup *s) {
 
 static void ademamix_build(lt_setup *s) {
     lt_ademamix_args *a = (lt_ademamix_args *)s->args;
-    *a = (lt_ademamix_args){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.999f, .beta3 = 0.9999f, .alpha = 8.0f,
-                            .eps = 1e-8f, .decay = 0.1f, .grad_scale = grad_scale(s->c),
+    *a = (lt_ademamix_args){.lr = 0.01f,
+                            .beta1 = 0.9f,
+                            .beta2 = 0.999f,
+                            .beta3 = 0.9999f,
+                            .alpha = 8.0f,
+                            .eps = 1e-8f,
+                            .decay = 0.1f,
+                            .grad_scale = grad_scale(s->c),
                             .step = s->c->step};
     param(s, &a->p, &a->g, &a->copy);
     moment(s, "m1", &a->m1, false);
@@ -71,8 +87,8 @@ static void ademamix_build(lt_setup *s) {
 
 static void lion_build(lt_setup *s) {
     lt_lion_args *a = (lt_lion_args *)s->args;
-    *a = (lt_lion_args){.lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .decay = 0.1f,
-                        .grad_scale = grad_scale(s->c)};
+    *a = (lt_lion_args){
+        .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .decay = 0.1f, .grad_scale = grad_scale(s->c)};
     param(s, &a->p, &a->g, &a->copy);
     moment(s, "m", &a->m, false);
 }
@@ -82,15 +98,23 @@ static void muon_build(lt_setup *s) {
     lt_muon_args *a = (lt_muon_args *)s->args;
     lt_case_tensor *t;
 
-    *a = (lt_muon_args){.lr = 0.1f, .momentum = 0.95f, .decay = 0.1f, .scale = 0.5f,
-                        .grad_scale = grad_scale(c), .steps = c->step, .nesterov = c->normalise};
+    *a = (lt_muon_args){.lr = 0.1f,
+                        .momentum = 0.95f,
+                        .decay = 0.1f,
+                        .scale = 0.5f,
+                        .grad_scale = grad_scale(c),
+                        .steps = c->step,
+                        .nesterov = c->normalise};
     lt_setup_inout(s, "p", &a->p, LT_F32, LT_SHAPE(c->M, c->N));
-    lt_setup_in(s, "g", &a->g, LT_F32, LT_SHAPE(c->M, c->N))->fill = c->extreme ? fill_zero : lt_fill_normal;
-    lt_setup_inout(s, "m", &a->m, LT_F32, LT_SHAPE(c->M, c->N))->fill = c->extreme ? fill_zero : lt_fill_normal;
+    lt_setup_in(s, "g", &a->g, LT_F32, LT_SHAPE(c->M, c->N))->fill = c->extreme ? fill_zero
+                                                                                : lt_fill_normal;
+    lt_setup_inout(s, "m", &a->m, LT_F32, LT_SHAPE(c->M, c->N))->fill = c->extreme ? fill_zero
+                                                                                   : lt_fill_normal;
     if (c->copy) {
         lt_setup_out(s, "copy", &a->copy, LT_BF16, LT_SHAPE(c->M, c->N));
     }
-    t = lt_setup_out(s, "scratch", &a->scratch, LT_F32, LT_SHAPE(lt_muon_scratch_count(c->M, c->N)));
+    t = lt_setup_out(s, "scratch", &a->scratch, LT_F32,
+                     LT_SHAPE(lt_muon_scratch_count(c->M, c->N)));
     t->role = LT_ROLE_SCRATCH;
     for (int i = 0; i < s->n_tensors; i++) {
         s->tensors[i].contiguous = true;
@@ -99,14 +123,25 @@ static void muon_build(lt_setup *s) {
 
 #define STEP_TOLERANCE                                                                             \
     .f32 = {0x1p-20, 0x1p-20}, .bf16 = {0x1p-8, 0x1p-20},                                          \
-    .why = "about ten F32 operations an element; 1 - beta^step may be rounded to F32; the copy rounds once"
-const lt_op_cases lt_cases_adamw = {.op = LT_OP_adamw, .forward = LT_OP_COUNT, LT_CASES(cases),
-                                    .build = adamw_build, STEP_TOLERANCE};
-const lt_op_cases lt_cases_ademamix = {.op = LT_OP_ademamix, .forward = LT_OP_COUNT, LT_CASES(cases),
-                                       .build = ademamix_build, STEP_TOLERANCE};
-const lt_op_cases lt_cases_lion = {.op = LT_OP_lion, .forward = LT_OP_COUNT, LT_CASES(cases),
-                                   .build = lion_build, STEP_TOLERANCE};
-const lt_op_cases lt_cases_muon = {
-    .op = LT_OP_muon, .forward = LT_OP_COUNT, LT_CASES(muon_cases), .build = muon_build,
-    .f32 = {0x1p-18, 0x1p-18}, .bf16 = {0x1p-8, 0x1p-17},
-    .why = "five Newton-Schulz steps in F32 multiply a relative error by up to 3.4 each, times lr scale = 0.05"};
+    .why = "about ten F32 operations an element; 1 - beta^step may be rounded to F32; the copy "   \
+           "rounds once"
+const lt_op_cases lt_cases_adamw = {.op = LT_OP_adamw,
+                                    .forward = LT_OP_COUNT,
+                                    LT_CASES(cases),
+                                    .build = adamw_build,
+                                    STEP_TOLERANCE};
+const lt_op_cases lt_cases_ademamix = {.op = LT_OP_ademamix,
+                                       .forward = LT_OP_COUNT,
+                                       LT_CASES(cases),
+                                       .build = ademamix_build,
+                                       STEP_TOLERANCE};
+const lt_op_cases lt_cases_lion = {
+    .op = LT_OP_lion, .forward = LT_OP_COUNT, LT_CASES(cases), .build = lion_build, STEP_TOLERANCE};
+const lt_op_cases lt_cases_muon = {.op = LT_OP_muon,
+                                   .forward = LT_OP_COUNT,
+                                   LT_CASES(muon_cases),
+                                   .build = muon_build,
+                                   .f32 = {0x1p-18, 0x1p-18},
+                                   .bf16 = {0x1p-8, 0x1p-17},
+                                   .why = "five Newton-Schulz steps in F32 multiply a relative "
+                                          "error by up to 3.4 each, times lr scale = 0.05"};

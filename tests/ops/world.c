@@ -50,7 +50,8 @@ static lt_err open_packed(lt_world *w) {
     if (!product && w->op != LT_OP_matmul_pack) {
         return LT_OK;
     }
-    w->packed_bytes = w->backend->matmul_pack_bytes(product ? &m->b : &p->b, product ? m->trans_b : p->trans_b);
+    w->packed_bytes = w->backend->matmul_pack_bytes(product ? &m->b : &p->b,
+                                                    product ? m->trans_b : p->trans_b);
     if (w->packed_bytes > 0) {
         LT_TRY(w->backend->alloc(&w->packed, w->packed_bytes, "packed weights"));
     }
@@ -132,7 +133,8 @@ static size_t element(const lt_world *w, int tensor, int64_t i) {
         at += i % v->shape[d] * v->stride[d];
         i /= v->shape[d];
     }
-    return w->blocks[lt_world_owner(&w->setup, tensor)].start + (size_t)at * lt_dtype_bytes(v->dtype);
+    return w->blocks[lt_world_owner(&w->setup, tensor)].start +
+           (size_t)at * lt_dtype_bytes(v->dtype);
 }
 
 void lt_world_put(lt_world *w, int tensor, const double *values) {
@@ -204,7 +206,8 @@ const char *lt_world_damage(const lt_world *w) {
         }
         if (t->role != LT_ROLE_IN) { /* Results may change: forgive exactly their elements. */
             for (int64_t e = 0; e < t->count; e++) {
-                memcpy(b->before + element(w, i, e), b->image + element(w, i, e), lt_dtype_bytes(t->dtype));
+                memcpy(b->before + element(w, i, e), b->image + element(w, i, e),
+                       lt_dtype_bytes(t->dtype));
             }
         }
         if (memcmp(b->image, b->before, b->bytes) != 0) {
@@ -251,7 +254,8 @@ static lt_err fill_inputs(lt_values *v, const lt_setup *s, lt_values_from *from,
     return LT_OK;
 }
 
-lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_values_from *from, void *ctx) {
+lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_values_from *from,
+                      void *ctx) {
     const lt_op_cases *f = o->forward != LT_OP_COUNT ? lt_all_op_cases[o->forward] : NULL;
     lt_setup typed;
     lt_world world = {0};
@@ -266,12 +270,14 @@ lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_
         return err;
     }
     lt_setup_build(&typed, f, s->c, s->act, true);
-    LT_TRY_DONE(fill_inputs(&inputs, &typed, from, ctx)); /* Rounded to the case's types, then run in F64. */
+    LT_TRY_DONE(fill_inputs(&inputs, &typed, from,
+                            ctx)); /* Rounded to the case's types, then run in F64. */
     LT_TRY_DONE(lt_world_open(&world, lt_backend_ref(), f, s->c, LT_F64, true, false));
     LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), f->op).impls, &inputs));
     for (int i = 0; i < s->n_tensors; i++) {
         const lt_case_tensor *t = &s->tensors[i];
-        const lt_case_tensor *source = t->source != NULL ? lt_setup_find(&world.setup, t->source) : NULL;
+        const lt_case_tensor *source = t->source != NULL ? lt_setup_find(&world.setup, t->source)
+                                                         : NULL;
         if (source == NULL) {
             continue;
         }
@@ -314,7 +320,8 @@ done:
 }
 
 lt_tolerance lt_tolerance_of(const lt_op_cases *o, const lt_case_tensor *t, lt_dtype act) {
-    if (t->dtype == LT_F16) { /* Only casts write F16: half a unit in the last place, and half of the smallest subnormal. */
+    if (t->dtype ==
+        LT_F16) { /* Only casts write F16: half a unit in the last place, and half of the smallest subnormal. */
         return (lt_tolerance){0x1p-11, 0x1p-41};
     }
     return t->dtype == LT_BF16 || (t->wide && act == LT_BF16) ? o->bf16 : o->f32;
@@ -322,13 +329,14 @@ lt_tolerance lt_tolerance_of(const lt_op_cases *o, const lt_case_tensor *t, lt_d
 
 double lt_compare(const double *got, const double *want, const lt_case_tensor *t, lt_tolerance tol,
                   int64_t *worst_at) {
-    double largest = 0.0, worst = 0.0;
+    double largest = t->floor, worst = 0.0;
     *worst_at = 0;
     for (int64_t i = 0; i < t->count; i++) {
         largest = isfinite(want[i]) ? fmax(largest, fabs(want[i])) : largest;
     }
     for (int64_t i = 0; i < t->count; i++) {
-        const double limit = t->dtype == LT_I32 ? 0.0 : tol.rtol * fabs(want[i]) + tol.atol * largest;
+        const double limit = t->dtype == LT_I32 ? 0.0
+                                                : tol.rtol * fabs(want[i]) + tol.atol * largest;
         const double error = fabs(got[i] - want[i]);
         double ratio;
         if (isnan(want[i])) {

@@ -49,21 +49,25 @@ int lt_world_owner(const lt_setup *s, int tensor);
 
 /* Where input values come from: writes t->count values. */
 typedef lt_err lt_values_from(double *values, const lt_case_tensor *t, void *ctx);
-lt_values_from lt_values_fill; /* The tensor's fill, seeded by the names of case and tensor; ctx is not used. */
+lt_values_from
+    lt_values_fill; /* The tensor's fill, seeded by the names of case and tensor; ctx is not used. */
 
 /* Inputs for a setup, rounded to the tensors' types; where tensors have a source, from a run of the forward op by the reference in F64
  * on inputs of the same origin. Free with lt_values_free. */
-LT_MUST_USE lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_values_from *from, void *ctx);
+LT_MUST_USE lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o,
+                                  lt_values_from *from, void *ctx);
 void lt_values_free(lt_values *v);
 
 /* x as the type would store it. */
 double lt_round_to(lt_dtype dtype, double x);
 
 /* F64 results of the reference for inputs v (a setup of any type with the same tensors): want gets values of every result. */
-LT_MUST_USE lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c, const lt_values *v);
+LT_MUST_USE lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c,
+                                  const lt_values *v);
 
 /* Worst |got - want| / tolerance over a tensor; *worst_at its index; > 1 fails. NaN results where want is not NaN give INFINITY. */
-double lt_compare(const double *got, const double *want, const lt_case_tensor *t, lt_tolerance tol, int64_t *worst_at);
+double lt_compare(const double *got, const double *want, const lt_case_tensor *t, lt_tolerance tol,
+                  int64_t *worst_at);
 
 /* The tolerance of one result in a case of this activation type. */
 lt_tolerance lt_tolerance_of(const lt_op_cases *o, const lt_case_tensor *t, lt_dtype act);

@@ -10,7 +10,8 @@ static const lt_case cases[] = {
     {"gradient", LT_CASE_ALL, .R = 6, .V = 11, .grad_scale = 0.25f},
     {"softcap", LT_CASE_ALL, .R = 5, .V = 17, .grad_scale = 1, .softcap = 3},
     {"z loss", LT_CASE_ALL, .R = 5, .V = 9, .grad_scale = 1, .z_coef = 0.125f},
-    {"softcap and z loss", LT_CASE_CHECK | LT_CASE_GRAD, .R = 4, .V = 10, .grad_scale = 0.5f, .softcap = 4, .z_coef = 0.01f},
+    {"softcap and z loss", LT_CASE_CHECK | LT_CASE_GRAD, .R = 4, .V = 10, .grad_scale = 0.5f,
+     .softcap = 4, .z_coef = 0.01f},
     {"wide", LT_CASE_CHECK, .R = 3, .V = 4099, .grad_scale = 1},
     {"many rows", LT_CASE_CHECK, .R = 133, .V = 31, .grad_scale = 1},
     {"extreme", LT_CASE_CHECK, .R = 9, .V = 20, .grad_scale = 1, .extreme = true},
@@ -67,7 +68,8 @@ static void build(lt_setup *s) {
 
 /* grad_scale * sum over counted rows of loss + z_coef lse^2. */
 static double objective(const lt_setup *f, const lt_setup *b) {
-    const double *loss = lt_setup_find(f, "loss")->slot->data, *lse = lt_setup_find(f, "lse")->slot->data;
+    const double *loss = lt_setup_find(f, "loss")->slot->data,
+                 *lse = lt_setup_find(f, "lse")->slot->data;
     const int32_t *labels = lt_setup_find(f, "labels")->slot->data;
     double sum = 0.0;
     for (int64_t r = 0; r < f->c->R; r++) {
@@ -80,6 +82,11 @@ static double objective(const lt_setup *f, const lt_setup *b) {
 }
 
 const lt_op_cases lt_cases_xent = {
-    .op = LT_OP_xent, .forward = LT_OP_xent, LT_CASES(cases), .build = build, .objective = objective,
-    .f32 = {0x1p-18, 0x1p-20}, .bf16 = {0x1p-8, 0x1p-16},
+    .op = LT_OP_xent,
+    .forward = LT_OP_xent,
+    LT_CASES(cases),
+    .build = build,
+    .objective = objective,
+    .f32 = {0x1p-18, 0x1p-20},
+    .bf16 = {0x1p-8, 0x1p-16},
     .why = "exp of differences up to 40 in F32, sums of 4099; BF16 rounds the gradient once"};

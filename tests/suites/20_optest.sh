@@ -1,0 +1,8 @@
+# Every implementation of every op against the reference in double, gradients against finite differences, the reference against PyTorch.
+# Threads wait passively: the check runs with more of them than there may be cores.
+suite "build optest" bash -c 'make -s -j"$(nproc)" build/optest && echo "ok 1 - built"'
+suite "optest --check" env OMP_WAIT_POLICY=passive build/optest --check --tap
+for isa in portable avx2; do
+    suite "optest --check, LATEEN_ISA=$isa" env OMP_WAIT_POLICY=passive LATEEN_ISA=$isa build/optest --check --tap
+done
+suite "optest --grad --golden" env OMP_WAIT_POLICY=passive build/optest --grad --golden --tap
