@@ -1,0 +1,156 @@
+/* A session against the pass and against itself: one token at a time, in pieces, side by side with others, after a truncation: the same logits. */
+#include "unit/model/golden.h"
+
+#include <malloc.h>
+
+#include "lateen/model.h"
+
+#define V 64
+
+static const lt_backend *(*const backends[])(void) = {lt_backend_ref, lt_backend_cpu};
+#define N_BACKENDS 2
+
+static void near(const float *a, const float *b, int64_t n, double tolerance, const char *what) {
+    const double d = distance(a, b, n);
+    if (!(d <= tolerance)) {
+        fail_msg("%s: logits differ by %.3g", what, d);
+    }
+}
+
+static void decode_is_the_forward_pass(void **state) {
+    (void)state;
+    for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS * 2; i++) {
+        const lt_dtype dtype = i % 2 != 0 ? LT_BF16 : LT_F32;
+        const double tolerance = dtype == LT_BF16 ? 0.03 : 1e-5;
+        static float all[24 * V], one[V];
+        golden g;
+        lt_session *s = NULL;
+        const int32_t *ids;
+        golden_open(&g, golden_cases[i / 4], backends[i / 2 % 2](), dtype);
+        if (dtype == LT_BF16 &&
+            g.model->spec.n_experts > 0) { /* Rounding may choose another expert. */
+            golden_close(&g);
+            continue;
+        }
+        ids = g.batch.tokens;
+        must(lt_session_open(&s, g.model, 2, 24), g.name);
+        must(lt_session_eval_all(s, 1, ids, 24, all), g.name);
+        must(lt_session_eval(s, 0, ids, 5, one), g.name);
+        near(one, all + 4 * V, V, tolerance, g.name);
+        for (int64_t t = 5; t < 24; t++) {
+            must(t % 2 != 0 ? lt_session_step(s, (int64_t[]){0}, ids + t, 1, one)
+                            : lt_session_eval(s, 0, ids + t, 1, one),
+                 g.name);
+            near(one, all + t * V, V, tolerance, g.name);
+        }
+        assert_int_equal(lt_session_length(s, 0), 24);
+        lt_session_truncate(s, 0, 7);
+        must(lt_session_eval(s, 0, ids + 7, 3, one), g.name);
+        near(one, all + 9 * V, V, tolerance, "after a truncation");
+        lt_session_close(s);
+        golden_close(&g);
+    }
+}
+
+/* Sequences of different lengths, some neighbours in the cache and some not, step together. */
+static void sequences_do_not_see_each_other(void **state) {
+    (void)state;
+    for (int i = 0; i < N_BACKENDS; i++) {
+        const int64_t seqs[] = {3, 0, 1, 4}, length[] = {9, 2, 5, 14};
+        static float together[4 * V], alone[V];
+        int32_t ids[4];
+        golden g;
+        lt_session *s = NULL, *lone = NULL;
+        golden_open(&g, "gemma3", backends[i](), LT_F32);
+        must(lt_session_open(&s, g.model, 5, 24), g.name);
+        must(lt_session_open(&lone, g.model, 1, 24), g.name);
+        for (int j = 0; j < 4; j++) {
+            must(lt_session_eval(s, seqs[j], g.batch.tokens + j, length[j], NULL), g.name);
+            ids[j] = g.batch.tokens[j + length[j]];
+        }
+        must(lt_session_step(s, seqs, ids, 4, together), g.name);
+        for (int j = 0; j < 4; j++) {
+            lt_session_truncate(lone, 0, 0);
+            must(lt_session_eval(lone, 0, g.batch.tokens + j, length[j] + 1, alone), g.name);
+            near(together + j * V, alone, V, 1e-5, "together and alone");
+        }
+        lt_session_close(s);
+        lt_session_close(lone);
+        golden_close(&g);
+    }
+}
+
+/* Longer than one chunk of prefill; positions beyond the original length of the rotary scaling. */
+static void long_prompts_run_in_chunks(void **state) {
+    enum { LONG = 700 };
+    static int32_t ids[LONG];
+    static float logits[V], pieces[V];
+    golden g;
+    lt_session *s = NULL;
+    (void)state;
+    golden_open(&g, "llama3", lt_backend_cpu(), LT_F32);
+    for (int i = 0; i < LONG; i++) {
+        ids[i] = (i * 37 + i / 7) % V;
+    }
+    must(lt_session_open(&s, g.model, 2, LONG), g.name);
+    must(lt_session_eval(s, 0, ids, LONG, logits), g.name);
+    must(lt_session_eval(s, 1, ids, 123, NULL), g.name);
+    must(lt_session_eval(s, 1, ids + 123, LONG - 123, pieces), g.name);
+    near(pieces, logits, V, 1e-5, "pieces");
+    lt_session_close(s);
+    golden_close(&g);
+}
+
+static void nothing_is_allocated_after_open(void **state) {
+    static float logits[2 * V];
+    golden g;
+    lt_session *s = NULL;
+    size_t before;
+    (void)state;
+    golden_open(&g, "qwen3", lt_backend_cpu(), LT_F32);
+    must(lt_session_open(&s, g.model, 2, 60), g.name);
+    for (int i = 0; i < 2; i++) { /* The kernels' libraries may build what a new shape needs. */
+        must(lt_session_eval(s, i, g.batch.tokens, 10, logits), g.name);
+        must(lt_session_step(s, (int64_t[]){0, 1}, g.batch.tokens, 2 - i, logits), g.name);
+    }
+    before = mallinfo2().uordblks;
+    for (int i = 0; i < 40; i++) {
+        must(lt_session_step(s, (int64_t[]){0, 1}, g.batch.tokens + i % 20, 2, logits), g.name);
+    }
+    assert_int_equal(mallinfo2().uordblks, before);
+    lt_session_close(s);
+    golden_close(&g);
+}
+
+static void bad_calls_change_nothing(void **state) {
+    golden g;
+    lt_session *s = NULL;
+    static float logits[V];
+    (void)state;
+    golden_open(&g, "llama3", lt_backend_cpu(), LT_F32);
+    must(lt_session_open(&s, g.model, 2, 10), g.name);
+    must(lt_session_eval(s, 0, g.batch.tokens, 8, logits), g.name);
+    assert_int_equal(lt_session_eval(s, 0, g.batch.tokens, 3, logits), LT_ERR_LIMIT);
+    assert_int_equal(lt_session_eval(s, 2, g.batch.tokens, 1, logits), LT_ERR_ARG);
+    assert_int_equal(lt_session_eval(s, 1, (int32_t[]){V}, 1, logits), LT_ERR_ARG);
+    assert_int_equal(lt_session_step(s, (int64_t[]){1, 1}, g.batch.tokens, 2, NULL), LT_ERR_ARG);
+    assert_int_equal(lt_session_length(s, 0), 8);
+    assert_int_equal(lt_session_length(s, 1), 0);
+    lt_session_close(s);
+    assert_int_equal(lt_session_open(&s, g.model, 0, 10), LT_ERR_ARG);
+    golden_close(&g);
+    golden_open(&g, "gpt2", lt_backend_cpu(), LT_F32);
+    assert_int_equal(lt_session_open(&s, g.model, 1, 33), LT_ERR_ARG); /* 32 learned positions. */
+    golden_close(&g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decode_is_the_forward_pass),
+        cmocka_unit_test(sequences_do_not_see_each_other),
+        cmocka_unit_test(long_prompts_run_in_chunks),
+        cmocka_unit_test(nothing_is_allocated_after_open),
+        cmocka_unit_test(bad_calls_change_nothing),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
