@@ -6,7 +6,7 @@
 
 static const lt_case cases[] = {
     {"one", LT_CASE_ALL, .B = 1, .T = 1, .H = 1, .D = 1},
-    {"full", LT_CASE_ALL, .B = 2, .T = 5, .H = 2, .D = 8},
+    {"full", LT_CASE_ALL, .B = 1, .T = 5, .H = 2, .D = 6},
     {"causal", LT_CASE_ALL, .B = 2, .T = 7, .H = 2, .D = 4, .causal = true},
     {"causal longer", LT_CASE_CHECK, .B = 1, .T = 131, .H = 2, .D = 40, .causal = true},
     {"grouped", LT_CASE_ALL, .B = 1, .T = 6, .H = 6, .G = 2, .D = 4, .causal = true},
@@ -20,9 +20,9 @@ static const lt_case cases[] = {
      .window = 4},
     {"window over blocks", LT_CASE_CHECK, .B = 1, .T = 200, .H = 1, .D = 16, .causal = true,
      .window = 70},
-    {"softcap", LT_CASE_ALL, .B = 1, .T = 6, .H = 2, .D = 8, .causal = true, .softcap = 2,
+    {"softcap", LT_CASE_ALL, .B = 1, .T = 6, .H = 2, .D = 4, .causal = true, .softcap = 2,
      .scale = 1},
-    {"sinks", LT_CASE_ALL, .B = 2, .T = 5, .H = 4, .G = 2, .D = 4, .causal = true, .sinks = true},
+    {"sinks", LT_CASE_ALL, .B = 1, .T = 5, .H = 4, .G = 2, .D = 4, .causal = true, .sinks = true},
     {"alibi", LT_CASE_ALL, .B = 1, .T = 6, .H = 3, .D = 4, .causal = true, .alibi = true},
     {"documents", LT_CASE_ALL, .B = 2, .T = 10, .H = 2, .D = 4, .causal = true, .doc_start = true},
     {"key lengths", LT_CASE_CHECK | LT_CASE_GRAD, .B = 4, .T = 4, .S = 10, .H = 2, .D = 4,
