@@ -98,4 +98,8 @@ lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, in
 LT_MUST_USE lt_err lt_arena_place(lt_arena *a, const lt_backend *backend, const char *name);
 void lt_arena_release(lt_arena *a, const lt_backend *backend);
 
+/* What the last call of a pass left, for tests and tools: of a layer, what the recompute level keeps. */
+const lt_layer_acts *lt_pass_layer_acts(const lt_pass *p, int layer);
+const lt_batch_acts *lt_pass_batch_acts(const lt_pass *p);
+
 #endif

@@ -405,3 +405,12 @@ void lt_pass_profile(const lt_pass *p, double *seconds, int64_t *calls) {
     memcpy(seconds, p->run.seconds, sizeof p->run.seconds);
     memcpy(calls, p->run.calls, sizeof p->run.calls);
 }
+
+const lt_layer_acts *lt_pass_layer_acts(const lt_pass *p, int layer) {
+    LT_ASSERT(layer >= 0 && layer < p->run.spec->n_layers);
+    return &p->layers[layer];
+}
+
+const lt_batch_acts *lt_pass_batch_acts(const lt_pass *p) {
+    return &p->batch;
+}
