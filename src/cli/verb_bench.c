@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "cli/bench.h"
 #include "cli/verb.h"
 #include "kernels/cuda/inventory.h"
 
@@ -18,19 +19,30 @@ typedef struct {
 static const lt_option rows[] = {BENCH_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_bench_options = LT_OPTION_TABLE("bench", rows);
 
+/* Parts with options of their own. */
+static const struct {
+    const char *name;
+    int (*run)(int argc, char **argv);
+} parts[] = {{"data", lt_bench_data}};
+
 int lt_verb_bench(int argc, char **argv);
 int lt_verb_bench(int argc, char **argv) {
     bench_options o;
     const char *what[1] = {""};
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
-    if (!lt_verb_parse(&lt_verb_bench_options, &o, argc, argv, "bench kernels [--compile]",
+    for (size_t i = 0; argc > 1 && i < sizeof parts / sizeof *parts; i++) {
+        if (strcmp(argv[1], parts[i].name) == 0) {
+            return parts[i].run(argc - 1, argv + 1);
+        }
+    }
+    if (!lt_verb_parse(&lt_verb_bench_options, &o, argc, argv, "bench kernels|data [--compile]",
                        "Measure kernels: ours and the vendor's, interleaved, on random inputs.",
                        what, 1, &n, &status)) {
         return status;
     }
     if (n != 1 || strcmp(what[0], "kernels") != 0) {
-        fprintf(stderr, "lateen: bench what? (kernels)\n");
+        fprintf(stderr, "lateen: bench what? (kernels, data)\n");
         return LT_EXIT_USAGE;
     }
     err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL)

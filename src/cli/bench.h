@@ -1,0 +1,7 @@
+/* bench.h: the parts of `lateen bench` that stand in files of their own; verb_bench.c lists them. argv[0] is the part's name. */
+#ifndef LT_CLI_BENCH_H
+#define LT_CLI_BENCH_H
+
+int lt_bench_data(int argc, char **argv);
+
+#endif
