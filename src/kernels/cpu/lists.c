@@ -1,10 +1,363 @@
-/* lists.c: the CPU backend's table (see lists.h). */
+/* lists.c: the CPU backend's table (see lists.h): for each op the kernels of isa/ for AVX-512, AVX2 and portable, in this order, and what each refuses.
+ *
+ * A refusal has two parts: the instruction set (features.h) and check_<op>, the shapes, types and strides that op's kernel serves, the same for all sets.
+ * What is refused here, mostly F64, odd strides and mixed types that no model makes, is the reference's. */
 #include "kernels/cpu/lists.h"
 
-const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {0};
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/features.h"
+
+#define COUNT_OF(array) ((int)(sizeof(array) / sizeof(array)[0]))
+
+static const char *const BAD_TYPES = "needs equal F32 or BF16 activations";
+static const char *const BAD_F32 = "needs F32";
+static const char *const BAD_STRIDE = "needs last stride 1";
+static const char *const BAD_RANK = "needs (R, C) or (R, H, C)";
+
+static bool dense(const lt_tensor *t) {
+    return t->data == NULL || t->shape[t->n_dims - 1] <= 1 || t->stride[t->n_dims - 1] == 1;
+}
+
+/* All present tensors: the first one's type, F32 or BF16, and last stride 1. */
+static const char *bad_acts(const lt_tensor *const *t, int n) {
+    for (int i = 0; i < n; i++) {
+        if (t[i]->data == NULL) {
+            continue;
+        }
+        if (t[i]->dtype != t[0]->dtype || (t[i]->dtype != LT_F32 && t[i]->dtype != LT_BF16)) {
+            return BAD_TYPES;
+        }
+        if (!dense(t[i])) {
+            return BAD_STRIDE;
+        }
+    }
+    return NULL;
+}
+
+/* All present tensors: F32 with last stride 1. */
+static const char *bad_f32(const lt_tensor *const *t, int n) {
+    for (int i = 0; i < n; i++) {
+        if (t[i]->data != NULL && t[i]->dtype != LT_F32) {
+            return BAD_F32;
+        }
+        if (!dense(t[i])) {
+            return BAD_STRIDE;
+        }
+    }
+    return NULL;
+}
+
+static const char *bad_param(const lt_tensor *t) {
+    if (t->data != NULL && t->dtype != LT_F32 && t->dtype != LT_BF16) {
+        return "needs F32 or BF16 parameters";
+    }
+    return dense(t) ? NULL : BAD_STRIDE;
+}
+
+#define TENSORS(...)                                                                               \
+    (const lt_tensor *const[]){__VA_ARGS__}, COUNT_OF(((const lt_tensor *const[]){__VA_ARGS__}))
+#define REFUSE_IF(expr)                                                                            \
+    do {                                                                                           \
+        const char *why_ = (expr);                                                                 \
+        if (why_ != NULL) {                                                                        \
+            return why_;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+static bool half_or_float(lt_dtype dtype) {
+    return dtype == LT_F32 || dtype == LT_BF16 || dtype == LT_F16;
+}
+
+static const char *check_matmul(const void *args) {
+    const lt_matmul_args *a = args;
+    if (!half_or_float(a->a.dtype) || !half_or_float(a->b.dtype) || !half_or_float(a->y.dtype)) {
+        return "needs F32, BF16 or F16";
+    }
+    if (a->bias.data != NULL && !half_or_float(a->bias.dtype)) {
+        return "needs F32, BF16 or F16 bias";
+    }
+    return dense(&a->a) && dense(&a->b) && dense(&a->y) && dense(&a->bias) ? NULL : BAD_STRIDE;
+}
+
+#define ROWS_MAX 8 /* Measured: from 9 rows on packing pays (docs/SPEED.md). */
+
+static const char *check_matmul_rows(const void *args) {
+    const lt_matmul_args *a = args;
+    if (a->y.shape[0] > ROWS_MAX) {
+        return "more than 8 rows";
+    }
+    if (a->trans_a || !a->trans_b) {
+        return "b is not stored (N, K)";
+    }
+    return check_matmul(args);
+}
+
+/* oneDNN may cut k between threads when y is small, which would make the sum's order depend on their number. */
+#define ONEDNN_MIN_SIDE 256
+
+static const char *check_matmul_onednn(const void *args) {
+    const lt_matmul_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->a, &a->b, &a->y)));
+    REFUSE_IF(bad_param(&a->bias));
+    return a->y.shape[0] >= ONEDNN_MIN_SIDE && a->y.shape[1] >= ONEDNN_MIN_SIDE ? NULL
+                                                                                : "y is small";
+}
+
+static const char *check_colsum(const void *args) {
+    const lt_colsum_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->y)));
+    return bad_acts(TENSORS(&a->x));
+}
+
+static const char *check_embed_fwd(const void *args) {
+    const lt_embed_args *a = args;
+    REFUSE_IF(bad_acts(TENSORS(&a->table, &a->pos_table)));
+    return bad_acts(TENSORS(&a->y));
+}
+
+static const char *check_embed_bwd(const void *args) {
+    const lt_embed_bwd_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->dtable, &a->dpos_table)));
+    return bad_acts(TENSORS(&a->dy));
+}
+
+static const char *bad_rank(const lt_tensor *x) {
+    return x->n_dims == 2 || x->n_dims == 3 ? NULL : BAD_RANK;
+}
+
+static const char *check_rmsnorm_fwd(const void *args) {
+    const lt_rmsnorm_args *a = args;
+    REFUSE_IF(bad_rank(&a->x));
+    REFUSE_IF(bad_param(&a->gain));
+    REFUSE_IF(bad_f32(TENSORS(&a->rstd)));
+    if (a->add.data != NULL && a->sum.data == NULL) {
+        return "add without sum";
+    }
+    return bad_acts(TENSORS(&a->x, &a->y, &a->add, &a->sum));
+}
+
+/* A row of one element: its gradient is the difference of two nearly equal numbers, which needs the reference's doubles. */
+static const char *bad_width(const lt_tensor *x) {
+    return x->shape[x->n_dims - 1] < 2 ? "rows of one element" : NULL;
+}
+
+static const char *check_rmsnorm_bwd(const void *args) {
+    const lt_rmsnorm_bwd_args *a = args;
+    REFUSE_IF(bad_rank(&a->x));
+    REFUSE_IF(bad_width(&a->x));
+    REFUSE_IF(bad_param(&a->gain));
+    REFUSE_IF(bad_f32(TENSORS(&a->rstd, &a->dgain)));
+    return bad_acts(TENSORS(&a->x, &a->dx, &a->dy));
+}
+
+static const char *check_layernorm_fwd(const void *args) {
+    const lt_layernorm_args *a = args;
+    REFUSE_IF(bad_rank(&a->x));
+    REFUSE_IF(bad_param(&a->gain));
+    REFUSE_IF(bad_param(&a->bias));
+    REFUSE_IF(bad_f32(TENSORS(&a->rstd, &a->mean)));
+    if (a->add.data != NULL && a->sum.data == NULL) {
+        return "add without sum";
+    }
+    return bad_acts(TENSORS(&a->x, &a->y, &a->add, &a->sum));
+}
+
+static const char *check_layernorm_bwd(const void *args) {
+    const lt_layernorm_bwd_args *a = args;
+    REFUSE_IF(bad_rank(&a->x));
+    REFUSE_IF(bad_width(&a->x));
+    REFUSE_IF(bad_param(&a->gain));
+    REFUSE_IF(bad_f32(TENSORS(&a->rstd, &a->mean, &a->dgain, &a->dbias)));
+    return bad_acts(TENSORS(&a->x, &a->dx, &a->dy));
+}
+
+static const char *check_rope(const void *args) {
+    const lt_rope_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->table)));
+    if (a->table.shape[1] > 512) {
+        return "head wider than 1024";
+    }
+    return bad_acts(TENSORS(&a->x, &a->y));
+}
+
+static const char *check_attention_fwd(const void *args) {
+    const lt_attention_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->lse, &a->alibi, &a->sinks)));
+    if (a->q.shape[3] > 1024) {
+        return "head wider than 1024";
+    }
+    return bad_acts(TENSORS(&a->q, &a->k, &a->v, &a->out));
+}
+
+/* With fewer queries than half a panel the panels' lanes idle; reading keys once a few queries is then faster. */
+#define DECODE_MAX_QUERIES 8
+
+static const char *check_attention_decode(const void *args) {
+    const lt_attention_args *a = args;
+    if (a->q.shape[1] > DECODE_MAX_QUERIES) {
+        return "more than 8 queries";
+    }
+    return check_attention_fwd(args);
+}
+
+static const char *check_attention_bwd(const void *args) {
+    const lt_attention_bwd_args *a = args;
+    REFUSE_IF(check_attention_fwd(&a->fwd));
+    REFUSE_IF(bad_f32(TENSORS(&a->delta, &a->dsinks)));
+    return bad_acts(TENSORS(&a->fwd.q, &a->dq, &a->dk, &a->dv, &a->dout));
+}
+
+static const char *check_act_fwd(const void *args) {
+    const lt_act_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->xielu_params)));
+    return bad_acts(TENSORS(&a->x, &a->y));
+}
+
+static const char *check_act_bwd(const void *args) {
+    const lt_act_bwd_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->xielu_params, &a->dxielu_params)));
+    return bad_acts(TENSORS(&a->x, &a->dx, &a->dy));
+}
+
+static const char *check_add(const void *args) {
+    const lt_add_args *a = args;
+    if (!half_or_float(a->y.dtype) || !half_or_float(a->a.dtype) ||
+        (a->b.data != NULL && !half_or_float(a->b.dtype))) {
+        return "needs F32, BF16 or F16";
+    }
+    if (a->y.n_dims > 3 && !(lt_tensor_contiguous(&a->y) && lt_tensor_contiguous(&a->a) &&
+                             (a->b.data == NULL || lt_tensor_contiguous(&a->b)))) {
+        return BAD_RANK;
+    }
+    if (a->y.n_dims != a->a.n_dims || (a->b.data != NULL && a->b.n_dims != a->y.n_dims)) {
+        return "needs equal ranks";
+    }
+    return dense(&a->y) && dense(&a->a) && dense(&a->b) ? NULL : BAD_STRIDE;
+}
+
+static const char *check_cast(const void *args) {
+    const lt_cast_args *a = args;
+    return check_add(&(lt_add_args){.y = a->y, .a = a->x});
+}
+
+static const char *check_xent(const void *args) {
+    const lt_xent_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->loss, &a->lse)));
+    return bad_acts(TENSORS(&a->logits));
+}
+
+static const char *check_moe_route_fwd(const void *args) {
+    const lt_moe_route_args *a = args;
+    return bad_f32(TENSORS(&a->logits, &a->probs, &a->weights, &a->aux));
+}
+
+static const char *check_moe_route_bwd(const void *args) {
+    const lt_moe_route_bwd_args *a = args;
+    return bad_f32(TENSORS(&a->logits, &a->probs, &a->weights, &a->dweights, &a->dlogits));
+}
+
+static const char *check_moe_gather_fwd(const void *args) {
+    const lt_moe_gather_args *a = args;
+    return bad_acts(TENSORS(&a->x, &a->y));
+}
+
+static const char *check_moe_gather_bwd(const void *args) {
+    const lt_moe_gather_bwd_args *a = args;
+    return bad_acts(TENSORS(&a->dx, &a->dy));
+}
+
+static const char *check_moe_combine_fwd(const void *args) {
+    const lt_moe_combine_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->weights)));
+    return bad_acts(TENSORS(&a->x, &a->y));
+}
+
+static const char *check_moe_combine_bwd(const void *args) {
+    const lt_moe_combine_bwd_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->weights, &a->dweights)));
+    return bad_acts(TENSORS(&a->x, &a->dx, &a->dy));
+}
+
+static const char *bad_copy(const lt_tensor *copy) {
+    return copy->data == NULL || copy->dtype == LT_BF16 ? NULL : "needs a BF16 copy";
+}
+
+static const char *check_adamw(const void *args) {
+    const lt_adamw_args *a = args;
+    REFUSE_IF(bad_copy(&a->copy));
+    return bad_f32(TENSORS(&a->p, &a->g, &a->m, &a->v));
+}
+
+static const char *check_ademamix(const void *args) {
+    const lt_ademamix_args *a = args;
+    REFUSE_IF(bad_copy(&a->copy));
+    return bad_f32(TENSORS(&a->p, &a->g, &a->m1, &a->m2, &a->v));
+}
+
+static const char *check_lion(const void *args) {
+    const lt_lion_args *a = args;
+    REFUSE_IF(bad_copy(&a->copy));
+    return bad_f32(TENSORS(&a->p, &a->g, &a->m));
+}
+
+static const char *check_muon(const void *args) {
+    const lt_muon_args *a = args;
+    REFUSE_IF(bad_copy(&a->copy));
+    return bad_f32(TENSORS(&a->p, &a->g, &a->m, &a->scratch));
+}
+
+static const char *check_sumsq(const void *args) {
+    const lt_sumsq_args *a = args;
+    return a->out.dtype != LT_F64 ? "needs an F64 result" : bad_f32(TENSORS(&a->x));
+}
+
+/* The three refusals and list entries of an op. */
+#define ISA_REFUSALS(op)                                                                           \
+    static const char *refuse_##op##_avx512(const void *a) {                                       \
+        return lt_cpu_features_get()->isa < LT_ISA_AVX512 ? "needs AVX-512" : check_##op(a);       \
+    }                                                                                              \
+    static const char *refuse_##op##_avx2(const void *a) {                                         \
+        return lt_cpu_features_get()->isa < LT_ISA_AVX2 ? "needs AVX2" : check_##op(a);            \
+    }
+#define ISA_ENTRIES(op, suffix)                                                                    \
+    {"avx512" suffix, refuse_##op##_avx512, lt_cpu_##op##_avx512},                                 \
+        {"avx2" suffix, refuse_##op##_avx2, lt_cpu_##op##_avx2}, {                                 \
+        "portable" suffix, check_##op, lt_cpu_##op##_portable                                      \
+    }
+
+ISA_REFUSALS(matmul_rows)
+ISA_REFUSALS(matmul)
+static const lt_op_impl matmul_impls[] = {
+    ISA_ENTRIES(matmul_rows, "-rows"),
+    {"onednn", check_matmul_onednn, lt_cpu_matmul_onednn},
+    ISA_ENTRIES(matmul, ""),
+};
+
+ISA_REFUSALS(attention_decode)
+ISA_REFUSALS(attention_fwd)
+static const lt_op_impl attention_fwd_impls[] = {
+    ISA_ENTRIES(attention_decode, "-decode"),
+    ISA_ENTRIES(attention_fwd, ""),
+};
+
+/* Ops with one kernel a set. */
+#define PLAIN_OP_MAP(X)                                                                            \
+    X(colsum)                                                                                      \
+    X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) X(layernorm_bwd)      \
+        X(rope) X(attention_bwd) X(act_fwd) X(act_bwd) X(add) X(xent) X(moe_route_fwd)             \
+            X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)                \
+                X(moe_combine_bwd) X(adamw) X(ademamix) X(lion) X(muon) X(sumsq) X(cast)
+#define PLAIN_OP(op)                                                                               \
+    ISA_REFUSALS(op)                                                                               \
+    static const lt_op_impl op##_impls[] = {ISA_ENTRIES(op, "")};
+PLAIN_OP_MAP(PLAIN_OP)
+
+#define OP_LIST(op) [LT_OP_##op] = {op##_impls, COUNT_OF(op##_impls)},
+const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {OP_LIST(matmul) OP_LIST(attention_fwd)
+                                                  PLAIN_OP_MAP(OP_LIST)};
 
 size_t lt_cpu_matmul_pack_bytes(const lt_tensor *b, bool trans_b) {
     (void)b;
     (void)trans_b;
-    return 0;
+    return 0; /* Training weights change every step; few-row products read b as it is. */
 }

@@ -1,0 +1,144 @@
+/* embed.c: embedding lookup, its gradient, and rotary embedding.
+ *
+ * EMBED     Forward copies rows (parallel over rows). Backward adds rows of dy to rows of the table in order of rows: parallel over blocks of columns, so
+ *           every element of the table is summed by one thread in that order, for any number of threads.
+ * ROPE      A row's cos and sin are split out of the interleaved table once and serve all its heads. y may be x. */
+#include "kernels/cpu/isa/rows.h"
+#include "kernels/cpu/cpu.h"
+
+#define COLUMNS 64 /* A backward task: 256 bytes of each row. */
+
+LT_INLINE void embed_row(const lt_embed_args *a, int64_t r, const lt_dtype table_dtype,
+                         const lt_dtype y_dtype) {
+    const int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
+    LT_ASSERT(id >= 0 && id < a->table.shape[0]);
+    const int64_t at = id * a->table.stride[0];
+    int64_t pos_at = 0;
+    if (a->pos_table.data != NULL) {
+        const int32_t position = ((const int32_t *)a->positions.data)[r * a->positions.stride[0]];
+        LT_ASSERT(position >= 0 && position < a->pos_table.shape[0]);
+        pos_at = position * a->pos_table.stride[0];
+    }
+    for (int64_t c = 0; c < a->y.shape[1]; c += VEC) {
+        const int64_t n = a->y.shape[1] - c;
+        vf x = a->scale * v_get(a->table.data, table_dtype, at + c, n);
+        if (a->pos_table.data != NULL) {
+            x += v_get(a->pos_table.data, table_dtype, pos_at + c, n);
+        }
+        v_put(a->y.data, y_dtype, r * a->y.stride[0] + c, x, n);
+    }
+}
+
+lt_err LT_ISA_NAME(lt_cpu_embed_fwd)(lt_queue *q, const void *args) {
+    const lt_embed_args *a = args;
+    const bool from_f32 = a->table.dtype == LT_F32;
+    const bool to_f32 = a->y.dtype == LT_F32;
+    const int64_t rows = a->y.shape[0];
+    (void)q;
+    LT_ASSERT(a->table.shape[1] == a->y.shape[1] && a->ids.shape[0] == rows);
+#pragma omp parallel for schedule(static) if (rows * a->y.shape[1] > PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++) {
+        if (from_f32 && to_f32) {
+            embed_row(a, r, LT_F32, LT_F32);
+        } else if (from_f32) {
+            embed_row(a, r, LT_F32, LT_BF16);
+        } else if (to_f32) {
+            embed_row(a, r, LT_BF16, LT_F32);
+        } else {
+            embed_row(a, r, LT_BF16, LT_BF16);
+        }
+    }
+    return LT_OK;
+}
+
+LT_INLINE void add_block(const lt_tensor *table, const lt_tensor *ids, const lt_tensor *dy,
+                         float scale, int64_t from, int64_t to, const lt_dtype dtype) {
+    for (int64_t r = 0; r < dy->shape[0]; r++) {
+        const int32_t id = ((const int32_t *)ids->data)[r * ids->stride[0]];
+        LT_ASSERT(id >= 0 && id < table->shape[0]);
+        float *dst = (float *)table->data + id * table->stride[0];
+        for (int64_t c = from; c < to; c += VEC) {
+            const vf d = v_get(dy->data, dtype, r * dy->stride[0] + c, to - c);
+            v_put(dst, LT_F32, c, v_get(dst, LT_F32, c, to - c) + scale * d, to - c);
+        }
+    }
+}
+
+static void add_rows(const lt_tensor *table, const lt_tensor *ids, const lt_tensor *dy,
+                     float scale) {
+    const int64_t width = dy->shape[1];
+#pragma omp parallel for schedule(static) if (dy->shape[0] * width > PARALLEL_MIN)
+    for (int64_t c = 0; c < width; c += COLUMNS) {
+        const int64_t end = width - c < COLUMNS ? width : c + COLUMNS;
+        BY_DTYPE(dy->dtype, add_block, table, ids, dy, scale, c, end);
+    }
+}
+
+lt_err LT_ISA_NAME(lt_cpu_embed_bwd)(lt_queue *q, const void *args) {
+    const lt_embed_bwd_args *a = args;
+    (void)q;
+    if (a->dtable.data != NULL) {
+        add_rows(&a->dtable, &a->ids, &a->dy, a->scale);
+    }
+    if (a->dpos_table.data != NULL) {
+        add_rows(&a->dpos_table, &a->positions, &a->dy, 1.0f);
+    }
+    return LT_OK;
+}
+
+#define MAX_HALF 512 /* Half of the widest rotary part: lists.c refuses more. */
+
+LT_INLINE void rope_head(const void *x, void *y, const float *cosine, const float *sine,
+                         int64_t half, int64_t width, const lt_dtype dtype) {
+    for (int64_t i = 0; i < half; i += VEC) {
+        const int64_t n = half - i;
+        const vf a = v_get(x, dtype, i, n);
+        const vf b = v_get(x, dtype, half + i, n);
+        const vf c = v_load(cosine + i);
+        const vf s = v_load(sine + i);
+        v_put(y, dtype, i, a * c - b * s, n);
+        v_put(y, dtype, half + i, b * c + a * s, n);
+    }
+    if (y != x) {
+        for (int64_t i = 2 * half; i < width; i += VEC) {
+            v_put(y, dtype, i, v_get(x, dtype, i, width - i), width - i);
+        }
+    }
+}
+
+LT_INLINE void rope_row(const lt_rope_args *a, int64_t r, const lt_dtype dtype) {
+    const int64_t half = a->table.shape[1];
+    const int32_t position = ((const int32_t *)a->positions.data)[r * a->positions.stride[0]];
+    LT_ASSERT(position >= 0 && position < a->table.shape[0]);
+    const float *pair = (const float *)a->table.data + position * a->table.stride[0];
+    const float sign = a->inverse ? -1.0f : 1.0f;
+    float cosine[MAX_HALF + VEC];
+    float sine[MAX_HALF + VEC];
+    for (int64_t i = 0; i < half; i++) {
+        cosine[i] = pair[i * a->table.stride[1]];
+        sine[i] = sign * pair[i * a->table.stride[1] + 1];
+    }
+    for (int64_t i = half; i < half + VEC; i++) {
+        cosine[i] = sine[i] = 0.0f;
+    }
+    for (int64_t h = 0; h < a->x.shape[1]; h++) {
+        rope_head(at_element(&a->x, row_at(&a->x, r, h)), at_element(&a->y, row_at(&a->y, r, h)),
+                  cosine, sine, half, a->x.shape[2], dtype);
+    }
+}
+
+LT_INLINE void rope_rows(const lt_rope_args *a, const lt_dtype dtype) {
+    const int64_t rows = a->x.shape[0];
+#pragma omp parallel for schedule(static) if (lt_tensor_count(&a->x) > PARALLEL_MIN)
+    for (int64_t r = 0; r < rows; r++) {
+        rope_row(a, r, dtype);
+    }
+}
+
+lt_err LT_ISA_NAME(lt_cpu_rope)(lt_queue *q, const void *args) {
+    const lt_rope_args *a = args;
+    (void)q;
+    LT_ASSERT(a->x.n_dims == 3 && a->table.n_dims == 3 && a->table.shape[1] <= MAX_HALF);
+    BY_DTYPE(a->x.dtype, rope_rows, a);
+    return LT_OK;
+}

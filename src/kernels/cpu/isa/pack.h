@@ -1,0 +1,81 @@
+/* pack.h: copying parts of matrices into the layouts tile_mul wants, widened to F32, transposed in registers where the layout asks for it. */
+#ifndef LT_CPU_ISA_PACK_H
+#define LT_CPU_ISA_PACK_H
+
+#include "kernels/cpu/isa/vec.h"
+
+/* dst[k * dst_step + i] = src(row i, k), i < rows <= width, k < depth, of a matrix whose rows run along k; rows up to `width` become 0. */
+LT_INLINE void pack_across(float *dst, const int64_t dst_step, const int64_t width, const void *src,
+                           lt_dtype dtype, int64_t stride, int64_t rows, int64_t depth) {
+    for (int64_t i0 = 0; i0 < width; i0 += VEC) {
+        const int64_t lanes = width - i0 < VEC ? width - i0 : VEC;
+        for (int64_t k = 0; k < depth; k += VEC) {
+            const int64_t n = depth - k < VEC ? depth - k : VEC;
+            vf x[VEC];
+#pragma GCC unroll 16
+            for (int i = 0; i < VEC; i++) {
+                const int64_t at = (i0 + i) * stride + k;
+                x[i] = i0 + i >= rows ? (vf){0}
+                       : n == VEC     ? v_load_as(src, dtype, at)
+                                      : v_load_as_n(src, dtype, at, n);
+            }
+            v_transpose(x);
+            for (int64_t kk = 0; kk < n; kk++) {
+                float *to = dst + (k + kk) * dst_step + i0;
+                if (lanes == VEC) {
+                    v_store(to, x[kk]);
+                } else {
+                    v_store_n(to, x[kk], lanes);
+                }
+            }
+        }
+    }
+}
+
+/* The same of a matrix whose rows run along i: dst[k * dst_step + i] = src(k, i). */
+LT_INLINE void pack_along(float *dst, const int64_t dst_step, const int64_t width, const void *src,
+                          lt_dtype dtype, int64_t stride, int64_t rows, int64_t depth) {
+    for (int64_t k = 0; k < depth; k++) {
+        for (int64_t i = 0; i < width; i += VEC) {
+            const int64_t have = rows - i;
+            const int64_t lanes = width - i < VEC ? width - i : VEC;
+            const vf x = have >= VEC ? v_load_as(src, dtype, k * stride + i)
+                         : have > 0  ? v_load_as_n(src, dtype, k * stride + i, have)
+                                     : (vf){0};
+            if (lanes == VEC) {
+                v_store(dst + k * dst_step + i, x);
+            } else {
+                v_store_n(dst + k * dst_step + i, x, lanes);
+            }
+        }
+    }
+}
+
+/* Pack `rows` rows (or columns) from `first` on, depth k's from `at` on, of an operand. k_last: k is its contiguous dimension. */
+LT_INLINE void pack_panel(float *dst, const int64_t width, const lt_tensor *t, bool k_last,
+                          int64_t first, int64_t rows, int64_t at, int64_t depth) {
+    const int64_t offset = k_last ? first * t->stride[0] + at : at * t->stride[0] + first;
+    const void *src = (const char *)t->data + offset * (int64_t)(t->dtype == LT_F32 ? 4 : 2);
+    switch (t->dtype * 2 + (k_last ? 1 : 0)) {
+    case LT_F32 * 2:
+        pack_along(dst, width, width, src, LT_F32, t->stride[0], rows, depth);
+        break;
+    case LT_F32 * 2 + 1:
+        pack_across(dst, width, width, src, LT_F32, t->stride[0], rows, depth);
+        break;
+    case LT_BF16 * 2:
+        pack_along(dst, width, width, src, LT_BF16, t->stride[0], rows, depth);
+        break;
+    case LT_BF16 * 2 + 1:
+        pack_across(dst, width, width, src, LT_BF16, t->stride[0], rows, depth);
+        break;
+    case LT_F16 * 2:
+        pack_along(dst, width, width, src, LT_F16, t->stride[0], rows, depth);
+        break;
+    default:
+        pack_across(dst, width, width, src, LT_F16, t->stride[0], rows, depth);
+        break;
+    }
+}
+
+#endif

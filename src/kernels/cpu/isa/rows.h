@@ -1,0 +1,64 @@
+/* rows.h: walking tensors row by row, and splitting work so that results do not depend on the number of threads. */
+#ifndef LT_CPU_ISA_ROWS_H
+#define LT_CPU_ISA_ROWS_H
+
+#include "base/error.h"
+#include "kernels/cpu/isa/vec.h"
+
+/* Elements below which a loop stays on one thread: waking the others costs a few microseconds. */
+#define PARALLEL_MIN 16384
+
+/* Element offset of row `outer` of a (R, C) tensor, or of row (outer, inner) of a (R, H, C) one. */
+LT_INLINE int64_t row_at(const lt_tensor *t, int64_t outer, int64_t inner) {
+    return outer * t->stride[0] + (t->n_dims == 3 ? inner * t->stride[1] : 0);
+}
+
+LT_INLINE void *at_element(const lt_tensor *t, int64_t offset) {
+    return t->data == NULL ? NULL : (char *)t->data + offset * (t->dtype == LT_F32 ? 4 : 2);
+}
+
+/* How many rows of the last dimension a (R, C) or (R, H, C) tensor has, and how many stand inside an outer one. */
+LT_INLINE int64_t rows_inner(const lt_tensor *t) {
+    return t->n_dims == 3 ? t->shape[1] : 1;
+}
+
+LT_INLINE int64_t rows_of(const lt_tensor *t) {
+    return t->shape[0] * rows_inner(t);
+}
+
+LT_INLINE int64_t width_of(const lt_tensor *t) {
+    return t->shape[t->n_dims - 1];
+}
+
+/* Reductions over rows are cut into this many chunks, by the number of rows alone: at least 16 rows each, at most 64 chunks. */
+LT_INLINE int64_t row_chunks(int64_t rows) {
+    const int64_t n = (rows + 15) / 16;
+    return n < 64 ? n : 64;
+}
+
+LT_INLINE int64_t chunk_start(int64_t rows, int64_t n_chunks, int64_t chunk) {
+    return rows * chunk / n_chunks;
+}
+
+/* dst (n) F32 += the sum of n_chunks partial rows, in their order. */
+LT_INLINE void add_partials(float *dst, const float *partial, int64_t n_chunks, int64_t n) {
+    for (int64_t c = 0; c < n; c += VEC) {
+        vf sum = v_get(dst, LT_F32, c, n - c);
+        for (int64_t i = 0; i < n_chunks; i++) {
+            sum += v_get(partial + i * n, LT_F32, c, n - c);
+        }
+        v_put(dst, LT_F32, c, sum, n - c);
+    }
+}
+
+/* Call f(..., LT_F32) or f(..., LT_BF16) by the run-time dtype, so that f is compiled for each. */
+#define BY_DTYPE(dtype, f, ...)                                                                    \
+    do {                                                                                           \
+        if ((dtype) == LT_F32) {                                                                   \
+            f(__VA_ARGS__, LT_F32);                                                                \
+        } else {                                                                                   \
+            f(__VA_ARGS__, LT_BF16);                                                               \
+        }                                                                                          \
+    } while (0)
+
+#endif

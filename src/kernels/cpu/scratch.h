@@ -1,0 +1,20 @@
+/* scratch.h: working memory of the CPU kernels. One set of buffers a calling thread, grown at first use and kept until the thread ends, so that a
+ * training step allocates nothing once it has run. A buffer is valid until the same thread asks for the same slot again. */
+#ifndef LT_CPU_SCRATCH_H
+#define LT_CPU_SCRATCH_H
+
+#include "lateen/base.h"
+
+typedef enum {
+    LT_CPU_SLOT_A,       /* gemm: packed rows */
+    LT_CPU_SLOT_B,       /* gemm: packed columns */
+    LT_CPU_SLOT_C,       /* gemm: F32 sums of a BF16 result */
+    LT_CPU_SLOT_PARTIAL, /* partial sums of reductions */
+    LT_CPU_SLOT_TILES,   /* attention: per-thread tiles */
+    LT_CPU_SLOT_COUNT
+} lt_cpu_slot;
+
+/* At least `bytes` bytes, 64-byte aligned, contents undefined. */
+LT_MUST_USE lt_err lt_cpu_scratch(void *out, lt_cpu_slot slot, size_t bytes);
+
+#endif
