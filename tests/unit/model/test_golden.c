@@ -100,6 +100,16 @@ static double norm_of_difference(const float *a, const float *b, const float *c,
     return sqrt(sum);
 }
 
+/* The bias of k moves every logit of a row alike, so its gradient is zero but for rounding, and AdamW turns rounding into whole steps: its third
+ * of qkv.bias says nothing. Take our values for the golden ones there. */
+static void forget_key_bias(const golden *g, const lt_param *q, const float *before, float *delta) {
+    const lt_model_spec *spec = &g->model->spec;
+    const int64_t from = q->offset + spec->n_heads * spec->head_dim;
+    for (int64_t i = from; i < from + spec->n_kv_heads * spec->head_dim; i++) {
+        delta[i] = g->model->master[i] - before[i];
+    }
+}
+
 static void check_steps(golden *g) {
     const double *losses = golden_data(g, "losses");
     const lt_param_table *t = &g->model->table;
@@ -126,10 +136,13 @@ static void check_steps(golden *g) {
     }
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *q = &t->params[i];
+        if (q->kind == LT_PARAM_QKV_BIAS) {
+            forget_key_bias(g, q, before, delta->master);
+        }
         const double off = norm_of_difference(g->model->master + q->offset, before + q->offset,
                                               delta->master + q->offset, q->count);
         const double whole = norm_of_difference(delta->master + q->offset, zero, zero, q->count);
-        if (!(off <= (q->kind == LT_PARAM_QKV_BIAS ? 0.05 : 0.02) * whole)) {
+        if (!(off <= 0.02 * whole)) {
             fail_msg("%s: %s moved by %.4g off its golden way of %.4g in ten steps", g->name,
                      q->name, off, whole);
         }
