@@ -111,6 +111,23 @@ void lt_setup_place_dummy(lt_setup *s) {
     }
 }
 
+size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_backend *backend) {
+    const lt_matmul_args *m = (const lt_matmul_args *)s->args;
+    const lt_matmul_pack_args *p = (const lt_matmul_pack_args *)s->args;
+    if (op == LT_OP_matmul_pack) {
+        return backend->matmul_pack_bytes(&p->b, p->trans_b);
+    }
+    return op == LT_OP_matmul && s->c->packed ? backend->matmul_pack_bytes(&m->b, m->trans_b) : 0;
+}
+
+void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed) {
+    if (op == LT_OP_matmul_pack) {
+        ((lt_matmul_pack_args *)s->args)->dst = packed;
+    } else {
+        ((lt_matmul_args *)s->args)->b_packed = packed;
+    }
+}
+
 void lt_fill_normal(double *values, const lt_case_tensor *t, lt_rng *r) {
     for (int64_t i = 0; i < t->count; i++) {
         values[i] = t->fill_a + t->fill_b * lt_rng_normal(r);

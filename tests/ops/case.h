@@ -12,6 +12,7 @@
 #define LT_TESTS_OPS_CASE_H
 
 #include "base/rng.h"
+#include "tensor/cost.h"
 #include "tensor/ops.h"
 
 /* What a case is for. */
@@ -36,8 +37,9 @@ enum {
     X(kv_len)                                                                                      \
     X(doc_start)                                                                                   \
     X(alibi)                                                                                       \
-    X(sinks) X(trans_a) X(trans_b) X(accumulate) X(bias) X(residual) X(in_place) X(gated)          \
-        X(normalise) X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16)
+    X(sinks)                                                                                       \
+    X(trans_a) X(trans_b) X(accumulate) X(bias) X(residual) X(in_place) X(gated) X(normalise)      \
+        X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16)
 
 typedef struct {
     const char *name;
@@ -143,6 +145,10 @@ lt_case_tensor *lt_setup_find(const lt_setup *s, const char *name); /* NULL when
  * elements. Used with real buffers by optest, with dummy addresses by doctor. */
 lt_tensor lt_case_view(const lt_case_tensor *t, void *data, int64_t pad);
 void lt_setup_place_dummy(lt_setup *s);
+
+/* Packed weights: room for matmul (in cases that ask for it) and matmul_pack on this backend; 0: none. The slots must be placed. */
+size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_backend *backend);
+void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed);
 
 /* Fills. a, b: fill_a, fill_b. */
 lt_case_fill lt_fill_normal;  /* mean a, deviation b */

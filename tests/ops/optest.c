@@ -10,6 +10,8 @@
 
 #include "base/error.h"
 #include "base/option.h"
+#include "kernels/cpu/probe.h"
+#include "ops/bench.h"
 #include "ops/optest.h"
 
 #define OPTEST_OPTIONS(X)                                                                          \
@@ -24,6 +26,7 @@
     X(STR, op, "op", "", 0, 0, "", "only this op")                                                 \
     X(STR, impl, "impl", "", 0, 0, "", "only implementations of this name")                        \
     X(STR, case_name, "case", "", 0, 0, "", "only cases whose name contains this")                 \
+    X(BOOL, json, "json", "false", 0, 0, "", "bench: one JSON object a line")                      \
     X(BOOL, tap, "tap", "false", 0, 0, "", "TAP output")                                           \
     X(BOOL, verbose, "verbose", "false", 0, 0, "", "print passed cases too")
 
@@ -59,6 +62,24 @@ static const lt_backend *find_backend(const char *name) {
         }
     }
     return NULL;
+}
+
+static int bench(const optest_options *o, const lt_backend *backend) {
+    lt_cpu_probe p;
+    if (lt_cpu_probe_run(&p) == LT_OK &&
+        lt_bench_run(&(lt_bench_options){.backend = backend,
+                                         .op = o->op,
+                                         .impl = o->impl,
+                                         .case_name = o->case_name,
+                                         .copy_gbps = p.copy_gbps,
+                                         .peak_f32_gflops = p.peak_f32_gflops,
+                                         .peak_bf16_gflops = p.peak_bf16_gflops,
+                                         .json = o->json},
+                     stdout) == LT_OK) {
+        return 0;
+    }
+    fprintf(stderr, "optest: %s\n", lt_error_message());
+    return 1;
 }
 
 static int usage(const char *why) {
@@ -103,8 +124,7 @@ int main(int argc, char **argv) {
         optest_golden(&t, o.golden_dir);
     }
     if (o.bench) {
-        optest_bench(&t);
-        return 0;
+        return bench(&o, t.backend);
     }
     if (t.tap) {
         printf("1..%d\n", t.n_passed + t.n_failed);

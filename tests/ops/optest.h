@@ -21,6 +21,5 @@ void optest_grad(optest *t);
 void optest_golden(optest *t, const char *folder);
 void optest_describe_golden(
     void); /* Inputs of every golden case as JSON, for tools/make_op_goldens.py. */
-void optest_bench(optest *t);
 
 #endif

@@ -44,21 +44,10 @@ static lt_err open_block(lt_world *w, int i, bool strided) {
 
 /* Packed weights are private to the backend: only products that ask for them, and the packing itself, get room for them. */
 static lt_err open_packed(lt_world *w) {
-    lt_matmul_args *m = (lt_matmul_args *)w->setup.args;
-    lt_matmul_pack_args *p = (lt_matmul_pack_args *)w->setup.args;
-    const bool product = w->op == LT_OP_matmul && w->setup.c->packed;
-    if (!product && w->op != LT_OP_matmul_pack) {
-        return LT_OK;
-    }
-    w->packed_bytes = w->backend->matmul_pack_bytes(product ? &m->b : &p->b,
-                                                    product ? m->trans_b : p->trans_b);
+    w->packed_bytes = lt_setup_packed_bytes(&w->setup, w->op, w->backend);
     if (w->packed_bytes > 0) {
         LT_TRY(w->backend->alloc(&w->packed, w->packed_bytes, "packed weights"));
-    }
-    if (product) {
-        m->b_packed = w->packed;
-    } else {
-        p->dst = w->packed;
+        lt_setup_set_packed(&w->setup, w->op, w->packed);
     }
     return LT_OK;
 }

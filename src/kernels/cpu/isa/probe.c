@@ -1,0 +1,82 @@
+/* probe.c: how many multiply-adds a second one core can do: chains of independent multiply-adds in registers, no memory. Compiled for each
+ * instruction set. NUM accumulators cover the latency of a multiply-add (4 cycles; 5 or 6 for bf16) times the number of units (2). */
+#include <stdint.h>
+
+#include "kernels/cpu/probe.h"
+
+#define NAME_(base, isa) base##_##isa
+#define NAME(base, isa)  NAME_(base, isa)
+
+enum { NUM = 12 };
+
+#if defined(LT_ISA_avx512)
+#include <immintrin.h>
+typedef __m512 vector;
+#define BROADCAST(x) _mm512_set1_ps(x)
+#define FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define LANES        16
+#elif defined(LT_ISA_avx2)
+#include <immintrin.h>
+typedef __m256 vector;
+#define BROADCAST(x) _mm256_set1_ps(x)
+#define FMA(a, b, c) _mm256_fmadd_ps(a, b, c)
+#define LANES        8
+#else
+typedef float vector __attribute__((vector_size(16)));
+#define BROADCAST(x) ((vector){x, x, x, x})
+#define FMA(a, b, c) ((a) * (b) + (c))
+#define LANES        4
+#endif
+
+double NAME(lt_probe_f32, LT_ISA)(int64_t rounds, float *sink) {
+    /* x <- x * 0.5 + 0.5 stays at 1; the compiler can not know the values. */
+    const vector half = BROADCAST(sink[0]);
+    vector x[NUM];
+    union {
+        vector v;
+        float f[LANES];
+    } last;
+
+    for (int i = 0; i < NUM; i++) {
+        x[i] = BROADCAST(sink[1]);
+    }
+    for (int64_t round = 0; round < rounds; round++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < NUM; i++) {
+            x[i] = FMA(x[i], half, half);
+        }
+    }
+    for (int i = 1; i < NUM; i++) {
+        x[0] = FMA(x[0], half, x[i]);
+    }
+    last.v = x[0];
+    sink[2] = last.f[0];
+    return (double)rounds * NUM * LANES * 2.0;
+}
+
+double NAME(lt_probe_bf16, LT_ISA)(int64_t rounds, float *sink) {
+#if defined(LT_ISA_avx512)
+    /* A lane adds two products of bf16 pairs to its float: four flops. */
+    const __m512bh half = _mm512_cvtne2ps_pbh(_mm512_set1_ps(sink[0]), _mm512_set1_ps(sink[0]));
+    __m512 x[NUM];
+
+    for (int i = 0; i < NUM; i++) {
+        x[i] = _mm512_set1_ps(sink[1]);
+    }
+    for (int64_t round = 0; round < rounds; round++) {
+#pragma GCC unroll 12
+        for (int i = 0; i < NUM; i++) {
+            x[i] = _mm512_dpbf16_ps(x[i], half, half);
+        }
+    }
+    for (int i = 1; i < NUM; i++) {
+        x[0] = _mm512_add_ps(x[0], x[i]);
+    }
+    sink[2] = _mm512_cvtss_f32(x[0]);
+    return (double)rounds * NUM * 16.0 * 4.0;
+#else
+    (void)rounds;
+    (void)sink;
+    return 0.0; /* No bf16 arithmetic. */
+#endif
+}

@@ -1,0 +1,64 @@
+/* machine.c: see machine.h. */
+#include "kernels/cpu/machine.h"
+
+#include <hwloc.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+
+static void read_caches(lt_machine *out, hwloc_topology_t topology) {
+    static const hwloc_obj_type_t types[] = {HWLOC_OBJ_L1CACHE, HWLOC_OBJ_L2CACHE,
+                                             HWLOC_OBJ_L3CACHE, HWLOC_OBJ_L4CACHE};
+    for (int i = 0; i < (int)(sizeof types / sizeof *types); i++) {
+        const int n = hwloc_get_nbobjs_by_type(topology, types[i]);
+        const hwloc_obj_t first = n > 0 ? hwloc_get_obj_by_type(topology, types[i], 0) : NULL;
+        if (first != NULL && first->attr->cache.size > 0) {
+            out->caches[out->n_caches].level = i + 1;
+            out->caches[out->n_caches].count = n;
+            out->caches[out->n_caches].bytes = first->attr->cache.size;
+            out->n_caches++;
+        }
+    }
+}
+
+static uint64_t available_bytes(void) {
+    char line[128];
+    unsigned long long kib = 0;
+    FILE *f = fopen("/proc/meminfo", "r");
+    if (f == NULL) {
+        return 0;
+    }
+    while (fgets(line, sizeof line, f) != NULL &&
+           sscanf(line, "MemAvailable: %llu kB", &kib) != 1) {}
+    fclose(f);
+    return (uint64_t)kib * 1024;
+}
+
+static int at_least_one(int n) {
+    return n > 0 ? n : 1;
+}
+
+lt_err lt_machine_read(lt_machine *out) {
+    hwloc_topology_t topology;
+    const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+
+    memset(out, 0, sizeof *out);
+    if (hwloc_topology_init(&topology) != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "hwloc can not describe this machine");
+    }
+    if (hwloc_topology_load(topology) != 0) {
+        hwloc_topology_destroy(topology);
+        LT_FAIL(LT_ERR_UNSUPPORTED, "hwloc can not read this machine's topology");
+    }
+    out->n_packages = at_least_one(hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PACKAGE));
+    out->n_numa = at_least_one(hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_NUMANODE));
+    out->n_cores = at_least_one(hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_CORE));
+    out->n_pus = at_least_one(hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU));
+    read_caches(out, topology);
+    hwloc_topology_destroy(topology);
+    out->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
+    out->available_bytes = available_bytes();
+    return LT_OK;
+}

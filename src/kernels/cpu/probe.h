@@ -1,0 +1,33 @@
+/* probe.h: what this machine's cores and memory can do, measured: the denominators of every "% of the bound". */
+#ifndef LT_KERNELS_CPU_PROBE_H
+#define LT_KERNELS_CPU_PROBE_H
+
+#include <stdint.h>
+
+#include "kernels/cpu/features.h"
+#include "lateen/base.h"
+
+typedef struct {
+    int n_threads;
+    /* Bytes read plus bytes written, of buffers far larger than the caches. A streaming copy; reading alone. */
+    double copy_gbps, read_gbps;
+    /* Own loops of multiply-adds in registers on all threads, by instruction set; 0 where it does not run here. */
+    double f32_gflops[LT_ISA_AVX512 + 1], bf16_gflops;
+    /* What oneDNN's matrix product reaches on 1024 x 1024 x 1024; 0 where it refuses the type. */
+    double onednn_f32_gflops, onednn_bf16_gflops;
+    /* The larger of the above: the peak that bounds are computed with. */
+    double peak_f32_gflops, peak_bf16_gflops;
+} lt_cpu_probe;
+
+/* Measure, about 2 s on an idle machine. Uses two buffers of at most 256 MiB. */
+LT_MUST_USE lt_err lt_cpu_probe_run(lt_cpu_probe *out);
+
+/* isa/probe.c: flops done in `rounds` rounds on one thread. sink[0] = 0.5, sink[1] = 1; sink[2] gets a result. */
+#define LT_PROBE_DECLARE(isa)                                                                      \
+    double lt_probe_f32_##isa(int64_t rounds, float *sink);                                        \
+    double lt_probe_bf16_##isa(int64_t rounds, float *sink);
+LT_PROBE_DECLARE(portable)
+LT_PROBE_DECLARE(avx2)
+LT_PROBE_DECLARE(avx512)
+
+#endif

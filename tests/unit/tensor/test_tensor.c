@@ -1,0 +1,180 @@
+/* Element types, views, and conversions: every half and every bf16, both ways, against definitions written from the formats and, where
+ * the CPU has it, against F16C. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <cmocka.h>
+
+#include <math.h>
+#include <string.h>
+
+#include "lateen/tensor.h"
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+static uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+
+static float float_of(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+/* IEEE 754 binary16 by definition; NaN for NaN. */
+static double half_value(uint16_t h) {
+    const int exponent = h >> 10 & 31, mantissa = h & 1023;
+    const double sign = (h & 0x8000) != 0 ? -1.0 : 1.0;
+    if (exponent == 31) {
+        return mantissa != 0 ? NAN : sign * INFINITY;
+    }
+    return exponent == 0 ? sign * ldexp(mantissa, -24)
+                         : sign * ldexp(1024 + mantissa, exponent - 25);
+}
+
+static void halves_widen_and_come_back(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        const double want = half_value((uint16_t)h);
+        const float got = lt_f16_to_f32((uint16_t)h);
+        if (isnan(want)) {
+            assert_true(isnan(got));
+            assert_true(isnan(half_value(lt_f32_to_f16(got))));
+            continue;
+        }
+        assert_true((double)got == want);
+        assert_int_equal(signbit(got) != 0, (h & 0x8000) != 0);
+        assert_int_equal(lt_f32_to_f16(got), h);
+    }
+}
+
+/* Between neighbours a < b: the middle goes to the even one, anything else to the nearer. */
+static void halves_round_to_nearest_even(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 0x7C00; h++) {
+        const float a = lt_f16_to_f32((uint16_t)h);
+        const float b = h + 1 == 0x7C00 ? 65536.0f : lt_f16_to_f32((uint16_t)(h + 1));
+        const float middle = (float)(((double)a + (double)b) /
+                                     2.0); /* Exact: one bit more than a half has. */
+        const uint16_t even = (uint16_t)(h + (h & 1));
+        assert_int_equal(lt_f32_to_f16(middle), even);
+        assert_int_equal(lt_f32_to_f16(-middle), even | 0x8000);
+        assert_int_equal(lt_f32_to_f16(nextafterf(middle, 0.0f)), h);
+        assert_int_equal(lt_f32_to_f16(nextafterf(middle, INFINITY)), h + 1);
+    }
+    assert_int_equal(lt_f32_to_f16(1e30f), 0x7C00);
+    assert_int_equal(lt_f32_to_f16(-INFINITY), 0xFC00);
+    assert_int_equal(lt_f32_to_f16(1e-30f), 0);
+}
+
+static void bf16_rounds_to_nearest_even(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        const float x = lt_bf16_to_f32((uint16_t)h);
+        assert_int_equal(bits_of(x), h << 16);
+        if (isnan(x)) {
+            assert_true(isnan(lt_bf16_to_f32(lt_f32_to_bf16(x))));
+            assert_true(isnan(lt_bf16_to_f32(lt_f32_to_bf16(float_of((h << 16) | 1)))));
+            continue;
+        }
+        assert_int_equal(lt_f32_to_bf16(x), h);
+        if ((h & 0x7F80) != 0x7F80) { /* Finite: the bit patterns between it and the next. */
+            assert_int_equal(lt_f32_to_bf16(float_of((h << 16) | 0x7FFF)), h);
+            assert_int_equal(lt_f32_to_bf16(float_of((h << 16) | 0x8000)), h + (h & 1));
+            assert_int_equal(lt_f32_to_bf16(float_of((h << 16) | 0x8001)), h + 1);
+        }
+    }
+    assert_true(
+        isnan(lt_bf16_to_f32(lt_f32_to_bf16(float_of(0x7F800001))))); /* A NaN of low bits only. */
+}
+
+#if defined(__x86_64__)
+__attribute__((target("f16c"))) static uint16_t hardware_half(float x) {
+    return (uint16_t)_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT);
+}
+#endif
+
+static void halves_equal_the_hardware(void **state) {
+    (void)state;
+#if defined(__x86_64__)
+    if (__builtin_cpu_supports("f16c")) {
+        for (uint64_t u = 0; u < UINT64_C(1) << 32;
+             u += 1021) { /* A prime step: 4.2 million patterns of every exponent. */
+            const float x = float_of((uint32_t)u);
+            assert_int_equal(lt_f32_to_f16(x), hardware_half(x));
+        }
+        return;
+    }
+#endif
+    skip();
+}
+
+static void convert_takes_every_pair(void **state) {
+    static const lt_dtype types[] = {LT_F32, LT_BF16, LT_F16, LT_F64};
+    const double values[] = {0.0, -1.5, 0.25, 3.0, -INFINITY, 96.0}; /* Exact in all four. */
+    unsigned char a[64], b[64];
+    double back[6];
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        for (size_t j = 0; j < 4; j++) {
+            lt_convert(a, types[i], values, LT_F64, 6);
+            lt_convert(b, types[j], a, types[i], 6);
+            lt_convert(back, LT_F64, b, types[j], 6);
+            assert_memory_equal(back, values, sizeof values);
+        }
+    }
+}
+
+static void names_go_both_ways(void **state) {
+    lt_dtype dtype = LT_F32;
+    (void)state;
+    for (int i = 0; i < LT_DTYPE_COUNT; i++) {
+        assert_true(lt_dtype_from_name(&dtype, lt_dtype_name((lt_dtype)i)));
+        assert_int_equal(dtype, i);
+    }
+    assert_false(lt_dtype_from_name(&dtype, "F8"));
+    assert_int_equal(lt_dtype_bytes(LT_BF16), 2);
+    assert_int_equal(lt_dtype_bytes(LT_I64), 8);
+}
+
+static void views_cut_and_split(void **state) {
+    float data[4 * 6];
+    const lt_tensor t = lt_tensor_2d(data, LT_F32, 4, 6), absent = {0};
+    const lt_tensor cols = lt_tensor_cols(&t, 2, 4), rows = lt_tensor_rows(&t, 1, 2);
+    const lt_tensor split = lt_tensor_split_last(&cols, 2, 2);
+    (void)state;
+    assert_int_equal(lt_tensor_count(&t), 24);
+    assert_int_equal(lt_tensor_count(&absent), 0);
+    assert_true(lt_tensor_contiguous(&t));
+    assert_false(lt_tensor_contiguous(&cols));
+    assert_true(lt_tensor_contiguous(&rows));
+    assert_ptr_equal(cols.data, data + 2);
+    assert_int_equal(cols.shape[1], 4);
+    assert_int_equal(cols.stride[0], 6);
+    assert_ptr_equal(rows.data, data + 6);
+    assert_int_equal(split.n_dims, 3);
+    assert_int_equal(split.stride[0], 6);
+    assert_int_equal(split.stride[1], 2);
+    assert_int_equal(split.stride[2], 1);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(halves_widen_and_come_back),
+        cmocka_unit_test(halves_round_to_nearest_even),
+        cmocka_unit_test(bf16_rounds_to_nearest_even),
+        cmocka_unit_test(halves_equal_the_hardware),
+        cmocka_unit_test(convert_takes_every_pair),
+        cmocka_unit_test(names_go_both_ways),
+        cmocka_unit_test(views_cut_and_split),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
