@@ -5,9 +5,20 @@
 #include "base/error.h"
 #include "cli/bench.h"
 #include "cli/verb.h"
+#include "kernels/cuda/bench.h"
 #include "kernels/cuda/inventory.h"
 
 #define BENCH_OPTIONS(X)                                                                           \
+    X(STR, op, "op", "", 0, 0, "names",                                                            \
+      "only these benches, comma-separated: sgemm, memory; empty: all")                            \
+    X(BOOL, ladder, "ladder", "false", 0, 0, "",                                                   \
+      "time every rung of a ladder, not only the shipped kernel")                                  \
+    X(BOOL, check, "check", "false", 0, 0, "", "only check the kernels, no timings")               \
+    X(I64, rounds, "rounds", "15", 1, 101, "rounds",                                               \
+      "interleaved timings of each candidate; the median counts")                                  \
+    X(F64, sustained, "sustained", "0", 0, 60, "s",                                                \
+      "also run the shipped kernels this long without pause and read clocks and power")            \
+    X(STR, json, "json", "", 0, 0, "path", "write the rows there, for docs/kernels.md")            \
     X(BOOL, compile, "compile", "false", 0, 0, "",                                                 \
       "only compile every shipped kernel and print registers and spills; needs no GPU")            \
     X(STR, only, "only", "", 0, 0, "text", "with --compile: only files whose name contains this")
@@ -36,9 +47,12 @@ int lt_verb_bench(int argc, char **argv) {
             return parts[i].run(argc - 1, argv + 1);
         }
     }
-    if (!lt_verb_parse(&lt_verb_bench_options, &o, argc, argv, "bench kernels|data [--compile]",
-                       "Measure kernels: ours and the vendor's, interleaved, on random inputs.",
-                       what, 1, &n, &status)) {
+    if (!lt_verb_parse(
+            &lt_verb_bench_options, &o, argc, argv,
+            "bench kernels [--op NAMES] [--ladder] [--json PATH] | bench kernels --compile | bench data",
+            "Check the GPU's kernels, then measure them beside the vendor's, interleaved, on "
+            "random inputs.",
+            what, 1, &n, &status)) {
         return status;
     }
     if (n != 1 || strcmp(what[0], "kernels") != 0) {
@@ -46,6 +60,11 @@ int lt_verb_bench(int argc, char **argv) {
         return LT_EXIT_USAGE;
     }
     err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL)
-                    : lt_error_set(LT_ERR_UNSUPPORTED, "bench kernels: only --compile so far");
+                    : lt_bench_kernels(stdout, &(lt_bench_options){.ops = o.op,
+                                                                   .json_path = o.json,
+                                                                   .ladder = o.ladder,
+                                                                   .check_only = o.check,
+                                                                   .rounds = (int)o.rounds,
+                                                                   .sustained_s = o.sustained});
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

@@ -3,7 +3,8 @@
 
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
     X(doctor, "doctor", "tell what this machine is and can do") \
-    X(bench, "bench", "measure kernels: ours, the vendor's, the limit")
+    X(bench, "bench", "measure kernels: ours, the vendor's, the limit") \
+    X(tune, "tune", "find the fastest specialisation of a GPU kernel")
 
 #define VERB_DECLARE(fn, name, summary)                                                            \
     int lt_verb_##fn(int argc, char **argv);                                                       \

@@ -14,8 +14,9 @@ INLINE u32 smem_addr(const void *p) {
 INLINE void cp_async_16(u32 dst, const void *src) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
-INLINE void cp_async_16_or_zero(u32 dst, const void *src, bool take) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(take ? 16 : 0) : "memory");
+/* 16 bytes of which the first 4 * words are read, the rest zeros. */
+INLINE void cp_async_16_or_zero(u32 dst, const void *src, int words) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(words * 4) : "memory");
 }
 INLINE void cp_async_4_or_zero(u32 dst, const void *src, bool take) {
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(dst), "l"(src), "r"(take ? 4 : 0) : "memory");

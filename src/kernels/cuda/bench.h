@@ -1,0 +1,84 @@
+/* bench.h: `lateen bench kernels`: checks and timings of the GPU kernels, one function an op, one row a measurement.
+ *
+ * An op's bench first holds its kernels against products and sums in double on the GPU's own inputs (odd shapes, poisoned outputs,
+ * repeats bit-identical), then times them beside the peer with timing.h. Rows go to the terminal and to a JSON file, from which
+ * docs/kernels.md is made. A new op: a function here, a row in bench.c's table. */
+#ifndef LT_KERNELS_CUDA_BENCH_H
+#define LT_KERNELS_CUDA_BENCH_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+#include "kernels/cuda/cublas.h"
+#include "kernels/cuda/timing.h"
+
+typedef struct {
+    lt_cuda *gpu;
+    CUstream stream;
+    lt_cublas *blas; /* NULL when cuBLASLt is not there. */
+    FILE *to;
+    json_t *rows; /* Array; lt_bench_row appends. */
+    bool ladder;  /* Time every rung, not only the shipped kernel. */
+    bool check_only;
+    int rounds;
+    double sustained_s; /* 0: no sustained figures. */
+    double copy_gbps;   /* Measured first; the limit of memory-bound ops. */
+    int n_failed;       /* Checks that failed. */
+} lt_bench;
+
+/* One measurement; 0 or NULL where it does not apply. flops and bytes are of one run, of the least that must be done. */
+typedef struct {
+    const char *op, *name, *idea, *shape;
+    int rung;
+    double ms, ms_best, ms_sustained, flops, bytes;
+    double
+        limit; /* What the machine could do, in the unit that binds: flop/s when flops > 0 and limit_is_flops, else bytes/s. */
+    bool limit_is_flops, peer;
+    double peer_ms; /* The vendor's time of the same shape in the same run. */
+    int n_regs, blocks_per_sm, threads;
+    lt_nvml_reading state; /* sm_mhz 0: not read. */
+} lt_bench_result;
+
+void lt_bench_row(lt_bench *b, const lt_bench_result *r);
+/* A check's outcome: prints it when bad and counts it. */
+void lt_bench_check(lt_bench *b, const char *op, const char *what, bool good, const char *fmt, ...)
+    LT_PRINTF(5, 6);
+
+/* Fill x with normal numbers of a type named as in types.cuh ("fp32", "bf16"); integers: small whole numbers instead. */
+LT_MUST_USE lt_err lt_bench_random(lt_bench *b, void *x, int64_t n, const char *dtype,
+                                   uint64_t seed, float scale, bool integers);
+/* |x - ref| / |ref|, greatest |x - ref| / bound (bound NULL: 0) and the count of elements not finite; x (rows, cols) with row stride ld, ref and
+ * bound double, contiguous, on the device. */
+typedef struct {
+    double relative, scaled_max, n_bad;
+} lt_bench_error;
+LT_MUST_USE lt_err lt_bench_compare(lt_bench *b, lt_bench_error *out, const void *x,
+                                    const char *dtype, const double *ref, const double *bound,
+                                    int64_t rows, int64_t cols, int64_t ld);
+/* ref = alpha op(a) op(b) + beta c0 in double, and the same of absolute values into bound. Strides in elements. */
+typedef struct {
+    int m, n, k, ldc;
+    int64_t a_row, a_col, b_row, b_col;
+    const void *a, *b;
+    const float *c0;
+    float alpha, beta;
+    const char *dtype;
+} lt_bench_gemm;
+LT_MUST_USE lt_err lt_bench_gemm_ref(lt_bench *b, double *ref, double *bound,
+                                     const lt_bench_gemm *g);
+
+/* ops: comma-separated names, "" for all. json_path "" writes none. DEVICE when a check failed. */
+typedef struct {
+    const char *ops, *json_path;
+    bool ladder, check_only;
+    int rounds;
+    double sustained_s;
+} lt_bench_options;
+LT_MUST_USE lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o);
+
+/* One op each. */
+LT_MUST_USE lt_err lt_bench_sgemm(lt_bench *b);
+LT_MUST_USE lt_err lt_bench_memory_ops(lt_bench *b);
+
+#endif

@@ -1,0 +1,33 @@
+/* cublas.h: the vendor's matrix products, opened with dlopen: the peer in every GEMM bench, and an entry of the GEMM list. */
+#ifndef LT_KERNELS_CUDA_CUBLAS_H
+#define LT_KERNELS_CUDA_CUBLAS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cuda/runtime.h"
+
+typedef struct lt_cublas lt_cublas; /* A cuBLASLt handle with its workspace. */
+
+LT_MUST_USE lt_err lt_cublas_open(lt_cublas **out,
+                                  lt_cuda *c); /* UNSUPPORTED when libcublasLt is not there. */
+void lt_cublas_close(lt_cublas *b);            /* Accepts NULL. */
+int lt_cublas_version(const lt_cublas *b);     /* e.g. 130002 */
+
+typedef enum { LT_CUBLAS_F32, LT_CUBLAS_BF16, LT_CUBLAS_F16 } lt_cublas_type;
+
+/* Row-major d (m, n) = alpha * op(a) (m, k) * op(b) (k, n) + beta * d; trans: stored transposed. Leading dimensions in elements.
+ * Types of a and b; d may be F32 or the inputs' type. F32 inputs are multiplied in full F32, never TF32. */
+typedef struct {
+    int64_t m, n, k, lda, ldb, ldd;
+    bool trans_a, trans_b;
+    lt_cublas_type in, out;
+    float alpha, beta;
+    const void *a, *b;
+    void *d;
+} lt_cublas_args;
+
+/* The algorithm is the fastest of the heuristic's first 8, measured at the first call of a shape (the fair peer), then kept. */
+LT_MUST_USE lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a);
+
+#endif

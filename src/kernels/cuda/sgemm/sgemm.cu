@@ -1,0 +1,237 @@
+/* sgemm.cu — C = alpha A B + beta C in fp32 on CUDA cores: the top rung of the ladder and the kernel that ships.
+ *
+ * SHAPES    a (m, k), b (k, n), c (m, n), row-major with row strides lda, ldb, ldc; any sizes. With beta 0, c is not read.
+ * CONSTANTS A lane holds TM x TN sums, a warp is LANES_M x (32 / LANES_M) lanes, a block WARPS_M x WARPS_N warps, tile BM x BN; K goes
+ *           in stages of BK = 32, STAGES of them in shared memory, UNROLL quads of steps a turn of the loop. COPY: 0 copy engine (needs lda, ldb multiples of 4 and 16-byte
+ *           aligned bases; sm_90), 1 cp.async of 16 bytes (the same alignment, sm_80), 2 cp.async of 4 bytes (anything).
+ * MOVEMENT
+ *     A  HBM ──one box 32 x BM──▶ smem [BM][32], 16-byte chunks XOR-swizzled by row ──LDS.128: 4 k of one row──▶ a[TM]
+ *     B  HBM ──one box BN x 32──▶ smem [32][BN] ──LDS.128: 4 columns of one k──▶ b[2][TN / 4]
+ *                                     a[i].k x b[j] ──▶ sum[i][j]: 4 TM TN multiply-adds from TM + TN 16-byte reads
+ *           A is NOT transposed: a lane reads four k of a row at once and uses them in four steps. So nothing but multiply-adds
+ *           and 16-byte reads is left in the loop; the copy engine does the rest.
+ * PIPELINE  full[s]: the copy engine's bytes have arrived. empty[s]: every warp has read its last word. Thread 0 refills a stage as it
+ *           leaves it. Warps drift apart freely; there is no block-wide barrier in the loop. Fragments of the next step
+ *           are read while this one multiplies: b has two buffers; a[i] is refilled right after its last use.
+ * REGISTERS The limit on this chip. A scheduler issues one multiply-add a clock, which wants three operands; the register file has two
+ *           banks (even, odd) that give one operand a clock each. Measured on an H100 with patched machine code: 3 reads a
+ *           multiply-add run at 44 TFLOP/s, 2.5 at 52, 2.25 at 57, 2.06 at 63. The way out is the operand cache: an operand used by
+ *           the next instruction again is not read again. Hence the order of the products: along a row of sums with a[i] held, back along
+ *           the next row (b's last operand held at the turn). ptxas at its usual level reorders this into runs of 2 to 8 and
+ *           spoils it (2.16 reads and clashes of banks: 46 TFLOP/s); at -O1 it keeps the order (2.05). So -O1 it is.
+ * BOUND     2 m n k flop / (132 SMs x 128 x 1.98 GHz = 66.9 TFLOP/s); issue slots: TM TN 4 / (4 TM TN + TM + 4 TN / 4 ...) = 95 %.
+ * NUMERICS  Products in k order, one sum an element, fused multiply-add: the same bits every run, and for every tile size.
+ * LADDER    ladder/01_naive .. 11_async; this file is rung 12.
+ * REFS      maxas (S. Gray) on banks and reuse, Jia et al. 2018 (arXiv:1804.06826) on Volta's banks.
+ *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
+ *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=2 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
+ *@spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=1 --ptxas-options=-O1
+ *@spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=2 --ptxas-options=-O1
+ *@spec sm_80 sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=1 COPY=1 */
+#include "common/ptx.cuh"
+#include "sgemm/edge.cuh"
+
+#define WARP        32
+#define LANES_N     (WARP / LANES_M)
+#define WARPS       (WARPS_M * WARPS_N)
+#define THREADS     (WARPS * WARP)
+#define BM          (WARPS_M * LANES_M * TM)
+#define BN          (WARPS_N * LANES_N * TN)
+#define BK          32
+#define QUADS       (BK / 4)
+#define ROW_BYTES   (BK * 4) /* Of A's tile: the span of the 128-byte swizzle. */
+#define A_BYTES     (BM * ROW_BYTES)
+#define STAGE_BYTES (A_BYTES + BK * BN * 4)
+#define COPY_TMA    0
+#define COPY_16     1
+#define COPY_4      2
+static_assert(LANES_M == 4 || LANES_M == 8, "the zigzag of lanes needs pairs both ways");
+static_assert(STAGES >= (COPY == COPY_TMA ? 2 : 3), "a stage to read, one to come, one to refill");
+static_assert(TN % 4 == 0 && LANES_M * TM % 8 == 0, "quads of columns; a warp's rows start at a swizzle atom");
+
+INLINE float4 lds128(u32 addr) {
+    float4 v;
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(addr));
+    return v;
+}
+INLINE float part(float4 v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+/* Row i of this lane's A: four k. With 4 rows of lanes, odd i stand in the other half of the swizzle atom. */
+INLINE float4 a_read(u32 addr, int i) {
+    return lds128((LANES_M == 4 && (i & 1) ? addr ^ 64 : addr) + i * LANES_M * ROW_BYTES);
+}
+
+#if COPY == COPY_TMA
+#define OPERANDS const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b
+/* Thread 0: ask for K stage t of the tile's A and B. */
+INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_map *map_b, int row, int col, int t) {
+    mbarrier_expect(bar, STAGE_BYTES);
+    tma_load_2d(dst, map_a, bar, t * BK, row);
+    tma_load_2d(dst + A_BYTES, map_b, bar, col, t * BK);
+}
+#else
+#define OPERANDS const float *a, const float *b, int lda, int ldb
+#define SPAN     (COPY == COPY_16 ? 4 : 1) /* Floats a copy. */
+/* All threads: the same by cp.async; zeros beyond the edges. */
+INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ldb, int row, int col, int t, int m, int n, int k) {
+#pragma unroll 2
+    for (int v = threadIdx.x; v < BM * BK / SPAN; v += THREADS) {
+        const int r = v / (BK / SPAN), x = v % (BK / SPAN) * SPAN;
+        const u32 to = dst + r * ROW_BYTES + ((x / 4 ^ (r & 7)) * 16 + x % 4 * 4);
+        const bool in = row + r < m && t * BK + x < k;
+        const float *from = a + (in ? (i64)(row + r) * lda + t * BK + x : 0);
+        if (SPAN == 4) {
+            cp_async_16_or_zero(to, from, in ? min(4, k - t * BK - x) : 0);
+        } else {
+            cp_async_4_or_zero(to, from, in);
+        }
+    }
+#pragma unroll 2
+    for (int v = threadIdx.x; v < BK * BN / SPAN; v += THREADS) {
+        const int r = v / (BN / SPAN), x = v % (BN / SPAN) * SPAN;
+        const bool in = t * BK + r < k && col + x < n;
+        const float *from = b + (in ? (i64)(t * BK + r) * ldb + col + x : 0);
+        if (SPAN == 4) {
+            cp_async_16_or_zero(dst + A_BYTES + (r * BN + x) * 4, from, in ? min(4, n - col - x) : 0);
+        } else {
+            cp_async_4_or_zero(dst + A_BYTES + (r * BN + x) * 4, from, in);
+        }
+    }
+}
+#endif
+
+/* Four k steps: sum += a b, with the fragments of the step after read on the way: b one step ahead, a[i] when its row is done. */
+INLINE void quad(float (*sum)[TN], float4 *a, float4 (*b)[TN / 4], u32 b_now, u32 b_next, u32 a_next) {
+#pragma unroll
+    for (int kk = 0; kk < 4; kk++) {
+        const float4 *held = b[kk & 1];
+        const u32 from = kk < 3 ? b_now + (kk + 1) * BN * 4 : b_next;
+#pragma unroll
+        for (int j = 0; j < TN / 4; j++) {
+            b[kk & 1 ^ 1][j] = lds128(from + j * LANES_N * 16);
+        }
+#pragma unroll
+        for (int i = 0; i < TM; i++) {
+            const float x = part(a[i], kk);
+#pragma unroll
+            for (int step = 0; step < TN; step++) {
+                const int j = i & 1 ? TN - 1 - step : step; /* There and back: at the turn, b's operand stays. */
+                sum[i][j] += x * part(held[j / 4], j % 4);
+            }
+            if (kk == 3) {
+                a[i] = a_read(a_next, i);
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
+sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta) {
+    extern __shared__ __align__(1024) u8 smem[];
+    const u32 base = smem_addr(smem);
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    /* Lanes that read the same 16 bytes are served together if they are neighbours by bit 0 or bit 1: bit 0 walks along n (pairs share
+     * a), bit 1 along m (pairs share b). */
+    const int lane_n = (lane & 1) | (lane >> 2 & LANES_N / 2 - 1) << 1;
+    const int lane_m = (lane >> 1 & 1) | (lane >> (LANES_N == 4 ? 3 : 4)) << 1;
+    /* Tiles go down GROUP_M rows before the next column: the A and B rows of a wave stay in L2. */
+    const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, group = GROUP_M * tiles_n;
+    const int first = blockIdx.x / group * GROUP_M, height = min(tiles_m - first, GROUP_M);
+    const int row = (first + blockIdx.x % group % height) * BM, col = blockIdx.x % group / height * BN;
+    const int n_stages = (k + BK - 1) / BK;
+    const u32 a_lane = base + (warp / WARPS_N * LANES_M * TM + lane_m) * ROW_BYTES;
+    const u32 b_lane = base + A_BYTES + (warp % WARPS_N * LANES_N * TN + lane_n * 4) * 4;
+    const u32 swizzle = (lane_m & 7) * 16;
+    float sum[TM][TN] = {{0.0f}};
+    float4 a_held[TM], b_held[2][TN / 4];
+    int stage = 0;
+
+    /* 1. Fill the ring. */
+#if COPY == COPY_TMA
+    __shared__ alignas(8) u64 full[STAGES], empty[STAGES];
+    u32 phase = 0; /* Parity of the ring's current turn. */
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            mbarrier_init(smem_addr(&full[s]), 1);
+            mbarrier_init(smem_addr(&empty[s]), WARPS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        for (int t = 0; t < STAGES && t < n_stages; t++) {
+            stage_fetch(base + t * STAGE_BYTES, smem_addr(&full[t]), &map_a, &map_b, row, col, t);
+        }
+    }
+    mbarrier_wait(smem_addr(&full[0]), 0);
+#else
+    for (int t = 0; t < STAGES; t++) {
+        if (t < n_stages) {
+            stage_fetch(base + t * STAGE_BYTES, a, b, lda, ldb, row, col, t, m, n, k);
+        }
+        cp_async_commit();
+    }
+    cp_async_wait(STAGES - 1);
+    __syncthreads();
+#endif
+    /* 2. The first fragments. */
+#pragma unroll
+    for (int i = 0; i < TM; i++) {
+        a_held[i] = a_read(a_lane + swizzle, i);
+    }
+#pragma unroll
+    for (int j = 0; j < TN / 4; j++) {
+        b_held[0][j] = lds128(b_lane + j * LANES_N * 16);
+    }
+    /* 3. Stages of quads of steps; the last quad of a stage reads ahead into the next stage. */
+    for (int t = 0; t < n_stages; t++) {
+        const u32 at = stage * STAGE_BYTES;
+        const int left = stage;
+#pragma unroll UNROLL
+        for (int q = 0; q < QUADS; q++) {
+            const u32 b_now = b_lane + at + q * 4 * BN * 4;
+            u32 a_next = a_lane + at + ((q + 1) * 16 ^ swizzle), b_next = b_now + 4 * BN * 4;
+            if (q == QUADS - 1) {
+                stage = stage + 1 == STAGES ? 0 : stage + 1;
+#if COPY == COPY_TMA
+                phase ^= stage == 0;
+                if (t + 1 < n_stages) {
+                    mbarrier_wait(smem_addr(&full[stage]), phase);
+                }
+#else
+                cp_async_wait(STAGES - 3); /* Stage t + 1 is here, */
+                __syncthreads();           /* and every warp has left stage t - 1: its place is free. */
+                if (t > 0 && t + STAGES - 1 < n_stages) {
+                    const int free = left == 0 ? STAGES - 1 : left - 1;
+                    stage_fetch(base + free * STAGE_BYTES, a, b, lda, ldb, row, col, t + STAGES - 1, m, n, k);
+                }
+                cp_async_commit();
+#endif
+                a_next = a_lane + stage * STAGE_BYTES + swizzle;
+                b_next = b_lane + stage * STAGE_BYTES;
+            }
+            quad(sum, a_held, b_held, b_now, b_next, a_next);
+        }
+#if COPY == COPY_TMA
+        __syncwarp();
+        if (lane == 0) {
+            mbarrier_arrive(smem_addr(&empty[left]));
+        }
+        if (threadIdx.x == 0 && t + STAGES < n_stages) {
+            mbarrier_wait(smem_addr(&empty[left]), phase ^ (stage == 0));
+            stage_fetch(base + left * STAGE_BYTES, smem_addr(&full[left]), &map_a, &map_b, row, col, t + STAGES);
+        }
+#endif
+    }
+    /* 4. C, 16 bytes at a time where it allows. */
+    const bool vec = vec_ok(c, ldc);
+    const int row0 = row + warp / WARPS_N * LANES_M * TM + lane_m, col0 = col + warp % WARPS_N * LANES_N * TN + lane_n * 4;
+#pragma unroll
+    for (int i = 0; i < TM; i++) {
+#pragma unroll
+        for (int j = 0; j < TN / 4; j++) {
+            edge_store4(c, &sum[i][4 * j], row0 + i * LANES_M, col0 + j * LANES_N * 4, m, n, ldc, alpha, beta, vec);
+        }
+    }
+}

@@ -1,0 +1,10 @@
+/* tune.h: what the tuner remembers, for sgemm.c. */
+#ifndef LT_KERNELS_CUDA_SGEMM_TUNE_H
+#define LT_KERNELS_CUDA_SGEMM_TUNE_H
+
+#include "kernels/cuda/sgemm/sgemm.h"
+
+/* True and *out filled when this GPU's tune file knows a winner for the class of m x n x k with this copy. */
+bool lt_sgemm_tune_find(lt_cuda *c, int m, int n, int k, lt_sgemm_copy copy, lt_sgemm_tile *out);
+
+#endif
