@@ -19,7 +19,7 @@
 #include "base/error.h"
 #include "base/file.h"
 
-#define CHUNK_BYTES    ((size_t)256 << 10)
+#define CHUNK_BYTES    ((size_t)64 << 10)
 #define ZSTD_LOG_MAX   31 /* Windows up to `zstd --long=31`; the public dumps of the field use it. */
 #define GZIP_WINDOW    (15 + 16) /* zlib: the largest window, gzip wrapper required. */
 #define SKIP_BYTES_MAX ((size_t)64 << 10)

@@ -318,8 +318,10 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
                            const char *field, bool replace_lone) {
     const unsigned char *start = (const unsigned char *)line;
     cursor c = {.start = start, .p = start, .end = start + bytes};
-    literal key, value = {0};
-    bool found = false, more;
+    literal key, value = {0}; /* The field's string, when its last occurrence is one. */
+    const unsigned char *other =
+        NULL; /* Where its last occurrence is something else, but not null. */
+    bool more;
 
     skip_space(&c);
     if (!at(&c, '{')) {
@@ -334,16 +336,11 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
         LT_TRY(scan_key(&c, &key));
         LT_TRY(key_matches(&same, out, &c, &key, field));
         skip_space(&c);
-        if (same && at(&c, '"')) {
-            LT_TRY(scan_string(&c, &value));
-            found = true;
-        } else if (same && !at(&c, 'n')) {
-            LT_FAIL(LT_ERR_FORMAT, "column %zu: '%s' is not a string", (size_t)(c.p - c.start) + 1,
-                    field);
-        } else {
-            LT_TRY(scan_value(&c));
-            found = same ? false : found;
+        if (same) {
+            value.p = NULL;
+            other = at(&c, '"') || at(&c, 'n') ? NULL : c.p;
         }
+        LT_TRY(same && at(&c, '"') ? scan_string(&c, &value) : scan_value(&c));
         skip_space(&c);
         more = at(&c, ',');
         if (!more && !at(&c, '}')) {
@@ -357,7 +354,11 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
         LT_FAIL(LT_ERR_FORMAT, "column %zu: text behind the JSON object",
                 (size_t)(c.p - c.start) + 1);
     }
-    if (!found) {
+    if (other != NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "column %zu: '%s' is not a string", (size_t)(other - c.start) + 1,
+                field);
+    }
+    if (value.p == NULL) {
         LT_FAIL(LT_ERR_NOT_FOUND, "no member '%s'", field);
     }
     LT_TRY(lt_text_buffer_reserve(out, value.bytes + 1));

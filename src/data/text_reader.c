@@ -18,7 +18,7 @@
 #include "data/byte_source.h"
 #include "data/text_utf8.h"
 
-#define WINDOW_BYTES          ((size_t)1 << 20)
+#define WINDOW_BYTES          ((size_t)128 << 10)
 #define RECORD_BYTES_MAX      ((size_t)1 << 30)
 #define BYTE_ORDER_MARK       "\xEF\xBB\xBF"
 #define BYTE_ORDER_MARK_BYTES 3

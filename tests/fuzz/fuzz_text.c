@@ -1,0 +1,74 @@
+/* The text reader on arbitrary files: first byte chooses the rules, the rest is the file (plain, gzip or zstd by its own first bytes). What is
+ * read must be valid UTF-8, and reading must be the same when it is broken off and gone on with. */
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "base/rng.h"
+#include "data/text_reader.h"
+#include "data/text_utf8.h"
+
+/* A hash of the documents from (offset, line) on, at most n_max; tells where it stopped. -1: an error. */
+static int64_t read_on(const char *path, const lt_text_options *o, uint64_t *offset, uint64_t *line,
+                       int n_max, uint64_t *hash) {
+    lt_text_reader *r = NULL;
+    int64_t n = 0;
+    if (lt_text_reader_open(&r, path, o) != LT_OK) {
+        return -1;
+    }
+    if (*offset > 0 && lt_text_reader_resume(r, *offset, *line) != LT_OK) {
+        n = -1;
+    }
+    while (n >= 0 && n < n_max) {
+        lt_text_record doc;
+        bool more;
+        if (lt_text_reader_document(r, &doc, &more) != LT_OK) {
+            n = -1;
+        } else if (!more) {
+            break;
+        } else {
+            if (lt_utf8_valid_prefix(doc.data, doc.bytes) != doc.bytes) {
+                abort();
+            }
+            for (size_t i = 0; i < doc.bytes; i++) {
+                *hash = lt_rng_mix(*hash ^ (unsigned char)doc.data[i]);
+            }
+            *hash = lt_rng_mix(*hash ^ doc.bytes);
+            n++;
+        }
+    }
+    lt_text_reader_tell(r, offset, line);
+    lt_text_reader_close(r);
+    return n;
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static const char *const cuts[] = {"file", "line", "blank", "--"};
+    static int fd = -1;
+    static char path[64];
+    lt_text_options o = {.record_bytes_max = 1 << 16};
+    uint64_t at = 0, line = 1, at2 = 0, line2 = 1, whole = 0, parts = 0;
+    int64_t n, first;
+
+    if (fd < 0) {
+        fd = memfd_create("fuzz", 0);
+        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+    }
+    if (size == 0 || fd < 0 || ftruncate(fd, 0) != 0 ||
+        pwrite(fd, data + 1, size - 1, 0) != (ssize_t)(size - 1)) {
+        return 0;
+    }
+    o.format = (data[0] & 1) != 0 ? LT_TEXT_JSONL : LT_TEXT_PLAIN;
+    o.utf8 = (data[0] & 2) != 0 ? LT_UTF8_REPLACE : LT_UTF8_FAIL;
+    o.split_on = cuts[data[0] >> 2 & 3];
+    n = read_on(path, &o, &at, &line, 1 << 20, &whole);
+    first = n > 0 ? read_on(path, &o, &at2, &line2, 1, &parts) : 0;
+    if (first == 1 && (read_on(path, &o, &at2, &line2, 1 << 20, &parts) != n - 1 ||
+                       parts != whole || at2 != at)) {
+        abort();
+    }
+    return 0;
+}

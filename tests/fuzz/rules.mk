@@ -1,0 +1,30 @@
+# Fuzz targets: every tests/fuzz/fuzz_*.c, with libFuzzer, ASan and UBSan (clang).
+#   make fuzz              build them all: build/fuzz/fuzz_NAME; seeds, where there are any, in tests/fuzz/corpus/NAME
+#   make fuzz-smoke        run each FUZZ_SECONDS (default 5) seconds
+# The library is built once more for it in build/fuzz. OpenMP loops run on one thread there.
+FUZZ_CC      ?= $(if $(shell command -v ccache),ccache )clang
+FUZZ_SECONDS ?= 5
+FUZZ_NAMES   := $(patsubst tests/fuzz/fuzz_%.c,%,$(sort $(wildcard tests/fuzz/fuzz_*.c)))
+
+ifeq ($(MODE),fuzz)
+# gcc's omp.h, alone: its other headers are not for clang.
+OMP_INCLUDE := $(OUT)/include
+$(shell mkdir -p $(OMP_INCLUDE) && cp "$$(gcc -print-file-name=include/omp.h)" $(OMP_INCLUDE)/)
+override CFLAGS  := -std=c17 -O1 -g -w -MMD -MP -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
+                    -fno-sanitize-recover=undefined -idirafter $(OMP_INCLUDE)
+override LDFLAGS := -fsanitize=address,undefined
+LDLIBS += $(shell gcc -print-file-name=libgomp.so)
+
+$(OUT)/fuzz_%: tests/fuzz/fuzz_%.c $(OUT)/liblateen.a
+	$(CC) $(CPPFLAGS) $(CFLAGS) -fsanitize=fuzzer -o $@ $< $(OUT)/liblateen.a $(LDLIBS)
+
+.PHONY: fuzz-programs
+fuzz-programs: $(FUZZ_NAMES:%=$(OUT)/fuzz_%)
+endif
+
+.PHONY: fuzz fuzz-smoke
+fuzz:
+	$(MAKE) --no-print-directory MODE=fuzz CC="$(FUZZ_CC)" fuzz-programs
+
+fuzz-smoke: fuzz
+	@for name in $(FUZZ_NAMES); do tests/fuzz/smoke.sh $$name $(FUZZ_SECONDS) || exit 1; done
