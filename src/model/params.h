@@ -100,7 +100,6 @@ struct lt_model {
     float *master;            /* (n_elements) F32; NULL when BF16 and not trainable. */
     void *weights;            /* (n_elements) in options.dtype; == master when F32. */
     size_t weights_bytes;     /* All memory of the weights, as carved. */
-    struct lt_packed *packed; /* Packed matrices for inference, or NULL; owned by session.c. */
 };
 
 #endif
