@@ -1,0 +1,74 @@
+/* collective.c: hierarchical alpha-beta collectives with a choice of algorithm.
+ *
+ * A group of n ranks at a stride falls into domains (GPUs that share scale-up links): g members in each of d = n / g.
+ *     inside   t = 2 (g-1)/g S / link     all-reduce; half of that for all-gather and reduce-scatter
+ *     across   each member drives its own NIC with S / g:  t = 2 (d-1)/d (S/g) / nic
+ * The two levels are pipelined, so the slower one counts, plus the latencies of the shorter of ring and tree.
+ *
+ * Oversubscription: a ring in rank order crosses a pod's uplink once per group. With q members of the group in a pod, the pod's
+ * GPUs ask 1/q of their bandwidth of the uplinks, which offer 1/oversub: the ring slows down by max(1, oversub / q). All-to-all
+ * crosses with nearly all of its bytes and slows down by oversub. That is why rings over a 7:1 core lose little and
+ * expert-parallel traffic a lot. Refs: Hockney 1994; Thakur et al. 2005; nccl-tests PERFORMANCE.md. */
+#include <math.h>
+
+#include "base/error.h"
+#include "plan/plan.h"
+
+typedef struct {
+    double inner, outer;       /* Members in a domain; domains. */
+    double link, nic;          /* Bytes a second. */
+    double alpha_in, alpha_out; /* Seconds. */
+} group;
+
+static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, bool all_to_all) {
+    const int64_t domain = c->gpu.domain_gpus;
+    const int64_t span = ranks * stride;
+    group g = {.inner = 1, .link = c->gpu.link_gbps * LT_PLAN_GB * c->stack.network,
+               .nic = c->nic_gbps * LT_PLAN_GB * c->stack.network, .alpha_in = c->link_latency_us * 1e-6,
+               .alpha_out = c->latency_us * 1e-6};
+    if (stride < domain) {
+        g.inner = lt_plan_min((double)ranks, floor((double)domain / (double)stride));
+    }
+    g.outer = ceil((double)ranks / g.inner);
+    for (int i = 0; i < c->n_tiers; i++) {
+        if (span > c->tier[i].gpus) {
+            const double members = lt_plan_max(1.0, (double)c->tier[i].gpus / (double)stride);
+            const double slow = all_to_all ? c->tier[i].oversub : c->tier[i].oversub / members;
+            g.nic /= lt_plan_max(1.0, slow);
+            g.alpha_out = lt_plan_max(g.alpha_out, (i + 1 < c->n_tiers ? c->tier[i + 1].latency_us : c->tier[i].latency_us) * 1e-6);
+        }
+    }
+    return g;
+}
+
+/* One half of an all-reduce (reduce-scatter or all-gather) of S bytes. */
+static double half_s(const group *g, double bytes) {
+    const double in = g->inner > 1 ? (g->inner - 1) / g->inner * bytes / g->link : 0.0;
+    const double out = g->outer > 1 ? (g->outer - 1) / g->outer * bytes / g->inner / g->nic : 0.0;
+    const double steps_in = g->inner > 1 ? lt_plan_min(g->inner - 1, 2.0 * ceil(log2(g->inner))) : 0.0;
+    const double steps_out = g->outer > 1 ? lt_plan_min(g->outer - 1, 2.0 * ceil(log2(g->outer))) : 0.0;
+    return lt_plan_max(in, out) + steps_in * g->alpha_in + steps_out * g->alpha_out;
+}
+
+double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double bytes, int64_t ranks, int64_t stride) {
+    group g;
+    LT_ASSERT(c != NULL && ranks >= 1 && stride >= 1);
+    if (bytes <= 0 || (ranks == 1 && verb != LT_PLAN_SEND)) {
+        return 0;
+    }
+    g = group_of(c, ranks, stride, verb == LT_PLAN_ALL_TO_ALL);
+    switch (verb) {
+    case LT_PLAN_ALL_REDUCE:
+        return 2.0 * half_s(&g, bytes);
+    case LT_PLAN_ALL_GATHER:
+    case LT_PLAN_REDUCE_SCATTER:
+        return half_s(&g, bytes);
+    case LT_PLAN_ALL_TO_ALL: {
+        const double n = (double)ranks, near = (g.inner - 1) / n, far = (n - g.inner) / n;
+        return lt_plan_max(near * bytes / g.link, far * bytes / g.nic) + (far > 0 ? g.alpha_out : g.alpha_in) * ceil(log2(n));
+    }
+    case LT_PLAN_SEND:
+        return stride < c->gpu.domain_gpus ? bytes / g.link + g.alpha_in : bytes / g.nic + g.alpha_out;
+    }
+    return 0;
+}

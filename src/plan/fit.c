@@ -1,0 +1,137 @@
+/* fit.c: the three efficiencies of a (GPU kind, software stack) from a few anchor rows.
+ *
+ * Minimises, over (ln gemm, ln memory, ln network),
+ *     sum of ln(predicted / measured)^2 / SIGMA^2  +  sum of ((ln e - ln e0) / PRIOR)^2
+ * by pattern search: so few rows say little about three numbers, and the prior (the GPU's default) holds those they do not
+ * speak about. Everything else in the model stays as it is. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "plan/points.h"
+
+#define SIGMA    0.03
+#define PRIOR    0.20
+#define MAX_FITS 128
+
+static double clamp_efficiency(double x) {
+    return lt_plan_min(1.0, lt_plan_max(0.05, x));
+}
+
+static double *efficiency(lt_plan_stack *s, int i) {
+    return i == 0 ? &s->gemm : i == 1 ? &s->memory : &s->network;
+}
+
+static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *s, const lt_plan_stack *prior, double *rms) {
+    double sum = 0, penalty = 0;
+    char why[LT_PLAN_TEXT_BYTES];
+    for (size_t i = 0; i < f->n_anchors; i++) {
+        double predicted;
+        jobs[i].cluster.stack = *s;
+        jobs[i].layout_known = jobs[i].query.tp > 0 && jobs[i].query.micro > 0 && jobs[i].query.recompute >= 0 && jobs[i].layout.tp > 0;
+        predicted = lt_point_predict(&jobs[i], why);
+        sum += predicted > 0 ? pow(log(predicted / jobs[i].measured_s), 2) : 1.0;
+    }
+    for (int e = 0; e < 3; e++) {
+        lt_plan_stack a = *s, b = *prior;
+        penalty += pow(log(*efficiency(&a, e) / *efficiency(&b, e)) / PRIOR, 2);
+    }
+    *rms = sqrt(sum / (double)f->n_anchors);
+    return sum / (SIGMA * SIGMA) + penalty;
+}
+
+static void fit_one(lt_plan_fit *f, lt_point_job *jobs) {
+    lt_plan_stack prior, best;
+    double step = 0.16, cost;
+    if (lt_plan_stack_find(&prior, f->stack.gpu, "default") != LT_OK) {
+        return;
+    }
+    best = f->stack;
+    for (int e = 0; e < 3; e++) {
+        *efficiency(&best, e) = *efficiency(&prior, e);
+    }
+    cost = cost_of(f, jobs, &best, &prior, &f->rms);
+    for (int round = 0; round < 60 && step > 0.002; round++) {
+        bool moved = false;
+        for (int e = 0; e < 6; e++) {
+            lt_plan_stack t = best;
+            double rms, c;
+            *efficiency(&t, e / 2) = clamp_efficiency(*efficiency(&t, e / 2) * exp(e % 2 == 0 ? step : -step));
+            c = cost_of(f, jobs, &t, &prior, &rms);
+            if (c < cost) {
+                cost = c;
+                best = t;
+                f->rms = rms;
+                moved = true;
+            }
+        }
+        step *= moved ? 1.0 : 0.5;
+    }
+    f->stack = best;
+}
+
+static lt_plan_fit *fit_for(lt_plan_fit *list, size_t *n, const lt_plan_stack *s) {
+    for (size_t i = 0; i < *n; i++) {
+        if (strcmp(list[i].stack.gpu, s->gpu) == 0 && strcmp(list[i].stack.name, s->name) == 0) {
+            return &list[i];
+        }
+    }
+    if (*n == MAX_FITS) {
+        return NULL;
+    }
+    list[*n] = (lt_plan_fit){.stack = *s};
+    return &list[(*n)++];
+}
+
+static const lt_point *row_of(const lt_points *p, const char *id) {
+    for (size_t i = 0; i < p->n; i++) {
+        if (strcmp(p->rows[i].field[LT_POINT_id], id) == 0) {
+            return &p->rows[i];
+        }
+    }
+    return NULL;
+}
+
+lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids, lt_plan_fit **out, size_t *n_out) {
+    lt_err err = LT_OK;
+    lt_plan_fit *list = calloc(MAX_FITS, sizeof *list);
+    lt_point_job *jobs = calloc(32, sizeof *jobs);
+    size_t n = 0;
+
+    if (list == NULL || jobs == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "fit of %zu rows", n_ids);
+    }
+    for (size_t i = 0; i < n_ids; i++) {
+        const lt_point *row = row_of(p, ids[i]);
+        char why[LT_PLAN_TEXT_BYTES];
+        lt_plan_fit *f;
+        if (row == NULL) {
+            LT_FAIL_DONE(LT_ERR_NOT_FOUND, "fit: no row has the id '%s'", ids[i]);
+        }
+        if (!lt_point_job_make(&jobs[0], row, why)) {
+            LT_FAIL_DONE(LT_ERR_ARG, "fit: row %s can not be an anchor: %s", ids[i], why);
+        }
+        f = fit_for(list, &n, &jobs[0].cluster.stack);
+        if (f == NULL || f->n_anchors == sizeof f->anchor / sizeof *f->anchor) {
+            LT_FAIL_DONE(LT_ERR_LIMIT, "fit: too many stacks or anchors at row %s", ids[i]);
+        }
+        f->anchor[f->n_anchors++] = row;
+    }
+    for (size_t i = 0; i < n; i++) {
+        for (size_t a = 0; a < list[i].n_anchors; a++) {
+            char why[LT_PLAN_TEXT_BYTES];
+            if (!lt_point_job_make(&jobs[a], list[i].anchor[a], why)) {
+                LT_FAIL_DONE(LT_ERR_ARG, "fit: %s", why);
+            }
+        }
+        fit_one(&list[i], jobs);
+    }
+    *out = list;
+    *n_out = n;
+    list = NULL;
+done:
+    free(list);
+    free(jobs);
+    return err;
+}

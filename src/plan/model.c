@@ -1,0 +1,303 @@
+/* model.c: what is computed: a model spec for planning, its exact parameter count, and its FLOPs by every convention.
+ *
+ * The planner reads any Hugging Face config.json of a decoder, also of families that Lateen does not train (MLA, hybrids), so
+ * its spec is wider than lt_model_spec and holds sizes only.
+ *
+ *     parameters of a block   attention  w (H D) + 2 w (G D) + (H D) w,  or MLA's low-rank products
+ *                             dense      2 or 3 w f                        moe  experts * (2 or 3) w f_e + shared + router
+ *                             mamba-2    w (2 d + 2 g n + heads) + d w + conv,  d = heads * head_dim */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "plan/plan.h"
+
+#define CONFIG_BYTES ((size_t)4 << 20)
+
+static lt_err positive(const char *what, int64_t value, const char *name) {
+    if (value < 1 || value > ((int64_t)1 << 40)) {
+        LT_FAIL(LT_ERR_ARG, "model %s: %s is %lld", name, what, (long long)value);
+    }
+    return LT_OK;
+}
+
+lt_err lt_plan_model_check(const lt_plan_model *m) {
+    LT_ASSERT(m != NULL);
+    LT_TRY(positive("layers", m->layers, m->name));
+    LT_TRY(positive("width (hidden_size)", m->width, m->name));
+    LT_TRY(positive("vocab", m->vocab, m->name));
+    LT_TRY(positive("sequence length", m->seq, m->name));
+    if (m->n_attn > 0) {
+        LT_TRY(positive("heads", m->heads, m->name));
+        LT_TRY(positive("kv_heads", m->kv_heads, m->name));
+        LT_TRY(positive("head_dim", m->head_dim, m->name));
+        if (m->heads % m->kv_heads != 0) {
+            LT_FAIL(LT_ERR_ARG, "model %s: %lld heads are no multiple of %lld key/value heads", m->name,
+                    (long long)m->heads, (long long)m->kv_heads);
+        }
+    }
+    if (m->n_dense > 0) {
+        LT_TRY(positive("ffn (intermediate_size)", m->ffn, m->name));
+    }
+    if (m->n_moe > 0) {
+        LT_TRY(positive("experts", m->experts, m->name));
+        LT_TRY(positive("expert_ffn (moe_intermediate_size)", m->expert_ffn, m->name));
+        if (m->topk < 1 || m->topk > m->experts) {
+            LT_FAIL(LT_ERR_ARG, "model %s: a token goes to %lld experts but there are %lld", m->name, (long long)m->topk,
+                    (long long)m->experts);
+        }
+    }
+    if (m->n_mamba > 0) {
+        LT_TRY(positive("mamba_heads", m->mamba_heads, m->name));
+        LT_TRY(positive("mamba_dim", m->mamba_dim, m->name));
+    }
+    return LT_OK;
+}
+
+static double attention_params(const lt_plan_model *m) {
+    const double w = (double)m->width, h = (double)m->heads, d = (double)m->head_dim, g = (double)m->kv_heads;
+    if (m->kv_rank > 0) {
+        const double qk = (double)(m->nope_dim + m->rope_dim), r = (double)m->kv_rank, q = (double)m->q_rank;
+        const double query = m->q_rank > 0 ? w * q + q + q * h * qk : w * h * qk;
+        return query + w * (r + (double)m->rope_dim) + r + r * h * (double)(m->nope_dim + m->v_dim) +
+               h * (double)m->v_dim * w;
+    }
+    return w * h * d + 2.0 * w * g * d + h * d * w + (m->biases || m->qkv_bias ? (h + 2.0 * g) * d : 0.0) +
+           (m->biases ? w : 0.0) + (m->qk_norm ? 2.0 * d : 0.0);
+}
+
+static double ffn_params(const lt_plan_model *m, double width, double f) {
+    return (m->gated ? 3.0 : 2.0) * width * f + (m->biases ? f * (m->gated ? 2.0 : 1.0) + width : 0.0);
+}
+
+static double mamba_params(const lt_plan_model *m) {
+    const double w = (double)m->width, d = (double)(m->mamba_heads * m->mamba_dim), heads = (double)m->mamba_heads;
+    const double bc = 2.0 * (double)(m->mamba_groups * m->mamba_state);
+    return w * (2.0 * d + bc + heads) + 4.0 * (d + bc) + d * w + 3.0 * heads + d;
+}
+
+static double moe_params(const lt_plan_model *m, double experts) {
+    const double w = (double)m->width, in = m->latent > 0 ? (double)m->latent : w;
+    double p = experts * ffn_params(m, in, (double)m->expert_ffn) + w * (double)m->experts;
+    if (m->latent > 0) {
+        p += 2.0 * w * in;
+    }
+    return p + (m->shared_ffn > 0 ? ffn_params(m, w, (double)m->shared_ffn) : 0.0);
+}
+
+lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
+    lt_plan_params p = {0};
+    const double w = (double)m->width, norm = m->biases ? 2.0 * w : w;
+    const double blocks = (double)(m->n_attn + m->n_mamba + m->n_dense + m->n_moe);
+    const double mtp = (double)m->mtp;
+    double active_moe;
+
+    p.embedding = (double)(m->vocab + m->positions) * w;
+    p.head = m->tied ? 0.0 : (double)m->vocab * w;
+    p.attention = (double)m->n_attn * attention_params(m) + (double)m->n_mamba * mamba_params(m) + blocks * norm + norm;
+    p.dense = (double)m->n_dense * ffn_params(m, w, (double)m->ffn);
+    p.moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->experts) : 0.0;
+    active_moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->topk) : 0.0;
+    if (m->mtp > 0) { /* One more block, two norms and the 2 w -> w projection each. */
+        const double extra = attention_params(m) + 2.0 * w * w + 4.0 * norm;
+        p.attention += mtp * extra;
+        p.moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->experts) : mtp * ffn_params(m, w, (double)m->ffn);
+        active_moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->topk) : mtp * ffn_params(m, w, (double)m->ffn);
+    }
+    p.total = p.embedding + p.head + p.attention + p.dense + p.moe;
+    p.active = p.embedding + p.head + p.attention + p.dense + active_moe;
+    return p;
+}
+
+/* Multiply-adds of scores and values per token against a full sequence, all attention layers: H (Dqk + Dv) keys. */
+static double attention_pairs(const lt_plan_model *m, double keys) {
+    const double qk = m->kv_rank > 0 ? (double)(m->nope_dim + m->rope_dim) : (double)m->head_dim;
+    const double v = m->kv_rank > 0 ? (double)m->v_dim : (double)m->head_dim;
+    double layers = (double)(m->n_attn + m->mtp), per_layer = (double)m->heads * (qk + v) * keys;
+    if (m->window > 0 && (double)m->window < keys) { /* Half of the layers look back `window` tokens only. */
+        const double near = (double)m->heads * (qk + v) * (double)m->window;
+        return 0.5 * layers * (per_layer + near);
+    }
+    return layers * per_layer;
+}
+
+double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int64_t seq) {
+    const lt_plan_params p = lt_plan_model_params(m);
+    const double s = (double)seq, h = (double)m->width, l = (double)m->layers, v = (double)m->vocab;
+    /* The output matrix multiplies every token (once more per MTP layer), also when it is the embedding's. */
+    const double n = p.active - p.embedding - p.head + (1.0 + (double)m->mtp) * v * h;
+    switch (kind) {
+    case LT_PLAN_FLOPS_SIX_N:
+        return 6.0 * n;
+    case LT_PLAN_FLOPS_MODEL_CAUSAL:
+        return 6.0 * n + 3.0 * attention_pairs(m, s);
+    case LT_PLAN_FLOPS_MODEL_FULL:
+        return 6.0 * n + 6.0 * attention_pairs(m, s);
+    case LT_PLAN_FLOPS_MEGATRON_MODEL:
+        return 72.0 * l * h * h * (1.0 + s / (6.0 * h) + v / (12.0 * l * h));
+    case LT_PLAN_FLOPS_MEGATRON_HARDWARE:
+        return 96.0 * l * h * h * (1.0 + s / (6.0 * h) + v / (16.0 * l * h));
+    case LT_PLAN_FLOPS_COUNT:
+        break;
+    }
+    return 0.0;
+}
+
+/* First of several spellings of a key. */
+static lt_err any_i64(const json_t *o, const char *const *keys, int64_t *out, const char *what) {
+    for (int i = 0; keys[i] != NULL; i++) {
+        const json_t *v = json_object_get(o, keys[i]);
+        if (v != NULL && !json_is_null(v) && !json_is_array(v)) {
+            return lt_json_i64(o, keys[i], out, true, what);
+        }
+    }
+    return LT_OK;
+}
+
+#define ANY(field, ...)                                                                                                \
+    LT_TRY(any_i64(o, (const char *const[]){__VA_ARGS__, NULL}, &m->field, what))
+
+static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
+    ANY(layers, "num_hidden_layers", "n_layer", "n_layers");
+    ANY(width, "hidden_size", "n_embd", "d_model");
+    ANY(heads, "num_attention_heads", "n_head", "n_heads");
+    m->kv_heads = m->heads;
+    ANY(kv_heads, "num_key_value_heads");
+    ANY(head_dim, "head_dim");
+    ANY(ffn, "intermediate_size", "n_inner", "ffn_dim");
+    ANY(vocab, "vocab_size");
+    ANY(seq, "max_position_embeddings", "n_positions", "max_seq_len");
+    ANY(experts, "num_local_experts", "n_routed_experts", "num_experts");
+    ANY(topk, "num_experts_per_tok", "num_experts_per_token");
+    ANY(expert_ffn, "moe_intermediate_size");
+    ANY(shared_ffn, "moe_shared_expert_intermediate_size", "shared_expert_intermediate_size");
+    ANY(latent, "moe_latent_size");
+    ANY(mtp, "num_nextn_predict_layers");
+    ANY(q_rank, "q_lora_rank");
+    ANY(kv_rank, "kv_lora_rank");
+    ANY(rope_dim, "qk_rope_head_dim");
+    ANY(nope_dim, "qk_nope_head_dim");
+    ANY(v_dim, "v_head_dim");
+    ANY(mamba_heads, "mamba_num_heads");
+    ANY(mamba_dim, "mamba_head_dim");
+    ANY(mamba_state, "ssm_state_size");
+    ANY(mamba_groups, "n_groups");
+    return LT_OK;
+}
+
+/* Defaults that the config leaves to the family. */
+static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
+    const char *type = "", *act = "";
+    bool gpt;
+    int64_t n_shared = 0;
+    LT_TRY(lt_json_str(o, "model_type", &type, true, what));
+    LT_TRY(lt_json_str(o, "hidden_act", &act, true, what));
+    if (act[0] == 0) {
+        LT_TRY(lt_json_str(o, "mlp_hidden_act", &act, true, what));
+    }
+    gpt = strcmp(type, "gpt2") == 0 || strcmp(type, "gpt_neox") == 0 || strcmp(type, "bloom") == 0 ||
+          strcmp(type, "opt") == 0 || strcmp(type, "megatron") == 0;
+    m->gated = !gpt && strncmp(act, "relu2", 5) != 0 && strncmp(act, "xielu", 5) != 0 && strncmp(act, "gelu_new", 8) != 0 &&
+               strcmp(type, "mpt") != 0;
+    m->biases = gpt;
+    m->tied = strcmp(type, "gpt2") == 0 || strcmp(type, "megatron") == 0;
+    LT_TRY(lt_json_bool(o, "tie_word_embeddings", &m->tied, true, what));
+    m->qkv_bias = strncmp(type, "qwen2", 5) == 0 || strcmp(type, "gpt_oss") == 0;
+    m->qk_norm = strncmp(type, "qwen3", 5) == 0 || strcmp(type, "apertus") == 0;
+    LT_TRY(lt_json_bool(o, "dropout", &m->dropout, true, what));
+    if (gpt && m->ffn == 0) {
+        m->ffn = 4 * m->width;
+    }
+    if (strcmp(type, "gpt2") == 0 || strcmp(type, "megatron") == 0 || strcmp(type, "opt") == 0) {
+        m->positions = m->seq;
+    }
+    if (strcmp(type, "gpt_oss") == 0) {
+        LT_TRY(lt_json_i64(o, "sliding_window", &m->window, true, what));
+    }
+    if (m->experts > 0 && m->expert_ffn == 0) {
+        m->expert_ffn = m->ffn;
+    }
+    LT_TRY(lt_json_i64(o, "n_shared_experts", &n_shared, true, what));
+    if (n_shared > 0 && m->shared_ffn == 0) {
+        m->shared_ffn = n_shared * m->expert_ffn;
+    }
+    return LT_OK;
+}
+
+static lt_err read_blocks(lt_plan_model *m, const json_t *o, const char *what) {
+    const char *pattern = NULL;
+    int64_t dense_first = 0;
+    LT_TRY(lt_json_str(o, "hybrid_override_pattern", &pattern, true, what));
+    LT_TRY(lt_json_i64(o, "first_k_dense_replace", &dense_first, true, what));
+    if (pattern == NULL) {
+        m->n_attn = m->layers;
+        m->n_moe = m->experts > 0 ? m->layers - dense_first : 0;
+        m->n_dense = m->layers - m->n_moe;
+        if (m->n_moe < 0 || dense_first < 0) {
+            LT_FAIL(LT_ERR_ARG, "%s: first_k_dense_replace %lld of num_hidden_layers %lld", what, (long long)dense_first,
+                    (long long)m->layers);
+        }
+        return LT_OK;
+    }
+    for (const char *p = pattern; *p != 0; p++) {
+        m->n_mamba += *p == 'M';
+        m->n_attn += *p == '*';
+        m->n_moe += *p == 'E';
+        m->n_dense += *p == '-';
+    }
+    if ((int64_t)strlen(pattern) != m->layers || m->n_mamba + m->n_attn + m->n_moe + m->n_dense != m->layers) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: hybrid_override_pattern has %zu blocks (%lld known), num_hidden_layers is %lld", what,
+                strlen(pattern), (long long)(m->n_mamba + m->n_attn + m->n_moe + m->n_dense), (long long)m->layers);
+    }
+    return LT_OK;
+}
+
+static void name_of_path(char out[LT_PLAN_NAME_BYTES], const char *path) {
+    const char *slash = strrchr(path, '/');
+    const char *base = slash != NULL ? slash + 1 : path;
+    if (slash != NULL && strcmp(base, "config.json") == 0) { /* The folder's name says more. */
+        const char *start = slash;
+        while (start > path && start[-1] != '/') {
+            start--;
+        }
+        snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)lt_plan_min((double)(slash - start), LT_PLAN_NAME_BYTES - 1), start);
+    } else {
+        snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)strcspn(base, "."), base);
+        if (strlen(base) > 5 && strcmp(base + strlen(base) - 5, ".json") == 0) {
+            snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)(strlen(base) - 5), base);
+        }
+    }
+}
+
+static lt_err read_model(lt_plan_model *m, const json_t *o, const char *what) {
+    if (!json_is_object(o)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: not a JSON object", what);
+    }
+    LT_TRY(read_sizes(m, o, what));
+    LT_TRY(read_family(m, o, what));
+    if (m->head_dim == 0 && m->heads > 0) {
+        m->head_dim = m->width / m->heads;
+    }
+    LT_TRY(read_blocks(m, o, what));
+    return lt_plan_model_check(m);
+}
+
+lt_err lt_plan_model_load(lt_plan_model *out, const char *path) {
+    lt_err err = LT_OK;
+    json_t *root = NULL;
+    char found[LT_PATH_BYTES];
+    lt_plan_model m = {0};
+
+    LT_ASSERT(out != NULL && path != NULL);
+    LT_TRY(lt_plan_recipe_find(found, sizeof found, "models", path, ".json"));
+    LT_TRY(lt_json_load(&root, found, CONFIG_BYTES));
+    name_of_path(m.name, found);
+    LT_TRY_DONE(read_model(&m, root, found));
+    *out = m;
+done:
+    json_decref(root);
+    return err;
+}

@@ -1,0 +1,70 @@
+/* plan.h: what the files of this room share and nobody else needs. */
+#ifndef LT_PLAN_PLAN_H
+#define LT_PLAN_PLAN_H
+
+#include "base/yaml.h"
+#include "lateen/plan.h"
+
+#define LT_PLAN_GB  1e9
+#define LT_PLAN_GIB 1073741824.0
+
+/* ---- recipe.c: find shipped files, read flat YAML ---- */
+
+/* "alps" -> an existing path of recipes/<folder>/alps<suffix>; a path that exists is taken as it is. */
+LT_MUST_USE lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder, const char *name,
+                                       const char *suffix);
+/* The entry of that key or NULL. */
+const lt_yaml_entry *lt_plan_yaml_get(const lt_yaml_entry *e, size_t n, const char *key);
+/* Number at key into *out; absent leaves it. Must lie in [min, max]. */
+LT_MUST_USE lt_err lt_plan_yaml_number(const lt_yaml_entry *e, size_t n, const char *key, double *out, double min,
+                                       double max, const char *path);
+LT_MUST_USE lt_err lt_plan_yaml_choice(const lt_yaml_entry *e, size_t n, const char *key, int *out,
+                                       const char *const *names, int n_names, const char *path);
+
+/* ---- cluster.c ---- */
+
+/* The GPU kind whose `match` list holds the longest part of free text ("A100-80GB-SXM"). */
+LT_MUST_USE lt_err lt_plan_gpu_match(lt_plan_gpu *out, const char *text);
+
+/* ---- ops.c: the time of one layer's work on one GPU ---- */
+
+/* Seconds by kind; communication in seconds before overlap. */
+typedef struct {
+    double gemm_s, attention_s, elementwise_s, launch_s; /* launch: gaps the host leaves, beyond the GPU's own work. */
+    double tp_s, cp_s, ep_s;                             /* Whole time of the collectives. */
+    double flops, kernels;
+} lt_plan_work;
+
+typedef struct {
+    const lt_plan_model *m;
+    const lt_plan_cluster *c;
+    const lt_plan_layout *l;
+} lt_plan_job;
+
+/* One pass over one pipeline stage's average share of blocks for one micro-batch. */
+lt_plan_work lt_plan_forward_work(const lt_plan_job *j);
+lt_plan_work lt_plan_backward_work(const lt_plan_job *j); /* Data and weight gradients; without recompute. */
+lt_plan_work lt_plan_recompute_work(const lt_plan_job *j);
+lt_plan_work lt_plan_head_work(const lt_plan_job *j, bool backward);  /* Output matrix, softmax, loss. */
+lt_plan_work lt_plan_embed_work(const lt_plan_job *j, bool backward);
+double lt_plan_gemm_s(const lt_plan_cluster *c, double m, double n, double k, lt_plan_precision p);
+
+/* ---- layout.c ---- */
+
+/* Parameters one GPU holds of the given stage: expert part apart from the rest. */
+typedef struct {
+    double dense, expert;
+} lt_plan_share;
+lt_plan_share lt_plan_stage_params(const lt_plan_model *m, const lt_plan_layout *l, int stage);
+int lt_plan_zero_ranks(const lt_plan_layout *l);        /* Ranks over which dense state shards. */
+int lt_plan_expert_zero_ranks(const lt_plan_layout *l); /* The same for experts. */
+double lt_plan_precision_bytes(lt_plan_precision p);
+
+static inline double lt_plan_min(double a, double b) {
+    return a < b ? a : b;
+}
+static inline double lt_plan_max(double a, double b) {
+    return a > b ? a : b;
+}
+
+#endif

@@ -1,0 +1,116 @@
+/* validate.c: the planner against published runs: every row that can be read is predicted, and the errors are summed up by group.
+ *
+ * Rows that were used to fit (the anchors named in recipes/clusters/stacks.yaml) are predicted and shown, but count in no
+ * statistic. Error = |predicted / measured - 1| of the step time. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "plan/points.h"
+
+static void one(void *ctx, size_t i) {
+    lt_point_result *r = (lt_point_result *)ctx + i;
+    const char *id = r->row->field[LT_POINT_id];
+    r->memory_error = NAN;
+    if (!lt_point_job_make(&r->job, r->row, r->why)) {
+        return;
+    }
+    r->predicted_s = lt_point_predict(&r->job, r->why);
+    if (!(r->predicted_s > 0) || !isfinite(r->predicted_s)) {
+        if (r->why[0] == 0) {
+            strcpy(r->why, "no estimate");
+        }
+        return;
+    }
+    r->used = true;
+    r->anchor = id[0] != 0 && lt_plan_is_anchor(id);
+    r->error = r->predicted_s / r->job.measured_s - 1.0;
+    if (r->job.memory_bytes > 0) {
+        r->memory_error = lt_plan_memory_estimate(&r->job.model, &r->job.cluster, &r->job.layout).total / r->job.memory_bytes - 1.0;
+    }
+}
+
+lt_err lt_plan_validate(const lt_points *p, lt_point_result **out) {
+    lt_point_result *r = calloc(p->n > 0 ? p->n : 1, sizeof *r);
+    if (r == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu rows", p->n);
+    }
+    for (size_t i = 0; i < p->n; i++) {
+        r[i].row = &p->rows[i];
+    }
+    lt_parallel_for(p->n, one, r);
+    *out = r;
+    return LT_OK;
+}
+
+double lt_plan_kendall_tau(const double *a, const double *b, size_t n) {
+    double agree = 0, ties_a = 0, ties_b = 0, pairs = 0;
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = i + 1; k < n; k++) {
+            const double x = a[i] - a[k], y = b[i] - b[k];
+            pairs += 1;
+            ties_a += x == 0;
+            ties_b += y == 0;
+            agree += x * y > 0 ? 1 : x * y < 0 ? -1 : 0;
+        }
+    }
+    return pairs > 0 ? agree / sqrt((pairs - ties_a) * (pairs - ties_b)) : NAN;
+}
+
+static int ascending(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Linear interpolation between order statistics. */
+static double quantile(const double *sorted, size_t n, double q) {
+    const double at = q * (double)(n - 1);
+    const size_t low = (size_t)at;
+    return n == 0 ? NAN : low + 1 < n ? sorted[low] + (at - (double)low) * (sorted[low + 1] - sorted[low]) : sorted[n - 1];
+}
+
+void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n, const char *name) {
+    double *e = calloc(4 * n + 4, sizeof *e), *mem = e + n, *a = mem + n, *b = a + n;
+    size_t used = 0;
+    *out = (lt_plan_group_stats){.tau = NAN, .memory_median = NAN};
+    strncpy(out->name, name != NULL ? name : "overall", sizeof out->name - 1);
+    LT_ASSERT(e != NULL);
+    for (size_t i = 0; i < n; i++) {
+        if (name != NULL && strcmp(r[i].row->field[LT_POINT_group], name) != 0) {
+            continue;
+        }
+        out->rows++;
+        out->left_out += !r[i].used;
+        out->anchors += r[i].anchor;
+        if (!r[i].used) {
+            continue;
+        }
+        if (isfinite(r[i].memory_error)) {
+            mem[out->memory_rows++] = fabs(r[i].memory_error);
+        }
+        if (r[i].anchor) {
+            continue;
+        }
+        e[used] = fabs(r[i].error);
+        a[used] = r[i].predicted_s * (double)r[i].job.cluster.gpus / (double)(r[i].job.query.batch_seqs * r[i].job.model.seq);
+        b[used] = r[i].job.measured_s * (double)r[i].job.cluster.gpus / (double)(r[i].job.query.batch_seqs * r[i].job.model.seq);
+        out->bias += r[i].error;
+        used++;
+    }
+    out->used = used;
+    if (used > 0) {
+        out->bias /= (double)used;
+        qsort(e, used, sizeof *e, ascending);
+        out->median = quantile(e, used, 0.5);
+        out->p90 = quantile(e, used, 0.9);
+        out->worst = e[used - 1];
+        out->tau = used >= 8 ? lt_plan_kendall_tau(a, b, used) : NAN;
+    }
+    if (out->memory_rows > 0) {
+        qsort(mem, out->memory_rows, sizeof *mem, ascending);
+        out->memory_median = quantile(mem, out->memory_rows, 0.5);
+    }
+    free(e);
+}
