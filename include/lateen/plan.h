@@ -289,7 +289,7 @@ typedef struct {
     int64_t max_results;
     void (*progress)(void *ctx, size_t done, size_t all);
     void *progress_ctx;
-    /* Facts of a partly known layout; 0 (recompute -1) = search over it. */
+    /* Facts of a partly known layout; 0 = search over it. recompute: -1 all three, -2 none or selective. */
     int tp, pp, vpp, cp, ep;
     int64_t micro;
     int recompute;

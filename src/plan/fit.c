@@ -12,7 +12,6 @@
 #include "plan/points.h"
 
 #define SIGMA    0.03
-#define PRIOR    0.20
 #define MAX_FITS 128
 
 static double clamp_efficiency(double x) {
@@ -35,7 +34,7 @@ static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_st
     }
     for (int e = 0; e < 3; e++) {
         lt_plan_stack a = *s, b = *prior;
-        penalty += pow(log(*efficiency(&a, e) / *efficiency(&b, e)) / PRIOR, 2);
+        penalty += pow(log(*efficiency(&a, e) / *efficiency(&b, e)) / KNOB(prior, 0.2), 2);
     }
     *rms = sqrt(sum / (double)f->n_anchors);
     return sum / (SIGMA * SIGMA) + penalty;
@@ -96,7 +95,7 @@ static const lt_point *row_of(const lt_points *p, const char *id) {
 lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids, lt_plan_fit **out, size_t *n_out) {
     lt_err err = LT_OK;
     lt_plan_fit *list = calloc(MAX_FITS, sizeof *list);
-    lt_point_job *jobs = calloc(32, sizeof *jobs);
+    lt_point_job *jobs = calloc(128, sizeof *jobs);
     size_t n = 0;
 
     if (list == NULL || jobs == NULL) {

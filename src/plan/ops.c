@@ -1,7 +1,7 @@
 /* ops.c: the time of one micro-batch's work on one GPU, op by op: a roofline whose ceilings depend on size.
  *
  *     product   t = flops / (peak * gemm * shape(m, n, k)), or its bytes over memory bandwidth if that is longer
- *               shape = share of the tiles that is not padding * share of the last wave that is busy * k / (k + K_RAMP)
+ *               shape = share of the tiles that is not padding * share of the last wave that is busy * k / (k + KNOB(kramp, 192))
  *     attention t = pairs * 4 d / (peak * core efficiency of the kernel family on this head size)
  *     the rest  t = bytes / (memory bandwidth * memory)       bytes of fused kernels * the stack's `passes`
  *     launch    a block that keeps the GPU busy for less than its kernels take to launch waits for the host
@@ -13,8 +13,6 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-#define K_RAMP 192.0        /* Depth at which a product's pipeline is half filled. */
-#define CAST_BYTES 5.0      /* Read 2, write a row-wise and a column-wise copy with scales: bytes per quantised element. */
 
 static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
     const double *peak = c->gpu.peak_tflops;
@@ -22,22 +20,22 @@ static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
     if (p == LT_PLAN_FP32) {
         return (peak[LT_PLAN_FP32] > 0 ? peak[LT_PLAN_FP32] : bf16 / 2.0) * 1e12; /* TF32 by default. */
     }
-    return (peak[p] > 0 ? peak[p] : bf16) * 1e12;
+    return (peak[p] > 0 ? peak[p] : bf16) * 1e12 * (p == LT_PLAN_NVFP4 ? KNOB(fp4,1.0) : p == LT_PLAN_MXFP8 ? KNOB(mx,1.0) : p == LT_PLAN_FP8 ? KNOB(fp8,1.0) : 1.0);
 }
 
 /* Best of two tile sizes, as cuBLAS would choose: the big one reuses more, the small one pads and waits less. */
 static double shape_efficiency(const lt_plan_cluster *c, double m, double n, double k, double groups) {
-    static const double tile[2][3] = {{256, 128, 1.0}, {128, 64, 0.82}};
+    const double tile[2][3] = {{256, 128, 1.0}, {128, 64, KNOB(tile2, 0.82)}};
     double best = 0.01;
     for (int i = 0; i < 2; i++) {
         const double tiles = ceil(m / tile[i][0]) * ceil(n / tile[i][1]);
         const double fill = m * n / (tiles * tile[i][0] * tile[i][1]);
         const double waves = groups * tiles / (double)c->gpu.sms;
         /* Stream-K and overlapping kernels hide half of the idle part of the last wave. */
-        const double busy = 0.5 + 0.5 * waves / ceil(waves);
+        const double busy = 1 - KNOB(wave, 0.5) + KNOB(wave, 0.5) * waves / ceil(waves);
         best = lt_plan_max(best, fill * (waves < 1 ? waves : busy) * tile[i][2]);
     }
-    return best * k / (k + K_RAMP);
+    return best * k / (k + KNOB(kramp, 192));
 }
 
 static double group_s(const lt_plan_cluster *c, double m, double n, double k, double groups, lt_plan_precision p,
@@ -71,17 +69,17 @@ static void linear(tally *t, double m, double n, double k, double groups) {
     if (!t->backward) {
         t->w.gemm_s += t->count * group_s(c, m, n, k, groups, p, 2.0);
         t->w.flops += t->count * groups * 2.0 * m * n * k;
-        t->w.kernels += t->count;
+        t->w.kernels += t->count * (1 + KNOB(gk, 0.3) * (groups - 1));
     } else {
         t->w.gemm_s += t->count * group_s(c, m, k, n, groups, p, 2.0);
         if (!t->lora) {
-            t->w.gemm_s += t->count * group_s(c, k, n, m, groups, p, t->j->l->fp32_grads ? 8.0 : 2.0);
+            t->w.gemm_s += t->count * group_s(c, k, n, m, groups, p, t->j->l->fp32_grads ? KNOB(acc32,8.0) : KNOB(acc16,2.0));
         }
         t->w.flops += t->count * groups * (t->lora ? 2.0 : 4.0) * m * n * k;
-        t->w.kernels += 2.0 * t->count;
+        t->w.kernels += 2.0 * t->count * (1 + KNOB(gk, 0.3) * (groups - 1));
     }
     if (p > LT_PLAN_BF16) { /* Cast x going forward, dy going backward. */
-        t->w.elementwise_s += t->count * groups * CAST_BYTES * m * (t->backward ? n : k) / mem;
+        t->w.elementwise_s += t->count * groups * KNOB(cast,5.0) * (p == LT_PLAN_MXFP8 ? KNOB(mxc,1.0) : p == LT_PLAN_NVFP4 ? KNOB(fp4c,1.0) : 1.0) * m * (t->backward ? n : k) / mem;
         t->w.kernels += t->count;
     }
 }
@@ -97,11 +95,11 @@ static void stream(tally *t, double tokens, double bytes, double kernels) {
 /* Share of the bf16 peak that the attention core reaches at head size 128: FlashAttention 1/2/3 papers and their repositories'
  * tables (causal, long sequences), on Ampere | Hopper | Blackwell. */
 static double core_efficiency(const lt_plan_cluster *c, lt_plan_attention kernel, double head_dim, bool backward) {
-    static const double forward_of[LT_PLAN_ATTENTION_COUNT][3] = {
-        {0.60, 0.45, 0.40}, {0.42, 0.22, 0.12}, {0.62, 0.40, 0.20}, {0.62, 0.62, 0.58}};
+    const double forward_of[LT_PLAN_ATTENTION_COUNT][3] = {
+        {KNOB(u_a,0.60), 0.45, 0.40}, {KNOB(f1_a,0.42), KNOB(f1_h,0.22), 0.12}, {KNOB(f2_a,0.62), KNOB(f2_h,0.40), 0.20}, {0.62, KNOB(f3_h,0.62), KNOB(f3_b,0.58)}};
     const int generation = c->gpu.peak_tflops[LT_PLAN_NVFP4] > 0 ? 2 : c->gpu.peak_tflops[LT_PLAN_FP8] > 0 ? 1 : 0;
-    const double size = head_dim <= 64 ? 0.80 : head_dim < 128 ? 0.9 : 1.0;
-    return forward_of[kernel][generation] * size * (backward ? 0.80 : 1.0);
+    const double size = head_dim <= 64 ? KNOB(hd64,0.80) : head_dim < 128 ? 0.9 : 1.0;
+    return forward_of[kernel][generation] * size * (backward ? KNOB(attb,0.80) : 1.0);
 }
 
 static void attention_core(tally *t, double seqs, double seq, double heads, double qk, double v, double window) {
@@ -121,7 +119,7 @@ static void attention_core(tally *t, double seqs, double seq, double heads, doub
     t->w.flops += t->count * flops;
     t->w.attention_s += t->count * flops / (peak_of(c, LT_PLAN_BF16) * core_efficiency(c, kernel, qk, t->backward));
     if (kernel == LT_PLAN_ATTENTION_UNFUSED) { /* Scores, softmax and dropout each go through memory: 13 and 17 bytes an element. */
-        t->w.attention_s += t->count * pairs * (t->backward ? 15.0 : 11.0) / mem;
+        t->w.attention_s += t->count * pairs * KNOB(soft,1.0) * (t->backward ? 15.0 : 11.0) / mem;
     }
     t->w.kernels += t->count * (kernel == LT_PLAN_ATTENTION_UNFUSED ? 5.0 : 1.0);
 }
@@ -175,19 +173,22 @@ static void moe_block(tally *t) {
     const double local = (double)m->experts / l->ep;
     stream(t, tokens, 10.0 * w, 2);
     linear(t, tokens, (double)m->experts, w, 1);
-    stream(t, tokens, 12.0 * (double)m->experts, 6); /* Scores, top-k, counts, load balance. */
+    stream(t, tokens, 12.0 * (double)m->experts, KNOB(rk,6)); /* Scores, top-k, counts, load balance. */
     if (m->latent > 0) {
         linear(t, tokens, in, w, 1);
         linear(t, tokens, w, in, 1);
     }
     ffn(t, tokens * k / local, in, (double)m->expert_ffn, local);
-    stream(t, tokens * k, 12.0 * in, 6); /* Permute, pad, un-permute and weigh: three reads and writes of every copy. */
+    stream(t, tokens * k, KNOB(perm,12.0) * in, 6); /* Permute, pad, un-permute and weigh: three reads and writes of every copy. */
     if (m->shared_ffn > 0) {
         ffn(t, all, w, (double)m->shared_ffn / tp, 1);
     }
+    t->w.ep_s += t->count * KNOB(sync, 50) * 1e-6;
     if (l->ep > 1) {
-        const double bytes = tokens * k * in * 2.0;
-        t->w.ep_s += t->count * 2.0 * lt_plan_collective_s(j->c, LT_PLAN_ALL_TO_ALL, bytes, l->ep, 1);
+        /* A token whose experts share a rank travels there once (DeepEP, HybridEP). */
+        const double n = l->ep, ranks = n * (1.0 - pow(1.0 - 1.0 / n, k));
+        const double bytes = tokens * ranks * in * 2.0;
+        t->w.ep_s += t->count * KNOB(ep,2.0) * lt_plan_collective_s(j->c, LT_PLAN_ALL_TO_ALL, bytes, l->ep, 1);
     }
 }
 
@@ -203,7 +204,7 @@ static void mamba_block(tally *t) {
     linear(t, tokens, 2.0 * d + bc + heads, w, 1);
     linear(t, tokens, w, d, 1);
     stream(t, tokens, 4.0 * (d + bc) + 16.0 * d + 4.0 * bc, 6);
-    t->w.attention_s += t->count * scan * (t->backward ? 2.5 : 1.0) / (peak_of(j->c, LT_PLAN_BF16) * 0.15);
+    t->w.attention_s += t->count * scan * (t->backward ? 2.5 : 1.0) / (peak_of(j->c, LT_PLAN_BF16) * KNOB(scan,0.15));
     t->w.flops += t->count * scan * (t->backward ? 2.0 : 1.0);
 }
 
@@ -226,8 +227,8 @@ static void cp_comm(tally *t, double times) {
 /* What the host could not launch in time. A block's kernels are launched while the one before runs. */
 static void launch_gap(tally *t) {
     const double busy = t->w.gemm_s + t->w.attention_s + t->w.elementwise_s;
-    const double host = t->w.kernels * t->j->c->stack.launch_us * 1e-6;
-    t->w.launch_s = lt_plan_max(0.0, host - busy) + 1e-6 * t->w.kernels; /* 1 us of ramp and drain each. */
+    const double host = t->w.kernels * t->j->c->stack.launch_us * KNOB(launch,1) * 1e-6;
+    t->w.launch_s = lt_plan_max(0.0, host - busy) + KNOB(ramp,1.0) * 1e-6 * t->w.kernels; /* 1 us of ramp and drain each. */
 }
 
 static lt_plan_work layers_work(const lt_plan_job *j, bool backward) {

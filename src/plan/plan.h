@@ -60,6 +60,8 @@ int lt_plan_zero_ranks(const lt_plan_layout *l);        /* Ranks over which dens
 int lt_plan_expert_zero_ranks(const lt_plan_layout *l); /* The same for experts. */
 double lt_plan_precision_bytes(lt_plan_precision p);
 
+double lt_knob(const char *n, double d);
+#define KNOB(n, d) lt_knob(#n, d)
 static inline double lt_plan_min(double a, double b) {
     return a < b ? a : b;
 }

@@ -276,6 +276,9 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
     q->tune = has(F(row, model), "lora") ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL;
     q->fp32_grads = !has(F(row, note), "pure") && q->zero != 3 && j->cluster.stack.attention != LT_PLAN_ATTENTION_UNFUSED;
     q->cp = q->cp > 0 ? q->cp : 1;
+    if (q->recompute == -1 && has(stack, "bridge")) {
+        q->recompute = -2; /* Its recipes recompute modules, never whole layers. */
+    }
     q->sp_off = j->cluster.stack.attention == LT_PLAN_ATTENTION_UNFUSED && !has(F(row, recompute), "sp") ;
     j->model.dropout = has(stack, "megatron-20");
     if (q->batch_seqs == 0 && j->one_layer) {

@@ -85,7 +85,7 @@ void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, 
 typedef struct {
     lt_plan_stack stack;
     size_t n_anchors;
-    const lt_point *anchor[32];
+    const lt_point *anchor[128];
     double rms; /* Of log(predicted / measured) on the anchors. */
 } lt_plan_fit;
 

@@ -39,7 +39,8 @@ static void add(finder *f, const lt_plan_layout *l) {
 }
 
 static void with_state(finder *f, lt_plan_layout l) {
-    const int from = f->q->recompute >= 0 ? f->q->recompute : 0, to = f->q->recompute >= 0 ? f->q->recompute : 2;
+    const int from = f->q->recompute >= 0 ? f->q->recompute : 0;
+    const int to = f->q->recompute >= 0 ? f->q->recompute : f->q->recompute == -2 ? 1 : 2;
     for (int re = from; re <= to; re++) {
         l.recompute = (lt_plan_recompute)re;
         if (f->q->zero >= 0) {

@@ -12,7 +12,6 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-#define HIDDEN_COST 0.10
 #define OPTIMIZER_BYTES 34.0 /* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
 
 typedef struct {
@@ -22,7 +21,7 @@ typedef struct {
 /* Communication of which `share` may hide behind `cover` seconds of compute. */
 static split hide(double comm, double share, double cover) {
     const double hidden = lt_plan_min(comm * share, cover);
-    return (split){comm - hidden + HIDDEN_COST * hidden, hidden};
+    return (split){comm - hidden + KNOB(hidden,0.10) * hidden, hidden};
 }
 
 typedef struct {

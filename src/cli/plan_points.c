@@ -1,0 +1,257 @@
+/* plan_points.c: `lateen plan validate` and `lateen plan fit`. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <jansson.h>
+
+#include "base/error.h"
+#include "cli/plan_verbs.h"
+#include "plan/points.h"
+
+#define MAX_GROUPS 512
+#define MAX_IDS    4096
+
+#define VALIDATE_OPTIONS(X)                                                                                                      \
+    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                                                        \
+    X(BOOL, rows, "rows", "false", 0, 0, "", "print every row, not only the groups")                                               \
+    X(BOOL, left_out, "left-out", "false", 0, 0, "", "list the rows left out, with reasons")
+
+typedef struct {
+    VALIDATE_OPTIONS(LT_OPTION_FIELD)
+} validate_options;
+#define LT_OPTION_STRUCT validate_options
+static const lt_option validate_rows[] = {VALIDATE_OPTIONS(LT_OPTION_ROW)};
+#undef LT_OPTION_STRUCT
+static const lt_option_table validate_table = LT_OPTION_TABLE("plan validate", validate_rows);
+
+static json_t *real_or_null(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
+}
+
+static json_t *stats_json(const lt_plan_group_stats *s) {
+    json_t *o = json_pack("{s:I,s:I,s:I,s:I}", "rows", (json_int_t)s->used, "rows_in_file", (json_int_t)s->rows, "anchors",
+                          (json_int_t)s->anchors, "left_out", (json_int_t)s->left_out);
+    json_object_set_new(o, "median_error", s->used > 0 ? json_real(s->median) : json_null());
+    json_object_set_new(o, "p90_error", s->used > 0 ? json_real(s->p90) : json_null());
+    json_object_set_new(o, "worst_error", s->used > 0 ? json_real(s->worst) : json_null());
+    json_object_set_new(o, "mean_signed_error", s->used > 0 ? json_real(s->bias) : json_null());
+    json_object_set_new(o, "kendall_tau", real_or_null(s->tau));
+    json_object_set_new(o, "memory_rows", json_integer((json_int_t)s->memory_rows));
+    json_object_set_new(o, "memory_median_error", real_or_null(s->memory_median));
+    return o;
+}
+
+static void stats_line(const lt_plan_group_stats *s) {
+    char tau[16] = "-", mem[16] = "-";
+    if (s->used == 0) {
+        printf("  %-22s %5zu %5zu %5zu %5zu       -       -       -       -     -      -\n", s->name, s->rows, s->used, s->anchors,
+               s->left_out);
+        return;
+    }
+    if (isfinite(s->tau)) {
+        snprintf(tau, sizeof tau, "%.2f", s->tau);
+    }
+    if (s->memory_rows > 0) {
+        snprintf(mem, sizeof mem, "%.1f", 100 * s->memory_median);
+    }
+    printf("  %-22s %5zu %5zu %5zu %5zu %7.1f %7.1f %7.1f %+7.1f %5s %6s\n", s->name, s->rows, s->used, s->anchors, s->left_out,
+           100 * s->median, 100 * s->p90, 100 * s->worst, 100 * s->bias, tau, mem);
+}
+
+static size_t group_names(const lt_points *p, const char **names) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const char *g = p->rows[i].field[LT_POINT_group];
+        bool known = false;
+        for (size_t k = 0; k < n; k++) {
+            known = known || strcmp(names[k], g) == 0;
+        }
+        if (!known && n < MAX_GROUPS) {
+            names[n++] = g;
+        }
+    }
+    return n;
+}
+
+static void print_json(const lt_points *p, const lt_point_result *r, bool rows) {
+    const char *names[MAX_GROUPS];
+    const size_t n = group_names(p, names);
+    lt_plan_group_stats s;
+    json_t *root = json_object(), *groups = json_object(), *left = json_array(), *list = json_array();
+    lt_plan_group_stats_of(&s, r, p->n, NULL);
+    json_object_set_new(root, "overall", stats_json(&s));
+    for (size_t i = 0; i < n; i++) {
+        lt_plan_group_stats_of(&s, r, p->n, names[i]);
+        json_object_set_new(groups, names[i], stats_json(&s));
+    }
+    for (size_t i = 0; i < p->n; i++) {
+        char text[LT_PLAN_TEXT_BYTES];
+        if (!r[i].used) {
+            json_array_append_new(left, json_pack("{s:s%,s:s}", "id", r[i].row->field[LT_POINT_id], strlen(r[i].row->field[LT_POINT_id]),
+                                                  "why", r[i].why));
+        } else if (rows) {
+            json_array_append_new(list, json_pack("{s:s,s:s,s:f,s:f,s:f,s:b,s:s,s:s}", "id", r[i].row->field[LT_POINT_id], "measure",
+                                                  r[i].job.measure, "measured_s", r[i].job.measured_s, "predicted_s", r[i].predicted_s,
+                                                  "error", r[i].error, "anchor", r[i].anchor, "stack", r[i].job.cluster.stack.name, "layout",
+                                                  lt_plan_layout_text(text, &r[i].job.layout)));
+        }
+    }
+    json_object_set_new(root, "groups", groups);
+    json_object_set_new(root, "left_out", left);
+    if (rows) {
+        json_object_set_new(root, "rows", list);
+    } else {
+        json_decref(list);
+    }
+    json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    putchar('\n');
+    json_decref(root);
+}
+
+static void print_text(const lt_points *p, const lt_point_result *r, const validate_options *o) {
+    const char *names[MAX_GROUPS];
+    const size_t n = group_names(p, names);
+    lt_plan_group_stats s;
+    char text[LT_PLAN_TEXT_BYTES];
+    printf("  %-22s %5s %5s %5s %5s %7s %7s %7s %7s %5s %6s\n", "step time error, %", "rows", "used", "anchr", "out", "median", "p90", "worst",
+           "mean", "tau", "memory");
+    for (size_t i = 0; i < n; i++) {
+        lt_plan_group_stats_of(&s, r, p->n, names[i]);
+        stats_line(&s);
+    }
+    lt_plan_group_stats_of(&s, r, p->n, NULL);
+    stats_line(&s);
+    if (s.left_out > 0 && !o->left_out) {
+        printf("\n  %zu rows left out; --left-out lists them with reasons\n", s.left_out);
+    }
+    for (size_t i = 0; i < p->n && o->rows; i++) {
+        if (r[i].used) {
+            printf("  %-26s %-10s %-15s %9.4f s %9.4f s %+6.1f %%%s  %s\n", r[i].row->field[LT_POINT_id], r[i].job.cluster.gpu.name,
+                   r[i].job.cluster.stack.name, r[i].job.measured_s, r[i].predicted_s, 100 * r[i].error, r[i].anchor ? " anchor" : "",
+                   lt_plan_layout_text(text, &r[i].job.layout));
+        }
+    }
+    for (size_t i = 0; i < p->n && o->left_out; i++) {
+        if (!r[i].used) {
+            printf("  line %d %-26s left out: %s\n", r[i].row->line, r[i].row->field[LT_POINT_id], r[i].why);
+        }
+    }
+}
+
+int lt_plan_validate_verb(int argc, char **argv) {
+    validate_options o;
+    lt_points p = {0};
+    lt_point_result *r = NULL;
+    const char *path = NULL;
+    int n = 0, status = LT_EXIT_DONE;
+    lt_err err;
+
+    if (!lt_verb_parse(&validate_table, &o, argc, argv, "plan validate points.csv [--json] [--rows] [--left-out]",
+                       "Predict published runs and print the errors by group. Rows the fits were made from (anchors) count in no statistic.",
+                       &path, 1, &n, &status)) {
+        return status;
+    }
+    if (n != 1) {
+        lt_error_set(LT_ERR_ARG, "plan validate needs one CSV file");
+        return lt_verb_fail(LT_ERR_ARG);
+    }
+    err = lt_points_load(&p, path);
+    if (err == LT_OK) {
+        err = lt_plan_validate(&p, &r);
+    }
+    if (err != LT_OK) {
+        status = lt_verb_fail(err);
+    } else if (o.json) {
+        print_json(&p, r, o.rows);
+    } else {
+        print_text(&p, r, &o);
+    }
+    free(r);
+    lt_points_free(&p);
+    return status;
+}
+
+#define FIT_OPTIONS(X) X(STR, rows, "rows", "", 0, 0, "id,id,...", "anchor rows (default: those named in recipes/clusters/stacks.yaml)")
+typedef struct {
+    FIT_OPTIONS(LT_OPTION_FIELD)
+} fit_options;
+#define LT_OPTION_STRUCT fit_options
+static const lt_option fit_rows[] = {FIT_OPTIONS(LT_OPTION_ROW)};
+#undef LT_OPTION_STRUCT
+static const lt_option_table fit_table = LT_OPTION_TABLE("plan fit", fit_rows);
+
+static void print_fits(const lt_plan_fit *f, size_t n) {
+    const char *gpu = "";
+    printf("fits:\n");
+    for (size_t k = 0; k < n; k++) { /* Grouped by GPU, in the order of their first anchor. */
+        bool seen = false;
+        for (size_t i = 0; i < k; i++) {
+            seen = seen || strcmp(f[i].stack.gpu, f[k].stack.gpu) == 0;
+        }
+        if (seen) {
+            continue;
+        }
+        gpu = f[k].stack.gpu;
+        printf("  %s:\n", gpu);
+        for (size_t i = k; i < n; i++) {
+            if (strcmp(f[i].stack.gpu, gpu) == 0) {
+                printf("    %s: {gemm: %.4f, memory: %.4f, network: %.4f, anchors: [", f[i].stack.name, f[i].stack.gemm, f[i].stack.memory,
+                       f[i].stack.network);
+                for (size_t a = 0; a < f[i].n_anchors; a++) {
+                    printf("%s%s", a > 0 ? ", " : "", f[i].anchor[a]->field[LT_POINT_id]);
+                }
+                printf("]} # rms %.1f %%\n", 100 * f[i].rms);
+            }
+        }
+    }
+}
+
+static lt_err fit(const char *path, char *list) {
+    lt_err err = LT_OK;
+    lt_points p = {0};
+    lt_plan_fit *f = NULL;
+    char **shipped = NULL;
+    const char *ids[MAX_IDS];
+    size_t n = 0, n_fits = 0;
+
+    LT_TRY_DONE(lt_points_load(&p, path));
+    if (list[0] == 0) {
+        LT_TRY_DONE(lt_plan_anchor_ids(&shipped, &n));
+        if (n > MAX_IDS) {
+            LT_FAIL_DONE(LT_ERR_LIMIT, "%zu anchors, at most %d", n, MAX_IDS);
+        }
+        memcpy(ids, shipped, n * sizeof *ids);
+    }
+    for (char *save = NULL, *w = strtok_r(list, ",", &save); w != NULL && n < MAX_IDS; w = strtok_r(NULL, ",", &save)) {
+        ids[n++] = w;
+    }
+    LT_TRY_DONE(lt_plan_fit_rows(&p, ids, n, &f, &n_fits));
+    print_fits(f, n_fits);
+done:
+    free(f);
+    free(shipped);
+    lt_points_free(&p);
+    return err;
+}
+
+int lt_plan_fit_verb(int argc, char **argv) {
+    fit_options o;
+    const char *path = NULL;
+    int n = 0, status = LT_EXIT_DONE;
+    lt_err err;
+
+    if (!lt_verb_parse(&fit_table, &o, argc, argv, "plan fit points.csv [--rows id,id,...]",
+                       "Fit gemm, memory and network efficiency of every (GPU kind, stack) that the anchor rows ran on; prints the `fits` "
+                       "section of recipes/clusters/stacks.yaml.",
+                       &path, 1, &n, &status)) {
+        return status;
+    }
+    if (n != 1) {
+        lt_error_set(LT_ERR_ARG, "plan fit needs one CSV file");
+        return lt_verb_fail(LT_ERR_ARG);
+    }
+    err = fit(path, o.rows);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}

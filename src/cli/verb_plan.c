@@ -1,0 +1,130 @@
+/* verb_plan.c: `lateen plan`: the main form here; `fit`, `validate` and `serve` in plan_points.c and plan_serve.c. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/plan_verbs.h"
+#include "plan/report.h"
+
+#define PLAN_OPTIONS(X)                                                                                                          \
+    X(STR, model, "model", "", 1, 0, "name|path", "recipes/models name, Hugging Face folder or config.json")                       \
+    X(STR, cluster, "cluster", "", 1, 0, "name|path", "recipes/clusters name or YAML file")                                        \
+    X(I64, gpus, "gpus", "0", 0, 1e7, "", "how many (0: all of the cluster)")                                                      \
+    X(I64, tokens, "tokens", "1T", 1, 1e18, "", "of the whole run")                                                                \
+    X(I64, batch, "batch", "0", 0, 1e12, "tokens", "per step (0: chosen by model size, 4 to 16 M)")                                 \
+    X(I64, seq, "seq", "0", 0, 1e9, "tokens", "sequence length (0: the model's, at most 8192)")                                     \
+    X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4", "of the products")                                   \
+    X(I64, tp, "tp", "0", 0, 65536, "", "fix tensor parallel (0: search)")                                                         \
+    X(I64, pp, "pp", "0", 0, 65536, "", "fix pipeline stages")                                                                     \
+    X(I64, vpp, "vpp", "0", 0, 1024, "", "fix virtual stages a stage")                                                             \
+    X(I64, cp, "cp", "0", 0, 65536, "", "fix context parallel")                                                                    \
+    X(I64, ep, "ep", "0", 0, 65536, "", "fix expert parallel")                                                                     \
+    X(I64, micro, "micro", "0", 0, 65536, "sequences", "fix the micro-batch")                                                      \
+    X(I64, zero, "zero", "-1", -1, 3, "", "fix the ZeRO stage (-1: search)")                                                       \
+    X(ENUM, recompute, "recompute", "search", 0, 0, "search|none|selective|full", "activation recomputation")                     \
+    X(BOOL, lora, "lora", "false", 0, 0, "", "train low-rank adapters only")                                                       \
+    X(F64, interval, "interval", "0", 0, 1e4, "min", "between saves (0: by Daly)")                                                 \
+    X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                                                \
+    X(BOOL, sensitivity, "sensitivity", "false", 0, 0, "", "what would make it faster")                                            \
+    X(I64, top, "top", "5", 1, 1000, "", "layouts to print")                                                                       \
+    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                                                        \
+    X(STR, html, "html", "", 0, 0, "file", "write a report with pictures")
+
+typedef struct {
+    PLAN_OPTIONS(LT_OPTION_FIELD)
+} plan_options;
+#define LT_OPTION_STRUCT plan_options
+static const lt_option rows[] = {PLAN_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_plan_options = LT_OPTION_TABLE("plan", rows);
+
+static void show_progress(void *ctx, size_t done, size_t all) {
+    lt_progress_show(ctx, "search: %zu of %zu layouts", done, all);
+}
+
+/* Tokens a step that labs use: 4 M up to 20 B parameters, 8 M up to 100 B, 16 M above. */
+static int64_t usual_batch(const lt_plan_model *m) {
+    const double n = lt_plan_model_params(m).active;
+    return n < 2e10 ? 4 << 20 : n < 1e11 ? 8 << 20 : 16 << 20;
+}
+
+static lt_err fill(lt_plan_report *r, const plan_options *o) {
+    lt_plan_query *q = &r->query;
+    int64_t batch;
+    LT_TRY(lt_plan_model_load(&r->model, o->model));
+    LT_TRY(lt_plan_cluster_load(&r->cluster, o->cluster));
+    r->model.seq = o->seq > 0 ? o->seq : r->model.seq > 8192 ? 8192 : r->model.seq;
+    batch = o->batch > 0 ? o->batch : usual_batch(&r->model);
+    if (batch < r->model.seq) {
+        LT_FAIL(LT_ERR_ARG, "a batch of %lld tokens contradicts sequences of %lld", (long long)batch, (long long)r->model.seq);
+    }
+    *q = (lt_plan_query){.gpus = o->gpus > 0 ? o->gpus : r->cluster.gpus, .batch_seqs = batch / r->model.seq, .seq = r->model.seq,
+                         .zero = (int)o->zero, .precision = (lt_plan_precision)o->precision, .tune = o->lora ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL,
+                         .tp = (int)o->tp, .pp = (int)o->pp, .vpp = (int)o->vpp, .cp = (int)o->cp, .ep = (int)o->ep, .micro = o->micro,
+                         .recompute = o->recompute - 1, .fp32_grads = true};
+    r->tokens = (double)o->tokens;
+    return LT_OK;
+}
+
+static int run(lt_plan_report *r, const plan_options *o) {
+    lt_progress progress = {0};
+    lt_err err = fill(r, o);
+    if (err != LT_OK) {
+        return lt_verb_fail(err);
+    }
+    if (isatty(STDERR_FILENO)) {
+        r->query.progress = show_progress;
+        r->query.progress_ctx = &progress;
+    }
+    err = lt_plan_report_make(r, o->interval * 60.0, o->async, o->sensitivity || o->html[0] != 0);
+    if (isatty(STDERR_FILENO)) {
+        lt_progress_end(&progress);
+    }
+    if (err == LT_OK && o->html[0] != 0) {
+        err = lt_plan_report_html(r, o->html);
+    }
+    if (err != LT_OK) {
+        return lt_verb_fail(err);
+    }
+    if (o->json) {
+        json_t *root = lt_plan_report_json(r, (int)o->top);
+        json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
+        putchar('\n');
+        json_decref(root);
+    } else {
+        lt_plan_report_text(r, stdout, (int)o->top);
+        if (o->html[0] != 0) {
+            printf("\n  pictures: %s\n", o->html);
+        }
+    }
+    return LT_EXIT_DONE;
+}
+
+int lt_verb_plan(int argc, char **argv);
+int lt_verb_plan(int argc, char **argv) {
+    static const char usage[] = "plan --model llama3-70b --cluster alps --gpus 4096 --tokens 15T [options]\n"
+                                "       lateen plan serve|fit|validate ...";
+    plan_options o;
+    lt_plan_report r = {0};
+    int n = 0, status = LT_EXIT_DONE;
+
+    if (argc > 1 && strcmp(argv[1], "validate") == 0) {
+        return lt_plan_validate_verb(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "fit") == 0) {
+        return lt_plan_fit_verb(argc - 1, argv + 1);
+    }
+    if (argc > 1 && strcmp(argv[1], "serve") == 0) {
+        return lt_plan_serve_verb(argc - 1, argv + 1);
+    }
+    if (!lt_verb_parse(&lt_verb_plan_options, &o, argc, argv, usage,
+                       "Predict a training run: does it fit, which layout, how fast, how long, at what price, what fails.", NULL, 0, &n,
+                       &status)) {
+        return status;
+    }
+    status = run(&r, &o);
+    lt_plan_report_close(&r);
+    return status;
+}
