@@ -29,33 +29,40 @@ typedef struct {
     char name[LT_PLAN_NAME_BYTES];
     int64_t layers, width, heads, kv_heads, head_dim, ffn, vocab, seq;
     int64_t n_attn, n_mamba, n_dense, n_moe;
-    int64_t experts, topk, expert_ffn, shared_ffn, latent; /* latent: width inside routed experts, 0 = model width. */
-    int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;    /* MLA (DeepSeek); kv_rank 0 = plain attention. */
+    int64_t experts, topk, expert_ffn, shared_ffn,
+        latent; /* latent: width inside routed experts, 0 = model width. */
+    int64_t q_rank, kv_rank, rope_dim, nope_dim,
+        v_dim; /* MLA (DeepSeek); kv_rank 0 = plain attention. */
     int64_t mamba_heads, mamba_dim, mamba_state, mamba_groups;
-    int64_t mtp;        /* Multi-token-prediction layers. */
-    int64_t window;     /* Sliding window of half of the attention layers (gpt-oss); 0 = none. */
-    int64_t positions;  /* Learned position embeddings; 0 = rotary or ALiBi. */
-    bool gated;         /* Three matrices in the feed-forward (SwiGLU) or two. */
-    bool tied;          /* Output matrix is the input embedding. */
-    bool biases;        /* GPT-2/3, Megatron: biases on every linear, LayerNorm. */
-    bool qkv_bias;      /* Qwen2, gpt-oss. */
-    bool qk_norm;       /* Qwen3, Apertus. */
-    bool dropout;       /* Masks are kept for the backward pass (the Megatron papers). */
+    int64_t mtp;       /* Multi-token-prediction layers. */
+    int64_t window;    /* Sliding window of half of the attention layers (gpt-oss); 0 = none. */
+    int64_t positions; /* Learned position embeddings; 0 = rotary or ALiBi. */
+    bool gated;        /* Three matrices in the feed-forward (SwiGLU) or two. */
+    bool tied;         /* Output matrix is the input embedding. */
+    bool biases;       /* GPT-2/3, Megatron: biases on every linear, LayerNorm. */
+    bool qkv_bias;     /* Qwen2, gpt-oss. */
+    bool qk_norm;      /* Qwen3, Apertus. */
+    bool
+        unfused_act; /* An activation without a fused kernel (gpt-oss: clamps, and biases on the experts). */
+    bool dropout; /* Masks are kept for the backward pass (the Megatron papers). */
 } lt_plan_model;
 
 typedef struct {
-    double total, active;         /* active: what one token multiplies with (routed experts: topk of them). */
-    double embedding, head;       /* Input embedding (and positions); output matrix (0 when tied). */
+    double total,
+        active; /* active: what one token multiplies with (routed experts: topk of them). */
+    double embedding, head; /* Input embedding (and positions); output matrix (0 when tied). */
     double attention, dense, moe; /* Of all layers. */
 } lt_plan_params;
 
 /* Training FLOPs of one token by every convention in use; docs/plan/README.md tells who uses which. */
-#define LT_PLAN_FLOPS_MAP(X)                                                                                           \
-    X(SIX_N, "6n", "6 N, N without the input embedding")                                                               \
-    X(MODEL_CAUSAL, "causal", "6 N + 6 l a d s: attention counted under the causal mask (Megatron-Bridge, llm.c)")       \
-    X(MODEL_FULL, "full", "6 N + 12 l a d s: full attention (PaLM, llm-foundry, Apertus, DGXC)")                         \
-    X(MEGATRON_MODEL, "megatron-model", "72 s l h^2 (1 + s/6h + V/12lh) / s (Korthikanti)")                             \
-    X(MEGATRON_HARDWARE, "megatron-hardware", "96 s l h^2 (1 + s/6h + V/16lh) / s: full recompute (SC'21 eq. 3)")
+#define LT_PLAN_FLOPS_MAP(X)                                                                       \
+    X(SIX_N, "6n", "6 N, N without the input embedding")                                           \
+    X(MODEL_CAUSAL, "causal",                                                                      \
+      "6 N + 6 l a d s: attention counted under the causal mask (Megatron-Bridge, llm.c)")         \
+    X(MODEL_FULL, "full", "6 N + 12 l a d s: full attention (PaLM, llm-foundry, Apertus, DGXC)")   \
+    X(MEGATRON_MODEL, "megatron-model", "72 s l h^2 (1 + s/6h + V/12lh) / s (Korthikanti)")        \
+    X(MEGATRON_HARDWARE, "megatron-hardware",                                                      \
+      "96 s l h^2 (1 + s/6h + V/16lh) / s: full recompute (SC'21 eq. 3)")
 
 typedef enum {
 #define LT_PLAN_FLOPS_ENUM(code, name, text) LT_PLAN_FLOPS_##code,
@@ -66,13 +73,16 @@ typedef enum {
 
 /* path: a config.json, a folder that holds one, or a name under recipes/models. */
 LT_MUST_USE lt_err lt_plan_model_load(lt_plan_model *out, const char *path);
-LT_MUST_USE lt_err lt_plan_model_check(const lt_plan_model *m); /* Contradictions name the two facts. */
+LT_MUST_USE lt_err
+lt_plan_model_check(const lt_plan_model *m); /* Contradictions name the two facts. */
 lt_plan_params lt_plan_model_params(const lt_plan_model *m);
-double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int64_t seq); /* Per token, training. */
+double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind,
+                           int64_t seq); /* Per token, training. */
 
 /* ---- Cluster ------------------------------------------------------------------------------------------------------ */
 
-#define LT_PLAN_PRECISION_MAP(X) X(FP32, "fp32") X(BF16, "bf16") X(FP8, "fp8") X(MXFP8, "mxfp8") X(NVFP4, "nvfp4")
+#define LT_PLAN_PRECISION_MAP(X)                                                                   \
+    X(FP32, "fp32") X(BF16, "bf16") X(FP8, "fp8") X(MXFP8, "mxfp8") X(NVFP4, "nvfp4")
 typedef enum {
 #define LT_PLAN_PRECISION_ENUM(code, name) LT_PLAN_##code,
     LT_PLAN_PRECISION_MAP(LT_PLAN_PRECISION_ENUM)
@@ -80,7 +90,8 @@ typedef enum {
         LT_PLAN_PRECISION_COUNT
 } lt_plan_precision;
 
-#define LT_PLAN_ATTENTION_MAP(X) X(UNFUSED, "unfused") X(FLASH1, "flash1") X(FLASH2, "flash2") X(FLASH3, "flash3")
+#define LT_PLAN_ATTENTION_MAP(X)                                                                   \
+    X(UNFUSED, "unfused") X(FLASH1, "flash1") X(FLASH2, "flash2") X(FLASH3, "flash3")
 typedef enum {
 #define LT_PLAN_ATTENTION_ENUM(code, name) LT_PLAN_ATTENTION_##code,
     LT_PLAN_ATTENTION_MAP(LT_PLAN_ATTENTION_ENUM)
@@ -90,10 +101,12 @@ typedef enum {
 
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
-    double peak_tflops[LT_PLAN_PRECISION_COUNT]; /* Dense, as the maker prints it; 0 = the chip has no such unit. */
+    double peak_tflops
+        [LT_PLAN_PRECISION_COUNT]; /* Dense, as the maker prints it; 0 = the chip has no such unit. */
     double memory_bytes, memory_gbps;
     double link_gbps; /* Scale-up links (NVLink), one direction. */
-    double nic_gbps;  /* Scale-out network per GPU, one direction, unless the cluster says otherwise. */
+    double
+        nic_gbps; /* Scale-out network per GPU, one direction, unless the cluster says otherwise. */
     double power_w, host_power_w;
     int sms, node_gpus, domain_gpus; /* domain: GPUs that reach each other over scale-up links. */
 } lt_plan_gpu;
@@ -101,18 +114,21 @@ typedef struct {
 /* What a software stack reaches on a GPU kind: at most three fitted efficiencies, and facts about its kernels. */
 typedef struct {
     char name[LT_PLAN_NAME_BYTES], gpu[LT_PLAN_NAME_BYTES];
-    double gemm, memory, network; /* Fractions of the peaks. Fitted by `lateen plan fit` on the anchors. */
+    double gemm, memory,
+        network; /* Fractions of the peaks. Fitted by `lateen plan fit` on the anchors. */
     lt_plan_attention attention;
-    double passes;      /* Elementwise traffic against fully fused kernels: 1 fused ... 2 eager. */
-    double launch_us;   /* Host time of one kernel launch; 0 with CUDA graphs. */
-    double tp_overlap;  /* Share of tensor-parallel traffic that hides behind products. */
-    double dp_overlap;  /* Share of gradient and parameter traffic that may hide. */
-    double ep_overlap;  /* The same of expert all-to-all. */
-    bool anchored;      /* False: this GPU's default, no measurement of this very stack. */
+    double passes;     /* Elementwise traffic against fully fused kernels: 1 fused ... 2 eager. */
+    double launch_us;  /* Host time of one kernel launch; 0 with CUDA graphs. */
+    double tp_overlap; /* Share of tensor-parallel traffic that hides behind products. */
+    double dp_overlap; /* Share of gradient and parameter traffic that may hide. */
+    double ep_overlap; /* The same of expert all-to-all. */
+    double
+        cp_balance; /* 1: context-parallel ranks share causal work evenly (zig-zag); 0: the last rank does most. */
+    bool anchored; /* False: this GPU's default, no measurement of this very stack. */
 } lt_plan_stack;
 
 typedef enum { LT_PLAN_FAT_TREE, LT_PLAN_DRAGONFLY } lt_plan_topology;
-#define LT_PLAN_TIERS 4
+#define LT_PLAN_TIERS  4
 #define LT_PLAN_CAUSES 24
 
 typedef struct {
@@ -136,7 +152,8 @@ typedef struct {
     double storage_write_gbps, storage_read_gbps;
     int n_causes;
     lt_plan_cause cause[LT_PLAN_CAUSES];
-    double detect_s, reschedule_s, load_s, warmup_s, repair_h; /* Phases of a restart; repair of a node. */
+    double detect_s, reschedule_s, load_s, warmup_s,
+        repair_h;     /* Phases of a restart; repair of a node. */
     double straggler; /* Fraction of step time lost to the slowest of many. */
     double price_gpu_h, price_mwh, pue;
 } lt_plan_cluster;
@@ -146,12 +163,15 @@ LT_MUST_USE lt_err lt_plan_gpu_find(lt_plan_gpu *out, const char *name);
 /* The stack of that name on that GPU; else the GPU's default with anchored = false. */
 LT_MUST_USE lt_err lt_plan_stack_find(lt_plan_stack *out, const char *gpu, const char *stack);
 /* A cluster of n GPUs of one kind with the defaults of that kind (full-bisection fat tree). */
-void lt_plan_cluster_plain(lt_plan_cluster *out, const lt_plan_gpu *gpu, const lt_plan_stack *stack, int64_t gpus);
+void lt_plan_cluster_plain(lt_plan_cluster *out, const lt_plan_gpu *gpu, const lt_plan_stack *stack,
+                           int64_t gpus);
 double lt_plan_cluster_failures_per_s(const lt_plan_cluster *c, int64_t gpus);
 
 /* ---- Layout ------------------------------------------------------------------------------------------------------- */
 
-#define LT_PLAN_SCHEDULE_MAP(X) X(GPIPE, "gpipe") X(ONE_F_ONE_B, "1f1b") X(INTERLEAVED, "interleaved") X(ZERO_BUBBLE, "zero-bubble")
+#define LT_PLAN_SCHEDULE_MAP(X)                                                                    \
+    X(GPIPE, "gpipe")                                                                              \
+    X(ONE_F_ONE_B, "1f1b") X(INTERLEAVED, "interleaved") X(ZERO_BUBBLE, "zero-bubble")
 typedef enum {
 #define LT_PLAN_SCHEDULE_ENUM(code, name) LT_PLAN_##code,
     LT_PLAN_SCHEDULE_MAP(LT_PLAN_SCHEDULE_ENUM)
@@ -159,15 +179,20 @@ typedef enum {
         LT_PLAN_SCHEDULE_COUNT
 } lt_plan_schedule;
 
-typedef enum { LT_PLAN_RECOMPUTE_NONE, LT_PLAN_RECOMPUTE_SELECTIVE, LT_PLAN_RECOMPUTE_FULL } lt_plan_recompute;
+typedef enum {
+    LT_PLAN_RECOMPUTE_NONE,
+    LT_PLAN_RECOMPUTE_SELECTIVE,
+    LT_PLAN_RECOMPUTE_FULL
+} lt_plan_recompute;
 typedef enum { LT_PLAN_TUNE_ALL, LT_PLAN_TUNE_LORA } lt_plan_tune;
 
 typedef struct {
-    int tp, pp, vpp, cp, ep, dp; /* dp includes the expert-parallel ranks: ep divides dp * cp * (tp when experts fold). */
-    bool sp;                     /* Sequence parallelism beside tp. */
-    bool dp_outer;               /* Ranks in the order tp-cp-pp-dp (Llama 3) instead of tp-cp-dp-pp (Megatron). */
-    int zero;                    /* 0..3; 3 is FSDP full shard, 2 FSDP shard-grad-op. */
-    int64_t micro, accum;        /* Sequences per micro-batch; micro-batches per step and replica. */
+    int tp, pp, vpp, cp, ep,
+        dp; /* dp includes the expert-parallel ranks: ep divides dp * cp * (tp when experts fold). */
+    bool sp;       /* Sequence parallelism beside tp. */
+    bool dp_outer; /* Ranks in the order tp-cp-pp-dp (Llama 3) instead of tp-cp-dp-pp (Megatron). */
+    int zero;      /* 0..3; 3 is FSDP full shard, 2 FSDP shard-grad-op. */
+    int64_t micro, accum; /* Sequences per micro-batch; micro-batches per step and replica. */
     lt_plan_schedule schedule;
     lt_plan_recompute recompute;
     lt_plan_precision precision;
@@ -177,7 +202,8 @@ typedef struct {
 
 int64_t lt_plan_layout_gpus(const lt_plan_layout *l);
 /* Contradictions between model, cluster and layout, naming the two facts. */
-LT_MUST_USE lt_err lt_plan_layout_check(const lt_plan_layout *l, const lt_plan_model *m, const lt_plan_cluster *c);
+LT_MUST_USE lt_err lt_plan_layout_check(const lt_plan_layout *l, const lt_plan_model *m,
+                                        const lt_plan_cluster *c);
 char *lt_plan_layout_text(char out[LT_PLAN_TEXT_BYTES], const lt_plan_layout *l);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------------- */
@@ -189,16 +215,19 @@ typedef struct {
 } lt_plan_memory;
 
 /* What one layer keeps of one micro-batch for the backward pass, per GPU (Korthikanti 2022, eq. 1 to 6). */
-double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_attention attention);
-lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_layout *l);
+double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layout *l,
+                                      lt_plan_attention attention);
+lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                       const lt_plan_layout *l);
 
 /* ---- Time --------------------------------------------------------------------------------------------------------- */
 
-#define LT_PLAN_PART_MAP(X)                                                                                            \
-    X(gemm, "matrix products") X(attention, "attention") X(elementwise, "elementwise") X(launch, "launch gaps")        \
-    X(tp_comm, "tensor parallel") X(cp_comm, "context parallel") X(ep_comm, "expert parallel")                         \
-    X(pp_comm, "pipeline sends") X(dp_comm, "data parallel") X(bubble, "pipeline bubble") X(optimizer, "optimiser")    \
-    X(straggler, "stragglers and jitter")
+#define LT_PLAN_PART_MAP(X)                                                                        \
+    X(gemm, "matrix products")                                                                     \
+    X(attention, "attention") X(elementwise, "elementwise") X(launch, "launch gaps")               \
+        X(tp_comm, "tensor parallel") X(cp_comm, "context parallel") X(ep_comm, "expert parallel") \
+            X(pp_comm, "pipeline sends") X(dp_comm, "data parallel") X(bubble, "pipeline bubble")  \
+                X(optimizer, "optimiser") X(straggler, "stragglers and jitter")
 
 /* Seconds of one step on the critical stage; communication is the exposed part only. The parts sum to step_s. */
 typedef struct {
@@ -206,15 +235,23 @@ typedef struct {
     LT_PLAN_PART_MAP(LT_PLAN_PART_FIELD)
 #undef LT_PLAN_PART_FIELD
     double step_s, tokens_s, tokens_s_gpu, mfu, hfu;
-    double comm_total_s; /* Exposed and hidden. */
+    double comm_total_s;          /* Exposed and hidden. */
     double forward_s, backward_s; /* One micro-batch on the slowest stage (all chunks). */
 } lt_plan_time;
 
-lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_layout *l);
+lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                   const lt_plan_layout *l);
 
 /* Collectives: hierarchical alpha-beta, best of ring and tree. stride: distance between neighbours in ranks. */
-typedef enum { LT_PLAN_ALL_REDUCE, LT_PLAN_ALL_GATHER, LT_PLAN_REDUCE_SCATTER, LT_PLAN_ALL_TO_ALL, LT_PLAN_SEND } lt_plan_verb;
-double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double bytes, int64_t ranks, int64_t stride);
+typedef enum {
+    LT_PLAN_ALL_REDUCE,
+    LT_PLAN_ALL_GATHER,
+    LT_PLAN_REDUCE_SCATTER,
+    LT_PLAN_ALL_TO_ALL,
+    LT_PLAN_SEND
+} lt_plan_verb;
+double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double bytes,
+                            int64_t ranks, int64_t stride);
 
 /* One pipeline, simulated from its schedule. */
 typedef struct {
@@ -222,7 +259,8 @@ typedef struct {
     int64_t micros;
     lt_plan_schedule schedule;
     double forward_s, backward_s; /* One micro-batch through one stage (all its chunks). */
-    double weight_share;          /* Share of the backward pass that is weight gradients (zero-bubble splits it off). */
+    double
+        weight_share; /* Share of the backward pass that is weight gradients (zero-bubble splits it off). */
     double send_s;
     double first_extra_s, last_extra_s; /* Embedding; output head and loss (forward + backward). */
 } lt_plan_pipeline;
@@ -235,8 +273,8 @@ typedef struct {
 } lt_plan_slot;
 
 /* Seconds from first forward to last backward. slots (NULL: not wanted) receives at most max_slots. */
-LT_MUST_USE lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makespan_s, lt_plan_slot *slots,
-                                        size_t max_slots, size_t *n_slots);
+LT_MUST_USE lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makespan_s,
+                                        lt_plan_slot *slots, size_t max_slots, size_t *n_slots);
 double lt_plan_pipeline_closed(const lt_plan_pipeline *p); /* The closed form the search uses. */
 
 /* ---- Reliability -------------------------------------------------------------------------------------------------- */
@@ -256,13 +294,13 @@ typedef struct {
 } lt_plan_goodput;
 
 /* interval_s 0: choose it by Daly. async: a save blocks only for the copy to host memory. */
-lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_cluster *c, int64_t gpus, double interval_s,
-                                         bool async);
+lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                         int64_t gpus, double interval_s, bool async);
 int64_t lt_plan_spares(double nodes, double node_rate_per_s, double repair_s, double quantile);
 
 typedef struct {
     double mtbf_s, save_s, restart_s, interval_s, work_s; /* work_s: productive seconds wanted. */
-    double persist_lag_s;                                 /* Asynchronous: a save counts only so long after. */
+    double persist_lag_s; /* Asynchronous: a save counts only so long after. */
     int64_t nodes, spares;
     double repair_s;      /* 0: nodes come back at once. */
     double weibull_shape; /* 1: exponential. */
@@ -283,7 +321,7 @@ LT_MUST_USE lt_err lt_plan_simulate(const lt_plan_sim *s, lt_plan_sim_result *ou
 
 typedef struct {
     int64_t gpus, batch_seqs, seq;
-    int zero;         /* -1: choose. */
+    int zero; /* -1: choose. */
     lt_plan_precision precision;
     lt_plan_tune tune;
     int64_t max_results;
@@ -302,9 +340,10 @@ typedef struct {
     lt_plan_time time;
 } lt_plan_choice;
 
-#define LT_PLAN_PRUNE_MAP(X)                                                                                           \
-    X(MEMORY, "do not fit in memory") X(BATCH, "batch is not divisible") X(SHAPE, "heads, layers or experts do not divide") \
-    X(TOPOLOGY, "tensor parallel group leaves the scale-up domain")
+#define LT_PLAN_PRUNE_MAP(X)                                                                       \
+    X(MEMORY, "do not fit in memory")                                                              \
+    X(BATCH, "batch is not divisible") X(SHAPE, "heads, layers or experts do not divide")          \
+        X(TOPOLOGY, "tensor parallel group leaves the scale-up domain")
 typedef enum {
 #define LT_PLAN_PRUNE_ENUM(code, text) LT_PLAN_PRUNE_##code,
     LT_PLAN_PRUNE_MAP(LT_PLAN_PRUNE_ENUM)
@@ -319,8 +358,8 @@ typedef struct {
     double seconds;
 } lt_plan_found;
 
-LT_MUST_USE lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_query *q,
-                                  lt_plan_found *out);
+LT_MUST_USE lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c,
+                                  const lt_plan_query *q, lt_plan_found *out);
 void lt_plan_found_free(lt_plan_found *f);
 
 /* ---- Serving ------------------------------------------------------------------------------------------------------ */
@@ -334,10 +373,12 @@ typedef struct {
 
 typedef struct {
     bool fits;
-    double weight_bytes, kv_bytes_token, kv_tokens, first_token_s, token_s, output_tokens_s, total_tokens_s, stream_tokens_s;
+    double weight_bytes, kv_bytes_token, kv_tokens, first_token_s, token_s, output_tokens_s,
+        total_tokens_s, stream_tokens_s;
     int64_t batch;
 } lt_plan_serve;
 
-lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_serve_query *q);
+lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                     const lt_plan_serve_query *q);
 
 #endif

@@ -13,9 +13,9 @@
 #define MAX_GROUPS 512
 #define MAX_IDS    4096
 
-#define VALIDATE_OPTIONS(X)                                                                                                      \
-    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                                                        \
-    X(BOOL, rows, "rows", "false", 0, 0, "", "print every row, not only the groups")                                               \
+#define VALIDATE_OPTIONS(X)                                                                        \
+    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                        \
+    X(BOOL, rows, "rows", "false", 0, 0, "", "print every row, not only the groups")               \
     X(BOOL, left_out, "left-out", "false", 0, 0, "", "list the rows left out, with reasons")
 
 typedef struct {
@@ -31,8 +31,9 @@ static json_t *real_or_null(double x) {
 }
 
 static json_t *stats_json(const lt_plan_group_stats *s) {
-    json_t *o = json_pack("{s:I,s:I,s:I,s:I}", "rows", (json_int_t)s->used, "rows_in_file", (json_int_t)s->rows, "anchors",
-                          (json_int_t)s->anchors, "left_out", (json_int_t)s->left_out);
+    json_t *o = json_pack("{s:I,s:I,s:I,s:I}", "rows", (json_int_t)s->used, "rows_in_file",
+                          (json_int_t)s->rows, "anchors", (json_int_t)s->anchors, "left_out",
+                          (json_int_t)s->left_out);
     json_object_set_new(o, "median_error", s->used > 0 ? json_real(s->median) : json_null());
     json_object_set_new(o, "p90_error", s->used > 0 ? json_real(s->p90) : json_null());
     json_object_set_new(o, "worst_error", s->used > 0 ? json_real(s->worst) : json_null());
@@ -46,8 +47,8 @@ static json_t *stats_json(const lt_plan_group_stats *s) {
 static void stats_line(const lt_plan_group_stats *s) {
     char tau[16] = "-", mem[16] = "-";
     if (s->used == 0) {
-        printf("  %-22s %5zu %5zu %5zu %5zu       -       -       -       -     -      -\n", s->name, s->rows, s->used, s->anchors,
-               s->left_out);
+        printf("  %-22s %5zu %5zu %5zu %5zu       -       -       -       -     -      -\n",
+               s->name, s->rows, s->used, s->anchors, s->left_out);
         return;
     }
     if (isfinite(s->tau)) {
@@ -56,8 +57,9 @@ static void stats_line(const lt_plan_group_stats *s) {
     if (s->memory_rows > 0) {
         snprintf(mem, sizeof mem, "%.1f", 100 * s->memory_median);
     }
-    printf("  %-22s %5zu %5zu %5zu %5zu %7.1f %7.1f %7.1f %+7.1f %5s %6s\n", s->name, s->rows, s->used, s->anchors, s->left_out,
-           100 * s->median, 100 * s->p90, 100 * s->worst, 100 * s->bias, tau, mem);
+    printf("  %-22s %5zu %5zu %5zu %5zu %7.1f %7.1f %7.1f %+7.1f %5s %6s\n", s->name, s->rows,
+           s->used, s->anchors, s->left_out, 100 * s->median, 100 * s->p90, 100 * s->worst,
+           100 * s->bias, tau, mem);
 }
 
 static size_t group_names(const lt_points *p, const char **names) {
@@ -79,7 +81,8 @@ static void print_json(const lt_points *p, const lt_point_result *r, bool rows) 
     const char *names[MAX_GROUPS];
     const size_t n = group_names(p, names);
     lt_plan_group_stats s;
-    json_t *root = json_object(), *groups = json_object(), *left = json_array(), *list = json_array();
+    json_t *root = json_object(), *groups = json_object(), *left = json_array(),
+           *list = json_array();
     lt_plan_group_stats_of(&s, r, p->n, NULL);
     json_object_set_new(root, "overall", stats_json(&s));
     for (size_t i = 0; i < n; i++) {
@@ -89,13 +92,17 @@ static void print_json(const lt_points *p, const lt_point_result *r, bool rows) 
     for (size_t i = 0; i < p->n; i++) {
         char text[LT_PLAN_TEXT_BYTES];
         if (!r[i].used) {
-            json_array_append_new(left, json_pack("{s:s%,s:s}", "id", r[i].row->field[LT_POINT_id], strlen(r[i].row->field[LT_POINT_id]),
-                                                  "why", r[i].why));
+            json_array_append_new(left,
+                                  json_pack("{s:s%,s:s}", "id", r[i].row->field[LT_POINT_id],
+                                            strlen(r[i].row->field[LT_POINT_id]), "why", r[i].why));
         } else if (rows) {
-            json_array_append_new(list, json_pack("{s:s,s:s,s:f,s:f,s:f,s:b,s:s,s:s}", "id", r[i].row->field[LT_POINT_id], "measure",
-                                                  r[i].job.measure, "measured_s", r[i].job.measured_s, "predicted_s", r[i].predicted_s,
-                                                  "error", r[i].error, "anchor", r[i].anchor, "stack", r[i].job.cluster.stack.name, "layout",
-                                                  lt_plan_layout_text(text, &r[i].job.layout)));
+            json_array_append_new(
+                list,
+                json_pack("{s:s,s:s,s:f,s:f,s:f,s:b,s:s,s:s}", "id", r[i].row->field[LT_POINT_id],
+                          "measure", r[i].job.measure, "measured_s", r[i].job.measured_s,
+                          "predicted_s", r[i].predicted_s, "error", r[i].error, "anchor",
+                          r[i].anchor, "stack", r[i].job.cluster.stack.name, "layout",
+                          lt_plan_layout_text(text, &r[i].job.layout)));
         }
     }
     json_object_set_new(root, "groups", groups);
@@ -115,8 +122,8 @@ static void print_text(const lt_points *p, const lt_point_result *r, const valid
     const size_t n = group_names(p, names);
     lt_plan_group_stats s;
     char text[LT_PLAN_TEXT_BYTES];
-    printf("  %-22s %5s %5s %5s %5s %7s %7s %7s %7s %5s %6s\n", "step time error, %", "rows", "used", "anchr", "out", "median", "p90", "worst",
-           "mean", "tau", "memory");
+    printf("  %-22s %5s %5s %5s %5s %7s %7s %7s %7s %5s %6s\n", "step time error, %", "rows",
+           "used", "anchr", "out", "median", "p90", "worst", "mean", "tau", "memory");
     for (size_t i = 0; i < n; i++) {
         lt_plan_group_stats_of(&s, r, p->n, names[i]);
         stats_line(&s);
@@ -128,14 +135,17 @@ static void print_text(const lt_points *p, const lt_point_result *r, const valid
     }
     for (size_t i = 0; i < p->n && o->rows; i++) {
         if (r[i].used) {
-            printf("  %-26s %-10s %-15s %9.4f s %9.4f s %+6.1f %%%s  %s\n", r[i].row->field[LT_POINT_id], r[i].job.cluster.gpu.name,
-                   r[i].job.cluster.stack.name, r[i].job.measured_s, r[i].predicted_s, 100 * r[i].error, r[i].anchor ? " anchor" : "",
+            printf("  %-26s %-10s %-15s %9.4f s %9.4f s %+6.1f %%%s  %s\n",
+                   r[i].row->field[LT_POINT_id], r[i].job.cluster.gpu.name,
+                   r[i].job.cluster.stack.name, r[i].job.measured_s, r[i].predicted_s,
+                   100 * r[i].error, r[i].anchor ? " anchor" : "",
                    lt_plan_layout_text(text, &r[i].job.layout));
         }
     }
     for (size_t i = 0; i < p->n && o->left_out; i++) {
         if (!r[i].used) {
-            printf("  line %d %-26s left out: %s\n", r[i].row->line, r[i].row->field[LT_POINT_id], r[i].why);
+            printf("  line %d %-26s left out: %s\n", r[i].row->line, r[i].row->field[LT_POINT_id],
+                   r[i].why);
         }
     }
 }
@@ -148,8 +158,10 @@ int lt_plan_validate_verb(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
-    if (!lt_verb_parse(&validate_table, &o, argc, argv, "plan validate points.csv [--json] [--rows] [--left-out]",
-                       "Predict published runs and print the errors by group. Rows the fits were made from (anchors) count in no statistic.",
+    if (!lt_verb_parse(&validate_table, &o, argc, argv,
+                       "plan validate points.csv [--json] [--rows] [--left-out]",
+                       "Predict published runs and print the errors by group. Rows the fits were "
+                       "made from (anchors) count in no statistic.",
                        &path, 1, &n, &status)) {
         return status;
     }
@@ -173,7 +185,9 @@ int lt_plan_validate_verb(int argc, char **argv) {
     return status;
 }
 
-#define FIT_OPTIONS(X) X(STR, rows, "rows", "", 0, 0, "id,id,...", "anchor rows (default: those named in recipes/clusters/stacks.yaml)")
+#define FIT_OPTIONS(X)                                                                             \
+    X(STR, rows, "rows", "", 0, 0, "id,id,...",                                                    \
+      "anchor rows (default: those named in recipes/clusters/stacks.yaml)")
 typedef struct {
     FIT_OPTIONS(LT_OPTION_FIELD)
 } fit_options;
@@ -197,8 +211,8 @@ static void print_fits(const lt_plan_fit *f, size_t n) {
         printf("  %s:\n", gpu);
         for (size_t i = k; i < n; i++) {
             if (strcmp(f[i].stack.gpu, gpu) == 0) {
-                printf("    %s: {gemm: %.4f, memory: %.4f, network: %.4f, anchors: [", f[i].stack.name, f[i].stack.gemm, f[i].stack.memory,
-                       f[i].stack.network);
+                printf("    %s: {gemm: %.4f, memory: %.4f, network: %.4f, anchors: [",
+                       f[i].stack.name, f[i].stack.gemm, f[i].stack.memory, f[i].stack.network);
                 for (size_t a = 0; a < f[i].n_anchors; a++) {
                     printf("%s%s", a > 0 ? ", " : "", f[i].anchor[a]->field[LT_POINT_id]);
                 }
@@ -224,7 +238,8 @@ static lt_err fit(const char *path, char *list) {
         }
         memcpy(ids, shipped, n * sizeof *ids);
     }
-    for (char *save = NULL, *w = strtok_r(list, ",", &save); w != NULL && n < MAX_IDS; w = strtok_r(NULL, ",", &save)) {
+    for (char *save = NULL, *w = strtok_r(list, ",", &save); w != NULL && n < MAX_IDS;
+         w = strtok_r(NULL, ",", &save)) {
         ids[n++] = w;
     }
     LT_TRY_DONE(lt_plan_fit_rows(&p, ids, n, &f, &n_fits));
@@ -243,7 +258,8 @@ int lt_plan_fit_verb(int argc, char **argv) {
     lt_err err;
 
     if (!lt_verb_parse(&fit_table, &o, argc, argv, "plan fit points.csv [--rows id,id,...]",
-                       "Fit gemm, memory and network efficiency of every (GPU kind, stack) that the anchor rows ran on; prints the `fits` "
+                       "Fit gemm, memory and network efficiency of every (GPU kind, stack) that "
+                       "the anchor rows ran on; prints the `fits` "
                        "section of recipes/clusters/stacks.yaml.",
                        &path, 1, &n, &status)) {
         return status;

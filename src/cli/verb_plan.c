@@ -9,28 +9,31 @@
 #include "cli/plan_verbs.h"
 #include "plan/report.h"
 
-#define PLAN_OPTIONS(X)                                                                                                          \
-    X(STR, model, "model", "", 1, 0, "name|path", "recipes/models name, Hugging Face folder or config.json")                       \
-    X(STR, cluster, "cluster", "", 1, 0, "name|path", "recipes/clusters name or YAML file")                                        \
-    X(I64, gpus, "gpus", "0", 0, 1e7, "", "how many (0: all of the cluster)")                                                      \
-    X(I64, tokens, "tokens", "1T", 1, 1e18, "", "of the whole run")                                                                \
-    X(I64, batch, "batch", "0", 0, 1e12, "tokens", "per step (0: chosen by model size, 4 to 16 M)")                                 \
-    X(I64, seq, "seq", "0", 0, 1e9, "tokens", "sequence length (0: the model's, at most 8192)")                                     \
-    X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4", "of the products")                                   \
-    X(I64, tp, "tp", "0", 0, 65536, "", "fix tensor parallel (0: search)")                                                         \
-    X(I64, pp, "pp", "0", 0, 65536, "", "fix pipeline stages")                                                                     \
-    X(I64, vpp, "vpp", "0", 0, 1024, "", "fix virtual stages a stage")                                                             \
-    X(I64, cp, "cp", "0", 0, 65536, "", "fix context parallel")                                                                    \
-    X(I64, ep, "ep", "0", 0, 65536, "", "fix expert parallel")                                                                     \
-    X(I64, micro, "micro", "0", 0, 65536, "sequences", "fix the micro-batch")                                                      \
-    X(I64, zero, "zero", "-1", -1, 3, "", "fix the ZeRO stage (-1: search)")                                                       \
-    X(ENUM, recompute, "recompute", "search", 0, 0, "search|none|selective|full", "activation recomputation")                     \
-    X(BOOL, lora, "lora", "false", 0, 0, "", "train low-rank adapters only")                                                       \
-    X(F64, interval, "interval", "0", 0, 1e4, "min", "between saves (0: by Daly)")                                                 \
-    X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                                                \
-    X(BOOL, sensitivity, "sensitivity", "false", 0, 0, "", "what would make it faster")                                            \
-    X(I64, top, "top", "5", 1, 1000, "", "layouts to print")                                                                       \
-    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                                                        \
+#define PLAN_OPTIONS(X)                                                                            \
+    X(STR, model, "model", "", 1, 0, "name|path",                                                  \
+      "recipes/models name, Hugging Face folder or config.json")                                   \
+    X(STR, cluster, "cluster", "", 1, 0, "name|path", "recipes/clusters name or YAML file")        \
+    X(I64, gpus, "gpus", "0", 0, 1e7, "", "how many (0: all of the cluster)")                      \
+    X(I64, tokens, "tokens", "1T", 1, 1e18, "", "of the whole run")                                \
+    X(I64, batch, "batch", "0", 0, 1e12, "tokens",                                                 \
+      "per step (0: chosen by model size, 4 to 16 M)")                                             \
+    X(I64, seq, "seq", "0", 0, 1e9, "tokens", "sequence length (0: the model's, at most 8192)")    \
+    X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4", "of the products")  \
+    X(I64, tp, "tp", "0", 0, 65536, "", "fix tensor parallel (0: search)")                         \
+    X(I64, pp, "pp", "0", 0, 65536, "", "fix pipeline stages")                                     \
+    X(I64, vpp, "vpp", "0", 0, 1024, "", "fix virtual stages a stage")                             \
+    X(I64, cp, "cp", "0", 0, 65536, "", "fix context parallel")                                    \
+    X(I64, ep, "ep", "0", 0, 65536, "", "fix expert parallel")                                     \
+    X(I64, micro, "micro", "0", 0, 65536, "sequences", "fix the micro-batch")                      \
+    X(I64, zero, "zero", "-1", -1, 3, "", "fix the ZeRO stage (-1: search)")                       \
+    X(ENUM, recompute, "recompute", "search", 0, 0, "search|none|selective|full",                  \
+      "activation recomputation")                                                                  \
+    X(BOOL, lora, "lora", "false", 0, 0, "", "train low-rank adapters only")                       \
+    X(F64, interval, "interval", "0", 0, 1e4, "min", "between saves (0: by Daly)")                 \
+    X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                \
+    X(BOOL, sensitivity, "sensitivity", "false", 0, 0, "", "what would make it faster")            \
+    X(I64, top, "top", "5", 1, 1000, "", "layouts to print")                                       \
+    X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                        \
     X(STR, html, "html", "", 0, 0, "file", "write a report with pictures")
 
 typedef struct {
@@ -50,6 +53,17 @@ static int64_t usual_batch(const lt_plan_model *m) {
     return n < 2e10 ? 4 << 20 : n < 1e11 ? 8 << 20 : 16 << 20;
 }
 
+/* "16M" means about 16 million: the count of sequences within 5 % that splits best (the largest power of two divides it). */
+static int64_t round_batch(int64_t seqs) {
+    for (int64_t unit = (int64_t)1 << 40; unit > 1; unit /= 2) {
+        const int64_t near = (seqs + unit / 2) / unit * unit;
+        if (near > 0 && llabs(near - seqs) * 20 <= seqs) {
+            return near;
+        }
+    }
+    return seqs;
+}
+
 static lt_err fill(lt_plan_report *r, const plan_options *o) {
     lt_plan_query *q = &r->query;
     int64_t batch;
@@ -58,12 +72,23 @@ static lt_err fill(lt_plan_report *r, const plan_options *o) {
     r->model.seq = o->seq > 0 ? o->seq : r->model.seq > 8192 ? 8192 : r->model.seq;
     batch = o->batch > 0 ? o->batch : usual_batch(&r->model);
     if (batch < r->model.seq) {
-        LT_FAIL(LT_ERR_ARG, "a batch of %lld tokens contradicts sequences of %lld", (long long)batch, (long long)r->model.seq);
+        LT_FAIL(LT_ERR_ARG, "a batch of %lld tokens contradicts sequences of %lld",
+                (long long)batch, (long long)r->model.seq);
     }
-    *q = (lt_plan_query){.gpus = o->gpus > 0 ? o->gpus : r->cluster.gpus, .batch_seqs = batch / r->model.seq, .seq = r->model.seq,
-                         .zero = (int)o->zero, .precision = (lt_plan_precision)o->precision, .tune = o->lora ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL,
-                         .tp = (int)o->tp, .pp = (int)o->pp, .vpp = (int)o->vpp, .cp = (int)o->cp, .ep = (int)o->ep, .micro = o->micro,
-                         .recompute = o->recompute - 1, .fp32_grads = true};
+    *q = (lt_plan_query){.gpus = o->gpus > 0 ? o->gpus : r->cluster.gpus,
+                         .batch_seqs = round_batch(batch / r->model.seq),
+                         .seq = r->model.seq,
+                         .zero = (int)o->zero,
+                         .precision = (lt_plan_precision)o->precision,
+                         .tune = o->lora ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL,
+                         .tp = (int)o->tp,
+                         .pp = (int)o->pp,
+                         .vpp = (int)o->vpp,
+                         .cp = (int)o->cp,
+                         .ep = (int)o->ep,
+                         .micro = o->micro,
+                         .recompute = o->recompute - 1,
+                         .fp32_grads = true};
     r->tokens = (double)o->tokens;
     return LT_OK;
 }
@@ -104,8 +129,9 @@ static int run(lt_plan_report *r, const plan_options *o) {
 
 int lt_verb_plan(int argc, char **argv);
 int lt_verb_plan(int argc, char **argv) {
-    static const char usage[] = "plan --model llama3-70b --cluster alps --gpus 4096 --tokens 15T [options]\n"
-                                "       lateen plan serve|fit|validate ...";
+    static const char usage[] =
+        "plan --model llama3-70b --cluster alps --gpus 4096 --tokens 15T [options]\n"
+        "       lateen plan serve|fit|validate ...";
     plan_options o;
     lt_plan_report r = {0};
     int n = 0, status = LT_EXIT_DONE;
@@ -120,8 +146,9 @@ int lt_verb_plan(int argc, char **argv) {
         return lt_plan_serve_verb(argc - 1, argv + 1);
     }
     if (!lt_verb_parse(&lt_verb_plan_options, &o, argc, argv, usage,
-                       "Predict a training run: does it fit, which layout, how fast, how long, at what price, what fails.", NULL, 0, &n,
-                       &status)) {
+                       "Predict a training run: does it fit, which layout, how fast, how long, at "
+                       "what price, what fails.",
+                       NULL, 0, &n, &status)) {
         return status;
     }
     status = run(&r, &o);

@@ -8,20 +8,22 @@
 #include "cli/verb.h"
 #include "plan/plan.h"
 
-#define SIMULATE_OPTIONS(X)                                                                                                      \
-    X(STR, model, "model", "llama3-70b", 1, 0, "name|path", "sizes the checkpoints")                                               \
-    X(STR, cluster, "cluster", "", 0, 0, "name|path", "failure rates, storage, restart phases")                                    \
-    X(I64, gpus, "gpus", "0", 0, 1e7, "", "of the job (0: all of the cluster)")                                                    \
-    X(F64, days, "days", "54", 0.001, 1e5, "", "of productive work")                                                               \
-    X(F64, mtbf, "mtbf", "0", 0, 1e6, "h", "instead of the cluster's")                                                             \
-    X(F64, save, "save", "-1", -1, 1e6, "s", "blocking part of a save (-1: from storage)")                                         \
-    X(F64, restart, "restart", "-1", -1, 1e6, "s", "detect, reschedule, load, warm up (-1: from the cluster)")                     \
-    X(F64, interval, "interval", "0", 0, 1e5, "min", "between saves (0: by Daly)")                                                 \
-    X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                                                \
-    X(I64, spares, "spares", "-1", -1, 1e6, "nodes", "that stand ready (-1: enough for 99 % of moments)")                          \
-    X(F64, shape, "shape", "1", 0.1, 10, "", "Weibull shape of the failures (1: exponential)")                                     \
-    X(I64, runs, "runs", "1000", 1, 1e6, "", "to simulate")                                                                        \
-    X(I64, seed, "seed", "1", 0, 1e15, "", "of the random numbers")                                                                \
+#define SIMULATE_OPTIONS(X)                                                                        \
+    X(STR, model, "model", "llama3-70b", 1, 0, "name|path", "sizes the checkpoints")               \
+    X(STR, cluster, "cluster", "", 0, 0, "name|path", "failure rates, storage, restart phases")    \
+    X(I64, gpus, "gpus", "0", 0, 1e7, "", "of the job (0: all of the cluster)")                    \
+    X(F64, days, "days", "54", 0.001, 1e5, "", "of productive work")                               \
+    X(F64, mtbf, "mtbf", "0", 0, 1e6, "h", "instead of the cluster's")                             \
+    X(F64, save, "save", "-1", -1, 1e6, "s", "blocking part of a save (-1: from storage)")         \
+    X(F64, restart, "restart", "-1", -1, 1e6, "s",                                                 \
+      "detect, reschedule, load, warm up (-1: from the cluster)")                                  \
+    X(F64, interval, "interval", "0", 0, 1e5, "min", "between saves (0: by Daly)")                 \
+    X(BOOL, async, "async", "true", 0, 0, "", "asynchronous saves")                                \
+    X(I64, spares, "spares", "-1", -1, 1e6, "nodes",                                               \
+      "that stand ready (-1: enough for 99 % of moments)")                                         \
+    X(F64, shape, "shape", "1", 0.1, 10, "", "Weibull shape of the failures (1: exponential)")     \
+    X(I64, runs, "runs", "1000", 1, 1e6, "", "to simulate")                                        \
+    X(I64, seed, "seed", "1", 0, 1e15, "", "of the random numbers")                                \
     X(BOOL, json, "json", "false", 0, 0, "", "for scripts")
 
 typedef struct {
@@ -37,13 +39,17 @@ static lt_err prepare(lt_plan_sim *s, const simulate_options *o) {
     lt_plan_goodput g = {.mtbf_s = 1e30};
     int64_t gpus = o->gpus;
 
-    *s = (lt_plan_sim){.work_s = o->days * 86400.0, .weibull_shape = o->shape, .runs = o->runs, .seed = (uint64_t)o->seed};
+    *s = (lt_plan_sim){.work_s = o->days * 86400.0,
+                       .weibull_shape = o->shape,
+                       .runs = o->runs,
+                       .seed = (uint64_t)o->seed};
     if (o->cluster[0] != 0) {
         LT_TRY(lt_plan_model_load(&m, o->model));
         LT_TRY(lt_plan_cluster_load(&c, o->cluster));
         gpus = gpus > 0 ? gpus : c.gpus;
         if (gpus > c.gpus) {
-            LT_FAIL(LT_ERR_ARG, "--gpus %lld contradicts cluster %s of %lld", (long long)gpus, c.name, (long long)c.gpus);
+            LT_FAIL(LT_ERR_ARG, "--gpus %lld contradicts cluster %s of %lld", (long long)gpus,
+                    c.name, (long long)c.gpus);
         }
         g = lt_plan_goodput_estimate(&m, &c, gpus, o->interval * 60.0, o->async);
         s->repair_s = c.repair_h * 3600.0;
@@ -61,21 +67,29 @@ static lt_err prepare(lt_plan_sim *s, const simulate_options *o) {
         s->interval_s = s->persist_lag_s;
     }
     if (s->save_s <= 0 && o->interval <= 0) {
-        LT_FAIL(LT_ERR_ARG, "saves that cost nothing (--save 0) have no best interval: give --interval");
+        LT_FAIL(LT_ERR_ARG,
+                "saves that cost nothing (--save 0) have no best interval: give --interval");
     }
     return LT_OK;
 }
 
 static void print_text(const lt_plan_sim *s, const lt_plan_sim_result *r) {
     const double closed = lt_plan_ettr_exact(s->mtbf_s, s->save_s, s->restart_s, s->interval_s);
-    printf("%.1f days of work take %.1f days (1 run in 20 more than %.1f): ETTR %.1f %%, between %.1f and %.1f %% in 9 runs of 10.\n\n",
-           s->work_s / 86400.0, r->wall_days_mean, r->wall_days_p95, 100 * r->ettr_mean, 100 * r->ettr_p5, 100 * r->ettr_p95);
-    printf("  failures %.0f (one every %.2f h)   lost work %.1f h   restarts %.1f h   saves %.1f h   waiting for nodes %.1f h\n",
-           r->failures_mean, s->mtbf_s / 3600.0, r->lost_work_h_mean, r->restart_h_mean, r->save_h_mean, r->wait_h_mean);
-    printf("  save every %.1f min (%.1f s, durable %.1f s later), restart %.0f s, %lld spare nodes, %lld runs\n", s->interval_s / 60.0,
-           s->save_s, s->persist_lag_s, s->restart_s, (long long)s->spares, (long long)r->runs);
+    printf("%.1f days of work take %.1f days (1 run in 20 more than %.1f): ETTR %.1f %%, between "
+           "%.1f and %.1f %% in 9 runs of 10.\n\n",
+           s->work_s / 86400.0, r->wall_days_mean, r->wall_days_p95, 100 * r->ettr_mean,
+           100 * r->ettr_p5, 100 * r->ettr_p95);
+    printf("  failures %.0f (one every %.2f h)   lost work %.1f h   restarts %.1f h   saves %.1f h "
+           "  waiting for nodes %.1f h\n",
+           r->failures_mean, s->mtbf_s / 3600.0, r->lost_work_h_mean, r->restart_h_mean,
+           r->save_h_mean, r->wait_h_mean);
+    printf("  save every %.1f min (%.1f s, durable %.1f s later), restart %.0f s, %lld spare "
+           "nodes, %lld runs\n",
+           s->interval_s / 60.0, s->save_s, s->persist_lag_s, s->restart_s, (long long)s->spares,
+           (long long)r->runs);
     if (fabs(s->weibull_shape - 1.0) < 1e-9 && s->persist_lag_s == 0) {
-        printf("  closed form (exponential failures, no shortage of nodes): ETTR %.1f %%\n", 100 * closed);
+        printf("  closed form (exponential failures, no shortage of nodes): ETTR %.1f %%\n",
+               100 * closed);
     }
 }
 
@@ -90,8 +104,9 @@ int lt_verb_simulate(int argc, char **argv) {
     if (!lt_verb_parse(&lt_verb_simulate_options, &o, argc, argv,
                        "simulate --cluster h100-24k --gpus 16384 --days 54 [options]\n"
                        "       lateen simulate --mtbf 3.09 --save 60 --restart 300 --days 54",
-                       "Play a run with failures, saves, restarts, repairs and spares, many times, and print what is left of it.", NULL, 0,
-                       &n, &status)) {
+                       "Play a run with failures, saves, restarts, repairs and spares, many times, "
+                       "and print what is left of it.",
+                       NULL, 0, &n, &status)) {
         return status;
     }
     err = prepare(&s, &o);
@@ -102,12 +117,14 @@ int lt_verb_simulate(int argc, char **argv) {
         return lt_verb_fail(err);
     }
     if (o.json) {
-        json_t *root = json_pack("{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I}", "ettr_mean", r.ettr_mean, "ettr_p5", r.ettr_p5,
-                                 "ettr_p50", r.ettr_p50, "ettr_p95", r.ettr_p95, "wall_days_mean", r.wall_days_mean, "wall_days_p95",
-                                 r.wall_days_p95, "failures_mean", r.failures_mean, "lost_work_h_mean", r.lost_work_h_mean, "restart_h_mean",
-                                 r.restart_h_mean, "save_h_mean", r.save_h_mean, "wait_h_mean", r.wait_h_mean, "interval_s", s.interval_s,
-                                 "ettr_closed_form", lt_plan_ettr_exact(s.mtbf_s, s.save_s, s.restart_s, s.interval_s), "runs",
-                                 (json_int_t)r.runs);
+        json_t *root = json_pack(
+            "{s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I}", "ettr_mean", r.ettr_mean,
+            "ettr_p5", r.ettr_p5, "ettr_p50", r.ettr_p50, "ettr_p95", r.ettr_p95, "wall_days_mean",
+            r.wall_days_mean, "wall_days_p95", r.wall_days_p95, "failures_mean", r.failures_mean,
+            "lost_work_h_mean", r.lost_work_h_mean, "restart_h_mean", r.restart_h_mean,
+            "save_h_mean", r.save_h_mean, "wait_h_mean", r.wait_h_mean, "interval_s", s.interval_s,
+            "ettr_closed_form", lt_plan_ettr_exact(s.mtbf_s, s.save_s, s.restart_s, s.interval_s),
+            "runs", (json_int_t)r.runs);
         json_dumpf(root, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(9));
         putchar('\n');
         json_decref(root);

@@ -39,16 +39,18 @@ static lt_err table_get(const table **out, const char *name) {
     return err;
 }
 
-static lt_err number(const lt_yaml_entry *e, size_t n, const char *prefix, const char *key, double *out, double min,
-                     double max, const char *path) {
+static lt_err number(const lt_yaml_entry *e, size_t n, const char *prefix, const char *key,
+                     double *out, double min, double max, const char *path) {
     char full[8 * LT_PLAN_NAME_BYTES];
     snprintf(full, sizeof full, "%s%s%s", prefix, prefix[0] != 0 ? "." : "", key);
     return lt_plan_yaml_number(e, n, full, out, min, max, path);
 }
 
 /* Fields of one GPU kind; those absent keep their value (so a cluster may change a shipped kind). */
-static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const char *prefix, const char *path) {
-    double gib = g->memory_bytes / LT_PLAN_GIB, sms = g->sms, node = g->node_gpus, domain = g->domain_gpus;
+static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const char *prefix,
+                       const char *path) {
+    double gib = g->memory_bytes / LT_PLAN_GIB, sms = g->sms, node = g->node_gpus,
+           domain = g->domain_gpus;
     double *peak = g->peak_tflops;
     LT_TRY(number(e, n, prefix, "bf16_tflops", &peak[LT_PLAN_BF16], 0.001, 1e6, path));
     LT_TRY(number(e, n, prefix, "fp32_tflops", &peak[LT_PLAN_FP32], 0, 1e6, path));
@@ -93,15 +95,17 @@ lt_err lt_plan_gpu_find(lt_plan_gpu *out, const char *name) {
             return LT_OK;
         }
         if (n_names < MAX_KINDS && strstr(t->rows[i].key, ".match") != NULL) {
-            snprintf(buf[n_names], LT_PLAN_NAME_BYTES, "%.*s", (int)strcspn(t->rows[i].key, "."), t->rows[i].key);
+            snprintf(buf[n_names], LT_PLAN_NAME_BYTES, "%.*s", (int)strcspn(t->rows[i].key, "."),
+                     t->rows[i].key);
             names[n_names] = buf[n_names];
             n_names++;
         }
     }
     {
         const char *near = lt_name_nearest(name, names, n_names);
-        LT_FAIL(LT_ERR_NOT_FOUND, "no GPU kind '%s' in %s%s%s%s", name, t->path, near != NULL ? "; did you mean '" : "",
-                near != NULL ? near : "", near != NULL ? "'?" : "");
+        LT_FAIL(LT_ERR_NOT_FOUND, "no GPU kind '%s' in %s%s%s%s", name, t->path,
+                near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+                near != NULL ? "'?" : "");
     }
 }
 
@@ -146,12 +150,14 @@ static lt_err stack_facts(lt_plan_stack *s, const table *t, const char *stack) {
     int attention = (int)s->attention;
     snprintf(prefix, sizeof prefix, "stacks.%s", stack);
     snprintf(key, sizeof key, "%s.attention", prefix);
-    LT_TRY(lt_plan_yaml_choice(t->rows, t->n, key, &attention, attention_names, LT_PLAN_ATTENTION_COUNT, t->path));
+    LT_TRY(lt_plan_yaml_choice(t->rows, t->n, key, &attention, attention_names,
+                               LT_PLAN_ATTENTION_COUNT, t->path));
     s->attention = (lt_plan_attention)attention;
     LT_TRY(number(t->rows, t->n, prefix, "passes", &s->passes, 0.1, 20, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "launch_us", &s->launch_us, 0, 1e4, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "tp_overlap", &s->tp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "dp_overlap", &s->dp_overlap, 0, 1, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "cp_balance", &s->cp_balance, 0, 1, t->path));
     return number(t->rows, t->n, prefix, "ep_overlap", &s->ep_overlap, 0, 1, t->path);
 }
 
@@ -164,21 +170,28 @@ static lt_err stack_fit(lt_plan_stack *s, const table *t, const char *gpu, const
 }
 
 /* "bridge-2606" has the facts of "bridge": a release of a stack. */
-static void stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack) {
+void lt_plan_stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack) {
     const char *dash = strrchr(stack, '-');
-    const size_t len = dash != NULL && isdigit((unsigned char)dash[1]) ? (size_t)(dash - stack) : strlen(stack);
+    const size_t len = dash != NULL && isdigit((unsigned char)dash[1]) ? (size_t)(dash - stack)
+                                                                       : strlen(stack);
     snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)len, stack);
 }
 
 lt_err lt_plan_stack_find(lt_plan_stack *out, const char *gpu, const char *stack) {
     const table *t = NULL;
     char family[LT_PLAN_NAME_BYTES], key[4 * LT_PLAN_NAME_BYTES];
-    lt_plan_stack s = {.gemm = 0.7, .memory = 0.8, .network = 0.75, .passes = 1.25, .launch_us = 4, .dp_overlap = 0.9};
+    lt_plan_stack s = {.gemm = 0.7,
+                       .memory = 0.8,
+                       .network = 0.75,
+                       .passes = 1.25,
+                       .launch_us = 4,
+                       .dp_overlap = 0.9,
+                       .cp_balance = 1};
 
     LT_TRY(table_get(&t, "stacks"));
     snprintf(s.name, sizeof s.name, "%s", stack);
     snprintf(s.gpu, sizeof s.gpu, "%s", gpu);
-    stack_family(family, stack);
+    lt_plan_stack_family(family, stack);
     LT_TRY(stack_facts(&s, t, "default"));
     LT_TRY(stack_facts(&s, t, family));
     LT_TRY(stack_fit(&s, t, gpu, "default"));
@@ -190,7 +203,8 @@ lt_err lt_plan_stack_find(lt_plan_stack *out, const char *gpu, const char *stack
     return LT_OK;
 }
 
-void lt_plan_cluster_plain(lt_plan_cluster *out, const lt_plan_gpu *gpu, const lt_plan_stack *stack, int64_t gpus) {
+void lt_plan_cluster_plain(lt_plan_cluster *out, const lt_plan_gpu *gpu, const lt_plan_stack *stack,
+                           int64_t gpus) {
     lt_plan_cluster c = {.gpu = *gpu, .stack = *stack, .gpus = gpus, .nic_gbps = gpu->nic_gbps};
     snprintf(c.name, sizeof c.name, "%s", gpu->name);
     c.latency_us = 6;
@@ -233,8 +247,8 @@ static lt_err tiers_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, c
             break;
         }
         if (i > 0 && (int64_t)gpus <= c->tier[i - 1].gpus) {
-            LT_FAIL(LT_ERR_ARG, "%s: network tier %d holds %.0f GPUs but the tier below it %lld", path, i, gpus,
-                    (long long)c->tier[i - 1].gpus);
+            LT_FAIL(LT_ERR_ARG, "%s: network tier %d holds %.0f GPUs but the tier below it %lld",
+                    path, i, gpus, (long long)c->tier[i - 1].gpus);
         }
         c->tier[i].gpus = (int64_t)gpus;
         c->tier[i].oversub = oversub;
@@ -250,9 +264,11 @@ static lt_err causes_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, 
     for (size_t i = 0; i < n; i++) {
         if (strncmp(e[i].key, prefix, sizeof prefix - 1) == 0) {
             if (found == LT_PLAN_CAUSES) {
-                LT_FAIL(LT_ERR_LIMIT, "%s:%d: more than %d causes of failure", path, e[i].line, LT_PLAN_CAUSES);
+                LT_FAIL(LT_ERR_LIMIT, "%s:%d: more than %d causes of failure", path, e[i].line,
+                        LT_PLAN_CAUSES);
             }
-            snprintf(c->cause[found].cause, LT_PLAN_NAME_BYTES, "%.60s", e[i].key + sizeof prefix - 1);
+            snprintf(c->cause[found].cause, LT_PLAN_NAME_BYTES, "%.60s",
+                     e[i].key + sizeof prefix - 1);
             LT_TRY(lt_plan_yaml_number(e, n, e[i].key, &c->cause[found].per_node_day, 0, 10, path));
             found++;
         }
@@ -264,20 +280,42 @@ static lt_err causes_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, 
 }
 
 static bool known_key(const char *key) {
-    static const char *const known[] = {"gpu", "gpus", "stack", "network.topology", "network.nic_gbps", "network.latency_us",
-        "network.link_latency_us", "network.tiers.", "network.efficiency", "storage.write_gbps", "storage.read_gbps", "failures.per_node_day.",
-        "restart.detect_s", "restart.reschedule_s", "restart.load_s", "restart.warmup_s", "restart.repair_h", "straggler",
-        "price.gpu_h", "price.mwh", "price.pue", "gpu_spec.", "efficiency.", "node"};
+    static const char *const known[] = {"gpu",
+                                        "gpus",
+                                        "stack",
+                                        "network.topology",
+                                        "network.nic_gbps",
+                                        "network.latency_us",
+                                        "network.link_latency_us",
+                                        "network.tiers.",
+                                        "network.efficiency",
+                                        "storage.write_gbps",
+                                        "storage.read_gbps",
+                                        "failures.per_node_day.",
+                                        "restart.detect_s",
+                                        "restart.reschedule_s",
+                                        "restart.load_s",
+                                        "restart.warmup_s",
+                                        "restart.repair_h",
+                                        "straggler",
+                                        "price.gpu_h",
+                                        "price.mwh",
+                                        "price.pue",
+                                        "gpu_spec.",
+                                        "efficiency.",
+                                        "node"};
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
         const size_t len = strlen(known[i]);
-        if (known[i][len - 1] == '.' ? strncmp(key, known[i], len) == 0 : strcmp(key, known[i]) == 0) {
+        if (known[i][len - 1] == '.' ? strncmp(key, known[i], len) == 0
+                                     : strcmp(key, known[i]) == 0) {
             return true;
         }
     }
     return false;
 }
 
-static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, const char *path) {
+static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n,
+                              const char *path) {
     double gpus = (double)c->gpus;
     const struct {
         const char *key;
@@ -310,7 +348,8 @@ static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t
 
 static lt_err cluster_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, const char *path) {
     static const char *const topologies[] = {"fat-tree", "dragonfly"};
-    const lt_yaml_entry *gpu = lt_plan_yaml_get(e, n, "gpu"), *stack = lt_plan_yaml_get(e, n, "stack");
+    const lt_yaml_entry *gpu = lt_plan_yaml_get(e, n, "gpu"),
+                        *stack = lt_plan_yaml_get(e, n, "stack");
     lt_plan_gpu g;
     lt_plan_stack s;
     int topology = LT_PLAN_FAT_TREE;
@@ -321,7 +360,8 @@ static lt_err cluster_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n,
         }
     }
     if (gpu == NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: 'gpu' is missing: which kind, of recipes/clusters/gpus.yaml", path);
+        LT_FAIL(LT_ERR_FORMAT, "%s: 'gpu' is missing: which kind, of recipes/clusters/gpus.yaml",
+                path);
     }
     LT_TRY(lt_plan_gpu_find(&g, gpu->value));
     LT_TRY(gpu_read(&g, e, n, "gpu_spec", path));

@@ -15,16 +15,18 @@
 #include "plan/plan.h"
 
 typedef struct {
-    double inner, outer;       /* Members in a domain; domains. */
-    double link, nic;          /* Bytes a second. */
+    double inner, outer;        /* Members in a domain; domains. */
+    double link, nic;           /* Bytes a second. */
     double alpha_in, alpha_out; /* Seconds. */
 } group;
 
 static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, bool all_to_all) {
     const int64_t domain = c->gpu.domain_gpus;
     const int64_t span = ranks * stride;
-    group g = {.inner = 1, .link = c->gpu.link_gbps * LT_PLAN_GB * c->stack.network,
-               .nic = c->nic_gbps * LT_PLAN_GB * c->stack.network, .alpha_in = c->link_latency_us * 1e-6,
+    group g = {.inner = 1,
+               .link = c->gpu.link_gbps * LT_PLAN_GB * c->stack.network,
+               .nic = c->nic_gbps * LT_PLAN_GB * c->stack.network,
+               .alpha_in = c->link_latency_us * 1e-6,
                .alpha_out = c->latency_us * 1e-6};
     if (stride < domain) {
         g.inner = lt_plan_min((double)ranks, floor((double)domain / (double)stride));
@@ -35,7 +37,9 @@ static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, b
             const double members = lt_plan_max(1.0, (double)c->tier[i].gpus / (double)stride);
             const double slow = all_to_all ? c->tier[i].oversub : c->tier[i].oversub / members;
             g.nic /= lt_plan_max(1.0, slow);
-            g.alpha_out = lt_plan_max(g.alpha_out, (i + 1 < c->n_tiers ? c->tier[i + 1].latency_us : c->tier[i].latency_us) * 1e-6);
+            g.alpha_out = lt_plan_max(
+                g.alpha_out,
+                (i + 1 < c->n_tiers ? c->tier[i + 1].latency_us : c->tier[i].latency_us) * 1e-6);
         }
     }
     return g;
@@ -45,12 +49,15 @@ static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, b
 static double half_s(const group *g, double bytes) {
     const double in = g->inner > 1 ? (g->inner - 1) / g->inner * bytes / g->link : 0.0;
     const double out = g->outer > 1 ? (g->outer - 1) / g->outer * bytes / g->inner / g->nic : 0.0;
-    const double steps_in = g->inner > 1 ? lt_plan_min(g->inner - 1, 2.0 * ceil(log2(g->inner))) : 0.0;
-    const double steps_out = g->outer > 1 ? lt_plan_min(g->outer - 1, 2.0 * ceil(log2(g->outer))) : 0.0;
+    const double steps_in = g->inner > 1 ? lt_plan_min(g->inner - 1, 2.0 * ceil(log2(g->inner)))
+                                         : 0.0;
+    const double steps_out = g->outer > 1 ? lt_plan_min(g->outer - 1, 2.0 * ceil(log2(g->outer)))
+                                          : 0.0;
     return lt_plan_max(in, out) + steps_in * g->alpha_in + steps_out * g->alpha_out;
 }
 
-double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double bytes, int64_t ranks, int64_t stride) {
+double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double bytes,
+                            int64_t ranks, int64_t stride) {
     group g;
     LT_ASSERT(c != NULL && ranks >= 1 && stride >= 1);
     if (bytes <= 0 || (ranks == 1 && verb != LT_PLAN_SEND)) {
@@ -65,10 +72,12 @@ double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double 
         return half_s(&g, bytes);
     case LT_PLAN_ALL_TO_ALL: {
         const double n = (double)ranks, near = (g.inner - 1) / n, far = (n - g.inner) / n;
-        return lt_plan_max(near * bytes / g.link, far * bytes / g.nic) + (far > 0 ? g.alpha_out : g.alpha_in) * ceil(log2(n));
+        return lt_plan_max(near * bytes / g.link, far * bytes / g.nic) +
+               (far > 0 ? g.alpha_out : g.alpha_in) * ceil(log2(n));
     }
     case LT_PLAN_SEND:
-        return stride < c->gpu.domain_gpus ? bytes / g.link + g.alpha_in : bytes / g.nic + g.alpha_out;
+        return stride < c->gpu.domain_gpus ? bytes / g.link + g.alpha_in
+                                           : bytes / g.nic + g.alpha_out;
     }
     return 0;
 }

@@ -13,8 +13,10 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-#define COPY_GBPS      20.0 /* One GPU's memory to host memory, PCIe 4/5 or NVLink-C2C shared with training. */
-#define OPTIMIZER_STATE 14.0 /* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
+#define COPY_GBPS                                                                                  \
+    20.0 /* One GPU's memory to host memory, PCIe 4/5 or NVLink-C2C shared with training. */
+#define OPTIMIZER_STATE                                                                            \
+    14.0 /* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
 
 double lt_plan_young_s(double mtbf_s, double save_s) {
     return sqrt(2.0 * save_s * mtbf_s);
@@ -61,23 +63,28 @@ int64_t lt_plan_spares(double nodes, double node_rate_per_s, double repair_s, do
     return (int64_t)nodes;
 }
 
-lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_cluster *c, int64_t gpus, double interval_s,
-                                         bool async) {
+lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                         int64_t gpus, double interval_s, bool async) {
     lt_plan_goodput g = {0};
-    const double rate = lt_plan_cluster_failures_per_s(c, gpus), nodes = (double)gpus / c->gpu.node_gpus;
+    const double rate = lt_plan_cluster_failures_per_s(c, gpus),
+                 nodes = (double)gpus / c->gpu.node_gpus;
     double copy_s, lag_s, whole, no_rework, no_save;
 
     g.checkpoint_bytes = lt_plan_model_params(m).total * OPTIMIZER_STATE;
     g.mtbf_s = rate > 0 ? 1.0 / rate : 1e30;
     g.failures_per_day = rate * 86400.0;
     g.save_s = g.checkpoint_bytes / (c->storage_write_gbps * LT_PLAN_GB);
-    copy_s = g.checkpoint_bytes / ((double)gpus * COPY_GBPS * LT_PLAN_GB) + 0.5; /* Half a second to agree and to flush. */
+    copy_s = g.checkpoint_bytes / ((double)gpus * COPY_GBPS * LT_PLAN_GB) +
+             0.5; /* Half a second to agree and to flush. */
     g.block_s = async ? lt_plan_min(copy_s, g.save_s) : g.save_s;
     lag_s = async ? g.save_s : 0.0; /* Only a save that is on disk counts. */
-    g.restart_s = c->detect_s + c->reschedule_s + c->load_s + c->warmup_s + g.checkpoint_bytes / (c->storage_read_gbps * LT_PLAN_GB);
+    g.restart_s = c->detect_s + c->reschedule_s + c->load_s + c->warmup_s +
+                  g.checkpoint_bytes / (c->storage_read_gbps * LT_PLAN_GB);
     g.interval_s = interval_s > 0 ? interval_s : lt_plan_daly_s(g.mtbf_s, g.block_s);
-    g.interval_s = lt_plan_max(g.interval_s, lag_s); /* The next save can not start before the last is on disk. */
-    whole = lt_plan_ettr_exact(g.mtbf_s, g.block_s, g.restart_s, g.interval_s) * exp(-lag_s / g.mtbf_s);
+    g.interval_s = lt_plan_max(g.interval_s,
+                               lag_s); /* The next save can not start before the last is on disk. */
+    whole = lt_plan_ettr_exact(g.mtbf_s, g.block_s, g.restart_s, g.interval_s) *
+            exp(-lag_s / g.mtbf_s);
     no_save = g.interval_s / (g.interval_s + g.block_s);
     no_rework = lt_plan_ettr_exact(g.mtbf_s, g.block_s, 0, g.interval_s) * exp(-lag_s / g.mtbf_s);
     g.ettr = whole;

@@ -12,6 +12,7 @@
 #include "plan/points.h"
 
 #define SIGMA    0.03
+#define PRIOR    0.12
 #define MAX_FITS 128
 
 static double clamp_efficiency(double x) {
@@ -22,30 +23,32 @@ static double *efficiency(lt_plan_stack *s, int i) {
     return i == 0 ? &s->gemm : i == 1 ? &s->memory : &s->network;
 }
 
-static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *s, const lt_plan_stack *prior, double *rms) {
+static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *s,
+                      const lt_plan_stack *prior, double *rms) {
     double sum = 0, penalty = 0;
     char why[LT_PLAN_TEXT_BYTES];
     for (size_t i = 0; i < f->n_anchors; i++) {
         double predicted;
-        jobs[i].cluster.stack = *s;
-        jobs[i].layout_known = jobs[i].query.tp > 0 && jobs[i].query.micro > 0 && jobs[i].query.recompute >= 0 && jobs[i].layout.tp > 0;
+        jobs[i].cluster.stack.gemm = s->gemm;
+        jobs[i].cluster.stack.memory = s->memory;
+        jobs[i].cluster.stack.network = s->network;
+        jobs[i].layout_known = jobs[i].query.tp > 0 && jobs[i].query.micro > 0 &&
+                               jobs[i].query.recompute >= 0 && jobs[i].layout.tp > 0;
         predicted = lt_point_predict(&jobs[i], why);
         sum += predicted > 0 ? pow(log(predicted / jobs[i].measured_s), 2) : 1.0;
     }
     for (int e = 0; e < 3; e++) {
         lt_plan_stack a = *s, b = *prior;
-        penalty += pow(log(*efficiency(&a, e) / *efficiency(&b, e)) / KNOB(prior, 0.2), 2);
+        penalty += pow(log(*efficiency(&a, e) / *efficiency(&b, e)) / PRIOR, 2);
     }
     *rms = sqrt(sum / (double)f->n_anchors);
     return sum / (SIGMA * SIGMA) + penalty;
 }
 
-static void fit_one(lt_plan_fit *f, lt_point_job *jobs) {
+static void fit_one(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *centre) {
     lt_plan_stack prior, best;
     double step = 0.16, cost;
-    if (lt_plan_stack_find(&prior, f->stack.gpu, "default") != LT_OK) {
-        return;
-    }
+    prior = *centre;
     best = f->stack;
     for (int e = 0; e < 3; e++) {
         *efficiency(&best, e) = *efficiency(&prior, e);
@@ -56,7 +59,8 @@ static void fit_one(lt_plan_fit *f, lt_point_job *jobs) {
         for (int e = 0; e < 6; e++) {
             lt_plan_stack t = best;
             double rms, c;
-            *efficiency(&t, e / 2) = clamp_efficiency(*efficiency(&t, e / 2) * exp(e % 2 == 0 ? step : -step));
+            *efficiency(&t, e / 2) = clamp_efficiency(*efficiency(&t, e / 2) *
+                                                      exp(e % 2 == 0 ? step : -step));
             c = cost_of(f, jobs, &t, &prior, &rms);
             if (c < cost) {
                 cost = c;
@@ -83,6 +87,54 @@ static lt_plan_fit *fit_for(lt_plan_fit *list, size_t *n, const lt_plan_stack *s
     return &list[(*n)++];
 }
 
+static bool is_release(const lt_plan_stack *s) {
+    char family[LT_PLAN_NAME_BYTES];
+    lt_plan_stack_family(family, s->name);
+    return strcmp(family, s->name) != 0;
+}
+
+/* A stack with releases is fitted as a whole too, on all their anchors: it serves releases nobody measured. */
+static lt_err add_families(lt_plan_fit *list, size_t *n) {
+    const size_t releases = *n;
+    for (size_t i = 0; i < releases; i++) {
+        lt_plan_fit *f;
+        lt_plan_stack s = list[i].stack;
+        if (!is_release(&s)) {
+            continue;
+        }
+        lt_plan_stack_family(s.name, list[i].stack.name);
+        f = fit_for(list, n, &s);
+        for (size_t a = 0; f != NULL && a < list[i].n_anchors; a++) {
+            if (f->n_anchors == sizeof f->anchor / sizeof *f->anchor) {
+                LT_FAIL(LT_ERR_LIMIT, "fit: more than %zu anchors of %s on %s", f->n_anchors,
+                        f->stack.name, f->stack.gpu);
+            }
+            f->anchor[f->n_anchors++] = list[i].anchor[a];
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err fit_with_centre(lt_plan_fit *list, size_t n, lt_plan_fit *f, lt_point_job *jobs) {
+    lt_plan_stack centre;
+    char family[LT_PLAN_NAME_BYTES], why[LT_PLAN_TEXT_BYTES];
+    LT_TRY(lt_plan_stack_find(&centre, f->stack.gpu, "default"));
+    lt_plan_stack_family(family, f->stack.name);
+    for (size_t i = 0; i < n && is_release(&f->stack); i++) {
+        if (strcmp(list[i].stack.name, family) == 0 &&
+            strcmp(list[i].stack.gpu, f->stack.gpu) == 0) {
+            centre = list[i].stack;
+        }
+    }
+    for (size_t a = 0; a < f->n_anchors; a++) {
+        if (!lt_point_job_make(&jobs[a], f->anchor[a], why)) {
+            LT_FAIL(LT_ERR_ARG, "fit: %s", why);
+        }
+    }
+    fit_one(f, jobs, &centre);
+    return LT_OK;
+}
+
 static const lt_point *row_of(const lt_points *p, const char *id) {
     for (size_t i = 0; i < p->n; i++) {
         if (strcmp(p->rows[i].field[LT_POINT_id], id) == 0) {
@@ -92,7 +144,8 @@ static const lt_point *row_of(const lt_points *p, const char *id) {
     return NULL;
 }
 
-lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids, lt_plan_fit **out, size_t *n_out) {
+lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids, lt_plan_fit **out,
+                        size_t *n_out) {
     lt_err err = LT_OK;
     lt_plan_fit *list = calloc(MAX_FITS, sizeof *list);
     lt_point_job *jobs = calloc(128, sizeof *jobs);
@@ -117,14 +170,14 @@ lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids
         }
         f->anchor[f->n_anchors++] = row;
     }
-    for (size_t i = 0; i < n; i++) {
-        for (size_t a = 0; a < list[i].n_anchors; a++) {
-            char why[LT_PLAN_TEXT_BYTES];
-            if (!lt_point_job_make(&jobs[a], list[i].anchor[a], why)) {
-                LT_FAIL_DONE(LT_ERR_ARG, "fit: %s", why);
+    LT_TRY_DONE(add_families(list, &n));
+    for (int pass = 0; pass < 2;
+         pass++) { /* Families first: they are the centre of their releases. */
+        for (size_t i = 0; i < n; i++) {
+            if (is_release(&list[i].stack) == (pass == 1)) {
+                LT_TRY_DONE(fit_with_centre(list, n, &list[i], jobs));
             }
         }
-        fit_one(&list[i], jobs);
     }
     *out = list;
     *n_out = n;

@@ -13,9 +13,13 @@ int64_t lt_plan_layout_gpus(const lt_plan_layout *l) {
 }
 
 static lt_err check_sizes(const lt_plan_layout *l) {
-    if (l->tp < 1 || l->pp < 1 || l->vpp < 1 || l->cp < 1 || l->ep < 1 || l->dp < 1 || l->micro < 1 || l->accum < 1) {
-        LT_FAIL(LT_ERR_ARG, "layout: every degree must be at least 1 (tp %d pp %d vpp %d cp %d ep %d dp %d micro %lld accum %lld)",
-                l->tp, l->pp, l->vpp, l->cp, l->ep, l->dp, (long long)l->micro, (long long)l->accum);
+    if (l->tp < 1 || l->pp < 1 || l->vpp < 1 || l->cp < 1 || l->ep < 1 || l->dp < 1 ||
+        l->micro < 1 || l->accum < 1) {
+        LT_FAIL(LT_ERR_ARG,
+                "layout: every degree must be at least 1 (tp %d pp %d vpp %d cp %d ep %d dp %d "
+                "micro %lld accum %lld)",
+                l->tp, l->pp, l->vpp, l->cp, l->ep, l->dp, (long long)l->micro,
+                (long long)l->accum);
     }
     if (l->zero < 0 || l->zero > 3) {
         LT_FAIL(LT_ERR_ARG, "layout: ZeRO stage %d is none of 0, 1, 2, 3", l->zero);
@@ -29,35 +33,40 @@ static lt_err check_sizes(const lt_plan_layout *l) {
     return LT_OK;
 }
 
-lt_err lt_plan_layout_check(const lt_plan_layout *l, const lt_plan_model *m, const lt_plan_cluster *c) {
+lt_err lt_plan_layout_check(const lt_plan_layout *l, const lt_plan_model *m,
+                            const lt_plan_cluster *c) {
     const int64_t gpus = lt_plan_layout_gpus(l);
     LT_TRY(check_sizes(l));
     if (gpus > c->gpus) {
-        LT_FAIL(LT_ERR_ARG, "layout: tp %d x cp %d x dp %d x pp %d = %lld GPUs, but cluster %s has %lld", l->tp, l->cp, l->dp,
-                l->pp, (long long)gpus, c->name, (long long)c->gpus);
+        LT_FAIL(LT_ERR_ARG,
+                "layout: tp %d x cp %d x dp %d x pp %d = %lld GPUs, but cluster %s has %lld", l->tp,
+                l->cp, l->dp, l->pp, (long long)gpus, c->name, (long long)c->gpus);
     }
     if (m->n_attn > 0 && m->heads % l->tp != 0) {
-        LT_FAIL(LT_ERR_ARG, "layout: tp %d does not divide the %lld attention heads of %s", l->tp, (long long)m->heads, m->name);
+        LT_FAIL(LT_ERR_ARG, "layout: tp %d does not divide the %lld attention heads of %s", l->tp,
+                (long long)m->heads, m->name);
     }
     if (l->pp > m->layers) {
-        LT_FAIL(LT_ERR_ARG, "layout: pp %d is more than the %lld layers of %s", l->pp, (long long)m->layers, m->name);
+        LT_FAIL(LT_ERR_ARG, "layout: pp %d is more than the %lld layers of %s", l->pp,
+                (long long)m->layers, m->name);
     }
     if (l->ep > 1 && m->experts == 0) {
         LT_FAIL(LT_ERR_ARG, "layout: ep %d, but %s has no experts", l->ep, m->name);
     }
     if (l->ep > 1 && (m->experts % l->ep != 0 || (l->tp * l->cp * l->dp) % l->ep != 0)) {
-        LT_FAIL(LT_ERR_ARG, "layout: ep %d must divide the %lld experts and tp x cp x dp = %d", l->ep, (long long)m->experts,
-                l->tp * l->cp * l->dp);
+        LT_FAIL(LT_ERR_ARG, "layout: ep %d must divide the %lld experts and tp x cp x dp = %d",
+                l->ep, (long long)m->experts, l->tp * l->cp * l->dp);
     }
     if (m->seq % ((int64_t)2 * l->cp) != 0 && l->cp > 1) {
-        LT_FAIL(LT_ERR_ARG, "layout: cp %d needs sequences divisible by %d, they are %lld tokens", l->cp, 2 * l->cp,
-                (long long)m->seq);
+        LT_FAIL(LT_ERR_ARG, "layout: cp %d needs sequences divisible by %d, they are %lld tokens",
+                l->cp, 2 * l->cp, (long long)m->seq);
     }
     if (c->gpu.peak_tflops[l->precision] <= 0 && l->precision != LT_PLAN_FP32) {
         static const char *const names[] = {
 #define PRECISION_NAME(code, name) name,
             LT_PLAN_PRECISION_MAP(PRECISION_NAME)};
-        LT_FAIL(LT_ERR_ARG, "layout: precision %s, but %s has no such units", names[l->precision], c->gpu.name);
+        LT_FAIL(LT_ERR_ARG, "layout: precision %s, but %s has no such units", names[l->precision],
+                c->gpu.name);
     }
     return LT_OK;
 }
@@ -80,8 +89,9 @@ char *lt_plan_layout_text(char out[LT_PLAN_TEXT_BYTES], const lt_plan_layout *l)
     if (l->recompute != LT_PLAN_RECOMPUTE_NONE) {
         snprintf(re, sizeof re, " re-%s", recompute[l->recompute]);
     }
-    snprintf(out, LT_PLAN_TEXT_BYTES, "TP%d%s PP%d%s%s%s DP%d%s mb%lld x%lld%s", l->tp, l->sp && l->tp > 1 ? "+SP" : "", l->pp,
-             vpp, cp, ep, l->dp, zero, (long long)l->micro, (long long)l->accum, re);
+    snprintf(out, LT_PLAN_TEXT_BYTES, "TP%d%s PP%d%s%s%s %s%d%s mb%lld x%lld%s", l->tp,
+             l->sp && l->tp > 1 ? "+SP" : "", l->pp, vpp, cp, ep, l->dp_outer ? "DPo" : "DP", l->dp,
+             zero, (long long)l->micro, (long long)l->accum, re);
     return out;
 }
 
@@ -101,7 +111,8 @@ lt_plan_share lt_plan_stage_params(const lt_plan_model *m, const lt_plan_layout 
         layers = even - 1.0 / (double)m->layers; /* The end stages carry the odd layers less. */
     }
     if (m->n_moe > 0) { /* Router, latent maps and shared experts live with the dense part. */
-        const double routed = (double)m->n_moe * (double)m->experts * (m->gated ? 3.0 : 2.0) * (double)m->expert_ffn *
+        const double routed = (double)m->n_moe * (double)m->experts * (m->gated ? 3.0 : 2.0) *
+                              (double)m->expert_ffn *
                               (double)(m->latent > 0 ? m->latent : m->width);
         dense_moe = p.moe * 1.0 - routed * (1.0 + (double)m->mtp / (double)m->n_moe);
         s.expert = layers * (p.moe - dense_moe) / l->ep;

@@ -15,19 +15,25 @@
 #include "plan/plan.h"
 
 #define MARGIN_SHARE 0.04
-#define RUNTIME_BYTES (1.5 * LT_PLAN_GB) /* CUDA context, NCCL channels, cuBLAS workspace; seen on A100 and H100. */
+#define RUNTIME_BYTES                                                                              \
+    (1.5 * LT_PLAN_GB) /* CUDA context, NCCL channels, cuBLAS workspace; seen on A100 and H100. */
 
 typedef struct {
     double whole, split; /* Bytes per token: not divided by tp without SP, and always divided. */
 } act;
 
-static act attention_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_attention kernel) {
-    const double w = (double)m->width, h = (double)m->heads, d = (double)m->head_dim, g = (double)m->kv_heads;
-    const double keys = (double)m->seq / l->cp * l->cp; /* A query sees the whole sequence also under CP. */
-    act a = {.whole = 2.0 * w + 2.0 * w + (m->dropout ? w : 0.0)}; /* Norm input, QKV input, dropout mask. */
+static act attention_act(const lt_plan_model *m, const lt_plan_layout *l,
+                         lt_plan_attention kernel) {
+    const double w = (double)m->width, h = (double)m->heads, d = (double)m->head_dim,
+                 g = (double)m->kv_heads;
+    const double keys = (double)m->seq / l->cp *
+                        l->cp; /* A query sees the whole sequence also under CP. */
+    act a = {.whole = 2.0 * w + 2.0 * w +
+                      (m->dropout ? w : 0.0)}; /* Norm input, QKV input, dropout mask. */
     if (m->kv_rank > 0) {
         const double qk = (double)(m->nope_dim + m->rope_dim), v = (double)m->v_dim;
-        a.whole += 2.0 * (double)(m->q_rank + m->kv_rank + m->rope_dim) * 2.0; /* Latents and their norms. */
+        a.whole += 2.0 * (double)(m->q_rank + m->kv_rank + m->rope_dim) *
+                   2.0; /* Latents and their norms. */
         a.split = 2.0 * h * (2.0 * qk + v) + 2.0 * h * v;
     } else {
         a.split = 2.0 * (h * d + 2.0 * g * d) + 2.0 * h * d;
@@ -47,7 +53,8 @@ static double ffn_act(const lt_plan_model *m, double f, bool keep_output) {
 static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_attention kernel) {
     const double blocks = (double)m->layers, w = (double)m->width;
     /* Selective recompute means the attention core where that is stored, else norms and activation functions. */
-    const bool drop = l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE && kernel != LT_PLAN_ATTENTION_UNFUSED;
+    const bool drop = l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE &&
+                      kernel != LT_PLAN_ATTENTION_UNFUSED;
     const double attn = (double)m->n_attn / blocks, mamba = (double)m->n_mamba / blocks;
     const double dense = (double)m->n_dense / blocks, moe = (double)m->n_moe / blocks;
     act a = attention_act(m, l, kernel), sum;
@@ -60,18 +67,20 @@ static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_at
     if (m->n_moe > 0) {
         const double k = (double)m->topk, in = (double)(m->latent > 0 ? m->latent : m->width);
         const double fe = (double)m->expert_ffn, fs = (double)m->shared_ffn;
-        sum.split += moe * (k * (4.0 * in + ffn_act(m, fe, !drop)) + (fs > 0 ? ffn_act(m, fs, !drop) : 0.0) +
-                            4.0 * (double)m->experts);
+        sum.split += moe * (k * (4.0 * in + ffn_act(m, fe, !drop)) +
+                            (fs > 0 ? ffn_act(m, fs, !drop) : 0.0) + 4.0 * (double)m->experts);
     }
     if (m->n_mamba > 0) {
-        const double d = (double)(m->mamba_heads * m->mamba_dim), bc = 2.0 * (double)(m->mamba_groups * m->mamba_state);
+        const double d = (double)(m->mamba_heads * m->mamba_dim),
+                     bc = 2.0 * (double)(m->mamba_groups * m->mamba_state);
         sum.whole += mamba * 4.0 * w;
         sum.split += mamba * 2.0 * (2.0 * d + bc + (d + bc) + 2.0 * d);
     }
     return sum;
 }
 
-double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_attention attention) {
+double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layout *l,
+                                      lt_plan_attention attention) {
     const double tokens = (double)(l->micro * m->seq) / l->cp, tp = l->tp;
     act a;
     if (l->recompute == LT_PLAN_RECOMPUTE_FULL) {
@@ -88,20 +97,24 @@ static double in_flight(const lt_plan_layout *l, int stage) {
         return accum;
     }
     if (l->vpp > 1) {
-        return lt_plan_min(accum, pp * (1.0 + (pp - 1.0) / (pp * l->vpp)) - 2.0 * stage / (double)l->vpp);
+        return lt_plan_min(accum,
+                           pp * (1.0 + (pp - 1.0) / (pp * l->vpp)) - 2.0 * stage / (double)l->vpp);
     }
     return lt_plan_min(accum, (double)(l->pp - stage));
 }
 
-static double state_bytes(double dense, double expert, double each, bool sharded, const lt_plan_layout *l) {
-    return each * (dense / (sharded ? lt_plan_zero_ranks(l) : 1) + expert / (sharded ? lt_plan_expert_zero_ranks(l) : 1));
+static double state_bytes(double dense, double expert, double each, bool sharded,
+                          const lt_plan_layout *l) {
+    return each * (dense / (sharded ? lt_plan_zero_ranks(l) : 1) +
+                   expert / (sharded ? lt_plan_expert_zero_ranks(l) : 1));
 }
 
 static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     const lt_plan_layout *l = j->l;
     const lt_plan_model *m = j->m;
     const lt_plan_share p = lt_plan_stage_params(m, l, stage);
-    const double layers = (double)((m->layers + l->pp - 1) / l->pp), tokens = (double)(l->micro * m->seq) / l->cp;
+    const double layers = (double)((m->layers + l->pp - 1) / l->pp),
+                 tokens = (double)(l->micro * m->seq) / l->cp;
     const double weight = l->precision == LT_PLAN_FP32 ? 4.0 : 2.0;
     const bool lora = l->tune == LT_PLAN_TUNE_LORA;
     lt_plan_layout whole = *l;
@@ -110,26 +123,32 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     r.weights = state_bytes(p.dense, p.expert, weight, l->zero >= 3, l);
     if (!lora) {
         r.gradients = state_bytes(p.dense, p.expert, l->fp32_grads ? 4.0 : 2.0, l->zero >= 2, l);
-        r.optimizer = state_bytes(p.dense, p.expert, l->precision == LT_PLAN_FP32 ? 8.0 : 12.0, l->zero >= 1, l);
+        r.optimizer = state_bytes(p.dense, p.expert, l->precision == LT_PLAN_FP32 ? 8.0 : 12.0,
+                                  l->zero >= 1, l);
     }
-    r.activations = lt_plan_activation_layer_bytes(m, l, j->c->stack.attention) * layers * in_flight(l, stage);
-    if (l->recompute == LT_PLAN_RECOMPUTE_FULL) { /* One layer is alive in full while its backward pass runs. */
+    r.activations = lt_plan_activation_layer_bytes(m, l, j->c->stack.attention) * layers *
+                    in_flight(l, stage);
+    if (l->recompute ==
+        LT_PLAN_RECOMPUTE_FULL) { /* One layer is alive in full while its backward pass runs. */
         whole.recompute = LT_PLAN_RECOMPUTE_NONE;
         r.activations += lt_plan_activation_layer_bytes(m, &whole, j->c->stack.attention);
     }
     if (stage == l->pp - 1) {
-        r.logits = tokens * (double)m->vocab / l->tp * 6.0; /* bf16 logits and their fp32 softmax. */
+        r.logits = tokens * (double)m->vocab / l->tp *
+                   6.0; /* bf16 logits and their fp32 softmax. */
     }
     r.buffers = RUNTIME_BYTES;
     if (l->zero >= 3) {
         r.buffers += 2.0 * 2.0 * (p.dense + p.expert) / layers;
     }
     r.margin = MARGIN_SHARE * (r.activations + r.logits + r.gradients + r.buffers);
-    r.total = r.weights + r.gradients + r.optimizer + r.activations + r.logits + r.buffers + r.margin;
+    r.total = r.weights + r.gradients + r.optimizer + r.activations + r.logits + r.buffers +
+              r.margin;
     return r;
 }
 
-lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_layout *l) {
+lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                       const lt_plan_layout *l) {
     const lt_plan_job j = {m, c, l};
     lt_plan_memory first, last;
     LT_ASSERT(m != NULL && c != NULL && l != NULL);

@@ -35,8 +35,8 @@ lt_err lt_plan_model_check(const lt_plan_model *m) {
         LT_TRY(positive("kv_heads", m->kv_heads, m->name));
         LT_TRY(positive("head_dim", m->head_dim, m->name));
         if (m->heads % m->kv_heads != 0) {
-            LT_FAIL(LT_ERR_ARG, "model %s: %lld heads are no multiple of %lld key/value heads", m->name,
-                    (long long)m->heads, (long long)m->kv_heads);
+            LT_FAIL(LT_ERR_ARG, "model %s: %lld heads are no multiple of %lld key/value heads",
+                    m->name, (long long)m->heads, (long long)m->kv_heads);
         }
     }
     if (m->n_dense > 0) {
@@ -46,8 +46,8 @@ lt_err lt_plan_model_check(const lt_plan_model *m) {
         LT_TRY(positive("experts", m->experts, m->name));
         LT_TRY(positive("expert_ffn (moe_intermediate_size)", m->expert_ffn, m->name));
         if (m->topk < 1 || m->topk > m->experts) {
-            LT_FAIL(LT_ERR_ARG, "model %s: a token goes to %lld experts but there are %lld", m->name, (long long)m->topk,
-                    (long long)m->experts);
+            LT_FAIL(LT_ERR_ARG, "model %s: a token goes to %lld experts but there are %lld",
+                    m->name, (long long)m->topk, (long long)m->experts);
         }
     }
     if (m->n_mamba > 0) {
@@ -58,23 +58,28 @@ lt_err lt_plan_model_check(const lt_plan_model *m) {
 }
 
 static double attention_params(const lt_plan_model *m) {
-    const double w = (double)m->width, h = (double)m->heads, d = (double)m->head_dim, g = (double)m->kv_heads;
+    const double w = (double)m->width, h = (double)m->heads, d = (double)m->head_dim,
+                 g = (double)m->kv_heads;
     if (m->kv_rank > 0) {
-        const double qk = (double)(m->nope_dim + m->rope_dim), r = (double)m->kv_rank, q = (double)m->q_rank;
+        const double qk = (double)(m->nope_dim + m->rope_dim), r = (double)m->kv_rank,
+                     q = (double)m->q_rank;
         const double query = m->q_rank > 0 ? w * q + q + q * h * qk : w * h * qk;
-        return query + w * (r + (double)m->rope_dim) + r + r * h * (double)(m->nope_dim + m->v_dim) +
-               h * (double)m->v_dim * w;
+        return query + w * (r + (double)m->rope_dim) + r +
+               r * h * (double)(m->nope_dim + m->v_dim) + h * (double)m->v_dim * w;
     }
-    return w * h * d + 2.0 * w * g * d + h * d * w + (m->biases || m->qkv_bias ? (h + 2.0 * g) * d : 0.0) +
-           (m->biases ? w : 0.0) + (m->qk_norm ? 2.0 * d : 0.0);
+    return w * h * d + 2.0 * w * g * d + h * d * w +
+           (m->biases || m->qkv_bias ? (h + 2.0 * g) * d : 0.0) + (m->biases ? w : 0.0) +
+           (m->qk_norm ? 2.0 * d : 0.0);
 }
 
 static double ffn_params(const lt_plan_model *m, double width, double f) {
-    return (m->gated ? 3.0 : 2.0) * width * f + (m->biases ? f * (m->gated ? 2.0 : 1.0) + width : 0.0);
+    return (m->gated ? 3.0 : 2.0) * width * f +
+           (m->biases ? f * (m->gated ? 2.0 : 1.0) + width : 0.0);
 }
 
 static double mamba_params(const lt_plan_model *m) {
-    const double w = (double)m->width, d = (double)(m->mamba_heads * m->mamba_dim), heads = (double)m->mamba_heads;
+    const double w = (double)m->width, d = (double)(m->mamba_heads * m->mamba_dim),
+                 heads = (double)m->mamba_heads;
     const double bc = 2.0 * (double)(m->mamba_groups * m->mamba_state);
     return w * (2.0 * d + bc + heads) + 4.0 * (d + bc) + d * w + 3.0 * heads + d;
 }
@@ -97,15 +102,18 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
 
     p.embedding = (double)(m->vocab + m->positions) * w;
     p.head = m->tied ? 0.0 : (double)m->vocab * w;
-    p.attention = (double)m->n_attn * attention_params(m) + (double)m->n_mamba * mamba_params(m) + blocks * norm + norm;
+    p.attention = (double)m->n_attn * attention_params(m) + (double)m->n_mamba * mamba_params(m) +
+                  blocks * norm + norm;
     p.dense = (double)m->n_dense * ffn_params(m, w, (double)m->ffn);
     p.moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->experts) : 0.0;
     active_moe = m->n_moe > 0 ? (double)m->n_moe * moe_params(m, (double)m->topk) : 0.0;
     if (m->mtp > 0) { /* One more block, two norms and the 2 w -> w projection each. */
         const double extra = attention_params(m) + 2.0 * w * w + 4.0 * norm;
         p.attention += mtp * extra;
-        p.moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->experts) : mtp * ffn_params(m, w, (double)m->ffn);
-        active_moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->topk) : mtp * ffn_params(m, w, (double)m->ffn);
+        p.moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->experts)
+                              : mtp * ffn_params(m, w, (double)m->ffn);
+        active_moe += m->n_moe > 0 ? mtp * moe_params(m, (double)m->topk)
+                                   : mtp * ffn_params(m, w, (double)m->ffn);
     }
     p.total = p.embedding + p.head + p.attention + p.dense + p.moe;
     p.active = p.embedding + p.head + p.attention + p.dense + active_moe;
@@ -117,7 +125,8 @@ static double attention_pairs(const lt_plan_model *m, double keys) {
     const double qk = m->kv_rank > 0 ? (double)(m->nope_dim + m->rope_dim) : (double)m->head_dim;
     const double v = m->kv_rank > 0 ? (double)m->v_dim : (double)m->head_dim;
     double layers = (double)(m->n_attn + m->mtp), per_layer = (double)m->heads * (qk + v) * keys;
-    if (m->window > 0 && (double)m->window < keys) { /* Half of the layers look back `window` tokens only. */
+    if (m->window > 0 &&
+        (double)m->window < keys) { /* Half of the layers look back `window` tokens only. */
         const double near = (double)m->heads * (qk + v) * (double)m->window;
         return 0.5 * layers * (per_layer + near);
     }
@@ -157,7 +166,7 @@ static lt_err any_i64(const json_t *o, const char *const *keys, int64_t *out, co
     return LT_OK;
 }
 
-#define ANY(field, ...)                                                                                                \
+#define ANY(field, ...)                                                                            \
     LT_TRY(any_i64(o, (const char *const[]){__VA_ARGS__, NULL}, &m->field, what))
 
 static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
@@ -198,10 +207,10 @@ static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
     if (act[0] == 0) {
         LT_TRY(lt_json_str(o, "mlp_hidden_act", &act, true, what));
     }
-    gpt = strcmp(type, "gpt2") == 0 || strcmp(type, "gpt_neox") == 0 || strcmp(type, "bloom") == 0 ||
-          strcmp(type, "opt") == 0 || strcmp(type, "megatron") == 0;
-    m->gated = !gpt && strncmp(act, "relu2", 5) != 0 && strncmp(act, "xielu", 5) != 0 && strncmp(act, "gelu_new", 8) != 0 &&
-               strcmp(type, "mpt") != 0;
+    gpt = strcmp(type, "gpt2") == 0 || strcmp(type, "gpt_neox") == 0 ||
+          strcmp(type, "bloom") == 0 || strcmp(type, "opt") == 0 || strcmp(type, "megatron") == 0;
+    m->gated = !gpt && strncmp(act, "relu2", 5) != 0 && strncmp(act, "xielu", 5) != 0 &&
+               strncmp(act, "gelu_new", 8) != 0 && strcmp(type, "mpt") != 0;
     m->biases = gpt;
     m->tied = strcmp(type, "gpt2") == 0 || strcmp(type, "megatron") == 0;
     LT_TRY(lt_json_bool(o, "tie_word_embeddings", &m->tied, true, what));
@@ -215,6 +224,7 @@ static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
         m->positions = m->seq;
     }
     if (strcmp(type, "gpt_oss") == 0) {
+        m->unfused_act = true;
         LT_TRY(lt_json_i64(o, "sliding_window", &m->window, true, what));
     }
     if (m->experts > 0 && m->expert_ffn == 0) {
@@ -237,8 +247,8 @@ static lt_err read_blocks(lt_plan_model *m, const json_t *o, const char *what) {
         m->n_moe = m->experts > 0 ? m->layers - dense_first : 0;
         m->n_dense = m->layers - m->n_moe;
         if (m->n_moe < 0 || dense_first < 0) {
-            LT_FAIL(LT_ERR_ARG, "%s: first_k_dense_replace %lld of num_hidden_layers %lld", what, (long long)dense_first,
-                    (long long)m->layers);
+            LT_FAIL(LT_ERR_ARG, "%s: first_k_dense_replace %lld of num_hidden_layers %lld", what,
+                    (long long)dense_first, (long long)m->layers);
         }
         return LT_OK;
     }
@@ -248,9 +258,13 @@ static lt_err read_blocks(lt_plan_model *m, const json_t *o, const char *what) {
         m->n_moe += *p == 'E';
         m->n_dense += *p == '-';
     }
-    if ((int64_t)strlen(pattern) != m->layers || m->n_mamba + m->n_attn + m->n_moe + m->n_dense != m->layers) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: hybrid_override_pattern has %zu blocks (%lld known), num_hidden_layers is %lld", what,
-                strlen(pattern), (long long)(m->n_mamba + m->n_attn + m->n_moe + m->n_dense), (long long)m->layers);
+    if ((int64_t)strlen(pattern) != m->layers ||
+        m->n_mamba + m->n_attn + m->n_moe + m->n_dense != m->layers) {
+        LT_FAIL(
+            LT_ERR_FORMAT,
+            "%s: hybrid_override_pattern has %zu blocks (%lld known), num_hidden_layers is %lld",
+            what, strlen(pattern), (long long)(m->n_mamba + m->n_attn + m->n_moe + m->n_dense),
+            (long long)m->layers);
     }
     return LT_OK;
 }
@@ -263,7 +277,8 @@ static void name_of_path(char out[LT_PLAN_NAME_BYTES], const char *path) {
         while (start > path && start[-1] != '/') {
             start--;
         }
-        snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)lt_plan_min((double)(slash - start), LT_PLAN_NAME_BYTES - 1), start);
+        snprintf(out, LT_PLAN_NAME_BYTES, "%.*s",
+                 (int)lt_plan_min((double)(slash - start), LT_PLAN_NAME_BYTES - 1), start);
     } else {
         snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)strcspn(base, "."), base);
         if (strlen(base) > 5 && strcmp(base + strlen(base) - 5, ".json") == 0) {

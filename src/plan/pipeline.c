@@ -27,15 +27,17 @@ typedef struct {
 
 typedef struct {
     const lt_plan_pipeline *p;
-    double *done_f, *done_b; /* (stage, chunk, micro): when its output has been sent; negative = not yet. */
-    double *free_at;         /* (stage) */
+    double *done_f,
+        *done_b;     /* (stage, chunk, micro): when its output has been sent; negative = not yet. */
+    double *free_at; /* (stage) */
     int64_t *next_f, *next_b, *next_w, *warm; /* (stage): positions in the orders. */
     lt_plan_slot *slots;
     size_t n_slots, max_slots;
 } walk;
 
 static size_t at(const walk *w, int stage, int chunk, int64_t micro) {
-    return ((size_t)stage * (size_t)w->p->chunks + (size_t)chunk) * (size_t)w->p->micros + (size_t)micro;
+    return ((size_t)stage * (size_t)w->p->chunks + (size_t)chunk) * (size_t)w->p->micros +
+           (size_t)micro;
 }
 
 /* The i-th forward (or backward) unit of a stage: chunks in turn, pp micro-batches each. */
@@ -58,7 +60,8 @@ static double forward_s(const lt_plan_pipeline *p, int stage, int chunk) {
 }
 
 static double backward_s(const lt_plan_pipeline *p, int stage, int chunk) {
-    return p->backward_s / p->chunks + (stage == 0 && chunk == 0 ? p->first_extra_s * 2.0 / 3.0 : 0.0) +
+    return p->backward_s / p->chunks +
+           (stage == 0 && chunk == 0 ? p->first_extra_s * 2.0 / 3.0 : 0.0) +
            (stage == p->stages - 1 && chunk == p->chunks - 1 ? p->last_extra_s * 2.0 / 3.0 : 0.0);
 }
 
@@ -102,7 +105,8 @@ static bool put_f(walk *w, int stage) {
     if (ready < 0) {
         return false;
     }
-    w->done_f[at(w, stage, u.chunk, u.micro)] = put(w, stage, 'F', u, ready, forward_s(w->p, stage, u.chunk)) + w->p->send_s;
+    w->done_f[at(w, stage, u.chunk, u.micro)] =
+        put(w, stage, 'F', u, ready, forward_s(w->p, stage, u.chunk)) + w->p->send_s;
     w->next_f[stage]++;
     return true;
 }
@@ -117,17 +121,19 @@ static bool put_b(walk *w, int stage) {
     const bool zero = p->schedule == LT_PLAN_ZERO_BUBBLE;
     const unit u = unit_at(p, w->next_b[stage], true);
     const double ready = ready_b(w, stage, u);
-    const double all = backward_s(p, stage, u.chunk), length = zero ? all * (1.0 - p->weight_share) : all;
+    const double all = backward_s(p, stage, u.chunk),
+                 length = zero ? all * (1.0 - p->weight_share) : all;
     if (ready < 0) {
         return false;
     }
-    while (zero && w->next_w[stage] < w->next_b[stage] && w->free_at[stage] + all * p->weight_share <= ready + 1e-12) {
+    while (zero && w->next_w[stage] < w->next_b[stage] &&
+           w->free_at[stage] + all * p->weight_share <= ready + 1e-12) {
         put_w(w, stage); /* Fill the wait with a weight gradient that is due. */
     }
     w->done_b[at(w, stage, u.chunk, u.micro)] = put(w, stage, 'B', u, ready, length) + p->send_s;
     w->next_b[stage]++;
-    /* ZB-H1 keeps 1F1B's memory: at most `warm` weight gradients may be outstanding. */
-    while (zero && w->next_b[stage] - w->next_w[stage] > w->p->stages - 1 - stage && w->next_w[stage] < w->next_b[stage]) {
+    /* ZB-H1 keeps the memory of 1F1B's first stage: stage s holds s micro-batches less in warm-up, so s W may be put off. */
+    while (zero && w->next_b[stage] - w->next_w[stage] > stage) {
         put_w(w, stage);
     }
     return true;
@@ -137,8 +143,10 @@ static bool put_b(walk *w, int stage) {
 static bool advance(walk *w, int stage) {
     const lt_plan_pipeline *p = w->p;
     const int64_t units = p->micros * p->chunks, warm = w->warm[stage];
-    if (w->next_f[stage] < units && (w->next_f[stage] < warm + 1 || w->next_f[stage] - w->next_b[stage] <= warm)) {
-        if (p->schedule == LT_PLAN_GPIPE || w->next_f[stage] <= warm || w->next_f[stage] - w->next_b[stage] <= warm) {
+    if (w->next_f[stage] < units &&
+        (w->next_f[stage] < warm + 1 || w->next_f[stage] - w->next_b[stage] <= warm)) {
+        if (p->schedule == LT_PLAN_GPIPE || w->next_f[stage] <= warm ||
+            w->next_f[stage] - w->next_b[stage] <= warm) {
             return put_f(w, stage);
         }
     }
@@ -158,26 +166,33 @@ static int64_t warm_up(const lt_plan_pipeline *p, int stage) {
     if (p->schedule == LT_PLAN_GPIPE) {
         return units;
     }
-    warm = p->chunks == 1 ? p->stages - 1 - stage : 2 * (int64_t)(p->stages - 1 - stage) + (int64_t)(p->chunks - 1) * p->stages;
+    warm = p->chunks == 1
+               ? p->stages - 1 - stage
+               : 2 * (int64_t)(p->stages - 1 - stage) + (int64_t)(p->chunks - 1) * p->stages;
     return warm < units ? warm : units;
 }
 
 static lt_err check(const lt_plan_pipeline *p) {
-    if (p->stages < 1 || p->chunks < 1 || p->micros < 1 || !(p->forward_s >= 0) || !(p->backward_s >= 0)) {
-        LT_FAIL(LT_ERR_ARG, "pipeline: %d stages, %d chunks, %lld micro-batches", p->stages, p->chunks, (long long)p->micros);
+    if (p->stages < 1 || p->chunks < 1 || p->micros < 1 || !(p->forward_s >= 0) ||
+        !(p->backward_s >= 0)) {
+        LT_FAIL(LT_ERR_ARG, "pipeline: %d stages, %d chunks, %lld micro-batches", p->stages,
+                p->chunks, (long long)p->micros);
     }
     if (p->chunks > 1 && p->micros % p->stages != 0) {
-        LT_FAIL(LT_ERR_ARG, "pipeline: interleaving needs micro-batches (%lld) in multiples of the stages (%d)",
+        LT_FAIL(LT_ERR_ARG,
+                "pipeline: interleaving needs micro-batches (%lld) in multiples of the stages (%d)",
                 (long long)p->micros, p->stages);
     }
     if ((double)p->stages * (double)p->chunks * (double)p->micros > (double)MAX_SLOTS) {
-        LT_FAIL(LT_ERR_LIMIT, "pipeline: %d x %d x %lld slots are too many to simulate", p->stages, p->chunks, (long long)p->micros);
+        LT_FAIL(LT_ERR_LIMIT, "pipeline: %d x %d x %lld slots are too many to simulate", p->stages,
+                p->chunks, (long long)p->micros);
     }
     return LT_OK;
 }
 
 static lt_err walk_open(walk *w, const lt_plan_pipeline *p) {
-    const size_t cells = (size_t)p->stages * (size_t)p->chunks * (size_t)p->micros, stages = (size_t)p->stages;
+    const size_t cells = (size_t)p->stages * (size_t)p->chunks * (size_t)p->micros,
+                 stages = (size_t)p->stages;
     w->p = p;
     w->done_f = malloc(cells * sizeof *w->done_f);
     w->done_b = malloc(cells * sizeof *w->done_b);
@@ -198,8 +213,8 @@ static lt_err walk_open(walk *w, const lt_plan_pipeline *p) {
     return LT_OK;
 }
 
-lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makespan_s, lt_plan_slot *slots, size_t max_slots,
-                            size_t *n_slots) {
+lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makespan_s, lt_plan_slot *slots,
+                            size_t max_slots, size_t *n_slots) {
     lt_err err = LT_OK;
     walk w = {.slots = slots, .max_slots = max_slots};
     bool moved = true;
@@ -218,7 +233,8 @@ lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makespan_s, lt_pl
     *makespan_s = 0;
     for (int s = 0; s < p->stages; s++) {
         if (w.next_b[s] != p->micros * p->chunks) {
-            LT_FAIL_DONE(LT_ERR_STATE, "pipeline: stage %d stands still after %lld backward passes", s, (long long)w.next_b[s]);
+            LT_FAIL_DONE(LT_ERR_STATE, "pipeline: stage %d stands still after %lld backward passes",
+                         s, (long long)w.next_b[s]);
         }
         *makespan_s = lt_plan_max(*makespan_s, w.free_at[s]);
     }
@@ -238,7 +254,8 @@ double lt_plan_pipeline_closed(const lt_plan_pipeline *p) {
     const double extra = lt_plan_max(p->first_extra_s, p->last_extra_s);
     double fill = (s - 1.0) * (unit_s / p->chunks + 2.0 * p->send_s);
     if (p->schedule == LT_PLAN_ZERO_BUBBLE) {
-        fill = (s - 1.0) * lt_plan_max(0.0, unit_s - 2.0 * p->backward_s * p->weight_share + 2.0 * p->send_s);
+        fill = (s - 1.0) *
+               lt_plan_max(0.0, unit_s - 2.0 * p->backward_s * p->weight_share + 2.0 * p->send_s);
     }
     /* The slowest stage works through all micro-batches; the others' share of it fills and drains. */
     return m * (unit_s + extra) + fill + lt_plan_min(p->first_extra_s, p->last_extra_s);

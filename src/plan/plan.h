@@ -11,27 +11,30 @@
 /* ---- recipe.c: find shipped files, read flat YAML ---- */
 
 /* "alps" -> an existing path of recipes/<folder>/alps<suffix>; a path that exists is taken as it is. */
-LT_MUST_USE lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder, const char *name,
-                                       const char *suffix);
+LT_MUST_USE lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder,
+                                       const char *name, const char *suffix);
 /* The entry of that key or NULL. */
 const lt_yaml_entry *lt_plan_yaml_get(const lt_yaml_entry *e, size_t n, const char *key);
 /* Number at key into *out; absent leaves it. Must lie in [min, max]. */
-LT_MUST_USE lt_err lt_plan_yaml_number(const lt_yaml_entry *e, size_t n, const char *key, double *out, double min,
-                                       double max, const char *path);
+LT_MUST_USE lt_err lt_plan_yaml_number(const lt_yaml_entry *e, size_t n, const char *key,
+                                       double *out, double min, double max, const char *path);
 LT_MUST_USE lt_err lt_plan_yaml_choice(const lt_yaml_entry *e, size_t n, const char *key, int *out,
                                        const char *const *names, int n_names, const char *path);
 
 /* ---- cluster.c ---- */
 
 /* The GPU kind whose `match` list holds the longest part of free text ("A100-80GB-SXM"). */
+/* "bridge-2606" is a release of "bridge". */
+void lt_plan_stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack);
 LT_MUST_USE lt_err lt_plan_gpu_match(lt_plan_gpu *out, const char *text);
 
 /* ---- ops.c: the time of one layer's work on one GPU ---- */
 
 /* Seconds by kind; communication in seconds before overlap. */
 typedef struct {
-    double gemm_s, attention_s, elementwise_s, launch_s; /* launch: gaps the host leaves, beyond the GPU's own work. */
-    double tp_s, cp_s, ep_s;                             /* Whole time of the collectives. */
+    double gemm_s, attention_s, elementwise_s,
+        launch_s;            /* launch: gaps the host leaves, beyond the GPU's own work. */
+    double tp_s, cp_s, ep_s; /* Whole time of the collectives. */
     double flops, kernels;
 } lt_plan_work;
 
@@ -43,9 +46,11 @@ typedef struct {
 
 /* One pass over one pipeline stage's average share of blocks for one micro-batch. */
 lt_plan_work lt_plan_forward_work(const lt_plan_job *j);
-lt_plan_work lt_plan_backward_work(const lt_plan_job *j); /* Data and weight gradients; without recompute. */
+lt_plan_work
+lt_plan_backward_work(const lt_plan_job *j); /* Data and weight gradients; without recompute. */
 lt_plan_work lt_plan_recompute_work(const lt_plan_job *j);
-lt_plan_work lt_plan_head_work(const lt_plan_job *j, bool backward);  /* Output matrix, softmax, loss. */
+lt_plan_work lt_plan_head_work(const lt_plan_job *j,
+                               bool backward); /* Output matrix, softmax, loss. */
 lt_plan_work lt_plan_embed_work(const lt_plan_job *j, bool backward);
 double lt_plan_gemm_s(const lt_plan_cluster *c, double m, double n, double k, lt_plan_precision p);
 
@@ -60,8 +65,6 @@ int lt_plan_zero_ranks(const lt_plan_layout *l);        /* Ranks over which dens
 int lt_plan_expert_zero_ranks(const lt_plan_layout *l); /* The same for experts. */
 double lt_plan_precision_bytes(lt_plan_precision p);
 
-double lt_knob(const char *n, double d);
-#define KNOB(n, d) lt_knob(#n, d)
 static inline double lt_plan_min(double a, double b) {
     return a < b ? a : b;
 }

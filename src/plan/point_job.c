@@ -51,22 +51,45 @@ static int degree(const char *text) {
 const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
     static const struct {
         const char *group, *model, *stack;
-    } table[] = {{"megatron-sc21", "zero-3", "deepspeed"}, {"megatron-sc21", "", "megatron-2021"}, {"korthikanti", "", "megatron-2022"},
-                 {"bigscience", "", "bigscience"}, {"bloom-", "", "bigscience"}, {"bloomberg", "", "sagemaker"}, {"bloom", "", "bigscience"},
-                 {"mt-nlg", "", "deepspeed"}, {"megascale", "megatron", "megatron-core"}, {"megascale", "", "megascale"},
-                 {"mcore-moe", "", "bridge"}, {"moe-folding", "", "megatron-core"}, {"mcore", "", "megatron-core"},
-                 {"nemotron4", "", "megatron-core"}, {"apertus", "", "swiss-megatron"}, {"llama3", "", "llama3"},
-                 {"llm-foundry", "", "llm-foundry"}, {"torchtitan", "compile", "torchtitan"}, {"torchtitan", "8b fsdp", "torchtitan-0"},
-                 {"torchtitan", "", "torchtitan"}, {"pythia", "", "gpt-neox"}, {"gpt-neox", "", "gpt-neox"},
-                 {"deepseek", "", "deepseek"}, {"opt", "", "metaseq"}, {"llama1", "", "metaseq"}, {"palm", "", "palm"}};
+    } table[] = {{"megatron-sc21", "zero-3", "deepspeed"},
+                 {"megatron-sc21", "", "megatron-2021"},
+                 {"korthikanti", "", "megatron-2022"},
+                 {"bigscience", "", "bigscience"},
+                 {"bloom-", "", "bigscience"},
+                 {"bloomberg", "", "sagemaker"},
+                 {"bloom", "", "bigscience"},
+                 {"mt-nlg", "", "deepspeed"},
+                 {"megascale", "megatron", "megatron-core"},
+                 {"megascale", "", "megascale"},
+                 {"mcore-moe", "", "bridge"},
+                 {"moe-folding", "", "megatron-core"},
+                 {"mcore", "", "megatron-core"},
+                 {"nemotron4", "", "megatron-core"},
+                 {"apertus", "", "swiss-megatron"},
+                 {"llama3", "", "llama3"},
+                 {"llm-foundry", "", "llm-foundry"},
+                 {"torchtitan", "compile", "torchtitan"},
+                 {"torchtitan", "8b fsdp\n", "torchtitan-eager"},
+                 {"torchtitan", "", "torchtitan"},
+                 {"pythia", "", "gpt-neox"},
+                 {"gpt-neox", "", "gpt-neox"},
+                 {"deepseek", "", "deepseek"},
+                 {"opt", "", "metaseq"},
+                 {"llama1", "", "metaseq"},
+                 {"palm", "", "palm"}};
     const char *group = F(row, group);
-    if (has(group, "megatron-bridge")) { /* One stack a release: "26.04.01 NeMo Container" -> bridge-260401. */
+    char name[LT_PLAN_TEXT_BYTES]; /* With its end marked, so that a word may ask for it. */
+    snprintf(name, sizeof name, "%.200s\n", F(row, model));
+    if (has(group,
+            "megatron-bridge")) { /* One stack a release: "26.04.01 NeMo Container" -> bridge-260401. */
         const char *source = F(row, source);
         for (const char *p = source; *p != 0; p++) {
-            if (isdigit((unsigned char)p[0]) && isdigit((unsigned char)p[1]) && p[2] == '.' && isdigit((unsigned char)p[3]) &&
-                isdigit((unsigned char)p[4])) {
-                const bool patch = p[5] == '.' && isdigit((unsigned char)p[6]) && isdigit((unsigned char)p[7]);
-                snprintf(out, LT_PLAN_NAME_BYTES, "bridge-%.2s%.2s%.2s", p, p + 3, patch ? p + 6 : "");
+            if (isdigit((unsigned char)p[0]) && isdigit((unsigned char)p[1]) && p[2] == '.' &&
+                isdigit((unsigned char)p[3]) && isdigit((unsigned char)p[4])) {
+                const bool patch = p[5] == '.' && isdigit((unsigned char)p[6]) &&
+                                   isdigit((unsigned char)p[7]);
+                snprintf(out, LT_PLAN_NAME_BYTES, "bridge-%.2s%.2s%.2s", p, p + 3,
+                         patch ? p + 6 : "");
                 return out;
             }
         }
@@ -74,7 +97,7 @@ const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
         return out;
     }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        if (has(group, table[i].group) && has(F(row, model), table[i].model)) {
+        if (has(group, table[i].group) && has(name, table[i].model)) {
             snprintf(out, LT_PLAN_NAME_BYTES, "%s", table[i].stack);
             return out;
         }
@@ -89,11 +112,13 @@ const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
 static bool known_model(lt_plan_model *m, const char *name) {
     static const struct {
         const char *word, *word2, *recipe;
-    } table[] = {{"deepseek", "v3", "deepseek-v3"}, {"kimi", "k2", "kimi-k2"}, {"qwen3", "235b", "qwen3-235b-a22b"},
-                 {"qwen3", "30b", "qwen3-30b-a3b"}, {"gpt", "oss 120b", "gpt-oss-120b"}, {"gpt", "oss 20b", "gpt-oss-20b"},
-                 {"gpt", "oss-120b", "gpt-oss-120b"}, {"gpt", "oss-20b", "gpt-oss-20b"}, {"gpt_oss", "20b", "gpt-oss-20b"},
-                 {"nemotron", "nano", "nemotron3-nano"}, {"nemotron", "super", "nemotron3-super"}, {"nemotron", "ultra", "nemotron3-ultra"},
-                 {"mixtral", "8x22b", "mixtral-8x22b"}, {"mixtral", "8x7b", "mixtral-8x7b"}};
+    } table[] = {{"deepseek", "v3", "deepseek-v3"},        {"kimi", "k2", "kimi-k2"},
+                 {"qwen3", "235b", "qwen3-235b-a22b"},     {"qwen3", "30b", "qwen3-30b-a3b"},
+                 {"gpt", "oss 120b", "gpt-oss-120b"},      {"gpt", "oss 20b", "gpt-oss-20b"},
+                 {"gpt", "oss-120b", "gpt-oss-120b"},      {"gpt", "oss-20b", "gpt-oss-20b"},
+                 {"gpt_oss", "20b", "gpt-oss-20b"},        {"nemotron", "nano", "nemotron3-nano"},
+                 {"nemotron", "super", "nemotron3-super"}, {"nemotron", "ultra", "nemotron3-ultra"},
+                 {"mixtral", "8x22b", "mixtral-8x22b"},    {"mixtral", "8x7b", "mixtral-8x7b"}};
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
         if (has(name, table[i].word) && has(name, table[i].word2)) {
             return lt_plan_model_load(m, table[i].recipe) == LT_OK;
@@ -123,7 +148,8 @@ static void infer_form(lt_plan_model *m, double params_b) {
 static bool make_model(lt_point_job *j, const lt_point *row, char *why) {
     lt_plan_model *m = &j->model;
     const char *name = F(row, model);
-    const bool llama = has(name, "llama") || has(name, "qwen") || has(name, "apertus") || has(name, "nemotron");
+    const bool llama = has(name, "llama") || has(name, "qwen") || has(name, "apertus") ||
+                       has(name, "nemotron");
     if (known_model(m, name)) {
         if (has(name, "w/o mtp")) {
             m->mtp = 0;
@@ -131,8 +157,12 @@ static bool make_model(lt_point_job *j, const lt_point *row, char *why) {
         m->seq = num(F(row, seq_len)) > 0 ? whole(F(row, seq_len)) : m->seq;
         return true;
     }
-    *m = (lt_plan_model){.layers = whole(F(row, layers)), .width = whole(F(row, hidden)), .heads = whole(F(row, heads)),
-                         .kv_heads = whole(F(row, kv_heads)), .ffn = whole(F(row, ffn)), .vocab = whole(F(row, vocab)),
+    *m = (lt_plan_model){.layers = whole(F(row, layers)),
+                         .width = whole(F(row, hidden)),
+                         .heads = whole(F(row, heads)),
+                         .kv_heads = whole(F(row, kv_heads)),
+                         .ffn = whole(F(row, ffn)),
+                         .vocab = whole(F(row, vocab)),
                          .seq = whole(F(row, seq_len))};
     snprintf(m->name, sizeof m->name, "%.60s", name);
     if (num(F(row, experts)) > 0) {
@@ -197,7 +227,7 @@ static bool make_cluster(lt_point_job *j, const lt_point *row, char *why) {
     double nic;
 
     if (lt_plan_gpu_match(&g, F(row, gpu)) != LT_OK) {
-        snprintf(why, LT_PLAN_TEXT_BYTES, "GPU '%.60s' is no known kind", F(row, gpu));
+        snprintf(why, LT_PLAN_TEXT_BYTES, "%.200s", lt_error_message());
         return false;
     }
     if (gpus == 0) {
@@ -268,19 +298,36 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
     lt_plan_query *q = &j->query;
     const char *stack = j->cluster.stack.name;
     const int dp = degree(F(row, dp));
-    *q = (lt_plan_query){.gpus = j->cluster.gpus, .batch_seqs = whole(F(row, global_batch_seqs)), .seq = j->model.seq,
-                         .zero = zero_of(F(row, zero_fsdp), stack), .precision = precision_of(F(row, precision)),
-                         .max_results = 1, .tp = degree(F(row, tp)), .pp = degree(F(row, pp)), .vpp = degree(F(row, vpp)),
-                         .cp = degree(F(row, cp)), .ep = degree(F(row, ep)), .micro = degree(F(row, micro_batch)),
+    *q = (lt_plan_query){.gpus = j->cluster.gpus,
+                         .batch_seqs = whole(F(row, global_batch_seqs)),
+                         .seq = j->model.seq,
+                         .zero = zero_of(F(row, zero_fsdp), stack),
+                         .precision = precision_of(F(row, precision)),
+                         .max_results = 1,
+                         .tp = degree(F(row, tp)),
+                         .pp = degree(F(row, pp)),
+                         .vpp = degree(F(row, vpp)),
+                         .cp = degree(F(row, cp)),
+                         .ep = degree(F(row, ep)),
+                         .micro = degree(F(row, micro_batch)),
                          .recompute = recompute_of(F(row, recompute))};
     q->tune = has(F(row, model), "lora") ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL;
-    q->fp32_grads = !has(F(row, note), "pure") && q->zero != 3 && j->cluster.stack.attention != LT_PLAN_ATTENTION_UNFUSED;
+    q->fp32_grads = !has(F(row, note), "pure") && q->zero != 3 &&
+                    j->cluster.stack.attention != LT_PLAN_ATTENTION_UNFUSED;
     q->cp = q->cp > 0 ? q->cp : 1;
-    if (q->recompute == -1 && has(stack, "bridge")) {
+    if (q->recompute == -1 && (has(stack, "bridge") || has(stack, "deepseek"))) {
         q->recompute = -2; /* Its recipes recompute modules, never whole layers. */
     }
-    q->sp_off = j->cluster.stack.attention == LT_PLAN_ATTENTION_UNFUSED && !has(F(row, recompute), "sp") ;
+    if (q->zero == -1 && j->model.experts > 0) {
+        q->zero =
+            1; /* And shard the optimiser only; FSDP is for dense models without other splits. */
+    }
+    q->sp_off = j->cluster.stack.attention == LT_PLAN_ATTENTION_UNFUSED &&
+                !has(F(row, recompute), "sp");
     j->model.dropout = has(stack, "megatron-20");
+    if (has(F(row, model), "async tp") || has(F(row, note), "asynctp")) {
+        j->cluster.stack.tp_overlap = 0.7;
+    }
     if (q->batch_seqs == 0 && j->one_layer) {
         q->batch_seqs = q->micro;
     }
@@ -289,15 +336,17 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
         return false;
     }
     if (dp > 0 && q->tp > 0 && q->pp > 0 && (int64_t)dp * q->tp * q->pp * q->cp != q->gpus) {
-        snprintf(why, LT_PLAN_TEXT_BYTES, "contradiction: tp %d x pp %d x cp %d x dp %d is not %lld GPUs", q->tp, q->pp, q->cp, dp,
-                 (long long)q->gpus);
+        snprintf(why, LT_PLAN_TEXT_BYTES,
+                 "contradiction: tp %d x pp %d x cp %d x dp %d is not %lld GPUs", q->tp, q->pp,
+                 q->cp, dp, (long long)q->gpus);
         return false;
     }
     if (q->vpp == 0 && q->pp > 0) {
         q->vpp = q->pp == 1 ? 1 : 0;
     }
-    if (q->pp > 1 && q->vpp == 0 && !has(F(row, note), "interleaved")) {
-        q->vpp = 1;
+    if (q->pp > 1 && q->vpp == 0 && !has(F(row, note), "interleaved") &&
+        !has(stack, "megatron-core") && !has(stack, "llama3")) {
+        q->vpp = 1; /* Those two interleave where it divides, the others say so when they do. */
     }
     if (q->vpp > 1 && q->pp == 1) {
         q->vpp = 1;
@@ -308,8 +357,10 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
 /* ---- What was measured ---- */
 
 static bool make_measure(lt_point_job *j, const lt_point *row, char *why) {
-    const double tokens = (double)(j->query.batch_seqs * j->model.seq), gpus = (double)j->cluster.gpus;
-    const double seconds = num(F(row, iter_time_s)), rate = num(F(row, tokens_s_gpu)), tflops = num(F(row, tflops_gpu));
+    const double tokens = (double)(j->query.batch_seqs * j->model.seq),
+                 gpus = (double)j->cluster.gpus;
+    const double seconds = num(F(row, iter_time_s)), rate = num(F(row, tokens_s_gpu)),
+                 tflops = num(F(row, tflops_gpu));
     lt_plan_flops_kind kind = LT_PLAN_FLOPS_SIX_N;
     j->memory_bytes = num(F(row, mem_gb)) * LT_PLAN_GB;
     if (seconds > 0) {
@@ -331,16 +382,19 @@ static bool make_measure(lt_point_job *j, const lt_point *row, char *why) {
     } else if (has(F(row, group), "mcore")) {
         kind = LT_PLAN_FLOPS_MEGATRON_MODEL;
     }
-    j->measured_s = lt_plan_model_flops(&j->model, kind, j->model.seq) * tokens / (tflops * 1e12 * gpus);
-    j->measure = kind == LT_PLAN_FLOPS_MEGATRON_HARDWARE ? "TFLOP/s by SC'21 eq. 3" : kind == LT_PLAN_FLOPS_SIX_N ? "TFLOP/s by 6 N"
-                                                                                                               : "TFLOP/s by Korthikanti";
+    j->measured_s = lt_plan_model_flops(&j->model, kind, j->model.seq) * tokens /
+                    (tflops * 1e12 * gpus);
+    j->measure = kind == LT_PLAN_FLOPS_MEGATRON_HARDWARE ? "TFLOP/s by SC'21 eq. 3"
+                 : kind == LT_PLAN_FLOPS_SIX_N           ? "TFLOP/s by 6 N"
+                                                         : "TFLOP/s by Korthikanti";
     return true;
 }
 
 bool lt_point_job_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_TEXT_BYTES]) {
     *out = (lt_point_job){0};
     why[0] = 0;
-    return make_cluster(out, row, why) && make_model(out, row, why) && make_layout(out, row, why) && make_measure(out, row, why);
+    return make_cluster(out, row, why) && make_model(out, row, why) && make_layout(out, row, why) &&
+           make_measure(out, row, why);
 }
 
 double lt_point_predict(lt_point_job *j, char why[LT_PLAN_TEXT_BYTES]) {
@@ -348,16 +402,19 @@ double lt_point_predict(lt_point_job *j, char why[LT_PLAN_TEXT_BYTES]) {
     lt_plan_time t;
     if (!j->layout_known) {
         lt_plan_cluster roomy = j->cluster;
-        if (lt_plan_search(&j->model, &j->cluster, &j->query, &found) != LT_OK) {
+        roomy.gpu.memory_bytes *= 1.1; /* It did run: our margins may not forbid what it chose. */
+        if (lt_plan_search(&j->model, &roomy, &j->query, &found) != LT_OK) {
             snprintf(why, LT_PLAN_TEXT_BYTES, "%.240s", lt_error_message());
             return 0;
         }
-        if (found.n_fit == 0) { /* It did run, so our memory model is too strict here: take the leanest. */
+        if (found.n_fit ==
+            0) { /* It did run, so our memory model is too strict here: take the leanest. */
             roomy.gpu.memory_bytes = found.nearest_bytes * 1.0001;
             lt_plan_found_free(&found);
-            if (!isfinite(roomy.gpu.memory_bytes) || lt_plan_search(&j->model, &roomy, &j->query, &found) != LT_OK ||
-                found.n_fit == 0) {
-                snprintf(why, LT_PLAN_TEXT_BYTES, "no layout with the printed degrees divides the model and batch");
+            if (!isfinite(roomy.gpu.memory_bytes) ||
+                lt_plan_search(&j->model, &roomy, &j->query, &found) != LT_OK || found.n_fit == 0) {
+                snprintf(why, LT_PLAN_TEXT_BYTES,
+                         "no layout with the printed degrees divides the model and batch");
                 lt_plan_found_free(&found);
                 return 0;
             }

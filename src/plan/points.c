@@ -99,14 +99,17 @@ static lt_err read_header(reader *r, int *column_of, int *n_columns) {
             found = found || column_of[i] == needed[k];
         }
         if (!found) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: the header has no column '%s'; see docs/plan/validation.md for the columns", r->name,
-                    column_names[needed[k]]);
+            LT_FAIL(
+                LT_ERR_FORMAT,
+                "%s: the header has no column '%s'; see docs/plan/validation.md for the columns",
+                r->name, column_names[needed[k]]);
         }
     }
     return LT_OK;
 }
 
-static lt_err add_row(lt_points *p, size_t *room, char **fields, int n, const int *column_of, int line) {
+static lt_err add_row(lt_points *p, size_t *room, char **fields, int n, const int *column_of,
+                      int line) {
     lt_point *row;
     if (p->n == *room) {
         const size_t grown = *room == 0 ? 256 : 2 * *room;
@@ -157,7 +160,8 @@ lt_err lt_points_parse(lt_points *out, const char *text, size_t bytes, const cha
             continue; /* An empty line. */
         }
         if (n != n_columns) {
-            LT_FAIL_DONE(LT_ERR_FORMAT, "%s:%d: %d fields, the header has %d", name, line, n, n_columns);
+            LT_FAIL_DONE(LT_ERR_FORMAT, "%s:%d: %d fields, the header has %d", name, line, n,
+                         n_columns);
         }
         LT_TRY_DONE(add_row(&p, &room, fields, n, column_of, line));
     }

@@ -7,11 +7,13 @@
 
 #include "plan/plan.h"
 
-#define LT_POINT_COLUMN_MAP(X)                                                                                         \
-    X(id) X(group) X(model) X(params_b) X(layers) X(hidden) X(heads) X(kv_heads) X(ffn) X(vocab) X(seq_len) X(experts)     \
-    X(topk) X(gpu) X(gpus) X(gpus_per_node) X(interconnect) X(tp) X(pp) X(vpp) X(dp) X(cp) X(ep) X(zero_fsdp)              \
-    X(micro_batch) X(global_batch_seqs) X(precision) X(recompute) X(tflops_gpu) X(tflops_kind) X(iter_time_s)             \
-    X(tokens_s_gpu) X(mem_gb) X(source) X(note)
+#define LT_POINT_COLUMN_MAP(X)                                                                     \
+    X(id)                                                                                          \
+    X(group) X(model) X(params_b) X(layers) X(hidden) X(heads) X(kv_heads) X(ffn) X(vocab)         \
+        X(seq_len) X(experts) X(topk) X(gpu) X(gpus) X(gpus_per_node) X(interconnect) X(tp) X(pp)  \
+            X(vpp) X(dp) X(cp) X(ep) X(zero_fsdp) X(micro_batch) X(global_batch_seqs) X(precision) \
+                X(recompute) X(tflops_gpu) X(tflops_kind) X(iter_time_s) X(tokens_s_gpu) X(mem_gb) \
+                    X(source) X(note)
 
 typedef enum {
 #define LT_POINT_ENUM(name) LT_POINT_##name,
@@ -33,7 +35,8 @@ typedef struct {
 
 /* Read a CSV (RFC 4180: quotes, doubled quotes, line breaks in quotes). Columns are found by name in the header, in any order. */
 LT_MUST_USE lt_err lt_points_load(lt_points *out, const char *path);
-LT_MUST_USE lt_err lt_points_parse(lt_points *out, const char *text, size_t bytes, const char *name);
+LT_MUST_USE lt_err lt_points_parse(lt_points *out, const char *text, size_t bytes,
+                                   const char *name);
 void lt_points_free(lt_points *p);
 
 /* A row as planner input. */
@@ -43,8 +46,8 @@ typedef struct {
     lt_plan_query query;
     bool layout_known; /* Nothing left to search: layout holds it. */
     lt_plan_layout layout;
-    bool one_layer;    /* The row times one layer, without embedding, head and optimiser. */
-    double measured_s; /* Of one step. */
+    bool one_layer;      /* The row times one layer, without embedding, head and optimiser. */
+    double measured_s;   /* Of one step. */
     const char *measure; /* "iteration time", "tokens/s", "TFLOP/s by eq. 3", ... */
     double memory_bytes; /* Measured; 0 = not printed. */
 } lt_point_job;
@@ -72,13 +75,15 @@ double lt_plan_kendall_tau(const double *a, const double *b, size_t n);
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
     size_t rows, used, anchors, left_out;
-    double median, p90, worst, bias, tau; /* tau: NAN unless the group is a sweep of at least 8 rows. */
+    double median, p90, worst, bias,
+        tau; /* tau: NAN unless the group is a sweep of at least 8 rows. */
     size_t memory_rows;
     double memory_median;
 } lt_plan_group_stats;
 
 /* Statistics of the results whose group is `name` (NULL: all); anchors never count. */
-void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n, const char *name);
+void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n,
+                            const char *name);
 
 /* ---- fit.c ---- */
 
@@ -90,7 +95,8 @@ typedef struct {
 } lt_plan_fit;
 
 /* Fit gemm, memory and network of every (GPU kind, stack) that has rows among the ids; free *out. */
-LT_MUST_USE lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids, lt_plan_fit **out, size_t *n_out);
+LT_MUST_USE lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids,
+                                    lt_plan_fit **out, size_t *n_out);
 /* The anchor ids named in stacks.yaml; free with free() (one block). */
 LT_MUST_USE lt_err lt_plan_anchor_ids(char ***out, size_t *n);
 bool lt_plan_is_anchor(const char *id);

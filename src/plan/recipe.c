@@ -15,14 +15,16 @@
 
 #define MAX_NAMES 128
 
-static bool try_root(char *out, size_t bytes, const char *root, const char *folder, const char *name,
-                     const char *suffix) {
+static bool try_root(char *out, size_t bytes, const char *root, const char *folder,
+                     const char *name, const char *suffix) {
     const int n = snprintf(out, bytes, "%s/%s/%s%s", root, folder, name, suffix);
     return n > 0 && (size_t)n < bytes && lt_file_exists(out) && !lt_file_is_dir(out);
 }
 
-static bool try_all(char *out, size_t bytes, const char *folder, const char *name, const char *suffix) {
-    static const char *const below[] = {"recipes", "../recipes", "../../recipes", "../share/lateen/recipes"};
+static bool try_all(char *out, size_t bytes, const char *folder, const char *name,
+                    const char *suffix) {
+    static const char *const below[] = {"recipes", "../recipes", "../../recipes",
+                                        "../share/lateen/recipes"};
     const char *env = getenv("LATEEN_RECIPES");
     char exe[LT_PATH_BYTES / 2], root[LT_PATH_BYTES];
     const ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
@@ -37,7 +39,8 @@ static bool try_all(char *out, size_t bytes, const char *folder, const char *nam
         return false;
     }
     exe[n] = 0;
-    for (int up = 0; up < 4; up++) { /* build/lateen, build/asan/lateen, build/tests/unit/plan/test_x */
+    for (int up = 0; up < 4;
+         up++) { /* build/lateen, build/asan/lateen, build/tests/unit/plan/test_x */
         char *slash = strrchr(exe, '/');
         if (slash == NULL) {
             return false;
@@ -54,7 +57,8 @@ static bool try_all(char *out, size_t bytes, const char *folder, const char *nam
 }
 
 /* "; did you mean 'alps'?" from the files beside a file that surely exists. */
-static void suggest(char *out, size_t bytes, const char *folder, const char *name, const char *suffix) {
+static void suggest(char *out, size_t bytes, const char *folder, const char *name,
+                    const char *suffix) {
     char probe[LT_PATH_BYTES];
     const char *known = strcmp(folder, "models") == 0 ? "llama3-8b" : "gpus";
     char **names = NULL;
@@ -83,7 +87,8 @@ static void suggest(char *out, size_t bytes, const char *folder, const char *nam
     lt_file_list_free(names, n);
 }
 
-lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder, const char *name, const char *suffix) {
+lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder, const char *name,
+                           const char *suffix) {
     char hint[LT_PLAN_TEXT_BYTES];
     LT_ASSERT(out != NULL && folder != NULL && name != NULL && suffix != NULL);
     if (name[0] == 0 || strlen(name) >= out_bytes) {
@@ -102,7 +107,8 @@ lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder, cons
         return LT_OK;
     }
     suggest(hint, sizeof hint, folder, name, suffix);
-    LT_FAIL(LT_ERR_NOT_FOUND, "no file '%s' and no recipes/%s/%s%s%s", name, folder, name, suffix, hint);
+    LT_FAIL(LT_ERR_NOT_FOUND, "no file '%s' and no recipes/%s/%s%s%s", name, folder, name, suffix,
+            hint);
 }
 
 const lt_yaml_entry *lt_plan_yaml_get(const lt_yaml_entry *e, size_t n, const char *key) {
@@ -114,8 +120,8 @@ const lt_yaml_entry *lt_plan_yaml_get(const lt_yaml_entry *e, size_t n, const ch
     return NULL;
 }
 
-lt_err lt_plan_yaml_number(const lt_yaml_entry *e, size_t n, const char *key, double *out, double min, double max,
-                           const char *path) {
+lt_err lt_plan_yaml_number(const lt_yaml_entry *e, size_t n, const char *key, double *out,
+                           double min, double max, const char *path) {
     const lt_yaml_entry *row = lt_plan_yaml_get(e, n, key);
     char *end = NULL;
     double value;
@@ -127,14 +133,15 @@ lt_err lt_plan_yaml_number(const lt_yaml_entry *e, size_t n, const char *key, do
         LT_FAIL(LT_ERR_FORMAT, "%s:%d: %s: '%s' is not a number", path, row->line, key, row->value);
     }
     if (value < min || value > max) {
-        LT_FAIL(LT_ERR_ARG, "%s:%d: %s: %g is outside [%g, %g]", path, row->line, key, value, min, max);
+        LT_FAIL(LT_ERR_ARG, "%s:%d: %s: %g is outside [%g, %g]", path, row->line, key, value, min,
+                max);
     }
     *out = value;
     return LT_OK;
 }
 
-lt_err lt_plan_yaml_choice(const lt_yaml_entry *e, size_t n, const char *key, int *out, const char *const *names,
-                           int n_names, const char *path) {
+lt_err lt_plan_yaml_choice(const lt_yaml_entry *e, size_t n, const char *key, int *out,
+                           const char *const *names, int n_names, const char *path) {
     const lt_yaml_entry *row = lt_plan_yaml_get(e, n, key);
     const char *nearest;
     if (row == NULL) {

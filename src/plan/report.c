@@ -7,9 +7,8 @@
 
 #include "base/error.h"
 
-#define IDLE_SHARE 0.15 /* Of a GPU's power while it waits: the swing when a job stops is the rest. */
-
-
+#define IDLE_SHARE                                                                                 \
+    0.15 /* Of a GPU's power while it waits: the swing when a job stops is the rest. */
 
 static void LT_PRINTF(2, 3) warn(lt_plan_report *r, const char *fmt, ...) {
     va_list args;
@@ -25,26 +24,39 @@ static void warnings(lt_plan_report *r) {
     const double used = b->memory.total / r->cluster.gpu.memory_bytes;
     const double chinchilla = 20.0 * lt_plan_model_params(&r->model).active;
     if (!r->cluster.stack.anchored) {
-        warn(r, "no measurement of stack '%s' on %s: efficiencies are this GPU's defaults, expect +-15 %%", r->cluster.stack.name,
-             r->cluster.gpu.name);
+        warn(r,
+             "no measurement of stack '%s' on %s: efficiencies are this GPU's defaults, expect an "
+             "error of 15 %%",
+             r->cluster.stack.name, r->cluster.gpu.name);
     }
     if (used > 0.93) {
-        warn(r, "memory is %.0f %% full: fragmentation may end the run; the next layout with more room costs little", 100 * used);
+        warn(r,
+             "memory is %.0f %% full: fragmentation may end the run; the next layout with more "
+             "room costs little",
+             100 * used);
     }
     if (b->time.bubble / b->time.step_s > 0.10) {
-        warn(r, "the pipeline stands still %.0f %% of the time: a larger batch or more virtual stages would help",
+        warn(r,
+             "the pipeline stands still %.0f %% of the time: a larger batch or more virtual stages "
+             "would help",
              100 * b->time.bubble / b->time.step_s);
     }
     if (b->time.dp_comm / b->time.step_s > 0.10) {
-        warn(r, "%.0f %% of a step waits for gradients: the batch per replica is small for this network",
+        warn(r,
+             "%.0f %% of a step waits for gradients: the batch per replica is small for this "
+             "network",
              100 * b->time.dp_comm / b->time.step_s);
     }
     if (r->goodput.mtbf_s < 3.0 * 3600.0) {
-        warn(r, "something fails every %.1f h: keep %lld spare nodes and save every %.0f min", r->goodput.mtbf_s / 3600.0,
-             (long long)r->goodput.spares, r->goodput.interval_s / 60.0);
+        warn(r, "something fails every %.1f h: keep %lld spare nodes and save every %.0f min",
+             r->goodput.mtbf_s / 3600.0, (long long)r->goodput.spares,
+             r->goodput.interval_s / 60.0);
     }
     if (r->swing_mw > 10) {
-        warn(r, "power swings by %.0f MW when the job starts or stops: agree on ramps with the utility", r->swing_mw);
+        warn(
+            r,
+            "power swings by %.0f MW when the job starts or stops: agree on ramps with the utility",
+            r->swing_mw);
     }
     if (r->tokens < 0.5 * chinchilla) {
         warn(r, "%.3g tokens are few for %.3g active parameters (20 a parameter: %.3g)", r->tokens,
@@ -65,7 +77,8 @@ static double best_with(const lt_plan_report *r, const lt_plan_cluster *c, const
     return best;
 }
 
-static void what_if(lt_plan_report *r, const char *change, const lt_plan_cluster *c, const lt_plan_query *q) {
+static void what_if(lt_plan_report *r, const char *change, const lt_plan_cluster *c,
+                    const lt_plan_query *q) {
     lt_plan_what_if *w = &r->what_if[r->n_what_ifs];
     if (r->n_what_ifs < LT_PLAN_WHAT_IFS) {
         snprintf(w->change, sizeof w->change, "%s", change);
@@ -110,7 +123,8 @@ static void what_ifs(lt_plan_report *r) {
     }
 }
 
-lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save, bool sensitivity) {
+lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save,
+                           bool sensitivity) {
     const lt_plan_cluster *c = &r->cluster;
     const double gpus = (double)r->query.gpus;
     double step_tokens;
@@ -118,18 +132,23 @@ lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save
     LT_TRY(lt_plan_search(&r->model, c, &r->query, &r->found));
     if (r->found.n_fit == 0) {
         if (r->found.n_tried == 0) {
-            LT_FAIL(LT_ERR_ARG, "a batch of %lld sequences contradicts %lld GPUs: no split of the GPUs divides it",
-                    (long long)r->query.batch_seqs, (long long)r->query.gpus);
+            LT_FAIL(
+                LT_ERR_ARG,
+                "a batch of %lld sequences contradicts %lld GPUs: no split of the GPUs divides it",
+                (long long)r->query.batch_seqs, (long long)r->query.gpus);
         }
-        LT_FAIL(LT_ERR_ARG, "%s contradicts %lld x %s: the leanest of %zu layouts needs %.1f GiB a GPU, there are %.1f", r->model.name,
-                (long long)r->query.gpus, c->gpu.name, r->found.n_tried, r->found.nearest_bytes / LT_PLAN_GIB,
-                c->gpu.memory_bytes / LT_PLAN_GIB);
+        LT_FAIL(LT_ERR_ARG,
+                "%s contradicts %lld x %s: the leanest of %zu layouts needs %.1f GiB a GPU, there "
+                "are %.1f",
+                r->model.name, (long long)r->query.gpus, c->gpu.name, r->found.n_tried,
+                r->found.nearest_bytes / LT_PLAN_GIB, c->gpu.memory_bytes / LT_PLAN_GIB);
     }
     step_tokens = (double)(r->query.batch_seqs * r->model.seq);
     r->goodput = lt_plan_goodput_estimate(&r->model, c, r->query.gpus, interval_s, async_save);
     r->steps = ceil(r->tokens / step_tokens);
     r->days_pure = r->steps * r->found.best[0].time.step_s / 86400.0;
-    r->days = r->days_pure / lt_plan_max(1e-6, r->goodput.ettr); /* Stragglers are in the step already. */
+    r->days = r->days_pure /
+              lt_plan_max(1e-6, r->goodput.ettr); /* Stragglers are in the step already. */
     r->gpu_hours = r->days * 24.0 * gpus;
     r->money = r->gpu_hours * c->price_gpu_h;
     r->mwh = r->gpu_hours * (c->gpu.power_w * 0.85 + c->gpu.host_power_w) * c->pue / 1e6;

@@ -5,6 +5,7 @@
 #include <jansson.h>
 #include <stdio.h>
 
+#include "lateen/plan.h"
 #include "plan/plan.h"
 
 #define LT_PLAN_WARNINGS 12
@@ -30,11 +31,13 @@ typedef struct {
 } lt_plan_report;
 
 /* Search, then everything that follows from the best layout. Free with lt_plan_report_close. interval_s 0: choose. */
-LT_MUST_USE lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save, bool sensitivity);
+LT_MUST_USE lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save,
+                                       bool sensitivity);
 void lt_plan_report_close(lt_plan_report *r);
 
 void lt_plan_report_text(const lt_plan_report *r, FILE *to, int n_layouts);
-json_t *lt_plan_report_json(const lt_plan_report *r, int n_layouts); /* New reference, or NULL when memory is out. */
+json_t *lt_plan_report_json(const lt_plan_report *r,
+                            int n_layouts); /* New reference, or NULL when memory is out. */
 LT_MUST_USE lt_err lt_plan_report_html(const lt_plan_report *r, const char *path);
 
 #endif

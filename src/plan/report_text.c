@@ -7,7 +7,8 @@
 
 #define BAR_CELLS 30
 
-static const char *const part_letters = "GAELtcepdboj"; /* One letter a part of lt_plan_time, in its order. */
+static const char *const part_letters =
+    "GAELtcepdboj"; /* One letter a part of lt_plan_time, in its order. */
 
 static void put_bar(FILE *to, const double *part, const char *letters, int n, double whole) {
     double sum = 0;
@@ -44,37 +45,47 @@ static const char *big(double x, char out[32]) {
 
 static void head(const lt_plan_report *r, FILE *to) {
     const lt_plan_choice *b = &r->found.best[0];
-    char x[32], y[32], z[32];
+    char x[32], y[32];
     fprintf(to, "%s (%s parameters) on %lld x %s, %s tokens: fits.\n\n", r->model.name,
-            big(lt_plan_model_params(&r->model).total, x), (long long)r->query.gpus, r->cluster.gpu.name, big(r->tokens, y));
+            big(lt_plan_model_params(&r->model).total, x), (long long)r->query.gpus,
+            r->cluster.gpu.name, big(r->tokens, y));
     fprintf(to, "  %.1f days", r->days);
-    fprintf(to, "   %s %s   MFU %.1f %%   ETTR %.1f %%   %s MWh\n", r->cluster.price_gpu_h > 0 ? "$" : "cost", big(r->money, x),
-            100 * b->time.mfu, 100 * r->goodput.ettr, big(r->mwh, z));
+    fprintf(to, "   $%s   MFU %.1f %%   ETTR %.1f %%   %.1f GWh\n", big(r->money, x),
+            100 * b->time.mfu, 100 * r->goodput.ettr, r->mwh / 1e3);
     fprintf(to, "  %.3f s a step of %s tokens, %.0f tokens/s a GPU, %s GPU hours\n", b->time.step_s,
-            big((double)(r->query.batch_seqs * r->model.seq), x), b->time.tokens_s_gpu, big(r->gpu_hours, y));
-    fprintf(to, "  a failure every %.1f h; save every %.1f min (%s B, blocks %.1f s); goodput %.1f %%; %lld spare nodes\n\n",
-            r->goodput.mtbf_s / 3600.0, r->goodput.interval_s / 60.0, big(r->goodput.checkpoint_bytes, x), r->goodput.block_s,
-            100 * r->goodput.goodput, (long long)r->goodput.spares);
+            big((double)(r->query.batch_seqs * r->model.seq), x), b->time.tokens_s_gpu,
+            big(r->gpu_hours, y));
+    fprintf(to,
+            "  a failure every %.1f h; save every %.1f min (%.3g TB, blocks %.1f s); goodput %.1f "
+            "%%; %lld spare nodes\n\n",
+            r->goodput.mtbf_s / 3600.0, r->goodput.interval_s / 60.0,
+            r->goodput.checkpoint_bytes / 1e12, r->goodput.block_s, 100 * r->goodput.goodput,
+            (long long)r->goodput.spares);
 }
 
 static void layouts(const lt_plan_report *r, FILE *to, int n_layouts) {
     double parts[12];
     char text[LT_PLAN_TEXT_BYTES];
     const double all = r->cluster.gpu.memory_bytes;
-    fprintf(to, "  %-3s %-46s %8s %6s  %-*s %6s  %s\n", "", "layout", "s/step", "MFU %", BAR_CELLS, "step", "GiB", "memory");
+    fprintf(to, "  %-3s %-46s %8s %6s  %-*s %6s  %s\n", "", "layout", "s/step", "MFU %", BAR_CELLS,
+            "step", "GiB", "memory");
     for (int i = 0; i < n_layouts && (size_t)i < r->found.n_best; i++) {
         const lt_plan_choice *x = &r->found.best[i];
         const lt_plan_memory *m = &x->memory;
-        const double mem[6] = {m->weights, m->gradients, m->optimizer, m->activations + m->logits, m->buffers, m->margin};
+        const double mem[6] = {m->weights, m->gradients, m->optimizer, m->activations + m->logits,
+                               m->buffers, m->margin};
         time_parts(&x->time, parts);
-        fprintf(to, "  %-3d %-46s %8.3f %6.1f  ", i + 1, lt_plan_layout_text(text, &x->layout), x->time.step_s, 100 * x->time.mfu);
+        fprintf(to, "  %-3d %-46s %8.3f %6.1f  ", i + 1, lt_plan_layout_text(text, &x->layout),
+                x->time.step_s, 100 * x->time.mfu);
         put_bar(to, parts, part_letters, 12, x->time.step_s);
         fprintf(to, " %6.1f  ", m->total / LT_PLAN_GIB);
         put_bar(to, mem, "WGOABm", 6, all);
         fputc('\n', to);
     }
-    fprintf(to, "\n  step    G products A attention E elementwise L launch  t tensor c context e expert p pipeline d data parallel\n"
-                "          b bubble o optimiser j jitter     memory  W weights G gradients O optimiser A activations B buffers m margin\n");
+    fprintf(to, "\n  step    G products A attention E elementwise L launch  t tensor c context e "
+                "expert p pipeline d data parallel\n"
+                "          b bubble o optimiser j jitter     memory  W weights G gradients O "
+                "optimiser A activations B buffers m margin\n");
 }
 
 void lt_plan_report_text(const lt_plan_report *r, FILE *to, int n_layouts) {
@@ -82,11 +93,15 @@ void lt_plan_report_text(const lt_plan_report *r, FILE *to, int n_layouts) {
     const double compute = b->time.gemm + b->time.attention + b->time.elementwise;
     head(r, to);
     layouts(r, to, n_layouts);
-    fprintf(to, "\n  communication / computation %.2f, of it exposed %.0f %%\n", b->time.comm_total_s / compute,
-            b->time.comm_total_s > 0 ? 100 * (b->time.tp_comm + b->time.cp_comm + b->time.ep_comm + b->time.pp_comm + b->time.dp_comm) /
+    fprintf(to, "\n  communication / computation %.2f, of it exposed %.0f %%\n",
+            b->time.comm_total_s / compute,
+            b->time.comm_total_s > 0 ? 100 *
+                                           (b->time.tp_comm + b->time.cp_comm + b->time.ep_comm +
+                                            b->time.pp_comm + b->time.dp_comm) /
                                            b->time.comm_total_s
                                      : 0.0);
-    fprintf(to, "  %zu layouts tried in %.2f s, %zu fit", r->found.n_tried, r->found.seconds, r->found.n_fit);
+    fprintf(to, "  %zu layouts tried in %.2f s, %zu fit", r->found.n_tried, r->found.seconds,
+            r->found.n_fit);
     {
         static const char *const why[] = {
 #define PRUNE_TEXT(code, text) text,
@@ -102,7 +117,8 @@ void lt_plan_report_text(const lt_plan_report *r, FILE *to, int n_layouts) {
         fputs("\n  what would make it faster\n", to);
         for (int i = 0; i < r->n_what_ifs; i++) {
             const double gain = 100 * (b->time.step_s / r->what_if[i].step_s - 1);
-            fprintf(to, "    %-36s %+6.1f %%%s\n", r->what_if[i].change, gain, gain >= 20 ? "  <- 20 %" : "");
+            fprintf(to, "    %-36s %+6.1f %%%s\n", r->what_if[i].change, gain,
+                    gain >= 20 ? "  <- 20 %" : "");
         }
     }
     for (int i = 0; i < r->n_warnings; i++) {

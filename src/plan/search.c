@@ -27,7 +27,8 @@ typedef struct {
 static void add(finder *f, const lt_plan_layout *l) {
     if (f->n == f->room) {
         const size_t room = f->room == 0 ? 1024 : 2 * f->room;
-        lt_plan_choice *grown = room > MAX_CANDIDATES ? NULL : realloc(f->list, room * sizeof *grown);
+        lt_plan_choice *grown = room > MAX_CANDIDATES ? NULL
+                                                      : realloc(f->list, room * sizeof *grown);
         if (grown == NULL) {
             f->out_of_memory = true;
             return;
@@ -83,7 +84,8 @@ static void with_micro(finder *f, lt_plan_layout l) {
     }
     if (f->q->micro > 0) {
         l.micro = f->q->micro;
-        l.accum = (int64_t)lt_plan_max(1.0, round((double)f->q->batch_seqs / (double)(l.dp * l.micro)));
+        l.accum = (int64_t)lt_plan_max(1.0,
+                                       round((double)f->q->batch_seqs / (double)(l.dp * l.micro)));
         with_schedule(f, l);
         return;
     }
@@ -118,7 +120,8 @@ static void with_experts(finder *f, lt_plan_layout l) {
 static void with_order(finder *f, lt_plan_layout l) {
     l.dp_outer = false;
     with_experts(f, l);
-    if (f->c->n_tiers > 0 && l.pp > 1 && l.dp > 1) { /* Only a network with tiers tells the two orders apart. */
+    if (f->c->n_tiers > 0 && l.pp > 1 &&
+        l.dp > 1) { /* Only a network with tiers tells the two orders apart. */
         l.dp_outer = true;
         with_experts(f, l);
     }
@@ -128,8 +131,16 @@ static void with_split(finder *f, int tp, int pp) {
     const int64_t rest = f->q->gpus / ((int64_t)tp * pp);
     const int max_cp = f->q->cp > 0 ? f->q->cp : (int)lt_plan_max(1.0, (double)f->q->seq / 8192.0);
     for (int cp = f->q->cp > 0 ? f->q->cp : 1; cp <= max_cp && cp <= rest; cp *= 2) {
-        lt_plan_layout l = {.tp = tp, .pp = pp, .cp = cp, .ep = 1, .vpp = 1, .dp = (int)(rest / cp), .sp = tp > 1 && !f->q->sp_off,
-                            .precision = f->q->precision, .tune = f->q->tune, .fp32_grads = f->q->fp32_grads};
+        lt_plan_layout l = {.tp = tp,
+                            .pp = pp,
+                            .cp = cp,
+                            .ep = 1,
+                            .vpp = 1,
+                            .dp = (int)(rest / cp),
+                            .sp = tp > 1 && !f->q->sp_off,
+                            .precision = f->q->precision,
+                            .tune = f->q->tune,
+                            .fp32_grads = f->q->fp32_grads};
         if (rest % cp != 0) {
             f->pruned[LT_PLAN_PRUNE_SHAPE]++;
             continue;
@@ -154,7 +165,8 @@ static void enumerate(finder *f) {
                 continue;
             }
             if (q->pp == 0 && f->m->layers % pp != 0 && f->m->layers / pp < 4) {
-                f->pruned[LT_PLAN_PRUNE_SHAPE]++; /* Uneven stages of few layers wait for the fullest. */
+                f->pruned
+                    [LT_PLAN_PRUNE_SHAPE]++; /* Uneven stages of few layers wait for the fullest. */
                 continue;
             }
             with_split(f, tp, pp);
@@ -186,21 +198,26 @@ static int by_time(const void *a, const void *b) {
 static lt_err check(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_query *q) {
     LT_TRY(lt_plan_model_check(m));
     if (q->gpus < 1 || q->batch_seqs < 1) {
-        LT_FAIL(LT_ERR_ARG, "search: %lld GPUs, batch of %lld sequences", (long long)q->gpus, (long long)q->batch_seqs);
+        LT_FAIL(LT_ERR_ARG, "search: %lld GPUs, batch of %lld sequences", (long long)q->gpus,
+                (long long)q->batch_seqs);
     }
     if (q->gpus > c->gpus) {
-        LT_FAIL(LT_ERR_ARG, "%lld GPUs asked for, but cluster %s has %lld", (long long)q->gpus, c->name, (long long)c->gpus);
+        LT_FAIL(LT_ERR_ARG, "%lld GPUs asked for, but cluster %s has %lld", (long long)q->gpus,
+                c->name, (long long)c->gpus);
     }
     if (q->precision > LT_PLAN_BF16 && c->gpu.peak_tflops[q->precision] <= 0) {
-        LT_FAIL(LT_ERR_ARG, "8- or 4-bit precision asked for, but %s has no such units", c->gpu.name);
+        LT_FAIL(LT_ERR_ARG, "8- or 4-bit precision asked for, but %s has no such units",
+                c->gpu.name);
     }
     if (q->tp > 0 && q->pp > 0 && q->gpus % ((int64_t)q->tp * q->pp) != 0) {
-        LT_FAIL(LT_ERR_ARG, "tp %d x pp %d does not divide %lld GPUs", q->tp, q->pp, (long long)q->gpus);
+        LT_FAIL(LT_ERR_ARG, "tp %d x pp %d does not divide %lld GPUs", q->tp, q->pp,
+                (long long)q->gpus);
     }
     return LT_OK;
 }
 
-lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_query *q, lt_plan_found *out) {
+lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_query *q,
+                      lt_plan_found *out) {
     const double start = lt_clock_s();
     lt_plan_model model = *m;
     finder f = {.m = &model, .c = c, .q = q};
@@ -218,14 +235,16 @@ lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c, const lt
         LT_FAIL(LT_ERR_LIMIT, "search: more than %zu layouts; fix some degrees", f.n);
     }
     blocks = (f.n + BLOCK - 1) / BLOCK;
-    for (size_t done = 0; done < blocks; done += 16) { /* In slices, so that progress can be shown between them. */
+    for (size_t done = 0; done < blocks;
+         done += 16) { /* In slices, so that progress can be shown between them. */
         const size_t slice = blocks - done < 16 ? blocks - done : 16;
         finder part = f;
         part.list = f.list + done * BLOCK;
         part.n = f.n - done * BLOCK;
         lt_parallel_for(slice, price, &part);
         if (q->progress != NULL) {
-            q->progress(q->progress_ctx, (done + slice) * BLOCK < f.n ? (done + slice) * BLOCK : f.n, f.n);
+            q->progress(q->progress_ctx,
+                        (done + slice) * BLOCK < f.n ? (done + slice) * BLOCK : f.n, f.n);
         }
     }
     out->nearest_bytes = INFINITY;

@@ -13,9 +13,10 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-#define HOST_S         0.7e-3 /* vLLM 0.19, 8B on H100, c=1: 6.44 ms a token against 5.6 of bandwidth at 0.8. */
-#define MEMORY_SHARE   0.90   /* Of the GPU's memory that an engine takes. */
-#define ACTIVATION_GB  2.0
+#define HOST_S                                                                                     \
+    0.7e-3 /* vLLM 0.19, 8B on H100, c=1: 6.44 ms a token against 5.6 of bandwidth at 0.8. */
+#define MEMORY_SHARE  0.90 /* Of the GPU's memory that an engine takes. */
+#define ACTIVATION_GB 2.0
 
 static double kv_token_bytes(const lt_plan_model *m, double each) {
     const double layers = (double)m->n_attn;
@@ -30,7 +31,8 @@ static double touched_bytes(const lt_plan_model *m, double b, double each) {
     const lt_plan_params p = lt_plan_model_params(m);
     double moe = 0;
     if (m->n_moe > 0) {
-        const double routed = (double)m->n_moe * (double)m->experts * (m->gated ? 3.0 : 2.0) * (double)m->expert_ffn *
+        const double routed = (double)m->n_moe * (double)m->experts * (m->gated ? 3.0 : 2.0) *
+                              (double)m->expert_ffn *
                               (double)(m->latent > 0 ? m->latent : m->width);
         const double share = 1.0 - pow(1.0 - (double)m->topk / (double)m->experts, b);
         moe = p.moe - routed + routed * share;
@@ -38,24 +40,33 @@ static double touched_bytes(const lt_plan_model *m, double b, double each) {
     return (p.attention + p.dense + moe + (double)m->vocab * (double)m->width) * each;
 }
 
-static double step_s(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_serve_query *q, double b, double context) {
-    const double each = lt_plan_precision_bytes(q->precision), bandwidth = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
+static double step_s(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_serve_query *q,
+                     double b, double context) {
+    const double each = lt_plan_precision_bytes(q->precision),
+                 bandwidth = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
     const double read = touched_bytes(m, b, each) / q->tp / bandwidth;
     const double kv_split = m->kv_rank > 0 ? 1.0 : lt_plan_min(q->tp, (double)m->kv_heads);
     const double kv = b * context * kv_token_bytes(m, q->kv_bytes) / kv_split / bandwidth;
-    const double flops = 2.0 * (lt_plan_model_params(m).active - lt_plan_model_params(m).embedding) * b / q->tp;
+    const double flops = 2.0 *
+                         (lt_plan_model_params(m).active - lt_plan_model_params(m).embedding) * b /
+                         q->tp;
     const double compute = flops / (c->gpu.peak_tflops[q->precision] * 1e12 * c->stack.gemm);
     const double comm = q->tp > 1 ? 2.0 * (double)m->layers *
-                                        (lt_plan_collective_s(c, LT_PLAN_ALL_REDUCE, b * (double)m->width * 2.0, q->tp, 1))
+                                        (lt_plan_collective_s(c, LT_PLAN_ALL_REDUCE,
+                                                              b * (double)m->width * 2.0, q->tp, 1))
                                   : 0.0;
     return lt_plan_max(read, compute) + kv + comm + HOST_S;
 }
 
-lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_serve_query *q) {
+lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                     const lt_plan_serve_query *q) {
     lt_plan_serve r = {0};
-    const double each = lt_plan_precision_bytes(q->precision), context = (double)q->prompt + 0.5 * (double)q->output;
-    const double room = MEMORY_SHARE * c->gpu.memory_bytes * q->tp - ACTIVATION_GB * LT_PLAN_GB * q->tp;
-    const double kv_copies = m->kv_rank > 0 ? q->tp : lt_plan_max(1.0, (double)q->tp / (double)m->kv_heads);
+    const double each = lt_plan_precision_bytes(q->precision),
+                 context = (double)q->prompt + 0.5 * (double)q->output;
+    const double room = MEMORY_SHARE * c->gpu.memory_bytes * q->tp -
+                        ACTIVATION_GB * LT_PLAN_GB * q->tp;
+    const double kv_copies = m->kv_rank > 0 ? q->tp
+                                            : lt_plan_max(1.0, (double)q->tp / (double)m->kv_heads);
     const lt_plan_params p = lt_plan_model_params(m);
     double prefill_flops, peak, cycle;
 
@@ -67,16 +78,21 @@ lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_clust
         return r;
     }
     r.kv_tokens = (room - r.weight_bytes) / (r.kv_bytes_token * kv_copies);
-    r.batch = q->batch > 0 ? q->batch : (int64_t)lt_plan_max(1.0, lt_plan_min(1024.0, r.kv_tokens / context));
+    r.batch = q->batch > 0 ? q->batch
+                           : (int64_t)lt_plan_max(1.0, lt_plan_min(1024.0, r.kv_tokens / context));
     peak = c->gpu.peak_tflops[q->precision] * 1e12 * c->stack.gemm * q->tp;
-    prefill_flops = (2.0 * (p.active - p.embedding) + lt_plan_model_flops(m, LT_PLAN_FLOPS_MODEL_CAUSAL, q->prompt) / 3.0 -
-                     lt_plan_model_flops(m, LT_PLAN_FLOPS_SIX_N, q->prompt) / 3.0) * (double)q->prompt;
-    r.first_token_s = lt_plan_max(prefill_flops / peak, touched_bytes(m, (double)q->prompt, each) / q->tp /
-                                                            (c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory)) +
+    prefill_flops = (2.0 * (p.active - p.embedding) +
+                     lt_plan_model_flops(m, LT_PLAN_FLOPS_MODEL_CAUSAL, q->prompt) / 3.0 -
+                     lt_plan_model_flops(m, LT_PLAN_FLOPS_SIX_N, q->prompt) / 3.0) *
+                    (double)q->prompt;
+    r.first_token_s = lt_plan_max(prefill_flops / peak,
+                                  touched_bytes(m, (double)q->prompt, each) / q->tp /
+                                      (c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory)) +
                       HOST_S;
     r.token_s = step_s(m, c, q, (double)r.batch, context);
     r.stream_tokens_s = 1.0 / step_s(m, c, q, 1.0, context);
-    cycle = r.first_token_s * (double)r.batch + r.token_s * (double)q->output; /* One batch through. */
+    cycle = r.first_token_s * (double)r.batch +
+            r.token_s * (double)q->output; /* One batch through. */
     r.output_tokens_s = (double)(r.batch * q->output) / cycle;
     r.total_tokens_s = (double)(r.batch * (q->output + q->prompt)) / cycle;
     return r;

@@ -78,7 +78,8 @@ static void recover(world *w, const lt_plan_sim *s, life *l) {
     bool failed = true;
     while (failed && l->failures < MAX_FAILURES) {
         double spent, first = repairs_done(w);
-        while (w->n_repair > s->spares) { /* Idle nodes do not fail here: the job's clock stands still. */
+        while (w->n_repair >
+               s->spares) { /* Idle nodes do not fail here: the job's clock stands still. */
             const double wait = first - w->now;
             l->wait += wait;
             w->next_failure += wait;
@@ -95,7 +96,8 @@ static void one_life(void *ctx, size_t index) {
     const lt_plan_sim *s = f->s;
     life l = {0};
     double durable = 0, done = 0, pending = -1, pending_at = 0, spent;
-    world w = {.rng = {.seed = s->seed, .stream = index + 1}, .repair = malloc(MAX_REPAIRS * sizeof(double))};
+    world w = {.rng = {.seed = s->seed, .stream = index + 1},
+               .repair = malloc(MAX_REPAIRS * sizeof(double))};
 
     if (w.repair == NULL) {
         f->too_many = true;
@@ -141,18 +143,25 @@ static int by_wall(const void *a, const void *b) {
 }
 
 static lt_err check(const lt_plan_sim *s) {
-    if (!(s->mtbf_s > 0) || !(s->interval_s > 0) || !(s->work_s > 0) || !(s->save_s >= 0) || !(s->restart_s >= 0) || s->runs < 1 ||
-        s->runs > 10000000 || !(s->weibull_shape > 0.05)) {
-        LT_FAIL(LT_ERR_ARG, "simulate: MTBF %g s, interval %g s, work %g s, save %g s, restart %g s, shape %g, %lld runs", s->mtbf_s,
-                s->interval_s, s->work_s, s->save_s, s->restart_s, s->weibull_shape, (long long)s->runs);
+    if (!(s->mtbf_s > 0) || !(s->interval_s > 0) || !(s->work_s > 0) || !(s->save_s >= 0) ||
+        !(s->restart_s >= 0) || s->runs < 1 || s->runs > 10000000 || !(s->weibull_shape > 0.05)) {
+        LT_FAIL(LT_ERR_ARG,
+                "simulate: MTBF %g s, interval %g s, work %g s, save %g s, restart %g s, shape %g, "
+                "%lld runs",
+                s->mtbf_s, s->interval_s, s->work_s, s->save_s, s->restart_s, s->weibull_shape,
+                (long long)s->runs);
     }
     if (exp((s->interval_s + s->save_s) / s->mtbf_s) > 1e5 || s->restart_s / s->mtbf_s > 11) {
-        LT_FAIL(LT_ERR_LIMIT, "simulate: an interval of %.0f s (or a restart of %.0f s) against a failure every %.0f s: the run "
-                "would never end", s->interval_s, s->restart_s, s->mtbf_s);
+        LT_FAIL(LT_ERR_LIMIT,
+                "simulate: an interval of %.0f s (or a restart of %.0f s) against a failure every "
+                "%.0f s: the run "
+                "would never end",
+                s->interval_s, s->restart_s, s->mtbf_s);
     }
     if (s->persist_lag_s > s->interval_s + s->save_s) {
-        LT_FAIL(LT_ERR_ARG, "simulate: a save takes %.0f s to be durable, longer than the %.0f s between saves", s->persist_lag_s,
-                s->interval_s);
+        LT_FAIL(LT_ERR_ARG,
+                "simulate: a save takes %.0f s to be durable, longer than the %.0f s between saves",
+                s->persist_lag_s, s->interval_s);
     }
     return LT_OK;
 }
@@ -189,7 +198,8 @@ lt_err lt_plan_simulate(const lt_plan_sim *s, lt_plan_sim_result *out) {
     }
     lt_parallel_for((size_t)s->runs, one_life, &f);
     if (f.too_many) {
-        LT_FAIL_DONE(LT_ERR_LIMIT, "simulate: more than %d failures in one run, or no memory", MAX_FAILURES);
+        LT_FAIL_DONE(LT_ERR_LIMIT, "simulate: more than %d failures in one run, or no memory",
+                     MAX_FAILURES);
     }
     sum_up(s, f.lives, out);
 done:

@@ -28,12 +28,19 @@ static void one(void *ctx, size_t i) {
     r->anchor = id[0] != 0 && lt_plan_is_anchor(id);
     r->error = r->predicted_s / r->job.measured_s - 1.0;
     if (r->job.memory_bytes > 0) {
-        r->memory_error = lt_plan_memory_estimate(&r->job.model, &r->job.cluster, &r->job.layout).total / r->job.memory_bytes - 1.0;
+        r->memory_error =
+            lt_plan_memory_estimate(&r->job.model, &r->job.cluster, &r->job.layout).total /
+                r->job.memory_bytes -
+            1.0;
     }
 }
 
 lt_err lt_plan_validate(const lt_points *p, lt_point_result **out) {
-    lt_point_result *r = calloc(p->n > 0 ? p->n : 1, sizeof *r);
+    lt_plan_gpu any;
+    lt_point_result *r;
+    LT_TRY(lt_plan_gpu_find(
+        &any, "h100-sxm")); /* Without the shipped tables every row would be left out, silently. */
+    r = calloc(p->n > 0 ? p->n : 1, sizeof *r);
     if (r == NULL) {
         LT_FAIL(LT_ERR_OOM, "%zu rows", p->n);
     }
@@ -68,10 +75,13 @@ static int ascending(const void *a, const void *b) {
 static double quantile(const double *sorted, size_t n, double q) {
     const double at = q * (double)(n - 1);
     const size_t low = (size_t)at;
-    return n == 0 ? NAN : low + 1 < n ? sorted[low] + (at - (double)low) * (sorted[low + 1] - sorted[low]) : sorted[n - 1];
+    return n == 0        ? NAN
+           : low + 1 < n ? sorted[low] + (at - (double)low) * (sorted[low + 1] - sorted[low])
+                         : sorted[n - 1];
 }
 
-void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n, const char *name) {
+void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n,
+                            const char *name) {
     double *e = calloc(4 * n + 4, sizeof *e), *mem = e + n, *a = mem + n, *b = a + n;
     size_t used = 0;
     *out = (lt_plan_group_stats){.tau = NAN, .memory_median = NAN};
@@ -94,8 +104,10 @@ void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, 
             continue;
         }
         e[used] = fabs(r[i].error);
-        a[used] = r[i].predicted_s * (double)r[i].job.cluster.gpus / (double)(r[i].job.query.batch_seqs * r[i].job.model.seq);
-        b[used] = r[i].job.measured_s * (double)r[i].job.cluster.gpus / (double)(r[i].job.query.batch_seqs * r[i].job.model.seq);
+        a[used] = r[i].predicted_s * (double)r[i].job.cluster.gpus /
+                  (double)(r[i].job.query.batch_seqs * r[i].job.model.seq);
+        b[used] = r[i].job.measured_s * (double)r[i].job.cluster.gpus /
+                  (double)(r[i].job.query.batch_seqs * r[i].job.model.seq);
         out->bias += r[i].error;
         used++;
     }

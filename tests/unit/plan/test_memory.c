@@ -1,0 +1,141 @@
+/* Memory against Korthikanti et al. 2022 (activations of four models, with and without sequence parallelism), the ZeRO paper's
+ * example, and GPT-3's optimiser state. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "lateen/plan.h"
+
+#define GIB 1073741824.0
+
+static void near(double got, double want, double share) {
+    if (!(fabs(got - want) <= share * fabs(want) + 1e-300)) {
+        fail_msg("got %.8g, want %.8g within %.2g", got, want, share);
+    }
+}
+
+static lt_plan_cluster selene(void) {
+    lt_plan_cluster c;
+    assert_int_equal(lt_plan_cluster_load(&c, "selene"), LT_OK);
+    return c;
+}
+
+static void activations_are_korthikantis(void **state) {
+    static const struct {
+        const char *model;
+        int pp, vpp;
+        int64_t micro, accum;
+        double none, sp_selective; /* GiB on the first stage. */
+    } rows[] = {{"gpt-22b", 1, 1, 4, 1, 59.25, 9.56},
+                {"gpt3-175b", 8, 3, 1, 64, 66.84, 12.35},
+                {"mt-nlg-530b", 35, 3, 1, 280, 114.02, 23.08},
+                {"gpt-1t", 64, 1, 1, 512, 131.25, 26.56}};
+    const lt_plan_cluster c = selene();
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_plan_model m;
+        lt_plan_layout l = {.tp = 8,
+                            .pp = rows[i].pp,
+                            .vpp = rows[i].vpp,
+                            .cp = 1,
+                            .ep = 1,
+                            .dp = 1,
+                            .micro = rows[i].micro,
+                            .accum = rows[i].accum,
+                            .schedule = rows[i].vpp > 1 ? LT_PLAN_INTERLEAVED : LT_PLAN_ONE_F_ONE_B,
+                            .precision = LT_PLAN_BF16};
+        assert_int_equal(lt_plan_model_load(&m, rows[i].model), LT_OK);
+        near(lt_plan_memory_estimate(&m, &c, &l).activations / GIB, rows[i].none, 0.02);
+        l.sp = true;
+        l.recompute = LT_PLAN_RECOMPUTE_SELECTIVE;
+        near(lt_plan_memory_estimate(&m, &c, &l).activations / GIB, rows[i].sp_selective, 0.02);
+    }
+}
+
+static void zero_shards_as_its_paper_says(void **state) {
+    /* 7.5 B parameters, 64 ranks: 120 GB -> 31.4 -> 16.6 -> 1.9 (Rajbhandari 2020, figure 1). */
+    static const double want[] = {120.0, 31.4, 16.6, 1.9};
+    const lt_plan_cluster c = selene();
+    lt_plan_model m;
+    (void)state;
+    assert_int_equal(lt_plan_model_load(&m, "llama3-8b"), LT_OK);
+    for (int zero = 0; zero <= 3; zero++) {
+        const lt_plan_layout l = {.tp = 1,
+                                  .pp = 1,
+                                  .vpp = 1,
+                                  .cp = 1,
+                                  .ep = 1,
+                                  .dp = 64,
+                                  .zero = zero,
+                                  .micro = 1,
+                                  .accum = 1,
+                                  .precision = LT_PLAN_BF16};
+        const lt_plan_memory r = lt_plan_memory_estimate(&m, &c, &l);
+        near((r.weights + r.gradients + r.optimizer) * 7.5e9 / lt_plan_model_params(&m).total / 1e9,
+             want[zero], 0.02);
+    }
+}
+
+static void gpt3_state_is_the_theses(void **state) {
+    /* 16 bytes a parameter: 2.8 TB for 175 B. */
+    const lt_plan_cluster c = selene();
+    const lt_plan_layout l = {.tp = 1,
+                              .pp = 1,
+                              .vpp = 1,
+                              .cp = 1,
+                              .ep = 1,
+                              .dp = 1,
+                              .micro = 1,
+                              .accum = 1,
+                              .precision = LT_PLAN_BF16};
+    lt_plan_memory r;
+    lt_plan_model m;
+    (void)state;
+    assert_int_equal(lt_plan_model_load(&m, "gpt3-175b"), LT_OK);
+    r = lt_plan_memory_estimate(&m, &c, &l);
+    near(r.weights + r.gradients + r.optimizer, 2.8e12, 0.005);
+}
+
+static void parts_sum_and_split(void **state) {
+    const lt_plan_cluster c = selene();
+    lt_plan_layout l = {.tp = 8,
+                        .pp = 4,
+                        .vpp = 1,
+                        .cp = 1,
+                        .ep = 1,
+                        .dp = 4,
+                        .sp = true,
+                        .zero = 1,
+                        .micro = 1,
+                        .accum = 8,
+                        .precision = LT_PLAN_BF16};
+    lt_plan_model m;
+    lt_plan_memory a, b;
+    (void)state;
+    assert_int_equal(lt_plan_model_load(&m, "llama3-70b"), LT_OK);
+    a = lt_plan_memory_estimate(&m, &c, &l);
+    near(a.weights + a.gradients + a.optimizer + a.activations + a.logits + a.buffers + a.margin,
+         a.total, 1e-12);
+    l.recompute = LT_PLAN_RECOMPUTE_FULL;
+    b = lt_plan_memory_estimate(&m, &c, &l);
+    assert_true(b.activations < 0.5 * a.activations);
+    l.cp = 2;
+    l.dp = 2;
+    assert_true(lt_plan_memory_estimate(&m, &c, &l).activations < 0.55 * b.activations);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(activations_are_korthikantis),
+                                       cmocka_unit_test(zero_shards_as_its_paper_says),
+                                       cmocka_unit_test(gpt3_state_is_the_theses),
+                                       cmocka_unit_test(parts_sum_and_split)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
