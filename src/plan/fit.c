@@ -32,8 +32,6 @@ static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_st
         jobs[i].cluster.stack.gemm = s->gemm;
         jobs[i].cluster.stack.memory = s->memory;
         jobs[i].cluster.stack.network = s->network;
-        jobs[i].layout_known = jobs[i].query.tp > 0 && jobs[i].query.micro > 0 &&
-                               jobs[i].query.recompute >= 0 && jobs[i].layout.tp > 0;
         predicted = lt_point_predict(&jobs[i], why);
         sum += predicted > 0 ? pow(log(predicted / jobs[i].measured_s), 2) : 1.0;
     }
@@ -45,23 +43,22 @@ static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_st
     return sum / (SIGMA * SIGMA) + penalty;
 }
 
-static void fit_one(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *centre) {
-    lt_plan_stack prior, best;
+/* Pattern search from f's own efficiencies. What the rows do not print of their layout is chosen once, at the start. */
+static void descend(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *prior) {
+    lt_plan_stack best = f->stack;
     double step = 0.16, cost;
-    prior = *centre;
-    best = f->stack;
-    for (int e = 0; e < 3; e++) {
-        *efficiency(&best, e) = *efficiency(&prior, e);
+    for (size_t i = 0; i < f->n_anchors; i++) {
+        jobs[i].layout_known = false;
     }
-    cost = cost_of(f, jobs, &best, &prior, &f->rms);
+    cost = cost_of(f, jobs, &best, prior, &f->rms);
     for (int round = 0; round < 60 && step > 0.002; round++) {
         bool moved = false;
         for (int e = 0; e < 6; e++) {
             lt_plan_stack t = best;
+            const double factor = exp(e % 2 == 0 ? step : -step);
             double rms, c;
-            *efficiency(&t, e / 2) = clamp_efficiency(*efficiency(&t, e / 2) *
-                                                      exp(e % 2 == 0 ? step : -step));
-            c = cost_of(f, jobs, &t, &prior, &rms);
+            *efficiency(&t, e / 2) = clamp_efficiency(*efficiency(&t, e / 2) * factor);
+            c = cost_of(f, jobs, &t, prior, &rms);
             if (c < cost) {
                 cost = c;
                 best = t;
@@ -72,6 +69,15 @@ static void fit_one(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *cen
         step *= moved ? 1.0 : 0.5;
     }
     f->stack = best;
+}
+
+static void fit_one(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *centre) {
+    for (int e = 0; e < 3; e++) {
+        lt_plan_stack from = *centre;
+        *efficiency(&f->stack, e) = *efficiency(&from, e);
+    }
+    descend(f, jobs, centre);
+    descend(f, jobs, centre); /* Other efficiencies may prefer other layouts. */
 }
 
 static lt_plan_fit *fit_for(lt_plan_fit *list, size_t *n, const lt_plan_stack *s) {
