@@ -2,6 +2,7 @@
 #include "cli/verbs.h"
 
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
+    X(tokenize, "tokenize", "text to token ids and back")                                          \
     X(doctor, "doctor", "tell what this machine is and can do") \
     X(bench, "bench", "measure kernels: ours, the vendor's, the limit") \
     X(tune, "tune", "find the fastest specialisation of a GPU kernel") \

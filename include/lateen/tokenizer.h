@@ -1,0 +1,110 @@
+/* tokenizer.h: text to token ids and back, for every tokenizer file the field uses.
+ *
+ *     lt_tokenizer *t = NULL;
+ *     lt_tokenizer_scratch *s = NULL;
+ *     lt_ids ids = {0};
+ *     LT_TRY(lt_tokenizer_open(&t, "model/tokenizer.json", NULL));
+ *     LT_TRY(lt_tokenizer_scratch_open(&s, t));
+ *     LT_TRY(lt_tokenizer_encode(t, s, "Hello", 5, LT_ENCODE_DEFAULT, &ids));
+ *
+ * Read: tokenizer.json (Hugging Face), tekken.json (Mistral), SentencePiece .model, vocab.bpe with encoder.json
+ * or vocab.json with merges.txt, .tiktoken rank files, llama2.c's tokenizer.bin, GGUF metadata; any of them may be
+ * compressed with zstd or gzip. A folder is searched for the first of these.
+ *
+ * An open tokenizer is read-only and may be used by many threads at once; each thread brings its own scratch,
+ * which holds its buffers and a cache of recent words. Token ids are exact: equal to those of the library that
+ * owns the file's format (tokenizers, tiktoken, sentencepiece, llama.cpp, llama2.c). */
+#ifndef LATEEN_TOKENIZER_H
+#define LATEEN_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+typedef struct lt_tokenizer lt_tokenizer;
+typedef struct lt_tokenizer_scratch lt_tokenizer_scratch;
+typedef struct lt_tokenizer_stream lt_tokenizer_stream;
+
+typedef enum { LT_FROM_FILE, LT_YES, LT_NO } lt_choice;
+
+typedef struct {
+    const char *
+        pattern; /* For files that name no pre-tokenizer (.tiktoken, vocab.bpe): gpt2, cl100k, o200k, llama3, qwen2,
+                            tekken, deepseek, ... or a regular expression. NULL: by the file's name. */
+    lt_choice add_bos, add_eos; /* Override what the file says about LT_ENCODE_ADD_SPECIAL. */
+} lt_tokenizer_options;
+
+/* A growing array of ids; zeroed is empty. */
+typedef struct {
+    uint32_t *data;
+    size_t n, room;
+} lt_ids;
+
+void lt_ids_free(lt_ids *ids);
+
+/* Open a file or a folder. options may be NULL. *out is written only on success; close accepts NULL. */
+LT_MUST_USE lt_err lt_tokenizer_open(lt_tokenizer **out, const char *path,
+                                     const lt_tokenizer_options *options);
+
+/* The same from memory; name leads the messages and, where the content does not tell the format, its suffix does. */
+LT_MUST_USE lt_err lt_tokenizer_open_memory(lt_tokenizer **out, const void *data, size_t bytes,
+                                            const char *name, const lt_tokenizer_options *options);
+void lt_tokenizer_close(lt_tokenizer *t);
+
+LT_MUST_USE lt_err lt_tokenizer_scratch_open(lt_tokenizer_scratch **out, const lt_tokenizer *t);
+void lt_tokenizer_scratch_close(lt_tokenizer_scratch *s);
+
+enum {
+    LT_ENCODE_PLAIN = 0,         /* The text is only text. */
+    LT_ENCODE_ADD_SPECIAL = 1,   /* Add what the file's post-processor adds: BOS, EOS, ... */
+    LT_ENCODE_PARSE_SPECIAL = 2, /* "<|im_end|>" in the text becomes that token. */
+    LT_ENCODE_DEFAULT = 3 /* Both, as the format's own library does when asked for nothing else. */
+};
+
+/* Append the ids of text[0..bytes) to *out. Bytes that are not UTF-8 are kept by byte-level vocabularies and read as U+FFFD by
+ * the others. */
+LT_MUST_USE lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s,
+                                       const char *text, size_t bytes, unsigned flags, lt_ids *out);
+
+/* Decode ids into malloc'ed, 0-terminated, valid UTF-8 (*text, *bytes without the 0); ill-formed bytes become U+FFFD.
+ * skip_special leaves special tokens out. An id outside the vocabulary is an error. */
+LT_MUST_USE lt_err lt_tokenizer_decode(const lt_tokenizer *t, const uint32_t *ids, size_t n,
+                                       bool skip_special, char **text, size_t *bytes);
+
+/* Streaming decode: each id yields the text that is certain so far, never half a UTF-8 character; finish yields the rest. The
+ * concatenation equals lt_tokenizer_decode of all ids. The text is owned by the stream, 0-terminated, and valid until the next
+ * call. */
+LT_MUST_USE lt_err lt_tokenizer_stream_open(lt_tokenizer_stream **out, const lt_tokenizer *t,
+                                            bool skip_special);
+LT_MUST_USE lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char **text,
+                                           size_t *bytes);
+LT_MUST_USE lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char **text,
+                                              size_t *bytes);
+void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
+
+#define LT_TOKEN_NONE UINT32_MAX
+
+typedef struct {
+    uint32_t n_ids; /* One more than the largest id. */
+    uint32_t bos, eos, pad, unk,
+        eot; /* LT_TOKEN_NONE where the file names none. eot ends a turn (<|im_end|>, <|eot_id|>). */
+    bool adds_bos, adds_eos;   /* What LT_ENCODE_ADD_SPECIAL does. */
+    const char *kind;          /* "byte-level BPE", "SentencePiece BPE", "Unigram", "WordPiece". */
+    const char *chat_template; /* From GGUF metadata, NULL elsewhere. */
+} lt_tokenizer_info;
+
+lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t);
+
+/* Raw bytes of a piece as the decoder would emit it in the middle of a text; for a special token its name. NULL for a hole.
+ * Not 0-terminated. */
+const char *lt_tokenizer_piece(const lt_tokenizer *t, uint32_t id, size_t *bytes);
+bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
+
+/* Id of a piece or special token by exactly these bytes, or LT_TOKEN_NONE. */
+uint32_t lt_tokenizer_find(const lt_tokenizer *t, const char *piece, size_t bytes);
+
+/* Train byte-level BPE and write a tokenizer.json: see lt_bpe_train in data/bpe_train.h. */
+
+#endif

@@ -1,0 +1,303 @@
+/* verb_tokenize.c: `lateen tokenize`: text to ids and back on the terminal: JSON lines through a pipe, one text, one list of ids. */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "cli/verb.h"
+#include "data/bpe.h"
+#include "data/json_pull.h"
+#include "lateen/tokenizer.h"
+
+#define TOKENIZE_OPTIONS(X)                                                                        \
+    X(STR, tokenizer, "tokenizer", "", 0, 1, "path",                                               \
+      "tokenizer.json, tekken.json, .model, vocab.bpe, .tiktoken, tokenizer.bin, GGUF, or a "      \
+      "folder")                                                                                    \
+    X(STR, pattern, "pattern", "", 0, 0, "name",                                                   \
+      "pre-tokenizer of a file that names none: gpt2, cl100k, o200k, llama3, qwen2, tekken, or a " \
+      "regular expression")                                                                        \
+    X(BOOL, special, "special", "true", 0, 0, "",                                                  \
+      "add special tokens (BOS, EOS) and recognise them in the text; --no-special for neither")    \
+    X(BOOL, jsonl, "jsonl", "false", 0, 0, "",                                                     \
+      "read lines {\"text\": ...} from standard input, print lines {\"ids\": [...]}")              \
+    X(STR, text, "text", "", 0, 0, "text", "tokenise this text and print its ids and pieces")      \
+    X(BOOL, decode, "decode", "false", 0, 0, "",                                                   \
+      "read ids from standard input (numbers, or lines {\"ids\": [...]}) and print their text")
+
+typedef struct {
+    TOKENIZE_OPTIONS(LT_OPTION_FIELD)
+} tokenize_options;
+#define LT_OPTION_STRUCT tokenize_options
+static const lt_option rows[] = {TOKENIZE_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_tokenize_options = LT_OPTION_TABLE("tokenize", rows);
+
+#define READ_BYTES (1u << 20)
+#define MAX_LINE   (1ull << 31)
+
+/* Lines of standard input, without their newline. */
+typedef struct {
+    lt_text buffer;
+    size_t at;
+    uint64_t line;
+    bool end;
+} line_reader;
+
+static lt_err next_line(line_reader *r, const char **line, size_t *n, bool *more) {
+    size_t searched = r->at;
+    for (;;) {
+        const char *stop = r->buffer.n > searched
+                               ? memchr(r->buffer.data + searched, '\n', r->buffer.n - searched)
+                               : NULL;
+        ssize_t got;
+        if (stop != NULL || (r->end && r->buffer.n > r->at)) {
+            *line = r->buffer.data + r->at;
+            *n = stop != NULL ? (size_t)(stop - *line) : r->buffer.n - r->at;
+            r->at += *n + (stop != NULL);
+            r->line++;
+            *more = true;
+            return LT_OK;
+        }
+        if (r->end) {
+            *more = false;
+            return LT_OK;
+        }
+        memmove(r->buffer.data, r->buffer.data + r->at, r->buffer.n - r->at);
+        r->buffer.n -= r->at;
+        r->at = 0;
+        searched = r->buffer.n;
+        if (r->buffer.n > MAX_LINE) {
+            LT_FAIL(LT_ERR_LIMIT, "standard input: line %llu is longer than %llu bytes",
+                    (unsigned long long)r->line + 1, MAX_LINE);
+        }
+        LT_TRY(lt_text_reserve(&r->buffer, READ_BYTES));
+        do {
+            got = read(STDIN_FILENO, r->buffer.data + r->buffer.n, r->buffer.room - r->buffer.n);
+        } while (got < 0 && errno == EINTR);
+        if (got < 0) {
+            LT_FAIL(LT_ERR_IO, "standard input: %s", strerror(errno));
+        }
+        r->buffer.n += (size_t)got;
+        r->end = got == 0;
+    }
+}
+
+/* The "text" (key) string of a line, which is one JSON object. *text lives until the next call. */
+static lt_err text_of_line(const char *line, size_t n, lt_text *out) {
+    lt_err err = LT_OK;
+    lt_json_pull j = lt_json_pull_over(line, n, "standard input");
+    lt_slice key, value;
+    bool more, found = false;
+
+    out->n = 0;
+    LT_TRY_DONE(lt_json_pull_begin(&j, '{'));
+    for (;;) {
+        LT_TRY_DONE(lt_json_pull_key(&j, &key, &more));
+        if (!more) {
+            break;
+        }
+        if (lt_slice_is(key, "text")) {
+            LT_TRY_DONE(lt_json_pull_string(&j, &value));
+            out->n = 0;
+            LT_TRY_DONE(lt_text_put_valid(out, value.data, value.n));
+            found = true;
+        } else {
+            LT_TRY_DONE(lt_json_pull_skip(&j, NULL));
+        }
+    }
+    LT_TRY_DONE(lt_json_pull_end(&j));
+    if (!found) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "standard input: an object without \"text\"");
+    }
+done:
+    lt_json_pull_close(&j);
+    return err;
+}
+
+static lt_err put_number(lt_text *out, uint32_t v) {
+    char digits[12];
+    int at = sizeof digits;
+    do {
+        digits[--at] = (char)('0' + v % 10);
+        v /= 10;
+    } while (v > 0);
+    return lt_text_put(out, digits + at, sizeof digits - (size_t)at);
+}
+
+static lt_err put_ids(lt_text *out, const lt_ids *ids) {
+    LT_TRY(lt_text_put(out, "{\"ids\": [", 9));
+    for (size_t i = 0; i < ids->n; i++) {
+        LT_TRY(i > 0 ? lt_text_put(out, ", ", 2) : LT_OK);
+        LT_TRY(put_number(out, ids->data[i]));
+    }
+    return lt_text_put(out, "]}\n", 3);
+}
+
+static lt_err flush_out(lt_text *out) {
+    if (out->n > 0 && (fwrite(out->data, 1, out->n, stdout) != out->n || fflush(stdout) != 0)) {
+        LT_FAIL(LT_ERR_IO, "standard output: %s", strerror(errno));
+    }
+    out->n = 0;
+    return LT_OK;
+}
+
+static bool is_blank(const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] != ' ' && s[i] != '\t' && s[i] != '\r') {
+            return false;
+        }
+    }
+    return true;
+}
+
+static lt_err run_jsonl(const lt_tokenizer *t, lt_tokenizer_scratch *s, unsigned flags) {
+    lt_err err = LT_OK;
+    line_reader in = {0};
+    lt_text text = {0}, out = {0};
+    lt_ids ids = {0};
+    const char *line;
+    size_t n;
+    bool more;
+
+    for (;;) {
+        if (in.at == in.buffer.n ||
+            out.n > READ_BYTES) { /* Nothing more is at hand: let the reader of our pipe go on. */
+            LT_TRY_DONE(flush_out(&out));
+        }
+        LT_TRY_DONE(next_line(&in, &line, &n, &more));
+        if (!more) {
+            break;
+        }
+        if (is_blank(line, n)) {
+            continue;
+        }
+        err = text_of_line(line, n, &text);
+        if (err != LT_OK) {
+            err = lt_error_prefix(err, "line %llu", (unsigned long long)in.line);
+            if (flush_out(&out) != LT_OK) {
+                err = LT_ERR_IO;
+            }
+            goto done;
+        }
+        ids.n = 0;
+        LT_TRY_DONE(lt_tokenizer_encode(t, s, text.data, text.n, flags, &ids));
+        LT_TRY_DONE(put_ids(&out, &ids));
+    }
+    LT_TRY_DONE(flush_out(&out));
+done:
+    lt_text_free(&in.buffer);
+    lt_text_free(&text);
+    lt_text_free(&out);
+    lt_ids_free(&ids);
+    return err;
+}
+
+static lt_err run_text(const lt_tokenizer *t, lt_tokenizer_scratch *s, unsigned flags,
+                       const char *text) {
+    lt_err err = LT_OK;
+    lt_ids ids = {0};
+    lt_text out = {0};
+    LT_TRY_DONE(lt_tokenizer_encode(t, s, text, strlen(text), flags, &ids));
+    LT_TRY_DONE(put_ids(&out, &ids));
+    LT_TRY_DONE(flush_out(&out));
+    for (size_t i = 0; i < ids.n && isatty(STDOUT_FILENO); i++) {
+        size_t n;
+        const char *piece = lt_tokenizer_piece(t, ids.data[i], &n);
+        printf("%8u  '%.*s'\n", ids.data[i], (int)n, piece);
+    }
+done:
+    lt_ids_free(&ids);
+    lt_text_free(&out);
+    return err;
+}
+
+/* Every whole number of the line is an id: "[1, 2]", {"ids": [1, 2]} and "1 2" alike. */
+static lt_err ids_of_line(const char *line, size_t n, lt_ids *out) {
+    out->n = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t v = 0;
+        if (line[i] == '-' && i + 1 < n && line[i + 1] >= '0' && line[i + 1] <= '9') {
+            LT_FAIL(LT_ERR_ARG, "standard input: a negative id");
+        }
+        if (line[i] < '0' || line[i] > '9') {
+            continue;
+        }
+        while (i < n && line[i] >= '0' && line[i] <= '9') {
+            v = v > UINT32_MAX ? v : v * 10 + (uint64_t)(line[i] - '0');
+            i++;
+        }
+        LT_TRY(lt_ids_reserve(out, 1));
+        out->data[out->n++] = v < UINT32_MAX ? (uint32_t)v : UINT32_MAX;
+    }
+    return LT_OK;
+}
+
+static lt_err run_decode(const lt_tokenizer *t, bool special) {
+    lt_err err = LT_OK;
+    line_reader in = {0};
+    lt_ids ids = {0};
+    char *text = NULL;
+    const char *line;
+    size_t n;
+    bool more;
+    for (;;) {
+        LT_TRY_DONE(next_line(&in, &line, &n, &more));
+        if (!more) {
+            break;
+        }
+        LT_TRY_DONE(ids_of_line(line, n, &ids));
+        free(text);
+        text = NULL;
+        LT_TRY_DONE(lt_tokenizer_decode(t, ids.data, ids.n, !special, &text, &n));
+        if (fwrite(text, 1, n, stdout) != n || putchar('\n') == EOF) {
+            LT_FAIL_DONE(LT_ERR_IO, "standard output: %s", strerror(errno));
+        }
+    }
+done:
+    free(text);
+    lt_text_free(&in.buffer);
+    lt_ids_free(&ids);
+    return err;
+}
+
+int lt_verb_tokenize(int argc, char **argv);
+int lt_verb_tokenize(int argc, char **argv) {
+    tokenize_options o;
+    lt_tokenizer_options how = {0};
+    lt_tokenizer *t = NULL;
+    lt_tokenizer_scratch *s = NULL;
+    lt_err err = LT_OK;
+    int n = 0, status = LT_EXIT_DONE;
+    bool text_given = false;
+
+    if (!lt_verb_parse(&lt_verb_tokenize_options, &o, argc, argv,
+                       "tokenize --tokenizer T (--jsonl | --text TEXT | --decode) [--no-special] "
+                       "[--pattern NAME]",
+                       "Turn text into token ids, or ids into text, exactly as the library that "
+                       "owns the file's format.",
+                       NULL, 0, &n, &status)) {
+        return status;
+    }
+    for (int i = 1; i < argc; i++) {
+        text_given |= strncmp(argv[i], "--text", 6) == 0;
+    }
+    if (o.jsonl + text_given + o.decode != 1) {
+        return lt_verb_fail(
+            lt_error_set(LT_ERR_ARG, "tokenize: say one of --jsonl, --text and --decode"));
+    }
+    how.pattern = o.pattern[0] != '\0' ? o.pattern : NULL;
+    LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, &how));
+    LT_TRY_DONE(lt_tokenizer_scratch_open(&s, t));
+    if (o.jsonl) {
+        LT_TRY_DONE(run_jsonl(t, s, o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN));
+    } else if (o.decode) {
+        LT_TRY_DONE(run_decode(t, o.special));
+    } else {
+        LT_TRY_DONE(run_text(t, s, o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN, o.text));
+    }
+done:
+    lt_tokenizer_scratch_close(s);
+    lt_tokenizer_close(t);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}

@@ -1,0 +1,366 @@
+/* bpe.c: the pair table and the merge loops; see bpe.h. The word cache before them is bpe_cache.c.
+ *
+ * MERGING a word of n symbols. Words are short (5 bytes on average), so up to SMALL symbols live on the stack: an array
+ * of pair ranks is searched for its minimum, the pair is merged by shifting, two ranks are looked up again: O(n * merges)
+ * with a tiny constant. Longer words (a megabyte of one letter is one word) use a doubly linked list and a heap of
+ * (rank, position): O(n log n). Entries of pairs that have changed since are recognised when they are popped.
+ *
+ * A merge's product never makes a pair of the same rank again, because pieces are never empty; so equal ranks are met left to
+ * right in both loops. */
+#include "data/bpe.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/bpe_merge.h"
+
+#define MAX_MERGES 0xFFFFFEu /* 24 bits, less the empty mark. */
+
+lt_err lt_ids_reserve(lt_ids *ids, size_t extra) {
+    size_t room = ids->room < 64 ? 64 : ids->room;
+    uint32_t *grown;
+    if (extra <= ids->room - ids->n) {
+        return LT_OK;
+    }
+    while (room - ids->n < extra) {
+        if (room > SIZE_MAX / 16) {
+            LT_FAIL(LT_ERR_OOM, "%zu token ids", room);
+        }
+        room *= 2;
+    }
+    grown = realloc(ids->data, room * sizeof *grown);
+    if (grown == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu token ids", room);
+    }
+    ids->data = grown;
+    ids->room = room;
+    return LT_OK;
+}
+
+void lt_ids_free(lt_ids *ids) {
+    free(ids->data);
+    *ids = (lt_ids){0};
+}
+
+static size_t home(const lt_bpe *b, uint64_t key) {
+    return (size_t)((key * 0x9E3779B97F4A7C15u) >> b->shift);
+}
+
+lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n) {
+    int bits = 10;
+    uint64_t *pairs;
+    lt_bpe next = *b;
+
+    while (((size_t)1 << bits) < 2 * n) {
+        bits++;
+    }
+    if (b->pairs != NULL && ((size_t)1 << bits) <= b->mask + 1) {
+        return LT_OK;
+    }
+    pairs = malloc(sizeof *pairs << bits);
+    if (pairs == NULL) {
+        LT_FAIL(LT_ERR_OOM, "table of %zu BPE pairs", n);
+    }
+    memset(pairs, 0xFF, sizeof *pairs << bits);
+    next.pairs = pairs;
+    next.mask = ((size_t)1 << bits) - 1;
+    next.shift = 64 - bits;
+    for (size_t i = 0; b->pairs != NULL && i <= b->mask; i++) {
+        if (b->pairs[i] != UINT64_MAX) {
+            size_t at = home(&next, b->pairs[i] >> 24);
+            while (pairs[at] != UINT64_MAX) {
+                at = (at + 1) & next.mask;
+            }
+            pairs[at] = b->pairs[i];
+        }
+    }
+    free(b->pairs);
+    *b = next;
+    return LT_OK;
+}
+
+lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge) {
+    const uint64_t key = (uint64_t)left << 20 | right;
+    size_t at;
+
+    LT_ASSERT(left < LT_VOCAB_MAX && right < LT_VOCAB_MAX);
+    if (merge > MAX_MERGES) {
+        LT_FAIL(LT_ERR_LIMIT, "more than %u BPE merges", MAX_MERGES);
+    }
+    LT_TRY(lt_bpe_reserve_pairs(b, b->n_pairs + 1));
+    at = home(b, key);
+    while (b->pairs[at] != UINT64_MAX && b->pairs[at] >> 24 != key) {
+        at = (at + 1) & b->mask;
+    }
+    b->n_pairs += b->pairs[at] == UINT64_MAX;
+    b->pairs[at] = key << 24 | merge;
+    return LT_OK;
+}
+
+/* The symbol that the text of a piece's half would be: a piece, or a lone character of its own (SPM). */
+static lt_err half_symbol(lt_bpe *b, const char *s, size_t n, bool whole_char, uint32_t *out) {
+    uint32_t id = lt_vocab_find(b->vocab, s, n);
+    if (id == LT_NO_ID && whole_char && b->mode == LT_BPE_SPM) {
+        id = lt_vocab_find(&b->phantom, s, n);
+        if (id == LT_NO_ID && b->phantom_base + b->phantom.n + 1 < LT_VOCAB_MAX - 1) {
+            id = b->phantom.n;
+            LT_TRY(lt_vocab_put(&b->phantom, id, s, n, 0, true, "characters"));
+        }
+        id = id == LT_NO_ID ? id : id + b->phantom_base;
+    }
+    *out = id;
+    return LT_OK;
+}
+
+static lt_err derive_piece(lt_bpe *b, uint32_t id, uint32_t merge) {
+    /* A copy: phantom insertion never moves the vocabulary, but the pointer arithmetic reads better. */
+    const char *s = lt_vocab_text(b->vocab, id);
+    const size_t n = b->vocab->bytes[id];
+    const bool bytes = b->mode == LT_BPE_BYTES;
+    size_t first = 0;
+
+    for (size_t cut = 1; cut < n; cut++) {
+        uint32_t left, right;
+        if (!bytes && ((uint8_t)s[cut] & 0xC0) == 0x80) {
+            continue; /* Inside a character. */
+        }
+        first = first == 0 ? cut : first;
+        LT_TRY(half_symbol(b, s, cut, cut == first, &left));
+        if (left == LT_NO_ID) {
+            continue;
+        }
+        LT_TRY(half_symbol(b, s + cut, n - cut,
+                           lt_utf8_valid_prefix(s + cut, n - cut) == n - cut && n - cut <= 4 &&
+                               ((uint8_t)s[cut] < 0x80   ? n - cut == 1
+                                : (uint8_t)s[cut] < 0xE0 ? n - cut == 2
+                                : (uint8_t)s[cut] < 0xF0 ? n - cut == 3
+                                                         : n - cut == 4),
+                           &right));
+        if (right != LT_NO_ID) {
+            LT_TRY(lt_bpe_add_pair(b, left, right, merge));
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *rank, uint32_t n) {
+    b->phantom_base = b->vocab->n;
+    LT_TRY(lt_bpe_reserve_pairs(b, (size_t)b->vocab->n * 2));
+    if (order == NULL) {
+        for (uint32_t id = 0; id < b->vocab->n; id++) {
+            if (b->vocab->bytes[id] > 1 &&
+                lt_vocab_find(b->vocab, lt_vocab_text(b->vocab, id), b->vocab->bytes[id]) == id) {
+                LT_TRY(derive_piece(b, id, id));
+            }
+        }
+        b->n_merges = b->vocab->n;
+        return LT_OK;
+    }
+    b->merge_to = malloc((n + 1) * sizeof *b->merge_to);
+    b->merge_rank = rank != NULL ? malloc((n + 1) * sizeof *b->merge_rank) : NULL;
+    if (b->merge_to == NULL || (rank != NULL && b->merge_rank == NULL)) {
+        LT_FAIL(LT_ERR_OOM, "%u BPE merges", n);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        b->merge_to[i] = order[i];
+        if (rank != NULL) {
+            b->merge_rank[i] = rank[i];
+        }
+        LT_TRY(derive_piece(b, order[i], i));
+    }
+    b->n_merges = n;
+    return LT_OK;
+}
+
+lt_err lt_bpe_finish(lt_bpe *b) {
+    LT_TRY(lt_bpe_reserve_pairs(b, 1));
+    if (b->mode != LT_BPE_BYTES) {
+        return LT_OK;
+    }
+    b->byte_pair = malloc(65536 * sizeof *b->byte_pair);
+    if (b->byte_pair == NULL) {
+        LT_FAIL(LT_ERR_OOM, "table of BPE byte pairs");
+    }
+    for (uint32_t i = 0; i < 65536; i++) {
+        const uint32_t left = b->byte_id[i >> 8], right = b->byte_id[i & 255];
+        b->byte_pair[i] = left == LT_NO_ID || right == LT_NO_ID ? LT_NO_ID
+                                                                : lt_bpe_find_pair(b, left, right);
+    }
+    return LT_OK;
+}
+
+void lt_bpe_free(lt_bpe *b) {
+    free(b->pairs);
+    free(b->merge_to);
+    free(b->merge_rank);
+    free(b->byte_pair);
+    lt_vocab_free(&b->phantom);
+    b->pairs = NULL;
+    b->merge_to = b->merge_rank = b->byte_pair = NULL;
+}
+
+static inline uint32_t rank_of(const lt_bpe *b, uint32_t merge) {
+    return b->merge_rank == NULL || merge == LT_NO_ID ? merge : b->merge_rank[merge];
+}
+
+static inline uint32_t piece_of(const lt_bpe *b, uint32_t merge) {
+    return b->merge_to == NULL ? merge : b->merge_to[merge];
+}
+
+size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n) {
+    LT_ASSERT(n >= 1 && n <= LT_BPE_SMALL);
+    for (;;) {
+        uint32_t best = LT_NO_ID;
+        size_t at = 0;
+        for (size_t i = 0; i + 1 < n; i++) {
+            const uint32_t rank = rank_of(b, merge[i]);
+            at = rank < best ? i : at;
+            best = rank < best ? rank : best;
+        }
+        if (best == LT_NO_ID) {
+            return n;
+        }
+        ids[at] = piece_of(b, merge[at]);
+        n--;
+        for (size_t i = at + 1; i < n; i++) {
+            ids[i] = ids[i + 1];
+        }
+        for (size_t i = at; i + 1 < n; i++) {
+            merge[i] = merge[i + 1];
+        }
+        if (at > 0) {
+            merge[at - 1] = lt_bpe_find_pair(b, ids[at - 1], ids[at]);
+        }
+        if (at + 1 < n) {
+            merge[at] = lt_bpe_find_pair(b, ids[at], ids[at + 1]);
+        }
+    }
+}
+
+/* A 4-ary min-heap of rank << 40 | position. */
+static void sift_down(uint64_t *heap, size_t n, size_t at) {
+    const uint64_t moved = heap[at];
+    for (;;) {
+        const size_t child = 4 * at + 1;
+        const size_t end = child + 4 < n ? child + 4 : n;
+        size_t least = child;
+        if (child >= n) {
+            break;
+        }
+        for (size_t i = child + 1; i < end; i++) {
+            least = heap[i] < heap[least] ? i : least;
+        }
+        if (heap[least] >= moved) {
+            break;
+        }
+        heap[at] = heap[least];
+        at = least;
+    }
+    heap[at] = moved;
+}
+
+static void heap_push(uint64_t *heap, size_t *n, uint64_t key) {
+    size_t at = (*n)++;
+    while (at > 0 && heap[(at - 1) / 4] > key) {
+        heap[at] = heap[(at - 1) / 4];
+        at = (at - 1) / 4;
+    }
+    heap[at] = key;
+}
+
+static uint64_t heap_pop(uint64_t *heap, size_t *n) {
+    const uint64_t top = heap[0];
+    heap[0] = heap[--*n];
+    if (*n > 1) {
+        sift_down(heap, *n, 0);
+    }
+    return top;
+}
+
+/* Merge of the pair that begins at node i, or LT_NO_ID at the end of the list. */
+static uint32_t pair_at(const lt_bpe *b, const lt_bpe_list *l, uint32_t i) {
+    return l->next[i] == LT_NO_ID ? LT_NO_ID : lt_bpe_find_pair(b, l->ids[i], l->ids[l->next[i]]);
+}
+
+static void offer(const lt_bpe *b, lt_bpe_list *l, size_t *n_heap, uint32_t i) {
+    l->merge[i] = pair_at(b, l, i);
+    if (l->merge[i] != LT_NO_ID) {
+        heap_push(l->heap, n_heap, (uint64_t)rank_of(b, l->merge[i]) << 40 | i);
+    }
+}
+
+size_t lt_bpe_merge_list(const lt_bpe *b, lt_bpe_list *l, size_t n) {
+    size_t n_heap = 0, left = 0;
+
+    LT_ASSERT(n >= 1 && n <= l->room);
+    for (uint32_t i = 0; i < n; i++) {
+        l->next[i] = i + 1 < n ? i + 1 : LT_NO_ID;
+        l->prev[i] = i > 0 ? i - 1 : LT_NO_ID;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        l->merge[i] = pair_at(b, l, i);
+        if (l->merge[i] != LT_NO_ID) {
+            l->heap[n_heap++] = (uint64_t)rank_of(b, l->merge[i]) << 40 | i;
+        }
+    }
+    for (size_t i = n_heap / 4 + 1; i-- > 0;) {
+        if (i < n_heap) {
+            sift_down(l->heap, n_heap, i);
+        }
+    }
+    while (n_heap > 0) { /* At most 2n turns: each merge removes a symbol and offers two pairs. */
+        const uint64_t top = heap_pop(l->heap, &n_heap);
+        const uint32_t i = (uint32_t)(top & 0xFFFFFFFFFFu);
+        uint32_t gone;
+        if (l->merge[i] == LT_NO_ID || rank_of(b, l->merge[i]) != (uint32_t)(top >> 40)) {
+            continue; /* The pair has changed since it was offered. */
+        }
+        gone = l->next[i];
+        l->ids[i] = piece_of(b, l->merge[i]);
+        l->next[i] = l->next[gone];
+        if (l->next[gone] != LT_NO_ID) {
+            l->prev[l->next[gone]] = i;
+        }
+        l->merge[gone] = LT_NO_ID;
+        offer(b, l, &n_heap, i);
+        if (l->prev[i] != LT_NO_ID) {
+            offer(b, l, &n_heap, l->prev[i]);
+        }
+    }
+    for (uint32_t i = 0; i != LT_NO_ID; i = l->next[i]) {
+        l->ids[left++] = l->ids[i];
+    }
+    return left;
+}
+
+lt_err lt_bpe_list_reserve(lt_bpe_list *l, size_t n) {
+    size_t room = 1024;
+    if (n <= l->room) {
+        return LT_OK;
+    }
+    if (n >= UINT32_MAX / 4) {
+        LT_FAIL(LT_ERR_LIMIT, "a word of %zu symbols", n);
+    }
+    while (room < n) {
+        room *= 2;
+    }
+    lt_bpe_list_free(l);
+    l->ids = malloc(4 * room * sizeof *l->ids);
+    l->heap = malloc((2 * room + 4) * sizeof *l->heap);
+    if (l->ids == NULL || l->heap == NULL) {
+        lt_bpe_list_free(l);
+        LT_FAIL(LT_ERR_OOM, "a word of %zu symbols", n);
+    }
+    l->merge = l->ids + room;
+    l->next = l->ids + 2 * room;
+    l->prev = l->ids + 3 * room;
+    l->room = room;
+    return LT_OK;
+}
+
+void lt_bpe_list_free(lt_bpe_list *l) {
+    free(l->ids);
+    free(l->heap);
+    *l = (lt_bpe_list){0};
+}

@@ -1,0 +1,90 @@
+/* bpe.h: byte-pair encoding: a word becomes symbols, and the best-ranked adjacent pair is merged until none is left.
+ *
+ * One engine serves three kinds of vocabulary, which differ in the first symbols and in what happens to characters the
+ * vocabulary lacks:
+ *     BYTES  one symbol a byte                       byte-level vocabularies, tiktoken ranks
+ *     CHARS  one symbol a character, HF's rules      byte fallback and <unk> before merging
+ *     SPM    one symbol a character, SentencePiece's byte fallback and <unk> after merging
+ * Ties go to the leftmost pair. lt_bpe is read-only after loading; lt_bpe_scratch belongs to one thread. */
+#ifndef LT_DATA_BPE_H
+#define LT_DATA_BPE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/vocab.h"
+#include "lateen/tokenizer.h"
+
+typedef enum { LT_BPE_BYTES, LT_BPE_CHARS, LT_BPE_SPM } lt_bpe_mode;
+
+typedef struct {
+    lt_bpe_mode mode;
+    const lt_vocab *vocab;
+    bool ignore_merges;        /* A word that is a piece is that piece, whatever the merges say. */
+    bool fuse_unk;             /* Neighbouring unknown characters become one <unk>. */
+    bool byte_fallback;        /* Unknown characters become their <0xHH> pieces. */
+    uint32_t unk;              /* LT_NO_ID: unknown characters vanish. */
+    uint32_t byte_id[256];     /* BYTES: the piece of a byte. */
+    uint32_t fallback_id[256]; /* <0x00> .. <0xFF> */
+    char prefix[32],
+        suffix[32]; /* CHARS: put before inner characters, behind the last one; "" is none. */
+
+    uint64_t *pairs; /* Open addressing: left << 44 | right << 24 | merge; all ones is empty. */
+    size_t mask, n_pairs;
+    int shift;
+    uint32_t *merge_to;   /* (n_merges) the piece a merge makes; NULL: its own number. */
+    uint32_t *merge_rank; /* (n_merges) equal ranks are ties; NULL: its own number. */
+    uint32_t n_merges;
+    uint32_t *byte_pair; /* (65536) BYTES: merge of two neighbouring bytes, LT_NO_ID for none. */
+    lt_vocab
+        phantom; /* SPM: characters that occur in pieces without being one; ids count from phantom_base. */
+    uint32_t phantom_base;
+} lt_bpe;
+
+typedef struct {
+    const uint8_t *p;
+    size_t n;
+} lt_span;
+
+typedef struct lt_bpe_scratch lt_bpe_scratch;
+
+/* Table for this many pairs; then one lt_bpe_add_pair each. A pair added again takes the later merge. */
+LT_MUST_USE lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n);
+LT_MUST_USE lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge);
+
+/* Pairs of a vocabulary without a merge list: each piece of at least two symbols, cut in every way into two pieces. order
+ * lists the n mergeable ids, best first; rank (may be NULL: no ties) holds equal numbers for equals. order NULL: every
+ * indexed id, its number its rank (tiktoken). */
+LT_MUST_USE lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *rank,
+                                       uint32_t n);
+
+/* Last step of loading: tables that follow from the others. */
+LT_MUST_USE lt_err lt_bpe_finish(lt_bpe *b);
+void lt_bpe_free(lt_bpe *b);
+
+LT_MUST_USE lt_err lt_bpe_scratch_open(lt_bpe_scratch **out);
+void lt_bpe_scratch_close(lt_bpe_scratch *s);
+
+/* Append the ids of each word. floor is where the text's ids begin in *out (SentencePiece joins unknowns no further back). Up to 16 bytes behind each word may be read as long as they lie before readable_end. */
+LT_MUST_USE lt_err lt_bpe_encode(const lt_bpe *b, lt_bpe_scratch *s, const lt_span *words,
+                                 size_t n_words, const uint8_t *readable_end, size_t floor,
+                                 lt_ids *out);
+
+static inline uint32_t lt_bpe_find_pair(const lt_bpe *b, uint32_t left, uint32_t right) {
+    const uint64_t key = (uint64_t)left << 20 | right;
+    size_t at = (size_t)((key * 0x9E3779B97F4A7C15u) >> b->shift);
+    for (;; at = (at + 1) & b->mask) {
+        const uint64_t pair = b->pairs[at];
+        if (pair == UINT64_MAX) {
+            return LT_NO_ID;
+        }
+        if (pair >> 24 == key) {
+            return (uint32_t)(pair & 0xFFFFFF);
+        }
+    }
+}
+
+LT_MUST_USE lt_err lt_ids_reserve(lt_ids *ids, size_t extra);
+
+#endif

@@ -1,0 +1,73 @@
+/* normalize.h: the string-to-string step before pre-tokenisation: normal forms, case, replacements, SentencePiece's charsmap. */
+#ifndef LT_DATA_NORMALIZE_H
+#define LT_DATA_NORMALIZE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/unicode.h"
+#include "lateen/base.h"
+
+typedef enum {
+    LT_NORM_FORM, /* form */
+    LT_NORM_LOWERCASE,
+    LT_NORM_STRIP, /* left, right */
+    LT_NORM_STRIP_ACCENTS,
+    LT_NORM_REPLACE, /* from (or regex) -> to */
+    LT_NORM_PREPEND, /* to, unless the text is empty */
+    LT_NORM_BERT,    /* clean, han, accents, lower */
+    LT_NORM_NMT,
+    LT_NORM_CHARSMAP, /* charsmap, by grapheme as Hugging Face does */
+    LT_NORM_BYTE_MAP
+} lt_norm_kind;
+
+/* SentencePiece's precompiled map: a double-array trie over UTF-8 and the replacement strings behind it. */
+typedef struct {
+    lt_text blob;          /* Owned copy. */
+    const uint32_t *units; /* (n_units) into blob */
+    size_t n_units;
+    const char *strings;
+    size_t strings_bytes;
+} lt_charsmap;
+
+LT_MUST_USE lt_err lt_charsmap_open(lt_charsmap *out, const void *data, size_t bytes,
+                                    const char *name);
+void lt_charsmap_free(lt_charsmap *m);
+
+/* Longest (or shortest) mapped prefix of s: its length, 0 if none; the replacement in *to. */
+size_t lt_charsmap_find(const lt_charsmap *m, const char *s, size_t n, bool longest,
+                        const char **to, size_t *to_bytes);
+
+typedef struct {
+    lt_norm_kind kind;
+    lt_unicode_form form;
+    bool left, right;
+    bool clean, han, accents, lower;
+    lt_text from, to;
+    struct lt_regex *regex;
+    lt_charsmap charsmap;
+} lt_norm;
+
+#define LT_MAX_NORMS 32
+
+typedef struct {
+    lt_norm norms[LT_MAX_NORMS];
+    int n_norms;
+} lt_normalizer;
+
+typedef struct {
+    lt_text texts[2];
+    struct lt_regex_scratch *regex;
+} lt_norm_scratch;
+
+LT_MUST_USE lt_err lt_normalizer_add(lt_normalizer *n,
+                                     lt_norm norm); /* Takes over its texts, also on failure. */
+void lt_normalizer_free(lt_normalizer *n);
+void lt_norm_scratch_free(lt_norm_scratch *s);
+
+/* Normalise valid UTF-8. *out is the input itself when nothing changed, else scratch that lives until the next call. */
+LT_MUST_USE lt_err lt_normalizer_run(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
+                                     size_t bytes, const char **out, size_t *out_bytes);
+
+#endif

@@ -1,0 +1,418 @@
+/* pretokenize.c: the general chain of pre-tokenizer stages; see pretokenize.h.
+ *
+ * Each stage turns w->pieces into w->next. A matcher names the matched stretches of a piece; put_match and put_gap apply the
+ * behaviour, which decides whether a stretch stands alone, joins its neighbour or disappears (Hugging Face's
+ * SplitDelimiterBehavior). Stages that rewrite text write a whole new text and move all pieces into it. */
+#include "data/pretokenize.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/regex.h"
+
+uint32_t lt_byte_char(uint8_t byte) {
+    if ((byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte != 0xAD)) {
+        return byte;
+    }
+    return 0x100u + (byte <= 0x20 ? byte : byte == 0xAD ? 67u : byte - 0x7Fu + 33u);
+}
+
+int lt_char_byte(uint32_t cp) {
+    if ((cp >= 0x21 && cp <= 0x7E) || (cp >= 0xA1 && cp <= 0xFF && cp != 0xAD)) {
+        return (int)cp;
+    }
+    if (cp < 0x100 || cp > 0x143) {
+        return -1;
+    }
+    cp -= 0x100;
+    return (int)(cp <= 0x20 ? cp : cp == 67 ? 0xAD : cp - 33 + 0x7F);
+}
+
+void lt_pieces_free(lt_pieces *w) {
+    free(w->pieces);
+    free(w->next);
+    lt_text_free(&w->texts[0]);
+    lt_text_free(&w->texts[1]);
+    lt_regex_scratch_close(w->regex);
+    *w = (lt_pieces){0};
+}
+
+static lt_err put_piece(lt_pieces *w, size_t begin, size_t end) {
+    if (begin == end) {
+        return LT_OK;
+    }
+    if (w->n_next == w->next_room) {
+        const size_t room = w->next_room == 0 ? 256 : 2 * w->next_room;
+        lt_range *grown = realloc(w->next, room * sizeof *grown);
+        if (grown == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%zu pre-tokens", room);
+        }
+        w->next = grown;
+        w->next_room = room;
+    }
+    w->next[w->n_next++] = (lt_range){begin, end};
+    return LT_OK;
+}
+
+/* What put_match and put_gap remember within one piece. */
+typedef struct {
+    lt_cut_behaviour behaviour;
+    bool last_was_match;
+    size_t held_begin, held_end; /* WITH_NEXT: a match that waits for what follows. */
+} joiner;
+
+static lt_err put_stretch(lt_pieces *w, joiner *j, size_t begin, size_t end, bool match) {
+    lt_err err = LT_OK;
+    lt_range *last = w->n_next > 0 ? &w->next[w->n_next - 1] : NULL;
+    const bool joins = last != NULL && last->end == begin;
+
+    if (begin == end) {
+        return LT_OK;
+    }
+    switch (j->behaviour) {
+    case LT_CUT_ISOLATED:
+        err = put_piece(w, begin, end);
+        break;
+    case LT_CUT_REMOVED:
+        err = match ? LT_OK : put_piece(w, begin, end);
+        break;
+    case LT_CUT_WITH_PREVIOUS:
+        if (match && joins && !j->last_was_match && begin > j->held_begin) {
+            last->end = end;
+        } else {
+            err = put_piece(w, begin, end);
+        }
+        break;
+    case LT_CUT_WITH_NEXT:
+        if (j->held_end > j->held_begin && (match || j->held_end != begin)) {
+            LT_TRY(put_piece(w, j->held_begin, j->held_end));
+            j->held_end = j->held_begin;
+        }
+        if (match) {
+            j->held_begin = begin;
+            j->held_end = end;
+        } else {
+            err = put_piece(w, j->held_end > j->held_begin ? j->held_begin : begin, end);
+            j->held_end = j->held_begin;
+        }
+        break;
+    case LT_CUT_CONTIGUOUS:
+        if (joins && begin > j->held_begin && j->last_was_match == match) {
+            last->end = end;
+        } else {
+            err = put_piece(w, begin, end);
+        }
+        break;
+    }
+    j->last_was_match = match;
+    return err;
+}
+
+static lt_err end_piece(lt_pieces *w, joiner *j) {
+    return j->behaviour == LT_CUT_WITH_NEXT && j->held_end > j->held_begin
+               ? put_piece(w, j->held_begin, j->held_end)
+               : LT_OK;
+}
+
+/* Match stretches of one piece for REGEX, LITERAL and CHARS: the next one at or after `from`. */
+static lt_err find_match(const lt_cut *c, lt_pieces *w, lt_range r, size_t from, bool *found,
+                         size_t *begin, size_t *end) {
+    const uint8_t *text = w->text;
+    size_t size = 1;
+    *found = false;
+    if (c->kind == LT_CUT_REGEX) {
+        LT_TRY(lt_regex_find(c->regex, w->regex, (const char *)text + r.begin, r.end - r.begin,
+                             from - r.begin, found, begin, end));
+        *begin += r.begin;
+        *end += r.begin;
+        return LT_OK;
+    }
+    if (c->kind == LT_CUT_LITERAL) {
+        const uint8_t *hit = memmem(text + from, r.end - from, c->literal.data, c->literal.n);
+        *found = hit != NULL;
+        *begin = hit != NULL ? (size_t)(hit - text) : 0;
+        *end = *begin + c->literal.n;
+        return LT_OK;
+    }
+    for (size_t at = from; at < r.end && !*found; at += size) {
+        uint32_t cp;
+        size = lt_utf8_decode(text + at, text + r.end, &cp);
+        if ((lt_unicode_flags(cp) & c->flags) != 0) {
+            *found = true;
+            *begin = at;
+            *end = at + size;
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err cut_matches(const lt_cut *c, lt_pieces *w, lt_range r) {
+    joiner j = {.behaviour = c->behaviour, .held_begin = r.begin, .held_end = r.begin};
+    size_t at = r.begin, from = r.begin;
+    while (from <= r.end) {
+        bool found;
+        size_t begin = 0, end = 0;
+        LT_TRY(find_match(c, w, r, from, &found, &begin, &end));
+        if (!found) {
+            break;
+        }
+        if (end == begin) { /* An empty match cuts nothing; go on behind the next character. */
+            uint32_t cp;
+            if (begin >= r.end) {
+                break;
+            }
+            from = begin + lt_utf8_decode(w->text + begin, w->text + r.end, &cp);
+            continue;
+        }
+        LT_TRY(put_stretch(w, &j, at, begin, c->invert));
+        LT_TRY(put_stretch(w, &j, begin, end, !c->invert));
+        at = from = end;
+    }
+    LT_TRY(put_stretch(w, &j, at, r.end, c->invert));
+    return end_piece(w, &j);
+}
+
+static lt_err cut_scan(const lt_cut *c, lt_pieces *w, lt_range r) {
+    const uint8_t *p = w->text + r.begin, *const end = w->text + r.end;
+    while (p < end) {
+        const uint8_t *q = c->scan(p, end);
+        LT_TRY(put_piece(w, (size_t)(p - w->text), (size_t)(q - w->text)));
+        p = q;
+    }
+    return LT_OK;
+}
+
+/* WORDS and BERT: a class number per character; runs of one class are pieces, class 0 is dropped, class 3 never runs. */
+static lt_err cut_classes(const lt_cut *c, lt_pieces *w, lt_range r) {
+    size_t begin = r.begin, size;
+    int open = 0;
+    for (size_t at = r.begin; at < r.end; at += size) {
+        uint32_t cp, flags;
+        int class;
+        size = lt_utf8_decode(w->text + at, w->text + r.end, &cp);
+        flags = lt_unicode_flags(cp);
+        if (c->kind == LT_CUT_WORDS) {
+            class = (flags & LT_UNICODE_WORD) != 0 ? 1 : (flags & LT_UNICODE_SPACE) != 0 ? 0 : 2;
+        } else {
+            class = (flags & LT_UNICODE_SPACE) != 0         ? 0
+                    : (flags & LT_UNICODE_PUNCT_SPLIT) != 0 ? 3
+                                                            : 1;
+        }
+        if (class != open || class == 3) {
+            LT_TRY(open != 0 ? put_piece(w, begin, at) : LT_OK);
+            begin = at;
+            open = class;
+        }
+    }
+    return open != 0 ? put_piece(w, begin, r.end) : LT_OK;
+}
+
+static lt_err rewrite_metaspace(const lt_cut *c, const uint8_t *s, size_t n, bool origin,
+                                lt_text *out) {
+    const bool has = n >= c->literal.n && memcmp(s, c->literal.data, c->literal.n) == 0;
+    if ((c->prepend == LT_PREPEND_ALWAYS || (c->prepend == LT_PREPEND_FIRST && origin)) && !has &&
+        s[0] != ' ') {
+        LT_TRY(lt_text_put(out, c->literal.data, c->literal.n));
+    }
+    for (size_t i = 0; i < n; i++) {
+        LT_TRY(s[i] == ' ' ? lt_text_put(out, c->literal.data, c->literal.n)
+                           : lt_text_put(out, (const char *)s + i, 1));
+    }
+    return LT_OK;
+}
+
+static lt_err rewrite_piece(const lt_cut *c, const uint8_t *s, size_t n, bool origin,
+                            lt_text *out) {
+    if (c->kind == LT_CUT_METASPACE) {
+        return rewrite_metaspace(c, s, n, origin, out);
+    }
+    if (c->kind == LT_CUT_PREFIX_SPACE) {
+        if (s[0] != ' ') {
+            LT_TRY(lt_text_put(out, " ", 1));
+        }
+        return lt_text_put(out, (const char *)s, n);
+    }
+    for (size_t i = 0; i < n; i++) {
+        LT_TRY(lt_text_put_cp(out, lt_byte_char(s[i])));
+    }
+    return LT_OK;
+}
+
+/* Cut before each replacement character: MergedWithNext on the literal. */
+static lt_err cut_metaspace(const lt_cut *c, lt_pieces *w, lt_range r) {
+    const lt_cut literal = {
+        .kind = LT_CUT_LITERAL, .behaviour = LT_CUT_WITH_NEXT, .literal = c->literal};
+    return c->split ? cut_matches(&literal, w, r) : put_piece(w, r.begin, r.end);
+}
+
+/* Move every piece into a rewritten text. */
+static lt_err rewrite_all(const lt_cut *c, lt_pieces *w, bool origin) {
+    lt_text *to = &w->texts[w->n_rewrites++ % 2];
+    to->n = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        const lt_range r = w->pieces[i];
+        const size_t begin = to->n;
+        LT_TRY(rewrite_piece(c, w->text + r.begin, r.end - r.begin,
+                             origin && i == 0 && r.begin == 0, to));
+        w->pieces[i] = (lt_range){begin, to->n};
+    }
+    w->text = (const uint8_t *)to->data;
+    w->text_bytes = to->n;
+    return LT_OK;
+}
+
+static lt_err run_cut(const lt_cut *c, lt_pieces *w, bool origin) {
+    const bool rewrites = c->kind == LT_CUT_METASPACE || c->kind == LT_CUT_PREFIX_SPACE ||
+                          c->kind == LT_CUT_BYTE_MAP;
+    lt_range *swap;
+    size_t swap_room;
+    if (rewrites) {
+        LT_TRY(rewrite_all(c, w, origin));
+        if (c->kind != LT_CUT_METASPACE) {
+            return LT_OK;
+        }
+    }
+    if (c->kind == LT_CUT_REGEX && w->regex == NULL) {
+        LT_TRY(lt_regex_scratch_open(&w->regex));
+    }
+    w->n_next = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        switch (c->kind) {
+        case LT_CUT_SCAN:
+            LT_TRY(cut_scan(c, w, w->pieces[i]));
+            break;
+        case LT_CUT_WORDS:
+        case LT_CUT_BERT:
+            LT_TRY(cut_classes(c, w, w->pieces[i]));
+            break;
+        case LT_CUT_METASPACE:
+            LT_TRY(cut_metaspace(c, w, w->pieces[i]));
+            break;
+        default:
+            LT_TRY(cut_matches(c, w, w->pieces[i]));
+            break;
+        }
+    }
+    swap = w->pieces;
+    swap_room = w->room;
+    w->pieces = w->next;
+    w->n = w->n_next;
+    w->room = w->next_room;
+    w->next = swap;
+    w->next_room = swap_room;
+    return LT_OK;
+}
+
+/* Back from GPT-2's printable characters to bytes. */
+static lt_err unmap_bytes(lt_pieces *w) {
+    lt_text *to = &w->texts[w->n_rewrites++ % 2];
+    to->n = 0;
+    for (size_t i = 0; i < w->n; i++) {
+        const size_t begin = to->n;
+        size_t size;
+        for (size_t at = w->pieces[i].begin; at < w->pieces[i].end; at += size) {
+            uint32_t cp;
+            char byte;
+            size = lt_utf8_decode(w->text + at, w->text + w->pieces[i].end, &cp);
+            byte = (char)lt_char_byte(cp);
+            LT_TRY(lt_text_put(to, &byte, 1));
+        }
+        w->pieces[i] = (lt_range){begin, to->n};
+    }
+    w->text = (const uint8_t *)to->data;
+    w->text_bytes = to->n;
+    return LT_OK;
+}
+
+lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size_t n, bool origin) {
+    w->text = text;
+    w->text_bytes = n;
+    w->n_rewrites = 0;
+    w->n_next = 0;
+    LT_TRY(put_piece(w, 0, n));
+    if (w->n_next > 0) {
+        lt_range *swap = w->pieces;
+        const size_t swap_room = w->room;
+        w->pieces = w->next;
+        w->room = w->next_room;
+        w->next = swap;
+        w->next_room = swap_room;
+    }
+    w->n = w->n_next;
+    for (int i = 0; i < p->n_cuts; i++) {
+        LT_TRY(run_cut(&p->cuts[i], w, origin));
+    }
+    return p->byte_mapped ? unmap_bytes(w) : LT_OK;
+}
+
+static void free_cut(lt_cut *c) {
+    lt_text_free(&c->literal);
+    lt_regex_close(c->regex);
+    c->regex = NULL;
+}
+
+lt_err lt_pretok_add(lt_pretok *p, lt_cut cut) {
+    if (p->n_cuts == LT_MAX_CUTS) {
+        free_cut(&cut);
+        LT_FAIL(LT_ERR_LIMIT, "a pre-tokenizer of more than %d stages", LT_MAX_CUTS);
+    }
+    p->byte_mapped |= cut.kind == LT_CUT_BYTE_MAP;
+    p->cuts[p->n_cuts++] = cut;
+    return LT_OK;
+}
+
+static const char *const deepseek_parts[3] = {
+    "\\p{N}{1,3}",
+    "[一-龥぀-ゟ゠-ヿ]+",
+    "[!\"#$%&'()*+,\\-./"
+    ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?"
+    "[\\p{P}\\p{S}]+[\r\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+};
+
+lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n, lt_cut_behaviour behaviour,
+                           bool invert, const char *name) {
+    lt_cut cut = {.kind = LT_CUT_REGEX, .behaviour = behaviour, .invert = invert};
+    const lt_scan_kind known = lt_scan_by_regex(regex, n);
+    /* Scanners cover the text without gaps, so isolated matches (or inverted removed ones) are just the words. */
+    if (known != LT_SCAN_COUNT &&
+        (behaviour == LT_CUT_ISOLATED || (behaviour == LT_CUT_REMOVED && invert))) {
+        return lt_pretok_add(p, (lt_cut){.kind = LT_CUT_SCAN, .scan = lt_scan_function(known)});
+    }
+    for (int i = 0; i < 3; i++) {
+        if (strlen(deepseek_parts[i]) == n && memcmp(deepseek_parts[i], regex, n) == 0 &&
+            behaviour == LT_CUT_ISOLATED && !invert) {
+            cut.deepseek = i + 1;
+        }
+    }
+    LT_TRY(lt_regex_open(&cut.regex, regex, n, name));
+    return lt_pretok_add(p, cut);
+}
+
+void lt_pretok_optimise(lt_pretok *p) {
+    const bool ends_in_scan = p->n_cuts > 0 && p->cuts[p->n_cuts - 1].kind == LT_CUT_SCAN;
+    if (p->n_cuts == 1 && ends_in_scan) {
+        p->scan = p->cuts[0].scan;
+        p->n_cuts = 0;
+    } else if (p->n_cuts == 2 && ends_in_scan &&
+               p->cuts[1].scan == lt_scan_function(LT_SCAN_GPT2) &&
+               p->cuts[0].kind == LT_CUT_CHARS && p->cuts[0].behaviour == LT_CUT_ISOLATED &&
+               (p->cuts[0].flags & ~(uint32_t)(LT_UNICODE_NUMBER | LT_UNICODE_NUMERIC)) == 0) {
+        p->scan = lt_scan_function(LT_SCAN_SMOLLM);
+        p->n_cuts = 0;
+    } else if (p->n_cuts == 3 && p->cuts[0].deepseek == 1 && p->cuts[1].deepseek == 2 &&
+               p->cuts[2].deepseek == 3) {
+        for (int i = 0; i < 3; i++) {
+            free_cut(&p->cuts[i]);
+        }
+        p->scan = lt_scan_function(LT_SCAN_DEEPSEEK3);
+        p->n_cuts = 0;
+    }
+}
+
+void lt_pretok_free(lt_pretok *p) {
+    for (int i = 0; i < p->n_cuts; i++) {
+        free_cut(&p->cuts[i]);
+    }
+    *p = (lt_pretok){0};
+}

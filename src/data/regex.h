@@ -1,0 +1,27 @@
+/* regex.h: PCRE2 with JIT, for the patterns that have no hand-written scanner.
+ *
+ * \s and \S are rewritten to Unicode's White_Space, which is what Oniguruma and Rust mean by them (PCRE2 differs in U+0085 and
+ * U+180E). PCRE2 10.42 knows Unicode 14's letters, so characters newer than that may be cut differently. */
+#ifndef LT_DATA_REGEX_H
+#define LT_DATA_REGEX_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+typedef struct lt_regex lt_regex;
+typedef struct lt_regex_scratch lt_regex_scratch; /* One a thread. */
+
+LT_MUST_USE lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *name);
+void lt_regex_close(lt_regex *r);
+
+LT_MUST_USE lt_err lt_regex_scratch_open(lt_regex_scratch **out);
+void lt_regex_scratch_close(lt_regex_scratch *s);
+
+/* First match at or after `from`. *found false: none. */
+LT_MUST_USE lt_err lt_regex_find(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
+                                 size_t from, bool *found, size_t *begin, size_t *end);
+
+#endif

@@ -1,0 +1,130 @@
+/* tokenizer_impl.h: what a loaded tokenizer consists of; shared by tokenizer.c, the decoder and the readers of each format.
+ *
+ *     text ──added tokens──▶ segments ──normalizer──▶ ──added tokens──▶ segments ──pre-tokenizer──▶ words ──model──▶ ids
+ *
+ * A reader (tokenizer_json.c, tokenizer_rank.c, ...) fills one of these from a file; tokenizer_finish then builds what follows. */
+#ifndef LT_DATA_TOKENIZER_IMPL_H
+#define LT_DATA_TOKENIZER_IMPL_H
+
+#include "data/bpe.h"
+#include "data/json_pull.h"
+#include "data/normalize.h"
+#include "data/pretokenize.h"
+#include "data/trie.h"
+#include "data/unigram.h"
+#include "data/vocab.h"
+#include "data/wordpiece.h"
+#include "lateen/tokenizer.h"
+
+typedef enum { LT_MODEL_BPE, LT_MODEL_UNIGRAM, LT_MODEL_WORDPIECE } lt_model_kind;
+
+/* A token that is cut out of the text before the model sees it. */
+typedef struct {
+    uint32_t id;
+    bool special, normalized, lstrip, rstrip, single_word;
+    lt_text content;
+} lt_added;
+
+typedef enum {
+    LT_DECODE_REPLACE,       /* from -> to within each token */
+    LT_DECODE_METASPACE,     /* from is the replacement; `prepend`: the first token loses it */
+    LT_DECODE_BYTE_FALLBACK, /* <0xHH> pieces become bytes */
+    LT_DECODE_FUSE,          /* What follows works on the whole text. */
+    LT_DECODE_STRIP,         /* from (one character), up to start / stop times */
+    LT_DECODE_WORDPIECE,     /* from is the prefix; cleanup */
+    LT_DECODE_SUFFIX,        /* from is the end-of-word suffix */
+    LT_DECODE_JOIN           /* Tokens are separated by spaces (a file without decoder). */
+} lt_decode_kind;
+
+typedef struct {
+    lt_decode_kind kind;
+    lt_text from, to;
+    bool prepend, cleanup;
+    uint32_t start, stop;
+} lt_decode_op;
+
+#define LT_MAX_DECODE_OPS 16
+
+/* SentencePiece's own normalizer settings (files in its format and GGUF "llama"). */
+typedef struct {
+    bool active;
+    bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, suffix_whitespace;
+    lt_charsmap charsmap;
+    lt_trie user; /* User-defined symbols: passed through unchanged, value = id. */
+} lt_spm;
+
+struct lt_tokenizer {
+    char *name; /* For messages. */
+    const char *kind;
+    lt_model_kind model;
+    bool byte_level; /* Pieces are raw bytes, not characters. */
+    bool
+        cut_at_metaspace; /* Words may also be cut before each U+2581 run: no piece crosses such a place. */
+    lt_vocab vocab;
+    lt_bpe bpe;
+    lt_unigram unigram;
+    lt_wordpiece wordpiece;
+    lt_normalizer normalizer;
+    lt_pretok pretok;
+    lt_spm spm;
+
+    lt_added *added;
+    size_t n_added, added_room;
+    lt_trie raw, normalized; /* Values index `added`. */
+
+    lt_ids before, after; /* What LT_ENCODE_ADD_SPECIAL adds. */
+    lt_decode_op decode[LT_MAX_DECODE_OPS];
+    int n_decode;
+
+    uint32_t bos, eos, pad, unk, eot;
+    lt_text chat_template;
+};
+
+struct lt_tokenizer_scratch {
+    const lt_tokenizer *owner;
+    lt_bpe_scratch *bpe;
+    lt_unigram_scratch unigram;
+    lt_norm_scratch norm;
+    lt_pieces pieces;
+    lt_text valid; /* The input with ill-formed UTF-8 replaced. */
+    lt_text spm;
+};
+
+/* Add one added token (content is copied); vocab gets its piece. */
+LT_MUST_USE lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char *content, size_t n);
+LT_MUST_USE lt_err lt_tokenizer_add_decode(lt_tokenizer *t, lt_decode_kind kind, const char *from,
+                                           const char *to);
+
+/* Normalise text as SentencePiece does, into out: U+2581 for spaces. user (with LT_TRIE values) passes unchanged. */
+LT_MUST_USE lt_err lt_spm_normalize(const lt_spm *m, const char *text, size_t n, lt_text *out);
+
+/* Readers: fill a zeroed tokenizer whose name is set. `text` stays alive during the call only. */
+LT_MUST_USE lt_err lt_tokenizer_read_json(lt_tokenizer *t, const char *text, size_t n);
+LT_MUST_USE lt_err lt_tokenizer_read_tekken(lt_tokenizer *t, const char *text, size_t n);
+LT_MUST_USE lt_err lt_tokenizer_read_ranks(lt_tokenizer *t, const char *text, size_t n,
+                                           const char *pattern);
+LT_MUST_USE lt_err lt_tokenizer_read_gpt2(lt_tokenizer *t, const char *vocab, size_t vocab_n,
+                                          const char *merges, size_t merges_n, const char *pattern);
+LT_MUST_USE lt_err lt_tokenizer_read_spm(lt_tokenizer *t, const void *data, size_t n);
+LT_MUST_USE lt_err lt_tokenizer_read_llama2c(lt_tokenizer *t, const void *data, size_t n);
+struct lt_gguf;
+LT_MUST_USE lt_err lt_tokenizer_read_gguf(lt_tokenizer *t, const struct lt_gguf *g);
+
+/* Set the pre-tokenizer of a byte-level model from a pattern's name ("cl100k", "cl100k_base", ...) or a regular expression. */
+LT_MUST_USE lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern);
+
+/* Merge strings "left right" between pieces of the vocabulary; see tokenizer_json.c. */
+LT_MUST_USE lt_err lt_tokenizer_merge(lt_tokenizer *t, const char *left, size_t left_n,
+                                      const char *right, size_t right_n, uint32_t index);
+
+/* A byte-level vocabulary's printable form ("Ġthe") as bytes, appended to out. False: some character stands for no byte; then
+ * out holds the text itself. */
+LT_MUST_USE lt_err lt_tokenizer_unmap(const char *s, size_t n, lt_text *out, bool *mapped);
+
+/* Append the bytes that base64 text stands for (standard alphabet, '=' padding optional). */
+LT_MUST_USE lt_err lt_base64_decode(const char *s, size_t n, lt_text *out, const char *name);
+
+/* After a reader: tries, pair tables, special ids by their usual names. */
+LT_MUST_USE lt_err lt_tokenizer_finish(lt_tokenizer *t);
+
+#endif

@@ -1,0 +1,322 @@
+/* tokenizer_json.c: reads Hugging Face's tokenizer.json.
+ *
+ * The model's vocabulary and merges are most of the file (up to 28 MB) and are pulled straight into their tables. Everything
+ * else is small, kept as slices on the first pass, and read as a tree by tokenizer_json_parts.c. The vocabulary of a byte-level model is
+ * stored as raw bytes, so whether the pre-tokenizer is ByteLevel must be known first: a file that puts `model` before
+ * `pre_tokenizer` has its model skipped once and read at the end. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "data/tokenizer_impl.h"
+#include "data/tokenizer_json.h"
+
+lt_err lt_tokenizer_unmap(const char *s, size_t n, lt_text *out, bool *mapped) {
+    const uint8_t *p = (const uint8_t *)s, *const end = p + n;
+    const size_t before = out->n;
+
+    *mapped = true;
+    LT_TRY(lt_text_reserve(out, n + 1));
+    while (p < end) {
+        if (*p >= 0x21 && *p <= 0x7E) {
+            out->data[out->n++] = (char)*p++;
+        } else {
+            uint32_t cp;
+            const size_t size = lt_utf8_decode(p, end, &cp);
+            const int byte = lt_char_byte(cp);
+            if (byte < 0) {
+                *mapped = false;
+                out->n = before;
+                return lt_text_put(out, s, n);
+            }
+            out->data[out->n++] = (char)byte;
+            p += size;
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err put_piece(lt_tokenizer *t, uint32_t id, lt_slice piece, lt_text *raw) {
+    bool mapped = true;
+    if (!t->byte_level) {
+        return lt_vocab_put(&t->vocab, id, piece.data, piece.n, 0, true, t->name);
+    }
+    raw->n = 0;
+    LT_TRY(lt_tokenizer_unmap(piece.data, piece.n, raw, &mapped));
+    return lt_vocab_put(&t->vocab, id, raw->data, raw->n, 0, mapped && raw->n > 0, t->name);
+}
+
+/* {"piece": id, ...} */
+static lt_err read_vocab(lt_tokenizer *t, lt_json_pull *j) {
+    lt_err err = LT_OK;
+    lt_text raw = {0};
+    bool more;
+    int64_t id;
+    lt_slice piece;
+
+    LT_TRY(lt_json_pull_begin(j, '{'));
+    LT_TRY(
+        lt_vocab_reserve(&t->vocab, (size_t)(j->end - j->at) / 64, (size_t)(j->end - j->at) / 16));
+    for (;;) {
+        LT_TRY_DONE(lt_json_pull_key(j, &piece, &more));
+        if (!more) {
+            break;
+        }
+        LT_TRY_DONE(lt_json_pull_i64(j, &id));
+        if (id < 0 || id >= LT_VOCAB_MAX) {
+            LT_FAIL_DONE(LT_ERR_FORMAT,
+                         "%s: piece '%.*s' has id %lld; ids from 0 to %u are accepted", t->name,
+                         (int)(piece.n < 64 ? piece.n : 64), piece.data, (long long)id,
+                         LT_VOCAB_MAX - 1);
+        }
+        LT_TRY_DONE(put_piece(t, (uint32_t)id, piece, &raw));
+    }
+    if (t->vocab.n == 0) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: the vocabulary is empty", t->name);
+    }
+done:
+    lt_text_free(&raw);
+    return err;
+}
+
+/* [["piece", score], ...]: the id is the place. */
+static lt_err read_scored(lt_tokenizer *t, lt_json_pull *j) {
+    lt_ids scores = {0}; /* Room for doubles: two words each. */
+    lt_err err = LT_OK;
+    bool more;
+    double score;
+    lt_slice piece;
+
+    LT_TRY(lt_json_pull_begin(j, '['));
+    for (uint32_t id = 0;; id++) {
+        LT_TRY_DONE(lt_json_pull_next(j, &more));
+        if (!more) {
+            break;
+        }
+        LT_TRY_DONE(lt_json_pull_begin(j, '['));
+        LT_TRY_DONE(lt_json_pull_next(j, &more));
+        LT_TRY_DONE(more ? lt_json_pull_string(j, &piece)
+                         : lt_error_set(LT_ERR_FORMAT, "%s: entry %u of the vocabulary is empty",
+                                        t->name, id));
+        LT_TRY_DONE(lt_vocab_put(&t->vocab, id, piece.data, piece.n, 0, piece.n > 0, t->name));
+        LT_TRY_DONE(lt_json_pull_next(j, &more));
+        LT_TRY_DONE(more
+                        ? lt_json_pull_f64(j, &score)
+                        : lt_error_set(LT_ERR_FORMAT, "%s: entry %u of the vocabulary has no score",
+                                       t->name, id));
+        LT_TRY_DONE(lt_json_pull_next(j, &more));
+        if (more) {
+            LT_FAIL_DONE(LT_ERR_FORMAT, "%s: entry %u of the vocabulary has more than two values",
+                         t->name, id);
+        }
+        LT_TRY_DONE(lt_ids_reserve(&scores, 2));
+        memcpy(scores.data + scores.n, &score, sizeof score);
+        scores.n += 2;
+    }
+    t->unigram.score = (double *)(void *)scores.data;
+    scores.data = NULL;
+done:
+    free(scores.data);
+    return err;
+}
+
+lt_err lt_tokenizer_merge(lt_tokenizer *t, const char *left, size_t left_n, const char *right,
+                          size_t right_n, uint32_t index) {
+    lt_err err = LT_OK;
+    lt_text both = {0};
+    bool left_ok = true, right_ok = true;
+    size_t cut, skip = 0;
+    uint32_t a, b, c;
+
+    if (t->byte_level) {
+        LT_TRY_DONE(lt_tokenizer_unmap(left, left_n, &both, &left_ok));
+        cut = both.n;
+        LT_TRY_DONE(lt_tokenizer_unmap(right, right_n, &both, &right_ok));
+    } else {
+        LT_TRY_DONE(lt_text_put(&both, left, left_n));
+        cut = left_n;
+        LT_TRY_DONE(lt_text_put(&both, right, right_n));
+        skip = strlen(t->bpe.prefix) <= right_n ? strlen(t->bpe.prefix) : 0;
+    }
+    if (!left_ok || !right_ok) {
+        goto done; /* Made of characters that stand for no byte: no text can become this. */
+    }
+    a = lt_vocab_find(&t->vocab, both.data, cut);
+    b = lt_vocab_find(&t->vocab, both.data + cut, both.n - cut);
+    if (skip > 0) {
+        memmove(both.data + cut, both.data + cut + skip, both.n - cut - skip);
+        both.n -= skip;
+    }
+    c = lt_vocab_find(&t->vocab, both.data, both.n);
+    if (a == LT_NO_ID || b == LT_NO_ID || c == LT_NO_ID) {
+        LT_FAIL_DONE(LT_ERR_FORMAT,
+                     "%s: merge %u ('%.*s' '%.*s') names a piece that the vocabulary lacks",
+                     t->name, index, (int)(left_n < 64 ? left_n : 64), left,
+                     (int)(right_n < 64 ? right_n : 64), right);
+    }
+    LT_TRY_DONE(lt_bpe_add_pair(&t->bpe, a, b, index));
+    t->bpe.merge_to[index] = c;
+done:
+    lt_text_free(&both);
+    return err;
+}
+
+/* Room for one more merge. */
+static lt_err grow_merges(lt_tokenizer *t, uint32_t index, size_t *room) {
+    uint32_t *grown;
+    if (index < *room) {
+        return LT_OK;
+    }
+    *room = *room == 0 ? 65536 : 2 * *room;
+    grown = realloc(t->bpe.merge_to, *room * sizeof *grown);
+    if (grown == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%s: %zu merges", t->name, *room);
+    }
+    t->bpe.merge_to = grown;
+    return LT_OK;
+}
+
+/* "left right" or ["left", "right"]. */
+static lt_err read_merge(lt_tokenizer *t, lt_json_pull *j, uint32_t index, lt_text *left) {
+    lt_slice s;
+    bool more = true;
+    if (lt_json_pull_peek(j) == '[') {
+        LT_TRY(lt_json_pull_begin(j, '['));
+        LT_TRY(lt_json_pull_next(j, &more));
+        LT_TRY(lt_json_pull_string(j, &s));
+        left->n = 0;
+        LT_TRY(lt_text_put(left, s.data, s.n)); /* The next string may reuse its buffer. */
+        LT_TRY(lt_json_pull_next(j, &more));
+        LT_TRY(lt_json_pull_string(j, &s));
+        LT_TRY(lt_tokenizer_merge(t, left->data, left->n, s.data, s.n, index));
+        LT_TRY(lt_json_pull_next(j, &more));
+        if (more) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: merge %u has more than two parts", t->name, index);
+        }
+        return LT_OK;
+    }
+    LT_TRY(lt_json_pull_string(j, &s));
+    const char *space = s.n > 0 ? memchr(s.data, ' ', s.n) : NULL;
+    if (space == NULL || memchr(space + 1, ' ', s.n - (size_t)(space + 1 - s.data)) != NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: merge %u ('%.*s') is not two pieces with a space between",
+                t->name, index, (int)(s.n < 64 ? s.n : 64), s.data);
+    }
+    return lt_tokenizer_merge(t, s.data, (size_t)(space - s.data), space + 1,
+                              s.n - (size_t)(space + 1 - s.data), index);
+}
+
+static lt_err read_merges(lt_tokenizer *t, lt_json_pull *j) {
+    lt_err err = LT_OK;
+    lt_text left = {0};
+    size_t room = 0;
+    bool more;
+
+    LT_TRY(lt_json_pull_begin(j, '['));
+    LT_TRY(lt_bpe_reserve_pairs(&t->bpe, t->vocab.n));
+    for (uint32_t index = 0;; index++) {
+        LT_TRY_DONE(lt_json_pull_next(j, &more));
+        if (!more) {
+            t->bpe.n_merges = index;
+            break;
+        }
+        LT_TRY_DONE(grow_merges(t, index, &room));
+        LT_TRY_DONE(read_merge(t, j, index, &left));
+    }
+    LT_TRY_DONE(grow_merges(t, 0, &room)); /* Not NULL even without merges: NULL means ranks. */
+done:
+    lt_text_free(&left);
+    return err;
+}
+
+static lt_err read_model(lt_tokenizer *t, lt_json_pull *j, lt_json_model *m) {
+    bool more, have_vocab = false;
+    lt_slice key, merges = {0};
+
+    LT_TRY(lt_json_pull_begin(j, '{'));
+    for (;;) {
+        LT_TRY(lt_json_pull_key(j, &key, &more));
+        if (!more) {
+            break;
+        }
+        if (lt_slice_is(key, "vocab")) {
+            m->scored = lt_json_pull_peek(j) == '[';
+            LT_TRY(m->scored ? read_scored(t, j) : read_vocab(t, j));
+            have_vocab = true;
+        } else if (lt_slice_is(key, "merges") && have_vocab && m->n_fields > 0) {
+            LT_TRY(lt_json_model_apply(t, m)); /* The continuing prefix matters to merges. */
+            LT_TRY(read_merges(t, j));
+            m->have_merges = true;
+        } else if (lt_slice_is(key, "merges")) {
+            LT_TRY(lt_json_pull_skip(j, &merges));
+        } else if (m->n_fields < LT_JSON_MODEL_FIELDS && key.n < LT_JSON_KEY_BYTES) {
+            lt_json_field *f = &m->fields[m->n_fields++];
+            memcpy(f->key, key.data, key.n);
+            f->key[key.n] = '\0';
+            LT_TRY(lt_json_pull_skip(j, &f->value));
+        } else {
+            LT_TRY(lt_json_pull_skip(j, NULL));
+        }
+    }
+    if (!have_vocab) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: the model has no vocabulary", t->name);
+    }
+    LT_TRY(lt_json_model_apply(t, m));
+    if (merges.data != NULL) {
+        lt_json_pull again = lt_json_pull_over(merges.data, merges.n, t->name);
+        const lt_err err = read_merges(t, &again);
+        lt_json_pull_close(&again);
+        m->have_merges = true;
+        return err;
+    }
+    return LT_OK;
+}
+
+static lt_err read_top(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts) {
+    bool more;
+    lt_slice key;
+
+    LT_TRY(lt_json_pull_begin(j, '{'));
+    for (;;) {
+        LT_TRY(lt_json_pull_key(j, &key, &more));
+        if (!more) {
+            break;
+        }
+        if (lt_slice_is(key, "model") && parts->pre_tokenizer.data != NULL) {
+            LT_TRY(lt_json_parts_pre_tokenizer(t, parts));
+            LT_TRY(read_model(t, j, &parts->model));
+            parts->model_read = true;
+        } else {
+            lt_slice *slot = lt_slice_is(key, "model")            ? &parts->model_slice
+                             : lt_slice_is(key, "added_tokens")   ? &parts->added_tokens
+                             : lt_slice_is(key, "normalizer")     ? &parts->normalizer
+                             : lt_slice_is(key, "pre_tokenizer")  ? &parts->pre_tokenizer
+                             : lt_slice_is(key, "post_processor") ? &parts->post_processor
+                             : lt_slice_is(key, "decoder")        ? &parts->decoder
+                                                                  : NULL;
+            LT_TRY(lt_json_pull_skip(j, slot));
+        }
+    }
+    return lt_json_pull_end(j);
+}
+
+lt_err lt_tokenizer_read_json(lt_tokenizer *t, const char *text, size_t n) {
+    lt_err err = LT_OK;
+    lt_json_parts parts = {0};
+    lt_json_pull j = lt_json_pull_over(text, n, t->name), model;
+
+    model = j;
+    LT_TRY_DONE(read_top(t, &j, &parts));
+    if (!parts.model_read) {
+        if (parts.model_slice.data == NULL) {
+            LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no 'model': not a tokenizer.json", t->name);
+        }
+        LT_TRY_DONE(lt_json_parts_pre_tokenizer(t, &parts));
+        model = lt_json_pull_over(parts.model_slice.data, parts.model_slice.n, t->name);
+        LT_TRY_DONE(read_model(t, &model, &parts.model));
+    }
+    LT_TRY_DONE(lt_json_parts_rest(t, &parts));
+done:
+    lt_json_pull_close(&j);
+    lt_json_pull_close(&model);
+    return err;
+}

@@ -1,0 +1,39 @@
+/* tokenizer_json.h: between the two files that read tokenizer.json: the slices that the pull pass leaves for the tree pass. */
+#ifndef LT_DATA_TOKENIZER_JSON_H
+#define LT_DATA_TOKENIZER_JSON_H
+
+#include "data/json_pull.h"
+#include "data/tokenizer_impl.h"
+
+#define LT_JSON_MODEL_FIELDS 24
+#define LT_JSON_KEY_BYTES    40
+
+typedef struct {
+    char key[LT_JSON_KEY_BYTES];
+    lt_slice value;
+} lt_json_field;
+
+/* The model's scalar fields ("unk_token", "byte_fallback", ...) and what its big ones were. */
+typedef struct {
+    lt_json_field fields[LT_JSON_MODEL_FIELDS];
+    int n_fields;
+    bool scored; /* The vocabulary is a list with scores: Unigram. */
+    bool have_merges;
+} lt_json_model;
+
+typedef struct {
+    lt_slice added_tokens, normalizer, pre_tokenizer, post_processor, decoder, model_slice;
+    lt_json_model model;
+    bool model_read, pre_tokenizer_read;
+} lt_json_parts;
+
+/* Read the pre-tokenizer (once), which tells whether the vocabulary is byte-level. */
+LT_MUST_USE lt_err lt_json_parts_pre_tokenizer(lt_tokenizer *t, lt_json_parts *parts);
+
+/* Apply the model's scalar fields; called again when more of them have been seen. */
+LT_MUST_USE lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m);
+
+/* Normalizer, added tokens, post-processor, decoder, and what the model needs of them. */
+LT_MUST_USE lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts);
+
+#endif

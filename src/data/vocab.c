@@ -1,0 +1,150 @@
+/* vocab.c: see vocab.h. The index keeps 32 bits of hash beside the id, so a probe seldom touches the text. */
+#define XXH_INLINE_ALL
+#include "data/vocab.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+
+static lt_err grow_ids(lt_vocab *v, size_t need) {
+    size_t room = v->room == 0 ? 1024 : v->room;
+    uint32_t *start, *bytes;
+    uint8_t *flags;
+    if (need <= v->room) {
+        return LT_OK;
+    }
+    while (room < need) {
+        room *= 2;
+    }
+    start = realloc(v->start, room * sizeof *start);
+    v->start = start != NULL ? start : v->start;
+    bytes = realloc(v->bytes, room * sizeof *bytes);
+    v->bytes = bytes != NULL ? bytes : v->bytes;
+    flags = realloc(v->flags, room);
+    v->flags = flags != NULL ? flags : v->flags;
+    if (start == NULL || bytes == NULL || flags == NULL) {
+        LT_FAIL(LT_ERR_OOM, "vocabulary of %zu ids", room);
+    }
+    memset(start + v->room, 0, (room - v->room) * sizeof *start);
+    memset(bytes + v->room, 0, (room - v->room) * sizeof *bytes);
+    memset(flags + v->room, 0, room - v->room);
+    v->room = (uint32_t)room;
+    return LT_OK;
+}
+
+static void place(uint64_t *slots, size_t mask, uint64_t hash, uint32_t id) {
+    size_t at = hash & mask;
+    while (slots[at] != 0) {
+        at = (at + 1) & mask;
+    }
+    slots[at] = (hash >> 32) << 32 | (id + 1);
+}
+
+static lt_err grow_index(lt_vocab *v, size_t n) {
+    size_t room = 1024;
+    uint64_t *slots;
+    while (room < 2 * n) {
+        room *= 2;
+    }
+    if (v->slots != NULL && room <= v->mask + 1) {
+        return LT_OK;
+    }
+    slots = calloc(room, sizeof *slots);
+    if (slots == NULL) {
+        LT_FAIL(LT_ERR_OOM, "index of %zu pieces", n);
+    }
+    for (size_t i = 0; v->slots != NULL && i <= v->mask; i++) {
+        if (v->slots[i] != 0) {
+            const uint32_t id = (uint32_t)v->slots[i] - 1;
+            place(slots, room - 1, XXH3_64bits(lt_vocab_text(v, id), v->bytes[id]), id);
+        }
+    }
+    free(v->slots);
+    v->slots = slots;
+    v->mask = room - 1;
+    return LT_OK;
+}
+
+lt_err lt_vocab_reserve(lt_vocab *v, size_t n_ids, size_t text_bytes) {
+    n_ids = n_ids < LT_VOCAB_MAX ? n_ids : LT_VOCAB_MAX;
+    LT_TRY(grow_ids(v, n_ids));
+    LT_TRY(grow_index(v, n_ids));
+    return lt_text_reserve(&v->text, text_bytes);
+}
+
+uint32_t lt_vocab_find(const lt_vocab *v, const char *s, size_t n) {
+    uint64_t hash;
+    if (v->slots == NULL) {
+        return LT_NO_ID;
+    }
+    hash = XXH3_64bits(s, n);
+    for (size_t at = hash & v->mask; v->slots[at] != 0; at = (at + 1) & v->mask) {
+        if (v->slots[at] >> 32 == hash >> 32) {
+            const uint32_t id = (uint32_t)v->slots[at] - 1;
+            if (v->bytes[id] == n && memcmp(lt_vocab_text(v, id), s, n) == 0) {
+                return id;
+            }
+        }
+    }
+    return LT_NO_ID;
+}
+
+lt_err lt_vocab_put(lt_vocab *v, uint32_t id, const char *s, size_t n, unsigned flags, bool index,
+                    const char *name) {
+    if (id >= LT_VOCAB_MAX) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: piece '%.*s' has id %u; ids below %u are accepted", name,
+                (int)(n < 64 ? n : 64), s, id, LT_VOCAB_MAX);
+    }
+    if (n > LT_PIECE_MAX || v->text.n > UINT32_MAX - LT_PIECE_MAX) {
+        LT_FAIL(LT_ERR_LIMIT, "%s: piece %u has %zu bytes", name, id, n);
+    }
+    LT_TRY(grow_ids(v, (size_t)id + 1));
+    if ((v->flags[id] & LT_PIECE_PRESENT) != 0) {
+        if (v->bytes[id] != n || memcmp(lt_vocab_text(v, id), s, n) != 0) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: id %u belongs to both '%.*s' and '%.*s'", name, id,
+                    (int)(v->bytes[id] < 64 ? v->bytes[id] : 64), lt_vocab_text(v, id),
+                    (int)(n < 64 ? n : 64), s);
+        }
+        v->flags[id] = (uint8_t)(v->flags[id] | flags);
+        return LT_OK;
+    }
+    v->start[id] = (uint32_t)v->text.n;
+    v->bytes[id] = (uint32_t)n;
+    v->flags[id] = (uint8_t)(flags | LT_PIECE_PRESENT);
+    v->n = id >= v->n ? id + 1 : v->n;
+    LT_TRY(lt_text_reserve(&v->text, n + 1));
+    LT_TRY(lt_text_put(&v->text, s, n));
+    if (index && lt_vocab_find(v, s, n) == LT_NO_ID) {
+        LT_TRY(grow_index(v, v->n_indexed + 1));
+        place(v->slots, v->mask, XXH3_64bits(s, n), id);
+        v->n_indexed++;
+    }
+    return LT_OK;
+}
+
+void lt_vocab_free(lt_vocab *v) {
+    free(v->start);
+    free(v->bytes);
+    free(v->flags);
+    free(v->slots);
+    lt_text_free(&v->text);
+    *v = (lt_vocab){0};
+}
+
+bool lt_piece_is_byte(const char *s, size_t n, uint8_t *byte) {
+    static const char digits[] = "0123456789ABCDEF";
+    const char *high, *low;
+    if (n != 6 || memcmp(s, "<0x", 3) != 0 || s[5] != '>' || s[3] == '\0' || s[4] == '\0') {
+        return false;
+    }
+    high = strchr(digits, s[3]);
+    low = strchr(digits, s[4]);
+    if (high == NULL || low == NULL) {
+        return false;
+    }
+    *byte = (uint8_t)((high - digits) << 4 | (low - digits));
+    return true;
+}

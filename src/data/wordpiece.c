@@ -1,0 +1,49 @@
+/* wordpiece.c: see wordpiece.h. A word of which any part matches no piece is one <unk>. */
+#include "data/wordpiece.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+static size_t count_chars(const uint8_t *p, size_t n) {
+    size_t chars = 0;
+    for (size_t i = 0; i < n; i++) {
+        chars += (p[i] & 0xC0) != 0x80;
+    }
+    return chars;
+}
+
+lt_err lt_wordpiece_encode(const lt_wordpiece *w, lt_text *scratch, const uint8_t *p, size_t n,
+                           lt_ids *out) {
+    const size_t before = out->n, prefix_n = strlen(w->prefix);
+    bool bad = count_chars(p, n) > w->max_chars;
+    size_t at = 0;
+
+    LT_TRY(lt_ids_reserve(out, n + 1));
+    while (at < n && !bad) {
+        size_t end = n;
+        uint32_t id = LT_NO_ID;
+        scratch->n = 0;
+        LT_TRY(lt_text_put(scratch, w->prefix, at > 0 ? prefix_n : 0));
+        LT_TRY(lt_text_put(scratch, (const char *)p + at, n - at));
+        while (end > at) {
+            id = lt_vocab_find(w->vocab, scratch->data, scratch->n - (n - end));
+            if (id != LT_NO_ID) {
+                break;
+            }
+            do { /* One character less. */
+                end--;
+            } while (end > at && (p[end] & 0xC0) == 0x80);
+        }
+        bad = id == LT_NO_ID;
+        out->data[out->n++] = id;
+        at = end;
+    }
+    if (bad) {
+        out->n = before;
+        if (w->unk != LT_NO_ID) {
+            out->data[out->n++] = w->unk;
+        }
+    }
+    return LT_OK;
+}

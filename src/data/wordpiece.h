@@ -1,0 +1,18 @@
+/* wordpiece.h: WordPiece (BERT): greedy longest match from the left; inner pieces carry a prefix. */
+#ifndef LT_DATA_WORDPIECE_H
+#define LT_DATA_WORDPIECE_H
+
+#include "data/bpe.h"
+#include "data/vocab.h"
+
+typedef struct {
+    const lt_vocab *vocab;
+    char prefix[32]; /* "##" */
+    uint32_t unk;
+    uint32_t max_chars; /* Longer words are <unk>. */
+} lt_wordpiece;
+
+LT_MUST_USE lt_err lt_wordpiece_encode(const lt_wordpiece *w, lt_text *scratch, const uint8_t *p,
+                                       size_t n, lt_ids *out);
+
+#endif
