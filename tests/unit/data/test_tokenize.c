@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -196,6 +198,29 @@ static void killed_goes_on(void **state) {
     assert_same_files(at("one"), at("killed"));
 }
 
+/* A disk that fills up: the child may not write files beyond 1 MB. Nothing is lost: with room again the same call ends well. */
+static void full_disk_loses_nothing(void **state) {
+    lt_tokenize_options o = options(at("full"), 2);
+    lt_tokenize_stats stats;
+    int status;
+    (void)state;
+    const pid_t child = fork();
+    if (child == 0) {
+        const struct rlimit limit = {1 << 20, 1 << 20};
+        signal(SIGXFSZ, SIG_IGN);
+        setrlimit(RLIMIT_FSIZE, &limit);
+        _exit(lt_tokenize_files(&o, &stats) == LT_ERR_IO &&
+                      strstr(lt_error_message(), "full.bin.part: File too large") != NULL
+                  ? 0
+                  : 1);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    assert_false(lt_file_exists(at("full.idx")));
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
+    assert_same_files(at("one"), at("full"));
+}
+
 static void bad_documents_are_named(void **state) {
     const char *text =
         "{\"text\": \"ok\"}\n{\"text\": \"no!!\"}\n{\"text\": \"ok\"}\n{\"text\": 5}\n";
@@ -214,9 +239,8 @@ static void bad_documents_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_do_not_matter),
-        cmocka_unit_test(stopped_goes_on),
-        cmocka_unit_test(killed_goes_on),
+        cmocka_unit_test(threads_do_not_matter),   cmocka_unit_test(stopped_goes_on),
+        cmocka_unit_test(killed_goes_on),          cmocka_unit_test(full_disk_loses_nothing),
         cmocka_unit_test(bad_documents_are_named),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
