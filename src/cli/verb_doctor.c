@@ -133,12 +133,16 @@ static json_t *choice_json(const lt_backend *backend, const lt_op_cases *o, cons
     char shape[160], refusals[1024], *line, *rest = refusals;
     const lt_op_impl *impl;
     json_t *refused = json_object();
+    size_t packed_bytes;
+    bool packs_nothing; /* The backend multiplies b as it is. */
 
     lt_setup_build(&s, o, c, dtype, false);
     lt_setup_place_dummy(&s);
-    if (lt_setup_packed_bytes(&s, o->op, backend) > 0) {
+    packed_bytes = lt_setup_packed_bytes(&s, o->op, backend);
+    if (packed_bytes > 0) {
         lt_setup_set_packed(&s, o->op, s.args);
     }
+    packs_nothing = o->op == LT_OP_matmul_pack && packed_bytes == 0;
     lt_case_text(c, shape, sizeof shape);
     impl = lt_registry_choose(lt_registry_list(backend, o->op), s.args, refusals, sizeof refusals);
     while ((line = strsep(&rest, "\n")) != NULL) {
@@ -150,7 +154,10 @@ static json_t *choice_json(const lt_backend *backend, const lt_op_cases *o, cons
     }
     return json_pack("{s:s, s:s, s:s, s:s, s:s, s:o}", "op", lt_op_name(o->op), "case", c->name,
                      "shape", shape, "dtype", lt_dtype_name(dtype), "choice",
-                     impl != NULL ? impl->name : "none", "refused", refused);
+                     packs_nothing  ? "no packing"
+                     : impl != NULL ? impl->name
+                                    : "none",
+                     "refused", refused);
 }
 
 static json_t *ops_json(const lt_backend *backend, const char *only) {
@@ -283,6 +290,22 @@ static void print_libraries(const json_t *libraries) {
     printf("\n");
 }
 
+/* "avx2, portable: more than 8 rows; onednn: needs F32": neighbours of one reason together. */
+static void print_refusals(const json_t *refused) {
+    const char *name, *last = NULL;
+    json_t *why;
+    json_object_foreach((json_t *)refused, name, why) {
+        if (last != NULL) {
+            printf(strcmp(last, json_string_value(why)) == 0 ? ", " : ": %s; ", last);
+        }
+        printf("%s", name);
+        last = json_string_value(why);
+    }
+    if (last != NULL) {
+        printf(": %s", last);
+    }
+}
+
 static void print_ops(const json_t *ops) {
     const char *last_op = "", *last_case = "";
     size_t i;
@@ -291,17 +314,12 @@ static void print_ops(const json_t *ops) {
     json_array_foreach(ops, i, row) {
         const bool same = strcmp(last_case, text(row, "case")) == 0 &&
                           strcmp(last_op, text(row, "op")) == 0;
-        const char *name;
-        json_t *why;
-        int n = 0;
         if (strcmp(last_op, text(row, "op")) != 0) {
             printf("%s\n", text(row, "op"));
         }
         printf("  %-23s%-46s%-6s%-12s", same ? "" : text(row, "case"),
                same ? "" : text(row, "shape"), text(row, "dtype"), text(row, "choice"));
-        json_object_foreach(json_object_get(row, "refused"), name, why) {
-            printf("%s%s: %s", n++ > 0 ? "; " : "", name, json_string_value(why));
-        }
+        print_refusals(json_object_get(row, "refused"));
         printf("\n");
         last_op = text(row, "op");
         last_case = text(row, "case");
