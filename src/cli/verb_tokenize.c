@@ -1,4 +1,5 @@
-/* verb_tokenize.c: `lateen tokenize`: text to ids and back on the terminal: JSON lines through a pipe, one text, one list of ids. */
+/* verb_tokenize.c: `lateen tokenize`: files to a token shard (tokenize_files.c); and text to ids and back on the terminal: JSON lines through
+ * a pipe, one text, one list of ids. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,6 +7,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "cli/tokenize_files.h"
 #include "cli/verb.h"
 #include "data/bpe.h"
 #include "data/json_pull.h"
@@ -26,11 +28,15 @@
     X(BOOL, decode, "decode", "false", 0, 0, "",                                                   \
       "read ids from standard input (numbers, or lines {\"ids\": [...]}) and print their text")
 
+/* One table: what every mode shares, then what files to shard need. */
 typedef struct {
     TOKENIZE_OPTIONS(LT_OPTION_FIELD)
+    lt_tokenize_files_options files;
 } tokenize_options;
 #define LT_OPTION_STRUCT tokenize_options
-static const lt_option rows[] = {TOKENIZE_OPTIONS(LT_OPTION_ROW)};
+#define FILES_ROW(type, field, name, fallback, min, max, unit, help)                               \
+    LT_OPTION_ROW(type, files.field, name, fallback, min, max, unit, help)
+static const lt_option rows[] = {TOKENIZE_OPTIONS(LT_OPTION_ROW) TOKENIZE_FILES_OPTIONS(FILES_ROW)};
 const lt_option_table lt_verb_tokenize_options = LT_OPTION_TABLE("tokenize", rows);
 
 #define READ_BYTES (1u << 20)
@@ -268,28 +274,41 @@ int lt_verb_tokenize(int argc, char **argv) {
     lt_tokenizer *t = NULL;
     lt_tokenizer_scratch *s = NULL;
     lt_err err = LT_OK;
+    const char **inputs = calloc((size_t)argc, sizeof *inputs);
     int n = 0, status = LT_EXIT_DONE;
     bool text_given = false;
 
-    if (!lt_verb_parse(&lt_verb_tokenize_options, &o, argc, argv,
-                       "tokenize --tokenizer T (--jsonl | --text TEXT | --decode) [--no-special] "
-                       "[--pattern NAME]",
-                       "Turn text into token ids, or ids into text, exactly as the library that "
-                       "owns the file's format.",
-                       NULL, 0, &n, &status)) {
+    if (!lt_verb_parse(
+            &lt_verb_tokenize_options, &o, argc, argv,
+            "tokenize --tokenizer T (INPUT... --out PREFIX | --jsonl | --text TEXT | --decode)",
+            "Turn text into token ids, or ids into text, exactly as the library that owns the "
+            "file's "
+            "format.\n"
+            "INPUT... --out PREFIX reads .txt and .jsonl files (plain, .gz, .zst) and writes a "
+            "token shard "
+            "for training;\ninterrupted, the same command goes on where it stopped.",
+            inputs, inputs != NULL ? argc : 0, &n, &status)) {
+        free(inputs);
         return status;
     }
     for (int i = 1; i < argc; i++) {
         text_given |= strncmp(argv[i], "--text", 6) == 0;
     }
-    if (o.jsonl + text_given + o.decode != 1) {
-        return lt_verb_fail(
-            lt_error_set(LT_ERR_ARG, "tokenize: say one of --jsonl, --text and --decode"));
+    if (o.jsonl + text_given + o.decode + (n > 0) != 1) {
+        LT_FAIL_DONE(LT_ERR_ARG,
+                     "tokenize: name input files, or say one of --jsonl, --text and --decode");
+    }
+    if ((n > 0) != (o.files.out[0] != '\0')) {
+        LT_FAIL_DONE(LT_ERR_ARG, n > 0 ? "tokenize: where to? --out PREFIX"
+                                       : "tokenize: --out goes with input files");
     }
     how.pattern = o.pattern[0] != '\0' ? o.pattern : NULL;
     LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, &how));
     LT_TRY_DONE(lt_tokenizer_scratch_open(&s, t));
-    if (o.jsonl) {
+    if (n > 0) {
+        LT_TRY_DONE(lt_tokenize_files_run(&o.files, inputs, (size_t)n, t, o.tokenizer,
+                                          o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN));
+    } else if (o.jsonl) {
         LT_TRY_DONE(run_jsonl(t, s, o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN));
     } else if (o.decode) {
         LT_TRY_DONE(run_decode(t, o.special));
@@ -299,5 +318,6 @@ int lt_verb_tokenize(int argc, char **argv) {
 done:
     lt_tokenizer_scratch_close(s);
     lt_tokenizer_close(t);
+    free(inputs);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

@@ -354,6 +354,7 @@ static void fill_stats(lt_tokenize_stats *stats, const pipeline *p, const lt_sha
     stats->tokens = mark.n_tokens;
     stats->empty = p->at.empty;
     stats->text_bytes = p->at.text_bytes;
+    stats->resumed_text_bytes = p->from.text_bytes;
 }
 
 /* Until the jobs end, one failed, or a signal asked to stop. Of a failed job nothing is written: the next run begins

@@ -32,7 +32,7 @@ typedef struct {
     uint64_t text_bytes;
     uint64_t file_bytes,
         file_bytes_total;   /* Of the (packed) inputs: read so far, and all; total 0: not known. */
-    uint64_t resumed_bytes; /* file_bytes when this call began. */
+    uint64_t resumed_bytes, resumed_text_bytes; /* Of file_bytes and text_bytes, when this call began. */
     bool was_complete;      /* Nothing to do: the shard was there. */
 } lt_tokenize_stats;
 

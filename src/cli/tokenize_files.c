@@ -1,0 +1,206 @@
+/* tokenize_files.c: see tokenize_files.h. The work is data/tokenize.c's; here are the encoder (one scratch a thread), the progress line,
+ * the signals and the statistics. */
+#include "cli/tokenize_files.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/thread.h"
+#include "data/tokenize.h"
+
+#define PLAIN_LINE_EVERY_S 10
+
+typedef struct {
+    const lt_tokenizer *t;
+    lt_tokenizer_scratch **scratch; /* (n_threads) */
+    lt_ids *ids;                    /* (n_threads) */
+    int n_threads;
+    unsigned flags;
+} encoder;
+
+typedef struct {
+    lt_progress line;
+    double from_s;
+    uint64_t from_tokens;
+    bool begun;
+} progress;
+
+static volatile sig_atomic_t stop_asked;
+
+static void on_signal(int number) {
+    (void)number;
+    stop_asked = 1;
+}
+
+static lt_err encode(void *ctx, int worker, const char *text, size_t bytes, lt_id_buffer *out) {
+    encoder *e = ctx;
+    lt_ids *ids = &e->ids[worker];
+    ids->n = 0;
+    LT_TRY(lt_tokenizer_encode(e->t, e->scratch[worker], text, bytes, e->flags, ids));
+    LT_TRY(lt_id_buffer_reserve(out, out->n + ids->n));
+    for (size_t i = 0; i < ids->n; i++) {
+        out->ids[out->n + i] = (int32_t)ids->data[i];
+    }
+    out->n += ids->n;
+    return LT_OK;
+}
+
+static lt_err encoder_open(encoder *e, int n_threads) {
+    e->n_threads = n_threads;
+    e->scratch = calloc((size_t)n_threads, sizeof *e->scratch);
+    e->ids = calloc((size_t)n_threads, sizeof *e->ids);
+    if (e->scratch == NULL || e->ids == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%d threads", n_threads);
+    }
+    for (int i = 0; i < n_threads; i++) {
+        LT_TRY(lt_tokenizer_scratch_open(&e->scratch[i], e->t));
+    }
+    return LT_OK;
+}
+
+static void encoder_close(encoder *e) {
+    for (int i = 0; e->scratch != NULL && i < e->n_threads; i++) {
+        lt_tokenizer_scratch_close(e->scratch[i]);
+    }
+    for (int i = 0; e->ids != NULL && i < e->n_threads; i++) {
+        lt_ids_free(&e->ids[i]);
+    }
+    free(e->scratch);
+    free(e->ids);
+}
+
+static void show(void *ctx, const lt_tokenize_stats *s) {
+    progress *p = ctx;
+    const double elapsed_s = lt_clock_s() - p->from_s;
+    const double done = (double)(s->file_bytes - s->resumed_bytes),
+                 left = (double)(s->file_bytes_total - s->file_bytes);
+    char eta[LT_CLOCK_TEXT_BYTES] = "?";
+
+    if (!p->begun) { /* Tokens of an earlier run do not count for the speed. */
+        p->begun = true;
+        p->from_tokens = s->resumed_bytes > 0 ? s->tokens : 0;
+    }
+    if (s->file_bytes_total > 0 && done > 0) {
+        lt_duration_text(eta, left * elapsed_s / done);
+    }
+    lt_progress_show(
+        &p->line, "tokenize %5.1f %%  %llu documents  %.2f M tokens  %.2f M tokens/s  %s left",
+        s->file_bytes_total > 0 ? 100.0 * (double)s->file_bytes / (double)s->file_bytes_total : 0.0,
+        (unsigned long long)s->documents, (double)s->tokens / 1e6,
+        (double)(s->tokens - p->from_tokens) / elapsed_s / 1e6, eta);
+}
+
+/* One hash that tells tokenizers apart: of the file; of a folder, of its vocabulary. */
+static lt_err hash_tokenizer(uint64_t *out, const lt_tokenizer *t, const char *path) {
+    lt_file_map map = {0};
+    if (!lt_file_is_dir(path)) {
+        LT_TRY(lt_file_map_open(&map, path));
+        *out = XXH64(map.data, map.size_bytes, 0);
+        lt_file_map_close(&map);
+        return LT_OK;
+    }
+    *out = 0;
+    for (uint32_t id = 0; id < lt_tokenizer_describe(t).n_ids; id++) {
+        size_t bytes = 0;
+        const char *piece = lt_tokenizer_piece(t, id, &bytes);
+        *out = XXH64(piece != NULL ? piece : "", piece != NULL ? bytes : 0, *out + id);
+    }
+    return LT_OK;
+}
+
+/* The ids of --append-eod and --prepend-bos, or -1. */
+static lt_err document_marks(int64_t *bos, int64_t *eod, const lt_tokenize_files_options *o,
+                             const lt_tokenizer *t) {
+    const lt_tokenizer_info info = lt_tokenizer_describe(t);
+    const uint32_t end = o->eod[0] != '\0' ? lt_tokenizer_find(t, o->eod, strlen(o->eod))
+                                           : info.eos;
+    *bos = *eod = -1;
+    if (o->eod[0] != '\0' && end == LT_TOKEN_NONE) {
+        LT_FAIL(LT_ERR_ARG, "--eod: the tokenizer has no token '%s'", o->eod);
+    }
+    if (o->append_eod || o->eod[0] != '\0') {
+        if (end == LT_TOKEN_NONE) {
+            LT_FAIL(LT_ERR_ARG,
+                    "--append-eod: the tokenizer names no end token; say which with --eod");
+        }
+        *eod = end;
+    }
+    if (o->prepend_bos) {
+        if (info.bos == LT_TOKEN_NONE) {
+            LT_FAIL(LT_ERR_ARG, "--prepend-bos: the tokenizer names no BOS token");
+        }
+        *bos = info.bos;
+    }
+    return LT_OK;
+}
+
+static void print_stats(const lt_tokenize_stats *s, const char *prefix, double elapsed_s,
+                        double encoded_mb) {
+    if (s->was_complete) {
+        printf("%s: already complete\n", prefix);
+    }
+    printf("documents    %llu", (unsigned long long)s->documents);
+    if (s->empty > 0) {
+        printf(" (%llu empty ones left out)", (unsigned long long)s->empty);
+    }
+    printf("\ntokens       %llu\nbytes/token  %.3f\n", (unsigned long long)s->tokens,
+           s->tokens > 0 ? (double)s->text_bytes / (double)s->tokens : 0.0);
+    if (!s->was_complete) {
+        printf("time         %.2f s, %.1f MB of text a second\n", elapsed_s,
+               encoded_mb / elapsed_s);
+    }
+    printf("written      %s.bin  %s.idx  %s.json\n", prefix, prefix, prefix);
+}
+
+lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *const *inputs,
+                             size_t n_inputs, const lt_tokenizer *t, const char *tokenizer_path,
+                             unsigned flags) {
+    const struct sigaction asked = {.sa_handler = on_signal};
+    struct sigaction before_int, before_term;
+    lt_err err = LT_OK;
+    lt_tokenize_stats stats;
+    encoder e = {.t = t, .flags = flags & LT_ENCODE_PARSE_SPECIAL};
+    progress p = {.line = {.plain_every_s = PLAIN_LINE_EVERY_S}, .from_s = lt_clock_s()};
+    lt_tokenize_options how = {.inputs = inputs,
+                               .n_inputs = n_inputs,
+                               .text = {.format = (lt_text_format)o->format,
+                                        .field = o->field,
+                                        .split_on = o->split_on,
+                                        .utf8 = (lt_utf8_policy)o->utf8},
+                               .out_prefix = o->out,
+                               .vocab_size = lt_tokenizer_describe(t).n_ids,
+                               .tokenizer = tokenizer_path,
+                               .n_threads = o->threads > 0 ? (int)o->threads : lt_thread_count(),
+                               .overwrite = o->overwrite,
+                               .commit_every_s = o->commit_every,
+                               .encode = encode,
+                               .encode_ctx = &e,
+                               .progress = show,
+                               .progress_ctx = &p,
+                               .stop = &stop_asked};
+
+    stop_asked = 0;
+    sigaction(SIGINT, &asked, &before_int);
+    sigaction(SIGTERM, &asked, &before_term);
+    LT_TRY_DONE(document_marks(&how.bos_id, &how.eod_id, o, t));
+    LT_TRY_DONE(hash_tokenizer(&how.tokenizer_hash, t, tokenizer_path));
+    LT_TRY_DONE(encoder_open(&e, how.n_threads));
+    LT_TRY_DONE(lt_tokenize_files(&how, &stats));
+    lt_progress_end(&p.line);
+    print_stats(&stats, o->out, lt_clock_s() - p.from_s,
+                (double)(stats.text_bytes - stats.resumed_text_bytes) / 1e6);
+done:
+    sigaction(SIGINT, &before_int, NULL);
+    sigaction(SIGTERM, &before_term, NULL);
+    encoder_close(&e);
+    return err;
+}

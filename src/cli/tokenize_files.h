@@ -1,0 +1,42 @@
+/* tokenize_files.h: `lateen tokenize INPUT... --out PREFIX`: files to a token shard. Its options stand in verb_tokenize.c's table. */
+#ifndef LT_CLI_TOKENIZE_FILES_H
+#define LT_CLI_TOKENIZE_FILES_H
+
+#include "base/option.h"
+#include "lateen/tokenizer.h"
+
+#define TOKENIZE_FILES_OPTIONS(X)                                                                  \
+    X(STR, out, "out", "", 0, 0, "prefix",                                                         \
+      "files: write PREFIX.bin, PREFIX.idx (Megatron's format) and PREFIX.json")                   \
+    X(STR, field, "field", "text", 0, 1, "name",                                                   \
+      "files: member of a .jsonl line that holds the text")                                        \
+    X(ENUM, format, "format", "auto", 0, 0, "auto|text|jsonl",                                     \
+      "files: what they are; auto goes by the name")                                               \
+    X(STR, split_on, "split-on", "file", 0, 1, "rule",                                             \
+      "files: a text file is one document (file), one a line (line), parted by blank lines "       \
+      "(blank) or by lines that equal this")                                                       \
+    X(ENUM, utf8, "invalid-utf8", "fail", 0, 0, "fail|replace",                                    \
+      "files: what to do about text that is not UTF-8")                                            \
+    X(BOOL, append_eod, "append-eod", "false", 0, 0, "",                                           \
+      "files: end every document with the end token")                                              \
+    X(BOOL, prepend_bos, "prepend-bos", "false", 0, 0, "",                                         \
+      "files: begin every document with the BOS token")                                            \
+    X(STR, eod, "eod", "", 0, 0, "token", "files: the end token; empty: the tokenizer's EOS")      \
+    X(I64, threads, "threads", "0", 0, 1024, "threads",                                            \
+      "files: threads that tokenise; 0: one a core")                                               \
+    X(F64, commit_every, "commit-every", "1", 0.001, 3600, "s",                                    \
+      "files: seconds between two places to go on from")                                           \
+    X(BOOL, overwrite, "overwrite", "false", 0, 0, "",                                             \
+      "files: replace what stands under the prefix")
+
+typedef struct {
+    TOKENIZE_FILES_OPTIONS(LT_OPTION_FIELD)
+} lt_tokenize_files_options;
+
+/* Read the inputs, write the shard, print the statistics. flags: LT_ENCODE_*, of which special tokens in the text count. */
+LT_MUST_USE lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o,
+                                         const char *const *inputs, size_t n_inputs,
+                                         const lt_tokenizer *t, const char *tokenizer_path,
+                                         unsigned flags);
+
+#endif
