@@ -1,0 +1,344 @@
+/* checkpoint.c: see checkpoint.h for the format and the crash cases. */
+#include "train/checkpoint.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "model/alloc.h"
+#include "model/safetensors.h"
+
+#define FORMAT_NAME        "lateen-checkpoint"
+#define FORMAT_VERSION     1
+#define MANIFEST           "manifest.json"
+#define MANIFEST_BYTES_MAX ((size_t)16 << 20)
+#define STEP_PREFIX        "step-"
+#define WEIGHTS_FILE       "weights.safetensors"
+
+void lt_run_state_clear(lt_run_state *s) {
+    json_decref(s->loader);
+    json_decref(s->guard);
+    *s = (lt_run_state){0};
+}
+
+/* ---- Writing ---- */
+
+static lt_err list_file(json_t *files, const char *folder, const char *name, uint64_t hash) {
+    char path[LT_PATH_BYTES], hex[24];
+    lt_file_map map;
+    LT_TRY(lt_path_join(path, folder, name));
+    LT_TRY(lt_file_map_open(&map, path));
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
+    json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", name, "bytes", (json_int_t)map.size_bytes, "xxh3", hex));
+    lt_file_map_close(&map);
+    return LT_OK;
+}
+
+/* One flat buffer as name.safetensors, parameter by parameter. */
+static lt_err save_flat(json_t *files, const char *folder, const char *name, const lt_param_table *t, const float *flat) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    uint64_t hash = 0;
+    lt_safetensor_out *outs = calloc((size_t)t->n_params, sizeof *outs);
+    lt_safetensor_memory *memories = calloc((size_t)t->n_params, sizeof *memories);
+
+    if (outs == NULL || memories == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s/%s", folder, name);
+    }
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        memories[i] = (lt_safetensor_memory){flat + p->offset, sizeof *flat};
+        outs[i] = (lt_safetensor_out){.name = p->name, .dtype = LT_F32, .n_dims = p->n_dims,
+                                      .fill = lt_safetensor_fill_memory, .ctx = &memories[i]};
+        memcpy(outs[i].shape, p->shape, sizeof p->shape);
+    }
+    LT_TRY_DONE(lt_path_join(path, folder, name));
+    LT_TRY_DONE(lt_safetensors_write(path, outs, (size_t)t->n_params, NULL, &hash));
+    LT_TRY_DONE(list_file(files, folder, name, hash));
+done:
+    free(outs);
+    free(memories);
+    return err;
+}
+
+static void moment_file(char name[64], const char *moment) {
+    snprintf(name, 64, "%s.safetensors", moment);
+}
+
+static lt_err write_manifest(const char *folder, json_t *files, const lt_optimiser *o, const lt_run_state *state) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES], optim[32], *text = NULL;
+    const lt_option *row = NULL;
+    json_t *root;
+
+    for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
+        row = strcmp(lt_recipe_table.rows[i].name, "optim.kind") == 0 ? &lt_recipe_table.rows[i] : row;
+    }
+    lt_option_text(row, o->recipe, optim, sizeof optim);
+    root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:O, s:O, s:O}", "format", FORMAT_NAME, "version", FORMAT_VERSION, "step",
+                     (json_int_t)state->step, "rows", (json_int_t)state->rows, "tokens", (json_int_t)state->tokens,
+                     "optimiser", optim, "loader", state->loader, "guard", state->guard, "files", files);
+    text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: manifest", folder);
+    }
+    LT_TRY_DONE(lt_path_join(path, folder, MANIFEST));
+    LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
+done:
+    json_decref(root);
+    free(text);
+    return err;
+}
+
+static lt_err write_all(const char *aside, const lt_model *m, const lt_optimiser *o, const lt_run_state *state) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES], name[64];
+    json_t *files = json_array();
+
+    LT_TRY_DONE(lt_file_remove_tree(aside));
+    LT_TRY_DONE(lt_file_make_dirs(aside));
+    LT_TRY_DONE(save_flat(files, aside, WEIGHTS_FILE, &m->table, m->master));
+    for (int i = 0; i < o->n_moments; i++) {
+        moment_file(name, o->moment_names[i]);
+        LT_TRY_DONE(save_flat(files, aside, name, &m->table, o->moments[i]));
+    }
+    LT_TRY_DONE(lt_path_join(path, aside, "config.json"));
+    LT_TRY_DONE(lt_model_spec_write(&m->spec, LT_F32, path));
+    LT_TRY_DONE(write_manifest(aside, files, o, state));
+    LT_TRY_DONE(lt_file_sync_dir(aside));
+done:
+    json_decref(files);
+    return err;
+}
+
+lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o, const lt_run_state *state) {
+    lt_err err = LT_OK;
+    char name[64], path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
+
+    LT_TRY(lt_file_make_dirs(folder));
+    snprintf(name, sizeof name, STEP_PREFIX "%09lld", (long long)state->step);
+    LT_TRY(lt_path_join(path, folder, name));
+    snprintf(name, sizeof name, STEP_PREFIX "%09lld.tmp", (long long)state->step);
+    LT_TRY(lt_path_join(aside, folder, name));
+    if (lt_file_exists(path)) {
+        return LT_OK; /* The same step of the same run: it holds the same bits. */
+    }
+    LT_TRY_DONE(write_all(aside, m, o, state));
+    if (rename(aside, path) != 0) {
+        LT_FAIL_DONE(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
+    }
+    LT_TRY_DONE(lt_file_sync_dir(folder));
+done:
+    if (err != LT_OK) { /* A full disk must not stay full of a half checkpoint; the first message is the one that counts. */
+        char message[1024];
+        snprintf(message, sizeof message, "%s", lt_error_message());
+        if (lt_file_remove_tree(aside) != LT_OK) {
+            lt_log_warn("%s", lt_error_message());
+        }
+        return lt_error_set(err, "checkpoint of step %lld not saved: %s", (long long)state->step, message);
+    }
+    return LT_OK;
+}
+
+/* ---- Reading ---- */
+
+static lt_err check_file(const char *folder, const json_t *entry) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES], hex[24];
+    const char *name = NULL, *want = NULL;
+    int64_t bytes = 0;
+    lt_file_map map = {0};
+
+    LT_TRY(lt_json_str(entry, "name", &name, false, folder));
+    LT_TRY(lt_json_i64(entry, "bytes", &bytes, false, folder));
+    LT_TRY(lt_json_str(entry, "xxh3", &want, false, folder));
+    LT_TRY(lt_path_join(path, folder, name));
+    LT_TRY(lt_file_map_open(&map, path));
+    if ((int64_t)map.size_bytes != bytes) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s has %zu bytes, its manifest says %lld", path, map.size_bytes, (long long)bytes);
+    }
+    snprintf(hex, sizeof hex, "%016llx", (unsigned long long)XXH3_64bits(map.data, map.size_bytes));
+    if (strcmp(hex, want) != 0) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s has checksum %s, its manifest says %s", path, hex, want);
+    }
+done:
+    lt_file_map_close(&map);
+    return err;
+}
+
+static lt_err read_manifest(json_t **out, const char *folder) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    const char *format = NULL;
+    const json_t *files;
+    int64_t version = 0;
+    json_t *root = NULL;
+
+    LT_TRY(lt_path_join(path, folder, MANIFEST));
+    LT_TRY(lt_json_load(&root, path, MANIFEST_BYTES_MAX));
+    LT_TRY_DONE(lt_json_str(root, "format", &format, false, path));
+    LT_TRY_DONE(lt_json_i64(root, "version", &version, false, path));
+    if (strcmp(format, FORMAT_NAME) != 0 || version != FORMAT_VERSION) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: format %s version %lld; this program reads %s version %d", path, format,
+                     (long long)version, FORMAT_NAME, FORMAT_VERSION);
+    }
+    files = json_object_get(root, "files");
+    if (json_array_size(files) == 0) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no files listed", path);
+    }
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        LT_TRY_DONE(check_file(folder, json_array_get(files, i)));
+    }
+    *out = root;
+    root = NULL;
+done:
+    json_decref(root);
+    return err;
+}
+
+static lt_err load_flat(const char *folder, const char *name, const lt_param_table *t, float *flat) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    lt_safetensors s = {0};
+
+    LT_TRY(lt_path_join(path, folder, name));
+    LT_TRY(lt_safetensors_open(&s, path));
+    if (s.n_tensors != (size_t)t->n_params) {
+        LT_FAIL_DONE(LT_ERR_STATE, "%s holds %zu parameters, this model has %d", path, s.n_tensors, t->n_params);
+    }
+    for (int i = 0; i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        const lt_safetensor *found = lt_safetensors_find(&s, p->name);
+        if (found == NULL || found->dtype != LT_F32 || found->n_dims != p->n_dims ||
+            memcmp(found->shape, p->shape, (size_t)p->n_dims * sizeof *p->shape) != 0) {
+            LT_FAIL_DONE(LT_ERR_STATE, "%s: parameter %s is %s in this model", path, p->name,
+                         found == NULL ? "not there, but" : "of another shape");
+        }
+        memcpy(flat + p->offset, found->data, found->bytes);
+    }
+done:
+    lt_safetensors_close(&s);
+    return err;
+}
+
+static lt_err load_state(lt_run_state *state, const json_t *manifest, const char *path) {
+    int64_t rows = 0, tokens = 0;
+    LT_TRY(lt_json_i64(manifest, "step", &state->step, false, path));
+    LT_TRY(lt_json_i64(manifest, "rows", &rows, false, path));
+    LT_TRY(lt_json_i64(manifest, "tokens", &tokens, false, path));
+    state->rows = (uint64_t)rows;
+    state->tokens = (uint64_t)tokens;
+    state->loader = json_incref(json_object_get(manifest, "loader"));
+    state->guard = json_incref(json_object_get(manifest, "guard"));
+    if (state->loader == NULL || state->guard == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: manifest without loader or guard state", path);
+    }
+    return LT_OK;
+}
+
+lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run_state *state) {
+    lt_err err = LT_OK;
+    lt_run_state loaded = {0};
+    json_t *manifest = NULL;
+    char name[64];
+
+    LT_TRY_DONE(read_manifest(&manifest, path));
+    LT_TRY_DONE(load_state(&loaded, manifest, path));
+    LT_TRY_DONE(load_flat(path, WEIGHTS_FILE, &m->table, m->master));
+    for (int i = 0; i < o->n_moments; i++) {
+        char file[LT_PATH_BYTES];
+        moment_file(name, o->moment_names[i]);
+        LT_TRY_DONE(lt_path_join(file, path, name));
+        if (!lt_file_exists(file)) {
+            LT_FAIL_DONE(LT_ERR_STATE, "%s was written by optimiser %s, which keeps no '%s'", path,
+                         json_string_value(json_object_get(manifest, "optimiser")), o->moment_names[i]);
+        }
+        LT_TRY_DONE(load_flat(path, name, &m->table, o->moments[i]));
+    }
+    lt_model_sync_weights(m);
+    lt_run_state_clear(state);
+    *state = loaded;
+    loaded = (lt_run_state){0};
+done:
+    lt_run_state_clear(&loaded);
+    json_decref(manifest);
+    return err;
+}
+
+static bool is_step_name(const char *name) {
+    const size_t n = strlen(STEP_PREFIX);
+    return strncmp(name, STEP_PREFIX, n) == 0 && name[n] != '\0' && strspn(name + n, "0123456789") == strlen(name + n);
+}
+
+lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o, lt_run_state *state, int64_t *n_broken) {
+    lt_err err = LT_OK;
+    char **names = NULL, path[LT_PATH_BYTES];
+    size_t n = 0;
+
+    *n_broken = 0;
+    if (!lt_file_is_dir(folder)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "no checkpoint under %s", folder);
+    }
+    LT_TRY(lt_file_list(&names, &n, folder));
+    for (size_t i = n; i > 0; i--) { /* Sorted by name, which is by step. */
+        if (!is_step_name(names[i - 1])) {
+            continue;
+        }
+        LT_TRY_DONE(lt_path_join(path, folder, names[i - 1]));
+        err = lt_checkpoint_load(path, m, o, state);
+        if (err == LT_OK || err == LT_ERR_STATE || err == LT_ERR_OOM) {
+            goto done; /* Another model's checkpoint is the user's mistake, not a broken file. */
+        }
+        lt_log_warn("checkpoint %s is broken and skipped: %s", path, lt_error_message());
+        *n_broken += 1;
+    }
+    LT_FAIL_DONE(LT_ERR_NOT_FOUND, "no whole checkpoint under %s", folder);
+done:
+    lt_file_list_free(names, n);
+    return err;
+}
+
+/* Rename first: a folder that is half removed must not look like a checkpoint. */
+static lt_err remove_checkpoint(const char *path) {
+    char old[LT_PATH_BYTES];
+    if (snprintf(old, sizeof old, "%s.old", path) >= (int)sizeof old) {
+        LT_FAIL(LT_ERR_LIMIT, "path too long: %s", path);
+    }
+    if (rename(path, old) != 0) {
+        LT_FAIL(LT_ERR_IO, "rename %s: %s", path, strerror(errno));
+    }
+    return lt_file_remove_tree(old);
+}
+
+lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every) {
+    lt_err err = LT_OK;
+    char **names = NULL, path[LT_PATH_BYTES];
+    int64_t newer = 0;
+    size_t n = 0;
+
+    if (!lt_file_is_dir(folder)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_file_list(&names, &n, folder));
+    for (size_t i = n; i > 0; i--) {
+        const char *name = names[i - 1];
+        LT_TRY_DONE(lt_path_join(path, folder, name));
+        if (strncmp(name, STEP_PREFIX, strlen(STEP_PREFIX)) == 0 &&
+            (lt_path_has_suffix(name, ".tmp") || lt_path_has_suffix(name, ".old"))) {
+            LT_TRY_DONE(lt_file_remove_tree(path));
+        } else if (is_step_name(name) && newer++ >= keep_last &&
+                   (keep_every == 0 || atoll(name + strlen(STEP_PREFIX)) % keep_every != 0)) {
+            LT_TRY_DONE(remove_checkpoint(path));
+        }
+    }
+done:
+    lt_file_list_free(names, n);
+    return err;
+}

@@ -1,0 +1,179 @@
+/* optimiser.c: walks the parameter table; the arithmetic is the ops'. */
+#include "train/optimiser.h"
+
+#include <math.h>
+
+#include "base/error.h"
+#include "tensor/ops.h"
+
+static const struct {
+    int n_moments;
+    const char *names[LT_OPTIM_MAX_MOMENTS];
+} kinds[] = {
+    [LT_OPTIM_ADAMW] = {2, {"m", "v"}},
+    [LT_OPTIM_ADEMAMIX] = {3, {"m", "v", "slow"}},
+    [LT_OPTIM_MUON] = {2, {"m", "v"}},
+    [LT_OPTIM_LION] = {1, {"m"}},
+};
+
+static int64_t scratch_count(const lt_recipe *r, const lt_param_table *t) {
+    int64_t most = 0;
+    for (int i = 0; r->optim == LT_OPTIM_MUON && i < t->n_params; i++) {
+        const lt_param *p = &t->params[i];
+        if (p->matrix) {
+            const int64_t n = lt_muon_scratch_count(p->shape[p->n_dims - 2], p->shape[p->n_dims - 1]);
+            most = n > most ? n : most;
+        }
+    }
+    return most;
+}
+
+static void carve(lt_optimiser *o, const lt_recipe *r, const lt_param_table *t, lt_arena *a) {
+    const size_t flat_bytes = (size_t)t->n_elements * sizeof(float);
+    o->n_moments = kinds[r->optim].n_moments;
+    for (int i = 0; i < o->n_moments; i++) {
+        o->moment_names[i] = kinds[r->optim].names[i];
+        o->moments[i] = lt_arena_take(a, flat_bytes, LT_ARENA_ALIGN);
+    }
+    o->muon_scratch = lt_arena_take(a, (size_t)scratch_count(r, t) * sizeof(float), LT_ARENA_ALIGN);
+}
+
+size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t) {
+    lt_optimiser o;
+    lt_arena a = {0};
+    carve(&o, r, t, &a);
+    return a.used_bytes;
+}
+
+lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m) {
+    *o = (lt_optimiser){.recipe = r, .model = m};
+    LT_ASSERT(m->master != NULL && m->backend->host_memory);
+    LT_TRY(m->backend->queue_open(&o->queue));
+    carve(o, r, &m->table, &o->arena);
+    LT_TRY(lt_arena_open(&o->arena, "optimiser"));
+    carve(o, r, &m->table, &o->arena);
+    return LT_OK;
+}
+
+void lt_optimiser_close(lt_optimiser *o) {
+    if (o->queue != NULL) {
+        o->model->backend->queue_close(o->queue);
+    }
+    lt_arena_close(&o->arena);
+    *o = (lt_optimiser){0};
+}
+
+/* What a step passes to every parameter. */
+typedef struct {
+    const lt_ops *ops;
+    float *gradients;
+    float grad_scale, lr, decay;
+    int64_t step;
+} step_ctx;
+
+static lt_tensor flat(const float *base, const lt_param *p) {
+    return lt_tensor_1d((void *)(uintptr_t)(base + p->offset), LT_F32, p->count);
+}
+
+static lt_tensor low_copy(const lt_model *m, const lt_param *p) {
+    if (m->options.dtype == LT_F32) {
+        return (lt_tensor){0};
+    }
+    return lt_tensor_1d((uint16_t *)m->weights + p->offset, m->options.dtype, p->count);
+}
+
+static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+    const lt_recipe *r = o->recipe;
+    return c->ops->adamw(o->queue, &(lt_adamw_args){.p = flat(o->model->master, p),
+                                                    .g = flat(c->gradients, p),
+                                                    .m = flat(o->moments[0], p),
+                                                    .v = flat(o->moments[1], p),
+                                                    .copy = low_copy(o->model, p),
+                                                    .lr = c->lr,
+                                                    .beta1 = (float)r->beta1,
+                                                    .beta2 = (float)r->beta2,
+                                                    .eps = (float)r->eps,
+                                                    .decay = c->decay,
+                                                    .grad_scale = c->grad_scale,
+                                                    .step = c->step});
+}
+
+static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+    const lt_recipe *r = o->recipe;
+    return c->ops->ademamix(o->queue, &(lt_ademamix_args){.p = flat(o->model->master, p),
+                                                          .g = flat(c->gradients, p),
+                                                          .m1 = flat(o->moments[0], p),
+                                                          .v = flat(o->moments[1], p),
+                                                          .m2 = flat(o->moments[2], p),
+                                                          .copy = low_copy(o->model, p),
+                                                          .lr = c->lr,
+                                                          .beta1 = (float)r->beta1,
+                                                          .beta2 = (float)r->beta2,
+                                                          .beta3 = (float)lt_recipe_mix_beta3(r, c->step),
+                                                          .alpha = (float)lt_recipe_mix_alpha(r, c->step),
+                                                          .eps = (float)r->eps,
+                                                          .decay = c->decay,
+                                                          .grad_scale = c->grad_scale,
+                                                          .step = c->step});
+}
+
+static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+    const lt_recipe *r = o->recipe;
+    return c->ops->lion(o->queue, &(lt_lion_args){.p = flat(o->model->master, p),
+                                                  .g = flat(c->gradients, p),
+                                                  .m = flat(o->moments[0], p),
+                                                  .copy = low_copy(o->model, p),
+                                                  .lr = c->lr,
+                                                  .beta1 = (float)r->beta1,
+                                                  .beta2 = (float)r->beta2,
+                                                  .decay = c->decay,
+                                                  .grad_scale = c->grad_scale});
+}
+
+/* Each matrix of the parameter (one, or one an expert). The update's size follows Jordan's max(1, rows / cols)^0.5. */
+static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
+    const lt_recipe *r = o->recipe;
+    const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1], matrices = p->count / (rows * cols);
+    const float lr = c->lr / (float)r->lr * (float)r->muon_lr; /* The same schedule over another peak. */
+
+    for (int64_t i = 0; i < matrices; i++) {
+        const int64_t at = p->offset + i * rows * cols;
+        lt_muon_args a = {.p = lt_tensor_2d(o->model->master + at, LT_F32, rows, cols),
+                          .g = lt_tensor_2d(c->gradients + at, LT_F32, rows, cols),
+                          .m = lt_tensor_2d(o->moments[0] + at, LT_F32, rows, cols),
+                          .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
+                          .lr = lr,
+                          .momentum = (float)r->muon_momentum,
+                          .decay = c->decay,
+                          .scale = sqrtf(fmaxf(1.0f, (float)rows / (float)cols)),
+                          .grad_scale = c->grad_scale,
+                          .steps = r->muon_steps,
+                          .nesterov = true};
+        if (o->model->options.dtype != LT_F32) {
+            a.copy = lt_tensor_2d((uint16_t *)o->model->weights + at, o->model->options.dtype, rows, cols);
+        }
+        LT_TRY(c->ops->muon(o->queue, &a));
+    }
+    return LT_OK;
+}
+
+lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale, int64_t step) {
+    const lt_recipe *r = o->recipe;
+    step_ctx c = {.ops = o->model->backend->ops, .gradients = gradients, .grad_scale = grad_scale, .step = step};
+
+    c.lr = (float)(r->lr * lt_recipe_lr(r, step));
+    for (int i = 0; i < o->model->table.n_params; i++) {
+        const lt_param *p = &o->model->table.params[i];
+        c.decay = p->decays ? (float)r->decay : 0.0f;
+        if (r->optim == LT_OPTIM_ADEMAMIX) {
+            LT_TRY(step_ademamix(o, &c, p));
+        } else if (r->optim == LT_OPTIM_LION) {
+            LT_TRY(step_lion(o, &c, p));
+        } else if (r->optim == LT_OPTIM_MUON && p->matrix) {
+            LT_TRY(step_muon(o, &c, p));
+        } else {
+            LT_TRY(step_adamw(o, &c, p));
+        }
+    }
+    return LT_OK;
+}

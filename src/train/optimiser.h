@@ -1,0 +1,39 @@
+/* optimiser.h: the state of an optimiser over a model's flat layout, and one step of it.
+ *
+ *   kind       moments, each (n_elements) F32            which parameters
+ *   adamw      m, v                                      all
+ *   ademamix   m, v, slow                                all
+ *   lion       m                                         all
+ *   muon       m, v                                      hidden matrices by Muon (m alone), the rest by AdamW
+ * Weight decay is for parameters whose `decays` is set. */
+#ifndef LT_TRAIN_OPTIMISER_H
+#define LT_TRAIN_OPTIMISER_H
+
+#include "base/arena.h"
+#include "model/params.h"
+#include "tensor/backend.h"
+#include "train/recipe.h"
+
+#define LT_OPTIM_MAX_MOMENTS 3
+
+typedef struct {
+    const lt_recipe *recipe;
+    lt_model *model;
+    lt_queue *queue;
+    lt_arena arena; /* Moments and Muon's scratch. */
+    int n_moments;
+    const char *moment_names[LT_OPTIM_MAX_MOMENTS]; /* Names in a checkpoint: "m", "v", "slow". */
+    float *moments[LT_OPTIM_MAX_MOMENTS];
+    float *muon_scratch;
+} lt_optimiser;
+
+LT_MUST_USE lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m);
+void lt_optimiser_close(lt_optimiser *o);
+
+/* Bytes that open takes for a model with this table. */
+size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
+
+/* One update of all parameters with gradients (n_elements) F32 times grad_scale. step counts from 1. */
+LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale, int64_t step);
+
+#endif
