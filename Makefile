@@ -44,7 +44,7 @@ all: found $(OUT)/lateen
 lib: $(OUT)/liblateen.a
 
 # Local rules of rooms that generate something (kernel text to embed, fuzz targets, ...).
--include $(sort $(wildcard src/*/*/rules.mk tests/*/rules.mk))
+-include $(sort $(wildcard src/*/rules.mk src/*/*/rules.mk tests/*/rules.mk))
 
 found:
 	@pkg-config --exists $(LIBS) || { echo "missing libraries; on Debian: apt-get install $$(tr '\n' ' ' < packages.txt)"; exit 1; }

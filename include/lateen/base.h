@@ -12,24 +12,24 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define LT_MUST_USE __attribute__((warn_unused_result))
+#define LT_MUST_USE          __attribute__((warn_unused_result))
 #define LT_PRINTF(fmt, args) __attribute__((format(printf, fmt, args)))
 
 /* The one error map: code, text. What the world may do to us; programmer errors are assertions. */
 #define LT_ERR_MAP(X)                                                                              \
     X(OK, "ok")                                                                                    \
-    X(ARG, "invalid argument")              /* An option or parameter out of its range. */         \
-    X(IO, "input/output error")             /* open, read, write, mmap, rename failed. */          \
-    X(OOM, "out of memory")                 /* The host or the device has no room. */              \
-    X(FORMAT, "malformed input")            /* A file or message contradicts its format. */        \
-    X(LIMIT, "limit exceeded")              /* Well-formed but larger than we accept. */           \
-    X(NOT_FOUND, "not found")               /* A named thing does not exist. */                    \
-    X(UNSUPPORTED, "unsupported")           /* Valid, but not served here. */                      \
-    X(STATE, "wrong state")                 /* E.g. a busy run folder, a checkpoint of another run. */ \
-    X(NUMERIC, "numerical failure")         /* NaN or Inf where a number is needed. */             \
-    X(INTERRUPTED, "interrupted")           /* A signal or a stop file asked us to end. */         \
-    X(DEVICE, "device failure")             /* Driver, GPU, NVRTC. */                              \
-    X(REMOTE, "remote failure")             /* Another rank or server failed. */
+    X(ARG, "invalid argument")      /* An option or parameter out of its range. */                 \
+    X(IO, "input/output error")     /* open, read, write, mmap, rename failed. */                  \
+    X(OOM, "out of memory")         /* The host or the device has no room. */                      \
+    X(FORMAT, "malformed input")    /* A file or message contradicts its format. */                \
+    X(LIMIT, "limit exceeded")      /* Well-formed but larger than we accept. */                   \
+    X(NOT_FOUND, "not found")       /* A named thing does not exist. */                            \
+    X(UNSUPPORTED, "unsupported")   /* Valid, but not served here. */                              \
+    X(STATE, "wrong state")         /* E.g. a busy run folder, a checkpoint of another run. */     \
+    X(NUMERIC, "numerical failure") /* NaN or Inf where a number is needed. */                     \
+    X(INTERRUPTED, "interrupted")   /* A signal or a stop file asked us to end. */                 \
+    X(DEVICE, "device failure")     /* Driver, GPU, NVRTC. */                                      \
+    X(REMOTE, "remote failure")     /* Another rank or server failed. */
 
 typedef enum {
 #define LT_ERR_ENUM(code, text) LT_ERR_##code,

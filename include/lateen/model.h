@@ -25,7 +25,8 @@ typedef struct lt_session lt_session;
     X(GEMMA3, "gemma3_text", "Gemma3ForCausalLM")                                                  \
     X(APERTUS, "apertus", "ApertusForCausalLM")                                                    \
     X(MIXTRAL, "mixtral", "MixtralForCausalLM")                                                    \
-    X(SWITCH, "switch", "LateenSwitchForCausalLM") /* decoder-only top-1 Switch; no such class in transformers */
+    X(SWITCH, "switch",                                                                            \
+      "LateenSwitchForCausalLM") /* decoder-only top-1 Switch; no such class in transformers */
 
 typedef enum {
 #define LT_FAMILY_ENUM(name, type, arch) LT_FAMILY_##name,
@@ -43,9 +44,9 @@ typedef enum { LT_ROPE_PLAIN, LT_ROPE_LINEAR, LT_ROPE_LLAMA3 } lt_rope_scaling;
 /* Everything that decides the arithmetic. Filled from config.json, GGUF metadata or a recipe; checked by lt_model_spec_check. */
 typedef struct {
     lt_family family;
-    int64_t n_layers, width;                 /* L, C */
-    int64_t n_heads, n_kv_heads, head_dim;   /* H, G, D; H * D need not be C */
-    int64_t ffn_width, vocab_size, max_seq;  /* F (of one expert when MoE), V */
+    int64_t n_layers, width;                /* L, C */
+    int64_t n_heads, n_kv_heads, head_dim;  /* H, G, D; H * D need not be C */
+    int64_t ffn_width, vocab_size, max_seq; /* F (of one expert when MoE), V */
     lt_norm_kind norm;
     float norm_eps;
     float norm_gain_offset; /* 1 for gemma: y = (1 + gain) x^ */
@@ -54,22 +55,24 @@ typedef struct {
     int act;                /* lt_act_kind of tensor/ops.h */
     bool gated;
     bool qkv_bias, attn_out_bias, mlp_bias;
-    bool tied;              /* Output head = embedding. */
-    float embed_scale;      /* gemma: sqrt(C), else 1. */
-    float attn_scale;       /* 0: 1 / sqrt(D). */
+    bool tied;                         /* Output head = embedding. */
+    float embed_scale;                 /* gemma: sqrt(C), else 1. */
+    float attn_scale;                  /* 0: 1 / sqrt(D). */
     float attn_softcap, final_softcap; /* 0: none. */
     lt_pos_kind pos;
-    double rope_theta, rope_theta_local; /* local: of sliding-window layers (gemma3); 0: the same. */
+    double rope_theta,
+        rope_theta_local; /* local: of sliding-window layers (gemma3); 0: the same. */
     lt_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_seq;
-    int64_t window;         /* Sliding window of local layers; 0: none. */
-    int64_t window_every;   /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window > 0. */
+    int64_t window; /* Sliding window of local layers; 0: none. */
+    int64_t
+        window_every; /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window > 0. */
     int64_t n_experts, top_k; /* 0: dense. */
-    bool moe_normalise;     /* Divide the K probabilities by their sum (mixtral). */
-    double moe_capacity;    /* 0: dropless; else an expert takes ceil(capacity * R * K / E). */
+    bool moe_normalise;       /* Divide the K probabilities by their sum (mixtral). */
+    double moe_capacity;      /* 0: dropless; else an expert takes ceil(capacity * R * K / E). */
     float moe_aux_coef, moe_z_coef;
     int64_t bos_id, eos_id, pad_id; /* -1: none. */
-    float init_std;         /* 0: 0.02 */
+    float init_std;                 /* 0: 0.02 */
 } lt_model_spec;
 
 const char *lt_family_name(lt_family family);
@@ -79,10 +82,12 @@ LT_MUST_USE lt_err lt_model_spec_check(const lt_model_spec *spec);
 
 /* From and to config.json of a Hugging Face folder. Unknown model_type: UNSUPPORTED, naming those we know. */
 LT_MUST_USE lt_err lt_model_spec_read(lt_model_spec *out, const char *config_path);
-LT_MUST_USE lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype, const char *config_path);
+LT_MUST_USE lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype,
+                                       const char *config_path);
 
-int64_t lt_model_spec_params(const lt_model_spec *spec);        /* All parameters, a tied head once. */
-int64_t lt_model_spec_active_params(const lt_model_spec *spec); /* Of one token: top_k experts, no input embedding. */
+int64_t lt_model_spec_params(const lt_model_spec *spec); /* All parameters, a tied head once. */
+int64_t lt_model_spec_active_params(
+    const lt_model_spec *spec); /* Of one token: top_k experts, no input embedding. */
 /* Training FLOPs a token: 6 * active + 12 * L * H * D * seq (convention "6N + 12LHDT", full attention). */
 double lt_model_spec_train_flops(const lt_model_spec *spec, int64_t seq);
 
@@ -96,25 +101,31 @@ typedef struct {
 LT_MUST_USE lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *options);
 
 /* Random weights from a seed: N(0, init_std), output projections divided by sqrt(2 L), norms 1, biases 0. */
-LT_MUST_USE lt_err lt_model_create(lt_model **out, const lt_model_spec *spec, const lt_model_options *options,
-                                   uint64_t seed);
+LT_MUST_USE lt_err lt_model_create(lt_model **out, const lt_model_spec *spec,
+                                   const lt_model_options *options, uint64_t seed);
 
 /* Write config.json, generation_config.json and model.safetensors (sharded above shard_bytes; 0: 5 GB) that transformers loads. */
-LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype, int64_t shard_bytes);
+LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype,
+                                 int64_t shard_bytes);
 void lt_model_close(lt_model *m);
 const lt_model_spec *lt_model_get_spec(const lt_model *m);
 
 /* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is allocated after open. */
-LT_MUST_USE lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs, int64_t max_seq);
+LT_MUST_USE lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs,
+                                   int64_t max_seq);
 void lt_session_close(lt_session *s);
 
 /* Append n tokens to sequence seq and run them. logits (V) F32 of the last position, or with all_logits (n, V) of each; either may be NULL.
  * An id outside [0, V) or a sequence over max_seq: an error, the sequence unchanged. */
-LT_MUST_USE lt_err lt_session_eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, float *logits);
-LT_MUST_USE lt_err lt_session_eval_all(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, float *all_logits);
+LT_MUST_USE lt_err lt_session_eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
+                                   float *logits);
+LT_MUST_USE lt_err lt_session_eval_all(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
+                                       float *all_logits);
 /* One token for each of n sequences at once: ids[i] goes to seqs[i]; logits (n, V). */
-LT_MUST_USE lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n, float *logits);
+LT_MUST_USE lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids,
+                                   int64_t n, float *logits);
 int64_t lt_session_length(const lt_session *s, int64_t seq);
-void lt_session_truncate(lt_session *s, int64_t seq, int64_t length); /* Keep the first `length` tokens. */
+void lt_session_truncate(lt_session *s, int64_t seq,
+                         int64_t length); /* Keep the first `length` tokens. */
 
 #endif

@@ -36,13 +36,15 @@ static lt_err list_file(json_t *files, const char *folder, const char *name, uin
     LT_TRY(lt_path_join(path, folder, name));
     LT_TRY(lt_file_map_open(&map, path));
     snprintf(hex, sizeof hex, "%016llx", (unsigned long long)hash);
-    json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", name, "bytes", (json_int_t)map.size_bytes, "xxh3", hex));
+    json_array_append_new(files, json_pack("{s:s, s:I, s:s}", "name", name, "bytes",
+                                           (json_int_t)map.size_bytes, "xxh3", hex));
     lt_file_map_close(&map);
     return LT_OK;
 }
 
 /* One flat buffer as name.safetensors, parameter by parameter. */
-static lt_err save_flat(json_t *files, const char *folder, const char *name, const lt_param_table *t, const float *flat) {
+static lt_err save_flat(json_t *files, const char *folder, const char *name,
+                        const lt_param_table *t, const float *flat) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     uint64_t hash = 0;
@@ -55,8 +57,11 @@ static lt_err save_flat(json_t *files, const char *folder, const char *name, con
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         memories[i] = (lt_safetensor_memory){flat + p->offset, sizeof *flat};
-        outs[i] = (lt_safetensor_out){.name = p->name, .dtype = LT_F32, .n_dims = p->n_dims,
-                                      .fill = lt_safetensor_fill_memory, .ctx = &memories[i]};
+        outs[i] = (lt_safetensor_out){.name = p->name,
+                                      .dtype = LT_F32,
+                                      .n_dims = p->n_dims,
+                                      .fill = lt_safetensor_fill_memory,
+                                      .ctx = &memories[i]};
         memcpy(outs[i].shape, p->shape, sizeof p->shape);
     }
     LT_TRY_DONE(lt_path_join(path, folder, name));
@@ -72,19 +77,22 @@ static void moment_file(char name[64], const char *moment) {
     snprintf(name, 64, "%s.safetensors", moment);
 }
 
-static lt_err write_manifest(const char *folder, json_t *files, const lt_optimiser *o, const lt_run_state *state) {
+static lt_err write_manifest(const char *folder, json_t *files, const lt_optimiser *o,
+                             const lt_run_state *state) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES], optim[32], *text = NULL;
     const lt_option *row = NULL;
     json_t *root;
 
     for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
-        row = strcmp(lt_recipe_table.rows[i].name, "optim.kind") == 0 ? &lt_recipe_table.rows[i] : row;
+        row = strcmp(lt_recipe_table.rows[i].name, "optim.kind") == 0 ? &lt_recipe_table.rows[i]
+                                                                      : row;
     }
     lt_option_text(row, o->recipe, optim, sizeof optim);
-    root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:O, s:O, s:O}", "format", FORMAT_NAME, "version", FORMAT_VERSION, "step",
-                     (json_int_t)state->step, "rows", (json_int_t)state->rows, "tokens", (json_int_t)state->tokens,
-                     "optimiser", optim, "loader", state->loader, "guard", state->guard, "files", files);
+    root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:O, s:O, s:O}", "format", FORMAT_NAME,
+                     "version", FORMAT_VERSION, "step", (json_int_t)state->step, "rows",
+                     (json_int_t)state->rows, "tokens", (json_int_t)state->tokens, "optimiser",
+                     optim, "loader", state->loader, "guard", state->guard, "files", files);
     text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: manifest", folder);
@@ -97,7 +105,8 @@ done:
     return err;
 }
 
-static lt_err write_all(const char *aside, const lt_model *m, const lt_optimiser *o, const lt_run_state *state) {
+static lt_err write_all(const char *aside, const lt_model *m, const lt_optimiser *o,
+                        const lt_run_state *state) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES], name[64];
     json_t *files = json_array();
@@ -118,7 +127,8 @@ done:
     return err;
 }
 
-lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o, const lt_run_state *state) {
+lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
+                          const lt_run_state *state) {
     lt_err err = LT_OK;
     char name[64], path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
 
@@ -136,13 +146,15 @@ lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimi
     }
     LT_TRY_DONE(lt_file_sync_dir(folder));
 done:
-    if (err != LT_OK) { /* A full disk must not stay full of a half checkpoint; the first message is the one that counts. */
+    if (err !=
+        LT_OK) { /* A full disk must not stay full of a half checkpoint; the first message is the one that counts. */
         char message[1024];
         snprintf(message, sizeof message, "%s", lt_error_message());
         if (lt_file_remove_tree(aside) != LT_OK) {
             lt_log_warn("%s", lt_error_message());
         }
-        return lt_error_set(err, "checkpoint of step %lld not saved: %s", (long long)state->step, message);
+        return lt_error_set(err, "checkpoint of step %lld not saved: %s", (long long)state->step,
+                            message);
     }
     return LT_OK;
 }
@@ -162,7 +174,8 @@ static lt_err check_file(const char *folder, const json_t *entry) {
     LT_TRY(lt_path_join(path, folder, name));
     LT_TRY(lt_file_map_open(&map, path));
     if ((int64_t)map.size_bytes != bytes) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "%s has %zu bytes, its manifest says %lld", path, map.size_bytes, (long long)bytes);
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s has %zu bytes, its manifest says %lld", path,
+                     map.size_bytes, (long long)bytes);
     }
     snprintf(hex, sizeof hex, "%016llx", (unsigned long long)XXH3_64bits(map.data, map.size_bytes));
     if (strcmp(hex, want) != 0) {
@@ -186,7 +199,8 @@ static lt_err read_manifest(json_t **out, const char *folder) {
     LT_TRY_DONE(lt_json_str(root, "format", &format, false, path));
     LT_TRY_DONE(lt_json_i64(root, "version", &version, false, path));
     if (strcmp(format, FORMAT_NAME) != 0 || version != FORMAT_VERSION) {
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: format %s version %lld; this program reads %s version %d", path, format,
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
+                     "%s: format %s version %lld; this program reads %s version %d", path, format,
                      (long long)version, FORMAT_NAME, FORMAT_VERSION);
     }
     files = json_object_get(root, "files");
@@ -203,7 +217,8 @@ done:
     return err;
 }
 
-static lt_err load_flat(const char *folder, const char *name, const lt_param_table *t, float *flat) {
+static lt_err load_flat(const char *folder, const char *name, const lt_param_table *t,
+                        float *flat) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     lt_safetensors s = {0};
@@ -211,7 +226,8 @@ static lt_err load_flat(const char *folder, const char *name, const lt_param_tab
     LT_TRY(lt_path_join(path, folder, name));
     LT_TRY(lt_safetensors_open(&s, path));
     if (s.n_tensors != (size_t)t->n_params) {
-        LT_FAIL_DONE(LT_ERR_STATE, "%s holds %zu parameters, this model has %d", path, s.n_tensors, t->n_params);
+        LT_FAIL_DONE(LT_ERR_STATE, "%s holds %zu parameters, this model has %d", path, s.n_tensors,
+                     t->n_params);
     }
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
@@ -258,7 +274,8 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
         LT_TRY_DONE(lt_path_join(file, path, name));
         if (!lt_file_exists(file)) {
             LT_FAIL_DONE(LT_ERR_STATE, "%s was written by optimiser %s, which keeps no '%s'", path,
-                         json_string_value(json_object_get(manifest, "optimiser")), o->moment_names[i]);
+                         json_string_value(json_object_get(manifest, "optimiser")),
+                         o->moment_names[i]);
         }
         LT_TRY_DONE(load_flat(path, name, &m->table, o->moments[i]));
     }
@@ -274,10 +291,12 @@ done:
 
 static bool is_step_name(const char *name) {
     const size_t n = strlen(STEP_PREFIX);
-    return strncmp(name, STEP_PREFIX, n) == 0 && name[n] != '\0' && strspn(name + n, "0123456789") == strlen(name + n);
+    return strncmp(name, STEP_PREFIX, n) == 0 && name[n] != '\0' &&
+           strspn(name + n, "0123456789") == strlen(name + n);
 }
 
-lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o, lt_run_state *state, int64_t *n_broken) {
+lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o,
+                                 lt_run_state *state, int64_t *n_broken) {
     lt_err err = LT_OK;
     char **names = NULL, path[LT_PATH_BYTES];
     size_t n = 0;

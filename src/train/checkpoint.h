@@ -35,15 +35,17 @@ typedef struct {
 void lt_run_state_clear(lt_run_state *s);
 
 /* Save the state after `state->step` steps under folder (RUN/checkpoints). */
-LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o, const lt_run_state *state);
+LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
+                                      const lt_run_state *state);
 
 /* Load the newest whole checkpoint under folder; those passed over are named with the reason in a warning. NOT_FOUND: there is none (an empty or absent
  * folder, or only broken ones: *n_broken tells). */
-LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o, lt_run_state *state,
-                                             int64_t *n_broken);
+LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o,
+                                             lt_run_state *state, int64_t *n_broken);
 
 /* Load one checkpoint folder. FORMAT or IO: it is broken. STATE: it belongs to another model or optimiser. */
-LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run_state *state);
+LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o,
+                                      lt_run_state *state);
 
 /* Keep the newest keep_last, and those whose step is a multiple of keep_every (if > 0); remove the others and leftovers. */
 LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every);

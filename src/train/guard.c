@@ -34,18 +34,21 @@ static void ring_add(lt_guard_ring *ring, int64_t window, double x) {
     ring->n = ring->n < window ? ring->n + 1 : window;
 }
 
-const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why, size_t why_bytes) {
+const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why,
+                           size_t why_bytes) {
     const lt_recipe *r = g->recipe;
-    const double loss_z = z_score(&g->loss, r->guard_window, loss), grad_z = z_score(&g->grad, r->guard_window, grad_norm);
+    const double loss_z = z_score(&g->loss, r->guard_window, loss),
+                 grad_z = z_score(&g->grad, r->guard_window, grad_norm);
 
     why[0] = '\0';
     if (!isfinite(loss) || !isfinite(grad_norm)) {
         snprintf(why, why_bytes, "loss %g, gradient norm %g", loss, grad_norm);
     } else if (r->guard_loss > 0.0 && loss_z > r->guard_loss) {
-        snprintf(why, why_bytes, "loss %.4f is %.1f deviations above the last %lld", loss, loss_z, (long long)r->guard_window);
-    } else if (r->guard_grad > 0.0 && grad_z > r->guard_grad) {
-        snprintf(why, why_bytes, "gradient norm %.3f is %.1f deviations above the last %lld", grad_norm, grad_z,
+        snprintf(why, why_bytes, "loss %.4f is %.1f deviations above the last %lld", loss, loss_z,
                  (long long)r->guard_window);
+    } else if (r->guard_grad > 0.0 && grad_z > r->guard_grad) {
+        snprintf(why, why_bytes, "gradient norm %.3f is %.1f deviations above the last %lld",
+                 grad_norm, grad_z, (long long)r->guard_window);
     }
     if (why[0] != '\0') {
         g->skipped++;
@@ -66,13 +69,14 @@ static json_t *ring_save(const lt_guard_ring *ring) {
     return json_pack("{s:I, s:o}", "next", (json_int_t)ring->next, "values", values);
 }
 
-static lt_err ring_load(lt_guard_ring *ring, int64_t window, const json_t *state, const char *what) {
+static lt_err ring_load(lt_guard_ring *ring, int64_t window, const json_t *state,
+                        const char *what) {
     const json_t *values = json_object_get(state, "values");
     ring->n = (int64_t)json_array_size(values);
     LT_TRY(lt_json_i64(state, "next", &ring->next, false, what));
     if (ring->n > window || ring->next < 0 || ring->next >= window) {
-        LT_FAIL(LT_ERR_STATE, "%s: the guard's window holds %lld steps, guard.window is %lld", what, (long long)ring->n,
-                (long long)window);
+        LT_FAIL(LT_ERR_STATE, "%s: the guard's window holds %lld steps, guard.window is %lld", what,
+                (long long)ring->n, (long long)window);
     }
     for (int64_t i = 0; i < ring->n; i++) {
         ring->values[i] = json_number_value(json_array_get(values, (size_t)i));
@@ -82,7 +86,8 @@ static lt_err ring_load(lt_guard_ring *ring, int64_t window, const json_t *state
 
 json_t *lt_guard_save(const lt_guard *g) {
     return json_pack("{s:I, s:I, s:o, s:o}", "skipped", (json_int_t)g->skipped, "skipped_in_a_row",
-                     (json_int_t)g->skipped_in_a_row, "loss", ring_save(&g->loss), "grad", ring_save(&g->grad));
+                     (json_int_t)g->skipped_in_a_row, "loss", ring_save(&g->loss), "grad",
+                     ring_save(&g->grad));
 }
 
 lt_err lt_guard_load(lt_guard *g, const json_t *state, const char *what) {

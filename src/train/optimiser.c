@@ -21,7 +21,8 @@ static int64_t scratch_count(const lt_recipe *r, const lt_param_table *t) {
     for (int i = 0; r->optim == LT_OPTIM_MUON && i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         if (p->matrix) {
-            const int64_t n = lt_muon_scratch_count(p->shape[p->n_dims - 2], p->shape[p->n_dims - 1]);
+            const int64_t n = lt_muon_scratch_count(p->shape[p->n_dims - 2],
+                                                    p->shape[p->n_dims - 1]);
             most = n > most ? n : most;
         }
     }
@@ -100,21 +101,22 @@ static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) 
 
 static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
-    return c->ops->ademamix(o->queue, &(lt_ademamix_args){.p = flat(o->model->master, p),
-                                                          .g = flat(c->gradients, p),
-                                                          .m1 = flat(o->moments[0], p),
-                                                          .v = flat(o->moments[1], p),
-                                                          .m2 = flat(o->moments[2], p),
-                                                          .copy = low_copy(o->model, p),
-                                                          .lr = c->lr,
-                                                          .beta1 = (float)r->beta1,
-                                                          .beta2 = (float)r->beta2,
-                                                          .beta3 = (float)lt_recipe_mix_beta3(r, c->step),
-                                                          .alpha = (float)lt_recipe_mix_alpha(r, c->step),
-                                                          .eps = (float)r->eps,
-                                                          .decay = c->decay,
-                                                          .grad_scale = c->grad_scale,
-                                                          .step = c->step});
+    return c->ops->ademamix(o->queue,
+                            &(lt_ademamix_args){.p = flat(o->model->master, p),
+                                                .g = flat(c->gradients, p),
+                                                .m1 = flat(o->moments[0], p),
+                                                .v = flat(o->moments[1], p),
+                                                .m2 = flat(o->moments[2], p),
+                                                .copy = low_copy(o->model, p),
+                                                .lr = c->lr,
+                                                .beta1 = (float)r->beta1,
+                                                .beta2 = (float)r->beta2,
+                                                .beta3 = (float)lt_recipe_mix_beta3(r, c->step),
+                                                .alpha = (float)lt_recipe_mix_alpha(r, c->step),
+                                                .eps = (float)r->eps,
+                                                .decay = c->decay,
+                                                .grad_scale = c->grad_scale,
+                                                .step = c->step});
 }
 
 static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
@@ -133,24 +135,28 @@ static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
 /* Each matrix of the parameter (one, or one an expert). The update's size follows Jordan's max(1, rows / cols)^0.5. */
 static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
-    const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1], matrices = p->count / (rows * cols);
-    const float lr = c->lr / (float)r->lr * (float)r->muon_lr; /* The same schedule over another peak. */
+    const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1],
+                  matrices = p->count / (rows * cols);
+    const float lr = c->lr / (float)r->lr *
+                     (float)r->muon_lr; /* The same schedule over another peak. */
 
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t at = p->offset + i * rows * cols;
-        lt_muon_args a = {.p = lt_tensor_2d(o->model->master + at, LT_F32, rows, cols),
-                          .g = lt_tensor_2d(c->gradients + at, LT_F32, rows, cols),
-                          .m = lt_tensor_2d(o->moments[0] + at, LT_F32, rows, cols),
-                          .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
-                          .lr = lr,
-                          .momentum = (float)r->muon_momentum,
-                          .decay = c->decay,
-                          .scale = sqrtf(fmaxf(1.0f, (float)rows / (float)cols)),
-                          .grad_scale = c->grad_scale,
-                          .steps = r->muon_steps,
-                          .nesterov = true};
+        lt_muon_args a = {
+            .p = lt_tensor_2d(o->model->master + at, LT_F32, rows, cols),
+            .g = lt_tensor_2d(c->gradients + at, LT_F32, rows, cols),
+            .m = lt_tensor_2d(o->moments[0] + at, LT_F32, rows, cols),
+            .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
+            .lr = lr,
+            .momentum = (float)r->muon_momentum,
+            .decay = c->decay,
+            .scale = sqrtf(fmaxf(1.0f, (float)rows / (float)cols)),
+            .grad_scale = c->grad_scale,
+            .steps = r->muon_steps,
+            .nesterov = true};
         if (o->model->options.dtype != LT_F32) {
-            a.copy = lt_tensor_2d((uint16_t *)o->model->weights + at, o->model->options.dtype, rows, cols);
+            a.copy = lt_tensor_2d((uint16_t *)o->model->weights + at, o->model->options.dtype, rows,
+                                  cols);
         }
         LT_TRY(c->ops->muon(o->queue, &a));
     }
@@ -159,7 +165,10 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
 
 lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale, int64_t step) {
     const lt_recipe *r = o->recipe;
-    step_ctx c = {.ops = o->model->backend->ops, .gradients = gradients, .grad_scale = grad_scale, .step = step};
+    step_ctx c = {.ops = o->model->backend->ops,
+                  .gradients = gradients,
+                  .grad_scale = grad_scale,
+                  .step = step};
 
     c.lr = (float)(r->lr * lt_recipe_lr(r, step));
     for (int i = 0; i < o->model->table.n_params; i++) {

@@ -34,6 +34,7 @@ void lt_optimiser_close(lt_optimiser *o);
 size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
 
 /* One update of all parameters with gradients (n_elements) F32 times grad_scale. step counts from 1. */
-LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale, int64_t step);
+LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale,
+                                     int64_t step);
 
 #endif

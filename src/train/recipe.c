@@ -61,8 +61,8 @@ static lt_err check_ramp(const lt_recipe *r) {
             LT_FAIL(LT_ERR_ARG, "batch.ramp '%s' must begin at row 0, as in 8@0,16@20000", r->ramp);
         }
         if (!first && from <= last) {
-            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s': row %llu does not come after row %llu", r->ramp, (unsigned long long)from,
-                    (unsigned long long)last);
+            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s': row %llu does not come after row %llu", r->ramp,
+                    (unsigned long long)from, (unsigned long long)last);
         }
         last = from;
         first = false;
@@ -76,25 +76,31 @@ static lt_err check_ramp(const lt_recipe *r) {
 lt_err lt_recipe_check(const lt_recipe *r) {
     LT_TRY(check_ramp(r));
     if (r->micro > r->batch) {
-        LT_FAIL(LT_ERR_ARG, "batch.micro = %lld is larger than batch.size = %lld", (long long)r->micro, (long long)r->batch);
+        LT_FAIL(LT_ERR_ARG, "batch.micro = %lld is larger than batch.size = %lld",
+                (long long)r->micro, (long long)r->batch);
     }
     if (r->warmup > r->steps && r->steps > 0) {
-        LT_FAIL(LT_ERR_ARG, "lr.warmup = %lld steps is longer than the run of %lld steps", (long long)r->warmup,
-                (long long)r->steps);
+        LT_FAIL(LT_ERR_ARG, "lr.warmup = %lld steps is longer than the run of %lld steps",
+                (long long)r->warmup, (long long)r->steps);
     }
     if (r->lr_kind == LT_LR_WSD && r->warmup + r->cooldown > r->steps) {
-        LT_FAIL(LT_ERR_ARG, "lr.warmup = %lld and lr.cooldown = %lld together are longer than steps = %lld", (long long)r->warmup,
-                (long long)r->cooldown, (long long)r->steps);
+        LT_FAIL(LT_ERR_ARG,
+                "lr.warmup = %lld and lr.cooldown = %lld together are longer than steps = %lld",
+                (long long)r->warmup, (long long)r->cooldown, (long long)r->steps);
     }
     if (r->valid[0] != '\0' && r->val_fraction > 0.0) {
-        LT_FAIL(LT_ERR_ARG, "data.valid = %s and data.val_fraction = %g are both given: choose one", r->valid, r->val_fraction);
+        LT_FAIL(LT_ERR_ARG, "data.valid = %s and data.val_fraction = %g are both given: choose one",
+                r->valid, r->val_fraction);
     }
     if (r->init[0] != '\0' && r->config[0] != '\0') {
-        LT_FAIL(LT_ERR_ARG, "model.init = %s and model.config = %s are both given: weights bring their own shape", r->init,
-                r->config);
+        LT_FAIL(
+            LT_ERR_ARG,
+            "model.init = %s and model.config = %s are both given: weights bring their own shape",
+            r->init, r->config);
     }
     if (r->max_seq > 0 && r->max_seq < r->seq) {
-        LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than model.max_seq = %lld", (long long)r->seq, (long long)r->max_seq);
+        LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than model.max_seq = %lld",
+                (long long)r->seq, (long long)r->max_seq);
     }
     return LT_OK;
 }
@@ -120,7 +126,9 @@ static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
     set_switch(&s->gated, r->gated);
     set_switch(&s->tied, r->tied);
     set_switch(&s->qk_norm, r->qk_norm);
-    s->ffn_width = r->ffn > 0 ? r->ffn : s->gated ? round_up(r->width * 8 / 3, FFN_MULTIPLE) : 4 * r->width;
+    s->ffn_width = r->ffn > 0 ? r->ffn
+                   : s->gated ? round_up(r->width * 8 / 3, FFN_MULTIPLE)
+                              : 4 * r->width;
     s->rope_theta = r->rope_theta > 0.0 ? r->rope_theta : s->rope_theta;
     s->init_std = r->init_std > 0.0 ? (float)r->init_std : s->init_std;
     s->max_seq = r->max_seq > 0 ? r->max_seq : r->seq;
@@ -134,8 +142,8 @@ static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
     }
 }
 
-lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size, int64_t bos_id, int64_t eos_id,
-                      int64_t pad_id) {
+lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size, int64_t bos_id,
+                      int64_t eos_id, int64_t pad_id) {
     if (r->config[0] != '\0') {
         LT_TRY(lt_model_spec_read(out, r->config));
     } else {
@@ -150,8 +158,8 @@ lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size
         LT_FAIL(LT_ERR_ARG, "model.vocab = 0 and no data.tokenizer to take it from");
     }
     if (vocab_size > out->vocab_size) {
-        LT_FAIL(LT_ERR_ARG, "the tokenizer has %lld entries, model.vocab only %lld", (long long)vocab_size,
-                (long long)out->vocab_size);
+        LT_FAIL(LT_ERR_ARG, "the tokenizer has %lld entries, model.vocab only %lld",
+                (long long)vocab_size, (long long)out->vocab_size);
     }
     return lt_model_spec_check(out);
 }
@@ -203,7 +211,8 @@ double lt_recipe_mix_alpha(const lt_recipe *r, int64_t step) {
 /* The half-life, ln 0.5 / ln b - 1, grows linearly from beta1's to beta3's. */
 double lt_recipe_mix_beta3(const lt_recipe *r, int64_t step) {
     const double a = mix_share(r, step);
-    const double from = log(0.5) / log(r->beta1 + 1e-8) - 1.0, to = log(0.5) / log(r->beta3 + 1e-8) - 1.0;
+    const double from = log(0.5) / log(r->beta1 + 1e-8) - 1.0,
+                 to = log(0.5) / log(r->beta3 + 1e-8) - 1.0;
     if (a >= 1.0 || r->beta1 <= 0.0 || r->beta3 >= 1.0) {
         return r->beta3;
     }

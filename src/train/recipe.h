@@ -8,7 +8,7 @@
 
 /* Choices that index these must keep their order. */
 #define LT_RECIPE_FAMILIES "gpt2|llama|qwen2|qwen3|gemma3|apertus|mixtral|switch" /* lt_family */
-#define LT_RECIPE_ACTS     "family|gelu_pytorch_tanh|gelu|silu|relu|relu2|xielu"  /* 1 + lt_act_kind */
+#define LT_RECIPE_ACTS     "family|gelu_pytorch_tanh|gelu|silu|relu|relu2|xielu" /* 1 + lt_act_kind */
 typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
 #define LT_RECIPE_SWITCH "family|true|false"
 typedef enum { LT_OPTIM_ADAMW, LT_OPTIM_ADEMAMIX, LT_OPTIM_MUON, LT_OPTIM_LION } lt_optim_kind;
@@ -18,91 +18,138 @@ typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kin
 typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_cooldown_kind;
 #define LT_RECIPE_COOLDOWNS "1-sqrt|linear|cosine"
 
-#define LT_RECIPE_OPTIONS(X)                                                                                             \
-    X(STR, out, "out", "", 0, 1, "FOLDER", "run folder: effective recipe, metrics, log, checkpoints, report, model")       \
-    X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of initial weights, data order and samples")                          \
-    X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps")                                                        \
-    X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER", "go on from the newest whole checkpoint, or from this one") \
-    X(I64, threads, "threads", "0", 0, 4096, "N", "threads of the kernels; 0: all cores of this process")                  \
-    X(I64, page, "page", "0", 0, 65535, "PORT", "serve the live report on 127.0.0.1:PORT; 0: do not")                      \
-    X(STR, init, "model.init", "", 0, 0, "PATH", "weights to start from: Hugging Face folder, GGUF, llama2.c; empty: random") \
-    X(STR, config, "model.config", "", 0, 0, "PATH", "config.json that gives the shape; empty: the sizes below")          \
-    X(ENUM, family, "model.family", "apertus", 0, 0, LT_RECIPE_FAMILIES, "architecture")                                   \
-    X(I64, layers, "model.layers", "6", 1, LT_MAX_LAYERS, "N", "transformer blocks")                                       \
-    X(I64, width, "model.width", "256", 1, 1e6, "N", "width of the residual stream")                                       \
-    X(I64, heads, "model.heads", "4", 1, 4096, "N", "query heads")                                                         \
-    X(I64, kv_heads, "model.kv_heads", "0", 0, 4096, "N", "key/value heads; 0: as many as query heads")                    \
-    X(I64, head_dim, "model.head_dim", "0", 0, 1024, "N", "width of a head; 0: width / heads")                             \
-    X(I64, ffn, "model.ffn", "0", 0, 1e7, "N", "feed-forward width (of one expert); 0: 4 x width, gated 8/3 x width")      \
-    X(I64, vocab, "model.vocab", "0", 0, 1e8, "N", "vocabulary; 0: the tokenizer's, rounded up to a multiple of 64")       \
-    X(ENUM, act, "model.act", "family", 0, 0, LT_RECIPE_ACTS, "activation")                                                \
-    X(ENUM, gated, "model.gated", "family", 0, 0, LT_RECIPE_SWITCH, "gated feed-forward (SwiGLU's shape)")                 \
-    X(ENUM, tied, "model.tied", "family", 0, 0, LT_RECIPE_SWITCH, "output head is the embedding")                          \
-    X(ENUM, qk_norm, "model.qk_norm", "family", 0, 0, LT_RECIPE_SWITCH, "normalise queries and keys per head")             \
-    X(F64, rope_theta, "model.rope_theta", "0", 0, 1e12, "", "RoPE base; 0: the family's")                                 \
-    X(I64, max_seq, "model.max_seq", "0", 0, 1e9, "N", "longest sequence the model is for; 0: data.seq")                   \
-    X(F64, init_std, "model.init_std", "0", 0, 10, "", "standard deviation of initial weights; 0: the family's")           \
-    X(I64, experts, "model.experts", "0", 0, 4096, "N", "experts of a mixture; 0: the family's, dense if it has none")     \
-    X(I64, top_k, "model.top_k", "0", 0, 64, "N", "experts a token; 0: the family's")                                      \
-    X(F64, capacity, "model.capacity", "-1", -1, 100, "", "expert capacity factor; 0: dropless; -1: the family's")         \
-    X(F64, aux_coef, "model.aux_coef", "-1", -1, 10, "", "weight of the load-balancing loss; -1: the family's")            \
-    X(F64, router_z_coef, "model.router_z_coef", "-1", -1, 10, "", "weight of the router z-loss; -1: the family's")        \
-    X(ENUM, dtype, "model.dtype", "fp32", 0, 0, "fp32|bf16", "storage of weights and activations (master weights are fp32)") \
-    X(ENUM, recompute, "model.recompute", "none", 0, 0, "none|selective|full", "what backward computes again to save memory") \
-    X(STR, train, "data.train", "", 0, 1, "SHARD[:WEIGHT],...", "training mixture")                                        \
-    X(STR, valid, "data.valid", "", 0, 0, "SHARD[:WEIGHT],...", "held-out data; empty: none, or see val_fraction")         \
-    X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "", "share of data.train held out when data.valid is empty")    \
-    X(STR, tokenizer, "data.tokenizer", "", 0, 0, "FILE", "tokenizer: vocabulary size, special tokens, bytes, samples")     \
-    X(I64, seq, "data.seq", "256", 1, 1e7, "N", "tokens in a row")                                                         \
-    X(ENUM, packing, "data.packing", "stream", 0, 0, "stream|best-fit", "how documents become rows")                       \
-    X(ENUM, shuffle, "data.shuffle", "rows", 0, 0, "none|rows|documents", "order of the data")                             \
-    X(BOOL, mask_documents, "data.mask_documents", "true", 0, 0, "", "attention stays inside a document")                  \
-    X(BOOL, reset_positions, "data.reset_positions", "true", 0, 0, "", "positions begin at 0 in each document")            \
-    X(BOOL, mask_eod, "data.mask_eod", "true", 0, 0, "", "what follows an end of document is not learned")                 \
-    X(BOOL, add_bos, "data.add_bos", "false", 0, 0, "", "put the begin token before each document")                        \
-    X(BOOL, add_eod, "data.add_eod", "false", 0, 0, "", "put the end token behind each document")                          \
-    X(I64, goldfish_k, "data.goldfish_k", "0", 0, 1e6, "K", "Goldfish loss: drop one label in K; 0: off")                   \
-    X(I64, goldfish_h, "data.goldfish_h", "50", 1, 1e4, "H", "labels that the Goldfish hash looks at")                     \
-    X(I64, prefetch, "data.prefetch", "64", 0, 1e6, "ROWS", "rows prepared ahead by a thread; 0: no thread")               \
-    X(I64, batch, "batch.size", "16", 1, 1e7, "ROWS", "rows of an optimiser step")                                         \
-    X(I64, micro, "batch.micro", "0", 0, 1e7, "ROWS", "rows of one forward and backward; 0: batch.size")                   \
-    X(STR, ramp, "batch.ramp", "", 0, 0, "SIZE@ROWS,...", "step size from this many rows on, e.g. 8@0,16@20000; then batch.size") \
-    X(ENUM, optim, "optim.kind", "adamw", 0, 0, LT_RECIPE_OPTIMS, "optimiser (muon: matrices; adamw for the rest)")        \
-    X(F64, lr, "optim.lr", "3e-4", 0, 100, "", "peak learning rate")                                                       \
-    X(F64, beta1, "optim.beta1", "0.9", 0, 1, "", "first moment")                                                          \
-    X(F64, beta2, "optim.beta2", "0.95", 0, 1, "", "second moment")                                                        \
-    X(F64, beta3, "optim.beta3", "0.9999", 0, 1, "", "AdEMAMix: slow moment")                                              \
-    X(F64, alpha, "optim.alpha", "8", 0, 1000, "", "AdEMAMix: weight of the slow moment")                                  \
-    X(I64, mix_warmup, "optim.mix_warmup", "0", 0, 1e12, "STEPS", "AdEMAMix: warm-up of alpha and beta3; 0: all steps")    \
-    X(F64, eps, "optim.eps", "1e-8", 0, 1, "", "added to the root of the second moment")                                   \
-    X(F64, decay, "optim.decay", "0.1", 0, 10, "", "decoupled weight decay of matrices and embeddings")                    \
-    X(F64, clip, "optim.clip", "1", 0, 1e9, "", "largest gradient norm; 0: no clipping")                                   \
-    X(F64, muon_lr, "optim.muon_lr", "0.02", 0, 100, "", "Muon: peak learning rate of matrices")                           \
-    X(F64, muon_momentum, "optim.muon_momentum", "0.95", 0, 1, "", "Muon: momentum")                                       \
-    X(I64, muon_steps, "optim.muon_steps", "5", 1, 20, "N", "Muon: Newton-Schulz iterations")                              \
-    X(ENUM, lr_kind, "lr.schedule", "cosine", 0, 0, LT_RECIPE_LRS, "after the warm-up")                                    \
-    X(I64, warmup, "lr.warmup", "0", 0, 1e12, "STEPS", "linear warm-up")                                                   \
-    X(F64, warmup_from, "lr.warmup_from", "0", 0, 1, "", "share of the peak at which the warm-up begins")                  \
-    X(F64, lr_min, "lr.min", "0.1", 0, 1, "", "share of the peak at the end")                                              \
-    X(I64, cooldown, "lr.cooldown", "0", 0, 1e12, "STEPS", "wsd: length of the cooldown at the end")                       \
-    X(ENUM, cooldown_kind, "lr.cooldown_shape", "1-sqrt", 0, 0, LT_RECIPE_COOLDOWNS, "wsd: shape of the cooldown")         \
-    X(F64, z_coef, "loss.z", "0", 0, 1, "", "weight of the z-loss on the output logits")                                   \
-    X(F64, guard_loss, "guard.loss_z", "0", 0, 1000, "SIGMA", "skip a step whose loss lies this far above the recent mean; 0: off") \
-    X(F64, guard_grad, "guard.grad_z", "0", 0, 1000, "SIGMA", "likewise for the gradient norm")                            \
-    X(I64, guard_window, "guard.window", "128", 8, 4096, "STEPS", "steps the recent mean is taken over")                   \
-    X(I64, guard_limit, "guard.limit", "16", 1, 1e9, "STEPS", "give up after so many skipped steps in a row")              \
-    X(I64, eval_every, "eval.every", "0", 0, 1e12, "STEPS", "validate this often; 0: at the end only")                     \
-    X(I64, eval_rows, "eval.rows", "0", 0, 1e12, "ROWS", "rows of a validation; 0: all")                                   \
-    X(I64, save_every, "checkpoint.every", "0", 0, 1e12, "STEPS", "save this often; 0: at the end only")                   \
-    X(I64, keep_last, "checkpoint.keep_last", "2", 1, 1e6, "N", "newest checkpoints to keep")                              \
-    X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS", "keep those at multiples of this for good; 0: none") \
-    X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "a line of metrics this often")                                   \
-    X(F64, plain_every, "log.plain_every", "10", 0, 1e6, "S", "seconds between progress lines when not on a terminal")     \
-    X(I64, sample_every, "sample.every", "0", 0, 1e12, "STEPS", "write a sample this often; 0: at the end only")           \
-    X(STR, sample_prompt, "sample.prompt", "", 0, 0, "TEXT", "what the sample begins with")                                \
-    X(I64, sample_tokens, "sample.tokens", "64", 0, 1e6, "N", "length of a sample")                                        \
-    X(F64, sample_temperature, "sample.temperature", "0.8", 0, 10, "", "temperature of a sample")                          \
-    X(BOOL, export_model, "export", "true", 0, 0, "", "write OUT/model, a Hugging Face folder, at the end")
+#define LT_RECIPE_OPTIONS(X)                                                                       \
+    X(STR, out, "out", "", 0, 1, "FOLDER",                                                         \
+      "run folder: effective recipe, metrics, log, checkpoints, report, model")                    \
+    X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of initial weights, data order and samples")  \
+    X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps")                                \
+    X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER",                                     \
+      "go on from the newest whole checkpoint, or from this one")                                  \
+    X(I64, threads, "threads", "0", 0, 4096, "N",                                                  \
+      "threads of the kernels; 0: all cores of this process")                                      \
+    X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \
+      "serve the live report on 127.0.0.1:PORT; 0: do not")                                        \
+    X(STR, init, "model.init", "", 0, 0, "PATH",                                                   \
+      "weights to start from: Hugging Face folder, GGUF, llama2.c; empty: random")                 \
+    X(STR, config, "model.config", "", 0, 0, "PATH",                                               \
+      "config.json that gives the shape; empty: the sizes below")                                  \
+    X(ENUM, family, "model.family", "apertus", 0, 0, LT_RECIPE_FAMILIES, "architecture")           \
+    X(I64, layers, "model.layers", "6", 1, LT_MAX_LAYERS, "N", "transformer blocks")               \
+    X(I64, width, "model.width", "256", 1, 1e6, "N", "width of the residual stream")               \
+    X(I64, heads, "model.heads", "4", 1, 4096, "N", "query heads")                                 \
+    X(I64, kv_heads, "model.kv_heads", "0", 0, 4096, "N",                                          \
+      "key/value heads; 0: as many as query heads")                                                \
+    X(I64, head_dim, "model.head_dim", "0", 0, 1024, "N", "width of a head; 0: width / heads")     \
+    X(I64, ffn, "model.ffn", "0", 0, 1e7, "N",                                                     \
+      "feed-forward width (of one expert); 0: 4 x width, gated 8/3 x width")                       \
+    X(I64, vocab, "model.vocab", "0", 0, 1e8, "N",                                                 \
+      "vocabulary; 0: the tokenizer's, rounded up to a multiple of 64")                            \
+    X(ENUM, act, "model.act", "family", 0, 0, LT_RECIPE_ACTS, "activation")                        \
+    X(ENUM, gated, "model.gated", "family", 0, 0, LT_RECIPE_SWITCH,                                \
+      "gated feed-forward (SwiGLU's shape)")                                                       \
+    X(ENUM, tied, "model.tied", "family", 0, 0, LT_RECIPE_SWITCH, "output head is the embedding")  \
+    X(ENUM, qk_norm, "model.qk_norm", "family", 0, 0, LT_RECIPE_SWITCH,                            \
+      "normalise queries and keys per head")                                                       \
+    X(F64, rope_theta, "model.rope_theta", "0", 0, 1e12, "", "RoPE base; 0: the family's")         \
+    X(I64, max_seq, "model.max_seq", "0", 0, 1e9, "N",                                             \
+      "longest sequence the model is for; 0: data.seq")                                            \
+    X(F64, init_std, "model.init_std", "0", 0, 10, "",                                             \
+      "standard deviation of initial weights; 0: the family's")                                    \
+    X(I64, experts, "model.experts", "0", 0, 4096, "N",                                            \
+      "experts of a mixture; 0: the family's, dense if it has none")                               \
+    X(I64, top_k, "model.top_k", "0", 0, 64, "N", "experts a token; 0: the family's")              \
+    X(F64, capacity, "model.capacity", "-1", -1, 100, "",                                          \
+      "expert capacity factor; 0: dropless; -1: the family's")                                     \
+    X(F64, aux_coef, "model.aux_coef", "-1", -1, 10, "",                                           \
+      "weight of the load-balancing loss; -1: the family's")                                       \
+    X(F64, router_z_coef, "model.router_z_coef", "-1", -1, 10, "",                                 \
+      "weight of the router z-loss; -1: the family's")                                             \
+    X(ENUM, dtype, "model.dtype", "fp32", 0, 0, "fp32|bf16",                                       \
+      "storage of weights and activations (master weights are fp32)")                              \
+    X(ENUM, recompute, "model.recompute", "none", 0, 0, "none|selective|full",                     \
+      "what backward computes again to save memory")                                               \
+    X(STR, train, "data.train", "", 0, 1, "SHARD[:WEIGHT],...", "training mixture")                \
+    X(STR, valid, "data.valid", "", 0, 0, "SHARD[:WEIGHT],...",                                    \
+      "held-out data; empty: none, or see val_fraction")                                           \
+    X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "",                                     \
+      "share of data.train held out when data.valid is empty")                                     \
+    X(STR, tokenizer, "data.tokenizer", "", 0, 0, "FILE",                                          \
+      "tokenizer: vocabulary size, special tokens, bytes, samples")                                \
+    X(I64, seq, "data.seq", "256", 1, 1e7, "N", "tokens in a row")                                 \
+    X(ENUM, packing, "data.packing", "stream", 0, 0, "stream|best-fit",                            \
+      "how documents become rows")                                                                 \
+    X(ENUM, shuffle, "data.shuffle", "rows", 0, 0, "none|rows|documents", "order of the data")     \
+    X(BOOL, mask_documents, "data.mask_documents", "true", 0, 0, "",                               \
+      "attention stays inside a document")                                                         \
+    X(BOOL, reset_positions, "data.reset_positions", "true", 0, 0, "",                             \
+      "positions begin at 0 in each document")                                                     \
+    X(BOOL, mask_eod, "data.mask_eod", "true", 0, 0, "",                                           \
+      "what follows an end of document is not learned")                                            \
+    X(BOOL, add_bos, "data.add_bos", "false", 0, 0, "",                                            \
+      "put the begin token before each document")                                                  \
+    X(BOOL, add_eod, "data.add_eod", "false", 0, 0, "", "put the end token behind each document")  \
+    X(I64, goldfish_k, "data.goldfish_k", "0", 0, 1e6, "K",                                        \
+      "Goldfish loss: drop one label in K; 0: off")                                                \
+    X(I64, goldfish_h, "data.goldfish_h", "50", 1, 1e4, "H",                                       \
+      "labels that the Goldfish hash looks at")                                                    \
+    X(I64, prefetch, "data.prefetch", "64", 0, 1e6, "ROWS",                                        \
+      "rows prepared ahead by a thread; 0: no thread")                                             \
+    X(I64, batch, "batch.size", "16", 1, 1e7, "ROWS", "rows of an optimiser step")                 \
+    X(I64, micro, "batch.micro", "0", 0, 1e7, "ROWS",                                              \
+      "rows of one forward and backward; 0: batch.size")                                           \
+    X(STR, ramp, "batch.ramp", "", 0, 0, "SIZE@ROWS,...",                                          \
+      "step size from this many rows on, e.g. 8@0,16@20000; then batch.size")                      \
+    X(ENUM, optim, "optim.kind", "adamw", 0, 0, LT_RECIPE_OPTIMS,                                  \
+      "optimiser (muon: matrices; adamw for the rest)")                                            \
+    X(F64, lr, "optim.lr", "3e-4", 0, 100, "", "peak learning rate")                               \
+    X(F64, beta1, "optim.beta1", "0.9", 0, 1, "", "first moment")                                  \
+    X(F64, beta2, "optim.beta2", "0.95", 0, 1, "", "second moment")                                \
+    X(F64, beta3, "optim.beta3", "0.9999", 0, 1, "", "AdEMAMix: slow moment")                      \
+    X(F64, alpha, "optim.alpha", "8", 0, 1000, "", "AdEMAMix: weight of the slow moment")          \
+    X(I64, mix_warmup, "optim.mix_warmup", "0", 0, 1e12, "STEPS",                                  \
+      "AdEMAMix: warm-up of alpha and beta3; 0: all steps")                                        \
+    X(F64, eps, "optim.eps", "1e-8", 0, 1, "", "added to the root of the second moment")           \
+    X(F64, decay, "optim.decay", "0.1", 0, 10, "",                                                 \
+      "decoupled weight decay of matrices and embeddings")                                         \
+    X(F64, clip, "optim.clip", "1", 0, 1e9, "", "largest gradient norm; 0: no clipping")           \
+    X(F64, muon_lr, "optim.muon_lr", "0.02", 0, 100, "", "Muon: peak learning rate of matrices")   \
+    X(F64, muon_momentum, "optim.muon_momentum", "0.95", 0, 1, "", "Muon: momentum")               \
+    X(I64, muon_steps, "optim.muon_steps", "5", 1, 20, "N", "Muon: Newton-Schulz iterations")      \
+    X(ENUM, lr_kind, "lr.schedule", "cosine", 0, 0, LT_RECIPE_LRS, "after the warm-up")            \
+    X(I64, warmup, "lr.warmup", "0", 0, 1e12, "STEPS", "linear warm-up")                           \
+    X(F64, warmup_from, "lr.warmup_from", "0", 0, 1, "",                                           \
+      "share of the peak at which the warm-up begins")                                             \
+    X(F64, lr_min, "lr.min", "0.1", 0, 1, "", "share of the peak at the end")                      \
+    X(I64, cooldown, "lr.cooldown", "0", 0, 1e12, "STEPS",                                         \
+      "wsd: length of the cooldown at the end")                                                    \
+    X(ENUM, cooldown_kind, "lr.cooldown_shape", "1-sqrt", 0, 0, LT_RECIPE_COOLDOWNS,               \
+      "wsd: shape of the cooldown")                                                                \
+    X(F64, z_coef, "loss.z", "0", 0, 1, "", "weight of the z-loss on the output logits")           \
+    X(F64, guard_loss, "guard.loss_z", "0", 0, 1000, "SIGMA",                                      \
+      "skip a step whose loss lies this far above the recent mean; 0: off")                        \
+    X(F64, guard_grad, "guard.grad_z", "0", 0, 1000, "SIGMA", "likewise for the gradient norm")    \
+    X(I64, guard_window, "guard.window", "128", 8, 4096, "STEPS",                                  \
+      "steps the recent mean is taken over")                                                       \
+    X(I64, guard_limit, "guard.limit", "16", 1, 1e9, "STEPS",                                      \
+      "give up after so many skipped steps in a row")                                              \
+    X(I64, eval_every, "eval.every", "0", 0, 1e12, "STEPS",                                        \
+      "validate this often; 0: at the end only")                                                   \
+    X(I64, eval_rows, "eval.rows", "0", 0, 1e12, "ROWS", "rows of a validation; 0: all")           \
+    X(I64, save_every, "checkpoint.every", "0", 0, 1e12, "STEPS",                                  \
+      "save this often; 0: at the end only")                                                       \
+    X(I64, keep_last, "checkpoint.keep_last", "2", 1, 1e6, "N", "newest checkpoints to keep")      \
+    X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS",                             \
+      "keep those at multiples of this for good; 0: none")                                         \
+    X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "a line of metrics this often")           \
+    X(F64, plain_every, "log.plain_every", "10", 0, 1e6, "S",                                      \
+      "seconds between progress lines when not on a terminal")                                     \
+    X(I64, sample_every, "sample.every", "0", 0, 1e12, "STEPS",                                    \
+      "write a sample this often; 0: at the end only")                                             \
+    X(STR, sample_prompt, "sample.prompt", "", 0, 0, "TEXT", "what the sample begins with")        \
+    X(I64, sample_tokens, "sample.tokens", "64", 0, 1e6, "N", "length of a sample")                \
+    X(F64, sample_temperature, "sample.temperature", "0.8", 0, 10, "", "temperature of a sample")  \
+    X(BOOL, export_model, "export", "true", 0, 0, "",                                              \
+      "write OUT/model, a Hugging Face folder, at the end")
 
 typedef struct {
     LT_RECIPE_OPTIONS(LT_OPTION_FIELD)
@@ -114,8 +161,8 @@ extern const lt_option_table lt_recipe_table;
 LT_MUST_USE lt_err lt_recipe_check(const lt_recipe *r);
 
 /* The model a recipe describes; vocab_size as found in its tokenizer (0: none). */
-LT_MUST_USE lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size, int64_t bos_id, int64_t eos_id,
-                                  int64_t pad_id);
+LT_MUST_USE lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size,
+                                  int64_t bos_id, int64_t eos_id, int64_t pad_id);
 
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);

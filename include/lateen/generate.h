@@ -1,0 +1,59 @@
+/* generate.h: text from a model: choose tokens from logits, stream the text as it becomes certain.
+ *
+ *     lt_generate_options o = lt_generate_defaults();
+ *     o.max_tokens = 100;
+ *     lt_generate(session, tokenizer, "Once upon a time", &o, on_text, NULL, &stats);
+ */
+#ifndef LATEEN_GENERATE_H
+#define LATEEN_GENERATE_H
+
+#include "lateen/model.h"
+#include "lateen/tokenizer.h"
+
+/* How a token is chosen. Order: temperature, then the k most likely, then the smallest set of mass top_p, then those at least min_p times as
+ * likely as the best. Ties keep the lower id. */
+typedef struct {
+    double temperature; /* 0: the most likely token (lowest id of ties). */
+    int64_t top_k;      /* 0: all. */
+    double top_p;       /* 1: all. */
+    double min_p;       /* 0: all. */
+    uint64_t seed;      /* The draw at a position is a pure function of (seed, position). */
+} lt_sampling;
+
+typedef struct lt_sampler lt_sampler;
+LT_MUST_USE lt_err lt_sampler_open(lt_sampler **out, int64_t vocab_size);
+void lt_sampler_close(lt_sampler *s);
+
+/* Choose from logits (vocab_size), which are left as they are. NaN logits: NUMERIC. */
+LT_MUST_USE lt_err lt_sampler_pick(lt_sampler *s, const float *logits, const lt_sampling *how,
+                                   uint64_t position, int32_t *id);
+
+typedef struct {
+    lt_sampling sampling;
+    int64_t max_tokens; /* New tokens at most; what is left of the session's room bounds it too. */
+    bool ignore_eos;    /* Go on behind the end-of-text and end-of-turn tokens. */
+    unsigned encode_flags; /* LT_ENCODE_*: how the prompt becomes ids. */
+    bool keep_special;     /* Special tokens in the text too. */
+} lt_generate_options;
+
+/* Greedy, 128 tokens, LT_ENCODE_DEFAULT. */
+lt_generate_options lt_generate_defaults(void);
+
+typedef enum { LT_STOP_EOS, LT_STOP_LENGTH, LT_STOP_CALLER } lt_stop_reason;
+
+typedef struct {
+    int64_t prompt_tokens, new_tokens;
+    double prompt_s, new_s; /* Time until the first logits; time of all tokens behind the first. */
+    lt_stop_reason stop;
+} lt_generate_stats;
+
+/* Called with each piece of text (valid UTF-8, not 0-terminated); false stops the generation. */
+typedef bool (*lt_text_fn)(void *ctx, const char *text, size_t bytes);
+
+/* Append prompt to sequence 0 of the session and generate. An empty sequence and an empty prompt start from BOS (or, where there is none, EOS).
+ * stats may be NULL. */
+LT_MUST_USE lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t,
+                               const char *prompt, const lt_generate_options *o, lt_text_fn on_text,
+                               void *ctx, lt_generate_stats *stats);
+
+#endif

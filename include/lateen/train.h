@@ -1,0 +1,16 @@
+/* train.h: train a model by a recipe. A run folder holds everything about the run:
+ *
+ *   recipe.yaml    the effective configuration          checkpoints/   see docs/formats.md
+ *   metrics.jsonl  numbers, a line a step                report.html    curves, samples, configuration in one page
+ *   log.txt        messages                              model/         the result as a Hugging Face folder
+ */
+#ifndef LATEEN_TRAIN_H
+#define LATEEN_TRAIN_H
+
+#include "lateen/base.h"
+
+/* Train by a recipe file with options over it: overrides[i] is "name=value". Returns INTERRUPTED after a clean stop by a signal
+ * (SIGTERM, SIGINT, SIGUSR2) or a file named `exit` in the run folder: everything is saved and the same call goes on. */
+LT_MUST_USE lt_err lt_train(const char *recipe_path, const char *const *overrides, int n_overrides);
+
+#endif

@@ -1,0 +1,138 @@
+/* evaluate.c: loss, perplexity, bits per byte and accuracy on held-out rows; and a sample of the model's text. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "lateen/generate.h"
+#include "train/run.h"
+
+typedef struct {
+    double loss_sum;
+    int64_t labels, correct, bytes;
+} totals;
+
+static int64_t label_bytes(const lt_training *t, const lt_batch *b, int64_t rows) {
+    int64_t bytes = 0;
+    for (int64_t i = 0; t->token_bytes != NULL && i < rows * b->seq; i++) {
+        bytes += b->labels[i] >= 0 ? t->token_bytes[b->labels[i]] : 0;
+    }
+    return bytes;
+}
+
+static lt_err evaluate_rows(lt_training *t, lt_loader *l, totals *sum) {
+    const int64_t limit = t->recipe.eval_rows;
+    lt_batch *b = &t->valid_rows.batch;
+    int64_t seen = 0, got = t->micro;
+
+    while (got == t->micro && (limit == 0 || seen < limit)) {
+        const int64_t want = limit > 0 && limit - seen < t->micro ? limit - seen : t->micro;
+        lt_pass_result r = {0};
+        LT_TRY(lt_loader_next(l, want, b, &got));
+        if (got == 0) {
+            break;
+        }
+        const lt_pass_batch pb = {.batch = got,
+                                  .seq = b->seq,
+                                  .tokens = b->tokens,
+                                  .labels = b->labels,
+                                  .doc_start = b->doc_start,
+                                  .positions = b->positions};
+        LT_TRY(lt_pass_eval(t->pass, &pb, &r, NULL));
+        sum->loss_sum += r.loss_sum;
+        sum->labels += r.n_labels;
+        sum->correct += r.n_correct;
+        sum->bytes += label_bytes(t, b, got);
+        seen += got;
+    }
+    return LT_OK;
+}
+
+lt_err lt_training_evaluate(lt_training *t) {
+    lt_err err = LT_OK;
+    lt_loader *l = NULL;
+    totals sum = {0};
+    double loss, bits = 0.0;
+    json_t *line;
+
+    if (t->valid_options.n_sources == 0 || t->evaluated_step == t->state.step) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(lt_loader_open(
+        &l, &t->valid_options)); /* Anew each time: every validation sees the same rows. */
+    LT_TRY_DONE(evaluate_rows(t, l, &sum));
+    if (sum.labels == 0) {
+        LT_FAIL_DONE(LT_ERR_ARG, "data.valid holds no label to predict in rows of %lld tokens",
+                     (long long)t->recipe.seq);
+    }
+    loss = sum.loss_sum / (double)sum.labels;
+    line = json_pack("{s:s, s:I, s:f, s:f, s:f, s:I}", "kind", "eval", "step",
+                     (json_int_t)t->state.step, "loss", loss, "perplexity", exp(loss), "accuracy",
+                     (double)sum.correct / (double)sum.labels, "tokens", (json_int_t)sum.labels);
+    if (sum.bytes > 0) {
+        bits = sum.loss_sum / log(2.0) / (double)sum.bytes;
+        json_object_set_new(line, "bits_per_byte", json_real(bits));
+    }
+    LT_TRY_DONE(lt_metrics_put(&t->metrics, line));
+    lt_log_info("step %lld: validation loss %.4f, perplexity %.2f%s", (long long)t->state.step,
+                loss, exp(loss), "");
+    if (bits > 0.0) {
+        lt_log_info("step %lld: %.4f bits per byte", (long long)t->state.step, bits);
+    }
+    t->evaluated_step = t->state.step;
+done:
+    lt_loader_close(l);
+    return err;
+}
+
+/* Collects the text of a sample. */
+typedef struct {
+    char *text;
+    size_t n, room;
+} collected;
+
+static bool collect(void *ctx, const char *text, size_t bytes) {
+    collected *c = ctx;
+    if (c->n + bytes + 1 > c->room) {
+        const size_t room = 2 * (c->n + bytes + 1);
+        char *grown = realloc(c->text, room);
+        if (grown == NULL) {
+            return false;
+        }
+        c->text = grown;
+        c->room = room;
+    }
+    memcpy(c->text + c->n, text, bytes);
+    c->n += bytes;
+    c->text[c->n] = '\0';
+    return true;
+}
+
+lt_err lt_training_sample(lt_training *t) {
+    lt_err err = LT_OK;
+    lt_generate_options o = lt_generate_defaults();
+    lt_session *s = NULL;
+    collected c = {0};
+
+    if (t->tokenizer == NULL || t->recipe.sample_tokens == 0 || t->sampled_step == t->state.step) {
+        return LT_OK;
+    }
+    o.max_tokens = t->recipe.sample_tokens < t->model->spec.max_seq ? t->recipe.sample_tokens
+                                                                    : t->model->spec.max_seq;
+    o.sampling.temperature = t->recipe.sample_temperature;
+    o.sampling.seed = (uint64_t)t->recipe.seed + (uint64_t)t->state.step;
+    LT_TRY_DONE(lt_session_open(&s, t->model, 1, t->model->spec.max_seq));
+    LT_TRY_DONE(
+        lt_generate(s, t->model, t->tokenizer, t->recipe.sample_prompt, &o, collect, &c, NULL));
+    LT_TRY_DONE(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s, s:s}", "kind", "sample",
+                                                      "step", (json_int_t)t->state.step, "prompt",
+                                                      t->recipe.sample_prompt, "text",
+                                                      c.text != NULL ? c.text : "")));
+    lt_log_info("step %lld: sample: %s%s", (long long)t->state.step, t->recipe.sample_prompt,
+                c.text != NULL ? c.text : "");
+    t->sampled_step = t->state.step;
+done:
+    lt_session_close(s);
+    free(c.text);
+    return err;
+}

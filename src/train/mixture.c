@@ -1,0 +1,44 @@
+/* mixture.c: see mixture.h. */
+#include "train/mixture.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+/* "path:weight": the weight is what follows the last colon if it reads as a number. */
+static lt_err parse_source(lt_loader_source *s, char *word, const char *option) {
+    char *colon = strrchr(word, ':'), *end = NULL;
+    *s = (lt_loader_source){.path = word, .weight = 1.0};
+    if (colon != NULL) {
+        const double weight = strtod(colon + 1, &end);
+        if (end != colon + 1 && *end == '\0') {
+            *colon = '\0';
+            s->weight = weight;
+        }
+    }
+    if (word[0] == '\0' || !(s->weight > 0.0)) {
+        LT_FAIL(LT_ERR_ARG,
+                "%s: '%s' with weight %g: a mixture is PATH:WEIGHT,... with weights above 0",
+                option, word, s->weight);
+    }
+    return LT_OK;
+}
+
+lt_err lt_mixture_parse(lt_mixture *out, const char *text, const char *option) {
+    char *next = NULL, *word;
+    *out = (lt_mixture){0};
+    memcpy(out->text, text, strnlen(text, sizeof out->text - 1));
+    for (word = strtok_r(out->text, ",", &next); word != NULL; word = strtok_r(NULL, ",", &next)) {
+        word += strspn(word, " ");
+        if (out->n_sources == LT_LOADER_SOURCES_MAX) {
+            LT_FAIL(LT_ERR_LIMIT, "%s: more than %d sources", option, LT_LOADER_SOURCES_MAX);
+        }
+        LT_TRY(parse_source(&out->sources[out->n_sources], word, option));
+        out->n_sources++;
+    }
+    if (out->n_sources == 0) {
+        LT_FAIL(LT_ERR_ARG, "%s names no data", option);
+    }
+    return LT_OK;
+}

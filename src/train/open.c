@@ -1,0 +1,382 @@
+/* open.c: from a recipe to a run that is ready for its next step, and back. Order matters: the folder is locked before anything is read from it, and the checkpoint is
+ * loaded last, over a complete run. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/json.h"
+#include "base/thread.h"
+#include "model/alloc.h"
+#include "tensor/ops.h"
+#include "train/mixture.h"
+#include "train/run.h"
+
+#define PEAK_SIZE   1024 /* The product that measures what matmul can reach here: 2.1 GFLOP. */
+#define PEAK_ROUNDS 4
+
+static lt_err open_folder(lt_training *t) {
+    char path[LT_PATH_BYTES];
+    const char *out = t->recipe.out;
+
+    LT_TRY(lt_file_make_dirs(out));
+    LT_TRY(lt_path_join(path, out, "lock"));
+    t->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (t->lock_fd < 0) {
+        LT_FAIL(LT_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    if (flock(t->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+        LT_FAIL(LT_ERR_STATE, "run folder %s is in use by another process", out);
+    }
+    LT_TRY(lt_path_join(t->checkpoints, out, "checkpoints"));
+    LT_TRY(lt_path_join(t->metrics_path, out, "metrics.jsonl"));
+    LT_TRY(lt_path_join(t->exit_path, out, "exit"));
+    LT_TRY(lt_path_join(path, out, "log.txt"));
+    return lt_log_to_file(path);
+}
+
+static lt_err open_tokenizer(lt_training *t) {
+    t->tokenizer_info = (lt_tokenizer_info){
+        .bos = LT_TOKEN_NONE, .eos = LT_TOKEN_NONE, .pad = LT_TOKEN_NONE};
+    if (t->recipe.tokenizer[0] == '\0') {
+        return LT_OK;
+    }
+    LT_TRY(lt_tokenizer_open(&t->tokenizer, t->recipe.tokenizer, NULL));
+    t->tokenizer_info = lt_tokenizer_describe(t->tokenizer);
+    return LT_OK;
+}
+
+static int64_t id_or_none(uint32_t id) {
+    return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
+}
+
+static lt_err open_model(lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    const lt_tokenizer_info *i = &t->tokenizer_info;
+    const lt_model_options options = {.dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true};
+    lt_model_spec spec;
+
+    if (r->init[0] != '\0') {
+        LT_TRY(lt_model_open(&t->model, r->init, &options));
+        if (t->tokenizer != NULL && (int64_t)i->n_ids > t->model->spec.vocab_size) {
+            LT_FAIL(LT_ERR_ARG,
+                    "data.tokenizer %s has %u entries, model.init %s a vocabulary of %lld",
+                    r->tokenizer, i->n_ids, r->init, (long long)t->model->spec.vocab_size);
+        }
+        return LT_OK;
+    }
+    LT_TRY(lt_recipe_spec(&spec, r, t->tokenizer != NULL ? (int64_t)i->n_ids : 0,
+                          id_or_none(i->bos), id_or_none(i->eos), id_or_none(i->pad)));
+    return lt_model_create(&t->model, &spec, &options, (uint64_t)r->seed);
+}
+
+/* Largest step of the recipe, in rows. */
+static int64_t largest_batch(const lt_recipe *r) {
+    int64_t most = r->batch;
+    for (const char *p = r->ramp; *p != '\0';) {
+        const int64_t size = strtoll(p, NULL, 10);
+        most = size > most ? size : most;
+        p += strcspn(p, ",");
+        p += *p == ',';
+    }
+    return most;
+}
+
+static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, lt_arena *a) {
+    const size_t bytes = (size_t)(batch * seq) * sizeof(int32_t);
+    s->batch = (lt_batch){.batch = batch, .seq = seq};
+    s->batch.tokens = lt_arena_take(a, bytes, LT_ARENA_ALIGN); /* (batch, seq) each */
+    s->batch.labels = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    s->batch.doc_start = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+    s->batch.positions = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+}
+
+static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq) {
+    carve_rows(s, batch, seq, &s->arena);
+    LT_TRY(lt_arena_open(&s->arena, "rows of tokens"));
+    carve_rows(s, batch, seq, &s->arena);
+    return LT_OK;
+}
+
+static lt_err open_pass(lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    lt_pass_options o = {.seq = r->seq,
+                         .train = true,
+                         .recompute = (lt_recompute)r->recompute,
+                         .z_coef = (float)r->z_coef};
+    lt_pass_memory memory;
+
+    if (r->seq > t->model->spec.max_seq) {
+        LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
+                (long long)r->seq, (long long)t->model->spec.max_seq);
+    }
+    t->micro = r->micro > 0 ? r->micro : largest_batch(r);
+    o.batch = t->micro;
+    LT_TRY(lt_pass_measure(&memory, &t->model->spec, t->model->options.dtype, &o));
+    LT_TRY(lt_pass_open(&t->pass, t->model, &o));
+    LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model));
+    LT_TRY(open_rows(&t->rows, largest_batch(r), r->seq));
+    LT_TRY(open_rows(&t->valid_rows, t->micro, r->seq));
+    t->announced_bytes = t->model->weights_bytes + memory.activations_bytes +
+                         memory.gradients_bytes + memory.logits_bytes + memory.scratch_bytes +
+                         lt_optimiser_bytes(r, &t->model->table) + t->rows.arena.size_bytes +
+                         t->valid_rows.arena.size_bytes;
+    return LT_OK;
+}
+
+static lt_loader_options loader_options(const lt_training *t, const lt_mixture *m) {
+    const lt_recipe *r = &t->recipe;
+    lt_loader_options o = lt_loader_defaults();
+    o.sources = m->sources;
+    o.n_sources = m->n_sources;
+    o.seq = r->seq;
+    o.vocab_size = t->model->spec.vocab_size;
+    o.seed = (uint64_t)r->seed;
+    o.packing = (lt_pack)r->packing;
+    o.shuffle = (lt_shuffle)r->shuffle;
+    o.bos_id = t->model->spec.bos_id;
+    o.eod_id = t->model->spec.eos_id;
+    o.pad_id = t->model->spec.pad_id;
+    o.add_bos = r->add_bos;
+    o.add_eod = r->add_eod;
+    o.mask_documents = r->mask_documents;
+    o.reset_positions = r->reset_positions;
+    o.mask_eod = r->mask_eod && o.eod_id >= 0;
+    o.goldfish_k = r->goldfish_k;
+    o.goldfish_h = r->goldfish_h;
+    o.prefetch_rows = r->prefetch;
+    if (r->val_fraction > 0.0) {
+        o.split = LT_SPLIT_TRAIN;
+        o.val_fraction = r->val_fraction;
+    }
+    return o;
+}
+
+/* The same data in order, once, without what is for learning only. */
+static void validation_options(lt_training *t, const lt_mixture *m) {
+    lt_loader_options *o = &t->valid_options;
+    *o = loader_options(t, m);
+    o->split = t->recipe.val_fraction > 0.0 ? LT_SPLIT_VAL : LT_SPLIT_ALL;
+    o->shuffle = LT_SHUFFLE_NONE;
+    o->epochs = 1;
+    o->goldfish_k = 0;
+    o->prefetch_rows = 0;
+}
+
+static lt_err open_data(lt_training *t) {
+    static lt_mixture train, valid; /* Options keep pointers into them; a process trains one run. */
+    lt_loader_options o;
+
+    LT_TRY(lt_mixture_parse(&train, t->recipe.train, "data.train"));
+    o = loader_options(t, &train);
+    LT_TRY(lt_loader_open(&t->loader, &o));
+    if (t->recipe.valid[0] != '\0') {
+        LT_TRY(lt_mixture_parse(&valid, t->recipe.valid, "data.valid"));
+        validation_options(t, &valid);
+    } else if (t->recipe.val_fraction > 0.0) {
+        validation_options(t, &train);
+    }
+    return LT_OK;
+}
+
+static lt_err open_token_bytes(lt_training *t) {
+    const int64_t vocab = t->model->spec.vocab_size;
+    if (t->tokenizer == NULL) {
+        return LT_OK;
+    }
+    t->token_bytes = calloc((size_t)vocab, sizeof *t->token_bytes);
+    if (t->token_bytes == NULL) {
+        LT_FAIL(LT_ERR_OOM, "byte counts of %lld tokens", (long long)vocab);
+    }
+    for (uint32_t id = 0; id < t->tokenizer_info.n_ids; id++) {
+        size_t bytes = 0;
+        if (lt_tokenizer_piece(t->tokenizer, id, &bytes) != NULL &&
+            !lt_tokenizer_is_special(t->tokenizer, id)) {
+            t->token_bytes[id] = (int32_t)bytes;
+        }
+    }
+    return LT_OK;
+}
+
+/* FLOP/s of the backend's matmul in the model's type: the peak that MFU is a share of. */
+static lt_err measure_peak(lt_training *t) {
+    const lt_dtype dtype = t->model->options.dtype;
+    const size_t bytes = (size_t)PEAK_SIZE * PEAK_SIZE * lt_dtype_bytes(dtype);
+    const lt_backend *be = t->model->backend;
+    lt_err err = LT_OK;
+    void *m[3] = {NULL};
+
+    for (int i = 0; i < 3; i++) {
+        LT_TRY_DONE(be->alloc(&m[i], bytes, "peak measurement"));
+        memset(m[i], 0x3C, bytes); /* Small normal numbers in either type. */
+    }
+    for (int round = 0; round < PEAK_ROUNDS; round++) {
+        const double start = lt_clock_s();
+        const lt_matmul_args a = {.y = lt_tensor_2d(m[0], dtype, PEAK_SIZE, PEAK_SIZE),
+                                  .a = lt_tensor_2d(m[1], dtype, PEAK_SIZE, PEAK_SIZE),
+                                  .b = lt_tensor_2d(m[2], dtype, PEAK_SIZE, PEAK_SIZE),
+                                  .trans_b = true};
+        double rate;
+        LT_TRY_DONE(be->ops->matmul(t->optimiser.queue, &a));
+        LT_TRY_DONE(be->sync(t->optimiser.queue));
+        rate = 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE / (lt_clock_s() - start);
+        t->peak_flops = rate > t->peak_flops ? rate : t->peak_flops;
+    }
+done:
+    for (int i = 0; i < 3; i++) {
+        if (m[i] != NULL) {
+            be->release(m[i], bytes);
+        }
+    }
+    return err;
+}
+
+/* Put loader and guard where the loaded checkpoint left them. */
+static lt_err restore(lt_training *t) {
+    lt_err err = LT_OK;
+    char *text = json_dumps(t->state.loader, JSON_COMPACT);
+    lt_loader_state state;
+
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "loader state");
+    }
+    LT_TRY_DONE(lt_loader_state_parse(&state, text, strlen(text)));
+    LT_TRY_DONE(lt_loader_set_state(t->loader, &state));
+    LT_TRY_DONE(lt_guard_load(&t->guard, t->state.guard, "checkpoint"));
+    t->saved_step = t->state.step;
+    lt_log_info("resumed at step %lld (%llu rows, %llu tokens seen)", (long long)t->state.step,
+                (unsigned long long)t->state.rows, (unsigned long long)t->state.tokens);
+done:
+    free(text);
+    return err;
+}
+
+static lt_err resume(lt_training *t) {
+    const char *how = t->recipe.resume;
+    int64_t n_broken = 0;
+    lt_err err;
+
+    LT_TRY(lt_checkpoint_prune(t->checkpoints, INT64_MAX, 0)); /* Leftovers of a crash only. */
+    if (strcmp(how, "none") == 0) {
+        char **names = NULL;
+        size_t n = 0;
+        if (lt_file_is_dir(t->checkpoints)) {
+            LT_TRY(lt_file_list(&names, &n, t->checkpoints));
+            lt_file_list_free(names, n);
+        }
+        if (n > 0) {
+            LT_FAIL(LT_ERR_STATE,
+                    "resume = none, but %s holds %zu checkpoints: choose another --out, or remove "
+                    "that folder",
+                    t->checkpoints, n);
+        }
+        return LT_OK;
+    }
+    if (strcmp(how, "auto") != 0) {
+        LT_TRY(lt_checkpoint_load(how, t->model, &t->optimiser, &t->state));
+        return restore(t);
+    }
+    err = lt_checkpoint_load_newest(t->checkpoints, t->model, &t->optimiser, &t->state, &n_broken);
+    if (err == LT_ERR_NOT_FOUND && n_broken == 0) {
+        return LT_OK; /* A new run. */
+    }
+    if (err == LT_ERR_NOT_FOUND) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "all %lld checkpoints under %s are broken (see above); --resume none and another "
+                "--out begin anew",
+                (long long)n_broken, t->checkpoints);
+    }
+    LT_TRY(err);
+    return restore(t);
+}
+
+static lt_err write_recipe(const lt_training *t) {
+    lt_err err;
+    char path[LT_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+    FILE *to = open_memstream(&text, &bytes);
+    if (to == NULL) {
+        LT_FAIL(LT_ERR_OOM, "recipe");
+    }
+    lt_options_dump_yaml(&lt_recipe_table, &t->recipe, to);
+    fclose(to);
+    err = lt_path_join(path, t->recipe.out, "recipe.yaml");
+    if (err == LT_OK) {
+        err = lt_file_write_atomic(path, text, bytes);
+    }
+    free(text);
+    return err;
+}
+
+static lt_err start_line(lt_training *t) {
+    const lt_model_spec *s = &t->model->spec;
+    return lt_metrics_put(
+        &t->metrics,
+        json_pack("{s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:s, s:i, s:s, s:f, s:I}", "kind", "start",
+                  "step", (json_int_t)t->state.step, "version", lt_version(), "steps",
+                  (json_int_t)t->recipe.steps, "model", lt_family_name(s->family), "parameters",
+                  (json_int_t)lt_model_spec_params(s), "active_parameters",
+                  (json_int_t)lt_model_spec_active_params(s), "dtype",
+                  lt_dtype_name(t->model->options.dtype), "threads", lt_thread_count(),
+                  "mfu_convention", "6N+12LHDT of measured matmul peak", "peak_gflops",
+                  t->peak_flops * 1e-9, "announced_bytes", (json_int_t)t->announced_bytes));
+}
+
+static lt_err open_all(lt_training *t) {
+    LT_TRY(lt_recipe_check(&t->recipe));
+    LT_TRY(open_folder(t));
+    LT_TRY(open_tokenizer(t));
+    LT_TRY(open_model(t));
+    LT_TRY(open_pass(t));
+    LT_TRY(open_data(t));
+    LT_TRY(open_token_bytes(t));
+    LT_TRY(measure_peak(t));
+    lt_guard_open(&t->guard, &t->recipe);
+    LT_TRY(resume(t));
+    LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step));
+    LT_TRY(write_recipe(t));
+    LT_TRY(start_line(t));
+    if (t->recipe.page > 0) {
+        LT_TRY(lt_page_open(&t->page, t->recipe.out, (int)t->recipe.page));
+        lt_log_info("live report: http://127.0.0.1:%lld/", (long long)t->recipe.page);
+    }
+    return LT_OK;
+}
+
+lt_err lt_training_open(lt_training *t, const lt_recipe *r) {
+    *t = (lt_training){
+        .recipe = *r, .lock_fd = -1, .saved_step = -1, .sampled_step = -1, .evaluated_step = -1};
+    t->progress.plain_every_s = r->plain_every;
+    t->start_s = lt_clock_s();
+    if (r->threads > 0) {
+        lt_thread_set_count((int)r->threads);
+    }
+    LT_TRY(open_all(t));
+    t->flops_per_token = lt_model_spec_train_flops(&t->model->spec, t->recipe.seq);
+    return LT_OK;
+}
+
+void lt_training_close(lt_training *t) {
+    lt_page_close(t->page);
+    lt_metrics_close(&t->metrics);
+    lt_loader_close(t->loader);
+    if (t->model != NULL) {
+        lt_optimiser_close(&t->optimiser);
+    }
+    lt_pass_close(t->pass);
+    lt_model_close(t->model);
+    lt_tokenizer_close(t->tokenizer);
+    lt_arena_close(&t->rows.arena);
+    lt_arena_close(&t->valid_rows.arena);
+    lt_run_state_clear(&t->state);
+    free(t->token_bytes);
+    free(t->losses);
+    if (t->lock_fd >= 0) {
+        close(t->lock_fd);
+    }
+    (void)!lt_log_to_file(NULL);
+}

@@ -1,0 +1,23 @@
+/* report.h: report.html, the one page that shows a run: curves, rates, samples, configuration. Self-contained: it opens from the disk and asks
+ * nobody for anything. Served by `lateen train --page PORT`, the same page fetches the newest metrics every few seconds. */
+#ifndef LT_TRAIN_REPORT_H
+#define LT_TRAIN_REPORT_H
+
+#include "lateen/base.h"
+
+/* Write RUN/report.html from RUN/recipe.yaml and RUN/metrics.jsonl. title: the run's name. */
+LT_MUST_USE lt_err lt_report_write(const char *run_folder);
+
+/* The page's data as JSON text ({"title", "recipe", "rows": [...]}), long runs thinned to about max_rows training lines; free() it. */
+LT_MUST_USE lt_err lt_report_data(char **out, const char *run_folder, int64_t max_rows);
+
+/* A loss curve in characters for a terminal, `width` x `height`, into out (free() it). values: n losses, oldest first. */
+LT_MUST_USE lt_err lt_report_plot(char **out, const double *values, int64_t n, int width,
+                                  int height);
+
+/* Serve the report of run_folder on 127.0.0.1:port from a thread of its own. */
+typedef struct lt_page lt_page;
+LT_MUST_USE lt_err lt_page_open(lt_page **out, const char *run_folder, int port);
+void lt_page_close(lt_page *p);
+
+#endif

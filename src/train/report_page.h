@@ -1,0 +1,7 @@
+/* report_page.h: the text of report.html, put into the binary by report_page.c. */
+#ifndef LT_TRAIN_REPORT_PAGE_H
+#define LT_TRAIN_REPORT_PAGE_H
+
+extern const char lt_report_page[]; /* 0-terminated. */
+
+#endif

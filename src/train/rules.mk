@@ -1,0 +1,1 @@
+$(OUT)/src/train/report_page.o: src/train/report.html

@@ -1,0 +1,305 @@
+/* run.c: the storyboard of training: step, tell, validate, sample, save; and how a run ends.
+ *
+ *            ┌────────────────────────────────────────────────────────────┐
+ *   open ──▶ step ──▶ metrics ──▶ every N: validate, sample, save ──▶ stop asked or last step? ──▶ save, export, report
+ *
+ * A stop is asked by SIGTERM, SIGINT, SIGUSR2 (Slurm's warning before a time limit) or a file named `exit` in the run folder, and is obeyed at the next
+ * step's edge. A second SIGINT kills at once; nothing is lost but the steps since the last checkpoint. */
+#include "train/run.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "lateen/train.h"
+
+#define PLOT_WIDTH  72
+#define PLOT_HEIGHT 12
+
+static volatile sig_atomic_t stop_signal;
+
+static void on_signal(int number) {
+    if (number == SIGINT && stop_signal == SIGINT) {
+        signal(SIGINT, SIG_DFL);
+        raise(SIGINT);
+    }
+    stop_signal = number;
+}
+
+static void catch_signals(void) {
+    const int numbers[] = {SIGTERM, SIGINT, SIGUSR2};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    sigemptyset(&action.sa_mask);
+    stop_signal = 0;
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        sigaction(numbers[i], &action, NULL);
+    }
+}
+
+/* Why the run should stop now, or NULL. */
+static const char *stop_asked(const lt_training *t) {
+    if (stop_signal != 0) {
+        return strsignal(stop_signal);
+    }
+    return access(t->exit_path, F_OK) == 0 ? "the file named exit" : NULL;
+}
+
+static int64_t resident_bytes(void) {
+    long pages = 0;
+    FILE *f = fopen("/proc/self/statm", "re");
+    if (f != NULL) {
+        if (fscanf(f, "%*s %ld", &pages) != 1) {
+            pages = 0;
+        }
+        fclose(f);
+    }
+    return (int64_t)pages * sysconf(_SC_PAGESIZE);
+}
+
+static void show_progress(lt_training *t, const lt_step_report *r, double mfu) {
+    char eta[LT_CLOCK_TEXT_BYTES];
+    lt_progress_show(
+        &t->progress,
+        "step %lld/%lld  loss %.4f  lr %.2e  norm %.2f  %.0f tok/s  MFU %.0f %%  ETA %s",
+        (long long)t->state.step, (long long)t->recipe.steps, r->loss, r->lr, r->grad_norm,
+        (double)r->tokens / r->step_s, 100.0 * mfu,
+        lt_duration_text(eta, (double)(t->recipe.steps - t->state.step) * r->step_s));
+}
+
+static lt_err remember_loss(lt_training *t, double loss) {
+    if (t->n_losses == t->losses_room) {
+        const int64_t room = t->losses_room == 0 ? 1024 : 2 * t->losses_room;
+        double *grown = realloc(t->losses, (size_t)room * sizeof *grown);
+        if (grown == NULL) {
+            LT_FAIL(LT_ERR_OOM, "curve of %lld losses", (long long)room);
+        }
+        t->losses = grown;
+        t->losses_room = room;
+    }
+    t->losses[t->n_losses++] = loss;
+    return LT_OK;
+}
+
+static lt_err tell(lt_training *t, const lt_step_report *r) {
+    const double rate = (double)r->tokens / r->step_s,
+                 mfu = rate * t->flops_per_token / t->peak_flops;
+    json_t *line;
+
+    if (r->skipped != NULL) {
+        lt_log_warn("step %lld: update skipped: %s", (long long)t->state.step, r->skipped);
+        LT_TRY(
+            lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s}", "kind", "skip", "step",
+                                                  (json_int_t)t->state.step, "why", r->skipped)));
+    }
+    show_progress(t, r, mfu);
+    if (isfinite(r->loss)) {
+        LT_TRY(remember_loss(t, r->loss));
+    }
+    if (t->state.step % t->recipe.log_every != 0 || !isfinite(r->loss) || !isfinite(r->grad_norm)) {
+        return LT_OK; /* JSON has no NaN: a skipped step's line says it in words. */
+    }
+    line = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "kind",
+                     "train", "step", (json_int_t)t->state.step, "time_s",
+                     lt_clock_s() - t->start_s, "loss", r->loss, "lr", r->lr, "grad_norm",
+                     r->grad_norm, "batch", (json_int_t)r->rows, "tokens",
+                     (json_int_t)t->state.tokens, "tokens_per_s", rate, "mfu", mfu, "step_s",
+                     r->step_s, "wait_s", r->wait_s, "memory_bytes", (json_int_t)resident_bytes());
+    if (t->model->spec.n_experts > 0) {
+        json_object_set_new(line, "load_balance", json_real(r->aux));
+        json_object_set_new(line, "router_z", json_real(r->router_z));
+    }
+    return lt_metrics_put(&t->metrics, line);
+}
+
+/* The loader's and the guard's state, as JSON, into the run state. */
+static lt_err snapshot(lt_training *t) {
+    lt_err err = LT_OK;
+    const size_t room = (size_t)LT_LOADER_SOURCES_MAX * 256 + 4096;
+    char *text = malloc(room);
+    lt_loader_state state;
+
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "loader state");
+    }
+    lt_loader_get_state(t->loader, &state);
+    LT_TRY_DONE(lt_loader_state_print(&state, text, room));
+    json_decref(t->state.loader);
+    json_decref(t->state.guard);
+    t->state.loader = json_loads(text, 0, NULL);
+    t->state.guard = lt_guard_save(&t->guard);
+    if (t->state.loader == NULL || t->state.guard == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "run state");
+    }
+done:
+    free(text);
+    return err;
+}
+
+lt_err lt_training_save(lt_training *t) {
+    double start;
+    if (t->saved_step == t->state.step) {
+        return LT_OK;
+    }
+    start = lt_clock_s();
+    LT_TRY(snapshot(t));
+    LT_TRY(lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state));
+    t->saved_step = t->state.step;
+    LT_TRY(lt_checkpoint_prune(t->checkpoints, t->recipe.keep_last, t->recipe.keep_every));
+    lt_log_debug("step %lld: checkpoint in %.2f s", (long long)t->state.step, lt_clock_s() - start);
+    return LT_OK;
+}
+
+static bool is_due(int64_t step, int64_t every) {
+    return every > 0 && step % every == 0;
+}
+
+static lt_err train_steps(lt_training *t, const char **stopped) {
+    *stopped = NULL;
+    while (t->state.step < t->recipe.steps) {
+        lt_step_report report;
+        bool changed = false;
+        *stopped = stop_asked(t);
+        if (*stopped != NULL) {
+            return LT_OK;
+        }
+        LT_TRY(lt_training_step(t, &report));
+        LT_TRY(tell(t, &report));
+        if (is_due(t->state.step, t->recipe.eval_every)) {
+            LT_TRY(lt_training_evaluate(t));
+            changed = true;
+        }
+        if (is_due(t->state.step, t->recipe.sample_every)) {
+            LT_TRY(lt_training_sample(t));
+            changed = true;
+        }
+        if (is_due(t->state.step, t->recipe.save_every)) {
+            LT_TRY(lt_training_save(t));
+            changed = true;
+        }
+        if (changed) {
+            LT_TRY(lt_report_write(t->recipe.out));
+        }
+    }
+    return LT_OK;
+}
+
+/* RUN/model: weights, config and, when there is one, the tokenizer's file. */
+static lt_err export_model(lt_training *t) {
+    lt_err err;
+    char folder[LT_PATH_BYTES], path[LT_PATH_BYTES], *text = NULL;
+    size_t bytes = 0;
+
+    LT_TRY(lt_path_join(folder, t->recipe.out, "model"));
+    LT_TRY(lt_model_save(t->model, folder, t->model->options.dtype, 0));
+    if (!lt_path_has_suffix(t->recipe.tokenizer, ".json")) {
+        return LT_OK;
+    }
+    LT_TRY(lt_file_read(&text, &bytes, t->recipe.tokenizer, (size_t)1 << 30));
+    err = lt_path_join(path, folder, "tokenizer.json");
+    if (err == LT_OK) {
+        err = lt_file_write_atomic(path, text, bytes);
+    }
+    free(text);
+    return err;
+}
+
+static void print_curve(const lt_training *t) {
+    char *plot = NULL;
+    if (t->n_losses < 2 ||
+        lt_report_plot(&plot, t->losses, t->n_losses, PLOT_WIDTH, PLOT_HEIGHT) != LT_OK) {
+        return;
+    }
+    fprintf(stderr, "\n   loss over %lld steps\n%s\n", (long long)t->n_losses, plot);
+    free(plot);
+}
+
+static lt_err finish(lt_training *t) {
+    char took[LT_CLOCK_TEXT_BYTES];
+    struct rusage usage;
+
+    LT_TRY(lt_training_evaluate(t));
+    LT_TRY(lt_training_sample(t));
+    LT_TRY(lt_training_save(t));
+    if (t->recipe.export_model) {
+        LT_TRY(export_model(t));
+    }
+    getrusage(RUSAGE_SELF, &usage);
+    LT_TRY(lt_metrics_put(&t->metrics,
+                          json_pack("{s:s, s:I, s:f, s:I, s:I}", "kind", "end", "step",
+                                    (json_int_t)t->state.step, "time_s", lt_clock_s() - t->start_s,
+                                    "peak_bytes", (json_int_t)usage.ru_maxrss * 1024,
+                                    "announced_bytes", (json_int_t)t->announced_bytes)));
+    LT_TRY(lt_report_write(t->recipe.out));
+    print_curve(t);
+    lt_log_info("finished %lld steps in %s; report: %s/report.html%s%s%s", (long long)t->state.step,
+                lt_duration_text(took, lt_clock_s() - t->start_s), t->recipe.out,
+                t->recipe.export_model ? ", model: " : "",
+                t->recipe.export_model ? t->recipe.out : "",
+                t->recipe.export_model ? "/model" : "");
+    return LT_OK;
+}
+
+lt_err lt_run_training(const lt_recipe *r) {
+    lt_err err = LT_OK;
+    lt_training *t = calloc(1, sizeof *t);
+    const char *stopped = NULL;
+
+    if (t == NULL) {
+        LT_FAIL(LT_ERR_OOM, "training");
+    }
+    catch_signals();
+    LT_TRY_DONE(lt_training_open(t, r));
+    lt_log_info("%s model of %.2fM parameters, %s, %lld of %lld steps done, %.1f MiB announced",
+                lt_family_name(t->model->spec.family),
+                (double)lt_model_spec_params(&t->model->spec) * 1e-6,
+                lt_dtype_name(t->model->options.dtype), (long long)t->state.step,
+                (long long)r->steps, (double)t->announced_bytes / 1048576.0);
+    err = train_steps(t, &stopped);
+    lt_progress_end(&t->progress);
+    if (err == LT_OK && stopped == NULL) {
+        err = finish(t);
+    } else if (err == LT_OK) {
+        LT_TRY_DONE(lt_training_save(t));
+        LT_TRY_DONE(lt_report_write(t->recipe.out));
+        unlink(t->exit_path);
+        err = lt_error_set(
+            LT_ERR_INTERRUPTED,
+            "stopped at step %lld by %s; all is saved in %s, the same command goes on",
+            (long long)t->state.step, stopped, t->recipe.out);
+    }
+done:
+    lt_training_close(t);
+    free(t);
+    return err;
+}
+
+lt_err lt_train(const char *recipe_path, const char *const *overrides, int n_overrides) {
+    lt_err err = LT_OK;
+    char name[LT_OPTION_STR_BYTES];
+    lt_recipe *r = calloc(1, sizeof *r);
+
+    if (r == NULL) {
+        LT_FAIL(LT_ERR_OOM, "recipe");
+    }
+    lt_options_default(&lt_recipe_table, r);
+    if (recipe_path != NULL) {
+        LT_TRY_DONE(lt_options_load_yaml(&lt_recipe_table, r, recipe_path));
+    }
+    for (int i = 0; i < n_overrides; i++) {
+        const char *equals = strchr(overrides[i], '=');
+        if (equals == NULL || (size_t)(equals - overrides[i]) >= sizeof name) {
+            LT_FAIL_DONE(LT_ERR_ARG, "override '%s' is not name=value", overrides[i]);
+        }
+        snprintf(name, sizeof name, "%.*s", (int)(equals - overrides[i]), overrides[i]);
+        LT_TRY_DONE(lt_options_set(&lt_recipe_table, r, name, equals + 1, "override"));
+    }
+    LT_TRY_DONE(lt_run_training(r));
+done:
+    free(r);
+    return err;
+}

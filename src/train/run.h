@@ -1,0 +1,76 @@
+/* run.h: one training run: what it owns, and its parts. The storyboard is run.c: lt_run_training. */
+#ifndef LT_TRAIN_RUN_H
+#define LT_TRAIN_RUN_H
+
+#include "base/file.h"
+#include "base/log.h"
+#include "lateen/data.h"
+#include "lateen/tokenizer.h"
+#include "model/pass.h"
+#include "train/checkpoint.h"
+#include "train/guard.h"
+#include "train/metrics.h"
+#include "train/optimiser.h"
+#include "train/recipe.h"
+#include "train/report.h"
+
+/* Rows of tokens in memory of one arena, cut into micro-batches. */
+typedef struct {
+    lt_arena arena;
+    lt_batch batch; /* Room for the largest step. */
+} lt_step_rows;
+
+typedef struct lt_training {
+    lt_recipe recipe;
+    char checkpoints[LT_PATH_BYTES], metrics_path[LT_PATH_BYTES], exit_path[LT_PATH_BYTES];
+    int lock_fd;
+    lt_tokenizer *tokenizer; /* NULL: none given. */
+    lt_tokenizer_info tokenizer_info;
+    int32_t
+        *token_bytes; /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
+    lt_model *model;
+    lt_pass *pass;
+    lt_optimiser optimiser;
+    lt_loader *loader;
+    lt_loader_options valid_options; /* Of a validation; n_sources 0: there is none. */
+    lt_step_rows rows, valid_rows;
+    lt_guard guard;
+    lt_metrics metrics;
+    lt_page *page;
+    lt_progress progress;
+    lt_run_state state;
+    int64_t micro;        /* Rows of one pass. */
+    int64_t saved_step;   /* Step of the newest checkpoint, -1: none. */
+    int64_t sampled_step; /* Likewise of the newest sample and validation. */
+    int64_t evaluated_step;
+    double flops_per_token, peak_flops;
+    double start_s;
+    size_t announced_bytes; /* What the carve functions said. */
+    double loss_last;
+    double *losses; /* Of this process, for the curve at the end. */
+    int64_t n_losses, losses_room;
+} lt_training;
+
+/* open.c: everything from the recipe to the first step. */
+LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r);
+void lt_training_close(lt_training *t);
+
+/* step.c: one optimiser step. */
+typedef struct {
+    double loss, grad_norm, lr, wait_s, step_s;
+    int64_t rows, tokens, labels;
+    double aux, router_z;
+    const char *skipped; /* NULL, or why the update was not applied; in why. */
+    char why[160];
+} lt_step_report;
+LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_report *report);
+
+/* evaluate.c: validation, and a sample of text. Both write their line of metrics. */
+LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
+LT_MUST_USE lt_err lt_training_sample(lt_training *t);
+
+/* run.c */
+LT_MUST_USE lt_err lt_training_save(lt_training *t);
+LT_MUST_USE lt_err lt_run_training(const lt_recipe *r);
+
+#endif
