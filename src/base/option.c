@@ -268,8 +268,10 @@ static lt_err parse_flag(const lt_option_table *t, void *obj, int argc, char **a
     if (equals != NULL) {
         return set_row(row, obj, equals + 1, "command line");
     }
-    if (row->type == LT_OPTION_BOOL) {
-        return set_row(row, obj, "true", "command line");
+    if (row->type == LT_OPTION_BOOL) { /* "--flag", or "--flag true" as people also write. */
+        const bool has_word = *i + 1 < argc && (strcmp(argv[*i + 1], "true") == 0 || strcmp(argv[*i + 1], "false") == 0);
+        *i += has_word ? 1 : 0;
+        return set_row(row, obj, has_word ? argv[*i] : "true", "command line");
     }
     if (*i + 1 >= argc) {
         LT_FAIL(LT_ERR_ARG, "--%s needs a value", name);

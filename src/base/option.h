@@ -66,7 +66,7 @@ LT_MUST_USE lt_err lt_options_set(const lt_option_table *t, void *obj, const cha
 /* Read a YAML mapping (nested keys joined with dots; a sequence of scalars joined with commas). */
 LT_MUST_USE lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, const char *path);
 
-/* Parse argv[1..]: "--name value", "--name=value", "--flag" and "--no-flag" for BOOL. Words that are not flags
+/* Parse argv[1..]: "--name value", "--name=value", "--flag", "--flag true|false" and "--no-flag" for BOOL. Words that are not flags
  * go to positional[0 .. *n_positional), at most max_positional; "--" ends the flags. "--help" sets
  * *help and stops. */
 LT_MUST_USE lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **argv,

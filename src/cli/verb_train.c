@@ -9,7 +9,9 @@
 #include "train/recipe.h"
 #include "train/run.h"
 
-#define lt_verb_train_options lt_recipe_table
+#define LT_OPTION_STRUCT lt_recipe
+static const lt_option rows[] = {LT_RECIPE_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_train_options = LT_OPTION_TABLE("a training recipe", rows);
 
 static const char usage[] = "train [RECIPE.yaml] [--KEY VALUE ...]";
 static const char prose[] =

@@ -3,11 +3,12 @@
 
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
     X(tokenize, "tokenize", "text to token ids and back")                                          \
-    X(doctor, "doctor", "tell what this machine is and can do") \
-    X(bench, "bench", "measure kernels: ours, the vendor's, the limit") \
-    X(tune, "tune", "find the fastest specialisation of a GPU kernel") \
-    X(plan, "plan", "predict a run before paying for it: layout, time, price, failures; or a server") \
-    X(simulate, "simulate", "play months of a run with failures, restarts, repairs and spares")
+    X(train, "train", "train a model by a recipe")                                                 \
+    X(plan, "plan", "predict a run before paying for it: layout, time, price, failures; or a server")\
+    X(simulate, "simulate", "play months of a run with failures, restarts, repairs and spares")    \
+    X(doctor, "doctor", "tell what this machine is and can do")                                    \
+    X(bench, "bench", "measure kernels: ours, the vendor's, the limit")                            \
+    X(tune, "tune", "find the fastest specialisation of a GPU kernel")
 
 #define VERB_DECLARE(fn, name, summary)                                                            \
     int lt_verb_##fn(int argc, char **argv);                                                       \
