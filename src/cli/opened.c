@@ -1,0 +1,67 @@
+/* opened.c: see opened.h. */
+#include "cli/opened.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/thread.h"
+
+lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path, bool bf16,
+                      int64_t threads) {
+    const lt_model_options options = {.dtype = bf16 ? LT_BF16 : LT_F32};
+    lt_err err = LT_OK;
+    lt_opened o = {0};
+
+    if (model_path[0] == '\0') {
+        LT_FAIL(LT_ERR_ARG,
+                "no model: give --model with a Hugging Face folder, a GGUF or a llama2.c .bin");
+    }
+    if (!lt_file_exists(model_path)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "model %s: no such file or folder", model_path);
+    }
+    if (tokenizer_path[0] == '\0' && !lt_file_is_dir(model_path) &&
+        !lt_path_has_suffix(model_path, ".gguf")) {
+        LT_FAIL(LT_ERR_ARG, "%s holds no tokenizer: give --tokenizer", model_path);
+    }
+    if (threads > 0) {
+        lt_thread_set_count((int)threads);
+    }
+    LT_TRY_DONE(lt_tokenizer_open(&o.tokenizer,
+                                  tokenizer_path[0] != '\0' ? tokenizer_path : model_path, NULL));
+    LT_TRY_DONE(lt_model_open(&o.model, model_path, &options));
+    *out = o;
+    o = (lt_opened){0};
+done:
+    lt_opened_close(&o);
+    return err;
+}
+
+void lt_opened_close(lt_opened *o) {
+    lt_model_close(o->model);
+    lt_tokenizer_close(o->tokenizer);
+    *o = (lt_opened){0};
+}
+
+int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens) {
+    const int64_t want = (int64_t)prompt_bytes + max_tokens + 2,
+                  most = lt_model_get_spec(m)->max_seq; /* BOS and one to spare. */
+    return want < most ? want : most;
+}
+
+lt_err lt_prompt_read(char **out, const char *path) {
+    size_t bytes = 0;
+    LT_TRY(
+        lt_file_read(out, &bytes, strcmp(path, "-") == 0 ? "/dev/stdin" : path, (size_t)64 << 20));
+    if (strlen(*out) != bytes) {
+        free(*out);
+        *out = NULL;
+        LT_FAIL(LT_ERR_FORMAT, "prompt %s holds a zero byte", path);
+    }
+    return LT_OK;
+}
+
+void lt_prompt_free(char *prompt) {
+    free(prompt);
+}

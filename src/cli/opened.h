@@ -1,0 +1,40 @@
+/* opened.h: what generate, chat and eval begin with: a model and the tokenizer that belongs to it. */
+#ifndef LT_CLI_OPENED_H
+#define LT_CLI_OPENED_H
+
+#include "lateen/model.h"
+#include "lateen/tokenizer.h"
+
+typedef struct {
+    lt_model *model;
+    lt_tokenizer *tokenizer;
+} lt_opened;
+
+/* model_path: Hugging Face folder, GGUF or llama2.c .bin. tokenizer_path "": what the model brings itself. bf16: weights and activations in BF16. threads 0:
+ * all cores. Free with lt_opened_close. */
+LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
+                                  const char *tokenizer_path, bool bf16, int64_t threads);
+void lt_opened_close(lt_opened *o);
+
+/* Room a session needs for a prompt of so many bytes (a byte is at most a token) and max_tokens more, the model's longest sequence at most. */
+int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens);
+
+/* A prompt from a file, or from standard input when path is "-". Free with lt_prompt_free. */
+LT_MUST_USE lt_err lt_prompt_read(char **out, const char *path);
+void lt_prompt_free(char *prompt);
+
+/* The options that all of them share. */
+#define LT_OPENED_OPTIONS(X)                                                                       \
+    X(STR, model, "model", "", 0, 0, "PATH", "Hugging Face folder, GGUF, or llama2.c .bin")        \
+    X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "tokenizer; empty: the model's own")          \
+    X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "compute type")                             \
+    X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")
+
+#define LT_SAMPLING_OPTIONS(X)                                                                     \
+    X(F64, temperature, "temperature", "0.8", 0, 100, "", "0: always the most likely token")       \
+    X(I64, top_k, "top-k", "0", 0, 1e9, "K", "choose among the K most likely; 0: all")             \
+    X(F64, top_p, "top-p", "1", 0, 1, "P", "choose among the likeliest that make up this share")   \
+    X(F64, min_p, "min-p", "0", 0, 1, "P", "drop what is less than P times as likely as the best") \
+    X(I64, seed, "seed", "0", 0, 9e18, "N", "seed of the draws")
+
+#endif

@@ -1,0 +1,96 @@
+/* verb_generate.c: `lateen generate`: text behind a prompt, on standard output and nothing else there. */
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "cli/opened.h"
+#include "cli/verb.h"
+#include "lateen/generate.h"
+
+#define GENERATE_OPTIONS(X)                                                                        \
+    LT_OPENED_OPTIONS(X)                                                                           \
+    X(STR, prompt, "prompt", "", 0, 0, "TEXT", "what to go on from; empty: from the begin token")  \
+    X(STR, prompt_file, "prompt-file", "", 0, 0, "FILE",                                           \
+      "read the prompt from a file; -: standard input")                                            \
+    X(I64, max_tokens, "max-tokens", "128", 0, 1e9, "N", "new tokens at most")                     \
+    LT_SAMPLING_OPTIONS(X)                                                                         \
+    X(BOOL, ignore_eos, "ignore-eos", "false", 0, 0, "", "go on behind the end-of-text token")     \
+    X(BOOL, special, "special", "false", 0, 0, "",                                                 \
+      "read special tokens in the prompt, and print those the model writes")                       \
+    X(BOOL, echo, "echo", "false", 0, 0, "", "print the prompt first")                             \
+    X(BOOL, stats, "stats", "false", 0, 0, "", "tell token counts and rates on standard error")
+
+typedef struct {
+    GENERATE_OPTIONS(LT_OPTION_FIELD)
+} generate_options;
+#define LT_OPTION_STRUCT generate_options
+static const lt_option rows[] = {GENERATE_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_generate_options = LT_OPTION_TABLE("generate", rows);
+
+static bool print_text(void *ctx, const char *text, size_t bytes) {
+    (void)ctx;
+    return fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0;
+}
+
+static lt_err run(const generate_options *o, const char *prompt) {
+    lt_err err = LT_OK;
+    lt_generate_options g = lt_generate_defaults();
+    lt_generate_stats st = {0};
+    lt_opened m = {0};
+    lt_session *s = NULL;
+
+    g.sampling = (lt_sampling){.temperature = o->temperature,
+                               .top_k = o->top_k,
+                               .top_p = o->top_p,
+                               .min_p = o->min_p,
+                               .seed = (uint64_t)o->seed};
+    g.max_tokens = o->max_tokens;
+    g.ignore_eos = o->ignore_eos;
+    g.keep_special = o->special;
+    g.encode_flags = LT_ENCODE_ADD_SPECIAL | (o->special ? LT_ENCODE_PARSE_SPECIAL : 0);
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, o->dtype == 1, o->threads));
+    LT_TRY_DONE(
+        lt_session_open(&s, m.model, 1, lt_generate_room(m.model, strlen(prompt), o->max_tokens)));
+    if (o->echo) {
+        print_text(NULL, prompt, strlen(prompt));
+    }
+    LT_TRY_DONE(lt_generate(s, m.model, m.tokenizer, prompt, &g, print_text, NULL, &st));
+    if (isatty(STDOUT_FILENO)) {
+        putchar('\n');
+    }
+    if (o->stats) {
+        fprintf(stderr,
+                "prompt %lld tokens in %.3f s (%.1f tok/s), %lld new in %.3f s (%.1f tok/s)\n",
+                (long long)st.prompt_tokens, st.prompt_s, (double)st.prompt_tokens / st.prompt_s,
+                (long long)st.new_tokens, st.new_s, (double)(st.new_tokens - 1) / st.new_s);
+    }
+done:
+    lt_session_close(s);
+    lt_opened_close(&m);
+    return err;
+}
+
+int lt_verb_generate(int argc, char **argv);
+int lt_verb_generate(int argc, char **argv) {
+    static const char prose[] =
+        "Write on from a prompt. Standard output gets the new text and nothing else.";
+    generate_options o;
+    int n = 0, status = LT_EXIT_DONE;
+    char *from_file = NULL;
+    lt_err err = LT_OK;
+
+    if (!lt_verb_parse(&lt_verb_generate_options, &o, argc, argv,
+                       "generate --model M [--tokenizer T] --prompt P [options]", prose, NULL, 0,
+                       &n, &status)) {
+        return status;
+    }
+    if (o.prompt_file[0] != '\0') {
+        err = lt_prompt_read(&from_file, o.prompt_file);
+    }
+    if (err == LT_OK) {
+        err = run(&o, from_file != NULL ? from_file : o.prompt);
+    }
+    lt_prompt_free(from_file);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}
