@@ -127,6 +127,18 @@ done:
     return err;
 }
 
+/* Rename first: a folder that is half removed must not look like a checkpoint. */
+static lt_err remove_checkpoint(const char *path) {
+    char old[LT_PATH_BYTES];
+    if (snprintf(old, sizeof old, "%s.old", path) >= (int)sizeof old) {
+        LT_FAIL(LT_ERR_LIMIT, "path too long: %s", path);
+    }
+    if (rename(path, old) != 0) {
+        LT_FAIL(LT_ERR_IO, "rename %s: %s", path, strerror(errno));
+    }
+    return lt_file_remove_tree(old);
+}
+
 lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                           const lt_run_state *state) {
     lt_err err = LT_OK;
@@ -137,10 +149,10 @@ lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimi
     LT_TRY(lt_path_join(path, folder, name));
     snprintf(name, sizeof name, STEP_PREFIX "%09lld.tmp", (long long)state->step);
     LT_TRY(lt_path_join(aside, folder, name));
-    if (lt_file_exists(path)) {
-        return LT_OK; /* The same step of the same run: it holds the same bits. */
-    }
     LT_TRY_DONE(write_all(aside, m, o, state));
+    if (lt_file_exists(path)) { /* A broken one that was passed over at resume. */
+        LT_TRY_DONE(remove_checkpoint(path));
+    }
     if (rename(aside, path) != 0) {
         LT_FAIL_DONE(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
     }
@@ -322,18 +334,6 @@ lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *
 done:
     lt_file_list_free(names, n);
     return err;
-}
-
-/* Rename first: a folder that is half removed must not look like a checkpoint. */
-static lt_err remove_checkpoint(const char *path) {
-    char old[LT_PATH_BYTES];
-    if (snprintf(old, sizeof old, "%s.old", path) >= (int)sizeof old) {
-        LT_FAIL(LT_ERR_LIMIT, "path too long: %s", path);
-    }
-    if (rename(path, old) != 0) {
-        LT_FAIL(LT_ERR_IO, "rename %s: %s", path, strerror(errno));
-    }
-    return lt_file_remove_tree(old);
 }
 
 lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every) {

@@ -75,10 +75,11 @@ lt_err lt_training_evaluate(lt_training *t) {
     }
     LT_TRY_DONE(lt_metrics_put(&t->metrics, line));
     if (bits > 0.0) {
-        lt_log_info("step %lld: validation loss %.4f, perplexity %.2f, %.4f bits per byte", (long long)t->state.step, loss,
-                    exp(loss), bits);
+        lt_log_info("step %lld: validation loss %.4f, perplexity %.2f, %.4f bits per byte",
+                    (long long)t->state.step, loss, exp(loss), bits);
     } else {
-        lt_log_info("step %lld: validation loss %.4f, perplexity %.2f", (long long)t->state.step, loss, exp(loss));
+        lt_log_info("step %lld: validation loss %.4f, perplexity %.2f", (long long)t->state.step,
+                    loss, exp(loss));
     }
     t->evaluated_step = t->state.step;
 done:

@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+# `lateen train` as a user meets it: clean stops, resume, broken checkpoints, bad recipes, a full disk. Prints TAP.
+set -u
+cd "$(dirname "$0")/../.."
+lateen=${LATEEN:-build/lateen}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+n=0 bad=0
+ok() { # name, command...: passes if the command does
+    local name=$1
+    shift
+    n=$((n + 1))
+    if "$@" >"$work/out" 2>&1; then echo "ok $n - $name"; else
+        echo "not ok $n - $name"
+        tail -n 15 "$work/log" "$work/out" 2>/dev/null
+        bad=1
+    fi
+}
+cat src/base/*.c | head -c 60000 >"$work/text"
+python3 tests/e2e/make_shard.py "$work/text" "$work/shard" 700
+cat >"$work/recipe.yaml" <<YAML
+steps: 30
+threads: 1
+model: {vocab: 256, layers: 1, width: 32, heads: 2}
+data: {train: $work/shard, seq: 32, val_fraction: 0.1}
+batch: {size: 4}
+checkpoint: {every: 5, keep_last: 3}
+eval: {rows: 8}
+lr: {schedule: constant}
+YAML
+run() { "$lateen" train "$work/recipe.yaml" --out "$work/$1" "${@:2}" >"$work/stdout" 2>"$work/log"; }
+says() { grep -qE -- "$1" "$work/log"; }
+fails() { # exit status, message, run arguments...
+    local status=$1 message=$2
+    shift 2
+    run "$@"
+    [ $? -eq "$status" ] && says "$message" && [ "$(grep -c '^lateen: ' "$work/log")" -eq 1 ]
+}
+weights() { python3 -c 'import json,sys; print([f["xxh3"] for f in json.load(open(sys.argv[1]))["files"]])' "$work/$1/checkpoints/step-000000030/manifest.json"; }
+
+ok "a run finishes" run whole
+for f in recipe.yaml metrics.jsonl log.txt report.html checkpoints/step-000000030/manifest.json model/model.safetensors model/config.json; do
+    ok "it leaves $f" test -s "$work/whole/$f"
+done
+ok "keep_last removes older checkpoints" test ! -e "$work/whole/checkpoints/step-000000015"
+ok "metrics hold every step, a validation and an end" python3 - "$work/whole/metrics.jsonl" <<'PY'
+import json, sys
+rows = [json.loads(l) for l in open(sys.argv[1])]
+assert [r["step"] for r in rows if r["kind"] == "train"] == list(range(1, 31))
+assert rows[0]["kind"] == "start" and rows[-1]["kind"] == "end"
+first, last = [r["loss"] for r in rows if r["kind"] == "train"][:2], [r["loss"] for r in rows if r["kind"] == "train"][-2:]
+assert sum(last) < sum(first)
+assert any(r["kind"] == "eval" and r["perplexity"] > 1 for r in rows)
+PY
+ok "the effective recipe runs to the same bits" bash -c "'$lateen' train '$work/whole/recipe.yaml' --out '$work/again' 2>'$work/log'"
+ok "... equal" test "$(weights whole)" = "$(weights again)"
+ok "another number of threads gives the same bits" run threads --threads 2
+ok "... equal" test "$(weights whole)" = "$(weights threads)"
+ok "a finished run run again does nothing" run whole
+
+stopped() { # how: a shell command that stops process $pid
+    rm -rf "$work/stop"
+    "$lateen" train "$work/recipe.yaml" --out "$work/stop" 2>"$work/log" &
+    pid=$!
+    for _ in $(seq 200); do [ -e "$work/stop/checkpoints/step-000000005" ] && break; sleep 0.02; done
+    eval "$1"
+    wait "$pid" && run stop && [ "$(weights stop)" = "$(weights whole)" ]
+}
+ok "SIGTERM: saved, exit 0, resumed bit for bit" stopped 'kill -TERM $pid'
+ok "SIGUSR2 likewise" stopped 'kill -USR2 $pid'
+ok "a file named exit likewise" stopped 'touch "$work/stop/exit"'
+
+run broken --steps 15
+flip() { printf "$(printf '\\x%02x' $((0x$(xxd -s "$2" -l 1 -p "$1" 2>/dev/null || od -An -tx1 -j "$2" -N 1 "$1" | tr -d ' ') ^ 1)))" | dd of="$1" bs=1 seek="$2" conv=notrunc 2>/dev/null; }
+flip "$work/broken/checkpoints/step-000000015/m.safetensors" 5000
+ok "a flipped bit: the older checkpoint is taken" run broken
+ok "... and the message names the file" says 'step-000000015 is broken and skipped.*m.safetensors has checksum'
+ok "... and the result is the same" test "$(weights broken)" = "$(weights whole)"
+ok "... the broken one has been replaced by a whole one" run broken --steps 30
+run lost --steps 5
+for d in "$work"/lost/checkpoints/step-*; do truncate -s 100 "$d/weights.safetensors"; done
+ok "all checkpoints broken: refused, nothing removed" fails 1 'all 1 checkpoints' lost
+ok "... still there" test -e "$work/lost/checkpoints/step-000000005/m.safetensors"
+ok "a checkpoint of another model is refused" fails 1 'parameter|parameters' whole --steps 40 --model.width 64
+ok "a checkpoint of another optimiser is refused" fails 1 "keeps no 'slow'" whole --steps 40 --optim.kind ademamix
+
+ok "unknown key" fails 2 "did you mean 'optim.lr'" x --optim.lrr 1
+ok "out of range" fails 2 'steps = 0|-1' x --optim.lr=-1
+ok "contradiction" fails 2 'lr.warmup = 100 steps is longer' x --lr.warmup 100
+ok "missing data" fails 1 'no-such-shard' x --data.train "$work/no-such-shard"
+ok "ids out of the vocabulary" fails 1 'id' x --model.vocab 64
+printf 'steps: 5\nsteps: 6\n' >"$work/twice.yaml"
+ok "a key twice" bash -c "'$lateen' train '$work/twice.yaml' --out '$work/x' 2>'$work/log'; [ \$? -eq 1 ]"
+ok "unreadable recipe" bash -c "'$lateen' train '$work/none.yaml' --out '$work/x' 2>'$work/log'; [ \$? -eq 1 ] && grep -q none.yaml '$work/log'"
+
+disk_full() { # Files may not grow over 40 KiB: the save fails, the message says so, no half checkpoint stays.
+    (trap '' XFSZ; ulimit -f 40; run full --steps 10)
+    [ $? -eq 1 ] && says 'not saved: write .*(File too large|No space)' && [ -z "$(ls "$work/full/checkpoints")" ]
+}
+ok "a full disk" disk_full
+ok "... and with room again the run goes on" run full
+"$lateen" train "$work/recipe.yaml" --out "$work/busy" --steps 2000 2>/dev/null &
+pid=$!
+sleep 0.3
+ok "a busy run folder is refused" fails 1 'in use by another process' busy
+kill -9 "$pid"
+ok "a diverging run gives up with its numbers" fails 1 'updates in a row were skipped' nan --optim.lr 100 --optim.clip 0 --guard.limit 3 --steps 400
+exit $bad

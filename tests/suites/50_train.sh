@@ -1,0 +1,3 @@
+# Training as a user runs it: killed at any instant and resumed, stopped by signals, fed with nonsense.
+suite "kill -9 and resume" tests/e2e/kill_resume.sh 8
+suite "train: signals, bad input" tests/e2e/train.sh
