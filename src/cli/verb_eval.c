@@ -1,0 +1,135 @@
+/* verb_eval.c: `lateen eval`: a model on text or on a task. */
+#include <math.h>
+#include <stdio.h>
+
+#include <jansson.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "cli/opened.h"
+#include "cli/verb.h"
+#include "lateen/eval.h"
+
+#define MAX_FILES 256
+
+#define EVAL_OPTIONS(X)                                                                            \
+    LT_OPENED_OPTIONS(X)                                                                           \
+    X(STR, task, "task", "", 0, 0, "NAME", LT_EVAL_TASKS "; empty: loss on text files")            \
+    X(I64, seq, "seq", "0", 0, 1e9, "N",                                                           \
+      "tokens seen at once; 0: the model's longest, at most 2048")                                 \
+    X(I64, limit, "limit", "0", 0, 1e12, "N", "questions or documents at most; 0: all")            \
+    X(I64, shots, "shots", "0", 0, 5, "N", "mmlu: worked examples before each question")           \
+    X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
+
+typedef struct {
+    EVAL_OPTIONS(LT_OPTION_FIELD)
+} eval_options;
+#define LT_OPTION_STRUCT eval_options
+static const lt_option rows[] = {EVAL_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_eval_options = LT_OPTION_TABLE("eval", rows);
+
+static void show(void *ctx, int64_t done, int64_t all) {
+    if (all > 0) {
+        lt_progress_show(ctx, "%lld of %lld", (long long)done, (long long)all);
+    } else {
+        lt_progress_show(ctx, "%lld tokens", (long long)done);
+    }
+}
+
+static void print_json(json_t *o) {
+    json_dumpf(o, stdout, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(10));
+    putchar('\n');
+    json_decref(o);
+}
+
+static void set_number(json_t *o, const char *key, double x) {
+    if (!isnan(x)) {
+        json_object_set_new(o, key, json_real(x));
+    }
+}
+
+static void print_task(const lt_eval_task_result *r, bool json) {
+    if (json) {
+        json_t *o = json_pack("{s:s, s:I, s:f, s:f}", "task", r->task, "items",
+                              (json_int_t)r->items, "acc", r->accuracy, "acc_stderr",
+                              r->accuracy_stderr);
+        set_number(o, "acc_norm", r->accuracy_normalised);
+        set_number(o, "perplexity", r->perplexity);
+        print_json(o);
+        return;
+    }
+    printf("%-14s %lld questions\n  acc        %.4f ± %.4f\n", r->task, (long long)r->items,
+           r->accuracy, r->accuracy_stderr);
+    if (!isnan(r->accuracy_normalised)) {
+        printf("  acc_norm   %.4f\n", r->accuracy_normalised);
+    }
+    if (!isnan(r->perplexity)) {
+        printf("  perplexity %.3f\n", r->perplexity);
+    }
+}
+
+static void print_text(const lt_eval_text_result *r, bool json) {
+    if (json) {
+        print_json(json_pack("{s:f, s:f, s:f, s:I, s:I, s:I}", "loss", r->loss, "perplexity",
+                             r->perplexity, "bits_per_byte", r->bits_per_byte, "tokens",
+                             (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "documents",
+                             (json_int_t)r->documents));
+        return;
+    }
+    printf("loss           %.4f nats a token\nperplexity     %.3f\nbits per byte  %.4f\n%lld "
+           "tokens, %lld bytes, %lld documents\n",
+           r->loss, r->perplexity, r->bits_per_byte, (long long)r->tokens, (long long)r->bytes,
+           (long long)r->documents);
+}
+
+static lt_err run(const eval_options *o, const char **files, int n_files) {
+    lt_err err = LT_OK;
+    lt_opened m = {0};
+    lt_progress progress = {.plain_every_s = 10.0};
+    lt_eval_options e = {
+        .seq = o->seq, .limit = o->limit, .shots = o->shots, .progress = show, .ctx = &progress};
+
+    if (n_files == 0 || (o->task[0] != '\0' && n_files != 1)) {
+        LT_FAIL(LT_ERR_ARG,
+                o->task[0] != '\0' ? "a task takes one data file, %d given"
+                                   : "no text file to evaluate (%d given)",
+                n_files);
+    }
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, o->dtype == 1, o->threads));
+    e.model = m.model;
+    e.tokenizer = m.tokenizer;
+    if (o->task[0] != '\0') {
+        lt_eval_task_result r;
+        LT_TRY_DONE(lt_eval_task(&r, &e, o->task, files[0]));
+        lt_progress_end(&progress);
+        print_task(&r, o->json);
+    } else {
+        lt_eval_text_result r;
+        LT_TRY_DONE(lt_eval_text(&r, &e, files, n_files));
+        lt_progress_end(&progress);
+        print_text(&r, o->json);
+    }
+done:
+    lt_opened_close(&m);
+    return err;
+}
+
+int lt_verb_eval(int argc, char **argv);
+int lt_verb_eval(int argc, char **argv) {
+    static const char prose[] =
+        "Without --task: loss, perplexity and bits per byte on text files (.txt, .jsonl; plain, "
+        ".gz, .zst).\n"
+        "With --task: accuracy on the task's data, by lm-evaluation-harness's method.";
+    const char *files[MAX_FILES];
+    eval_options o;
+    int n = 0, status = LT_EXIT_DONE;
+    lt_err err;
+
+    if (!lt_verb_parse(&lt_verb_eval_options, &o, argc, argv,
+                       "eval --model M [--task T] DATA... [--json]", prose, files, MAX_FILES, &n,
+                       &status)) {
+        return status;
+    }
+    err = run(&o, files, n);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}

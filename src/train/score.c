@@ -1,0 +1,158 @@
+/* score.c: see score.h. Choices of one question share their context: the session keeps what is common and reads only the rest. */
+#include "train/score.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+
+#define SEQ_DEFAULT 2048
+
+lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o) {
+    const lt_model_spec *spec = lt_model_get_spec(o->model);
+    const lt_tokenizer_info info = lt_tokenizer_describe(o->tokenizer);
+    const int64_t most = spec->max_seq < SEQ_DEFAULT ? spec->max_seq : SEQ_DEFAULT;
+
+    *s = (lt_scorer){.options = o, .vocab_size = spec->vocab_size};
+    s->seq = o->seq > 0 ? o->seq : most;
+    if (s->seq > spec->max_seq || s->seq < 2) {
+        LT_FAIL(LT_ERR_ARG, "sequences of %lld tokens, the model takes 2 to %lld",
+                (long long)s->seq, (long long)spec->max_seq);
+    }
+    if ((int64_t)info.n_ids > spec->vocab_size) {
+        LT_FAIL(LT_ERR_ARG,
+                "the tokenizer has %u entries, the model %lld: they do not belong together",
+                info.n_ids, (long long)spec->vocab_size);
+    }
+    s->first_id = info.bos != LT_TOKEN_NONE   ? (int32_t)info.bos
+                  : info.eos != LT_TOKEN_NONE ? (int32_t)info.eos
+                                              : 0;
+    s->cached = malloc((size_t)s->seq * sizeof *s->cached);
+    s->logits = malloc((size_t)(LT_SCORE_CHUNK * s->vocab_size) * sizeof *s->logits);
+    if (s->cached == NULL || s->logits == NULL) {
+        LT_FAIL(LT_ERR_OOM, "logits of %d x %lld", LT_SCORE_CHUNK, (long long)s->vocab_size);
+    }
+    LT_TRY(lt_tokenizer_scratch_open(&s->scratch, o->tokenizer));
+    return lt_session_open(&s->session, o->model, 1, s->seq);
+}
+
+void lt_scorer_close(lt_scorer *s) {
+    lt_session_close(s->session);
+    lt_tokenizer_scratch_close(s->scratch);
+    lt_ids_free(&s->whole);
+    lt_ids_free(&s->context);
+    free(s->cached);
+    free(s->logits);
+    *s = (lt_scorer){0};
+}
+
+/* Log-probability of id in a row of logits; *best: it is the most likely (lowest id of ties). */
+static double log_softmax_at(const float *logits, int64_t n, int32_t id, bool *best) {
+    double sum = 0.0;
+    int64_t top = 0;
+    for (int64_t i = 1; i < n; i++) {
+        top = logits[i] > logits[top] ? i : top;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        sum += exp((double)logits[i] - (double)logits[top]);
+    }
+    *best = top == id;
+    return (double)logits[id] - (double)logits[top] - log(sum);
+}
+
+/* Bring the session to hold ids[0, n) without their logits; what it already holds stays. */
+static lt_err hold(lt_scorer *s, const int32_t *ids, int64_t n) {
+    int64_t common = 0;
+    while (common < n && common < s->n_cached && s->cached[common] == ids[common]) {
+        common++;
+    }
+    lt_session_truncate(s->session, 0, common);
+    s->n_cached = common;
+    if (common < n) {
+        LT_TRY(lt_session_eval(s->session, 0, ids + common, n - common, NULL));
+        memcpy(s->cached + common, ids + common, (size_t)(n - common) * sizeof *ids);
+        s->n_cached = n;
+    }
+    return LT_OK;
+}
+
+lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t first, lt_score *out) {
+    LT_ASSERT(first > 0 && first <= n && n <= s->seq + 1);
+    *out = (lt_score){.greedy = true, .n_tokens = n - first};
+    LT_TRY(hold(s, ids, first - 1));
+    for (int64_t at = first - 1; at < n - 1;) { /* Row `at` predicts token at + 1. */
+        const int64_t rows = n - 1 - at < LT_SCORE_CHUNK ? n - 1 - at : LT_SCORE_CHUNK;
+        LT_TRY(lt_session_eval_all(s->session, 0, ids + at, rows, s->logits));
+        for (int64_t r = 0; r < rows; r++) {
+            bool best;
+            out->log_prob += log_softmax_at(s->logits + r * s->vocab_size, s->vocab_size,
+                                            ids[at + r + 1], &best);
+            out->greedy = out->greedy && best;
+        }
+        memcpy(s->cached + at, ids + at, (size_t)rows * sizeof *ids);
+        at += rows;
+        s->n_cached = at;
+    }
+    return LT_OK;
+}
+
+static lt_err encode(lt_scorer *s, const char *text, lt_ids *out) {
+    out->n = 0;
+    return lt_tokenizer_encode(s->options->tokenizer, s->scratch, text, strlen(text),
+                               LT_ENCODE_PLAIN, out);
+}
+
+/* Encode both together into whole and the context alone into context. */
+static lt_err encode_pair(lt_scorer *s, const char *context, const char *continuation) {
+    lt_err err = LT_OK;
+    const size_t room = strlen(context) + strlen(continuation) + 1;
+    char *text = malloc(room), *head = strdup(context);
+    size_t n = strlen(context);
+
+    if (text == NULL || head == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "text of %zu bytes", room);
+    }
+    while (n > 0 && strchr(" \n\t\r", head[n - 1]) != NULL) {
+        n--;
+    }
+    head[n] = '\0';
+    snprintf(text, room, "%s%s", context, continuation);
+    LT_TRY_DONE(encode(s, text, &s->whole));
+    LT_TRY_DONE(encode(s, head, &s->context));
+done:
+    free(text);
+    free(head);
+    return err;
+}
+
+lt_err lt_score_pair(lt_scorer *s, const char *context, const char *continuation, lt_score *out) {
+    int64_t n, first, skip;
+    const int32_t *ids;
+
+    LT_TRY(encode_pair(s, context, continuation));
+    n = (int64_t)s->whole.n;
+    first = (int64_t)s->context.n < n ? (int64_t)s->context.n : n;
+    ids = (const int32_t *)s->whole.data;
+    if (first == n) {
+        LT_FAIL(LT_ERR_ARG, "continuation '%.40s' has no token of its own", continuation);
+    }
+    if (n - first > s->seq) {
+        LT_FAIL(LT_ERR_LIMIT, "a continuation of %lld tokens, sequences have %lld",
+                (long long)(n - first), (long long)s->seq);
+    }
+    if (first == 0) { /* No context: BOS stands for it. */
+        int32_t *with_first = malloc((size_t)(n + 1) * sizeof *with_first);
+        lt_err err;
+        if (with_first == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%lld tokens", (long long)n);
+        }
+        with_first[0] = s->first_id;
+        memcpy(with_first + 1, ids, (size_t)n * sizeof *ids);
+        err = lt_score_tokens(s, with_first, n + 1, 1, out);
+        free(with_first);
+        return err;
+    }
+    skip = n > s->seq + 1 ? n - (s->seq + 1) : 0; /* The last token is predicted, not read. */
+    return lt_score_tokens(s, ids + skip, n - skip, first - skip > 0 ? first - skip : 1, out);
+}

@@ -1,0 +1,39 @@
+/* score.h: log-probability of a continuation behind a context; what every evaluation is made of. */
+#ifndef LT_TRAIN_SCORE_H
+#define LT_TRAIN_SCORE_H
+
+#include "lateen/eval.h"
+
+typedef struct {
+    double log_prob; /* Sum over the continuation's tokens. */
+    bool greedy;     /* Each of them was the most likely one. */
+    int64_t n_tokens;
+} lt_score;
+
+typedef struct {
+    const lt_eval_options *options;
+    lt_session *session;
+    lt_tokenizer_scratch *scratch;
+    int64_t seq, vocab_size;
+    int32_t first_id; /* BOS, else EOS, else 0: what an empty context is. */
+    int32_t *cached;  /* (seq) tokens the session holds, so that a shared beginning is read once. */
+    int64_t n_cached;
+    lt_ids whole, context;
+    float *logits; /* (LT_SCORE_CHUNK, V) */
+} lt_scorer;
+
+#define LT_SCORE_CHUNK 64 /* Rows of logits at once. */
+
+LT_MUST_USE lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o);
+void lt_scorer_close(lt_scorer *s);
+
+/* Context and continuation are encoded together and cut where the context's own encoding ends (the harness's _encode_pair); spaces at the context's end
+ * go to the continuation. A pair longer than seq loses its beginning. */
+LT_MUST_USE lt_err lt_score_pair(lt_scorer *s, const char *context, const char *continuation,
+                                 lt_score *out);
+
+/* Score tokens [first, n) of ids (n) at most seq long, first > 0. */
+LT_MUST_USE lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t first,
+                                   lt_score *out);
+
+#endif
