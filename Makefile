@@ -84,6 +84,27 @@ unit: unit-programs
 test: all
 	tests/run.sh all
 
+run:
+	tools/run.sh
+
+install: all $(OUT)/lateen.pc $(OUT)/lateen.1
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/lib/pkgconfig $(DESTDIR)$(PREFIX)/include/lateen
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/lateen
+	install -m 755 $(OUT)/lateen $(DESTDIR)$(PREFIX)/bin/
+	install -m 644 $(OUT)/liblateen.a $(DESTDIR)$(PREFIX)/lib/
+	install -m 644 include/lateen/*.h $(DESTDIR)$(PREFIX)/include/lateen/
+	install -m 644 $(OUT)/lateen.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
+	install -m 644 $(OUT)/lateen.1 $(DESTDIR)$(PREFIX)/share/man/man1/
+	install -m 644 tools/completion.sh $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lateen
+	cp -r recipes $(DESTDIR)$(PREFIX)/share/lateen/
+
+$(OUT)/lateen.pc: VERSION
+	@printf 'prefix=%s\nName: lateen\nDescription: The whole life of a language model in one C library\nVersion: %s\nRequires.private: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -llateen\nLibs.private: -ldnnl -lm -ldl -lpthread -lgomp\n' \
+		'$(PREFIX)' '$(VERSION)' '$(LIBS)' > $@
+
+$(OUT)/lateen.1: $(OUT)/lateen tools/manpage.sh
+	tools/manpage.sh $(OUT)/lateen > $@
+
 format:
 	clang-format -i $$(git ls-files '*.c' '*.h')
 

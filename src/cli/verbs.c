@@ -12,6 +12,7 @@
     X(simulate, "simulate", "play months of a run with failures, restarts, repairs and spares")    \
     X(doctor, "doctor", "tell what this machine is and can do")                                    \
     X(bench, "bench", "measure kernels: ours, the vendor's, the limit")                            \
+    X(completion, "completion", "words for the shell's completion")                                \
     X(tune, "tune", "find the fastest specialisation of a GPU kernel")
 
 #define VERB_DECLARE(fn, name, summary)                                                            \

@@ -1,0 +1,14 @@
+# Bash completion for lateen; installed as share/bash-completion/completions/lateen. Verbs and flags are asked of the program itself.
+_lateen() {
+    local word=${COMP_WORDS[COMP_CWORD]} lateen=${COMP_WORDS[0]} verb=${COMP_WORDS[1]-}
+    if [ "$COMP_CWORD" -eq 1 ]; then
+        mapfile -t COMPREPLY < <(compgen -W "$("$lateen" completion verbs) --help --version" -- "$word")
+    elif [[ $word == --* ]]; then
+        mapfile -t COMPREPLY < <(compgen -W "$("$lateen" completion flags "$verb") --help" -- "$word")
+    else
+        local before=${COMP_WORDS[COMP_CWORD - 1]}
+        mapfile -t COMPREPLY < <(compgen -W "$("$lateen" completion values "$verb" "$before")" -- "$word")
+        [ ${#COMPREPLY[@]} -gt 0 ] || mapfile -t COMPREPLY < <(compgen -f -- "$word")
+    fi
+}
+complete -o filenames -F _lateen lateen
