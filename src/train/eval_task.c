@@ -35,9 +35,7 @@ static lt_err score_item(lt_scorer *s, const lt_eval_item *item, lt_eval_metric 
     for (int i = 0; i < item->n_pairs; i++) {
         LT_TRY(lt_score_pair(s, item->contexts[i], item->continuations[i], &score));
         raw[i] = score.log_prob;
-        normalised[i] = score.log_prob /
-                        (double)(strlen(item->continuations[i]) -
-                                 1); /* The choice without its space, in bytes ... */
+        normalised[i] = score.log_prob / characters(item->continuations[i]);
     }
     if (metric == LT_EVAL_LAST_WORD) {
         c->right += score.greedy;
