@@ -5,7 +5,7 @@ sanitized() { # mode, tests (a find pattern)
     suite "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode unit-programs && echo 'ok 1 - built'"
     for program in $(find "build/$mode/tests/unit" -type f -executable -name 'test_*' 2>/dev/null | grep -E "$pattern" | sort); do
         suite "$program" env ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
-            OMP_NUM_THREADS="$([ "$mode" = tsan ] && echo 1 || echo 2)" "$program"
+            OMP_WAIT_POLICY=passive OMP_NUM_THREADS="$([ "$mode" = tsan ] && echo 1 || echo 2)" "$program"
     done
 }
 sanitized asan .
