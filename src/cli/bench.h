@@ -3,5 +3,6 @@
 #define LT_CLI_BENCH_H
 
 int lt_bench_data(int argc, char **argv);
+int lt_bench_cpu(int argc, char **argv);
 
 #endif

@@ -347,6 +347,7 @@ static lt_err gather(const doctor_options *o, json_t **out, char *why_no_gpu, si
     lt_cpu_probe p;
     json_t *r;
 
+    LT_TRY(lt_op_name_check(o->op));
     LT_TRY(lt_machine_read(&m));
     if (o->measure && !o->ops) {
         LT_TRY(lt_cpu_probe_run(&p));

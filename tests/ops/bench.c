@@ -174,8 +174,9 @@ static void print_time(FILE *to, double seconds) {
     }
 }
 
-static void report(const lt_bench_options *o, FILE *to, lt_op op, const lt_case *c, lt_dtype act,
-                   const char *impl, bool chosen, double seconds, double median_s, lt_cost cost) {
+static void report(const lt_case_bench_options *o, FILE *to, lt_op op, const lt_case *c,
+                   lt_dtype act, const char *impl, bool chosen, double seconds, double median_s,
+                   lt_cost cost) {
     const double peak = act == LT_BF16 ? o->peak_bf16_gflops : o->peak_f32_gflops;
     const double flop_s = cost.flops / (peak * 1e9), byte_s = cost.bytes / (o->copy_gbps * 1e9);
     const double bound_s = flop_s > byte_s ? flop_s : byte_s;
@@ -204,7 +205,7 @@ static void report(const lt_bench_options *o, FILE *to, lt_op op, const lt_case 
     fflush(to);
 }
 
-static bool wants_impl(const lt_bench_options *o, const lt_op_impl *impl,
+static bool wants_impl(const lt_case_bench_options *o, const lt_op_impl *impl,
                        const lt_op_impl *chosen) {
     if (o->impl[0] == '\0') {
         return impl == chosen;
@@ -213,7 +214,7 @@ static bool wants_impl(const lt_bench_options *o, const lt_op_impl *impl,
                                        : strcmp(o->impl, impl->name) == 0;
 }
 
-static lt_err bench_case(const lt_bench_options *o, FILE *to, const lt_op_cases *cases,
+static lt_err bench_case(const lt_case_bench_options *o, FILE *to, const lt_op_cases *cases,
                          const lt_case *c, lt_dtype act) {
     const lt_op_list list = lt_registry_list(o->backend, cases->op);
     static stage s;
@@ -242,7 +243,8 @@ done:
     return err;
 }
 
-lt_err lt_bench_run(const lt_bench_options *o, FILE *to) {
+lt_err lt_case_bench_run(const lt_case_bench_options *o, FILE *to) {
+    LT_TRY(lt_op_name_check(o->op));
     if (!o->json) {
         fprintf(to,
                 "copy %.1f GB/s, peak %.0f GFLOP/s in F32, %.0f in BF16; * the one chosen\n"

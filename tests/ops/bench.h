@@ -15,9 +15,9 @@ typedef struct {
                                         * the case but the reference. */
     double copy_gbps, peak_f32_gflops, peak_bf16_gflops;
     bool json; /* One object a line instead of the table. */
-} lt_bench_options;
+} lt_case_bench_options;
 
 /* Runs and prints. The first failure stops it. */
-LT_MUST_USE lt_err lt_bench_run(const lt_bench_options *o, FILE *to);
+LT_MUST_USE lt_err lt_case_bench_run(const lt_case_bench_options *o, FILE *to);
 
 #endif

@@ -6,6 +6,8 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/option.h"
+#include "kernels/registry.h"
 
 const lt_op_cases *const lt_all_op_cases[LT_OP_COUNT] = {
 #define CASE_LIST(name, args) [LT_OP_##name] = &lt_cases_##name,
@@ -15,6 +17,19 @@ const lt_op_cases *const lt_all_op_cases[LT_OP_COUNT] = {
 
 #define ARGS_FIT(name, args) _Static_assert(sizeof(args) <= LT_SETUP_ARGS_BYTES, #args);
 LT_OP_MAP(ARGS_FIT)
+
+lt_err lt_op_name_check(const char *name) {
+    const char *names[LT_OP_COUNT], *nearest;
+    for (int op = 0; op < LT_OP_COUNT; op++) {
+        names[op] = lt_op_name((lt_op)op);
+        if (name[0] == '\0' || strcmp(name, names[op]) == 0) {
+            return LT_OK;
+        }
+    }
+    nearest = lt_name_nearest(name, names, LT_OP_COUNT);
+    LT_FAIL(LT_ERR_ARG, "no op '%s'%s%s%s", name, nearest != NULL ? "; did you mean '" : "",
+            nearest != NULL ? nearest : "", nearest != NULL ? "'?" : "");
+}
 
 void lt_setup_build(lt_setup *s, const lt_op_cases *o, const lt_case *c, lt_dtype act,
                     bool as_forward) {

@@ -38,8 +38,10 @@ enum {
     X(doc_start)                                                                                   \
     X(alibi)                                                                                       \
     X(sinks)                                                                                       \
-    X(trans_a) X(trans_b) X(accumulate) X(bias) X(residual) X(in_place) X(gated) X(normalise)      \
-        X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16)
+    X(trans_a)                                                                                     \
+    X(trans_b)                                                                                     \
+    X(accumulate) X(bias) X(residual) X(in_place) X(gated) X(normalise) X(inverse) X(positions)    \
+        X(copy) X(extreme) X(packed) X(y_f32) X(y_f16)
 
 typedef struct {
     const char *name;
@@ -78,6 +80,7 @@ struct lt_case_tensor {
     const char *alias; /* Name of the tensor whose memory it shares, declared before it, or NULL. */
     bool adds;         /* INOUT: the result is added to what is there. */
     bool contiguous;   /* Never padded. */
+    bool may_be_nan;   /* The result is NaN, and must be. */
     bool
         partial; /* OUT that is written in part only (up to expert_start[E] rows); the rest must stay untouched. */
     double
@@ -113,6 +116,9 @@ typedef struct {
 } lt_op_cases;
 
 extern const lt_op_cases *const lt_all_op_cases[LT_OP_COUNT];
+
+/* ARG with the nearest name unless `name` is an op's, or empty (all ops). */
+LT_MUST_USE lt_err lt_op_name_check(const char *name);
 
 #define LT_CASES(rows) .cases = (rows), .n_cases = (int)(sizeof(rows) / sizeof((rows)[0]))
 

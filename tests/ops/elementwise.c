@@ -88,18 +88,26 @@ static const lt_case sumsq_cases[] = {
     {"odd", LT_CASE_CHECK | LT_CASE_GOLDEN, 1 << LT_F32, .N = 103},
     {"added", LT_CASE_CHECK, 1 << LT_F32, .N = 4099, .accumulate = true},
     {"long", LT_CASE_CHECK, 1 << LT_F32, .N = 100003},
+    {"NaN shows", LT_CASE_CHECK, 1 << LT_F32, .N = 5003, .extreme = true},
     {"gradient", LT_CASE_BENCH, 1 << LT_F32, .N = 16 << 20},
 };
+
+/* One NaN among ordinary numbers. */
+static void fill_nan(double *values, const lt_case_tensor *t, lt_rng *r) {
+    lt_fill_normal(values, t, r);
+    values[t->count / 2] = (double)NAN;
+}
 
 static void sumsq_build(lt_setup *s) {
     const lt_case *c = s->c;
     lt_sumsq_args *a = (lt_sumsq_args *)s->args;
     a->accumulate = c->accumulate;
-    lt_setup_in(s, "x", &a->x, LT_F32, LT_SHAPE(c->N));
+    lt_setup_in(s, "x", &a->x, LT_F32, LT_SHAPE(c->N))->fill = c->extreme ? fill_nan
+                                                                          : lt_fill_normal;
     if (c->accumulate) {
         lt_setup_grad(s, "out", &a->out, LT_F64, LT_SHAPE(1));
     } else {
-        lt_setup_out(s, "out", &a->out, LT_F64, LT_SHAPE(1));
+        lt_setup_out(s, "out", &a->out, LT_F64, LT_SHAPE(1))->may_be_nan = c->extreme;
     }
 }
 

@@ -67,15 +67,15 @@ static const lt_backend *find_backend(const char *name) {
 static int bench(const optest_options *o, const lt_backend *backend) {
     lt_cpu_probe p;
     if (lt_cpu_probe_run(&p) == LT_OK &&
-        lt_bench_run(&(lt_bench_options){.backend = backend,
-                                         .op = o->op,
-                                         .impl = o->impl,
-                                         .case_name = o->case_name,
-                                         .copy_gbps = p.copy_gbps,
-                                         .peak_f32_gflops = p.peak_f32_gflops,
-                                         .peak_bf16_gflops = p.peak_bf16_gflops,
-                                         .json = o->json},
-                     stdout) == LT_OK) {
+        lt_case_bench_run(&(lt_case_bench_options){.backend = backend,
+                                                   .op = o->op,
+                                                   .impl = o->impl,
+                                                   .case_name = o->case_name,
+                                                   .copy_gbps = p.copy_gbps,
+                                                   .peak_f32_gflops = p.peak_f32_gflops,
+                                                   .peak_bf16_gflops = p.peak_bf16_gflops,
+                                                   .json = o->json},
+                          stdout) == LT_OK) {
         return 0;
     }
     fprintf(stderr, "optest: %s\n", lt_error_message());
