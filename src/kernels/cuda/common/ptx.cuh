@@ -42,15 +42,17 @@ INLINE void mbarrier_arrive(u32 bar) {
 INLINE void mbarrier_expect(u32 bar, u32 bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory");
 }
-INLINE void mbarrier_wait(u32 bar, u32 phase) {
-    asm volatile("{\n"
-                 ".reg .pred done;\n"
-                 "again:\n"
-                 "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-                 "@!done bra again;\n"
-                 "}" ::"r"(bar),
-                 "r"(phase)
+INLINE bool mbarrier_try_wait(u32 bar, u32 phase) {
+    u32 done;
+    asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+                 : "=r"(done)
+                 : "r"(bar), "r"(phase)
                  : "memory");
+    return done != 0;
+}
+INLINE void mbarrier_wait(u32 bar, u32 phase) { /* A loop in C, not in PTX: the compiler may keep the address uniform. */
+    while (!mbarrier_try_wait(bar, phase)) {
+    }
 }
 
 /* A tensor map, passed by value: `const __grid_constant__ tensor_map map_a`. */

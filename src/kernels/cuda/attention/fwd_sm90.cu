@@ -1,0 +1,432 @@
+/* fwd_sm90.cu — O = softmax(mask(scale * Q K^T)) V and its log-sum-exp, forward, on Hopper.
+ *
+ * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any strides of 16 bytes; D <= HEAD_DIM (64, 128, 192, 256), the rest read as zero; any T, S.
+ * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, CONSUMERS more compute, each 64 rows of the block's BM.
+ *           A row is (token, head of its group): HEADS query heads that read the same key head share one tile, so that short queries
+ *           still fill it.
+ * MOVEMENT
+ *     Q 64 rows a consumer ──TMA──▶ smem ─┐
+ *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
+ *     V block (BN, D) ──TMA ring──▶ smem ─────────────────────────────────────────────────────────────────────wgmma─┴─▶ O (64, D) f32
+ *     O / sum ──stmatrix──▶ smem (Q's place with O_IN_Q) ──TMA──▶ HBM
+ *     Two overlaps: within a consumer S of block j + 1 is issued before P V of block j, and its softmax runs under that product; and
+ *     consumers take turns (named barriers), so that one's softmax runs under the other's products.
+ * BOUND     4 T S D H flop (half if causal) at 4096 flop a clock an SM; T S H exponentials at 16 a clock an SM: at D = 64 both take the
+ *           same time, at 128 exponentials are half.
+ * MEASURED  docs/SPEED.md, "attention".
+ * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store. Online softmax (running maximum), fixed
+ *           order: bit-identical run to run. A row that sees no key: 0, lse -inf.
+ * LADDER    ladder/01.. naive, tiled online softmax, mma.sync; this file is the last rung.
+ * REFS      Dao et al. 2022 (arXiv:2205.14135), 2023 (2307.08691), Shah et al. 2024 (2407.08608). */
+#include "attention/mask.cuh"
+#include "common/hopper.cuh"
+#include "common/wgmma.cuh"
+
+#define BM          (64 * CONSUMERS)
+#define THREADS     (128 * (1 + CONSUMERS))
+#define Q_BYTES     (64 * HEAD_DIM * 2) /* one consumer's */
+#define KV_BYTES    (BN * HEAD_DIM * 2)
+#define COLUMNS     (HEAD_DIM / 64) /* of 128 bytes */
+#define BAR_STORE   1
+#define BAR_TURN    4
+#define LOG2_UNITS  (SOFTCAP || ALIBI) /* scores are turned into logits before the maximum is taken */
+static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
+static_assert(BN % 16 == 0 && BN <= 256, "key block");
+static_assert(64 % HEADS == 0, "packed heads divide 64 rows");
+
+WGMMA_SS(mma_qk, BN, 0, 0)
+WGMMA_RS(mma_pv, HEAD_DIM, 1)
+
+typedef struct {
+    int b, head, kv_head; /* head: first of the HEADS */
+    int token;            /* first of the tile */
+    int n_keys;
+    int j_begin, j_end;   /* key blocks */
+} tile_pos;
+
+INLINE int tile_count(const attn_args *a) {
+    return div_up(a->q_tokens, BM / HEADS) * a->batch * (a->q_heads / HEADS);
+}
+/* Tiles in order of falling length (causal: last rows first) inside sections of (batch, head) pairs whose K and V fit the L2. */
+INLINE tile_pos tile_locate(int t, const attn_args *a) {
+    const int rows = div_up(a->q_tokens, BM / HEADS), heads = a->q_heads / HEADS, pairs = a->batch * heads;
+    const int first = t / (a->section * rows) * a->section, inside = t % (a->section * rows);
+    const int width = min_i(a->section, pairs - first);
+    const int pair = first + inside % width, row = rows - 1 - inside / width;
+    key_range low, high;
+    tile_pos p;
+    p.b = pair / heads;
+    p.head = pair % heads * HEADS;
+    p.kv_head = p.head / (a->q_heads / a->kv_heads);
+    p.token = row * (BM / HEADS);
+    p.n_keys = keys_of(a, p.b);
+    low = range_of(a, p.b, p.n_keys, p.token);
+    high = range_of(a, p.b, p.n_keys, p.token + BM / HEADS - 1);
+    p.j_begin = low.lo / BN;
+    p.j_end = high.hi < low.lo ? p.j_begin : high.hi / BN + 1;
+    return p;
+}
+
+typedef struct {
+    int slot;
+    u32 phase;
+} ring_pos;
+INLINE void ring_step(ring_pos *r) {
+    if (++r->slot == STAGES) {
+        r->slot = 0;
+        r->phase ^= 1;
+    }
+}
+
+/* Addresses in shared memory. */
+typedef struct {
+    u32 q, k, v, o;
+    u32 q_full, q_empty;                   /* one a consumer */
+    u32 k_full, k_empty, v_full, v_empty; /* one a stage */
+    u32 tile;                             /* one a consumer: number of the tile whose Q arrives, -1 at the end */
+} smem_map;
+
+INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos *r, const tile_pos *p, int j) {
+    const u32 bar = full + 8 * r->slot, dst = ring + r->slot * KV_BYTES;
+    mbarrier_wait(empty + 8 * r->slot, r->phase);
+    mbarrier_expect(bar, KV_BYTES);
+    for (int c = 0; c < COLUMNS; c++) {
+        tma_load_4d(dst + c * BN * 128, map, bar, c * 64, p->kv_head, j * BN, p->b);
+    }
+    ring_step(r);
+}
+
+/* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
+INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s) {
+    ring_pos rk = {0, 1}, rv = {0, 1};
+    u32 q_phase = 1;
+    int t = (int)blockIdx.x;
+
+    while (t < tile_count(a)) {
+        const int next = (int)(gridDim.x + atomicAdd(a->counter, 1)); /* Asked for long before it is needed. */
+        const tile_pos p = tile_locate(t, a);
+        if (p.j_begin < p.j_end) {
+            load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, p.j_end - 1);
+        }
+        for (int w = 0; w < CONSUMERS; w++) {
+            mbarrier_wait(s->q_empty + 8 * w, q_phase);
+            st_shared_s32(s->tile + 4 * w, t);
+            mbarrier_expect(s->q_full + 8 * w, Q_BYTES);
+            for (int c = 0; c < COLUMNS; c++) {
+                tma_load_4d(s->q + w * Q_BYTES + c * 8192, map_q, s->q_full + 8 * w, c * 64, p.head, p.token + w * (64 / HEADS), p.b);
+            }
+        }
+        q_phase ^= 1;
+        for (int j = p.j_end - 1; j >= p.j_begin; j--) {
+            if (j > p.j_begin) {
+                load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, j - 1);
+            }
+            load_block(map_v, s->v, s->v_full, s->v_empty, &rv, &p, j);
+        }
+        t = next;
+    }
+    for (int w = 0; w < CONSUMERS; w++) {
+        mbarrier_wait(s->q_empty + 8 * w, q_phase);
+        st_shared_s32(s->tile + 4 * w, -1);
+        mbarrier_arrive(s->q_full + 8 * w);
+    }
+    __threadfence();
+    if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) { /* The last block to finish leaves the counters as it found them. */
+        a->counter[0] = 0;
+        a->counter[1] = 0;
+    }
+}
+
+/* S = Q K^T, O += P V: issue only. */
+INLINE void issue_scores(float s[BN / 2], u32 q, u32 k) {
+    const u64 a = wgmma_desc(q, 16), b = wgmma_desc(k, 16);
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 16; i++) {
+        mma_qk(s, DESC_ADD(a, i / 4 * 8192 + i % 4 * 32), DESC_ADD(b, i / 4 * (BN * 128) + i % 4 * 32), i > 0);
+    }
+    wgmma_commit();
+}
+INLINE void issue_values(float o[HEAD_DIM / 2], const u32 p[BN / 4], u32 v, bool add) {
+    const u64 b = wgmma_desc(v, BN * 128);
+#pragma unroll
+    for (int i = 0; i < BN / 16; i++) {
+        mma_pv(o, p + 4 * i, DESC_ADD(b, i * 2048), i > 0 || add);
+    }
+    wgmma_commit();
+}
+
+/* Per thread: the two rows it holds a part of. */
+typedef struct {
+    key_range see[2];
+    float max[2], sum[2]; /* in units of the scores; of this thread's columns only */
+    float slope, scale;   /* log2 units a unit of score */
+    int position[2];
+} row_state;
+
+INLINE void mask_block(float s[BN / 2], const row_state *r, int col0) {
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        const int h = i / 2 % 2, col = col0 + i / 4 * 8 + i % 2;
+        s[i] = col < r->see[h].lo || col > r->see[h].hi ? -INFINITE : s[i];
+    }
+}
+INLINE void logits_block(float s[BN / 2], const row_state *r, const attn_args *a, int col0) {
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        const int h = i / 2 % 2, col = col0 + i / 4 * 8 + i % 2;
+        float x = s[i] * a->scale * (SOFTCAP ? 1.0f : LOG2E);
+        if (SOFTCAP) {
+            x = a->softcap * LOG2E * tanh_of(__fdividef(x, a->softcap));
+        }
+        s[i] = ALIBI ? x + r->slope * (float)(col - r->position[h]) : x;
+    }
+}
+
+/* P = exp2(S - max), running maximum and sum; back[h] is what the older sums and O must be multiplied by. */
+INLINE void softmax_block(float s[BN / 2], row_state *r, float back[2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        float m = s[2 * h], old = r->max[h], sum = 0.0f;
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            m = fmaxf(m, fmaxf(s[4 * i + 2 * h], s[4 * i + 2 * h + 1]));
+        }
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        m = fmaxf(m, old);
+        r->max[h] = m;
+        const float base = m == -INFINITE ? 0.0f : m * r->scale;
+        back[h] = exp2_fast(old * r->scale - base);
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            float *x = s + 4 * i + 2 * h;
+            x[0] = exp2_fast(x[0] * r->scale - base);
+            x[1] = exp2_fast(x[1] * r->scale - base);
+            sum += x[0] + x[1];
+        }
+        r->sum[h] = r->sum[h] * back[h] + sum;
+    }
+}
+INLINE void pack_block(u32 p[BN / 4], const float s[BN / 2]) {
+#pragma unroll
+    for (int i = 0; i < BN / 4; i++) {
+        p[i] = PACK_ELEM(s[2 * i], s[2 * i + 1]);
+    }
+}
+
+/* 3. O / sum to shared memory and out; the log-sum-exp. */
+INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o, const attn_args *a, const tile_pos *p, u32 o_smem,
+                   int consumer) {
+    const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
+    float inverse[2];
+
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = 16 * warp + lane / 4 + 8 * h;
+        const int token = p->token + consumer * (64 / HEADS) + row / HEADS, head = p->head + row % HEADS;
+        float sum = r->sum[h], top = r->max[h] * r->scale;
+        sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+        sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+        inverse[h] = sum > 0.0f ? __fdividef(1.0f, sum) : (sum == 0.0f ? 0.0f : sum);
+#if SINKS
+        if (sum > 0.0f) { /* One more logit in the sum, without a value. */
+            const float sink = a->sinks[head] * LOG2E, m = fmaxf(top, sink), keep = exp2_fast(top - m);
+            sum = sum * keep + exp2_fast(sink - m);
+            inverse[h] = keep / sum;
+            top = m;
+        }
+#endif
+        if (a->lse != 0 && lane % 4 == 0 && token < a->q_tokens) {
+            a->lse[(i64)(p->b * a->q_heads + head) * a->q_tokens + token] = sum == 0.0f ? -INFINITE : (top + __log2f(sum)) * LN2;
+        }
+    }
+    if (tid == 0) {
+        tma_store_wait_read(0);
+    }
+    named_barrier_sync(BAR_STORE + consumer, 128);
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 16; i++) {
+        const float *x = o + 8 * i;
+        stmatrix_x4(o_smem + i / 4 * 8192 + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i % 4 * 2 + lane / 16) ^ r8) * 16,
+                    PACK_ELEM(x[0] * inverse[0], x[1] * inverse[0]), PACK_ELEM(x[2] * inverse[1], x[3] * inverse[1]),
+                    PACK_ELEM(x[4] * inverse[0], x[5] * inverse[0]), PACK_ELEM(x[6] * inverse[1], x[7] * inverse[1]));
+    }
+    fence_proxy_async();
+    named_barrier_sync(BAR_STORE + consumer, 128);
+    if (tid == 0) {
+        for (int c = 0; c < COLUMNS; c++) {
+            tma_store_4d(map_o, o_smem + c * 8192, c * 64, p->head, p->token + consumer * (64 / HEADS), p->b);
+        }
+        tma_store_commit();
+    }
+}
+
+INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int consumer) {
+    const int tid = (int)threadIdx.x % 128;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = 16 * (tid / 32) + tid % 32 / 4 + 8 * h, token = p->token + consumer * (64 / HEADS) + row / HEADS;
+        r->see[h] = range_of(a, p->b, p->n_keys, token);
+        r->position[h] = p->n_keys - a->q_tokens + token;
+        r->max[h] = -INFINITE;
+        r->sum[h] = 0.0f;
+        if (ALIBI && h == 0) {
+            r->slope = a->alibi[p->head] * LOG2E;
+        }
+    }
+    r->scale = LOG2_UNITS ? 1.0f : a->scale * LOG2E;
+}
+
+/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. */
+INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv,
+                   u32 q, int consumer) {
+    const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2;
+    const int first = p->token + consumer * (64 / HEADS);
+    const key_range top = range_of(a, p->b, p->n_keys, first), low = range_of(a, p->b, p->n_keys, first + 64 / HEADS - 1);
+    const int next = consumer + 1 == CONSUMERS ? 0 : consumer + 1;
+    float s[BN / 2], back[2];
+    u32 probs[BN / 4];
+
+    mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
+    wgmma_fence();
+    issue_scores(s, q, m->k + rk->slot * KV_BYTES);
+    wgmma_wait(0);
+    wgmma_pin(s, BN / 2);
+    for (int j = p->j_end - 1;; j--) {
+        if (tid == 0) {
+            mbarrier_arrive(m->k_empty + 8 * rk->slot);
+        }
+        ring_step(rk);
+        if (LOG2_UNITS) {
+            logits_block(s, r, a, j * BN + col);
+        }
+        if (j * BN < low.lo || j * BN + BN - 1 > top.hi) {
+            mask_block(s, r, j * BN + col);
+        }
+        softmax_block(s, r, back);
+        if (j < p->j_end - 1) {
+            wgmma_wait(0);
+            wgmma_pin(o, HEAD_DIM / 2);
+            if (tid == 0) {
+                mbarrier_arrive(m->v_empty + 8 * rv->slot);
+            }
+            ring_step(rv);
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; i++) {
+                o[i] *= back[i / 2 % 2];
+            }
+        }
+        pack_block(probs, s);
+        if (j == p->j_begin) {
+            break;
+        }
+        mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
+        if (CONSUMERS > 1 && TURNS) {
+            named_barrier_sync(BAR_TURN + consumer, 256);
+        }
+        wgmma_fence();
+        issue_scores(s, q, m->k + rk->slot * KV_BYTES);
+        mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
+        issue_values(o, probs, m->v + rv->slot * KV_BYTES, j < p->j_end - 1);
+        if (CONSUMERS > 1 && TURNS) {
+            named_barrier_arrive(BAR_TURN + next, 256);
+        }
+        wgmma_wait(1);
+        wgmma_pin(s, BN / 2);
+    }
+    mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
+    wgmma_fence();
+    issue_values(o, probs, m->v + rv->slot * KV_BYTES, p->j_end - p->j_begin > 1);
+    wgmma_wait(0);
+    wgmma_pin(o, HEAD_DIM / 2);
+    if (tid == 0) {
+        mbarrier_arrive(m->v_empty + 8 * rv->slot);
+    }
+    ring_step(rv);
+}
+
+INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, int consumer) {
+    ring_pos rk = {0, 0}, rv = {0, 0};
+    u32 q_phase = 0;
+    const u32 q = m->q + consumer * Q_BYTES, o_smem = m->o + consumer * Q_BYTES;
+    float o[HEAD_DIM / 2];
+
+    if (CONSUMERS > 1 && TURNS && consumer == CONSUMERS - 1) {
+        named_barrier_arrive(BAR_TURN + 0, 256); /* Consumer 0 begins. */
+    }
+    for (;; q_phase ^= 1) {
+        mbarrier_wait(m->q_full + 8 * consumer, q_phase);
+        const int t = warp_uniform(ld_shared_s32(m->tile + 4 * consumer));
+        if (t < 0) {
+            break;
+        }
+        const tile_pos p = tile_locate(t, a);
+        row_state r;
+        rows_start(&r, a, &p, consumer);
+#pragma unroll
+        for (int e = 0; e < HEAD_DIM / 2; e++) {
+            o[e] = 0.0f;
+        }
+        if (p.j_begin < p.j_end) {
+            attend(o, &r, a, m, &p, &rk, &rv, q, consumer);
+        }
+        if (!O_IN_Q && threadIdx.x % 128 == 0) {
+            mbarrier_arrive(m->q_empty + 8 * consumer);
+        }
+        finish(o, &r, map_o, a, &p, o_smem, consumer);
+        if (O_IN_Q && threadIdx.x % 128 == 0) {
+            tma_store_wait_read(0);
+            mbarrier_arrive(m->q_empty + 8 * consumer);
+        }
+    }
+    if (threadIdx.x % 128 == 0) {
+        tma_store_wait_read(0);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k, const __grid_constant__ tensor_map map_v,
+              const __grid_constant__ tensor_map map_o, const __grid_constant__ attn_args args) {
+    extern __shared__ __align__(1024) u8 smem[];
+    const int group = warp_uniform((int)threadIdx.x / 128);
+    smem_map m;
+    m.q = (smem_addr(smem) + 1023) & ~1023u;
+    m.k = m.q + CONSUMERS * Q_BYTES;
+    m.v = m.k + STAGES * KV_BYTES;
+    m.o = O_IN_Q ? m.q : m.v + STAGES * KV_BYTES;
+    m.q_full = m.v + STAGES * KV_BYTES + (O_IN_Q ? 0 : CONSUMERS * Q_BYTES);
+    m.q_empty = m.q_full + 8 * CONSUMERS;
+    m.k_full = m.q_empty + 8 * CONSUMERS;
+    m.k_empty = m.k_full + 8 * STAGES;
+    m.v_full = m.k_empty + 8 * STAGES;
+    m.v_empty = m.v_full + 8 * STAGES;
+    m.tile = m.v_empty + 8 * STAGES;
+
+    if (threadIdx.x == 0) {
+        for (int w = 0; w < CONSUMERS; w++) {
+            mbarrier_init(m.q_full + 8 * w, 1);
+            mbarrier_init(m.q_empty + 8 * w, 1);
+        }
+        for (int s = 0; s < STAGES; s++) {
+            mbarrier_init(m.k_full + 8 * s, 1);
+            mbarrier_init(m.v_full + 8 * s, 1);
+            mbarrier_init(m.k_empty + 8 * s, CONSUMERS);
+            mbarrier_init(m.v_empty + 8 * s, CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (group == 0) {
+        if (CONSUMERS > 1) {
+            regs_shrink(REGS_PRODUCER);
+        }
+        if (threadIdx.x == 0) {
+            produce(&map_q, &map_k, &map_v, &args, &m);
+        }
+    } else {
+        if (CONSUMERS > 1) {
+            regs_grow(REGS_CONSUMER);
+        }
+        consume(&map_o, &args, &m, group - 1);
+    }
+}

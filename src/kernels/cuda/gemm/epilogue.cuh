@@ -1,0 +1,120 @@
+/* epilogue.cuh: what a GEMM does to its sums before they are stored, chosen with -D:
+ *
+ *     v = alpha * sum
+ *     EPI_BIAS 1: v += bias[col] (16-bit)   2: v += bias[col] (f32)
+ *     EPI_SAVE 1: pre[row][col] = v, for the backward pass
+ *     EPI_ACT      v = f(v)                      f: ACT_GELU_TANH, ACT_SILU, ACT_RELU2, ACT_XIELU (numbers below)
+ *     EPI_ACT_BWD  v *= f'(aux[row][col])        aux holds what EPI_SAVE stored
+ *     EPI_RESIDUAL 1: v += aux[row][col]
+ *
+ * Two neighbouring columns at a time (col is even), as the tensor cores hand them out. All arithmetic in f32. */
+#ifndef LT_CUDA_GEMM_EPILOGUE_CUH
+#define LT_CUDA_GEMM_EPILOGUE_CUH
+
+#include "common/hopper.cuh"
+
+#define ACT_NONE      0
+#define ACT_GELU_TANH 1
+#define ACT_SILU      2
+#define ACT_RELU2     3
+#define ACT_XIELU     4
+#ifndef EPI_BIAS
+#define EPI_BIAS 0
+#endif
+#ifndef EPI_SAVE
+#define EPI_SAVE 0
+#endif
+#ifndef EPI_ACT
+#define EPI_ACT ACT_NONE
+#endif
+#ifndef EPI_ACT_BWD
+#define EPI_ACT_BWD ACT_NONE
+#endif
+#ifndef EPI_RESIDUAL
+#define EPI_RESIDUAL 0
+#endif
+#define EPI_TRIVIAL (!EPI_BIAS && !EPI_SAVE && !EPI_ACT && !EPI_ACT_BWD && !EPI_RESIDUAL)
+
+typedef struct {
+    int m, n, k;
+    int splits;      /* K is cut in this many parts; > 1 writes partial sums (OUT_F32), part s at row s * m_padded. */
+    int m_padded;    /* m rounded up to whole tiles. */
+    int group;       /* Rows of (cluster) tiles walked together, for the L2. */
+    float alpha;
+    float xielu_p, xielu_n; /* softplus(p), 0.5 + softplus(n) */
+    const void *bias;
+    const elem *aux; /* (m, n), rows aux_ld apart */
+    elem *pre;       /* (m, n), rows pre_ld apart */
+    i64 aux_ld, pre_ld;
+} gemm_args;
+
+INLINE float tanh_fast(float x) {
+    float y;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+INLINE float sigmoid_fast(float x) {
+    return 0.5f * tanh_fast(0.5f * x) + 0.5f;
+}
+
+INLINE float act_apply(int kind, float x, const gemm_args *a) {
+    if (kind == ACT_GELU_TANH) {
+        return 0.5f * x * (1.0f + tanh_fast(0.7978845608f * (x + 0.044715f * x * x * x)));
+    } else if (kind == ACT_SILU) {
+        return x * sigmoid_fast(x);
+    } else if (kind == ACT_RELU2) {
+        return x > 0.0f ? x * x : 0.0f;
+    }
+    const float low = x < -1e-6f ? x : -1e-6f; /* xIELU, arXiv:2411.13010 */
+    return x > 0.0f ? x * (a->xielu_p * x + 0.5f) : a->xielu_n * (expm1f(low) - x) + 0.5f * x;
+}
+INLINE float act_slope(int kind, float x, const gemm_args *a) {
+    if (kind == ACT_GELU_TANH) {
+        const float t = tanh_fast(0.7978845608f * (x + 0.044715f * x * x * x));
+        return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (0.7978845608f + 0.1070322244f * x * x);
+    } else if (kind == ACT_SILU) {
+        const float s = sigmoid_fast(x);
+        return s * (1.0f + x * (1.0f - s));
+    } else if (kind == ACT_RELU2) {
+        return x > 0.0f ? 2.0f * x : 0.0f;
+    }
+    const float low = x < -1e-6f ? x : -1e-6f;
+    return x > 0.0f ? 2.0f * a->xielu_p * x + 0.5f : a->xielu_n * expm1f(low) + 0.5f;
+}
+
+INLINE void epilogue_pair(float *v0, float *v1, int row, int col, const gemm_args *a) {
+    float x0 = *v0 * a->alpha, x1 = *v1 * a->alpha;
+#if !EPI_TRIVIAL
+    if (row < a->m && col < a->n) { /* n is even (16-byte rows), so col + 1 < n too. */
+#if EPI_BIAS == 1
+        const u32 b = *(const u32 *)((const elem *)a->bias + col);
+        x0 += elem_lo(b);
+        x1 += elem_hi(b);
+#elif EPI_BIAS == 2
+        x0 += ((const float *)a->bias)[col];
+        x1 += ((const float *)a->bias)[col + 1];
+#endif
+#if EPI_SAVE
+        *(u32 *)(a->pre + (i64)row * a->pre_ld + col) = PACK_ELEM(x0, x1);
+#endif
+#if EPI_ACT
+        x0 = act_apply(EPI_ACT, x0, a);
+        x1 = act_apply(EPI_ACT, x1, a);
+#endif
+#if EPI_ACT_BWD || EPI_RESIDUAL
+        const u32 x = *(const u32 *)(a->aux + (i64)row * a->aux_ld + col);
+#endif
+#if EPI_ACT_BWD
+        x0 *= act_slope(EPI_ACT_BWD, elem_lo(x), a);
+        x1 *= act_slope(EPI_ACT_BWD, elem_hi(x), a);
+#elif EPI_RESIDUAL
+        x0 += elem_lo(x);
+        x1 += elem_hi(x);
+#endif
+    }
+#endif
+    *v0 = x0;
+    *v1 = x1;
+}
+
+#endif

@@ -1,0 +1,282 @@
+/* gemm_sm90.cu: C (M, N) = alpha * op(A) (M, K) . op(B) (K, N), 16-bit in, f32 sums, 16-bit or f32 out, on Hopper.
+ *
+ * SHAPES    any M, N, K > 0. A stored (M, K), or (K, M) with A_MAJOR_M; B stored (N, K), or (K, N) with B_MAJOR_N; rows of all three
+ *           16-byte aligned (others: gemm_sm80.cu). Edges are the copy engine's: loads past the end give 0, stores there are dropped.
+ * MAP       persistent blocks, one an SM, in clusters of CLUSTER along M; warpgroup 0 copies, CONSUMERS more multiply. A block
+ *           makes tiles of BM x BN; each consumer owns 64 * WG_M rows of the tile, or (PINGPONG) every other tile whole, so that one
+ *           consumer stores while the other multiplies: worth it where K is short.
+ * MOVEMENT
+ *     HBM/L2 ──TMA, 128-byte swizzle──▶ ring of STAGES x (A BM x 64, B BN x 64) in smem ──wgmma──▶ acc[WG_M][BN / 2] registers a thread
+ *                B: each block of a cluster fetches its share and multicasts it                 │ epilogue, stmatrix
+ *     HBM ◀──TMA store (or add, f32)── C_STAGES x (64 rows x 128 bytes) of smem a consumer ◀────┘
+ *     full[s]: bytes of stage s arrived. empty[s]: every consumer (of every block of the cluster) has read stage s; one thread arrives.
+ * BOUND     2 M N K flop at 4096 flop a clock an SM: 989 TFLOP/s at 1.83 GHz; the 700 W limit holds random data near 800.
+ *           smem: a 64 x 256 x 16 product reads 10 KB in 128 clocks, of 16 KB possible. L2: 128 x 256 tiles in pairs, 32 KB an SM each
+ *           1024 clocks.
+ * MEASURED  docs/SPEED.md, "bf16 GEMM".
+ * NUMERICS  f32 accumulation in the tensor cores in order of K; one rounding at the store. No atomics, except OUT_ADD, which adds each
+ *           element once: bit-identical run to run. Split K writes partial sums, added in order by gemm_split_sum (gemm_split.cu).
+ * LADDER    ladder/01..: mma.sync, wgmma, larger tiles, producer and consumers, persistent, cluster; this file is the last rung.
+ * REFS      PTX ISA 9.7.15 (wgmma), 9.7.9.27 (bulk tensor copies); fast.cu and its worklog; simplegemm (ping-pong). */
+#include "common/hopper.cuh"
+#include "common/wgmma.cuh"
+#include "gemm/epilogue.cuh"
+
+#ifndef OUT_F32
+#define OUT_F32 0
+#endif
+#ifndef OUT_ADD
+#define OUT_ADD 0
+#endif
+#define BK            64 /* One 128-byte row of the swizzle. */
+#define BM            (64 * WG_M * (PINGPONG ? 1 : CONSUMERS))
+#define THREADS       (128 * (1 + CONSUMERS))
+#define A_BYTES       (BM * BK * 2)
+#define B_BYTES       (BN * BK * 2)
+#define STAGE_BYTES   (A_BYTES + B_BYTES)
+#define CHUNK_COLS    (OUT_F32 ? 32 : 64) /* 128 bytes of C */
+#define CHUNK_BYTES   (64 * 128)
+#define READERS       (PINGPONG ? 1 : CONSUMERS) /* consumers that read one stage */
+#define BAR_STORE     1                          /* named barriers: one a consumer */
+#define BAR_ORDER     4                          /* ping-pong: whose turn it is to multiply */
+static_assert(BN % 64 == 0 && BN >= 64 && BN <= 256, "BN is 64, 128, 192 or 256");
+static_assert(!B_MAJOR_N || (BN / 64) % CLUSTER == 0, "a block fetches whole columns of B tiles");
+static_assert(WG_M * BN <= 256, "accumulators must fit in registers");
+static_assert(!PINGPONG || CONSUMERS == 2, "ping-pong is for two");
+static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
+
+WGMMA_SS(mma, BN, A_MAJOR_M, B_MAJOR_N)
+
+typedef struct {
+    int row, col;           /* of the tile's first element */
+    int k_begin, k_end;     /* in steps of BK */
+    int out_row;            /* row in C, or in the partial sums of this split */
+} tile_pos;
+
+/* Tile `t` of the walk: groups of `group` rows of tiles, column by column, so that blocks running together share A and B in L2. */
+INLINE tile_pos tile_locate(int t, const gemm_args *a, int rank) {
+    const int rows = div_up(a->m, BM * CLUSTER), cols = div_up(a->n, BN);
+    const int split = t % a->splits, u = t / a->splits;
+    const int first = u / (a->group * cols) * a->group, inside = u % (a->group * cols);
+    const int height = min_i(a->group, rows - first);
+    const int steps = div_up(a->k, BK), share = div_up(steps, a->splits);
+    tile_pos p;
+    p.row = ((first + inside % height) * CLUSTER + rank) * BM;
+    p.col = inside / height * BN;
+    p.k_begin = split * share;
+    p.k_end = min_i(steps, p.k_begin + share);
+    p.out_row = split * a->m_padded + p.row;
+    return p;
+}
+INLINE int tile_count(const gemm_args *a) {
+    return div_up(a->m, BM * CLUSTER) * div_up(a->n, BN) * a->splits;
+}
+
+typedef struct {
+    int slot;
+    u32 phase;
+} ring_pos;
+INLINE void ring_step(ring_pos *r) {
+    if (++r->slot == STAGES) {
+        r->slot = 0;
+        r->phase ^= 1;
+    }
+}
+INLINE void ring_skip(ring_pos *r, int n) {
+    const int to = r->slot + n;
+    r->phase ^= (u32)(to / STAGES) & 1u;
+    r->slot = to % STAGES;
+}
+
+/* 1. One thread fills the ring. */
+INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u32 ring, u32 full, u32 empty, int rank) {
+    ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
+    const int part = BN / CLUSTER * rank;
+
+    for (int t = (int)blockIdx.x / CLUSTER; t < tile_count(a); t += (int)gridDim.x / CLUSTER) {
+        const tile_pos p = tile_locate(t, a, rank);
+        for (int k = p.k_begin; k < p.k_end; k++, ring_step(&r)) {
+            const u32 bar = full + 8 * r.slot, tile_a = ring + r.slot * STAGE_BYTES, tile_b = tile_a + A_BYTES + part * 128;
+            mbarrier_wait(empty + 8 * r.slot, r.phase);
+            mbarrier_expect(bar, STAGE_BYTES);
+#if A_MAJOR_M
+            for (int i = 0; i < BM; i += 64) {
+                tma_load_2d(tile_a + i * 128, map_a, bar, p.row + i, k * BK);
+            }
+#else
+            tma_load_2d(tile_a, map_a, bar, k * BK, p.row);
+#endif
+#if B_MAJOR_N
+            for (int i = 0; i < BN / CLUSTER; i += 64) {
+                if (CLUSTER > 1) {
+                    tma_load_2d_multicast(tile_b + i * 128, map_b, bar, p.col + part + i, k * BK, (1 << CLUSTER) - 1);
+                } else {
+                    tma_load_2d(tile_b + i * 128, map_b, bar, p.col + i, k * BK);
+                }
+            }
+#else
+            if (CLUSTER > 1) {
+                tma_load_2d_multicast(tile_b, map_b, bar, k * BK, p.col + part, (1 << CLUSTER) - 1);
+            } else {
+                tma_load_2d(tile_b, map_b, bar, k * BK, p.col);
+            }
+#endif
+        }
+    }
+}
+
+/* 2. A consumer's share of one tile: acc = A B over K. Frees each stage when the product after it has been issued. */
+INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a, u32 ring, u32 full, u32 empty, int next) {
+    const int tid = (int)threadIdx.x % 128;
+    int last = -1;
+
+    for (int step = 0; step < n_steps; step++, ring_step(r)) {
+        const u32 tile = ring + r->slot * STAGE_BYTES;
+        const u64 a = wgmma_desc(tile + my_a, 8192), b = wgmma_desc(tile + A_BYTES, 8192);
+        mbarrier_wait(full + 8 * r->slot, r->phase);
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < BK / 16; k++) {
+#pragma unroll
+            for (int i = 0; i < WG_M; i++) {
+                mma(acc[i], DESC_ADD(a, i * 8192 + k * (A_MAJOR_M ? 2048 : 32)), DESC_ADD(b, k * (B_MAJOR_N ? 2048 : 32)),
+                    step + k > 0);
+            }
+        }
+        wgmma_commit();
+        wgmma_wait(1);
+        if (last >= 0 && tid < CLUSTER) {
+            mbarrier_arrive_remote(empty + 8 * last, tid);
+        }
+        last = r->slot;
+    }
+    if (PINGPONG) {
+        named_barrier_arrive(next, 256); /* All products are issued: the other's may queue up behind them. */
+    }
+    wgmma_wait(0);
+    if (tid < CLUSTER) {
+        mbarrier_arrive_remote(empty + 8 * last, tid);
+    }
+#pragma unroll
+    for (int i = 0; i < WG_M; i++) {
+        wgmma_pin(acc[i], BN / 2);
+    }
+}
+
+/* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of 128 bytes wide at a time, so that stores overlap arithmetic. */
+INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 stage, int consumer, int row, int col, int out_row) {
+    const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32;
+    const int r8 = lane % 8;
+    u32 buf = stage;
+
+#pragma unroll
+    for (int i = 0; i < BN / 8; i++) {
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            epilogue_pair(&acc[4 * i + 2 * h], &acc[4 * i + 2 * h + 1], row + 16 * warp + lane / 4 + 8 * h, col + 8 * i + 2 * (lane % 4), a);
+        }
+    }
+#pragma unroll
+    for (int chunk = 0; chunk < BN / CHUNK_COLS; chunk++) {
+        buf = stage + chunk % C_STAGES * CHUNK_BYTES;
+        if (tid == 0) {
+            tma_store_wait_read(C_STAGES - 1);
+        }
+        named_barrier_sync(BAR_STORE + consumer, 128);
+#if OUT_F32
+#pragma unroll
+        for (int i = 0; i < 8; i++) { /* Four groups of 8 columns, two rows each. */
+            const int e = 4 * (chunk * 4 + i / 2) + 2 * (i % 2), r = 16 * warp + lane / 4 + 8 * (i % 2);
+            st_shared_v2(buf + r * 128 + ((i / 2 * 2 + lane % 4 / 2) ^ (r % 8)) * 16 + lane % 2 * 8, acc[e], acc[e + 1]);
+        }
+#else
+#pragma unroll
+        for (int i = 0; i < 4; i++) { /* 16 columns at a time; lane l addresses row l % 8 of matrix l / 8. */
+            const float *v = acc + 4 * (chunk * 8 + i * 2);
+            stmatrix_x4(buf + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i * 2 + lane / 16) ^ r8) * 16, PACK_ELEM(v[0], v[1]),
+                        PACK_ELEM(v[2], v[3]), PACK_ELEM(v[4], v[5]), PACK_ELEM(v[6], v[7]));
+        }
+#endif
+        fence_proxy_async();
+        named_barrier_sync(BAR_STORE + consumer, 128);
+        if (tid == 0) {
+            if (OUT_ADD) {
+                tma_add_2d(map_c, buf, col + chunk * CHUNK_COLS, out_row);
+            } else {
+                tma_store_2d(map_c, buf, col + chunk * CHUNK_COLS, out_row);
+            }
+            tma_store_commit();
+        }
+    }
+}
+
+INLINE void consume(const void *map_c, const gemm_args *a, u32 ring, u32 full, u32 empty, u32 stage, int consumer, int rank) {
+    ring_pos r = {0, 0};
+    float acc[WG_M][BN / 2] = {{0.0f}};
+    int turn = 0;
+    const int my_row = PINGPONG ? 0 : consumer * 64 * WG_M;
+
+    if (PINGPONG && consumer == 1) {
+        named_barrier_arrive(BAR_ORDER + 0, 256); /* Consumer 0 begins. */
+    }
+    for (int t = (int)blockIdx.x / CLUSTER; t < tile_count(a); t += (int)gridDim.x / CLUSTER, turn ^= 1) {
+        const tile_pos p = tile_locate(t, a, rank);
+        const int n_steps = p.k_end - p.k_begin;
+        if (PINGPONG && turn != consumer) {
+            ring_skip(&r, n_steps);
+            continue;
+        }
+        if (PINGPONG) {
+            named_barrier_sync(BAR_ORDER + consumer, 256);
+        }
+        multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1));
+#pragma unroll
+        for (int i = 0; i < WG_M; i++) {
+            store(acc[i], map_c, a, stage, consumer, p.row + my_row + i * 64, p.col, p.out_row + my_row + i * 64);
+        }
+    }
+    if (threadIdx.x % 128 == 0) {
+        tma_store_wait_read(0);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b, const __grid_constant__ tensor_map map_c,
+          const __grid_constant__ gemm_args args) {
+    extern __shared__ __align__(1024) u8 smem[];
+    const u32 ring = (smem_addr(smem) + 1023) & ~1023u; /* STAGES x (A, B), C stages, barriers; see gemm_smem_bytes in gemm.c. */
+    const u32 c_stages = ring + STAGES * STAGE_BYTES;
+    const u32 full = c_stages + CONSUMERS * C_STAGES * CHUNK_BYTES, empty = full + 8 * STAGES;
+    const int group = warp_uniform((int)threadIdx.x / 128);
+    const int rank = CLUSTER > 1 ? (int)cluster_cta_rank() : 0;
+
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            mbarrier_init(full + 8 * s, 1);
+            mbarrier_init(empty + 8 * s, READERS * CLUSTER);
+        }
+        mbarrier_init_fence();
+    }
+    if (CLUSTER > 1) {
+        cluster_sync();
+    } else {
+        __syncthreads();
+    }
+    if (group == 0) {
+        if (CONSUMERS > 1) {
+            regs_shrink(REGS_PRODUCER);
+        }
+        if (threadIdx.x == 0) {
+            produce(&map_a, &map_b, &args, ring, full, empty, rank);
+        }
+        __syncwarp();
+    } else {
+        if (CONSUMERS > 1) {
+            regs_grow(REGS_CONSUMER);
+        }
+        consume(&map_c, &args, ring, full, empty, c_stages + (group - 1) * C_STAGES * CHUNK_BYTES, group - 1, rank);
+    }
+    if (CLUSTER > 1) {
+        cluster_sync(); /* No block leaves while its neighbour may still write to its shared memory. */
+    }
+}
