@@ -140,9 +140,10 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
 /* S = Q K^T, O += P V: issue only. */
 INLINE void issue_scores(float s[BN / 2], u32 q, u32 k) {
     const u64 a = wgmma_desc(q, 16), b = wgmma_desc(k, 16);
+    mma_qk_set(s, a, b);
 #pragma unroll
-    for (int i = 0; i < HEAD_DIM / 16; i++) {
-        mma_qk(s, DESC_ADD(a, i / 4 * 8192 + i % 4 * 32), DESC_ADD(b, i / 4 * (BN * 128) + i % 4 * 32), i > 0);
+    for (int i = 1; i < HEAD_DIM / 16; i++) {
+        mma_qk(s, DESC_ADD(a, i / 4 * 8192 + i % 4 * 32), DESC_ADD(b, i / 4 * (BN * 128) + i % 4 * 32), 1);
     }
     wgmma_commit();
 }

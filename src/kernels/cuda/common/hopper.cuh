@@ -122,6 +122,12 @@ INLINE int ld_shared_s32(u32 addr) {
     asm volatile("ld.shared.s32 %0, [%1];" : "=r"(x) : "r"(addr) : "memory");
     return x;
 }
+INLINE void st_shared_v4_s32(u32 addr, int a, int b, int c, int d) {
+    asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
+}
+INLINE void ld_shared_v2(u32 addr, float *a, float *b) {
+    asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(*a), "=f"(*b) : "r"(addr) : "memory");
+}
 INLINE float ld_shared_f32(u32 addr) {
     float x;
     asm volatile("ld.shared.f32 %0, [%1];" : "=f"(x) : "r"(addr) : "memory");

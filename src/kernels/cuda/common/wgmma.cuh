@@ -3,6 +3,7 @@
  * A kernel defines the shapes it uses, e.g.
  *     WGMMA_SS(mma_qk, BLOCK_N, 0, 0)      void mma_qk(float d[N / 2], u64 a_desc, u64 b_desc, int accumulate)
  *     WGMMA_RS(mma_pv, HEAD_DIM, 1)        void mma_pv(float d[N / 2], const u32 a[4], u64 b_desc, int accumulate)
+ * and mma_qk_set, mma_pv_set, which begin a sum: d need not hold anything, so its registers are free until then.
  * with TRANS_A / TRANS_B = 1 for an operand whose M (or N) index is contiguous in shared memory, 0 where K is. Thread t of the
  * warpgroup (w = t / 32, l = t % 32) holds d[4 i + 0, 1] = D[16 w + l / 4][8 i + 2 (l % 4) + 0, 1] and d[4 i + 2, 3] the same
  * 8 rows below; a[0..3] of A = rows (l / 4, l / 4 + 8, l / 4, l / 4 + 8), columns 2 (l % 4) + (0, 0, 8, 8).
@@ -50,7 +51,13 @@ INLINE void wgmma_commit(void) {
         asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #i2 ", 0; "                                \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEM_PTX "." ELEM_PTX " "   \
                      "{" WGMMA_STR_##N "}, %" #i0 ", %" #i1 ", p, 1, 1, " #TA ", " #TB "; }"       \
-                     : WGMMA_ACC_##N(d) : "l"(a), "l"(b), "r"(accumulate) : "memory");              \
+                     : WGMMA_ACC_##N(d, "+f") : "l"(a), "l"(b), "r"(accumulate) : "memory");        \
+    }                                                                                              \
+    __attribute__((unused)) INLINE void fn##_set(float *d, u64 a, u64 b) {                                                 \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, 0, 0; "                                       \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEM_PTX "." ELEM_PTX " "   \
+                     "{" WGMMA_STR_##N "}, %" #i0 ", %" #i1 ", p, 1, 1, " #TA ", " #TB "; }"       \
+                     : WGMMA_ACC_##N(d, "=f") : "l"(a), "l"(b) : "memory");                         \
     }
 #define WGMMA_RS(fn, N, TRANS_B) WGMMA_RS_(fn, N, TRANS_B)
 #define WGMMA_RS_(fn, N, TRANS_B) WGMMA_RS__(fn, N, TRANS_B, WGMMA_NUM_##N)
@@ -61,44 +68,52 @@ INLINE void wgmma_commit(void) {
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEM_PTX "." ELEM_PTX " "   \
                      "{" WGMMA_STR_##N "}, {%" #i0 ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4        \
                      ", p, 1, 1, " #TB "; }"                                                       \
-                     : WGMMA_ACC_##N(d)                                                            \
+                     : WGMMA_ACC_##N(d, "+f")                                                      \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate) : "memory"); \
+    }                                                                                              \
+    __attribute__((unused)) INLINE void fn##_set(float *d, const u32 *a, u64 b) {                                          \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, 0, 0; "                                       \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEM_PTX "." ELEM_PTX " "   \
+                     "{" WGMMA_STR_##N "}, {%" #i0 ", %" #i1 ", %" #i2 ", %" #i3 "}, %" #i4        \
+                     ", p, 1, 1, " #TB "; }"                                                       \
+                     : WGMMA_ACC_##N(d, "=f")                                                      \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b) : "memory");              \
     }
 
 /* Lists of the N / 2 accumulators: operands, their names in the text, and the numbers of the six operands behind them. */
-#define WGMMA_ACC4(d, i) "+f"((d)[i]), "+f"((d)[i + 1]), "+f"((d)[i + 2]), "+f"((d)[i + 3])
-#define WGMMA_ACC_8(d) WGMMA_ACC4(d, 0)
-#define WGMMA_ACC_16(d) WGMMA_ACC_8(d), WGMMA_ACC4(d, 4)
-#define WGMMA_ACC_24(d) WGMMA_ACC_16(d), WGMMA_ACC4(d, 8)
-#define WGMMA_ACC_32(d) WGMMA_ACC_24(d), WGMMA_ACC4(d, 12)
-#define WGMMA_ACC_40(d) WGMMA_ACC_32(d), WGMMA_ACC4(d, 16)
-#define WGMMA_ACC_48(d) WGMMA_ACC_40(d), WGMMA_ACC4(d, 20)
-#define WGMMA_ACC_56(d) WGMMA_ACC_48(d), WGMMA_ACC4(d, 24)
-#define WGMMA_ACC_64(d) WGMMA_ACC_56(d), WGMMA_ACC4(d, 28)
-#define WGMMA_ACC_72(d) WGMMA_ACC_64(d), WGMMA_ACC4(d, 32)
-#define WGMMA_ACC_80(d) WGMMA_ACC_72(d), WGMMA_ACC4(d, 36)
-#define WGMMA_ACC_88(d) WGMMA_ACC_80(d), WGMMA_ACC4(d, 40)
-#define WGMMA_ACC_96(d) WGMMA_ACC_88(d), WGMMA_ACC4(d, 44)
-#define WGMMA_ACC_104(d) WGMMA_ACC_96(d), WGMMA_ACC4(d, 48)
-#define WGMMA_ACC_112(d) WGMMA_ACC_104(d), WGMMA_ACC4(d, 52)
-#define WGMMA_ACC_120(d) WGMMA_ACC_112(d), WGMMA_ACC4(d, 56)
-#define WGMMA_ACC_128(d) WGMMA_ACC_120(d), WGMMA_ACC4(d, 60)
-#define WGMMA_ACC_136(d) WGMMA_ACC_128(d), WGMMA_ACC4(d, 64)
-#define WGMMA_ACC_144(d) WGMMA_ACC_136(d), WGMMA_ACC4(d, 68)
-#define WGMMA_ACC_152(d) WGMMA_ACC_144(d), WGMMA_ACC4(d, 72)
-#define WGMMA_ACC_160(d) WGMMA_ACC_152(d), WGMMA_ACC4(d, 76)
-#define WGMMA_ACC_168(d) WGMMA_ACC_160(d), WGMMA_ACC4(d, 80)
-#define WGMMA_ACC_176(d) WGMMA_ACC_168(d), WGMMA_ACC4(d, 84)
-#define WGMMA_ACC_184(d) WGMMA_ACC_176(d), WGMMA_ACC4(d, 88)
-#define WGMMA_ACC_192(d) WGMMA_ACC_184(d), WGMMA_ACC4(d, 92)
-#define WGMMA_ACC_200(d) WGMMA_ACC_192(d), WGMMA_ACC4(d, 96)
-#define WGMMA_ACC_208(d) WGMMA_ACC_200(d), WGMMA_ACC4(d, 100)
-#define WGMMA_ACC_216(d) WGMMA_ACC_208(d), WGMMA_ACC4(d, 104)
-#define WGMMA_ACC_224(d) WGMMA_ACC_216(d), WGMMA_ACC4(d, 108)
-#define WGMMA_ACC_232(d) WGMMA_ACC_224(d), WGMMA_ACC4(d, 112)
-#define WGMMA_ACC_240(d) WGMMA_ACC_232(d), WGMMA_ACC4(d, 116)
-#define WGMMA_ACC_248(d) WGMMA_ACC_240(d), WGMMA_ACC4(d, 120)
-#define WGMMA_ACC_256(d) WGMMA_ACC_248(d), WGMMA_ACC4(d, 124)
+#define WGMMA_ACC4(d, i, how) how((d)[i]), how((d)[i + 1]), how((d)[i + 2]), how((d)[i + 3])
+#define WGMMA_ACC_8(d, how) WGMMA_ACC4(d, 0, how)
+#define WGMMA_ACC_16(d, how) WGMMA_ACC_8(d, how), WGMMA_ACC4(d, 4, how)
+#define WGMMA_ACC_24(d, how) WGMMA_ACC_16(d, how), WGMMA_ACC4(d, 8, how)
+#define WGMMA_ACC_32(d, how) WGMMA_ACC_24(d, how), WGMMA_ACC4(d, 12, how)
+#define WGMMA_ACC_40(d, how) WGMMA_ACC_32(d, how), WGMMA_ACC4(d, 16, how)
+#define WGMMA_ACC_48(d, how) WGMMA_ACC_40(d, how), WGMMA_ACC4(d, 20, how)
+#define WGMMA_ACC_56(d, how) WGMMA_ACC_48(d, how), WGMMA_ACC4(d, 24, how)
+#define WGMMA_ACC_64(d, how) WGMMA_ACC_56(d, how), WGMMA_ACC4(d, 28, how)
+#define WGMMA_ACC_72(d, how) WGMMA_ACC_64(d, how), WGMMA_ACC4(d, 32, how)
+#define WGMMA_ACC_80(d, how) WGMMA_ACC_72(d, how), WGMMA_ACC4(d, 36, how)
+#define WGMMA_ACC_88(d, how) WGMMA_ACC_80(d, how), WGMMA_ACC4(d, 40, how)
+#define WGMMA_ACC_96(d, how) WGMMA_ACC_88(d, how), WGMMA_ACC4(d, 44, how)
+#define WGMMA_ACC_104(d, how) WGMMA_ACC_96(d, how), WGMMA_ACC4(d, 48, how)
+#define WGMMA_ACC_112(d, how) WGMMA_ACC_104(d, how), WGMMA_ACC4(d, 52, how)
+#define WGMMA_ACC_120(d, how) WGMMA_ACC_112(d, how), WGMMA_ACC4(d, 56, how)
+#define WGMMA_ACC_128(d, how) WGMMA_ACC_120(d, how), WGMMA_ACC4(d, 60, how)
+#define WGMMA_ACC_136(d, how) WGMMA_ACC_128(d, how), WGMMA_ACC4(d, 64, how)
+#define WGMMA_ACC_144(d, how) WGMMA_ACC_136(d, how), WGMMA_ACC4(d, 68, how)
+#define WGMMA_ACC_152(d, how) WGMMA_ACC_144(d, how), WGMMA_ACC4(d, 72, how)
+#define WGMMA_ACC_160(d, how) WGMMA_ACC_152(d, how), WGMMA_ACC4(d, 76, how)
+#define WGMMA_ACC_168(d, how) WGMMA_ACC_160(d, how), WGMMA_ACC4(d, 80, how)
+#define WGMMA_ACC_176(d, how) WGMMA_ACC_168(d, how), WGMMA_ACC4(d, 84, how)
+#define WGMMA_ACC_184(d, how) WGMMA_ACC_176(d, how), WGMMA_ACC4(d, 88, how)
+#define WGMMA_ACC_192(d, how) WGMMA_ACC_184(d, how), WGMMA_ACC4(d, 92, how)
+#define WGMMA_ACC_200(d, how) WGMMA_ACC_192(d, how), WGMMA_ACC4(d, 96, how)
+#define WGMMA_ACC_208(d, how) WGMMA_ACC_200(d, how), WGMMA_ACC4(d, 100, how)
+#define WGMMA_ACC_216(d, how) WGMMA_ACC_208(d, how), WGMMA_ACC4(d, 104, how)
+#define WGMMA_ACC_224(d, how) WGMMA_ACC_216(d, how), WGMMA_ACC4(d, 108, how)
+#define WGMMA_ACC_232(d, how) WGMMA_ACC_224(d, how), WGMMA_ACC4(d, 112, how)
+#define WGMMA_ACC_240(d, how) WGMMA_ACC_232(d, how), WGMMA_ACC4(d, 116, how)
+#define WGMMA_ACC_248(d, how) WGMMA_ACC_240(d, how), WGMMA_ACC4(d, 120, how)
+#define WGMMA_ACC_256(d, how) WGMMA_ACC_248(d, how), WGMMA_ACC4(d, 124, how)
 #define WGMMA_STR_8 "%0, %1, %2, %3"
 #define WGMMA_STR_16 WGMMA_STR_8 ", %4, %5, %6, %7"
 #define WGMMA_STR_24 WGMMA_STR_16 ", %8, %9, %10, %11"

@@ -166,7 +166,7 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
 /* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of 128 bytes wide at a time, so that stores overlap arithmetic. */
 INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 stage, int consumer, int row, int col, int out_row) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32;
-    const int r8 = lane % 8;
+    [[maybe_unused]] const int r8 = lane % 8;
     u32 buf = stage;
 
 #pragma unroll

@@ -1,0 +1,405 @@
+/* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper; bit-identical run to run.
+ *
+ * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 (BM = 128 queries a step) or 128 (BM = 64).
+ * MAP       one block owns 128 keys of one key head and walks over the queries that see them, of every query head of the group; two
+ *           consumer warpgroups own 64 keys each, warpgroup 0 copies. dK and dV never leave registers; dQ is summed in memory.
+ * MOVEMENT  per step, for a consumer's 64 keys and BM queries (all five products on wgmma):
+ *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
+ *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
+ *                                                        └─stmatrix─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem), 64 x 64 each
+ *     dQ ─ fixed point ─▶ smem ─ bulk add ─▶ HBM (L2), int32
+ *     Each piece of other work runs under a product already queued: exp2 under dP, dS and its barrier under dV, dQ goes out under dK.
+ * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
+ *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
+ *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
+ *           No ordering, no semaphores, no waiting.
+ * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D = 128: about 370 KB a step of 2560
+ *           clocks at 128 bytes each).
+ * MEASURED  docs/SPEED.md, "attention".
+ * NUMERICS  S, dP, P, dS in f32; P and dS rounded to 16 bits as operands; dK, dV sums in f32, one rounding at the store.
+ * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); the fixed-point sum is ours. */
+#include "attention/bwd.cuh"
+#include "common/hopper.cuh"
+#include "common/wgmma.cuh"
+
+#define BN          128
+#if HEAD_DIM == 64
+#define BM          128
+#else
+#define BM          64
+#endif
+#define CONSUMERS   2
+#define THREADS     384
+#define STAGES      2
+#define COLUMNS     (HEAD_DIM / 64)
+#define KV_BYTES    (BN * HEAD_DIM * 2)
+#define Q_BYTES     (BM * HEAD_DIM * 2)
+#define ROW_BYTES   (BM * 4) /* log-sum-exps or deltas of a step */
+#define DS_BYTES    (BN * BM * 2)
+#define DQ_BYTES    (64 * 64 * 4)
+#define BAR_DS      1 /* both consumers' dS are in shared memory */
+#define BAR_OWN     2 /* one consumer */
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide.cu");
+
+WGMMA_SS(mma_s, BM, 0, 0)
+WGMMA_RS(mma_kv, HEAD_DIM, 1)
+WGMMA_SS(mma_dq, 64, 1, 1)
+
+typedef struct {
+    u32 k, v, q, d_o, ds, dq, lse, delta;
+    u32 kv_full, q_full, do_full, empty;
+} smem_map;
+
+typedef struct {
+    int b, kv_head, key, n_keys; /* key: first of the block */
+    int m_begin, m_end;          /* steps of BM queries that see any of its keys */
+    int n_heads;                 /* query heads of the group */
+} tile_pos;
+
+/* First token of [0, T] whose range ends at or after `key`. */
+INLINE int first_token(const attn_args *a, int n_keys, int key) {
+    return CAUSAL ? max_i(0, min_i(a->q_tokens, key - (n_keys - a->q_tokens))) : 0;
+}
+/* One past the last token whose range begins at or before `key`. */
+INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
+    int end = a->q_tokens;
+    if (WINDOW) {
+        end = max_i(0, min_i(end, key + a->window - (n_keys - a->q_tokens)));
+    }
+    if (DOC) { /* doc_start is sorted: bisect. */
+        int low = 0, high = end;
+        while (low < high) {
+            const int mid = (low + high) / 2;
+            if (a->doc_start[b * a->q_tokens + mid] <= key) {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        end = low;
+    }
+    return end;
+}
+/* Blocks of one (batch, key head) pair stand together, those with most queries (the first keys) first. */
+INLINE tile_pos tile_locate(const attn_args *a) {
+    const int blocks = div_up(a->kv_tokens, BN), pair = (int)blockIdx.x / blocks;
+    tile_pos p;
+    p.b = pair / a->kv_heads;
+    p.kv_head = pair % a->kv_heads;
+    p.key = (int)blockIdx.x % blocks * BN;
+    p.n_keys = keys_of(a, p.b);
+    p.n_heads = a->q_heads / a->kv_heads;
+    p.m_begin = first_token(a, p.n_keys, p.key) / BM;
+    p.m_end = div_up(end_token(a, p.b, p.n_keys, min_i(p.key + BN, p.n_keys) - 1), BM);
+    if (p.key >= p.n_keys || p.m_end < p.m_begin) {
+        p.m_end = p.m_begin;
+    }
+    return p;
+}
+
+typedef struct {
+    int slot;
+    u32 phase;
+} ring_pos;
+INLINE void ring_step(ring_pos *r) {
+    if (++r->slot == STAGES) {
+        r->slot = 0;
+        r->phase ^= 1;
+    }
+}
+
+/* 1. One thread: K and V once, then Q with its log-sum-exps and dO with its deltas, step by step. */
+INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_do, const bwd_args *w, const smem_map *m,
+                    const tile_pos *p) {
+    ring_pos r = {0, 1};
+
+    mbarrier_expect(m->kv_full, 2 * KV_BYTES);
+    for (int c = 0; c < COLUMNS; c++) {
+        tma_load_4d(m->k + c * BN * 128, map_k, m->kv_full, c * 64, p->kv_head, p->key, p->b);
+        tma_load_4d(m->v + c * BN * 128, map_v, m->kv_full, c * 64, p->kv_head, p->key, p->b);
+    }
+    for (int h = 0; h < p->n_heads; h++) {
+        const int head = p->kv_head * p->n_heads + h;
+        const i64 row0 = (i64)(p->b * w->a.q_heads + head) * w->padded;
+        for (int i = p->m_begin; i < p->m_end; i++, ring_step(&r)) {
+            const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
+            mbarrier_wait(m->empty + 8 * r.slot, r.phase);
+            mbarrier_expect(q_bar, Q_BYTES + ROW_BYTES);
+            mbarrier_expect(do_bar, Q_BYTES + ROW_BYTES);
+            for (int c = 0; c < COLUMNS; c++) {
+                tma_load_4d(m->q + r.slot * Q_BYTES + c * BM * 128, map_q, q_bar, c * 64, head, i * BM, p->b);
+            }
+            bulk_load(m->lse + r.slot * ROW_BYTES, w->lse2 + row0 + i * BM, ROW_BYTES, q_bar);
+            for (int c = 0; c < COLUMNS; c++) {
+                tma_load_4d(m->d_o + r.slot * Q_BYTES + c * BM * 128, map_do, do_bar, c * 64, head, i * BM, p->b);
+            }
+            bulk_load(m->delta + r.slot * ROW_BYTES, w->delta + row0 + i * BM, ROW_BYTES, do_bar);
+        }
+    }
+}
+
+/* 64 keys x BM queries: s = rows Q^T; `rows` are a consumer's 64 of K or V. Issue only. */
+INLINE void issue_scores(float s[BM / 2], u32 rows, u32 q) {
+    const u64 a = wgmma_desc(rows, 16), b = wgmma_desc(q, 16);
+    mma_s_set(s, a, b);
+#pragma unroll
+    for (int i = 1; i < HEAD_DIM / 16; i++) {
+        mma_s(s, DESC_ADD(a, i / 4 * (BN * 128) + i % 4 * 32), DESC_ADD(b, i / 4 * (BM * 128) + i % 4 * 32), 1);
+    }
+    wgmma_commit();
+}
+/* sum (64 keys, D) += p (64 keys, BM queries) rows (BM queries, D). */
+INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 p[BM / 4], u32 rows) {
+    const u64 b = wgmma_desc(rows, BM * 128);
+#pragma unroll
+    for (int i = 0; i < BM / 16; i++) {
+        mma_kv(sum, p + 4 * i, DESC_ADD(b, i * 2048), 1);
+    }
+    wgmma_commit();
+}
+/* dq (64 queries, 64 of D) = dS (64 queries, 128 keys) K (128 keys, 64 of D). */
+INLINE void issue_dq(float dq[32], u32 ds, u32 k) {
+    const u64 a = wgmma_desc(ds, 16), b = wgmma_desc(k, 16);
+    mma_dq_set(dq, a, b);
+#pragma unroll
+    for (int i = 1; i < BN / 16; i++) {
+        mma_dq(dq, DESC_ADD(a, i * 2048), DESC_ADD(b, i * 2048), 1);
+    }
+    wgmma_commit();
+}
+
+/* 2. probs := P^T rounded; with SOFTCAP s := P^T times the cap's slope. */
+INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const bwd_args *w, const tile_pos *p, int key, int token, bool mask,
+                          float slope) {
+    const int lane = (int)threadIdx.x % 32, shift = p->n_keys - w->a.q_tokens;
+    const float scale2 = w->a.scale * LOG2E;
+
+#pragma unroll
+    for (int i = 0; i < BM / 8; i++) {
+        float l[2], x[4], bend[4];
+        ld_shared_v2(lse + (8 * i + lane % 4 * 2) * 4, &l[0], &l[1]);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int t = token + 8 * i + e % 2, k = key + e / 2 * 8;
+            bend[e] = 1.0f;
+            x[e] = s[4 * i + e];
+            if (SOFTCAP) {
+                const float tanh = tanh_of(__fdividef(x[e] * w->a.scale, w->a.softcap));
+                x[e] = w->a.softcap * LOG2E * tanh - l[e % 2];
+                bend[e] = 1.0f - tanh * tanh;
+            } else {
+                x[e] = x[e] * scale2 - l[e % 2];
+            }
+            if (ALIBI) {
+                x[e] += slope * (float)(k - shift - t);
+            }
+            x[e] = exp2_fast(x[e]);
+            if (mask) {
+                const key_range see = range_of(&w->a, p->b, p->n_keys, t);
+                x[e] = k < see.lo || k > see.hi ? 0.0f : x[e];
+            }
+            if (SOFTCAP) {
+                s[4 * i + e] = x[e] * bend[e];
+            }
+        }
+        probs[2 * i] = PACK_ELEM(x[0], x[1]);
+        probs[2 * i + 1] = PACK_ELEM(x[2], x[3]);
+    }
+}
+
+/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and into shared memory (128 keys, 64 queries a column of tiles). P is taken
+ * as rounded for dV: f32 copies of it would not fit in registers. */
+INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float dp[BM / 2], u32 dsr[BM / 4], u32 delta, u32 ds,
+                   int consumer) {
+    const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
+    const u32 row = ds + (64 * consumer + 16 * warp + lane / 8 % 2 * 8 + r8) * 128;
+
+    float d[2];
+#pragma unroll
+    for (int i = 0; i < BM / 4; i++) {
+        if (i % 2 == 0) {
+            ld_shared_v2(delta + (4 * i + lane % 4 * 2) * 4, &d[0], &d[1]);
+        }
+        const float p0 = SOFTCAP ? s[2 * i] : elem_lo(probs[i]), p1 = SOFTCAP ? s[2 * i + 1] : elem_hi(probs[i]);
+        dsr[i] = PACK_ELEM(p0 * (dp[2 * i] - d[0]), p1 * (dp[2 * i + 1] - d[1]));
+    }
+#pragma unroll
+    for (int i = 0; i < BM / 16; i++) {
+        stmatrix_x4(row + i / 4 * (BN * 128) + ((i % 4 * 2 + lane / 16) ^ r8) * 16, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2],
+                    dsr[4 * i + 3]);
+    }
+    fence_proxy_async();
+}
+
+/* 4. A 64 x 64 piece of dQ, as integers in the order of the registers, added to memory. */
+INLINE void add_dq(const float dq[32], const bwd_args *w, i64 row, int column, u32 stage, int consumer) {
+    const int tid = (int)threadIdx.x % 128, lane = tid % 32;
+    const float *units = w->unit + row + 16 * (tid / 32) + lane / 4;
+    const float unit[2] = {units[0], units[8]};
+    int *dst = w->dq_acc + (row / 64 * COLUMNS + column) * 4096;
+
+    if (tid == 0) {
+        tma_store_wait_read(0);
+    }
+    named_barrier_sync(BAR_OWN + consumer, 128);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        st_shared_v4_s32(stage + (i * 128 + tid) * 16, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]),
+                         __float2int_rn(dq[4 * i + 2] * unit[1]), __float2int_rn(dq[4 * i + 3] * unit[1]));
+    }
+    fence_proxy_async();
+    named_barrier_sync(BAR_OWN + consumer, 128);
+    if (tid == 0) {
+        bulk_add_s32(dst, stage, DQ_BYTES);
+        tma_store_commit();
+    }
+}
+
+/* 5. dK or dV: 64 keys of this consumer, through its own rows of K's or V's place. */
+INLINE void store_sums(const float sum[HEAD_DIM / 2], float scale, u32 rows, const void *map, const tile_pos *p, int consumer) {
+    const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 16; i++) {
+        const float *x = sum + 8 * i;
+        stmatrix_x4(rows + i / 4 * (BN * 128) + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i % 4 * 2 + lane / 16) ^ r8) * 16,
+                    PACK_ELEM(x[0] * scale, x[1] * scale), PACK_ELEM(x[2] * scale, x[3] * scale), PACK_ELEM(x[4] * scale, x[5] * scale),
+                    PACK_ELEM(x[6] * scale, x[7] * scale));
+    }
+    fence_proxy_async();
+    named_barrier_sync(BAR_OWN + consumer, 128);
+    if (tid == 0) {
+        for (int c = 0; c < COLUMNS; c++) {
+            tma_store_4d(map, rows + c * BN * 128, c * 64, p->kv_head, p->key + 64 * consumer, p->b);
+        }
+        tma_store_commit();
+    }
+}
+
+typedef struct {
+    int head, i; /* query head, step of BM queries */
+    ring_pos r;
+} step_pos;
+
+INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_args *w, const smem_map *m, const tile_pos *p,
+                               const step_pos *at, int consumer) {
+    const int tid = (int)threadIdx.x % 128, first_key = p->key + 64 * consumer, token = at->i * BM;
+    const int key = first_key + 16 * (tid / 32) + tid % 32 / 4;
+    const u32 lse = m->lse + at->r.slot * ROW_BYTES;
+    const float slope = ALIBI ? w->a.alibi[at->head] * LOG2E : 0.0f;
+    bool mask = first_key + 63 >= p->n_keys;
+
+    if (CAUSAL || WINDOW || DOC) {
+        mask = mask || first_key + 63 > range_of(&w->a, p->b, p->n_keys, token).hi ||
+               first_key < range_of(&w->a, p->b, p->n_keys, token + BM - 1).lo;
+    }
+    if (mask) {
+        probabilities(s, probs, lse, w, p, key, token + tid % 4 * 2, true, slope);
+    } else {
+        probabilities(s, probs, lse, w, p, key, token + tid % 4 * 2, false, slope);
+    }
+}
+
+/* 2-4. All queries that see this consumer's 64 keys. */
+INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, int consumer) {
+    const int tid = (int)threadIdx.x % 128;
+    const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer; /* this consumer's piece of dQ */
+    const u32 my_k = m->k + consumer * 8192, my_v = m->v + consumer * 8192, stage = m->dq + consumer * DQ_BYTES;
+    const int n_steps = p->n_heads * (p->m_end - p->m_begin);
+    step_pos at = {p->kv_head * p->n_heads, p->m_begin, {0, 0}};
+
+    for (int step = 0; step < n_steps; step++) {
+        const u32 q = m->q + at.r.slot * Q_BYTES, d_o = m->d_o + at.r.slot * Q_BYTES, ds = m->ds + step % 2 * DS_BYTES;
+        float s[BM / 2], dp[BM / 2], dq[32];
+        u32 probs[BM / 4], dsr[BM / 4];
+        mbarrier_wait(m->q_full + 8 * at.r.slot, at.r.phase);
+        mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
+        wgmma_fence();
+        issue_scores(s, my_k, q);
+        issue_scores(dp, my_v, d_o);
+        wgmma_wait(1);
+        wgmma_pin(s, BM / 2);
+        probabilities_step(s, probs, w, m, p, &at, consumer);
+        wgmma_fence();
+        issue_sums(dv, probs, d_o);
+        wgmma_wait(1);
+        wgmma_pin(dp, BM / 2);
+        slopes(s, probs, dp, dsr, m->delta + at.r.slot * ROW_BYTES, ds, consumer);
+        named_barrier_sync(BAR_DS, 256);
+        wgmma_fence();
+        issue_dq(dq, ds + my_q / 64 * (BN * 128), m->k + my_d * (BN * 128));
+        issue_sums(dk, dsr, q);
+        wgmma_wait(1);
+        wgmma_pin(dq, 32);
+        add_dq(dq, w, (i64)(p->b * w->a.q_heads + at.head) * w->padded + at.i * BM + my_q, my_d, stage, consumer);
+        wgmma_wait(0);
+        if (tid == 0) {
+            mbarrier_arrive(m->empty + 8 * at.r.slot);
+        }
+        ring_step(&at.r);
+        if (++at.i == p->m_end) {
+            at.i = p->m_begin;
+            at.head++;
+        }
+    }
+}
+
+INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, const tile_pos *p, int consumer) {
+    float dk[HEAD_DIM / 2] = {0.0f}, dv[HEAD_DIM / 2] = {0.0f};
+
+    wgmma_pin(dk, HEAD_DIM / 2);
+    wgmma_pin(dv, HEAD_DIM / 2);
+    mbarrier_wait(m->kv_full, 0);
+    if (p->m_begin < p->m_end) {
+        walk(dk, dv, w, m, p, consumer);
+    }
+    wgmma_pin(dk, HEAD_DIM / 2);
+    wgmma_pin(dv, HEAD_DIM / 2);
+    store_sums(dv, 1.0f, m->v + consumer * 8192, map_dv, p, consumer);
+    named_barrier_sync(BAR_DS, 256); /* Both have read K for the last time. */
+    store_sums(dk, w->a.scale, m->k + consumer * 8192, map_dk, p, consumer);
+    if (threadIdx.x % 128 == 0) {
+        tma_store_wait_read(0);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k, const __grid_constant__ tensor_map map_v,
+              const __grid_constant__ tensor_map map_do, const __grid_constant__ tensor_map map_dk,
+              const __grid_constant__ tensor_map map_dv, const __grid_constant__ bwd_args args) {
+    extern __shared__ __align__(1024) u8 smem[];
+    const int group = warp_uniform((int)threadIdx.x / 128);
+    const tile_pos p = tile_locate(&args.a);
+    smem_map m;
+    m.k = (smem_addr(smem) + 1023) & ~1023u;
+    m.v = m.k + KV_BYTES;
+    m.q = m.v + KV_BYTES;
+    m.d_o = m.q + STAGES * Q_BYTES;
+    m.ds = m.d_o + STAGES * Q_BYTES;
+    m.dq = m.ds + 2 * DS_BYTES;
+    m.lse = m.dq + CONSUMERS * DQ_BYTES;
+    m.delta = m.lse + STAGES * ROW_BYTES;
+    m.kv_full = m.delta + STAGES * ROW_BYTES;
+    m.q_full = m.kv_full + 8;
+    m.do_full = m.q_full + 8 * STAGES;
+    m.empty = m.do_full + 8 * STAGES;
+
+    if (threadIdx.x == 0) {
+        mbarrier_init(m.kv_full, 1);
+        for (int s = 0; s < STAGES; s++) {
+            mbarrier_init(m.q_full + 8 * s, 1);
+            mbarrier_init(m.do_full + 8 * s, 1);
+            mbarrier_init(m.empty + 8 * s, CONSUMERS);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    if (group == 0) {
+        regs_shrink(24);
+        if (threadIdx.x == 0) {
+            produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p);
+        }
+    } else {
+        regs_grow(240);
+        consume(&map_dk, &map_dv, &args, &m, &p, group - 1);
+    }
+}
