@@ -12,7 +12,7 @@
  * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
  *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
- *           No ordering, no semaphores, no waiting.
+ *           No ordering, no semaphores, no waiting; and blocks may begin anywhere, so that they do not add to the same rows at once.
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D = 128: about 370 KB a step of 2560
  *           clocks at 128 bytes each).
  * MEASURED  docs/SPEED.md, "attention".
@@ -54,6 +54,7 @@ typedef struct {
     int b, kv_head, key, n_keys; /* key: first of the block */
     int m_begin, m_end;          /* steps of BM queries that see any of its keys */
     int n_heads;                 /* query heads of the group */
+    int i, head;                 /* where to begin: blocks of one pair begin in different places, so that their dQs do not meet */
 } tile_pos;
 
 /* First token of [0, T] whose range ends at or after `key`. */
@@ -94,7 +95,17 @@ INLINE tile_pos tile_locate(const attn_args *a) {
     if (p.key >= p.n_keys || p.m_end < p.m_begin) {
         p.m_end = p.m_begin;
     }
+    const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / BN) / blocks);
+    p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
+    p.head = steps > 0 ? begin / steps : 0;
     return p;
+}
+/* The next step after (head, i): all queries of a head, then the next head, and round. */
+INLINE void step_next(const tile_pos *p, int *head, int *i) {
+    if (++*i == p->m_end) {
+        *i = p->m_begin;
+        *head = *head + 1 == p->n_heads ? 0 : *head + 1;
+    }
 }
 
 typedef struct {
@@ -118,23 +129,21 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         tma_load_4d(m->k + c * BN * 128, map_k, m->kv_full, c * 64, p->kv_head, p->key, p->b);
         tma_load_4d(m->v + c * BN * 128, map_v, m->kv_full, c * 64, p->kv_head, p->key, p->b);
     }
-    for (int h = 0; h < p->n_heads; h++) {
+    for (int n = p->n_heads * (p->m_end - p->m_begin), h = p->head, i = p->i; n > 0; n--, step_next(p, &h, &i), ring_step(&r)) {
         const int head = p->kv_head * p->n_heads + h;
-        const i64 row0 = (i64)(p->b * w->a.q_heads + head) * w->padded;
-        for (int i = p->m_begin; i < p->m_end; i++, ring_step(&r)) {
-            const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
-            mbarrier_wait(m->empty + 8 * r.slot, r.phase);
-            mbarrier_expect(q_bar, Q_BYTES + ROW_BYTES);
-            mbarrier_expect(do_bar, Q_BYTES + ROW_BYTES);
-            for (int c = 0; c < COLUMNS; c++) {
-                tma_load_4d(m->q + r.slot * Q_BYTES + c * BM * 128, map_q, q_bar, c * 64, head, i * BM, p->b);
-            }
-            bulk_load(m->lse + r.slot * ROW_BYTES, w->lse2 + row0 + i * BM, ROW_BYTES, q_bar);
-            for (int c = 0; c < COLUMNS; c++) {
-                tma_load_4d(m->d_o + r.slot * Q_BYTES + c * BM * 128, map_do, do_bar, c * 64, head, i * BM, p->b);
-            }
-            bulk_load(m->delta + r.slot * ROW_BYTES, w->delta + row0 + i * BM, ROW_BYTES, do_bar);
+        const i64 row = (i64)(p->b * w->a.q_heads + head) * w->padded + i * BM;
+        const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
+        mbarrier_wait(m->empty + 8 * r.slot, r.phase);
+        mbarrier_expect(q_bar, Q_BYTES + ROW_BYTES);
+        mbarrier_expect(do_bar, Q_BYTES + ROW_BYTES);
+        for (int c = 0; c < COLUMNS; c++) {
+            tma_load_4d(m->q + r.slot * Q_BYTES + c * BM * 128, map_q, q_bar, c * 64, head, i * BM, p->b);
         }
+        bulk_load(m->lse + r.slot * ROW_BYTES, w->lse2 + row, ROW_BYTES, q_bar);
+        for (int c = 0; c < COLUMNS; c++) {
+            tma_load_4d(m->d_o + r.slot * Q_BYTES + c * BM * 128, map_do, do_bar, c * 64, head, i * BM, p->b);
+        }
+        bulk_load(m->delta + r.slot * ROW_BYTES, w->delta + row, ROW_BYTES, do_bar);
     }
 }
 
@@ -276,7 +285,7 @@ INLINE void store_sums(const float sum[HEAD_DIM / 2], float scale, u32 rows, con
 }
 
 typedef struct {
-    int head, i; /* query head, step of BM queries */
+    int head, i; /* query head of the group, step of BM queries */
     ring_pos r;
 } step_pos;
 
@@ -285,7 +294,7 @@ INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_arg
     const int tid = (int)threadIdx.x % 128, first_key = p->key + 64 * consumer, token = at->i * BM;
     const int key = first_key + 16 * (tid / 32) + tid % 32 / 4;
     const u32 lse = m->lse + at->r.slot * ROW_BYTES;
-    const float slope = ALIBI ? w->a.alibi[at->head] * LOG2E : 0.0f;
+    const float slope = ALIBI ? w->a.alibi[p->kv_head * p->n_heads + at->head] * LOG2E : 0.0f;
     bool mask = first_key + 63 >= p->n_keys;
 
     if (CAUSAL || WINDOW || DOC) {
@@ -305,7 +314,7 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
     const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer; /* this consumer's piece of dQ */
     const u32 my_k = m->k + consumer * 8192, my_v = m->v + consumer * 8192, stage = m->dq + consumer * DQ_BYTES;
     const int n_steps = p->n_heads * (p->m_end - p->m_begin);
-    step_pos at = {p->kv_head * p->n_heads, p->m_begin, {0, 0}};
+    step_pos at = {p->head, p->i, {0, 0}};
 
     for (int step = 0; step < n_steps; step++) {
         const u32 q = m->q + at.r.slot * Q_BYTES, d_o = m->d_o + at.r.slot * Q_BYTES, ds = m->ds + step % 2 * DS_BYTES;
@@ -330,16 +339,14 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         issue_sums(dk, dsr, q);
         wgmma_wait(1);
         wgmma_pin(dq, 32);
-        add_dq(dq, w, (i64)(p->b * w->a.q_heads + at.head) * w->padded + at.i * BM + my_q, my_d, stage, consumer);
+        add_dq(dq, w, (i64)(p->b * w->a.q_heads + p->kv_head * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d, stage,
+               consumer);
         wgmma_wait(0);
         if (tid == 0) {
             mbarrier_arrive(m->empty + 8 * at.r.slot);
         }
         ring_step(&at.r);
-        if (++at.i == p->m_end) {
-            at.i = p->m_begin;
-            at.head++;
-        }
+        step_next(p, &at.head, &at.i);
     }
 }
 
