@@ -8,10 +8,9 @@
  *     Q 64 rows a consumer ──TMA──▶ smem ─┐
  *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
  *     V block (BN, D) ──TMA ring──▶ smem ─────────────────────────────────────────────────────────────────────wgmma─┴─▶ O (64, D) f32
- *     O / sum ──stmatrix──▶ smem (its Q's place) ──TMA──▶ HBM
- *     Three overlaps: within a consumer S of the next block is issued before P V of this one, and its softmax runs under that product;
- *     consumers take turns (named barriers), so that one's softmax runs under the other's products; and with Q_SLOTS = 2 the next
- *     block may belong to the next tile, so that a tile ends and begins without a gap.
+ *     O / sum ──stmatrix──▶ smem (Q's place with O_IN_Q) ──TMA──▶ HBM
+ *     Two overlaps: within a consumer S of block j + 1 is issued before P V of block j, and its softmax runs under that product; and
+ *     consumers take turns (named barriers), so that one's softmax runs under the other's products.
  * BOUND     4 T S D H flop (half if causal) at 4096 flop a clock an SM; T S H exponentials at 16 a clock an SM: at D = 64 both take the
  *           same time, at 128 exponentials are half.
  * MEASURED  docs/SPEED.md, "attention".
@@ -63,8 +62,8 @@ INLINE tile_pos tile_locate(int t, const attn_args *a) {
     p.n_keys = keys_of(a, p.b);
     low = range_of(a, p.b, p.n_keys, p.token);
     high = range_of(a, p.b, p.n_keys, p.token + BM / HEADS - 1);
-    p.j_begin = min_i(low.lo, a->kv_tokens - 1) / BN;
-    p.j_end = max_i(p.j_begin, high.hi < low.lo ? 0 : high.hi / BN) + 1; /* At least one block, if only to be masked. */
+    p.j_begin = low.lo / BN;
+    p.j_end = high.hi < low.lo ? p.j_begin : high.hi / BN + 1;
     return p;
 }
 
@@ -81,10 +80,10 @@ INLINE void ring_step(ring_pos *r) {
 
 /* Addresses in shared memory. */
 typedef struct {
-    u32 q, k, v;
-    u32 q_full, q_empty;                  /* one a consumer and slot */
+    u32 q, k, v, o;
+    u32 q_full, q_empty;                   /* one a consumer */
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
-    u32 tile;                             /* one a consumer and slot: number of the tile whose Q arrives, -1 at the end */
+    u32 tile;                             /* one a consumer: number of the tile whose Q arrives, -1 at the end */
 } smem_map;
 
 INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos *r, const tile_pos *p, int j) {
@@ -97,38 +96,27 @@ INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos 
     ring_step(r);
 }
 
-/* Slot `q` of Q's places and barriers for consumer w. */
-#define Q_AT(w, slot) ((w) * Q_SLOTS + (slot))
-
 /* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s) {
     ring_pos rk = {0, 1}, rv = {0, 1};
     u32 q_phase = 1;
-    int t = (int)blockIdx.x, slot = 0;
+    int t = (int)blockIdx.x;
 
-    for (;;) {
-        const bool more = t < tile_count(a);
-        const int next = more ? (int)(gridDim.x + atomicAdd(a->counter, 1)) : 0; /* Asked for long before it is needed. */
-        const tile_pos p = tile_locate(more ? t : 0, a);
-        if (more) {
+    while (t < tile_count(a)) {
+        const int next = (int)(gridDim.x + atomicAdd(a->counter, 1)); /* Asked for long before it is needed. */
+        const tile_pos p = tile_locate(t, a);
+        if (p.j_begin < p.j_end) {
             load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, p.j_end - 1);
         }
         for (int w = 0; w < CONSUMERS; w++) {
-            const u32 full = s->q_full + 8 * Q_AT(w, slot), dst = s->q + Q_AT(w, slot) * Q_BYTES;
-            mbarrier_wait(s->q_empty + 8 * Q_AT(w, slot), q_phase);
-            st_shared_s32(s->tile + 4 * Q_AT(w, slot), more ? t : -1);
-            if (!more) {
-                mbarrier_arrive(full);
-                continue;
-            }
-            mbarrier_expect(full, Q_BYTES);
+            mbarrier_wait(s->q_empty + 8 * w, q_phase);
+            st_shared_s32(s->tile + 4 * w, t);
+            mbarrier_expect(s->q_full + 8 * w, Q_BYTES);
             for (int c = 0; c < COLUMNS; c++) {
-                tma_load_4d(dst + c * 8192, map_q, full, c * 64, p.head, p.token + w * (64 / HEADS), p.b);
+                tma_load_4d(s->q + w * Q_BYTES + c * 8192, map_q, s->q_full + 8 * w, c * 64, p.head, p.token + w * (64 / HEADS), p.b);
             }
         }
-        if (!more) {
-            break;
-        }
+        q_phase ^= 1;
         for (int j = p.j_end - 1; j >= p.j_begin; j--) {
             if (j > p.j_begin) {
                 load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, j - 1);
@@ -136,10 +124,11 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             load_block(map_v, s->v, s->v_full, s->v_empty, &rv, &p, j);
         }
         t = next;
-        if (++slot == Q_SLOTS) {
-            slot = 0;
-            q_phase ^= 1;
-        }
+    }
+    for (int w = 0; w < CONSUMERS; w++) {
+        mbarrier_wait(s->q_empty + 8 * w, q_phase);
+        st_shared_s32(s->tile + 4 * w, -1);
+        mbarrier_arrive(s->q_full + 8 * w);
     }
     __threadfence();
     if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) { /* The last block to finish leaves the counters as it found them. */
@@ -226,7 +215,7 @@ INLINE void pack_block(u32 p[BN / 4], const float s[BN / 2]) {
     }
 }
 
-/* 3. O / sum to shared memory, in the place of this tile's Q, which has been read for the last time, and out; the log-sum-exp. */
+/* 3. O / sum to shared memory and out; the log-sum-exp. */
 INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o, const attn_args *a, const tile_pos *p, u32 o_smem,
                    int consumer) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
@@ -252,6 +241,10 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
             a->lse[(i64)(p->b * a->q_heads + head) * a->q_tokens + token] = sum == 0.0f ? -INFINITE : (top + __log2f(sum)) * LN2;
         }
     }
+    if (tid == 0) {
+        tma_store_wait_read(0);
+    }
+    named_barrier_sync(BAR_STORE + consumer, 128);
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 16; i++) {
         const float *x = o + 8 * i;
@@ -285,147 +278,106 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
     r->scale = LOG2_UNITS ? 1.0f : a->scale * LOG2E;
 }
 
-/* Where a consumer is: the tile, the key block, the rings, the slot of Q. */
-typedef struct {
-    tile_pos p;
-    int j, slot;
-    u32 q_phase;
-    ring_pos rk, rv;
-} walk_pos;
+/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. */
+INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv,
+                   u32 q, int consumer) {
+    const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2;
+    const int first = p->token + consumer * (64 / HEADS);
+    const key_range top = range_of(a, p->b, p->n_keys, first), low = range_of(a, p->b, p->n_keys, first + 64 / HEADS - 1);
+    const int next = consumer + 1 == CONSUMERS ? 0 : consumer + 1;
+    float s[BN / 2], back[2];
+    u32 probs[BN / 4];
 
-/* Wait for the next tile's Q; false at the end. */
-INLINE bool tile_next(walk_pos *at, row_state *r, const attn_args *a, const smem_map *m, int consumer) {
-    mbarrier_wait(m->q_full + 8 * Q_AT(consumer, at->slot), at->q_phase);
-    const int t = warp_uniform(ld_shared_s32(m->tile + 4 * Q_AT(consumer, at->slot)));
-    if (t < 0) {
-        return false;
+    mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
+    wgmma_fence();
+    issue_scores(s, q, m->k + rk->slot * KV_BYTES);
+    wgmma_wait(0);
+    wgmma_pin(s, BN / 2);
+    for (int j = p->j_end - 1;; j--) {
+        if (tid == 0) {
+            mbarrier_arrive(m->k_empty + 8 * rk->slot);
+        }
+        ring_step(rk);
+        if (LOG2_UNITS) {
+            logits_block(s, r, a, j * BN + col);
+        }
+        if (j * BN < low.lo || j * BN + BN - 1 > top.hi) {
+            mask_block(s, r, j * BN + col);
+        }
+        softmax_block(s, r, back);
+        if (j < p->j_end - 1) { /* Not peeled off: without a branch here the compiler moves the exponentials behind the wait (- 7 %). */
+            wgmma_wait(0);
+            wgmma_pin(o, HEAD_DIM / 2);
+            if (tid == 0) {
+                mbarrier_arrive(m->v_empty + 8 * rv->slot);
+            }
+            ring_step(rv);
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 2; i++) {
+                o[i] *= back[i / 2 % 2];
+            }
+        }
+        pack_block(probs, s);
+        if (j == p->j_begin) {
+            break;
+        }
+        mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
+        if (CONSUMERS > 1 && TURNS) {
+            named_barrier_sync(BAR_TURN + consumer, 256);
+        }
+        wgmma_fence();
+        issue_scores(s, q, m->k + rk->slot * KV_BYTES);
+        mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
+        issue_values(o, probs, m->v + rv->slot * KV_BYTES, j < p->j_end - 1);
+        if (CONSUMERS > 1 && TURNS) {
+            named_barrier_arrive(BAR_TURN + next, 256);
+        }
+        wgmma_wait(1);
+        wgmma_pin(s, BN / 2);
     }
-    at->p = tile_locate(t, a);
-    at->j = at->p.j_end - 1;
-    rows_start(r, a, &at->p, consumer);
-    return true;
-}
-INLINE void slot_step(walk_pos *at) {
-    if (++at->slot == Q_SLOTS) {
-        at->slot = 0;
-        at->q_phase ^= 1;
+    mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
+    wgmma_fence();
+    issue_values(o, probs, m->v + rv->slot * KV_BYTES, p->j_end - p->j_begin > 1);
+    wgmma_wait(0);
+    wgmma_pin(o, HEAD_DIM / 2);
+    if (tid == 0) {
+        mbarrier_arrive(m->v_empty + 8 * rv->slot);
     }
-}
-
-/* 2. Scores to P, from s to s: mask, exponentials, running maximum and sum. */
-INLINE void softmax(float s[BN / 2], row_state *r, float back[2], const attn_args *a, const walk_pos *at, int consumer) {
-    const int col = (int)threadIdx.x % 4 * 2, first = at->p.token + consumer * (64 / HEADS), key = at->j * BN;
-    if (LOG2_UNITS) {
-        logits_block(s, r, a, key + col);
-    }
-    if (key < range_of(a, at->p.b, at->p.n_keys, first + 64 / HEADS - 1).lo ||
-        key + BN - 1 > range_of(a, at->p.b, at->p.n_keys, first).hi) {
-        mask_block(s, r, key + col);
-    }
-    softmax_block(s, r, back);
-}
-
-INLINE void release(u32 empty, ring_pos *r) {
-    if (threadIdx.x % 128 == 0) {
-        mbarrier_arrive(empty + 8 * r->slot);
-    }
-    ring_step(r);
-}
-/* The store of a finished tile has read its slot: Q may come there again. */
-INLINE void release_slot(const smem_map *m, int consumer, int slot) {
-    if (threadIdx.x % 128 == 0) {
-        tma_store_wait_read(0);
-        mbarrier_arrive(m->q_empty + 8 * Q_AT(consumer, slot));
-    }
+    ring_step(rv);
 }
 
 INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, int consumer) {
-    const int next = consumer + 1 == CONSUMERS ? 0 : consumer + 1;
-    walk_pos at = {{0}, 0, 0, 0, {0, 0}, {0, 0}};
-    row_state r, done;
-    float o[HEAD_DIM / 2], s[BN / 2], back[2];
-    u32 probs[BN / 4];
-    int held = -1; /* slot whose store is under way */
-    bool first = true; /* O holds nothing of this tile yet */
+    ring_pos rk = {0, 0}, rv = {0, 0};
+    u32 q_phase = 0;
+    const u32 q = m->q + consumer * Q_BYTES, o_smem = m->o + consumer * Q_BYTES;
+    float o[HEAD_DIM / 2];
 
     if (CONSUMERS > 1 && TURNS && consumer == CONSUMERS - 1) {
         named_barrier_arrive(BAR_TURN + 0, 256); /* Consumer 0 begins. */
     }
-    bool more = tile_next(&at, &r, a, m, consumer);
-    while (more) { /* Once with Q_SLOTS = 2, once a tile with 1. */
-        mbarrier_wait(m->k_full + 8 * at.rk.slot, at.rk.phase);
-        wgmma_fence();
-        issue_scores(s, m->q + Q_AT(consumer, at.slot) * Q_BYTES, m->k + at.rk.slot * KV_BYTES);
-        wgmma_wait(0);
-        wgmma_pin(s, BN / 2);
-        release(m->k_empty, &at.rk);
-        softmax(s, &r, back, a, &at, consumer);
-        pack_block(probs, s);
-        tile_pos old;
-        int old_slot;
-        for (;;) { /* P of the current block is in probs: multiply it, and make the next block's. */
-            const bool last = at.j == at.p.j_begin;
-            if (last) {
-                old = at.p;
-                old_slot = at.slot;
-                done = r;
-                if (Q_SLOTS == 1) {
-                    break;
-                }
-                if (held >= 0) {
-                    release_slot(m, consumer, held);
-                    held = -1;
-                }
-                slot_step(&at);
-                more = tile_next(&at, &r, a, m, consumer);
-                if (!more) {
-                    break;
-                }
-            } else {
-                at.j--;
-            }
-            mbarrier_wait(m->k_full + 8 * at.rk.slot, at.rk.phase);
-            if (CONSUMERS > 1 && TURNS) {
-                named_barrier_sync(BAR_TURN + consumer, 256);
-            }
-            wgmma_fence();
-            issue_scores(s, m->q + Q_AT(consumer, at.slot) * Q_BYTES, m->k + at.rk.slot * KV_BYTES);
-            mbarrier_wait(m->v_full + 8 * at.rv.slot, at.rv.phase);
-            issue_values(o, probs, m->v + at.rv.slot * KV_BYTES, !first);
-            if (CONSUMERS > 1 && TURNS) {
-                named_barrier_arrive(BAR_TURN + next, 256);
-            }
-            wgmma_wait(1);
-            wgmma_pin(s, BN / 2);
-            release(m->k_empty, &at.rk);
-            softmax(s, &r, back, a, &at, consumer);
-            wgmma_wait(0);
-            wgmma_pin(o, HEAD_DIM / 2);
-            release(m->v_empty, &at.rv);
-            first = last;
-            if (last) {
-                finish(o, &done, map_o, a, &old, m->q + Q_AT(consumer, old_slot) * Q_BYTES, consumer);
-                held = old_slot;
-            } else {
-#pragma unroll
-                for (int i = 0; i < HEAD_DIM / 2; i++) {
-                    o[i] *= back[i / 2 % 2];
-                }
-            }
-            pack_block(probs, s);
+    for (;; q_phase ^= 1) {
+        mbarrier_wait(m->q_full + 8 * consumer, q_phase);
+        const int t = warp_uniform(ld_shared_s32(m->tile + 4 * consumer));
+        if (t < 0) {
+            break;
         }
-        mbarrier_wait(m->v_full + 8 * at.rv.slot, at.rv.phase);
-        wgmma_fence();
-        issue_values(o, probs, m->v + at.rv.slot * KV_BYTES, !first);
-        wgmma_wait(0);
-        wgmma_pin(o, HEAD_DIM / 2);
-        release(m->v_empty, &at.rv);
-        finish(o, &done, map_o, a, &old, m->q + Q_AT(consumer, old_slot) * Q_BYTES, consumer);
-        first = true;
-        if (Q_SLOTS == 1) {
-            release_slot(m, consumer, 0);
-            slot_step(&at);
-            more = tile_next(&at, &r, a, m, consumer);
+        const tile_pos p = tile_locate(t, a);
+        row_state r;
+        rows_start(&r, a, &p, consumer);
+#pragma unroll
+        for (int e = 0; e < HEAD_DIM / 2; e++) {
+            o[e] = 0.0f;
+        }
+        if (p.j_begin < p.j_end) {
+            attend(o, &r, a, m, &p, &rk, &rv, q, consumer);
+        }
+        if (!O_IN_Q && threadIdx.x % 128 == 0) {
+            mbarrier_arrive(m->q_empty + 8 * consumer);
+        }
+        finish(o, &r, map_o, a, &p, o_smem, consumer);
+        if (O_IN_Q && threadIdx.x % 128 == 0) {
+            tma_store_wait_read(0);
+            mbarrier_arrive(m->q_empty + 8 * consumer);
         }
     }
     if (threadIdx.x % 128 == 0) {
@@ -440,18 +392,19 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
     m.q = (smem_addr(smem) + 1023) & ~1023u;
-    m.k = m.q + CONSUMERS * Q_SLOTS * Q_BYTES;
+    m.k = m.q + CONSUMERS * Q_BYTES;
     m.v = m.k + STAGES * KV_BYTES;
-    m.q_full = m.v + STAGES * KV_BYTES;
-    m.q_empty = m.q_full + 8 * CONSUMERS * Q_SLOTS;
-    m.k_full = m.q_empty + 8 * CONSUMERS * Q_SLOTS;
+    m.o = O_IN_Q ? m.q : m.v + STAGES * KV_BYTES;
+    m.q_full = m.v + STAGES * KV_BYTES + (O_IN_Q ? 0 : CONSUMERS * Q_BYTES);
+    m.q_empty = m.q_full + 8 * CONSUMERS;
+    m.k_full = m.q_empty + 8 * CONSUMERS;
     m.k_empty = m.k_full + 8 * STAGES;
     m.v_full = m.k_empty + 8 * STAGES;
     m.v_empty = m.v_full + 8 * STAGES;
     m.tile = m.v_empty + 8 * STAGES;
 
     if (threadIdx.x == 0) {
-        for (int w = 0; w < CONSUMERS * Q_SLOTS; w++) {
+        for (int w = 0; w < CONSUMERS; w++) {
             mbarrier_init(m.q_full + 8 * w, 1);
             mbarrier_init(m.q_empty + 8 * w, 1);
         }

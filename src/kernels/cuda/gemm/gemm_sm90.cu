@@ -32,15 +32,18 @@
 #define BM            (64 * WG_M * (PINGPONG ? 1 : CONSUMERS))
 #define THREADS       (128 * (1 + CONSUMERS))
 #define A_BYTES       (BM * BK * 2)
-#define B_BYTES       (BN * BK * 2)
+#define B_ROWS        (B_MAJOR_N ? (BN + 63) / 64 * 64 : BN) /* N contiguous: whole columns of 64, of which BN are used */
+#define B_BYTES       (B_ROWS * BK * 2)
 #define STAGE_BYTES   (A_BYTES + B_BYTES)
-#define CHUNK_COLS    (OUT_F32 ? 32 : 64) /* 128 bytes of C */
+#define CHUNK_COLS    (OUT_F32 || BN % 64 != 0 ? 32 : 64) /* of C, stored at a time */
+#define ROW_BYTES     (CHUNK_COLS * (OUT_F32 ? 4 : 2))    /* 128, or 64 for 16-bit C where BN is no multiple of 64 */
 #define CHUNK_BYTES   (64 * 128)
 #define READERS       (PINGPONG ? 1 : CONSUMERS) /* consumers that read one stage */
 #define BAR_STORE     1                          /* named barriers: one a consumer */
 #define BAR_ORDER     4                          /* ping-pong: whose turn it is to multiply */
-static_assert(BN % 64 == 0 && BN >= 64 && BN <= 256, "BN is 64, 128, 192 or 256");
-static_assert(!B_MAJOR_N || (BN / 64) % CLUSTER == 0, "a block fetches whole columns of B tiles");
+static_assert(BN % 32 == 0 && BN >= 64 && BN <= 256, "BN is a multiple of 32 up to 256");
+static_assert(!B_MAJOR_N || (B_ROWS / 64) % CLUSTER == 0, "a block fetches whole columns of B tiles");
+static_assert(BN / CLUSTER % 8 == 0, "a block fetches whole groups of 8 rows of B");
 static_assert(WG_M * BN <= 256, "accumulators must fit in registers");
 static_assert(!PINGPONG || CONSUMERS == 2, "ping-pong is for two");
 static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
@@ -91,7 +94,7 @@ INLINE void ring_skip(ring_pos *r, int n) {
 /* 1. One thread fills the ring. */
 INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u32 ring, u32 full, u32 empty, int rank) {
     ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
-    const int part = BN / CLUSTER * rank;
+    const int part = B_ROWS / CLUSTER * rank;
 
     for (int t = (int)blockIdx.x / CLUSTER; t < tile_count(a); t += (int)gridDim.x / CLUSTER) {
         const tile_pos p = tile_locate(t, a, rank);
@@ -107,7 +110,7 @@ INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u3
             tma_load_2d(tile_a, map_a, bar, k * BK, p.row);
 #endif
 #if B_MAJOR_N
-            for (int i = 0; i < BN / CLUSTER; i += 64) {
+            for (int i = 0; i < B_ROWS / CLUSTER; i += 64) {
                 if (CLUSTER > 1) {
                     tma_load_2d_multicast(tile_b + i * 128, map_b, bar, p.col + part + i, k * BK, (1 << CLUSTER) - 1);
                 } else {
@@ -163,7 +166,7 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
     }
 }
 
-/* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of 128 bytes wide at a time, so that stores overlap arithmetic. */
+/* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of columns at a time, so that stores overlap arithmetic. */
 INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 stage, int consumer, int row, int col, int out_row) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32;
     [[maybe_unused]] const int r8 = lane % 8;
@@ -191,10 +194,10 @@ INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 
         }
 #else
 #pragma unroll
-        for (int i = 0; i < 4; i++) { /* 16 columns at a time; lane l addresses row l % 8 of matrix l / 8. */
-            const float *v = acc + 4 * (chunk * 8 + i * 2);
-            stmatrix_x4(buf + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i * 2 + lane / 16) ^ r8) * 16, PACK_ELEM(v[0], v[1]),
-                        PACK_ELEM(v[2], v[3]), PACK_ELEM(v[4], v[5]), PACK_ELEM(v[6], v[7]));
+        for (int i = 0; i < CHUNK_COLS / 16; i++) { /* 16 columns at a time; lane l addresses row l % 8 of matrix l / 8. */
+            const float *v = acc + 4 * (chunk * (CHUNK_COLS / 8) + i * 2);
+            stmatrix_x4(buf + (16 * warp + lane / 8 % 2 * 8 + r8) * ROW_BYTES + ((i * 2 + lane / 16) ^ (ROW_BYTES == 128 ? r8 : r8 / 2)) * 16,
+                        PACK_ELEM(v[0], v[1]), PACK_ELEM(v[2], v[3]), PACK_ELEM(v[4], v[5]), PACK_ELEM(v[6], v[7]));
         }
 #endif
         fence_proxy_async();
