@@ -7,7 +7,10 @@
  *           attn_bwd_finish: 128 threads a 64 x 64 piece of dQ, from the order the warpgroups left it in, through shared memory.
  *           attn_bwd_sinks: a block a head: dsinks[h] += -sum over rows of exp(sink - lse) delta, in fixed order.
  * BOUND     memory: prepare reads 4 D bytes a row and clears 4 D, finish reads 4 D and writes 2 D.
- * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row NaN. */
+ * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row NaN.
+ *@spec sm_80 sm_90a: HEAD_DIM=64
+ *@spec sm_80 sm_90a: HEAD_DIM=128
+ *@spec sm_80 sm_90a: HEAD_DIM=128 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 

@@ -17,7 +17,15 @@
  *           clocks at 128 bytes each).
  * MEASURED  docs/SPEED.md, "attention".
  * NUMERICS  S, dP, P, dS in f32; P and dS rounded to 16 bits as operands; dK, dV sums in f32, one rounding at the store.
- * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); the fixed-point sum is ours. */
+ * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); the fixed-point sum is ours.
+ *@spec sm_90a: HEAD_DIM=64 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=64 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"

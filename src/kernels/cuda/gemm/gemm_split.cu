@@ -3,7 +3,10 @@
  * SHAPES    part (splits, m_padded, N) f32 as gemm_sm90.cu writes it, C (M, N) 16-bit or f32; N even.
  * MAP       a thread two columns of one row.
  * BOUND     memory, mostly L2: (4 splits + 2) M N bytes; worth it where M N is small beside K (M + N).
- * NUMERICS  fixed order: bit-identical run to run. OUT_ADD: C += sum, f32. */
+ * NUMERICS  fixed order: bit-identical run to run. OUT_ADD: C += sum, f32.
+ *@spec sm_80 sm_90a: OUT_F32=0
+ *@spec sm_80 sm_90a: OUT_F32=1 OUT_ADD=1
+ *@spec sm_80 sm_90a: EPI_BIAS=1 EPI_ACT=ACT_GELU_TANH */
 #include "common/hopper.cuh"
 #include "gemm/epilogue.cuh"
 

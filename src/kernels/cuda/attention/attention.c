@@ -1,0 +1,332 @@
+/* attention.c: see attention.h. */
+#include "kernels/cuda/attention/attention.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+
+#define COUNTER_BYTES 256  /* At the start of the scratch; zero between calls. */
+#define L2_SHARE      24e6 /* Bytes of K and V that tiles running together may share, of 50 MB. */
+
+/* attn_args of mask.cuh. */
+typedef struct {
+    int batch, q_heads, kv_heads, q_tokens, kv_tokens, window, section;
+    float scale, softcap;
+    const int *kv_len, *doc_start;
+    const float *alibi, *sinks;
+    float *lse;
+    unsigned *counter;
+} kernel_args;
+
+/* bwd_args of bwd.cuh. */
+typedef struct {
+    kernel_args a;
+    int padded;
+    float *lse2, *delta, *unit;
+    int *dq_acc;
+    unsigned *bounds;
+} kernel_bwd_args;
+
+typedef struct {
+    int64_t token, head, batch;
+} strides;
+
+/* A forward specialisation for heads up to `width`; measured best (docs/SPEED.md). */
+typedef struct {
+    int width, causal_keys_max; /* 0: any; else only causal calls of at most this many keys */
+    int bn, consumers, o_in_q, regs_producer, regs_consumer;
+} fwd_row;
+static const fwd_row fwd_rows[] = {
+    {64, 2048, 128, 2, 0, 24, 240}, /* Smaller tiles waste less of the diagonal. */
+    {64, 0, 128, 3, 0, 32, 160},    {128, 0, 128, 2, 0, 24, 240},
+    {192, 0, 96, 2, 1, 24, 240},    {256, 0, 80, 2, 1, 40, 232},
+};
+
+static int64_t div_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+static const fwd_row *fwd_row_of(const lt_attention_args *a) {
+    for (size_t i = 0; i < sizeof fwd_rows / sizeof *fwd_rows; i++) {
+        const int most = fwd_rows[i].causal_keys_max;
+        if (a->q.shape[3] <= fwd_rows[i].width &&
+            (most == 0 || (a->causal && a->k.shape[1] <= most))) {
+            return &fwd_rows[i];
+        }
+    }
+    return NULL;
+}
+
+/* (B, T, H, D) of 16-bit elements as the copy engine wants it. */
+static const char *tensor_refusal(const lt_tensor *t) {
+    if (t->n_dims != 4 || (t->dtype != LT_BF16 && t->dtype != LT_F16)) {
+        return "not (B, T, H, D) of 16-bit elements";
+    }
+    if (t->stride[3] != 1 || t->stride[2] % 8 != 0 || t->stride[1] % 8 != 0 ||
+        t->stride[0] % 8 != 0 || (uintptr_t)t->data % 16 != 0) {
+        return "rows not 16-byte aligned";
+    }
+    return NULL;
+}
+
+const char *lt_cuda_attention_refusal(const lt_attention_args *a, const lt_cuda_info *info) {
+    const lt_tensor *tensors[] = {&a->q, &a->k, &a->v, &a->out};
+    if (info->cc != 90) {
+        return "needs compute capability 9.0";
+    }
+    for (int i = 0; i < 4; i++) {
+        const char *why = tensor_refusal(tensors[i]);
+        if (why != NULL) {
+            return why;
+        }
+        if (tensors[i]->dtype != a->q.dtype) {
+            return "tensors of different types";
+        }
+    }
+    if (a->q.shape[3] % 8 != 0 || a->q.shape[3] > 256) {
+        return "head width not a multiple of 8 up to 256";
+    }
+    if (a->q.shape[0] < 1 || a->q.shape[1] < 1 || a->k.shape[1] < 1) {
+        return "no queries or no keys";
+    }
+    return NULL;
+}
+
+const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
+                                          const lt_cuda_info *info) {
+    const lt_tensor *tensors[] = {&a->dq, &a->dk, &a->dv, &a->dout};
+    const char *why = lt_cuda_attention_refusal(&a->fwd, info);
+    for (int i = 0; why == NULL && i < 4; i++) {
+        why = tensor_refusal(tensors[i]);
+        if (why == NULL && tensors[i]->dtype != a->fwd.q.dtype) {
+            why = "tensors of different types";
+        }
+    }
+    if (why == NULL && a->fwd.q.shape[3] > 128) {
+        why = "head width over 128";
+    }
+    return why;
+}
+
+static kernel_args args_of(const lt_attention_args *a, lt_scratch scratch) {
+    return (kernel_args){.batch = (int)a->q.shape[0],
+                         .q_heads = (int)a->q.shape[2],
+                         .kv_heads = (int)a->k.shape[2],
+                         .q_tokens = (int)a->q.shape[1],
+                         .kv_tokens = (int)a->k.shape[1],
+                         .window = (int)a->window,
+                         .section = 1,
+                         .scale = a->scale,
+                         .softcap = a->softcap,
+                         .kv_len = a->kv_len.data,
+                         .doc_start = a->doc_start.data,
+                         .alibi = a->alibi.data,
+                         .sinks = a->sinks.data,
+                         .lse = a->lse.data,
+                         .counter = scratch.data};
+}
+
+/* The words that forward and backward share. */
+static void flags_text(char *out, size_t bytes, const lt_attention_args *a) {
+    snprintf(out, bytes, "DTYPE=%s CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d",
+             a->q.dtype == LT_F16 ? "fp16" : "bf16", a->causal, a->window > 0,
+             a->doc_start.data != NULL, a->softcap > 0.0f, a->alibi.data != NULL);
+}
+
+/* Boxes of 64 columns, `heads` heads and `tokens` tokens. */
+static lt_err tensor_map(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int heads, int tokens) {
+    return lt_cuda_tensor_map(
+        c, map, t->data,
+        &(lt_tensor_map_spec){.type = t->dtype == LT_F16 ? LT_CU_TMAP_FP16 : LT_CU_TMAP_BF16,
+                              .elem_bytes = 2,
+                              .rank = 4,
+                              .size = {(uint64_t)t->shape[3], (uint64_t)t->shape[2],
+                                       (uint64_t)t->shape[1], (uint64_t)t->shape[0]},
+                              .stride_bytes = {0, (uint64_t)t->stride[2] * 2,
+                                               (uint64_t)t->stride[1] * 2,
+                                               (uint64_t)t->stride[0] * 2},
+                              .box = {64, (uint32_t)heads, (uint32_t)tokens, 1},
+                              .swizzle = LT_CU_TMAP_SWIZZLE_128B,
+                              .l2_promotion = LT_CU_TMAP_L2_128B});
+}
+
+/* Query heads of one key head that share a tile: as many as fill it when there are few queries. */
+static int heads_packed(const lt_attention_args *a, int tile_rows) {
+    const int group = (int)(a->q.shape[2] / a->k.shape[2]);
+    int heads = 1;
+    while (heads < 16 && group % (2 * heads) == 0 && a->q.shape[1] * heads * 2 <= tile_rows) {
+        heads *= 2;
+    }
+    return heads;
+}
+
+size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a) {
+    (void)a;
+    return COUNTER_BYTES;
+}
+
+lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scratch scratch) {
+    const lt_cuda_info *info = lt_cuda_get_info(c);
+    const char *why = lt_cuda_attention_refusal(a, info);
+    const fwd_row *r = fwd_row_of(a);
+    kernel_args w = args_of(a, scratch);
+    char text[512], flags[256];
+    const lt_cuda_kernel *k;
+    CUtensorMap q, key, v, o;
+
+    if (why != NULL || r == NULL || scratch.bytes < COUNTER_BYTES) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "attention: %s", why != NULL ? why : "no scratch");
+    }
+    const int rows = 64 * r->consumers, heads = heads_packed(a, rows),
+              block = 64 * r->width * 2 * r->consumers;
+    const int64_t pairs = (int64_t)w.batch * w.q_heads / heads,
+                  tiles = div_up((int64_t)w.q_tokens * heads, rows);
+    const double kv_bytes = 4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads;
+    const int64_t section = a->causal ? (int64_t)(L2_SHARE / kv_bytes)
+                                      : (info->n_sms + tiles / 2) / tiles;
+    w.section = (int)(section < 1 ? 1 : (section > pairs ? pairs : section));
+    flags_text(flags, sizeof flags, a);
+    snprintf(text, sizeof text,
+             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_IN_Q=%d STAGES=2 TURNS=1 HEADS=%d REGS_PRODUCER=%d "
+             "REGS_CONSUMER=%d SINKS=%d %s",
+             r->width, r->bn, r->consumers, r->o_in_q, heads, r->regs_producer, r->regs_consumer,
+             a->sinks.data != NULL, flags);
+    LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
+    LT_TRY(tensor_map(c, &q, &a->q, heads, 64 / heads));
+    LT_TRY(tensor_map(c, &key, &a->k, 1, r->bn));
+    LT_TRY(tensor_map(c, &v, &a->v, 1, r->bn));
+    LT_TRY(tensor_map(c, &o, &a->out, heads, 64 / heads));
+    const size_t shared = 1024 + (size_t)block * (r->o_in_q ? 1 : 2) +
+                          (size_t)r->bn * (size_t)r->width * 8 + 256;
+    const int64_t n = tiles * pairs;
+    void *args[] = {&q, &key, &v, &o, &w};
+    return lt_cuda_launch(c, s, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)(n < info->n_sms ? n : info->n_sms)},
+                                          .block = {(unsigned)(128 * (1 + r->consumers))},
+                                          .dynamic_shared_bytes = shared},
+                          args);
+}
+
+/* ---- Backward ---- */
+
+/* The scratch behind the counters, measured with base 0, or placed. */
+static size_t bwd_carve(kernel_bwd_args *w, const lt_attention_bwd_args *a, uintptr_t base) {
+    const size_t width = a->fwd.q.shape[3] <= 64 ? 64 : 128;
+    const size_t padded = (size_t)div_up(a->fwd.q.shape[1], 128) * 128,
+                 rows = (size_t)(a->fwd.q.shape[0] * a->fwd.q.shape[2]) * padded;
+    size_t used = COUNTER_BYTES;
+    w->padded = (int)padded;
+    w->lse2 = (float *)(base + used);
+    used += rows * 4;
+    w->delta = (float *)(base + used);
+    used += rows * 4;
+    w->unit = (float *)(base + used);
+    used += rows * 4;
+    w->dq_acc = (int *)(base + used);
+    used += rows * width * 4;
+    w->bounds = (unsigned *)(base + used);
+    return used + (size_t)(a->fwd.k.shape[0] * a->fwd.k.shape[2]) * 8;
+}
+
+size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a) {
+    kernel_bwd_args w;
+    return bwd_carve(&w, a, 0);
+}
+
+static strides strides_of(const lt_tensor *t) {
+    return (strides){t->stride[1], t->stride[2], t->stride[0]};
+}
+
+/* Delta, scales, cleared sums; before the main kernel. */
+static lt_err bwd_prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                          kernel_bwd_args *w, const char *text) {
+    const lt_cuda_kernel *bounds, *prepare;
+    const int width = (int)a->fwd.q.shape[3], rows = 2048 / (width <= 64 ? 64 : 128),
+              pairs = w->a.batch * w->a.kv_heads;
+    int dim = width;
+    void *k = a->fwd.k.data, *v = a->fwd.v.data, *o = a->fwd.out.data, *d_o = a->dout.data;
+    strides sk = strides_of(&a->fwd.k), sv = strides_of(&a->fwd.v), so = strides_of(&a->fwd.out),
+            sd = strides_of(&a->dout);
+    void *bounds_args[] = {w, &k, &v, &sk, &sv, &dim},
+         *prepare_args[] = {w, &o, &d_o, &so, &sd, &dim};
+    const int64_t most = 512 / pairs > 1 ? 512 / pairs : 1, blocks = div_up(w->a.kv_tokens, rows);
+
+    LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
+    LT_TRY(lt_cuda_kernel_get(c, &prepare, "attention/bwd_edges.cu", "attn_bwd_prepare", text));
+    LT_TRY(lt_cuda_fill(c, s, w->bounds, 0, (size_t)pairs * 8));
+    LT_TRY(lt_cuda_launch(
+        c, s, bounds,
+        &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)pairs},
+                        .block = {256}},
+        bounds_args));
+    return lt_cuda_launch(c, s, prepare,
+                          &(lt_cuda_dims){.grid = {(unsigned)(w->padded / rows),
+                                                   (unsigned)(w->a.batch * w->a.q_heads)},
+                                          .block = {256}},
+                          prepare_args);
+}
+
+/* dQ from its sums; the sinks' gradient. */
+static lt_err bwd_finish(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                         const char *text) {
+    const lt_cuda_kernel *finish, *sinks;
+    int dim = (int)a->fwd.q.shape[3];
+    void *dq = a->dq.data, *dsinks = a->dsinks.data;
+    strides st = strides_of(&a->dq);
+    void *args[] = {w, &dq, &st, &dim}, *sinks_args[] = {w, &dsinks};
+
+    LT_TRY(lt_cuda_kernel_get(c, &finish, "attention/bwd_edges.cu", "attn_bwd_finish", text));
+    LT_TRY(lt_cuda_launch(c, s, finish,
+                          &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 64), dim <= 64 ? 1 : 2,
+                                                   (unsigned)(w->a.batch * w->a.q_heads)},
+                                          .block = {128}},
+                          args));
+    if (dsinks == NULL || a->fwd.sinks.data == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_cuda_kernel_get(c, &sinks, "attention/bwd_edges.cu", "attn_bwd_sinks", text));
+    return lt_cuda_launch(
+        c, s, sinks, &(lt_cuda_dims){.grid = {(unsigned)w->a.q_heads}, .block = {256}}, sinks_args);
+}
+
+lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                             lt_scratch scratch) {
+    const char *why = lt_cuda_attention_bwd_refusal(a, lt_cuda_get_info(c));
+    const int width = a->fwd.q.shape[3] <= 64 ? 64 : 128, bm = width == 64 ? 128 : 64;
+    const size_t need = lt_cuda_attention_bwd_scratch_bytes(a);
+    char text[320], edges[64], flags[256];
+    kernel_bwd_args w;
+    const lt_cuda_kernel *k;
+    CUtensorMap q, key, v, d_o, dk, dv;
+
+    if (why != NULL || scratch.bytes < need) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "attention backward: %s (scratch %zu of %zu bytes)",
+                why != NULL ? why : "too little scratch", scratch.bytes, need);
+    }
+    w.a = args_of(&a->fwd, scratch);
+    bwd_carve(&w, a, (uintptr_t)scratch.data);
+    snprintf(edges, sizeof edges, "HEAD_DIM=%d DTYPE=%s", width,
+             a->fwd.q.dtype == LT_F16 ? "fp16" : "bf16");
+    flags_text(flags, sizeof flags, &a->fwd);
+    snprintf(text, sizeof text, "HEAD_DIM=%d %s", width, flags);
+    LT_TRY(lt_cuda_kernel_get(c, &k, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
+    LT_TRY(tensor_map(c, &q, &a->fwd.q, 1, bm));
+    LT_TRY(tensor_map(c, &d_o, &a->dout, 1, bm));
+    LT_TRY(tensor_map(c, &key, &a->fwd.k, 1, 128));
+    LT_TRY(tensor_map(c, &v, &a->fwd.v, 1, 128));
+    LT_TRY(tensor_map(c, &dk, &a->dk, 1, 64));
+    LT_TRY(tensor_map(c, &dv, &a->dv, 1, 64));
+    LT_TRY(bwd_prepare(c, s, a, &w, edges));
+    const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2;
+    const size_t shared = 1024 + 2 * kv + 4 * step + 2 * 128 * (size_t)bm * 2 + 2 * 16384 +
+                          4 * (size_t)bm * 4 + 64;
+    void *args[] = {&q, &key, &v, &d_o, &dk, &dv, &w};
+    LT_TRY(lt_cuda_launch(
+        c, s, k,
+        &(lt_cuda_dims){.grid = {(unsigned)(div_up(w.a.kv_tokens, 128) * w.a.batch * w.a.kv_heads)},
+                        .block = {384},
+                        .dynamic_shared_bytes = shared},
+        args));
+    return bwd_finish(c, s, a, &w, edges);
+}

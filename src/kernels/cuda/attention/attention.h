@@ -1,0 +1,23 @@
+/* attention.h: the attention ops (tensor/ops.h) on Hopper: choice of specialisation and launch of fwd_sm90.cu and bwd_sm90.cu. */
+#ifndef LT_KERNELS_CUDA_ATTENTION_H
+#define LT_KERNELS_CUDA_ATTENTION_H
+
+#include "kernels/cuda/gemm/gemm.h" /* lt_scratch */
+#include "kernels/cuda/runtime.h"
+#include "tensor/ops.h"
+
+/* NULL when the kernels serve these arguments on this device, else why not. Forward: q, k, v, out BF16 or F16, D a multiple of 8 up to 256;
+ * backward: up to 128. */
+const char *lt_cuda_attention_refusal(const lt_attention_args *a, const lt_cuda_info *info);
+const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a, const lt_cuda_info *info);
+
+/* Scratch the calls need, at its start 256 bytes that were zero once and are the kernels' own from then on. One scratch a stream. */
+size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a);
+size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a);
+
+LT_MUST_USE lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a,
+                                     lt_scratch scratch);
+LT_MUST_USE lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                                         lt_scratch scratch);
+
+#endif

@@ -1,0 +1,284 @@
+/* gemm.c: see gemm.h. The tile table holds what was measured to win somewhere (docs/SPEED.md); the estimate below picks among it without a
+ * measurement: the same shape always runs the same kernel, so results do not depend on a tuner's mood. */
+#include "kernels/cuda/gemm/gemm.h"
+
+#include <stdio.h>
+
+#include "base/error.h"
+
+#define SPLITS_MAX    8
+#define SCRATCH_BYTES ((size_t)128 << 20)
+#define STEP          64 /* K elements a stage of the ring (BK) */
+
+/* gemm_args of epilogue.cuh. */
+typedef struct {
+    int m, n, k, splits, m_padded, group;
+    float alpha, xielu_p, xielu_n;
+    const void *bias, *aux;
+    void *pre;
+    int64_t aux_ld, pre_ld;
+} kernel_args;
+
+/* rate: share of the tensor cores' peak in the main loop, measured. */
+typedef struct {
+    lt_gemm_tile tile;
+    double rate;
+} tile_row;
+static const tile_row tiles[] = {
+    {{256, 1, 2, 1, 4, 1, 8, false}, 1.000}, {{256, 1, 2, 2, 4, 1, 8, false}, 0.997},
+    {{224, 1, 2, 1, 4, 1, 8, false}, 0.975}, {{192, 1, 2, 1, 4, 1, 8, false}, 0.965},
+    {{160, 1, 2, 1, 4, 1, 8, false}, 0.940}, {{128, 1, 2, 1, 6, 1, 8, false}, 0.930},
+    {{128, 2, 2, 1, 6, 1, 8, true}, 0.980},  {{128, 1, 1, 1, 6, 1, 8, false}, 0.680},
+    {{64, 1, 1, 1, 8, 1, 8, false}, 0.500},
+};
+#define N_TILES (sizeof tiles / sizeof tiles[0])
+
+static int64_t div_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+static int tile_bm(const lt_gemm_tile *t) {
+    return 64 * t->wg_m * (t->pingpong ? 1 : t->consumers);
+}
+static int tile_b_rows(const lt_gemm_tile *t) { /* N contiguous: whole columns of 64. */
+    return (t->bn + 63) / 64 * 64;
+}
+static size_t tile_shared_bytes(const lt_gemm_tile *t) {
+    const size_t stage = (size_t)(tile_bm(t) + tile_b_rows(t)) * STEP * 2;
+    return 1024 + (size_t)t->stages * (stage + 16) + (size_t)t->consumers * 2 * 8192;
+}
+static int64_t tile_m_padded(const lt_gemm_tile *t, int64_t m) {
+    return div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;
+}
+static size_t split_bytes(const lt_gemm_tile *t, const lt_gemm_args *a) {
+    return t->splits > 1 ? (size_t)(t->splits * tile_m_padded(t, a->m) * a->n) * 4 : 0;
+}
+
+size_t lt_gemm_scratch_bytes(void) {
+    return SCRATCH_BYTES;
+}
+
+const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
+    const int64_t out_bytes = (int64_t)lt_dtype_bytes(a->out), limit = INT32_MAX / 2;
+    const uintptr_t addresses = (uintptr_t)a->a | (uintptr_t)a->b | (uintptr_t)a->c;
+    if (info->cc != 90) {
+        return "needs compute capability 9.0";
+    }
+    if (a->in != LT_BF16 && a->in != LT_F16) {
+        return "inputs are not 16-bit";
+    }
+    if (a->out != a->in && a->out != LT_F32) {
+        return "output is neither the inputs' type nor F32";
+    }
+    if (a->m < 1 || a->n < 1 || a->k < 1 || a->m > limit || a->n > limit || a->k > limit) {
+        return "sizes out of range";
+    }
+    if (a->lda % 8 != 0 || a->ldb % 8 != 0 || a->ldc * out_bytes % 16 != 0 || addresses % 16 != 0) {
+        return "rows not 16-byte aligned";
+    }
+    if (a->n % 2 != 0) {
+        return "odd number of columns";
+    }
+    if ((a->aux != NULL && a->aux_ld % 2 != 0) || (a->pre != NULL && a->pre_ld % 2 != 0)) {
+        return "epilogue rows not 4-byte aligned";
+    }
+    if (a->accumulate && a->out != LT_F32 && a->residual) {
+        return "residual and accumulation into 16 bits at once";
+    }
+    return NULL;
+}
+
+/* Waves of tiles, each as long as the slowest of: products, bytes through one SM (35 a clock), bytes of all SMs from memory (1600 a
+ * clock). An epilogue of a cooperative tile is not hidden. Ping-pong tiles lose L2 locality on long products. */
+double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
+    const double clock_mhz = 1600.0;
+    const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), t->splits);
+    const int64_t n = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) * t->splits;
+    const int64_t waves = div_up(n, n_sms), busy = n < n_sms ? n : n_sms;
+    double rate = 0.9, clocks;
+    for (size_t i = 0; i < N_TILES; i++) {
+        const lt_gemm_tile *r = &tiles[i].tile;
+        if (r->bn == t->bn && r->wg_m == t->wg_m && r->consumers == t->consumers &&
+            r->cluster == t->cluster) {
+            rate = tiles[i].rate;
+        }
+    }
+    if (t->pingpong && waves * steps > 300) {
+        rate -= 1e-4 * (double)(waves * steps - 300);
+        rate = rate < 0.7 ? 0.7 : rate;
+    }
+    const double products = (double)(bm * t->bn) * STEP / 2048.0 / rate;
+    const double stage = (double)(bm + tile_b_rows(t)) * STEP * 2.0;
+    const double unique = (double)(a->m + a->n) * STEP * 2.0 *
+                          t->splits; /* of one step of all tiles, from memory once */
+    const double through = stage / 35.0 < products ? products : stage / 35.0;
+    const double step = through > unique * (double)busy / (double)n / 1600.0
+                            ? through
+                            : unique * (double)busy / (double)n / 1600.0;
+    clocks = (double)waves * ((double)steps * step + (t->pingpong ? 0.0 : 600.0 + 4.0 * t->bn)) +
+             3000.0;
+    if (t->splits > 1) {
+        clocks += 5000.0 + (double)a->m * (double)a->n * 8.0 * t->splits / 2200.0;
+    }
+    return clocks / clock_mhz;
+}
+
+lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
+                                 size_t scratch_bytes) {
+    lt_gemm_tile best = tiles[0].tile;
+    double best_us = 1e30;
+    for (size_t i = 0; i < N_TILES; i++) {
+        for (int splits = 1; splits <= SPLITS_MAX; splits++) {
+            lt_gemm_tile t = tiles[i].tile;
+            const int64_t steps = div_up(a->k, STEP), share = div_up(steps, splits);
+            double us;
+            t.splits = splits;
+            if (splits > 1 && ((splits - 1) * share >= steps || share < 4 ||
+                               split_bytes(&t, a) > scratch_bytes || a->n % 4 != 0)) {
+                continue; /* An empty part, too short a part, or no room. */
+            }
+            us = lt_gemm_tile_us(&t, a, info->n_sms);
+            if (us < best_us) {
+                best_us = us;
+                best = t;
+            }
+        }
+    }
+    return best;
+}
+
+static const char *act_word(int act) {
+    return act == LT_ACT_GELU_TANH ? "ACT_GELU_TANH"
+           : act == LT_ACT_SILU    ? "ACT_SILU"
+           : act == LT_ACT_RELU2   ? "ACT_RELU2"
+           : act == LT_ACT_XIELU   ? "ACT_XIELU"
+                                   : "ACT_NONE";
+}
+/* The epilogue's words; none for partial sums. */
+static void epilogue_text(char *out, size_t bytes, const lt_gemm_args *a, bool residual) {
+    snprintf(
+        out, bytes, "DTYPE=%s EPI_BIAS=%d EPI_SAVE=%d EPI_ACT=%s EPI_ACT_BWD=%s EPI_RESIDUAL=%d",
+        a->in == LT_F16 ? "fp16" : "bf16", a->bias == NULL ? 0 : (a->bias_dtype == LT_F32 ? 2 : 1),
+        a->pre != NULL, act_word(a->act), act_word(a->act_bwd), residual);
+}
+
+static lt_err operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dtype dtype,
+                          int64_t inner, int64_t outer, int64_t ld, int box_inner, int box_outer) {
+    const int bytes = (int)lt_dtype_bytes(dtype);
+    return lt_cuda_tensor_map(
+        c, map, (void *)(uintptr_t)data,
+        &(lt_tensor_map_spec){
+            .type = dtype == LT_F32 ? LT_CU_TMAP_FP32
+                                    : (dtype == LT_F16 ? LT_CU_TMAP_FP16 : LT_CU_TMAP_BF16),
+            .elem_bytes = bytes,
+            .rank = 2,
+            .size = {(uint64_t)inner, (uint64_t)outer},
+            .stride_bytes = {0, (uint64_t)(ld * bytes)},
+            .box = {(uint32_t)box_inner, (uint32_t)box_outer},
+            .swizzle = box_inner * bytes == 64 ? LT_CU_TMAP_SWIZZLE_64B : LT_CU_TMAP_SWIZZLE_128B,
+            .l2_promotion = LT_CU_TMAP_L2_128B});
+}
+
+/* The product itself: into c, or its partial sums into scratch. */
+static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
+                             void *partial, bool residual, kernel_args *w) {
+    const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
+    const int bm = tile_bm(t);
+    const int64_t blocks = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
+                           t->splits;
+    const int64_t fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
+    char text[512], epilogue[256] = "";
+    const lt_cuda_kernel *k;
+    CUtensorMap map_a, map_b, map_c;
+
+    if (!split) {
+        epilogue_text(epilogue, sizeof epilogue, a, residual);
+    } else {
+        snprintf(epilogue, sizeof epilogue, "DTYPE=%s", a->in == LT_F16 ? "fp16" : "bf16");
+    }
+    snprintf(text, sizeof text,
+             "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d STAGES=%d C_STAGES=2 A_MAJOR_M=%d "
+             "B_MAJOR_N=%d OUT_F32=%d OUT_ADD=%d "
+             "REGS_PRODUCER=24 REGS_CONSUMER=240 %s",
+             t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->stages, a->trans_a,
+             !a->trans_b, f32, !split && a->accumulate && a->out == LT_F32, epilogue);
+    LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
+    LT_TRY(a->trans_a ? operand_map(c, &map_a, a->a, a->in, a->m, a->k, a->lda, 64, 64)
+                      : operand_map(c, &map_a, a->a, a->in, a->k, a->m, a->lda, 64, bm));
+    LT_TRY(a->trans_b
+               ? operand_map(c, &map_b, a->b, a->in, a->k, a->n, a->ldb, 64, t->bn / t->cluster)
+               : operand_map(c, &map_b, a->b, a->in, a->n, a->k, a->ldb, 64, 64));
+    LT_TRY(
+        split ? operand_map(c, &map_c, partial, LT_F32, a->n, t->splits * w->m_padded, a->n, 32, 64)
+              : operand_map(c, &map_c, a->c, a->out, a->n, a->m, a->ldc,
+                            f32 || t->bn % 64 != 0 ? 32 : 64, 64));
+    void *args[] = {&map_a, &map_b, &map_c, w};
+    return lt_cuda_launch(c, s, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)(blocks < fit ? blocks : fit)},
+                                          .block = {(unsigned)(128 * (1 + t->consumers))},
+                                          .cluster = {t->cluster > 1 ? (unsigned)t->cluster : 0,
+                                                      t->cluster > 1, t->cluster > 1},
+                                          .dynamic_shared_bytes = tile_shared_bytes(t)},
+                          args);
+}
+
+static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *partial,
+                         bool residual, kernel_args *w) {
+    char text[320], epilogue[256];
+    const lt_cuda_kernel *k;
+    void *out = a->c;
+    int64_t ldc = a->ldc;
+    void *args[] = {w, &out, &partial, &ldc};
+
+    epilogue_text(epilogue, sizeof epilogue, a, residual);
+    snprintf(text, sizeof text, "OUT_F32=%d OUT_ADD=%d %s", a->out == LT_F32,
+             a->accumulate && a->out == LT_F32, epilogue);
+    LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_split.cu", "gemm_split_sum", text));
+    return lt_cuda_launch(
+        c, s, k,
+        &(lt_cuda_dims){.grid = {(unsigned)div_up(a->n, 512), (unsigned)a->m}, .block = {256}},
+        args);
+}
+
+lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
+                    lt_scratch scratch) {
+    const bool into_16 = a->accumulate &&
+                         a->out != LT_F32; /* c + product is a residual that happens to be c. */
+    const bool residual = a->residual || into_16, split = t->splits > 1;
+    kernel_args w = {.m = (int)a->m,
+                     .n = (int)a->n,
+                     .k = (int)a->k,
+                     .splits = t->splits,
+                     .m_padded = (int)tile_m_padded(t, a->m),
+                     .group = t->group,
+                     .alpha = split ? 1.0f : a->alpha,
+                     .xielu_p = a->xielu_p,
+                     .xielu_n = a->xielu_n,
+                     .bias = a->bias,
+                     .aux = into_16 ? a->c : a->aux,
+                     .pre = a->pre,
+                     .aux_ld = into_16 ? a->ldc : a->aux_ld,
+                     .pre_ld = a->pre_ld};
+    const char *why = lt_gemm_refusal(a, lt_cuda_get_info(c));
+
+    if (why != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "gemm %lld x %lld x %lld: %s", (long long)a->m, (long long)a->n,
+                (long long)a->k, why);
+    }
+    if (split_bytes(t, a) > scratch.bytes) {
+        LT_FAIL(LT_ERR_LIMIT,
+                "gemm %lld x %lld x %lld in %d parts needs %zu bytes of scratch, %zu given",
+                (long long)a->m, (long long)a->n, (long long)a->k, t->splits, split_bytes(t, a),
+                scratch.bytes);
+    }
+    LT_TRY(launch_product(c, s, a, t, scratch.data, residual, &w));
+    if (split) {
+        w.alpha = a->alpha;
+        LT_TRY(launch_sum(c, s, a, scratch.data, residual, &w));
+    }
+    return LT_OK;
+}
+
+lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch) {
+    const lt_gemm_tile t = lt_gemm_tile_choose(a, lt_cuda_get_info(c), scratch.bytes);
+    return lt_gemm_with(c, s, a, &t, scratch);
+}

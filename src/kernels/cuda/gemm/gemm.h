@@ -1,0 +1,53 @@
+/* gemm.h: C = alpha op(A) op(B) on Hopper's tensor cores, 16-bit in, f32 sums, with an epilogue; tile choice and launch of gemm_sm90.cu. */
+#ifndef LT_KERNELS_CUDA_GEMM_H
+#define LT_KERNELS_CUDA_GEMM_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/cuda/runtime.h"
+#include "lateen/tensor.h"
+#include "tensor/ops.h"
+
+/* Row-major: a (m, k), or (k, m) with trans_a; b (k, n), or (n, k) with trans_b; c (m, n). Rows lda, ldb, ldc elements apart. in: BF16 or F16;
+ * out: in, or F32. In order: v = alpha * sum; + bias (n), in's type or F32; stored to pre; v = act(v), or v *= act'(aux); + aux
+ * (residual); c = v, or c += v. The optional arrays are NULL when absent; pre and aux are of in's type, ld elements a row. */
+typedef struct {
+    int64_t m, n, k, lda, ldb, ldc;
+    bool trans_a, trans_b, accumulate;
+    lt_dtype in, out, bias_dtype;
+    float alpha;
+    const void *a, *b, *bias, *aux;
+    void *c, *pre;
+    int64_t aux_ld, pre_ld;
+    int act, act_bwd; /* LT_ACT_GELU_TANH, LT_ACT_SILU, LT_ACT_RELU2, LT_ACT_XIELU; -1: none */
+    bool residual;
+    float xielu_p, xielu_n; /* softplus(p) and 0.5 + softplus(n) */
+} lt_gemm_args;
+
+/* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K is cut. */
+typedef struct {
+    int bn, wg_m, consumers, cluster, stages, splits, group;
+    bool pingpong;
+} lt_gemm_tile;
+
+/* Device memory that lends itself to partial sums: no larger than lt_gemm_scratch_bytes() ever helps. May be empty. */
+typedef struct {
+    void *data;
+    size_t bytes;
+} lt_scratch;
+size_t lt_gemm_scratch_bytes(void);
+
+/* NULL when gemm_sm90.cu serves these arguments on this device, else why not. */
+const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
+/* The tile whose estimate (waves, tensor-core clocks, bytes, the cost of adding partial sums) is least. */
+lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
+                                 size_t scratch_bytes);
+/* Estimated time of one tile choice in microseconds. */
+double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms);
+
+LT_MUST_USE lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch);
+LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
+                                const lt_gemm_tile *t, lt_scratch scratch);
+
+#endif
