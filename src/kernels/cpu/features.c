@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
+
 static lt_cpu_features found;
 
 const char *lt_isa_name(lt_isa isa) {
@@ -97,6 +99,9 @@ static lt_isa cap_from_environment(void) {
         if (strcmp(text, lt_isa_name(isa)) == 0) {
             return isa;
         }
+    }
+    if (text != NULL) {
+        lt_log_warn("LATEEN_ISA=%s is ignored: portable, avx2 or avx512", text);
     }
     return LT_ISA_AVX512;
 }
