@@ -3,6 +3,7 @@
 
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
     X(tokenize, "tokenize", "text to token ids and back")                                          \
+    X(tokenizer, "tokenizer", "train a tokenizer on text")                                          \
     X(train, "train", "train a model by a recipe")                                                 \
     X(generate, "generate", "write on from a prompt")                                              \
     X(chat, "chat", "talk to a model")                                                             \

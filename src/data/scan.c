@@ -431,6 +431,16 @@ static const char *const regexes[LT_SCAN_COUNT] = {
 #undef SCAN_REGEX
 };
 
+const char *lt_scan_name(lt_scan_kind kind) {
+    static const char *const names[LT_SCAN_COUNT] = {
+#define SCAN_NAME(id, name, regex) name,
+        LT_SCAN_MAP(SCAN_NAME)
+#undef SCAN_NAME
+    };
+    LT_ASSERT(kind >= 0 && kind < LT_SCAN_COUNT);
+    return names[kind];
+}
+
 const char *lt_scan_regex(lt_scan_kind kind) {
     LT_ASSERT(kind >= 0 && kind < LT_SCAN_COUNT);
     return regexes[kind];

@@ -47,6 +47,7 @@ typedef enum {
 } lt_scan_kind;
 
 lt_scan_fn lt_scan_function(lt_scan_kind kind);
+const char *lt_scan_name(lt_scan_kind kind);
 const char *lt_scan_regex(lt_scan_kind kind); /* NULL where there is no single one. */
 
 /* The scanner of exactly this regular expression, or LT_SCAN_COUNT. */
