@@ -152,7 +152,8 @@ typedef struct {
  * slots: a stable counting sort of the R * K assignments (row-major) by expert: slot_row (R * K) I32 holds, for each place in expert order,
  * the assignment r * K + k that stands there; expert_start (E + 1) I32. capacity > 0: assignments beyond the first `capacity` of an expert are dropped (weight 0,
  * placed after expert_start[E], which then is the number kept; weights are normalised before dropping). aux (2) F32: [0] load-balancing loss E * sum_e f_e P_e, f_e = share of the R * K assignments (before
- * dropping) that chose e, P_e = mean probability; [1] mean over rows of lse(logits)^2 (router z-loss).
+ * dropping) that chose e, P_e = mean probability
+ * (transformers' Mixtral counts each of a row's K choices as a whole row: K times this); [1] mean over rows of lse(logits)^2 (router z-loss).
  * Backward: dlogits (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two aux losses (f_e is constant). */
 typedef struct {
     lt_tensor probs, experts, weights, slot_row, expert_start, aux, logits;
