@@ -11,6 +11,8 @@
 #include "model/block.h"
 #include "model/loss.h"
 
+#define MAX_ELEMENTS 0x1p50 /* Of activations: keeps every size far from overflow. */
+
 struct lt_pass {
     lt_run run;
     lt_model *model;
@@ -62,6 +64,14 @@ static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
     if (o->batch < 1 || o->seq < 1 || o->batch > INT32_MAX / o->seq) {
         LT_FAIL(LT_ERR_ARG, "pass: a batch of %lld x %lld tokens", (long long)o->batch,
                 (long long)o->seq);
+    }
+    const double row = (double)(s->width * 8 + s->ffn_width * 3 +
+                                (s->n_heads + s->n_kv_heads) * 4 * s->head_dim);
+    if ((double)(o->batch * o->seq) * row * (double)(s->n_layers * (s->top_k > 0 ? s->top_k : 1)) >
+        MAX_ELEMENTS) {
+        LT_FAIL(LT_ERR_LIMIT,
+                "pass: activations of %lld x %lld tokens through %lld layers exceed any memory",
+                (long long)o->batch, (long long)o->seq, (long long)s->n_layers);
     }
     if (s->pos == LT_POS_LEARNED && o->seq > s->max_seq) {
         LT_FAIL(LT_ERR_ARG,

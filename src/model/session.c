@@ -20,6 +20,8 @@
 #define CHUNK_ROWS                                                                                 \
     512 /* The weights are read once a chunk: at 512 rows that is a few per cent of the products. */
 
+#define MAX_CACHE 0x1p48 /* Elements: keeps every size far from overflow. */
+
 struct lt_session {
     lt_run run;
     int64_t n_seqs, max_seq, chunk_rows;
@@ -177,6 +179,13 @@ lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs, int6
     if (n_seqs < 1 || max_seq < 1 || n_seqs > INT32_MAX || max_seq > INT32_MAX) {
         LT_FAIL(LT_ERR_ARG, "session: %lld sequences of %lld tokens", (long long)n_seqs,
                 (long long)max_seq);
+    }
+    if ((double)n_seqs * (double)max_seq *
+            (double)(m->spec.n_kv_heads * m->spec.head_dim * m->spec.n_layers) >
+        MAX_CACHE) {
+        LT_FAIL(LT_ERR_LIMIT,
+                "session: keys and values of %lld sequences of %lld tokens exceed any memory",
+                (long long)n_seqs, (long long)max_seq);
     }
     if (m->spec.pos == LT_POS_LEARNED && max_seq > m->spec.max_seq) {
         LT_FAIL(LT_ERR_ARG, "session: %lld tokens, but the model has %lld learned positions",

@@ -2,6 +2,8 @@
  * gradients add up; BF16 stays near F32; bad ids are refused. */
 #include "unit/model/golden.h"
 
+#include "model/family.h"
+
 static const lt_backend *(*const backends[])(void) = {lt_backend_ref, lt_backend_cpu};
 #define N_BACKENDS 2
 
@@ -48,6 +50,46 @@ static void recompute_and_threads_change_no_bit(void **state) {
         }
         free(none);
         golden_close(&g);
+    }
+    lt_thread_set_count(threads);
+}
+
+/* The same at sizes where products and attention are cut into blocks and shared between threads. */
+static void larger_shapes_change_no_bit(void **state) {
+    enum { B = 2, T = 160, VOCAB = 2500 };
+    static int32_t tokens[B * T], labels[B * T];
+    const int threads = lt_thread_count();
+    lt_model_spec s = lt_family_get(LT_FAMILY_APERTUS)->preset;
+    (void)state;
+    s.n_layers = 2;
+    s.width = 192;
+    s.n_heads = 6;
+    s.n_kv_heads = 2;
+    s.head_dim = 32;
+    s.ffn_width = 520;
+    s.vocab_size = VOCAB;
+    for (int i = 0; i < B * T; i++) {
+        tokens[i] = (i * 7919) % VOCAB;
+        labels[i] = i % 7 == 0 ? -1 : (i * 104729) % VOCAB;
+    }
+    for (int i = 0; i < 2; i++) {
+        golden g = {.name = "larger",
+                    .batch = {.batch = B, .seq = T, .tokens = tokens, .labels = labels}};
+        const lt_model_options o = {.dtype = i == 0 ? LT_F32 : LT_BF16, .trainable = true};
+        lt_pass_result r, again;
+        float *one, *other;
+        must(lt_model_create(&g.model, &s, &o, 1), g.name);
+        lt_thread_set_count(1);
+        one = gradients_of(&g, LT_RECOMPUTE_NONE, &r);
+        lt_thread_set_count(2);
+        for (int level = LT_RECOMPUTE_NONE; level <= LT_RECOMPUTE_FULL; level++) {
+            other = gradients_of(&g, (lt_recompute)level, &again);
+            same_bits(&g, one, other, level == LT_RECOMPUTE_NONE ? "a second thread" : "recompute");
+            assert_true(r.loss_sum == again.loss_sum);
+            free(other);
+        }
+        free(one);
+        lt_model_close(g.model);
     }
     lt_thread_set_count(threads);
 }
@@ -188,8 +230,14 @@ static void bad_batches_are_refused(void **state) {
     lt_pass_result r;
     int32_t tokens[48];
     lt_pass_batch b;
+    lt_pass_memory memory;
+    lt_model_spec deep;
+    const lt_pass_options huge = {.batch = 1 << 15, .seq = 1 << 15};
     (void)state;
     golden_open(&g, "llama3", lt_backend_cpu(), LT_F32);
+    deep = g.model->spec;
+    deep.n_layers = LT_MAX_LAYERS;
+    deep.width = 1 << 20;
     p = golden_pass(&g, LT_RECOMPUTE_NONE);
     memcpy(tokens, g.batch.tokens, sizeof tokens);
     tokens[30] = 64;
@@ -205,6 +253,7 @@ static void bad_batches_are_refused(void **state) {
     b = g.batch;
     b.labels = tokens;
     assert_int_equal(lt_pass_train(p, &b, 1, &r), LT_ERR_ARG);
+    assert_int_equal(lt_pass_measure(&memory, &deep, LT_F32, &huge), LT_ERR_LIMIT);
     lt_pass_close(p);
     golden_close(&g);
 }
@@ -212,6 +261,7 @@ static void bad_batches_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(recompute_and_threads_change_no_bit),
+        cmocka_unit_test(larger_shapes_change_no_bit),
         cmocka_unit_test(packed_documents_are_documents_alone),
         cmocka_unit_test(gradients_add_up_over_micro_batches),
         cmocka_unit_test(bf16_stays_near_f32),

@@ -138,6 +138,7 @@ static void bad_calls_change_nothing(void **state) {
     assert_int_equal(lt_session_length(s, 1), 0);
     lt_session_close(s);
     assert_int_equal(lt_session_open(&s, g.model, 0, 10), LT_ERR_ARG);
+    assert_int_equal(lt_session_open(&s, g.model, INT32_MAX, INT32_MAX), LT_ERR_LIMIT);
     golden_close(&g);
     golden_open(&g, "gpt2", lt_backend_cpu(), LT_F32);
     assert_int_equal(lt_session_open(&s, g.model, 1, 33), LT_ERR_ARG); /* 32 learned positions. */
