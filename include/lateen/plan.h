@@ -117,14 +117,15 @@ typedef struct {
     double gemm, memory,
         network; /* Fractions of the peaks. Fitted by `lateen plan fit` on the anchors. */
     lt_plan_attention attention;
-    double passes;     /* Elementwise traffic against fully fused kernels: 1 fused ... 2 eager. */
-    double launch_us;  /* Host time of one kernel launch; 0 with CUDA graphs. */
-    double tp_overlap; /* Share of tensor-parallel traffic that hides behind products. */
-    double dp_overlap; /* Share of gradient and parameter traffic that may hide. */
-    double ep_overlap; /* The same of expert all-to-all. */
+    double passes;       /* Elementwise traffic against fully fused kernels: 1 fused ... 2 eager. */
+    double launch_us;    /* Time lost around each counted kernel: ramp, host gaps, small kernels. */
+    double tp_overlap;   /* Share of tensor-parallel traffic that hides behind products. */
+    double dp_overlap;   /* Share of gradient and parameter traffic that may hide. */
+    double ep_overlap;   /* The same of expert all-to-all. */
+    double micro_tokens; /* What a micro-batch costs beyond its tokens, in tokens; mostly 0. */
     double
-        cp_balance; /* 1: context-parallel ranks share causal work evenly (zig-zag); 0: the last rank does most. */
-    bool anchored; /* False: this GPU's default, no measurement of this very stack. */
+        cp_balance; /* 1: context-parallel ranks share causal work evenly; 0: the last does most. */
+    bool anchored;  /* False: this GPU's default, no measurement of this very stack. */
 } lt_plan_stack;
 
 typedef enum { LT_PLAN_FAT_TREE, LT_PLAN_DRAGONFLY } lt_plan_topology;
@@ -146,7 +147,7 @@ typedef struct {
     int n_tiers;
     struct {
         int64_t gpus;      /* GPUs below one switch group of this tier (rack, pod, building). */
-        double oversub;    /* Bandwidth below / bandwidth above. */
+        double oversub;    /* NIC bandwidth below / uplink bandwidth, of all tiers up to here. */
         double latency_us; /* One way. */
     } tier[LT_PLAN_TIERS];
     double storage_write_gbps, storage_read_gbps;
@@ -224,10 +225,12 @@ lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_clu
 
 #define LT_PLAN_PART_MAP(X)                                                                        \
     X(gemm, "matrix products")                                                                     \
-    X(attention, "attention") X(elementwise, "elementwise") X(launch, "launch gaps")               \
-        X(tp_comm, "tensor parallel") X(cp_comm, "context parallel") X(ep_comm, "expert parallel") \
-            X(pp_comm, "pipeline sends") X(dp_comm, "data parallel") X(bubble, "pipeline bubble")  \
-                X(optimizer, "optimiser") X(straggler, "stragglers and jitter")
+    X(attention, "attention")                                                                      \
+    X(elementwise, "elementwise")                                                                  \
+    X(launch, "launch gaps") X(tp_comm, "tensor parallel") X(cp_comm, "context parallel")          \
+        X(ep_comm, "expert parallel") X(pp_comm, "pipeline sends") X(dp_comm, "data parallel")     \
+            X(bubble, "pipeline bubble") X(optimizer, "optimiser")                                 \
+                X(straggler, "stragglers and jitter")
 
 /* Seconds of one step on the critical stage; communication is the exposed part only. The parts sum to step_s. */
 typedef struct {
@@ -342,8 +345,9 @@ typedef struct {
 
 #define LT_PLAN_PRUNE_MAP(X)                                                                       \
     X(MEMORY, "do not fit in memory")                                                              \
-    X(BATCH, "batch is not divisible") X(SHAPE, "heads, layers or experts do not divide")          \
-        X(TOPOLOGY, "tensor parallel group leaves the scale-up domain")
+    X(BATCH, "batch is not divisible")                                                             \
+    X(SHAPE, "heads, layers or experts do not divide")                                             \
+    X(TOPOLOGY, "tensor parallel group leaves the scale-up domain")
 typedef enum {
 #define LT_PLAN_PRUNE_ENUM(code, text) LT_PLAN_PRUNE_##code,
     LT_PLAN_PRUNE_MAP(LT_PLAN_PRUNE_ENUM)

@@ -157,6 +157,7 @@ static lt_err stack_facts(lt_plan_stack *s, const table *t, const char *stack) {
     LT_TRY(number(t->rows, t->n, prefix, "launch_us", &s->launch_us, 0, 1e4, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "tp_overlap", &s->tp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "dp_overlap", &s->dp_overlap, 0, 1, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "micro_tokens", &s->micro_tokens, 0, 1e5, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "cp_balance", &s->cp_balance, 0, 1, t->path));
     return number(t->rows, t->n, prefix, "ep_overlap", &s->ep_overlap, 0, 1, t->path);
 }

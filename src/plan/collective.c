@@ -20,9 +20,20 @@ typedef struct {
     double alpha_in, alpha_out; /* Seconds. */
 } group;
 
+/* Ring: slowest tier it leaves. All-to-all: the tier whose uplinks finish last, each carrying the share of the bytes that leaves it. */
+static double tier_slow_down(const lt_plan_cluster *c, int tier, double ranks, double stride,
+                             bool all_to_all) {
+    const double members = lt_plan_max(1.0, (double)c->tier[tier].gpus / stride);
+    if (all_to_all) {
+        return c->tier[tier].oversub * (ranks - members) / lt_plan_max(1.0, ranks - 1.0);
+    }
+    return c->tier[tier].oversub / members;
+}
+
 static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, bool all_to_all) {
     const int64_t domain = c->gpu.domain_gpus;
     const int64_t span = ranks * stride;
+    double slow = 1.0;
     group g = {.inner = 1,
                .link = c->gpu.link_gbps * LT_PLAN_GB * c->stack.network,
                .nic = c->nic_gbps * LT_PLAN_GB * c->stack.network,
@@ -32,16 +43,12 @@ static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, b
         g.inner = lt_plan_min((double)ranks, floor((double)domain / (double)stride));
     }
     g.outer = ceil((double)ranks / g.inner);
-    for (int i = 0; i < c->n_tiers; i++) {
-        if (span > c->tier[i].gpus) {
-            const double members = lt_plan_max(1.0, (double)c->tier[i].gpus / (double)stride);
-            const double slow = all_to_all ? c->tier[i].oversub : c->tier[i].oversub / members;
-            g.nic /= lt_plan_max(1.0, slow);
-            g.alpha_out = lt_plan_max(
-                g.alpha_out,
-                (i + 1 < c->n_tiers ? c->tier[i + 1].latency_us : c->tier[i].latency_us) * 1e-6);
-        }
+    for (int i = 0; i < c->n_tiers && span > c->tier[i].gpus; i++) {
+        const int above = i + 1 < c->n_tiers ? i + 1 : i;
+        slow = lt_plan_max(slow, tier_slow_down(c, i, (double)ranks, (double)stride, all_to_all));
+        g.alpha_out = lt_plan_max(g.alpha_out, c->tier[above].latency_us * 1e-6);
     }
+    g.nic /= slow;
     return g;
 }
 

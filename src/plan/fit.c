@@ -19,6 +19,7 @@ static double clamp_efficiency(double x) {
     return lt_plan_min(1.0, lt_plan_max(0.05, x));
 }
 
+/* The number of fitted efficiencies stays three: a stack whose micro_tokens were fitted keeps the default of `memory`. */
 static double *efficiency(lt_plan_stack *s, int i) {
     return i == 0 ? &s->gemm : i == 1 ? &s->memory : &s->network;
 }
@@ -57,6 +58,9 @@ static void descend(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *pri
             lt_plan_stack t = best;
             const double factor = exp(e % 2 == 0 ? step : -step);
             double rms, c;
+            if (e / 2 == 1 && best.micro_tokens > 0) {
+                continue;
+            }
             *efficiency(&t, e / 2) = clamp_efficiency(*efficiency(&t, e / 2) * factor);
             c = cost_of(f, jobs, &t, prior, &rms);
             if (c < cost) {

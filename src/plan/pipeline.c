@@ -251,12 +251,13 @@ done:
 
 double lt_plan_pipeline_closed(const lt_plan_pipeline *p) {
     const double unit_s = p->forward_s + p->backward_s, m = (double)p->micros, s = p->stages;
-    const double extra = lt_plan_max(p->first_extra_s, p->last_extra_s);
+    const double extra = lt_plan_max(0.0, lt_plan_max(p->first_extra_s, p->last_extra_s));
     double fill = (s - 1.0) * (unit_s / p->chunks + 2.0 * p->send_s);
     if (p->schedule == LT_PLAN_ZERO_BUBBLE) {
         fill = (s - 1.0) *
                lt_plan_max(0.0, unit_s - 2.0 * p->backward_s * p->weight_share + 2.0 * p->send_s);
     }
     /* The slowest stage works through all micro-batches; the others' share of it fills and drains. */
-    return m * (unit_s + extra) + fill + lt_plan_min(p->first_extra_s, p->last_extra_s);
+    return m * (unit_s + extra) + fill +
+           lt_plan_max(0.0, lt_plan_min(p->first_extra_s, p->last_extra_s));
 }

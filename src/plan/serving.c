@@ -15,6 +15,9 @@
 
 #define HOST_S                                                                                     \
     0.7e-3 /* vLLM 0.19, 8B on H100, c=1: 6.44 ms a token against 5.6 of bandwidth at 0.8. */
+#define BANDWIDTH_SHARE                                                                            \
+    0.80 /* Decode kernels of vLLM and TensorRT-LLM; training stacks reach less. */
+#define PRODUCT_SHARE 0.70
 #define MEMORY_SHARE  0.90 /* Of the GPU's memory that an engine takes. */
 #define ACTIVATION_GB 2.0
 
@@ -43,14 +46,14 @@ static double touched_bytes(const lt_plan_model *m, double b, double each) {
 static double step_s(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_serve_query *q,
                      double b, double context) {
     const double each = lt_plan_precision_bytes(q->precision),
-                 bandwidth = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
+                 bandwidth = c->gpu.memory_gbps * LT_PLAN_GB * BANDWIDTH_SHARE;
     const double read = touched_bytes(m, b, each) / q->tp / bandwidth;
     const double kv_split = m->kv_rank > 0 ? 1.0 : lt_plan_min(q->tp, (double)m->kv_heads);
     const double kv = b * context * kv_token_bytes(m, q->kv_bytes) / kv_split / bandwidth;
     const double flops = 2.0 *
                          (lt_plan_model_params(m).active - lt_plan_model_params(m).embedding) * b /
                          q->tp;
-    const double compute = flops / (c->gpu.peak_tflops[q->precision] * 1e12 * c->stack.gemm);
+    const double compute = flops / (c->gpu.peak_tflops[q->precision] * 1e12 * PRODUCT_SHARE);
     const double comm = q->tp > 1 ? 2.0 * (double)m->layers *
                                         (lt_plan_collective_s(c, LT_PLAN_ALL_REDUCE,
                                                               b * (double)m->width * 2.0, q->tp, 1))
@@ -80,14 +83,14 @@ lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_clust
     r.kv_tokens = (room - r.weight_bytes) / (r.kv_bytes_token * kv_copies);
     r.batch = q->batch > 0 ? q->batch
                            : (int64_t)lt_plan_max(1.0, lt_plan_min(1024.0, r.kv_tokens / context));
-    peak = c->gpu.peak_tflops[q->precision] * 1e12 * c->stack.gemm * q->tp;
+    peak = c->gpu.peak_tflops[q->precision] * 1e12 * PRODUCT_SHARE * q->tp;
     prefill_flops = (2.0 * (p.active - p.embedding) +
                      lt_plan_model_flops(m, LT_PLAN_FLOPS_MODEL_CAUSAL, q->prompt) / 3.0 -
                      lt_plan_model_flops(m, LT_PLAN_FLOPS_SIX_N, q->prompt) / 3.0) *
                     (double)q->prompt;
     r.first_token_s = lt_plan_max(prefill_flops / peak,
                                   touched_bytes(m, (double)q->prompt, each) / q->tp /
-                                      (c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory)) +
+                                      (c->gpu.memory_gbps * LT_PLAN_GB * BANDWIDTH_SHARE)) +
                       HOST_S;
     r.token_s = step_s(m, c, q, (double)r.batch, context);
     r.stream_tokens_s = 1.0 / step_s(m, c, q, 1.0, context);

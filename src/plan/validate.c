@@ -104,10 +104,8 @@ void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, 
             continue;
         }
         e[used] = fabs(r[i].error);
-        a[used] = r[i].predicted_s * (double)r[i].job.cluster.gpus /
-                  (double)(r[i].job.query.batch_seqs * r[i].job.model.seq);
-        b[used] = r[i].job.measured_s * (double)r[i].job.cluster.gpus /
-                  (double)(r[i].job.query.batch_seqs * r[i].job.model.seq);
+        a[used] = r[i].predicted_s;
+        b[used] = r[i].job.measured_s;
         out->bias += r[i].error;
         used++;
     }

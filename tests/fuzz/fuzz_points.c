@@ -1,0 +1,26 @@
+/* Fuzz target: a table of published runs; whatever parses must be validated without a crash, every row used or left out with a reason. */
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "plan/points.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    lt_points p;
+    lt_point_result *r = NULL;
+    lt_plan_group_stats s;
+    if (lt_points_parse(&p, (const char *)data, size, "fuzz") != LT_OK) {
+        return 0;
+    }
+    if (p.n <= 64 && lt_plan_validate(&p, &r) == LT_OK) {
+        for (size_t i = 0; i < p.n; i++) {
+            if (!r[i].used && r[i].why[0] == 0) {
+                abort();
+            }
+        }
+        lt_plan_group_stats_of(&s, r, p.n, NULL);
+    }
+    free(r);
+    lt_points_free(&p);
+    return 0;
+}

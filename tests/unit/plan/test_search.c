@@ -1,0 +1,267 @@
+/* Collectives against closed forms and measured bus bandwidths; the step against conservation; the search against its promises of
+ * speed and order; contradictions. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/clock.h"
+#include "base/thread.h"
+#include "lateen/plan.h"
+
+static void near(double got, double want, double share) {
+    if (!(fabs(got - want) <= share * fabs(want) + 1e-300)) {
+        fail_msg("got %.8g, want %.8g within %.2g", got, want, share);
+    }
+}
+
+static lt_plan_cluster cluster(const char *name) {
+    lt_plan_cluster c;
+    if (lt_plan_cluster_load(&c, name) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+    return c;
+}
+
+static lt_plan_model model(const char *name) {
+    lt_plan_model m;
+    if (lt_plan_model_load(&m, name) != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+    return m;
+}
+
+static void collectives_keep_their_forms(void **state) {
+    lt_plan_cluster c = cluster("dgx-h100");
+    const double s = 1e9;
+    (void)state;
+    c.stack.network = 1.0;
+    c.latency_us = c.link_latency_us = 0;
+    c.n_tiers = 0;
+    near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 8, 1), 2.0 * 7 / 8 * s / 450e9, 1e-9);
+    near(lt_plan_collective_s(&c, LT_PLAN_ALL_GATHER, s, 8, 1), 7.0 / 8 * s / 450e9, 1e-9);
+    near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 64, 8), 2.0 * 63 / 64 * s / 50e9,
+         1e-9); /* One rank a node: all on NICs. */
+    near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 64, 1), 2.0 * 7 / 8 * (s / 8) / 50e9,
+         0.15); /* Eight NICs a node share. */
+    near(lt_plan_collective_s(&c, LT_PLAN_SEND, s, 2, 8), s / 50e9, 1e-9);
+    assert_true(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 1, 1) == 0);
+    c = cluster(
+        "dgx-h100"); /* Measured: 8 x H100, ring, 370 GB/s of bus bandwidth (research/planner.md 7.2). */
+    near(2.0 * 7 / 8 * 4e9 / lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, 4e9, 8, 1) / 1e9, 370,
+         0.20);
+}
+
+static void oversubscription_hurts_all_to_all_most(void **state) {
+    lt_plan_cluster flat = cluster("h100-100k-roce"), seven = cluster("h100-100k-roce-7");
+    const double ring = lt_plan_collective_s(&seven, LT_PLAN_ALL_REDUCE, 1e9, 1024, 8) /
+                        lt_plan_collective_s(&flat, LT_PLAN_ALL_REDUCE, 1e9, 1024, 8);
+    const double spread = lt_plan_collective_s(&seven, LT_PLAN_ALL_TO_ALL, 1e9, 8192, 1) /
+                          lt_plan_collective_s(&flat, LT_PLAN_ALL_TO_ALL, 1e9, 8192, 1);
+    (void)state;
+    assert_true(ring < 1.1); /* 512 members in a zone: the uplinks carry 1/512 of them at a time. */
+    assert_true(spread > 3.0); /* Half of 8,192 ranks are outside one's zone: 7 / 2. */
+}
+
+static void parts_sum_to_the_step(void **state) {
+    static const char *const models[] = {"llama3-70b", "deepseek-v3", "nemotron3-super",
+                                         "gpt3-175b"};
+    const lt_plan_cluster c = cluster("dgx-h100");
+    (void)state;
+    for (size_t i = 0; i < 4; i++) {
+        const lt_plan_model m = model(models[i]);
+        lt_plan_query q = {.gpus = 1024,
+                           .batch_seqs = 2048,
+                           .seq = 4096,
+                           .zero = -1,
+                           .recompute = -1,
+                           .precision = LT_PLAN_BF16,
+                           .fp32_grads = true};
+        lt_plan_found f;
+        if (lt_plan_search(&m, &c, &q, &f) != LT_OK) {
+            fail_msg("%s", lt_error_message());
+        }
+        assert_true(f.n_fit > 10);
+        for (size_t k = 0; k < f.n_best; k++) {
+            const lt_plan_time *t = &f.best[k].time;
+            double sum = 0;
+#define ADD_PART(field, text)                                                                      \
+    sum += t->field;                                                                               \
+    assert_true(t->field >= -1e-9);
+            LT_PLAN_PART_MAP(ADD_PART)
+            near(sum, t->step_s, 1e-9);
+            assert_true(k == 0 || t->step_s >= f.best[k - 1].time.step_s);
+            assert_true(f.best[k].memory.total <= c.gpu.memory_bytes);
+            assert_int_equal(lt_plan_layout_gpus(&f.best[k].layout), 1024);
+        }
+        lt_plan_found_free(&f);
+    }
+}
+
+static void estimates_and_searches_are_fast(void **state) {
+    const lt_plan_cluster c = cluster("h100-24k");
+    const lt_plan_model m = model("llama3-405b");
+    const lt_plan_layout l = {.tp = 8,
+                              .pp = 16,
+                              .vpp = 8,
+                              .cp = 1,
+                              .ep = 1,
+                              .dp = 128,
+                              .sp = true,
+                              .zero = 1,
+                              .micro = 1,
+                              .accum = 16,
+                              .precision = LT_PLAN_BF16,
+                              .schedule = LT_PLAN_INTERLEAVED};
+    lt_plan_query q = {.gpus = 16384,
+                       .batch_seqs = 2048,
+                       .seq = 8192,
+                       .zero = -1,
+                       .recompute = -1,
+                       .precision = LT_PLAN_BF16};
+    lt_plan_found f;
+    double sum = 0, start = lt_clock_s();
+    (void)state;
+    for (int i = 0; i < 2000; i++) {
+        sum += lt_plan_step_estimate(&m, &c, &l).step_s + lt_plan_memory_estimate(&m, &c, &l).total;
+    }
+    assert_true(sum > 0);
+    assert_true((lt_clock_s() - start) / 2000 <
+                1e-3); /* One estimate under 1 ms; 1e5 on two cores under 10 s needs 0.2 ms. */
+    start = lt_clock_s();
+    assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
+    assert_true(lt_clock_s() - start < 5.0);
+    assert_true(f.n_fit > 0);
+    assert_int_equal(f.best[0].layout.tp, 8); /* What Meta ran: TP 8, PP 16. */
+    lt_plan_found_free(&f);
+}
+
+static void trends_are_those_of_the_papers(void **state) {
+    const lt_plan_cluster c = cluster("dgx-h100");
+    const lt_plan_model m = model("gpt3-175b");
+    double before = 1;
+    (void)state;
+    for (int64_t gpus = 512; gpus <= 8192;
+         gpus *= 2) { /* MegaScale table 2: the batch fixed, MFU falls with GPUs. */
+        lt_plan_query q = {.gpus = gpus,
+                           .batch_seqs = 6144,
+                           .zero = 1,
+                           .recompute = -1,
+                           .precision = LT_PLAN_BF16,
+                           .fp32_grads = true};
+        lt_plan_found f;
+        assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
+        assert_true(f.best[0].time.mfu < before * 1.005 && f.best[0].time.mfu > 0.25);
+        before = f.best[0].time.mfu;
+        lt_plan_found_free(&f);
+    }
+}
+
+static void contradictions_are_named(void **state) {
+    lt_plan_cluster c = cluster("h100-node");
+    const lt_plan_model m = model("llama3-70b");
+    lt_plan_query q = {
+        .gpus = 16, .batch_seqs = 8, .zero = -1, .recompute = -1, .precision = LT_PLAN_BF16};
+    lt_plan_layout l = {.tp = 3,
+                        .pp = 1,
+                        .vpp = 1,
+                        .cp = 1,
+                        .ep = 1,
+                        .dp = 1,
+                        .micro = 1,
+                        .accum = 1,
+                        .precision = LT_PLAN_BF16};
+    lt_plan_found f;
+    (void)state;
+    assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "16 GPUs"));
+    assert_non_null(strstr(lt_error_message(), "has 8"));
+    assert_int_equal(lt_plan_layout_check(&l, &m, &c), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "64 attention heads"));
+    l = (lt_plan_layout){.tp = 2,
+                         .pp = 1,
+                         .vpp = 2,
+                         .cp = 1,
+                         .ep = 1,
+                         .dp = 1,
+                         .micro = 1,
+                         .accum = 1,
+                         .precision = LT_PLAN_BF16};
+    assert_int_equal(lt_plan_layout_check(&l, &m, &c), LT_ERR_ARG);
+    l.vpp = 1;
+    l.precision = LT_PLAN_NVFP4;
+    assert_int_equal(lt_plan_layout_check(&l, &m, &c), LT_ERR_ARG);
+}
+
+static void bad_clusters_are_refused(void **state) {
+    static const struct {
+        const char *text, *word;
+    } bad[] = {
+        {"gpus: 8\n", "'gpu' is missing"},
+        {"gpu: h1000-sxm\n", "h100-sxm"},
+        {"gpu: h100-sxm\ngpus: many\n", "not a number"},
+        {"gpu: h100-sxm\ngpus: -4\n", "outside"},
+        {"gpu: h100-sxm\ncolour: red\n", "unknown key 'colour'"},
+        {"gpu: h100-sxm\nnetwork: {topology: ring}\n", "unknown 'ring'"},
+        {"gpu: h100-sxm\nnetwork: {tiers: [{gpus: 64}, {gpus: 32}]}\n", "the tier below it 64"},
+        {"gpu: [\n", ""}};
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        char path[] = "/tmp/lateen_clusterXXXXXX";
+        const int fd = mkstemp(path);
+        lt_plan_cluster c;
+        assert_int_equal(write(fd, bad[i].text, strlen(bad[i].text)), (ssize_t)strlen(bad[i].text));
+        close(fd);
+        assert_int_not_equal(lt_plan_cluster_load(&c, path), LT_OK);
+        if (strstr(lt_error_message(), bad[i].word) == NULL) {
+            fail_msg("'%s' does not name '%s'", lt_error_message(), bad[i].word);
+        }
+        unlink(path);
+    }
+}
+
+static void serving_is_near_published_figures(void **state) {
+    /* TensorRT-LLM 1.0, Llama 3.1 8B FP8 on one H100, 1000/1000: 15,220 output tokens/s. vLLM 0.19, BF16, one stream: 6.44 ms. */
+    const lt_plan_cluster c = cluster("h100-node");
+    const lt_plan_model m = model("llama3-8b");
+    const lt_plan_serve full = lt_plan_serve_estimate(
+        &m, &c,
+        &(lt_plan_serve_query){
+            .tp = 1, .prompt = 1000, .output = 1000, .precision = LT_PLAN_FP8, .kv_bytes = 1});
+    const lt_plan_serve one = lt_plan_serve_estimate(
+        &m, &c,
+        &(lt_plan_serve_query){.tp = 1,
+                               .prompt = 32,
+                               .output = 128,
+                               .batch = 1,
+                               .precision = LT_PLAN_BF16,
+                               .kv_bytes = 2});
+    (void)state;
+    near(full.output_tokens_s, 15220, 0.35);
+    near(1.0 / one.stream_tokens_s, 6.44e-3, 0.20);
+    assert_false(
+        lt_plan_serve_estimate(
+            &m, &c,
+            &(lt_plan_serve_query){
+                .tp = 1, .prompt = 1, .output = 1, .precision = LT_PLAN_FP32, .kv_bytes = 2})
+            .batch > 1024);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_keep_their_forms),
+                                       cmocka_unit_test(oversubscription_hurts_all_to_all_most),
+                                       cmocka_unit_test(parts_sum_to_the_step),
+                                       cmocka_unit_test(estimates_and_searches_are_fast),
+                                       cmocka_unit_test(trends_are_those_of_the_papers),
+                                       cmocka_unit_test(contradictions_are_named),
+                                       cmocka_unit_test(bad_clusters_are_refused),
+                                       cmocka_unit_test(serving_is_near_published_figures)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
