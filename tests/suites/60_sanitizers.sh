@@ -1,4 +1,4 @@
-# Unit tests under AddressSanitizer, UndefinedBehaviorSanitizer and, those with threads, ThreadSanitizer. OpenMP's runtime is not built
+# Unit tests under AddressSanitizer with UndefinedBehaviorSanitizer (one build) and, those with threads, ThreadSanitizer. OpenMP's runtime is not built
 # for ThreadSanitizer, so there parallel loops run on one thread and what is tested are our own threads (loader, page, bench).
 sanitized() { # mode, tests (a find pattern)
     local mode=$1 pattern=$2 program
@@ -9,5 +9,4 @@ sanitized() { # mode, tests (a find pattern)
     done
 }
 sanitized asan .
-sanitized ubsan .
 sanitized tsan 'loader|prefetch|page|log|tokenize'

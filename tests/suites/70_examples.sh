@@ -1,0 +1,25 @@
+# The smallest program for each public header, run on files made here.
+examples() {
+    local dir e=build/examples
+    dir=$(mktemp -d) || return 1
+    cat src/base/*.c >"$dir/text"
+    python3 tests/e2e/make_shard.py "$dir/text" "$dir/shard" 700
+    run() { # name, expected words in the output, command...
+        local name=$1 want=$2
+        shift 2
+        if "$@" >"$dir/out" 2>&1 && grep -q "$want" "$dir/out"; then echo "ok - example $name"; else
+            echo "not ok - example $name"
+            head -5 "$dir/out"
+        fi
+    }
+    run errors "no-such-model.gguf" $e/errors
+    run views "row 1: 7 8" $e/views
+    run model "parameters" $e/model "$dir/model"
+    run "model's folder" "model_type" cat "$dir/model/config.json"
+    run tokens "= Hello" $e/tokens tests/golden/data/demo_tokenizer.json Hello
+    run training "finished 3 steps" $e/training "$dir/run" "$dir/shard"
+    run write "." $e/write "$dir/model" tests/golden/data/demo_tokenizer.json "" # Random weights: any text will do ...
+    rm -rf "$dir"
+}
+export -f examples
+suite "examples" bash -c examples
