@@ -18,7 +18,13 @@ examples() {
     run "model's folder" "model_type" cat "$dir/model/config.json"
     run tokens "= Hello" $e/tokens tests/golden/data/demo_tokenizer.json Hello
     run training "finished 3 steps" $e/training "$dir/run" "$dir/shard"
-    run write "." $e/write "$dir/model" tests/golden/data/demo_tokenizer.json "" # Random weights: any text will do ...
+    local stories=../shared/data/model-stories260k
+    if [ -f $stories/stories260K.bin ]; then
+        run write "Once upon a time, there was" $e/write $stories/stories260K.bin $stories/tok512.bin ""
+        run measure "bits per byte" $e/measure $stories/stories260K.bin $stories/tok512.bin $stories/expected_greedy_200.txt
+    else
+        echo "ok - examples write and measure # SKIP no ../shared/data/model-stories260k"
+    fi
     rm -rf "$dir"
 }
 export -f examples
