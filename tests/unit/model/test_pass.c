@@ -154,8 +154,8 @@ static void gradients_add_up_over_micro_batches(void **state) {
     }
 }
 
-/* BF16 keeps 8 bits of mantissa and these models are 2 layers of strong random weights: losses within 3 %, gradients within 12 % of
- * their norm, both several times what independent roundings give and far below what a lost term would. */
+/* BF16 keeps 8 bits of mantissa and these models are 2 layers of strong random weights: losses within 0.3 %, gradients within 4 % of
+ * their norm, three times what was seen and far below what a lost term would give. */
 static void bf16_stays_near_f32(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
@@ -166,7 +166,7 @@ static void bf16_stays_near_f32(void **state) {
         golden_open(&f, golden_cases[i / 2], backends[i % 2](), LT_F32);
         half = gradients_of(&g, LT_RECOMPUTE_NONE, &a);
         full = gradients_of(&f, LT_RECOMPUTE_NONE, &b);
-        if (!(fabs(a.loss_sum - b.loss_sum) <= 0.03 * b.loss_sum)) {
+        if (!(fabs(a.loss_sum - b.loss_sum) <= 0.003 * b.loss_sum)) {
             fail_msg("%s on %s: loss %.4f in BF16, %.4f in F32", g.name, g.model->backend->name,
                      a.loss_sum, b.loss_sum);
         }
@@ -177,7 +177,7 @@ static void bf16_stays_near_f32(void **state) {
                 off += pow((double)half[j] - (double)full[j], 2);
                 norm += pow((double)full[j], 2);
             }
-            if (!(sqrt(off) <= 0.12 * sqrt(norm))) {
+            if (!(sqrt(off) <= 0.04 * sqrt(norm))) {
                 fail_msg("%s on %s: BF16 gradient is off by %.3f of its norm", g.name,
                          g.model->backend->name, sqrt(off / norm));
             }

@@ -39,7 +39,7 @@ static double log_sum_exp(const float *logits) {
     return max + log(sum);
 }
 
-/* F32 through 30 layers; logits are up to 30: 2e-3 of that is ten times what was seen. */
+/* F32 through 30 layers; logits are up to 30: 7e-4 is ten times what was seen. */
 static void check_prompt(lt_session *s, const lt_safetensors *f, int prompt, float *logits,
                          int32_t *next) {
     const lt_safetensor *ids = part(f, prompt, "ids");
@@ -52,9 +52,9 @@ static void check_prompt(lt_session *s, const lt_safetensors *f, int prompt, flo
     for (int64_t t = 0; t < ids->shape[0]; t++) {
         const float *row = logits + t * V;
         assert_int_equal(best_of(row), best[t]);
-        assert_true(fabs(log_sum_exp(row) - lse[t]) < 2e-3);
+        assert_true(fabs(log_sum_exp(row) - lse[t]) < 7e-4);
         for (int i = 0; i < N_SAMPLES; i++) {
-            assert_true(fabsf(row[i * STEP] - sample[t * N_SAMPLES + i]) < 2e-3f);
+            assert_true(fabsf(row[i * STEP] - sample[t * N_SAMPLES + i]) < 7e-4f);
         }
         *next = best_of(row);
     }
