@@ -16,7 +16,10 @@
 static const struct {
     const char *name;
     lt_err (*run)(lt_bench *b);
-} benches[] = {{"sgemm", lt_bench_sgemm}, {"memory", lt_bench_memory_ops}};
+} benches[] = {{"sgemm", lt_bench_sgemm},
+               {"gemm", lt_bench_gemm_ops},
+               {"attention", lt_bench_attention},
+               {"memory", lt_bench_memory_ops}};
 
 static void add_real(json_t *o, const char *key, double v) {
     if (v != 0.0 && isfinite(v)) {

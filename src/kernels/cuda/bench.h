@@ -79,6 +79,8 @@ LT_MUST_USE lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o);
 
 /* One op each. */
 LT_MUST_USE lt_err lt_bench_sgemm(lt_bench *b);
+LT_MUST_USE lt_err lt_bench_gemm_ops(lt_bench *b);
+LT_MUST_USE lt_err lt_bench_attention(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_memory_ops(lt_bench *b);
 
 #endif

@@ -7,10 +7,11 @@
 #include "kernels/cuda/bench.h"
 #include "kernels/cuda/gemm/gemm.h"
 
-#define N_SETS       2
-#define REPEATS      100
-#define SCALED_BOUND 4e-6 /* |C - ref| / (|A| |B|), f32 sums: roundings of 6e-8 in groups of 16, random signs. */
-#define BF16_BOUND   2.4e-3 /* Relative, in norm: one rounding of 2^-9 each, uniform. */
+#define N_SETS  2
+#define REPEATS 100
+#define SCALED_BOUND                                                                               \
+    4e-6 /* |C - ref| / (|A| |B|), f32 sums: roundings of 6e-8 in groups of 16, random signs. */
+#define BF16_BOUND 2.4e-3 /* Relative, in norm: one rounding of 2^-9 each, uniform. */
 
 typedef struct {
     int64_t m, n, k;
@@ -30,25 +31,27 @@ static lt_err queue(void *p, CUstream s, int set) {
     if (!r->vendor) {
         return lt_gemm(r->b->gpu, s, a, r->scratch);
     }
-    return lt_cublas_matmul(r->b->blas, s,
-                            &(lt_cublas_args){.m = a->m,
-                                              .n = a->n,
-                                              .k = a->k,
-                                              .lda = a->lda,
-                                              .ldb = a->ldb,
-                                              .ldd = a->ldc,
-                                              .trans_a = a->trans_a,
-                                              .trans_b = a->trans_b,
-                                              .in = LT_CUBLAS_BF16,
-                                              .out = a->out == LT_F32 ? LT_CUBLAS_F32 : LT_CUBLAS_BF16,
-                                              .alpha = 1.0f,
-                                              .beta = a->accumulate ? 1.0f : 0.0f,
-                                              .a = a->a,
-                                              .b = a->b,
-                                              .d = a->c});
+    return lt_cublas_matmul(
+        r->b->blas, s,
+        &(lt_cublas_args){.m = a->m,
+                          .n = a->n,
+                          .k = a->k,
+                          .lda = a->lda,
+                          .ldb = a->ldb,
+                          .ldd = a->ldc,
+                          .trans_a = a->trans_a,
+                          .trans_b = a->trans_b,
+                          .in = LT_CUBLAS_BF16,
+                          .out = a->out == LT_F32 ? LT_CUBLAS_F32 : LT_CUBLAS_BF16,
+                          .alpha = 1.0f,
+                          .beta = a->accumulate ? 1.0f : 0.0f,
+                          .a = a->a,
+                          .b = a->b,
+                          .d = a->c});
 }
 
-static lt_err set_open(lt_bench *b, lt_gemm_args *a, const gemm_shape *t, uint64_t seed, bool integers) {
+static lt_err set_open(lt_bench *b, lt_gemm_args *a, const gemm_shape *t, uint64_t seed,
+                       bool integers) {
     void *pa = NULL, *pb = NULL, *pc = NULL;
     LT_TRY(lt_cuda_alloc(b->gpu, &pa, (size_t)(t->m * t->k) * 2, "A"));
     LT_TRY(lt_cuda_alloc(b->gpu, &pb, (size_t)(t->n * t->k) * 2, "B"));
@@ -138,12 +141,17 @@ static lt_err check_shape(lt_bench *b, const gemm_shape *t, bool integers, lt_sc
         tile.splits = splits > 0 ? splits : tile.splits;
         LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, a.c, t->accumulate ? 0 : 0xff, c_bytes));
         LT_TRY_DONE(lt_gemm_with(b->gpu, b->stream, &a, &tile, scratch));
-        LT_TRY_DONE(lt_bench_compare(b, &e, a.c, t->f32 ? "fp32" : "bf16", ref, bound, t->m, t->n, t->n));
-        good = e.n_bad == 0.0 && (t->f32 ? e.scaled_max <= (integers ? 0.0 : SCALED_BOUND) : e.relative <= BF16_BOUND);
-        lt_bench_check(b, "gemm", "shape", good, "%lld x %lld x %lld %c%c %s%s bn %d splits %d%s: error %.2e (scaled %.2e), %.0f not finite",
-                       (long long)t->m, (long long)t->n, (long long)t->k, t->trans_a ? 'T' : 'N', t->trans_b ? 'T' : 'N',
-                       t->f32 ? "f32" : "bf16", t->accumulate ? " +=" : "", tile.bn, tile.splits, integers ? " integers" : "",
-                       e.relative, e.scaled_max, e.n_bad);
+        LT_TRY_DONE(
+            lt_bench_compare(b, &e, a.c, t->f32 ? "fp32" : "bf16", ref, bound, t->m, t->n, t->n));
+        good = e.n_bad == 0.0 && (t->f32 ? e.scaled_max <= (integers ? 0.0 : SCALED_BOUND)
+                                         : e.relative <= BF16_BOUND);
+        lt_bench_check(b, "gemm", "shape", good,
+                       "%lld x %lld x %lld %c%c %s%s bn %d splits %d%s: error %.2e (scaled %.2e), "
+                       "%.0f not finite",
+                       (long long)t->m, (long long)t->n, (long long)t->k, t->trans_a ? 'T' : 'N',
+                       t->trans_b ? 'T' : 'N', t->f32 ? "f32" : "bf16", t->accumulate ? " +=" : "",
+                       tile.bn, tile.splits, integers ? " integers" : "", e.relative, e.scaled_max,
+                       e.n_bad);
     }
     if (!integers) {
         LT_TRY_DONE(check_repeats(b, &a, scratch));
@@ -156,12 +164,14 @@ done:
 }
 
 static lt_err checks(lt_bench *b, lt_scratch scratch) {
-    static const int64_t sizes[][3] = {{128, 256, 64}, {8, 520, 520}, {336, 264, 200}, {1000, 776, 1032}, {1, 512, 4096}, {2304, 768, 2048}};
+    static const int64_t sizes[][3] = {{128, 256, 64},    {8, 520, 520},  {336, 264, 200},
+                                       {1000, 776, 1032}, {1, 512, 4096}, {2304, 768, 2048}};
     int n = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (int lay = 0; lay < 4; lay++) {
             for (int out = 0; out < 3; out++, n++) {
-                const gemm_shape t = {sizes[i][0], sizes[i][1], sizes[i][2], lay / 2 == 1, lay % 2 == 1, out > 0, out == 2};
+                const gemm_shape t = {sizes[i][0],  sizes[i][1], sizes[i][2], lay / 2 == 1,
+                                      lay % 2 == 1, out > 0,     out == 2};
                 if (t.trans_a && t.m % 8 != 0) {
                     continue;
                 }
@@ -183,18 +193,21 @@ static lt_err shape_time(lt_bench *b, const gemm_shape *t, const char *what, lt_
     char shape[64];
     const int n_runs = b->blas != NULL ? 2 : 1;
     memset(ctx, 0, sizeof ctx);
-    snprintf(shape, sizeof shape, "%s %lld x %lld x %lld %c%c", what, (long long)t->m, (long long)t->n, (long long)t->k,
-             t->trans_a ? 'T' : 'N', t->trans_b ? 'T' : 'N');
+    snprintf(shape, sizeof shape, "%s %lld x %lld x %lld %c%c", what, (long long)t->m,
+             (long long)t->n, (long long)t->k, t->trans_a ? 'T' : 'N', t->trans_b ? 'T' : 'N');
     for (int i = 0; i < N_SETS; i++) {
         LT_TRY_DONE(set_open(b, &ctx[0].sets[i], t, (uint64_t)(2 * i + 1), false));
-        LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, ctx[0].sets[i].c, 0, (size_t)(t->m * t->n) * 4));
+        LT_TRY_DONE(
+            lt_cuda_fill(b->gpu, b->stream, ctx[0].sets[i].c, 0, (size_t)(t->m * t->n) * 4));
     }
     for (int i = 0; i < n_runs; i++) {
         memcpy(ctx[i].sets, ctx[0].sets, sizeof ctx[0].sets);
         ctx[i].b = b, ctx[i].vendor = i == 1, ctx[i].scratch = scratch;
-        runs[i] = (lt_timing){.name = i == 1 ? "cuBLASLt" : "shipped", .queue = queue, .ctx = &ctx[i]};
+        runs[i] = (lt_timing){
+            .name = i == 1 ? "cuBLASLt" : "shipped", .queue = queue, .ctx = &ctx[i]};
     }
-    LT_TRY_DONE(lt_timing_run(b->gpu, b->stream, runs, n_runs, &(lt_timing_plan){N_SETS, b->rounds, 0.3}));
+    LT_TRY_DONE(
+        lt_timing_run(b->gpu, b->stream, runs, n_runs, &(lt_timing_plan){N_SETS, b->rounds, 0.3}));
     for (int i = 0; i < n_runs; i++) {
         lt_bench_result row = {.op = "gemm",
                                .name = runs[i].name,
@@ -211,7 +224,8 @@ static lt_err shape_time(lt_bench *b, const gemm_shape *t, const char *what, lt_
         }
         row.peer_ms = i == 0 && n_runs == 2 ? runs[1].ms : 0.0;
         if (b->sustained_s > 0.0) {
-            LT_TRY_DONE(lt_timing_sustained(b->gpu, b->stream, &runs[i], N_SETS, b->sustained_s, &row.ms_sustained, &row.state));
+            LT_TRY_DONE(lt_timing_sustained(b->gpu, b->stream, &runs[i], N_SETS, b->sustained_s,
+                                            &row.ms_sustained, &row.state));
         }
         lt_bench_row(b, &row);
     }
@@ -223,10 +237,12 @@ done:
 }
 
 /* Tokens and the (out, in) widths of the linear layers of a model: forward NT, dgrad NN, wgrad TN into f32. */
-static lt_err model_time(lt_bench *b, const char *name, int64_t tokens, const int64_t widths[4][2], lt_scratch scratch) {
+static lt_err model_time(lt_bench *b, const char *name, int64_t tokens, const int64_t widths[4][2],
+                         lt_scratch scratch) {
     for (int i = 0; i < 4; i++) {
         const int64_t n = widths[i][0], k = widths[i][1];
-        const gemm_shape forward = {tokens, n, k, false, true, false, false}, dgrad = {tokens, k, n, false, false, false, false};
+        const gemm_shape forward = {tokens, n, k, false, true, false, false},
+                         dgrad = {tokens, k, n, false, false, false, false};
         const gemm_shape wgrad = {n, k, tokens, true, false, true, true};
         LT_TRY(shape_time(b, &forward, name, scratch));
         LT_TRY(shape_time(b, &dgrad, name, scratch));
@@ -239,7 +255,8 @@ lt_err lt_bench_gemm_ops(lt_bench *b) {
     lt_err err = LT_OK;
     static const int64_t gpt2[4][2] = {{2304, 768}, {768, 768}, {3072, 768}, {768, 3072}};
     static const int64_t llama_1b[4][2] = {{3072, 2048}, {2048, 2048}, {16384, 2048}, {2048, 8192}};
-    static const int64_t llama_8b[4][2] = {{6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
+    static const int64_t llama_8b[4][2] = {
+        {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
     lt_scratch scratch = {NULL, lt_gemm_scratch_bytes()};
     const gemm_shape probe = {64, 64, 64, false, true, false, false};
     lt_gemm_args a = {0};
@@ -254,7 +271,8 @@ lt_err lt_bench_gemm_ops(lt_bench *b) {
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &scratch.data, scratch.bytes, "scratch"));
     LT_TRY_DONE(checks(b, scratch));
     for (int64_t n = 1024; n <= 16384 && !b->check_only; n *= 2) {
-        const gemm_shape nn = {n, n, n, false, false, false, false}, nt = {n, n, n, false, true, false, false};
+        const gemm_shape nn = {n, n, n, false, false, false, false},
+                         nt = {n, n, n, false, true, false, false};
         LT_TRY_DONE(shape_time(b, &nn, "square", scratch));
         LT_TRY_DONE(shape_time(b, &nt, "square", scratch));
     }

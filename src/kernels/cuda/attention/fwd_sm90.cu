@@ -16,7 +16,7 @@
  * MEASURED  docs/SPEED.md, "attention".
  * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store. Online softmax (running maximum), fixed
  *           order: bit-identical run to run. A row that sees no key: 0, lse -inf.
- * LADDER    ladder/01.. naive, tiled online softmax, mma.sync; this file is the last rung.
+ * LADDER    ladder/01_naive.cu; this file is the last rung.
  * REFS      Dao et al. 2022 (arXiv:2205.14135), 2023 (2307.08691), Shah et al. 2024 (2407.08608).
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1

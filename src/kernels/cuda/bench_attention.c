@@ -1,0 +1,356 @@
+/* bench_attention.c: Ladder 3: attention forward and backward, checked against the naive kernel in double on the GPU's own inputs (odd
+ * shapes, every mask, poisoned outputs, repeats bit-identical), then timed on the grid of FlashAttention's papers. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/bench.h"
+
+#define REPEATS 100
+#define FWD_BOUND                                                                                  \
+    3.2e-3 /* |O - ref| / |ref| in norm: P and O each rounded to bf16 (2^-9, uniform), as PyTorch's. */
+#define BWD_BOUND 5e-3 /* P, dS and the result rounded, delta from a rounded O. */
+#define LSE_BOUND 1e-4
+#define N_ARRAYS  8
+
+/* B, T, S, H, G, D; then flags. */
+typedef struct {
+    int b, t, s, h, g, d;
+    bool causal;
+    int window;
+    float softcap;
+    bool alibi, sinks, lens, docs;
+} attn_case;
+static const attn_case cases[] = {
+    {.b = 2, .t = 300, .s = 300, .h = 4, .g = 4, .d = 128},
+    {.b = 1, .t = 515, .s = 515, .h = 4, .g = 2, .d = 128, .causal = true},
+    {.b = 2, .t = 333, .s = 500, .h = 6, .g = 2, .d = 64, .causal = true},
+    {.b = 1, .t = 500, .s = 333, .h = 2, .g = 2, .d = 64, .causal = true},
+    {.b = 3, .t = 1, .s = 777, .h = 8, .g = 2, .d = 128, .causal = true},
+    {.b = 1, .t = 257, .s = 400, .h = 2, .g = 2, .d = 96},
+    {.b = 1, .t = 400, .s = 400, .h = 2, .g = 1, .d = 128, .causal = true, .window = 100},
+    {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 64, .causal = true, .softcap = 20.0f},
+    {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 128, .causal = true, .alibi = true},
+    {.b = 3,
+     .t = 200,
+     .s = 300,
+     .h = 2,
+     .g = 2,
+     .d = 64,
+     .causal = true,
+     .sinks = true,
+     .lens = true},
+    {.b = 2, .t = 300, .s = 300, .h = 2, .g = 2, .d = 128, .causal = true, .docs = true},
+    {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 256, .causal = true},
+    {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 192},
+};
+
+/* attn_args of mask.cuh, for the naive kernel. */
+typedef struct {
+    int batch, q_heads, kv_heads, q_tokens, kv_tokens, window, section;
+    float scale, softcap;
+    const void *kv_len, *doc_start, *alibi, *sinks;
+    void *lse, *counter;
+} naive_args;
+
+typedef struct {
+    lt_bench *b;
+    lt_attention_bwd_args a;
+    lt_scratch scratch;
+    void *owned[24];
+    int n_owned;
+    bool backward;
+} attn_run;
+
+static lt_err room(attn_run *r, void **out, size_t bytes) {
+    LT_ASSERT(r->n_owned < (int)(sizeof r->owned / sizeof *r->owned));
+    LT_TRY(lt_cuda_alloc(r->b->gpu, out, bytes, "attention bench"));
+    r->owned[r->n_owned++] = *out;
+    return LT_OK;
+}
+static void run_close(attn_run *r) {
+    for (int i = 0; i < r->n_owned; i++) {
+        lt_cuda_free(r->b->gpu, r->owned[i]);
+    }
+}
+static lt_err tensor(attn_run *r, lt_tensor *t, int b, int n, int h, int d, uint64_t seed) {
+    void *p = NULL;
+    LT_TRY(room(r, &p, (size_t)b * (size_t)n * (size_t)h * (size_t)d * 2));
+    if (seed > 0) {
+        LT_TRY(lt_bench_random(r->b, p, (int64_t)b * n * h * d, "bf16", seed, 1.0f, false));
+    }
+    *t = lt_tensor_4d(p, LT_BF16, b, n, h, d);
+    return LT_OK;
+}
+
+/* Lengths, document starts, slopes and sinks of a case, from the host. */
+static lt_err extras(attn_run *r, const attn_case *t) {
+    float *x = malloc((size_t)t->h * 4);
+    int *n = malloc((size_t)(t->b * t->t) * 4);
+    lt_err err = LT_OK;
+    void *p = NULL;
+    if (x == NULL || n == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "bench");
+    }
+    for (int h = 0; h < t->h; h++) {
+        x[h] = 0.25f * (float)(h + 1);
+    }
+    if (t->alibi || t->sinks) {
+        LT_TRY_DONE(room(r, &p, (size_t)t->h * 4));
+        LT_TRY_DONE(lt_cuda_upload(r->b->gpu, r->b->stream, p, x, (size_t)t->h * 4));
+        *(t->alibi ? &r->a.fwd.alibi : &r->a.fwd.sinks) = lt_tensor_1d(p, LT_F32, t->h);
+    }
+    if (t->lens) {
+        for (int b = 0; b < t->b; b++) {
+            n[b] = b == 0 ? t->s : (b == 1 ? t->s / 2 : 7);
+        }
+        LT_TRY_DONE(room(r, &p, (size_t)t->b * 4));
+        LT_TRY_DONE(lt_cuda_upload(r->b->gpu, r->b->stream, p, n, (size_t)t->b * 4));
+        r->a.fwd.kv_len = lt_tensor_1d(p, LT_I32, t->b);
+    }
+    if (t->docs) {
+        for (int i = 0; i < t->b * t->t; i++) {
+            n[i] = i % t->t < 130 ? 0 : (i % t->t < 190 ? 130 : 190);
+        }
+        LT_TRY_DONE(room(r, &p, (size_t)(t->b * t->t) * 4));
+        LT_TRY_DONE(lt_cuda_upload(r->b->gpu, r->b->stream, p, n, (size_t)(t->b * t->t) * 4));
+        r->a.fwd.doc_start = lt_tensor_2d(p, LT_I32, t->b, t->t);
+    }
+    LT_TRY_DONE(lt_cuda_sync(r->b->gpu, r->b->stream)); /* The host arrays go. */
+done:
+    free(x);
+    free(n);
+    return err;
+}
+
+static lt_err run_open(attn_run *r, lt_bench *b, const attn_case *t) {
+    void *lse = NULL, *scratch = NULL;
+    lt_attention_args *f = &r->a.fwd;
+    *r = (attn_run){.b = b};
+    LT_TRY(tensor(r, &f->q, t->b, t->t, t->h, t->d, 1));
+    LT_TRY(tensor(r, &f->k, t->b, t->s, t->g, t->d, 2));
+    LT_TRY(tensor(r, &f->v, t->b, t->s, t->g, t->d, 3));
+    LT_TRY(tensor(r, &r->a.dout, t->b, t->t, t->h, t->d, 4));
+    LT_TRY(tensor(r, &f->out, t->b, t->t, t->h, t->d, 0));
+    LT_TRY(tensor(r, &r->a.dq, t->b, t->t, t->h, t->d, 0));
+    LT_TRY(tensor(r, &r->a.dk, t->b, t->s, t->g, t->d, 0));
+    LT_TRY(tensor(r, &r->a.dv, t->b, t->s, t->g, t->d, 0));
+    LT_TRY(room(r, &lse, (size_t)(t->b * t->h * t->t) * 4));
+    f->lse = lt_tensor_3d(lse, LT_F32, t->b, t->h, t->t);
+    f->scale = 1.0f / sqrtf((float)t->d);
+    f->causal = t->causal, f->window = t->window, f->softcap = t->softcap;
+    LT_TRY(extras(r, t));
+    r->scratch.bytes = lt_cuda_attention_bwd_scratch_bytes(&r->a);
+    LT_TRY(room(r, &scratch, r->scratch.bytes));
+    r->scratch.data = scratch;
+    return lt_cuda_fill(b->gpu, b->stream, scratch, 0, 256);
+}
+
+/* out, lse, dq, dk, dv of the naive kernel in double. */
+static lt_err naive(attn_run *r, const attn_case *t, void *exact[5]) {
+    const lt_cuda_kernel *fwd, *bwd;
+    lt_attention_args *f = &r->a.fwd;
+    char text[256];
+    int width = t->d;
+    void *none = NULL;
+    naive_args w = {t->b,
+                    t->h,
+                    t->g,
+                    t->t,
+                    t->s,
+                    t->window,
+                    1,
+                    f->scale,
+                    t->softcap,
+                    f->kv_len.data,
+                    f->doc_start.data,
+                    f->alibi.data,
+                    f->sinks.data,
+                    NULL,
+                    NULL};
+    void *fwd_args[] = {&w,         &none,      &exact[0],  &exact[1],
+                        &f->q.data, &f->k.data, &f->v.data, &width};
+    void *bwd_args[] = {&w,         &exact[2],  &exact[3],  &exact[4],       &exact[0], &exact[1],
+                        &f->q.data, &f->k.data, &f->v.data, &r->a.dout.data, &width};
+    const lt_cuda_dims dims = {.grid = {(unsigned)t->t, (unsigned)t->h, (unsigned)t->b},
+                               .block = {128},
+                               .dynamic_shared_bytes = (size_t)t->s * 8 + 1024};
+    const size_t kv_bytes = (size_t)t->b * (size_t)t->s * (size_t)t->g * (size_t)t->d * 8;
+
+    snprintf(text, sizeof text,
+             "REAL=double CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d SINKS=%d", t->causal,
+             t->window > 0, t->docs, t->softcap > 0.0f, t->alibi, t->sinks);
+    LT_TRY(lt_cuda_kernel_get(r->b->gpu, &fwd, "attention/ladder/01_naive.cu", "attn_naive_fwd",
+                              text));
+    LT_TRY(lt_cuda_kernel_get(r->b->gpu, &bwd, "attention/ladder/01_naive.cu", "attn_naive_bwd",
+                              text));
+    LT_TRY(lt_cuda_launch(r->b->gpu, r->b->stream, fwd, &dims, fwd_args));
+    LT_TRY(lt_cuda_fill(r->b->gpu, r->b->stream, exact[3], 0, kv_bytes));
+    LT_TRY(lt_cuda_fill(r->b->gpu, r->b->stream, exact[4], 0, kv_bytes));
+    return lt_cuda_launch(r->b->gpu, r->b->stream, bwd, &dims, bwd_args);
+}
+
+static lt_err compare(attn_run *r, const char *what, const lt_tensor *x, const void *exact,
+                      double bound, const char *shape) {
+    const int64_t rows = x->shape[0] * x->shape[1] * x->shape[2];
+    lt_bench_error e;
+    LT_TRY(
+        lt_bench_compare(r->b, &e, x->data, "bf16", exact, NULL, rows, x->shape[3], x->shape[3]));
+    lt_bench_check(r->b, "attention", what, e.n_bad == 0.0 && e.relative <= bound,
+                   "%s: error %.2e (at most %.1e), %.0f not finite", shape, e.relative, bound,
+                   e.n_bad);
+    return LT_OK;
+}
+
+static lt_err poison(attn_run *r, const lt_tensor *x) {
+    return lt_cuda_fill(r->b->gpu, r->b->stream, x->data, 0xff, (size_t)lt_tensor_count(x) * 2);
+}
+
+static lt_err both(attn_run *r) {
+    LT_TRY(lt_cuda_attention(r->b->gpu, r->b->stream, &r->a.fwd, r->scratch));
+    return r->backward ? lt_cuda_attention_bwd(r->b->gpu, r->b->stream, &r->a, r->scratch) : LT_OK;
+}
+
+static lt_err check_repeats(attn_run *r, const char *shape) {
+    lt_err err = LT_OK;
+    const lt_tensor *x[] = {&r->a.fwd.out, &r->a.dq, &r->a.dk, &r->a.dv};
+    const int n = r->backward ? 4 : 1;
+    unsigned char *first[4] = {NULL}, *again = NULL;
+    size_t most = 0;
+    int differ = 0;
+    for (int i = 0; i < n; i++) {
+        const size_t bytes = (size_t)lt_tensor_count(x[i]) * 2;
+        most = bytes > most ? bytes : most;
+        first[i] = malloc(bytes);
+    }
+    again = malloc(most);
+    for (int k = 0; k < REPEATS; k++) {
+        LT_TRY_DONE(both(r));
+        for (int i = 0; i < n; i++) {
+            const size_t bytes = (size_t)lt_tensor_count(x[i]) * 2;
+            LT_TRY_DONE(lt_cuda_download(r->b->gpu, r->b->stream, k == 0 ? first[i] : again,
+                                         x[i]->data, bytes));
+            LT_TRY_DONE(lt_cuda_sync(r->b->gpu, r->b->stream));
+            differ += k > 0 && memcmp(first[i], again, bytes) != 0;
+        }
+    }
+    lt_bench_check(r->b, "attention", "repeats", differ == 0, "%s: %d results of %d repeats differ",
+                   shape, differ, REPEATS);
+done:
+    for (int i = 0; i < 4; i++) {
+        free(first[i]);
+    }
+    free(again);
+    return err;
+}
+
+static lt_err check_case(lt_bench *b, const attn_case *t) {
+    lt_err err = LT_OK;
+    attn_run r;
+    void *exact[5] = {NULL};
+    char shape[128];
+    const size_t q_count = (size_t)t->b * (size_t)t->t * (size_t)t->h,
+                 k_count = (size_t)t->b * (size_t)t->s * (size_t)t->g;
+    const size_t d = (size_t)t->d,
+                 counts[5] = {q_count * d, q_count, q_count * d, k_count * d, k_count * d};
+    snprintf(shape, sizeof shape, "b%d t%d s%d h%d/%d d%d%s%s%s%s%s%s%s", t->b, t->t, t->s, t->h,
+             t->g, t->d, t->causal ? " causal" : "", t->window ? " window" : "",
+             t->softcap > 0.0f ? " softcap" : "", t->alibi ? " alibi" : "",
+             t->sinks ? " sinks" : "", t->lens ? " lengths" : "", t->docs ? " documents" : "");
+    LT_TRY_DONE(run_open(&r, b, t));
+    for (int i = 0; i < 5; i++) {
+        LT_TRY_DONE(room(&r, &exact[i], counts[i] * 8));
+    }
+    r.backward = t->d <= 128;
+    LT_TRY_DONE(naive(&r, t, exact));
+    LT_TRY_DONE(poison(&r, &r.a.fwd.out));
+    LT_TRY_DONE(poison(&r, &r.a.dq));
+    LT_TRY_DONE(poison(&r, &r.a.dk));
+    LT_TRY_DONE(poison(&r, &r.a.dv));
+    LT_TRY_DONE(both(&r));
+    LT_TRY_DONE(compare(&r, "out", &r.a.fwd.out, exact[0], FWD_BOUND, shape));
+    if (r.backward) {
+        LT_TRY_DONE(compare(&r, "dq", &r.a.dq, exact[2], BWD_BOUND, shape));
+        LT_TRY_DONE(compare(&r, "dk", &r.a.dk, exact[3], BWD_BOUND, shape));
+        LT_TRY_DONE(compare(&r, "dv", &r.a.dv, exact[4], BWD_BOUND, shape));
+    }
+    LT_TRY_DONE(check_repeats(&r, shape));
+done:
+    run_close(&r);
+    return err;
+}
+
+/* ---- Timings ---- */
+
+static lt_err queue(void *p, CUstream s, int set) {
+    attn_run *r = p;
+    (void)set;
+    return r->backward ? lt_cuda_attention_bwd(r->b->gpu, s, &r->a, r->scratch)
+                       : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
+}
+
+static lt_err case_time(lt_bench *b, const attn_case *t) {
+    lt_err err = LT_OK;
+    const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
+    attn_run r, back;
+    lt_timing runs[2];
+    char shape[64];
+    const double flops = 4.0 * t->b * t->h * (double)t->t * t->s * t->d * (t->causal ? 0.5 : 1.0);
+    const int n = t->d <= 128 ? 2 : 1;
+    snprintf(shape, sizeof shape, "b%d s%d h%d d%d %s", t->b, t->s, t->h, t->d,
+             t->causal ? "causal" : "full");
+    LT_TRY_DONE(run_open(&r, b, t));
+    LT_TRY_DONE(both(&r));
+    back = r;
+    back.backward = true;
+    runs[0] = (lt_timing){.name = "forward", .queue = queue, .ctx = &r};
+    runs[1] = (lt_timing){.name = "backward", .queue = queue, .ctx = &back};
+    LT_TRY_DONE(lt_timing_run(b->gpu, b->stream, runs, n, &(lt_timing_plan){1, b->rounds, 0.3}));
+    for (int i = 0; i < n; i++) {
+        if (runs[i].err != LT_OK) {
+            lt_bench_check(b, "attention", runs[i].name, false, "%s", runs[i].error);
+            continue;
+        }
+        lt_bench_row(b, &(lt_bench_result){.op = "attention",
+                                           .name = runs[i].name,
+                                           .shape = shape,
+                                           .ms = runs[i].ms,
+                                           .ms_best = runs[i].ms_best,
+                                           .flops = flops * (i == 0 ? 1.0 : 2.5),
+                                           .limit_is_flops = true,
+                                           .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6});
+    }
+done:
+    run_close(&r);
+    return err;
+}
+
+lt_err lt_bench_attention(lt_bench *b) {
+    static const int widths[] = {64, 128, 256};
+    if (lt_cuda_get_info(b->gpu)->cc != 90) {
+        fprintf(b->to, "attention: left out: needs compute capability 9.0\n");
+        return LT_OK;
+    }
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        LT_TRY(check_case(b, &cases[i]));
+    }
+    fprintf(b->to, "attention: %zu shapes against double, %d checks failed in all\n",
+            sizeof cases / sizeof *cases, b->n_failed);
+    for (size_t w = 0; w < 3 && !b->check_only; w++) {
+        for (int s = 512; s <= 16384; s *= 2) {
+            for (int causal = 0; causal < 2; causal++) {
+                const int h = 2048 / widths[w];
+                LT_TRY(case_time(b, &(attn_case){.b = 16384 / s,
+                                                 .t = s,
+                                                 .s = s,
+                                                 .h = h,
+                                                 .g = h,
+                                                 .d = widths[w],
+                                                 .causal = causal == 1}));
+            }
+        }
+    }
+    return LT_OK;
+}
