@@ -28,7 +28,7 @@ static const tile_row tiles[] = {
     {{256, 1, 2, 1, 4, 1, 8, false}, 1.000}, {{256, 1, 2, 2, 4, 1, 8, false}, 0.997},
     {{224, 1, 2, 1, 4, 1, 8, false}, 0.975}, {{192, 1, 2, 1, 4, 1, 8, false}, 0.965},
     {{160, 1, 2, 1, 4, 1, 8, false}, 0.940}, {{128, 1, 2, 1, 6, 1, 8, false}, 0.930},
-    {{128, 2, 2, 1, 6, 1, 8, true}, 0.980},  {{128, 1, 1, 1, 6, 1, 8, false}, 0.680},
+    {{128, 2, 2, 1, 6, 1, 8, true}, 0.950},  {{128, 1, 1, 1, 6, 1, 8, false}, 0.680},
     {{64, 1, 1, 1, 8, 1, 8, false}, 0.500},
 };
 #define N_TILES (sizeof tiles / sizeof tiles[0])
@@ -87,8 +87,9 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
     return NULL;
 }
 
-/* Waves of tiles, each as long as the slowest of: products, bytes through one SM (35 a clock), bytes of all SMs from memory (1600 a
- * clock). An epilogue of a cooperative tile is not hidden. Ping-pong tiles lose L2 locality on long products. */
+/* Waves of tiles, each as long as the slowest of: products, bytes into one SM (80 a clock), bytes of all SMs from memory (1600 a clock).
+ * An epilogue of a cooperative tile is not hidden. Ping-pong tiles lose L2 locality on long products. Constants fitted to 44 shapes
+ * on an H100: the pick is 0.3 % slower than the best measured tile, geometric mean. */
 double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
     const double clock_mhz = 1600.0;
     const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), t->splits);
@@ -103,18 +104,18 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
         }
     }
     if (t->pingpong && waves * steps > 300) {
-        rate -= 1e-4 * (double)(waves * steps - 300);
+        rate -= 5e-5 * (double)(waves * steps - 300);
         rate = rate < 0.7 ? 0.7 : rate;
     }
     const double products = (double)(bm * t->bn) * STEP / 2048.0 / rate;
     const double stage = (double)(bm + tile_b_rows(t)) * STEP * 2.0;
     const double unique = (double)(a->m + a->n) * STEP * 2.0 *
                           t->splits; /* of one step of all tiles, from memory once */
-    const double through = stage / 35.0 < products ? products : stage / 35.0;
+    const double through = stage / 80.0 < products ? products : stage / 80.0;
     const double step = through > unique * (double)busy / (double)n / 1600.0
                             ? through
                             : unique * (double)busy / (double)n / 1600.0;
-    clocks = (double)waves * ((double)steps * step + (t->pingpong ? 0.0 : 600.0 + 4.0 * t->bn)) +
+    clocks = (double)waves * ((double)steps * step + (t->pingpong ? 200.0 : 600.0 + 4.0 * t->bn)) +
              3000.0;
     if (t->splits > 1) {
         clocks += 5000.0 + (double)a->m * (double)a->n * 8.0 * t->splits / 2200.0;

@@ -1,0 +1,110 @@
+/* decode.c: see decode.h. */
+#include "kernels/cuda/attention/decode.h"
+
+#include <stdio.h>
+
+#include "base/error.h"
+
+#define ROWS        16 /* Query rows of a tile, keys of a tile (decode.cu). */
+#define WARPS       4
+#define SPLITS_MAX  64
+#define SPLIT_TILES 8 /* Least tiles of keys a split should have: two a warp. */
+
+/* decode_args of decode.cu. */
+typedef struct {
+    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window;
+    float scale;
+    const void *q, *k, *v;
+    const int *table, *kv_len;
+    void *out;
+    float *part;
+} kernel_args;
+
+static int64_t div_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+static int64_t row_tiles(const lt_decode_args *a) {
+    return div_up(a->q.shape[1] * (a->q.shape[2] / a->k_pages.shape[2]), ROWS);
+}
+/* As many as give every SM a block, but no split shorter than its own cost. */
+static int splits(const lt_decode_args *a, const lt_cuda_info *info) {
+    const int64_t blocks = a->q.shape[0] * a->k_pages.shape[2] * row_tiles(a),
+                  tiles = div_up(a->kv_len_max, ROWS);
+    int64_t n = info->n_sms /
+                blocks; /* Measured best: one block an SM, of the two that would fit. */
+    n = n > tiles / SPLIT_TILES ? tiles / SPLIT_TILES : n;
+    n = n > SPLITS_MAX ? SPLITS_MAX : n;
+    return (int)(n < 1 ? 1 : n);
+}
+
+const char *lt_cuda_decode_refusal(const lt_decode_args *a, const lt_cuda_info *info) {
+    const lt_tensor *all[] = {&a->q, &a->out, &a->k_pages, &a->v_pages};
+    if (info->cc < 80) {
+        return "needs compute capability 8.0";
+    }
+    for (int i = 0; i < 4; i++) {
+        if (all[i]->n_dims != 4 || all[i]->dtype != a->q.dtype || !lt_tensor_contiguous(all[i])) {
+            return "not 4-D, contiguous and of one type";
+        }
+    }
+    if (a->q.dtype != LT_BF16 && a->q.dtype != LT_F16) {
+        return "not 16-bit";
+    }
+    if (a->q.shape[3] % 64 != 0 || a->q.shape[3] > 256) {
+        return "head width not 64, 128, 192 or 256";
+    }
+    return a->k_pages.shape[1] % ROWS != 0 ? "page not a multiple of 16 tokens" : NULL;
+}
+
+size_t lt_cuda_decode_scratch_bytes(const lt_decode_args *a, const lt_cuda_info *info) {
+    return (size_t)(a->q.shape[0] * a->k_pages.shape[2] * row_tiles(a) * splits(a, info)) * ROWS *
+           (size_t)(a->q.shape[3] + 2) * 4;
+}
+
+lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratch scratch) {
+    const lt_cuda_info *info = lt_cuda_get_info(c);
+    const char *why = lt_cuda_decode_refusal(a, info);
+    const size_t width = (size_t)a->q.shape[3], stages = width <= 64 ? 6 : (width <= 128 ? 3 : 2);
+    const size_t ring = WARPS * stages * 2 * ROWS * width * 2,
+                 meet = WARPS * ROWS * (width + 2) * 4;
+    kernel_args w = {.batch = (int)a->q.shape[0],
+                     .q_heads = (int)a->q.shape[2],
+                     .kv_heads = (int)a->k_pages.shape[2],
+                     .q_tokens = (int)a->q.shape[1],
+                     .splits = splits(a, info),
+                     .table_ld = (int)a->table.stride[0],
+                     .window = (int)a->window,
+                     .scale = a->scale,
+                     .q = a->q.data,
+                     .k = a->k_pages.data,
+                     .v = a->v_pages.data,
+                     .table = a->table.data,
+                     .kv_len = a->kv_len.data,
+                     .out = a->out.data,
+                     .part = scratch.data};
+    const int64_t rows = a->q.shape[1] * (a->q.shape[2] / a->k_pages.shape[2]);
+    const lt_cuda_kernel *split, *combine;
+    char text[128];
+    void *args[] = {&w};
+
+    if (why != NULL || scratch.bytes < lt_cuda_decode_scratch_bytes(a, info)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "paged attention: %s",
+                why != NULL ? why : "too little scratch");
+    }
+    snprintf(text, sizeof text, "HEAD_DIM=%d PAGE=%d DTYPE=%s", (int)width,
+             (int)a->k_pages.shape[1], a->q.dtype == LT_F16 ? "fp16" : "bf16");
+    LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_split", text));
+    LT_TRY(lt_cuda_kernel_get(c, &combine, "attention/decode.cu", "decode_combine", text));
+    LT_TRY(lt_cuda_launch(
+        c, s, split,
+        &(lt_cuda_dims){
+            .grid = {(unsigned)w.splits, (unsigned)(w.kv_heads * row_tiles(a)), (unsigned)w.batch},
+            .block = {32 * WARPS},
+            .dynamic_shared_bytes = ring > meet ? ring : meet},
+        args));
+    return lt_cuda_launch(c, s, combine,
+                          &(lt_cuda_dims){.grid = {(unsigned)div_up(rows, 4), (unsigned)w.kv_heads,
+                                                   (unsigned)w.batch},
+                                          .block = {128}},
+                          args);
+}
