@@ -53,30 +53,45 @@ static int64_t usual_batch(const lt_plan_model *m) {
     return n < 2e10 ? 4 << 20 : n < 1e11 ? 8 << 20 : 16 << 20;
 }
 
-/* "16M" means about 16 million: the count of sequences within 5 % that splits best (the largest power of two divides it). */
-static int64_t round_batch(int64_t seqs) {
-    for (int64_t unit = (int64_t)1 << 40; unit > 1; unit /= 2) {
-        const int64_t near = (seqs + unit / 2) / unit * unit;
-        if (near > 0 && llabs(near - seqs) * 20 <= seqs) {
-            return near;
+static int64_t greatest_divisor(int64_t a, int64_t b) {
+    while (b != 0) {
+        const int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* "16M" means about 16 million: the count of sequences within 5 % that shares most with the GPUs, then the nearest. */
+static int64_t round_batch(int64_t seqs, int64_t gpus) {
+    const int64_t reach = seqs / 20 < 100000 ? seqs / 20 : 100000;
+    int64_t best = seqs, shared = greatest_divisor(seqs, gpus);
+    for (int64_t step = 1; step <= reach; step++) {
+        for (int side = -1; side <= 1; side += 2) {
+            const int64_t candidate = seqs + side * step, now = greatest_divisor(candidate, gpus);
+            if (now > shared) {
+                shared = now;
+                best = candidate;
+            }
         }
     }
-    return seqs;
+    return best;
 }
 
 static lt_err fill(lt_plan_report *r, const plan_options *o) {
     lt_plan_query *q = &r->query;
-    int64_t batch;
+    int64_t batch, gpus;
     LT_TRY(lt_plan_model_load(&r->model, o->model));
     LT_TRY(lt_plan_cluster_load(&r->cluster, o->cluster));
     r->model.seq = o->seq > 0 ? o->seq : r->model.seq > 8192 ? 8192 : r->model.seq;
+    gpus = o->gpus > 0 ? o->gpus : r->cluster.gpus;
     batch = o->batch > 0 ? o->batch : usual_batch(&r->model);
     if (batch < r->model.seq) {
         LT_FAIL(LT_ERR_ARG, "a batch of %lld tokens contradicts sequences of %lld",
                 (long long)batch, (long long)r->model.seq);
     }
-    *q = (lt_plan_query){.gpus = o->gpus > 0 ? o->gpus : r->cluster.gpus,
-                         .batch_seqs = round_batch(batch / r->model.seq),
+    *q = (lt_plan_query){.gpus = gpus,
+                         .batch_seqs = round_batch(batch / r->model.seq, gpus),
                          .seq = r->model.seq,
                          .zero = (int)o->zero,
                          .precision = (lt_plan_precision)o->precision,

@@ -58,7 +58,7 @@ static void warnings(lt_plan_report *r) {
             "power swings by %.0f MW when the job starts or stops: agree on ramps with the utility",
             r->swing_mw);
     }
-    if (r->tokens < 0.5 * chinchilla) {
+    if (r->tokens < 0.5 * chinchilla && r->query.tune == LT_PLAN_TUNE_ALL) {
         warn(r, "%.3g tokens are few for %.3g active parameters (20 a parameter: %.3g)", r->tokens,
              lt_plan_model_params(&r->model).active, chinchilla);
     }

@@ -260,7 +260,7 @@ static void scaling_picture(page *p, const lt_plan_report *r) {
     }
     a.x0 = x[0] * 0.9;
     a.x1 = x[n - 1] * 1.1;
-    a.y0 = y[0] * 0.8;
+    a.y0 = y[0] * 0.5;
     a.y1 = y[0] / x[0] * x[n - 1] * 1.2;
     svg_open(p, 250, "strong scaling");
     grid(p, &a, "%.2g M", 1e-6);
@@ -301,7 +301,7 @@ static void goodput_picture(page *p, const lt_plan_report *r) {
     if (a.x1 <= a.x0 * 2) {
         a.x1 = a.x0 * 100;
     }
-    a.y0 = g->ettr > 0.9 ? 0.7 : g->ettr > 0.7 ? 0.4 : 0.0;
+    a.y0 = g->ettr > 0.85 ? 0.6 : g->ettr > 0.5 ? 0.2 : 0.0; /* Ticks at round shares. */
     svg_open(p, 232, "goodput against checkpoint interval");
     grid(p, &a, "%.0f %%", 100);
     put(p, "<polyline class='line' points='");
@@ -385,10 +385,11 @@ static void answer(page *p, const lt_plan_report *r) {
         "</h1>\n<div class='cards'>"
         "<div><b>%.1f days</b>for %.3g T tokens</div><div><b>$ %.2f M</b>%.2f M GPU "
         "hours</div><div><b>%.1f %%</b>MFU, %.0f tokens/s a GPU</div>"
-        "<div><b>%.1f %%</b>ETTR, a failure every %.1f h</div><div><b>%.0f MWh</b>power swing %.1f "
+        "<div><b>%.1f %%</b>ETTR, a failure every %.1f h</div><div><b>%.3g %s</b>power swing %.1f "
         "MW</div></div>\n",
         r->days, r->tokens / 1e12, r->money / 1e6, r->gpu_hours / 1e6, 100 * b->time.mfu,
-        b->time.tokens_s_gpu, 100 * r->goodput.ettr, r->goodput.mtbf_s / 3600, r->mwh, r->swing_mw);
+        b->time.tokens_s_gpu, 100 * r->goodput.ettr, r->goodput.mtbf_s / 3600,
+        r->mwh >= 1000 ? r->mwh / 1000 : r->mwh, r->mwh >= 1000 ? "GWh" : "MWh", r->swing_mw);
     put(p, "<p>Best layout <code>");
     put_escaped(p, lt_plan_layout_text(layout, &b->layout));
     put(p,
@@ -429,7 +430,7 @@ static const char head_text[] =
     "h1{font-size:26px;margin:0 0 14px}h2{font-size:17px;margin:34px 0 "
     "8px}svg{width:100%;height:auto;display:block}"
     "text{font:12px system-ui,sans-serif;fill:#333}.cards{display:flex;flex-wrap:wrap;gap:10px}"
-    ".cards div{flex:1 1 130px;background:#f3f5f8;border-radius:8px;padding:10px "
+    ".cards div{flex:1 1 118px;background:#f3f5f8;border-radius:8px;padding:10px "
     "14px;font-size:13px;color:#555}.cards b{display:block;font-size:20px;color:#111}"
     ".legend{font-size:13px;color:#444;margin:6px 0}.legend "
     "span{margin-right:12px;white-space:nowrap}.legend "

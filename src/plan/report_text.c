@@ -49,9 +49,14 @@ static void head(const lt_plan_report *r, FILE *to) {
     fprintf(to, "%s (%s parameters) on %lld x %s, %s tokens: fits.\n\n", r->model.name,
             big(lt_plan_model_params(&r->model).total, x), (long long)r->query.gpus,
             r->cluster.gpu.name, big(r->tokens, y));
-    fprintf(to, "  %.1f days", r->days);
-    fprintf(to, "   $%s   MFU %.1f %%   ETTR %.1f %%   %.1f GWh\n", big(r->money, x),
-            100 * b->time.mfu, 100 * r->goodput.ettr, r->mwh / 1e3);
+    if (r->days < 2) {
+        fprintf(to, "  %.1f hours", 24 * r->days);
+    } else {
+        fprintf(to, "  %.1f days", r->days);
+    }
+    fprintf(to, "   $%s   MFU %.1f %%   ETTR %.1f %%   %.3g %s\n", big(r->money, x),
+            100 * b->time.mfu, 100 * r->goodput.ettr, r->mwh >= 1000 ? r->mwh / 1000 : r->mwh,
+            r->mwh >= 1000 ? "GWh" : "MWh");
     fprintf(to, "  %.3f s a step of %s tokens, %.0f tokens/s a GPU, %s GPU hours\n", b->time.step_s,
             big((double)(r->query.batch_seqs * r->model.seq), x), b->time.tokens_s_gpu,
             big(r->gpu_hours, y));

@@ -36,6 +36,7 @@ static void add(finder *f, const lt_plan_layout *l) {
         f->list = grown;
         f->room = room;
     }
+    f->list[f->n] = (lt_plan_choice){0};
     f->list[f->n++].layout = *l;
 }
 
@@ -195,6 +196,28 @@ static int by_time(const void *a, const void *b) {
     return (x->memory.total > y->memory.total) - (x->memory.total < y->memory.total);
 }
 
+static bool same_split(const lt_plan_layout *a, const lt_plan_layout *b) {
+    return a->tp == b->tp && a->pp == b->pp && a->vpp == b->vpp && a->cp == b->cp &&
+           a->ep == b->ep && a->zero == b->zero && a->micro == b->micro &&
+           a->recompute == b->recompute;
+}
+
+/* The two orders of the axes often cost the same; then the second only fills the list. */
+static size_t drop_twins(lt_plan_choice *list, size_t n) {
+    size_t kept = 0;
+    for (size_t i = 0; i < n; i++) {
+        bool twin = false;
+        for (size_t back = 1; back <= 4 && back <= kept; back++) {
+            twin = twin || (same_split(&list[kept - back].layout, &list[i].layout) &&
+                            list[i].time.step_s < 1.002 * list[kept - back].time.step_s);
+        }
+        if (!twin) {
+            list[kept++] = list[i];
+        }
+    }
+    return kept;
+}
+
 static lt_err check(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_query *q) {
     LT_TRY(lt_plan_model_check(m));
     if (q->gpus < 1 || q->batch_seqs < 1) {
@@ -259,6 +282,7 @@ lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c, const lt
     }
     out->best = f.list;
     out->n_tried = f.n;
+    fit = drop_twins(f.list, fit);
     out->n_fit = fit;
     out->n_best = q->max_results > 0 && (size_t)q->max_results < fit ? (size_t)q->max_results : fit;
     out->seconds = lt_clock_s() - start;

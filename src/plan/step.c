@@ -184,6 +184,9 @@ lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster
     t.tokens_s = tokens / t.step_s;
     t.tokens_s_gpu = t.tokens_s / gpus;
     t.mfu = t.tokens_s_gpu * lt_plan_model_flops(m, LT_PLAN_FLOPS_MODEL_CAUSAL, m->seq) / peak;
+    if (l->tune == LT_PLAN_TUNE_LORA) {
+        t.mfu *= 2.0 / 3.0; /* No weight gradients: 4 N of the 6 N. */
+    }
     t.hfu = t.mfu * (l->recompute == LT_PLAN_RECOMPUTE_FULL ? 4.0 / 3.0 : 1.0);
     return t;
 }
