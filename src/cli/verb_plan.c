@@ -81,6 +81,11 @@ static int64_t round_batch(int64_t seqs, int64_t gpus) {
 static lt_err fill(lt_plan_report *r, const plan_options *o) {
     lt_plan_query *q = &r->query;
     int64_t batch, gpus;
+    if (o->model[0] == 0 || o->cluster[0] == 0) {
+        LT_FAIL(LT_ERR_ARG, "plan needs %s: a name under recipes/%s or a file",
+                o->model[0] == 0 ? "--model" : "--cluster",
+                o->model[0] == 0 ? "models" : "clusters");
+    }
     LT_TRY(lt_plan_model_load(&r->model, o->model));
     LT_TRY(lt_plan_cluster_load(&r->cluster, o->cluster));
     r->model.seq = o->seq > 0 ? o->seq : r->model.seq > 8192 ? 8192 : r->model.seq;

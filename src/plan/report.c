@@ -132,10 +132,11 @@ lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save
     LT_TRY(lt_plan_search(&r->model, c, &r->query, &r->found));
     if (r->found.n_fit == 0) {
         if (r->found.n_tried == 0) {
-            LT_FAIL(
-                LT_ERR_ARG,
-                "a batch of %lld sequences contradicts %lld GPUs: no split of the GPUs divides it",
-                (long long)r->query.batch_seqs, (long long)r->query.gpus);
+            LT_FAIL(LT_ERR_ARG,
+                    "%lld GPUs contradict a batch of %lld sequences and the degrees asked for: no "
+                    "split divides all of them (%s has %lld heads, %lld layers)",
+                    (long long)r->query.gpus, (long long)r->query.batch_seqs, r->model.name,
+                    (long long)r->model.heads, (long long)r->model.layers);
         }
         LT_FAIL(LT_ERR_ARG,
                 "%s contradicts %lld x %s: the leanest of %zu layouts needs %.1f GiB a GPU, there "
@@ -143,6 +144,7 @@ lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save
                 r->model.name, (long long)r->query.gpus, c->gpu.name, r->found.n_tried,
                 r->found.nearest_bytes / LT_PLAN_GIB, c->gpu.memory_bytes / LT_PLAN_GIB);
     }
+    LT_TRY(lt_plan_layout_check(&r->found.best[0].layout, &r->model, c));
     step_tokens = (double)(r->query.batch_seqs * r->model.seq);
     r->goodput = lt_plan_goodput_estimate(&r->model, c, r->query.gpus, interval_s, async_save);
     r->steps = ceil(r->tokens / step_tokens);

@@ -161,7 +161,8 @@ static void enumerate(finder *f) {
             f->pruned[LT_PLAN_PRUNE_TOPOLOGY]++;
             break;
         }
-        for (int pp = q->pp > 0 ? q->pp : 1; pp <= (q->pp > 0 ? q->pp : f->m->layers); pp++) {
+        for (int pp = q->pp > 0 ? q->pp : 1;
+             pp <= (q->pp > 0 ? q->pp : f->m->layers) && pp <= q->gpus; pp++) {
             if (q->gpus % ((int64_t)tp * pp) != 0) {
                 continue;
             }
