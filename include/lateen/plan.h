@@ -17,6 +17,7 @@
 #include <stdint.h>
 
 #include "lateen/base.h"
+#include "lateen/model.h"
 
 #define LT_PLAN_NAME_BYTES 64
 #define LT_PLAN_TEXT_BYTES 256
@@ -75,6 +76,8 @@ typedef enum {
 LT_MUST_USE lt_err lt_plan_model_load(lt_plan_model *out, const char *path);
 LT_MUST_USE lt_err
 lt_plan_model_check(const lt_plan_model *m); /* Contradictions name the two facts. */
+/* From the spec of a model that Lateen trains: lt_model_spec_params of it is this model's total. */
+void lt_plan_model_from_spec(lt_plan_model *out, const lt_model_spec *spec, const char *name);
 lt_plan_params lt_plan_model_params(const lt_plan_model *m);
 double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind,
                            int64_t seq); /* Per token, training. */
@@ -227,10 +230,10 @@ lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_clu
     X(gemm, "matrix products")                                                                     \
     X(attention, "attention")                                                                      \
     X(elementwise, "elementwise")                                                                  \
-    X(launch, "launch gaps") X(tp_comm, "tensor parallel") X(cp_comm, "context parallel")          \
-        X(ep_comm, "expert parallel") X(pp_comm, "pipeline sends") X(dp_comm, "data parallel")     \
-            X(bubble, "pipeline bubble") X(optimizer, "optimiser")                                 \
-                X(straggler, "stragglers and jitter")
+    X(launch, "launch gaps")                                                                       \
+    X(tp_comm, "tensor parallel") X(cp_comm, "context parallel") X(ep_comm, "expert parallel")     \
+        X(pp_comm, "pipeline sends") X(dp_comm, "data parallel") X(bubble, "pipeline bubble")      \
+            X(optimizer, "optimiser") X(straggler, "stragglers and jitter")
 
 /* Seconds of one step on the critical stage; communication is the exposed part only. The parts sum to step_s. */
 typedef struct {

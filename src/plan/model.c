@@ -316,3 +316,29 @@ done:
     json_decref(root);
     return err;
 }
+
+void lt_plan_model_from_spec(lt_plan_model *out, const lt_model_spec *spec, const char *name) {
+    LT_ASSERT(out != NULL && spec != NULL && name != NULL);
+    *out = (lt_plan_model){.layers = spec->n_layers,
+                           .width = spec->width,
+                           .heads = spec->n_heads,
+                           .kv_heads = spec->n_kv_heads,
+                           .head_dim = spec->head_dim,
+                           .ffn = spec->ffn_width,
+                           .vocab = spec->vocab_size,
+                           .seq = spec->max_seq,
+                           .n_attn = spec->n_layers,
+                           .n_dense = spec->n_experts > 0 ? 0 : spec->n_layers,
+                           .n_moe = spec->n_experts > 0 ? spec->n_layers : 0,
+                           .experts = spec->n_experts,
+                           .topk = spec->top_k,
+                           .expert_ffn = spec->n_experts > 0 ? spec->ffn_width : 0,
+                           .window = spec->window,
+                           .positions = spec->pos == LT_POS_LEARNED ? spec->max_seq : 0,
+                           .gated = spec->gated,
+                           .tied = spec->tied,
+                           .biases = spec->norm == LT_NORM_LAYER && spec->mlp_bias,
+                           .qkv_bias = spec->qkv_bias,
+                           .qk_norm = spec->qk_norm};
+    snprintf(out->name, sizeof out->name, "%s", name);
+}

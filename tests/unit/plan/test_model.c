@@ -114,9 +114,55 @@ static void contradictions_are_named(void **state) {
     assert_non_null(strstr(lt_error_message(), "llama3-70b"));
 }
 
+static void specs_we_train_count_alike(void **state) {
+    /* GPT-2 124M and SmolLM2-135M as specs: the trainer's count and the planner's are one number. */
+    const lt_model_spec gpt2 = {.family = LT_FAMILY_GPT2,
+                                .n_layers = 12,
+                                .width = 768,
+                                .n_heads = 12,
+                                .n_kv_heads = 12,
+                                .head_dim = 64,
+                                .ffn_width = 3072,
+                                .vocab_size = 50257,
+                                .max_seq = 1024,
+                                .norm = LT_NORM_LAYER,
+                                .norm_eps = 1e-5f,
+                                .qkv_bias = true,
+                                .attn_out_bias = true,
+                                .mlp_bias = true,
+                                .tied = true,
+                                .embed_scale = 1,
+                                .pos = LT_POS_LEARNED};
+    const lt_model_spec smol = {.family = LT_FAMILY_LLAMA,
+                                .n_layers = 30,
+                                .width = 576,
+                                .n_heads = 9,
+                                .n_kv_heads = 3,
+                                .head_dim = 64,
+                                .ffn_width = 1536,
+                                .vocab_size = 49152,
+                                .max_seq = 2048,
+                                .norm = LT_NORM_RMS,
+                                .norm_eps = 1e-5f,
+                                .gated = true,
+                                .tied = true,
+                                .embed_scale = 1,
+                                .pos = LT_POS_ROPE,
+                                .rope_theta = 1e5};
+    const lt_model_spec *specs[] = {&gpt2, &smol};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        lt_plan_model m;
+        lt_plan_model_from_spec(&m, specs[i], "spec");
+        assert_int_equal(lt_plan_model_check(&m), LT_OK);
+        assert_int_equal((int64_t)lt_plan_model_params(&m).total, lt_model_spec_params(specs[i]));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(counts_are_the_published_ones),
                                        cmocka_unit_test(flop_conventions_agree_where_they_should),
+                                       cmocka_unit_test(specs_we_train_count_alike),
                                        cmocka_unit_test(contradictions_are_named)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
