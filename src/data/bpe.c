@@ -113,30 +113,27 @@ static lt_err half_symbol(lt_bpe *b, const char *s, size_t n, bool whole_char, u
     return LT_OK;
 }
 
+/* s[0..n) is exactly one character. */
+static bool is_one_char(const char *s, size_t n) {
+    uint32_t cp;
+    return n > 0 && lt_utf8_decode((const uint8_t *)s, (const uint8_t *)s + n, &cp) == n;
+}
+
 static lt_err derive_piece(lt_bpe *b, uint32_t id, uint32_t merge) {
-    /* A copy: phantom insertion never moves the vocabulary, but the pointer arithmetic reads better. */
     const char *s = lt_vocab_text(b->vocab, id);
     const size_t n = b->vocab->bytes[id];
     const bool bytes = b->mode == LT_BPE_BYTES;
-    size_t first = 0;
 
     for (size_t cut = 1; cut < n; cut++) {
         uint32_t left, right;
         if (!bytes && ((uint8_t)s[cut] & 0xC0) == 0x80) {
             continue; /* Inside a character. */
         }
-        first = first == 0 ? cut : first;
-        LT_TRY(half_symbol(b, s, cut, cut == first, &left));
+        LT_TRY(half_symbol(b, s, cut, !bytes && is_one_char(s, cut), &left));
         if (left == LT_NO_ID) {
             continue;
         }
-        LT_TRY(half_symbol(b, s + cut, n - cut,
-                           lt_utf8_valid_prefix(s + cut, n - cut) == n - cut && n - cut <= 4 &&
-                               ((uint8_t)s[cut] < 0x80   ? n - cut == 1
-                                : (uint8_t)s[cut] < 0xE0 ? n - cut == 2
-                                : (uint8_t)s[cut] < 0xF0 ? n - cut == 3
-                                                         : n - cut == 4),
-                           &right));
+        LT_TRY(half_symbol(b, s + cut, n - cut, !bytes && is_one_char(s + cut, n - cut), &right));
         if (right != LT_NO_ID) {
             LT_TRY(lt_bpe_add_pair(b, left, right, merge));
         }
