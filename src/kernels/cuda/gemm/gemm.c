@@ -56,6 +56,38 @@ size_t lt_gemm_scratch_bytes(void) {
     return SCRATCH_BYTES;
 }
 
+const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a) {
+    const lt_tensor *all[] = {&a->y, &a->a, &a->b};
+    for (int i = 0; i < 3; i++) {
+        if (all[i]->n_dims != 2 || all[i]->stride[1] != 1) {
+            return "not 2-D with contiguous columns";
+        }
+    }
+    if (a->a.dtype != a->b.dtype || a->b_packed != NULL) {
+        return "operands of different types, or packed";
+    }
+    *out = (lt_gemm_args){.m = a->y.shape[0],
+                          .n = a->y.shape[1],
+                          .k = a->a.shape[a->trans_a ? 0 : 1],
+                          .lda = a->a.stride[0],
+                          .ldb = a->b.stride[0],
+                          .ldc = a->y.stride[0],
+                          .trans_a = a->trans_a,
+                          .trans_b = a->trans_b,
+                          .accumulate = a->accumulate,
+                          .in = a->a.dtype,
+                          .out = a->y.dtype,
+                          .bias_dtype = a->bias.dtype,
+                          .alpha = 1.0f,
+                          .a = a->a.data,
+                          .b = a->b.data,
+                          .bias = a->bias.data,
+                          .c = a->y.data,
+                          .act = -1,
+                          .act_bwd = -1};
+    return NULL;
+}
+
 const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
     const int64_t out_bytes = (int64_t)lt_dtype_bytes(a->out), limit = INT32_MAX / 2;
     const uintptr_t addresses = (uintptr_t)a->a | (uintptr_t)a->b | (uintptr_t)a->c;

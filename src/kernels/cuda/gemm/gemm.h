@@ -25,6 +25,9 @@ typedef struct {
     float xielu_p, xielu_n; /* softplus(p) and 0.5 + softplus(n) */
 } lt_gemm_args;
 
+/* The matmul op's arguments (tensor/ops.h) as a GEMM's; NULL, or why they are none: operands not 2-D with contiguous columns, or packed. */
+const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a);
+
 /* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K is cut. */
 typedef struct {
     int bn, wg_m, consumers, cluster, stages, splits, group;
