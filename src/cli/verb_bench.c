@@ -34,7 +34,7 @@ const lt_option_table lt_verb_bench_options = LT_OPTION_TABLE("bench", rows);
 static const struct {
     const char *name;
     int (*run)(int argc, char **argv);
-} parts[] = {{"data", lt_bench_data}, {"cpu", lt_bench_cpu}, {"tokenizer", lt_bench_tokenizer}};
+} parts[] = {{"data", lt_bench_data}, {"cpu", lt_bench_cpu}};
 
 int lt_verb_bench(int argc, char **argv);
 int lt_verb_bench(int argc, char **argv) {
@@ -57,7 +57,7 @@ int lt_verb_bench(int argc, char **argv) {
         return status;
     }
     if (n != 1 || strcmp(what[0], "kernels") != 0) {
-        fprintf(stderr, "lateen: bench what? (kernels, cpu, data, tokenizer)\n");
+        fprintf(stderr, "lateen: bench what? (kernels, cpu, data)\n");
         return LT_EXIT_USAGE;
     }
     err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL)

@@ -20,6 +20,7 @@
 #include "kernels/cpu/features.h"
 #include "kernels/cpu/machine.h"
 #include "kernels/cpu/probe.h"
+#include "kernels/cuda/doctor.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/registry.h"
 #include "ops/case.h"
@@ -102,7 +103,7 @@ static json_t *libraries_json(void) {
                      xxh, "libevent", event_get_version());
 }
 
-static json_t *gpus_json(char *why_none, size_t why_bytes) {
+static json_t *gpus_json(char *why_none, size_t why_bytes, bool measure) {
     json_t *all = json_array();
     int n = 0;
     why_none[0] = '\0';
@@ -110,18 +111,12 @@ static json_t *gpus_json(char *why_none, size_t why_bytes) {
         snprintf(why_none, why_bytes, "%s", lt_error_message());
     }
     for (int i = 0; i < n; i++) {
-        lt_cuda *gpu = NULL;
-        const lt_cuda_info *info;
-        if (lt_cuda_open(&gpu, i) != LT_OK) {
+        json_t *gpu = NULL;
+        if (lt_cuda_doctor(&gpu, i, measure) != LT_OK) {
             snprintf(why_none, why_bytes, "%s", lt_error_message());
             continue;
         }
-        info = lt_cuda_get_info(gpu);
-        json_array_append_new(all, json_pack("{s:i, s:s, s:s, s:i, s:I, s:i}", "index", i, "name",
-                                             info->name, "arch", info->arch, "sms", info->n_sms,
-                                             "memory_bytes", (json_int_t)info->memory_bytes,
-                                             "driver", info->driver_version));
-        lt_cuda_close(gpu);
+        json_array_append_new(all, gpu);
     }
     return all;
 }
@@ -266,8 +261,24 @@ static void print_gpus(const json_t *gpus, const char *why_none) {
         printf("%-14s%s, %s, %lld SMs, ", i == 0 ? "gpu" : "", text(gpu, "name"), text(gpu, "arch"),
                whole(gpu, "sms"));
         print_bytes(whole(gpu, "memory_bytes"));
-        printf(", driver for CUDA %lld.%lld\n", whole(gpu, "driver") / 1000,
-               whole(gpu, "driver") % 1000 / 10);
+        printf(", driver for CUDA %lld.%lld, ECC %s\n", whole(gpu, "driver") / 1000,
+               whole(gpu, "driver") % 1000 / 10,
+               json_is_true(json_object_get(gpu, "ecc")) ? "on" : "off");
+        if (json_object_get(gpu, "sm_mhz") != NULL) {
+            printf("              %lld of %lld MHz, memory %lld MHz, %.0f of %.0f W, %lld C, %lld "
+                   "NVLinks, "
+                   "reaches %zu other GPUs\n",
+                   whole(gpu, "sm_mhz"), whole(gpu, "sm_mhz_max"), whole(gpu, "memory_mhz"),
+                   json_real_value(json_object_get(gpu, "power_w")),
+                   json_real_value(json_object_get(gpu, "power_limit_w")),
+                   whole(gpu, "temperature_c"), whole(gpu, "nvlinks"),
+                   json_array_size(json_object_get(gpu, "peers")));
+        }
+        if (json_object_get(gpu, "copy_gbps") != NULL) {
+            printf("              copies %.0f GB/s, multiplies bf16 at %.0f TFLOP/s\n",
+                   json_real_value(json_object_get(gpu, "copy_gbps")),
+                   json_real_value(json_object_get(gpu, "bf16_tflops")));
+        }
     }
     if (json_array_size(gpus) == 0) {
         printf("gpu           none%s%s\n", why_none[0] != '\0' ? ": " : "", why_none);
@@ -355,7 +366,8 @@ static lt_err gather(const doctor_options *o, json_t **out, char *why_no_gpu, si
     r = json_pack("{s:s, s:o, s:o, s:{s:I, s:I}, s:o, s:o}", "version", lt_version(), "cpu",
                   cpu_json(&m), "caches", caches_json(&m), "memory", "bytes",
                   (json_int_t)m.memory_bytes, "available_bytes", (json_int_t)m.available_bytes,
-                  "gpus", gpus_json(why_no_gpu, why_bytes), "libraries", libraries_json());
+                  "gpus", gpus_json(why_no_gpu, why_bytes, o->measure && !o->ops), "libraries",
+                  libraries_json());
     if (o->measure && !o->ops) {
         json_object_set_new(r, "measured", measured_json(&p));
     }

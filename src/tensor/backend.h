@@ -35,5 +35,6 @@ typedef struct lt_backend {
 
 const lt_backend *lt_backend_ref(void); /* Scalar C, double accumulation: specification and oracle. */
 const lt_backend *lt_backend_cpu(void); /* The fastest this CPU has; never NULL. */
+const lt_backend *lt_backend_cuda(void); /* One GPU (LATEEN_CUDA_DEVICE); NULL when there is none: lt_error_message says why. */
 
 #endif

@@ -1,6 +1,6 @@
 /* optest.c: build/optest: every implementation of every op, judged by one list of cases (case.h).
  *
- *     optest --check [--backend cpu|ref] [--op X] [--impl NAME] [--case TEXT]   against ref/ in F64 (check.c)
+ *     optest --check [--backend cpu|cuda|ref] [--op X] [--impl NAME] [--case TEXT]   against ref/ in F64 (check.c)
  *     optest --grad                                                            finite differences (grad.c)
  *     optest --golden                                                          values of other frameworks (golden.c)
  *     optest --bench                                                           time and share of the bound (bench.c)
@@ -22,7 +22,7 @@
     X(BOOL, describe_golden, "describe-golden", "false", 0, 0, "",                                 \
       "print the golden cases' inputs as JSON")                                                    \
     X(STR, golden_dir, "golden-dir", "tests/golden/ops", 0, 0, "", "folder of stored values")      \
-    X(STR, backend, "backend", "cpu", 0, 1, "", "backend to test: cpu or ref")                     \
+    X(STR, backend, "backend", "cpu", 0, 1, "", "backend to test: cpu, cuda or ref")               \
     X(STR, op, "op", "", 0, 0, "", "only this op")                                                 \
     X(STR, impl, "impl", "", 0, 0, "", "only implementations of this name")                        \
     X(STR, case_name, "case", "", 0, 0, "", "only cases whose name contains this")                 \
@@ -60,6 +60,13 @@ static const lt_backend *find_backend(const char *name) {
         if (strcmp(all[i]->name, name) == 0) {
             return all[i];
         }
+    }
+    if (strcmp(name, "cuda") == 0) {
+        const lt_backend *cuda = lt_backend_cuda();
+        if (cuda == NULL) {
+            fprintf(stderr, "optest: %s\n", lt_error_message());
+        }
+        return cuda;
     }
     return NULL;
 }

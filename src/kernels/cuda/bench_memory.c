@@ -1,5 +1,304 @@
+/* bench_memory.c: ops that move bytes, held against the measured copy bandwidth. Their checks are optest's (optest --check --backend cuda), with the
+ * same launchers; here they are only timed, at training sizes whose buffers are several times the L2 cache. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/rng.h"
 #include "kernels/cuda/bench.h"
-lt_err lt_bench_memory_ops(lt_bench *b) {
-    (void)b;
+#include "kernels/cuda/ops/launch.h"
+#include "tensor/cost.h"
+
+#define MAX_BUFFERS 16
+
+typedef struct {
+    lt_bench *b;
+    lt_queue *q;
+    int n_buffers;
+    void *buffers[MAX_BUFFERS];
+    lt_err err; /* The first failure of a maker; the rest then do nothing. */
+} shop;
+
+static lt_tensor make(shop *s, lt_dtype dtype, int64_t rows, int64_t cols) {
+    lt_tensor t = rows > 0 ? lt_tensor_2d(NULL, dtype, rows, cols)
+                           : lt_tensor_1d(NULL, dtype, cols);
+    const int64_t count = lt_tensor_count(&t) > 0 ? lt_tensor_count(&t)
+                                                  : (rows > 0 ? rows : 1) * cols;
+    if (s->err != LT_OK) {
+        return t;
+    }
+    LT_ASSERT(s->n_buffers < MAX_BUFFERS);
+    s->err = lt_cuda_alloc(s->b->gpu, &t.data, (size_t)count * lt_dtype_bytes(dtype), "bench");
+    s->buffers[s->n_buffers++] = t.data;
+    if (s->err == LT_OK) {
+        s->err = lt_bench_random(s->b, t.data, count, lt_cuda_dtype_word(dtype),
+                                 (uint64_t)s->n_buffers, 0.5f, false);
+    }
+    return t;
+}
+
+/* n int32 in [0, below). ascending: 0, 1, 2, .. */
+static lt_tensor make_ids(shop *s, int64_t n, int64_t below, bool ascending) {
+    lt_tensor t = lt_tensor_1d(NULL, LT_I32, n);
+    int32_t *host = malloc((size_t)n * sizeof *host);
+    lt_rng r = {.seed = 5};
+    if (host == NULL) {
+        s->err = LT_ERR_OOM;
+    }
+    for (int64_t i = 0; i < n && host != NULL; i++) {
+        host[i] = (int32_t)(ascending ? i % below : (int64_t)lt_rng_below(&r, (uint64_t)below));
+    }
+    if (s->err == LT_OK) {
+        s->err = lt_cuda_alloc(s->b->gpu, &t.data, (size_t)n * sizeof *host, "bench ids");
+        s->buffers[s->n_buffers++] = t.data;
+    }
+    if (s->err == LT_OK) {
+        s->err = lt_cuda_upload(s->b->gpu, s->b->stream, t.data, host, (size_t)n * sizeof *host);
+    }
+    if (s->err == LT_OK) {
+        s->err = lt_cuda_sync(s->b->gpu, s->b->stream);
+    }
+    free(host);
+    return t;
+}
+
+typedef struct {
+    shop *s;
+    const lt_op_impl *impl;
+    const void *args;
+} run_ctx;
+
+static lt_err queue_op(void *p, CUstream stream, int set) {
+    const run_ctx *r = p;
+    (void)stream; /* The queue's is the bench's. */
+    (void)set;
+    return r->impl->run(r->s->q, r->args);
+}
+
+/* Time one call and free what the maker made. */
+static lt_err op_time(shop *s, lt_op op, const lt_op_impl *impl, const void *args, const char *name,
+                      const char *shape) {
+    run_ctx ctx = {s, impl, args};
+    lt_timing t = {.name = name, .queue = queue_op, .ctx = &ctx};
+    const char *why = impl->refuse != NULL ? impl->refuse(args) : NULL;
+    lt_err err = s->err;
+    if (err == LT_OK && why != NULL) {
+        lt_bench_check(s->b, lt_op_name(op), name, false, "refused: %s", why);
+    } else if (err == LT_OK) {
+        err = lt_timing_run(s->b->gpu, s->b->stream, &t, 1,
+                            &(lt_timing_plan){1, s->b->rounds, 0.5});
+        if (err == LT_OK && t.err == LT_OK) {
+            lt_bench_row(s->b, &(lt_bench_result){.op = lt_op_name(op),
+                                                  .name = name,
+                                                  .shape = shape,
+                                                  .ms = t.ms,
+                                                  .ms_best = t.ms_best,
+                                                  .bytes = lt_op_cost(op, args).bytes,
+                                                  .limit = s->b->copy_gbps * 1e9});
+        } else {
+            lt_bench_check(s->b, lt_op_name(op), name, false, "%s", t.error);
+        }
+    }
+    for (int i = 0; i < s->n_buffers; i++) {
+        lt_cuda_free(s->b->gpu, s->buffers[i]);
+    }
+    s->n_buffers = 0;
+    return err;
+}
+
+static lt_err norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
+    {
+        lt_rmsnorm_args a = {.y = make(s, LT_BF16, rows, cols),
+                             .x = make(s, LT_BF16, rows, cols),
+                             .gain = make(s, LT_F32, 0, cols),
+                             .rstd = make(s, LT_F32, 0, rows),
+                             .eps = 1e-5f};
+        LT_TRY(op_time(s, LT_OP_rmsnorm_fwd, &lt_cuda_rmsnorm_fwd_impls[0], &a, "rmsnorm", shape));
+    }
+    {
+        lt_rmsnorm_args a = {.y = make(s, LT_BF16, rows, cols),
+                             .x = make(s, LT_BF16, rows, cols),
+                             .add = make(s, LT_BF16, rows, cols),
+                             .sum = make(s, LT_BF16, rows, cols),
+                             .gain = make(s, LT_F32, 0, cols),
+                             .rstd = make(s, LT_F32, 0, rows),
+                             .eps = 1e-5f};
+        LT_TRY(op_time(s, LT_OP_rmsnorm_fwd, &lt_cuda_rmsnorm_fwd_impls[0], &a,
+                       "rmsnorm + residual", shape));
+    }
+    {
+        lt_rmsnorm_bwd_args a = {.dx = make(s, LT_BF16, rows, cols),
+                                 .dgain = make(s, LT_F32, 0, cols),
+                                 .dy = make(s, LT_BF16, rows, cols),
+                                 .x = make(s, LT_BF16, rows, cols),
+                                 .gain = make(s, LT_F32, 0, cols),
+                                 .rstd = make(s, LT_F32, 0, rows)};
+        LT_TRY(op_time(s, LT_OP_rmsnorm_bwd, &lt_cuda_rmsnorm_bwd_impls[0], &a, "rmsnorm backward",
+                       shape));
+    }
+    {
+        lt_layernorm_args a = {.y = make(s, LT_BF16, rows, cols),
+                               .x = make(s, LT_BF16, rows, cols),
+                               .gain = make(s, LT_F32, 0, cols),
+                               .bias = make(s, LT_F32, 0, cols),
+                               .mean = make(s, LT_F32, 0, rows),
+                               .rstd = make(s, LT_F32, 0, rows),
+                               .eps = 1e-5f};
+        LT_TRY(op_time(s, LT_OP_layernorm_fwd, &lt_cuda_layernorm_fwd_impls[0], &a, "layernorm",
+                       shape));
+    }
+    lt_layernorm_bwd_args a = {.dx = make(s, LT_BF16, rows, cols),
+                               .dgain = make(s, LT_F32, 0, cols),
+                               .dbias = make(s, LT_F32, 0, cols),
+                               .dy = make(s, LT_BF16, rows, cols),
+                               .x = make(s, LT_BF16, rows, cols),
+                               .gain = make(s, LT_F32, 0, cols),
+                               .mean = make(s, LT_F32, 0, rows),
+                               .rstd = make(s, LT_F32, 0, rows)};
+    return op_time(s, LT_OP_layernorm_bwd, &lt_cuda_layernorm_bwd_impls[0], &a,
+                   "layernorm backward", shape);
+}
+
+static lt_err activations(shop *s, lt_act_kind kind, bool gated, const char *name,
+                          const char *name_back, const char *shape) {
+    const int64_t rows = 16384, cols = 8192, in = gated ? 2 * cols : cols;
+    {
+        lt_act_args a = {.y = make(s, LT_BF16, rows, cols),
+                         .x = make(s, LT_BF16, rows, in),
+                         .xielu_params = make(s, LT_F32, 0, 2),
+                         .kind = kind,
+                         .gated = gated};
+        LT_TRY(op_time(s, LT_OP_act_fwd, &lt_cuda_act_fwd_impls[0], &a, name, shape));
+    }
+    lt_act_bwd_args a = {.dx = make(s, LT_BF16, rows, in),
+                         .dxielu_params = make(s, LT_F32, 0, 2),
+                         .dy = make(s, LT_BF16, rows, cols),
+                         .x = make(s, LT_BF16, rows, in),
+                         .xielu_params = make(s, LT_F32, 0, 2),
+                         .kind = kind,
+                         .gated = gated};
+    return op_time(s, LT_OP_act_bwd, &lt_cuda_act_bwd_impls[0], &a, name_back, shape);
+}
+
+static lt_err rows_of_tables(shop *s) {
+    const int64_t rows = 16384, cols = 4096, heads = 32, width = 128, vocab = 50304;
+    {
+        lt_rope_args a = {.y = make(s, LT_BF16, rows, cols),
+                          .x = make(s, LT_BF16, rows, cols),
+                          .positions = make_ids(s, rows, 4096, true),
+                          .table = make(s, LT_F32, 4096, width)};
+        a.y = lt_tensor_3d(a.y.data, LT_BF16, rows, heads, width);
+        a.x = lt_tensor_3d(a.x.data, LT_BF16, rows, heads, width);
+        a.table = lt_tensor_3d(a.table.data, LT_F32, 4096, width / 2, 2);
+        LT_TRY(op_time(s, LT_OP_rope, &lt_cuda_rope_impls[0], &a, "rope", "16384 x 32 x 128"));
+    }
+    {
+        lt_embed_args a = {.y = make(s, LT_BF16, rows, cols),
+                           .table = make(s, LT_BF16, vocab, cols),
+                           .ids = make_ids(s, rows, vocab, false),
+                           .scale = 1.0f};
+        LT_TRY(op_time(s, LT_OP_embed_fwd, &lt_cuda_embed_fwd_impls[0], &a, "embedding",
+                       "16384 x 4096 of 50304"));
+    }
+    lt_embed_bwd_args a = {.dtable = make(s, LT_F32, vocab, cols),
+                           .dy = make(s, LT_BF16, rows, cols),
+                           .ids = make_ids(s, rows, vocab, false),
+                           .scale = 1.0f};
+    return op_time(s, LT_OP_embed_bwd, &lt_cuda_embed_bwd_impls[0], &a, "embedding gradient",
+                   "16384 x 4096 of 50304");
+}
+
+static lt_err losses(shop *s) {
+    static const struct {
+        int64_t rows, vocab;
+        float grad;
+        const char *name, *shape;
+    } cases[] = {{8192, 50304, 1.0f, "cross-entropy + gradient", "8192 x 50304"},
+                 {8192, 50304, 0.0f, "cross-entropy", "8192 x 50304"},
+                 {4096, 128256, 1.0f, "cross-entropy + gradient", "4096 x 128256"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lt_xent_args a = {.logits = make(s, LT_BF16, cases[i].rows, cases[i].vocab),
+                          .labels = make_ids(s, cases[i].rows, cases[i].vocab, false),
+                          .loss = make(s, LT_F32, 0, cases[i].rows),
+                          .lse = make(s, LT_F32, 0, cases[i].rows),
+                          .grad_scale = cases[i].grad};
+        LT_TRY(op_time(s, LT_OP_xent, &lt_cuda_xent_impls[0], &a, cases[i].name, cases[i].shape));
+    }
     return LT_OK;
+}
+
+static lt_err flat(shop *s) {
+    const int64_t n = (int64_t)1 << 27;
+    {
+        lt_adamw_args a = {.p = make(s, LT_F32, 0, n),
+                           .g = make(s, LT_F32, 0, n),
+                           .m = make(s, LT_F32, 0, n),
+                           .v = make(s, LT_F32, 0, n),
+                           .copy = make(s, LT_BF16, 0, n),
+                           .lr = 1e-4f,
+                           .beta1 = 0.9f,
+                           .beta2 = 0.95f,
+                           .eps = 1e-8f,
+                           .decay = 0.1f,
+                           .grad_scale = 1.0f,
+                           .step = 10};
+        LT_TRY(op_time(s, LT_OP_adamw, &lt_cuda_adamw_impls[0], &a, "AdamW", "134M parameters"));
+    }
+    {
+        lt_ademamix_args a = {.p = make(s, LT_F32, 0, n),
+                              .g = make(s, LT_F32, 0, n),
+                              .m1 = make(s, LT_F32, 0, n),
+                              .m2 = make(s, LT_F32, 0, n),
+                              .v = make(s, LT_F32, 0, n),
+                              .copy = make(s, LT_BF16, 0, n),
+                              .lr = 1e-4f,
+                              .beta1 = 0.9f,
+                              .beta2 = 0.95f,
+                              .beta3 = 0.999f,
+                              .alpha = 5.0f,
+                              .eps = 1e-8f,
+                              .decay = 0.1f,
+                              .grad_scale = 1.0f,
+                              .step = 10};
+        LT_TRY(op_time(s, LT_OP_ademamix, &lt_cuda_ademamix_impls[0], &a, "AdEMAMix",
+                       "134M parameters"));
+    }
+    {
+        lt_sumsq_args a = {.out = make(s, LT_F32, 0, 2), .x = make(s, LT_F32, 0, n)};
+        LT_TRY(op_time(s, LT_OP_sumsq, &lt_cuda_sumsq_impls[0], &a, "sum of squares", "134M"));
+    }
+    {
+        lt_cast_args a = {.y = make(s, LT_BF16, 0, n), .x = make(s, LT_F32, 0, n)};
+        LT_TRY(op_time(s, LT_OP_cast, &lt_cuda_cast_impls[0], &a, "fp32 to bf16", "134M"));
+    }
+    lt_add_args a = {.y = make(s, LT_BF16, 0, n),
+                     .a = make(s, LT_BF16, 0, n),
+                     .b = make(s, LT_BF16, 0, n),
+                     .alpha = 1.0f,
+                     .beta = 1.0f};
+    return op_time(s, LT_OP_add, &lt_cuda_add_impls[0], &a, "residual add", "134M");
+}
+
+lt_err lt_bench_memory_ops(lt_bench *b) {
+    lt_err err = LT_OK;
+    lt_queue q = {.gpu = b->gpu, .stream = b->stream};
+    shop s = {.b = b, .q = &q};
+    if (b->check_only) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(norms(&s, 16384, 4096, "16384 x 4096"));
+    LT_TRY_DONE(norms(&s, 65536, 768, "65536 x 768"));
+    LT_TRY_DONE(norms(&s, 524288, 128, "heads: 524288 x 128"));
+    LT_TRY_DONE(activations(&s, LT_ACT_GELU_TANH, false, "gelu (tanh)", "gelu (tanh) backward",
+                            "16384 x 8192"));
+    LT_TRY_DONE(
+        activations(&s, LT_ACT_GELU, false, "gelu (erf)", "gelu (erf) backward", "16384 x 8192"));
+    LT_TRY_DONE(activations(&s, LT_ACT_SILU, true, "swiglu", "swiglu backward", "16384 x 8192"));
+    LT_TRY_DONE(activations(&s, LT_ACT_XIELU, false, "xielu", "xielu backward", "16384 x 8192"));
+    LT_TRY_DONE(rows_of_tables(&s));
+    LT_TRY_DONE(losses(&s));
+    LT_TRY_DONE(flat(&s));
+done:
+    lt_cuda_free(b->gpu, q.scratch);
+    return err;
 }

@@ -47,10 +47,11 @@ typedef struct {
     float alpha, beta;
 } check_case;
 static const check_case check_cases[] = {
-    {1, 1, 1, 0, 1.0f, 0.0f},        {256, 512, 64, 0, 1.0f, 0.0f},
-    {129, 257, 65, 0, 1.0f, 0.0f},   {515, 389, 260, 3, 1.0f, 0.0f},
-    {512, 512, 512, 4, -0.5f, 2.0f}, {100, 1000, 999, 1, 1.5f, -1.0f},
-    {1000, 36, 40, 0, 1.0f, 1.0f},   {3, 700, 33, 5, 1.0f, 0.0f},
+    {1, 1, 1, 0, 1.0f, 0.0f},         {256, 512, 64, 0, 1.0f, 0.0f},
+    {129, 257, 65, 0, 1.0f, 0.0f},    {515, 389, 260, 3, 1.0f, 0.0f},
+    {512, 512, 512, 4, -0.5f, 2.0f},  {100, 1000, 999, 1, 1.5f, -1.0f},
+    {1000, 36, 40, 0, 1.0f, 1.0f},    {3, 700, 33, 5, 1.0f, 0.0f},
+    {128, 4096, 1024, 0, 1.0f, 0.0f}, {1500, 3000, 1000, 0, 1.0f, 0.5f},
 };
 
 typedef struct {
@@ -78,7 +79,8 @@ static lt_err check_bufs_open(lt_bench *b, check_bufs *x, const check_case *t, b
         LT_TRY(lt_cuda_fill(b->gpu, b->stream, pd, 0xff,
                             x->c_bytes)); /* NaN: shows unwritten elements, and reads of C. */
     }
-    x->args = (lt_sgemm_args){t->m, t->n, t->k, lda, ldb, ldc, t->alpha, t->beta, pa, pb, pc};
+    x->args = (lt_sgemm_args){t->m, t->n, t->k, lda, ldb, ldc, t->alpha, t->beta, pa, pb, pc, NULL};
+    LT_TRY(lt_sgemm_workspace_open(b->gpu, &x->args.workspace));
     x->c_first = pd, x->ref = pr, x->bound = pe;
     return lt_bench_gemm_ref(b, x->ref, x->bound,
                              &(lt_bench_gemm){t->m, t->n, t->k, ldc, lda, 1, ldb, 1, pa, pb, pd,
@@ -90,6 +92,7 @@ static void check_bufs_close(lt_bench *b, check_bufs *x) {
     lt_cuda_free(b->gpu, (void *)(uintptr_t)x->args.b);
     lt_cuda_free(b->gpu, x->args.c);
     lt_cuda_free(b->gpu, x->c_first);
+    lt_cuda_free(b->gpu, x->args.workspace);
     lt_cuda_free(b->gpu, x->ref);
     lt_cuda_free(b->gpu, x->bound);
 }
@@ -185,6 +188,7 @@ done:
 /* ---- Timings ---- */
 
 static lt_err sets_open(lt_bench *b, lt_sgemm_args sets[N_SETS], int m, int n, int k) {
+    LT_TRY(lt_sgemm_workspace_open(b->gpu, &sets[0].workspace));
     for (int i = 0; i < N_SETS; i++) {
         void *pa = NULL, *pb = NULL, *pc = NULL;
         LT_TRY(lt_cuda_alloc(b->gpu, &pa, (size_t)m * (size_t)k * 4, "A"));
@@ -192,12 +196,13 @@ static lt_err sets_open(lt_bench *b, lt_sgemm_args sets[N_SETS], int m, int n, i
         LT_TRY(lt_cuda_alloc(b->gpu, &pc, (size_t)m * (size_t)n * 4, "C"));
         LT_TRY(lt_bench_random(b, pa, (int64_t)m * k, "fp32", (uint64_t)(2 * i + 1), 1.0f, false));
         LT_TRY(lt_bench_random(b, pb, (int64_t)k * n, "fp32", (uint64_t)(2 * i + 2), 1.0f, false));
-        sets[i] = (lt_sgemm_args){m, n, k, k, n, n, 1.0f, 0.0f, pa, pb, pc};
+        sets[i] = (lt_sgemm_args){m, n, k, k, n, n, 1.0f, 0.0f, pa, pb, pc, sets[0].workspace};
     }
     return LT_OK;
 }
 
 static void sets_close(lt_bench *b, lt_sgemm_args sets[N_SETS]) {
+    lt_cuda_free(b->gpu, sets[0].workspace);
     for (int i = 0; i < N_SETS; i++) {
         lt_cuda_free(b->gpu, (void *)(uintptr_t)sets[i].a);
         lt_cuda_free(b->gpu, (void *)(uintptr_t)sets[i].b);

@@ -101,6 +101,18 @@ INLINE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+/* ---- Flags between blocks, in global memory: raise after this thread's (and by a barrier its block's) writes; await before reads. */
+INLINE void flag_raise(int *flag) {
+    __threadfence();
+    asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(flag) : "memory");
+}
+INLINE void flag_await(const int *flag) {
+    int up;
+    do {
+        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(up) : "l"(flag) : "memory");
+    } while (up == 0);
+}
+
 /* ---- Programmatic dependent launch (sm_90). */
 INLINE void wait_for_previous_kernel(void) {
     asm volatile("griddepcontrol.wait;" ::: "memory");

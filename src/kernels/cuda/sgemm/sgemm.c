@@ -10,11 +10,13 @@
 #include "base/error.h"
 #include "kernels/cuda/sgemm/tune.h"
 
-#define BK            32 /* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
-#define WARP          32
-#define MAX_REGISTERS 255
-#define SM_REGISTERS  65536
-#define TMA_BOX_MAX   256 /* Elements of a box dimension. */
+#define BK               32 /* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
+#define WARP             32
+#define MAX_REGISTERS    255
+#define SM_REGISTERS     65536
+#define TMA_BOX_MAX      256  /* Elements of a box dimension. */
+#define SPLIT_COST       0.08 /* What the loop of sgemm_split.cu and its adding cost. */
+#define MIN_SPLIT_STAGES 4    /* Stages of K a block's share has at least. */
 
 int lt_sgemm_tile_bm(const lt_sgemm_tile *t) {
     return t->warps_m * t->lanes_m * t->tm;
@@ -88,12 +90,12 @@ static const struct {
     lt_sgemm_tile tile;
     double efficiency;
 } shipped[] = {
-    {{8, 16, 8, 2, 4, 4, 1, 8, 4, LT_SGEMM_TMA, true}, 0.87}, /* 128 x 256 */
-    {{8, 16, 8, 2, 2, 3, 2, 8, 4, LT_SGEMM_TMA, true}, 0.86}, /* 128 x 128 */
-    {{8, 8, 8, 2, 4, 3, 2, 8, 4, LT_SGEMM_TMA, true}, 0.70},  /* 128 x 128, more warps */
-    {{8, 8, 8, 1, 4, 3, 4, 8, 4, LT_SGEMM_TMA, true}, 0.66},  /* 64 x 128 */
-    {{8, 8, 8, 1, 2, 3, 4, 8, 4, LT_SGEMM_TMA, true}, 0.55},  /* 64 x 64 */
-    {{4, 4, 8, 1, 2, 3, 8, 8, 4, LT_SGEMM_TMA, true}, 0.35},  /* 32 x 32 */
+    {{8, 16, 8, 2, 4, 4, 1, 8, 8, LT_SGEMM_TMA, true}, 0.87},  /* 128 x 256 */
+    {{8, 16, 8, 2, 2, 3, 2, 8, 1, LT_SGEMM_TMA, true}, 0.865}, /* 128 x 128 */
+    {{8, 8, 8, 2, 4, 3, 2, 8, 4, LT_SGEMM_TMA, true}, 0.70},   /* 128 x 128, more warps */
+    {{8, 8, 8, 1, 4, 3, 4, 8, 4, LT_SGEMM_TMA, true}, 0.66},   /* 64 x 128 */
+    {{8, 8, 8, 1, 2, 3, 4, 8, 4, LT_SGEMM_TMA, true}, 0.55},   /* 64 x 64 */
+    {{4, 4, 8, 1, 2, 3, 8, 8, 4, LT_SGEMM_TMA, true}, 0.35},   /* 32 x 32 */
 };
 
 lt_sgemm_tile lt_sgemm_tile_choose(lt_cuda *c, const lt_sgemm_args *a) {
@@ -131,6 +133,33 @@ lt_sgemm_tile lt_sgemm_tile_choose(lt_cuda *c, const lt_sgemm_args *a) {
     return best;
 }
 
+#define FLAGS_BYTES    16384  /* One int a block. */
+#define PARTS_BYTES_SM 196608 /* Sums that an SM's registers can hold, at most. */
+
+lt_err lt_sgemm_workspace_open(lt_cuda *c, void **out) {
+    const size_t bytes = FLAGS_BYTES + (size_t)lt_cuda_get_info(c)->n_sms * PARTS_BYTES_SM;
+    LT_TRY(lt_cuda_alloc(c, out, bytes, "sgemm workspace"));
+    LT_TRY(lt_cuda_fill(c, NULL, *out, 0, FLAGS_BYTES)); /* Every call leaves them at 0. */
+    return lt_cuda_sync(c, NULL);
+}
+
+/* How many of the last tiles to cut along k, so that all blocks end together; 0 when whole waves come out or cutting does not pay. */
+static int split_tiles_choose(int tiles, int blocks, int n_stages, const lt_sgemm_args *a,
+                              const lt_sgemm_tile *t, int n_sms) {
+    const int rest = tiles % blocks, split = tiles < blocks ? tiles : rest + blocks;
+    const size_t parts_bytes = (size_t)blocks *
+                               (size_t)(lt_sgemm_tile_bm(t) * lt_sgemm_tile_bn(t)) * 4;
+    if (a->workspace == NULL || rest == 0 || parts_bytes > (size_t)n_sms * PARTS_BYTES_SM ||
+        blocks > FLAGS_BYTES / 4) {
+        return 0;
+    }
+    const double waves = (double)tiles / blocks, idle = 1.0 - waves / ceil(waves);
+    if ((int64_t)split * n_stages < (int64_t)blocks * MIN_SPLIT_STAGES || idle < SPLIT_COST) {
+        return 0; /* Shares too short for the adding to pay; or the last wave is nearly whole. */
+    }
+    return split;
+}
+
 static lt_err map_make(lt_cuda *c, CUtensorMap *map, const float *p, int rows, int cols, int ld,
                        int box_rows, int box_cols, int swizzle) {
     const lt_tensor_map_spec spec = {.type = LT_CU_TMAP_FP32,
@@ -147,12 +176,18 @@ static lt_err map_make(lt_cuda *c, CUtensorMap *map, const float *p, int rows, i
 lt_err lt_sgemm_with(lt_cuda *c, CUstream s, const lt_sgemm_args *a, const lt_sgemm_tile *t) {
     const char *refusal = lt_sgemm_tile_refusal(t, lt_cuda_get_info(c));
     const int bm = lt_sgemm_tile_bm(t), bn = lt_sgemm_tile_bn(t);
-    const int tiles = ((a->m + bm - 1) / bm) * ((a->n + bn - 1) / bn);
+    const int tiles = ((a->m + bm - 1) / bm) * ((a->n + bn - 1) / bn),
+              n_sms = lt_cuda_get_info(c)->n_sms;
+    int blocks = n_sms * t->blocks_per_sm, split;
+    void *flags = a->workspace,
+         *parts = (unsigned char *)a->workspace + (a->workspace != NULL ? FLAGS_BYTES : 0);
     const lt_cuda_kernel *k;
     CUtensorMap map_a, map_b;
     lt_sgemm_args v = *a;
     char defines[256];
     void *with_maps[] = {&map_a, &map_b, &v.c, &v.m, &v.n, &v.k, &v.ldc, &v.alpha, &v.beta};
+    void *with_parts[] = {&map_a, &map_b, &parts, &flags, &split,   &v.c,
+                          &v.m,   &v.n,   &v.k,   &v.ldc, &v.alpha, &v.beta};
     void *with_pointers[] = {&v.a, &v.b, &v.lda, &v.ldb,   &v.c,   &v.m,
                              &v.n, &v.k, &v.ldc, &v.alpha, &v.beta};
 
@@ -167,16 +202,23 @@ lt_err lt_sgemm_with(lt_cuda *c, CUstream s, const lt_sgemm_args *a, const lt_sg
                 a->lda, a->ldb);
     }
     lt_sgemm_tile_text(defines, t);
-    LT_TRY(lt_cuda_kernel_get(c, &k, "sgemm/sgemm.cu", "sgemm", defines));
+    split = t->copy == LT_SGEMM_TMA
+                ? split_tiles_choose(tiles, blocks, (a->k + BK - 1) / BK, a, t, n_sms)
+                : 0;
+    blocks = split > 0 ? blocks : tiles;
+    LT_TRY(lt_cuda_kernel_get(c, &k, split > 0 ? "sgemm/sgemm_split.cu" : "sgemm/sgemm.cu",
+                              split > 0 ? "sgemm_split" : "sgemm", defines));
     if (t->copy == LT_SGEMM_TMA) {
         LT_TRY(map_make(c, &map_a, a->a, a->m, a->k, a->lda, bm, BK, LT_CU_TMAP_SWIZZLE_128B));
         LT_TRY(map_make(c, &map_b, a->b, a->k, a->n, a->ldb, BK, bn, LT_CU_TMAP_SWIZZLE_NONE));
     }
     return lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)tiles},
+                          &(lt_cuda_dims){.grid = {(unsigned)blocks},
                                           .block = {(unsigned)lt_sgemm_tile_threads(t)},
                                           .dynamic_shared_bytes = lt_sgemm_tile_shared_bytes(t)},
-                          t->copy == LT_SGEMM_TMA ? with_maps : with_pointers);
+                          split > 0                 ? with_parts
+                          : t->copy == LT_SGEMM_TMA ? with_maps
+                                                    : with_pointers);
 }
 
 lt_err lt_sgemm(lt_cuda *c, CUstream s, const lt_sgemm_args *a) {

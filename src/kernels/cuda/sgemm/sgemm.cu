@@ -21,110 +21,16 @@
  *           spoils it (2.16 reads and clashes of banks: 46 TFLOP/s); at -O1 it keeps the order (2.05). So -O1 it is.
  * BOUND     2 m n k flop / (132 SMs x 128 x 1.98 GHz = 66.9 TFLOP/s); issue slots: TM TN 4 / (4 TM TN + TM + 4 TN / 4 ...) = 95 %.
  * NUMERICS  Products in k order, one sum an element, fused multiply-add: the same bits every run, and for every tile size.
- * LADDER    ladder/01_naive .. 11_async; this file is rung 12.
+ * LADDER    ladder/01_naive .. 10_double_buffered; rungs 11 to 15 are this file with ever more of it switched on (ladder.c).
+ * TAIL      4096^3 is 3.88 waves of tiles on 132 SMs and takes the time of 4. sgemm_split.cu cuts tiles along K instead; its loop costs 6 %, so it
+ *           serves shapes whose tail is longer than that.
  * REFS      maxas (S. Gray) on banks and reuse, Jia et al. 2018 (arXiv:1804.06826) on Volta's banks.
  *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
  *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=2 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
  *@spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=1 --ptxas-options=-O1
  *@spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=2 --ptxas-options=-O1
  *@spec sm_80 sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=1 COPY=1 */
-#include "common/ptx.cuh"
-#include "sgemm/edge.cuh"
-
-#define WARP        32
-#define LANES_N     (WARP / LANES_M)
-#define WARPS       (WARPS_M * WARPS_N)
-#define THREADS     (WARPS * WARP)
-#define BM          (WARPS_M * LANES_M * TM)
-#define BN          (WARPS_N * LANES_N * TN)
-#define BK          32
-#define QUADS       (BK / 4)
-#define ROW_BYTES   (BK * 4) /* Of A's tile: the span of the 128-byte swizzle. */
-#define A_BYTES     (BM * ROW_BYTES)
-#define STAGE_BYTES (A_BYTES + BK * BN * 4)
-#define COPY_TMA    0
-#define COPY_16     1
-#define COPY_4      2
-static_assert(LANES_M == 4 || LANES_M == 8, "the zigzag of lanes needs pairs both ways");
-static_assert(STAGES >= (COPY == COPY_TMA ? 2 : 3), "a stage to read, one to come, one to refill");
-static_assert(TN % 4 == 0 && LANES_M * TM % 8 == 0, "quads of columns; a warp's rows start at a swizzle atom");
-
-INLINE float4 lds128(u32 addr) {
-    float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(addr));
-    return v;
-}
-INLINE float part(float4 v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-/* Row i of this lane's A: four k. With 4 rows of lanes, odd i stand in the other half of the swizzle atom. */
-INLINE float4 a_read(u32 addr, int i) {
-    return lds128((LANES_M == 4 && (i & 1) ? addr ^ 64 : addr) + i * LANES_M * ROW_BYTES);
-}
-
-#if COPY == COPY_TMA
-#define OPERANDS const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b
-/* Thread 0: ask for K stage t of the tile's A and B. */
-INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_map *map_b, int row, int col, int t) {
-    mbarrier_expect(bar, STAGE_BYTES);
-    tma_load_2d(dst, map_a, bar, t * BK, row);
-    tma_load_2d(dst + A_BYTES, map_b, bar, col, t * BK);
-}
-#else
-#define OPERANDS const float *a, const float *b, int lda, int ldb
-#define SPAN     (COPY == COPY_16 ? 4 : 1) /* Floats a copy. */
-/* All threads: the same by cp.async; zeros beyond the edges. */
-INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ldb, int row, int col, int t, int m, int n, int k) {
-#pragma unroll 2
-    for (int v = threadIdx.x; v < BM * BK / SPAN; v += THREADS) {
-        const int r = v / (BK / SPAN), x = v % (BK / SPAN) * SPAN;
-        const u32 to = dst + r * ROW_BYTES + ((x / 4 ^ (r & 7)) * 16 + x % 4 * 4);
-        const bool in = row + r < m && t * BK + x < k;
-        const float *from = a + (in ? (i64)(row + r) * lda + t * BK + x : 0);
-        if (SPAN == 4) {
-            cp_async_16_or_zero(to, from, in ? min(4, k - t * BK - x) : 0);
-        } else {
-            cp_async_4_or_zero(to, from, in);
-        }
-    }
-#pragma unroll 2
-    for (int v = threadIdx.x; v < BK * BN / SPAN; v += THREADS) {
-        const int r = v / (BN / SPAN), x = v % (BN / SPAN) * SPAN;
-        const bool in = t * BK + r < k && col + x < n;
-        const float *from = b + (in ? (i64)(t * BK + r) * ldb + col + x : 0);
-        if (SPAN == 4) {
-            cp_async_16_or_zero(dst + A_BYTES + (r * BN + x) * 4, from, in ? min(4, n - col - x) : 0);
-        } else {
-            cp_async_4_or_zero(dst + A_BYTES + (r * BN + x) * 4, from, in);
-        }
-    }
-}
-#endif
-
-/* Four k steps: sum += a b, with the fragments of the step after read on the way: b one step ahead, a[i] when its row is done. */
-INLINE void quad(float (*sum)[TN], float4 *a, float4 (*b)[TN / 4], u32 b_now, u32 b_next, u32 a_next) {
-#pragma unroll
-    for (int kk = 0; kk < 4; kk++) {
-        const float4 *held = b[kk & 1];
-        const u32 from = kk < 3 ? b_now + (kk + 1) * BN * 4 : b_next;
-#pragma unroll
-        for (int j = 0; j < TN / 4; j++) {
-            b[kk & 1 ^ 1][j] = lds128(from + j * LANES_N * 16);
-        }
-#pragma unroll
-        for (int i = 0; i < TM; i++) {
-            const float x = part(a[i], kk);
-#pragma unroll
-            for (int step = 0; step < TN; step++) {
-                const int j = i & 1 ? TN - 1 - step : step; /* There and back: at the turn, b's operand stays. */
-                sum[i][j] += x * part(held[j / 4], j % 4);
-            }
-            if (kk == 3) {
-                a[i] = a_read(a_next, i);
-            }
-        }
-    }
-}
+#include "sgemm/tile.cuh"
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
 sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta) {
@@ -135,10 +41,8 @@ sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta)
      * a), bit 1 along m (pairs share b). */
     const int lane_n = (lane & 1) | (lane >> 2 & LANES_N / 2 - 1) << 1;
     const int lane_m = (lane >> 1 & 1) | (lane >> (LANES_N == 4 ? 3 : 4)) << 1;
-    /* Tiles go down GROUP_M rows before the next column: the A and B rows of a wave stay in L2. */
-    const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, group = GROUP_M * tiles_n;
-    const int first = blockIdx.x / group * GROUP_M, height = min(tiles_m - first, GROUP_M);
-    const int row = (first + blockIdx.x % group % height) * BM, col = blockIdx.x % group / height * BN;
+    const int2 corner = tile_corner(blockIdx.x, m, n);
+    const int row = corner.x, col = corner.y;
     const int n_stages = (k + BK - 1) / BK;
     const u32 a_lane = base + (warp / WARPS_N * LANES_M * TM + lane_m) * ROW_BYTES;
     const u32 b_lane = base + A_BYTES + (warp % WARPS_N * LANES_N * TN + lane_n * 4) * 4;

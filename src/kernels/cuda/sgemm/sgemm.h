@@ -14,7 +14,12 @@ typedef struct {
     float alpha, beta;
     const float *a, *b;
     float *c;
+    void *
+        workspace; /* From lt_sgemm_workspace_open; NULL: tiles are never cut along k (slower tails and small shapes). */
 } lt_sgemm_args;
+
+/* Device memory that calls on one stream share (not calls on two streams at once): about 25 MB. Free with lt_cuda_free. */
+LT_MUST_USE lt_err lt_sgemm_workspace_open(lt_cuda *c, void **out);
 
 typedef enum {
     LT_SGEMM_TMA,
@@ -56,6 +61,7 @@ typedef struct {
     const char *defines;  /* NULL: the rung is the shipped kernel with `tile`. */
     int bm, bn, block[2]; /* Tile of C of a block; its threads. */
     lt_sgemm_tile tile;
+    bool split; /* With the workspace. */
 } lt_sgemm_rung;
 extern const lt_sgemm_rung lt_sgemm_rungs[];
 extern const int lt_sgemm_n_rungs;

@@ -289,6 +289,7 @@ static lt_err operands_make(lt_cuda *c, lt_sgemm_args *a) {
     a->b = y;
     LT_TRY(lt_cuda_alloc(c, &z, (size_t)a->m * (size_t)a->n * 4, "tuner: C"));
     a->c = z;
+    LT_TRY(lt_sgemm_workspace_open(c, &a->workspace));
     LT_TRY(lt_cuda_kernel_get(c, &k, "random.cu", "random_fill", "DTYPE=fp32 MODE=0"));
     LT_TRY(lt_cuda_launch(c, NULL, k, &(lt_cuda_dims){.grid = {512}, .block = {256}}, args_x));
     seed = 2;
@@ -339,6 +340,7 @@ done:
     lt_cuda_free(c, (void *)(uintptr_t)a.a);
     lt_cuda_free(c, (void *)(uintptr_t)a.b);
     lt_cuda_free(c, a.c);
+    lt_cuda_free(c, a.workspace);
     free(all);
     return err;
 }

@@ -1,0 +1,121 @@
+/* backend.c: the CUDA backend: memory and queues of one GPU, and its op table. The GPU is LATEEN_CUDA_DEVICE (default 0).
+ *
+ * Each op's list is its launchers' entries (ops/). An op without a list, or arguments that all refuse, is UNSUPPORTED with the reasons:
+ * nothing falls back to the host behind the caller's back. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "kernels/cuda/ops/launch.h"
+
+static lt_cuda *the_gpu; /* Opened once a process by lt_backend_cuda. */
+static lt_err open_err;
+static char open_message[512];
+static lt_op_list lists[LT_OP_COUNT];
+
+static lt_err backend_alloc(void **out, size_t bytes, const char *what) {
+    LT_TRY(lt_cuda_alloc(the_gpu, out, bytes, what));
+    LT_TRY(lt_cuda_fill(the_gpu, NULL, *out, 0, bytes));
+    return lt_cuda_sync(the_gpu, NULL);
+}
+
+static void backend_release(void *data, size_t bytes) {
+    (void)bytes;
+    lt_cuda_free(the_gpu, data);
+}
+
+static lt_err backend_queue_open(lt_queue **out) {
+    lt_queue *q = calloc(1, sizeof *q);
+    lt_err err;
+    if (q == NULL) {
+        LT_FAIL(LT_ERR_OOM, "queue");
+    }
+    q->gpu = the_gpu;
+    err = lt_cuda_stream_open(the_gpu, &q->stream);
+    if (err != LT_OK) {
+        free(q);
+        return err;
+    }
+    *out = q;
+    return LT_OK;
+}
+
+static void backend_queue_close(lt_queue *q) {
+    if (q != NULL) {
+        lt_cuda_free(q->gpu, q->scratch); /* Waits for the queue. */
+        lt_cuda_free(q->gpu, q->sgemm_workspace);
+        lt_cuda_stream_close(q->gpu, q->stream);
+        free(q);
+    }
+}
+
+static lt_err backend_sync(lt_queue *q) {
+    return lt_cuda_sync(q->gpu, q->stream);
+}
+
+static lt_err backend_upload(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    return lt_cuda_upload(q->gpu, q->stream, dst, src, bytes);
+}
+
+static lt_err backend_download(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    LT_TRY(lt_cuda_download(q->gpu, q->stream, dst, src, bytes));
+    return lt_cuda_sync(q->gpu, q->stream);
+}
+
+static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
+    return lt_cuda_fill(q->gpu, q->stream, dst, 0, bytes);
+}
+
+static lt_err backend_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    return lt_cuda_copy(q->gpu, q->stream, dst, src, bytes);
+}
+
+static size_t backend_pack_bytes(const lt_tensor *b, bool trans_b) {
+    (void)b;
+    (void)trans_b;
+    return 0;
+}
+
+#define LT_REGISTRY_LISTS lists
+LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
+static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
+
+static void backend_open(void) {
+    const char *wish = getenv("LATEEN_CUDA_DEVICE");
+#define LIST_FILL(op)                                                                              \
+    lists[LT_OP_##op].impls = lt_cuda_##op##_impls;                                                \
+    while (lists[LT_OP_##op].n_impls < LT_REGISTRY_MAX_IMPLS &&                                    \
+           lt_cuda_##op##_impls[lists[LT_OP_##op].n_impls].run != NULL) {                          \
+        lists[LT_OP_##op].n_impls++;                                                               \
+    }
+    LT_CUDA_OWN_OPS(LIST_FILL)
+    open_err = lt_cuda_open(&the_gpu, wish != NULL ? atoi(wish) : 0);
+    if (open_err != LT_OK) {
+        strncpy(open_message, lt_error_message(), sizeof open_message - 1);
+    }
+}
+
+const lt_backend *lt_backend_cuda(void) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    static const lt_backend backend = {.name = "cuda",
+                                       .ops = &ops,
+                                       .lists = lists,
+                                       .host_memory = false,
+                                       .alloc = backend_alloc,
+                                       .release = backend_release,
+                                       .queue_open = backend_queue_open,
+                                       .queue_close = backend_queue_close,
+                                       .sync = backend_sync,
+                                       .upload = backend_upload,
+                                       .download = backend_download,
+                                       .zero = backend_zero,
+                                       .copy = backend_copy,
+                                       .matmul_pack_bytes = backend_pack_bytes};
+    (void)pthread_once(&once, backend_open);
+    if (open_err != LT_OK) {
+        (void)lt_error_set(open_err, "%s", open_message);
+        return NULL;
+    }
+    return &backend;
+}

@@ -1,0 +1,67 @@
+/* vec.cuh: rows in pieces of W elements: 16 bytes where width and alignment allow (W = VEC_ELEMS), single elements otherwise (W = 1).
+ * The launcher chooses W; DTYPE is the storage type. */
+#ifndef LT_VEC_CUH
+#define LT_VEC_CUH
+
+#include "common/reduce.cuh"
+
+#if W > 1
+static_assert(W == VEC_ELEMS(DTYPE), "W is 1 or a 16-byte vector");
+INLINE void piece_load(float *f, const DTYPE *p) {
+    UNPACK(DTYPE, f, *(const uint4 *)p);
+}
+INLINE void piece_load_stream(float *f, const DTYPE *p) { /* Read once: leave the cache to others. */
+    UNPACK(DTYPE, f, __ldcs((const uint4 *)p));
+}
+INLINE void piece_store(DTYPE *p, const float *f) {
+    *(uint4 *)p = PACK(DTYPE, f);
+}
+#else
+INLINE void piece_load(float *f, const DTYPE *p) {
+    f[0] = TO_F32(DTYPE, *p);
+}
+INLINE void piece_load_stream(float *f, const DTYPE *p) {
+    f[0] = TO_F32(DTYPE, *p);
+}
+INLINE void piece_store(DTYPE *p, const float *f) {
+    *p = FROM_F32(DTYPE, f[0]);
+}
+#endif
+/* W floats of an fp32 array (parameters, tables, gradients). */
+INLINE void piece_load_f32(float *f, const float *p) {
+#if W > 1
+#pragma unroll
+    for (int i = 0; i < W; i += 4) {
+        *(float4 *)&f[i] = *(const float4 *)&p[i];
+    }
+#else
+    f[0] = p[0];
+#endif
+}
+INLINE void piece_store_f32(float *p, const float *f) {
+#if W > 1
+#pragma unroll
+    for (int i = 0; i < W; i += 4) {
+        *(float4 *)&p[i] = *(const float4 *)&f[i];
+    }
+#else
+    p[0] = f[0];
+#endif
+}
+/* W elements of a parameter that is fp32 or bf16 (PARAM). */
+#ifdef PARAM
+INLINE void piece_load_param(float *f, const PARAM *p) {
+    if (sizeof(PARAM) == 4) {
+        piece_load_f32(f, (const float *)p);
+    } else if (W == 8) {
+        bf16_unpack(f, *(const uint4 *)p);
+    } else {
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            f[i] = TO_F32(PARAM, p[i]);
+        }
+    }
+}
+#endif
+
+#endif

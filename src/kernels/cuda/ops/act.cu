@@ -1,0 +1,164 @@
+/* act.cu — activations, plain y = f(x) and gated y = f(gate) * up with x = [gate | up], forward and backward.
+ *
+ * SHAPES    plain: x, y (rows, F). Gated: x (rows, 2 F), y (rows, F). DTYPE, contiguous. KIND as in LT_ACT_MAP: 0 gelu_tanh, 1 gelu (erf), 2 silu,
+ *           3 relu, 4 relu2, 5 xielu (params: 2 floats p, n; dparams partials: 2 floats a block).
+ * MAP       grid of 256-thread blocks, one piece of W elements a thread and operand.
+ * BOUND     bytes a element of y (bf16): plain 4, backward 6; gated 6, backward 10. Special functions: 2 an element; a chip moves 0.75e12
+ *           elements/s and does 132 x 16 x 1.98e9 = 4.2e12 special functions/s.
+ * NUMERICS  fp32 inside; exponentials by ex2.approx (2 ulp), one rounding at the store (bf16) hides them.
+ *@spec sm_80 sm_90a: KIND=0 GATED=0 DTYPE=bf16 W=8
+ *@spec sm_80 sm_90a: KIND=1 GATED=0 DTYPE=bf16 W=8
+ *@spec sm_80 sm_90a: KIND=2 GATED=1 DTYPE=bf16 W=8
+ *@spec sm_80 sm_90a: KIND=2 GATED=0 DTYPE=fp32 W=4
+ *@spec sm_80 sm_90a: KIND=4 GATED=0 DTYPE=bf16 W=1
+ *@spec sm_80 sm_90a: KIND=5 GATED=0 DTYPE=bf16 W=8 */
+#include "common/vec.cuh"
+
+#define THREADS     256
+#define XIELU_BETA  0.5f
+#define XIELU_EPS   (-1e-6f)
+#define SQRT_2_PI   0.7978845608f
+#define GELU_CUBIC  0.044715f
+#define SQRT_HALF   0.7071067812f
+#define INV_SQRT_2PI 0.3989422804f
+
+INLINE float sigmoid(float x) {
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+/* xIELU's two slopes: softplus(p), beta + softplus(n). */
+typedef struct {
+    float positive, negative;
+} xielu;
+INLINE float softplus(float x) {
+    return x > 20.0f ? x : log1pf(expf(x));
+}
+/* exp(x) - 1, x <= 0. For 16-bit storage an exponential and, near 0, where that cancels, a polynomial: 3e-7. */
+INLINE float expm1_negative(float x) {
+    if (sizeof(DTYPE) == 4) {
+        return expm1f(x);
+    }
+    const float small = x * (1.0f + x * (0.5f + x * (0.166666667f + x * (0.0416666667f + x * (0.00833333333f + x * 0.00138888889f)))));
+    return x > -0.4f ? small : __expf(x) - 1.0f;
+}
+INLINE xielu xielu_slopes(const float *params) {
+    const xielu k = {KIND == 5 ? softplus(params[0]) : 0.0f, KIND == 5 ? XIELU_BETA + softplus(params[1]) : 0.0f};
+    return k;
+}
+INLINE float f(float x, xielu k) {
+#if KIND == 0
+    return x * sigmoid(2.0f * SQRT_2_PI * (x + GELU_CUBIC * x * x * x)); /* 0.5 (1 + tanh u) = sigmoid(2 u) */
+#elif KIND == 1
+    return 0.5f * x * (1.0f + erff(x * SQRT_HALF));
+#elif KIND == 2
+    return x * sigmoid(x);
+#elif KIND == 3
+    return fmaxf(x, 0.0f);
+#elif KIND == 4
+    return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
+#else
+    return x > 0.0f ? (k.positive * x + XIELU_BETA) * x : k.negative * (expm1_negative(fminf(x, XIELU_EPS)) - x) + XIELU_BETA * x;
+#endif
+}
+/* f'(x); for xIELU also the derivatives by the two slopes. */
+INLINE float df(float x, xielu k, float *by_positive, float *by_negative) {
+#if KIND == 0
+    const float s = sigmoid(2.0f * SQRT_2_PI * (x + GELU_CUBIC * x * x * x));
+    return s + x * s * (1.0f - s) * 2.0f * SQRT_2_PI * (1.0f + 3.0f * GELU_CUBIC * x * x);
+#elif KIND == 1
+    return 0.5f * (1.0f + erff(x * SQRT_HALF)) + x * INV_SQRT_2PI * __expf(-0.5f * x * x);
+#elif KIND == 2
+    const float s = sigmoid(x);
+    return s * (1.0f + x * (1.0f - s));
+#elif KIND == 3
+    return x > 0.0f ? 1.0f : 0.0f;
+#elif KIND == 4
+    return 2.0f * fmaxf(x, 0.0f);
+#else
+    if (x > 0.0f) {
+        *by_positive = x * x;
+        *by_negative = 0.0f;
+        return 2.0f * k.positive * x + XIELU_BETA;
+    }
+    const float e = expm1_negative(fminf(x, XIELU_EPS));
+    *by_positive = 0.0f;
+    *by_negative = e - x;
+    return k.negative * (x < XIELU_EPS ? e : -1.0f) + XIELU_BETA;
+#endif
+}
+
+/* Where piece i of y stands in x: gate (or plain), and up F later. */
+INLINE i64 x_at(i64 at, int cols) {
+    return GATED ? at / cols * 2 * cols + at % cols : at;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols) {
+    const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
+    const xielu k = xielu_slopes(params);
+    float in[W], up[W], out[W];
+    if (at >= count) {
+        return;
+    }
+    piece_load_stream(in, x + x_at(at, cols));
+    if (GATED) {
+        piece_load_stream(up, x + x_at(at, cols) + cols);
+    }
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        out[i] = f(in[i], k) * (GATED ? up[i] : 1.0f);
+    }
+    piece_store(y + at, out);
+}
+
+/* parts (2, gridDim.x): xIELU only. dx may be x. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *params, i64 count, int cols) {
+    __shared__ float slots[2][THREADS / WARP];
+    const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
+    const xielu k = xielu_slopes(params);
+    float d_positive = 0.0f, d_negative = 0.0f;
+    if (at < count) {
+        float in[W], up[W], slope[W], out[W], out_up[W];
+        piece_load_stream(slope, dy + at);
+        piece_load_stream(in, x + x_at(at, cols));
+        if (GATED) {
+            piece_load_stream(up, x + x_at(at, cols) + cols);
+        }
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            float by_positive = 0.0f, by_negative = 0.0f;
+            out[i] = slope[i] * (GATED ? up[i] : 1.0f) * df(in[i], k, &by_positive, &by_negative);
+            if (GATED) {
+                out_up[i] = slope[i] * f(in[i], k);
+            }
+            d_positive += slope[i] * (GATED ? up[i] : 1.0f) * by_positive;
+            d_negative += slope[i] * (GATED ? up[i] : 1.0f) * by_negative;
+        }
+        piece_store(dx + x_at(at, cols), out);
+        if (GATED) {
+            piece_store(dx + x_at(at, cols) + cols, out_up);
+        }
+    }
+#if KIND == 5
+    d_positive = block_sum(d_positive, slots[0], THREADS / WARP);
+    d_negative = block_sum(d_negative, slots[1], THREADS / WARP);
+    if (threadIdx.x == 0) {
+        parts[blockIdx.x] = d_positive;
+        parts[gridDim.x + blockIdx.x] = d_negative;
+    }
+#endif
+}
+
+/* dparams += sums of the parts, times softplus' = sigmoid; one block. */
+extern "C" __global__ void __launch_bounds__(1024) act_params(float *dparams, const float *parts, const float *params, int n) {
+    __shared__ float slots[2][WARP];
+    float sum[2] = {0.0f, 0.0f};
+    for (int i = threadIdx.x; i < n; i += 1024) {
+        sum[0] += parts[i];
+        sum[1] += parts[n + i];
+    }
+    sum[0] = block_sum(sum[0], slots[0], WARP);
+    sum[1] = block_sum(sum[1], slots[1], WARP);
+    if (threadIdx.x < 2) {
+        dparams[threadIdx.x] += sum[threadIdx.x] * (1.0f / (1.0f + expf(-params[threadIdx.x])));
+    }
+}

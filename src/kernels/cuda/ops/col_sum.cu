@@ -1,0 +1,31 @@
+/* col_sum.cu — dst (cols) += sum of the rows of parts (n_parts, cols), fp32, in a fixed order: the second half of every parameter gradient.
+ *
+ * MAP       a block owns 32 columns: 32 x 16 threads; thread (x, y) adds rows y, y + 16, ..; then the 16 sums of a column are added in order.
+ * BOUND     bytes = 4 n_parts cols, mostly from L2: a few us.
+ *@spec sm_80 sm_90a: */
+#include "common/types.cuh"
+
+#define COLS   32
+#define GROUPS 16
+
+extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum(float *dst, const float *parts, int n_parts, int cols) {
+    __shared__ float sums[GROUPS][COLS + 1];
+    const int x = threadIdx.x % COLS, y = threadIdx.x / COLS, col = blockIdx.x * COLS + x;
+    float sum = 0.0f;
+    if (col < cols) {
+#pragma unroll 8
+        for (int row = y; row < n_parts; row += GROUPS) {
+            sum += parts[(i64)row * cols + col];
+        }
+    }
+    sums[y][x] = sum;
+    __syncthreads();
+    if (y == 0 && col < cols) {
+        sum = 0.0f;
+#pragma unroll
+        for (int g = 0; g < GROUPS; g++) {
+            sum += sums[g][x];
+        }
+        dst[col] += sum;
+    }
+}

@@ -1,0 +1,67 @@
+/* launch.c: see launch.h. */
+#include "kernels/cuda/ops/launch.h"
+
+#include "base/error.h"
+
+lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out) {
+    if (bytes > q->scratch_bytes) {
+        LT_TRY(lt_cuda_sync(q->gpu, q->stream)); /* Kernels may still use the old one. */
+        lt_cuda_free(q->gpu, q->scratch);
+        q->scratch = NULL;
+        q->scratch_bytes = 0;
+        LT_TRY(lt_cuda_alloc(q->gpu, &q->scratch, bytes, "scratch"));
+        q->scratch_bytes = bytes;
+    }
+    *out = q->scratch;
+    return LT_OK;
+}
+
+const char *lt_cuda_dtype_word(lt_dtype dtype) {
+    return dtype == LT_F32 ? "fp32" : dtype == LT_BF16 ? "bf16" : dtype == LT_F16 ? "fp16" : NULL;
+}
+
+const char *lt_cuda_refuse_rows(const lt_tensor *const *tensors, int n, lt_dtype act) {
+    if (lt_cuda_dtype_word(act) == NULL) {
+        return "activations are not F32, BF16 or F16";
+    }
+    for (int i = 0; i < n; i++) {
+        if (tensors[i]->data != NULL && tensors[i]->dtype != act) {
+            return "activations of different types";
+        }
+        if (tensors[i]->data != NULL && !lt_tensor_contiguous(tensors[i])) {
+            return "rows not contiguous";
+        }
+    }
+    return NULL;
+}
+
+int lt_cuda_piece(const lt_tensor *const *tensors, int n, lt_dtype act, int64_t width) {
+    const int vec = 16 / (int)lt_dtype_bytes(act);
+    uintptr_t bits = 0;
+    for (int i = 0; i < n; i++) {
+        bits |= (uintptr_t)tensors[i]->data;
+    }
+    return (bits & 15) == 0 && width % vec == 0 ? vec : 1;
+}
+
+int64_t lt_cuda_width(const lt_tensor *t) {
+    return t->shape[t->n_dims - 1];
+}
+
+int64_t lt_cuda_rows(const lt_tensor *t) {
+    return lt_cuda_width(t) > 0 ? lt_tensor_count(t) / lt_cuda_width(t) : 0;
+}
+
+lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry, const char *defines,
+                   int64_t blocks, int blocks_y, int threads, void **args) {
+    const lt_cuda_kernel *k;
+    if (blocks <= 0) {
+        return LT_OK; /* Nothing to do. */
+    }
+    LT_ASSERT(blocks < (int64_t)1 << 31);
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, file, entry, defines));
+    return lt_cuda_launch(q->gpu, q->stream, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)blocks, (unsigned)blocks_y},
+                                          .block = {(unsigned)threads}},
+                          args);
+}

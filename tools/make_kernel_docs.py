@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Write docs/kernels.md and docs/img/ladder_*.svg from bench/results/kernels_*.json, which `lateen bench kernels --json` writes.
+
+    tools/make_kernel_docs.py            (gnuplot for the figures)
+The page of a rung is the header essay of its kernel file; this script only makes the tables.
+"""
+import glob
+import json
+import os
+import subprocess
+
+HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+LADDER_FILES = {"sgemm": "src/kernels/cuda/sgemm/ladder"}
+
+
+def rate(row):
+    return f"{row['tflops']:.1f} TFLOP/s" if "tflops" in row else f"{row['gbps']:.0f} GB/s"
+
+
+def percent(row, key):
+    return f"{100 * row[key]:.1f} %" if key in row else ""
+
+
+def ladder_table(rows, peer):
+    out = ["| rung | name | idea | TFLOP/s | % of cuBLAS | % of the limit | registers | warps an SM |",
+           "| --- | --- | --- | --- | --- | --- | --- | --- |"]
+    for r in rows:
+        out.append(f"| {int(r['rung'])} | {r['name']} | {r['idea']} | {r['tflops']:.1f} | {percent(r, 'of_peer')} | "
+                   f"{percent(r, 'of_limit')} | {int(r['registers'])} | {r['warps_per_sm']:.0f} |")
+    if peer:
+        out.append(f"| | cuBLASLt | the best of its heuristic's first 8 | {peer['tflops']:.1f} | 100 % | {percent(peer, 'of_limit')} | | |")
+    return out
+
+
+def figure(op, shape, rows, peer, path):
+    data = "\n".join(f'"{int(r["rung"])} {r["name"]}" {r["tflops"]}' for r in rows)
+    peer_line = f", {peer['tflops']} with lines lw 2 lc rgb '#c04040' title 'cuBLASLt'" if peer else ""
+    script = f"""set terminal svg size 900,420 font 'sans,12' background 'white'
+set output '{path}'
+set style fill solid 0.8
+set boxwidth 0.7
+set yrange [0:*]
+set ylabel 'TFLOP/s'
+set title '{op}, {shape}'
+set xtics rotate by -35 nomirror
+set grid ytics
+set key left top
+$d << EOD
+{data}
+EOD
+plot $d using 0:2:xtic(1) with boxes lc rgb '#4070b0' notitle{peer_line}
+"""
+    subprocess.run(["gnuplot"], input=script, text=True, check=True)
+
+
+def render(path):
+    with open(path) as f:
+        result = json.load(f)
+    name = os.path.basename(path)
+    out = [f"## {result['gpu']}", "",
+           f"`bench/results/{name}`, {result['when'][:10]}, driver for CUDA {result['driver'] // 1000}.{result['driver'] % 1000 // 10}, "
+           f"cuBLASLt {result.get('cublaslt', 0)}; copy bandwidth in the same run {result['copy_gbps']:.0f} GB/s.", ""]
+    ops = {}
+    for r in result["rows"]:
+        ops.setdefault(r["op"], []).append(r)
+    for op, rows in ops.items():
+        by_shape = {}
+        for r in rows:
+            by_shape.setdefault(r["shape"], []).append(r)
+        if not any("rung" in r for r in rows):
+            continue
+        out += [f"### Ladder: {op}", "", f"A page a rung: the header of each file in [{LADDER_FILES.get(op, '')}](../{LADDER_FILES.get(op, '')}).", ""]
+        for shape, group in by_shape.items():
+            rungs = [r for r in group if "rung" in r]
+            peer = next((r for r in group if r["peer"]), None)
+            if not rungs:
+                continue
+            image = f"ladder_{op}_{shape.replace(' ', '')}.svg"
+            figure(op, shape, rungs, peer, os.path.join(HERE, "docs", "img", image))
+            out += [f"**{shape}**", "", f"![{op} {shape}](img/{image})", ""] + ladder_table(rungs, peer) + [""]
+        out += [f"The shipped kernel on other shapes:", "", "| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
+        for shape, group in by_shape.items():
+            ours = next((r for r in group if r["name"] == "shipped"), None)
+            peer = next((r for r in group if r["peer"]), None)
+            if ours:
+                held = f"{ours['tflops'] * ours['ms'] / ours['ms_sustained']:.1f}, {ours['sm_mhz']:.0f}, {ours['power_w']:.0f}" if "ms_sustained" in ours else ""
+                out.append(f"| {shape} | {ours['tflops']:.1f} | {peer['tflops'] if peer else 0:.1f} | {percent(ours, 'of_peer')} | {held} |")
+        out.append("")
+    flat = [r for rows in ops.values() for r in rows if "gbps" in r]
+    if flat:
+        out += ["### Ops that move bytes", "", "| op | shape | ms | GB/s | % of copy bandwidth |", "| --- | --- | --- | --- | --- |"]
+        out += [f"| {r['name']} | {r['shape']} | {r['ms']:.3f} | {r['gbps']:.0f} | {percent(r, 'of_limit')} |" for r in flat] + [""]
+    return out
+
+
+def main():
+    os.makedirs(os.path.join(HERE, "docs", "img"), exist_ok=True)
+    out = ["# GPU kernels, measured", "",
+           "Made by `tools/make_kernel_docs.py` from `bench/results`; measure with `lateen bench kernels --ladder --json FILE`. Rules: random normal",
+           "inputs, buffers rotated past the L2 cache, candidates interleaved, medians; every kernel is checked against products or ops in double",
+           "first (odd shapes, poisoned outputs, repeats bit-identical). The limit of a product is 2 x 128 multiply-adds a clock and SM at the",
+           "boost clock; that of an op that moves bytes is the copy bandwidth of the same run. What was tried and failed: [SPEED.md](SPEED.md).", ""]
+    for path in sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json"))):
+        out += render(path)
+    with open(os.path.join(HERE, "docs", "kernels.md"), "w") as f:
+        f.write("\n".join(out).rstrip() + "\n")
+
+
+if __name__ == "__main__":
+    main()
