@@ -367,7 +367,7 @@ static const char *const deepseek_parts[3] = {
     "[一-龥぀-ゟ゠-ヿ]+",
     "[!\"#$%&'()*+,\\-./"
     ":;<=>?@\\[\\\\\\]^_`{|}~][A-Za-z]+|[^\r\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?"
-    "[\\p{P}\\p{S}]+[\r\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+",
+    "[\\p{P}\\p{S}]+[\r\n]*|\\s*[\r\n]+|\\s+(?!\\S)|\\s+",
 };
 
 lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n, lt_cut_behaviour behaviour,
