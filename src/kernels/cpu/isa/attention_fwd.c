@@ -5,7 +5,7 @@
  *           1. S^T = K (scale Q)^T       2. cap, alibi, mask       3. running maximum m, P^T = exp(S^T - m), sum l
  *           4. O^T = O^T exp(m_old - m) + V^T P^T      last: O = O^T / l, transposed on the way out; lse = m + log l.
  * SKIPPED   Blocks of keys no query of the panel sees (causal, window, documents, kv_len) are not computed.
- * BOUND     4 D flops and one exponential a visible (query, key) pair: at D = 64 the exponentials are a tenth of the time.
+ * BOUND     4 D flops and one exponential a visible (query, key) pair.
  * ORDER     A panel is one thread's work from first to last key: the same bits for any number of threads. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"

@@ -3,7 +3,8 @@
  * BLOCKS   y is cut into blocks of at most MAX_ROWS x MAX_COLS, k into nearly equal steps of at most K_STEP. For each step all threads
  *          first pack: a into panels of LT_TILE_ROWS rows [k][row], b into panels of LT_TILE_COLS columns [k][column], both F32 whatever the
  *          inputs are. Then they take tasks of TASK_ROWS x TASK_COLS of y and run tile_mul (tile.h) over their panels.
- * CACHE    A task's share of a (112 rows x 384 k: 172 KB) stays in L2 while panels of b (48 KB) pass through L1.
+ * CACHE    A task's share of a (8 panels x 800 k: 400 KB) stays in L2 while panels of b (100 KB) pass; the next panel of b and the tile of y are fetched ahead.
+ *          Where y has few rows (flat), a panel of b is packed by the thread that uses it, at once; where y is tall, tasks write along its rows.
  * LAYOUT   Every transposition is undone while packing, by VEC x VEC transposes in registers, so NN, NT, TN and TT run alike.
  * BF16     On CPUs where a BF16 dot product is no faster than F32 multiply-adds (Intel without AMX: half as fast, measured), widening in the pack
  *          and multiplying in F32 is both faster and more exact than VDPBF16PS.

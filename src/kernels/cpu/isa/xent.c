@@ -2,10 +2,10 @@
  *
  * MOVEMENT  Row of V logits ──memory──▶ pass 1: running maximum and sum of exponentials, in blocks ──▶ lse ──▶ pass 2: exp(l - lse) from L2, the gradient
  *           written over the logits. A row (50257 floats: 201 KB) stays in L2 between the passes, so memory sees one read and one write.
- * BOUND     8 bytes a logit in F32, 4 in BF16; two exponentials a logit (about 1 cycle of AVX-512 each for 16 of them over 12 instructions).
+ * BOUND     8 bytes a logit in F32, 4 in BF16; two exponentials a logit.
  * NUMERICS  Blocks of BLOCK logits: the block's maximum first, then its exponentials against the new running maximum; the running sum is rescaled
  *           when the maximum grows. Fixed order, whatever the number of threads. A NaN logit makes loss and gradient of its row NaN.
- * TRIED     Keeping pass 1's exponentials in the row (one exp less, one write more): slower for F32, and rounds twice for BF16. */
+ * CHOICE    Pass 2 takes the exponentials anew: kept in the row they would cost a write more, and round twice in BF16. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 
