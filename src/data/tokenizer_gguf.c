@@ -178,8 +178,24 @@ static lt_err get_arrays(const lt_gguf *g, const lt_gguf_kv **tokens, const lt_g
     return LT_OK;
 }
 
-static lt_scored_type type_at(const lt_gguf_kv *types, uint64_t i) {
+/* Tokens that end a text or a turn are special even in files that call them user-defined. */
+static bool ends_text(lt_gguf_str s) {
+    static const char *const names[] = {"</s>",    "<|endoftext|>", "<|im_end|>",      "<|eot_id|>",
+                                        "<|end|>", "<end_of_turn>", "<|end_of_text|>", "<|eom_id|>",
+                                        "<EOT>"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (lt_gguf_str_is(s, names[i])) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static lt_scored_type type_at(const lt_gguf_kv *types, uint64_t i, lt_gguf_str s) {
     const int64_t type = types != NULL ? lt_gguf_elem_i64(types, i) : LT_SCORED_NORMAL;
+    if (type == LT_SCORED_USER && ends_text(s)) {
+        return LT_SCORED_CONTROL;
+    }
     return type >= LT_SCORED_NORMAL && type <= LT_SCORED_BYTE ? (lt_scored_type)type
                                                               : LT_SCORED_NORMAL;
 }
@@ -191,7 +207,7 @@ static lt_err read_bpe_tokens(lt_tokenizer *t, const lt_gguf_kv *tokens, const l
     bool mapped;
     for (uint32_t id = 0; id < tokens->n; id++) {
         const lt_gguf_str s = lt_gguf_str_next(tokens, &at);
-        const lt_scored_type type = type_at(types, id);
+        const lt_scored_type type = type_at(types, id, s);
         if (type == LT_SCORED_CONTROL || type == LT_SCORED_UNKNOWN || type == LT_SCORED_USER) {
             LT_TRY_DONE(lt_vocab_put(&t->vocab, id, s.data, s.bytes, 0, false, t->name));
             t->byte_level = false; /* Its text is plain: compare it so. */
@@ -279,7 +295,7 @@ static lt_err read_scored(lt_tokenizer *t, const lt_gguf *g, lt_scored *v) {
             LT_FAIL(LT_ERR_FORMAT, "%s: the score of token %llu is NaN", t->name,
                     (unsigned long long)i);
         }
-        LT_TRY(lt_scored_put(v, s.data, s.bytes, (float)score, type_at(types, i)));
+        LT_TRY(lt_scored_put(v, s.data, s.bytes, (float)score, type_at(types, i, s)));
     }
     return LT_OK;
 }
@@ -328,7 +344,7 @@ static lt_err read_bert(lt_tokenizer *t, const lt_gguf *g) {
     for (uint32_t id = 0; id < tokens->n; id++) {
         const lt_gguf_str s = lt_gguf_str_next(tokens, &at);
         const bool starts = s.bytes > 3 && memcmp(s.data, "\xE2\x96\x81", 3) == 0;
-        const lt_scored_type type = type_at(types, id);
+        const lt_scored_type type = type_at(types, id, s);
         if (type == LT_SCORED_CONTROL || type == LT_SCORED_UNKNOWN || type == LT_SCORED_USER) {
             LT_TRY_DONE(lt_tokenizer_add(t, (lt_added){.id = id, .special = type != LT_SCORED_USER},
                                          s.data, s.bytes));

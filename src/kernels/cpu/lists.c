@@ -79,12 +79,14 @@ static const char *check_matmul(const void *args) {
     return dense(&a->a) && dense(&a->b) && dense(&a->y) && dense(&a->bias) ? NULL : BAD_STRIDE;
 }
 
-#define ROWS_MAX 8 /* Measured: from 9 rows on packing pays (docs/SPEED.md). */
+/* Measured (docs/SPEED.md): from here on packing pays; BF16 weights are widened once a packed panel but once a row block here. */
+#define ROWS_MAX      16
+#define ROWS_MAX_HALF 8
 
 static const char *check_matmul_rows(const void *args) {
     const lt_matmul_args *a = args;
-    if (a->y.shape[0] > ROWS_MAX) {
-        return "more than 8 rows";
+    if (a->y.shape[0] > (a->b.dtype == LT_F32 ? ROWS_MAX : ROWS_MAX_HALF)) {
+        return "too many rows";
     }
     if (a->trans_a || !a->trans_b) {
         return "b is not stored (N, K)";
@@ -92,8 +94,7 @@ static const char *check_matmul_rows(const void *args) {
     return check_matmul(args);
 }
 
-/* oneDNN may cut k between threads when y is small, which would make the sum's order depend on their number. */
-#define ONEDNN_MIN_SIDE 256
+#define ONEDNN_MIN_SIDE 64 /* Below, its packing costs more than the product. */
 
 static const char *check_matmul_onednn(const void *args) {
     const lt_matmul_args *a = args;
@@ -329,8 +330,10 @@ ISA_REFUSALS(matmul_rows)
 ISA_REFUSALS(matmul)
 static const lt_op_impl matmul_impls[] = {
     ISA_ENTRIES(matmul_rows, "-rows"),
-    {"onednn", check_matmul_onednn, lt_cpu_matmul_onednn},
-    ISA_ENTRIES(matmul, ""),
+    {"avx512", refuse_matmul_avx512, lt_cpu_matmul_avx512},
+    {"avx2", refuse_matmul_avx2, lt_cpu_matmul_avx2},
+    {"onednn", check_matmul_onednn, lt_cpu_matmul_onednn}, /* What other sets it knows. */
+    {"portable", check_matmul, lt_cpu_matmul_portable},
 };
 
 ISA_REFUSALS(attention_decode)
@@ -343,10 +346,11 @@ static const lt_op_impl attention_fwd_impls[] = {
 /* Ops with one kernel a set. */
 #define PLAIN_OP_MAP(X)                                                                            \
     X(colsum)                                                                                      \
-    X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) X(layernorm_bwd)      \
-        X(rope) X(attention_bwd) X(act_fwd) X(act_bwd) X(add) X(xent) X(moe_route_fwd)             \
-            X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)                \
-                X(moe_combine_bwd) X(adamw) X(ademamix) X(lion) X(muon) X(sumsq) X(cast)
+    X(embed_fwd)                                                                                   \
+    X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd) X(layernorm_bwd) X(rope)           \
+        X(attention_bwd) X(act_fwd) X(act_bwd) X(add) X(xent) X(moe_route_fwd) X(moe_route_bwd)    \
+            X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd) X(moe_combine_bwd) X(adamw)     \
+                X(ademamix) X(lion) X(muon) X(sumsq) X(cast)
 #define PLAIN_OP(op)                                                                               \
     ISA_REFUSALS(op)                                                                               \
     static const lt_op_impl op##_impls[] = {ISA_ENTRIES(op, "")};

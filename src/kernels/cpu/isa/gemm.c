@@ -10,6 +10,8 @@
  *          and multiplying in F32 is both faster and more exact than VDPBF16PS.
  * ORDER    Every element of y is one chain of multiply-adds over k within a step, and steps add in order: no dependence on threads or on M, N.
  * ROWS     M is dealt evenly over panels (1024 rows: 62 panels of 14 and 12 of 13), so no panel is nearly empty. */
+#include <omp.h>
+
 #include "base/error.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/pack.h"
@@ -19,7 +21,7 @@
 #define MAX_ROWS 2048
 #define MAX_COLS 3072
 #ifndef K_STEP
-#define K_STEP 512
+#define K_STEP 800
 #endif
 #ifndef TASK_ROWS
 #define TASK_ROWS 8 /* panels */
@@ -29,6 +31,10 @@
 #endif
 #define NR     LT_TILE_COLS
 #define MAX_MR LT_TILE_ROWS
+#define A_ROW  ((MAX_MR + VEC - 1) / VEC * VEC) /* Floats from k to k + 1 in a panel of a. */
+#ifndef FLAT_PANELS
+#define FLAT_PANELS 24
+#endif
 
 typedef struct {
     const lt_matmul_args *args;
@@ -40,6 +46,9 @@ typedef struct {
     int64_t row, n_rows, n_row_panels; /* The present block of rows, */
     int64_t col, n_cols, n_col_panels; /* of columns, */
     int64_t at, depth;                 /* and step of k. */
+    bool flat;  /* y has few rows: panels of b are packed where they are used. */
+    bool tall;  /* y has few columns. */
+    bool plain; /* y is F32 without bias. */
 } gemm;
 
 /* First row (or with panel + 1: one past the last) of a row panel in the block. */
@@ -49,7 +58,7 @@ static int64_t panel_row(const gemm *g, int64_t panel) {
 
 static void pack_a_panel(const gemm *g, int64_t panel) {
     const int64_t first = panel_row(g, panel);
-    pack_panel(g->packed_a + panel * MAX_MR * g->depth, MAX_MR, &g->args->a, !g->args->trans_a,
+    pack_panel(g->packed_a + panel * A_ROW * g->depth, A_ROW, &g->args->a, !g->args->trans_a,
                g->row + first, panel_row(g, panel + 1) - first, g->at, g->depth);
 }
 
@@ -89,23 +98,102 @@ LT_INLINE void store_tile(const gemm *g, const lt_tile *t, int64_t mr, int64_t r
     }
 }
 
-static void run_tile(const gemm *g, int64_t row_panel, int64_t col_panel, const char *next,
-                     int64_t next_step) {
+/* store_tile where y is F32, the tile whole and no bias due: most tiles of a training step. */
+LT_INLINE void store_whole(const gemm *g, const lt_tile *t, const int mr, int64_t at) {
+    float *y = g->sums + at;
+    if (g->at > 0 || g->args->accumulate) {
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++) {
+            v_store(y, v_load(y) + t->v[i][0]);
+            v_store(y + VEC, v_load(y + VEC) + t->v[i][1]);
+            y += g->sums_row;
+        }
+        return;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+        v_store(y, t->v[i][0]);
+        v_store(y + VEC, t->v[i][1]);
+        y += g->sums_row;
+    }
+}
+
+/* A packed panel of b, and what to fetch into L2 while it is used, a step of k at a time. */
+typedef struct {
+    const float *at;
+    const char *next;
+    int64_t next_step;
+} panel_b;
+
+static void run_tile(const gemm *g, int64_t row_panel, int64_t col_panel, const panel_b *b) {
     const int64_t first = panel_row(g, row_panel);
     const int mr = (int)(panel_row(g, row_panel + 1) - first);
-    const float *a = g->packed_a + row_panel * MAX_MR * g->depth;
-    const float *b = g->packed_b + col_panel * NR * g->depth;
+    const float *a = g->packed_a + row_panel * A_ROW * g->depth;
     const int64_t cols = g->n_cols - col_panel * NR;
     lt_tile t;
-    LT_TILE_SWITCH(mr, tile_mul(&t, MR, g->depth, a, 1, MAX_MR, b, NR, next, next_step));
+    /* The tile of y comes from far while its products are computed. */
+    const int64_t y_at = (g->row + first) * g->sums_row + g->col + col_panel * NR;
+    for (int i = 0; i < mr; i++) {
+        __builtin_prefetch(g->sums + y_at + i * g->sums_row, 1, 3);
+        __builtin_prefetch(g->sums + y_at + i * g->sums_row + VEC, 1, 3);
+    }
+    if (cols >= NR && g->plain) {
+        LT_TILE_SWITCH(mr,
+                       tile_mul(&t, MR, g->depth, a, 1, A_ROW, b->at, NR, b->next, b->next_step);
+                       store_whole(g, &t, MR, y_at));
+        return;
+    }
+    LT_TILE_SWITCH(mr, tile_mul(&t, MR, g->depth, a, 1, A_ROW, b->at, NR, b->next, b->next_step));
     store_tile(g, &t, mr, g->row + first, g->col + col_panel * NR, cols < NR ? cols : NR);
+}
+
+/* The tiles of a task: a panel of b against all row panels, or, where y is tall and b's panels stay in L2, the other way round, which writes
+ * y along its rows. */
+static void run_task(const gemm *g, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
+    if (g->tall) {
+        for (int64_t r = r0; r < r1; r++) {
+            for (int64_t c = c0; c < c1; c++) {
+                const panel_b b = {g->packed_b + c * NR * g->depth, NULL, 0};
+                run_tile(g, r, c, &b);
+            }
+        }
+        return;
+    }
+    for (int64_t c = c0; c < c1; c++) { /* The next panel comes spread over this one's tiles. */
+        const float *at = g->packed_b + c * NR * g->depth;
+        panel_b b = {at, (const char *)(at + NR * g->depth),
+                     NR * (int64_t)sizeof(float) / (r1 - r0)};
+        for (int64_t r = r0; r < r1; r++) {
+            run_tile(g, r, c, &b);
+            b.next += g->depth * b.next_step;
+        }
+    }
+}
+
+/* Where y has few rows: pack a panel of b into this thread's own place and use it at once, while it is in L1 or L2; the first tiles fetch the
+ * source of the panel after it. */
+static void run_column(const gemm *g, int64_t col_panel, float *own) {
+    const lt_tensor *t = &g->args->b;
+    const int64_t first = g->col + col_panel * NR;
+    const int64_t cols = g->n_cols - col_panel * NR;
+    const int64_t row_bytes = t->stride[0] * (t->dtype == LT_F32 ? 4 : 2);
+    const bool ahead = !g->args->trans_b && t->dtype == LT_F32 && cols >= 2 * NR;
+    const char *source = (const char *)t->data + g->at * row_bytes +
+                         (first + NR) * (int64_t)sizeof(float);
+    pack_panel(own, NR, t, g->args->trans_b, first, cols < NR ? cols : NR, g->at, g->depth);
+    for (int64_t r = 0; r < g->n_row_panels; r++) {
+        const bool fetch = ahead && r * 64 < NR * (int64_t)sizeof(float);
+        const panel_b b = {own, fetch ? source + r * 64 : (const char *)own, fetch ? row_bytes : 0};
+        run_tile(g, r, col_panel, &b);
+    }
 }
 
 /* One step of k over one block of y: pack, then multiply. */
 static void run_step(const gemm *g, bool pack_b) {
     const int64_t tasks_down = (g->n_row_panels + TASK_ROWS - 1) / TASK_ROWS;
     const int64_t tasks_across = (g->n_col_panels + TASK_COLS - 1) / TASK_COLS;
-    const int64_t n_b = pack_b ? g->n_col_panels : 0;
+    const int64_t n_tasks = g->flat ? g->n_col_panels : tasks_down * tasks_across;
+    const int64_t n_b = pack_b && !g->flat ? g->n_col_panels : 0;
     const bool parallel = g->n_rows * g->n_cols * g->depth > 1 << 16;
 #pragma omp parallel if (parallel)
     {
@@ -118,19 +206,16 @@ static void run_step(const gemm *g, bool pack_b) {
             }
         }
 #pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t task = 0; task < tasks_down * tasks_across; task++) {
+        for (int64_t task = 0; task < n_tasks; task++) {
+            if (g->flat) {
+                run_column(g, task, g->packed_b + omp_get_thread_num() * NR * g->depth);
+                continue;
+            }
             const int64_t r0 = task % tasks_down * g->n_row_panels / tasks_down;
             const int64_t r1 = (task % tasks_down + 1) * g->n_row_panels / tasks_down;
             const int64_t c0 = task / tasks_down * g->n_col_panels / tasks_across;
             const int64_t c1 = (task / tasks_down + 1) * g->n_col_panels / tasks_across;
-            for (int64_t c = c0; c < c1; c++) {
-                const int64_t next_step = NR * 4 / (r1 - r0);
-                for (int64_t r = r0; r < r1; r++) {
-                    const char *next = (const char *)(g->packed_b + (c + 1) * NR * g->depth) +
-                                       (r - r0) * next_step * g->depth;
-                    run_tile(g, r, c, next, next_step);
-                }
-            }
+            run_task(g, r0, r1, c0, c1);
         }
     }
 }
@@ -140,12 +225,15 @@ static lt_err gemm_open(gemm *g, const lt_matmul_args *a) {
     g->k = a->trans_a ? a->a.shape[0] : a->a.shape[1];
     const int64_t steps = (g->k + K_STEP - 1) / K_STEP;
     const int64_t depth = steps > 0 ? (g->k + steps - 1) / steps : 0;
-    const int64_t rows = (g->m < MAX_ROWS ? g->m : MAX_ROWS) + MAX_MR;
-    const int64_t cols = (g->n < MAX_COLS ? g->n : MAX_COLS) + NR;
+    const int64_t rows = ((g->m < MAX_ROWS ? g->m : MAX_ROWS) + 2 * MAX_MR) * A_ROW / MAX_MR;
+    const int64_t cols = g->flat ? omp_get_max_threads() * NR
+                                 : (g->n < MAX_COLS ? g->n : MAX_COLS) + NR;
     g->depth = depth;
+    g->plain = a->y.dtype == LT_F32 && a->bias.data == NULL;
+    g->flat = g->m <= FLAT_PANELS * MAX_MR;
     g->sums = a->y.data;
     g->sums_row = a->y.stride[0];
-    /* n_panels * MAX_MR may exceed the rows of a block by up to one panel. */
+    /* n_panels * A_ROW may exceed the rows of a block by up to one panel. */
     LT_TRY(lt_cpu_scratch(&g->packed_a, LT_CPU_SLOT_A, (size_t)(rows * depth) * sizeof(float)));
     LT_TRY(lt_cpu_scratch(&g->packed_b, LT_CPU_SLOT_B, (size_t)(cols * depth) * sizeof(float)));
     if (a->y.dtype != LT_F32 && steps > 1) {
@@ -168,6 +256,7 @@ lt_err LT_ISA_NAME(lt_cpu_matmul)(lt_queue *q, const void *args) {
             for (g.row = 0; g.row < g.m; g.row += MAX_ROWS) {
                 g.n_rows = g.m - g.row < MAX_ROWS ? g.m - g.row : MAX_ROWS;
                 g.n_row_panels = (g.n_rows + MAX_MR - 1) / MAX_MR;
+                g.tall = g.n_row_panels > 2 * g.n_col_panels && g.n_cols * g.depth <= 1 << 17;
                 run_step(&g, g.row == 0);
             }
         }

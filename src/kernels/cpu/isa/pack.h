@@ -4,29 +4,37 @@
 
 #include "kernels/cpu/isa/vec.h"
 
-/* dst[k * dst_step + i] = src(row i, k), i < rows <= width, k < depth, of a matrix whose rows run along k; rows up to `width` become 0. */
+/* dst[k * dst_step + i] = src(row i, k), i < width, k < depth, of a matrix whose rows run along k. Rows from `rows` on repeat the last one: what is
+ * computed from them is never stored. */
 LT_INLINE void pack_across(float *dst, const int64_t dst_step, const int64_t width, const void *src,
                            lt_dtype dtype, int64_t stride, int64_t rows, int64_t depth) {
     for (int64_t i0 = 0; i0 < width; i0 += VEC) {
         const int64_t lanes = width - i0 < VEC ? width - i0 : VEC;
-        for (int64_t k = 0; k < depth; k += VEC) {
-            const int64_t n = depth - k < VEC ? depth - k : VEC;
+        int64_t start[VEC];
+        for (int i = 0; i < VEC; i++) {
+            start[i] = (i0 + i < rows ? i0 + i : rows - 1) * stride;
+        }
+        int64_t k = 0;
+        for (; k + VEC <= depth; k += VEC) {
             vf x[VEC];
 #pragma GCC unroll 16
             for (int i = 0; i < VEC; i++) {
-                const int64_t at = (i0 + i) * stride + k;
-                x[i] = i0 + i >= rows ? (vf){0}
-                       : n == VEC     ? v_load_as(src, dtype, at)
-                                      : v_load_as_n(src, dtype, at, n);
+                x[i] = v_load_as(src, dtype, start[i] + k);
             }
             v_transpose(x);
-            for (int64_t kk = 0; kk < n; kk++) {
-                float *to = dst + (k + kk) * dst_step + i0;
+#pragma GCC unroll 16
+            for (int i = 0; i < VEC; i++) {
+                float *to = dst + (k + i) * dst_step + i0;
                 if (lanes == VEC) {
-                    v_store(to, x[kk]);
+                    v_store(to, x[i]);
                 } else {
-                    v_store_n(to, x[kk], lanes);
+                    v_store_n(to, x[i], lanes);
                 }
+            }
+        }
+        for (; k < depth; k++) {
+            for (int64_t i = 0; i < lanes; i++) {
+                dst[k * dst_step + i0 + i] = f_load_as(src, dtype, start[i] + k);
             }
         }
     }

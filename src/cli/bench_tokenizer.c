@@ -1,0 +1,73 @@
+/* bench_tokenizer.c: `lateen bench tokenizer`: time to open a tokenizer, and megabytes a second on one thread. The whole file is encoded
+ * as one text; the first round starts with an empty word cache, the best round with a warm one. Peers: bench/tokenizer.py. */
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/bench.h"
+#include "cli/verb.h"
+#include "lateen/tokenizer.h"
+
+#define BENCH_TOKENIZER_OPTIONS(X)                                                                 \
+    X(STR, tokenizer, "tokenizer", "", 0, 1, "path",                                               \
+      "any tokenizer file that `lateen tokenize` reads")                                           \
+    X(STR, input, "input", "", 0, 1, "path", "text to encode")                                     \
+    X(I64, rounds, "rounds", "5", 1, 1000, "rounds", "encodings; first and best are told")         \
+    X(BOOL, json, "json", "false", 0, 0, "", "print JSON")
+
+typedef struct {
+    BENCH_TOKENIZER_OPTIONS(LT_OPTION_FIELD)
+} bench_tokenizer_options;
+#define LT_OPTION_STRUCT bench_tokenizer_options
+static const lt_option rows[] = {BENCH_TOKENIZER_OPTIONS(LT_OPTION_ROW)};
+static const lt_option_table table = LT_OPTION_TABLE("bench tokenizer", rows);
+
+int lt_bench_tokenizer(int argc, char **argv) {
+    bench_tokenizer_options o;
+    lt_err err = LT_OK;
+    lt_tokenizer *t = NULL;
+    lt_tokenizer_scratch *s = NULL;
+    lt_file_map text = {0};
+    lt_ids ids = {0};
+    double load_s, first_s = 0, best_s = 1e9;
+    int n = 0, status = LT_EXIT_DONE;
+
+    if (!lt_verb_parse(&table, &o, argc, argv,
+                       "bench tokenizer --tokenizer T --input FILE [--rounds N] [--json]",
+                       "Time to open a tokenizer, and how fast one thread encodes a text.", NULL, 0,
+                       &n, &status)) {
+        return status;
+    }
+    LT_TRY_DONE(lt_file_map_open(&text, o.input));
+    load_s = lt_clock_s();
+    LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, NULL));
+    load_s = lt_clock_s() - load_s;
+    LT_TRY_DONE(lt_tokenizer_scratch_open(&s, t));
+    for (int64_t i = 0; i < o.rounds; i++) {
+        double seconds = lt_clock_s();
+        ids.n = 0;
+        LT_TRY_DONE(lt_tokenizer_encode(t, s, (const char *)text.data, text.size_bytes,
+                                        LT_ENCODE_PLAIN, &ids));
+        seconds = lt_clock_s() - seconds;
+        first_s = i == 0 ? seconds : first_s;
+        best_s = seconds < best_s ? seconds : best_s;
+    }
+    if (o.json) {
+        printf("{\"load_s\": %.6f, \"first_seconds\": %.6f, \"seconds\": %.6f, \"bytes\": %zu, "
+               "\"ids\": %zu}\n",
+               load_s, first_s, best_s, text.size_bytes, ids.n);
+    } else {
+        printf("opened in %.1f ms; %.1f MB in %zu ids: first %.1f MB/s, best of %lld %.1f MB/s\n",
+               load_s * 1e3, (double)text.size_bytes / 1e6, ids.n,
+               (double)text.size_bytes / 1e6 / first_s, (long long)o.rounds,
+               (double)text.size_bytes / 1e6 / best_s);
+    }
+done:
+    lt_ids_free(&ids);
+    lt_tokenizer_scratch_close(s);
+    lt_tokenizer_close(t);
+    lt_file_map_close(&text);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}
