@@ -3,13 +3,14 @@
 
 #define VERB_MAP(X) /* X(function suffix, name, summary) */                                        \
     X(tokenize, "tokenize", "text to token ids and back")                                          \
-    X(tokenizer, "tokenizer", "train a tokenizer on text")                                          \
+    X(tokenizer, "tokenizer", "train a tokenizer on text")                                         \
     X(train, "train", "train a model by a recipe")                                                 \
     X(generate, "generate", "write on from a prompt")                                              \
     X(chat, "chat", "talk to a model")                                                             \
     X(eval, "eval", "measure a model on text or on a task")                                        \
     X(convert, "convert", "weights into a Hugging Face folder")                                    \
-    X(plan, "plan", "predict a run before paying for it: layout, time, price, failures; or a server")\
+    X(plan, "plan",                                                                                \
+      "predict a run before paying for it: layout, time, price, failures; or a server")            \
     X(simulate, "simulate", "play months of a run with failures, restarts, repairs and spares")    \
     X(doctor, "doctor", "tell what this machine is and can do")                                    \
     X(bench, "bench", "measure kernels: ours, the vendor's, the limit")                            \

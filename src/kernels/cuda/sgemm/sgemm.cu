@@ -18,7 +18,7 @@
  *           multiply-add run at 44 TFLOP/s, 2.5 at 52, 2.25 at 57, 2.06 at 63. The way out is the operand cache: an operand used by
  *           the next instruction again is not read again. Hence the order of the products: along a row of sums with a[i] held, back along
  *           the next row (b's last operand held at the turn). ptxas at its usual level reorders this into runs of 2 to 8 and
- *           spoils it (2.16 reads and clashes of banks: 46 TFLOP/s); at -O1 it keeps the order (2.05). So -O1 it is.
+ *           spoils it (2.16 reads and clashes of banks: 47 TFLOP/s); at -O1 it keeps the order (2.05). So -O1 it is.
  * BOUND     2 m n k flop / (132 SMs x 128 x 1.98 GHz = 66.9 TFLOP/s); issue slots: TM TN 4 / (4 TM TN + TM + 4 TN / 4 ...) = 95 %.
  * NUMERICS  Products in k order, one sum an element, fused multiply-add: the same bits every run, and for every tile size.
  * LADDER    ladder/01_naive .. 10_double_buffered; rungs 11 to 15 are this file with ever more of it switched on (ladder.c).
