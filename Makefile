@@ -6,6 +6,11 @@
 #   make format     clang-format in place;  make lint: include order, formatting
 # A new .c file under src/ is found by itself. src/kernels/cpu/isa/*.c are compiled once for each instruction set.
 
+# All cores, unless told otherwise (make -j1).
+ifeq (,$(filter -j%,$(MAKEFLAGS)))
+MAKEFLAGS += -j$(shell nproc)
+endif
+
 MODE    ?= release
 CC      ?= cc
 PREFIX  ?= /usr/local
