@@ -9,7 +9,8 @@ int main(int argc, char **argv) {
     lt_model *m = NULL;
     int status = 1;
 
-    if (argc == 4 && lt_tokenizer_open(&t, argv[2], NULL) == LT_OK && lt_model_open(&m, argv[1], NULL) == LT_OK) {
+    if (argc == 4 && lt_tokenizer_open(&t, argv[2], NULL) == LT_OK &&
+        lt_model_open(&m, argv[1], NULL) == LT_OK) {
         const lt_eval_options o = {.model = m, .tokenizer = t};
         const char *const files[] = {argv[3]};
         if (lt_eval_text(&r, &o, files, 1) == LT_OK) {
@@ -18,7 +19,8 @@ int main(int argc, char **argv) {
         }
     }
     if (status != 0) {
-        fprintf(stderr, "%s\n", argc == 4 ? lt_error_message() : "usage: measure MODEL TOKENIZER TEXT_FILE");
+        fprintf(stderr, "%s\n",
+                argc == 4 ? lt_error_message() : "usage: measure MODEL TOKENIZER TEXT_FILE");
     }
     lt_model_close(m);
     lt_tokenizer_close(t);

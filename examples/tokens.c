@@ -13,7 +13,8 @@ int main(int argc, char **argv) {
     size_t bytes = 0;
     int status = 1;
 
-    if (argc == 3 && lt_tokenizer_open(&t, argv[1], NULL) == LT_OK && lt_tokenizer_scratch_open(&s, t) == LT_OK &&
+    if (argc == 3 && lt_tokenizer_open(&t, argv[1], NULL) == LT_OK &&
+        lt_tokenizer_scratch_open(&s, t) == LT_OK &&
         lt_tokenizer_encode(t, s, argv[2], strlen(argv[2]), LT_ENCODE_PLAIN, &ids) == LT_OK &&
         lt_tokenizer_decode(t, ids.data, ids.n, false, &back, &bytes) == LT_OK) {
         for (size_t i = 0; i < ids.n; i++) {

@@ -5,8 +5,15 @@
 
 int main(int argc, char **argv) {
     char out[1100], data[1100];
-    const char *const overrides[] = {out, data, "steps=3", "model.vocab=256", "model.layers=1", "model.width=32", "model.heads=2",
-                                     "data.seq=32", "batch.size=2"};
+    const char *const overrides[] = {out,
+                                     data,
+                                     "steps=3",
+                                     "model.vocab=256",
+                                     "model.layers=1",
+                                     "model.width=32",
+                                     "model.heads=2",
+                                     "data.seq=32",
+                                     "batch.size=2"};
     if (argc != 3) {
         fprintf(stderr, "usage: training RUN_FOLDER SHARD\n");
         return 2;

@@ -16,12 +16,14 @@ int main(int argc, char **argv) {
     int status = 1;
 
     o.max_tokens = 20;
-    if (argc == 4 && lt_tokenizer_open(&t, argv[2], NULL) == LT_OK && lt_model_open(&m, argv[1], NULL) == LT_OK &&
-        lt_session_open(&s, m, 1, 256) == LT_OK && lt_generate(s, m, t, argv[3], &o, print, NULL, NULL) == LT_OK) {
+    if (argc == 4 && lt_tokenizer_open(&t, argv[2], NULL) == LT_OK &&
+        lt_model_open(&m, argv[1], NULL) == LT_OK && lt_session_open(&s, m, 1, 256) == LT_OK &&
+        lt_generate(s, m, t, argv[3], &o, print, NULL, NULL) == LT_OK) {
         putchar('\n');
         status = 0;
     } else {
-        fprintf(stderr, "%s\n", argc == 4 ? lt_error_message() : "usage: write MODEL TOKENIZER PROMPT");
+        fprintf(stderr, "%s\n",
+                argc == 4 ? lt_error_message() : "usage: write MODEL TOKENIZER PROMPT");
     }
     lt_session_close(s);
     lt_model_close(m);

@@ -29,7 +29,8 @@ typedef struct {
     int64_t tokens, bytes, documents;
 } lt_eval_text_result;
 
-LT_MUST_USE lt_err lt_eval_text(lt_eval_text_result *out, const lt_eval_options *o, const char *const *paths, int n_paths);
+LT_MUST_USE lt_err lt_eval_text(lt_eval_text_result *out, const lt_eval_options *o,
+                                const char *const *paths, int n_paths);
 
 /* ---- Tasks ---- */
 #define LT_EVAL_TASKS "arc_easy, arc_challenge, piqa, winogrande, openbookqa, mmlu, lambada"
@@ -37,13 +38,15 @@ LT_MUST_USE lt_err lt_eval_text(lt_eval_text_result *out, const lt_eval_options 
 typedef struct {
     const char *task;
     int64_t items;
-    double accuracy;            /* Highest sum of log-probabilities; lambada: the greedy text is the target. */
-    double accuracy_stderr;     /* Of a mean of n draws: sqrt(p (1 - p) / (n - 1)). */
-    double accuracy_normalised; /* Highest sum divided by the characters of the choice; NaN where the harness has none. */
-    double perplexity;          /* lambada: exp(-mean log-probability of the target); else NaN. */
+    double accuracy; /* Highest sum of log-probabilities; lambada: the greedy text is the target. */
+    double accuracy_stderr; /* Of a mean of n draws: sqrt(p (1 - p) / (n - 1)). */
+    double
+        accuracy_normalised; /* Highest sum divided by the characters of the choice; NaN where the harness has none. */
+    double perplexity; /* lambada: exp(-mean log-probability of the target); else NaN. */
 } lt_eval_task_result;
 
 /* data: the task's file (MosaicML's JSON lines; MMLU: a folder or tar with dev/ and test/), plain, .gz or .zst. */
-LT_MUST_USE lt_err lt_eval_task(lt_eval_task_result *out, const lt_eval_options *o, const char *task, const char *data);
+LT_MUST_USE lt_err lt_eval_task(lt_eval_task_result *out, const lt_eval_options *o,
+                                const char *task, const char *data);
 
 #endif

@@ -28,8 +28,8 @@ lt_err lt_arena_open(lt_arena *a, const char *name) {
     void *base;
 
     LT_ASSERT(a->base == NULL);
-    base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
-                0);
+    base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
+                -1, 0);
     if (base == MAP_FAILED) {
         LT_FAIL(LT_ERR_OOM, "%s: no room for %.1f MiB: %s", name, (double)bytes / 1048576.0,
                 strerror(errno));

@@ -55,7 +55,8 @@ lt_err lt_json_i64(const json_t *obj, const char *key, int64_t *out, bool option
         *out = (int64_t)json_integer_value(value);
         return LT_OK;
     }
-    if (json_is_real(value) && json_real_value(value) >= -0x1p62 && json_real_value(value) <= 0x1p62 &&
+    if (json_is_real(value) && json_real_value(value) >= -0x1p62 &&
+        json_real_value(value) <= 0x1p62 &&
         (double)(int64_t)json_real_value(value) == json_real_value(value)) {
         *out = (int64_t)json_real_value(value); /* "1e4" and "8192.0" are whole numbers too. */
         return LT_OK;
@@ -77,7 +78,8 @@ lt_err lt_json_f64(const json_t *obj, const char *key, double *out, bool optiona
     return LT_OK;
 }
 
-lt_err lt_json_bool(const json_t *obj, const char *key, bool *out, bool optional, const char *what) {
+lt_err lt_json_bool(const json_t *obj, const char *key, bool *out, bool optional,
+                    const char *what) {
     lt_err err;
     const json_t *value = member(obj, key, optional, what, &err);
     if (value == NULL) {

@@ -93,9 +93,8 @@ static bool parse_number(const char *text, double *out) {
     static const struct {
         const char *suffix;
         double factor;
-    } suffixes[] = {{"", 1},          {"K", 1e3},        {"M", 1e6},         {"G", 1e9},
-                    {"B", 1e9},       {"T", 1e12},       {"KiB", 1024},      {"MiB", 1048576},
-                    {"GiB", 0x1p30},  {"TiB", 0x1p40}};
+    } suffixes[] = {{"", 1},     {"K", 1e3},    {"M", 1e6},       {"G", 1e9},      {"B", 1e9},
+                    {"T", 1e12}, {"KiB", 1024}, {"MiB", 1048576}, {"GiB", 0x1p30}, {"TiB", 0x1p40}};
     char *end = NULL;
     const double x = strtod(text, &end);
     if (end == text || isnan(x)) {
@@ -151,8 +150,8 @@ static lt_err set_number(const lt_option *row, void *at, const char *value, cons
         LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is not a number", origin, row->name, value);
     }
     if (x < row->min || x > row->max) {
-        LT_FAIL(LT_ERR_ARG, "%s: %s = %s is outside [%g, %g]%s%s", origin, row->name, value, row->min,
-                row->max, row->unit[0] != '\0' ? " " : "", row->unit);
+        LT_FAIL(LT_ERR_ARG, "%s: %s = %s is outside [%g, %g]%s%s", origin, row->name, value,
+                row->min, row->max, row->unit[0] != '\0' ? " " : "", row->unit);
     }
     if (!whole) {
         *(double *)at = x;
@@ -198,7 +197,8 @@ static lt_err set_row(const lt_option *row, void *obj, const char *value, const 
     case LT_OPTION_ENUM:
         choice = choice_index(row->unit, value);
         if (choice < 0) {
-            LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is not one of %s", origin, row->name, value, row->unit);
+            LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is not one of %s", origin, row->name, value,
+                    row->unit);
         }
         *(int *)at = choice;
         return LT_OK;
@@ -211,7 +211,8 @@ void lt_options_default(const lt_option_table *t, void *obj) {
     for (size_t i = 0; i < t->n_rows; i++) {
         const lt_option *row = &t->rows[i];
         lt_option relaxed = *row;
-        relaxed.max = row->type == LT_OPTION_STR ? 0 : row->max; /* A required STR defaults to "". */
+        relaxed.max = row->type == LT_OPTION_STR ? 0
+                                                 : row->max; /* A required STR defaults to "". */
         LT_ASSERT(set_row(&relaxed, obj, row->fallback, "default") == LT_OK);
     }
 }
@@ -269,7 +270,8 @@ static lt_err parse_flag(const lt_option_table *t, void *obj, int argc, char **a
         return set_row(row, obj, equals + 1, "command line");
     }
     if (row->type == LT_OPTION_BOOL) { /* "--flag", or "--flag true" as people also write. */
-        const bool has_word = *i + 1 < argc && (strcmp(argv[*i + 1], "true") == 0 || strcmp(argv[*i + 1], "false") == 0);
+        const bool has_word = *i + 1 < argc && (strcmp(argv[*i + 1], "true") == 0 ||
+                                                strcmp(argv[*i + 1], "false") == 0);
         *i += has_word ? 1 : 0;
         return set_row(row, obj, has_word ? argv[*i] : "true", "command line");
     }
@@ -281,7 +283,8 @@ static lt_err parse_flag(const lt_option_table *t, void *obj, int argc, char **a
 }
 
 lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **argv,
-                        const char **positional, int max_positional, int *n_positional, bool *help) {
+                        const char **positional, int max_positional, int *n_positional,
+                        bool *help) {
     bool flags_over = false;
     *n_positional = 0;
     *help = false;
@@ -389,9 +392,9 @@ void lt_options_help(const lt_option_table *t, FILE *to) {
         const lt_option *row = &t->rows[i];
         char left[NAME_BYTES];
         snprintf(left, sizeof left, "--%s%s%s", row->name, row->type == LT_OPTION_BOOL ? "" : " ",
-                 row->type == LT_OPTION_BOOL                              ? ""
+                 row->type == LT_OPTION_BOOL                           ? ""
                  : row->type == LT_OPTION_ENUM || row->unit[0] == '\0' ? "X"
-                                                                          : row->unit);
+                                                                       : row->unit);
         fprintf(to, "  %-30s %s", left, row->help);
         if (row->type == LT_OPTION_ENUM) {
             fprintf(to, ": %s", row->unit);

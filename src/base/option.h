@@ -27,7 +27,13 @@
 
 #define LT_OPTION_STR_BYTES 1024
 
-typedef enum { LT_OPTION_BOOL, LT_OPTION_I64, LT_OPTION_F64, LT_OPTION_STR, LT_OPTION_ENUM } lt_option_type;
+typedef enum {
+    LT_OPTION_BOOL,
+    LT_OPTION_I64,
+    LT_OPTION_F64,
+    LT_OPTION_STR,
+    LT_OPTION_ENUM
+} lt_option_type;
 
 typedef struct {
     lt_option_type type;
@@ -50,10 +56,12 @@ typedef struct {
 #define LT_OPTION_CTYPE_F64(field)  double field;
 #define LT_OPTION_CTYPE_STR(field)  char field[LT_OPTION_STR_BYTES];
 #define LT_OPTION_CTYPE_ENUM(field) int field;
-#define LT_OPTION_FIELD(type, field, name, fallback, min, max, unit, help) LT_OPTION_CTYPE_##type(field)
-#define LT_OPTION_ROW(type, field, name, fallback, min, max, unit, help)                          \
+#define LT_OPTION_FIELD(type, field, name, fallback, min, max, unit, help)                         \
+    LT_OPTION_CTYPE_##type(field)
+#define LT_OPTION_ROW(type, field, name, fallback, min, max, unit, help)                           \
     {LT_OPTION_##type, offsetof(LT_OPTION_STRUCT, field), name, fallback, min, max, unit, help},
-#define LT_OPTION_TABLE(title_, rows_) {title_, rows_, sizeof(rows_) / sizeof((rows_)[0])}
+#define LT_OPTION_TABLE(title_, rows_)                                                             \
+    { title_, rows_, sizeof(rows_) / sizeof((rows_)[0]) }
 
 /* Fill *obj with the defaults. A default that does not parse is a bug and asserts. */
 void lt_options_default(const lt_option_table *t, void *obj);

@@ -5,10 +5,10 @@
 
 #include "base/error.h"
 
-#define PHILOX_M0 0xD2511F53u /* Multipliers and Weyl constants of the paper, table 2. */
-#define PHILOX_M1 0xCD9E8D57u
-#define PHILOX_W0 0x9E3779B9u
-#define PHILOX_W1 0xBB67AE85u
+#define PHILOX_M0     0xD2511F53u /* Multipliers and Weyl constants of the paper, table 2. */
+#define PHILOX_M1     0xCD9E8D57u
+#define PHILOX_W0     0x9E3779B9u
+#define PHILOX_W1     0xBB67AE85u
 #define PHILOX_ROUNDS 10
 
 void lt_rng_block(uint32_t out[4], uint64_t seed, uint64_t stream, uint64_t position) {

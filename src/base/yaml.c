@@ -46,8 +46,8 @@ static lt_err push_name(reader *r, const char *word, int line) {
 static lt_err add_row(reader *r, const char *value, int line) {
     for (size_t i = 0; i < r->n; i++) {
         if (strcmp(r->rows[i].key, r->path) == 0) {
-            LT_FAIL(LT_ERR_FORMAT, "%s:%d: key '%s' stands already on line %d", r->name, line, r->path,
-                    r->rows[i].line);
+            LT_FAIL(LT_ERR_FORMAT, "%s:%d: key '%s' stands already on line %d", r->name, line,
+                    r->path, r->rows[i].line);
         }
     }
     if (r->n == r->room) {
@@ -116,7 +116,8 @@ static lt_err open_frame(reader *r, bool is_sequence, int line) {
         if (f->is_sequence) {
             char word[24];
             if (f->holds_scalars || is_sequence) {
-                LT_FAIL(LT_ERR_FORMAT, "%s:%d: nested lists are not understood here", r->name, line);
+                LT_FAIL(LT_ERR_FORMAT, "%s:%d: nested lists are not understood here", r->name,
+                        line);
             }
             snprintf(word, sizeof word, "%zu", f->index++);
             LT_TRY(push_name(r, word, line));

@@ -13,9 +13,10 @@
 
 typedef struct {
     const char *name;
-    const char *summary; /* One line of `lateen --help`. */
+    const char *summary;               /* One line of `lateen --help`. */
     int (*run)(int argc, char **argv); /* argv[0] is the verb's name. */
-    const lt_option_table *options; /* For shell completion; NULL when the verb has sub-verbs only. */
+    const lt_option_table
+        *options; /* For shell completion; NULL when the verb has sub-verbs only. */
 } lt_verb;
 
 /* Print "lateen: <message of the last error>" and return the exit status that fits it. */

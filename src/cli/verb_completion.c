@@ -19,7 +19,8 @@ static const lt_option_table *options_of(const char *verb) {
 static void print_values(const lt_option_table *t, const char *flag) {
     for (size_t i = 0; i < t->n_rows; i++) {
         const lt_option *row = &t->rows[i];
-        if (row->type != LT_OPTION_ENUM || strncmp(flag, "--", 2) != 0 || strcmp(row->name, flag + 2) != 0) {
+        if (row->type != LT_OPTION_ENUM || strncmp(flag, "--", 2) != 0 ||
+            strcmp(row->name, flag + 2) != 0) {
             continue;
         }
         for (const char *p = row->unit; *p != '\0'; p++) {

@@ -31,8 +31,9 @@ typedef struct {
     uint64_t tokens;    /* With EOD. */
     uint64_t text_bytes;
     uint64_t file_bytes,
-        file_bytes_total;   /* Of the (packed) inputs: read so far, and all; total 0: not known. */
-    uint64_t resumed_bytes, resumed_text_bytes; /* Of file_bytes and text_bytes, when this call began. */
+        file_bytes_total; /* Of the (packed) inputs: read so far, and all; total 0: not known. */
+    uint64_t resumed_bytes,
+        resumed_text_bytes; /* Of file_bytes and text_bytes, when this call began. */
     bool was_complete;      /* Nothing to do: the shard was there. */
 } lt_tokenize_stats;
 

@@ -7,7 +7,8 @@
 #include "base/error.h"
 
 lt_generate_options lt_generate_defaults(void) {
-    return (lt_generate_options){.sampling = {.top_p = 1.0}, .max_tokens = 128, .encode_flags = LT_ENCODE_DEFAULT};
+    return (lt_generate_options){
+        .sampling = {.top_p = 1.0}, .max_tokens = 128, .encode_flags = LT_ENCODE_DEFAULT};
 }
 
 /* What one generation holds. */
@@ -41,13 +42,14 @@ static lt_err encode_prompt(const generation *g, const char *prompt, lt_ids *ids
     }
     LT_TRY_DONE(lt_tokenizer_scratch_open(&scratch, g->tokenizer));
     if (bytes > 0) {
-        LT_TRY_DONE(lt_tokenizer_encode(g->tokenizer, scratch, prompt, bytes, g->options->encode_flags, ids));
+        LT_TRY_DONE(lt_tokenizer_encode(g->tokenizer, scratch, prompt, bytes,
+                                        g->options->encode_flags, ids));
     }
     if (ids->n == 0 && lt_session_length(g->session, 0) == 0) {
-        const uint32_t first = g->info.bos != LT_TOKEN_NONE    ? g->info.bos
-                               : g->spec->bos_id >= 0          ? (uint32_t)g->spec->bos_id
-                               : g->info.eos != LT_TOKEN_NONE  ? g->info.eos
-                                                               : 0u;
+        const uint32_t first = g->info.bos != LT_TOKEN_NONE   ? g->info.bos
+                               : g->spec->bos_id >= 0         ? (uint32_t)g->spec->bos_id
+                               : g->info.eos != LT_TOKEN_NONE ? g->info.eos
+                                                              : 0u;
         ids->data = malloc(sizeof *ids->data);
         if (ids->data == NULL) {
             LT_FAIL_DONE(LT_ERR_OOM, "prompt");
@@ -57,7 +59,9 @@ static lt_err encode_prompt(const generation *g, const char *prompt, lt_ids *ids
     }
     for (size_t i = 0; i < ids->n; i++) {
         if ((int64_t)ids->data[i] >= g->spec->vocab_size) {
-            LT_FAIL_DONE(LT_ERR_ARG, "token %u of the tokenizer lies outside the model's vocabulary of %lld: they do not belong together",
+            LT_FAIL_DONE(LT_ERR_ARG,
+                         "token %u of the tokenizer lies outside the model's vocabulary of %lld: "
+                         "they do not belong together",
                          ids->data[i], (long long)g->spec->vocab_size);
         }
     }
@@ -83,7 +87,8 @@ static lt_err continue_text(generation *g) {
     while (st->new_tokens < g->options->max_tokens) {
         const int64_t position = lt_session_length(g->session, 0);
         int32_t id;
-        LT_TRY(lt_sampler_pick(g->sampler, g->logits, &g->options->sampling, (uint64_t)position, &id));
+        LT_TRY(
+            lt_sampler_pick(g->sampler, g->logits, &g->options->sampling, (uint64_t)position, &id));
         st->new_tokens++;
         if (ends_text(g, id)) {
             st->stop = LT_STOP_EOS;
@@ -108,12 +113,19 @@ static lt_err continue_text(generation *g) {
     return LT_OK;
 }
 
-lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, const char *prompt, const lt_generate_options *o,
-                   lt_text_fn on_text, void *ctx, lt_generate_stats *stats) {
+lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, const char *prompt,
+                   const lt_generate_options *o, lt_text_fn on_text, void *ctx,
+                   lt_generate_stats *stats) {
     lt_err err = LT_OK;
     lt_generate_stats local = {0};
-    generation g = {.session = s, .spec = lt_model_get_spec(m), .tokenizer = t, .info = lt_tokenizer_describe(t), .options = o,
-                    .on_text = on_text, .ctx = ctx, .stats = &local};
+    generation g = {.session = s,
+                    .spec = lt_model_get_spec(m),
+                    .tokenizer = t,
+                    .info = lt_tokenizer_describe(t),
+                    .options = o,
+                    .on_text = on_text,
+                    .ctx = ctx,
+                    .stats = &local};
     lt_ids ids = {0};
     double start;
 
@@ -125,7 +137,8 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
         LT_FAIL_DONE(LT_ERR_OOM, "logits of %lld tokens", (long long)g.spec->vocab_size);
     }
     if (ids.n == 0) {
-        LT_FAIL_DONE(LT_ERR_ARG, "nothing to go on from: the prompt is empty and the sequence is not");
+        LT_FAIL_DONE(LT_ERR_ARG,
+                     "nothing to go on from: the prompt is empty and the sequence is not");
     }
     start = lt_clock_s();
     LT_TRY_DONE(lt_session_eval(s, 0, (const int32_t *)ids.data, (int64_t)ids.n, g.logits));

@@ -139,7 +139,8 @@ static int64_t cut(candidate *c, int64_t n, const lt_sampling *how) {
     return kept;
 }
 
-lt_err lt_sampler_pick(lt_sampler *s, const float *logits, const lt_sampling *how, uint64_t position, int32_t *id) {
+lt_err lt_sampler_pick(lt_sampler *s, const float *logits, const lt_sampling *how,
+                       uint64_t position, int32_t *id) {
     int64_t best = 0, n;
     double draw;
     lt_rng rng = {.seed = how->seed, .stream = 0x53414d50, .position = position}; /* "SAMP" */

@@ -12,7 +12,8 @@
 #include "lateen/base.h"
 #include "lateen/tensor.h"
 
-typedef struct lt_queue lt_queue; /* An ordered stream of work on one device. Opaque; the CPU's runs at once. */
+typedef struct lt_queue
+    lt_queue; /* An ordered stream of work on one device. Opaque; the CPU's runs at once. */
 typedef struct lt_ops lt_ops;         /* tensor/ops.h */
 typedef struct lt_op_list lt_op_list; /* kernels/registry.h */
 
@@ -20,7 +21,7 @@ typedef struct lt_backend {
     const char *name; /* "cpu", "ref", "cuda" */
     const lt_ops *ops;
     const lt_op_list *lists; /* LT_OP_COUNT of them: what ops chooses from. */
-    bool host_memory; /* The host may dereference what alloc returns. */
+    bool host_memory;        /* The host may dereference what alloc returns. */
     lt_err (*alloc)(void **out, size_t bytes, const char *what); /* Zeroed. */
     void (*release)(void *data, size_t bytes);
     lt_err (*queue_open)(lt_queue **out);
@@ -30,11 +31,14 @@ typedef struct lt_backend {
     lt_err (*download)(lt_queue *q, void *host_dst, const void *src, size_t bytes);
     lt_err (*zero)(lt_queue *q, void *dst, size_t bytes);
     lt_err (*copy)(lt_queue *q, void *dst, const void *src, size_t bytes);
-    size_t (*matmul_pack_bytes)(const lt_tensor *b, bool trans_b); /* Room matmul_pack needs; 0: b is not packed here. */
+    size_t (*matmul_pack_bytes)(
+        const lt_tensor *b, bool trans_b); /* Room matmul_pack needs; 0: b is not packed here. */
 } lt_backend;
 
-const lt_backend *lt_backend_ref(void); /* Scalar C, double accumulation: specification and oracle. */
+const lt_backend *
+lt_backend_ref(void); /* Scalar C, double accumulation: specification and oracle. */
 const lt_backend *lt_backend_cpu(void); /* The fastest this CPU has; never NULL. */
-const lt_backend *lt_backend_cuda(void); /* One GPU (LATEEN_CUDA_DEVICE); NULL when there is none: lt_error_message says why. */
+const lt_backend *lt_backend_cuda(
+    void); /* One GPU (LATEEN_CUDA_DEVICE); NULL when there is none: lt_error_message says why. */
 
 #endif

@@ -14,9 +14,10 @@ typedef struct {
 lt_cost lt_op_cost(lt_op op, const void *args);
 
 /* The formulas behind it that the planner uses without tensors. Bytes are of `elem_bytes` wide elements. */
-lt_cost lt_cost_matmul(double m, double n, double k, double a_bytes, double b_bytes, double y_bytes);
+lt_cost lt_cost_matmul(double m, double n, double k, double a_bytes, double b_bytes,
+                       double y_bytes);
 /* pairs: number of visible (query, key) pairs of one head, e.g. T * S, or about T * S / 2 when causal. */
-lt_cost lt_cost_attention(double pairs, double rows, double keys, double heads, double kv_heads, double head_dim,
-                          double elem_bytes, bool backward);
+lt_cost lt_cost_attention(double pairs, double rows, double keys, double heads, double kv_heads,
+                          double head_dim, double elem_bytes, bool backward);
 
 #endif

@@ -103,8 +103,8 @@ typedef struct {
 
 /* Activations. name, text in config.json */
 #define LT_ACT_MAP(X)                                                                              \
-    X(GELU_TANH, "gelu_pytorch_tanh") /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */          \
-    X(GELU, "gelu")                   /* x Phi(x), erf form */                                      \
+    X(GELU_TANH, "gelu_pytorch_tanh") /* 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))) */        \
+    X(GELU, "gelu")                   /* x Phi(x), erf form */                                     \
     X(SILU, "silu")                                                                                \
     X(RELU, "relu")                                                                                \
     X(RELU2, "relu2") /* max(x, 0)^2 */                                                            \
@@ -267,7 +267,7 @@ typedef enum {
 
 /* Called as  LT_TRY(ops->rmsnorm_fwd(q, &(lt_rmsnorm_args){.y = y, .x = x, ...}));  */
 struct lt_ops {
-#define LT_OP_FIELD(name, args) lt_err (*name)(lt_queue *q, const args *a);
+#define LT_OP_FIELD(name, args) lt_err (*name)(lt_queue * q, const args *a);
     LT_OP_MAP(LT_OP_FIELD)
 #undef LT_OP_FIELD
 };

@@ -40,8 +40,9 @@ enum {
     X(sinks)                                                                                       \
     X(trans_a)                                                                                     \
     X(trans_b)                                                                                     \
-    X(accumulate) X(bias) X(residual) X(in_place) X(gated) X(normalise) X(inverse) X(positions)    \
-        X(copy) X(extreme) X(packed) X(y_f32) X(y_f16)
+    X(accumulate)                                                                                  \
+    X(bias) X(residual) X(in_place) X(gated) X(normalise) X(inverse) X(positions) X(copy)          \
+        X(extreme) X(packed) X(y_f32) X(y_f16)
 
 typedef struct {
     const char *name;

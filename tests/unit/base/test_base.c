@@ -113,9 +113,12 @@ static void files_are_whole(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(error_names_the_object),       cmocka_unit_test(arena_measures_what_it_places),
-        cmocka_unit_test(philox_matches_known_answers), cmocka_unit_test(permutation_is_one),
-        cmocka_unit_test(normal_has_its_moments),       cmocka_unit_test(files_are_whole),
+        cmocka_unit_test(error_names_the_object),
+        cmocka_unit_test(arena_measures_what_it_places),
+        cmocka_unit_test(philox_matches_known_answers),
+        cmocka_unit_test(permutation_is_one),
+        cmocka_unit_test(normal_has_its_moments),
+        cmocka_unit_test(files_are_whole),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -30,7 +30,8 @@ static const lt_option rows[] = {DEMO_OPTIONS(LT_OPTION_ROW)};
 static const lt_option_table table = LT_OPTION_TABLE("demo", rows);
 
 static void defaults_and_flags(void **state) {
-    char *argv[] = {"demo", "file.yaml", "--steps", "15B", "--optim.lr=1e-3", "--no-resume", "--optim.kind", "lion"};
+    char *argv[] = {"demo",        "file.yaml",    "--steps", "15B", "--optim.lr=1e-3",
+                    "--no-resume", "--optim.kind", "lion"};
     const char *positional[1];
     bool help;
     int n;
@@ -60,7 +61,8 @@ static void bad_values_are_refused(void **state) {
     assert_int_equal(lt_options_set(&table, &d, "optim.kind", "adam", "flag"), LT_ERR_ARG);
     assert_int_equal(lt_options_set(&table, &d, "out", "", "flag"), LT_ERR_ARG);
     assert_int_equal(lt_options_set(&table, &d, "optim.lrr", "1", "r.yaml:3"), LT_ERR_ARG);
-    assert_string_equal(lt_error_message(), "r.yaml:3: unknown option 'optim.lrr'; did you mean 'optim.lr'?");
+    assert_string_equal(lt_error_message(),
+                        "r.yaml:3: unknown option 'optim.lrr'; did you mean 'optim.lr'?");
     assert_int_equal(lt_options_set(&table, &d, "lr", "1", "flag"), LT_ERR_ARG);
     assert_non_null(strstr(lt_error_message(), "'optim.lr'"));
     assert_int_equal(d.steps, 100);
@@ -91,7 +93,8 @@ static void dump_reads_back(void **state) {
 
 static void yaml_is_flattened(void **state) {
     const char *text = "a: 1\nb:\n  c: [x, y]\n  d:\n    e: 'q'\nl:\n  - k: 1\n  - k: 2\n";
-    static const char *const want[][2] = {{"a", "1"}, {"b.c", "x,y"}, {"b.d.e", "q"}, {"l.0.k", "1"}, {"l.1.k", "2"}};
+    static const char *const want[][2] = {
+        {"a", "1"}, {"b.c", "x,y"}, {"b.d.e", "q"}, {"l.0.k", "1"}, {"l.1.k", "2"}};
     lt_yaml_entry *rows_read;
     size_t n;
     (void)state;
@@ -105,8 +108,14 @@ static void yaml_is_flattened(void **state) {
 }
 
 static void bad_yaml_is_refused(void **state) {
-    static const char *const texts[] = {"- a\n", "a: 1\na: 2\n", "a: [1\n", "a: &x 1\nb: *x\n", "a: [[1]]\n", "just words\n",
-                                        "{a: {b: {c: {d: {e: {f: {g: {h: {i: {j: {k: {l: {m: {n: {o: {p: {q: 1}}}}}}}}}}}}}}}}}\n"};
+    static const char *const texts[] = {
+        "- a\n",
+        "a: 1\na: 2\n",
+        "a: [1\n",
+        "a: &x 1\nb: *x\n",
+        "a: [[1]]\n",
+        "just words\n",
+        "{a: {b: {c: {d: {e: {f: {g: {h: {i: {j: {k: {l: {m: {n: {o: {p: {q: 1}}}}}}}}}}}}}}}}}\n"};
     (void)state;
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         lt_yaml_entry *r = NULL;
@@ -118,8 +127,9 @@ static void bad_yaml_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_and_flags), cmocka_unit_test(bad_values_are_refused), cmocka_unit_test(dump_reads_back),
-        cmocka_unit_test(yaml_is_flattened),  cmocka_unit_test(bad_yaml_is_refused),
+        cmocka_unit_test(defaults_and_flags),  cmocka_unit_test(bad_values_are_refused),
+        cmocka_unit_test(dump_reads_back),     cmocka_unit_test(yaml_is_flattened),
+        cmocka_unit_test(bad_yaml_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
