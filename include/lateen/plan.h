@@ -232,9 +232,11 @@ lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_clu
     X(elementwise, "elementwise")                                                                  \
     X(launch, "launch gaps")                                                                       \
     X(tp_comm, "tensor parallel")                                                                  \
-    X(cp_comm, "context parallel") X(ep_comm, "expert parallel") X(pp_comm, "pipeline sends")      \
-        X(dp_comm, "data parallel") X(bubble, "pipeline bubble") X(optimizer, "optimiser")         \
-            X(straggler, "stragglers and jitter")
+    X(cp_comm, "context parallel")                                                                 \
+    X(ep_comm, "expert parallel")                                                                  \
+    X(pp_comm, "pipeline sends")                                                                   \
+    X(dp_comm, "data parallel")                                                                    \
+    X(bubble, "pipeline bubble") X(optimizer, "optimiser") X(straggler, "stragglers and jitter")
 
 /* Seconds of one step on the critical stage; communication is the exposed part only. The parts sum to step_s. */
 typedef struct {

@@ -41,8 +41,10 @@ enum {
     X(trans_a)                                                                                     \
     X(trans_b)                                                                                     \
     X(accumulate)                                                                                  \
-    X(bias) X(residual) X(in_place) X(gated) X(normalise) X(inverse) X(positions) X(copy)          \
-        X(extreme) X(packed) X(y_f32) X(y_f16)
+    X(bias)                                                                                        \
+    X(residual)                                                                                    \
+    X(in_place)                                                                                    \
+    X(gated) X(normalise) X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16)
 
 typedef struct {
     const char *name;

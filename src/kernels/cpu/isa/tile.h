@@ -65,10 +65,12 @@ LT_INLINE void tile_mul(lt_tile *t, const int mr, int64_t k_count, const float *
         LT_TILE_CASE(14, call)                                                                     \
         LT_TILE_CASE(13, call)                                                                     \
         LT_TILE_CASE(12, call)                                                                     \
-        LT_TILE_CASE(11, call) LT_TILE_CASE(10, call) LT_TILE_CASE(9, call) LT_TILE_CASE(8, call)  \
-            LT_TILE_CASE(7, call) LT_TILE_CASE(6, call) LT_TILE_CASE(5, call)                      \
-                LT_TILE_CASE(4, call) LT_TILE_CASE(3, call) LT_TILE_CASE(2, call)                  \
-                    LT_TILE_CASE(1, call)                                                          \
+        LT_TILE_CASE(11, call)                                                                     \
+        LT_TILE_CASE(10, call)                                                                     \
+        LT_TILE_CASE(9, call)                                                                      \
+        LT_TILE_CASE(8, call)                                                                      \
+        LT_TILE_CASE(7, call) LT_TILE_CASE(6, call) LT_TILE_CASE(5, call) LT_TILE_CASE(4, call)    \
+            LT_TILE_CASE(3, call) LT_TILE_CASE(2, call) LT_TILE_CASE(1, call)                      \
     }
 #else
 #define LT_TILE_SWITCH(mr, call)                                                                   \

@@ -41,8 +41,11 @@ LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,
     X(embed_fwd)                                                                                   \
     X(embed_bwd)                                                                                   \
     X(rmsnorm_fwd)                                                                                 \
-    X(rmsnorm_bwd) X(layernorm_fwd) X(layernorm_bwd) X(rope) X(act_fwd) X(act_bwd) X(add) X(xent)  \
-        X(adamw) X(ademamix) X(sumsq) X(cast) X(colsum) X(matmul)
+    X(rmsnorm_bwd)                                                                                 \
+    X(layernorm_fwd)                                                                               \
+    X(layernorm_bwd)                                                                               \
+    X(rope)                                                                                        \
+    X(act_fwd) X(act_bwd) X(add) X(xent) X(adamw) X(ademamix) X(sumsq) X(cast) X(colsum) X(matmul)
 #define LT_CUDA_LIST_DECLARE(op)                                                                   \
     extern const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS];
 LT_CUDA_OWN_OPS(LT_CUDA_LIST_DECLARE)
