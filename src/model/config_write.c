@@ -138,20 +138,14 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
 }
 
 /* Fields that must survive the way through the file. */
+/* clang-format off */
 #define SAME_FIELDS(X)                                                                             \
-    X(n_layers)                                                                                    \
-    X(width)                                                                                       \
-    X(n_heads)                                                                                     \
-    X(n_kv_heads)                                                                                  \
-    X(head_dim)                                                                                    \
-    X(ffn_width)                                                                                   \
-    X(vocab_size)                                                                                  \
-    X(max_seq)                                                                                     \
-    X(norm)                                                                                        \
-    X(norm_eps)                                                                                    \
-    X(norm_gain_offset) X(post_norms) X(qk_norm) X(act) X(gated) X(qkv_bias) X(attn_out_bias)      \
-        X(mlp_bias) X(tied) X(embed_scale) X(attn_softcap) X(final_softcap) X(pos) X(window)       \
-            X(window_every) X(rope_scaling) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity)
+    X(n_layers) X(width) X(n_heads) X(n_kv_heads) X(head_dim) X(ffn_width)                         \
+    X(vocab_size) X(max_seq) X(norm) X(norm_eps) X(norm_gain_offset) X(post_norms)                 \
+    X(qk_norm) X(act) X(gated) X(qkv_bias) X(attn_out_bias) X(mlp_bias)                            \
+    X(tied) X(embed_scale) X(attn_softcap) X(final_softcap) X(pos) X(window)                       \
+    X(window_every) X(rope_scaling) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity)
+/* clang-format on */
 
 static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
 #define SAME_FIELD(name)                                                                           \

@@ -7,17 +7,15 @@
 
 #include "plan/plan.h"
 
+/* clang-format off */
 #define LT_POINT_COLUMN_MAP(X)                                                                     \
-    X(id)                                                                                          \
-    X(group)                                                                                       \
-    X(model)                                                                                       \
-    X(params_b)                                                                                    \
-    X(layers)                                                                                      \
-    X(hidden)                                                                                      \
-    X(heads) X(kv_heads) X(ffn) X(vocab) X(seq_len) X(experts) X(topk) X(gpu) X(gpus)              \
-        X(gpus_per_node) X(interconnect) X(tp) X(pp) X(vpp) X(dp) X(cp) X(ep) X(zero_fsdp)         \
-            X(micro_batch) X(global_batch_seqs) X(precision) X(recompute) X(tflops_gpu)            \
-                X(tflops_kind) X(iter_time_s) X(tokens_s_gpu) X(mem_gb) X(source) X(note)
+    X(id) X(group) X(model) X(params_b) X(layers) X(hidden)                                        \
+    X(heads) X(kv_heads) X(ffn) X(vocab) X(seq_len) X(experts)                                     \
+    X(topk) X(gpu) X(gpus) X(gpus_per_node) X(interconnect) X(tp)                                  \
+    X(pp) X(vpp) X(dp) X(cp) X(ep) X(zero_fsdp)                                                    \
+    X(micro_batch) X(global_batch_seqs) X(precision) X(recompute) X(tflops_gpu) X(tflops_kind)     \
+    X(iter_time_s) X(tokens_s_gpu) X(mem_gb) X(source) X(note)
+/* clang-format on */
 
 typedef enum {
 #define LT_POINT_ENUM(name) LT_POINT_##name,

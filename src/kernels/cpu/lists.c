@@ -344,17 +344,14 @@ static const lt_op_impl attention_fwd_impls[] = {
 };
 
 /* Ops with one kernel a set. */
+/* clang-format off */
 #define PLAIN_OP_MAP(X)                                                                            \
-    X(colsum)                                                                                      \
-    X(embed_fwd)                                                                                   \
-    X(embed_bwd)                                                                                   \
-    X(rmsnorm_fwd)                                                                                 \
-    X(rmsnorm_bwd)                                                                                 \
-    X(layernorm_fwd)                                                                               \
-    X(layernorm_bwd)                                                                               \
-    X(rope) X(attention_bwd) X(act_fwd) X(act_bwd) X(add) X(xent) X(moe_route_fwd)                 \
-        X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd) X(moe_combine_bwd) \
-            X(adamw) X(ademamix) X(lion) X(muon) X(sumsq) X(cast)
+    X(colsum) X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd)             \
+    X(layernorm_bwd) X(rope) X(attention_bwd) X(act_fwd) X(act_bwd) X(add)                         \
+    X(xent) X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)\
+    X(moe_combine_bwd) X(adamw) X(ademamix) X(lion) X(muon) X(sumsq)                               \
+    X(cast)
+/* clang-format on */
 #define PLAIN_OP(op)                                                                               \
     ISA_REFUSALS(op)                                                                               \
     static const lt_op_impl op##_impls[] = {ISA_ENTRIES(op, "")};

@@ -60,6 +60,7 @@ LT_INLINE void tile_mul(lt_tile *t, const int mr, int64_t k_count, const float *
 
 /* Run `call` with the constant MR equal to the variable mr, 1 <= mr <= LT_TILE_ROWS. */
 #if LT_TILE_ROWS == 14
+/* clang-format off */
 #define LT_TILE_SWITCH(mr, call)                                                                   \
     switch (mr) {                                                                                  \
         LT_TILE_CASE(14, call)                                                                     \
@@ -72,6 +73,7 @@ LT_INLINE void tile_mul(lt_tile *t, const int mr, int64_t k_count, const float *
         LT_TILE_CASE(7, call) LT_TILE_CASE(6, call) LT_TILE_CASE(5, call) LT_TILE_CASE(4, call)    \
             LT_TILE_CASE(3, call) LT_TILE_CASE(2, call) LT_TILE_CASE(1, call)                      \
     }
+/* clang-format on */
 #else
 #define LT_TILE_SWITCH(mr, call)                                                                   \
     switch (mr) {                                                                                  \
