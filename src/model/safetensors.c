@@ -209,7 +209,7 @@ static lt_err make_header(char **text, size_t *bytes, const lt_safetensor_out *t
     char *dumped;
 
     if (metadata != NULL) {
-        json_object_set(root, METADATA_KEY, json_deep_copy(metadata));
+        json_object_set_new(root, METADATA_KEY, json_deep_copy(metadata));
     }
     for (size_t i = 0; i < n; i++) {
         const int64_t size = element_count(&tensors[i]) * (int64_t)lt_dtype_bytes(tensors[i].dtype);
