@@ -9,4 +9,4 @@ sanitized() { # mode, tests (a find pattern)
     done
 }
 sanitized asan .
-sanitized tsan 'loader|prefetch|page|log|tokenize'
+sanitized tsan '(loader|test_tokenize|test_tokenizer)$'
