@@ -44,7 +44,7 @@ cat <<NEXT
   open $out/report.html                      curves, samples and configuration of this run
   $lateen generate --model $out/model --prompt "The old man"
   $lateen eval --model $out/model data/demo/val.jsonl.zst
-  $lateen train recipes/demo.yaml --out runs/longer --steps 3000 --page 8080 \\
+  $lateen train recipes/demo.yaml --out runs/longer --steps 5000 --page 8080 \\
       --data.train $data/train --data.valid $data/valid --data.tokenizer $data/tokenizer.json
   docs/tour.md                                the rooms of the source, in the order to meet them
 NEXT
