@@ -7,7 +7,7 @@ cd "$(dirname "$0")/../.."
 kills=${1:-8}
 lateen=${LATEEN:-build/lateen}
 work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
+trap 'status=$?; [ $status -eq 0 ] || { echo "not ok 1 - ended with $status after ${died:-0} kills"; tail -n 5 "$work/log"; }; rm -rf "$work"' EXIT
 cat src/base/*.c | head -c 60000 >"$work/text" || true # Any text will do.
 python3 tests/e2e/make_shard.py "$work/text" "$work/shard" 700
 # A script that becomes the program, so that the process to kill is the program itself.
