@@ -303,6 +303,9 @@ int lt_verb_tokenize(int argc, char **argv) {
                                        : "tokenize: --out goes with input files");
     }
     how.pattern = o.pattern[0] != '\0' ? o.pattern : NULL;
+    if (o.tokenizer[0] == '\0') {
+        LT_FAIL_DONE(LT_ERR_ARG, "no tokenizer: give --tokenizer with a file or folder");
+    }
     LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, &how));
     LT_TRY_DONE(lt_tokenizer_scratch_open(&s, t));
     if (n > 0) {

@@ -1,7 +1,7 @@
 /* step.c: one optimiser step, put together: layers -> stage -> pipeline -> data parallel -> optimiser.
  *
  *     stage F, B   work of ops.c + the part of its communication that does not hide
- *     pipeline     slowest stage * micro-batches + bubble (closed form; `lateen plan` re-simulates the winners)
+ *     pipeline     slowest stage * micro-batches + bubble (closed form)
  *     data         gradients reduced and parameters gathered behind the last backward and the first forward pass; under ZeRO-3
  *                  every micro-batch gathers twice and reduces once
  *     contention   communication that hides still takes SMs and memory bandwidth: HIDDEN_COST of its time
