@@ -174,6 +174,16 @@ done:
     return err;
 }
 
+lt_err lt_file_copy(const char *from, const char *to, size_t max_bytes) {
+    lt_err err;
+    char *data = NULL;
+    size_t bytes = 0;
+    LT_TRY(lt_file_read(&data, &bytes, from, max_bytes));
+    err = lt_file_write_atomic(to, data, bytes);
+    free(data);
+    return err;
+}
+
 lt_err lt_file_make_dirs(const char *path) {
     char part[LT_PATH_BYTES];
     const size_t len = strlen(path);

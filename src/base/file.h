@@ -25,6 +25,9 @@ LT_MUST_USE lt_err lt_file_read(char **out, size_t *size_bytes, const char *path
 /* Write path.tmp, sync, rename over path, sync the folder: after a crash the old or the new is there. */
 LT_MUST_USE lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_bytes);
 
+/* Copy a file of at most max_bytes; to is written as lt_file_write_atomic does. */
+LT_MUST_USE lt_err lt_file_copy(const char *from, const char *to, size_t max_bytes);
+
 LT_MUST_USE lt_err lt_file_make_dirs(const char *path); /* mkdir -p */
 LT_MUST_USE lt_err lt_file_sync_dir(const char *path);
 LT_MUST_USE lt_err lt_file_remove_tree(const char *path); /* rm -r; no error if absent. */

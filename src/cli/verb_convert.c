@@ -1,6 +1,5 @@
 /* verb_convert.c: `lateen convert SRC DST`: any weights Lateen reads into a Hugging Face folder that transformers loads. */
 #include <stdio.h>
-#include <stdlib.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -24,18 +23,12 @@ static lt_err copy_tokenizer(const char *from, const char *to) {
     static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
                                         "tokenizer.model", "special_tokens_map.json"};
     for (size_t i = 0; lt_file_is_dir(from) && i < sizeof names / sizeof *names; i++) {
-        char src[LT_PATH_BYTES], dst[LT_PATH_BYTES], *text = NULL;
-        size_t bytes = 0;
-        lt_err err;
+        char src[LT_PATH_BYTES], dst[LT_PATH_BYTES];
         LT_TRY(lt_path_join(src, from, names[i]));
         LT_TRY(lt_path_join(dst, to, names[i]));
-        if (!lt_file_exists(src)) {
-            continue;
+        if (lt_file_exists(src)) {
+            LT_TRY(lt_file_copy(src, dst, (size_t)1 << 30));
         }
-        LT_TRY(lt_file_read(&text, &bytes, src, (size_t)1 << 30));
-        err = lt_file_write_atomic(dst, text, bytes);
-        free(text);
-        LT_TRY(err);
     }
     return LT_OK;
 }

@@ -2,6 +2,7 @@
 #include "lateen/generate.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -35,11 +36,8 @@ static bool ends_text(const generation *g, int32_t id) {
 static lt_err encode_prompt(const generation *g, const char *prompt, lt_ids *ids) {
     lt_err err = LT_OK;
     lt_tokenizer_scratch *scratch = NULL;
-    size_t bytes = 0;
+    const size_t bytes = strlen(prompt);
 
-    while (prompt[bytes] != '\0') {
-        bytes++;
-    }
     LT_TRY_DONE(lt_tokenizer_scratch_open(&scratch, g->tokenizer));
     if (bytes > 0) {
         LT_TRY_DONE(lt_tokenizer_encode(g->tokenizer, scratch, prompt, bytes,
@@ -70,9 +68,9 @@ done:
     return err;
 }
 
-static lt_err emit(const generation *g, const char *text, size_t bytes, bool *go_on) {
-    *go_on = bytes == 0 || g->on_text == NULL || g->on_text(g->ctx, text, bytes);
-    return LT_OK;
+/* False: the caller wants no more. */
+static bool emit(const generation *g, const char *text, size_t bytes) {
+    return bytes == 0 || g->on_text == NULL || g->on_text(g->ctx, text, bytes);
 }
 
 /* Tokens one by one from the logits that stand in g->logits. */
@@ -96,7 +94,7 @@ static lt_err continue_text(generation *g) {
         }
         if ((uint32_t)id < g->info.n_ids) { /* A padded vocabulary has ids without text. */
             LT_TRY(lt_tokenizer_stream_put(g->stream, (uint32_t)id, &text, &bytes));
-            LT_TRY(emit(g, text, bytes, &go_on));
+            go_on = emit(g, text, bytes);
         }
         if (!go_on) {
             st->stop = LT_STOP_CALLER;
@@ -108,7 +106,7 @@ static lt_err continue_text(generation *g) {
         LT_TRY(lt_session_eval(g->session, 0, &id, 1, g->logits));
     }
     LT_TRY(lt_tokenizer_stream_finish(g->stream, &text, &bytes));
-    LT_TRY(emit(g, text, bytes, &go_on));
+    (void)emit(g, text, bytes);
     st->new_s = lt_clock_s() - start;
     return LT_OK;
 }

@@ -45,6 +45,18 @@ static int64_t target_row(const transfer *t, int64_t r) {
     return head == 0 ? r : r / head * head + r % head / 2 + (r % 2) * half;
 }
 
+/* Note an element that is not finite among values, which begin at element `first` of the tensor. */
+static void find_bad(transfer *t, const float *values, int64_t first, int64_t n) {
+    int64_t at = 0;
+    if (all_finite(values, n)) {
+        return;
+    }
+    while (isfinite(values[at])) {
+        at++;
+    }
+    atomic_store(&t->bad, first + at);
+}
+
 static void transfer_chunk(void *ctx, size_t chunk) {
     transfer *t = ctx;
     const int64_t begin = (int64_t)chunk * t->rows_per_chunk;
@@ -57,13 +69,7 @@ static void transfer_chunk(void *ctx, size_t chunk) {
     }
     lt_dequant(values, t->w->type, t->data + begin * t->row_bytes,
                (size_t)((end - begin) * t->cols));
-    if (!all_finite(values, (end - begin) * t->cols)) {
-        int64_t at = 0;
-        while (isfinite(values[at])) {
-            at++;
-        }
-        atomic_store(&t->bad, begin * t->cols + at);
-    }
+    find_bad(t, values, begin * t->cols, (end - begin) * t->cols);
     for (int64_t i = 0; t->add != 0.0f && i < (end - begin) * t->cols; i++) {
         values[i] += t->add;
     }
@@ -113,11 +119,10 @@ static lt_err transfer_turned(transfer *t, const char *name, const char *path) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: tensor %s", path, name);
     }
     lt_dequant(values, t->w->type, t->data, (size_t)(rows * cols));
+    atomic_init(&t->bad, -1);
+    find_bad(t, values, 0, rows * cols);
+    LT_TRY_DONE(check_transfer(t, name, path));
     for (int64_t i = 0; i < rows * cols; i++) {
-        if (!isfinite(values[i])) {
-            LT_FAIL_DONE(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite",
-                         path, name, (long long)i, (long long)(rows * cols));
-        }
         turned[i % rows * cols + i / rows] = values[i];
     }
     lt_model_set(t->m, t->first, turned, rows * cols);

@@ -13,7 +13,6 @@
 #include "base/thread.h"
 #include "model/alloc.h"
 #include "tensor/ops.h"
-#include "train/mixture.h"
 #include "train/run.h"
 
 #define PEAK_SIZE   1024 /* The product that measures what matmul can reach here: 2.1 GFLOP. */
@@ -168,17 +167,16 @@ static void validation_options(lt_training *t, const lt_mixture *m) {
 }
 
 static lt_err open_data(lt_training *t) {
-    static lt_mixture train, valid; /* Options keep pointers into them; a process trains one run. */
     lt_loader_options o;
 
-    LT_TRY(lt_mixture_parse(&train, t->recipe.train, "data.train"));
-    o = loader_options(t, &train);
+    LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
+    o = loader_options(t, &t->train_mixture);
     LT_TRY(lt_loader_open(&t->loader, &o));
     if (t->recipe.valid[0] != '\0') {
-        LT_TRY(lt_mixture_parse(&valid, t->recipe.valid, "data.valid"));
-        validation_options(t, &valid);
+        LT_TRY(lt_mixture_parse(&t->valid_mixture, t->recipe.valid, "data.valid"));
+        validation_options(t, &t->valid_mixture);
     } else if (t->recipe.val_fraction > 0.0) {
-        validation_options(t, &train);
+        validation_options(t, &t->train_mixture);
     }
     return LT_OK;
 }

@@ -190,22 +190,15 @@ static lt_err train_steps(lt_training *t, const char **stopped) {
 
 /* RUN/model: weights, config and, when there is one, the tokenizer's file. */
 static lt_err export_model(lt_training *t) {
-    lt_err err;
-    char folder[LT_PATH_BYTES], path[LT_PATH_BYTES], *text = NULL;
-    size_t bytes = 0;
+    char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
 
     LT_TRY(lt_path_join(folder, t->recipe.out, "model"));
     LT_TRY(lt_model_save(t->model, folder, t->model->options.dtype, 0));
     if (!lt_path_has_suffix(t->recipe.tokenizer, ".json")) {
         return LT_OK;
     }
-    LT_TRY(lt_file_read(&text, &bytes, t->recipe.tokenizer, (size_t)1 << 30));
-    err = lt_path_join(path, folder, "tokenizer.json");
-    if (err == LT_OK) {
-        err = lt_file_write_atomic(path, text, bytes);
-    }
-    free(text);
-    return err;
+    LT_TRY(lt_path_join(path, folder, "tokenizer.json"));
+    return lt_file_copy(t->recipe.tokenizer, path, (size_t)1 << 30);
 }
 
 static void print_curve(const lt_training *t) {

@@ -10,6 +10,7 @@
 #include "train/checkpoint.h"
 #include "train/guard.h"
 #include "train/metrics.h"
+#include "train/mixture.h"
 #include "train/optimiser.h"
 #include "train/recipe.h"
 #include "train/report.h"
@@ -31,6 +32,7 @@ typedef struct lt_training {
     lt_model *model;
     lt_pass *pass;
     lt_optimiser optimiser;
+    lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
     lt_loader *loader;
     lt_loader_options valid_options; /* Of a validation; n_sources 0: there is none. */
     lt_step_rows rows, valid_rows;
