@@ -1,0 +1,151 @@
+/* serve.h: many requests on one model: the engine that batches them.
+ *
+ *   front (HTTP, command line)                        engine thread
+ *   ── lt_engine_submit ──▶ queue ──▶ admit ─▶ schedule ─▶ one batched forward ─▶ sample ─┐
+ *   ◀── lt_engine_poll ──── events ◀────────────────────────────────────────────── emit ◀──┘
+ *
+ * The front owns text: templates, tokenizing, stop strings, JSON. The engine owns tokens: it never sees text and never waits for the
+ * front. submit, cancel and poll may be called from any thread; poll by one thread at a time.
+ *
+ *     lt_engine_open(&e, model, NULL);
+ *     lt_engine_submit(e, &request, &id);
+ *     while (...) { wait for lt_engine_fd(e) to become readable; n = lt_engine_poll(e, events, 64); ... }
+ */
+#ifndef LATEEN_SERVE_H
+#define LATEEN_SERVE_H
+
+#include <stdbool.h>
+
+#include "lateen/model.h"
+
+typedef struct lt_engine lt_engine;
+typedef struct lt_grammar
+    lt_grammar; /* serve/grammar.h: what may come next, compiled for a vocabulary. */
+
+#define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
+
+typedef struct {
+    int64_t max_running; /* Sequences in one step at most. */
+    int64_t max_waiting; /* Requests in the queue at most; one more is LIMIT. */
+    int64_t max_seq;     /* Tokens of one sequence at most; 0: the model's. */
+    int64_t
+        step_tokens; /* Tokens of one step at most: every decoding sequence first, chunks of prompts with the rest. */
+    int64_t page_tokens; /* Tokens of one page of the cache. */
+    int64_t
+        cache_bytes; /* Keys and values; 0: max_running * max_seq tokens, at most half of free memory. */
+    bool
+        prefix_cache; /* Finished pages stay and are shared by prompts that begin with the same tokens. */
+    bool
+        deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
+} lt_engine_options;
+
+lt_engine_options lt_engine_defaults(void);
+
+typedef struct {
+    int32_t id;
+    float bias; /* Added to the logit. */
+} lt_logit_bias;
+
+/* How one request's tokens are chosen. Order: grammar, bias, penalties, temperature, top-k, typical, top-p, min-p. */
+typedef struct {
+    double temperature;  /* 0: the most likely token (lowest id of ties). */
+    int64_t top_k;       /* 0: all. */
+    double top_p, min_p; /* 1, 0: all. */
+    double typical_p;    /* 1: all (Meister et al. 2023, arXiv:2202.00666). */
+    double
+        repetition; /* 1: none. Logits of tokens seen (prompt and output) are divided (> 0) or multiplied by it (Keskar et al. 2019). */
+    double frequency, presence; /* 0: none. Of output tokens, as OpenAI defines them. */
+    uint64_t seed; /* The draw of sample s at position p is a pure function of (seed, s, p). */
+    const lt_logit_bias *bias;
+    int64_t n_bias;
+} lt_serve_sampling;
+
+typedef struct {
+    const int32_t *prompt; /* Copied by submit. */
+    int64_t n_prompt;
+    int64_t n_samples; /* Continuations of the prompt, which share its pages. */
+    int64_t max_tokens,
+        min_tokens; /* Of each continuation. Before min_tokens the ending tokens cannot be chosen. */
+    const int32_t *stop_ids; /* Ending tokens beside the model's own. */
+    int64_t n_stop_ids;
+    bool ignore_eos;
+    int logprobs,
+        prompt_logprobs; /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities at all. */
+    int priority; /* Higher first; equal: first come. */
+    lt_serve_sampling sampling;
+    const lt_grammar *grammar; /* NULL: free. Must live until the request is done. */
+    /* Reasoning: after think_budget tokens since the start without think_end_id the engine forces the n_think_end tokens. -1: no budget. */
+    int64_t think_budget;
+    const int32_t *think_end;
+    int64_t n_think_end;
+    bool
+        embed; /* No continuation: report the mean of the last hidden states, normed to length 1. */
+} lt_request;
+
+lt_request lt_request_defaults(void);
+
+typedef enum {
+    LT_FINISH_NONE,
+    LT_FINISH_EOS,
+    LT_FINISH_STOP_ID,
+    LT_FINISH_LENGTH,
+    LT_FINISH_GRAMMAR,
+    LT_FINISH_CANCELLED,
+    LT_FINISH_FAILED
+} lt_finish;
+
+typedef enum {
+    LT_EVENT_PROMPT, /* One token of the prompt with its log-probability; prompt_logprobs >= 0 only. */
+    LT_EVENT_TOKEN,  /* One token of a sample. */
+    LT_EVENT_EMBED,  /* embedding (C) F32, valid until the next poll. */
+    LT_EVENT_SAMPLE, /* A sample is finished. */
+    LT_EVENT_DONE    /* All samples are: the request's id is free, nothing follows. */
+} lt_event_kind;
+
+typedef struct {
+    uint64_t request; /* lt_engine_submit's id. */
+    void *user;       /* lt_engine_submit's. */
+    lt_event_kind kind;
+    int32_t sample, id;
+    lt_finish finish; /* SAMPLE: why. */
+    lt_err failure;   /* FAILED: of which kind; the message is in the log. */
+    float logprob;
+    int n_top;
+    struct {
+        int32_t id;
+        float logprob;
+    } top[LT_ENGINE_TOP];
+    int64_t prompt_tokens, cached_tokens, new_tokens; /* SAMPLE, DONE */
+    double queue_s, prefill_s, decode_s;              /* DONE */
+    const float *embedding;
+} lt_event;
+
+/* The model must outlive the engine. options NULL: the defaults. Starts the engine's thread. */
+LT_MUST_USE lt_err lt_engine_open(lt_engine **out, const lt_model *m,
+                                  const lt_engine_options *options);
+void lt_engine_close(lt_engine *e); /* Requests that still run are cancelled. */
+
+/* ARG: impossible parameters, ids outside [0, V), a prompt with max_tokens over max_seq (the message has the numbers). LIMIT: the queue is full. */
+LT_MUST_USE lt_err lt_engine_submit(lt_engine *e, const lt_request *r, void *user, uint64_t *id);
+void lt_engine_cancel(
+    lt_engine *e,
+    uint64_t
+        id); /* Within one step; ends with DONE like every request. An id that is done: nothing. */
+void lt_engine_cancel_sample(lt_engine *e, uint64_t id,
+                             int32_t sample); /* E.g. a stop string was seen. */
+
+int lt_engine_fd(const lt_engine *e); /* Readable while events wait. */
+int64_t lt_engine_poll(lt_engine *e, lt_event *events,
+                       int64_t room); /* How many were written; never waits. */
+
+typedef struct {
+    int64_t running, waiting, pages, pages_used, pages_cached;
+    int64_t steps, prompt_tokens, cached_tokens, new_tokens, preemptions, finished, cancelled,
+        failed;
+    double step_s; /* Of the last step. */
+    int64_t step_tokens, step_sequences;
+} lt_engine_stats;
+void lt_engine_get_stats(const lt_engine *e,
+                         lt_engine_stats *out); /* Any thread; a snapshot of one step's edge. */
+
+#endif
