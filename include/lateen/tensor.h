@@ -29,6 +29,10 @@ typedef enum {
         LT_DTYPE_COUNT
 } lt_dtype;
 
+/* Where memory is and work runs. AUTO: the GPU if there is one (LATEEN_CUDA_DEVICE chooses), else the CPU. */
+typedef enum { LT_DEVICE_CPU, LT_DEVICE_CUDA, LT_DEVICE_AUTO } lt_device;
+#define LT_DEVICE_CHOICES "cpu|cuda|auto"
+
 size_t lt_dtype_bytes(lt_dtype dtype);
 const char *lt_dtype_name(lt_dtype dtype); /* "F32", as safetensors writes it. */
 /* False when the name is unknown. */

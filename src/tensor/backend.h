@@ -14,6 +14,7 @@
 
 typedef struct lt_queue
     lt_queue; /* An ordered stream of work on one device. Opaque; the CPU's runs at once. */
+typedef struct lt_graph lt_graph;     /* Work recorded once, queued again as a whole. */
 typedef struct lt_ops lt_ops;         /* tensor/ops.h */
 typedef struct lt_op_list lt_op_list; /* kernels/registry.h */
 
@@ -27,10 +28,27 @@ typedef struct lt_backend {
     lt_err (*queue_open)(lt_queue **out);
     void (*queue_close)(lt_queue *q);
     lt_err (*sync)(lt_queue *q); /* Wait until all queued work is done; reports its failure. */
+    /* Transfers are queued like other work: the host leaves host_src alone and host_dst unread until a sync says they are done. */
     lt_err (*upload)(lt_queue *q, void *dst, const void *host_src, size_t bytes);
     lt_err (*download)(lt_queue *q, void *host_dst, const void *src, size_t bytes);
     lt_err (*zero)(lt_queue *q, void *dst, size_t bytes);
     lt_err (*copy)(lt_queue *q, void *dst, const void *src, size_t bytes);
+    /* Host memory, zeroed, from and to which transfers run beside other work. */
+    lt_err (*host_alloc)(void **out, size_t bytes, const char *what);
+    void (*host_release)(void *data, size_t bytes);
+    /* Whatever is queued on `after` from now on waits for what is queued on `before` now. */
+    lt_err (*order)(lt_queue *after, lt_queue *before);
+    /* Between begin and end, ops, zero and copy are recorded instead of run; nothing may be transferred, waited for or allocated. Launch queues
+     * them all, with the pointers and numbers they were recorded with. NULL: this backend has no graphs. A begun graph is ended also after
+     * a failure. */
+    lt_err (*graph_begin)(lt_queue *q);
+    lt_err (*graph_end)(lt_queue *q, lt_graph **out);
+    lt_err (*graph_launch)(lt_queue *q, lt_graph *g);
+    void (*graph_close)(lt_graph *g); /* Accepts NULL. */
+    /* Stopwatch: mark i (0, 1, ...) gets the moment at which the queue comes here; between waits and tells. NULL: work runs at once, look at the clock. */
+    lt_err (*mark)(lt_queue *q, int64_t i);
+    lt_err (*between)(lt_queue *q, int64_t from, int64_t to, double *seconds);
+    lt_err (*memory_left)(size_t *bytes); /* What alloc could still give; NULL: unknown. */
     size_t (*matmul_pack_bytes)(
         const lt_tensor *b, bool trans_b); /* Room matmul_pack needs; 0: b is not packed here. */
 } lt_backend;
@@ -40,5 +58,8 @@ lt_backend_ref(void); /* Scalar C, double accumulation: specification and oracle
 const lt_backend *lt_backend_cpu(void); /* The fastest this CPU has; never NULL. */
 const lt_backend *lt_backend_cuda(
     void); /* One GPU (LATEEN_CUDA_DEVICE); NULL when there is none: lt_error_message says why. */
+
+/* The backend of a device. AUTO: the GPU if there is one, else the CPU; an absent CUDA is UNSUPPORTED and says why. */
+LT_MUST_USE lt_err lt_device_backend(const lt_backend **out, lt_device device);
 
 #endif

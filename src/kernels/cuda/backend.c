@@ -45,6 +45,11 @@ static void backend_queue_close(lt_queue *q) {
     if (q != NULL) {
         lt_cuda_free(q->gpu, q->scratch); /* Waits for the queue. */
         lt_cuda_free(q->gpu, q->sgemm_workspace);
+        lt_cuda_event_close(q->gpu, q->passed);
+        for (int64_t i = 0; i < q->n_marks; i++) {
+            lt_cuda_event_close(q->gpu, q->marks[i]);
+        }
+        free(q->marks);
         lt_cuda_stream_close(q->gpu, q->stream);
         free(q);
     }
@@ -59,8 +64,7 @@ static lt_err backend_upload(lt_queue *q, void *dst, const void *src, size_t byt
 }
 
 static lt_err backend_download(lt_queue *q, void *dst, const void *src, size_t bytes) {
-    LT_TRY(lt_cuda_download(q->gpu, q->stream, dst, src, bytes));
-    return lt_cuda_sync(q->gpu, q->stream);
+    return lt_cuda_download(q->gpu, q->stream, dst, src, bytes);
 }
 
 static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
@@ -69,6 +73,74 @@ static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
 
 static lt_err backend_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
     return lt_cuda_copy(q->gpu, q->stream, dst, src, bytes);
+}
+
+static lt_err backend_host_alloc(void **out, size_t bytes, const char *what) {
+    LT_TRY(lt_cuda_alloc_pinned(the_gpu, out, bytes > 0 ? bytes : 1, what));
+    memset(*out, 0, bytes);
+    return LT_OK;
+}
+
+static void backend_host_release(void *data, size_t bytes) {
+    (void)bytes;
+    lt_cuda_free_pinned(the_gpu, data);
+}
+
+static lt_err backend_order(lt_queue *after, lt_queue *before) {
+    if (before->passed == NULL) {
+        LT_TRY(lt_cuda_event_open(before->gpu, &before->passed, false));
+    }
+    LT_TRY(lt_cuda_event_record(before->gpu, before->passed, before->stream));
+    return lt_cuda_event_wait(after->gpu, after->stream, before->passed);
+}
+
+static lt_err backend_graph_begin(lt_queue *q) {
+    return lt_cuda_capture_begin(q->gpu, q->stream);
+}
+
+static lt_err backend_graph_end(lt_queue *q, lt_graph **out) {
+    CUgraphExec exec = NULL;
+    LT_TRY(lt_cuda_capture_end(q->gpu, q->stream, &exec));
+    *out = (lt_graph *)exec;
+    return LT_OK;
+}
+
+static lt_err backend_graph_launch(lt_queue *q, lt_graph *g) {
+    return lt_cuda_graph_launch(q->gpu, (CUgraphExec)g, q->stream);
+}
+
+static void backend_graph_close(lt_graph *g) {
+    if (g != NULL) {
+        lt_cuda_graph_close(the_gpu, (CUgraphExec)g);
+    }
+}
+
+static lt_err backend_mark(lt_queue *q, int64_t i) {
+    if (i >= q->n_marks) {
+        const int64_t n = 2 * i + 64;
+        CUevent *grown = realloc(q->marks, (size_t)n * sizeof *grown);
+        if (grown == NULL) {
+            LT_FAIL(LT_ERR_OOM, "stopwatch of %lld marks", (long long)n);
+        }
+        q->marks = grown;
+        while (q->n_marks < n) {
+            LT_TRY(lt_cuda_event_open(q->gpu, &q->marks[q->n_marks], true));
+            q->n_marks++;
+        }
+    }
+    return lt_cuda_event_record(q->gpu, q->marks[i], q->stream);
+}
+
+static lt_err backend_between(lt_queue *q, int64_t from, int64_t to, double *seconds) {
+    double ms = 0.0;
+    LT_ASSERT(from < q->n_marks && to < q->n_marks);
+    LT_TRY(lt_cuda_event_elapsed(q->gpu, &ms, q->marks[from], q->marks[to]));
+    *seconds = ms * 1e-3;
+    return LT_OK;
+}
+
+static lt_err backend_memory_left(size_t *bytes) {
+    return lt_cuda_memory_left(the_gpu, bytes);
 }
 
 static size_t backend_pack_bytes(const lt_tensor *b, bool trans_b) {
@@ -111,6 +183,16 @@ const lt_backend *lt_backend_cuda(void) {
                                        .download = backend_download,
                                        .zero = backend_zero,
                                        .copy = backend_copy,
+                                       .host_alloc = backend_host_alloc,
+                                       .host_release = backend_host_release,
+                                       .order = backend_order,
+                                       .graph_begin = backend_graph_begin,
+                                       .graph_end = backend_graph_end,
+                                       .graph_launch = backend_graph_launch,
+                                       .graph_close = backend_graph_close,
+                                       .mark = backend_mark,
+                                       .between = backend_between,
+                                       .memory_left = backend_memory_left,
                                        .matmul_pack_bytes = backend_pack_bytes};
     (void)pthread_once(&once, backend_open);
     if (open_err != LT_OK) {

@@ -14,6 +14,9 @@ struct lt_queue {
     void *scratch; /* Partial sums; grows to the largest wish, then stays. */
     size_t scratch_bytes;
     void *sgemm_workspace; /* NULL until the first product. */
+    CUevent passed;        /* For order: NULL until the first. */
+    CUevent *marks;        /* Of the stopwatch; grows. */
+    int64_t n_marks;
 };
 
 /* Device memory that is free until the next op of this queue. Growing waits for the queue; steady state never grows. */

@@ -1,0 +1,13 @@
+/* device.c: from the name of a device to its backend. */
+#include "base/error.h"
+#include "tensor/backend.h"
+
+lt_err lt_device_backend(const lt_backend **out, lt_device device) {
+    const lt_backend *gpu = device == LT_DEVICE_CPU ? NULL : lt_backend_cuda();
+    LT_ASSERT(out != NULL);
+    if (gpu == NULL && device == LT_DEVICE_CUDA) {
+        return lt_error_prefix(LT_ERR_UNSUPPORTED, "device cuda");
+    }
+    *out = gpu != NULL ? gpu : lt_backend_cpu();
+    return LT_OK;
+}
