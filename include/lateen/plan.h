@@ -120,11 +120,13 @@ typedef struct {
     double gemm, memory,
         network; /* Fractions of the peaks. Fitted by `lateen plan fit` on the anchors. */
     lt_plan_attention attention;
-    double passes;       /* Elementwise traffic against fully fused kernels: 1 fused ... 2 eager. */
-    double launch_us;    /* Time lost around each counted kernel: ramp, host gaps, small kernels. */
-    double tp_overlap;   /* Share of tensor-parallel traffic that hides behind products. */
-    double dp_overlap;   /* Share of gradient and parameter traffic that may hide. */
-    double ep_overlap;   /* The same of expert all-to-all. */
+    double passes;     /* Elementwise traffic against fully fused kernels: 1 fused ... 2 eager. */
+    double launch_us;  /* Time lost around each counted kernel: ramp, host gaps, small kernels. */
+    double tp_overlap; /* Share of tensor-parallel traffic that hides behind products. */
+    double dp_overlap; /* Share of gradient and parameter traffic that may hide. */
+    double ep_overlap; /* The same of expert all-to-all. */
+    double
+        moe_fused; /* 1: mxfp8 experts run as one fused kernel inside a graph of the whole step (ops.c). */
     double micro_tokens; /* What a micro-batch costs beyond its tokens, in tokens; mostly 0. */
     double
         cp_balance; /* 1: context-parallel ranks share causal work evenly; 0: the last does most. */

@@ -158,6 +158,7 @@ static lt_err stack_facts(lt_plan_stack *s, const table *t, const char *stack) {
     LT_TRY(number(t->rows, t->n, prefix, "tp_overlap", &s->tp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "dp_overlap", &s->dp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "micro_tokens", &s->micro_tokens, 0, 1e5, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "moe_fused", &s->moe_fused, 0, 2, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "cp_balance", &s->cp_balance, 0, 1, t->path));
     return number(t->rows, t->n, prefix, "ep_overlap", &s->ep_overlap, 0, 1, t->path);
 }
@@ -195,6 +196,7 @@ lt_err lt_plan_stack_find(lt_plan_stack *out, const char *gpu, const char *stack
     lt_plan_stack_family(family, stack);
     LT_TRY(stack_facts(&s, t, "default"));
     LT_TRY(stack_facts(&s, t, family));
+    LT_TRY(stack_facts(&s, t, stack));
     LT_TRY(stack_fit(&s, t, gpu, "default"));
     LT_TRY(stack_fit(&s, t, gpu, family));
     LT_TRY(stack_fit(&s, t, gpu, stack));

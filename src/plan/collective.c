@@ -88,3 +88,20 @@ double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double 
     }
     return 0;
 }
+
+double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies, int64_t ranks,
+                          int64_t stride) {
+    group g;
+    double domains, far, near;
+    LT_ASSERT(c != NULL && ranks >= 1 && stride >= 1);
+    if (bytes <= 0 || ranks == 1) {
+        return 0;
+    }
+    g = group_of(c, ranks, stride, true);
+    domains = (double)ranks / g.inner;
+    far = (domains - 1.0) * (1.0 - pow(1.0 - 1.0 / domains, copies));
+    near = (double)ranks * (1.0 - pow(1.0 - 1.0 / (double)ranks, copies)) * (g.inner - 1.0) /
+           g.inner;
+    return lt_plan_max(near * bytes / g.link, far * bytes / g.nic) +
+           (far > 0 ? g.alpha_out : g.alpha_in) * ceil(log2((double)ranks));
+}

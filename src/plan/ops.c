@@ -22,7 +22,10 @@
 #define PERMUTE_BYTES                                                                              \
     11.2 /* Per element of every routed copy, forward: dispatch, un-permute, weigh. */
 #define UNFUSED_ACT_BYTES                                                                          \
-    74.0                 /* Per element of an activation in small kernels and fp32; fused: 6. */
+    74.0                    /* Per element of an activation in small kernels and fp32; fused: 6. */
+#define GRAPH_LAUNCH_US 4.0 /* Around a kernel inside a CUDA graph of the whole step. */
+#define FUSED_SHARE                                                                                \
+    0.7 /* Of permutation and activation traffic that the fused expert kernel leaves. */
 #define SYNC_S     40e-6 /* The host learns the token counts of each MoE layer. */
 #define SCAN_SHARE 0.02  /* Of the bf16 peak that Mamba-2's chunked scan reaches. */
 
@@ -63,10 +66,20 @@ double lt_plan_gemm_s(const lt_plan_cluster *c, double m, double n, double k, lt
     return group_s(c, m, n, k, 1.0, p, 2.0);
 }
 
+/* Since its release 26.06 Megatron-Bridge runs mxfp8 experts on Blackwell as one fused grouped kernel (products, activation, casts) and the step
+ * as one CUDA graph, without telling the host the token counts; 26.06.01
+ * lost it for the clamped activation of GPT-OSS (release notes of v0.5.1). Not its Mamba hybrids. */
+static bool experts_fused(const lt_plan_job *j) {
+    return j->c->stack.moe_fused >= (j->m->unfused_act ? 2 : 1) && j->m->n_moe > 0 &&
+           j->m->n_mamba == 0 && j->l->precision == LT_PLAN_MXFP8 &&
+           j->c->gpu.peak_tflops[LT_PLAN_NVFP4] > 0;
+}
+
 typedef struct {
     const lt_plan_job *j;
     lt_plan_work w;
     bool backward, lora;
+    bool fused;   /* experts_fused */
     double count; /* Blocks of this kind on the stage. */
 } tally;
 
@@ -76,6 +89,7 @@ static void linear(tally *t, double m, double n, double k, double groups) {
     const lt_plan_precision p = t->j->l->precision;
     const double mem = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
     /* What a micro-batch costs beyond its tokens, as tokens. */
+    const double group_kernels = t->fused ? 0.0 : GROUP_KERNELS;
     const double ramp = 1.0 + c->stack.micro_tokens / lt_plan_max(1.0, m * groups);
     if (m <= 0 || n <= 0 || k <= 0) {
         return;
@@ -83,7 +97,7 @@ static void linear(tally *t, double m, double n, double k, double groups) {
     if (!t->backward) {
         t->w.gemm_s += ramp * t->count * group_s(c, m, n, k, groups, p, 2.0);
         t->w.flops += t->count * groups * 2.0 * m * n * k;
-        t->w.kernels += t->count * (1 + GROUP_KERNELS * (groups - 1));
+        t->w.kernels += t->count * (1 + group_kernels * (groups - 1));
     } else {
         t->w.gemm_s += ramp * t->count * group_s(c, m, k, n, groups, p, 2.0);
         if (!t->lora) {
@@ -91,9 +105,10 @@ static void linear(tally *t, double m, double n, double k, double groups) {
                            group_s(c, k, n, m, groups, p, t->j->l->fp32_grads ? 8.0 : 2.0);
         }
         t->w.flops += t->count * groups * (t->lora ? 2.0 : 4.0) * m * n * k;
-        t->w.kernels += 2.0 * t->count * (1 + GROUP_KERNELS * (groups - 1));
+        t->w.kernels += 2.0 * t->count * (1 + group_kernels * (groups - 1));
     }
-    if (p > LT_PLAN_BF16) { /* Cast x going forward, dy going backward. */
+    if (p > LT_PLAN_BF16 &&
+        !(t->fused && groups > 1)) { /* Cast x going forward, dy going backward. */
         t->w.elementwise_s += t->count * groups * cast_bytes[p] * m * (t->backward ? n : k) / mem;
         t->w.kernels += t->count;
     }
@@ -184,7 +199,7 @@ static void ffn(tally *t, double tokens, double in, double f, double groups) {
     linear(t, tokens, (gated ? 2.0 : 1.0) * f, in, groups);
     linear(t, tokens, in, f, groups);
     stream(t, tokens * groups,
-           (t->j->m->unfused_act ? UNFUSED_ACT_BYTES
+           (t->j->m->unfused_act ? UNFUSED_ACT_BYTES * (t->fused ? FUSED_SHARE : 1.0)
             : gated              ? 6.0
                                  : 4.0) *
                f,
@@ -216,17 +231,14 @@ static void moe_block(tally *t) {
         linear(t, tokens, w, in, 1);
     }
     ffn(t, tokens * k / local, in, (double)m->expert_ffn, local);
-    stream(t, tokens * k, PERMUTE_BYTES * in, 6); /* Permute, un-permute and weigh every copy. */
+    stream(t, tokens * k, PERMUTE_BYTES * (t->fused ? FUSED_SHARE : 1.0) * in,
+           t->fused ? 2 : 6); /* Permute, un-permute and weigh every copy. */
     if (m->shared_ffn > 0) {
         ffn(t, all, w, (double)m->shared_ffn / tp, 1);
     }
-    t->w.ep_s += t->count * SYNC_S;
+    t->w.ep_s += t->fused ? 0.0 : t->count * SYNC_S;
     if (l->ep > 1) {
-        /* A token whose experts share a rank travels there once (DeepEP, HybridEP). */
-        const double n = l->ep, ranks = n * (1.0 - pow(1.0 - 1.0 / n, k));
-        const double bytes = tokens * ranks * in * 2.0;
-        t->w.ep_s += t->count * 2.0 *
-                     lt_plan_collective_s(j->c, LT_PLAN_ALL_TO_ALL, bytes, l->ep, 1);
+        t->w.ep_s += t->count * 2.0 * lt_plan_dispatch_s(j->c, tokens * in * 2.0, k, l->ep, 1);
     }
 }
 
@@ -272,13 +284,18 @@ static void cp_comm(tally *t, double times) {
 
 /* Around each kernel: ramp, drain, host gaps, and the small kernels that are not counted one by one. */
 static void launch_gap(tally *t) {
-    t->w.launch_s = t->w.kernels * t->j->c->stack.launch_us * 1e-6;
+    const double us = t->fused ? lt_plan_min(GRAPH_LAUNCH_US, t->j->c->stack.launch_us)
+                               : t->j->c->stack.launch_us;
+    t->w.launch_s = t->w.kernels * us * 1e-6;
 }
 
 static lt_plan_work layers_work(const lt_plan_job *j, bool backward) {
     const lt_plan_model *m = j->m;
     const double share = (double)((m->layers + j->l->pp - 1) / j->l->pp) / (double)m->layers;
-    tally t = {.j = j, .backward = backward, .lora = j->l->tune == LT_PLAN_TUNE_LORA};
+    tally t = {.j = j,
+               .backward = backward,
+               .lora = j->l->tune == LT_PLAN_TUNE_LORA,
+               .fused = experts_fused(j)};
     const double attn = share * (double)(m->n_attn + m->mtp),
                  moe = share * (double)(m->n_moe + (m->n_moe > 0 ? m->mtp : 0));
     const double dense = share * (double)(m->n_dense + (m->n_moe > 0 ? 0 : m->mtp));

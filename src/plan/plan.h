@@ -54,6 +54,13 @@ lt_plan_work lt_plan_head_work(const lt_plan_job *j,
 lt_plan_work lt_plan_embed_work(const lt_plan_job *j, bool backward);
 double lt_plan_gemm_s(const lt_plan_cluster *c, double m, double n, double k, lt_plan_precision p);
 
+/* ---- collective.c ---- */
+
+/* Send each token, `bytes` in all of one copy of every token, to the `copies` experts it chose, spread evenly over the ranks. A token crosses to another
+ * domain once, however many of its experts live there, and to a rank once (DeepEP, HybridEP). Gathering the results back costs the same. */
+double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies, int64_t ranks,
+                          int64_t stride);
+
 /* ---- layout.c ---- */
 
 /* Parameters one GPU holds of the given stage: expert part apart from the rest. */
