@@ -85,7 +85,8 @@ double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind,
 /* ---- Cluster ------------------------------------------------------------------------------------------------------ */
 
 #define LT_PLAN_PRECISION_MAP(X)                                                                   \
-    X(FP32, "fp32") X(BF16, "bf16") X(FP8, "fp8") X(MXFP8, "mxfp8") X(NVFP4, "nvfp4")
+    X(FP32, "fp32")                                                                                \
+    X(BF16, "bf16") X(FP8, "fp8") X(MXFP8, "mxfp8") X(NVFP4, "nvfp4") X(FP8ROW, "fp8-rowwise")
 typedef enum {
 #define LT_PLAN_PRECISION_ENUM(code, name) LT_PLAN_##code,
     LT_PLAN_PRECISION_MAP(LT_PLAN_PRECISION_ENUM)

@@ -71,6 +71,8 @@ static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const c
     g->domain_gpus = (int)domain;
     /* MX blocks run on the fp8 units where those know block scales (Blackwell); Hopper scales in software. */
     peak[LT_PLAN_MXFP8] = peak[LT_PLAN_FP8];
+    /* A scale a row is applied outside the tensor cores: such products run no faster than bf16 (torchao's Float8Linear, 2025). */
+    peak[LT_PLAN_FP8ROW] = peak[LT_PLAN_FP8] > 0 ? peak[LT_PLAN_BF16] : 0;
     return LT_OK;
 }
 

@@ -147,6 +147,7 @@ double lt_plan_precision_bytes(lt_plan_precision p) {
         return 2.0;
     case LT_PLAN_FP8:
     case LT_PLAN_MXFP8:
+    case LT_PLAN_FP8ROW:
         return 1.0;
     case LT_PLAN_NVFP4:
         return 0.5625; /* 4 bits and a scale byte per 16. */

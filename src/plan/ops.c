@@ -30,7 +30,7 @@
 #define SCAN_SHARE 0.02  /* Of the bf16 peak that Mamba-2's chunked scan reaches. */
 
 /* Bytes of casting that show, per element of a quantised product's input: most of it hides in the kernel before. */
-static const double cast_bytes[LT_PLAN_PRECISION_COUNT] = {0, 0, 1.84, 0.22, 5.7};
+static const double cast_bytes[LT_PLAN_PRECISION_COUNT] = {0, 0, 1.84, 0.22, 5.7, 6.0};
 
 static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
     const double *peak = c->gpu.peak_tflops;

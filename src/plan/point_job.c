@@ -281,6 +281,9 @@ static lt_plan_precision precision_of(const char *text) {
     if (has(text, "mxfp8") || has(text, "fp8-mx")) {
         return LT_PLAN_MXFP8;
     }
+    if (has(text, "fp8") && has(text, "rowwise")) {
+        return LT_PLAN_FP8ROW;
+    }
     return has(text, "fp8") ? LT_PLAN_FP8 : LT_PLAN_BF16;
 }
 
