@@ -128,6 +128,10 @@ typedef struct {
     double ep_overlap; /* The same of expert all-to-all. */
     double
         moe_fused; /* 1: mxfp8 experts run as one fused kernel inside a graph of the whole step (ops.c). */
+    double
+        deepspeed_pipe; /* 1: DeepSpeed's pipeline engine: a buffer more per stage, whose input and output stay, and fp16 beside fp32 gradients. */
+    double
+        logit_bytes; /* Alive per logit at the loss: 6 where softmax and loss are fused, 11 where fp32 copies and gradients exist. */
     double micro_tokens; /* What a micro-batch costs beyond its tokens, in tokens; mostly 0. */
     double
         cp_balance; /* 1: context-parallel ranks share causal work evenly; 0: the last does most. */

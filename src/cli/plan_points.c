@@ -96,13 +96,16 @@ static void print_json(const lt_points *p, const lt_point_result *r, bool rows) 
                                   json_pack("{s:s%,s:s}", "id", r[i].row->field[LT_POINT_id],
                                             strlen(r[i].row->field[LT_POINT_id]), "why", r[i].why));
         } else if (rows) {
-            json_array_append_new(
-                list,
-                json_pack("{s:s,s:s,s:f,s:f,s:f,s:b,s:s,s:s}", "id", r[i].row->field[LT_POINT_id],
-                          "measure", r[i].job.measure, "measured_s", r[i].job.measured_s,
-                          "predicted_s", r[i].predicted_s, "error", r[i].error, "anchor",
-                          r[i].anchor, "stack", r[i].job.cluster.stack.name, "layout",
-                          lt_plan_layout_text(text, &r[i].job.layout)));
+            json_t *row = json_pack(
+                "{s:s,s:s,s:f,s:f,s:f,s:b,s:s,s:s}", "id", r[i].row->field[LT_POINT_id], "measure",
+                r[i].job.measure, "measured_s", r[i].job.measured_s, "predicted_s",
+                r[i].predicted_s, "error", r[i].error, "anchor", r[i].anchor, "stack",
+                r[i].job.cluster.stack.name, "layout", lt_plan_layout_text(text, &r[i].job.layout));
+            if (isfinite(r[i].memory_error)) {
+                json_object_set_new(row, "memory_gb", json_real(r[i].job.memory_bytes * 1e-9));
+                json_object_set_new(row, "memory_error", json_real(r[i].memory_error));
+            }
+            json_array_append_new(list, row);
         }
     }
     json_object_set_new(root, "groups", groups);

@@ -160,6 +160,8 @@ static lt_err stack_facts(lt_plan_stack *s, const table *t, const char *stack) {
     LT_TRY(number(t->rows, t->n, prefix, "tp_overlap", &s->tp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "dp_overlap", &s->dp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "micro_tokens", &s->micro_tokens, 0, 1e5, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "deepspeed_pipe", &s->deepspeed_pipe, 0, 1, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "logit_bytes", &s->logit_bytes, 0, 64, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "moe_fused", &s->moe_fused, 0, 2, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "cp_balance", &s->cp_balance, 0, 1, t->path));
     return number(t->rows, t->n, prefix, "ep_overlap", &s->ep_overlap, 0, 1, t->path);
@@ -190,7 +192,8 @@ lt_err lt_plan_stack_find(lt_plan_stack *out, const char *gpu, const char *stack
                        .passes = 1.25,
                        .launch_us = 4,
                        .dp_overlap = 0.9,
-                       .cp_balance = 1};
+                       .cp_balance = 1,
+                       .logit_bytes = 6};
 
     LT_TRY(table_get(&t, "stacks"));
     snprintf(s.name, sizeof s.name, "%s", stack);

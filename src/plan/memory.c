@@ -1,12 +1,12 @@
 /* memory.c: bytes per GPU by kind, on the fullest pipeline stage.
  *
- *     weights      2 B a parameter (4 in fp32); ZeRO-3 keeps 1/ranks, plus two gathered layers in `buffers`
+ *     weights      2 B a parameter (4 in fp32); ZeRO-3 keeps 1/ranks, plus what is gathered in `buffers`
  *     gradients    4 or 2 B; from ZeRO-2 on 1/ranks
  *     optimiser    fp32 master + Adam's two moments, 12 B; from ZeRO-1 on 1/ranks
  *     activations  per layer (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1-6, generalised to gated, grouped-query, MoE
  *                  and flash attention) x layers of the stage x micro-batches in flight
  *                      GPipe all; 1F1B stage p: min(pp - p, accum); interleaved: pp (1 + (pp-1)/(pp vpp)) of stage 0
- *     logits       of one micro-batch on the last stage, bf16 and fp32
+ *     logits       of one micro-batch on the last stage, with what the stack keeps beside them
  *     margin       fragmentation: 4 % of everything that the allocator moves
  *
  * With dropout masks and unfused attention the layer formula is the paper's, term by term:
@@ -128,18 +128,28 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     }
     r.activations = lt_plan_activation_layer_bytes(m, l, j->c->stack.attention) * layers *
                     in_flight(l, stage);
+    if (j->c->stack.deepspeed_pipe > 0 && l->pp > 1) {
+        const double boundary = tokens * 2.0 * (double)m->width / (l->sp ? l->tp : 1.0);
+        const double buffers = lt_plan_min((double)l->accum, in_flight(l, stage) + 1.0);
+        r.activations *= buffers / in_flight(l, stage);
+        r.activations += 2.0 * boundary * buffers;
+        r.gradients += state_bytes(p.dense, p.expert, 2.0, false, l);
+    }
     if (l->recompute ==
         LT_PLAN_RECOMPUTE_FULL) { /* One layer is alive in full while its backward pass runs. */
         whole.recompute = LT_PLAN_RECOMPUTE_NONE;
         r.activations += lt_plan_activation_layer_bytes(m, &whole, j->c->stack.attention);
     }
     if (stage == l->pp - 1) {
-        r.logits = tokens * (double)m->vocab / l->tp *
-                   6.0; /* bf16 logits and their fp32 softmax. */
+        r.logits = tokens * (double)m->vocab / l->tp * j->c->stack.logit_bytes;
     }
     r.buffers = RUNTIME_BYTES;
-    if (l->zero >= 3) {
+    if (l->zero >= 3 && l->pp == 1) {
         r.buffers += 2.0 * 2.0 * (p.dense + p.expert) / layers;
+    } else if (
+        l->zero >=
+        3) { /* Under a pipeline the stage stays gathered, and its gradients whole, from the first micro-batch to the last. */
+        r.buffers += 4.0 * (p.dense + p.expert);
     }
     r.margin = MARGIN_SHARE * (r.activations + r.logits + r.gradients + r.buffers);
     r.total = r.weights + r.gradients + r.optimizer + r.activations + r.logits + r.buffers +
