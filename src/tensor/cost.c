@@ -291,6 +291,28 @@ static lt_cost attention_bwd(const lt_attention_bwd_args *a) {
     return attention(&a->fwd, true);
 }
 
+static lt_cost kv_write(const lt_kv_write_args *a) {
+    const double elems = count(&a->k) + count(&a->v);
+    return (lt_cost){
+        0.0, elems * (double)(lt_dtype_bytes(a->k.dtype) + lt_dtype_bytes(a->k_pages.dtype)) +
+                 bytes(&a->slots)};
+}
+
+/* Every sequence is taken to have q_max rows and kv_max keys. */
+static lt_cost attention_paged(const lt_attention_paged_args *a) {
+    const int64_t n = a->kv_len.shape[0];
+    const lt_attention_args plain = {.q = {.n_dims = 4, .shape = {n, a->q_max, 1, 1}},
+                                     .k = {.n_dims = 4, .shape = {n, a->kv_max, 1, 1}},
+                                     .window = a->window,
+                                     .causal = true};
+    const double heads = (double)a->q.shape[1], d = (double)a->q.shape[2];
+    lt_cost cost = lt_cost_attention(visible_pairs(&plain), 0.0, (double)(n * a->kv_max), heads,
+                                     (double)a->k_pages.shape[2], d,
+                                     (double)lt_dtype_bytes(a->k_pages.dtype), false);
+    cost.bytes += bytes(&a->q) + bytes(&a->out);
+    return cost;
+}
+
 static lt_cost sumsq(const lt_sumsq_args *a) {
     return (lt_cost){2.0 * count(&a->x), bytes(&a->x) + (a->accumulate ? 16.0 : 8.0)};
 }

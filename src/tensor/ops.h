@@ -20,10 +20,11 @@
 /* y (M, N) = op(a) (M, K) . op(b) (K, N) [+ bias (N)] [+ y]. a, b: act dtype or F16/F32 pairs of equal type; y: F32 or
  * BF16; bias F32 or BF16. trans_a: a is stored (K, M). trans_b: b is stored (N, K), as linear layers keep weights. F32 accumulation.
  * b_packed: b's contents in the backend's own layout, from matmul_pack, or NULL. b still gives shape and dtype, and keeps its data: an
- * implementation that does not know the layout reads it. */
+ * implementation that does not know the layout reads it.
+ * fixed_order: a row of y has the same bits whatever M is, so that a token does not depend on its batch. */
 typedef struct {
     lt_tensor y, a, b, bias;
-    bool trans_a, trans_b, accumulate;
+    bool trans_a, trans_b, accumulate, fixed_order;
     const void *b_packed;
 } lt_matmul_args;
 
@@ -100,6 +101,26 @@ typedef struct {
     lt_tensor dq, dk, dv, dsinks, delta, dout;
     lt_attention_args fwd; /* The forward call's arguments; out and lse hold its results. */
 } lt_attention_bwd_args;
+
+/* A paged key/value cache: pages (n, P, G, D) of keys and as many of values, contiguous, F32, BF16 or F16 whatever the act dtype is; P a
+ * multiple of 16. Token s of a sequence lies in page table[s / P] at row s % P, which together are its slot, page * P + row.
+ * kv_write: rows of k and v (R, G, D) to slots (R) I32, rounded once. Slot -1: the row is dropped. No two rows share a slot. */
+typedef struct {
+    lt_tensor k_pages, v_pages, k, v, slots;
+} lt_kv_write_args;
+
+/* Attention of the newest tokens of N sequences over such a cache, causal. Rows [q_start[n], q_start[n + 1]) of q and out (R, H, D) are the last
+ * tokens of sequence n, which has kv_len[n] tokens, these included and already written. q_start (N + 1), kv_len (N), table (N, most pages) I32;
+ * entries of table behind the last page of a sequence are not read. window, softcap, alibi, sinks: as in attention. q_max, kv_max: no sequence has
+ * more rows or tokens; what a device needs to size its launch without reading them.
+ * fixed_order: a row's bits depend on its own query and keys alone, not on R, N, the sequence's other rows or where its pages lie. */
+typedef struct {
+    lt_tensor out, q, k_pages, v_pages, table, q_start, kv_len, alibi, sinks;
+    float scale, softcap;
+    int64_t window; /* 0: unlimited. */
+    int64_t q_max, kv_max;
+    bool fixed_order;
+} lt_attention_paged_args;
 
 /* Activations. name, text in config.json */
 #define LT_ACT_MAP(X)                                                                              \
@@ -241,6 +262,8 @@ typedef struct {
     X(rope, lt_rope_args)                                                                          \
     X(attention_fwd, lt_attention_args)                                                            \
     X(attention_bwd, lt_attention_bwd_args)                                                        \
+    X(kv_write, lt_kv_write_args)                                                                  \
+    X(attention_paged, lt_attention_paged_args)                                                    \
     X(act_fwd, lt_act_args)                                                                        \
     X(act_bwd, lt_act_bwd_args)                                                                    \
     X(add, lt_add_args)                                                                            \

@@ -85,7 +85,7 @@ static const char *check_matmul(const void *args) {
 
 static const char *check_matmul_rows(const void *args) {
     const lt_matmul_args *a = args;
-    if (a->y.shape[0] > (a->b.dtype == LT_F32 ? ROWS_MAX : ROWS_MAX_HALF)) {
+    if (!a->fixed_order && a->y.shape[0] > (a->b.dtype == LT_F32 ? ROWS_MAX : ROWS_MAX_HALF)) {
         return "too many rows";
     }
     if (a->trans_a || !a->trans_b) {
@@ -98,6 +98,9 @@ static const char *check_matmul_rows(const void *args) {
 
 static const char *check_matmul_onednn(const void *args) {
     const lt_matmul_args *a = args;
+    if (a->fixed_order) {
+        return "its order depends on the shape";
+    }
     REFUSE_IF(bad_f32(TENSORS(&a->a, &a->b, &a->y)));
     REFUSE_IF(bad_param(&a->bias));
     return a->y.shape[0] >= ONEDNN_MIN_SIDE && a->y.shape[1] >= ONEDNN_MIN_SIDE ? NULL
@@ -206,6 +209,31 @@ static const char *check_attention_bwd(const void *args) {
     REFUSE_IF(check_attention_fwd(&a->fwd));
     REFUSE_IF(bad_f32(TENSORS(&a->delta, &a->dsinks)));
     return bad_acts(TENSORS(&a->fwd.q, &a->dq, &a->dk, &a->dv, &a->dout));
+}
+
+static bool cache_type(const lt_tensor *t) {
+    return half_or_float(t->dtype) && lt_tensor_contiguous(t);
+}
+
+static const char *check_kv_write(const void *args) {
+    const lt_kv_write_args *a = args;
+    if (!cache_type(&a->k_pages) || !cache_type(&a->v_pages)) {
+        return "needs contiguous F32, BF16 or F16 pages";
+    }
+    return bad_acts(TENSORS(&a->k, &a->v));
+}
+
+static const char *check_attention_paged(const void *args) {
+    const lt_attention_paged_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->alibi, &a->sinks)));
+    if (!cache_type(&a->k_pages) || a->v_pages.dtype != a->k_pages.dtype ||
+        !cache_type(&a->v_pages)) {
+        return "needs contiguous F32, BF16 or F16 pages";
+    }
+    if (a->q.shape[2] > 512) {
+        return "head wider than 512";
+    }
+    return bad_acts(TENSORS(&a->q, &a->out));
 }
 
 static const char *check_act_fwd(const void *args) {
@@ -347,7 +375,8 @@ static const lt_op_impl attention_fwd_impls[] = {
 /* clang-format off */
 #define PLAIN_OP_MAP(X)                                                                            \
     X(colsum) X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd)             \
-    X(layernorm_bwd) X(rope) X(attention_bwd) X(act_fwd) X(act_bwd) X(add)                         \
+    X(layernorm_bwd) X(rope) X(attention_bwd) X(kv_write) X(attention_paged) X(act_fwd) X(act_bwd)  \
+    X(add)                                                                                         \
     X(xent) X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)\
     X(moe_combine_bwd) X(adamw) X(ademamix) X(lion) X(muon) X(sumsq)                               \
     X(cast)

@@ -10,6 +10,8 @@
 
 #define BLOCK_N 4
 #define BLOCK_M 4
+#define ROWS_M                                                                                     \
+    64 /* Rows of a at a time: they stay in L2 while b passes. Only fixed_order brings more. */
 
 /* Dot products of mr rows of a (stride k_room) with nr rows of b. */
 LT_INLINE void dots(const lt_matmul_args *g, const int mr, const int nr, const float *a,
@@ -62,9 +64,7 @@ LT_INLINE void dots(const lt_matmul_args *g, const int mr, const int nr, const f
 }
 
 LT_INLINE void dots_rows(const lt_matmul_args *g, const int nr, const float *a, int64_t a_row,
-                         int64_t n, const lt_dtype dtype) {
-    const int64_t m_count = g->y.shape[0];
-    int64_t m = 0;
+                         int64_t m, int64_t m_count, int64_t n, const lt_dtype dtype) {
     for (; m + BLOCK_M <= m_count; m += BLOCK_M) {
         dots(g, BLOCK_M, nr, a + m * a_row, a_row, m, n, dtype);
     }
@@ -77,20 +77,28 @@ LT_INLINE void dots_rows(const lt_matmul_args *g, const int nr, const float *a, 
     }
 }
 
-LT_INLINE void all_rows(const lt_matmul_args *g, const float *a, int64_t a_row,
-                        const lt_dtype dtype) {
+LT_INLINE void some_rows(const lt_matmul_args *g, const float *a, int64_t a_row, int64_t m,
+                         int64_t m_end, const lt_dtype dtype) {
     const int64_t n_count = g->y.shape[1];
     const int64_t blocks = (n_count + BLOCK_N - 1) / BLOCK_N;
 #pragma omp parallel for schedule(static) if (n_count * a_row > PARALLEL_MIN)
     for (int64_t block = 0; block < blocks; block++) {
         const int64_t n = block * BLOCK_N;
         if (n + BLOCK_N <= n_count) {
-            dots_rows(g, BLOCK_N, a, a_row, n, dtype);
+            dots_rows(g, BLOCK_N, a, a_row, m, m_end, n, dtype);
         } else {
             for (int64_t i = n; i < n_count; i++) {
-                dots_rows(g, 1, a, a_row, i, dtype);
+                dots_rows(g, 1, a, a_row, m, m_end, i, dtype);
             }
         }
+    }
+}
+
+LT_INLINE void all_rows(const lt_matmul_args *g, const float *a, int64_t a_row,
+                        const lt_dtype dtype) {
+    const int64_t m_count = g->y.shape[0];
+    for (int64_t m = 0; m < m_count; m += ROWS_M) {
+        some_rows(g, a, a_row, m, m_count - m < ROWS_M ? m_count : m + ROWS_M, dtype);
     }
 }
 

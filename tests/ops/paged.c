@@ -1,0 +1,154 @@
+/* paged.c: cases of kv_write and attention_paged. B sequences; sequence b brings T, 1 or T / 2 rows (by b % 3) and has S, S - 3, .. tokens; pages of P
+ * tokens, scattered; H query and G key heads (0: H). y_f16: an F16 cache; y_f32: an F32 cache, whatever the activations are. */
+#include <math.h>
+
+#include "ops/case.h"
+
+static const lt_case write_cases[] = {
+    {"one", LT_CASE_CHECK, .R = 1, .G = 1, .D = 1, .P = 16},
+    {"scattered", LT_CASE_CHECK, .R = 37, .G = 3, .D = 20, .P = 16},
+    {"F16 cache", LT_CASE_CHECK, .R = 9, .G = 2, .D = 24, .P = 32, .y_f16 = true},
+    {"F32 cache", LT_CASE_CHECK, .R = 9, .G = 2, .D = 24, .P = 16, .y_f32 = true},
+    {"many rows", LT_CASE_CHECK, .R = 300, .G = 4, .D = 64, .P = 64},
+    {"smollm2 prefill", LT_CASE_BENCH, .R = 512, .G = 3, .D = 64, .P = 16},
+};
+
+static const lt_case cases[] = {
+    {"one", LT_CASE_CHECK, .B = 1, .T = 1, .S = 1, .H = 1, .D = 1, .P = 16},
+    {"decode", LT_CASE_CHECK, .B = 1, .T = 1, .S = 77, .H = 4, .G = 2, .D = 32, .P = 16},
+    {"decode, no group", LT_CASE_CHECK, .B = 5, .T = 1, .S = 90, .H = 3, .D = 40, .P = 32},
+    {"group of three", LT_CASE_CHECK, .B = 4, .T = 1, .S = 300, .H = 9, .G = 3, .D = 64, .P = 16},
+    {"group of eight", LT_CASE_CHECK, .B = 2, .T = 1, .S = 200, .H = 8, .G = 1, .D = 64, .P = 64},
+    {"ragged", LT_CASE_CHECK, .B = 7, .T = 9, .S = 50, .H = 4, .G = 2, .D = 24, .P = 16},
+    {"prefill", LT_CASE_CHECK, .B = 1, .T = 150, .S = 150, .H = 6, .G = 2, .D = 16, .P = 16},
+    {"prefill behind a prefix", LT_CASE_CHECK, .B = 3, .T = 40, .S = 280, .H = 4, .G = 4, .D = 16,
+     .P = 128},
+    {"window", LT_CASE_CHECK, .B = 4, .T = 30, .S = 300, .H = 2, .G = 1, .D = 16, .P = 16,
+     .window = 20},
+    {"window of one", LT_CASE_CHECK, .B = 3, .T = 5, .S = 40, .H = 1, .D = 8, .P = 16, .window = 1},
+    {"everything", LT_CASE_CHECK, .B = 5, .T = 12, .S = 160, .H = 4, .G = 2, .D = 20, .P = 16,
+     .window = 70, .softcap = 5, .sinks = true, .alibi = true},
+    {"large logits", LT_CASE_CHECK, .B = 1, .T = 40, .S = 40, .H = 2, .D = 16, .P = 16, .scale = 2},
+    {"wide head", LT_CASE_CHECK, .B = 2, .T = 3, .S = 35, .H = 2, .G = 1, .D = 256, .P = 16},
+    {"F16 cache", LT_CASE_CHECK, .B = 4, .T = 6, .S = 140, .H = 4, .G = 2, .D = 24, .P = 16,
+     .y_f16 = true},
+    {"F32 cache", LT_CASE_CHECK, .B = 4, .T = 6, .S = 40, .H = 4, .G = 2, .D = 24, .P = 16,
+     .y_f32 = true},
+    {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64, .P = 16},
+    {"smollm2 decode of 32", LT_CASE_BENCH, .B = 32, .T = 1, .S = 512, .H = 9, .G = 3, .D = 64,
+     .P = 16},
+    {"smollm2 prefill", LT_CASE_BENCH, .B = 1, .T = 512, .S = 512, .H = 9, .G = 3, .D = 64,
+     .P = 16},
+};
+
+static lt_dtype cache_dtype(const lt_setup *s) {
+    return s->c->y_f16 ? LT_F16 : s->c->y_f32 ? LT_F32 : s->act;
+}
+
+/* Distinct slots, every fourth row dropped. */
+static void fill_slots(double *values, const lt_case_tensor *t, lt_rng *r) {
+    const uint64_t seed = lt_rng_u64(r);
+    const uint64_t room = (uint64_t)(t->count / t->c->P + 2) * (uint64_t)t->c->P;
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = i % 4 == 2 ? -1.0 : (double)lt_rng_permute((uint64_t)i, room, seed, 0);
+    }
+}
+
+static void write_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    const int64_t n_pages = c->R / c->P + 2;
+    lt_kv_write_args *a = (lt_kv_write_args *)s->args;
+    lt_setup_in(s, "k", &a->k, s->act, LT_SHAPE(c->R, c->G, c->D));
+    lt_setup_in(s, "v", &a->v, s->act, LT_SHAPE(c->R, c->G, c->D));
+    lt_setup_in(s, "slots", &a->slots, LT_I32, LT_SHAPE(c->R))->fill = fill_slots;
+    lt_setup_inout(s, "k_pages", &a->k_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, c->G, c->D))
+        ->contiguous = true;
+    lt_setup_inout(s, "v_pages", &a->v_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, c->G, c->D))
+        ->contiguous = true;
+}
+
+static int64_t rows_of(const lt_case *c, int64_t b) {
+    return b % 3 == 0 ? c->T : b % 3 == 1 ? 1 : (c->T + 1) / 2;
+}
+
+static int64_t keys_of(const lt_case *c, int64_t b) {
+    const int64_t n = c->S - 3 * b;
+    return n > rows_of(c, b) ? n : rows_of(c, b);
+}
+
+static int64_t most_pages(const lt_case *c) {
+    return (c->S + c->P - 1) / c->P;
+}
+
+static void fill_q_start(double *values, const lt_case_tensor *t, lt_rng *r) {
+    (void)r;
+    values[0] = 0.0;
+    for (int64_t b = 0; b + 1 < t->count; b++) {
+        values[b + 1] = values[b] + (double)rows_of(t->c, b);
+    }
+}
+
+static void fill_kv_len(double *values, const lt_case_tensor *t, lt_rng *r) {
+    (void)r;
+    for (int64_t b = 0; b < t->count; b++) {
+        values[b] = (double)keys_of(t->c, b);
+    }
+}
+
+/* Every sequence has pages of its own, in any order. */
+static void fill_table(double *values, const lt_case_tensor *t, lt_rng *r) {
+    const uint64_t seed = lt_rng_u64(r);
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = (double)lt_rng_permute((uint64_t)i, (uint64_t)t->count, seed, 0);
+    }
+}
+
+static void paged_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    const int64_t g = c->G > 0 ? c->G : c->H, n_pages = c->B * most_pages(c);
+    lt_attention_paged_args *a = (lt_attention_paged_args *)s->args;
+    int64_t rows = 0;
+
+    for (int64_t b = 0; b < c->B; b++) {
+        rows += rows_of(c, b);
+    }
+    a->window = c->window;
+    a->softcap = c->softcap;
+    a->scale = c->scale != 0.0f ? c->scale : 1.0f / sqrtf((float)c->D);
+    a->q_max = c->T;
+    a->kv_max = c->S;
+    a->fixed_order = true;
+    lt_setup_in(s, "q", &a->q, s->act, LT_SHAPE(rows, c->H, c->D));
+    lt_setup_in(s, "k_pages", &a->k_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, g, c->D))
+        ->contiguous = true;
+    lt_setup_in(s, "v_pages", &a->v_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, g, c->D))
+        ->contiguous = true;
+    lt_setup_in(s, "table", &a->table, LT_I32, LT_SHAPE(c->B, most_pages(c)))->fill = fill_table;
+    lt_setup_in(s, "q_start", &a->q_start, LT_I32, LT_SHAPE(c->B + 1))->fill = fill_q_start;
+    lt_setup_in(s, "kv_len", &a->kv_len, LT_I32, LT_SHAPE(c->B))->fill = fill_kv_len;
+    if (c->alibi) {
+        lt_case_tensor *t = lt_setup_in(s, "alibi", &a->alibi, LT_F32, LT_SHAPE(c->H));
+        t->fill = lt_fill_uniform;
+        t->fill_b = 0.5;
+    }
+    if (c->sinks) {
+        lt_setup_in(s, "sinks", &a->sinks, LT_F32, LT_SHAPE(c->H));
+    }
+    lt_setup_out(s, "out", &a->out, s->act, LT_SHAPE(rows, c->H, c->D));
+}
+
+const lt_op_cases lt_cases_kv_write = {.op = LT_OP_kv_write,
+                                       .forward = LT_OP_COUNT,
+                                       LT_CASES(write_cases),
+                                       .build = write_build,
+                                       .exact = true,
+                                       .why = "one rounding to the cache's type"};
+const lt_op_cases lt_cases_attention_paged = {
+    .op = LT_OP_attention_paged,
+    .forward = LT_OP_COUNT,
+    LT_CASES(cases),
+    .build = paged_build,
+    .f32 = {0x1p-18, 0x1p-18},
+    .bf16 = {0x1p-7, 0x1p-8},
+    .why = "F32 logits up to 40: exp carries 40 * 2^-24; sums of 300. BF16: probabilities may be "
+           "rounded to BF16 before the second product, the result rounds once"};
