@@ -24,7 +24,8 @@ static lt_err experts_fwd(lt_run *r, int layer, lt_param_kind kind, lt_tensor y,
             LT_TRY(lt_run_matmul(r, &(lt_matmul_args){.y = lt_tensor_rows(&y, start[e], n),
                                                       .a = lt_tensor_rows(&x, start[e], n),
                                                       .b = lt_expert(&w, e),
-                                                      .trans_b = true}));
+                                                      .trans_b = true,
+                                                      .fixed_order = r->fixed_order}));
         }
     }
     return LT_OK;

@@ -72,6 +72,7 @@ lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt
                                                           ? none
                                                           : lt_run_weight(r, bias, layer),
                                               .trans_b = true,
+                                              .fixed_order = r->fixed_order,
                                               .b_packed = packed_weight(r, kind, layer)});
 }
 

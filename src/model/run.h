@@ -22,7 +22,8 @@ typedef struct {
         packed; /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
     const float *
         xielu; /* (L, 2) F32 on the device when the weights are BF16 without a master, else NULL. */
-    int64_t batch, seq;         /* B, T of this call. */
+    int64_t batch, seq; /* B, T of this call. */
+    bool fixed_order;   /* Of products: a row's bits do not depend on the other rows of the call. */
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor doc_start;        /* (B, T) I32 or absent */
     lt_tensor rope, rope_local; /* (P, D / 2, 2) F32; rope_local of sliding layers */

@@ -16,6 +16,7 @@
 #include <string.h>
 
 #include "model/block.h"
+#include "model/prepare.h"
 
 #define CHUNK_ROWS                                                                                 \
     512 /* The weights are read once a chunk: at 512 rows that is a few per cent of the products. */
@@ -25,13 +26,12 @@
 struct lt_session {
     lt_run run;
     int64_t n_seqs, max_seq, chunk_rows;
-    lt_arena cache, activations, packed; /* Of the backend. */
-    lt_layer_acts layer;                 /* One set: nothing is kept for a backward pass. */
+    lt_prepared prepared;
+    lt_arena cache, activations; /* Of the backend. */
+    lt_layer_acts layer;         /* One set: nothing is kept for a backward pass. */
     lt_batch_acts batch;
-    void *kv;                 /* The cache. */
-    lt_tensor kv_len;         /* (n_seqs) I32 */
-    float *rope, *rope_local; /* (max_seq, D / 2, 2) */
-    float *xielu;
+    void *kv;          /* The cache. */
+    lt_tensor kv_len;  /* (n_seqs) I32 */
     float *logits;     /* (rows, V) on a device whose memory the host can not see, else NULL. */
     int64_t *length;   /* (n_seqs), host */
     int32_t *host_ids; /* (2 * rows): positions or key counts on their way to the device. */
@@ -49,17 +49,12 @@ static lt_acts_shape acts_shape(const lt_session *s, int64_t batch, int64_t seq)
 static void acts_carve(lt_session *s, int64_t batch, int64_t seq) {
     const lt_model_spec *spec = s->run.spec;
     const lt_acts_shape shape = acts_shape(s, batch, seq);
-    const size_t table = (size_t)(spec->pos == LT_POS_ROPE ? s->max_seq * spec->head_dim : 0) *
-                         sizeof(float);
     const size_t logits = s->run.backend->host_memory
                               ? 0
                               : (size_t)(s->n_seqs * spec->vocab_size) * sizeof(float);
     lt_arena *a = &s->activations;
 
     lt_arena_rewind(a);
-    s->rope = lt_arena_take(a, table, LT_ARENA_ALIGN);
-    s->rope_local = lt_arena_take(a, spec->rope_theta_local > 0 ? table : 0, LT_ARENA_ALIGN);
-    s->xielu = lt_arena_take(a, (size_t)spec->n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
     s->kv_len = lt_tensor_take(a, LT_I32, s->n_seqs, 0, 0);
     s->logits = lt_arena_take(a, logits, LT_ARENA_ALIGN);
     lt_acts_carve_one(&s->layer, spec, &shape, a);
@@ -82,75 +77,6 @@ static lt_tensor cache_view(const lt_session *s, int layer, int which, int64_t s
                        .dtype = s->run.dtype,
                        .shape = {n, count, G, D},
                        .stride = {s->max_seq * row, row, D, 1}};
-}
-
-static lt_err fill_tables(lt_session *s) {
-    lt_err err = LT_OK;
-    lt_run *r = &s->run;
-    const lt_model_spec *spec = r->spec;
-    const size_t bytes = (size_t)(s->max_seq * spec->head_dim) * sizeof(float);
-    float *host = NULL;
-
-    if (spec->act == LT_ACT_XIELU && r->model->master == NULL) {
-        LT_TRY_DONE(lt_run_copy_xielu(r, s->xielu));
-    }
-    if (spec->pos != LT_POS_ROPE) {
-        goto done;
-    }
-    host = malloc(bytes);
-    if (host == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "rotary table of %zu bytes", bytes);
-    }
-    for (int local = 0; local <= (spec->rope_theta_local > 0); local++) {
-        lt_rope_table(host, spec, s->max_seq, local != 0);
-        LT_TRY_DONE(r->backend->upload(r->queue, local ? s->rope_local : s->rope, host, bytes));
-        LT_TRY_DONE(r->backend->sync(r->queue));
-    }
-    r->rope = r->rope_local = lt_tensor_3d(s->rope, LT_F32, s->max_seq, spec->head_dim / 2, 2);
-    r->rope_local.data = spec->rope_theta_local > 0 ? s->rope_local : s->rope;
-done:
-    free(host);
-    return err;
-}
-
-static bool worth_packing(const lt_model_spec *spec, lt_param_kind kind) {
-    return kind == LT_PARAM_QKV || kind == LT_PARAM_ATTN_OUT || kind == LT_PARAM_HEAD ||
-           (kind == LT_PARAM_EMBED && spec->tied) ||
-           ((kind == LT_PARAM_UP || kind == LT_PARAM_DOWN) && spec->n_experts == 0);
-}
-
-/* Places of the packed matrices; with a NULL base it measures. */
-static void packed_carve(lt_session *s) {
-    const lt_param_table *t = &s->run.model->table;
-    for (int i = 0; i < t->n_params; i++) {
-        const lt_param *p = &t->params[i];
-        const lt_tensor w = lt_run_weight(&s->run, p->kind, p->layer);
-        const size_t bytes = worth_packing(s->run.spec, p->kind)
-                                 ? s->run.backend->matmul_pack_bytes(&w, true)
-                                 : 0;
-        s->run.packed[i] = bytes > 0 ? lt_arena_take(&s->packed, bytes, LT_ARENA_ALIGN) : NULL;
-    }
-}
-
-static lt_err pack_weights(lt_session *s) {
-    const lt_param_table *t = &s->run.model->table;
-    s->run.packed = calloc((size_t)t->n_params, sizeof *s->run.packed);
-    if (s->run.packed == NULL) {
-        LT_FAIL(LT_ERR_OOM, "session: %d packed weights", t->n_params);
-    }
-    packed_carve(s);
-    LT_TRY(lt_arena_place(&s->packed, s->run.backend, "packed weights"));
-    packed_carve(s);
-    for (int i = 0; i < t->n_params; i++) {
-        if (s->run.packed[i] != NULL) {
-            const lt_param *p = &t->params[i];
-            LT_TRY(lt_run_matmul_pack(
-                &s->run, &(lt_matmul_pack_args){.dst = (void *)(uintptr_t)s->run.packed[i],
-                                                .b = lt_run_weight(&s->run, p->kind, p->layer),
-                                                .trans_b = true}));
-        }
-    }
-    return LT_OK;
 }
 
 static lt_err place(lt_session *s) {
@@ -198,15 +124,13 @@ lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs, int6
     s->n_seqs = n_seqs;
     s->max_seq = max_seq;
     s->chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
-    LT_TRY_DONE(lt_run_open(&s->run, m));
+    LT_TRY_DONE(lt_run_prepare(&s->run, &s->prepared, m, max_seq));
     s->length = calloc((size_t)n_seqs, sizeof *s->length);
     s->host_ids = calloc((size_t)max_rows(s) * 2, sizeof *s->host_ids);
     if (s->length == NULL || s->host_ids == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "session of %lld sequences", (long long)n_seqs);
     }
     LT_TRY_DONE(place(s));
-    LT_TRY_DONE(fill_tables(s));
-    LT_TRY_DONE(pack_weights(s));
     *out = s;
     s = NULL;
 done:
@@ -220,11 +144,7 @@ void lt_session_close(lt_session *s) {
     }
     lt_arena_release(&s->cache, s->run.backend);
     lt_arena_release(&s->activations, s->run.backend);
-    lt_arena_release(&s->packed, s->run.backend);
-    if (s->run.queue != NULL) {
-        s->run.backend->queue_close(s->run.queue);
-    }
-    free(s->run.packed);
+    lt_run_release(&s->run, &s->prepared);
     free(s->length);
     free(s->host_ids);
     free(s);
@@ -466,8 +386,9 @@ void lt_session_truncate(lt_session *s, int64_t seq, int64_t length) {
 }
 
 void lt_session_get_memory(const lt_session *s, lt_session_memory *out) {
-    *out = (lt_session_memory){s->cache.size_bytes, s->activations.size_bytes,
-                               s->packed.size_bytes};
+    *out = (lt_session_memory){s->cache.size_bytes,
+                               s->activations.size_bytes + s->prepared.tables.size_bytes,
+                               s->prepared.packed.size_bytes};
 }
 
 void lt_session_profile(const lt_session *s, double *seconds, int64_t *calls) {

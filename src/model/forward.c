@@ -1,0 +1,296 @@
+/* forward.c: see forward.h. The blocks are those of the pass; between q k v and the output projection stand kv_write and attention_paged.
+ *
+ *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of values
+ *     metadata   one block of I32, written by the caller's arrays and uploaded once a call
+ *     out        h_final of the wanted rows, gathered by an embedding lookup; logits of out_rows of them at a time
+ *
+ * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is allocated after open. */
+#include "model/forward.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/block.h"
+#include "model/prepare.h"
+
+struct lt_forward {
+    lt_run run;
+    lt_forward_options o;
+    lt_prepared prepared;
+    lt_arena cache, fixed, activations; /* Of the backend. */
+    lt_layer_acts layer;                /* One set: nothing is kept for a backward pass. */
+    lt_batch_acts batch;
+    void *pool;
+    lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of meta */
+    int32_t *meta, *host_meta;
+    lt_tensor h_out, out_f32;    /* (max_out, C) act dtype; (out_rows, C) F32 */
+    float *logits, *host_logits; /* (out_rows, V); host_logits NULL where the host sees logits. */
+    int64_t q_max, kv_max;
+};
+
+static size_t page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
+    return (size_t)(page_tokens * s->n_kv_heads * s->head_dim) * lt_dtype_bytes(dtype);
+}
+
+size_t lt_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
+    return page_bytes(s, page_tokens, dtype) * 2 * (size_t)s->n_layers;
+}
+
+static int64_t meta_count(const lt_forward_options *o) {
+    return 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 + o->max_out;
+}
+
+/* What keeps its place whatever the shape of a call. */
+static void fixed_carve(lt_forward *f) {
+    const lt_model_spec *s = f->run.spec;
+    const lt_forward_options *o = &f->o;
+    lt_arena *a = &f->fixed;
+    f->meta = lt_arena_take(a, (size_t)meta_count(o) * sizeof *f->meta, LT_ARENA_ALIGN);
+    f->h_out = lt_tensor_take(a, f->run.dtype, o->max_out, s->width, 0);
+    f->out_f32 = lt_tensor_take(a, LT_F32, o->out_rows, s->width, 0);
+    f->logits = lt_arena_take(a, (size_t)(o->out_rows * s->vocab_size) * sizeof *f->logits,
+                              LT_ARENA_ALIGN);
+}
+
+static void acts_carve(lt_forward *f, int64_t rows) {
+    const lt_acts_shape shape = {rows, 1, f->run.dtype, false, LT_KEEP_NOTHING};
+    lt_arena_rewind(&f->activations);
+    lt_acts_carve_one(&f->layer, f->run.spec, &shape, &f->activations);
+    f->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
+    lt_batch_carve(&f->batch, f->run.spec, &shape, &f->activations);
+}
+
+static lt_err place(lt_forward *f) {
+    const lt_backend *backend = f->run.backend;
+    const lt_model_spec *s = f->run.spec;
+    const size_t pool = (size_t)f->o.n_pages *
+                        lt_forward_page_bytes(s, f->o.page_tokens, f->o.cache_dtype);
+    (void)lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
+    LT_TRY(lt_arena_place(&f->cache, backend, "key/value pages"));
+    f->pool = lt_arena_take(&f->cache, pool, LT_ARENA_ALIGN);
+    fixed_carve(f);
+    LT_TRY(lt_arena_place(&f->fixed, backend, "logits"));
+    fixed_carve(f);
+    acts_carve(f, f->o.max_rows);
+    LT_TRY(lt_arena_place(&f->activations, backend, "activations"));
+    f->host_meta = calloc((size_t)meta_count(&f->o), sizeof *f->host_meta);
+    if (!backend->host_memory) {
+        f->host_logits = malloc((size_t)(f->o.out_rows * s->vocab_size) * sizeof *f->host_logits);
+    }
+    if (f->host_meta == NULL || (!backend->host_memory && f->host_logits == NULL)) {
+        LT_FAIL(LT_ERR_OOM, "forward: host memory of %lld rows", (long long)f->o.max_rows);
+    }
+    return LT_OK;
+}
+
+static lt_err check_options(const lt_model *m, const lt_forward_options *o) {
+    if (o->max_rows < 1 || o->max_seqs < 1 || o->max_out < 1 || o->out_rows < 1 || o->n_pages < 1 ||
+        o->page_tokens < 16 || o->page_tokens % 16 != 0 ||
+        o->max_pages * o->page_tokens < o->max_seq ||
+        o->n_pages > INT32_MAX / o->page_tokens) { /* A slot is an I32. */
+        LT_FAIL(LT_ERR_ARG, "forward: %lld rows of %lld sequences, %lld pages of %lld tokens",
+                (long long)o->max_rows, (long long)o->max_seqs, (long long)o->n_pages,
+                (long long)o->page_tokens);
+    }
+    if (m->spec.pos == LT_POS_LEARNED && o->max_seq > m->spec.max_seq) {
+        LT_FAIL(LT_ERR_ARG, "sequences of %lld tokens, but the model has %lld learned positions",
+                (long long)o->max_seq, (long long)m->spec.max_seq);
+    }
+    return LT_OK;
+}
+
+lt_err lt_forward_open(lt_forward **out, const lt_model *m, const lt_forward_options *o) {
+    lt_err err = LT_OK;
+    lt_forward *f = NULL;
+
+    LT_TRY(check_options(m, o));
+    f = calloc(1, sizeof *f);
+    if (f == NULL) {
+        LT_FAIL(LT_ERR_OOM, "forward");
+    }
+    f->o = *o;
+    LT_TRY_DONE(lt_run_prepare(&f->run, &f->prepared, m, o->max_seq));
+    f->run.fixed_order = o->fixed_order;
+    LT_TRY_DONE(place(f));
+    *out = f;
+    f = NULL;
+done:
+    lt_forward_close(f);
+    return err;
+}
+
+void lt_forward_close(lt_forward *f) {
+    if (f == NULL) {
+        return;
+    }
+    lt_arena_release(&f->cache, f->run.backend);
+    lt_arena_release(&f->fixed, f->run.backend);
+    lt_arena_release(&f->activations, f->run.backend);
+    lt_run_release(&f->run, &f->prepared);
+    free(f->host_meta);
+    free(f->host_logits);
+    free(f);
+}
+
+/* Pages of keys (values: which 1) of a layer. */
+static lt_tensor pool_view(const lt_forward *f, int64_t layer, int64_t which) {
+    const lt_model_spec *s = f->run.spec;
+    const size_t bytes = page_bytes(s, f->o.page_tokens, f->o.cache_dtype) * (size_t)f->o.n_pages;
+    return lt_tensor_4d((char *)f->pool + bytes * (size_t)(2 * layer + which), f->o.cache_dtype,
+                        f->o.n_pages, f->o.page_tokens, s->n_kv_heads, s->head_dim);
+}
+
+lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src) {
+    const size_t bytes = page_bytes(f->run.spec, f->o.page_tokens, f->o.cache_dtype);
+    LT_ASSERT(dst >= 0 && src >= 0 && dst < f->o.n_pages && src < f->o.n_pages);
+    for (int64_t i = 0; i < 2 * f->run.spec->n_layers; i++) {
+        char *pages = pool_view(f, i / 2, i % 2).data;
+        LT_TRY(f->run.backend->copy(f->run.queue, pages + (size_t)dst * bytes,
+                                    pages + (size_t)src * bytes, bytes));
+    }
+    return LT_OK;
+}
+
+/* Append n values to the metadata block; the tensor is its place on the device. */
+static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t n) {
+    const lt_tensor t = lt_tensor_1d(f->meta + *at, LT_I32, n);
+    memcpy(f->host_meta + *at, values, (size_t)n * sizeof *values);
+    *at += n;
+    return t;
+}
+
+static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
+    lt_run *r = &f->run;
+    int64_t at = 0;
+    f->batch.tokens = put(f, &at, w->ids, w->n_rows);
+    f->batch.positions = put(f, &at, w->positions, w->n_rows);
+    f->slots = put(f, &at, w->slots, w->n_rows);
+    f->q_start = put(f, &at, w->q_start, w->n_seqs + 1);
+    f->kv_len = put(f, &at, w->kv_len, w->n_seqs);
+    f->table = put(f, &at, w->table, w->n_seqs * f->o.max_pages);
+    f->table = lt_tensor_2d(f->table.data, LT_I32, w->n_seqs, f->o.max_pages);
+    f->out_rows = put(f, &at, w->out_rows, w->n_out);
+    f->q_max = w->q_max;
+    f->kv_max = w->kv_max;
+    r->positions = f->batch.positions;
+    return r->backend->upload(r->queue, f->meta, f->host_meta, (size_t)at * sizeof *f->meta);
+}
+
+/* Heads [first, first + count) of x (R, W): (R, count, D). */
+static lt_tensor row_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count) {
+    const int64_t d = r->spec->head_dim;
+    const lt_tensor cols = lt_tensor_cols(x, first * d, count * d);
+    return lt_tensor_split_last(&cols, count, d);
+}
+
+static lt_err attend(lt_forward *f, int layer) {
+    lt_run *r = &f->run;
+    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
+    const lt_tensor *qk = lt_attention_qk(r, &f->layer);
+    const lt_tensor k_pages = pool_view(f, layer, 0), v_pages = pool_view(f, layer, 1);
+    LT_TRY(lt_run_kv_write(r, &(lt_kv_write_args){.k_pages = k_pages,
+                                                  .v_pages = v_pages,
+                                                  .k = row_heads(r, qk, H, G),
+                                                  .v = row_heads(r, &f->layer.qkv, H + G, G),
+                                                  .slots = f->slots}));
+    return lt_run_attention_paged(
+        r, &(lt_attention_paged_args){.out = row_heads(r, &f->layer.att, 0, H),
+                                      .q = row_heads(r, qk, 0, H),
+                                      .k_pages = k_pages,
+                                      .v_pages = v_pages,
+                                      .table = f->table,
+                                      .q_start = f->q_start,
+                                      .kv_len = f->kv_len,
+                                      .scale = lt_model_attn_scale(r->spec),
+                                      .softcap = r->spec->attn_softcap,
+                                      .window = lt_model_layer_window(r->spec, layer),
+                                      .q_max = f->q_max,
+                                      .kv_max = f->kv_max,
+                                      .fixed_order = f->o.fixed_order});
+}
+
+/* The final norm of all rows, then the wanted ones side by side. */
+static lt_err gather(lt_forward *f, int64_t n_out) {
+    lt_run *r = &f->run;
+    const lt_batch_acts *b = &f->batch;
+    const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
+                          b->rstd_final};
+    LT_TRY(lt_norm_fwd(r, &norm, b->h_final, f->layer.x_mid, b->branch, b->x_final));
+    return lt_run_embed_fwd(r, &(lt_embed_args){.y = lt_tensor_rows(&f->h_out, 0, n_out),
+                                                .table = b->h_final,
+                                                .ids = f->out_rows,
+                                                .scale = 1.0f});
+}
+
+lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
+    lt_run *r = &f->run;
+    lt_tensor stream = {0};
+    float scale = r->spec->embed_scale;
+
+    LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
+              w->n_out <= f->o.max_out);
+    r->batch = w->n_rows;
+    r->seq = 1;
+    acts_carve(f, w->n_rows);
+    LT_TRY(upload(f, w));
+    scale = r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
+    LT_TRY(
+        lt_run_embed_fwd(r, &(lt_embed_args){.y = f->layer.x_in,
+                                             .table = lt_run_weight(r, LT_PARAM_EMBED, 0),
+                                             .ids = f->batch.tokens,
+                                             .pos_table = lt_run_weight(r, LT_PARAM_POS_EMBED, 0),
+                                             .positions = r->positions,
+                                             .scale = scale}));
+    for (int layer = 0; layer < r->spec->n_layers; layer++) {
+        LT_TRY(lt_attention_qkv_fwd(r, layer, &f->layer, &f->batch, stream));
+        LT_TRY(attend(f, layer));
+        LT_TRY(lt_attention_out_fwd(r, layer, &f->layer, &f->batch));
+        LT_TRY(lt_mlp_block_fwd(r, layer, &f->layer, &f->batch, 0));
+        stream = f->layer.x_mid;
+    }
+    return w->n_out > 0 ? gather(f, w->n_out) : r->backend->sync(r->queue);
+}
+
+lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits) {
+    lt_run *r = &f->run;
+    const int64_t V = r->spec->vocab_size;
+    const float cap = r->spec->final_softcap;
+
+    LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out);
+    LT_TRY(lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, V),
+                         lt_tensor_rows(&f->h_out, first, n),
+                         r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0));
+    *logits = f->logits;
+    if (!r->backend->host_memory) {
+        LT_TRY(r->backend->download(r->queue, f->host_logits, f->logits,
+                                    (size_t)(n * V) * sizeof *f->logits));
+        *logits = f->host_logits;
+    }
+    LT_TRY(r->backend->sync(r->queue));
+    for (int64_t i = 0; cap > 0 && i < n * V; i++) {
+        (*logits)[i] = cap * tanhf((*logits)[i] / cap);
+    }
+    return LT_OK;
+}
+
+lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden) {
+    lt_run *r = &f->run;
+    const int64_t C = r->spec->width;
+    for (int64_t i = 0; i < n; i += f->o.out_rows) {
+        const int64_t count = n - i < f->o.out_rows ? n - i : f->o.out_rows;
+        LT_TRY(lt_run_cast(r, &(lt_cast_args){.y = lt_tensor_rows(&f->out_f32, 0, count),
+                                              .x = lt_tensor_rows(&f->h_out, first + i, count)}));
+        LT_TRY(r->backend->download(r->queue, hidden + i * C, f->out_f32.data,
+                                    (size_t)(count * C) * sizeof *hidden));
+        LT_TRY(r->backend->sync(r->queue));
+    }
+    return LT_OK;
+}
+
+void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out) {
+    *out = (lt_forward_memory){f->cache.size_bytes,
+                               f->activations.size_bytes + f->fixed.size_bytes +
+                                   f->prepared.tables.size_bytes,
+                               f->prepared.packed.size_bytes};
+}

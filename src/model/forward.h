@@ -1,0 +1,59 @@
+/* forward.h: one forward over rows of many sequences whose keys and values lie in pages: what a server runs each step.
+ *
+ * Who owns what: the caller decides which page holds what (serve/pages.h) and fills host arrays that say so; forward owns the pool of
+ * pages, the activations and the way to the device. Rows may be prompts, pieces of prompts and single new tokens, mixed:
+ *
+ *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and value go to slots[r]
+ *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table (N, max_pages): where they lie
+ *     wanted     out_rows (O), rising: rows whose logits or hidden states are asked for
+ *
+ *     LT_TRY(lt_forward_run(f, &rows));
+ *     for (first = 0; first < O; first += n) { n = ...; LT_TRY(lt_forward_logits(f, first, n, &logits)); ... } */
+#ifndef LT_MODEL_FORWARD_H
+#define LT_MODEL_FORWARD_H
+
+#include "lateen/model.h"
+
+typedef struct lt_forward lt_forward;
+
+typedef struct {
+    int64_t max_rows, max_seqs, max_out;     /* Of one call. */
+    int64_t out_rows;                        /* Rows of logits at a time. */
+    int64_t max_seq;                         /* Tokens of a sequence. */
+    int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
+    lt_dtype cache_dtype;                    /* F32, BF16 or F16. */
+    bool
+        fixed_order; /* A row's bits depend on its sequence alone, not on the other rows of the call. */
+} lt_forward_options;
+
+typedef struct {
+    int64_t n_rows, n_seqs, n_out;
+    int64_t q_max, kv_max; /* The largest of the sequences' rows and kv_len. */
+    const int32_t *ids, *positions, *slots;
+    const int32_t *q_start, *kv_len, *table; /* table: n_seqs rows of max_pages. */
+    const int32_t *out_rows;
+} lt_forward_rows;
+
+LT_MUST_USE lt_err lt_forward_open(lt_forward **out, const lt_model *m,
+                                   const lt_forward_options *o);
+void lt_forward_close(lt_forward *f);
+
+/* Bytes of keys and values of one page, all layers. */
+size_t lt_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype cache_dtype);
+
+/* Copy page src to page dst, all layers, in order with the other calls. */
+LT_MUST_USE lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src);
+
+LT_MUST_USE lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *rows);
+
+/* Of wanted rows [first, first + n), n <= out_rows: logits (n, V) F32 in host memory, valid until the next call. */
+LT_MUST_USE lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits);
+/* The final norm's output (n, C) F32, to host memory of the caller. */
+LT_MUST_USE lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden);
+
+typedef struct {
+    size_t cache_bytes, activations_bytes, packed_bytes;
+} lt_forward_memory;
+void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out);
+
+#endif

@@ -1,0 +1,18 @@
+/* prepare.h: what inference needs of a model once, before its first token: the rotary tables, xIELU's scalars in F32, the weights in the
+ * layout the backend's products like best. Session (one user) and forward (many) each own one. */
+#ifndef LT_MODEL_PREPARE_H
+#define LT_MODEL_PREPARE_H
+
+#include "base/arena.h"
+#include "model/run.h"
+
+typedef struct {
+    lt_arena tables; /* rope, rope_local: (max_seq, D / 2, 2) F32 each; xielu (L, 2) F32 */
+    lt_arena packed;
+} lt_prepared;
+
+/* Open the run on the model and prepare it for positions [0, max_seq). On failure release what there is with lt_run_release. */
+LT_MUST_USE lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq);
+void lt_run_release(lt_run *r, lt_prepared *p); /* Closes the queue too. */
+
+#endif
