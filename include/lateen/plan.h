@@ -111,6 +111,7 @@ typedef struct {
     double link_gbps; /* Scale-up links (NVLink), one direction. */
     double
         nic_gbps; /* Scale-out network per GPU, one direction, unless the cluster says otherwise. */
+    double pcie_gbps; /* One GPU to its host's memory, one direction. */
     double power_w, host_power_w;
     int sms, node_gpus, domain_gpus; /* domain: GPUs that reach each other over scale-up links. */
 } lt_plan_gpu;
@@ -160,6 +161,7 @@ typedef struct {
         double oversub;    /* NIC bandwidth below / uplink bandwidth, of all tiers up to here. */
         double latency_us; /* One way. */
     } tier[LT_PLAN_TIERS];
+    bool rails; /* Tier 0 is one rail: a switch joins the GPUs of the same place in many nodes. */
     double storage_write_gbps, storage_read_gbps;
     int n_causes;
     lt_plan_cause cause[LT_PLAN_CAUSES];
@@ -243,7 +245,10 @@ lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_clu
     X(ep_comm, "expert parallel")                                                                  \
     X(pp_comm, "pipeline sends")                                                                   \
     X(dp_comm, "data parallel")                                                                    \
-    X(bubble, "pipeline bubble") X(optimizer, "optimiser") X(straggler, "stragglers and jitter")
+    X(bubble, "pipeline bubble")                                                                   \
+    X(optimizer, "optimiser")                                                                      \
+    X(data, "waiting for data") X(straggler, "stragglers and jitter")
+#define LT_PLAN_PART_COUNT 13
 
 /* Seconds of one step on the critical stage; communication is the exposed part only. The parts sum to step_s. */
 typedef struct {
@@ -256,6 +261,9 @@ typedef struct {
 } lt_plan_time;
 
 lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                   const lt_plan_layout *l);
+/* The same with the pipeline simulated slot by slot instead of its closed form; where that is too large to simulate, the closed form. */
+lt_plan_time lt_plan_step_simulate(const lt_plan_model *m, const lt_plan_cluster *c,
                                    const lt_plan_layout *l);
 
 /* Collectives: hierarchical alpha-beta, best of ring and tree. stride: distance between neighbours in ranks. */
@@ -347,6 +355,7 @@ typedef struct {
     int tp, pp, vpp, cp, ep;
     int64_t micro;
     int recompute;
+    int schedule; /* 0: 1F1B and interleaved; else 1 + lt_plan_schedule. */
     bool fp32_grads, sp_off, dropout;
 } lt_plan_query;
 
@@ -354,6 +363,7 @@ typedef struct {
     lt_plan_layout layout;
     lt_plan_memory memory;
     lt_plan_time time;
+    bool simulated; /* time comes from a simulated pipeline, not from the closed form. */
 } lt_plan_choice;
 
 #define LT_PLAN_PRUNE_MAP(X)                                                                       \

@@ -18,10 +18,13 @@
     X(I64, batch, "batch", "0", 0, 1e12, "tokens",                                                 \
       "per step (0: chosen by model size, 4 to 16 M)")                                             \
     X(I64, seq, "seq", "0", 0, 1e9, "tokens", "sequence length (0: the model's, at most 8192)")    \
-    X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4", "of the products")  \
+    X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4|fp8-rowwise",         \
+      "of the products")                                                                           \
     X(I64, tp, "tp", "0", 0, 65536, "", "fix tensor parallel (0: search)")                         \
     X(I64, pp, "pp", "0", 0, 65536, "", "fix pipeline stages")                                     \
     X(I64, vpp, "vpp", "0", 0, 1024, "", "fix virtual stages a stage")                             \
+    X(ENUM, schedule, "schedule", "search", 0, 0, "search|gpipe|1f1b|interleaved|zero-bubble",     \
+      "of the pipeline; search: 1f1b and interleaved")                                             \
     X(I64, cp, "cp", "0", 0, 65536, "", "fix context parallel")                                    \
     X(I64, ep, "ep", "0", 0, 65536, "", "fix expert parallel")                                     \
     X(I64, micro, "micro", "0", 0, 65536, "sequences", "fix the micro-batch")                      \
@@ -108,6 +111,7 @@ static lt_err fill(lt_plan_report *r, const plan_options *o) {
                          .ep = (int)o->ep,
                          .micro = o->micro,
                          .recompute = o->recompute - 1,
+                         .schedule = (int)o->schedule,
                          .fp32_grads = true};
     r->tokens = (double)o->tokens;
     return LT_OK;

@@ -60,6 +60,7 @@ static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const c
     LT_TRY(number(e, n, prefix, "memory_gbps", &g->memory_gbps, 0.001, 1e6, path));
     LT_TRY(number(e, n, prefix, "link_gbps", &g->link_gbps, 0.001, 1e6, path));
     LT_TRY(number(e, n, prefix, "nic_gbps", &g->nic_gbps, 0.0001, 1e6, path));
+    LT_TRY(number(e, n, prefix, "pcie_gbps", &g->pcie_gbps, 0.1, 1e5, path));
     LT_TRY(number(e, n, prefix, "power_w", &g->power_w, 0, 1e6, path));
     LT_TRY(number(e, n, prefix, "host_power_w", &g->host_power_w, 0, 1e6, path));
     LT_TRY(number(e, n, prefix, "sms", &sms, 1, 1e6, path));
@@ -254,6 +255,7 @@ static lt_err tiers_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, c
         if (gpus == 0) {
             break;
         }
+        gpus *= c->rails && i == 0 ? c->gpu.node_gpus : 1; /* All rails of the same nodes. */
         if (i > 0 && (int64_t)gpus <= c->tier[i - 1].gpus) {
             LT_FAIL(LT_ERR_ARG, "%s: network tier %d holds %.0f GPUs but the tier below it %lld",
                     path, i, gpus, (long long)c->tier[i - 1].gpus);
@@ -297,6 +299,7 @@ static bool known_key(const char *key) {
                                         "network.link_latency_us",
                                         "network.tiers.",
                                         "network.efficiency",
+                                        "network.rails",
                                         "storage.write_gbps",
                                         "storage.read_gbps",
                                         "failures.per_node_day.",
@@ -360,7 +363,8 @@ static lt_err cluster_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n,
                         *stack = lt_plan_yaml_get(e, n, "stack");
     lt_plan_gpu g;
     lt_plan_stack s;
-    int topology = LT_PLAN_FAT_TREE;
+    static const char *const yes_no[] = {"false", "true"};
+    int topology = LT_PLAN_FAT_TREE, rails = 0;
 
     for (size_t i = 0; i < n; i++) {
         if (!known_key(e[i].key)) {
@@ -378,6 +382,8 @@ static lt_err cluster_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n,
     LT_TRY(cluster_numbers(c, e, n, path));
     LT_TRY(lt_plan_yaml_choice(e, n, "network.topology", &topology, topologies, 2, path));
     c->topology = (lt_plan_topology)topology;
+    LT_TRY(lt_plan_yaml_choice(e, n, "network.rails", &rails, yes_no, 2, path));
+    c->rails = rails == 1;
     LT_TRY(tiers_read(c, e, n, path));
     return causes_read(c, e, n, path);
 }

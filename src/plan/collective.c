@@ -8,7 +8,10 @@
  * Oversubscription: a ring in rank order crosses a pod's uplink once per group. With q members of the group in a pod, the pod's
  * GPUs ask 1/q of their bandwidth of the uplinks, which offer 1/oversub: the ring slows down by max(1, oversub / q). All-to-all
  * crosses with nearly all of its bytes and slows down by oversub. That is why rings over a 7:1 core lose little and
- * expert-parallel traffic a lot. Refs: Hockney 1994; Thakur et al. 2005; nccl-tests PERFORMANCE.md. */
+ * expert-parallel traffic a lot.
+ *
+ * Rails: tier 0 is a switch a rail, which joins the GPUs of the same place in many nodes. All traffic between those nodes keeps to one hop, because
+ * what is for another rail crosses the scale-up links first. Refs: Hockney 1994; Thakur et al. 2005; nccl-tests PERFORMANCE.md. */
 #include <math.h>
 
 #include "base/error.h"
@@ -52,6 +55,11 @@ static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, b
     return g;
 }
 
+/* Share of the bytes for another domain that first cross the own one, to the GPU whose rail leads there (NCCL's PXN). */
+static double hop(const lt_plan_cluster *c, const group *g) {
+    return c->rails ? (g->inner - 1.0) / g->inner : 0.0;
+}
+
 /* One half of an all-reduce (reduce-scatter or all-gather) of S bytes. */
 static double half_s(const group *g, double bytes) {
     const double in = g->inner > 1 ? (g->inner - 1) / g->inner * bytes / g->link : 0.0;
@@ -79,7 +87,7 @@ double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double 
         return half_s(&g, bytes);
     case LT_PLAN_ALL_TO_ALL: {
         const double n = (double)ranks, near = (g.inner - 1) / n, far = (n - g.inner) / n;
-        return lt_plan_max(near * bytes / g.link, far * bytes / g.nic) +
+        return lt_plan_max((near + hop(c, &g) * far) * bytes / g.link, far * bytes / g.nic) +
                (far > 0 ? g.alpha_out : g.alpha_in) * ceil(log2(n));
     }
     case LT_PLAN_SEND:
@@ -102,6 +110,6 @@ double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies,
     far = (domains - 1.0) * (1.0 - pow(1.0 - 1.0 / domains, copies));
     near = (double)ranks * (1.0 - pow(1.0 - 1.0 / (double)ranks, copies)) * (g.inner - 1.0) /
            g.inner;
-    return lt_plan_max(near * bytes / g.link, far * bytes / g.nic) +
+    return lt_plan_max((near + hop(c, &g) * far) * bytes / g.link, far * bytes / g.nic) +
            (far > 0 ? g.alpha_out : g.alpha_in) * ceil(log2((double)ranks));
 }

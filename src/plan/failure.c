@@ -13,8 +13,7 @@
 #include "base/error.h"
 #include "plan/plan.h"
 
-#define COPY_GBPS                                                                                  \
-    20.0 /* One GPU's memory to host memory, PCIe 4/5 or NVLink-C2C shared with training. */
+#define COPY_SHARE 0.4 /* Of the link to the host that a copy gets beside training. */
 #define OPTIMIZER_STATE                                                                            \
     14.0 /* Bytes a parameter in a checkpoint: bf16 weight, fp32 master, two moments. */
 
@@ -74,7 +73,7 @@ lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_c
     g.mtbf_s = rate > 0 ? 1.0 / rate : 1e30;
     g.failures_per_day = rate * 86400.0;
     g.save_s = g.checkpoint_bytes / (c->storage_write_gbps * LT_PLAN_GB);
-    copy_s = g.checkpoint_bytes / ((double)gpus * COPY_GBPS * LT_PLAN_GB) +
+    copy_s = g.checkpoint_bytes / ((double)gpus * COPY_SHARE * c->gpu.pcie_gbps * LT_PLAN_GB) +
              0.5; /* Half a second to agree and to flush. */
     g.block_s = async ? lt_plan_min(copy_s, g.save_s) : g.save_s;
     lag_s = async ? g.save_s : 0.0; /* Only a save that is on disk counts. */

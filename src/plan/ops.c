@@ -12,6 +12,7 @@
 
 #include "base/error.h"
 #include "plan/plan.h"
+#include "tensor/cost.h"
 
 /* Chosen once on the published rows (docs/plan/validation.md), the same for every stack and GPU. */
 #define K_RAMP         128.0 /* Depth at which a product's inner loop is half of its time ramp. */
@@ -54,10 +55,10 @@ static double shape_efficiency(const lt_plan_cluster *c, double m, double n, dou
 
 static double group_s(const lt_plan_cluster *c, double m, double n, double k, double groups,
                       lt_plan_precision p, double out_bytes) {
-    const double flops = 2.0 * m * n * k * groups;
     const double in = lt_plan_precision_bytes(p);
-    const double bytes = groups * (in * (m * k + n * k) + out_bytes * m * n);
-    const double compute = flops /
+    const lt_cost one = lt_cost_matmul(m, n, k, in, in, out_bytes);
+    const double bytes = groups * one.bytes;
+    const double compute = groups * one.flops /
                            (peak_of(c, p) * c->stack.gemm * shape_efficiency(c, m, n, k, groups));
     return lt_plan_max(compute, bytes / (c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory));
 }

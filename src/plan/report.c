@@ -116,6 +116,11 @@ static void what_ifs(lt_plan_report *r) {
         what_if(r, "products in fp8 (mind the loss)", &c, &q);
         q = r->query;
     }
+    if (q.schedule == 0 && r->found.best[0].layout.pp > 1) {
+        q.schedule = 1 + LT_PLAN_ZERO_BUBBLE;
+        what_if(r, "zero-bubble pipeline (ZB-H1)", &c, &q);
+        q = r->query;
+    }
     q.batch_seqs *= 2;
     what_if(r, "batch twice as large (per sample)", &c, &q);
     if (r->n_what_ifs > 0 && strncmp(r->what_if[r->n_what_ifs - 1].change, "batch", 5) == 0) {

@@ -26,9 +26,9 @@
 #define SHOW_STAGES 16
 #define SHOW_MICROS 24
 
-static const char *const palette[] = {"#3366aa", "#e07b39", "#5aa469", "#b04a5a",
-                                      "#8a6bb8", "#c9a227", "#4ba3a8", "#7a7a7a",
-                                      "#d48aa7", "#9c5f33", "#2f2f2f", "#b9b9b9"};
+static const char *const palette[] = {"#3366aa", "#e07b39", "#5aa469", "#b04a5a", "#8a6bb8",
+                                      "#c9a227", "#4ba3a8", "#7a7a7a", "#d48aa7", "#9c5f33",
+                                      "#2f2f2f", "#7fb7e6", "#b9b9b9"};
 
 typedef struct {
     char *text;
@@ -116,7 +116,7 @@ static void bar_rows(page *p, const lt_plan_report *r, bool memory) {
         const lt_plan_memory *m = &c->memory;
         const double mem[] = {m->weights, m->gradients, m->optimizer, m->activations + m->logits,
                               m->buffers, m->margin};
-        double time[12], x = LEFT;
+        double time[LT_PLAN_PART_COUNT], x = LEFT;
         int k = 0;
 #define PART_VALUE(field, words) time[k++] = c->time.field;
         LT_PLAN_PART_MAP(PART_VALUE)
@@ -126,7 +126,7 @@ static void bar_rows(page *p, const lt_plan_report *r, bool memory) {
                  : c->layout.recompute == 1 ? " sel."
                                             : " full");
         text(p, LEFT - 8, 34.0 * i + 19, "end", label);
-        for (k = 0; k < (memory ? 6 : 12); k++) {
+        for (k = 0; k < (memory ? 6 : LT_PLAN_PART_COUNT); k++) {
             const double v = memory ? mem[k] : time[k];
             snprintf(title, sizeof title, memory ? "%s: %.1f GiB" : "%s: %.3f s",
                      memory ? kinds[k] : parts[k], memory ? v / LT_PLAN_GIB : v);
@@ -144,7 +144,7 @@ static void bar_rows(page *p, const lt_plan_report *r, bool memory) {
         text(p, LEFT + gib * scale, 34.0 * n + 20, "end", label);
     }
     put(p, "</svg>\n");
-    legend(p, memory ? kinds : parts, memory ? 6 : 12);
+    legend(p, memory ? kinds : parts, memory ? 6 : LT_PLAN_PART_COUNT);
 }
 
 /* The winner's schedule with at most SHOW_MICROS micro-batches, so that slots stay visible. */

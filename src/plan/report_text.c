@@ -8,7 +8,7 @@
 #define BAR_CELLS 30
 
 static const char *const part_letters =
-    "GAELtcepdboj"; /* One letter a part of lt_plan_time, in its order. */
+    "GAELtcepdboij"; /* One letter a part of lt_plan_time, in its order. */
 
 static void put_bar(FILE *to, const double *part, const char *letters, int n, double whole) {
     double sum = 0;
@@ -24,7 +24,7 @@ static void put_bar(FILE *to, const double *part, const char *letters, int n, do
     }
 }
 
-static void time_parts(const lt_plan_time *t, double out[12]) {
+static void time_parts(const lt_plan_time *t, double out[LT_PLAN_PART_COUNT]) {
     int i = 0;
 #define COPY_PART(field, text) out[i++] = t->field;
     LT_PLAN_PART_MAP(COPY_PART)
@@ -69,7 +69,7 @@ static void head(const lt_plan_report *r, FILE *to) {
 }
 
 static void layouts(const lt_plan_report *r, FILE *to, int n_layouts) {
-    double parts[12];
+    double parts[LT_PLAN_PART_COUNT];
     char text[LT_PLAN_TEXT_BYTES];
     const double all = r->cluster.gpu.memory_bytes;
     fprintf(to, "  %-3s %-46s %8s %6s  %-*s %6s  %s\n", "", "layout", "s/step", "MFU %", BAR_CELLS,
@@ -82,15 +82,16 @@ static void layouts(const lt_plan_report *r, FILE *to, int n_layouts) {
         time_parts(&x->time, parts);
         fprintf(to, "  %-3d %-46s %8.3f %6.1f  ", i + 1, lt_plan_layout_text(text, &x->layout),
                 x->time.step_s, 100 * x->time.mfu);
-        put_bar(to, parts, part_letters, 12, x->time.step_s);
+        put_bar(to, parts, part_letters, LT_PLAN_PART_COUNT, x->time.step_s);
         fprintf(to, " %6.1f  ", m->total / LT_PLAN_GIB);
         put_bar(to, mem, "WGOABm", 6, all);
         fputc('\n', to);
     }
-    fprintf(to, "\n  step    G products A attention E elementwise L launch  t tensor c context e "
-                "expert p pipeline d data parallel\n"
-                "          b bubble o optimiser j jitter     memory  W weights G gradients O "
-                "optimiser A activations B buffers m margin\n");
+    fprintf(to,
+            "\n  step    G products A attention E elementwise L launch  t tensor c context e "
+            "expert p pipeline d data parallel\n"
+            "          b bubble o optimiser i data j jitter     memory  W weights G gradients O "
+            "optimiser A activations B buffers m margin\n");
 }
 
 void lt_plan_report_text(const lt_plan_report *r, FILE *to, int n_layouts) {

@@ -12,6 +12,7 @@
 #include "plan/plan.h"
 
 #define MAX_CANDIDATES ((size_t)1 << 21)
+#define SIMULATED      32
 #define BLOCK          256 /* Candidates a parallel task prices between progress calls. */
 
 typedef struct {
@@ -59,20 +60,30 @@ static void with_state(finder *f, lt_plan_layout l) {
     }
 }
 
+/* One chunk a stage: 1F1B, or what was asked for. */
+static lt_plan_schedule plain_schedule(const finder *f) {
+    return f->q->schedule > 0 && f->q->schedule - 1 != LT_PLAN_INTERLEAVED
+               ? (lt_plan_schedule)(f->q->schedule - 1)
+               : LT_PLAN_ONE_F_ONE_B;
+}
+
 static void with_schedule(finder *f, lt_plan_layout l) {
     const int layers = (int)((f->m->layers + l.pp - 1) / l.pp);
+    const bool chunks = f->q->schedule == 0 || f->q->schedule - 1 == LT_PLAN_INTERLEAVED;
+    const bool plain = f->q->schedule == 0 || l.pp == 1 || !chunks;
     if (f->q->vpp > 0) {
         l.vpp = f->q->vpp;
-        l.schedule = l.vpp > 1 ? LT_PLAN_INTERLEAVED : LT_PLAN_ONE_F_ONE_B;
+        l.schedule = l.vpp > 1 ? LT_PLAN_INTERLEAVED : plain_schedule(f);
         with_state(f, l);
         return;
     }
     for (int v = 1; v <= layers && v <= 12; v++) {
-        if (layers % v != 0 || (v > 1 && (l.pp == 1 || l.accum % l.pp != 0))) {
+        if (layers % v != 0 || (v == 1 && !plain) ||
+            (v > 1 && (!chunks || l.pp == 1 || l.accum % l.pp != 0))) {
             continue;
         }
         l.vpp = v;
-        l.schedule = v > 1 ? LT_PLAN_INTERLEAVED : LT_PLAN_ONE_F_ONE_B;
+        l.schedule = v > 1 ? LT_PLAN_INTERLEAVED : plain_schedule(f);
         with_state(f, l);
     }
 }
@@ -219,6 +230,22 @@ static size_t drop_twins(lt_plan_choice *list, size_t n) {
     return kept;
 }
 
+/* The first few again, with their pipelines simulated (the closed form knows uniform stages only), until all of the first few are. */
+static void simulate_best(const finder *f, lt_plan_choice *list, size_t n) {
+    const size_t few = n < SIMULATED ? n : SIMULATED;
+    bool changed = true;
+    while (changed) {
+        changed = false;
+        for (size_t i = 0; i < few; i++) {
+            if (!list[i].simulated) {
+                list[i].time = lt_plan_step_simulate(f->m, f->c, &list[i].layout);
+                list[i].simulated = changed = true;
+            }
+        }
+        qsort(list, n, sizeof *list, by_time);
+    }
+}
+
 static lt_err check(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_query *q) {
     LT_TRY(lt_plan_model_check(m));
     if (q->gpus < 1 || q->batch_seqs < 1) {
@@ -232,6 +259,13 @@ static lt_err check(const lt_plan_model *m, const lt_plan_cluster *c, const lt_p
     if (q->precision > LT_PLAN_BF16 && c->gpu.peak_tflops[q->precision] <= 0) {
         LT_FAIL(LT_ERR_ARG, "8- or 4-bit precision asked for, but %s has no such units",
                 c->gpu.name);
+    }
+    if (q->schedule == 1 + LT_PLAN_INTERLEAVED && q->pp == 1) {
+        LT_FAIL(LT_ERR_ARG, "an interleaved schedule contradicts one pipeline stage (pp 1)");
+    }
+    if (q->vpp > 1 && q->schedule > 0 && q->schedule != 1 + LT_PLAN_INTERLEAVED) {
+        LT_FAIL(LT_ERR_ARG, "%d virtual stages contradict a schedule that is not interleaved",
+                q->vpp);
     }
     if (q->tp > 0 && q->pp > 0 && q->gpus % ((int64_t)q->tp * q->pp) != 0) {
         LT_FAIL(LT_ERR_ARG, "tp %d x pp %d does not divide %lld GPUs", q->tp, q->pp,
@@ -284,6 +318,9 @@ lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster *c, const lt
     out->best = f.list;
     out->n_tried = f.n;
     fit = drop_twins(f.list, fit);
+    if (fit > 0) {
+        simulate_best(&f, f.list, fit);
+    }
     out->n_fit = fit;
     out->n_best = q->max_results > 0 && (size_t)q->max_results < fit ? (size_t)q->max_results : fit;
     out->seconds = lt_clock_s() - start;

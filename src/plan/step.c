@@ -14,6 +14,7 @@
 
 #define HIDDEN_COST                                                                                \
     0.30 /* vTrain (MICRO 2024): collectives inside training run 30 % slower; they slow compute likewise. */
+#define TOKEN_BYTES 4.0 /* Of a shard: a 32-bit id. */
 #define OPTIMIZER_BYTES                                                                            \
     34.0 /* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
 
@@ -71,7 +72,7 @@ static stage stage_of(const lt_plan_job *j) {
     return s;
 }
 
-static void pipeline_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
+static void pipeline_parts(const lt_plan_job *j, const stage *s, bool simulate, lt_plan_time *t) {
     const lt_plan_layout *l = j->l;
     const double bytes = (double)(l->micro * j->m->seq) / l->cp * (double)j->m->width * 2.0 /
                          (l->sp || l->tp > 1 ? l->tp : 1);
@@ -90,10 +91,14 @@ static void pipeline_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t
                                 .first_extra_s = l->pp > 1 ? s->extra_first : 0,
                                 .last_extra_s = l->pp > 1 ? s->extra_last
                                                           : s->extra_last + s->extra_first};
-    const double n = (double)l->accum, all = lt_plan_pipeline_closed(&p);
+    const double n = (double)l->accum;
+    double all = lt_plan_pipeline_closed(&p), run_s;
     /* Steady state: sends between stages overlap with compute only in part; each chunk sends both ways. */
     const double sends = l->pp > 1 ? n * 2.0 * l->vpp * send * (1.0 - j->c->stack.dp_overlap) : 0.0;
     const double extra = lt_plan_max(p.first_extra_s, p.last_extra_s);
+    if (simulate && l->pp > 1 && lt_plan_pipeline_run(&p, &run_s, NULL, 0, NULL) == LT_OK) {
+        all = run_s;
+    }
     t->forward_s = s->forward;
     t->backward_s = s->backward;
     t->gemm = n * (s->f.gemm_s + s->b.gemm_s + s->r.gemm_s);
@@ -162,8 +167,8 @@ static void optimizer_part(const lt_plan_job *j, lt_plan_time *t) {
                    (j->c->gpu.memory_gbps * LT_PLAN_GB * j->c->stack.memory);
 }
 
-lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
-                                   const lt_plan_layout *l) {
+static lt_plan_time estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                             const lt_plan_layout *l, bool simulate) {
     const lt_plan_job j = {m, c, l};
     const stage s = stage_of(&j);
     const double gpus = (double)lt_plan_layout_gpus(l),
@@ -172,11 +177,15 @@ lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster
     lt_plan_time t = {0};
 
     LT_ASSERT(m != NULL && c != NULL && l != NULL);
-    pipeline_parts(&j, &s, &t);
+    pipeline_parts(&j, &s, simulate, &t);
     data_parts(&j, &s, &t);
     optimizer_part(&j, &t);
     t.step_s = t.gemm + t.attention + t.elementwise + t.launch + t.tp_comm + t.cp_comm + t.ep_comm +
                t.pp_comm + t.dp_comm + t.bubble + t.optimizer;
+    /* The next batch is read while this one computes. */
+    t.data = lt_plan_max(0.0,
+                         tokens * TOKEN_BYTES / (c->storage_read_gbps * LT_PLAN_GB) - t.step_s);
+    t.step_s += t.data;
     if (gpus > c->gpu.node_gpus) {
         t.straggler = t.step_s * c->straggler;
         t.step_s += t.straggler;
@@ -189,4 +198,14 @@ lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster
     }
     t.hfu = t.mfu * (l->recompute == LT_PLAN_RECOMPUTE_FULL ? 4.0 / 3.0 : 1.0);
     return t;
+}
+
+lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                   const lt_plan_layout *l) {
+    return estimate(m, c, l, false);
+}
+
+lt_plan_time lt_plan_step_simulate(const lt_plan_model *m, const lt_plan_cluster *c,
+                                   const lt_plan_layout *l) {
+    return estimate(m, c, l, true);
 }

@@ -227,6 +227,91 @@ static void bad_clusters_are_refused(void **state) {
     }
 }
 
+static lt_plan_cluster cluster_from(const char *text) {
+    char path[] = "/tmp/lateen-cluster-XXXXXX.yaml";
+    const int fd = mkstemps(path, 5);
+    lt_plan_cluster c;
+    assert_true(fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text));
+    close(fd);
+    c = cluster(path);
+    unlink(path);
+    return c;
+}
+
+static void rails_keep_traffic_on_one_hop(void **state) {
+    static const char plain[] = "gpu: h100-sxm\ngpus: 4096\nnetwork:\n  nic_gbps: 50\n  tiers:\n"
+                                "    - {gpus: 32, oversubscription: 4, latency_us: 6}\n";
+    static const char rails[] =
+        "gpu: h100-sxm\ngpus: 4096\nnetwork:\n  rails: true\n  nic_gbps: 50\n  tiers:\n"
+        "    - {gpus: 32, oversubscription: 4, latency_us: 6}\n";
+    const lt_plan_cluster a = cluster_from(plain), b = cluster_from(rails);
+    (void)state;
+    /* 32 nodes hang on the same eight rail switches: an all-to-all of 256 GPUs does not see what is above them. */
+    near(lt_plan_collective_s(&a, LT_PLAN_ALL_TO_ALL, 1e9, 256, 1) /
+             lt_plan_collective_s(&b, LT_PLAN_ALL_TO_ALL, 1e9, 256, 1),
+         4.0 * 224 / 255, 0.01);
+    assert_true(lt_plan_collective_s(&b, LT_PLAN_ALL_TO_ALL, 1e9, 512, 1) >
+                1.5 * lt_plan_collective_s(&b, LT_PLAN_ALL_TO_ALL, 1e9, 256, 1));
+}
+
+static void schedules_are_searched_as_asked(void **state) {
+    const lt_plan_cluster c = cluster("dgx-h100");
+    const lt_plan_model m = model("llama3-70b");
+    double step_s[LT_PLAN_SCHEDULE_COUNT + 1];
+    (void)state;
+    for (int s = 0; s <= LT_PLAN_SCHEDULE_COUNT; s++) {
+        const lt_plan_query q = {.gpus = 256,
+                                 .batch_seqs = 256,
+                                 .seq = 4096,
+                                 .tp = 8,
+                                 .pp = 8,
+                                 .zero = -1,
+                                 .recompute = -1,
+                                 .schedule = s,
+                                 .precision = LT_PLAN_BF16};
+        lt_plan_found f;
+        assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
+        assert_true(f.n_fit > 0);
+        for (size_t i = 0; i < f.n_best; i++) {
+            assert_true(s == 0 ? f.best[i].layout.schedule == LT_PLAN_ONE_F_ONE_B ||
+                                     f.best[i].layout.schedule == LT_PLAN_INTERLEAVED
+                               : (int)f.best[i].layout.schedule == s - 1);
+        }
+        step_s[s] = f.best[0].time.step_s;
+        lt_plan_found_free(&f);
+    }
+    assert_true(step_s[1 + LT_PLAN_ZERO_BUBBLE] < step_s[1 + LT_PLAN_ONE_F_ONE_B]);
+    assert_true(step_s[1 + LT_PLAN_INTERLEAVED] < step_s[1 + LT_PLAN_ONE_F_ONE_B]);
+    assert_true(step_s[0] <= 1.001 * step_s[1 + LT_PLAN_INTERLEAVED]);
+}
+
+/* Closed form and simulation agree on uniform stages; slow storage shows as waiting for data, to the byte. */
+static void simulated_steps_and_slow_storage(void **state) {
+    lt_plan_cluster c = cluster("dgx-h100");
+    const lt_plan_model m = model("llama3-70b");
+    const lt_plan_layout l = {.tp = 8,
+                              .pp = 8,
+                              .vpp = 1,
+                              .cp = 1,
+                              .ep = 1,
+                              .dp = 4,
+                              .sp = true,
+                              .zero = 1,
+                              .micro = 1,
+                              .accum = 64,
+                              .precision = LT_PLAN_BF16,
+                              .schedule = LT_PLAN_ONE_F_ONE_B};
+    const lt_plan_time closed = lt_plan_step_estimate(&m, &c, &l),
+                       run = lt_plan_step_simulate(&m, &c, &l);
+    lt_plan_time slow;
+    (void)state;
+    near(run.step_s, closed.step_s, 0.03);
+    assert_true(closed.data == 0);
+    c.storage_read_gbps = 1e-6;
+    slow = lt_plan_step_estimate(&m, &c, &l);
+    near(slow.step_s - slow.straggler, 64.0 * 4 * (double)m.seq * 4.0 / 1e3, 1e-9);
+}
+
 static void serving_is_near_published_figures(void **state) {
     /* TensorRT-LLM 1.0, Llama 3.1 8B FP8 on one H100, 1000/1000: 15,220 output tokens/s. vLLM 0.19, BF16, one stream: 6.44 ms. */
     const lt_plan_cluster c = cluster("h100-node");
@@ -262,6 +347,9 @@ int main(void) {
                                        cmocka_unit_test(trends_are_those_of_the_papers),
                                        cmocka_unit_test(contradictions_are_named),
                                        cmocka_unit_test(bad_clusters_are_refused),
+                                       cmocka_unit_test(rails_keep_traffic_on_one_hop),
+                                       cmocka_unit_test(schedules_are_searched_as_asked),
+                                       cmocka_unit_test(simulated_steps_and_slow_storage),
                                        cmocka_unit_test(serving_is_near_published_figures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
