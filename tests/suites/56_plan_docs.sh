@@ -1,0 +1,8 @@
+# The worked examples of docs/plan still print what stands there. Sourced by tests/run.sh.
+suite "planner's worked examples" bash -c '
+    if out=$(tools/plan_docs.sh --check 2>&1); then
+        echo "ok 1 - docs/plan"
+    else
+        echo "not ok 1 - docs/plan: run tools/plan_docs.sh, look at what changed"
+        echo "$out" | sed "s/^/# /"
+    fi'
