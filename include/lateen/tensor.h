@@ -8,34 +8,53 @@
 
 #include "lateen/base.h"
 
-/* name, bytes of an element, safetensors' name */
-#define LT_DTYPE_MAP(X)                                                                            \
-    X(F32, 4, "F32")                                                                               \
-    X(BF16, 2, "BF16")                                                                             \
-    X(F16, 2, "F16")                                                                               \
-    X(F64, 8, "F64")                                                                               \
-    X(I32, 4, "I32")                                                                               \
-    X(I64, 8, "I64")                                                                               \
-    X(I16, 2, "I16")                                                                               \
-    X(U16, 2, "U16")                                                                               \
-    X(I8, 1, "I8")                                                                                 \
-    X(U8, 1, "U8")                                                                                 \
-    X(BOOL, 1, "BOOL")
+/* name, elements of a block, bytes of a block, safetensors' name. Plain types have blocks of one element. The others are ggml's formats
+ * (tensor/block.h has the layouts): rows are whole blocks, one behind the other, and only ops that say so take them. */
+#define LT_DTYPE_PLAIN_MAP(X)                                                                      \
+    X(F32, 1, 4, "F32")                                                                            \
+    X(BF16, 1, 2, "BF16")                                                                          \
+    X(F16, 1, 2, "F16")                                                                            \
+    X(F64, 1, 8, "F64")                                                                            \
+    X(I32, 1, 4, "I32")                                                                            \
+    X(I64, 1, 8, "I64")                                                                            \
+    X(I16, 1, 2, "I16")                                                                            \
+    X(U16, 1, 2, "U16")                                                                            \
+    X(I8, 1, 1, "I8")                                                                              \
+    X(U8, 1, 1, "U8")                                                                              \
+    X(BOOL, 1, 1, "BOOL")
+#define LT_DTYPE_BLOCK_MAP(X)                                                                      \
+    X(Q4_0, 32, 18, "Q4_0")                                                                        \
+    X(Q4_1, 32, 20, "Q4_1")                                                                        \
+    X(Q5_0, 32, 22, "Q5_0")                                                                        \
+    X(Q5_1, 32, 24, "Q5_1")                                                                        \
+    X(Q8_0, 32, 34, "Q8_0")                                                                        \
+    X(Q2_K, 256, 84, "Q2_K")                                                                       \
+    X(Q3_K, 256, 110, "Q3_K")                                                                      \
+    X(Q4_K, 256, 144, "Q4_K")                                                                      \
+    X(Q5_K, 256, 176, "Q5_K")                                                                      \
+    X(Q6_K, 256, 210, "Q6_K")
+#define LT_DTYPE_MAP(X) LT_DTYPE_PLAIN_MAP(X) LT_DTYPE_BLOCK_MAP(X)
 
 typedef enum {
-#define LT_DTYPE_ENUM(name, bytes, text) LT_##name,
+#define LT_DTYPE_ENUM(name, elems, bytes, text) LT_##name,
     LT_DTYPE_MAP(LT_DTYPE_ENUM)
 #undef LT_DTYPE_ENUM
-        LT_DTYPE_COUNT
+        LT_DTYPE_COUNT,
+    LT_DTYPE_PLAIN_COUNT = LT_Q4_0
 } lt_dtype;
 
 /* Where memory is and work runs. AUTO: the GPU if there is one (LATEEN_CUDA_DEVICE chooses), else the CPU. */
 typedef enum { LT_DEVICE_CPU, LT_DEVICE_CUDA, LT_DEVICE_AUTO } lt_device;
 #define LT_DEVICE_CHOICES "cpu|cuda|auto"
 
-size_t lt_dtype_bytes(lt_dtype dtype);
-const char *lt_dtype_name(lt_dtype dtype); /* "F32", as safetensors writes it. */
-/* False when the name is unknown. */
+size_t lt_dtype_bytes(lt_dtype dtype); /* Of an element; the type is plain. */
+/* Elements and bytes of a block: 1 and lt_dtype_bytes for plain types. */
+int64_t lt_dtype_block(lt_dtype dtype, size_t *bytes);
+bool lt_dtype_is_block(lt_dtype dtype);
+/* Bytes of count elements, whole blocks. */
+size_t lt_dtype_row_bytes(lt_dtype dtype, int64_t count);
+const char *lt_dtype_name(lt_dtype dtype); /* "F32", as safetensors writes it; "Q4_K". */
+/* False when the name is unknown; plain types only. */
 bool lt_dtype_from_name(lt_dtype *out, const char *name);
 
 #define LT_MAX_DIMS 4

@@ -616,3 +616,37 @@ bool lt_ggml_type_block(uint32_t type, uint32_t *elems, uint32_t *bytes) {
         return false;
     }
 }
+
+/* Types that a tensor may have and GGUF too, under the same name. */
+#define SHARED_TYPES(X)                                                                            \
+    X(F32)                                                                                         \
+    X(F16)                                                                                         \
+    X(BF16) X(F64) X(Q4_0) X(Q4_1) X(Q5_0) X(Q5_1) X(Q8_0) X(Q2_K) X(Q3_K) X(Q4_K) X(Q5_K) X(Q6_K)
+static const struct {
+    lt_ggml_type type;
+    lt_dtype dtype;
+} shared_types[] = {
+#define SHARED_ROW(name) {LT_GGML_##name, LT_##name},
+    SHARED_TYPES(SHARED_ROW)
+#undef SHARED_ROW
+};
+
+bool lt_ggml_type_dtype(uint32_t type, lt_dtype *out) {
+    for (size_t i = 0; i < sizeof shared_types / sizeof *shared_types; i++) {
+        if (shared_types[i].type == type) {
+            *out = shared_types[i].dtype;
+            return true;
+        }
+    }
+    return false;
+}
+
+bool lt_ggml_type_of(lt_dtype dtype, lt_ggml_type *out) {
+    for (size_t i = 0; i < sizeof shared_types / sizeof *shared_types; i++) {
+        if (shared_types[i].dtype == dtype) {
+            *out = shared_types[i].type;
+            return true;
+        }
+    }
+    return false;
+}

@@ -18,6 +18,7 @@
 #include <stdint.h>
 
 #include "lateen/base.h"
+#include "lateen/tensor.h"
 
 #define LT_GGUF_MAX_DIMS 4
 
@@ -153,6 +154,10 @@ bool lt_gguf_str_is(lt_gguf_str s, const char *text);
 
 /* "Q4_K", or NULL for a number we do not know. */
 const char *lt_ggml_type_name(uint32_t type);
+
+/* The same type as a tensor's; false: there is none. Back: true for all floating and block types. */
+bool lt_ggml_type_dtype(uint32_t type, lt_dtype *out);
+bool lt_ggml_type_of(lt_dtype dtype, lt_ggml_type *out);
 
 /* Elements and bytes of one block; false for a number we do not know. */
 bool lt_ggml_type_block(uint32_t type, uint32_t *elems, uint32_t *bytes);

@@ -44,7 +44,7 @@ static lt_err take(cursor *c, const char *name, int64_t n, int64_t rows, int64_t
         }
         c->s->n_bin_weights++;
         w->weight = (lt_weight){
-            .type = LT_GGML_F32, .n_dims = cols > 0 ? 2 : 1, .shape = {rows, cols}, .data = c->at};
+            .type = LT_F32, .n_dims = cols > 0 ? 2 : 1, .shape = {rows, cols}, .data = c->at};
         c->at += bytes;
     }
     return LT_OK;

@@ -7,7 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
-#include "model/dequant.h"
+#include "tensor/block.h"
 
 #define INDEX_NAME      "model.safetensors.index.json"
 #define INDEX_BYTES_MAX ((size_t)64 << 20)
@@ -134,36 +134,28 @@ void lt_weight_source_close(lt_source *s) {
 }
 
 static lt_err from_safetensor(const lt_source *s, const lt_safetensor *t, lt_weight *out) {
-    static const struct {
-        lt_dtype dtype;
-        lt_ggml_type type;
-    } types[] = {{LT_F32, LT_GGML_F32},
-                 {LT_BF16, LT_GGML_BF16},
-                 {LT_F16, LT_GGML_F16},
-                 {LT_F64, LT_GGML_F64}};
-    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
-        if (types[i].dtype == t->dtype) {
-            *out = (lt_weight){.type = types[i].type, .n_dims = t->n_dims, .data = t->data};
-            memcpy(out->shape, t->shape, sizeof out->shape);
-            return LT_OK;
-        }
+    if (!lt_block_decodes(t->dtype)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s; weights are floating point",
+                s->path, t->name, lt_dtype_name(t->dtype));
     }
-    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s; weights are floating point", s->path,
-            t->name, lt_dtype_name(t->dtype));
+    *out = (lt_weight){.type = t->dtype, .n_dims = t->n_dims, .data = t->data};
+    memcpy(out->shape, t->shape, sizeof out->shape);
+    return LT_OK;
 }
 
 static lt_err from_gguf(const lt_source *s, const lt_gguf_tensor *t, const char *name,
                         lt_weight *out) {
-    uint32_t elems = 0, bytes = 0;
-    if (!lt_dequant_serves(t->type)) {
+    lt_dtype type;
+    size_t bytes;
+    if (!lt_ggml_type_dtype(t->type, &type)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s, which Lateen does not decode",
                 s->path, name, lt_ggml_type_name(t->type));
     }
-    if (!lt_ggml_type_block(t->type, &elems, &bytes) || t->dims[0] % elems != 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %llu elements are not whole blocks of %u",
-                s->path, name, (unsigned long long)t->dims[0], elems);
+    if (t->dims[0] % (uint64_t)lt_dtype_block(type, &bytes) != 0) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %llu elements are not whole blocks of %s",
+                s->path, name, (unsigned long long)t->dims[0], lt_dtype_name(type));
     }
-    *out = (lt_weight){.type = t->type, .n_dims = t->n_dims, .data = t->data};
+    *out = (lt_weight){.type = type, .n_dims = t->n_dims, .data = t->data};
     for (int i = 0; i < t->n_dims; i++) {
         out->shape[i] = (int64_t)t->dims[t->n_dims - 1 - i];
     }

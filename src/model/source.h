@@ -13,7 +13,7 @@
 
 /* One stored tensor, row-major: shape[0] is the slowest dimension. Its rows are whole numbers of blocks. */
 typedef struct {
-    lt_ggml_type type;
+    lt_dtype type;
     int n_dims;
     int64_t shape[LT_MAX_DIMS];
     const unsigned char *data;

@@ -10,9 +10,9 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "model/alloc.h"
-#include "model/dequant.h"
 #include "model/names.h"
 #include "model/source.h"
+#include "tensor/block.h"
 
 #define CHUNK_ELEMENTS ((int64_t)1 << 18)
 
@@ -67,8 +67,8 @@ static void transfer_chunk(void *ctx, size_t chunk) {
         atomic_store(&t->bad, -2);
         return;
     }
-    lt_dequant(values, t->w->type, t->data + begin * t->row_bytes,
-               (size_t)((end - begin) * t->cols));
+    lt_block_decode(values, t->w->type, t->data + begin * t->row_bytes,
+                    (size_t)((end - begin) * t->cols));
     find_bad(t, values, begin * t->cols, (end - begin) * t->cols);
     for (int64_t i = 0; t->add != 0.0f && i < (end - begin) * t->cols; i++) {
         values[i] += t->add;
@@ -98,9 +98,7 @@ static lt_err check_transfer(const transfer *t, const char *name, const char *pa
 
 /* Decode rows x cols at `data` and store them at `first`. */
 static lt_err transfer_rows(transfer *t, const char *name, const char *path) {
-    uint32_t elems = 0, bytes = 0;
-    LT_ASSERT(lt_ggml_type_block(t->w->type, &elems, &bytes));
-    t->row_bytes = t->cols / elems * bytes;
+    t->row_bytes = (int64_t)lt_dtype_row_bytes(t->w->type, t->cols);
     t->rows_per_chunk = CHUNK_ELEMENTS / t->cols > 0 ? CHUNK_ELEMENTS / t->cols : 1;
     atomic_init(&t->bad, -1);
     lt_parallel_for((size_t)((t->rows + t->rows_per_chunk - 1) / t->rows_per_chunk), transfer_chunk,
@@ -118,7 +116,7 @@ static lt_err transfer_turned(transfer *t, const char *name, const char *path) {
     if (values == NULL || turned == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: tensor %s", path, name);
     }
-    lt_dequant(values, t->w->type, t->data, (size_t)(rows * cols));
+    lt_block_decode(values, t->w->type, t->data, (size_t)(rows * cols));
     atomic_init(&t->bad, -1);
     find_bad(t, values, 0, rows * cols);
     LT_TRY_DONE(check_transfer(t, name, path));
@@ -171,22 +169,22 @@ static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, con
     const int64_t experts = p->stacked ? p->n_experts : 1;
     const bool is_rotated = p->part == LT_PART_Q || p->part == LT_PART_K;
     const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
-    uint32_t elems = 0, bytes = 0;
+    size_t bytes;
+    const int64_t elems = lt_dtype_block(w->type, &bytes);
 
     if (!shape_fits(w, p)) {
         return wrong_shape(s->path, name, w, p);
     }
-    LT_ASSERT(lt_ggml_type_block(w->type, &elems, &bytes));
     if (elems > 1 && w->shape[w->n_dims - 1] % elems != 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %lld elements in blocks of %u", s->path,
-                name, (long long)w->shape[w->n_dims - 1], elems);
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %lld elements in blocks of %lld", s->path,
+                name, (long long)w->shape[w->n_dims - 1], (long long)elems);
     }
     for (int64_t e = 0; e < experts; e++) {
         transfer t = {.m = m,
                       .w = w,
                       .rows = p->cols == 1 ? 1 : p->rows,
                       .cols = p->cols == 1 ? p->rows : p->cols};
-        t.data = w->data + e * (p->rows * p->cols / elems * bytes);
+        t.data = w->data + (size_t)e * lt_dtype_row_bytes(w->type, p->rows * p->cols);
         t.first = p->first + e * p->expert_stride;
         t.permute_head = s->rope_interleaved && is_rotated && p->cols > 1 ? m->spec.head_dim : 0;
         t.add = is_norm ? -1.0f : 0.0f;

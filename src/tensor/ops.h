@@ -19,8 +19,10 @@
 
 /* y (M, N) = op(a) (M, K) . op(b) (K, N) [+ bias (N)] [+ y]. a, b: act dtype or F16/F32 pairs of equal type; y: F32 or
  * BF16; bias F32 or BF16. trans_a: a is stored (K, M). trans_b: b is stored (N, K), as linear layers keep weights. F32 accumulation.
+ * b may also be of a block type (tensor/block.h) with a partner: trans_b, a and y F32, K whole blocks. Then each row of a is rounded to the
+ * partner's 8 bits, and y is ggml's dot product (kernels/ref/qdot.c states the order of its sums), bit for bit, whatever M, N, packing or threads.
  * b_packed: b's contents in the backend's own layout, from matmul_pack, or NULL. b still gives shape and dtype, and keeps its data: an
- * implementation that does not know the layout reads it.
+ * implementation that does not know the layout reads it. Of a block type, data may be NULL once it is packed.
  * fixed_order: a row of y has the same bits whatever M is, so that a token does not depend on its batch. */
 typedef struct {
     lt_tensor y, a, b, bias;
@@ -42,7 +44,7 @@ typedef struct {
 
 /* y (R, C) = scale * table (V, C)[ids (R) I32] [+ pos_table (P, C)[positions (R) I32]]. An id outside [0, V) is a bug: ids are
  * checked where data enters. Backward: dtable (V, C) F32 += scale * dy rows, in order of rows;
- * dpos_table += dy rows likewise, unscaled. */
+ * dpos_table += dy rows likewise, unscaled. Forward, table may be of any type that lt_block_decodes. */
 typedef struct {
     lt_tensor y, table, ids, pos_table, positions;
     float scale;

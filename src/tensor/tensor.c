@@ -6,17 +6,34 @@
 #include "base/error.h"
 
 static const struct {
+    int64_t elems;
     size_t bytes;
     const char *name;
 } dtypes[LT_DTYPE_COUNT] = {
-#define LT_DTYPE_ROW(name, bytes, text) [LT_##name] = {bytes, text},
+#define LT_DTYPE_ROW(name, elems, bytes, text) [LT_##name] = {elems, bytes, text},
     LT_DTYPE_MAP(LT_DTYPE_ROW)
 #undef LT_DTYPE_ROW
 };
 
 size_t lt_dtype_bytes(lt_dtype dtype) {
-    LT_ASSERT(dtype < LT_DTYPE_COUNT);
+    LT_ASSERT(dtype < LT_DTYPE_PLAIN_COUNT);
     return dtypes[dtype].bytes;
+}
+
+int64_t lt_dtype_block(lt_dtype dtype, size_t *bytes) {
+    LT_ASSERT(dtype < LT_DTYPE_COUNT);
+    *bytes = dtypes[dtype].bytes;
+    return dtypes[dtype].elems;
+}
+
+bool lt_dtype_is_block(lt_dtype dtype) {
+    LT_ASSERT(dtype < LT_DTYPE_COUNT);
+    return dtype >= LT_DTYPE_PLAIN_COUNT;
+}
+
+size_t lt_dtype_row_bytes(lt_dtype dtype, int64_t count) {
+    LT_ASSERT(dtype < LT_DTYPE_COUNT && count % dtypes[dtype].elems == 0);
+    return (size_t)(count / dtypes[dtype].elems) * dtypes[dtype].bytes;
 }
 
 const char *lt_dtype_name(lt_dtype dtype) {
@@ -25,7 +42,7 @@ const char *lt_dtype_name(lt_dtype dtype) {
 }
 
 bool lt_dtype_from_name(lt_dtype *out, const char *name) {
-    for (int i = 0; i < LT_DTYPE_COUNT; i++) {
+    for (int i = 0; i < LT_DTYPE_PLAIN_COUNT; i++) {
         if (strcmp(dtypes[i].name, name) == 0) {
             *out = (lt_dtype)i;
             return true;
@@ -81,7 +98,7 @@ bool lt_tensor_contiguous(const lt_tensor *t) {
 }
 
 static void *moved(const lt_tensor *t, int64_t elements) {
-    return t->data == NULL ? NULL : (char *)t->data + elements * (int64_t)lt_dtype_bytes(t->dtype);
+    return t->data == NULL ? NULL : (char *)t->data + lt_dtype_row_bytes(t->dtype, elements);
 }
 
 lt_tensor lt_tensor_cols(const lt_tensor *t, int64_t from, int64_t count) {

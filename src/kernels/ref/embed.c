@@ -2,11 +2,26 @@
  * dtable[ids[r]][c] += scale * dy[r][c], dpos_table[positions[r]][c] += dy[r][c], r rising. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
+#include "tensor/block.h"
 
 static int64_t row_of(const lt_tensor *ids, int64_t r, const lt_tensor *table) {
     const int32_t id = get_i32(ids, at1(ids, r));
     LT_ASSERT(id >= 0 && id < table->shape[0]);
     return id;
+}
+
+/* Element c of a row whose table may be of a block type. */
+static double table_at(const lt_tensor *table, int64_t row, int64_t c) {
+    float values[LT_BLOCK_SUPER];
+    if (!lt_dtype_is_block(table->dtype)) {
+        return get(table, at2(table, row, c));
+    }
+    size_t bytes;
+    const int64_t block = lt_dtype_block(table->dtype, &bytes);
+    const lt_tensor whole = lt_tensor_rows(table, row, 1);
+    lt_block_decode(values, table->dtype, (const char *)whole.data + (size_t)(c / block) * bytes,
+                    (size_t)block);
+    return (double)values[c % block];
 }
 
 lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
@@ -18,7 +33,7 @@ lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
         const int64_t id = row_of(&a->ids, r, &a->table);
         const int64_t pos = present(&a->pos_table) ? row_of(&a->positions, r, &a->pos_table) : 0;
         for (int64_t c = 0; c < a->y.shape[1]; c++) {
-            double y = (double)a->scale * get(&a->table, at2(&a->table, id, c));
+            double y = (double)a->scale * table_at(&a->table, id, c);
             if (present(&a->pos_table)) {
                 y += get(&a->pos_table, at2(&a->pos_table, pos, c));
             }

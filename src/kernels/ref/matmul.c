@@ -62,8 +62,10 @@ static void store(const tile *t, const lt_matmul_args *a, int64_t m0, int64_t n0
 lt_err lt_ref_matmul(lt_queue *q, const lt_matmul_args *a) {
     const int64_t n_k = a->a.shape[a->trans_a ? 0 : 1];
 
-    (void)q;
     LT_ASSERT(a->y.n_dims == 2 && a->a.n_dims == 2 && a->b.n_dims == 2);
+    if (lt_dtype_is_block(a->b.dtype)) {
+        return lt_ref_matmul_quant(q, a);
+    }
     LT_ASSERT(a->a.shape[a->trans_a ? 1 : 0] == a->y.shape[0]);
     LT_ASSERT(a->b.shape[a->trans_b ? 0 : 1] == a->y.shape[1]);
     LT_ASSERT(a->b.shape[a->trans_b ? 1 : 0] == n_k);

@@ -136,11 +136,12 @@ static void convert_takes_every_pair(void **state) {
 static void names_go_both_ways(void **state) {
     lt_dtype dtype = LT_F32;
     (void)state;
-    for (int i = 0; i < LT_DTYPE_COUNT; i++) {
+    for (int i = 0; i < LT_DTYPE_PLAIN_COUNT; i++) {
         assert_true(lt_dtype_from_name(&dtype, lt_dtype_name((lt_dtype)i)));
         assert_int_equal(dtype, i);
     }
     assert_false(lt_dtype_from_name(&dtype, "F8"));
+    assert_false(lt_dtype_from_name(&dtype, "Q4_0"));
     assert_int_equal(lt_dtype_bytes(LT_BF16), 2);
     assert_int_equal(lt_dtype_bytes(LT_I64), 8);
 }

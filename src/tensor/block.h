@@ -1,0 +1,66 @@
+/* block.h: ggml's block formats: back to F32, and from F32, exactly as ggml's reference defines them (no fused multiply-add: -std=c17 forbids it).
+ *
+ *   format  elements  bytes  value of element i                           layout of a block
+ *   Q4_0    32        18     d * (q - 8)                                  f16 d; 16 bytes: low nibbles 0..15, high 16..31
+ *   Q4_1    32        20     d * q + m                                    f16 d, m; nibbles as above
+ *   Q5_0    32        22     d * (q - 16)                                 f16 d; u32 of fifth bits; nibbles
+ *   Q5_1    32        24     d * q + m                                    f16 d, m; u32 of fifth bits; nibbles
+ *   Q8_0    32        34     d * q                                        f16 d; 32 int8
+ *   Q2_K    256       84     (d * s) * q - dmin * m                       16 bytes s | m << 4; 64 bytes of 2 bits; f16 d, dmin
+ *   Q3_K    256       110    (d * (s - 32)) * (q - 4)                     32 bytes high bits; 64 bytes of 2 bits; 12 bytes of 6-bit s; f16 d
+ *   Q4_K    256       144    (d * s) * q - dmin * m                       f16 d, dmin; 12 bytes of eight 6-bit (s, m); 128 bytes nibbles
+ *   Q5_K    256       176    (d * s) * q - dmin * m                       as Q4_K, 32 bytes of fifth bits before the nibbles
+ *   Q6_K    256       210    (d * s) * (q - 32)                           128 bytes low nibbles; 64 bytes high pairs; 16 int8 s; f16 d
+ *
+ * A product with such a matrix rounds its activations to 8 bits a block first, also as ggml does (the "partner" of a format):
+ *   Q8_0    32  d = f16(max|x| / 127), q = round(x / d), halves away from 0                  for Q4_0, Q5_0, Q8_0
+ *   Q8_1    32  the same, and s = f16(d * sum q)                                             for Q4_1, Q5_1
+ *   Q8_K    256 d = -(the x of largest |x|) / 127 in F32, q = round to nearest even          for Q4_K, Q5_K, Q6_K
+ * Q2_K and Q3_K are only decoded. */
+#ifndef LT_TENSOR_BLOCK_H
+#define LT_TENSOR_BLOCK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "lateen/tensor.h"
+
+#define LT_BLOCK_SMALL 32  /* Elements of a simple block. */
+#define LT_BLOCK_SUPER 256 /* Elements of a K block. */
+
+/* F32, F16, BF16, F64 and all block types. */
+bool lt_block_decodes(lt_dtype type);
+/* count elements (whole blocks) of `type` at src (any alignment) into dst. */
+void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
+
+/* F32, F16, BF16 and the formats with a partner. */
+bool lt_block_encodes(lt_dtype type);
+/* count elements (whole blocks) into `type`, as ggml's quantize_row_<type>_ref. Values are finite. */
+void lt_block_encode(void *dst, lt_dtype type, const float *src, size_t count);
+
+typedef enum { LT_PARTNER_NONE, LT_PARTNER_Q8_0, LT_PARTNER_Q8_1, LT_PARTNER_Q8_K } lt_partner;
+/* NONE: products with this type are not defined. */
+lt_partner lt_block_partner(lt_dtype type);
+int64_t lt_partner_block(lt_partner partner); /* 32 or 256 */
+
+/* One block of activations. sums: of 16 neighbours each in Q8_K, sums[0] of all 32 otherwise. */
+typedef struct {
+    float d, s; /* As they are stored: rounded to F16 in Q8_0 and Q8_1. s: Q8_1 only. */
+    int8_t q[LT_BLOCK_SUPER];
+    int16_t sums[LT_BLOCK_SUPER / 16];
+} lt_q8;
+void lt_q8_encode(lt_q8 *dst, lt_partner partner, const float *x);
+
+/* A block of a format with a partner as whole numbers: value i is d * scale[i / group] * q[i] (- or +) m * min[i / group]; simple formats have one group
+ * of scale 1. q has its offset taken off. */
+typedef struct {
+    float d, m;
+    int n, group; /* Elements; elements a scale. */
+    int8_t q[LT_BLOCK_SUPER];
+    int8_t scale[LT_BLOCK_SUPER / 16];
+    uint8_t min[LT_BLOCK_SUPER / 32];
+} lt_block_ints;
+void lt_block_unpack(lt_block_ints *dst, lt_dtype type, const void *block);
+
+#endif

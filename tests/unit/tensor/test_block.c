@@ -1,0 +1,113 @@
+/* ggml's block formats, decoded against the values of the `gguf` package (tools/make_dequant_goldens.py) and encoded against ggml itself
+ * (tools/make_quant_goldens.py), bit for bit. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/file.h"
+#include "data/gguf.h"
+#include "tensor/block.h"
+
+static void every_format_is_exact(void **state) {
+    lt_file_map map;
+    size_t at = 0;
+    int n_formats = 0;
+    (void)state;
+    assert_int_equal(lt_file_map_open(&map, "tests/golden/dequant.bin"), LT_OK);
+    while (at < map.size_bytes) {
+        uint32_t head[3];
+        float got[2048], want[2048];
+        memcpy(head, map.data + at, sizeof head);
+        assert_true(head[2] <= 2048);
+        lt_dtype type = LT_I8;
+        assert_true(lt_ggml_type_dtype(head[0], &type));
+        assert_true(lt_block_decodes(type));
+        lt_block_decode(got, type, map.data + at + sizeof head, head[2]);
+        memcpy(want, map.data + at + sizeof head + head[1], head[2] * sizeof(float));
+        assert_memory_equal(got, want, head[2] * sizeof(float));
+        at += sizeof head + head[1] + head[2] * sizeof(float);
+        n_formats++;
+    }
+    assert_int_equal(n_formats, 13);
+    lt_file_map_close(&map);
+}
+
+static void others_are_refused(void **state) {
+    (void)state;
+    lt_dtype type;
+    assert_false(lt_ggml_type_dtype(LT_GGML_IQ2_XXS, &type));
+    assert_false(lt_block_decodes(LT_I32));
+    assert_false(lt_block_encodes(LT_Q2_K));
+    assert_int_equal(lt_block_partner(LT_Q3_K), LT_PARTNER_NONE);
+}
+
+/* For every format: rows of blocks as ggml writes them, and whole numbers that decode to the same values. */
+static void every_encoder_is_exact(void **state) {
+    lt_file_map map;
+    uint32_t rows, cols, n_types = 0;
+    (void)state;
+    assert_int_equal(lt_file_map_open(&map, "tests/golden/quant.bin"), LT_OK);
+    memcpy(&rows, map.data, 4);
+    memcpy(&cols, map.data + 4, 4);
+    const size_t values = (size_t)rows * cols * sizeof(float);
+    float *x = malloc(values);
+    memcpy(x, map.data + 8, values);
+    for (size_t at = 8 + 2 * values; at < map.size_bytes; n_types++) {
+        uint32_t head[2];
+        unsigned char got[2048];
+        lt_dtype type = LT_I8;
+        memcpy(head, map.data + at, sizeof head);
+        at += sizeof head;
+        assert_true(lt_ggml_type_dtype(head[0], &type));
+        assert_true(head[1] <= sizeof got);
+        for (uint32_t r = 0; r < rows; r++, at += head[1]) {
+            lt_block_encode(got, type, x + (size_t)r * cols, cols);
+            if (memcmp(got, map.data + at, head[1]) != 0) {
+                fail_msg("%s, row %u", lt_dtype_name(type), r);
+            }
+        }
+        at += rows * sizeof(float);
+    }
+    assert_int_equal(n_types, 8);
+    free(x);
+    lt_file_map_close(&map);
+}
+
+static void whole_numbers_give_the_decoded_values(void **state) {
+    static const lt_dtype types[] = {LT_Q4_0, LT_Q4_1, LT_Q5_0, LT_Q5_1,
+                                     LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
+    (void)state;
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+        float x[LT_BLOCK_SUPER], want[LT_BLOCK_SUPER];
+        unsigned char block[512];
+        lt_block_ints v;
+        for (int i = 0; i < LT_BLOCK_SUPER; i++) {
+            x[i] = (float)((i * 7919) % 1000 - 400) * 0.01f;
+        }
+        size_t bytes;
+        const size_t n = (size_t)lt_dtype_block(types[t], &bytes);
+        lt_block_encode(block, types[t], x, n);
+        lt_block_decode(want, types[t], block, n);
+        lt_block_unpack(&v, types[t], block);
+        assert_int_equal(v.n, n);
+        for (int i = 0; i < v.n; i++) {
+            const bool k_min = types[t] == LT_Q4_K || types[t] == LT_Q5_K;
+            const float scaled = v.d * (float)v.scale[i / v.group] * (float)v.q[i];
+            const float got = k_min ? scaled - v.m * (float)v.min[i / v.group] : scaled + v.m;
+            assert_true(got == want[i]);
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_format_is_exact),
+                                       cmocka_unit_test(every_encoder_is_exact),
+                                       cmocka_unit_test(whole_numbers_give_the_decoded_values),
+                                       cmocka_unit_test(others_are_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
