@@ -313,6 +313,10 @@ static lt_cost attention_paged(const lt_attention_paged_args *a) {
     return cost;
 }
 
+static lt_cost clip(const lt_clip_args *a) {
+    return (lt_cost){4.0, bytes(&a->now) + bytes(&a->sumsq)};
+}
+
 static lt_cost sumsq(const lt_sumsq_args *a) {
     return (lt_cost){2.0 * count(&a->x), bytes(&a->x) + (a->accumulate ? 16.0 : 8.0)};
 }

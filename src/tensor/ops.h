@@ -214,25 +214,45 @@ typedef struct {
  * AdEMAMix (Pagliardini et al. 2024, arXiv:2409.03137), as swiss-ai's code:  m1 EMA(beta1) bias-corrected, m2 EMA(beta3) not, v EMA(beta2) bias-corrected;
  *   p -= lr * ((m1^ + alpha * m2) / (sqrt(v^) + eps) + decay * p); alpha and beta3 arrive already warmed up.
  * Lion (Chen et al. 2023, arXiv:2302.06675):  p *= 1 - lr * decay;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g. */
+/* now, optional, (LT_OPTIM_NOW_COUNT) F32 in the device's memory: what changes from step to step, so that a recorded graph reads it anew at each
+ * launch; lr, alpha, beta3, grad_scale and step of the arguments do not count then. CORRECT1, 2: 1 - beta^step. SKIP not 0: nothing changes. */
+enum {
+    LT_OPTIM_LR,
+    LT_OPTIM_GRAD_SCALE,
+    LT_OPTIM_CORRECT1,
+    LT_OPTIM_CORRECT2,
+    LT_OPTIM_ALPHA,
+    LT_OPTIM_BETA3,
+    LT_OPTIM_SKIP,
+    LT_OPTIM_UNUSED,
+    LT_OPTIM_NOW_COUNT
+};
 typedef struct {
-    lt_tensor p, g, m, v, copy;
+    lt_tensor p, g, m, v, copy, now;
     float lr, beta1, beta2, eps, decay, grad_scale;
     int64_t step;
 } lt_adamw_args;
 typedef struct {
-    lt_tensor p, g, m1, m2, v, copy;
+    lt_tensor p, g, m1, m2, v, copy, now;
     float lr, beta1, beta2, beta3, alpha, eps, decay, grad_scale;
     int64_t step;
 } lt_ademamix_args;
 typedef struct {
-    lt_tensor p, g, m, copy;
+    lt_tensor p, g, m, copy, now;
     float lr, beta1, beta2, decay, grad_scale;
 } lt_lion_args;
+
+/* Gradient clipping where the numbers are: norm = scale * sqrt(sumsq (1) F64); now[GRAD_SCALE] = scale * min(1, max_norm / norm), without clipping for
+ * max_norm 0; now[SKIP] = 1 unless norm is finite, else 0. norm (1) F32 optional. */
+typedef struct {
+    lt_tensor now, sumsq, norm;
+    float scale, max_norm;
+} lt_clip_args;
 
 /* Muon (Jordan 2024; Newton-Schulz with a = 3.4445, b = -4.7750, c = 2.0315), one 2-D parameter p (N, M) at a time: m = momentum * m + g;
  * u = g + momentum * m (Nesterov); u = NS5(u / max(|u|_F, 1e-7)) in `steps` iterations; p *= 1 - lr * decay; p -= lr * scale * u. scratch: F32, lt_muon_scratch_count(N, M) elements. */
 typedef struct {
-    lt_tensor p, g, m, copy, scratch;
+    lt_tensor p, g, m, copy, scratch, now; /* now: LR, GRAD_SCALE and SKIP of it. */
     float lr, momentum, decay, scale, grad_scale;
     int64_t steps;
     bool nesterov;
@@ -281,6 +301,7 @@ typedef struct {
     X(lion, lt_lion_args)                                                                          \
     X(muon, lt_muon_args)                                                                          \
     X(sumsq, lt_sumsq_args)                                                                        \
+    X(clip, lt_clip_args)                                                                          \
     X(cast, lt_cast_args)
 
 typedef enum {

@@ -1,5 +1,7 @@
 /* optimiser.c: cases of adamw, ademamix, lion and muon. grad_scale 0 stands for 1 here; copy: with the BF16 copy of p. extreme: zero
  * gradients and moments. */
+#include <math.h>
+
 #include "ops/case.h"
 
 #define F32_ONLY (1 << LT_F32)
@@ -11,6 +13,9 @@ static const lt_case cases[] = {
      .grad_scale = 0.25f},
     {"with copy", LT_CASE_CHECK, F32_ONLY, .N = 1001, .step = 1000, .copy = true},
     {"late", LT_CASE_CHECK, F32_ONLY, .N = 4097, .step = 1000000},
+    {"from memory", LT_CASE_CHECK, F32_ONLY, .N = 131, .step = 1, .y_f32 = true},
+    {"from memory, skipped", LT_CASE_CHECK, F32_ONLY, .N = 7, .step = 1, .y_f32 = true,
+     .inverse = true},
     {"16M parameters", LT_CASE_BENCH, F32_ONLY, .N = 16 << 20, .step = 100, .copy = true},
 };
 
@@ -24,6 +29,7 @@ static const lt_case muon_cases[] = {
      .grad_scale = 0.5f},
     {"with copy", LT_CASE_CHECK, F32_ONLY, .M = 33, .N = 65, .step = 5, .copy = true,
      .normalise = true},
+    {"from memory", LT_CASE_CHECK, F32_ONLY, .M = 9, .N = 7, .step = 5, .y_f32 = true},
     {"zero gradient", LT_CASE_CHECK, F32_ONLY, .M = 4, .N = 6, .step = 5, .extreme = true},
     {"gpt2 fc", LT_CASE_BENCH, F32_ONLY, .M = 3072, .N = 768, .step = 5, .normalise = true},
 };
@@ -37,6 +43,21 @@ static void fill_zero(double *values, const lt_case_tensor *t, lt_rng *r) {
 
 static float grad_scale(const lt_case *c) {
     return c->grad_scale != 0.0f ? c->grad_scale : 1.0f;
+}
+
+/* What a graph would read: in cases named "from memory", y_f32. */
+static void fill_now(double *values, const lt_case_tensor *t, lt_rng *r) {
+    static const double list[LT_OPTIM_NOW_COUNT] = {0.02, 0.5, 0.4, 0.3, 3.0, 0.99, 0.0, 0.0};
+    (void)r;
+    for (int64_t i = 0; i < t->count; i++) {
+        values[i] = list[i];
+    }
+    values[LT_OPTIM_SKIP] = t->c->inverse ? 1.0 : 0.0;
+}
+static void now(lt_setup *s, lt_tensor *slot) {
+    if (s->c->y_f32) {
+        lt_setup_in(s, "now", slot, LT_F32, LT_SHAPE(LT_OPTIM_NOW_COUNT))->fill = fill_now;
+    }
 }
 
 /* p, g, and a moment that may be zero at the first step. */
@@ -64,6 +85,7 @@ static void adamw_build(lt_setup *s) {
                          .grad_scale = grad_scale(s->c),
                          .step = s->c->step};
     param(s, &a->p, &a->g, &a->copy);
+    now(s, &a->now);
     moment(s, "m", &a->m, false);
     moment(s, "v", &a->v, true);
 }
@@ -80,6 +102,7 @@ static void ademamix_build(lt_setup *s) {
                             .grad_scale = grad_scale(s->c),
                             .step = s->c->step};
     param(s, &a->p, &a->g, &a->copy);
+    now(s, &a->now);
     moment(s, "m1", &a->m1, false);
     moment(s, "m2", &a->m2, false);
     moment(s, "v", &a->v, true);
@@ -90,6 +113,7 @@ static void lion_build(lt_setup *s) {
     *a = (lt_lion_args){
         .lr = 0.01f, .beta1 = 0.9f, .beta2 = 0.99f, .decay = 0.1f, .grad_scale = grad_scale(s->c)};
     param(s, &a->p, &a->g, &a->copy);
+    now(s, &a->now);
     moment(s, "m", &a->m, false);
 }
 
@@ -113,6 +137,7 @@ static void muon_build(lt_setup *s) {
     if (c->copy) {
         lt_setup_out(s, "copy", &a->copy, LT_BF16, LT_SHAPE(c->M, c->N));
     }
+    now(s, &a->now);
     t = lt_setup_out(s, "scratch", &a->scratch, LT_F32,
                      LT_SHAPE(lt_muon_scratch_count(c->M, c->N)));
     t->role = LT_ROLE_SCRATCH;
@@ -145,3 +170,33 @@ const lt_op_cases lt_cases_muon = {.op = LT_OP_muon,
                                    .bf16 = {0x1p-8, 0x1p-17},
                                    .why = "five Newton-Schulz steps in F32 multiply a relative "
                                           "error by up to 3.4 each, times lr scale = 0.05"};
+
+static const lt_case clip_cases[] = {
+    {"below", LT_CASE_CHECK, F32_ONLY, .scale = 0.5f, .beta = 1000},
+    {"clipped", LT_CASE_CHECK, F32_ONLY, .scale = 0.25f, .beta = 1},
+    {"no clipping", LT_CASE_CHECK, F32_ONLY, .scale = 1},
+    {"not finite", LT_CASE_CHECK, F32_ONLY, .scale = 1, .extreme = true},
+};
+
+static void fill_sumsq(double *values, const lt_case_tensor *t, lt_rng *r) {
+    (void)r;
+    values[0] = t->c->extreme ? (double)INFINITY : 1234.5;
+}
+
+static void clip_build(lt_setup *s) {
+    lt_clip_args *a = (lt_clip_args *)s->args;
+    a->scale = s->c->scale;
+    a->max_norm = s->c->beta;
+    lt_setup_inout(s, "now", &a->now, LT_F32, LT_SHAPE(LT_OPTIM_NOW_COUNT))->fill = fill_now;
+    lt_setup_in(s, "sumsq", &a->sumsq, LT_F64, LT_SHAPE(1))->fill = fill_sumsq;
+    s->tensors[1].contiguous = true; /* A double stands on 8 bytes. */
+    lt_setup_out(s, "norm", &a->norm, LT_F32, LT_SHAPE(1));
+}
+
+const lt_op_cases lt_cases_clip = {.op = LT_OP_clip,
+                                   .forward = LT_OP_COUNT,
+                                   LT_CASES(clip_cases),
+                                   .build = clip_build,
+                                   .f32 = {0x1p-22, 0.0},
+                                   .bf16 = {0.0, 0.0},
+                                   .why = "a root and a division in double, one rounding"};

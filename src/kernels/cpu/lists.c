@@ -307,31 +307,34 @@ static const char *check_moe_combine_bwd(const void *args) {
     return bad_acts(TENSORS(&a->x, &a->dx, &a->dy));
 }
 
-static const char *bad_copy(const lt_tensor *copy) {
+static const char *bad_copy(const lt_tensor *copy, const lt_tensor *now) {
+    if (now->data != NULL) {
+        return "needs plain numbers";
+    }
     return copy->data == NULL || copy->dtype == LT_BF16 ? NULL : "needs a BF16 copy";
 }
 
 static const char *check_adamw(const void *args) {
     const lt_adamw_args *a = args;
-    REFUSE_IF(bad_copy(&a->copy));
+    REFUSE_IF(bad_copy(&a->copy, &a->now));
     return bad_f32(TENSORS(&a->p, &a->g, &a->m, &a->v));
 }
 
 static const char *check_ademamix(const void *args) {
     const lt_ademamix_args *a = args;
-    REFUSE_IF(bad_copy(&a->copy));
+    REFUSE_IF(bad_copy(&a->copy, &a->now));
     return bad_f32(TENSORS(&a->p, &a->g, &a->m1, &a->m2, &a->v));
 }
 
 static const char *check_lion(const void *args) {
     const lt_lion_args *a = args;
-    REFUSE_IF(bad_copy(&a->copy));
+    REFUSE_IF(bad_copy(&a->copy, &a->now));
     return bad_f32(TENSORS(&a->p, &a->g, &a->m));
 }
 
 static const char *check_muon(const void *args) {
     const lt_muon_args *a = args;
-    REFUSE_IF(bad_copy(&a->copy));
+    REFUSE_IF(bad_copy(&a->copy, &a->now));
     return bad_f32(TENSORS(&a->p, &a->g, &a->m, &a->scratch));
 }
 

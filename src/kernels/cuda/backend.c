@@ -14,6 +14,10 @@ static lt_err open_err;
 static char open_message[512];
 static lt_op_list lists[LT_OP_COUNT];
 
+const lt_cuda_info *lt_cuda_backend_info(void) {
+    return lt_cuda_get_info(the_gpu);
+}
+
 static lt_err backend_alloc(void **out, size_t bytes, const char *what) {
     LT_TRY(lt_cuda_alloc(the_gpu, out, bytes, what));
     LT_TRY(lt_cuda_fill(the_gpu, NULL, *out, 0, bytes));
@@ -50,6 +54,7 @@ static void backend_queue_close(lt_queue *q) {
             lt_cuda_event_close(q->gpu, q->marks[i]);
         }
         free(q->marks);
+        lt_cublas_close(q->cublas);
         lt_cuda_stream_close(q->gpu, q->stream);
         free(q);
     }

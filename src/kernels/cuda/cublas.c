@@ -21,6 +21,7 @@ enum { /* Numbers of cublasLt's and CUDA's enums. */
        DESC_TRANSA = 3,
        DESC_TRANSB = 4,
        PREF_WORKSPACE = 1,
+       PREF_ALIGN_A = 5, /* Then B, C, D. */
        R_32F = 0,
        R_16F = 2,
        R_16BF = 14,
@@ -100,11 +101,15 @@ static void lib_load(void) {
     lib.ready = lib.version != NULL;
 }
 
+bool lt_cublas_available(void) {
+    pthread_once(&lib_once, lib_load);
+    return lib.ready;
+}
+
 lt_err lt_cublas_open(lt_cublas **out, lt_cuda *c) {
     lt_err err = LT_OK;
     lt_cublas *b = NULL;
-    pthread_once(&lib_once, lib_load);
-    if (!lib.ready) {
+    if (!lt_cublas_available()) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "libcublasLt is not there");
     }
     LT_TRY(lt_cuda_make_current(c));
@@ -213,7 +218,12 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
           lib.layout_create(&p->second, cuda_type(a->in), second_rows, second_cols, a->lda) ||
           lib.layout_create(&p->d, cuda_type(a->out), (uint64_t)a->n, (uint64_t)a->m, a->ldd) ||
           lib.pref_create(&pref) ||
-          lib.pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace) ||
+          lib.pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace);
+    for (int i = 0; !bad && a->first_choice && i < 4; i++) {
+        const uint32_t align = 16;
+        bad = lib.pref_set(pref, PREF_ALIGN_A + i, &align, sizeof align);
+    }
+    bad = bad ||
           lib.heuristic(b->handle, p->desc, p->first, p->second, p->d, p->d, pref, MAX_ALGOS, found,
                         &n_found) ||
           n_found == 0;
@@ -225,7 +235,7 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
                 (long long)a->n, (long long)a->k);
     }
     p->best = found[0];
-    return plan_choose(b, p, s, a, found, n_found);
+    return a->first_choice ? LT_OK : plan_choose(b, p, s, a, found, n_found);
 }
 
 lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
@@ -234,6 +244,7 @@ lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
     memset(&key, 0, sizeof key);
     key.m = a->m, key.n = a->n, key.k = a->k, key.lda = a->lda, key.ldb = a->ldb, key.ldd = a->ldd;
     key.trans_a = a->trans_a, key.trans_b = a->trans_b, key.in = a->in, key.out = a->out;
+    key.first_choice = a->first_choice;
     for (int i = 0; i < b->n_plans && p == NULL; i++) {
         p = memcmp(&b->plans[i].key, &key, sizeof key) == 0 ? &b->plans[i] : NULL;
     }

@@ -23,11 +23,15 @@ typedef struct {
     bool trans_a, trans_b;
     lt_cublas_type in, out;
     float alpha, beta;
+    bool
+        first_choice; /* Take the heuristic's first proposal unmeasured: the same bits in every run. a, b, d 16-byte aligned. */
     const void *a, *b;
     void *d;
 } lt_cublas_args;
 
-/* The algorithm is the fastest of the heuristic's first 8, measured at the first call of a shape (the fair peer), then kept. */
+bool lt_cublas_available(void); /* Is there a libcublasLt? */
+
+/* The algorithm is the fastest of the heuristic's first 8, measured at the first call of a shape (the fair peer), then kept; or the first. */
 LT_MUST_USE lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a);
 
 #endif

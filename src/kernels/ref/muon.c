@@ -23,13 +23,15 @@ typedef struct {
 
 /* u as X (transposed when N > M), momentum updated on the way; returns |u|_F. */
 static double momentum_step(const lt_muon_args *a, const workspace *w) {
+    const double scale = present(&a->now) ? get(&a->now, LT_OPTIM_GRAD_SCALE)
+                                          : (double)a->grad_scale;
     const double mu = (double)a->momentum;
     const bool tall = a->p.shape[0] > a->p.shape[1];
     double sum_sq = 0.0;
 
     for (int64_t i = 0; i < a->p.shape[0]; i++) {
         for (int64_t j = 0; j < a->p.shape[1]; j++) {
-            const double g = (double)a->grad_scale * get(&a->g, at2(&a->g, i, j));
+            const double g = scale * get(&a->g, at2(&a->g, i, j));
             const double m = mu * get(&a->m, at2(&a->m, i, j)) + g;
             const double u = a->nesterov ? g + mu * m : m;
             set(&a->m, at2(&a->m, i, j), m);
@@ -90,9 +92,13 @@ lt_err lt_ref_muon(lt_queue *q, const lt_muon_args *a) {
     const int64_t side = min_i64(rows, cols);
     const bool tall = rows > cols;
     workspace w = {&a->scratch, 0, n, 2 * n, 2 * n + side * side, side, max_i64(rows, cols)};
+    const double lr = present(&a->now) ? get(&a->now, LT_OPTIM_LR) : (double)a->lr;
     double norm;
 
     (void)q;
+    if (present(&a->now) && get(&a->now, LT_OPTIM_SKIP) != 0.0) {
+        return LT_OK;
+    }
     LT_ASSERT(a->p.n_dims == 2 && a->g.n_dims == 2 && a->m.n_dims == 2);
     LT_ASSERT(lt_tensor_count(&a->scratch) >= lt_muon_scratch_count(rows, cols));
     norm = fmax(momentum_step(a, &w), 1e-7);
@@ -105,9 +111,8 @@ lt_err lt_ref_muon(lt_queue *q, const lt_muon_args *a) {
     for (int64_t i = 0; i < rows; i++) {
         for (int64_t j = 0; j < cols; j++) {
             const double u = get(w.mem, w.x + (tall ? j * w.length + i : i * w.length + j));
-            const double p = get(&a->p, at2(&a->p, i, j)) *
-                             (1.0 - (double)a->lr * (double)a->decay);
-            set(&a->p, at2(&a->p, i, j), p - (double)a->lr * (double)a->scale * u);
+            const double p = get(&a->p, at2(&a->p, i, j)) * (1.0 - lr * (double)a->decay);
+            set(&a->p, at2(&a->p, i, j), p - lr * (double)a->scale * u);
             if (present(&a->copy)) {
                 set(&a->copy, at2(&a->copy, i, j), get(&a->p, at2(&a->p, i, j)));
             }

@@ -10,6 +10,24 @@ static double ema(const lt_tensor *t, int64_t i, double beta, double x) {
     return v;
 }
 
+/* What changes from step to step: the arguments' numbers, or those of now. */
+typedef struct {
+    double lr, grad_scale, c1, c2, alpha, beta3;
+    bool skip;
+} step_now;
+static step_now now_of(const lt_tensor *now, step_now plain) {
+    if (!present(now)) {
+        return plain;
+    }
+    return (step_now){.lr = get(now, LT_OPTIM_LR),
+                      .grad_scale = get(now, LT_OPTIM_GRAD_SCALE),
+                      .c1 = get(now, LT_OPTIM_CORRECT1),
+                      .c2 = get(now, LT_OPTIM_CORRECT2),
+                      .alpha = get(now, LT_OPTIM_ALPHA),
+                      .beta3 = get(now, LT_OPTIM_BETA3),
+                      .skip = get(now, LT_OPTIM_SKIP) != 0.0};
+}
+
 static void put_param(const lt_tensor *p, const lt_tensor *copy, int64_t i, double x) {
     set(p, i, x);
     if (present(copy)) {
@@ -18,14 +36,19 @@ static void put_param(const lt_tensor *p, const lt_tensor *copy, int64_t i, doub
 }
 
 lt_err lt_ref_adamw(lt_queue *q, const lt_adamw_args *a) {
-    const double b1 = (double)a->beta1, b2 = (double)a->beta2, lr = (double)a->lr;
-    const double c1 = 1.0 - pow(b1, (double)a->step), c2 = 1.0 - pow(b2, (double)a->step);
+    const double b1 = (double)a->beta1, b2 = (double)a->beta2;
+    const step_now n = now_of(&a->now, (step_now){.lr = (double)a->lr,
+                                                  .grad_scale = (double)a->grad_scale,
+                                                  .c1 = 1.0 - pow(b1, (double)a->step),
+                                                  .c2 = 1.0 - pow(b2, (double)a->step)});
+    const double lr = n.lr, c1 = n.c1, c2 = n.c2;
 
     (void)q;
-    LT_ASSERT(a->step >= 1 && lt_tensor_count(&a->p) == lt_tensor_count(&a->g));
+    LT_ASSERT((a->step >= 1 || present(&a->now)) &&
+              lt_tensor_count(&a->p) == lt_tensor_count(&a->g));
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < lt_tensor_count(&a->p); i++) {
-        const double g = (double)a->grad_scale * get(&a->g, i);
+    for (int64_t i = 0; i < (n.skip ? 0 : lt_tensor_count(&a->p)); i++) {
+        const double g = n.grad_scale * get(&a->g, i);
         const double m = ema(&a->m, i, b1, g), v = ema(&a->v, i, b2, g * g);
         const double p = get(&a->p, i) * (1.0 - lr * (double)a->decay);
         put_param(&a->p, &a->copy, i, p - lr * (m / c1) / (sqrt(v / c2) + (double)a->eps));
@@ -34,35 +57,58 @@ lt_err lt_ref_adamw(lt_queue *q, const lt_adamw_args *a) {
 }
 
 lt_err lt_ref_ademamix(lt_queue *q, const lt_ademamix_args *a) {
-    const double b1 = (double)a->beta1, b2 = (double)a->beta2, lr = (double)a->lr;
-    const double c1 = 1.0 - pow(b1, (double)a->step), c2 = 1.0 - pow(b2, (double)a->step);
+    const double b1 = (double)a->beta1, b2 = (double)a->beta2;
+    const step_now n = now_of(&a->now, (step_now){.lr = (double)a->lr,
+                                                  .grad_scale = (double)a->grad_scale,
+                                                  .c1 = 1.0 - pow(b1, (double)a->step),
+                                                  .c2 = 1.0 - pow(b2, (double)a->step),
+                                                  .alpha = (double)a->alpha,
+                                                  .beta3 = (double)a->beta3});
+    const double lr = n.lr, c1 = n.c1, c2 = n.c2;
 
     (void)q;
-    LT_ASSERT(a->step >= 1 && lt_tensor_count(&a->p) == lt_tensor_count(&a->g));
+    LT_ASSERT((a->step >= 1 || present(&a->now)) &&
+              lt_tensor_count(&a->p) == lt_tensor_count(&a->g));
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < lt_tensor_count(&a->p); i++) {
-        const double g = (double)a->grad_scale * get(&a->g, i), p = get(&a->p, i);
+    for (int64_t i = 0; i < (n.skip ? 0 : lt_tensor_count(&a->p)); i++) {
+        const double g = n.grad_scale * get(&a->g, i), p = get(&a->p, i);
         const double m1 = ema(&a->m1, i, b1, g), v = ema(&a->v, i, b2, g * g);
-        const double m2 = ema(&a->m2, i, (double)a->beta3, g);
-        const double step = (m1 / c1 + (double)a->alpha * m2) / (sqrt(v / c2) + (double)a->eps);
+        const double m2 = ema(&a->m2, i, n.beta3, g);
+        const double step = (m1 / c1 + n.alpha * m2) / (sqrt(v / c2) + (double)a->eps);
         put_param(&a->p, &a->copy, i, p - lr * (step + (double)a->decay * p));
     }
     return LT_OK;
 }
 
 lt_err lt_ref_lion(lt_queue *q, const lt_lion_args *a) {
-    const double b1 = (double)a->beta1, lr = (double)a->lr;
+    const step_now n = now_of(&a->now,
+                              (step_now){.lr = (double)a->lr, .grad_scale = (double)a->grad_scale});
+    const double b1 = (double)a->beta1, lr = n.lr;
 
     (void)q;
     LT_ASSERT(lt_tensor_count(&a->p) == lt_tensor_count(&a->g));
 #pragma omp parallel for schedule(static)
-    for (int64_t i = 0; i < lt_tensor_count(&a->p); i++) {
-        const double g = (double)a->grad_scale * get(&a->g, i);
+    for (int64_t i = 0; i < (n.skip ? 0 : lt_tensor_count(&a->p)); i++) {
+        const double g = n.grad_scale * get(&a->g, i);
         const double u = b1 * get(&a->m, i) + (1.0 - b1) * g;
         const double sign = (double)((u > 0.0) - (u < 0.0));
         const double p = get(&a->p, i) * (1.0 - lr * (double)a->decay);
         ema(&a->m, i, (double)a->beta2, g);
         put_param(&a->p, &a->copy, i, p - lr * sign);
+    }
+    return LT_OK;
+}
+
+lt_err lt_ref_clip(lt_queue *q, const lt_clip_args *a) {
+    const double norm = sqrt(get(&a->sumsq, 0)) * (double)a->scale;
+    const bool clips = a->max_norm > 0.0f && norm > (double)a->max_norm;
+
+    (void)q;
+    set(&a->now, LT_OPTIM_GRAD_SCALE,
+        (double)a->scale * (clips ? (double)a->max_norm / norm : 1.0));
+    set(&a->now, LT_OPTIM_SKIP, isfinite(norm) ? 0.0 : 1.0);
+    if (present(&a->norm)) {
+        set(&a->norm, 0, norm);
     }
     return LT_OK;
 }

@@ -84,6 +84,9 @@ const char *lt_cuda_attention_refusal(const lt_attention_args *a, const lt_cuda_
             return "tensors of different types";
         }
     }
+    if (a->doc_start.data != NULL && !lt_tensor_contiguous(&a->doc_start)) {
+        return "doc_start not contiguous";
+    }
     if (a->q.shape[3] % 8 != 0 || a->q.shape[3] > 256) {
         return "head width not a multiple of 8 up to 256";
     }

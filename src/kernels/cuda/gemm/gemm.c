@@ -48,7 +48,7 @@ static size_t tile_shared_bytes(const lt_gemm_tile *t) {
 static int64_t tile_m_padded(const lt_gemm_tile *t, int64_t m) {
     return div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;
 }
-static size_t split_bytes(const lt_gemm_tile *t, const lt_gemm_args *a) {
+size_t lt_gemm_tile_scratch_bytes(const lt_gemm_tile *t, const lt_gemm_args *a) {
     return t->splits > 1 ? (size_t)(t->splits * tile_m_padded(t, a->m) * a->n) * 4 : 0;
 }
 
@@ -109,6 +109,10 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
     if (a->n % 2 != 0) {
         return "odd number of columns";
     }
+    if (a->bias != NULL && ((a->bias_dtype != LT_F32 && a->bias_dtype != a->in) ||
+                            (a->bias_dtype != LT_F32 && (uintptr_t)a->bias % 4 != 0))) {
+        return "bias of a third type, or not 4-byte aligned";
+    }
     if ((a->aux != NULL && a->aux_ld % 2 != 0) || (a->pre != NULL && a->pre_ld % 2 != 0)) {
         return "epilogue rows not 4-byte aligned";
     }
@@ -164,8 +168,9 @@ lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info
             const int64_t steps = div_up(a->k, STEP), share = div_up(steps, splits);
             double us;
             t.splits = splits;
-            if (splits > 1 && ((splits - 1) * share >= steps || share < 4 ||
-                               split_bytes(&t, a) > scratch_bytes || a->n % 4 != 0)) {
+            if (splits > 1 &&
+                ((splits - 1) * share >= steps || share < 4 ||
+                 lt_gemm_tile_scratch_bytes(&t, a) > scratch_bytes || a->n % 4 != 0)) {
                 continue; /* An empty part, too short a part, or no room. */
             }
             us = lt_gemm_tile_us(&t, a, info->n_sms);
@@ -296,11 +301,11 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
         LT_FAIL(LT_ERR_UNSUPPORTED, "gemm %lld x %lld x %lld: %s", (long long)a->m, (long long)a->n,
                 (long long)a->k, why);
     }
-    if (split_bytes(t, a) > scratch.bytes) {
+    if (lt_gemm_tile_scratch_bytes(t, a) > scratch.bytes) {
         LT_FAIL(LT_ERR_LIMIT,
                 "gemm %lld x %lld x %lld in %d parts needs %zu bytes of scratch, %zu given",
-                (long long)a->m, (long long)a->n, (long long)a->k, t->splits, split_bytes(t, a),
-                scratch.bytes);
+                (long long)a->m, (long long)a->n, (long long)a->k, t->splits,
+                lt_gemm_tile_scratch_bytes(t, a), scratch.bytes);
     }
     LT_TRY(launch_product(c, s, a, t, scratch.data, residual, &w));
     if (split) {

@@ -46,6 +46,7 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
 /* The tile whose estimate (waves, tensor-core clocks, bytes, the cost of adding partial sums) is least. */
 lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
                                  size_t scratch_bytes);
+size_t lt_gemm_tile_scratch_bytes(const lt_gemm_tile *t, const lt_gemm_args *a);
 /* Estimated time of one tile choice in microseconds. */
 double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms);
 

@@ -14,6 +14,9 @@
  *@spec sm_80 sm_90a: KIND=5 GATED=0 DTYPE=bf16 W=8 */
 #include "common/vec.cuh"
 
+#ifndef RAGGED
+#define RAGGED 0
+#endif
 #define THREADS     256
 #define XIELU_BETA  0.5f
 #define XIELU_EPS   (-1e-6f)
@@ -86,42 +89,48 @@ INLINE float df(float x, xielu k, float *by_positive, float *by_negative) {
 #endif
 }
 
-/* Where piece i of y stands in x: gate (or plain), and up F later. */
-INLINE i64 x_at(i64 at, int cols) {
-    return GATED ? at / cols * 2 * cols + at % cols : at;
+/* Where piece `at` of y, dy (gated or not) stands in memory, and where in x, dx: gate (or plain), up F later. RAGGED: rows have strides. */
+INLINE i64 y_at(i64 at, int cols, i64 ld) {
+    return RAGGED ? at / cols * ld + at % cols : at;
+}
+INLINE i64 x_at(i64 at, int cols, i64 ld) {
+    return RAGGED ? at / cols * ld + at % cols : GATED ? at / cols * 2 * cols + at % cols : at;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols, i64 ldy,
+        i64 ldx) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     const xielu k = xielu_slopes(params);
     float in[W], up[W], out[W];
     if (at >= count) {
         return;
     }
-    piece_load_stream(in, x + x_at(at, cols));
+    piece_load_stream(in, x + x_at(at, cols, ldx));
     if (GATED) {
-        piece_load_stream(up, x + x_at(at, cols) + cols);
+        piece_load_stream(up, x + x_at(at, cols, ldx) + cols);
     }
 #pragma unroll
     for (int i = 0; i < W; i++) {
         out[i] = f(in[i], k) * (GATED ? up[i] : 1.0f);
     }
-    piece_store(y + at, out);
+    piece_store(y + y_at(at, cols, ldy), out);
 }
 
 /* parts (2, gridDim.x): xIELU only. dx may be x. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *params, i64 count, int cols) {
+act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *params, i64 count, int cols, i64 lddx,
+        i64 lddy, i64 ldx) {
     __shared__ float slots[2][THREADS / WARP];
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     const xielu k = xielu_slopes(params);
     float d_positive = 0.0f, d_negative = 0.0f;
     if (at < count) {
         float in[W], up[W], slope[W], out[W], out_up[W];
-        piece_load_stream(slope, dy + at);
-        piece_load_stream(in, x + x_at(at, cols));
+        piece_load_stream(slope, dy + y_at(at, cols, lddy));
+        piece_load_stream(in, x + x_at(at, cols, ldx));
         if (GATED) {
-            piece_load_stream(up, x + x_at(at, cols) + cols);
+            piece_load_stream(up, x + x_at(at, cols, ldx) + cols);
         }
 #pragma unroll
         for (int i = 0; i < W; i++) {
@@ -133,9 +142,9 @@ act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *p
             d_positive += slope[i] * (GATED ? up[i] : 1.0f) * by_positive;
             d_negative += slope[i] * (GATED ? up[i] : 1.0f) * by_negative;
         }
-        piece_store(dx + x_at(at, cols), out);
+        piece_store(dx + x_at(at, cols, lddx), out);
         if (GATED) {
-            piece_store(dx + x_at(at, cols) + cols, out_up);
+            piece_store(dx + x_at(at, cols, lddx) + cols, out_up);
         }
     }
 #if KIND == 5

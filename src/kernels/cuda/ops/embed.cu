@@ -22,9 +22,10 @@
 #define WARPS   (THREADS / WARP)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table, const int *positions, int cols, float scale) {
-    const i64 to = (i64)blockIdx.x * cols, from = (i64)ids[blockIdx.x] * cols;
-    const i64 at = pos_table ? (i64)positions[blockIdx.x] * cols : 0;
+embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table, const int *positions, int cols, float scale,
+          i64 ldy, i64 ld_table, i64 ld_pos) {
+    const i64 to = (i64)blockIdx.x * ldy, from = (i64)ids[blockIdx.x] * ld_table;
+    const i64 at = pos_table ? (i64)positions[blockIdx.x] * ld_pos : 0;
     for (int col = threadIdx.x * W; col < cols; col += THREADS * W) {
         float x[W], more[W];
         piece_load(x, table + from + col);
@@ -126,7 +127,8 @@ digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, cons
 
 /* Blocks (spans of sorted rows) x (pieces of THREADS * W columns). parts (2, spans, C): heads, then tails. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const int *rows, int n, int cols, float scale) {
+embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const int *rows, int n, int cols, float scale, i64 ld_table,
+          i64 lddy) {
     const int first = blockIdx.x * SPAN, last = min(first + SPAN, n) - 1, col = (blockIdx.y * THREADS + threadIdx.x) * W;
     const bool from_before = first > 0 && keys[first - 1] == keys[first], goes_on = last + 1 < n && keys[last + 1] == keys[last];
     float sum[W] = {0.0f}, x[W];
@@ -137,7 +139,7 @@ embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const i
 #pragma unroll 4
     for (int at = first; at <= last; at++) {
         const int key = keys[at];
-        piece_load_stream(x, dy + (i64)rows[at] * cols + col);
+        piece_load_stream(x, dy + (i64)rows[at] * lddy + col);
 #pragma unroll
         for (int i = 0; i < W; i++) {
             sum[i] += scale * x[i];
@@ -149,7 +151,7 @@ embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const i
             piece_store_f32(parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * cols + col, sum);
         } else {
             float old[W];
-            float *to = dtable + (i64)key * cols + col;
+            float *to = dtable + (i64)key * ld_table + col;
             piece_load_f32(old, to);
 #pragma unroll
             for (int i = 0; i < W; i++) {
@@ -165,7 +167,8 @@ embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const i
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) embed_join(float *dtable, const float *parts, const int *keys, int n, int cols) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+embed_join(float *dtable, const float *parts, const int *keys, int n, int cols, i64 ld_table) {
     const int first = blockIdx.x * SPAN, last = min(first + SPAN, n) - 1, col = (blockIdx.y * THREADS + threadIdx.x) * W;
     const int key = keys[last];
     const bool goes_on = last + 1 < n && keys[last + 1] == key;
@@ -182,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) embed_join(float *dtable, 
             sum[i] += x[i];
         }
     }
-    float *to = dtable + (i64)key * cols + col;
+    float *to = dtable + (i64)key * ld_table + col;
     piece_load_f32(x, to);
 #pragma unroll
     for (int i = 0; i < W; i++) {

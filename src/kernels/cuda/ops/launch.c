@@ -3,16 +3,24 @@
 
 #include "base/error.h"
 
-lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out) {
-    if (bytes > q->scratch_bytes) {
+lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out) {
+    const size_t whole = bytes + LT_CUDA_COUNTER_BYTES;
+    if (whole > q->scratch_bytes) {
         LT_TRY(lt_cuda_sync(q->gpu, q->stream)); /* Kernels may still use the old one. */
         lt_cuda_free(q->gpu, q->scratch);
         q->scratch = NULL;
         q->scratch_bytes = 0;
-        LT_TRY(lt_cuda_alloc(q->gpu, &q->scratch, bytes, "scratch"));
-        q->scratch_bytes = bytes;
+        LT_TRY(lt_cuda_alloc(q->gpu, &q->scratch, whole, "scratch"));
+        q->scratch_bytes = whole;
+        LT_TRY(lt_cuda_fill(q->gpu, q->stream, q->scratch, 0, LT_CUDA_COUNTER_BYTES));
     }
     *out = q->scratch;
+    return LT_OK;
+}
+
+lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out) {
+    LT_TRY(lt_cuda_scratch_counted(q, bytes, out));
+    *out = (unsigned char *)*out + LT_CUDA_COUNTER_BYTES;
     return LT_OK;
 }
 
@@ -28,8 +36,9 @@ const char *lt_cuda_refuse_rows(const lt_tensor *const *tensors, int n, lt_dtype
         if (tensors[i]->data != NULL && tensors[i]->dtype != act) {
             return "activations of different types";
         }
-        if (tensors[i]->data != NULL && !lt_tensor_contiguous(tensors[i])) {
-            return "rows not contiguous";
+        if (tensors[i]->data != NULL && lt_cuda_width(tensors[i]) > 1 &&
+            tensors[i]->stride[tensors[i]->n_dims - 1] != 1) {
+            return "columns not contiguous";
         }
     }
     return NULL;
@@ -37,11 +46,36 @@ const char *lt_cuda_refuse_rows(const lt_tensor *const *tensors, int n, lt_dtype
 
 int lt_cuda_piece(const lt_tensor *const *tensors, int n, lt_dtype act, int64_t width) {
     const int vec = 16 / (int)lt_dtype_bytes(act);
-    uintptr_t bits = 0;
+    uintptr_t bits = 0, strides = 0;
     for (int i = 0; i < n; i++) {
         bits |= (uintptr_t)tensors[i]->data;
+        for (int d = 0; tensors[i]->data != NULL && d < tensors[i]->n_dims - 1; d++) {
+            strides |= (uintptr_t)tensors[i]->stride[d];
+        }
     }
-    return (bits & 15) == 0 && width % vec == 0 ? vec : 1;
+    return (bits & 15) == 0 && (strides & (uintptr_t)(vec - 1)) == 0 && width % vec == 0 ? vec : 1;
+}
+
+lt_cuda_row_shape lt_cuda_row_shape_of(const lt_tensor *t) {
+    return (lt_cuda_row_shape){t->n_dims > 2 ? (int)t->shape[1] : 1,
+                               t->n_dims > 3 ? (int)t->shape[2] : 1};
+}
+
+lt_cuda_view lt_cuda_view_of(const lt_tensor *t) {
+    lt_cuda_view v = {{0, 0, 0}};
+    for (int i = 0; t->data != NULL && i < t->n_dims - 1; i++) {
+        v.s[i] = t->stride[i];
+    }
+    return v;
+}
+
+bool lt_cuda_all_contiguous(const lt_tensor *const *tensors, int n) {
+    for (int i = 0; i < n; i++) {
+        if (tensors[i]->data != NULL && !lt_tensor_contiguous(tensors[i])) {
+            return false;
+        }
+    }
+    return true;
 }
 
 int64_t lt_cuda_width(const lt_tensor *t) {

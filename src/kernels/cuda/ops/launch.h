@@ -5,32 +5,52 @@
 #ifndef LT_KERNELS_CUDA_LAUNCH_H
 #define LT_KERNELS_CUDA_LAUNCH_H
 
+#include "kernels/cuda/cublas.h"
 #include "kernels/cuda/runtime.h"
 #include "kernels/registry.h"
 
 struct lt_queue {
     lt_cuda *gpu;
     CUstream stream;
-    void *scratch; /* Partial sums; grows to the largest wish, then stays. */
+    void *
+        scratch; /* LT_CUDA_COUNTER_BYTES of counters, then what ops share; grows to the largest wish, then stays. */
     size_t scratch_bytes;
     void *sgemm_workspace; /* NULL until the first product. */
     CUevent passed;        /* For order: NULL until the first. */
     CUevent *marks;        /* Of the stopwatch; grows. */
     int64_t n_marks;
+    lt_cublas *cublas; /* NULL until the first product that is its. */
 };
 
+#define LT_CUDA_COUNTER_BYTES 256 /* Zero between ops: attention's tile counters. */
 /* Device memory that is free until the next op of this queue. Growing waits for the queue; steady state never grows. */
 LT_MUST_USE lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out);
+/* The same with the counters before it: *out has bytes + LT_CUDA_COUNTER_BYTES. */
+LT_MUST_USE lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out);
+
+/* The GPU that the backend opened: refusals ask it what it can. */
+const lt_cuda_info *lt_cuda_backend_info(void);
 
 #define LT_CUDA_DEFINES_BYTES 160
 #define LT_CUDA_DIV_UP(n, d)  (((n) + (d)-1) / (d))
 
 /* "fp32", "bf16", "fp16"; NULL for types the kernels do not know. */
 const char *lt_cuda_dtype_word(lt_dtype dtype);
-/* NULL, or why this tensor is not one the row kernels take: "x: type", "x: not contiguous". Absent tensors pass. */
+/* NULL, or why this tensor is not one the row kernels take: "x: type", "columns not contiguous". Absent tensors pass. */
 const char *lt_cuda_refuse_rows(const lt_tensor *const *tensors, int n, lt_dtype act);
 /* Elements a thread moves at once: 16 bytes' worth when every present tensor is 16-byte aligned and `width` is a multiple, else 1. */
 int lt_cuda_piece(const lt_tensor *const *tensors, int n, lt_dtype act, int64_t width);
+/* view and row_shape of vec.cuh: strides and sizes of the dimensions but the last, at most three; contiguous tensors have one. */
+typedef struct {
+    int64_t s[3];
+} lt_cuda_view;
+typedef struct {
+    int n1, n2;
+} lt_cuda_row_shape;
+lt_cuda_row_shape lt_cuda_row_shape_of(const lt_tensor *t);
+lt_cuda_view lt_cuda_view_of(const lt_tensor *t); /* An absent tensor's is zero. */
+bool lt_cuda_all_contiguous(const lt_tensor *const *tensors, int n);
+
 int64_t lt_cuda_width(const lt_tensor *t); /* Of the last dimension. */
 int64_t lt_cuda_rows(const lt_tensor *t);  /* Of all others. */
 
@@ -48,7 +68,9 @@ LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,
     X(layernorm_fwd)                                                                               \
     X(layernorm_bwd)                                                                               \
     X(rope)                                                                                        \
-    X(act_fwd) X(act_bwd) X(add) X(xent) X(adamw) X(ademamix) X(sumsq) X(cast) X(colsum) X(matmul)
+    X(act_fwd)                                                                                     \
+    X(act_bwd) X(add) X(xent) X(adamw) X(ademamix) X(sumsq) X(cast) X(colsum) X(matmul)            \
+        X(matmul_pack) X(attention_fwd) X(attention_bwd) X(lion) X(clip)
 #define LT_CUDA_LIST_DECLARE(op)                                                                   \
     extern const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS];
 LT_CUDA_OWN_OPS(LT_CUDA_LIST_DECLARE)

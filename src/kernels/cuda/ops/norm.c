@@ -18,6 +18,12 @@
 #define COL_SUM_COLS      32
 #define COL_SUM_THREADS   512
 
+/* norm_views of norm.cu. */
+typedef struct {
+    lt_cuda_view y, x, add, sum, dx, dy;
+    lt_cuda_row_shape n;
+} norm_views;
+
 typedef struct {
     char defines[LT_CUDA_DEFINES_BYTES];
     int lanes, rows_at_once;
@@ -69,9 +75,12 @@ static lt_err fwd(lt_queue *q, int kind, const lt_tensor *const rows_of[4], lt_t
     int rows = (int)lt_cuda_rows(x), cols = (int)lt_cuda_width(x);
     int w = lt_cuda_piece(all, 6, x->dtype, cols);
     void *py = y->data, *px = x->data, *padd = add->data, *psum = sum->data;
-    void *args[] = {&py,        &px,        &padd, &psum, &gain.data, &bias.data,
-                    &mean.data, &rstd.data, &rows, &cols, &eps,       &gain_offset};
+    norm_views at = {.n = lt_cuda_row_shape_of(x)};
+    void *args[] = {&py,        &px,   &padd, &psum, &gain.data,   &bias.data, &mean.data,
+                    &rstd.data, &rows, &cols, &eps,  &gain_offset, &at};
     spec s;
+    at.y = lt_cuda_view_of(y), at.x = lt_cuda_view_of(x), at.add = lt_cuda_view_of(add);
+    at.sum = lt_cuda_view_of(sum);
     (void)spec_make(&s, kind, x->dtype, gain.dtype, w, cols);
     return lt_cuda_run(q, FILE_NAME, "norm_fwd", s.defines, LT_CUDA_DIV_UP(rows, s.rows_at_once), 1,
                        THREADS, args);
@@ -94,8 +103,12 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
     n_parts = (int)blocks;
     LT_TRY(lt_cuda_scratch(q, (size_t)n_parts * (size_t)cols * 4 * 2, &parts));
     {
+        norm_views at = {.n = lt_cuda_row_shape_of(&x),
+                         .x = lt_cuda_view_of(&x),
+                         .dx = lt_cuda_view_of(&dx),
+                         .dy = lt_cuda_view_of(&dy)};
         void *args[] = {&dx.data,   &parts, &dy.data, &x.data,      &gain.data, &mean.data,
-                        &rstd.data, &rows,  &cols,    &gain_offset, &add};
+                        &rstd.data, &rows,  &cols,    &gain_offset, &add,       &at};
         LT_TRY(lt_cuda_run(q, FILE_NAME, "norm_bwd", s.defines, blocks, 1, THREADS, args));
     }
     second = (float *)parts + (size_t)n_parts * (size_t)cols;

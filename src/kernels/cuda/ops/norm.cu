@@ -1,6 +1,6 @@
 /* norm.cu — RMSNorm and LayerNorm over rows, forward and backward, with the residual sum fused in.
  *
- * SHAPES    x, y, add, sum, dy, dx (rows, C) of DTYPE, contiguous; gain, bias (C) of PARAM; mean, rstd (rows) fp32. add, sum, bias, mean, rstd
+ * SHAPES    x, y, add, sum, dy, dx (rows, C) of DTYPE, views (rows may be heads of a wider row); gain, bias (C) of PARAM; mean, rstd (rows) fp32. add, sum, bias, mean, rstd
  *           may be null. KIND 0: RMSNorm, 1: LayerNorm. C <= LANES * VECS * W.
  * MAP       LANES threads a row (8, 16, 32 of a warp: rows of a head; or the whole block: rows of the model), VECS pieces of W elements a
  *           thread, THREADS a block.
@@ -56,14 +56,26 @@ INLINE float2 row_sum2(float2 x, float2 *slots) {
 #endif
 }
 
+typedef struct {
+    view y, x, add, sum; /* forward */
+    view dx, dy;         /* backward, and x */
+    row_shape n;
+} norm_views;
+
 extern "C" __global__ void __launch_bounds__(THREADS)
 norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *gain, const PARAM *bias, float *mean, float *rstd, int rows,
-         int cols, float eps, float gain_offset) {
+         int cols, float eps, float gain_offset, const __grid_constant__ norm_views at) {
     __shared__ float slots[THREADS / WARP];
     const int row = blockIdx.x * ROWS_AT_ONCE + threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const bool live = row < rows; /* All lanes take part in the shuffles. */
-    const i64 base = (i64)row * cols;
     float held[VECS][W], total = 0.0f, centre = 0.0f, squares = 0.0f;
+    x += row_at(at.x, row, at.n), y += row_at(at.y, row, at.n);
+    if (add) {
+        add += row_at(at.add, row, at.n);
+    }
+    if (sum) {
+        sum += row_at(at.sum, row, at.n);
+    }
 #pragma unroll
     for (int v = 0; v < VECS; v++) { /* 1. The only read. */
         const int col = (v * LANES + lane) * W;
@@ -72,10 +84,10 @@ norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *ga
             held[v][i] = 0.0f;
         }
         if (live && col < cols) {
-            piece_load_stream(held[v], x + base + col);
+            piece_load_stream(held[v], x + col);
             if (add) {
                 float more[W];
-                piece_load_stream(more, add + base + col);
+                piece_load_stream(more, add + col);
 #pragma unroll
                 for (int i = 0; i < W; i++) {
                     held[v][i] += more[i];
@@ -86,7 +98,7 @@ norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *ga
                 for (int i = 0; i < W; i++) { /* Rounded as it is stored, so that backward sees the same number. */
                     held[v][i] = TO_F32(DTYPE, FROM_F32(DTYPE, held[v][i]));
                 }
-                piece_store(sum + base + col, held[v]);
+                piece_store(sum + col, held[v]);
             }
         }
 #pragma unroll
@@ -138,7 +150,7 @@ norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *ga
                     out[i] += g[i];
                 }
             }
-            piece_store(y + base + col, out);
+            piece_store(y + col, out);
         }
     }
 }
@@ -163,7 +175,7 @@ typedef float wide;
 /* parts: (gridDim.x, cols) fp32 partial sums of dgain, then as many of dbias. */
 extern "C" __global__ void __launch_bounds__(THREADS)
 norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *gain, const float *mean, const float *rstd, int rows,
-         int cols, float gain_offset, int add_dx) {
+         int cols, float gain_offset, int add_dx, const __grid_constant__ norm_views at) {
     __shared__ float2 slots[2][THREADS / WARP]; /* Two sets in turn: one barrier a row is enough. */
     const int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, step = gridDim.x * ROWS_AT_ONCE;
     float dgain[VECS][W] = {{0.0f}}, dbias[VECS][W] = {{0.0f}};
@@ -173,13 +185,14 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
     for (int v = 0; v < VECS; v++) {
         const int col = (v * LANES + lane) * W;
         if (row < rows && col < cols) {
-            next_x[v] = *(const raw *)(x + (i64)row * cols + col);
-            next_dy[v] = *(const raw *)(dy + (i64)row * cols + col);
+            next_x[v] = *(const raw *)(x + row_at(at.x, row, at.n) + col);
+            next_dy[v] = *(const raw *)(dy + row_at(at.dy, row, at.n) + col);
         }
     }
     for (int first = blockIdx.x * ROWS_AT_ONCE, turn = 0; first < rows; first += step, row += step, turn ^= 1) {
         const bool live = row < rows;
-        const i64 base = (i64)row * cols;
+        DTYPE *const to = dx + row_at(at.dx, row, at.n);
+        const DTYPE *const x_next = x + row_at(at.x, row + step, at.n), *const dy_next = dy + row_at(at.dy, row + step, at.n);
         const float scale = live ? rstd[row] : 0.0f, centre = KIND == 1 && live ? mean[row] : 0.0f;
         wide hat[VECS][W], slope[VECS][W];
         float dot = 0.0f, total = 0.0f;
@@ -208,8 +221,8 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
         for (int v = 0; v < VECS; v++) { /* 2. The next row is on its way before this one's sums are known. */
             const int col = (v * LANES + lane) * W;
             if (row + step < rows && col < cols) {
-                next_x[v] = *(const raw *)(x + base + (i64)step * cols + col);
-                next_dy[v] = *(const raw *)(dy + base + (i64)step * cols + col);
+                next_x[v] = *(const raw *)(x_next + col);
+                next_dy[v] = *(const raw *)(dy_next + col);
             }
         }
 #if LANES == 8 && W == 1
@@ -233,13 +246,13 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
             if (live && col < cols) {
                 float out[W];
                 if (add_dx) {
-                    piece_load(out, dx + base + col);
+                    piece_load(out, to + col);
                 }
 #pragma unroll
                 for (int i = 0; i < W; i++) {
                     out[i] = (add_dx ? out[i] : 0.0f) + (float)(scale * (slope[v][i] - row_total - hat[v][i] * row_dot));
                 }
-                piece_store(dx + base + col, out);
+                piece_store(to + col, out);
             }
         }
     }

@@ -1,4 +1,4 @@
-/* optim.cu — AdamW and AdEMAMix, one pass over flat fp32 buffers; and the sum of squares for the global norm.
+/* optim.cu — AdamW, AdEMAMix and Lion, one pass over flat fp32 buffers; and the sum of squares for the global norm.
  *
  * SHAPES    p, g, m, v (m1, m2) n fp32; copy n bf16, may be null. n a multiple of 4, bases 16-byte aligned (W=4), or any (W=1).
  * MAP       one piece of 4 elements a thread; grid covers n.
@@ -22,12 +22,48 @@ INLINE void copy_store(bf16 *copy, const float *p) {
 #endif
 }
 
-/* correct1, correct2: 1 - beta^step. */
-extern "C" __global__ void __launch_bounds__(THREADS) adamw(float *p, const float *g, float *m, float *v, bf16 *copy, i64 count, float lr, float beta1,
-                                                          float beta2, float eps, float decay, float grad_scale, float correct1, float correct2) {
+/* The numbers of LT_OPTIM_* (tensor/ops.h): from the host, or read from device memory so that a recorded graph sees new ones. */
+typedef struct {
+    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, unused;
+} optim_step;
+
+/* p, m: see ops.h. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+lion(float *p, const float *g, float *m, bf16 *copy, i64 count, float beta1, float beta2, float decay, optim_step s, const optim_step *device) {
+    const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
+    float x[W], d[W], first[W];
+    if (device) {
+        s = *device;
+    }
+    if (at >= count || s.skip != 0.0f) {
+        return;
+    }
+    piece_load_stream(x, p + at);
+    piece_load_stream(d, g + at);
+    piece_load_stream(first, m + at);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        d[i] *= s.grad_scale;
+        const float u = beta1 * first[i] + (1.0f - beta1) * d[i];
+        x[i] *= 1.0f - s.lr * decay;
+        x[i] -= s.lr * (u > 0.0f ? 1.0f : u < 0.0f ? -1.0f : u);
+        first[i] = beta2 * first[i] + (1.0f - beta2) * d[i];
+    }
+    piece_store(p + at, x);
+    piece_store(m + at, first);
+    if (copy) {
+        copy_store(copy + at, x);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) adamw(float *p, const float *g, float *m, float *v, bf16 *copy, i64 count, float beta1, float beta2,
+                                                            float eps, float decay, optim_step s, const optim_step *device) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W], second[W];
-    if (at >= count) {
+    if (device) {
+        s = *device;
+    }
+    if (at >= count || s.skip != 0.0f) {
         return;
     }
     piece_load_stream(x, p + at);
@@ -36,11 +72,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(float *p, const floa
     piece_load_stream(second, v + at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
-        d[i] *= grad_scale;
+        d[i] *= s.grad_scale;
         first[i] = beta1 * first[i] + (1.0f - beta1) * d[i];
         second[i] = beta2 * second[i] + (1.0f - beta2) * d[i] * d[i];
-        x[i] *= 1.0f - lr * decay;
-        x[i] -= lr * (first[i] / correct1) / (sqrtf(second[i] / correct2) + eps);
+        x[i] *= 1.0f - s.lr * decay;
+        x[i] -= s.lr * (first[i] / s.correct1) / (sqrtf(second[i] / s.correct2) + eps);
     }
     piece_store(p + at, x);
     piece_store(m + at, first);
@@ -51,11 +87,14 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(float *p, const floa
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-ademamix(float *p, const float *g, float *m1, float *m2, float *v, bf16 *copy, i64 count, float lr, float beta1, float beta2, float beta3,
-         float alpha, float eps, float decay, float grad_scale, float correct1, float correct2) {
+ademamix(float *p, const float *g, float *m1, float *m2, float *v, bf16 *copy, i64 count, float beta1, float beta2, float eps, float decay,
+         optim_step s, const optim_step *device) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], fast[W], slow[W], second[W];
-    if (at >= count) {
+    if (device) {
+        s = *device;
+    }
+    if (at >= count || s.skip != 0.0f) {
         return;
     }
     piece_load_stream(x, p + at);
@@ -65,11 +104,11 @@ ademamix(float *p, const float *g, float *m1, float *m2, float *v, bf16 *copy, i
     piece_load_stream(second, v + at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
-        d[i] *= grad_scale;
+        d[i] *= s.grad_scale;
         fast[i] = beta1 * fast[i] + (1.0f - beta1) * d[i];
-        slow[i] = beta3 * slow[i] + (1.0f - beta3) * d[i];
+        slow[i] = s.beta3 * slow[i] + (1.0f - s.beta3) * d[i];
         second[i] = beta2 * second[i] + (1.0f - beta2) * d[i] * d[i];
-        x[i] -= lr * ((fast[i] / correct1 + alpha * slow[i]) / (sqrtf(second[i] / correct2) + eps) + decay * x[i]);
+        x[i] -= s.lr * ((fast[i] / s.correct1 + s.alpha * slow[i]) / (sqrtf(second[i] / s.correct2) + eps) + decay * x[i]);
     }
     piece_store(p + at, x);
     piece_store(m1 + at, fast);
@@ -139,5 +178,18 @@ extern "C" __global__ void __launch_bounds__(THREADS) sumsq_total(double *out, c
     sum = block_sum_double(sum, slots);
     if (threadIdx.x == 0) {
         *out = (accumulate ? *out : 0.0) + sum;
+    }
+}
+
+/* step->grad_scale = scale * min(1, max_norm / norm), norm = scale * sqrt(sumsq); skip where it is not finite. norm_out may be null. */
+extern "C" __global__ void __launch_bounds__(32) clip_scale(optim_step *step, float *norm_out, const double *sumsq, float scale, float max_norm) {
+    if (threadIdx.x == 0) {
+        const double norm = sqrt(*sumsq) * scale;
+        const bool finite = norm < 1e300;
+        step->grad_scale = max_norm > 0.0f && norm > max_norm ? (float)((double)scale * max_norm / norm) : scale;
+        step->skip = finite ? 0.0f : 1.0f;
+        if (norm_out) {
+            *norm_out = (float)norm;
+        }
     }
 }

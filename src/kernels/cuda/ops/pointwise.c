@@ -1,26 +1,27 @@
-/* pointwise.c: launchers of act.cu, elementwise.cu, optim.cu and rope.cu: one thread, one piece. */
-#include <math.h>
+/* pointwise.c: launchers of act.cu, elementwise.cu and rope.cu: one thread, one piece. */
 #include <stdio.h>
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 
-#define THREADS      256
-#define SUMSQ_BLOCKS 1056 /* Fixed, so that the order of the sum does not depend on the GPU. */
-#define ROPE_W(act)  (16 / (int)lt_dtype_bytes(act))
+#define THREADS     256
+#define ROPE_W(act) (16 / (int)lt_dtype_bytes(act))
 
 /* ---- Activations ---- */
 
 static const char *act_refuse_any(const lt_tensor *const *rows, int n, lt_act_kind kind,
                                   lt_dtype act) {
     const char *why = lt_cuda_refuse_rows(rows, n, act);
+    for (int i = 0; i < n && why == NULL; i++) {
+        why = rows[i]->n_dims != 2 ? "not (R, F)" : NULL;
+    }
     return why != NULL ? why : (int)kind > 5 ? "an activation the kernel does not know" : NULL;
 }
 
 static void act_defines(char out[LT_CUDA_DEFINES_BYTES], lt_act_kind kind, bool gated, lt_dtype act,
-                        int w) {
-    snprintf(out, LT_CUDA_DEFINES_BYTES, "KIND=%d GATED=%d DTYPE=%s W=%d", (int)kind, gated,
-             lt_cuda_dtype_word(act), w);
+                        int w, bool ragged) {
+    snprintf(out, LT_CUDA_DEFINES_BYTES, "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d", (int)kind,
+             gated, lt_cuda_dtype_word(act), w, ragged);
 }
 
 static const char *act_fwd_refuse(const void *args) {
@@ -35,8 +36,9 @@ static lt_err act_fwd_run(lt_queue *q, const void *args) {
     int64_t count = lt_tensor_count(&a.y);
     const int w = lt_cuda_piece(rows, 2, a.x.dtype, cols);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data, &a.x.data, &a.xielu_params.data, &count, &cols};
-    act_defines(defines, a.kind, a.gated, a.x.dtype, w);
+    void *list[] = {&a.y.data, &a.x.data,      &a.xielu_params.data, &count,
+                    &cols,     &a.y.stride[0], &a.x.stride[0]};
+    act_defines(defines, a.kind, a.gated, a.x.dtype, w, !lt_cuda_all_contiguous(rows, 2));
     return lt_cuda_run(q, "ops/act.cu", "act_fwd", defines,
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
@@ -55,8 +57,9 @@ static lt_err act_bwd_run(lt_queue *q, const void *args) {
     int n = (int)LT_CUDA_DIV_UP(count, (int64_t)THREADS * w);
     char defines[LT_CUDA_DEFINES_BYTES];
     void *parts = NULL;
-    void *list[] = {&a.dx.data, &parts, &a.dy.data, &a.x.data, &a.xielu_params.data, &count, &cols};
-    act_defines(defines, a.kind, a.gated, a.x.dtype, w);
+    void *list[] = {&a.dx.data, &parts, &a.dy.data,      &a.x.data,       &a.xielu_params.data,
+                    &count,     &cols,  &a.dx.stride[0], &a.dy.stride[0], &a.x.stride[0]};
+    act_defines(defines, a.kind, a.gated, a.x.dtype, w, !lt_cuda_all_contiguous(rows, 3));
     if (a.kind == LT_ACT_XIELU) {
         LT_TRY(lt_cuda_scratch(q, (size_t)n * 2 * sizeof(float), &parts));
     }
@@ -73,7 +76,8 @@ static lt_err act_bwd_run(lt_queue *q, const void *args) {
 static const char *add_refuse(const void *args) {
     const lt_add_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->a, &a->b};
-    return lt_cuda_refuse_rows(rows, 3, a->y.dtype);
+    const char *why = lt_cuda_refuse_rows(rows, 3, a->y.dtype);
+    return why == NULL && !lt_cuda_all_contiguous(rows, 3) ? "rows not contiguous" : why;
 }
 static lt_err add_run(lt_queue *q, const void *args) {
     lt_add_args a = *(const lt_add_args *)args;
@@ -85,6 +89,35 @@ static lt_err add_run(lt_queue *q, const void *args) {
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.y.dtype), w);
     return lt_cuda_run(q, "ops/elementwise.cu", "add", defines,
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
+}
+
+/* Any types, any strides: add_any.cu. */
+static const char *add_any_refuse(const void *args) {
+    const lt_add_args *a = args;
+    const lt_tensor *const all[] = {&a->y, &a->a, &a->b};
+    for (int i = 0; i < 3; i++) {
+        if (all[i]->data != NULL && lt_cuda_dtype_word(all[i]->dtype) == NULL) {
+            return "a type the kernel does not know";
+        }
+    }
+    return lt_cuda_rows(&a->y) > INT32_MAX ? "too many rows" : NULL;
+}
+static lt_err add_any_run(lt_queue *q, const void *args) {
+    lt_add_args a = *(const lt_add_args *)args;
+    int64_t rows = lt_cuda_rows(&a.y), step[3];
+    int cols = (int)lt_cuda_width(&a.y);
+    lt_cuda_row_shape n = lt_cuda_row_shape_of(&a.y);
+    lt_cuda_view y = lt_cuda_view_of(&a.y), x = lt_cuda_view_of(&a.a), z = lt_cuda_view_of(&a.b);
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&a.y.data, &a.a.data, &a.b.data, &y,    &x,    &z,       &step[0],
+                    &step[1],  &step[2],  &n,        &rows, &cols, &a.alpha, &a.beta};
+    const lt_dtype b_type = a.b.data != NULL ? a.b.dtype : LT_F32;
+    step[0] = a.y.stride[a.y.n_dims - 1], step[1] = a.a.stride[a.a.n_dims - 1];
+    step[2] = a.b.data != NULL ? a.b.stride[a.b.n_dims - 1] : 0;
+    snprintf(defines, sizeof defines, "Y=%s A=%s B=%s", lt_cuda_dtype_word(a.y.dtype),
+             lt_cuda_dtype_word(a.a.dtype), lt_cuda_dtype_word(b_type));
+    return lt_cuda_run(q, "ops/add_any.cu", "add_any", defines,
+                       LT_CUDA_DIV_UP(rows * cols, THREADS), 1, THREADS, list);
 }
 
 static const char *cast_refuse(const void *args) {
@@ -110,66 +143,17 @@ static lt_err cast_run(lt_queue *q, const void *args) {
     return lt_cuda_run(q, "ops/elementwise.cu", from ? "cast_from_fp32" : "cast_to_fp32", defines,
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
-
-/* ---- Optimisers ---- */
-
-static const char *adamw_refuse(const void *args) {
-    const lt_adamw_args *a = args;
-    const lt_tensor *const rows[] = {&a->p, &a->g, &a->m, &a->v};
-    return a->copy.data != NULL && a->copy.dtype != LT_BF16 ? "copy is not BF16"
-                                                            : lt_cuda_refuse_rows(rows, 4, LT_F32);
+/* A cast is y = 1 * a. */
+static lt_add_args cast_as_add(const lt_cast_args *a) {
+    return (lt_add_args){.y = a->y, .a = a->x, .alpha = 1.0f};
 }
-static lt_err adamw_run(lt_queue *q, const void *args) {
-    lt_adamw_args a = *(const lt_adamw_args *)args;
-    const lt_tensor *const rows[] = {&a.p, &a.g, &a.m, &a.v, &a.copy};
-    int64_t count = lt_tensor_count(&a.p);
-    const int w = lt_cuda_piece(rows, 5, LT_F32, count);
-    float correct1 = (float)(1.0 - pow((double)a.beta1, (double)a.step)),
-          correct2 = (float)(1.0 - pow((double)a.beta2, (double)a.step));
-    void *list[] = {&a.p.data, &a.g.data,     &a.m.data, &a.v.data, &a.copy.data,
-                    &count,    &a.lr,         &a.beta1,  &a.beta2,  &a.eps,
-                    &a.decay,  &a.grad_scale, &correct1, &correct2};
-    return lt_cuda_run(q, "ops/optim.cu", "adamw", w == 4 ? "W=4" : "W=1",
-                       LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
+static const char *cast_any_refuse(const void *args) {
+    const lt_add_args as_add = cast_as_add(args);
+    return add_any_refuse(&as_add);
 }
-
-static const char *ademamix_refuse(const void *args) {
-    const lt_ademamix_args *a = args;
-    const lt_tensor *const rows[] = {&a->p, &a->g, &a->m1, &a->m2, &a->v};
-    return a->copy.data != NULL && a->copy.dtype != LT_BF16 ? "copy is not BF16"
-                                                            : lt_cuda_refuse_rows(rows, 5, LT_F32);
-}
-static lt_err ademamix_run(lt_queue *q, const void *args) {
-    lt_ademamix_args a = *(const lt_ademamix_args *)args;
-    const lt_tensor *const rows[] = {&a.p, &a.g, &a.m1, &a.m2, &a.v, &a.copy};
-    int64_t count = lt_tensor_count(&a.p);
-    const int w = lt_cuda_piece(rows, 6, LT_F32, count);
-    float correct1 = (float)(1.0 - pow((double)a.beta1, (double)a.step)),
-          correct2 = (float)(1.0 - pow((double)a.beta2, (double)a.step));
-    void *list[] = {&a.p.data, &a.g.data, &a.m1.data,    &a.m2.data, &a.v.data, &a.copy.data,
-                    &count,    &a.lr,     &a.beta1,      &a.beta2,   &a.beta3,  &a.alpha,
-                    &a.eps,    &a.decay,  &a.grad_scale, &correct1,  &correct2};
-    return lt_cuda_run(q, "ops/optim.cu", "ademamix", w == 4 ? "W=4" : "W=1",
-                       LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
-}
-
-static const char *sumsq_refuse(const void *args) {
-    const lt_sumsq_args *a = args;
-    const lt_tensor *const rows[] = {&a->x};
-    return lt_cuda_refuse_rows(rows, 1, LT_F32);
-}
-static lt_err sumsq_run(lt_queue *q, const void *args) {
-    lt_sumsq_args a = *(const lt_sumsq_args *)args;
-    const lt_tensor *const rows[] = {&a.x};
-    int64_t count = lt_tensor_count(&a.x);
-    const int w = lt_cuda_piece(rows, 1, LT_F32, count);
-    const char *defines = w == 4 ? "W=4" : "W=1";
-    int n = SUMSQ_BLOCKS, accumulate = a.accumulate;
-    void *parts = NULL;
-    void *first[] = {&parts, &a.x.data, &count}, *second[] = {&a.out.data, &parts, &n, &accumulate};
-    LT_TRY(lt_cuda_scratch(q, SUMSQ_BLOCKS * sizeof(double), &parts));
-    LT_TRY(lt_cuda_run(q, "ops/optim.cu", "sumsq_parts", defines, n, 1, THREADS, first));
-    return lt_cuda_run(q, "ops/optim.cu", "sumsq_total", defines, 1, 1, THREADS, second);
+static lt_err cast_any_run(lt_queue *q, const void *args) {
+    const lt_add_args as_add = cast_as_add(args);
+    return add_any_run(q, &as_add);
 }
 
 /* ---- Rotary embedding ---- */
@@ -183,26 +167,34 @@ static const char *rope_refuse(const void *args) {
         return why;
     }
     const int64_t lanes = width / (2 * ROPE_W(a->x.dtype));
-    if (a->table.shape[1] * 2 != width) {
+    if (a->table.shape[1] * 2 != width || !lt_tensor_contiguous(&a->table)) {
         return "part of the head rotates";
     }
-    if (width % (2 * ROPE_W(a->x.dtype)) != 0 || lanes > 32 || (lanes & (lanes - 1)) != 0) {
+    if (a->x.n_dims != 3 || width % (2 * ROPE_W(a->x.dtype)) != 0 || lanes > 32 ||
+        (lanes & (lanes - 1)) != 0) {
         return "head width is not 2, 4, 8, .. vectors";
     }
-    return (((uintptr_t)a->x.data | (uintptr_t)a->y.data | (uintptr_t)a->table.data) & 15) != 0
+    return ((uintptr_t)a->table.data & 15) != 0 ||
+                   lt_cuda_piece(rows, 2, a->x.dtype, width) != ROPE_W(a->x.dtype)
                ? "not 16-byte aligned"
                : NULL;
 }
+/* rope_views of rope.cu. */
+typedef struct {
+    lt_cuda_view y, x;
+    lt_cuda_row_shape n;
+} rope_views;
+
 static lt_err rope_run(lt_queue *q, const void *args) {
     lt_rope_args a = *(const lt_rope_args *)args;
     const int w = ROPE_W(a.x.dtype), lanes = (int)lt_cuda_width(&a.x) / (2 * w);
     int64_t n_heads = lt_cuda_rows(&a.x);
-    int heads = (int)a.x.shape[a.x.n_dims - 2];
     float eps = 0.0f, sign = a.inverse ? -1.0f : 1.0f;
     void *gain = NULL, *rstd = NULL;
+    rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.y.data, &a.x.data, &a.positions.data, &a.table.data,
-                    &gain,     &rstd,     &n_heads,          &heads,
+                    &gain,     &rstd,     &n_heads,          &at,
                     &eps,      &sign};
     snprintf(defines, sizeof defines, "NORM=0 DTYPE=%s W=%d LANES=%d",
              lt_cuda_dtype_word(a.x.dtype), w, lanes);
@@ -210,14 +202,37 @@ static lt_err rope_run(lt_queue *q, const void *args) {
                        LT_CUDA_DIV_UP(n_heads, THREADS / lanes), 1, THREADS, list);
 }
 
+/* Any width, any part of the head: a thread a pair, or a column that is copied. */
+static const char *rope_any_refuse(const void *args) {
+    const lt_rope_args *a = args;
+    const lt_tensor *const rows[] = {&a->y, &a->x};
+    const char *why = lt_cuda_refuse_rows(rows, 2, a->x.dtype);
+    return why != NULL ? why : a->x.n_dims != 3 ? "not (R, H, D)" : NULL;
+}
+static lt_err rope_any_run(lt_queue *q, const void *args) {
+    lt_rope_args a = *(const lt_rope_args *)args;
+    int half = (int)a.table.shape[1], width = (int)lt_cuda_width(&a.x);
+    int64_t count = lt_cuda_rows(&a.x) * (width - half), ld = a.table.stride[0],
+            step = a.table.stride[1];
+    float sign = a.inverse ? -1.0f : 1.0f;
+    rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {
+        &a.y.data, &a.x.data, &a.positions.data, &a.table.data, &ld, &step, &count, &half, &width,
+        &at,       &sign};
+    snprintf(defines, sizeof defines, "DTYPE=%s W=1", lt_cuda_dtype_word(a.x.dtype));
+    return lt_cuda_run(q, "ops/rope_any.cu", "rope_any", defines, LT_CUDA_DIV_UP(count, THREADS), 1,
+                       THREADS, list);
+}
+
 #define ENTRY(op)                                                                                  \
     const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {                               \
         {"pieces", op##_refuse, op##_run}};
+#define ENTRY_ANY(op)                                                                              \
+    const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {                               \
+        {"pieces", op##_refuse, op##_run}, {"any", op##_any_refuse, op##_any_run}};
 ENTRY(act_fwd)
 ENTRY(act_bwd)
-ENTRY(add)
-ENTRY(cast)
-ENTRY(adamw)
-ENTRY(ademamix)
-ENTRY(sumsq)
-ENTRY(rope)
+ENTRY_ANY(add)
+ENTRY_ANY(cast)
+ENTRY_ANY(rope)

@@ -1,6 +1,6 @@
 /* rope.cu — rotary embedding of heads, with the per-head RMSNorm of QK-norm fused in (NORM=1), forward and backward.
  *
- * SHAPES    x, y (rows, H, D) of DTYPE, contiguous; positions (rows) int32; table (P, D/2, 2) fp32 cos, sin; gain (D) fp32. Halves convention:
+ * SHAPES    x, y (rows, H, D) of DTYPE, heads of a wider row too; positions (rows) int32; table (P, D/2, 2) fp32 cos, sin; gain (D) fp32. Halves convention:
  *           y[i] = x[i] c - x[i + D/2] s, y[i + D/2] = x[i + D/2] c + x[i] s. Whole heads rotate (N = D); D = LANES * 2 W.
  * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the second half that rotate with them.
  * MOVEMENT  x ──2 x 16 B──▶ registers ─(norm: shuffle)─▶ rotate with table[position] (L2: H heads share it) ──▶ y
@@ -35,17 +35,22 @@ INLINE void rotate(float *a, float *b, const float *table, int position, int lan
     }
 }
 
+typedef struct {
+    view y, x; /* of rows (R, H) */
+    row_shape n;
+} rope_views;
+
 extern "C" __global__ void __launch_bounds__(THREADS)
-rope_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, const float *gain, float *rstd, i64 n_heads, int heads,
-         float eps, float sign) {
+rope_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, const float *gain, float *rstd, i64 n_heads,
+         const __grid_constant__ rope_views at, float eps, float sign) {
     const i64 head = (i64)blockIdx.x * HEADS_AT_ONCE + threadIdx.x / LANES;
     const int lane = threadIdx.x % LANES;
     const bool live = head < n_heads;
-    const i64 at = head * D + lane * W;
     float a[W] = {0.0f}, b[W] = {0.0f};
+    x += row_at(at.x, head, at.n) + lane * W, y += row_at(at.y, head, at.n) + lane * W;
     if (live) {
-        piece_load_stream(a, x + at);
-        piece_load_stream(b, x + at + D / 2);
+        piece_load_stream(a, x);
+        piece_load_stream(b, x + D / 2);
     }
 #if NORM
     float squares = 0.0f, g[W];
@@ -69,9 +74,9 @@ rope_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, con
     }
 #endif
     if (live) {
-        rotate(a, b, table, positions[head / heads], lane, sign);
-        piece_store(y + at, a);
-        piece_store(y + at + D / 2, b);
+        rotate(a, b, table, positions[(u32)head / (u32)at.n.n1], lane, sign);
+        piece_store(y, a);
+        piece_store(y + D / 2, b);
     }
 }
 

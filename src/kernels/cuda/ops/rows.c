@@ -1,9 +1,8 @@
-/* rows.c: launchers of xent.cu, embed.cu and col_sum.cu, and the products of the backend. */
+/* rows.c: launchers of xent.cu, embed.cu and col_sum.cu. */
 #include <stdio.h>
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
-#include "kernels/cuda/sgemm/sgemm.h"
 
 #define XENT_THREADS  1024
 #define EMBED_THREADS 256
@@ -25,7 +24,7 @@ static lt_err xent_run(lt_queue *q, const void *args) {
     int cols = (int)a.logits.shape[1];
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.logits.data, &a.labels.data, &a.loss.data, &a.lse.data, &a.best.data,
-                    &cols,          &a.grad_scale,  &a.softcap,   &a.z_coef};
+                    &cols,          &a.grad_scale,  &a.softcap,   &a.z_coef,   &a.logits.stride[0]};
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d",
              lt_cuda_dtype_word(a.logits.dtype), lt_cuda_piece(rows, 1, a.logits.dtype, cols),
              a.softcap > 0.0f);
@@ -44,8 +43,9 @@ static lt_err embed_fwd_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.y, &a.table, &a.pos_table};
     int cols = (int)lt_cuda_width(&a.y);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data,         &a.table.data, &a.ids.data, &a.pos_table.data,
-                    &a.positions.data, &cols,         &a.scale};
+    void *list[] = {
+        &a.y.data, &a.table.data, &a.ids.data,    &a.pos_table.data,  &a.positions.data,
+        &cols,     &a.scale,      &a.y.stride[0], &a.table.stride[0], &a.pos_table.stride[0]};
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.y.dtype),
              lt_cuda_piece(rows, 3, a.y.dtype, cols));
     return lt_cuda_run(q, "ops/embed.cu", "embed_fwd", defines, lt_cuda_rows(&a.y), 1,
@@ -100,8 +100,10 @@ static lt_err table_bwd(lt_queue *q, lt_tensor dtable, const lt_tensor *dy, lt_t
         from_keys = keys[turn], from_rows = rows[turn];
     }
     void *dy_data = dy->data;
-    void *sum[] = {&dtable.data, &parts, &dy_data, &from_keys, &from_rows, &n, &cols, &scale};
-    void *join[] = {&dtable.data, &parts, &from_keys, &n, &cols};
+    int64_t lddy = dy->stride[0];
+    void *sum[] = {&dtable.data, &parts, &dy_data, &from_keys,        &from_rows,
+                   &n,           &cols,  &scale,   &dtable.stride[0], &lddy};
+    void *join[] = {&dtable.data, &parts, &from_keys, &n, &cols, &dtable.stride[0]};
     LT_TRY(lt_cuda_run(q, "ops/embed.cu", "embed_sum", defines, spans, cols_blocks, EMBED_THREADS,
                        sum));
     return lt_cuda_run(q, "ops/embed.cu", "embed_join", defines, spans, cols_blocks, EMBED_THREADS,
@@ -119,56 +121,36 @@ static lt_err embed_bwd_run(lt_queue *q, const void *args) {
 
 /* ---- Sums of columns ---- */
 
+#define COLSUM_ROWS 64 /* The least rows of a part; few parts for col_sum to add. */
+
 static const char *colsum_refuse(const void *args) {
     const lt_colsum_args *a = args;
-    return a->x.dtype != LT_F32 || a->y.dtype != LT_F32 || !lt_tensor_contiguous(&a->x)
-               ? "not contiguous F32"
-               : NULL;
+    const lt_tensor *const rows[] = {&a->x};
+    return a->y.dtype != LT_F32 ? "y is not F32" : lt_cuda_refuse_rows(rows, 1, a->x.dtype);
 }
 static lt_err colsum_run(lt_queue *q, const void *args) {
     lt_colsum_args a = *(const lt_colsum_args *)args;
-    int rows = (int)a.x.shape[0], cols = (int)a.x.shape[1];
-    void *list[] = {&a.y.data, &a.x.data, &rows, &cols};
-    return lt_cuda_run(q, "ops/col_sum.cu", "col_sum", "", LT_CUDA_DIV_UP(cols, 32), 1, 512, list);
-}
-
-/* ---- Products in fp32 ---- */
-
-static const char *sgemm_refuse(const void *args) {
-    const lt_matmul_args *a = args;
-    if (a->a.dtype != LT_F32 || a->b.dtype != LT_F32 || a->y.dtype != LT_F32) {
-        return "not F32";
-    }
-    if (a->trans_a || a->trans_b || a->b_packed != NULL) {
-        return "an operand is transposed";
-    }
-    if (a->bias.data != NULL) {
-        return "bias";
-    }
-    return a->a.stride[1] != 1 || a->b.stride[1] != 1 || a->y.stride[1] != 1 ? "rows not contiguous"
-                                                                             : NULL;
-}
-static lt_err sgemm_run(lt_queue *q, const void *args) {
-    const lt_matmul_args *a = args;
-    if (lt_tensor_count(&a->y) == 0) {
+    const lt_tensor *const all[] = {&a.x};
+    int rows = (int)a.x.shape[0], cols = (int)a.x.shape[1], n_parts, share;
+    const int w = lt_cuda_piece(all, 1, a.x.dtype, cols);
+    const int64_t blocks = LT_CUDA_DIV_UP(cols, 32 * w),
+                  most = 4 * (int64_t)lt_cuda_get_info(q->gpu)->n_sms / (blocks > 0 ? blocks : 1);
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *parts;
+    if (rows == 0 || cols == 0) {
         return LT_OK;
     }
-    if (q->sgemm_workspace == NULL) {
-        LT_TRY(lt_sgemm_workspace_open(q->gpu, &q->sgemm_workspace));
-    }
-    return lt_sgemm(q->gpu, q->stream,
-                    &(lt_sgemm_args){.m = (int)a->y.shape[0],
-                                     .n = (int)a->y.shape[1],
-                                     .k = (int)a->a.shape[1],
-                                     .lda = (int)a->a.stride[0],
-                                     .ldb = (int)a->b.stride[0],
-                                     .ldc = (int)a->y.stride[0],
-                                     .alpha = 1.0f,
-                                     .beta = a->accumulate ? 1.0f : 0.0f,
-                                     .a = a->a.data,
-                                     .b = a->b.data,
-                                     .c = a->y.data,
-                                     .workspace = q->sgemm_workspace});
+    n_parts = (int)LT_CUDA_DIV_UP(rows, COLSUM_ROWS);
+    n_parts = n_parts > most ? (int)(most > 1 ? most : 1) : n_parts;
+    share = LT_CUDA_DIV_UP(rows, n_parts);
+    n_parts = LT_CUDA_DIV_UP(rows, share);
+    LT_TRY(lt_cuda_scratch(q, (size_t)n_parts * (size_t)cols * 4, &parts));
+    snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.x.dtype), w);
+    void *first[] = {&parts, &a.x.data, &rows, &cols, &share, &a.x.stride[0]},
+         *second[] = {&a.y.data, &parts, &n_parts, &cols};
+    LT_TRY(lt_cuda_run(q, "ops/col_parts.cu", "col_parts", defines, blocks, n_parts, 256, first));
+    return lt_cuda_run(q, "ops/col_sum.cu", "col_sum", "", LT_CUDA_DIV_UP(cols, 32), 1, 512,
+                       second);
 }
 
 #define ENTRY(op, name)                                                                            \
@@ -177,4 +159,3 @@ ENTRY(xent, "rows")
 ENTRY(embed_fwd, "rows")
 ENTRY(embed_bwd, "sorted")
 ENTRY(colsum, "columns")
-const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {{"sgemm", sgemm_refuse, sgemm_run}};

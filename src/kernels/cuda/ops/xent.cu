@@ -1,6 +1,6 @@
 /* xent.cu — cross-entropy of logits against labels, forward and the gradient in place, one block a row.
  *
- * SHAPES    logits (rows, V) of DTYPE, contiguous; labels (rows) int32, -1 ignored; loss, lse (rows) fp32; best (rows) int32.
+ * SHAPES    logits (rows, V) of DTYPE, rows ld apart; labels (rows) int32, -1 ignored; loss, lse (rows) fp32; best (rows) int32.
  * MAP       1024 threads a row; pieces of W.
  * MOVEMENT
  *     pass 1  row HBM ──16 B/thread──▶ running max and sum of exponentials (online) ─▶ block: lse
@@ -27,10 +27,11 @@ INLINE float exp2_fast(float x) { /* 2 ulp; -inf gives 0. */
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int cols, float grad_scale, float softcap, float z_coef) {
+xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int cols, float grad_scale, float softcap, float z_coef,
+     i64 ld) {
     __shared__ float slots[3][THREADS / WARP];
     __shared__ int best_shared;
-    DTYPE *row = logits + (i64)blockIdx.x * cols;
+    DTYPE *row = logits + (i64)blockIdx.x * ld;
     const int label = labels[blockIdx.x], start = threadIdx.x * W;
     float top = NEGATIVE, sum = 0.0f;
     int where = cols;

@@ -1,0 +1,86 @@
+/* gemm_any.cu: y = op(A) op(B) (+ bias) (+ y) for whatever the faster kernels refuse: any types, strides and sizes; and the same for experts.
+ *
+ * SHAPES    A (m, k) at a_m, a_k elements a step; B (k, n) at b_k, b_n; y (m, n) with rows y_m apart. IN, OUT: fp32, bf16 or fp16.
+ *           GROUPED 1: expert e = blockIdx.z owns rows [start[e], start[e + 1]) of A and y, and B at b + e * b_e.
+ *           GROUPED 2: expert e owns those values of k, and y at y + e * y_e. start is in device memory: nobody on the host knows it.
+ * MAP       16 x 16 threads make a tile of 64 x 64, 4 x 4 sums a thread. M_FAST, N_FAST: consecutive threads read along m (or n) where that is contiguous.
+ * BOUND     fp32 FMA; about a third of what sgemm.cu reaches.
+ * NUMERICS  f32 sums in order of k; one rounding at the store. Bit-identical run to run.
+ *@spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=0 M_FAST=0 N_FAST=0
+ *@spec sm_80 sm_90a: IN=bf16 OUT=bf16 GROUPED=1 M_FAST=0 N_FAST=0
+ *@spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=2 M_FAST=1 N_FAST=1 */
+#include "common/types.cuh"
+
+#define TILE    64
+#define STEP    16
+#define THREADS 256
+
+typedef struct {
+    const IN *a, *b;
+    const void *bias;
+    OUT *y;
+    const int *start;
+    i64 a_m, a_k, b_k, b_n, b_e, y_m, y_e;
+    int m, n, k;
+    int bias_type; /* 0 none, 1 f32, 2 bf16, 3 fp16 */
+    int accumulate;
+} args_t;
+
+INLINE float bias_at(const args_t *w, int col) {
+    if (w->bias_type == 1) {
+        return ((const float *)w->bias)[col];
+    }
+    return w->bias_type == 2 ? bf16_to_f32(((const bf16 *)w->bias)[col]) : fp16_to_f32(((const fp16 *)w->bias)[col]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) gemm_any(const __grid_constant__ args_t w) {
+    __shared__ float a_tile[STEP][TILE + 1], b_tile[STEP][TILE + 1];
+    const int tid = (int)threadIdx.x, e = (int)blockIdx.z;
+    const int from = GROUPED ? w.start[e] : 0, to = GROUPED ? w.start[e + 1] : 0;
+    const int m_begin = GROUPED == 1 ? from : 0, m_end = GROUPED == 1 ? to : w.m;
+    const int k_begin = GROUPED == 2 ? from : 0, k_end = GROUPED == 2 ? to : w.k;
+    const int row0 = m_begin + (int)blockIdx.y * TILE, col0 = (int)blockIdx.x * TILE;
+    const IN *const b = w.b + (GROUPED == 1 ? e * w.b_e : 0);
+    OUT *const y = w.y + (GROUPED == 2 ? e * w.y_e : 0);
+    float acc[4][4] = {{0.0f}};
+
+    if (row0 >= m_end) {
+        return;
+    }
+    for (int k0 = k_begin; k0 < k_end; k0 += STEP) {
+#pragma unroll
+        for (int i = tid; i < TILE * STEP; i += THREADS) {
+            const int m = M_FAST ? i % TILE : i / STEP, ka = M_FAST ? i / TILE : i % STEP;
+            const int n = N_FAST ? i % TILE : i / STEP, kb = N_FAST ? i / TILE : i % STEP;
+            a_tile[ka][m] = row0 + m < m_end && k0 + ka < k_end ? TO_F32(IN, w.a[(row0 + m) * w.a_m + (k0 + ka) * w.a_k]) : 0.0f;
+            b_tile[kb][n] = col0 + n < w.n && k0 + kb < k_end ? TO_F32(IN, b[(k0 + kb) * w.b_k + (col0 + n) * w.b_n]) : 0.0f;
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < STEP; k++) {
+            float x[4], z[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                x[i] = a_tile[k][tid / 16 + 16 * i];
+                z[i] = b_tile[k][tid % 16 + 16 * i];
+            }
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                acc[i / 4][i % 4] += x[i / 4] * z[i % 4];
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const int row = row0 + tid / 16 + 16 * (i / 4), col = col0 + tid % 16 + 16 * (i % 4);
+        if (row < m_end && col < w.n) {
+            OUT *const at = y + row * w.y_m + col;
+            float v = acc[i / 4][i % 4];
+            if (w.bias_type) {
+                v += bias_at(&w, col);
+            }
+            *at = FROM_F32(OUT, v + (w.accumulate ? TO_F32(OUT, *at) : 0.0f));
+        }
+    }
+}

@@ -1,0 +1,137 @@
+/* attention.c: the ordered lists of attention: the Hopper kernels, then any.cu, which takes everything that is left. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/ops/launch.h"
+
+#define WARPS     4 /* Rows a block of any.cu. */
+#define MAX_WIDTH 1024
+
+static const char *fwd_refuse(const void *args) {
+    return lt_cuda_attention_refusal(args, lt_cuda_backend_info());
+}
+static lt_err fwd_run(lt_queue *q, const void *args) {
+    lt_scratch scratch = {.bytes = lt_cuda_attention_scratch_bytes(args)};
+    LT_TRY(lt_cuda_scratch_counted(q, scratch.bytes, &scratch.data));
+    return lt_cuda_attention(q->gpu, q->stream, args, scratch);
+}
+static const char *bwd_refuse(const void *args) {
+    return lt_cuda_attention_bwd_refusal(args, lt_cuda_backend_info());
+}
+static lt_err bwd_run(lt_queue *q, const void *args) {
+    lt_scratch scratch = {.bytes = lt_cuda_attention_bwd_scratch_bytes(args)};
+    LT_TRY(lt_cuda_scratch_counted(q, scratch.bytes, &scratch.data));
+    return lt_cuda_attention_bwd(q->gpu, q->stream, args, scratch);
+}
+
+/* ---- any.cu ---- */
+
+typedef struct {
+    int64_t b, t, h;
+} strides;
+/* args_t of any.cu. */
+typedef struct {
+    const void *q, *k, *v, *d_out;
+    void *out, *dq, *dk, *dv;
+    const void *kv_len, *doc_start, *alibi, *sinks;
+    void *lse, *delta, *dsinks;
+    strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
+    int64_t doc_ld, window;
+    int batch, heads, kv_heads, q_tokens, kv_tokens, dim, causal;
+    float scale, softcap;
+} any_args;
+
+static strides strides_of(const lt_tensor *t) {
+    return (strides){t->stride[0], t->stride[1], t->stride[2]};
+}
+static any_args any_of(const lt_attention_args *a) {
+    return (any_args){.q = a->q.data,
+                      .k = a->k.data,
+                      .v = a->v.data,
+                      .out = a->out.data,
+                      .kv_len = a->kv_len.data,
+                      .doc_start = a->doc_start.data,
+                      .alibi = a->alibi.data,
+                      .sinks = a->sinks.data,
+                      .lse = a->lse.data,
+                      .sq = strides_of(&a->q),
+                      .sk = strides_of(&a->k),
+                      .sv = strides_of(&a->v),
+                      .so = strides_of(&a->out),
+                      .doc_ld = a->doc_start.stride[0],
+                      .window = a->window,
+                      .batch = (int)a->q.shape[0],
+                      .heads = (int)a->q.shape[2],
+                      .kv_heads = (int)a->k.shape[2],
+                      .q_tokens = (int)a->q.shape[1],
+                      .kv_tokens = (int)a->k.shape[1],
+                      .dim = (int)a->q.shape[3],
+                      .causal = a->causal,
+                      .scale = a->scale,
+                      .softcap = a->softcap};
+}
+
+static const char *any_refuse_tensors(const lt_tensor *const *t, int n, lt_dtype act) {
+    for (int i = 0; i < n; i++) {
+        if (t[i]->dtype != act || lt_cuda_dtype_word(act) == NULL) {
+            return "tensors of different types";
+        }
+        if (t[i]->n_dims != 4 || (t[i]->shape[3] > 1 && t[i]->stride[3] != 1)) {
+            return "not (B, T, H, D) with contiguous heads";
+        }
+    }
+    return t[0]->shape[3] > MAX_WIDTH ? "head wider than 1024" : NULL;
+}
+static const char *any_fwd_refuse(const void *args) {
+    const lt_attention_args *a = args;
+    const lt_tensor *const t[] = {&a->q, &a->k, &a->v, &a->out};
+    return any_refuse_tensors(t, 4, a->q.dtype);
+}
+static const char *any_bwd_refuse(const void *args) {
+    const lt_attention_bwd_args *a = args;
+    const lt_tensor *const t[] = {&a->dq, &a->dk, &a->dv, &a->dout};
+    const char *why = any_fwd_refuse(&a->fwd);
+    why = why != NULL ? why : any_refuse_tensors(t, 4, a->fwd.q.dtype);
+    return why != NULL                                        ? why
+           : a->fwd.lse.data == NULL || a->delta.data == NULL ? "no lse or delta"
+                                                              : NULL;
+}
+
+static lt_err any_launch(lt_queue *q, const char *entry, any_args *w, lt_dtype act,
+                         int64_t blocks) {
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {w};
+    int cols = 1;
+    while (cols * 32 < w->dim) { /* Powers of two: fewer specialisations. */
+        cols *= 2;
+    }
+    snprintf(defines, sizeof defines, "DTYPE=%s COLS=%d", lt_cuda_dtype_word(act), cols);
+    return lt_cuda_run(q, "attention/any.cu", entry, defines, blocks, 1, WARPS * 32, list);
+}
+static lt_err any_fwd_run(lt_queue *q, const void *args) {
+    const lt_attention_args *a = args;
+    any_args w = any_of(a);
+    return any_launch(q, "attn_any_fwd", &w, a->q.dtype,
+                      LT_CUDA_DIV_UP((int64_t)w.batch * w.heads * w.q_tokens, WARPS));
+}
+static lt_err any_bwd_run(lt_queue *q, const void *args) {
+    const lt_attention_bwd_args *a = args;
+    const lt_dtype act = a->fwd.q.dtype;
+    any_args w = any_of(&a->fwd);
+    w.d_out = a->dout.data, w.dq = a->dq.data, w.dk = a->dk.data, w.dv = a->dv.data;
+    w.delta = a->delta.data, w.dsinks = a->dsinks.data;
+    w.sdo = strides_of(&a->dout), w.sdq = strides_of(&a->dq), w.sdk = strides_of(&a->dk),
+    w.sdv = strides_of(&a->dv);
+    LT_TRY(any_launch(q, "attn_any_dq", &w, act,
+                      LT_CUDA_DIV_UP((int64_t)w.batch * w.heads * w.q_tokens, WARPS)));
+    LT_TRY(any_launch(q, "attn_any_dkv", &w, act,
+                      LT_CUDA_DIV_UP((int64_t)w.batch * w.kv_heads * w.kv_tokens, WARPS)));
+    return w.sinks != NULL && w.dsinks != NULL ? any_launch(q, "attn_any_sinks", &w, act, w.heads)
+                                               : LT_OK;
+}
+
+const lt_op_impl lt_cuda_attention_fwd_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"wgmma", fwd_refuse, fwd_run}, {"any", any_fwd_refuse, any_fwd_run}};
+const lt_op_impl lt_cuda_attention_bwd_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"wgmma", bwd_refuse, bwd_run}, {"any", any_bwd_refuse, any_bwd_run}};

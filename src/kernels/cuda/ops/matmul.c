@@ -1,0 +1,342 @@
+/* matmul.c: the ordered list of matrix products:
+ *     cublaslt   where it was measured to win (wins below), with the heuristic's first algorithm: no timing at run time, the same bits every run
+ *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
+ *     mma        gemm_sm80.cu: 16-bit, any alignment
+ *     sgemm      fp32; a transposed operand is turned in scratch memory first, a bias becomes what the sums are added to
+ *     any        gemm_any.cu: all the rest
+ * None allocates after a queue has seen its largest product, and none waits: a first call outside makes capture into a graph possible. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/sgemm/sgemm.h"
+
+#define ALIGN(n) (((n) + 255) / 256 * 256)
+#define FEW_ROWS                                                                                   \
+    64 /* Products with at most so many rows wait for memory; cuBLASLt waits less (0.66 to 0.93 of its time saved; docs/SPEED.md). */
+#define MIN_BUSY 0.8 /* Share of the SMs that our tiles of a weight gradient must keep busy. */
+#define SMEM_MMA (3 * 2 * (128 * 40 > 32 * 136 ? 128 * 40 : 32 * 136) * 2)
+
+static bool empty(const lt_matmul_args *a) {
+    return lt_tensor_count(&a->y) == 0;
+}
+static int64_t depth(const lt_matmul_args *a) {
+    return a->a.shape[a->trans_a ? 0 : 1];
+}
+static int bias_type(const lt_tensor *bias) {
+    return bias->data == NULL ? 0 : bias->dtype == LT_F32 ? 1 : bias->dtype == LT_BF16 ? 2 : 3;
+}
+static const char *refuse_types(const lt_matmul_args *a) {
+    if (a->b_packed != NULL && a->b.data == NULL) {
+        return "b is only there packed";
+    }
+    if (a->y.n_dims != 2 || a->a.n_dims != 2 || a->b.n_dims != 2) {
+        return "not 2-D";
+    }
+    return a->a.dtype != a->b.dtype || lt_cuda_dtype_word(a->a.dtype) == NULL ||
+                   lt_cuda_dtype_word(a->y.dtype) == NULL
+               ? "types"
+               : NULL;
+}
+/* Stride of the last dimension, which does not matter where that has one element. */
+static bool dense(const lt_tensor *t) {
+    return t->stride[1] == 1 || t->shape[1] == 1;
+}
+
+/* ---- cuBLASLt ---- */
+
+/* Measured on an H100: weight gradients of narrow models, whose tiles do not fill the SMs even when K is cut in two; and few rows. */
+static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
+    const double tiles = (double)(LT_CUDA_DIV_UP(g->m, 128) * LT_CUDA_DIV_UP(g->n, 256)),
+                 sms = info->n_sms;
+    double busy = 0.0;
+    for (int splits = 1; splits <= 2; splits++) {
+        const double waves = (double)LT_CUDA_DIV_UP((int64_t)tiles * splits, info->n_sms),
+                     share = tiles * splits / (waves * sms);
+        busy = share > busy ? share : busy;
+    }
+    return g->m <= FEW_ROWS ? !g->trans_a && g->trans_b
+                            : g->trans_a && g->k >= 4 * g->m && g->k >= 4 * g->n && busy < MIN_BUSY;
+}
+
+static const char *cublas_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    lt_gemm_args g;
+    const char *why = refuse_types(a);
+    why = why != NULL ? why : lt_gemm_from_matmul(&g, a);
+    if (why != NULL || empty(a) || depth(a) == 0) {
+        return why != NULL ? why : "nothing to multiply";
+    }
+    if (a->a.dtype != LT_BF16 || (a->y.dtype != LT_BF16 && a->y.dtype != LT_F32)) {
+        return "not BF16 to BF16 or F32";
+    }
+    if (a->bias.data != NULL || a->fixed_order) {
+        return a->fixed_order ? "the order of its sums depends on the rows" : "bias";
+    }
+    why = lt_gemm_refusal(&g, lt_cuda_backend_info());
+    if (why != NULL) {
+        return why;
+    }
+    return !lt_cublas_available()             ? "libcublasLt is not there"
+           : wins(&g, lt_cuda_backend_info()) ? NULL
+                                              : "our tiles are as fast";
+}
+static lt_err cublas_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    if (q->cublas == NULL) {
+        LT_TRY(lt_cublas_open(&q->cublas, q->gpu));
+    }
+    return lt_cublas_matmul(
+        q->cublas, q->stream,
+        &(lt_cublas_args){.m = a->y.shape[0],
+                          .n = a->y.shape[1],
+                          .k = depth(a),
+                          .lda = a->a.stride[0],
+                          .ldb = a->b.stride[0],
+                          .ldd = a->y.stride[0],
+                          .trans_a = a->trans_a,
+                          .trans_b = a->trans_b,
+                          .in = LT_CUBLAS_BF16,
+                          .out = a->y.dtype == LT_F32 ? LT_CUBLAS_F32 : LT_CUBLAS_BF16,
+                          .alpha = 1.0f,
+                          .beta = a->accumulate ? 1.0f : 0.0f,
+                          .first_choice = true,
+                          .a = a->a.data,
+                          .b = a->b.data,
+                          .d = a->y.data});
+}
+
+/* ---- Tensor cores of Hopper ---- */
+
+static const char *wgmma_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    lt_gemm_args g;
+    const char *why = refuse_types(a);
+    why = why != NULL ? why : lt_gemm_from_matmul(&g, a);
+    return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_backend_info());
+}
+static lt_err wgmma_run(lt_queue *q, const void *args) {
+    lt_gemm_args g;
+    lt_gemm_tile t;
+    lt_scratch scratch = {0};
+    (void)lt_gemm_from_matmul(&g, args);
+    t = lt_gemm_tile_choose(&g, lt_cuda_get_info(q->gpu),
+                            ((const lt_matmul_args *)args)->fixed_order ? 0 /* K in one part */
+                                                                        : lt_gemm_scratch_bytes());
+    scratch.bytes = lt_gemm_tile_scratch_bytes(&t, &g);
+    if (scratch.bytes > 0) {
+        LT_TRY(lt_cuda_scratch(q, scratch.bytes, &scratch.data));
+    }
+    return lt_gemm_with(q->gpu, q->stream, &g, &t, scratch);
+}
+
+/* ---- Tensor cores of sm_80 ---- */
+
+/* args_t of gemm_sm80.cu. */
+typedef struct {
+    const void *a, *b, *bias;
+    void *y;
+    int64_t lda, ldb, ldy;
+    int m, n, k, bias_type, accumulate;
+} mma_args;
+
+static const char *mma_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    const char *why = refuse_types(a);
+    if (why != NULL) {
+        return why;
+    }
+    if (a->a.dtype == LT_F32) {
+        return "not 16-bit";
+    }
+    if (!dense(&a->a) || !dense(&a->b) || !dense(&a->y)) {
+        return "columns not contiguous";
+    }
+    return a->y.shape[0] > INT32_MAX / 2 || a->y.shape[1] > INT32_MAX / 2 ||
+                   depth(a) > INT32_MAX / 2
+               ? "sizes out of range"
+               : NULL;
+}
+static lt_err mma_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    const bool aligned = (((uintptr_t)a->a.data | (uintptr_t)a->b.data) & 15) == 0 &&
+                         a->a.stride[0] % 8 == 0 && a->b.stride[0] % 8 == 0;
+    mma_args w = {.a = a->a.data,
+                  .b = a->b.data,
+                  .bias = a->bias.data,
+                  .y = a->y.data,
+                  .lda = a->a.stride[0],
+                  .ldb = a->b.stride[0],
+                  .ldy = a->y.stride[0],
+                  .m = (int)a->y.shape[0],
+                  .n = (int)a->y.shape[1],
+                  .k = (int)depth(a),
+                  .bias_type = bias_type(&a->bias),
+                  .accumulate = a->accumulate};
+    void *list[] = {&w};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    const lt_cuda_kernel *k;
+    if (empty(a)) {
+        return LT_OK;
+    }
+    snprintf(defines, sizeof defines, "VEC=%d A_MAJOR_M=%d B_MAJOR_N=%d OUT=%s DTYPE=%s",
+             aligned ? 8 : 1, a->trans_a, !a->trans_b, lt_cuda_dtype_word(a->y.dtype),
+             lt_cuda_dtype_word(a->a.dtype));
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "gemm/gemm_sm80.cu", "gemm_sm80", defines));
+    return lt_cuda_launch(
+        q->gpu, q->stream, k,
+        &(lt_cuda_dims){.grid = {(unsigned)(LT_CUDA_DIV_UP(w.m, 128) * LT_CUDA_DIV_UP(w.n, 128))},
+                        .block = {256},
+                        .dynamic_shared_bytes = SMEM_MMA},
+        list);
+}
+
+/* ---- fp32 ---- */
+
+static const char *sgemm_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    const char *why = refuse_types(a);
+    if (why != NULL) {
+        return why;
+    }
+    if (a->a.dtype != LT_F32 || a->y.dtype != LT_F32) {
+        return "not F32";
+    }
+    if (a->bias.data != NULL && a->bias.dtype != LT_F32) {
+        return "bias is not F32";
+    }
+    if (!dense(&a->a) || !dense(&a->b) || !dense(&a->y)) {
+        return "columns not contiguous";
+    }
+    if (a->fixed_order) {
+        return "cuts sums where the shape suggests";
+    }
+    return depth(a) == 0 ? "nothing to multiply" : NULL;
+}
+/* Rows of a turned operand are whole 16 bytes, for the copy engine. */
+static int64_t pitch(int64_t cols) {
+    return (cols + 3) / 4 * 4;
+}
+/* dst (cols, rows) = x (rows, cols) turned. */
+static lt_err transpose(lt_queue *q, void *dst, const lt_tensor *x) {
+    int rows = (int)x->shape[0], cols = (int)x->shape[1];
+    int64_t ld = x->stride[0], to = pitch(rows);
+    void *src = x->data, *list[] = {&dst, &src, &rows, &cols, &ld, &to};
+    return lt_cuda_run(q, "ops/rearrange.cu", "transpose_fp32", "", LT_CUDA_DIV_UP(cols, 32),
+                       (int)LT_CUDA_DIV_UP(rows, 32), 256, list);
+}
+static lt_err sgemm_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    const size_t a_bytes = a->trans_a ? ALIGN((size_t)(depth(a) * pitch(a->y.shape[0])) * 4) : 0,
+                 b_bytes = a->trans_b ? (size_t)(depth(a) * pitch(a->y.shape[1])) * 4 : 0;
+    lt_sgemm_args g = {.m = (int)a->y.shape[0],
+                       .n = (int)a->y.shape[1],
+                       .k = (int)depth(a),
+                       .lda = (int)a->a.stride[0],
+                       .ldb = (int)a->b.stride[0],
+                       .ldc = (int)a->y.stride[0],
+                       .alpha = 1.0f,
+                       .beta = a->accumulate || a->bias.data != NULL ? 1.0f : 0.0f,
+                       .a = a->a.data,
+                       .b = a->b.data,
+                       .c = a->y.data};
+    void *turned = NULL;
+    if (empty(a)) {
+        return LT_OK;
+    }
+    if (q->sgemm_workspace == NULL) {
+        LT_TRY(lt_sgemm_workspace_open(q->gpu, &q->sgemm_workspace));
+    }
+    g.workspace = q->sgemm_workspace;
+    if (a_bytes + b_bytes > 0) {
+        LT_TRY(lt_cuda_scratch(q, a_bytes + b_bytes, &turned));
+    }
+    if (a->trans_a) {
+        LT_TRY(transpose(q, turned, &a->a));
+        g.a = turned;
+        g.lda = (int)pitch(g.m);
+    }
+    if (a->trans_b) {
+        LT_TRY(transpose(q, (unsigned char *)turned + a_bytes, &a->b));
+        g.b = (const float *)((unsigned char *)turned + a_bytes);
+        g.ldb = (int)pitch(g.n);
+    }
+    if (a->bias.data != NULL) {
+        int accumulate = a->accumulate;
+        int64_t ld = a->y.stride[0];
+        void *y = a->y.data, *bias = a->bias.data, *list[] = {&y, &bias, &g.n, &ld, &accumulate};
+        LT_TRY(lt_cuda_run(q, "ops/rearrange.cu", "bias_rows_fp32", "", g.m,
+                           (int)LT_CUDA_DIV_UP(g.n, 256), 256, list));
+    }
+    return lt_sgemm(q->gpu, q->stream, &g);
+}
+
+/* ---- Anything ---- */
+
+/* args_t of gemm_any.cu. */
+typedef struct {
+    const void *a, *b, *bias;
+    void *y;
+    const int *start;
+    int64_t a_m, a_k, b_k, b_n, b_e, y_m, y_e;
+    int m, n, k, bias_type, accumulate;
+} any_args;
+
+static const char *any_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    const char *why = refuse_types(a);
+    return why != NULL ? why : dense(&a->y) ? NULL : "columns of y not contiguous";
+}
+static lt_err any_launch(lt_queue *q, any_args *w, lt_dtype in, lt_dtype out, int grouped,
+                         int64_t experts) {
+    char defines[LT_CUDA_DEFINES_BYTES];
+    const lt_cuda_kernel *k;
+    void *list[] = {w};
+    if (w->m == 0 || w->n == 0 || experts == 0) {
+        return LT_OK;
+    }
+    snprintf(defines, sizeof defines, "IN=%s OUT=%s GROUPED=%d M_FAST=%d N_FAST=%d",
+             lt_cuda_dtype_word(in), lt_cuda_dtype_word(out), grouped, w->a_k != 1, w->b_k != 1);
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "gemm/gemm_any.cu", "gemm_any", defines));
+    return lt_cuda_launch(
+        q->gpu, q->stream, k,
+        &(lt_cuda_dims){.grid = {(unsigned)LT_CUDA_DIV_UP(w->n, 64),
+                                 (unsigned)LT_CUDA_DIV_UP(w->m, 64), (unsigned)experts},
+                        .block = {256}},
+        list);
+}
+static lt_err any_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    any_args w = {.a = a->a.data,
+                  .b = a->b.data,
+                  .bias = a->bias.data,
+                  .y = a->y.data,
+                  .a_m = a->a.stride[a->trans_a ? 1 : 0],
+                  .a_k = a->a.stride[a->trans_a ? 0 : 1],
+                  .b_k = a->b.stride[a->trans_b ? 1 : 0],
+                  .b_n = a->b.stride[a->trans_b ? 0 : 1],
+                  .y_m = a->y.stride[0],
+                  .m = (int)a->y.shape[0],
+                  .n = (int)a->y.shape[1],
+                  .k = (int)depth(a),
+                  .bias_type = bias_type(&a->bias),
+                  .accumulate = a->accumulate};
+    return any_launch(q, &w, a->a.dtype, a->y.dtype, 0, 1);
+}
+
+/* ---- Packing: there is no layout of our own; products read b itself. ---- */
+static lt_err pack_run(lt_queue *q, const void *args) {
+    (void)q;
+    (void)args;
+    return LT_OK;
+}
+
+const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"cublaslt", cublas_refuse, cublas_run},
+    {"wgmma", wgmma_refuse, wgmma_run},
+    {"mma", mma_refuse, mma_run},
+    {"sgemm", sgemm_refuse, sgemm_run},
+    {"any", any_refuse, any_run},
+};
+const lt_op_impl lt_cuda_matmul_pack_impls[LT_REGISTRY_MAX_IMPLS] = {{"none", NULL, pack_run}};

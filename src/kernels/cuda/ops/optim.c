@@ -1,0 +1,127 @@
+/* optim.c: launchers of optim.cu: AdamW, AdEMAMix, Lion, the global norm and clipping by it. */
+#include <math.h>
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/ops/launch.h"
+
+#define THREADS      256
+#define SUMSQ_BLOCKS 1056 /* Fixed, so that the order of the sum does not depend on the GPU. */
+
+/* optim_step of optim.cu; the order of LT_OPTIM_*. */
+typedef struct {
+    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, unused;
+} optim_step;
+static float correction(float beta, int64_t step) {
+    return (float)(1.0 - pow((double)beta, (double)step));
+}
+static const char *refuse_buffers(const lt_tensor *const *flat, int n, const lt_tensor *copy,
+                                  const lt_tensor *now) {
+    const char *why = lt_cuda_refuse_rows(flat, n, LT_F32);
+    if (why != NULL || !lt_cuda_all_contiguous(flat, n)) {
+        return why != NULL ? why : "not contiguous";
+    }
+    if (copy->data != NULL && (copy->dtype != LT_BF16 || !lt_tensor_contiguous(copy))) {
+        return "copy is not contiguous BF16";
+    }
+    return now->data != NULL && now->dtype != LT_F32 ? "now is not F32" : NULL;
+}
+
+static const char *adamw_refuse(const void *args) {
+    const lt_adamw_args *a = args;
+    const lt_tensor *const rows[] = {&a->p, &a->g, &a->m, &a->v};
+    return refuse_buffers(rows, 4, &a->copy, &a->now);
+}
+static lt_err adamw_run(lt_queue *q, const void *args) {
+    lt_adamw_args a = *(const lt_adamw_args *)args;
+    const lt_tensor *const rows[] = {&a.p, &a.g, &a.m, &a.v, &a.copy};
+    int64_t count = lt_tensor_count(&a.p);
+    const int w = lt_cuda_piece(rows, 5, LT_F32, count);
+    optim_step s = {.lr = a.lr,
+                    .grad_scale = a.grad_scale,
+                    .correct1 = correction(a.beta1, a.step),
+                    .correct2 = correction(a.beta2, a.step)};
+    void *list[] = {&a.p.data, &a.g.data, &a.m.data, &a.v.data, &a.copy.data, &count,
+                    &a.beta1,  &a.beta2,  &a.eps,    &a.decay,  &s,           &a.now.data};
+    return lt_cuda_run(q, "ops/optim.cu", "adamw", w == 4 ? "W=4" : "W=1",
+                       LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
+}
+
+static const char *ademamix_refuse(const void *args) {
+    const lt_ademamix_args *a = args;
+    const lt_tensor *const rows[] = {&a->p, &a->g, &a->m1, &a->m2, &a->v};
+    return refuse_buffers(rows, 5, &a->copy, &a->now);
+}
+static lt_err ademamix_run(lt_queue *q, const void *args) {
+    lt_ademamix_args a = *(const lt_ademamix_args *)args;
+    const lt_tensor *const rows[] = {&a.p, &a.g, &a.m1, &a.m2, &a.v, &a.copy};
+    int64_t count = lt_tensor_count(&a.p);
+    const int w = lt_cuda_piece(rows, 6, LT_F32, count);
+    optim_step s = {.lr = a.lr,
+                    .grad_scale = a.grad_scale,
+                    .correct1 = correction(a.beta1, a.step),
+                    .correct2 = correction(a.beta2, a.step),
+                    .alpha = a.alpha,
+                    .beta3 = a.beta3};
+    void *list[] = {&a.p.data, &a.g.data, &a.m1.data, &a.m2.data, &a.v.data, &a.copy.data, &count,
+                    &a.beta1,  &a.beta2,  &a.eps,     &a.decay,   &s,        &a.now.data};
+    return lt_cuda_run(q, "ops/optim.cu", "ademamix", w == 4 ? "W=4" : "W=1",
+                       LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
+}
+
+static const char *lion_refuse(const void *args) {
+    const lt_lion_args *a = args;
+    const lt_tensor *const rows[] = {&a->p, &a->g, &a->m};
+    return refuse_buffers(rows, 3, &a->copy, &a->now);
+}
+static lt_err lion_run(lt_queue *q, const void *args) {
+    lt_lion_args a = *(const lt_lion_args *)args;
+    const lt_tensor *const rows[] = {&a.p, &a.g, &a.m, &a.copy};
+    int64_t count = lt_tensor_count(&a.p);
+    const int w = lt_cuda_piece(rows, 4, LT_F32, count);
+    optim_step s = {.lr = a.lr, .grad_scale = a.grad_scale};
+    void *list[] = {&a.p.data, &a.g.data, &a.m.data, &a.copy.data, &count,
+                    &a.beta1,  &a.beta2,  &a.decay,  &s,           &a.now.data};
+    return lt_cuda_run(q, "ops/optim.cu", "lion", w == 4 ? "W=4" : "W=1",
+                       LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
+}
+
+/* ---- Norm and clipping ---- */
+
+static const char *sumsq_refuse(const void *args) {
+    const lt_sumsq_args *a = args;
+    const lt_tensor *const rows[] = {&a->x};
+    return lt_tensor_contiguous(&a->x) ? lt_cuda_refuse_rows(rows, 1, LT_F32) : "not contiguous";
+}
+static lt_err sumsq_run(lt_queue *q, const void *args) {
+    lt_sumsq_args a = *(const lt_sumsq_args *)args;
+    const lt_tensor *const rows[] = {&a.x};
+    int64_t count = lt_tensor_count(&a.x);
+    const int w = lt_cuda_piece(rows, 1, LT_F32, count);
+    const char *defines = w == 4 ? "W=4" : "W=1";
+    int n = SUMSQ_BLOCKS, accumulate = a.accumulate;
+    void *parts = NULL;
+    void *first[] = {&parts, &a.x.data, &count}, *second[] = {&a.out.data, &parts, &n, &accumulate};
+    LT_TRY(lt_cuda_scratch(q, SUMSQ_BLOCKS * sizeof(double), &parts));
+    LT_TRY(lt_cuda_run(q, "ops/optim.cu", "sumsq_parts", defines, n, 1, THREADS, first));
+    return lt_cuda_run(q, "ops/optim.cu", "sumsq_total", defines, 1, 1, THREADS, second);
+}
+
+static const char *clip_refuse(const void *args) {
+    const lt_clip_args *a = args;
+    return a->now.dtype != LT_F32 || a->sumsq.dtype != LT_F64 ? "types" : NULL;
+}
+static lt_err clip_run(lt_queue *q, const void *args) {
+    lt_clip_args a = *(const lt_clip_args *)args;
+    void *list[] = {&a.now.data, &a.norm.data, &a.sumsq.data, &a.scale, &a.max_norm};
+    return lt_cuda_run(q, "ops/optim.cu", "clip_scale", "W=1", 1, 1, 32, list);
+}
+
+#define ENTRY(op)                                                                                  \
+    const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {                               \
+        {"pieces", op##_refuse, op##_run}};
+ENTRY(adamw)
+ENTRY(ademamix)
+ENTRY(lion)
+ENTRY(sumsq)
+ENTRY(clip)

@@ -1,0 +1,35 @@
+/* rearrange.cu: what a product needs done to fp32 matrices before it: a transposed copy, and rows that begin as the bias.
+ *
+ * SHAPES    transpose: dst (cols, rows), rows `pitch` apart, = src (rows, cols), rows ld apart. bias_rows: y (rows, cols) = bias (+ y).
+ * MAP       transpose: tiles of 32 x 32 through shared memory, both sides coalesced. bias_rows: a thread an element.
+ * BOUND     8 bytes an element.
+ *@spec sm_80 sm_90a: */
+#include "common/types.cuh"
+
+#define TILE 32
+
+extern "C" __global__ void __launch_bounds__(TILE * 8) transpose_fp32(float *dst, const float *src, int rows, int cols, i64 ld, i64 pitch) {
+    __shared__ float tile[TILE][TILE + 1];
+    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE, col0 = blockIdx.x * TILE, row0 = blockIdx.y * TILE;
+#pragma unroll
+    for (int i = y; i < TILE; i += 8) {
+        if (row0 + i < rows && col0 + x < cols) {
+            tile[i][x] = src[(i64)(row0 + i) * ld + col0 + x];
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = y; i < TILE; i += 8) {
+        if (col0 + i < cols && row0 + x < rows) {
+            dst[(i64)(col0 + i) * pitch + row0 + x] = tile[x][i];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) bias_rows_fp32(float *y, const float *bias, int cols, i64 ld, int accumulate) {
+    const int col = blockIdx.y * 256 + threadIdx.x;
+    float *const at = y + (i64)blockIdx.x * ld + col;
+    if (col < cols) {
+        *at = bias[col] + (accumulate ? *at : 0.0f);
+    }
+}
