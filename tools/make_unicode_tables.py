@@ -9,6 +9,7 @@ Canonical combining classes come from Python's unicodedata where the package's N
 
     python3 tools/make_unicode_tables.py > src/data/unicode_tables.c
 """
+import struct
 import sys
 import unicodedata
 
@@ -56,6 +57,17 @@ def bert_sets():
     return gone, blank, han, mark
 
 
+def grapheme_extenders():
+    """Code points that join the grapheme before them: a charsmap of 'A' -> 'x' takes the whole cluster for its first character."""
+    units = [0] * 256
+    units[0] = 128 << 10  # Double array: the root's children stand at 128 ^ byte.
+    units[128 ^ 0x41] = 1 << 10 | 1 << 8 | 0x41
+    units[128 ^ 0x41 ^ 1] = 1 << 31  # The leaf: string 0.
+    norm = normalizers.Precompiled(struct.pack("<257I", 1024, *units) + b"x\0")
+    assert norm.normalize_str("AbA") == "xbx"
+    return {c for c in CODE_POINTS if norm.normalize_str("A" + chr(c)) == "x"}
+
+
 def nfc_inert():
     """Unchanged by NFC, of class 0, and never the second half of a composition."""
     nfc = normalizers.NFC()
@@ -89,6 +101,7 @@ def properties():
         ("BERT_MARK", mark),
         ("HAN", class_of(r"\p{Han}")),
         ("NFC_INERT", nfc_inert()),
+        ("EXTEND", grapheme_extenders()),
     ]
 
 

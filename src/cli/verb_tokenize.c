@@ -23,7 +23,8 @@
     X(BOOL, special, "special", "true", 0, 0, "",                                                  \
       "add special tokens (BOS, EOS) and recognise them in the text; --no-special for neither")    \
     X(BOOL, jsonl, "jsonl", "false", 0, 0, "",                                                     \
-      "read lines {\"text\": ...} from standard input, print lines {\"ids\": [...]}")              \
+      "read lines {\"text\": ...} from standard input, print lines {\"ids\": [...]}; with "        \
+      "--decode the other way round")                                                              \
     X(STR, text, "text", "", 0, 0, "text", "tokenise this text and print its ids and pieces")      \
     X(BOOL, decode, "decode", "false", 0, 0, "",                                                   \
       "read ids from standard input (numbers, or lines {\"ids\": [...]}) and print their text")
@@ -187,7 +188,14 @@ static lt_err run_jsonl(const lt_tokenizer *t, lt_tokenizer_scratch *s, unsigned
             goto done;
         }
         ids.n = 0;
-        LT_TRY_DONE(lt_tokenizer_encode(t, s, text.data, text.n, flags, &ids));
+        err = lt_tokenizer_encode(t, s, text.data, text.n, flags, &ids);
+        if (err != LT_OK) {
+            err = lt_error_prefix(err, "line %llu", (unsigned long long)in.line);
+            if (flush_out(&out) != LT_OK) {
+                err = LT_ERR_IO;
+            }
+            goto done;
+        }
         LT_TRY_DONE(put_ids(&out, &ids));
     }
     LT_TRY_DONE(flush_out(&out));
@@ -239,10 +247,22 @@ static lt_err ids_of_line(const char *line, size_t n, lt_ids *out) {
     return LT_OK;
 }
 
-static lt_err run_decode(const lt_tokenizer *t, bool special) {
+static lt_err put_json_text(lt_text *out, const char *s, size_t n) {
+    LT_TRY(lt_text_put(out, "{\"text\": \"", 10));
+    for (size_t i = 0; i < n; i++) {
+        char escaped[8];
+        const bool plain = (uint8_t)s[i] >= 0x20 && s[i] != '"' && s[i] != '\\';
+        const int size = plain ? 0 : snprintf(escaped, sizeof escaped, "\\u%04x", (uint8_t)s[i]);
+        LT_TRY(plain ? lt_text_put(out, s + i, 1) : lt_text_put(out, escaped, (size_t)size));
+    }
+    return lt_text_put(out, "\"}\n", 3);
+}
+
+static lt_err run_decode(const lt_tokenizer *t, bool special, bool json) {
     lt_err err = LT_OK;
     line_reader in = {0};
     lt_ids ids = {0};
+    lt_text out = {0};
     char *text = NULL;
     const char *line;
     size_t n;
@@ -256,12 +276,20 @@ static lt_err run_decode(const lt_tokenizer *t, bool special) {
         free(text);
         text = NULL;
         LT_TRY_DONE(lt_tokenizer_decode(t, ids.data, ids.n, !special, &text, &n));
-        if (fwrite(text, 1, n, stdout) != n || putchar('\n') == EOF) {
-            LT_FAIL_DONE(LT_ERR_IO, "standard output: %s", strerror(errno));
+        if (json) {
+            LT_TRY_DONE(put_json_text(&out, text, n));
+        } else {
+            LT_TRY_DONE(lt_text_put(&out, text, n));
+            LT_TRY_DONE(lt_text_put(&out, "\n", 1));
+        }
+        if (in.at == in.buffer.n || out.n > READ_BYTES) {
+            LT_TRY_DONE(flush_out(&out));
         }
     }
+    LT_TRY_DONE(flush_out(&out));
 done:
     free(text);
+    lt_text_free(&out);
     lt_text_free(&in.buffer);
     lt_ids_free(&ids);
     return err;
@@ -276,6 +304,7 @@ int lt_verb_tokenize(int argc, char **argv) {
     lt_err err = LT_OK;
     const char **inputs = calloc((size_t)argc, sizeof *inputs);
     int n = 0, status = LT_EXIT_DONE;
+    unsigned flags;
     bool text_given = false;
 
     if (!lt_verb_parse(
@@ -294,7 +323,7 @@ int lt_verb_tokenize(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         text_given |= strncmp(argv[i], "--text", 6) == 0;
     }
-    if (o.jsonl + text_given + o.decode + (n > 0) != 1) {
+    if ((o.jsonl || o.decode) + text_given + (n > 0) != 1) {
         LT_FAIL_DONE(LT_ERR_ARG,
                      "tokenize: name input files, or say one of --jsonl, --text and --decode");
     }
@@ -302,6 +331,7 @@ int lt_verb_tokenize(int argc, char **argv) {
         LT_FAIL_DONE(LT_ERR_ARG, n > 0 ? "tokenize: where to? --out PREFIX"
                                        : "tokenize: --out goes with input files");
     }
+    flags = o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN;
     how.pattern = o.pattern[0] != '\0' ? o.pattern : NULL;
     if (o.tokenizer[0] == '\0') {
         LT_FAIL_DONE(LT_ERR_ARG, "no tokenizer: give --tokenizer with a file or folder");
@@ -309,14 +339,13 @@ int lt_verb_tokenize(int argc, char **argv) {
     LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, &how));
     LT_TRY_DONE(lt_tokenizer_scratch_open(&s, t));
     if (n > 0) {
-        LT_TRY_DONE(lt_tokenize_files_run(&o.files, inputs, (size_t)n, t, o.tokenizer,
-                                          o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN));
-    } else if (o.jsonl) {
-        LT_TRY_DONE(run_jsonl(t, s, o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN));
+        LT_TRY_DONE(lt_tokenize_files_run(&o.files, inputs, (size_t)n, t, o.tokenizer, flags));
     } else if (o.decode) {
-        LT_TRY_DONE(run_decode(t, o.special));
+        LT_TRY_DONE(run_decode(t, o.special, o.jsonl));
+    } else if (o.jsonl) {
+        LT_TRY_DONE(run_jsonl(t, s, flags | LT_ENCODE_FIT));
     } else {
-        LT_TRY_DONE(run_text(t, s, o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN, o.text));
+        LT_TRY_DONE(run_text(t, s, flags | LT_ENCODE_FIT, o.text));
     }
 done:
     lt_tokenizer_scratch_close(s);

@@ -24,7 +24,8 @@ typedef struct {
     bool ignore_merges;        /* A word that is a piece is that piece, whatever the merges say. */
     bool fuse_unk;             /* Neighbouring unknown characters become one <unk>. */
     bool byte_fallback;        /* Unknown characters become their <0xHH> pieces. */
-    uint32_t unk;              /* LT_NO_ID: unknown characters vanish. */
+    uint32_t unk;              /* LT_NO_ID: unknown characters vanish, */
+    bool unk_missing;          /* or are an error: the file names an <unk> that is no piece. */
     uint32_t byte_id[256];     /* BYTES: the piece of a byte. */
     uint32_t fallback_id[256]; /* <0x00> .. <0xFF> */
     char prefix[32],

@@ -84,11 +84,12 @@ static bool first_bytes(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *i
 typedef struct {
     uint32_t *ids;
     size_t n;
-    bool pending;
+    bool pending, failed;
 } symbols;
 
 static void add_unknown(const lt_bpe *b, symbols *out) {
     if (b->unk == LT_NO_ID) {
+        out->failed |= b->unk_missing;
         return;
     }
     if (out->pending && !b->fuse_unk) {
@@ -141,6 +142,7 @@ static lt_err char_piece(const lt_bpe *b, lt_bpe_scratch *s, const uint8_t *p, s
 
 static lt_err first_chars(const lt_bpe *b, lt_bpe_scratch *s, const uint8_t *p, size_t n,
                           uint32_t *ids, size_t *n_ids) {
+    const bool dressed = b->prefix[0] != '\0' || b->suffix[0] != '\0';
     symbols out = {.ids = ids};
     size_t at = 0;
     while (at < n) {
@@ -153,10 +155,14 @@ static lt_err first_chars(const lt_bpe *b, lt_bpe_scratch *s, const uint8_t *p, 
         }
         if (id != LT_NO_ID) {
             add_known(b, &out, id);
-        } else if (!add_fallback(b, &out, p + at, size)) {
+        } else if (!(dressed ? add_fallback(b, &out, (uint8_t *)s->word.data, s->word.n)
+                             : add_fallback(b, &out, p + at, size))) {
             add_unknown(b, &out);
         }
         at += size;
+    }
+    if (out.failed) {
+        LT_FAIL(LT_ERR_FORMAT, "a character is not in the vocabulary, nor is its unknown token");
     }
     if (out.pending) {
         out.ids[out.n++] = b->unk;
@@ -229,11 +235,17 @@ static lt_err merge_symbols(const lt_bpe *b, lt_bpe_scratch *s, uint32_t *ids, s
     return LT_OK;
 }
 
+/* Ids that n bytes in n_words words can become: one a byte, and the byte pieces of affixes where those are spelled out. */
+static size_t most_symbols(const lt_bpe *b, size_t n, size_t n_words) {
+    return b->byte_fallback ? n * (1 + strlen(b->prefix)) + n_words * strlen(b->suffix) : n;
+}
+
 /* Encode a word that no cache knows into s->result. */
 static lt_err encode_word(const lt_bpe *b, lt_bpe_scratch *s, const uint8_t *p, size_t n) {
     uint32_t small[LT_BPE_SMALL], *ids = small;
     const uint8_t *bytes = NULL;
     size_t n_ids = n;
+    const size_t room = most_symbols(b, n, 1);
 
     s->result.n = 0;
     if (b->ignore_merges) {
@@ -244,8 +256,8 @@ static lt_err encode_word(const lt_bpe *b, lt_bpe_scratch *s, const uint8_t *p, 
             return LT_OK;
         }
     }
-    if (n > LT_BPE_SMALL) {
-        LT_TRY(lt_bpe_list_reserve(&s->list, n));
+    if (room > LT_BPE_SMALL) {
+        LT_TRY(lt_bpe_list_reserve(&s->list, room));
         ids = s->list.ids;
     }
     if (b->mode == LT_BPE_SPM) {
@@ -393,7 +405,7 @@ static lt_err encode_batch(const lt_bpe *b, lt_bpe_scratch *s, const lt_span *wo
             __builtin_prefetch(sets[i]);
         }
     }
-    LT_TRY(lt_ids_reserve(out, bytes)); /* No symbol is shorter than a byte. */
+    LT_TRY(lt_ids_reserve(out, most_symbols(b, bytes, n)));
     for (size_t i = 0; i < n; i++) {
         if (words[i].n <= SHORT_BYTES) {
             LT_TRY(encode_short(b, s, words[i], keys[i], sets[i], out, floor));

@@ -5,7 +5,7 @@
  *
  * CHARSMAP. The double array is Darts-clone's: a unit holds an offset, a label and two bits (is leaf, has leaf). The blob is
  * checked at every step: an index outside of it ends the search. Hugging Face walks grapheme clusters and takes the *first* (shortest)
- * hit of a cluster under 6 bytes; we follow, with clusters approximated by a base and its marks or joiners, and CR LF. */
+ * hit of a cluster under 6 bytes; so do we. In so few bytes a cluster is CR LF or a base and what extends it. */
 #include "data/normalize.h"
 
 #include <stdlib.h>
@@ -246,11 +246,6 @@ static lt_err run_replace(const lt_norm *n, lt_norm_scratch *scratch, const char
     return lt_text_put(out, s + at, bytes - at);
 }
 
-static bool extends(uint32_t cp) {
-    return (lt_unicode_flags(cp) & LT_UNICODE_MARK) != 0 || cp == 0x200C || cp == 0x200D ||
-           cp == 0xFF9E || cp == 0xFF9F || (cp >= 0x1F3FB && cp <= 0x1F3FF);
-}
-
 static lt_err run_charsmap(const lt_norm *n, const char *s, size_t bytes, lt_text *out) {
     const uint8_t *p = (const uint8_t *)s, *const end = p + bytes;
     const char *to;
@@ -263,7 +258,7 @@ static lt_err run_charsmap(const lt_norm *n, const char *s, size_t bytes, lt_tex
         } else if (cp >= 0x20) {
             while (q < end) {
                 const size_t size = lt_utf8_decode(q, end, &next);
-                if (!extends(next)) {
+                if ((lt_unicode_flags(next) & LT_UNICODE_EXTEND) == 0) {
                     break;
                 }
                 q += size;

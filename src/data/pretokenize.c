@@ -208,6 +208,41 @@ static lt_err cut_classes(const lt_cut *c, lt_pieces *w, lt_range r) {
     return open != 0 ? put_piece(w, begin, r.end) : LT_OK;
 }
 
+/* A change between two scripts; characters of any script go with what is before them, and so does what follows them. */
+static lt_err cut_scripts(lt_pieces *w, lt_range r) {
+    size_t begin = r.begin, size;
+    uint32_t last = 0, cp;
+    bool started = false;
+    for (size_t at = r.begin; at < r.end; at += size) {
+        uint32_t script;
+        size = lt_utf8_decode(w->text + at, w->text + r.end, &cp);
+        script = lt_unicode_script(cp);
+        if (script != 0) {
+            if (!started || script != last) {
+                LT_TRY(started ? put_piece(w, begin, at) : LT_OK);
+                begin = at;
+            }
+            started = true;
+            last = script;
+        }
+    }
+    return started ? put_piece(w, begin, r.end) : LT_OK;
+}
+
+static lt_err cut_length(const lt_cut *c, lt_pieces *w, lt_range r) {
+    size_t begin = r.begin, chars = 0;
+    for (size_t at = r.begin; at < r.end;) {
+        uint32_t cp;
+        at += lt_utf8_decode(w->text + at, w->text + r.end, &cp);
+        if (++chars == c->length || at == r.end) {
+            LT_TRY(put_piece(w, begin, at));
+            begin = at;
+            chars = 0;
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err rewrite_metaspace(const lt_cut *c, const uint8_t *s, size_t n, bool origin,
                                 lt_text *out) {
     const bool has = n >= c->literal.n && memcmp(s, c->literal.data, c->literal.n) == 0;
@@ -286,6 +321,12 @@ static lt_err run_cut(const lt_cut *c, lt_pieces *w, bool origin) {
         case LT_CUT_BERT:
             LT_TRY(cut_classes(c, w, w->pieces[i]));
             break;
+        case LT_CUT_SCRIPTS:
+            LT_TRY(cut_scripts(w, w->pieces[i]));
+            break;
+        case LT_CUT_LENGTH:
+            LT_TRY(cut_length(c, w, w->pieces[i]));
+            break;
         case LT_CUT_METASPACE:
             LT_TRY(cut_metaspace(c, w, w->pieces[i]));
             break;
@@ -301,27 +342,6 @@ static lt_err run_cut(const lt_cut *c, lt_pieces *w, bool origin) {
     w->room = w->next_room;
     w->next = swap;
     w->next_room = swap_room;
-    return LT_OK;
-}
-
-/* Back from GPT-2's printable characters to bytes. */
-static lt_err unmap_bytes(lt_pieces *w) {
-    lt_text *to = &w->texts[w->n_rewrites++ % 2];
-    to->n = 0;
-    for (size_t i = 0; i < w->n; i++) {
-        const size_t begin = to->n;
-        size_t size;
-        for (size_t at = w->pieces[i].begin; at < w->pieces[i].end; at += size) {
-            uint32_t cp;
-            char byte;
-            size = lt_utf8_decode(w->text + at, w->text + w->pieces[i].end, &cp);
-            byte = (char)lt_char_byte(cp);
-            LT_TRY(lt_text_put(to, &byte, 1));
-        }
-        w->pieces[i] = (lt_range){begin, to->n};
-    }
-    w->text = (const uint8_t *)to->data;
-    w->text_bytes = to->n;
     return LT_OK;
 }
 
@@ -343,7 +363,7 @@ lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size
     for (int i = 0; i < p->n_cuts; i++) {
         LT_TRY(run_cut(&p->cuts[i], w, origin));
     }
-    return p->byte_mapped ? unmap_bytes(w) : LT_OK;
+    return LT_OK;
 }
 
 static void free_cut(lt_cut *c) {
@@ -357,7 +377,6 @@ lt_err lt_pretok_add(lt_pretok *p, lt_cut cut) {
         free_cut(&cut);
         LT_FAIL(LT_ERR_LIMIT, "a pre-tokenizer of more than %d stages", LT_MAX_CUTS);
     }
-    p->byte_mapped |= cut.kind == LT_CUT_BYTE_MAP;
     p->cuts[p->n_cuts++] = cut;
     return LT_OK;
 }

@@ -22,7 +22,9 @@ typedef enum {
     LT_CUT_BERT,         /* White space removed, punctuation isolated. */
     LT_CUT_METASPACE,    /* ' ' becomes literal; prepend; then cut before each literal */
     LT_CUT_PREFIX_SPACE, /* ByteLevel's add_prefix_space */
-    LT_CUT_BYTE_MAP /* Rewrite bytes as GPT-2's printable characters, for stages behind ByteLevel. */
+    LT_CUT_BYTE_MAP,     /* Rewrite bytes as GPT-2's printable characters. */
+    LT_CUT_SCRIPTS,      /* Before each change of script. */
+    LT_CUT_LENGTH        /* Every `length` characters. */
 } lt_cut_kind;
 
 typedef enum {
@@ -44,6 +46,7 @@ typedef struct {
     lt_text literal;    /* LITERAL's text, METASPACE's replacement */
     lt_prepend prepend; /* METASPACE */
     bool split;         /* METASPACE */
+    size_t length;      /* LENGTH */
     struct lt_regex *regex;
     int deepseek; /* REGEX: 1 to 3 for DeepSeek-V3's three patterns, which scan.c knows as one scanner. */
 } lt_cut;
@@ -55,7 +58,6 @@ typedef struct {
     int n_cuts;
     lt_scan_fn
         scan; /* Set when n_cuts is 0: words by this scanner; NULL: the segment is one word. */
-    bool byte_mapped; /* Some stage is BYTE_MAP: words are mapped back at the end. */
 } lt_pretok;
 
 typedef struct {

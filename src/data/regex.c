@@ -23,6 +23,12 @@
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{"   \
     "10ffff}"
 
+/* \w as Oniguruma means it: Alphabetic, marks, decimal digits, connectors; PCRE2 lacks marks. */
+#define WORDS                                                                                      \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{"     \
+    "1f169}"                                                                                       \
+    "\\x{1f170}-\\x{1f189}"
+
 struct lt_regex {
     pcre2_code *code;
 };
@@ -47,6 +53,10 @@ static lt_err rewrite(const char *pattern, size_t n, lt_text *out, const char *n
             if (e == 's' || e == 'S') {
                 LT_TRY(put_text(out, in_class ? "" : "["));
                 LT_TRY(put_text(out, e == 's' ? SPACES : NOT_SPACES));
+                LT_TRY(put_text(out, in_class ? "" : "]"));
+            } else if (e == 'w' || (e == 'W' && !in_class)) {
+                LT_TRY(put_text(out, in_class ? "" : e == 'w' ? "[" : "[^"));
+                LT_TRY(put_text(out, WORDS));
                 LT_TRY(put_text(out, in_class ? "" : "]"));
             } else {
                 LT_TRY(lt_text_put(out, pattern + i - 1, 2));
@@ -94,8 +104,8 @@ lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *
                      name, n);
     }
     LT_TRY_DONE(rewrite(pattern, n, &text, name));
-    r->code = pcre2_compile((PCRE2_SPTR)text.data, text.n,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_DOLLAR_ENDONLY, &why, &where, NULL);
+    r->code = pcre2_compile((PCRE2_SPTR)text.data, text.n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
+                            &why, &where, NULL);
     if (r->code == NULL) {
         PCRE2_UCHAR message[128] = "";
         pcre2_get_error_message(why, message, sizeof message);

@@ -1,6 +1,7 @@
 /* regex.h: PCRE2 with JIT, for the patterns that have no hand-written scanner.
  *
- * \s and \S are rewritten to Unicode's White_Space, which is what Oniguruma and Rust mean by them (PCRE2 differs in U+0085 and
+ * The dialect is Oniguruma's Ruby one, which Hugging Face uses: ^ and $ also match at line ends, \w has marks in it. \s and
+ * \S are rewritten to Unicode's White_Space, which is what Oniguruma and Rust mean by them (PCRE2 differs in U+0085 and
  * U+180E). PCRE2 10.42 knows Unicode 14's letters, so characters newer than that may be cut differently. */
 #ifndef LT_DATA_REGEX_H
 #define LT_DATA_REGEX_H

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "data/regex.h"
 #include "data/tokenizer_impl.h"
 
 #define CHUNK 128 /* Words between scanner and model. */
@@ -21,6 +22,7 @@ void lt_tokenizer_close(lt_tokenizer *t) {
     for (int i = 0; i < t->n_decode; i++) {
         lt_text_free(&t->decode[i].from);
         lt_text_free(&t->decode[i].to);
+        lt_regex_close(t->decode[i].regex);
     }
     free(t->added);
     lt_trie_free(&t->raw);
@@ -76,13 +78,12 @@ lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char *content, si
     if (n == 0) {
         return LT_OK; /* Matches nothing. */
     }
-    if (token.id < t->vocab.n && (t->vocab.flags[token.id] & LT_PIECE_PRESENT) != 0 &&
-        t->byte_level) {
-        /* The vocabulary's entry was read as printable bytes; compare in that form. */
+    if (t->byte_level) { /* Pieces are bytes: "<|x|>" stands for itself, but U+00C9 for the byte C9. */
         lt_text mapped = {0};
         bool all;
         lt_err err = lt_tokenizer_unmap(content, n, &mapped, &all);
         if (err == LT_OK) {
+            flags |= all ? 0 : LT_PIECE_LITERAL;
             err = lt_vocab_put(&t->vocab, token.id, mapped.data, mapped.n, flags, false, t->name);
         }
         lt_text_free(&mapped);
@@ -123,7 +124,9 @@ static lt_err encode_spans(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
         return lt_bpe_encode(&t->bpe, s->bpe, words, n, end, floor, out);
     }
     for (size_t i = 0; i < n; i++) {
-        if (t->model == LT_MODEL_UNIGRAM) {
+        if (t->model == LT_MODEL_WORDLEVEL) {
+            LT_TRY(lt_wordlevel_encode(&t->wordpiece, words[i].p, words[i].n, out));
+        } else if (t->model == LT_MODEL_UNIGRAM) {
             LT_TRY(lt_unigram_encode(&t->unigram, &s->unigram, words[i].p, words[i].n, out));
         } else {
             LT_TRY(lt_wordpiece_encode(&t->wordpiece, &s->spm, words[i].p, words[i].n, out));
@@ -212,12 +215,17 @@ static const uint8_t *char_before(const uint8_t *begin, const uint8_t *p) {
     return p;
 }
 
-/* The next added token in at..end: false if none. Follows Hugging Face: leftmost, longest; a match refused (not a whole
- * word, special while those are off) is skipped whole. [*from, *to) includes stripped white space, no further back than floor. */
+/* An added token found in a text: what it covers with the white space it strips, and where the search goes on. */
+typedef struct {
+    const uint8_t *from, *to, *next;
+    const lt_added *token;
+} found_added;
+
+/* The next added token at or behind `at`: false if none. Follows Hugging Face: leftmost, longest; a match refused (not a whole
+ * word, special while those are off) is skipped whole; white space is stripped no further back than floor. */
 static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_special,
-                       const uint8_t *begin, const uint8_t *at, const uint8_t *end,
-                       const uint8_t **from, const uint8_t **to, const lt_added **token) {
-    const uint8_t *floor = at;
+                       const uint8_t *begin, const uint8_t *floor, const uint8_t *at,
+                       const uint8_t *end, found_added *f) {
     while (at < end) {
         uint32_t which, cp;
         size_t n;
@@ -232,29 +240,29 @@ static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_sp
             at++;
             continue;
         }
-        *token = &t->added[which];
-        if (((*token)->special && !parse_special) ||
-            ((*token)->single_word &&
+        f->token = &t->added[which];
+        if ((f->token->special && !parse_special) ||
+            (f->token->single_word &&
              ((at > begin && word_at(char_before(begin, at), at)) || word_at(at + n, end)))) {
             at += n;
             continue;
         }
-        *from = at;
-        *to = at + n;
-        while ((*token)->lstrip && *from > floor) {
-            const uint8_t *before = char_before(floor, *from);
-            lt_utf8_decode(before, *from, &cp);
+        f->from = at;
+        f->to = f->next = at + n;
+        while (f->token->lstrip && f->from > floor) {
+            const uint8_t *before = char_before(begin, f->from);
+            lt_utf8_decode(before, f->from, &cp);
             if ((lt_unicode_flags(cp) & LT_UNICODE_SPACE) == 0) {
                 break;
             }
-            *from = before;
+            f->from = before;
         }
-        while ((*token)->rstrip && *to < end) {
-            const size_t size = lt_utf8_decode(*to, end, &cp);
+        while (f->token->rstrip && f->to < end) {
+            const size_t size = lt_utf8_decode(f->to, end, &cp);
             if ((lt_unicode_flags(cp) & LT_UNICODE_SPACE) == 0) {
                 break;
             }
-            *to += size;
+            f->to += size;
         }
         return true;
     }
@@ -270,8 +278,8 @@ static lt_err put_id(lt_ids *out, uint32_t id) {
 /* A segment between raw added tokens: normalise, cut out normalised added tokens, encode the rest. */
 static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                              size_t n, bool origin, bool parse_special, lt_ids *out) {
-    const uint8_t *begin, *p, *end, *from, *to;
-    const lt_added *token;
+    const uint8_t *begin, *p, *at, *end;
+    found_added f;
 
     if (n == 0) {
         return LT_OK;
@@ -284,15 +292,76 @@ static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, con
     } else {
         LT_TRY(lt_normalizer_run(&t->normalizer, &s->norm, text, n, &text, &n));
     }
-    begin = p = (const uint8_t *)text;
+    begin = p = at = (const uint8_t *)text;
     end = p + n;
     while (t->normalized.n_first > 0 &&
-           next_added(t, &t->normalized, parse_special, begin, p, end, &from, &to, &token)) {
-        LT_TRY(encode_words(t, s, (const char *)p, (size_t)(from - p), origin && p == begin, out));
-        LT_TRY(put_id(out, token->id));
-        p = to;
+           next_added(t, &t->normalized, parse_special, begin, p, at, end, &f)) {
+        if (f.from > p) {
+            LT_TRY(encode_words(t, s, (const char *)p, (size_t)(f.from - p), origin && p == begin,
+                                out));
+        }
+        LT_TRY(put_id(out, f.token->id));
+        p = f.to;
+        at = f.next;
     }
     return encode_words(t, s, (const char *)p, (size_t)(end - p), origin && p == begin, out);
+}
+
+/* Cut out[first..) to what "truncation" leaves room for beside `around` ids, as the tokenizers package does: an impossible
+ * wish is an error, and a limit below `around` is none. */
+static lt_err cut_to_fit(const lt_tokenizer *t, size_t first, size_t around, lt_ids *out) {
+    const lt_fit *fit = &t->fit;
+    const uint64_t n = out->n - first, most = fit->max_length - around;
+
+    if (!fit->cuts || n <= most || fit->max_length < around) {
+        return LT_OK;
+    }
+    if (fit->only_second && most > 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: its truncation cuts the second text of a pair only, and this is one text",
+                t->name);
+    }
+    if (most > 0 && fit->stride >= most) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: truncation to %llu ids with a stride of %llu", t->name,
+                (unsigned long long)most, (unsigned long long)fit->stride);
+    }
+    if (fit->cut_left) {
+        memmove(out->data + first, out->data + out->n - most, most * sizeof *out->data);
+    }
+    out->n = first + (size_t)most;
+    return LT_OK;
+}
+
+static lt_err pad_to_fit(const lt_tokenizer *t, size_t first, lt_ids *out) {
+    const lt_fit *fit = &t->fit;
+    const size_t n = out->n - first;
+    uint64_t want = fit->pads_fixed ? fit->fixed : n;
+    size_t more;
+
+    if (!fit->pads) {
+        return LT_OK;
+    }
+    if (fit->multiple > 0 && want % fit->multiple > 0) {
+        want += fit->multiple - want % fit->multiple;
+    }
+    more = want > n ? (size_t)want - n : 0;
+    LT_TRY(lt_ids_reserve(out, more));
+    if (fit->pad_left) {
+        memmove(out->data + first + more, out->data + first, n * sizeof *out->data);
+    }
+    for (size_t i = 0; i < more; i++) {
+        out->data[(fit->pad_left ? first : out->n) + i] = fit->pad_id;
+    }
+    out->n += more;
+    return LT_OK;
+}
+
+static lt_err put_all(lt_ids *out, const lt_ids *ids) {
+    LT_TRY(lt_ids_reserve(out, ids->n));
+    for (size_t i = 0; i < ids->n; i++) {
+        out->data[out->n++] = ids->data[i];
+    }
+    return LT_OK;
 }
 
 lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
@@ -301,8 +370,9 @@ lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
     const bool add_special = (flags & LT_ENCODE_ADD_SPECIAL) != 0;
     const bool needs_valid = !t->spm.active &&
                              (!t->byte_level || t->normalizer.n_norms > 0 || t->pretok.n_cuts > 0);
-    const uint8_t *begin, *p, *end, *from, *to;
-    const lt_added *token;
+    const size_t around = add_special ? t->before.n + t->after.n : 0, first = out->n;
+    const uint8_t *begin, *p, *at, *end;
+    found_added f;
 
     LT_ASSERT(s->owner == t);
     LT_ASSERT(text != NULL || bytes == 0);
@@ -312,24 +382,25 @@ lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
         text = s->valid.data;
         bytes = s->valid.n;
     }
-    for (size_t i = 0; i < t->before.n && add_special; i++) {
-        LT_TRY(put_id(out, t->before.data[i]));
-    }
-    begin = p = (const uint8_t *)text;
+    LT_TRY(add_special ? put_all(out, &t->before) : LT_OK);
+    begin = p = at = (const uint8_t *)text;
     end = begin + bytes;
-    while (t->raw.n_first > 0 &&
-           next_added(t, &t->raw, parse_special, begin, p, end, &from, &to, &token)) {
-        LT_TRY(encode_segment(t, s, (const char *)p, (size_t)(from - p), p == begin, parse_special,
-                              out));
-        LT_TRY(put_id(out, token->id));
-        p = to;
+    while (t->raw.n_first > 0 && next_added(t, &t->raw, parse_special, begin, p, at, end, &f)) {
+        if (f.from > p) {
+            LT_TRY(encode_segment(t, s, (const char *)p, (size_t)(f.from - p), p == begin,
+                                  parse_special, out));
+        }
+        LT_TRY(put_id(out, f.token->id));
+        p = f.to;
+        at = f.next;
     }
     LT_TRY(
         encode_segment(t, s, (const char *)p, (size_t)(end - p), p == begin, parse_special, out));
-    for (size_t i = 0; i < t->after.n && add_special; i++) {
-        LT_TRY(put_id(out, t->after.data[i]));
+    if ((flags & LT_ENCODE_FIT) != 0) {
+        LT_TRY(cut_to_fit(t, add_special ? first + t->before.n : first, around, out));
     }
-    return LT_OK;
+    LT_TRY(add_special ? put_all(out, &t->after) : LT_OK);
+    return (flags & LT_ENCODE_FIT) != 0 ? pad_to_fit(t, first, out) : LT_OK;
 }
 
 lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t) {

@@ -1,45 +1,60 @@
 /* tokenizer_decode.c: ids back to text, at once or as they come; see include/lateen/tokenizer.h.
  *
  * There is one machine, the stream; decoding at once feeds it everything. A piece goes through the file's decoder steps, which
- * only ever look at the piece and at a little state (is it the first? how much may still be stripped?), and its bytes go to
+ * look at the piece and at a little state (is it the first? the last? how much may still be stripped?), and its bytes go to
  * an assembler that lets out whole characters and holds back at most three bytes that may still become one:
  *
  *     id ─▶ piece ─▶ steps ─▶ bytes ─▶ held (incomplete UTF-8) ─▶ text
  *
- * Bytes that can no longer become a character turn into U+FFFD: one for each maximal ill-formed run in byte-level vocabularies, one
- * a byte for byte-fallback pieces, as the libraries do. */
+ * Bytes that can no longer become a character turn into U+FFFD, one for each maximal ill-formed run. Byte-fallback pieces
+ * (<0x0A>) are another matter: Hugging Face makes a run of them text if all of it is UTF-8 and one U+FFFD a byte if not, so
+ * such a run is held until it ends; SentencePiece goes character by character. BPEDecoder treats the last token differently, so
+ * with it every token waits for the next. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "data/pretokenize.h"
+#include "data/regex.h"
 #include "data/tokenizer_impl.h"
 
 struct lt_tokenizer_stream {
     const lt_tokenizer *t;
     bool skip_special;
-    bool started;       /* Some token has been decoded. */
-    bool pending_space; /* SUFFIX and JOIN: due before the next token. */
-    bool per_byte;      /* What is held came from byte-fallback pieces. */
-    uint32_t strip;     /* FUSE then STRIP: how many leading characters may still go. */
+    bool started;     /* Some token has been decoded. */
+    bool delayed;     /* SUFFIX: tokens wait for the next one. */
+    bool last;        /* The token in hand is the last one. */
+    uint32_t waiting; /* The id that waits, or LT_NO_ID. */
+    bool per_byte;    /* What is held came from byte-fallback pieces. */
+    uint32_t strip;   /* FUSE then STRIP: how many leading characters may still go. */
     lt_text strip_char;
     bool spm_start;       /* SentencePiece: the first piece loses its leading space. */
     lt_text piece, other; /* The token in hand. */
-    lt_text held;         /* Bytes before the assembler. */
+    lt_text before;       /* CTC: the token before. */
+    lt_regex_scratch *regex;
+    lt_text held; /* Bytes before the assembler. */
     lt_text out;
 };
 
 lt_err lt_tokenizer_stream_open(lt_tokenizer_stream **out, const lt_tokenizer *t,
                                 bool skip_special) {
     bool fused = false;
-    lt_tokenizer_stream *s = calloc(1, sizeof *s);
+    lt_tokenizer_stream *s;
+    if (t->odd_decoder) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: its decoder has its steps in an order that cannot be decoded", t->name);
+    }
+    s = calloc(1, sizeof *s);
     if (s == NULL) {
         LT_FAIL(LT_ERR_OOM, "tokenizer stream");
     }
     s->t = t;
+    s->waiting = LT_NO_ID;
     s->skip_special = skip_special;
     s->spm_start = t->spm.active && t->spm.add_dummy_prefix;
     for (int i = 0; i < t->n_decode; i++) {
-        fused |= t->decode[i].kind == LT_DECODE_FUSE;
+        fused |= t->decode[i].kind == LT_DECODE_FUSE || t->decode[i].kind == LT_DECODE_BYTE_LEVEL;
+        s->delayed |= t->decode[i].kind == LT_DECODE_SUFFIX;
         if (fused && t->decode[i].kind == LT_DECODE_STRIP) {
             s->strip = t->decode[i].start;
             if (lt_text_put(&s->strip_char, t->decode[i].from.data, t->decode[i].from.n) != LT_OK) {
@@ -59,6 +74,8 @@ void lt_tokenizer_stream_close(lt_tokenizer_stream *s) {
     lt_text_free(&s->strip_char);
     lt_text_free(&s->piece);
     lt_text_free(&s->other);
+    lt_text_free(&s->before);
+    lt_regex_scratch_close(s->regex);
     lt_text_free(&s->held);
     lt_text_free(&s->out);
     free(s);
@@ -111,21 +128,88 @@ static bool ends_with(const lt_text *s, const lt_text *suffix) {
            memcmp(s->data + s->n - suffix->n, suffix->data, suffix->n) == 0;
 }
 
-static lt_err wordpiece_step(lt_tokenizer_stream *s, const lt_decode_op *op) {
+static lt_err clean_up(lt_tokenizer_stream *s) {
     static const char *const cleanups[][2] = {
         {" .", "."},   {" ?", "?"},     {" !", "!"},    {" ,", ","},
         {" ' ", "'"},  {" n't", "n't"}, {" 'm", "'m"},  {" do not", " don't"},
         {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (size_t i = 0; i < sizeof cleanups / sizeof *cleanups; i++) {
+        const lt_text from = {.data = (char *)(uintptr_t)cleanups[i][0],
+                              .n = strlen(cleanups[i][0])};
+        LT_TRY(replace_all(s, &from, cleanups[i][1], strlen(cleanups[i][1])));
+    }
+    return LT_OK;
+}
+
+static lt_err wordpiece_step(lt_tokenizer_stream *s, const lt_decode_op *op) {
     if (begins_with(&s->piece, &op->from) && s->started) {
         drop_front(&s->piece, op->from.n);
     } else if (s->started) {
         LT_TRY(prepend_space(s));
     }
-    for (size_t i = 0; i < sizeof cleanups / sizeof *cleanups && op->cleanup; i++) {
-        const lt_text from = {.data = (char *)(uintptr_t)cleanups[i][0],
-                              .n = strlen(cleanups[i][0])};
-        LT_TRY(replace_all(s, &from, cleanups[i][1], strlen(cleanups[i][1])));
+    return op->cleanup ? clean_up(s) : LT_OK;
+}
+
+static lt_err ctc_step(lt_tokenizer_stream *s, const lt_decode_op *op) {
+    const bool repeated = s->started && s->before.n == s->piece.n &&
+                          (s->piece.n == 0 ||
+                           memcmp(s->before.data, s->piece.data, s->piece.n) == 0);
+    if (repeated) {
+        s->piece.n = 0;
+        return LT_OK;
     }
+    s->before.n = 0;
+    LT_TRY(lt_text_put(&s->before, s->piece.data, s->piece.n));
+    LT_TRY(replace_all(s, &op->from, "", 0));
+    if (op->cleanup) {
+        LT_TRY(clean_up(s));
+        LT_TRY(replace_all(s, &op->to, " ", 1));
+    }
+    return LT_OK;
+}
+
+/* Every match in the piece becomes op->to, empty matches too. */
+static lt_err regex_step(lt_tokenizer_stream *s, const lt_decode_op *op) {
+    size_t at = 0, from = 0;
+    lt_text swap;
+    LT_TRY(s->regex == NULL ? lt_regex_scratch_open(&s->regex) : LT_OK);
+    LT_TRY(lt_text_reserve(&s->piece, 1));
+    s->other.n = 0;
+    while (from <= s->piece.n) {
+        bool found;
+        size_t begin, end;
+        LT_TRY(lt_regex_find(op->regex, s->regex, s->piece.data, s->piece.n, from, &found, &begin,
+                             &end));
+        if (!found) {
+            break;
+        }
+        LT_TRY(lt_text_put(&s->other, s->piece.data + at, begin - at));
+        LT_TRY(lt_text_put(&s->other, op->to.data, op->to.n));
+        at = from = end;
+        if (begin == end) {
+            uint32_t cp;
+            if (end >= s->piece.n) {
+                break;
+            }
+            from += lt_utf8_decode((const uint8_t *)s->piece.data + end,
+                                   (const uint8_t *)s->piece.data + s->piece.n, &cp);
+        }
+    }
+    LT_TRY(lt_text_put(&s->other, s->piece.data + at, s->piece.n - at));
+    swap = s->piece;
+    s->piece = s->other;
+    s->other = swap;
+    return LT_OK;
+}
+
+static lt_err byte_level_step(lt_tokenizer_stream *s) {
+    lt_text swap;
+    bool mapped;
+    s->other.n = 0;
+    LT_TRY(lt_tokenizer_unmap(s->piece.data, s->piece.n, &s->other, &mapped));
+    swap = s->piece;
+    s->piece = s->other;
+    s->other = swap;
     return LT_OK;
 }
 
@@ -142,7 +226,8 @@ static void strip_step(lt_tokenizer_stream *s, const lt_decode_op *op) {
 static lt_err apply(lt_tokenizer_stream *s, const lt_decode_op *op) {
     switch (op->kind) {
     case LT_DECODE_REPLACE:
-        return replace_all(s, &op->from, op->to.data, op->to.n);
+        return op->regex != NULL ? regex_step(s, op)
+                                 : replace_all(s, &op->from, op->to.data, op->to.n);
     case LT_DECODE_METASPACE:
         return replace_all(s, &op->from, " ", op->prepend && !s->started ? 0 : 1);
     case LT_DECODE_STRIP:
@@ -151,12 +236,11 @@ static lt_err apply(lt_tokenizer_stream *s, const lt_decode_op *op) {
     case LT_DECODE_WORDPIECE:
         return wordpiece_step(s, op);
     case LT_DECODE_SUFFIX:
-        if (s->pending_space) {
-            LT_TRY(prepend_space(s));
-        }
-        s->pending_space = ends_with(&s->piece, &op->from);
-        s->piece.n -= s->pending_space ? op->from.n : 0;
-        return LT_OK;
+        return replace_all(s, &op->from, " ", s->last ? 0 : 1);
+    case LT_DECODE_CTC:
+        return ctc_step(s, op);
+    case LT_DECODE_BYTE_LEVEL:
+        return byte_level_step(s);
     case LT_DECODE_JOIN:
         return s->started ? prepend_space(s) : LT_OK;
     case LT_DECODE_BYTE_FALLBACK:
@@ -205,13 +289,41 @@ static void strip_start(lt_tokenizer_stream *s) {
     }
 }
 
+/* What is held came from byte pieces and their run is over: text, or one U+FFFD a byte. */
+static lt_err end_run(lt_tokenizer_stream *s) {
+    if (lt_utf8_valid_prefix(s->held.data, s->held.n) == s->held.n) {
+        LT_TRY(lt_text_put(&s->out, s->held.data, s->held.n));
+    } else {
+        for (size_t i = 0; i < s->held.n; i++) {
+            LT_TRY(lt_text_put_cp(&s->out, LT_UNICODE_REPLACEMENT));
+        }
+    }
+    s->held.n = 0;
+    return LT_OK;
+}
+
 static lt_err put_bytes(lt_tokenizer_stream *s, const char *bytes, size_t n, bool fallback) {
+    const bool runs = !s->t->spm.active; /* Hugging Face's rule for byte pieces. */
     if (s->held.n > 0 && s->per_byte != fallback) {
-        LT_TRY(assemble(s, true)); /* Byte pieces and others do not make one character together. */
+        LT_TRY(s->per_byte && runs ? end_run(s) : assemble(s, true));
     }
     s->per_byte = fallback;
     LT_TRY(lt_text_put(&s->held, bytes, n));
-    return assemble(s, false);
+    return fallback && runs ? LT_OK : assemble(s, false);
+}
+
+/* The piece as the decoder's steps expect it: where they are not made for raw bytes, in printable form. */
+static lt_err take_piece(lt_tokenizer_stream *s, uint32_t id) {
+    const lt_vocab *v = &s->t->vocab;
+    const char *text = lt_vocab_text(v, id);
+    s->piece.n = 0;
+    if (!s->t->printable || (v->flags[id] & LT_PIECE_LITERAL) != 0) {
+        return lt_text_put(&s->piece, text, v->bytes[id]);
+    }
+    for (uint32_t i = 0; i < v->bytes[id]; i++) {
+        LT_TRY(lt_text_put_cp(&s->piece, lt_byte_char((uint8_t)text[i])));
+    }
+    return LT_OK;
 }
 
 static lt_err put_piece(lt_tokenizer_stream *s, uint32_t id) {
@@ -219,10 +331,9 @@ static lt_err put_piece(lt_tokenizer_stream *s, uint32_t id) {
     bool fuse = false, fallback = t->spm.active;
     char byte;
 
-    s->piece.n = 0;
-    LT_TRY(lt_text_put(&s->piece, lt_vocab_text(&t->vocab, id), t->vocab.bytes[id]));
+    LT_TRY(take_piece(s, id));
     for (int i = 0; i < t->n_decode && !fuse; i++) {
-        fuse = t->decode[i].kind == LT_DECODE_FUSE;
+        fuse = t->decode[i].kind == LT_DECODE_FUSE || t->decode[i].kind == LT_DECODE_BYTE_LEVEL;
         fallback |= t->decode[i].kind == LT_DECODE_BYTE_FALLBACK;
         LT_TRY(apply(s, &t->decode[i]));
     }
@@ -262,20 +373,36 @@ static lt_err check_id(const lt_tokenizer *t, uint32_t id) {
     return LT_OK;
 }
 
+/* Where the last token is different each one waits for the next. */
+static lt_err put_or_wait(lt_tokenizer_stream *s, uint32_t id) {
+    const uint32_t before = s->waiting;
+    if (!s->delayed) {
+        return put_piece(s, id);
+    }
+    s->waiting = id;
+    return before != LT_NO_ID ? put_piece(s, before) : LT_OK;
+}
+
 lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char **text,
                                size_t *bytes) {
     LT_TRY(check_id(s->t, id));
     s->out.n = 0;
     if ((s->t->vocab.flags[id] & LT_PIECE_PRESENT) != 0 &&
         !(s->skip_special && (s->t->vocab.flags[id] & LT_PIECE_SPECIAL) != 0)) {
-        LT_TRY(put_piece(s, id));
+        LT_TRY(put_or_wait(s, id));
     }
     return give_out(s, text, bytes);
 }
 
 lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char **text, size_t *bytes) {
     s->out.n = 0;
-    LT_TRY(assemble(s, true));
+    if (s->waiting != LT_NO_ID) {
+        const uint32_t id = s->waiting;
+        s->waiting = LT_NO_ID;
+        s->last = true;
+        LT_TRY(put_piece(s, id));
+    }
+    LT_TRY(s->per_byte && !s->t->spm.active ? end_run(s) : assemble(s, true));
     return give_out(s, text, bytes);
 }
 

@@ -16,7 +16,12 @@
 #include "data/wordpiece.h"
 #include "lateen/tokenizer.h"
 
-typedef enum { LT_MODEL_BPE, LT_MODEL_UNIGRAM, LT_MODEL_WORDPIECE } lt_model_kind;
+typedef enum {
+    LT_MODEL_BPE,
+    LT_MODEL_UNIGRAM,
+    LT_MODEL_WORDPIECE,
+    LT_MODEL_WORDLEVEL
+} lt_model_kind;
 
 /* A token that is cut out of the text before the model sees it. */
 typedef struct {
@@ -26,19 +31,22 @@ typedef struct {
 } lt_added;
 
 typedef enum {
-    LT_DECODE_REPLACE,       /* from -> to within each token */
+    LT_DECODE_REPLACE,       /* from (or regex) -> to within each token */
     LT_DECODE_METASPACE,     /* from is the replacement; `prepend`: the first token loses it */
     LT_DECODE_BYTE_FALLBACK, /* <0xHH> pieces become bytes */
     LT_DECODE_FUSE,          /* What follows works on the whole text. */
     LT_DECODE_STRIP,         /* from (one character), up to start / stop times */
     LT_DECODE_WORDPIECE,     /* from is the prefix; cleanup */
     LT_DECODE_SUFFIX,        /* from is the end-of-word suffix */
-    LT_DECODE_JOIN           /* Tokens are separated by spaces (a file without decoder). */
+    LT_DECODE_JOIN,          /* Tokens are separated by spaces (a file without decoder). */
+    LT_DECODE_CTC, /* Repeated tokens and from (the pad) vanish; cleanup; to becomes a space */
+    LT_DECODE_BYTE_LEVEL /* GPT-2's printable characters become bytes. */
 } lt_decode_kind;
 
 typedef struct {
     lt_decode_kind kind;
     lt_text from, to;
+    struct lt_regex *regex;
     bool prepend, cleanup;
     uint32_t start, stop;
 } lt_decode_op;
@@ -52,6 +60,14 @@ typedef struct {
     lt_charsmap charsmap;
     lt_trie user; /* User-defined symbols: passed through unchanged, value = id. */
 } lt_spm;
+
+/* "truncation" and "padding" of a tokenizer.json: what LT_ENCODE_FIT applies. */
+typedef struct {
+    bool cuts, cut_left, only_second;
+    bool pads, pad_left, pads_fixed;
+    uint64_t max_length, stride, fixed, multiple; /* ids */
+    uint32_t pad_id;
+} lt_fit;
 
 struct lt_tokenizer {
     char *name; /* For messages. */
@@ -73,6 +89,11 @@ struct lt_tokenizer {
     lt_trie raw, normalized; /* Values index `added`. */
 
     lt_ids before, after; /* What LT_ENCODE_ADD_SPECIAL adds. */
+    bool template_read;   /* by a template, which must be the last post-processor. */
+    lt_fit fit;
+    bool odd_decoder; /* Its steps stand in an order that is not decoded here. */
+    bool
+        printable; /* byte_level pieces are decoded in their printable form: the decoder is no ByteLevel. */
     lt_decode_op decode[LT_MAX_DECODE_OPS];
     int n_decode;
 

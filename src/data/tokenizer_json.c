@@ -2,8 +2,8 @@
  *
  * The model's vocabulary and merges are most of the file (up to 28 MB) and are pulled straight into their tables. Everything
  * else is small, kept as slices on the first pass, and read as a tree by tokenizer_json_parts.c. The vocabulary of a byte-level model is
- * stored as raw bytes, so whether the pre-tokenizer is ByteLevel must be known first: a file that puts `model` before
- * `pre_tokenizer` has its model skipped once and read at the end. */
+ * stored as raw bytes, so whether it is one must be known first: a file that puts `model` before `normalizer` and
+ * `pre_tokenizer`, or a vocabulary before the model's type, has that part skipped once and read at the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -43,7 +43,8 @@ static lt_err put_piece(lt_tokenizer *t, uint32_t id, lt_slice piece, lt_text *r
     }
     raw->n = 0;
     LT_TRY(lt_tokenizer_unmap(piece.data, piece.n, raw, &mapped));
-    return lt_vocab_put(&t->vocab, id, raw->data, raw->n, 0, mapped && raw->n > 0, t->name);
+    return lt_vocab_put(&t->vocab, id, raw->data, raw->n, mapped ? 0 : LT_PIECE_LITERAL,
+                        mapped && raw->n > 0, t->name);
 }
 
 /* {"piece": id, ...} */
@@ -114,6 +115,8 @@ static lt_err read_scored(lt_tokenizer *t, lt_json_pull *j) {
         scores.n += 2;
     }
     t->unigram.score = (double *)(void *)scores.data;
+    t->unigram.n_scores = (uint32_t)(scores.n / 2);
+    t->unigram.vocab = &t->vocab;
     scores.data = NULL;
 done:
     free(scores.data);
@@ -228,9 +231,45 @@ done:
     return err;
 }
 
-static lt_err read_model(lt_tokenizer *t, lt_json_pull *j, lt_json_model *m) {
+/* Which vocabulary it is must be known before its pieces are read: byte-level or not, what affixes. */
+static lt_err begin_vocab(lt_tokenizer *t, lt_json_parts *parts, bool scored) {
+    lt_json_model *m = &parts->model;
+    m->scored = scored;
+    LT_TRY(lt_json_model_type(t, m));
+    LT_TRY(lt_json_parts_pre_tokenizer(t, parts));
+    return lt_json_model_apply(t, m);
+}
+
+/* The vocabulary and the merges that stood before what they need. */
+static lt_err read_skipped(lt_tokenizer *t, lt_json_parts *parts, bool have_vocab, lt_slice vocab,
+                           lt_slice merges) {
+    lt_json_model *m = &parts->model;
+    lt_json_pull again;
+    lt_err err = LT_OK;
+    if (!have_vocab) {
+        if (vocab.data == NULL) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: the model has no vocabulary", t->name);
+        }
+        again = lt_json_pull_over(vocab.data, vocab.n, t->name);
+        err = begin_vocab(t, parts, lt_json_pull_peek(&again) == '[');
+        err = err != LT_OK ? err : m->scored ? read_scored(t, &again) : read_vocab(t, &again);
+        lt_json_pull_close(&again);
+        LT_TRY(err);
+    }
+    LT_TRY(lt_json_model_apply(t, m));
+    if (merges.data != NULL) {
+        again = lt_json_pull_over(merges.data, merges.n, t->name);
+        err = read_merges(t, &again);
+        lt_json_pull_close(&again);
+        m->have_merges = true;
+    }
+    return err;
+}
+
+static lt_err read_model(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts) {
+    lt_json_model *m = &parts->model;
     bool more, have_vocab = false;
-    lt_slice key, merges = {0};
+    lt_slice key, merges = {0}, vocab = {0};
 
     LT_TRY(lt_json_pull_begin(j, '{'));
     for (;;) {
@@ -238,12 +277,14 @@ static lt_err read_model(lt_tokenizer *t, lt_json_pull *j, lt_json_model *m) {
         if (!more) {
             break;
         }
-        if (lt_slice_is(key, "vocab")) {
-            m->scored = lt_json_pull_peek(j) == '[';
+        if (lt_slice_is(key, "vocab") && lt_json_model_has(m, "type")) {
+            LT_TRY(begin_vocab(t, parts, lt_json_pull_peek(j) == '['));
             LT_TRY(m->scored ? read_scored(t, j) : read_vocab(t, j));
+            LT_TRY(lt_json_model_apply(t, m)); /* Now <unk> can be found. */
             have_vocab = true;
-        } else if (lt_slice_is(key, "merges") && have_vocab && m->n_fields > 0) {
-            LT_TRY(lt_json_model_apply(t, m)); /* The continuing prefix matters to merges. */
+        } else if (lt_slice_is(key, "vocab")) {
+            LT_TRY(lt_json_pull_skip(j, &vocab)); /* Fields that matter may come behind it. */
+        } else if (lt_slice_is(key, "merges") && have_vocab) {
             LT_TRY(read_merges(t, j));
             m->have_merges = true;
         } else if (lt_slice_is(key, "merges")) {
@@ -253,22 +294,12 @@ static lt_err read_model(lt_tokenizer *t, lt_json_pull *j, lt_json_model *m) {
             memcpy(f->key, key.data, key.n);
             f->key[key.n] = '\0';
             LT_TRY(lt_json_pull_skip(j, &f->value));
+            LT_TRY(have_vocab ? lt_json_model_late(t, m, f) : LT_OK);
         } else {
             LT_TRY(lt_json_pull_skip(j, NULL));
         }
     }
-    if (!have_vocab) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: the model has no vocabulary", t->name);
-    }
-    LT_TRY(lt_json_model_apply(t, m));
-    if (merges.data != NULL) {
-        lt_json_pull again = lt_json_pull_over(merges.data, merges.n, t->name);
-        const lt_err err = read_merges(t, &again);
-        lt_json_pull_close(&again);
-        m->have_merges = true;
-        return err;
-    }
-    return LT_OK;
+    return read_skipped(t, parts, have_vocab, vocab, merges);
 }
 
 static lt_err read_top(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts) {
@@ -281,9 +312,9 @@ static lt_err read_top(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts) {
         if (!more) {
             break;
         }
-        if (lt_slice_is(key, "model") && parts->pre_tokenizer.data != NULL) {
-            LT_TRY(lt_json_parts_pre_tokenizer(t, parts));
-            LT_TRY(read_model(t, j, &parts->model));
+        if (lt_slice_is(key, "model") && parts->pre_tokenizer.data != NULL &&
+            parts->normalizer.data != NULL) {
+            LT_TRY(read_model(t, j, parts));
             parts->model_read = true;
         } else {
             lt_slice *slot = lt_slice_is(key, "model")            ? &parts->model_slice
@@ -292,6 +323,8 @@ static lt_err read_top(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts) {
                              : lt_slice_is(key, "pre_tokenizer")  ? &parts->pre_tokenizer
                              : lt_slice_is(key, "post_processor") ? &parts->post_processor
                              : lt_slice_is(key, "decoder")        ? &parts->decoder
+                             : lt_slice_is(key, "truncation")     ? &parts->truncation
+                             : lt_slice_is(key, "padding")        ? &parts->padding
                                                                   : NULL;
             LT_TRY(lt_json_pull_skip(j, slot));
         }
@@ -310,9 +343,8 @@ lt_err lt_tokenizer_read_json(lt_tokenizer *t, const char *text, size_t n) {
         if (parts.model_slice.data == NULL) {
             LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no 'model': not a tokenizer.json", t->name);
         }
-        LT_TRY_DONE(lt_json_parts_pre_tokenizer(t, &parts));
         model = lt_json_pull_over(parts.model_slice.data, parts.model_slice.n, t->name);
-        LT_TRY_DONE(read_model(t, &model, &parts.model));
+        LT_TRY_DONE(read_model(t, &model, &parts));
     }
     LT_TRY_DONE(lt_json_parts_rest(t, &parts));
 done:

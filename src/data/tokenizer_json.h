@@ -23,11 +23,21 @@ typedef struct {
 
 typedef struct {
     lt_slice added_tokens, normalizer, pre_tokenizer, post_processor, decoder, model_slice;
+    lt_slice truncation, padding;
     lt_json_model model;
     bool model_read, pre_tokenizer_read;
 } lt_json_parts;
 
-/* Read the pre-tokenizer (once), which tells whether the vocabulary is byte-level. */
+bool lt_json_model_has(const lt_json_model *m, const char *key);
+
+/* Which model it is. */
+LT_MUST_USE lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m);
+
+/* A field that came behind the vocabulary: one that would have changed its reading is refused. */
+LT_MUST_USE lt_err lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m,
+                                      const lt_json_field *f);
+
+/* Read the pre-tokenizer (once) and decide whether the vocabulary is kept as raw bytes: t->byte_level. */
 LT_MUST_USE lt_err lt_json_parts_pre_tokenizer(lt_tokenizer *t, lt_json_parts *parts);
 
 /* Apply the model's scalar fields; called again when more of them have been seen. */

@@ -58,6 +58,58 @@ static lt_err flatten(const json_t *root, const char *key, const json_t *leaves[
     return LT_OK;
 }
 
+static const lt_json_field *field(const lt_json_model *m, const char *key) {
+    for (int i = 0; i < m->n_fields; i++) {
+        if (strcmp(m->fields[i].key, key) == 0) {
+            return &m->fields[i];
+        }
+    }
+    return NULL;
+}
+
+static bool is_true(const lt_json_model *m, const char *key) {
+    const lt_json_field *f = field(m, key);
+    return f != NULL && lt_slice_is(f->value, "true");
+}
+
+/* A string field into out[0..room); absent or null leaves "". */
+static lt_err string_field(const lt_tokenizer *t, const lt_json_model *m, const char *key,
+                           char *out, size_t room) {
+    lt_err err = LT_OK;
+    const lt_json_field *f = field(m, key);
+    lt_slice s;
+    lt_json_pull j;
+    out[0] = '\0';
+    if (f == NULL || f->value.n == 0 || f->value.data[0] != '"') {
+        return LT_OK;
+    }
+    j = lt_json_pull_over(f->value.data, f->value.n, t->name);
+    LT_TRY_DONE(lt_json_pull_string(&j, &s));
+    if (s.n >= room) {
+        LT_FAIL_DONE(LT_ERR_LIMIT, "%s: '%s' has %zu bytes", t->name, key, s.n);
+    }
+    memcpy(out, s.data, s.n);
+    out[s.n] = '\0';
+done:
+    lt_json_pull_close(&j);
+    return err;
+}
+
+static bool affix_free(const lt_json_model *m) {
+    const char *const keys[2] = {"continuing_subword_prefix", "end_of_word_suffix"};
+    for (int i = 0; i < 2; i++) {
+        const lt_json_field *f = field(m, keys[i]);
+        if (f != NULL && !lt_slice_is(f->value, "null") && !lt_slice_is(f->value, "\"\"")) {
+            return false;
+        }
+    }
+    return true;
+}
+
+bool lt_json_model_has(const lt_json_model *m, const char *key) {
+    return field(m, key) != NULL;
+}
+
 static lt_err behaviour_of(const json_t *o, lt_cut_behaviour *out, const char *name) {
     static const char *const names[] = {"Isolated", "Removed", "MergedWithPrevious",
                                         "MergedWithNext", "Contiguous"};
@@ -111,8 +163,8 @@ static lt_err add_metaspace(lt_tokenizer *t, const json_t *o) {
     return lt_pretok_add(&t->pretok, cut);
 }
 
-static lt_err add_byte_level(lt_tokenizer *t, const json_t *o, bool last) {
-    t->byte_level = true;
+/* Where the vocabulary is kept in raw bytes the mapping to printable characters is left out on both sides. */
+static lt_err add_byte_level(lt_tokenizer *t, const json_t *o) {
     if (json_is_true(json_object_get(o, "add_prefix_space"))) {
         LT_TRY(lt_pretok_add(&t->pretok, (lt_cut){.kind = LT_CUT_PREFIX_SPACE}));
     }
@@ -120,17 +172,17 @@ static lt_err add_byte_level(lt_tokenizer *t, const json_t *o, bool last) {
         LT_TRY(lt_pretok_add(
             &t->pretok, (lt_cut){.kind = LT_CUT_SCAN, .scan = lt_scan_function(LT_SCAN_GPT2)}));
     }
-    return last ? LT_OK : lt_pretok_add(&t->pretok, (lt_cut){.kind = LT_CUT_BYTE_MAP});
+    return t->byte_level ? LT_OK : lt_pretok_add(&t->pretok, (lt_cut){.kind = LT_CUT_BYTE_MAP});
 }
 
-static lt_err add_pre_tokenizer(lt_tokenizer *t, const json_t *o, bool last) {
+static lt_err add_pre_tokenizer(lt_tokenizer *t, const json_t *o) {
     const char *type = type_of(o);
     lt_cut cut = {0};
     if (strcmp(type, "Split") == 0) {
         return add_split(t, o);
     }
     if (strcmp(type, "ByteLevel") == 0) {
-        return add_byte_level(t, o, last);
+        return add_byte_level(t, o);
     }
     if (strcmp(type, "Metaspace") == 0) {
         return add_metaspace(t, o);
@@ -151,6 +203,15 @@ static lt_err add_pre_tokenizer(lt_tokenizer *t, const json_t *o, bool last) {
             .kind = LT_CUT_CHARS, .flags = LT_UNICODE_SPACE, .behaviour = LT_CUT_REMOVED};
     } else if (strcmp(type, "BertPreTokenizer") == 0) {
         cut.kind = LT_CUT_BERT;
+    } else if (strcmp(type, "UnicodeScripts") == 0) {
+        cut.kind = LT_CUT_SCRIPTS;
+    } else if (strcmp(type, "FixedLength") == 0) {
+        const json_t *length = json_object_get(o, "length");
+        cut = (lt_cut){.kind = LT_CUT_LENGTH, .length = 5};
+        if (length != NULL && (!json_is_integer(length) || json_integer_value(length) < 1)) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: a FixedLength needs a length of at least 1", t->name);
+        }
+        cut.length = length != NULL ? (size_t)json_integer_value(length) : cut.length;
     } else if (strcmp(type, "CharDelimiterSplit") == 0) {
         const char *delimiter = json_string_value(json_object_get(o, "delimiter"));
         cut = (lt_cut){.kind = LT_CUT_LITERAL, .behaviour = LT_CUT_REMOVED};
@@ -162,6 +223,21 @@ static lt_err add_pre_tokenizer(lt_tokenizer *t, const json_t *o, bool last) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: pre-tokenizer '%s'", t->name, type);
     }
     return lt_pretok_add(&t->pretok, cut);
+}
+
+/* The last stage is ByteLevel and the only one, on a BPE without affixes or byte pieces: then printable characters and bytes
+ * are the same thing in two spellings. Everything else is done to the letter, in printable characters. */
+static bool bytes_will_do(const lt_tokenizer *t, const lt_json_parts *parts,
+                          const json_t *const leaves[], int n) {
+    int n_byte_level = 0;
+    for (int i = 0; i < n; i++) {
+        n_byte_level += strcmp(type_of(leaves[i]), "ByteLevel") == 0;
+    }
+    return t->model == LT_MODEL_BPE && n_byte_level == 1 &&
+           strcmp(type_of(leaves[n - 1]), "ByteLevel") == 0 && affix_free(&parts->model) &&
+           !is_true(&parts->model, "byte_fallback") &&
+           (parts->normalizer.data == NULL ||
+            memmem(parts->normalizer.data, parts->normalizer.n, "ByteLevel", 9) == NULL);
 }
 
 lt_err lt_json_parts_pre_tokenizer(lt_tokenizer *t, lt_json_parts *parts) {
@@ -176,8 +252,9 @@ lt_err lt_json_parts_pre_tokenizer(lt_tokenizer *t, lt_json_parts *parts) {
     parts->pre_tokenizer_read = true;
     LT_TRY(parse(parts->pre_tokenizer, t->name, &root));
     LT_TRY_DONE(flatten(root, "pretokenizers", leaves, &n, t->name));
+    t->byte_level = bytes_will_do(t, parts, leaves, n);
     for (int i = 0; i < n; i++) {
-        LT_TRY_DONE(add_pre_tokenizer(t, leaves[i], i == n - 1));
+        LT_TRY_DONE(add_pre_tokenizer(t, leaves[i]));
     }
     lt_pretok_optimise(&t->pretok);
 done:
@@ -245,6 +322,8 @@ static lt_err add_normalizer(lt_tokenizer *t, const json_t *o) {
         norm.kind = LT_NORM_LOWERCASE;
     } else if (strcmp(type, "Nmt") == 0) {
         norm.kind = LT_NORM_NMT;
+    } else if (strcmp(type, "ByteLevel") == 0) {
+        norm.kind = LT_NORM_BYTE_MAP;
     } else if (strcmp(type, "StripAccents") == 0) {
         norm.kind = LT_NORM_STRIP_ACCENTS;
     } else if (strcmp(type, "Strip") == 0) {
@@ -270,43 +349,6 @@ static lt_err add_normalizer(lt_tokenizer *t, const json_t *o) {
     return lt_normalizer_add(&t->normalizer, norm);
 }
 
-static const lt_json_field *field(const lt_json_model *m, const char *key) {
-    for (int i = 0; i < m->n_fields; i++) {
-        if (strcmp(m->fields[i].key, key) == 0) {
-            return &m->fields[i];
-        }
-    }
-    return NULL;
-}
-
-static bool is_true(const lt_json_model *m, const char *key) {
-    const lt_json_field *f = field(m, key);
-    return f != NULL && lt_slice_is(f->value, "true");
-}
-
-/* A string field into out[0..room); absent or null leaves "". */
-static lt_err string_field(const lt_tokenizer *t, const lt_json_model *m, const char *key,
-                           char *out, size_t room) {
-    lt_err err = LT_OK;
-    const lt_json_field *f = field(m, key);
-    lt_slice s;
-    lt_json_pull j;
-    out[0] = '\0';
-    if (f == NULL || f->value.n == 0 || f->value.data[0] != '"') {
-        return LT_OK;
-    }
-    j = lt_json_pull_over(f->value.data, f->value.n, t->name);
-    LT_TRY_DONE(lt_json_pull_string(&j, &s));
-    if (s.n >= room) {
-        LT_FAIL_DONE(LT_ERR_LIMIT, "%s: '%s' has %zu bytes", t->name, key, s.n);
-    }
-    memcpy(out, s.data, s.n);
-    out[s.n] = '\0';
-done:
-    lt_json_pull_close(&j);
-    return err;
-}
-
 static lt_err unk_field(lt_tokenizer *t, const lt_json_model *m, uint32_t *out) {
     char unk[256];
     lt_text raw = {0};
@@ -324,54 +366,81 @@ done:
     return err;
 }
 
-lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m) {
+lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m) {
+    static const char *const names[] = {"BPE", "Unigram", "WordPiece", "WordLevel"};
     char type[64];
-    int64_t whole = -1;
-    const lt_json_field *f = field(m, "unk_id");
-
     LT_TRY(string_field(t, m, "type", type, sizeof type));
-    if (strcmp(type, "Unigram") == 0 || (type[0] == '\0' && m->scored)) {
-        t->model = LT_MODEL_UNIGRAM;
-        t->unigram.byte_fallback = is_true(m, "byte_fallback");
-        if (f != NULL && f->value.n > 0 && f->value.data[0] != 'n') {
-            lt_json_pull j = lt_json_pull_over(f->value.data, f->value.n, t->name);
-            LT_TRY(lt_json_pull_i64(&j, &whole));
-        }
-        t->unigram.unk = whole >= 0 && whole < t->vocab.n ? (uint32_t)whole : LT_NO_ID;
-        t->unk = t->unigram.unk;
+    if (type[0] == '\0') { /* Files of before "type": what the fields look like. */
+        t->model = m->scored                                      ? LT_MODEL_UNIGRAM
+                   : field(m, "max_input_chars_per_word") != NULL ? LT_MODEL_WORDPIECE
+                                                                  : LT_MODEL_BPE;
         return LT_OK;
     }
-    if (strcmp(type, "WordPiece") == 0) {
-        t->model = LT_MODEL_WORDPIECE;
-        t->wordpiece.max_chars = 100;
-        f = field(m, "max_input_chars_per_word");
-        if (f != NULL) {
-            lt_json_pull j = lt_json_pull_over(f->value.data, f->value.n, t->name);
-            LT_TRY(lt_json_pull_i64(&j, &whole));
-            t->wordpiece.max_chars = whole >= 0 && whole < UINT32_MAX ? (uint32_t)whole : 100;
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(type, names[i]) == 0) {
+            t->model = (lt_model_kind)i;
+            return LT_OK;
         }
-        LT_TRY(string_field(t, m, "continuing_subword_prefix", t->wordpiece.prefix,
-                            sizeof t->wordpiece.prefix));
-        LT_TRY(unk_field(t, m, &t->wordpiece.unk));
-        t->unk = t->wordpiece.unk;
-        return LT_OK;
     }
-    if (type[0] != '\0' && strcmp(type, "BPE") != 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model type '%s'", t->name, type);
+    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model type '%s'", t->name, type);
+}
+
+lt_err lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m, const lt_json_field *f) {
+    if (t->model == LT_MODEL_BPE &&
+        ((strcmp(f->key, "byte_fallback") == 0 && is_true(m, f->key)) || !affix_free(m))) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: the model's '%s' stands behind its vocabulary", t->name,
+                f->key);
     }
-    t->model = LT_MODEL_BPE;
+    return LT_OK;
+}
+
+static lt_err apply_unigram(lt_tokenizer *t, const lt_json_model *m) {
+    const lt_json_field *f = field(m, "unk_id");
+    int64_t id = -1;
+    t->unigram.byte_fallback = is_true(m, "byte_fallback");
+    if (f != NULL && f->value.n > 0 && f->value.data[0] != 'n') {
+        lt_json_pull j = lt_json_pull_over(f->value.data, f->value.n, t->name);
+        LT_TRY(lt_json_pull_i64(&j, &id));
+    }
+    t->unigram.unk = id >= 0 && id < t->vocab.n ? (uint32_t)id : LT_NO_ID;
+    t->unk = t->unigram.unk;
+    return LT_OK;
+}
+
+static lt_err apply_words(lt_tokenizer *t, const lt_json_model *m) {
+    const lt_json_field *f = field(m, "max_input_chars_per_word");
+    int64_t most = -1;
+    t->wordpiece.max_chars = 100;
+    if (f != NULL) {
+        lt_json_pull j = lt_json_pull_over(f->value.data, f->value.n, t->name);
+        LT_TRY(lt_json_pull_i64(&j, &most));
+        t->wordpiece.max_chars = most >= 0 && most < UINT32_MAX ? (uint32_t)most : 100;
+    }
+    LT_TRY(string_field(t, m, "continuing_subword_prefix", t->wordpiece.prefix,
+                        sizeof t->wordpiece.prefix));
+    LT_TRY(string_field(t, m, "unk_token", t->wordpiece.unk_name, sizeof t->wordpiece.unk_name));
+    LT_TRY(unk_field(t, m, &t->wordpiece.unk));
+    t->unk = t->wordpiece.unk;
+    return LT_OK;
+}
+
+/* Dropout makes encoding random during training; ids are those of dropout 0. */
+lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m) {
+    const lt_json_field *unk = field(m, "unk_token");
+    if (t->model == LT_MODEL_UNIGRAM) {
+        return apply_unigram(t, m);
+    }
+    if (t->model != LT_MODEL_BPE) {
+        return apply_words(t, m);
+    }
     t->bpe.mode = t->byte_level ? LT_BPE_BYTES : LT_BPE_CHARS;
     t->bpe.ignore_merges = is_true(m, "ignore_merges");
     t->bpe.fuse_unk = is_true(m, "fuse_unk");
     t->bpe.byte_fallback = is_true(m, "byte_fallback");
     LT_TRY(string_field(t, m, "continuing_subword_prefix", t->bpe.prefix, sizeof t->bpe.prefix));
     LT_TRY(string_field(t, m, "end_of_word_suffix", t->bpe.suffix, sizeof t->bpe.suffix));
-    if (t->byte_level && (t->bpe.prefix[0] != '\0' || t->bpe.suffix[0] != '\0')) {
-        t->bpe.mode = LT_BPE_CHARS;
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: a byte-level vocabulary with '%s%s' as affix", t->name,
-                t->bpe.prefix, t->bpe.suffix);
-    }
     LT_TRY(unk_field(t, m, &t->bpe.unk));
+    t->bpe.unk_missing = unk != NULL && !lt_slice_is(unk->value, "null") && t->bpe.unk == LT_NO_ID;
     t->unk = t->bpe.unk;
     return LT_OK;
 }
@@ -419,6 +488,10 @@ static lt_err read_template(lt_tokenizer *t, const json_t *o) {
     size_t i, k;
     json_t *item, *id;
 
+    if (t->template_read) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: two templates in the post-processor", t->name);
+    }
+    t->template_read = true;
     json_array_foreach(json_object_get(o, "single"), i, item) {
         const json_t *special = json_object_get(item, "SpecialToken");
         const char *name = json_string_value(json_object_get(special, "id"));
@@ -438,6 +511,9 @@ static lt_err read_template(lt_tokenizer *t, const json_t *o) {
             LT_TRY_DONE(put_id(t, seen ? &after : &before,
                                json_is_integer(id) ? json_integer_value(id) : -1));
         }
+    }
+    if (!seen) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: a template without the text", t->name);
     }
     /* Processors nest: this one goes around what earlier ones added. */
     for (size_t n = 0; n < t->before.n; n++) {
@@ -466,16 +542,52 @@ static lt_err add_post_processor(lt_tokenizer *t, const json_t *o) {
     if (strcmp(type, "RobertaProcessing") == 0 || strcmp(type, "BertProcessing") == 0) {
         const json_t *cls = json_array_get(json_object_get(o, "cls"), 1);
         const json_t *sep = json_array_get(json_object_get(o, "sep"), 1);
+        if (t->template_read) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: post-processor '%s' behind a template", t->name, type);
+        }
         LT_TRY(put_id(t, &t->before, json_is_integer(cls) ? json_integer_value(cls) : -1));
+        memmove(t->before.data + 1, t->before.data, (t->before.n - 1) * sizeof *t->before.data);
+        t->before.data[0] = (uint32_t)json_integer_value(
+            cls); /* This one goes around what earlier ones added. */
         return put_id(t, &t->after, json_is_integer(sep) ? json_integer_value(sep) : -1);
     }
     LT_FAIL(LT_ERR_UNSUPPORTED, "%s: post-processor '%s'", t->name, type);
 }
 
+static lt_err add_decode_replace(lt_tokenizer *t, const json_t *o, const char *content) {
+    const json_t *pattern = json_object_get(o, "pattern");
+    const json_t *from = json_object_get(pattern, "String"),
+                 *regex = json_object_get(pattern, "Regex");
+    if (content == NULL || (!json_is_string(from) && !json_is_string(regex))) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: a decoder Replace without pattern or content", t->name);
+    }
+    LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_REPLACE, json_string_value(from), content));
+    return json_is_string(regex)
+               ? lt_regex_open(&t->decode[t->n_decode - 1].regex, json_string_value(regex),
+                               json_string_length(regex), t->name)
+               : LT_OK;
+}
+
+static lt_err add_decode_metaspace(lt_tokenizer *t, const json_t *o) {
+    const char *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
+    const char *replacement = json_string_value(json_object_get(o, "replacement"));
+    LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_METASPACE,
+                                   replacement != NULL ? replacement : "\xE2\x96\x81", NULL));
+    t->decode[t->n_decode - 1].prepend =
+        scheme != NULL ? strcmp(scheme, "never") != 0
+                       : !json_is_false(json_object_get(o, "add_prefix_space"));
+    return LT_OK;
+}
+
+static const char *string_or(const json_t *o, const char *key, const char *fallback) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s != NULL ? s : fallback;
+}
+
 static lt_err add_decoder(lt_tokenizer *t, const json_t *o) {
     const char *type = type_of(o), *content = json_string_value(json_object_get(o, "content"));
     if (strcmp(type, "ByteLevel") == 0) {
-        return LT_OK; /* Pieces are bytes already. */
+        return lt_tokenizer_add_decode(t, LT_DECODE_BYTE_LEVEL, NULL, NULL);
     }
     if (strcmp(type, "ByteFallback") == 0) {
         return lt_tokenizer_add_decode(t, LT_DECODE_BYTE_FALLBACK, NULL, NULL);
@@ -484,12 +596,7 @@ static lt_err add_decoder(lt_tokenizer *t, const json_t *o) {
         return lt_tokenizer_add_decode(t, LT_DECODE_FUSE, NULL, NULL);
     }
     if (strcmp(type, "Replace") == 0) {
-        const char *from = json_string_value(
-            json_object_get(json_object_get(o, "pattern"), "String"));
-        if (from == NULL || content == NULL || from[0] == '\0') {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: a decoder Replace that is not of a string", t->name);
-        }
-        return lt_tokenizer_add_decode(t, LT_DECODE_REPLACE, from, content);
+        return add_decode_replace(t, o, content);
     }
     if (strcmp(type, "Strip") == 0) {
         LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_STRIP, content != NULL ? content : " ", NULL));
@@ -499,27 +606,60 @@ static lt_err add_decoder(lt_tokenizer *t, const json_t *o) {
         return LT_OK;
     }
     if (strcmp(type, "Metaspace") == 0) {
-        const char *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
-        const char *replacement = json_string_value(json_object_get(o, "replacement"));
-        LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_METASPACE,
-                                       replacement != NULL ? replacement : "\xE2\x96\x81", NULL));
-        t->decode[t->n_decode - 1].prepend =
-            scheme != NULL ? strcmp(scheme, "never") != 0
-                           : !json_is_false(json_object_get(o, "add_prefix_space"));
-        return LT_OK;
+        return add_decode_metaspace(t, o);
     }
     if (strcmp(type, "WordPiece") == 0) {
-        const char *prefix = json_string_value(json_object_get(o, "prefix"));
-        LT_TRY(
-            lt_tokenizer_add_decode(t, LT_DECODE_WORDPIECE, prefix != NULL ? prefix : "##", NULL));
+        LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_WORDPIECE, string_or(o, "prefix", "##"), NULL));
+        t->decode[t->n_decode - 1].cleanup = json_is_true(json_object_get(o, "cleanup"));
+        return LT_OK;
+    }
+    if (strcmp(type, "CTC") == 0) {
+        LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_CTC, string_or(o, "pad_token", "<pad>"),
+                                       string_or(o, "word_delimiter_token", "|")));
         t->decode[t->n_decode - 1].cleanup = json_is_true(json_object_get(o, "cleanup"));
         return LT_OK;
     }
     if (strcmp(type, "BPEDecoder") == 0) {
-        const char *suffix = json_string_value(json_object_get(o, "suffix"));
-        return lt_tokenizer_add_decode(t, LT_DECODE_SUFFIX, suffix != NULL ? suffix : "</w>", NULL);
+        return lt_tokenizer_add_decode(t, LT_DECODE_SUFFIX, string_or(o, "suffix", "</w>"), NULL);
     }
     LT_FAIL(LT_ERR_UNSUPPORTED, "%s: decoder '%s'", t->name, type);
+}
+
+static lt_err fit_number(const lt_tokenizer *t, const json_t *o, const char *key, uint64_t *out) {
+    const json_t *v = json_object_get(o, key);
+    if (v == NULL || json_is_null(v)) {
+        return LT_OK;
+    }
+    if (!json_is_integer(v) || json_integer_value(v) < 0 || json_integer_value(v) > 1 << 28) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' of its truncation or padding is not from 0 to %d", t->name,
+                key, 1 << 28);
+    }
+    *out = (uint64_t)json_integer_value(v);
+    return LT_OK;
+}
+
+static bool says(const json_t *o, const char *key, const char *value) {
+    const char *s = json_string_value(json_object_get(o, key));
+    return s != NULL && strcmp(s, value) == 0;
+}
+
+/* {"max_length", "stride", "direction", "strategy"} and {"strategy": "BatchLongest" or {"Fixed": n}, "direction", ...} */
+static lt_err read_fit(lt_tokenizer *t, const json_t *cut, const json_t *pad) {
+    lt_fit *f = &t->fit;
+    uint64_t pad_id = 0;
+    f->cuts = json_is_object(cut);
+    f->cut_left = says(cut, "direction", "Left");
+    f->only_second = says(cut, "strategy", "OnlySecond");
+    LT_TRY(fit_number(t, cut, "max_length", &f->max_length));
+    LT_TRY(fit_number(t, cut, "stride", &f->stride));
+    f->pads = json_is_object(pad);
+    f->pad_left = says(pad, "direction", "Left");
+    f->pads_fixed = json_is_object(json_object_get(pad, "strategy"));
+    LT_TRY(fit_number(t, json_object_get(pad, "strategy"), "Fixed", &f->fixed));
+    LT_TRY(fit_number(t, pad, "pad_to_multiple_of", &f->multiple));
+    LT_TRY(fit_number(t, pad, "pad_id", &pad_id));
+    f->pad_id = (uint32_t)pad_id;
+    return LT_OK;
 }
 
 typedef lt_err (*leaf_fn)(lt_tokenizer *t, const json_t *leaf);
@@ -541,9 +681,42 @@ done:
     return err;
 }
 
+static lt_err read_added(lt_tokenizer *t, lt_json_parts *parts) {
+    json_t *tokens = NULL, *cut = NULL, *pad = NULL;
+    lt_err err = LT_OK;
+    LT_TRY_DONE(parse(parts->added_tokens, t->name, &tokens));
+    LT_TRY_DONE(add_tokens(t, tokens));
+    LT_TRY_DONE(parse(parts->truncation, t->name, &cut));
+    LT_TRY_DONE(parse(parts->padding, t->name, &pad));
+    LT_TRY_DONE(read_fit(t, cut, pad));
+done:
+    json_decref(tokens);
+    json_decref(cut);
+    json_decref(pad);
+    return err;
+}
+
+/* The decoder of a vocabulary in raw bytes is nothing; any other than ByteLevel wants the printable form back. Behind the step
+ * that makes one text of all tokens only a Strip of its start can stand, and behind ByteFallback only that. */
+static void settle_decoder(lt_tokenizer *t) {
+    bool fused = false, bytes = false;
+    if (t->byte_level && t->n_decode == 1 && t->decode[0].kind == LT_DECODE_BYTE_LEVEL) {
+        t->n_decode = 0;
+    }
+    t->printable = t->byte_level && t->n_decode > 0;
+    for (int i = 0; i < t->n_decode; i++) {
+        const lt_decode_op *op = &t->decode[i];
+        const bool fuses = op->kind == LT_DECODE_FUSE || op->kind == LT_DECODE_BYTE_LEVEL;
+        t->odd_decoder |= fused && op->kind != LT_DECODE_FUSE &&
+                          (op->kind != LT_DECODE_STRIP || op->stop > 0);
+        t->odd_decoder |= bytes && !fused && op->kind != LT_DECODE_FUSE;
+        fused |= fuses;
+        bytes |= op->kind == LT_DECODE_BYTE_FALLBACK;
+    }
+}
+
 lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts) {
-    json_t *tokens = NULL;
-    lt_err err;
+    static const char *const kinds[] = {"BPE", "Unigram", "WordPiece", "WordLevel"};
     bool present;
 
     if (t->model == LT_MODEL_BPE && !parts->model.have_merges) {
@@ -553,18 +726,13 @@ lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts) {
         LT_FAIL(LT_ERR_FORMAT, "%s: the vocabulary's form does not fit the model", t->name);
     }
     LT_TRY(each_leaf(t, parts->normalizer, "normalizers", add_normalizer, &present));
-    LT_TRY(parse(parts->added_tokens, t->name, &tokens));
-    err = add_tokens(t, tokens);
-    json_decref(tokens);
-    LT_TRY(err);
+    LT_TRY(read_added(t, parts));
     LT_TRY(each_leaf(t, parts->post_processor, "processors", add_post_processor, &present));
     LT_TRY(each_leaf(t, parts->decoder, "decoders", add_decoder, &present));
-    if (!present && !t->byte_level) {
+    if (!present) {
         LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_JOIN, NULL, NULL));
     }
-    t->kind = t->model == LT_MODEL_UNIGRAM     ? "Unigram"
-              : t->model == LT_MODEL_WORDPIECE ? "WordPiece"
-              : t->byte_level                  ? "byte-level BPE"
-                                               : "BPE";
+    settle_decoder(t);
+    t->kind = t->byte_level ? "byte-level BPE" : kinds[t->model];
     return LT_OK;
 }

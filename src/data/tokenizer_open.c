@@ -283,10 +283,12 @@ lt_err lt_tokenizer_finish(lt_tokenizer *t) {
     }
     if (t->model == LT_MODEL_UNIGRAM && t->unigram.trie.n_nodes == 0) {
         t->unigram.min_score = 0;
-        for (uint32_t id = 0; id < t->vocab.n; id++) {
+        for (uint32_t id = t->unigram.n_scores;
+             id-- > 0;) { /* Of equal pieces the last one counts. */
             const double score = t->unigram.score[id];
-            t->unigram.min_score = id == 0 || score < t->unigram.min_score ? score
-                                                                           : t->unigram.min_score;
+            t->unigram.min_score = id + 1 == t->unigram.n_scores || score < t->unigram.min_score
+                                       ? score
+                                       : t->unigram.min_score;
             if (t->vocab.bytes[id] > 0) {
                 LT_TRY(lt_trie_add(&t->unigram.trie, lt_vocab_text(&t->vocab, id),
                                    t->vocab.bytes[id], id));

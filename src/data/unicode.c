@@ -168,6 +168,19 @@ static size_t find_u32(const uint32_t *table, size_t n, uint32_t key) {
     return low < n && table[low] == key ? low : n;
 }
 
+uint32_t lt_unicode_script(uint32_t cp) {
+    size_t low = 0, high = lt_unicode_script_count; /* The run is in [low, high). */
+    while (high - low > 1) {
+        const size_t mid = (low + high) / 2;
+        if (lt_unicode_script_runs[mid] >> 8 <= cp) {
+            low = mid;
+        } else {
+            high = mid;
+        }
+    }
+    return lt_unicode_script_runs[low] & 0xFF;
+}
+
 const uint32_t *lt_unicode_lower(const uint32_t *cp, size_t *n) {
     const size_t i = find_u32(lt_unicode_lower_from, lt_unicode_lower_count, *cp);
     if (i == lt_unicode_lower_count) {

@@ -34,7 +34,8 @@ enum {
     LT_UNICODE_BERT_HAN = 1 << 15,    /* puts between spaces, */
     LT_UNICODE_BERT_MARK = 1 << 16,   /* and strips as an accent. */
     LT_UNICODE_NFC_INERT = 1 << 18,   /* Text of such characters only is its own NFC. */
-    LT_UNICODE_HAN = 1 << 17          /* \p{Han} */
+    LT_UNICODE_HAN = 1 << 17,         /* \p{Han} */
+    LT_UNICODE_EXTEND = 1 << 19       /* Joins the grapheme cluster before it. */
 };
 
 static inline uint32_t lt_unicode_flags(uint32_t cp) {
@@ -75,6 +76,9 @@ typedef enum { LT_UNICODE_NFC, LT_UNICODE_NFD, LT_UNICODE_NFKC, LT_UNICODE_NFKD 
 /* Append the normal form of s[0..n) (valid UTF-8) to out. */
 LT_MUST_USE lt_err lt_unicode_normalize(lt_unicode_form form, const char *s, size_t n,
                                         lt_text *out);
+
+/* The script that the UnicodeScripts pre-tokenizer takes cp for, by a number of ours; 0 goes with every script. */
+uint32_t lt_unicode_script(uint32_t cp);
 
 /* Lower case of one code point: a run of *n code points (the code point itself when nothing changes). */
 const uint32_t *lt_unicode_lower(const uint32_t *cp, size_t *n);

@@ -22,4 +22,7 @@ extern const uint32_t lt_unicode_ccc_count;
 extern const uint64_t lt_unicode_compose_from[]; /* First << 32 | second, ascending. */
 extern const uint32_t lt_unicode_compose_to[], lt_unicode_compose_count;
 
+extern const uint32_t lt_unicode_script_runs[]; /* First code point << 8 | script, ascending. */
+extern const uint32_t lt_unicode_script_count;
+
 #endif

@@ -84,6 +84,17 @@ static lt_err put_unknown(const lt_unigram *u, const uint8_t *p, size_t n, bool 
     return LT_OK;
 }
 
+/* Hugging Face looks a whole run of unknowns up once more: it may be a piece, or its bytes may be. */
+static lt_err put_unknown_run(const lt_unigram *u, const uint8_t *p, size_t n, lt_ids *out) {
+    const uint32_t id = lt_vocab_find(u->vocab, (const char *)p, n);
+    LT_TRY(lt_ids_reserve(out, 1));
+    if (id != LT_NO_ID) {
+        out->data[out->n++] = id;
+        return LT_OK;
+    }
+    return put_unknown(u, p, n, false, out);
+}
+
 static lt_err put_path(const lt_unigram *u, lt_unigram_scratch *s, const uint8_t *p, size_t n,
                        lt_ids *out) {
     bool after_unknown = false;
@@ -97,7 +108,12 @@ static lt_err put_path(const lt_unigram *u, lt_unigram_scratch *s, const uint8_t
     }
     for (at = 0; next != UINT32_MAX; at = next, next = s->from[next]) {
         const uint32_t id = s->id[next];
-        if (id == u->unk || id == LT_NO_ID) {
+        if (id == u->unk && u->vocab != NULL) {
+            while (s->from[next] != UINT32_MAX && s->id[s->from[next]] == id) {
+                next = s->from[next];
+            }
+            LT_TRY(put_unknown_run(u, p + at, next - at, out));
+        } else if (id == u->unk || id == LT_NO_ID) {
             LT_TRY(put_unknown(u, p + at, next - at, after_unknown, out));
             after_unknown = true;
         } else {
@@ -135,6 +151,10 @@ lt_err lt_unigram_encode(const lt_unigram *u, lt_unigram_scratch *s, const uint8
         }
         if (!single) {
             const double penalty = u->min_score - UNK_PENALTY;
+            if (u->unk == LT_NO_ID && u->vocab != NULL &&
+                (s->from[at + size] == UINT32_MAX || s->best[at] + penalty > s->best[at + size])) {
+                LT_FAIL(LT_ERR_FORMAT, "a character is no piece, and the vocabulary has no unk_id");
+            }
             relax(u, s, at, at + size, u->unk,
                   u->single ? (double)((float)(s->best[at] + penalty)) - s->best[at] : penalty);
         }

@@ -15,6 +15,9 @@ typedef struct {
     uint8_t *user; /* (n_ids) 1: user-defined, always preferred */
     double min_score, max_score;
     uint32_t unk;
+    uint32_t n_scores; /* Pieces of the model; ids above are added tokens. */
+    const lt_vocab
+        *vocab;  /* Not NULL: as Hugging Face, a run of unknowns that is a piece is that piece. */
     bool single; /* Sums in single precision, as SentencePiece; false: double, as Hugging Face. */
     bool byte_fallback;
     uint32_t fallback_id[256];

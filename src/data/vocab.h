@@ -22,7 +22,9 @@ enum {
     LT_PIECE_SPECIAL = 2, /* Skipped when decoding text for people. */
     LT_PIECE_ADDED = 4,   /* Recognised in text before the model sees it. */
     LT_PIECE_BYTE = 8,    /* <0x0A>: stands for one raw byte. */
-    LT_PIECE_UNUSED = 16  /* SentencePiece: may not be emitted. */
+    LT_PIECE_UNUSED = 16, /* SentencePiece: may not be emitted. */
+    LT_PIECE_LITERAL =
+        32 /* Byte-level: some character stands for no byte, so the piece is its text. */
 };
 
 typedef struct {

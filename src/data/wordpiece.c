@@ -1,4 +1,4 @@
-/* wordpiece.c: see wordpiece.h. A word of which any part matches no piece is one <unk>. */
+/* wordpiece.c: WordPiece and WordLevel; see wordpiece.h. In WordPiece a word of which any part matches no piece is one <unk>. */
 #include "data/wordpiece.h"
 
 #include <string.h>
@@ -11,6 +11,15 @@ static size_t count_chars(const uint8_t *p, size_t n) {
         chars += (p[i] & 0xC0) != 0x80;
     }
     return chars;
+}
+
+static lt_err put_unknown(const lt_wordpiece *w, lt_ids *out) {
+    if (w->unk == LT_NO_ID) {
+        LT_FAIL(LT_ERR_FORMAT, "a word is not in the vocabulary, nor is its unknown token '%s'",
+                w->unk_name);
+    }
+    out->data[out->n++] = w->unk;
+    return LT_OK;
 }
 
 lt_err lt_wordpiece_encode(const lt_wordpiece *w, lt_text *scratch, const uint8_t *p, size_t n,
@@ -41,9 +50,17 @@ lt_err lt_wordpiece_encode(const lt_wordpiece *w, lt_text *scratch, const uint8_
     }
     if (bad) {
         out->n = before;
-        if (w->unk != LT_NO_ID) {
-            out->data[out->n++] = w->unk;
-        }
+        return put_unknown(w, out);
     }
+    return LT_OK;
+}
+
+lt_err lt_wordlevel_encode(const lt_wordpiece *w, const uint8_t *p, size_t n, lt_ids *out) {
+    const uint32_t id = lt_vocab_find(w->vocab, (const char *)p, n);
+    LT_TRY(lt_ids_reserve(out, 1));
+    if (id == LT_NO_ID) {
+        return put_unknown(w, out);
+    }
+    out->data[out->n++] = id;
     return LT_OK;
 }
