@@ -93,8 +93,10 @@ double lt_model_spec_train_flops(const lt_model_spec *spec, int64_t seq);
 
 /* How to hold the weights. */
 typedef struct {
-    lt_dtype dtype; /* Compute type: F32 (default) or BF16 (with an F32 master when trainable). */
-    bool trainable; /* Keep the F32 master. */
+    lt_dtype dtype;   /* Compute type: F32 (default) or BF16 (with an F32 master when trainable). */
+    bool trainable;   /* Keep the F32 master. */
+    lt_device device; /* Where the weights lie and everything is computed. */
+    const struct lt_backend *backend; /* NULL: the device's own (tests bring others). */
 } lt_model_options;
 
 /* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free with lt_model_close. */

@@ -63,7 +63,9 @@ void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shap
     t->rstd_final = lt_tensor_take(a, LT_F32, R, 0, 0);
     t->loss_rows = lt_tensor_take(a, LT_F32, R, 0, 0);
     t->best = lt_tensor_take(a, LT_I32, R, 0, 0);
-    t->aux = lt_tensor_take(a, LT_F32, 2, 0, 0);
+    if (s->n_experts > 0) {
+        t->aux = lt_tensor_take(a, LT_F32, s->n_layers, 2, 0);
+    }
     if (!p->backward) {
         return;
     }

@@ -67,7 +67,7 @@ typedef struct {
     lt_tensor tokens, labels, positions, doc_start; /* (B * T) I32; doc_start (B, T) */
     lt_tensor branch; /* (R, C): what a block adds to the residual stream. */
     lt_tensor x_final, h_final, mean_final, rstd_final;
-    lt_tensor aux;             /* (2) F32 of one layer. */
+    lt_tensor aux;             /* (L, 2) F32 with experts. */
     lt_tensor loss_rows, best; /* (R) F32, I32 */
     lt_tensor dx, dh;          /* (R, C): gradient of the residual stream; of a norm's output. */
     lt_tensor dqkv, datt, delta;

@@ -64,6 +64,7 @@ static lt_err activate(lt_run *r, int layer, const lt_layer_acts *t, int64_t n) 
 lt_err lt_moe_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b, lt_tensor y,
                   int64_t capacity) {
     const int64_t n_experts = r->spec->n_experts;
+    const lt_tensor aux = lt_tensor_1d((float *)b->aux.data + 2 * layer, LT_F32, 2);
     int32_t start[MAX_EXPERTS + 1];
 
     LT_TRY(lt_linear_fwd(r, t->logits, t->h2, LT_PARAM_ROUTER, LT_PARAM_KIND_COUNT, layer));
@@ -72,7 +73,7 @@ lt_err lt_moe_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_a
                                                         .weights = t->weights,
                                                         .slot_row = t->slot_row,
                                                         .expert_start = t->expert_start,
-                                                        .aux = b->aux,
+                                                        .aux = aux,
                                                         .logits = t->logits,
                                                         .capacity = capacity,
                                                         .normalise = r->spec->moe_normalise}));

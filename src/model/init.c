@@ -58,8 +58,12 @@ static void fill_normal(void *ctx, size_t chunk) {
 }
 
 static void fill_constant(lt_model *m, const lt_param *p, float value) {
-    for (int64_t i = 0; i < p->count; i++) {
-        lt_model_set(m, p->offset + i, &value, 1);
+    float values[256];
+    for (int i = 0; i < 256; i++) {
+        values[i] = value;
+    }
+    for (int64_t i = 0; i < p->count; i += 256) {
+        lt_model_set(m, p->offset + i, values, p->count - i < 256 ? p->count - i : 256);
     }
 }
 
@@ -101,9 +105,15 @@ static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
 lt_err lt_model_create(lt_model **out, const lt_model_spec *spec, const lt_model_options *options,
                        uint64_t seed) {
     lt_model *m = NULL;
+    lt_err err;
     LT_TRY(lt_model_alloc(&m, spec, options));
     for (int i = 0; i < m->table.n_params; i++) {
         init_param(m, &m->table.params[i], seed);
+    }
+    err = lt_model_settle(m);
+    if (err != LT_OK) {
+        lt_model_close(m);
+        return err;
     }
     *out = m;
     return LT_OK;

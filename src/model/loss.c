@@ -5,12 +5,24 @@
 #define CHUNK_BYTES ((int64_t)32 << 20)
 #define CHUNK_STEP  ((int64_t)16) /* Whole register tiles of rows. */
 
+/* On a device each chunk reads and writes the head's gradient once more, and its products want many rows. */
+#define DEVICE_CHUNK_BYTES ((int64_t)1 << 30)
+#define DEVICE_CHUNK_STEP  ((int64_t)128)
+
+/* As few chunks of equal size as the memory allows. */
+static int64_t device_chunk(int64_t rows, int64_t row_bytes) {
+    const int64_t most = DEVICE_CHUNK_BYTES / row_bytes > 0 ? DEVICE_CHUNK_BYTES / row_bytes : 1,
+                  n = (rows + most - 1) / most, even = (rows + n - 1) / n;
+    return (even + DEVICE_CHUNK_STEP - 1) / DEVICE_CHUNK_STEP * DEVICE_CHUNK_STEP;
+}
+
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                    lt_arena *a) {
     const lt_dtype logits = o->train ? dtype : LT_F32;
     const int64_t rows = o->batch * o->seq,
                   row_bytes = s->vocab_size * (int64_t)lt_dtype_bytes(logits);
     int64_t chunk = o->loss_chunk_rows > 0 ? o->loss_chunk_rows
+                    : o->on_device         ? device_chunk(rows, row_bytes)
                                            : CHUNK_BYTES / row_bytes / CHUNK_STEP * CHUNK_STEP;
 
     chunk = chunk < CHUNK_STEP && o->loss_chunk_rows == 0 ? CHUNK_STEP : chunk;
@@ -81,7 +93,7 @@ lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const in
     }
     for (int64_t first = 0; first < rows; first += chunk) {
         const int64_t n = rows - first < chunk ? rows - first : chunk;
-        if (any_counted(host_labels + first, n)) {
+        if (host_labels == NULL || any_counted(host_labels + first, n)) {
             LT_TRY(run_chunk(r, l, b, first, n, grad_scale));
         } else {
             LT_TRY(skip_chunk(r, b, first, n, grad_scale != 0));

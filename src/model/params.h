@@ -97,9 +97,11 @@ struct lt_model {
     lt_param_table table;
     lt_model_options options;
     const struct lt_backend *backend;
-    float *master;        /* (n_elements) F32; NULL when BF16 and not trainable. */
-    void *weights;        /* (n_elements) in options.dtype; == master when F32. */
-    size_t weights_bytes; /* All memory of the weights, as carved. */
+    float *
+        master; /* (n_elements) F32; NULL when BF16 and not trainable. The backend's memory, as weights. */
+    void *weights;          /* (n_elements) in options.dtype; == master when F32. */
+    struct lt_mover *mover; /* alloc.c: to and from the host. */
+    size_t weights_bytes;   /* All memory of the weights, as carved. */
 };
 
 #endif

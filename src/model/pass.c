@@ -10,8 +10,18 @@
 
 #include "model/block.h"
 #include "model/loss.h"
+#include "model/stage.h"
 
 #define MAX_ELEMENTS 0x1p50 /* Of activations: keeps every size far from overflow. */
+#define MAX_GRAPHS   16     /* Shapes of a run: a ramp has a few. */
+
+/* A training pass of one shape; recorded at its second use, when nothing compiles or grows any more. */
+typedef struct {
+    int64_t batch, seq;
+    bool has_documents;
+    float grad_scale;
+    lt_graph *graph;
+} recorded;
 
 struct lt_pass {
     lt_run run;
@@ -22,9 +32,10 @@ struct lt_pass {
     lt_batch_acts batch;
     lt_loss loss;
     float *rope, *rope_local, *xielu; /* Device tables, in scratch. */
-    int32_t *host_ids;                /* (B * T): staging of what the caller left out. */
-    float *host_loss;                 /* (B * T) */
-    int32_t *host_best;
+    lt_stage stage;
+    recorded graphs[MAX_GRAPHS];
+    int n_shapes;
+    int64_t n_graphs;
     int64_t carved_batch, carved_seq;
     int recomputed; /* Layer whose shared tensors hold its own values; -1: none. */
 };
@@ -55,9 +66,15 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, int64
     lt_batch_carve(&p->batch, s, &shape, &a->activations);
     lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
     tables_carve(&p->rope, &p->rope_local, &p->xielu, s, o, &a->scratch);
+    lt_stage_carve(&p->stage, o->batch * o->seq, &a->scratch);
     p->run.gradients = o->train ? lt_arena_take(&a->gradients, (size_t)n_elements * sizeof(float),
                                                 LT_ARENA_ALIGN)
                                 : NULL;
+}
+
+/* Layers whose auxiliary losses come back. */
+static int64_t aux_layers(const lt_model_spec *s) {
+    return s->n_experts > 0 ? s->n_layers : 0;
 }
 
 static lt_err check_options(const lt_pass_options *o, const lt_model_spec *s) {
@@ -96,7 +113,8 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
     }
     pass_carve(&p, spec, dtype, table.n_elements, o, &a);
     *out = (lt_pass_memory){a.activations.used_bytes, a.gradients.used_bytes, a.logits.used_bytes,
-                            a.scratch.used_bytes};
+                            a.scratch.used_bytes,
+                            lt_stage_host_bytes(o->batch * o->seq, aux_layers(spec))};
 done:
     free(p.layers);
     lt_param_table_close(&table);
@@ -157,7 +175,6 @@ static lt_err place(lt_pass *p) {
 
 lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     lt_err err = LT_OK;
-    const size_t rows = (size_t)(o->batch * o->seq);
     lt_pass *p = NULL;
 
     LT_TRY(check_options(o, &m->spec));
@@ -172,15 +189,14 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     }
     p->model = m;
     p->options = *o;
+    p->options.on_device = !m->backend->host_memory;
     LT_TRY_DONE(lt_run_open(&p->run, m));
     p->layers = calloc((size_t)m->spec.n_layers, sizeof *p->layers);
-    p->host_ids = calloc(rows, sizeof *p->host_ids);
-    p->host_loss = calloc(rows, sizeof *p->host_loss);
-    p->host_best = calloc(rows, sizeof *p->host_best);
-    if (p->layers == NULL || p->host_ids == NULL || p->host_loss == NULL || p->host_best == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "pass: staging of %zu rows", rows);
+    if (p->layers == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "pass: %lld layers", (long long)m->spec.n_layers);
     }
     LT_TRY_DONE(place(p));
+    LT_TRY_DONE(lt_stage_open(&p->stage, m->backend, o->batch * o->seq, aux_layers(&m->spec)));
     LT_TRY_DONE(fill_tables(p));
     *out = p;
     p = NULL;
@@ -193,17 +209,21 @@ void lt_pass_close(lt_pass *p) {
     if (p == NULL) {
         return;
     }
+    if (p->run.queue != NULL) {
+        (void)!p->run.backend->sync(p->run.queue);
+    }
+    for (int i = 0; i < p->n_shapes; i++) {
+        if (p->graphs[i].graph != NULL) {
+            p->run.backend->graph_close(p->graphs[i].graph);
+        }
+    }
+    lt_stage_close(&p->stage);
     lt_arena_release(&p->activations, p->run.backend);
     lt_arena_release(&p->gradients, p->run.backend);
     lt_arena_release(&p->logits, p->run.backend);
     lt_arena_release(&p->scratch, p->run.backend);
-    if (p->run.queue != NULL) {
-        p->run.backend->queue_close(p->run.queue);
-    }
+    lt_run_close(&p->run);
     free(p->layers);
-    free(p->host_ids);
-    free(p->host_loss);
-    free(p->host_best);
     free(p);
 }
 
@@ -246,30 +266,14 @@ static void reshape(lt_pass *p, int64_t batch, int64_t seq) {
     }
 }
 
-static lt_err upload_batch(lt_pass *p, const lt_pass_batch *b) {
-    const size_t bytes = (size_t)(b->batch * b->seq) * sizeof(int32_t);
+/* The batch's tensors in this shape; what they hold comes from the stage. */
+static void shape_batch(lt_pass *p, int64_t batch, int64_t seq, bool has_documents) {
     lt_run *r = &p->run;
-    const int32_t *positions = b->positions;
-
-    reshape(p, b->batch, b->seq);
-    r->batch = b->batch;
-    r->seq = b->seq;
-    if (positions == NULL) {
-        for (int64_t i = 0; i < b->batch * b->seq; i++) {
-            p->host_ids[i] = (int32_t)(i % b->seq);
-        }
-        positions = p->host_ids;
-    }
-    LT_TRY(r->backend->upload(r->queue, p->batch.tokens.data, b->tokens, bytes));
-    LT_TRY(r->backend->upload(r->queue, p->batch.labels.data, b->labels, bytes));
-    LT_TRY(r->backend->upload(r->queue, p->batch.positions.data, positions, bytes));
+    reshape(p, batch, seq);
+    r->batch = batch;
+    r->seq = seq;
     r->positions = p->batch.positions;
-    r->doc_start = (lt_tensor){0};
-    if (b->doc_start != NULL) {
-        LT_TRY(r->backend->upload(r->queue, p->batch.doc_start.data, b->doc_start, bytes));
-        r->doc_start = p->batch.doc_start;
-    }
-    return LT_OK;
+    r->doc_start = has_documents ? p->batch.doc_start : (lt_tensor){0};
 }
 
 /* gemma's factor is rounded to the weights' type, as transformers multiplies by it. */
@@ -295,20 +299,8 @@ static lt_err layer_fwd(lt_pass *p, int layer, lt_tensor stream, bool train) {
     return LT_OK;
 }
 
-static lt_err add_aux(lt_pass *p, lt_pass_result *result) {
-    float aux[2] = {0};
-    if (p->run.spec->n_experts == 0) {
-        return LT_OK;
-    }
-    LT_TRY(p->run.backend->download(p->run.queue, aux, p->batch.aux.data, sizeof aux));
-    LT_TRY(p->run.backend->sync(p->run.queue));
-    result->aux_sum += (double)aux[0];
-    result->z_sum += (double)aux[1];
-    return LT_OK;
-}
-
 /* Tokens to h_final. */
-static lt_err forward(lt_pass *p, lt_pass_result *result, bool train) {
+static lt_err forward(lt_pass *p, bool train) {
     lt_run *r = &p->run;
     const lt_batch_acts *b = &p->batch;
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
@@ -324,7 +316,6 @@ static lt_err forward(lt_pass *p, lt_pass_result *result, bool train) {
                                              .scale = embed_scale(r)}));
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
         LT_TRY(layer_fwd(p, layer, stream, train));
-        LT_TRY(add_aux(p, result));
         stream = p->layers[layer].x_mid;
     }
     return lt_norm_fwd(r, &norm, b->h_final, stream, b->branch, b->x_final);
@@ -355,51 +346,105 @@ static lt_err backward(lt_pass *p, float aux_scale) {
                                 .scale = embed_scale(r)});
 }
 
-/* Losses to the host, summed in order in double. */
-static lt_err collect(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result,
-                      float *loss_rows) {
-    const size_t rows = (size_t)(b->batch * b->seq);
-    lt_run *r = &p->run;
-    LT_TRY(r->backend->download(r->queue, p->host_loss, p->batch.loss_rows.data,
-                                rows * sizeof(float)));
-    LT_TRY(
-        r->backend->download(r->queue, p->host_best, p->batch.best.data, rows * sizeof(int32_t)));
-    LT_TRY(r->backend->sync(r->queue));
-    for (size_t i = 0; i < rows; i++) {
-        if (b->labels[i] >= 0) {
-            result->loss_sum += (double)p->host_loss[i];
-            result->n_labels++;
-            result->n_correct += p->host_best[i] == b->labels[i];
-        }
-    }
-    if (loss_rows != NULL) {
-        memcpy(loss_rows, p->host_loss, rows * sizeof(float));
-    }
-    return LT_OK;
-}
-
 lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, float *loss_rows) {
     *result = (lt_pass_result){0};
     LT_TRY(check_batch(p, b));
-    LT_TRY(upload_batch(p, b));
-    LT_TRY(forward(p, result, false));
+    shape_batch(p, b->batch, b->seq, b->doc_start != NULL);
+    LT_TRY(lt_stage_send(&p->stage, &p->run, b, &p->batch));
+    LT_TRY(forward(p, false));
     LT_TRY(lt_loss_run(&p->run, &p->loss, &p->batch, b->labels, 0));
-    return collect(p, b, result, loss_rows);
+    return lt_stage_receive(&p->stage, &p->run, &p->batch, result, loss_rows);
+}
+
+lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b) {
+    LT_ASSERT(p->options.train);
+    LT_TRY(check_batch(p, b));
+    return lt_stage_put(&p->stage, b);
+}
+
+int lt_pass_staged(const lt_pass *p) {
+    return (int)(p->stage.n_put - p->stage.n_taken);
+}
+
+bool lt_pass_full(const lt_pass *p) {
+    return lt_stage_full(&p->stage);
+}
+
+/* Batch to gradients. labels: of the host, to skip what has none; NULL: skip nothing. */
+static lt_err compute(lt_pass *p, const int32_t *labels, float grad_scale, float aux_scale) {
+    LT_TRY(forward(p, true));
+    LT_TRY(lt_loss_run(&p->run, &p->loss, &p->batch, labels, grad_scale));
+    return backward(p, aux_scale);
+}
+
+static bool can_record(const lt_pass *p) {
+    return p->run.backend->graph_begin != NULL && p->run.spec->n_experts == 0 &&
+           !p->options.eager && p->run.watch == NULL;
+}
+
+/* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */
+static recorded *find_shape(lt_pass *p, const recorded *shape, bool *is_new) {
+    *is_new = false;
+    for (int i = 0; i < p->n_shapes; i++) {
+        recorded *r = &p->graphs[i];
+        if (r->batch == shape->batch && r->seq == shape->seq &&
+            r->has_documents == shape->has_documents && r->grad_scale == shape->grad_scale) {
+            return r;
+        }
+    }
+    *is_new = true;
+    if (p->n_shapes == MAX_GRAPHS) {
+        return NULL;
+    }
+    p->graphs[p->n_shapes] = *shape;
+    return &p->graphs[p->n_shapes++];
+}
+
+static lt_err record(lt_pass *p, recorded *shape) {
+    const lt_run *r = &p->run;
+    lt_err err, ended;
+    LT_TRY(r->backend->graph_begin(r->queue));
+    err = compute(p, NULL, shape->grad_scale, 0.0f);
+    ended = r->backend->graph_end(r->queue, &shape->graph);
+    p->n_graphs += err == LT_OK && ended == LT_OK;
+    return err != LT_OK ? err : ended;
+}
+
+lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
+    const lt_stage_slot *slot = lt_stage_next(&p->stage);
+    lt_run *r = &p->run;
+    recorded *shape = NULL;
+    bool is_new = true;
+
+    LT_ASSERT(p->options.train && grad_scale != 0 && slot != NULL);
+    shape_batch(p, slot->batch, slot->seq, slot->has_documents);
+    LT_TRY(lt_stage_take(&p->stage, r, &p->batch));
+    if (can_record(p)) {
+        shape = find_shape(
+            p, &(recorded){slot->batch, slot->seq, slot->has_documents, grad_scale, NULL}, &is_new);
+    }
+    if (shape == NULL || is_new) {
+        LT_TRY(compute(p, r->backend->graph_begin != NULL ? NULL : slot->ids[LT_STAGE_LABELS],
+                       grad_scale, grad_scale * (float)slot->n_labels));
+    } else {
+        if (shape->graph == NULL) {
+            LT_TRY(record(p, shape));
+        }
+        LT_TRY(r->backend->graph_launch(r->queue, shape->graph));
+    }
+    return lt_stage_fetch(&p->stage, r, &p->batch);
+}
+
+lt_err lt_pass_collect(lt_pass *p, lt_pass_result *result) {
+    return lt_stage_collect(&p->stage, &p->run, result);
 }
 
 lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_scale, lt_pass_result *result) {
-    int64_t n_labels = 0;
     *result = (lt_pass_result){0};
-    LT_ASSERT(p->options.train && grad_scale != 0);
-    LT_TRY(check_batch(p, b));
-    for (int64_t i = 0; i < b->batch * b->seq; i++) {
-        n_labels += b->labels[i] >= 0;
-    }
-    LT_TRY(upload_batch(p, b));
-    LT_TRY(forward(p, result, true));
-    LT_TRY(lt_loss_run(&p->run, &p->loss, &p->batch, b->labels, grad_scale));
-    LT_TRY(backward(p, grad_scale * (float)n_labels));
-    return collect(p, b, result, NULL);
+    LT_ASSERT(lt_pass_staged(p) == 0);
+    LT_TRY(lt_pass_stage(p, b));
+    LT_TRY(lt_pass_train_staged(p, grad_scale));
+    return lt_pass_collect(p, result);
 }
 
 float *lt_pass_gradients(lt_pass *p) {
@@ -411,9 +456,26 @@ lt_err lt_pass_zero_gradients(lt_pass *p) {
     return p->run.backend->zero(p->run.queue, p->run.gradients, p->gradients.size_bytes);
 }
 
-void lt_pass_profile(const lt_pass *p, double *seconds, int64_t *calls) {
-    memcpy(seconds, p->run.seconds, sizeof p->run.seconds);
-    memcpy(calls, p->run.calls, sizeof p->run.calls);
+lt_queue *lt_pass_queue(const lt_pass *p) {
+    return p->run.queue;
+}
+
+int64_t lt_pass_graphs(const lt_pass *p) {
+    return p->n_graphs;
+}
+
+lt_err lt_pass_watch(lt_pass *p, bool on) {
+    return lt_run_watch(&p->run, on);
+}
+
+lt_err lt_pass_profile(lt_pass *p, lt_pass_op_time *times) {
+    LT_TRY(lt_run_times(&p->run));
+    for (int op = 0; op < LT_OP_COUNT; op++) {
+        const lt_cost least = p->run.least[op];
+        times[op] = (lt_pass_op_time){p->run.seconds[op], least.flops, least.bytes,
+                                      p->run.calls[op]};
+    }
+    return LT_OK;
 }
 
 const lt_layer_acts *lt_pass_layer_acts(const lt_pass *p, int layer) {

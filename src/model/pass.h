@@ -16,7 +16,9 @@ typedef struct {
     lt_recompute recompute;
     float z_coef; /* z-loss on the output logits; 0: none. */
     int64_t
-        loss_chunk_rows; /* Rows of logits held at once; 0: chosen so that a chunk is about 32 MiB. */
+        loss_chunk_rows; /* Rows of logits held at once; 0: chosen so that a chunk is about 32 MiB, on a device 1 GiB. */
+    bool on_device; /* The backend's memory is a device's; open sets it, measure believes it. */
+    bool eager;     /* Record no graphs. */
 } lt_pass_options;
 
 /* One batch, host memory. labels -1: not counted. doc_start, positions: NULL when each row is one document from position 0. */
@@ -41,6 +43,7 @@ void lt_pass_close(lt_pass *p);
 /* What open would take, by kind, without taking it (the planner's and doctor's view). */
 typedef struct {
     size_t activations_bytes, gradients_bytes, logits_bytes, scratch_bytes;
+    size_t host_bytes; /* On the host: batches and results on their way. */
 } lt_pass_memory;
 LT_MUST_USE lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype dtype,
                                    const lt_pass_options *o);
@@ -53,10 +56,35 @@ LT_MUST_USE lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_resu
 LT_MUST_USE lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_scale,
                                  lt_pass_result *r);
 
-float *lt_pass_gradients(lt_pass *p); /* (n_elements) F32, the model's flat layout. */
-LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);
+/* The same in pieces, so that the host prepares one batch while the device computes another:
+ *
+ *     lt_pass_stage(p, &next)         checked, copied and on its way; at most LT_PASS_AHEAD before their turn
+ *     lt_pass_train_staged(p, scale)  queue forward and backward of the oldest staged batch
+ *     lt_pass_collect(p, &sum)        wait for all that is queued; add up the results since the last collect
+ *
+ * From its second batch of a shape (and scale) on, a pass on a backend with graphs runs a recorded graph of everything between the batch and the
+ * gradients; with experts it does not, as the host must know how many rows each expert got. */
+#define LT_PASS_AHEAD 2
+LT_MUST_USE lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b);
+int lt_pass_staged(const lt_pass *p); /* Batches staged and not yet trained on. */
+bool lt_pass_full(
+    const lt_pass *p); /* No room to stage another before one is trained on, or collected. */
+LT_MUST_USE lt_err lt_pass_train_staged(lt_pass *p, float grad_scale);
+LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
 
-/* Seconds spent in each op since open: for the table of shares; times (LT_OP_COUNT), calls likewise. */
-void lt_pass_profile(const lt_pass *p, double *seconds, int64_t *calls);
+float *lt_pass_gradients(
+    lt_pass *p); /* (n_elements) F32, the model's flat layout, the backend's memory. */
+LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p); /* Queued. */
+struct lt_queue *lt_pass_queue(const lt_pass *p);      /* What computes the gradients. */
+int64_t lt_pass_graphs(const lt_pass *p);              /* Recorded so far. */
+
+/* Time, calls and least work of each op since open or the last watch. A backend whose work is queued is timed only while watched, eagerly, with
+ * its own stopwatch; one that works at once always, by the clock. */
+typedef struct {
+    double seconds, flops, bytes;
+    int64_t calls;
+} lt_pass_op_time;
+LT_MUST_USE lt_err lt_pass_watch(lt_pass *p, bool on);
+LT_MUST_USE lt_err lt_pass_profile(lt_pass *p, lt_pass_op_time *times); /* (LT_OP_COUNT) */
 
 #endif

@@ -102,8 +102,6 @@ lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_
 void lt_run_release(lt_run *r, lt_prepared *p) {
     lt_arena_release(&p->tables, r->backend);
     lt_arena_release(&p->packed, r->backend);
-    if (r->queue != NULL) {
-        r->backend->queue_close(r->queue);
-    }
     free(r->packed);
+    lt_run_close(r);
 }

@@ -1,6 +1,9 @@
 /* run.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so forward multiplies by its transpose. */
 #include "model/run.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 lt_err lt_run_open(lt_run *r, const lt_model *m) {
     *r = (lt_run){.model = m,
                   .spec = &m->spec,
@@ -8,6 +11,73 @@ lt_err lt_run_open(lt_run *r, const lt_model *m) {
                   .ops = m->backend->ops,
                   .dtype = m->options.dtype};
     return m->backend->queue_open(&r->queue);
+}
+
+void lt_run_close(lt_run *r) {
+    if (r->queue != NULL) {
+        r->backend->queue_close(r->queue);
+    }
+    free(r->watch);
+    *r = (lt_run){0};
+}
+
+/* Ops between two readings of the stopwatch: op i runs from mark 2 i to 2 i + 1. */
+#define WATCH_OPS 8192
+struct lt_watch {
+    int64_t n;
+    lt_op ops[WATCH_OPS];
+};
+
+lt_err lt_run_times(lt_run *r) {
+    struct lt_watch *w = r->watch;
+    for (int64_t i = 0; w != NULL && i < w->n; i++) {
+        double seconds = 0.0;
+        LT_TRY(r->backend->between(r->queue, 2 * i, 2 * i + 1, &seconds));
+        r->seconds[w->ops[i]] += seconds;
+    }
+    if (w != NULL) {
+        w->n = 0;
+    }
+    return LT_OK;
+}
+
+lt_err lt_run_watch(lt_run *r, bool on) {
+    memset(r->seconds, 0, sizeof r->seconds);
+    memset(r->calls, 0, sizeof r->calls);
+    memset(r->least, 0, sizeof r->least);
+    free(r->watch);
+    r->watch = on ? calloc(1, sizeof *r->watch) : NULL;
+    if (on && r->watch == NULL) {
+        LT_FAIL(LT_ERR_OOM, "stopwatch");
+    }
+    return LT_OK;
+}
+
+lt_err lt_run_before(lt_run *r, lt_op op, const void *args) {
+    struct lt_watch *w = r->watch;
+    if (w != NULL) {
+        const lt_cost cost = lt_op_cost(op, args);
+        r->least[op].flops += cost.flops;
+        r->least[op].bytes += cost.bytes;
+        if (r->backend->mark != NULL) {
+            LT_TRY(w->n == WATCH_OPS ? lt_run_times(r) : LT_OK);
+            w->ops[w->n] = op;
+            LT_TRY(r->backend->mark(r->queue, 2 * w->n));
+        }
+    }
+    r->started_ns = lt_clock_ns();
+    return LT_OK;
+}
+
+lt_err lt_run_after(lt_run *r, lt_op op) {
+    r->calls[op]++;
+    if (r->watch != NULL && r->backend->mark != NULL) {
+        return r->backend->mark(r->queue, 2 * r->watch->n++ + 1);
+    }
+    if (r->backend->mark == NULL) {
+        r->seconds[op] += (double)(lt_clock_ns() - r->started_ns) * 1e-9;
+    }
+    return LT_OK;
 }
 
 lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer) {

@@ -8,9 +8,11 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "model/params.h"
+#include "tensor/cost.h"
 #include "tensor/ops.h"
 
 typedef struct {
+    uint64_t started_ns; /* Of the op that runs now. */
     const lt_model *model;
     const lt_model_spec *spec;
     const lt_backend *backend;
@@ -29,20 +31,31 @@ typedef struct {
     lt_tensor rope, rope_local; /* (P, D / 2, 2) F32; rope_local of sliding layers */
     double seconds[LT_OP_COUNT];
     int64_t calls[LT_OP_COUNT];
+    lt_cost least[LT_OP_COUNT]; /* While watched. */
+    struct lt_watch *watch;     /* NULL: not watched. */
 } lt_run;
+
+/* Around every op: the clock, or on a watched run of a backend with a stopwatch, its marks. */
+lt_err lt_run_before(lt_run *r, lt_op op, const void *args);
+lt_err lt_run_after(lt_run *r, lt_op op);
 
 #define LT_RUN_OP(name, args)                                                                      \
     static inline lt_err lt_run_##name(lt_run *r, const args *a) {                                 \
-        const uint64_t start = lt_clock_ns();                                                      \
-        const lt_err err = r->ops->name(r->queue, a);                                              \
-        r->seconds[LT_OP_##name] += (double)(lt_clock_ns() - start) * 1e-9;                        \
-        r->calls[LT_OP_##name]++;                                                                  \
-        return err;                                                                                \
+        lt_err err;                                                                                \
+        LT_TRY(lt_run_before(r, LT_OP_##name, a));                                                 \
+        err = r->ops->name(r->queue, a);                                                           \
+        return err == LT_OK ? lt_run_after(r, LT_OP_##name) : err;                                 \
     }
 LT_OP_MAP(LT_RUN_OP)
 #undef LT_RUN_OP
 
-lt_err lt_run_open(lt_run *r, const lt_model *m); /* Opens the queue; the caller closes it. */
+lt_err lt_run_open(lt_run *r, const lt_model *m);
+void lt_run_close(lt_run *r); /* Accepts one that was never opened. */
+
+/* Begin to watch, with zeroed times, or end. */
+lt_err lt_run_watch(lt_run *r, bool on);
+/* Bring `seconds` up to date with a stopwatch's marks; waits. */
+lt_err lt_run_times(lt_run *r);
 
 /* Weight and gradient of a kind in a layer (ignored outside layers); absent kinds give data NULL. */
 lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer);

@@ -186,10 +186,11 @@ const char *lt_safetensors_metadata(const lt_safetensors *s, const char *key) {
     return json_string_value(json_object_get(json_object_get(s->header, METADATA_KEY), key));
 }
 
-void lt_safetensor_fill_memory(const void *ctx, void *dst, int64_t first, int64_t count) {
+lt_err lt_safetensor_fill_memory(const void *ctx, void *dst, int64_t first, int64_t count) {
     const lt_safetensor_memory *m = ctx;
     memcpy(dst, (const char *)m->data + (size_t)first * m->elem_bytes,
            (size_t)count * m->elem_bytes);
+    return LT_OK;
 }
 
 static int64_t element_count(const lt_safetensor_out *t) {
@@ -264,7 +265,7 @@ static lt_err put_tensor(int fd, XXH3_state_t *hash, const lt_safetensor_out *t,
     const int64_t total = element_count(t), step = (int64_t)(CHUNK_BYTES / elem_bytes);
     for (int64_t first = 0; first < total; first += step) {
         const int64_t count = total - first < step ? total - first : step;
-        t->fill(t->ctx, chunk, first, count);
+        LT_TRY(t->fill(t->ctx, chunk, first, count));
         LT_TRY(put(fd, hash, chunk, (size_t)count * elem_bytes, path));
     }
     return LT_OK;

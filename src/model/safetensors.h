@@ -42,7 +42,7 @@ typedef struct {
     lt_dtype dtype;
     int n_dims;
     int64_t shape[LT_MAX_DIMS];
-    void (*fill)(const void *ctx, void *dst, int64_t first, int64_t count);
+    lt_err (*fill)(const void *ctx, void *dst, int64_t first, int64_t count);
     const void *ctx;
 } lt_safetensor_out;
 
@@ -51,7 +51,7 @@ typedef struct {
     const void *data;
     size_t elem_bytes;
 } lt_safetensor_memory;
-void lt_safetensor_fill_memory(const void *ctx, void *dst, int64_t first, int64_t count);
+lt_err lt_safetensor_fill_memory(const void *ctx, void *dst, int64_t first, int64_t count);
 
 /* Write path aside, sync, rename. metadata: JSON object of strings, or NULL. *xxh64 (optional) gets XXH3-64 of the whole file. */
 LT_MUST_USE lt_err lt_safetensors_write(const char *path, const lt_safetensor_out *tensors,

@@ -5,13 +5,16 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "model/alloc.h"
 #include "model/names.h"
 #include "model/safetensors.h"
+#include "tensor/backend.h"
 
 #define SHARD_BYTES_DEFAULT ((int64_t)5000000000) /* transformers' own default until 2026. */
 
 typedef struct {
-    const lt_model *m;
+    const char *flat; /* The model's flat layout in host memory, in this type: */
+    lt_dtype from;
     lt_name_place place;
     lt_dtype dtype;
     float constant; /* Of a tensor that holds no parameter. */
@@ -22,6 +25,9 @@ typedef struct {
     out_ctx *ctxs;
     char (*names)[LT_FOREIGN_NAME_BYTES];
     size_t n, room;
+    const char *flat; /* What is written, in host memory, in this type: */
+    lt_dtype from;
+    void *copy; /* Of a device's memory; NULL: flat is the model's own. */
 } out_list;
 
 /* Element i of the foreign tensor lies here in ours. */
@@ -31,11 +37,8 @@ static int64_t flat_index(const lt_name_place *p, int64_t i) {
     return p->first + i / per_expert * p->expert_stride + at;
 }
 
-static void fill(const void *ctx_in, void *dst, int64_t first, int64_t count) {
+static lt_err fill(const void *ctx_in, void *dst, int64_t first, int64_t count) {
     const out_ctx *c = ctx_in;
-    const lt_model *m = c->m;
-    const lt_dtype from = m->master != NULL ? LT_F32 : m->options.dtype;
-    const char *src = m->master != NULL ? (const char *)m->master : m->weights;
     const int64_t unit = c->place.turned ? 1
                                          : c->place.rows * c->place.cols; /* Contiguous in both. */
     char *to = dst;
@@ -43,20 +46,42 @@ static void fill(const void *ctx_in, void *dst, int64_t first, int64_t count) {
     for (int64_t i = first; i < first + count;) {
         const int64_t left = unit - i % unit,
                       run = left < first + count - i ? left : first + count - i;
-        lt_convert(to, c->dtype, src + flat_index(&c->place, i) * (int64_t)lt_dtype_bytes(from),
-                   from, (size_t)run);
+        lt_convert(to, c->dtype,
+                   c->flat + flat_index(&c->place, i) * (int64_t)lt_dtype_bytes(c->from), c->from,
+                   (size_t)run);
         to += (size_t)run * lt_dtype_bytes(c->dtype);
         i += run;
     }
+    return LT_OK;
 }
 
-static void fill_constant(const void *ctx_in, void *dst, int64_t first, int64_t count) {
+static lt_err fill_constant(const void *ctx_in, void *dst, int64_t first, int64_t count) {
     const out_ctx *c = ctx_in;
     (void)first;
     for (int64_t i = 0; i < count; i++) {
         lt_convert((char *)dst + (size_t)i * lt_dtype_bytes(c->dtype), c->dtype, &c->constant,
                    LT_F32, 1);
     }
+    return LT_OK;
+}
+
+/* Where the flat layout can be read; a device's is copied. */
+static lt_err find_flat(out_list *l, const lt_model *m) {
+    const void *flat = m->master != NULL ? (const void *)m->master : m->weights;
+    size_t bytes;
+
+    l->from = m->master != NULL ? LT_F32 : m->options.dtype;
+    l->flat = flat;
+    if (m->backend->host_memory) {
+        return LT_OK;
+    }
+    bytes = (size_t)m->table.n_elements * lt_dtype_bytes(l->from);
+    l->copy = malloc(bytes);
+    if (l->copy == NULL) {
+        LT_FAIL(LT_ERR_OOM, "copy of the weights, %zu bytes", bytes);
+    }
+    l->flat = l->copy;
+    return lt_model_download(m, l->copy, flat, bytes);
 }
 
 static lt_err list_grow(out_list *l) {
@@ -89,7 +114,7 @@ static lt_err list_add(out_list *l, const lt_model *m, const lt_param *param,
     if (l->n == l->room) {
         LT_TRY(list_grow(l));
     }
-    l->ctxs[l->n] = (out_ctx){.m = m, .dtype = dtype};
+    l->ctxs[l->n] = (out_ctx){.flat = l->flat, .from = l->from, .dtype = dtype};
     p = &l->ctxs[l->n].place;
     lt_name_place_of(p, &m->spec, param, row, expert, 0);
     lt_foreign_name(l->names[l->n], row->name, param->layer, expert);
@@ -249,6 +274,7 @@ lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype, int6
                 lt_dtype_name(dtype));
     }
     LT_TRY_DONE(lt_file_make_dirs(folder));
+    LT_TRY_DONE(find_flat(&list, m));
     LT_TRY_DONE(list_all(&list, m, dtype));
     LT_TRY_DONE(write_shards(&list, folder, shard_bytes > 0 ? shard_bytes : SHARD_BYTES_DEFAULT));
     LT_TRY_DONE(lt_path_join(path, folder, "config.json"));
@@ -258,5 +284,6 @@ done:
     free(list.tensors);
     free(list.ctxs);
     free(list.names);
+    free(list.copy);
     return err;
 }

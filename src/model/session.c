@@ -223,6 +223,7 @@ static lt_err upload_rows(lt_session *s, const rows *w, const int32_t *ids) {
     int32_t *positions = s->host_ids, *kv_len = s->host_ids + max_rows(s);
     const int64_t n_lens = w->seqs != NULL ? w->n : 1;
 
+    LT_TRY(r->backend->sync(r->queue)); /* The last call's ids may still be on their way. */
     for (int64_t i = 0; i < w->n; i++) {
         positions[i] = (int32_t)(w->seqs != NULL ? s->length[w->seqs[i]] : w->first + i);
     }

@@ -241,6 +241,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     for (int i = 0; i < m->table.n_params; i++) {
         LT_TRY_DONE(load_param(m, &source, &m->table.params[i]));
     }
+    LT_TRY_DONE(lt_model_settle(m));
     *out = m;
     m = NULL;
 done:

@@ -1,0 +1,63 @@
+/* stage.h: batches on their way to the device, and losses on their way back, beside the work that computes.
+ *
+ *     put      host rows ──copied──▶ slot's host memory ──own queue──▶ staging on the device      any time, up to LT_STAGE_SLOTS ahead
+ *     take     staging ──pass's queue──▶ the batch's tensors, whose places a recorded graph knows
+ *     fetch    loss, argmax, aux losses ──pass's queue──▶ slot's host memory
+ *     collect  waits, then adds up on the host, in the order of the rows, in double: the same sums on every backend
+ *
+ * A slot is put, taken, fetched, collected, in this order, and slots one after the other. An evaluation uses a slot of its own and so may come
+ * between a put and its take. */
+#ifndef LT_MODEL_STAGE_H
+#define LT_MODEL_STAGE_H
+
+#include "model/acts.h"
+
+#define LT_STAGE_SLOTS 8 /* A step of fewer micro-batches than this waits once, at its end. */
+enum { LT_STAGE_TOKENS, LT_STAGE_LABELS, LT_STAGE_POSITIONS, LT_STAGE_DOC_START, LT_STAGE_IDS };
+
+typedef struct {
+    int32_t *ids[LT_STAGE_IDS]; /* (rows) each, host; in the order of LT_STAGE_TOKENS and on. */
+    float *loss;                /* (rows) */
+    int32_t *best;              /* (rows) */
+    float *aux;                 /* (L, 2) */
+    int64_t batch, seq, n_labels;
+    bool has_documents;
+} lt_stage_slot;
+
+typedef struct {
+    const lt_backend *backend;
+    lt_queue *queue;                         /* Copies to the device. */
+    lt_arena host;                           /* Of host_alloc. */
+    lt_stage_slot slots[LT_STAGE_SLOTS + 1]; /* The last is evaluation's. */
+    int32_t *device[2][LT_STAGE_IDS];        /* (rows) each */
+    int64_t rows, n_layers;
+    int64_t n_put, n_taken, n_collected; /* Of the first LT_STAGE_SLOTS, in turn. */
+} lt_stage;
+
+/* Device side: staging of two batches. */
+void lt_stage_carve(lt_stage *s, int64_t rows, lt_arena *a);
+/* Host side; n_layers 0: no aux losses. */
+size_t lt_stage_host_bytes(int64_t rows, int64_t n_layers);
+LT_MUST_USE lt_err lt_stage_open(lt_stage *s, const lt_backend *backend, int64_t rows,
+                                 int64_t n_layers);
+void lt_stage_close(lt_stage *s);
+
+/* Room for another put? */
+bool lt_stage_full(const lt_stage *s);
+/* Copy a checked batch and send it off. */
+LT_MUST_USE lt_err lt_stage_put(lt_stage *s, const lt_pass_batch *b);
+/* The oldest batch that is put and not taken; NULL: none. */
+const lt_stage_slot *lt_stage_next(const lt_stage *s);
+LT_MUST_USE lt_err lt_stage_take(lt_stage *s, lt_run *r, const lt_batch_acts *to);
+/* Queue the results of the batch taken last. */
+LT_MUST_USE lt_err lt_stage_fetch(lt_stage *s, lt_run *r, const lt_batch_acts *from);
+/* Wait for all that was fetched and add it to *sum. */
+LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_run *r, lt_pass_result *sum);
+
+/* The same in one go for evaluation: to the device now; results into *sum, and each row's into loss_rows if not NULL. */
+LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_run *r, const lt_pass_batch *b,
+                                 const lt_batch_acts *to);
+LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_run *r, const lt_batch_acts *from,
+                                    lt_pass_result *sum, float *loss_rows);
+
+#endif
