@@ -80,7 +80,7 @@ static lt_err open_ours(bench *b) {
     lt_options_default(&lt_recipe_table, &b->recipe);
     LT_TRY(lt_model_create(&b->model, &s, &options, 1));
     LT_TRY(lt_pass_open(&b->pass, b->model, &p));
-    LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model));
+    LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model, lt_pass_queue(b->pass)));
     b->tokens = malloc((size_t)(b->batch * b->seq) * sizeof *b->tokens);
     b->labels = malloc((size_t)(b->batch * b->seq) * sizeof *b->labels);
     if (b->tokens == NULL || b->labels == NULL) {
@@ -95,7 +95,7 @@ static lt_err our_step(bench *b, double *seconds) {
         .batch = b->batch, .seq = b->seq, .tokens = b->tokens, .labels = b->labels};
     const int64_t n = b->batch * b->seq;
     lt_pass_result r;
-    double start, sum = 0.0, before;
+    double start, before;
 
     for (int64_t i = 0; i < n; i++) {
         b->tokens[i] = (int32_t)lt_rng_below(&b->rng, (uint64_t)b->model->spec.vocab_size);
@@ -105,10 +105,7 @@ static lt_err our_step(bench *b, double *seconds) {
     LT_TRY(lt_pass_zero_gradients(b->pass));
     LT_TRY(lt_pass_train(b->pass, &rows_of, 1.0f / (float)n, &r));
     before = lt_clock_s();
-    LT_TRY(b->model->backend->ops->sumsq(
-        b->optimiser.queue, &(lt_sumsq_args){.out = lt_tensor_1d(&sum, LT_F64, 1),
-                                             .x = lt_tensor_1d(lt_pass_gradients(b->pass), LT_F32,
-                                                               b->model->table.n_elements)}));
+    LT_TRY(lt_optimiser_sumsq(&b->optimiser, lt_pass_gradients(b->pass)));
     LT_TRY(lt_optimiser_step(&b->optimiser, lt_pass_gradients(b->pass), 1.0f, ++b->step));
     b->optimiser_s += lt_clock_s() - before;
     *seconds = lt_clock_s() - start;
@@ -188,28 +185,29 @@ static void close_bench(bench *b) {
     free(b->labels);
 }
 
-static void print_shares(const bench *b) {
-    double seconds[LT_OP_COUNT];
-    int64_t calls[LT_OP_COUNT];
-    lt_pass_profile(b->pass, seconds, calls);
+static lt_err print_shares(const bench *b) {
+    lt_pass_op_time times[LT_OP_COUNT];
+    LT_TRY(lt_pass_profile(b->pass, times));
     printf("\n  share of our time    seconds a step\n");
     for (;;) {
         int top = -1;
         for (int i = 0; i < LT_OP_COUNT; i++) {
-            top = seconds[i] > 0.0 && (top < 0 || seconds[i] > seconds[top]) ? i : top;
+            const double s = times[i].seconds;
+            top = s > 0.0 && (top < 0 || s > times[top].seconds) ? i : top;
         }
-        if (top < 0 || seconds[top] < 0.002 * b->total_s) {
+        if (top < 0 || times[top].seconds < 0.002 * b->total_s) {
             break;
         }
         printf("  %-16s %5.1f %%  %.4f\n", lt_op_name((lt_op)top),
-               100.0 * seconds[top] / b->total_s, seconds[top] / (double)b->step);
-        seconds[top] = 0.0;
+               100.0 * times[top].seconds / b->total_s, times[top].seconds / (double)b->step);
+        times[top].seconds = 0.0;
     }
     printf("  %-16s %5.1f %%  %.4f\n", "norm, optimiser", 100.0 * b->optimiser_s / b->total_s,
            b->optimiser_s / (double)b->step);
+    return LT_OK;
 }
 
-static void print_result(const bench *b, double ours, double peer) {
+static lt_err print_result(const bench *b, double ours, double peer) {
     const double tokens = (double)(b->batch * b->seq),
                  flops = lt_model_spec_train_flops(&b->model->spec, b->seq) * tokens;
     const char *dtype = b->o->dtype == 0 ? "fp32" : "bf16";
@@ -226,7 +224,7 @@ static void print_result(const bench *b, double ours, double peer) {
         json_dumpf(o, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(o);
-        return;
+        return LT_OK;
     }
     printf("%s %s, B%lld T%lld, %d threads\n  lateen  %.4f s a step, %.0f tokens/s, %.0f GFLOP/s "
            "(6N + 12LHDT)\n",
@@ -236,7 +234,7 @@ static void print_result(const bench *b, double ours, double peer) {
         printf("  peer    %.4f s a step, %.0f tokens/s\n  ratio   %.2f\n", peer, tokens / peer,
                peer / ours);
     }
-    print_shares(b);
+    return print_shares(b);
 }
 
 static lt_err run(const bench_train_options *o) {
@@ -263,7 +261,7 @@ static lt_err run(const bench_train_options *o) {
             LT_TRY_DONE(peer_turn(b, &peers[i]));
         }
     }
-    print_result(b, median(ours, o->rounds), median(peers, o->rounds));
+    LT_TRY_DONE(print_result(b, median(ours, o->rounds), median(peers, o->rounds)));
 done:
     close_bench(b);
     free(b);

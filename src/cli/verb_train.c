@@ -49,7 +49,7 @@ int lt_verb_train(int argc, char **argv) {
         printf("usage: lateen %s\n\n%s\n\noptions:\n", usage, prose);
         lt_options_help(&lt_recipe_table, stdout);
     } else if (err == LT_OK) {
-        err = lt_run_training(r);
+        err = lt_run_training(r, NULL);
         if (err == LT_ERR_INTERRUPTED) {
             lt_log_info("%s", lt_error_message());
             err = LT_OK;

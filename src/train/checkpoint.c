@@ -42,26 +42,38 @@ static lt_err list_file(json_t *files, const char *folder, const char *name, uin
     return LT_OK;
 }
 
+/* One parameter of a flat buffer of the model's backend. */
+typedef struct {
+    const lt_model *model;
+    const float *first;
+} flat_part;
+
+static lt_err fill_part(const void *ctx, void *dst, int64_t first, int64_t count) {
+    const flat_part *p = ctx;
+    return lt_model_download(p->model, dst, p->first + first, (size_t)count * sizeof *p->first);
+}
+
 /* One flat buffer as name.safetensors, parameter by parameter. */
-static lt_err save_flat(json_t *files, const char *folder, const char *name,
-                        const lt_param_table *t, const float *flat) {
+static lt_err save_flat(json_t *files, const char *folder, const char *name, const lt_model *m,
+                        const float *flat) {
+    const lt_param_table *t = &m->table;
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     uint64_t hash = 0;
     lt_safetensor_out *outs = calloc((size_t)t->n_params, sizeof *outs);
-    lt_safetensor_memory *memories = calloc((size_t)t->n_params, sizeof *memories);
+    flat_part *parts = calloc((size_t)t->n_params, sizeof *parts);
 
-    if (outs == NULL || memories == NULL) {
+    if (outs == NULL || parts == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s/%s", folder, name);
     }
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        memories[i] = (lt_safetensor_memory){flat + p->offset, sizeof *flat};
+        parts[i] = (flat_part){m, flat + p->offset};
         outs[i] = (lt_safetensor_out){.name = p->name,
                                       .dtype = LT_F32,
                                       .n_dims = p->n_dims,
-                                      .fill = lt_safetensor_fill_memory,
-                                      .ctx = &memories[i]};
+                                      .fill = fill_part,
+                                      .ctx = &parts[i]};
         memcpy(outs[i].shape, p->shape, sizeof p->shape);
     }
     LT_TRY_DONE(lt_path_join(path, folder, name));
@@ -69,7 +81,7 @@ static lt_err save_flat(json_t *files, const char *folder, const char *name,
     LT_TRY_DONE(list_file(files, folder, name, hash));
 done:
     free(outs);
-    free(memories);
+    free(parts);
     return err;
 }
 
@@ -113,10 +125,10 @@ static lt_err write_all(const char *aside, const lt_model *m, const lt_optimiser
 
     LT_TRY_DONE(lt_file_remove_tree(aside));
     LT_TRY_DONE(lt_file_make_dirs(aside));
-    LT_TRY_DONE(save_flat(files, aside, WEIGHTS_FILE, &m->table, m->master));
+    LT_TRY_DONE(save_flat(files, aside, WEIGHTS_FILE, m, m->master));
     for (int i = 0; i < o->n_moments; i++) {
         moment_file(name, o->moment_names[i]);
-        LT_TRY_DONE(save_flat(files, aside, name, &m->table, o->moments[i]));
+        LT_TRY_DONE(save_flat(files, aside, name, m, o->moments[i]));
     }
     LT_TRY_DONE(lt_path_join(path, aside, "config.json"));
     LT_TRY_DONE(lt_model_spec_write(&m->spec, LT_F32, path));
@@ -229,8 +241,8 @@ done:
     return err;
 }
 
-static lt_err load_flat(const char *folder, const char *name, const lt_param_table *t,
-                        float *flat) {
+static lt_err load_flat(const char *folder, const char *name, const lt_model *m, float *flat) {
+    const lt_param_table *t = &m->table;
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
     lt_safetensors s = {0};
@@ -249,7 +261,7 @@ static lt_err load_flat(const char *folder, const char *name, const lt_param_tab
             LT_FAIL_DONE(LT_ERR_STATE, "%s: parameter %s is %s in this model", path, p->name,
                          found == NULL ? "not there, but" : "of another shape");
         }
-        memcpy(flat + p->offset, found->data, found->bytes);
+        LT_TRY_DONE(lt_model_upload(m, flat + p->offset, found->data, found->bytes));
     }
 done:
     lt_safetensors_close(&s);
@@ -279,7 +291,7 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
 
     LT_TRY_DONE(read_manifest(&manifest, path));
     LT_TRY_DONE(load_state(&loaded, manifest, path));
-    LT_TRY_DONE(load_flat(path, WEIGHTS_FILE, &m->table, m->master));
+    LT_TRY_DONE(load_flat(path, WEIGHTS_FILE, m, m->master));
     for (int i = 0; i < o->n_moments; i++) {
         char file[LT_PATH_BYTES];
         moment_file(name, o->moment_names[i]);
@@ -289,9 +301,9 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
                          json_string_value(json_object_get(manifest, "optimiser")),
                          o->moment_names[i]);
         }
-        LT_TRY_DONE(load_flat(path, name, &m->table, o->moments[i]));
+        LT_TRY_DONE(load_flat(path, name, m, o->moments[i]));
     }
-    lt_model_sync_weights(m);
+    LT_TRY_DONE(lt_model_sync_weights(m));
     lt_run_state_clear(state);
     *state = loaded;
     loaded = (lt_run_state){0};

@@ -123,6 +123,7 @@ lt_err lt_training_sample(lt_training *t) {
                                                                     : t->model->spec.max_seq;
     o.sampling.temperature = t->recipe.sample_temperature;
     o.sampling.seed = (uint64_t)t->recipe.seed + (uint64_t)t->state.step;
+    LT_TRY_DONE(lt_training_settle(t));
     LT_TRY_DONE(lt_session_open(&s, t->model, 1, t->model->spec.max_seq));
     LT_TRY_DONE(
         lt_generate(s, t->model, t->tokenizer, t->recipe.sample_prompt, &o, collect, &c, NULL));

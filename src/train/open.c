@@ -15,8 +15,9 @@
 #include "tensor/ops.h"
 #include "train/run.h"
 
-#define PEAK_SIZE   1024 /* The product that measures what matmul can reach here: 2.1 GFLOP. */
-#define PEAK_ROUNDS 4
+#define PEAK_SIZE        1024 /* The product that measures what matmul can reach here: 2.1 GFLOP. */
+#define PEAK_SIZE_DEVICE 8192 /* 1.1 TFLOP: more than a millisecond on any GPU. */
+#define PEAK_ROUNDS      4
 
 static lt_err open_folder(lt_training *t) {
     char path[LT_PATH_BYTES];
@@ -56,7 +57,8 @@ static int64_t id_or_none(uint32_t id) {
 static lt_err open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
-    const lt_model_options options = {.dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true};
+    const lt_model_options options = {
+        .dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true, .backend = t->backend};
     lt_model_spec spec;
 
     if (r->init[0] != '\0') {
@@ -106,6 +108,7 @@ static lt_err open_pass(lt_training *t) {
     lt_pass_options o = {.seq = r->seq,
                          .train = true,
                          .recompute = (lt_recompute)r->recompute,
+                         .on_device = !t->model->backend->host_memory,
                          .z_coef = (float)r->z_coef};
     lt_pass_memory memory;
 
@@ -117,13 +120,15 @@ static lt_err open_pass(lt_training *t) {
     o.batch = t->micro;
     LT_TRY(lt_pass_measure(&memory, &t->model->spec, t->model->options.dtype, &o));
     LT_TRY(lt_pass_open(&t->pass, t->model, &o));
-    LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model));
-    LT_TRY(open_rows(&t->rows, largest_batch(r), r->seq));
+    LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model, lt_pass_queue(t->pass)));
+    for (int i = 0; i < 2; i++) {
+        LT_TRY(open_rows(&t->draws[i].rows, largest_batch(r), r->seq));
+    }
     LT_TRY(open_rows(&t->valid_rows, t->micro, r->seq));
     t->announced_bytes = t->model->weights_bytes + memory.activations_bytes +
                          memory.gradients_bytes + memory.logits_bytes + memory.scratch_bytes +
-                         lt_optimiser_bytes(r, &t->model->table) + t->rows.arena.size_bytes +
-                         t->valid_rows.arena.size_bytes;
+                         lt_optimiser_bytes(r, &t->model->table) + memory.host_bytes +
+                         2 * t->draws[0].rows.arena.size_bytes + t->valid_rows.arena.size_bytes;
     return LT_OK;
 }
 
@@ -203,25 +208,32 @@ static lt_err open_token_bytes(lt_training *t) {
 /* FLOP/s of the backend's matmul in the model's type: the peak that MFU is a share of. */
 static lt_err measure_peak(lt_training *t) {
     const lt_dtype dtype = t->model->options.dtype;
-    const size_t bytes = (size_t)PEAK_SIZE * PEAK_SIZE * lt_dtype_bytes(dtype);
     const lt_backend *be = t->model->backend;
+    const int64_t n = be->host_memory ? PEAK_SIZE : PEAK_SIZE_DEVICE;
+    const size_t bytes = (size_t)(n * n) * lt_dtype_bytes(dtype);
+    lt_queue *q = lt_pass_queue(t->pass);
     lt_err err = LT_OK;
-    void *m[3] = {NULL};
+    void *m[3] = {NULL}, *host = malloc(bytes);
 
+    if (host == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "peak measurement");
+    }
+    memset(host, 0x3C, bytes); /* Small normal numbers in either type. */
     for (int i = 0; i < 3; i++) {
         LT_TRY_DONE(be->alloc(&m[i], bytes, "peak measurement"));
-        memset(m[i], 0x3C, bytes); /* Small normal numbers in either type. */
+        LT_TRY_DONE(be->upload(q, m[i], host, bytes));
     }
+    LT_TRY_DONE(be->sync(q));
     for (int round = 0; round < PEAK_ROUNDS; round++) {
         const double start = lt_clock_s();
-        const lt_matmul_args a = {.y = lt_tensor_2d(m[0], dtype, PEAK_SIZE, PEAK_SIZE),
-                                  .a = lt_tensor_2d(m[1], dtype, PEAK_SIZE, PEAK_SIZE),
-                                  .b = lt_tensor_2d(m[2], dtype, PEAK_SIZE, PEAK_SIZE),
+        const lt_matmul_args a = {.y = lt_tensor_2d(m[0], dtype, n, n),
+                                  .a = lt_tensor_2d(m[1], dtype, n, n),
+                                  .b = lt_tensor_2d(m[2], dtype, n, n),
                                   .trans_b = true};
         double rate;
-        LT_TRY_DONE(be->ops->matmul(t->optimiser.queue, &a));
-        LT_TRY_DONE(be->sync(t->optimiser.queue));
-        rate = 2.0 * PEAK_SIZE * PEAK_SIZE * PEAK_SIZE / (lt_clock_s() - start);
+        LT_TRY_DONE(be->ops->matmul(q, &a));
+        LT_TRY_DONE(be->sync(q));
+        rate = 2.0 * (double)(n * n * n) / (lt_clock_s() - start);
         t->peak_flops = rate > t->peak_flops ? rate : t->peak_flops;
     }
 done:
@@ -230,6 +242,7 @@ done:
             be->release(m[i], bytes);
         }
     }
+    free(host);
     return err;
 }
 
@@ -314,14 +327,15 @@ static lt_err start_line(lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
     return lt_metrics_put(
         &t->metrics,
-        json_pack("{s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:s, s:i, s:s, s:f, s:I}", "kind", "start",
-                  "step", (json_int_t)t->state.step, "version", lt_version(), "steps",
+        json_pack("{s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:s, s:s, s:i, s:s, s:f, s:I}", "kind",
+                  "start", "step", (json_int_t)t->state.step, "version", lt_version(), "steps",
                   (json_int_t)t->recipe.steps, "model", lt_family_name(s->family), "parameters",
                   (json_int_t)lt_model_spec_params(s), "active_parameters",
                   (json_int_t)lt_model_spec_active_params(s), "dtype",
-                  lt_dtype_name(t->model->options.dtype), "threads", lt_thread_count(),
-                  "mfu_convention", "6N+12LHDT of measured matmul peak", "peak_gflops",
-                  t->peak_flops * 1e-9, "announced_bytes", (json_int_t)t->announced_bytes));
+                  lt_dtype_name(t->model->options.dtype), "device", t->model->backend->name,
+                  "threads", lt_thread_count(), "mfu_convention",
+                  "6N+12LHDT of measured matmul peak", "peak_gflops", t->peak_flops * 1e-9,
+                  "announced_bytes", (json_int_t)t->announced_bytes));
 }
 
 static lt_err open_all(lt_training *t) {
@@ -335,6 +349,7 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(measure_peak(t));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(resume(t));
+    lt_loader_get_state(t->loader, &t->loader_state);
     LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step));
     LT_TRY(write_recipe(t));
     LT_TRY(start_line(t));
@@ -345,11 +360,15 @@ static lt_err open_all(lt_training *t) {
     return LT_OK;
 }
 
-lt_err lt_training_open(lt_training *t, const lt_recipe *r) {
+lt_err lt_training_open(lt_training *t, const lt_recipe *r, const lt_backend *backend) {
     *t = (lt_training){
         .recipe = *r, .lock_fd = -1, .saved_step = -1, .sampled_step = -1, .evaluated_step = -1};
     t->progress.plain_every_s = r->plain_every;
     t->start_s = lt_clock_s();
+    t->backend = backend;
+    if (backend == NULL) {
+        LT_TRY(lt_device_backend(&t->backend, (lt_device)r->device));
+    }
     if (r->threads > 0) {
         lt_thread_set_count((int)r->threads);
     }
@@ -368,7 +387,9 @@ void lt_training_close(lt_training *t) {
     lt_pass_close(t->pass);
     lt_model_close(t->model);
     lt_tokenizer_close(t->tokenizer);
-    lt_arena_close(&t->rows.arena);
+    for (int i = 0; i < 2; i++) {
+        lt_arena_close(&t->draws[i].rows.arena);
+    }
     lt_arena_close(&t->valid_rows.arena);
     lt_run_state_clear(&t->state);
     free(t->token_bytes);

@@ -4,6 +4,7 @@
 #include <math.h>
 
 #include "base/error.h"
+#include "model/acts.h"
 #include "tensor/ops.h"
 
 static const struct {
@@ -36,6 +37,7 @@ static void carve(lt_optimiser *o, const lt_recipe *r, const lt_param_table *t, 
         o->moment_names[i] = kinds[r->optim].names[i];
         o->moments[i] = lt_arena_take(a, flat_bytes, LT_ARENA_ALIGN);
     }
+    o->sumsq = lt_arena_take(a, sizeof *o->sumsq, LT_ARENA_ALIGN);
     o->muon_scratch = lt_arena_take(a, (size_t)scratch_count(r, t) * sizeof(float), LT_ARENA_ALIGN);
 }
 
@@ -46,21 +48,25 @@ size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t) {
     return a.used_bytes;
 }
 
-lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m) {
-    *o = (lt_optimiser){.recipe = r, .model = m};
-    LT_ASSERT(m->master != NULL && m->backend->host_memory);
-    LT_TRY(m->backend->queue_open(&o->queue));
+lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_queue *queue) {
+    void *host = NULL;
+    *o = (lt_optimiser){.recipe = r, .model = m, .queue = queue};
+    LT_ASSERT(m->master != NULL);
     carve(o, r, &m->table, &o->arena);
-    LT_TRY(lt_arena_open(&o->arena, "optimiser"));
+    LT_TRY(lt_arena_place(&o->arena, m->backend, "optimiser"));
     carve(o, r, &m->table, &o->arena);
+    LT_TRY(m->backend->host_alloc(&host, sizeof *o->host_sumsq, "sum of squares"));
+    o->host_sumsq = host;
     return LT_OK;
 }
 
 void lt_optimiser_close(lt_optimiser *o) {
-    if (o->queue != NULL) {
-        o->model->backend->queue_close(o->queue);
+    if (o->model != NULL) {
+        lt_arena_release(&o->arena, o->model->backend);
     }
-    lt_arena_close(&o->arena);
+    if (o->host_sumsq != NULL) {
+        o->model->backend->host_release(o->host_sumsq, sizeof *o->host_sumsq);
+    }
     *o = (lt_optimiser){0};
 }
 
@@ -161,6 +167,14 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
         LT_TRY(c->ops->muon(o->queue, &a));
     }
     return LT_OK;
+}
+
+lt_err lt_optimiser_sumsq(lt_optimiser *o, float *gradients) {
+    const lt_backend *be = o->model->backend;
+    const lt_sumsq_args a = {.out = lt_tensor_1d(o->sumsq, LT_F64, 1),
+                             .x = lt_tensor_1d(gradients, LT_F32, o->model->table.n_elements)};
+    LT_TRY(be->ops->sumsq(o->queue, &a));
+    return be->download(o->queue, o->host_sumsq, o->sumsq, sizeof *o->sumsq);
 }
 
 lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale, int64_t step) {

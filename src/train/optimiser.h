@@ -19,21 +19,27 @@
 typedef struct {
     const lt_recipe *recipe;
     lt_model *model;
-    lt_queue *queue;
-    lt_arena arena; /* Moments and Muon's scratch. */
+    lt_queue *queue; /* Of whoever computes the gradients. */
+    lt_arena arena;  /* Moments, Muon's scratch, the sum of squares. */
     int n_moments;
     const char *moment_names[LT_OPTIM_MAX_MOMENTS]; /* Names in a checkpoint: "m", "v", "slow". */
     float *moments[LT_OPTIM_MAX_MOMENTS];
     float *muon_scratch;
+    double *sumsq, *host_sumsq; /* (1): on the backend and, behind a sync, on the host. */
 } lt_optimiser;
 
-LT_MUST_USE lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m);
+/* queue: on which the gradients are computed; steps are queued behind them. It outlives the optimiser. */
+LT_MUST_USE lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m,
+                                     lt_queue *queue);
 void lt_optimiser_close(lt_optimiser *o);
 
 /* Bytes that open takes for a model with this table. */
 size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
 
-/* One update of all parameters with gradients (n_elements) F32 times grad_scale. step counts from 1. */
+/* Queue the sum of squares of gradients (n_elements) F32; after a sync it stands in *o->host_sumsq. */
+LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, float *gradients);
+
+/* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale. step counts from 1. */
 LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale,
                                      int64_t step);
 

@@ -25,6 +25,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps")                                \
     X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER",                                     \
       "go on from the newest whole checkpoint, or from this one")                                  \
+    X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
+      "where to compute; auto: the GPU if there is one")                                           \
     X(I64, threads, "threads", "0", 0, 4096, "N",                                                  \
       "threads of the kernels; 0: all cores of this process")                                      \
     X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \

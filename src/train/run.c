@@ -17,6 +17,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "lateen/train.h"
+#include "tensor/backend.h"
 
 #define PLOT_WIDTH  72
 #define PLOT_HEIGHT 12
@@ -121,13 +122,11 @@ static lt_err snapshot(lt_training *t) {
     lt_err err = LT_OK;
     const size_t room = (size_t)LT_LOADER_SOURCES_MAX * 256 + 4096;
     char *text = malloc(room);
-    lt_loader_state state;
 
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "loader state");
     }
-    lt_loader_get_state(t->loader, &state);
-    LT_TRY_DONE(lt_loader_state_print(&state, text, room));
+    LT_TRY_DONE(lt_loader_state_print(&t->loader_state, text, room));
     json_decref(t->state.loader);
     json_decref(t->state.guard);
     t->state.loader = json_loads(text, 0, NULL);
@@ -140,12 +139,17 @@ done:
     return err;
 }
 
+lt_err lt_training_settle(lt_training *t) {
+    return t->model->backend->sync(lt_pass_queue(t->pass));
+}
+
 lt_err lt_training_save(lt_training *t) {
     double start;
     if (t->saved_step == t->state.step) {
         return LT_OK;
     }
     start = lt_clock_s();
+    LT_TRY(lt_training_settle(t));
     LT_TRY(snapshot(t));
     LT_TRY(lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state));
     t->saved_step = t->state.step;
@@ -192,6 +196,7 @@ static lt_err train_steps(lt_training *t, const char **stopped) {
 static lt_err export_model(lt_training *t) {
     char folder[LT_PATH_BYTES], path[LT_PATH_BYTES];
 
+    LT_TRY(lt_training_settle(t));
     LT_TRY(lt_path_join(folder, t->recipe.out, "model"));
     LT_TRY(lt_model_save(t->model, folder, t->model->options.dtype, 0));
     if (!lt_path_has_suffix(t->recipe.tokenizer, ".json")) {
@@ -237,7 +242,7 @@ static lt_err finish(lt_training *t) {
     return LT_OK;
 }
 
-lt_err lt_run_training(const lt_recipe *r) {
+lt_err lt_run_training(const lt_recipe *r, const lt_backend *backend) {
     lt_err err = LT_OK;
     lt_training *t = calloc(1, sizeof *t);
     const char *stopped = NULL;
@@ -246,7 +251,7 @@ lt_err lt_run_training(const lt_recipe *r) {
         LT_FAIL(LT_ERR_OOM, "training");
     }
     catch_signals();
-    LT_TRY_DONE(lt_training_open(t, r));
+    LT_TRY_DONE(lt_training_open(t, r, backend));
     lt_log_info("%s model of %.2fM parameters, %s, %lld of %lld steps done, %.1f MiB announced",
                 lt_family_name(t->model->spec.family),
                 (double)lt_model_spec_params(&t->model->spec) * 1e-6,
@@ -291,7 +296,7 @@ lt_err lt_train(const char *recipe_path, const char *const *overrides, int n_ove
         snprintf(name, sizeof name, "%.*s", (int)(equals - overrides[i]), overrides[i]);
         LT_TRY_DONE(lt_options_set(&lt_recipe_table, r, name, equals + 1, "override"));
     }
-    LT_TRY_DONE(lt_run_training(r));
+    LT_TRY_DONE(lt_run_training(r, NULL));
 done:
     free(r);
     return err;

@@ -14,6 +14,7 @@
 #include "train/optimiser.h"
 #include "train/recipe.h"
 #include "train/report.h"
+#include "tensor/backend.h"
 
 /* Rows of tokens in memory of one arena, cut into micro-batches. */
 typedef struct {
@@ -21,8 +22,19 @@ typedef struct {
     lt_batch batch; /* Room for the largest step. */
 } lt_step_rows;
 
+/* The rows of a step, drawn while the one before computes. */
+typedef struct {
+    lt_step_rows rows;
+    bool drawn;
+    int64_t n_rows, n_labels;
+    int64_t staged;         /* Rows that the pass has already. */
+    lt_loader_state loader; /* Behind these rows: what a checkpoint of this step holds. */
+    double wait_s;
+} lt_draw;
+
 typedef struct lt_training {
     lt_recipe recipe;
+    const lt_backend *backend;
     char checkpoints[LT_PATH_BYTES], metrics_path[LT_PATH_BYTES], exit_path[LT_PATH_BYTES];
     int lock_fd;
     lt_tokenizer *tokenizer; /* NULL: none given. */
@@ -35,7 +47,9 @@ typedef struct lt_training {
     lt_mixture train_mixture, valid_mixture; /* Loader options point into them. */
     lt_loader *loader;
     lt_loader_options valid_options; /* Of a validation; n_sources 0: there is none. */
-    lt_step_rows rows, valid_rows;
+    lt_draw draws[2];                /* Of this step and the next, in turn. */
+    lt_step_rows valid_rows;
+    lt_loader_state loader_state; /* Behind the last whole step. */
     lt_guard guard;
     lt_metrics metrics;
     lt_page *page;
@@ -54,7 +68,7 @@ typedef struct lt_training {
 } lt_training;
 
 /* open.c: everything from the recipe to the first step. */
-LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r);
+LT_MUST_USE lt_err lt_training_open(lt_training *t, const lt_recipe *r, const lt_backend *backend);
 void lt_training_close(lt_training *t);
 
 /* step.c: one optimiser step. */
@@ -71,8 +85,10 @@ LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_report *report);
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
 
-/* run.c */
+/* run.c. settle: wait for queued updates, before another queue reads the weights. */
+LT_MUST_USE lt_err lt_training_settle(lt_training *t);
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
-LT_MUST_USE lt_err lt_run_training(const lt_recipe *r);
+LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
+                                   const lt_backend *backend); /* NULL: the recipe's device. */
 
 #endif

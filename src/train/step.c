@@ -4,7 +4,15 @@
  *                                                                            │ norm, guard, clip
  *                                                                            ▼
  *                                                                        optimiser ──▶ weights
- * The loss is the mean over all counted labels of the step, whatever the micro-batches. */
+ * The loss is the mean over all counted labels of the step, whatever the micro-batches.
+ *
+ * The host waits once: behind the last backward pass, for losses and the gradient norm, which decide whether and how the update is applied. Before it waits
+ * it draws the next step's rows and sends off the first of them. Gradients are summed with a fixed scale, 1 / (rows of a micro-batch * seq),
+ * so that a recorded graph holds no number that changes; what is missing to 1 / labels joins the clip factor in the optimiser's reading of them.
+ *
+ *   host     ··stage, launch··│draw k+1, stage│··wait··│judge│update, launch k+1··
+ *   device   ───────────── forward, backward k ────────┤     ├─ update ─┬─ forward k+1
+ */
 #include <math.h>
 
 #include "base/clock.h"
@@ -20,56 +28,92 @@ static int64_t count_labels(const lt_batch *b, int64_t rows) {
     return n;
 }
 
-static lt_pass_batch slice(const lt_batch *b, int64_t first, int64_t count) {
+static lt_pass_batch slice(const lt_training *t, const lt_batch *b, int64_t first, int64_t count) {
     const int64_t at = first * b->seq;
     return (lt_pass_batch){.batch = count,
                            .seq = b->seq,
                            .tokens = b->tokens + at,
                            .labels = b->labels + at,
-                           .doc_start = b->doc_start + at,
+                           .doc_start = t->recipe.mask_documents ? b->doc_start + at : NULL,
                            .positions = b->positions + at};
 }
 
-static lt_err accumulate(lt_training *t, int64_t rows, lt_step_report *report) {
-    const float scale = report->labels > 0 ? 1.0f / (float)report->labels : 0.0f;
-    double loss_sum = 0.0;
-
-    LT_TRY(lt_pass_zero_gradients(t->pass));
-    for (int64_t first = 0; first < rows; first += t->micro) {
-        const int64_t count = rows - first < t->micro ? rows - first : t->micro;
-        const lt_pass_batch b = slice(&t->rows.batch, first, count);
-        lt_pass_result r = {0};
-        LT_TRY(lt_pass_train(t->pass, &b, scale, &r));
-        loss_sum += r.loss_sum;
-        report->aux += r.aux_sum;
-        report->router_z += r.z_sum;
-    }
-    report->loss = report->labels > 0 ? loss_sum / (double)report->labels : 0.0;
+/* The rows of the step that begins when `seen` rows have been seen. */
+static lt_err draw(lt_training *t, lt_draw *d, uint64_t seen) {
+    const double start_s = lt_clock_s();
+    d->n_rows = lt_recipe_batch(&t->recipe, seen);
+    d->staged = 0;
+    LT_TRY(lt_loader_next(t->loader, d->n_rows, &d->rows.batch, NULL));
+    lt_loader_get_state(t->loader, &d->loader);
+    d->wait_s = lt_clock_s() - start_s;
+    d->n_labels = count_labels(&d->rows.batch, d->n_rows);
+    d->drawn = true;
     return LT_OK;
 }
 
-static lt_err gradient_norm(lt_training *t, double *norm) {
-    double sum = 0.0;
-    const lt_sumsq_args a = {
-        .out = lt_tensor_1d(&sum, LT_F64, 1),
-        .x = lt_tensor_1d(lt_pass_gradients(t->pass), LT_F32, t->model->table.n_elements)};
-    LT_TRY(t->model->backend->ops->sumsq(t->optimiser.queue, &a));
-    LT_TRY(t->model->backend->sync(t->optimiser.queue));
-    *norm = sqrt(sum);
+/* Send off the draw's next micro-batch. */
+static lt_err stage(lt_training *t, lt_draw *d) {
+    const int64_t left = d->n_rows - d->staged, count = left < t->micro ? left : t->micro;
+    const lt_pass_batch b = slice(t, &d->rows.batch, d->staged, count);
+    d->staged += count;
+    return lt_pass_stage(t->pass, &b);
+}
+
+/* Of every gradient: 1 over the labels of a full micro-batch. */
+static double gradient_scale(const lt_training *t) {
+    return 1.0 / (double)(t->micro * t->recipe.seq);
+}
+
+/* Queue all micro-batches of a draw. Results that would not fit are collected on the way. */
+static lt_err accumulate(lt_training *t, lt_draw *d, lt_pass_result *sum) {
+    LT_TRY(lt_pass_zero_gradients(t->pass));
+    while (d->staged < d->n_rows || lt_pass_staged(t->pass) > 0) {
+        if (lt_pass_staged(t->pass) == 0) {
+            if (lt_pass_full(t->pass)) {
+                LT_TRY(lt_pass_collect(t->pass, sum));
+            }
+            LT_TRY(stage(t, d));
+        }
+        LT_TRY(lt_pass_train_staged(t->pass, (float)gradient_scale(t)));
+        if (d->staged < d->n_rows && !lt_pass_full(t->pass)) {
+            LT_TRY(stage(t, d));
+        }
+    }
     return LT_OK;
+}
+
+/* While the device computes: the next step's rows, and the first of them on their way. */
+static lt_err look_ahead(lt_training *t, lt_draw *next, uint64_t seen) {
+    if (t->state.step + 1 >= t->recipe.steps) {
+        return LT_OK;
+    }
+    LT_TRY(draw(t, next, seen));
+    return lt_pass_full(t->pass) ? LT_OK : stage(t, next);
 }
 
 lt_err lt_training_step(lt_training *t, lt_step_report *report) {
-    const int64_t step = t->state.step + 1, rows = lt_recipe_batch(&t->recipe, t->state.rows);
+    const int64_t step = t->state.step + 1;
+    lt_draw *now = &t->draws[step % 2], *next = &t->draws[(step + 1) % 2];
     const double start_s = lt_clock_s();
-    float scale = 1.0f;
+    lt_pass_result sum = {0};
+    double scale;
 
-    *report = (lt_step_report){.rows = rows, .tokens = rows * t->recipe.seq};
-    LT_TRY(lt_loader_next(t->loader, rows, &t->rows.batch, NULL));
-    report->wait_s = lt_clock_s() - start_s;
-    report->labels = count_labels(&t->rows.batch, rows);
-    LT_TRY(accumulate(t, rows, report));
-    LT_TRY(gradient_norm(t, &report->grad_norm));
+    if (!now->drawn) {
+        LT_TRY(draw(t, now, t->state.rows));
+    }
+    *report = (lt_step_report){.rows = now->n_rows,
+                               .tokens = now->n_rows * t->recipe.seq,
+                               .labels = now->n_labels,
+                               .wait_s = now->wait_s};
+    LT_TRY(accumulate(t, now, &sum));
+    LT_TRY(lt_optimiser_sumsq(&t->optimiser, lt_pass_gradients(t->pass)));
+    LT_TRY(look_ahead(t, next, t->state.rows + (uint64_t)now->n_rows));
+    LT_TRY(lt_pass_collect(t->pass, &sum));
+    scale = now->n_labels > 0 ? 1.0 / (double)now->n_labels / gradient_scale(t) : 0.0;
+    report->loss = now->n_labels > 0 ? sum.loss_sum / (double)now->n_labels : 0.0;
+    report->aux = sum.aux_sum;
+    report->router_z = sum.z_sum;
+    report->grad_norm = sqrt(*t->optimiser.host_sumsq) * scale;
     report->skipped = lt_guard_judge(&t->guard, report->loss, report->grad_norm, report->why,
                                      sizeof report->why);
     if (t->guard.skipped_in_a_row >= t->recipe.guard_limit) {
@@ -79,14 +123,16 @@ lt_err lt_training_step(lt_training *t, lt_step_report *report) {
                 (long long)step, (long long)t->guard.skipped_in_a_row, report->why);
     }
     if (t->recipe.clip > 0.0 && report->grad_norm > t->recipe.clip) {
-        scale = (float)(t->recipe.clip / report->grad_norm);
+        scale *= t->recipe.clip / report->grad_norm;
     }
     report->lr = t->recipe.lr * lt_recipe_lr(&t->recipe, step);
     if (report->skipped == NULL) {
-        LT_TRY(lt_optimiser_step(&t->optimiser, lt_pass_gradients(t->pass), scale, step));
+        LT_TRY(lt_optimiser_step(&t->optimiser, lt_pass_gradients(t->pass), (float)scale, step));
     }
+    now->drawn = false;
+    t->loader_state = now->loader;
     t->state.step = step;
-    t->state.rows += (uint64_t)rows;
+    t->state.rows += (uint64_t)now->n_rows;
     t->state.tokens += (uint64_t)report->tokens;
     report->step_s = lt_clock_s() - start_s;
     return LT_OK;
