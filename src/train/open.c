@@ -2,6 +2,7 @@
  * loaded last, over a complete run. */
 #include <errno.h>
 #include <fcntl.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -15,9 +16,11 @@
 #include "tensor/ops.h"
 #include "train/run.h"
 
-#define PEAK_SIZE        1024 /* The product that measures what matmul can reach here: 2.1 GFLOP. */
-#define PEAK_SIZE_DEVICE 8192 /* 1.1 TFLOP: more than a millisecond on any GPU. */
-#define PEAK_ROUNDS      4
+/* Products that measure what matmul can reach here: from 2.1 GFLOP on, a CPU's few milliseconds, to 1.1 TFLOP. */
+#define PEAK_SIZE     1024
+#define PEAK_SIZE_MAX 8192
+#define PEAK_LONG_S   1e-3
+#define PEAK_ROUNDS   4
 
 static lt_err open_folder(lt_training *t) {
     char path[LT_PATH_BYTES];
@@ -205,11 +208,10 @@ static lt_err open_token_bytes(lt_training *t) {
     return LT_OK;
 }
 
-/* FLOP/s of the backend's matmul in the model's type: the peak that MFU is a share of. */
-static lt_err measure_peak(lt_training *t) {
+/* Seconds of the best of some products n x n x n in the model's type. */
+static lt_err time_product(lt_training *t, int64_t n, double *seconds) {
     const lt_dtype dtype = t->model->options.dtype;
     const lt_backend *be = t->model->backend;
-    const int64_t n = be->host_memory ? PEAK_SIZE : PEAK_SIZE_DEVICE;
     const size_t bytes = (size_t)(n * n) * lt_dtype_bytes(dtype);
     lt_queue *q = lt_pass_queue(t->pass);
     lt_err err = LT_OK;
@@ -224,17 +226,16 @@ static lt_err measure_peak(lt_training *t) {
         LT_TRY_DONE(be->upload(q, m[i], host, bytes));
     }
     LT_TRY_DONE(be->sync(q));
+    *seconds = INFINITY;
     for (int round = 0; round < PEAK_ROUNDS; round++) {
         const double start = lt_clock_s();
         const lt_matmul_args a = {.y = lt_tensor_2d(m[0], dtype, n, n),
                                   .a = lt_tensor_2d(m[1], dtype, n, n),
                                   .b = lt_tensor_2d(m[2], dtype, n, n),
                                   .trans_b = true};
-        double rate;
         LT_TRY_DONE(be->ops->matmul(q, &a));
         LT_TRY_DONE(be->sync(q));
-        rate = 2.0 * (double)(n * n * n) / (lt_clock_s() - start);
-        t->peak_flops = rate > t->peak_flops ? rate : t->peak_flops;
+        *seconds = fmin(*seconds, lt_clock_s() - start);
     }
 done:
     for (int i = 0; i < 3; i++) {
@@ -244,6 +245,19 @@ done:
     }
     free(host);
     return err;
+}
+
+/* FLOP/s of the backend's matmul: the peak that MFU is a share of. Larger products until one takes long enough to show it. */
+static lt_err measure_peak(lt_training *t) {
+    for (int64_t n = PEAK_SIZE; n <= PEAK_SIZE_MAX; n *= 2) {
+        double seconds = 0.0;
+        LT_TRY(time_product(t, n, &seconds));
+        t->peak_flops = fmax(t->peak_flops, 2.0 * (double)(n * n * n) / seconds);
+        if (seconds > PEAK_LONG_S) {
+            break;
+        }
+    }
+    return LT_OK;
 }
 
 /* Put loader and guard where the loaded checkpoint left them. */

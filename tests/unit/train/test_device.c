@@ -1,0 +1,131 @@
+/* Whole runs on a device that the host can not look into: the same weights, moments and losses as on the CPU, whoever wrote the checkpoint that a run goes on
+ * from; micro-batches, a ramp and a partial last micro-batch included. */
+#include "unit/model/far.h"
+#include "unit/model/golden.h"
+
+#include "base/file.h"
+#include "train/run.h"
+
+#define N_TOKENS 20000
+
+static char folder[] = "/tmp/lateen-device-XXXXXX";
+
+static int make_shard(void **state) {
+    char path[128];
+    static int32_t header[256] = {20240520, 1, N_TOKENS};
+    static uint16_t tokens[N_TOKENS];
+    FILE *f;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/shard.bin", folder);
+    for (int i = 0; i < N_TOKENS; i++) {
+        tokens[i] = (uint16_t)((i * i / 7 + i) % 61);
+    }
+    f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_int_equal(fwrite(header, sizeof header, 1, f), 1);
+    assert_int_equal(fwrite(tokens, sizeof tokens, 1, f), 1);
+    fclose(f);
+    return 0;
+}
+
+static int remove_all(void **state) {
+    (void)state;
+    return lt_file_remove_tree(folder) == LT_OK ? 0 : -1;
+}
+
+static void set(lt_recipe *r, const char *name, const char *value) {
+    must(lt_options_set(&lt_recipe_table, r, name, value, "test"), name);
+}
+
+static void recipe(lt_recipe *r, const char *out, int steps, const char *optim) {
+    char text[192];
+    lt_options_default(&lt_recipe_table, r);
+    (void)snprintf(text, sizeof text, "%s/%s", folder, out);
+    set(r, "out", text);
+    (void)snprintf(text, sizeof text, "%s/shard.bin", folder);
+    set(r, "data.train", text);
+    (void)snprintf(text, sizeof text, "%d", steps);
+    set(r, "steps", text);
+    set(r, "optim.kind", optim);
+    set(r, "data.val_fraction", "0.1");
+    set(r, "data.seq", "24");
+    set(r, "model.vocab", "64");
+    set(r, "model.layers", "2");
+    set(r, "model.width", "32");
+    set(r, "model.heads", "2");
+    set(r, "model.dtype", "bf16");
+    set(r, "batch.size", "7"); /* Micro-batches of 3, 3 and 1. */
+    set(r, "batch.micro", "3");
+    set(r, "batch.ramp", "2@0,4@8");
+    set(r, "data.goldfish_k", "5");
+    set(r, "data.goldfish_h", "3");
+    set(r, "lr.schedule", "constant");
+    set(r, "optim.clip", "0.5");
+    set(r, "eval.every", "5");
+    set(r, "eval.rows", "8");
+    set(r, "export", "false");
+    set(r, "threads", "1");
+    set(r, "optim.mix_warmup", "6");
+}
+
+/* Checksums of the newest checkpoint's files. */
+static json_t *files_of(const char *out, int step) {
+    char path[192];
+    json_t *root, *files;
+    (void)snprintf(path, sizeof path, "%s/%s/checkpoints/step-%09d/manifest.json", folder, out,
+                   step);
+    root = json_load_file(path, 0, NULL);
+    assert_non_null(root);
+    files = json_incref(json_object_get(root, "files"));
+    json_decref(root);
+    return files;
+}
+
+static void train(const char *out, int steps, const char *optim, const lt_backend *backend) {
+    lt_recipe *r = calloc(1, sizeof *r);
+    assert_non_null(r);
+    recipe(r, out, steps, optim);
+    must(lt_run_training(r, backend), out);
+    free(r);
+}
+
+static void same(const char *a, const char *b, int step) {
+    json_t *x = files_of(a, step), *y = files_of(b, step);
+    if (!json_equal(x, y)) {
+        fail_msg("%s and %s differ at step %d:\n%s\n%s", a, b, step, json_dumps(x, 0),
+                 json_dumps(y, 0));
+    }
+    json_decref(x);
+    json_decref(y);
+}
+
+static void optimisers(void **state) {
+    static const char *const kinds[] = {"adamw", "ademamix", "muon", "lion"};
+    (void)state;
+    for (int i = 0; i < 4; i++) {
+        char near_name[32], far_name[32];
+        (void)snprintf(near_name, sizeof near_name, "near-%s", kinds[i]);
+        (void)snprintf(far_name, sizeof far_name, "far-%s", kinds[i]);
+        far_launches = 0;
+        train(near_name, 12, kinds[i], lt_backend_cpu());
+        train(far_name, 12, kinds[i], far_backend());
+        same(near_name, far_name, 12);
+        assert_true(far_launches > 10);
+    }
+}
+
+static void checkpoints_change_device(void **state) {
+    (void)state;
+    train("whole", 12, "ademamix", lt_backend_cpu());
+    train("moved", 5, "ademamix", lt_backend_cpu());
+    train("moved", 9, "ademamix", far_backend());
+    train("moved", 12, "ademamix", lt_backend_cpu());
+    same("whole", "moved", 12);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(optimisers),
+                                       cmocka_unit_test(checkpoints_change_device)};
+    return cmocka_run_group_tests(tests, make_shard, remove_all);
+}
