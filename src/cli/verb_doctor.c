@@ -75,6 +75,8 @@ static json_t *measured_json(const lt_cpu_probe *p) {
         }
     }
     json_object_set_new(f32, "oneDNN", json_real(p->onednn_f32_gflops));
+    json_object_set_new(f32, "lateen", json_real(p->matmul_f32_gflops));
+    json_object_set_new(bf16, "lateen", json_real(p->matmul_bf16_gflops));
     if (p->bf16_gflops > 0.0) {
         json_object_set_new(bf16, "avx512_bf16", json_real(p->bf16_gflops));
     }

@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "kernels/host.h"
+#include "kernels/peak.h"
 
 enum { N_TRIES = 8 };
 
@@ -193,11 +194,16 @@ lt_err lt_cpu_probe_run(lt_cpu_probe *out) {
     }
     out->onednn_f32_gflops = best_onednn(dnnl_f32);
     out->onednn_bf16_gflops = best_onednn(dnnl_bf16);
+    LT_TRY(lt_matmul_peak(&out->matmul_f32_gflops, lt_backend_cpu(), LT_F32));
+    LT_TRY(lt_matmul_peak(&out->matmul_bf16_gflops, lt_backend_cpu(), LT_BF16));
+    out->matmul_f32_gflops *= 1e-9;
+    out->matmul_bf16_gflops *= 1e-9;
     for (int isa = 0; isa <= LT_ISA_AVX512; isa++) {
         out->peak_f32_gflops = larger(out->peak_f32_gflops, out->f32_gflops[isa]);
     }
     out->peak_f32_gflops = larger(out->peak_f32_gflops, out->onednn_f32_gflops);
+    out->peak_f32_gflops = larger(out->peak_f32_gflops, out->matmul_f32_gflops);
     out->peak_bf16_gflops = larger(larger(out->bf16_gflops, out->onednn_bf16_gflops),
-                                   out->peak_f32_gflops);
+                                   larger(out->peak_f32_gflops, out->matmul_bf16_gflops));
     return measure_memory(out);
 }

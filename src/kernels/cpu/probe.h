@@ -15,6 +15,8 @@ typedef struct {
     double f32_gflops[LT_ISA_AVX512 + 1], bf16_gflops;
     /* What oneDNN's matrix product reaches on 1024 x 1024 x 1024; 0 where it refuses the type. */
     double onednn_f32_gflops, onednn_bf16_gflops;
+    /* What our own product reaches (kernels/peak.h): the peak that training's MFU is a share of. */
+    double matmul_f32_gflops, matmul_bf16_gflops;
     /* The larger of the above: the peak that bounds are computed with. */
     double peak_f32_gflops, peak_bf16_gflops;
 } lt_cpu_probe;

@@ -3,7 +3,6 @@
 
 #include <pthread.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -55,8 +54,6 @@ lt_err lt_cpu_scratch(void *out, lt_cpu_slot slot, size_t bytes) {
         free(s->data[slot]);
         s->bytes[slot] = 0;
         s->data[slot] = aligned_alloc(2 << 20, (rounded + (2 << 20) - 1) / (2 << 20) * (2 << 20));
-        if (getenv("HP"))
-            madvise(s->data[slot], rounded, MADV_HUGEPAGE);
         if (s->data[slot] == NULL) {
             LT_FAIL(LT_ERR_OOM, "%zu bytes of CPU kernel scratch", rounded);
         }

@@ -1,0 +1,11 @@
+/* peak.h: what a backend's own matrix product reaches on this machine: the peak that MFU is a share of. `lateen train`, `bench` and
+ * `doctor` all ask here, so their percentages are of one number. */
+#ifndef LT_KERNELS_PEAK_H
+#define LT_KERNELS_PEAK_H
+
+#include "tensor/backend.h"
+
+/* FLOP/s of a square product in dtype, the best of a few runs (0.1 s). */
+LT_MUST_USE lt_err lt_matmul_peak(double *flops, const lt_backend *backend, lt_dtype dtype);
+
+#endif
