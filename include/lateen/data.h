@@ -40,6 +40,10 @@ LT_MUST_USE lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_
 void lt_shard_close(lt_shard *s); /* Accepts NULL. */
 lt_shard_info lt_shard_get_info(const lt_shard *s);
 
+/* Bytes of the mapped files; and give back the pages that reading has made resident, from any thread at any time. */
+size_t lt_shard_mapped_bytes(const lt_shard *s);
+void lt_shard_forget(const lt_shard *s);
+
 /* Where document d lies: [*first, *first + *n). */
 void lt_shard_document(const lt_shard *s, uint64_t d, uint64_t *first, uint64_t *n);
 
@@ -165,6 +169,7 @@ typedef struct {
     uint64_t rows;       /* In one epoch; 0: not known beforehand (BEST_FIT, DOCUMENTS). */
     double wait_s;       /* How long lt_loader_next has waited for rows since open. */
     size_t memory_bytes; /* Held by the loader, without the mapped files. */
+    size_t mapped_bytes; /* Of the mapped files, what is resident at most. */
 } lt_loader_info;
 lt_loader_info lt_loader_get_info(const lt_loader *l);
 

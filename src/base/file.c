@@ -59,6 +59,12 @@ void lt_file_map_close(lt_file_map *m) {
     *m = (lt_file_map){0};
 }
 
+void lt_file_map_forget(const lt_file_map *m) {
+    if (m->size_bytes > 0) {
+        (void)madvise((void *)(uintptr_t)m->data, m->size_bytes, MADV_DONTNEED);
+    }
+}
+
 lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max_bytes) {
     lt_err err = LT_OK;
     size_t used = 0, room = 4096;

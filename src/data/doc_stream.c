@@ -177,6 +177,20 @@ lt_err lt_doc_stream_open(lt_doc_stream *s, const char *path, const lt_loader_op
     return LT_OK;
 }
 
+size_t lt_doc_stream_mapped_bytes(const lt_doc_stream *s) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < s->n_shards; i++) {
+        bytes += lt_shard_mapped_bytes(s->shards[i]);
+    }
+    return bytes;
+}
+
+void lt_doc_stream_forget(const lt_doc_stream *s) {
+    for (size_t i = 0; i < s->n_shards; i++) {
+        lt_shard_forget(s->shards[i]);
+    }
+}
+
 void lt_doc_stream_close(lt_doc_stream *s) {
     for (size_t i = 0; s->shards != NULL && i < s->n_shards; i++) {
         lt_shard_close(s->shards[i]);

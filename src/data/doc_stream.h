@@ -31,6 +31,10 @@ LT_MUST_USE lt_err lt_doc_stream_open(lt_doc_stream *s, const char *path,
                                       const lt_loader_options *o);
 void lt_doc_stream_close(lt_doc_stream *s); /* Accepts a zeroed one. */
 
+/* Bytes of the shards' files; and give back the pages that were read. */
+size_t lt_doc_stream_mapped_bytes(const lt_doc_stream *s);
+void lt_doc_stream_forget(const lt_doc_stream *s);
+
 /* The document of the view that holds a position in [lo, hi). O(log documents). */
 uint64_t lt_doc_stream_find(const lt_doc_stream *s, uint64_t position);
 

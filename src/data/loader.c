@@ -11,7 +11,8 @@
  *           few additions. So the state is the same on every rank, and another number of ranks can go on from it.
  * STATE     lt_loader_state, a function of how many global rows were handed out. A slot is a round of `world` rows, so
  *           states are only ever seen between rounds.
- * MEMORY    One arena at open; afterwards nothing is allocated (tests/unit/data/test_loader.c counts). */
+ * MEMORY    One arena at open; afterwards nothing is allocated (tests/unit/data/test_loader.c counts). Shards are mapped; what reading makes resident
+ *           is given back every MAPPED_MAX bytes, so that a run over terabytes is no larger than one over megabytes. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -32,6 +33,9 @@
 #define SEQ_MAX       ((int64_t)1 << 24)
 #define PREFETCH_MAX  65536
 #define MESSAGE_BYTES 1024
+#define MAPPED_MAX    ((size_t)16 << 20) /* Bytes of the mapped files resident at most. */
+#define FAULT_BYTES   ((size_t)64 << 10) /* Linux maps so much around a touched page. */
+#define DOC_FAULTS    3 /* Of a document: its tokens, its pointer, its entry in the table. */
 
 typedef enum { SLOT_ROW, SLOT_BLANK, SLOT_END } slot_kind;
 
@@ -50,6 +54,8 @@ struct lt_loader {
     lt_arena arena;
     lt_row_builder builder;
     lt_loader_state produced, consumed;
+    size_t mapped_bytes,
+        touched_bytes; /* Of the shards; and of them since pages were given back. */
     double wait_s;
     slot *slots; /* (n_slots) a ring: `filled` slots from `head` on */
     size_t n_slots, head, filled;
@@ -178,6 +184,21 @@ static int64_t pick_source(lt_loader *l) {
     return best;
 }
 
+/* After a row: give the shards' pages back when many may be resident. */
+static void bound_resident(lt_loader *l) {
+    if (l->mapped_bytes <= MAPPED_MAX) {
+        return;
+    }
+    l->touched_bytes += (size_t)l->options.seq * sizeof(int32_t) +
+                        (size_t)(l->builder.n_starts + 1) * DOC_FAULTS * FAULT_BYTES;
+    if (l->touched_bytes >= MAPPED_MAX) {
+        for (int64_t i = 0; i < l->options.n_sources; i++) {
+            lt_doc_stream_forget(&l->packers[i].source);
+        }
+        l->touched_bytes = 0;
+    }
+}
+
 /* One round: `world` global rows, of which this rank's is built. */
 static void produce(lt_loader *l, slot *to) {
     int64_t n = 0;
@@ -203,6 +224,7 @@ static void produce(lt_loader *l, slot *to) {
         lt_row_blank(&l->builder, &to->row);
     }
     to->after = l->produced;
+    bound_resident(l);
 }
 
 /* Nothing follows an end or an error. */
@@ -295,6 +317,8 @@ static lt_err open_sources(lt_loader *l, const lt_loader_options *o) {
         l->packers[i].options = &l->options;
         l->packers[i].seed = lt_rng_mix(o->seed ^ lt_rng_mix(i));
         LT_TRY(lt_doc_stream_open(&l->packers[i].source, l->paths[i], o));
+        lt_doc_stream_forget(&l->packers[i].source); /* Opening walked through the tables. */
+        l->mapped_bytes += lt_doc_stream_mapped_bytes(&l->packers[i].source);
     }
     set_shares(l);
     l->options.sources = NULL; /* The caller's; not ours to read later. */
@@ -435,7 +459,10 @@ lt_err lt_loader_set_state(lt_loader *l, const lt_loader_state *state) {
 }
 
 lt_loader_info lt_loader_get_info(const lt_loader *l) {
-    lt_loader_info info = {.wait_s = l->wait_s, .memory_bytes = sizeof *l + l->arena.size_bytes};
+    lt_loader_info info = {.wait_s = l->wait_s,
+                           .memory_bytes = sizeof *l + l->arena.size_bytes,
+                           .mapped_bytes = l->mapped_bytes < MAPPED_MAX ? l->mapped_bytes
+                                                                        : MAPPED_MAX};
     bool known = true;
     for (int64_t i = 0; i < l->options.n_sources; i++) {
         const lt_doc_stream *s = &l->packers[i].source;

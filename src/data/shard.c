@@ -285,6 +285,15 @@ void lt_shard_close(lt_shard *s) {
     free(s);
 }
 
+void lt_shard_forget(const lt_shard *s) {
+    lt_file_map_forget(&s->bin);
+    lt_file_map_forget(&s->idx);
+}
+
+size_t lt_shard_mapped_bytes(const lt_shard *s) {
+    return s->bin.size_bytes + s->idx.size_bytes;
+}
+
 lt_shard_info lt_shard_get_info(const lt_shard *s) {
     return s->info;
 }
