@@ -110,7 +110,7 @@ lt_err lt_forward_open(lt_forward **out, const lt_model *m, const lt_forward_opt
         LT_FAIL(LT_ERR_OOM, "forward");
     }
     f->o = *o;
-    LT_TRY_DONE(lt_run_prepare(&f->run, &f->prepared, m, o->max_seq));
+    LT_TRY_DONE(lt_run_prepare(&f->run, &f->prepared, m, o->max_seq, true));
     f->run.fixed_order = o->fixed_order;
     LT_TRY_DONE(place(f));
     *out = f;

@@ -87,7 +87,13 @@ static lt_err pack_weights(lt_run *r, lt_arena *a) {
     return LT_OK;
 }
 
-lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq) {
+size_t lt_run_tables_bytes(const lt_model_spec *spec, int64_t max_seq) {
+    lt_arena a = {0};
+    (void)tables_carve(spec, max_seq, &a);
+    return a.used_bytes;
+}
+
+lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq, bool pack) {
     tables t;
 
     *p = (lt_prepared){0};
@@ -96,7 +102,7 @@ lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_
     LT_TRY(lt_arena_place(&p->tables, r->backend, "rotary tables"));
     t = tables_carve(r->spec, max_seq, &p->tables);
     LT_TRY(fill_tables(r, &t, max_seq));
-    return pack_weights(r, &p->packed);
+    return pack ? pack_weights(r, &p->packed) : LT_OK;
 }
 
 void lt_run_release(lt_run *r, lt_prepared *p) {

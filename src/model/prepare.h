@@ -11,8 +11,11 @@ typedef struct {
     lt_arena packed;
 } lt_prepared;
 
-/* Open the run on the model and prepare it for positions [0, max_seq). On failure release what there is with lt_run_release. */
-LT_MUST_USE lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq);
-void lt_run_release(lt_run *r, lt_prepared *p); /* Closes the queue too. */
+/* Open the run on the model and prepare it for positions [0, max_seq). pack: also lay out the weights for the products, which pays when many tokens
+ * follow. On failure release what there is with lt_run_release. */
+LT_MUST_USE lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq,
+                                  bool pack);
+size_t lt_run_tables_bytes(const lt_model_spec *spec, int64_t max_seq); /* Of `tables` above. */
+void lt_run_release(lt_run *r, lt_prepared *p);                         /* Closes the queue too. */
 
 #endif

@@ -79,26 +79,32 @@ static lt_tensor cache_view(const lt_session *s, int layer, int which, int64_t s
                        .stride = {s->max_seq * row, row, D, 1}};
 }
 
-static lt_err place(lt_session *s) {
-    const lt_backend *backend = s->run.backend;
-    const size_t cache = cache_layer_elements(s) * (size_t)(2 * s->run.spec->n_layers) *
-                         lt_dtype_bytes(s->run.dtype);
+/* What place takes, into arenas that only add up. */
+static void measure(lt_session *s) {
     size_t prefill;
-
-    (void)lt_arena_take(&s->cache, cache, LT_ARENA_ALIGN);
-    LT_TRY(lt_arena_place(&s->cache, backend, "key/value cache"));
-    s->kv = lt_arena_take(&s->cache, cache, LT_ARENA_ALIGN);
+    (void)lt_arena_take(&s->cache,
+                        cache_layer_elements(s) * (size_t)(2 * s->run.spec->n_layers) *
+                            lt_dtype_bytes(s->run.dtype),
+                        LT_ARENA_ALIGN);
     acts_carve(s, 1, s->chunk_rows);
     prefill = s->activations.used_bytes;
     acts_carve(s, s->n_seqs, 1);
     s->activations.used_bytes = s->activations.used_bytes > prefill ? s->activations.used_bytes
                                                                     : prefill;
+}
+
+static lt_err place(lt_session *s) {
+    const lt_backend *backend = s->run.backend;
+    measure(s);
+    LT_TRY(lt_arena_place(&s->cache, backend, "key/value cache"));
+    s->kv = s->cache.base;
     LT_TRY(lt_arena_place(&s->activations, backend, "activations"));
     acts_carve(s, 1, 1);
     return LT_OK;
 }
 
-lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs, int64_t max_seq) {
+static lt_err open_session(lt_session **out, const lt_model *m, int64_t n_seqs, int64_t max_seq,
+                           bool pack) {
     lt_err err = LT_OK;
     lt_session *s = NULL;
 
@@ -124,7 +130,7 @@ lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs, int6
     s->n_seqs = n_seqs;
     s->max_seq = max_seq;
     s->chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
-    LT_TRY_DONE(lt_run_prepare(&s->run, &s->prepared, m, max_seq));
+    LT_TRY_DONE(lt_run_prepare(&s->run, &s->prepared, m, max_seq, pack));
     s->length = calloc((size_t)n_seqs, sizeof *s->length);
     s->host_ids = calloc((size_t)max_rows(s) * 2, sizeof *s->host_ids);
     if (s->length == NULL || s->host_ids == NULL) {
@@ -136,6 +142,24 @@ lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs, int6
 done:
     lt_session_close(s);
     return err;
+}
+
+lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs, int64_t max_seq) {
+    return open_session(out, m, n_seqs, max_seq, true);
+}
+
+lt_err lt_session_open_short(lt_session **out, const lt_model *m, int64_t n_seqs, int64_t max_seq) {
+    return open_session(out, m, n_seqs, max_seq, false);
+}
+
+void lt_session_measure_short(lt_session_memory *out, const lt_model *m, int64_t n_seqs,
+                              int64_t max_seq) {
+    lt_session s = {.n_seqs = n_seqs, .max_seq = max_seq};
+    s.run = (lt_run){.spec = &m->spec, .backend = m->backend, .dtype = m->options.dtype};
+    s.chunk_rows = max_seq < CHUNK_ROWS ? max_seq : CHUNK_ROWS;
+    measure(&s);
+    *out = (lt_session_memory){
+        s.cache.used_bytes, s.activations.used_bytes + lt_run_tables_bytes(&m->spec, max_seq), 0};
 }
 
 void lt_session_close(lt_session *s) {
