@@ -1,6 +1,7 @@
-/* peak.c: see peak.h. The product is as large as keeps the machine busy and as small as costs nothing at start: on a host 2.1 GFLOP. */
+/* peak.c: see peak.h. Products from 2.1 GFLOP on, a CPU's few milliseconds, to 1.1 TFLOP: larger ones until one takes long enough to show the peak. */
 #include "kernels/peak.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,9 +9,10 @@
 #include "base/error.h"
 #include "tensor/ops.h"
 
-#define SIDE_HOST   1024
-#define SIDE_DEVICE 4096
-#define N_ROUNDS    4
+#define SIDE_LEAST 1024
+#define SIDE_MOST  8192
+#define LONG_S     1e-3
+#define N_ROUNDS   4
 
 /* Fill m with small normal numbers, by way of the host. */
 static lt_err fill(const lt_backend *be, lt_queue *q, void *m, size_t bytes) {
@@ -27,37 +29,27 @@ done:
     return err;
 }
 
-static lt_err one_round(double *flops, const lt_backend *be, lt_queue *q, void *const m[3],
-                        lt_dtype dtype, int64_t side) {
-    const double start = lt_clock_s();
-    const lt_matmul_args a = {.y = lt_tensor_2d(m[0], dtype, side, side),
-                              .a = lt_tensor_2d(m[1], dtype, side, side),
-                              .b = lt_tensor_2d(m[2], dtype, side, side),
-                              .trans_b = true};
-    double rate;
-    LT_TRY(be->ops->matmul(q, &a));
-    LT_TRY(be->sync(q));
-    rate = 2.0 * (double)side * (double)side * (double)side / (lt_clock_s() - start);
-    *flops = rate > *flops ? rate : *flops;
-    return LT_OK;
-}
-
-lt_err lt_matmul_peak(double *flops, const lt_backend *be, lt_dtype dtype) {
-    const int64_t side = be->host_memory ? SIDE_HOST : SIDE_DEVICE;
+/* Seconds of the best of some products side x side x side. */
+static lt_err time_product(double *seconds, const lt_backend *be, lt_queue *q, lt_dtype dtype,
+                           int64_t side) {
     const size_t bytes = (size_t)(side * side) * lt_dtype_bytes(dtype);
     lt_err err = LT_OK;
     void *m[3] = {NULL};
-    lt_queue *q = NULL;
 
-    LT_ASSERT(flops != NULL && be != NULL);
-    *flops = 0.0;
-    LT_TRY_DONE(be->queue_open(&q));
+    *seconds = INFINITY;
     for (int i = 0; i < 3; i++) {
         LT_TRY_DONE(be->alloc(&m[i], bytes, "peak measurement"));
         LT_TRY_DONE(fill(be, q, m[i], bytes));
     }
     for (int round = 0; round < N_ROUNDS; round++) {
-        LT_TRY_DONE(one_round(flops, be, q, m, dtype, side));
+        const double start = lt_clock_s();
+        const lt_matmul_args a = {.y = lt_tensor_2d(m[0], dtype, side, side),
+                                  .a = lt_tensor_2d(m[1], dtype, side, side),
+                                  .b = lt_tensor_2d(m[2], dtype, side, side),
+                                  .trans_b = true};
+        LT_TRY_DONE(be->ops->matmul(q, &a));
+        LT_TRY_DONE(be->sync(q));
+        *seconds = fmin(*seconds, lt_clock_s() - start);
     }
 done:
     for (int i = 0; i < 3; i++) {
@@ -65,6 +57,25 @@ done:
             be->release(m[i], bytes);
         }
     }
+    return err;
+}
+
+lt_err lt_matmul_peak(double *flops, const lt_backend *be, lt_dtype dtype) {
+    lt_err err = LT_OK;
+    lt_queue *q = NULL;
+
+    LT_ASSERT(flops != NULL && be != NULL);
+    *flops = 0.0;
+    LT_TRY_DONE(be->queue_open(&q));
+    for (int64_t side = SIDE_LEAST; side <= SIDE_MOST; side *= 2) {
+        double seconds;
+        LT_TRY_DONE(time_product(&seconds, be, q, dtype, side));
+        *flops = fmax(*flops, 2.0 * (double)side * (double)side * (double)side / seconds);
+        if (seconds > LONG_S) {
+            break;
+        }
+    }
+done:
     if (q != NULL) {
         be->queue_close(q);
     }

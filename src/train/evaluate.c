@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "lateen/generate.h"
+#include "model/session.h"
 #include "train/run.h"
 
 typedef struct {
@@ -110,6 +111,13 @@ static bool collect(void *ctx, const char *text, size_t bytes) {
     return true;
 }
 
+/* A token stands for at least half a byte: normalisation lengthens little. */
+int64_t lt_training_sample_room(const lt_training *t) {
+    const int64_t want = 2 * (int64_t)strlen(t->recipe.sample_prompt) + 16 +
+                         t->recipe.sample_tokens;
+    return want < t->model->spec.max_seq ? want : t->model->spec.max_seq;
+}
+
 lt_err lt_training_sample(lt_training *t) {
     lt_err err = LT_OK;
     lt_generate_options o = lt_generate_defaults();
@@ -124,7 +132,7 @@ lt_err lt_training_sample(lt_training *t) {
     o.sampling.temperature = t->recipe.sample_temperature;
     o.sampling.seed = (uint64_t)t->recipe.seed + (uint64_t)t->state.step;
     LT_TRY_DONE(lt_training_settle(t));
-    LT_TRY_DONE(lt_session_open(&s, t->model, 1, t->model->spec.max_seq));
+    LT_TRY_DONE(lt_session_open_short(&s, t->model, 1, lt_training_sample_room(t)));
     LT_TRY_DONE(
         lt_generate(s, t->model, t->tokenizer, t->recipe.sample_prompt, &o, collect, &c, NULL));
     LT_TRY_DONE(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s, s:s}", "kind", "sample",

@@ -2,7 +2,7 @@
  * loaded last, over a complete run. */
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -12,15 +12,10 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/thread.h"
+#include "kernels/peak.h"
 #include "model/alloc.h"
 #include "tensor/ops.h"
 #include "train/run.h"
-
-/* Products that measure what matmul can reach here: from 2.1 GFLOP on, a CPU's few milliseconds, to 1.1 TFLOP. */
-#define PEAK_SIZE     1024
-#define PEAK_SIZE_MAX 8192
-#define PEAK_LONG_S   1e-3
-#define PEAK_ROUNDS   4
 
 static lt_err open_folder(lt_training *t) {
     char path[LT_PATH_BYTES];
@@ -49,6 +44,8 @@ static lt_err open_tokenizer(lt_training *t) {
         return LT_OK;
     }
     LT_TRY(lt_tokenizer_open(&t->tokenizer, t->recipe.tokenizer, NULL));
+    malloc_trim(0); /* What reading it needed for a moment. */
+    t->tokenizer_bytes = lt_memory_resident() - t->program_bytes;
     t->tokenizer_info = lt_tokenizer_describe(t->tokenizer);
     return LT_OK;
 }
@@ -113,7 +110,6 @@ static lt_err open_pass(lt_training *t) {
                          .recompute = (lt_recompute)r->recompute,
                          .on_device = !t->model->backend->host_memory,
                          .z_coef = (float)r->z_coef};
-    lt_pass_memory memory;
 
     if (r->seq > t->model->spec.max_seq) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
@@ -121,17 +117,13 @@ static lt_err open_pass(lt_training *t) {
     }
     t->micro = r->micro > 0 ? r->micro : largest_batch(r);
     o.batch = t->micro;
-    LT_TRY(lt_pass_measure(&memory, &t->model->spec, t->model->options.dtype, &o));
+    LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
     LT_TRY(lt_pass_open(&t->pass, t->model, &o));
     LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model, lt_pass_queue(t->pass)));
     for (int i = 0; i < 2; i++) {
         LT_TRY(open_rows(&t->draws[i].rows, largest_batch(r), r->seq));
     }
     LT_TRY(open_rows(&t->valid_rows, t->micro, r->seq));
-    t->announced_bytes = t->model->weights_bytes + memory.activations_bytes +
-                         memory.gradients_bytes + memory.logits_bytes + memory.scratch_bytes +
-                         lt_optimiser_bytes(r, &t->model->table) + memory.host_bytes +
-                         2 * t->draws[0].rows.arena.size_bytes + t->valid_rows.arena.size_bytes;
     return LT_OK;
 }
 
@@ -203,58 +195,6 @@ static lt_err open_token_bytes(lt_training *t) {
         if (lt_tokenizer_piece(t->tokenizer, id, &bytes) != NULL &&
             !lt_tokenizer_is_special(t->tokenizer, id)) {
             t->token_bytes[id] = (int32_t)bytes;
-        }
-    }
-    return LT_OK;
-}
-
-/* Seconds of the best of some products n x n x n in the model's type. */
-static lt_err time_product(lt_training *t, int64_t n, double *seconds) {
-    const lt_dtype dtype = t->model->options.dtype;
-    const lt_backend *be = t->model->backend;
-    const size_t bytes = (size_t)(n * n) * lt_dtype_bytes(dtype);
-    lt_queue *q = lt_pass_queue(t->pass);
-    lt_err err = LT_OK;
-    void *m[3] = {NULL}, *host = malloc(bytes);
-
-    if (host == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "peak measurement");
-    }
-    memset(host, 0x3C, bytes); /* Small normal numbers in either type. */
-    for (int i = 0; i < 3; i++) {
-        LT_TRY_DONE(be->alloc(&m[i], bytes, "peak measurement"));
-        LT_TRY_DONE(be->upload(q, m[i], host, bytes));
-    }
-    LT_TRY_DONE(be->sync(q));
-    *seconds = INFINITY;
-    for (int round = 0; round < PEAK_ROUNDS; round++) {
-        const double start = lt_clock_s();
-        const lt_matmul_args a = {.y = lt_tensor_2d(m[0], dtype, n, n),
-                                  .a = lt_tensor_2d(m[1], dtype, n, n),
-                                  .b = lt_tensor_2d(m[2], dtype, n, n),
-                                  .trans_b = true};
-        LT_TRY_DONE(be->ops->matmul(q, &a));
-        LT_TRY_DONE(be->sync(q));
-        *seconds = fmin(*seconds, lt_clock_s() - start);
-    }
-done:
-    for (int i = 0; i < 3; i++) {
-        if (m[i] != NULL) {
-            be->release(m[i], bytes);
-        }
-    }
-    free(host);
-    return err;
-}
-
-/* FLOP/s of the backend's matmul: the peak that MFU is a share of. Larger products until one takes long enough to show it. */
-static lt_err measure_peak(lt_training *t) {
-    for (int64_t n = PEAK_SIZE; n <= PEAK_SIZE_MAX; n *= 2) {
-        double seconds = 0.0;
-        LT_TRY(time_product(t, n, &seconds));
-        t->peak_flops = fmax(t->peak_flops, 2.0 * (double)(n * n * n) / seconds);
-        if (seconds > PEAK_LONG_S) {
-            break;
         }
     }
     return LT_OK;
@@ -341,7 +281,7 @@ static lt_err start_line(lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
     return lt_metrics_put(
         &t->metrics,
-        json_pack("{s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:s, s:s, s:i, s:s, s:f, s:I}", "kind",
+        json_pack("{s:s, s:I, s:s, s:I, s:s, s:I, s:I, s:s, s:s, s:i, s:s, s:f, s:I, s:o}", "kind",
                   "start", "step", (json_int_t)t->state.step, "version", lt_version(), "steps",
                   (json_int_t)t->recipe.steps, "model", lt_family_name(s->family), "parameters",
                   (json_int_t)lt_model_spec_params(s), "active_parameters",
@@ -349,7 +289,8 @@ static lt_err start_line(lt_training *t) {
                   lt_dtype_name(t->model->options.dtype), "device", t->model->backend->name,
                   "threads", lt_thread_count(), "mfu_convention",
                   "6N+12LHDT of measured matmul peak", "peak_gflops", t->peak_flops * 1e-9,
-                  "announced_bytes", (json_int_t)t->announced_bytes));
+                  "announced_bytes", (json_int_t)t->memory.announced_bytes, "memory",
+                  lt_memory_plan_json(&t->memory)));
 }
 
 static lt_err open_all(lt_training *t) {
@@ -360,7 +301,8 @@ static lt_err open_all(lt_training *t) {
     LT_TRY(open_pass(t));
     LT_TRY(open_data(t));
     LT_TRY(open_token_bytes(t));
-    LT_TRY(measure_peak(t));
+    lt_memory_plan_make(&t->memory, t);
+    LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->backend, t->model->options.dtype));
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(resume(t));
     lt_loader_get_state(t->loader, &t->loader_state);
@@ -379,6 +321,7 @@ lt_err lt_training_open(lt_training *t, const lt_recipe *r, const lt_backend *ba
         .recipe = *r, .lock_fd = -1, .saved_step = -1, .sampled_step = -1, .evaluated_step = -1};
     t->progress.plain_every_s = r->plain_every;
     t->start_s = lt_clock_s();
+    t->program_bytes = lt_memory_resident();
     t->backend = backend;
     if (backend == NULL) {
         LT_TRY(lt_device_backend(&t->backend, (lt_device)r->device));

@@ -16,8 +16,6 @@
 #include "train/report.h"
 #include "train/report_page.h"
 
-#define PAGE_ROWS 1000 /* Training lines sent to the browser at most. */
-
 struct lt_page {
     char run_folder[LT_PATH_BYTES];
     struct event_base *base;
@@ -37,7 +35,7 @@ static void reply(struct evhttp_request *req, const char *type, const char *text
 static void on_data(struct evhttp_request *req, void *arg) {
     const lt_page *p = arg;
     char *data = NULL;
-    if (lt_report_data(&data, p->run_folder, PAGE_ROWS) != LT_OK) {
+    if (lt_report_data(&data, p->run_folder, LT_REPORT_ROWS) != LT_OK) {
         evhttp_send_error(req, HTTP_INTERNAL, lt_error_message());
         return;
     }

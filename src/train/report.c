@@ -2,6 +2,7 @@
  * so every '<' is written as \u003c. */
 #include "train/report.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,53 +16,67 @@
 #include "train/report_page.h"
 
 #define DATA_MARK "/*DATA*/null"
-#define MAX_ROWS  2000
-#define READ_MAX  ((size_t)1 << 30)
+#define READ_MAX  ((size_t)1 << 24)
 
-/* Keep every line that is not "train"; of those, one in `stride`, and the last. */
-static json_t *thin_rows(const char *text, size_t bytes, int64_t max_rows) {
-    json_t *all = json_array(), *out = json_array(), *row;
+/* Kinds are the first field of a line (metrics.c keeps the order), so a line need not be parsed to be counted. */
+static bool is_train_line(const char *line) {
+    static const char head[] = "{\"kind\":\"train\"";
+    return strncmp(line, head, sizeof head - 1) == 0;
+}
+
+/* Keep every line that is not "train"; of those, one in `stride`, and the last. The file is read twice, line by line: a long run's metrics
+ * need no more memory than a short one's. */
+static lt_err thin_rows(json_t **out, const char *path, int64_t max_rows) {
+    lt_err err = LT_OK;
+    FILE *f = fopen(path, "re");
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t bytes;
     int64_t n_train = 0, seen = 0, stride;
-    size_t i;
+    json_t *rows = json_array();
 
-    for (size_t at = 0; at < bytes;) {
-        const char *end = memchr(text + at, '\n', bytes - at);
-        const size_t next = end != NULL ? (size_t)(end - text) + 1 : bytes;
-        row = json_loadb(text + at, next - at, JSON_DISABLE_EOF_CHECK, NULL);
-        if (row != NULL) {
-            const char *kind = json_string_value(json_object_get(row, "kind"));
-            n_train += kind != NULL && strcmp(kind, "train") == 0;
-            json_array_append_new(all, row);
-        }
-        at = next;
+    if (f == NULL || rows == NULL) {
+        LT_FAIL_DONE(LT_ERR_IO, "%s: %s", path, strerror(errno));
+    }
+    while (getline(&line, &room, f) > 0) {
+        n_train += is_train_line(line);
     }
     stride = (n_train + max_rows - 1) / max_rows;
-    json_array_foreach(all, i, row) {
-        const char *kind = json_string_value(json_object_get(row, "kind"));
-        const bool is_train = kind != NULL && strcmp(kind, "train") == 0;
-        if (is_train) {
-            seen++;
+    rewind(f);
+    while ((bytes = getline(&line, &room, f)) > 0) {
+        const bool is_train = is_train_line(line);
+        json_t *row;
+        seen += is_train;
+        if (is_train && stride > 1 && seen % stride != 0 && seen != n_train) {
+            continue;
         }
-        if (!is_train || stride <= 1 || seen % stride == 0 || seen == n_train) {
-            json_array_append(out, row);
+        row = json_loadb(line, (size_t)bytes, 0, NULL);
+        if (row != NULL) { /* A line that a crash cut short. */
+            json_array_append_new(rows, row);
         }
     }
-    json_decref(all);
-    return out;
+    *out = rows;
+    rows = NULL;
+done:
+    json_decref(rows);
+    free(line);
+    if (f != NULL) {
+        fclose(f);
+    }
+    return err;
 }
 
 lt_err lt_report_data(char **out, const char *run_folder, int64_t max_rows) {
     lt_err err = LT_OK;
-    char path[LT_PATH_BYTES], *recipe = NULL, *metrics = NULL;
-    size_t metrics_bytes = 0;
-    json_t *root = NULL;
+    char path[LT_PATH_BYTES], *recipe = NULL;
+    json_t *root = NULL, *rows = NULL;
 
     LT_TRY_DONE(lt_path_join(path, run_folder, "recipe.yaml"));
     LT_TRY_DONE(lt_file_read(&recipe, NULL, path, READ_MAX));
     LT_TRY_DONE(lt_path_join(path, run_folder, "metrics.jsonl"));
-    LT_TRY_DONE(lt_file_read(&metrics, &metrics_bytes, path, READ_MAX));
+    LT_TRY_DONE(thin_rows(&rows, path, max_rows));
     root = json_pack("{s:s, s:s, s:s, s:o}", "title", run_folder, "version", lt_version(), "recipe",
-                     recipe, "rows", thin_rows(metrics, metrics_bytes, max_rows));
+                     recipe, "rows", rows);
     *out = root == NULL ? NULL : json_dumps(root, JSON_COMPACT | JSON_REAL_PRECISION(7));
     if (*out == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "report of %s", run_folder);
@@ -69,7 +84,6 @@ lt_err lt_report_data(char **out, const char *run_folder, int64_t max_rows) {
 done:
     json_decref(root);
     free(recipe);
-    free(metrics);
     return err;
 }
 
@@ -77,7 +91,13 @@ done:
 static char *page_with(const char *data) {
     const char *mark = strstr(lt_report_page, DATA_MARK);
     const size_t head = (size_t)(mark - lt_report_page), n = strlen(data);
-    char *out = malloc(strlen(lt_report_page) + 6 * n + 1), *to;
+    size_t n_angles = 0;
+    char *out, *to;
+
+    for (size_t i = 0; i < n; i++) {
+        n_angles += data[i] == '<';
+    }
+    out = malloc(strlen(lt_report_page) + n + 5 * n_angles + 1);
     if (out == NULL) {
         return NULL;
     }
@@ -99,7 +119,7 @@ lt_err lt_report_write(const char *run_folder) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES], *data = NULL, *page = NULL;
 
-    LT_TRY_DONE(lt_report_data(&data, run_folder, MAX_ROWS));
+    LT_TRY_DONE(lt_report_data(&data, run_folder, LT_REPORT_ROWS));
     page = page_with(data);
     if (page == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "report of %s", run_folder);

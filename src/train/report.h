@@ -5,6 +5,8 @@
 
 #include "lateen/base.h"
 
+#define LT_REPORT_ROWS 1000 /* Training lines in the page at most. */
+
 /* Write RUN/report.html from RUN/recipe.yaml and RUN/metrics.jsonl. title: the run's name. */
 LT_MUST_USE lt_err lt_report_write(const char *run_folder);
 

@@ -7,11 +7,11 @@
  * step's edge. A second SIGINT kills at once; nothing is lost but the steps since the last checkpoint. */
 #include "train/run.h"
 
+#include <malloc.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -21,6 +21,7 @@
 
 #define PLOT_WIDTH  72
 #define PLOT_HEIGHT 12
+#define LARGE_BYTES (1 << 20)
 
 static volatile sig_atomic_t stop_signal;
 
@@ -48,18 +49,6 @@ static const char *stop_asked(const lt_training *t) {
         return strsignal(stop_signal);
     }
     return access(t->exit_path, F_OK) == 0 ? "the file named exit" : NULL;
-}
-
-static int64_t resident_bytes(void) {
-    long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (f != NULL) {
-        if (fscanf(f, "%*s %ld", &pages) != 1) {
-            pages = 0;
-        }
-        fclose(f);
-    }
-    return (int64_t)pages * sysconf(_SC_PAGESIZE);
 }
 
 static void show_progress(lt_training *t, const lt_step_report *r, double mfu) {
@@ -104,12 +93,12 @@ static lt_err tell(lt_training *t, const lt_step_report *r) {
     if (t->state.step % t->recipe.log_every != 0 || !isfinite(r->loss) || !isfinite(r->grad_norm)) {
         return LT_OK; /* JSON has no NaN: a skipped step's line says it in words. */
     }
-    line = json_pack("{s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "kind",
-                     "train", "step", (json_int_t)t->state.step, "time_s",
-                     lt_clock_s() - t->start_s, "loss", r->loss, "lr", r->lr, "grad_norm",
-                     r->grad_norm, "batch", (json_int_t)r->rows, "tokens",
-                     (json_int_t)t->state.tokens, "tokens_per_s", rate, "mfu", mfu, "step_s",
-                     r->step_s, "wait_s", r->wait_s, "memory_bytes", (json_int_t)resident_bytes());
+    line = json_pack(
+        "{s:s, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:f, s:f, s:f, s:f, s:I}", "kind", "train",
+        "step", (json_int_t)t->state.step, "time_s", lt_clock_s() - t->start_s, "loss", r->loss,
+        "lr", r->lr, "grad_norm", r->grad_norm, "batch", (json_int_t)r->rows, "tokens",
+        (json_int_t)t->state.tokens, "tokens_per_s", rate, "mfu", mfu, "step_s", r->step_s,
+        "wait_s", r->wait_s, "memory_bytes", (json_int_t)lt_memory_resident());
     if (t->model->spec.n_experts > 0) {
         json_object_set_new(line, "load_balance", json_real(r->aux));
         json_object_set_new(line, "router_z", json_real(r->router_z));
@@ -216,9 +205,21 @@ static void print_curve(const lt_training *t) {
     free(plot);
 }
 
+/* A device's share of what was announced is not resident here. */
+static void tell_peak(const lt_training *t, size_t peak) {
+    const double mib = 1.0 / 1048576.0;
+    if (t->model->backend->host_memory) {
+        lt_log_info("peak memory %.1f MiB, announced %.1f MiB (%+.1f %%)", (double)peak * mib,
+                    (double)t->memory.announced_bytes * mib,
+                    100.0 * ((double)peak / (double)t->memory.announced_bytes - 1.0));
+    } else {
+        lt_log_info("peak memory of the host %.1f MiB", (double)peak * mib);
+    }
+}
+
 static lt_err finish(lt_training *t) {
     char took[LT_CLOCK_TEXT_BYTES];
-    struct rusage usage;
+    size_t peak;
 
     LT_TRY(lt_training_evaluate(t));
     LT_TRY(lt_training_sample(t));
@@ -226,14 +227,15 @@ static lt_err finish(lt_training *t) {
     if (t->recipe.export_model) {
         LT_TRY(export_model(t));
     }
-    getrusage(RUSAGE_SELF, &usage);
+    peak = lt_memory_peak();
     LT_TRY(lt_metrics_put(&t->metrics,
                           json_pack("{s:s, s:I, s:f, s:I, s:I}", "kind", "end", "step",
                                     (json_int_t)t->state.step, "time_s", lt_clock_s() - t->start_s,
-                                    "peak_bytes", (json_int_t)usage.ru_maxrss * 1024,
-                                    "announced_bytes", (json_int_t)t->announced_bytes)));
+                                    "peak_bytes", (json_int_t)peak, "announced_bytes",
+                                    (json_int_t)t->memory.announced_bytes)));
     LT_TRY(lt_report_write(t->recipe.out));
     print_curve(t);
+    tell_peak(t, peak);
     lt_log_info("finished %lld steps in %s; report: %s/report.html%s%s%s", (long long)t->state.step,
                 lt_duration_text(took, lt_clock_s() - t->start_s), t->recipe.out,
                 t->recipe.export_model ? ", model: " : "",
@@ -251,12 +253,14 @@ lt_err lt_run_training(const lt_recipe *r, const lt_backend *backend) {
         LT_FAIL(LT_ERR_OOM, "training");
     }
     catch_signals();
+    (void)mallopt(M_MMAP_THRESHOLD, LARGE_BYTES); /* Large buffers go back when they are freed. */
+    (void)mallopt(M_TRIM_THRESHOLD, LARGE_BYTES);
     LT_TRY_DONE(lt_training_open(t, r, backend));
-    lt_log_info("%s model of %.2fM parameters, %s, %lld of %lld steps done, %.1f MiB announced",
-                lt_family_name(t->model->spec.family),
-                (double)lt_model_spec_params(&t->model->spec) * 1e-6,
-                lt_dtype_name(t->model->options.dtype), (long long)t->state.step,
-                (long long)r->steps, (double)t->announced_bytes / 1048576.0);
+    lt_memory_plan_log(&t->memory);
+    lt_log_info(
+        "%s model of %.2fM parameters, %s, %lld of %lld steps done",
+        lt_family_name(t->model->spec.family), (double)lt_model_spec_params(&t->model->spec) * 1e-6,
+        lt_dtype_name(t->model->options.dtype), (long long)t->state.step, (long long)r->steps);
     err = train_steps(t, &stopped);
     lt_progress_end(&t->progress);
     if (err == LT_OK && stopped == NULL) {

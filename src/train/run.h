@@ -9,6 +9,7 @@
 #include "model/pass.h"
 #include "train/checkpoint.h"
 #include "train/guard.h"
+#include "train/memory.h"
 #include "train/metrics.h"
 #include "train/mixture.h"
 #include "train/optimiser.h"
@@ -61,7 +62,10 @@ typedef struct lt_training {
     int64_t evaluated_step;
     double flops_per_token, peak_flops;
     double start_s;
-    size_t announced_bytes; /* What the carve functions said. */
+    size_t program_bytes,
+        tokenizer_bytes;        /* Resident when the run began; and what the tokenizer added. */
+    lt_pass_memory pass_memory; /* As the pass was measured. */
+    lt_memory_plan memory;
     double loss_last;
     double *losses; /* Of this process, for the curve at the end. */
     int64_t n_losses, losses_room;
@@ -84,6 +88,7 @@ LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_report *report);
 /* evaluate.c: validation, and a sample of text. Both write their line of metrics. */
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
+int64_t lt_training_sample_room(const lt_training *t); /* Tokens of a sample's session. */
 
 /* run.c. settle: wait for queued updates, before another queue reads the weights. */
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);

@@ -1,0 +1,37 @@
+/* memory.h: where the memory of a training run goes, said before it goes there. */
+#ifndef LT_TRAIN_MEMORY_H
+#define LT_TRAIN_MEMORY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#define LT_MEMORY_ROWS_MAX 20
+
+typedef struct {
+    const char *name;
+    size_t bytes;
+    bool passing; /* Held for a moment only, never two of them at once: the largest counts. */
+} lt_memory_row;
+
+typedef struct {
+    lt_memory_row rows[LT_MEMORY_ROWS_MAX];
+    int n_rows;
+    size_t announced_bytes; /* Sum of the lasting rows and the largest passing one. */
+} lt_memory_plan;
+
+struct lt_training;
+
+/* Fill the plan of an opened run: every buffer as its carve function measures it; what stood before the first of them as the system says. */
+void lt_memory_plan_make(lt_memory_plan *out, const struct lt_training *t);
+
+void lt_memory_plan_log(const lt_memory_plan *p);
+json_t *lt_memory_plan_json(const lt_memory_plan *p); /* {name: bytes}; NULL: no memory. */
+
+/* Resident bytes of this process now, and at most so far. */
+size_t lt_memory_resident(void);
+size_t lt_memory_peak(void);
+
+#endif

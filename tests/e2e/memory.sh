@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# What `lateen train` announces against the peak the system saw: within 5 % for the demo's shape, in fp32 and bf16, and for a model like GPT-2;
+# with validation, a sample and a checkpoint on the way. Prints TAP.
+set -u
+cd "$(dirname "$0")/../.."
+lateen=${LATEEN:-build/lateen}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+n=0 bad=0
+within() { # name, train arguments...
+    local name=$1
+    shift
+    n=$((n + 1))
+    rm -rf "$work/run"
+    if "$lateen" train "$@" --steps 2 --lr.warmup 1 --eval.every 1 --eval.rows 4 --sample.every 1 --sample.tokens 8 --checkpoint.every 1 --out "$work/run" \
+        --data.train "$work/shard" --data.valid "$work/shard" --data.val_fraction 0 --data.tokenizer "$work/tokenizer.json" 2>"$work/log" &&
+        python3 - "$work/run/metrics.jsonl" >"$work/said" <<'PY'; then
+import json, sys
+rows = [json.loads(l) for l in open(sys.argv[1])]
+start, end = rows[0], rows[-1]
+assert start["announced_bytes"] == end["announced_bytes"] <= sum(start["memory"].values())
+ratio = end["peak_bytes"] / end["announced_bytes"]
+print(f"{end['peak_bytes'] >> 20} of {end['announced_bytes'] >> 20} MiB, {100 * (ratio - 1):+.1f} %")
+sys.exit(abs(ratio - 1) > 0.05)
+PY
+        echo "ok $n - $name: $(cat "$work/said")"
+    else
+        echo "not ok $n - $name: $(cat "$work/said")"
+        tail -n 30 "$work/log" | sed 's/^/# /'
+        bad=1
+    fi
+}
+"$lateen" tokenizer train data/demo/val.jsonl.zst --vocab-size 4096 --out "$work/tokenizer.json" 2>"$work/log" &&
+    "$lateen" tokenize data/demo/val.jsonl.zst --tokenizer "$work/tokenizer.json" --out "$work/shard" >/dev/null 2>>"$work/log" || {
+    sed 's/^/# /' "$work/log"
+    echo "not ok 1 - prepare"
+    exit 1
+}
+small=(--model.layers 3 --model.width 512 --model.heads 8 --model.vocab 16384 --model.max_seq 256 --data.seq 256 --batch.size 2 --batch.micro 2)
+within "the demo" recipes/demo.yaml --lr.cooldown 1
+within "the demo in bf16" recipes/demo.yaml --lr.cooldown 1 --model.dtype bf16
+within "like GPT-2" recipes/gpt2-124m.yaml "${small[@]}" --model.dtype fp32
+within "like GPT-2, bf16" recipes/gpt2-124m.yaml "${small[@]}" --model.dtype bf16
+exit $bad
