@@ -1,0 +1,227 @@
+/* pages.c: see pages.h. */
+#include "serve/pages.h"
+
+#include <string.h>
+#include <xxhash.h>
+
+#include "base/error.h"
+
+void lt_pages_carve(lt_pages *p, lt_arena *a) {
+    LT_ASSERT(p->n_pages > 0 && p->n_pages < INT32_MAX && p->page_tokens > 0);
+    p->n_buckets = 1;
+    while (p->n_buckets < 2 * p->n_pages) {
+        p->n_buckets *= 2;
+    }
+    p->page = lt_arena_take(a, (size_t)p->n_pages * sizeof *p->page, LT_ARENA_ALIGN);
+    p->tokens = lt_arena_take(a, (size_t)(p->n_pages * p->page_tokens) * sizeof *p->tokens,
+                              LT_ARENA_ALIGN);
+    p->bucket = lt_arena_take(a, (size_t)p->n_buckets * sizeof *p->bucket, LT_ARENA_ALIGN);
+}
+
+void lt_pages_reset(lt_pages *p) {
+    for (int64_t i = 0; i < p->n_pages; i++) {
+        p->page[i] = (lt_page){.parent = LT_NO_PAGE,
+                               .hash_next = LT_NO_PAGE,
+                               .prev = LT_NO_PAGE,
+                               .next = i + 1 < p->n_pages ? (int32_t)(i + 1) : LT_NO_PAGE};
+    }
+    for (int64_t i = 0; i < p->n_buckets; i++) {
+        p->bucket[i] = LT_NO_PAGE;
+    }
+    p->free_first = 0;
+    p->oldest = p->newest = LT_NO_PAGE;
+    p->n_free = p->n_pages;
+    p->n_cached = p->n_evicted = 0;
+}
+
+static lt_page *at(const lt_pages *p, int32_t page) {
+    LT_ASSERT(page >= 0 && page < p->n_pages);
+    return &p->page[page];
+}
+
+static int32_t *tokens_of(const lt_pages *p, int32_t page) {
+    return p->tokens + page * p->page_tokens;
+}
+
+static int32_t *bucket_of(const lt_pages *p, uint64_t hash) {
+    return &p->bucket[hash & (uint64_t)(p->n_buckets - 1)];
+}
+
+static uint64_t hash_of(const lt_pages *p, int32_t parent, const int32_t *tokens) {
+    const uint64_t seed = parent == LT_NO_PAGE ? 0 : at(p, parent)->hash;
+    return XXH3_64bits_withSeed(tokens, (size_t)p->page_tokens * sizeof *tokens, seed);
+}
+
+static void age_append(lt_pages *p, int32_t page) {
+    lt_page *g = at(p, page);
+    g->prev = p->newest;
+    g->next = LT_NO_PAGE;
+    *(p->newest == LT_NO_PAGE ? &p->oldest : &p->page[p->newest].next) = page;
+    p->newest = page;
+    p->n_cached++;
+}
+
+static void age_remove(lt_pages *p, int32_t page) {
+    lt_page *g = at(p, page);
+    *(g->prev == LT_NO_PAGE ? &p->oldest : &p->page[g->prev].next) = g->next;
+    *(g->next == LT_NO_PAGE ? &p->newest : &p->page[g->next].prev) = g->prev;
+    g->prev = g->next = LT_NO_PAGE;
+    p->n_cached--;
+}
+
+/* Out of its bucket and its parent's family. */
+static void forget(lt_pages *p, int32_t page) {
+    lt_page *g = at(p, page);
+    int32_t *link = bucket_of(p, g->hash);
+    LT_ASSERT(g->published && g->n_children == 0);
+    while (*link != page) {
+        link = &at(p, *link)->hash_next;
+    }
+    *link = g->hash_next;
+    if (g->parent != LT_NO_PAGE) {
+        at(p, g->parent)->n_children--;
+    }
+    g->published = false;
+    g->parent = g->hash_next = LT_NO_PAGE;
+}
+
+int32_t lt_pages_take(lt_pages *p) {
+    int32_t page = p->free_first;
+    if (page != LT_NO_PAGE) {
+        p->free_first = p->page[page].next;
+        p->page[page].next = LT_NO_PAGE;
+        p->n_free--;
+    } else if (p->oldest != LT_NO_PAGE) {
+        page = p->oldest;
+        age_remove(p, page);
+        forget(p, page);
+        p->n_evicted++;
+    } else {
+        return LT_NO_PAGE;
+    }
+    LT_ASSERT(p->page[page].refs == 0);
+    p->page[page].refs = 1;
+    return page;
+}
+
+void lt_pages_hold(lt_pages *p, int32_t page) {
+    lt_page *g = at(p, page);
+    if (g->refs == 0) {
+        LT_ASSERT(g->published);
+        age_remove(p, page);
+    }
+    g->refs++;
+}
+
+void lt_pages_drop(lt_pages *p, int32_t page) {
+    lt_page *g = at(p, page);
+    LT_ASSERT(g->refs > 0);
+    if (--g->refs > 0) {
+        return;
+    }
+    if (g->published) {
+        age_append(p, page);
+        return;
+    }
+    g->next = p->free_first;
+    p->free_first = page;
+    p->n_free++;
+}
+
+/* The published page that holds tokens behind parent. */
+static int32_t find(const lt_pages *p, uint64_t hash, int32_t parent, const int32_t *tokens) {
+    const size_t bytes = (size_t)p->page_tokens * sizeof *tokens;
+    int32_t page = *bucket_of(p, hash);
+    while (page != LT_NO_PAGE) {
+        const lt_page *g = at(p, page);
+        if (g->hash == hash && g->parent == parent &&
+            memcmp(tokens_of(p, page), tokens, bytes) == 0) {
+            return page;
+        }
+        page = g->hash_next;
+    }
+    return LT_NO_PAGE;
+}
+
+int64_t lt_pages_match(lt_pages *p, const int32_t *tokens, int64_t n, int32_t *table) {
+    int32_t parent = LT_NO_PAGE;
+    int64_t count = 0;
+    for (; (count + 1) * p->page_tokens <= n; count++) {
+        const int32_t *piece = tokens + count * p->page_tokens;
+        const int32_t page = find(p, hash_of(p, parent, piece), parent, piece);
+        if (page == LT_NO_PAGE) {
+            break;
+        }
+        lt_pages_hold(p, page);
+        table[count] = parent = page;
+    }
+    return count;
+}
+
+int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, const int32_t *tokens) {
+    const uint64_t hash = hash_of(p, parent, tokens);
+    const int32_t equal = find(p, hash, parent, tokens);
+    lt_page *g = at(p, page);
+    int32_t *bucket = bucket_of(p, hash);
+
+    LT_ASSERT(g->refs > 0 && !g->published);
+    LT_ASSERT(parent == LT_NO_PAGE || at(p, parent)->published);
+    if (equal != LT_NO_PAGE) {
+        lt_pages_hold(p, equal);
+        lt_pages_drop(p, page);
+        return equal;
+    }
+    memcpy(tokens_of(p, page), tokens, (size_t)p->page_tokens * sizeof *tokens);
+    g->hash = hash;
+    g->parent = parent;
+    g->published = true;
+    g->hash_next = *bucket;
+    *bucket = page;
+    if (parent != LT_NO_PAGE) {
+        at(p, parent)->n_children++;
+    }
+    return page;
+}
+
+const char *lt_pages_check(const lt_pages *p) {
+    int64_t n_free = 0, n_cached = 0, n_published = 0, n_found = 0, n_idle = 0, n_children = 0,
+            n_parents = 0;
+    for (int32_t i = p->free_first; i != LT_NO_PAGE; i = p->page[i].next, n_free++) {
+        if (p->page[i].refs != 0 || p->page[i].published || n_free > p->n_pages) {
+            return "a page of the free list is held, published, or in a loop";
+        }
+    }
+    for (int32_t i = p->oldest, before = LT_NO_PAGE; i != LT_NO_PAGE;
+         before = i, i = p->page[i].next, n_cached++) {
+        if (p->page[i].refs != 0 || !p->page[i].published || p->page[i].prev != before) {
+            return "a page of the age list is held, unpublished or badly linked";
+        }
+    }
+    for (int64_t i = 0; i < p->n_pages; i++) {
+        const lt_page *g = &p->page[i];
+        n_idle += g->refs == 0;
+        n_published += g->published;
+        n_children += g->n_children;
+        n_parents += g->published && g->parent != LT_NO_PAGE;
+        if (g->refs < 0 || (!g->published && g->n_children != 0)) {
+            return "references below zero, or children of an unpublished page";
+        }
+        if (g->published && g->parent != LT_NO_PAGE &&
+            (!p->page[g->parent].published || (g->refs > 0 && p->page[g->parent].refs == 0))) {
+            return "a published page outlives its parent";
+        }
+    }
+    for (int64_t b = 0; b < p->n_buckets; b++) {
+        for (int32_t i = p->bucket[b]; i != LT_NO_PAGE; i = p->page[i].hash_next, n_found++) {
+            if (!p->page[i].published || bucket_of(p, p->page[i].hash) != &p->bucket[b] ||
+                n_found > p->n_pages) {
+                return "a page in a wrong bucket";
+            }
+        }
+    }
+    return n_free != p->n_free || n_cached != p->n_cached ? "the counts are wrong"
+           : n_idle != n_free + n_cached                  ? "a page is lost"
+           : n_found != n_published                       ? "a published page can not be found"
+           : n_children != n_parents                      ? "children are miscounted"
+                                                          : NULL;
+}

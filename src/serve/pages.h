@@ -1,0 +1,67 @@
+/* pages.h: who holds which page of the key/value cache. A plain struct without threads, clocks or device: it deals in page numbers.
+ *
+ * A page is one of
+ *
+ *     free ──take──▶ held (refs >= 1) ──last drop, unpublished──▶ free
+ *                      │ publish: it is full, and its tokens are known
+ *                      ▼
+ *                    held, published ──last drop──▶ cached (refs 0) ──match──▶ held, published
+ *                                                     └──evicted by take, oldest first──▶ held
+ *
+ * A published page can be found by what it holds: the page before it and its own tokens. Pages form chains so: a page's identity is (parent page,
+ * tokens), which is exact; the hash, chained over the parent's, only finds the place. A sequence holds all pages of a chain from its start and drops them
+ * last first, so a parent is never evicted before its children: oldest first is also leaves first.
+ * Two sequences may fill equal pages side by side; publish then gives the second the first one's page.
+ *
+ * Invariants (lt_pages_check): every page is in exactly one of free list, age list, or held; a cached page is published; a published page is in its hash
+ * bucket once and its parent is published; the counts agree. */
+#ifndef LT_SERVE_PAGES_H
+#define LT_SERVE_PAGES_H
+
+#include <stdbool.h>
+
+#include "base/arena.h"
+
+#define LT_NO_PAGE (-1)
+
+typedef struct {
+    uint64_t hash; /* Of the chain up to this page's last token. */
+    int32_t refs;
+    int32_t parent;     /* LT_NO_PAGE: it begins a sequence. Published pages only, as are: */
+    int32_t n_children; /* published pages whose parent it is, */
+    int32_t hash_next;  /* the next in its bucket. */
+    int32_t prev, next; /* In the age list; the free list uses next. */
+    bool published;
+} lt_page;
+
+typedef struct {
+    int64_t n_pages, page_tokens; /* Set before carving. */
+    int64_t n_buckets;
+    lt_page *page;                       /* (n_pages) */
+    int32_t *tokens;                     /* (n_pages, page_tokens) of published pages */
+    int32_t *bucket;                     /* (n_buckets) first page, or LT_NO_PAGE */
+    int32_t free_first, oldest, newest;  /* Heads of the free list and the age list. */
+    int64_t n_free, n_cached, n_evicted; /* n_evicted: since the start. */
+} lt_pages;
+
+void lt_pages_carve(lt_pages *p, lt_arena *a); /* Measure, then place (base/arena.h). */
+void lt_pages_reset(lt_pages *p);              /* All free. Once after placing. */
+
+/* A page with one reference: a free one, else the oldest cached one. LT_NO_PAGE when all are held. */
+int32_t lt_pages_take(lt_pages *p);
+void lt_pages_hold(lt_pages *p, int32_t page);
+void lt_pages_drop(lt_pages *p, int32_t page);
+
+/* The longest chain of published pages that tokens (n) begin with: held, numbers to table; how many. Whole pages only. */
+int64_t lt_pages_match(lt_pages *p, const int32_t *tokens, int64_t n, int32_t *table);
+/* The page, held, is full with `tokens` (page_tokens) behind parent. Returns it; or an equal page, held, after dropping this one. */
+int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, const int32_t *tokens);
+
+static inline int64_t lt_pages_available(const lt_pages *p) {
+    return p->n_free + p->n_cached;
+}
+
+/* NULL, or which invariant does not hold. For tests: looks at everything. */
+const char *lt_pages_check(const lt_pages *p);
+
+#endif

@@ -1,0 +1,265 @@
+/* scheduler.c: see scheduler.h. */
+#include "serve/scheduler.h"
+
+#include <string.h>
+
+#include "base/error.h"
+
+void lt_sched_carve(lt_sched *s, lt_arena *a) {
+    LT_ASSERT(s->max_running > 0 && s->step_tokens >= s->max_running);
+    lt_pages_carve(&s->pages, a);
+    s->items = lt_arena_take(a, (size_t)s->max_running * sizeof *s->items, LT_ARENA_ALIGN);
+    s->copies = lt_arena_take(a, (size_t)s->max_running * sizeof *s->copies, LT_ARENA_ALIGN);
+}
+
+void lt_sched_reset(lt_sched *s) {
+    lt_pages_reset(&s->pages);
+    s->running = s->waiting = (lt_seq_list){0};
+    s->n_items = s->n_copies = s->n_rows = 0;
+    s->n_steps = s->n_added = s->n_preemptions = 0;
+}
+
+static bool before(const lt_seq *a, const lt_seq *b) {
+    return a->key != b->key ? a->key < b->key : a->serial < b->serial;
+}
+
+/* In its place in the order: looked for from the end, where the newest belong. */
+static void insert(lt_seq_list *list, lt_seq *seq) {
+    lt_seq *after = list->last;
+    while (after != NULL && before(seq, after)) {
+        after = after->prev;
+    }
+    seq->prev = after;
+    seq->next = after == NULL ? list->first : after->next;
+    *(after == NULL ? &list->first : &after->next) = seq;
+    *(seq->next == NULL ? &list->last : &seq->next->prev) = seq;
+    list->n++;
+}
+
+static void take_out(lt_seq_list *list, lt_seq *seq) {
+    *(seq->prev == NULL ? &list->first : &seq->prev->next) = seq->next;
+    *(seq->next == NULL ? &list->last : &seq->next->prev) = seq->prev;
+    seq->prev = seq->next = NULL;
+    list->n--;
+}
+
+static int64_t pages_for(const lt_sched *s, int64_t n_tokens) {
+    return (n_tokens + s->pages.page_tokens - 1) / s->pages.page_tokens;
+}
+
+/* Last first, so that a chain is evicted from its end. */
+static void drop_pages(lt_sched *s, lt_seq *seq) {
+    while (seq->n_pages > 0) {
+        lt_pages_drop(&s->pages, seq->table[--seq->n_pages]);
+    }
+    seq->n_done = seq->n_published = 0;
+}
+
+void lt_sched_add(lt_sched *s, lt_seq *seq) {
+    LT_ASSERT(seq->state == LT_SEQ_IDLE && seq->n_tokens > 0);
+    LT_ASSERT(pages_for(s, seq->n_tokens) <= s->pages.n_pages);
+    seq->key = s->n_steps - (int64_t)seq->priority * LT_SCHED_AGE;
+    seq->serial = s->n_added++;
+    seq->n_done = seq->n_pages = seq->n_published = seq->n_cached = seq->n_preempted = 0;
+    seq->state = LT_SEQ_WAITING;
+    insert(&s->waiting, seq);
+}
+
+bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child) {
+    LT_ASSERT(seq->state == LT_SEQ_RUNNING && child->state == LT_SEQ_IDLE);
+    LT_ASSERT(child->n_tokens >= seq->n_done);
+    if (s->running.n == s->max_running) {
+        return false;
+    }
+    for (int64_t i = 0; i < seq->n_pages; i++) {
+        lt_pages_hold(&s->pages, seq->table[i]);
+        child->table[i] = seq->table[i];
+    }
+    child->key = seq->key;
+    child->serial = s->n_added++;
+    child->n_done = seq->n_done;
+    child->n_pages = seq->n_pages;
+    child->n_published = seq->n_published;
+    child->n_cached = seq->n_cached;
+    child->n_preempted = 0;
+    child->state = LT_SEQ_RUNNING;
+    insert(&s->running, child);
+    return true;
+}
+
+void lt_sched_remove(lt_sched *s, lt_seq *seq) {
+    LT_ASSERT(seq->state != LT_SEQ_IDLE);
+    take_out(seq->state == LT_SEQ_RUNNING ? &s->running : &s->waiting, seq);
+    drop_pages(s, seq);
+    seq->state = LT_SEQ_IDLE;
+}
+
+static void preempt(lt_sched *s, lt_seq *seq) {
+    take_out(&s->running, seq);
+    drop_pages(s, seq);
+    seq->n_preempted++;
+    s->n_preemptions++;
+    seq->state = LT_SEQ_WAITING;
+    insert(&s->waiting, seq);
+}
+
+/* A page for seq, if need be from the last in order; LT_NO_PAGE when seq is the last itself. */
+static int32_t take_page(lt_sched *s, const lt_seq *seq, bool may_preempt) {
+    int32_t page = lt_pages_take(&s->pages);
+    while (page == LT_NO_PAGE && may_preempt && s->running.last != seq) {
+        preempt(s, s->running.last);
+        page = lt_pages_take(&s->pages);
+    }
+    return page;
+}
+
+/* The page of the next token is shared: give seq its own. False: there is no page. */
+static bool own_page(lt_sched *s, lt_seq *seq) {
+    const int64_t at = seq->n_done / s->pages.page_tokens;
+    int32_t page, *place = &seq->table[at];
+    if (seq->n_done % s->pages.page_tokens == 0 || at >= seq->n_pages ||
+        s->pages.page[*place].refs == 1) {
+        return true;
+    }
+    page = take_page(s, seq, true);
+    if (page == LT_NO_PAGE) {
+        return false;
+    }
+    if (s->pages.page[*place].refs == 1) { /* Whoever shared it was preempted for this page. */
+        lt_pages_drop(&s->pages, page);
+        return true;
+    }
+    s->copies[s->n_copies++] = (lt_page_copy){page, *place};
+    lt_pages_drop(&s->pages, *place);
+    *place = page;
+    return true;
+}
+
+/* Plan up to n rows of seq: as many as there are pages for. */
+static void plan_rows(lt_sched *s, lt_seq *seq, int64_t n) {
+    const int64_t size = s->pages.page_tokens;
+    int64_t room;
+    if (seq->max_rows > 0 && n > seq->max_rows) {
+        n = seq->max_rows;
+    }
+    if (n <= 0 || !own_page(s, seq)) {
+        return;
+    }
+    while (seq->n_pages < pages_for(s, seq->n_done + n)) {
+        const bool stuck = seq->n_pages * size <= seq->n_done; /* Not even one token fits. */
+        const int32_t page = take_page(s, seq, stuck);
+        if (page == LT_NO_PAGE) {
+            break;
+        }
+        seq->table[seq->n_pages++] = page;
+    }
+    room = seq->n_pages * size - seq->n_done;
+    n = n < room ? n : room;
+    if (n > 0) {
+        s->items[s->n_items++] = (lt_sched_item){seq, seq->n_done, n};
+        s->n_rows += n;
+    }
+}
+
+static bool decodes(const lt_seq *seq) {
+    return seq->n_tokens - seq->n_done == 1;
+}
+
+/* The first of the queue starts to run, if pages are free for all its tokens and the next. */
+static bool admit(lt_sched *s) {
+    lt_seq *seq = s->waiting.first;
+    const int64_t spare = s->running.n, whole = pages_for(s, seq->n_tokens + 1);
+    const int64_t need = whole < s->pages.n_pages ? whole : s->pages.n_pages;
+
+    /* At least one token must run, to have logits: the last page of a cached prompt is not taken. */
+    seq->n_pages = seq->fresh
+                       ? 0
+                       : lt_pages_match(&s->pages, seq->tokens, seq->n_tokens - 1, seq->table);
+    if (lt_pages_available(&s->pages) < need - seq->n_pages + spare) {
+        drop_pages(s, seq);
+        return false;
+    }
+    seq->n_published = seq->n_pages;
+    seq->n_done = seq->n_cached = seq->n_pages * s->pages.page_tokens;
+    take_out(&s->waiting, seq);
+    seq->state = LT_SEQ_RUNNING;
+    insert(&s->running, seq);
+    return true;
+}
+
+void lt_sched_plan(lt_sched *s) {
+    const int64_t preempted = s->n_preemptions;
+    int64_t n_decoding = 0;
+
+    s->n_items = s->n_copies = s->n_rows = 0;
+    for (const lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
+        n_decoding += decodes(seq);
+    }
+    for (lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
+        if (decodes(seq)) {
+            n_decoding--;
+            plan_rows(s, seq, 1);
+        } else {
+            const int64_t left = s->step_tokens - s->n_rows - n_decoding,
+                          need = seq->n_tokens - seq->n_done;
+            plan_rows(s, seq, need < left ? need : left);
+        }
+    }
+    while (s->n_preemptions == preempted && s->running.n < s->max_running &&
+           s->n_rows < s->step_tokens && s->waiting.first != NULL) {
+        lt_seq *seq = s->waiting.first;
+        int64_t left = s->step_tokens - s->n_rows;
+        if (!admit(s)) {
+            break;
+        }
+        left = seq->n_tokens - seq->n_done < left ? seq->n_tokens - seq->n_done : left;
+        plan_rows(s, seq, left);
+    }
+    s->n_steps++;
+}
+
+void lt_sched_done(lt_sched *s) {
+    const int64_t size = s->pages.page_tokens;
+    for (int64_t i = 0; i < s->n_items; i++) {
+        lt_seq *seq = s->items[i].seq;
+        LT_ASSERT(seq->state == LT_SEQ_RUNNING && seq->n_done == s->items[i].first);
+        seq->n_done += s->items[i].n;
+        while (s->caching && (seq->n_published + 1) * size <= seq->n_done) {
+            const int64_t k = seq->n_published++;
+            seq->table[k] = lt_pages_publish(&s->pages, seq->table[k],
+                                             k > 0 ? seq->table[k - 1] : LT_NO_PAGE,
+                                             seq->tokens + k * size);
+        }
+    }
+    s->n_items = s->n_copies = s->n_rows = 0;
+}
+
+static const char *check_list(const lt_sched *s, const lt_seq_list *list, lt_seq_state state,
+                              int64_t *n_refs) {
+    int64_t n = 0;
+    for (const lt_seq *seq = list->first; seq != NULL; seq = seq->next, n++) {
+        if (seq->state != state || (seq->next != NULL && !before(seq, seq->next)) ||
+            (seq->next == NULL) != (list->last == seq)) {
+            return "a list out of order";
+        }
+        if (state == LT_SEQ_WAITING && seq->n_pages != 0) {
+            return "a waiting sequence holds pages";
+        }
+        if (seq->n_pages * s->pages.page_tokens < seq->n_done || seq->n_done > seq->n_tokens) {
+            return "a sequence has more done than it has";
+        }
+        *n_refs += seq->n_pages;
+    }
+    return n == list->n ? NULL : "a list miscounted";
+}
+
+const char *lt_sched_check(const lt_sched *s) {
+    const char *why = lt_pages_check(&s->pages);
+    int64_t n_refs = 0;
+    why = why != NULL ? why : check_list(s, &s->running, LT_SEQ_RUNNING, &n_refs);
+    why = why != NULL ? why : check_list(s, &s->waiting, LT_SEQ_WAITING, &n_refs);
+    for (int64_t i = 0; i < s->pages.n_pages; i++) {
+        n_refs -= s->pages.page[i].refs;
+    }
+    return why != NULL ? why : n_refs != 0 ? "references that no sequence has" : NULL;
+}

@@ -1,0 +1,94 @@
+/* scheduler.h: which sequences run in the next step, how many tokens of each, in which pages. A plain struct over pages.h: no threads, clocks or
+ * device, so that a seeded simulation drives it through millions of steps.
+ *
+ *                 add                  plan: a slot and pages are free
+ *     (owner) ──────────▶ WAITING ───────────────────────────────▶ RUNNING ──remove──▶ (owner)
+ *                            ▲      plan: pages ran out, and it is the     │
+ *                            └────── last in order: its pages are dropped ◀┘
+ *     fork: a second continuation of a running sequence, RUNNING at once on the same pages
+ *
+ * ORDER     All sequences stand in one order, by (key, serial). The key is the step of arrival minus LT_SCHED_AGE steps a level of priority: of two
+ *           requests the one of higher priority is first, unless the other has waited that much longer. The order never changes, so the first of all is never
+ *           preempted and always runs: nothing starves.
+ * STEP      Every running sequence in order: one token each that decodes, then what is left of step_tokens in pieces of prompts (a step with
+ *           long prompts delays nobody's next token). Then from the queue, in order, none overtaking, while slots and pages for the whole prompt are free,
+ *           and a page to grow for each that runs.
+ * PAGES     When one needs a page and none is left, the last running sequence is preempted: it gives up its pages and will run its tokens again
+ *           (recompute), mostly from the prefix cache. A prompt takes what there is before it preempts anyone.
+ * WRITING   A page that others hold too is copied before a token is written to it (copies); full pages are published for others to find.
+ *
+ * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done ─▶ [owner: append a token to, or remove, those with n_done == n_tokens] */
+#ifndef LT_SERVE_SCHEDULER_H
+#define LT_SERVE_SCHEDULER_H
+
+#include "serve/pages.h"
+
+#define LT_SCHED_AGE 4096 /* Steps of waiting that weigh as much as one level of priority. */
+
+typedef enum { LT_SEQ_IDLE, LT_SEQ_WAITING, LT_SEQ_RUNNING } lt_seq_state;
+
+typedef struct lt_seq lt_seq;
+struct lt_seq {
+    /* The owner's, before add; it appends to tokens between steps. */
+    const int32_t *tokens; /* (n_tokens) prompt and what was sampled */
+    int64_t n_tokens;
+    int32_t *table;   /* Room for the pages of its longest state. */
+    int64_t max_rows; /* Rows of a step at most; 0: no limit. */
+    bool fresh;       /* Must run all its tokens: nothing is taken from the prefix cache. */
+    int priority;
+    void *owner;
+    /* The scheduler's. */
+    lt_seq_state state;
+    int64_t key, serial;
+    int64_t n_done;      /* Tokens whose keys and values are in its pages. */
+    int64_t n_pages;     /* In table. */
+    int64_t n_published; /* The first of them. */
+    int64_t n_cached;    /* Tokens found in the prefix cache when it was last admitted. */
+    int64_t n_preempted; /* How often. */
+    lt_seq *prev, *next; /* In the list of its state. */
+};
+
+typedef struct {
+    lt_seq *first, *last;
+    int64_t n;
+} lt_seq_list;
+
+/* Tokens [first, first + n) of seq run in this step. */
+typedef struct {
+    lt_seq *seq;
+    int64_t first, n;
+} lt_sched_item;
+
+typedef struct {
+    int32_t dst, src;
+} lt_page_copy;
+
+typedef struct {
+    lt_pages pages;
+    int64_t max_running, step_tokens; /* Set before carving; step_tokens >= max_running. */
+    bool caching;                     /* Publish full pages. */
+    lt_seq_list running, waiting;
+    lt_sched_item *items; /* (max_running) the plan */
+    lt_page_copy *copies; /* (max_running) to do before it, in order */
+    int64_t n_items, n_copies, n_rows;
+    int64_t n_steps, n_added, n_preemptions;
+} lt_sched;
+
+void lt_sched_carve(lt_sched *s, lt_arena *a); /* With pages.n_pages, pages.page_tokens set. */
+void lt_sched_reset(lt_sched *s);
+
+/* The sequence must fit the pool alone: n_tokens at its longest <= pages.n_pages * page_tokens. */
+void lt_sched_add(lt_sched *s, lt_seq *seq);
+/* child, idle, with the same first n_done tokens: runs beside seq on the same pages. False: no slot is free, nothing happened. */
+bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child);
+void lt_sched_remove(lt_sched *s, lt_seq *seq); /* Waiting or running: its pages are dropped. */
+
+/* Fill items, copies, n_rows. No items: nothing is there to run. */
+void lt_sched_plan(lt_sched *s);
+/* The plan was run: count its tokens, publish what is full. */
+void lt_sched_done(lt_sched *s);
+
+/* NULL, or which invariant does not hold, of the pages too. For tests. */
+const char *lt_sched_check(const lt_sched *s);
+
+#endif

@@ -1,0 +1,346 @@
+/* Scheduler and pages in a seeded simulation of a million steps: requests of any length and priority come, fork, are cancelled, run out of pages. A shadow
+ * memory keeps, for each row of each page, a hash of the tokens up to it; every key a sequence would read must be the one of its own tokens. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/rng.h"
+#include "serve/scheduler.h"
+
+enum { PAGE = 4, N_PAGES = 48, MAX_LEN = 96, MAX_PAGES = MAX_LEN / PAGE, N_SEQS = 40 };
+
+typedef struct {
+    lt_seq seq; /* First: a sequence is its world's. */
+    int32_t tokens[MAX_LEN], table[MAX_PAGES];
+    uint64_t prefix[MAX_LEN]; /* Hash of tokens[0..i] */
+    int64_t target, n_prompt, born, last_progress;
+    int n_forks;
+} life;
+
+typedef struct {
+    lt_sched s;
+    lt_arena arena;
+    life lives[N_SEQS];
+    uint64_t memory[N_PAGES * PAGE];
+    lt_rng rng;
+    int64_t n_finished, n_cancelled, n_forked, n_cached, age_max, n_tokens;
+} world;
+
+static uint64_t chance(world *w, uint64_t n) {
+    return lt_rng_below(&w->rng, n);
+}
+
+static void put_token(life *l, int64_t i, int32_t token) {
+    l->tokens[i] = token;
+    l->prefix[i] = lt_rng_mix((i > 0 ? l->prefix[i - 1] : 1) * 31 + (uint64_t)token);
+}
+
+static void open_world(world *w, uint64_t seed, int64_t max_running, int64_t step_tokens) {
+    *w = (world){.s = {.pages = {.n_pages = N_PAGES, .page_tokens = PAGE},
+                       .max_running = max_running,
+                       .step_tokens = step_tokens,
+                       .caching = true},
+                 .rng = {.seed = seed}};
+    lt_sched_carve(&w->s, &w->arena);
+    assert_int_equal(lt_arena_open(&w->arena, "world"), LT_OK);
+    lt_sched_carve(&w->s, &w->arena);
+    lt_sched_reset(&w->s);
+}
+
+static life *idle_life(world *w) {
+    for (int i = 0; i < N_SEQS; i++) {
+        if (w->lives[i].seq.state == LT_SEQ_IDLE) {
+            return &w->lives[i];
+        }
+    }
+    return NULL;
+}
+
+/* A prompt that shares its start with many others: one of four texts, then tokens of its own. */
+static void be_born(world *w) {
+    life *l = idle_life(w);
+    int64_t n, shared;
+    uint64_t text;
+    if (l == NULL) {
+        return;
+    }
+    n = 1 + (int64_t)chance(w, chance(w, 4) == 0 ? MAX_LEN - 2 : 24);
+    text = chance(w, 4);
+    shared = (int64_t)chance(w, (uint64_t)n + 1);
+    for (int64_t i = 0; i < n; i++) {
+        put_token(l, i,
+                  (int32_t)(i < shared ? lt_rng_mix(text * 100 + (uint64_t)i) % 5 : chance(w, 5)));
+    }
+    l->seq = (lt_seq){.tokens = l->tokens,
+                      .n_tokens = n,
+                      .table = l->table,
+                      .max_rows = chance(w, 8) == 0 ? 3 : 0,
+                      .fresh = chance(w, 8) == 0,
+                      .priority = (int)chance(w, 3)};
+    l->n_prompt = n;
+    l->target = n + 1 + (int64_t)chance(w, (uint64_t)(MAX_LEN - n));
+    l->n_forks = chance(w, 6) == 0 ? (int)chance(w, 4) : 0;
+    l->born = w->s.n_steps;
+    lt_sched_add(&w->s, &l->seq);
+}
+
+/* Run the plan on the shadow memory. */
+static void run_plan(world *w) {
+    int64_t rows = 0;
+    for (int64_t i = 0; i < w->s.n_copies; i++) {
+        memcpy(w->memory + w->s.copies[i].dst * PAGE, w->memory + w->s.copies[i].src * PAGE,
+               PAGE * sizeof *w->memory);
+    }
+    for (int64_t i = 0; i < w->s.n_items; i++) {
+        const lt_sched_item *item = &w->s.items[i];
+        const life *l = (const life *)item->seq;
+        assert_true(item->n > 0 && item->first == l->seq.n_done);
+        assert_true(l->seq.max_rows == 0 || item->n <= l->seq.max_rows);
+        for (int64_t p = item->first; p < item->first + item->n; p++) {
+            const int32_t page = l->table[p / PAGE];
+            assert_int_equal(w->s.pages.page[page].refs, 1); /* None writes where others read. */
+            w->memory[page * PAGE + p % PAGE] = l->prefix[p];
+        }
+        rows += item->n;
+    }
+    assert_int_equal(rows, w->s.n_rows);
+    assert_true(rows <= w->s.step_tokens);
+    for (int64_t i = 0; i < w->s.n_items; i++) {
+        const lt_sched_item *item = &w->s.items[i];
+        const life *l = (const life *)item->seq;
+        for (int64_t p = 0; p < item->first + item->n; p++) {
+            assert_true(w->memory[l->table[p / PAGE] * PAGE + p % PAGE] == l->prefix[p]);
+        }
+    }
+}
+
+static void end(world *w, life *l) {
+    const int64_t age = w->s.n_steps - l->born;
+    w->age_max = age > w->age_max ? age : w->age_max;
+    lt_sched_remove(&w->s, &l->seq);
+}
+
+static void fork_life(world *w, life *parent) {
+    life *l = idle_life(w);
+    if (l == NULL) {
+        return;
+    }
+    memcpy(l->tokens, parent->tokens, sizeof l->tokens);
+    memcpy(l->prefix, parent->prefix, sizeof l->prefix);
+    l->seq = (lt_seq){.tokens = l->tokens, .n_tokens = parent->seq.n_tokens, .table = l->table};
+    l->n_prompt = parent->n_prompt;
+    l->target = parent->target;
+    l->n_forks = 0;
+    l->born = w->s.n_steps;
+    if (lt_sched_fork(&w->s, &parent->seq, &l->seq)) {
+        put_token(l, l->seq.n_tokens++, (int32_t)chance(w, 5));
+        w->n_forked++;
+        if (l->seq.n_tokens == l->target) {
+            end(w, l);
+        }
+    }
+}
+
+/* What the engine does after a step: new tokens, forks, ends. */
+static void live_on(world *w, lt_seq *const *ran, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        life *l = (life *)ran[i];
+        if (l->seq.state != LT_SEQ_RUNNING || l->seq.n_done < l->seq.n_tokens) {
+            continue;
+        }
+        for (; l->n_forks > 0; l->n_forks--) {
+            fork_life(w, l);
+        }
+        put_token(l, l->seq.n_tokens++, (int32_t)chance(w, 5));
+        w->n_tokens++;
+        if (l->seq.n_tokens == l->target) {
+            w->n_cached += l->seq.n_cached;
+            w->n_finished++;
+            end(w, l);
+        }
+    }
+}
+
+static void step(world *w, uint64_t births) {
+    lt_seq *ran[N_SEQS];
+    int64_t n;
+    const lt_seq *first;
+
+    if (chance(w, births) == 0) {
+        be_born(w);
+    }
+    if (chance(w, 50) == 0) {
+        life *l = &w->lives[chance(w, N_SEQS)];
+        if (l->seq.state != LT_SEQ_IDLE) {
+            w->n_cancelled++;
+            end(w, l);
+        }
+    }
+    first = w->s.running.first != NULL ? w->s.running.first : w->s.waiting.first;
+    lt_sched_plan(&w->s);
+    assert_true(first == NULL ? w->s.n_items == 0 : w->s.n_items > 0 && w->s.items[0].seq == first);
+    run_plan(w);
+    n = w->s.n_items;
+    for (int64_t i = 0; i < n; i++) {
+        ran[i] = w->s.items[i].seq;
+    }
+    lt_sched_done(&w->s);
+    live_on(w, ran, n);
+}
+
+static void check(world *w, int64_t at) {
+    const char *why = lt_sched_check(&w->s);
+    if (why != NULL) {
+        fail_msg("step %lld: %s", (long long)at, why);
+    }
+}
+
+/* The first of all always runs; at the end all pages come back. */
+static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t step_tokens,
+                     uint64_t births) {
+    static world w;
+    open_world(&w, seed, max_running, step_tokens);
+    for (int64_t i = 0; i < steps; i++) {
+        step(&w, births);
+        if (i % 4 == 0) {
+            check(&w, i);
+        }
+    }
+    print_message("seed %llu: %lld finished, %lld cancelled, %lld forks, %lld preemptions, %lld "
+                  "tokens from the prefix cache, oldest %lld steps\n",
+                  (unsigned long long)seed, (long long)w.n_finished, (long long)w.n_cancelled,
+                  (long long)w.n_forked, (long long)w.s.n_preemptions, (long long)w.n_cached,
+                  (long long)w.age_max);
+    assert_true(w.n_finished > steps / 200 && w.n_forked > 0 && w.s.n_preemptions > 0);
+    assert_true(w.n_cached > 0 && w.s.pages.n_evicted > 0);
+    assert_true(w.age_max < 20000); /* Two levels of priority, and all that was before it. */
+    for (int i = 0; i < N_SEQS; i++) {
+        if (w.lives[i].seq.state != LT_SEQ_IDLE) {
+            end(&w, &w.lives[i]);
+        }
+    }
+    check(&w, steps);
+    assert_int_equal(lt_pages_available(&w.s.pages), N_PAGES);
+    lt_arena_close(&w.arena);
+}
+
+static void a_million_steps(void **state) {
+    (void)state;
+    simulate(1, 400000, 12, 24, 4);  /* More pages wanted than there are. */
+    simulate(2, 300000, 4, 4, 12);   /* Few slots, no budget beside the decoding. */
+    simulate(3, 200000, 30, 64, 3);  /* Overload. */
+    simulate(4, 100000, 12, 200, 8); /* Whole prompts in a step. */
+}
+
+/* ---- what single steps do ---- */
+
+static life *add(world *w, int64_t n, int priority, int32_t token) {
+    life *l = idle_life(w);
+    for (int64_t i = 0; i < n; i++) {
+        put_token(l, i, token);
+    }
+    l->seq = (lt_seq){.tokens = l->tokens, .n_tokens = n, .table = l->table, .priority = priority};
+    lt_sched_add(&w->s, &l->seq);
+    return l;
+}
+
+static void plan_and_run(world *w) {
+    lt_sched_plan(&w->s);
+    run_plan(w);
+    lt_sched_done(&w->s);
+    check(w, 0);
+}
+
+static void decoding_comes_before_prompts(void **state) {
+    static world w;
+    life *a, *b;
+    (void)state;
+    open_world(&w, 1, 8, 10);
+    a = add(&w, 4, 0, 1);
+    plan_and_run(&w);
+    put_token(a, a->seq.n_tokens++, 2);
+    b = add(&w, 30, 5, 3); /* Of higher priority, but its prompt must not delay a's token. */
+    lt_sched_plan(&w.s);
+    assert_int_equal(w.s.n_items, 2);
+    assert_int_equal(w.s.n_rows, 10);
+    run_plan(&w);
+    lt_sched_done(&w.s);
+    assert_int_equal(a->seq.n_done, 5);
+    assert_int_equal(b->seq.n_done, 9);
+    lt_arena_close(&w.arena);
+}
+
+static void priority_then_arrival(void **state) {
+    static world w;
+    life *low, *early, *late;
+    (void)state;
+    open_world(&w, 1, 8, 64);
+    low = add(&w, 4, 0, 1);
+    early = add(&w, 4, 1, 2);
+    late = add(&w, 4, 1, 3);
+    assert_ptr_equal(w.s.waiting.first, &early->seq);
+    assert_ptr_equal(early->seq.next, &late->seq);
+    assert_ptr_equal(late->seq.next, &low->seq);
+    w.s.n_steps += LT_SCHED_AGE + 1; /* Who has waited long enough is not overtaken. */
+    late = add(&w, 4, 1, 3);
+    assert_ptr_equal(w.s.waiting.last, &late->seq);
+    lt_arena_close(&w.arena);
+}
+
+static void a_prompt_seen_before_is_not_run_again(void **state) {
+    static world w;
+    life *a, *b;
+    (void)state;
+    open_world(&w, 1, 8, 64);
+    a = add(&w, 12, 0, 1);
+    plan_and_run(&w);
+    b = add(&w, 12, 0, 1);
+    plan_and_run(&w);
+    assert_int_equal(b->seq.n_cached, 8); /* Its last token runs, and so its page. */
+    assert_int_equal(b->seq.n_done, 12);
+    assert_int_equal(b->table[0], a->table[0]);
+    assert_int_equal(b->table[2], a->table[2]); /* Equal pages become one. */
+    lt_sched_remove(&w.s, &a->seq);
+    lt_sched_remove(&w.s, &b->seq);
+    assert_int_equal(w.s.pages.n_cached, 3);
+    lt_arena_close(&w.arena);
+}
+
+static void forks_copy_a_page_when_they_write(void **state) {
+    static world w;
+    life *a, *b = NULL;
+    (void)state;
+    open_world(&w, 1, 8, 64);
+    a = add(&w, 6, 0, 1);
+    plan_and_run(&w);
+    b = &w.lives[1];
+    memcpy(b->tokens, a->tokens, sizeof b->tokens);
+    memcpy(b->prefix, a->prefix, sizeof b->prefix);
+    b->seq = (lt_seq){.tokens = b->tokens, .n_tokens = 6, .table = b->table};
+    assert_true(lt_sched_fork(&w.s, &a->seq, &b->seq));
+    put_token(a, a->seq.n_tokens++, 2);
+    put_token(b, b->seq.n_tokens++, 3);
+    lt_sched_plan(&w.s);
+    assert_int_equal(w.s.n_copies, 1);
+    run_plan(&w);
+    lt_sched_done(&w.s);
+    check(&w, 0);
+    assert_int_equal(a->table[0], b->table[0]);
+    assert_int_not_equal(a->table[1], b->table[1]);
+    lt_arena_close(&w.arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(decoding_comes_before_prompts),
+        cmocka_unit_test(priority_then_arrival),
+        cmocka_unit_test(a_prompt_seen_before_is_not_run_again),
+        cmocka_unit_test(forks_copy_a_page_when_they_write),
+        cmocka_unit_test(a_million_steps),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
