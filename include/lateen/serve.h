@@ -37,6 +37,7 @@ typedef struct {
         prefix_cache; /* Finished pages stay and are shared by prompts that begin with the same tokens. */
     bool
         deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
+    lt_dtype cache_dtype; /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type. */
 } lt_engine_options;
 
 lt_engine_options lt_engine_defaults(void);
@@ -71,15 +72,15 @@ typedef struct {
     bool ignore_eos;
     int logprobs,
         prompt_logprobs; /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities at all. */
-    int priority; /* Higher first; equal: first come. */
+    int priority; /* Higher first; equal: first come. A level weighs as much as 4096 steps of waiting, so none waits for ever. */
     lt_serve_sampling sampling;
     const lt_grammar *grammar; /* NULL: free. Must live until the request is done. */
-    /* Reasoning: after think_budget tokens since the start without think_end_id the engine forces the n_think_end tokens. -1: no budget. */
+    /* Reasoning: n_think_end > 0 says that the continuation begins with thinking, which ends at those tokens; the grammar rules what follows. After think_budget tokens without them the engine forces them. -1: no budget. */
     int64_t think_budget;
     const int32_t *think_end;
     int64_t n_think_end;
     bool
-        embed; /* No continuation: report the mean of the last hidden states, normed to length 1. */
+        embed; /* No continuation (max_tokens 0): report the mean of the last hidden states, normed to length 1; its SAMPLE ends with LENGTH. */
 } lt_request;
 
 lt_request lt_request_defaults(void);
@@ -107,10 +108,11 @@ typedef struct {
     void *user;       /* lt_engine_submit's. */
     lt_event_kind kind;
     int32_t sample, id;
-    lt_finish finish; /* SAMPLE: why. */
-    lt_err failure;   /* FAILED: of which kind; the message is in the log. */
+    lt_finish
+        finish; /* SAMPLE: why. TOKEN: EOS or STOP_ID on the ending token, which has no place in the text. */
+    lt_err failure; /* FAILED: of which kind; the message is in the log. */
     float logprob;
-    int n_top;
+    int n_top; /* Alternatives in top, likeliest first; -1: not even logprob (the prompt's first token). */
     struct {
         int32_t id;
         float logprob;

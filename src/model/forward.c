@@ -168,8 +168,8 @@ static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
     f->slots = put(f, &at, w->slots, w->n_rows);
     f->q_start = put(f, &at, w->q_start, w->n_seqs + 1);
     f->kv_len = put(f, &at, w->kv_len, w->n_seqs);
-    f->table = put(f, &at, w->table, w->n_seqs * f->o.max_pages);
-    f->table = lt_tensor_2d(f->table.data, LT_I32, w->n_seqs, f->o.max_pages);
+    f->table = put(f, &at, w->table, w->n_seqs * w->max_pages);
+    f->table = lt_tensor_2d(f->table.data, LT_I32, w->n_seqs, w->max_pages);
     f->out_rows = put(f, &at, w->out_rows, w->n_out);
     f->q_max = w->q_max;
     f->kv_max = w->kv_max;
@@ -229,7 +229,7 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     float scale = r->spec->embed_scale;
 
     LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
-              w->n_out <= f->o.max_out);
+              w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);
     r->batch = w->n_rows;
     r->seq = 1;
     acts_carve(f, w->n_rows);

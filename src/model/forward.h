@@ -5,7 +5,7 @@
  *
  *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and value go to slots[r]
  *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table (N, max_pages): where they lie
- *     wanted     out_rows (O), rising: rows whose logits or hidden states are asked for
+ *     wanted     out_rows (O): rows whose logits or hidden states are asked for
  *
  *     LT_TRY(lt_forward_run(f, &rows));
  *     for (first = 0; first < O; first += n) { n = ...; LT_TRY(lt_forward_logits(f, first, n, &logits)); ... } */
@@ -29,8 +29,9 @@ typedef struct {
 typedef struct {
     int64_t n_rows, n_seqs, n_out;
     int64_t q_max, kv_max; /* The largest of the sequences' rows and kv_len. */
+    int64_t max_pages;     /* Columns of table in this call. */
     const int32_t *ids, *positions, *slots;
-    const int32_t *q_start, *kv_len, *table; /* table: n_seqs rows of max_pages. */
+    const int32_t *q_start, *kv_len, *table; /* table: (n_seqs, max_pages) */
     const int32_t *out_rows;
 } lt_forward_rows;
 

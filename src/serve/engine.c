@@ -1,0 +1,331 @@
+/* engine.c: the door of the engine (lateen/serve.h): open, submit, cancel, poll, from any thread; and the thread that steps.
+ *
+ *     submit ──▶ slots[id % n_slots], submitted ──wake──▶ engine's thread: lt_engine_step until there is nothing to do, then sleep
+ *     poll   ◀── ready: jobs with news ◀──event_fd─────── publish, at the end of a step
+ *
+ * An id is a slot and how many requests had come: an old id never finds a new job. */
+#include <errno.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "serve/engine_impl.h"
+
+lt_engine_options lt_engine_defaults(void) {
+    return (lt_engine_options){.max_running = 64,
+                               .max_waiting = 1024,
+                               .step_tokens = 512,
+                               .page_tokens = 16,
+                               .prefix_cache = true,
+                               .cache_dtype = LT_DTYPE_COUNT};
+}
+
+lt_request lt_request_defaults(void) {
+    return (lt_request){
+        .n_samples = 1,
+        .max_tokens = 16,
+        .logprobs = -1,
+        .prompt_logprobs = -1,
+        .think_budget = -1,
+        .sampling = {.temperature = 1.0, .top_p = 1.0, .typical_p = 1.0, .repetition = 1.0}};
+}
+
+static lt_err check_options(const lt_engine_options *o) {
+    if (o->max_running < 1 || o->max_running > 65536 || o->max_waiting < 0 ||
+        o->max_waiting > (1 << 20) || o->step_tokens < 1 || o->step_tokens > (1 << 20) ||
+        o->max_seq < 0 || o->cache_bytes < 0 || o->page_tokens < 16 || o->page_tokens % 16 != 0 ||
+        o->page_tokens > 4096) {
+        LT_FAIL(LT_ERR_ARG,
+                "engine: %lld running, %lld waiting, steps of %lld tokens, pages of %lld (a "
+                "multiple of 16)",
+                (long long)o->max_running, (long long)o->max_waiting, (long long)o->step_tokens,
+                (long long)o->page_tokens);
+    }
+    return LT_OK;
+}
+
+static int64_t div_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+
+/* How many pages, and how long a sequence may be in so many. */
+static lt_err size_cache(lt_engine *e) {
+    lt_engine_options *o = &e->o;
+    const lt_backend *backend = e->model->backend;
+    const size_t page = lt_forward_page_bytes(e->spec, o->page_tokens, o->cache_dtype);
+    size_t left = SIZE_MAX;
+    int64_t n;
+
+    o->max_seq = o->max_seq > 0 ? o->max_seq : e->spec->max_seq;
+    if (e->spec->pos == LT_POS_LEARNED && o->max_seq > e->spec->max_seq) {
+        LT_FAIL(LT_ERR_ARG, "engine: sequences of %lld tokens, but the model has %lld positions",
+                (long long)o->max_seq, (long long)e->spec->max_seq);
+    }
+    n = o->cache_bytes > 0 ? o->cache_bytes / (int64_t)page
+                           : o->max_running * div_up(o->max_seq, o->page_tokens);
+    if (o->cache_bytes == 0 && backend->memory_left != NULL) {
+        LT_TRY(backend->memory_left(&left));
+        n = n > (int64_t)(left / 2 / page) ? (int64_t)(left / 2 / page) : n;
+    }
+    n = n > INT32_MAX / o->page_tokens ? INT32_MAX / o->page_tokens : n;
+    if (n < 1) {
+        LT_FAIL(LT_ERR_LIMIT, "engine: a page of %zu bytes does not fit the cache", page);
+    }
+    if (o->max_seq > n * o->page_tokens) {
+        lt_log_info("the cache holds %lld tokens: that bounds a sequence, not the model's %lld",
+                    (long long)(n * o->page_tokens), (long long)o->max_seq);
+        o->max_seq = n * o->page_tokens;
+    }
+    e->sched.pages.n_pages = e->stats.pages = n;
+    e->sched.pages.page_tokens = o->page_tokens;
+    e->max_pages = div_up(o->max_seq, o->page_tokens);
+    return LT_OK;
+}
+
+static void engine_carve(lt_engine *e, lt_arena *a) {
+    e->slots = lt_arena_take(a, (size_t)e->n_slots * sizeof(lt_job *), LT_ARENA_ALIGN);
+    lt_sched_carve(&e->sched, a);
+    lt_step_carve(e, a);
+}
+
+static lt_err size_engine(lt_engine *e) {
+    lt_engine_options *o = &e->o;
+    if (o->cache_dtype == LT_DTYPE_COUNT) {
+        o->cache_dtype = e->model->options.dtype;
+    }
+    if (o->cache_dtype != LT_F32 && o->cache_dtype != LT_BF16 && o->cache_dtype != LT_F16) {
+        LT_FAIL(LT_ERR_ARG, "engine: a cache of %s", lt_dtype_name(o->cache_dtype));
+    }
+    /* Each running sequence decodes in each step, and a prompt goes on beside them. */
+    o->step_tokens = o->step_tokens > o->max_running ? o->step_tokens : o->max_running + 1;
+    LT_TRY(size_cache(e));
+    e->sched.max_running = o->max_running;
+    e->sched.step_tokens = o->step_tokens;
+    e->sched.caching = o->prefix_cache;
+    e->limits = (lt_job_limits){e->spec, o->max_seq, o->page_tokens};
+    /* Jobs live until poll has told them; a front that polls sees them go within a step or two. */
+    e->n_slots = 2 * (o->max_running + o->max_waiting);
+    e->n_pickers = omp_get_max_threads();
+    return LT_OK;
+}
+
+static void *run(void *engine) {
+    lt_engine *e = engine;
+    omp_set_num_threads((int)e->n_pickers); /* As who opened the engine has it. */
+    for (;;) {
+        pthread_mutex_lock(&e->lock);
+        while (e->submitted == NULL && e->cancelled == NULL && !e->closing) {
+            pthread_cond_wait(&e->wake, &e->lock);
+        }
+        if (e->closing) {
+            pthread_mutex_unlock(&e->lock);
+            return NULL;
+        }
+        pthread_mutex_unlock(&e->lock);
+        while (lt_engine_step(e)) {}
+    }
+}
+
+lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_options *options) {
+    lt_err err = LT_OK;
+    lt_engine *e = calloc(1, sizeof *e);
+
+    if (e == NULL) {
+        LT_FAIL(LT_ERR_OOM, "engine");
+    }
+    e->event_fd = -1;
+    e->model = m;
+    e->spec = lt_model_get_spec(m);
+    e->o = options != NULL ? *options : lt_engine_defaults();
+    pthread_mutex_init(&e->lock, NULL);
+    pthread_cond_init(&e->wake, NULL);
+    LT_TRY_DONE(check_options(&e->o));
+    LT_TRY_DONE(size_engine(e));
+    engine_carve(e, &e->arena);
+    LT_TRY_DONE(lt_arena_open(&e->arena, "engine"));
+    engine_carve(e, &e->arena);
+    lt_sched_reset(&e->sched);
+    LT_TRY_DONE(lt_forward_open(&e->forward, m,
+                                &(lt_forward_options){.max_rows = e->o.step_tokens,
+                                                      .max_seqs = e->o.max_running,
+                                                      .max_out = e->o.step_tokens,
+                                                      .out_rows = e->out_rows,
+                                                      .max_seq = e->o.max_seq,
+                                                      .n_pages = e->sched.pages.n_pages,
+                                                      .page_tokens = e->o.page_tokens,
+                                                      .max_pages = e->max_pages,
+                                                      .cache_dtype = e->o.cache_dtype,
+                                                      .fixed_order = e->o.deterministic}));
+    e->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    if (e->event_fd < 0) {
+        LT_FAIL_DONE(LT_ERR_IO, "engine: eventfd: %s", strerror(errno));
+    }
+    if (pthread_create(&e->thread, NULL, run, e) != 0) {
+        LT_FAIL_DONE(LT_ERR_OOM, "engine: no thread can be made");
+    }
+    e->running = true;
+    *out = e;
+    e = NULL;
+done:
+    lt_engine_close(e);
+    return err;
+}
+
+void lt_engine_close(lt_engine *e) {
+    if (e == NULL) {
+        return;
+    }
+    if (e->running) {
+        pthread_mutex_lock(&e->lock);
+        e->closing = true;
+        pthread_cond_signal(&e->wake);
+        pthread_mutex_unlock(&e->lock);
+        pthread_join(e->thread, NULL);
+    }
+    for (int64_t i = 0; e->slots != NULL && i < e->n_slots; i++) {
+        lt_job_close(e->slots[i]);
+    }
+    for (lt_job *j = e->told, *next; j != NULL; j = next) {
+        next = j->next;
+        lt_job_close(j);
+    }
+    lt_forward_close(e->forward);
+    lt_arena_close(&e->arena);
+    if (e->event_fd >= 0) {
+        close(e->event_fd);
+    }
+    pthread_cond_destroy(&e->wake);
+    pthread_mutex_destroy(&e->lock);
+    free(e);
+}
+
+/* A free slot and with it an id: ids count up, and skip those whose slot is taken. */
+static lt_err give_id(lt_engine *e, lt_job *j) {
+    if (e->stats.waiting + e->n_submitted >=
+            e->o.max_waiting + (e->stats.running < e->o.max_running) ||
+        e->n_live == e->n_slots) {
+        LT_FAIL(LT_ERR_LIMIT, "the queue is full: %lld requests wait",
+                (long long)(e->stats.waiting + e->n_submitted));
+    }
+    do {
+        j->id = ++e->n_ids;
+    } while (e->slots[j->id % (uint64_t)e->n_slots] != NULL);
+    e->slots[j->id % (uint64_t)e->n_slots] = j;
+    e->n_live++;
+    return LT_OK;
+}
+
+lt_err lt_engine_submit(lt_engine *e, const lt_request *r, void *user, uint64_t *id) {
+    lt_job *j = NULL;
+    lt_err err;
+
+    LT_TRY(lt_job_open(&j, r, &e->limits));
+    j->user = user;
+    pthread_mutex_lock(&e->lock);
+    err = give_id(e, j);
+    if (err == LT_OK) {
+        *id = j->id;
+        *(e->submitted == NULL ? &e->submitted : &e->submitted_last->next) = j;
+        e->submitted_last = j;
+        e->n_submitted++;
+        pthread_cond_signal(&e->wake);
+        j = NULL;
+    }
+    pthread_mutex_unlock(&e->lock);
+    lt_job_close(j);
+    return err;
+}
+
+/* sample -1: all. */
+static void ask_cancel(lt_engine *e, uint64_t id, int64_t sample) {
+    lt_job *j;
+    pthread_mutex_lock(&e->lock);
+    j = e->slots[id % (uint64_t)e->n_slots];
+    if (j != NULL && j->id == id && !j->done && sample < j->r.n_samples) {
+        *(sample < 0 ? &j->cancel : &j->samples[sample].cancel) = true;
+        if (!j->in_cancelled) {
+            j->in_cancelled = true;
+            j->next_cancel = e->cancelled;
+            e->cancelled = j;
+            pthread_cond_signal(&e->wake);
+        }
+    }
+    pthread_mutex_unlock(&e->lock);
+}
+
+void lt_engine_cancel(lt_engine *e, uint64_t id) {
+    ask_cancel(e, id, -1);
+}
+
+void lt_engine_cancel_sample(lt_engine *e, uint64_t id, int32_t sample) {
+    if (sample >= 0) {
+        ask_cancel(e, id, sample);
+    }
+}
+
+int lt_engine_fd(const lt_engine *e) {
+    return e->event_fd;
+}
+
+void lt_engine_signal(lt_engine *e) {
+    const uint64_t one = 1;
+    if (write(e->event_fd, &one, sizeof one) < 0 && errno != EAGAIN) {
+        lt_log_error("eventfd: %s", strerror(errno));
+    }
+}
+
+/* Jobs that said all at the last poll; their embeddings were valid until now. */
+static lt_job *take_told(lt_engine *e) {
+    lt_job *told = e->told;
+    e->told = NULL;
+    return told;
+}
+
+int64_t lt_engine_poll(lt_engine *e, lt_event *events, int64_t room) {
+    lt_job *gone;
+    uint64_t count;
+    int64_t n = 0;
+    bool more;
+
+    if (read(e->event_fd, &count, sizeof count) < 0 && errno != EAGAIN) {
+        lt_log_error("eventfd: %s", strerror(errno));
+    }
+    pthread_mutex_lock(&e->lock);
+    gone = take_told(e);
+    while (e->ready != NULL && n < room) {
+        lt_job *j = e->ready;
+        n += lt_job_tell(j, events + n, room - n);
+        if (n == room && !j->told) { /* It may have more to say. */
+            break;
+        }
+        e->ready = j->next_ready;
+        j->ready = false;
+        if (j->told) {
+            e->slots[j->id % (uint64_t)e->n_slots] = NULL;
+            e->n_live--;
+            j->next = e->told;
+            e->told = j;
+        }
+    }
+    more = e->ready != NULL;
+    pthread_mutex_unlock(&e->lock);
+    if (more) {
+        lt_engine_signal(e);
+    }
+    for (lt_job *next; gone != NULL; gone = next) {
+        next = gone->next;
+        lt_job_close(gone);
+    }
+    return n;
+}
+
+void lt_engine_get_stats(const lt_engine *e, lt_engine_stats *out) {
+    lt_engine *own = (lt_engine *)(uintptr_t)e; /* The lock is all that changes. */
+    pthread_mutex_lock(&own->lock);
+    *out = e->stats;
+    pthread_mutex_unlock(&own->lock);
+}

@@ -1,0 +1,359 @@
+/* job.c: see job.h. */
+#include "serve/job.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+
+#define MAX_SAMPLES 1024
+
+static lt_err check_ids(const char *what, const int32_t *ids, int64_t n, int64_t vocab_size) {
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] < 0 || ids[i] >= vocab_size) {
+            LT_FAIL(LT_ERR_ARG, "%s: token %d at %lld is outside [0, %lld)", what, (int)ids[i],
+                    (long long)i, (long long)vocab_size);
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err check_range(const char *name, double x, double low, double high) {
+    if (!(x >= low && x <= high)) { /* NaN too. */
+        LT_FAIL(LT_ERR_ARG, "%s %g is outside [%g, %g]", name, x, low, high);
+    }
+    return LT_OK;
+}
+
+static lt_err check_sampling(const lt_serve_sampling *s, int64_t vocab_size) {
+    LT_TRY(check_range("temperature", s->temperature, 0.0, 1e6));
+    LT_TRY(check_range("top_k", (double)s->top_k, 0.0, 0x1p62));
+    LT_TRY(check_range("top_p", s->top_p, 0.0, 1.0));
+    LT_TRY(check_range("min_p", s->min_p, 0.0, 1.0));
+    LT_TRY(check_range("typical_p", s->typical_p, 0.0, 1.0));
+    LT_TRY(check_range("repetition penalty", s->repetition, 1e-3, 1e3));
+    LT_TRY(check_range("frequency penalty", s->frequency, -1e3, 1e3));
+    LT_TRY(check_range("presence penalty", s->presence, -1e3, 1e3));
+    for (int64_t i = 0; i < s->n_bias; i++) {
+        LT_TRY(check_ids("logit bias", &s->bias[i].id, 1, vocab_size));
+        LT_TRY(check_range("logit bias", (double)s->bias[i].bias, -1e9, 1e9));
+    }
+    return LT_OK;
+}
+
+static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
+    const int64_t V = limits->spec->vocab_size;
+    if (r->n_prompt < 1) {
+        LT_FAIL(LT_ERR_ARG, "the prompt is empty");
+    }
+    if (r->max_tokens < (r->embed ? 0 : 1) || r->min_tokens < 0 || r->min_tokens > r->max_tokens) {
+        LT_FAIL(LT_ERR_ARG, "%lld to %lld tokens can not be generated", (long long)r->min_tokens,
+                (long long)r->max_tokens);
+    }
+    if (r->max_tokens > limits->max_seq || r->n_prompt + r->max_tokens > limits->max_seq) {
+        LT_FAIL(LT_ERR_ARG,
+                "a prompt of %lld tokens and %lld new ones exceed the %lld tokens of a sequence",
+                (long long)r->n_prompt, (long long)r->max_tokens, (long long)limits->max_seq);
+    }
+    if (r->n_samples < 1 || r->n_samples > MAX_SAMPLES || (r->embed && r->n_samples != 1)) {
+        LT_FAIL(LT_ERR_ARG, "%lld samples: 1 to %d are possible, of an embedding 1",
+                (long long)r->n_samples, MAX_SAMPLES);
+    }
+    if (r->logprobs < -1 || r->logprobs > LT_ENGINE_TOP || r->prompt_logprobs < -1 ||
+        r->prompt_logprobs > LT_ENGINE_TOP) {
+        LT_FAIL(LT_ERR_ARG, "log-probabilities of %d and %d alternatives: -1 to %d are possible",
+                r->logprobs, r->prompt_logprobs, LT_ENGINE_TOP);
+    }
+    if (r->think_budget < -1 || (r->think_budget >= 0 && r->n_think_end < 1)) {
+        LT_FAIL(LT_ERR_ARG, "a thinking budget of %lld tokens needs tokens that end the thinking",
+                (long long)r->think_budget);
+    }
+    LT_TRY(check_ids("prompt", r->prompt, r->n_prompt, V));
+    LT_TRY(check_ids("stop ids", r->stop_ids, r->n_stop_ids, V));
+    LT_TRY(check_ids("end of thinking", r->think_end, r->n_think_end, V));
+    return check_sampling(&r->sampling, V);
+}
+
+static void logprobs_carve(lt_logprobs *l, int64_t n, int n_top, lt_arena *a) {
+    *l = (lt_logprobs){0};
+    if (n_top >= 0) {
+        l->logprob = lt_arena_take(a, (size_t)n * sizeof *l->logprob, 8);
+        l->n_top = lt_arena_take(a, (size_t)n * sizeof *l->n_top, 8);
+        l->top = lt_arena_take(a, (size_t)(n * n_top) * sizeof *l->top, 8);
+    }
+}
+
+/* Everything of a job but itself. */
+static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
+    const lt_request *r = &j->r;
+    const int64_t longest = r->n_prompt + r->max_tokens;
+    const int64_t n_pages = longest / limits->page_tokens + 1;
+    const size_t width = r->embed ? (size_t)limits->spec->width : 0;
+
+    j->samples = lt_arena_take(a, (size_t)r->n_samples * sizeof *j->samples, LT_ARENA_ALIGN);
+    for (int64_t i = 0; i < r->n_samples; i++) {
+        lt_sample dummy, *s = j->samples != NULL ? &j->samples[i] : &dummy;
+        s->tokens = lt_arena_take(a, (size_t)longest * sizeof *s->tokens, 8);
+        s->seq.table = lt_arena_take(a, (size_t)n_pages * sizeof *s->seq.table, 8);
+        logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, a);
+    }
+    logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, a);
+    j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + 1) * sizeof *j->endings, 8);
+    j->r.sampling.bias = lt_arena_take(a, (size_t)r->sampling.n_bias * sizeof *r->sampling.bias, 8);
+    j->r.think_end = lt_arena_take(a, (size_t)r->n_think_end * sizeof *r->think_end, 8);
+    j->embedding = lt_arena_take(a, width * sizeof *j->embedding, 8);
+    j->hidden_sum = lt_arena_take(a, width * sizeof *j->hidden_sum, 8);
+}
+
+static void copy(const void *dst, const void *src, size_t bytes) {
+    if (bytes > 0) {
+        memcpy((void *)(uintptr_t)dst, src, bytes); /* The job's own fields are const to others. */
+    }
+}
+
+static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
+    lt_sample *s = &j->samples[i];
+    copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
+    s->job = j;
+    s->index = (int32_t)i;
+    s->seq.tokens = s->tokens;
+    s->seq.n_tokens = r->n_prompt;
+    s->seq.fresh = r->embed || r->prompt_logprobs >= 0;
+    s->seq.priority = r->priority;
+    s->seq.owner = s;
+    s->thinking = r->n_think_end > 0;
+    s->n_forced = -1;
+    return LT_OK;
+}
+
+static void copy_request(lt_job *j, const lt_request *r, int64_t eos) {
+    copy(j->r.sampling.bias, r->sampling.bias,
+         (size_t)r->sampling.n_bias * sizeof *r->sampling.bias);
+    copy(j->r.think_end, r->think_end, (size_t)r->n_think_end * sizeof *r->think_end);
+    copy(j->endings, r->stop_ids, (size_t)r->n_stop_ids * sizeof *r->stop_ids);
+    j->r.prompt = j->samples[0].tokens;
+    j->r.stop_ids = j->endings;
+    j->n_endings = r->n_stop_ids;
+    j->eos = eos;
+    if (eos >= 0) {
+        j->endings[j->n_endings++] = (int32_t)eos;
+    }
+}
+
+lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limits) {
+    lt_err err = LT_OK;
+    lt_job *j = NULL;
+
+    LT_TRY(check_request(r, limits));
+    j = calloc(1, sizeof *j);
+    if (j == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a request");
+    }
+    j->r = *r;
+    job_carve(j, limits, &j->arena);
+    LT_TRY_DONE(lt_arena_open(&j->arena, "a request"));
+    job_carve(j, limits, &j->arena);
+    copy_request(j, r, limits->spec->eos_id);
+    for (int64_t i = 0; i < r->n_samples; i++) {
+        LT_TRY_DONE(open_sample(j, i, r));
+    }
+    j->submit_s = lt_clock_s();
+    *out = j;
+    j = NULL;
+done:
+    lt_job_close(j);
+    return err;
+}
+
+void lt_job_close(lt_job *j) {
+    if (j == NULL) {
+        return;
+    }
+    lt_arena_close(&j->arena);
+    free(j);
+}
+
+lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_pick_args *out) {
+    const lt_job *j = s->job;
+    (void)vocab_size;
+    (void)mask;
+    *out = (lt_pick_args){.how = &j->r.sampling,
+                          .tokens = s->tokens,
+                          .n_prompt = j->r.n_prompt,
+                          .n_output = s->n_out,
+                          .sample = s->index,
+                          .forced = -1,
+                          .n_top = j->r.logprobs};
+    if (s->n_out < j->r.min_tokens) {
+        out->banned = j->endings;
+        out->n_banned = j->n_endings;
+    }
+    if (s->thinking && s->n_forced < 0 && j->r.think_budget >= 0 && s->n_out >= j->r.think_budget) {
+        s->n_forced = 0;
+    }
+    if (s->n_forced >= 0) {
+        out->forced = j->r.think_end[s->n_forced];
+    }
+    return LT_OK;
+}
+
+/* The output ends with the tokens that end thinking. */
+static bool thinking_ends(const lt_sample *s) {
+    const lt_request *r = &s->job->r;
+    return s->n_out >= r->n_think_end &&
+           memcmp(s->tokens + r->n_prompt + s->n_out - r->n_think_end, r->think_end,
+                  (size_t)r->n_think_end * sizeof *r->think_end) == 0;
+}
+
+static lt_finish ends(const lt_sample *s, int32_t id) {
+    const lt_job *j = s->job;
+    for (int64_t i = 0; i < j->r.n_stop_ids; i++) {
+        if (j->endings[i] == id && (id != j->eos || !j->r.ignore_eos)) {
+            return id == j->eos ? LT_FINISH_EOS : LT_FINISH_STOP_ID;
+        }
+    }
+    if (id == j->eos && !j->r.ignore_eos) {
+        return LT_FINISH_EOS;
+    }
+    return s->n_out == j->r.max_tokens ? LT_FINISH_LENGTH : LT_FINISH_NONE;
+}
+
+static void keep(lt_logprobs *l, int64_t at, int n_top, const lt_pick *pick) {
+    if (l->logprob != NULL) {
+        l->logprob[at] = pick->logprob;
+        l->n_top[at] = pick->n_top;
+        copy(l->top + at * n_top, pick->top, (size_t)pick->n_top * sizeof *l->top);
+    }
+}
+
+void lt_sample_append(lt_sample *s, const lt_pick *pick) {
+    lt_job *j = s->job;
+    LT_ASSERT(s->finish == LT_FINISH_NONE && s->n_out < j->r.max_tokens);
+    keep(&s->logprobs, s->n_out, j->r.logprobs, pick);
+    s->tokens[j->r.n_prompt + s->n_out++] = pick->id;
+    s->seq.n_tokens++;
+    if (s->n_forced >= 0 && ++s->n_forced == j->r.n_think_end) {
+        s->n_forced = -1;
+    }
+    if (s->thinking && s->n_forced < 0 && thinking_ends(s)) {
+        s->thinking = false;
+    }
+    if (ends(s, pick->id) != LT_FINISH_NONE) {
+        lt_sample_finish(s, ends(s, pick->id), LT_OK);
+    }
+}
+
+void lt_sample_finish(lt_sample *s, lt_finish finish, lt_err failure) {
+    LT_ASSERT(s->finish == LT_FINISH_NONE && finish != LT_FINISH_NONE);
+    s->finish = finish;
+    s->failure = failure;
+    s->job->n_finished++;
+}
+
+bool lt_job_publish(lt_job *j) {
+    bool news = j->n_prompt_public != j->n_prompt_out;
+    j->n_prompt_public = j->n_prompt_out;
+    for (int64_t i = 0; i < j->r.n_samples; i++) {
+        lt_sample *s = &j->samples[i];
+        news |= s->n_public != s->n_out || s->public_finish != s->finish;
+        s->n_public = s->n_out;
+        s->public_finish = s->finish;
+    }
+    j->done = j->n_finished == j->r.n_samples;
+    return news;
+}
+
+static void tell_logprobs(lt_event *e, const lt_logprobs *l, int64_t at, int n_top) {
+    if (l->logprob == NULL) {
+        return;
+    }
+    e->logprob = l->logprob[at];
+    e->n_top = l->n_top[at];
+    for (int i = 0; i < e->n_top; i++) {
+        e->top[i].id = l->top[at * n_top + i].id;
+        e->top[i].logprob = l->top[at * n_top + i].p;
+    }
+}
+
+static void tell_token(const lt_job *j, lt_sample *s, lt_event *e) {
+    const int64_t at = s->n_told++;
+    e->kind = LT_EVENT_TOKEN;
+    e->sample = s->index;
+    e->id = s->tokens[j->r.n_prompt + at];
+    tell_logprobs(e, &s->logprobs, at, j->r.logprobs);
+    if (at + 1 == s->n_public &&
+        (s->public_finish == LT_FINISH_EOS || s->public_finish == LT_FINISH_STOP_ID)) {
+        e->finish = s->public_finish;
+    }
+}
+
+/* The next event of a job, in order: prompt, embedding, samples, done. False: there is no news. */
+static bool tell_one(lt_job *j, lt_event *e) {
+    e->request = j->id;
+    e->user = j->user;
+    e->prompt_tokens = j->r.n_prompt;
+    e->cached_tokens = j->n_cached;
+    if (j->n_prompt_told < j->n_prompt_public) {
+        const int64_t at = j->n_prompt_told++;
+        e->kind = LT_EVENT_PROMPT;
+        e->id = j->r.prompt[at];
+        tell_logprobs(e, &j->prompt_logprobs, at, j->r.prompt_logprobs);
+        e->n_top = at > 0 ? e->n_top : -1; /* Nothing stands before the first. */
+        return true;
+    }
+    for (int64_t i = 0; i < j->r.n_samples; i++) {
+        lt_sample *s = &j->samples[i];
+        if (s->n_told < s->n_public) {
+            tell_token(j, s, e);
+            return true;
+        }
+        if (s->public_finish != LT_FINISH_NONE && j->r.embed && !j->embed_told &&
+            s->public_finish == LT_FINISH_LENGTH) {
+            j->embed_told = true;
+            e->kind = LT_EVENT_EMBED;
+            e->embedding = j->embedding;
+            return true;
+        }
+        if (s->public_finish != LT_FINISH_NONE && !s->told) {
+            s->told = true;
+            e->kind = LT_EVENT_SAMPLE;
+            e->sample = s->index;
+            e->finish = s->public_finish;
+            e->failure = s->failure;
+            e->new_tokens = s->n_public;
+            return true;
+        }
+    }
+    return false;
+}
+
+static void tell_done(const lt_job *j, lt_event *e) {
+    const double start = j->start_s > 0.0 ? j->start_s : j->end_s;
+    const double first = j->first_s > 0.0 ? j->first_s : j->end_s;
+    e->kind = LT_EVENT_DONE;
+    for (int64_t i = 0; i < j->r.n_samples; i++) {
+        e->new_tokens += j->samples[i].n_public;
+    }
+    e->queue_s = start - j->submit_s;
+    e->prefill_s = first - start;
+    e->decode_s = j->end_s - first;
+}
+
+int64_t lt_job_tell(lt_job *j, lt_event *events, int64_t room) {
+    int64_t n = 0;
+    for (; n < room; n++) {
+        events[n] = (lt_event){0};
+        if (tell_one(j, &events[n])) {
+            continue;
+        }
+        if (j->done && !j->told) {
+            tell_done(j, &events[n]);
+            j->told = true;
+            return n + 1;
+        }
+        break;
+    }
+    return n;
+}

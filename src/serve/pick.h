@@ -1,0 +1,60 @@
+/* pick.h: one token from one row of logits, for one sample of a request: what may be chosen, how likely, and the draw.
+ *
+ *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─▶ draw
+ *        └──▶ log-probabilities: of the model's own distribution, before all of this
+ *
+ * The draw is a pure function of (seed, sample, number of tokens before it). Nothing is sorted that is not wanted: top-k selects, top-p sorts only
+ * what can belong to the nucleus. Ties keep the lower id, so results depend on no sorting method. */
+#ifndef LT_SERVE_PICK_H
+#define LT_SERVE_PICK_H
+
+#include "base/arena.h"
+#include "lateen/serve.h"
+
+/* Scratch of one thread, for a vocabulary. */
+typedef struct {
+    float p; /* Logit, then weight relative to the best. */
+    int32_t id;
+} lt_candidate;
+
+typedef struct {
+    int64_t vocab_size;       /* Set before carving. */
+    float *work;              /* (V) logits with masks, bias and penalties */
+    lt_candidate *candidates; /* (V) */
+    void *order;              /* (V) typical's sort keys */
+    uint32_t *stamp, *count;  /* (V) which ids were seen in this pick, how often in the output */
+    int32_t *seen;            /* (V) */
+    uint32_t now;
+} lt_picker;
+
+void lt_picker_carve(lt_picker *p, lt_arena *a);
+
+typedef struct {
+    const lt_serve_sampling *how;
+    const int32_t *tokens; /* (n_prompt + n_output): what stands before. */
+    int64_t n_prompt, n_output;
+    int32_t sample;
+    const int32_t *banned; /* Cannot be chosen. */
+    int64_t n_banned;
+    const uint32_t *mask; /* Bit id % 32 of mask[id / 32]: may be chosen. NULL: all. */
+    int32_t forced;       /* This id and no other; -1: free. */
+    int n_top;            /* Log-probabilities: -1 none, else so many alternatives. */
+} lt_pick_args;
+
+typedef struct {
+    int32_t id,
+        rank; /* rank: how many ids the model finds likelier; with log-probabilities only. */
+    float logprob;
+    int n_top;
+    lt_candidate top[LT_ENGINE_TOP]; /* p: log-probability; likeliest first. */
+} lt_pick;
+
+/* NUMERIC: a logit is not a number, or nothing may be chosen. */
+LT_MUST_USE lt_err lt_pick_token(lt_picker *p, const float *logits, const lt_pick_args *a,
+                                 lt_pick *out);
+
+/* Log-probability of id and the n_top likeliest: for prompts. */
+LT_MUST_USE lt_err lt_pick_logprob(const float *logits, int64_t vocab_size, int32_t id, int n_top,
+                                   lt_pick *out);
+
+#endif

@@ -1,0 +1,153 @@
+/* fleet.h: many requests at once on an engine, and what came back: for the tests of the engine. */
+#ifndef TESTS_SERVE_FLEET_H
+#define TESTS_SERVE_FLEET_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "base/rng.h"
+#include "lateen/serve.h"
+#include "model/params.h"
+
+enum { FLEET_TOKENS = 256, FLEET_SAMPLES = 4, FLEET_EVENTS = 64 };
+
+typedef struct {
+    int32_t ids[FLEET_TOKENS];
+    float logprobs[FLEET_TOKENS];
+    int64_t n;
+    lt_finish finish;
+    lt_err failure;
+} continuation;
+
+typedef struct {
+    uint64_t id;
+    continuation samples[FLEET_SAMPLES];
+    float prompt_logprobs[FLEET_TOKENS];
+    float embedding[512];
+    int64_t n_prompt_told, cached_tokens, new_tokens, n_tokens;
+    bool done;
+} answer;
+
+static inline void must(lt_err err, const char *what) {
+    if (err != LT_OK) {
+        fail_msg("%s: %s", what, lt_error_message());
+    }
+}
+
+/* A small model of the given shape with random weights, large enough that its tokens vary. */
+static inline lt_model *random_model(int64_t vocab_size, int64_t max_seq, lt_dtype dtype) {
+    const lt_model_spec spec = {.family = LT_FAMILY_LLAMA,
+                                .n_layers = 2,
+                                .width = 64,
+                                .n_heads = 4,
+                                .n_kv_heads = 2,
+                                .head_dim = 16,
+                                .ffn_width = 96,
+                                .vocab_size = vocab_size,
+                                .max_seq = max_seq,
+                                .norm_eps = 1e-5f,
+                                .act = 2, /* SiLU */
+                                .gated = true,
+                                .embed_scale = 1.0f,
+                                .pos = LT_POS_ROPE,
+                                .rope_theta = 10000,
+                                .bos_id = 1,
+                                .eos_id = 2,
+                                .pad_id = -1,
+                                .init_std = 0.15f};
+    lt_model *m = NULL;
+    must(lt_model_create(&m, &spec, &(lt_model_options){.dtype = dtype}, 7), "model");
+    return m;
+}
+
+static inline void take_event(answer *a, const lt_event *e, int64_t width) {
+    continuation *c = &a->samples[e->sample];
+    assert_false(a->done);
+    switch (e->kind) {
+    case LT_EVENT_PROMPT:
+        a->prompt_logprobs[a->n_prompt_told++] = e->logprob;
+        break;
+    case LT_EVENT_TOKEN:
+        assert_true(c->finish == LT_FINISH_NONE && c->n < FLEET_TOKENS);
+        c->ids[c->n] = e->id;
+        c->logprobs[c->n++] = e->logprob;
+        a->n_tokens++;
+        break;
+    case LT_EVENT_EMBED:
+        memcpy(a->embedding, e->embedding, (size_t)width * sizeof(float));
+        break;
+    case LT_EVENT_SAMPLE:
+        assert_int_equal(c->finish, LT_FINISH_NONE);
+        assert_int_equal(e->new_tokens, c->n);
+        c->finish = e->finish;
+        c->failure = e->failure;
+        break;
+    case LT_EVENT_DONE:
+        a->done = true;
+        a->cached_tokens = e->cached_tokens;
+        a->new_tokens = e->new_tokens;
+        assert_int_equal(a->new_tokens, a->n_tokens);
+        break;
+    }
+}
+
+static inline void send(lt_engine *e, const lt_request *r, answer *a) {
+    *a = (answer){0};
+    must(lt_engine_submit(e, r, a, &a->id), "submit");
+}
+
+/* Wait for events and take them: how many requests are done by them. */
+static inline int64_t receive(lt_engine *e, int64_t width) {
+    static lt_event events[FLEET_EVENTS];
+    struct pollfd p = {.fd = lt_engine_fd(e), .events = POLLIN};
+    int64_t n, n_done = 0;
+    if (poll(&p, 1, 20000) != 1) {
+        fail_msg("the engine says nothing for 20 s");
+    }
+    n = lt_engine_poll(e, events, FLEET_EVENTS);
+    for (int64_t i = 0; i < n; i++) {
+        take_event(events[i].user, &events[i], width);
+        n_done += events[i].kind == LT_EVENT_DONE;
+    }
+    return n_done;
+}
+
+static inline void receive_all(lt_engine *e, int64_t n, int64_t width) {
+    while (n > 0) {
+        n -= receive(e, width);
+    }
+}
+
+static inline void assert_same(const continuation *a, const continuation *b, const char *what) {
+    if (a->n != b->n || a->finish != b->finish ||
+        memcmp(a->ids, b->ids, (size_t)a->n * sizeof *a->ids) != 0) {
+        fail_msg("%s: %lld and %lld tokens (%d, %d), or others", what, (long long)a->n,
+                 (long long)b->n, (int)a->finish, (int)b->finish);
+    }
+}
+
+/* Bit for bit. */
+static inline void assert_equal(const continuation *a, const continuation *b, const char *what) {
+    assert_same(a, b, what);
+    if (memcmp(a->logprobs, b->logprobs, (size_t)a->n * sizeof *a->logprobs) != 0) {
+        fail_msg("%s: log-probabilities differ in their bits", what);
+    }
+}
+
+static inline void fill_prompt(int32_t *ids, int64_t n, int64_t vocab_size, uint64_t seed) {
+    for (int64_t i = 0; i < n; i++) {
+        ids[i] = (int32_t)(3 + lt_rng_mix(seed * 1000 + (uint64_t)i) % (uint64_t)(vocab_size - 3));
+    }
+}
+
+#endif

@@ -1,0 +1,397 @@
+/* The engine against one session at a time: all families, greedily; then against itself, bit for bit in deterministic mode: alone and among 64, from the
+ * prefix cache and fresh, forked and separate, preempted and not. */
+#include "unit/serve/fleet.h"
+
+#include <malloc.h>
+
+#include "base/thread.h"
+#include "tensor/backend.h"
+
+static int32_t best_of(const float *x, int64_t n) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < n; i++) {
+        best = x[i] > x[best] ? i : best;
+    }
+    return best;
+}
+
+/* What a session says, token by token. */
+static void greedy_session(const lt_model *m, const int32_t *prompt, int64_t n_prompt,
+                           int64_t n_new, continuation *out) {
+    const int64_t V = lt_model_get_spec(m)->vocab_size;
+    static float logits[512];
+    lt_session *s = NULL;
+    *out = (continuation){.finish = LT_FINISH_LENGTH};
+    assert_true(V <= 512);
+    must(lt_session_open(&s, m, 1, n_prompt + n_new), "session");
+    must(lt_session_eval(s, 0, prompt, n_prompt, logits), "prompt");
+    while (out->n < n_new) {
+        const int32_t id = best_of(logits, V);
+        out->ids[out->n++] = id;
+        must(lt_session_eval(s, 0, &id, 1, logits), "token");
+    }
+    lt_session_close(s);
+}
+
+static const char *const families[] = {"gpt2",   "llama3",  "llama_bias", "qwen2", "qwen3",
+                                       "gemma3", "apertus", "mixtral",    "switch"};
+
+static void families_say_what_a_session_says(void **state) {
+    enum { N = 6 };
+    (void)state;
+    for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
+        static answer answers[N];
+        lt_engine_options o = lt_engine_defaults();
+        lt_request r = lt_request_defaults();
+        lt_model *m = NULL;
+        lt_engine *e = NULL;
+        char path[128];
+        int32_t prompts[N][16];
+        (void)snprintf(path, sizeof path, "tests/golden/model/%s", families[f]);
+        must(lt_model_open(&m, path, NULL), path);
+        o.max_running = 4;
+        o.step_tokens = 7; /* Prompts in pieces, beside others that decode. */
+        o.max_seq = 24;
+        must(lt_engine_open(&e, m, &o), path);
+        r.sampling.temperature = 0;
+        r.ignore_eos = true;
+        for (int i = 0; i < N; i++) {
+            fill_prompt(prompts[i], 3 + 2 * i, lt_model_get_spec(m)->vocab_size, (uint64_t)i + 50);
+            r.prompt = prompts[i];
+            r.n_prompt = 3 + 2 * i;
+            r.max_tokens = 24 - r.n_prompt;
+            send(e, &r, &answers[i]);
+        }
+        receive_all(e, N, 0);
+        for (int i = 0; i < N; i++) {
+            continuation want;
+            greedy_session(m, prompts[i], 3 + 2 * i, 21 - 2 * i, &want);
+            assert_same(&answers[i].samples[0], &want, families[f]);
+        }
+        lt_engine_close(e);
+        lt_model_close(m);
+    }
+}
+
+/* ---- deterministic mode ---- */
+
+enum { V = 300, MANY = 64, SEQ = 160 };
+
+static lt_request some_request(int64_t i, int32_t *prompt) {
+    lt_request r = lt_request_defaults();
+    r.n_prompt = 1 + i * 7 % 50;
+    fill_prompt(prompt, r.n_prompt, V, (uint64_t)(i % 5 == 0 ? 5 : i)); /* Some begin alike. */
+    r.prompt = prompt;
+    r.max_tokens = 5 + i * 11 % 60;
+    r.logprobs = 0;
+    r.ignore_eos = i % 2 == 0;
+    r.sampling = (lt_serve_sampling){.temperature = i % 4 == 0 ? 0 : 0.6 + (double)(i % 3) / 3,
+                                     .top_k = i % 3 == 0 ? 40 : 0,
+                                     .top_p = i % 5 == 0 ? 0.9 : 1.0,
+                                     .typical_p = i % 7 == 0 ? 0.95 : 1.0,
+                                     .min_p = i % 6 == 0 ? 0.02 : 0,
+                                     .repetition = i % 8 == 0 ? 1.1 : 1.0,
+                                     .seed = (uint64_t)i};
+    return r;
+}
+
+/* Each request alone, without a prefix cache. */
+static void run_alone(const lt_model *m, continuation *out, lt_engine_options o) {
+    static answer a;
+    lt_engine *e = NULL;
+    o.prefix_cache = false;
+    must(lt_engine_open(&e, m, &o), "engine");
+    for (int64_t i = 0; i < MANY; i++) {
+        int32_t prompt[64];
+        const lt_request r = some_request(i, prompt);
+        send(e, &r, &a);
+        receive_all(e, 1, 0);
+        out[i] = a.samples[0];
+    }
+    lt_engine_close(e);
+}
+
+static void run_together(const lt_model *m, const continuation *want, lt_engine_options o,
+                         const char *what, lt_engine_stats *stats) {
+    static answer answers[2 * MANY];
+    lt_engine *e = NULL;
+    must(lt_engine_open(&e, m, &o), "engine");
+    for (int64_t i = 0; i < 2 * MANY; i++) { /* Each twice: the second finds the first's pages. */
+        int32_t prompt[64];
+        const lt_request r = some_request(i % MANY, prompt);
+        send(e, &r, &answers[i]);
+    }
+    receive_all(e, 2 * MANY, 0);
+    for (int64_t i = 0; i < 2 * MANY; i++) {
+        assert_equal(&answers[i].samples[0], &want[i % MANY], what);
+    }
+    lt_engine_get_stats(e, stats);
+    assert_int_equal(stats->pages_used, 0);
+    lt_engine_close(e);
+}
+
+static lt_engine_options deterministic(void) {
+    lt_engine_options o = lt_engine_defaults();
+    o.deterministic = true;
+    o.max_running = MANY;
+    o.max_seq = SEQ;
+    o.step_tokens = 128;
+    return o;
+}
+
+static void company_changes_nothing(void **state) {
+    const lt_dtype dtypes[] = {LT_F32, LT_BF16};
+    static continuation want[MANY];
+    (void)state;
+    for (int d = 0; d < 2; d++) {
+        lt_model *m = random_model(V, SEQ, dtypes[d]);
+        lt_engine_options o = deterministic();
+        lt_engine_stats stats;
+        run_alone(m, want, o);
+        run_together(m, want, o, "64 together", &stats);
+        assert_true(stats.cached_tokens > 0);
+        o.step_tokens = 70;
+        o.max_running = 23;
+        run_together(m, want, o, "23 together, prompts in pieces", &stats);
+        o = deterministic();
+        o.cache_bytes = 2 * 2 * 2 * 16 * (dtypes[d] == LT_F32 ? 4 : 2) * 16 * 14;
+        run_together(m, want, o, "14 pages, preempted", &stats);
+        assert_true(stats.preemptions > 0 && stats.pages == 14);
+        lt_model_close(m);
+    }
+}
+
+static void threads_change_nothing(void **state) {
+    static continuation want[MANY];
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    const int before = lt_thread_count();
+    lt_engine_stats stats;
+    (void)state;
+    lt_thread_set_count(1);
+    run_alone(m, want, deterministic());
+    lt_thread_set_count(3);
+    run_together(m, want, deterministic(), "3 threads", &stats);
+    lt_thread_set_count(before);
+    lt_model_close(m);
+}
+
+/* ---- forks ---- */
+
+static void samples_are_separate_requests(void **state) {
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine_options o = deterministic();
+    (void)state;
+    for (int max_running = 2; max_running <= 8; max_running += 6) {
+        static answer together, again;
+        lt_engine *e = NULL;
+        int32_t prompt[64];
+        lt_request r = some_request(9, prompt);
+        o.max_running = max_running;
+        must(lt_engine_open(&e, m, &o), "engine");
+        r.n_samples = FLEET_SAMPLES;
+        r.n_prompt = 37;
+        r.max_tokens = 40;
+        fill_prompt(prompt, 37, V, 3);
+        send(e, &r, &together);
+        receive_all(e, 1, 0);
+        send(e, &r, &again);
+        receive_all(e, 1, 0);
+        for (int i = 0; i < FLEET_SAMPLES; i++) {
+            assert_equal(&together.samples[i], &again.samples[i], "the same request again");
+            assert_true(together.samples[i].n > 0);
+            for (int k = 0; k < i; k++) {
+                assert_true(memcmp(together.samples[i].ids, together.samples[k].ids,
+                                   20 * sizeof(int32_t)) != 0);
+            }
+        }
+        r.n_samples = 1; /* The first sample is what a single request says. */
+        send(e, &r, &again);
+        receive_all(e, 1, 0);
+        assert_equal(&together.samples[0], &again.samples[0], "sample 0 and a single request");
+        lt_engine_close(e);
+    }
+    lt_model_close(m);
+}
+
+/* ---- what requests may ask for ---- */
+
+static void prompts_are_judged(void **state) {
+    enum { N = 45 };
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine *e = NULL;
+    static float logits[N * V];
+    static answer a;
+    int32_t prompt[N];
+    lt_session *s = NULL;
+    lt_engine_options o = deterministic();
+    lt_request r = lt_request_defaults();
+    (void)state;
+    fill_prompt(prompt, N, V, 1);
+    o.max_running = 4;
+    o.step_tokens = 16;
+    must(lt_engine_open(&e, m, &o), "engine");
+    r.prompt = prompt;
+    r.n_prompt = N;
+    r.prompt_logprobs = 3;
+    r.max_tokens = 4;
+    for (int again = 0; again < 2; again++) { /* The cache must not hide the prompt's rows. */
+        send(e, &r, &a);
+        receive_all(e, 1, 0);
+        assert_int_equal(a.n_prompt_told, N);
+    }
+    must(lt_session_open(&s, m, 1, N), "session");
+    must(lt_session_eval_all(s, 0, prompt, N, logits), "prompt");
+    for (int i = 1; i < N; i++) {
+        double sum = 0;
+        for (int v = 0; v < V; v++) {
+            sum += exp((double)logits[(i - 1) * V + v]);
+        }
+        assert_true(fabs((double)a.prompt_logprobs[i] -
+                         ((double)logits[(i - 1) * V + prompt[i]] - log(sum))) < 1e-4);
+    }
+    lt_session_close(s);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+static void embeddings_have_length_one(void **state) {
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine *e = NULL;
+    static answer a, b;
+    int32_t prompt[64];
+    lt_engine_options o = deterministic();
+    lt_request r = lt_request_defaults();
+    double square = 0;
+    (void)state;
+    fill_prompt(prompt, 64, V, 1);
+    r.prompt = prompt;
+    r.n_prompt = 60;
+    r.embed = true;
+    r.max_tokens = 0;
+    o.max_running = 2;
+    o.step_tokens = 9;
+    must(lt_engine_open(&e, m, &o), "engine");
+    send(e, &r, &a);
+    receive_all(e, 1, 64);
+    lt_engine_close(e);
+    o.step_tokens = 200;
+    must(lt_engine_open(&e, m, &o), "engine");
+    send(e, &r, &b);
+    receive_all(e, 1, 64);
+    for (int i = 0; i < 64; i++) {
+        square += (double)(a.embedding[i] * a.embedding[i]);
+        assert_true(a.embedding[i] == b.embedding[i]);
+    }
+    assert_true(fabs(square - 1.0) < 1e-5);
+    assert_int_equal(a.samples[0].finish, LT_FINISH_LENGTH);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+static void thinking_ends_on_time(void **state) {
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine *e = NULL;
+    static answer a;
+    int32_t prompt[8], end[] = {250, 251, 252};
+    lt_request r = lt_request_defaults();
+    (void)state;
+    fill_prompt(prompt, 8, V, 1);
+    must(lt_engine_open(&e, m, NULL), "engine");
+    r.prompt = prompt;
+    r.n_prompt = 8;
+    r.max_tokens = 20;
+    r.min_tokens = 20;
+    r.think_end = end;
+    r.n_think_end = 3;
+    r.think_budget = 10;
+    send(e, &r, &a);
+    receive_all(e, 1, 0);
+    assert_int_equal(a.samples[0].n, 20);
+    assert_memory_equal(a.samples[0].ids + 10, end, sizeof end);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+static void endings(void **state) {
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine *e = NULL;
+    static answer free_run, a;
+    int32_t prompt[8], stop;
+    lt_request r = lt_request_defaults();
+    (void)state;
+    fill_prompt(prompt, 8, V, 1);
+    must(lt_engine_open(&e, m, NULL), "engine");
+    r.prompt = prompt;
+    r.n_prompt = 8;
+    r.max_tokens = 20;
+    r.ignore_eos = true;
+    r.sampling.seed = 5;
+    send(e, &r, &free_run);
+    receive_all(e, 1, 0);
+    assert_int_equal(free_run.samples[0].finish, LT_FINISH_LENGTH);
+    stop = free_run.samples[0].ids[6];
+    r.stop_ids = &stop;
+    r.n_stop_ids = 1;
+    send(e, &r, &a);
+    receive_all(e, 1, 0);
+    assert_int_equal(a.samples[0].finish, LT_FINISH_STOP_ID);
+    assert_true(a.samples[0].n <= 7 && a.samples[0].ids[a.samples[0].n - 1] == stop);
+    r.min_tokens = 20; /* The ending can not be chosen before. */
+    send(e, &r, &a);
+    receive_all(e, 1, 0);
+    assert_int_equal(a.samples[0].n, 20);
+    assert_int_equal(a.samples[0].finish, LT_FINISH_LENGTH);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+static void impossible_requests_are_refused(void **state) {
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine *e = NULL;
+    uint64_t id;
+    int32_t prompt[8] = {5, 6, 7, 8, 9, 10, 11, 12};
+    lt_request good = lt_request_defaults(), r;
+    (void)state;
+    must(lt_engine_open(&e, m, NULL), "engine");
+    good.prompt = prompt;
+    good.n_prompt = 8;
+#define REFUSED(change)                                                                            \
+    do {                                                                                           \
+        r = good;                                                                                  \
+        change;                                                                                    \
+        assert_int_equal(lt_engine_submit(e, &r, NULL, &id), LT_ERR_ARG);                          \
+    } while (0)
+    REFUSED(r.n_prompt = 0);
+    REFUSED(r.max_tokens = 0);
+    REFUSED(r.max_tokens = SEQ);
+    REFUSED(r.max_tokens = INT64_MAX);
+    REFUSED(r.min_tokens = 17);
+    REFUSED(r.n_samples = 0);
+    REFUSED(r.logprobs = 21);
+    REFUSED(r.sampling.temperature = -1);
+    REFUSED(r.sampling.temperature = (double)NAN);
+    REFUSED(r.sampling.top_p = 1.5);
+    REFUSED(r.sampling.repetition = 0);
+    REFUSED(r.think_budget = 5);
+    prompt[3] = V;
+    REFUSED((void)0);
+    prompt[3] = -1;
+    REFUSED((void)0);
+    lt_engine_close(e);
+    lt_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(families_say_what_a_session_says),
+        cmocka_unit_test(company_changes_nothing),
+        cmocka_unit_test(threads_change_nothing),
+        cmocka_unit_test(samples_are_separate_requests),
+        cmocka_unit_test(prompts_are_judged),
+        cmocka_unit_test(embeddings_have_length_one),
+        cmocka_unit_test(thinking_ends_on_time),
+        cmocka_unit_test(endings),
+        cmocka_unit_test(impossible_requests_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
