@@ -62,6 +62,7 @@ typedef struct {
     void *owned[24];
     int n_owned;
     bool backward;
+    const lt_attention_rung *rung; /* NULL: the shipped kernel. */
 } attn_run;
 
 static lt_err room(attn_run *r, void **out, size_t bytes) {
@@ -246,6 +247,16 @@ done:
     return err;
 }
 
+static lt_err check_rungs(attn_run *r, const void *exact, const char *shape) {
+    for (int i = 0; i < lt_attention_n_rungs; i++) {
+        LT_TRY(poison(r, &r->a.fwd.out));
+        LT_TRY(lt_cuda_attention_rung(r->b->gpu, r->b->stream, &lt_attention_rungs[i], &r->a.fwd,
+                                      r->scratch));
+        LT_TRY(compare(r, lt_attention_rungs[i].name, &r->a.fwd.out, exact, FWD_BOUND, shape));
+    }
+    return LT_OK;
+}
+
 static lt_err check_case(lt_bench *b, const attn_case *t) {
     lt_err err = LT_OK;
     attn_run r;
@@ -277,6 +288,10 @@ static lt_err check_case(lt_bench *b, const attn_case *t) {
         LT_TRY_DONE(compare(&r, "dv", &r.a.dv, exact[4], BWD_BOUND, shape));
     }
     LT_TRY_DONE(check_repeats(&r, shape));
+    if ((t->d == 64 || t->d == 128) && t->window == 0 && t->softcap == 0.0f && !t->alibi &&
+        !t->sinks && !t->docs) {
+        LT_TRY_DONE(check_rungs(&r, exact[0], shape));
+    }
 done:
     run_close(&r);
     return err;
@@ -287,6 +302,9 @@ done:
 static lt_err queue(void *p, CUstream s, int set) {
     attn_run *r = p;
     (void)set;
+    if (r->rung != NULL) {
+        return lt_cuda_attention_rung(r->b->gpu, s, r->rung, &r->a.fwd, r->scratch);
+    }
     return r->backward ? lt_cuda_attention_bwd(r->b->gpu, s, &r->a, r->scratch)
                        : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
 }
@@ -327,6 +345,47 @@ done:
     return err;
 }
 
+/* All rungs, interleaved. */
+static lt_err ladder_time(lt_bench *b, const attn_case *t) {
+    enum { MOST = 8 };
+    lt_err err = LT_OK;
+    const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
+    attn_run r, each[MOST];
+    lt_timing runs[MOST];
+    char shape[64];
+    LT_ASSERT(lt_attention_n_rungs <= MOST);
+    snprintf(shape, sizeof shape, "ladder b%d s%d h%d d%d %s", t->b, t->s, t->h, t->d,
+             t->causal ? "causal" : "full");
+    LT_TRY_DONE(run_open(&r, b, t));
+    for (int i = 0; i < lt_attention_n_rungs; i++) {
+        each[i] = r;
+        each[i].rung = &lt_attention_rungs[i];
+        runs[i] = (lt_timing){.name = lt_attention_rungs[i].name, .queue = queue, .ctx = &each[i]};
+    }
+    LT_TRY_DONE(lt_timing_run(b->gpu, b->stream, runs, lt_attention_n_rungs,
+                              &(lt_timing_plan){1, b->rounds, 0.3}));
+    for (int i = 0; i < lt_attention_n_rungs; i++) {
+        if (runs[i].err != LT_OK) {
+            lt_bench_check(b, "attention", runs[i].name, false, "%s", runs[i].error);
+            continue;
+        }
+        lt_bench_row(b, &(lt_bench_result){.op = "attention",
+                                           .name = runs[i].name,
+                                           .idea = lt_attention_rungs[i].idea,
+                                           .rung = lt_attention_rungs[i].rung,
+                                           .shape = shape,
+                                           .ms = runs[i].ms,
+                                           .ms_best = runs[i].ms_best,
+                                           .flops = 4.0 * t->b * t->h * (double)t->t * t->s * t->d *
+                                                    (t->causal ? 0.5 : 1.0),
+                                           .limit_is_flops = true,
+                                           .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6});
+    }
+done:
+    run_close(&r);
+    return err;
+}
+
 lt_err lt_bench_attention(lt_bench *b) {
     static const int widths[] = {64, 128, 256};
     if (lt_cuda_get_info(b->gpu)->cc != 90) {
@@ -338,6 +397,16 @@ lt_err lt_bench_attention(lt_bench *b) {
     }
     fprintf(b->to, "attention: %zu shapes against double, %d checks failed in all\n",
             sizeof cases / sizeof *cases, b->n_failed);
+    for (int i = 0; i < 4 && b->ladder && !b->check_only; i++) {
+        const int d = i < 2 ? 128 : 64;
+        LT_TRY(ladder_time(b, &(attn_case){.b = 2,
+                                           .t = 4096,
+                                           .s = 4096,
+                                           .h = 2048 / d,
+                                           .g = 2048 / d,
+                                           .d = d,
+                                           .causal = i % 2 == 1}));
+    }
     for (size_t w = 0; w < 3 && !b->check_only; w++) {
         for (int s = 512; s <= 16384; s *= 2) {
             for (int causal = 0; causal < 2; causal++) {

@@ -21,6 +21,7 @@ typedef struct {
 typedef struct {
     lt_bench *b;
     bool vendor;
+    const lt_gemm_rung *rung; /* NULL: the shipped choice, or the vendor's. */
     lt_scratch scratch;
     lt_gemm_args sets[N_SETS];
 } run_ctx;
@@ -28,6 +29,9 @@ typedef struct {
 static lt_err queue(void *p, CUstream s, int set) {
     const run_ctx *r = p;
     const lt_gemm_args *a = &r->sets[set];
+    if (r->rung != NULL) {
+        return lt_gemm_rung_run(r->b->gpu, s, r->rung, a);
+    }
     if (!r->vendor) {
         return lt_gemm(r->b->gpu, s, a, r->scratch);
     }
@@ -183,7 +187,92 @@ static lt_err checks(lt_bench *b, lt_scratch scratch) {
     return LT_OK;
 }
 
+/* Every rung of the ladder on an odd shape. */
+static lt_err check_rungs(lt_bench *b, const gemm_shape *t, bool integers) {
+    lt_err err = LT_OK;
+    lt_gemm_args a = {0};
+    void *ref = NULL, *bound = NULL;
+    LT_TRY_DONE(set_open(b, &a, t, 31, integers));
+    LT_TRY_DONE(lt_cuda_alloc(b->gpu, &ref, (size_t)(t->m * t->n) * 8, "check"));
+    LT_TRY_DONE(lt_cuda_alloc(b->gpu, &bound, (size_t)(t->m * t->n) * 8, "check"));
+    LT_TRY_DONE(
+        lt_bench_gemm_ref(b, ref, bound,
+                          &(lt_bench_gemm){(int)t->m, (int)t->n, (int)t->k, (int)t->n, t->k, 1, 1,
+                                           t->k, a.a, a.b, NULL, 1.0f, 0.0f, "bf16"}));
+    for (int i = 0; i < lt_gemm_n_rungs; i++) {
+        const lt_gemm_rung *r = &lt_gemm_rungs[i];
+        lt_bench_error e;
+        LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, a.c, 0xff, (size_t)(t->m * t->n) * 2));
+        LT_TRY_DONE(lt_gemm_rung_run(b->gpu, b->stream, r, &a));
+        LT_TRY_DONE(lt_bench_compare(b, &e, a.c, "bf16", ref, bound, t->m, t->n, t->n));
+        lt_bench_check(b, "gemm", r->name, e.n_bad == 0.0 && e.relative <= BF16_BOUND,
+                       "rung %d, %lld x %lld x %lld: error %.2e, %.0f not finite", r->rung,
+                       (long long)t->m, (long long)t->n, (long long)t->k, e.relative, e.n_bad);
+    }
+done:
+    set_close(b, &a);
+    lt_cuda_free(b->gpu, ref);
+    lt_cuda_free(b->gpu, bound);
+    return err;
+}
+
 /* ---- Timings ---- */
+
+/* All rungs beside cuBLASLt, interleaved. */
+static lt_err ladder_time(lt_bench *b, int64_t n) {
+    lt_err err = LT_OK;
+    enum { MOST = 16 };
+    static run_ctx ctx[MOST];
+    lt_timing runs[MOST];
+    char shape[64];
+    const gemm_shape t = {n, n, n, false, true, false, false};
+    const int n_runs = lt_gemm_n_rungs + (b->blas != NULL);
+    LT_ASSERT(n_runs <= MOST);
+    memset(ctx, 0, sizeof ctx);
+    snprintf(shape, sizeof shape, "ladder %lld", (long long)n);
+    for (int i = 0; i < N_SETS; i++) {
+        LT_TRY_DONE(set_open(b, &ctx[0].sets[i], &t, (uint64_t)(2 * i + 1), false));
+    }
+    for (int i = 0; i < n_runs; i++) {
+        const bool vendor = i == lt_gemm_n_rungs;
+        memcpy(ctx[i].sets, ctx[0].sets, sizeof ctx[0].sets);
+        ctx[i].b = b, ctx[i].vendor = vendor, ctx[i].rung = vendor ? NULL : &lt_gemm_rungs[i];
+        runs[i] = (lt_timing){
+            .name = vendor ? "cuBLASLt" : lt_gemm_rungs[i].name, .queue = queue, .ctx = &ctx[i]};
+    }
+    LT_TRY_DONE(
+        lt_timing_run(b->gpu, b->stream, runs, n_runs, &(lt_timing_plan){N_SETS, b->rounds, 0.3}));
+    for (int i = 0; i < n_runs; i++) {
+        const lt_gemm_rung *r = ctx[i].rung;
+        const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
+        lt_bench_result row = {.op = "gemm",
+                               .name = runs[i].name,
+                               .shape = shape,
+                               .ms = runs[i].ms,
+                               .ms_best = runs[i].ms_best,
+                               .flops = 2.0 * (double)n * (double)n * (double)n,
+                               .peer = r == NULL,
+                               .limit_is_flops = true,
+                               .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6};
+        if (runs[i].err != LT_OK) {
+            lt_bench_check(b, "gemm", runs[i].name, false, "%s", runs[i].error);
+            continue;
+        }
+        if (r != NULL) {
+            const lt_cuda_kernel *k;
+            row.rung = r->rung, row.idea = r->idea;
+            row.peer_ms = b->blas != NULL ? runs[n_runs - 1].ms : 0.0;
+            LT_TRY_DONE(lt_gemm_rung_kernel(b->gpu, r, &k, &row.threads, &row.blocks_per_sm));
+            row.n_regs = k->n_regs;
+        }
+        lt_bench_row(b, &row);
+    }
+done:
+    for (int i = 0; i < N_SETS; i++) {
+        set_close(b, &ctx[0].sets[i]);
+    }
+    return err;
+}
 
 static lt_err shape_time(lt_bench *b, const gemm_shape *t, const char *what, lt_scratch scratch) {
     lt_err err = LT_OK;
@@ -270,6 +359,16 @@ lt_err lt_bench_gemm_ops(lt_bench *b) {
     }
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &scratch.data, scratch.bytes, "scratch"));
     LT_TRY_DONE(checks(b, scratch));
+    for (int i = 0; i < 4; i++) {
+        static const int64_t sizes[][3] = {
+            {256, 512, 256}, {300, 264, 200}, {1000, 776, 1032}, {8, 520, 72}};
+        const gemm_shape t = {sizes[i][0], sizes[i][1], sizes[i][2], false, true, false, false};
+        LT_TRY_DONE(check_rungs(b, &t, i % 2 == 0));
+    }
+    if (b->ladder && !b->check_only) {
+        LT_TRY_DONE(ladder_time(b, 4096));
+        LT_TRY_DONE(ladder_time(b, 8192));
+    }
     for (int64_t n = 1024; n <= 16384 && !b->check_only; n *= 2) {
         const gemm_shape nn = {n, n, n, false, false, false, false},
                          nt = {n, n, n, false, true, false, false};

@@ -169,10 +169,10 @@ size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a) {
     return COUNTER_BYTES;
 }
 
-lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scratch scratch) {
+static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scratch scratch,
+                      const fwd_row *r, int turns) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_attention_refusal(a, info);
-    const fwd_row *r = fwd_row_of(a);
     kernel_args w = args_of(a, scratch);
     char text[512], flags[256];
     const lt_cuda_kernel *k;
@@ -191,10 +191,10 @@ lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_
     w.section = (int)(section < 1 ? 1 : (section > pairs ? pairs : section));
     flags_text(flags, sizeof flags, a);
     snprintf(text, sizeof text,
-             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_IN_Q=%d STAGES=2 TURNS=1 HEADS=%d REGS_PRODUCER=%d "
+             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_IN_Q=%d STAGES=2 TURNS=%d HEADS=%d REGS_PRODUCER=%d "
              "REGS_CONSUMER=%d SINKS=%d %s",
-             r->width, r->bn, r->consumers, r->o_in_q, heads, r->regs_producer, r->regs_consumer,
-             a->sinks.data != NULL, flags);
+             r->width, r->bn, r->consumers, r->o_in_q, turns, heads, r->regs_producer,
+             r->regs_consumer, a->sinks.data != NULL, flags);
     LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
     LT_TRY(tensor_map(c, &q, &a->q, heads, 64 / heads));
     LT_TRY(tensor_map(c, &key, &a->k, 1, r->bn));
@@ -209,6 +209,71 @@ lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_
                                           .block = {(unsigned)(128 * (1 + r->consumers))},
                                           .dynamic_shared_bytes = shared},
                           args);
+}
+
+lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scratch scratch) {
+    return forward(c, s, a, scratch, fwd_row_of(a), 1);
+}
+
+/* ---- The ladder ---- */
+
+const lt_attention_rung lt_attention_rungs[] = {
+    {1, "naive", "a block a query, all its scores at once", "attention/ladder/01_naive.cu",
+     "attn_naive_fwd", 1, 128, 0, 0},
+    {2, "tiled", "tiles of keys, online softmax, scores never in memory",
+     "attention/ladder/02_tiled.cu", "attn_tiled", 64, 256, 0, 0},
+    {3, "mma.sync", "tensor cores of sm_80, scores in a warp's registers",
+     "attention/ladder/03_mma_sync.cu", "attn_mma_sync", 128, 256, 0, 0},
+    {4, "wgmma and copy engine", "a producer feeds one consumer; softmax under the product before",
+     NULL, NULL, 0, 0, 1, 0},
+    {5, "two consumers", "the same keys serve 128 queries", NULL, NULL, 0, 0, 2, 0},
+    {6, "turns", "one consumer's softmax under the other's products", NULL, NULL, 0, 0, 2, 1},
+};
+const int lt_attention_n_rungs = sizeof lt_attention_rungs / sizeof *lt_attention_rungs;
+
+static void rung_launch(const lt_attention_rung *r, const lt_attention_args *a, char words[64],
+                        size_t *shared) {
+    const size_t width = (size_t)a->q.shape[3], padded = width + 4, keys = (size_t)a->k.shape[1];
+    snprintf(words, 64, r->rung == 1 ? "REAL=float CAUSAL=%d" : "CAUSAL=%d WIDTH=%d", a->causal,
+             (int)width);
+    *shared = r->rung == 1   ? keys * 4 + 1024
+              : r->rung == 2 ? (3 * 64 * padded + 64 * 68) * 4
+                             : (128 + 4 * 64) * width * 2;
+}
+
+lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r,
+                              const lt_attention_args *a, lt_scratch scratch) {
+    kernel_args w = args_of(a, scratch);
+    const lt_cuda_kernel *k;
+    const fwd_row *row = fwd_row_of(a);
+    void *out = a->out.data, *q = a->q.data, *key = a->k.data, *v = a->v.data, *none = NULL,
+         *lse = a->lse.data;
+    int width = (int)a->q.shape[3];
+    char words[64];
+    size_t shared;
+    void *naive[] = {&w, &out, &none, &lse, &q, &key, &v, &width},
+         *args[] = {&w, &out, &q, &key, &v, &width};
+
+    if (r->file == NULL) {
+        fwd_row with = row != NULL ? *row : fwd_rows[0];
+        with.consumers = r->consumers;
+        with.regs_producer = 24;
+        with.regs_consumer = 240;
+        return forward(c, s, a, scratch, row != NULL ? &with : NULL, r->turns);
+    }
+    if ((width != 64 && width != 128) || a->window > 0 || a->softcap > 0.0f ||
+        a->doc_start.data != NULL || a->alibi.data != NULL || a->sinks.data != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "rung %d: head width %d, or a mask beyond causal", r->rung,
+                width);
+    }
+    rung_launch(r, a, words, &shared);
+    LT_TRY(lt_cuda_kernel_get(c, &k, r->file, r->entry, words));
+    return lt_cuda_launch(c, s, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)div_up(w.q_tokens, r->rows),
+                                                   (unsigned)w.q_heads, (unsigned)w.batch},
+                                          .block = {(unsigned)r->threads},
+                                          .dynamic_shared_bytes = shared},
+                          r->rung == 1 ? naive : args);
 }
 
 /* ---- Backward ---- */

@@ -20,4 +20,18 @@ LT_MUST_USE lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_
 LT_MUST_USE lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                                          lt_scratch scratch);
 
+/* ---- The ladder: forward, contiguous (B, T, H, D) of 16-bit elements, D = 64 or 128, causal or full ---- */
+typedef struct {
+    int rung;
+    const char *name, *idea;
+    const char *file,
+        *entry; /* NULL: the shipped kernel with so many consumers, which take turns or not. */
+    int rows, threads; /* of a block */
+    int consumers, turns;
+} lt_attention_rung;
+extern const lt_attention_rung lt_attention_rungs[];
+extern const int lt_attention_n_rungs;
+LT_MUST_USE lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r,
+                                          const lt_attention_args *a, lt_scratch scratch);
+
 #endif

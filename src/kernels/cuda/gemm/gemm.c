@@ -25,10 +25,10 @@ typedef struct {
     double rate;
 } tile_row;
 static const tile_row tiles[] = {
-    {{256, 1, 2, 1, 4, 1, 8, false}, 1.000}, {{256, 1, 2, 2, 4, 1, 8, false}, 0.997},
-    {{192, 1, 2, 1, 4, 1, 8, false}, 0.965}, {{128, 1, 2, 1, 6, 1, 8, false}, 0.930},
-    {{128, 2, 2, 1, 6, 1, 8, true}, 0.950},  {{128, 1, 1, 1, 6, 1, 8, false}, 0.680},
-    {{64, 1, 1, 1, 8, 1, 8, false}, 0.500},
+    {{256, 1, 2, 1, 4, 1, 8, false, false}, 1.000}, {{256, 1, 2, 2, 4, 1, 8, false, false}, 0.997},
+    {{192, 1, 2, 1, 4, 1, 8, false, false}, 0.965}, {{128, 1, 2, 1, 6, 1, 8, false, false}, 0.930},
+    {{128, 2, 2, 1, 6, 1, 8, true, false}, 0.950},  {{128, 1, 1, 1, 6, 1, 8, false, false}, 0.680},
+    {{64, 1, 1, 1, 8, 1, 8, false, false}, 0.500},
 };
 #define N_TILES (sizeof tiles / sizeof tiles[0])
 
@@ -41,7 +41,7 @@ static int tile_bm(const lt_gemm_tile *t) {
 static int tile_b_rows(const lt_gemm_tile *t) { /* N contiguous: whole columns of 64. */
     return (t->bn + 63) / 64 * 64;
 }
-static size_t tile_shared_bytes(const lt_gemm_tile *t) {
+size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t) {
     const size_t stage = (size_t)(tile_bm(t) + tile_b_rows(t)) * STEP * 2;
     return 1024 + (size_t)t->stages * (stage + 16) + (size_t)t->consumers * 2 * 8192;
 }
@@ -198,8 +198,8 @@ static void epilogue_text(char *out, size_t bytes, const lt_gemm_args *a, bool r
         a->pre != NULL, act_word(a->act), act_word(a->act_bwd), residual);
 }
 
-static lt_err operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dtype dtype,
-                          int64_t inner, int64_t outer, int64_t ld, int box_inner, int box_outer) {
+lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dtype dtype,
+                           int64_t inner, int64_t outer, int64_t ld, int box_inner, int box_outer) {
     const int bytes = (int)lt_dtype_bytes(dtype);
     return lt_cuda_tensor_map(
         c, map, (void *)(uintptr_t)data,
@@ -215,6 +215,14 @@ static lt_err operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dty
             .l2_promotion = LT_CU_TMAP_L2_128B});
 }
 
+void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a) {
+    snprintf(out, 256,
+             "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d STAGES=%d C_STAGES=2 A_MAJOR_M=%d "
+             "B_MAJOR_N=%d REGS_PRODUCER=24 REGS_CONSUMER=240",
+             t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->stages, a->trans_a,
+             !a->trans_b);
+}
+
 /* The product itself: into c, or its partial sums into scratch. */
 static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
                              void *partial, bool residual, kernel_args *w) {
@@ -223,7 +231,7 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     const int64_t blocks = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
                            t->splits;
     const int64_t fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
-    char text[512], epilogue[256] = "";
+    char text[768], tile_words[256], epilogue[256] = "";
     const lt_cuda_kernel *k;
     CUtensorMap map_a, map_b, map_c;
 
@@ -232,30 +240,28 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     } else {
         snprintf(epilogue, sizeof epilogue, "DTYPE=%s", a->in == LT_F16 ? "fp16" : "bf16");
     }
-    snprintf(text, sizeof text,
-             "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d STAGES=%d C_STAGES=2 A_MAJOR_M=%d "
-             "B_MAJOR_N=%d OUT_F32=%d OUT_ADD=%d "
-             "REGS_PRODUCER=24 REGS_CONSUMER=240 %s",
-             t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->stages, a->trans_a,
-             !a->trans_b, f32, !split && a->accumulate && a->out == LT_F32, epilogue);
+    lt_gemm_tile_text(tile_words, t, a);
+    snprintf(text, sizeof text, "%s OUT_F32=%d OUT_ADD=%d %s", tile_words, f32,
+             !split && a->accumulate && a->out == LT_F32, epilogue);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
-    LT_TRY(a->trans_a ? operand_map(c, &map_a, a->a, a->in, a->m, a->k, a->lda, 64, 64)
-                      : operand_map(c, &map_a, a->a, a->in, a->k, a->m, a->lda, 64, bm));
-    LT_TRY(a->trans_b
-               ? operand_map(c, &map_b, a->b, a->in, a->k, a->n, a->ldb, 64, t->bn / t->cluster)
-               : operand_map(c, &map_b, a->b, a->in, a->n, a->k, a->ldb, 64, 64));
-    LT_TRY(
-        split ? operand_map(c, &map_c, partial, LT_F32, a->n, t->splits * w->m_padded, a->n, 32, 64)
-              : operand_map(c, &map_c, a->c, a->out, a->n, a->m, a->ldc,
-                            f32 || t->bn % 64 != 0 ? 32 : 64, 64));
+    LT_TRY(a->trans_a ? lt_gemm_operand_map(c, &map_a, a->a, a->in, a->m, a->k, a->lda, 64, 64)
+                      : lt_gemm_operand_map(c, &map_a, a->a, a->in, a->k, a->m, a->lda, 64, bm));
+    LT_TRY(a->trans_b ? lt_gemm_operand_map(c, &map_b, a->b, a->in, a->k, a->n, a->ldb, 64,
+                                            t->bn / t->cluster)
+                      : lt_gemm_operand_map(c, &map_b, a->b, a->in, a->n, a->k, a->ldb, 64, 64));
+    LT_TRY(split ? lt_gemm_operand_map(c, &map_c, partial, LT_F32, a->n, t->splits * w->m_padded,
+                                       a->n, 32, 64)
+                 : lt_gemm_operand_map(c, &map_c, a->c, a->out, a->n, a->m, a->ldc,
+                                       f32 || t->bn % 64 != 0 ? 32 : 64, 64));
     void *args[] = {&map_a, &map_b, &map_c, w};
-    return lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)(blocks < fit ? blocks : fit)},
-                                          .block = {(unsigned)(128 * (1 + t->consumers))},
-                                          .cluster = {t->cluster > 1 ? (unsigned)t->cluster : 0,
-                                                      t->cluster > 1, t->cluster > 1},
-                                          .dynamic_shared_bytes = tile_shared_bytes(t)},
-                          args);
+    return lt_cuda_launch(
+        c, s, k,
+        &(lt_cuda_dims){
+            .grid = {(unsigned)(blocks < fit || t->block_a_tile ? blocks : fit)},
+            .block = {(unsigned)(128 * (1 + t->consumers))},
+            .cluster = {t->cluster > 1 ? (unsigned)t->cluster : 0, t->cluster > 1, t->cluster > 1},
+            .dynamic_shared_bytes = lt_gemm_tile_shared_bytes(t)},
+        args);
 }
 
 static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *partial,

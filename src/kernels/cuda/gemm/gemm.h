@@ -32,6 +32,7 @@ const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a);
 typedef struct {
     int bn, wg_m, consumers, cluster, stages, splits, group;
     bool pingpong;
+    bool block_a_tile; /* Not persistent: a block makes one tile and goes. */
 } lt_gemm_tile;
 
 /* Device memory that lends itself to partial sums: no larger than lt_gemm_scratch_bytes() ever helps. May be empty. */
@@ -53,5 +54,30 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms);
 LT_MUST_USE lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch);
 LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                 const lt_gemm_tile *t, lt_scratch scratch);
+
+/* ---- The ladder: rungs with one calling convention, forward of a linear layer: NT, 16-bit out, no epilogue ---- */
+typedef struct {
+    int rung;
+    const char *name, *idea;
+    const char *file, *entry, *defines; /* file NULL: the shipped kernel with `tile`. */
+    int bm, bn, threads, shared_bytes;
+    bool maps; /* The copy engine reads the operands. */
+    lt_gemm_tile tile;
+} lt_gemm_rung;
+extern const lt_gemm_rung lt_gemm_rungs[];
+extern const int lt_gemm_n_rungs;
+LT_MUST_USE lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r,
+                                    const lt_gemm_args *a);
+/* A rung's kernel, for its registers and occupancy. */
+LT_MUST_USE lt_err lt_gemm_rung_kernel(lt_cuda *c, const lt_gemm_rung *r, const lt_cuda_kernel **k,
+                                       int *threads, int *blocks_per_sm);
+
+/* The copy engine's view of a matrix of rows `ld` elements apart, in boxes (tensor map, 128-byte swizzle). */
+LT_MUST_USE lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data,
+                                       lt_dtype dtype, int64_t inner, int64_t outer, int64_t ld,
+                                       int box_inner, int box_outer);
+/* The words and the shared memory of a tile without an epilogue. */
+void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a);
+size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t);
 
 #endif

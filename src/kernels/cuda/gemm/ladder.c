@@ -1,0 +1,165 @@
+/* ladder.c: the rungs of the bf16 GEMM ladder, one idea each. From rung 4 on they are the shipped kernel with less of its ideas. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/gemm/gemm.h"
+
+#define STAGE_128 (2 * 128 * 128)     /* Bytes of a stage: A 128 x 64 and B 128 x 64. */
+#define STAGE_256 ((128 + 256) * 128) /* B 256 x 64. */
+
+/* bn, wg_m, consumers, cluster, stages, splits, group, pingpong, block_a_tile */
+const lt_gemm_rung lt_gemm_rungs[] = {
+    {1,
+     "mma.sync",
+     "tensor cores of sm_80: cp.async, ldmatrix, a product a warp",
+     "gemm/ladder/01_mma_sync.cu",
+     "gemm_mma_sync",
+     "STAGES=3",
+     128,
+     128,
+     256,
+     3 * STAGE_128,
+     false,
+     {0}},
+    {2,
+     "wgmma",
+     "a warpgroup multiplies from shared memory, the copy engine fetches",
+     "gemm/ladder/02_wgmma.cu",
+     "gemm_wgmma",
+     "",
+     128,
+     128,
+     128,
+     1024 + STAGE_128 + 8,
+     true,
+     {0}},
+    {3,
+     "ring",
+     "four stages ahead, tiles of 128 x 256",
+     "gemm/ladder/03_ring.cu",
+     "gemm_ring",
+     "STAGES=4",
+     128,
+     256,
+     256,
+     1024 + 4 * (STAGE_256 + 8),
+     true,
+     {0}},
+    {4,
+     "producer and consumers",
+     "one thread copies, registers change hands, C leaves by the copy engine",
+     NULL,
+     NULL,
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     true,
+     {256, 1, 2, 1, 4, 1, 1, false, true}},
+    {5,
+     "persistent",
+     "a block an SM: the next tile is fetched while this one is stored",
+     NULL,
+     NULL,
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     true,
+     {256, 1, 2, 1, 4, 1, 1, false, false}},
+    {6,
+     "tile order",
+     "groups of 8 rows of tiles share A and B in the L2",
+     NULL,
+     NULL,
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     true,
+     {256, 1, 2, 1, 4, 1, 8, false, false}},
+    {7,
+     "cluster",
+     "two blocks fetch B once, by multicast",
+     NULL,
+     NULL,
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     true,
+     {256, 1, 2, 2, 4, 1, 8, false, false}},
+    {8,
+     "ping-pong",
+     "consumers own whole tiles and take turns: one stores, one multiplies",
+     NULL,
+     NULL,
+     NULL,
+     0,
+     0,
+     0,
+     0,
+     true,
+     {128, 2, 2, 1, 6, 1, 8, true, false}},
+};
+const int lt_gemm_n_rungs = sizeof lt_gemm_rungs / sizeof *lt_gemm_rungs;
+
+/* rung_args of ladder.cuh. */
+typedef struct {
+    int m, n, k;
+    int64_t lda, ldb, ldc;
+    const void *a, *b;
+    void *c;
+} rung_args;
+
+lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r, const lt_gemm_args *a) {
+    rung_args w = {(int)a->m, (int)a->n, (int)a->k, a->lda, a->ldb, a->ldc, a->a, a->b, a->c};
+    const lt_cuda_kernel *k;
+    const char *why = lt_gemm_refusal(a, lt_cuda_get_info(c));
+    CUtensorMap map_a, map_b;
+
+    if (why != NULL || a->trans_a || !a->trans_b || a->out != a->in) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "rung %d: %s", r->rung,
+                why != NULL ? why : "not NT with 16-bit output");
+    }
+    if (r->file == NULL) {
+        return lt_gemm_with(c, s, a, &r->tile, (lt_scratch){NULL, 0});
+    }
+    void *plain[] = {&w}, *with_maps[] = {&map_a, &map_b, &w};
+    if (r->maps) {
+        LT_TRY(lt_gemm_operand_map(c, &map_a, a->a, a->in, a->k, a->m, a->lda, 64, r->bm));
+        LT_TRY(lt_gemm_operand_map(c, &map_b, a->b, a->in, a->k, a->n, a->ldb, 64, r->bn));
+    }
+    LT_TRY(lt_cuda_kernel_get(c, &k, r->file, r->entry, r->defines));
+    return lt_cuda_launch(c, s, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)((a->n + r->bn - 1) / r->bn),
+                                                   (unsigned)((a->m + r->bm - 1) / r->bm)},
+                                          .block = {(unsigned)r->threads},
+                                          .dynamic_shared_bytes = (size_t)r->shared_bytes},
+                          r->maps ? with_maps : plain);
+}
+
+lt_err lt_gemm_rung_kernel(lt_cuda *c, const lt_gemm_rung *r, const lt_cuda_kernel **k,
+                           int *threads, int *blocks_per_sm) {
+    static const lt_gemm_args nt = {.trans_b = true};
+    char text[512], words[256];
+    size_t shared = (size_t)r->shared_bytes;
+    *threads = r->threads;
+    if (r->file == NULL) {
+        lt_gemm_tile_text(words, &r->tile, &nt);
+        snprintf(text, sizeof text,
+                 "%s OUT_F32=0 OUT_ADD=0 DTYPE=bf16 EPI_BIAS=0 EPI_SAVE=0 EPI_ACT=ACT_NONE "
+                 "EPI_ACT_BWD=ACT_NONE EPI_RESIDUAL=0",
+                 words);
+        *threads = 128 * (1 + r->tile.consumers);
+        shared = lt_gemm_tile_shared_bytes(&r->tile);
+        LT_TRY(lt_cuda_kernel_get(c, k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
+    } else {
+        LT_TRY(lt_cuda_kernel_get(c, k, r->file, r->entry, r->defines));
+    }
+    return lt_cuda_occupancy(c, *k, *threads, shared, blocks_per_sm);
+}

@@ -1,0 +1,22 @@
+/* ladder.cuh: what the first rungs of the GEMM ladder share: the arguments, and the way out. C (m, n) = A (m, k) B^T, B stored (n, k): a linear layer.
+ * All rows 16-byte aligned; n even. */
+#ifndef LT_CUDA_GEMM_LADDER_CUH
+#define LT_CUDA_GEMM_LADDER_CUH
+
+#include "common/hopper.cuh"
+
+typedef struct {
+    int m, n, k;
+    i64 lda, ldb, ldc; /* elements from row to row */
+    const elem *a, *b;
+    elem *c;
+} rung_args;
+
+/* Two neighbouring sums, rounded and stored, unless they lie outside. */
+INLINE void store_pair(const rung_args *a, int row, int col, float x, float y) {
+    if (row < a->m && col < a->n) {
+        *(u32 *)(a->c + row * a->ldc + col) = PACK_ELEM(x, y);
+    }
+}
+
+#endif
