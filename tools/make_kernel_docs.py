@@ -7,10 +7,11 @@ The page of a rung is the header essay of its kernel file; this script only make
 import glob
 import json
 import os
+import re
 import subprocess
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LADDER_FILES = {"sgemm": "src/kernels/cuda/sgemm/ladder"}
+LADDER_FILES = {op: f"src/kernels/cuda/{op}/ladder" for op in ("sgemm", "gemm", "attention")}
 
 
 def rate(row):
@@ -25,10 +26,24 @@ def ladder_table(rows, peer):
     out = ["| rung | name | idea | TFLOP/s | % of cuBLAS | % of the limit | registers | warps an SM |",
            "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for r in rows:
-        out.append(f"| {int(r['rung'])} | {r['name']} | {r['idea']} | {r['tflops']:.1f} | {percent(r, 'of_peer')} | "
-                   f"{percent(r, 'of_limit')} | {int(r['registers'])} | {r['warps_per_sm']:.0f} |")
+        out.append(f"| {int(r['rung'])} | {r['name']} | {r['idea']} | {r['tflops']:.1f} | {percent(r, 'of_peer')} | {percent(r, 'of_limit')} | "
+                   f"{int(r.get('registers', 0)) or ''} | {int(r.get('warps_per_sm', 0)) or ''} |")
     if peer:
         out.append(f"| | cuBLASLt | the best of its heuristic's first 8 | {peer['tflops']:.1f} | 100 % | {percent(peer, 'of_limit')} | | |")
+    return out
+
+
+def passes_table(by_shape):
+    """Attention: forward and backward of a shape side by side."""
+    pairs = [(shape, {r["name"]: r for r in group}) for shape, group in by_shape.items()]
+    pairs = [(shape, p) for shape, p in pairs if "forward" in p]
+    if not pairs:
+        return []
+    out = ["The shipped kernels:", "", "| shape | forward, TFLOP/s | ms | backward, TFLOP/s | ms |", "| --- | --- | --- | --- | --- |"]
+    for shape, p in pairs:
+        f, b = p["forward"], p.get("backward")
+        out.append(f"| {shape} | {f['tflops']:.0f} | {f['ms']:.4f} | {b['tflops']:.0f} | {b['ms']:.4f} |" if b
+                   else f"| {shape} | {f['tflops']:.0f} | {f['ms']:.4f} | | |")
     return out
 
 
@@ -49,6 +64,48 @@ $d << EOD
 {data}
 EOD
 plot $d using 0:2:xtic(1) with boxes lc rgb '#4070b0' notitle{peer_line}
+"""
+    subprocess.run(["gnuplot"], input=script, text=True, check=True)
+
+
+def intensity(row):
+    """Flop a byte that must cross memory at least, of products "M x N x K" and attention "bB sS hH dD"."""
+    sizes = re.findall(r"(\d+) x (\d+) x (\d+)", row["shape"])
+    if sizes:
+        m, n, k = (int(x) for x in sizes[0])
+        wide = 4 if row["op"] == "sgemm" else 2
+        return 2 * m * n * k / (wide * (m * k + n * k + m * n))
+    sizes = re.match(r"b(\d+) s(\d+) h(\d+) d(\d+)", row["shape"])
+    if sizes and row["name"] == "forward":
+        b, s, h, d = (int(x) for x in sizes.groups())
+        return row["tflops"] * row["ms"] * 1e9 / (4 * b * s * h * d * 2)
+    return None
+
+
+def roofline(results, path):
+    """Every shipped kernel that multiplies, under the roofs of the machine it ran on."""
+    copy = max(r["copy_gbps"] for r in results)
+    series = {"sgemm": [], "gemm": [], "attention": []}
+    for row in (row for r in results for row in r["rows"]):
+        if row["op"] in series and row["name"] in ("shipped", "forward") and intensity(row):
+            series[row["op"]].append((intensity(row), row["tflops"]))
+    blocks = "\n".join(f"${op} << EOD\n" + "\n".join(f"{x} {y}" for x, y in points) + "\nEOD" for op, points in series.items())
+    script = f"""set terminal svg size 900,480 font 'sans,12' background 'white'
+set output '{path}'
+set logscale xy
+set xrange [0.5:8192]
+set yrange [0.5:2000]
+set xlabel 'flop a byte of memory traffic'
+set ylabel 'TFLOP/s'
+set title 'H100: shipped kernels under its roofs'
+set grid
+set key bottom right
+{blocks}
+copy(x) = x * {copy / 1e3}
+plot (copy(x) < 989 ? copy(x) : 989) lc rgb '#303030' lw 2 title 'copy bandwidth {copy:.0f} GB/s, tensor cores 989 TFLOP/s', \\
+     (copy(x) < 66.9 ? copy(x) : 66.9) lc rgb '#909090' lw 2 dt 2 title 'f32 cores 66.9 TFLOP/s', \\
+     $sgemm with points pt 7 ps 0.7 lc rgb '#4070b0' title 'SGEMM', $gemm with points pt 7 ps 0.7 lc rgb '#c04040' title 'bf16 GEMM', \\
+     $attention with points pt 7 ps 0.7 lc rgb '#40a060' title 'attention forward'
 """
     subprocess.run(["gnuplot"], input=script, text=True, check=True)
 
@@ -78,13 +135,15 @@ def render(path):
             image = f"ladder_{op}_{shape.replace(' ', '')}.svg"
             figure(op, shape, rungs, peer, os.path.join(HERE, "docs", "img", image))
             out += [f"**{shape}**", "", f"![{op} {shape}](img/{image})", ""] + ladder_table(rungs, peer) + [""]
-        out += [f"The shipped kernel on other shapes:", "", "| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
+        if any(r["name"] == "shipped" for r in rows):
+            out += ["The shipped kernel on other shapes:", "", "| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
         for shape, group in by_shape.items():
             ours = next((r for r in group if r["name"] == "shipped"), None)
             peer = next((r for r in group if r["peer"]), None)
             if ours:
                 held = f"{ours['tflops'] * ours['ms'] / ours['ms_sustained']:.1f}, {ours['sm_mhz']:.0f}, {ours['power_w']:.0f}" if "ms_sustained" in ours else ""
                 out.append(f"| {shape} | {ours['tflops']:.1f} | {peer['tflops'] if peer else 0:.1f} | {percent(ours, 'of_peer')} | {held} |")
+        out += passes_table(by_shape)
         out.append("")
     flat = [r for rows in ops.values() for r in rows if "gbps" in r]
     if flat:
@@ -100,7 +159,10 @@ def main():
            "inputs, buffers rotated past the L2 cache, candidates interleaved, medians; every kernel is checked against products or ops in double",
            "first (odd shapes, poisoned outputs, repeats bit-identical). The limit of a product is 2 x 128 multiply-adds a clock and SM at the",
            "boost clock; that of an op that moves bytes is the copy bandwidth of the same run. What was tried and failed: [SPEED.md](SPEED.md).", ""]
-    for path in sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json"))):
+    paths = sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json")))
+    roofline([json.load(open(path)) for path in paths], os.path.join(HERE, "docs", "img", "roofline_h100.svg"))
+    out += ["![Roofline](img/roofline_h100.svg)", ""]
+    for path in paths:
         out += render(path)
     with open(os.path.join(HERE, "docs", "kernels.md"), "w") as f:
         f.write("\n".join(out).rstrip() + "\n")
