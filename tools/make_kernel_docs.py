@@ -47,6 +47,22 @@ def passes_table(by_shape):
     return out
 
 
+def thesis_table(results):
+    """The thesis's grid: greatest absolute and mean relative error and time by type."""
+    points = {}
+    for row in (row for r in results for row in r["rows"] if row["op"] == "thesis"):
+        points.setdefault(row["shape"], {})[row["name"]] = row
+    if not points:
+        return []
+    kinds = ("fp32", "fp16", "bf16")
+    out = ["## The thesis's grid", "", "Attention forward, full, against the naive kernel in double on the same inputs (standard normal). The thesis asks 1e-4 (greatest",
+           "absolute error) and 1e-3 (mean relative) of fp32.", "",
+           "| shape | " + " | ".join(f"{k}: max abs | mean rel | ms" for k in kinds) + " |", "| --- |" + " --- |" * 9]
+    for shape, p in points.items():
+        out.append(f"| {shape} | " + " | ".join(f"{p[k]['error_max']:.1e} | {p[k]['error_relative']:.1e} | {p[k]['ms']:.4f}" if k in p else " | | " for k in kinds) + " |")
+    return out + [""]
+
+
 def figure(op, shape, rows, peer, path):
     data = "\n".join(f'"{int(r["rung"])} {r["name"]}" {r["tflops"]}' for r in rows)
     peer_line = f", {peer['tflops']} with lines lw 2 lc rgb '#c04040' title 'cuBLASLt'" if peer else ""
@@ -164,6 +180,7 @@ def main():
     out += ["![Roofline](img/roofline_h100.svg)", ""]
     for path in paths:
         out += render(path)
+    out += thesis_table([json.load(open(path)) for path in paths])
     with open(os.path.join(HERE, "docs", "kernels.md"), "w") as f:
         f.write("\n".join(out).rstrip() + "\n")
 

@@ -19,7 +19,8 @@ static const struct {
 } benches[] = {{"sgemm", lt_bench_sgemm},
                {"gemm", lt_bench_gemm_ops},
                {"attention", lt_bench_attention},
-               {"memory", lt_bench_memory_ops}};
+               {"memory", lt_bench_memory_ops},
+               {"thesis", lt_bench_thesis}};
 
 static void add_real(json_t *o, const char *key, double v) {
     if (v != 0.0 && isfinite(v)) {
@@ -71,6 +72,8 @@ void lt_bench_row(lt_bench *b, const lt_bench_result *r) {
     add_real(o, r->limit_is_flops ? "tflops" : "gbps", r->limit_is_flops ? tflops : gbps);
     add_real(o, "of_limit", share);
     add_real(o, "of_peer", r->peer_ms > 0.0 ? r->peer_ms / r->ms : 0.0);
+    add_real(o, "error_max", r->error_max);
+    add_real(o, "error_relative", r->error_relative);
     add_real(o, "registers", r->n_regs);
     add_real(o, "warps_per_sm", r->blocks_per_sm * r->threads / 32.0);
     add_real(o, "sm_mhz", r->state.sm_mhz);

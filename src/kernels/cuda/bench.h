@@ -35,7 +35,8 @@ typedef struct {
     double
         limit; /* What the machine could do, in the unit that binds: flop/s when flops > 0 and limit_is_flops, else bytes/s. */
     bool limit_is_flops, peer;
-    double peer_ms; /* The vendor's time of the same shape in the same run. */
+    double peer_ms;                   /* The vendor's time of the same shape in the same run. */
+    double error_max, error_relative; /* Against double; 0: not said. */
     int n_regs, blocks_per_sm, threads;
     lt_nvml_reading state; /* sm_mhz 0: not read. */
 } lt_bench_result;
@@ -82,5 +83,6 @@ LT_MUST_USE lt_err lt_bench_sgemm(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_gemm_ops(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_attention(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_memory_ops(lt_bench *b);
+LT_MUST_USE lt_err lt_bench_thesis(lt_bench *b);
 
 #endif

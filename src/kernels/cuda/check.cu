@@ -48,3 +48,29 @@ extern "C" __global__ void diff(double *out, const DTYPE *x, const double *ref, 
         atomicMax((u64 *)&out[2], (u64)__double_as_longlong(fabs(e) / (bound[i] + 1e-30)));
     }
 }
+
+/* The thesis's two errors. out: 3 doubles, zeroed by the caller: greatest |x - ref| (as ordered bits), sum of |x - ref| / (|ref| + 1e-6), elements
+ * that are not finite. */
+extern "C" __global__ void diff_grid(double *out, const DTYPE *x, const double *ref, i64 n) {
+    const i64 stride = (i64)gridDim.x * blockDim.x;
+    double most = 0.0, sum = 0.0, bad = 0.0;
+    for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += stride) {
+        const double e = fabs((double)TO_F32(DTYPE, x[i]) - ref[i]);
+        if (e < 1e300) {
+            most = fmax(most, e);
+            sum += e / (fabs(ref[i]) + 1e-6);
+        } else {
+            bad += 1.0;
+        }
+    }
+    for (int step = 16; step > 0; step /= 2) {
+        most = fmax(most, __shfl_xor_sync(0xffffffffu, most, step));
+        sum += __shfl_xor_sync(0xffffffffu, sum, step);
+        bad += __shfl_xor_sync(0xffffffffu, bad, step);
+    }
+    if (threadIdx.x % 32 == 0) {
+        atomicMax((u64 *)&out[0], (u64)__double_as_longlong(most));
+        atomicAdd(&out[1], sum);
+        atomicAdd(&out[2], bad);
+    }
+}
