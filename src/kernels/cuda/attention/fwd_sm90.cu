@@ -177,7 +177,7 @@ INLINE void issue_values(float o[HEAD_DIM / 2], const u32 p[BN / 4], u32 v, bool
 typedef struct {
     key_range see[2];
     float max[2], sum[2]; /* in units of the scores; of this thread's columns only */
-    float slope, scale;   /* log2 units a unit of score */
+    float slope[2], scale;   /* log2 units a unit of score */
     int position[2];
 } row_state;
 
@@ -196,7 +196,7 @@ INLINE void logits_block(float s[BN / 2], const row_state *r, const attn_args *a
         if (SOFTCAP) {
             x = a->softcap * LOG2E * tanh_of(__fdividef(x, a->softcap));
         }
-        s[i] = ALIBI ? x + r->slope * (float)(col - r->position[h]) : x;
+        s[i] = ALIBI ? x + r->slope[h] * (float)(col - r->position[h]) : x;
     }
 }
 
@@ -247,7 +247,7 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         inverse[h] = sum > 0.0f ? __fdividef(1.0f, sum) : (sum == 0.0f ? 0.0f : sum);
 #if SINKS
-        if (sum > 0.0f) { /* One more logit in the sum, without a value. */
+        if (sum >= 0.0f) { /* One more logit in the sum, without a value; not a NaN's. */
             const float sink = a->sinks[head] * LOG2E, m = fmaxf(top, sink), keep = exp2_fast(top - m);
             sum = sum * keep + exp2_fast(sink - m);
             inverse[h] = keep / sum;
@@ -288,8 +288,8 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
         r->position[h] = p->n_keys - a->q_tokens + token;
         r->max[h] = -INFINITE;
         r->sum[h] = 0.0f;
-        if (ALIBI && h == 0) {
-            r->slope = a->alibi[p->head] * LOG2E;
+        if (ALIBI) {
+            r->slope[h] = a->alibi[p->head + row % HEADS] * LOG2E;
         }
     }
     r->scale = LOG2_UNITS ? 1.0f : a->scale * LOG2E;

@@ -228,7 +228,7 @@ static lt_err transpose(lt_queue *q, void *dst, const lt_tensor *x) {
 }
 static lt_err sgemm_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
-    const size_t a_bytes = a->trans_a ? ALIGN((size_t)(depth(a) * pitch(a->y.shape[0])) * 4) : 0,
+    const size_t a_bytes = a->trans_a ? ALIGN((size_t)(a->y.shape[0] * pitch(depth(a))) * 4) : 0,
                  b_bytes = a->trans_b ? (size_t)(depth(a) * pitch(a->y.shape[1])) * 4 : 0;
     lt_sgemm_args g = {.m = (int)a->y.shape[0],
                        .n = (int)a->y.shape[1],
@@ -255,7 +255,7 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
     if (a->trans_a) {
         LT_TRY(transpose(q, turned, &a->a));
         g.a = turned;
-        g.lda = (int)pitch(g.m);
+        g.lda = (int)pitch(g.k);
     }
     if (a->trans_b) {
         LT_TRY(transpose(q, (unsigned char *)turned + a_bytes, &a->b));
