@@ -70,3 +70,17 @@ lt_err lt_host_order(lt_queue *after, lt_queue *before) {
     (void)before;
     return LT_OK;
 }
+
+lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, int64_t from,
+                                   int64_t to) {
+    lt_tensor slice = a->weights ? lt_tensor_rows(&a->y, e, 1) : lt_tensor_rows(&a->b, e, 1);
+    slice.n_dims = 2;
+    slice.shape[0] = slice.shape[1], slice.stride[0] = slice.stride[1];
+    slice.shape[1] = slice.shape[2], slice.stride[1] = slice.stride[2];
+    return (lt_matmul_args){.y = a->weights ? slice : lt_tensor_rows(&a->y, from, to - from),
+                            .a = lt_tensor_rows(&a->a, from, to - from),
+                            .b = a->weights ? lt_tensor_rows(&a->b, from, to - from) : slice,
+                            .trans_a = a->weights,
+                            .trans_b = !a->weights && a->trans_b,
+                            .accumulate = a->accumulate};
+}

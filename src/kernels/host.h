@@ -3,7 +3,7 @@
 #ifndef LT_KERNELS_HOST_H
 #define LT_KERNELS_HOST_H
 
-#include "tensor/backend.h"
+#include "tensor/ops.h"
 
 lt_err lt_host_alloc(void **out, size_t bytes, const char *what);
 void lt_host_release(void *data, size_t bytes);
@@ -12,6 +12,10 @@ void lt_host_queue_close(lt_queue *q);
 lt_err lt_host_sync(lt_queue *q);
 lt_err lt_host_copy(lt_queue *q, void *dst, const void *src, size_t bytes);
 lt_err lt_host_zero(lt_queue *q, void *dst, size_t bytes);
+/* The product of expert e, whose rows are [from, to). */
+lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, int64_t from,
+                                   int64_t to);
+
 lt_err lt_host_order(lt_queue *after, lt_queue *before);
 
 #define LT_HOST_BACKEND_FIELDS                                                                     \

@@ -241,6 +241,12 @@ static lt_cost moe_combine_bwd(const lt_moe_combine_bwd_args *a) {
                          bytes(&a->dweights)};
 }
 
+static lt_cost matmul_grouped(const lt_matmul_grouped_args *a) {
+    const double inner = a->weights ? (double)a->b.shape[1] : (double)a->y.shape[1];
+    return (lt_cost){2.0 * count(&a->a) * inner,
+                     bytes(&a->a) + bytes(&a->b) + (a->accumulate ? twice(&a->y) : bytes(&a->y))};
+}
+
 /* g' 1, m 3, v 4, decay 1, m^ 1, v^ 1, sqrt, plus eps, divide, times lr, minus. */
 static lt_cost adamw(const lt_adamw_args *a) {
     return (lt_cost){16.0 * count(&a->p),

@@ -208,6 +208,16 @@ typedef struct {
     lt_tensor dx, dweights, dy, x, weights, slot_row, expert_start;
 } lt_moe_combine_bwd_args;
 
+/* The experts' products, dropless: expert e owns rows [start[e], start[e + 1]) of the rows in expert order; start = expert_start (E + 1) I32, contiguous,
+ * is read where the work runs, never by the host (but by a host's backend).
+ *   rows:     y (n, N) rows of e [+]= a (n, K) rows of e . op(b[e]), b (E, K, N), or (E, N, K) with trans_b. Rows beyond start[E] are not touched.
+ *   weights:  y (E, M, N) F32 [e] [+]= (a rows of e)^T . b rows of e, a (n, M), b (n, N): the gradient of the experts' matrices. trans_b does not count.
+ * a, b: one type; y: F32 or BF16. */
+typedef struct {
+    lt_tensor y, a, b, expert_start;
+    bool weights, trans_b, accumulate;
+} lt_matmul_grouped_args;
+
 /* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous. copy: BF16 copy of p, written if present. decay: decoupled weight decay. g is
  * multiplied by grad_scale (clipping) as it is read. step counts from 1.
  * AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), as torch.optim.AdamW:  p *= 1 - lr * decay;  m, v EMAs;  p -= lr * m^ / (sqrt(v^) + eps).
@@ -296,6 +306,7 @@ typedef struct {
     X(moe_gather_bwd, lt_moe_gather_bwd_args)                                                      \
     X(moe_combine_fwd, lt_moe_combine_args)                                                        \
     X(moe_combine_bwd, lt_moe_combine_bwd_args)                                                    \
+    X(matmul_grouped, lt_matmul_grouped_args)                                                      \
     X(adamw, lt_adamw_args)                                                                        \
     X(ademamix, lt_ademamix_args)                                                                  \
     X(lion, lt_lion_args)                                                                          \

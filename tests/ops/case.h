@@ -44,7 +44,8 @@ enum {
     X(bias)                                                                                        \
     X(residual)                                                                                    \
     X(in_place)                                                                                    \
-    X(gated) X(normalise) X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16)
+    X(gated)                                                                                       \
+    X(normalise) X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16) X(aligned)
 
 typedef struct {
     const char *name;

@@ -223,3 +223,65 @@ const lt_op_cases lt_cases_moe_combine_bwd = {.op = LT_OP_moe_combine_bwd,
                                               LT_CASES(row_cases),
                                               .build = combine_bwd_build,
                                               ROWS_TOLERANCE};
+
+/* R rows in expert order, C the width of a, F that of y (or of b, for weights: y_f32). */
+static const lt_case grouped_cases[] = {
+    {"one expert", LT_CASE_CHECK, .R = 5, .C = 7, .F = 3, .E = 1, .K = 1, .trans_b = true},
+    {"rows", LT_CASE_CHECK, .R = 50, .C = 24, .F = 17, .E = 4, .K = 1},
+    {"rows, transposed", LT_CASE_CHECK, .R = 50, .C = 24, .F = 17, .E = 4, .K = 1, .trans_b = true},
+    {"rows, dropped", LT_CASE_CHECK, .R = 40, .C = 16, .F = 8, .E = 5, .K = 1, .capacity = 6,
+     .trans_b = true},
+    {"rows, added", LT_CASE_CHECK, .R = 30, .C = 9, .F = 8, .E = 3, .K = 1, .accumulate = true},
+    {"more experts than rows", LT_CASE_CHECK, .R = 3, .C = 16, .F = 24, .E = 16, .K = 1,
+     .trans_b = true},
+    {"weights", LT_CASE_CHECK, .R = 70, .C = 12, .F = 19, .E = 4, .K = 1, .y_f32 = true,
+     .accumulate = true},
+    {"weights, dropped", LT_CASE_CHECK, .R = 60, .C = 16, .F = 8, .E = 5, .K = 1, .capacity = 7,
+     .y_f32 = true, .accumulate = true},
+    {"weights, empty experts", LT_CASE_CHECK, .R = 6, .C = 8, .F = 8, .E = 9, .K = 1, .y_f32 = true,
+     .accumulate = true},
+    {"aligned rows", LT_CASE_CHECK, .R = 700, .C = 136, .F = 200, .E = 5, .K = 1, .trans_b = true,
+     .aligned = true},
+    {"aligned rows, plain", LT_CASE_CHECK, .R = 700, .C = 72, .F = 136, .E = 3, .K = 1,
+     .aligned = true},
+    {"aligned weights", LT_CASE_CHECK, .R = 700, .C = 136, .F = 264, .E = 5, .K = 1, .y_f32 = true,
+     .accumulate = true, .aligned = true},
+    {"aligned, dropped", LT_CASE_CHECK, .R = 300, .C = 64, .F = 64, .E = 7, .K = 1, .capacity = 33,
+     .trans_b = true, .aligned = true},
+    {"mixtral 60M up", LT_CASE_BENCH, .R = 4096, .C = 512, .F = 2048, .E = 8, .K = 1,
+     .trans_b = true},
+};
+
+static void grouped_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_matmul_grouped_args *a = (lt_matmul_grouped_args *)s->args;
+    lt_case_tensor *t;
+    a->weights = c->y_f32;
+    a->trans_b = c->trans_b;
+    a->accumulate = c->accumulate;
+    t = lt_setup_in(s, "expert_start", &a->expert_start, LT_I32, LT_SHAPE(c->E + 1));
+    t->fill = fill_expert_start;
+    t->contiguous = true;
+    lt_setup_in(s, "a", &a->a, s->act, LT_SHAPE(c->R, c->C));
+    if (a->weights) {
+        lt_setup_in(s, "b", &a->b, s->act, LT_SHAPE(c->R, c->F));
+        lt_setup_grad(s, "y", &a->y, LT_F32, LT_SHAPE(c->E, c->C, c->F));
+        return;
+    }
+    lt_setup_in(s, "b", &a->b, s->act, 3,
+                (const int64_t[]){c->E, c->trans_b ? c->F : c->C, c->trans_b ? c->C : c->F});
+    if (c->accumulate) {
+        lt_setup_grad(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->F));
+    } else {
+        lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->R, c->F))->partial = true;
+    }
+}
+
+const lt_op_cases lt_cases_matmul_grouped = {
+    .op = LT_OP_matmul_grouped,
+    .forward = LT_OP_COUNT,
+    LT_CASES(grouped_cases),
+    .build = grouped_build,
+    .f32 = {0x1p-21, 0x1p-19},
+    .bf16 = {0x1p-8, 0x1p-16},
+    .why = "F32 sums of up to 700 products in any order; BF16 one rounding"};

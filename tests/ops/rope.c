@@ -9,6 +9,7 @@ static const lt_case cases[] = {
     {"inverse", LT_CASE_CHECK | LT_CASE_GRAD, .R = 7, .H = 2, .D = 8, .P = 9, .inverse = true},
     {"inverse of part", LT_CASE_CHECK | LT_CASE_GRAD, .R = 4, .H = 1, .D = 10, .N = 4, .P = 9,
      .inverse = true},
+    {"aligned", LT_CASE_CHECK, .R = 13, .H = 3, .D = 64, .P = 20, .aligned = true},
     {"apertus 60M", LT_CASE_BENCH, .R = 4096, .H = 8, .D = 64, .P = 4096},
     {"llama 8B", LT_CASE_BENCH, .R = 1024, .H = 32, .D = 128, .P = 8192},
 };

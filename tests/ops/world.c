@@ -7,7 +7,7 @@
 
 #include "base/error.h"
 
-enum { GUARD_BYTES = 256, PATTERN = 0xA5, POISON = 0xFF, PAD_ELEMENTS = 3 };
+enum { GUARD_BYTES = 256, PATTERN = 0xA5, POISON = 0xFF, PAD_ELEMENTS = 3, ALIGNED_PAD = 8 };
 
 int lt_world_owner(const lt_setup *s, int tensor) {
     const char *alias = s->tensors[tensor].alias;
@@ -25,12 +25,13 @@ static int64_t view_extent(const lt_tensor *v) {
 
 static lt_err open_block(lt_world *w, int i, bool strided) {
     const lt_case_tensor *t = &w->setup.tensors[i];
-    const int64_t pad = strided ? PAD_ELEMENTS : 0;
+    const bool aligned = w->setup.c->aligned; /* Strided rows that begin on 16 bytes. */
+    const int64_t pad = !strided ? 0 : aligned ? ALIGNED_PAD : PAD_ELEMENTS;
     const lt_tensor view = lt_case_view(t, NULL, pad);
     const size_t elem = lt_dtype_bytes(t->dtype);
     lt_world_block *b = &w->blocks[i];
 
-    b->start = GUARD_BYTES + (strided && !t->contiguous ? elem : 0);
+    b->start = GUARD_BYTES + (strided && !aligned && !t->contiguous ? elem : 0);
     b->bytes = b->start + (size_t)view_extent(&view) * elem + GUARD_BYTES;
     b->image = malloc(b->bytes);
     b->before = malloc(b->bytes);

@@ -4,8 +4,11 @@
  * What is refused here, mostly F64, odd strides and mixed types that no model makes, is the reference's. */
 #include "kernels/cpu/lists.h"
 
+#include "base/error.h"
+
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/features.h"
+#include "kernels/host.h"
 
 #define COUNT_OF(array) ((int)(sizeof(array) / sizeof(array)[0]))
 
@@ -367,6 +370,26 @@ static const lt_op_impl matmul_impls[] = {
     {"portable", check_matmul, lt_cpu_matmul_portable},
 };
 
+/* The experts one after the other, each through matmul's list. */
+static lt_err matmul_grouped_run(lt_queue *q, const void *args) {
+    const lt_matmul_grouped_args *a = args;
+    const int32_t *start = a->expert_start.data;
+    const lt_op_list list = lt_registry_list(lt_backend_cpu(), LT_OP_matmul);
+    for (int64_t e = 0; e + 1 < a->expert_start.shape[0]; e++) {
+        const lt_matmul_args one = lt_matmul_of_expert(a, e, start[e], start[e + 1]);
+        if (one.y.shape[0] > 0) {
+            LT_TRY(lt_registry_run(&list, LT_OP_matmul, q, &one));
+        }
+    }
+    return LT_OK;
+}
+static const char *matmul_grouped_refuse(const void *args) {
+    const lt_matmul_grouped_args *a = args;
+    return a->a.dtype == LT_F64 ? "F64" : NULL;
+}
+static const lt_op_impl matmul_grouped_impls[] = {
+    {"experts", matmul_grouped_refuse, matmul_grouped_run}};
+
 ISA_REFUSALS(attention_decode)
 ISA_REFUSALS(attention_fwd)
 static const lt_op_impl attention_fwd_impls[] = {
@@ -390,8 +413,8 @@ static const lt_op_impl attention_fwd_impls[] = {
 PLAIN_OP_MAP(PLAIN_OP)
 
 #define OP_LIST(op) [LT_OP_##op] = {op##_impls, COUNT_OF(op##_impls)},
-const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {OP_LIST(matmul) OP_LIST(attention_fwd)
-                                                  PLAIN_OP_MAP(OP_LIST)};
+const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {OP_LIST(matmul) OP_LIST(matmul_grouped)
+                                                  OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
 
 size_t lt_cpu_matmul_pack_bytes(const lt_tensor *b, bool trans_b) {
     (void)b;

@@ -4,6 +4,7 @@
  * 1/8 as often, which makes the reference fast enough for the model goldens. The order of every sum stays k = 0, 1, 2, ... */
 #include <string.h>
 
+#include "kernels/host.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
@@ -80,6 +81,18 @@ lt_err lt_ref_matmul(lt_queue *q, const lt_matmul_args *a) {
                 multiply(&t, n_slice);
             }
             store(&t, a, m0, n0);
+        }
+    }
+    return LT_OK;
+}
+
+/* One product an expert. */
+lt_err lt_ref_matmul_grouped(lt_queue *q, const lt_matmul_grouped_args *a) {
+    for (int64_t e = 0; e + 1 < a->expert_start.shape[0]; e++) {
+        const lt_matmul_args one = lt_matmul_of_expert(a, e, get_i32(&a->expert_start, e),
+                                                       get_i32(&a->expert_start, e + 1));
+        if (one.y.shape[0] > 0) {
+            LT_TRY(lt_ref_matmul(q, &one));
         }
     }
     return LT_OK;

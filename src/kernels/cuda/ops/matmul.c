@@ -325,6 +325,43 @@ static lt_err any_run(lt_queue *q, const void *args) {
     return any_launch(q, &w, a->a.dtype, a->y.dtype, 0, 1);
 }
 
+/* ---- Experts ---- */
+
+static const char *grouped_any_refuse(const void *args) {
+    const lt_matmul_grouped_args *a = args;
+    if (a->a.dtype != a->b.dtype || lt_cuda_dtype_word(a->a.dtype) == NULL ||
+        lt_cuda_dtype_word(a->y.dtype) == NULL) {
+        return "types";
+    }
+    return lt_cuda_width(&a->y) > 1 && a->y.stride[a->y.n_dims - 1] != 1
+               ? "columns of y not contiguous"
+               : NULL;
+}
+static lt_err grouped_any_run(lt_queue *q, const void *args) {
+    const lt_matmul_grouped_args *a = args;
+    const bool weights = a->weights;
+    any_args w = {.a = a->a.data,
+                  .b = a->b.data,
+                  .y = a->y.data,
+                  .start = a->expert_start.data,
+                  .a_m = a->a.stride[weights ? 1 : 0],
+                  .a_k = a->a.stride[weights ? 0 : 1],
+                  .b_k = a->b.stride[weights      ? 0
+                                     : a->trans_b ? 2
+                                                  : 1],
+                  .b_n = a->b.stride[weights      ? 1
+                                     : a->trans_b ? 1
+                                                  : 2],
+                  .b_e = weights ? 0 : a->b.stride[0],
+                  .y_m = a->y.stride[weights ? 1 : 0],
+                  .y_e = weights ? a->y.stride[0] : 0,
+                  .m = (int)a->y.shape[weights ? 1 : 0],
+                  .n = (int)lt_cuda_width(&a->y),
+                  .k = (int)a->a.shape[weights ? 0 : 1],
+                  .accumulate = a->accumulate};
+    return any_launch(q, &w, a->a.dtype, a->y.dtype, weights ? 2 : 1, a->expert_start.shape[0] - 1);
+}
+
 /* ---- Packing: there is no layout of our own; products read b itself. ---- */
 static lt_err pack_run(lt_queue *q, const void *args) {
     (void)q;
@@ -338,5 +375,8 @@ const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"mma", mma_refuse, mma_run},
     {"sgemm", sgemm_refuse, sgemm_run},
     {"any", any_refuse, any_run},
+};
+const lt_op_impl lt_cuda_matmul_grouped_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"any", grouped_any_refuse, grouped_any_run},
 };
 const lt_op_impl lt_cuda_matmul_pack_impls[LT_REGISTRY_MAX_IMPLS] = {{"none", NULL, pack_run}};

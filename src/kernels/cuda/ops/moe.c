@@ -65,10 +65,18 @@ static lt_err moe_route_fwd_run(lt_queue *q, const void *args) {
     counts = base, base += counts_bytes;
     dropped = base, base += dropped_bytes;
     parts = base;
-    void *choose[] = {&a.probs.data,   &a.experts.data,      &a.weights.data,
-                      &lse,            &a.logits.data,       &a.probs.stride[0],
-                      &a.experts.stride[0], &a.weights.stride[0], &a.logits.stride[0],
-                      &rows,           &experts,             &top_k,
+    void *choose[] = {&a.probs.data,
+                      &a.experts.data,
+                      &a.weights.data,
+                      &lse,
+                      &a.logits.data,
+                      &a.probs.stride[0],
+                      &a.experts.stride[0],
+                      &a.weights.stride[0],
+                      &a.logits.stride[0],
+                      &rows,
+                      &experts,
+                      &top_k,
                       &normalise};
     void *count[] = {&counts, &a.experts.data, &a.experts.stride[0], &n, &top_k, &experts};
     void *scan[] = {&counts, &total, &a.expert_start.data, &dropped, &blocks, &experts, &capacity};
@@ -169,8 +177,8 @@ static lt_err moe_gather_fwd_run(lt_queue *q, const void *args) {
     int cols = (int)lt_cuda_width(&a.x), top_k = (int)a.top_k;
     void *kept = n_kept(&a.expert_start);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data,      &a.x.data,      &a.slot_row.data, &kept,
-                    &a.y.stride[0], &a.x.stride[0], &cols,            &top_k};
+    void *list[] = {&a.y.data, &a.x.data, &a.slot_row.data, &kept, &a.y.stride[0], &a.x.stride[0],
+                    &cols,     &top_k};
     row_defines(defines, rows, 2);
     return lt_cuda_run(q, FILE_NAME, "moe_gather", defines, a.slot_row.shape[0], 1, THREADS, list);
 }
@@ -182,8 +190,9 @@ static lt_err sum_rows(lt_queue *q, lt_tensor y, lt_tensor x, lt_tensor weights,
     int cols = (int)lt_cuda_width(&y), top_k = (int)k, add = add_y;
     void *inverse;
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&y.data,      &x.data,            &weights.data, &inverse, &y.stride[0],
-                    &x.stride[0], &weights.stride[0], &cols,         &top_k,   &add};
+    void *list[] = {&y.data,      &x.data,      &weights.data,      &inverse,
+                    &y.stride[0], &x.stride[0], &weights.stride[0], &cols,
+                    &top_k,       &add};
     LT_TRY(invert(q, &inverse, *slot_row, start));
     row_defines(defines, rows, 2);
     return lt_cuda_run(q, FILE_NAME, "moe_sum", defines, y.shape[0], 1, THREADS, list);
@@ -214,8 +223,8 @@ static lt_err moe_combine_fwd_run(lt_queue *q, const void *args) {
 
 static const char *moe_combine_bwd_refuse(const void *args) {
     const lt_moe_combine_bwd_args *a = args;
-    const lt_tensor *const rows[] = {&a->dx, &a->dy, &a->x},
-                           *const f32[] = {&a->weights, &a->dweights};
+    const lt_tensor *const rows[] = {&a->dx, &a->dy, &a->x}, *const f32[] = {&a->weights,
+                                                                             &a->dweights};
     const char *why = lt_cuda_refuse_rows(rows, 3, a->x.dtype);
     return why != NULL ? why : refuse_f32(f32, 2);
 }
@@ -225,18 +234,9 @@ static lt_err moe_combine_bwd_run(lt_queue *q, const void *args) {
     int cols = (int)lt_cuda_width(&a.dy), top_k = (int)a.weights.shape[1];
     void *inverse;
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.dx.data,
-                    &a.dweights.data,
-                    &a.dy.data,
-                    &a.x.data,
-                    &a.weights.data,
-                    &inverse,
-                    &a.dx.stride[0],
-                    &a.dweights.stride[0],
-                    &a.dy.stride[0],
-                    &a.x.stride[0],
-                    &a.weights.stride[0],
-                    &cols,
+    void *list[] = {&a.dx.data,      &a.dweights.data, &a.dy.data,           &a.x.data,
+                    &a.weights.data, &inverse,         &a.dx.stride[0],      &a.dweights.stride[0],
+                    &a.dy.stride[0], &a.x.stride[0],   &a.weights.stride[0], &cols,
                     &top_k};
     LT_TRY(invert(q, &inverse, a.slot_row, &a.expert_start));
     row_defines(defines, rows, 3);
