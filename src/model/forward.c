@@ -294,3 +294,8 @@ void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out) {
                                    f->prepared.tables.size_bytes,
                                f->prepared.packed.size_bytes};
 }
+
+void lt_forward_profile(const lt_forward *f, double *seconds, int64_t *calls) {
+    memcpy(seconds, f->run.seconds, sizeof f->run.seconds);
+    memcpy(calls, f->run.calls, sizeof f->run.calls);
+}

@@ -55,6 +55,8 @@ LT_MUST_USE lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, fl
 typedef struct {
     size_t cache_bytes, activations_bytes, packed_bytes;
 } lt_forward_memory;
+/* Seconds and calls by op since open; arrays of LT_OP_COUNT. */
+void lt_forward_profile(const lt_forward *f, double *seconds, int64_t *calls);
 void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out);
 
 #endif

@@ -1,0 +1,210 @@
+/* bench_engine.c: `lateen bench engine`: tokens a second of the engine alone, without HTTP: so many streams with prompts of one length, each decoding so many
+ * tokens, all submitted at once. Two rates: of the prompts, until each stream has its first token, and of decoding, from then on. */
+#include <jansson.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "base/thread.h"
+#include "cli/bench.h"
+#include "cli/verb.h"
+#include "lateen/serve.h"
+#include "serve/engine_impl.h"
+#include "tensor/ops.h"
+
+#define MAX_RUNS    16
+#define EVENTS      256
+#define SHARE_SHOWN 0.01
+
+#define BENCH_ENGINE_OPTIONS(X)                                                                    \
+    X(STR, model, "model", "", 0, 0, "PATH", "Hugging Face folder, GGUF, or llama2.c .bin")        \
+    X(STR, streams, "streams", "1,8,32", 0, 0, "list", "how many at once; several runs")           \
+    X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
+    X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each decodes")                         \
+    X(I64, step_tokens, "step-tokens", "512", 1, 1e6, "tokens", "of one step at most")             \
+    X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "compute type")                             \
+    X(ENUM, cache, "cache", "model", 0, 0, "model|fp32|bf16|fp16", "type of keys and values")      \
+    X(F64, temperature, "temperature", "0", 0, 100, "", "0: always the most likely token")         \
+    X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
+      "tokens that do not depend on the batch, bit for bit")                                       \
+    X(I64, threads, "threads", "0", 0, 4096, "N", "0: all cores of this process")                  \
+    X(BOOL, profile, "profile", "false", 0, 0, "", "also the share of each op")                    \
+    X(BOOL, json, "json", "false", 0, 0, "", "one JSON object a run")
+
+typedef struct {
+    BENCH_ENGINE_OPTIONS(LT_OPTION_FIELD)
+} bench_engine_options;
+#define LT_OPTION_STRUCT bench_engine_options
+static const lt_option rows[] = {BENCH_ENGINE_OPTIONS(LT_OPTION_ROW)};
+static const lt_option_table table = LT_OPTION_TABLE("bench engine", rows);
+
+typedef struct {
+    int64_t streams, n_first, n_tokens, n_done;
+    double start_s, first_s, end_s; /* first: when the last stream had its first token. */
+    int64_t n_at_first;             /* Tokens that were out by then. */
+} run;
+
+static lt_err submit_all(lt_engine *e, const bench_engine_options *o, const lt_model_spec *spec,
+                         run *w, int64_t *seen) {
+    lt_err err = LT_OK;
+    lt_request r = lt_request_defaults();
+    lt_rng rng = {.seed = (uint64_t)w->streams};
+    int32_t *prompt = malloc((size_t)o->prompt * sizeof *prompt);
+    uint64_t id;
+
+    if (prompt == NULL) {
+        LT_FAIL(LT_ERR_OOM, "a prompt of %lld tokens", (long long)o->prompt);
+    }
+    for (int64_t i = 0; i < w->streams; i++) {
+        for (int64_t k = 0; k < o->prompt; k++) {
+            prompt[k] = (int32_t)lt_rng_below(&rng, (uint64_t)spec->vocab_size);
+        }
+        r.prompt = prompt;
+        r.n_prompt = o->prompt;
+        r.max_tokens = o->new;
+        r.ignore_eos = true;
+        r.sampling.temperature = o->temperature;
+        LT_TRY_DONE(lt_engine_submit(e, &r, &seen[i], &id));
+    }
+done:
+    free(prompt);
+    return err;
+}
+
+static void take(run *w, const lt_event *e) {
+    int64_t *seen = e->user;
+    if (e->kind == LT_EVENT_TOKEN) {
+        w->n_tokens++;
+        if ((*seen)++ == 0 && ++w->n_first == w->streams) {
+            w->first_s = lt_clock_s();
+        }
+        w->n_at_first += w->n_first < w->streams || w->n_tokens == 1;
+    }
+    w->n_done += e->kind == LT_EVENT_DONE;
+}
+
+static lt_err run_streams(lt_engine *e, const bench_engine_options *o, const lt_model_spec *spec,
+                          run *w) {
+    lt_err err = LT_OK;
+    static lt_event events[EVENTS];
+    struct pollfd p = {.fd = lt_engine_fd(e), .events = POLLIN};
+    int64_t *seen = calloc((size_t)w->streams, sizeof *seen);
+
+    if (seen == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%lld streams", (long long)w->streams);
+    }
+    w->start_s = lt_clock_s();
+    LT_TRY_DONE(submit_all(e, o, spec, w, seen));
+    while (w->n_done < w->streams) {
+        (void)poll(&p, 1, -1);
+        const int64_t n = lt_engine_poll(e, events, EVENTS);
+        for (int64_t i = 0; i < n; i++) {
+            take(w, &events[i]);
+        }
+    }
+    w->end_s = lt_clock_s();
+done:
+    free(seen);
+    return err;
+}
+
+static void print_run(const bench_engine_options *o, const run *w) {
+    const double prefill = (double)(w->streams * o->prompt) / (w->first_s - w->start_s),
+                 decode = (double)(w->n_tokens - w->n_at_first) / (w->end_s - w->first_s);
+    if (o->json) {
+        json_t *j = json_pack("{s:I, s:I, s:I, s:f, s:f, s:f}", "streams", (json_int_t)w->streams,
+                              "prompt", (json_int_t)o->prompt, "new", (json_int_t)o->new, "first_s",
+                              w->first_s - w->start_s, "prompt_tokens_per_s", prefill,
+                              "decode_tokens_per_s", decode);
+        json_dumpf(j, stdout, JSON_COMPACT | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
+        putchar('\n');
+        json_decref(j);
+    } else {
+        printf("%6lld streams   prompts %8.0f tok/s, all begun after %.3f s   decoding %8.1f "
+               "tok/s, %.2f ms a token\n",
+               (long long)w->streams, prefill, w->first_s - w->start_s, decode,
+               1e3 * (double)w->streams / decode);
+    }
+    fflush(stdout);
+}
+
+static void print_shares(const lt_engine *e, double total_s) {
+    double seconds[LT_OP_COUNT];
+    int64_t calls[LT_OP_COUNT];
+    lt_forward_profile(e->forward, seconds, calls);
+    for (int op = 0; op < LT_OP_COUNT; op++) {
+        if (seconds[op] > SHARE_SHOWN * total_s) {
+            printf("    %-16s %5.1f %%  %8lld calls of %.1f us\n", lt_op_name((lt_op)op),
+                   100.0 * seconds[op] / total_s, (long long)calls[op],
+                   1e6 * seconds[op] / (double)calls[op]);
+        }
+    }
+}
+
+static lt_err bench_one(const bench_engine_options *o, const lt_model *m, int64_t streams) {
+    static const lt_dtype caches[] = {LT_DTYPE_COUNT, LT_F32, LT_BF16, LT_F16};
+    lt_err err = LT_OK;
+    lt_engine *e = NULL;
+    lt_engine_options eo = lt_engine_defaults();
+    run w = {.streams = streams};
+
+    eo.max_running = streams;
+    eo.max_waiting = streams;
+    eo.max_seq = o->prompt + o->new;
+    eo.step_tokens = o->step_tokens;
+    eo.deterministic = o->deterministic;
+    eo.cache_dtype = caches[o->cache];
+    LT_TRY_DONE(lt_engine_open(&e, m, &eo));
+    LT_TRY_DONE(run_streams(e, o, lt_model_get_spec(m), &w));
+    print_run(o, &w);
+    if (o->profile) {
+        print_shares(e, w.end_s - w.start_s);
+    }
+done:
+    lt_engine_close(e);
+    return err;
+}
+
+static lt_err bench(const bench_engine_options *o) {
+    lt_err err = LT_OK;
+    lt_model *m = NULL;
+    const char *at = o->streams;
+
+    if (o->threads > 0) {
+        lt_thread_set_count((int)o->threads);
+    }
+    LT_TRY_DONE(lt_model_open(&m, o->model,
+                              &(lt_model_options){.dtype = o->dtype == 1 ? LT_BF16 : LT_F32}));
+    for (int i = 0; i < MAX_RUNS && *at != '\0'; i++) {
+        char *end;
+        const long long n = strtoll(at, &end, 10);
+        if (end == at || n < 1 || n > 65536 || (*end != ',' && *end != '\0')) {
+            LT_FAIL_DONE(LT_ERR_ARG, "streams %s: numbers from 1 to 65536, with commas",
+                         o->streams);
+        }
+        LT_TRY_DONE(bench_one(o, m, n));
+        at = *end == ',' ? end + 1 : end;
+    }
+done:
+    lt_model_close(m);
+    return err;
+}
+
+int lt_bench_engine(int argc, char **argv) {
+    bench_engine_options o;
+    int n = 0, status = LT_EXIT_DONE;
+    lt_err err;
+    if (!lt_verb_parse(&table, &o, argc, argv,
+                       "bench engine --model M [--streams 1,8,32] [--prompt N] [--new N] "
+                       "[--profile] [--json]",
+                       "Tokens a second of the engine that `lateen serve` runs, without HTTP: "
+                       "random prompts, all at once.",
+                       NULL, 0, &n, &status)) {
+        return status;
+    }
+    err = bench(&o);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}
