@@ -1,8 +1,8 @@
 /* pick.c: see pick.h. */
 #include "serve/pick.h"
 
+#include <float.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -11,127 +11,49 @@
 #define PICK_STREAM                                                                                \
     0x5049434Bull /* "PICK": the draws' stream of random numbers; the sample is above it. */
 
-typedef struct {
-    float score;
-    int32_t at;
-} scored;
-
 void lt_picker_carve(lt_picker *p, lt_arena *a) {
     const size_t n = (size_t)p->vocab_size;
     LT_ASSERT(p->vocab_size > 0);
     p->work = lt_arena_take(a, n * sizeof *p->work, LT_ARENA_ALIGN);
     p->candidates = lt_arena_take(a, n * sizeof *p->candidates, LT_ARENA_ALIGN);
-    p->order = lt_arena_take(a, n * sizeof(scored), LT_ARENA_ALIGN);
+    p->order = lt_arena_take(a, n * sizeof *p->order, LT_ARENA_ALIGN);
+    p->weights = lt_arena_take(a, n * sizeof *p->weights, LT_ARENA_ALIGN);
+    p->sums = lt_arena_take(a, (n / LT_ROW_BLOCK + 1) * sizeof *p->sums, LT_ARENA_ALIGN);
     p->stamp = lt_arena_take(a, n * sizeof *p->stamp, LT_ARENA_ALIGN);
     p->count = lt_arena_take(a, n * sizeof *p->count, LT_ARENA_ALIGN);
     p->seen = lt_arena_take(a, n * sizeof *p->seen, LT_ARENA_ALIGN);
 }
 
-/* Likelier first, then lower id. */
-static int compare(const void *a, const void *b) {
-    const lt_candidate *x = a, *y = b;
-    if (x->p != y->p) {
-        return x->p > y->p ? -1 : 1;
-    }
-    return (x->id > y->id) - (x->id < y->id);
-}
-
-/* Bring the k best of n to the front, in any order (Hoare's selection). */
-static void select_best(lt_candidate *c, int64_t n, int64_t k) {
-    int64_t low = 0, high = n - 1;
-    while (low < high) {
-        const lt_candidate pivot = c[low + (high - low) / 2];
-        int64_t i = low, j = high;
-        while (i <= j) {
-            while (compare(&c[i], &pivot) < 0) {
-                i++;
-            }
-            while (compare(&c[j], &pivot) > 0) {
-                j--;
-            }
-            if (i <= j) {
-                const lt_candidate swap = c[i];
-                c[i++] = c[j];
-                c[j--] = swap;
-            }
-        }
-        if (k - 1 <= j) {
-            high = j;
-        } else if (k - 1 >= i) {
-            low = i;
-        } else {
-            return;
-        }
-    }
-}
-
-/* The best id; NUMERIC when a logit is NaN or all are -inf. */
+/* NUMERIC when a logit is NaN or all are -inf. */
 static lt_err find_best(const float *logits, int64_t n, int32_t *best) {
-    int64_t at = 0;
-    float high = -INFINITY;
-    bool nan = false;
-    for (int64_t i = 0; i < n; i++) {
-        nan |= logits[i] != logits[i];
-        if (logits[i] > high) {
-            high = logits[i];
-            at = i;
-        }
+    if (!lt_row_best(logits, n, best)) {
+        LT_FAIL(LT_ERR_NUMERIC, "a logit is not a number");
     }
-    if (nan || high == -INFINITY) {
-        LT_FAIL(LT_ERR_NUMERIC,
-                nan ? "a logit is not a number" : "no token may be chosen: all are excluded");
+    if (logits[*best] == -INFINITY) {
+        LT_FAIL(LT_ERR_NUMERIC, "no token may be chosen: all are excluded");
     }
-    *best = (int32_t)at;
     return LT_OK;
 }
 
-static double log_sum_exp(const float *logits, int64_t n, float high) {
-    double sum = 0.0;
-    for (int64_t i = 0; i < n; i++) {
-        sum += (double)expf(logits[i] - high);
-    }
-    return (double)high + log(sum);
-}
-
-/* The k likeliest, sorted: most ids fail the comparison with the last of them. */
-static int top_of(const float *logits, int64_t n, int k, lt_candidate *top) {
-    int count = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const lt_candidate c = {logits[i], (int32_t)i};
-        int at;
-        if (count == k && !(c.p > top[k - 1].p)) {
-            continue;
-        }
-        at = count < k ? count++ : k - 1;
-        for (; at > 0 && c.p > top[at - 1].p; at--) {
-            top[at] = top[at - 1];
-        }
-        top[at] = c;
-    }
-    return count;
-}
-
-static void report(const float *logits, int64_t n, int32_t id, int n_top, float high,
+/* Log-probability and rank of id, and the n_top likeliest. scratch: (n) */
+static void report(const float *logits, int64_t n, int n_top, float high, lt_candidate *scratch,
                    lt_pick *out) {
-    const double lse = log_sum_exp(logits, n, high);
+    const double lse = (double)high + log(lt_row_exp(logits, n, high, 1.0f, NULL, NULL));
     LT_ASSERT(n_top <= LT_ENGINE_TOP);
-    out->logprob = (float)((double)logits[id] - lse);
-    out->n_top = n_top > 0 ? top_of(logits, n, n_top, out->top) : 0;
+    out->logprob = (float)((double)logits[out->id] - lse);
+    out->rank = (int32_t)lt_row_count_above(logits, n, logits[out->id]);
+    out->n_top = (int)lt_row_top(logits, n, n_top, scratch);
+    lt_candidates_sort(scratch, out->n_top, out->n_top);
     for (int i = 0; i < out->n_top; i++) {
-        out->top[i].p = (float)((double)out->top[i].p - lse);
-    }
-    out->rank = 0;
-    for (int64_t i = 0; i < n; i++) {
-        out->rank += logits[i] > logits[id];
+        out->top[i] = (lt_candidate){(float)((double)scratch[i].p - lse), scratch[i].id};
     }
 }
 
-lt_err lt_pick_logprob(const float *logits, int64_t vocab_size, int32_t id, int n_top,
-                       lt_pick *out) {
+lt_err lt_pick_logprob(lt_picker *p, const float *logits, int32_t id, int n_top, lt_pick *out) {
     int32_t best;
-    LT_TRY(find_best(logits, vocab_size, &best));
+    LT_TRY(find_best(logits, p->vocab_size, &best));
     *out = (lt_pick){.id = id};
-    report(logits, vocab_size, id, n_top, logits[best], out);
+    report(logits, p->vocab_size, n_top, logits[best], p->candidates, out);
     return LT_OK;
 }
 
@@ -206,121 +128,139 @@ static double sum_weights(const lt_candidate *c, int64_t n) {
     return sum;
 }
 
-/* Candidates as weights exp((logit - best) / temperature), the top_k of them; how many. */
-static int64_t gather(lt_picker *p, const float *logits, const lt_serve_sampling *how, float best) {
-    lt_candidate *c = p->candidates;
+/* What a draw works on: candidates by weight relative to the best, which has 1; total: their weight and that of ids already known to drop out. */
+typedef struct {
+    lt_candidate *c;
+    int64_t n;
+    double total;
+} pool;
+
+/* The top_k; or all whose weight the later cuts might keep: an id less likely than (1 - top_p) / V is not in the nucleus, since all such together
+ * weigh less than what it leaves out. */
+static pool gather(lt_picker *p, const float *logits, const lt_serve_sampling *how, float high) {
     const float scale = (float)(1.0 / how->temperature);
-    int64_t n = 0;
-    for (int64_t i = 0; i < p->vocab_size; i++) {
-        if (logits[i] > -INFINITY) {
-            c[n++] = (lt_candidate){logits[i], (int32_t)i};
-        }
-    }
+    const int64_t n = p->vocab_size;
+    pool w = {.c = p->candidates};
     if (how->top_k > 0 && how->top_k < n) {
-        select_best(c, n, how->top_k);
-        n = how->top_k;
+        w.n = lt_row_top(logits, n, how->top_k, w.c);
+        for (int64_t i = 0; i < w.n; i++) {
+            w.c[i].p = expf((w.c[i].p - high) * scale);
+        }
+        w.total = sum_weights(w.c, w.n);
+        return w;
     }
-    for (int64_t i = 0; i < n; i++) {
-        c[i].p = expf((c[i].p - best) * scale);
-    }
-    return n;
+    w.total = lt_row_exp(logits, n, high, scale, p->weights, NULL);
+    const double least = how->typical_p < 1.0 ? 0.0
+                         : how->top_p < 1.0   ? (1.0 - how->top_p) * w.total / (double)n
+                                              : how->min_p;
+    w.n = lt_row_collect(p->weights, n, fmaxf((float)least, FLT_MIN), w.c);
+    return w;
 }
 
-/* Smallest prefix of the candidates with at least `share` of total. */
-static int64_t prefix(const lt_candidate *c, int64_t n, double total, double share) {
-    double sum = 0.0;
-    for (int64_t i = 0; i < n; i++) {
-        sum += (double)c[i].p;
-        if (sum >= share * total) {
-            return i + 1;
+static void cut_least(pool *w, double least) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < w->n; i++) {
+        if ((double)w->c[i].p >= least) {
+            w->c[kept++] = w->c[i];
         }
     }
-    return n;
-}
-
-static int compare_scored(const void *a, const void *b) {
-    const scored *x = a, *y = b;
-    if (x->score != y->score) {
-        return x->score < y->score ? -1 : 1;
-    }
-    return (x->at > y->at) - (x->at < y->at);
+    w->n = kept;
 }
 
 /* Locally typical: those whose information is nearest to the entropy, up to typical_p of the mass. */
-static int64_t cut_typical(lt_picker *p, int64_t n, double share) {
-    lt_candidate *c = p->candidates;
-    scored *order = p->order;
-    const double total = sum_weights(c, n);
+static void cut_typical(lt_picker *p, pool *w, double share) {
+    const double total = sum_weights(w->c, w->n);
     double entropy = 0.0, sum = 0.0;
     int64_t kept = 0;
 
-    for (int64_t i = 0; i < n; i++) {
-        const double q = (double)c[i].p / total;
+    for (int64_t i = 0; i < w->n; i++) {
+        const double q = (double)w->c[i].p / total;
         entropy -= q > 0.0 ? q * log(q) : 0.0;
     }
-    for (int64_t i = 0; i < n; i++) {
-        const double q = (double)c[i].p / total;
-        order[i] = (scored){q > 0.0 ? (float)fabs(-log(q) - entropy) : INFINITY, (int32_t)i};
+    for (int64_t i = 0; i < w->n; i++) {
+        const double q = (double)w->c[i].p / total;
+        p->order[i] = (lt_candidate){q > 0.0 ? -(float)fabs(-log(q) - entropy) : -INFINITY,
+                                     (int32_t)i};
     }
-    qsort(order, (size_t)n, sizeof *order, compare_scored);
-    while (kept < n && sum < share * total) {
-        sum += (double)c[order[kept++].at].p;
+    lt_heap_make(p->order, w->n);
+    do {
+        lt_heap_pop(p->order, w->n - kept);
+        kept++;
+        sum += (double)w->c[p->order[w->n - kept].id].p;
+    } while (kept < w->n && sum < share * total);
+    for (int64_t i = 0; i < w->n - kept; i++) { /* What is left of the heap drops out. */
+        w->c[p->order[i].id].p = -1.0f;
     }
-    for (int64_t i = kept; i < n; i++) {
-        c[order[i].at].p = -1.0f; /* Leaves. */
-    }
-    kept = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if (c[i].p >= 0.0f) {
-            c[kept++] = c[i];
-        }
-    }
-    return kept;
+    cut_least(w, 0.0);
+    w->total = sum;
 }
 
-/* The nucleus: what is less likely than (1 - top_p) / n can not belong to it, since all such ids together weigh less than what it leaves out. */
-static int64_t cut_nucleus(lt_candidate *c, int64_t n, double top_p) {
-    const double total = sum_weights(c, n), least = (1.0 - top_p) * total / (double)n;
+/* The nucleus: the likeliest, as many as make up top_p of the mass. */
+static void cut_nucleus(pool *w, double top_p) {
+    double sum = 0.0;
     int64_t kept = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if ((double)c[i].p >= least) {
-            c[kept++] = c[i];
-        }
-    }
-    qsort(c, (size_t)kept, sizeof *c, compare);
-    return prefix(c, kept, total, top_p);
+    lt_heap_make(w->c, w->n);
+    do { /* top_p 0: the best alone. */
+        lt_heap_pop(w->c, w->n - kept);
+        kept++;
+        sum += (double)w->c[w->n - kept].p;
+    } while (kept < w->n && sum < top_p * w->total);
+    w->c += w->n - kept;
+    w->n = kept;
 }
 
-static int64_t cut_least(lt_candidate *c, int64_t n, double least) {
-    int64_t kept = 0;
-    for (int64_t i = 0; i < n; i++) {
-        if ((double)c[i].p >= least) { /* Weights are relative to the best, which has 1. */
-            c[kept++] = c[i];
+static double uniform(const lt_pick_args *a) {
+    lt_rng rng = {.seed = a->how->seed,
+                  .stream = PICK_STREAM | (uint64_t)a->sample << 32,
+                  .position = (uint64_t)a->n_output};
+    return lt_rng_uniform(&rng);
+}
+
+/* Where nothing is cut: block by block, then id by id, until the draw is used up. */
+static int32_t draw_of_all(lt_picker *p, const float *logits, const lt_pick_args *a, int32_t best) {
+    const float scale = (float)(1.0 / a->how->temperature);
+    const int64_t n = p->vocab_size, n_blocks = (n + LT_ROW_BLOCK - 1) / LT_ROW_BLOCK;
+    double left = uniform(a) * lt_row_exp(logits, n, logits[best], scale, p->weights, p->sums);
+    int64_t block = 0;
+
+    while (block + 1 < n_blocks && left >= p->sums[block]) {
+        left -= p->sums[block++];
+    }
+    for (int64_t i = block * LT_ROW_BLOCK; i < n; i++) {
+        left -= (double)p->weights[i];
+        if (left < 0.0) {
+            return (int32_t)i;
         }
     }
-    return kept;
+    return best; /* Rounding left a crumb of the draw. */
 }
 
 static int32_t draw(lt_picker *p, const float *logits, const lt_pick_args *a, int32_t best) {
     const lt_serve_sampling *how = a->how;
-    lt_candidate *c = p->candidates;
-    lt_rng rng = {.seed = how->seed,
-                  .stream = PICK_STREAM | (uint64_t)a->sample << 32,
-                  .position = (uint64_t)a->n_output};
-    int64_t n = gather(p, logits, how, logits[best]);
     double left;
+    pool w;
 
-    n = how->typical_p < 1.0 ? cut_typical(p, n, how->typical_p) : n;
-    n = how->top_p < 1.0 ? cut_nucleus(c, n, how->top_p) : n;
-    n = how->min_p > 0.0 ? cut_least(c, n, how->min_p) : n;
-    left = lt_rng_uniform(&rng) * sum_weights(c, n);
-    for (int64_t i = 0; i < n; i++) {
-        left -= (double)c[i].p;
+    if (how->top_k == 0 && how->typical_p >= 1.0 && how->top_p >= 1.0 && how->min_p <= 0.0) {
+        return draw_of_all(p, logits, a, best);
+    }
+    w = gather(p, logits, how, logits[best]);
+    if (how->typical_p < 1.0) {
+        cut_typical(p, &w, how->typical_p);
+    }
+    if (how->top_p < 1.0) {
+        cut_nucleus(&w, how->top_p);
+    }
+    if (how->min_p > 0.0) {
+        cut_least(&w, how->min_p);
+    }
+    left = uniform(a) * sum_weights(w.c, w.n);
+    for (int64_t i = 0; i < w.n; i++) {
+        left -= (double)w.c[i].p;
         if (left < 0.0) {
-            return c[i].id;
+            return w.c[i].id;
         }
     }
-    return n > 0 ? c[n - 1].id : best; /* Rounding left a crumb of the draw. */
+    return w.n > 0 ? w.c[w.n - 1].id : best;
 }
 
 lt_err lt_pick_token(lt_picker *p, const float *logits, const lt_pick_args *a, lt_pick *out) {
@@ -341,7 +281,7 @@ lt_err lt_pick_token(lt_picker *p, const float *logits, const lt_pick_args *a, l
         out->id = chosen;
     }
     if (a->n_top >= 0) {
-        report(logits, p->vocab_size, out->id, a->n_top, high, out);
+        report(logits, p->vocab_size, a->n_top, high, p->candidates, out);
     }
     return LT_OK;
 }

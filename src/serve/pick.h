@@ -3,27 +3,23 @@
  *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─▶ draw
  *        └──▶ log-probabilities: of the model's own distribution, before all of this
  *
- * The draw is a pure function of (seed, sample, number of tokens before it). Nothing is sorted that is not wanted: top-k selects, top-p sorts only
- * what can belong to the nucleus. Ties keep the lower id, so results depend on no sorting method. */
+ * The draw is a pure function of (seed, sample, number of tokens before it). Nothing is sorted that is not wanted: top-k selects; top-p and
+ * typical pop from a heap what they keep. Ties keep the lower id, so results depend on no sorting method. */
 #ifndef LT_SERVE_PICK_H
 #define LT_SERVE_PICK_H
 
 #include "base/arena.h"
 #include "lateen/serve.h"
+#include "serve/row.h"
 
 /* Scratch of one thread, for a vocabulary. */
 typedef struct {
-    float p; /* Logit, then weight relative to the best. */
-    int32_t id;
-} lt_candidate;
-
-typedef struct {
-    int64_t vocab_size;       /* Set before carving. */
-    float *work;              /* (V) logits with masks, bias and penalties */
-    lt_candidate *candidates; /* (V) */
-    void *order;              /* (V) typical's sort keys */
-    uint32_t *stamp, *count;  /* (V) which ids were seen in this pick, how often in the output */
-    int32_t *seen;            /* (V) */
+    int64_t vocab_size;    /* Set before carving. */
+    float *work, *weights; /* (V) logits with masks, bias and penalties; weights of a draw */
+    double *sums;          /* (V / LT_ROW_BLOCK + 1) of weights */
+    lt_candidate *candidates, *order; /* (V) */
+    uint32_t *stamp, *count; /* (V) which ids were seen in this pick, how often in the output */
+    int32_t *seen;           /* (V) */
     uint32_t now;
 } lt_picker;
 
@@ -54,7 +50,7 @@ LT_MUST_USE lt_err lt_pick_token(lt_picker *p, const float *logits, const lt_pic
                                  lt_pick *out);
 
 /* Log-probability of id and the n_top likeliest: for prompts. */
-LT_MUST_USE lt_err lt_pick_logprob(const float *logits, int64_t vocab_size, int32_t id, int n_top,
+LT_MUST_USE lt_err lt_pick_logprob(lt_picker *p, const float *logits, int32_t id, int n_top,
                                    lt_pick *out);
 
 #endif

@@ -233,7 +233,7 @@ static void judge_prompt(lt_engine *e, const lt_wanted *w, const float *logits) 
     const int64_t at = w->position + 1;
     lt_logprobs *l = &j->prompt_logprobs;
     lt_pick pick;
-    const lt_err err = lt_pick_logprob(logits, e->spec->vocab_size, j->r.prompt[at],
+    const lt_err err = lt_pick_logprob(&e->pickers[0], logits, j->r.prompt[at],
                                        j->r.prompt_logprobs, &pick);
     if (err != LT_OK) {
         fail(e, w->sample, err);

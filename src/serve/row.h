@@ -1,0 +1,42 @@
+/* row.h: passes over one row of logits: the work of choosing a token that grows with the vocabulary, four floats at a time in plain vector C. */
+#ifndef LT_SERVE_ROW_H
+#define LT_SERVE_ROW_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#define LT_ROW_BLOCK 256 /* Weights a partial sum. */
+
+typedef struct {
+    float p; /* A logit, weight or log-probability. */
+    int32_t id;
+} lt_candidate;
+
+/* The largest; false: there is a NaN. The lowest id of ties. */
+bool lt_row_best(const float *x, int64_t n, int32_t *best);
+
+/* exp((x - high) * scale) to y (may be NULL: not stored); the sum, and of each block of LT_ROW_BLOCK to sums (may be NULL).
+ * Relative error 2^-22; below e^-87: 0. */
+double lt_row_exp(const float *x, int64_t n, float high, float scale, float *y, double *sums);
+
+int64_t lt_row_count_above(const float *x, int64_t n, float than); /* Strictly. */
+
+/* Those >= least, by rising id. */
+int64_t lt_row_collect(const float *x, int64_t n, float least, lt_candidate *out);
+
+/* The k largest (fewer if n is less, or of those above -inf), in any order; out has room for n. Ties: the lower ids. */
+int64_t lt_row_top(const float *x, int64_t n, int64_t k, lt_candidate *out);
+
+/* Likelier first, then lower id: a total order, so that nothing depends on how it is sorted. */
+static inline bool lt_candidate_before(const lt_candidate *a, const lt_candidate *b) {
+    return a->p != b->p ? a->p > b->p : a->id < b->id;
+}
+
+/* Candidates as a heap, the first of the order on top: sorted only as far as it is popped. */
+void lt_heap_make(lt_candidate *c, int64_t n);
+/* The top goes to c[n - 1], the others are a heap of n - 1. */
+void lt_heap_pop(lt_candidate *c, int64_t n);
+/* The first k of the order to the front, in order. */
+void lt_candidates_sort(lt_candidate *c, int64_t n, int64_t k);
+
+#endif
