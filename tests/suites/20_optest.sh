@@ -5,4 +5,6 @@ suite "optest --check" env OMP_WAIT_POLICY=passive build/optest --check --tap
 for isa in portable avx2; do
     suite "optest --check, LATEEN_ISA=$isa" env OMP_WAIT_POLICY=passive LATEEN_ISA=$isa build/optest --check --tap
 done
+# BF16 dot products, also where multiply-adds are faster (no case runs where the CPU has none).
+suite "optest --check, LATEEN_BF16_DOT=1" env OMP_WAIT_POLICY=passive LATEEN_BF16_DOT=1 build/optest --check --op matmul --tap
 suite "optest --grad --golden" env OMP_WAIT_POLICY=passive build/optest --grad --golden --tap

@@ -13,6 +13,9 @@ LT_OP_MAP(LT_CPU_DECLARE)
 LT_CPU_DECLARE(matmul_rows, lt_matmul_args)         /* isa/gemv.c: few rows, b stored (N, K) */
 LT_CPU_DECLARE(attention_decode, lt_attention_args) /* isa/decode.c: few queries, many keys */
 
+lt_err lt_cpu_matmul_pairs_avx512(lt_queue *q,
+                                  const void *args); /* isa/gemm_pairs.c: BF16 by dot products */
+
 /* onednn.c: F32 products by oneDNN's SGEMM. */
 lt_err lt_cpu_matmul_onednn(lt_queue *q, const void *args);
 

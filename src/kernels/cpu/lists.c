@@ -97,6 +97,22 @@ static const char *check_matmul_rows(const void *args) {
     return check_matmul(args);
 }
 
+static const char *refuse_matmul_pairs(const void *args) {
+    const lt_matmul_args *a = args;
+    const int64_t k = a->a.shape[a->trans_a ? 0 : 1];
+    if (lt_cpu_features_get()->isa < LT_ISA_AVX512 || !lt_cpu_features_get()->bf16_dot) {
+        return "needs BF16 dot products faster than F32 multiply-adds";
+    }
+    if (a->a.dtype != LT_BF16 || a->b.dtype != LT_BF16) {
+        return "needs BF16";
+    }
+    if (k % 2 != 0 || (!a->trans_a && a->a.stride[0] % 2 != 0) ||
+        (a->trans_b && a->b.stride[0] % 2 != 0)) {
+        return "odd number of terms";
+    }
+    return check_matmul(args);
+}
+
 #define ONEDNN_MIN_SIDE 64 /* Below, its packing costs more than the product. */
 
 static const char *check_matmul_onednn(const void *args) {
@@ -364,6 +380,7 @@ ISA_REFUSALS(matmul_rows)
 ISA_REFUSALS(matmul)
 static const lt_op_impl matmul_impls[] = {
     ISA_ENTRIES(matmul_rows, "-rows"),
+    {"avx512-bf16", refuse_matmul_pairs, lt_cpu_matmul_pairs_avx512},
     {"avx512", refuse_matmul_avx512, lt_cpu_matmul_avx512},
     {"avx2", refuse_matmul_avx2, lt_cpu_matmul_avx2},
     {"onednn", check_matmul_onednn, lt_cpu_matmul_onednn}, /* What other sets it knows. */

@@ -7,7 +7,8 @@
  *          Where y has few rows (flat), a panel of b is packed by the thread that uses it, at once; where y is tall, tasks write along its rows.
  * LAYOUT   Every transposition is undone while packing, by VEC x VEC transposes in registers, so NN, NT, TN and TT run alike.
  * BF16     On CPUs where a BF16 dot product is no faster than F32 multiply-adds (Intel without AMX: half as fast, measured), widening in the pack
- *          and multiplying in F32 is both faster and more exact than VDPBF16PS.
+ *          and multiplying in F32 is both faster and more exact than VDPBF16PS. Where it is twice as fast (AMD), gemm_pairs.c builds this file once
+ *          more with GEMM_PAIRS: a "float" of a panel is then a pair of BF16 neighbours in k, and every k here counts pairs.
  * ORDER    Every element of y is one chain of multiply-adds over k within a step, and steps add in order: no dependence on threads or on M, N.
  * ROWS     M is dealt evenly over panels (1024 rows: 62 panels of 14 and 12 of 13), so no panel is nearly empty. */
 #include <omp.h>
@@ -28,6 +29,15 @@
 #endif
 #ifndef TASK_COLS
 #define TASK_COLS 8 /* panels */
+#endif
+#ifdef GEMM_PAIRS
+#define GEMM_NAME LT_ISA_NAME(lt_cpu_matmul_pairs)
+#define PACK      pack_pairs
+#define MUL       tile_mul_pairs
+#else
+#define GEMM_NAME LT_ISA_NAME(lt_cpu_matmul)
+#define PACK      pack_panel
+#define MUL       tile_mul
 #endif
 #define NR     LT_TILE_COLS
 #define MAX_MR LT_TILE_ROWS
@@ -58,15 +68,15 @@ static int64_t panel_row(const gemm *g, int64_t panel) {
 
 static void pack_a_panel(const gemm *g, int64_t panel) {
     const int64_t first = panel_row(g, panel);
-    pack_panel(g->packed_a + panel * A_ROW * g->depth, A_ROW, &g->args->a, !g->args->trans_a,
-               g->row + first, panel_row(g, panel + 1) - first, g->at, g->depth);
+    PACK(g->packed_a + panel * A_ROW * g->depth, A_ROW, &g->args->a, !g->args->trans_a,
+         g->row + first, panel_row(g, panel + 1) - first, g->at, g->depth);
 }
 
 static void pack_b_panel(const gemm *g, int64_t panel) {
     const int64_t first = panel * NR;
     const int64_t cols = g->n_cols - first < NR ? g->n_cols - first : NR;
-    pack_panel(g->packed_b + panel * NR * g->depth, NR, &g->args->b, g->args->trans_b,
-               g->col + first, cols, g->at, g->depth);
+    PACK(g->packed_b + panel * NR * g->depth, NR, &g->args->b, g->args->trans_b, g->col + first,
+         cols, g->at, g->depth);
 }
 
 /* Sums of a tile into y: onto what is there (an earlier step or accumulate), and with the bias and in y's dtype after the last step. */
@@ -138,12 +148,11 @@ static void run_tile(const gemm *g, int64_t row_panel, int64_t col_panel, const 
         __builtin_prefetch(g->sums + y_at + i * g->sums_row + VEC, 1, 3);
     }
     if (cols >= NR && g->plain) {
-        LT_TILE_SWITCH(mr,
-                       tile_mul(&t, MR, g->depth, a, 1, A_ROW, b->at, NR, b->next, b->next_step);
+        LT_TILE_SWITCH(mr, MUL(&t, MR, g->depth, a, 1, A_ROW, b->at, NR, b->next, b->next_step);
                        store_whole(g, &t, MR, y_at));
         return;
     }
-    LT_TILE_SWITCH(mr, tile_mul(&t, MR, g->depth, a, 1, A_ROW, b->at, NR, b->next, b->next_step));
+    LT_TILE_SWITCH(mr, MUL(&t, MR, g->depth, a, 1, A_ROW, b->at, NR, b->next, b->next_step));
     store_tile(g, &t, mr, g->row + first, g->col + col_panel * NR, cols < NR ? cols : NR);
 }
 
@@ -180,7 +189,7 @@ static void run_column(const gemm *g, int64_t col_panel, float *own) {
     const bool ahead = !g->args->trans_b && t->dtype == LT_F32 && cols >= 2 * NR;
     const char *source = (const char *)t->data + g->at * row_bytes +
                          (first + NR) * (int64_t)sizeof(float);
-    pack_panel(own, NR, t, g->args->trans_b, first, cols < NR ? cols : NR, g->at, g->depth);
+    PACK(own, NR, t, g->args->trans_b, first, cols < NR ? cols : NR, g->at, g->depth);
     for (int64_t r = 0; r < g->n_row_panels; r++) {
         const bool fetch = ahead && r * 64 < NR * (int64_t)sizeof(float);
         const panel_b b = {own, fetch ? source + r * 64 : (const char *)own, fetch ? row_bytes : 0};
@@ -223,6 +232,9 @@ static void run_step(const gemm *g, bool pack_b) {
 static lt_err gemm_open(gemm *g, const lt_matmul_args *a) {
     *g = (gemm){.args = a, .m = a->y.shape[0], .n = a->y.shape[1]};
     g->k = a->trans_a ? a->a.shape[0] : a->a.shape[1];
+#ifdef GEMM_PAIRS
+    g->k /= 2;
+#endif
     const int64_t steps = (g->k + K_STEP - 1) / K_STEP;
     const int64_t depth = steps > 0 ? (g->k + steps - 1) / steps : 0;
     const int64_t rows = ((g->m < MAX_ROWS ? g->m : MAX_ROWS) + 2 * MAX_MR) * A_ROW / MAX_MR;
@@ -243,7 +255,7 @@ static lt_err gemm_open(gemm *g, const lt_matmul_args *a) {
     return LT_OK;
 }
 
-lt_err LT_ISA_NAME(lt_cpu_matmul)(lt_queue *q, const void *args) {
+lt_err GEMM_NAME(lt_queue *q, const void *args) {
     gemm g;
     (void)q;
     LT_TRY(gemm_open(&g, args));
