@@ -12,12 +12,14 @@
 
 /* decode_args of decode.cu. */
 typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window;
-    float scale;
+    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window, share, head_ld;
+    float scale, softcap;
     const void *q, *k, *v;
-    const int *table, *kv_len;
+    const int *table, *kv_len, *q_start;
+    const float *alibi, *sinks;
     void *out;
     float *part;
+    int64_t q_ld, out_ld;
 } kernel_args;
 
 static int64_t div_up(int64_t a, int64_t b) {
@@ -81,7 +83,10 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
                      .table = a->table.data,
                      .kv_len = a->kv_len.data,
                      .out = a->out.data,
-                     .part = scratch.data};
+                     .part = scratch.data,
+                     .head_ld = (int)a->q.shape[3],
+                     .q_ld = a->q.shape[2] * a->q.shape[3],
+                     .out_ld = a->q.shape[2] * a->q.shape[3]};
     const int64_t rows = a->q.shape[1] * (a->q.shape[2] / a->k_pages.shape[2]);
     const lt_cuda_kernel *split, *combine;
     char text[128];
@@ -105,6 +110,121 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
     return lt_cuda_launch(c, s, combine,
                           &(lt_cuda_dims){.grid = {(unsigned)div_up(rows, 4), (unsigned)w.kv_heads,
                                                    (unsigned)w.batch},
+                                          .block = {128}},
+                          args);
+}
+
+/* ---- The op ---- */
+
+#define SPLIT_SHARE                                                                                \
+    32 /* Tiles a split: 512 keys, whatever the batch, so that a row's sums do not depend on it. */
+#define BUSY 2 /* Row tiles an SM from which on one block walks all splits. */
+
+static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
+    return div_up(a->q_max * (a->q.shape[1] / a->k_pages.shape[2]), ROWS);
+}
+static int64_t paged_splits(const lt_attention_paged_args *a) {
+    return div_up(div_up(a->kv_max, ROWS), SPLIT_SHARE);
+}
+static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
+    return a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) >=
+               (int64_t)BUSY * info->n_sms ||
+           paged_splits(a) == 1;
+}
+
+const char *lt_cuda_paged_refusal(const lt_attention_paged_args *a, const lt_cuda_info *info) {
+    const int64_t width = a->q.shape[2];
+    if (info->cc < 80) {
+        return "needs compute capability 8.0";
+    }
+    if ((a->q.dtype != LT_BF16 && a->q.dtype != LT_F16) || a->k_pages.dtype != a->q.dtype ||
+        a->v_pages.dtype != a->q.dtype || a->out.dtype != a->q.dtype) {
+        return "not 16-bit and of one type";
+    }
+    if (width % 64 != 0 || width > 256) {
+        return "head width not 64, 128, 192 or 256";
+    }
+    if (!lt_tensor_contiguous(&a->k_pages) || !lt_tensor_contiguous(&a->v_pages) ||
+        (((uintptr_t)a->k_pages.data | (uintptr_t)a->v_pages.data) & 15) != 0) {
+        return "pages not contiguous on 16 bytes";
+    }
+    if (a->q.stride[1] != a->out.stride[1] || a->q.stride[2] != 1 || a->out.stride[2] != 1 ||
+        a->q.stride[0] % 2 != 0 || a->q.stride[1] % 2 != 0 || (uintptr_t)a->q.data % 4 != 0) {
+        return "rows of q not 4-byte aligned, or heads apart in another way than out's";
+    }
+    return a->k_pages.shape[1] % ROWS != 0 ? "page not a multiple of 16 tokens" : NULL;
+}
+
+size_t lt_cuda_paged_scratch_bytes(const lt_attention_paged_args *a, const lt_cuda_info *info) {
+    return walks(a, info) ? 0
+                          : (size_t)(a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) *
+                                     paged_splits(a)) *
+                                ROWS * (size_t)(a->q.shape[2] + 2) * 4;
+}
+
+static kernel_args paged_args(const lt_attention_paged_args *a, void *part) {
+    return (kernel_args){.batch = (int)a->kv_len.shape[0],
+                         .q_heads = (int)a->q.shape[1],
+                         .kv_heads = (int)a->k_pages.shape[2],
+                         .q_tokens = (int)a->q_max,
+                         .splits = (int)paged_splits(a),
+                         .table_ld = (int)a->table.stride[0],
+                         .window = (int)a->window,
+                         .share = SPLIT_SHARE,
+                         .head_ld = (int)a->q.stride[1],
+                         .scale = a->scale,
+                         .softcap = a->softcap,
+                         .q = a->q.data,
+                         .k = a->k_pages.data,
+                         .v = a->v_pages.data,
+                         .table = a->table.data,
+                         .kv_len = a->kv_len.data,
+                         .q_start = a->q_start.data,
+                         .alibi = a->alibi.data,
+                         .sinks = a->sinks.data,
+                         .out = a->out.data,
+                         .part = part,
+                         .q_ld = a->q.stride[0],
+                         .out_ld = a->out.stride[0]};
+}
+
+lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, lt_scratch scratch) {
+    const lt_cuda_info *info = lt_cuda_get_info(c);
+    const size_t width = (size_t)a->q.shape[2], stages = width <= 64 ? 6 : (width <= 128 ? 3 : 2);
+    const size_t ring = WARPS * stages * 2 * ROWS * width * 2, result = ROWS * (width + 2) * 4,
+                 meet = WARPS * result;
+    int meet_bytes = (int)(ring > meet ? ring : meet);
+    kernel_args w = paged_args(a, scratch.data);
+    const unsigned blocks = (unsigned)(w.kv_heads * paged_row_tiles(a)), batch = (unsigned)w.batch;
+    const lt_cuda_kernel *split, *combine;
+    char text[160];
+    void *args[] = {&w, &meet_bytes};
+
+    if (batch == 0 || blocks == 0) {
+        return LT_OK;
+    }
+    snprintf(text, sizeof text, "HEAD_DIM=%d PAGE=%d DTYPE=%s SOFTCAP=%d ALIBI=%d SINKS=%d",
+             (int)width, (int)a->k_pages.shape[1], a->q.dtype == LT_F16 ? "fp16" : "bf16",
+             a->softcap > 0.0f, a->alibi.data != NULL, a->sinks.data != NULL);
+    if (walks(a, info)) {
+        LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_walk", text));
+        return lt_cuda_launch(c, s, split,
+                              &(lt_cuda_dims){.grid = {1, blocks, batch},
+                                              .block = {32 * WARPS},
+                                              .dynamic_shared_bytes = (size_t)meet_bytes + result},
+                              args);
+    }
+    LT_ASSERT(scratch.bytes >= lt_cuda_paged_scratch_bytes(a, info));
+    LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_split", text));
+    LT_TRY(lt_cuda_kernel_get(c, &combine, "attention/decode.cu", "decode_combine", text));
+    LT_TRY(lt_cuda_launch(c, s, split,
+                          &(lt_cuda_dims){.grid = {(unsigned)w.splits, blocks, batch},
+                                          .block = {32 * WARPS},
+                                          .dynamic_shared_bytes = (size_t)meet_bytes},
+                          args));
+    return lt_cuda_launch(c, s, combine,
+                          &(lt_cuda_dims){.grid = {(unsigned)(paged_row_tiles(a) * ROWS / 4),
+                                                   (unsigned)w.kv_heads, batch},
                                           .block = {128}},
                           args);
 }

@@ -1,9 +1,12 @@
-/* decode.cu: attention of 1 to 8 new tokens a sequence against a paged key/value cache, split over the sequence; for serving.
+/* decode.cu: attention of new tokens, one or a whole prompt, against a paged key/value cache, for serving.
  *
- * SHAPES    q, out (B, T, H, D) contiguous; pages (n, PAGE, G, D) of K and of V; table (B, table_ld) page numbers; kv_len (B), the new tokens
- *           included. D = HEAD_DIM, a multiple of 64 up to 256; PAGE a multiple of 16; T * H / G rows share a key head, 16 a row tile.
- * MAP       decode_split: a block of WARPS warps for (split, key head and row tile, sequence); warp w takes keys 16 (w, w + WARPS, ..) of
- *           the split's range. decode_combine: a warp a row, adds the splits in order.
+ * SHAPES    q, out: rows q_start[b] .. q_start[b + 1] of sequence b (or T rows each), H heads, strides of their own; pages (n, PAGE, G, D) of K and of V;
+ *           table (B, table_ld) page numbers; kv_len (B), the new tokens included. D = HEAD_DIM, a multiple of 64 up to 256; PAGE a multiple of 16;
+ *           T * H / G rows share a key head, 16 a row tile.
+ * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a block of WARPS warps for (split, key head and
+ *           row tile, sequence); warp w takes tiles w, w + WARPS, .. of the split. decode_combine: a warp a row, joins the splits in order.
+ *           decode_walk: a block walks all splits of its row tile and joins them as it goes: the same sums in the same order, for when row tiles
+ *           alone fill the GPU. A row's bits do not depend on which of the two ran, nor on any other row: tiles it does not see change nothing.
  * MOVEMENT
  *     Q 16 rows ──▶ fragments in registers, once
  *     K, V 16 keys ──cp.async, 16 bytes a lane──▶ ring of STAGES x (K, V) of this warp in smem, rows swizzled ──ldmatrix──▶ mma.sync
@@ -18,7 +21,8 @@
  *@spec sm_80 sm_90a: HEAD_DIM=128 PAGE=16
  *@spec sm_80 sm_90a: HEAD_DIM=128 PAGE=64
  *@spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16
- *@spec sm_80 sm_90a: HEAD_DIM=128 PAGE=128 DTYPE=fp16 */
+ *@spec sm_80 sm_90a: HEAD_DIM=128 PAGE=128 DTYPE=fp16
+ *@spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16 SOFTCAP=1 ALIBI=1 SINKS=1 */
 #include "attention/mask.cuh"
 #include "common/mma.cuh"
 
@@ -34,13 +38,46 @@ static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 
 typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window; /* window 0: none */
-    float scale;
+    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window; /* q_tokens: of each, or the most; window 0: none */
+    int share;                                                        /* tiles a split; 0: div_up(tiles, splits) */
+    int head_ld;                                                      /* elements between heads of q and of out */
+    float scale, softcap;
     const elem *q, *k, *v;
-    const int *table, *kv_len;
+    const int *table, *kv_len, *q_start; /* q_start NULL: q_tokens each */
+    const float *alibi, *sinks;
     elem *out;
     float *part; /* (B, G * row tiles, splits, 16, D + 2): O, max, sum */
+    i64 q_ld, out_ld; /* elements between tokens */
 } decode_args;
+
+/* What a block works on: 16 rows of (token, head of the group), and the keys they see. */
+typedef struct {
+    int b, g, row0, rows, first, tokens; /* first: row of q of the sequence's first token */
+    int n_keys, begin, end, share;       /* tiles seen by any of the 16 rows; tiles of a split */
+} work;
+
+INLINE work work_of(const decode_args *a, int b, int g, int row0) {
+    const int group = a->q_heads / a->kv_heads;
+    work w;
+    w.b = b, w.g = g, w.row0 = row0;
+    w.first = a->q_start ? a->q_start[b] : b * a->q_tokens;
+    w.tokens = a->q_start ? a->q_start[b + 1] - w.first : a->q_tokens;
+    w.rows = w.tokens * group;
+    w.n_keys = a->kv_len[b];
+    const int before = w.n_keys - w.tokens, last = before + (min_i(row0 + 15, w.rows - 1)) / group, low = before + row0 / group;
+    const int tiles = div_up(w.n_keys, KEYS);
+    w.end = min_i(tiles, last / KEYS + 1);
+    w.begin = a->window > 0 ? max_i(0, low - a->window + 1) / KEYS : 0;
+    w.share = a->share > 0 ? a->share : div_up(tiles, a->splits);
+    return w;
+}
+/* Two partial results become one: factors of the old and of the new. */
+INLINE void join(float *m, float other, float *keep, float *take) {
+    const float top = fmaxf(*m, other);
+    *keep = top == -INFINITE ? 1.0f : exp2_fast(*m - top);
+    *take = top == -INFINITE ? 0.0f : exp2_fast(other - top);
+    *m = top;
+}
 
 /* Swizzled place of 16-byte piece c of row r. */
 INLINE u32 place(u32 tile, int r, int c) {
@@ -67,7 +104,7 @@ INLINE void fetch(const decode_args *a, u32 ring, int slot, int t, int end, int 
 
 /* 2. One tile of 16 keys for the warp's 16 rows. */
 INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile,
-                   int key, int n_keys, const int position[2]) {
+                   int key, int n_keys, const int position[2], const float slope[2]) {
     const int lane = (int)threadIdx.x % 32;
     const u32 v_tile = k_tile + TILE_BYTES;
     float s[2][4] = {{0.0f}};
@@ -87,7 +124,14 @@ INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[
             const int at = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
             float *x = &s[i / 2][2 * h + i % 2];
             const bool see = at < n_keys && at <= position[h] && (a->window == 0 || at > position[h] - a->window);
-            *x = see ? *x * (a->scale * LOG2E) : -INFINITE;
+            float logit = *x * (a->scale * LOG2E);
+            if (SOFTCAP) {
+                logit = a->softcap * LOG2E * tanh_of(__fdividef(*x * a->scale, a->softcap));
+            }
+            if (ALIBI) {
+                logit += slope[h] * (float)(at - position[h]);
+            }
+            *x = see ? logit : -INFINITE;
             m = fmaxf(m, *x);
         }
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
@@ -151,73 +195,138 @@ INLINE void merge(const decode_args *a, float o[HEAD_DIM / 8][4], const float to
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-decode_split(const __grid_constant__ decode_args a) {
-    extern __shared__ __align__(128) u8 smem[];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = a.q_heads / a.kv_heads;
-    const int rows = a.q_tokens * group, row_tiles = div_up(rows, 16), b = (int)blockIdx.z;
-    const int g = (int)blockIdx.y / row_tiles, row0 = (int)blockIdx.y % row_tiles * 16;
-    const int n_keys = a.kv_len[b], tiles = div_up(n_keys, KEYS), share = div_up(tiles, a.splits);
-    const int begin = (int)blockIdx.x * share, end = min_i(tiles, begin + share);
+/* Tiles [begin, end) of a split: what the four warps find, merged into part. Shared memory is the rings', then the merge's. */
+INLINE void split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4], const int position[2], const float slope[2], int begin,
+                  int end, u8 *smem, float *part) {
+    const int warp = (int)threadIdx.x / 32, skip = max_i(0, w->begin - begin) / WARPS * WARPS;
     const u32 ring = smem_addr(smem) + warp * RING_BYTES;
-    u32 q[HEAD_DIM / 16][4];
+    const int first = begin + skip + warp; /* Whole turns of tiles that nobody sees are left out. */
     float o[HEAD_DIM / 8][4] = {{0.0f}}, top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
-    int position[2];
 
     for (int s = 0; s < STAGES - 1; s++) {
-        fetch(&a, ring, s, begin + warp + s * WARPS, end, b, g);
+        fetch(a, ring, s, first + s * WARPS, end, w->b, w->g);
     }
+    for (int t = first, i = 0; t < end; t += WARPS, i++) {
+        cp_async_wait(STAGES - 2);
+        __syncwarp();
+        attend(a, q, o, top, sum, ring + i % STAGES * 2 * TILE_BYTES, t * KEYS, w->n_keys, position, slope);
+        __syncwarp(); /* All lanes have read the slot that the next copies may fill. */
+        fetch(a, ring, (i + STAGES - 1) % STAGES, t + (STAGES - 1) * WARPS, end, w->b, w->g);
+    }
+    cp_async_wait(0);
+    __syncthreads(); /* The rings become the place where warps meet. */
+    merge(a, o, top, sum, (float *)smem, part);
+}
+
+/* Queries of the warp's 16 rows as fragments; rows past the end repeat the last. */
+INLINE void load_rows(const decode_args *a, const work *w, u32 q[HEAD_DIM / 16][4], int position[2], float slope[2]) {
+    const int lane = (int)threadIdx.x % 32, group = a->q_heads / a->kv_heads;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int row = row0 + lane / 4 + 8 * h, t = min_i(row, rows - 1) / group, head = g * group + min_i(row, rows - 1) % group;
-        const u32 *src = (const u32 *)(a.q + ((i64)(b * a.q_tokens + t) * a.q_heads + head) * HEAD_DIM);
-        position[h] = n_keys - a.q_tokens + t;
+        const int row = min_i(w->row0 + lane / 4 + 8 * h, w->rows - 1), t = row / group, head = w->g * group + row % group;
+        const u32 *src = (const u32 *)(a->q + (w->first + t) * a->q_ld + head * a->head_ld);
+        position[h] = w->n_keys - w->tokens + t;
+        slope[h] = ALIBI ? a->alibi[head] * LOG2E : 0.0f;
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 16; d++) {
             q[d][h] = src[8 * d + lane % 4];
             q[d][2 + h] = src[8 * d + 4 + lane % 4];
         }
     }
-    for (int t = begin + warp, i = 0; t < end; t += WARPS, i++) {
-        cp_async_wait(STAGES - 2);
-        __syncwarp();
-        attend(&a, q, o, top, sum, ring + i % STAGES * 2 * TILE_BYTES, t * KEYS, n_keys, position);
-        __syncwarp(); /* All lanes have read the slot that the next copies may fill. */
-        fetch(&a, ring, (i + STAGES - 1) % STAGES, t + (STAGES - 1) * WARPS, end, b, g);
+}
+INLINE elem *row_out(const decode_args *a, const work *w, int row, int *head) {
+    const int group = a->q_heads / a->kv_heads;
+    *head = w->g * group + row % group;
+    return a->out + (w->first + row / group) * a->out_ld + *head * a->head_ld;
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+decode_split(const __grid_constant__ decode_args a) {
+    extern __shared__ __align__(128) u8 smem[];
+    const int row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
+    const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, (int)blockIdx.y % row_tiles * 16);
+    const int begin = (int)blockIdx.x * w.share, end = min_i(w.end, begin + w.share);
+    u32 q[HEAD_DIM / 16][4];
+    int position[2];
+    float slope[2];
+
+    if (w.row0 >= w.rows || begin >= w.end) {
+        return;
     }
-    cp_async_wait(0);
-    __syncthreads(); /* The rings become the place where warps meet. */
-    merge(&a, o, top, sum, (float *)smem,
-          a.part + ((i64)(b * gridDim.y + blockIdx.y) * a.splits + blockIdx.x) * 16 * (HEAD_DIM + 2));
+    load_rows(&a, &w, q, position, slope);
+    split(&a, &w, q, position, slope, begin, end, smem,
+          a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + blockIdx.x) * 16 * (HEAD_DIM + 2));
 }
 
 extern "C" __global__ void __launch_bounds__(128)
 decode_combine(const __grid_constant__ decode_args a) {
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = a.q_heads / a.kv_heads, width = HEAD_DIM + 2;
-    const int rows = a.q_tokens * group, row_tiles = div_up(rows, 16), b = (int)blockIdx.z, g = (int)blockIdx.y;
-    const int row = (int)blockIdx.x * 4 + warp;
-    float m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 32 + 1] = {0.0f};
+    const int row_tiles = div_up(a.q_tokens * group, 16), row = (int)blockIdx.x * 4 + warp;
+    const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y, row / 16 * 16);
+    float m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 32] = {0.0f}, keep, take;
+    int head;
 
-    if (row >= rows) {
+    if (row >= w.rows) {
         return;
     }
-    const float *part = a.part + ((i64)((b * a.kv_heads + g) * row_tiles + row / 16) * a.splits * 16 + row % 16) * width;
-    for (int s = 0; s < a.splits; s++) {
-        m = fmaxf(m, part[(i64)s * 16 * width + HEAD_DIM]);
-    }
-    for (int s = 0; s < a.splits && m > -INFINITE; s++) {
-        const float *p = part + (i64)s * 16 * width, w = exp2_fast(p[HEAD_DIM] - m);
-        sum += p[HEAD_DIM + 1] * w;
+    const float *part = a.part + ((i64)((w.b * a.kv_heads + w.g) * row_tiles + row / 16) * a.splits * 16 + row % 16) * width;
+    for (int s = 0; s * w.share < w.end; s++) {
+        const float *p = part + (i64)s * 16 * width;
+        join(&m, p[HEAD_DIM], &keep, &take);
+        sum = __fmaf_rn(sum, keep, p[HEAD_DIM + 1] * take);
 #pragma unroll
-        for (int i = 0; i * 32 < HEAD_DIM; i++) {
-            o[i] += i * 32 + lane < HEAD_DIM ? p[i * 32 + lane] * w : 0.0f;
+        for (int i = 0; i < HEAD_DIM / 32; i++) {
+            o[i] = __fmaf_rn(o[i], keep, p[i * 32 + lane] * take);
         }
     }
-    elem *dst = a.out + ((i64)(b * a.q_tokens + row / group) * a.q_heads + g * group + row % group) * HEAD_DIM;
+    elem *dst = row_out(&a, &w, row, &head);
+    if (SINKS) {
+        join(&m, a.sinks[head] * LOG2E, &keep, &take);
+        sum = __fmaf_rn(sum, keep, take);
+    }
 #pragma unroll
-    for (int i = 0; i * 32 < HEAD_DIM; i++) {
-        if (i * 32 + lane < HEAD_DIM) {
-            dst[i * 32 + lane] = FROM_F32(DTYPE, sum > 0.0f ? o[i] / sum : 0.0f);
+    for (int i = 0; i < HEAD_DIM / 32; i++) {
+        dst[i * 32 + lane] = FROM_F32(DTYPE, sum > 0.0f ? (SINKS ? o[i] * keep : o[i]) / sum : 0.0f);
+    }
+}
+
+/* Shared memory: the rings (or the merge), then one split's result, then the total: 16 x (D + 2) floats each. 8 threads a row in the joining. */
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
+    extern __shared__ __align__(128) u8 smem[];
+    const int tid = (int)threadIdx.x, width = HEAD_DIM + 2, row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
+    const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles; /* The longest rows of a prompt first. */
+    const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);
+    float *const part = (float *)(smem + meet_bytes), *const mine = part + tid / 8 * width;
+    u32 q[HEAD_DIM / 16][4];
+    float slope[2], m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 8] = {0.0f}, keep = 1.0f, take;
+    int position[2], head;
+
+    if (w.row0 >= w.rows) {
+        return;
+    }
+    load_rows(&a, &w, q, position, slope);
+    for (int begin = w.begin / w.share * w.share; begin < w.end; begin += w.share) {
+        split(&a, &w, q, position, slope, begin, min_i(w.end, begin + w.share), smem, part);
+        __syncthreads();
+        join(&m, mine[HEAD_DIM], &keep, &take);
+        sum = __fmaf_rn(sum, keep, mine[HEAD_DIM + 1] * take);
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++) {
+            o[i] = __fmaf_rn(o[i], keep, mine[i * 8 + tid % 8] * take);
+        }
+        __syncthreads(); /* Before the next split's rings and result. */
+    }
+    const int row = w.row0 + tid / 8;
+    if (row < w.rows) {
+        elem *dst = row_out(&a, &w, row, &head);
+        if (SINKS) {
+            join(&m, a.sinks[head] * LOG2E, &keep, &take);
+            sum = __fmaf_rn(sum, keep, take);
+        }
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i++) {
+            dst[i * 8 + tid % 8] = FROM_F32(DTYPE, sum > 0.0f ? (SINKS ? o[i] * keep : o[i]) / sum : 0.0f);
         }
     }
 }

@@ -5,6 +5,7 @@
 #include "kernels/cuda/gemm/gemm.h" /* lt_scratch */
 #include "kernels/cuda/runtime.h"
 #include "lateen/tensor.h"
+#include "tensor/ops.h"
 
 /* q, out (B, T, H, D) BF16 or F16, contiguous; k_pages, v_pages (n_pages, page tokens, G, D) of the same type, contiguous; page tokens 16, 32,
  * 64, .. (a multiple of 16); table (B, pages a sequence) I32, rows table.stride[0] apart; kv_len (B) I32 counts the new tokens
@@ -15,6 +16,13 @@ typedef struct {
     int64_t kv_len_max, window;
     float scale;
 } lt_decode_args;
+
+/* The attention_paged op (tensor/ops.h): ragged prompts and single tokens alike; a row's bits depend on its own query and keys alone. Scratch 0: one
+ * kernel walks all keys of a row. */
+const char *lt_cuda_paged_refusal(const lt_attention_paged_args *a, const lt_cuda_info *info);
+size_t lt_cuda_paged_scratch_bytes(const lt_attention_paged_args *a, const lt_cuda_info *info);
+LT_MUST_USE lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a,
+                                 lt_scratch scratch);
 
 const char *lt_cuda_decode_refusal(const lt_decode_args *a, const lt_cuda_info *info);
 size_t lt_cuda_decode_scratch_bytes(const lt_decode_args *a, const lt_cuda_info *info);

@@ -1,0 +1,118 @@
+/* any_paged.cu: attention over a paged cache for what decode.cu refuses (fp32, other types of cache, any head width); and writing that cache.
+ *
+ * SHAPES    as ops.h: q, out (R, H, D) of QTYPE, views; pages (n, page, G, D) of CTYPE; D <= 32 * COLS.
+ * MAP       paged_any: a warp a (row, head), keys 32 at a time as any.cu; the row's sequence is found in q_start by bisection.
+ *           kv_write_any: a thread an element of K and of V.
+ * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own.
+ *@spec sm_80 sm_90a: QTYPE=fp32 CTYPE=fp32 COLS=2
+ *@spec sm_80 sm_90a: QTYPE=bf16 CTYPE=fp16 COLS=4 */
+#include "common/reduce.cuh"
+
+#define WARPS    4
+#define THREADS  (WARPS * WARP)
+#define INFINITE __int_as_float(0x7f800000)
+
+typedef struct {
+    const QTYPE *q;
+    QTYPE *out;
+    const CTYPE *k, *v;
+    const int *table, *q_start, *kv_len;
+    const float *alibi, *sinks;
+    i64 q_r, q_h, o_r, o_h, table_ld, window;
+    int rows, heads, kv_heads, dim, page, sequences;
+    float scale, softcap;
+} args_t;
+
+INLINE i64 slot_of(const args_t *w, int b, int s) {
+    return (i64)w->table[b * w->table_ld + s / w->page] * w->page + s % w->page;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS) paged_any(const __grid_constant__ args_t w) {
+    __shared__ float q_rows[WARPS][WARP * COLS];
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    const i64 item = (i64)blockIdx.x * WARPS + warp;
+    if (item >= (i64)w.rows * w.heads) {
+        return;
+    }
+    const int r = (int)(item / w.heads), h = (int)(item % w.heads), g = h / (w.heads / w.kv_heads);
+    int b = 0, high = w.sequences - 1;
+    while (b < high) { /* The last sequence that begins at or before r. */
+        const int mid = (b + high + 1) / 2;
+        if (w.q_start[mid] <= r) {
+            b = mid;
+        } else {
+            high = mid - 1;
+        }
+    }
+    if (r >= w.q_start[w.sequences] || r < w.q_start[b]) {
+        return; /* A row of no sequence. */
+    }
+    const int pos = w.kv_len[b] - w.q_start[b + 1] + r, to = min(w.kv_len[b], pos + 1);
+    const int from = w.window > 0 ? (int)max((i64)0, pos - w.window + 1) : 0;
+    const i64 step = (i64)w.kv_heads * w.dim;
+    float *const q = q_rows[warp];
+    float top = w.sinks ? w.sinks[h] : -INFINITE, sum = w.sinks ? 1.0f : 0.0f, out[COLS] = {0.0f};
+
+    for (int d = lane; d < w.dim; d += WARP) {
+        q[d] = TO_F32(QTYPE, w.q[r * w.q_r + h * w.q_h + d]);
+    }
+    __syncwarp();
+    for (int s0 = from / WARP * WARP; s0 < to; s0 += WARP) {
+        const int s = s0 + lane;
+        const i64 at = (s < to ? slot_of(&w, b, s) : 0) * step + g * w.dim;
+        float x = -INFINITE;
+        if (s >= from && s < to) {
+            x = 0.0f;
+            for (int d = 0; d < w.dim; d++) {
+                x += q[d] * TO_F32(CTYPE, w.k[at + d]);
+            }
+            x *= w.scale;
+            if (w.softcap > 0.0f) {
+                x = w.softcap * tanhf(x / w.softcap);
+            }
+            if (w.alibi) {
+                x += w.alibi[h] * (float)(s - pos);
+            }
+        }
+        const float most = fmaxf(top, warp_max(x)), keep = most > -INFINITE ? expf(top - most) : 1.0f;
+        const float p = x > -INFINITE ? expf(x - most) : 0.0f;
+        sum = sum * keep + warp_sum(p);
+        top = most;
+#pragma unroll
+        for (int c = 0; c < COLS; c++) {
+            out[c] *= keep;
+        }
+        for (int j = 0; j < min(WARP, to - s0); j++) {
+            const float f = __shfl_sync(ALL_LANES, p, j);
+            const i64 row = __shfl_sync(ALL_LANES, at, j);
+#pragma unroll
+            for (int c = 0; c < COLS; c++) {
+                if (f != 0.0f && lane + WARP * c < w.dim) { /* Unseen keys may hold anything. */
+                    out[c] += f * TO_F32(CTYPE, w.v[row + lane + WARP * c]);
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int c = 0; c < COLS; c++) {
+        if (lane + WARP * c < w.dim) {
+            w.out[r * w.o_r + h * w.o_h + lane + WARP * c] = FROM_F32(QTYPE, sum > 0.0f ? out[c] / sum : 0.0f);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+kv_write_any(CTYPE *k_pages, CTYPE *v_pages, const QTYPE *k, const QTYPE *v, const int *slots, i64 k_r, i64 k_h, i64 v_r, i64 v_h, i64 count,
+             int heads, int dim) {
+    const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
+    if (item >= count) {
+        return;
+    }
+    const int d = (int)(item % dim), g = (int)(item / dim % heads);
+    const i64 r = item / dim / heads, slot = slots[r];
+    if (slot >= 0) {
+        const i64 to = (slot * heads + g) * dim + d;
+        k_pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, k[r * k_r + g * k_h + d]));
+        v_pages[to] = FROM_F32(CTYPE, TO_F32(QTYPE, v[r * v_r + g * v_h + d]));
+    }
+}

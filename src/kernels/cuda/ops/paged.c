@@ -1,0 +1,115 @@
+/* paged.c: the paged key/value cache: writing it, and attention over it: decode.cu on the tensor cores, any_paged.cu for the rest. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/attention/decode.h"
+#include "kernels/cuda/ops/launch.h"
+
+#define WARPS     4 /* Rows a block of any_paged.cu. */
+#define MAX_WIDTH 1024
+
+static const char *attention_paged_refuse(const void *args) {
+    return lt_cuda_paged_refusal(args, lt_cuda_backend_info());
+}
+static lt_err attention_paged_run(lt_queue *q, const void *args) {
+    lt_scratch scratch = {.bytes = lt_cuda_paged_scratch_bytes(args, lt_cuda_get_info(q->gpu))};
+    if (scratch.bytes > 0) {
+        LT_TRY(lt_cuda_scratch(q, scratch.bytes, &scratch.data));
+    }
+    return lt_cuda_paged(q->gpu, q->stream, args, scratch);
+}
+
+/* args_t of any_paged.cu. */
+typedef struct {
+    const void *q;
+    void *out;
+    const void *k, *v, *table, *q_start, *kv_len, *alibi, *sinks;
+    int64_t q_r, q_h, o_r, o_h, table_ld, window;
+    int rows, heads, kv_heads, dim, page, sequences;
+    float scale, softcap;
+} any_args;
+
+static const char *refuse_cache(const lt_tensor *k, const lt_tensor *v,
+                                const lt_tensor *const *acts, int n) {
+    const char *why = lt_cuda_refuse_rows(acts, n, acts[0]->dtype);
+    if (why != NULL) {
+        return why;
+    }
+    if (k->dtype != v->dtype || lt_cuda_dtype_word(k->dtype) == NULL) {
+        return "types of the cache";
+    }
+    return lt_tensor_contiguous(k) && lt_tensor_contiguous(v) ? NULL : "pages not contiguous";
+}
+static void defines_of(char out[LT_CUDA_DEFINES_BYTES], lt_dtype act, lt_dtype cache,
+                       int64_t width) {
+    int cols = 1;
+    while (cols * 32 < width) {
+        cols *= 2;
+    }
+    snprintf(out, LT_CUDA_DEFINES_BYTES, "QTYPE=%s CTYPE=%s COLS=%d", lt_cuda_dtype_word(act),
+             lt_cuda_dtype_word(cache), cols);
+}
+
+static const char *any_refuse(const void *args) {
+    const lt_attention_paged_args *a = args;
+    const lt_tensor *const acts[] = {&a->q, &a->out};
+    const char *why = refuse_cache(&a->k_pages, &a->v_pages, acts, 2);
+    return why != NULL ? why : a->q.shape[2] > MAX_WIDTH ? "head wider than 1024" : NULL;
+}
+static lt_err any_run(lt_queue *q, const void *args) {
+    const lt_attention_paged_args *a = args;
+    any_args w = {.q = a->q.data,
+                  .out = a->out.data,
+                  .k = a->k_pages.data,
+                  .v = a->v_pages.data,
+                  .table = a->table.data,
+                  .q_start = a->q_start.data,
+                  .kv_len = a->kv_len.data,
+                  .alibi = a->alibi.data,
+                  .sinks = a->sinks.data,
+                  .q_r = a->q.stride[0],
+                  .q_h = a->q.stride[1],
+                  .o_r = a->out.stride[0],
+                  .o_h = a->out.stride[1],
+                  .table_ld = a->table.stride[0],
+                  .window = a->window,
+                  .rows = (int)a->q.shape[0],
+                  .heads = (int)a->q.shape[1],
+                  .kv_heads = (int)a->k_pages.shape[2],
+                  .dim = (int)a->q.shape[2],
+                  .page = (int)a->k_pages.shape[1],
+                  .sequences = (int)a->kv_len.shape[0],
+                  .scale = a->scale,
+                  .softcap = a->softcap};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&w};
+    if (w.sequences == 0) {
+        return LT_OK;
+    }
+    defines_of(defines, a->q.dtype, a->k_pages.dtype, w.dim);
+    return lt_cuda_run(q, "attention/any_paged.cu", "paged_any", defines,
+                       LT_CUDA_DIV_UP((int64_t)w.rows * w.heads, WARPS), 1, WARPS * 32, list);
+}
+
+static const char *kv_write_refuse(const void *args) {
+    const lt_kv_write_args *a = args;
+    const lt_tensor *const acts[] = {&a->k, &a->v};
+    return refuse_cache(&a->k_pages, &a->v_pages, acts, 2);
+}
+static lt_err kv_write_run(lt_queue *q, const void *args) {
+    lt_kv_write_args a = *(const lt_kv_write_args *)args;
+    int heads = (int)a.k.shape[1], dim = (int)a.k.shape[2];
+    int64_t count = lt_tensor_count(&a.k);
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&a.k_pages.data, &a.v_pages.data, &a.k.data,      &a.v.data,
+                    &a.slots.data,   &a.k.stride[0],  &a.k.stride[1], &a.v.stride[0],
+                    &a.v.stride[1],  &count,          &heads,         &dim};
+    defines_of(defines, a.k.dtype, a.k_pages.dtype, 1);
+    return lt_cuda_run(q, "attention/any_paged.cu", "kv_write_any", defines,
+                       LT_CUDA_DIV_UP(count, 256), 1, 256, list);
+}
+
+const lt_op_impl lt_cuda_attention_paged_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"mma", attention_paged_refuse, attention_paged_run}, {"any", any_refuse, any_run}};
+const lt_op_impl lt_cuda_kv_write_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"elements", kv_write_refuse, kv_write_run}};
