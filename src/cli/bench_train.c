@@ -1,7 +1,7 @@
 /* bench_train.c: `lateen bench train`: seconds of a whole optimiser step, ours and a peer's in turn, and where our time goes.
  *
  * The peer is a process that warms up, prints "ready", and for each line "N" on its standard input runs N steps and prints the median seconds of one
- * (bench/peers/train_torch.py). Turns alternate, so that a noisy machine is noisy for both; the ratio of medians is what counts. */
+ * (bench/peers/train_torch.py, train_torch_gpu.py). Turns alternate, so that a noisy machine is noisy for both; the ratio of medians is what counts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,26 +10,33 @@
 
 #include <jansson.h>
 
-#include "base/clock.h"
 #include "base/error.h"
-#include "base/rng.h"
 #include "base/thread.h"
 #include "cli/bench.h"
+#include "cli/bench_train_ours.h"
 #include "cli/verb.h"
-#include "model/family.h"
-#include "model/pass.h"
-#include "tensor/ops.h"
-#include "train/optimiser.h"
 
 #define MAX_ROUNDS 64
+#define MAX_STEPS  1000
 
+/* Limits that the shares are compared with: an H100 SXM's datasheet and the copy we measured on it; other GPUs give other numbers here. */
 #define BENCH_TRAIN_OPTIONS(X)                                                                     \
-    X(ENUM, shape, "shape", "gpt2-124m", 0, 0, "gpt2-124m|apertus-10m", "model and batch")         \
+    X(ENUM, shape, "shape", "gpt2-124m", 0, 0, LT_TRAIN_SHAPES, "model and batch")                 \
     X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "compute type")                             \
-    X(I64, steps, "steps", "3", 1, 1000, "N", "steps of a turn; the median counts")                \
+    X(ENUM, device, "device", "cpu", 0, 0, LT_DEVICE_CHOICES, "where to compute")                  \
+    X(I64, batch, "batch", "0", 0, 1e6, "ROWS", "rows of a step; 0: the shape's own")              \
+    X(I64, seq, "seq", "0", 0, 1e6, "N", "tokens in a row; 0: the shape's own")                    \
+    X(ENUM, recompute, "recompute", "none", 0, 0, "none|selective|full",                           \
+      "what backward computes again")                                                              \
+    X(ENUM, optim, "optim", "adamw", 0, 0, LT_RECIPE_OPTIMS, "optimiser")                          \
+    X(I64, steps, "steps", "3", 1, MAX_STEPS, "N", "steps of a turn; the median counts")           \
     X(I64, rounds, "rounds", "5", 1, MAX_ROUNDS, "N", "turns of each")                             \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")         \
-    X(STR, peer, "peer", "", 0, 0, "COMMAND", "the peer; gets SHAPE DTYPE THREADS as $1 $2 $3")    \
+    X(STR, peer, "peer", "", 0, 0, "COMMAND",                                                      \
+      "the peer; gets SHAPE DTYPE THREADS BATCH SEQ as $1 $2 $3 $4 $5")                            \
+    X(F64, peak_tflops, "peak-tflops", "989", 1, 1e6, "TFLOP/s",                                   \
+      "the GPU's peak, for MFU and shares")                                                        \
+    X(F64, peak_gbps, "peak-gbps", "3020", 1, 1e6, "GB/s", "the GPU's memory rate, for shares")    \
     X(BOOL, json, "json", "false", 0, 0, "", "print one JSON object")
 
 typedef struct {
@@ -39,79 +46,14 @@ typedef struct {
 static const lt_option rows[] = {BENCH_TRAIN_OPTIONS(LT_OPTION_ROW)};
 static const lt_option_table table = LT_OPTION_TABLE("bench train", rows);
 
-static const struct {
-    const char *name;
-    lt_family family;
-    int64_t layers, width, heads, kv_heads, ffn, vocab, batch, seq;
-} shapes[] = {{"gpt2-124m", LT_FAMILY_GPT2, 12, 768, 12, 12, 3072, 50304, 4, 256},
-              {"apertus-10m", LT_FAMILY_APERTUS, 8, 256, 8, 4, 1024, 8192, 8, 256}};
-
 typedef struct {
     const bench_train_options *o;
-    lt_recipe recipe;
-    lt_model *model;
-    lt_pass *pass;
-    lt_optimiser optimiser;
-    int32_t *tokens, *labels;
-    int64_t batch, seq, step;
-    lt_rng rng;
-    double optimiser_s, total_s;
+    lt_train_ours ours;
+    double step_s, peer_s; /* Medians; peer_s 0: none. */
+    lt_train_shares shares;
     FILE *to_peer, *from_peer;
     pid_t peer;
 } bench;
-
-static lt_err open_ours(bench *b) {
-    const int i = b->o->shape;
-    const lt_model_options options = {.dtype = b->o->dtype == 0 ? LT_F32 : LT_BF16,
-                                      .trainable = true};
-    lt_pass_options p = {.batch = shapes[i].batch, .seq = shapes[i].seq, .train = true};
-    lt_model_spec s = lt_family_get(shapes[i].family)->preset;
-
-    s.n_layers = shapes[i].layers;
-    s.width = shapes[i].width;
-    s.n_heads = shapes[i].heads;
-    s.n_kv_heads = shapes[i].kv_heads;
-    s.head_dim = s.width / s.n_heads;
-    s.ffn_width = shapes[i].ffn;
-    s.vocab_size = shapes[i].vocab;
-    s.max_seq = 1024;
-    b->batch = shapes[i].batch;
-    b->seq = shapes[i].seq;
-    lt_options_default(&lt_recipe_table, &b->recipe);
-    LT_TRY(lt_model_create(&b->model, &s, &options, 1));
-    LT_TRY(lt_pass_open(&b->pass, b->model, &p));
-    LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model, lt_pass_queue(b->pass)));
-    b->tokens = malloc((size_t)(b->batch * b->seq) * sizeof *b->tokens);
-    b->labels = malloc((size_t)(b->batch * b->seq) * sizeof *b->labels);
-    if (b->tokens == NULL || b->labels == NULL) {
-        LT_FAIL(LT_ERR_OOM, "rows of tokens");
-    }
-    return LT_OK;
-}
-
-/* One step as training runs it: forward, backward, norm, update. */
-static lt_err our_step(bench *b, double *seconds) {
-    const lt_pass_batch rows_of = {
-        .batch = b->batch, .seq = b->seq, .tokens = b->tokens, .labels = b->labels};
-    const int64_t n = b->batch * b->seq;
-    lt_pass_result r;
-    double start, before;
-
-    for (int64_t i = 0; i < n; i++) {
-        b->tokens[i] = (int32_t)lt_rng_below(&b->rng, (uint64_t)b->model->spec.vocab_size);
-        b->labels[i] = (int32_t)lt_rng_below(&b->rng, (uint64_t)b->model->spec.vocab_size);
-    }
-    start = lt_clock_s();
-    LT_TRY(lt_pass_zero_gradients(b->pass));
-    LT_TRY(lt_pass_train(b->pass, &rows_of, 1.0f / (float)n, &r));
-    before = lt_clock_s();
-    LT_TRY(lt_optimiser_sumsq(&b->optimiser, lt_pass_gradients(b->pass)));
-    LT_TRY(lt_optimiser_step(&b->optimiser, lt_pass_gradients(b->pass), 1.0f, ++b->step));
-    b->optimiser_s += lt_clock_s() - before;
-    *seconds = lt_clock_s() - start;
-    b->total_s += *seconds;
-    return LT_OK;
-}
 
 static int compare(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
@@ -124,29 +66,32 @@ static double median(double *values, int64_t n) {
 }
 
 static lt_err our_turn(bench *b, double *seconds) {
-    double all[1000];
+    double all[MAX_STEPS];
     for (int64_t i = 0; i < b->o->steps; i++) {
-        LT_TRY(our_step(b, &all[i]));
+        LT_TRY(lt_train_ours_step(&b->ours, &all[i]));
     }
+    LT_TRY(b->ours.model->backend->sync(lt_pass_queue(b->ours.pass)));
     *seconds = median(all, b->o->steps);
     return LT_OK;
 }
 
 static lt_err open_peer(bench *b) {
     int to[2], from[2];
-    char threads[16], line[64];
+    char threads[16], batch[24], seq[24], line[64];
     if (pipe(to) != 0 || pipe(from) != 0) {
         LT_FAIL(LT_ERR_IO, "pipe to the peer");
     }
     snprintf(threads, sizeof threads, "%d", lt_thread_count());
+    snprintf(batch, sizeof batch, "%lld", (long long)b->ours.what.batch);
+    snprintf(seq, sizeof seq, "%lld", (long long)b->ours.what.seq);
     b->peer = fork();
     if (b->peer == 0) {
         dup2(to[0], STDIN_FILENO);
         dup2(from[1], STDOUT_FILENO);
         close(to[1]);
         close(from[0]);
-        execl("/bin/sh", "sh", "-c", b->o->peer, "peer", shapes[b->o->shape].name,
-              b->o->dtype == 0 ? "fp32" : "bf16", threads, (char *)NULL);
+        execl("/bin/sh", "sh", "-c", b->o->peer, "peer", b->ours.name,
+              b->o->dtype == 0 ? "fp32" : "bf16", threads, batch, seq, (char *)NULL);
         _exit(127);
     }
     close(to[0]);
@@ -176,71 +121,134 @@ static void close_bench(bench *b) {
         fclose(b->from_peer);
         waitpid(b->peer, NULL, 0);
     }
-    if (b->model != NULL) {
-        lt_optimiser_close(&b->optimiser);
-    }
-    lt_pass_close(b->pass);
-    lt_model_close(b->model);
-    free(b->tokens);
-    free(b->labels);
+    lt_train_ours_close(&b->ours);
 }
 
-static lt_err print_shares(const bench *b) {
+/* Least seconds of an op's work on the GPU that the options describe. */
+static double bound_s(const bench *b, const lt_pass_op_time *t) {
+    const double compute = t->flops / (b->o->peak_tflops * 1e12),
+                 memory = t->bytes / (b->o->peak_gbps * 1e9);
+    return compute > memory ? compute : memory;
+}
+
+static bool on_gpu(const bench *b) {
+    return !b->ours.model->backend->host_memory;
+}
+
+static double ops_s(const bench *b) {
+    double sum = b->shares.optimiser_s;
+    for (int op = 0; op < LT_OP_COUNT; op++) {
+        sum += b->shares.ops[op].seconds;
+    }
+    return sum;
+}
+
+static void print_shares(const bench *b) {
     lt_pass_op_time times[LT_OP_COUNT];
-    LT_TRY(lt_pass_profile(b->pass, times));
-    printf("\n  share of our time    seconds a step\n");
+    memcpy(times, b->shares.ops, sizeof times);
+    printf("\n  op                 calls   ms a step   share%s\n",
+           on_gpu(b) ? "   of its bound" : "");
     for (;;) {
         int top = -1;
         for (int i = 0; i < LT_OP_COUNT; i++) {
             const double s = times[i].seconds;
             top = s > 0.0 && (top < 0 || s > times[top].seconds) ? i : top;
         }
-        if (top < 0 || times[top].seconds < 0.002 * b->total_s) {
+        if (top < 0 || times[top].seconds < 0.001 * b->step_s) {
             break;
         }
-        printf("  %-16s %5.1f %%  %.4f\n", lt_op_name((lt_op)top),
-               100.0 * times[top].seconds / b->total_s, times[top].seconds / (double)b->step);
+        printf("  %-16s %7lld  %10.3f  %5.1f %%", lt_op_name((lt_op)top),
+               (long long)times[top].calls, 1e3 * times[top].seconds,
+               100.0 * times[top].seconds / b->step_s);
+        if (on_gpu(b)) {
+            printf("        %5.1f %%", 100.0 * bound_s(b, &times[top]) / times[top].seconds);
+        }
+        putchar('\n');
         times[top].seconds = 0.0;
     }
-    printf("  %-16s %5.1f %%  %.4f\n", "norm, optimiser", 100.0 * b->optimiser_s / b->total_s,
-           b->optimiser_s / (double)b->step);
-    return LT_OK;
+    printf("  %-16s %7s  %10.3f  %5.1f %%\n", "norm, optimiser", "", 1e3 * b->shares.optimiser_s,
+           100.0 * b->shares.optimiser_s / b->step_s);
+    printf("  %-16s %7s  %10.3f  %5.1f %%\n", "the rest", "", 1e3 * (b->step_s - ops_s(b)),
+           100.0 * (1.0 - ops_s(b) / b->step_s));
 }
 
-static lt_err print_result(const bench *b, double ours, double peer) {
-    const double tokens = (double)(b->batch * b->seq),
-                 flops = lt_model_spec_train_flops(&b->model->spec, b->seq) * tokens;
-    const char *dtype = b->o->dtype == 0 ? "fp32" : "bf16";
-    if (b->o->json) {
-        json_t *o = json_pack(
-            "{s:s, s:s, s:i, s:I, s:f, s:f, s:f}", "shape", shapes[b->o->shape].name, "dtype",
-            dtype, "threads", lt_thread_count(), "tokens_a_step", (json_int_t)(b->batch * b->seq),
-            "step_s", ours, "tokens_per_s", tokens / ours, "gflops", flops / ours * 1e-9);
-        if (peer > 0.0) {
-            json_object_set_new(o, "peer", json_string(b->o->peer));
-            json_object_set_new(o, "peer_step_s", json_real(peer));
-            json_object_set_new(o, "ratio", json_real(peer / ours));
+static json_t *shares_json(const bench *b) {
+    json_t *list = json_array();
+    for (int i = 0; i < LT_OP_COUNT; i++) {
+        const lt_pass_op_time *t = &b->shares.ops[i];
+        if (t->seconds > 0.0) {
+            json_array_append_new(
+                list, json_pack("{s:s, s:I, s:f, s:f, s:f, s:f}", "op", lt_op_name((lt_op)i),
+                                "calls", (json_int_t)t->calls, "ms", 1e3 * t->seconds, "gflop",
+                                t->flops * 1e-9, "mbytes", t->bytes * 1e-6, "of_bound",
+                                on_gpu(b) ? bound_s(b, t) / t->seconds : 0.0));
         }
+    }
+    return list;
+}
+
+static json_t *result_json(const bench *b, double tokens, double flops) {
+    const lt_train_ours *u = &b->ours;
+    json_t *o = json_pack(
+        "{s:s, s:s, s:s, s:I, s:I, s:i, s:f, s:f, s:f, s:f, s:f, s:f, s:f, s:I, s:I, s:I, s:f, "
+        "s:f, s:o}",
+        "shape", u->name, "dtype", b->o->dtype == 0 ? "fp32" : "bf16", "device",
+        u->model->backend->name, "batch", (json_int_t)u->what.batch, "seq", (json_int_t)u->what.seq,
+        "threads", lt_thread_count(), "step_s", b->step_s, "tokens_per_s", tokens / b->step_s,
+        "tflops", flops / b->step_s * 1e-12, "mfu",
+        on_gpu(b) ? flops / b->step_s / (b->o->peak_tflops * 1e12) : 0.0, "open_s", u->open_s,
+        "first_step_s", u->first_step_s, "host_share",
+        u->steps_s > 0.0 ? 1.0 - u->wait_s / u->steps_s : 0.0, "announced_bytes",
+        (json_int_t)u->announced_bytes, "taken_bytes", (json_int_t)u->taken_bytes, "graphs",
+        (json_int_t)lt_pass_graphs(u->pass), "optimiser_ms", 1e3 * b->shares.optimiser_s, "rest_ms",
+        1e3 * (b->step_s - ops_s(b)), "ops", shares_json(b));
+    if (b->peer_s > 0.0) {
+        json_object_set_new(o, "peer", json_string(b->o->peer));
+        json_object_set_new(o, "peer_step_s", json_real(b->peer_s));
+        json_object_set_new(o, "peer_tokens_per_s", json_real(tokens / b->peer_s));
+        json_object_set_new(o, "ratio", json_real(b->peer_s / b->step_s));
+    }
+    return o;
+}
+
+static void print_result(const bench *b) {
+    const lt_train_ours *u = &b->ours;
+    const double tokens = (double)(u->what.batch * u->what.seq),
+                 flops = lt_model_spec_train_flops(&u->model->spec, u->what.seq) * tokens;
+    if (b->o->json) {
+        json_t *o = result_json(b, tokens, flops);
         json_dumpf(o, stdout, JSON_INDENT(1) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(6));
         putchar('\n');
         json_decref(o);
-        return LT_OK;
+        return;
     }
-    printf("%s %s, B%lld T%lld, %d threads\n  lateen  %.4f s a step, %.0f tokens/s, %.0f GFLOP/s "
-           "(6N + 12LHDT)\n",
-           shapes[b->o->shape].name, dtype, (long long)b->batch, (long long)b->seq,
-           lt_thread_count(), ours, tokens / ours, flops / ours * 1e-9);
-    if (peer > 0.0) {
-        printf("  peer    %.4f s a step, %.0f tokens/s\n  ratio   %.2f\n", peer, tokens / peer,
-               peer / ours);
+    printf("%s %s on %s, B%lld T%lld, %d threads\n  lateen  %.4f s a step, %.0f tokens/s, %.0f "
+           "GFLOP/s (6N + 12LHDT)",
+           u->name, b->o->dtype == 0 ? "fp32" : "bf16", u->model->backend->name,
+           (long long)u->what.batch, (long long)u->what.seq, lt_thread_count(), b->step_s,
+           tokens / b->step_s, flops / b->step_s * 1e-9);
+    if (on_gpu(b)) {
+        printf(", MFU %.1f %% of %.0f", 100.0 * flops / b->step_s / (b->o->peak_tflops * 1e12),
+               b->o->peak_tflops);
     }
-    return print_shares(b);
+    if (b->peer_s > 0.0) {
+        printf("\n  peer    %.4f s a step, %.0f tokens/s\n  ratio   %.3f", b->peer_s,
+               tokens / b->peer_s, b->peer_s / b->step_s);
+    }
+    printf("\n  open %.2f s, first step %.2f s, memory %.2f GiB announced", u->open_s,
+           u->first_step_s, (double)u->announced_bytes / 1073741824.0);
+    if (u->taken_bytes > 0) {
+        printf(", %.2f GiB taken", (double)u->taken_bytes / 1073741824.0);
+    }
+    printf(", host busy %.1f %% of a step, %lld graphs\n", 100.0 * (1.0 - u->wait_s / u->steps_s),
+           (long long)lt_pass_graphs(u->pass));
+    print_shares(b);
 }
 
 static lt_err run(const bench_train_options *o) {
     lt_err err = LT_OK;
     bench *b = calloc(1, sizeof *b);
-    double ours[MAX_ROUNDS], peers[MAX_ROUNDS] = {0}, warm;
+    double ours[MAX_ROUNDS], peers[MAX_ROUNDS] = {0};
 
     if (b == NULL) {
         LT_FAIL(LT_ERR_OOM, "bench");
@@ -249,19 +257,27 @@ static lt_err run(const bench_train_options *o) {
     if (o->threads > 0) {
         lt_thread_set_count((int)o->threads);
     }
-    LT_TRY_DONE(open_ours(b));
+    LT_TRY_DONE(
+        lt_train_ours_open(&b->ours, &(lt_train_case){.shape = o->shape,
+                                                      .bf16 = o->dtype == 1,
+                                                      .device = (lt_device)o->device,
+                                                      .batch = o->batch,
+                                                      .seq = o->seq,
+                                                      .recompute = (lt_recompute)o->recompute,
+                                                      .optim = (lt_optim_kind)o->optim}));
     if (o->peer[0] != '\0') {
         LT_TRY_DONE(open_peer(b));
     }
-    LT_TRY_DONE(our_step(b, &warm));
-    LT_TRY_DONE(our_step(b, &warm));
     for (int64_t i = 0; i < o->rounds; i++) {
         LT_TRY_DONE(our_turn(b, &ours[i]));
         if (o->peer[0] != '\0') {
             LT_TRY_DONE(peer_turn(b, &peers[i]));
         }
     }
-    LT_TRY_DONE(print_result(b, median(ours, o->rounds), median(peers, o->rounds)));
+    b->step_s = median(ours, o->rounds);
+    b->peer_s = median(peers, o->rounds);
+    LT_TRY_DONE(lt_train_ours_shares(&b->ours, &b->shares));
+    print_result(b);
 done:
     close_bench(b);
     free(b);
@@ -272,14 +288,15 @@ int lt_bench_train(int argc, char **argv) {
     static const char prose[] =
         "Time whole optimiser steps on random tokens, a peer's in turn with ours, and tell where "
         "our time goes.\n"
-        "Peer: --peer 'python3 bench/peers/train_torch.py $1 $2 compile $3'";
+        "Peer: --peer 'python3 bench/peers/train_torch.py $1 $2 compile $3', on a GPU --peer "
+        "'python3 bench/peers/train_torch_gpu.py $1 $4 $5'";
     bench_train_options o;
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
     if (!lt_verb_parse(&table, &o, argc, argv,
-                       "bench train [--shape S] [--dtype D] [--peer COMMAND]", prose, NULL, 0, &n,
-                       &status)) {
+                       "bench train [--shape S] [--dtype D] [--device D] [--peer COMMAND]", prose,
+                       NULL, 0, &n, &status)) {
         return status;
     }
     err = run(&o);

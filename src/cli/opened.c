@@ -9,8 +9,8 @@
 #include "base/thread.h"
 
 lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path, bool bf16,
-                      int64_t threads) {
-    const lt_model_options options = {.dtype = bf16 ? LT_BF16 : LT_F32};
+                      lt_device device, int64_t threads) {
+    const lt_model_options options = {.dtype = bf16 ? LT_BF16 : LT_F32, .device = device};
     lt_err err = LT_OK;
     lt_opened o = {0};
 

@@ -95,7 +95,8 @@ static lt_err run(const eval_options *o, const char **files, int n_files) {
                                    : "no text file to evaluate (%d given)",
                 n_files);
     }
-    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, o->dtype == 1, o->threads));
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, o->dtype == 1, (lt_device)o->device,
+                               o->threads));
     e.model = m.model;
     e.tokenizer = m.tokenizer;
     if (o->task[0] != '\0') {

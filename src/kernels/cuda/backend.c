@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cuda/nvml.h"
 #include "kernels/cuda/ops/launch.h"
 
 static lt_cuda *the_gpu; /* Opened once a process by lt_backend_cuda. */
@@ -148,6 +149,10 @@ static lt_err backend_memory_left(size_t *bytes) {
     return lt_cuda_memory_left(the_gpu, bytes);
 }
 
+static lt_err backend_energy(double *joules) {
+    return lt_nvml_energy(joules, lt_cuda_get_info(the_gpu)->pci);
+}
+
 static size_t backend_pack_bytes(const lt_tensor *b, bool trans_b) {
     (void)b;
     (void)trans_b;
@@ -198,6 +203,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .mark = backend_mark,
                                        .between = backend_between,
                                        .memory_left = backend_memory_left,
+                                       .energy = backend_energy,
                                        .matmul_pack_bytes = backend_pack_bytes};
     (void)pthread_once(&once, backend_open);
     if (open_err != LT_OK) {

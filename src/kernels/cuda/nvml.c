@@ -34,6 +34,7 @@ static struct {
 #define NVML_FIELD(field, symbol, params) int(*field) params;
     NVML_MAP(NVML_FIELD)
 #undef NVML_FIELD
+    int (*energy)(nvml_device, unsigned long long *); /* Volta and newer; else NULL. */
     bool ready;
 } nvml;
 static pthread_once_t nvml_once = PTHREAD_ONCE_INIT;
@@ -50,6 +51,7 @@ static void nvml_load(void) {
     }
     NVML_MAP(LOAD)
 #undef LOAD
+    *(void **)&nvml.energy = dlsym(lib, "nvmlDeviceGetTotalEnergyConsumption");
     nvml.ready = nvml.init() == 0;
 }
 
@@ -87,5 +89,18 @@ lt_err lt_nvml_read(lt_nvml_reading *out, const char *pci) {
     out->power_limit_w = limit / 1000.0; /* NVML counts milliwatts. */
     out->temperature_c = (int)celsius;
     out->ecc = ecc != 0;
+    return LT_OK;
+}
+
+lt_err lt_nvml_energy(double *joules, const char *pci) {
+    nvml_device dev = NULL;
+    unsigned long long millijoules = 0;
+
+    pthread_once(&nvml_once, nvml_load);
+    if (!nvml.ready || nvml.energy == NULL || nvml.by_pci(pci, &dev) != 0 ||
+        nvml.energy(dev, &millijoules) != 0) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "the GPU at %s does not count its energy", pci);
+    }
+    *joules = (double)millijoules * 1e-3;
     return LT_OK;
 }

@@ -20,4 +20,7 @@ typedef struct {
 /* Read the GPU of this PCI id ("0000:18:00.0"). UNSUPPORTED without the library; fields that the GPU does not tell stay 0. */
 LT_MUST_USE lt_err lt_nvml_read(lt_nvml_reading *out, const char *pci);
 
+/* Joules the GPU has used since its driver was loaded. UNSUPPORTED where NVML or the GPU does not count them. */
+LT_MUST_USE lt_err lt_nvml_energy(double *joules, const char *pci);
+
 #endif

@@ -1,0 +1,183 @@
+/* bench_train_ours.c: see bench_train_ours.h. */
+#include "cli/bench_train_ours.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "model/family.h"
+
+#define WATCHED_STEPS 3
+
+static const struct {
+    const char *name;
+    lt_family family;
+    int64_t layers, width, heads, kv_heads, ffn, vocab;
+    int64_t batch, seq;               /* On a CPU. */
+    int64_t device_batch, device_seq; /* On a GPU. */
+    bool tied;
+    int64_t experts;
+} shapes[] = {
+    {"gpt2-124m", LT_FAMILY_GPT2, 12, 768, 12, 12, 3072, 50304, 4, 256, 64, 1024, true, 0},
+    {"apertus-10m", LT_FAMILY_APERTUS, 8, 256, 8, 4, 1024, 8192, 8, 256, 64, 1024, false, 0},
+    {"llama-1b", LT_FAMILY_LLAMA, 16, 2048, 32, 8, 8192, 128256, 1, 128, 4, 4096, true, 0},
+    {"apertus-300m", LT_FAMILY_APERTUS, 24, 1024, 16, 4, 4096, 32768, 1, 256, 32, 2048, false, 0},
+    {"moe-8x125m", LT_FAMILY_MIXTRAL, 12, 768, 12, 12, 3072, 32768, 1, 128, 16, 2048, false, 8}};
+
+static lt_model_spec spec_of(int i, int64_t seq) {
+    lt_model_spec s = lt_family_get(shapes[i].family)->preset;
+    s.n_layers = shapes[i].layers;
+    s.width = shapes[i].width;
+    s.n_heads = shapes[i].heads;
+    s.n_kv_heads = shapes[i].kv_heads;
+    s.head_dim = s.width / s.n_heads;
+    s.ffn_width = shapes[i].ffn;
+    s.vocab_size = shapes[i].vocab;
+    s.tied = shapes[i].tied;
+    s.n_experts = shapes[i].experts;
+    s.top_k = shapes[i].experts > 0 ? 2 : 0;
+    s.max_seq = seq > 1024 ? seq : 1024;
+    return s;
+}
+
+static size_t memory_left(const lt_backend *b) {
+    size_t bytes = 0;
+    return b->memory_left != NULL && b->memory_left(&bytes) == LT_OK ? bytes : 0;
+}
+
+static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
+    const lt_train_case *w = &b->what;
+    const lt_model_options options = {
+        .dtype = w->bf16 ? LT_BF16 : LT_F32, .trainable = true, .backend = backend};
+    const lt_model_spec s = spec_of(w->shape, w->seq);
+    lt_pass_options p = {.batch = w->batch,
+                         .seq = w->seq,
+                         .train = true,
+                         .recompute = w->recompute,
+                         .on_device = !backend->host_memory};
+    lt_pass_memory m;
+
+    lt_options_default(&lt_recipe_table, &b->recipe);
+    b->recipe.optim = w->optim;
+    LT_TRY(lt_model_create(&b->model, &s, &options, 1));
+    LT_TRY(lt_pass_open(&b->pass, b->model, &p));
+    LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model, lt_pass_queue(b->pass)));
+    LT_TRY(lt_pass_measure(&m, &s, options.dtype, &p));
+    b->announced_bytes = b->model->weights_bytes + m.activations_bytes + m.gradients_bytes +
+                         m.logits_bytes + m.scratch_bytes +
+                         lt_optimiser_bytes(&b->recipe, &b->model->table);
+    return LT_OK;
+}
+
+/* Random rows into the caller's arrays, and off to the device. */
+static lt_err stage(lt_train_ours *b) {
+    const int64_t n = b->what.batch * b->what.seq;
+    const lt_pass_batch rows = {
+        .batch = b->what.batch, .seq = b->what.seq, .tokens = b->tokens, .labels = b->labels};
+    for (int64_t i = 0; i < n; i++) {
+        b->tokens[i] = (int32_t)lt_rng_below(&b->rng, (uint64_t)b->model->spec.vocab_size);
+        b->labels[i] = (int32_t)lt_rng_below(&b->rng, (uint64_t)b->model->spec.vocab_size);
+    }
+    return lt_pass_stage(b->pass, &rows);
+}
+
+lt_err lt_train_ours_open(lt_train_ours *b, const lt_train_case *what) {
+    const double start = lt_clock_s();
+    const lt_backend *backend = NULL;
+    size_t left, bytes;
+
+    *b = (lt_train_ours){.what = *what, .name = shapes[what->shape].name};
+    LT_TRY(lt_device_backend(&backend, what->device));
+    if (b->what.batch == 0) {
+        b->what.batch = backend->host_memory ? shapes[what->shape].batch
+                                             : shapes[what->shape].device_batch;
+    }
+    if (b->what.seq == 0) {
+        b->what.seq = backend->host_memory ? shapes[what->shape].seq
+                                           : shapes[what->shape].device_seq;
+    }
+    bytes = (size_t)(b->what.batch * b->what.seq) * sizeof(int32_t);
+    b->tokens = malloc(bytes);
+    b->labels = malloc(bytes);
+    if (b->tokens == NULL || b->labels == NULL) {
+        LT_FAIL(LT_ERR_OOM, "rows of tokens");
+    }
+    left = memory_left(backend);
+    LT_TRY(open_model(b, backend));
+    LT_TRY(stage(b));
+    b->open_s = lt_clock_s() - start;
+    LT_TRY(lt_train_ours_step(b, &b->first_step_s));
+    LT_TRY(lt_train_ours_step(b, &(double){0.0}));
+    b->taken_bytes = left > 0 ? left - memory_left(backend) : 0;
+    b->wait_s = b->steps_s = 0.0;
+    return LT_OK;
+}
+
+void lt_train_ours_close(lt_train_ours *b) {
+    if (b->model != NULL) {
+        lt_optimiser_close(&b->optimiser);
+    }
+    lt_pass_close(b->pass);
+    lt_model_close(b->model);
+    free(b->tokens);
+    free(b->labels);
+    *b = (lt_train_ours){0};
+}
+
+static lt_err update(lt_train_ours *b) {
+    return lt_optimiser_step(&b->optimiser, lt_pass_gradients(b->pass), 1.0f, ++b->step);
+}
+
+lt_err lt_train_ours_step(lt_train_ours *b, double *seconds) {
+    const double start = lt_clock_s();
+    const float scale = 1.0f / (float)(b->what.batch * b->what.seq);
+    lt_pass_result r = {0};
+    double before;
+
+    LT_TRY(lt_pass_zero_gradients(b->pass));
+    LT_TRY(lt_pass_train_staged(b->pass, scale));
+    LT_TRY(lt_optimiser_sumsq(&b->optimiser, lt_pass_gradients(b->pass)));
+    LT_TRY(stage(b));
+    before = lt_clock_s();
+    LT_TRY(lt_pass_collect(b->pass, &r));
+    b->wait_s += lt_clock_s() - before;
+    LT_TRY(update(b));
+    if (b->model->backend->host_memory || b->step == 1) {
+        LT_TRY(b->model->backend->sync(lt_pass_queue(b->pass)));
+    }
+    *seconds = lt_clock_s() - start;
+    b->steps_s += *seconds;
+    return LT_OK;
+}
+
+lt_err lt_train_ours_shares(lt_train_ours *b, lt_train_shares *out) {
+    const lt_backend *be = b->model->backend;
+    lt_queue *q = lt_pass_queue(b->pass);
+    const float scale = 1.0f / (float)(b->what.batch * b->what.seq);
+    lt_pass_result r = {0};
+
+    *out = (lt_train_shares){0};
+    LT_TRY(lt_pass_watch(b->pass, true));
+    for (int i = 0; i < WATCHED_STEPS; i++) {
+        double start;
+        LT_TRY(lt_pass_zero_gradients(b->pass));
+        LT_TRY(lt_pass_train_staged(b->pass, scale));
+        LT_TRY(stage(b));
+        LT_TRY(lt_pass_collect(b->pass, &r));
+        LT_TRY(be->sync(q));
+        start = lt_clock_s();
+        LT_TRY(lt_optimiser_sumsq(&b->optimiser, lt_pass_gradients(b->pass)));
+        LT_TRY(update(b));
+        LT_TRY(be->sync(q));
+        out->optimiser_s += (lt_clock_s() - start) / WATCHED_STEPS;
+    }
+    LT_TRY(lt_pass_profile(b->pass, out->ops));
+    for (int op = 0; op < LT_OP_COUNT; op++) {
+        out->ops[op].seconds /= WATCHED_STEPS;
+        out->ops[op].flops /= WATCHED_STEPS;
+        out->ops[op].bytes /= WATCHED_STEPS;
+        out->ops[op].calls /= WATCHED_STEPS;
+    }
+    return lt_pass_watch(b->pass, false);
+}

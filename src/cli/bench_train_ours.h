@@ -1,0 +1,52 @@
+/* bench_train_ours.h: our side of `lateen bench train`: a model, a step, and where its time goes. */
+#ifndef LT_CLI_BENCH_TRAIN_OURS_H
+#define LT_CLI_BENCH_TRAIN_OURS_H
+
+#include "base/rng.h"
+#include "model/pass.h"
+#include "tensor/ops.h"
+#include "train/optimiser.h"
+
+#define LT_TRAIN_SHAPES "gpt2-124m|apertus-10m|llama-1b|apertus-300m|moe-8x125m"
+
+typedef struct {
+    int shape; /* Of LT_TRAIN_SHAPES. */
+    bool bf16;
+    lt_device device;
+    int64_t batch, seq; /* 0: the shape's own for the device. */
+    lt_recompute recompute;
+    lt_optim_kind optim;
+} lt_train_case;
+
+typedef struct {
+    lt_train_case what;
+    const char *name;
+    lt_recipe recipe;
+    lt_model *model;
+    lt_pass *pass;
+    lt_optimiser optimiser;
+    int32_t *tokens, *labels;
+    lt_rng rng;
+    int64_t step;
+    double open_s,
+        first_step_s; /* From nothing to ready; the first step, which compiles what is not in the cache. */
+    double wait_s,
+        steps_s; /* Host: waiting for the device; all, of the steps since the last reset. */
+    size_t announced_bytes,
+        taken_bytes; /* What the carve functions say; what went from the device's memory, 0: unknown. */
+} lt_train_ours;
+
+LT_MUST_USE lt_err lt_train_ours_open(lt_train_ours *b, const lt_train_case *what);
+void lt_train_ours_close(lt_train_ours *b);
+
+/* One step as training runs it: forward, backward, norm, update; the next batch is prepared while the device works. */
+LT_MUST_USE lt_err lt_train_ours_step(lt_train_ours *b, double *seconds);
+
+/* Where the time of a step goes, from a few watched steps. ops: seconds, least work, calls of ONE step; optimiser_s: norm and update. */
+typedef struct {
+    lt_pass_op_time ops[LT_OP_COUNT];
+    double optimiser_s;
+} lt_train_shares;
+LT_MUST_USE lt_err lt_train_ours_shares(lt_train_ours *b, lt_train_shares *out);
+
+#endif
