@@ -124,8 +124,32 @@ static void checkpoints_change_device(void **state) {
     same("whole", "moved", 12);
 }
 
+/* On a GPU: the same run twice, and one that was stopped, have the same bits; a checkpoint of the CPU goes on there. */
+static void gpu_runs(void **state) {
+    const lt_backend *gpu = lt_backend_cuda();
+    (void)state;
+    if (gpu == NULL) {
+        skip();
+    }
+    train("gpu", 12, "ademamix", gpu);
+    train("gpu-again", 12, "ademamix", gpu);
+    same("gpu", "gpu-again", 12);
+    train("gpu-stopped", 5, "ademamix", gpu);
+    train("gpu-stopped", 12, "ademamix", gpu);
+    same("gpu", "gpu-stopped", 12);
+    train("from-cpu", 4, "ademamix", lt_backend_cpu());
+    train("from-cpu", 12, "ademamix", gpu);
+    train("from-cpu-stopped", 4, "ademamix", lt_backend_cpu());
+    train("from-cpu-stopped", 7, "ademamix", gpu);
+    train("from-cpu-stopped", 12, "ademamix", gpu);
+    same("from-cpu", "from-cpu-stopped", 12);
+    train("gpu-muon", 12, "muon", gpu);
+    train("gpu-lion", 12, "lion", gpu);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(optimisers),
-                                       cmocka_unit_test(checkpoints_change_device)};
+                                       cmocka_unit_test(checkpoints_change_device),
+                                       cmocka_unit_test(gpu_runs)};
     return cmocka_run_group_tests(tests, make_shard, remove_all);
 }

@@ -1,0 +1,162 @@
+/* Every family on a GPU, where there is one: losses and gradients against the goldens (Hugging Face transformers in float64), the same bits twice, the same
+ * bits for every level of recompute, eager and as a recorded graph; in BF16 near the CPU's BF16.
+ *
+ * Tolerances, relative to the largest element of a tensor. F32: as on the CPU (test_golden.c), doubled, since sums run in other orders. BF16: each of about 30
+ * stages rounds at 2^-9, and the goldens' models are small, so that few roundings average out. */
+#include "unit/model/golden.h"
+
+#include "model/alloc.h"
+
+#define TOLERANCE_F32  2e-5
+#define TOLERANCE_BF16 0.06
+
+static const lt_backend *gpu;
+
+static lt_model *open_on(const char *name, const char *part, const lt_backend *backend,
+                         lt_dtype dtype) {
+    char path[256];
+    lt_model *m = NULL;
+    (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s%s", name, part);
+    must(lt_model_open(&m, path,
+                       &(lt_model_options){.dtype = dtype, .trainable = true, .backend = backend}),
+         path);
+    return m;
+}
+
+/* Gradients of the golden batch after `passes` of it: 1 eager, 2 and more recorded. */
+static float *gradients(const golden *g, lt_model *m, lt_recompute recompute, int passes,
+                        bool eager, lt_pass_result *r) {
+    const size_t bytes = (size_t)m->table.n_elements * sizeof(float);
+    const lt_pass_options o = {.batch = g->batch.batch,
+                               .seq = g->batch.seq,
+                               .train = true,
+                               .recompute = recompute,
+                               .eager = eager};
+    float *out = malloc(bytes);
+    lt_pass *p = NULL;
+    must(lt_pass_open(&p, m, &o), g->name);
+    for (int i = 0; i < passes; i++) {
+        must(lt_pass_zero_gradients(p), g->name);
+        must(lt_pass_train(p, &g->batch, 1.0f, r), g->name);
+    }
+    must(lt_model_download(m, out, lt_pass_gradients(p), bytes), g->name);
+    lt_pass_close(p);
+    return out;
+}
+
+static void check_f32(golden *g, lt_model *m) {
+    const double *losses = golden_data(g, "losses");
+    lt_model *expected = open_on(g->name, "/grads", lt_backend_cpu(), LT_F32);
+    lt_pass_result r;
+    float *ours = gradients(g, m, LT_RECOMPUTE_NONE, 1, true, &r);
+    const double loss = r.loss_sum / (double)r.n_labels;
+    if (fabs(loss - losses[0]) > TOLERANCE_F32 * losses[0]) {
+        fail_msg("%s: loss %.7f, expected %.7f", g->name, loss, losses[0]);
+    }
+    assert_params_near(&m->table, ours, expected->master, TOLERANCE_F32, g->name);
+    free(ours);
+    lt_model_close(expected);
+}
+
+static void check_bits(golden *g, lt_model *m) {
+    const size_t bytes = (size_t)m->table.n_elements * sizeof(float);
+    lt_pass_result r, again;
+    float *one = gradients(g, m, LT_RECOMPUTE_NONE, 1, true, &r);
+    for (int i = 0; i < 6; i++) {
+        float *other = gradients(g, m, (lt_recompute)(i % 3), 3, i < 3, &again);
+        if (memcmp(one, other, bytes) != 0 || r.loss_sum != again.loss_sum) {
+            fail_msg("%s in %s: other bits with recompute %d, %s", g->name,
+                     lt_dtype_name(m->options.dtype), i % 3, i < 3 ? "eager" : "recorded");
+        }
+        free(other);
+    }
+    free(one);
+}
+
+static void check_bf16(golden *g, lt_model *m) {
+    lt_model *cpu = open_on(g->name, "", lt_backend_cpu(), LT_BF16);
+    lt_pass_result r, expected;
+    float *ours = gradients(g, m, LT_RECOMPUTE_NONE, 1, true, &r),
+          *theirs = gradients(g, cpu, LT_RECOMPUTE_NONE, 1, true, &expected);
+    assert_true(fabs(r.loss_sum - expected.loss_sum) <= 0.01 * expected.loss_sum);
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_param *q = &m->table.params[i];
+        double off = 0.0, whole = 0.0;
+        for (int64_t j = q->offset; j < q->offset + q->count; j++) {
+            off += pow((double)ours[j] - (double)theirs[j], 2);
+            whole += pow((double)theirs[j], 2);
+        }
+        if (!(sqrt(off) <= TOLERANCE_BF16 * sqrt(whole)) && q->kind != LT_PARAM_QKV_BIAS &&
+            q->kind !=
+                LT_PARAM_ROUTER) { /* Key biases: rounding alone; routers: rows change experts. */
+            fail_msg("%s: %s is %.3g of its length off the CPU's", g->name, q->name,
+                     sqrt(off / whole));
+        }
+    }
+    free(ours);
+    free(theirs);
+    lt_model_close(cpu);
+}
+
+static void family(void **state) {
+    if (gpu == NULL) {
+        skip();
+    }
+    for (int i = 0; i < 2; i++) {
+        const lt_dtype dtype = i != 0 ? LT_BF16 : LT_F32;
+        golden g;
+        lt_model *m;
+        golden_open(&g, *state, lt_backend_cpu(), LT_F32);
+        m = open_on(*state, "", gpu, dtype);
+        if (dtype == LT_F32) {
+            check_f32(&g, m);
+        } else {
+            check_bf16(&g, m);
+        }
+        check_bits(&g, m);
+        lt_model_close(m);
+        golden_close(&g);
+    }
+}
+
+static void session(void **state) {
+    static const int32_t ids[] = {1, 5, 9, 2, 7, 7, 3};
+    static float logits[2][4096];
+    const lt_backend *const on[] = {lt_backend_cpu(), gpu};
+    if (gpu == NULL) {
+        skip();
+    }
+    (void)state;
+    for (int c = 0; c < N_GOLDEN_CASES; c++) {
+        int64_t vocab = 0;
+        for (int i = 0; i < 2; i++) {
+            lt_model *m = open_on(golden_cases[c], "", on[i], LT_F32);
+            lt_session *s = NULL;
+            vocab = m->spec.vocab_size;
+            must(lt_session_open(&s, m, 2, 8), golden_cases[c]);
+            must(lt_session_eval(s, 1, ids, 6, NULL), golden_cases[c]);
+            must(lt_session_step(s, (const int64_t[]){1}, ids + 6, 1, logits[i]), golden_cases[c]);
+            lt_session_close(s);
+            lt_model_close(m);
+        }
+        if (!(distance(logits[1], logits[0], vocab) <= TOLERANCE_F32)) {
+            fail_msg("%s: logits of a step are %.3g off the CPU's", golden_cases[c],
+                     distance(logits[1], logits[0], vocab));
+        }
+    }
+}
+
+int main(void) {
+    struct CMUnitTest tests[N_GOLDEN_CASES + 1];
+    gpu = lt_backend_cuda();
+    if (gpu == NULL) {
+        printf("# no GPU: %s\n", lt_error_message());
+    }
+    for (int i = 0; i < N_GOLDEN_CASES; i++) {
+        tests[i] = (struct CMUnitTest){.name = golden_cases[i],
+                                       .test_func = family,
+                                       .initial_state = (void *)(uintptr_t)golden_cases[i]};
+    }
+    tests[N_GOLDEN_CASES] = (struct CMUnitTest)cmocka_unit_test(session);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
