@@ -65,6 +65,7 @@ void lt_batch_carve(lt_batch_acts *t, const lt_model_spec *s, const lt_acts_shap
     t->best = lt_tensor_take(a, LT_I32, R, 0, 0);
     if (s->n_experts > 0) {
         t->aux = lt_tensor_take(a, LT_F32, s->n_layers, 2, 0);
+        t->n_labels = lt_tensor_take(a, LT_F32, 1, 0, 0);
     }
     if (!p->backward) {
         return;

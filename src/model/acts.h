@@ -68,6 +68,7 @@ typedef struct {
     lt_tensor branch; /* (R, C): what a block adds to the residual stream. */
     lt_tensor x_final, h_final, mean_final, rstd_final;
     lt_tensor aux;             /* (L, 2) F32 with experts. */
+    lt_tensor n_labels;        /* (1) F32: counted labels of the batch, the weight of aux losses. */
     lt_tensor loss_rows, best; /* (R) F32, I32 */
     lt_tensor dx, dh;          /* (R, C): gradient of the residual stream; of a norm's output. */
     lt_tensor dqkv, datt, delta;

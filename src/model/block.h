@@ -23,7 +23,7 @@ const lt_tensor *lt_attention_qk(const lt_run *r, const lt_layer_acts *t);
 /* MLP half, dense or with experts: x_mid = x_in + branch; the result is in branch. capacity: of an expert, 0 dropless. */
 lt_err lt_mlp_block_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         int64_t capacity);
-/* aux_scale: what the two auxiliary losses of the router are multiplied by, beside their coefficients. */
+/* aux_scale: what the two auxiliary losses of the router are multiplied by, beside their coefficients and the batch's n_labels. */
 lt_err lt_mlp_block_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_recompute level, float aux_scale);
 

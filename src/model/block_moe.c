@@ -1,48 +1,34 @@
 /* block_moe.c: a mixture of experts in the place of the MLP. The router chooses top_k experts a row; the chosen rows are gathered in expert order,
- * each expert's rows go through its own two matrices as one product each, and combine weighs and adds them back.
+ * each expert's rows go through its own two matrices, and combine weighs and adds them back.
  *
- * How many rows an expert got is data: expert_start comes to the host before the products. Rows beyond expert_start[E] (dropped for
- * capacity) are never read. */
+ * How many rows an expert got is data that stays on the device: the grouped products read expert_start there. Between them the activation runs over all
+ * R * K places; those beyond expert_start[E] (rows dropped for capacity) hold what was there before, and nobody reads what becomes of
+ * them. */
 #include "model/block.h"
 
-#define MAX_EXPERTS 1024 /* As lt_model_spec_check allows. */
-
-static lt_err starts(lt_run *r, const lt_layer_acts *t, int32_t start[MAX_EXPERTS + 1]) {
-    const size_t n = (size_t)r->spec->n_experts + 1;
-    LT_ASSERT(n <= MAX_EXPERTS + 1);
-    LT_TRY(r->backend->download(r->queue, start, t->expert_start.data, n * sizeof *start));
-    return r->backend->sync(r->queue);
-}
-
 /* y rows of each expert = x rows of it times its matrix's transpose. */
-static lt_err experts_fwd(lt_run *r, int layer, lt_param_kind kind, lt_tensor y, lt_tensor x,
-                          const int32_t *start) {
-    const lt_tensor w = lt_run_weight(r, kind, layer);
-    for (int64_t e = 0; e < r->spec->n_experts; e++) {
-        const int64_t n = start[e + 1] - start[e];
-        if (n > 0) {
-            LT_TRY(lt_run_matmul(r, &(lt_matmul_args){.y = lt_tensor_rows(&y, start[e], n),
-                                                      .a = lt_tensor_rows(&x, start[e], n),
-                                                      .b = lt_expert(&w, e),
-                                                      .trans_b = true,
-                                                      .fixed_order = r->fixed_order}));
-        }
-    }
-    return LT_OK;
+static lt_err experts_fwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
+                          lt_tensor y, lt_tensor x) {
+    return lt_run_matmul_grouped(r, &(lt_matmul_grouped_args){.y = y,
+                                                              .a = x,
+                                                              .b = lt_run_weight(r, kind, layer),
+                                                              .expert_start = t->expert_start,
+                                                              .trans_b = true});
 }
 
-static lt_err experts_bwd(lt_run *r, int layer, lt_param_kind kind, lt_tensor dx, lt_tensor dy,
-                          lt_tensor x, const int32_t *start) {
-    const lt_tensor w = lt_run_weight(r, kind, layer), dw = lt_run_gradient(r, kind, layer);
-    for (int64_t e = 0; e < r->spec->n_experts; e++) {
-        const int64_t n = start[e + 1] - start[e];
-        if (n > 0) {
-            LT_TRY(lt_expert_bwd(r, lt_tensor_rows(&dx, start[e], n),
-                                 lt_tensor_rows(&dy, start[e], n), lt_tensor_rows(&x, start[e], n),
-                                 lt_expert(&w, e), lt_expert(&dw, e)));
-        }
-    }
-    return LT_OK;
+/* dw += dy^T x of each expert, then dx = dy w; dx may be x. */
+static lt_err experts_bwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
+                          lt_tensor dx, lt_tensor dy, lt_tensor x) {
+    LT_TRY(lt_run_matmul_grouped(r, &(lt_matmul_grouped_args){.y = lt_run_gradient(r, kind, layer),
+                                                              .a = dy,
+                                                              .b = x,
+                                                              .expert_start = t->expert_start,
+                                                              .weights = true,
+                                                              .accumulate = true}));
+    return lt_run_matmul_grouped(r, &(lt_matmul_grouped_args){.y = dx,
+                                                              .a = dy,
+                                                              .b = lt_run_weight(r, kind, layer),
+                                                              .expert_start = t->expert_start});
 }
 
 static lt_err gather(lt_run *r, const lt_layer_acts *t) {
@@ -53,9 +39,9 @@ static lt_err gather(lt_run *r, const lt_layer_acts *t) {
                                                           .top_k = r->spec->top_k});
 }
 
-static lt_err activate(lt_run *r, int layer, const lt_layer_acts *t, int64_t n) {
-    return lt_run_act_fwd(r, &(lt_act_args){.y = lt_tensor_rows(&t->act, 0, n),
-                                            .x = lt_tensor_rows(&t->up, 0, n),
+static lt_err activate(lt_run *r, int layer, const lt_layer_acts *t) {
+    return lt_run_act_fwd(r, &(lt_act_args){.y = t->act,
+                                            .x = t->up,
                                             .xielu_params = lt_run_xielu(r, layer),
                                             .kind = (lt_act_kind)r->spec->act,
                                             .gated = r->spec->gated});
@@ -63,9 +49,7 @@ static lt_err activate(lt_run *r, int layer, const lt_layer_acts *t, int64_t n) 
 
 lt_err lt_moe_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b, lt_tensor y,
                   int64_t capacity) {
-    const int64_t n_experts = r->spec->n_experts;
     const lt_tensor aux = lt_tensor_1d((float *)b->aux.data + 2 * layer, LT_F32, 2);
-    int32_t start[MAX_EXPERTS + 1];
 
     LT_TRY(lt_linear_fwd(r, t->logits, t->h2, LT_PARAM_ROUTER, LT_PARAM_KIND_COUNT, layer));
     LT_TRY(lt_run_moe_route_fwd(r, &(lt_moe_route_args){.probs = t->probs,
@@ -77,11 +61,10 @@ lt_err lt_moe_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_a
                                                         .logits = t->logits,
                                                         .capacity = capacity,
                                                         .normalise = r->spec->moe_normalise}));
-    LT_TRY(starts(r, t, start));
     LT_TRY(gather(r, t));
-    LT_TRY(experts_fwd(r, layer, LT_PARAM_UP, t->up, t->xg, start));
-    LT_TRY(activate(r, layer, t, start[n_experts]));
-    LT_TRY(experts_fwd(r, layer, LT_PARAM_DOWN, t->down, t->act, start));
+    LT_TRY(experts_fwd(r, layer, t, LT_PARAM_UP, t->up, t->xg));
+    LT_TRY(activate(r, layer, t));
+    LT_TRY(experts_fwd(r, layer, t, LT_PARAM_DOWN, t->down, t->act));
     return lt_run_moe_combine_fwd(r, &(lt_moe_combine_args){.y = y,
                                                             .x = t->down,
                                                             .weights = t->weights,
@@ -100,6 +83,7 @@ static lt_err router_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_
                                     .experts = t->experts,
                                     .weights = t->weights,
                                     .expert_start = t->expert_start,
+                                    .aux_scale = b->n_labels,
                                     .aux_coef = r->spec->moe_aux_coef * aux_scale,
                                     .z_coef = r->spec->moe_z_coef * aux_scale,
                                     .normalise = r->spec->moe_normalise}));
@@ -112,14 +96,9 @@ static lt_err router_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_
 
 lt_err lt_moe_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                   lt_tensor dy, lt_recompute level, float aux_scale) {
-    int32_t start[MAX_EXPERTS + 1];
-    int64_t n;
-
-    LT_TRY(starts(r, t, start));
-    n = start[r->spec->n_experts];
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(gather(r, t));
-        LT_TRY(activate(r, layer, t, n));
+        LT_TRY(activate(r, layer, t));
     }
     LT_TRY(lt_run_moe_combine_bwd(r, &(lt_moe_combine_bwd_args){.dx = b->ddown,
                                                                 .dweights = b->dweights,
@@ -128,17 +107,16 @@ lt_err lt_moe_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_a
                                                                 .weights = t->weights,
                                                                 .slot_row = t->slot_row,
                                                                 .expert_start = t->expert_start}));
-    LT_TRY(experts_bwd(r, layer, LT_PARAM_DOWN, t->act, b->ddown, t->act, start));
-    const lt_tensor up = lt_tensor_rows(&t->up, 0, n);
+    LT_TRY(experts_bwd(r, layer, t, LT_PARAM_DOWN, t->act, b->ddown, t->act));
     LT_TRY(lt_run_act_bwd(
-        r, &(lt_act_bwd_args){.dx = up,
-                              .dy = lt_tensor_rows(&t->act, 0, n),
-                              .x = up,
+        r, &(lt_act_bwd_args){.dx = t->up,
+                              .dy = t->act,
+                              .x = t->up,
                               .xielu_params = lt_run_xielu(r, layer),
                               .dxielu_params = lt_run_gradient(r, LT_PARAM_XIELU, layer),
                               .kind = (lt_act_kind)r->spec->act,
                               .gated = r->spec->gated}));
-    LT_TRY(experts_bwd(r, layer, LT_PARAM_UP, t->xg, t->up, t->xg, start));
+    LT_TRY(experts_bwd(r, layer, t, LT_PARAM_UP, t->xg, t->up, t->xg));
     LT_TRY(lt_run_moe_gather_bwd(r, &(lt_moe_gather_bwd_args){.dx = b->dh,
                                                               .dy = t->xg,
                                                               .slot_row = t->slot_row,

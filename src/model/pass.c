@@ -371,15 +371,14 @@ bool lt_pass_full(const lt_pass *p) {
 }
 
 /* Batch to gradients. labels: of the host, to skip what has none; NULL: skip nothing. */
-static lt_err compute(lt_pass *p, const int32_t *labels, float grad_scale, float aux_scale) {
+static lt_err compute(lt_pass *p, const int32_t *labels, float grad_scale) {
     LT_TRY(forward(p, true));
     LT_TRY(lt_loss_run(&p->run, &p->loss, &p->batch, labels, grad_scale));
-    return backward(p, aux_scale);
+    return backward(p, grad_scale);
 }
 
 static bool can_record(const lt_pass *p) {
-    return p->run.backend->graph_begin != NULL && p->run.spec->n_experts == 0 &&
-           !p->options.eager && p->run.watch == NULL;
+    return p->run.backend->graph_begin != NULL && !p->options.eager && p->run.watch == NULL;
 }
 
 /* The entry of this shape; *is_new: seen for the first time. NULL: no room for more. */
@@ -404,7 +403,7 @@ static lt_err record(lt_pass *p, recorded *shape) {
     const lt_run *r = &p->run;
     lt_err err, ended;
     LT_TRY(r->backend->graph_begin(r->queue));
-    err = compute(p, NULL, shape->grad_scale, 0.0f);
+    err = compute(p, NULL, shape->grad_scale);
     ended = r->backend->graph_end(r->queue, &shape->graph);
     p->n_graphs += err == LT_OK && ended == LT_OK;
     return err != LT_OK ? err : ended;
@@ -425,7 +424,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     }
     if (shape == NULL || is_new) {
         LT_TRY(compute(p, r->backend->graph_begin != NULL ? NULL : slot->ids[LT_STAGE_LABELS],
-                       grad_scale, grad_scale * (float)slot->n_labels));
+                       grad_scale));
     } else {
         if (shape->graph == NULL) {
             LT_TRY(record(p, shape));

@@ -63,7 +63,7 @@ LT_MUST_USE lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_
  *     lt_pass_collect(p, &sum)        wait for all that is queued; add up the results since the last collect
  *
  * From its second batch of a shape (and scale) on, a pass on a backend with graphs runs a recorded graph of everything between the batch and the
- * gradients; with experts it does not, as the host must know how many rows each expert got. */
+ * gradients. */
 #define LT_PASS_AHEAD 2
 LT_MUST_USE lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b);
 int lt_pass_staged(const lt_pass *p); /* Batches staged and not yet trained on. */

@@ -107,12 +107,6 @@ lt_err lt_run_copy_xielu(lt_run *r, float *device) {
     return LT_OK;
 }
 
-lt_tensor lt_expert(const lt_tensor *weights, int64_t expert) {
-    lt_tensor w = lt_tensor_rows(weights, expert, 1);
-    LT_ASSERT(w.n_dims == 3);
-    return lt_tensor_2d(w.data, w.dtype, w.shape[1], w.shape[2]);
-}
-
 lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count) {
     const int64_t d = r->spec->head_dim, row = x->stride[0];
     const lt_tensor cols = lt_tensor_cols(x, first * d, count * d);
@@ -162,13 +156,6 @@ lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_para
     return lt_run_matmul(
         r, &(lt_matmul_args){
                .y = dx, .a = dy, .b = lt_run_weight(r, kind, layer), .accumulate = add_dx});
-}
-
-lt_err lt_expert_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_tensor w,
-                     lt_tensor dw) {
-    LT_TRY(lt_run_matmul(
-        r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = true}));
-    return lt_run_matmul(r, &(lt_matmul_args){.y = dx, .a = dy, .b = w});
 }
 
 lt_err lt_norm_fwd(lt_run *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,

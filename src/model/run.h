@@ -63,7 +63,6 @@ lt_tensor lt_run_gradient(const lt_run *r, lt_param_kind kind, int layer);
 lt_tensor lt_run_xielu(const lt_run *r, int layer); /* (2) F32 */
 /* All layers' scalars, rounded as the BF16 weights hold them, into device memory (L, 2) F32; then lt_run_xielu gives those. */
 lt_err lt_run_copy_xielu(lt_run *r, float *device);
-lt_tensor lt_expert(const lt_tensor *weights, int64_t expert); /* (E, N, K) -> (N, K) */
 
 /* Heads [first, first + count) of each row of x (B * T, W): (B, T, count, D). */
 lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count);
@@ -74,8 +73,6 @@ lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt
 /* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is read first. */
 lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx);
-/* The same for one expert's matrix w with gradient dw. */
-lt_err lt_expert_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_tensor w, lt_tensor dw);
 
 /* A norm over C of the spec's kind; what it keeps for its backward pass. */
 typedef struct {

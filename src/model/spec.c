@@ -93,6 +93,11 @@ static lt_err check_moe(const lt_model_spec *s) {
     LT_TRY(real_in_range(s, "moe_capacity", s->moe_capacity, 0.0, 1e6));
     LT_TRY(real_in_range(s, "moe_aux_coef", (double)s->moe_aux_coef, 0.0, 1e3));
     LT_TRY(real_in_range(s, "moe_z_coef", (double)s->moe_z_coef, 0.0, 1e3));
+    if (s->moe_capacity > 0 && s->act == LT_ACT_XIELU) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s model: xielu in experts of capacity %g: dropped rows would reach its gradient",
+                lt_family_name(s->family), s->moe_capacity);
+    }
     if (s->mlp_bias) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s model: %lld experts with biases; experts have none here",
                 lt_family_name(s->family), (long long)s->n_experts);

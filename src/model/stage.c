@@ -7,6 +7,9 @@
 #include "base/error.h"
 
 void lt_stage_carve(lt_stage *s, int64_t rows, lt_arena *a) {
+    for (int i = 0; i < 2; i++) {
+        s->device_weight[i] = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
+    }
     for (int i = 0; i < 2 * LT_STAGE_IDS; i++) {
         s->device[i / LT_STAGE_IDS][i % LT_STAGE_IDS] = lt_arena_take(
             a, (size_t)rows * sizeof(int32_t), LT_ARENA_ALIGN);
@@ -22,6 +25,7 @@ static void host_carve(lt_stage *s, int64_t rows, int64_t n_layers, lt_arena *a)
         }
         slot->loss = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
         slot->best = lt_arena_take(a, bytes, LT_ARENA_ALIGN);
+        slot->weight = lt_arena_take(a, sizeof(float), LT_ARENA_ALIGN);
         slot->aux = lt_arena_take(a, (size_t)n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
     }
 }
@@ -70,6 +74,7 @@ static void fill_slot(lt_stage_slot *slot, const lt_pass_batch *b) {
     for (int64_t i = 0; i < n; i++) {
         slot->n_labels += b->labels[i] >= 0;
     }
+    *slot->weight = (float)slot->n_labels;
     if (b->positions != NULL) {
         memcpy(slot->ids[LT_STAGE_POSITIONS], b->positions, bytes);
     }
@@ -109,6 +114,10 @@ lt_err lt_stage_put(lt_stage *s, const lt_pass_batch *b) {
         LT_TRY(
             s->backend->upload(s->queue, s->device[s->n_put % 2][k], slot->ids[k], id_bytes(slot)));
     }
+    if (s->n_layers > 0) {
+        LT_TRY(s->backend->upload(s->queue, s->device_weight[s->n_put % 2], slot->weight,
+                                  sizeof *slot->weight));
+    }
     s->n_put++;
     return LT_OK;
 }
@@ -124,6 +133,10 @@ lt_err lt_stage_take(lt_stage *s, lt_run *r, const lt_batch_acts *to) {
     for (int k = 0; k < n_fields(slot); k++) {
         LT_TRY(s->backend->copy(r->queue, tensor_of(to, k), s->device[s->n_taken % 2][k],
                                 id_bytes(slot)));
+    }
+    if (s->n_layers > 0) {
+        LT_TRY(s->backend->copy(r->queue, to->n_labels.data, s->device_weight[s->n_taken % 2],
+                                sizeof *slot->weight));
     }
     s->n_taken++;
     return s->backend->order(s->queue, r->queue);

@@ -20,6 +20,7 @@ typedef struct {
     float *loss;                /* (rows) */
     int32_t *best;              /* (rows) */
     float *aux;                 /* (L, 2) */
+    float *weight;              /* (1): n_labels. */
     int64_t batch, seq, n_labels;
     bool has_documents;
 } lt_stage_slot;
@@ -30,6 +31,7 @@ typedef struct {
     lt_arena host;                           /* Of host_alloc. */
     lt_stage_slot slots[LT_STAGE_SLOTS + 1]; /* The last is evaluation's. */
     int32_t *device[2][LT_STAGE_IDS];        /* (rows) each */
+    float *device_weight[2];
     int64_t rows, n_layers;
     int64_t n_put, n_taken, n_collected; /* Of the first LT_STAGE_SLOTS, in turn. */
 } lt_stage;

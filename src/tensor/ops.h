@@ -177,14 +177,15 @@ typedef struct {
  * placed after expert_start[E], which then is the number kept; weights are normalised before dropping). aux (2) F32: [0] load-balancing loss E * sum_e f_e P_e, f_e = share of the R * K assignments (before
  * dropping) that chose e, P_e = mean probability
  * (transformers' Mixtral counts each of a row's K choices as a whole row: K times this); [1] mean over rows of lse(logits)^2 (router z-loss).
- * Backward: dlogits (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two aux losses (f_e is constant). */
+ * Backward: dlogits (R, E) from dweights (R, K), plus aux_coef and z_coef times the gradients of the two aux losses (f_e is constant);
+ * aux_scale (1) F32, optional, multiplies both where the work runs: a number that a recorded graph reads anew. */
 typedef struct {
     lt_tensor probs, experts, weights, slot_row, expert_start, aux, logits;
     int64_t capacity; /* 0: dropless. */
     bool normalise;
 } lt_moe_route_args;
 typedef struct {
-    lt_tensor dlogits, dweights, logits, probs, experts, weights, expert_start;
+    lt_tensor dlogits, dweights, logits, probs, experts, weights, expert_start, aux_scale;
     float aux_coef, z_coef;
     bool normalise;
 } lt_moe_route_bwd_args;

@@ -150,6 +150,7 @@ static void chosen_bwd(const lt_moe_route_bwd_args *a, int64_t r, double *dp) {
 
 lt_err lt_ref_moe_route_bwd(lt_queue *q, const lt_moe_route_bwd_args *a) {
     const int64_t n = a->logits.shape[0], n_experts = a->logits.shape[1];
+    const double scale = a->aux_scale.data != NULL ? get(&a->aux_scale, 0) : 1.0;
     double share[MAX_EXPERTS];
 
     (void)q;
@@ -158,9 +159,9 @@ lt_err lt_ref_moe_route_bwd(lt_queue *q, const lt_moe_route_bwd_args *a) {
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < n; r++) {
         double dp[MAX_EXPERTS], inner = 0.0;
-        const double z = (double)a->z_coef * 2.0 * row_lse(&a->logits, r) / (double)n;
+        const double z = scale * (double)a->z_coef * 2.0 * row_lse(&a->logits, r) / (double)n;
         for (int64_t e = 0; e < n_experts; e++) {
-            dp[e] = (double)a->aux_coef * (double)n_experts * share[e] / (double)n;
+            dp[e] = scale * (double)a->aux_coef * (double)n_experts * share[e] / (double)n;
         }
         chosen_bwd(a, r, dp);
         for (int64_t e = 0; e < n_experts; e++) {

@@ -184,6 +184,8 @@ lt_err LT_ISA_NAME(lt_cpu_moe_route_bwd)(lt_queue *q, const void *args) {
     const lt_moe_route_bwd_args *a = args;
     const int64_t rows = a->logits.shape[0];
     const int64_t n = a->logits.shape[1];
+    const float scale = a->aux_scale.data != NULL ? *(const float *)a->aux_scale.data : 1.0f,
+                aux_coef = a->aux_coef * scale, z_coef = a->z_coef * scale;
     double share[MAX_EXPERTS];
     (void)q;
     LT_ASSERT(n <= MAX_EXPERTS && a->experts.shape[1] <= MAX_TOP_K);
@@ -196,9 +198,9 @@ lt_err LT_ISA_NAME(lt_cpu_moe_route_bwd)(lt_queue *q, const void *args) {
         expert_row p;
         float inner = 0.0f;
         const float lse = softmax_row(&p, f32_row(&a->logits, r), n);
-        const float z = a->z_coef * 2.0f * lse / (float)rows;
+        const float z = z_coef * 2.0f * lse / (float)rows;
         for (int64_t e = 0; e < n; e++) {
-            dp.values[e] = (float)((double)a->aux_coef * (double)n * share[e] / (double)rows);
+            dp.values[e] = (float)((double)aux_coef * (double)n * share[e] / (double)rows);
         }
         chosen_bwd(a, r, dp.values);
         for (int64_t e = 0; e < n; e++) {

@@ -138,7 +138,8 @@ static lt_err moe_route_bwd_run(lt_queue *q, const void *args) {
                     &top_k,
                     &normalise,
                     &a.aux_coef,
-                    &a.z_coef};
+                    &a.z_coef,
+                    &a.aux_scale.data};
     LT_TRY(lt_cuda_fill(q->gpu, q->stream, total, 0, (size_t)experts * 4));
     LT_TRY(lt_cuda_run(q, FILE_NAME, "route_total", defines, LT_CUDA_DIV_UP(n, THREADS), 1, THREADS,
                        count));

@@ -202,13 +202,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) route_total(int *total, co
 extern "C" __global__ void __launch_bounds__(THREADS)
 route_bwd(float *dlogits, const float *dweights, const float *logits, const float *probs, const int *chosen, const float *weights,
           const int *total, i64 ld_dlogits, i64 ld_dweights, i64 ld_logits, i64 ld_probs, i64 ld_chosen, i64 ld_weights, int rows, int experts,
-          int top_k, int normalise, float aux_coef, float z_coef) {
+          int top_k, int normalise, float aux_coef, float z_coef, const float *aux_scale) {
     const int row = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     if (row >= rows) {
         return;
     }
     const float *const p = probs + row * ld_probs;
     const int *const which = chosen + row * ld_chosen;
+    if (aux_scale != nullptr) {
+        aux_coef *= *aux_scale;
+        z_coef *= *aux_scale;
+    }
     const float balance = aux_coef * (float)experts / ((float)rows * (float)top_k) / (float)rows;
     const float z = z_coef != 0.0f ? z_coef * 2.0f * row_lse(logits + row * ld_logits, experts, lane) / (float)rows : 0.0f;
     float dp[HELD], sum = 0.0f, mean = 0.0f, inner = 0.0f;
