@@ -2,11 +2,7 @@
  *
  * MERGING a word of n symbols. Words are short (5 bytes on average), so up to SMALL symbols live on the stack: an array
  * of pair ranks is searched for its minimum, the pair is merged by shifting, two ranks are looked up again: O(n * merges)
- * with a tiny constant. Longer words (a megabyte of one letter is one word) use a doubly linked list and a heap of
- * (rank, position): O(n log n). Entries of pairs that have changed since are recognised when they are popped.
- *
- * A merge's product never makes a pair of the same rank again, because pieces are never empty; so equal ranks are met left to
- * right in both loops. */
+ * with a tiny constant. Longer words (a megabyte of one letter is one word) are bpe_long.c's. */
 #include "data/bpe.h"
 
 #include <stdlib.h>
@@ -197,28 +193,20 @@ void lt_bpe_free(lt_bpe *b) {
     b->merge_to = b->merge_rank = b->byte_pair = NULL;
 }
 
-static inline uint32_t rank_of(const lt_bpe *b, uint32_t merge) {
-    return b->merge_rank == NULL || merge == LT_NO_ID ? merge : b->merge_rank[merge];
-}
-
-static inline uint32_t piece_of(const lt_bpe *b, uint32_t merge) {
-    return b->merge_to == NULL ? merge : b->merge_to[merge];
-}
-
 size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n) {
     LT_ASSERT(n >= 1 && n <= LT_BPE_SMALL);
     for (;;) {
         uint32_t best = LT_NO_ID;
         size_t at = 0;
         for (size_t i = 0; i + 1 < n; i++) {
-            const uint32_t rank = rank_of(b, merge[i]);
+            const uint32_t rank = lt_bpe_rank_of(b, merge[i]);
             at = rank < best ? i : at;
             best = rank < best ? rank : best;
         }
         if (best == LT_NO_ID) {
             return n;
         }
-        ids[at] = piece_of(b, merge[at]);
+        ids[at] = lt_bpe_piece_of(b, merge[at]);
         n--;
         for (size_t i = at + 1; i < n; i++) {
             ids[i] = ids[i + 1];
@@ -233,131 +221,4 @@ size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_
             merge[at] = lt_bpe_find_pair(b, ids[at], ids[at + 1]);
         }
     }
-}
-
-/* A 4-ary min-heap of rank << 40 | position. */
-static void sift_down(uint64_t *heap, size_t n, size_t at) {
-    const uint64_t moved = heap[at];
-    for (;;) {
-        const size_t child = 4 * at + 1;
-        const size_t end = child + 4 < n ? child + 4 : n;
-        size_t least = child;
-        if (child >= n) {
-            break;
-        }
-        for (size_t i = child + 1; i < end; i++) {
-            least = heap[i] < heap[least] ? i : least;
-        }
-        if (heap[least] >= moved) {
-            break;
-        }
-        heap[at] = heap[least];
-        at = least;
-    }
-    heap[at] = moved;
-}
-
-static void heap_push(uint64_t *heap, size_t *n, uint64_t key) {
-    size_t at = (*n)++;
-    while (at > 0 && heap[(at - 1) / 4] > key) {
-        heap[at] = heap[(at - 1) / 4];
-        at = (at - 1) / 4;
-    }
-    heap[at] = key;
-}
-
-static uint64_t heap_pop(uint64_t *heap, size_t *n) {
-    const uint64_t top = heap[0];
-    heap[0] = heap[--*n];
-    if (*n > 1) {
-        sift_down(heap, *n, 0);
-    }
-    return top;
-}
-
-/* Merge of the pair that begins at node i, or LT_NO_ID at the end of the list. */
-static uint32_t pair_at(const lt_bpe *b, const lt_bpe_list *l, uint32_t i) {
-    return l->next[i] == LT_NO_ID ? LT_NO_ID : lt_bpe_find_pair(b, l->ids[i], l->ids[l->next[i]]);
-}
-
-static void offer(const lt_bpe *b, lt_bpe_list *l, size_t *n_heap, uint32_t i) {
-    l->merge[i] = pair_at(b, l, i);
-    if (l->merge[i] != LT_NO_ID) {
-        heap_push(l->heap, n_heap, (uint64_t)rank_of(b, l->merge[i]) << 40 | i);
-    }
-}
-
-size_t lt_bpe_merge_list(const lt_bpe *b, lt_bpe_list *l, size_t n) {
-    size_t n_heap = 0, left = 0;
-
-    LT_ASSERT(n >= 1 && n <= l->room);
-    for (uint32_t i = 0; i < n; i++) {
-        l->next[i] = i + 1 < n ? i + 1 : LT_NO_ID;
-        l->prev[i] = i > 0 ? i - 1 : LT_NO_ID;
-    }
-    for (uint32_t i = 0; i < n; i++) {
-        l->merge[i] = pair_at(b, l, i);
-        if (l->merge[i] != LT_NO_ID) {
-            l->heap[n_heap++] = (uint64_t)rank_of(b, l->merge[i]) << 40 | i;
-        }
-    }
-    for (size_t i = n_heap / 4 + 1; i-- > 0;) {
-        if (i < n_heap) {
-            sift_down(l->heap, n_heap, i);
-        }
-    }
-    while (n_heap > 0) { /* At most 2n turns: each merge removes a symbol and offers two pairs. */
-        const uint64_t top = heap_pop(l->heap, &n_heap);
-        const uint32_t i = (uint32_t)(top & 0xFFFFFFFFFFu);
-        uint32_t gone;
-        if (l->merge[i] == LT_NO_ID || rank_of(b, l->merge[i]) != (uint32_t)(top >> 40)) {
-            continue; /* The pair has changed since it was offered. */
-        }
-        gone = l->next[i];
-        l->ids[i] = piece_of(b, l->merge[i]);
-        l->next[i] = l->next[gone];
-        if (l->next[gone] != LT_NO_ID) {
-            l->prev[l->next[gone]] = i;
-        }
-        l->merge[gone] = LT_NO_ID;
-        offer(b, l, &n_heap, i);
-        if (l->prev[i] != LT_NO_ID) {
-            offer(b, l, &n_heap, l->prev[i]);
-        }
-    }
-    for (uint32_t i = 0; i != LT_NO_ID; i = l->next[i]) {
-        l->ids[left++] = l->ids[i];
-    }
-    return left;
-}
-
-lt_err lt_bpe_list_reserve(lt_bpe_list *l, size_t n) {
-    size_t room = 1024;
-    if (n <= l->room) {
-        return LT_OK;
-    }
-    if (n >= UINT32_MAX / 4) {
-        LT_FAIL(LT_ERR_LIMIT, "a word of %zu symbols", n);
-    }
-    while (room < n) {
-        room *= 2;
-    }
-    lt_bpe_list_free(l);
-    l->ids = malloc(4 * room * sizeof *l->ids);
-    l->heap = malloc((2 * room + 4) * sizeof *l->heap);
-    if (l->ids == NULL || l->heap == NULL) {
-        lt_bpe_list_free(l);
-        LT_FAIL(LT_ERR_OOM, "a word of %zu symbols", n);
-    }
-    l->merge = l->ids + room;
-    l->next = l->ids + 2 * room;
-    l->prev = l->ids + 3 * room;
-    l->room = room;
-    return LT_OK;
-}
-
-void lt_bpe_list_free(lt_bpe_list *l) {
-    free(l->ids);
-    free(l->heap);
-    *l = (lt_bpe_list){0};
 }

@@ -224,8 +224,7 @@ static lt_err merge_symbols(const lt_bpe *b, lt_bpe_scratch *s, uint32_t *ids, s
         return LT_OK;
     }
     if (n > LT_BPE_SMALL) {
-        *left = lt_bpe_merge_list(b, &s->list, n); /* ids are the list's. */
-        return LT_OK;
+        return lt_bpe_merge_list(b, &s->list, n, left); /* ids are the list's. */
     }
     for (size_t i = 0; i + 1 < n; i++) {
         merge[i] = bytes != NULL ? b->byte_pair[bytes[i] << 8 | bytes[i + 1]]
