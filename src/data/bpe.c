@@ -7,6 +7,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "data/bpe_merge.h"
@@ -43,6 +44,22 @@ static size_t home(const lt_bpe *b, uint64_t key) {
     return (size_t)((key * 0x9E3779B97F4A7C15u) >> b->shift);
 }
 
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* Zeroed memory, of huge pages where the system has them: a table of 8 MiB costs 4 page faults then and not 2,048. */
+static void *new_table(size_t bytes) {
+    void *p;
+    if (bytes < HUGE_PAGE) {
+        return calloc(1, bytes);
+    }
+    p = aligned_alloc(HUGE_PAGE, bytes);
+    if (p != NULL) {
+        madvise(p, bytes, MADV_HUGEPAGE);
+        memset(p, 0, bytes);
+    }
+    return p;
+}
+
 lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n) {
     int bits = 10;
     uint64_t *pairs;
@@ -54,18 +71,17 @@ lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n) {
     if (b->pairs != NULL && ((size_t)1 << bits) <= b->mask + 1) {
         return LT_OK;
     }
-    pairs = malloc(sizeof *pairs << bits);
+    pairs = new_table(sizeof *pairs << bits);
     if (pairs == NULL) {
         LT_FAIL(LT_ERR_OOM, "table of %zu BPE pairs", n);
     }
-    memset(pairs, 0xFF, sizeof *pairs << bits);
     next.pairs = pairs;
     next.mask = ((size_t)1 << bits) - 1;
     next.shift = 64 - bits;
     for (size_t i = 0; b->pairs != NULL && i <= b->mask; i++) {
-        if (b->pairs[i] != UINT64_MAX) {
-            size_t at = home(&next, b->pairs[i] >> 24);
-            while (pairs[at] != UINT64_MAX) {
+        if (b->pairs[i] != 0) {
+            size_t at = home(&next, ~b->pairs[i] >> 24);
+            while (pairs[at] != 0) {
                 at = (at + 1) & next.mask;
             }
             pairs[at] = b->pairs[i];
@@ -74,6 +90,10 @@ lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n) {
     free(b->pairs);
     *b = next;
     return LT_OK;
+}
+
+void lt_bpe_prefetch_pair(const lt_bpe *b, uint32_t left, uint32_t right) {
+    __builtin_prefetch(&b->pairs[home(b, (uint64_t)left << 20 | right)]);
 }
 
 lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge) {
@@ -86,11 +106,11 @@ lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge)
     }
     LT_TRY(lt_bpe_reserve_pairs(b, b->n_pairs + 1));
     at = home(b, key);
-    while (b->pairs[at] != UINT64_MAX && b->pairs[at] >> 24 != key) {
+    while (b->pairs[at] != 0 && ~b->pairs[at] >> 24 != key) {
         at = (at + 1) & b->mask;
     }
-    b->n_pairs += b->pairs[at] == UINT64_MAX;
-    b->pairs[at] = key << 24 | merge;
+    b->n_pairs += b->pairs[at] == 0;
+    b->pairs[at] = ~(key << 24 | merge);
     return LT_OK;
 }
 
@@ -140,16 +160,6 @@ static lt_err derive_piece(lt_bpe *b, uint32_t id, uint32_t merge) {
 lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *rank, uint32_t n) {
     b->phantom_base = b->vocab->n;
     LT_TRY(lt_bpe_reserve_pairs(b, (size_t)b->vocab->n * 2));
-    if (order == NULL) {
-        for (uint32_t id = 0; id < b->vocab->n; id++) {
-            if (b->vocab->bytes[id] > 1 &&
-                lt_vocab_find(b->vocab, lt_vocab_text(b->vocab, id), b->vocab->bytes[id]) == id) {
-                LT_TRY(derive_piece(b, id, id));
-            }
-        }
-        b->n_merges = b->vocab->n;
-        return LT_OK;
-    }
     b->merge_to = malloc((n + 1) * sizeof *b->merge_to);
     b->merge_rank = rank != NULL ? malloc((n + 1) * sizeof *b->merge_rank) : NULL;
     if (b->merge_to == NULL || (rank != NULL && b->merge_rank == NULL)) {
@@ -166,6 +176,29 @@ lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *ran
     return LT_OK;
 }
 
+/* The byte that id is the piece of, or -1. */
+static int byte_of(const lt_bpe *b, uint32_t id) {
+    const uint8_t byte = id < b->vocab->n && b->vocab->bytes[id] == 1
+                             ? (uint8_t)*lt_vocab_text(b->vocab, id)
+                             : 0;
+    return b->byte_id[byte] == id ? byte : -1;
+}
+
+/* byte_pair from the pairs there are, where those are few. */
+static void fill_byte_pairs(lt_bpe *b) {
+    memset(b->byte_pair, 0xFF, 65536 * sizeof *b->byte_pair);
+    for (size_t i = 0; i <= b->mask; i++) {
+        const uint64_t pair = ~b->pairs[i];
+        if (b->pairs[i] != 0) {
+            const int left = byte_of(b, (uint32_t)(pair >> 44));
+            const int right = byte_of(b, (uint32_t)(pair >> 24) & (LT_VOCAB_MAX - 1));
+            if (left >= 0 && right >= 0) {
+                b->byte_pair[left << 8 | right] = (uint32_t)(pair & 0xFFFFFF);
+            }
+        }
+    }
+}
+
 lt_err lt_bpe_finish(lt_bpe *b) {
     LT_TRY(lt_bpe_reserve_pairs(b, 1));
     if (b->mode != LT_BPE_BYTES) {
@@ -174,6 +207,10 @@ lt_err lt_bpe_finish(lt_bpe *b) {
     b->byte_pair = malloc(65536 * sizeof *b->byte_pair);
     if (b->byte_pair == NULL) {
         LT_FAIL(LT_ERR_OOM, "table of BPE byte pairs");
+    }
+    if (b->mask < 65536) {
+        fill_byte_pairs(b);
+        return LT_OK;
     }
     for (uint32_t i = 0; i < 65536; i++) {
         const uint32_t left = b->byte_id[i >> 8], right = b->byte_id[i & 255];

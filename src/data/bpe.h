@@ -31,7 +31,8 @@ typedef struct {
     char prefix[32],
         suffix[32]; /* CHARS: put before inner characters, behind the last one; "" is none. */
 
-    uint64_t *pairs; /* Open addressing: left << 44 | right << 24 | merge; all ones is empty. */
+    uint64_t
+        *pairs; /* Open addressing: complement of left << 44 | right << 24 | merge; 0 is empty. */
     size_t mask, n_pairs;
     int shift;
     uint32_t *merge_to;   /* (n_merges) the piece a merge makes; NULL: its own number. */
@@ -54,11 +55,15 @@ typedef struct lt_bpe_scratch lt_bpe_scratch;
 LT_MUST_USE lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n);
 LT_MUST_USE lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge);
 
+void lt_bpe_prefetch_pair(const lt_bpe *b, uint32_t left, uint32_t right);
+
 /* Pairs of a vocabulary without a merge list: each piece of at least two symbols, cut in every way into two pieces. order
- * lists the n mergeable ids, best first; rank (may be NULL: no ties) holds equal numbers for equals. order NULL: every
- * indexed id, its number its rank (tiktoken). */
+ * lists the n mergeable ids, best first; rank (may be NULL: no ties) holds equal numbers for equals. */
 LT_MUST_USE lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *rank,
                                        uint32_t n);
+
+/* The same for byte-level ranks (tiktoken): every indexed id, its number its rank. See bpe_load.c. */
+LT_MUST_USE lt_err lt_bpe_derive_ranks(lt_bpe *b);
 
 /* Last step of loading: tables that follow from the others. */
 LT_MUST_USE lt_err lt_bpe_finish(lt_bpe *b);
@@ -76,7 +81,7 @@ static inline uint32_t lt_bpe_find_pair(const lt_bpe *b, uint32_t left, uint32_t
     const uint64_t key = (uint64_t)left << 20 | right;
     size_t at = (size_t)((key * 0x9E3779B97F4A7C15u) >> b->shift);
     for (;; at = (at + 1) & b->mask) {
-        const uint64_t pair = b->pairs[at];
+        const uint64_t pair = ~b->pairs[at];
         if (pair == UINT64_MAX) {
             return LT_NO_ID;
         }

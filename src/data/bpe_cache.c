@@ -17,8 +17,13 @@
 #include "base/error.h"
 #include "data/bpe_merge.h"
 
-#define SHORT_BITS  15 /* Sets of 64 bytes: 2 MiB. */
-#define LONG_BITS   13 /* 512 KiB. */
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION /* Set by libFuzzer: a cache a call would be all it does. */
+#define SHORT_BITS 4
+#define LONG_BITS  4
+#else
+#define SHORT_BITS 15 /* Sets of 64 bytes: 2 MiB. */
+#define LONG_BITS  13 /* 512 KiB. */
+#endif
 #define SHORT_BYTES 15
 #define LONG_BYTES  31
 #define BATCH       32
@@ -34,7 +39,8 @@ typedef struct {
 } long_entry;
 
 struct lt_bpe_scratch {
-    short_entry *shorts; /* (2 << SHORT_BITS) */
+    void *block;         /* Both tables; zero pages that nobody touches cost nothing. */
+    short_entry *shorts; /* (2 << SHORT_BITS) in lines of 64 bytes */
     long_entry *longs;   /* (1 << LONG_BITS) */
     lt_bpe_list list;
     lt_text word;  /* A character with prefix and suffix. */
@@ -42,17 +48,18 @@ struct lt_bpe_scratch {
 };
 
 lt_err lt_bpe_scratch_open(lt_bpe_scratch **out) {
+    const size_t short_bytes = sizeof(short_entry) << (SHORT_BITS + 1);
+    const size_t long_bytes = sizeof(long_entry) << LONG_BITS;
     lt_bpe_scratch *s = calloc(1, sizeof *s);
     if (s != NULL) {
-        s->shorts = aligned_alloc(64, sizeof *s->shorts << (SHORT_BITS + 1));
-        s->longs = aligned_alloc(64, sizeof *s->longs << LONG_BITS);
+        s->block = calloc(1, short_bytes + long_bytes + 64);
     }
-    if (s == NULL || s->shorts == NULL || s->longs == NULL) {
+    if (s == NULL || s->block == NULL) {
         lt_bpe_scratch_close(s);
         LT_FAIL(LT_ERR_OOM, "word cache of a tokenizer");
     }
-    memset(s->shorts, 0, sizeof *s->shorts << (SHORT_BITS + 1));
-    memset(s->longs, 0, sizeof *s->longs << LONG_BITS);
+    s->shorts = (short_entry *)(((uintptr_t)s->block + 63) & ~(uintptr_t)63);
+    s->longs = (long_entry *)((char *)s->shorts + short_bytes);
     *out = s;
     return LT_OK;
 }
@@ -61,8 +68,7 @@ void lt_bpe_scratch_close(lt_bpe_scratch *s) {
     if (s == NULL) {
         return;
     }
-    free(s->shorts);
-    free(s->longs);
+    free(s->block);
     lt_bpe_list_free(&s->list);
     lt_text_free(&s->word);
     lt_ids_free(&s->result);

@@ -23,9 +23,9 @@
     "\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}\\x{2060}-\\x{2fff}\\x{3001}-\\x{"   \
     "10ffff}"
 
-/* \w as Oniguruma means it: Alphabetic, marks, decimal digits, connectors; PCRE2 lacks marks. */
+/* \w as Oniguruma means it: letters, marks, all numbers, connectors; PCRE2 lacks marks. */
 #define WORDS                                                                                      \
-    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{"     \
+    "\\p{L}\\p{M}\\p{N}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{"             \
     "1f169}"                                                                                       \
     "\\x{1f170}-\\x{1f189}"
 

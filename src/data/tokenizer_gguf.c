@@ -219,34 +219,36 @@ static lt_err read_bpe_tokens(lt_tokenizer *t, const lt_gguf_kv *tokens, const l
         }
         raw.n = 0;
         LT_TRY_DONE(lt_tokenizer_unmap(s.data, s.bytes, &raw, &mapped));
-        LT_TRY_DONE(lt_vocab_put(&t->vocab, id, raw.data, raw.n, 0, mapped && raw.n > 0, t->name));
+        LT_TRY_DONE(lt_vocab_put(&t->vocab, id, raw.data, raw.n,
+                                 mapped && raw.n > 0 ? LT_PIECE_TEXT : 0, false, t->name));
     }
+    LT_TRY_DONE(lt_vocab_index_all(&t->vocab, NULL));
 done:
     lt_text_free(&raw);
     return err;
 }
 
 static lt_err read_bpe_merges(lt_tokenizer *t, const lt_gguf *g) {
+    lt_err err = LT_OK;
     const lt_gguf_kv *merges = NULL;
+    lt_merge_batch m = lt_merge_batch_open(&t->bpe, t->name);
     size_t at = 0;
-    LT_TRY(lt_gguf_get_array(g, "tokenizer.ggml.merges", LT_GGUF_STR, &merges));
-    t->bpe.merge_to = calloc((size_t)merges->n + 1, sizeof *t->bpe.merge_to);
-    if (t->bpe.merge_to == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%s: %llu merges", t->name, (unsigned long long)merges->n);
-    }
-    LT_TRY(lt_bpe_reserve_pairs(&t->bpe, (size_t)merges->n));
+    LT_TRY_DONE(lt_gguf_get_array(g, "tokenizer.ggml.merges", LT_GGUF_STR, &merges));
+    LT_TRY_DONE(lt_bpe_reserve_pairs(&t->bpe, (size_t)merges->n));
     for (uint32_t i = 0; i < merges->n; i++) {
         const lt_gguf_str s = lt_gguf_str_next(merges, &at);
         const char *space = s.bytes > 1 ? memchr(s.data + 1, ' ', s.bytes - 1) : NULL;
         if (space == NULL) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: merge %u ('%.*s') is not two pieces", t->name, i,
-                    (int)(s.bytes < 64 ? s.bytes : 64), s.data);
+            LT_FAIL_DONE(LT_ERR_FORMAT, "%s: merge %u ('%.*s') is not two pieces", t->name, i,
+                         (int)(s.bytes < 64 ? s.bytes : 64), s.data);
         }
-        LT_TRY(lt_tokenizer_merge(t, s.data, (size_t)(space - s.data), space + 1,
-                                  s.bytes - (size_t)(space + 1 - s.data), i));
+        LT_TRY_DONE(lt_tokenizer_merge(t, &m, s.data, (size_t)(space - s.data), space + 1,
+                                       s.bytes - (size_t)(space + 1 - s.data)));
     }
-    t->bpe.n_merges = (uint32_t)merges->n;
-    return LT_OK;
+    LT_TRY_DONE(lt_merge_batch_flush(&m));
+done:
+    lt_merge_batch_close(&m);
+    return err;
 }
 
 static lt_err read_gpt2(lt_tokenizer *t, const lt_gguf *g) {

@@ -7,6 +7,7 @@
 #define LT_DATA_TOKENIZER_IMPL_H
 
 #include "data/bpe.h"
+#include "data/bpe_load.h"
 #include "data/json_pull.h"
 #include "data/normalize.h"
 #include "data/pretokenize.h"
@@ -134,9 +135,9 @@ LT_MUST_USE lt_err lt_tokenizer_read_gguf(lt_tokenizer *t, const struct lt_gguf 
 /* Set the pre-tokenizer of a byte-level model from a pattern's name ("cl100k", "cl100k_base", ...) or a regular expression. */
 LT_MUST_USE lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern);
 
-/* Merge strings "left right" between pieces of the vocabulary; see tokenizer_json.c. */
-LT_MUST_USE lt_err lt_tokenizer_merge(lt_tokenizer *t, const char *left, size_t left_n,
-                                      const char *right, size_t right_n, uint32_t index);
+/* The next merge of a file's list, "left right", in the file's spelling. */
+LT_MUST_USE lt_err lt_tokenizer_merge(const lt_tokenizer *t, lt_merge_batch *m, const char *left,
+                                      size_t left_n, const char *right, size_t right_n);
 
 /* A byte-level vocabulary's printable form ("Ġthe") as bytes, appended to out. False: some character stands for no byte; then
  * out holds the text itself. */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "data/bpe_load.h"
 #include "data/tokenizer_impl.h"
 #include "data/tokenizer_json.h"
 
@@ -39,12 +40,15 @@ lt_err lt_tokenizer_unmap(const char *s, size_t n, lt_text *out, bool *mapped) {
 static lt_err put_piece(lt_tokenizer *t, uint32_t id, lt_slice piece, lt_text *raw) {
     bool mapped = true;
     if (!t->byte_level) {
-        return lt_vocab_put(&t->vocab, id, piece.data, piece.n, 0, true, t->name);
+        return lt_vocab_put(&t->vocab, id, piece.data, piece.n, LT_PIECE_TEXT, false, t->name);
     }
     raw->n = 0;
     LT_TRY(lt_tokenizer_unmap(piece.data, piece.n, raw, &mapped));
-    return lt_vocab_put(&t->vocab, id, raw->data, raw->n, mapped ? 0 : LT_PIECE_LITERAL,
-                        mapped && raw->n > 0, t->name);
+    return lt_vocab_put(&t->vocab, id, raw->data, raw->n,
+                        !mapped      ? LT_PIECE_LITERAL
+                        : raw->n > 0 ? LT_PIECE_TEXT
+                                     : 0,
+                        false, t->name);
 }
 
 /* {"piece": id, ...} */
@@ -75,6 +79,7 @@ static lt_err read_vocab(lt_tokenizer *t, lt_json_pull *j) {
     if (t->vocab.n == 0) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: the vocabulary is empty", t->name);
     }
+    LT_TRY_DONE(lt_vocab_index_all(&t->vocab, NULL));
 done:
     lt_text_free(&raw);
     return err;
@@ -123,64 +128,34 @@ done:
     return err;
 }
 
-lt_err lt_tokenizer_merge(lt_tokenizer *t, const char *left, size_t left_n, const char *right,
-                          size_t right_n, uint32_t index) {
-    lt_err err = LT_OK;
-    lt_text both = {0};
-    bool left_ok = true, right_ok = true;
-    size_t cut, skip = 0;
-    uint32_t a, b, c;
-
-    if (t->byte_level) {
-        LT_TRY_DONE(lt_tokenizer_unmap(left, left_n, &both, &left_ok));
-        cut = both.n;
-        LT_TRY_DONE(lt_tokenizer_unmap(right, right_n, &both, &right_ok));
-    } else {
-        LT_TRY_DONE(lt_text_put(&both, left, left_n));
-        cut = left_n;
-        LT_TRY_DONE(lt_text_put(&both, right, right_n));
-        skip = strlen(t->bpe.prefix) <= right_n ? strlen(t->bpe.prefix) : 0;
-    }
-    if (!left_ok || !right_ok) {
-        goto done; /* Made of characters that stand for no byte: no text can become this. */
-    }
-    a = lt_vocab_find(&t->vocab, both.data, cut);
-    b = lt_vocab_find(&t->vocab, both.data + cut, both.n - cut);
-    if (skip > 0) {
-        memmove(both.data + cut, both.data + cut + skip, both.n - cut - skip);
-        both.n -= skip;
-    }
-    c = lt_vocab_find(&t->vocab, both.data, both.n);
-    if (a == LT_NO_ID || b == LT_NO_ID || c == LT_NO_ID) {
-        LT_FAIL_DONE(LT_ERR_FORMAT,
-                     "%s: merge %u ('%.*s' '%.*s') names a piece that the vocabulary lacks",
-                     t->name, index, (int)(left_n < 64 ? left_n : 64), left,
-                     (int)(right_n < 64 ? right_n : 64), right);
-    }
-    LT_TRY_DONE(lt_bpe_add_pair(&t->bpe, a, b, index));
-    t->bpe.merge_to[index] = c;
-done:
-    lt_text_free(&both);
-    return err;
-}
-
-/* Room for one more merge. */
-static lt_err grow_merges(lt_tokenizer *t, uint32_t index, size_t *room) {
-    uint32_t *grown;
-    if (index < *room) {
-        return LT_OK;
-    }
-    *room = *room == 0 ? 65536 : 2 * *room;
-    grown = realloc(t->bpe.merge_to, *room * sizeof *grown);
-    if (grown == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%s: %zu merges", t->name, *room);
-    }
-    t->bpe.merge_to = grown;
+/* One half of a merge behind m->text, as bytes where the vocabulary is. */
+static lt_err put_half(const lt_tokenizer *t, lt_merge_batch *m, const char *s, size_t n,
+                       bool *ok) {
+    bool mapped = true;
+    LT_TRY(t->byte_level ? lt_tokenizer_unmap(s, n, &m->text, &mapped)
+                         : lt_text_put(&m->text, s, n));
+    *ok &= mapped;
     return LT_OK;
 }
 
+lt_err lt_tokenizer_merge(const lt_tokenizer *t, lt_merge_batch *m, const char *left, size_t left_n,
+                          const char *right, size_t right_n) {
+    const size_t start = m->text.n;
+    size_t cut;
+    bool ok = true;
+    LT_TRY(put_half(t, m, left, left_n, &ok));
+    cut = m->text.n;
+    LT_TRY(put_half(t, m, right, right_n, &ok));
+    if (!ok) { /* Made of characters that stand for no byte: no text can become this. */
+        m->text.n = start;
+        return lt_merge_batch_skip(m);
+    }
+    return lt_merge_batch_put(m, cut - start, m->text.n - cut);
+}
+
 /* "left right" or ["left", "right"]. */
-static lt_err read_merge(lt_tokenizer *t, lt_json_pull *j, uint32_t index, lt_text *left) {
+static lt_err read_merge(lt_tokenizer *t, lt_json_pull *j, lt_merge_batch *m, lt_text *left) {
+    const uint32_t index = t->bpe.n_merges;
     lt_slice s;
     bool more = true;
     if (lt_json_pull_peek(j) == '[') {
@@ -191,7 +166,7 @@ static lt_err read_merge(lt_tokenizer *t, lt_json_pull *j, uint32_t index, lt_te
         LT_TRY(lt_text_put(left, s.data, s.n)); /* The next string may reuse its buffer. */
         LT_TRY(lt_json_pull_next(j, &more));
         LT_TRY(lt_json_pull_string(j, &s));
-        LT_TRY(lt_tokenizer_merge(t, left->data, left->n, s.data, s.n, index));
+        LT_TRY(lt_tokenizer_merge(t, m, left->data, left->n, s.data, s.n));
         LT_TRY(lt_json_pull_next(j, &more));
         if (more) {
             LT_FAIL(LT_ERR_FORMAT, "%s: merge %u has more than two parts", t->name, index);
@@ -204,29 +179,36 @@ static lt_err read_merge(lt_tokenizer *t, lt_json_pull *j, uint32_t index, lt_te
         LT_FAIL(LT_ERR_FORMAT, "%s: merge %u ('%.*s') is not two pieces with a space between",
                 t->name, index, (int)(s.n < 64 ? s.n : 64), s.data);
     }
-    return lt_tokenizer_merge(t, s.data, (size_t)(space - s.data), space + 1,
-                              s.n - (size_t)(space + 1 - s.data), index);
+    return lt_tokenizer_merge(t, m, s.data, (size_t)(space - s.data), space + 1,
+                              s.n - (size_t)(space + 1 - s.data));
 }
+
+#define SAMPLE 1024 /* Merges whose size tells how many there will be. */
 
 static lt_err read_merges(lt_tokenizer *t, lt_json_pull *j) {
     lt_err err = LT_OK;
     lt_text left = {0};
-    size_t room = 0;
+    lt_merge_batch m = lt_merge_batch_open(&t->bpe, t->name);
+    const char *begin = j->at;
     bool more;
 
-    LT_TRY(lt_json_pull_begin(j, '['));
-    LT_TRY(lt_bpe_reserve_pairs(&t->bpe, t->vocab.n));
-    for (uint32_t index = 0;; index++) {
+    t->bpe.vocab = &t->vocab;
+    LT_TRY_DONE(lt_json_pull_begin(j, '['));
+    for (;;) {
         LT_TRY_DONE(lt_json_pull_next(j, &more));
         if (!more) {
-            t->bpe.n_merges = index;
             break;
         }
-        LT_TRY_DONE(grow_merges(t, index, &room));
-        LT_TRY_DONE(read_merge(t, j, index, &left));
+        LT_TRY_DONE(read_merge(t, j, &m, &left));
+        if (t->bpe.n_merges == SAMPLE) {
+            const size_t each = (size_t)(j->at - begin) / SAMPLE + 1;
+            const size_t guess = (size_t)(j->end - j->at) / each;
+            LT_TRY_DONE(lt_bpe_reserve_pairs(&t->bpe, guess < LT_VOCAB_MAX ? guess : LT_VOCAB_MAX));
+        }
     }
-    LT_TRY_DONE(grow_merges(t, 0, &room)); /* Not NULL even without merges: NULL means ranks. */
+    LT_TRY_DONE(lt_merge_batch_flush(&m));
 done:
+    lt_merge_batch_close(&m);
     lt_text_free(&left);
     return err;
 }

@@ -164,6 +164,7 @@ static lt_err read_rank_lines(lt_tokenizer *t, const char *text, size_t n, uint3
     lt_err err = LT_OK;
     lt_text raw = {0};
     size_t line = 0;
+    uint32_t twice;
     const char *p = text, *const end = text + n;
 
     LT_TRY_DONE(lt_vocab_reserve(&t->vocab, n / 16, n / 2));
@@ -193,15 +194,17 @@ static lt_err read_rank_lines(lt_tokenizer *t, const char *text, size_t n, uint3
         }
         raw.n = 0;
         LT_TRY_DONE(lt_base64_decode(p, (size_t)(space - p), &raw, t->name));
-        if (lt_vocab_find(&t->vocab, raw.data, raw.n) != LT_NO_ID) {
-            LT_FAIL_DONE(LT_ERR_FORMAT, "%s:%zu: this token has a rank already", t->name, line);
-        }
-        LT_TRY_DONE(lt_vocab_put(&t->vocab, (uint32_t)rank + first_id, raw.data, raw.n, 0,
-                                 raw.n > 0, t->name));
+        LT_TRY_DONE(lt_vocab_put(&t->vocab, (uint32_t)rank + first_id, raw.data, raw.n,
+                                 raw.n > 0 ? LT_PIECE_TEXT : 0, false, t->name));
         p = next;
     }
     if (t->vocab.n == 0) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no ranks", t->name);
+    }
+    LT_TRY_DONE(lt_vocab_index_all(&t->vocab, &twice));
+    if (twice != LT_NO_ID) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: the token of rank %u has another rank already", t->name,
+                     twice - first_id);
     }
 done:
     lt_text_free(&raw);
@@ -218,7 +221,7 @@ static lt_err finish_ranks(lt_tokenizer *t) {
             LT_FAIL(LT_ERR_FORMAT, "%s: byte 0x%02x has no rank", t->name, b);
         }
     }
-    return lt_bpe_derive_pairs(&t->bpe, NULL, NULL, 0);
+    return lt_bpe_derive_ranks(&t->bpe);
 }
 
 lt_err lt_tokenizer_read_ranks(lt_tokenizer *t, const char *text, size_t n, const char *pattern) {
@@ -329,10 +332,11 @@ static lt_err read_tekken_ranks(lt_tokenizer *t, lt_json_pull *j, uint32_t n_spe
                          t->name);
         }
         if (rank + n_special < n_ids) { /* The file lists more ranks than the model uses. */
-            LT_TRY_DONE(lt_vocab_put(&t->vocab, (uint32_t)rank + n_special, raw.data, raw.n, 0,
-                                     true, t->name));
+            LT_TRY_DONE(lt_vocab_put(&t->vocab, (uint32_t)rank + n_special, raw.data, raw.n,
+                                     LT_PIECE_TEXT, false, t->name));
         }
     }
+    LT_TRY_DONE(lt_vocab_index_all(&t->vocab, NULL));
 done:
     lt_text_free(&raw);
     return err;
@@ -410,9 +414,10 @@ static lt_err read_encoder(lt_tokenizer *t, const char *text, size_t n) {
         if (id < 0 || id >= LT_VOCAB_MAX) {
             LT_FAIL_DONE(LT_ERR_FORMAT, "%s: id %lld in the vocabulary", t->name, (long long)id);
         }
-        LT_TRY_DONE(lt_vocab_put(&t->vocab, (uint32_t)id, raw.data, raw.n, 0, mapped && raw.n > 0,
-                                 t->name));
+        LT_TRY_DONE(lt_vocab_put(&t->vocab, (uint32_t)id, raw.data, raw.n,
+                                 mapped && raw.n > 0 ? LT_PIECE_TEXT : 0, false, t->name));
     }
+    LT_TRY_DONE(lt_vocab_index_all(&t->vocab, NULL));
 done:
     lt_json_pull_close(&j);
     lt_text_free(&raw);
@@ -421,16 +426,11 @@ done:
 
 /* Lines "left right"; a first line "#version" is skipped. */
 static lt_err read_merge_lines(lt_tokenizer *t, const char *text, size_t n) {
+    lt_err err = LT_OK;
+    lt_merge_batch m = lt_merge_batch_open(&t->bpe, t->name);
     const char *p = text, *const end = text + n;
-    size_t line = 0, count = 0;
-    for (const char *q = p; q < end; q++) {
-        count += *q == '\n';
-    }
-    t->bpe.merge_to = calloc(count + 2, sizeof *t->bpe.merge_to);
-    if (t->bpe.merge_to == NULL) {
-        LT_FAIL(LT_ERR_OOM, "%s: %zu merges", t->name, count);
-    }
-    LT_TRY(lt_bpe_reserve_pairs(&t->bpe, count + 1));
+    size_t line = 0;
+    LT_TRY_DONE(lt_bpe_reserve_pairs(&t->bpe, t->vocab.n));
     while (p < end) {
         const char *stop = memchr(p, '\n', (size_t)(end - p)), *next, *space;
         next = stop != NULL ? stop + 1 : end;
@@ -441,15 +441,17 @@ static lt_err read_merge_lines(lt_tokenizer *t, const char *text, size_t n) {
             !(line == 1 && *p == '#' && (stop - p) >= 8 && memcmp(p, "#version", 8) == 0)) {
             space = memchr(p, ' ', (size_t)(stop - p));
             if (space == NULL || space == p || space + 1 == stop) {
-                LT_FAIL(LT_ERR_FORMAT, "%s:%zu: not a merge 'left right'", t->name, line);
+                LT_FAIL_DONE(LT_ERR_FORMAT, "%s:%zu: not a merge 'left right'", t->name, line);
             }
-            LT_TRY(lt_tokenizer_merge(t, p, (size_t)(space - p), space + 1,
-                                      (size_t)(stop - space - 1), t->bpe.n_merges));
-            t->bpe.n_merges++;
+            LT_TRY_DONE(lt_tokenizer_merge(t, &m, p, (size_t)(space - p), space + 1,
+                                           (size_t)(stop - space - 1)));
         }
         p = next;
     }
-    return LT_OK;
+    LT_TRY_DONE(lt_merge_batch_flush(&m));
+done:
+    lt_merge_batch_close(&m);
+    return err;
 }
 
 lt_err lt_tokenizer_read_gpt2(lt_tokenizer *t, const char *vocab, size_t vocab_n,

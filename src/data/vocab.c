@@ -75,21 +75,72 @@ lt_err lt_vocab_reserve(lt_vocab *v, size_t n_ids, size_t text_bytes) {
     return lt_text_reserve(&v->text, text_bytes);
 }
 
-uint32_t lt_vocab_find(const lt_vocab *v, const char *s, size_t n) {
-    uint64_t hash;
-    if (v->slots == NULL) {
-        return LT_NO_ID;
-    }
-    hash = XXH3_64bits(s, n);
+uint64_t lt_vocab_hash(const char *s, size_t n) {
+    return XXH3_64bits(s, n);
+}
+
+uint32_t lt_vocab_likely(const lt_vocab *v, uint64_t hash) {
     for (size_t at = hash & v->mask; v->slots[at] != 0; at = (at + 1) & v->mask) {
         if (v->slots[at] >> 32 == hash >> 32) {
-            const uint32_t id = (uint32_t)v->slots[at] - 1;
-            if (v->bytes[id] == n && memcmp(lt_vocab_text(v, id), s, n) == 0) {
-                return id;
-            }
+            return (uint32_t)v->slots[at] - 1;
         }
     }
     return LT_NO_ID;
+}
+
+/* The slot of this piece, or the empty one where it would go. */
+static size_t slot_of(const lt_vocab *v, uint64_t hash, const char *s, size_t n) {
+    size_t at = hash & v->mask;
+    for (; v->slots[at] != 0; at = (at + 1) & v->mask) {
+        if (v->slots[at] >> 32 == hash >> 32) {
+            const uint32_t id = (uint32_t)v->slots[at] - 1;
+            if (v->bytes[id] == n && memcmp(lt_vocab_text(v, id), s, n) == 0) {
+                break;
+            }
+        }
+    }
+    return at;
+}
+
+uint32_t lt_vocab_find_hashed(const lt_vocab *v, uint64_t hash, const char *s, size_t n) {
+    const uint64_t slot = v->slots[slot_of(v, hash, s, n)];
+    return slot == 0 ? LT_NO_ID : (uint32_t)slot - 1;
+}
+
+uint32_t lt_vocab_find(const lt_vocab *v, const char *s, size_t n) {
+    return v->slots == NULL ? LT_NO_ID : lt_vocab_find_hashed(v, XXH3_64bits(s, n), s, n);
+}
+
+/* True: it was not there yet. */
+static bool index_piece(lt_vocab *v, uint64_t hash, uint32_t id) {
+    const size_t at = slot_of(v, hash, lt_vocab_text(v, id), v->bytes[id]);
+    if (v->slots[at] != 0) {
+        return false;
+    }
+    v->slots[at] = (hash >> 32) << 32 | (id + 1);
+    v->n_indexed++;
+    return true;
+}
+
+#define AHEAD 32 /* Hashes under way. */
+
+lt_err lt_vocab_index_all(lt_vocab *v, uint32_t *twice) {
+    uint64_t hashes[AHEAD];
+    if (twice != NULL) {
+        *twice = LT_NO_ID;
+    }
+    LT_TRY(grow_index(v, (size_t)v->n + 1));
+    for (uint32_t id = 0; id < v->n + AHEAD; id++) {
+        if (id >= AHEAD && (v->flags[id - AHEAD] & LT_PIECE_TEXT) != 0 &&
+            !index_piece(v, hashes[id % AHEAD], id - AHEAD) && twice != NULL) {
+            *twice = id - AHEAD;
+        }
+        if (id < v->n) {
+            hashes[id % AHEAD] = XXH3_64bits(lt_vocab_text(v, id), v->bytes[id]);
+            lt_vocab_prefetch_slot(v, hashes[id % AHEAD]);
+        }
+    }
+    return LT_OK;
 }
 
 lt_err lt_vocab_put(lt_vocab *v, uint32_t id, const char *s, size_t n, unsigned flags, bool index,
@@ -117,10 +168,9 @@ lt_err lt_vocab_put(lt_vocab *v, uint32_t id, const char *s, size_t n, unsigned 
     v->n = id >= v->n ? id + 1 : v->n;
     LT_TRY(lt_text_reserve(&v->text, n + 1));
     LT_TRY(lt_text_put(&v->text, s, n));
-    if (index && lt_vocab_find(v, s, n) == LT_NO_ID) {
+    if (index) {
         LT_TRY(grow_index(v, v->n_indexed + 1));
-        place(v->slots, v->mask, XXH3_64bits(s, n), id);
-        v->n_indexed++;
+        index_piece(v, XXH3_64bits(lt_vocab_text(v, id), n), id);
     }
     return LT_OK;
 }

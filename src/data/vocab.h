@@ -23,6 +23,7 @@ enum {
     LT_PIECE_ADDED = 4,   /* Recognised in text before the model sees it. */
     LT_PIECE_BYTE = 8,    /* <0x0A>: stands for one raw byte. */
     LT_PIECE_UNUSED = 16, /* SentencePiece: may not be emitted. */
+    LT_PIECE_TEXT = 64,   /* Text may become this piece: lt_vocab_index_all takes it in. */
     LT_PIECE_LITERAL =
         32 /* Byte-level: some character stands for no byte, so the piece is its text. */
 };
@@ -47,6 +48,25 @@ LT_MUST_USE lt_err lt_vocab_reserve(lt_vocab *v, size_t n_ids, size_t text_bytes
 void lt_vocab_free(lt_vocab *v);
 
 uint32_t lt_vocab_find(const lt_vocab *v, const char *s, size_t n); /* LT_NO_ID if absent. */
+
+/* Index all LT_PIECE_TEXT pieces at once, in the order of ids: several times faster than one by one, because the misses overlap.
+ * *twice, which may be NULL, is an id whose bytes another id before it has, or LT_NO_ID. */
+LT_MUST_USE lt_err lt_vocab_index_all(lt_vocab *v, uint32_t *twice);
+
+/* lt_vocab_find in steps, for callers with many lookups under way: hash, prefetch its slot; later the id that it most likely
+ * is (LT_NO_ID is certain), prefetch the piece; later find. */
+uint64_t lt_vocab_hash(const char *s, size_t n);
+uint32_t lt_vocab_likely(const lt_vocab *v, uint64_t hash);
+uint32_t lt_vocab_find_hashed(const lt_vocab *v, uint64_t hash, const char *s, size_t n);
+
+static inline void lt_vocab_prefetch_slot(const lt_vocab *v, uint64_t hash) {
+    __builtin_prefetch(&v->slots[hash & v->mask]);
+}
+
+static inline void lt_vocab_prefetch_piece(const lt_vocab *v, uint32_t id) {
+    __builtin_prefetch(&v->start[id]);
+    __builtin_prefetch(&v->bytes[id]);
+}
 
 static inline const char *lt_vocab_text(const lt_vocab *v, uint32_t id) {
     return v->text.data + v->start[id];
