@@ -15,14 +15,19 @@
 
 #include <zlib.h>
 #include <zstd.h>
+#include <zstd_errors.h>
 
 #include "base/error.h"
 #include "base/file.h"
 
-#define CHUNK_BYTES    ((size_t)64 << 10)
-#define ZSTD_LOG_MAX   31 /* Windows up to `zstd --long=31`; the public dumps of the field use it. */
-#define GZIP_WINDOW    (15 + 16) /* zlib: the largest window, gzip wrapper required. */
-#define SKIP_BYTES_MAX ((size_t)64 << 10)
+#define CHUNK_BYTES ((size_t)64 << 10)
+/* A frame may ask for a window of 2 GiB (`zstd --long=31`; public dumps of the field do), and the decoder takes that much memory. Up to 128 MiB is what
+ * every level of zstd writes; more only to files so large that they can have a use for it. */
+#define ZSTD_LOG_ALWAYS 27
+#define ZSTD_LOG_MAX    31
+#define ZSTD_FILE_SHARE 1024      /* Window bytes a byte of the file. */
+#define GZIP_WINDOW     (15 + 16) /* zlib: the largest window, gzip wrapper required. */
+#define SKIP_BYTES_MAX  ((size_t)64 << 10)
 
 typedef enum { CODEC_PLAIN, CODEC_GZIP, CODEC_ZSTD } codec;
 
@@ -64,6 +69,15 @@ static unsigned long long file_offset(const lt_byte_source *s) {
     return (unsigned long long)(s->taken + s->at);
 }
 
+static int window_log_max(const lt_byte_source *s) {
+    int log = ZSTD_LOG_ALWAYS;
+    while (log < ZSTD_LOG_MAX &&
+           (s->file_size == 0 || s->file_size >= ((uint64_t)2 << log) / ZSTD_FILE_SHARE)) {
+        log++;
+    }
+    return log;
+}
+
 static lt_err codec_open(lt_byte_source *s) {
     static const unsigned char gzip_magic[] = {0x1f, 0x8b}, zstd_magic[] = {0x28, 0xb5, 0x2f, 0xfd};
     size_t failed;
@@ -80,7 +94,7 @@ static lt_err codec_open(lt_byte_source *s) {
             LT_FAIL(LT_ERR_OOM, "%s: zstd decoder", s->path);
         }
         s->codec = CODEC_ZSTD;
-        failed = ZSTD_DCtx_setParameter(s->zst, ZSTD_d_windowLogMax, ZSTD_LOG_MAX);
+        failed = ZSTD_DCtx_setParameter(s->zst, ZSTD_d_windowLogMax, window_log_max(s));
         LT_ASSERT(!ZSTD_isError(failed));
     }
     return LT_OK;
@@ -182,6 +196,14 @@ static lt_err read_zstd(lt_byte_source *s, unsigned char *to, size_t room, size_
         in = (ZSTD_inBuffer){.src = s->chunk, .size = s->filled, .pos = s->at};
         status = ZSTD_decompressStream(s->zst, &out, &in);
         s->at = in.pos;
+        if (ZSTD_getErrorCode(status) == ZSTD_error_frameParameter_windowTooLarge) {
+            LT_FAIL(
+                LT_ERR_LIMIT,
+                "%s: a zstd frame near byte %llu wants a window of more than %llu MiB, too much "
+                "for a file of %llu bytes",
+                s->path, file_offset(s), (1ull << window_log_max(s)) >> 20,
+                (unsigned long long)s->file_size);
+        }
         if (ZSTD_isError(status)) {
             LT_FAIL(LT_ERR_FORMAT, "%s: zstd stream is damaged near byte %llu: %s", s->path,
                     file_offset(s), ZSTD_getErrorName(status));

@@ -9,6 +9,7 @@
 #define MAX_DEPTH 128
 
 lt_json_pull lt_json_pull_over(const char *text, size_t bytes, const char *name) {
+    text = text != NULL ? text : ""; /* An empty file has no bytes to point at. */
     return (lt_json_pull){
         .start = text, .at = text, .end = text + bytes, .name = name, .fresh = true};
 }

@@ -35,7 +35,7 @@ static lt_err unpack_zstd(const void *data, size_t n, lt_text *out, const char *
     if (z == NULL) {
         LT_FAIL(LT_ERR_OOM, "%s: zstd", name);
     }
-    ZSTD_DCtx_setParameter(z, ZSTD_d_windowLogMax, 31);
+    ZSTD_DCtx_setParameter(z, ZSTD_d_windowLogMax, 27);
     while (in.pos < in.size) {
         ZSTD_outBuffer to;
         LT_TRY_DONE(lt_text_reserve(out, ZSTD_DStreamOutSize()));

@@ -185,52 +185,108 @@ done:
 
 /* ---- Reading ---- */
 
+typedef struct {
+    const char *name, *xxh3;
+    int64_t bytes;
+} file_claim;
+
+/* What the manifest says of a file. Its name is a name: a path could lead anywhere. */
+static lt_err read_claim(file_claim *c, const json_t *entry, const char *what) {
+    *c = (file_claim){0};
+    LT_TRY(lt_json_str(entry, "name", &c->name, false, what));
+    LT_TRY(lt_json_i64(entry, "bytes", &c->bytes, false, what));
+    LT_TRY(lt_json_str(entry, "xxh3", &c->xxh3, false, what));
+    if (strchr(c->name, '/') != NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: file name '%s' leads out of its folder", what, c->name);
+    }
+    return LT_OK;
+}
+
 static lt_err check_file(const char *folder, const json_t *entry) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES], hex[24];
-    const char *name = NULL, *want = NULL;
-    int64_t bytes = 0;
+    file_claim claim;
     lt_file_map map = {0};
 
-    LT_TRY(lt_json_str(entry, "name", &name, false, folder));
-    LT_TRY(lt_json_i64(entry, "bytes", &bytes, false, folder));
-    LT_TRY(lt_json_str(entry, "xxh3", &want, false, folder));
-    LT_TRY(lt_path_join(path, folder, name));
+    LT_TRY(read_claim(&claim, entry, folder));
+    LT_TRY(lt_path_join(path, folder, claim.name));
     LT_TRY(lt_file_map_open(&map, path));
-    if ((int64_t)map.size_bytes != bytes) {
+    if ((int64_t)map.size_bytes != claim.bytes) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s has %zu bytes, its manifest says %lld", path,
-                     map.size_bytes, (long long)bytes);
+                     map.size_bytes, (long long)claim.bytes);
     }
     snprintf(hex, sizeof hex, "%016llx", (unsigned long long)XXH3_64bits(map.data, map.size_bytes));
-    if (strcmp(hex, want) != 0) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "%s has checksum %s, its manifest says %s", path, hex, want);
+    if (strcmp(hex, claim.xxh3) != 0) {
+        LT_FAIL_DONE(LT_ERR_FORMAT, "%s has checksum %s, its manifest says %s", path, hex,
+                     claim.xxh3);
     }
 done:
     lt_file_map_close(&map);
     return err;
 }
 
+static lt_err check_header(const json_t *root, const char *path) {
+    const char *format = NULL;
+    int64_t version = 0;
+    LT_TRY(lt_json_str(root, "format", &format, false, path));
+    LT_TRY(lt_json_i64(root, "version", &version, false, path));
+    if (strcmp(format, FORMAT_NAME) != 0 || version != FORMAT_VERSION) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: format %s version %lld; this program reads %s version %d",
+                path, format, (long long)version, FORMAT_NAME, FORMAT_VERSION);
+    }
+    if (json_array_size(json_object_get(root, "files")) == 0) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: no files listed", path);
+    }
+    return LT_OK;
+}
+
+static lt_err load_state(lt_run_state *state, const json_t *manifest, const char *path) {
+    int64_t rows = 0, tokens = 0;
+    LT_TRY(lt_json_i64(manifest, "step", &state->step, false, path));
+    LT_TRY(lt_json_i64(manifest, "rows", &rows, false, path));
+    LT_TRY(lt_json_i64(manifest, "tokens", &tokens, false, path));
+    if (state->step < 0 || rows < 0 || tokens < 0) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: step %lld, %lld rows, %lld tokens", path,
+                (long long)state->step, (long long)rows, (long long)tokens);
+    }
+    state->rows = (uint64_t)rows;
+    state->tokens = (uint64_t)tokens;
+    state->loader = json_incref(json_object_get(manifest, "loader"));
+    state->guard = json_incref(json_object_get(manifest, "guard"));
+    if (state->loader == NULL || state->guard == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: manifest without loader or guard state", path);
+    }
+    return LT_OK;
+}
+
+lt_err lt_checkpoint_parse(lt_run_state *state, const char *text, size_t bytes, const char *path) {
+    lt_err err = LT_OK;
+    file_claim claim;
+    json_t *root = NULL;
+    const json_t *files;
+
+    LT_TRY_DONE(lt_json_parse(&root, text, bytes, path));
+    LT_TRY_DONE(check_header(root, path));
+    files = json_object_get(root, "files");
+    for (size_t i = 0; i < json_array_size(files); i++) {
+        LT_TRY_DONE(read_claim(&claim, json_array_get(files, i), path));
+    }
+    LT_TRY_DONE(load_state(state, root, path));
+done:
+    json_decref(root);
+    return err;
+}
+
 static lt_err read_manifest(json_t **out, const char *folder) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
-    const char *format = NULL;
     const json_t *files;
-    int64_t version = 0;
     json_t *root = NULL;
 
     LT_TRY(lt_path_join(path, folder, MANIFEST));
     LT_TRY(lt_json_load(&root, path, MANIFEST_BYTES_MAX));
-    LT_TRY_DONE(lt_json_str(root, "format", &format, false, path));
-    LT_TRY_DONE(lt_json_i64(root, "version", &version, false, path));
-    if (strcmp(format, FORMAT_NAME) != 0 || version != FORMAT_VERSION) {
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
-                     "%s: format %s version %lld; this program reads %s version %d", path, format,
-                     (long long)version, FORMAT_NAME, FORMAT_VERSION);
-    }
+    LT_TRY_DONE(check_header(root, path));
     files = json_object_get(root, "files");
-    if (json_array_size(files) == 0) {
-        LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no files listed", path);
-    }
     for (size_t i = 0; i < json_array_size(files); i++) {
         LT_TRY_DONE(check_file(folder, json_array_get(files, i)));
     }
@@ -266,21 +322,6 @@ static lt_err load_flat(const char *folder, const char *name, const lt_model *m,
 done:
     lt_safetensors_close(&s);
     return err;
-}
-
-static lt_err load_state(lt_run_state *state, const json_t *manifest, const char *path) {
-    int64_t rows = 0, tokens = 0;
-    LT_TRY(lt_json_i64(manifest, "step", &state->step, false, path));
-    LT_TRY(lt_json_i64(manifest, "rows", &rows, false, path));
-    LT_TRY(lt_json_i64(manifest, "tokens", &tokens, false, path));
-    state->rows = (uint64_t)rows;
-    state->tokens = (uint64_t)tokens;
-    state->loader = json_incref(json_object_get(manifest, "loader"));
-    state->guard = json_incref(json_object_get(manifest, "guard"));
-    if (state->loader == NULL || state->guard == NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: manifest without loader or guard state", path);
-    }
-    return LT_OK;
 }
 
 lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run_state *state) {

@@ -38,6 +38,10 @@ void lt_run_state_clear(lt_run_state *s);
 LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                                       const lt_run_state *state);
 
+/* What a manifest's text says of the run; its files are not looked at. Free with lt_run_state_clear. */
+LT_MUST_USE lt_err lt_checkpoint_parse(lt_run_state *state, const char *text, size_t bytes,
+                                       const char *path);
+
 /* Load the newest whole checkpoint under folder; those passed over are named with the reason in a warning. NOT_FOUND: there is none (an empty or absent
  * folder, or only broken ones: *n_broken tells). */
 LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o,

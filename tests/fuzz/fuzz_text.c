@@ -1,14 +1,10 @@
 /* The text reader on arbitrary files: first byte chooses the rules, the rest is the file (plain, gzip or zstd by its own first bytes). What is
- * read must be valid UTF-8, and reading must be the same when it is broken off and gone on with. */
-#include <stdint.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <unistd.h>
+ * read must be valid UTF-8, and (for half of them) reading must be the same when it is broken off and gone on with. */
 
 #include "base/rng.h"
 #include "data/text_reader.h"
 #include "data/text_utf8.h"
+#include "fuzz_file.h"
 
 /* A hash of the documents from (offset, line) on, at most n_max; tells where it stopped. -1: an error. */
 static int64_t read_on(const char *path, const lt_text_options *o, uint64_t *offset, uint64_t *line,
@@ -47,25 +43,21 @@ static int64_t read_on(const char *path, const lt_text_options *o, uint64_t *off
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const char *const cuts[] = {"file", "line", "blank", "--"};
-    static int fd = -1;
-    static char path[64];
     lt_text_options o = {.record_bytes_max = 1 << 16};
     uint64_t at = 0, line = 1, at2 = 0, line2 = 1, whole = 0, parts = 0;
     int64_t n, first;
 
-    if (fd < 0) {
-        fd = memfd_create("fuzz", 0);
-        snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    }
-    if (size == 0 || fd < 0 || ftruncate(fd, 0) != 0 ||
-        pwrite(fd, data + 1, size - 1, 0) != (ssize_t)(size - 1)) {
+    const char *path;
+
+    if (size == 0) {
         return 0;
     }
+    path = fuzz_file(data + 1, size - 1);
     o.format = (data[0] & 1) != 0 ? LT_TEXT_JSONL : LT_TEXT_PLAIN;
     o.utf8 = (data[0] & 2) != 0 ? LT_UTF8_REPLACE : LT_UTF8_FAIL;
     o.split_on = cuts[data[0] >> 2 & 3];
     n = read_on(path, &o, &at, &line, 1 << 20, &whole);
-    first = n > 0 ? read_on(path, &o, &at2, &line2, 1, &parts) : 0;
+    first = n > 0 && (data[0] & 16) != 0 ? read_on(path, &o, &at2, &line2, 1, &parts) : 0;
     if (first == 1 && (read_on(path, &o, &at2, &line2, 1 << 20, &parts) != n - 1 ||
                        parts != whole || at2 != at)) {
         abort();

@@ -10,7 +10,7 @@ ifeq ($(MODE),fuzz)
 # gcc's omp.h, alone: its other headers are not for clang.
 OMP_INCLUDE := $(OUT)/include
 $(shell mkdir -p $(OMP_INCLUDE) && cp "$$(gcc -print-file-name=include/omp.h)" $(OMP_INCLUDE)/)
-override CFLAGS  := -std=c17 -O1 -g -w -MMD -MP -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
+override CFLAGS  := -std=c17 -O2 -g1 -w -MMD -MP -fno-omit-frame-pointer -fsanitize=fuzzer-no-link,address,undefined \
                     -fno-sanitize-recover=undefined -idirafter $(OMP_INCLUDE)
 override LDFLAGS := -fsanitize=address,undefined
 LDLIBS += $(shell gcc -print-file-name=libgomp.so)

@@ -1,0 +1,10 @@
+/* Fuzz target: a cluster file of the planner. */
+#include "fuzz_file.h"
+#include "lateen/plan.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    static lt_plan_cluster c;
+    (void)!lt_plan_cluster_load(&c, fuzz_file(data, size));
+    return 0;
+}
