@@ -17,6 +17,7 @@ examples() {
     run model "parameters" $e/model "$dir/model"
     run "model's folder" "model_type" cat "$dir/model/config.json"
     run tokens "= Hello" $e/tokens tests/golden/data/demo_tokenizer.json Hello
+    run serve "^[0-9]* [0-9]*" bash -c "printf '5 6 7\\n9\\n' | $e/serve tests/golden/model/qwen3 4"
     run training "finished 3 steps" $e/training "$dir/run" "$dir/shard"
     local stories=../shared/data/model-stories260k
     if [ -f $stories/stories260K.bin ]; then
