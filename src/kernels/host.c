@@ -82,5 +82,6 @@ lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, i
                             .b = a->weights ? lt_tensor_rows(&a->b, from, to - from) : slice,
                             .trans_a = a->weights,
                             .trans_b = !a->weights && a->trans_b,
-                            .accumulate = a->accumulate};
+                            .accumulate = a->accumulate,
+                            .fixed_order = a->fixed_order};
 }

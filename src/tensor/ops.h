@@ -216,7 +216,7 @@ typedef struct {
  * a, b: one type; y: F32 or BF16. */
 typedef struct {
     lt_tensor y, a, b, expert_start;
-    bool weights, trans_b, accumulate;
+    bool weights, trans_b, accumulate, fixed_order; /* fixed_order: as in matmul. */
 } lt_matmul_grouped_args;
 
 /* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous. copy: BF16 copy of p, written if present. decay: decoupled weight decay. g is

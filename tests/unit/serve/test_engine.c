@@ -77,12 +77,16 @@ static void families_say_what_a_session_says(void **state) {
 
 enum { V = 300, MANY = 64, SEQ = 160 };
 
-static lt_request some_request(int64_t i, int32_t *prompt) {
+static lt_request some_request(int64_t i, int32_t *prompt, const lt_model *m) {
+    const lt_model_spec *spec = lt_model_get_spec(m);
+    const int64_t most = (spec->max_seq < 64 ? spec->max_seq : spec->max_seq < SEQ ? 64 : SEQ) - 1;
     lt_request r = lt_request_defaults();
-    r.n_prompt = 1 + i * 7 % 50;
-    fill_prompt(prompt, r.n_prompt, V, (uint64_t)(i % 5 == 0 ? 5 : i)); /* Some begin alike. */
+    r.n_prompt = 1 + i * 7 % (most < 60 ? most - 8 : 50);
+    fill_prompt(prompt, r.n_prompt, spec->vocab_size,
+                (uint64_t)(i % 5 == 0 ? 5 : i)); /* Some begin alike. */
     r.prompt = prompt;
     r.max_tokens = 5 + i * 11 % 60;
+    r.max_tokens = r.max_tokens < most - r.n_prompt ? r.max_tokens : most - r.n_prompt;
     r.logprobs = 0;
     r.ignore_eos = i % 2 == 0;
     r.sampling = (lt_serve_sampling){.temperature = i % 4 == 0 ? 0 : 0.6 + (double)(i % 3) / 3,
@@ -103,7 +107,7 @@ static void run_alone(const lt_model *m, continuation *out, lt_engine_options o)
     must(lt_engine_open(&e, m, &o), "engine");
     for (int64_t i = 0; i < MANY; i++) {
         int32_t prompt[64];
-        const lt_request r = some_request(i, prompt);
+        const lt_request r = some_request(i, prompt, m);
         send(e, &r, &a);
         receive_all(e, 1, 0);
         out[i] = a.samples[0];
@@ -118,7 +122,7 @@ static void run_together(const lt_model *m, const continuation *want, lt_engine_
     must(lt_engine_open(&e, m, &o), "engine");
     for (int64_t i = 0; i < 2 * MANY; i++) { /* Each twice: the second finds the first's pages. */
         int32_t prompt[64];
-        const lt_request r = some_request(i % MANY, prompt);
+        const lt_request r = some_request(i % MANY, prompt, m);
         send(e, &r, &answers[i]);
     }
     receive_all(e, 2 * MANY, 0);
@@ -161,6 +165,24 @@ static void company_changes_nothing(void **state) {
     }
 }
 
+/* Windows, experts, learned positions. */
+static void company_changes_nothing_in_any_family(void **state) {
+    static continuation want[MANY];
+    (void)state;
+    for (size_t f = 0; f < sizeof families / sizeof families[0]; f++) {
+        lt_model *m = NULL;
+        lt_engine_options o = deterministic();
+        lt_engine_stats stats;
+        char path[128];
+        (void)snprintf(path, sizeof path, "tests/golden/model/%s", families[f]);
+        must(lt_model_open(&m, path, NULL), path);
+        o.max_seq = lt_model_get_spec(m)->max_seq < 64 ? lt_model_get_spec(m)->max_seq : 64;
+        run_alone(m, want, o);
+        run_together(m, want, o, families[f], &stats);
+        lt_model_close(m);
+    }
+}
+
 static void threads_change_nothing(void **state) {
     static continuation want[MANY];
     lt_model *m = random_model(V, SEQ, LT_F32);
@@ -185,7 +207,7 @@ static void samples_are_separate_requests(void **state) {
         static answer together, again;
         lt_engine *e = NULL;
         int32_t prompt[64];
-        lt_request r = some_request(9, prompt);
+        lt_request r = some_request(9, prompt, m);
         o.max_running = max_running;
         must(lt_engine_open(&e, m, &o), "engine");
         r.n_samples = FLEET_SAMPLES;
@@ -385,6 +407,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_say_what_a_session_says),
         cmocka_unit_test(company_changes_nothing),
+        cmocka_unit_test(company_changes_nothing_in_any_family),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(samples_are_separate_requests),
         cmocka_unit_test(prompts_are_judged),
