@@ -13,7 +13,8 @@ static lt_err experts_fwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param
                                                               .a = x,
                                                               .b = lt_run_weight(r, kind, layer),
                                                               .expert_start = t->expert_start,
-                                                              .trans_b = true});
+                                                              .trans_b = true,
+                                                              .fixed_order = r->fixed_order});
 }
 
 /* dw += dy^T x of each expert, then dx = dy w; dx may be x. */
