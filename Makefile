@@ -32,6 +32,8 @@ LDLIBS  += $(shell pkg-config --libs $(LIBS) 2>/dev/null) -ldnnl -lm -ldl -lpthr
 # Instruction sets for src/kernels/cpu/isa: one source, one object and one symbol suffix each. A multiply and an add there may become one
 # fused instruction (-std=c17 alone would forbid it).
 ISAS := portable avx2 avx512
+# What must equal a definition bit for bit: no fused instructions there.
+ISA_EXACT := quant
 ISA_portable :=
 ISA_avx2     := -mavx2 -mfma -mf16c
 ISA_avx512   := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512bf16 -mavx512vnni -mfma -mf16c -mprefer-vector-width=512
@@ -69,7 +71,7 @@ $(OUT)/%.o: %.c
 define isa_rule
 $(OUT)/src/kernels/cpu/isa/%.$(1).o: src/kernels/cpu/isa/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(CPPFLAGS) -DLT_ISA=$(1) -DLT_ISA_$(1)=1 $$(CFLAGS) -ffp-contract=fast $$(ISA_$(1)) -c -o $$@ $$<
+	$$(CC) $$(CPPFLAGS) -DLT_ISA=$(1) -DLT_ISA_$(1)=1 $$(CFLAGS) -ffp-contract=$$(if $$(filter $$*,$$(ISA_EXACT)),off,fast) $$(ISA_$(1)) -c -o $$@ $$<
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
 

@@ -18,7 +18,7 @@ struct lt_op_list {
     int n_impls;
 };
 
-#define LT_REGISTRY_MAX_IMPLS 10 /* In one list, the reference included. */
+#define LT_REGISTRY_MAX_IMPLS 14 /* In one list, the reference included. */
 
 /* The list of one op of a backend: "ref" has one entry an op; "cpu" has its own entries, then ref's. */
 lt_op_list lt_registry_list(const lt_backend *backend, lt_op op);

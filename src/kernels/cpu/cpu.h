@@ -15,6 +15,7 @@ LT_CPU_DECLARE(attention_decode, lt_attention_args) /* isa/decode.c: few queries
 
 lt_err lt_cpu_matmul_pairs_avx512(lt_queue *q,
                                   const void *args); /* isa/gemm_pairs.c: BF16 by dot products */
+LT_CPU_DECLARE(matmul_quant, lt_matmul_args)         /* isa/quant.c: b of a block type, packed */
 
 /* onednn.c: F32 products by oneDNN's SGEMM. */
 lt_err lt_cpu_matmul_onednn(lt_queue *q, const void *args);

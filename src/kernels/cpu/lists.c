@@ -9,6 +9,7 @@
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/features.h"
 #include "kernels/host.h"
+#include "kernels/cpu/quant.h"
 
 #define COUNT_OF(array) ((int)(sizeof(array) / sizeof(array)[0]))
 
@@ -111,6 +112,28 @@ static const char *refuse_matmul_pairs(const void *args) {
         return "odd number of terms";
     }
     return check_matmul(args);
+}
+
+static const char *check_matmul_quant(const void *args) {
+    const lt_matmul_args *a = args;
+    lt_quant_layout layout;
+    if (!lt_dtype_is_block(a->b.dtype)) {
+        return "b is not of a block type";
+    }
+    if (a->b_packed == NULL) {
+        return "b is not packed";
+    }
+    if (a->trans_a || !a->trans_b ||
+        !lt_quant_layout_of(&layout, a->b.dtype, a->y.shape[1], a->a.shape[1])) {
+        return "b is not stored (N, K) in whole blocks with a partner";
+    }
+    REFUSE_IF(bad_f32(TENSORS(&a->a, &a->y)));
+    return bad_param(&a->bias);
+}
+
+static const char *check_matmul_pack(const void *args) {
+    const lt_matmul_pack_args *a = args;
+    return lt_cpu_matmul_pack_bytes(&a->b, a->trans_b) > 0 ? NULL : "not packed here";
 }
 
 #define ONEDNN_MIN_SIDE 64 /* Below, its packing costs more than the product. */
@@ -376,9 +399,11 @@ static const char *check_sumsq(const void *args) {
         "portable" suffix, check_##op, lt_cpu_##op##_portable                                      \
     }
 
+ISA_REFUSALS(matmul_quant)
 ISA_REFUSALS(matmul_rows)
 ISA_REFUSALS(matmul)
 static const lt_op_impl matmul_impls[] = {
+    ISA_ENTRIES(matmul_quant, "-quant"),
     ISA_ENTRIES(matmul_rows, "-rows"),
     {"avx512-bf16", refuse_matmul_pairs, lt_cpu_matmul_pairs_avx512},
     {"avx512", refuse_matmul_avx512, lt_cpu_matmul_avx512},
@@ -406,6 +431,9 @@ static const char *matmul_grouped_refuse(const void *args) {
 }
 static const lt_op_impl matmul_grouped_impls[] = {
     {"experts", matmul_grouped_refuse, matmul_grouped_run}};
+static const lt_op_impl matmul_pack_impls[] = {
+    {"quant", check_matmul_pack, lt_cpu_matmul_pack_quant},
+};
 
 ISA_REFUSALS(attention_decode)
 ISA_REFUSALS(attention_fwd)
@@ -430,11 +458,15 @@ static const lt_op_impl attention_fwd_impls[] = {
 PLAIN_OP_MAP(PLAIN_OP)
 
 #define OP_LIST(op) [LT_OP_##op] = {op##_impls, COUNT_OF(op##_impls)},
-const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {OP_LIST(matmul) OP_LIST(matmul_grouped)
-                                                  OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
+const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {OP_LIST(matmul) OP_LIST(matmul_grouped) OP_LIST(
+    matmul_pack) OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
 
+/* Only block types: training weights change every step, and few-row products read plain weights as they are. */
 size_t lt_cpu_matmul_pack_bytes(const lt_tensor *b, bool trans_b) {
-    (void)b;
-    (void)trans_b;
-    return 0; /* Training weights change every step; few-row products read b as it is. */
+    lt_quant_layout l;
+    if (!trans_b || b->n_dims != 2 || !lt_dtype_is_block(b->dtype) ||
+        !lt_quant_layout_of(&l, b->dtype, b->shape[0], b->shape[1])) {
+        return 0;
+    }
+    return (size_t)(l.n_groups * l.group_bytes);
 }
