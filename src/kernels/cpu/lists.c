@@ -157,6 +157,11 @@ static const char *check_colsum(const void *args) {
 
 static const char *check_embed_fwd(const void *args) {
     const lt_embed_args *a = args;
+    if (a->y.dtype == LT_F32 && a->table.dtype != LT_F32 && lt_block_decodes(a->table.dtype) &&
+        (a->pos_table.data == NULL || a->pos_table.dtype == LT_F32)) {
+        REFUSE_IF(dense(&a->table) ? NULL : BAD_STRIDE);
+        return bad_f32(TENSORS(&a->y, &a->pos_table));
+    }
     REFUSE_IF(bad_acts(TENSORS(&a->table, &a->pos_table)));
     return bad_acts(TENSORS(&a->y));
 }

@@ -2,9 +2,11 @@
  *
  * EMBED     Forward copies rows (parallel over rows). Backward adds rows of dy to rows of the table in order of rows: parallel over blocks of columns, so
  *           every element of the table is summed by one thread in that order, for any number of threads.
+ *           Tables of other types than F32 and BF16 are decoded.
  * ROPE      A row's cos and sin are split out of the interleaved table once and serve all its heads. y may be x. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
+#include "tensor/block.h"
 
 #define COLUMNS 64 /* A backward task: 256 bytes of each row. */
 
@@ -29,16 +31,46 @@ LT_INLINE void embed_row(const lt_embed_args *a, int64_t r, const lt_dtype table
     }
 }
 
+/* A row of a table of any type that is decoded, to F32: 256 elements at a time. */
+static void embed_row_decoded(const lt_embed_args *a, int64_t r) {
+    const int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
+    LT_ASSERT(id >= 0 && id < a->table.shape[0]);
+    const lt_tensor row = lt_tensor_rows(&a->table, id, 1);
+    float *y = (float *)a->y.data + r * a->y.stride[0];
+    const int64_t width = a->y.shape[1];
+    for (int64_t c = 0; c < width; c += LT_BLOCK_SUPER) {
+        float x[LT_BLOCK_SUPER];
+        const int64_t n = width - c < LT_BLOCK_SUPER ? width - c : LT_BLOCK_SUPER;
+        lt_block_decode(x, row.dtype, (const char *)row.data + lt_dtype_row_bytes(row.dtype, c),
+                        (size_t)n);
+        for (int64_t i = 0; i < n; i++) {
+            y[c + i] = a->scale * x[i];
+        }
+    }
+    if (a->pos_table.data != NULL) {
+        const int32_t position = ((const int32_t *)a->positions.data)[r * a->positions.stride[0]];
+        LT_ASSERT(position >= 0 && position < a->pos_table.shape[0]);
+        const float *pos = (const float *)a->pos_table.data + position * a->pos_table.stride[0];
+        for (int64_t c = 0; c < width; c++) {
+            y[c] += pos[c];
+        }
+    }
+}
+
 lt_err LT_ISA_NAME(lt_cpu_embed_fwd)(lt_queue *q, const void *args) {
     const lt_embed_args *a = args;
     const bool from_f32 = a->table.dtype == LT_F32;
     const bool to_f32 = a->y.dtype == LT_F32;
+    const bool f32_positions = a->pos_table.data != NULL && a->pos_table.dtype == LT_F32;
+    const bool decoded = to_f32 && !from_f32 && (a->table.dtype != LT_BF16 || f32_positions);
     const int64_t rows = a->y.shape[0];
     (void)q;
     LT_ASSERT(a->table.shape[1] == a->y.shape[1] && a->ids.shape[0] == rows);
 #pragma omp parallel for schedule(static) if (rows * a->y.shape[1] > PARALLEL_MIN)
     for (int64_t r = 0; r < rows; r++) {
-        if (from_f32 && to_f32) {
+        if (decoded) {
+            embed_row_decoded(a, r);
+        } else if (from_f32 && to_f32) {
             embed_row(a, r, LT_F32, LT_F32);
         } else if (from_f32) {
             embed_row(a, r, LT_F32, LT_BF16);
