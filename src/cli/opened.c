@@ -7,10 +7,20 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/thread.h"
+#include "tensor/backend.h"
 
-lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path, bool bf16,
-                      lt_device device, int64_t threads) {
-    const lt_model_options options = {.dtype = bf16 ? LT_BF16 : LT_F32, .device = device};
+/* A device's products take no stored types: there BF16 takes their place. */
+static lt_err choose_dtype(lt_model_options *o, lt_opened_dtype dtype, lt_device device) {
+    const lt_backend *backend = NULL;
+    LT_TRY(lt_device_backend(&backend, device));
+    o->stored = dtype == LT_OPENED_STORED && backend->host_memory;
+    o->dtype = dtype == LT_OPENED_F32 || o->stored ? LT_F32 : LT_BF16;
+    return LT_OK;
+}
+
+lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path,
+                      lt_opened_dtype dtype, lt_device device, int64_t threads) {
+    lt_model_options options = {.device = device};
     lt_err err = LT_OK;
     lt_opened o = {0};
 
@@ -30,6 +40,7 @@ lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokeni
     }
     LT_TRY_DONE(lt_tokenizer_open(&o.tokenizer,
                                   tokenizer_path[0] != '\0' ? tokenizer_path : model_path, NULL));
+    LT_TRY_DONE(choose_dtype(&options, dtype, device));
     LT_TRY_DONE(lt_model_open(&o.model, model_path, &options));
     *out = o;
     o = (lt_opened){0};

@@ -10,11 +10,14 @@ typedef struct {
     lt_tokenizer *tokenizer;
 } lt_opened;
 
-/* model_path: Hugging Face folder, GGUF or llama2.c .bin. tokenizer_path "": what the model brings itself. bf16: weights and activations in BF16. threads 0:
- * all cores. Free with lt_opened_close. */
+/* How weights are held; the order of the option's choices. STORED: as the file has them, activations F32. */
+typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
+
+/* model_path: Hugging Face folder, GGUF or llama2.c .bin. tokenizer_path "": what the model brings itself. threads 0: all cores. Free with
+ * lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
-                                  const char *tokenizer_path, bool bf16, lt_device device,
-                                  int64_t threads);
+                                  const char *tokenizer_path, lt_opened_dtype dtype,
+                                  lt_device device, int64_t threads);
 void lt_opened_close(lt_opened *o);
 
 /* Room a session needs for a prompt of so many bytes (a byte is at most a token) and max_tokens more, the model's longest sequence at most. */
@@ -26,9 +29,12 @@ void lt_prompt_free(char *prompt);
 
 /* The options that all of them share. */
 #define LT_OPENED_OPTIONS(X)                                                                       \
+    LT_OPENED_MODEL_OPTIONS(X)                                                                     \
+    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16",                                    \
+      "weights: as the file has them, or all in one type")
+#define LT_OPENED_MODEL_OPTIONS(X)                                                                 \
     X(STR, model, "model", "", 0, 0, "PATH", "Hugging Face folder, GGUF, or llama2.c .bin")        \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "tokenizer; empty: the model's own")          \
-    X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "compute type")                             \
     X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
       "where to compute; auto: the GPU if there is one")                                           \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")

@@ -190,7 +190,7 @@ static lt_err run(const chat_options *o) {
     chat c = {.o = o};
     int64_t room;
 
-    LT_TRY_DONE(lt_opened_open(&c.opened, o->model, o->tokenizer, o->dtype == 1,
+    LT_TRY_DONE(lt_opened_open(&c.opened, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
                                (lt_device)o->device, o->threads));
     room = lt_model_get_spec(c.opened.model)->max_seq;
     room = o->context < room ? o->context : room;

@@ -13,7 +13,9 @@
 #define MAX_FILES 256
 
 #define EVAL_OPTIONS(X)                                                                            \
-    LT_OPENED_OPTIONS(X)                                                                           \
+    LT_OPENED_MODEL_OPTIONS(X)                                                                     \
+    X(ENUM, dtype, "dtype", "fp32", 0, 0, "stored|fp32|bf16",                                      \
+      "weights: as the file has them, or all in one type")                                         \
     X(STR, task, "task", "", 0, 0, "NAME", LT_EVAL_TASKS "; empty: loss on text files")            \
     X(I64, seq, "seq", "0", 0, 1e9, "N",                                                           \
       "tokens seen at once; 0: the model's longest, at most 2048")                                 \
@@ -95,8 +97,8 @@ static lt_err run(const eval_options *o, const char **files, int n_files) {
                                    : "no text file to evaluate (%d given)",
                 n_files);
     }
-    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, o->dtype == 1, (lt_device)o->device,
-                               o->threads));
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
+                               (lt_device)o->device, o->threads));
     e.model = m.model;
     e.tokenizer = m.tokenizer;
     if (o->task[0] != '\0') {

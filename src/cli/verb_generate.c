@@ -49,8 +49,8 @@ static lt_err run(const generate_options *o, const char *prompt) {
     g.ignore_eos = o->ignore_eos;
     g.keep_special = o->special;
     g.encode_flags = LT_ENCODE_ADD_SPECIAL | (o->special ? LT_ENCODE_PARSE_SPECIAL : 0);
-    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, o->dtype == 1, (lt_device)o->device,
-                               o->threads));
+    LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
+                               (lt_device)o->device, o->threads));
     LT_TRY_DONE(
         lt_session_open(&s, m.model, 1, lt_generate_room(m.model, strlen(prompt), o->max_tokens)));
     if (o->echo) {

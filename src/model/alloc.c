@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/held.h"
 #include "tensor/ops.h"
 
 struct lt_mover {
@@ -45,11 +46,10 @@ static void close_mover(lt_model *m) {
     }
 }
 
-lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec, const lt_model_options *options) {
+lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_options *options) {
     static const lt_model_options plain = {.dtype = LT_F32};
     lt_err err = LT_OK;
     lt_model *m = calloc(1, sizeof *m);
-    void *memory = NULL;
 
     if (m == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "model");
@@ -64,18 +64,13 @@ lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec, const lt_model_
         LT_FAIL_DONE(LT_ERR_ARG, "model: compute type %s is neither F32 nor BF16",
                      lt_dtype_name(m->options.dtype));
     }
+    if (m->options.stored && (m->options.dtype != LT_F32 || m->options.trainable)) {
+        LT_FAIL_DONE(LT_ERR_ARG, "model: weights as stored are multiplied by F32 activations and "
+                                 "not trained");
+    }
     LT_TRY_DONE(lt_model_spec_check(spec));
     LT_TRY_DONE(lt_param_table_open(&m->table, spec));
     LT_TRY_DONE(open_mover(m));
-    m->weights_bytes = lt_model_weights_bytes(&m->table, &m->options);
-    LT_TRY_DONE(m->backend->alloc(&memory, m->weights_bytes, "weights"));
-    m->weights = memory;
-    if (m->options.dtype == LT_F32) {
-        m->master = memory;
-    } else if (m->options.trainable) {
-        m->master = (float *)((char *)memory +
-                              (size_t)m->table.n_elements * lt_dtype_bytes(m->options.dtype));
-    }
     *out = m;
     m = NULL;
 done:
@@ -83,10 +78,37 @@ done:
     return err;
 }
 
+lt_err lt_model_place(lt_model *m) {
+    void *memory = NULL;
+    m->weights_bytes = lt_model_weights_bytes(&m->table, &m->options);
+    LT_TRY(m->backend->alloc(&memory, m->weights_bytes, "weights"));
+    m->weights = memory;
+    if (m->options.dtype == LT_F32) {
+        m->master = memory;
+    } else if (m->options.trainable) {
+        m->master = (float *)((char *)memory +
+                              (size_t)m->table.n_elements * lt_dtype_bytes(m->options.dtype));
+    }
+    return LT_OK;
+}
+
+lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec, const lt_model_options *options) {
+    lt_model *m = NULL;
+    LT_TRY(lt_model_begin(&m, spec, options));
+    const lt_err err = lt_model_place(m);
+    if (err != LT_OK) {
+        lt_model_close(m);
+        return err;
+    }
+    *out = m;
+    return LT_OK;
+}
+
 void lt_model_close(lt_model *m) {
     if (m == NULL) {
         return;
     }
+    lt_held_close(m);
     if (m->weights != NULL) {
         m->backend->release(m->weights, m->weights_bytes);
     }

@@ -7,6 +7,10 @@
 /* A model with its table and zeroed buffers. options NULL: F32, not trainable. A master exists when F32 or trainable. */
 LT_MUST_USE lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec,
                                   const lt_model_options *options);
+/* Its two halves: the table; then buffers for what the table holds by then. */
+LT_MUST_USE lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec,
+                                  const lt_model_options *options);
+LT_MUST_USE lt_err lt_model_place(lt_model *m);
 
 /* Bytes of the weights of a spec: compute copy and master. */
 size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *options);

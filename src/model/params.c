@@ -171,6 +171,17 @@ lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec *spec) {
     return LT_OK;
 }
 
+void lt_param_table_skip_held(lt_param_table *t, const lt_held *held) {
+    t->n_elements = 0;
+    for (int i = 0; i < t->n_params; i++) {
+        lt_param *p = &t->params[i];
+        p->offset = held[i].n_runs > 0 ? -1 : t->n_elements;
+        if (held[i].n_runs == 0) {
+            t->n_elements += (p->count + LT_PARAM_ALIGN - 1) / LT_PARAM_ALIGN * LT_PARAM_ALIGN;
+        }
+    }
+}
+
 void lt_param_table_close(lt_param_table *t) {
     free(t->params);
     *t = (lt_param_table){0};
@@ -196,6 +207,7 @@ lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer, 
     }
     p = &t->params[t->index[kind] + (kinds[kind].in_layer ? layer * t->layer_stride : 0)];
     LT_ASSERT(p->kind == kind && (p->layer < 0 || p->layer == layer));
+    LT_ASSERT(p->offset >= 0); /* Not held. */
     data = (char *)flat + (size_t)p->offset * lt_dtype_bytes(dtype);
     return p->n_dims == 1   ? lt_tensor_1d(data, dtype, p->shape[0])
            : p->n_dims == 2 ? lt_tensor_2d(data, dtype, p->shape[0], p->shape[1])

@@ -92,6 +92,22 @@ const lt_param *lt_param_find(const lt_param_table *t, const char *name); /* NUL
 lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer, void *flat,
                         lt_dtype dtype);
 
+/* A weight matrix in its file's own type (held.h): runs of rows [first_row, first_row + w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL where
+ * only that is left. */
+#define LT_HELD_RUNS 3
+typedef struct {
+    lt_tensor w;
+    const void *packed;
+    int64_t first_row;
+} lt_weight_run;
+typedef struct {
+    int n_runs; /* 0: the parameter lies in the flat buffer. */
+    lt_weight_run runs[LT_HELD_RUNS];
+} lt_held;
+
+/* Leave held parameters out of the flat layout: they have no offset any more. */
+void lt_param_table_skip_held(lt_param_table *t, const lt_held *held);
+
 struct lt_model {
     lt_model_spec spec;
     lt_param_table table;
@@ -99,9 +115,13 @@ struct lt_model {
     const struct lt_backend *backend;
     float *
         master; /* (n_elements) F32; NULL when BF16 and not trainable. The backend's memory, as weights. */
-    void *weights;          /* (n_elements) in options.dtype; == master when F32. */
-    struct lt_mover *mover; /* alloc.c: to and from the host. */
-    size_t weights_bytes;   /* All memory of the weights, as carved. */
+    void *weights;                   /* (n_elements) in options.dtype; == master when F32. */
+    struct lt_mover *mover;          /* alloc.c: to and from the host. */
+    size_t weights_bytes;            /* All memory of the weights, as carved. */
+    lt_held *held;                   /* (n_params), NULL unless options.stored. */
+    struct lt_source *held_source;   /* What held points into, mapped. */
+    void *held_copies, *held_packed; /* The backend's memory. */
+    size_t held_copies_bytes, held_packed_bytes;
 };
 
 #endif

@@ -58,10 +58,12 @@ static void packed_carve(lt_run *r, lt_arena *a) {
     const lt_param_table *t = &r->model->table;
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        const lt_tensor w = lt_run_weight(r, p->kind, p->layer);
-        const size_t bytes = worth_packing(r->spec, p->kind)
-                                 ? r->backend->matmul_pack_bytes(&w, true)
-                                 : 0;
+        size_t bytes = 0;
+        if (worth_packing(r->spec, p->kind) &&
+            (r->model->held == NULL || r->model->held[i].n_runs == 0)) {
+            const lt_tensor w = lt_run_weight(r, p->kind, p->layer);
+            bytes = r->backend->matmul_pack_bytes(&w, true);
+        }
         r->packed[i] = bytes > 0 ? lt_arena_take(a, bytes, LT_ARENA_ALIGN) : NULL;
     }
 }

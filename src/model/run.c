@@ -80,7 +80,22 @@ lt_err lt_run_after(lt_run *r, lt_op op) {
     return LT_OK;
 }
 
+/* Of a parameter the model has. */
+static int param_index(const lt_run *r, lt_param_kind kind, int layer) {
+    const lt_param_table *t = &r->model->table;
+    LT_ASSERT(t->index[kind] >= 0);
+    return t->index[kind] + (lt_param_in_layer(kind) ? layer * t->layer_stride : 0);
+}
+
 lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer) {
+    const lt_model *m = r->model;
+    if (m->held != NULL && m->table.index[kind] >= 0) {
+        const lt_held *h = &m->held[param_index(r, kind, layer)];
+        LT_ASSERT(h->n_runs <= 1); /* Several have no one view: lt_linear_fwd. */
+        if (h->n_runs == 1) {
+            return h->runs[0].w;
+        }
+    }
     return lt_param_view(&r->model->table, kind, layer, r->model->weights, r->dtype);
 }
 
@@ -118,26 +133,37 @@ lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t c
                        .stride = {r->seq * row, row, d, 1}};
 }
 
-static const void *packed_weight(const lt_run *r, lt_param_kind kind, int layer) {
-    const lt_param_table *t = &r->model->table;
-    if (r->packed == NULL) {
-        return NULL;
-    }
-    return r->packed[t->index[kind] + (lt_param_in_layer(kind) ? layer * t->layer_stride : 0)];
+/* Columns of y made by one run of the weight's rows. */
+static lt_err run_rows(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor bias,
+                       const lt_weight_run *run) {
+    const int64_t rows = run->w.shape[0];
+    return lt_run_matmul(
+        r, &(lt_matmul_args){
+               .y = lt_tensor_cols(&y, run->first_row, rows),
+               .a = x,
+               .b = run->w,
+               .bias = bias.data == NULL ? bias : lt_tensor_rows(&bias, run->first_row, rows),
+               .trans_b = true,
+               .fixed_order = r->fixed_order,
+               .b_packed = run->packed});
 }
 
 lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer) {
-    const lt_tensor none = {0};
-    return lt_run_matmul(r, &(lt_matmul_args){.y = y,
-                                              .a = x,
-                                              .b = lt_run_weight(r, kind, layer),
-                                              .bias = bias == LT_PARAM_KIND_COUNT
-                                                          ? none
-                                                          : lt_run_weight(r, bias, layer),
-                                              .trans_b = true,
-                                              .fixed_order = r->fixed_order,
-                                              .b_packed = packed_weight(r, kind, layer)});
+    const lt_model *m = r->model;
+    const int index = param_index(r, kind, layer);
+    const lt_tensor b = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
+                                                    : lt_run_weight(r, bias, layer);
+
+    for (int i = 0; m->held != NULL && i < m->held[index].n_runs; i++) {
+        LT_TRY(run_rows(r, y, x, b, &m->held[index].runs[i]));
+    }
+    if (m->held != NULL && m->held[index].n_runs > 0) {
+        return LT_OK;
+    }
+    return run_rows(r, y, x, b,
+                    &(lt_weight_run){.w = lt_run_weight(r, kind, layer),
+                                     .packed = r->packed != NULL ? r->packed[index] : NULL});
 }
 
 lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,

@@ -24,7 +24,7 @@ typedef struct {
     lt_weight weight;
 } lt_named_weight;
 
-typedef struct {
+typedef struct lt_source {
     const char *path;       /* For messages; the caller keeps it. */
     lt_safetensors *shards; /* Hugging Face */
     size_t n_shards;

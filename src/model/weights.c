@@ -11,7 +11,7 @@
 #include "base/thread.h"
 #include "model/alloc.h"
 #include "model/names.h"
-#include "model/source.h"
+#include "model/held.h"
 #include "tensor/block.h"
 
 #define CHUNK_ELEMENTS ((int64_t)1 << 18)
@@ -39,10 +39,13 @@ static bool all_finite(const float *x, int64_t n) {
     return worst != 0x7F800000u;
 }
 
-/* Where row r of the file goes: pairs (2i, 2i + 1) of a head become rows i and i + half. */
-static int64_t target_row(const transfer *t, int64_t r) {
-    const int64_t head = t->permute_head, half = head / 2;
-    return head == 0 ? r : r / head * head + r % head / 2 + (r % 2) * half;
+int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const lt_name_place *p) {
+    const bool rotated = p->part == LT_PART_Q || p->part == LT_PART_K;
+    return s->rope_interleaved && rotated && p->cols > 1 ? spec->head_dim : 0;
+}
+
+int64_t lt_weight_target_row(int64_t head, int64_t r) {
+    return head == 0 ? r : r / head * head + r % head / 2 + (r % 2) * (head / 2);
 }
 
 /* Note an element that is not finite among values, which begin at element `first` of the tensor. */
@@ -77,7 +80,7 @@ static void transfer_chunk(void *ctx, size_t chunk) {
         lt_model_set(t->m, t->first + begin * t->cols, values, (end - begin) * t->cols);
     } else {
         for (int64_t r = begin; r < end; r++) {
-            lt_model_set(t->m, t->first + target_row(t, r) * t->cols,
+            lt_model_set(t->m, t->first + lt_weight_target_row(t->permute_head, r) * t->cols,
                          values + (r - begin) * t->cols, t->cols);
         }
     }
@@ -163,22 +166,26 @@ static bool shape_fits(const lt_weight *w, const lt_name_place *p) {
            w->shape[lead + 1] == (p->turned ? p->rows : p->cols);
 }
 
-/* Load one foreign tensor into its place; *covered counts the elements stored. */
-static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, const lt_weight *w,
-                          const lt_name_place *p, int64_t *covered) {
-    const int64_t experts = p->stacked ? p->n_experts : 1;
-    const bool is_rotated = p->part == LT_PART_Q || p->part == LT_PART_K;
-    const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
+static lt_err check_tensor(const char *path, const char *name, const lt_weight *w,
+                           const lt_name_place *p) {
     size_t bytes;
     const int64_t elems = lt_dtype_block(w->type, &bytes);
-
     if (!shape_fits(w, p)) {
-        return wrong_shape(s->path, name, w, p);
+        return wrong_shape(path, name, w, p);
     }
     if (elems > 1 && w->shape[w->n_dims - 1] % elems != 0) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %lld elements in blocks of %lld", s->path,
-                name, (long long)w->shape[w->n_dims - 1], (long long)elems);
+        LT_FAIL(LT_ERR_FORMAT, "%s: tensor %s: rows of %lld elements in blocks of %lld", path, name,
+                (long long)w->shape[w->n_dims - 1], (long long)elems);
     }
+    return LT_OK;
+}
+
+/* Load one foreign tensor into its place. */
+static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, const lt_weight *w,
+                          const lt_name_place *p) {
+    const int64_t experts = p->stacked ? p->n_experts : 1;
+    const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
+
     for (int64_t e = 0; e < experts; e++) {
         transfer t = {.m = m,
                       .w = w,
@@ -186,23 +193,22 @@ static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, con
                       .cols = p->cols == 1 ? p->rows : p->cols};
         t.data = w->data + (size_t)e * lt_dtype_row_bytes(w->type, p->rows * p->cols);
         t.first = p->first + e * p->expert_stride;
-        t.permute_head = s->rope_interleaved && is_rotated && p->cols > 1 ? m->spec.head_dim : 0;
+        t.permute_head = lt_weight_pair_rows(s, &m->spec, p);
         t.add = is_norm ? -1.0f : 0.0f;
         LT_TRY(p->turned ? transfer_turned(&t, name, s->path) : transfer_rows(&t, name, s->path));
-        *covered += p->rows * p->cols;
     }
     return LT_OK;
 }
 
-/* All names of one parameter. */
-static lt_err load_param(lt_model *m, const lt_source *s, const lt_param *param) {
+lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec, const lt_param *param,
+                           lt_weight_part_fn *fn, void *ctx) {
     char first_missing[LT_FOREIGN_NAME_BYTES] = "";
     int64_t covered = 0;
 
     for (int i = 0; i < s->n_names && covered < param->count; i++) {
         const lt_name_row *row = &s->names[i];
-        const int64_t repeats = lt_name_has_expert(row) ? m->spec.n_experts : 1;
-        if (!lt_name_applies(row, &m->spec, param)) {
+        const int64_t repeats = lt_name_has_expert(row) ? spec->n_experts : 1;
+        if (!lt_name_applies(row, spec, param)) {
             continue;
         }
         for (int64_t e = 0; e < repeats; e++) {
@@ -217,8 +223,10 @@ static lt_err load_param(lt_model *m, const lt_source *s, const lt_param *param)
                        sizeof first_missing);
                 break;
             }
-            lt_name_place_of(&place, &m->spec, param, row, e, w.n_dims);
-            LT_TRY(load_tensor(m, s, name, &w, &place, &covered));
+            lt_name_place_of(&place, spec, param, row, e, w.n_dims);
+            LT_TRY(check_tensor(s->path, name, &w, &place));
+            LT_TRY(fn(ctx, name, &w, &place));
+            covered += place.rows * place.cols * (place.stacked ? place.n_experts : 1);
         }
     }
     if (covered != param->count) {
@@ -229,6 +237,16 @@ static lt_err load_param(lt_model *m, const lt_source *s, const lt_param *param)
     return LT_OK;
 }
 
+typedef struct {
+    lt_model *m;
+    const lt_source *source;
+} loading;
+
+static lt_err load_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
+    const loading *l = ctx;
+    return load_tensor(l->m, l->source, name, w, p);
+}
+
 lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *options) {
     lt_err err = LT_OK;
     lt_source source = {0};
@@ -237,15 +255,25 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
 
     LT_ASSERT(out != NULL && path != NULL);
     LT_TRY(lt_weight_source_open(&source, &spec, path));
-    LT_TRY_DONE(lt_model_alloc(&m, &spec, options));
+    LT_TRY_DONE(lt_model_begin(&m, &spec, options));
+    if (m->options.stored) {
+        LT_TRY_DONE(lt_held_open(m, &source));
+    }
+    LT_TRY_DONE(lt_model_place(m));
     for (int i = 0; i < m->table.n_params; i++) {
-        LT_TRY_DONE(load_param(m, &source, &m->table.params[i]));
+        loading l = {m, &source};
+        if (m->held == NULL || m->held[i].n_runs == 0) {
+            LT_TRY_DONE(lt_weight_each_part(&source, &spec, &m->table.params[i], load_part, &l));
+        }
     }
     LT_TRY_DONE(lt_model_settle(m));
+    if (m->held != NULL) {
+        LT_TRY_DONE(lt_held_keep(m, &source));
+    }
     *out = m;
     m = NULL;
 done:
-    lt_weight_source_close(&source);
     lt_model_close(m);
+    lt_weight_source_close(&source);
     return err;
 }

@@ -1,0 +1,28 @@
+/* held.h: weights in the types of their file: matrices stay where they are mapped, or in a copy of the same bytes where rows must move; only vectors go to the flat
+ * buffer. For inference: nothing can be trained or saved.
+ *
+ * A parameter made of several tensors (q, k and v of qkv) is several runs of rows, each of its own type. On a backend that packs, runs are packed at open,
+ * and runs of one type become one. */
+#ifndef LT_MODEL_HELD_H
+#define LT_MODEL_HELD_H
+
+#include "model/names.h"
+#include "model/source.h"
+
+/* Find what can be held: fills m->held and closes up the table's offsets. */
+LT_MUST_USE lt_err lt_held_open(lt_model *m, const lt_source *source);
+/* The model takes over the open source, which is left empty. */
+LT_MUST_USE lt_err lt_held_keep(lt_model *m, lt_source *source);
+void lt_held_close(lt_model *m);
+
+/* weights.c: each tensor of a parameter, checked; they cover it exactly, or FORMAT. */
+typedef lt_err lt_weight_part_fn(void *ctx, const char *name, const lt_weight *w,
+                                 const lt_name_place *p);
+LT_MUST_USE lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec,
+                                       const lt_param *param, lt_weight_part_fn *fn, void *ctx);
+/* > 0: rows come in pairs within heads of this many rows. */
+int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const lt_name_place *p);
+/* Where row r of the file goes then: pairs (2i, 2i + 1) of a head become rows i and i + half. head 0: r. */
+int64_t lt_weight_target_row(int64_t head, int64_t r);
+
+#endif
