@@ -91,7 +91,7 @@ typedef struct {
  * defaults to S; keys at or after kv_len[b] do not exist. Visible keys s: s <= p if causal; s > p - window if window > 0;
  * s >= doc_start[b][t] if doc_start (B, T) I32 is given (index of the first token of the token's document). softcap c > 0: x -> c tanh(x / c). alibi (H) F32
  * slopes: adds slope * (s - p), after the softcap. sinks (H) F32: one more logit in the softmax's denominator. lse (B, H, T) F32: log-sum-exp of the masked
- * logits (sink included), for the backward pass; may be absent. A row that sees nothing: out 0, lse -inf.
+ * logits (sink included), for the backward pass; may be absent. A row that sees nothing: out 0, lse -inf. Forward, k and v may be F16 where q and out are F32.
  * Backward (Dao et al. 2022, arXiv:2205.14135, appendix B): dq, dk, dv written; dsinks F32 added to; delta (B, H, T) F32 is scratch. */
 typedef struct {
     lt_tensor out, lse, q, k, v, kv_len, doc_start, alibi, sinks;

@@ -237,6 +237,11 @@ static const char *check_attention_fwd(const void *args) {
     if (a->q.shape[3] > 1024) {
         return "head wider than 1024";
     }
+    if (a->k.dtype == LT_F16 &&
+        a->v.dtype == LT_F16) { /* A cache in 16 bits beside F32 activations. */
+        REFUSE_IF(dense(&a->k) && dense(&a->v) ? NULL : BAD_STRIDE);
+        return bad_f32(TENSORS(&a->q, &a->out));
+    }
     return bad_acts(TENSORS(&a->q, &a->k, &a->v, &a->out));
 }
 

@@ -127,7 +127,7 @@ LT_INLINE void run_panel(const attention *c, int64_t b, int64_t h, int64_t index
     finish_panel(c, &p, b, h, ot, max, sum, dtype);
 }
 
-LT_INLINE void run_all(const attention *c, const lt_dtype dtype) {
+LT_INLINE void run_all(const attention *c, const lt_dtype dtype, const lt_dtype kv) {
     const int64_t batch = c->args->q.shape[0];
     const int64_t n_kv = batch * c->n_kv_heads;
     const int64_t n_tasks = batch * c->n_heads * c->n_panels;
@@ -136,7 +136,7 @@ LT_INLINE void run_all(const attention *c, const lt_dtype dtype) {
         float *tiles = c->tiles + omp_get_thread_num() * c->per_thread;
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < n_kv; i++) {
-            pack_head(c, i / c->n_kv_heads, i % c->n_kv_heads, dtype);
+            pack_head(c, i / c->n_kv_heads, i % c->n_kv_heads, kv);
         }
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < n_tasks; i++) { /* Long panels (late queries) first. */
@@ -163,6 +163,12 @@ lt_err LT_ISA_NAME(lt_cpu_attention_fwd)(lt_queue *q, const void *args) {
     LT_TRY(lt_cpu_scratch(&c.values, LT_CPU_SLOT_B, kv_bytes));
     LT_TRY(lt_cpu_scratch(&c.tiles, LT_CPU_SLOT_TILES,
                           (size_t)(omp_get_max_threads() * c.per_thread) * sizeof(float)));
-    BY_DTYPE(a->q.dtype, run_all, &c);
+    if (a->k.dtype == LT_F16) {
+        run_all(&c, LT_F32, LT_F16);
+    } else if (a->q.dtype == LT_F32) {
+        run_all(&c, LT_F32, LT_F32);
+    } else {
+        run_all(&c, LT_BF16, LT_BF16);
+    }
     return LT_OK;
 }

@@ -98,7 +98,7 @@ LT_INLINE void chunk_output(const decode *c, float *out, const float *x, int64_t
 }
 
 LT_INLINE void run_chunk(const decode *c, int64_t b, int64_t g, int64_t split, float *parts,
-                         const lt_dtype dtype) {
+                         const lt_dtype dtype, const lt_dtype kv) {
     const lt_attention_args *a = c->args;
     const int64_t s = split * SPLIT;
     const int64_t left = keys_of(a, b) - s;
@@ -118,9 +118,9 @@ LT_INLINE void run_chunk(const decode *c, int64_t b, int64_t g, int64_t split, f
         for (int64_t e = 0; e < c->d; e += VEC) {
             v_store(query + e, a->scale * v_get(head_row(&a->q, b, t, h), dtype, e, c->d - e));
         }
-        chunk_logits(c, x, query, b, g, s, count, dtype);
+        chunk_logits(c, x, query, b, g, s, count, kv);
         part[0] = chunk_softmax(c, x, b, t, h, s, count, &part[1]);
-        chunk_output(c, part + 2, x, b, g, s, count, dtype);
+        chunk_output(c, part + 2, x, b, g, s, count, kv);
     }
 }
 
@@ -161,7 +161,7 @@ LT_INLINE void join_query(const decode *c, int64_t b, int64_t g, int64_t i, cons
     }
 }
 
-LT_INLINE void run_all(const decode *c, const lt_dtype dtype) {
+LT_INLINE void run_all(const decode *c, const lt_dtype dtype, const lt_dtype kv) {
     const int64_t n_kv = c->args->k.shape[2];
     const int64_t n_tasks = c->args->q.shape[0] * n_kv * c->n_splits;
     const bool parallel = n_tasks * SPLIT * c->d > PARALLEL_MIN;
@@ -170,7 +170,7 @@ LT_INLINE void run_all(const decode *c, const lt_dtype dtype) {
 #pragma omp for schedule(dynamic, 1)
         for (int64_t i = 0; i < n_tasks; i++) {
             run_chunk(c, i / c->n_splits / n_kv, i / c->n_splits % n_kv, i % c->n_splits,
-                      c->parts + i * c->n_queries * c->part, dtype);
+                      c->parts + i * c->n_queries * c->part, dtype, kv);
         }
 #pragma omp for schedule(static)
         for (int64_t i = 0; i < c->args->q.shape[0] * n_kv * c->n_queries; i++) {
@@ -198,6 +198,12 @@ lt_err LT_ISA_NAME(lt_cpu_attention_decode)(lt_queue *q, const void *args) {
     const int64_t n_parts = a->q.shape[0] * a->k.shape[2] * c.n_splits * c.n_queries;
     LT_TRY(lt_cpu_scratch(&c.parts, LT_CPU_SLOT_TILES,
                           (size_t)(n_parts * c.part + VEC) * sizeof(float)));
-    BY_DTYPE(a->q.dtype, run_all, &c);
+    if (a->k.dtype == LT_F16) {
+        run_all(&c, LT_F32, LT_F16);
+    } else if (a->q.dtype == LT_F32) {
+        run_all(&c, LT_F32, LT_F32);
+    } else {
+        run_all(&c, LT_BF16, LT_BF16);
+    }
     return LT_OK;
 }
