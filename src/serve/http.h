@@ -1,0 +1,60 @@
+/* http.h: an HTTP/1.1 server on libevent's loop: listener, connections, keep-alive, limits, streams. One thread.
+ *
+ * It knows bytes, not APIs. A complete request is handed to on_request, which answers at once or later, on the same thread:
+ *     lt_http_reply(c, 200, "application/json", NULL, body, n);                     whole
+ *     lt_http_stream(c, 200, "text/event-stream", NULL); lt_http_write(c, ...); ... lt_http_end(c);      in parts
+ * Until the answer's end the connection belongs to that one request; pipelined ones wait. When the client goes away first, or reads too slowly
+ * (more than max_pending_bytes unsent), on_gone is called and the connection may not be used again: that is how generation is cancelled.
+ *
+ * Limits: connections, header and body bytes, time for a whole request to come in (408), idle time between requests, time without progress when
+ * writing. libevent's own evhttp is not used: see docs/adr/0004-own-http.md. */
+#ifndef LT_SERVE_HTTP_H
+#define LT_SERVE_HTTP_H
+
+#include <event2/event.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+#include "lateen/base.h"
+#include "serve/http_parse.h"
+
+typedef struct lt_http lt_http;
+typedef struct lt_http_conn lt_http_conn;
+
+typedef struct {
+    const char *method, *path, *query; /* path without the query; query "" when there is none. */
+    const char *body;                  /* 0-terminated. */
+    size_t body_bytes;
+    const lt_http_parser *head; /* For lt_http_header_get. */
+} lt_http_request;
+
+typedef struct {
+    const char *host;
+    int port; /* 0: any free one; lt_http_port tells. */
+    int max_connections;
+    size_t max_head_bytes, max_body_bytes, max_pending_bytes;
+    double request_s, idle_s, write_s;
+    void *ctx;
+    void (*on_request)(void *ctx, lt_http_conn *c, const lt_http_request *r);
+    void (*on_gone)(void *ctx, lt_http_conn *c, void *user); /* user: lt_http_set_user's. */
+    /* What the parser refuses: write the body of the answer; 0-terminated, at most n bytes. */
+    void (*on_bad)(void *ctx, int status, const char *why, char *body, size_t n);
+} lt_http_options;
+
+LT_MUST_USE lt_err lt_http_open(lt_http **out, struct event_base *base, const lt_http_options *o);
+void lt_http_close(
+    lt_http *h); /* Every connection is closed; on_gone is called for open answers. */
+int lt_http_port(const lt_http *h);
+int64_t lt_http_connections(const lt_http *h);
+
+/* extra: whole header lines, each with its CRLF, or NULL. */
+void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *extra,
+                   const void *body, size_t n);
+void lt_http_stream(lt_http_conn *c, int status, const char *type, const char *extra);
+void lt_http_write(lt_http_conn *c, const void *data, size_t n);
+void lt_http_end(lt_http_conn *c);
+void lt_http_set_user(lt_http_conn *c, void *user);
+
+const char *lt_http_status_text(int status);
+
+#endif

@@ -1,0 +1,55 @@
+/* json_out.h: JSON written straight into a growing text, without a tree: what streaming needs thousands of times a second.
+ *
+ *     lt_json_out o = {0};
+ *     lt_out_open(&o, '{');
+ *     lt_out_key_str(&o, "object", "list");
+ *     lt_out_key(&o, "data"), lt_out_open(&o, '['), lt_out_int(&o, 1), lt_out_shut(&o, ']');
+ *     lt_out_shut(&o, '}');                     o.data[0 .. o.n) is {"object":"list","data":[1]}
+ *
+ * Commas are placed by the writer. Running out of memory is remembered in `failed` and everything after it is dropped, so that a caller
+ * checks once, at the end. Strings must be valid UTF-8, as the tokenizer's streams and jansson give them. */
+#ifndef LT_SERVE_JSON_OUT_H
+#define LT_SERVE_JSON_OUT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "lateen/base.h"
+
+typedef struct {
+    char *data; /* 0-terminated once something was written. */
+    size_t n, room;
+    bool comma;  /* A comma is due before the next value or key. */
+    bool failed; /* Out of memory. */
+} lt_json_out;
+
+void lt_out_free(lt_json_out *o);
+void lt_out_clear(lt_json_out *o); /* Forget the text, keep the memory. */
+
+void lt_out_raw(lt_json_out *o, const char *text, size_t n); /* As it is, no comma. */
+void lt_out_rawf(lt_json_out *o, const char *fmt, ...) LT_PRINTF(2, 3);
+
+void lt_out_open(lt_json_out *o, char bracket); /* '{' or '[' */
+void lt_out_shut(lt_json_out *o, char bracket); /* '}' or ']' */
+void lt_out_key(lt_json_out *o, const char *key);
+void lt_out_str(lt_json_out *o, const char *text, size_t n);
+void lt_out_text(lt_json_out *o, const char *text); /* 0-terminated; NULL: null. */
+void lt_out_int(lt_json_out *o, int64_t value);
+void lt_out_real(lt_json_out *o, double value); /* Not finite: null. */
+void lt_out_bool(lt_json_out *o, bool value);
+void lt_out_null(lt_json_out *o);
+void lt_out_value(lt_json_out *o, const json_t *value); /* A tree of jansson's; NULL: null. */
+
+/* Key and value at once. */
+void lt_out_key_str(lt_json_out *o, const char *key, const char *text);
+void lt_out_key_int(lt_json_out *o, const char *key, int64_t value);
+void lt_out_key_real(lt_json_out *o, const char *key, double value);
+void lt_out_key_bool(lt_json_out *o, const char *key, bool value);
+void lt_out_key_null(lt_json_out *o, const char *key);
+void lt_out_key_open(lt_json_out *o, const char *key, char bracket);
+void lt_out_key_value(lt_json_out *o, const char *key, const json_t *value);
+
+#endif
