@@ -1,0 +1,151 @@
+/* ask.h: what a request asks for: one struct for all endpoints, filled from JSON by one table per endpoint.
+ *
+ * A table row names a field, how it is read and where it goes; so a field is honoured, accepted because it does not change the answer (NOTHING),
+ * accepted with certain values only (ONLY), or refused by name (REFUSED). What no row names is refused too, with the nearest name. null is
+ * the same as absent everywhere. docs/serve.md lists the tables. */
+#ifndef LT_SERVE_ASK_H
+#define LT_SERVE_ASK_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <jansson.h>
+
+#include "lateen/base.h"
+#include "serve/json_out.h"
+
+/* Why a request is refused: the HTTP status and OpenAI's error object. */
+typedef struct {
+    int status;
+    const char *type, *code; /* code NULL: null. */
+    char param[64];          /* "": null. */
+    char message[512];
+    int retry_after_s; /* 0: no such header. */
+} lt_api_error;
+
+/* Fill *e and return false, so that a reader ends with `return lt_api_refuse(...)`. */
+bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) LT_PRINTF(3, 4);
+/* The same with the last error of Lateen's own (lt_error_message). */
+bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err);
+bool lt_api_refuse_oom(lt_api_error *e);
+
+#define LT_ASK_STOPS 32 /* OpenAI allows 4; agents send more. */
+
+/* Everything any endpoint understands. JSON members point into the request's tree, which the ask owns. */
+typedef struct {
+    json_t *root;
+    const char *model;
+    /* What to continue or to embed. */
+    const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens;
+    const char *instructions, *suffix;
+    /* How the answer is sent. */
+    bool stream, echo, parallel_tools, include_usage, continuous_usage;
+    const json_t *stream_options;
+    int64_t n, best_of;
+    /* How tokens are chosen. */
+    double temperature, top_p, min_p, typical_p, repetition, frequency, presence;
+    int64_t top_k, seed, max_tokens, max_completion_tokens, min_tokens, priority, repeat_last_n;
+    bool ignore_eos;
+    const json_t *logit_bias, *stop, *stop_ids;
+    bool include_stop;
+    /* What is reported. */
+    const json_t *logprobs;
+    int64_t top_logprobs, prompt_logprobs, n_probs;
+    bool skip_special, return_ids;
+    /* Form of the answer. */
+    const json_t *response_format, *text, *json_schema, *structured, *choice;
+    const char *grammar, *regex;
+    /* Templates and reasoning. */
+    const json_t *template_kwargs, *reasoning, *thinking;
+    const char *reasoning_effort, *chat_template, *reasoning_format;
+    int64_t thinking_budget;
+    bool add_generation_prompt, continue_final, include_reasoning;
+    /* Embeddings, tokenizing. */
+    const char *encoding_format;
+    int64_t dimensions;
+    bool add_special, parse_special, with_pieces;
+} lt_ask;
+
+typedef enum {
+    LT_FIELD_BOOL,
+    LT_FIELD_I64,
+    LT_FIELD_F64,
+    LT_FIELD_STR,
+    LT_FIELD_JSON,
+    LT_FIELD_NOTHING, /* Accepted; nothing here depends on it. */
+    LT_FIELD_ONLY,    /* Accepted with one of the values of `note`, JSON texts with '|' between. */
+    LT_FIELD_REFUSED  /* note: why. */
+} lt_field_type;
+
+typedef struct {
+    const char *name;
+    lt_field_type type;
+    size_t offset;
+    double min, max; /* Inclusive. */
+    const char *note;
+} lt_field;
+
+#define LT_ASK_AT(member) offsetof(lt_ask, member)
+#define LT_BOOL(name, member)                                                                      \
+    { name, LT_FIELD_BOOL, LT_ASK_AT(member), 0, 0, NULL }
+#define LT_I64(name, member, min, max)                                                             \
+    { name, LT_FIELD_I64, LT_ASK_AT(member), min, max, NULL }
+#define LT_F64(name, member, min, max)                                                             \
+    { name, LT_FIELD_F64, LT_ASK_AT(member), min, max, NULL }
+#define LT_STR(name, member)                                                                       \
+    { name, LT_FIELD_STR, LT_ASK_AT(member), 0, 0, NULL }
+#define LT_JSON(name, member)                                                                      \
+    { name, LT_FIELD_JSON, LT_ASK_AT(member), 0, 0, NULL }
+#define LT_NOTHING(name)                                                                           \
+    { name, LT_FIELD_NOTHING, 0, 0, 0, NULL }
+#define LT_ONLY(name, values)                                                                      \
+    { name, LT_FIELD_ONLY, 0, 0, 0, values }
+#define LT_REFUSED(name, why)                                                                      \
+    { name, LT_FIELD_REFUSED, 0, 0, 0, why }
+
+/* Fields that chat, completions, responses and the native completion share: how tokens are chosen, and the extensions of other servers. */
+#define LT_FIELDS_SAMPLING                                                                         \
+    LT_F64("temperature", temperature, 0, 100), LT_F64("top_p", top_p, 0, 1),                      \
+        LT_I64("top_k", top_k, -1, 1e9), LT_F64("min_p", min_p, 0, 1),                             \
+        LT_F64("typical_p", typical_p, 0, 1), LT_F64("repetition_penalty", repetition, 1e-3, 100), \
+        LT_F64("repeat_penalty", repetition, 1e-3, 100),                                           \
+        LT_F64("frequency_penalty", frequency, -2, 2),                                             \
+        LT_F64("presence_penalty", presence, -2, 2), LT_I64("seed", seed, -1, 9.2e18),             \
+        LT_JSON("logit_bias", logit_bias), LT_JSON("stop", stop),                                  \
+        LT_JSON("stop_token_ids", stop_ids), LT_I64("min_tokens", min_tokens, 0, 1e9),             \
+        LT_BOOL("ignore_eos", ignore_eos), LT_BOOL("include_stop_str_in_output", include_stop),    \
+        LT_I64("priority", priority, -1e6, 1e6), LT_BOOL("skip_special_tokens", skip_special),     \
+        LT_BOOL("return_tokens", return_ids), LT_BOOL("return_token_ids", return_ids),             \
+        LT_STR("grammar", grammar), LT_STR("guided_grammar", grammar),                             \
+        LT_STR("guided_regex", regex), LT_JSON("guided_json", json_schema),                        \
+        LT_JSON("guided_choice", choice), LT_JSON("structured_outputs", structured),               \
+        LT_JSON("json_schema", json_schema), LT_I64("n_predict", max_tokens, -2, 1e9),             \
+        LT_NOTHING("cache_prompt"), LT_NOTHING("cache_salt"), LT_NOTHING("request_id"),            \
+        LT_NOTHING("add_special_tokens"), LT_NOTHING("id_slot"), LT_NOTHING("timings_per_token"),  \
+        LT_NOTHING("n_cache_reuse"), LT_NOTHING("spaces_between_special_tokens"),                  \
+        LT_ONLY("guided_decoding_backend", "null"), LT_ONLY("length_penalty", "1|1.0"),            \
+        LT_ONLY("early_stopping", "false"), LT_ONLY("use_beam_search", "false"),                   \
+        LT_ONLY("mirostat", "0|0.0"), LT_ONLY("dynatemp_range", "0|0.0"),                          \
+        LT_ONLY("dry_multiplier", "0|0.0"), LT_ONLY("xtc_probability", "0|0.0"),                   \
+        LT_ONLY("lora", "[]"), LT_ONLY("logits_processors", "[]"), LT_ONLY("bad_words", "[]"),     \
+        LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)
+
+void lt_ask_defaults(lt_ask *a); /* OpenAI's: temperature 1, n 1, ... */
+void lt_ask_free(lt_ask *a);
+
+/* Parse the body (a JSON object) by the table. False: *e says what to answer. */
+bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *body, size_t bytes,
+                 lt_api_error *e);
+/* One object by a table of fields: for nested objects (stream_options, ...). where leads the parameter's name. */
+bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,
+                   const char *where, lt_api_error *e);
+
+/* The body as a JSON object, to be released; NULL: *e. */
+json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
+
+/* A string, or a list of strings, of at most `most`; n <= most pointers into the tree. */
+bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,
+                    int most, int *n, lt_api_error *e);
+
+#endif

@@ -1,0 +1,133 @@
+/* Tables of fields: each type read, each refusal with the parameter's name; the writer of JSON read back by jansson. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "serve/ask.h"
+
+static const lt_field fields[] = {LT_JSON("messages", messages),
+                                  LT_STR("model", model),
+                                  LT_I64("n", n, 1, 8),
+                                  LT_BOOL("stream", stream),
+                                  LT_REFUSED("audio", "no ears"),
+                                  LT_ONLY("modalities", "[\"text\"]|null"),
+                                  LT_NOTHING("user"),
+                                  LT_FIELDS_SAMPLING};
+
+static bool read(lt_ask *a, const char *body, lt_api_error *e) {
+    lt_ask_defaults(a);
+    *e = (lt_api_error){0};
+    return lt_ask_read(a, fields, sizeof fields / sizeof *fields, body, strlen(body), e);
+}
+
+static void good(void **state) {
+    lt_api_error e;
+    lt_ask a;
+    (void)state;
+    assert_true(read(&a,
+                     "{\"model\":\"m\",\"n\":2.0,\"stream\":true,\"temperature\":0,\"top_k\":5,"
+                     "\"user\":{\"x\":1},\"modalities\":[\"text\"],\"seed\":null,\"min_p\":0.5,"
+                     "\"messages\":[]}",
+                     &e));
+    assert_string_equal(a.model, "m");
+    assert_int_equal(a.n, 2);
+    assert_true(a.stream);
+    assert_true(a.temperature == 0 && a.min_p == 0.5 && a.top_p == 1);
+    assert_int_equal(a.top_k, 5);
+    assert_int_equal(a.seed, -1); /* null is absent. */
+    assert_non_null(a.messages);
+    lt_ask_free(&a);
+}
+
+static void refused(void **state) {
+    static const struct {
+        const char *body, *param, *said;
+    } rows[] = {
+        {"{\"n\":0}", "n", "between 1 and 8"},
+        {"{\"n\":9}", "n", "is 9"},
+        {"{\"n\":1.5}", "n", "whole"},
+        {"{\"n\":\"2\"}", "n", "a string"},
+        {"{\"stream\":1}", "stream", "true or false"},
+        {"{\"model\":[]}", "model", "a list"},
+        {"{\"audio\":{}}", "audio", "no ears"},
+        {"{\"modalities\":[\"audio\"]}", "modalities", "not supported"},
+        {"{\"temprature\":1}", "temprature", "is 'temperature' meant"},
+        {"{\"mirostat\":2}", "mirostat", "not supported"},
+        {"{\"temperature\":1e999}", "", "no JSON"},
+        {"[1]", "", "object"},
+        {"", "", "no JSON"},
+        {"{\"model\":\"\xff\"}", "", "no JSON"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_api_error e;
+        lt_ask a;
+        assert_false(read(&a, rows[i].body, &e));
+        assert_int_equal(e.status, 400);
+        assert_string_equal(e.param, rows[i].param);
+        if (strstr(e.message, rows[i].said) == NULL) {
+            fail_msg("%s: %s", rows[i].body, e.message);
+        }
+        lt_ask_free(&a);
+    }
+}
+
+static void strings(void **state) {
+    const char *texts[3];
+    size_t lengths[3];
+    lt_api_error e;
+    int n;
+    json_t *v = json_pack("[s, s]", "a", "bc"), *bad = json_pack("[s, i]", "a", 1);
+    json_t *many = json_pack("[s, s, s, s]", "a", "a", "a", "a"), *one = json_string("x");
+    (void)state;
+    assert_true(lt_ask_strings(v, "stop", texts, lengths, 3, &n, &e) && n == 2 && lengths[1] == 2);
+    assert_true(lt_ask_strings(one, "stop", texts, lengths, 3, &n, &e) && n == 1);
+    assert_true(lt_ask_strings(NULL, "stop", texts, lengths, 3, &n, &e) && n == 0);
+    assert_false(lt_ask_strings(bad, "stop", texts, lengths, 3, &n, &e));
+    assert_false(lt_ask_strings(many, "stop", texts, lengths, 3, &n, &e));
+    json_decref(v);
+    json_decref(bad);
+    json_decref(many);
+    json_decref(one);
+}
+
+static void json_read_back(void **state) {
+    static const char text[] = "a\"b\\c\n\t\x01\x7f\xe2\x82\xac";
+    lt_json_out o = {0};
+    json_t *v;
+    (void)state;
+    lt_out_open(&o, '{');
+    lt_out_key_str(&o, "s", text);
+    lt_out_key_int(&o, "i", -9223372036854775807LL - 1);
+    lt_out_key_real(&o, "r", 0.1F);
+    lt_out_key_real(&o, "nan", (double)NAN);
+    lt_out_key_bool(&o, "b", true);
+    lt_out_key_null(&o, "z");
+    lt_out_key_open(&o, "l", '[');
+    lt_out_int(&o, 1);
+    lt_out_open(&o, '[');
+    lt_out_shut(&o, ']');
+    lt_out_str(&o, "x\0y", 3);
+    lt_out_shut(&o, ']');
+    lt_out_shut(&o, '}');
+    v = json_loadb(o.data, o.n, JSON_ALLOW_NUL, NULL);
+    assert_non_null(v);
+    assert_string_equal(json_string_value(json_object_get(v, "s")), text);
+    assert_true(json_integer_value(json_object_get(v, "i")) == INT64_MIN);
+    assert_true((float)json_real_value(json_object_get(v, "r")) == 0.1F);
+    assert_true(json_is_null(json_object_get(v, "nan")) && json_is_null(json_object_get(v, "z")));
+    assert_int_equal(json_array_size(json_object_get(v, "l")), 3);
+    assert_int_equal(json_string_length(json_array_get(json_object_get(v, "l"), 2)), 3);
+    json_decref(v);
+    lt_out_free(&o);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(good), cmocka_unit_test(refused),
+                                       cmocka_unit_test(strings), cmocka_unit_test(json_read_back)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
