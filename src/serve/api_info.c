@@ -1,0 +1,180 @@
+/* api_info.c: what the server tells about itself: models, health, version, metrics, the numbers of the status page. */
+#include <dirent.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "serve/reply.h"
+#include "serve/route.h"
+
+static void put_model(lt_json_out *o, const lt_server *s) {
+    const lt_model_spec *spec = lt_model_get_spec(s->model);
+    lt_out_open(o, '{');
+    lt_out_key_str(o, "id", s->name);
+    lt_out_key_str(o, "object", "model");
+    lt_out_key_int(o, "created", s->created);
+    lt_out_key_str(o, "owned_by", "lateen");
+    lt_out_key_int(o, "max_model_len", lt_server_context(s));
+    lt_out_key_open(o, "meta", '{');
+    lt_out_key_str(o, "family", lt_family_name(spec->family));
+    lt_out_key_int(o, "n_vocab", spec->vocab_size);
+    lt_out_key_int(o, "n_ctx_train", spec->max_seq);
+    lt_out_key_int(o, "n_embd", spec->width);
+    lt_out_key_int(o, "n_params", lt_model_spec_params(spec));
+    lt_out_shut(o, '}');
+    lt_out_shut(o, '}');
+}
+
+void lt_api_models(lt_call *call) {
+    lt_json_out o = {0};
+    lt_out_open(&o, '{');
+    lt_out_key_str(&o, "object", "list");
+    lt_out_key_open(&o, "data", '[');
+    put_model(&o, call->server);
+    lt_out_shut(&o, ']');
+    lt_out_shut(&o, '}');
+    lt_call_json(call, 200, &o);
+}
+
+void lt_api_model(lt_call *call) {
+    lt_json_out o = {0};
+    if (strcmp(call->tail, call->server->name) != 0) {
+        lt_api_error e = {.status = 404, .type = "not_found_error", .code = "model_not_found"};
+        snprintf(e.message, sizeof e.message, "the model '%.100s' is not served here; '%s' is",
+                 call->tail, call->server->name);
+        snprintf(e.param, sizeof e.param, "model");
+        lt_call_error(call, &e);
+        return;
+    }
+    put_model(&o, call->server);
+    lt_call_json(call, 200, &o);
+}
+
+void lt_api_health(lt_call *call) {
+    lt_json_out o = {0};
+    lt_api_error e = {.status = 503, .type = "unavailable_error", .retry_after_s = 1};
+    call->flavour = LT_FLAVOUR_LLAMA;
+    if (atomic_load(&call->server->state) != LT_SERVER_READY) {
+        snprintf(e.message, sizeof e.message, "Loading model");
+        lt_call_error(call, &e);
+        return;
+    }
+    if (call->server->draining) {
+        snprintf(e.message, sizeof e.message, "the server is ending");
+        lt_call_error(call, &e);
+        return;
+    }
+    lt_out_open(&o, '{');
+    lt_out_key_str(&o, "status", "ok");
+    lt_out_shut(&o, '}');
+    lt_call_json(call, 200, &o);
+}
+
+void lt_api_version(lt_call *call) {
+    lt_json_out o = {0};
+    lt_out_open(&o, '{');
+    lt_out_key_str(&o, "version", lt_version());
+    lt_out_shut(&o, '}');
+    lt_call_json(call, 200, &o);
+}
+
+void lt_api_metrics(lt_call *call) {
+    lt_server *s = call->server;
+    lt_json_out o = {0};
+    lt_engine_stats st;
+
+    lt_engine_get_stats(s->engine, &st);
+    lt_metrics_write(&s->metrics, &st, &s->o.engine, s->name, lt_http_connections(s->http), &o);
+    lt_http_reply(call->conn, o.failed ? 503 : 200, "text/plain; version=0.0.4; charset=utf-8",
+                  call->extra, o.data, o.n);
+    lt_out_free(&o);
+}
+
+/* ---- The status page's numbers ---- */
+
+static int64_t resident_bytes(void) {
+    long long total = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f == NULL || fscanf(f, "%lld %lld", &total, &resident) != 2) {
+        resident = 0;
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
+    return resident * sysconf(_SC_PAGESIZE);
+}
+
+static int64_t open_descriptors(void) {
+    DIR *d = opendir("/proc/self/fd");
+    int64_t n = 0;
+    if (d == NULL) {
+        return 0;
+    }
+    while (readdir(d) != NULL) {
+        n++;
+    }
+    closedir(d);
+    return n - 3; /* ".", ".." and the folder's own. */
+}
+
+/* The bound of the bucket that holds the q-th part of the values. */
+static double quantile(const lt_histogram *h, double q) {
+    uint64_t below = 0;
+    for (int i = 0; i < h->n_bounds; i++) {
+        below += h->counts[i];
+        if (h->n > 0 && (double)below >= q * (double)h->n) {
+            return h->bounds[i];
+        }
+    }
+    return 0;
+}
+
+static void put_engine(lt_json_out *o, const lt_engine_stats *st, const lt_engine_options *e) {
+#define STAT(name) lt_out_key_int(o, #name, st->name);
+    STAT(running)
+    STAT(waiting)
+    STAT(pages)
+    STAT(pages_used) STAT(pages_cached) STAT(steps) STAT(prompt_tokens) STAT(cached_tokens)
+        STAT(new_tokens) STAT(preemptions) STAT(finished) STAT(cancelled) STAT(failed)
+            STAT(step_tokens) STAT(step_sequences)
+#undef STAT
+                lt_out_key_real(o, "step_s", st->step_s);
+    lt_out_key_int(o, "max_running", e->max_running);
+    lt_out_key_int(o, "max_waiting", e->max_waiting);
+    lt_out_key_int(o, "page_tokens", e->page_tokens);
+}
+
+void lt_api_status_json(lt_call *call) {
+    static const char *const states[] = {"loading", "ready", "failed"};
+    lt_server *s = call->server;
+    const lt_server_state state = atomic_load(&s->state);
+    lt_json_out o = {0};
+    lt_engine_stats st = {0};
+
+    lt_out_open(&o, '{');
+    lt_out_key_str(&o, "state", s->draining ? "ending" : states[state]);
+    lt_out_key_str(&o, "model", s->name);
+    lt_out_key_str(&o, "version", lt_version());
+    lt_out_key_real(&o, "uptime_s", lt_clock_s() - s->started_s);
+    lt_out_key_real(&o, "now_s", lt_clock_s());
+    lt_out_key_real(&o, "load_s", s->load_s);
+    if (state == LT_SERVER_READY) {
+        lt_engine_get_stats(s->engine, &st);
+        lt_out_key_int(&o, "context", lt_server_context(s));
+    }
+    put_engine(&o, &st, &s->o.engine);
+    lt_out_key_int(&o, "connections", lt_http_connections(s->http));
+    lt_out_key_int(&o, "requests", s->n_replies);
+    lt_out_key_int(&o, "http_requests", (int64_t)s->metrics.http_requests);
+    lt_out_key_int(&o, "http_errors", (int64_t)s->metrics.http_errors);
+    lt_out_key_real(&o, "ttft_p50_s", quantile(&s->metrics.h[LT_HIST_TTFT], 0.5));
+    lt_out_key_real(&o, "ttft_p99_s", quantile(&s->metrics.h[LT_HIST_TTFT], 0.99));
+    lt_out_key_real(&o, "itl_p50_s", quantile(&s->metrics.h[LT_HIST_ITL], 0.5));
+    lt_out_key_real(&o, "itl_p99_s", quantile(&s->metrics.h[LT_HIST_ITL], 0.99));
+    lt_out_key_int(&o, "resident_bytes", resident_bytes());
+    lt_out_key_int(&o, "descriptors", open_descriptors());
+    lt_out_shut(&o, '}');
+    lt_call_json(call, 200, &o);
+}

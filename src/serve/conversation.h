@@ -1,0 +1,27 @@
+/* conversation.h: from messages to the prompt a chat model was taught. Chat, responses, messages and apply-template all come through here, in
+ * OpenAI's message shape. */
+#ifndef LT_SERVE_CONVERSATION_H
+#define LT_SERVE_CONVERSATION_H
+
+#include "serve/server.h"
+
+typedef struct {
+    const json_t *messages; /* OpenAI's list. */
+    const json_t *tools;    /* OpenAI's list, or NULL. */
+    const json_t *kwargs;   /* More variables for the template, or NULL. */
+    const char
+        *reasoning_effort; /* NULL; "none" switches thinking off where the template knows how. */
+    bool add_generation_prompt;
+    bool continue_final; /* The last message is the beginning of the answer. */
+} lt_conversation;
+
+/* The rendered prompt, malloc'ed. */
+bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
+                          lt_api_error *e);
+/* Its ids: special tokens are recognised, and BOS put before where the tokenizer does and the template does not. */
+bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, lt_api_error *e);
+
+/* The text of a message's content: a string, or parts of which all are text, joined. NULL: *e. A new reference. */
+json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *e);
+
+#endif

@@ -1,0 +1,153 @@
+/* reply.h: one generation request on its way: from prompts to the engine, from the engine's tokens to the text of an answer.
+ *
+ *   handler ─▶ lt_reply_open ─▶ add prompts ─▶ lt_reply_start ─▶ engine ─┐
+ *                                                                    │ events, on the loop's thread
+ *   face->text ◀── stop strings ◀── UTF-8 stream ◀── token ◀─────────┘
+ *      │                                                  sample ends: face->choice_end;   all end: face->finish, the answer is sent
+ *
+ * A reply has parts (one prompt = one request to the engine) and choices (part i's sample s is choice i * n + s). The face is how an endpoint
+ * words its answer. A reply outlives its client: when that goes away the parts are cancelled, and the reply is freed by the engine's last DONE. */
+#ifndef LT_SERVE_REPLY_H
+#define LT_SERVE_REPLY_H
+
+#include "serve/server.h"
+#include "serve/stop_scan.h"
+
+typedef struct lt_part lt_part;
+typedef struct lt_strand lt_strand;
+
+typedef struct {
+    int32_t id, n_top;
+    float logprob;
+    bool has_logprob;
+    size_t top_at;  /* Index of the first alternative in tops. */
+    size_t text_at; /* Bytes of text before this token. */
+} lt_token_log;
+
+typedef struct {
+    lt_token_log *rows;
+    size_t n, room, sent; /* sent: rows that a stream has reported. */
+    struct lt_token_top {
+        int32_t id;
+        float logprob;
+    } * tops;
+    size_t n_tops, tops_room;
+    size_t text_n;
+} lt_token_logs;
+
+typedef struct {
+    void (*begin)(lt_reply *j);                             /* Streams: headers are sent. */
+    void (*token)(lt_strand *c);                            /* May be NULL. */
+    void (*text)(lt_strand *c, const char *text, size_t n); /* Each piece of text. */
+    void (*choice_end)(lt_strand *c);                       /* finish and stop are set. */
+    void (*finish)(lt_reply *j); /* Write the answer's (last) part into j->out. */
+    void (*failed)(lt_reply *j, const lt_api_error *e); /* In a stream: the error's event. */
+    void (*free)(lt_reply *j);                          /* May be NULL. */
+} lt_face;
+
+struct lt_strand {
+    lt_reply *reply;
+    lt_part *part;
+    int32_t sample;
+    int index; /* In the answer. */
+    lt_tokenizer_stream *stream;
+    lt_stop_scan stop;
+    lt_json_out text;   /* All that was let through. */
+    lt_json_out last;   /* The text of the token at hand. */
+    lt_token_logs logs; /* When log-probabilities or ids are asked for. */
+    int64_t new_tokens, reasoning_tokens;
+    double logprob_sum;
+    bool ended;
+    lt_finish finish;
+    int stop_index; /* Which stop string; -1: none. */
+    int32_t stop_id;
+    void *face; /* The face's own. */
+};
+
+struct lt_part {
+    lt_reply *reply;
+    uint64_t id; /* The engine's. */
+    lt_ids prompt;
+    lt_strand *strands; /* n_samples of them. */
+    lt_token_logs prompt_logs;
+    bool submitted, done;
+    double first_s, last_s; /* When the first and the newest token came. */
+    int64_t cached_tokens;
+    double queue_s, prefill_s, decode_s;
+    float *embedding; /* (C), owned; embeddings only. */
+};
+
+struct lt_reply {
+    lt_server *server;
+    lt_http_conn *conn; /* NULL once the client is gone or answered. */
+    lt_flavour flavour;
+    char extra[512];
+    const lt_face *face;
+    lt_ask ask;
+    char id[48];
+    int64_t created;
+    double arrived_s;
+    bool stream, begun, failed;
+
+    lt_request request; /* What the parts share. */
+    lt_logit_bias *bias;
+    int32_t *stop_ids, *think_end;
+    int64_t
+        n_asked_stops; /* Of stop_ids, those that the request named; the others are the tokenizer's. */
+    lt_grammar *grammar;
+    const char *stops[LT_ASK_STOPS];
+    size_t stop_lengths[LT_ASK_STOPS];
+    int n_stops;
+
+    lt_part *parts;
+    int64_t n_parts, parts_left;
+    int64_t n_samples; /* Of a part, as the engine runs them. */
+    lt_json_out out;   /* Reused for each event, and for the whole answer. */
+    lt_json_out error;
+    void *face_state;
+    lt_reply *next, *prev;
+};
+
+/* Take the call over: the ask's tree moves into the reply. NULL: answered with an error. */
+lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const char *id_prefix);
+void lt_reply_free(lt_reply *j);
+
+/* Sampling, stops, grammar, logprobs from the ask into the request. top: alternatives to report with a token, -1 none. */
+bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e);
+
+/* The id is one of the request's stop_token_ids. */
+bool lt_reply_asked_stop(const lt_reply *j, int32_t id);
+
+/* One more prompt; the ids move into the reply. */
+bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
+
+/* Submit all. On failure the reply is freed and the call answered. */
+void lt_reply_start(lt_call *call, lt_reply *j);
+
+/* Answer with e and free the reply (before start only). */
+void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
+
+/* What came from the engine. */
+void lt_reply_event(const lt_event *ev);
+/* The client is gone. */
+void lt_reply_gone(lt_reply *j);
+/* Sends j->out as one event of the stream and clears it: "event: NAME\n" (when not NULL) "data: ...\n\n". */
+void lt_reply_send(lt_reply *j, const char *event);
+
+/* ---- What faces share ---- */
+
+const char *lt_finish_openai(const lt_strand *c);
+int64_t lt_reply_prompt_tokens(const lt_reply *j);
+int64_t lt_reply_cached_tokens(const lt_reply *j);
+int64_t lt_reply_new_tokens(const lt_reply *j);
+int64_t lt_reply_reasoning_tokens(const lt_reply *j);
+void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key);
+/* "token": ..., "logprob": ..., "bytes": [...] without braces. */
+void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob);
+/* [{token, logprob, bytes, top_logprobs: [...]}, ...] of rows [from, to). */
+void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *l, size_t from,
+                       size_t to, int top);
+/* The piece of a token as valid UTF-8 into out (appended). */
+void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id);
+
+#endif

@@ -1,0 +1,356 @@
+/* reply_configure.c: from what a request asks for to what the engine is told: sampling, penalties, stop strings and ids, grammar, log-probabilities. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/rng.h"
+#include "serve/reply.h"
+
+#define MAX_BIAS 4096
+
+static bool check_id(const lt_server *s, int64_t id, const char *param, lt_api_error *e) {
+    const int64_t n = lt_model_get_spec(s->model)->vocab_size;
+    if (id < 0 || id >= n) {
+        return lt_api_refuse(e, param, "'%s': token %lld is not in the vocabulary of %lld", param,
+                             (long long)id, (long long)n);
+    }
+    return true;
+}
+
+/* ---- logit_bias: {"id": bias}, or llama-server's [[id or text, bias or false], ...] ---- */
+
+static bool add_bias(lt_reply *j, int64_t id, const json_t *value, lt_api_error *e) {
+    float bias = 0;
+    if (json_is_false(value)) {
+        bias = -1e30F; /* llama-server: never this token. */
+    } else if (json_is_number(value)) {
+        bias = (float)json_number_value(value);
+    } else {
+        return lt_api_refuse(e, "logit_bias", "'logit_bias': a bias must be a number");
+    }
+    if (!check_id(j->server, id, "logit_bias", e)) {
+        return false;
+    }
+    if (j->request.sampling.n_bias == MAX_BIAS) {
+        return lt_api_refuse(e, "logit_bias", "'logit_bias' has more than %d entries", MAX_BIAS);
+    }
+    if (j->bias == NULL) {
+        j->bias = malloc(MAX_BIAS * sizeof *j->bias);
+        if (j->bias == NULL) {
+            return lt_api_refuse_oom(e);
+        }
+        j->request.sampling.bias = j->bias;
+    }
+    j->bias[j->request.sampling.n_bias++] = (lt_logit_bias){(int32_t)id, bias};
+    return true;
+}
+
+static bool bias_pair(lt_reply *j, const json_t *pair, lt_api_error *e) {
+    const json_t *who = json_array_get(pair, 0), *value = json_array_get(pair, 1);
+    lt_ids ids = {0};
+    bool ok = true;
+
+    if (json_is_integer(who)) {
+        return add_bias(j, json_integer_value(who), value, e);
+    }
+    if (!json_is_string(who)) {
+        return lt_api_refuse(e, "logit_bias", "'logit_bias': an entry is [id or text, bias]");
+    }
+    ok = lt_server_encode(j->server, json_string_value(who), json_string_length(who),
+                          LT_ENCODE_PARSE_SPECIAL, &ids, e);
+    for (size_t i = 0; ok && i < ids.n; i++) {
+        ok = add_bias(j, ids.data[i], value, e);
+    }
+    lt_ids_free(&ids);
+    return ok;
+}
+
+static bool read_bias(lt_reply *j, lt_api_error *e) {
+    const json_t *all = j->ask.logit_bias;
+    if (all == NULL) {
+        return true;
+    }
+    if (json_is_array(all)) {
+        for (size_t i = 0; i < json_array_size(all); i++) {
+            if (!bias_pair(j, json_array_get(all, i), e)) {
+                return false;
+            }
+        }
+        return true;
+    }
+    if (!json_is_object(all)) {
+        return lt_api_refuse(e, "logit_bias", "'logit_bias' must be an object of ids and biases");
+    }
+    for (void *it = json_object_iter((json_t *)all); it != NULL;
+         it = json_object_iter_next((json_t *)all, it)) {
+        const char *key = json_object_iter_key(it);
+        char *end = NULL;
+        const int64_t id = strtoll(key, &end, 10);
+        if (end == key || *end != '\0') {
+            return lt_api_refuse(e, "logit_bias", "'logit_bias': '%.40s' is no token id", key);
+        }
+        if (!add_bias(j, id, json_object_iter_value(it), e)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- Stops ---- */
+
+/* The tokenizer's ends of text and of turn end an answer too: models' own settings often name only one of them. */
+static void add_endings(lt_reply *j) {
+    const uint32_t ends[] = {j->server->vocabulary.eos, j->server->vocabulary.eot};
+    const lt_model_spec *spec = lt_model_get_spec(j->server->model);
+    j->request.stop_ids = j->stop_ids;
+    j->request.n_stop_ids = j->n_asked_stops;
+    for (size_t i = 0; i < 2 && !j->ask.ignore_eos; i++) {
+        if (ends[i] != LT_TOKEN_NONE && (int64_t)ends[i] < spec->vocab_size &&
+            (int64_t)ends[i] != spec->eos_id) {
+            j->stop_ids[j->request.n_stop_ids++] = (int32_t)ends[i];
+        }
+    }
+}
+
+static bool read_stops(lt_reply *j, lt_api_error *e) {
+    const json_t *ids = j->ask.stop_ids;
+    size_t n;
+
+    if (!lt_ask_strings(j->ask.stop, "stop", j->stops, j->stop_lengths, LT_ASK_STOPS, &j->n_stops,
+                        e)) {
+        return false;
+    }
+    for (int i = 0; i < j->n_stops; i++) {
+        if (j->stop_lengths[i] == 0) {
+            return lt_api_refuse(e, "stop", "'stop' holds an empty string");
+        }
+    }
+    n = json_array_size(ids);
+    if (ids != NULL && (!json_is_array(ids) || n > 256)) {
+        return lt_api_refuse(e, "stop_token_ids", "'stop_token_ids' must be a list of at most 256");
+    }
+    j->stop_ids = calloc(n + 2, sizeof *j->stop_ids);
+    if (j->stop_ids == NULL) {
+        return lt_api_refuse_oom(e);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const json_t *id = json_array_get(ids, i);
+        if (!json_is_integer(id)) {
+            return lt_api_refuse(e, "stop_token_ids", "'stop_token_ids' must hold whole numbers");
+        }
+        if (!check_id(j->server, json_integer_value(id), "stop_token_ids", e)) {
+            return false;
+        }
+        j->stop_ids[i] = (int32_t)json_integer_value(id);
+    }
+    j->n_asked_stops = (int64_t)n;
+    add_endings(j);
+    return true;
+}
+
+bool lt_reply_asked_stop(const lt_reply *j, int32_t id) {
+    for (int64_t i = 0; i < j->n_asked_stops; i++) {
+        if (j->stop_ids[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- Grammar: at most one of the many ways to ask for a form ---- */
+
+typedef struct {
+    lt_grammar_kind kind;
+    const char *param, *text; /* text NULL with a tree: its JSON is the text. */
+    const json_t *tree;
+    int n; /* How many were asked for. */
+} wanted;
+
+static void want(wanted *w, lt_grammar_kind kind, const char *param, const char *text,
+                 const json_t *tree) {
+    *w = (wanted){.kind = kind, .param = param, .text = text, .tree = tree, .n = w->n + 1};
+}
+
+/* {"type": "text" | "json_object" | "json_schema" | "grammar" | "regex", ...}; llama-server's json_object may bring a schema. */
+static bool want_format(wanted *w, const json_t *format, const char *param, lt_api_error *e) {
+    const char *type = json_string_value(json_object_get(format, "type"));
+    const json_t *outer = json_object_get(format, "json_schema");
+    const json_t *schema = json_object_get(outer != NULL ? outer : format, "schema");
+
+    if (type == NULL) {
+        return lt_api_refuse(e, param, "'%s' must be an object with a type", param);
+    }
+    if (strcmp(type, "text") == 0) {
+        return true;
+    }
+    if (strcmp(type, "json_object") == 0) {
+        want(w, schema != NULL ? LT_GRAMMAR_SCHEMA : LT_GRAMMAR_JSON, param,
+             schema != NULL ? NULL : "", schema);
+        return true;
+    }
+    if (strcmp(type, "json_schema") == 0) {
+        if (schema == NULL) {
+            return lt_api_refuse(e, param, "'%s': type json_schema needs a schema", param);
+        }
+        want(w, LT_GRAMMAR_SCHEMA, param, NULL, schema);
+        return true;
+    }
+    return lt_api_refuse(e, param, "'%s.type' = %.40s; it may be text, json_object or json_schema",
+                         param, type);
+}
+
+/* vLLM's {"json": ..., "regex": ..., "choice": ..., "grammar": ..., "json_object": true}. */
+static bool want_structured(wanted *w, const json_t *o, lt_api_error *e) {
+    static const char where[] = "structured_outputs";
+    for (void *it = json_object_iter((json_t *)o); it != NULL;
+         it = json_object_iter_next((json_t *)o, it)) {
+        const char *key = json_object_iter_key(it);
+        const json_t *v = json_object_iter_value(it);
+        if (json_is_null(v) || json_is_false(v)) {
+            continue;
+        }
+        if (strcmp(key, "json") == 0) {
+            want(w, LT_GRAMMAR_SCHEMA, where, json_string_value(v), v);
+        } else if (strcmp(key, "regex") == 0 && json_is_string(v)) {
+            want(w, LT_GRAMMAR_REGEX, where, json_string_value(v), NULL);
+        } else if (strcmp(key, "grammar") == 0 && json_is_string(v)) {
+            want(w, LT_GRAMMAR_GBNF, where, json_string_value(v), NULL);
+        } else if (strcmp(key, "choice") == 0) {
+            want(w, LT_GRAMMAR_CHOICE, where, NULL, v);
+        } else if (strcmp(key, "json_object") == 0) {
+            want(w, LT_GRAMMAR_JSON, where, "", NULL);
+        } else {
+            return lt_api_refuse(e, where, "'%s.%.40s' is not supported here", where, key);
+        }
+    }
+    return true;
+}
+
+static bool open_grammar(lt_reply *j, const wanted *w, lt_api_error *e) {
+    lt_grammar_vocab *v = lt_server_grammar_vocab(j->server, e);
+    char *dumped = NULL;
+    const char *text = w->text;
+    lt_err err;
+
+    if (v == NULL) {
+        return false;
+    }
+    if (text == NULL) {
+        dumped = json_dumps(w->tree, JSON_COMPACT | JSON_ENCODE_ANY);
+        text = dumped;
+    }
+    if (text == NULL) {
+        return lt_api_refuse(e, w->param, "'%s' can not be read", w->param);
+    }
+    err = lt_grammar_open(&j->grammar, v, w->kind, text, strlen(text));
+    free(dumped);
+    if (err != LT_OK) {
+        lt_api_refuse_error(e, w->param, err);
+        e->status = 400;
+        e->type = "invalid_request_error";
+        e->retry_after_s = 0;
+        return false;
+    }
+    j->request.grammar = j->grammar;
+    return true;
+}
+
+static bool read_grammar(lt_reply *j, lt_api_error *e) {
+    const lt_ask *a = &j->ask;
+    wanted w = {0};
+
+    if (a->response_format != NULL && !want_format(&w, a->response_format, "response_format", e)) {
+        return false;
+    }
+    if (a->structured != NULL && !want_structured(&w, a->structured, e)) {
+        return false;
+    }
+    if (a->grammar != NULL && a->grammar[0] != '\0') {
+        want(&w, LT_GRAMMAR_GBNF, "grammar", a->grammar, NULL);
+    }
+    if (a->regex != NULL) {
+        want(&w, LT_GRAMMAR_REGEX, "guided_regex", a->regex, NULL);
+    }
+    if (a->json_schema != NULL) {
+        want(&w, LT_GRAMMAR_SCHEMA, "json_schema", json_string_value(a->json_schema),
+             a->json_schema);
+    }
+    if (a->choice != NULL) {
+        want(&w, LT_GRAMMAR_CHOICE, "guided_choice", NULL, a->choice);
+    }
+    if (w.n > 1) {
+        return lt_api_refuse(e, w.param,
+                             "%d forms of the answer are asked for at once; one is "
+                             "possible (the last is '%s')",
+                             w.n, w.param);
+    }
+    return w.n == 0 || j->grammar != NULL || open_grammar(j, &w, e);
+}
+
+/* ---- All together ---- */
+
+static void read_sampling(lt_reply *j) {
+    const lt_ask *a = &j->ask;
+    lt_serve_sampling *s = &j->request.sampling;
+    s->temperature = a->temperature;
+    s->top_k = a->top_k > 0 ? a->top_k : 0;
+    s->top_p = a->top_p > 0 ? a->top_p : 1e-9; /* 0: only the most likely token. */
+    s->min_p = a->min_p;
+    s->typical_p = a->typical_p > 0 ? a->typical_p : 1;
+    s->repetition = a->repetition;
+    s->frequency = a->frequency;
+    s->presence = a->presence;
+    s->seed = a->seed >= 0 ? (uint64_t)a->seed
+                           : lt_rng_mix(lt_clock_ns() ^ (j->server->next_id << 32));
+}
+
+/* After the budget the engine writes "</think>" itself. */
+static bool read_thinking(lt_reply *j, lt_api_error *e) {
+    const int64_t budget = j->ask.thinking_budget >= 0 ? j->ask.thinking_budget
+                                                       : j->server->o.think_budget;
+    lt_ids ids = {0};
+
+    if (budget < 0) {
+        return true;
+    }
+    if (!lt_server_encode(j->server, "</think>", 8, LT_ENCODE_PARSE_SPECIAL, &ids, e)) {
+        return false;
+    }
+    j->think_end = (int32_t *)ids.data;
+    j->request.think_end = j->think_end;
+    j->request.n_think_end = (int64_t)ids.n;
+    j->request.think_budget = budget;
+    return true;
+}
+
+bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e) {
+    const lt_ask *a = &j->ask;
+    const int64_t context = lt_server_context(j->server);
+    lt_request *r = &j->request;
+
+    r->n_samples = a->best_of > a->n ? a->best_of : a->n;
+    r->max_tokens = max_tokens;
+    r->min_tokens = a->min_tokens;
+    r->ignore_eos = a->ignore_eos;
+    r->logprobs = top;
+    r->prompt_logprobs = (int)a->prompt_logprobs;
+    r->priority = (int)a->priority;
+    if (max_tokens > context) {
+        return lt_api_refuse(e, "max_tokens",
+                             "max_tokens is %lld; this model's context is %lld tokens",
+                             (long long)max_tokens, (long long)context);
+    }
+    if (max_tokens >= 0 && a->min_tokens > max_tokens) {
+        return lt_api_refuse(e, "min_tokens", "min_tokens is %lld, over max_tokens %lld",
+                             (long long)a->min_tokens, (long long)max_tokens);
+    }
+    if (a->repeat_last_n >= 0 && (a->repetition != 1 || a->frequency != 0 || a->presence != 0)) {
+        return lt_api_refuse(e, "repeat_last_n",
+                             "'repeat_last_n' is not supported here: penalties "
+                             "look at all tokens (-1)");
+    }
+    read_sampling(j);
+    return read_bias(j, e) && read_stops(j, e) && read_grammar(j, e) && read_thinking(j, e);
+}

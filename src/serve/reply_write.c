@@ -1,0 +1,108 @@
+/* reply_write.c: what several endpoints' answers contain: usage, finish reasons, tokens with their log-probabilities. */
+#include <string.h>
+
+#include "data/text_utf8.h"
+#include "serve/reply.h"
+
+const char *lt_finish_openai(const lt_strand *c) {
+    return c->finish == LT_FINISH_LENGTH ? "length" : "stop";
+}
+
+int64_t lt_reply_prompt_tokens(const lt_reply *j) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        n += (int64_t)j->parts[i].prompt.n;
+    }
+    return n;
+}
+
+int64_t lt_reply_cached_tokens(const lt_reply *j) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        n += j->parts[i].cached_tokens;
+    }
+    return n;
+}
+
+int64_t lt_reply_new_tokens(const lt_reply *j) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        for (int64_t k = 0; k < j->n_samples; k++) {
+            n += j->parts[i].strands[k].new_tokens;
+        }
+    }
+    return n;
+}
+
+int64_t lt_reply_reasoning_tokens(const lt_reply *j) {
+    int64_t n = 0;
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        for (int64_t k = 0; k < j->n_samples; k++) {
+            n += j->parts[i].strands[k].reasoning_tokens;
+        }
+    }
+    return n;
+}
+
+void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key) {
+    const int64_t prompt = lt_reply_prompt_tokens(j), answer = lt_reply_new_tokens(j);
+    lt_out_key_open(o, key, '{');
+    lt_out_key_int(o, "prompt_tokens", prompt);
+    lt_out_key_int(o, "completion_tokens", answer);
+    lt_out_key_int(o, "total_tokens", prompt + answer);
+    lt_out_key_open(o, "prompt_tokens_details", '{');
+    lt_out_key_int(o, "cached_tokens", lt_reply_cached_tokens(j));
+    lt_out_shut(o, '}');
+    lt_out_key_open(o, "completion_tokens_details", '{');
+    lt_out_key_int(o, "reasoning_tokens", lt_reply_reasoning_tokens(j));
+    lt_out_shut(o, '}');
+    lt_out_shut(o, '}');
+}
+
+void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id) {
+    char valid[1024];
+    size_t n = 0;
+    const char *piece = lt_tokenizer_piece(s->tokenizer, (uint32_t)id, &n);
+
+    if (piece == NULL || 3 * n > sizeof valid) {
+        lt_out_str(o, piece != NULL ? piece : "",
+                   piece != NULL ? lt_utf8_valid_prefix(piece, n) : 0);
+        return;
+    }
+    n = lt_utf8_replace_invalid(valid, piece, n);
+    lt_out_str(o, valid, n);
+}
+
+void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob) {
+    size_t n = 0;
+    const char *piece = lt_tokenizer_piece(s->tokenizer, (uint32_t)id, &n);
+
+    lt_out_key(o, "token");
+    lt_piece_write(o, s, id);
+    lt_out_key_real(o, "logprob", logprob);
+    lt_out_key_open(o, "bytes", '[');
+    for (size_t i = 0; piece != NULL && i < n; i++) {
+        lt_out_int(o, (unsigned char)piece[i]);
+    }
+    lt_out_shut(o, ']');
+}
+
+void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *l, size_t from,
+                       size_t to, int top) {
+    lt_out_open(o, '[');
+    for (size_t i = from; i < to; i++) {
+        const lt_token_log *row = &l->rows[i];
+        lt_out_open(o, '{');
+        lt_token_write(o, s, row->id, row->logprob);
+        lt_out_key_open(o, "top_logprobs", '[');
+        for (int k = 0; k < row->n_top && k < top; k++) {
+            const struct lt_token_top *t = &l->tops[row->top_at + (size_t)k];
+            lt_out_open(o, '{');
+            lt_token_write(o, s, t->id, t->logprob);
+            lt_out_shut(o, '}');
+        }
+        lt_out_shut(o, ']');
+        lt_out_shut(o, '}');
+    }
+    lt_out_shut(o, ']');
+}

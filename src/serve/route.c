@@ -1,0 +1,288 @@
+/* route.c: see route.h. */
+#include "serve/route.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "data/text_utf8.h"
+#include "serve/reply.h"
+
+enum {
+    OPEN = 1,   /* No key is asked for. */
+    READY = 2,  /* 503 while the model loads. */
+    WORK = 4,   /* 503 while the server ends. */
+    PREFIX = 8, /* The path begins so. */
+    TEXT = READY | WORK
+};
+
+static const struct {
+    const char *method, *path;
+    void (*handler)(lt_call *call);
+    lt_flavour flavour;
+    unsigned flags;
+} routes[] = {
+    {"POST", "/v1/chat/completions", lt_api_chat, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/chat/completions", lt_api_chat, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/v1/completions", lt_api_completions, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/v1/responses", lt_api_responses, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/responses", lt_api_responses, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/v1/messages", lt_api_messages, LT_FLAVOUR_ANTHROPIC, TEXT},
+    {"POST", "/v1/messages/count_tokens", lt_api_count_tokens, LT_FLAVOUR_ANTHROPIC, TEXT},
+    {"POST", "/v1/embeddings", lt_api_embeddings, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/embeddings", lt_api_embeddings, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/completion", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
+    {"POST", "/completions", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
+    {"GET", "/props", lt_api_props, LT_FLAVOUR_LLAMA, READY},
+    {"GET", "/slots", lt_api_slots, LT_FLAVOUR_LLAMA, READY},
+    {"POST", "/tokenize", lt_api_tokenize, LT_FLAVOUR_LLAMA, READY},
+    {"POST", "/detokenize", lt_api_detokenize, LT_FLAVOUR_LLAMA, READY},
+    {"POST", "/apply-template", lt_api_apply_template, LT_FLAVOUR_LLAMA, READY},
+    {"GET", "/v1/models", lt_api_models, LT_FLAVOUR_OPENAI, READY},
+    {"GET", "/models", lt_api_models, LT_FLAVOUR_OPENAI, READY},
+    {"GET", "/v1/models/", lt_api_model, LT_FLAVOUR_OPENAI, READY | PREFIX},
+    {"GET", "/health", lt_api_health, LT_FLAVOUR_OPENAI, OPEN},
+    {"GET", "/v1/health", lt_api_health, LT_FLAVOUR_OPENAI, OPEN},
+    {"GET", "/version", lt_api_version, LT_FLAVOUR_OPENAI, OPEN},
+    {"GET", "/metrics", lt_api_metrics, LT_FLAVOUR_OPENAI, READY},
+    {"GET", "/status.json", lt_api_status_json, LT_FLAVOUR_OPENAI, 0},
+    {"GET", "/", lt_api_chat_page, LT_FLAVOUR_OPENAI, OPEN},
+    {"GET", "/index.html", lt_api_chat_page, LT_FLAVOUR_OPENAI, OPEN},
+    {"GET", "/status", lt_api_status_page, LT_FLAVOUR_OPENAI, OPEN},
+};
+#define N_ROUTES ((int)(sizeof routes / sizeof *routes))
+
+/* ---- Errors ---- */
+
+static const char *anthropic_type(const lt_api_error *e) {
+    switch (e->status) {
+    case 401:
+        return "authentication_error";
+    case 403:
+        return "permission_error";
+    case 404:
+        return "not_found_error";
+    case 413:
+        return "request_too_large";
+    case 429:
+        return "rate_limit_error";
+    case 503:
+        return "overloaded_error";
+    default:
+        return e->status < 500 ? "invalid_request_error" : "api_error";
+    }
+}
+
+void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e) {
+    char message[3 * sizeof e->message], param[3 * sizeof e->param];
+    const size_t n = lt_utf8_replace_invalid(message, e->message, strlen(e->message));
+    const size_t param_n = lt_utf8_replace_invalid(param, e->param, strlen(e->param));
+
+    lt_out_open(o, '{');
+    if (flavour == LT_FLAVOUR_ANTHROPIC) {
+        lt_out_key_str(o, "type", "error");
+    }
+    lt_out_key_open(o, "error", '{');
+    lt_out_key(o, "message");
+    lt_out_str(o, message, n);
+    lt_out_key_str(o, "type", flavour == LT_FLAVOUR_ANTHROPIC ? anthropic_type(e) : e->type);
+    if (flavour != LT_FLAVOUR_ANTHROPIC) {
+        lt_out_key(o, "param");
+        if (param_n > 0) {
+            lt_out_str(o, param, param_n);
+        } else {
+            lt_out_null(o);
+        }
+        if (flavour == LT_FLAVOUR_LLAMA) {
+            lt_out_key_int(o, "code", e->status);
+        } else {
+            lt_out_key_str(o, "code", e->code);
+        }
+    }
+    lt_out_shut(o, '}');
+    lt_out_shut(o, '}');
+}
+
+void lt_call_json(lt_call *call, int status, lt_json_out *body) {
+    if (body->failed) {
+        static const char text[] = "{\"error\":{\"message\":\"out of memory\"}}";
+        lt_http_reply(call->conn, 503, "application/json", call->extra, text, sizeof text - 1);
+    } else {
+        lt_http_reply(call->conn, status, "application/json", call->extra, body->data, body->n);
+    }
+    lt_out_free(body);
+}
+
+void lt_call_error(lt_call *call, const lt_api_error *e) {
+    lt_json_out o = {0};
+    const size_t n = strlen(call->extra);
+    if (e->retry_after_s > 0) {
+        snprintf(call->extra + n, sizeof call->extra - n, "Retry-After: %d\r\n", e->retry_after_s);
+    }
+    call->server->metrics.http_errors++;
+    lt_error_write(&o, call->flavour, e);
+    lt_call_json(call, e->status, &o);
+}
+
+static void answer_error(lt_call *call, int status, const char *type, const char *code,
+                         const char *message) {
+    lt_api_error e = {.status = status, .type = type, .code = code};
+    e.retry_after_s = status == 503 ? 1 : 0;
+    snprintf(e.message, sizeof e.message, "%s", message);
+    lt_call_error(call, &e);
+}
+
+void lt_route_bad(void *server, int status, const char *why, char *body, size_t n) {
+    lt_server *s = server;
+    lt_json_out o = {0};
+    lt_api_error e = {.status = status, .type = "invalid_request_error"};
+    snprintf(e.message, sizeof e.message, "%s", why);
+    s->metrics.http_requests++;
+    s->metrics.http_errors++;
+    lt_error_write(&o, LT_FLAVOUR_OPENAI, &e);
+    snprintf(body, n, "%s", o.data != NULL ? o.data : "");
+    lt_out_free(&o);
+}
+
+/* ---- CORS ---- */
+
+/* The origin is one of --cors. */
+static bool allowed_origin(const lt_server *s, const char *origin) {
+    const size_t n = strlen(origin);
+    for (const char *p = s->o.cors; *p != '\0';) {
+        const size_t width = strcspn(p, ",");
+        if (width == n && memcmp(p, origin, n) == 0) {
+            return true;
+        }
+        p += width + (p[width] == ',');
+    }
+    return false;
+}
+
+static void put_cors(lt_call *call) {
+    const lt_server *s = call->server;
+    const char *origin = lt_http_header_get(call->request->head, "origin");
+    const bool any = strcmp(s->o.cors, "*") == 0;
+
+    if (origin == NULL || strlen(origin) > 200 || (!any && !allowed_origin(s, origin))) {
+        return;
+    }
+    snprintf(call->extra, sizeof call->extra,
+             "Access-Control-Allow-Origin: %s\r\n%s"
+             "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
+             "Access-Control-Allow-Headers: authorization, content-type, x-api-key\r\n",
+             any ? "*" : origin, any ? "" : "Vary: Origin\r\n");
+}
+
+/* ---- Keys ---- */
+
+/* Every byte is looked at, whatever the first difference: the time tells nothing. */
+static bool same_key(const char *key, const char *given) {
+    const size_t n = strlen(key), m = strlen(given);
+    unsigned char differs = n != m;
+    for (size_t i = 0; i < n; i++) {
+        differs |= (unsigned char)(key[i] ^ (i < m ? given[i] : 0));
+    }
+    return differs == 0;
+}
+
+static bool has_key(const lt_call *call) {
+    const lt_server *s = call->server;
+    const char *bearer = lt_http_header_get(call->request->head, "authorization");
+    const char *plain = lt_http_header_get(call->request->head, "x-api-key");
+    bool found = s->o.n_keys == 0;
+
+    if (bearer != NULL && strncasecmp(bearer, "bearer ", 7) == 0) {
+        plain = bearer + 7;
+    }
+    for (int i = 0; plain != NULL && i < s->o.n_keys; i++) {
+        found |= same_key(s->o.keys[i], plain);
+    }
+    return found;
+}
+
+/* ---- Dispatch ---- */
+
+static bool path_fits(int i, const char *path) {
+    const size_t n = strlen(routes[i].path);
+    return (routes[i].flags & PREFIX) != 0 ? strncmp(path, routes[i].path, n) == 0
+                                           : strcmp(path, routes[i].path) == 0;
+}
+
+/* The route, or -1; methods collects what the path would allow. */
+static int find_route(const lt_http_request *r, char *methods, size_t n) {
+    int found = -1;
+    methods[0] = '\0';
+    for (int i = 0; i < N_ROUTES; i++) {
+        if (!path_fits(i, r->path)) {
+            continue;
+        }
+        snprintf(methods + strlen(methods), n - strlen(methods), "%s%s",
+                 methods[0] != '\0' ? ", " : "", routes[i].method);
+        if (strcmp(r->method, routes[i].method) == 0 ||
+            (strcmp(r->method, "HEAD") == 0 && strcmp(routes[i].method, "GET") == 0)) {
+            found = i;
+        }
+    }
+    return found;
+}
+
+static void no_route(lt_call *call, const char *methods) {
+    char message[400];
+    const size_t n = strlen(call->extra);
+    if (methods[0] == '\0') {
+        snprintf(message, sizeof message, "there is no %.200s here", call->request->path);
+        answer_error(call, 404, "not_found_error", "not_found", message);
+        return;
+    }
+    snprintf(call->extra + n, sizeof call->extra - n, "Allow: %s\r\n", methods);
+    snprintf(message, sizeof message, "%.200s is for %s, not %.40s", call->request->path, methods,
+             call->request->method);
+    answer_error(call, 405, "invalid_request_error", "method_not_allowed", message);
+}
+
+static bool check_state(lt_call *call, unsigned flags) {
+    lt_server *s = call->server;
+    if ((flags & READY) != 0 && atomic_load(&s->state) != LT_SERVER_READY) {
+        answer_error(call, 503, "unavailable_error", "loading", "the model is being loaded");
+        return false;
+    }
+    if ((flags & WORK) != 0 && s->draining) {
+        answer_error(call, 503, "unavailable_error", "ending", "the server is ending");
+        return false;
+    }
+    return true;
+}
+
+void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
+    lt_call call = {.server = server, .conn = c, .request = r, .arrived_s = lt_clock_s()};
+    char methods[64];
+    const int i = find_route(r, methods, sizeof methods);
+
+    call.server->metrics.http_requests++;
+    put_cors(&call);
+    if (i >= 0) {
+        call.flavour = routes[i].flavour;
+        call.tail = r->path + strlen(routes[i].path);
+    } else if (strncmp(r->path, "/v1/messages", 12) == 0) {
+        call.flavour = LT_FLAVOUR_ANTHROPIC;
+    }
+    if (strcmp(r->method, "OPTIONS") == 0) {
+        lt_http_reply(c, 204, NULL, call.extra, NULL, 0);
+        return;
+    }
+    if ((i < 0 || (routes[i].flags & OPEN) == 0) && !has_key(&call)) {
+        answer_error(&call, 401, "authentication_error", "invalid_api_key",
+                     "no valid API key: send it as 'Authorization: Bearer KEY'");
+        return;
+    }
+    if (i < 0) {
+        no_route(&call, methods);
+        return;
+    }
+    if (check_state(&call, routes[i].flags)) {
+        routes[i].handler(&call);
+    }
+}

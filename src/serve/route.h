@@ -1,0 +1,37 @@
+/* route.h: from a method and a path to a handler: keys, CORS, readiness, and the errors that are the same everywhere. */
+#ifndef LT_SERVE_ROUTE_H
+#define LT_SERVE_ROUTE_H
+
+#include "serve/server.h"
+
+void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
+void lt_route_bad(void *server, int status, const char *why, char *body, size_t n);
+
+/* Every endpoint: one handler each, in the file of its family. */
+#define LT_HANDLER_MAP(X)                                                                          \
+    X(chat)        /* api_chat.c */                                                                \
+    X(completions) /* api_completions.c */                                                         \
+    X(responses)   /* api_responses.c */                                                           \
+    X(messages)    /* api_messages.c */                                                            \
+    X(count_tokens)                                                                                \
+    X(embeddings) /* api_embeddings.c */                                                           \
+    X(completion) /* api_native.c */                                                               \
+    X(props)                                                                                       \
+    X(slots)                                                                                       \
+    X(tokenize) /* api_tokens.c */                                                                 \
+    X(detokenize)                                                                                  \
+    X(apply_template)                                                                              \
+    X(models) /* api_info.c */                                                                     \
+    X(model)                                                                                       \
+    X(health)                                                                                      \
+    X(version)                                                                                     \
+    X(metrics)                                                                                     \
+    X(status_json)                                                                                 \
+    X(chat_page) /* pages.c */                                                                     \
+    X(status_page)
+
+#define LT_HANDLER_DECLARE(name) void lt_api_##name(lt_call *call);
+LT_HANDLER_MAP(LT_HANDLER_DECLARE)
+#undef LT_HANDLER_DECLARE
+
+#endif

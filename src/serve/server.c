@@ -1,0 +1,354 @@
+/* server.c: see server.h and api.h: open, load, run, drain, close; and what the endpoints share. */
+#include "serve/server.h"
+
+#include <event2/thread.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+
+#include "base/clock.h"
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "base/rng.h"
+#include "data/chat_format.h"
+#include "serve/reply.h"
+#include "serve/route.h"
+
+#define POLL_EVENTS 256
+#define POLL_ROUNDS 16 /* Then the loop looks at its sockets again. */
+
+lt_server_options lt_server_defaults(void) {
+    return (lt_server_options){.host = "127.0.0.1",
+                               .port = 8080,
+                               .cors = "",
+                               .max_connections = 4096,
+                               .max_body_bytes = (int64_t)32 << 20,
+                               .max_head_bytes = (int64_t)64 << 10,
+                               .max_pending_bytes = (int64_t)1 << 20,
+                               .request_s = 30,
+                               .idle_s = 75,
+                               .write_s = 30,
+                               .drain_s = 30,
+                               .think_budget = -1,
+                               .engine = lt_engine_defaults()};
+}
+
+/* ---- Shared by the endpoints ---- */
+
+int64_t lt_server_context(const lt_server *s) {
+    const int64_t model = lt_model_get_spec(s->model)->max_seq, asked = s->o.engine.max_seq;
+    return asked > 0 && asked < model ? asked : model;
+}
+
+void lt_server_make_id(lt_server *s, const char *prefix, char out[48]) {
+    const uint64_t n = ++s->next_id, salt = (uint64_t)s->created;
+    snprintf(out, 48, "%s%016llx%08llx", prefix, (unsigned long long)lt_rng_mix(n ^ salt << 24),
+             (unsigned long long)(lt_rng_mix(salt + n) & 0xFFFFFFFF));
+}
+
+bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e) {
+    if (a->model == NULL || a->model[0] == '\0' || s->o.any_model ||
+        strcmp(a->model, s->name) == 0) {
+        return true;
+    }
+    lt_api_refuse(e, "model", "the model '%.100s' is not served here; '%s' is", a->model, s->name);
+    e->status = 404;
+    e->type = "not_found_error";
+    e->code = "model_not_found";
+    return false;
+}
+
+bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
+                      lt_api_error *e) {
+    const lt_err err = lt_tokenizer_encode(s->tokenizer, s->scratch, text, n, flags, out);
+    return err == LT_OK || lt_api_refuse_error(e, NULL, err);
+}
+
+lt_grammar_vocab *lt_server_grammar_vocab(lt_server *s, lt_api_error *e) {
+    if (s->grammar_vocab == NULL) {
+        const int32_t end = (int32_t)lt_model_get_spec(s->model)->eos_id;
+        const lt_err err = lt_grammar_vocab_open(&s->grammar_vocab, s->tokenizer, &end,
+                                                 end >= 0 ? 1 : 0);
+        if (err != LT_OK) {
+            lt_api_refuse_error(e, NULL, err);
+            s->grammar_vocab = NULL;
+        }
+    }
+    return s->grammar_vocab;
+}
+
+/* ---- Loading, on its own thread ---- */
+
+static bool holds(const lt_server *s, const char *token) {
+    return lt_tokenizer_find(s->tokenizer, token, strlen(token)) != LT_TOKEN_NONE;
+}
+
+/* A file of Jinja, the name of a format, the model's own, or by its special tokens. */
+static lt_err open_template(lt_server *s) {
+    lt_err err;
+    if (s->o.template != NULL && lt_file_exists(s->o.template)) {
+        char *text = NULL;
+        size_t n = 0;
+        LT_TRY(lt_file_read(&text, &n, s->o.template, (size_t)1 << 20));
+        err = lt_chat_template_open(&s->template, text, n, s->o.template);
+        free(text);
+        return err;
+    }
+    if (s->o.template != NULL) {
+        return lt_chat_template_open_format(&s->template, s->o.template);
+    }
+    err = lt_chat_template_open_model(&s->template, s->o.model, s->tokenizer, NULL);
+    if (err != LT_ERR_NOT_FOUND) {
+        return err;
+    }
+    for (const char *const *p = (const char *const[]){"chatml", "llama3", "gemma", NULL};
+         *p != NULL; p++) {
+        const lt_chat_format *f = lt_chat_format_find(*p);
+        if (f != NULL && holds(s, f->mark)) {
+            return lt_chat_template_open_format(&s->template, *p);
+        }
+    }
+    lt_log_info("serve: the model brings no chat template: messages are joined as plain text");
+    return lt_chat_template_open_format(&s->template, "plain");
+}
+
+static lt_err load(lt_server *s) {
+    LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
+    s->vocabulary = lt_tokenizer_describe(s->tokenizer);
+    LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
+    LT_TRY(open_template(s));
+    return lt_engine_open(&s->engine, s->model, &s->o.engine);
+}
+
+static void *load_thread(void *arg) {
+    lt_server *s = arg;
+    const lt_err err = load(s);
+    if (err != LT_OK) {
+        snprintf(s->why_failed, sizeof s->why_failed, "%s", lt_error_message());
+    }
+    s->load_s = lt_clock_s() - s->started_s;
+    atomic_store(&s->state, err == LT_OK ? LT_SERVER_READY : LT_SERVER_FAILED);
+    event_active(s->on_loaded, 0, 0);
+    return NULL;
+}
+
+/* ---- The loop's events ---- */
+
+static void on_engine(evutil_socket_t fd, short what, void *arg) {
+    lt_server *s = arg;
+    (void)fd;
+    (void)what;
+    for (int round = 0; round < POLL_ROUNDS; round++) {
+        const int64_t n = lt_engine_poll(s->engine, s->events, POLL_EVENTS);
+        for (int64_t i = 0; i < n; i++) {
+            lt_reply_event(&s->events[i]);
+        }
+        if (n < POLL_EVENTS) {
+            break;
+        }
+    }
+}
+
+static void on_loaded(evutil_socket_t fd, short what, void *arg) {
+    lt_server *s = arg;
+    (void)fd;
+    (void)what;
+    if (atomic_load(&s->state) != LT_SERVER_READY) {
+        event_base_loopbreak(s->base);
+        return;
+    }
+    s->on_engine = event_new(s->base, lt_engine_fd(s->engine), EV_READ | EV_PERSIST, on_engine, s);
+    if (s->on_engine == NULL || event_add(s->on_engine, NULL) != 0) {
+        atomic_store(&s->state, LT_SERVER_FAILED);
+        snprintf(s->why_failed, sizeof s->why_failed, "no event for the engine");
+        event_base_loopbreak(s->base);
+        return;
+    }
+    if (!s->o.quiet) {
+        lt_log_info("serve: %s is ready after %.3f s: http://%s:%d", s->name, s->load_s, s->o.host,
+                    lt_http_port(s->http));
+    }
+}
+
+/* All replies have ended: a moment for the last bytes to leave. */
+static void on_drained(evutil_socket_t fd, short what, void *arg) {
+    lt_server *s = arg;
+    const struct timeval moment = {.tv_usec = 100000};
+    (void)fd;
+    if ((what & EV_TIMEOUT) != 0 && s->n_replies > 0) {
+        lt_log_warn("serve: %lld requests did not finish within %g s and are cancelled",
+                    (long long)s->n_replies, s->o.drain_s);
+    }
+    event_base_loopexit(s->base, &moment);
+}
+
+static void drain(lt_server *s) {
+    struct timeval deadline = {.tv_sec = (time_t)s->o.drain_s};
+    if (s->draining) {
+        event_base_loopbreak(s->base); /* Asked twice: at once. */
+        return;
+    }
+    s->draining = true;
+    if (!s->o.quiet) {
+        lt_log_info("serve: ending: %lld requests run on for at most %g s", (long long)s->n_replies,
+                    s->o.drain_s);
+    }
+    if (s->n_replies == 0) {
+        event_active(s->on_drained, 0, 0);
+    } else {
+        event_add(s->on_drained, &deadline);
+    }
+}
+
+static void on_signal(evutil_socket_t fd, short what, void *arg) {
+    (void)fd;
+    (void)what;
+    drain(arg);
+}
+
+static void on_gone(void *ctx, lt_http_conn *c, void *user) {
+    (void)ctx;
+    (void)c;
+    if (user != NULL) {
+        lt_reply_gone(user);
+    }
+}
+
+/* ---- Open, run, close ---- */
+
+static void name_it(lt_server *s) {
+    const char *path = s->o.model != NULL ? s->o.model : "model";
+    const char *slash;
+    char *dot;
+    size_t n = strlen(path);
+
+    if (s->o.name != NULL && s->o.name[0] != '\0') {
+        snprintf(s->name, sizeof s->name, "%s", s->o.name);
+        return;
+    }
+    while (n > 1 && path[n - 1] == '/') {
+        n--;
+    }
+    snprintf(s->name, sizeof s->name, "%.*s", (int)(n < 255 ? n : 255), path);
+    slash = strrchr(s->name, '/');
+    if (slash != NULL && slash[1] != '\0') {
+        memmove(s->name, slash + 1, strlen(slash));
+    }
+    dot = strrchr(s->name, '.');
+    if (dot != NULL && (strcmp(dot, ".gguf") == 0 || strcmp(dot, ".bin") == 0)) {
+        *dot = '\0';
+    }
+}
+
+static lt_err open_events(lt_server *s) {
+    if (evthread_use_pthreads() != 0) {
+        LT_FAIL(LT_ERR_OOM, "server: libevent has no threads");
+    }
+    s->base = event_base_new();
+    s->events = calloc(POLL_EVENTS, sizeof *s->events);
+    if (s->base == NULL || s->events == NULL) {
+        LT_FAIL(LT_ERR_OOM, "server");
+    }
+    s->on_loaded = event_new(s->base, -1, EV_PERSIST, on_loaded, s);
+    s->on_drained = event_new(s->base, -1, EV_PERSIST, on_drained, s);
+    s->on_term = evsignal_new(s->base, SIGTERM, on_signal, s);
+    s->on_int = evsignal_new(s->base, SIGINT, on_signal, s);
+    if (s->on_loaded == NULL || s->on_drained == NULL || s->on_term == NULL || s->on_int == NULL ||
+        event_add(s->on_term, NULL) != 0 || event_add(s->on_int, NULL) != 0) {
+        LT_FAIL(LT_ERR_OOM, "server: events");
+    }
+    return LT_OK;
+}
+
+lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
+    lt_err err = LT_OK;
+    lt_server *s = calloc(1, sizeof *s);
+    lt_http_options h;
+
+    if (s == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "server");
+    }
+    s->o = *options;
+    s->started_s = lt_clock_s();
+    s->created = (int64_t)lt_clock_unix_s();
+    if (getrandom(&s->next_id, sizeof s->next_id, 0) != (ssize_t)sizeof s->next_id) {
+        s->next_id = lt_clock_ns();
+    }
+    name_it(s);
+    lt_metrics_init(&s->metrics);
+    LT_TRY_DONE(open_events(s));
+    signal(SIGPIPE, SIG_IGN);
+    h = (lt_http_options){.host = s->o.host,
+                          .port = s->o.port,
+                          .max_connections = (int)s->o.max_connections,
+                          .max_head_bytes = (size_t)s->o.max_head_bytes,
+                          .max_body_bytes = (size_t)s->o.max_body_bytes,
+                          .max_pending_bytes = (size_t)s->o.max_pending_bytes,
+                          .request_s = s->o.request_s,
+                          .idle_s = s->o.idle_s,
+                          .write_s = s->o.write_s,
+                          .ctx = s,
+                          .on_request = lt_route_request,
+                          .on_gone = on_gone,
+                          .on_bad = lt_route_bad};
+    LT_TRY_DONE(lt_http_open(&s->http, s->base, &h));
+    *out = s;
+    s = NULL;
+done:
+    lt_server_close(s);
+    return err;
+}
+
+int lt_server_port(const lt_server *s) {
+    return lt_http_port(s->http);
+}
+
+lt_err lt_server_run(lt_server *s) {
+    pthread_t loader;
+    if (pthread_create(&loader, NULL, load_thread, s) != 0) {
+        LT_FAIL(LT_ERR_OOM, "server: no thread to load with");
+    }
+    event_base_dispatch(s->base);
+    pthread_join(loader, NULL);
+    if (atomic_load(&s->state) == LT_SERVER_FAILED) {
+        LT_FAIL(LT_ERR_STATE, "%s", s->why_failed);
+    }
+    return LT_OK;
+}
+
+void lt_server_stop(lt_server *s) {
+    event_active(s->on_term, EV_SIGNAL, 1);
+}
+
+void lt_server_close(lt_server *s) {
+    if (s == NULL) {
+        return;
+    }
+    lt_http_close(s->http); /* Every open answer is told that its client is gone. */
+    lt_engine_close(s->engine);
+    s->draining = false;
+    while (s->replies != NULL) {
+        lt_reply_free(s->replies);
+    }
+    struct event *const events[] = {s->on_engine, s->on_loaded, s->on_term, s->on_int,
+                                    s->on_drained};
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        if (events[i] != NULL) {
+            event_free(events[i]);
+        }
+    }
+    if (s->base != NULL) {
+        event_base_free(s->base);
+    }
+    lt_grammar_vocab_close(s->grammar_vocab);
+    lt_chat_template_close(s->template);
+    lt_tokenizer_scratch_close(s->scratch);
+    lt_tokenizer_close(s->tokenizer);
+    lt_model_close(s->model);
+    free(s->events);
+    free(s);
+}

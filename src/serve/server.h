@@ -1,0 +1,86 @@
+/* server.h: what every endpoint stands on: the model that is served, the call that is answered, the numbers that are counted.
+ *
+ * One thread runs libevent's loop and everything in this room but the engine: HTTP, JSON, templates, tokenizing. The engine's thread wakes the
+ * loop by its descriptor. The model is opened by a third thread, so that /health can say "loading" from the first millisecond. */
+#ifndef LT_SERVE_SERVER_H
+#define LT_SERVE_SERVER_H
+
+#include <event2/event.h>
+#include <stdatomic.h>
+
+#include "data/chat_template.h"
+#include "lateen/serve.h"
+#include "lateen/tokenizer.h"
+#include "serve/api.h"
+#include "serve/ask.h"
+#include "serve/grammar.h"
+#include "serve/http.h"
+#include "serve/metrics.h"
+
+typedef struct lt_reply lt_reply;
+
+/* How errors are worded: whose client is calling. */
+typedef enum { LT_FLAVOUR_OPENAI, LT_FLAVOUR_ANTHROPIC, LT_FLAVOUR_LLAMA } lt_flavour;
+
+typedef enum { LT_SERVER_LOADING, LT_SERVER_READY, LT_SERVER_FAILED } lt_server_state;
+
+struct lt_server {
+    lt_server_options o;
+    struct event_base *base;
+    lt_http *http;
+    struct event *on_engine, *on_loaded, *on_term, *on_int, *on_drained;
+
+    /* Set by the loading thread before state becomes READY; read-only afterwards. */
+    _Atomic lt_server_state state;
+    char why_failed[512];
+    lt_model *model;
+    lt_tokenizer *tokenizer;
+    lt_tokenizer_info vocabulary;
+    lt_chat_template *template;
+    lt_engine *engine;
+    char name[256]; /* As /v1/models tells it. */
+    double load_s;
+
+    lt_tokenizer_scratch *scratch;
+    lt_grammar_vocab *grammar_vocab; /* Opened by the first request that needs it. */
+    int64_t created;                 /* Unix seconds. */
+    uint64_t next_id;
+    double started_s;
+    lt_reply *replies; /* All that are not freed yet. */
+    int64_t n_replies;
+    bool draining;
+    lt_metrics metrics;
+    lt_event *events; /* One poll's. */
+};
+
+/* A request while its handler runs. */
+typedef struct {
+    lt_server *server;
+    lt_http_conn *conn;
+    const lt_http_request *request;
+    const char *tail; /* The path behind the route's prefix, "" for exact routes. */
+    lt_flavour flavour;
+    char extra[512]; /* Header lines that every answer carries: CORS, the request's id. */
+    double arrived_s;
+} lt_call;
+
+/* ---- Answers of the whole kind ---- */
+
+void lt_call_json(lt_call *call, int status, lt_json_out *body);
+void lt_call_error(lt_call *call, const lt_api_error *e);
+/* The error object in the flavour's shape, appended to o. */
+void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e);
+
+/* ---- What several endpoints need ---- */
+
+int64_t lt_server_context(const lt_server *s); /* Tokens of one sequence at most. */
+/* "chatcmpl-" + 24 hexadecimal digits. */
+void lt_server_make_id(lt_server *s, const char *prefix, char out[48]);
+/* The request's model field names the served one, or --any-model. */
+bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
+/* Text to ids with the server's scratch; append to *out. */
+bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
+                      lt_api_error *e);
+lt_grammar_vocab *lt_server_grammar_vocab(lt_server *s, lt_api_error *e);
+
+#endif

@@ -1,0 +1,293 @@
+"""Throw raw bytes at `lateen serve`: malformed HTTP and JSON, limits, slow and vanishing clients, keys, CORS. Standard library only; TAP on stdout.
+
+usage: serve_raw.py PORT MODEL_NAME [--key KEY]
+The server must run with --request-s 2 and --cors https://a.example (tests/e2e/serve.sh does that)."""
+import json
+import socket
+import sys
+import time
+
+port, model = int(sys.argv[1]), sys.argv[2]
+key = sys.argv[4] if len(sys.argv) > 4 else None
+count = failed = 0
+
+
+def check(name, ok, detail=""):
+    global count, failed
+    count += 1
+    failed += not ok
+    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:400]}" if not ok else ""), flush=True)
+
+
+def connect():
+    s = socket.create_connection(("127.0.0.1", port), timeout=20)
+    return s
+
+
+def read_answer(s, rest=b""):
+    """One response with a Content-Length: (status, headers, body, rest)."""
+    data = rest
+    while b"\r\n\r\n" not in data:
+        part = s.recv(65536)
+        if not part:
+            return (0, {}, data, b"")
+        data += part
+    head, data = data.split(b"\r\n\r\n", 1)
+    lines = head.decode("latin-1").split("\r\n")
+    headers = {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:])}
+    status = int(lines[0].split()[1])
+    n = int(headers.get("content-length", 0))
+    while len(data) < n:
+        part = s.recv(65536)
+        if not part:
+            break
+        data += part
+    return status, headers, data[:n], data[n:]
+
+
+def raw(data, half_close=False):
+    with connect() as s:
+        try:
+            s.sendall(data)
+            if half_close:
+                s.shutdown(socket.SHUT_WR)
+            return read_answer(s)
+        except (ConnectionResetError, BrokenPipeError):
+            return (-1, {}, b"", b"")
+
+
+def request(method, path, body=None, headers=()):
+    body = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
+    lines = [f"{method} {path} HTTP/1.1", "Host: x", f"Content-Length: {len(body)}", *headers]
+    if key:
+        lines.append(f"Authorization: Bearer {key}")
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def error_of(answer):
+    try:
+        return json.loads(answer[2])["error"]["message"]
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def refuses(name, data, status):
+    a = raw(data)
+    check(name, a[0] == status and error_of(a), a)
+
+
+def post(path, body, headers=()):
+    return raw(request("POST", path, body, headers))
+
+
+def refuses_body(name, path, body, status=400):
+    a = post(path, body)
+    check(name, a[0] == status and error_of(a), a)
+
+
+def alive():
+    return raw(request("GET", "/health"))[0] == 200
+
+
+def stats():
+    return json.loads(raw(request("GET", "/status.json"))[2])
+
+
+CHAT = {"model": model, "messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 4, "temperature": 0}
+
+# ---- HTTP ----
+for name, data, status in [
+    ("garbage", b"\x00\x01\x02\r\n\r\n", 400),
+    ("no version", b"GET /health\r\n\r\n", 400),
+    ("HTTP/2 preface", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", 505),
+    ("no Host", b"GET /health HTTP/1.1\r\n\r\n", 400),
+    ("space before the colon", b"GET /health HTTP/1.1\r\nHost : x\r\n\r\n", 400),
+    ("folded header", b"GET /health HTTP/1.1\r\nHost: x\r\nA: b\r\n c\r\n\r\n", 400),
+    ("zero byte in a header", b"GET /health HTTP/1.1\r\nHost: x\x00y\r\n\r\n", 400),
+    ("control character in a header", b"GET /health HTTP/1.1\r\nHost: x\x01y\r\n\r\n", 400),
+    ("two lengths", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\n{}", 400),
+    ("length beside chunked", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
+    ("a negative length", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: -2\r\n\r\n{}", 400),
+    ("a length like 0x2", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 0x2\r\n\r\n{}", 400),
+    ("another coding", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
+    ("a chunk that is no number", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
+    ("a chunk longer than said", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabcdef\r\n0\r\n\r\n", 400),
+    ("another expectation", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nExpect: magic\r\nContent-Length: 0\r\n\r\n", 417),
+    ("huge header", b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"a" * (1 << 20), 431),
+    ("too many headers", b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
+    ("a long target", b"GET /" + b"a" * (1 << 20) + b" HTTP/1.1\r\nHost: x\r\n\r\n", 431),
+    ("a body said to be huge", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
+]:
+    refuses("http: " + name, data, status)
+check("http: a huge chunked body", raw(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
+      (b"100000\r\n" + b"x" * 0x100000 + b"\r\n") * 40)[0] in (413, -1))
+check("http: no such path", raw(request("GET", "/nothing"))[0] == 404)
+a = raw(request("GET", "/v1/chat/completions"))
+check("http: no such method", a[0] == 405 and a[1].get("allow") == "POST", a)
+with connect() as s:
+    s.sendall(request("HEAD", "/health") + request("GET", "/health"))
+    answers = b""
+    while b'"ok"' not in answers:
+        answers += s.recv(65536)
+    check("http: HEAD has no body", answers.count(b"HTTP/1.1 200") == 2 and answers.count(b'"ok"') == 1, answers)
+check("http: a query is ignored", raw(request("GET", "/health?x=1"))[0] == 200)
+check("http: chunked body", raw(b"POST /tokenize HTTP/1.1\r\nHost: x\r\n" + (f"Authorization: Bearer {key}\r\n".encode() if key else b"") +
+      b"Transfer-Encoding: chunked\r\n\r\n4\r\n{\"co\r\nc;x=y\r\nntent\":\"a\"}\r\n\r\n0\r\nT: 1\r\n\r\n")[0] in (200, 400))
+body = json.dumps({"content": "Once"}).encode()
+pieces = b"".join(f"{len(body[i:i + 3]):x}\r\n".encode() + body[i:i + 3] + b"\r\n" for i in range(0, len(body), 3))
+auth = f"Authorization: Bearer {key}\r\n".encode() if key else b""
+check("http: a body in chunks of three", raw(b"POST /tokenize HTTP/1.1\r\nHost: x\r\n" + auth + b"Transfer-Encoding: chunked\r\n\r\n"
+      + pieces + b"0\r\n\r\n")[0] == 200)
+with connect() as s:
+    s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\n" + auth + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % len(body))
+    first = s.recv(100)
+    s.sendall(body)
+    check("http: 100-continue", first.startswith(b"HTTP/1.1 100") and read_answer(s)[0] == 200, first)
+with connect() as s:
+    s.sendall(request("POST", "/tokenize", body) * 50)
+    rest, good = b"", 0
+    for _ in range(50):
+        status, _, _, rest = read_answer(s, rest)
+        good += status == 200
+    check("http: fifty pipelined requests", good == 50, good)
+with connect() as s:
+    s.sendall(request("POST", "/v1/chat/completions", CHAT) + request("GET", "/health"))
+    one = read_answer(s)
+    two = read_answer(s, one[3])
+    check("http: pipelined behind a generation", one[0] == 200 and two[0] == 200 and b"choices" in one[2])
+with connect() as s:
+    for byte in request("GET", "/health"):
+        s.sendall(bytes([byte]))
+    check("http: byte by byte", read_answer(s)[0] == 200)
+a = raw(b"GET /health HTTP/1.0\r\n\r\n")
+check("http: HTTP/1.0 closes", a[0] == 200 and a[1]["connection"] == "close", a)
+check("http: a half-closed client is answered", raw(request("GET", "/health"), half_close=True)[0] == 200)
+with connect() as s:
+    s.sendall(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+    start = time.time()
+    a = read_answer(s)
+    check("http: a request that never ends is 408", a[0] == 408 and time.time() - start < 10, a)
+with connect() as s:
+    s.sendall(b"GET /health HT")
+    start = time.time()
+    try:
+        while time.time() - start < 10:
+            time.sleep(0.3)
+            s.sendall(b"T")
+    except (ConnectionResetError, BrokenPipeError):
+        pass
+    check("http: dripping bytes do not buy time", time.time() - start < 9, time.time() - start)
+
+# ---- JSON ----
+for name, data in [("none", b""), ("cut off", b'{"messages": ['), ("a list", b"[]"), ("a number", b"1"),
+                   ("invalid UTF-8", b'{"messages": "\xff\xfe"}'), ("a lone surrogate", b'{"messages": "\\ud800"}'),
+                   ("deep nesting", b"[" * 100000), ("deep nesting inside", b'{"messages":' + b'{"a":' * 100000),
+                   ("a number too large", b'{"messages": [], "seed": 1e999}'), ("an integer too large", b'{"seed": 99999999999999999999999}'),
+                   ("NaN", b'{"temperature": NaN}'), ("a trailing comma", b'{"messages": [],}'), ("text behind", b"{} {}")]:
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages", "/v1/embeddings", "/completion"):
+        refuses_body(f"json: {name}: {path}", path, data)
+
+# ---- Values ----
+for name, value in [("a string", "x"), ("null in a list", [None]), ("a number", 3), ("an object", {}), ("true", True)]:
+    refuses_body(f"messages that are {name}", "/v1/chat/completions", {"messages": value})
+for field, value in [("temperature", "hot"), ("temperature", -0.1), ("top_p", 2), ("n", 1.5), ("n", -1), ("max_tokens", "many"), ("stop", 3),
+                     ("stop", [1]), ("logit_bias", [3]), ("logit_bias", {"a": 1}), ("logit_bias", {"1": "x"}), ("stream", "yes"),
+                     ("seed", "x"), ("response_format", 3), ("response_format", {}), ("tools", 3), ("logprobs", 3), ("top_k", 1.5),
+                     ("stream_options", 3), ("chat_template_kwargs", 3), ("min_p", 7), ("repetition_penalty", 0)]:
+    a = post("/v1/chat/completions", {**CHAT, field: value})
+    check(f"chat: {field} = {value!r} is refused", a[0] == 400 and field in (error_of(a) or ""), a)
+refuses_body("messages: max_tokens is missing", "/v1/messages", {"messages": [{"role": "user", "content": "x"}]})
+refuses_body("completion: no prompt", "/completion", {})
+refuses_body("detokenize: ids outside the vocabulary", "/detokenize", {"tokens": [10**8]})
+refuses_body("tokenize: another type", "/tokenize", {"content": 5})
+
+# ---- llama-server's and Anthropic's shapes ----
+a = json.loads(post("/completion", {"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "n_probs": 3, "return_tokens": True})[2])
+check("completion: shape", a["tokens_predicted"] == 8 and a["stop_type"] == "limit" and len(a["tokens"]) == 8
+      and len(a["completion_probabilities"][0]["top_logprobs"]) == 3 and a["timings"]["predicted_n"] == 8, a)
+a = json.loads(post("/completion", {"prompt": ["Once", "upon"], "n_predict": 2})[2])
+check("completion: several prompts", len(a) == 2 and a[1]["index"] == 1, a)
+a = json.loads(post("/tokenize", {"content": "Once upon", "with_pieces": True})[2])
+check("tokenize: pieces", all("piece" in t for t in a["tokens"]))
+ids = json.loads(post("/tokenize", {"content": "Once upon a time"})[2])["tokens"]
+check("detokenize", json.loads(post("/detokenize", {"tokens": ids})[2])["content"].strip() == "Once upon a time")
+check("apply-template", "Hello" in json.loads(post("/apply-template", {"messages": [{"role": "user", "content": "Hello"}]})[2])["prompt"])
+a = json.loads(raw(request("GET", "/props"))[2])
+check("props", a["default_generation_settings"]["n_ctx"] > 0 and a["total_slots"] > 0)
+check("slots", all("is_processing" in t for t in json.loads(raw(request("GET", "/slots"))[2])))
+a = json.loads(post("/v1/messages", {"model": model, "max_tokens": 8, "messages": [{"role": "user", "content": "Once upon a time"}]})[2])
+check("messages: shape", a["type"] == "message" and a["stop_reason"] == "max_tokens" and a["content"][0]["type"] == "text"
+      and a["usage"]["output_tokens"] == 8, a)
+a = json.loads(post("/v1/messages", {"model": "nobody", "max_tokens": 8, "messages": [{"role": "user", "content": "x"}]})[2])
+check("messages: error shape", a["type"] == "error" and a["error"]["type"] == "not_found_error", a)
+a = json.loads(post("/v1/messages/count_tokens", {"model": model, "messages": [{"role": "user", "content": "Once upon a time"}]})[2])
+check("messages: count_tokens", a["input_tokens"] >= 4, a)
+
+
+def stream(path, body):
+    events = []
+    with connect() as s:
+        s.sendall(request("POST", path, body, ("Connection: close",)))
+        data = b""
+        while part := s.recv(65536):
+            data += part
+    head, data = data.split(b"\r\n\r\n", 1)
+    text = b""
+    while data:  # Chunks.
+        size, data = data.split(b"\r\n", 1)
+        n = int(size, 16)
+        text, data = text + data[:n], data[n + 2:]
+        if n == 0:
+            break
+    for block in text.decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "data" in lines:
+            events.append((lines.get("event"), lines["data"]))
+    return events
+
+
+ev = stream("/v1/messages", {"model": model, "max_tokens": 8, "stream": True, "messages": [{"role": "user", "content": "Once upon a time"}]})
+names = [e for e, _ in ev]
+check("messages: events", names[0] == "message_start" and names[1] == "content_block_start" and names[-3:] == [
+    "content_block_stop", "message_delta", "message_stop"] and all(json.loads(d)["type"] == e for e, d in ev), names)
+ev = stream("/completion", {"prompt": "Once", "n_predict": 4, "stream": True})
+check("completion: stream ends with stop", json.loads(ev[-1][1])["stop"] is True and json.loads(ev[0][1])["stop"] is False)
+
+# ---- CORS, metrics, pages ----
+a = raw(request("OPTIONS", "/v1/chat/completions", headers=("Origin: https://a.example", "Access-Control-Request-Method: POST")))
+check("cors: preflight of an allowed origin", a[0] == 204 and a[1].get("access-control-allow-origin") == "https://a.example", a)
+a = raw(request("GET", "/health", headers=("Origin: https://evil.example",)))
+check("cors: another origin gets no header", a[0] == 200 and "access-control-allow-origin" not in a[1], a)
+text = raw(request("GET", "/metrics"))[2].decode()
+check("metrics: vLLM's names", all(n in text for n in ("vllm:num_requests_running{", "vllm:time_to_first_token_seconds_bucket{",
+      "vllm:generation_tokens_total{", "vllm:request_success_total{", "vllm:kv_cache_usage_perc{", "llamacpp:prompt_tokens_total")))
+check("metrics: every line is a sample or a comment", all(l.startswith("# ") or (" " in l and float(l.rsplit(" ", 1)[1]) >= 0)
+      for l in text.splitlines() if l))
+for path in ("/", "/status"):
+    a = raw(request("GET", path))
+    check(f"page {path}: policy and no outside address", a[0] == 200 and "default-src 'none'" in a[1]["content-security-policy"]
+          and b"https://" not in a[2] and len(a[2]) > 2000, a[1])
+
+# ---- Vanishing and slow clients ----
+before = stats()
+LONG = {**CHAT, "max_tokens": 400, "stream": True, "ignore_eos": True}
+for i in range(20):
+    s = connect()
+    s.sendall(request("POST", "/v1/chat/completions", {**LONG, "stream": i % 2 == 0}))
+    if i % 3:
+        s.settimeout(0.2)
+        try:
+            s.recv(100)
+        except TimeoutError:
+            pass
+    s.close()
+deadline = time.time() + 20
+while time.time() < deadline and (stats()["requests"] > 0 or stats()["running"] > 0):
+    time.sleep(0.1)
+after = stats()
+check("clients that vanish are cancelled", after["requests"] == 0 and after["running"] == 0
+      and after["cancelled"] > before["cancelled"], after)
+check("no page is lost", after["pages_used"] == after["pages_cached"] or after["pages_used"] <= before["pages_used"], (before, after))
+check("the server is well", alive())
+print(f"1..{count}")
+sys.exit(failed > 0)
