@@ -15,6 +15,7 @@
 #include "kernels/peak.h"
 #include "model/alloc.h"
 #include "tensor/ops.h"
+#include "train/fit.h"
 #include "train/run.h"
 
 static lt_err open_folder(lt_training *t) {
@@ -54,6 +55,39 @@ static int64_t id_or_none(uint32_t id) {
     return id == LT_TOKEN_NONE ? -1 : (int64_t)id;
 }
 
+/* Largest step of the recipe, in rows. */
+static int64_t largest_batch(const lt_recipe *r) {
+    int64_t most = r->batch;
+    for (const char *p = r->ramp; *p != '\0';) {
+        const int64_t size = strtoll(p, NULL, 10);
+        most = size > most ? size : most;
+        p += strcspn(p, ",");
+        p += *p == ',';
+    }
+    return most;
+}
+
+static lt_pass_options pass_options(const lt_training *t) {
+    const lt_recipe *r = &t->recipe;
+    return (lt_pass_options){.batch = t->micro,
+                             .seq = r->seq,
+                             .train = true,
+                             .recompute = (lt_recompute)r->recompute,
+                             .on_device = !t->backend->host_memory,
+                             .z_coef = (float)r->z_coef};
+}
+
+/* A device that tells what it has left is asked before anything is taken from it. */
+static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtype dtype) {
+    const lt_pass_options o = pass_options(t);
+    size_t left = 0;
+    if (t->backend->memory_left == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(t->backend->memory_left(&left));
+    return lt_fit_check(&t->recipe, spec, dtype, &o, left);
+}
+
 static lt_err open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
@@ -61,6 +95,7 @@ static lt_err open_model(lt_training *t) {
         .dtype = r->dtype == 0 ? LT_F32 : LT_BF16, .trainable = true, .backend = t->backend};
     lt_model_spec spec;
 
+    t->micro = r->micro > 0 ? r->micro : largest_batch(r);
     if (r->init[0] != '\0') {
         LT_TRY(lt_model_open(&t->model, r->init, &options));
         if (t->tokenizer != NULL && (int64_t)i->n_ids > t->model->spec.vocab_size) {
@@ -72,19 +107,8 @@ static lt_err open_model(lt_training *t) {
     }
     LT_TRY(lt_recipe_spec(&spec, r, t->tokenizer != NULL ? (int64_t)i->n_ids : 0,
                           id_or_none(i->bos), id_or_none(i->eos), id_or_none(i->pad)));
+    LT_TRY(check_fit(t, &spec, options.dtype));
     return lt_model_create(&t->model, &spec, &options, (uint64_t)r->seed);
-}
-
-/* Largest step of the recipe, in rows. */
-static int64_t largest_batch(const lt_recipe *r) {
-    int64_t most = r->batch;
-    for (const char *p = r->ramp; *p != '\0';) {
-        const int64_t size = strtoll(p, NULL, 10);
-        most = size > most ? size : most;
-        p += strcspn(p, ",");
-        p += *p == ',';
-    }
-    return most;
 }
 
 static void carve_rows(lt_step_rows *s, int64_t batch, int64_t seq, lt_arena *a) {
@@ -105,18 +129,12 @@ static lt_err open_rows(lt_step_rows *s, int64_t batch, int64_t seq) {
 
 static lt_err open_pass(lt_training *t) {
     const lt_recipe *r = &t->recipe;
-    lt_pass_options o = {.seq = r->seq,
-                         .train = true,
-                         .recompute = (lt_recompute)r->recompute,
-                         .on_device = !t->model->backend->host_memory,
-                         .z_coef = (float)r->z_coef};
+    const lt_pass_options o = pass_options(t);
 
     if (r->seq > t->model->spec.max_seq) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
                 (long long)r->seq, (long long)t->model->spec.max_seq);
     }
-    t->micro = r->micro > 0 ? r->micro : largest_batch(r);
-    o.batch = t->micro;
     LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
     LT_TRY(lt_pass_open(&t->pass, t->model, &o));
     LT_TRY(lt_optimiser_open(&t->optimiser, r, t->model, lt_pass_queue(t->pass)));
@@ -306,6 +324,7 @@ static lt_err open_all(lt_training *t) {
     lt_guard_open(&t->guard, &t->recipe);
     LT_TRY(resume(t));
     lt_loader_get_state(t->loader, &t->loader_state);
+    t->energy_start_j = lt_training_energy(t);
     LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step));
     LT_TRY(write_recipe(t));
     LT_TRY(start_line(t));

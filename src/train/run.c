@@ -75,6 +75,20 @@ static lt_err remember_loss(lt_training *t, double loss) {
     return LT_OK;
 }
 
+double lt_training_energy(const lt_training *t) {
+    const lt_backend *be = t->model->backend;
+    double joules = 0.0;
+    return be->energy != NULL && be->energy(&joules) == LT_OK ? joules : -1.0;
+}
+
+/* Joules since this process opened the run, where the device counts them. */
+static void add_energy(const lt_training *t, json_t *line) {
+    const double joules = t->energy_start_j >= 0.0 ? lt_training_energy(t) : -1.0;
+    if (joules >= 0.0) {
+        json_object_set_new(line, "energy_j", json_real(joules - t->energy_start_j));
+    }
+}
+
 static lt_err tell(lt_training *t, const lt_step_report *r) {
     const double rate = (double)r->tokens / r->step_s,
                  mfu = rate * t->flops_per_token / t->peak_flops;
@@ -103,6 +117,7 @@ static lt_err tell(lt_training *t, const lt_step_report *r) {
         json_object_set_new(line, "load_balance", json_real(r->aux));
         json_object_set_new(line, "router_z", json_real(r->router_z));
     }
+    add_energy(t, line);
     return lt_metrics_put(&t->metrics, line);
 }
 
@@ -219,6 +234,7 @@ static void tell_peak(const lt_training *t, size_t peak) {
 
 static lt_err finish(lt_training *t) {
     char took[LT_CLOCK_TEXT_BYTES];
+    json_t *line;
     size_t peak;
 
     LT_TRY(lt_training_evaluate(t));
@@ -228,11 +244,11 @@ static lt_err finish(lt_training *t) {
         LT_TRY(export_model(t));
     }
     peak = lt_memory_peak();
-    LT_TRY(lt_metrics_put(&t->metrics,
-                          json_pack("{s:s, s:I, s:f, s:I, s:I}", "kind", "end", "step",
-                                    (json_int_t)t->state.step, "time_s", lt_clock_s() - t->start_s,
-                                    "peak_bytes", (json_int_t)peak, "announced_bytes",
-                                    (json_int_t)t->memory.announced_bytes)));
+    line = json_pack("{s:s, s:I, s:f, s:I, s:I}", "kind", "end", "step", (json_int_t)t->state.step,
+                     "time_s", lt_clock_s() - t->start_s, "peak_bytes", (json_int_t)peak,
+                     "announced_bytes", (json_int_t)t->memory.announced_bytes);
+    add_energy(t, line);
+    LT_TRY(lt_metrics_put(&t->metrics, line));
     LT_TRY(lt_report_write(t->recipe.out));
     print_curve(t);
     tell_peak(t, peak);

@@ -61,7 +61,7 @@ typedef struct lt_training {
     int64_t sampled_step; /* Likewise of the newest sample and validation. */
     int64_t evaluated_step;
     double flops_per_token, peak_flops;
-    double start_s;
+    double start_s, energy_start_j; /* The device's counter; < 0: it has none. */
     size_t program_bytes,
         tokenizer_bytes;        /* Resident when the run began; and what the tokenizer added. */
     lt_pass_memory pass_memory; /* As the pass was measured. */
@@ -92,6 +92,8 @@ int64_t lt_training_sample_room(const lt_training *t); /* Tokens of a sample's s
 
 /* run.c. settle: wait for queued updates, before another queue reads the weights. */
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
+double
+lt_training_energy(const lt_training *t); /* Joules counted by the device; < 0: it does not. */
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    const lt_backend *backend); /* NULL: the recipe's device. */

@@ -124,6 +124,29 @@ static void checkpoints_change_device(void **state) {
     same("whole", "moved", 12);
 }
 
+/* A device with too little memory: refused before anything is taken, with what is missing and what fits. */
+static void too_large(void **state) {
+    lt_recipe *r = calloc(1, sizeof *r);
+    const size_t used = far_used, limit = far_limit;
+    (void)state;
+    assert_non_null(r);
+    recipe(r, "large", 2, "adamw");
+    set(r, "data.seq", "2048");
+    set(r, "batch.size", "64");
+    set(r, "batch.micro", "64");
+    set(r, "batch.ramp", "");
+    far_limit = (size_t)700 << 20;
+    assert_int_equal(lt_run_training(r, far_backend()), LT_ERR_OOM);
+    assert_non_null(strstr(lt_error_message(), "GiB too few; what fits: batch.micro = "));
+    assert_non_null(strstr(lt_error_message(), "with model.recompute = full"));
+    assert_true(far_used == used);
+    far_limit = (size_t)1 << 20;
+    assert_int_equal(lt_run_training(r, far_backend()), LT_ERR_OOM);
+    assert_non_null(strstr(lt_error_message(), "one row of 2048 tokens"));
+    far_limit = limit;
+    free(r);
+}
+
 /* On a GPU: the same run twice, and one that was stopped, have the same bits; a checkpoint of the CPU goes on there. */
 static void gpu_runs(void **state) {
     const lt_backend *gpu = lt_backend_cuda();
@@ -150,6 +173,6 @@ static void gpu_runs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(optimisers),
                                        cmocka_unit_test(checkpoints_change_device),
-                                       cmocka_unit_test(gpu_runs)};
+                                       cmocka_unit_test(too_large), cmocka_unit_test(gpu_runs)};
     return cmocka_run_group_tests(tests, make_shard, remove_all);
 }

@@ -1,0 +1,80 @@
+/* fit.c: see fit.h. The search is over carve functions alone: nothing is allocated. */
+#include "train/fit.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "model/alloc.h"
+#include "train/optimiser.h"
+
+#define GIB     1073741824.0
+#define RESERVE ((size_t)512 << 20) /* Kernels' scratch, graphs, code: grows at first use. */
+
+static const char *const levels[] = {"none", "selective", "full"};
+
+lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
+                    const lt_pass_options *o) {
+    const lt_model_options options = {.dtype = dtype, .trainable = true};
+    lt_param_table table = {0};
+    lt_pass_memory m;
+    LT_TRY(lt_pass_measure(&m, spec, dtype, o));
+    LT_TRY(lt_param_table_open(&table, spec));
+    *out = lt_model_weights_bytes(&table, &options) + lt_optimiser_bytes(r, &table) +
+           m.gradients_bytes + m.activations_bytes + m.logits_bytes + m.scratch_bytes + RESERVE;
+    lt_param_table_close(&table);
+    return LT_OK;
+}
+
+/* Rows of the largest micro-batch that fits at a level of recompute; 0: not even one row does. */
+static lt_err largest_micro(int64_t *rows, const lt_recipe *r, const lt_model_spec *spec,
+                            lt_dtype dtype, lt_pass_options o, size_t left) {
+    int64_t low = 0, high = o.batch + 1; /* low fits, high does not. */
+    while (high - low > 1) {
+        size_t bytes;
+        o.batch = low + (high - low) / 2;
+        LT_TRY(lt_fit_bytes(&bytes, r, spec, dtype, &o));
+        *(bytes <= left ? &low : &high) = o.batch;
+    }
+    *rows = low;
+    return LT_OK;
+}
+
+lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
+                    const lt_pass_options *o, size_t left) {
+    char way[256] = "";
+    lt_pass_options one = *o;
+    size_t need, least;
+
+    LT_TRY(lt_fit_bytes(&need, r, spec, dtype, o));
+    if (need <= left) {
+        return LT_OK;
+    }
+    for (int level = (int)o->recompute; level <= LT_RECOMPUTE_FULL; level++) {
+        const size_t used = strlen(way);
+        lt_pass_options tried = *o;
+        int64_t rows;
+        tried.recompute = (lt_recompute)level;
+        LT_TRY(largest_micro(&rows, r, spec, dtype, tried, left));
+        if (rows > 0) {
+            snprintf(way + used, sizeof way - used,
+                     "%s batch.micro = %lld with model.recompute = %s", used > 0 ? ", or" : "",
+                     (long long)rows, levels[level]);
+        }
+    }
+    if (way[0] != '\0') {
+        LT_FAIL(LT_ERR_OOM,
+                "batch.micro = %lld with model.recompute = %s needs %.2f GiB of the device and "
+                "%.2f GiB are left, %.2f GiB too few; what fits:%s",
+                (long long)o->batch, levels[o->recompute], (double)need / GIB, (double)left / GIB,
+                (double)(need - left) / GIB, way);
+    }
+    one.batch = 1;
+    one.recompute = LT_RECOMPUTE_FULL;
+    LT_TRY(lt_fit_bytes(&least, r, spec, dtype, &one));
+    LT_FAIL(LT_ERR_OOM,
+            "one row of %lld tokens with model.recompute = full needs %.2f GiB of the device, "
+            "mostly weights, gradients and moments, and %.2f GiB are left: a shorter data.seq, an "
+            "optimiser of fewer moments (lion) or a smaller model",
+            (long long)o->seq, (double)least / GIB, (double)left / GIB);
+}
