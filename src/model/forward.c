@@ -4,6 +4,10 @@
  *     metadata   one block of I32, written by the caller's arrays and uploaded once a call
  *     out        h_final of the wanted rows, gathered by an embedding lookup; logits of out_rows of them at a time
  *
+ * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again. On a backend with graphs it is padded up to a
+ *          bucket of rows and of pages, run as it is the first time (kernels are made, scratch grows), recorded the second, and from then on
+ *          is one launch: embedding to logits. A padding row is a sequence of one token whose key is dropped; nobody reads what it says.
+ *
  * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is allocated after open. */
 #include "model/forward.h"
 
@@ -13,6 +17,18 @@
 
 #include "model/block.h"
 #include "model/prepare.h"
+
+#define MAX_GRAPHS 128
+
+/* The shape of a call as it runs: at least the caller's. */
+typedef struct {
+    int64_t rows, seqs, out, q_max, kv_max, max_pages;
+} call_shape;
+
+typedef struct {
+    call_shape shape;
+    lt_graph *graph; /* NULL: seen once. */
+} recorded;
 
 struct lt_forward {
     lt_run run;
@@ -26,7 +42,13 @@ struct lt_forward {
     int32_t *meta, *host_meta;
     lt_tensor h_out, out_f32;    /* (max_out, C) act dtype; (out_rows, C) F32 */
     float *logits, *host_logits; /* (out_rows, V); host_logits NULL where the host sees logits. */
-    int64_t q_max, kv_max;
+    lt_tensor no_labels, loss, lse, best; /* (out_rows), of the argmax on the device */
+    float *host_lse;
+    int32_t *host_best;
+    call_shape shape;    /* Of the last call. */
+    bool logits_at_hand; /* It computed logits of its first rows, too. */
+    recorded graphs[MAX_GRAPHS];
+    int n_graphs;
 };
 
 static size_t page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
@@ -51,6 +73,10 @@ static void fixed_carve(lt_forward *f) {
     f->out_f32 = lt_tensor_take(a, LT_F32, o->out_rows, s->width, 0);
     f->logits = lt_arena_take(a, (size_t)(o->out_rows * s->vocab_size) * sizeof *f->logits,
                               LT_ARENA_ALIGN);
+    f->no_labels = lt_tensor_take(a, LT_I32, o->out_rows, 0, 0);
+    f->loss = lt_tensor_take(a, LT_F32, o->out_rows, 0, 0);
+    f->lse = lt_tensor_take(a, LT_F32, o->out_rows, 0, 0);
+    f->best = lt_tensor_take(a, LT_I32, o->out_rows, 0, 0);
 }
 
 static void acts_carve(lt_forward *f, int64_t rows) {
@@ -59,6 +85,36 @@ static void acts_carve(lt_forward *f, int64_t rows) {
     lt_acts_carve_one(&f->layer, f->run.spec, &shape, &f->activations);
     f->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
     lt_batch_carve(&f->batch, f->run.spec, &shape, &f->activations);
+}
+
+static size_t logits_bytes(const lt_forward *f) {
+    return (size_t)(f->o.out_rows * f->run.spec->vocab_size) * sizeof(float);
+}
+
+/* Host memory that transfers reach at their best. */
+static lt_err place_host(lt_forward *f) {
+    const lt_backend *b = f->run.backend;
+    const size_t n = (size_t)f->o.out_rows;
+    LT_TRY(b->host_alloc((void **)&f->host_meta, (size_t)meta_count(&f->o) * sizeof(int32_t),
+                         "metadata"));
+    LT_TRY(b->host_alloc((void **)&f->host_best, n * sizeof *f->host_best, "best tokens"));
+    LT_TRY(b->host_alloc((void **)&f->host_lse, n * sizeof *f->host_lse, "best tokens"));
+    if (!b->host_memory) {
+        LT_TRY(b->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits"));
+    }
+    for (size_t i = 0; i < n; i++) {
+        f->host_best[i] = -1;
+    }
+    LT_TRY(b->upload(f->run.queue, f->no_labels.data, f->host_best, n * sizeof *f->host_best));
+    return b->sync(f->run.queue);
+}
+
+static void release_host(lt_forward *f) {
+    const lt_backend *b = f->run.backend;
+    b->host_release(f->host_meta, (size_t)meta_count(&f->o) * sizeof(int32_t));
+    b->host_release(f->host_best, (size_t)f->o.out_rows * sizeof *f->host_best);
+    b->host_release(f->host_lse, (size_t)f->o.out_rows * sizeof *f->host_lse);
+    b->host_release(f->host_logits, logits_bytes(f));
 }
 
 static lt_err place(lt_forward *f) {
@@ -74,14 +130,7 @@ static lt_err place(lt_forward *f) {
     fixed_carve(f);
     acts_carve(f, f->o.max_rows);
     LT_TRY(lt_arena_place(&f->activations, backend, "activations"));
-    f->host_meta = calloc((size_t)meta_count(&f->o), sizeof *f->host_meta);
-    if (!backend->host_memory) {
-        f->host_logits = malloc((size_t)(f->o.out_rows * s->vocab_size) * sizeof *f->host_logits);
-    }
-    if (f->host_meta == NULL || (!backend->host_memory && f->host_logits == NULL)) {
-        LT_FAIL(LT_ERR_OOM, "forward: host memory of %lld rows", (long long)f->o.max_rows);
-    }
-    return LT_OK;
+    return place_host(f);
 }
 
 static lt_err check_options(const lt_model *m, const lt_forward_options *o) {
@@ -124,12 +173,16 @@ void lt_forward_close(lt_forward *f) {
     if (f == NULL) {
         return;
     }
+    for (int i = 0; i < f->n_graphs; i++) {
+        f->run.backend->graph_close(f->graphs[i].graph);
+    }
+    if (f->run.backend != NULL) {
+        release_host(f);
+    }
     lt_arena_release(&f->cache, f->run.backend);
     lt_arena_release(&f->fixed, f->run.backend);
     lt_arena_release(&f->activations, f->run.backend);
     lt_run_release(&f->run, &f->prepared);
-    free(f->host_meta);
-    free(f->host_logits);
     free(f);
 }
 
@@ -152,27 +205,77 @@ lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src) {
     return LT_OK;
 }
 
-/* Append n values to the metadata block; the tensor is its place on the device. */
-static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t n) {
-    const lt_tensor t = lt_tensor_1d(f->meta + *at, LT_I32, n);
+/* 1, 2, 3, 4, 6, 8, 12, 16, 24, ...: the first of them that is at least n. */
+static int64_t bucket_of(int64_t n) {
+    int64_t b = 1;
+    while (b < n) {
+        b = b < 2 ? 2 : (b & (b - 1)) == 0 ? b + b / 2 : b / 3 * 4;
+    }
+    return b;
+}
+
+/* Whether the call is one of single tokens, all of whose logits are wanted. */
+static bool decodes(const lt_forward_rows *w) {
+    return w->q_max == 1 && w->n_rows == w->n_seqs && w->n_out == w->n_rows;
+}
+
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* The shape of the bucket of a call of single tokens. False: it is too large for one. */
+static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, call_shape *out) {
+    const int64_t rows = least(least(bucket_of(w->n_rows), f->o.out_rows),
+                               least(f->o.max_seqs, f->o.max_rows));
+    int64_t pages = 16;
+    while (pages < w->max_pages) {
+        pages *= 2;
+    }
+    pages = least(pages, f->o.max_pages);
+    *out = (call_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages};
+    return rows >= w->n_rows;
+}
+
+/* Append n values to the metadata block and as many of `fill` as its shape has more; the tensor is its place on the device. */
+static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t n, int64_t all,
+                     int32_t fill) {
+    const lt_tensor t = lt_tensor_1d(f->meta + *at, LT_I32, all);
     memcpy(f->host_meta + *at, values, (size_t)n * sizeof *values);
-    *at += n;
+    for (int64_t i = n; i < all; i++) {
+        f->host_meta[*at + i] = fill;
+    }
+    *at += all;
+    return t;
+}
+
+/* Pages of padding sequences: 0, of which they read what is there. */
+static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w) {
+    const call_shape *c = &f->shape;
+    int32_t *host = f->host_meta + *at;
+    const lt_tensor t = lt_tensor_2d(f->meta + *at, LT_I32, c->seqs, c->max_pages);
+    memset(host, 0, (size_t)(c->seqs * c->max_pages) * sizeof *host);
+    for (int64_t n = 0; n < w->n_seqs; n++) {
+        memcpy(host + n * c->max_pages, w->table + n * w->max_pages,
+               (size_t)w->max_pages * sizeof *host);
+    }
+    *at += c->seqs * c->max_pages;
     return t;
 }
 
 static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
     lt_run *r = &f->run;
+    const call_shape *c = &f->shape;
     int64_t at = 0;
-    f->batch.tokens = put(f, &at, w->ids, w->n_rows);
-    f->batch.positions = put(f, &at, w->positions, w->n_rows);
-    f->slots = put(f, &at, w->slots, w->n_rows);
-    f->q_start = put(f, &at, w->q_start, w->n_seqs + 1);
-    f->kv_len = put(f, &at, w->kv_len, w->n_seqs);
-    f->table = put(f, &at, w->table, w->n_seqs * w->max_pages);
-    f->table = lt_tensor_2d(f->table.data, LT_I32, w->n_seqs, w->max_pages);
-    f->out_rows = put(f, &at, w->out_rows, w->n_out);
-    f->q_max = w->q_max;
-    f->kv_max = w->kv_max;
+    f->batch.tokens = put(f, &at, w->ids, w->n_rows, c->rows, 0);
+    f->batch.positions = put(f, &at, w->positions, w->n_rows, c->rows, 0);
+    f->slots = put(f, &at, w->slots, w->n_rows, c->rows, -1);
+    f->q_start = put(f, &at, w->q_start, w->n_seqs + 1, c->seqs + 1, 0);
+    f->kv_len = put(f, &at, w->kv_len, w->n_seqs, c->seqs, 1);
+    f->out_rows = put(f, &at, w->out_rows, w->n_out, c->out, 0);
+    for (int64_t n = w->n_seqs; n < c->seqs; n++) { /* A padding sequence is a row. */
+        f->host_meta[3 * c->rows + n + 1] = (int32_t)(n + 1);
+    }
+    f->table = put_table(f, &at, w);
     r->positions = f->batch.positions;
     return r->backend->upload(r->queue, f->meta, f->host_meta, (size_t)at * sizeof *f->meta);
 }
@@ -205,8 +308,8 @@ static lt_err attend(lt_forward *f, int layer) {
                                       .scale = lt_model_attn_scale(r->spec),
                                       .softcap = r->spec->attn_softcap,
                                       .window = lt_model_layer_window(r->spec, layer),
-                                      .q_max = f->q_max,
-                                      .kv_max = f->kv_max,
+                                      .q_max = f->shape.q_max,
+                                      .kv_max = f->shape.kv_max,
                                       .fixed_order = f->o.fixed_order});
 }
 
@@ -223,17 +326,12 @@ static lt_err gather(lt_forward *f, int64_t n_out) {
                                                 .scale = 1.0f});
 }
 
-lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
+/* Embedding to h_out. */
+static lt_err run_layers(lt_forward *f) {
     lt_run *r = &f->run;
     lt_tensor stream = {0};
     float scale = r->spec->embed_scale;
 
-    LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
-              w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);
-    r->batch = w->n_rows;
-    r->seq = 1;
-    acts_carve(f, w->n_rows);
-    LT_TRY(upload(f, w));
     scale = r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
     LT_TRY(
         lt_run_embed_fwd(r, &(lt_embed_args){.y = f->layer.x_in,
@@ -249,7 +347,86 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
         LT_TRY(lt_mlp_block_fwd(r, layer, &f->layer, &f->batch, 0));
         stream = f->layer.x_mid;
     }
-    return w->n_out > 0 ? gather(f, w->n_out) : r->backend->sync(r->queue);
+    return f->shape.out > 0 ? gather(f, f->shape.out) : LT_OK;
+}
+
+static lt_err head(lt_forward *f, int64_t first, int64_t n) {
+    lt_run *r = &f->run;
+    return lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
+                         lt_tensor_rows(&f->h_out, first, n),
+                         r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0);
+}
+
+static lt_err run_decode(lt_forward *f) {
+    LT_TRY(run_layers(f));
+    return head(f, 0, f->shape.out);
+}
+
+/* The record of this shape; *is_new: it comes for the first time. NULL: no room for more. */
+static recorded *find_graph(lt_forward *f, bool *is_new) {
+    for (int i = 0; i < f->n_graphs; i++) {
+        const call_shape *c = &f->graphs[i].shape;
+        if (c->rows == f->shape.rows && c->max_pages == f->shape.max_pages) {
+            *is_new = false;
+            return &f->graphs[i];
+        }
+    }
+    *is_new = true;
+    if (f->n_graphs == MAX_GRAPHS) {
+        return NULL;
+    }
+    f->graphs[f->n_graphs] = (recorded){.shape = f->shape};
+    return &f->graphs[f->n_graphs++];
+}
+
+static lt_err record(lt_forward *f, recorded *g) {
+    const lt_run *r = &f->run;
+    lt_err err, ended;
+    LT_TRY(r->backend->graph_begin(r->queue));
+    err = run_decode(f);
+    ended = r->backend->graph_end(r->queue, &g->graph);
+    return err != LT_OK ? err : ended;
+}
+
+/* As a graph where it can be one. */
+static lt_err run_padded(lt_forward *f) {
+    bool is_new = true;
+    recorded *g = f->run.backend->graph_begin != NULL ? find_graph(f, &is_new) : NULL;
+    if (is_new) {
+        return run_decode(f);
+    }
+    if (g->graph == NULL) {
+        LT_TRY(record(f, g));
+    }
+    return f->run.backend->graph_launch(f->run.queue, g->graph);
+}
+
+lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
+    lt_run *r = &f->run;
+    bool pad = (r->backend->graph_begin != NULL || f->o.pad) && decodes(w);
+
+    LT_ASSERT(w->n_rows > 0 && w->n_rows <= f->o.max_rows && w->n_seqs <= f->o.max_seqs &&
+              w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);
+    pad = pad && shape_padded(f, w, &f->shape);
+    if (!pad) {
+        f->shape = (call_shape){w->n_rows, w->n_seqs, w->n_out, w->q_max, w->kv_max, w->max_pages};
+    }
+    f->logits_at_hand = pad;
+    r->batch = f->shape.rows;
+    r->seq = 1;
+    acts_carve(f, f->shape.rows);
+    LT_TRY(upload(f, w));
+    if (pad) {
+        return run_padded(f);
+    }
+    LT_TRY(run_layers(f));
+    return w->n_out > 0 ? LT_OK : r->backend->sync(r->queue); /* host_meta is free again. */
+}
+
+/* Logits of the wanted rows [first, first + n) on the device. */
+static lt_err need_logits(lt_forward *f, int64_t first, int64_t n) {
+    LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out);
+    return f->logits_at_hand ? LT_OK : head(f, first, n);
 }
 
 lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits) {
@@ -257,10 +434,7 @@ lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits
     const int64_t V = r->spec->vocab_size;
     const float cap = r->spec->final_softcap;
 
-    LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out);
-    LT_TRY(lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, V),
-                         lt_tensor_rows(&f->h_out, first, n),
-                         r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0));
+    LT_TRY(need_logits(f, first, n));
     *logits = f->logits;
     if (!r->backend->host_memory) {
         LT_TRY(r->backend->download(r->queue, f->host_logits, f->logits,
@@ -272,6 +446,24 @@ lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits
         (*logits)[i] = cap * tanhf((*logits)[i] / cap);
     }
     return LT_OK;
+}
+
+lt_err lt_forward_best(lt_forward *f, int64_t first, int64_t n, const int32_t **ids,
+                       const float **lse) {
+    lt_run *r = &f->run;
+    LT_TRY(need_logits(f, first, n));
+    LT_TRY(lt_run_xent(
+        r, &(lt_xent_args){.logits = lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
+                           .labels = lt_tensor_rows(&f->no_labels, 0, n),
+                           .loss = lt_tensor_rows(&f->loss, 0, n),
+                           .lse = lt_tensor_rows(&f->lse, 0, n),
+                           .best = lt_tensor_rows(&f->best, 0, n),
+                           .softcap = r->spec->final_softcap}));
+    LT_TRY(r->backend->download(r->queue, f->host_best, f->best.data, (size_t)n * sizeof **ids));
+    LT_TRY(r->backend->download(r->queue, f->host_lse, f->lse.data, (size_t)n * sizeof **lse));
+    *ids = f->host_best;
+    *lse = f->host_lse;
+    return r->backend->sync(r->queue);
 }
 
 lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden) {

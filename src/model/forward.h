@@ -24,6 +24,7 @@ typedef struct {
     lt_dtype cache_dtype;                    /* F32, BF16 or F16. */
     bool
         fixed_order; /* A row's bits depend on its sequence alone, not on the other rows of the call. */
+    bool pad;        /* Pad single tokens to buckets even where no graph wants it: for tests. */
 } lt_forward_options;
 
 typedef struct {
@@ -47,8 +48,12 @@ LT_MUST_USE lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src)
 
 LT_MUST_USE lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *rows);
 
-/* Of wanted rows [first, first + n), n <= out_rows: logits (n, V) F32 in host memory, valid until the next call. */
+/* Of wanted rows [first, first + n), n <= out_rows: logits (n, V) F32 in host memory, valid until the next call, softcapped. */
 LT_MUST_USE lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits);
+/* The likeliest id of each (the lowest of ties) and the log of its row's sum of exponentials, chosen on the device; until the next call. A row with a NaN has
+ * an lse that is not finite. */
+LT_MUST_USE lt_err lt_forward_best(lt_forward *f, int64_t first, int64_t n, const int32_t **ids,
+                                   const float **lse);
 /* The final norm's output (n, C) F32, to host memory of the caller. */
 LT_MUST_USE lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden);
 

@@ -15,15 +15,22 @@
 #include "base/log.h"
 #include "serve/engine_impl.h"
 
-#define LOGITS_ROWS                                                                                \
-    64 /* Rows of logits at a time: bounds their memory; the head's weights are read once for so many. */
+/* Rows of logits at a time. On a host 64: the head's weights are read once for so many, and what they say stays in cache. On a device those of all
+ * running sequences, so that a step is one graph, as long as they fit LOGITS_BYTES. */
+#define LOGITS_ROWS  64
+#define LOGITS_BYTES ((int64_t)1 << 30)
 
 void lt_step_carve(lt_engine *e, lt_arena *a) {
     lt_step *s = &e->step;
     const size_t rows = (size_t)e->o.step_tokens, seqs = (size_t)e->o.max_running;
     const size_t width = (size_t)e->spec->width;
 
-    e->out_rows = LOGITS_ROWS < e->o.step_tokens ? LOGITS_ROWS : e->o.step_tokens;
+    e->out_rows = LOGITS_ROWS;
+    if (!e->model->backend->host_memory) {
+        const int64_t most = LOGITS_BYTES / (e->spec->vocab_size * 4);
+        e->out_rows = e->o.max_running < most ? e->o.max_running : most > 0 ? most : 1;
+    }
+    e->out_rows = e->out_rows < e->o.step_tokens ? e->out_rows : e->o.step_tokens;
     e->mask_words = (e->spec->vocab_size + 31) / 32;
     s->ids = lt_arena_take(a, rows * sizeof *s->ids, LT_ARENA_ALIGN);
     s->positions = lt_arena_take(a, rows * sizeof *s->positions, LT_ARENA_ALIGN);
@@ -330,6 +337,52 @@ static lt_err use_hidden(lt_engine *e, const lt_sched_item *items, int64_t n_ite
     return LT_OK;
 }
 
+/* Whether nothing of a wanted row must come to the host but its likeliest id. */
+static bool wants_best(const lt_wanted *w) {
+    const lt_job *j = w->sample->job;
+    const lt_serve_sampling *how = &j->r.sampling;
+    return w->next && how->temperature <= 0.0 && how->n_bias == 0 && how->repetition == 1.0 &&
+           how->frequency == 0.0 && how->presence == 0.0 && j->r.logprobs < 0 &&
+           j->r.min_tokens == 0 && j->r.think_budget < 0 && j->r.grammar == NULL;
+}
+
+/* Where the logits lie on a device and all rows want is the likeliest id, only ids come back. */
+static lt_err use_best(lt_engine *e, int64_t first, int64_t n) {
+    const int32_t *ids;
+    const float *lse;
+    int64_t n_choices = 0;
+
+    LT_TRY(lt_forward_best(e->forward, first, n, &ids, &lse));
+    for (int64_t i = 0; i < n; i++) {
+        lt_sample *s = e->step.wanted[first + i].sample;
+        n_choices = s->finish == LT_FINISH_NONE ? add_choices(e, s, i, n_choices) : n_choices;
+    }
+    for (int64_t i = 0; i < n_choices; i++) {
+        lt_choosing *c = &e->step.choices[i];
+        c->pick = (lt_pick){.id = ids[c->row]};
+        c->err = LT_OK;
+        if (!isfinite(lse[c->row])) {
+            c->err = lt_error_set(LT_ERR_NUMERIC, "a logit is not a number");
+        }
+        append(e, c);
+    }
+    return LT_OK;
+}
+
+static lt_err use_rows(lt_engine *e, int64_t first, int64_t n) {
+    bool best = true; /* On a host, too: the vector kernel is as fast as we are. */
+    float *logits;
+    for (int64_t i = 0; i < n && best; i++) {
+        best = wants_best(&e->step.wanted[first + i]);
+    }
+    if (best) {
+        return use_best(e, first, n);
+    }
+    LT_TRY(lt_forward_logits(e->forward, first, n, &logits));
+    use_logits(e, first, n, logits);
+    return LT_OK;
+}
+
 /* Copies and the forward of the plan; then its tokens count. */
 static lt_err run_plan(lt_engine *e, int64_t n_items) {
     lt_forward_rows rows;
@@ -340,10 +393,8 @@ static lt_err run_plan(lt_engine *e, int64_t n_items) {
     LT_TRY(lt_forward_run(e->forward, &rows));
     lt_sched_done(&e->sched);
     for (int64_t i = 0; i < e->step.n_logits; i += e->out_rows) {
-        const int64_t left = e->step.n_logits - i, n = left < e->out_rows ? left : e->out_rows;
-        float *logits;
-        LT_TRY(lt_forward_logits(e->forward, i, n, &logits));
-        use_logits(e, i, n, logits);
+        const int64_t left = e->step.n_logits - i;
+        LT_TRY(use_rows(e, i, left < e->out_rows ? left : e->out_rows));
     }
     return use_hidden(e, e->sched.items, n_items); /* done() leaves the items in place. */
 }

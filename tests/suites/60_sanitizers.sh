@@ -1,5 +1,5 @@
 # Unit tests under AddressSanitizer with UndefinedBehaviorSanitizer (one build) and, those with threads, ThreadSanitizer. OpenMP's runtime is not built
-# for ThreadSanitizer, so there parallel loops run on one thread and what is tested are our own threads (loader, page, bench).
+# for ThreadSanitizer, so there parallel loops run on one thread and what is tested are our own threads (loader, page, bench, engine).
 sanitized() { # mode, tests (a find pattern)
     local mode=$1 pattern=$2 program
     suite "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode unit-programs && echo 'ok 1 - built'"
@@ -9,4 +9,4 @@ sanitized() { # mode, tests (a find pattern)
     done
 }
 sanitized asan .
-sanitized tsan '(loader|test_tokenize|test_tokenizer)$'
+sanitized tsan '(loader|test_tokenize|test_tokenizer|test_engine|test_engine_load)$'

@@ -1,0 +1,208 @@
+/* Many sequences in pages against one session each: prompts in pieces, decoding, mixed, on scattered pages; padded to buckets; and recorded as graphs by a
+ * backend that keeps the ops' arguments and runs them again at each launch, as a device would. */
+#include "unit/model/golden.h"
+
+#include "model/forward.h"
+
+/* ---- a CPU with graphs ---- */
+
+typedef struct {
+    lt_err (*run)(const void *args);
+    _Alignas(64) unsigned char args[2048];
+} kept_op;
+
+struct lt_graph {
+    kept_op ops[256];
+    int n_ops;
+};
+
+static lt_graph *recording;
+static int n_launched;
+
+#define KEPT(name, type)                                                                           \
+    _Static_assert(sizeof(type) <= sizeof((kept_op *)0)->args, #type);                             \
+    static lt_err run_##name(const void *args) {                                                   \
+        return lt_backend_cpu()->ops->name(NULL, args);                                            \
+    }                                                                                              \
+    static lt_err keep_##name(lt_queue *q, const type *a) {                                        \
+        kept_op *o;                                                                                \
+        if (recording == NULL) {                                                                   \
+            return lt_backend_cpu()->ops->name(q, a);                                              \
+        }                                                                                          \
+        assert_true(recording->n_ops < 256);                                                       \
+        o = &recording->ops[recording->n_ops++];                                                   \
+        o->run = run_##name;                                                                       \
+        memcpy(o->args, a, sizeof *a);                                                             \
+        return LT_OK;                                                                              \
+    }
+LT_OP_MAP(KEPT)
+#define KEPT_FIELD(name, type) .name = keep_##name,
+static const lt_ops kept_ops = {LT_OP_MAP(KEPT_FIELD)};
+
+static lt_err begin(lt_queue *q) {
+    (void)q;
+    recording = calloc(1, sizeof *recording);
+    assert_non_null(recording);
+    return LT_OK;
+}
+
+static lt_err end(lt_queue *q, lt_graph **out) {
+    (void)q;
+    *out = recording;
+    recording = NULL;
+    return LT_OK;
+}
+
+static lt_err launch(lt_queue *q, lt_graph *g) {
+    (void)q;
+    n_launched++;
+    for (int i = 0; i < g->n_ops; i++) {
+        LT_TRY(g->ops[i].run(g->ops[i].args));
+    }
+    return LT_OK;
+}
+
+static void close_graph(lt_graph *g) {
+    free(g);
+}
+
+static const lt_backend *backend_with_graphs(void) {
+    static lt_backend b;
+    b = *lt_backend_cpu();
+    b.ops = &kept_ops;
+    b.graph_begin = begin;
+    b.graph_end = end;
+    b.graph_launch = launch;
+    b.graph_close = close_graph;
+    return &b;
+}
+
+/* ---- sequences in pages ---- */
+
+enum { N = 5, LEN = 24, PAGE = 16, MAX_PAGES = 2, V = 64 };
+
+/* Sequences run in steps of so many rows each; pages are dealt out in a scrambled order. */
+static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_rows, int64_t *done,
+                      float *logits) {
+    static int32_t ids[N * LEN], positions[N * LEN], slots[N * LEN], out_rows[N];
+    int32_t q_start[N + 1] = {0}, kv_len[N], table[N * MAX_PAGES];
+    lt_forward_rows w = {.ids = ids,
+                         .positions = positions,
+                         .slots = slots,
+                         .q_start = q_start,
+                         .kv_len = kv_len,
+                         .table = table,
+                         .out_rows = out_rows,
+                         .max_pages = MAX_PAGES};
+    float *found;
+    int64_t which[N];
+    for (int64_t s = 0; s < N; s++) {
+        const int64_t n = w.n_seqs;
+        if (n_rows[s] == 0) {
+            continue;
+        }
+        for (int64_t p = 0; p < MAX_PAGES; p++) {
+            table[n * MAX_PAGES + p] = (int32_t)((s * MAX_PAGES + p) * 3 % (N * MAX_PAGES));
+        }
+        for (int64_t k = 0; k < n_rows[s]; k++) {
+            const int64_t at = done[s] + k;
+            ids[w.n_rows] = tokens[s * LEN + at];
+            positions[w.n_rows] = (int32_t)at;
+            slots[w.n_rows++] = (int32_t)(table[n * MAX_PAGES + at / PAGE] * PAGE + at % PAGE);
+        }
+        done[s] += n_rows[s];
+        kv_len[n] = (int32_t)done[s];
+        q_start[n + 1] = (int32_t)w.n_rows;
+        out_rows[n] = (int32_t)w.n_rows - 1;
+        w.q_max = n_rows[s] > w.q_max ? n_rows[s] : w.q_max;
+        w.kv_max = done[s] > w.kv_max ? done[s] : w.kv_max;
+        which[w.n_seqs++] = s;
+    }
+    w.n_out = w.n_seqs;
+    must(lt_forward_run(f, &w), "run");
+    const int32_t *best;
+    const float *lse;
+    must(lt_forward_best(f, 0, w.n_out, &best, &lse), "best");
+    must(lt_forward_logits(f, 0, w.n_out, &found), "logits");
+    for (int64_t n = 0; n < w.n_seqs; n++) {
+        memcpy(logits + which[n] * V, found + n * V, V * sizeof *logits);
+        for (int64_t v = 0; v < V; v++) {
+            assert_true(found[n * V + v] <= found[n * V + best[n]]);
+        }
+        assert_true(isfinite(lse[n]) && lse[n] >= found[n * V + best[n]]);
+    }
+}
+
+static void check(const golden *g, lt_dtype cache, bool pad) {
+    static const int64_t steps[][N] = {
+        {5, 0, 7, 1, 0}, {1, 9, 1, 1, 3},   {1, 1, 1, 1, 1}, {1, 0, 1, 0, 1}, {9, 1, 0, 4, 1},
+        {1, 1, 1, 1, 1}, {0, 0, 0, 12, 16}, {1, 1, 1, 1, 0}, {1, 1, 1, 0, 1}, {1, 1, 1, 0, 0}};
+    static float all[N][LEN * V], logits[N * V];
+    const double tolerance = cache == LT_F16 ? 5e-3 : 2e-5;
+    int32_t tokens[N * LEN];
+    int64_t done[N] = {0};
+    lt_forward *f = NULL;
+    for (int s = 0; s < N; s++) {
+        lt_session *one = NULL;
+        for (int i = 0; i < LEN; i++) {
+            tokens[s * LEN + i] = (int32_t)((s * 17 + i * 31 + i * i) % V);
+        }
+        must(lt_session_open(&one, g->model, 1, LEN), g->name);
+        must(lt_session_eval_all(one, 0, tokens + s * LEN, LEN, all[s]), g->name);
+        lt_session_close(one);
+    }
+    must(lt_forward_open(&f, g->model,
+                         &(lt_forward_options){.max_rows = 40,
+                                               .max_seqs = N,
+                                               .max_out = N,
+                                               .out_rows = N,
+                                               .max_seq = LEN,
+                                               .n_pages = N * MAX_PAGES,
+                                               .page_tokens = PAGE,
+                                               .max_pages = MAX_PAGES,
+                                               .cache_dtype = cache,
+                                               .pad = pad}),
+         g->name);
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        run_steps(f, tokens, steps[i], done, logits);
+        for (int s = 0; s < N; s++) {
+            if (steps[i][s] > 0) {
+                const double d = distance(logits + s * V, all[s] + (done[s] - 1) * V, V);
+                if (!(d < tolerance)) {
+                    fail_msg("%s: sequence %d, step %zu: logits differ by %.3g", g->name, s, i, d);
+                }
+            }
+        }
+    }
+    lt_forward_close(f);
+}
+
+static void pages_hold_what_a_session_holds(void **state) {
+    const lt_backend *(*const backends[])(void) = {lt_backend_ref, lt_backend_cpu};
+    (void)state;
+    for (int i = 0; i < 2 * N_GOLDEN_CASES; i++) {
+        golden g;
+        golden_open(&g, golden_cases[i / 2], backends[i % 2](), LT_F32);
+        check(&g, LT_F32, false);
+        check(&g, LT_F32, true);
+        if (i % 2 == 1) {
+            check(&g, LT_F16, false);
+        }
+        golden_close(&g);
+    }
+    for (int i = 0; i < N_GOLDEN_CASES; i++) {
+        golden g;
+        golden_open(&g, golden_cases[i], backend_with_graphs(), LT_F32);
+        n_launched = 0;
+        check(&g, LT_F32, false);
+        assert_true(n_launched >= 2); /* The same bucket again and again. */
+        golden_close(&g);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(pages_hold_what_a_session_holds),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
