@@ -176,41 +176,14 @@ lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *ran
     return LT_OK;
 }
 
-/* The byte that id is the piece of, or -1. */
-static int byte_of(const lt_bpe *b, uint32_t id) {
-    const uint8_t byte = id < b->vocab->n && b->vocab->bytes[id] == 1
-                             ? (uint8_t)*lt_vocab_text(b->vocab, id)
-                             : 0;
-    return b->byte_id[byte] == id ? byte : -1;
-}
-
-/* byte_pair from the pairs there are, where those are few. */
-static void fill_byte_pairs(lt_bpe *b) {
-    memset(b->byte_pair, 0xFF, 65536 * sizeof *b->byte_pair);
-    for (size_t i = 0; i <= b->mask; i++) {
-        const uint64_t pair = ~b->pairs[i];
-        if (b->pairs[i] != 0) {
-            const int left = byte_of(b, (uint32_t)(pair >> 44));
-            const int right = byte_of(b, (uint32_t)(pair >> 24) & (LT_VOCAB_MAX - 1));
-            if (left >= 0 && right >= 0) {
-                b->byte_pair[left << 8 | right] = (uint32_t)(pair & 0xFFFFFF);
-            }
-        }
-    }
-}
-
 lt_err lt_bpe_finish(lt_bpe *b) {
     LT_TRY(lt_bpe_reserve_pairs(b, 1));
-    if (b->mode != LT_BPE_BYTES) {
-        return LT_OK;
+    if (b->mode != LT_BPE_BYTES || b->mask < 65536) {
+        return LT_OK; /* A small table of pairs is as good as one of byte pairs. */
     }
     b->byte_pair = malloc(65536 * sizeof *b->byte_pair);
     if (b->byte_pair == NULL) {
         LT_FAIL(LT_ERR_OOM, "table of BPE byte pairs");
-    }
-    if (b->mask < 65536) {
-        fill_byte_pairs(b);
-        return LT_OK;
     }
     for (uint32_t i = 0; i < 65536; i++) {
         const uint32_t left = b->byte_id[i >> 8], right = b->byte_id[i & 255];

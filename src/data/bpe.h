@@ -38,7 +38,8 @@ typedef struct {
     uint32_t *merge_to;   /* (n_merges) the piece a merge makes; NULL: its own number. */
     uint32_t *merge_rank; /* (n_merges) equal ranks are ties; NULL: its own number. */
     uint32_t n_merges;
-    uint32_t *byte_pair; /* (65536) BYTES: merge of two neighbouring bytes, LT_NO_ID for none. */
+    uint32_t *
+        byte_pair; /* (65536) BYTES: merge of two neighbouring bytes, LT_NO_ID for none; NULL in a small vocabulary. */
     lt_vocab
         phantom; /* SPM: characters that occur in pieces without being one; ids count from phantom_base. */
     uint32_t phantom_base;

@@ -233,8 +233,9 @@ static lt_err merge_symbols(const lt_bpe *b, lt_bpe_scratch *s, uint32_t *ids, s
         return lt_bpe_merge_list(b, &s->list, n, left); /* ids are the list's. */
     }
     for (size_t i = 0; i + 1 < n; i++) {
-        merge[i] = bytes != NULL ? b->byte_pair[bytes[i] << 8 | bytes[i + 1]]
-                                 : lt_bpe_find_pair(b, ids[i], ids[i + 1]);
+        merge[i] = bytes != NULL && b->byte_pair != NULL
+                       ? b->byte_pair[bytes[i] << 8 | bytes[i + 1]]
+                       : lt_bpe_find_pair(b, ids[i], ids[i + 1]);
     }
     *left = lt_bpe_merge_small(b, ids, merge, n);
     return LT_OK;
