@@ -8,7 +8,8 @@
     X(generate, "generate", "write on from a prompt")                                              \
     X(chat, "chat", "talk to a model")                                                             \
     X(eval, "eval", "measure a model on text or on a task")                                        \
-    X(convert, "convert", "weights into a Hugging Face folder")                                    \
+    X(convert, "convert", "weights into a Hugging Face folder or a GGUF file")                     \
+    X(quantize, "quantize", "weights into fewer bits, as a GGUF file")                             \
     X(plan, "plan",                                                                                \
       "predict a run before paying for it: layout, time, price, failures; or a server")            \
     X(simulate, "simulate", "play months of a run with failures, restarts, repairs and spares")    \

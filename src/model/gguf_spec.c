@@ -5,6 +5,7 @@
  * four numbers they come from, and the tensor is checked against them. */
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -38,6 +39,8 @@ const lt_name_row lt_gguf_names[] = {
     {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.%E.weight", false},
     {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.%E.weight", false},
     {LT_PARAM_UP_BIAS, LT_PART_UP, "blk.%L.ffn_up.bias", false},
+    {LT_PARAM_XIELU, LT_PART_XIELU_P, "blk.%L.xielu_p", false}, /* Metadata: see read_xielu. */
+    {LT_PARAM_XIELU, LT_PART_XIELU_N, "blk.%L.xielu_n", false},
     {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down.weight", false},
     {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down_exps.weight", false},
     {LT_PARAM_DOWN, LT_PART_ALL, "blk.%L.ffn_down.%E.weight", false},
@@ -52,11 +55,9 @@ const int lt_n_gguf_names = sizeof lt_gguf_names / sizeof *lt_gguf_names;
 static const struct {
     const char *architecture;
     lt_family family;
-} architectures[] = {{"llama", LT_FAMILY_LLAMA},
-                     {"qwen2", LT_FAMILY_QWEN2},
-                     {"qwen3", LT_FAMILY_QWEN3},
-                     {"gemma3", LT_FAMILY_GEMMA3},
-                     {"gpt2", LT_FAMILY_GPT2}};
+} architectures[] = {{"llama", LT_FAMILY_LLAMA}, {"qwen2", LT_FAMILY_QWEN2},
+                     {"qwen3", LT_FAMILY_QWEN3}, {"gemma3", LT_FAMILY_GEMMA3},
+                     {"gpt2", LT_FAMILY_GPT2},   {"apertus", LT_FAMILY_APERTUS}};
 
 typedef struct {
     const lt_gguf *g;
@@ -97,8 +98,8 @@ static lt_err find_family(lt_model_spec *spec, keys *k) {
         }
     }
     LT_FAIL(LT_ERR_UNSUPPORTED,
-            "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma3, gpt2", k->g->name,
-            (int)arch.bytes, arch.data);
+            "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma3, gpt2, apertus",
+            k->g->name, (int)arch.bytes, arch.data);
 }
 
 static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
@@ -144,6 +145,13 @@ static double llama3_divisor(const lt_model_spec *spec, double inv_freq) {
     smooth = (original / wavelength - spec->rope_low_freq) /
              (spec->rope_high_freq - spec->rope_low_freq);
     return 1.0 / ((1.0 - smooth) / spec->rope_factor + smooth);
+}
+
+void lt_gguf_rope_divisors(float *divisors, const lt_model_spec *spec) {
+    for (int64_t i = 0; i < spec->head_dim / 2; i++) {
+        divisors[i] = (float)llama3_divisor(
+            spec, pow(spec->rope_theta, -2.0 * (double)i / (double)spec->head_dim));
+    }
 }
 
 /* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor. Any other set of divisors is refused. */
@@ -193,6 +201,38 @@ static lt_err read_rope(lt_model_spec *spec, const keys *k) {
     return read_rope_divisors(spec, k->g);
 }
 
+/* Apertus' two scalars a layer are metadata: they join the tensors under names of our own. */
+static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
+    static const char *const keys_of[] = {"xielu.alpha_p", "xielu.alpha_n"};
+    const size_t n = 2 * (size_t)spec->n_layers;
+    s->bin_weights = calloc(n, sizeof *s->bin_weights);
+    if (s->bin_weights == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%s: %zu scalars", g->name, n);
+    }
+    for (int which = 0; which < 2; which++) {
+        const lt_gguf_kv *kv = lt_gguf_find(g, keys_of[which]);
+        if (kv == NULL || kv->elem != LT_GGUF_F32 || kv->n != (uint64_t)spec->n_layers) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: %s is not one F32 for each of %lld layers", g->name,
+                    keys_of[which], (long long)spec->n_layers);
+        }
+        for (int64_t layer = 0; layer < spec->n_layers; layer++) {
+            lt_named_weight *w = &s->bin_weights[s->n_bin_weights];
+            char name[64];
+            (void)snprintf(name, sizeof name, "blk.%lld.xielu_%c", (long long)layer, "pn"[which]);
+            w->name = strdup(name);
+            if (w->name == NULL) {
+                LT_FAIL(LT_ERR_OOM, "%s: %zu scalars", g->name, n);
+            }
+            w->weight = (lt_weight){.type = LT_F32,
+                                    .n_dims = 1,
+                                    .shape = {1},
+                                    .data = kv->data + (size_t)layer * sizeof(float)};
+            s->n_bin_weights++;
+        }
+    }
+    return LT_OK;
+}
+
 /* What GGUF's form of a family asks of the loader; experts make llama a mixtral. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
     s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
@@ -224,6 +264,10 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
     LT_TRY(token_id(g, "tokenizer.ggml.eos_token_id", &spec->eos_id));
     LT_TRY(token_id(g, "tokenizer.ggml.padding_token_id", &spec->pad_id));
+    if (spec->family == LT_FAMILY_APERTUS && spec->n_layers > 0 &&
+        spec->n_layers <= LT_MAX_LAYERS) {
+        LT_TRY(read_xielu(spec, g, s));
+    }
     return lt_model_spec_check(spec) == LT_OK ? LT_OK
                                               : lt_error_prefix(LT_ERR_FORMAT, "%s", g->name);
 }

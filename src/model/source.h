@@ -50,6 +50,8 @@ LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weigh
 
 /* The parts behind lt_weight_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
+/* Llama-3's divisor of each of the D / 2 rotary frequencies. */
+void lt_gguf_rope_divisors(float *divisors, const lt_model_spec *spec);
 LT_MUST_USE lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path);
 extern const lt_name_row lt_gguf_names[];
 extern const int lt_n_gguf_names;

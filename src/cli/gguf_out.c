@@ -1,0 +1,31 @@
+/* gguf_out.c: see gguf_out.h. */
+#include "cli/gguf_out.h"
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/log.h"
+
+/* Does the model bring a tokenizer that GGUF can carry? */
+static lt_err has_own(bool *yes, const char *model_path) {
+    char path[LT_PATH_BYTES];
+    *yes = lt_path_has_suffix(model_path, ".gguf");
+    if (lt_file_is_dir(model_path)) {
+        LT_TRY(lt_path_join(path, model_path, "tokenizer.json"));
+        *yes = lt_file_exists(path);
+    }
+    return LT_OK;
+}
+
+lt_err lt_cli_write_gguf(const lt_model *m, const char *model_path, const char *tokenizer,
+                         const char *to, lt_gguf_mix mix) {
+    bool own = false;
+    if (tokenizer[0] != '\0') {
+        return lt_model_save_gguf(m, to, tokenizer, mix);
+    }
+    LT_TRY(has_own(&own, model_path));
+    if (!own) {
+        lt_log_warn("%s brings no tokenizer: %s will have none; --tokenizer gives one", model_path,
+                    to);
+    }
+    return lt_model_save_gguf(m, to, own ? model_path : "", mix);
+}

@@ -1,0 +1,275 @@
+/* gguf_save.c: see gguf_save.h. Metadata from the spec, tensors from the flat layout through the names of gguf_spec.c, encoded row by row in parallel while they
+ * are written. What the loader undoes is done here: q and k of "llama" in pairs of rows, gemma's norms plus one, xIELU's scalars as metadata, Llama-3's
+ * frequency divisors as a tensor. */
+#include "model/gguf_save.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "data/gguf_tokenizer.h"
+#include "model/held.h"
+#include "tensor/block.h"
+#include "tensor/ops.h"
+
+typedef struct {
+    const lt_model *m;
+    lt_name_place place;
+    lt_dtype type;
+    int64_t pair_rows;
+    float add;
+} out_part;
+
+typedef struct {
+    const lt_model *m;
+    const char *arch;
+    lt_gguf_out *o;
+    out_part *parts;
+    size_t n_parts, room;
+    float divisors[512]; /* rope_freqs.weight */
+} saving;
+
+/* ---- metadata ---- */
+
+static const char *architecture(const lt_model_spec *s) {
+    switch (s->family) {
+    case LT_FAMILY_LLAMA:
+    case LT_FAMILY_MIXTRAL:
+        return "llama";
+    case LT_FAMILY_QWEN2:
+        return "qwen2";
+    case LT_FAMILY_QWEN3:
+        return "qwen3";
+    case LT_FAMILY_GEMMA3:
+        return "gemma3";
+    case LT_FAMILY_GPT2:
+        return "gpt2";
+    case LT_FAMILY_APERTUS:
+        return "apertus";
+    default:
+        return NULL;
+    }
+}
+
+static void put_u32(const saving *s, const char *suffix, int64_t value) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", s->arch, suffix);
+    lt_gguf_out_u32(s->o, key, value);
+}
+
+static void put_f32(const saving *s, const char *suffix, double value) {
+    char key[128];
+    snprintf(key, sizeof key, "%s.%s", s->arch, suffix);
+    lt_gguf_out_f32(s->o, key, value);
+}
+
+static void put_rope(const saving *s, const lt_model_spec *spec) {
+    char key[128];
+    put_u32(s, "rope.dimension_count", spec->head_dim);
+    put_f32(s, "rope.freq_base", spec->rope_theta);
+    if (spec->rope_scaling == LT_ROPE_LINEAR) {
+        snprintf(key, sizeof key, "%s.rope.scaling.type", s->arch);
+        lt_gguf_out_str(s->o, key, "linear");
+        put_f32(s, "rope.scaling.factor", spec->rope_factor);
+    }
+}
+
+/* xIELU's scalars of all layers. */
+static lt_err put_xielu(const saving *s) {
+    const lt_model_spec *spec = &s->m->spec;
+    float p[LT_MAX_LAYERS], n[LT_MAX_LAYERS], beta[LT_MAX_LAYERS], eps[LT_MAX_LAYERS];
+    static const char *const names[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta",
+                                        "xielu.eps"};
+    const float *const values[] = {p, n, beta, eps};
+    for (int64_t i = 0; i < spec->n_layers; i++) {
+        const lt_tensor t = lt_param_view(&s->m->table, LT_PARAM_XIELU, (int)i, s->m->master,
+                                          LT_F32);
+        p[i] = ((const float *)t.data)[0];
+        n[i] = ((const float *)t.data)[1];
+        beta[i] = LT_XIELU_BETA;
+        eps[i] = LT_XIELU_EPS;
+    }
+    for (int i = 0; i < 4; i++) { /* llama.cpp's keys have no architecture in front. */
+        lt_gguf_out_array(s->o, names[i], LT_GGUF_F32, values[i], (uint64_t)spec->n_layers);
+    }
+    return LT_OK;
+}
+
+static lt_err put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
+    const lt_model_spec *spec = &s->m->spec;
+    const char *slash = strrchr(name, '/');
+
+    lt_gguf_out_str(s->o, "general.architecture", s->arch);
+    lt_gguf_out_str(s->o, "general.name", slash != NULL ? slash + 1 : name);
+    lt_gguf_out_u32(s->o, "general.file_type", lt_gguf_mix_number(mix));
+    lt_gguf_out_u32(s->o, "general.quantization_version", 2);
+    put_u32(s, "block_count", spec->n_layers);
+    put_u32(s, "context_length", spec->max_seq);
+    put_u32(s, "embedding_length", spec->width);
+    put_u32(s, "feed_forward_length", spec->ffn_width);
+    put_u32(s, "attention.head_count", spec->n_heads);
+    put_u32(s, "attention.head_count_kv", spec->n_kv_heads);
+    put_u32(s, "attention.key_length", spec->head_dim);
+    put_u32(s, "attention.value_length", spec->head_dim);
+    put_u32(s, "vocab_size", spec->vocab_size);
+    put_f32(s,
+            spec->norm == LT_NORM_LAYER ? "attention.layer_norm_epsilon"
+                                        : "attention.layer_norm_rms_epsilon",
+            (double)spec->norm_eps);
+    if (spec->pos == LT_POS_ROPE) {
+        put_rope(s, spec);
+    }
+    if (spec->n_experts > 0) {
+        put_u32(s, "expert_count", spec->n_experts);
+        put_u32(s, "expert_used_count", spec->top_k);
+    }
+    if (spec->window > 0) {
+        put_u32(s, "attention.sliding_window", spec->window);
+    }
+    return spec->act == LT_ACT_XIELU ? put_xielu(s) : LT_OK;
+}
+
+/* ---- tensors ---- */
+
+typedef struct {
+    const out_part *part;
+    unsigned char *dst;
+    uint64_t first;
+    size_t row_bytes;
+    int64_t cols;
+} row_job;
+
+static void encode_row(void *ctx, size_t i) {
+    const row_job *j = ctx;
+    const lt_name_place *p = &j->part->place;
+    const int64_t row = (int64_t)(j->first + i), expert = row / p->rows;
+    const int64_t from = lt_weight_target_row(j->part->pair_rows, row % p->rows);
+    const float *src = j->part->m->master + p->first + expert * p->expert_stride + from * j->cols;
+    float moved[1024];
+    if (j->part->add == 0.0f) {
+        lt_block_encode(j->dst + i * j->row_bytes, j->part->type, src, (size_t)j->cols);
+        return;
+    }
+    LT_ASSERT(j->part->type == LT_F32); /* Norms. */
+    for (int64_t c = 0, n; c < j->cols; c += n) {
+        n = j->cols - c < 1024 ? j->cols - c : 1024;
+        for (int64_t k = 0; k < n; k++) {
+            moved[k] = src[c + k] + j->part->add;
+        }
+        memcpy(j->dst + i * j->row_bytes + (size_t)c * sizeof(float), moved,
+               (size_t)n * sizeof(float));
+    }
+}
+
+static lt_err fill(const void *ctx, void *dst, uint64_t first, uint64_t n) {
+    const out_part *part = ctx;
+    const int64_t cols = part->place.cols == 1 ? part->place.rows : part->place.cols;
+    row_job j = {part, dst, first, lt_dtype_row_bytes(part->type, cols), cols};
+    lt_parallel_for((size_t)n, encode_row, &j);
+    return LT_OK;
+}
+
+static lt_err fill_divisors(const void *ctx, void *dst, uint64_t first, uint64_t n) {
+    const saving *s = ctx;
+    LT_ASSERT(first == 0 && n == 1);
+    memcpy(dst, s->divisors, (size_t)s->m->spec.head_dim / 2 * sizeof(float));
+    return LT_OK;
+}
+
+/* Of several names for one thing, the one llama.cpp's converter writes. */
+static bool row_is_written(const lt_model_spec *spec, const lt_name_row *row) {
+    const bool fused = row->part == LT_PART_ALL;
+    if (row->kind == LT_PARAM_QKV || row->kind == LT_PARAM_QKV_BIAS) {
+        return fused == (spec->family == LT_FAMILY_GPT2);
+    }
+    if (row->kind == LT_PARAM_UP || row->kind == LT_PARAM_DOWN) {
+        const bool experts = strstr(row->name, "_exps") != NULL;
+        return !lt_name_has_expert(row) && experts == (spec->n_experts > 0);
+    }
+    return row->kind != LT_PARAM_XIELU;
+}
+
+static void add_part(saving *s, const lt_param *param, const lt_name_row *row, lt_gguf_mix mix) {
+    const lt_model_spec *spec = &s->m->spec;
+    char name[LT_FOREIGN_NAME_BYTES];
+    out_part *part = &s->parts[s->n_parts++];
+    lt_name_place *p = &part->place;
+    const bool in_pairs = (row->part == LT_PART_Q || row->part == LT_PART_K) &&
+                          strcmp(s->arch, "llama") == 0;
+    lt_ggml_type type;
+    uint64_t dims[3];
+
+    *part = (out_part){.m = s->m};
+    lt_name_place_of(p, spec, param, row, 0, 0);
+    lt_foreign_name(name, row->name, param->layer, 0);
+    part->pair_rows = in_pairs && p->cols > 1 ? spec->head_dim : 0;
+    part->add = spec->family == LT_FAMILY_GEMMA3 && lt_param_kind_is_norm(param->kind) ? 1.0f
+                                                                                       : 0.0f;
+    part->type = lt_gguf_type_of(mix, spec, param, row->part, p->cols);
+    const bool known = lt_ggml_type_of(part->type, &type);
+    LT_ASSERT(known);
+    dims[0] = (uint64_t)(p->cols == 1 ? p->rows : p->cols);
+    dims[1] = (uint64_t)p->rows;
+    dims[2] = (uint64_t)p->n_experts;
+    lt_gguf_out_tensor(s->o, name, p->stacked ? 3 : p->cols == 1 ? 1 : 2, dims, type, fill, part);
+    if (param->kind == LT_PARAM_EMBED && spec->tied && strcmp(s->arch, "apertus") == 0) {
+        lt_gguf_out_tensor(s->o, "output.weight", 2, dims, type, fill, part); /* Asked for there. */
+    }
+}
+
+static void add_all(saving *s, lt_gguf_mix mix) {
+    const lt_model_spec *spec = &s->m->spec;
+    if (spec->rope_scaling == LT_ROPE_LLAMA3) {
+        const uint64_t half = (uint64_t)spec->head_dim / 2;
+        lt_gguf_rope_divisors(s->divisors, spec);
+        lt_gguf_out_tensor(s->o, "rope_freqs.weight", 1, &half, LT_GGML_F32, fill_divisors, s);
+    }
+    for (int i = 0; i < s->m->table.n_params; i++) {
+        for (int r = 0; r < lt_n_gguf_names; r++) {
+            const lt_name_row *row = &lt_gguf_names[r];
+            if (row_is_written(spec, row) && lt_name_applies(row, spec, &s->m->table.params[i])) {
+                add_part(s, &s->m->table.params[i], row, mix);
+            }
+        }
+    }
+}
+
+lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *tokenizer,
+                          lt_gguf_mix mix) {
+    lt_err err = LT_OK;
+    saving *s = calloc(1, sizeof *s);
+
+    if (s == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%s", path);
+    }
+    s->m = m;
+    s->arch = architecture(&m->spec);
+    if (s->arch == NULL) {
+        LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: GGUF has no architecture for family %s", path,
+                     lt_family_name(m->spec.family));
+    }
+    if (m->held != NULL || m->master == NULL || !m->backend->host_memory ||
+        m->spec.head_dim / 2 > (int64_t)(sizeof s->divisors / sizeof *s->divisors)) {
+        LT_FAIL_DONE(LT_ERR_ARG, "%s: a model is saved from F32 weights on the host", path);
+    }
+    s->room = (size_t)m->table.n_params * 3;
+    s->parts = calloc(s->room, sizeof *s->parts);
+    if (s->parts == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", path);
+    }
+    LT_TRY_DONE(lt_gguf_out_open(&s->o));
+    LT_TRY_DONE(put_metadata(s, path, mix));
+    if (tokenizer[0] != '\0') {
+        LT_TRY_DONE(lt_gguf_put_tokenizer(s->o, tokenizer, m->spec.vocab_size));
+    }
+    add_all(s, mix);
+    LT_TRY_DONE(lt_gguf_out_write(s->o, path));
+done:
+    lt_gguf_out_close(s->o);
+    free(s->parts);
+    free(s);
+    return err;
+}
