@@ -61,7 +61,8 @@ enum {
     LT_ENCODE_ADD_SPECIAL = 1,   /* Add what the file's post-processor adds: BOS, EOS, ... */
     LT_ENCODE_PARSE_SPECIAL = 2, /* "<|im_end|>" in the text becomes that token. */
     LT_ENCODE_DEFAULT = 3, /* Both, as the format's own library does when asked for nothing else. */
-    LT_ENCODE_FIT = 4 /* Cut and pad as the "truncation" and "padding" of a tokenizer.json say. The tokenizers package
+    LT_ENCODE_FIT =
+        4 /* Cut and pad as the "truncation" and "padding" of a tokenizer.json say. The tokenizers package
                          does so whenever it encodes, transformers does not; nor do training and serving here. */
 };
 

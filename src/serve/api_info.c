@@ -136,9 +136,10 @@ static void put_engine(lt_json_out *o, const lt_engine_stats *st, const lt_engin
     STAT(running)
     STAT(waiting)
     STAT(pages)
-    STAT(pages_used) STAT(pages_cached) STAT(steps) STAT(prompt_tokens) STAT(cached_tokens)
-        STAT(new_tokens) STAT(preemptions) STAT(finished) STAT(cancelled) STAT(failed)
-            STAT(step_tokens) STAT(step_sequences)
+    STAT(pages_used)
+    STAT(pages_cached) STAT(steps) STAT(prompt_tokens) STAT(cached_tokens) STAT(new_tokens)
+        STAT(preemptions) STAT(finished) STAT(cancelled) STAT(failed) STAT(step_tokens)
+            STAT(step_sequences)
 #undef STAT
                 lt_out_key_real(o, "step_s", st->step_s);
     lt_out_key_int(o, "max_running", e->max_running);
