@@ -31,17 +31,18 @@ lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokeni
     if (!lt_file_exists(model_path)) {
         LT_FAIL(LT_ERR_NOT_FOUND, "model %s: no such file or folder", model_path);
     }
-    if (tokenizer_path[0] == '\0' && !lt_file_is_dir(model_path) &&
-        !lt_path_has_suffix(model_path, ".gguf")) {
-        LT_FAIL(LT_ERR_ARG, "%s holds no tokenizer: give --tokenizer", model_path);
-    }
     if (threads > 0) {
         lt_thread_set_count((int)threads);
     }
-    LT_TRY_DONE(lt_tokenizer_open(&o.tokenizer,
-                                  tokenizer_path[0] != '\0' ? tokenizer_path : model_path, NULL));
+    /* The model first: what is wrong with its file should not be told as a fault of the tokenizer in it. */
     LT_TRY_DONE(choose_dtype(&options, dtype, device));
     LT_TRY_DONE(lt_model_open(&o.model, model_path, &options));
+    if (tokenizer_path[0] == '\0' && !lt_file_is_dir(model_path) &&
+        !lt_path_has_suffix(model_path, ".gguf")) {
+        LT_FAIL_DONE(LT_ERR_ARG, "%s holds no tokenizer: give --tokenizer", model_path);
+    }
+    LT_TRY_DONE(lt_tokenizer_open(&o.tokenizer,
+                                  tokenizer_path[0] != '\0' ? tokenizer_path : model_path, NULL));
     *out = o;
     o = (lt_opened){0};
 done:

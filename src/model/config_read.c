@@ -279,7 +279,9 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
         spec.attn_scale = 1;
     }
     lt_model_spec_derive(&spec);
-    LT_TRY(lt_model_spec_check(&spec));
+    if (lt_model_spec_check(&spec) != LT_OK) { /* A file's fault, not the caller's. */
+        return lt_error_prefix(LT_ERR_FORMAT, "%s", what);
+    }
     *out = spec;
     return LT_OK;
 }

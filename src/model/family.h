@@ -36,7 +36,7 @@ typedef struct {
     bool transpose;
 } lt_name_row;
 
-/* A tensor that holds no parameter: skipped when read. On export it is written as this scalar if `write` (Apertus' beta and eps,
+/* A tensor that holds no parameter: compared with ours if `write`, else skipped, when read. On export it is written as this scalar if `write` (Apertus' beta and eps,
  * which transformers keeps as buffers); the others are masks and tables of old checkpoints. */
 typedef struct {
     const char *name;

@@ -14,7 +14,8 @@
 #include "model/held.h"
 #include "tensor/block.h"
 
-#define CHUNK_ELEMENTS ((int64_t)1 << 18)
+#define CHUNK_ELEMENTS    ((int64_t)1 << 18)
+#define CONSTANT_ROUNDING 0.01f /* A BF16 holds a constant to 0.4 %. */
 
 /* One foreign tensor on its way: rows x cols of it go to `first` and on in the flat layout. */
 typedef struct {
@@ -247,6 +248,32 @@ static lt_err load_part(void *ctx, const char *name, const lt_weight *w, const l
     return load_tensor(l->m, l->source, name, w, p);
 }
 
+/* Stored values that are constants of our arithmetic (xIELU's beta): another one would be another model. */
+static lt_err check_constants(const lt_model *m, const lt_source *s) {
+    const lt_family_row *family = lt_family_get(m->spec.family);
+    for (int64_t i = 0; s->shards != NULL && i < family->n_constants * m->spec.n_layers; i++) {
+        const lt_constant_row *row = &family->constants[i % family->n_constants];
+        const int layer = (int)(i / family->n_constants);
+        char name[LT_FOREIGN_NAME_BYTES];
+        float value = 0.0f;
+        lt_weight w;
+        bool found = false;
+        lt_foreign_name(name, row->name, layer, 0);
+        if (row->write) {
+            LT_TRY(lt_source_find(s, name, &w, &found));
+        }
+        if (!found) {
+            continue;
+        }
+        lt_convert(&value, LT_F32, w.data, w.type, 1);
+        if (!(fabsf(value - row->value) <= fabsf(row->value) * CONSTANT_ROUNDING)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s is %g; we compute with %g", s->path, name,
+                    (double)value, (double)row->value);
+        }
+    }
+    return LT_OK;
+}
+
 lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *options) {
     lt_err err = LT_OK;
     lt_source source = {0};
@@ -266,6 +293,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
             LT_TRY_DONE(lt_weight_each_part(&source, &spec, &m->table.params[i], load_part, &l));
         }
     }
+    LT_TRY_DONE(check_constants(m, &source));
     LT_TRY_DONE(lt_model_settle(m));
     if (m->held != NULL) {
         LT_TRY_DONE(lt_held_keep(m, &source));

@@ -98,6 +98,10 @@ lt_err lt_recipe_check(const lt_recipe *r) {
             "model.init = %s and model.config = %s are both given: weights bring their own shape",
             r->init, r->config);
     }
+    if (r->goldfish_k == 1) {
+        LT_FAIL(LT_ERR_ARG,
+                "data.goldfish_k = 1 drops every label: it drops one in k, so take 2 or more");
+    }
     if (r->max_seq > 0 && r->max_seq < r->seq) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than model.max_seq = %lld",
                 (long long)r->seq, (long long)r->max_seq);

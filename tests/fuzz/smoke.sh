@@ -8,8 +8,6 @@ shift 2
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 seeds=tests/fuzz/corpus/$name
-dict=tests/fuzz/dict/$name.dict
-[ -f "$dict" ] && set -- -dict="$dict" "$@"
 mkdir "$scratch/corpus"
 [ -f tests/fuzz/dict/"$name".dict ] && set -- "$@" -dict=tests/fuzz/dict/"$name".dict
 [ -d "$seeds" ] && cp "$seeds"/* "$scratch/corpus/"

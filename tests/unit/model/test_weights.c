@@ -1,0 +1,82 @@
+/* Weights that are not numbers: in every tensor of every golden model, stored as it is, turned (GPT-2), split (q, k, v) or one of many experts,
+ * a single NaN or infinity is refused with a message that names the tensor and the element. */
+#include "golden.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include "base/file.h"
+
+static void put_file(const char *folder, const char *name, const void *data, size_t bytes) {
+    char path[LT_PATH_BYTES];
+    must(lt_path_join(path, folder, name), name);
+    must(lt_file_write_atomic(path, data, bytes), name);
+}
+
+/* Bytes at `at` of the weights' file of `folder`. */
+static void poke(const char *folder, size_t at, const void *value, size_t bytes) {
+    char path[LT_PATH_BYTES];
+    must(lt_path_join(path, folder, "model.safetensors"), folder);
+    const int fd = open(path, O_WRONLY);
+    assert_true(fd >= 0 && pwrite(fd, value, bytes, (off_t)at) == (ssize_t)bytes);
+    close(fd);
+}
+
+static void try_tensor(const char *folder, const lt_safetensor *t, const char *base,
+                       bool infinite) {
+    const size_t each = lt_dtype_bytes(t->dtype);
+    const int64_t last = (int64_t)(t->bytes / each) - 1;
+    const size_t at = (size_t)((const char *)t->data - base) + (size_t)last * each;
+    const uint32_t bad_f32 = infinite ? 0xFF800000u : 0x7FC00000u;
+    const uint16_t bad_bf16 = (uint16_t)(bad_f32 >> 16);
+    char element[64];
+    lt_model *m = NULL;
+
+    poke(folder, at, t->dtype == LT_F32 ? (const void *)&bad_f32 : &bad_bf16, each);
+    const lt_err err = lt_model_open(&m, folder, NULL);
+    snprintf(element, sizeof element, "element %lld of", (long long)last);
+    if (err == LT_OK || strstr(lt_error_message(), t->name) == NULL) {
+        fail_msg("%s: %s", t->name, err == LT_OK ? "accepted" : lt_error_message());
+    }
+    if (strstr(t->name, "act_fn.beta") == NULL && strstr(t->name, "act_fn.eps") == NULL) {
+        assert_int_equal(err, LT_ERR_NUMERIC); /* Those two are not loaded, only compared. */
+        assert_non_null(strstr(lt_error_message(), element));
+    }
+    poke(folder, at, base + at, each);
+}
+
+static void not_a_number_is_refused(void **state) {
+    (void)state;
+    for (int c = 0; c < N_GOLDEN_CASES; c++) {
+        char from[LT_PATH_BYTES], path[LT_PATH_BYTES], folder[] = "/tmp/lateen-weights-XXXXXX";
+        char *weights = NULL, *config = NULL;
+        size_t n_weights = 0, n_config = 0;
+        lt_safetensors s;
+        lt_model *m = NULL;
+
+        assert_non_null(mkdtemp(folder));
+        must(lt_path_join(from, GOLDEN_ROOT, golden_cases[c]), "path");
+        must(lt_path_join(path, from, "config.json"), "path");
+        must(lt_file_read(&config, &n_config, path, 1 << 20), path);
+        must(lt_path_join(path, from, "model.safetensors"), "path");
+        must(lt_file_read(&weights, &n_weights, path, 1 << 26), path);
+        put_file(folder, "config.json", config, n_config);
+        put_file(folder, "model.safetensors", weights, n_weights);
+        must(lt_safetensors_parse(&s, weights, n_weights, path), path);
+        for (size_t i = 0; i < s.n_tensors; i++) {
+            assert_true(s.tensors[i].dtype == LT_F32 || s.tensors[i].dtype == LT_BF16);
+            try_tensor(folder, &s.tensors[i], weights, i % 2 == 1);
+        }
+        must(lt_model_open(&m, folder, NULL), "whole again");
+        lt_model_close(m);
+        lt_safetensors_close(&s);
+        free(weights);
+        free(config);
+        must(lt_file_remove_tree(folder), folder);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(not_a_number_is_refused)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
