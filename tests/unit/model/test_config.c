@@ -109,11 +109,11 @@ static void refuses_what_it_can_not_run(void **state) {
     assert_int_equal(parse(&s, "[]"), LT_ERR_FORMAT);
     assert_int_equal(
         parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"num_key_value_heads\": 3}"),
-        LT_ERR_ARG);
+        LT_ERR_FORMAT);
     assert_non_null(strstr(lt_error_message(), "4 heads"));
     assert_int_equal(
         parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"head_dim\": 1000000000000}"),
-        LT_ERR_ARG);
+        LT_ERR_FORMAT);
     assert_int_equal(
         parse(&s, "{\"model_type\": \"llama\", " SIZES ", \"rope_scaling\": {\"type\": \"yarn\"}}"),
         LT_ERR_UNSUPPORTED);
