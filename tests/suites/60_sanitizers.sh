@@ -10,3 +10,4 @@ sanitized() { # mode, tests (a find pattern)
 }
 sanitized asan .
 sanitized tsan '(loader|test_tokenize|test_tokenizer|test_engine|test_engine_load)$'
+suite "verbs with threads, tsan" env LATEEN=build/tsan/lateen tests/e2e/threads.sh
