@@ -132,16 +132,24 @@ static double quantile(const lt_histogram *h, double q) {
 }
 
 static void put_engine(lt_json_out *o, const lt_engine_stats *st, const lt_engine_options *e) {
-#define STAT(name) lt_out_key_int(o, #name, st->name);
-    STAT(running)
-    STAT(waiting)
-    STAT(pages)
-    STAT(pages_used)
-    STAT(pages_cached) STAT(steps) STAT(prompt_tokens) STAT(cached_tokens) STAT(new_tokens)
-        STAT(preemptions) STAT(finished) STAT(cancelled) STAT(failed) STAT(step_tokens)
-            STAT(step_sequences)
+#define STAT(name) lt_out_key_int(o, #name, st->name)
+    STAT(running);
+    STAT(waiting);
+    STAT(pages);
+    STAT(pages_used);
+    STAT(pages_cached);
+    STAT(steps);
+    STAT(prompt_tokens);
+    STAT(cached_tokens);
+    STAT(new_tokens);
+    STAT(preemptions);
+    STAT(finished);
+    STAT(cancelled);
+    STAT(failed);
+    STAT(step_tokens);
+    STAT(step_sequences);
 #undef STAT
-                lt_out_key_real(o, "step_s", st->step_s);
+    lt_out_key_real(o, "step_s", st->step_s);
     lt_out_key_int(o, "max_running", e->max_running);
     lt_out_key_int(o, "max_waiting", e->max_waiting);
     lt_out_key_int(o, "page_tokens", e->page_tokens);

@@ -72,10 +72,27 @@ LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,
     X(act_bwd)                                                                                     \
     X(add)                                                                                         \
     X(xent)                                                                                        \
-    X(adamw) X(ademamix) X(sumsq) X(cast) X(colsum) X(matmul) X(matmul_pack) X(attention_fwd)      \
-        X(attention_bwd) X(lion) X(clip) X(muon) X(attention_paged) X(kv_write) X(matmul_grouped)  \
-            X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd)                  \
-                X(moe_combine_fwd) X(moe_combine_bwd)
+    X(adamw)                                                                                       \
+    X(ademamix)                                                                                    \
+    X(sumsq)                                                                                       \
+    X(cast)                                                                                        \
+    X(colsum)                                                                                      \
+    X(matmul)                                                                                      \
+    X(matmul_pack)                                                                                 \
+    X(attention_fwd)                                                                               \
+    X(attention_bwd)                                                                               \
+    X(lion)                                                                                        \
+    X(clip)                                                                                        \
+    X(muon)                                                                                        \
+    X(attention_paged)                                                                             \
+    X(kv_write)                                                                                    \
+    X(matmul_grouped)                                                                              \
+    X(moe_route_fwd)                                                                               \
+    X(moe_route_bwd)                                                                               \
+    X(moe_gather_fwd)                                                                              \
+    X(moe_gather_bwd)                                                                              \
+    X(moe_combine_fwd)                                                                             \
+    X(moe_combine_bwd)
 #define LT_CUDA_LIST_DECLARE(op)                                                                   \
     extern const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS];
 LT_CUDA_OWN_OPS(LT_CUDA_LIST_DECLARE)
