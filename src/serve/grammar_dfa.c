@@ -1,0 +1,655 @@
+/* grammar_dfa.c: see grammar_dfa.h. */
+#include "serve/grammar_dfa.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NFA_STATES  1000000 /* Of one rule with all that is written into it. */
+#define DFA_STATES  100000
+#define WRITE_OUT   6000 /* States a counted repetition may have when written out. */
+#define SMALL_COUNT 12   /* Repetitions up to this are written out whenever the body is small. */
+
+enum { EDGE_EMPTY, EDGE_BYTES, EDGE_CALL };
+
+typedef struct {
+    uint8_t kind, lo, hi;
+    int32_t callee, to, next;
+} nedge;
+
+typedef struct {
+    int32_t *head; /* First edge of each state; -1: none. */
+    size_t n_head, head_room;
+    nedge *edges;
+    size_t n_edges, edges_room;
+} nfa;
+
+bool lt_grow(void **data, size_t n, size_t *room, size_t each) {
+    void *grown;
+    size_t wanted = *room == 0 ? 32 : *room * 2;
+    if (n < *room) {
+        return true;
+    }
+    grown = realloc(*data, wanted * each);
+    if (grown == NULL) {
+        lt_error_set(LT_ERR_OOM, "grammar: %zu bytes", wanted * each);
+        return false;
+    }
+    *data = grown;
+    *room = wanted;
+    return true;
+}
+
+void lt_gdfa_free(lt_gdfa *d) {
+    free(d->states);
+    free(d->edges);
+    free(d->calls);
+    *d = (lt_gdfa){0};
+}
+
+/* ---- sizes ---- */
+
+static int32_t clip(int64_t x) {
+    return x >= INT32_MAX - 1 ? INT32_MAX - 1 : (int32_t)x;
+}
+
+int32_t lt_gplan_size(const lt_gplan *p, lt_gid id, int depth) {
+    const lt_gnode *n = &p->ast->nodes[id];
+    int64_t total = 1;
+    int32_t one;
+    if (depth > 4 * LT_GRAMMAR_DEPTH) {
+        return INT32_MAX - 1;
+    }
+    switch (n->kind) {
+    case LT_GNODE_CHARS:
+        return clip(8 * (int64_t)n->n);
+    case LT_GNODE_BYTES:
+        return n->n;
+    case LT_GNODE_SEQ:
+    case LT_GNODE_ALT:
+        for (int32_t i = 0; i < n->n; i++) {
+            one = lt_gplan_size(p, p->ast->kids[n->a + i], depth + 1);
+            if (one == INT32_MAX) {
+                return one;
+            }
+            total += one;
+        }
+        return clip(total);
+    case LT_GNODE_REPEAT:
+        one = lt_gplan_size(p, n->a, depth + 1);
+        if (one == INT32_MAX) {
+            return one;
+        }
+        total = (int64_t)one * (n->max == LT_GINF ? n->min + 1 : n->max);
+        return clip(total > WRITE_OUT ? one + 2 : total); /* Else it will be a loop. */
+    case LT_GNODE_RULE:
+        return p->sizes[n->a];
+    case LT_GNODE_AND:
+    case LT_GNODE_MINUS:
+        one = lt_gplan_size(p, n->a, depth + 1);
+        total += one == INT32_MAX ? 0 : one;
+        one = lt_gplan_size(p, n->n, depth + 1);
+        return clip(total + (one == INT32_MAX ? 0 : one));
+    default:
+        return 1;
+    }
+}
+
+/* ---- Thompson ---- */
+
+static lt_err new_state(nfa *n, int32_t *out) {
+    if (n->n_head >= NFA_STATES) {
+        LT_FAIL(LT_ERR_LIMIT, "grammar: more than %d states", NFA_STATES);
+    }
+    if (!LT_GROW(n, head)) {
+        return LT_ERR_OOM;
+    }
+    n->head[n->n_head] = -1;
+    *out = (int32_t)n->n_head++;
+    return LT_OK;
+}
+
+static lt_err new_edge(nfa *n, int32_t from, nedge e) {
+    if (!LT_GROW(n, edges)) {
+        return LT_ERR_OOM;
+    }
+    e.next = n->head[from];
+    n->head[from] = (int32_t)n->n_edges;
+    n->edges[n->n_edges++] = e;
+    return LT_OK;
+}
+
+static lt_err byte_edge(nfa *n, int32_t from, int lo, int hi, int32_t to) {
+    return new_edge(n, from,
+                    (nedge){.kind = EDGE_BYTES, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .to = to});
+}
+
+/* Code points lo..hi whose encodings have len bytes, as sequences of byte ranges: split until all bytes vary freely. */
+static lt_err utf8_range(nfa *n, int32_t from, uint32_t lo, uint32_t hi, int len, int32_t to) {
+    static const uint8_t lead[5] = {0, 0, 0xC0, 0xE0, 0xF0};
+    for (int tail = len - 1; tail > 0;
+         tail--) { /* The last `tail` bytes must go from 80 to BF in full. */
+        const uint32_t mask = (1u << (6 * tail)) - 1;
+        if ((lo & ~mask) == (hi & ~mask)) {
+            continue;
+        }
+        if ((lo & mask) != 0) {
+            LT_TRY(utf8_range(n, from, lo, lo | mask, len, to));
+            return utf8_range(n, from, (lo | mask) + 1, hi, len, to);
+        }
+        if ((hi & mask) != mask) {
+            LT_TRY(utf8_range(n, from, lo, (hi & ~mask) - 1, len, to));
+            return utf8_range(n, from, hi & ~mask, hi, len, to);
+        }
+    }
+    for (int i = 0; i < len; i++) {
+        const int shift = 6 * (len - 1 - i);
+        const uint32_t a = i == 0 ? (lo >> shift) | lead[len] : ((lo >> shift) & 0x3F) | 0x80;
+        const uint32_t b = i == 0 ? (hi >> shift) | lead[len] : ((hi >> shift) & 0x3F) | 0x80;
+        int32_t next = to;
+        LT_TRY(i + 1 < len ? new_state(n, &next) : LT_OK);
+        LT_TRY(byte_edge(n, from, (int)a, (int)b, next));
+        from = next;
+    }
+    return LT_OK;
+}
+
+static lt_err char_edges(nfa *n, int32_t from, lt_grange r, int32_t to) {
+    static const uint32_t last[4] = {0x7F, 0x7FF, 0xFFFF, 0x10FFFF};
+    for (int len = 1; len <= 4; len++) {
+        const uint32_t first = len == 1 ? 0 : last[len - 2] + 1;
+        const uint32_t lo = r.lo > first ? r.lo : first,
+                       hi = r.hi < last[len - 1] ? r.hi : last[len - 1];
+        if (lo > hi) {
+            continue;
+        }
+        LT_TRY(len == 1 ? byte_edge(n, from, (int)lo, (int)hi, to)
+                        : utf8_range(n, from, lo, hi, len, to));
+    }
+    return LT_OK;
+}
+
+static lt_err empty_edge(nfa *n, int32_t from, int32_t to) {
+    return new_edge(n, from, (nedge){.kind = EDGE_EMPTY, .to = to});
+}
+
+static lt_err new_loop(lt_gplan *p, lt_gid body, int32_t min, int32_t max, int32_t *out) {
+    for (size_t i = 0; i < p->n_loops; i++) {
+        if (p->loops[i].body == body && p->loops[i].min == min && p->loops[i].max == max) {
+            *out = (int32_t)i;
+            return LT_OK;
+        }
+    }
+    if (!LT_GROW(p, loops)) {
+        return LT_ERR_OOM;
+    }
+    p->loops[p->n_loops] = (lt_gloop){.body = body, .min = min, .max = max, .rule = -1};
+    *out = (int32_t)p->n_loops++;
+    return LT_OK;
+}
+
+/* What a build needs: the plan, the automaton; regular: calls are not possible (inside AND, MINUS). */
+typedef struct {
+    lt_gplan *p;
+    nfa *n;
+    bool regular;
+    int depth;
+} builder;
+
+static lt_err build(builder *b, lt_gid id, int32_t from, int32_t to);
+
+static lt_err build_repeat(builder *b, const lt_gnode *r, int32_t from, int32_t to) {
+    const int32_t size = lt_gplan_size(b->p, r->a, 0);
+    const int32_t copies = r->max == LT_GINF ? r->min : r->max;
+    int32_t at = from, next, loop;
+    if (copies > SMALL_COUNT && (int64_t)size * copies > WRITE_OUT) {
+        if (b->regular) {
+            LT_FAIL(LT_ERR_LIMIT,
+                    "grammar: a repetition of up to %d times where it has to be written out",
+                    copies);
+        }
+        LT_TRY(new_loop(b->p, r->a, r->min, r->max, &loop));
+        return new_edge(b->n, from, (nedge){.kind = EDGE_CALL, .callee = ~loop, .to = to});
+    }
+    for (int32_t i = 0; i < copies; i++) {
+        if (i >= r->min) {
+            LT_TRY(empty_edge(b->n, at, to));
+        }
+        LT_TRY(new_state(b->n, &next));
+        LT_TRY(build(b, r->a, at, next));
+        at = next;
+    }
+    if (r->max == LT_GINF) { /* A state of its own: nothing may lead back to `from`. */
+        LT_TRY(new_state(b->n, &next));
+        LT_TRY(empty_edge(b->n, at, next));
+        LT_TRY(build(b, r->a, next, next));
+        at = next;
+    }
+    return empty_edge(b->n, at, to);
+}
+
+static lt_err determinise(lt_gdfa *out, const nfa *n, int32_t start, int32_t final);
+
+static lt_err sub_dfa(builder *b, lt_gid id, lt_gdfa *out) {
+    lt_err err = LT_OK;
+    nfa n = {0};
+    builder inner = {.p = b->p, .n = &n, .regular = true, .depth = b->depth};
+    int32_t start, final;
+    LT_TRY_DONE(new_state(&n, &start));
+    LT_TRY_DONE(new_state(&n, &final));
+    LT_TRY_DONE(build(&inner, id, start, final));
+    LT_TRY_DONE(determinise(out, &n, start, final));
+done:
+    free(n.head);
+    free(n.edges);
+    return err;
+}
+
+static int32_t edge_to(const lt_gdfa *d, int32_t state, int byte) {
+    if (state < 0) {
+        return -1;
+    }
+    for (int32_t i = 0; i < d->states[state].n_edges; i++) {
+        const lt_gedge *e = &d->edges[d->states[state].edge + i];
+        if (byte >= e->lo && byte <= e->hi) {
+            return e->to;
+        }
+    }
+    return -1;
+}
+
+typedef struct {
+    int32_t x, y, state;
+} product_state;
+
+/* The state of (x, y) in the automaton being built; made if new. Open addressing over a power of two. */
+static lt_err product_find(nfa *n, product_state **list, size_t *n_list, size_t *room,
+                           int32_t **table, size_t *cells, int32_t x, int32_t y, int32_t *out) {
+    size_t at;
+    if (*n_list * 2 >= *cells) {
+        const size_t grown = *cells == 0 ? 256 : *cells * 2;
+        free(*table);
+        *table = malloc(grown * sizeof **table);
+        if (*table == NULL) {
+            LT_FAIL(LT_ERR_OOM, "grammar: product of %zu states", *n_list);
+        }
+        memset(*table, 0xFF, grown * sizeof **table);
+        *cells = grown;
+        for (size_t i = 0; i < *n_list; i++) {
+            at = ((size_t)(*list)[i].x * 31 + (size_t)((*list)[i].y + 1) * 2654435761u) &
+                 (grown - 1);
+            while ((*table)[at] >= 0) {
+                at = (at + 1) & (grown - 1);
+            }
+            (*table)[at] = (int32_t)i;
+        }
+    }
+    at = ((size_t)x * 31 + (size_t)(y + 1) * 2654435761u) & (*cells - 1);
+    while ((*table)[at] >= 0) {
+        const product_state *s = &(*list)[(*table)[at]];
+        if (s->x == x && s->y == y) {
+            *out = s->state;
+            return LT_OK;
+        }
+        at = (at + 1) & (*cells - 1);
+    }
+    if (!lt_grow((void **)list, *n_list, room, sizeof **list)) {
+        return LT_ERR_OOM;
+    }
+    LT_TRY(new_state(n, out));
+    (*table)[at] = (int32_t)*n_list;
+    (*list)[(*n_list)++] = (product_state){x, y, *out};
+    return LT_OK;
+}
+
+/* Walk both automata at once, writing the pairs into b's. MINUS: the second may be lost on the way (y -1). */
+static lt_err build_product(builder *b, const lt_gdfa *x, const lt_gdfa *y, bool minus,
+                            int32_t from, int32_t to) {
+    lt_err err = LT_OK;
+    product_state *list = NULL;
+    int32_t *table = NULL, at, next;
+    size_t n_list = 0, room = 0, cells = 0;
+
+    LT_TRY_DONE(product_find(b->n, &list, &n_list, &room, &table, &cells, 0, 0, &at));
+    LT_TRY_DONE(empty_edge(b->n, from, at));
+    for (size_t i = 0; i < n_list; i++) {
+        const product_state s = list[i];
+        const bool second = s.y >= 0 && y->states[s.y].accept;
+        if (x->states[s.x].accept && second != minus) {
+            LT_TRY_DONE(empty_edge(b->n, s.state, to));
+        }
+        for (int lo = 0; lo < 256;) {
+            const int32_t tx = edge_to(x, s.x, lo), ty = edge_to(y, s.y, lo);
+            int hi = lo;
+            while (hi < 255 && edge_to(x, s.x, hi + 1) == tx && edge_to(y, s.y, hi + 1) == ty) {
+                hi++;
+            }
+            if (tx >= 0 && (ty >= 0 || minus)) {
+                LT_TRY_DONE(
+                    product_find(b->n, &list, &n_list, &room, &table, &cells, tx, ty, &next));
+                LT_TRY_DONE(byte_edge(b->n, s.state, lo, hi, next));
+            }
+            lo = hi + 1;
+        }
+    }
+done:
+    free(list);
+    free(table);
+    return err;
+}
+
+static lt_err build_pair(builder *b, const lt_gnode *n, int32_t from, int32_t to) {
+    lt_err err = LT_OK;
+    lt_gdfa x = {0}, y = {0};
+    LT_TRY_DONE(sub_dfa(b, n->a, &x));
+    LT_TRY_DONE(sub_dfa(b, n->n, &y));
+    LT_TRY_DONE(build_product(b, &x, &y, n->kind == LT_GNODE_MINUS, from, to));
+done:
+    lt_gdfa_free(&x);
+    lt_gdfa_free(&y);
+    return err;
+}
+
+static lt_err build_rule(builder *b, int32_t rule, int32_t from, int32_t to) {
+    if (b->p->inlined[rule] || (b->regular && b->p->sizes[rule] < INT32_MAX)) {
+        return build(b, b->p->ast->rules[rule].body, from, to);
+    }
+    if (b->regular) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "grammar: a recursive rule where only a regular one can stand");
+    }
+    return new_edge(b->n, from, (nedge){.kind = EDGE_CALL, .callee = rule, .to = to});
+}
+
+static lt_err build_list(builder *b, const lt_gnode *n, int32_t from, int32_t to) {
+    for (int32_t i = 0; i < n->n; i++) {
+        const lt_gid kid = b->p->ast->kids[n->a + i];
+        int32_t next = to;
+        if (n->kind == LT_GNODE_SEQ && i + 1 < n->n) {
+            LT_TRY(new_state(b->n, &next));
+        }
+        LT_TRY(build(b, kid, from, next));
+        from = n->kind == LT_GNODE_SEQ ? next : from;
+    }
+    return LT_OK;
+}
+
+static lt_err build_node(builder *b, const lt_gnode *n, int32_t from, int32_t to) {
+    int32_t next;
+    switch (n->kind) {
+    case LT_GNODE_EMPTY:
+        return empty_edge(b->n, from, to);
+    case LT_GNODE_NEVER:
+        return LT_OK;
+    case LT_GNODE_CHARS:
+        for (int32_t i = 0; i < n->n; i++) {
+            LT_TRY(char_edges(b->n, from, b->p->ast->ranges[n->a + i], to));
+        }
+        return LT_OK;
+    case LT_GNODE_BYTES:
+        for (int32_t i = 0; i < n->n; i++) {
+            const int byte = b->p->ast->bytes[n->a + i];
+            next = to;
+            LT_TRY(i + 1 < n->n ? new_state(b->n, &next) : LT_OK);
+            LT_TRY(byte_edge(b->n, from, byte, byte, next));
+            from = next;
+        }
+        return LT_OK;
+    case LT_GNODE_BYTE:
+        return byte_edge(b->n, from, n->a, n->n, to);
+    case LT_GNODE_SEQ:
+    case LT_GNODE_ALT:
+        return build_list(b, n, from, to);
+    case LT_GNODE_REPEAT:
+        return build_repeat(b, n, from, to);
+    case LT_GNODE_RULE:
+        return build_rule(b, n->a, from, to);
+    case LT_GNODE_AND:
+    case LT_GNODE_MINUS:
+        return build_pair(b, n, from, to);
+    }
+    return LT_OK;
+}
+
+static lt_err build(builder *b, lt_gid id, int32_t from, int32_t to) {
+    const lt_gnode n = b->p->ast->nodes[id];
+    lt_err err;
+    if (b->depth > 8 * LT_GRAMMAR_DEPTH) {
+        LT_FAIL(LT_ERR_LIMIT, "grammar: nested too deep");
+    }
+    b->depth++;
+    err = build_node(b, &n, from, to);
+    b->depth--;
+    return err;
+}
+
+/* ---- subsets ---- */
+
+typedef struct {
+    const nfa *n;
+    lt_gdfa *d;
+    int32_t final;
+    int32_t *members; /* Of all subsets, one behind the other, each sorted. */
+    size_t n_members, members_room;
+    size_t *first; /* Of subset i; one more than there are. */
+    size_t n_first, first_room;
+    int32_t *table; /* Open addressing over the subsets. */
+    size_t cells;
+    uint32_t *mark, stamp; /* Per NFA state: seen in this closure. */
+    int32_t *set;          /* The subset being made. */
+    size_t n_set;
+} subsets;
+
+static int by_number(const void *a, const void *b) {
+    const int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static void add(subsets *s, int32_t state) {
+    if (s->mark[state] != s->stamp) {
+        s->mark[state] = s->stamp;
+        s->set[s->n_set++] = state;
+    }
+}
+
+static void begin_set(subsets *s) {
+    s->stamp++;
+    s->n_set = 0;
+}
+
+static uint32_t hash_set(const int32_t *v, size_t n) {
+    uint32_t h = 2166136261u;
+    for (size_t i = 0; i < n; i++) {
+        h = (h ^ (uint32_t)v[i]) * 16777619u;
+        h ^= h >> 15;
+    }
+    return h;
+}
+
+static lt_err rehash(subsets *s) {
+    const size_t n = s->d->n_states, grown = s->cells == 0 ? 256 : s->cells * 2;
+    free(s->table);
+    s->table = malloc(grown * sizeof *s->table);
+    if (s->table == NULL) {
+        LT_FAIL(LT_ERR_OOM, "grammar: %zu states", n);
+    }
+    memset(s->table, 0xFF, grown * sizeof *s->table);
+    s->cells = grown;
+    for (size_t i = 0; i < n; i++) {
+        size_t at = hash_set(s->members + s->first[i], s->first[i + 1] - s->first[i]) & (grown - 1);
+        while (s->table[at] >= 0) {
+            at = (at + 1) & (grown - 1);
+        }
+        s->table[at] = (int32_t)i;
+    }
+    return LT_OK;
+}
+
+/* Close the set under empty edges and find its state, made if new. An empty set is no state: -1. */
+static lt_err end_set(subsets *s, int32_t *out) {
+    size_t at;
+    bool accept = false;
+    for (size_t i = 0; i < s->n_set; i++) {
+        for (int32_t e = s->n->head[s->set[i]]; e >= 0; e = s->n->edges[e].next) {
+            if (s->n->edges[e].kind == EDGE_EMPTY) {
+                add(s, s->n->edges[e].to);
+            }
+        }
+        accept = accept || s->set[i] == s->final;
+    }
+    *out = -1;
+    if (s->n_set == 0) {
+        return LT_OK;
+    }
+    qsort(s->set, s->n_set, sizeof *s->set, by_number);
+    if (s->d->n_states * 2 >= s->cells) {
+        LT_TRY(rehash(s));
+    }
+    at = hash_set(s->set, s->n_set) & (s->cells - 1);
+    for (; s->table[at] >= 0; at = (at + 1) & (s->cells - 1)) {
+        const int32_t i = s->table[at];
+        if (s->first[i + 1] - s->first[i] == s->n_set &&
+            memcmp(s->members + s->first[i], s->set, s->n_set * sizeof *s->set) == 0) {
+            *out = i;
+            return LT_OK;
+        }
+    }
+    if (s->d->n_states >= DFA_STATES || s->n_members + s->n_set > (size_t)64 << 20) {
+        LT_FAIL(LT_ERR_LIMIT, "grammar: more than %d states in one rule", DFA_STATES);
+    }
+    while (s->n_members + s->n_set > s->members_room) {
+        size_t n = s->members_room; /* Grow as if it were full. */
+        if (!lt_grow((void **)&s->members, n, &s->members_room, sizeof *s->members)) {
+            return LT_ERR_OOM;
+        }
+    }
+    if (!LT_GROW(s, first) || !LT_GROW(s->d, states)) {
+        return LT_ERR_OOM;
+    }
+    memcpy(s->members + s->n_members, s->set, s->n_set * sizeof *s->set);
+    s->n_members += s->n_set;
+    s->first[s->n_first++] = s->n_members;
+    *out = (int32_t)s->d->n_states;
+    s->table[at] = *out;
+    s->d->states[s->d->n_states++] = (lt_gstate){.accept = accept};
+    return LT_OK;
+}
+
+/* Byte edges of a state: cut 0..255 where any member's edges begin or end, one target set for each piece. */
+static lt_err byte_edges(subsets *s, int32_t state) {
+    bool cut[257] = {false};
+    int32_t to, before = -1;
+    s->d->states[state].edge = (int32_t)s->d->n_edges;
+    for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
+        for (int32_t e = s->n->head[s->members[i]]; e >= 0; e = s->n->edges[e].next) {
+            if (s->n->edges[e].kind == EDGE_BYTES) {
+                cut[s->n->edges[e].lo] = true;
+                cut[s->n->edges[e].hi + 1] = true;
+            }
+        }
+    }
+    cut[0] = true;
+    for (int lo = 0, hi; lo < 256; lo = hi + 1) {
+        for (hi = lo; hi < 255 && !cut[hi + 1]; hi++) {}
+        begin_set(s);
+        for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
+            for (int32_t e = s->n->head[s->members[i]]; e >= 0; e = s->n->edges[e].next) {
+                const nedge *edge = &s->n->edges[e];
+                if (edge->kind == EDGE_BYTES && edge->lo <= lo && edge->hi >= hi) {
+                    add(s, edge->to);
+                }
+            }
+        }
+        LT_TRY(end_set(s, &to));
+        if (to >= 0 && to == before && s->d->edges[s->d->n_edges - 1].hi + 1 == lo) {
+            s->d->edges[s->d->n_edges - 1].hi = (uint8_t)hi;
+            continue;
+        }
+        before = to;
+        if (to >= 0) {
+            if (!LT_GROW(s->d, edges)) {
+                return LT_ERR_OOM;
+            }
+            s->d->edges[s->d->n_edges++] = (lt_gedge){(uint8_t)lo, (uint8_t)hi, to};
+            s->d->states[state].n_edges++;
+        }
+    }
+    return LT_OK;
+}
+
+/* Calls of a state: one for each callee, its targets together. */
+static lt_err call_edges(subsets *s, int32_t state) {
+    int32_t to;
+    s->d->states[state].call = (int32_t)s->d->n_calls;
+    for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
+        for (int32_t e = s->n->head[s->members[i]]; e >= 0; e = s->n->edges[e].next) {
+            const int32_t callee = s->n->edges[e].callee;
+            bool known = s->n->edges[e].kind != EDGE_CALL;
+            for (int32_t c = 0; c < s->d->states[state].n_calls; c++) {
+                known = known || s->d->calls[s->d->states[state].call + c].callee == callee;
+            }
+            if (known) {
+                continue;
+            }
+            begin_set(s);
+            for (size_t k = s->first[state]; k < s->first[state + 1]; k++) {
+                for (int32_t f = s->n->head[s->members[k]]; f >= 0; f = s->n->edges[f].next) {
+                    if (s->n->edges[f].kind == EDGE_CALL && s->n->edges[f].callee == callee) {
+                        add(s, s->n->edges[f].to);
+                    }
+                }
+            }
+            LT_TRY(end_set(s, &to));
+            if (!LT_GROW(s->d, calls)) {
+                return LT_ERR_OOM;
+            }
+            s->d->calls[s->d->n_calls++] = (lt_gcall){callee, to};
+            s->d->states[state].n_calls++;
+        }
+    }
+    return LT_OK;
+}
+
+static lt_err determinise(lt_gdfa *out, const nfa *n, int32_t start, int32_t final) {
+    lt_err err = LT_OK;
+    subsets s = {.n = n, .d = out, .final = final};
+    int32_t first;
+
+    *out = (lt_gdfa){0};
+    s.mark = calloc(n->n_head, sizeof *s.mark);
+    s.set = malloc(n->n_head * sizeof *s.set);
+    if (s.mark == NULL || s.set == NULL || !LT_GROW(&s, first)) {
+        LT_FAIL_DONE(LT_ERR_OOM, "grammar: %zu states", n->n_head);
+    }
+    s.first[s.n_first++] = 0;
+    begin_set(&s);
+    add(&s, start);
+    LT_TRY_DONE(end_set(&s, &first));
+    for (int32_t i = 0; i < (int32_t)out->n_states; i++) {
+        LT_TRY_DONE(byte_edges(&s, i));
+        LT_TRY_DONE(call_edges(&s, i));
+    }
+done:
+    free(s.members);
+    free(s.first);
+    free(s.table);
+    free(s.mark);
+    free(s.set);
+    if (err != LT_OK) {
+        lt_gdfa_free(out);
+    }
+    return err;
+}
+
+lt_err lt_gdfa_build(lt_gdfa *out, lt_gplan *p, lt_gid node) {
+    lt_err err = LT_OK;
+    nfa n = {0};
+    builder b = {.p = p, .n = &n};
+    int32_t start, final;
+    LT_TRY_DONE(new_state(&n, &start));
+    LT_TRY_DONE(new_state(&n, &final));
+    LT_TRY_DONE(build(&b, node, start, final));
+    LT_TRY_DONE(determinise(out, &n, start, final));
+done:
+    free(n.head);
+    free(n.edges);
+    return err;
+}

@@ -1,0 +1,404 @@
+/* grammar_regex.c: regular expressions as trees. The dialect is what ECMAScript, Python and PCRE agree on:
+ *
+ *   a|b  (a)  (?:a)  (?<n>a)  (?P<n>a)      a* a+ a? a{m} a{m,} a{m,n}, lazy forms the same      .  (all but a newline)
+ *   [abc] [^a-z] with \d \w \s \n \xHH inside     \d \w \s \D \W \S (of ASCII)   \t \n \r \f \v \0 \xHH \uHHHH \u{H...} \p{L N P S M}
+ *   ^ and $ at the edges of an alternative
+ *
+ * Look-around, back-references, \b and flags describe more than a regular language or need what a mask cannot see: UNSUPPORTED. As a grammar
+ * the expression must match the whole text; as a schema's pattern it is sought anywhere, unless anchored, and spelt as in JSON. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/unicode.h"
+#include "serve/grammar_json.h"
+
+#define MAX_COUNT 100000
+
+typedef struct {
+    lt_gast *g;
+    const uint8_t *p, *start, *end;
+    int depth;
+    bool json, search;
+} reader;
+
+typedef struct {
+    lt_grange *v;
+    size_t n, room;
+} ranges;
+
+static lt_err refuse(const reader *r, const char *what) {
+    LT_FAIL(LT_ERR_UNSUPPORTED, "regular expression: %s at offset %td", what, r->p - r->start);
+}
+
+static lt_err wrong(const reader *r, const char *what) {
+    LT_FAIL(LT_ERR_FORMAT, "regular expression: %s at offset %td", what, r->p - r->start);
+}
+
+static lt_err put(ranges *s, uint32_t lo, uint32_t hi) {
+    if (s->n == s->room) {
+        const size_t room = s->room == 0 ? 16 : s->room * 2;
+        lt_grange *grown = realloc(s->v, room * sizeof *grown);
+        if (grown == NULL) {
+            LT_FAIL(LT_ERR_OOM, "regular expression: %zu ranges", room);
+        }
+        s->v = grown;
+        s->room = room;
+    }
+    s->v[s->n++] = (lt_grange){lo, hi};
+    return LT_OK;
+}
+
+static bool at(const reader *r, char c) {
+    return r->p < r->end && *r->p == (uint8_t)c;
+}
+
+static bool skip(reader *r, char c) {
+    const bool is = at(r, c);
+    r->p += is;
+    return is;
+}
+
+/* \d \w \s and their opposites; false: c is none of them. */
+static lt_err class_escape(ranges *s, char c, bool *known) {
+    static const lt_grange digit[] = {{'0', '9'}},
+                           word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+                           space[] = {{'\t', '\r'}, {' ', ' '}};
+    const char lower = (char)(c | 32);
+    const lt_grange *v = lower == 'd' ? digit : lower == 'w' ? word : space;
+    const size_t n = lower == 'd' ? 1 : lower == 'w' ? 4 : 2;
+    uint32_t next = 0;
+    *known = lower == 'd' || lower == 'w' || lower == 's';
+    for (size_t i = 0; *known && i < n; i++) {
+        if (c == lower) {
+            LT_TRY(put(s, v[i].lo, v[i].hi));
+        } else {
+            LT_TRY(v[i].lo > next ? put(s, next, v[i].lo - 1) : LT_OK);
+            next = v[i].hi + 1;
+        }
+    }
+    return *known && c != lower ? put(s, next, 0x10FFFF) : LT_OK;
+}
+
+/* \p{L} and its kin, behind "\p" or "\P". */
+static lt_err property(reader *r, ranges *s, bool negated) {
+    static const struct {
+        char name;
+        uint32_t flag;
+    } rows[] = {{'L', LT_UNICODE_LETTER},
+                {'N', LT_UNICODE_NUMBER},
+                {'P', LT_UNICODE_PUNCT},
+                {'S', LT_UNICODE_SYMBOL},
+                {'M', LT_UNICODE_MARK}};
+    uint32_t flag = 0, from = 0;
+    bool inside = false;
+    if (r->end - r->p >= 3 && r->p[0] == '{' && r->p[2] == '}') {
+        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+            flag = r->p[1] == (uint8_t)rows[i].name ? rows[i].flag : flag;
+        }
+    }
+    if (flag == 0) {
+        return refuse(r, "a character property other than \\p{L}, N, P, S, M");
+    }
+    r->p += 3;
+    for (uint32_t cp = 0; cp <= 0x110000; cp++) {
+        const bool is = cp < 0x110000 && ((lt_unicode_flags(cp) & flag) != 0) != negated;
+        if (is && !inside) {
+            from = cp;
+        } else if (!is && inside) {
+            LT_TRY(put(s, from, cp - 1));
+        }
+        inside = is;
+    }
+    return LT_OK;
+}
+
+static lt_err hex_number(reader *r, int digits, uint32_t *out) {
+    const bool braces = digits == 4 && skip(r, '{');
+    int n = 0;
+    *out = 0;
+    for (; r->p < r->end && n < (braces ? 6 : digits); n++, r->p++) {
+        const uint8_t c = *r->p;
+        if (!((c >= '0' && c <= '9') || ((c | 32) >= 'a' && (c | 32) <= 'f'))) {
+            break;
+        }
+        *out = *out * 16 + (uint32_t)(c <= '9' ? c - '0' : (c | 32) - 'a' + 10);
+    }
+    if ((!braces && n != digits) || (braces && !skip(r, '}')) || n == 0 || *out > 0x10FFFF) {
+        return wrong(r, "a malformed hexadecimal escape");
+    }
+    if (*out >= 0xD800 && *out < 0xDC00 && r->end - r->p >= 6 && r->p[0] == '\\' &&
+        r->p[1] == 'u') { /* A surrogate pair. */
+        uint32_t low;
+        r->p += 2;
+        LT_TRY(hex_number(r, 4, &low));
+        *out = low >= 0xDC00 && low < 0xE000 ? 0x10000 + ((*out - 0xD800) << 10) + (low - 0xDC00)
+                                             : 0xFFFD;
+    }
+    return LT_OK;
+}
+
+/* Behind a backslash: a class into s, or one character into *cp (s stays as it is). */
+static lt_err escape(reader *r, ranges *s, uint32_t *cp, bool *single, bool in_class) {
+    static const char from[] = "tnrfv0", to[] = "\t\n\r\f\v";
+    const char *simple;
+    bool known;
+    char c;
+    if (r->p == r->end) {
+        return wrong(r, "a backslash without a character");
+    }
+    c = (char)*r->p;
+    *single = false;
+    LT_TRY(class_escape(s, c, &known));
+    if (known) {
+        r->p++;
+        return LT_OK;
+    }
+    if (c == 'p' || c == 'P') {
+        r->p++;
+        return property(r, s, c == 'P');
+    }
+    *single = true;
+    if (c == 'x' || c == 'u') {
+        r->p++;
+        return hex_number(r, c == 'x' ? 2 : 4, cp);
+    }
+    if (c == 'b' && in_class) {
+        r->p++;
+        *cp = 8;
+        return LT_OK;
+    }
+    if (c == 'c' && r->end - r->p > 1) {
+        *cp = r->p[1] & 31;
+        r->p += 2;
+        return LT_OK;
+    }
+    simple = c != 0 ? strchr(from, c) : NULL;
+    if (simple != NULL) {
+        *cp = (uint32_t)(unsigned char)to[simple - from];
+        r->p++;
+        return LT_OK;
+    }
+    if ((c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) {
+        return refuse(r, c >= '1' && c <= '9' ? "a back-reference" : "this escape");
+    }
+    r->p += lt_utf8_decode(r->p, r->end, cp);
+    return LT_OK;
+}
+
+static lt_gid emit(reader *r, const ranges *s, bool negated) {
+    return r->json ? lt_gjson_class(r->g, s->v, s->n, negated)
+                   : lt_gast_chars(r->g, s->v, s->n, negated);
+}
+
+static lt_err class_item(reader *r, ranges *s, uint32_t *cp, bool *single) {
+    if (skip(r, '\\')) {
+        return escape(r, s, cp, single, true);
+    }
+    *single = true;
+    r->p += lt_utf8_decode(r->p, r->end, cp);
+    return LT_OK;
+}
+
+/* Behind "[". */
+static lt_err read_class(reader *r, lt_gid *out) {
+    ranges s = {0};
+    const bool negated = skip(r, '^');
+    bool single;
+    uint32_t lo, hi;
+    lt_err err = LT_OK;
+    while (r->p < r->end && !at(r, ']')) {
+        LT_TRY_DONE(class_item(r, &s, &lo, &single));
+        hi = lo;
+        if (single && at(r, '-') && r->p + 1 < r->end && r->p[1] != ']') {
+            r->p++;
+            LT_TRY_DONE(class_item(r, &s, &hi, &single));
+            if (!single) { /* [a-\d]: the characters a, - and digits. */
+                LT_TRY_DONE(put(&s, '-', '-'));
+                hi = lo;
+            }
+            if (hi < lo) {
+                err = wrong(r, "a range that runs backwards");
+                goto done;
+            }
+            single = true;
+        }
+        LT_TRY_DONE(single ? put(&s, lo, hi) : LT_OK);
+    }
+    if (!skip(r, ']')) {
+        err = wrong(r, "a class that is not closed");
+        goto done;
+    }
+    *out = emit(r, &s, negated);
+done:
+    free(s.v);
+    return err;
+}
+
+static lt_err read_alternatives(reader *r, bool top, lt_gid *out);
+
+/* Behind "(". */
+static lt_err read_group(reader *r, lt_gid *out) {
+    if (skip(r, '?')) {
+        skip(r, 'P');
+        if (at(r, '<') && r->p + 1 < r->end && r->p[1] != '=' && r->p[1] != '!') {
+            while (r->p < r->end && !at(r, '>')) {
+                r->p++;
+            }
+            if (!skip(r, '>')) {
+                return wrong(r, "a group name that is not closed");
+            }
+        } else if (!skip(r, ':')) {
+            return refuse(r, "look-around, a flag or another special group");
+        }
+    }
+    if (++r->depth > LT_GRAMMAR_DEPTH) {
+        LT_FAIL(LT_ERR_LIMIT, "regular expression: nested deeper than %d", LT_GRAMMAR_DEPTH);
+    }
+    LT_TRY(read_alternatives(r, false, out));
+    r->depth--;
+    return skip(r, ')') ? LT_OK : wrong(r, "a group that is not closed");
+}
+
+static lt_err read_atom(reader *r, lt_gid *out) {
+    ranges s = {0};
+    uint32_t cp = 0;
+    bool single = true;
+    lt_err err = LT_OK;
+    const uint8_t c = *r->p;
+    if (c == '(' || c == '[') {
+        r->p++;
+        return c == '(' ? read_group(r, out) : read_class(r, out);
+    }
+    if (c == '^' || c == '$') {
+        return refuse(r, "an anchor that is not at an edge");
+    }
+    if (c == '*' || c == '+' || c == '?') {
+        return wrong(r, "a repetition of nothing");
+    }
+    if (c == '.') {
+        r->p++;
+        LT_TRY_DONE(put(&s, '\n', '\n'));
+        *out = emit(r, &s, true);
+        goto done;
+    }
+    if (skip(r, '\\')) {
+        LT_TRY_DONE(escape(r, &s, &cp, &single, false));
+    } else {
+        r->p += lt_utf8_decode(r->p, r->end, &cp);
+    }
+    LT_TRY_DONE(single ? put(&s, cp, cp) : LT_OK);
+    *out = emit(r, &s, false);
+done:
+    free(s.v);
+    return err;
+}
+
+static bool number(reader *r, int64_t *out) {
+    const uint8_t *from = r->p;
+    *out = 0;
+    while (r->p < r->end && *r->p >= '0' && *r->p <= '9' && *out <= MAX_COUNT) {
+        *out = *out * 10 + (*r->p++ - '0');
+    }
+    return r->p > from;
+}
+
+/* {m}, {m,}, {m,n} at r->p; anything else is a brace that stands for itself. */
+static bool counts(reader *r, int64_t *min, int64_t *max) {
+    const uint8_t *from = r->p;
+    r->p++;
+    if (number(r, min)) {
+        *max = *min;
+        if (skip(r, ',') && !number(r, max)) {
+            *max = LT_GINF;
+        }
+        if (skip(r, '}')) {
+            return true;
+        }
+    }
+    r->p = from;
+    return false;
+}
+
+static lt_err read_repeats(reader *r, lt_gid *item) {
+    for (;;) {
+        int64_t min = 0, max = LT_GINF;
+        if (skip(r, '*')) {
+        } else if (skip(r, '+')) {
+            min = 1;
+        } else if (skip(r, '?')) {
+            max = 1;
+        } else if (!at(r, '{') || !counts(r, &min, &max)) {
+            return LT_OK;
+        }
+        if (min > MAX_COUNT || (max > MAX_COUNT && max != LT_GINF)) {
+            LT_FAIL(LT_ERR_LIMIT, "regular expression: a repetition of more than %d", MAX_COUNT);
+        }
+        if (max < min) {
+            return wrong(r, "a repetition whose bounds run backwards");
+        }
+        if (at(r, '+')) {
+            return refuse(r, "a possessive repetition");
+        }
+        skip(r, '?');
+        *item = lt_gast_repeat(r->g, *item, (int32_t)min, (int32_t)max);
+    }
+}
+
+/* What may stand beside a pattern that is sought anywhere. */
+static lt_gid anything(reader *r) {
+    return lt_gast_repeat(
+        r->g, r->json ? lt_gjson_char(r->g) : lt_gast_char_range(r->g, 0, 0x10FFFF), 0, LT_GINF);
+}
+
+static lt_err read_sequence(reader *r, bool top, lt_gid *out) {
+    lt_gids kids = {0};
+    lt_err err = LT_OK;
+    const bool from_start = top && skip(r, '^');
+    bool to_end = false;
+    if (top && r->search && !from_start) {
+        lt_gids_push(r->g, &kids, anything(r));
+    }
+    while (r->p < r->end && !at(r, '|') && !at(r, ')')) {
+        lt_gid item = -1;
+        if (top && at(r, '$') && (r->p + 1 == r->end || r->p[1] == '|')) {
+            r->p++;
+            to_end = true;
+            break;
+        }
+        LT_TRY_DONE(read_atom(r, &item));
+        LT_TRY_DONE(read_repeats(r, &item));
+        lt_gids_push(r->g, &kids, item);
+    }
+    if (top && r->search && !to_end) {
+        lt_gids_push(r->g, &kids, anything(r));
+    }
+    *out = lt_gast_list(r->g, LT_GNODE_SEQ, kids.v, kids.n);
+done:
+    free(kids.v);
+    return err;
+}
+
+static lt_err read_alternatives(reader *r, bool top, lt_gid *out) {
+    lt_gids alts = {0};
+    lt_err err = LT_OK;
+    do {
+        lt_gid one = -1;
+        LT_TRY_DONE(read_sequence(r, top, &one));
+        lt_gids_push(r->g, &alts, one);
+    } while (skip(r, '|'));
+    *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
+done:
+    free(alts.v);
+    return err;
+}
+
+lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, bool search, bool json,
+                      lt_gid *out) {
+    const uint8_t *p = (const uint8_t *)text;
+    reader r = {.g = g, .p = p, .start = p, .end = p + bytes, .json = json, .search = search};
+    LT_TRY(read_alternatives(&r, true, out));
+    if (r.p < r.end) {
+        return wrong(&r, "a ')' without its '('");
+    }
+    return lt_gast_check(g);
+}

@@ -1,0 +1,1007 @@
+/* grammar_schema.c: JSON schemas (draft 2020-12, the part that masks can honour) as trees.
+ *
+ * HONOURED   type, enum, const, $ref (within the document) with $defs, anyOf, oneOf (as anyOf), allOf (merged), nullable;
+ *            properties, required, additionalProperties, patternProperties, minProperties, maxProperties (of maps);
+ *            items, prefixItems, minItems, maxItems; minLength, maxLength, pattern, format (date-time date time duration email hostname ipv4 ipv6
+ *            uri uuid); minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (whole numbers; 10^-k)
+ * IGNORED    what only describes: title, description, default, examples, formats not listed, ...
+ * REFUSED    by name, with UNSUPPORTED: what would change the language otherwise (not, if, contains, uniqueItems, ...).
+ *
+ * What is produced is always valid; some valid texts are not produced: properties come in the schema's order, then others; an object that
+ * lists properties and says nothing of others has no others; a schema without type has the types its keywords speak of; numbers with
+ * bounds have no exponent. White space between tokens is free within reason. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "serve/grammar_json.h"
+
+#define MAX_PROPERTIES 2000
+
+typedef struct {
+    lt_gast *g;
+    const json_t *root;
+    json_t *kept; /* Array: merged schemas, which live until the end. */
+    int depth;
+    /* $refs met, as rules, to be defined. */
+    struct {
+        int32_t rule;
+        const json_t *schema;
+    } * pending;
+    size_t n_pending, pending_room;
+} reader;
+
+static lt_err schema(reader *r, const json_t *s, lt_gid *out);
+
+static lt_err refuse(const char *what) {
+    LT_FAIL(LT_ERR_UNSUPPORTED, "schema: '%s' is not supported", what);
+}
+
+static lt_err wrong(const char *key, const char *what) {
+    LT_FAIL(LT_ERR_FORMAT, "schema: '%s' %s", key, what);
+}
+
+/* A count; *out stays when absent. */
+static lt_err count(const json_t *s, const char *key, int64_t *out) {
+    const json_t *v = json_object_get(s, key);
+    const double x = json_number_value(v);
+    if (v == NULL) {
+        return LT_OK;
+    }
+    if (!json_is_number(v) || x < 0 || x != floor(x)) {
+        return wrong(key, "is not a whole number from 0");
+    }
+    *out = x > 1e9 ? 1000000000 : (int64_t)x;
+    return LT_OK;
+}
+
+/* ---- references ---- */
+
+static lt_err resolve(const reader *r, const char *ref, const json_t **out) {
+    const json_t *at = r->root;
+    const char *p = ref;
+    if (*p++ != '#') {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "schema: $ref '%.200s' is not within the document", ref);
+    }
+    while (*p == '/' && at != NULL) {
+        char key[512];
+        size_t n = 0;
+        p++;
+        while (*p != 0 && *p != '/' && n + 1 < sizeof key) {
+            char c = *p++;
+            if (c == '~' && (*p == '0' || *p == '1')) {
+                c = *p++ == '0' ? '~' : '/';
+            } else if (c == '%' && p[0] != 0 && p[1] != 0) {
+                const char code[3] = {p[0], p[1], 0};
+                c = (char)strtol(code, NULL, 16);
+                p += 2;
+            }
+            key[n++] = c;
+        }
+        key[n] = 0;
+        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(key, NULL, 10))
+                               : json_object_get(at, key);
+    }
+    if (*p != 0 || at == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "schema: $ref '%.200s' leads nowhere", ref);
+    }
+    *out = at;
+    return LT_OK;
+}
+
+static lt_err reference(reader *r, const char *ref, lt_gid *out) {
+    const json_t *target = NULL;
+    int32_t rule;
+    LT_TRY(resolve(r, ref, &target));
+    rule = lt_gast_rule(r->g, ref, strlen(ref));
+    LT_TRY(lt_gast_check(r->g));
+    if (r->g->rules[rule].body < 0) {
+        const size_t n = r->n_pending;
+        if (n == r->pending_room) {
+            const size_t room = n == 0 ? 16 : 2 * n;
+            void *grown = realloc(r->pending, room * sizeof *r->pending);
+            if (grown == NULL) {
+                LT_FAIL(LT_ERR_OOM, "schema: %zu references", n);
+            }
+            r->pending = grown;
+            r->pending_room = room;
+        }
+        r->pending[n].rule = rule;
+        r->pending[n].schema = target;
+        r->n_pending++;
+        lt_gast_define(r->g, rule, lt_gast_empty(r->g)); /* Until define_pending comes to it. */
+    }
+    *out = lt_gast_ref(r->g, rule);
+    return LT_OK;
+}
+
+static lt_err define_pending(reader *r) {
+    for (size_t i = 0; i < r->n_pending; i++) {
+        lt_gid body = -1;
+        const int32_t rule = r->pending[i].rule;
+        LT_TRY(schema(r, r->pending[i].schema, &body));
+        lt_gast_define(r->g, rule, body);
+    }
+    return LT_OK;
+}
+
+/* ---- merging (allOf, and keywords beside anyOf or $ref) ---- */
+
+static lt_err merge_into(reader *r, json_t *into, const json_t *from, int depth);
+
+static lt_err oom(bool failed) {
+    if (failed) {
+        LT_FAIL(LT_ERR_OOM, "schema: merging");
+    }
+    return LT_OK;
+}
+
+/* The values of an array that are in the other (numbers by value). */
+static json_t *intersect(const json_t *a, const json_t *b) {
+    json_t *both = json_array(), *x, *y;
+    size_t i, k;
+    json_array_foreach(a, i, x) {
+        json_array_foreach(b, k, y) {
+            if (json_equal(x, y)) {
+                json_array_append(both, x);
+                break;
+            }
+        }
+    }
+    return both;
+}
+
+/* type as an array; "number" holds "integer". */
+static json_t *types_of(const json_t *t) {
+    json_t *list = json_is_array(t) ? json_copy((json_t *)(uintptr_t)t) : json_array();
+    if (json_is_string(t)) {
+        json_array_append(list, (json_t *)(uintptr_t)t);
+    }
+    return list;
+}
+
+static bool has_string(const json_t *list, const char *text) {
+    size_t i;
+    json_t *v;
+    json_array_foreach(list, i, v) {
+        if (json_is_string(v) && strcmp(json_string_value(v), text) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static json_t *intersect_types(const json_t *a, const json_t *b) {
+    json_t *x = types_of(a), *y = types_of(b), *both = intersect(x, y);
+    if (!has_string(both, "integer") && !has_string(both, "number") &&
+        ((has_string(x, "integer") && has_string(y, "number")) ||
+         (has_string(x, "number") && has_string(y, "integer")))) {
+        json_array_append_new(both, json_string("integer"));
+    }
+    json_decref(x);
+    json_decref(y);
+    return both;
+}
+
+/* {"allOf": [a, b]}, resolved when it is read. */
+static json_t *both_of(const json_t *a, const json_t *b) {
+    return json_pack("{s:[O,O]}", "allOf", (json_t *)(uintptr_t)a, (json_t *)(uintptr_t)b);
+}
+
+static lt_err merge_properties(json_t *into, const char *key, const json_t *from) {
+    json_t *have = json_object_get(into, key),
+           *joined = have != NULL ? json_copy(have) : json_object();
+    const char *name;
+    json_t *value;
+    bool failed = joined == NULL;
+    json_object_foreach((json_t *)(uintptr_t)from, name, value) {
+        json_t *old = json_object_get(joined, name);
+        failed = failed ||
+                 json_object_set_new(joined, name,
+                                     old != NULL ? both_of(old, value) : json_incref(value)) != 0;
+    }
+    failed = failed || json_object_set_new(into, key, joined) != 0;
+    return oom(failed);
+}
+
+static lt_err merge_key(json_t *into, const char *key, json_t *value) {
+    static const char *const larger[] = {"minimum", "exclusiveMinimum", "minLength", "minItems",
+                                         "minProperties"};
+    static const char *const smaller[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems",
+                                          "maxProperties"};
+    json_t *old = json_object_get(into, key);
+    if (strcmp(key, "properties") == 0 || strcmp(key, "patternProperties") == 0 ||
+        strcmp(key, "$defs") == 0 || strcmp(key, "definitions") == 0) {
+        return merge_properties(into, key, value);
+    }
+    if (old == NULL || json_equal(old, value)) {
+        return oom(json_object_set(into, key, value) != 0);
+    }
+    for (size_t i = 0; i < sizeof larger / sizeof *larger; i++) {
+        if (strcmp(key, larger[i]) == 0 || strcmp(key, smaller[i]) == 0) {
+            const bool more = json_number_value(value) > json_number_value(old);
+            return oom(more == (strcmp(key, larger[i]) == 0) &&
+                       json_object_set(into, key, value) != 0);
+        }
+    }
+    if (strcmp(key, "type") == 0) {
+        return oom(json_object_set_new(into, key, intersect_types(old, value)) != 0);
+    }
+    if (strcmp(key, "enum") == 0) {
+        return oom(json_object_set_new(into, key, intersect(old, value)) != 0);
+    }
+    if (strcmp(key, "required") == 0) {
+        json_t *all = json_copy(old), *v;
+        size_t i;
+        json_array_foreach(value, i, v) {
+            if (!has_string(all, json_string_value(v) != NULL ? json_string_value(v) : "")) {
+                json_array_append(all, v);
+            }
+        }
+        return oom(json_object_set_new(into, key, all) != 0);
+    }
+    if (strcmp(key, "items") == 0 || strcmp(key, "additionalProperties") == 0) {
+        return oom(json_object_set_new(into, key,
+                                       json_is_false(old) || json_is_false(value)
+                                           ? json_false()
+                                           : both_of(old, value)) != 0);
+    }
+    if (strcmp(key, "title") == 0 || strcmp(key, "description") == 0 ||
+        strcmp(key, "default") == 0 || strcmp(key, "examples") == 0 ||
+        strcmp(key, "$comment") == 0 || strcmp(key, "$schema") == 0 || strcmp(key, "$id") == 0) {
+        return LT_OK;
+    }
+    LT_FAIL(LT_ERR_UNSUPPORTED, "schema: two different '%s' in one allOf", key);
+}
+
+static lt_err merge_into(reader *r, json_t *into, const json_t *from, int depth) {
+    const json_t *target = NULL;
+    const char *key;
+    json_t *value, *part;
+    size_t i;
+    if (depth > LT_GRAMMAR_DEPTH) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "schema: allOf that leads to itself");
+    }
+    if (json_is_true(from)) {
+        return LT_OK;
+    }
+    if (json_is_false(from)) {
+        return oom(json_object_set_new(into, "enum", json_array()) != 0);
+    }
+    json_object_foreach((json_t *)(uintptr_t)from, key, value) {
+        if (strcmp(key, "allOf") == 0 && json_is_array(value)) {
+            json_array_foreach(value, i, part) {
+                LT_TRY(merge_into(r, into, part, depth + 1));
+            }
+        } else if (strcmp(key, "$ref") == 0 && json_is_string(value)) {
+            LT_TRY(resolve(r, json_string_value(value), &target));
+            LT_TRY(merge_into(r, into, target, depth + 1));
+        } else {
+            LT_TRY(merge_key(into, key, value));
+        }
+    }
+    return LT_OK;
+}
+
+/* a with b's constraints, kept until the end. */
+static lt_err merged(reader *r, const json_t *a, const json_t *b, const json_t **out) {
+    json_t *both = json_object();
+    if (both == NULL || json_array_append_new(r->kept, both) != 0) {
+        LT_FAIL(LT_ERR_OOM, "schema: merging");
+    }
+    LT_TRY(merge_into(r, both, a, 0));
+    LT_TRY(b != NULL ? merge_into(r, both, b, 0) : LT_OK);
+    *out = both;
+    return LT_OK;
+}
+
+/* ---- strings ---- */
+
+static const char *format_pattern(const char *name) {
+#define DATE                                                                                       \
+    "(\\d{4})-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]" \
+    "|1\\d|2[0-8]))"
+#define TIME  "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
+#define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
+#define H16   "[0-9A-Fa-f]{1,4}"
+#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?"
+    static const struct {
+        const char *name, *pattern;
+    } rows[] = {
+        {"date", "^" DATE "$"},
+        {"time", "^" TIME "$"},
+        {"date-time", "^" DATE "T" TIME "$"},
+        {"duration", "^P(\\d{1,4}W|(\\d{1,4}Y(\\d{1,4}M(\\d{1,4}D)?)?|\\d{1,4}M(\\d{1,4}D)?|\\d{1,"
+                     "4}D)(T(\\d{1,4}H(\\d{1,4}M(\\d{1,4}S)?)?|\\d{1,4}M(\\d{1,4}S)?|\\d{1,4}S))?|"
+                     "T(\\d{1,4}H(\\d{1,4}M(\\d{1,4}S)?)?|\\d{1,4}M(\\d{1,4}S)?|\\d{1,4}S))$"},
+        {"uuid", "^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"},
+        {"ipv4", "^(" OCTET "\\.){3}" OCTET "$"},
+        {"ipv6", "^((" H16 ":){7}" H16 "|(" H16 ":){1,6}:" H16 "|::(" H16 ":){0,5}" H16 "|(" H16
+                 ":){1,7}:|::)$"},
+        {"hostname", "^" LABEL "(\\." LABEL "){0,6}$"},
+        {"email",
+         "^[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,32}){0,3}@" LABEL "(\\." LABEL "){1,4}$"},
+        {"uri", "^[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9._~!$&'()*+,;=:@/?#-]+$"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (strcmp(rows[i].name, name) == 0) {
+            return rows[i].pattern;
+        }
+    }
+    return NULL;
+}
+
+static lt_err string_content(reader *r, const json_t *s, lt_gid *out) {
+    const json_t *pattern = json_object_get(s, "pattern"), *format = json_object_get(s, "format");
+    int64_t min = 0, max = LT_GINF;
+    const char *known = json_is_string(format) ? format_pattern(json_string_value(format)) : NULL;
+    lt_gid more = -1, length;
+
+    LT_TRY(count(s, "minLength", &min));
+    LT_TRY(count(s, "maxLength", &max));
+    if (max < min) {
+        *out = lt_gast_never(r->g);
+        return LT_OK;
+    }
+    *out = -1;
+    if (pattern != NULL) {
+        if (!json_is_string(pattern)) {
+            return wrong("pattern", "is not a string");
+        }
+        LT_TRY(lt_gregex_read(r->g, json_string_value(pattern), json_string_length(pattern), true,
+                              true, out));
+    }
+    if (known != NULL) {
+        LT_TRY(lt_gregex_read(r->g, known, strlen(known), true, true, &more));
+        *out = *out < 0 ? more : lt_gast_pair(r->g, LT_GNODE_AND, *out, more);
+    }
+    if (*out < 0 || min > 0 || max != LT_GINF) {
+        length = lt_gast_repeat(r->g, lt_gjson_char(r->g), (int32_t)min, (int32_t)max);
+        *out = *out < 0 ? length : lt_gast_pair(r->g, LT_GNODE_AND, *out, length);
+    }
+    return LT_OK;
+}
+
+static lt_err string_type(reader *r, const json_t *s, lt_gid *out) {
+    LT_TRY(string_content(r, s, out));
+    *out = lt_gjson_quoted(r->g, *out);
+    return LT_OK;
+}
+
+/* ---- numbers ---- */
+
+/* Decimal notation without exponent; false: more than 18 digits on a side. */
+static bool decimal(const json_t *v, char *out, size_t room) {
+    const double x = json_number_value(v);
+    if (json_is_integer(v)) {
+        snprintf(out, room, "%lld", (long long)json_integer_value(v));
+        return llabs(json_integer_value(v)) < 1000000000000000000;
+    }
+    if (fabs(x) >= 1e18) {
+        return false;
+    }
+    for (int precision = 0; precision <= 18; precision++) {
+        snprintf(out, room, "%.*f", precision, x);
+        if (strtod(out, NULL) == x) {
+            return true;
+        }
+    }
+    return true; /* Below 1e-18: as near as our numbers go. */
+}
+
+/* The tighter of the two ways to write a bound; draft 4's boolean exclusiveMinimum too. */
+static lt_err bound(const json_t *s, const char *key, const char *strict_key, bool lower,
+                    char *text, size_t room, lt_gbound *out) {
+    const json_t *plain = json_object_get(s, key), *strict = json_object_get(s, strict_key);
+    const json_t *v = plain;
+    bool is_strict = json_is_true(strict);
+    if (json_is_number(strict)) {
+        const double a = json_number_value(strict), b = json_number_value(plain);
+        if (plain == NULL || (lower ? a >= b : a <= b)) {
+            v = strict;
+            is_strict = true;
+        }
+    }
+    *out = (lt_gbound){NULL, false};
+    if (v == NULL) {
+        return LT_OK;
+    }
+    if (!json_is_number(v)) {
+        return wrong(key, "is not a number");
+    }
+    if (decimal(v, text, room)) {
+        *out = (lt_gbound){strcmp(text, "-0") == 0 ? "0" : text, is_strict};
+        return LT_OK;
+    }
+    if ((json_number_value(v) < 0) == lower) {
+        return LT_OK; /* Beyond all that we write. */
+    }
+    return refuse("a bound of more than 18 digits");
+}
+
+/* Multiples of n as rules by remainder: r0 -> digit r..., the empty text at remainder 0. */
+static lt_err multiples(reader *r, int64_t n, lt_gid *out) {
+    lt_gast *g = r->g;
+    int32_t first = -1;
+    lt_gids alts = {0};
+    if (n < 1 || n > 1000) {
+        return refuse("multipleOf over 1000");
+    }
+    for (int64_t i = 0; i < n; i++) {
+        const int32_t rule = lt_gast_new_rule(g, lt_gast_never(g));
+        first = i == 0 ? rule : first;
+    }
+    LT_TRY(lt_gast_check(g));
+    for (int64_t i = 0; i < n; i++) {
+        alts.n = 0;
+        for (int d = 0; d < 10; d++) {
+            lt_gids_push(g, &alts,
+                         lt_gast_seq2(g, lt_gast_byte(g, '0' + d, '0' + d),
+                                      lt_gast_ref(g, first + (int32_t)((i * 10 + d) % n))));
+        }
+        if (i == 0) {
+            lt_gids_push(g, &alts, lt_gast_empty(g));
+        }
+        lt_gast_define(g, first + (int32_t)i, lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n));
+    }
+    alts.n = 0;
+    lt_gids_push(g, &alts, lt_gast_text(g, "0"));
+    for (int d = 1; d < 10; d++) {
+        lt_gids_push(g, &alts,
+                     lt_gast_seq3(g, lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1),
+                                  lt_gast_byte(g, '0' + d, '0' + d),
+                                  lt_gast_ref(g, first + (int32_t)(d % n))));
+    }
+    *out = lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n);
+    free(alts.v);
+    return LT_OK;
+}
+
+static lt_err number_type(reader *r, const json_t *s, bool whole, lt_gid *out) {
+    char lo_text[400], hi_text[400];
+    lt_gbound lo, hi;
+    const json_t *multiple = json_object_get(s, "multipleOf");
+    const double step = json_number_value(multiple);
+    LT_TRY(bound(s, "minimum", "exclusiveMinimum", true, lo_text, sizeof lo_text, &lo));
+    LT_TRY(bound(s, "maximum", "exclusiveMaximum", false, hi_text, sizeof hi_text, &hi));
+    if (multiple != NULL && step == 1) {
+        whole = true;
+    } else if (multiple != NULL && (whole || step == floor(step))) {
+        if (lo.text != NULL || hi.text != NULL || step != floor(step)) {
+            return refuse(step != floor(step) ? "multipleOf that is no whole number"
+                                              : "multipleOf beside bounds");
+        }
+        return multiples(r, (int64_t)step, out);
+    }
+    if (multiple != NULL && !whole) { /* 0.1, 0.01, ...: so many digits behind the point. */
+        int places = 1;
+        while (places < 10 && fabs(step * pow(10, places) - 1) > 1e-9) {
+            places++;
+        }
+        if (places == 10) {
+            return refuse("multipleOf that is neither whole nor 10^-k");
+        }
+        const lt_gid digits = lt_gast_repeat(r->g, lt_gast_byte(r->g, '0', '9'), 1, places);
+        const lt_gid cut = lt_gast_seq2(
+            r->g, lt_gjson_number(r->g, true),
+            lt_gast_repeat(r->g, lt_gast_seq2(r->g, lt_gast_text(r->g, "."), digits), 0, 1));
+        *out = lo.text == NULL && hi.text == NULL
+                   ? cut
+                   : lt_gast_pair(r->g, LT_GNODE_AND, cut, lt_gjson_range(r->g, lo, hi, false));
+        return LT_OK;
+    }
+    *out = lo.text == NULL && hi.text == NULL ? lt_gjson_number(r->g, whole)
+                                              : lt_gjson_range(r->g, lo, hi, whole);
+    return LT_OK;
+}
+
+/* ---- arrays ---- */
+
+static lt_gid comma(reader *r) {
+    const lt_gid ws = lt_gjson_space(r->g);
+    return lt_gast_seq3(r->g, ws, lt_gast_text(r->g, ","), ws);
+}
+
+/* More items of one kind behind n of them: between min and max in all. */
+static lt_gid more_items(reader *r, lt_gid item, int64_t n, int64_t min, int64_t max) {
+    lt_gast *g = r->g;
+    const int64_t lo = min > n ? min - n : 0, hi = max == LT_GINF ? LT_GINF : max - n;
+    const lt_gid next = lt_gast_seq2(g, comma(r), item);
+    lt_gid some;
+    if (n > 0) {
+        return lt_gast_repeat(g, next, (int32_t)lo, (int32_t)hi);
+    }
+    if (hi <= 0) {
+        return lt_gast_empty(g);
+    }
+    some = lt_gast_seq2(g, item,
+                        lt_gast_repeat(g, next, (int32_t)(lo > 0 ? lo - 1 : 0),
+                                       hi == LT_GINF ? LT_GINF : (int32_t)hi - 1));
+    return lo > 0 ? some : lt_gast_repeat(g, some, 0, 1);
+}
+
+static lt_err array_type(reader *r, const json_t *s, lt_gid *out) {
+    lt_gast *g = r->g;
+    const json_t *items = json_object_get(s, "items"), *prefix = json_object_get(s, "prefixItems");
+    const lt_gid ws = lt_gjson_space(g);
+    int64_t min = 0, max = LT_GINF;
+    lt_gid item = -1, tail, body;
+    if (json_is_array(items)) { /* Draft 7's tuple. */
+        prefix = items;
+        items = json_object_get(s, "additionalItems");
+    }
+    const int64_t n = (int64_t)json_array_size(prefix);
+    LT_TRY(count(s, "minItems", &min));
+    LT_TRY(count(s, "maxItems", &max));
+    if (json_is_false(items)) {
+        max = max < n ? max : n;
+    } else if (items != NULL) {
+        LT_TRY(schema(r, items, &item));
+        item = lt_gast_ref(g, lt_gast_new_rule(g, item));
+    } else {
+        item = lt_gjson_value(g);
+    }
+    if (min > max) {
+        *out = lt_gast_never(g);
+        return LT_OK;
+    }
+    body = item < 0 ? lt_gast_empty(g) : more_items(r, item, n, min, max > n || n == 0 ? max : n);
+    for (int64_t i = n - 1; i >= 0; i--) { /* From the last: each may be where the array ends. */
+        lt_gid one = -1;
+        LT_TRY(schema(r, json_array_get(prefix, (size_t)i), &one));
+        tail = lt_gast_seq2(g, i > 0 ? lt_gast_seq2(g, comma(r), one) : one, body);
+        body = i >= max ? lt_gast_empty(g) : i >= min ? lt_gast_repeat(g, tail, 0, 1) : tail;
+        if (g->failed) {
+            return lt_gast_check(g);
+        }
+    }
+    *out = lt_gast_list(g, LT_GNODE_SEQ,
+                        (const lt_gid[]){lt_gast_text(g, "["), ws, body, ws, lt_gast_text(g, "]")},
+                        5);
+    return LT_OK;
+}
+
+/* ---- objects ---- */
+
+static bool is_required(const json_t *s, const char *key) {
+    return has_string(json_object_get(s, "required"), key);
+}
+
+static lt_gid pair_of(reader *r, lt_gid key, lt_gid value) {
+    const lt_gid ws = lt_gjson_space(r->g);
+    return lt_gast_list(
+        r->g, LT_GNODE_SEQ,
+        (const lt_gid[]){lt_gjson_quoted(r->g, key), ws, lt_gast_text(r->g, ":"), ws, value}, 5);
+}
+
+/* Keys that no property and none of the patterns so far has. */
+static lt_gid other_key(reader *r, const json_t *properties, const lt_gids *taken) {
+    lt_gast *g = r->g;
+    lt_gids names = {0};
+    const char *key;
+    json_t *value;
+    lt_gid any = lt_gast_repeat(g, lt_gjson_char(g), 0, LT_GINF);
+    json_object_foreach((json_t *)(uintptr_t)properties, key, value) {
+        lt_gids_push(g, &names, lt_gjson_content(g, key, strlen(key)));
+    }
+    for (size_t i = 0; i < taken->n; i++) {
+        lt_gids_push(g, &names, taken->v[i]);
+    }
+    if (names.n > 0) {
+        any = lt_gast_pair(g, LT_GNODE_MINUS, any, lt_gast_list(g, LT_GNODE_ALT, names.v, names.n));
+    }
+    free(names.v);
+    return any;
+}
+
+/* Members beside the properties: by pattern, then whatever additionalProperties says. *out -1: none. */
+static lt_err other_members(reader *r, const json_t *s, lt_gid *out) {
+    lt_gast *g = r->g;
+    const json_t *properties = json_object_get(s, "properties"),
+                 *patterns = json_object_get(s, "patternProperties");
+    const json_t *additional = json_object_get(s, "additionalProperties");
+    lt_gids alts = {0}, taken = {0};
+    const char *pattern;
+    json_t *value;
+    lt_gid v = -1;
+    lt_err err = LT_OK;
+    const bool closed = additional == NULL ? json_object_size(properties) > 0 || patterns != NULL
+                                           : json_is_false(additional);
+
+    json_object_foreach((json_t *)(uintptr_t)patterns, pattern, value) {
+        lt_gid key = -1;
+        LT_TRY_DONE(lt_gregex_read(g, pattern, strlen(pattern), true, true, &key));
+        LT_TRY_DONE(schema(r, value, &v));
+        lt_gids_push(
+            g, &alts,
+            pair_of(r, lt_gast_pair(g, LT_GNODE_AND, key, other_key(r, properties, &taken)), v));
+        lt_gids_push(g, &taken, key);
+    }
+    if (!closed) {
+        LT_TRY_DONE(schema(r, additional != NULL ? additional : json_true(), &v));
+        lt_gids_push(g, &alts, pair_of(r, other_key(r, properties, &taken), v));
+    }
+    *out = alts.n == 0
+               ? -1
+               : lt_gast_ref(g, lt_gast_new_rule(g, lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n)));
+done:
+    free(alts.v);
+    free(taken.v);
+    return err;
+}
+
+typedef struct {
+    lt_gid pair;
+    bool required;
+} member;
+
+/* properties, and required names that are not among them. */
+static lt_err members_of(reader *r, const json_t *s, member *m, size_t *n) {
+    lt_gast *g = r->g;
+    const json_t *properties = json_object_get(s, "properties"),
+                 *additional = json_object_get(s, "additionalProperties");
+    const char *key;
+    json_t *value;
+    size_t i;
+    lt_gid v = -1;
+    *n = 0;
+    json_object_foreach((json_t *)(uintptr_t)properties, key, value) {
+        LT_TRY(schema(r, value, &v));
+        m[*n].pair = lt_gast_ref(
+            g, lt_gast_new_rule(g, pair_of(r, lt_gjson_content(g, key, strlen(key)), v)));
+        m[(*n)++].required = is_required(s, key);
+    }
+    json_array_foreach(json_object_get(s, "required"), i, value) {
+        if (!json_is_string(value)) {
+            return wrong("required", "holds something that is not a string");
+        }
+        if (json_object_get(properties, json_string_value(value)) == NULL) {
+            LT_TRY(schema(r, additional != NULL ? additional : json_true(), &v));
+            m[*n].pair = pair_of(
+                r, lt_gjson_content(g, json_string_value(value), json_string_length(value)), v);
+            m[(*n)++].required = true;
+        }
+    }
+    return LT_OK;
+}
+
+/* after[i]: what may follow when members before i are settled and something was written; first[i]: when nothing was. Built from the last
+ * member, each a rule, so that the whole grows with the number of members. */
+static lt_gid chain(reader *r, const member *m, size_t n, lt_gid other, int64_t min, int64_t max) {
+    lt_gast *g = r->g;
+    lt_gid after = lt_gast_empty(g), first = lt_gast_empty(g);
+    if (other >= 0) {
+        after = more_items(r, other, n > 0 ? 1 : 0, 0, LT_GINF);
+        first = more_items(r, other, 0, n == 0 ? min : 0, n == 0 ? max : LT_GINF);
+        after = n > 0 ? after : first;
+    }
+    for (size_t i = n; i-- > 0 && !g->failed;) {
+        const lt_gid rest = lt_gast_ref(g, lt_gast_new_rule(g, after));
+        const lt_gid next = lt_gast_seq2(g, comma(r), m[i].pair);
+        first = m[i].required ? lt_gast_seq2(g, m[i].pair, rest)
+                              : lt_gast_alt2(g, lt_gast_seq2(g, m[i].pair, rest),
+                                             lt_gast_ref(g, lt_gast_new_rule(g, first)));
+        after = lt_gast_seq2(g, m[i].required ? next : lt_gast_repeat(g, next, 0, 1), rest);
+    }
+    return first;
+}
+
+static lt_err object_type(reader *r, const json_t *s, lt_gid *out) {
+    lt_gast *g = r->g;
+    const size_t room = json_object_size(json_object_get(s, "properties")) +
+                        json_array_size(json_object_get(s, "required")) + 1;
+    const lt_gid ws = lt_gjson_space(g);
+    int64_t min = 0, max = LT_GINF, n_required = 0;
+    size_t n = 0;
+    lt_gid other = -1, body;
+    member *m = calloc(room, sizeof *m);
+    lt_err err = LT_OK;
+
+    if (m == NULL || room > MAX_PROPERTIES) {
+        LT_FAIL_DONE(LT_ERR_LIMIT, "schema: an object of more than %d properties", MAX_PROPERTIES);
+    }
+    LT_TRY_DONE(count(s, "minProperties", &min));
+    LT_TRY_DONE(count(s, "maxProperties", &max));
+    LT_TRY_DONE(members_of(r, s, m, &n));
+    LT_TRY_DONE(other_members(r, s, &other));
+    for (size_t i = 0; i < n; i++) {
+        n_required += m[i].required;
+    }
+    if (n > 0 && (min > n_required || (max < (int64_t)n || (other >= 0 && max != LT_GINF)))) {
+        err = refuse("minProperties or maxProperties beside properties");
+        goto done;
+    }
+    body = chain(r, m, n, other, min, max);
+    *out = n == 0 && other < 0 && min > 0
+               ? lt_gast_never(g)
+               : lt_gast_list(
+                     g, LT_GNODE_SEQ,
+                     (const lt_gid[]){lt_gast_text(g, "{"), ws, body, ws, lt_gast_text(g, "}")}, 5);
+done:
+    free(m);
+    return err;
+}
+
+/* ---- schemas ---- */
+
+static lt_err check_keywords(const json_t *s) {
+    static const char *const refused[] = {"not",
+                                          "if",
+                                          "contains",
+                                          "dependentRequired",
+                                          "dependentSchemas",
+                                          "dependencies",
+                                          "propertyNames",
+                                          "$dynamicRef",
+                                          "$recursiveRef",
+                                          "unevaluatedItems"};
+    for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+        const json_t *v = json_object_get(s, refused[i]);
+        if (v != NULL && !(strcmp(refused[i], "if") == 0 && json_object_get(s, "then") == NULL &&
+                           json_object_get(s, "else") == NULL)) {
+            return refuse(refused[i]);
+        }
+    }
+    if (json_is_true(json_object_get(s, "uniqueItems"))) {
+        return refuse("uniqueItems");
+    }
+    if (json_is_false(json_object_get(s, "unevaluatedProperties")) &&
+        !json_is_false(json_object_get(s, "additionalProperties")) &&
+        json_object_get(s, "properties") == NULL) {
+        return refuse("unevaluatedProperties");
+    }
+    return LT_OK;
+}
+
+static lt_err one_type(reader *r, const json_t *s, const char *type, lt_gid *out) {
+    if (strcmp(type, "object") == 0) {
+        return object_type(r, s, out);
+    }
+    if (strcmp(type, "array") == 0) {
+        return array_type(r, s, out);
+    }
+    if (strcmp(type, "string") == 0) {
+        return string_type(r, s, out);
+    }
+    if (strcmp(type, "number") == 0 || strcmp(type, "integer") == 0) {
+        return number_type(r, s, type[0] == 'i', out);
+    }
+    if (strcmp(type, "boolean") == 0) {
+        *out = lt_gast_alt2(r->g, lt_gast_text(r->g, "true"), lt_gast_text(r->g, "false"));
+        return LT_OK;
+    }
+    if (strcmp(type, "null") == 0) {
+        *out = lt_gast_text(r->g, "null");
+        return LT_OK;
+    }
+    LT_FAIL(LT_ERR_FORMAT, "schema: there is no type '%.100s'", type);
+}
+
+/* The types a schema without "type" speaks of; an empty list: any value. */
+static json_t *guess_types(const json_t *s) {
+    static const struct {
+        const char *key, *type;
+    } rows[] = {{"properties", "object"},
+                {"required", "object"},
+                {"additionalProperties", "object"},
+                {"patternProperties", "object"},
+                {"minProperties", "object"},
+                {"maxProperties", "object"},
+                {"items", "array"},
+                {"prefixItems", "array"},
+                {"minItems", "array"},
+                {"maxItems", "array"},
+                {"minLength", "string"},
+                {"maxLength", "string"},
+                {"pattern", "string"},
+                {"format", "string"},
+                {"minimum", "number"},
+                {"maximum", "number"},
+                {"exclusiveMinimum", "number"},
+                {"exclusiveMaximum", "number"},
+                {"multipleOf", "number"}};
+    json_t *types = json_array();
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (json_object_get(s, rows[i].key) != NULL && !has_string(types, rows[i].type)) {
+            json_array_append_new(types, json_string(rows[i].type));
+        }
+    }
+    return types;
+}
+
+static lt_err typed(reader *r, const json_t *s, lt_gid *out) {
+    const json_t *type = json_object_get(s, "type");
+    json_t *types = type != NULL ? types_of(type) : guess_types(s), *t;
+    lt_gids alts = {0};
+    lt_err err = LT_OK;
+    size_t i;
+    if (json_is_true(json_object_get(s, "nullable"))) {
+        json_array_append_new(types, json_string("null"));
+    }
+    if (type == NULL && json_array_size(types) == 0) {
+        *out = lt_gjson_value(r->g);
+        goto done;
+    }
+    json_array_foreach(types, i, t) {
+        lt_gid one = -1;
+        if (!json_is_string(t)) {
+            err = wrong("type", "is neither a string nor a list of them");
+            goto done;
+        }
+        LT_TRY_DONE(one_type(r, s, json_string_value(t), &one));
+        lt_gids_push(r->g, &alts, one);
+    }
+    *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
+done:
+    free(alts.v);
+    json_decref(types);
+    return err;
+}
+
+static bool of_type(const json_t *v, const char *type) {
+    switch (json_typeof(v)) {
+    case JSON_OBJECT:
+        return strcmp(type, "object") == 0;
+    case JSON_ARRAY:
+        return strcmp(type, "array") == 0;
+    case JSON_STRING:
+        return strcmp(type, "string") == 0;
+    case JSON_INTEGER:
+        return strcmp(type, "integer") == 0 || strcmp(type, "number") == 0;
+    case JSON_REAL:
+        return strcmp(type, "number") == 0 ||
+               (strcmp(type, "integer") == 0 && json_real_value(v) == floor(json_real_value(v)));
+    case JSON_NULL:
+        return strcmp(type, "null") == 0;
+    default:
+        return strcmp(type, "boolean") == 0;
+    }
+}
+
+/* enum or const: the values of a type that the schema allows. Other keywords beside are checked where that is simple. */
+static lt_err values(reader *r, const json_t *s, const json_t *list, lt_gid *out) {
+    json_t *types = types_of(json_object_get(s, "type")), *v, *t;
+    lt_gids alts = {0};
+    size_t i, k;
+    json_array_foreach(list, i, v) {
+        bool fits = json_array_size(types) == 0;
+        json_array_foreach(types, k, t) {
+            fits = fits || (json_is_string(t) && of_type(v, json_string_value(t)));
+        }
+        if (json_object_get(s, "const") != NULL) {
+            fits = fits && json_equal(v, json_object_get(s, "const"));
+        }
+        if (fits) {
+            lt_gids_push(r->g, &alts, lt_gjson_literal(r->g, v));
+        }
+    }
+    *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
+    free(alts.v);
+    json_decref(types);
+    return LT_OK;
+}
+
+/* anyOf or oneOf: each alternative with the keywords beside. */
+static lt_err alternatives(reader *r, const json_t *s, const char *key, lt_gid *out) {
+    const json_t *list = json_object_get(s, key);
+    json_t *base = json_copy((json_t *)(uintptr_t)s), *v;
+    lt_gids alts = {0};
+    lt_err err = LT_OK;
+    size_t i;
+    if (base == NULL || json_array_append_new(r->kept, base) != 0) {
+        LT_FAIL(LT_ERR_OOM, "schema: %s", key);
+    }
+    json_object_del(base, key);
+    if (!json_is_array(list)) {
+        return wrong(key, "is not a list");
+    }
+    json_array_foreach(list, i, v) {
+        const json_t *both = v;
+        lt_gid one = -1;
+        if (json_object_size(base) > 0) {
+            LT_TRY_DONE(merged(r, base, v, &both));
+        }
+        LT_TRY_DONE(schema(r, both, &one));
+        lt_gids_push(r->g, &alts, one);
+    }
+    *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
+done:
+    free(alts.v);
+    return err;
+}
+
+/* Does an object have keys that constrain, beside this one? */
+static bool has_siblings(const json_t *s, const char *but) {
+    static const char *const plain[] = {"title",    "description", "default",  "examples",
+                                        "$defs",    "definitions", "$schema",  "$id",
+                                        "$comment", "deprecated",  "readOnly", "writeOnly"};
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)s, key, value) {
+        bool counts = strcmp(key, but) != 0;
+        for (size_t i = 0; i < sizeof plain / sizeof *plain && counts; i++) {
+            counts = strcmp(key, plain[i]) != 0;
+        }
+        if (counts) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static lt_err schema_object(reader *r, const json_t *s, lt_gid *out) {
+    const json_t *ref = json_object_get(s, "$ref"), *whole = NULL;
+    LT_TRY(check_keywords(s));
+    if (json_is_string(ref) && !has_siblings(s, "$ref")) {
+        return reference(r, json_string_value(ref), out);
+    }
+    if (ref != NULL || json_object_get(s, "allOf") != NULL) {
+        LT_TRY(merged(r, s, NULL, &whole));
+        return schema(r, whole, out);
+    }
+    if (json_object_get(s, "anyOf") != NULL) {
+        return alternatives(r, s, "anyOf", out);
+    }
+    if (json_object_get(s, "oneOf") != NULL) {
+        return alternatives(r, s, "oneOf", out);
+    }
+    if (json_object_get(s, "enum") != NULL) {
+        if (!json_is_array(json_object_get(s, "enum"))) {
+            return wrong("enum", "is not a list");
+        }
+        return values(r, s, json_object_get(s, "enum"), out);
+    }
+    if (json_object_get(s, "const") != NULL) {
+        *out = lt_gjson_literal(r->g, json_object_get(s, "const"));
+        return LT_OK;
+    }
+    return typed(r, s, out);
+}
+
+static lt_err schema(reader *r, const json_t *s, lt_gid *out) {
+    lt_err err;
+    if (json_is_true(s)) {
+        *out = lt_gjson_value(r->g);
+        return LT_OK;
+    }
+    if (json_is_false(s)) {
+        *out = lt_gast_never(r->g);
+        return LT_OK;
+    }
+    if (!json_is_object(s)) {
+        LT_FAIL(LT_ERR_FORMAT, "schema: a schema is an object, true or false");
+    }
+    if (r->depth > LT_GRAMMAR_DEPTH) {
+        LT_FAIL(LT_ERR_LIMIT, "schema: nested deeper than %d", LT_GRAMMAR_DEPTH);
+    }
+    r->depth++;
+    err = schema_object(r, s, out);
+    r->depth--;
+    return err != LT_OK ? err : lt_gast_check(r->g);
+}
+
+lt_err lt_gschema_tree(lt_gast *g, const json_t *root, const json_t *s, lt_gid *out) {
+    lt_err err = LT_OK;
+    reader r = {.g = g, .root = root, .kept = json_array()};
+    LT_TRY_DONE(schema(&r, s, out));
+    LT_TRY_DONE(define_pending(&r));
+done:
+    json_decref(r.kept);
+    free(r.pending);
+    return err;
+}
+
+lt_err lt_gschema_read(lt_gast *g, const char *text, size_t bytes) {
+    json_t *root = json_loadb(text, bytes, JSON_DECODE_ANY, NULL);
+    lt_gid body = -1;
+    lt_err err;
+    if (root == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "schema: not JSON");
+    }
+    err = lt_gschema_tree(g, root, root, &body);
+    if (err == LT_OK) {
+        g->root = lt_gast_new_rule(g, body);
+    }
+    json_decref(root);
+    return err;
+}
