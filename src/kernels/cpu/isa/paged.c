@@ -6,7 +6,7 @@
  * MOVEMENT  K rows of a chunk ──▶ registers, LANES = 4 queries x VEC / 4 keys of partial sums ─transpose─▶ logits x (BLOCK, SPLIT) in L1 ─softmax─▶
  *           weights ──▶ V rows of the chunk, 4 queries x 4 vectors of sums ──▶ (max, sum, out) of the chunk ─join─▶ of all chunks so far.
  *           A group of VEC keys lies in one page: one look at the table each.
- * ORDER     Chunks start at multiples of SPLIT. A query's logits are sums over D in vectors, then over lanes in order; its weights are added by
+ * ORDER     Chunks start at multiples of SPLIT. A query's logits are sums over D in vectors, then over lanes in one tree; its weights are added by
  *           lanes; its outputs are chains over the chunk's keys; chunks join in order, by the same function whether one thread ran them all or not. Masked keys
  *           weigh exactly 0. So a row has the same bits whatever stands beside it: decoded alone, in a batch, or as part of a prompt.
  * REFS      PagedAttention, Kwon et al. 2023 (arXiv:2309.06180); Flash-Decoding, Dao et al. 2023. */
@@ -69,22 +69,50 @@ LT_INLINE int64_t key_at(const paged *p, int64_t n, int64_t g, int64_t s) {
     return (page * p->page + s % p->page) * p->width + g * p->d;
 }
 
+/* Fold pairs of n vectors: segments of `length` lanes become halves, x[2k]'s, then x[2k + 1]'s, in x[k]. */
+LT_INLINE void fold(vf *x, const int n, const int length) {
+    const int half = length / 2, of_each = VEC / length;
+    vi low, high;
+    for (int i = 0; i < VEC; i++) {
+        low[i] = i / half / of_each * VEC + i / half % of_each * length + i % half;
+        high[i] = low[i] + half;
+    }
+#pragma GCC unroll 8
+    for (int k = 0; k < n / 2; k++) {
+        x[k] = __builtin_shuffle(x[2 * k], x[2 * k + 1], low) +
+               __builtin_shuffle(x[2 * k], x[2 * k + 1], high);
+    }
+}
+
+/* Sums over the lanes of VEC vectors, as one vector, in VEC - 1 folds; each sum has the same tree. */
+LT_INLINE vf sum_lanes(vf *x) {
+    fold(x, VEC, VEC);
+    fold(x, VEC / 2, VEC / 2);
+#if VEC > 4
+    fold(x, VEC / 4, VEC / 4);
+#endif
+#if VEC > 8
+    fold(x, VEC / 8, VEC / 8);
+#endif
+    return x[0];
+}
+
 LT_INLINE vf load_any(const void *base, const lt_dtype dtype, int64_t at, int64_t left) {
     return left >= VEC ? v_load_as(base, dtype, at) : v_load_as_n(base, dtype, at, left);
 }
 
-/* x[i][j] = <q_i, k_j> for nq queries and VEC keys from s on; keys behind `last` repeat it. q: nq rows of q_row floats, scaled, zeros behind D. */
+/* x[i][j] = <q_i, k_j> for nq queries and the VEC keys whose first lies at `at`; keys behind number `last` repeat it. q: nq rows of q_row floats, scaled, zeros
+ * behind D. */
 LT_INLINE void dots(const paged *p, float *x, const float *q, int64_t q_row, const int nq,
-                    const task *t, int64_t s, int64_t last, const lt_dtype dtype) {
+                    int64_t at, int64_t last, const bool whole, const lt_dtype dtype) {
     const void *base = p->a->k_pages.data;
-    const int64_t at = key_at(p, t->n, t->g, s);
     const int n_keys = VEC / nq;
     for (int j = 0; j < VEC; j += n_keys) {
         vf sum[VEC];
         int64_t row[VEC];
 #pragma GCC unroll 16
         for (int k = 0; k < n_keys; k++) {
-            row[k] = at + (s + j + k <= last ? j + k : (last > s ? last - s : 0)) * p->width;
+            row[k] = at + (j + k <= last ? j + k : last) * p->width;
         }
 #pragma GCC unroll 16
         for (int i = 0; i < VEC; i++) {
@@ -94,7 +122,7 @@ LT_INLINE void dots(const paged *p, float *x, const float *q, int64_t q_row, con
             vf key[VEC];
 #pragma GCC unroll 16
             for (int k = 0; k < n_keys; k++) {
-                key[k] = load_any(base, dtype, row[k] + e, p->d - e);
+                key[k] = load_any(base, dtype, row[k] + e, whole ? VEC : p->d - e);
             }
 #pragma GCC unroll 4
             for (int i = 0; i < nq; i++) {
@@ -105,35 +133,44 @@ LT_INLINE void dots(const paged *p, float *x, const float *q, int64_t q_row, con
                 }
             }
         }
-        v_transpose(sum);
-        vf total = sum[0];
-#pragma GCC unroll 16
-        for (int i = 1; i < VEC; i++) {
-            total += sum[i];
-        }
+        const vf total = sum_lanes(sum);
 #pragma GCC unroll 4
         for (int i = 0; i < nq; i++) {
-#pragma GCC unroll 16
-            for (int k = 0; k < n_keys; k++) {
-                x[i * SPLIT + j + k] = total[i * n_keys + k];
-            }
+            memcpy(x + i * SPLIT + j, (const float *)&total + i * n_keys,
+                   (size_t)n_keys * sizeof(float));
         }
     }
 }
 
-/* Logits of the block's queries with keys [s, s + count). */
-LT_INLINE void chunk_logits(const paged *p, float *x, const float *q, int64_t q_row, const task *t,
-                            int64_t s, int64_t count, const lt_dtype dtype) {
-    const int64_t last = s + count - 1;
-    for (int64_t j = 0; j < count; j += VEC) {
+/* A chunk of a task: keys [s, s + count), of which each VEC lie side by side from at[] on. */
+typedef struct {
+    int64_t s, count;
+    int64_t at[SPLIT / VEC];
+} chunk;
+
+LT_INLINE void open_chunk(const paged *p, const task *t, int64_t c, int64_t end, chunk *out) {
+    out->s = c * SPLIT;
+    out->count = end - out->s < SPLIT ? end - out->s : (int64_t)SPLIT;
+    for (int64_t j = 0; j * VEC < out->count; j++) {
+        out->at[j] = key_at(p, t->n, t->g, out->s + j * VEC);
+    }
+}
+
+/* Logits of the block's queries with the chunk's keys. */
+LT_INLINE void chunk_logits(const paged *p, float *x, const float *q, int64_t q_row,
+                            int64_t n_queries, const chunk *c, const bool whole,
+                            const lt_dtype dtype) {
+    for (int64_t j = 0; j * VEC < c->count; j++) {
+        const int64_t last = c->count - 1 - j * VEC, at = c->at[j];
+        float *to = x + j * VEC;
         int64_t i = 0;
-        for (; i + 2 < t->count; i += LANES) { /* Rows behind the last are padding. */
-            dots(p, x + i * SPLIT + j, q + i * q_row, q_row, LANES, t, s + j, last, dtype);
+        for (; i + 2 < n_queries; i += LANES) { /* Rows behind the last are padding. */
+            dots(p, to + i * SPLIT, q + i * q_row, q_row, LANES, at, last, whole, dtype);
         }
-        if (t->count - i == 2) {
-            dots(p, x + i * SPLIT + j, q + i * q_row, q_row, 2, t, s + j, last, dtype);
-        } else if (t->count - i == 1) {
-            dots(p, x + i * SPLIT + j, q + i * q_row, q_row, 1, t, s + j, last, dtype);
+        if (n_queries - i == 2) {
+            dots(p, to + i * SPLIT, q + i * q_row, q_row, 2, at, last, whole, dtype);
+        } else if (n_queries - i == 1) {
+            dots(p, to + i * SPLIT, q + i * q_row, q_row, 1, at, last, whole, dtype);
         }
     }
 }
@@ -174,8 +211,8 @@ static float chunk_softmax(const paged *p, float *x, const query *w, int64_t s, 
 }
 
 /* out[i] (vectors of D) = sum over keys of x[i][key] v[key], nq queries. */
-LT_INLINE void weigh(const paged *p, state *st, const float *x, const int nq, const task *t,
-                     int64_t s, int64_t count, const lt_dtype dtype) {
+LT_INLINE void weigh(const paged *p, state *st, const float *x, const int nq, const chunk *c,
+                     const bool whole, const lt_dtype dtype) {
     const void *base = p->a->v_pages.data;
     for (int64_t e = 0; e < p->d; e += 4 * VEC) {
         vf acc[LANES][4];
@@ -186,14 +223,14 @@ LT_INLINE void weigh(const paged *p, state *st, const float *x, const int nq, co
                 acc[i][j] = (vf){0};
             }
         }
-        for (int64_t k = 0; k < count; k += VEC) {
-            const int64_t at = key_at(p, t->n, t->g, s + k) + e;
-            const int64_t n = count - k < VEC ? count - k : VEC;
+        for (int64_t k = 0; k < c->count; k += VEC) {
+            const int64_t at = c->at[k / VEC] + e;
+            const int64_t n = c->count - k < VEC ? c->count - k : VEC;
             for (int64_t m = 0; m < n; m++) {
                 vf v[4];
 #pragma GCC unroll 4
                 for (int j = 0; j < 4; j++) {
-                    const int64_t left = p->d - e - j * VEC;
+                    const int64_t left = whole ? VEC : p->d - e - j * VEC;
                     v[j] = left > 0 ? load_any(base, dtype, at + m * p->width + j * VEC, left)
                                     : (vf){0};
                 }
@@ -211,7 +248,7 @@ LT_INLINE void weigh(const paged *p, state *st, const float *x, const int nq, co
         for (int i = 0; i < nq; i++) {
 #pragma GCC unroll 4
             for (int j = 0; j < 4; j++) {
-                if (e + j * VEC < p->d) {
+                if (whole || e + j * VEC < p->d) {
                     v_store(st[i].out + e + j * VEC, acc[i][j]);
                 }
             }
@@ -264,29 +301,29 @@ LT_INLINE void load_queries(const paged *p, float *q, int64_t q_row, const task 
 }
 
 LT_INLINE void run_chunks(const paged *p, const task *t, state *st, const float *q, int64_t q_row,
-                          const lt_dtype cache) {
+                          const bool whole, const lt_dtype cache) {
     float x[BLOCK * SPLIT] __attribute__((aligned(64)));
-    state chunk[LANES];
+    state part[LANES];
     const query top = query_of(p, t, t->count - 1);
-    for (int64_t c = t->from; c < t->to; c++) {
-        const int64_t s = c * SPLIT,
-                      count = top.pos + 1 - s < SPLIT ? top.pos + 1 - s : (int64_t)SPLIT;
-        chunk_logits(p, x, q, q_row, t, s, count, cache);
+    for (int64_t at = t->from; at < t->to; at++) {
+        chunk c;
+        open_chunk(p, t, at, top.pos + 1, &c);
+        chunk_logits(p, x, q, q_row, t->count, &c, whole, cache);
         for (int64_t i = 0; i < t->count; i += LANES) {
             const int64_t n = t->count - i < LANES ? t->count - i : LANES;
             for (int64_t j = 0; j < n; j++) {
                 const query w = query_of(p, t, i + j);
-                chunk[j].max = chunk_softmax(p, x + (i + j) * SPLIT, &w, s, count, &chunk[j].sum);
+                part[j].max = chunk_softmax(p, x + (i + j) * SPLIT, &w, c.s, c.count, &part[j].sum);
             }
-            if (n > 2) { /* A fourth query of three has weights of an earlier block: not joined. */
-                weigh(p, chunk, x + i * SPLIT, LANES, t, s, count, cache);
+            if (n > 2) { /* The fourth of three weighs what lies there; it is not joined. */
+                weigh(p, part, x + i * SPLIT, LANES, &c, whole, cache);
             } else if (n == 2) {
-                weigh(p, chunk, x + i * SPLIT, 2, t, s, count, cache);
+                weigh(p, part, x + i * SPLIT, 2, &c, whole, cache);
             } else {
-                weigh(p, chunk, x + i * SPLIT, 1, t, s, count, cache);
+                weigh(p, part, x + i * SPLIT, 1, &c, whole, cache);
             }
             for (int64_t j = 0; j < n; j++) {
-                join(&st[i + j], &chunk[j], p->d);
+                join(&st[i + j], &part[j], p->d);
             }
         }
     }
@@ -300,6 +337,16 @@ static void start(const paged *p, state *st, int64_t count) {
     }
 }
 
+/* whole: D is a multiple of four vectors, as it mostly is: no load is partial. */
+LT_INLINE void run_typed(const paged *p, const task *t, state *st, const float *q, int64_t q_row,
+                         const bool whole) {
+    if (p->a->k_pages.dtype == LT_F16) {
+        run_chunks(p, t, st, q, q_row, whole, LT_F16);
+    } else {
+        BY_DTYPE(p->a->k_pages.dtype, run_chunks, p, t, st, q, q_row, whole);
+    }
+}
+
 static void run_task(const paged *p, int64_t at, const lt_dtype dtype) {
     const task *t = &p->tasks[at];
     const int64_t q_row = (p->d + VEC - 1) / VEC * VEC;
@@ -309,10 +356,10 @@ static void run_task(const paged *p, int64_t at, const lt_dtype dtype) {
     LT_ASSERT(q_row <= MAX_DIM);
     load_queries(p, q, q_row, t, dtype);
     start(p, st, t->count);
-    if (p->a->k_pages.dtype == LT_F16) {
-        run_chunks(p, t, st, q, q_row, LT_F16);
+    if (p->d % (4 * VEC) == 0) {
+        run_typed(p, t, st, q, q_row, true);
     } else {
-        BY_DTYPE(p->a->k_pages.dtype, run_chunks, p, t, st, q, q_row);
+        run_typed(p, t, st, q, q_row, false);
     }
     for (int64_t i = 0; i < t->count; i++) {
         if (p->split) {
