@@ -37,7 +37,8 @@ typedef struct {
         prefix_cache; /* Finished pages stay and are shared by prompts that begin with the same tokens. */
     bool
         deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
-    lt_dtype cache_dtype; /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type. */
+    lt_dtype
+        cache_dtype; /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are as stored. */
 } lt_engine_options;
 
 lt_engine_options lt_engine_defaults(void);

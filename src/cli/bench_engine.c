@@ -10,6 +10,7 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "cli/bench.h"
+#include "cli/opened.h"
 #include "cli/verb.h"
 #include "lateen/serve.h"
 #include "serve/engine_impl.h"
@@ -25,7 +26,10 @@
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each decodes")                         \
     X(I64, step_tokens, "step-tokens", "512", 1, 1e6, "tokens", "of one step at most")             \
-    X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "compute type")                             \
+    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16",                                    \
+      "weights: as the file has them, or all in one type")                                         \
+    X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
+      "where to compute; auto: the GPU if there is one")                                           \
     X(ENUM, cache, "cache", "model", 0, 0, "model|fp32|bf16|fp16", "type of keys and values")      \
     X(F64, temperature, "temperature", "0", 0, 100, "", "0: always the most likely token")         \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
@@ -171,13 +175,14 @@ done:
 static lt_err bench(const bench_engine_options *o) {
     lt_err err = LT_OK;
     lt_model *m = NULL;
+    lt_model_options mo;
     const char *at = o->streams;
 
     if (o->threads > 0) {
         lt_thread_set_count((int)o->threads);
     }
-    LT_TRY_DONE(lt_model_open(&m, o->model,
-                              &(lt_model_options){.dtype = o->dtype == 1 ? LT_BF16 : LT_F32}));
+    LT_TRY_DONE(lt_opened_options(&mo, (lt_opened_dtype)o->dtype, (lt_device)o->device));
+    LT_TRY_DONE(lt_model_open(&m, o->model, &mo));
     for (int i = 0; i < MAX_RUNS && *at != '\0'; i++) {
         char *end;
         const long long n = strtoll(at, &end, 10);

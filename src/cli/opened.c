@@ -10,8 +10,9 @@
 #include "tensor/backend.h"
 
 /* A device's products take no stored types: there BF16 takes their place. */
-static lt_err choose_dtype(lt_model_options *o, lt_opened_dtype dtype, lt_device device) {
+lt_err lt_opened_options(lt_model_options *o, lt_opened_dtype dtype, lt_device device) {
     const lt_backend *backend = NULL;
+    *o = (lt_model_options){.device = device};
     LT_TRY(lt_device_backend(&backend, device));
     o->stored = dtype == LT_OPENED_STORED && backend->host_memory;
     o->dtype = dtype == LT_OPENED_F32 || o->stored ? LT_F32 : LT_BF16;
@@ -20,7 +21,7 @@ static lt_err choose_dtype(lt_model_options *o, lt_opened_dtype dtype, lt_device
 
 lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path,
                       lt_opened_dtype dtype, lt_device device, int64_t threads) {
-    lt_model_options options = {.device = device};
+    lt_model_options options;
     lt_err err = LT_OK;
     lt_opened o = {0};
 
@@ -35,7 +36,7 @@ lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokeni
         lt_thread_set_count((int)threads);
     }
     /* The model first: what is wrong with its file should not be told as a fault of the tokenizer in it. */
-    LT_TRY_DONE(choose_dtype(&options, dtype, device));
+    LT_TRY_DONE(lt_opened_options(&options, dtype, device));
     LT_TRY_DONE(lt_model_open(&o.model, model_path, &options));
     if (tokenizer_path[0] == '\0' && !lt_file_is_dir(model_path) &&
         !lt_path_has_suffix(model_path, ".gguf")) {

@@ -94,8 +94,11 @@ static void engine_carve(lt_engine *e, lt_arena *a) {
 
 static lt_err size_engine(lt_engine *e) {
     lt_engine_options *o = &e->o;
-    if (o->cache_dtype == LT_DTYPE_COUNT) {
-        o->cache_dtype = e->model->options.dtype;
+    if (o->cache_dtype ==
+        LT_DTYPE_COUNT) { /* In 16 bits it takes half the memory and time to read. */
+        o->cache_dtype = e->model->options.stored && e->model->backend->host_memory
+                             ? LT_F16
+                             : e->model->options.dtype;
     }
     if (o->cache_dtype != LT_F32 && o->cache_dtype != LT_BF16 && o->cache_dtype != LT_F16) {
         LT_FAIL(LT_ERR_ARG, "engine: a cache of %s", lt_dtype_name(o->cache_dtype));
