@@ -46,6 +46,10 @@ typedef struct {
     const elem *aux; /* (m, n), rows aux_ld apart */
     elem *pre;       /* (m, n), rows pre_ld apart */
     i64 aux_ld, pre_ld;
+    void *c;          /* with GROUPED 1: rows ldc apart, for tiles that end inside an expert's neighbour */
+    i64 ldc;
+    const int *start; /* with GROUPED: expert e owns [start[e], start[e + 1]) of the rows */
+    int experts;
 } gemm_args;
 
 INLINE float tanh_fast(float x) {

@@ -17,6 +17,10 @@ typedef struct {
     const void *bias, *aux;
     void *pre;
     int64_t aux_ld, pre_ld;
+    void *c;
+    int64_t ldc;
+    const void *start;
+    int experts;
 } kernel_args;
 
 /* rate: share of the tensor cores' peak in the main loop, measured. */

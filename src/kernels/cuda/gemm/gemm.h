@@ -80,4 +80,8 @@ LT_MUST_USE lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void 
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a);
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t);
 
+/* matmul_grouped (tensor/ops.h): NULL when gemm_sm90.cu serves it, else why not; and the call. */
+const char *lt_gemm_grouped_refusal(const lt_matmul_grouped_args *a, const lt_cuda_info *info);
+LT_MUST_USE lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a);
+
 #endif

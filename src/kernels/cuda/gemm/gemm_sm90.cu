@@ -10,6 +10,9 @@
  *                B: each block of a cluster fetches its share and multicasts it                 │ epilogue, stmatrix
  *     HBM ◀──TMA store (or add, f32)── C_STAGES x (64 rows x 128 bytes) of smem a consumer ◀────┘
  *     full[s]: bytes of stage s arrived. empty[s]: every consumer (of every block of the cluster) has read stage s; one thread arrives.
+ * EXPERTS   GROUPED 1: rows [start[e], start[e + 1]) of A and C belong to expert e, whose B is the e-th of a 3-D map; a tile never spans two
+ *           experts, and one that ends past its expert's rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and the
+ *           consumers clear what the last step brought of the next expert. start is read by the kernel: the host knows no count.
  * BOUND     2 M N K flop at 4096 flop a clock an SM: 989 TFLOP/s at 1.83 GHz; the 700 W limit holds random data near 800.
  *           smem: a 64 x 256 x 16 product reads 10 KB in 128 clocks, of 16 KB possible. L2: 128 x 256 tiles in pairs, 32 KB an SM each
  *           1024 clocks.
@@ -32,7 +35,10 @@
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 DTYPE=fp16
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_ACT_BWD=ACT_XIELU
- *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=2 EPI_RESIDUAL=1 */
+ *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=2 EPI_RESIDUAL=1
+ *@spec sm_90a: GROUPED=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: GROUPED=1 BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: GROUPED=2 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240 */
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
 #include "gemm/epilogue.cuh"
@@ -42,6 +48,9 @@
 #endif
 #ifndef OUT_ADD
 #define OUT_ADD 0
+#endif
+#ifndef GROUPED
+#define GROUPED 0
 #endif
 #define BK            64 /* One 128-byte row of the swizzle. */
 #define BM            (64 * WG_M * (PINGPONG ? 1 : CONSUMERS))
@@ -61,6 +70,8 @@ static_assert(!B_MAJOR_N || (B_ROWS / 64) % CLUSTER == 0, "a block fetches whole
 static_assert(BN / CLUSTER % 8 == 0, "a block fetches whole groups of 8 rows of B");
 static_assert(WG_M * BN <= 256, "accumulators must fit in registers");
 static_assert(!PINGPONG || CONSUMERS == 2, "ping-pong is for two");
+static_assert(!GROUPED || CLUSTER == 1, "experts are not multicast");
+static_assert(GROUPED != 2 || (A_MAJOR_M && B_MAJOR_N && !PINGPONG && WG_M == 1 && OUT_F32), "gradients of weights");
 static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
 
 WGMMA_SS(mma, BN, A_MAJOR_M, B_MAJOR_N)
@@ -69,6 +80,8 @@ typedef struct {
     int row, col;           /* of the tile's first element */
     int k_begin, k_end;     /* in steps of BK */
     int out_row;            /* row in C, or in the partial sums of this split */
+    int expert, row_end;    /* GROUPED 1: one past the expert's last row */
+    int k_row, tail;        /* GROUPED 2: row of A and B where k 0 stands; rows of the last step that are the expert's */
 } tile_pos;
 
 /* Tile `t` of the walk: groups of `group` rows of tiles, column by column, so that blocks running together share A and B in L2. */
@@ -90,6 +103,45 @@ INLINE int tile_count(const gemm_args *a) {
     return div_up(a->m, BM * CLUSTER) * div_up(a->n, BN) * a->splits;
 }
 
+/* The tile of turn t, false when there is none left. Turns only rise, so a walk over the experts goes on where it was. */
+typedef struct {
+    int expert, before; /* tiles of the experts before this one */
+} walk;
+#if GROUPED
+INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
+    const int cols = div_up(a->n, BN);
+    for (; w->expert < a->experts; w->expert++) {
+        const int from = a->start[w->expert], to = a->start[w->expert + 1], n = to - from;
+        const int rows = GROUPED == 1 ? div_up(n, BM) : (n > 0 || !OUT_ADD ? div_up(a->m, BM) : 0);
+        if (t < w->before + rows * cols) {
+            const int u = t - w->before, first = u / (a->group * cols) * a->group, inside = u % (a->group * cols);
+            const int height = min_i(a->group, rows - first), row = (first + inside % height) * BM;
+            p->expert = w->expert;
+            p->row = p->out_row = GROUPED == 1 ? from + row : row;
+            p->col = inside / height * BN;
+            p->row_end = to;
+            p->k_begin = 0;
+            p->k_end = GROUPED == 1 ? div_up(a->k, BK) : div_up(n, BK);
+            p->k_row = GROUPED == 1 ? 0 : from;
+            p->tail = GROUPED == 1 ? BK : n - (p->k_end - 1) * BK;
+            return true;
+        }
+        w->before += rows * cols;
+    }
+    (void)rank;
+    return false;
+}
+#else
+INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
+    (void)w;
+    if (t >= tile_count(a)) {
+        return false;
+    }
+    *p = tile_locate(t, a, rank);
+    return true;
+}
+#endif
+
 typedef struct {
     int slot;
     u32 phase;
@@ -110,16 +162,17 @@ INLINE void ring_skip(ring_pos *r, int n) {
 INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u32 ring, u32 full, u32 empty, int rank) {
     ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
     const int part = B_ROWS / CLUSTER * rank;
+    walk w = {0, 0};
+    tile_pos p;
 
-    for (int t = (int)blockIdx.x / CLUSTER; t < tile_count(a); t += (int)gridDim.x / CLUSTER) {
-        const tile_pos p = tile_locate(t, a, rank);
+    for (int t = (int)blockIdx.x / CLUSTER; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / CLUSTER) {
         for (int k = p.k_begin; k < p.k_end; k++, ring_step(&r)) {
             const u32 bar = full + 8 * r.slot, tile_a = ring + r.slot * STAGE_BYTES, tile_b = tile_a + A_BYTES + part * 128;
             mbarrier_wait(empty + 8 * r.slot, r.phase);
             mbarrier_expect(bar, STAGE_BYTES);
 #if A_MAJOR_M
             for (int i = 0; i < BM; i += 64) {
-                tma_load_2d(tile_a + i * 128, map_a, bar, p.row + i, k * BK);
+                tma_load_2d(tile_a + i * 128, map_a, bar, p.row + i, (GROUPED == 2 ? p.k_row : 0) + k * BK);
             }
 #else
             tma_load_2d(tile_a, map_a, bar, k * BK, p.row);
@@ -128,13 +181,17 @@ INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u3
             for (int i = 0; i < B_ROWS / CLUSTER; i += 64) {
                 if (CLUSTER > 1) {
                     tma_load_2d_multicast(tile_b + i * 128, map_b, bar, p.col + part + i, k * BK, (1 << CLUSTER) - 1);
+                } else if (GROUPED == 1) {
+                    tma_load_3d(tile_b + i * 128, map_b, bar, p.col + i, k * BK, p.expert);
                 } else {
-                    tma_load_2d(tile_b + i * 128, map_b, bar, p.col + i, k * BK);
+                    tma_load_2d(tile_b + i * 128, map_b, bar, p.col + i, (GROUPED == 2 ? p.k_row : 0) + k * BK);
                 }
             }
 #else
             if (CLUSTER > 1) {
                 tma_load_2d_multicast(tile_b, map_b, bar, k * BK, p.col + part, (1 << CLUSTER) - 1);
+            } else if (GROUPED == 1) {
+                tma_load_3d(tile_b, map_b, bar, k * BK, p.col, p.expert);
             } else {
                 tma_load_2d(tile_b, map_b, bar, k * BK, p.col);
             }
@@ -143,8 +200,20 @@ INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u3
     }
 }
 
+/* Rows of K from `tail` on are another expert's: zero them, in this consumer's A and in all of B (the other consumer writes the same zeros there). */
+INLINE void clear_tail(u32 my_a, u32 b, int tail, int consumer) {
+    const int tid = (int)threadIdx.x % 128, n = (BK - tail) * 8;
+    for (int i = tid; i < n * (1 + B_ROWS / 64); i += 128) {
+        const int tile = i / n, at = tail * 128 + i % n * 16;
+        st_shared_v4_s32((tile == 0 ? my_a : b + (tile - 1) * 8192) + at, 0, 0, 0, 0);
+    }
+    fence_proxy_async();
+    named_barrier_sync(BAR_STORE + consumer, 128);
+}
+
 /* 2. A consumer's share of one tile: acc = A B over K. Frees each stage when the product after it has been issued. */
-INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a, u32 ring, u32 full, u32 empty, int next) {
+INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a, u32 ring, u32 full, u32 empty, int next, int tail,
+                     int consumer) {
     const int tid = (int)threadIdx.x % 128;
     int last = -1;
 
@@ -152,6 +221,9 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
         const u32 tile = ring + r->slot * STAGE_BYTES;
         const u64 a = wgmma_desc(tile + my_a, 8192), b = wgmma_desc(tile + A_BYTES, 8192);
         mbarrier_wait(full + 8 * r->slot, r->phase);
+        if (GROUPED == 2 && tail < BK && step == n_steps - 1) {
+            clear_tail(tile + my_a, tile + A_BYTES, tail, consumer);
+        }
         wgmma_fence();
 #pragma unroll
         for (int k = 0; k < BK / 16; k++) {
@@ -181,8 +253,30 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
     }
 }
 
+#if GROUPED == 1
+/* Rows below row_end, two columns at a time, from registers. */
+INLINE void store_rows(const float acc[BN / 2], const gemm_args *a, int row, int col, int row_end) {
+    const int tid = (int)threadIdx.x % 128, lane = tid % 32;
+#pragma unroll
+    for (int i = 0; i < BN / 4; i++) {
+        const int r = row + 16 * (tid / 32) + lane / 4 + i % 2 * 8, c = col + i / 2 * 8 + lane % 4 * 2;
+        const float x = acc[4 * (i / 2) + 2 * (i % 2)], y = acc[4 * (i / 2) + 2 * (i % 2) + 1];
+        if (r < row_end && c < a->n) { /* n is even. */
+#if OUT_F32
+            float2 *at = (float2 *)((float *)a->c + r * a->ldc + c);
+            const float2 old = OUT_ADD ? *at : make_float2(0.0f, 0.0f);
+            *at = make_float2(old.x + x, old.y + y);
+#else
+            *(u32 *)((elem *)a->c + r * a->ldc + c) = PACK_ELEM(x, y);
+#endif
+        }
+    }
+}
+#endif
+
 /* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of columns at a time, so that stores overlap arithmetic. */
-INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 stage, int consumer, int row, int col, int out_row) {
+INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 stage, int consumer, int row, int col, int out_row,
+                  const tile_pos *p) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32;
     [[maybe_unused]] const int r8 = lane % 8;
     u32 buf = stage;
@@ -194,6 +288,12 @@ INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 
             epilogue_pair(&acc[4 * i + 2 * h], &acc[4 * i + 2 * h + 1], row + 16 * warp + lane / 4 + 8 * h, col + 8 * i + 2 * (lane % 4), a);
         }
     }
+#if GROUPED == 1
+    if (row + 64 > p->row_end) { /* The rows behind belong to the next expert. */
+        store_rows(acc, a, row, col, p->row_end);
+        return;
+    }
+#endif
 #pragma unroll
     for (int chunk = 0; chunk < BN / CHUNK_COLS; chunk++) {
         buf = stage + chunk % C_STAGES * CHUNK_BYTES;
@@ -218,7 +318,11 @@ INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 
         fence_proxy_async();
         named_barrier_sync(BAR_STORE + consumer, 128);
         if (tid == 0) {
-            if (OUT_ADD) {
+            if (GROUPED == 2 && OUT_ADD) {
+                tma_add_3d(map_c, buf, col + chunk * CHUNK_COLS, out_row, p->expert);
+            } else if (GROUPED == 2) {
+                tma_store_3d(map_c, buf, col + chunk * CHUNK_COLS, out_row, p->expert);
+            } else if (OUT_ADD) {
                 tma_add_2d(map_c, buf, col + chunk * CHUNK_COLS, out_row);
             } else {
                 tma_store_2d(map_c, buf, col + chunk * CHUNK_COLS, out_row);
@@ -237,8 +341,9 @@ INLINE void consume(const void *map_c, const gemm_args *a, u32 ring, u32 full, u
     if (PINGPONG && consumer == 1) {
         named_barrier_arrive(BAR_ORDER + 0, 256); /* Consumer 0 begins. */
     }
-    for (int t = (int)blockIdx.x / CLUSTER; t < tile_count(a); t += (int)gridDim.x / CLUSTER, turn ^= 1) {
-        const tile_pos p = tile_locate(t, a, rank);
+    walk w = {0, 0};
+    tile_pos p;
+    for (int t = (int)blockIdx.x / CLUSTER; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / CLUSTER, turn ^= 1) {
         const int n_steps = p.k_end - p.k_begin;
         if (PINGPONG && turn != consumer) {
             ring_skip(&r, n_steps);
@@ -247,10 +352,17 @@ INLINE void consume(const void *map_c, const gemm_args *a, u32 ring, u32 full, u
         if (PINGPONG) {
             named_barrier_sync(BAR_ORDER + consumer, 256);
         }
-        multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1));
+        if (GROUPED == 2 && !OUT_ADD && n_steps == 0) { /* Nobody chose this expert: zeros. */
+#pragma unroll
+            for (int i = 0; i < BN / 2; i++) {
+                acc[0][i] = 0.0f;
+            }
+        } else {
+            multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1), p.tail, consumer);
+        }
 #pragma unroll
         for (int i = 0; i < WG_M; i++) {
-            store(acc[i], map_c, a, stage, consumer, p.row + my_row + i * 64, p.col, p.out_row + my_row + i * 64);
+            store(acc[i], map_c, a, stage, consumer, p.row + my_row + i * 64, p.col, p.out_row + my_row + i * 64, &p);
         }
     }
     if (threadIdx.x % 128 == 0) {

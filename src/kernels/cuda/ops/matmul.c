@@ -362,6 +362,13 @@ static lt_err grouped_any_run(lt_queue *q, const void *args) {
     return any_launch(q, &w, a->a.dtype, a->y.dtype, weights ? 2 : 1, a->expert_start.shape[0] - 1);
 }
 
+static const char *grouped_wgmma_refuse(const void *args) {
+    return lt_gemm_grouped_refusal(args, lt_cuda_backend_info());
+}
+static lt_err grouped_wgmma_run(lt_queue *q, const void *args) {
+    return lt_gemm_grouped(q->gpu, q->stream, args);
+}
+
 /* ---- Packing: there is no layout of our own; products read b itself. ---- */
 static lt_err pack_run(lt_queue *q, const void *args) {
     (void)q;
@@ -377,6 +384,7 @@ const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"any", any_refuse, any_run},
 };
 const lt_op_impl lt_cuda_matmul_grouped_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"wgmma", grouped_wgmma_refuse, grouped_wgmma_run},
     {"any", grouped_any_refuse, grouped_any_run},
 };
 const lt_op_impl lt_cuda_matmul_pack_impls[LT_REGISTRY_MAX_IMPLS] = {{"none", NULL, pack_run}};
