@@ -85,3 +85,18 @@ lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, i
                             .accumulate = a->accumulate,
                             .fixed_order = a->fixed_order};
 }
+
+lt_err lt_matmul_act_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_act_args *a) {
+    LT_ASSERT(a->kind != LT_ACT_XIELU && (!a->backward || a->d.data != NULL));
+    LT_TRY(ops->matmul(q, &(lt_matmul_args){.y = a->backward ? a->d : a->x,
+                                            .a = a->a,
+                                            .b = a->b,
+                                            .bias = a->bias,
+                                            .trans_b = a->trans_b,
+                                            .fixed_order = a->fixed_order,
+                                            .b_packed = a->b_packed}));
+    if (!a->backward) {
+        return ops->act_fwd(q, &(lt_act_args){.y = a->y, .x = a->x, .kind = a->kind});
+    }
+    return ops->act_bwd(q, &(lt_act_bwd_args){.dx = a->y, .dy = a->d, .x = a->x, .kind = a->kind});
+}

@@ -16,6 +16,9 @@ lt_err lt_host_zero(lt_queue *q, void *dst, size_t bytes);
 lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, int64_t from,
                                    int64_t to);
 
+/* matmul_act as its two ops. */
+lt_err lt_matmul_act_in_parts(const lt_ops *ops, lt_queue *q, const lt_matmul_act_args *a);
+
 lt_err lt_host_order(lt_queue *after, lt_queue *before);
 
 #define LT_HOST_BACKEND_FIELDS                                                                     \

@@ -17,6 +17,18 @@ static lt_err activate(lt_run *r, int layer, const lt_layer_acts *t) {
                                             .gated = r->spec->gated});
 }
 
+/* In one op where the activation needs nothing but its input. */
+static bool plain(const lt_run *r) {
+    return !r->spec->gated && r->spec->act != LT_ACT_XIELU;
+}
+static lt_err up_fwd(lt_run *r, int layer, const lt_layer_acts *t) {
+    if (plain(r)) {
+        return lt_linear_act_fwd(r, t->act, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer);
+    }
+    LT_TRY(lt_linear_fwd(r, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer));
+    return activate(r, layer, t);
+}
+
 lt_err lt_mlp_block_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         int64_t capacity) {
     const lt_norm norm = norm2(layer, t), post = post_norm(layer, t);
@@ -26,8 +38,7 @@ lt_err lt_mlp_block_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_b
     if (r->spec->n_experts > 0) {
         LT_TRY(lt_moe_fwd(r, layer, t, b, y, capacity));
     } else {
-        LT_TRY(lt_linear_fwd(r, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer));
-        LT_TRY(activate(r, layer, t));
+        LT_TRY(up_fwd(r, layer, t));
         LT_TRY(lt_linear_fwd(r, y, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer));
     }
     return r->spec->post_norms ? lt_norm_fwd(r, &post, b->branch, t->mlp, none, none) : LT_OK;
@@ -38,6 +49,11 @@ static lt_err dense_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_b
                         lt_tensor dy, lt_recompute level) {
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(activate(r, layer, t));
+    }
+    if (plain(r)) {
+        LT_TRY(lt_linear_act_bwd(r, t->up, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer,
+                                 t->act));
+        return lt_linear_bwd(r, b->dh, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
     }
     LT_TRY(lt_linear_bwd(r, t->act, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer, false));
     LT_TRY(lt_run_act_bwd(

@@ -184,6 +184,35 @@ lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_para
                .y = dx, .a = dy, .b = lt_run_weight(r, kind, layer), .accumulate = add_dx});
 }
 
+lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
+                         lt_param_kind bias, int layer) {
+    const lt_tensor none = {0};
+    return lt_run_matmul_act(r, &(lt_matmul_act_args){.y = y,
+                                                      .x = x,
+                                                      .a = in,
+                                                      .b = lt_run_weight(r, kind, layer),
+                                                      .bias = bias == LT_PARAM_KIND_COUNT
+                                                                  ? none
+                                                                  : lt_run_weight(r, bias, layer),
+                                                      .kind = (lt_act_kind)r->spec->act,
+                                                      .trans_b = true,
+                                                      .fixed_order = r->fixed_order,
+                                                      .b_packed = packed_weight(r, kind, layer)});
+}
+
+lt_err lt_linear_act_bwd(lt_run *r, lt_tensor x, lt_tensor dy, lt_tensor in, lt_param_kind kind,
+                         lt_param_kind bias, int layer, lt_tensor scratch) {
+    const lt_tensor none = {0};
+    LT_TRY(lt_linear_bwd(r, none, dy, in, kind, bias, layer, false));
+    return lt_run_matmul_act(r, &(lt_matmul_act_args){.y = x,
+                                                      .x = x,
+                                                      .a = dy,
+                                                      .b = lt_run_weight(r, kind, layer),
+                                                      .d = scratch,
+                                                      .kind = (lt_act_kind)r->spec->act,
+                                                      .backward = true});
+}
+
 lt_err lt_norm_fwd(lt_run *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_tensor add,
                    lt_tensor sum) {
     const lt_tensor gain = lt_run_weight(r, n->gain, n->layer);

@@ -285,6 +285,15 @@ static lt_cost colsum(const lt_colsum_args *a) {
     return (lt_cost){count(&a->x) + count(&a->y), bytes(&a->x) + twice(&a->y)};
 }
 
+static lt_cost matmul_act(const lt_matmul_act_args *a) {
+    const lt_matmul_args product = {
+        .y = a->y, .a = a->a, .b = a->b, .bias = a->bias, .trans_b = a->trans_b};
+    lt_cost cost = matmul(&product);
+    cost.flops += 8.0 * count(&a->y);
+    cost.bytes += bytes(&a->x);
+    return cost;
+}
+
 static lt_cost matmul_pack(const lt_matmul_pack_args *a) {
     return (lt_cost){0.0, twice(&a->b)};
 }

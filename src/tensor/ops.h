@@ -155,6 +155,17 @@ typedef struct {
 #define LT_XIELU_BETA 0.5f
 #define LT_XIELU_EPS  (-1e-6f)
 
+/* A product and the plain activation behind it, or before it on the way back, so that a device may do both in one pass. xIELU is not among them.
+ *   forward   x (M, N) = a (M, K) . op(b) [+ bias], stored;  y = f(x), of x as it is stored: act_fwd of x has the same bits
+ *   backward  y = d f'(x), d = a . op(b); y may be x's memory. d, act dtype, is scratch for implementations of two steps: (M, N).
+ * op(b) as in matmul; fixed_order too. */
+typedef struct {
+    lt_tensor y, x, a, b, bias, d;
+    lt_act_kind kind;
+    bool trans_b, backward, fixed_order;
+    const void *b_packed;
+} lt_matmul_act_args;
+
 /* y = alpha * a + beta * b (b optional). Any equal shapes; dtypes may differ. y may be a or b. */
 typedef struct {
     lt_tensor y, a, b;
@@ -299,6 +310,7 @@ typedef struct {
     X(attention_paged, lt_attention_paged_args)                                                    \
     X(act_fwd, lt_act_args)                                                                        \
     X(act_bwd, lt_act_bwd_args)                                                                    \
+    X(matmul_act, lt_matmul_act_args)                                                              \
     X(add, lt_add_args)                                                                            \
     X(xent, lt_xent_args)                                                                          \
     X(moe_route_fwd, lt_moe_route_args)                                                            \

@@ -117,3 +117,57 @@ const lt_op_cases lt_cases_colsum = {.op = LT_OP_colsum,
                                      .f32 = {0x1p-21, 0x1p-19},
                                      .bf16 = {0x1p-21, 0x1p-19},
                                      .why = "F32 sums of up to 1000 rows; inputs are exact"};
+
+/* inverse: the way back. */
+static const lt_case act_cases[] = {
+    {"gelu", LT_CASE_CHECK, .M = 5, .N = 24, .K = 16, .trans_b = true, .bias = true},
+    {"silu", LT_CASE_CHECK, .M = 7, .N = 9, .K = 11, .act = LT_ACT_SILU},
+    {"gelu back", LT_CASE_CHECK, .M = 5, .N = 24, .K = 16, .inverse = true},
+    {"relu squared back, in place", LT_CASE_CHECK, .M = 6, .N = 20, .K = 8, .act = LT_ACT_RELU2,
+     .inverse = true, .in_place = true},
+    {"aligned gelu", LT_CASE_CHECK, .M = 200, .N = 264, .K = 136, .trans_b = true, .bias = true,
+     .aligned = true},
+    {"aligned silu", LT_CASE_CHECK, .M = 136, .N = 72, .K = 64, .trans_b = true, .aligned = true,
+     .act = LT_ACT_SILU},
+    {"aligned gelu back, in place", LT_CASE_CHECK, .M = 200, .N = 264, .K = 136, .inverse = true,
+     .in_place = true, .aligned = true},
+    {"aligned gelu back", LT_CASE_CHECK, .M = 72, .N = 136, .K = 200, .inverse = true,
+     .aligned = true},
+    {"gpt2 fc", LT_CASE_BENCH, .M = 1024, .N = 3072, .K = 768, .trans_b = true, .bias = true},
+};
+
+static void act_build(lt_setup *s) {
+    const lt_case *c = s->c;
+    lt_matmul_act_args *a = (lt_matmul_act_args *)s->args;
+    lt_case_tensor *t;
+    a->trans_b = c->trans_b;
+    a->backward = c->inverse;
+    a->kind = (lt_act_kind)c->act;
+    lt_setup_in(s, "a", &a->a, s->act, LT_SHAPE(c->M, c->K))->fill_b = 0.25;
+    lt_setup_in(s, "b", &a->b, s->act, 2,
+                (const int64_t[]){c->trans_b ? c->N : c->K, c->trans_b ? c->K : c->N});
+    if (c->bias) {
+        lt_setup_in(s, "bias", &a->bias, s->act, LT_SHAPE(c->N));
+    }
+    if (!c->inverse) {
+        lt_setup_out(s, "x", &a->x, s->act, LT_SHAPE(c->M, c->N));
+        lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->M, c->N));
+        return;
+    }
+    t = lt_setup_out(s, "d", &a->d, s->act, LT_SHAPE(c->M, c->N));
+    t->role = LT_ROLE_SCRATCH;
+    t = c->in_place ? lt_setup_inout(s, "x", &a->x, s->act, LT_SHAPE(c->M, c->N))
+                    : lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->M, c->N));
+    t = lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->M, c->N));
+    t->alias = c->in_place ? "x" : NULL;
+}
+
+const lt_op_cases lt_cases_matmul_act = {.op = LT_OP_matmul_act,
+                                         .forward = LT_OP_COUNT,
+                                         LT_CASES(act_cases),
+                                         .build = act_build,
+                                         .f32 = {0x1p-19, 0x1p-18},
+                                         .bf16 = {0x1p-6, 0x1p-8},
+                                         .why = "F32 sums of 264 products; BF16 rounds the product "
+                                                "before the function, whose slope is up to 1.2 "
+                                                "(relu squared: 2 x), and its result"};

@@ -439,6 +439,15 @@ static const char *matmul_grouped_refuse(const void *args) {
     const lt_matmul_grouped_args *a = args;
     return a->a.dtype == LT_F64 ? "F64" : NULL;
 }
+static lt_err matmul_act_run(lt_queue *q, const void *args) {
+    return lt_matmul_act_in_parts(lt_backend_cpu()->ops, q, args);
+}
+static const char *matmul_act_refuse(const void *args) {
+    const lt_matmul_act_args *a = args;
+    return a->a.dtype == LT_F64 ? "F64" : NULL;
+}
+static const lt_op_impl matmul_act_impls[] = {{"parts", matmul_act_refuse, matmul_act_run}};
+
 static const lt_op_impl matmul_grouped_impls[] = {
     {"experts", matmul_grouped_refuse, matmul_grouped_run}};
 static const lt_op_impl matmul_pack_impls[] = {
@@ -469,7 +478,7 @@ PLAIN_OP_MAP(PLAIN_OP)
 
 #define OP_LIST(op) [LT_OP_##op] = {op##_impls, COUNT_OF(op##_impls)},
 const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {OP_LIST(matmul) OP_LIST(matmul_grouped) OP_LIST(
-    matmul_pack) OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
+    matmul_pack) OP_LIST(matmul_act) OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
 
 /* Only block types: training weights change every step, and few-row products read plain weights as they are. */
 size_t lt_cpu_matmul_pack_bytes(const lt_tensor *b, bool trans_b) {

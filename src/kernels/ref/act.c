@@ -2,6 +2,7 @@
  * differentiated through t = tanh(u) and s = sigmoid(x). Gated: x = [gate | up], y = f(gate) up, so
  *     dgate = dy up f'(gate),  dup = dy f(gate)
  * xIELU's two parameters get the sums over all elements, rows rising, columns rising. */
+#include "kernels/host.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
@@ -145,4 +146,8 @@ lt_err lt_ref_act_bwd(lt_queue *q, const lt_act_bwd_args *a) {
         }
     }
     return LT_OK;
+}
+
+lt_err lt_ref_matmul_act(lt_queue *q, const lt_matmul_act_args *a) {
+    return lt_matmul_act_in_parts(lt_backend_ref()->ops, q, a);
 }

@@ -11,6 +11,7 @@
 #ifndef LT_CUDA_GEMM_EPILOGUE_CUH
 #define LT_CUDA_GEMM_EPILOGUE_CUH
 
+#include "common/act.cuh"
 #include "common/hopper.cuh"
 
 #define ACT_NONE      0
@@ -52,20 +53,11 @@ typedef struct {
     int experts;
 } gemm_args;
 
-INLINE float tanh_fast(float x) {
-    float y;
-    asm("tanh.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-INLINE float sigmoid_fast(float x) {
-    return 0.5f * tanh_fast(0.5f * x) + 0.5f;
-}
-
 INLINE float act_apply(int kind, float x, const gemm_args *a) {
     if (kind == ACT_GELU_TANH) {
-        return 0.5f * x * (1.0f + tanh_fast(0.7978845608f * (x + 0.044715f * x * x * x)));
+        return gelu_tanh(x);
     } else if (kind == ACT_SILU) {
-        return x * sigmoid_fast(x);
+        return silu(x);
     } else if (kind == ACT_RELU2) {
         return x > 0.0f ? x * x : 0.0f;
     }
@@ -74,11 +66,9 @@ INLINE float act_apply(int kind, float x, const gemm_args *a) {
 }
 INLINE float act_slope(int kind, float x, const gemm_args *a) {
     if (kind == ACT_GELU_TANH) {
-        const float t = tanh_fast(0.7978845608f * (x + 0.044715f * x * x * x));
-        return 0.5f * (1.0f + t) + 0.5f * x * (1.0f - t * t) * (0.7978845608f + 0.1070322244f * x * x);
+        return gelu_tanh_slope(x);
     } else if (kind == ACT_SILU) {
-        const float s = sigmoid_fast(x);
-        return s * (1.0f + x * (1.0f - s));
+        return silu_slope(x);
     } else if (kind == ACT_RELU2) {
         return x > 0.0f ? 2.0f * x : 0.0f;
     }
@@ -99,7 +89,10 @@ INLINE void epilogue_pair(float *v0, float *v1, int row, int col, const gemm_arg
         x1 += ((const float *)a->bias)[col + 1];
 #endif
 #if EPI_SAVE
-        *(u32 *)(a->pre + (i64)row * a->pre_ld + col) = PACK_ELEM(x0, x1);
+        const u32 pre = PACK_ELEM(x0, x1);
+        *(u32 *)(a->pre + (i64)row * a->pre_ld + col) = pre;
+        x0 = elem_lo(pre); /* f of what is stored, as a recomputation will see it. */
+        x1 = elem_hi(pre);
 #endif
 #if EPI_ACT
         x0 = act_apply(EPI_ACT, x0, a);

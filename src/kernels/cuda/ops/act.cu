@@ -12,6 +12,7 @@
  *@spec sm_80 sm_90a: KIND=2 GATED=0 DTYPE=fp32 W=4
  *@spec sm_80 sm_90a: KIND=4 GATED=0 DTYPE=bf16 W=1
  *@spec sm_80 sm_90a: KIND=5 GATED=0 DTYPE=bf16 W=8 */
+#include "common/act.cuh"
 #include "common/vec.cuh"
 
 #ifndef RAGGED
@@ -20,14 +21,9 @@
 #define THREADS     256
 #define XIELU_BETA  0.5f
 #define XIELU_EPS   (-1e-6f)
-#define SQRT_2_PI   0.7978845608f
-#define GELU_CUBIC  0.044715f
 #define SQRT_HALF   0.7071067812f
 #define INV_SQRT_2PI 0.3989422804f
 
-INLINE float sigmoid(float x) {
-    return __fdividef(1.0f, 1.0f + __expf(-x));
-}
 /* xIELU's two slopes: softplus(p), beta + softplus(n). */
 typedef struct {
     float positive, negative;
@@ -49,11 +45,11 @@ INLINE xielu xielu_slopes(const float *params) {
 }
 INLINE float f(float x, xielu k) {
 #if KIND == 0
-    return x * sigmoid(2.0f * SQRT_2_PI * (x + GELU_CUBIC * x * x * x)); /* 0.5 (1 + tanh u) = sigmoid(2 u) */
+    return gelu_tanh(x);
 #elif KIND == 1
     return 0.5f * x * (1.0f + erff(x * SQRT_HALF));
 #elif KIND == 2
-    return x * sigmoid(x);
+    return silu(x);
 #elif KIND == 3
     return fmaxf(x, 0.0f);
 #elif KIND == 4
@@ -65,13 +61,11 @@ INLINE float f(float x, xielu k) {
 /* f'(x); for xIELU also the derivatives by the two slopes. */
 INLINE float df(float x, xielu k, float *by_positive, float *by_negative) {
 #if KIND == 0
-    const float s = sigmoid(2.0f * SQRT_2_PI * (x + GELU_CUBIC * x * x * x));
-    return s + x * s * (1.0f - s) * 2.0f * SQRT_2_PI * (1.0f + 3.0f * GELU_CUBIC * x * x);
+    return gelu_tanh_slope(x);
 #elif KIND == 1
     return 0.5f * (1.0f + erff(x * SQRT_HALF)) + x * INV_SQRT_2PI * __expf(-0.5f * x * x);
 #elif KIND == 2
-    const float s = sigmoid(x);
-    return s * (1.0f + x * (1.0f - s));
+    return silu_slope(x);
 #elif KIND == 3
     return x > 0.0f ? 1.0f : 0.0f;
 #elif KIND == 4

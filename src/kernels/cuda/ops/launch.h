@@ -87,6 +87,7 @@ LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,
     X(attention_paged)                                                                             \
     X(kv_write)                                                                                    \
     X(matmul_grouped)                                                                              \
+    X(matmul_act)                                                                                  \
     X(moe_route_fwd)                                                                               \
     X(moe_route_bwd)                                                                               \
     X(moe_gather_fwd)                                                                              \

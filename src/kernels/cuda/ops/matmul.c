@@ -11,6 +11,7 @@
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/sgemm/sgemm.h"
+#include "kernels/host.h"
 
 #define ALIGN(n) (((n) + 255) / 256 * 256)
 #define FEW_ROWS                                                                                   \
@@ -116,19 +117,21 @@ static const char *wgmma_refuse(const void *args) {
     why = why != NULL ? why : lt_gemm_from_matmul(&g, a);
     return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_backend_info());
 }
-static lt_err wgmma_run(lt_queue *q, const void *args) {
-    lt_gemm_args g;
-    lt_gemm_tile t;
-    lt_scratch scratch = {0};
-    (void)lt_gemm_from_matmul(&g, args);
-    t = lt_gemm_tile_choose(&g, lt_cuda_get_info(q->gpu),
-                            ((const lt_matmul_args *)args)->fixed_order ? 0 /* K in one part */
-                                                                        : lt_gemm_scratch_bytes());
-    scratch.bytes = lt_gemm_tile_scratch_bytes(&t, &g);
+static lt_err gemm_run(lt_queue *q, const lt_gemm_args *g, bool fixed_order) {
+    const lt_gemm_tile t = lt_gemm_tile_choose(g, lt_cuda_get_info(q->gpu),
+                                               fixed_order ? 0 /* K in one part */
+                                                           : lt_gemm_scratch_bytes());
+    lt_scratch scratch = {.bytes = lt_gemm_tile_scratch_bytes(&t, g)};
     if (scratch.bytes > 0) {
         LT_TRY(lt_cuda_scratch(q, scratch.bytes, &scratch.data));
     }
-    return lt_gemm_with(q->gpu, q->stream, &g, &t, scratch);
+    return lt_gemm_with(q->gpu, q->stream, g, &t, scratch);
+}
+static lt_err wgmma_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    lt_gemm_args g;
+    (void)lt_gemm_from_matmul(&g, a);
+    return gemm_run(q, &g, a->fixed_order);
 }
 
 /* ---- Tensor cores of sm_80 ---- */
@@ -369,6 +372,48 @@ static lt_err grouped_wgmma_run(lt_queue *q, const void *args) {
     return lt_gemm_grouped(q->gpu, q->stream, args);
 }
 
+/* ---- With an activation ---- */
+
+static const char *act_gemm(lt_gemm_args *g, const lt_matmul_act_args *a) {
+    const lt_matmul_args product = {
+        .y = a->y, .a = a->a, .b = a->b, .bias = a->bias, .trans_b = a->trans_b};
+    const char *why = refuse_types(&product);
+    why = why != NULL ? why : lt_gemm_from_matmul(g, &product);
+    if (why != NULL) {
+        return why;
+    }
+    if (a->kind != LT_ACT_GELU_TANH && a->kind != LT_ACT_SILU && a->kind != LT_ACT_RELU2) {
+        return "activation is not in the epilogue";
+    }
+    if (a->x.n_dims != 2 || a->x.stride[1] != 1 || a->x.dtype != a->a.dtype ||
+        a->y.dtype != a->a.dtype || (uintptr_t)a->x.data % 4 != 0) {
+        return "x";
+    }
+    if (a->backward) {
+        g->act_bwd = (int)a->kind;
+        g->aux = a->x.data;
+        g->aux_ld = a->x.stride[0];
+    } else {
+        g->act = (int)a->kind;
+        g->pre = a->x.data;
+        g->pre_ld = a->x.stride[0];
+    }
+    return NULL;
+}
+static const char *matmul_act_refuse(const void *args) {
+    lt_gemm_args g;
+    const char *why = act_gemm(&g, args);
+    return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_backend_info());
+}
+static lt_err matmul_act_run(lt_queue *q, const void *args) {
+    lt_gemm_args g;
+    (void)act_gemm(&g, args);
+    return gemm_run(q, &g, ((const lt_matmul_act_args *)args)->fixed_order);
+}
+static lt_err matmul_act_parts(lt_queue *q, const void *args) {
+    return lt_matmul_act_in_parts(lt_backend_cuda()->ops, q, args);
+}
+
 /* ---- Packing: there is no layout of our own; products read b itself. ---- */
 static lt_err pack_run(lt_queue *q, const void *args) {
     (void)q;
@@ -383,6 +428,8 @@ const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"sgemm", sgemm_refuse, sgemm_run},
     {"any", any_refuse, any_run},
 };
+const lt_op_impl lt_cuda_matmul_act_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"wgmma", matmul_act_refuse, matmul_act_run}, {"parts", NULL, matmul_act_parts}};
 const lt_op_impl lt_cuda_matmul_grouped_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma", grouped_wgmma_refuse, grouped_wgmma_run},
     {"any", grouped_any_refuse, grouped_any_run},
