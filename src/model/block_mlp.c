@@ -19,7 +19,7 @@ static lt_err activate(lt_run *r, int layer, const lt_layer_acts *t) {
 
 /* In one op where the activation needs nothing but its input. */
 static bool plain(const lt_run *r) {
-    return !r->spec->gated && r->spec->act != LT_ACT_XIELU;
+    return !r->spec->gated && r->spec->act != LT_ACT_XIELU && r->model->held == NULL;
 }
 static lt_err up_fwd(lt_run *r, int layer, const lt_layer_acts *t) {
     if (plain(r)) {

@@ -187,17 +187,20 @@ lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_para
 lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
                          lt_param_kind bias, int layer) {
     const lt_tensor none = {0};
-    return lt_run_matmul_act(r, &(lt_matmul_act_args){.y = y,
-                                                      .x = x,
-                                                      .a = in,
-                                                      .b = lt_run_weight(r, kind, layer),
-                                                      .bias = bias == LT_PARAM_KIND_COUNT
-                                                                  ? none
-                                                                  : lt_run_weight(r, bias, layer),
-                                                      .kind = (lt_act_kind)r->spec->act,
-                                                      .trans_b = true,
-                                                      .fixed_order = r->fixed_order,
-                                                      .b_packed = packed_weight(r, kind, layer)});
+    const int index = param_index(r, kind, layer);
+    LT_ASSERT(r->model->held ==
+              NULL); /* Weights in runs of block types go through lt_linear_fwd. */
+    return lt_run_matmul_act(
+        r, &(lt_matmul_act_args){
+               .y = y,
+               .x = x,
+               .a = in,
+               .b = lt_run_weight(r, kind, layer),
+               .bias = bias == LT_PARAM_KIND_COUNT ? none : lt_run_weight(r, bias, layer),
+               .kind = (lt_act_kind)r->spec->act,
+               .trans_b = true,
+               .fixed_order = r->fixed_order,
+               .b_packed = r->packed != NULL ? r->packed[index] : NULL});
 }
 
 lt_err lt_linear_act_bwd(lt_run *r, lt_tensor x, lt_tensor dy, lt_tensor in, lt_param_kind kind,
