@@ -133,6 +133,14 @@ INLINE int ld_shared_s32(u32 addr) {
 INLINE void st_shared_v4_s32(u32 addr, int a, int b, int c, int d) {
     asm volatile("st.shared.v4.s32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(a), "r"(b), "r"(c), "r"(d) : "memory");
 }
+INLINE uint4 ld_shared_v4(u32 addr) {
+    uint4 x;
+    asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];" : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w) : "r"(addr) : "memory");
+    return x;
+}
+INLINE void st_shared_v4(u32 addr, uint4 x) {
+    asm volatile("st.shared.v4.b32 [%0], {%1, %2, %3, %4};" ::"r"(addr), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w) : "memory");
+}
 INLINE void ld_shared_v2(u32 addr, float *a, float *b) {
     asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(*a), "=f"(*b) : "r"(addr) : "memory");
 }

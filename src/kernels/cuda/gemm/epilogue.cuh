@@ -34,6 +34,10 @@
 #ifndef EPI_RESIDUAL
 #define EPI_RESIDUAL 0
 #endif
+/* EPI_ACT_LATER: the kernel applies the activation itself, to what epilogue_pair gives. */
+#ifndef EPI_ACT_LATER
+#define EPI_ACT_LATER 0
+#endif
 #define EPI_TRIVIAL (!EPI_BIAS && !EPI_SAVE && !EPI_ACT && !EPI_ACT_BWD && !EPI_RESIDUAL)
 
 typedef struct {
@@ -88,20 +92,20 @@ INLINE void epilogue_pair(float *v0, float *v1, int row, int col, const gemm_arg
         x0 += ((const float *)a->bias)[col];
         x1 += ((const float *)a->bias)[col + 1];
 #endif
-#if EPI_SAVE
+#if EPI_SAVE && !EPI_ACT_LATER
         const u32 pre = PACK_ELEM(x0, x1);
         *(u32 *)(a->pre + (i64)row * a->pre_ld + col) = pre;
         x0 = elem_lo(pre); /* f of what is stored, as a recomputation will see it. */
         x1 = elem_hi(pre);
 #endif
-#if EPI_ACT
+#if EPI_ACT && !EPI_ACT_LATER
         x0 = act_apply(EPI_ACT, x0, a);
         x1 = act_apply(EPI_ACT, x1, a);
 #endif
-#if EPI_ACT_BWD || EPI_RESIDUAL
+#if (EPI_ACT_BWD && !EPI_ACT_LATER) || EPI_RESIDUAL
         const u32 x = *(const u32 *)(a->aux + (i64)row * a->aux_ld + col);
 #endif
-#if EPI_ACT_BWD
+#if EPI_ACT_BWD && !EPI_ACT_LATER
         x0 *= act_slope(EPI_ACT_BWD, elem_lo(x), a);
         x1 *= act_slope(EPI_ACT_BWD, elem_hi(x), a);
 #elif EPI_RESIDUAL

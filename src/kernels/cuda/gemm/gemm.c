@@ -120,6 +120,11 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
     if ((a->aux != NULL && a->aux_ld % 2 != 0) || (a->pre != NULL && a->pre_ld % 2 != 0)) {
         return "epilogue rows not 4-byte aligned";
     }
+    if ((a->act >= 0 || a->act_bwd >= 0) && (a->out != a->in || a->residual || a->accumulate ||
+                                             ((uintptr_t)a->aux | (uintptr_t)a->pre) % 16 != 0 ||
+                                             a->aux_ld % 8 != 0 || a->pre_ld % 8 != 0)) {
+        return "activation with F32, with a sum, or on rows not 16-byte aligned";
+    }
     if (a->accumulate && a->out != LT_F32 && a->residual) {
         return "residual and accumulation into 16 bits at once";
     }
@@ -242,7 +247,7 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     const int64_t fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
     char text[768], tile_words[256], epilogue[256] = "";
     const lt_cuda_kernel *k;
-    CUtensorMap map_a, map_b, map_c;
+    CUtensorMap map_a, map_b, map_c, map_pre;
 
     if (!split) {
         epilogue_text(epilogue, sizeof epilogue, a, residual);
@@ -262,7 +267,11 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
                                        a->n, 32, 64)
                  : lt_gemm_operand_map(c, &map_c, a->c, a->out, a->n, a->m, a->ldc,
                                        f32 || t->bn % 64 != 0 ? 32 : 64, 64));
-    void *args[] = {&map_a, &map_b, &map_c, w};
+    map_pre = map_c;
+    if (!split && a->pre != NULL) {
+        LT_TRY(lt_gemm_operand_map(c, &map_pre, a->pre, a->in, a->n, a->m, a->pre_ld, 64, 64));
+    }
+    void *args[] = {&map_a, &map_b, &map_c, &map_pre, w};
     return lt_cuda_launch(
         c, s, k,
         &(lt_cuda_dims){

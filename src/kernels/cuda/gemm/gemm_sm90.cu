@@ -10,6 +10,8 @@
  *                B: each block of a cluster fetches its share and multicasts it                 │ epilogue, stmatrix
  *     HBM ◀──TMA store (or add, f32)── C_STAGES x (64 rows x 128 bytes) of smem a consumer ◀────┘
  *     full[s]: bytes of stage s arrived. empty[s]: every consumer (of every block of the cluster) has read stage s; one thread arrives.
+ * EPILOGUE  bias and residual in registers. An activation runs on the rounded chunk in smem, 16 bytes a thread in a loop: unrolled over the
+ *           accumulators its code alone is larger than the instruction cache (measured: 2.6 times the product's time).
  * EXPERTS   GROUPED 1: rows [start[e], start[e + 1]) of A and C belong to expert e, whose B is the e-th of a 3-D map; a tile never spans two
  *           experts, and one that ends past its expert's rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and the
  *           consumers clear what the last step brought of the next expert. start is read by the kernel: the host knows no count.
@@ -41,6 +43,7 @@
  *@spec sm_90a: GROUPED=2 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240 */
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
+#define EPI_ACT_LATER 1
 #include "gemm/epilogue.cuh"
 
 #ifndef OUT_F32
@@ -70,6 +73,8 @@ static_assert(!B_MAJOR_N || (B_ROWS / 64) % CLUSTER == 0, "a block fetches whole
 static_assert(BN / CLUSTER % 8 == 0, "a block fetches whole groups of 8 rows of B");
 static_assert(WG_M * BN <= 256, "accumulators must fit in registers");
 static_assert(!PINGPONG || CONSUMERS == 2, "ping-pong is for two");
+#define EPI_LATE      (EPI_ACT || EPI_ACT_BWD)
+static_assert(!EPI_LATE || (CHUNK_COLS == 64 && C_STAGES == 2 && !EPI_RESIDUAL && !GROUPED), "activations of 16-bit chunks");
 static_assert(!GROUPED || CLUSTER == 1, "experts are not multicast");
 static_assert(GROUPED != 2 || (A_MAJOR_M && B_MAJOR_N && !PINGPONG && WG_M == 1 && OUT_F32), "gradients of weights");
 static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
@@ -253,6 +258,84 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
     }
 }
 
+#if EPI_LATE
+/* Eight elements of the chunk: y = f(x). */
+INLINE uint4 act_piece(uint4 v, const gemm_args *a) {
+    u32 x[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[i] = PACK_ELEM(act_apply(EPI_ACT, elem_lo(x[i]), a), act_apply(EPI_ACT, elem_hi(x[i]), a));
+    }
+    return make_uint4(x[0], x[1], x[2], x[3]);
+}
+/* d f'(x). */
+INLINE uint4 slope_piece(uint4 d, uint4 aux, const gemm_args *a) {
+    u32 x[4] = {d.x, d.y, d.z, d.w};
+    const u32 at[4] = {aux.x, aux.y, aux.z, aux.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[i] = PACK_ELEM(elem_lo(x[i]) * act_slope(EPI_ACT_BWD, elem_lo(at[i]), a), elem_hi(x[i]) * act_slope(EPI_ACT_BWD, elem_hi(at[i]), a));
+    }
+    return make_uint4(x[0], x[1], x[2], x[3]);
+}
+/* Eight elements of aux where piece i of the chunk at (row, col) lies; zeros outside. */
+INLINE uint4 aux_piece(const gemm_args *a, int i, int row, int col) {
+    const int r = row + i / 8, c = col + ((i % 8) ^ (i / 8 % 8)) * 8;
+    u32 x[4] = {0, 0, 0, 0};
+    if (r < a->m && c + 8 <= a->n) {
+        return *(const uint4 *)(a->aux + r * a->aux_ld + c);
+    }
+    if (r < a->m) {
+        for (int e = 0; e < 8 && c + e < a->n; e += 2) { /* n is even. */
+            const u32 pair = *(const u32 *)(a->aux + r * a->aux_ld + c + e);
+            x[0] = e == 0 ? pair : x[0], x[1] = e == 2 ? pair : x[1], x[2] = e == 4 ? pair : x[2], x[3] = e == 6 ? pair : x[3];
+        }
+    }
+    return make_uint4(x[0], x[1], x[2], x[3]);
+}
+
+/* A chunk of 64 x 64 that has been rounded into buffer 0. Forward: out as x, then f of it through buffer 1. Backward: times f' in place. */
+INLINE void store_late(const void *map_c, const void *map_pre, const gemm_args *a, u32 stage, int consumer, int row, int col, int out_row) {
+    const int tid = (int)threadIdx.x % 128;
+#if EPI_ACT
+    u32 out = stage + CHUNK_BYTES;
+    fence_proxy_async();
+    named_barrier_sync(BAR_STORE + consumer, 128);
+    if (tid == 0) {
+        if (EPI_SAVE) {
+            tma_store_2d(map_pre, stage, col, out_row);
+        }
+        tma_store_commit();
+        tma_store_wait_read(1); /* The last chunk's y has left buffer 1. */
+    }
+    named_barrier_sync(BAR_STORE + consumer, 128);
+#pragma unroll 1
+    for (int i = tid; i < CHUNK_BYTES / 16; i += 128) {
+        st_shared_v4(out + i * 16, act_piece(ld_shared_v4(stage + i * 16), a));
+    }
+#else
+    u32 out = stage;
+#pragma unroll
+    for (int j = 0; j < CHUNK_BYTES / 16 / 128; j++) { /* All of aux is on its way at once, into buffer 1: each thread reads back its own. */
+        st_shared_v4(stage + CHUNK_BYTES + (tid + 128 * j) * 16, aux_piece(a, tid + 128 * j, row, col));
+    }
+    named_barrier_sync(BAR_STORE + consumer, 128);
+#pragma unroll 1
+    for (int i = tid; i < CHUNK_BYTES / 16; i += 128) {
+        st_shared_v4(stage + i * 16, slope_piece(ld_shared_v4(stage + i * 16), ld_shared_v4(stage + CHUNK_BYTES + i * 16), a));
+    }
+#endif
+    fence_proxy_async();
+    named_barrier_sync(BAR_STORE + consumer, 128);
+    if (tid == 0) {
+        tma_store_2d(map_c, out, col, out_row);
+        tma_store_commit();
+    }
+    (void)map_pre;
+    (void)row;
+}
+#endif
+
 #if GROUPED == 1
 /* Rows below row_end, two columns at a time, from registers. */
 INLINE void store_rows(const float acc[BN / 2], const gemm_args *a, int row, int col, int row_end) {
@@ -275,8 +358,8 @@ INLINE void store_rows(const float acc[BN / 2], const gemm_args *a, int row, int
 #endif
 
 /* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of columns at a time, so that stores overlap arithmetic. */
-INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 stage, int consumer, int row, int col, int out_row,
-                  const tile_pos *p) {
+INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, const gemm_args *a, u32 stage, int consumer, int row, int col,
+                  int out_row, const tile_pos *p) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32;
     [[maybe_unused]] const int r8 = lane % 8;
     u32 buf = stage;
@@ -296,9 +379,9 @@ INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 
 #endif
 #pragma unroll
     for (int chunk = 0; chunk < BN / CHUNK_COLS; chunk++) {
-        buf = stage + chunk % C_STAGES * CHUNK_BYTES;
+        buf = stage + (EPI_LATE ? 0 : chunk % C_STAGES * CHUNK_BYTES);
         if (tid == 0) {
-            tma_store_wait_read(C_STAGES - 1);
+            tma_store_wait_read(EPI_ACT_BWD ? 0 : C_STAGES - 1); /* Forward: x has left; y may still be leaving buffer 1. */
         }
         named_barrier_sync(BAR_STORE + consumer, 128);
 #if OUT_F32
@@ -314,6 +397,10 @@ INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 
             stmatrix_x4(buf + (16 * warp + lane / 8 % 2 * 8 + r8) * ROW_BYTES + ((i * 2 + lane / 16) ^ (ROW_BYTES == 128 ? r8 : r8 / 2)) * 16,
                         PACK_ELEM(v[0], v[1]), PACK_ELEM(v[2], v[3]), PACK_ELEM(v[4], v[5]), PACK_ELEM(v[6], v[7]));
         }
+#endif
+#if EPI_LATE
+        store_late(map_c, map_pre, a, stage, consumer, row, col + chunk * CHUNK_COLS, out_row);
+        continue;
 #endif
         fence_proxy_async();
         named_barrier_sync(BAR_STORE + consumer, 128);
@@ -332,7 +419,7 @@ INLINE void store(float acc[BN / 2], const void *map_c, const gemm_args *a, u32 
     }
 }
 
-INLINE void consume(const void *map_c, const gemm_args *a, u32 ring, u32 full, u32 empty, u32 stage, int consumer, int rank) {
+INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, u32 ring, u32 full, u32 empty, u32 stage, int consumer, int rank) {
     ring_pos r = {0, 0};
     float acc[WG_M][BN / 2] = {{0.0f}};
     int turn = 0;
@@ -362,7 +449,7 @@ INLINE void consume(const void *map_c, const gemm_args *a, u32 ring, u32 full, u
         }
 #pragma unroll
         for (int i = 0; i < WG_M; i++) {
-            store(acc[i], map_c, a, stage, consumer, p.row + my_row + i * 64, p.col, p.out_row + my_row + i * 64, &p);
+            store(acc[i], map_c, map_pre, a, stage, consumer, p.row + my_row + i * 64, p.col, p.out_row + my_row + i * 64, &p);
         }
     }
     if (threadIdx.x % 128 == 0) {
@@ -372,7 +459,7 @@ INLINE void consume(const void *map_c, const gemm_args *a, u32 ring, u32 full, u
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
 gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b, const __grid_constant__ tensor_map map_c,
-          const __grid_constant__ gemm_args args) {
+          const __grid_constant__ tensor_map map_pre, const __grid_constant__ gemm_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const u32 ring = (smem_addr(smem) + 1023) & ~1023u; /* STAGES x (A, B), C stages, barriers; see gemm_smem_bytes in gemm.c. */
     const u32 c_stages = ring + STAGES * STAGE_BYTES;
@@ -404,7 +491,7 @@ gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tens
         if (CONSUMERS > 1) {
             regs_grow(REGS_CONSUMER);
         }
-        consume(&map_c, &args, ring, full, empty, c_stages + (group - 1) * C_STAGES * CHUNK_BYTES, group - 1, rank);
+        consume(&map_c, &map_pre, &args, ring, full, empty, c_stages + (group - 1) * C_STAGES * CHUNK_BYTES, group - 1, rank);
     }
     if (CLUSTER > 1) {
         cluster_sync(); /* No block leaves while its neighbour may still write to its shared memory. */

@@ -106,7 +106,7 @@ lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a) 
     const lt_cuda_kernel *k;
     CUtensorMap map_a, map_b, map_c;
     char text[320];
-    void *args[] = {&map_a, &map_b, &map_c, &w};
+    void *args[] = {&map_a, &map_b, &map_c, &map_c, &w};
 
     snprintf(text, sizeof text,
              "GROUPED=%d BN=%d WG_M=%d CONSUMERS=2 PINGPONG=%d CLUSTER=1 STAGES=%d C_STAGES=2 "
