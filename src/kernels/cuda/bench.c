@@ -16,11 +16,9 @@
 static const struct {
     const char *name;
     lt_err (*run)(lt_bench *b);
-} benches[] = {{"sgemm", lt_bench_sgemm},
-               {"gemm", lt_bench_gemm_ops},
-               {"attention", lt_bench_attention},
-               {"memory", lt_bench_memory_ops},
-               {"thesis", lt_bench_thesis}};
+} benches[] = {{"sgemm", lt_bench_sgemm},         {"gemm", lt_bench_gemm_ops},
+               {"attention", lt_bench_attention}, {"memory", lt_bench_memory_ops},
+               {"thesis", lt_bench_thesis},       {"decode", lt_bench_decode}};
 
 static void add_real(json_t *o, const char *key, double v) {
     if (v != 0.0 && isfinite(v)) {
