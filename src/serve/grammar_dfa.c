@@ -201,7 +201,8 @@ static lt_err build_repeat(builder *b, const lt_gnode *r, int32_t from, int32_t 
     const int32_t size = lt_gplan_size(b->p, r->a, 0);
     const int32_t copies = r->max == LT_GINF ? r->min : r->max;
     int32_t at = from, next, loop;
-    if (copies > SMALL_COUNT && (int64_t)size * copies > WRITE_OUT) {
+    if (copies > SMALL_COUNT &&
+        (int64_t)size * copies > (b->regular ? 30 * WRITE_OUT : WRITE_OUT)) {
         if (b->regular) {
             LT_FAIL(LT_ERR_LIMIT,
                     "grammar: a repetition of up to %d times where it has to be written out",

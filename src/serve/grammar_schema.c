@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/grammar_json.h"
+#include "serve/grammar_schema.h"
 
 #define MAX_PROPERTIES 2000
 
@@ -58,42 +58,10 @@ static lt_err count(const json_t *s, const char *key, int64_t *out) {
 
 /* ---- references ---- */
 
-static lt_err resolve(const reader *r, const char *ref, const json_t **out) {
-    const json_t *at = r->root;
-    const char *p = ref;
-    if (*p++ != '#') {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "schema: $ref '%.200s' is not within the document", ref);
-    }
-    while (*p == '/' && at != NULL) {
-        char key[512];
-        size_t n = 0;
-        p++;
-        while (*p != 0 && *p != '/' && n + 1 < sizeof key) {
-            char c = *p++;
-            if (c == '~' && (*p == '0' || *p == '1')) {
-                c = *p++ == '0' ? '~' : '/';
-            } else if (c == '%' && p[0] != 0 && p[1] != 0) {
-                const char code[3] = {p[0], p[1], 0};
-                c = (char)strtol(code, NULL, 16);
-                p += 2;
-            }
-            key[n++] = c;
-        }
-        key[n] = 0;
-        at = json_is_array(at) ? json_array_get(at, (size_t)strtoul(key, NULL, 10))
-                               : json_object_get(at, key);
-    }
-    if (*p != 0 || at == NULL) {
-        LT_FAIL(LT_ERR_FORMAT, "schema: $ref '%.200s' leads nowhere", ref);
-    }
-    *out = at;
-    return LT_OK;
-}
-
 static lt_err reference(reader *r, const char *ref, lt_gid *out) {
     const json_t *target = NULL;
     int32_t rule;
-    LT_TRY(resolve(r, ref, &target));
+    LT_TRY(lt_gschema_resolve(r->root, ref, &target));
     rule = lt_gast_rule(r->g, ref, strlen(ref));
     LT_TRY(lt_gast_check(r->g));
     if (r->g->rules[rule].body < 0) {
@@ -126,215 +94,25 @@ static lt_err define_pending(reader *r) {
     return LT_OK;
 }
 
-/* ---- merging (allOf, and keywords beside anyOf or $ref) ---- */
-
-static lt_err merge_into(reader *r, json_t *into, const json_t *from, int depth);
-
-static lt_err oom(bool failed) {
-    if (failed) {
-        LT_FAIL(LT_ERR_OOM, "schema: merging");
-    }
-    return LT_OK;
-}
-
-/* The values of an array that are in the other (numbers by value). */
-static json_t *intersect(const json_t *a, const json_t *b) {
-    json_t *both = json_array(), *x, *y;
-    size_t i, k;
-    json_array_foreach(a, i, x) {
-        json_array_foreach(b, k, y) {
-            if (json_equal(x, y)) {
-                json_array_append(both, x);
-                break;
-            }
-        }
-    }
-    return both;
-}
-
-/* type as an array; "number" holds "integer". */
-static json_t *types_of(const json_t *t) {
-    json_t *list = json_is_array(t) ? json_copy((json_t *)(uintptr_t)t) : json_array();
-    if (json_is_string(t)) {
-        json_array_append(list, (json_t *)(uintptr_t)t);
-    }
-    return list;
-}
-
-static bool has_string(const json_t *list, const char *text) {
-    size_t i;
-    json_t *v;
-    json_array_foreach(list, i, v) {
-        if (json_is_string(v) && strcmp(json_string_value(v), text) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static json_t *intersect_types(const json_t *a, const json_t *b) {
-    json_t *x = types_of(a), *y = types_of(b), *both = intersect(x, y);
-    if (!has_string(both, "integer") && !has_string(both, "number") &&
-        ((has_string(x, "integer") && has_string(y, "number")) ||
-         (has_string(x, "number") && has_string(y, "integer")))) {
-        json_array_append_new(both, json_string("integer"));
-    }
-    json_decref(x);
-    json_decref(y);
-    return both;
-}
-
-/* {"allOf": [a, b]}, resolved when it is read. */
-static json_t *both_of(const json_t *a, const json_t *b) {
-    return json_pack("{s:[O,O]}", "allOf", (json_t *)(uintptr_t)a, (json_t *)(uintptr_t)b);
-}
-
-static lt_err merge_properties(json_t *into, const char *key, const json_t *from) {
-    json_t *have = json_object_get(into, key),
-           *joined = have != NULL ? json_copy(have) : json_object();
-    const char *name;
-    json_t *value;
-    bool failed = joined == NULL;
-    json_object_foreach((json_t *)(uintptr_t)from, name, value) {
-        json_t *old = json_object_get(joined, name);
-        failed = failed ||
-                 json_object_set_new(joined, name,
-                                     old != NULL ? both_of(old, value) : json_incref(value)) != 0;
-    }
-    failed = failed || json_object_set_new(into, key, joined) != 0;
-    return oom(failed);
-}
-
-static lt_err merge_key(json_t *into, const char *key, json_t *value) {
-    static const char *const larger[] = {"minimum", "exclusiveMinimum", "minLength", "minItems",
-                                         "minProperties"};
-    static const char *const smaller[] = {"maximum", "exclusiveMaximum", "maxLength", "maxItems",
-                                          "maxProperties"};
-    json_t *old = json_object_get(into, key);
-    if (strcmp(key, "properties") == 0 || strcmp(key, "patternProperties") == 0 ||
-        strcmp(key, "$defs") == 0 || strcmp(key, "definitions") == 0) {
-        return merge_properties(into, key, value);
-    }
-    if (old == NULL || json_equal(old, value)) {
-        return oom(json_object_set(into, key, value) != 0);
-    }
-    for (size_t i = 0; i < sizeof larger / sizeof *larger; i++) {
-        if (strcmp(key, larger[i]) == 0 || strcmp(key, smaller[i]) == 0) {
-            const bool more = json_number_value(value) > json_number_value(old);
-            return oom(more == (strcmp(key, larger[i]) == 0) &&
-                       json_object_set(into, key, value) != 0);
-        }
-    }
-    if (strcmp(key, "type") == 0) {
-        return oom(json_object_set_new(into, key, intersect_types(old, value)) != 0);
-    }
-    if (strcmp(key, "enum") == 0) {
-        return oom(json_object_set_new(into, key, intersect(old, value)) != 0);
-    }
-    if (strcmp(key, "required") == 0) {
-        json_t *all = json_copy(old), *v;
-        size_t i;
-        json_array_foreach(value, i, v) {
-            if (!has_string(all, json_string_value(v) != NULL ? json_string_value(v) : "")) {
-                json_array_append(all, v);
-            }
-        }
-        return oom(json_object_set_new(into, key, all) != 0);
-    }
-    if (strcmp(key, "items") == 0 || strcmp(key, "additionalProperties") == 0) {
-        return oom(json_object_set_new(into, key,
-                                       json_is_false(old) || json_is_false(value)
-                                           ? json_false()
-                                           : both_of(old, value)) != 0);
-    }
-    if (strcmp(key, "title") == 0 || strcmp(key, "description") == 0 ||
-        strcmp(key, "default") == 0 || strcmp(key, "examples") == 0 ||
-        strcmp(key, "$comment") == 0 || strcmp(key, "$schema") == 0 || strcmp(key, "$id") == 0) {
-        return LT_OK;
-    }
-    LT_FAIL(LT_ERR_UNSUPPORTED, "schema: two different '%s' in one allOf", key);
-}
-
-static lt_err merge_into(reader *r, json_t *into, const json_t *from, int depth) {
-    const json_t *target = NULL;
-    const char *key;
-    json_t *value, *part;
-    size_t i;
-    if (depth > LT_GRAMMAR_DEPTH) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "schema: allOf that leads to itself");
-    }
-    if (json_is_true(from)) {
-        return LT_OK;
-    }
-    if (json_is_false(from)) {
-        return oom(json_object_set_new(into, "enum", json_array()) != 0);
-    }
-    json_object_foreach((json_t *)(uintptr_t)from, key, value) {
-        if (strcmp(key, "allOf") == 0 && json_is_array(value)) {
-            json_array_foreach(value, i, part) {
-                LT_TRY(merge_into(r, into, part, depth + 1));
-            }
-        } else if (strcmp(key, "$ref") == 0 && json_is_string(value)) {
-            LT_TRY(resolve(r, json_string_value(value), &target));
-            LT_TRY(merge_into(r, into, target, depth + 1));
-        } else {
-            LT_TRY(merge_key(into, key, value));
-        }
-    }
-    return LT_OK;
-}
-
-/* a with b's constraints, kept until the end. */
+/* a with b's constraints (NULL: a with its own allOf and $ref written in), kept until the end. */
 static lt_err merged(reader *r, const json_t *a, const json_t *b, const json_t **out) {
     json_t *both = json_object();
     if (both == NULL || json_array_append_new(r->kept, both) != 0) {
         LT_FAIL(LT_ERR_OOM, "schema: merging");
     }
-    LT_TRY(merge_into(r, both, a, 0));
-    LT_TRY(b != NULL ? merge_into(r, both, b, 0) : LT_OK);
+    LT_TRY(lt_gschema_merge(r->root, both, a));
+    LT_TRY(b != NULL ? lt_gschema_merge(r->root, both, b) : LT_OK);
     *out = both;
     return LT_OK;
 }
 
 /* ---- strings ---- */
 
-static const char *format_pattern(const char *name) {
-#define DATE                                                                                       \
-    "(\\d{4})-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]" \
-    "|1\\d|2[0-8]))"
-#define TIME  "([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,9})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d)"
-#define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define H16   "[0-9A-Fa-f]{1,4}"
-#define LABEL "[A-Za-z0-9]([A-Za-z0-9-]{0,20}[A-Za-z0-9])?"
-    static const struct {
-        const char *name, *pattern;
-    } rows[] = {
-        {"date", "^" DATE "$"},
-        {"time", "^" TIME "$"},
-        {"date-time", "^" DATE "T" TIME "$"},
-        {"duration", "^P(\\d{1,4}W|(\\d{1,4}Y(\\d{1,4}M(\\d{1,4}D)?)?|\\d{1,4}M(\\d{1,4}D)?|\\d{1,"
-                     "4}D)(T(\\d{1,4}H(\\d{1,4}M(\\d{1,4}S)?)?|\\d{1,4}M(\\d{1,4}S)?|\\d{1,4}S))?|"
-                     "T(\\d{1,4}H(\\d{1,4}M(\\d{1,4}S)?)?|\\d{1,4}M(\\d{1,4}S)?|\\d{1,4}S))$"},
-        {"uuid", "^[0-9A-Fa-f]{8}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{4}-[0-9A-Fa-f]{12}$"},
-        {"ipv4", "^(" OCTET "\\.){3}" OCTET "$"},
-        {"ipv6", "^((" H16 ":){7}" H16 "|(" H16 ":){1,6}:" H16 "|::(" H16 ":){0,5}" H16 "|(" H16
-                 ":){1,7}:|::)$"},
-        {"hostname", "^" LABEL "(\\." LABEL "){0,6}$"},
-        {"email",
-         "^[A-Za-z0-9_+-]{1,32}(\\.[A-Za-z0-9_+-]{1,32}){0,3}@" LABEL "(\\." LABEL "){1,4}$"},
-        {"uri", "^[A-Za-z][A-Za-z0-9+.-]{0,15}://[A-Za-z0-9._~!$&'()*+,;=:@/?#-]+$"}};
-    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (strcmp(rows[i].name, name) == 0) {
-            return rows[i].pattern;
-        }
-    }
-    return NULL;
-}
-
 static lt_err string_content(reader *r, const json_t *s, lt_gid *out) {
     const json_t *pattern = json_object_get(s, "pattern"), *format = json_object_get(s, "format");
     int64_t min = 0, max = LT_GINF;
-    const char *known = json_is_string(format) ? format_pattern(json_string_value(format)) : NULL;
+    const char *known = json_is_string(format) ? lt_gschema_format(json_string_value(format))
+                                               : NULL;
     lt_gid more = -1, length;
 
     LT_TRY(count(s, "minLength", &min));
@@ -564,7 +342,7 @@ static lt_err array_type(reader *r, const json_t *s, lt_gid *out) {
 /* ---- objects ---- */
 
 static bool is_required(const json_t *s, const char *key) {
-    return has_string(json_object_get(s, "required"), key);
+    return lt_gschema_has(json_object_get(s, "required"), key);
 }
 
 static lt_gid pair_of(reader *r, lt_gid key, lt_gid value) {
@@ -605,6 +383,10 @@ static lt_err other_members(reader *r, const json_t *s, lt_gid *out) {
     json_t *value;
     lt_gid v = -1;
     lt_err err = LT_OK;
+    if (json_object_size(patterns) > 0 &&
+        json_object_size(patterns) + json_object_size(properties) > 1) {
+        return refuse("patternProperties beside others"); /* A key could have to satisfy two. */
+    }
     const bool closed = additional == NULL ? json_object_size(properties) > 0 || patterns != NULL
                                            : json_is_false(additional);
 
@@ -745,9 +527,8 @@ static lt_err check_keywords(const json_t *s) {
     if (json_is_true(json_object_get(s, "uniqueItems"))) {
         return refuse("uniqueItems");
     }
-    if (json_is_false(json_object_get(s, "unevaluatedProperties")) &&
-        !json_is_false(json_object_get(s, "additionalProperties")) &&
-        json_object_get(s, "properties") == NULL) {
+    if (json_object_get(s, "unevaluatedProperties") != NULL &&
+        !json_is_true(json_object_get(s, "unevaluatedProperties"))) {
         return refuse("unevaluatedProperties");
     }
     return LT_OK;
@@ -802,7 +583,7 @@ static json_t *guess_types(const json_t *s) {
                 {"multipleOf", "number"}};
     json_t *types = json_array();
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-        if (json_object_get(s, rows[i].key) != NULL && !has_string(types, rows[i].type)) {
+        if (json_object_get(s, rows[i].key) != NULL && !lt_gschema_has(types, rows[i].type)) {
             json_array_append_new(types, json_string(rows[i].type));
         }
     }
@@ -811,7 +592,7 @@ static json_t *guess_types(const json_t *s) {
 
 static lt_err typed(reader *r, const json_t *s, lt_gid *out) {
     const json_t *type = json_object_get(s, "type");
-    json_t *types = type != NULL ? types_of(type) : guess_types(s), *t;
+    json_t *types = type != NULL ? lt_gschema_types(type) : guess_types(s), *t;
     lt_gids alts = {0};
     lt_err err = LT_OK;
     size_t i;
@@ -860,7 +641,7 @@ static bool of_type(const json_t *v, const char *type) {
 
 /* enum or const: the values of a type that the schema allows. Other keywords beside are checked where that is simple. */
 static lt_err values(reader *r, const json_t *s, const json_t *list, lt_gid *out) {
-    json_t *types = types_of(json_object_get(s, "type")), *v, *t;
+    json_t *types = lt_gschema_types(json_object_get(s, "type")), *v, *t;
     lt_gids alts = {0};
     size_t i, k;
     json_array_foreach(list, i, v) {

@@ -1,0 +1,333 @@
+/* Grammars: every mask equals brute force over a small vocabulary; random walks end in texts of the language; what is accepted and what is
+ * refused, by name. Against outside truth (jsonschema, re): tools/check_grammar.py. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "base/rng.h"
+#include "serve/grammar.h"
+
+/* All single bytes, and some longer tokens, as a .tiktoken file; the last id ends a text. */
+static const char *const more[] = {
+    "ab",    "abc",        "aa",
+    "bb",    "\"a",        "\":",
+    "\": ",  "{\"",        "\"}",
+    "},",    "tr",         "true",
+    "nul",   "null",       "12",
+    "123",   "-1",         "0.",
+    "ö",     "\xC3\xB6\"", "  ",
+    "\n ",   "a\"",        "yes",
+    "no",    "xyzzy",      "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "2026-", "END"};
+#define N_MORE (sizeof more / sizeof *more)
+#define N_IDS  (256 + (int)N_MORE)
+
+static lt_tokenizer *tokenizer;
+static lt_grammar_vocab *vocab;
+
+static void put_line(char **p, const unsigned char *s, size_t n, int rank) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        const uint32_t x = (uint32_t)s[i] << 16 | (i + 1 < n ? (uint32_t)s[i + 1] << 8 : 0) |
+                           (i + 2 < n ? s[i + 2] : 0);
+        *(*p)++ = digits[x >> 18];
+        *(*p)++ = digits[x >> 12 & 63];
+        *(*p)++ = i + 1 < n ? digits[x >> 6 & 63] : '=';
+        *(*p)++ = i + 2 < n ? digits[x & 63] : '=';
+    }
+    *p += sprintf(*p, " %d\n", rank);
+}
+
+static int open_vocab(void **state) {
+    char *text = malloc(1 << 16), *p = text;
+    const int32_t end = N_IDS - 1;
+    (void)state;
+    for (int b = 0; b < 256; b++) {
+        const unsigned char c = (unsigned char)b;
+        put_line(&p, &c, 1, b);
+    }
+    for (size_t i = 0; i < N_MORE; i++) {
+        put_line(&p, (const unsigned char *)more[i], strlen(more[i]), 256 + (int)i);
+    }
+    if (lt_tokenizer_open_memory(&tokenizer, text, (size_t)(p - text), "small.tiktoken",
+                                 &(lt_tokenizer_options){.pattern = "gpt2"}) != LT_OK ||
+        lt_grammar_vocab_open(&vocab, tokenizer, &end, 1) != LT_OK) {
+        print_message("%s\n", lt_error_message());
+        return 1;
+    }
+    free(text);
+    return 0;
+}
+
+static int close_vocab(void **state) {
+    (void)state;
+    lt_grammar_vocab_close(vocab);
+    lt_tokenizer_close(tokenizer);
+    return 0;
+}
+
+static lt_grammar *open_grammar(lt_grammar_kind kind, const char *text) {
+    lt_grammar *g = NULL;
+    if (lt_grammar_open(&g, vocab, kind, text, strlen(text)) != LT_OK) {
+        fail_msg("%s: %s", text, lt_error_message());
+    }
+    return g;
+}
+
+/* Feed bytes by their single-byte tokens. */
+static bool feed(lt_grammar_state *s, const char *text, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (lt_grammar_accept(s, (unsigned char)text[i]) != LT_OK) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool accepts(const lt_grammar *g, const char *text) {
+    lt_grammar_state *s = NULL;
+    bool is;
+    assert_int_equal(lt_grammar_state_open(&s, g), LT_OK);
+    is = feed(s, text, strlen(text)) && lt_grammar_accepting(s);
+    lt_grammar_state_close(s);
+    return is;
+}
+
+static void expect(lt_grammar_kind kind, const char *text, const char *const *yes,
+                   const char *const *no) {
+    lt_grammar *g = open_grammar(kind, text);
+    for (; *yes != NULL; yes++) {
+        if (!accepts(g, *yes)) {
+            fail_msg("%s does not accept %s", text, *yes);
+        }
+    }
+    for (; *no != NULL; no++) {
+        if (accepts(g, *no)) {
+            fail_msg("%s accepts %s", text, *no);
+        }
+    }
+    lt_grammar_close(g);
+}
+#define LIST(...) ((const char *const[]){__VA_ARGS__, NULL})
+
+/* The mask of a state, token by token: are its bytes accepted one after the other? */
+static void check_mask(const lt_grammar *g, lt_grammar_state *s, const char *what) {
+    uint32_t bits[N_IDS / 32 + 1];
+    lt_grammar_state *probe = NULL;
+    assert_int_equal(lt_grammar_mask(s, bits, N_IDS), LT_OK);
+    assert_int_equal(lt_grammar_state_open(&probe, g), LT_OK);
+    for (int id = 0; id < N_IDS; id++) {
+        const char c = (char)id;
+        const bool in = (bits[id / 32] >> (id % 32) & 1) != 0;
+        bool want;
+        lt_grammar_state_copy(probe, s);
+        want = id == N_IDS - 1 ? lt_grammar_accepting(s)
+                               : feed(probe, id < 256 ? &c : more[id - 256],
+                                      id < 256 ? 1 : strlen(more[id - 256]));
+        if (in != want) {
+            fail_msg("%s: token %d is %s its mask", what, id, in ? "wrongly in" : "missing from");
+        }
+    }
+    lt_grammar_state_close(probe);
+}
+
+/* A walk of random allowed tokens: all masks equal brute force; true when it came to an end. */
+static bool walk(const lt_grammar *g, lt_rng *rng, const char *what, char *text, size_t room) {
+    lt_grammar_state *s = NULL;
+    uint32_t bits[N_IDS / 32 + 1];
+    size_t n = 0;
+    bool ended = false;
+    assert_int_equal(lt_grammar_state_open(&s, g), LT_OK);
+    for (int step = 0; step < 60 && !ended; step++) {
+        int allowed[N_IDS], n_allowed = 0, id;
+        check_mask(g, s, what);
+        assert_int_equal(lt_grammar_mask(s, bits, N_IDS), LT_OK);
+        for (id = 0; id < N_IDS; id++) {
+            if ((bits[id / 32] >> (id % 32) & 1) != 0) {
+                allowed[n_allowed++] = id;
+            }
+        }
+        assert_true(n_allowed > 0); /* Never a dead end: all bytes are tokens. */
+        id = allowed[lt_rng_below(rng, (uint64_t)n_allowed)];
+        for (const char *c = "\"}]0"; step > 20 && *c != 0; c++) {
+            id = (bits[*c / 32] >> (*c % 32) & 1) != 0 ? *c : id;
+        }
+        id = lt_grammar_accepting(s) && (step > 20 || lt_rng_below(rng, 4) == 0) ? N_IDS - 1 : id;
+        assert_int_equal(lt_grammar_accept(s, id), LT_OK);
+        ended = id == N_IDS - 1;
+        if (!ended && n + 64 < room) {
+            n += (size_t)(id < 256 ? sprintf(text + n, "%c", id)
+                                   : sprintf(text + n, "%s", more[id - 256]));
+        }
+    }
+    text[n] = 0;
+    assert_true(!ended || lt_grammar_done(s));
+    lt_grammar_state_close(s);
+    return ended;
+}
+
+static void masks_equal_brute_force(void **state) {
+    static const struct {
+        lt_grammar_kind kind;
+        const char *text;
+        bool json;
+    } rows[] = {
+        {LT_GRAMMAR_REGEX, "(a|bb)*abc?|[^a-m]{3}", false},
+        {LT_GRAMMAR_REGEX, "[^\"]{0,40}x{300}", false},
+        {LT_GRAMMAR_GBNF, "root ::= (\"(\" root \")\" | \"a\" | \"[\" root \",\" root \"]\")",
+         false},
+        {LT_GRAMMAR_GBNF, "root ::= word (\" \" word)*\nword ::= [a-z]{1,4} | \"\\u00f6\" # x\n",
+         false},
+        {LT_GRAMMAR_JSON, "", true},
+        {LT_GRAMMAR_CHOICE, "[\"yes\", \"no\", \"nobody\", \"\xC3\xB6\\n\"]", false},
+        {LT_GRAMMAR_SCHEMA, "{\"type\": \"string\", \"maxLength\": 3}", true},
+        {LT_GRAMMAR_SCHEMA, "{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 1000}", true},
+        {LT_GRAMMAR_SCHEMA,
+         "{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"integer\", \"minimum\": -12, "
+         "\"maximum\": 120}, \"b\": {\"type\": \"array\", \"items\": {\"type\": "
+         "\"boolean\"}, \"maxItems\": 2}, \"c\": {\"anyOf\": [{\"$ref\": \"#\"}, {\"type\": "
+         "\"null\"}]}}, \"required\": [\"a\"]}",
+         true},
+        {LT_GRAMMAR_SCHEMA,
+         "{\"type\": \"object\", \"properties\": {\"a\": {\"const\": 1}}, "
+         "\"additionalProperties\": {\"type\": \"number\", \"exclusiveMinimum\": 0.5, \"maximum\": "
+         "12}}",
+         true},
+        {LT_GRAMMAR_SCHEMA,
+         "{\"type\": \"string\", \"pattern\": \"^\\\\d{4}-[ab]+$\", \"maxLength\": 8}", true}};
+    lt_rng rng = {.seed = 7};
+    char text[4096];
+    int ended = 0;
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_grammar *g = open_grammar(rows[i].kind, rows[i].text);
+        for (int k = 0; k < 6; k++) {
+            const bool end = walk(g, &rng, rows[i].text, text, sizeof text);
+            ended += end;
+            if (end) {
+                json_t *j = rows[i].json ? json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL)
+                                         : NULL;
+                if (!accepts(g, text) || (rows[i].json && j == NULL)) {
+                    fail_msg("%s walked to %s", rows[i].text, text);
+                }
+                json_decref(j);
+            }
+        }
+        lt_grammar_close(g);
+    }
+    print_message("%d of %zu walks ended\n", ended, 6 * sizeof rows / sizeof *rows);
+    assert_true(ended > 30);
+}
+
+static void regular_expressions(void **state) {
+    (void)state;
+    expect(LT_GRAMMAR_REGEX, "^a{2,3}$|b\\d+|[x-z_]?", LIST("aa", "aaa", "b1", "b123", "x", ""),
+           LIST("a", "aaaa", "b", "w"));
+    expect(LT_GRAMMAR_REGEX, "(?:\\w+@)+\\.[^.]", LIST("a@.x", "a_1@b@.\xC3\xB6"),
+           LIST("@.x", "a@.."));
+    expect(LT_GRAMMAR_REGEX, "\\u00f6\\x41{0,200}",
+           LIST("\xC3\xB6", "\xC3\xB6"
+                            "AAAA"),
+           LIST("A", "\xC3"));
+}
+
+static void schemas(void **state) {
+    (void)state;
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"minimum\": -5, \"exclusiveMaximum\": 103}",
+           LIST("-5", "-1", "0", "9", "10", "99", "102"),
+           LIST("-6", "103", "1000", "01", "-0", "1.0"));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"number\", \"minimum\": 1.25, \"maximum\": 3}",
+           LIST("1.25", "1.3", "1.250", "2", "3", "3.00", "2.999"),
+           LIST("1", "1.2", "1.249", "3.1", "4", "-2"));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"multipleOf\": 7}",
+           LIST("0", "7", "-14", "700"), LIST("1", "8", "71"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"allOf\": [{\"properties\": {\"a\": {\"type\": \"null\"}}, \"required\": [\"a\"]}, "
+           "{\"properties\": {\"b\": {\"enum\": [1, \"x\"]}}}]}",
+           LIST("{\"a\":null}", "{\"a\": null, \"b\": \"x\"}", "{\n  \"a\": null,\n  \"b\": 1\n}"),
+           LIST("{}", "{\"b\": 1}", "{\"a\": null, \"b\": 2}", "{\"a\":null,}"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"array\", \"prefixItems\": [{\"type\": \"null\"}], \"items\": {\"type\": "
+           "\"boolean\"}, \"minItems\": 1, \"maxItems\": 3}",
+           LIST("[null]", "[null, true]", "[null,true,false]"),
+           LIST("[]", "[true]", "[null,null]", "[null,true,true,true]"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"object\", \"patternProperties\": {\"^k\\\\d$\": {\"type\": \"null\"}}, "
+           "\"additionalProperties\": false, \"maxProperties\": 2}",
+           LIST("{}", "{\"k1\": null}", "{\"k1\": null, \"k2\": null}"),
+           LIST("{\"k\": null}", "{\"k1\": 1}", "{\"k1\":null,\"k2\":null,\"k3\":null}"));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": [\"string\", \"null\"], \"format\": \"date\"}",
+           LIST("null", "\"2026-11-21\""), LIST("\"2026-13-21\"", "\"x\""));
+}
+
+static void refusals(void **state) {
+    static const struct {
+        lt_grammar_kind kind;
+        const char *text;
+        lt_err err;
+        const char *says;
+    } rows[] = {
+        {LT_GRAMMAR_SCHEMA, "{\"not\": {}}", LT_ERR_UNSUPPORTED, "'not'"},
+        {LT_GRAMMAR_SCHEMA, "{\"type\": \"array\", \"uniqueItems\": true}", LT_ERR_UNSUPPORTED,
+         "uniqueItems"},
+        {LT_GRAMMAR_SCHEMA, "{\"type\": \"strnig\"}", LT_ERR_FORMAT, "strnig"},
+        {LT_GRAMMAR_SCHEMA, "{\"$ref\": \"#/$defs/x\"}", LT_ERR_FORMAT, "#/$defs/x"},
+        {LT_GRAMMAR_SCHEMA, "{\"enum\": []}", LT_ERR_FORMAT, "no text matches"},
+        {LT_GRAMMAR_SCHEMA, "[", LT_ERR_FORMAT, "JSON"},
+        {LT_GRAMMAR_REGEX, "a(?=b)", LT_ERR_UNSUPPORTED, "offset 3"},
+        {LT_GRAMMAR_REGEX, "a(b", LT_ERR_FORMAT, "not closed"},
+        {LT_GRAMMAR_REGEX, "(a)\\1", LT_ERR_UNSUPPORTED, "back-reference"},
+        {LT_GRAMMAR_GBNF, "root ::= a", LT_ERR_FORMAT, "'a'"},
+        {LT_GRAMMAR_GBNF, "root ::= root \"a\" | \"b\"", LT_ERR_UNSUPPORTED, "left recursion"},
+        {LT_GRAMMAR_GBNF, "x ::= \"a\"", LT_ERR_FORMAT, "'root'"},
+        {LT_GRAMMAR_GBNF, "root ::= \"a\"\nb = 1", LT_ERR_FORMAT, "grammar:2"},
+        {LT_GRAMMAR_CHOICE, "[1]", LT_ERR_FORMAT, "item 0"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        lt_grammar *g = NULL;
+        assert_int_equal(
+            lt_grammar_open(&g, vocab, rows[i].kind, rows[i].text, strlen(rows[i].text)),
+            rows[i].err);
+        if (strstr(lt_error_message(), rows[i].says) == NULL) {
+            fail_msg("%s says '%s'", rows[i].text, lt_error_message());
+        }
+    }
+}
+
+static void forced_bytes(void **state) {
+    lt_grammar *g = open_grammar(LT_GRAMMAR_CHOICE, "[\"abcd\", \"abce\"]");
+    lt_grammar_state *s = NULL, *t = NULL;
+    char out[16];
+    (void)state;
+    assert_int_equal(lt_grammar_state_open(&s, g), LT_OK);
+    assert_int_equal(lt_grammar_state_open(&t, g), LT_OK);
+    assert_int_equal(lt_grammar_forced(s, out, sizeof out), 3);
+    assert_memory_equal(out, "abc", 3);
+    assert_int_equal(lt_grammar_accept(s, 'x'), LT_ERR_ARG); /* The state stays. */
+    assert_true(feed(s, "abc", 3));
+    lt_grammar_state_copy(t, s);
+    assert_true(feed(s, "d", 1) && lt_grammar_done(s));
+    assert_true(!lt_grammar_done(t) && feed(t, "e", 1));
+    assert_int_equal(lt_grammar_accept(t, N_IDS - 1), LT_OK);
+    lt_grammar_state_reset(t);
+    assert_true(!lt_grammar_accepting(t));
+    lt_grammar_state_close(s);
+    lt_grammar_state_close(t);
+    lt_grammar_close(g);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(masks_equal_brute_force), cmocka_unit_test(regular_expressions),
+        cmocka_unit_test(schemas), cmocka_unit_test(refusals), cmocka_unit_test(forced_bytes)};
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, open_vocab, close_vocab);
+}

@@ -1,0 +1,234 @@
+#!/usr/bin/env python3
+"""Judge build/examples/grammar_walk by outside truth.
+
+    tools/check_grammar.py TOKENIZER schemas N [SEED]   random schemas: random walks under the masks must be valid by jsonschema; drawn instances
+                                                        that are valid must be accepted
+    tools/check_grammar.py TOKENIZER regex N [SEED]     random patterns: accepted texts are those of Python's re, walks match
+    tools/check_grammar.py TOKENIZER suite FOLDER       JSON-Schema-Test-Suite's tests/draft2020-12: invalid instances must be refused; of the valid
+                                                        ones it counts how many are accepted, by keyword
+    tools/check_grammar.py TOKENIZER time FILE          lines of {"schema", "instances"}: mask times along the instances
+Needs jsonschema (PyPI)."""
+import glob
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+
+PROGRAM = os.environ.get("GRAMMAR_WALK", os.path.join(os.path.dirname(__file__), "..", "build", "examples", "grammar_walk"))
+
+
+def ask(tokenizer, questions):
+    lines = "".join(json.dumps(q) + "\n" for q in questions)
+    out = subprocess.run([PROGRAM, tokenizer], input=lines.encode(), stdout=subprocess.PIPE, check=True).stdout.decode()
+    return [json.loads(line) for line in out.split("\n") if line]
+
+
+# ---- random schemas ----
+
+class Gen:
+    def __init__(self, rng):
+        self.r = rng
+
+    def schema(self, d):
+        r = self.r
+        k = r.randrange(11 if d > 0 else 7)
+        if k == 0:
+            s = {"type": "integer"}
+            if r.random() < 0.7:
+                lo = r.choice([-150, -10, -1, 0, 1, 7, 95, 1000]) + r.randrange(10)
+                s[r.choice(["minimum", "exclusiveMinimum"])] = lo
+                if r.random() < 0.7:
+                    s[r.choice(["maximum", "exclusiveMaximum"])] = lo + r.choice([2, 10, 99, 12345])
+            elif r.random() < 0.3:
+                s["multipleOf"] = r.choice([2, 3, 7, 10, 64])
+            return s
+        if k == 1:
+            s = {"type": "number"}
+            if r.random() < 0.7:
+                lo = r.choice([-10.5, -1.25, 0, 0.001, 3, 99.99])
+                s[r.choice(["minimum", "exclusiveMinimum"])] = lo
+                if r.random() < 0.7:
+                    s[r.choice(["maximum", "exclusiveMaximum"])] = lo + r.choice([0.5, 1, 20.125, 1000])
+            return s
+        if k == 2:
+            s = {"type": "string"}
+            if r.random() < 0.5:
+                s["minLength"] = r.randrange(4)
+                s["maxLength"] = s["minLength"] + r.randrange(30)
+            if r.random() < 0.3:
+                s["pattern"] = r.choice(["^[a-z]+$", "^\\d{3}-\\d{2}$", "ab", "^(x|yz)*$", "^[^\"\\\\]{2,5}$", "^\\w+ \\w+"])
+                s.pop("minLength", None)
+            return s
+        if k == 3:
+            return {"type": "string", "format": r.choice(["date", "time", "date-time", "uuid", "ipv4", "email", "ipv6"])}
+        if k == 4:
+            return {"enum": [r.choice([1, "a", None, True, "x\"y", -2.5, {"k": [1]}, "ü"]) for _ in range(3)]}
+        if k == 5:
+            return {"type": r.choice(["boolean", "null", ["string", "null"], ["integer", "boolean"]])}
+        if k == 6:
+            return {"const": r.choice([5, "c", [1, 2], {"a": None}])}
+        if k == 7:
+            s = {"type": "array", "items": self.schema(d - 1)}
+            if r.random() < 0.5:
+                s["minItems"] = r.randrange(3)
+                s["maxItems"] = s["minItems"] + r.randrange(4)
+            if r.random() < 0.3:
+                s["prefixItems"] = [self.schema(0) for _ in range(r.randrange(1, 3))]
+            return s
+        if k in (8, 9):
+            names = r.sample(["a", "b", "name", "x y", "q\"", "ö", "long_property"], r.randrange(0, 5))
+            s = {"type": "object", "properties": {n: self.schema(d - 1) for n in names}, "required": [n for n in names if r.random() < 0.5]}
+            c = r.randrange(4)
+            if c == 0:
+                s["additionalProperties"] = False
+            elif c == 1:
+                s["additionalProperties"] = self.schema(0)
+            elif c == 2 and not names:
+                s["patternProperties"] = {"^k[0-9]$": self.schema(0)}
+            return s
+        if r.random() < 0.4:
+            return {"allOf": [{"type": "object", "properties": {"a": self.schema(0)}, "required": ["a"]}, {"properties": {"b": self.schema(d - 1)}}]}
+        return {r.choice(["anyOf", "oneOf"]): [self.schema(d - 1) for _ in range(r.randrange(1, 4))]}
+
+    def whole(self):
+        s = self.schema(3)
+        if self.r.random() < 0.3:
+            s = {"$defs": {"n": {"type": "object", "properties": {"v": self.schema(1), "next": {"anyOf": [{"$ref": "#/$defs/n"}, {"type": "null"}]}}, "required": ["v", "next"],
+                                 "additionalProperties": False}}, "$ref": "#/$defs/n"}
+        return s
+
+
+def no_one_of(s):
+    """oneOf is produced as anyOf: judge by that."""
+    if isinstance(s, dict):
+        return {("anyOf" if k == "oneOf" else k): no_one_of(v) for k, v in s.items()}
+    return [no_one_of(v) for v in s] if isinstance(s, list) else s
+
+
+def schemas(tokenizer, n, seed):
+    import jsonschema
+    rng = random.Random(seed)
+    all_ = [Gen(rng).whole() for _ in range(n)]
+    replies = ask(tokenizer, [{"kind": "schema", "text": json.dumps(s), "walks": 4, "seed": i} for i, s in enumerate(all_)])
+    bad = refused = walks = unfinished = 0
+    again = []
+    for s, reply in zip(all_, replies):
+        judge = jsonschema.Draft202012Validator(no_one_of(s), format_checker=jsonschema.FormatChecker())
+        if "error" in reply:
+            refused += 1
+            if "no text matches" not in reply["error"]:
+                print("refused", reply["error"], json.dumps(s)[:300])
+            continue
+        texts = []
+        for w in reply["walks"]:
+            if not isinstance(w, str):
+                unfinished += 1
+                continue
+            walks += 1
+            try:
+                value = json.loads(w)
+                judge.validate(value)
+                texts += [w, json.dumps(value), json.dumps(value, indent=2, ensure_ascii=False)] if "e" not in w.lower() or True else [w]
+            except Exception as e:
+                bad += 1
+                print("NOT VALID", json.dumps(s)[:500], "\n  ", w[:300], "\n  ", str(e)[:200].replace("\n", " "))
+        again.append((s, texts))
+    replies = ask(tokenizer, [{"kind": "schema", "text": json.dumps(s), "accept": t} for s, t in again])
+    not_taken = 0
+    for (s, texts), reply in zip(again, replies):
+        for t, ok in zip(texts, reply["accept"]):
+            if not ok:
+                not_taken += 1
+                if not_taken < 10:
+                    print("not accepted", json.dumps(s)[:300], "\n  ", t[:200])
+    compile_us = sorted(r["compile_us"] for r in replies)
+    mask = sum(r["mask_us"] * r["masks"] for r in replies) / max(1, sum(r["masks"] for r in replies))
+    print(f"{n} schemas: {refused} refused, {walks} walks valid but {bad}, {unfinished} unfinished; re-spelt instances not accepted: {not_taken} of {sum(len(t) for _, t in again)}; "
+          f"compile median {compile_us[len(compile_us) // 2]:.0f} us, max {compile_us[-1]:.0f}; mask mean {mask:.1f} us along instances")
+    return bad
+
+
+# ---- regular expressions ----
+
+def pattern(r, d):
+    k = r.randrange(9 if d > 0 else 3)
+    if k == 0:
+        return r.choice(["a", "b", "ab", "0", "é", " ", "\\.", "x"])
+    if k == 1:
+        return r.choice(["[a-c]", "[^a]", "\\d", "\\w", "\\s", ".", "[\\d_-]", "[^\\W\\d]", "\\D"])
+    if k == 2:
+        return r.choice(["abc", "\\x41", "[b-y]", "(?:)"])
+    if k in (3, 4):
+        return pattern(r, d - 1) + pattern(r, d - 1)
+    if k == 5:
+        return "(" + pattern(r, d - 1) + "|" + pattern(r, d - 1) + ")"
+    return "(?:" + pattern(r, d - 1) + ")" + r.choice(["*", "+", "?", "{2}", "{1,3}", "{2,}", "*?"])
+
+
+def regex(tokenizer, n, seed):
+    rng = random.Random(seed)
+    questions = []
+    for i in range(n):
+        p = pattern(rng, 4)
+        texts = ["".join(rng.choice("abcx0é._- \nA9") for _ in range(rng.randrange(7))) for _ in range(30)]
+        questions.append({"kind": "regex", "text": p, "accept": texts, "walks": 3, "seed": i})
+    bad = checked = 0
+    for q, reply in zip(questions, ask(tokenizer, questions)):
+        if "error" in reply:
+            bad += "no text matches" not in reply["error"]
+            print("refused", q["text"], reply["error"])
+            continue
+        c = re.compile(q["text"], re.ASCII)
+        pairs = list(zip(q["accept"], reply["accept"])) + [(w, True) for w in reply["walks"] if isinstance(w, str)]
+        for t, ok in pairs:
+            checked += 1
+            if (c.fullmatch(t) is not None) != ok:
+                bad += 1
+                print("DIFFERS", q["text"], repr(t), ok)
+    print(f"{n} patterns, {checked} texts: {bad} differ")
+    return bad
+
+
+def suite(tokenizer, folder):
+    wrong = 0
+    rows = {}
+    for path in sorted(glob.glob(os.path.join(folder, "*.json"))):
+        name = os.path.basename(path)[:-5]
+        groups = json.load(open(path))
+        replies = ask(tokenizer, [{"kind": "schema", "text": json.dumps(g["schema"]), "accept": [json.dumps(t["data"], ensure_ascii=False) for t in g["tests"]]} for g in groups])
+        row = rows.setdefault(name, [0, 0, 0, 0])
+        for g, reply in zip(groups, replies):
+            if "error" in reply:
+                row[0] += len(g["tests"])
+                continue
+            for t, ok in zip(g["tests"], reply["accept"]):
+                row[1] += t["valid"] and ok
+                row[2] += t["valid"] and not ok
+                if ok and not t["valid"]:
+                    row[3] += 1
+                    wrong += 1
+                    print("WRONGLY ACCEPTED", name, g["description"], "|", t["description"])
+    total = [sum(r[i] for r in rows.values()) for i in range(4)]
+    for name, r in rows.items():
+        print(f"{name:28s} in refused schemas {r[0]:4d}  valid accepted {r[1]:4d}  valid not produced {r[2]:4d}  invalid accepted {r[3]:3d}")
+    print(f"{'all':28s} in refused schemas {total[0]:4d}  valid accepted {total[1]:4d}  valid not produced {total[2]:4d}  invalid accepted {total[3]:3d}")
+    return wrong
+
+
+def time(tokenizer, path):
+    rows = [json.loads(line) for line in open(path)]
+    replies = ask(tokenizer, [{"kind": "schema", "text": json.dumps(r["schema"]), "accept": [json.dumps(i) for i in r["instances"]]} for r in rows])
+    ok = [r for r in replies if "error" not in r]
+    masks = sum(r["masks"] for r in ok)
+    print(f"{len(ok)} of {len(rows)} schemas, {masks} masks: mean {sum(r['mask_us'] * r['masks'] for r in ok) / max(1, masks):.1f} us, "
+          f"worst {max(r['mask_us_max'] for r in ok):.0f} us; compile mean {sum(r['compile_us'] for r in ok) / max(1, len(ok)):.0f} us")
+    return 0
+
+
+if __name__ == "__main__":
+    tok, what, arg = sys.argv[1:4]
+    seed = int(sys.argv[4]) if len(sys.argv) > 4 else 0
+    sys.exit({"schemas": lambda: schemas(tok, int(arg), seed), "regex": lambda: regex(tok, int(arg), seed), "suite": lambda: suite(tok, arg),
+              "time": lambda: time(tok, arg)}[what]() != 0)
