@@ -115,7 +115,7 @@ def schemas(tokenizer, n, seed):
     bad = refused = walks = unfinished = 0
     again = []
     for s, reply in zip(all_, replies):
-        judge = jsonschema.Draft202012Validator(no_one_of(s), format_checker=jsonschema.FormatChecker())
+        judge = jsonschema.Draft202012Validator(no_one_of(s), format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
         if "error" in reply:
             refused += 1
             if "no text matches" not in reply["error"]:

@@ -24,10 +24,8 @@ static lt_err read_text(lt_gast *ast, const lt_grammar_vocab *v, lt_grammar_kind
     LT_FAIL(LT_ERR_ARG, "grammar of kind %d", (int)kind);
 }
 
-lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v, lt_grammar_kind kind,
-                       const char *text, size_t bytes) {
+lt_err lt_grammar_open_tree(lt_grammar **out, const lt_grammar_vocab *v, lt_gast *ast) {
     lt_err err = LT_OK;
-    lt_gast ast = {0};
     lt_grammar *g = calloc(1, sizeof *g);
 
     if (g == NULL) {
@@ -39,14 +37,23 @@ lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v, lt_grammar_k
     if (g->scratch == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "grammar: a mask of %lld tokens", (long long)v->n_ids);
     }
-    LT_TRY_DONE(read_text(&ast, v, kind, text, bytes));
-    LT_TRY_DONE(lt_gprogram_compile(&g->program, &ast));
+    LT_TRY_DONE(lt_gprogram_compile(&g->program, ast));
     LT_TRY_DONE(lt_gcache_open(g));
     *out = g;
     g = NULL;
 done:
-    lt_gast_free(&ast);
     lt_grammar_close(g);
+    return err;
+}
+
+lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v, lt_grammar_kind kind,
+                       const char *text, size_t bytes) {
+    lt_gast ast = {0};
+    lt_err err = read_text(&ast, v, kind, text, bytes);
+    if (err == LT_OK) {
+        err = lt_grammar_open_tree(out, v, &ast);
+    }
+    lt_gast_free(&ast);
     return err;
 }
 

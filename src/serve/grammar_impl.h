@@ -134,6 +134,9 @@ struct lt_grammar_state {
     lt_grammar_state *before, *next;
 };
 
+/* What lt_grammar_open does with the tree it has read. */
+LT_MUST_USE lt_err lt_grammar_open_tree(lt_grammar **out, const lt_grammar_vocab *v, lt_gast *ast);
+
 LT_MUST_USE lt_err lt_gcache_open(lt_grammar *g);
 void lt_gcache_free(lt_gcache *c);
 LT_MUST_USE lt_err lt_gcache_step(lt_grammar *g, int32_t config, uint8_t byte,

@@ -213,10 +213,12 @@ static lt_gid beyond_whole(lt_gast *g, const char *d, size_t n, bool up) {
     return lt_gast_pair(g, LT_GNODE_MINUS, lt_gast_alt2(g, equal_or, other), equal);
 }
 
-/* What may follow the whole part of the bound itself, so that the value is not below (above) I.F: a fraction, or nothing. */
-static lt_gid fraction_beyond(lt_gast *g, const char *f, size_t n, bool up, bool strict) {
+/* room: digits beyond F that a double still tells apart.
+ * What may follow the whole part of the bound itself, so that the value is not below (above) I.F: a fraction, or nothing. */
+static lt_gid fraction_beyond(lt_gast *g, const char *f, size_t n, bool up, bool strict,
+                              size_t room) {
     lt_gids alts = {0};
-    const lt_gid zeros = lt_gast_repeat(g, lt_gast_text(g, "0"), 0, DIGITS);
+    const lt_gid zeros = lt_gast_repeat(g, lt_gast_text(g, "0"), 0, (int32_t)room);
     lt_gid out;
     for (size_t i = 0; i < n; i++) { /* Equal before i, beyond at i. */
         const int lo = up ? f[i] + 1 : '0', hi = up ? '9' : f[i] - 1;
@@ -225,7 +227,7 @@ static lt_gid fraction_beyond(lt_gast *g, const char *f, size_t n, bool up, bool
                 g, &alts,
                 lt_gast_list(g, LT_GNODE_SEQ,
                              (const lt_gid[]){lt_gast_text(g, "."), lt_gast_bytes(g, f, i),
-                                              lt_gast_byte(g, lo, hi), digits(g, 0, DIGITS)},
+                                              lt_gast_byte(g, lo, hi), digits(g, 0, (int32_t)room)},
                              4));
         }
         if (!up && i > 0) { /* Shorter than F is below it: F ends in no zero. */
@@ -246,7 +248,7 @@ static lt_gid fraction_beyond(lt_gast *g, const char *f, size_t n, bool up, bool
             g, &alts,
             lt_gast_list(g, LT_GNODE_SEQ,
                          (const lt_gid[]){lt_gast_text(g, "."), lt_gast_bytes(g, f, n), zeros,
-                                          lt_gast_byte(g, '1', '9'), digits(g, 0, DIGITS)},
+                                          lt_gast_byte(g, '1', '9'), digits(g, 0, (int32_t)room)},
                          5));
     }
     out = lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n);
@@ -268,8 +270,13 @@ static lt_gid half(lt_gast *g, const char *bound, bool up, bool strict, bool who
         const bool with = n_f == 0 ? !strict : !up; /* 2.5: 2 is below, not above. */
         return with ? lt_gast_alt2(g, beyond, equal) : beyond;
     }
-    return lt_gast_alt2(g, lt_gast_seq2(g, beyond, optional(g, fraction(g))),
-                        lt_gast_seq2(g, equal, fraction_beyond(g, f, n_f, up, strict)));
+    return lt_gast_alt2(
+        g,
+        lt_gast_seq2(g, beyond,
+                     optional(g, lt_gast_seq2(g, lt_gast_text(g, "."),
+                                              digits(g, 1, n < 14 ? 15 - (int32_t)n : 1)))),
+        lt_gast_seq2(g, equal,
+                     fraction_beyond(g, f, n_f, up, strict, n_f + n < 15 ? 15 - n_f - n : 0)));
 }
 
 static bool is_negative(lt_gbound b) {
