@@ -1,6 +1,8 @@
 /* The smallest use of lateen/serve.h: many prompts at once, each a line of token ids on standard input; a line of new ids each, in the same order.
  *
- *     build/examples/serve MODEL [MAX_TOKENS] < prompts          greedy; tools/check_engine.py compares the ids with another framework */
+ *     build/examples/serve MODEL [MAX_TOKENS [all]] < prompts          greedy; all: on behind the end of text
+ *
+ * tools/check_engine.py compares the ids with another framework's. */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +28,13 @@ static int64_t read_ids(const char *line, int32_t *ids) {
     return n;
 }
 
-static lt_err submit_all(lt_engine *e, int64_t max_tokens, text *texts, int64_t *n_texts) {
+static lt_err submit_all(lt_engine *e, int64_t max_tokens, bool ignore_eos, text *texts,
+                         int64_t *n_texts) {
     static char line[MAX_LINE];
     static int32_t ids[MAX_LINE / 2];
     lt_request r = lt_request_defaults();
     r.max_tokens = max_tokens;
+    r.ignore_eos = ignore_eos;
     r.sampling.temperature = 0;
     for (; *n_texts < MAX_PROMPTS && fgets(line, sizeof line, stdin) != NULL; (*n_texts)++) {
         text *t = &texts[*n_texts];
@@ -75,7 +79,7 @@ int main(int argc, char **argv) {
         err = lt_engine_open(&engine, model, NULL);
     }
     if (err == LT_OK) {
-        err = submit_all(engine, max_tokens, texts, &n_texts);
+        err = submit_all(engine, max_tokens, argc > 3, texts, &n_texts);
     }
     if (err == LT_OK) {
         receive_all(engine, n_texts);

@@ -1,6 +1,6 @@
 """Greedy text of the engine against Hugging Face transformers in float32, on the same (dequantised) weights.
 
-    build/examples/serve is run on 50 prompts at once; for each, transformers runs prompt and answer in one pass, and every token of the answer must be the
+    build/examples/serve is run on 50 prompts at once, 200 tokens each, also behind an end of text; for each, transformers runs prompt and answer in one pass, and every token of the answer must be the
     likeliest there. A token that is not, but whose logit is within 1e-3 of the likeliest, is a tie: excused and counted.
 
     python tools/check_engine.py MODEL.gguf [--prompts 50] [--tokens 200]          (transformers 5.23, torch 2.15; CPU)
@@ -39,7 +39,7 @@ def main():
     tokenizer = transformers.AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name)
     asked = prompts(tokenizer, o.prompts)
     lines = "".join(" ".join(map(str, ids)) + "\n" for ids in asked)
-    told = subprocess.run([ROOT / "build/examples/serve", path, str(o.tokens)], input=lines, capture_output=True, text=True, check=True).stdout
+    told = subprocess.run([ROOT / "build/examples/serve", path, str(o.tokens), "all"], input=lines, capture_output=True, text=True, check=True).stdout
     model = transformers.AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     n_tokens = n_ties = n_wrong = 0
     nearest = 1e9

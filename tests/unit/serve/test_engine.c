@@ -5,6 +5,7 @@
 #include <malloc.h>
 
 #include "base/thread.h"
+#include "lateen/tokenizer.h"
 #include "tensor/backend.h"
 
 static int32_t best_of(const float *x, int64_t n) {
@@ -71,6 +72,62 @@ static void families_say_what_a_session_says(void **state) {
         lt_engine_close(e);
         lt_model_close(m);
     }
+}
+
+/* stories260K among others that say something else: to the byte of llama2.c's own test. */
+static void stories_to_the_byte(void **state) {
+    enum { OTHERS = 20, LEN = 200 };
+    static const char folder[] = "../shared/data/model-stories260k/";
+    static answer answers[OTHERS + 1];
+    char path[128], want[4096], text[4096] = "";
+    size_t used = 0, n_want;
+    lt_tokenizer *t = NULL;
+    lt_tokenizer_stream *out = NULL;
+    lt_model *m = NULL;
+    lt_engine *e = NULL;
+    lt_request r = lt_request_defaults();
+    const char *piece;
+    size_t bytes;
+    FILE *f;
+    (void)state;
+    (void)snprintf(path, sizeof path, "%sexpected_greedy_200.txt", folder);
+    f = fopen(path, "r");
+    if (f == NULL) {
+        skip();
+    }
+    n_want = fread(want, 1, sizeof want, f);
+    (void)fclose(f);
+    while (n_want > 0 && want[n_want - 1] == '\n') {
+        n_want--;
+    }
+    (void)snprintf(path, sizeof path, "%sstories260K.bin", folder);
+    must(lt_model_open(&m, path, NULL), path);
+    (void)snprintf(path, sizeof path, "%stok512.bin", folder);
+    must(lt_tokenizer_open(&t, path, NULL), path);
+    must(lt_tokenizer_stream_open(&out, t, true), path);
+    must(lt_engine_open(&e, m, NULL), "engine");
+    for (int32_t i = 0; i <= OTHERS; i++) {
+        const int32_t prompt[] = {1, 300 + i};
+        r.prompt = prompt;
+        r.n_prompt = i == OTHERS / 2 ? 1 : 2;
+        r.max_tokens = LEN;
+        r.sampling.temperature = i % 3 == 0 ? 0.9 : 0;
+        send(e, &r, &answers[i]);
+    }
+    receive_all(e, OTHERS + 1, 0);
+    for (int64_t i = 0; i < answers[OTHERS / 2].samples[0].n; i++) {
+        must(lt_tokenizer_stream_put(out, (uint32_t)answers[OTHERS / 2].samples[0].ids[i], &piece,
+                                     &bytes),
+             "token");
+        memcpy(text + used, piece, bytes);
+        used += bytes;
+    }
+    assert_true(used == n_want || (used > n_want && answers[OTHERS / 2].samples[0].n == LEN));
+    assert_memory_equal(text, want, n_want);
+    lt_tokenizer_stream_close(out);
+    lt_tokenizer_close(t);
+    lt_engine_close(e);
+    lt_model_close(m);
 }
 
 /* ---- deterministic mode ---- */
@@ -406,6 +463,7 @@ static void impossible_requests_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_say_what_a_session_says),
+        cmocka_unit_test(stories_to_the_byte),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(company_changes_nothing_in_any_family),
 #if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for it. */
