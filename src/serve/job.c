@@ -125,7 +125,7 @@ static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
     s->seq.owner = s;
     s->thinking = r->n_think_end > 0;
     s->n_forced = -1;
-    return LT_OK;
+    return r->grammar != NULL ? lt_grammar_state_open(&s->grammar, r->grammar) : LT_OK;
 }
 
 static void copy_request(lt_job *j, const lt_request *r, int64_t eos) {
@@ -171,14 +171,20 @@ void lt_job_close(lt_job *j) {
     if (j == NULL) {
         return;
     }
+    for (int64_t i = 0; j->samples != NULL && i < j->r.n_samples; i++) {
+        lt_grammar_state_close(j->samples[i].grammar);
+    }
     lt_arena_close(&j->arena);
     free(j);
 }
 
+/* The grammar rules the next token: it begins behind the thinking. */
+static bool ruled(const lt_sample *s) {
+    return s->grammar != NULL && !s->thinking;
+}
+
 lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_pick_args *out) {
     const lt_job *j = s->job;
-    (void)vocab_size;
-    (void)mask;
     *out = (lt_pick_args){.how = &j->r.sampling,
                           .tokens = s->tokens,
                           .n_prompt = j->r.n_prompt,
@@ -195,6 +201,9 @@ lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_
     }
     if (s->n_forced >= 0) {
         out->forced = j->r.think_end[s->n_forced];
+    } else if (ruled(s)) {
+        out->mask = mask;
+        return lt_grammar_mask(s->grammar, mask, vocab_size);
     }
     return LT_OK;
 }
@@ -228,9 +237,14 @@ static void keep(lt_logprobs *l, int64_t at, int n_top, const lt_pick *pick) {
     }
 }
 
-void lt_sample_append(lt_sample *s, const lt_pick *pick) {
+lt_err lt_sample_append(lt_sample *s, const lt_pick *pick) {
     lt_job *j = s->job;
+    const bool by_grammar = ruled(s);
+    lt_finish finish;
     LT_ASSERT(s->finish == LT_FINISH_NONE && s->n_out < j->r.max_tokens);
+    if (by_grammar) {
+        LT_TRY(lt_grammar_accept(s->grammar, pick->id));
+    }
     keep(&s->logprobs, s->n_out, j->r.logprobs, pick);
     s->tokens[j->r.n_prompt + s->n_out++] = pick->id;
     s->seq.n_tokens++;
@@ -240,9 +254,15 @@ void lt_sample_append(lt_sample *s, const lt_pick *pick) {
     if (s->thinking && s->n_forced < 0 && thinking_ends(s)) {
         s->thinking = false;
     }
-    if (ends(s, pick->id) != LT_FINISH_NONE) {
-        lt_sample_finish(s, ends(s, pick->id), LT_OK);
+    finish = ends(s, pick->id);
+    if ((finish == LT_FINISH_NONE || finish == LT_FINISH_LENGTH) && by_grammar &&
+        lt_grammar_done(s->grammar)) {
+        finish = LT_FINISH_GRAMMAR; /* Nothing but an ending could follow: not waited for. */
     }
+    if (finish != LT_FINISH_NONE) {
+        lt_sample_finish(s, finish, LT_OK);
+    }
+    return LT_OK;
 }
 
 void lt_sample_finish(lt_sample *s, lt_finish finish, lt_err failure) {

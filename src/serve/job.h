@@ -81,8 +81,8 @@ void lt_job_close(lt_job *j); /* Accepts NULL. */
 /* How a sample's next token is chosen. mask: filled when a grammar rules, ceil(V / 32) words. */
 LT_MUST_USE lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask,
                                        lt_pick_args *out);
-/* Append a token: its log-probabilities, and whether it ends the sample (finish). */
-void lt_sample_append(lt_sample *s, const lt_pick *pick);
+/* Append a token: its log-probabilities, and whether it ends the sample (finish). A failure is the grammar's; nothing was appended. */
+LT_MUST_USE lt_err lt_sample_append(lt_sample *s, const lt_pick *pick);
 void lt_sample_finish(lt_sample *s, lt_finish finish, lt_err failure);
 
 /* What was written becomes visible (under the engine's lock). True: there is news. */

@@ -262,7 +262,12 @@ static void append(lt_engine *e, lt_choosing *c) {
         fail(e, s, c->err);
         return;
     }
-    lt_sample_append(s, &c->pick);
+    c->err = lt_sample_append(s, &c->pick);
+    if (c->err != LT_OK) {
+        lt_log_warn("request %llu: %s", (unsigned long long)s->job->id, lt_error_message());
+        fail(e, s, c->err);
+        return;
+    }
     e->n_new_tokens++;
     if (s->job->first_s == 0.0) {
         s->job->first_s = lt_clock_s();

@@ -3,9 +3,11 @@
 #include "unit/serve/fleet.h"
 
 #include <malloc.h>
+#include <unistd.h>
 
 #include "base/thread.h"
 #include "lateen/tokenizer.h"
+#include "serve/grammar.h"
 #include "tensor/backend.h"
 
 static int32_t best_of(const float *x, int64_t n) {
@@ -127,6 +129,66 @@ static void stories_to_the_byte(void **state) {
     lt_tokenizer_stream_close(out);
     lt_tokenizer_close(t);
     lt_engine_close(e);
+    lt_model_close(m);
+}
+
+/* Every sample of every seed speaks the grammar's language, the first token after the thinking on; a request without one beside it is free. */
+static void grammars_rule(void **state) {
+    enum { N = 12 };
+    static const char folder[] = "../shared/data/model-stories260k/";
+    static const char rule[] = "(Tom|Lily)( and (Tom|Lily))* (ran|sat)[.!]";
+    static answer answers[N + 1];
+    char path[128];
+    lt_tokenizer *t = NULL;
+    lt_grammar_vocab *v = NULL;
+    lt_grammar *g = NULL;
+    lt_model *m = NULL;
+    lt_engine *e = NULL;
+    lt_request r = lt_request_defaults();
+    const int32_t prompt[] = {1, 300}, end[] = {400, 401};
+    (void)state;
+    (void)snprintf(path, sizeof path, "%sstories260K.bin", folder);
+    if (access(path, R_OK) != 0) {
+        skip();
+    }
+    must(lt_model_open(&m, path, NULL), path);
+    (void)snprintf(path, sizeof path, "%stok512.bin", folder);
+    must(lt_tokenizer_open(&t, path, NULL), path);
+    must(lt_grammar_vocab_open(&v, t, NULL, 0), "vocabulary");
+    must(lt_grammar_open(&g, v, LT_GRAMMAR_REGEX, rule, strlen(rule)), rule);
+    must(lt_engine_open(&e, m, NULL), "engine");
+    r.prompt = prompt;
+    r.n_prompt = 2;
+    r.max_tokens = 120;
+    r.n_samples = 3;
+    for (int i = 0; i <= N; i++) {
+        r.grammar = i < N ? g : NULL;
+        r.sampling.seed = (uint64_t)i;
+        r.think_end = end;
+        r.n_think_end = i % 2 == 0 ? 0 : 2;
+        r.think_budget = i % 2 == 0 ? -1 : 5;
+        send(e, &r, &answers[i]);
+    }
+    receive_all(e, N + 1, 0);
+    for (int i = 0; i < N; i++) {
+        for (int k = 0; k < 3; k++) {
+            const continuation *c = &answers[i].samples[k];
+            lt_grammar_state *s = NULL;
+            must(lt_grammar_state_open(&s, g), "state");
+            for (int64_t at = i % 2 == 0 ? 0 : 7; at < c->n; at++) {
+                must(lt_grammar_accept(s, c->ids[at]), "a token against the grammar");
+            }
+            assert_true(c->finish == LT_FINISH_GRAMMAR || c->finish == LT_FINISH_EOS ||
+                        c->finish == LT_FINISH_LENGTH);
+            assert_true(c->finish != LT_FINISH_GRAMMAR || lt_grammar_done(s));
+            assert_true(i % 2 == 0 || memcmp(c->ids + 5, end, sizeof end) == 0);
+            lt_grammar_state_close(s);
+        }
+    }
+    lt_engine_close(e);
+    lt_grammar_close(g);
+    lt_grammar_vocab_close(v);
+    lt_tokenizer_close(t);
     lt_model_close(m);
 }
 
@@ -464,6 +526,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_say_what_a_session_says),
         cmocka_unit_test(stories_to_the_byte),
+        cmocka_unit_test(grammars_rule),
         cmocka_unit_test(company_changes_nothing),
         cmocka_unit_test(company_changes_nothing_in_any_family),
 #if !defined(__SANITIZE_THREAD__) /* OpenMP's runtime is not built for it. */
