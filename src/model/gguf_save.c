@@ -75,10 +75,15 @@ static void put_rope(const saving *s, const lt_model_spec *spec) {
         lt_gguf_out_str(s->o, key, "linear");
         put_f32(s, "rope.scaling.factor", spec->rope_factor);
     }
+    if (spec->rope_scaling == LT_ROPE_LLAMA3) {
+        put_u32(s, LT_GGUF_ROPE_ORIGINAL, (int64_t)spec->rope_original_seq);
+        put_f32(s, LT_GGUF_ROPE_LOW, spec->rope_low_freq);
+        put_f32(s, LT_GGUF_ROPE_HIGH, spec->rope_high_freq);
+    }
 }
 
 /* xIELU's scalars of all layers. */
-static lt_err put_xielu(const saving *s) {
+static void put_xielu(const saving *s) {
     const lt_model_spec *spec = &s->m->spec;
     float p[LT_MAX_LAYERS], n[LT_MAX_LAYERS], beta[LT_MAX_LAYERS], eps[LT_MAX_LAYERS];
     static const char *const names[] = {"xielu.alpha_p", "xielu.alpha_n", "xielu.beta",
@@ -95,10 +100,9 @@ static lt_err put_xielu(const saving *s) {
     for (int i = 0; i < 4; i++) { /* llama.cpp's keys have no architecture in front. */
         lt_gguf_out_array(s->o, names[i], LT_GGUF_F32, values[i], (uint64_t)spec->n_layers);
     }
-    return LT_OK;
 }
 
-static lt_err put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
+static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     const lt_model_spec *spec = &s->m->spec;
     const char *slash = strrchr(name, '/');
 
@@ -129,7 +133,27 @@ static lt_err put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     if (spec->window > 0) {
         put_u32(s, "attention.sliding_window", spec->window);
     }
-    return spec->act == LT_ACT_XIELU ? put_xielu(s) : LT_OK;
+    if (spec->act == LT_ACT_XIELU) {
+        put_xielu(s);
+    }
+}
+
+/* What a family's architecture in GGUF has no words for is refused, not left out. */
+static lt_err check_expressible(const lt_model_spec *s, const char *path) {
+    const bool gemma = s->family == LT_FAMILY_GEMMA3;
+    const char *what = s->attn_softcap > 0 || s->final_softcap > 0      ? "a softcap"
+                       : s->attn_scale > 0                              ? "an attention scale"
+                       : gemma && s->window > 0 && s->window_every != 6 ? "other than every sixth "
+                                                                          "layer global"
+                       : !gemma && s->window > 0 && s->window_every > 0
+                           ? "some layers with a window"
+                       : s->moe_capacity > 0 ? "an expert capacity"
+                                             : NULL;
+    if (what != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: GGUF's %s has no words for %s", path,
+                lt_family_name(s->family), what);
+    }
+    return LT_OK;
 }
 
 /* ---- tensors ---- */
@@ -251,6 +275,7 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: GGUF has no architecture for family %s", path,
                      lt_family_name(m->spec.family));
     }
+    LT_TRY_DONE(check_expressible(&m->spec, path));
     if (m->held != NULL || m->master == NULL || !m->backend->host_memory ||
         m->spec.head_dim / 2 > (int64_t)(sizeof s->divisors / sizeof *s->divisors)) {
         LT_FAIL_DONE(LT_ERR_ARG, "%s: a model is saved from F32 weights on the host", path);
@@ -261,7 +286,7 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
         LT_FAIL_DONE(LT_ERR_OOM, "%s", path);
     }
     LT_TRY_DONE(lt_gguf_out_open(&s->o));
-    LT_TRY_DONE(put_metadata(s, path, mix));
+    put_metadata(s, path, mix);
     if (tokenizer[0] != '\0') {
         LT_TRY_DONE(lt_gguf_put_tokenizer(s->o, tokenizer, m->spec.vocab_size));
     }

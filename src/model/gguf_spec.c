@@ -38,6 +38,7 @@ const lt_name_row lt_gguf_names[] = {
     {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up_exps.weight", false},
     {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.%E.weight", false},
     {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.%E.weight", false},
+    {LT_PARAM_UP_BIAS, LT_PART_GATE, "blk.%L.ffn_gate.bias", false},
     {LT_PARAM_UP_BIAS, LT_PART_UP, "blk.%L.ffn_up.bias", false},
     {LT_PARAM_XIELU, LT_PART_XIELU_P, "blk.%L.xielu_p", false}, /* Metadata: see read_xielu. */
     {LT_PARAM_XIELU, LT_PART_XIELU_N, "blk.%L.xielu_n", false},
@@ -154,8 +155,9 @@ void lt_gguf_rope_divisors(float *divisors, const lt_model_spec *spec) {
     }
 }
 
-/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor. Any other set of divisors is refused. */
-static lt_err read_rope_divisors(lt_model_spec *spec, const lt_gguf *g) {
+/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor; files of Lateen's say the other three where they differ. Any other set of divisors is refused. */
+static lt_err read_rope_divisors(lt_model_spec *spec, const keys *k) {
+    const lt_gguf *g = k->g;
     const lt_gguf_tensor *t = lt_gguf_tensor_find(g, "rope_freqs.weight");
     float divisor;
     if (t == NULL || t->data == NULL) {
@@ -171,7 +173,11 @@ static lt_err read_rope_divisors(lt_model_spec *spec, const lt_gguf *g) {
     spec->rope_factor = (double)divisor;
     spec->rope_low_freq = 1.0;
     spec->rope_high_freq = 4.0;
-    spec->rope_original_seq = 8192.0;
+    int64_t original = 8192; /* This and the next two are ours: see gguf_save.c. */
+    LT_TRY(whole(k, LT_GGUF_ROPE_ORIGINAL, &original, true));
+    spec->rope_original_seq = (double)original;
+    LT_TRY(real(k, LT_GGUF_ROPE_LOW, &spec->rope_low_freq));
+    LT_TRY(real(k, LT_GGUF_ROPE_HIGH, &spec->rope_high_freq));
     for (uint64_t i = 0; i < t->n_elems; i++) {
         const double inv_freq = pow(spec->rope_theta, -2.0 * (double)i / (double)spec->head_dim);
         memcpy(&divisor, t->data + i * sizeof divisor, sizeof divisor);
@@ -198,7 +204,7 @@ static lt_err read_rope(lt_model_spec *spec, const keys *k) {
         spec->rope_factor = 1.0;
         LT_TRY(real(k, "rope.scaling.factor", &spec->rope_factor));
     }
-    return read_rope_divisors(spec, k->g);
+    return read_rope_divisors(spec, k);
 }
 
 /* Apertus' two scalars a layer are metadata: they join the tensors under names of our own. */

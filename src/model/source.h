@@ -50,6 +50,10 @@ LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weigh
 
 /* The parts behind lt_weight_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
+/* Metadata beside rope_freqs.weight, which other readers do without; behind "<arch>.". */
+#define LT_GGUF_ROPE_ORIGINAL "rope.scaling.original_context_length"
+#define LT_GGUF_ROPE_LOW      "rope.scaling.low_freq_factor"
+#define LT_GGUF_ROPE_HIGH     "rope.scaling.high_freq_factor"
 /* Llama-3's divisor of each of the D / 2 rotary frequencies. */
 void lt_gguf_rope_divisors(float *divisors, const lt_model_spec *spec);
 LT_MUST_USE lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path);

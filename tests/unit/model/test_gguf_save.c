@@ -1,0 +1,216 @@
+/* GGUF files written and read again: the same logits to the bit from F32 weights, for every family GGUF knows; weights as stored against the same weights
+ * widened; a token alone and in a batch. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "lateen/model.h"
+#include "lateen/tokenizer.h"
+#include "model/gguf_save.h"
+#include "model/params.h"
+
+#define N_IDS 20
+
+static const char *const families[] = {"apertus", "gpt2",  "llama3", "llama_bias",
+                                       "mixtral", "qwen2", "qwen3"};
+
+static void must(lt_err err, const char *what) {
+    if (err != LT_OK) {
+        fail_msg("%s: %s", what, lt_error_message());
+    }
+}
+
+static const char *temporary(char path[64], const char *name) {
+    (void)snprintf(path, 64, "/tmp/lateen_gguf_%d_%s.gguf", (int)getpid(), name);
+    return path;
+}
+
+/* Logits of N_IDS tokens; free them. */
+static float *logits_of(const lt_model *m) {
+    const int64_t V = lt_model_get_spec(m)->vocab_size;
+    float *all = malloc((size_t)(N_IDS * V) * sizeof *all);
+    int32_t ids[N_IDS];
+    lt_session *s = NULL;
+    for (int i = 0; i < N_IDS; i++) {
+        ids[i] = (int32_t)((i * 31 + 7) % V);
+    }
+    must(lt_session_open(&s, m, 1, N_IDS), "session");
+    must(lt_session_eval_all(s, 0, ids, N_IDS, all), "logits");
+    lt_session_close(s);
+    return all;
+}
+
+static void written_and_read_is_the_same(void **state) {
+    (void)state;
+    for (size_t f = 0; f < sizeof families / sizeof *families; f++) {
+        char folder[128], path[64];
+        lt_model *a = NULL, *b = NULL;
+        (void)snprintf(folder, sizeof folder, "tests/golden/model/%s", families[f]);
+        must(lt_model_open(&a, folder, NULL), families[f]);
+        must(lt_model_save_gguf(a, temporary(path, families[f]), "", LT_GGUF_MIX_F32), families[f]);
+        must(lt_model_open(&b, path, NULL), families[f]);
+        const size_t bytes = (size_t)(N_IDS * a->spec.vocab_size) * sizeof(float);
+        float *x = logits_of(a), *y = logits_of(b);
+        if (memcmp(x, y, bytes) != 0) {
+            fail_msg("%s: other logits", families[f]);
+        }
+        unlink(path);
+        free(x);
+        free(y);
+        lt_model_close(a);
+        lt_model_close(b);
+    }
+}
+
+/* This Gemma has a softcap and a window pattern of its own, which GGUF can not say. */
+static void what_gguf_can_not_say_is_refused(void **state) {
+    char path[64];
+    lt_model *m = NULL;
+    (void)state;
+    must(lt_model_open(&m, "tests/golden/model/gemma3", NULL), "gemma3");
+    assert_int_equal(lt_model_save_gguf(m, temporary(path, "gemma3"), "", LT_GGUF_MIX_F32),
+                     LT_ERR_UNSUPPORTED);
+    assert_false(lt_file_exists(path));
+    lt_model_close(m);
+}
+
+/* A llama of whole blocks in each mixture: as stored it must come near the same weights widened to F32 (activations are rounded to 8 bits), and nearer the
+ * more bits it has; its rows must not depend on how many run together. */
+static lt_model *random_model(void) {
+    lt_model_spec s = {.family = LT_FAMILY_LLAMA,
+                       .n_layers = 2,
+                       .width = 256,
+                       .n_heads = 4,
+                       .n_kv_heads = 2,
+                       .head_dim = 64,
+                       .ffn_width = 512,
+                       .vocab_size = 500,
+                       .max_seq = 64,
+                       .norm = LT_NORM_RMS,
+                       .norm_eps = 1e-5f,
+                       .act = 2,
+                       .gated = true,
+                       .tied = true,
+                       .embed_scale = 1,
+                       .pos = LT_POS_ROPE,
+                       .rope_theta = 10000,
+                       .bos_id = -1,
+                       .eos_id = -1,
+                       .pad_id = -1,
+                       .init_std = 0.08f};
+    lt_model *m = NULL;
+    must(lt_model_create(&m, &s, NULL, 3), "model");
+    return m;
+}
+
+static void stored_weights_run_as_they_are(void **state) {
+    static const double limits[LT_GGUF_MIX_COUNT] = {
+        [LT_GGUF_MIX_F32] = 2e-3,    [LT_GGUF_MIX_F16] = 2e-3,  [LT_GGUF_MIX_BF16] = 2e-3,
+        [LT_GGUF_MIX_Q8_0] = 5e-2,   [LT_GGUF_MIX_Q4_0] = 5e-2, [LT_GGUF_MIX_Q4_1] = 5e-2,
+        [LT_GGUF_MIX_Q5_0] = 5e-2,   [LT_GGUF_MIX_Q5_1] = 5e-2, [LT_GGUF_MIX_Q4_K_M] = 5e-2,
+        [LT_GGUF_MIX_Q5_K_M] = 5e-2, [LT_GGUF_MIX_Q6_K] = 5e-2};
+    lt_model *m = random_model();
+    (void)state;
+    for (int mix = 0; mix < LT_GGUF_MIX_COUNT; mix++) {
+        char path[64];
+        lt_model *wide = NULL, *stored = NULL;
+        double worst = 0.0, most = 0.0;
+        must(lt_model_save_gguf(m, temporary(path, "mix"), "", (lt_gguf_mix)mix), "save");
+        must(lt_model_open(&wide, path, NULL), "open");
+        must(lt_model_open(&stored, path, &(lt_model_options){.stored = true}), "open as stored");
+        assert_non_null(stored->held);
+        float *x = logits_of(wide), *y = logits_of(stored);
+        for (int i = 0; i < N_IDS * 500; i++) {
+            const double d = (double)x[i] - (double)y[i];
+            worst = d > worst ? d : -d > worst ? -d : worst;
+            most = (double)x[i] > most ? (double)x[i] : most;
+        }
+        if (!(worst <= limits[mix] * most)) {
+            fail_msg("mixture %d: logits differ by %.3g of %.3g", mix, worst, most);
+        }
+        unlink(path);
+        free(x);
+        free(y);
+        lt_model_close(wide);
+        lt_model_close(stored);
+    }
+    lt_model_close(m);
+}
+
+static void a_token_does_not_depend_on_its_batch(void **state) {
+    enum { N = 11, V = 500 };
+    char path[64];
+    lt_model *m = random_model(), *stored = NULL;
+    static float together[N * V], alone[V];
+    const int64_t seqs[N] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10};
+    int32_t ids[N];
+    lt_session *s = NULL;
+    (void)state;
+    must(lt_model_save_gguf(m, temporary(path, "batch"), "", LT_GGUF_MIX_Q4_K_M), "save");
+    must(lt_model_open(&stored, path, &(lt_model_options){.stored = true}), "open");
+    must(lt_session_open(&s, stored, N, 8), "session");
+    for (int step = 0; step < 3; step++) {
+        for (int i = 0; i < N; i++) {
+            ids[i] = (i * 41 + step * 7) % V;
+        }
+        must(lt_session_step(s, seqs, ids, N, together), "step");
+    }
+    lt_session_truncate(s, 4, 2);
+    must(lt_session_eval(s, 4, ids + 4, 1, alone), "alone");
+    assert_memory_equal(alone, together + 4 * V, sizeof alone);
+    lt_session_close(s);
+    lt_model_close(stored);
+    lt_model_close(m);
+    unlink(path);
+}
+
+/* stories260K with its tokenizer in one file: encodes as the tokenizer does alone. */
+static void a_tokenizer_travels_along(void **state) {
+    static const char text[] = "Once upon a time, Tim's  dog said \"hi\" \xF0\x9F\x90\xB6.\n";
+    const char *model = "../shared/data/model-stories260k/stories260K.bin",
+               *tokenizer = "../shared/data/model-stories260k/tok512.bin";
+    char path[64];
+    lt_model *m = NULL;
+    (void)state;
+    if (!lt_file_exists(model)) {
+        print_message("skipped: no %s\n", model);
+        skip();
+    }
+    must(lt_model_open(&m, model, NULL), model);
+    must(lt_model_save_gguf(m, temporary(path, "stories"), tokenizer, LT_GGUF_MIX_Q8_0), path);
+    lt_ids ids[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        lt_tokenizer *t = NULL;
+        lt_tokenizer_scratch *scratch = NULL;
+        must(lt_tokenizer_open(&t, i == 0 ? tokenizer : path, NULL), "tokenizer");
+        must(lt_tokenizer_scratch_open(&scratch, t), "scratch");
+        must(lt_tokenizer_encode(t, scratch, text, sizeof text - 1, LT_ENCODE_DEFAULT, &ids[i]),
+             "encode");
+        lt_tokenizer_scratch_close(scratch);
+        lt_tokenizer_close(t);
+    }
+    assert_int_equal(ids[0].n, ids[1].n);
+    assert_memory_equal(ids[0].data, ids[1].data, ids[0].n * sizeof *ids[0].data);
+    lt_ids_free(&ids[0]);
+    lt_ids_free(&ids[1]);
+    lt_model_close(m);
+    unlink(path);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(written_and_read_is_the_same),
+                                       cmocka_unit_test(what_gguf_can_not_say_is_refused),
+                                       cmocka_unit_test(stored_weights_run_as_they_are),
+                                       cmocka_unit_test(a_token_does_not_depend_on_its_batch),
+                                       cmocka_unit_test(a_tokenizer_travels_along)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
