@@ -141,8 +141,10 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
 /* What a family's architecture in GGUF has no words for is refused, not left out. */
 static lt_err check_expressible(const lt_model_spec *s, const char *path) {
     const bool gemma = s->family == LT_FAMILY_GEMMA3;
-    const char *what = s->attn_softcap > 0 || s->final_softcap > 0      ? "a softcap"
-                       : s->attn_scale > 0                              ? "an attention scale"
+    const char *what = s->attn_softcap > 0 || s->final_softcap > 0 ? "a softcap"
+                       : fabsf(s->attn_scale * s->attn_scale * (float)s->head_dim - 1.0f) > 1e-5f &&
+                               s->attn_scale > 0
+                           ? "an attention scale"
                        : gemma && s->window > 0 && s->window_every != 6 ? "other than every sixth "
                                                                           "layer global"
                        : !gemma && s->window > 0 && s->window_every > 0
