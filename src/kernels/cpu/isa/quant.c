@@ -24,6 +24,9 @@
 #define TILE_SUPER 1
 #endif
 #define ROWS  LT_QUANT_ROWS
+#ifndef AHEAD
+#define AHEAD 4096 /* Bytes of b fetched ahead where it comes from memory. */
+#endif
 #define SPLIT (ROWS / VEC) /* Vectors of lanes in a group. */
 #define PAIRS 128          /* Vectors of 16-bit pairs in a K block, */
 #define MINS  4            /* and of its minima. */
@@ -104,6 +107,11 @@ LT_INLINE void tile_small(const quant *c, const uint8_t *group, int64_t g, const
         vq w[8];
         const vf dx = v_load_as(head, LT_F16, 0);
         const vf mx = with_min ? v_load_as(head + 2 * ROWS, LT_F16, 0) : (vf){0};
+        if (mr <= 2) { /* Reading b is all there is to wait for. */
+            for (int64_t at = 0; at < c->l.body; at += 64) {
+                __builtin_prefetch(body + AHEAD + at, 0, 2);
+            }
+        }
         expand_small(w, body, lane, type);
 #pragma GCC unroll 8
         for (int i = 0; i < mr; i++) {
