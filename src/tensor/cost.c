@@ -13,8 +13,15 @@ static double count(const lt_tensor *t) {
     return (double)lt_tensor_count(t);
 }
 
+/* Of an element; a share of its block's where the type has blocks. */
+static double elem_bytes(lt_dtype dtype) {
+    size_t bytes;
+    const int64_t elems = lt_dtype_block(dtype, &bytes);
+    return (double)bytes / (double)elems;
+}
+
 static double bytes(const lt_tensor *t) {
-    return count(t) * (double)lt_dtype_bytes(t->dtype);
+    return count(t) * elem_bytes(t->dtype);
 }
 
 /* Read and written. */
@@ -57,9 +64,8 @@ lt_cost lt_cost_attention(double pairs, double n_rows, double keys, double heads
 static lt_cost matmul(const lt_matmul_args *a) {
     const double m = (double)a->y.shape[0], n = (double)a->y.shape[1];
     const double k = (double)a->a.shape[a->trans_a ? 0 : 1];
-    lt_cost cost = lt_cost_matmul(m, n, k, (double)lt_dtype_bytes(a->a.dtype),
-                                  (double)lt_dtype_bytes(a->b.dtype),
-                                  (double)lt_dtype_bytes(a->y.dtype));
+    lt_cost cost = lt_cost_matmul(m, n, k, elem_bytes(a->a.dtype), elem_bytes(a->b.dtype),
+                                  elem_bytes(a->y.dtype));
     if (a->bias.data != NULL) {
         cost.flops += m * n;
         cost.bytes += bytes(&a->bias);
@@ -74,12 +80,12 @@ static lt_cost matmul(const lt_matmul_args *a) {
 static lt_cost embed_fwd(const lt_embed_args *a) {
     const double row = (double)a->y.shape[1], n = (double)a->y.shape[0];
     const double table_rows = least(n, (double)a->table.shape[0]);
-    lt_cost cost = {n * row, bytes(&a->y) + bytes(&a->ids) +
-                                 table_rows * row * (double)lt_dtype_bytes(a->table.dtype)};
+    lt_cost cost = {n * row,
+                    bytes(&a->y) + bytes(&a->ids) + table_rows * row * elem_bytes(a->table.dtype)};
     if (a->pos_table.data != NULL) {
         cost.flops += n * row;
         cost.bytes += least(n, (double)a->pos_table.shape[0]) * row *
-                          (double)lt_dtype_bytes(a->pos_table.dtype) +
+                          elem_bytes(a->pos_table.dtype) +
                       bytes(&a->positions);
     }
     return cost;
@@ -91,12 +97,12 @@ static lt_cost embed_bwd(const lt_embed_bwd_args *a) {
     if (a->dtable.data != NULL) { /* Times scale, plus; the touched rows are read and written. */
         cost.flops += 2.0 * n * row;
         cost.bytes += bytes(&a->ids) + 2.0 * least(n, (double)a->dtable.shape[0]) * row *
-                                           (double)lt_dtype_bytes(a->dtable.dtype);
+                                           elem_bytes(a->dtable.dtype);
     }
     if (a->dpos_table.data != NULL) {
         cost.flops += n * row;
         cost.bytes += bytes(&a->positions) + 2.0 * least(n, (double)a->dpos_table.shape[0]) * row *
-                                                 (double)lt_dtype_bytes(a->dpos_table.dtype);
+                                                 elem_bytes(a->dpos_table.dtype);
     }
     return cost;
 }
@@ -139,9 +145,9 @@ static lt_cost layernorm_bwd(const lt_layernorm_bwd_args *a) {
 static lt_cost rope(const lt_rope_args *a) {
     const double pairs = count(&a->x) / (double)a->x.shape[2] * (double)a->table.shape[1];
     const double table_rows = least((double)a->x.shape[0], (double)a->table.shape[0]);
-    return (lt_cost){6.0 * pairs, bytes(&a->x) + bytes(&a->y) + bytes(&a->positions) +
-                                      table_rows * (double)a->table.shape[1] * 2.0 *
-                                          (double)lt_dtype_bytes(a->table.dtype)};
+    return (lt_cost){6.0 * pairs,
+                     bytes(&a->x) + bytes(&a->y) + bytes(&a->positions) +
+                         table_rows * (double)a->table.shape[1] * 2.0 * elem_bytes(a->table.dtype)};
 }
 
 /* Visible (query, key) pairs of all sequences, for one head. */
@@ -158,7 +164,7 @@ static double visible_pairs(const lt_attention_args *a) {
 }
 
 static lt_cost attention(const lt_attention_args *a, bool backward) {
-    const double elem = (double)lt_dtype_bytes(a->q.dtype);
+    const double elem = elem_bytes(a->q.dtype);
     const double n_rows = (double)(a->q.shape[0] * a->q.shape[1]);
     const double keys = (double)(a->k.shape[0] * a->k.shape[1]);
     lt_cost cost = lt_cost_attention(visible_pairs(a), n_rows, keys, (double)a->q.shape[2],
@@ -215,7 +221,7 @@ static lt_cost moe_route_bwd(const lt_moe_route_bwd_args *a) {
 
 /* Slots times width, in elements of t. */
 static double slot_bytes(const lt_tensor *slot_row, const lt_tensor *t) {
-    return (double)slot_row->shape[0] * (double)t->shape[1] * (double)lt_dtype_bytes(t->dtype);
+    return (double)slot_row->shape[0] * (double)t->shape[1] * elem_bytes(t->dtype);
 }
 
 static lt_cost moe_gather_fwd(const lt_moe_gather_args *a) {
@@ -322,8 +328,8 @@ static lt_cost attention_paged(const lt_attention_paged_args *a) {
                                      .causal = true};
     const double heads = (double)a->q.shape[1], d = (double)a->q.shape[2];
     lt_cost cost = lt_cost_attention(visible_pairs(&plain), 0.0, (double)(n * a->kv_max), heads,
-                                     (double)a->k_pages.shape[2], d,
-                                     (double)lt_dtype_bytes(a->k_pages.dtype), false);
+                                     (double)a->k_pages.shape[2], d, elem_bytes(a->k_pages.dtype),
+                                     false);
     cost.bytes += bytes(&a->q) + bytes(&a->out);
     return cost;
 }

@@ -31,6 +31,24 @@ static const lt_case matmul_cases[] = {
      .accumulate = true, .y_f32 = true, .aligned = true},
     {"aligned deep weight gradient", LT_CASE_CHECK, .M = 64, .N = 64, .K = 1024, .trans_a = true,
      .accumulate = true, .y_f32 = true, .aligned = true},
+    {"Q4_0", LT_CASE_CHECK, 1 << LT_F32, .M = 3, .N = 37, .K = 96, .b_type = LT_Q4_0,
+     .trans_b = true, .packed = true},
+    {"Q4_1, bias", LT_CASE_CHECK, 1 << LT_F32, .M = 1, .N = 16, .K = 64, .b_type = LT_Q4_1,
+     .trans_b = true, .packed = true, .bias = true},
+    {"Q5_0", LT_CASE_CHECK, 1 << LT_F32, .M = 9, .N = 33, .K = 32, .b_type = LT_Q5_0,
+     .trans_b = true, .packed = true},
+    {"Q5_1", LT_CASE_CHECK, 1 << LT_F32, .M = 8, .N = 5, .K = 160, .b_type = LT_Q5_1,
+     .trans_b = true, .packed = true},
+    {"Q8_0, accumulate", LT_CASE_CHECK, 1 << LT_F32, .M = 17, .N = 48, .K = 128, .b_type = LT_Q8_0,
+     .trans_b = true, .packed = true, .accumulate = true},
+    {"Q4_K", LT_CASE_CHECK, 1 << LT_F32, .M = 2, .N = 20, .K = 512, .b_type = LT_Q4_K,
+     .trans_b = true, .packed = true},
+    {"Q5_K", LT_CASE_CHECK, 1 << LT_F32, .M = 1, .N = 17, .K = 256, .b_type = LT_Q5_K,
+     .trans_b = true, .packed = true},
+    {"Q6_K, bias", LT_CASE_CHECK, 1 << LT_F32, .M = 5, .N = 40, .K = 256, .b_type = LT_Q6_K,
+     .trans_b = true, .packed = true, .bias = true},
+    {"Q4_K not packed", LT_CASE_CHECK, 1 << LT_F32, .M = 2, .N = 3, .K = 256, .b_type = LT_Q4_K,
+     .trans_b = true},
     {"gpt2 qkv", LT_CASE_BENCH, .M = 1024, .N = 2304, .K = 768, .trans_b = true},
     {"gpt2 fc", LT_CASE_BENCH, .M = 1024, .N = 3072, .K = 768, .trans_b = true, .bias = true},
     {"gpt2 fc dx", LT_CASE_BENCH, .M = 1024, .N = 768, .K = 3072},
@@ -53,8 +71,10 @@ static void matmul_build(lt_setup *s) {
     a->accumulate = c->accumulate;
     lt_setup_in(s, "a", &a->a, s->act, 2,
                 (const int64_t[]){c->trans_a ? c->K : c->M, c->trans_a ? c->M : c->K});
-    lt_setup_in(s, "b", &a->b, s->act, 2,
-                (const int64_t[]){c->trans_b ? c->N : c->K, c->trans_b ? c->K : c->N});
+    lt_case_tensor *b = lt_setup_in(
+        s, "b", &a->b, c->b_type > 0 ? (lt_dtype)c->b_type : s->act, 2,
+        (const int64_t[]){c->trans_b ? c->N : c->K, c->trans_b ? c->K : c->N});
+    b->contiguous = c->b_type > 0; /* Rows of blocks lie one behind the other. */
     if (c->bias) {
         lt_setup_in(s, "bias", &a->bias, c->accumulate ? LT_F32 : s->act, LT_SHAPE(c->N));
     }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "tensor/block.h"
 
 enum { GUARD_BYTES = 256, PATTERN = 0xA5, POISON = 0xFF, PAD_ELEMENTS = 3, ALIGNED_PAD = 8 };
 
@@ -28,11 +29,14 @@ static lt_err open_block(lt_world *w, int i, bool strided) {
     const bool aligned = w->setup.c->aligned; /* Strided rows that begin on 16 bytes. */
     const int64_t pad = !strided ? 0 : aligned ? ALIGNED_PAD : PAD_ELEMENTS;
     const lt_tensor view = lt_case_view(t, NULL, pad);
-    const size_t elem = lt_dtype_bytes(t->dtype);
+    const bool blocks = lt_dtype_is_block(t->dtype);
+    const size_t elem = blocks ? 1 : lt_dtype_bytes(t->dtype);
+    const size_t extent = blocks ? lt_dtype_row_bytes(t->dtype, t->count)
+                                 : (size_t)view_extent(&view) * elem;
     lt_world_block *b = &w->blocks[i];
 
     b->start = GUARD_BYTES + (strided && !aligned && !t->contiguous ? elem : 0);
-    b->bytes = b->start + (size_t)view_extent(&view) * elem + GUARD_BYTES;
+    b->bytes = b->start + extent + GUARD_BYTES;
     b->image = malloc(b->bytes);
     b->before = malloc(b->bytes);
     if (b->image == NULL || b->before == NULL) {
@@ -111,6 +115,9 @@ static void store(unsigned char *to, lt_dtype dtype, double x) {
 
 double lt_round_to(lt_dtype dtype, double x) {
     unsigned char raw[8];
+    if (lt_dtype_is_block(dtype)) {
+        return (double)(float)x; /* Blocks round together, when they are put. */
+    }
     store(raw, dtype, x);
     return load(raw, dtype);
 }
@@ -127,9 +134,24 @@ static size_t element(const lt_world *w, int tensor, int64_t i) {
            (size_t)at * lt_dtype_bytes(v->dtype);
 }
 
+/* Whole rows of a block type, encoded. */
+static void put_blocks(unsigned char *to, const lt_case_tensor *t, const double *values) {
+    float *x = malloc((size_t)t->count * sizeof *x);
+    LT_ASSERT(x != NULL && t->contiguous);
+    for (int64_t i = 0; i < t->count; i++) {
+        x[i] = (float)values[i];
+    }
+    lt_block_encode(to, t->dtype, x, (size_t)t->count);
+    free(x);
+}
+
 void lt_world_put(lt_world *w, int tensor, const double *values) {
     const lt_case_tensor *t = &w->setup.tensors[tensor];
     unsigned char *image = w->blocks[lt_world_owner(&w->setup, tensor)].image;
+    if (lt_dtype_is_block(t->dtype)) {
+        put_blocks(image + w->blocks[tensor].start, t, values);
+        return;
+    }
     for (int64_t i = 0; i < t->count; i++) {
         store(image + element(w, tensor, i), t->dtype, values[i]);
     }
