@@ -157,9 +157,9 @@ lt_err lt_cpu_matmul_pack_quant(lt_queue *q, const void *args) {
         if (rows < ROWS || shares_bytes(type)) {
             memset(group, 0, (size_t)l.group_bytes);
         }
-        for (int64_t block = 0; block < l.n_blocks; block++) {
-            for (int r = 0; r < rows; r++) {
-                const lt_tensor row = lt_tensor_rows(&a->b, g * ROWS + r, 1);
+        for (int r = 0; r < rows; r++) {
+            const lt_tensor row = lt_tensor_rows(&a->b, g * ROWS + r, 1);
+            for (int64_t block = 0; block < l.n_blocks; block++) {
                 places[type](group + block * l.head, group + l.bodies_at + block * l.body,
                              (const unsigned char *)row.data + (size_t)block * bytes, r);
             }
