@@ -30,12 +30,14 @@ typedef struct {
     int token_bytes;      /* 1, 2, 4 or 8 in the file. */
     uint64_t n_tokens;    /* Positions 0 .. n_tokens - 1. */
     uint64_t n_documents; /* Empty ones included. */
+    bool masked;          /* A label mask stands beside it. */
 } lt_shard_info;
 
 /* Map a shard read-only: PREFIX, PREFIX.idx or PREFIX.bin of a Megatron pair, or a .bin of llm.c. llm.c's files
  * hold no document table: the token llmc_document_id begins a document (50256 in its GPT-2 data); -1: the file is one
- * document. Header, sizes, pointers and bounds are checked here; token ids when they are read. *out is
- * written only on success; free with lt_shard_close. */
+ * document. Header, sizes, pointers and bounds are checked here; token ids when they are read. When PREFIX.mask
+ * stands beside PREFIX.bin, it is the shard's label mask and must hold one byte a token. *out is written only on success;
+ * free with lt_shard_close. */
 LT_MUST_USE lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_document_id);
 void lt_shard_close(lt_shard *s); /* Accepts NULL. */
 lt_shard_info lt_shard_get_info(const lt_shard *s);
@@ -54,6 +56,10 @@ uint64_t lt_shard_find(const lt_shard *s, uint64_t position);
  * what is in `ids` is then undefined. */
 LT_MUST_USE lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n, int32_t *ids,
                                  int64_t id_end);
+
+/* silent[i] = true when token position + i is never a label, for n tokens; all false when the shard has no mask. A byte of
+ * the mask that is neither 0 nor 1 fails with FORMAT. */
+LT_MUST_USE lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *silent);
 
 /* ---- Batches ----------------------------------------------------------------------------------------------- */
 

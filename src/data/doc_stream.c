@@ -61,9 +61,10 @@ void lt_doc_stream_document(const lt_doc_stream *s, uint64_t d, uint64_t *first,
 }
 
 lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position, size_t n,
-                          int32_t *ids) {
+                          int32_t *ids, bool *silent) {
     const size_t shard = last_at_or_before(s->first_document, s->n_shards, d);
     const uint64_t local = d - s->first_document[shard];
+    const bool masked = lt_shard_get_info(s->shards[shard]).masked;
     uint64_t first, stored, offset;
 
     lt_shard_document(s->shards[shard], local, &first, &stored);
@@ -73,12 +74,24 @@ lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position,
         if (offset == 0) {
             *ids++ = (int32_t)s->bos_id;
             n--;
+            if (silent != NULL) {
+                *silent++ = masked;
+            }
         } else {
             offset--;
         }
     }
     if (s->eod_id >= 0 && n > 0 && offset + n > stored) {
         ids[--n] = (int32_t)s->eod_id;
+        if (silent != NULL) {
+            silent[n] = false;
+            LT_TRY(stored > 0
+                       ? lt_shard_read_mask(s->shards[shard], first + stored - 1, 1, &silent[n])
+                       : LT_OK);
+        }
+    }
+    if (silent != NULL) {
+        LT_TRY(lt_shard_read_mask(s->shards[shard], first + offset, n, silent));
     }
     return lt_shard_read(s->shards[shard], first + offset, n, ids, s->vocab_size);
 }
@@ -121,6 +134,7 @@ static lt_err open_shards(lt_doc_stream *s, const char *path, int64_t llmc_docum
             s->shards[s->n_shards] = NULL;
             continue;
         }
+        s->masked |= info.masked;
         s->n_shards++;
         s->first_document[s->n_shards] = s->first_document[s->n_shards - 1] + info.n_documents;
         s->first_position[s->n_shards] = s->first_position[s->n_shards - 1] + info.n_tokens +

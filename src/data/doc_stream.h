@@ -9,6 +9,7 @@
 #ifndef LT_DATA_DOC_STREAM_H
 #define LT_DATA_DOC_STREAM_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -24,6 +25,7 @@ typedef struct {
     int64_t bos_id, eod_id, vocab_size; /* -1: not put in. */
     uint64_t lo, hi;                    /* The view, in positions. */
     uint64_t doc_lo, doc_hi;            /* Documents that reach into it. */
+    bool masked;                        /* Some shard has a label mask. */
 } lt_doc_stream;
 
 /* Open every shard that `path` (a shard or a glob pattern) names and cut the split. */
@@ -41,8 +43,10 @@ uint64_t lt_doc_stream_find(const lt_doc_stream *s, uint64_t position);
 /* Where document d (in [doc_lo, doc_hi)) lies within the view. */
 void lt_doc_stream_document(const lt_doc_stream *s, uint64_t d, uint64_t *first, uint64_t *n);
 
-/* Ids of n positions from `position` on, all within document d. */
+/* Ids of n positions from `position` on, all within document d; and which of them are silent, unless silent is NULL. In a
+ * masked shard a BOS that is put in is silent, and an EOD is what the token before it is: an answer's end is learnt, a
+ * prompt's is not. */
 LT_MUST_USE lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position,
-                                      size_t n, int32_t *ids);
+                                      size_t n, int32_t *ids, bool *silent);
 
 #endif

@@ -35,7 +35,8 @@
 #define MESSAGE_BYTES 1024
 #define MAPPED_MAX    ((size_t)16 << 20) /* Bytes of the mapped files resident at most. */
 #define FAULT_BYTES   ((size_t)64 << 10) /* Linux maps so much around a touched page. */
-#define DOC_FAULTS    3 /* Of a document: its tokens, its pointer, its entry in the table. */
+#define DOC_FAULTS                                                                                 \
+    3 /* Of a document: its tokens, its pointer, its entry in the table (and its mask). */
 
 typedef enum { SLOT_ROW, SLOT_BLANK, SLOT_END } slot_kind;
 
@@ -189,8 +190,9 @@ static void bound_resident(lt_loader *l) {
     if (l->mapped_bytes <= MAPPED_MAX) {
         return;
     }
-    l->touched_bytes += (size_t)l->options.seq * sizeof(int32_t) +
-                        (size_t)(l->builder.n_starts + 1) * DOC_FAULTS * FAULT_BYTES;
+    l->touched_bytes += (size_t)l->options.seq * (sizeof(int32_t) + l->builder.masked) +
+                        (size_t)(l->builder.n_starts + 1) * (DOC_FAULTS + l->builder.masked) *
+                            FAULT_BYTES;
     if (l->touched_bytes >= MAPPED_MAX) {
         for (int64_t i = 0; i < l->options.n_sources; i++) {
             lt_doc_stream_forget(&l->packers[i].source);
@@ -319,6 +321,7 @@ static lt_err open_sources(lt_loader *l, const lt_loader_options *o) {
         LT_TRY(lt_doc_stream_open(&l->packers[i].source, l->paths[i], o));
         lt_doc_stream_forget(&l->packers[i].source); /* Opening walked through the tables. */
         l->mapped_bytes += lt_doc_stream_mapped_bytes(&l->packers[i].source);
+        l->builder.masked |= l->packers[i].source.masked;
     }
     set_shares(l);
     l->options.sources = NULL; /* The caller's; not ours to read later. */

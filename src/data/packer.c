@@ -76,13 +76,17 @@ static lt_err gather(const lt_packer *p, lt_row_builder *b, const lt_row *row, u
         if (some == 0) {
             continue; /* An empty document. */
         }
-        LT_TRY(lt_doc_stream_read(&p->source, d, first + offset, (size_t)some, b->ids + used));
+        LT_TRY(lt_doc_stream_read(&p->source, d, first + offset, (size_t)some, b->ids + used,
+                                  b->masked ? b->silent + used : NULL));
         b->starts[b->n_starts++] = (int32_t)used;
         used += some;
     }
     n_real = used > 0 ? (size_t)used - 1 : 0;
     memcpy(row->tokens, b->ids, n_real * sizeof *b->ids);
     memcpy(row->labels, b->ids + 1, n_real * sizeof *b->ids);
+    if (b->masked) {
+        memcpy(b->unlearnt, b->silent + 1, n_real * sizeof *b->silent);
+    }
     lt_row_finish(b, row, (int64_t)n_real, true);
     return LT_OK;
 }
@@ -274,9 +278,12 @@ static lt_err gather_pieces(const lt_packer *p, lt_row_builder *b, const lt_row 
         const size_t n = (size_t)at->n;
         uint64_t first, length;
         lt_doc_stream_document(&p->source, d, &first, &length);
-        LT_TRY(lt_doc_stream_read(&p->source, d, first + at->offset, n + 1, b->ids));
+        LT_TRY(lt_doc_stream_read(&p->source, d, first + at->offset, n + 1, b->ids, b->silent));
         memcpy(row->tokens + used, b->ids, n * sizeof *b->ids);
         memcpy(row->labels + used, b->ids + 1, n * sizeof *b->ids);
+        if (b->masked) {
+            memcpy(b->unlearnt + used, b->silent + 1, n * sizeof *b->silent);
+        }
         b->starts[b->n_starts++] = (int32_t)used;
         used += n;
     }

@@ -15,6 +15,10 @@ void lt_row_builder_carve(lt_row_builder *b, int64_t seq, lt_arena *a) {
     b->ids = lt_arena_take(a, (n + 1) * sizeof *b->ids, LT_ARENA_ALIGN);
     b->starts = lt_arena_take(a, (n + 2) * sizeof *b->starts, LT_ARENA_ALIGN);
     b->dropped = lt_arena_take(a, n * sizeof *b->dropped, LT_ARENA_ALIGN);
+    if (b->masked) {
+        b->silent = lt_arena_take(a, (n + 1) * sizeof *b->silent, LT_ARENA_ALIGN);
+        b->unlearnt = lt_arena_take(a, n * sizeof *b->unlearnt, LT_ARENA_ALIGN);
+    }
 }
 
 void lt_row_carve(lt_row *row, int64_t seq, lt_arena *a) {
@@ -50,6 +54,9 @@ void lt_row_finish(lt_row_builder *b, const lt_row *row, int64_t n_real, bool jo
         for (int64_t t = 0; t < n_real; t++) {
             row->labels[t] = b->dropped[t] ? LT_LABEL_IGNORED : row->labels[t];
         }
+    }
+    for (int64_t t = 0; b->masked && t < n_real; t++) {
+        row->labels[t] = b->unlearnt[t] ? LT_LABEL_IGNORED : row->labels[t];
     }
     for (int64_t t = n_real; t < seq; t++) {
         row->labels[t] = LT_LABEL_IGNORED;

@@ -16,7 +16,10 @@ typedef struct {
     int32_t *ids;          /* (T + 1) gathered tokens. */
     int32_t *
         starts; /* (T + 2) indexes in the row where a document, or a piece of one, begins; ascending. */
-    bool *dropped; /* (T) by Goldfish. */
+    bool *dropped;  /* (T) by Goldfish. */
+    bool masked;    /* Some source has label masks; without, the next two are not there. */
+    bool *silent;   /* (T + 1) of the gathered tokens: never a label. */
+    bool *unlearnt; /* (T) of the row's labels: silent ones. */
     int64_t n_starts;
 } lt_row_builder;
 
@@ -28,7 +31,7 @@ typedef struct {
 void lt_row_builder_carve(lt_row_builder *b, int64_t seq, lt_arena *a);
 void lt_row_carve(lt_row *row, int64_t seq, lt_arena *a);
 
-/* tokens[0..n_real) and labels[0..n_real) are filled; pad the rest, set doc_start and positions, ignore labels. A label
+/* tokens[0..n_real) and labels[0..n_real) are filled, so is unlearnt when masked; pad the rest, set doc_start and positions, ignore labels. A label
  * that is the first token of the next document stands where starts[i] > 0 says so: labels[starts[i] - 1], unless
  * `joined` is false (BEST_FIT: labels never cross). */
 void lt_row_finish(lt_row_builder *b, const lt_row *row, int64_t n_real, bool joined);

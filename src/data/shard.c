@@ -18,7 +18,7 @@ typedef enum { IDS_U8, IDS_I16, IDS_U16, IDS_I32, IDS_U32, IDS_I64 } id_kind;
 
 struct lt_shard {
     char path[LT_PATH_BYTES]; /* Of the .bin, for messages. */
-    lt_file_map bin, idx;
+    lt_file_map bin, idx, mask;
     lt_shard_info info;
     id_kind kind;
     const unsigned char *ids;       /* (n_tokens) */
@@ -236,6 +236,27 @@ static lt_err open_llmc(lt_shard *s, const char *path, int64_t document_id) {
     return find_documents(s, document_id);
 }
 
+/* The mask beside the .bin, when there is one: it must hold a byte for each token. */
+static lt_err open_mask(lt_shard *s) {
+    char path[LT_PATH_BYTES + 8];
+    const bool suffixed = lt_path_has_suffix(s->path, ".bin");
+    const size_t len = strlen(s->path) - (suffixed ? 4 : 0);
+
+    memcpy(path, s->path, len);
+    memcpy(path + len, ".mask", 6);
+    if (!lt_file_exists(path)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_file_map_open(&s->mask, path));
+    if (s->mask.size_bytes != s->info.n_tokens) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: %zu bytes, but a mask of %s has one for each of its %llu tokens", path,
+                s->mask.size_bytes, s->path, (unsigned long long)s->info.n_tokens);
+    }
+    s->info.masked = true;
+    return LT_OK;
+}
+
 /* PREFIX of a Megatron pair that path names, or "" when there is none. */
 static lt_err megatron_prefix(char prefix[LT_PATH_BYTES], const char *path) {
     const bool suffixed = lt_path_has_suffix(path, ".idx") || lt_path_has_suffix(path, ".bin");
@@ -268,6 +289,7 @@ lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_document_id)
     LT_TRY_DONE(megatron_prefix(prefix, path));
     LT_TRY_DONE(prefix[0] != '\0' ? open_megatron(s, prefix)
                                   : open_llmc(s, path, llmc_document_id));
+    LT_TRY_DONE(open_mask(s));
     *out = s;
     s = NULL;
 done:
@@ -281,6 +303,7 @@ void lt_shard_close(lt_shard *s) {
     }
     lt_file_map_close(&s->bin);
     lt_file_map_close(&s->idx);
+    lt_file_map_close(&s->mask);
     free(s->starts);
     free(s);
 }
@@ -288,10 +311,11 @@ void lt_shard_close(lt_shard *s) {
 void lt_shard_forget(const lt_shard *s) {
     lt_file_map_forget(&s->bin);
     lt_file_map_forget(&s->idx);
+    lt_file_map_forget(&s->mask);
 }
 
 size_t lt_shard_mapped_bytes(const lt_shard *s) {
-    return s->bin.size_bytes + s->idx.size_bytes;
+    return s->bin.size_bytes + s->idx.size_bytes + s->mask.size_bytes;
 }
 
 lt_shard_info lt_shard_get_info(const lt_shard *s) {
@@ -370,6 +394,29 @@ lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n, int32_t *id
         if ((uint32_t)ids[i] >= end) {
             LT_FAIL(LT_ERR_FORMAT, "%s: token %llu is id %d, the vocabulary has %lld", s->path,
                     (unsigned long long)(position + i), ids[i], (long long)id_end);
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *silent) {
+    const unsigned char *from;
+    unsigned char bad = 0;
+
+    LT_ASSERT(position <= s->info.n_tokens && n <= s->info.n_tokens - position);
+    if (!s->info.masked) {
+        memset(silent, 0, n * sizeof *silent);
+        return LT_OK;
+    }
+    from = s->mask.data + position;
+    for (size_t i = 0; i < n; i++) {
+        silent[i] = from[i] == LT_MASK_SILENT;
+        bad |= from[i] & (unsigned char)~LT_MASK_LABEL;
+    }
+    for (size_t i = 0; bad != 0 && i < n; i++) {
+        if (from[i] > LT_MASK_LABEL) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: its mask says %d of token %llu, where 0 and 1 are known",
+                    s->path, from[i], (unsigned long long)(position + i));
         }
     }
     return LT_OK;

@@ -1,9 +1,9 @@
 /* shard_writer.c: see shard_writer.h; layout: shard_format.h.
  *
  * Crash cases of finish, in order: (1) before the rename of .bin: both .part files are there, open goes on.
- * (2) between the renames: .bin.part is gone, .bin is there, .idx is not: open takes .bin back as .bin.part.
+ * (2) between the renames: .bin.part is gone, .bin is there, .idx is not: open takes .bin back as .bin.part, and add_mask .mask.
  * (3) after the rename of .idx: the shard is whole; a leftover .sizes.part is rubbish that discard removes.
- * An older .idx is removed before the new .bin takes its place, so that the two never mix. */
+ * An older .idx is removed before the new .bin takes its place, and so is an older .mask unless a new one does, so that they never mix. */
 #include "data/shard_writer.h"
 
 #include <errno.h>
@@ -37,6 +37,7 @@ struct lt_shard_writer {
     int token_bytes;
     lt_shard_mark mark;
     part_file bin, sizes;
+    part_file mask; /* fd -1: the shard has none. */
 };
 
 static void name(char out[LT_PATH_BYTES], const char *prefix, const char *suffix) {
@@ -122,14 +123,14 @@ static lt_err rename_file(const char *from, const char *to) {
     return LT_OK;
 }
 
-/* Crash case (2): take .bin back. */
-static lt_err undo_half_finish(const char *prefix) {
-    char bin[LT_PATH_BYTES], part[LT_PATH_BYTES], idx[LT_PATH_BYTES];
-    name(bin, prefix, ".bin");
-    name(part, prefix, ".bin.part");
+/* Crash case (2): take a renamed file (".bin", ".mask") back. */
+static lt_err undo_half_finish(const char *prefix, const char *suffix, const char *part_suffix) {
+    char whole[LT_PATH_BYTES], part[LT_PATH_BYTES], idx[LT_PATH_BYTES];
+    name(whole, prefix, suffix);
+    name(part, prefix, part_suffix);
     name(idx, prefix, ".idx");
-    if (!lt_file_exists(part) && lt_file_exists(bin) && !lt_file_exists(idx)) {
-        return rename_file(bin, part);
+    if (!lt_file_exists(part) && lt_file_exists(whole) && !lt_file_exists(idx)) {
+        return rename_file(whole, part);
     }
     return LT_OK;
 }
@@ -143,7 +144,7 @@ lt_err lt_shard_writer_open(lt_shard_writer **out, const char *prefix, int64_t v
     if (w == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "writer of %s", prefix);
     }
-    w->bin.fd = w->sizes.fd = -1;
+    w->bin.fd = w->sizes.fd = w->mask.fd = -1;
     if (strlen(prefix) >= PREFIX_BYTES_MAX) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "path of %zu characters", strlen(prefix));
     }
@@ -152,7 +153,7 @@ lt_err lt_shard_writer_open(lt_shard_writer **out, const char *prefix, int64_t v
     w->token_bytes = vocab_size < LT_IDX_U16_VOCAB_END ? 2 : 4;
     if (mark != NULL) {
         w->mark = *mark;
-        LT_TRY_DONE(undo_half_finish(prefix));
+        LT_TRY_DONE(undo_half_finish(prefix, ".bin", ".bin.part"));
     }
     LT_TRY_DONE(
         part_open(&w->bin, prefix, ".bin.part", w->mark.n_tokens * (uint64_t)w->token_bytes));
@@ -164,18 +165,34 @@ done:
     return err;
 }
 
+lt_err lt_shard_writer_add_mask(lt_shard_writer *w) {
+    LT_ASSERT(w->mask.fd < 0);
+    if (w->mark.n_tokens > 0) {
+        LT_TRY(undo_half_finish(w->prefix, ".mask", ".mask.part"));
+    }
+    return part_open(&w->mask, w->prefix, ".mask.part", w->mark.n_tokens);
+}
+
 void lt_shard_writer_close(lt_shard_writer *w) {
     if (w == NULL) {
         return;
     }
     part_close(&w->bin);
     part_close(&w->sizes);
+    part_close(&w->mask);
     free(w);
 }
 
 lt_err lt_shard_writer_append(lt_shard_writer *w, const int32_t *ids, size_t n) {
+    return lt_shard_writer_append_masked(w, ids, NULL, n);
+}
+
+lt_err lt_shard_writer_append_masked(lt_shard_writer *w, const int32_t *ids,
+                                     const unsigned char *mask, size_t n) {
     uint16_t narrow[4096];
     int32_t size;
+
+    LT_ASSERT((mask != NULL) == (w->mask.fd >= 0));
     if (n > INT32_MAX) {
         LT_FAIL(LT_ERR_LIMIT, "%s: document %llu has %zu tokens, the format ends at %d", w->prefix,
                 (unsigned long long)w->mark.n_documents, n, INT32_MAX);
@@ -201,6 +218,9 @@ lt_err lt_shard_writer_append(lt_shard_writer *w, const int32_t *ids, size_t n) 
     if (w->token_bytes == 4) {
         LT_TRY(part_put(&w->bin, ids, n * sizeof *ids));
     }
+    if (mask != NULL) {
+        LT_TRY(part_put(&w->mask, mask, n));
+    }
     w->mark.n_documents++;
     w->mark.n_tokens += n;
     return LT_OK;
@@ -209,6 +229,9 @@ lt_err lt_shard_writer_append(lt_shard_writer *w, const int32_t *ids, size_t n) 
 lt_err lt_shard_writer_sync(lt_shard_writer *w, lt_shard_mark *mark) {
     LT_TRY(part_sync(&w->bin));
     LT_TRY(part_sync(&w->sizes));
+    if (w->mask.fd >= 0) {
+        LT_TRY(part_sync(&w->mask));
+    }
     *mark = w->mark;
     return LT_OK;
 }
@@ -258,12 +281,13 @@ static lt_err remove_file(const char *path) {
 
 lt_err lt_shard_writer_finish(lt_shard_writer *w) {
     lt_err err = LT_OK;
-    char bin[LT_PATH_BYTES], idx[LT_PATH_BYTES];
+    char bin[LT_PATH_BYTES], mask[LT_PATH_BYTES], idx[LT_PATH_BYTES];
     lt_shard_mark mark;
     lt_file_map sizes = {0};
     part_file index = {.fd = -1};
 
     name(bin, w->prefix, ".bin");
+    name(mask, w->prefix, ".mask");
     name(idx, w->prefix, ".idx");
     LT_TRY_DONE(lt_shard_writer_sync(w, &mark));
     LT_TRY_DONE(lt_file_map_open(&sizes, w->sizes.path));
@@ -272,7 +296,9 @@ lt_err lt_shard_writer_finish(lt_shard_writer *w) {
     LT_TRY_DONE(write_index(&index, w, (const int32_t *)(const void *)sizes.data));
     LT_TRY_DONE(remove_file(idx));
     LT_TRY_DONE(sync_folder(idx));
+    LT_TRY_DONE(w->mask.fd < 0 ? remove_file(mask) : LT_OK);
     LT_TRY_DONE(rename_file(w->bin.path, bin));
+    LT_TRY_DONE(w->mask.fd >= 0 ? rename_file(w->mask.path, mask) : LT_OK);
     LT_TRY_DONE(rename_file(index.path, idx));
     LT_TRY_DONE(sync_folder(idx));
     LT_TRY_DONE(remove_file(w->sizes.path));
@@ -291,7 +317,7 @@ int lt_shard_writer_token_bytes(const lt_shard_writer *w) {
 }
 
 lt_err lt_shard_writer_discard(const char *prefix) {
-    static const char *const suffixes[] = {".bin.part", ".sizes.part", ".idx.part"};
+    static const char *const suffixes[] = {".bin.part", ".sizes.part", ".mask.part", ".idx.part"};
     char path[LT_PATH_BYTES];
     if (strlen(prefix) >= PREFIX_BYTES_MAX) {
         LT_FAIL(LT_ERR_LIMIT, "path of %zu characters", strlen(prefix));

@@ -2,10 +2,11 @@
  * crash. While it grows:
  *
  *     PREFIX.bin.part     ids, appended            PREFIX.sizes.part   tokens of each document (i32), appended
+ *     PREFIX.mask.part    a byte a token, appended, when the shard has a label mask
  *
  * lt_shard_writer_sync makes what was appended durable and says how much it is (the mark); a caller keeps marks in
  * its own journal. After a crash, open with the last mark cuts both files back to it. finish writes PREFIX.idx.part,
- * then renames: .bin first, .idx last. So a shard exists when its .idx does. */
+ * then renames: .bin first, then .mask, .idx last. So a shard exists when its .idx does. */
 #ifndef LT_DATA_SHARD_WRITER_H
 #define LT_DATA_SHARD_WRITER_H
 
@@ -25,11 +26,18 @@ typedef struct {
 LT_MUST_USE lt_err lt_shard_writer_open(lt_shard_writer **out, const char *prefix,
                                         int64_t vocab_size, const lt_shard_mark *mark);
 
+/* Give the shard a label mask; directly behind open, and again when it is gone on with. */
+LT_MUST_USE lt_err lt_shard_writer_add_mask(lt_shard_writer *w);
+
 /* Close without finishing: the .part files stay for a later open. Accepts NULL. */
 void lt_shard_writer_close(lt_shard_writer *w);
 
 /* Append one document of n ids, each in [0, vocab_size): an id outside is FORMAT. */
 LT_MUST_USE lt_err lt_shard_writer_append(lt_shard_writer *w, const int32_t *ids, size_t n);
+
+/* The same with a mask: mask[i] is LT_MASK_LABEL or LT_MASK_SILENT. Of a shard with a mask every document goes this way. */
+LT_MUST_USE lt_err lt_shard_writer_append_masked(lt_shard_writer *w, const int32_t *ids,
+                                                 const unsigned char *mask, size_t n);
 
 LT_MUST_USE lt_err lt_shard_writer_sync(lt_shard_writer *w, lt_shard_mark *mark);
 

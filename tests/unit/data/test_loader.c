@@ -14,6 +14,7 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "data/batch.h"
+#include "data/shard_format.h"
 #include "data/shard_writer.h"
 #include "lateen/data.h"
 
@@ -43,24 +44,34 @@ void *realloc(void *p, size_t n) {
 
 enum { SEQ = 32, N_TOKENS = 20000, VOCAB = 60000, ROOM = 64 };
 
-static char folder[] = "/tmp/lateen-loader-XXXXXX", corpus[LT_PATH_BYTES], other[LT_PATH_BYTES];
+static char folder[] = "/tmp/lateen-loader-XXXXXX", corpus[LT_PATH_BYTES], other[LT_PATH_BYTES],
+            masked[LT_PATH_BYTES];
 static lt_arena arena;
 static lt_batch batch;
 static lt_loader_source sources[2];
 
+/* What the mask says of a token: runs of about six, so that they cross documents and rows anyhow. */
+static bool is_label(int32_t id) {
+    return lt_rng_mix((uint64_t)id / 6) % 3 != 0;
+}
+
 /* Ids 0, 1, 2, ... so that a token is its position; documents of 0 to 199 tokens. */
-static void write_corpus(const char *prefix, int32_t from) {
+static void write_corpus(const char *prefix, int32_t from, bool with_mask) {
     static int32_t ids[N_TOKENS];
+    static unsigned char mask[N_TOKENS];
     lt_shard_writer *w = NULL;
     for (int32_t i = 0; i < N_TOKENS; i++) {
         ids[i] = from + i;
+        mask[i] = is_label(from + i) ? LT_MASK_LABEL : LT_MASK_SILENT;
     }
     assert_int_equal(lt_shard_writer_open(&w, prefix, VOCAB, NULL), LT_OK);
+    assert_int_equal(with_mask ? lt_shard_writer_add_mask(w) : LT_OK, LT_OK);
     for (size_t at = 0, d = 0; at < N_TOKENS; d++) {
         size_t n = lt_rng_mix(d) % 200;
         n = d % 11 == 3 ? 0 : d % 13 == 5 ? 1 : n;
         n = n < N_TOKENS - at ? n : N_TOKENS - at;
-        assert_int_equal(lt_shard_writer_append(w, ids + at, n), LT_OK);
+        assert_int_equal(
+            lt_shard_writer_append_masked(w, ids + at, with_mask ? mask + at : NULL, n), LT_OK);
         at += n;
     }
     assert_int_equal(lt_shard_writer_finish(w), LT_OK);
@@ -72,8 +83,10 @@ static int set_up(void **state) {
     assert_non_null(mkdtemp(folder));
     assert_int_equal(lt_path_join(corpus, folder, "corpus"), LT_OK);
     assert_int_equal(lt_path_join(other, folder, "other"), LT_OK);
-    write_corpus(corpus, 0);
-    write_corpus(other, 20000);
+    assert_int_equal(lt_path_join(masked, folder, "masked"), LT_OK);
+    write_corpus(corpus, 0, false);
+    write_corpus(other, 20000, false);
+    write_corpus(masked, 0, true);
     lt_batch_carve(&batch, ROOM, 256, &arena);
     assert_int_equal(lt_arena_open(&arena, "batch"), LT_OK);
     lt_batch_carve(&batch, ROOM, 256, &arena);
@@ -306,6 +319,7 @@ static void ranks_together_see_one_sequence(void **state) {
 
 /* Batches of changing size, far over several epochs, stopped after every batch: through JSON, with and without a thread. */
 static void resumed_equals_uninterrupted(void **state) {
+    const lt_loader_source with_mask[2] = {{masked, 1}, {other, 1}};
     (void)state;
     for (int mode = 0; mode < 4; mode++) {
         uint64_t straight[40];
@@ -317,6 +331,7 @@ static void resumed_equals_uninterrupted(void **state) {
         o.shuffle = mode % 2 == 0 ? LT_SHUFFLE_ROWS : LT_SHUFFLE_DOCUMENTS;
         o.goldfish_k = 4;
         o.goldfish_h = 5;
+        o.sources = with_mask;
         lt_loader *l = open_loader(&o);
         for (int i = 0; i < 40; i++) {
             lt_loader_get_state(l, &s);
@@ -337,6 +352,111 @@ static void resumed_equals_uninterrupted(void **state) {
         }
         lt_loader_close(l);
     }
+}
+
+enum { BOS = 50001, EOD = 50000 };
+
+/* The label as a mask leaves it. An EOD that was put in goes with the token before it, a BOS is silent. */
+static int32_t masked_label(int32_t token, int32_t label) {
+    const bool kept = label == EOD   ? token == BOS || is_label(token)
+                      : label == BOS ? false
+                                     : is_label(label);
+    return label >= 0 && kept ? label : LT_LABEL_IGNORED;
+}
+
+/* A masked shard gives the rows of the same shard without a mask, but for the silent labels; in every packing and order,
+ * documents cut over rows or not, and beside a shard without a mask. */
+static void silent_tokens_are_no_labels(void **state) {
+    static int32_t tokens[ROOM * SEQ], labels[ROOM * SEQ], wanted[ROOM * SEQ];
+    const lt_loader_source with_mask[2] = {{masked, 1}, {other, 1}};
+    (void)state;
+    for (int mode = 0; mode < 24; mode++) {
+        int64_t silent = 0, learnt = 0;
+        lt_loader_options o = small();
+        o.packing = mode % 2 == 0 ? LT_PACK_STREAM : LT_PACK_BEST_FIT;
+        o.shuffle = (lt_shuffle)(mode / 2 % 3);
+        o.mask_documents = mode / 6 % 2 == 0;
+        o.add_bos = o.add_eod = mode / 12 == 1;
+        o.bos_id = BOS;
+        o.eod_id = EOD;
+        o.n_sources = mode % 3 == 0 ? 2 : 1;
+        o.goldfish_k = mode % 4 == 0 ? 5 : 0;
+        o.goldfish_h = 4;
+        lt_loader *plain = open_loader(&o);
+        o.sources = with_mask;
+        lt_loader *l = open_loader(&o);
+        for (int i = 0; i < 40; i++) { /* Over the epoch's end. */
+            next(plain, ROOM);
+            memcpy(tokens, batch.tokens, sizeof tokens);
+            memcpy(labels, batch.labels, sizeof labels);
+            const int32_t start = batch.doc_start[77], position = batch.positions[99];
+            next(l, ROOM);
+            assert_memory_equal(tokens, batch.tokens, sizeof tokens);
+            assert_true(start == batch.doc_start[77] && position == batch.positions[99]);
+            for (int t = 0; t < ROOM * SEQ; t++) {
+                const bool from_other = (tokens[t] >= 20000 && tokens[t] < 40000) ||
+                                        (labels[t] >= 20000 && labels[t] < 40000);
+                wanted[t] = from_other ? labels[t] : masked_label(tokens[t], labels[t]);
+                silent += wanted[t] != labels[t];
+                learnt += wanted[t] >= 0;
+            }
+            if (o.n_sources == 1 ||
+                !o.add_eod) { /* Whose an EOD row's lone BOS is can not be told. */
+                assert_memory_equal(wanted, batch.labels, sizeof wanted);
+            }
+        }
+        assert_true(silent > 10000 && learnt > 10000);
+        lt_loader_close(plain);
+        lt_loader_close(l);
+    }
+}
+
+static void put_mask(const char *prefix, const void *bytes, size_t n) {
+    char path[LT_PATH_BYTES + 8];
+    snprintf(path, sizeof path, "%s.mask", prefix);
+    assert_int_equal(lt_file_write_atomic(path, bytes, n), LT_OK);
+}
+
+static void a_mask_must_fit_its_shard(void **state) {
+    static unsigned char mask[N_TOKENS + 1];
+    char prefix[LT_PATH_BYTES];
+    lt_loader_options o = small();
+    const lt_loader_source source = {prefix, 1};
+    lt_loader *l = NULL, *plain;
+    lt_err err = LT_OK;
+    (void)state;
+    assert_int_equal(lt_path_join(prefix, folder, "broken"), LT_OK);
+    write_corpus(prefix, 0, false);
+    memset(mask, LT_MASK_LABEL, sizeof mask);
+    o.epochs = 0;
+    for (size_t n = 0; n <= N_TOKENS + 1; n += n == 0 ? N_TOKENS - 1 : 2) {
+        put_mask(prefix, mask, n);
+        o.sources = &source;
+        assert_int_equal(lt_loader_open(&l, &o), LT_ERR_FORMAT);
+        assert_non_null(strstr(lt_error_message(), "one for each of its 20000 tokens"));
+    }
+    put_mask(prefix, mask, N_TOKENS); /* Everything is a label: as if there were no mask. */
+    l = open_loader(&o);
+    o.sources = sources;
+    plain = open_loader(&o);
+    for (int i = 0; i < 40; i++) {
+        next(plain, ROOM);
+        const uint64_t hash = batch_hash(ROOM, 0);
+        next(l, ROOM);
+        assert_int_equal(batch_hash(ROOM, 0), hash);
+    }
+    lt_loader_close(plain);
+    lt_loader_close(l);
+    mask[12345] = 2;
+    put_mask(prefix, mask, N_TOKENS);
+    o.sources = &source;
+    l = open_loader(&o);
+    for (int i = 0; i < 1000 && err == LT_OK; i++) {
+        err = lt_loader_next(l, 1, &batch, NULL);
+    }
+    assert_int_equal(err, LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), "its mask says 2 of token 12345"));
+    lt_loader_close(l);
 }
 
 static void mixture_keeps_its_weights(void **state) {
@@ -500,6 +620,8 @@ int main(void) {
         cmocka_unit_test(best_fit_wastes_little),
         cmocka_unit_test(ranks_together_see_one_sequence),
         cmocka_unit_test(resumed_equals_uninterrupted),
+        cmocka_unit_test(silent_tokens_are_no_labels),
+        cmocka_unit_test(a_mask_must_fit_its_shard),
         cmocka_unit_test(mixture_keeps_its_weights),
         cmocka_unit_test(splits_part_the_documents),
         cmocka_unit_test(bos_and_eod_are_put_in),
