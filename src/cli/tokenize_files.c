@@ -143,8 +143,8 @@ static lt_err document_marks(int64_t *bos, int64_t *eod, const lt_tokenize_files
     return LT_OK;
 }
 
-static void print_stats(const lt_tokenize_stats *s, const char *prefix, double elapsed_s,
-                        double encoded_mb) {
+static void print_stats(const lt_tokenize_stats *s, const char *prefix, bool masked,
+                        double elapsed_s, double encoded_mb) {
     if (s->was_complete) {
         printf("%s: already complete\n", prefix);
     }
@@ -154,11 +154,19 @@ static void print_stats(const lt_tokenize_stats *s, const char *prefix, double e
     }
     printf("\ntokens       %llu\nbytes/token  %.3f\n", (unsigned long long)s->tokens,
            s->tokens > 0 ? (double)s->text_bytes / (double)s->tokens : 0.0);
+    if (masked) {
+        printf("labels       %llu (%.1f %% of the tokens)\n", (unsigned long long)s->labels,
+               s->tokens > 0 ? 100.0 * (double)s->labels / (double)s->tokens : 0.0);
+    }
     if (!s->was_complete) {
         printf("time         %.2f s, %.1f MB of text a second\n", elapsed_s,
                encoded_mb / elapsed_s);
     }
-    printf("written      %s.bin  %s.idx  %s.json\n", prefix, prefix, prefix);
+    printf("written      %s.bin  %s.idx  %s.json", prefix, prefix, prefix);
+    if (masked) {
+        printf("  %s.mask", prefix);
+    }
+    printf("\n");
 }
 
 lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *const *inputs,
@@ -176,6 +184,7 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
                                         .field = o->field,
                                         .split_on = o->split_on,
                                         .utf8 = (lt_utf8_policy)o->utf8},
+                               .prompt_field = o->prompt_field[0] != '\0' ? o->prompt_field : NULL,
                                .out_prefix = o->out,
                                .vocab_size = lt_tokenizer_describe(t).n_ids,
                                .tokenizer = tokenizer_path,
@@ -196,7 +205,7 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
     LT_TRY_DONE(encoder_open(&e, how.n_threads));
     LT_TRY_DONE(lt_tokenize_files(&how, &stats));
     lt_progress_end(&p.line);
-    print_stats(&stats, o->out, lt_clock_s() - p.from_s,
+    print_stats(&stats, o->out, how.prompt_field != NULL, lt_clock_s() - p.from_s,
                 (double)(stats.text_bytes - stats.resumed_text_bytes) / 1e6);
 done:
     sigaction(SIGINT, &before_int, NULL);

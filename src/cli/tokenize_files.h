@@ -10,6 +10,9 @@
       "files: write PREFIX.bin, PREFIX.idx (Megatron's format) and PREFIX.json")                   \
     X(STR, field, "field", "text", 0, 1, "name",                                                   \
       "files: member of a .jsonl line that holds the text")                                        \
+    X(STR, prompt_field, "prompt-field", "", 0, 0, "name",                                         \
+      "files: member of a .jsonl line that holds a prompt: put before the text, but not to be "    \
+      "learnt (PREFIX.mask says so to training)")                                                  \
     X(ENUM, format, "format", "auto", 0, 0, "auto|text|jsonl",                                     \
       "files: what they are; auto goes by the name")                                               \
     X(STR, split_on, "split-on", "file", 0, 1, "rule",                                             \

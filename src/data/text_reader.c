@@ -250,8 +250,9 @@ lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, bool *more) {
     return LT_ERR_ARG;
 }
 
-lt_err lt_text_record_decode(const lt_text_reader *r, const lt_text_record *record,
-                             lt_text_buffer *buffer, const char **text, size_t *bytes) {
+lt_err lt_text_record_decode_field(const lt_text_reader *r, const lt_text_record *record,
+                                   const char *field, lt_text_buffer *buffer, const char **text,
+                                   size_t *bytes) {
     lt_err err;
     const bool replace = r->utf8 == LT_UTF8_REPLACE;
     const size_t valid = lt_utf8_valid_prefix(record->data, record->bytes);
@@ -275,12 +276,17 @@ lt_err lt_text_record_decode(const lt_text_reader *r, const lt_text_record *reco
         *bytes = raw_bytes;
         return LT_OK;
     }
-    err = lt_json_line_string(buffer, bytes, raw, raw_bytes, r->field, replace);
+    err = lt_json_line_string(buffer, bytes, raw, raw_bytes, field, replace);
     if (err != LT_OK) {
         return lt_error_prefix(err, "%s:%llu", r->path, (unsigned long long)record->line);
     }
     *text = buffer->data;
     return LT_OK;
+}
+
+lt_err lt_text_record_decode(const lt_text_reader *r, const lt_text_record *record,
+                             lt_text_buffer *buffer, const char **text, size_t *bytes) {
+    return lt_text_record_decode_field(r, record, r->field, buffer, text, bytes);
 }
 
 lt_err lt_text_reader_document(lt_text_reader *r, lt_text_record *out, bool *more) {

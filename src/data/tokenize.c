@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "data/shard_format.h"
 #include "data/tokenize_journal.h"
 
 #define JOB_BYTES           ((size_t)1 << 20)
@@ -40,6 +41,7 @@ typedef struct {
     record_slice *records;
     size_t n_records, room_records;
     lt_id_buffer ids;       /* Of all documents; */
+    lt_text_buffer mask;    /* (ids.n) LT_MASK_*, when the shard has a mask; */
     size_t *doc_tokens;     /* (room_records) tokens of each. */
     uint64_t decoded_bytes; /* UTF-8 of the documents. */
     uint64_t offset, line;  /* Where the next record of this input begins. */
@@ -219,31 +221,59 @@ static void *reader_main(void *arg) {
 
 /* ---- Workers ---- */
 
-static lt_err encode_record(worker_ctx *w, job *j, size_t i) {
+/* The mask of the job's tokens from `from` on. */
+static lt_err mark_tokens(worker_ctx *w, job *j, size_t from, int what) {
+    if (!lt_tokenize_is_masked(w->p->o)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_text_buffer_reserve(&j->mask, j->ids.n));
+    memset(j->mask.data + from, what, j->ids.n - from);
+    return LT_OK;
+}
+
+/* One member's text, appended to the job's tokens; field NULL: the record's text. */
+static lt_err encode_part(worker_ctx *w, job *j, const record_slice *s, const char *field,
+                          int what) {
     const lt_tokenize_options *o = w->p->o;
-    const record_slice *s = &j->records[i];
+    const lt_text_reader *r = w->p->readers[j->input];
     const lt_text_record record = {j->text.data + s->at, s->bytes, s->line, s->offset};
-    const size_t before = j->ids.n, bos = o->bos_id >= 0;
+    const size_t before = j->ids.n;
     const char *text;
     size_t bytes;
     lt_err err;
 
-    LT_TRY(lt_id_buffer_reserve(&j->ids, before + 2));
-    j->ids.ids[before] = (int32_t)o->bos_id;
-    j->ids.n += bos;
-    LT_TRY(lt_text_record_decode(w->p->readers[j->input], &record, &w->scratch, &text, &bytes));
+    LT_TRY(field != NULL
+               ? lt_text_record_decode_field(r, &record, field, &w->scratch, &text, &bytes)
+               : lt_text_record_decode(r, &record, &w->scratch, &text, &bytes));
     err = o->encode(o->encode_ctx, w->worker, text, bytes, &j->ids);
     if (err != LT_OK) {
         return lt_error_prefix(err, "%s:%llu", o->inputs[j->input], (unsigned long long)s->line);
     }
+    j->decoded_bytes += bytes;
+    return mark_tokens(w, j, before, what);
+}
+
+static lt_err encode_record(worker_ctx *w, job *j, size_t i) {
+    const lt_tokenize_options *o = w->p->o;
+    const record_slice *s = &j->records[i];
+    const size_t before = j->ids.n, bos = o->bos_id >= 0;
+
+    LT_TRY(lt_id_buffer_reserve(&j->ids, before + 2));
+    j->ids.ids[before] = (int32_t)o->bos_id;
+    j->ids.n += bos;
+    LT_TRY(mark_tokens(w, j, before, LT_MASK_SILENT));
+    if (o->prompt_field != NULL) {
+        LT_TRY(encode_part(w, j, s, o->prompt_field, LT_MASK_SILENT));
+    }
+    LT_TRY(encode_part(w, j, s, NULL, LT_MASK_LABEL));
     if (j->ids.n == before + bos) {
-        j->ids.n = before; /* An empty document. */
-    } else if (o->eod_id >= 0) {
+        j->ids.n = before;       /* An empty document. */
+    } else if (o->eod_id >= 0) { /* An answer's end is learnt with it. */
         LT_TRY(lt_id_buffer_reserve(&j->ids, j->ids.n + 1));
         j->ids.ids[j->ids.n++] = (int32_t)o->eod_id;
+        LT_TRY(mark_tokens(w, j, j->ids.n - 1, LT_MASK_LABEL));
     }
     j->doc_tokens[i] = j->ids.n - before;
-    j->decoded_bytes += bytes;
     return LT_OK;
 }
 
@@ -317,6 +347,7 @@ static void writer_release(pipeline *p, job *j) {
     if (j->ids.room * sizeof *j->ids.ids > JOB_KEEP_BYTES) {
         free(j->ids.ids);
         j->ids = (lt_id_buffer){0};
+        lt_text_buffer_free(&j->mask);
     }
     pthread_mutex_lock(&p->lock);
     p->in_flight_bytes -= j->text_bytes;
@@ -328,12 +359,18 @@ static void writer_release(pipeline *p, job *j) {
 
 /* Append a job's documents and move the position behind it. */
 static lt_err write_job(pipeline *p, lt_shard_writer *w, const job *j) {
+    const bool masked = lt_tokenize_is_masked(p->o);
     size_t at = 0;
     for (size_t i = 0; i < j->n_records; at += j->doc_tokens[i++]) {
-        if (j->doc_tokens[i] == 0) {
+        const size_t n = j->doc_tokens[i];
+        const unsigned char *mask = masked ? (const unsigned char *)j->mask.data + at : NULL;
+        if (n == 0) {
             p->at.empty++;
-        } else {
-            LT_TRY(lt_shard_writer_append(w, j->ids.ids + at, j->doc_tokens[i]));
+            continue;
+        }
+        LT_TRY(lt_shard_writer_append_masked(w, j->ids.ids + at, mask, n));
+        for (size_t t = 0; masked && t < n; t++) {
+            p->at.labels += mask[t];
         }
     }
     p->at.text_bytes += j->decoded_bytes;
@@ -353,6 +390,7 @@ static void fill_stats(lt_tokenize_stats *stats, const pipeline *p, const lt_sha
     stats->documents = mark.n_documents;
     stats->tokens = mark.n_tokens;
     stats->empty = p->at.empty;
+    stats->labels = p->at.labels;
     stats->text_bytes = p->at.text_bytes;
     stats->resumed_text_bytes = p->from.text_bytes;
 }
@@ -403,6 +441,7 @@ static void pipeline_free(pipeline *p) {
         free(p->jobs[i].records);
         free(p->jobs[i].doc_tokens);
         free(p->jobs[i].ids.ids);
+        lt_text_buffer_free(&p->jobs[i].mask);
     }
     free(p->readers);
     free(p->jobs);
@@ -460,6 +499,13 @@ static lt_err check(const lt_tokenize_options *o) {
         LT_FAIL(LT_ERR_ARG, "BOS id %lld, EOD id %lld: the vocabulary has %lld",
                 (long long)o->bos_id, (long long)o->eod_id, (long long)o->vocab_size);
     }
+    for (size_t i = 0; o->prompt_field != NULL && i < o->n_inputs; i++) {
+        if (o->text.format == LT_TEXT_PLAIN ||
+            (o->text.format == LT_TEXT_AUTO && !lt_text_path_is_jsonl(o->inputs[i]))) {
+            LT_FAIL(LT_ERR_ARG, "%s: not JSONL: it has no member '%s' for prompts", o->inputs[i],
+                    o->prompt_field);
+        }
+    }
     return LT_OK;
 }
 
@@ -488,6 +534,7 @@ lt_err lt_tokenize_files(const lt_tokenize_options *o, lt_tokenize_stats *stats)
         *stats = (lt_tokenize_stats){.documents = p.at.mark.n_documents,
                                      .tokens = p.at.mark.n_tokens,
                                      .empty = p.at.empty,
+                                     .labels = p.at.labels,
                                      .text_bytes = p.at.text_bytes,
                                      .was_complete = true};
         LT_TRY_DONE(lt_tokenize_remove_journal(o->out_prefix));
@@ -495,6 +542,7 @@ lt_err lt_tokenize_files(const lt_tokenize_options *o, lt_tokenize_stats *stats)
     }
     LT_TRY_DONE(lt_shard_writer_open(&w, o->out_prefix, o->vocab_size,
                                      found == LT_OUTPUT_UNFINISHED ? &p.at.mark : NULL));
+    LT_TRY_DONE(lt_tokenize_is_masked(o) ? lt_shard_writer_add_mask(w) : LT_OK);
     LT_TRY_DONE(commit(&p, w, fingerprint));
     LT_TRY_DONE(run_threads(&p, w, fingerprint, stats));
     fill_stats(stats, &p, w);

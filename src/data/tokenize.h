@@ -29,6 +29,7 @@ typedef struct {
     uint64_t documents; /* In the shard. */
     uint64_t empty;     /* Documents without a token: left out. */
     uint64_t tokens;    /* With EOD. */
+    uint64_t labels;    /* Of them, those that the mask leaves as labels; 0 without a mask. */
     uint64_t text_bytes;
     uint64_t file_bytes,
         file_bytes_total; /* Of the (packed) inputs: read so far, and all; total 0: not known. */
@@ -41,6 +42,9 @@ typedef struct {
     const char *const *inputs; /* Files; "-" is standard input; pipes can not be gone on with. */
     size_t n_inputs;
     lt_text_options text;
+    const char *
+        prompt_field; /* JSONL: the member that holds a prompt, put before the text; its tokens are masked: the
+                                 shard gets a .mask. NULL: none. */
     const char *out_prefix;
     int64_t vocab_size;
     int64_t bos_id, eod_id;  /* Put before, appended to every document; -1: none. */

@@ -28,6 +28,10 @@ static uint64_t hash_text(uint64_t h, const char *text) {
     return lt_rng_mix(h + 1);
 }
 
+bool lt_tokenize_is_masked(const lt_tokenize_options *o) {
+    return o->prompt_field != NULL;
+}
+
 lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes, const lt_tokenize_options *o) {
     uint64_t h = lt_rng_mix(JOURNAL_VERSION ^ o->tokenizer_hash);
     bool known = true;
@@ -39,6 +43,7 @@ lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes, const lt_to
     h = lt_rng_mix(h ^ (uint64_t)o->text.utf8);
     h = hash_text(h, o->text.field);
     h = hash_text(h, o->text.split_on);
+    h = o->prompt_field != NULL ? hash_text(h, o->prompt_field) : h;
     *total_bytes = 0;
     for (size_t i = 0; i < o->n_inputs; i++) {
         struct stat st = {0};
@@ -79,6 +84,7 @@ static lt_err load(const char *path, uint64_t *fingerprint, lt_tokenize_position
     lt_err err = LT_OK;
     json_t *root = NULL;
     const char *hex = NULL;
+    int64_t labels = 0; /* Only a shard with a mask tells them. */
 
     LT_TRY_DONE(lt_json_load(&root, path, TEXT_BYTES));
     LT_TRY_DONE(lt_json_str(root, "fingerprint", &hex, false, path));
@@ -88,6 +94,8 @@ static lt_err load(const char *path, uint64_t *fingerprint, lt_tokenize_position
         LT_TRY_DONE(lt_json_i64(root, keys[i], &x, true, path));
         *fields[i] = (uint64_t)x;
     }
+    LT_TRY_DONE(lt_json_i64(root, "labels", &labels, true, path));
+    at->labels = (uint64_t)labels;
 done:
     json_decref(root);
     return err;
@@ -138,9 +146,9 @@ lt_err lt_tokenize_save_journal(const char *prefix, uint64_t fingerprint,
                            "{\"fingerprint\": \"%016" PRIx64 "\", \"input\": %" PRIu64
                            ", \"offset\": %" PRIu64 ", \"line\": %" PRIu64 ", \"empty\": %" PRIu64
                            ", \"text_bytes\": %" PRIu64 ", \"documents\": %" PRIu64
-                           ", \"tokens\": %" PRIu64 "}\n",
+                           ", \"tokens\": %" PRIu64 ", \"labels\": %" PRIu64 "}\n",
                            fingerprint, at->input, at->offset, at->line, at->empty, at->text_bytes,
-                           at->mark.n_documents, at->mark.n_tokens);
+                           at->mark.n_documents, at->mark.n_tokens, at->labels);
     return lt_file_write_atomic(path, text, (size_t)n);
 }
 
@@ -160,6 +168,10 @@ lt_err lt_tokenize_save_manifest(const lt_tokenize_options *o, uint64_t fingerpr
                      "eod_id", (json_int_t)o->eod_id, "documents", (json_int_t)at->mark.n_documents,
                      "empty", (json_int_t)at->empty, "tokens", (json_int_t)at->mark.n_tokens,
                      "text_bytes", (json_int_t)at->text_bytes);
+    if (root != NULL && lt_tokenize_is_masked(o)) {
+        json_object_set_new(root, "labels", json_integer((json_int_t)at->labels));
+        json_object_set_new(root, "prompt_field", json_string(o->prompt_field));
+    }
     text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "%s: the tokenizer's name is not UTF-8", path);
@@ -187,6 +199,7 @@ lt_err lt_tokenize_remove_journal(const char *prefix) {
 lt_err lt_tokenize_remove_output(const char *prefix) {
     LT_TRY(remove_one(prefix, ".idx")); /* First: without it nobody takes the rest for a shard. */
     LT_TRY(remove_one(prefix, ".bin"));
+    LT_TRY(remove_one(prefix, ".mask"));
     LT_TRY(remove_one(prefix, ".json"));
     LT_TRY(lt_shard_writer_discard(prefix));
     return remove_one(prefix, ".journal");

@@ -1,7 +1,7 @@
 /* tokenize_journal.h: what `lateen tokenize` leaves beside a shard.
  *
  *     PREFIX.journal   while unfinished: up to where inputs are durable in the .part files
- *     PREFIX.json      with the shard: tokenizer, vocabulary, EOD, counts
+ *     PREFIX.json      with the shard: tokenizer, vocabulary, EOD, counts; with a mask also how many labels
  *
  * Both are small JSON files written whole (aside, synced, renamed), so they are never half there. Both hold the
  * fingerprint of inputs (path, size, time of change) and options: only the same command goes on. */
@@ -14,8 +14,12 @@
 typedef struct {
     uint64_t input, offset, line; /* The next record: of which input, where. */
     uint64_t empty, text_bytes;
+    uint64_t labels; /* Of a shard with a mask. */
     lt_shard_mark mark;
 } lt_tokenize_position;
+
+/* Does the shard get a label mask? */
+bool lt_tokenize_is_masked(const lt_tokenize_options *o);
 
 LT_MUST_USE lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes,
                                            const lt_tokenize_options *o);

@@ -58,7 +58,8 @@ static int set_up(void **state) {
     strcpy(inputs[1], at("b.jsonl.zst"));
     for (int i = 0; i < 4000; i++) {
         const size_t len = i % 901 == 900 ? 1500000 : lt_rng_mix((uint64_t)i) % 3000;
-        used += (size_t)sprintf(text + used, "{\"id\": %d, \"text\": \"", i);
+        used += (size_t)sprintf(text + used, "{\"id\": %d, \"prompt\": \"q%.*s\", \"text\": \"", i,
+                                i % 5, "????");
         memset(text + used, 'a' + i % 26, i % 7 == 0 ? 0 : len);
         used += i % 7 == 0 ? 0 : len;
         used += (size_t)sprintf(text + used, "\"}\n");
@@ -93,12 +94,16 @@ static lt_tokenize_options options(const char *prefix, int n_threads) {
 }
 
 static void assert_same_files(const char *one, const char *two) {
-    static const char *const suffixes[] = {".bin", ".idx", ".json"};
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const suffixes[] = {".bin", ".idx", ".json", ".mask"};
+    for (size_t i = 0; i < 4; i++) {
         char a[LT_PATH_BYTES + 8], b[LT_PATH_BYTES + 8], *text_a, *text_b;
         size_t bytes_a, bytes_b;
         snprintf(a, sizeof a, "%s%s", one, suffixes[i]);
         snprintf(b, sizeof b, "%s%s", two, suffixes[i]);
+        assert_int_equal(lt_file_exists(a), lt_file_exists(b));
+        if (!lt_file_exists(a)) {
+            continue; /* No mask. */
+        }
         assert_int_equal(lt_file_read(&text_a, &bytes_a, a, (size_t)1 << 30), LT_OK);
         assert_int_equal(lt_file_read(&text_b, &bytes_b, b, (size_t)1 << 30), LT_OK);
         assert_int_equal(bytes_a, bytes_b);
@@ -138,6 +143,55 @@ static void threads_do_not_matter(void **state) {
     assert_false(lt_file_exists(at("five.journal")));
 }
 
+/* Exactly which tokens are labels; and the same mask however often it is interrupted. */
+static void prompts_are_masked(void **state) {
+    static const char text[] = "{\"q\": \"ab\", \"a\": \"cde\"}\n{\"a\": \"\", \"q\": \"f\"}\n"
+                               "{\"q\": \"\", \"a\": \"\"}\n{\"a\": \"gh\", \"q\": \"\"}\n";
+    static const unsigned char wanted[] = {0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 0, 1, 1, 1};
+    char prefix[LT_PATH_BYTES], jsonl[LT_PATH_BYTES], txt[LT_PATH_BYTES];
+    const char *const file = jsonl, *const plain = txt;
+    lt_tokenize_options o = options(prefix, 2);
+    lt_tokenize_stats stats;
+    lt_shard *s = NULL;
+    char *mask = NULL;
+    size_t bytes;
+    (void)state;
+    strcpy(prefix, at("pairs"));
+    strcpy(jsonl, at("pairs.jsonl"));
+    strcpy(txt, at("pairs.txt"));
+    assert_int_equal(lt_file_write_atomic(file, text, strlen(text)), LT_OK);
+    o.inputs = &file;
+    o.n_inputs = 1;
+    o.bos_id = 0;
+    o.text.field = "a";
+    o.prompt_field = "q";
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
+    assert_int_equal(stats.documents, 3);
+    assert_int_equal(stats.empty, 1);
+    assert_int_equal(stats.tokens, sizeof wanted);
+    assert_int_equal(stats.labels, 8);
+    assert_int_equal(lt_file_read(&mask, &bytes, at("pairs.mask"), 100), LT_OK);
+    assert_int_equal(bytes, sizeof wanted);
+    assert_memory_equal(mask, wanted, sizeof wanted);
+    free(mask);
+    assert_int_equal(lt_shard_open(&s, at("pairs"), -1), LT_OK);
+    assert_true(lt_shard_get_info(s).masked);
+    lt_shard_close(s);
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
+    assert_true(stats.was_complete && stats.labels == 8);
+    o.prompt_field = NULL; /* Without prompts another shard, and no mask left of the old one. */
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_STATE);
+    o.overwrite = true;
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
+    assert_false(lt_file_exists(at("pairs.mask")));
+    o.prompt_field = "nowhere";
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_NOT_FOUND);
+    assert_non_null(strstr(lt_error_message(), "pairs.jsonl:1: no member 'nowhere'"));
+    assert_int_equal(lt_file_write_atomic(plain, text, strlen(text)), LT_OK);
+    o.inputs = &plain;
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_ARG);
+}
+
 static volatile sig_atomic_t stop_now;
 
 static void stop_at_once(void *ctx, const lt_tokenize_stats *stats) {
@@ -153,6 +207,10 @@ static void stopped_goes_on(void **state) {
     lt_err err;
     int runs = 0;
     (void)state;
+    o.prompt_field = "prompt";
+    o.out_prefix = at("asked");
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
+    o.out_prefix = at("stopped");
     o.progress = stop_at_once;
     o.stop = &stop_now;
     do {
@@ -162,7 +220,8 @@ static void stopped_goes_on(void **state) {
     } while (err == LT_ERR_INTERRUPTED && runs < 1000);
     assert_int_equal(err, LT_OK);
     assert_true(runs > 5);
-    assert_same_files(at("one"), at("stopped"));
+    assert_same_files(at("asked"), at("stopped"));
+    assert_true(stats.labels > 0 && stats.labels < stats.tokens);
     o.overwrite = true; /* Another command does not touch an unfinished one. */
     stop_now = 0;
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_INTERRUPTED);
@@ -176,6 +235,7 @@ static void killed_goes_on(void **state) {
     lt_tokenize_options o = options(at("killed"), 2);
     int runs = 0, status = -1;
     (void)state;
+    o.prompt_field = "prompt";
 #ifdef __SANITIZE_THREAD__
     skip(); /* Each start takes longer than the run. */
 #endif
@@ -195,7 +255,7 @@ static void killed_goes_on(void **state) {
         }
     }
     assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    assert_same_files(at("one"), at("killed"));
+    assert_same_files(at("asked"), at("killed"));
 }
 
 /* A disk that fills up: the child may not write files beyond 1 MB. Nothing is lost: with room again the same call ends well. */
@@ -239,9 +299,9 @@ static void bad_documents_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_do_not_matter),   cmocka_unit_test(stopped_goes_on),
-        cmocka_unit_test(killed_goes_on),          cmocka_unit_test(full_disk_loses_nothing),
-        cmocka_unit_test(bad_documents_are_named),
+        cmocka_unit_test(threads_do_not_matter),   cmocka_unit_test(prompts_are_masked),
+        cmocka_unit_test(stopped_goes_on),         cmocka_unit_test(killed_goes_on),
+        cmocka_unit_test(full_disk_loses_nothing), cmocka_unit_test(bad_documents_are_named),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
