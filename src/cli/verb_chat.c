@@ -1,4 +1,5 @@
-/* verb_chat.c: `lateen chat`: talk to a model on the terminal. The conversation stays in the key/value cache: each turn is read once.
+/* verb_chat.c: `lateen chat`: talk to a model on the terminal. The model's own chat template makes the text; as long as a turn only adds to what
+ * was read before (templates may drop old reasoning), the conversation stays in the key/value cache and each turn is read once.
  *
  *   /reset   forget the conversation      /system TEXT   forget it and set the system message      /quit, Ctrl-D   end */
 #include <stdio.h>
@@ -10,13 +11,16 @@
 #include "cli/opened.h"
 #include "cli/verb.h"
 #include "data/chat_format.h"
+#include "data/chat_template.h"
+#include "base/file.h"
 #include "lateen/generate.h"
 
 #define CHAT_OPTIONS(X)                                                                            \
     LT_OPENED_OPTIONS(X)                                                                           \
     X(STR, system, "system", "", 0, 0, "TEXT", "system message")                                   \
     X(STR, format, "format", "auto", 0, 1, "NAME",                                                 \
-      "auto, chatml, llama3, gemma, zephyr, mistral or plain")                                     \
+      "auto (the model's template), chatml, llama3, gemma, zephyr, mistral or plain")              \
+    X(STR, chat_template, "chat-template", "", 0, 0, "FILE", "a Jinja template instead")           \
     X(I64, max_tokens, "max-tokens", "512", 1, 1e9, "N", "tokens of an answer at most")            \
     X(I64, context, "context", "4096", 16, 1e9, "N", "tokens of the conversation at most")         \
     LT_SAMPLING_OPTIONS(X)                                                                         \
@@ -31,78 +35,108 @@ const lt_option_table lt_verb_chat_options = LT_OPTION_TABLE("chat", rows);
 
 typedef struct {
     const chat_options *o;
-    const lt_chat_format *format;
     lt_opened opened;
     lt_session *session;
-    char *system; /* Owned. */
-    char *turn;   /* Text of the turn being sent; owned. */
-    size_t turn_bytes;
+    lt_chat_template *template;
+    json_t *messages; /* The conversation. */
+    char *read;       /* Text that is in the cache, the last answer too; owned. */
+    size_t read_bytes;
+    bool
+        adds_special; /* The tokenizer's BOS before the text: not where a template writes its own. */
 } chat;
 
-static bool print_text(void *ctx, const char *text, size_t bytes) {
-    (void)ctx;
-    return fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0;
-}
-
-static lt_err choose_format(chat *c) {
-    const lt_tokenizer_info info = lt_tokenizer_describe(c->opened.tokenizer);
-    if (strcmp(c->o->format, "auto") != 0) {
-        c->format = lt_chat_format_find(c->o->format);
-        if (c->format == NULL) {
-            LT_FAIL(LT_ERR_ARG, "--format %s is not one of auto, %s", c->o->format,
-                    lt_chat_format_names());
-        }
-        return LT_OK;
-    }
-    c->format = lt_chat_format_detect(info.chat_template);
-    for (const char *const *p = (const char *const[]){"chatml", "llama3", "gemma", NULL};
-         c->format == NULL && *p != NULL; p++) {
-        const lt_chat_format *f = lt_chat_format_find(
-            *p); /* A file without a template: its special tokens tell. */
-        if (lt_tokenizer_find(c->opened.tokenizer, f->mark, strlen(f->mark)) != LT_TOKEN_NONE) {
-            c->format = f;
-        }
-    }
-    c->format = c->format != NULL ? c->format : lt_chat_format_find("plain");
-    return LT_OK;
-}
-
-static lt_err append(chat *c, const char *text) {
-    const size_t n = strlen(text);
-    char *grown = realloc(c->turn, c->turn_bytes + n + 1);
+static lt_err append(chat *c, const char *text, size_t n) {
+    char *grown = realloc(c->read, c->read_bytes + n + 1);
     if (grown == NULL) {
-        LT_FAIL(LT_ERR_OOM, "turn of %zu bytes", c->turn_bytes + n);
+        LT_FAIL(LT_ERR_OOM, "conversation of %zu bytes", c->read_bytes + n);
     }
-    c->turn = grown;
-    memcpy(c->turn + c->turn_bytes, text, n + 1);
-    c->turn_bytes += n;
+    c->read = grown;
+    memcpy(c->read + c->read_bytes, text, n);
+    c->read_bytes += n;
+    c->read[c->read_bytes] = '\0';
     return LT_OK;
 }
 
-/* What the model has not read yet: the close of its last answer or the system message, the user's words, the question for an answer. */
-static lt_err compose(chat *c, const char *words) {
-    const lt_chat_format *f = c->format;
-    c->turn_bytes = 0;
-    if (lt_session_length(c->session, 0) > 0) {
-        LT_TRY(append(c, f->answer_close));
-    } else {
-        LT_TRY(append(c, f->begin));
-        if (c->system[0] != '\0') {
-            LT_TRY(append(c, f->system_open));
-            LT_TRY(append(c, c->system));
-            LT_TRY(append(c, f->system_close));
+static bool print_text(void *ctx, const char *text, size_t bytes) {
+    chat *c = ctx;
+    return append(c, text, bytes) == LT_OK && fwrite(text, 1, bytes, stdout) == bytes &&
+           fflush(stdout) == 0;
+}
+
+/* A file without a template: its special tokens tell which of the table's formats it knows. */
+static const char *guess_format(const lt_tokenizer *t) {
+    for (const char *const *p = (const char *const[]){"chatml", "llama3", "gemma", NULL};
+         *p != NULL; p++) {
+        const lt_chat_format *f = lt_chat_format_find(*p);
+        if (lt_tokenizer_find(t, f->mark, strlen(f->mark)) != LT_TOKEN_NONE) {
+            return f->name;
         }
     }
-    LT_TRY(append(c, f->user_open));
-    LT_TRY(append(c, words));
-    LT_TRY(append(c, f->user_close));
-    return append(c, f->answer_open);
+    return "plain";
+}
+
+static lt_err choose_template(chat *c) {
+    lt_err err;
+    if (c->o->chat_template[0] != '\0') {
+        char *text = NULL;
+        size_t n = 0;
+        LT_TRY(lt_file_read(&text, &n, c->o->chat_template, (size_t)4 << 20));
+        err = lt_chat_template_open(&c->template, text, n, c->o->chat_template);
+        free(text);
+        return err;
+    }
+    if (strcmp(c->o->format, "auto") != 0) {
+        c->adds_special = true;
+        return lt_chat_template_open_format(&c->template, c->o->format);
+    }
+    err = lt_chat_template_open_model(&c->template, c->o->model, c->opened.tokenizer, NULL);
+    if (err == LT_ERR_NOT_FOUND && c->o->tokenizer[0] != '\0') {
+        err = lt_chat_template_open_model(&c->template, c->o->tokenizer, c->opened.tokenizer, NULL);
+    }
+    if (err == LT_ERR_NOT_FOUND) {
+        c->adds_special = true;
+        err = lt_chat_template_open_format(&c->template, guess_format(c->opened.tokenizer));
+    }
+    return err;
+}
+
+static void forget(chat *c) {
+    lt_session_truncate(c->session, 0, 0);
+    c->read_bytes = 0;
+}
+
+static lt_err say(chat *c, const char *role, const char *text, size_t n) {
+    json_t *m = json_pack("{s:s,s:s%}", "role", role, "content", text, n);
+    if (m == NULL || json_array_append_new(c->messages, m) != 0) {
+        LT_FAIL(LT_ERR_ARG, "a message that is not UTF-8");
+    }
+    return LT_OK;
+}
+
+/* The conversation as text; what the model has not read of it begins at *from. */
+static lt_err compose(chat *c, char **text, size_t *from) {
+    json_t *context = json_pack("{s:O,s:b}", "messages", c->messages, "add_generation_prompt", 1);
+    size_t n = 0;
+    lt_err err;
+    if (context == NULL) {
+        LT_FAIL(LT_ERR_OOM, "conversation");
+    }
+    err = lt_chat_template_render(c->template, context, text, &n);
+    json_decref(context);
+    LT_TRY(err);
+    if (c->read_bytes >= n || memcmp(c->read, *text, c->read_bytes) != 0) {
+        forget(c); /* The template tells it differently now: read it afresh. */
+    }
+    *from = c->read_bytes;
+    return LT_OK;
 }
 
 static lt_err answer(chat *c, const char *words) {
     lt_generate_options g = lt_generate_defaults();
     lt_generate_stats st = {0};
-    const int64_t before = lt_session_length(c->session, 0);
+    char *text = NULL;
+    size_t from = 0, spoken;
+    lt_err err = LT_OK;
 
     g.sampling = (lt_sampling){.temperature = c->o->temperature,
                                .top_k = c->o->top_k,
@@ -110,28 +144,42 @@ static lt_err answer(chat *c, const char *words) {
                                .min_p = c->o->min_p,
                                .seed = (uint64_t)c->o->seed};
     g.max_tokens = c->o->max_tokens;
-    g.encode_flags = LT_ENCODE_PARSE_SPECIAL | (before == 0 ? LT_ENCODE_ADD_SPECIAL : 0);
-    LT_TRY(compose(c, words));
-    LT_TRY(lt_generate(c->session, c->opened.model, c->opened.tokenizer, c->turn, &g, print_text,
-                       NULL, &st));
+    LT_TRY(say(c, "user", words, strlen(words)));
+    LT_TRY_DONE(compose(c, &text, &from));
+    g.encode_flags = LT_ENCODE_PARSE_SPECIAL |
+                     (from == 0 && c->adds_special ? LT_ENCODE_ADD_SPECIAL : 0);
+    LT_TRY_DONE(append(c, text + from, strlen(text + from)));
+    spoken = c->read_bytes;
+    LT_TRY_DONE(lt_generate(c->session, c->opened.model, c->opened.tokenizer, text + from, &g,
+                            print_text, c, &st));
+    LT_TRY_DONE(say(c, "assistant", c->read + spoken, c->read_bytes - spoken));
     putchar('\n');
     if (c->o->stats) {
         fprintf(stderr, "[%lld tokens read in %.2f s, %lld written at %.1f tok/s]\n",
                 (long long)st.prompt_tokens, st.prompt_s, (long long)st.new_tokens,
                 (double)(st.new_tokens - 1) / st.new_s);
     }
-    return LT_OK;
+done:
+    free(text);
+    return err;
 }
 
-static lt_err set_system(chat *c, const char *text) {
-    char *copy = strdup(text);
-    if (copy == NULL) {
-        LT_FAIL(LT_ERR_OOM, "system message");
+/* A new conversation; system "" has no system message. */
+static lt_err begin(chat *c, const char *text) {
+    forget(c);
+    json_array_clear(c->messages);
+    return text[0] != '\0' ? say(c, "system", text, strlen(text)) : LT_OK;
+}
+
+/* The same system message, the rest forgotten. */
+static void restart(chat *c) {
+    const json_t *first = json_array_get(c->messages, 0);
+    const char *role = json_string_value(json_object_get(first, "role"));
+    const bool keeps = role != NULL && strcmp(role, "system") == 0;
+    while (json_array_size(c->messages) > (keeps ? 1 : 0)) {
+        json_array_remove(c->messages, json_array_size(c->messages) - 1);
     }
-    free(c->system);
-    c->system = copy;
-    lt_session_truncate(c->session, 0, 0);
-    return LT_OK;
+    forget(c);
 }
 
 /* One line of the user's. *over: the conversation ends. */
@@ -146,18 +194,18 @@ static lt_err on_line(chat *c, char *line, bool *over) {
         return LT_OK;
     }
     if (strcmp(line, "/reset") == 0) {
-        lt_session_truncate(c->session, 0, 0);
+        restart(c);
         return LT_OK;
     }
     if (strncmp(line, "/system ", 8) == 0) {
-        return set_system(c, line + 8);
+        return begin(c, line + 8);
     }
     err = answer(c, line);
     if (err ==
         LT_ERR_LIMIT) { /* The conversation has outgrown its room: say so and begin afresh. */
         fprintf(stderr, "lateen: %s; the conversation is forgotten (--context gives more room)\n",
                 lt_error_message());
-        lt_session_truncate(c->session, 0, 0);
+        restart(c);
         return LT_OK;
     }
     return err;
@@ -194,15 +242,17 @@ static lt_err run(const chat_options *o) {
                                (lt_device)o->device, o->threads));
     room = lt_model_get_spec(c.opened.model)->max_seq;
     room = o->context < room ? o->context : room;
-    LT_TRY_DONE(choose_format(&c));
+    LT_TRY_DONE(choose_template(&c));
     LT_TRY_DONE(lt_session_open(&c.session, c.opened.model, 1, room));
-    LT_TRY_DONE(set_system(&c, o->system));
+    c.messages = json_array();
+    LT_TRY_DONE(begin(&c, o->system));
     LT_TRY_DONE(talk(&c));
 done:
     lt_session_close(c.session);
     lt_opened_close(&c.opened);
-    free(c.system);
-    free(c.turn);
+    lt_chat_template_close(c.template);
+    json_decref(c.messages);
+    free(c.read);
     return err;
 }
 
