@@ -49,6 +49,9 @@ static lt_err backend_queue_open(lt_queue **out) {
 static void backend_queue_close(lt_queue *q) {
     if (q != NULL) {
         lt_cuda_free(q->gpu, q->scratch); /* Waits for the queue. */
+        for (int i = 0; i < q->n_outgrown; i++) {
+            lt_cuda_free(q->gpu, q->outgrown[i]);
+        }
         lt_cuda_free(q->gpu, q->sgemm_workspace);
         lt_cuda_event_close(q->gpu, q->passed);
         for (int64_t i = 0; i < q->n_marks; i++) {

@@ -6,6 +6,7 @@
  * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own.
  *@spec sm_80 sm_90a: QTYPE=fp32 CTYPE=fp32 COLS=2
  *@spec sm_80 sm_90a: QTYPE=bf16 CTYPE=fp16 COLS=4 */
+#include "common/early.cuh"
 #include "common/reduce.cuh"
 
 #define WARPS    4
@@ -105,6 +106,7 @@ extern "C" __global__ void __launch_bounds__(256)
 kv_write_any(CTYPE *k_pages, CTYPE *v_pages, const QTYPE *k, const QTYPE *v, const int *slots, i64 k_r, i64 k_h, i64 v_r, i64 v_h, i64 count,
              int heads, int dim) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
+    wait_for_others();
     if (item >= count) {
         return;
     }

@@ -211,7 +211,8 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
         return lt_cuda_launch(c, s, split,
                               &(lt_cuda_dims){.grid = {1, blocks, batch},
                                               .block = {32 * WARPS},
-                                              .dynamic_shared_bytes = (size_t)meet_bytes + result},
+                                              .dynamic_shared_bytes = (size_t)meet_bytes + result,
+                                              .overlap_previous = info->cc >= 90},
                               args);
     }
     LT_ASSERT(scratch.bytes >= lt_cuda_paged_scratch_bytes(a, info));
@@ -220,11 +221,13 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     LT_TRY(lt_cuda_launch(c, s, split,
                           &(lt_cuda_dims){.grid = {(unsigned)w.splits, blocks, batch},
                                           .block = {32 * WARPS},
-                                          .dynamic_shared_bytes = (size_t)meet_bytes},
+                                          .dynamic_shared_bytes = (size_t)meet_bytes,
+                                          .overlap_previous = info->cc >= 90},
                           args));
     return lt_cuda_launch(c, s, combine,
                           &(lt_cuda_dims){.grid = {(unsigned)(paged_row_tiles(a) * ROWS / 4),
                                                    (unsigned)w.kv_heads, batch},
-                                          .block = {128}},
+                                          .block = {128},
+                                          .overlap_previous = info->cc >= 90},
                           args);
 }

@@ -24,6 +24,7 @@
  *@spec sm_80 sm_90a: HEAD_DIM=128 PAGE=128 DTYPE=fp16
  *@spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16 SOFTCAP=1 ALIBI=1 SINKS=1 */
 #include "attention/mask.cuh"
+#include "common/early.cuh"
 #include "common/mma.cuh"
 
 #ifndef STAGES
@@ -243,6 +244,7 @@ INLINE elem *row_out(const decode_args *a, const work *w, int row, int *head) {
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 decode_split(const __grid_constant__ decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
+    wait_for_others();
     const int row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, (int)blockIdx.y % row_tiles * 16);
     const int begin = (int)blockIdx.x * w.share, end = min_i(w.end, begin + w.share);
@@ -260,6 +262,7 @@ decode_split(const __grid_constant__ decode_args a) {
 
 extern "C" __global__ void __launch_bounds__(128)
 decode_combine(const __grid_constant__ decode_args a) {
+    wait_for_others();
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = a.q_heads / a.kv_heads, width = HEAD_DIM + 2;
     const int row_tiles = div_up(a.q_tokens * group, 16), row = (int)blockIdx.x * 4 + warp;
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y, row / 16 * 16);
@@ -294,6 +297,7 @@ decode_combine(const __grid_constant__ decode_args a) {
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
     extern __shared__ __align__(128) u8 smem[];
+    wait_for_others();
     const int tid = (int)threadIdx.x, width = HEAD_DIM + 2, row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles; /* The longest rows of a prompt first. */
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);

@@ -3,6 +3,7 @@
 #ifndef LT_VEC_CUH
 #define LT_VEC_CUH
 
+#include "common/early.cuh"
 #include "common/reduce.cuh"
 
 /* Where row r of a tensor begins: rows are the index (i0, i1, i2) of all dimensions but the last, n1 and n2 sizes of the inner two. */

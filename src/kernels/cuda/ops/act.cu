@@ -95,8 +95,9 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols, i64 ldy,
         i64 ldx) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
-    const xielu k = xielu_slopes(params);
     float in[W], up[W], out[W];
+    wait_for_others();
+    const xielu k = xielu_slopes(params);
     if (at >= count) {
         return;
     }

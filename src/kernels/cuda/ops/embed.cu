@@ -24,6 +24,7 @@
 extern "C" __global__ void __launch_bounds__(THREADS)
 embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table, const int *positions, int cols, float scale,
           i64 ldy, i64 ld_table, i64 ld_pos) {
+    wait_for_others();
     const i64 to = (i64)blockIdx.x * ldy, from = (i64)ids[blockIdx.x] * ld_table;
     const i64 at = pos_table ? (i64)positions[blockIdx.x] * ld_pos : 0;
     for (int col = threadIdx.x * W; col < cols; col += THREADS * W) {

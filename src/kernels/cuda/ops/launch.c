@@ -4,10 +4,14 @@
 #include "base/error.h"
 
 lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out) {
-    const size_t whole = bytes + LT_CUDA_COUNTER_BYTES;
-    if (whole > q->scratch_bytes) {
-        LT_TRY(lt_cuda_sync(q->gpu, q->stream)); /* Kernels may still use the old one. */
-        lt_cuda_free(q->gpu, q->scratch);
+    size_t whole = bytes + LT_CUDA_COUNTER_BYTES;
+    if (whole >
+        q->scratch_bytes) { /* At least twice the last: all former ones together are smaller. */
+        whole = whole > 2 * q->scratch_bytes ? whole : 2 * q->scratch_bytes;
+        if (q->scratch != NULL) {
+            LT_ASSERT(q->n_outgrown < (int)(sizeof q->outgrown / sizeof *q->outgrown));
+            q->outgrown[q->n_outgrown++] = q->scratch;
+        }
         q->scratch = NULL;
         q->scratch_bytes = 0;
         LT_TRY(lt_cuda_alloc(q->gpu, &q->scratch, whole, "scratch"));
@@ -86,8 +90,8 @@ int64_t lt_cuda_rows(const lt_tensor *t) {
     return lt_cuda_width(t) > 0 ? lt_tensor_count(t) / lt_cuda_width(t) : 0;
 }
 
-lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry, const char *defines,
-                   int64_t blocks, int blocks_y, int threads, void **args) {
+static lt_err run(lt_queue *q, const char *file, const char *entry, const char *defines,
+                  int64_t blocks, int blocks_y, int threads, bool early, void **args) {
     const lt_cuda_kernel *k;
     if (blocks <= 0) {
         return LT_OK; /* Nothing to do. */
@@ -96,6 +100,18 @@ lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry, const char 
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, file, entry, defines));
     return lt_cuda_launch(q->gpu, q->stream, k,
                           &(lt_cuda_dims){.grid = {(unsigned)blocks, (unsigned)blocks_y},
-                                          .block = {(unsigned)threads}},
+                                          .block = {(unsigned)threads},
+                                          .overlap_previous = early},
                           args);
+}
+
+lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry, const char *defines,
+                   int64_t blocks, int blocks_y, int threads, void **args) {
+    return run(q, file, entry, defines, blocks, blocks_y, threads, false, args);
+}
+
+lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *entry, const char *defines,
+                         int64_t blocks, int blocks_y, int threads, void **args) {
+    return run(q, file, entry, defines, blocks, blocks_y, threads,
+               lt_cuda_get_info(q->gpu)->cc >= 90, args);
 }

@@ -15,6 +15,8 @@ struct lt_queue {
     void *
         scratch; /* LT_CUDA_COUNTER_BYTES of counters, then what ops share; grows to the largest wish, then stays. */
     size_t scratch_bytes;
+    void *outgrown[64]; /* Former scratch memory, which recorded graphs may still use. */
+    int n_outgrown;
     void *sgemm_workspace; /* NULL until the first product. */
     CUevent passed;        /* For order: NULL until the first. */
     CUevent *marks;        /* Of the stopwatch; grows. */
@@ -58,6 +60,10 @@ int64_t lt_cuda_rows(const lt_tensor *t);  /* Of all others. */
 LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,
                                const char *defines, int64_t blocks, int blocks_y, int threads,
                                void **args);
+/* The same for a kernel that begins with wait_for_others (common/early.cuh): it is brought up while the kernels before it still run. */
+LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *entry,
+                                     const char *defines, int64_t blocks, int blocks_y, int threads,
+                                     void **args);
 
 /* One list an op this backend has; the rest have none and say UNSUPPORTED. */
 #define LT_CUDA_OWN_OPS(X)                                                                         \

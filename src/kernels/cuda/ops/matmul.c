@@ -1,4 +1,5 @@
 /* matmul.c: the ordered list of matrix products:
+ *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes
  *     cublaslt   where it was measured to win (wins below), with the heuristic's first algorithm: no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
@@ -106,6 +107,62 @@ static lt_err cublas_run(lt_queue *q, const void *args) {
                           .a = a->a.data,
                           .b = a->b.data,
                           .d = a->y.data});
+}
+
+/* ---- Few rows ---- */
+
+#define GEMV_ROWS 8
+/* gemv_args of gemv.cu. */
+typedef struct {
+    const void *x, *w, *bias;
+    void *y;
+    int64_t ldx, ldw, ldy;
+    int n, k, bias_type, accumulate;
+} gemv_args;
+
+static const char *gemv_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    const char *why = refuse_types(a);
+    if (why != NULL) {
+        return why;
+    }
+    if (a->a.dtype == LT_F32 || a->y.shape[0] > GEMV_ROWS) {
+        return "not 16-bit, or more than 8 rows";
+    }
+    if (a->trans_a || !a->trans_b || !dense(&a->a) || !dense(&a->b) || !dense(&a->y)) {
+        return "weights not stored (N, K)";
+    }
+    if (a->fixed_order) {
+        return "other kernels serve more rows";
+    }
+    return ((uintptr_t)a->a.data | (uintptr_t)a->b.data) % 16 != 0 || a->a.stride[0] % 8 != 0 ||
+                   a->b.stride[0] % 8 != 0 || depth(a) % 8 != 0 || depth(a) == 0 ||
+                   depth(a) > INT32_MAX / 2
+               ? "rows not 16-byte aligned"
+               : NULL;
+}
+static lt_err gemv_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    gemv_args w = {a->a.data,      a->b.data,           a->bias.data,   a->y.data,
+                   a->a.stride[0], a->b.stride[0],      a->y.stride[0], (int)a->y.shape[1],
+                   (int)depth(a),  bias_type(&a->bias), a->accumulate};
+    const int rows = 2, warps = 4,
+              wanted =
+                  16 *
+                  lt_cuda_get_info(q->gpu)->n_sms; /* Warps that keep enough loads under way. */
+    void *list[] = {&w};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    int split = 1;
+    if (empty(a)) {
+        return LT_OK;
+    }
+    while (split < warps && LT_CUDA_DIV_UP(w.n, rows) * split < wanted && w.k >= 512 * split) {
+        split *= 2;
+    }
+    snprintf(defines, sizeof defines, "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s", (int)a->y.shape[0],
+             rows, split, lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
+    return lt_cuda_run_early(q, "gemm/gemv.cu", "gemv", defines,
+                             LT_CUDA_DIV_UP(w.n, rows * (warps / split)), 1, 32 * warps, list);
 }
 
 /* ---- Tensor cores of Hopper ---- */
@@ -422,6 +479,7 @@ static lt_err pack_run(lt_queue *q, const void *args) {
 }
 
 const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"gemv", gemv_refuse, gemv_run},
     {"cublaslt", cublas_refuse, cublas_run},
     {"wgmma", wgmma_refuse, wgmma_run},
     {"mma", mma_refuse, mma_run},

@@ -82,8 +82,8 @@ static lt_err fwd(lt_queue *q, int kind, const lt_tensor *const rows_of[4], lt_t
     at.y = lt_cuda_view_of(y), at.x = lt_cuda_view_of(x), at.add = lt_cuda_view_of(add);
     at.sum = lt_cuda_view_of(sum);
     (void)spec_make(&s, kind, x->dtype, gain.dtype, w, cols);
-    return lt_cuda_run(q, FILE_NAME, "norm_fwd", s.defines, LT_CUDA_DIV_UP(rows, s.rows_at_once), 1,
-                       THREADS, args);
+    return lt_cuda_run_early(q, FILE_NAME, "norm_fwd", s.defines,
+                             LT_CUDA_DIV_UP(rows, s.rows_at_once), 1, THREADS, args);
 }
 
 static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tensor dbias,

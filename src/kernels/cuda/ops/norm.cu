@@ -69,6 +69,7 @@ norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *ga
     const int row = blockIdx.x * ROWS_AT_ONCE + threadIdx.x / LANES, lane = threadIdx.x % LANES;
     const bool live = row < rows; /* All lanes take part in the shuffles. */
     float held[VECS][W], total = 0.0f, centre = 0.0f, squares = 0.0f;
+    wait_for_others();
     x += row_at(at.x, row, at.n), y += row_at(at.y, row, at.n);
     if (add) {
         add += row_at(at.add, row, at.n);

@@ -105,8 +105,8 @@ static lt_err kv_write_run(lt_queue *q, const void *args) {
                     &a.slots.data,   &a.k.stride[0],  &a.k.stride[1], &a.v.stride[0],
                     &a.v.stride[1],  &count,          &heads,         &dim};
     defines_of(defines, a.k.dtype, a.k_pages.dtype, 1);
-    return lt_cuda_run(q, "attention/any_paged.cu", "kv_write_any", defines,
-                       LT_CUDA_DIV_UP(count, 256), 1, 256, list);
+    return lt_cuda_run_early(q, "attention/any_paged.cu", "kv_write_any", defines,
+                             LT_CUDA_DIV_UP(count, 256), 1, 256, list);
 }
 
 const lt_op_impl lt_cuda_attention_paged_impls[LT_REGISTRY_MAX_IMPLS] = {

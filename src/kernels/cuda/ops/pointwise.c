@@ -39,8 +39,8 @@ static lt_err act_fwd_run(lt_queue *q, const void *args) {
     void *list[] = {&a.y.data, &a.x.data,      &a.xielu_params.data, &count,
                     &cols,     &a.y.stride[0], &a.x.stride[0]};
     act_defines(defines, a.kind, a.gated, a.x.dtype, w, !lt_cuda_all_contiguous(rows, 2));
-    return lt_cuda_run(q, "ops/act.cu", "act_fwd", defines,
-                       LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
+    return lt_cuda_run_early(q, "ops/act.cu", "act_fwd", defines,
+                             LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
 
 static const char *act_bwd_refuse(const void *args) {
@@ -198,8 +198,8 @@ static lt_err rope_run(lt_queue *q, const void *args) {
                     &eps,      &sign};
     snprintf(defines, sizeof defines, "NORM=0 DTYPE=%s W=%d LANES=%d",
              lt_cuda_dtype_word(a.x.dtype), w, lanes);
-    return lt_cuda_run(q, "ops/rope.cu", "rope_fwd", defines,
-                       LT_CUDA_DIV_UP(n_heads, THREADS / lanes), 1, THREADS, list);
+    return lt_cuda_run_early(q, "ops/rope.cu", "rope_fwd", defines,
+                             LT_CUDA_DIV_UP(n_heads, THREADS / lanes), 1, THREADS, list);
 }
 
 /* Any width, any part of the head: a thread a pair, or a column that is copied. */

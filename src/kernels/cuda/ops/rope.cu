@@ -47,6 +47,7 @@ rope_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, con
     const int lane = threadIdx.x % LANES;
     const bool live = head < n_heads;
     float a[W] = {0.0f}, b[W] = {0.0f};
+    wait_for_others();
     x += row_at(at.x, head, at.n) + lane * W, y += row_at(at.y, head, at.n) + lane * W;
     if (live) {
         piece_load_stream(a, x);

@@ -28,7 +28,8 @@ static lt_err xent_run(lt_queue *q, const void *args) {
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d",
              lt_cuda_dtype_word(a.logits.dtype), lt_cuda_piece(rows, 1, a.logits.dtype, cols),
              a.softcap > 0.0f);
-    return lt_cuda_run(q, "ops/xent.cu", "xent", defines, a.logits.shape[0], 1, XENT_THREADS, list);
+    return lt_cuda_run_early(q, "ops/xent.cu", "xent", defines, a.logits.shape[0], 1, XENT_THREADS,
+                             list);
 }
 
 /* ---- Embedding ---- */
@@ -48,8 +49,8 @@ static lt_err embed_fwd_run(lt_queue *q, const void *args) {
         &cols,     &a.scale,      &a.y.stride[0], &a.table.stride[0], &a.pos_table.stride[0]};
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.y.dtype),
              lt_cuda_piece(rows, 3, a.y.dtype, cols));
-    return lt_cuda_run(q, "ops/embed.cu", "embed_fwd", defines, lt_cuda_rows(&a.y), 1,
-                       EMBED_THREADS, list);
+    return lt_cuda_run_early(q, "ops/embed.cu", "embed_fwd", defines, lt_cuda_rows(&a.y), 1,
+                             EMBED_THREADS, list);
 }
 
 static const char *embed_bwd_refuse(const void *args) {

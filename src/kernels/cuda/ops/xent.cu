@@ -31,6 +31,7 @@ xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int c
      i64 ld) {
     __shared__ float slots[3][THREADS / WARP];
     __shared__ int best_shared;
+    wait_for_others();
     DTYPE *row = logits + (i64)blockIdx.x * ld;
     const int label = labels[blockIdx.x], start = threadIdx.x * W;
     float top = NEGATIVE, sum = 0.0f;

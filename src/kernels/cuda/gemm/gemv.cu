@@ -1,0 +1,130 @@
+/* gemv.cu: few rows times a weight matrix: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8: what a decoding step is made of.
+ *
+ * SHAPES    K a multiple of 8; rows of x and W 16-byte aligned; any N.
+ * MAP       a warp makes ROWS columns of y for all M rows of x; its lanes share K, 8 elements each in turn. SPLIT warps of a block share the same columns
+ *           where N alone gives the machine too few warps.
+ * MOVEMENT
+ *     W ──16 bytes a lane, past the L1──▶ registers ─┐
+ *     x ──16 bytes a lane, from the L1──▶ registers ─┴─▶ M x ROWS sums a lane ──shuffles──▶ (SPLIT: smem) ──▶ y
+ * BOUND     bytes of W: each is used once. UNROLL x ROWS loads of 16 bytes under way a lane hide the memory's latency.
+ * NUMERICS  f32 multiply-adds; a lane's sum in order of k, then a fixed tree over lanes, then warps in order: bit-identical, whatever M is.
+ *@spec sm_80 sm_90a: M=1 ROWS=2 SPLIT=1 OUT=bf16
+ *@spec sm_80 sm_90a: M=2 ROWS=2 SPLIT=2 OUT=bf16
+ *@spec sm_80 sm_90a: M=4 ROWS=2 SPLIT=1 OUT=fp32
+ *@spec sm_80 sm_90a: M=8 ROWS=2 SPLIT=4 OUT=bf16 */
+#include "common/early.cuh"
+#include "common/hopper.cuh"
+
+#define WARPS  4
+#define GROUPS (WARPS / SPLIT) /* of warps in a block, each with columns of its own */
+#ifndef UNROLL
+#define UNROLL (M <= 2 ? 4 : 2)
+#endif
+
+typedef struct {
+    const elem *x, *w;
+    const void *bias;
+    OUT *y;
+    i64 ldx, ldw, ldy;
+    int n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
+} gemv_args;
+
+INLINE uint4 load_once(const elem *p) {
+    uint4 v;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
+    return v;
+}
+INLINE float bias_at(const gemv_args *a, int col) {
+    return a->bias_type == 1   ? ((const float *)a->bias)[col]
+           : a->bias_type == 2 ? bf16_to_f32(((const bf16 *)a->bias)[col])
+           : a->bias_type == 3 ? fp16_to_f32(((const fp16 *)a->bias)[col])
+                               : 0.0f;
+}
+
+/* 16 bytes of each of the columns' rows at k, and UNROLL - 1 turns on. */
+INLINE void load_weights(uint4 v[UNROLL][ROWS], const elem *const w[ROWS], int k0, int n) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            const int k = k0 + u * SPLIT * 256;
+            v[u][r] = k < n ? load_once(w[r] + k) : make_uint4(0, 0, 0, 0);
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(32 * WARPS)
+gemv(const __grid_constant__ gemv_args a) {
+    __shared__ float part[WARPS][M * ROWS];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT, share = warp % SPLIT;
+    const int col = ((int)blockIdx.x * GROUPS + group) * ROWS;
+    const elem *w[ROWS];
+    float sum[ROWS][M] = {{0.0f}};
+
+    for (int r = 0; r < ROWS; r++) { /* Past the end: the last column again, not stored. */
+        w[r] = a.w + (i64)min_i(col + r, a.n - 1) * a.ldw;
+    }
+    const int first = (share * 32 + lane) * 8;
+    uint4 v[UNROLL][ROWS];
+    load_weights(v, w, first, a.k); /* On their way before x is there. */
+    wait_for_others();
+    for (int k0 = first; k0 < a.k; k0 += UNROLL * SPLIT * 256) {
+        if (k0 != first) {
+            load_weights(v, w, k0, a.k);
+        }
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const int k = k0 + u * SPLIT * 256;
+            if (k >= a.k) {
+                break;
+            }
+            float y[ROWS][8];
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                UNPACK(DTYPE, y[r], v[u][r]);
+            }
+#pragma unroll
+            for (int m = 0; m < M; m++) {
+                float x[8];
+                UNPACK(DTYPE, x, *(const uint4 *)(a.x + m * a.ldx + k));
+#pragma unroll
+                for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+                    for (int i = 0; i < 8; i++) {
+                        sum[r][m] += x[i] * y[r][i];
+                    }
+                }
+            }
+        }
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+#pragma unroll
+            for (int step = 16; step > 0; step /= 2) {
+                sum[r][m] += __shfl_xor_sync(0xffffffffu, sum[r][m], step);
+            }
+            if (lane == 0) {
+                part[warp][r * M + m] = sum[r][m];
+            }
+        }
+    }
+    if (SPLIT > 1) {
+        __syncthreads();
+    } else {
+        __syncwarp();
+    }
+    for (int i = lane; share == 0 && i < ROWS * M; i += 32) {
+        const int at = col + i / M;
+        float x = 0.0f;
+        for (int s = 0; s < SPLIT; s++) {
+            x += part[warp + s][i];
+        }
+        if (at < a.n) {
+            OUT *y = a.y + (i % M) * a.ldy + at;
+            x += bias_at(&a, at);
+            *y = FROM_F32(OUT, a.accumulate ? x + TO_F32(OUT, *y) : x);
+        }
+    }
+}
