@@ -9,13 +9,13 @@
 #include "base/thread.h"
 #include "tensor/backend.h"
 
-/* A device's products take no stored types: there BF16 takes their place. */
+/* Activations beside stored weights are F32. On a device BF16 takes the place of stored types, unless blocks are asked for. */
 lt_err lt_opened_options(lt_model_options *o, lt_opened_dtype dtype, lt_device device) {
     const lt_backend *backend = NULL;
     *o = (lt_model_options){.device = device};
     LT_TRY(lt_device_backend(&backend, device));
-    o->stored = dtype == LT_OPENED_STORED && backend->host_memory;
-    o->dtype = dtype == LT_OPENED_F32 || o->stored ? LT_F32 : LT_BF16;
+    o->stored = dtype == LT_OPENED_BLOCKS || (dtype == LT_OPENED_STORED && backend->host_memory);
+    o->dtype = dtype == LT_OPENED_F32 || (o->stored && backend->host_memory) ? LT_F32 : LT_BF16;
     return LT_OK;
 }
 

@@ -10,8 +10,8 @@ typedef struct {
     lt_tokenizer *tokenizer;
 } lt_opened;
 
-/* How weights are held; the order of the option's choices. STORED: as the file has them, activations F32. */
-typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
+/* How weights are held; the order of the option's choices. STORED: as the file has them, activations F32; on a device BF16. BLOCKS: ggml's blocks stay so on a device, too. */
+typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16, LT_OPENED_BLOCKS } lt_opened_dtype;
 
 /* model_path: Hugging Face folder, GGUF or llama2.c .bin. tokenizer_path "": what the model brings itself. threads 0: all cores. Free with
  * lt_opened_close. */
@@ -33,8 +33,9 @@ void lt_prompt_free(char *prompt);
 /* The options that all of them share. */
 #define LT_OPENED_OPTIONS(X)                                                                       \
     LT_OPENED_MODEL_OPTIONS(X)                                                                     \
-    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16",                                    \
-      "weights: as the file has them, or all in one type")
+    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16|blocks",                             \
+      "weights: as the file has them (on a GPU as BF16), or all in one type; blocks: quantised "   \
+      "on a GPU, too")
 #define LT_OPENED_MODEL_OPTIONS(X)                                                                 \
     X(STR, model, "model", "", 0, 0, "PATH", "Hugging Face folder, GGUF, or llama2.c .bin")        \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "tokenizer; empty: the model's own")          \

@@ -64,9 +64,10 @@ lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_
         LT_FAIL_DONE(LT_ERR_ARG, "model: compute type %s is neither F32 nor BF16",
                      lt_dtype_name(m->options.dtype));
     }
-    if (m->options.stored && (m->options.dtype != LT_F32 || m->options.trainable)) {
-        LT_FAIL_DONE(LT_ERR_ARG, "model: weights as stored are multiplied by F32 activations and "
-                                 "not trained");
+    if (m->options.stored && (m->options.trainable ||
+                              m->options.dtype != (m->backend->host_memory ? LT_F32 : LT_BF16))) {
+        LT_FAIL_DONE(LT_ERR_ARG, "model: weights as stored are multiplied by F32 activations, on a "
+                                 "device by BF16, and not trained");
     }
     LT_TRY_DONE(lt_model_spec_check(spec));
     LT_TRY_DONE(lt_param_table_open(&m->table, spec));

@@ -31,16 +31,21 @@ static bool is_matrix(lt_param_kind kind) {
            kind == LT_PARAM_UP || kind == LT_PARAM_DOWN || kind == LT_PARAM_HEAD;
 }
 
-static bool product_takes(lt_dtype type) {
-    return type == LT_F32 || type == LT_F16 || type == LT_BF16 ||
-           lt_block_partner(type) != LT_PARTNER_NONE;
+/* A device packs the blocks that it multiplies; all else becomes BF16 there. */
+static bool product_takes(const lt_model *m, const lt_tensor *w) {
+    if (!m->backend->host_memory) {
+        return lt_dtype_is_block(w->dtype) && m->backend->matmul_pack_bytes(w, true) > 0;
+    }
+    return w->dtype == LT_F32 || w->dtype == LT_F16 || w->dtype == LT_BF16 ||
+           lt_block_partner(w->dtype) != LT_PARTNER_NONE;
 }
 
 static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
     finding *f = ctx;
+    const lt_tensor rows = lt_tensor_2d((void *)(uintptr_t)w->data, w->type, p->rows, p->cols);
     lt_weight_run *run;
     (void)name;
-    if (p->turned || p->stacked || w->n_dims != 2 || !product_takes(w->type) ||
+    if (p->turned || p->stacked || w->n_dims != 2 || !product_takes(f->m, &rows) ||
         f->held.n_runs == LT_HELD_RUNS) {
         f->holdable = false;
         return LT_OK;
@@ -48,7 +53,7 @@ static lt_err find_part(void *ctx, const char *name, const lt_weight *w, const l
     f->pair_rows[f->held.n_runs] = lt_weight_pair_rows(f->source, &f->m->spec, p);
     run = &f->held.runs[f->held.n_runs++];
     run->first_row = (p->first - f->param->offset) / p->cols;
-    run->w = lt_tensor_2d((void *)(uintptr_t)w->data, w->type, p->rows, p->cols);
+    run->w = rows;
     return LT_OK;
 }
 

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/matmul_q.h"
 
 static lt_cuda *the_gpu; /* Opened once a process by lt_backend_cuda. */
 static lt_err open_err;
@@ -52,6 +53,7 @@ static void backend_queue_close(lt_queue *q) {
         for (int i = 0; i < q->n_outgrown; i++) {
             lt_cuda_free(q->gpu, q->outgrown[i]);
         }
+        lt_cuda_free(q->gpu, q->wide);
         lt_cuda_free(q->gpu, q->sgemm_workspace);
         lt_cuda_event_close(q->gpu, q->passed);
         for (int64_t i = 0; i < q->n_marks; i++) {
@@ -156,12 +158,6 @@ static lt_err backend_energy(double *joules) {
     return lt_nvml_energy(joules, lt_cuda_get_info(the_gpu)->pci);
 }
 
-static size_t backend_pack_bytes(const lt_tensor *b, bool trans_b) {
-    (void)b;
-    (void)trans_b;
-    return 0;
-}
-
 #define LT_REGISTRY_LISTS lists
 LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
@@ -207,7 +203,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .between = backend_between,
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,
-                                       .matmul_pack_bytes = backend_pack_bytes};
+                                       .matmul_pack_bytes = lt_cuda_pack_bytes};
     (void)pthread_once(&once, backend_open);
     if (open_err != LT_OK) {
         (void)lt_error_set(open_err, "%s", open_message);

@@ -17,6 +17,8 @@ struct lt_queue {
     size_t scratch_bytes;
     void *outgrown[64]; /* Former scratch memory, which recorded graphs may still use. */
     int n_outgrown;
+    void *wide; /* Weights of blocks in 16 bits, for products of many rows; NULL until the first. */
+    size_t wide_bytes;
     void *sgemm_workspace; /* NULL until the first product. */
     CUevent passed;        /* For order: NULL until the first. */
     CUevent *marks;        /* Of the stopwatch; grows. */

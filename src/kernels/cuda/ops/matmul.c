@@ -1,4 +1,5 @@
 /* matmul.c: the ordered list of matrix products:
+ *     gemv_q, wide_q   ggml's block formats (matmul_q.c)
  *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes
  *     cublaslt   where it was measured to win (wins below), with the heuristic's first algorithm: no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
@@ -11,6 +12,7 @@
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 #include "kernels/host.h"
 
@@ -471,7 +473,7 @@ static lt_err matmul_act_parts(lt_queue *q, const void *args) {
     return lt_matmul_act_in_parts(lt_backend_cuda()->ops, q, args);
 }
 
-/* ---- Packing: there is no layout of our own; products read b itself. ---- */
+/* ---- Packing: for blocks (matmul_q.c); other products read b itself. ---- */
 static lt_err pack_run(lt_queue *q, const void *args) {
     (void)q;
     (void)args;
@@ -479,6 +481,8 @@ static lt_err pack_run(lt_queue *q, const void *args) {
 }
 
 const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"gemv_q", lt_cuda_gemv_q_refuse, lt_cuda_gemv_q_run},
+    {"wide_q", lt_cuda_wide_q_refuse, lt_cuda_wide_q_run},
     {"gemv", gemv_refuse, gemv_run},
     {"cublaslt", cublas_refuse, cublas_run},
     {"wgmma", wgmma_refuse, wgmma_run},
@@ -493,4 +497,5 @@ const lt_op_impl lt_cuda_matmul_grouped_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma", grouped_wgmma_refuse, grouped_wgmma_run},
     {"any", grouped_any_refuse, grouped_any_run},
 };
-const lt_op_impl lt_cuda_matmul_pack_impls[LT_REGISTRY_MAX_IMPLS] = {{"none", NULL, pack_run}};
+const lt_op_impl lt_cuda_matmul_pack_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"blocks", lt_cuda_pack_refuse, lt_cuda_pack_run}, {"none", NULL, pack_run}};

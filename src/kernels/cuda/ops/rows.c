@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/matmul_q.h"
 
 #define XENT_THREADS  1024
 #define EMBED_THREADS 256
@@ -157,6 +158,8 @@ static lt_err colsum_run(lt_queue *q, const void *args) {
 #define ENTRY(op, name)                                                                            \
     const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {{name, op##_refuse, op##_run}};
 ENTRY(xent, "rows")
-ENTRY(embed_fwd, "rows")
+const lt_op_impl lt_cuda_embed_fwd_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"blocks", lt_cuda_embed_q_refuse, lt_cuda_embed_q_run},
+    {"rows", embed_fwd_refuse, embed_fwd_run}};
 ENTRY(embed_bwd, "sorted")
 ENTRY(colsum, "columns")

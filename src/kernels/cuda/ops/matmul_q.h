@@ -1,0 +1,21 @@
+/* matmul_q.h: entries of the lists of matmul, matmul_pack and embed_fwd that take ggml's block formats. */
+#ifndef LT_KERNELS_CUDA_MATMUL_Q_H
+#define LT_KERNELS_CUDA_MATMUL_Q_H
+
+#include "base/error.h"
+#include "lateen/tensor.h"
+#include "tensor/backend.h"
+
+/* Bytes of b packed; 0: not of blocks that products take. */
+size_t lt_cuda_pack_bytes(const lt_tensor *b, bool trans_b);
+
+const char *lt_cuda_pack_refuse(const void *args);
+lt_err lt_cuda_pack_run(lt_queue *q, const void *args);
+const char *lt_cuda_embed_q_refuse(const void *args);
+lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args);
+const char *lt_cuda_gemv_q_refuse(const void *args); /* At most 8 rows. */
+lt_err lt_cuda_gemv_q_run(lt_queue *q, const void *args);
+const char *lt_cuda_wide_q_refuse(const void *args);
+lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
+
+#endif
