@@ -43,10 +43,9 @@ struct lt_forward {
     lt_tensor h_out, out_f32;    /* (max_out, C) act dtype; (out_rows, C) F32 */
     float *logits, *host_logits; /* (out_rows, V); host_logits NULL where the host sees logits. */
     lt_tensor no_labels, loss, lse, best; /* (out_rows), of the argmax on the device */
-    float *host_lse;
-    int32_t *host_best;
-    call_shape shape;    /* Of the last call. */
-    bool logits_at_hand; /* It computed logits of its first rows, too. */
+    void *chosen, *host_chosen;           /* lse, then best */
+    call_shape shape;                     /* Of the last call. */
+    bool logits_at_hand; /* It computed logits of its first rows, too, and the likeliest ids. */
     recorded graphs[MAX_GRAPHS];
     int n_graphs;
 };
@@ -63,6 +62,11 @@ static int64_t meta_count(const lt_forward_options *o) {
     return 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 + o->max_out;
 }
 
+/* Log-sums and likeliest ids of out_rows, together: one way to the host. */
+static size_t chosen_bytes(const lt_forward_options *o) {
+    return (size_t)o->out_rows * (sizeof(float) + sizeof(int32_t));
+}
+
 /* What keeps its place whatever the shape of a call. */
 static void fixed_carve(lt_forward *f) {
     const lt_model_spec *s = f->run.spec;
@@ -75,8 +79,9 @@ static void fixed_carve(lt_forward *f) {
                               LT_ARENA_ALIGN);
     f->no_labels = lt_tensor_take(a, LT_I32, o->out_rows, 0, 0);
     f->loss = lt_tensor_take(a, LT_F32, o->out_rows, 0, 0);
-    f->lse = lt_tensor_take(a, LT_F32, o->out_rows, 0, 0);
-    f->best = lt_tensor_take(a, LT_I32, o->out_rows, 0, 0);
+    f->chosen = lt_arena_take(a, chosen_bytes(o), LT_ARENA_ALIGN);
+    f->lse = lt_tensor_1d(f->chosen, LT_F32, o->out_rows);
+    f->best = lt_tensor_1d((float *)f->chosen + o->out_rows, LT_I32, o->out_rows);
 }
 
 static void acts_carve(lt_forward *f, int64_t rows) {
@@ -95,25 +100,25 @@ static size_t logits_bytes(const lt_forward *f) {
 static lt_err place_host(lt_forward *f) {
     const lt_backend *b = f->run.backend;
     const size_t n = (size_t)f->o.out_rows;
+    int32_t *none;
     LT_TRY(b->host_alloc((void **)&f->host_meta, (size_t)meta_count(&f->o) * sizeof(int32_t),
                          "metadata"));
-    LT_TRY(b->host_alloc((void **)&f->host_best, n * sizeof *f->host_best, "best tokens"));
-    LT_TRY(b->host_alloc((void **)&f->host_lse, n * sizeof *f->host_lse, "best tokens"));
+    LT_TRY(b->host_alloc(&f->host_chosen, chosen_bytes(&f->o), "best tokens"));
     if (!b->host_memory) {
         LT_TRY(b->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits"));
     }
+    none = f->host_chosen;
     for (size_t i = 0; i < n; i++) {
-        f->host_best[i] = -1;
+        none[i] = -1;
     }
-    LT_TRY(b->upload(f->run.queue, f->no_labels.data, f->host_best, n * sizeof *f->host_best));
+    LT_TRY(b->upload(f->run.queue, f->no_labels.data, none, n * sizeof *none));
     return b->sync(f->run.queue);
 }
 
 static void release_host(lt_forward *f) {
     const lt_backend *b = f->run.backend;
     b->host_release(f->host_meta, (size_t)meta_count(&f->o) * sizeof(int32_t));
-    b->host_release(f->host_best, (size_t)f->o.out_rows * sizeof *f->host_best);
-    b->host_release(f->host_lse, (size_t)f->o.out_rows * sizeof *f->host_lse);
+    b->host_release(f->host_chosen, chosen_bytes(&f->o));
     b->host_release(f->host_logits, logits_bytes(f));
 }
 
@@ -357,9 +362,22 @@ static lt_err head(lt_forward *f, int64_t first, int64_t n) {
                          r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0);
 }
 
+/* The likeliest id of n rows whose logits are at hand. */
+static lt_err find_best(lt_forward *f, int64_t n) {
+    lt_run *r = &f->run;
+    return lt_run_xent(
+        r, &(lt_xent_args){.logits = lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
+                           .labels = lt_tensor_rows(&f->no_labels, 0, n),
+                           .loss = lt_tensor_rows(&f->loss, 0, n),
+                           .lse = lt_tensor_rows(&f->lse, 0, n),
+                           .best = lt_tensor_rows(&f->best, 0, n),
+                           .softcap = r->spec->final_softcap});
+}
+
 static lt_err run_decode(lt_forward *f) {
     LT_TRY(run_layers(f));
-    return head(f, 0, f->shape.out);
+    LT_TRY(head(f, 0, f->shape.out));
+    return find_best(f, f->shape.out);
 }
 
 /* The record of this shape; *is_new: it comes for the first time. NULL: no room for more. */
@@ -451,18 +469,13 @@ lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits
 lt_err lt_forward_best(lt_forward *f, int64_t first, int64_t n, const int32_t **ids,
                        const float **lse) {
     lt_run *r = &f->run;
-    LT_TRY(need_logits(f, first, n));
-    LT_TRY(lt_run_xent(
-        r, &(lt_xent_args){.logits = lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
-                           .labels = lt_tensor_rows(&f->no_labels, 0, n),
-                           .loss = lt_tensor_rows(&f->loss, 0, n),
-                           .lse = lt_tensor_rows(&f->lse, 0, n),
-                           .best = lt_tensor_rows(&f->best, 0, n),
-                           .softcap = r->spec->final_softcap}));
-    LT_TRY(r->backend->download(r->queue, f->host_best, f->best.data, (size_t)n * sizeof **ids));
-    LT_TRY(r->backend->download(r->queue, f->host_lse, f->lse.data, (size_t)n * sizeof **lse));
-    *ids = f->host_best;
-    *lse = f->host_lse;
+    if (!f->logits_at_hand) {
+        LT_TRY(need_logits(f, first, n));
+        LT_TRY(find_best(f, n));
+    }
+    LT_TRY(r->backend->download(r->queue, f->host_chosen, f->chosen, chosen_bytes(&f->o)));
+    *lse = f->host_chosen;
+    *ids = (const int32_t *)f->host_chosen + f->o.out_rows;
     return r->backend->sync(r->queue);
 }
 
