@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "base/rng.h"
 #include "base/thread.h"
 #include "cli/bench.h"
@@ -21,13 +22,15 @@
 #define SHARE_SHOWN 0.01
 
 #define BENCH_ENGINE_OPTIONS(X)                                                                    \
-    X(STR, model, "model", "", 0, 0, "PATH", "Hugging Face folder, GGUF, or llama2.c .bin")        \
+    X(STR, model, "model", "", 0, 0, "PATH",                                                       \
+      "Hugging Face folder, GGUF, or llama2.c .bin; a config.json: random weights")                \
     X(STR, streams, "streams", "1,8,32", 0, 0, "list", "how many at once; several runs")           \
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each decodes")                         \
     X(I64, step_tokens, "step-tokens", "512", 1, 1e6, "tokens", "of one step at most")             \
-    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16",                                    \
-      "weights: as the file has them, or all in one type")                                         \
+    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16|blocks",                             \
+      "weights: as the file has them (on a GPU as BF16), or all in one type; blocks: quantised "   \
+      "on a GPU, too")                                                                             \
     X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
       "where to compute; auto: the GPU if there is one")                                           \
     X(ENUM, cache, "cache", "model", 0, 0, "model|fp32|bf16|fp16", "type of keys and values")      \
@@ -35,6 +38,7 @@
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "tokens that do not depend on the batch, bit for bit")                                       \
     X(I64, threads, "threads", "0", 0, 4096, "N", "0: all cores of this process")                  \
+    X(BOOL, ids, "ids", "false", 0, 0, "", "also the ids that each stream decoded, a line each")   \
     X(BOOL, profile, "profile", "false", 0, 0, "", "also the share of each op")                    \
     X(BOOL, json, "json", "false", 0, 0, "", "one JSON object a run")
 
@@ -49,20 +53,23 @@ typedef struct {
     int64_t streams, n_first, n_tokens, n_done;
     double start_s, first_s, end_s; /* first: when the last stream had its first token. */
     int64_t n_at_first;             /* Tokens that were out by then. */
+    int64_t *seen;                  /* (streams) tokens of each */
+    int32_t *ids;                   /* (streams, room) */
+    int64_t room;
 } run;
 
 static lt_err submit_all(lt_engine *e, const bench_engine_options *o, const lt_model_spec *spec,
-                         run *w, int64_t *seen) {
+                         run *w) {
     lt_err err = LT_OK;
     lt_request r = lt_request_defaults();
-    lt_rng rng = {.seed = (uint64_t)w->streams};
     int32_t *prompt = malloc((size_t)o->prompt * sizeof *prompt);
     uint64_t id;
 
     if (prompt == NULL) {
         LT_FAIL(LT_ERR_OOM, "a prompt of %lld tokens", (long long)o->prompt);
     }
-    for (int64_t i = 0; i < w->streams; i++) {
+    for (int64_t i = 0; i < w->streams; i++) { /* Of stream i the same prompt in every run. */
+        lt_rng rng = {.seed = 1, .stream = (uint64_t)i};
         for (int64_t k = 0; k < o->prompt; k++) {
             prompt[k] = (int32_t)lt_rng_below(&rng, (uint64_t)spec->vocab_size);
         }
@@ -71,7 +78,7 @@ static lt_err submit_all(lt_engine *e, const bench_engine_options *o, const lt_m
         r.max_tokens = o->new;
         r.ignore_eos = true;
         r.sampling.temperature = o->temperature;
-        LT_TRY_DONE(lt_engine_submit(e, &r, &seen[i], &id));
+        LT_TRY_DONE(lt_engine_submit(e, &r, &w->seen[i], &id));
     }
 done:
     free(prompt);
@@ -82,6 +89,7 @@ static void take(run *w, const lt_event *e) {
     int64_t *seen = e->user;
     if (e->kind == LT_EVENT_TOKEN) {
         w->n_tokens++;
+        w->ids[(seen - w->seen) * w->room + *seen] = e->id;
         if ((*seen)++ == 0 && ++w->n_first == w->streams) {
             w->first_s = lt_clock_s();
         }
@@ -95,13 +103,15 @@ static lt_err run_streams(lt_engine *e, const bench_engine_options *o, const lt_
     lt_err err = LT_OK;
     static lt_event events[EVENTS];
     struct pollfd p = {.fd = lt_engine_fd(e), .events = POLLIN};
-    int64_t *seen = calloc((size_t)w->streams, sizeof *seen);
 
-    if (seen == NULL) {
+    w->room = o->new;
+    w->seen = calloc((size_t)w->streams, sizeof *w->seen);
+    w->ids = calloc((size_t)(w->streams * w->room), sizeof *w->ids);
+    if (w->seen == NULL || w->ids == NULL) {
         LT_FAIL(LT_ERR_OOM, "%lld streams", (long long)w->streams);
     }
     w->start_s = lt_clock_s();
-    LT_TRY_DONE(submit_all(e, o, spec, w, seen));
+    LT_TRY_DONE(submit_all(e, o, spec, w));
     while (w->n_done < w->streams) {
         (void)poll(&p, 1, -1);
         const int64_t n = lt_engine_poll(e, events, EVENTS);
@@ -111,8 +121,17 @@ static lt_err run_streams(lt_engine *e, const bench_engine_options *o, const lt_
     }
     w->end_s = lt_clock_s();
 done:
-    free(seen);
     return err;
+}
+
+static void print_ids(const run *w) {
+    for (int64_t i = 0; i < w->streams; i++) {
+        printf("ids %lld:", (long long)i);
+        for (int64_t k = 0; k < w->seen[i]; k++) {
+            printf(" %d", w->ids[i * w->room + k]);
+        }
+        putchar('\n');
+    }
 }
 
 static void print_run(const bench_engine_options *o, const run *w) {
@@ -164,25 +183,40 @@ static lt_err bench_one(const bench_engine_options *o, const lt_model *m, int64_
     LT_TRY_DONE(lt_engine_open(&e, m, &eo));
     LT_TRY_DONE(run_streams(e, o, lt_model_get_spec(m), &w));
     print_run(o, &w);
+    if (o->ids) {
+        print_ids(&w);
+    }
     if (o->profile) {
         print_shares(e, w.end_s - w.start_s);
     }
 done:
     lt_engine_close(e);
+    free(w.seen);
+    free(w.ids);
     return err;
+}
+
+static lt_err open_model(lt_model **m, const bench_engine_options *o) {
+    lt_model_options options;
+    lt_model_spec spec;
+    LT_TRY(lt_opened_options(&options, (lt_opened_dtype)o->dtype, (lt_device)o->device));
+    if (!lt_path_has_suffix(o->model, ".json")) {
+        return lt_model_open(m, o->model, &options);
+    }
+    options.stored = false;
+    LT_TRY(lt_model_spec_read(&spec, o->model));
+    return lt_model_create(m, &spec, &options, 1);
 }
 
 static lt_err bench(const bench_engine_options *o) {
     lt_err err = LT_OK;
     lt_model *m = NULL;
-    lt_model_options mo;
     const char *at = o->streams;
 
     if (o->threads > 0) {
         lt_thread_set_count((int)o->threads);
     }
-    LT_TRY_DONE(lt_opened_options(&mo, (lt_opened_dtype)o->dtype, (lt_device)o->device));
-    LT_TRY_DONE(lt_model_open(&m, o->model, &mo));
+    LT_TRY_DONE(open_model(&m, o));
     for (int i = 0; i < MAX_RUNS && *at != '\0'; i++) {
         char *end;
         const long long n = strtoll(at, &end, 10);
