@@ -9,7 +9,10 @@ newest=$(ls -d "$run"/checkpoints/step-* | tail -n 1)
 steps=$(basename "$newest" | sed 's/step-0*//')
 for l in eng fra deu ita spa por pol ukr; do
     $lateen train "$run/recipe.yaml" --out "$work/$l" --resume "$newest" --steps "$steps" --data.valid "$data/$l.valid" --eval.rows 0 \
-        --sample.tokens 0 --export false 2>/dev/null
+        --sample.tokens 0 --export false 2>"$work/log" || {
+        tail -n 3 "$work/log" >&2
+        exit 1
+    }
     grep '"kind":"eval"' "$work/$l/metrics.jsonl" | tail -n 1 | sed "s/^{/{\"lang\":\"$l\",/"
     rm -rf "${work:?}/$l"
 done
