@@ -144,10 +144,15 @@ struct lt_jcycler {
     size_t pos; /* JOINER: 0 before its first use. */
 };
 
+/* Strings never point to NULL, also when empty. */
+static inline const char *lt_jv_some(const char *p) {
+    return p != NULL ? p : "";
+}
+
 #define LT_JV(k)             ((lt_jv){.kind = LT_JV_##k})
 #define LT_JV_OF_BOOL(x)     ((lt_jv){.kind = LT_JV_BOOL, .b = (x)})
 #define LT_JV_OF_INT(x)      ((lt_jv){.kind = LT_JV_INT, .i = (x)})
-#define LT_JV_OF_STR(p, len) ((lt_jv){.kind = LT_JV_STR, .s = (p), .n = (uint32_t)(len)})
+#define LT_JV_OF_STR(p, len) ((lt_jv){.kind = LT_JV_STR, .s = lt_jv_some(p), .n = (uint32_t)(len)})
 
 bool lt_jv_is_int(lt_jv v);    /* int or bool */
 bool lt_jv_is_number(lt_jv v); /* int, bool or float */

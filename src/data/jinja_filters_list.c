@@ -159,7 +159,7 @@ FILTER(f_items) {
 static lt_jargs rest_of(const lt_jargs *args, size_t from) {
     lt_jargs rest = *args;
     from = from < args->n_pos ? from : args->n_pos;
-    rest.pos += from;
+    rest.pos = from > 0 ? rest.pos + from : rest.pos;
     rest.n_pos -= from;
     return rest;
 }

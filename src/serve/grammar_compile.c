@@ -244,13 +244,14 @@ static lt_err refuse_left_recursion(const lt_gprogram *p) {
         colour[i] = 1;
         while (depth > 0) {
             const int32_t s = stack[depth - 2], k = stack[depth - 1]++;
-            const lt_gcall *c = &p->d.calls[p->d.states[s].call + k / 2];
+            const lt_gcall *c;
             int32_t to;
             if (k >= 2 * p->d.states[s].n_calls) {
                 colour[s] = 2;
                 depth -= 2;
                 continue;
             }
+            c = &p->d.calls[p->d.states[s].call + k / 2];
             to = k % 2 == 0 ? callee_start(p, c->callee) : c->to;
             if (k % 2 == 1 && !nullable[callee_start(p, c->callee)] &&
                 !(c->callee < 0 && p->loop_min[~c->callee] == 0)) {

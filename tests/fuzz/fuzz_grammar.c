@@ -1,27 +1,36 @@
 /* Fuzz target: the first byte chooses GBNF, regular expression, schema or choice; what compiles is walked a few steps under its masks. */
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "serve/grammar.h"
 
+/* All single bytes and a few longer tokens, as a .tiktoken file. */
+static void put_line(char **p, const unsigned char *s, size_t n, int rank) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const uint32_t x = (uint32_t)s[0] << 16 | (n > 1 ? (uint32_t)s[1] << 8 : 0);
+    *p += sprintf(*p, "%c%c%c= %d\n", digits[x >> 18], digits[x >> 12 & 63],
+                  n > 1 ? digits[x >> 6 & 63] : '=', rank);
+}
+
 static lt_grammar_vocab *open_vocab(void) {
-    static const char *const b64[] = {
-        "YQ==", "Yg==", "eyI=", "Ig==", "fQ==", "MQ==", "W10=", "w7Y=", "Og==", "LA==", "YWI="};
-    char text[512] = "";
+    static const char *const pairs[] = {"{\"", "\"}", "ab", "aa", "12", "\":", "[]", "\xC3\xB6"};
+    char text[8192], *p = text;
     lt_tokenizer *t = NULL;
     lt_grammar_vocab *v = NULL;
-    const int32_t end = 0;
-    for (int i = 0; i < 11; i++) {
-        char line[32];
-        line[0] = 0;
-        strcat(line, b64[i]);
-        strcat(line, i < 10 ? (char[]){' ', (char)('0' + i), '\n', 0} : " 10\n");
-        strcat(text, line);
+    const int32_t end = 263; /* No byte: all of them must be there to spell with. */
+    for (int b = 0; b < 256; b++) {
+        const unsigned char c = (unsigned char)b;
+        put_line(&p, &c, 1, b);
     }
-    if (lt_tokenizer_open_memory(&t, text, strlen(text), "fuzz.tiktoken",
+    for (int i = 0; i < 8; i++) {
+        put_line(&p, (const unsigned char *)pairs[i], 2, 256 + i);
+    }
+    if (lt_tokenizer_open_memory(&t, text, (size_t)(p - text), "fuzz.tiktoken",
                                  &(lt_tokenizer_options){.pattern = "gpt2"}) != LT_OK ||
         lt_grammar_vocab_open(&v, t, &end, 1) != LT_OK) {
+        fprintf(stderr, "%s\n", lt_error_message());
         abort();
     }
     lt_tokenizer_close(t);
@@ -35,19 +44,26 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                             LT_GRAMMAR_CHOICE};
     lt_grammar *g = NULL;
     lt_grammar_state *s = NULL;
-    uint32_t bits[1];
+    uint32_t bits[9];
+    uint32_t dice = (uint32_t)size;
     v = v != NULL ? v : open_vocab();
     if (size == 0 || size > 2048 ||
         lt_grammar_open(&g, v, kinds[data[0] % 4], (const char *)data + 1, size - 1) != LT_OK) {
         return 0;
     }
     if (lt_grammar_state_open(&s, g) == LT_OK) {
-        for (int i = 0; i < 12 && lt_grammar_mask(s, bits, 11) == LT_OK && bits[0] != 0; i++) {
-            const int id = 31 - __builtin_clz(bits[0]);
-            if (lt_grammar_accept(s, id) != LT_OK) {
-                abort(); /* A mask that accept contradicts. */
+        for (int i = 0; i < 12 && lt_grammar_mask(s, bits, 264) == LT_OK; i++) {
+            int id = -1;
+            for (int k = 0; k < 264 && id < 0;
+                 k++) { /* The first allowed one from a place that changes. */
+                const int at = (int)((dice + (uint32_t)k) % 264);
+                id = (bits[at / 32] >> (at % 32) & 1) != 0 ? at : -1;
             }
-            if (id == 0) {
+            dice = dice * 1103515245u + 12345u;
+            if (id < 0 || lt_grammar_accept(s, id) != LT_OK) {
+                abort(); /* A dead end, or a mask that accept contradicts. */
+            }
+            if (id == 263) {
                 break;
             }
         }
