@@ -6,6 +6,7 @@ int lt_bench_data(int argc, char **argv);
 int lt_bench_cpu(int argc, char **argv);
 int lt_bench_generate(int argc, char **argv);
 int lt_bench_tokenizer(int argc, char **argv);
+int lt_bench_serve(int argc, char **argv);
 int lt_bench_train(int argc, char **argv);
 int lt_bench_engine(int argc, char **argv);
 

@@ -7,6 +7,7 @@
     X(train, "train", "train a model by a recipe")                                                 \
     X(generate, "generate", "write on from a prompt")                                              \
     X(chat, "chat", "talk to a model")                                                             \
+    X(serve, "serve", "a model for many users: OpenAI-compatible HTTP server")                     \
     X(eval, "eval", "measure a model on text or on a task")                                        \
     X(convert, "convert", "weights into a Hugging Face folder or a GGUF file")                     \
     X(quantize, "quantize", "weights into fewer bits, as a GGUF file")                             \

@@ -1,0 +1,210 @@
+/* verb_serve.c: `lateen serve MODEL`: the OpenAI-compatible server. The options are rows of a table; the server itself is serve/api.h. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "cli/opened.h"
+#include "cli/verb.h"
+#include "serve/api.h"
+
+#define SERVE_OPTIONS(X)                                                                           \
+    LT_OPENED_OPTIONS(X)                                                                           \
+    X(STR, host, "host", "127.0.0.1", 0, 1, "ADDRESS",                                             \
+      "address to listen on; 0.0.0.0: reachable from other machines")                              \
+    X(I64, port, "port", "8080", 0, 65535, "PORT", "port to listen on; 0: any free one")           \
+    X(STR, alias, "alias", "", 0, 0, "NAME", "the model's name in the API; empty: its file's")     \
+    X(STR, api_key, "api-key", "", 0, 0, "KEYS",                                                   \
+      "accepted keys, commas between; empty: none is asked for")                                   \
+    X(STR, api_key_file, "api-key-file", "", 0, 0, "FILE", "accepted keys, one a line")            \
+    X(STR, cors, "cors", "", 0, 0, "ORIGINS",                                                      \
+      "pages of these origins may call from a browser, commas between; *: all")                    \
+    X(STR, chat_template, "chat-template", "", 0, 0, "FILE|NAME",                                  \
+      "Jinja file, or chatml, llama3, gemma, ...; empty: the model's own")                         \
+    X(BOOL, any_model, "any-model", "false", 0, 0, "",                                             \
+      "answer whatever model a request names; otherwise another name is 404")                      \
+    X(I64, max_running, "max-running", "256", 1, 65536, "N", "sequences of one step at most")      \
+    X(I64, max_waiting, "max-waiting", "4096", 1, 1e6, "N", "requests that may queue; then 429")   \
+    X(I64, context, "context", "0", 0, 1e9, "N", "tokens of a sequence at most; 0: the model's")   \
+    X(I64, step_tokens, "step-tokens", "0", 0, 1e7, "N",                                           \
+      "tokens of one step at most; 0: the engine's choice")                                        \
+    X(I64, page_tokens, "page-tokens", "0", 0, 4096, "N",                                          \
+      "tokens of a page of the cache; 0: the engine's choice")                                     \
+    X(I64, cache_bytes, "cache-bytes", "0", 0, 1e15, "BYTES",                                      \
+      "keys and values; 0: what the running sequences need, half of free memory at most")          \
+    X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, "model|fp32|bf16|fp16",                     \
+      "type of keys and values; model: its compute type")                                          \
+    X(BOOL, prefix_cache, "prefix-cache", "true", 0, 0, "",                                        \
+      "prompts that begin alike share their beginning")                                            \
+    X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
+      "a request's tokens do not depend on who else is served, bit for bit")                       \
+    X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
+      "tokens of reasoning at most, where a request does not say; -1: no limit")                   \
+    X(I64, max_connections, "max-connections", "4096", 1, 1e6, "N", "open connections at most")    \
+    X(I64, max_body, "max-body", "32MiB", 1024, 1e10, "BYTES", "body of a request at most")        \
+    X(F64, request_s, "request-s", "30", 0.01, 1e6, "s", "time for a whole request to come in")    \
+    X(F64, idle_s, "idle-s", "75", 0.01, 1e6, "s", "time a connection may idle")                   \
+    X(F64, write_s, "write-s", "30", 0.01, 1e6, "s",                                               \
+      "time a client may take to read anything of its answer")                                     \
+    X(F64, drain_s, "drain-s", "30", 0, 1e6, "s",                                                  \
+      "time for running requests to end after SIGTERM")                                            \
+    X(BOOL, quiet, "quiet", "false", 0, 0, "", "say nothing but errors")
+
+typedef struct {
+    SERVE_OPTIONS(LT_OPTION_FIELD)
+} serve_options;
+#define LT_OPTION_STRUCT serve_options
+static const lt_option rows[] = {SERVE_OPTIONS(LT_OPTION_ROW)};
+const lt_option_table lt_verb_serve_options = LT_OPTION_TABLE("serve", rows);
+
+typedef struct {
+    const serve_options *o;
+    const char *model;
+} job;
+
+static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
+    const job *j = ctx;
+    lt_opened opened = {0};
+    LT_TRY(lt_opened_open(&opened, j->model, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
+                          (lt_device)j->o->device, j->o->threads));
+    *model = opened.model;
+    *tokenizer = opened.tokenizer;
+    return LT_OK;
+}
+
+/* The first *.gguf of a folder, by name. */
+static bool first_gguf(char out[LT_PATH_BYTES], const char *folder) {
+    char **names = NULL;
+    size_t n = 0;
+    bool found = false;
+    if (!lt_file_is_dir(folder) || lt_file_list(&names, &n, folder) != LT_OK) {
+        return false;
+    }
+    for (size_t i = 0; i < n && !found; i++) {
+        found = lt_path_has_suffix(names[i], ".gguf") &&
+                lt_path_join(out, folder, names[i]) == LT_OK;
+    }
+    lt_file_list_free(names, n);
+    return found;
+}
+
+/* The model that comes with Lateen: models/ beside the binary or its parent folder, or PREFIX/share/lateen/models. */
+static lt_err default_model(char out[LT_PATH_BYTES]) {
+    static const char *const places[] = {"models", "../models", "../share/lateen/models"};
+    char self[LT_PATH_BYTES], folder[LT_PATH_BYTES];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash;
+
+    self[n > 0 ? n : 0] = '\0';
+    slash = strrchr(self, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+        for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+            if (lt_path_join(folder, self, places[i]) == LT_OK && first_gguf(out, folder)) {
+                return LT_OK;
+            }
+        }
+    }
+    LT_FAIL(LT_ERR_ARG,
+            "no model: give a Hugging Face folder, a GGUF or a llama2.c .bin (none came "
+            "with this installation)");
+}
+
+/* Keys of a comma-separated list and of a file's lines, cut in place. */
+static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
+    char *rest = NULL;
+    for (char *key = strtok_r(text, between, &rest); key != NULL;
+         key = strtok_r(NULL, between, &rest)) {
+        if (s->n_keys == LT_SERVER_MAX_KEYS) {
+            LT_FAIL(LT_ERR_LIMIT, "more than %d API keys", LT_SERVER_MAX_KEYS);
+        }
+        s->keys[s->n_keys++] = key;
+    }
+    return LT_OK;
+}
+
+static lt_err read_keys(lt_server_options *s, serve_options *o, char **file) {
+    size_t n = 0;
+    LT_TRY(add_keys(s, o->api_key, ", "));
+    if (o->api_key_file[0] == '\0') {
+        return LT_OK;
+    }
+    LT_TRY(lt_file_read(file, &n, o->api_key_file, 1 << 20));
+    return add_keys(s, *file, "\r\n \t");
+}
+
+static void fill(lt_server_options *s, const serve_options *o) {
+    s->host = o->host;
+    s->port = (int)o->port;
+    s->name = o->alias;
+    s->template = o->chat_template[0] != '\0' ? o->chat_template : NULL;
+    s->cors = o->cors;
+    s->any_model = o->any_model;
+    s->max_connections = o->max_connections;
+    s->max_body_bytes = o->max_body;
+    s->request_s = o->request_s;
+    s->idle_s = o->idle_s;
+    s->write_s = o->write_s;
+    s->drain_s = o->drain_s;
+    s->think_budget = (int)o->think_budget;
+    s->quiet = o->quiet;
+    s->engine.max_running = o->max_running;
+    s->engine.max_waiting = o->max_waiting;
+    s->engine.max_seq = o->context;
+    s->engine.step_tokens = o->step_tokens > 0 ? o->step_tokens : s->engine.step_tokens;
+    s->engine.page_tokens = o->page_tokens > 0 ? o->page_tokens : s->engine.page_tokens;
+    s->engine.cache_bytes = o->cache_bytes;
+    s->engine.cache_dtype = (const lt_dtype[]){LT_DTYPE_COUNT, LT_F32, LT_BF16,
+                                               LT_F16}[o->cache_dtype];
+    s->engine.prefix_cache = o->prefix_cache;
+    s->engine.deterministic = o->deterministic;
+}
+
+static lt_err run(serve_options *o, const char *positional) {
+    lt_err err = LT_OK;
+    lt_server_options options = lt_server_defaults();
+    lt_server *s = NULL;
+    char found[LT_PATH_BYTES], *keys = NULL;
+    job j = {.o = o, .model = positional != NULL ? positional : o->model};
+
+    if (j.model[0] == '\0') {
+        LT_TRY_DONE(default_model(found));
+        j.model = found;
+    }
+    fill(&options, o);
+    options.model = j.model;
+    options.load = load;
+    options.ctx = &j;
+    LT_TRY_DONE(read_keys(&options, o, &keys));
+    LT_TRY_DONE(lt_server_open(&s, &options));
+    printf("http://%s:%d\n", o->host, lt_server_port(s));
+    fflush(stdout);
+    LT_TRY_DONE(lt_server_run(s));
+done:
+    lt_server_close(s);
+    free(keys);
+    return err;
+}
+
+int lt_verb_serve(int argc, char **argv);
+int lt_verb_serve(int argc, char **argv) {
+    static const char prose[] =
+        "Serve a model to many users at once: OpenAI's API (chat, completions, responses, "
+        "embeddings, models), Anthropic's messages, llama-server's completion; a chat page at / "
+        "and "
+        "the server's state at /status and /metrics. The address is printed at once; /health says "
+        "when the model is ready. SIGTERM lets running requests end. docs/serve.md has examples.";
+    serve_options o;
+    const char *positional[1] = {NULL};
+    int n = 0, status = LT_EXIT_DONE;
+    lt_err err;
+
+    if (!lt_verb_parse(&lt_verb_serve_options, &o, argc, argv, "serve [MODEL] [options]", prose,
+                       positional, 1, &n, &status)) {
+        return status;
+    }
+    err = run(&o, n > 0 ? positional[0] : NULL);
+    return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
+}

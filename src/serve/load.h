@@ -1,0 +1,57 @@
+/* load.h: many requests to any OpenAI server, timed: what `lateen bench serve` runs.
+ *
+ * Requests leave at their times (open loop), with at most `concurrency` on their way; each has a connection of its own, kept alive for the next. A
+ * request is a streamed completion; times are taken when the bytes arrive on libevent's loop. */
+#ifndef LT_SERVE_LOAD_H
+#define LT_SERVE_LOAD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "lateen/base.h"
+
+typedef struct {
+    double at_s; /* When to send it, from the start. */
+    int64_t prompt_tokens, max_tokens;
+    uint64_t prompt_seed;  /* The prompt's ids are drawn from it ... */
+    const int64_t *blocks; /* ... or, of 512 tokens each, from these; equal ids are equal tokens. */
+    int64_t n_blocks;
+} lt_load_request;
+
+typedef struct {
+    double sent_s, first_s, last_s, end_s; /* From the start; first_s 0: no token came. */
+    int64_t prompt_tokens, cached_tokens, new_tokens;
+    double gap_max_s; /* The longest pause between two tokens. */
+    int status;       /* Of HTTP; 0: no answer. */
+    bool done;        /* The stream came to its end. */
+} lt_load_result;
+
+typedef struct {
+    const char *host; /* Of the URL. */
+    int port;
+    const char *path_prefix; /* "" or "/base" */
+    const char *model, *key; /* "" : none. */
+    bool chat;               /* /v1/chat/completions with words, else /v1/completions with ids. */
+    bool text_prompt;        /* Completions with words too. */
+    int64_t vocab;           /* Ids are drawn below it. */
+    double temperature;
+    int64_t concurrency;
+    double timeout_s; /* Of one request. */
+    double drop;      /* Share of the requests whose client goes away in the middle. */
+    uint64_t seed;
+    /* Called with each gap between tokens; may be NULL. */
+    void (*on_gap)(void *ctx, double seconds);
+    /* Called about every second. May be NULL. */
+    void (*on_progress)(void *ctx, int64_t finished, int64_t running, double elapsed_s);
+    void *ctx;
+} lt_load_options;
+
+/* "http://host:port/base" into host (n bytes), port and prefix. */
+LT_MUST_USE lt_err lt_load_url(const char *url, char *host, size_t host_n, int *port, char *prefix,
+                               size_t prefix_n);
+
+/* Send all and wait for all. results: one for each request. REMOTE: the server can not be reached at all. */
+LT_MUST_USE lt_err lt_load_run(const lt_load_options *o, const lt_load_request *requests, int64_t n,
+                               lt_load_result *results, double *took_s);
+
+#endif
