@@ -13,6 +13,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "kernels/host.h"
 #include "serve/engine_impl.h"
 
 lt_engine_options lt_engine_defaults(void) {
@@ -67,8 +68,11 @@ static lt_err size_cache(lt_engine *e) {
     }
     n = o->cache_bytes > 0 ? o->cache_bytes / (int64_t)page
                            : o->max_running * div_up(o->max_seq, o->page_tokens);
-    if (o->cache_bytes == 0 && backend->memory_left != NULL) {
-        LT_TRY(backend->memory_left(&left));
+    if (o->cache_bytes == 0) {
+        left = lt_host_memory_left();
+        if (backend->memory_left != NULL) {
+            LT_TRY(backend->memory_left(&left));
+        }
         n = n > (int64_t)(left / 2 / page) ? (int64_t)(left / 2 / page) : n;
     }
     n = n > INT32_MAX / o->page_tokens ? INT32_MAX / o->page_tokens : n;

@@ -40,8 +40,19 @@ lt_server_options lt_server_defaults(void) {
 /* ---- Shared by the endpoints ---- */
 
 int64_t lt_server_context(const lt_server *s) {
+    return s->context;
+}
+
+/* The engine may have had to shorten sequences to what its cache holds. */
+static void find_context(lt_server *s) {
     const int64_t model = lt_model_get_spec(s->model)->max_seq, asked = s->o.engine.max_seq;
-    return asked > 0 && asked < model ? asked : model;
+    lt_engine_stats st;
+    int64_t held;
+
+    lt_engine_get_stats(s->engine, &st);
+    held = st.pages * s->o.engine.page_tokens;
+    s->context = asked > 0 && asked < model ? asked : model;
+    s->context = held < s->context ? held : s->context;
 }
 
 void lt_server_make_id(lt_server *s, const char *prefix, char out[48]) {
@@ -121,7 +132,9 @@ static lt_err load(lt_server *s) {
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
-    return lt_engine_open(&s->engine, s->model, &s->o.engine);
+    LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
+    find_context(s);
+    return LT_OK;
 }
 
 static void *load_thread(void *arg) {

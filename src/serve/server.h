@@ -39,6 +39,7 @@ struct lt_server {
     lt_chat_template *template;
     lt_engine *engine;
     char name[256]; /* As /v1/models tells it. */
+    int64_t context; /* Tokens of one sequence at most. */
     double load_s;
 
     lt_tokenizer_scratch *scratch;

@@ -1,0 +1,127 @@
+#!/usr/bin/env bash
+# `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
+#   tests/e2e/serve.sh [raw|openai|pages|life|bench]...       without words: all
+# The model is stories260K of ../shared/data; skipped where that is missing.
+set -u
+cd "$(dirname "$0")/../.."
+export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+lateen=${LATEEN:-build/lateen}
+dir=$(mktemp -d)
+server=0
+trap '[ "$server" = 0 ] || kill "$server" 2>/dev/null; rm -rf "$dir"' EXIT
+n=0 bad=0
+say() { n=$((n + 1)); if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; [ -z "${3:-}" ] || echo "  # $3"; fi; }
+
+shared=../shared/data/model-stories260k
+if [ ! -f $shared/stories260K.bin ]; then echo "ok 1 - serve # SKIP no ../shared/data/model-stories260k"; exit 0; fi
+model=("$shared/stories260K.bin" --tokenizer "$shared/tok512.bin")
+name=stories260K
+
+start() { # flags of the server; sets server, port
+    "$lateen" serve "${model[@]}" --port 0 --quiet "$@" >"$dir/url" 2>"$dir/err" &
+    server=$!
+    for _ in $(seq 200); do
+        port=$(sed -n 's/.*:\([0-9]*\)$/\1/p' "$dir/url")
+        [ -z "$port" ] || break
+        sleep 0.05
+    done
+}
+ready() { for _ in $(seq 400); do curl -sf "http://127.0.0.1:$port/health" >/dev/null && return 0; sleep 0.05; done; return 1; }
+status_of() { curl -s -m 20 -o "$dir/out" -w '%{http_code}' "$@"; }
+stop() { kill -TERM "$server"; wait "$server"; local s=$?; server=0; return $s; }
+
+raw() {
+    start --request-s 2 --cors https://a.example
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    python3 tests/e2e/serve_raw.py "$port" $name || bad=1
+    stop
+    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+}
+
+openai() {
+    local python=
+    for p in build/venv/bin/python python3; do "$p" -c 'import openai' 2>/dev/null && python=$p && break; done
+    if [ -z "$python" ]; then echo "ok $((n += 1)) - OpenAI's client # SKIP python3 has no openai (.ci/run installs it into build/venv)"; return; fi
+    start
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    "$python" tests/e2e/serve_openai.py "http://127.0.0.1:$port" $name || bad=1
+    stop
+    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+}
+
+pages() {
+    local chromium
+    chromium=$(command -v chromium || command -v chromium-headless-shell || command -v google-chrome)
+    if [ -z "$chromium" ]; then echo "ok $((n += 1)) - pages # SKIP no chromium"; return; fi
+    start
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    timeout 120 python3 tests/e2e/serve_pages.py "http://127.0.0.1:$port" "$chromium" || bad=1
+    stop
+}
+
+life() {
+    local code first
+    "$lateen" serve "$dir/nothing.gguf" --port 0 >"$dir/out" 2>&1
+    say "a model that is not there: exit 1 and its name" $(($? != 1)) "$(cat "$dir/out")"
+    grep -q nothing.gguf "$dir/out"
+    say "the message names it" $?
+    "$lateen" serve "${model[@]}" --port 70000 >"$dir/out" 2>&1
+    say "a port that is none: exit 2" $(($? != 2))
+    start --api-key one,two --max-waiting 2 --max-running 1 --drain-s 20
+    code=$(status_of "http://127.0.0.1:$port/health")
+    [ "$code" = 503 ] || [ "$code" = 200 ]
+    say "/health answers from the start ($code)" $?
+    ready
+    say "and is 200 when ready, without a key" $?
+    [ "$(status_of "http://127.0.0.1:$port/v1/models")" = 401 ]
+    say "no key: 401" $?
+    [ "$(status_of -H 'Authorization: Bearer two' "http://127.0.0.1:$port/v1/models")" = 200 ]
+    say "the second key: 200" $?
+    [ "$(status_of -H 'x-api-key: one' "http://127.0.0.1:$port/v1/models")" = 200 ]
+    say "x-api-key: 200" $?
+    [ "$(status_of -H 'Authorization: Bearer onetwo' "http://127.0.0.1:$port/v1/models")" = 401 ]
+    say "a wrong key: 401" $?
+    for i in $(seq 12); do
+        curl -s -m 60 -o "$dir/full$i" -D "$dir/head$i" -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" \
+            -d '{"prompt":"Once","max_tokens":400,"ignore_eos":true}' &
+    done
+    sleep 0.2
+    kill -TERM "$server"
+    sleep 0.05
+    code=$(status_of -H 'Authorization: Bearer one' "http://127.0.0.1:$port/v1/completions" -d '{"prompt":"Once"}')
+    [ "$code" = 503 ] || [ "$code" = 000 ]
+    say "while it ends: new work is 503 ($code)" $?
+    wait "$server"
+    say "it ends when its requests have" $?
+    server=0
+    wait
+    first=$(grep -l '"finish_reason":"length"' "$dir"/full* | wc -l)
+    [ "$first" -ge 1 ]
+    say "requests that ran were finished ($first)" $?
+    grep -qi '^retry-after' "$dir"/head* && grep -q ' 429 ' "$dir"/head*
+    say "a full queue: 429 with Retry-After" $?
+}
+
+bench() {
+    "$lateen" bench serve "${model[@]}" --requests 24 --concurrency 8 --prompt-tokens 16 --max-tokens 16 \
+        --json >"$dir/bench" 2>"$dir/err"
+    say "bench serve starts a server and reports" $? "$(tail -2 "$dir/err")"
+    python3 -c "
+import json, sys
+r = json.load(open('$dir/bench'))
+sys.exit(not (r['completed'] == 24 and r['output_tokens'] == 24 * 16 and r['ttft_s']['p99'] > 0))"
+    say "all requests complete, every token counted" $?
+    if [ -d ../shared/data/trace-mooncake ]; then
+        "$lateen" bench serve "${model[@]}" --trace ../shared/data/trace-mooncake/conversation_trace.jsonl.zst \
+            --requests 12 --time-scale 0 --limit-tokens 200 --json >"$dir/bench" 2>"$dir/err" &&
+            "$lateen" bench serve "${model[@]}" --trace ../shared/data/trace-azure-llm-2023/AzureLLMInferenceTrace_conv.csv.zst \
+                --requests 12 --time-scale 0.001 --limit-tokens 200 >"$dir/bench2" 2>>"$dir/err"
+        say "the traces" $? "$(tail -2 "$dir/err")"
+    fi
+    "$lateen" bench serve http://127.0.0.1:1 --requests 1 >"$dir/out" 2>&1
+    say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
+}
+
+[ $# -gt 0 ] || set -- raw openai pages life bench
+for part in "$@"; do "$part"; done
+exit $bad

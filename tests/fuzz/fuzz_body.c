@@ -1,0 +1,50 @@
+/* JSON bodies: parsed, read by a table of every kind of field, converted from the other vendors' conversations; errors must be valid JSON again. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "serve/ask.h"
+#include "serve/stop_scan.h"
+#include "serve/tools_convert.h"
+
+static const lt_field fields[] = {LT_JSON("messages", messages),
+                                  LT_JSON("system", system),
+                                  LT_JSON("input", input),
+                                  LT_JSON("tools", tools),
+                                  LT_STR("instructions", instructions),
+                                  LT_STR("model", model),
+                                  LT_I64("n", n, 1, 128),
+                                  LT_BOOL("stream", stream),
+                                  LT_ONLY("store", "false"),
+                                  LT_REFUSED("audio", "no"),
+                                  LT_FIELDS_SAMPLING};
+
+static void convert(const lt_ask *a) {
+    lt_api_error e = {0};
+    const char *texts[LT_ASK_STOPS];
+    size_t lengths[LT_ASK_STOPS];
+    int n = 0;
+    json_decref(lt_convert_anthropic(a->system, a->messages, &e));
+    json_decref(lt_convert_responses(a->instructions, a->input, &e));
+    json_decref(lt_convert_anthropic_tools(a->tools, &e));
+    json_decref(lt_convert_responses_tools(a->tools, &e));
+    (void)lt_ask_strings(a->stop, "stop", texts, lengths, LT_ASK_STOPS, &n, &e);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    lt_api_error e = {0};
+    lt_ask a;
+    char *text = malloc(size + 1); /* The server's bodies are 0-terminated. */
+    LT_ASSERT(text != NULL);
+    memcpy(text, data, size);
+    text[size] = '\0';
+    lt_ask_defaults(&a);
+    if (lt_ask_read(&a, fields, sizeof fields / sizeof *fields, text, size, &e)) {
+        convert(&a);
+    } else {
+        LT_ASSERT(e.status == 400 && e.message[0] != '\0');
+    }
+    lt_ask_free(&a);
+    free(text);
+    return 0;
+}
