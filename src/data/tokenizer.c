@@ -418,12 +418,31 @@ lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t) {
     };
 }
 
+/* Each byte once, for pieces that stand for one: <0x0A> is a line's end, not six characters. */
+#define BYTES_4(n)  (char)(n), (char)((n) + 1), (char)((n) + 2), (char)((n) + 3)
+#define BYTES_16(n) BYTES_4(n), BYTES_4((n) + 4), BYTES_4((n) + 8), BYTES_4((n) + 12)
+#define BYTES_64(n) BYTES_16(n), BYTES_16((n) + 16), BYTES_16((n) + 32), BYTES_16((n) + 48)
+static const char every_byte[256] = {BYTES_64(0), BYTES_64(64), BYTES_64(128), BYTES_64(192)};
+
+static bool is_byte_piece(const lt_tokenizer *t, uint32_t id, uint8_t *byte) {
+    bool fallback = (t->vocab.flags[id] & LT_PIECE_BYTE) != 0;
+    for (int i = 0; i < t->n_decode && !fallback; i++) {
+        fallback = t->decode[i].kind == LT_DECODE_BYTE_FALLBACK;
+    }
+    return fallback && lt_piece_is_byte(lt_vocab_text(&t->vocab, id), t->vocab.bytes[id], byte);
+}
+
 const char *lt_tokenizer_piece(const lt_tokenizer *t, uint32_t id, size_t *bytes) {
+    uint8_t byte;
     *bytes = 0;
     if (id >= t->vocab.n || (t->vocab.flags[id] & LT_PIECE_PRESENT) == 0) {
         return NULL;
     }
     *bytes = t->vocab.bytes[id];
+    if (is_byte_piece(t, id, &byte)) {
+        *bytes = 1;
+        return &every_byte[byte];
+    }
     return lt_vocab_text(&t->vocab, id);
 }
 

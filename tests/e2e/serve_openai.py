@@ -247,7 +247,6 @@ def structured():
     refused("a broken grammar", 400, "grammar", lambda: chat(extra_body={"grammar": "root ::= ("}))
 
 
-@case
 def tools():
     tool = {"type": "function", "function": {"name": "get_weather", "description": "The weather", "parameters": {
         "type": "object", "properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"]}}}
