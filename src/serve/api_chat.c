@@ -316,17 +316,21 @@ static bool read_logprobs(const lt_ask *a, int *top, lt_api_error *e) {
 static bool prepare(lt_reply *j, lt_api_error *e) {
     const lt_ask *a = &j->ask;
     const int64_t most = a->max_completion_tokens >= 0 ? a->max_completion_tokens : a->max_tokens;
-    const lt_conversation c = {.messages = a->messages,
-                               .tools = a->tools,
-                               .kwargs = a->template_kwargs,
-                               .reasoning_effort = a->reasoning_effort,
-                               .add_generation_prompt = a->add_generation_prompt,
-                               .continue_final = a->continue_final};
+    lt_conversation c;
     lt_ids ids = {0};
     int top;
 
-    return lt_server_check_model(j->server, a, e) && read_logprobs(a, &top, e) &&
-           lt_reply_configure(j, most, top, e) && lt_conversation_ids(j->server, &c, &ids, e) &&
+    if (!lt_server_check_model(j->server, a, e) || !read_logprobs(a, &top, e) ||
+        !lt_reply_configure(j, most, top, e) || !lt_speech_prepare(j, e)) {
+        return false;
+    }
+    c = (lt_conversation){.messages = a->messages,
+                          .tools = a->tools, /* None, when tool_choice says so. */
+                          .kwargs = a->template_kwargs,
+                          .reasoning_effort = a->reasoning_effort,
+                          .add_generation_prompt = a->add_generation_prompt,
+                          .continue_final = a->continue_final};
+    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
            lt_reply_add(j, &ids, e);
 }
 

@@ -355,14 +355,14 @@ static bool last_is_assistant(const json_t *messages) {
            json_object_get(last, "tool_calls") == NULL;
 }
 
-static bool prompt_ids(lt_server *s, const lt_ask *a, lt_ids *ids, lt_api_error *e) {
+static bool prompt_ids(lt_server *s, const lt_ask *a, lt_ids *ids, bool *opened, lt_api_error *e) {
     const lt_conversation c = {.messages = a->messages,
                                .tools = a->tools,
                                .kwargs = a->template_kwargs,
                                .reasoning_effort = a->reasoning_effort,
                                .add_generation_prompt = true,
                                .continue_final = last_is_assistant(a->messages)};
-    return lt_conversation_ids(s, &c, ids, e);
+    return lt_conversation_ids(s, &c, ids, opened, e);
 }
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
@@ -370,7 +370,8 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     const int64_t most = j->ask.max_tokens < context ? j->ask.max_tokens : context;
     lt_ids ids = {0};
     return lt_server_check_model(j->server, &j->ask, e) && lt_reply_configure(j, most, -1, e) &&
-           prompt_ids(j->server, &j->ask, &ids, e) && lt_reply_add(j, &ids, e);
+           lt_speech_prepare(j, e) && prompt_ids(j->server, &j->ask, &ids, &j->listen.opened, e) &&
+           lt_reply_add(j, &ids, e);
 }
 
 void lt_api_messages(lt_call *call) {
@@ -401,7 +402,7 @@ void lt_api_count_tokens(lt_call *call) {
     lt_ask a;
 
     if (!read_ask(&a, call->request, true, &e) || !lt_server_check_model(call->server, &a, &e) ||
-        !prompt_ids(call->server, &a, &ids, &e)) {
+        !prompt_ids(call->server, &a, &ids, NULL, &e)) {
         lt_call_error(call, &e);
     } else {
         lt_out_open(&o, '{');

@@ -458,14 +458,20 @@ static bool read_ask(lt_ask *a, const lt_http_request *r, int *top, lt_api_error
 
 static bool prepare(lt_reply *j, int top, lt_api_error *e) {
     const lt_ask *a = &j->ask;
-    const lt_conversation c = {.messages = a->messages,
-                               .tools = a->tools,
-                               .kwargs = a->template_kwargs,
-                               .reasoning_effort = a->reasoning_effort,
-                               .add_generation_prompt = true};
+    lt_conversation c;
     lt_ids ids = {0};
-    return lt_server_check_model(j->server, a, e) && lt_reply_configure(j, a->max_tokens, top, e) &&
-           lt_conversation_ids(j->server, &c, &ids, e) && lt_reply_add(j, &ids, e);
+
+    if (!lt_server_check_model(j->server, a, e) || !lt_reply_configure(j, a->max_tokens, top, e) ||
+        !lt_speech_prepare(j, e)) {
+        return false;
+    }
+    c = (lt_conversation){.messages = a->messages,
+                          .tools = a->tools,
+                          .kwargs = a->template_kwargs,
+                          .reasoning_effort = a->reasoning_effort,
+                          .add_generation_prompt = true};
+    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
+           lt_reply_add(j, &ids, e);
 }
 
 void lt_api_responses(lt_call *call) {

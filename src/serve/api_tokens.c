@@ -35,7 +35,7 @@ static bool to_ids(lt_server *s, const lt_ask *a, lt_ids *ids, lt_api_error *e) 
                                .add_generation_prompt = a->add_generation_prompt,
                                .continue_final = a->continue_final};
     if (a->messages != NULL) {
-        return lt_conversation_ids(s, &c, ids, e);
+        return lt_conversation_ids(s, &c, ids, NULL, e);
     }
     if (a->prompt != NULL) {
         return lt_prompts_mixed(s, a->prompt, a->add_special, a->parse_special, ids, e);

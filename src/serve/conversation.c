@@ -228,7 +228,18 @@ bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **t
     return err == LT_OK;
 }
 
-bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, lt_api_error *e) {
+/* DeepSeek-R1's template ends with "<think>\n": the answer begins inside. */
+static bool ends_open(const lt_server *s, const char *text, size_t n) {
+    const char *mark = s->marks.think_open;
+    const size_t width = mark != NULL ? strlen(mark) : 0;
+    while (n > 0 && strchr(" \n", text[n - 1]) != NULL) {
+        n--;
+    }
+    return mark != NULL && n >= width && memcmp(text + n - width, mark, width) == 0;
+}
+
+bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bool *opened,
+                         lt_api_error *e) {
     const uint32_t bos = s->vocabulary.bos;
     char *text = NULL;
     size_t n = 0;
@@ -237,6 +248,9 @@ bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, lt
 
     if (!lt_conversation_text(s, c, &text, &n, e)) {
         return false;
+    }
+    if (opened != NULL) {
+        *opened = ends_open(s, text, n);
     }
     ok = lt_server_encode(s, text, n, LT_ENCODE_PARSE_SPECIAL, &body, e);
     free(text);

@@ -18,8 +18,9 @@ typedef struct {
 /* The rendered prompt, malloc'ed. */
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
                           lt_api_error *e);
-/* Its ids: special tokens are recognised, and BOS put before where the tokenizer does and the template does not. */
-bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, lt_api_error *e);
+/* opened (may be NULL): the prompt ends with the mark that opens the reasoning. Its ids: special tokens are recognised, and BOS put before where the tokenizer does and the template does not. */
+bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bool *opened,
+                         lt_api_error *e);
 
 /* The text of a message's content: a string, or parts of which all are text, joined. NULL: *e. A new reference. */
 json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *e);

@@ -77,6 +77,13 @@ struct lt_part {
     float *embedding; /* (C), owned; embeddings only. */
 };
 
+/* What a chat answer is taken apart into. */
+typedef struct {
+    bool think, tools;
+    bool bare;   /* Calls are JSON without marks: the model's way, or a grammar's. */
+    bool opened; /* The prompt ends inside the reasoning. */
+} lt_listen;
+
 struct lt_reply {
     lt_server *server;
     lt_http_conn *conn; /* NULL once the client is gone or answered. */
@@ -99,6 +106,7 @@ struct lt_reply {
     size_t stop_lengths[LT_ASK_STOPS];
     int n_stops;
 
+    lt_listen listen;
     lt_part *parts;
     int64_t n_parts, parts_left;
     int64_t n_samples; /* Of a part, as the engine runs them. */

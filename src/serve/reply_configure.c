@@ -306,16 +306,20 @@ static void read_sampling(lt_reply *j) {
                            : lt_rng_mix(lt_clock_ns() ^ (j->server->next_id << 32));
 }
 
-/* After the budget the engine writes "</think>" itself. */
+/* After the budget the engine ends the reasoning itself. */
 static bool read_thinking(lt_reply *j, lt_api_error *e) {
     const int64_t budget = j->ask.thinking_budget >= 0 ? j->ask.thinking_budget
                                                        : j->server->o.think_budget;
+    const char *close = j->server->marks.think_close;
     lt_ids ids = {0};
 
     if (budget < 0) {
         return true;
     }
-    if (!lt_server_encode(j->server, "</think>", 8, LT_ENCODE_PARSE_SPECIAL, &ids, e)) {
+    if (close == NULL) {
+        close = "</think>";
+    }
+    if (!lt_server_encode(j->server, close, strlen(close), LT_ENCODE_PARSE_SPECIAL, &ids, e)) {
         return false;
     }
     j->think_end = (int32_t *)ids.data;

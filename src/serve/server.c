@@ -17,6 +17,7 @@
 #include "data/chat_format.h"
 #include "serve/reply.h"
 #include "serve/route.h"
+#include "serve/speech.h"
 
 #define POLL_EVENTS 256
 #define POLL_ROUNDS 16 /* Then the loop looks at its sockets again. */
@@ -132,6 +133,7 @@ static lt_err load(lt_server *s) {
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
+    s->marks = lt_speech_detect(lt_chat_template_text(s->template));
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
     find_context(s);
     return LT_OK;

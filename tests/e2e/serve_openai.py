@@ -246,7 +246,7 @@ def structured():
     refused("two forms at once", 400, None, lambda: chat(extra_body={"grammar": 'root ::= "a"', "guided_regex": "b"}))
     refused("a broken grammar", 400, "grammar", lambda: chat(extra_body={"grammar": "root ::= ("}))
 
-
+@case
 def tools():
     tool = {"type": "function", "function": {"name": "get_weather", "description": "The weather", "parameters": {
         "type": "object", "properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"]}}}
