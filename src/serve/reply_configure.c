@@ -19,7 +19,7 @@ static bool check_id(const lt_server *s, int64_t id, const char *param, lt_api_e
     return true;
 }
 
-/* ---- logit_bias: {"id": bias}, or llama-server's [[id or text, bias or false], ...] ---- */
+/* ---- logit_bias: {"id or text": bias}, or llama-server's [[id or text, bias or false], ...] ---- */
 
 static bool add_bias(lt_reply *j, int64_t id, const json_t *value, lt_api_error *e) {
     float bias = 0;
@@ -47,10 +47,20 @@ static bool add_bias(lt_reply *j, int64_t id, const json_t *value, lt_api_error 
     return true;
 }
 
+/* llama-server: each token of a text. */
+static bool bias_text(lt_reply *j, const char *text, size_t n, const json_t *value,
+                      lt_api_error *e) {
+    lt_ids ids = {0};
+    bool ok = lt_server_encode(j->server, text, n, LT_ENCODE_PARSE_SPECIAL, &ids, e);
+    for (size_t i = 0; ok && i < ids.n; i++) {
+        ok = add_bias(j, ids.data[i], value, e);
+    }
+    lt_ids_free(&ids);
+    return ok;
+}
+
 static bool bias_pair(lt_reply *j, const json_t *pair, lt_api_error *e) {
     const json_t *who = json_array_get(pair, 0), *value = json_array_get(pair, 1);
-    lt_ids ids = {0};
-    bool ok = true;
 
     if (json_is_integer(who)) {
         return add_bias(j, json_integer_value(who), value, e);
@@ -58,13 +68,7 @@ static bool bias_pair(lt_reply *j, const json_t *pair, lt_api_error *e) {
     if (!json_is_string(who)) {
         return lt_api_refuse(e, "logit_bias", "'logit_bias': an entry is [id or text, bias]");
     }
-    ok = lt_server_encode(j->server, json_string_value(who), json_string_length(who),
-                          LT_ENCODE_PARSE_SPECIAL, &ids, e);
-    for (size_t i = 0; ok && i < ids.n; i++) {
-        ok = add_bias(j, ids.data[i], value, e);
-    }
-    lt_ids_free(&ids);
-    return ok;
+    return bias_text(j, json_string_value(who), json_string_length(who), value, e);
 }
 
 static bool read_bias(lt_reply *j, lt_api_error *e) {
@@ -88,10 +92,9 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
         const char *key = json_object_iter_key(it);
         char *end = NULL;
         const int64_t id = strtoll(key, &end, 10);
-        if (end == key || *end != '\0') {
-            return lt_api_refuse(e, "logit_bias", "'logit_bias': '%.40s' is no token id", key);
-        }
-        if (!add_bias(j, id, json_object_iter_value(it), e)) {
+        const json_t *value = json_object_iter_value(it);
+        const bool is_id = end != key && *end == '\0';
+        if (is_id ? !add_bias(j, id, value, e) : !bias_text(j, key, strlen(key), value, e)) {
             return false;
         }
     }
