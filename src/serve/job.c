@@ -349,11 +349,14 @@ static bool tell_one(lt_job *j, lt_event *e) {
     return false;
 }
 
-static void tell_done(const lt_job *j, lt_event *e) {
+/* The front may free the grammar as soon as it has read this. */
+static void tell_done(lt_job *j, lt_event *e) {
     const double start = j->start_s > 0.0 ? j->start_s : j->end_s;
     const double first = j->first_s > 0.0 ? j->first_s : j->end_s;
     e->kind = LT_EVENT_DONE;
     for (int64_t i = 0; i < j->r.n_samples; i++) {
+        lt_grammar_state_close(j->samples[i].grammar);
+        j->samples[i].grammar = NULL;
         e->new_tokens += j->samples[i].n_public;
     }
     e->queue_s = start - j->submit_s;
