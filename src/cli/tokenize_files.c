@@ -174,8 +174,9 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
                              unsigned flags) {
     const struct sigaction asked = {.sa_handler = on_signal};
     struct sigaction before_int, before_term;
+    char journal[LT_PATH_BYTES + 16];
     lt_err err = LT_OK;
-    lt_tokenize_stats stats;
+    lt_tokenize_stats stats = {0};
     encoder e = {.t = t, .flags = flags & LT_ENCODE_PARSE_SPECIAL};
     progress p = {.line = {.plain_every_s = PLAIN_LINE_EVERY_S}, .from_s = lt_clock_s()};
     lt_tokenize_options how = {.inputs = inputs,
@@ -197,6 +198,10 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
                                .progress_ctx = &p,
                                .stop = &stop_asked};
 
+    if (lt_file_is_dir(o->out) || lt_path_has_suffix(o->out, "/")) {
+        LT_FAIL(LT_ERR_ARG, "--out %s: a folder; name the shard in it, as in %s%sshard", o->out,
+                o->out, lt_path_has_suffix(o->out, "/") ? "" : "/");
+    }
     stop_asked = 0;
     sigaction(SIGINT, &asked, &before_int);
     sigaction(SIGTERM, &asked, &before_term);
@@ -208,6 +213,11 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
     print_stats(&stats, o->out, how.prompt_field != NULL, lt_clock_s() - p.from_s,
                 (double)(stats.text_bytes - stats.resumed_text_bytes) / 1e6);
 done:
+    lt_progress_end(&p.line);
+    snprintf(journal, sizeof journal, "%s.journal", o->out);
+    if (err == LT_ERR_IO && stats.documents > 0 && lt_file_exists(journal)) {
+        lt_log_info("%s: what is written is kept; the same command goes on from there", o->out);
+    }
     sigaction(SIGINT, &before_int, NULL);
     sigaction(SIGTERM, &before_term, NULL);
     encoder_close(&e);

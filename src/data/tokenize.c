@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "data/shard_format.h"
 #include "data/tokenize_journal.h"
 
@@ -490,6 +491,16 @@ done:
     return err;
 }
 
+/* It failed before a document was durable (a wrong field, say): leave no files that a second try would trip over. */
+static lt_err discard_nothing(const char *prefix, lt_err err) {
+    char why[MESSAGE_BYTES];
+    snprintf(why, sizeof why, "%s", lt_error_message());
+    if (lt_shard_writer_discard(prefix) != LT_OK || lt_tokenize_remove_journal(prefix) != LT_OK) {
+        lt_log_warn("%s", lt_error_message());
+    }
+    return lt_error_set(err, "%s", why);
+}
+
 static lt_err check(const lt_tokenize_options *o) {
     LT_ASSERT(o->n_inputs > 0 && o->encode != NULL && o->out_prefix != NULL);
     if (o->n_threads < 1 || o->n_threads > THREADS_MAX) {
@@ -540,6 +551,7 @@ lt_err lt_tokenize_files(const lt_tokenize_options *o, lt_tokenize_stats *stats)
         LT_TRY_DONE(lt_tokenize_remove_journal(o->out_prefix));
         goto done;
     }
+    LT_TRY_DONE(found == LT_OUTPUT_NONE ? lt_shard_writer_discard(o->out_prefix) : LT_OK);
     LT_TRY_DONE(lt_shard_writer_open(&w, o->out_prefix, o->vocab_size,
                                      found == LT_OUTPUT_UNFINISHED ? &p.at.mark : NULL));
     LT_TRY_DONE(lt_tokenize_is_masked(o) ? lt_shard_writer_add_mask(w) : LT_OK);
@@ -551,6 +563,10 @@ lt_err lt_tokenize_files(const lt_tokenize_options *o, lt_tokenize_stats *stats)
     LT_TRY_DONE(lt_shard_writer_finish(w));
     LT_TRY_DONE(lt_tokenize_remove_journal(o->out_prefix));
 done:
+    if (err != LT_OK && err != LT_ERR_INTERRUPTED && w != NULL &&
+        p.at.mark.n_documents + p.at.empty == 0) {
+        err = discard_nothing(o->out_prefix, err);
+    }
     lt_shard_writer_close(w);
     pipeline_free(&p);
     return err;

@@ -127,6 +127,10 @@ lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
         return LT_OK;
     }
     LT_TRY(load(journal, &found, at));
+    if (found != fingerprint && at->mark.n_documents + at->empty == 0) {
+        *at = (lt_tokenize_position){.line = 1}; /* Nothing was written: nothing to lose. */
+        return LT_OK;
+    }
     if (found != fingerprint) {
         LT_FAIL(LT_ERR_STATE,
                 "%s: an unfinished shard of other inputs or options; run its command again to go "

@@ -27,7 +27,7 @@ LT_MUST_USE lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes,
 typedef enum { LT_OUTPUT_NONE, LT_OUTPUT_UNFINISHED, LT_OUTPUT_COMPLETE } lt_output_state;
 
 /* What stands under the prefix; *at is where to go on (UNFINISHED) or what the shard holds (COMPLETE). STATE when it
- * has another fingerprint. */
+ * has another fingerprint; but an unfinished one in which no document stands yet is as good as none. */
 LT_MUST_USE lt_err lt_tokenize_find_output(lt_output_state *state, lt_tokenize_position *at,
                                            const char *prefix, uint64_t fingerprint);
 

@@ -19,6 +19,7 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "data/tokenize.h"
+#include "data/tokenize_journal.h"
 #include "lateen/data.h"
 
 static char folder[] = "/tmp/lateen-tokenize-XXXXXX";
@@ -148,7 +149,7 @@ static void prompts_are_masked(void **state) {
     static const char text[] = "{\"q\": \"ab\", \"a\": \"cde\"}\n{\"a\": \"\", \"q\": \"f\"}\n"
                                "{\"q\": \"\", \"a\": \"\"}\n{\"a\": \"gh\", \"q\": \"\"}\n";
     static const unsigned char wanted[] = {0, 0, 0, 1, 1, 1, 1, 0, 0, 1, 0, 1, 1, 1};
-    char prefix[LT_PATH_BYTES], jsonl[LT_PATH_BYTES], txt[LT_PATH_BYTES];
+    char prefix[LT_PATH_BYTES] = "", jsonl[LT_PATH_BYTES], txt[LT_PATH_BYTES];
     const char *const file = jsonl, *const plain = txt;
     lt_tokenize_options o = options(prefix, 2);
     lt_tokenize_stats stats;
@@ -281,6 +282,26 @@ static void full_disk_loses_nothing(void **state) {
     assert_same_files(at("one"), at("full"));
 }
 
+/* A run killed before its first document does not stand in the way of another command; one with documents does. */
+static void an_empty_journal_is_none(void **state) {
+    char prefix[LT_PATH_BYTES] = "";
+    lt_tokenize_options o = options(prefix, 1);
+    lt_tokenize_position position = {.line = 1};
+    lt_tokenize_stats stats;
+    (void)state;
+    strcpy(prefix, at("empty"));
+    assert_int_equal(lt_tokenize_save_journal(prefix, 123, &position), LT_OK);
+    assert_int_equal(lt_file_write_atomic(at("empty.mask.part"), "x", 1), LT_OK);
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_OK);
+    assert_same_files(at("one"), at("empty"));
+    assert_false(lt_file_exists(at("empty.mask.part")));
+    strcpy(prefix, at("begun"));
+    position.mark.n_documents = 1;
+    assert_int_equal(lt_tokenize_save_journal(prefix, 123, &position), LT_OK);
+    assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_STATE);
+    assert_true(lt_file_exists(at("begun.journal")));
+}
+
 static void bad_documents_are_named(void **state) {
     const char *text =
         "{\"text\": \"ok\"}\n{\"text\": \"no!!\"}\n{\"text\": \"ok\"}\n{\"text\": 5}\n";
@@ -293,15 +314,18 @@ static void bad_documents_are_named(void **state) {
     o.n_inputs = 1;
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_FORMAT);
     assert_non_null(strstr(lt_error_message(), "bad.jsonl:2: byte 3 can not be encoded"));
+    assert_false(lt_file_exists(at("bad.journal"))); /* Nothing was written: nothing is left. */
+    assert_false(lt_file_exists(at("bad.bin.part")));
     o.inputs = &missing;
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_NOT_FOUND);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(threads_do_not_matter),   cmocka_unit_test(prompts_are_masked),
-        cmocka_unit_test(stopped_goes_on),         cmocka_unit_test(killed_goes_on),
-        cmocka_unit_test(full_disk_loses_nothing), cmocka_unit_test(bad_documents_are_named),
+        cmocka_unit_test(threads_do_not_matter),    cmocka_unit_test(prompts_are_masked),
+        cmocka_unit_test(stopped_goes_on),          cmocka_unit_test(killed_goes_on),
+        cmocka_unit_test(full_disk_loses_nothing),  cmocka_unit_test(bad_documents_are_named),
+        cmocka_unit_test(an_empty_journal_is_none),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
