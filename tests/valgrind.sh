@@ -25,7 +25,8 @@ clean() { # name, command...
 }
 
 if [ "$what" != verbs ]; then # Not: thousands of vectors and whole models, hours under memcheck.
-    for program in $(find build/tests/unit -type f -executable -name 'test_*' | grep -vE 'test_(golden|pass|smollm2|stories|tokenizer_exact|cuda_compile|recompute|search|vec|grammar|json|template)$' | sort); do
+    # Nor test_far: its stand-in for a device looks at every word of an op's arguments, padding too, for addresses to make real.
+    for program in $(find build/tests/unit -type f -executable -name 'test_*' | grep -vE 'test_(golden|far|pass|smollm2|stories|tokenizer_exact|cuda_compile|recompute|search|vec|grammar|json|template)$' | sort); do
         clean "$program" "$program"
     done
 fi
