@@ -23,7 +23,7 @@
 #define TILE       4
 #define TILE_SUPER 1
 #endif
-#define ROWS  LT_QUANT_ROWS
+#define ROWS LT_QUANT_ROWS
 #ifndef AHEAD
 #define AHEAD 4096 /* Bytes of b fetched ahead where it comes from memory. */
 #endif
