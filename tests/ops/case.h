@@ -31,8 +31,21 @@ enum {
     X(S)                                                                                           \
     X(H)                                                                                           \
     X(G)                                                                                           \
-    X(D) X(R) X(C) X(M) X(N) X(K) X(F) X(V) X(E) X(P) X(window) X(capacity) X(act) X(step)         \
-        X(b_type)
+    X(D)                                                                                           \
+    X(R)                                                                                           \
+    X(C)                                                                                           \
+    X(M)                                                                                           \
+    X(N)                                                                                           \
+    X(K)                                                                                           \
+    X(F)                                                                                           \
+    X(V)                                                                                           \
+    X(E)                                                                                           \
+    X(P)                                                                                           \
+    X(window)                                                                                      \
+    X(capacity)                                                                                    \
+    X(act)                                                                                         \
+    X(step)                                                                                        \
+    X(b_type)
 #define LT_CASE_F32_MAP(X)                                                                         \
     X(scale) X(softcap) X(offset) X(shift) X(z_coef) X(aux_coef) X(grad_scale) X(alpha) X(beta)
 #define LT_CASE_BOOL_MAP(X)                                                                        \
