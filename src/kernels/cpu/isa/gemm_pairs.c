@@ -19,9 +19,8 @@ LT_INLINE void weave_rows(float *dst, const int64_t dst_step, const int64_t widt
     for (int64_t p = 0; p < pairs; p++) {
         for (int64_t i = 0; i < width; i += VEC) {
             const int64_t have = rows - i, lanes = width - i < VEC ? width - i : VEC;
-            const __mmask16 mask = have >= VEC ? 0xffff
-                                   : have > 0  ? (__mmask16)((1u << have) - 1u)
-                                               : 0;
+            const __mmask16 mask = (__mmask16)(have >= VEC ? 0xffffu
+                                                           : (1u << (have > 0 ? have : 0)) - 1u);
             const __m256i even = _mm256_maskz_loadu_epi16(mask, src + 2 * p * stride + i),
                           odd = _mm256_maskz_loadu_epi16(mask, src + (2 * p + 1) * stride + i);
             const __m512i both = _mm512_or_si512(_mm512_cvtepu16_epi32(even),
