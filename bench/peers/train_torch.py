@@ -95,6 +95,9 @@ SHAPES = {"gpt2-124m": (lambda: Gpt(50304, 768, 12, 12), 50304, 4, 256),
           "apertus-10m": (lambda: Apertus(8192, 256, 8, 8, 4, 1024), 8192, 8, 256)}
 build, vocab, batch, seq = SHAPES[shape]
 model = build()
+for module in model.modules():  # GPT-2's initialisation. torch's N(0, 1) embeddings, tied to the head, make softmax underflow: subnormals slow it 7 times.
+    if isinstance(module, (nn.Linear, nn.Embedding)):
+        nn.init.normal_(module.weight, std=0.02)
 optimiser = torch.optim.AdamW(model.parameters(), lr=1e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True)
 loss_of = torch.compile(model) if mode == "compile" else model
 

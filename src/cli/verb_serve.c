@@ -11,9 +11,7 @@
 #include "serve/api.h"
 
 #define SERVE_OPTIONS(X)                                                                           \
-    LT_OPENED_MODEL_OPTIONS(X)                                                                     \
-    X(ENUM, dtype, "dtype", "fp32", 0, 0, "stored|fp32|bf16",                                      \
-      "weights: as the file has them, or all in one type")                                         \
+    LT_OPENED_OPTIONS(X)                                                                           \
     X(STR, host, "host", "127.0.0.1", 0, 1, "ADDRESS",                                             \
       "address to listen on; 0.0.0.0: reachable from other machines")                              \
     X(I64, port, "port", "8080", 0, 65535, "PORT", "port to listen on; 0: any free one")           \
