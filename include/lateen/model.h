@@ -114,7 +114,7 @@ LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype
 void lt_model_close(lt_model *m);
 const lt_model_spec *lt_model_get_spec(const lt_model *m);
 
-/* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is allocated after open. */
+/* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is allocated after open, but by lt_session_score. */
 LT_MUST_USE lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs,
                                    int64_t max_seq);
 void lt_session_close(lt_session *s);
@@ -125,6 +125,10 @@ LT_MUST_USE lt_err lt_session_eval(lt_session *s, int64_t seq, const int32_t *id
                                    float *logits);
 LT_MUST_USE lt_err lt_session_eval_all(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                                        float *all_logits);
+/* The same, and of each row what it says of labels (n): loss (n) = -log softmax(logits)[label] in nats, best (n) the likeliest id (the lowest of ties). Logits
+ * stay where the model is; the first call allocates room for some rows of them. */
+LT_MUST_USE lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
+                                    const int32_t *labels, float *loss, int32_t *best);
 /* One token for each of n sequences at once: ids[i] goes to seqs[i]; logits (n, V). */
 LT_MUST_USE lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids,
                                    int64_t n, float *logits);

@@ -8,6 +8,9 @@
  * sequences that lie side by side in the cache share one attention call. A row's arithmetic does not depend on which other rows run with it,
  * except through the order in which a product's kernel sums, which may depend on its shape.
  *
+ * Scores are losses against given labels: the logits of a chunk of rows are made, read and forgotten where the model is, so that neither all of them
+ * exist at once nor any travels.
+ *
  * A failed call leaves every sequence as long as it was: rows above the length are never read. */
 #include "model/session.h"
 
@@ -23,6 +26,8 @@
 
 #define MAX_CACHE 0x1p48 /* Elements: keeps every size far from overflow. */
 
+#define SCORE_LOGITS_BYTES (64 << 20)
+
 struct lt_session {
     lt_run run;
     int64_t n_seqs, max_seq, chunk_rows;
@@ -36,6 +41,8 @@ struct lt_session {
     float *logits;     /* (rows, V) on a device whose memory the host can not see, else NULL. */
     int64_t *length;   /* (n_seqs), host */
     int32_t *host_ids; /* (2 * rows): positions or key counts on their way to the device. */
+    lt_arena score;    /* Of the backend; placed by the first call that scores: */
+    lt_tensor score_logits, labels, loss, best; /* (score rows, V), then (chunk_rows) each. */
 };
 
 /* In 16 bits a cache takes half the memory and half the time to read. */
@@ -173,6 +180,7 @@ void lt_session_close(lt_session *s) {
     if (s == NULL) {
         return;
     }
+    lt_arena_release(&s->score, s->run.backend);
     lt_arena_release(&s->cache, s->run.backend);
     lt_arena_release(&s->activations, s->run.backend);
     lt_run_release(&s->run, &s->prepared);
@@ -298,27 +306,36 @@ static lt_err run_layers(lt_session *s, const rows *w, const int32_t *ids) {
     return LT_OK;
 }
 
-/* Logits of rows [first, first + n) of the call to host memory out (n, V). */
-static lt_err head(lt_session *s, int64_t first, int64_t n, float *out) {
-    lt_run *r = &s->run;
+/* The final norm of rows [first, first + n) of the call: what the head reads. */
+static lt_err final_norm(lt_session *s, int64_t first, int64_t n, lt_tensor *h) {
     const lt_batch_acts *b = &s->batch;
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0,
                           lt_tensor_rows(&b->mean_final, first, n),
                           lt_tensor_rows(&b->rstd_final, first, n)};
-    const lt_tensor h = lt_tensor_rows(&b->h_final, first, n);
+    *h = lt_tensor_rows(&b->h_final, first, n);
+    return lt_norm_fwd(&s->run, &norm, *h, lt_tensor_rows(&s->layer.x_mid, first, n),
+                       lt_tensor_rows(&b->branch, first, n), lt_tensor_rows(&b->x_final, first, n));
+}
+
+/* Logits of some rows of h, without the cap. */
+static lt_err make_logits(lt_session *s, lt_tensor logits, lt_tensor h) {
+    return lt_linear_fwd(&s->run, logits, h, s->run.spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD,
+                         LT_PARAM_KIND_COUNT, 0);
+}
+
+/* Logits of rows [first, first + n) of the call to host memory out (n, V). */
+static lt_err head(lt_session *s, int64_t first, int64_t n, float *out) {
+    lt_run *r = &s->run;
     const int64_t V = r->spec->vocab_size;
     const int64_t at_once = r->backend->host_memory ? n : s->n_seqs;
     const float cap = r->spec->final_softcap;
+    lt_tensor h;
 
-    LT_TRY(lt_norm_fwd(r, &norm, h, lt_tensor_rows(&s->layer.x_mid, first, n),
-                       lt_tensor_rows(&b->branch, first, n),
-                       lt_tensor_rows(&b->x_final, first, n)));
+    LT_TRY(final_norm(s, first, n, &h));
     for (int64_t i = 0; i < n; i += at_once) {
         const int64_t count = n - i < at_once ? n - i : at_once;
         float *to = r->backend->host_memory ? out + i * V : s->logits;
-        LT_TRY(lt_linear_fwd(r, lt_tensor_2d(to, LT_F32, count, V), lt_tensor_rows(&h, i, count),
-                             r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT,
-                             0));
+        LT_TRY(make_logits(s, lt_tensor_2d(to, LT_F32, count, V), lt_tensor_rows(&h, i, count)));
         if (!r->backend->host_memory) {
             LT_TRY(
                 r->backend->download(r->queue, out + i * V, to, (size_t)(count * V) * sizeof *out));
@@ -329,6 +346,49 @@ static lt_err head(lt_session *s, int64_t first, int64_t n, float *out) {
         out[i] = cap * tanhf(out[i] / cap);
     }
     return LT_OK;
+}
+
+static void score_carve(lt_session *s) {
+    const int64_t V = s->run.spec->vocab_size, fit = SCORE_LOGITS_BYTES / 4 / V,
+                  wanted = fit < 16 ? 16 : fit;
+    s->score_logits = lt_tensor_take(&s->score, LT_F32,
+                                     wanted < s->chunk_rows ? wanted : s->chunk_rows, V, 0);
+    s->labels = lt_tensor_take(&s->score, LT_I32, s->chunk_rows, 0, 0);
+    s->loss = lt_tensor_take(&s->score, LT_F32, s->chunk_rows, 0, 0);
+    s->best = lt_tensor_take(&s->score, LT_I32, s->chunk_rows, 0, 0);
+}
+
+static lt_err score_place(lt_session *s) {
+    if (s->score.base != NULL) {
+        return LT_OK;
+    }
+    score_carve(s);
+    LT_TRY(lt_arena_place(&s->score, s->run.backend, "scores"));
+    score_carve(s);
+    return LT_OK;
+}
+
+/* Losses and likeliest ids of the call's n rows, to the host. */
+static lt_err score_rows(lt_session *s, int64_t n, const int32_t *labels, float *loss,
+                         int32_t *best) {
+    lt_run *r = &s->run;
+    lt_tensor h;
+
+    LT_TRY(r->backend->upload(r->queue, s->labels.data, labels, (size_t)n * sizeof *labels));
+    LT_TRY(final_norm(s, 0, n, &h));
+    for (int64_t i = 0, count; i < n; i += count) {
+        count = n - i < s->score_logits.shape[0] ? n - i : s->score_logits.shape[0];
+        const lt_tensor logits = lt_tensor_rows(&s->score_logits, 0, count);
+        LT_TRY(make_logits(s, logits, lt_tensor_rows(&h, i, count)));
+        LT_TRY(lt_run_xent(r, &(lt_xent_args){.logits = logits,
+                                              .labels = lt_tensor_rows(&s->labels, i, count),
+                                              .loss = lt_tensor_rows(&s->loss, i, count),
+                                              .best = lt_tensor_rows(&s->best, i, count),
+                                              .softcap = r->spec->final_softcap}));
+    }
+    LT_TRY(r->backend->download(r->queue, loss, s->loss.data, (size_t)n * sizeof *loss));
+    LT_TRY(r->backend->download(r->queue, best, s->best.data, (size_t)n * sizeof *best));
+    return r->backend->sync(r->queue);
 }
 
 static lt_err check_ids(const lt_session *s, const int32_t *ids, int64_t n) {
@@ -381,6 +441,23 @@ lt_err lt_session_eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n
 lt_err lt_session_eval_all(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                            float *all_logits) {
     return eval(s, seq, ids, n, all_logits, true);
+}
+
+lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
+                        const int32_t *labels, float *loss, int32_t *best) {
+    LT_ASSERT(n > 0);
+    LT_TRY(check_room(s, seq, n));
+    LT_TRY(check_ids(s, ids, n));
+    LT_TRY(check_ids(s, labels, n));
+    LT_TRY(score_place(s));
+    for (int64_t i = 0, count; i < n; i += count) {
+        count = n - i < s->chunk_rows ? n - i : s->chunk_rows;
+        const rows w = {.seq = seq, .n = count, .first = s->length[seq] + i};
+        LT_TRY(run_layers(s, &w, ids + i));
+        LT_TRY(score_rows(s, count, labels + i, loss + i, best + i));
+    }
+    s->length[seq] += n;
+    return LT_OK;
 }
 
 lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n,

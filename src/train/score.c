@@ -1,7 +1,6 @@
 /* score.c: see score.h. Choices of one question share their context: the session keeps what is common and reads only the rest. */
 #include "train/score.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,7 +13,7 @@ lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o) {
     const lt_tokenizer_info info = lt_tokenizer_describe(o->tokenizer);
     const int64_t most = spec->max_seq < SEQ_DEFAULT ? spec->max_seq : SEQ_DEFAULT;
 
-    *s = (lt_scorer){.options = o, .vocab_size = spec->vocab_size};
+    *s = (lt_scorer){.options = o};
     s->seq = o->seq > 0 ? o->seq : most;
     if (s->seq > spec->max_seq || s->seq < 2) {
         LT_FAIL(LT_ERR_ARG, "sequences of %lld tokens, the model takes 2 to %lld",
@@ -29,9 +28,10 @@ lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o) {
                   : info.eos != LT_TOKEN_NONE ? (int32_t)info.eos
                                               : 0;
     s->cached = malloc((size_t)s->seq * sizeof *s->cached);
-    s->logits = malloc((size_t)(LT_SCORE_CHUNK * s->vocab_size) * sizeof *s->logits);
-    if (s->cached == NULL || s->logits == NULL) {
-        LT_FAIL(LT_ERR_OOM, "logits of %d x %lld", LT_SCORE_CHUNK, (long long)s->vocab_size);
+    s->loss = malloc((size_t)s->seq * sizeof *s->loss);
+    s->best = malloc((size_t)s->seq * sizeof *s->best);
+    if (s->cached == NULL || s->loss == NULL || s->best == NULL) {
+        LT_FAIL(LT_ERR_OOM, "scores of %lld tokens", (long long)s->seq);
     }
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, o->tokenizer));
     return lt_session_open(&s->session, o->model, 1, s->seq);
@@ -43,22 +43,9 @@ void lt_scorer_close(lt_scorer *s) {
     lt_ids_free(&s->whole);
     lt_ids_free(&s->context);
     free(s->cached);
-    free(s->logits);
+    free(s->loss);
+    free(s->best);
     *s = (lt_scorer){0};
-}
-
-/* Log-probability of id in a row of logits; *best: it is the most likely (lowest id of ties). */
-static double log_softmax_at(const float *logits, int64_t n, int32_t id, bool *best) {
-    double sum = 0.0;
-    int64_t top = 0;
-    for (int64_t i = 1; i < n; i++) {
-        top = logits[i] > logits[top] ? i : top;
-    }
-    for (int64_t i = 0; i < n; i++) {
-        sum += exp((double)logits[i] - (double)logits[top]);
-    }
-    *best = top == id;
-    return (double)logits[id] - (double)logits[top] - log(sum);
 }
 
 /* Bring the session to hold ids[0, n) without their logits; what it already holds stays. */
@@ -81,19 +68,17 @@ lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t firs
     LT_ASSERT(first > 0 && first <= n && n <= s->seq + 1);
     *out = (lt_score){.greedy = true, .n_tokens = n - first};
     LT_TRY(hold(s, ids, first - 1));
-    for (int64_t at = first - 1; at < n - 1;) { /* Row `at` predicts token at + 1. */
-        const int64_t rows = n - 1 - at < LT_SCORE_CHUNK ? n - 1 - at : LT_SCORE_CHUNK;
-        LT_TRY(lt_session_eval_all(s->session, 0, ids + at, rows, s->logits));
-        for (int64_t r = 0; r < rows; r++) {
-            bool best;
-            out->log_prob += log_softmax_at(s->logits + r * s->vocab_size, s->vocab_size,
-                                            ids[at + r + 1], &best);
-            out->greedy = out->greedy && best;
-        }
-        memcpy(s->cached + at, ids + at, (size_t)rows * sizeof *ids);
-        at += rows;
-        s->n_cached = at;
+    if (first == n) {
+        return LT_OK;
     }
+    const int32_t *labels = ids + first; /* Row i of the others predicts labels[i]. */
+    LT_TRY(lt_session_score(s->session, 0, labels - 1, n - first, labels, s->loss, s->best));
+    for (int64_t i = 0; i < n - first; i++) {
+        out->log_prob -= (double)s->loss[i];
+        out->greedy = out->greedy && s->best[i] == labels[i];
+    }
+    memcpy(s->cached + first - 1, labels - 1, (size_t)(n - first) * sizeof *ids);
+    s->n_cached = n - 1;
     return LT_OK;
 }
 

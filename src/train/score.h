@@ -14,15 +14,14 @@ typedef struct {
     const lt_eval_options *options;
     lt_session *session;
     lt_tokenizer_scratch *scratch;
-    int64_t seq, vocab_size;
+    int64_t seq;
     int32_t first_id; /* BOS, else EOS, else 0: what an empty context is. */
     int32_t *cached;  /* (seq) tokens the session holds, so that a shared beginning is read once. */
     int64_t n_cached;
     lt_ids whole, context;
-    float *logits; /* (LT_SCORE_CHUNK, V) */
+    float *loss;   /* (seq) */
+    int32_t *best; /* (seq) */
 } lt_scorer;
-
-#define LT_SCORE_CHUNK 64 /* Rows of logits at once. */
 
 LT_MUST_USE lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o);
 void lt_scorer_close(lt_scorer *s);

@@ -52,6 +52,49 @@ static void decode_is_the_forward_pass(void **state) {
     }
 }
 
+/* -log softmax(logits)[label] in double, and the first of the largest. */
+static double loss_of(const float *logits, int32_t label, int32_t *best) {
+    double sum = 0.0;
+    *best = 0;
+    for (int32_t i = 0; i < V; i++) {
+        *best = logits[i] > logits[*best] ? i : *best;
+    }
+    for (int i = 0; i < V; i++) {
+        sum += exp((double)logits[i] - (double)logits[*best]);
+    }
+    return log(sum) - ((double)logits[label] - (double)logits[*best]);
+}
+
+/* In two calls, the second behind what the first left. */
+static void scores_are_those_of_the_logits(void **state) {
+    (void)state;
+    for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
+        static float all[24 * V];
+        float loss[23];
+        int32_t best[23], outside[2] = {1, V};
+        golden g;
+        lt_session *s = NULL;
+        golden_open(&g, golden_cases[i / N_BACKENDS], backends[i % N_BACKENDS](), LT_F32);
+        const int32_t *ids = g.batch.tokens;
+        must(lt_session_open(&s, g.model, 2, 24), g.name);
+        must(lt_session_eval_all(s, 1, ids, 24, all), g.name);
+        must(lt_session_score(s, 0, ids, 9, ids + 1, loss, best), g.name);
+        must(lt_session_score(s, 0, ids + 9, 14, ids + 10, loss + 9, best + 9), g.name);
+        assert_int_equal(lt_session_length(s, 0), 23);
+        for (int t = 0; t < 23; t++) {
+            int32_t top;
+            const double want = loss_of(all + t * V, ids[t + 1], &top);
+            assert_true(fabs((double)loss[t] - want) < 1e-5 * (1.0 + want));
+            assert_int_equal(best[t], top);
+        }
+        assert_int_equal(lt_session_score(s, 0, ids, 1, outside + 1, loss, best), LT_ERR_ARG);
+        assert_int_equal(lt_session_score(s, 0, ids, 2, ids, loss, best), LT_ERR_LIMIT);
+        assert_int_equal(lt_session_length(s, 0), 23);
+        lt_session_close(s);
+        golden_close(&g);
+    }
+}
+
 /* Sequences of different lengths, some neighbours in the cache and some not, step together. */
 static void sequences_do_not_see_each_other(void **state) {
     (void)state;
@@ -148,6 +191,7 @@ static void bad_calls_change_nothing(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(decode_is_the_forward_pass),
+        cmocka_unit_test(scores_are_those_of_the_logits),
         cmocka_unit_test(sequences_do_not_see_each_other),
         cmocka_unit_test(long_prompts_run_in_chunks),
         cmocka_unit_test(nothing_is_allocated_after_open),
