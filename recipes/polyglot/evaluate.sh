@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# What a finished run is worth: bits per byte on the held-out novels of each language, and what it writes.   evaluate.sh RUN DATA [lateen]
-# Prints lines of JSON. Each language is a validation of the finished run over that language's shard alone, all of it.
+# What a finished run is worth: bits per byte on the held-out novels of each language, and what it writes.   evaluate.sh RUN DATA [lateen] [GGUF]
+# Prints lines of JSON. Each language is a validation of the finished run over that language's shard alone, all of it; with GGUF also one of the quantised model,
+# on the first two held-out novels of each language.
 set -eu
-run=$1 data=$2 lateen=${3:-build/lateen}
+run=$1 data=$2 lateen=${3:-build/lateen} gguf=${4:-}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 newest=$(ls -d "$run"/checkpoints/step-* | tail -n 1)
@@ -15,9 +16,10 @@ for l in eng fra deu ita spa por pol ukr; do
     }
     grep '"kind":"eval"' "$work/$l/metrics.jsonl" | tail -n 1 | sed "s/^{/{\"lang\":\"$l\",/"
     rm -rf "${work:?}/$l"
+    [ -z "$gguf" ] || $lateen eval --model "$gguf" "$data/$l.valid.jsonl" --limit 2 --json | sed "s/^{/{\"lang\":\"$l\",\"quantised\":true,/"
 done
 sample() { # language, beginning
-    text=$($lateen generate --model "$run/model" --prompt "$2" --max-tokens 120 --temperature 0.7 --top-p 0.9 --seed 5 --echo 2>/dev/null)
+    text=$($lateen generate --model "${gguf:-$run/model}" --prompt "$2" --max-tokens 120 --temperature 0.7 --top-p 0.9 --seed 5 --echo 2>/dev/null)
     python3 -c 'import json,sys; print(json.dumps({"kind": "sample", "lang": sys.argv[1], "text": sys.argv[2]}, ensure_ascii=False))' "$1" "$text"
 }
 sample eng "The old house stood at the end of the lane, and"
