@@ -118,8 +118,10 @@ typedef struct {
         int32_t id;
         float logprob;
     } top[LT_ENGINE_TOP];
-    int64_t prompt_tokens, cached_tokens, new_tokens; /* SAMPLE, DONE */
-    double queue_s, prefill_s, decode_s;              /* DONE */
+    int64_t prompt_tokens, cached_tokens; /* All */
+    int64_t new_tokens;                   /* SAMPLE, DONE */
+    double prefill_s;                     /* All but PROMPT: to the first token. */
+    double queue_s, decode_s;             /* DONE */
     const float *embedding;
 } lt_event;
 

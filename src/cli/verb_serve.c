@@ -23,6 +23,9 @@
       "pages of these origins may call from a browser, commas between; *: all")                    \
     X(STR, chat_template, "chat-template", "", 0, 0, "FILE|NAME",                                  \
       "Jinja file, or chatml, llama3, gemma, ...; empty: the model's own")                         \
+    X(STR, defaults, "defaults", "", 0, 0, "JSON",                                                 \
+      "fields for requests that do not name them, such as {\"temperature\": 0.6, \"max_tokens\": " \
+      "512}")                                                                                      \
     X(BOOL, any_model, "any-model", "false", 0, 0, "",                                             \
       "answer whatever model a request names; otherwise another name is 404")                      \
     X(I64, max_running, "max-running", "256", 1, 65536, "N", "sequences of one step at most")      \
@@ -141,6 +144,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->name = o->alias;
     s->template = o->chat_template[0] != '\0' ? o->chat_template : NULL;
     s->cors = o->cors;
+    s->defaults = o->defaults;
     s->any_model = o->any_model;
     s->max_connections = o->max_connections;
     s->max_body_bytes = o->max_body;

@@ -21,7 +21,9 @@ typedef struct {
     const char *keys[LT_SERVER_MAX_KEYS];
     int n_keys;
     const char *cors; /* "": none; "*"; or origins with commas between. */
-    bool any_model;   /* Answer whatever model a request names. */
+    const char *
+        defaults; /* JSON object of sampling fields for requests that do not name them; NULL: none. */
+    bool any_model; /* Answer whatever model a request names. */
     int64_t max_connections, max_body_bytes, max_head_bytes, max_pending_bytes;
     double request_s, idle_s, write_s, drain_s;
     lt_engine_options engine;

@@ -93,6 +93,9 @@ static void chunk_end(lt_strand *c, const char *finish) {
     } else if (j->ask.include_usage) {
         lt_out_key_null(o, "usage");
     }
+    if (j->ask.timings_per_token || (finish != NULL && !j->ask.include_usage)) {
+        lt_timings_write(o, c->part, c->new_tokens);
+    }
     lt_out_shut(o, '}');
     lt_reply_send(j, NULL);
 }
@@ -253,6 +256,7 @@ static void face_finish(lt_reply *j) {
             lt_out_key_open(o, "choices", '[');
             lt_out_shut(o, ']');
             lt_usage_write(o, j, "usage");
+            lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
             lt_out_shut(o, '}');
             lt_reply_send(j, NULL);
         }
@@ -267,6 +271,12 @@ static void face_finish(lt_reply *j) {
     }
     lt_out_shut(o, ']');
     lt_usage_write(o, j, "usage");
+    lt_timings_write(o, &j->parts[0], lt_reply_new_tokens(j));
+    if (j->ask.verbose) {
+        lt_out_key_open(o, "__verbose", '{');
+        lt_prompt_write(o, &j->parts[0]);
+        lt_out_shut(o, '}');
+    }
     if (j->request.prompt_logprobs >= 0) {
         put_prompt_logprobs(o, &j->parts[0]);
     }
@@ -313,6 +323,15 @@ static bool read_logprobs(const lt_ask *a, int *top, lt_api_error *e) {
     return true;
 }
 
+static lt_conversation conversation_of(const lt_ask *a) {
+    return (lt_conversation){.messages = a->messages,
+                             .tools = a->tools, /* None, when tool_choice says so. */
+                             .kwargs = a->template_kwargs,
+                             .reasoning_effort = a->reasoning_effort,
+                             .add_generation_prompt = a->add_generation_prompt,
+                             .continue_final = a->continue_final};
+}
+
 static bool prepare(lt_reply *j, lt_api_error *e) {
     const lt_ask *a = &j->ask;
     const int64_t most = a->max_completion_tokens >= 0 ? a->max_completion_tokens : a->max_tokens;
@@ -324,23 +343,24 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
         !lt_reply_configure(j, most, top, e) || !lt_speech_prepare(j, e)) {
         return false;
     }
-    c = (lt_conversation){.messages = a->messages,
-                          .tools = a->tools, /* None, when tool_choice says so. */
-                          .kwargs = a->template_kwargs,
-                          .reasoning_effort = a->reasoning_effort,
-                          .add_generation_prompt = a->add_generation_prompt,
-                          .continue_final = a->continue_final};
+    c = conversation_of(a);
     return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
            lt_reply_add(j, &ids, e);
 }
 
-static bool read_ask(lt_ask *a, const lt_http_request *r, lt_api_error *e) {
-    lt_ask_defaults(a);
+static bool read_ask(lt_ask *a, const lt_call *call, lt_api_error *e) {
+    const lt_http_request *r = call->request;
+    lt_server_ask(call->server, a);
     if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e)) {
         return false;
     }
     if (a->messages == NULL) {
         return lt_api_refuse(e, "messages", "'messages' is missing");
+    }
+    if (a->continue_final && json_is_true(json_object_get(a->root, "add_generation_prompt"))) {
+        return lt_api_refuse(
+            e, "continue_final_message",
+            "'continue_final_message' and 'add_generation_prompt' exclude each other");
     }
     if (a->max_tokens == 0 || a->max_completion_tokens == 0) {
         return lt_api_refuse(e, "max_tokens", "'max_tokens' is 0; it must be at least 1");
@@ -362,7 +382,7 @@ void lt_api_chat(lt_call *call) {
     lt_ask a;
     lt_reply *j;
 
-    if (!read_ask(&a, call->request, &e)) {
+    if (!read_ask(&a, call, &e)) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
         return;
@@ -376,4 +396,28 @@ void lt_api_chat(lt_call *call) {
         return;
     }
     lt_reply_start(call, j);
+}
+
+/* How many tokens the prompt of such a request has. */
+void lt_api_chat_tokens(lt_call *call) {
+    lt_api_error e = {0};
+    lt_json_out o = {0};
+    lt_conversation c;
+    lt_ids ids = {0};
+    lt_ask a;
+
+    if (read_ask(&a, call, &e) && lt_server_check_model(call->server, &a, &e)) {
+        c = conversation_of(&a);
+        (void)lt_conversation_ids(call->server, &c, &ids, NULL, &e);
+    }
+    if (e.status != 0) {
+        lt_call_error(call, &e);
+    } else {
+        lt_out_open(&o, '{');
+        lt_out_key_int(&o, "input_tokens", (int64_t)ids.n);
+        lt_out_shut(&o, '}');
+        lt_call_json(call, 200, &o);
+    }
+    lt_ids_free(&ids);
+    lt_ask_free(&a);
 }

@@ -347,8 +347,9 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
            lt_prompts_add(j, a->prompt, "prompt", e);
 }
 
-static bool read_ask(lt_ask *a, const lt_http_request *r, lt_api_error *e) {
-    lt_ask_defaults(a);
+static bool read_ask(lt_ask *a, const lt_call *call, lt_api_error *e) {
+    const lt_http_request *r = call->request;
+    lt_server_ask(call->server, a);
     if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e)) {
         return false;
     }
@@ -369,7 +370,7 @@ void lt_api_completions(lt_call *call) {
     lt_ask a;
     lt_reply *j;
 
-    if (!read_ask(&a, call->request, &e)) {
+    if (!read_ask(&a, call, &e)) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
         return;

@@ -82,11 +82,14 @@ void lt_api_version(lt_call *call) {
 
 void lt_api_metrics(lt_call *call) {
     lt_server *s = call->server;
+    const size_t n = strlen(call->extra);
     lt_json_out o = {0};
     lt_engine_stats st;
 
     lt_engine_get_stats(s->engine, &st);
     lt_metrics_write(&s->metrics, &st, &s->o.engine, s->name, lt_http_connections(s->http), &o);
+    snprintf(call->extra + n, sizeof call->extra - n, "Process-Start-Time-Unix: %lld\r\n",
+             (long long)s->created);
     lt_http_reply(call->conn, o.failed ? 503 : 200, "text/plain; version=0.0.4; charset=utf-8",
                   call->extra, o.data, o.n);
     lt_out_free(&o);

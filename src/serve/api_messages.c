@@ -314,9 +314,11 @@ static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, l
 }
 
 /* Read the body and turn it into OpenAI's terms; the converted trees live in the ask's root. */
-static bool read_ask(lt_ask *a, const lt_http_request *r, bool counting, lt_api_error *e) {
+static bool read_ask(lt_ask *a, const lt_call *call, bool counting, lt_api_error *e) {
+    const lt_http_request *r = call->request;
     json_t *messages, *tools, *choice = NULL;
-    lt_ask_defaults(a);
+    lt_server_ask(call->server, a);
+    a->max_tokens = -1; /* Anthropic: every request says. */
     if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e)) {
         return false;
     }
@@ -379,7 +381,7 @@ void lt_api_messages(lt_call *call) {
     lt_ask a;
     lt_reply *j;
 
-    if (!read_ask(&a, call->request, false, &e)) {
+    if (!read_ask(&a, call, false, &e)) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
         return;
@@ -401,7 +403,7 @@ void lt_api_count_tokens(lt_call *call) {
     lt_ids ids = {0};
     lt_ask a;
 
-    if (!read_ask(&a, call->request, true, &e) || !lt_server_check_model(call->server, &a, &e) ||
+    if (!read_ask(&a, call, true, &e) || !lt_server_check_model(call->server, &a, &e) ||
         !prompt_ids(call->server, &a, &ids, NULL, &e)) {
         lt_call_error(call, &e);
     } else {

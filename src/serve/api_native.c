@@ -1,6 +1,8 @@
 /* api_native.c: llama-server's own endpoints: /completion, /props, /slots, so that its clients and pages work. Defaults of the sampling are its,
  * not OpenAI's. */
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
@@ -20,39 +22,15 @@ static const lt_field fields[] = {LT_JSON("prompt", prompt),
                                   LT_NOTHING("n_keep"),    /* Contexts are not shifted here: */
                                   LT_NOTHING("n_discard"), /* neither has an effect. */
                                   LT_NOTHING("min_keep"),
-                                  LT_NOTHING("return_progress"),
                                   LT_ONLY("n_indent", "0"),
                                   LT_ONLY("t_max_predict_ms", "0|-1"),
                                   LT_ONLY("post_sampling_probs", "false"),
                                   LT_ONLY("image_data", "[]"),
-                                  LT_ONLY("response_fields", "[]"),
+                                  LT_JSON("response_fields", response_fields),
                                   LT_REFUSED("samplers", "their order is fixed"),
                                   LT_FIELDS_SAMPLING};
 
 /* ---- Answers ---- */
-
-static double ms(double seconds) {
-    return 1000 * seconds;
-}
-
-static double per(double a, double b) {
-    return b > 0 ? a / b : 0;
-}
-
-static void put_timings(lt_json_out *o, const lt_part *p, int64_t made) {
-    const double read = (double)((int64_t)p->prompt.n - p->cached_tokens), n = (double)made;
-    lt_out_key_open(o, "timings", '{');
-    lt_out_key_int(o, "cache_n", p->cached_tokens);
-    lt_out_key_real(o, "prompt_n", read);
-    lt_out_key_real(o, "prompt_ms", ms(p->prefill_s));
-    lt_out_key_real(o, "prompt_per_token_ms", per(ms(p->prefill_s), read));
-    lt_out_key_real(o, "prompt_per_second", per(read, p->prefill_s));
-    lt_out_key_real(o, "predicted_n", n);
-    lt_out_key_real(o, "predicted_ms", ms(p->decode_s));
-    lt_out_key_real(o, "predicted_per_token_ms", per(ms(p->decode_s), n));
-    lt_out_key_real(o, "predicted_per_second", per(n, p->decode_s));
-    lt_out_shut(o, '}');
-}
 
 static void put_sampling(lt_json_out *o, const lt_ask *a, uint64_t seed, int64_t n_predict) {
     lt_out_key_int(o, "seed", (int64_t)(seed & 0xFFFFFFFF));
@@ -69,6 +47,56 @@ static void put_sampling(lt_json_out *o, const lt_ask *a, uint64_t seed, int64_t
     lt_out_key_bool(o, "ignore_eos", a->ignore_eos);
     lt_out_key_bool(o, "stream", a->stream);
     lt_out_key_int(o, "n_probs", a->n_probs > 0 ? a->n_probs : 0);
+    lt_out_key_str(o, "grammar", a->grammar != NULL ? a->grammar : "");
+    lt_out_key_bool(o, "timings_per_token", a->timings_per_token);
+    /* What is not offered, at its neutral value. */
+    lt_out_key_int(o, "mirostat", 0);
+    lt_out_key_real(o, "dynatemp_range", 0);
+    lt_out_key_real(o, "xtc_probability", 0);
+    lt_out_key_real(o, "dry_multiplier", 0);
+    lt_out_key_real(o, "adaptive_target", -1);
+    lt_out_key_real(o, "adaptive_decay", 0);
+    lt_out_key_bool(o, "post_sampling_probs", false);
+    lt_out_key_int(o, "n_keep", 0);
+    lt_out_key_open(o, "lora", '[');
+    lt_out_shut(o, ']');
+}
+
+/* bias null: never. */
+static void put_bias(lt_json_out *o, const lt_server *s, int64_t id, double bias) {
+    if (id < 0 || id >= lt_model_get_spec(s->model)->vocab_size) {
+        return;
+    }
+    lt_out_open(o, '{');
+    lt_out_key_real(o, "bias", bias);
+    lt_out_key_int(o, "token", id);
+    lt_out_shut(o, '}');
+}
+
+static void put_choosing(lt_json_out *o, const lt_reply *j) {
+    const lt_serve_sampling *s = &j->request.sampling;
+    const int64_t eos = lt_model_get_spec(j->server->model)->eos_id;
+    const uint32_t ends[] = {j->server->vocabulary.eos, j->server->vocabulary.eot};
+
+    lt_out_key_open(o, "stop", '[');
+    for (int i = 0; i < j->n_stops; i++) {
+        lt_out_str(o, j->stops[i], j->stop_lengths[i]);
+    }
+    lt_out_shut(o, ']');
+    lt_out_key_open(o, "logit_bias", '[');
+    for (int64_t i = 0; i < s->n_bias; i++) {
+        put_bias(o, j->server, s->bias[i].id,
+                 s->bias[i].bias <= -1e30F ? -INFINITY : (double)s->bias[i].bias);
+    }
+    if (j->ask.ignore_eos) {
+        put_bias(o, j->server, eos, -INFINITY);
+        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+            if (ends[i] != LT_TOKEN_NONE && (int64_t)ends[i] != eos) {
+                put_bias(o, j->server, ends[i], -INFINITY);
+            }
+        }
+    }
+    lt_out_shut(o, ']');
 }
 
 static void put_probabilities(lt_json_out *o, const lt_strand *c, size_t from) {
@@ -139,18 +167,55 @@ static void put_final(lt_json_out *o, const lt_strand *c, bool with_text) {
     lt_out_key_int(o, "tokens_cached", p->cached_tokens);
     lt_out_key_open(o, "generation_settings", '{');
     put_sampling(o, &j->ask, j->request.sampling.seed, j->ask.max_tokens);
+    put_choosing(o, j);
     lt_out_shut(o, '}');
-    if (json_is_string(j->ask.prompt)) {
-        lt_out_key_value(o, "prompt", j->ask.prompt);
-    }
+    lt_prompt_write(o, p);
     lt_out_key_bool(o, "has_new_line", memchr(text, '\n', c->text.n) != NULL);
-    lt_out_key_bool(o, "truncated", false);
+    lt_out_key_bool(o, "truncated", /* By the end of the context. */
+                    c->finish == LT_FINISH_LENGTH &&
+                        (j->request.max_tokens < 0 || c->new_tokens < j->request.max_tokens));
     put_stop(o, c);
     if (with_text) {
         put_probabilities(o, c, 0);
     }
-    put_timings(o, p, made);
+    lt_timings_write(o, p, made);
     lt_out_shut(o, '}');
+}
+
+/* "generation_settings/n_predict" and the like; a path that leads nowhere is left out. */
+static void put_path(lt_json_out *o, const json_t *tree, const char *path) {
+    const char *rest = path;
+    char key[64];
+    while (tree != NULL && *rest != '\0') {
+        const size_t n = strcspn(rest, "/");
+        snprintf(key, sizeof key, "%.*s", (int)(n < sizeof key ? n : sizeof key - 1), rest);
+        tree = json_object_get(tree, key);
+        rest += n + (rest[n] == '/');
+    }
+    if (tree != NULL) {
+        lt_out_key_value(o, path, tree);
+    }
+}
+
+/* The last object, or the fields of it that were asked for. */
+static void put_answer(lt_json_out *o, const lt_strand *c, bool with_text) {
+    const json_t *wanted = c->reply->ask.response_fields;
+    lt_json_out whole = {0};
+    json_t *tree;
+
+    if (json_array_size(wanted) == 0) {
+        put_final(o, c, with_text);
+        return;
+    }
+    put_final(&whole, c, with_text);
+    tree = whole.failed ? NULL : json_loadb(whole.data, whole.n, JSON_ALLOW_NUL, NULL);
+    lt_out_open(o, '{');
+    for (size_t i = 0; i < json_array_size(wanted); i++) {
+        put_path(o, tree, json_string_value(json_array_get(wanted, i)));
+    }
+    lt_out_shut(o, '}');
+    json_decref(tree);
+    lt_out_free(&whole);
 }
 
 static void face_text(lt_strand *c, const char *text, size_t n) {
@@ -170,6 +235,9 @@ static void face_text(lt_strand *c, const char *text, size_t n) {
     lt_out_key_int(o, "tokens_evaluated", (int64_t)c->part->prompt.n);
     put_probabilities(o, c, c->logs.sent);
     c->logs.sent = c->logs.n;
+    if (j->ask.timings_per_token) {
+        lt_timings_write(o, c->part, c->new_tokens);
+    }
     lt_out_shut(o, '}');
     lt_reply_send(j, NULL);
 }
@@ -186,7 +254,7 @@ static void face_finish(lt_reply *j) {
     }
     for (int64_t i = 0; i < j->n_parts; i++) {
         for (int64_t k = 0; k < j->n_samples; k++) {
-            put_final(o, &j->parts[i].strands[k], !j->stream);
+            put_answer(o, &j->parts[i].strands[k], !j->stream);
             if (j->stream) {
                 lt_reply_send(j, NULL);
             }
@@ -241,19 +309,32 @@ static bool add_prompts(lt_reply *j, lt_api_error *e) {
     return true;
 }
 
-static void native_defaults(lt_ask *a) {
+static void native_defaults(const lt_server *s, lt_ask *a) {
+    lt_api_error e;
     lt_ask_defaults(a);
     a->temperature = 0.8;
     a->top_k = 40;
     a->top_p = 0.95;
     a->min_p = 0.05;
+    (void)lt_ask_preset(a, s->preset, &e); /* It was tried at the start. */
+}
+
+static bool check_fields(const json_t *wanted, lt_api_error *e) {
+    bool ok = wanted == NULL || json_is_array(wanted);
+    for (size_t i = 0; i < json_array_size(wanted); i++) {
+        ok = ok && json_is_string(json_array_get(wanted, i));
+    }
+    return ok || lt_api_refuse(e, "response_fields", "'response_fields' must be a list of names");
 }
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
     const int64_t context = lt_server_context(j->server);
     int64_t most = j->ask.max_tokens < 0 ? -1 : j->ask.max_tokens; /* -1, -2: to the end. */
     most = most > context ? context : most == 0 ? 1 : most;
+    j->ask.return_ids |=
+        j->ask.stream; /* As llama-server: the ids of a stream come with its text. */
     return lt_server_check_model(j->server, &j->ask, e) &&
+           check_fields(j->ask.response_fields, e) &&
            lt_reply_configure(j, most, j->ask.n_probs > 0 ? (int)j->ask.n_probs : -1, e) &&
            add_prompts(j, e);
 }
@@ -263,7 +344,7 @@ void lt_api_completion(lt_call *call) {
     lt_ask a;
     lt_reply *j;
 
-    native_defaults(&a);
+    native_defaults(call->server, &a);
     if (!lt_ask_read(&a, fields, sizeof fields / sizeof *fields, call->request->body,
                      call->request->body_bytes, &e)) {
         lt_call_error(call, &e);
@@ -297,14 +378,14 @@ void lt_api_props(lt_call *call) {
     lt_json_out o = {0};
     lt_ask a;
 
-    native_defaults(&a);
+    native_defaults(s, &a);
     lt_out_open(&o, '{');
     lt_out_key_open(&o, "default_generation_settings", '{');
     lt_out_key_int(&o, "id", 0);
     lt_out_key_int(&o, "n_ctx", lt_server_context(s));
     lt_out_key_bool(&o, "is_processing", false);
     lt_out_key_open(&o, "params", '{');
-    put_sampling(&o, &a, 0xFFFFFFFF, -1);
+    put_sampling(&o, &a, a.seed >= 0 ? (uint64_t)a.seed : 0xFFFFFFFF, a.max_tokens);
     lt_out_shut(&o, '}');
     lt_out_shut(&o, '}');
     lt_out_key_int(&o, "total_slots", s->o.engine.max_running);

@@ -428,10 +428,11 @@ static void convert_choice(lt_ask *a) {
     }
 }
 
-static bool read_ask(lt_ask *a, const lt_http_request *r, int *top, lt_api_error *e) {
+static bool read_ask(lt_ask *a, const lt_call *call, int *top, lt_api_error *e) {
+    const lt_http_request *r = call->request;
     json_t *messages, *tools;
     bool logprobs;
-    lt_ask_defaults(a);
+    lt_server_ask(call->server, a);
     if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e) ||
         !read_text(a, e) || !read_reasoning(a, e) || !read_include(a, &logprobs, e)) {
         return false;
@@ -480,7 +481,7 @@ void lt_api_responses(lt_call *call) {
     lt_reply *j;
     int top = -1;
 
-    if (!read_ask(&a, call->request, &top, &e)) {
+    if (!read_ask(&a, call, &top, &e)) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
         return;

@@ -172,7 +172,7 @@ void lt_api_apply_template(lt_call *call) {
     char *text = NULL;
     size_t n = 0;
 
-    lt_ask_defaults(&a);
+    lt_server_ask(call->server, &a);
     if (!read(call, &a, fields, sizeof fields / sizeof *fields, &e)) {
         goto done;
     }

@@ -216,6 +216,14 @@ json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e) {
     return root;
 }
 
+bool lt_ask_preset(lt_ask *a, const json_t *preset, lt_api_error *e) {
+    static const lt_field rows[] = {LT_I64("max_tokens", max_tokens, -1, 1e12),
+                                    LT_I64("thinking_budget", thinking_budget, -1, 1e9),
+                                    LT_JSON("chat_template_kwargs", template_kwargs),
+                                    LT_BOOL("verbose", verbose), LT_FIELDS_SAMPLING};
+    return preset == NULL || lt_ask_object(a, preset, rows, sizeof rows / sizeof *rows, "", e);
+}
+
 bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *body, size_t bytes,
                  lt_api_error *e) {
     a->root = lt_body_parse(body, bytes, e);

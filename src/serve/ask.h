@@ -21,7 +21,8 @@ typedef struct {
     const char *type, *code; /* code NULL: null. */
     char param[64];          /* "": null. */
     char message[512];
-    int retry_after_s; /* 0: no such header. */
+    int retry_after_s;           /* 0: no such header. */
+    int64_t n_prompt, n_context; /* A prompt over the context: both; 0: another error. */
 } lt_api_error;
 
 /* Fill *e and return false, so that a reader ends with `return lt_api_refuse(...)`. */
@@ -52,6 +53,8 @@ typedef struct {
     /* What is reported. */
     const json_t *logprobs;
     int64_t top_logprobs, prompt_logprobs, n_probs;
+    const json_t *response_fields;
+    bool timings_per_token, verbose;
     bool skip_special, return_ids;
     /* Form of the answer. */
     const json_t *response_format, *text, *json_schema, *structured, *choice;
@@ -122,7 +125,8 @@ typedef struct {
         LT_JSON("guided_choice", choice), LT_JSON("structured_outputs", structured),               \
         LT_JSON("json_schema", json_schema), LT_I64("n_predict", max_tokens, -2, 1e9),             \
         LT_NOTHING("cache_prompt"), LT_NOTHING("cache_salt"), LT_NOTHING("request_id"),            \
-        LT_NOTHING("add_special_tokens"), LT_NOTHING("id_slot"), LT_NOTHING("timings_per_token"),  \
+        LT_NOTHING("add_special_tokens"), LT_NOTHING("id_slot"), LT_NOTHING("return_progress"),    \
+        LT_BOOL("verbose", verbose), LT_BOOL("timings_per_token", timings_per_token),              \
         LT_NOTHING("n_cache_reuse"), LT_NOTHING("spaces_between_special_tokens"),                  \
         LT_ONLY("guided_decoding_backend", "null"), LT_ONLY("length_penalty", "1|1.0"),            \
         LT_ONLY("early_stopping", "false"), LT_ONLY("use_beam_search", "false"),                   \
@@ -132,6 +136,8 @@ typedef struct {
         LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)
 
 void lt_ask_defaults(lt_ask *a); /* OpenAI's: temperature 1, n 1, ... */
+/* The server's own defaults (an object of sampling fields and max_tokens, or NULL), over those; its tree must outlive the ask. */
+bool lt_ask_preset(lt_ask *a, const json_t *preset, lt_api_error *e);
 void lt_ask_free(lt_ask *a);
 
 /* Parse the body (a JSON object) by the table. False: *e says what to answer. */

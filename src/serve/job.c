@@ -315,6 +315,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
     e->user = j->user;
     e->prompt_tokens = j->r.n_prompt;
     e->cached_tokens = j->n_cached;
+    e->prefill_s = j->first_s > 0.0 ? j->first_s - j->start_s : 0.0;
     if (j->n_prompt_told < j->n_prompt_public) {
         const int64_t at = j->n_prompt_told++;
         e->kind = LT_EVENT_PROMPT;

@@ -84,8 +84,8 @@ static void write_histogram(const lt_histogram *h, const char *labels, lt_json_o
 
 static void write_one(lt_json_out *out, const char *type, const char *name, const char *labels,
                       const char *help, double value) {
-    lt_out_rawf(out, "# HELP %s %s\n# TYPE %s %s\n%s{%s} %.15g\n", name, help, name, type, name,
-                labels, value);
+    lt_out_rawf(out, "# HELP %s %s\n# TYPE %s %s\n%s%s%s%s %.15g\n", name, help, name, type, name,
+                labels[0] != '\0' ? "{" : "", labels, labels[0] != '\0' ? "}" : "", value);
 }
 
 static void write_done(const lt_metrics *m, const char *labels, lt_json_out *out) {
@@ -102,11 +102,15 @@ static double rate(double amount, double seconds) {
     return seconds > 0 ? amount / seconds : 0;
 }
 
-static void write_llama(const lt_metrics *m, const lt_engine_stats *st, const char *labels,
-                        lt_json_out *out) {
-    const double prompt = (double)st->prompt_tokens, made = (double)st->new_tokens;
+/* llama-server's have no labels. */
+static void write_llama(const lt_metrics *m, const lt_engine_stats *st, lt_json_out *out) {
+    static const char labels[] = "";
+    const double prompt = (double)(st->prompt_tokens - st->cached_tokens),
+                 made = (double)st->new_tokens;
     write_one(out, "counter", "llamacpp:prompt_tokens_total", labels,
               "Number of prompt tokens processed.", prompt);
+    write_one(out, "counter", "llamacpp:prompt_tokens_cached_total", labels,
+              "Number of prompt tokens that the prefix cache held.", (double)st->cached_tokens);
     write_one(out, "counter", "llamacpp:prompt_seconds_total", labels, "Prompt process time.",
               m->prompt_s);
     write_one(out, "counter", "llamacpp:tokens_predicted_total", labels,
@@ -115,6 +119,10 @@ static void write_llama(const lt_metrics *m, const lt_engine_stats *st, const ch
               "Predict process time.", m->generation_s);
     write_one(out, "counter", "llamacpp:n_decode_total", labels, "Total number of steps.",
               (double)st->steps);
+    write_one(out, "counter", "llamacpp:n_tokens_max", labels,
+              "Longest sequence so far, in tokens.", (double)m->n_tokens_max);
+    write_one(out, "gauge", "llamacpp:n_busy_slots_per_decode", labels,
+              "Average number of sequences that a step continues.", rate(made, (double)st->steps));
     write_one(out, "gauge", "llamacpp:prompt_tokens_seconds", labels,
               "Average prompt throughput in tokens/s.", rate(prompt, m->prompt_s));
     write_one(out, "gauge", "llamacpp:predicted_tokens_seconds", labels,
@@ -148,7 +156,7 @@ void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_e
               rate((double)st->pages_used, (double)st->pages));
     write_one(out, "counter", "vllm:prefix_cache_queries_total", labels,
               "Prefix cache queries, in terms of number of queried tokens.",
-              (double)(st->prompt_tokens + st->cached_tokens));
+              (double)st->prompt_tokens);
     write_one(out, "counter", "vllm:prefix_cache_hits_total", labels,
               "Prefix cache hits, in terms of number of cached tokens.", (double)st->cached_tokens);
     write_one(out, "counter", "vllm:num_preemptions_total", labels,
@@ -168,7 +176,7 @@ void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_e
                 "enable_prefix_caching=\"%s\",engine=\"0\"} 1\n",
                 (long long)o->page_tokens, (long long)st->pages,
                 o->prefix_cache ? "True" : "False");
-    write_llama(m, st, labels, out);
+    write_llama(m, st, out);
     write_one(out, "counter", "lateen:http_requests_total", labels, "HTTP requests.",
               (double)m->http_requests);
     write_one(out, "counter", "lateen:http_errors_total", labels,

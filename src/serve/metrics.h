@@ -42,6 +42,7 @@ typedef struct {
     uint64_t done[LT_DONE_COUNT]; /* Samples by how they ended. */
     uint64_t http_requests, http_errors, refused;
     double prompt_s, generation_s; /* llama-server's sums. */
+    int64_t n_tokens_max;          /* Of one sequence, prompt and answer. */
     int64_t last_steps, last_step_tokens;
 } lt_metrics;
 

@@ -39,6 +39,14 @@ bool lt_prompts_mixed(lt_server *s, const json_t *value, bool add_special, bool 
         return lt_server_encode(s, json_string_value(value), json_string_length(value),
                                 parse | (add_special ? LT_ENCODE_ADD_SPECIAL : 0), out, e);
     }
+    if (json_is_object(value) && json_is_string(json_object_get(value, "prompt_string"))) {
+        if (json_object_get(value, "multimodal_data") != NULL) {
+            return lt_api_refuse(e, "prompt",
+                                 "'multimodal_data' is not supported: this model reads text");
+        }
+        return lt_prompts_mixed(s, json_object_get(value, "prompt_string"), add_special,
+                                parse_special, out, e);
+    }
     if (!json_is_array(value)) {
         return lt_api_refuse(e, "content",
                              "the text must be a string, or a list of strings and ids");

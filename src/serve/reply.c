@@ -112,10 +112,13 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
     if ((int64_t)prompt->n >= context + (j->request.embed ? 1 : 0)) {
         lt_api_refuse(
             e, "messages",
-            "this model's context is %lld tokens; the prompt has %zu, which leaves no room "
-            "for an answer",
-            (long long)context, prompt->n);
+            "the prompt of %zu tokens exceeds the available context size of %lld tokens: there is "
+            "no room for an answer",
+            prompt->n, (long long)context);
+        e->type = j->flavour == LT_FLAVOUR_LLAMA ? "exceed_context_size_error" : e->type;
         e->code = "context_length_exceeded";
+        e->n_prompt = (int64_t)prompt->n;
+        e->n_context = context;
         lt_ids_free(prompt);
         return false;
     }
@@ -397,6 +400,9 @@ static void on_token(lt_part *p, const lt_event *ev) {
     size_t n = 0;
 
     observe_token(p);
+    p->cached_tokens = ev->cached_tokens;
+    p->prefill_s = ev->prefill_s;
+    p->decode_s = p->last_s - p->first_s;
     if (c->ended || j->conn == NULL || j->failed) {
         return;
     }
@@ -465,6 +471,9 @@ static void observe_done(const lt_part *p) {
     lt_metrics_observe(m, LT_HIST_GENERATION, (double)tokens);
     if (p->reply->n_samples == 1 && tokens > 1) {
         lt_metrics_observe(m, LT_HIST_TPOT, (p->last_s - p->first_s) / (double)(tokens - 1));
+    }
+    if ((int64_t)p->prompt.n + tokens > m->n_tokens_max) {
+        m->n_tokens_max = (int64_t)p->prompt.n + tokens;
     }
     m->prompt_s += p->prefill_s;
     m->generation_s += p->decode_s;

@@ -150,6 +150,10 @@ int64_t lt_reply_cached_tokens(const lt_reply *j);
 int64_t lt_reply_new_tokens(const lt_reply *j);
 int64_t lt_reply_reasoning_tokens(const lt_reply *j);
 void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key);
+/* "prompt": as the model reads it, with the marks around it. */
+void lt_prompt_write(lt_json_out *o, const lt_part *p);
+/* "timings": {...} as llama-server has them: of a part that made so many tokens so far. */
+void lt_timings_write(lt_json_out *o, const lt_part *p, int64_t made);
 /* "token": ..., "logprob": ..., "bytes": [...] without braces. */
 void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob);
 /* [{token, logprob, bytes, top_logprobs: [...]}, ...] of rows [from, to). */

@@ -1,4 +1,5 @@
 /* reply_write.c: what several endpoints' answers contain: usage, finish reasons, tokens with their log-probabilities. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "data/text_utf8.h"
@@ -56,6 +57,40 @@ void lt_usage_write(lt_json_out *o, const lt_reply *j, const char *key) {
     lt_out_key_open(o, "completion_tokens_details", '{');
     lt_out_key_int(o, "reasoning_tokens", lt_reply_reasoning_tokens(j));
     lt_out_shut(o, '}');
+    lt_out_shut(o, '}');
+}
+
+void lt_prompt_write(lt_json_out *o, const lt_part *p) {
+    char *text = NULL;
+    size_t n = 0;
+    if (lt_tokenizer_decode(p->reply->server->tokenizer, p->prompt.data, p->prompt.n, false, &text,
+                            &n) == LT_OK) {
+        lt_out_key(o, "prompt");
+        lt_out_str(o, text, n);
+    }
+    free(text);
+}
+
+static double per(double a, double b) {
+    return b > 0 ? a / b : 0;
+}
+
+/* The first token comes out of the prompt's last step, so n tokens are n - 1 steps of decoding. */
+void lt_timings_write(lt_json_out *o, const lt_part *p, int64_t made) {
+    const double read = (double)((int64_t)p->prompt.n - p->cached_tokens);
+    const double steps = made > 1 ? (double)(made - 1) : 0;
+    const double prompt_ms = 1000 * p->prefill_s, decode_ms = 1000 * p->decode_s;
+
+    lt_out_key_open(o, "timings", '{');
+    lt_out_key_int(o, "cache_n", p->cached_tokens);
+    lt_out_key_real(o, "prompt_n", read);
+    lt_out_key_real(o, "prompt_ms", prompt_ms);
+    lt_out_key_real(o, "prompt_per_token_ms", per(prompt_ms, read));
+    lt_out_key_real(o, "prompt_per_second", per(1000 * read, prompt_ms));
+    lt_out_key_int(o, "predicted_n", made);
+    lt_out_key_real(o, "predicted_ms", decode_ms);
+    lt_out_key_real(o, "predicted_per_token_ms", per(decode_ms, steps));
+    lt_out_key_real(o, "predicted_per_second", per(1000 * steps, decode_ms));
     lt_out_shut(o, '}');
 }
 

@@ -26,6 +26,8 @@ static const struct {
 } routes[] = {
     {"POST", "/v1/chat/completions", lt_api_chat, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/chat/completions", lt_api_chat, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/v1/chat/completions/input_tokens", lt_api_chat_tokens, LT_FLAVOUR_OPENAI, TEXT},
+    {"POST", "/chat/completions/input_tokens", lt_api_chat_tokens, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/v1/completions", lt_api_completions, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/v1/responses", lt_api_responses, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/responses", lt_api_responses, LT_FLAVOUR_OPENAI, TEXT},
@@ -99,6 +101,10 @@ void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e) {
             lt_out_key_int(o, "code", e->status);
         } else {
             lt_out_key_str(o, "code", e->code);
+        }
+        if (e->n_context > 0) { /* llama-server's clients cut their history by these. */
+            lt_out_key_int(o, "n_prompt_tokens", e->n_prompt);
+            lt_out_key_int(o, "n_ctx", e->n_context);
         }
     }
     lt_out_shut(o, '}');

@@ -9,7 +9,8 @@ void lt_route_bad(void *server, int status, const char *why, char *body, size_t 
 
 /* Every endpoint: one handler each, in the file of its family. */
 #define LT_HANDLER_MAP(X)                                                                          \
-    X(chat)        /* api_chat.c */                                                                \
+    X(chat) /* api_chat.c */                                                                       \
+    X(chat_tokens)                                                                                 \
     X(completions) /* api_completions.c */                                                         \
     X(responses)   /* api_responses.c */                                                           \
     X(messages)    /* api_messages.c */                                                            \

@@ -62,6 +62,15 @@ void lt_server_make_id(lt_server *s, const char *prefix, char out[48]) {
              (unsigned long long)(lt_rng_mix(salt + n) & 0xFFFFFFFF));
 }
 
+void lt_server_ask(const lt_server *s, lt_ask *a) {
+    lt_api_error e;
+    bool ok;
+    lt_ask_defaults(a);
+    ok = lt_ask_preset(a, s->preset, &e);
+    LT_ASSERT(ok); /* read_preset has tried it. */
+    (void)ok;
+}
+
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e) {
     if (a->model == NULL || a->model[0] == '\0' || s->o.any_model ||
         strcmp(a->model, s->name) == 0) {
@@ -259,6 +268,21 @@ static void name_it(lt_server *s) {
     }
 }
 
+/* A wrong default is an error of the start, not of every request. */
+static lt_err read_preset(lt_server *s) {
+    lt_api_error e = {0};
+    lt_ask a;
+    if (s->o.defaults == NULL || s->o.defaults[0] == '\0') {
+        return LT_OK;
+    }
+    s->preset = lt_body_parse(s->o.defaults, strlen(s->o.defaults), &e);
+    lt_ask_defaults(&a);
+    if (s->preset == NULL || !lt_ask_preset(&a, s->preset, &e)) {
+        LT_FAIL(LT_ERR_ARG, "--defaults: %s", e.message);
+    }
+    return LT_OK;
+}
+
 static lt_err open_events(lt_server *s) {
     if (evthread_use_pthreads() != 0) {
         LT_FAIL(LT_ERR_OOM, "server: libevent has no threads");
@@ -295,6 +319,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     }
     name_it(s);
     lt_metrics_init(&s->metrics);
+    LT_TRY_DONE(read_preset(s));
     LT_TRY_DONE(open_events(s));
     signal(SIGPIPE, SIG_IGN);
     h = (lt_http_options){.host = s->o.host,
@@ -364,6 +389,7 @@ void lt_server_close(lt_server *s) {
     lt_tokenizer_scratch_close(s->scratch);
     lt_tokenizer_close(s->tokenizer);
     lt_model_close(s->model);
+    json_decref(s->preset);
     free(s->events);
     free(s);
 }

@@ -58,6 +58,7 @@ struct lt_server {
     lt_reply *replies; /* All that are not freed yet. */
     int64_t n_replies;
     bool draining;
+    json_t *preset; /* --defaults: fields of requests that do not name them; NULL: none. */
     lt_metrics metrics;
     lt_event *events; /* One poll's. */
 };
@@ -85,6 +86,8 @@ void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e);
 int64_t lt_server_context(const lt_server *s); /* Tokens of one sequence at most. */
 /* "chatcmpl-" + 24 hexadecimal digits. */
 void lt_server_make_id(lt_server *s, const char *prefix, char out[48]);
+/* What a request is before its body is read: OpenAI's defaults, and the server's own over them. */
+void lt_server_ask(const lt_server *s, lt_ask *a);
 /* The request's model field names the served one, or --any-model. */
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
 /* Text to ids with the server's scratch; append to *out. */

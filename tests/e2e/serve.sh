@@ -67,6 +67,10 @@ life() {
     say "the message names it" $?
     "$lateen" serve "${model[@]}" --port 70000 >"$dir/out" 2>&1
     say "a port that is none: exit 2" $(($? != 2))
+    "$lateen" serve "${model[@]}" --port 0 --defaults '{"temprature": 1}' >"$dir/out" 2>&1
+    say "--defaults with a wrong field: exit 2, and the nearest name" $(($? != 2)) "$(cat "$dir/out")"
+    grep -q "temperature" "$dir/out"
+    say "the message names it" $?
     start --api-key one,two --max-waiting 2 --max-running 1 --drain-s 20
     code=$(status_of "http://127.0.0.1:$port/health")
     [ "$code" = 503 ] || [ "$code" = 200 ]

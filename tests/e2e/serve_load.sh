@@ -5,11 +5,12 @@
 set -u
 cd "$(dirname "$0")/../.."
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
+lateen=${LATEEN:-build/lateen} # BENCH: the program that asks, where another is to serve.
 seconds=${1:-600} streams=${2:-1000}
 shared=../shared/data/model-stories260k
 [ -f $shared/stories260K.bin ] || { echo "ok 1 - load # SKIP no ../shared/data/model-stories260k"; exit 0; }
 dir=$(mktemp -d)
-build/lateen serve $shared/stories260K.bin --tokenizer $shared/tok512.bin --port 0 --quiet >"$dir/url" 2>"$dir/err" &
+"$lateen" serve $shared/stories260K.bin --tokenizer $shared/tok512.bin --port 0 --quiet >"$dir/url" 2>"$dir/err" &
 server=$!
 trap 'kill $server 2>/dev/null; rm -rf "$dir"' EXIT
 for _ in $(seq 200); do url=$(head -1 "$dir/url"); [ -n "$url" ] && curl -sf "$url/health" >/dev/null && break; sleep 0.05; done
@@ -23,7 +24,7 @@ say() { n=$((n + 1)); if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok
 end=$((SECONDS + seconds)) worst=0 incomplete=0 total=0
 while [ $SECONDS -lt $end ]; do
     round=$((round + 1))
-    build/lateen bench serve "$url" --requests $((2 * streams)) --concurrency "$streams" --prompt-tokens 24 --max-tokens 48 --drop 0.333 \
+    "${BENCH:-$lateen}" bench serve "$url" --requests $((2 * streams)) --concurrency "$streams" --prompt-tokens 24 --max-tokens 48 --drop 0.333 \
         --seed $round --timeout 300 --json >"$dir/round" 2>"$dir/log" || { cat "$dir/log"; bad=1; break; }
     idle || { echo "# requests are left over: $(stat)"; bad=1; }
     read -r requests running pages rss fds cancelled failed finished <<<"$(stat)"
