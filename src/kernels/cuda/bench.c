@@ -208,8 +208,7 @@ static lt_err json_write(const lt_bench *b, const char *path) {
     char when[LT_CLOCK_TEXT_BYTES];
     json_t *root = json_pack("{s:s, s:s, s:i, s:f, s:i, s:O}", "gpu", info->name, "when",
                              lt_clock_text(when), "driver", info->driver_version, "copy_gbps",
-                             b->copy_gbps, "cublaslt",
-                             b->blas != NULL ? lt_cublas_version(b->blas) : 0, "rows", b->rows);
+                             b->copy_gbps, "cublaslt", lt_cublas_version(), "rows", b->rows);
     const int bad = root == NULL || json_dump_file(root, path, JSON_INDENT(1)) != 0;
     json_decref(root);
     if (bad) {
@@ -239,7 +238,7 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
                 state.power_w, state.power_limit_w, state.temperature_c, state.ecc ? "on" : "off");
     }
     if (lt_cublas_open(&b.blas, b.gpu) == LT_OK) {
-        fprintf(to, ", cuBLASLt %d\n", lt_cublas_version(b.blas));
+        fprintf(to, ", cuBLASLt %d\n", lt_cublas_version());
     } else {
         fprintf(to, "\nno peer: %s\n", lt_error_message());
     }

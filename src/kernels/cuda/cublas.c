@@ -12,7 +12,6 @@
 
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 #define MAX_SHAPES      256
-#define MAX_ALGOS       8
 #define TRIES           5 /* Runs of each algorithm at a shape's first call; the median counts. */
 
 enum { /* Numbers of cublasLt's and CUDA's enums. */
@@ -75,7 +74,7 @@ typedef struct {
 struct lt_cublas {
     lt_cuda *gpu;
     void *handle, *workspace;
-    int n_plans;
+    int64_t n_made; /* The oldest plan makes room for the newest. */
     plan plans[MAX_SHAPES];
 };
 
@@ -129,15 +128,26 @@ done:
     return err;
 }
 
+/* Accepts one that was never made, or not wholly. */
+static void plan_clear(plan *p) {
+    void *const layouts[] = {p->first, p->second, p->d};
+    if (p->desc != NULL) {
+        (void)lib.desc_destroy(p->desc);
+    }
+    for (int i = 0; i < 3; i++) {
+        if (layouts[i] != NULL) {
+            (void)lib.layout_destroy(layouts[i]);
+        }
+    }
+    memset(p, 0, sizeof *p);
+}
+
 void lt_cublas_close(lt_cublas *b) {
     if (b == NULL) {
         return;
     }
-    for (int i = 0; i < b->n_plans; i++) {
-        (void)lib.desc_destroy(b->plans[i].desc);
-        (void)lib.layout_destroy(b->plans[i].first);
-        (void)lib.layout_destroy(b->plans[i].second);
-        (void)lib.layout_destroy(b->plans[i].d);
+    for (int i = 0; i < MAX_SHAPES; i++) {
+        plan_clear(&b->plans[i]);
     }
     if (b->handle != NULL) {
         (void)lib.destroy(b->handle);
@@ -146,9 +156,8 @@ void lt_cublas_close(lt_cublas *b) {
     free(b);
 }
 
-int lt_cublas_version(const lt_cublas *b) {
-    (void)b;
-    return (int)lib.version();
+int lt_cublas_version(void) {
+    return lt_cublas_available() ? (int)lib.version() : 0;
 }
 
 static int cuda_type(lt_cublas_type t) {
@@ -202,7 +211,7 @@ done:
 static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args *a) {
     const int op_first = a->trans_b ? OP_T : OP_N, op_second = a->trans_a ? OP_T : OP_N;
     const size_t workspace = WORKSPACE_BYTES;
-    algo_result found[MAX_ALGOS];
+    algo_result found[LT_CUBLAS_PROPOSALS];
     void *pref = NULL;
     int n_found = 0, bad;
     /* Column-major shapes of the operands as stored. */
@@ -219,13 +228,13 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
           lib.layout_create(&p->d, cuda_type(a->out), (uint64_t)a->n, (uint64_t)a->m, a->ldd) ||
           lib.pref_create(&pref) ||
           lib.pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace);
-    for (int i = 0; !bad && a->first_choice && i < 4; i++) {
+    for (int i = 0; !bad && a->choice > 0 && i < 4; i++) {
         const uint32_t align = 16;
         bad = lib.pref_set(pref, PREF_ALIGN_A + i, &align, sizeof align);
     }
     bad = bad ||
-          lib.heuristic(b->handle, p->desc, p->first, p->second, p->d, p->d, pref, MAX_ALGOS, found,
-                        &n_found) ||
+          lib.heuristic(b->handle, p->desc, p->first, p->second, p->d, p->d, pref,
+                        LT_CUBLAS_PROPOSALS, found, &n_found) ||
           n_found == 0;
     if (pref != NULL) {
         (void)lib.pref_destroy(pref);
@@ -234,8 +243,12 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
         LT_FAIL(LT_ERR_UNSUPPORTED, "cuBLASLt does not take %lld x %lld x %lld", (long long)a->m,
                 (long long)a->n, (long long)a->k);
     }
-    p->best = found[0];
-    return a->first_choice ? LT_OK : plan_choose(b, p, s, a, found, n_found);
+    if (a->choice > n_found) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "cuBLASLt proposes %d ways for %lld x %lld x %lld, not %d",
+                n_found, (long long)a->m, (long long)a->n, (long long)a->k, a->choice);
+    }
+    p->best = found[a->choice > 0 ? a->choice - 1 : 0];
+    return a->choice > 0 ? LT_OK : plan_choose(b, p, s, a, found, n_found);
 }
 
 lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
@@ -244,19 +257,17 @@ lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
     memset(&key, 0, sizeof key);
     key.m = a->m, key.n = a->n, key.k = a->k, key.lda = a->lda, key.ldb = a->ldb, key.ldd = a->ldd;
     key.trans_a = a->trans_a, key.trans_b = a->trans_b, key.in = a->in, key.out = a->out;
-    key.first_choice = a->first_choice;
-    for (int i = 0; i < b->n_plans && p == NULL; i++) {
+    key.choice = a->choice;
+    for (int i = 0; i < MAX_SHAPES && p == NULL; i++) {
         p = memcmp(&b->plans[i].key, &key, sizeof key) == 0 ? &b->plans[i] : NULL;
     }
     LT_TRY(lt_cuda_make_current(b->gpu));
     if (p == NULL) {
-        if (b->n_plans == MAX_SHAPES) {
-            LT_FAIL(LT_ERR_LIMIT, "cuBLASLt: more than %d shapes", MAX_SHAPES);
-        }
-        p = &b->plans[b->n_plans];
+        p = &b->plans[b->n_made % MAX_SHAPES];
+        plan_clear(p);
         LT_TRY(plan_make(b, p, s, a));
         memcpy(&p->key, &key, sizeof key);
-        b->n_plans++;
+        b->n_made++;
     }
     if (plan_run(b, p, &p->best, s, a) != 0) {
         LT_FAIL(LT_ERR_DEVICE, "cublasLtMatmul of %lld x %lld x %lld fails", (long long)a->m,

@@ -12,7 +12,9 @@ typedef struct lt_cublas lt_cublas; /* A cuBLASLt handle with its workspace. */
 LT_MUST_USE lt_err lt_cublas_open(lt_cublas **out,
                                   lt_cuda *c); /* UNSUPPORTED when libcublasLt is not there. */
 void lt_cublas_close(lt_cublas *b);            /* Accepts NULL. */
-int lt_cublas_version(const lt_cublas *b);     /* e.g. 130002 */
+int lt_cublas_version(void);                   /* e.g. 130002; 0 without one. */
+
+#define LT_CUBLAS_PROPOSALS 8
 
 typedef enum { LT_CUBLAS_F32, LT_CUBLAS_BF16, LT_CUBLAS_F16 } lt_cublas_type;
 
@@ -23,15 +25,15 @@ typedef struct {
     bool trans_a, trans_b;
     lt_cublas_type in, out;
     float alpha, beta;
-    bool
-        first_choice; /* Take the heuristic's first proposal unmeasured: the same bits in every run. a, b, d 16-byte aligned. */
+    int choice; /* 0: the fastest of the heuristic's proposals, measured at the first call. Else the choice-th of them (1 to LT_CUBLAS_PROPOSALS),
+                   unmeasured: the same bits in every run; a, b, d 16-byte aligned. */
     const void *a, *b;
     void *d;
 } lt_cublas_args;
 
 bool lt_cublas_available(void); /* Is there a libcublasLt? */
 
-/* The algorithm is the fastest of the heuristic's first 8, measured at the first call of a shape (the fair peer), then kept; or the first. */
+/* A shape's descriptors and algorithm are made at its first call and kept, those of the 256 latest new shapes. */
 LT_MUST_USE lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a);
 
 #endif

@@ -7,7 +7,7 @@ ifeq ($(CUDA),1)
 $(OUT)/src/kernels/cuda/driver_abi_check.o: CPPFLAGS += -DLT_HAVE_CUDA -isystem $(dir $(CUDA_HEADER))
 endif
 
-KERNEL_TEXT := $(sort $(shell find src/kernels/cuda -name '*.cu' -o -name '*.cuh' -o -name 'spills.txt'))
+KERNEL_TEXT := $(sort $(shell find src/kernels/cuda -name '*.cu' -o -name '*.cuh' -o -name '*.txt'))
 
 $(OUT)/gen/kernel_text.S: $(KERNEL_TEXT) src/kernels/cuda/rules.mk
 	@mkdir -p $(@D)

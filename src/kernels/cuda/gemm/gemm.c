@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/gemm/winners.h"
 
 #define SPLITS_MAX    8
 #define SCRATCH_BYTES ((size_t)128 << 20)
@@ -172,29 +173,58 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     return clocks / clock_mhz;
 }
 
-lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
-                                 size_t scratch_bytes) {
-    lt_gemm_tile best = tiles[0].tile;
-    double best_us = 1e30;
+int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t scratch_bytes) {
+    int n = 0;
     for (size_t i = 0; i < N_TILES; i++) {
-        for (int splits = 1; splits <= SPLITS_MAX; splits++) {
-            lt_gemm_tile t = tiles[i].tile;
+        for (int splits = 1; splits <= SPLITS_MAX && n < max; splits++) {
             const int64_t steps = div_up(a->k, STEP), share = div_up(steps, splits);
-            double us;
-            t.splits = splits;
+            out[n] = tiles[i].tile;
+            out[n].splits = splits;
             if (splits > 1 &&
                 ((splits - 1) * share >= steps || share < 4 ||
-                 lt_gemm_tile_scratch_bytes(&t, a) > scratch_bytes || a->n % 4 != 0)) {
+                 lt_gemm_tile_scratch_bytes(&out[n], a) > scratch_bytes || a->n % 4 != 0)) {
                 continue; /* An empty part, too short a part, or no room. */
             }
-            us = lt_gemm_tile_us(&t, a, info->n_sms);
-            if (us < best_us) {
-                best_us = us;
-                best = t;
-            }
+            n++;
+        }
+    }
+    return n;
+}
+
+lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
+                                 size_t scratch_bytes) {
+    lt_gemm_tile all[N_TILES * SPLITS_MAX], best = tiles[0].tile;
+    const int n = lt_gemm_tile_all(all, N_TILES * SPLITS_MAX, a, scratch_bytes);
+    double best_us = 1e30;
+    for (int i = 0; i < n; i++) {
+        const double us = lt_gemm_tile_us(&all[i], a, info->n_sms);
+        if (us < best_us) {
+            best_us = us;
+            best = all[i];
         }
     }
     return best;
+}
+
+bool lt_gemm_tile_exists(const lt_gemm_tile *t) {
+    for (size_t i = 0; i < N_TILES; i++) {
+        const lt_gemm_tile *r = &tiles[i].tile;
+        if (r->bn == t->bn && r->wg_m == t->wg_m && r->consumers == t->consumers &&
+            r->cluster == t->cluster && r->stages == t->stages && r->group == t->group &&
+            r->pingpong == t->pingpong && r->block_a_tile == t->block_a_tile) {
+            return t->splits >= 1 && t->splits <= SPLITS_MAX;
+        }
+    }
+    return false;
+}
+
+lt_gemm_tile lt_gemm_tile_best(const lt_gemm_args *a, const lt_cuda_info *info,
+                               size_t scratch_bytes) {
+    const lt_gemm_winner *w = lt_gemm_winner_find(info, a);
+    return w != NULL && w->us[LT_GEMM_BY_WGMMA] > 0.0 &&
+                   lt_gemm_tile_scratch_bytes(&w->tile, a) <= scratch_bytes
+               ? w->tile
+               : lt_gemm_tile_choose(a, info, scratch_bytes);
 }
 
 static const char *act_word(int act) {
@@ -340,6 +370,6 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
 }
 
 lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch) {
-    const lt_gemm_tile t = lt_gemm_tile_choose(a, lt_cuda_get_info(c), scratch.bytes);
+    const lt_gemm_tile t = lt_gemm_tile_best(a, lt_cuda_get_info(c), scratch.bytes);
     return lt_gemm_with(c, s, a, &t, scratch);
 }

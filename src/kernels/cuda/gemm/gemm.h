@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "kernels/cuda/runtime.h"
 #include "lateen/tensor.h"
@@ -47,6 +48,13 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
 /* The tile whose estimate (waves, tensor-core clocks, bytes, the cost of adding partial sums) is least. */
 lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
                                  size_t scratch_bytes);
+/* The tuner's winner (winners.h) for this product if our kernel won or came second, else lt_gemm_tile_choose's. */
+lt_gemm_tile lt_gemm_tile_best(const lt_gemm_args *a, const lt_cuda_info *info,
+                               size_t scratch_bytes);
+/* Every tile and number of parts of K that serves these arguments; how many, at most max. */
+int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t scratch_bytes);
+/* A tile of the table, K in a number of parts that is allowed for some product. */
+bool lt_gemm_tile_exists(const lt_gemm_tile *t);
 size_t lt_gemm_tile_scratch_bytes(const lt_gemm_tile *t, const lt_gemm_args *a);
 /* Estimated time of one tile choice in microseconds. */
 double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms);
@@ -54,6 +62,14 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms);
 LT_MUST_USE lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch);
 LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                 const lt_gemm_tile *t, lt_scratch scratch);
+
+/* Time every tile, cuBLASLt's proposals and the kernel of few rows on one BF16 product (m, n, k, layout, out, accumulate; bias as a flag), keep the winner
+ * (winners.h), print a line. UNSUPPORTED when neither serves it. */
+typedef struct {
+    int64_t m, n, k;
+    bool trans_a, trans_b, f32, accumulate, bias;
+} lt_gemm_product;
+LT_MUST_USE lt_err lt_gemm_tune(FILE *to, const lt_gemm_product *p);
 
 /* ---- The ladder: rungs with one calling convention, forward of a linear layer: NT, 16-bit out, no epilogue ---- */
 typedef struct {

@@ -1,16 +1,18 @@
 /* matmul.c: the ordered list of matrix products:
  *     gemv_q, wide_q   ggml's block formats (matmul_q.c)
  *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes
- *     cublaslt   where it was measured to win (wins below), with the heuristic's first algorithm: no timing at run time, the same bits every run
+ *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first: no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
  *     sgemm      fp32; a transposed operand is turned in scratch memory first, a bias becomes what the sums are added to
  *     any        gemm_any.cu: all the rest
+ * Which of gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record decides where it has the shape (gemm/winners.h).
  * None allocates after a queue has seen its largest product, and none waits: a first call outside makes capture into a graph possible. */
 #include <stdio.h>
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/winners.h"
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/sgemm/sgemm.h"
@@ -50,8 +52,13 @@ static bool dense(const lt_tensor *t) {
 
 /* ---- cuBLASLt ---- */
 
-/* Measured on an H100: weight gradients of narrow models, whose tiles do not fill the SMs even when K is cut in two; and few rows. */
+/* The tuner's word where it measured this product; else, measured on an H100: weight gradients of narrow models, whose tiles do not fill the SMs even when K is
+ * cut in two; and few rows. */
 static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
+    const lt_gemm_winner *w = lt_gemm_winner_find(info, g);
+    if (w != NULL && (w->by != LT_GEMM_BY_CUBLASLT || w->vendor == lt_cublas_version())) {
+        return w->by == LT_GEMM_BY_CUBLASLT;
+    }
     const double tiles = (double)(LT_CUDA_DIV_UP(g->m, 128) * LT_CUDA_DIV_UP(g->n, 256)),
                  sms = info->n_sms;
     double busy = 0.0;
@@ -88,6 +95,11 @@ static const char *cublas_refuse(const void *args) {
 }
 static lt_err cublas_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
+    const lt_gemm_winner *w;
+    lt_gemm_args g;
+
+    (void)lt_gemm_from_matmul(&g, a);
+    w = lt_gemm_winner_find(lt_cuda_get_info(q->gpu), &g);
     if (q->cublas == NULL) {
         LT_TRY(lt_cublas_open(&q->cublas, q->gpu));
     }
@@ -105,7 +117,7 @@ static lt_err cublas_run(lt_queue *q, const void *args) {
                           .out = a->y.dtype == LT_F32 ? LT_CUBLAS_F32 : LT_CUBLAS_BF16,
                           .alpha = 1.0f,
                           .beta = a->accumulate ? 1.0f : 0.0f,
-                          .first_choice = true,
+                          .choice = w != NULL && w->by == LT_GEMM_BY_CUBLASLT ? w->choice : 1,
                           .a = a->a.data,
                           .b = a->b.data,
                           .d = a->y.data});
@@ -124,6 +136,8 @@ typedef struct {
 
 static const char *gemv_refuse(const void *args) {
     const lt_matmul_args *a = args;
+    const lt_gemm_winner *w;
+    lt_gemm_args g;
     const char *why = refuse_types(a);
     if (why != NULL) {
         return why;
@@ -136,6 +150,10 @@ static const char *gemv_refuse(const void *args) {
     }
     if (a->fixed_order) {
         return "other kernels serve more rows";
+    }
+    w = lt_gemm_from_matmul(&g, a) == NULL ? lt_gemm_winner_find(lt_cuda_backend_info(), &g) : NULL;
+    if (w != NULL && w->by != LT_GEMM_BY_GEMV) {
+        return "another kernel was measured to be faster";
     }
     return ((uintptr_t)a->a.data | (uintptr_t)a->b.data) % 16 != 0 || a->a.stride[0] % 8 != 0 ||
                    a->b.stride[0] % 8 != 0 || depth(a) % 8 != 0 || depth(a) == 0 ||
@@ -177,9 +195,9 @@ static const char *wgmma_refuse(const void *args) {
     return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_backend_info());
 }
 static lt_err gemm_run(lt_queue *q, const lt_gemm_args *g, bool fixed_order) {
-    const lt_gemm_tile t = lt_gemm_tile_choose(g, lt_cuda_get_info(q->gpu),
-                                               fixed_order ? 0 /* K in one part */
-                                                           : lt_gemm_scratch_bytes());
+    const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
+    const lt_gemm_tile t = fixed_order ? lt_gemm_tile_choose(g, info, 0 /* K in one part */)
+                                       : lt_gemm_tile_best(g, info, lt_gemm_scratch_bytes());
     lt_scratch scratch = {.bytes = lt_gemm_tile_scratch_bytes(&t, g)};
     if (scratch.bytes > 0) {
         LT_TRY(lt_cuda_scratch(q, scratch.bytes, &scratch.data));

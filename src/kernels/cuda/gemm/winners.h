@@ -1,0 +1,36 @@
+/* winners.h: which kernel wins a product's shape on a GPU: what `lateen tune gemm` measured, and the ordered list of the matmul op follows.
+ *
+ * Without an entry the list decides by rules and an estimate (ops/matmul.c, gemm.c). With one, two runs of the same program on the same GPU
+ * still have the same bits: entries change only when someone tunes. */
+#ifndef LT_KERNELS_CUDA_GEMM_WINNERS_H
+#define LT_KERNELS_CUDA_GEMM_WINNERS_H
+
+#include "kernels/cuda/gemm/gemm.h"
+
+typedef enum {
+    LT_GEMM_BY_WGMMA,
+    LT_GEMM_BY_CUBLASLT,
+    LT_GEMM_BY_GEMV,
+    LT_GEMM_BY_COUNT
+} lt_gemm_by;
+extern const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT]; /* The entries of the op's list. */
+
+typedef struct {
+    lt_gemm_by by;
+    lt_gemm_tile tile;  /* Our best tile, whoever won. */
+    int choice, vendor; /* Of CUBLASLT: which of the heuristic's proposals, of which version. */
+    double us[LT_GEMM_BY_COUNT]; /* Each one's best time; 0: it does not take the shape. */
+} lt_gemm_winner;
+
+/* The entry of exactly this product (sizes, layout, types, bias, accumulation) on a GPU of this name, or NULL: also for products with an activation
+ * or a residual in the epilogue. */
+const lt_gemm_winner *lt_gemm_winner_find(const lt_cuda_info *info, const lt_gemm_args *a);
+
+/* Until the next call, find answers w for every product of this process; NULL ends it. For the tuner, which runs alone. */
+void lt_gemm_winner_force(const lt_gemm_winner *w);
+
+/* Put an entry into the tune file, in place of an older one. */
+LT_MUST_USE lt_err lt_gemm_winner_keep(const lt_cuda_info *info, const lt_gemm_args *a,
+                                       const lt_gemm_winner *w);
+
+#endif
