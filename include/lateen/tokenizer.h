@@ -71,6 +71,18 @@ enum {
 LT_MUST_USE lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s,
                                        const char *text, size_t bytes, unsigned flags, lt_ids *out);
 
+/* Bytes [begin, end) of a text. */
+typedef struct {
+    size_t begin, end;
+} lt_text_span;
+
+/* Encode valid UTF-8 (LT_ENCODE_FIT is not for this) and tell which ids stand for spans of it: *mask gets a byte for each id that is
+ * appended to *out, 1 when the id covers a byte of a span, else 0. spans are in order and do not overlap. *mask is malloc'ed. */
+LT_MUST_USE lt_err lt_tokenizer_encode_masked(const lt_tokenizer *t, lt_tokenizer_scratch *s,
+                                              const char *text, size_t bytes, unsigned flags,
+                                              const lt_text_span *spans, size_t n_spans,
+                                              lt_ids *out, unsigned char **mask);
+
 /* Decode ids into malloc'ed, 0-terminated, valid UTF-8 (*text, *bytes without the 0); ill-formed bytes become U+FFFD.
  * skip_special leaves special tokens out. An id outside the vocabulary is an error. */
 LT_MUST_USE lt_err lt_tokenizer_decode(const lt_tokenizer *t, const uint32_t *ids, size_t n,

@@ -25,6 +25,7 @@ typedef struct {
     lt_ids *ids;                    /* (n_threads) */
     int n_threads;
     unsigned flags;
+    const lt_chat_rows *chat;
 } encoder;
 
 typedef struct {
@@ -41,17 +42,42 @@ static void on_signal(int number) {
     stop_asked = 1;
 }
 
-static lt_err encode(void *ctx, int worker, const char *text, size_t bytes, lt_id_buffer *out) {
-    encoder *e = ctx;
-    lt_ids *ids = &e->ids[worker];
-    ids->n = 0;
-    LT_TRY(lt_tokenizer_encode(e->t, e->scratch[worker], text, bytes, e->flags, ids));
+static lt_err put_ids(lt_id_buffer *out, const lt_ids *ids) {
     LT_TRY(lt_id_buffer_reserve(out, out->n + ids->n));
     for (size_t i = 0; i < ids->n; i++) {
         out->ids[out->n + i] = (int32_t)ids->data[i];
     }
     out->n += ids->n;
     return LT_OK;
+}
+
+static lt_err encode(void *ctx, int worker, const char *text, size_t bytes, lt_id_buffer *out) {
+    encoder *e = ctx;
+    lt_ids *ids = &e->ids[worker];
+    ids->n = 0;
+    LT_TRY(lt_tokenizer_encode(e->t, e->scratch[worker], text, bytes, e->flags, ids));
+    return put_ids(out, ids);
+}
+
+/* A line that is a conversation. The marks of lt_chat_rows are LT_MASK_*: 1 is a label. */
+static lt_err encode_chat(void *ctx, int worker, const char *line, size_t bytes, lt_id_buffer *out,
+                          lt_text_buffer *mask, size_t *text_bytes) {
+    encoder *e = ctx;
+    lt_ids *ids = &e->ids[worker];
+    const size_t before = out->n;
+    unsigned char *marks = NULL;
+    lt_err err = LT_OK;
+    ids->n = 0;
+    LT_TRY_DONE(
+        lt_chat_rows_encode(e->chat, e->scratch[worker], line, bytes, ids, &marks, text_bytes));
+    LT_TRY_DONE(put_ids(out, ids));
+    LT_TRY_DONE(lt_text_buffer_reserve(mask, out->n));
+    if (ids->n > 0) {
+        memcpy(mask->data + before, marks, ids->n);
+    }
+done:
+    free(marks);
+    return err;
 }
 
 static lt_err encoder_open(encoder *e, int n_threads) {
@@ -171,32 +197,35 @@ static void print_stats(const lt_tokenize_stats *s, const char *prefix, bool mas
 
 lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *const *inputs,
                              size_t n_inputs, const lt_tokenizer *t, const char *tokenizer_path,
-                             unsigned flags) {
+                             unsigned flags, const lt_chat_source *chat) {
     const struct sigaction asked = {.sa_handler = on_signal};
     struct sigaction before_int, before_term;
     char journal[LT_PATH_BYTES + 16];
     lt_err err = LT_OK;
     lt_tokenize_stats stats = {0};
-    encoder e = {.t = t, .flags = flags & LT_ENCODE_PARSE_SPECIAL};
+    encoder e = {.t = t, .flags = flags & LT_ENCODE_PARSE_SPECIAL, .chat = &chat->rows};
     progress p = {.line = {.plain_every_s = PLAIN_LINE_EVERY_S}, .from_s = lt_clock_s()};
-    lt_tokenize_options how = {.inputs = inputs,
-                               .n_inputs = n_inputs,
-                               .text = {.format = (lt_text_format)o->format,
-                                        .field = o->field,
-                                        .split_on = o->split_on,
-                                        .utf8 = (lt_utf8_policy)o->utf8},
-                               .prompt_field = o->prompt_field[0] != '\0' ? o->prompt_field : NULL,
-                               .out_prefix = o->out,
-                               .vocab_size = lt_tokenizer_describe(t).n_ids,
-                               .tokenizer = tokenizer_path,
-                               .n_threads = o->threads > 0 ? (int)o->threads : lt_thread_count(),
-                               .overwrite = o->overwrite,
-                               .commit_every_s = o->commit_every,
-                               .encode = encode,
-                               .encode_ctx = &e,
-                               .progress = show,
-                               .progress_ctx = &p,
-                               .stop = &stop_asked};
+    lt_tokenize_options how = {
+        .inputs = inputs,
+        .n_inputs = n_inputs,
+        .text = {.format = (lt_text_format)o->format,
+                 .field = o->field,
+                 .split_on = o->split_on,
+                 .utf8 = (lt_utf8_policy)o->utf8},
+        .prompt_field = o->prompt_field[0] != '\0' && !chat->on ? o->prompt_field : NULL,
+        .encode_record = chat->on ? encode_chat : NULL,
+        .record_hash = chat->hash,
+        .out_prefix = o->out,
+        .vocab_size = lt_tokenizer_describe(t).n_ids,
+        .tokenizer = tokenizer_path,
+        .n_threads = o->threads > 0 ? (int)o->threads : lt_thread_count(),
+        .overwrite = o->overwrite,
+        .commit_every_s = o->commit_every,
+        .encode = encode,
+        .encode_ctx = &e,
+        .progress = show,
+        .progress_ctx = &p,
+        .stop = &stop_asked};
 
     if (lt_file_is_dir(o->out) || lt_path_has_suffix(o->out, "/")) {
         LT_FAIL(LT_ERR_ARG, "--out %s: a folder; name the shard in it, as in %s%sshard", o->out,
@@ -210,7 +239,7 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
     LT_TRY_DONE(encoder_open(&e, how.n_threads));
     LT_TRY_DONE(lt_tokenize_files(&how, &stats));
     lt_progress_end(&p.line);
-    print_stats(&stats, o->out, how.prompt_field != NULL, lt_clock_s() - p.from_s,
+    print_stats(&stats, o->out, chat->on || how.prompt_field != NULL, lt_clock_s() - p.from_s,
                 (double)(stats.text_bytes - stats.resumed_text_bytes) / 1e6);
 done:
     lt_progress_end(&p.line);

@@ -3,6 +3,7 @@
 #define LT_CLI_TOKENIZE_FILES_H
 
 #include "base/option.h"
+#include "cli/chat_source.h"
 #include "lateen/tokenizer.h"
 
 #define TOKENIZE_FILES_OPTIONS(X)                                                                  \
@@ -36,10 +37,11 @@ typedef struct {
     TOKENIZE_FILES_OPTIONS(LT_OPTION_FIELD)
 } lt_tokenize_files_options;
 
-/* Read the inputs, write the shard, print the statistics. flags: LT_ENCODE_*, of which special tokens in the text count. */
+/* Read the inputs, write the shard, print the statistics. flags: LT_ENCODE_*, of which special tokens in the text count. chat: whether and
+ * how the lines are conversations. */
 LT_MUST_USE lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o,
                                          const char *const *inputs, size_t n_inputs,
                                          const lt_tokenizer *t, const char *tokenizer_path,
-                                         unsigned flags);
+                                         unsigned flags, const lt_chat_source *chat);
 
 #endif

@@ -24,7 +24,8 @@
       "add special tokens (BOS, EOS) and recognise them in the text; --no-special for neither")    \
     X(BOOL, jsonl, "jsonl", "false", 0, 0, "",                                                     \
       "read lines {\"text\": ...} from standard input, print lines {\"ids\": [...]}; with "        \
-      "--decode the other way round")                                                              \
+      "--decode the other way round; with --chat, lines {\"messages\": [...]} become "             \
+      "{\"ids\": [...], \"mask\": [...]}")                                                         \
     X(STR, text, "text", "", 0, 0, "text", "tokenise this text and print its ids and pieces")      \
     X(BOOL, decode, "decode", "false", 0, 0, "",                                                   \
       "read ids from standard input (numbers, or lines {\"ids\": [...]}) and print their text")
@@ -32,12 +33,16 @@
 /* One table: what every mode shares, then what files to shard need. */
 typedef struct {
     TOKENIZE_OPTIONS(LT_OPTION_FIELD)
+    lt_chat_source_options chat;
     lt_tokenize_files_options files;
 } tokenize_options;
 #define LT_OPTION_STRUCT tokenize_options
 #define FILES_ROW(type, field, name, fallback, min, max, unit, help)                               \
     LT_OPTION_ROW(type, files.field, name, fallback, min, max, unit, help)
-static const lt_option rows[] = {TOKENIZE_OPTIONS(LT_OPTION_ROW) TOKENIZE_FILES_OPTIONS(FILES_ROW)};
+#define CHAT_ROW(type, field, name, fallback, min, max, unit, help)                                \
+    LT_OPTION_ROW(type, chat.field, name, fallback, min, max, unit, help)
+static const lt_option rows[] = {TOKENIZE_OPTIONS(LT_OPTION_ROW) CHAT_SOURCE_OPTIONS(CHAT_ROW)
+                                     TOKENIZE_FILES_OPTIONS(FILES_ROW)};
 const lt_option_table lt_verb_tokenize_options = LT_OPTION_TABLE("tokenize", rows);
 
 #define READ_BYTES (1u << 20)
@@ -132,11 +137,17 @@ static lt_err put_number(lt_text *out, uint32_t v) {
     return lt_text_put(out, digits + at, sizeof digits - (size_t)at);
 }
 
-static lt_err put_ids(lt_text *out, const lt_ids *ids) {
+/* mask: a byte for each id, or NULL. */
+static lt_err put_ids(lt_text *out, const lt_ids *ids, const unsigned char *mask) {
     LT_TRY(lt_text_put(out, "{\"ids\": [", 9));
     for (size_t i = 0; i < ids->n; i++) {
         LT_TRY(i > 0 ? lt_text_put(out, ", ", 2) : LT_OK);
         LT_TRY(put_number(out, ids->data[i]));
+    }
+    LT_TRY(mask != NULL ? lt_text_put(out, "], \"mask\": [", 12) : LT_OK);
+    for (size_t i = 0; mask != NULL && i < ids->n; i++) {
+        LT_TRY(i > 0 ? lt_text_put(out, ", ", 2) : LT_OK);
+        LT_TRY(lt_text_put(out, mask[i] != 0 ? "1" : "0", 1));
     }
     return lt_text_put(out, "]}\n", 3);
 }
@@ -158,11 +169,36 @@ static bool is_blank(const char *s, size_t n) {
     return true;
 }
 
-static lt_err run_jsonl(const lt_tokenizer *t, lt_tokenizer_scratch *s, unsigned flags) {
+/* One line: {"text"} to {"ids"}, or a conversation to {"ids", "mask"}. */
+typedef struct {
+    const lt_tokenizer *t;
+    lt_tokenizer_scratch *s;
+    const lt_chat_source *chat;
+    unsigned flags;
+    lt_text text;
+    lt_ids ids;
+} line_encoder;
+
+static lt_err encode_line(line_encoder *e, const char *line, size_t n, lt_text *out) {
+    unsigned char *mask = NULL;
+    size_t unused;
+    lt_err err;
+    e->ids.n = 0;
+    if (e->chat->on) {
+        LT_TRY(lt_chat_rows_encode(&e->chat->rows, e->s, line, n, &e->ids, &mask, &unused));
+    } else {
+        LT_TRY(text_of_line(line, n, &e->text));
+        LT_TRY(lt_tokenizer_encode(e->t, e->s, e->text.data, e->text.n, e->flags, &e->ids));
+    }
+    err = put_ids(out, &e->ids, mask);
+    free(mask);
+    return err;
+}
+
+static lt_err run_jsonl(line_encoder *e) {
     lt_err err = LT_OK;
     line_reader in = {0};
-    lt_text text = {0}, out = {0};
-    lt_ids ids = {0};
+    lt_text out = {0};
     const char *line;
     size_t n;
     bool more;
@@ -179,31 +215,21 @@ static lt_err run_jsonl(const lt_tokenizer *t, lt_tokenizer_scratch *s, unsigned
         if (is_blank(line, n)) {
             continue;
         }
-        err = text_of_line(line, n, &text);
-        if (err != LT_OK) {
+        err = encode_line(e, line, n, &out);
+        if (err != LT_OK) { /* What stands before it is still said. */
             err = lt_error_prefix(err, "line %llu", (unsigned long long)in.line);
             if (flush_out(&out) != LT_OK) {
                 err = LT_ERR_IO;
             }
             goto done;
         }
-        ids.n = 0;
-        err = lt_tokenizer_encode(t, s, text.data, text.n, flags, &ids);
-        if (err != LT_OK) {
-            err = lt_error_prefix(err, "line %llu", (unsigned long long)in.line);
-            if (flush_out(&out) != LT_OK) {
-                err = LT_ERR_IO;
-            }
-            goto done;
-        }
-        LT_TRY_DONE(put_ids(&out, &ids));
     }
     LT_TRY_DONE(flush_out(&out));
 done:
     lt_text_free(&in.buffer);
-    lt_text_free(&text);
     lt_text_free(&out);
-    lt_ids_free(&ids);
+    lt_text_free(&e->text);
+    lt_ids_free(&e->ids);
     return err;
 }
 
@@ -213,7 +239,7 @@ static lt_err run_text(const lt_tokenizer *t, lt_tokenizer_scratch *s, unsigned 
     lt_ids ids = {0};
     lt_text out = {0};
     LT_TRY_DONE(lt_tokenizer_encode(t, s, text, strlen(text), flags, &ids));
-    LT_TRY_DONE(put_ids(&out, &ids));
+    LT_TRY_DONE(put_ids(&out, &ids, NULL));
     LT_TRY_DONE(flush_out(&out));
     for (size_t i = 0; i < ids.n && isatty(STDOUT_FILENO); i++) {
         size_t n;
@@ -296,15 +322,39 @@ done:
 }
 
 int lt_verb_tokenize(int argc, char **argv);
+/* Which of the four things to do is not said twice, and what belongs to one is not said with another. */
+static lt_err check_modes(const tokenize_options *o, bool text_given, int n_inputs) {
+    const bool chat = o->chat.on || o->chat.chat_template[0] != '\0';
+    if ((o->jsonl || o->decode) + text_given + (n_inputs > 0) != 1) {
+        LT_FAIL(LT_ERR_ARG,
+                "tokenize: name input files, or say one of --jsonl, --text and --decode");
+    }
+    if ((n_inputs > 0) != (o->files.out[0] != '\0')) {
+        LT_FAIL(LT_ERR_ARG, n_inputs > 0 ? "tokenize: where to? --out PREFIX"
+                                         : "tokenize: --out goes with input files");
+    }
+    if (o->tokenizer[0] == '\0') {
+        LT_FAIL(LT_ERR_ARG, "no tokenizer: give --tokenizer with a file or folder");
+    }
+    if (chat && (text_given || o->decode)) {
+        LT_FAIL(LT_ERR_ARG, "tokenize: --chat goes with input files or --jsonl");
+    }
+    if (chat && !o->special) {
+        LT_FAIL(LT_ERR_ARG, "tokenize: a conversation is marked by special tokens: --chat does not "
+                            "go with --no-special");
+    }
+    return LT_OK;
+}
+
 int lt_verb_tokenize(int argc, char **argv) {
     tokenize_options o;
     lt_tokenizer_options how = {0};
     lt_tokenizer *t = NULL;
-    lt_tokenizer_scratch *s = NULL;
+    lt_chat_source chat = {0};
+    line_encoder e = {.chat = &chat};
     lt_err err = LT_OK;
     const char **inputs = calloc((size_t)argc, sizeof *inputs);
     int n = 0, status = LT_EXIT_DONE;
-    unsigned flags;
     bool text_given = false;
 
     if (!lt_verb_parse(
@@ -323,32 +373,28 @@ int lt_verb_tokenize(int argc, char **argv) {
     for (int i = 1; i < argc; i++) {
         text_given |= strncmp(argv[i], "--text", 6) == 0;
     }
-    if ((o.jsonl || o.decode) + text_given + (n > 0) != 1) {
-        LT_FAIL_DONE(LT_ERR_ARG,
-                     "tokenize: name input files, or say one of --jsonl, --text and --decode");
-    }
-    if ((n > 0) != (o.files.out[0] != '\0')) {
-        LT_FAIL_DONE(LT_ERR_ARG, n > 0 ? "tokenize: where to? --out PREFIX"
-                                       : "tokenize: --out goes with input files");
-    }
-    flags = o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN;
+    LT_TRY_DONE(check_modes(&o, text_given, n));
+    e.flags = o.special ? LT_ENCODE_DEFAULT : LT_ENCODE_PLAIN;
     how.pattern = o.pattern[0] != '\0' ? o.pattern : NULL;
-    if (o.tokenizer[0] == '\0') {
-        LT_FAIL_DONE(LT_ERR_ARG, "no tokenizer: give --tokenizer with a file or folder");
-    }
     LT_TRY_DONE(lt_tokenizer_open(&t, o.tokenizer, &how));
-    LT_TRY_DONE(lt_tokenizer_scratch_open(&s, t));
+    LT_TRY_DONE(lt_tokenizer_scratch_open(&e.s, t));
+    LT_TRY_DONE(
+        lt_chat_source_open(&chat, &o.chat, o.files.prompt_field, o.files.field, t, o.tokenizer));
+    e.t = t;
     if (n > 0) {
-        LT_TRY_DONE(lt_tokenize_files_run(&o.files, inputs, (size_t)n, t, o.tokenizer, flags));
+        LT_TRY_DONE(
+            lt_tokenize_files_run(&o.files, inputs, (size_t)n, t, o.tokenizer, e.flags, &chat));
     } else if (o.decode) {
         LT_TRY_DONE(run_decode(t, o.special, o.jsonl));
     } else if (o.jsonl) {
-        LT_TRY_DONE(run_jsonl(t, s, flags | LT_ENCODE_FIT));
+        e.flags |= LT_ENCODE_FIT;
+        LT_TRY_DONE(run_jsonl(&e));
     } else {
-        LT_TRY_DONE(run_text(t, s, flags | LT_ENCODE_FIT, o.text));
+        LT_TRY_DONE(run_text(t, e.s, e.flags | LT_ENCODE_FIT, o.text));
     }
 done:
-    lt_tokenizer_scratch_close(s);
+    lt_chat_source_close(&chat);
+    lt_tokenizer_scratch_close(e.s);
     lt_tokenizer_close(t);
     free(inputs);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);

@@ -17,7 +17,18 @@ struct lt_chat_template {
     lt_jpool pool; /* Of the tree. */
     lt_jnode *body;
     json_t *defaults;
+    bool marks_answers;
 };
+
+static bool has_generation(const lt_jtok *tokens, size_t n) {
+    for (size_t i = 0; i + 1 < n; i++) {
+        if (tokens[i].kind == LT_TOK_BLOCK_BEGIN && tokens[i + 1].kind == LT_TOK_NAME &&
+            tokens[i + 1].n == 10 && memcmp(tokens[i + 1].s, "generation", 10) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
 
 lt_err lt_chat_template_open(lt_chat_template **out, const char *text, size_t bytes,
                              const char *name) {
@@ -47,6 +58,7 @@ lt_err lt_chat_template_open(lt_chat_template **out, const char *text, size_t by
     t->text[bytes] = 0;
     LT_TRY_DONE(lt_jinja_lex(&t->pool, t->text, bytes, t->name, &tokens, &n));
     LT_TRY_DONE(lt_jinja_parse(&t->pool, tokens, n, t->name, &t->body));
+    t->marks_answers = has_generation(tokens, n);
     *out = t;
     t = NULL;
 done:
@@ -67,6 +79,10 @@ void lt_chat_template_close(lt_chat_template *t) {
 
 const char *lt_chat_template_text(const lt_chat_template *t) {
     return t->text;
+}
+
+bool lt_chat_template_marks_answers(const lt_chat_template *t) {
+    return t->marks_answers;
 }
 
 lt_err lt_chat_template_default(lt_chat_template *t, const char *name, const json_t *value) {
@@ -239,6 +255,37 @@ static lt_err find_text(const char *folder, const json_t *config, const char *va
     return LT_OK;
 }
 
+/* tokenizer_config.json in or beside path; *config stays NULL where there is none. */
+static lt_err load_config(json_t **config, const char *path) {
+    char folder[LT_PATH_BYTES], file[LT_PATH_BYTES];
+    LT_TRY(folder_of(folder, path));
+    LT_TRY(lt_path_join(file, folder, "tokenizer_config.json"));
+    return lt_path_has_suffix(path, ".gguf") || !lt_file_exists(file)
+               ? LT_OK
+               : lt_json_load(config, file, CONFIG_BYTES);
+}
+
+static lt_err name_tokens(lt_chat_template *t, const json_t *config,
+                          const lt_tokenizer *tokenizer) {
+    const lt_tokenizer_info info = tokenizer != NULL ? lt_tokenizer_describe(tokenizer)
+                                                     : (lt_tokenizer_info){0};
+    LT_TRY(take_special(t, config));
+    if (tokenizer != NULL) {
+        LT_TRY(take_id(t, tokenizer, "bos_token", info.bos));
+        LT_TRY(take_id(t, tokenizer, "eos_token", info.eos));
+    }
+    return LT_OK;
+}
+
+lt_err lt_chat_template_name_tokens(lt_chat_template *t, const char *path,
+                                    const lt_tokenizer *tokenizer) {
+    json_t *config = NULL;
+    lt_err err = load_config(&config, path);
+    err = err == LT_OK ? name_tokens(t, config, tokenizer) : err;
+    json_decref(config);
+    return err;
+}
+
 lt_err lt_chat_template_open_model(lt_chat_template **out, const char *path,
                                    const lt_tokenizer *tokenizer, const char *variant) {
     lt_err err = LT_OK;
@@ -247,32 +294,23 @@ lt_err lt_chat_template_open_model(lt_chat_template **out, const char *path,
     lt_chat_template *t = NULL;
     char *text = NULL;
     size_t bytes = 0;
-    const lt_tokenizer_info info = tokenizer != NULL ? lt_tokenizer_describe(tokenizer)
-                                                     : (lt_tokenizer_info){0};
+    const char *held = tokenizer != NULL ? lt_tokenizer_describe(tokenizer).chat_template : NULL;
 
     LT_TRY_DONE(folder_of(folder, path));
-    LT_TRY_DONE(lt_path_join(file, folder, "tokenizer_config.json"));
-    if (!lt_path_has_suffix(path, ".gguf") && lt_file_exists(file)) {
-        LT_TRY_DONE(lt_json_load(&config, file, CONFIG_BYTES));
-    }
+    LT_TRY_DONE(load_config(&config, path));
     if (!lt_path_has_suffix(path, ".gguf")) {
         LT_TRY_DONE(
             find_text(folder, config, variant != NULL ? variant : "default", &text, &bytes, file));
     }
     if (text != NULL) {
         LT_TRY_DONE(lt_chat_template_open(&t, text, bytes, file));
-    } else if (info.chat_template != NULL && variant == NULL) {
-        LT_TRY_DONE(lt_chat_template_open(&t, info.chat_template, strlen(info.chat_template),
-                                          "tokenizer.chat_template"));
+    } else if (held != NULL && variant == NULL) {
+        LT_TRY_DONE(lt_chat_template_open(&t, held, strlen(held), "tokenizer.chat_template"));
     } else {
         LT_FAIL_DONE(LT_ERR_NOT_FOUND, "%s: no chat template%s%s", path,
                      variant != NULL ? " named " : "", variant != NULL ? variant : "");
     }
-    LT_TRY_DONE(take_special(t, config));
-    if (tokenizer != NULL) {
-        LT_TRY_DONE(take_id(t, tokenizer, "bos_token", info.bos));
-        LT_TRY_DONE(take_id(t, tokenizer, "eos_token", info.eos));
-    }
+    LT_TRY_DONE(name_tokens(t, config, tokenizer));
     *out = t;
     t = NULL;
 done:
@@ -300,7 +338,7 @@ static lt_err render(lt_jrun *r, const lt_chat_template *t, const json_t *contex
     lt_jscope *top = NULL;
     lt_jflow flow;
     r->now_s = json_is_integer(now) ? json_integer_value(now) : -1;
-    r->out = out;
+    r->out = r->top = out;
     LT_TRY(lt_jscope_open(r, NULL, &r->globals));
     LT_TRY(set_globals(r, t->defaults));
     LT_TRY(set_globals(r, context));
@@ -308,26 +346,62 @@ static lt_err render(lt_jrun *r, const lt_chat_template *t, const json_t *contex
     return lt_jinja_exec(r, top, t->body, &flow);
 }
 
-lt_err lt_chat_template_render(const lt_chat_template *t, const json_t *context, char **text,
-                               size_t *bytes) {
+/* The pairs of a run as spans that go forward, clipped to the text: a macro called early may leave others. */
+static lt_err take_spans(const lt_jlist *pairs, size_t bytes, lt_text_span **spans, size_t *n) {
+    size_t after = 0;
+    *n = 0;
+    *spans = malloc((pairs->n / 2 + 1) * sizeof **spans);
+    if (*spans == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu answers", pairs->n / 2);
+    }
+    for (size_t i = 0; i + 1 < pairs->n; i += 2) {
+        size_t begin = (size_t)pairs->v[i].i, end = (size_t)pairs->v[i + 1].i;
+        begin = begin > after ? begin : after;
+        end = end < bytes ? end : bytes;
+        if (begin < end) {
+            (*spans)[(*n)++] = (lt_text_span){begin, end};
+            after = end;
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_chat_template_render_answers(const lt_chat_template *t, const json_t *context,
+                                       char **text, size_t *bytes, lt_text_span **answers,
+                                       size_t *n_answers) {
     lt_jrun r = {.name = t->name, .pool = {.limit_bytes = LT_JINJA_POOL_BYTES}};
     lt_jbuf out = {.pool = &r.pool};
+    lt_jv pairs = LT_JV(NONE);
     lt_err err = LT_OK;
+    char *made = NULL;
 
     if (!json_is_object(context)) {
         LT_FAIL(LT_ERR_ARG, "%s: the context is not an object", t->name);
     }
+    if (answers != NULL) {
+        LT_TRY_DONE(lt_jv_new_list(&r.pool, LT_JLIST_LIST, 16, &pairs));
+        r.generated = pairs.list;
+    }
     LT_TRY_DONE(render(&r, t, context, &out));
-    *text = malloc(out.n + 1);
-    if (*text == NULL) {
+    made = malloc(out.n + 1);
+    if (made == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: a text of %zu bytes", t->name, out.n);
     }
     if (out.n > 0) {
-        memcpy(*text, out.s, out.n);
+        memcpy(made, out.s, out.n);
     }
-    (*text)[out.n] = 0;
+    made[out.n] = 0;
+    LT_TRY_DONE(answers != NULL ? take_spans(pairs.list, out.n, answers, n_answers) : LT_OK);
+    *text = made;
     *bytes = out.n;
+    made = NULL;
 done:
+    free(made);
     lt_jpool_free(&r.pool);
     return err;
+}
+
+lt_err lt_chat_template_render(const lt_chat_template *t, const json_t *context, char **text,
+                               size_t *bytes) {
+    return lt_chat_template_render_answers(t, context, text, bytes, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #ifndef LT_DATA_CHAT_TEMPLATE_H
 #define LT_DATA_CHAT_TEMPLATE_H
 
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "base/json.h"
@@ -32,6 +33,10 @@ LT_MUST_USE lt_err lt_chat_template_open_format(lt_chat_template **out, const ch
 LT_MUST_USE lt_err lt_chat_template_open_model(lt_chat_template **out, const char *path,
                                                const lt_tokenizer *tokenizer, const char *variant);
 
+/* Before the template is shared: bos_token, eos_token, ... as the model in (or beside) path has them. tokenizer may be NULL. */
+LT_MUST_USE lt_err lt_chat_template_name_tokens(lt_chat_template *t, const char *path,
+                                                const lt_tokenizer *tokenizer);
+
 /* Before the template is shared: what a name of the context means when render's context lacks it. */
 LT_MUST_USE lt_err lt_chat_template_default(lt_chat_template *t, const char *name,
                                             const json_t *value);
@@ -42,6 +47,15 @@ LT_MUST_USE lt_err lt_chat_template_default(lt_chat_template *t, const char *nam
  * LIMIT: too many steps, too much memory, too deep. */
 LT_MUST_USE lt_err lt_chat_template_render(const lt_chat_template *t, const json_t *context,
                                            char **text, size_t *bytes);
+
+/* The same, and which bytes of the text the model would have said: those between {% generation %} and {% endgeneration %}, in order,
+ * none empty. *answers is malloc'ed. */
+LT_MUST_USE lt_err lt_chat_template_render_answers(const lt_chat_template *t, const json_t *context,
+                                                   char **text, size_t *bytes,
+                                                   lt_text_span **answers, size_t *n_answers);
+
+/* Does the template have a {% generation %} tag? */
+bool lt_chat_template_marks_answers(const lt_chat_template *t);
 
 /* The template's text, 0-terminated; for what else depends on it (the format of tool calls: serve/parse.h). */
 const char *lt_chat_template_text(const lt_chat_template *t);

@@ -340,8 +340,10 @@ struct lt_jrun {
     int64_t steps;
     int depth, line, loops;
     lt_jscope *globals;
-    int64_t now_s; /* strftime_now; negative: the present. */
-    lt_jbuf *out;
+    int64_t now_s;      /* strftime_now; negative: the present. */
+    lt_jbuf *out, *top; /* Where text goes now; where the page's own goes (a macro's is caught). */
+    lt_jlist *
+        generated; /* Pairs of bytes of *top between {% generation %} and its end; NULL: not asked for. */
     lt_jv block_text; /* What a filter block filters. */
 };
 

@@ -534,6 +534,12 @@ static lt_err exec_scoped(lt_jrun *r, lt_jscope *s, const lt_jnode *n, lt_jflow 
     LT_TRY(lt_jscope_open(r, s, &inner));
     if (n->kind == LT_NODE_SCOPE) {
         LT_TRY(exec_caught(r, inner, n->a, &v));
+        if (r->generated != NULL &&
+            v.n > 0) { /* Inside a macro: as transformers, where its call stands. */
+            const size_t from = r->top->n;
+            LT_TRY(lt_jv_push(&r->pool, r->generated, LT_JV_OF_INT((int64_t)from)));
+            LT_TRY(lt_jv_push(&r->pool, r->generated, LT_JV_OF_INT((int64_t)(from + v.n))));
+        }
         return lt_jbuf_put(r->out, v.s, v.n);
     }
     if (n->kind == LT_NODE_WITH) {

@@ -364,3 +364,31 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
     LT_TRY(lt_text_buffer_reserve(out, value.bytes + 1));
     return unescape(out->data, out_bytes, &c, &value, replace_lone);
 }
+
+/* "\uXXXX" at p: its number; UINT32_MAX: there is none. */
+static uint32_t unicode_escape(const unsigned char *p, const unsigned char *end) {
+    if (end - p < 6 || p[0] != '\\' || p[1] != 'u') {
+        return UINT32_MAX;
+    }
+    for (int i = 2; i < 6; i++) {
+        if (hex_digit(p[i]) < 0) {
+            return UINT32_MAX;
+        }
+    }
+    return hex4(p + 2);
+}
+
+void lt_json_line_replace_lone(char *line, size_t bytes) {
+    unsigned char *p = (unsigned char *)line, *const end = p + bytes;
+    while ((p = memchr(p, '\\', (size_t)(end - p))) != NULL) {
+        const uint32_t x = unicode_escape(p, end);
+        const uint32_t low = x >> 10 == 0xD800 >> 10 ? unicode_escape(p + 6, end) : 0;
+        size_t bytes_here = x == UINT32_MAX ? 2 : 6;
+        if (low >= 0xDC00 && low < 0xE000) {
+            bytes_here = 12;
+        } else if (x >= 0xD800 && x < 0xE000) {
+            memcpy(p + 2, "fffd", 4);
+        }
+        p += (size_t)(end - p) < bytes_here ? (size_t)(end - p) : bytes_here;
+    }
+}

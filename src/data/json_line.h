@@ -28,4 +28,7 @@ void lt_text_buffer_free(lt_text_buffer *b);
 LT_MUST_USE lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *line,
                                        size_t bytes, const char *field, bool replace_lone);
 
+/* Make each lone surrogate escape of a line \ufffd, in place. */
+void lt_json_line_replace_lone(char *line, size_t bytes);
+
 #endif

@@ -250,33 +250,57 @@ lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, bool *more) {
     return LT_ERR_ARG;
 }
 
-lt_err lt_text_record_decode_field(const lt_text_reader *r, const lt_text_record *record,
-                                   const char *field, lt_text_buffer *buffer, const char **text,
-                                   size_t *bytes) {
-    lt_err err;
-    const bool replace = r->utf8 == LT_UTF8_REPLACE;
+/* The record as valid UTF-8: itself, or mended into the buffer, behind room for as many bytes more. */
+static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record,
+                           lt_text_buffer *buffer, const char **text, size_t *bytes) {
     const size_t valid = lt_utf8_valid_prefix(record->data, record->bytes);
-    const char *raw = record->data;
-    size_t raw_bytes = record->bytes, fixed_bytes = 0;
+    size_t fixed_bytes;
 
-    if (valid < raw_bytes && !replace) {
+    *text = record->data;
+    *bytes = record->bytes;
+    if (valid == record->bytes) {
+        return LT_OK;
+    }
+    if (r->utf8 != LT_UTF8_REPLACE) {
         LT_FAIL(LT_ERR_FORMAT, "%s:%llu: invalid UTF-8 (byte 0x%02x) at byte %llu", r->path,
                 (unsigned long long)record->line, (unsigned char)record->data[valid],
                 (unsigned long long)(record->offset + valid));
     }
-    if (valid < raw_bytes) { /* Keep room for the unescaped text in front of the mended line. */
-        fixed_bytes = lt_utf8_replace_invalid(NULL, raw, raw_bytes);
-        LT_TRY(lt_text_buffer_reserve(buffer, 2 * fixed_bytes + 1));
-        lt_utf8_replace_invalid(buffer->data + fixed_bytes + 1, raw, raw_bytes);
-        raw = buffer->data + fixed_bytes + 1;
-        raw_bytes = fixed_bytes;
+    fixed_bytes = lt_utf8_replace_invalid(NULL, record->data, record->bytes);
+    LT_TRY(lt_text_buffer_reserve(buffer, 2 * fixed_bytes + 1));
+    lt_utf8_replace_invalid(buffer->data + fixed_bytes + 1, record->data, record->bytes);
+    *text = buffer->data + fixed_bytes + 1;
+    *bytes = fixed_bytes;
+    return LT_OK;
+}
+
+lt_err lt_text_record_line(const lt_text_reader *r, const lt_text_record *record,
+                           lt_text_buffer *buffer, const char **text, size_t *bytes) {
+    LT_TRY(valid_record(r, record, buffer, text, bytes));
+    if (r->jsonl && r->utf8 == LT_UTF8_REPLACE) { /* In a copy, which may already be one. */
+        const char *from = *text;
+        LT_TRY(from == record->data ? lt_text_buffer_reserve(buffer, *bytes + 1) : LT_OK);
+        memmove(buffer->data, from, *bytes);
+        lt_json_line_replace_lone(buffer->data, *bytes);
+        *text = buffer->data;
     }
+    return LT_OK;
+}
+
+lt_err lt_text_record_decode_field(const lt_text_reader *r, const lt_text_record *record,
+                                   const char *field, lt_text_buffer *buffer, const char **text,
+                                   size_t *bytes) {
+    lt_err err;
+    const char *raw;
+    size_t raw_bytes;
+
+    LT_TRY(valid_record(r, record, buffer, &raw, &raw_bytes));
     if (!r->jsonl) {
         *text = raw;
         *bytes = raw_bytes;
         return LT_OK;
     }
-    err = lt_json_line_string(buffer, bytes, raw, raw_bytes, field, replace);
+    err = lt_json_line_string(buffer, bytes, raw, raw_bytes, field, r->utf8 == LT_UTF8_REPLACE);
     if (err != LT_OK) {
         return lt_error_prefix(err, "%s:%llu", r->path, (unsigned long long)record->line);
     }

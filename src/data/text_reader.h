@@ -59,6 +59,10 @@ LT_MUST_USE lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, b
 LT_MUST_USE lt_err lt_text_record_decode(const lt_text_reader *r, const lt_text_record *record,
                                          lt_text_buffer *buffer, const char **text, size_t *bytes);
 
+/* The record itself as valid UTF-8, not parsed; by the policy, lone surrogate escapes of a JSON line become \ufffd. */
+LT_MUST_USE lt_err lt_text_record_line(const lt_text_reader *r, const lt_text_record *record,
+                                       lt_text_buffer *buffer, const char **text, size_t *bytes);
+
 /* The same of another member of a JSONL record. */
 LT_MUST_USE lt_err lt_text_record_decode_field(const lt_text_reader *r,
                                                const lt_text_record *record, const char *field,

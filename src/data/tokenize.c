@@ -254,6 +254,31 @@ static lt_err encode_part(worker_ctx *w, job *j, const record_slice *s, const ch
     return mark_tokens(w, j, before, what);
 }
 
+/* A whole line, by the caller's own encoder. BOS is put before it unless the line brings its own. */
+static lt_err encode_line(worker_ctx *w, job *j, const record_slice *s, size_t bos) {
+    const lt_tokenize_options *o = w->p->o;
+    const lt_text_reader *r = w->p->readers[j->input];
+    const lt_text_record record = {j->text.data + s->at, s->bytes, s->line, s->offset};
+    const size_t before = j->ids.n;
+    const char *text;
+    size_t bytes, text_bytes = 0;
+    lt_err err;
+
+    LT_TRY(lt_text_record_line(r, &record, &w->scratch, &text, &bytes));
+    err = o->encode_record(o->encode_ctx, w->worker, text, bytes, &j->ids, &j->mask, &text_bytes);
+    if (err != LT_OK) {
+        return lt_error_prefix(err, "%s:%llu", o->inputs[j->input], (unsigned long long)s->line);
+    }
+    j->decoded_bytes += text_bytes;
+    if (bos > 0 && j->ids.n > before && j->ids.ids[before] == (int32_t)o->bos_id) {
+        j->ids.n--;
+        memmove(j->ids.ids + before, j->ids.ids + before + 1,
+                (j->ids.n - before) * sizeof *j->ids.ids);
+        memmove(j->mask.data + before, j->mask.data + before + 1, j->ids.n - before);
+    }
+    return LT_OK;
+}
+
 static lt_err encode_record(worker_ctx *w, job *j, size_t i) {
     const lt_tokenize_options *o = w->p->o;
     const record_slice *s = &j->records[i];
@@ -263,16 +288,20 @@ static lt_err encode_record(worker_ctx *w, job *j, size_t i) {
     j->ids.ids[before] = (int32_t)o->bos_id;
     j->ids.n += bos;
     LT_TRY(mark_tokens(w, j, before, LT_MASK_SILENT));
-    if (o->prompt_field != NULL) {
-        LT_TRY(encode_part(w, j, s, o->prompt_field, LT_MASK_SILENT));
+    if (o->encode_record != NULL) {
+        LT_TRY(encode_line(w, j, s, bos));
+    } else {
+        LT_TRY(o->prompt_field != NULL ? encode_part(w, j, s, o->prompt_field, LT_MASK_SILENT)
+                                       : LT_OK);
+        LT_TRY(encode_part(w, j, s, NULL, LT_MASK_LABEL));
     }
-    LT_TRY(encode_part(w, j, s, NULL, LT_MASK_LABEL));
     if (j->ids.n == before + bos) {
         j->ids.n = before;       /* An empty document. */
-    } else if (o->eod_id >= 0) { /* An answer's end is learnt with it. */
+    } else if (o->eod_id >= 0) { /* An answer's end is learnt with it; a turn has its own. */
         LT_TRY(lt_id_buffer_reserve(&j->ids, j->ids.n + 1));
         j->ids.ids[j->ids.n++] = (int32_t)o->eod_id;
-        LT_TRY(mark_tokens(w, j, j->ids.n - 1, LT_MASK_LABEL));
+        LT_TRY(mark_tokens(w, j, j->ids.n - 1,
+                           o->encode_record != NULL ? LT_MASK_SILENT : LT_MASK_LABEL));
     }
     j->doc_tokens[i] = j->ids.n - before;
     return LT_OK;
@@ -502,7 +531,8 @@ static lt_err discard_nothing(const char *prefix, lt_err err) {
 }
 
 static lt_err check(const lt_tokenize_options *o) {
-    LT_ASSERT(o->n_inputs > 0 && o->encode != NULL && o->out_prefix != NULL);
+    LT_ASSERT(o->n_inputs > 0 && (o->encode != NULL || o->encode_record != NULL));
+    LT_ASSERT(o->out_prefix != NULL);
     if (o->n_threads < 1 || o->n_threads > THREADS_MAX) {
         LT_FAIL(LT_ERR_ARG, "%d threads: 1 to %d", o->n_threads, THREADS_MAX);
     }
@@ -510,11 +540,13 @@ static lt_err check(const lt_tokenize_options *o) {
         LT_FAIL(LT_ERR_ARG, "BOS id %lld, EOD id %lld: the vocabulary has %lld",
                 (long long)o->bos_id, (long long)o->eod_id, (long long)o->vocab_size);
     }
-    for (size_t i = 0; o->prompt_field != NULL && i < o->n_inputs; i++) {
+    for (size_t i = 0; lt_tokenize_is_masked(o) && i < o->n_inputs; i++) {
         if (o->text.format == LT_TEXT_PLAIN ||
             (o->text.format == LT_TEXT_AUTO && !lt_text_path_is_jsonl(o->inputs[i]))) {
-            LT_FAIL(LT_ERR_ARG, "%s: not JSONL: it has no member '%s' for prompts", o->inputs[i],
-                    o->prompt_field);
+            LT_FAIL(LT_ERR_ARG, "%s: not JSONL: it has no %s%s%s (say --format jsonl if it is)",
+                    o->inputs[i], o->prompt_field != NULL ? "member '" : "conversations",
+                    o->prompt_field != NULL ? o->prompt_field : "",
+                    o->prompt_field != NULL ? "' for prompts" : "");
         }
     }
     return LT_OK;

@@ -25,6 +25,10 @@ LT_MUST_USE lt_err lt_id_buffer_reserve(lt_id_buffer *b, size_t room);
 typedef lt_err (*lt_encode_fn)(void *ctx, int worker, const char *text, size_t bytes,
                                lt_id_buffer *out);
 
+/* Append the ids of a JSON line (valid UTF-8) to *out and make *mask reach as far: LT_MASK_* of each. *text_bytes is what its text has. */
+typedef lt_err (*lt_encode_record_fn)(void *ctx, int worker, const char *line, size_t bytes,
+                                      lt_id_buffer *out, lt_text_buffer *mask, size_t *text_bytes);
+
 typedef struct {
     uint64_t documents; /* In the shard. */
     uint64_t empty;     /* Documents without a token: left out. */
@@ -53,6 +57,9 @@ typedef struct {
     int n_threads;
     bool overwrite; /* Discard what stands under the prefix, whole or unfinished. */
     lt_encode_fn encode;
+    lt_encode_record_fn
+        encode_record; /* JSONL, instead of encode: whole lines (conversations); the shard gets a .mask. NULL: none. */
+    uint64_t record_hash; /* What else its ids and masks depend on. */
     void *encode_ctx;
     void (*progress)(
         void *ctx,

@@ -29,7 +29,7 @@ static uint64_t hash_text(uint64_t h, const char *text) {
 }
 
 bool lt_tokenize_is_masked(const lt_tokenize_options *o) {
-    return o->prompt_field != NULL;
+    return o->prompt_field != NULL || o->encode_record != NULL;
 }
 
 lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes, const lt_tokenize_options *o) {
@@ -44,6 +44,7 @@ lt_err lt_tokenize_fingerprint(uint64_t *out, uint64_t *total_bytes, const lt_to
     h = hash_text(h, o->text.field);
     h = hash_text(h, o->text.split_on);
     h = o->prompt_field != NULL ? hash_text(h, o->prompt_field) : h;
+    h = o->encode_record != NULL ? lt_rng_mix(h ^ o->record_hash) : h;
     *total_bytes = 0;
     for (size_t i = 0; i < o->n_inputs; i++) {
         struct stat st = {0};
@@ -159,7 +160,7 @@ lt_err lt_tokenize_save_journal(const char *prefix, uint64_t fingerprint,
 lt_err lt_tokenize_save_manifest(const lt_tokenize_options *o, uint64_t fingerprint,
                                  const lt_tokenize_position *at) {
     lt_err err = LT_OK;
-    char path[LT_PATH_BYTES], hex[17], hash[17];
+    char path[LT_PATH_BYTES], hex[17], hash[17], record[17];
     char *text = NULL;
     json_t *root = NULL;
 
@@ -174,7 +175,13 @@ lt_err lt_tokenize_save_manifest(const lt_tokenize_options *o, uint64_t fingerpr
                      "text_bytes", (json_int_t)at->text_bytes);
     if (root != NULL && lt_tokenize_is_masked(o)) {
         json_object_set_new(root, "labels", json_integer((json_int_t)at->labels));
-        json_object_set_new(root, "prompt_field", json_string(o->prompt_field));
+        if (o->prompt_field != NULL) {
+            json_object_set_new(root, "prompt_field", json_string(o->prompt_field));
+        }
+        if (o->encode_record != NULL) {
+            snprintf(record, sizeof record, "%016" PRIx64, o->record_hash);
+            json_object_set_new(root, "chat_xxh64", json_string(record));
+        }
     }
     text = root != NULL ? json_dumps(root, JSON_INDENT(1)) : NULL;
     if (text == NULL) {

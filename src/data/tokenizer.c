@@ -68,6 +68,7 @@ void lt_tokenizer_scratch_close(lt_tokenizer_scratch *s) {
     lt_pieces_free(&s->pieces);
     lt_text_free(&s->valid);
     lt_text_free(&s->spm);
+    free(s->edges);
     free(s);
 }
 
@@ -275,6 +276,18 @@ static lt_err put_id(lt_ids *out, uint32_t id) {
     return LT_OK;
 }
 
+lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
+                              size_t n, const char **out, size_t *out_n) {
+    if (!t->spm.active) {
+        return lt_normalizer_run(&t->normalizer, &s->norm, text, n, out, out_n);
+    }
+    s->spm.n = 0;
+    LT_TRY(lt_spm_normalize(&t->spm, text, n, &s->spm));
+    *out = s->spm.data;
+    *out_n = s->spm.n;
+    return LT_OK;
+}
+
 /* A segment between raw added tokens: normalise, cut out normalised added tokens, encode the rest. */
 static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                              size_t n, bool origin, bool parse_special, lt_ids *out) {
@@ -284,14 +297,7 @@ static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, con
     if (n == 0) {
         return LT_OK;
     }
-    if (t->spm.active) {
-        s->spm.n = 0;
-        LT_TRY(lt_spm_normalize(&t->spm, text, n, &s->spm));
-        text = s->spm.data;
-        n = s->spm.n;
-    } else {
-        LT_TRY(lt_normalizer_run(&t->normalizer, &s->norm, text, n, &text, &n));
-    }
+    LT_TRY(lt_tokenizer_normalize(t, s, text, n, &text, &n));
     begin = p = at = (const uint8_t *)text;
     end = p + n;
     while (t->normalized.n_first > 0 &&
@@ -364,6 +370,23 @@ static lt_err put_all(lt_ids *out, const lt_ids *ids) {
     return LT_OK;
 }
 
+static lt_err keep_edge(lt_tokenizer_scratch *s, size_t ids, size_t bytes) {
+    if (!s->keeps_edges) {
+        return LT_OK;
+    }
+    if (s->n_edges == s->edges_room) {
+        const size_t room = s->edges_room == 0 ? 64 : 2 * s->edges_room;
+        lt_token_edge *grown = realloc(s->edges, room * sizeof *grown);
+        if (grown == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%zu segments of a text", room);
+        }
+        s->edges = grown;
+        s->edges_room = room;
+    }
+    s->edges[s->n_edges++] = (lt_token_edge){ids, bytes};
+    return LT_OK;
+}
+
 lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                            size_t bytes, unsigned flags, lt_ids *out) {
     const bool parse_special = (flags & LT_ENCODE_PARSE_SPECIAL) != 0;
@@ -385,17 +408,21 @@ lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
     LT_TRY(add_special ? put_all(out, &t->before) : LT_OK);
     begin = p = at = (const uint8_t *)text;
     end = begin + bytes;
+    LT_TRY(keep_edge(s, out->n, 0));
     while (t->raw.n_first > 0 && next_added(t, &t->raw, parse_special, begin, p, at, end, &f)) {
         if (f.from > p) {
             LT_TRY(encode_segment(t, s, (const char *)p, (size_t)(f.from - p), p == begin,
                                   parse_special, out));
+            LT_TRY(keep_edge(s, out->n, (size_t)(f.from - begin)));
         }
         LT_TRY(put_id(out, f.token->id));
         p = f.to;
         at = f.next;
+        LT_TRY(keep_edge(s, out->n, (size_t)(p - begin)));
     }
     LT_TRY(
         encode_segment(t, s, (const char *)p, (size_t)(end - p), p == begin, parse_special, out));
+    LT_TRY(keep_edge(s, out->n, bytes));
     if ((flags & LT_ENCODE_FIT) != 0) {
         LT_TRY(cut_to_fit(t, add_special ? first + t->before.n : first, around, out));
     }

@@ -102,6 +102,11 @@ struct lt_tokenizer {
     lt_text chat_template;
 };
 
+/* How far ids and text have come at an edge of a segment; see tokenizer_mask.c. */
+typedef struct {
+    size_t ids, bytes;
+} lt_token_edge;
+
 struct lt_tokenizer_scratch {
     const lt_tokenizer *owner;
     lt_bpe_scratch *bpe;
@@ -110,7 +115,15 @@ struct lt_tokenizer_scratch {
     lt_pieces pieces;
     lt_text valid; /* The input with ill-formed UTF-8 replaced. */
     lt_text spm;
+    bool keeps_edges; /* Encoding leaves its segments' edges in `edges`. */
+    lt_token_edge *edges;
+    size_t n_edges, edges_room;
 };
+
+/* The text that the model sees of a segment: normalised. *out is the segment itself or scratch, until the next call. */
+LT_MUST_USE lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s,
+                                          const char *text, size_t n, const char **out,
+                                          size_t *out_n);
 
 /* Add one added token (content is copied); vocab gets its piece. */
 LT_MUST_USE lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char *content, size_t n);

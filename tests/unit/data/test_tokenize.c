@@ -15,6 +15,7 @@
 #include <cmocka.h>
 #include <zstd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "base/rng.h"
@@ -231,32 +232,54 @@ static void stopped_goes_on(void **state) {
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_STATE);
 }
 
-/* Killed at random instants by SIGKILL. */
+/* A child that tokenises; killed after so many seconds, unless it is done before (0: never). True: it was done. */
+static bool run_child(const lt_tokenize_options *o, double kill_after_s) {
+    int status = -1;
+    const pid_t child = fork();
+    if (child == 0) {
+        lt_tokenize_stats stats;
+        _exit(lt_tokenize_files(o, &stats) == LT_OK ? 0 : 1);
+    }
+    assert_true(child > 0);
+    if (kill_after_s > 0) {
+        usleep((useconds_t)(kill_after_s * 1e6));
+        kill(child, SIGKILL);
+    }
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) || (WIFEXITED(status) && WEXITSTATUS(status) == 0));
+    return WIFEXITED(status);
+}
+
+/* Killed by SIGKILL at random instants of the time that a whole run takes here and now (under valgrind it is a hundred times that
+ * of a quiet machine), a little later each time, so that it ends; then again, until enough were killed. */
 static void killed_goes_on(void **state) {
-    lt_tokenize_options o = options(at("killed"), 2);
-    int runs = 0, status = -1;
+    char prefix[LT_PATH_BYTES] = "";
+    lt_tokenize_options o = options(prefix, 2);
+    int kills = 0, rounds = 0;
+    double whole_s;
     (void)state;
     o.prompt_field = "prompt";
 #ifdef __SANITIZE_THREAD__
     skip(); /* Each start takes longer than the run. */
 #endif
-    for (; runs < 200; runs++) {
-        const pid_t child = fork();
-        if (child == 0) {
-            lt_tokenize_stats stats;
-            _exit(lt_tokenize_files(&o, &stats) == LT_OK ? 0 : 1);
+    strcpy(prefix, at("whole"));
+    whole_s = lt_clock_s();
+    assert_true(run_child(&o, 0));
+    whole_s = lt_clock_s() - whole_s;
+    assert_same_files(at("asked"), at("whole"));
+    strcpy(prefix, at("killed"));
+    for (; kills < 20 && rounds < 20; rounds++) {
+        bool done = false;
+        for (int tries = 0; !done; tries++, kills += !done) {
+            const double random = (double)(lt_rng_mix((uint64_t)(64 * rounds + tries)) >> 11) *
+                                  0x1p-53;
+            done = run_child(&o, tries < 60 ? (0.001 + random * 0.02 * (10 + tries)) * whole_s : 0);
         }
-        usleep(
-            (useconds_t)(lt_rng_mix((uint64_t)runs) %
-                         (20000 + 4000 * (unsigned)runs))); /* Longer each time, so that it ends. */
-        kill(child, SIGKILL);
-        assert_int_equal(waitpid(child, &status, 0), child);
-        if (WIFEXITED(status)) {
-            break;
-        }
+        assert_same_files(at("asked"), prefix);
+        assert_false(lt_file_exists(at("killed.journal")));
+        assert_int_equal(lt_tokenize_remove_output(prefix), LT_OK);
     }
-    assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    assert_same_files(at("asked"), at("killed"));
+    assert_true(kills >= 20);
 }
 
 /* A disk that fills up: the child may not write files beyond 1 MB. Nothing is lost: with room again the same call ends well. */

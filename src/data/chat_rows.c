@@ -1,0 +1,257 @@
+/* chat_rows.c: see chat_rows.h.
+ *
+ * THE DIFFERENCE OF PREFIXES. Let R(k) be the text of the first k messages, R+(k) the same with the opening of an answer, and F = R(n).
+ * The answer that is message i then stands in F between the ends of R+(i) and R(i + 1):
+ *
+ *     F    <user>Hi<end><assistant>Hello<end><user>Bye<end><assistant>See you<end>
+ *     R+(1)             ───────────▶|                                                 begin of message 1
+ *     R(2)              ────────────────────▶|                                        its end
+ *
+ * R(i + 1) must be a prefix of F. Templates that drop the reasoning of earlier turns break that: then there is no such place, and
+ * learning a text the model never sees would be wrong; so it is an error, and --chat-turns last the way out. R+(i) may go on
+ * otherwise than F behind R(i): some templates open the answer with <think>; then the answer begins where they part. */
+#include "data/chat_rows.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/json.h"
+
+/* One conversation on its way. */
+typedef struct {
+    const lt_chat_rows *c;
+    json_t *line;     /* The object. */
+    json_t *context;  /* What the template sees; its messages are set for each rendering. */
+    json_t *messages; /* All of them, owned by line or context. */
+    char *text;       /* F */
+    size_t bytes;
+    lt_text_span *answers;
+    size_t n_answers;
+} conversation;
+
+static lt_err parse(json_t **out, const char *line, size_t bytes) {
+    json_error_t why;
+    json_t *root = json_loadb(line, bytes, JSON_ALLOW_NUL, &why);
+    if (root == NULL) {
+        LT_FAIL(LT_ERR_FORMAT, "column %d: %s", why.column, why.text);
+    }
+    *out = root;
+    if (!json_is_object(root)) {
+        LT_FAIL(LT_ERR_FORMAT, "column 1: a JSON object was expected");
+    }
+    return LT_OK;
+}
+
+static lt_err string_member(const json_t *line, const char *name, const json_t **out) {
+    *out = json_object_get(line, name);
+    if (*out == NULL || json_is_null(*out)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "no member '%s'", name);
+    }
+    if (!json_is_string(*out)) {
+        LT_FAIL(LT_ERR_FORMAT, "'%s' is not a string", name);
+    }
+    return LT_OK;
+}
+
+/* A question and its answer as two messages. */
+static lt_err messages_of_pair(conversation *v) {
+    const json_t *prompt, *answer;
+    json_t *messages;
+    LT_TRY(string_member(v->line, v->c->prompt, &prompt));
+    LT_TRY(string_member(v->line, v->c->answer, &answer));
+    messages = json_pack("[{s:s,s:O},{s:s,s:O}]", "role", "user", "content", prompt, "role",
+                         "assistant", "content", answer);
+    if (messages == NULL || json_object_set_new(v->line, v->c->messages, messages) != 0) {
+        LT_FAIL(LT_ERR_OOM, "messages of a line");
+    }
+    v->messages = messages;
+    return LT_OK;
+}
+
+/* As transformers: a null member is none, and a model's reasoning goes by all its names. */
+static lt_err mend_message(json_t *message) {
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *reasoning = NULL, *value;
+    const char *key;
+    void *next;
+
+    json_object_foreach_safe(message, next, key, value) {
+        if (json_is_null(value)) {
+            json_object_del(message, key);
+        }
+    }
+    for (size_t i = 0; i < 3 && reasoning == NULL; i++) {
+        reasoning = json_object_get(message, names[i]);
+    }
+    if (reasoning != NULL && (json_object_set(message, names[0], reasoning) != 0 ||
+                              (json_object_get(message, names[1]) == NULL &&
+                               json_object_set(message, names[1], reasoning) != 0))) {
+        LT_FAIL(LT_ERR_OOM, "a message's reasoning");
+    }
+    return LT_OK;
+}
+
+static lt_err take_messages(conversation *v) {
+    const char *name = v->c->messages;
+    if (v->c->prompt != NULL) {
+        LT_TRY(messages_of_pair(v));
+    }
+    v->messages = json_object_get(v->line, name);
+    if (v->messages == NULL || json_is_null(v->messages)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "no member '%s'", name);
+    }
+    if (!json_is_array(v->messages) || json_array_size(v->messages) == 0) {
+        LT_FAIL(LT_ERR_FORMAT, "'%s' is not a list of messages%s", name,
+                json_is_array(v->messages) ? ": it is empty" : "");
+    }
+    for (size_t i = 0; i < json_array_size(v->messages); i++) {
+        json_t *m = json_array_get(v->messages, i);
+        if (!json_is_object(m) || !json_is_string(json_object_get(m, "role"))) {
+            LT_FAIL(LT_ERR_FORMAT, "%s[%zu]: not an object with a role", name, i);
+        }
+        LT_TRY(mend_message(m));
+    }
+    return LT_OK;
+}
+
+static lt_err make_context(conversation *v) {
+    static const char *const more[] = {"tools", "documents"};
+    const json_t *rest = json_object_get(v->line, "chat_template_kwargs");
+    v->context = json_object();
+    for (size_t i = 0; v->context != NULL && i < 2; i++) {
+        json_t *value = json_object_get(v->line, more[i]);
+        json_object_set_new(v->context, more[i], value != NULL ? json_incref(value) : json_null());
+    }
+    if (v->context == NULL) {
+        LT_FAIL(LT_ERR_OOM, "context of a conversation");
+    }
+    if (rest != NULL && !json_is_null(rest) && !json_is_object(rest)) {
+        LT_FAIL(LT_ERR_FORMAT, "'chat_template_kwargs' is not an object");
+    }
+    return rest != NULL && json_is_object(rest) &&
+                   json_object_update(v->context, (json_t *)(uintptr_t)rest) != 0
+               ? lt_error_set(LT_ERR_OOM, "context of a conversation")
+               : LT_OK;
+}
+
+/* The text of the first n messages; opened: with the beginning of an answer. answers may be NULL. */
+static lt_err render(conversation *v, size_t n, bool opened, char **text, size_t *bytes,
+                     lt_text_span **answers, size_t *n_answers) {
+    json_t *some = json_array();
+    bool put = some != NULL;
+    for (size_t i = 0; put && i < n; i++) {
+        put = json_array_append(some, json_array_get(v->messages, i)) == 0;
+    }
+    if (json_object_set_new(v->context, "messages", some) != 0 || !put ||
+        json_object_set_new(v->context, "add_generation_prompt", json_boolean(opened)) != 0) {
+        LT_FAIL(LT_ERR_OOM, "%zu messages", n);
+    }
+    return lt_chat_template_render_answers(v->c->template, v->context, text, bytes, answers,
+                                           n_answers);
+}
+
+/* Up to where F is the text of the first n messages. */
+static lt_err common(conversation *v, size_t n, bool opened, size_t *same, size_t *whole) {
+    char *text = NULL;
+    *same = *whole = 0;
+    LT_TRY(render(v, n, opened, &text, whole, NULL, NULL));
+    while (*same < *whole && *same < v->bytes && text[*same] == v->text[*same]) {
+        ++*same;
+    }
+    free(text);
+    return LT_OK;
+}
+
+/* Where message i, the assistant's, stands in F. */
+static lt_err difference(conversation *v, size_t i, lt_text_span *out) {
+    const size_t n = json_array_size(v->messages);
+    size_t before, whole;
+    LT_TRY(common(v, i, true, &out->begin, &whole));
+    if (out->begin < whole) { /* The opening may differ, what stands before it may not. */
+        LT_TRY(common(v, i, false, &before, &whole));
+        if (before < whole || out->begin < whole) {
+            LT_FAIL(LT_ERR_ARG,
+                    "%s[%zu]: the template writes what stands before this message otherwise when "
+                    "it follows (byte %zu)",
+                    v->c->messages, i, before);
+        }
+    }
+    out->end = whole = v->bytes;
+    if (i + 1 < n) {
+        LT_TRY(common(v, i + 1, false, &out->end, &whole));
+    }
+    if (out->end < whole) {
+        LT_FAIL(LT_ERR_ARG,
+                "%s[%zu]: the template writes this turn otherwise when more messages follow (byte "
+                "%zu); give one with {%% generation %%} tags, or --chat-turns last",
+                v->c->messages, i, out->end);
+    }
+    return LT_OK;
+}
+
+static bool is_answer(const conversation *v, size_t i) {
+    const json_t *role = json_object_get(json_array_get(v->messages, i), "role");
+    return strcmp(json_string_value(role), "assistant") == 0;
+}
+
+static lt_err find_answers(conversation *v) {
+    const size_t n = json_array_size(v->messages);
+    v->answers = calloc(n, sizeof *v->answers);
+    if (v->answers == NULL) {
+        LT_FAIL(LT_ERR_OOM, "%zu messages", n);
+    }
+    for (size_t i = v->c->last_only ? n - 1 : 0; i < n; i++) {
+        lt_text_span found;
+        if (!is_answer(v, i)) {
+            continue;
+        }
+        LT_TRY(difference(v, i, &found));
+        if (v->n_answers > 0 && found.begin < v->answers[v->n_answers - 1].end) {
+            found.begin = v->answers[v->n_answers - 1].end;
+        }
+        if (found.begin < found.end) {
+            v->answers[v->n_answers++] = found;
+        }
+    }
+    return LT_OK;
+}
+
+/* F and the places of the answers in it. */
+static lt_err write_text(conversation *v) {
+    const size_t n = json_array_size(v->messages);
+    if (!lt_chat_template_marks_answers(v->c->template)) {
+        LT_TRY(render(v, n, false, &v->text, &v->bytes, NULL, NULL));
+        return find_answers(v);
+    }
+    LT_TRY(render(v, n, false, &v->text, &v->bytes, &v->answers, &v->n_answers));
+    if (v->c->last_only && v->n_answers > 0) {
+        v->answers[0] = v->answers[v->n_answers - 1];
+        v->n_answers = is_answer(v, n - 1);
+    }
+    return LT_OK;
+}
+
+lt_err lt_chat_rows_encode(const lt_chat_rows *c, lt_tokenizer_scratch *s, const char *line,
+                           size_t bytes, lt_ids *ids, unsigned char **mask, size_t *text_bytes) {
+    lt_err err = LT_OK;
+    conversation v = {.c = c};
+
+    LT_ASSERT(c->template != NULL && c->tokenizer != NULL && c->messages != NULL);
+    LT_ASSERT((c->prompt != NULL) == (c->answer != NULL));
+    LT_TRY_DONE(parse(&v.line, line, bytes));
+    LT_TRY_DONE(take_messages(&v));
+    LT_TRY_DONE(make_context(&v));
+    LT_TRY_DONE(write_text(&v));
+    LT_TRY_DONE(lt_tokenizer_encode_masked(c->tokenizer, s, v.text, v.bytes,
+                                           LT_ENCODE_PARSE_SPECIAL, v.answers, v.n_answers, ids,
+                                           mask));
+    *text_bytes = v.bytes;
+done:
+    free(v.answers);
+    free(v.text);
+    json_decref(v.context);
+    json_decref(v.line);
+    return err;
+}
