@@ -76,10 +76,10 @@ typedef struct {
     int priority; /* Higher first; equal: first come. A level weighs as much as 4096 steps of waiting, so none waits for ever. */
     lt_serve_sampling sampling;
     const lt_grammar *grammar; /* NULL: free. Must live until the request is done. */
-    /* Reasoning: n_think_end > 0 says that the continuation begins with thinking, which ends at those tokens; the grammar rules what follows. After think_budget tokens without them the engine forces them. -1: no budget. */
+    /* Reasoning: n_think_end > 0 says that the continuation begins with thinking (n_think_begin > 0: if it begins with those tokens), which ends at think_end. After think_budget tokens of it the engine forces those. -1: no budget. A grammar rules all of it: its language has the thinking, too. */
     int64_t think_budget;
-    const int32_t *think_end;
-    int64_t n_think_end;
+    const int32_t *think_begin, *think_end;
+    int64_t n_think_begin, n_think_end;
     bool
         embed; /* No continuation (max_tokens 0): report the mean of the last hidden states, normed to length 1; its SAMPLE ends with LENGTH. */
 } lt_request;

@@ -344,7 +344,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
         return false;
     }
     c = conversation_of(a);
-    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
+    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) && lt_speech_rule(j, e) &&
            lt_reply_add(j, &ids, e);
 }
 

@@ -344,7 +344,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     }
     return lt_server_check_model(j->server, a, e) && read_logprobs(a, &top, e) &&
            lt_reply_configure(j, most == 0 ? 1 : most, top < 0 && a->best_of > a->n ? 0 : top, e) &&
-           lt_prompts_add(j, a->prompt, "prompt", e);
+           lt_reply_rule(j, e) && lt_prompts_add(j, a->prompt, "prompt", e);
 }
 
 static bool read_ask(lt_ask *a, const lt_call *call, lt_api_error *e) {

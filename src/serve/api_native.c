@@ -336,7 +336,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     return lt_server_check_model(j->server, &j->ask, e) &&
            check_fields(j->ask.response_fields, e) &&
            lt_reply_configure(j, most, j->ask.n_probs > 0 ? (int)j->ask.n_probs : -1, e) &&
-           add_prompts(j, e);
+           lt_reply_rule(j, e) && add_prompts(j, e);
 }
 
 void lt_api_completion(lt_call *call) {

@@ -471,7 +471,7 @@ static bool prepare(lt_reply *j, int top, lt_api_error *e) {
                           .kwargs = a->template_kwargs,
                           .reasoning_effort = a->reasoning_effort,
                           .add_generation_prompt = true};
-    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
+    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) && lt_speech_rule(j, e) &&
            lt_reply_add(j, &ids, e);
 }
 

@@ -228,16 +228,6 @@ bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **t
     return err == LT_OK;
 }
 
-/* DeepSeek-R1's template ends with "<think>\n": the answer begins inside. */
-static bool ends_open(const lt_server *s, const char *text, size_t n) {
-    const char *mark = s->marks.think_open;
-    const size_t width = mark != NULL ? strlen(mark) : 0;
-    while (n > 0 && strchr(" \n", text[n - 1]) != NULL) {
-        n--;
-    }
-    return mark != NULL && n >= width && memcmp(text + n - width, mark, width) == 0;
-}
-
 bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bool *opened,
                          lt_api_error *e) {
     const uint32_t bos = s->vocabulary.bos;
@@ -250,7 +240,7 @@ bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bo
         return false;
     }
     if (opened != NULL) {
-        *opened = ends_open(s, text, n);
+        *opened = lt_parse_prompt_thinks(&s->marks, text, n);
     }
     ok = lt_server_encode(s, text, n, LT_ENCODE_PARSE_SPECIAL, &body, e);
     free(text);

@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static lt_err read_text(lt_gast *ast, const lt_grammar_vocab *v, lt_grammar_kind kind,
-                        const char *text, size_t bytes) {
+lt_err lt_grammar_read(lt_gast *ast, const lt_grammar_vocab *v, lt_grammar_kind kind,
+                       const char *text, size_t bytes) {
     lt_gid body;
     switch (kind) {
     case LT_GRAMMAR_GBNF:
@@ -49,7 +49,7 @@ done:
 lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v, lt_grammar_kind kind,
                        const char *text, size_t bytes) {
     lt_gast ast = {0};
-    lt_err err = read_text(&ast, v, kind, text, bytes);
+    lt_err err = lt_grammar_read(&ast, v, kind, text, bytes);
     if (err == LT_OK) {
         err = lt_grammar_open_tree(out, v, &ast);
     }

@@ -134,6 +134,9 @@ struct lt_grammar_state {
     lt_grammar_state *before, *next;
 };
 
+/* Read a text of any kind: g->root becomes its start. */
+LT_MUST_USE lt_err lt_grammar_read(lt_gast *g, const lt_grammar_vocab *v, lt_grammar_kind kind,
+                                   const char *text, size_t bytes);
 /* What lt_grammar_open does with the tree it has read. */
 LT_MUST_USE lt_err lt_grammar_open_tree(lt_grammar **out, const lt_grammar_vocab *v, lt_gast *ast);
 

@@ -72,6 +72,7 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     }
     LT_TRY(check_ids("prompt", r->prompt, r->n_prompt, V));
     LT_TRY(check_ids("stop ids", r->stop_ids, r->n_stop_ids, V));
+    LT_TRY(check_ids("beginning of thinking", r->think_begin, r->n_think_begin, V));
     LT_TRY(check_ids("end of thinking", r->think_end, r->n_think_end, V));
     return check_sampling(&r->sampling, V);
 }
@@ -102,6 +103,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, a);
     j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + 1) * sizeof *j->endings, 8);
     j->r.sampling.bias = lt_arena_take(a, (size_t)r->sampling.n_bias * sizeof *r->sampling.bias, 8);
+    j->r.think_begin = lt_arena_take(a, (size_t)r->n_think_begin * sizeof *r->think_begin, 8);
     j->r.think_end = lt_arena_take(a, (size_t)r->n_think_end * sizeof *r->think_end, 8);
     j->embedding = lt_arena_take(a, width * sizeof *j->embedding, 8);
     j->hidden_sum = lt_arena_take(a, width * sizeof *j->hidden_sum, 8);
@@ -123,7 +125,7 @@ static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
     s->seq.fresh = r->embed || r->prompt_logprobs >= 0;
     s->seq.priority = r->priority;
     s->seq.owner = s;
-    s->thinking = r->n_think_end > 0;
+    s->thinking = r->n_think_end > 0 && r->n_think_begin == 0;
     s->n_forced = -1;
     return r->grammar != NULL ? lt_grammar_state_open(&s->grammar, r->grammar) : LT_OK;
 }
@@ -131,6 +133,7 @@ static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
 static void copy_request(lt_job *j, const lt_request *r, int64_t eos) {
     copy(j->r.sampling.bias, r->sampling.bias,
          (size_t)r->sampling.n_bias * sizeof *r->sampling.bias);
+    copy(j->r.think_begin, r->think_begin, (size_t)r->n_think_begin * sizeof *r->think_begin);
     copy(j->r.think_end, r->think_end, (size_t)r->n_think_end * sizeof *r->think_end);
     copy(j->endings, r->stop_ids, (size_t)r->n_stop_ids * sizeof *r->stop_ids);
     j->r.prompt = j->samples[0].tokens;
@@ -178,11 +181,6 @@ void lt_job_close(lt_job *j) {
     free(j);
 }
 
-/* The grammar rules the next token: it begins behind the thinking. */
-static bool ruled(const lt_sample *s) {
-    return s->grammar != NULL && !s->thinking;
-}
-
 lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_pick_args *out) {
     const lt_job *j = s->job;
     *out = (lt_pick_args){.how = &j->r.sampling,
@@ -196,24 +194,35 @@ lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_
         out->banned = j->endings;
         out->n_banned = j->n_endings;
     }
-    if (s->thinking && s->n_forced < 0 && j->r.think_budget >= 0 && s->n_out >= j->r.think_budget) {
+    if (s->thinking && s->n_forced < 0 && j->r.think_budget >= 0 &&
+        s->n_out - s->think_from >= j->r.think_budget) {
         s->n_forced = 0;
     }
     if (s->n_forced >= 0) {
         out->forced = j->r.think_end[s->n_forced];
-    } else if (ruled(s)) {
+    } else if (s->grammar != NULL) {
         out->mask = mask;
         return lt_grammar_mask(s->grammar, mask, vocab_size);
     }
     return LT_OK;
 }
 
-/* The output ends with the tokens that end thinking. */
-static bool thinking_ends(const lt_sample *s) {
+/* The output ends with these tokens. */
+static bool ends_with(const lt_sample *s, const int32_t *ids, int64_t n) {
+    return s->n_out >= n &&
+           memcmp(s->tokens + s->job->r.n_prompt + s->n_out - n, ids, (size_t)n * sizeof *ids) == 0;
+}
+
+static void follow_thinking(lt_sample *s) {
     const lt_request *r = &s->job->r;
-    return s->n_out >= r->n_think_end &&
-           memcmp(s->tokens + r->n_prompt + s->n_out - r->n_think_end, r->think_end,
-                  (size_t)r->n_think_end * sizeof *r->think_end) == 0;
+    if (s->thinking && s->n_forced < 0 && ends_with(s, r->think_end, r->n_think_end)) {
+        s->thinking = false;
+    }
+    if (r->n_think_begin > 0 && s->n_out == r->n_think_begin &&
+        ends_with(s, r->think_begin, r->n_think_begin)) {
+        s->thinking = true;
+        s->think_from = s->n_out;
+    }
 }
 
 static lt_finish ends(const lt_sample *s, int32_t id) {
@@ -239,10 +248,9 @@ static void keep(lt_logprobs *l, int64_t at, int n_top, const lt_pick *pick) {
 
 lt_err lt_sample_append(lt_sample *s, const lt_pick *pick) {
     lt_job *j = s->job;
-    const bool by_grammar = ruled(s);
     lt_finish finish;
     LT_ASSERT(s->finish == LT_FINISH_NONE && s->n_out < j->r.max_tokens);
-    if (by_grammar) {
+    if (s->grammar != NULL) {
         LT_TRY(lt_grammar_accept(s->grammar, pick->id));
     }
     keep(&s->logprobs, s->n_out, j->r.logprobs, pick);
@@ -251,11 +259,9 @@ lt_err lt_sample_append(lt_sample *s, const lt_pick *pick) {
     if (s->n_forced >= 0 && ++s->n_forced == j->r.n_think_end) {
         s->n_forced = -1;
     }
-    if (s->thinking && s->n_forced < 0 && thinking_ends(s)) {
-        s->thinking = false;
-    }
+    follow_thinking(s);
     finish = ends(s, pick->id);
-    if ((finish == LT_FINISH_NONE || finish == LT_FINISH_LENGTH) && by_grammar &&
+    if ((finish == LT_FINISH_NONE || finish == LT_FINISH_LENGTH) && s->grammar != NULL &&
         lt_grammar_done(s->grammar)) {
         finish = LT_FINISH_GRAMMAR; /* Nothing but an ending could follow: not waited for. */
     }

@@ -37,7 +37,8 @@ typedef struct {
     lt_finish public_finish;   /* What the front may see. */
     bool told;                 /* The SAMPLE event went out. */
     bool cancel;               /* Asked for by the front, under the lock. */
-    bool thinking;             /* The end of thinking has not been seen. */
+    bool thinking;             /* It has begun, and its end has not been seen. */
+    int64_t think_from;        /* Output tokens before it. */
     int64_t n_forced;          /* Tokens of think_end forced so far; -1: none is due. */
     lt_grammar_state *grammar; /* NULL: free. */
 } lt_sample;

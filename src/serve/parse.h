@@ -1,9 +1,10 @@
 /* parse.h: what a chat model wrote, taken apart as it streams in: reasoning, content, calls of tools.
  *
- *     lt_parser_open(&p, &(lt_parse_options){.format = lt_parse_detect(template_text), .tools = true, .reasoning = true});
+ *     lt_parser_open(&p, &(lt_parse_options){.format = marks.format, .tools = true, .reasoning = true});
  *     for each piece: lt_parser_feed(p, text, n, on_part, ctx);         lt_parser_end(p, on_part, ctx);
  *
- * However the text is cut into pieces, the parts add up to the same; no part of a mark such as <tool_call> is ever given out as text.
+ * However the text is cut into pieces, the parts add up to the same; no part of a mark such as <tool_call> is ever given out as text. A call's
+ * name is told as soon as it is known and its arguments as they come; what looks like a call and is none is content.
  * The text must hold the special tokens that the formats use ([TOOL_CALLS], <|python_tag|>, <|channel|>, ...): decode with
  * skip_special false, without the ending token. */
 #ifndef LT_SERVE_PARSE_H
@@ -13,29 +14,39 @@
 #include "serve/grammar.h"
 
 typedef enum {
-    LT_PARSE_PLAIN,  /* <think>...</think>, then text. */
-    LT_PARSE_HERMES, /* <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen. */
-    LT_PARSE_LLAMA3, /* <|python_tag|>{"name": ..., "parameters": {...}}, or that JSON alone. */
-    LT_PARSE_MISTRAL, /* [TOOL_CALLS][{"name": ..., "arguments": {...}}], or [TOOL_CALLS]name{...}; [THINK]. */
-    LT_PARSE_DEEPSEEK, /* <｜tool▁calls▁begin｜>...: V3, R1, V3.1. */
-    LT_PARSE_HARMONY   /* <|channel|>analysis<|message|>...: gpt-oss. */
+    LT_PARSE_PLAIN,   /* No marks known: a call is {"name": ..., "arguments": {...}} alone. */
+    LT_PARSE_HERMES,  /* <tool_call>{"name": ..., "arguments": {...}}</tool_call>: Hermes, Qwen. */
+    LT_PARSE_LLAMA3,  /* <|python_tag|>{"name": ..., "parameters": {...}}, or that JSON alone. */
+    LT_PARSE_MISTRAL, /* [TOOL_CALLS][{"name": ..., "arguments": {...}}] */
+    LT_PARSE_MISTRAL_ARGS, /* [TOOL_CALLS]name[ARGS]{...}: from tokenizer v11 on. */
+    LT_PARSE_DEEPSEEK, /* <｜tool▁calls▁begin｜> ... function<｜tool▁sep｜>name and a fence: V3, R1. */
+    LT_PARSE_DEEPSEEK31, /* The same marks, name<｜tool▁sep｜>{...}: V3.1. */
+    LT_PARSE_HARMONY     /* <|channel|>analysis<|message|>...: gpt-oss. */
 } lt_parse_format;
 
+typedef struct {
+    lt_parse_format format;
+    const char *think_open, *think_close; /* NULL: no marks around reasoning (harmony: channels). */
+} lt_parse_marks;
+
 /* By the marks that a chat template's text contains. */
-lt_parse_format lt_parse_detect(const char *template_text);
+lt_parse_marks lt_parse_detect(const char *template_text);
 const char *lt_parse_format_name(lt_parse_format f);
-/* Does a rendered prompt end inside an open <think>? Then the answer begins with reasoning. */
-bool lt_parse_prompt_thinks(const char *prompt, size_t n);
+bool lt_parse_reasons(const lt_parse_marks *m); /* The format tells reasoning from content. */
+/* The texts of which the format's calls are made up to be recognised; ended by NULL. */
+const char *const *lt_parse_call_marks(lt_parse_format f);
+/* Does a rendered prompt end behind the mark that opens the reasoning? Then the answer begins inside. */
+bool lt_parse_prompt_thinks(const lt_parse_marks *m, const char *prompt, size_t n);
 
 typedef enum {
     LT_PART_CONTENT,
     LT_PART_REASONING,
     LT_PART_CALL_NAME, /* A call begins; all of its name. */
-    LT_PART_CALL_ARGS  /* All of its arguments, a JSON text. */
-} lt_part;
+    LT_PART_CALL_ARGS  /* A piece of its arguments, which add up to a JSON text. */
+} lt_part_kind;
 
 /* call: the how-manieth call, from 0; -1 for text. */
-typedef void (*lt_parse_fn)(void *ctx, lt_part part, int call, const char *text, size_t n);
+typedef void (*lt_parse_fn)(void *ctx, lt_part_kind part, int call, const char *text, size_t n);
 
 typedef struct {
     lt_parse_format format;
@@ -50,13 +61,29 @@ LT_MUST_USE lt_err lt_parser_feed(lt_parser *p, const char *text, size_t n, lt_p
                                   void *ctx);
 LT_MUST_USE lt_err lt_parser_end(lt_parser *p, lt_parse_fn on, void *ctx);
 bool lt_parser_in_reasoning(const lt_parser *p);
-int lt_parser_calls(const lt_parser *p);
 void lt_parser_close(lt_parser *p); /* Accepts NULL. */
 
-/* A grammar that makes the model call a tool, in the format's own spelling: one of tools (OpenAI's list), or the one of this name; several
- * calls where the format and `parallel` allow it. thinks: reasoning up to </think> may come first. */
+/* ---- The grammar of a whole answer: reasoning, then the form asked for, or calls of tools in the format's own spelling ---- */
+
+typedef struct {
+    lt_parse_marks marks;
+    bool reasoning; /* Reasoning may come first. */
+    bool thinks;    /* The answer begins inside it. */
+    /* Calls: OpenAI's list of tools, NULL for none. */
+    const json_t *tools;
+    bool forced;      /* Nothing but calls; else free text (or the form) until a call's mark. */
+    const char *name; /* Only this tool; NULL: any. */
+    bool parallel;    /* Several calls, where the format can. */
+    /* The form of the content. */
+    bool has_form;
+    lt_grammar_kind kind;
+    const char *form;
+    size_t form_bytes;
+} lt_parse_grammar_options;
+
+/* Where calls are possible, their arguments follow the tools' schemas. A tool of which neither `strict` nor `forced` is said and whose schema the
+ * grammar cannot honour gets any JSON object. UNSUPPORTED, FORMAT: as lt_grammar_open. */
 LT_MUST_USE lt_err lt_parse_grammar(lt_grammar **out, const lt_grammar_vocab *v,
-                                    lt_parse_format format, const json_t *tools, const char *name,
-                                    bool parallel, bool thinks);
+                                    const lt_parse_grammar_options *o);
 
 #endif

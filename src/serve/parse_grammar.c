@@ -1,24 +1,65 @@
-/* parse_grammar.c: a grammar that makes the model call a tool, in the spelling that parse.c reads. */
+/* parse_grammar.c: the language of a whole answer, in the spelling that parse.c reads.
+ *
+ *     answer  = [reasoning] body
+ *     body    = calls                         where a call is forced
+ *             | form                          response_format and its like
+ *             | form or calls
+ *             | content [calls]               content: any text without the mark that begins a call
+ *
+ * So with tools at hand and none forced the model speaks freely until it writes a call's mark; from there on the tool's schema rules. Bare
+ * formats have no mark: an answer that begins with {"name": is a call. Free text is any bytes: a character may be cut between two tokens, and a
+ * thinking budget may cut it for good; special tokens are in it only where a format has them.
+ *
+ * harmony's answer is a row of messages, each with its channel; a call, or the final channel, ends the row. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "serve/grammar_impl.h"
 #include "serve/grammar_json.h"
-#include "serve/parse.h"
+#include "serve/parse_impl.h"
 
-#define DS "\xEF\xBD\x9C"
-#define SP "\xE2\x96\x81"
+typedef struct {
+    lt_gast *g;
+    const lt_grammar_vocab *v;
+    const lt_parse_grammar_options *o;
+} maker;
+
+/* ---- Texts and marks ---- */
+
+static bool is_special(const maker *m, const char *text) {
+    return lt_gvocab_find_special(m->v, text, strlen(text)) >= 0;
+}
 
 /* A mark: the special token of this name where there is one, else its text. */
-static lt_gid mark(lt_gast *g, const lt_grammar_vocab *v, const char *text) {
-    const int32_t id = lt_gvocab_find_special(v, text, strlen(text));
+static lt_gid mark(const maker *m, const char *text) {
+    const int32_t id = lt_gvocab_find_special(m->v, text, strlen(text));
     unsigned char code[4];
     if (id < 0) {
-        return lt_gast_text(g, text);
+        return lt_gast_text(m->g, text);
     }
     lt_gvocab_special_bytes(id, code);
-    return lt_gast_bytes(g, (const char *)code, 4);
+    return lt_gast_bytes(m->g, (const char *)code, 4);
 }
+
+static lt_gid optional(lt_gast *g, lt_gid a) {
+    return lt_gast_repeat(g, a, 0, 1);
+}
+
+static lt_gid any(lt_gast *g) {
+    return lt_gast_repeat(g, lt_gast_byte(g, 0, 0xFE), 0, LT_GINF);
+}
+
+/* a, but no text in which the mark stands. Special tokens are not in free text anyway. */
+static lt_gid without(const maker *m, lt_gid a, const char *text) {
+    lt_gast *g = m->g;
+    if (is_special(m, text)) {
+        return a;
+    }
+    return lt_gast_pair(g, LT_GNODE_MINUS, a,
+                        lt_gast_seq3(g, any(g), lt_gast_text(g, text), any(g)));
+}
+
+/* ---- One call ---- */
 
 /* {"name": "f", "KEY": arguments} */
 static lt_gid json_call(lt_gast *g, const char *name, const char *key, lt_gid args) {
@@ -29,7 +70,7 @@ static lt_gid json_call(lt_gast *g, const char *name, const char *key, lt_gid ar
                             ws,
                             lt_gast_text(g, ":"),
                             ws,
-                            lt_gjson_quoted(g, lt_gjson_content(g, name, strlen(name))),
+                            lt_gjson_quoted(g, lt_gast_text(g, name)),
                             ws,
                             lt_gast_text(g, ","),
                             ws,
@@ -43,126 +84,242 @@ static lt_gid json_call(lt_gast *g, const char *name, const char *key, lt_gid ar
     return lt_gast_list(g, LT_GNODE_SEQ, parts, sizeof parts / sizeof *parts);
 }
 
-/* One call with the marks around it. */
-static lt_gid spell(lt_gast *g, const lt_grammar_vocab *v, lt_parse_format format, const char *name,
-                    lt_gid args) {
-    const lt_gid newline = lt_gast_repeat(g, lt_gast_text(g, "\n"), 0, 1);
-    switch (format) {
+static lt_gid deepseek_call(const maker *m, const char *name, lt_gid args) {
+    lt_gast *g = m->g;
+    const lt_gid begin = mark(m, DS_CALL_BEGIN), sep = mark(m, DS_SEP), end = mark(m, DS_CALL_END),
+                 called = lt_gast_text(g, name);
+    if (m->o->marks.format == LT_PARSE_DEEPSEEK31) {
+        return lt_gast_list(g, LT_GNODE_SEQ, (const lt_gid[]){begin, called, sep, args, end}, 5);
+    }
+    return lt_gast_list(g, LT_GNODE_SEQ,
+                        (const lt_gid[]){begin, lt_gast_text(g, "function"), sep, called,
+                                         lt_gast_text(g, "\n```json\n"), args,
+                                         lt_gast_text(g, "\n```"), end},
+                        8);
+}
+
+static lt_gid harmony_call(const maker *m, const char *name, lt_gid args) {
+    lt_gast *g = m->g;
+    return lt_gast_list(g, LT_GNODE_SEQ,
+                        (const lt_gid[]){mark(m, "<|channel|>"),
+                                         lt_gast_text(g, "commentary to=functions."),
+                                         lt_gast_text(g, name), optional(g, lt_gast_text(g, " ")),
+                                         optional(g, mark(m, "<|constrain|>")),
+                                         lt_gast_text(g, "json"), mark(m, "<|message|>"), args},
+                        8);
+}
+
+/* [TOOL_CALLS]name[ARGS]{...}; with an id of the call between in some of its versions. */
+static lt_gid mistral_call(const maker *m, const char *name, lt_gid args) {
+    lt_gast *g = m->g;
+    const lt_gid id = lt_gast_repeat(
+        g, lt_gast_alt2(g, lt_gast_char_range(g, '0', '9'), lt_gast_char_range(g, 'a', 'z')), 9, 9);
+    return lt_gast_list(g, LT_GNODE_SEQ,
+                        (const lt_gid[]){mark(m, "[TOOL_CALLS]"), lt_gast_text(g, name),
+                                         optional(g, lt_gast_seq2(g, mark(m, "[CALL_ID]"), id)),
+                                         mark(m, "[ARGS]"), args},
+                        5);
+}
+
+static lt_gid spell(const maker *m, const char *name, lt_gid args) {
+    lt_gast *g = m->g;
+    switch (m->o->marks.format) {
     case LT_PARSE_HERMES:
-        return lt_gast_list(g, LT_GNODE_SEQ,
-                            (const lt_gid[]){mark(g, v, "<tool_call>"), newline,
-                                             json_call(g, name, "arguments", args), newline,
-                                             mark(g, v, "</tool_call>")},
-                            5);
-    case LT_PARSE_MISTRAL:
-        return json_call(g, name, "arguments", args);
+        return lt_gast_list(
+            g, LT_GNODE_SEQ,
+            (const lt_gid[]){mark(m, "<tool_call>"), optional(g, lt_gast_text(g, "\n")),
+                             json_call(g, name, "arguments", args),
+                             optional(g, lt_gast_text(g, "\n")), mark(m, "</tool_call>")},
+            5);
+    case LT_PARSE_MISTRAL_ARGS:
+        return mistral_call(m, name, args);
     case LT_PARSE_DEEPSEEK:
-        return lt_gast_list(g, LT_GNODE_SEQ,
-                            (const lt_gid[]){mark(g, v, "<" DS "tool" SP "call" SP "begin" DS ">"),
-                                             lt_gast_text(g, "function"),
-                                             mark(g, v, "<" DS "tool" SP "sep" DS ">"),
-                                             lt_gast_text(g, name), lt_gast_text(g, "\n```json\n"),
-                                             args, lt_gast_text(g, "\n```"),
-                                             mark(g, v, "<" DS "tool" SP "call" SP "end" DS ">")},
-                            8);
+    case LT_PARSE_DEEPSEEK31:
+        return deepseek_call(m, name, args);
     case LT_PARSE_HARMONY:
-        return lt_gast_list(g, LT_GNODE_SEQ,
-                            (const lt_gid[]){mark(g, v, "<|channel|>"),
-                                             lt_gast_text(g, "commentary to=functions."),
-                                             lt_gast_text(g, name), lt_gast_text(g, " "),
-                                             mark(g, v, "<|constrain|>"), lt_gast_text(g, "json"),
-                                             mark(g, v, "<|message|>"), args},
-                            8);
+        return harmony_call(m, name, args);
     case LT_PARSE_LLAMA3:
+        return json_call(g, name, "parameters", args);
+    case LT_PARSE_MISTRAL:
     case LT_PARSE_PLAIN:
         break;
     }
-    return json_call(g, name, "parameters", args);
+    return json_call(g, name, "arguments", args);
 }
 
-/* What stands around all calls, and between two. */
-static lt_gid assemble(lt_gast *g, const lt_grammar_vocab *v, lt_parse_format format, lt_gid call,
-                       bool parallel) {
-    const bool many = parallel && (format == LT_PARSE_HERMES || format == LT_PARSE_MISTRAL ||
-                                   format == LT_PARSE_DEEPSEEK);
-    const lt_gid ws = lt_gjson_space(g);
-    const lt_gid between = format == LT_PARSE_MISTRAL
-                               ? lt_gast_seq3(g, ws, lt_gast_text(g, ","), ws)
-                               : lt_gast_repeat(g, lt_gast_text(g, "\n"), 0, 1);
-    const lt_gid calls =
-        many ? lt_gast_seq2(g, call, lt_gast_repeat(g, lt_gast_seq2(g, between, call), 0, LT_GINF))
-             : call;
-    if (format == LT_PARSE_MISTRAL) {
-        return lt_gast_list(g, LT_GNODE_SEQ,
-                            (const lt_gid[]){mark(g, v, "[TOOL_CALLS]"), ws, lt_gast_text(g, "["),
-                                             calls, lt_gast_text(g, "]")},
-                            5);
+/* ---- All calls ---- */
+
+/* References are their schema's own: no other schema's rules may answer to them. */
+static void forget_references(lt_gast *g) {
+    for (size_t i = 0; i < g->n_rules; i++) {
+        if (g->rules[i].name != NULL && g->rules[i].name[0] == '#') {
+            free(g->rules[i].name);
+            g->rules[i].name = NULL;
+        }
     }
-    if (format == LT_PARSE_DEEPSEEK) {
-        return lt_gast_seq3(g, mark(g, v, "<" DS "tool" SP "calls" SP "begin" DS ">"), calls,
-                            mark(g, v, "<" DS "tool" SP "calls" SP "end" DS ">"));
+}
+
+static lt_err arguments(const maker *m, const json_t *function, lt_gid *out) {
+    const json_t *schema = json_object_get(function, "parameters");
+    lt_err err;
+    *out = lt_gjson_object(m->g);
+    if (!json_is_object(schema) || json_object_size(schema) == 0) {
+        return LT_OK;
     }
-    return calls;
+    forget_references(m->g);
+    err = lt_gschema_tree(m->g, schema, schema, out);
+    if (err == LT_ERR_UNSUPPORTED && !m->o->forced &&
+        !json_is_true(json_object_get(function, "strict"))) {
+        *out = lt_gjson_object(m->g);
+        return LT_OK;
+    }
+    return err;
 }
 
-/* Any text without </think>, then </think> and white space. */
-static lt_gid thoughts(lt_gast *g, const lt_grammar_vocab *v) {
-    const lt_gid any = lt_gast_repeat(g, lt_gast_char_range(g, 0, 0x10FFFF), 0, LT_GINF),
-                 end = mark(g, v, "</think>");
-    return lt_gast_seq3(g, lt_gast_pair(g, LT_GNODE_MINUS, any, lt_gast_seq3(g, any, end, any)),
-                        end, lt_gast_repeat(g, lt_gast_text(g, "\n"), 0, 2));
-}
-
-static lt_err build(lt_gast *g, const lt_grammar_vocab *v, lt_parse_format format,
-                    const json_t *tools, const char *name, bool parallel, bool thinks) {
+/* One of the tools. */
+static lt_err one_call(const maker *m, lt_gid *out) {
     lt_gids alts = {0};
+    lt_err err = LT_OK;
     const json_t *tool;
     size_t i;
-    lt_gid all;
-    lt_err err = LT_OK;
-    json_array_foreach(tools, i, tool) {
-        const json_t *f = json_object_get(tool, "function"), *parameters;
-        const char *own;
+    json_array_foreach(m->o->tools, i, tool) {
+        const json_t *f = json_object_get(tool, "function");
+        const char *own = json_string_value(json_object_get(f, "name"));
         lt_gid args = -1;
-        f = json_is_object(f) ? f : tool;
-        own = json_string_value(json_object_get(f, "name"));
-        parameters = json_object_get(f, "parameters");
-        if (own == NULL || (name != NULL && strcmp(own, name) != 0)) {
-            continue;
+        if (own != NULL && (m->o->name == NULL || strcmp(own, m->o->name) == 0)) {
+            LT_TRY_DONE(arguments(m, f, &args));
+            lt_gids_push(m->g, &alts, spell(m, own, args));
         }
-        if (json_is_object(parameters) &&
-            json_object_size(parameters) >
-                0) { /* References are this schema's own: no other tool's rules may answer to them. */
-            for (size_t k = 0; k < g->n_rules; k++) {
-                if (g->rules[k].name != NULL && g->rules[k].name[0] == '#') {
-                    free(g->rules[k].name);
-                    g->rules[k].name = NULL;
-                }
-            }
-            LT_TRY_DONE(lt_gschema_tree(g, parameters, parameters, &args));
-        } else {
-            args = lt_gjson_object(g);
-        }
-        lt_gids_push(g, &alts, spell(g, v, format, own, args));
     }
     if (alts.n == 0) {
-        LT_FAIL_DONE(LT_ERR_NOT_FOUND, "tools: there is none%s%s", name != NULL ? " named " : "",
-                     name != NULL ? name : "");
+        LT_FAIL_DONE(LT_ERR_NOT_FOUND, "tools: there is none%s%s",
+                     m->o->name != NULL ? " named " : "", m->o->name != NULL ? m->o->name : "");
     }
-    all = assemble(
-        g, v, format,
-        lt_gast_ref(g, lt_gast_new_rule(g, lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n))),
-        parallel);
-    g->root = lt_gast_new_rule(g, thinks ? lt_gast_seq2(g, thoughts(g, v), all) : all);
+    *out = lt_gast_ref(m->g,
+                       lt_gast_new_rule(m->g, lt_gast_list(m->g, LT_GNODE_ALT, alts.v, alts.n)));
 done:
     free(alts.v);
     return err;
 }
 
-lt_err lt_parse_grammar(lt_grammar **out, const lt_grammar_vocab *v, lt_parse_format format,
-                        const json_t *tools, const char *name, bool parallel, bool thinks) {
+/* What stands around all calls, and between two. */
+static lt_err calls_of(const maker *m, lt_gid *out) {
+    lt_gast *g = m->g;
+    const lt_gid ws = lt_gjson_space(g);
+    const lt_parse_format f = m->o->marks.format;
+    const bool bare = f == LT_PARSE_LLAMA3 || f == LT_PARSE_PLAIN || f == LT_PARSE_HARMONY;
+    const lt_gid between = f == LT_PARSE_MISTRAL ? lt_gast_seq3(g, ws, lt_gast_text(g, ","), ws)
+                           : f == LT_PARSE_MISTRAL_ARGS ? lt_gast_empty(g)
+                                                        : optional(g, lt_gast_text(g, "\n"));
+    lt_gid call = -1;
+    LT_TRY(one_call(m, &call));
+    if (m->o->parallel && !bare) {
+        call = lt_gast_seq2(g, call, lt_gast_repeat(g, lt_gast_seq2(g, between, call), 0, LT_GINF));
+    }
+    *out = call;
+    if (f == LT_PARSE_MISTRAL) {
+        *out = lt_gast_list(g, LT_GNODE_SEQ,
+                            (const lt_gid[]){mark(m, "[TOOL_CALLS]"), ws, lt_gast_text(g, "["),
+                                             call, lt_gast_text(g, "]")},
+                            5);
+    } else if (f == LT_PARSE_DEEPSEEK || f == LT_PARSE_DEEPSEEK31) {
+        *out = lt_gast_seq3(g, mark(m, DS_CALLS_BEGIN), call, mark(m, DS_CALLS_END));
+    } else if (f == LT_PARSE_LLAMA3) {
+        *out = lt_gast_seq2(g, optional(g, mark(m, "<|python_tag|>")), call);
+    }
+    return LT_OK;
+}
+
+/* ---- The answer ---- */
+
+/* Text that a call may follow, or none. */
+static lt_gid content(const maker *m) {
+    lt_gast *g = m->g;
+    lt_gid text = any(g);
+    for (const char *const *mark = lt_parse_call_marks(m->o->marks.format); *mark != NULL; mark++) {
+        text = mark[0][0] == '[' && strcmp(*mark, "[ARGS]") == 0 ? text : without(m, text, *mark);
+    }
+    if (m->o->marks.format == LT_PARSE_LLAMA3 || m->o->marks.format == LT_PARSE_PLAIN) {
+        const lt_gid ws = lt_gast_repeat(
+            g, lt_gast_alt2(g, lt_gast_byte(g, ' ', ' '), lt_gast_byte(g, '\n', '\n')), 0, LT_GINF);
+        const lt_gid call[] = {ws, lt_gast_text(g, "{"), ws,    lt_gast_text(g, "\"name\""),
+                               ws, lt_gast_text(g, ":"), any(g)};
+        text = lt_gast_pair(g, LT_GNODE_MINUS, text, lt_gast_list(g, LT_GNODE_SEQ, call, 7));
+    }
+    return text;
+}
+
+/* Reasoning up to its closing mark, and the white space behind. */
+static lt_gid thoughts(const maker *m) {
+    lt_gast *g = m->g;
+    const lt_parse_marks *marks = &m->o->marks;
+    const lt_gid gap = lt_gast_repeat(g, lt_gast_text(g, "\n"), 0, 2);
+    const lt_gid inside = lt_gast_seq3(g, without(m, any(g), marks->think_close),
+                                       mark(m, marks->think_close), gap);
+    if (m->o->thinks) {
+        return inside;
+    }
+    return optional(g, lt_gast_seq3(g, lt_gast_repeat(g, lt_gast_text(g, "\n"), 0, 1),
+                                    mark(m, marks->think_open), inside));
+}
+
+static lt_gid harmony_message(const maker *m, const char *channel, lt_gid body) {
+    lt_gast *g = m->g;
+    return lt_gast_list(g, LT_GNODE_SEQ,
+                        (const lt_gid[]){mark(m, "<|channel|>"), lt_gast_text(g, channel),
+                                         mark(m, "<|message|>"), body},
+                        4);
+}
+
+/* form, calls: -1 where there are none. */
+static lt_gid harmony(const maker *m, lt_gid form, lt_gid calls) {
+    lt_gast *g = m->g;
+    const lt_gid text = without(m, without(m, any(g), "<|end|>"), "<|channel|>");
+    const lt_gid aside = lt_gast_alt2(g, harmony_message(m, "analysis", text),
+                                      harmony_message(m, "commentary", text));
+    const lt_gid next = lt_gast_seq3(g, mark(m, "<|end|>"), mark(m, "<|start|>"),
+                                     lt_gast_text(g, "assistant"));
+    const lt_gid last = harmony_message(m, "final", form >= 0 ? form : text);
+    return lt_gast_seq2(g, lt_gast_repeat(g, lt_gast_seq2(g, aside, next), 0, LT_GINF),
+                        calls < 0      ? last
+                        : m->o->forced ? calls
+                                       : lt_gast_alt2(g, last, calls));
+}
+
+static lt_err answer(const maker *m) {
+    const lt_parse_grammar_options *o = m->o;
+    lt_gast *g = m->g;
+    lt_gid form = -1, calls = -1, body;
+
+    if (o->has_form && !o->forced) {
+        LT_TRY(lt_grammar_read(g, m->v, o->kind, o->form, o->form_bytes));
+        form = lt_gast_ref(g, g->root);
+    }
+    if (o->tools != NULL) {
+        LT_TRY(calls_of(m, &calls));
+    }
+    if (o->marks.format == LT_PARSE_HARMONY) {
+        body = harmony(m, form, calls);
+    } else if (calls < 0 || form >= 0) {
+        body = calls < 0 ? form : lt_gast_alt2(g, form, calls);
+    } else if (o->forced) {
+        body = calls;
+    } else if (o->marks.format == LT_PARSE_LLAMA3 || o->marks.format == LT_PARSE_PLAIN) {
+        body = lt_gast_alt2(g, content(m), calls);
+    } else {
+        body = lt_gast_seq2(g, content(m), optional(g, calls));
+    }
+    if (o->reasoning && o->marks.think_close != NULL) {
+        body = lt_gast_seq2(g, thoughts(m), body);
+    }
+    g->root = lt_gast_new_rule(g, body);
+    return lt_gast_check(g);
+}
+
+lt_err lt_parse_grammar(lt_grammar **out, const lt_grammar_vocab *v,
+                        const lt_parse_grammar_options *o) {
     lt_gast g = {0};
-    lt_err err = build(&g, v, format, tools, name, parallel, thinks);
+    lt_err err = answer(&(maker){.g = &g, .v = v, .o = o});
     if (err == LT_OK) {
         err = lt_grammar_open_tree(out, v, &g);
     }

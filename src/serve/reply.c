@@ -75,7 +75,9 @@ void lt_reply_free(lt_reply *j) {
     free(j->parts);
     free(j->bias);
     free(j->stop_ids);
+    free(j->think_begin);
     free(j->think_end);
+    free(j->form.owned);
     lt_grammar_close(j->grammar);
     lt_out_free(&j->out);
     lt_out_free(&j->error);

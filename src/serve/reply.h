@@ -80,9 +80,18 @@ struct lt_part {
 /* What a chat answer is taken apart into. */
 typedef struct {
     bool think, tools;
-    bool bare;   /* Calls are JSON without marks: the model's way, or a grammar's. */
-    bool opened; /* The prompt ends inside the reasoning. */
+    bool forced;      /* Nothing but a call will do. */
+    bool opened;      /* The prompt ends inside the reasoning. */
+    const char *tool; /* The only one that may be called; NULL: any. */
 } lt_listen;
+
+/* The form of an answer's text, if one is asked for. */
+typedef struct {
+    lt_grammar_kind kind;
+    const char *param, *text; /* The field; what it says, NULL: no form. */
+    size_t bytes;
+    char *owned; /* The text, when it was made from a tree. */
+} lt_form;
 
 struct lt_reply {
     lt_server *server;
@@ -98,9 +107,10 @@ struct lt_reply {
 
     lt_request request; /* What the parts share. */
     lt_logit_bias *bias;
-    int32_t *stop_ids, *think_end;
+    int32_t *stop_ids, *think_begin, *think_end;
     int64_t
         n_asked_stops; /* Of stop_ids, those that the request named; the others are the tokenizer's. */
+    lt_form form;
     lt_grammar *grammar;
     const char *stops[LT_ASK_STOPS];
     size_t stop_lengths[LT_ASK_STOPS];
@@ -120,8 +130,14 @@ struct lt_reply {
 lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const char *id_prefix);
 void lt_reply_free(lt_reply *j);
 
-/* Sampling, stops, grammar, logprobs from the ask into the request. top: alternatives to report with a token, -1 none. */
+/* Sampling, stops, logprobs from the ask into the request, and the form. top: alternatives to report with a token, -1 none. */
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e);
+/* After the request's thinking budget, or the server's, the engine ends the reasoning. opened: the answer begins inside it. */
+bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
+/* The form rules the whole answer, where there is one; chats have lt_speech_rule instead. */
+bool lt_reply_rule(lt_reply *j, lt_api_error *e);
+/* A grammar could not be opened: the request's fault. */
+bool lt_api_refuse_grammar(lt_api_error *e, const char *param, lt_err err);
 
 /* The id is one of the request's stop_token_ids. */
 bool lt_reply_asked_stop(const lt_reply *j, int32_t id);

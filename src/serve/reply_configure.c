@@ -1,4 +1,4 @@
-/* reply_configure.c: from what a request asks for to what the engine is told: sampling, penalties, stop strings and ids, grammar, log-probabilities. */
+/* reply_configure.c: from what a request asks for to what the engine is told: sampling, penalties, stop strings and ids, the form, log-probabilities. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,16 +103,15 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
 
 /* ---- Stops ---- */
 
-/* The tokenizer's ends of text and of turn end an answer too: models' own settings often name only one of them. */
+/* What ends an answer of this model, beside what the request asks for. */
 static void add_endings(lt_reply *j) {
-    const uint32_t ends[] = {j->server->vocabulary.eos, j->server->vocabulary.eot};
-    const lt_model_spec *spec = lt_model_get_spec(j->server->model);
+    const lt_server *s = j->server;
+    const int64_t own = lt_model_get_spec(s->model)->eos_id;
     j->request.stop_ids = j->stop_ids;
     j->request.n_stop_ids = j->n_asked_stops;
-    for (size_t i = 0; i < 2 && !j->ask.ignore_eos; i++) {
-        if (ends[i] != LT_TOKEN_NONE && (int64_t)ends[i] < spec->vocab_size &&
-            (int64_t)ends[i] != spec->eos_id) {
-            j->stop_ids[j->request.n_stop_ids++] = (int32_t)ends[i];
+    for (int64_t i = 0; i < s->n_ends && !j->ask.ignore_eos; i++) {
+        if (s->ends[i] != own) {
+            j->stop_ids[j->request.n_stop_ids++] = s->ends[i];
         }
     }
 }
@@ -134,7 +133,7 @@ static bool read_stops(lt_reply *j, lt_api_error *e) {
     if (ids != NULL && (!json_is_array(ids) || n > 256)) {
         return lt_api_refuse(e, "stop_token_ids", "'stop_token_ids' must be a list of at most 256");
     }
-    j->stop_ids = calloc(n + 2, sizeof *j->stop_ids);
+    j->stop_ids = calloc(n + LT_SERVER_ENDS, sizeof *j->stop_ids);
     if (j->stop_ids == NULL) {
         return lt_api_refuse_oom(e);
     }
@@ -162,7 +161,42 @@ bool lt_reply_asked_stop(const lt_reply *j, int32_t id) {
     return false;
 }
 
-/* ---- Grammar: at most one of the many ways to ask for a form ---- */
+/* ---- Thinking ---- */
+
+static bool encode(lt_reply *j, const char *text, int32_t **ids, int64_t *n, lt_api_error *e) {
+    lt_ids list = {0};
+    if (!lt_server_encode(j->server, text, strlen(text), LT_ENCODE_PARSE_SPECIAL, &list, e)) {
+        return false;
+    }
+    *ids = (int32_t *)list.data;
+    *n = (int64_t)list.n;
+    return true;
+}
+
+/* After the budget the engine ends the reasoning itself. A model that does not reason has nothing to end. */
+bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e) {
+    const lt_parse_marks *m = &j->server->marks;
+    const int64_t budget = j->ask.thinking_budget >= 0 ? j->ask.thinking_budget
+                                                       : j->server->o.think_budget;
+    if (budget < 0 || !lt_parse_reasons(m)) {
+        return true;
+    }
+    if (m->think_close == NULL) {
+        return j->ask.thinking_budget < 0 ||
+               lt_api_refuse(e, "thinking_budget",
+                             "'thinking_budget' is not supported for this model's format");
+    }
+    if (!encode(j, m->think_close, &j->think_end, &j->request.n_think_end, e) ||
+        (!opened && !encode(j, m->think_open, &j->think_begin, &j->request.n_think_begin, e))) {
+        return false;
+    }
+    j->request.think_end = j->think_end;
+    j->request.think_begin = j->think_begin;
+    j->request.think_budget = budget;
+    return true;
+}
+
+/* ---- Form: at most one of the many ways to ask for a form ---- */
 
 typedef struct {
     lt_grammar_kind kind;
@@ -231,36 +265,48 @@ static bool want_structured(wanted *w, const json_t *o, lt_api_error *e) {
     return true;
 }
 
-static bool open_grammar(lt_reply *j, const wanted *w, lt_api_error *e) {
-    lt_grammar_vocab *v = lt_server_grammar_vocab(j->server, e);
-    char *dumped = NULL;
-    const char *text = w->text;
+bool lt_api_refuse_grammar(lt_api_error *e, const char *param, lt_err err) {
+    lt_api_refuse_error(e, param, err);
+    e->status = 400;
+    e->type = "invalid_request_error";
+    e->retry_after_s = 0;
+    return false;
+}
+
+bool lt_reply_rule(lt_reply *j, lt_api_error *e) {
+    lt_grammar_vocab *v;
     lt_err err;
 
+    if (j->form.text == NULL) {
+        return j->ask.thinking_budget < 0 || lt_reply_think(j, true, e);
+    }
+    if (j->ask.thinking_budget >= 0) {
+        return lt_api_refuse(e, "thinking_budget",
+                             "'thinking_budget' and '%s' go together in chats only", j->form.param);
+    }
+    v = lt_server_grammar_vocab(j->server, e);
     if (v == NULL) {
         return false;
     }
-    if (text == NULL) {
-        dumped = json_dumps(w->tree, JSON_COMPACT | JSON_ENCODE_ANY);
-        text = dumped;
+    err = lt_grammar_open(&j->grammar, v, j->form.kind, j->form.text, j->form.bytes);
+    j->request.grammar = j->grammar;
+    return err == LT_OK || lt_api_refuse_grammar(e, j->form.param, err);
+}
+
+static bool keep_form(lt_reply *j, const wanted *w, lt_api_error *e) {
+    j->form = (lt_form){.kind = w->kind, .param = w->param, .text = w->text};
+    if (w->text == NULL) {
+        j->form.owned = json_dumps(w->tree, JSON_COMPACT | JSON_ENCODE_ANY);
+        j->form.text = j->form.owned;
     }
-    if (text == NULL) {
+    if (j->form.text == NULL) {
         return lt_api_refuse(e, w->param, "'%s' can not be read", w->param);
     }
-    err = lt_grammar_open(&j->grammar, v, w->kind, text, strlen(text));
-    free(dumped);
-    if (err != LT_OK) {
-        lt_api_refuse_error(e, w->param, err);
-        e->status = 400;
-        e->type = "invalid_request_error";
-        e->retry_after_s = 0;
-        return false;
-    }
-    j->request.grammar = j->grammar;
+    j->form.bytes = strlen(j->form.text);
     return true;
 }
 
-static bool read_grammar(lt_reply *j, lt_api_error *e) {
+static bool read_form(lt_reply *j, lt_api_error *e) {
     const lt_ask *a = &j->ask;
     wanted w = {0};
 
@@ -289,7 +335,7 @@ static bool read_grammar(lt_reply *j, lt_api_error *e) {
                              "possible (the last is '%s')",
                              w.n, w.param);
     }
-    return w.n == 0 || j->grammar != NULL || open_grammar(j, &w, e);
+    return w.n == 0 || keep_form(j, &w, e);
 }
 
 /* ---- All together ---- */
@@ -307,29 +353,6 @@ static void read_sampling(lt_reply *j) {
     s->presence = a->presence;
     s->seed = a->seed >= 0 ? (uint64_t)a->seed
                            : lt_rng_mix(lt_clock_ns() ^ (j->server->next_id << 32));
-}
-
-/* After the budget the engine ends the reasoning itself. */
-static bool read_thinking(lt_reply *j, lt_api_error *e) {
-    const int64_t budget = j->ask.thinking_budget >= 0 ? j->ask.thinking_budget
-                                                       : j->server->o.think_budget;
-    const char *close = j->server->marks.think_close;
-    lt_ids ids = {0};
-
-    if (budget < 0) {
-        return true;
-    }
-    if (close == NULL) {
-        close = "</think>";
-    }
-    if (!lt_server_encode(j->server, close, strlen(close), LT_ENCODE_PARSE_SPECIAL, &ids, e)) {
-        return false;
-    }
-    j->think_end = (int32_t *)ids.data;
-    j->request.think_end = j->think_end;
-    j->request.n_think_end = (int64_t)ids.n;
-    j->request.think_budget = budget;
-    return true;
 }
 
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e) {
@@ -359,5 +382,5 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
                              "look at all tokens (-1)");
     }
     read_sampling(j);
-    return read_bias(j, e) && read_stops(j, e) && read_grammar(j, e) && read_thinking(j, e);
+    return read_bias(j, e) && read_stops(j, e) && read_form(j, e);
 }

@@ -91,9 +91,8 @@ bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, 
 
 lt_grammar_vocab *lt_server_grammar_vocab(lt_server *s, lt_api_error *e) {
     if (s->grammar_vocab == NULL) {
-        const int32_t end = (int32_t)lt_model_get_spec(s->model)->eos_id;
-        const lt_err err = lt_grammar_vocab_open(&s->grammar_vocab, s->tokenizer, &end,
-                                                 end >= 0 ? 1 : 0);
+        const lt_err err = lt_grammar_vocab_open(&s->grammar_vocab, s->tokenizer, s->ends,
+                                                 s->n_ends);
         if (err != LT_OK) {
             lt_api_refuse_error(e, NULL, err);
             s->grammar_vocab = NULL;
@@ -137,14 +136,36 @@ static lt_err open_template(lt_server *s) {
     return lt_chat_template_open_format(&s->template, "plain");
 }
 
+/* Tokens that end an answer: the model's, the tokenizer's, and those of formats by name. Models' own settings often name only one of them. */
+static void find_ends(lt_server *s) {
+    static const char *const names[] = {"<|return|>", "<|call|>", "<|eom_id|>"};
+    const lt_model_spec *spec = lt_model_get_spec(s->model);
+    const bool harmony = s->marks.format == LT_PARSE_HARMONY;
+    uint32_t ids[LT_SERVER_ENDS] = {spec->eos_id >= 0 ? (uint32_t)spec->eos_id : LT_TOKEN_NONE,
+                                    s->vocabulary.eos, harmony ? LT_TOKEN_NONE : s->vocabulary.eot};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        ids[3 + i] = lt_tokenizer_find(s->tokenizer, names[i], strlen(names[i]));
+    }
+    for (size_t i = 0; i < LT_SERVER_ENDS; i++) {
+        bool fresh = ids[i] != LT_TOKEN_NONE && (int64_t)ids[i] < spec->vocab_size;
+        for (int64_t k = 0; k < s->n_ends && fresh; k++) {
+            fresh = s->ends[k] != (int32_t)ids[i];
+        }
+        if (fresh) {
+            s->ends[s->n_ends++] = (int32_t)ids[i];
+        }
+    }
+}
+
 static lt_err load(lt_server *s) {
     LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
-    s->marks = lt_speech_detect(lt_chat_template_text(s->template));
+    s->marks = lt_parse_detect(lt_chat_template_text(s->template));
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
     find_context(s);
+    find_ends(s);
     return LT_OK;
 }
 

@@ -16,20 +16,16 @@
 #include "serve/grammar.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
+#include "serve/parse.h"
 
 typedef struct lt_reply lt_reply;
 
 /* How errors are worded: whose client is calling. */
 typedef enum { LT_FLAVOUR_OPENAI, LT_FLAVOUR_ANTHROPIC, LT_FLAVOUR_LLAMA } lt_flavour;
 
-/* The marks a model's template uses around reasoning and calls of tools; NULL: none. */
-typedef struct {
-    const char *think_open, *think_close, *call_open;
-    const char *call_close; /* NULL: a call goes on to the end. */
-    bool bare;              /* Calls are JSON without marks. */
-} lt_speech_marks;
-
 typedef enum { LT_SERVER_LOADING, LT_SERVER_READY, LT_SERVER_FAILED } lt_server_state;
+
+#define LT_SERVER_ENDS 6
 
 struct lt_server {
     lt_server_options o;
@@ -44,7 +40,9 @@ struct lt_server {
     lt_tokenizer *tokenizer;
     lt_tokenizer_info vocabulary;
     lt_chat_template *template;
-    lt_speech_marks marks;
+    lt_parse_marks marks;         /* Of the template. */
+    int32_t ends[LT_SERVER_ENDS]; /* Tokens that end an answer. */
+    int64_t n_ends;
     lt_engine *engine;
     char name[256];  /* As /v1/models tells it. */
     int64_t context; /* Tokens of one sequence at most. */

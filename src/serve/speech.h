@@ -1,11 +1,5 @@
-/* speech.h: what a chat model says, taken apart: content, reasoning, calls of tools. The faces of chat, responses and messages hold one for
- * each choice and hear of each piece through `on`.
- *
- * Which marks a model uses is read from its template: <think> and [THINK] for reasoning; <tool_call> (Hermes, Qwen), [TOOL_CALLS] (Mistral) or bare JSON
- * (Llama 3, and whatever a grammar forces) for calls. Text that may become a mark is held back; a call is told when it is complete; what looks
- * like a call and is none is content.
- *
- * The speech is a list of items in the order in which they were said; text goes to the last one until another kind begins. */
+/* speech.h: what a chat model says, as a list of items in the order in which they were said: content, reasoning, calls of tools. The faces of
+ * chat, responses and messages hold one for each choice and hear of each piece through `on`. parse.h takes the text apart. */
 #ifndef LT_SERVE_SPEECH_H
 #define LT_SERVE_SPEECH_H
 
@@ -21,31 +15,19 @@ typedef struct {
     lt_json_out text; /* CALL: the arguments. */
 } lt_speech_item;
 
-typedef enum {
-    LT_HEARING_START,
-    LT_HEARING_THINK,
-    LT_HEARING_TEXT,
-    LT_HEARING_CALL, /* Between the marks of a call. */
-    LT_HEARING_BARE  /* JSON without marks, to the end. */
-} lt_hearing;
-
 typedef struct {
+    lt_parser *parser;
     lt_speech_item *items;
     int n_items, room, n_calls;
-    lt_hearing state;
-    lt_json_out held; /* Not said yet: the text of a call, or what may become a mark. */
-    bool trim;        /* White space is dropped until something else comes. */
 } lt_speech;
 
-/* Called with each piece as soon as it is certain. fresh: the item has just begun; a call begins with no text. */
+/* Called with each piece as soon as it is certain. fresh: the item has just begun; a call begins with no text, then come its arguments. */
 typedef void (*lt_speech_fn)(lt_strand *c, int item, bool fresh, const char *text, size_t n);
 
-/* What a reply listens for: from the request's tools, tool_choice and reasoning_format, before the prompt is rendered. With a forced call the grammar
- * is opened here. */
+/* What a reply listens for: from the request's tools, tool_choice and reasoning_format; before the prompt is rendered. */
 bool lt_speech_prepare(lt_reply *r, lt_api_error *e);
-
-/* The marks of a template. */
-lt_speech_marks lt_speech_detect(const char *template_text);
+/* The grammar and the thinking budget of the whole answer; once listen.opened is known. */
+bool lt_speech_rule(lt_reply *r, lt_api_error *e);
 
 /* c->face becomes the choice's speech. False: out of memory. */
 bool lt_speech_open(lt_strand *c);

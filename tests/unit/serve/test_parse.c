@@ -22,7 +22,7 @@ static void put(char *to, const char *s, size_t n) {
     to[have + n] = 0;
 }
 
-static void hear(void *ctx, lt_part part, int call, const char *text, size_t n) {
+static void hear(void *ctx, lt_part_kind part, int call, const char *text, size_t n) {
     heard *h = ctx;
     char number[16];
     assert_true((call >= 0) == (part >= LT_PART_CALL_NAME));
@@ -117,6 +117,50 @@ static const struct {
      ">{\"a\": 1}<" P "tool" U "call" U "end" P ">\n<" P "tool" U "call" U "begin" P ">g<" P
      "tool" U "sep" P ">{}<" P "tool" U "call" U "end" P "><" P "tool" U "calls" U "end" P ">",
      {"", "", "#0 f{\"a\": 1}#1 g{}"}},
+    {{LT_PARSE_DEEPSEEK31, true, true, false},
+     "ok<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P ">f<" P "tool" U
+     "sep" P ">{\"a\": \"}\"}<" P "tool" U "call" U "end" P "><" P "tool" U "call" U "begin" P
+     ">g<" P "tool" U "sep" P ">{}<" P "tool" U "call" U "end" P "><" P "tool" U "calls" U "end" P
+     ">\n",
+     {"", "ok", "#0 f{\"a\": \"}\"}#1 g{}"}},
+    {{LT_PARSE_MISTRAL_ARGS, true, true, false},
+     "[TOOL_CALLS]f[CALL_ID]a1b2c3d4e[ARGS]{\"a\": 1}[TOOL_CALLS]g[ARGS]{}",
+     {"", "", "#0 f{\"a\": 1}#1 g{}"}},
+    {{LT_PARSE_MISTRAL, true, true, false},
+     "[TOOL_CALLS] are a mark",
+     {"", "[TOOL_CALLS] are a mark", ""}},
+    {{LT_PARSE_MISTRAL, true, true, false},
+     "[TOOL_CALLS][{\"arguments\": {\"a\": [1, 2]}, \"name\": \"f\", \"id\": \"x\"}, {\"name\": "
+     "\"g\", \"arguments\": {}, \"id\": \"}\"}]",
+     {"", "", "#0 f{\"a\": [1, 2]}#1 g{}"}},
+    {{LT_PARSE_HERMES, true, true, false},
+     "<tool_call>{\"name\": \"f\"}</tool_call>done",
+     {"", "done", "#0 f{}"}},
+    {{LT_PARSE_HERMES, true, true, false},
+     "<tool_call>{\"name\": \"f\", \"arguments\": \"{\\\"a\\\": 1}\"}</tool_call>",
+     {"", "", "#0 f{\"a\": 1}"}},
+    {{LT_PARSE_HERMES, true, true, false},
+     "<tool_call>{\"name\": \"f\", \"arguments\": {\"text\": \"cut off in the mid",
+     {"", "", "#0 f{\"text\": \"cut off in the mid"}},
+    {{LT_PARSE_HERMES, true, true, false},
+     "<tool_call>{\"name\": \"f",
+     {"", "<tool_call>{\"name\": \"f", ""}},
+    {{LT_PARSE_HERMES, true, true, false}, "No <think>x</think>", {"", "No <think>x</think>", ""}},
+    {{LT_PARSE_LLAMA3, true, true, false},
+     "{\"type\": \"function\", \"function\": {\"name\": \"f\", \"parameters\": {\"q\": 1}}}",
+     {"", "", "#0 f{\"q\": 1}"}},
+    {{LT_PARSE_PLAIN, true, true, false},
+     "<think>hm</think> {\"name\": \"f\", \"arguments\": {\"q\": {}}}",
+     {"hm", "", "#0 f{\"q\": {}}"}},
+    {{LT_PARSE_PLAIN, true, true, false}, "[1, 2] {", {"", "[1, 2] {", ""}},
+    {{LT_PARSE_PLAIN, false, true, false},
+     "{\"name\": \"f\", \"arguments\": {}}",
+     {"", "{\"name\": \"f\", \"arguments\": {}}", ""}},
+    {{LT_PARSE_HARMONY, true, true, false},
+     "<|channel|>analysis<|message|>hm<|end|><|start|>assistant "
+     "to=functions.f<|channel|>commentary "
+     "json<|message|>{\"a\": 1}",
+     {"hm", "", "#0 f{\"a\": 1}"}},
     {{LT_PARSE_HARMONY, true, true, false},
      "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>Yes.<|"
      "return|>",
@@ -139,20 +183,91 @@ static void any_cut_gives_the_same(void **state) {
     }
 }
 
-static void formats_are_detected(void **state) {
+typedef struct {
+    char text[512];
+    bool named;
+    int n_pieces;
+} pieces;
+
+static void count(void *ctx, lt_part_kind part, int call, const char *text, size_t n) {
+    pieces *p = ctx;
+    (void)call;
+    p->named = p->named || part == LT_PART_CALL_NAME;
+    if (part == LT_PART_CALL_ARGS) {
+        assert_true(p->named);
+        p->n_pieces++;
+        put(p->text, text, n);
+    }
+}
+
+/* Arguments are given out as they come: of each piece nothing is held back. */
+static void arguments_stream(void **state) {
+    static const struct {
+        lt_parse_format format;
+        const char *head;
+    } heads[] = {
+        {LT_PARSE_HERMES, "<tool_call>\n{\"name\": \"f\", \"arguments\": "},
+        {LT_PARSE_LLAMA3, "{\"name\": \"f\", \"parameters\": "},
+        {LT_PARSE_PLAIN, "{\"name\": \"f\", \"arguments\":"},
+        {LT_PARSE_MISTRAL, "[TOOL_CALLS] [{\"name\": \"f\", \"arguments\": "},
+        {LT_PARSE_MISTRAL_ARGS, "[TOOL_CALLS]f[ARGS]"},
+        {LT_PARSE_DEEPSEEK, "<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P
+                            ">function<" P "tool" U "sep" P ">f\n```json\n"},
+        {LT_PARSE_DEEPSEEK31, "<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P
+                              ">f<" P "tool" U "sep" P ">"},
+        {LT_PARSE_HARMONY, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"}};
+    static const char args[] = "{\"city\":\"Bern\",\"days\":[1,2,{\"x\":null}]}";
     (void)state;
-    assert_int_equal(lt_parse_detect("... <tool_call> ..."), LT_PARSE_HERMES);
-    assert_int_equal(lt_parse_detect("{{ '<|channel|>' }}"), LT_PARSE_HARMONY);
-    assert_int_equal(lt_parse_detect("[TOOL_CALLS]"), LT_PARSE_MISTRAL);
-    assert_int_equal(lt_parse_detect("<|python_tag|>"), LT_PARSE_LLAMA3);
-    assert_int_equal(lt_parse_detect("<|im_start|>"), LT_PARSE_PLAIN);
-    assert_int_equal(lt_parse_detect(NULL), LT_PARSE_PLAIN);
-    assert_true(lt_parse_prompt_thinks("<|im_start|>assistant\n<think>\n", 30));
-    assert_false(lt_parse_prompt_thinks("<think>\n\n</think>\n\n", 19));
+    for (size_t i = 0; i < sizeof heads / sizeof *heads; i++) {
+        pieces p = {0};
+        lt_parser *parser = NULL;
+        assert_int_equal(
+            lt_parser_open(&parser, &(lt_parse_options){.format = heads[i].format, .tools = true}),
+            LT_OK);
+        assert_int_equal(lt_parser_feed(parser, heads[i].head, strlen(heads[i].head), count, &p),
+                         LT_OK);
+        for (size_t at = 0; at < strlen(args); at++) {
+            assert_int_equal(lt_parser_feed(parser, args + at, 1, count, &p), LT_OK);
+            if (p.n_pieces != (int)at + 1) {
+                fail_msg("%s: %d pieces behind %zu bytes", lt_parse_format_name(heads[i].format),
+                         p.n_pieces, at + 1);
+            }
+        }
+        assert_string_equal(p.text, args);
+        lt_parser_close(parser);
+    }
+}
+
+static void formats_are_detected(void **state) {
+    static const struct {
+        const char *text;
+        lt_parse_format format;
+        const char *think;
+    } marks[] = {
+        {"... <tool_call> ... </think>", LT_PARSE_HERMES, "<think>"},
+        {"{{ '<|channel|>' }}", LT_PARSE_HARMONY, NULL},
+        {"[TOOL_CALLS]", LT_PARSE_MISTRAL, NULL},
+        {"[TOOL_CALLS] [ARGS] [THINK] [/THINK]", LT_PARSE_MISTRAL_ARGS, "[THINK]"},
+        {"<" P "tool" U "calls" U "begin" P "> ```json </think>", LT_PARSE_DEEPSEEK, "<think>"},
+        {"<" P "tool" U "calls" U "begin" P ">", LT_PARSE_DEEPSEEK31, NULL},
+        {"<|python_tag|>", LT_PARSE_LLAMA3, NULL},
+        {"<|im_start|>", LT_PARSE_PLAIN, NULL},
+        {NULL, LT_PARSE_PLAIN, NULL}};
+    const lt_parse_marks think = lt_parse_detect("</think>");
+    (void)state;
+    for (size_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+        const lt_parse_marks m = lt_parse_detect(marks[i].text);
+        assert_int_equal(m.format, marks[i].format);
+        assert_true(marks[i].think == NULL ? m.think_open == NULL
+                                           : strcmp(m.think_open, marks[i].think) == 0);
+    }
+    assert_true(lt_parse_prompt_thinks(&think, "<|im_start|>assistant\n<think>\n", 30));
+    assert_false(lt_parse_prompt_thinks(&think, "<think>\n\n</think>\n\n", 19));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(any_cut_gives_the_same),
+                                       cmocka_unit_test(arguments_stream),
                                        cmocka_unit_test(formats_are_detected)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);

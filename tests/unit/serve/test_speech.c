@@ -1,4 +1,5 @@
-/* Reasoning and calls out of a chat model's text: however it is cut into pieces, the same items come out, and no mark leaks. */
+/* A chat answer as items: kinds in order, calls with their names, ids of their own, text that goes to the last item. How text is taken apart is
+ * test_parse.c's. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -7,103 +8,54 @@
 
 #include <cmocka.h>
 
-#include "base/rng.h"
 #include "serve/speech.h"
-
-typedef struct {
-    const char *marks; /* A text as a template would hold it. */
-    lt_listen listen;
-    const char *text;
-    const char *want; /* Items: c: content, r: reasoning, f: name(arguments); '|' between. */
-} row;
-
-static const row rows[] = {
-    {"</think>", {.think = true}, "<think>\nhm</think>\n\nYes", "r:hm|c:Yes"},
-    {"</think>", {.think = true}, "  <think>a < b </thin </think>c", "r:a < b </thin |c:c"},
-    {"</think>", {.think = true}, "No <think>x</think>", "c:No <think>x</think>"},
-    {"</think>", {.think = true}, "<thing>", "c:<thing>"},
-    {"</think>", {.think = true, .opened = true}, "deep</think>\n\nA", "r:deep|c:A"},
-    {"</think>", {.think = true, .opened = true}, "cut off </thi", "r:cut off </thi"},
-    {"</think>", {.think = false}, "<think>x</think>", "c:<think>x</think>"},
-    {"[/THINK]", {.think = true}, "[THINK]m[/THINK]A", "r:m|c:A"},
-    {"<tool_call>",
-     {.tools = true},
-     "Hi <tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": "
-     "1}}\n</tool_call>\n<tool_call>{\"name\":\"g\","
-     "\"arguments\":{}}</tool_call>\n",
-     "c:Hi |f:f({\"a\":1})|f:g({})"},
-    {"<tool_call></think>",
-     {.tools = true, .think = true},
-     "<think>r</think><tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>done",
-     "r:r|f:f({})|c:done"},
-    {"<tool_call>",
-     {.tools = true},
-     "<tool_call>nonsense</tool_call>",
-     "c:<tool_call>nonsense</tool_call>"},
-    {"<tool_call>", {.tools = true}, "<tool_call>{\"name\":\"f\",\"arguments\":{}}", "f:f({})"},
-    {"<tool_call>", {.tools = false}, "<tool_call>{}</tool_call>", "c:<tool_call>{}</tool_call>"},
-    {"[TOOL_CALLS]",
-     {.tools = true},
-     "[TOOL_CALLS][{\"name\":\"f\",\"arguments\":{\"x\":\"]\"}},{\"name\":\"g\",\"arguments\":{}}]",
-     "f:f({\"x\":\"]\"})|f:g({})"},
-    {"[TOOL_CALLS]", {.tools = true}, "[TOOL_CALLS]f[ARGS]{\"x\": 2}", "f:f({\"x\":2})"},
-    {"",
-     {.tools = true, .bare = true},
-     " {\"name\":\"f\",\"parameters\":{\"q\":[1]}}",
-     "f:f({\"q\":[1]})"},
-    {"", {.tools = true, .bare = true}, "{\"no\": 1}", "c:{\"no\": 1}"},
-    {"", {.tools = true, .bare = true}, "Plain {\"name\":\"f\"}", "c:Plain {\"name\":\"f\"}"},
-    {"", {0}, "Nothing to hear", "c:Nothing to hear"},
-};
 
 static void on(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
     lt_json_out *heard = c->reply->face_state;
     const lt_speech_item *i = &((const lt_speech *)c->face)->items[item];
     if (fresh) {
-        if (heard->n > 0) {
-            lt_out_raw(heard, "|", 1);
-        }
-        lt_out_rawf(heard, i->kind == LT_SPEECH_CALL ? "f:%s(" : "%s",
+        lt_out_rawf(heard, "%s%s:", heard->n > 0 ? "|" : "",
                     i->kind == LT_SPEECH_CALL      ? i->name
-                    : i->kind == LT_SPEECH_CONTENT ? "c:"
-                                                   : "r:");
+                    : i->kind == LT_SPEECH_CONTENT ? "content"
+                                                   : "reasoning");
     }
     lt_out_raw(heard, text, n);
-    if (i->kind == LT_SPEECH_CALL && n > 0) {
-        lt_out_raw(heard, ")", 1);
-    }
 }
 
-static void any_cut(void **state) {
+static void items_in_order(void **state) {
+    static const char text[] =
+        "<think>\nhm</think>\n\nYes <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}"
+        "</tool_call>\n<tool_call>{\"name\": \"g\", \"arguments\": {}}</tool_call> bye";
     static lt_server s;
-    static lt_reply r;
-    lt_rng rng = {.seed = 3};
+    lt_json_out heard = {0}, all = {0};
+    lt_reply r = {.server = &s, .listen = {.tools = true, .think = true}, .face_state = &heard};
+    lt_strand c = {.reply = &r};
+    const lt_speech *said;
     (void)state;
-    for (int round = 0; round < 200; round++) {
-        for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-            const size_t n = strlen(rows[i].text);
-            lt_json_out heard = {0};
-            lt_strand c = {.reply = &r};
-            s.marks = lt_speech_detect(rows[i].marks);
-            r.server = &s;
-            r.listen = rows[i].listen;
-            r.face_state = &heard;
-            assert_true(lt_speech_open(&c));
-            for (size_t at = 0; at < n;) {
-                const size_t most = round == 0 ? n : 7;
-                const size_t part = 1 + lt_rng_below(&rng, n - at < most ? n - at : most);
-                lt_speech_feed(&c, rows[i].text + at, part, on);
-                at += part;
-            }
-            lt_speech_end(&c, on);
-            assert_string_equal(heard.data != NULL ? heard.data : "", rows[i].want);
-            lt_speech_close(&c);
-            lt_out_free(&heard);
-        }
+    s.marks = lt_parse_detect("<tool_call></think>");
+    assert_true(lt_speech_open(&c));
+    said = c.face;
+    for (size_t at = 0; at < strlen(text); at++) {
+        assert_true(lt_speech_in_reasoning(&c) == (at > 6 && at < 18));
+        lt_speech_feed(&c, text + at, 1, on);
     }
+    lt_speech_end(&c, on);
+    assert_string_equal(heard.data, "reasoning:hm|content:Yes|f:{\"a\": 1}|g:{}|content:bye");
+    assert_int_equal(said->n_items, 5);
+    assert_int_equal(said->n_calls, 2);
+    assert_int_equal(said->items[3].call, 1);
+    assert_string_not_equal(said->items[2].id, said->items[3].id);
+    assert_memory_equal(said->items[2].id, "call_", 5);
+    assert_true(lt_speech_has(said, LT_SPEECH_REASONING));
+    lt_speech_gather(said, LT_SPEECH_CONTENT, &all);
+    assert_string_equal(all.data, "Yesbye");
+    lt_speech_close(&c);
+    lt_out_free(&heard);
+    lt_out_free(&all);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_cut)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(items_in_order)};
+    cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
