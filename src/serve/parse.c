@@ -265,6 +265,11 @@ static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     }
     marks_of(p, marks);
     at = find_mark(&p->buffer, marks, &which, &hold);
+    if (at != SIZE_MAX && which.to == LT_IN_REASONING && without_blank(p, at) > 0) {
+        say(p, p->buffer.data, at, on, ctx); /* Behind content it is content. */
+        lt_parser_drop(p, at);
+        return true;
+    }
     if (at != SIZE_MAX) {
         say(p, p->buffer.data, without_blank(p, at), on, ctx);
         lt_parser_drop(p, at + strlen(which.text));
