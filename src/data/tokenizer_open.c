@@ -223,12 +223,15 @@ static void find_special(lt_tokenizer *t) {
                                       "<\xEF\xBD\x9C\xE2\x96\x81pad\xE2\x96\x81\xEF\xBD\x9C>",
                                       NULL};
     static const char *const eot[] = {
-        "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|end|>", "<|eot|>", "<|return|>", NULL};
+        "<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|return|>", "<|end|>", "<|eot|>", NULL};
     static const char *const unk[] = {"<unk>", "[UNK]", NULL};
     t->bos = t->bos == LT_NO_ID ? first_found(t, bos) : t->bos;
     t->eos = t->eos == LT_NO_ID ? first_found(t, eos) : t->eos;
     t->pad = t->pad == LT_NO_ID ? first_found(t, pad) : t->pad;
     t->eot = t->eot == LT_NO_ID ? first_found(t, eot) : t->eot;
+    if (t->eot != LT_NO_ID && t->eot == lt_tokenizer_find(t, "<|end|>", 7)) {
+        t->eot = first_found(t, eot); /* gpt-oss: <|end|> ends a message, <|return|> the turn. */
+    }
     t->unk = t->unk == LT_NO_ID ? first_found(t, unk) : t->unk;
 }
 

@@ -67,6 +67,9 @@ static lt_err collect(lt_grammar_vocab *v, const lt_tokenizer *t) {
                 LT_FAIL(LT_ERR_OOM, "vocabulary of %lld tokens", (long long)v->n_ids);
             }
         }
+        if (v->special[id] == NULL && memchr(s, 0xFF, bytes) != NULL) {
+            continue; /* A raw byte that is in no text: it would begin the code of a special token. */
+        }
         while (n + bytes > room) {
             size_t full = room;
             if (!lt_grow((void **)&v->bytes, full, &room, 1)) {
