@@ -100,13 +100,15 @@ static lt_gid deepseek_call(const maker *m, const char *name, lt_gid args) {
 
 static lt_gid harmony_call(const maker *m, const char *name, lt_gid args) {
     lt_gast *g = m->g;
+    const lt_gid json = lt_gast_text(g, "json");
+    const lt_gid marked = lt_gast_seq3(g, optional(g, lt_gast_text(g, " ")),
+                                       mark(m, "<|constrain|>"), json);
+    const lt_gid kind = lt_gast_alt2(g, marked, lt_gast_seq2(g, lt_gast_text(g, " "), json));
     return lt_gast_list(g, LT_GNODE_SEQ,
                         (const lt_gid[]){mark(m, "<|channel|>"),
                                          lt_gast_text(g, "commentary to=functions."),
-                                         lt_gast_text(g, name), optional(g, lt_gast_text(g, " ")),
-                                         optional(g, mark(m, "<|constrain|>")),
-                                         lt_gast_text(g, "json"), mark(m, "<|message|>"), args},
-                        8);
+                                         lt_gast_text(g, name), kind, mark(m, "<|message|>"), args},
+                        6);
 }
 
 /* [TOOL_CALLS]name[ARGS]{...}; with an id of the call between in some of its versions. */
