@@ -77,6 +77,31 @@ static size_t group_names(const lt_points *p, const char **names) {
     return n;
 }
 
+static json_t *parts_json(const lt_point_job *j) {
+    json_t *o = json_object();
+    const lt_plan_time t = lt_plan_step_estimate(&j->model, &j->cluster, &j->layout);
+#define PART(field, text) json_object_set_new(o, #field, json_real(t.field));
+    LT_PLAN_PART_MAP(PART)
+#undef PART
+    return o;
+}
+
+static json_t *memory_json(const lt_point_job *j) {
+    json_t *o = json_object();
+    const lt_plan_memory m = lt_plan_memory_estimate(&j->model, &j->cluster, &j->layout);
+#define KIND(field) json_object_set_new(o, #field, json_real(m.field * 1e-9));
+    KIND(weights)
+    KIND(gradients)
+    KIND(optimizer)
+    KIND(activations)
+    KIND(logits)
+    KIND(buffers)
+    KIND(margin)
+    KIND(total)
+#undef KIND
+    return o;
+}
+
 static void print_json(const lt_points *p, const lt_point_result *r, bool rows) {
     const char *names[MAX_GROUPS];
     const size_t n = group_names(p, names);
@@ -104,7 +129,9 @@ static void print_json(const lt_points *p, const lt_point_result *r, bool rows) 
             if (isfinite(r[i].memory_error)) {
                 json_object_set_new(row, "memory_gb", json_real(r[i].job.memory_bytes * 1e-9));
                 json_object_set_new(row, "memory_error", json_real(r[i].memory_error));
+                json_object_set_new(row, "memory_parts_gb", memory_json(&r[i].job));
             }
+            json_object_set_new(row, "parts_s", parts_json(&r[i].job));
             json_array_append_new(list, row);
         }
     }
@@ -214,8 +241,10 @@ static void print_fits(const lt_plan_fit *f, size_t n) {
         printf("  %s:\n", gpu);
         for (size_t i = k; i < n; i++) {
             if (strcmp(f[i].stack.gpu, gpu) == 0) {
-                printf("    %s: {gemm: %.4f, memory: %.4f, network: %.4f, anchors: [",
-                       f[i].stack.name, f[i].stack.gemm, f[i].stack.memory, f[i].stack.network);
+                const lt_plan_stack *s = &f[i].stack;
+                const bool us = s->launch_blocking > 0;
+                printf("    %s: {gemm: %.4f, %s: %.4f, network: %.4f, anchors: [", s->name, s->gemm,
+                       us ? "launch_us" : "memory", us ? s->launch_us : s->memory, s->network);
                 for (size_t a = 0; a < f[i].n_anchors; a++) {
                     printf("%s%s", a > 0 ? ", " : "", f[i].anchor[a]->field[LT_POINT_id]);
                 }

@@ -160,7 +160,7 @@ static lt_err stack_facts(lt_plan_stack *s, const table *t, const char *stack) {
     LT_TRY(number(t->rows, t->n, prefix, "launch_us", &s->launch_us, 0, 1e4, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "tp_overlap", &s->tp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "dp_overlap", &s->dp_overlap, 0, 1, t->path));
-    LT_TRY(number(t->rows, t->n, prefix, "micro_tokens", &s->micro_tokens, 0, 1e5, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "launch_blocking", &s->launch_blocking, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "deepspeed_pipe", &s->deepspeed_pipe, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "logit_bytes", &s->logit_bytes, 0, 64, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "moe_fused", &s->moe_fused, 0, 2, t->path));
@@ -173,6 +173,7 @@ static lt_err stack_fit(lt_plan_stack *s, const table *t, const char *gpu, const
     snprintf(prefix, sizeof prefix, "fits.%s.%s", gpu, stack);
     LT_TRY(number(t->rows, t->n, prefix, "gemm", &s->gemm, 0.01, 1.2, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "memory", &s->memory, 0.01, 1.2, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "launch_us", &s->launch_us, 0, 1e4, t->path));
     return number(t->rows, t->n, prefix, "network", &s->network, 0.01, 1.2, t->path);
 }
 

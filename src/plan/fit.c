@@ -14,18 +14,26 @@
 #define SIGMA    0.03
 #define PRIOR    0.12
 #define MAX_FITS 128
+#define BLOCKING_US 100.0 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
 
-static double clamp_efficiency(double x) {
-    return lt_plan_min(1.0, lt_plan_max(0.05, x));
+/* Where launches block, the host's time around a kernel counts in full and says more than memory bandwidth: it is fitted in
+ * place of `memory`, which keeps its default. The number of fitted efficiencies stays three. */
+static double *efficiency(lt_plan_stack *s, int i) {
+    return i == 0 ? &s->gemm : i == 2 ? &s->network : s->launch_blocking > 0 ? &s->launch_us : &s->memory;
 }
 
-/* The number of fitted efficiencies stays three: a stack whose micro_tokens were fitted keeps the default of `memory`. */
-static double *efficiency(lt_plan_stack *s, int i) {
-    return i == 0 ? &s->gemm : i == 1 ? &s->memory : &s->network;
+static double clamp_efficiency(const lt_plan_stack *s, int i, double x) {
+    const bool us = i == 1 && s->launch_blocking > 0;
+    return lt_plan_min(us ? 2000.0 : 1.0, lt_plan_max(us ? 1.0 : 0.05, x));
+}
+
+/* How far a value may leave its centre: nobody knows beforehand how slow a host is. */
+static double width(const lt_plan_stack *s, int i) {
+    return i == 1 && s->launch_blocking > 0 ? 5.0 * PRIOR : PRIOR;
 }
 
 static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *s,
-                      const lt_plan_stack *prior, double *rms) {
+                      const lt_plan_stack *centre, double *rms) {
     double sum = 0, penalty = 0;
     char why[LT_PLAN_TEXT_BYTES];
     for (size_t i = 0; i < f->n_anchors; i++) {
@@ -33,36 +41,34 @@ static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_st
         jobs[i].cluster.stack.gemm = s->gemm;
         jobs[i].cluster.stack.memory = s->memory;
         jobs[i].cluster.stack.network = s->network;
+        jobs[i].cluster.stack.launch_us = s->launch_us;
         predicted = lt_point_predict(&jobs[i], why);
         sum += predicted > 0 ? pow(log(predicted / jobs[i].measured_s), 2) : 1.0;
     }
     for (int e = 0; e < 3; e++) {
-        lt_plan_stack a = *s, b = *prior;
-        penalty += pow(log(*efficiency(&a, e) / *efficiency(&b, e)) / PRIOR, 2);
+        lt_plan_stack a = *s, b = *centre;
+        penalty += pow(log(*efficiency(&a, e) / *efficiency(&b, e)) / width(s, e), 2);
     }
     *rms = sqrt(sum / (double)f->n_anchors);
     return sum / (SIGMA * SIGMA) + penalty;
 }
 
 /* Pattern search from f's own efficiencies. What the rows do not print of their layout is chosen once, at the start. */
-static void descend(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *prior) {
+static void descend(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *centre) {
     lt_plan_stack best = f->stack;
     double step = 0.16, cost;
     for (size_t i = 0; i < f->n_anchors; i++) {
         jobs[i].layout_known = false;
     }
-    cost = cost_of(f, jobs, &best, prior, &f->rms);
+    cost = cost_of(f, jobs, &best, centre, &f->rms);
     for (int round = 0; round < 60 && step > 0.002; round++) {
         bool moved = false;
         for (int e = 0; e < 6; e++) {
             lt_plan_stack t = best;
             const double factor = exp(e % 2 == 0 ? step : -step);
             double rms, c;
-            if (e / 2 == 1 && best.micro_tokens > 0) {
-                continue;
-            }
-            *efficiency(&t, e / 2) = clamp_efficiency(*efficiency(&t, e / 2) * factor);
-            c = cost_of(f, jobs, &t, prior, &rms);
+            *efficiency(&t, e / 2) = clamp_efficiency(&t, e / 2, *efficiency(&t, e / 2) * factor);
+            c = cost_of(f, jobs, &t, centre, &rms);
             if (c < cost) {
                 cost = c;
                 best = t;
@@ -129,6 +135,10 @@ static lt_err fit_with_centre(lt_plan_fit *list, size_t n, lt_plan_fit *f, lt_po
     lt_plan_stack centre;
     char family[LT_PLAN_NAME_BYTES], why[LT_PLAN_TEXT_BYTES];
     LT_TRY(lt_plan_stack_find(&centre, f->stack.gpu, "default"));
+    if (f->stack.launch_blocking > 0) {
+        centre.launch_blocking = f->stack.launch_blocking;
+        centre.launch_us = BLOCKING_US;
+    }
     lt_plan_stack_family(family, f->stack.name);
     for (size_t i = 0; i < n && is_release(&f->stack); i++) {
         if (strcmp(list[i].stack.name, family) == 0 &&

@@ -100,16 +100,26 @@ static double stage_layers(const lt_plan_model *m, const lt_plan_layout *l) {
     return (double)((m->layers + l->pp - 1) / l->pp);
 }
 
+/* Layers that a stage has less than the fullest. One or two less were chosen so, to make room for head and embedding; where more
+ * are missing nobody chose, and the last stage takes what is left (DeepSpeed's partition: 78 layers on 12 stages are 7 ... 7, 1). */
+double lt_plan_stage_short(const lt_plan_model *m, const lt_plan_layout *l, int stage) {
+    const double full = stage_layers(m, l), missing = full * l->pp - (double)m->layers;
+    if (l->pp == 1 || (stage != 0 && stage != l->pp - 1)) {
+        return 0;
+    }
+    if (missing <= 2) {
+        return missing >= (stage == 0 ? 2 : 1) ? 1 : 0;
+    }
+    return stage == 0 ? 0 : lt_plan_min(missing, l->vpp > 1 ? full / l->vpp : full - 1);
+}
+
 lt_plan_share lt_plan_stage_params(const lt_plan_model *m, const lt_plan_layout *l, int stage) {
     const lt_plan_params p = lt_plan_model_params(m);
     const double even = stage_layers(m, l) / (double)m->layers, tp = l->tp;
-    const double surplus = stage_layers(m, l) * l->pp - (double)m->layers;
-    double layers = even, dense_moe = 0;
+    const double layers = even - lt_plan_stage_short(m, l, stage) / (double)m->layers;
+    double dense_moe = 0;
     lt_plan_share s;
 
-    if (l->pp > 1 && ((stage == l->pp - 1 && surplus >= 1) || (stage == 0 && surplus >= 2))) {
-        layers = even - 1.0 / (double)m->layers; /* The end stages carry the odd layers less. */
-    }
     if (m->n_moe > 0) { /* Router, latent maps and shared experts live with the dense part. */
         const double routed = (double)m->n_moe * (double)m->experts * (m->gated ? 3.0 : 2.0) *
                               (double)m->expert_ffn *

@@ -113,7 +113,8 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     const lt_plan_layout *l = j->l;
     const lt_plan_model *m = j->m;
     const lt_plan_share p = lt_plan_stage_params(m, l, stage);
-    const double layers = (double)((m->layers + l->pp - 1) / l->pp),
+    const double layers = (double)((m->layers + l->pp - 1) / l->pp) -
+                          lt_plan_stage_short(m, l, stage),
                  tokens = (double)(l->micro * m->seq) / l->cp;
     const double weight = l->precision == LT_PLAN_FP32 ? 4.0 : 2.0;
     const bool lora = l->tune == LT_PLAN_TUNE_LORA;
@@ -133,7 +134,9 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
         const double buffers = lt_plan_min((double)l->accum, in_flight(l, stage) + 1.0);
         r.activations *= buffers / in_flight(l, stage);
         r.activations += 2.0 * boundary * buffers;
-        r.gradients += state_bytes(p.dense, p.expert, 2.0, false, l);
+        if (l->fp32_grads) { /* BF16_Optimizer keeps the bf16 gradients beside its fp32 ones. */
+            r.gradients += state_bytes(p.dense, p.expert, 2.0, false, l);
+        }
     }
     if (l->recompute ==
         LT_PLAN_RECOMPUTE_FULL) { /* One layer is alive in full while its backward pass runs. */

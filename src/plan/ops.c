@@ -89,20 +89,18 @@ static void linear(tally *t, double m, double n, double k, double groups) {
     const lt_plan_cluster *c = t->j->c;
     const lt_plan_precision p = t->j->l->precision;
     const double mem = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
-    /* What a micro-batch costs beyond its tokens, as tokens. */
     const double group_kernels = t->fused ? 0.0 : GROUP_KERNELS;
-    const double ramp = 1.0 + c->stack.micro_tokens / lt_plan_max(1.0, m * groups);
     if (m <= 0 || n <= 0 || k <= 0) {
         return;
     }
     if (!t->backward) {
-        t->w.gemm_s += ramp * t->count * group_s(c, m, n, k, groups, p, 2.0);
+        t->w.gemm_s += t->count * group_s(c, m, n, k, groups, p, 2.0);
         t->w.flops += t->count * groups * 2.0 * m * n * k;
         t->w.kernels += t->count * (1 + group_kernels * (groups - 1));
     } else {
-        t->w.gemm_s += ramp * t->count * group_s(c, m, k, n, groups, p, 2.0);
+        t->w.gemm_s += t->count * group_s(c, m, k, n, groups, p, 2.0);
         if (!t->lora) {
-            t->w.gemm_s += ramp * t->count *
+            t->w.gemm_s += t->count *
                            group_s(c, k, n, m, groups, p, t->j->l->fp32_grads ? 8.0 : 2.0);
         }
         t->w.flops += t->count * groups * (t->lora ? 2.0 : 4.0) * m * n * k;

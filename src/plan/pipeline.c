@@ -258,6 +258,6 @@ double lt_plan_pipeline_closed(const lt_plan_pipeline *p) {
                lt_plan_max(0.0, unit_s - 2.0 * p->backward_s * p->weight_share + 2.0 * p->send_s);
     }
     /* The slowest stage works through all micro-batches; the others' share of it fills and drains. */
-    return m * (unit_s + extra) + fill +
-           lt_plan_max(0.0, lt_plan_min(p->first_extra_s, p->last_extra_s));
+    return m * (unit_s + extra) +
+           lt_plan_max(0.0, fill + lt_plan_min(p->first_extra_s, p->last_extra_s));
 }

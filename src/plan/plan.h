@@ -68,6 +68,7 @@ typedef struct {
     double dense, expert;
 } lt_plan_share;
 lt_plan_share lt_plan_stage_params(const lt_plan_model *m, const lt_plan_layout *l, int stage);
+double lt_plan_stage_short(const lt_plan_model *m, const lt_plan_layout *l, int stage);
 int lt_plan_zero_ranks(const lt_plan_layout *l);        /* Ranks over which dense state shards. */
 int lt_plan_expert_zero_ranks(const lt_plan_layout *l); /* The same for experts. */
 double lt_plan_precision_bytes(lt_plan_precision p);

@@ -48,16 +48,29 @@ static int degree(const char *text) {
 
 /* ---- Which software ---- */
 
+/* BigScience's log (train/tr11-176B-ml/chronicles-prequel.md) forbids comparing across two days: one on which the nodes' PCIe and
+ * NUMA settings were mended ("GBS Variations"), and one from which on gradients gather in fp32 ("Rebalancing layers"). */
+static const char *bigscience_phase(const lt_point *row) {
+    const char *note = F(row, note);
+    if (has(F(row, precision), "fp32 grad") || has(note, "rebalancing")) {
+        return "-3";
+    }
+    if (has(note, "48 node") || has(note, "final round") || has(note, "nheads comparison")) {
+        return "-1";
+    }
+    return has(note, "gbs variations") || has(note, "another round") || has(note, "warmup") ||
+                   has(note, "re-do")
+               ? "-2"
+               : "";
+}
+
 const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
     static const struct {
         const char *group, *model, *stack;
     } table[] = {{"megatron-sc21", "zero-3", "deepspeed"},
                  {"megatron-sc21", "", "megatron-2021"},
                  {"korthikanti", "", "megatron-2022"},
-                 {"bigscience", "", "bigscience"},
-                 {"bloom-", "", "bigscience"},
                  {"bloomberg", "", "sagemaker"},
-                 {"bloom", "", "bigscience"},
                  {"mt-nlg", "", "deepspeed"},
                  {"megascale", "megatron", "megatron-core"},
                  {"megascale", "", "megascale"},
@@ -71,7 +84,7 @@ const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
                  {"torchtitan", "compile", "torchtitan"},
                  {"torchtitan", "8b fsdp\n", "torchtitan-eager"},
                  {"torchtitan", "", "torchtitan"},
-                 {"pythia", "", "gpt-neox"},
+                 {"pythia", "", "pythia"},
                  {"gpt-neox", "", "gpt-neox"},
                  {"deepseek", "", "deepseek"},
                  {"opt", "", "metaseq"},
@@ -94,6 +107,10 @@ const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
             }
         }
         snprintf(out, LT_PLAN_NAME_BYTES, "bridge");
+        return out;
+    }
+    if (has(group, "bigscience") || strcmp(group, "bloom") == 0) {
+        snprintf(out, LT_PLAN_NAME_BYTES, "bigscience%s", bigscience_phase(row));
         return out;
     }
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -297,6 +314,25 @@ static int recompute_of(const char *text) {
     return has(text, "full") ? 2 : -1;
 }
 
+/* Pythia's paper prints no layout; its training files do (EleutherAI/pythia, models/NAME/pythia-NAME.yml). */
+static void pythia_layout(lt_plan_query *q, const char *name) {
+    static const struct {
+        const char *size;
+        int tp, micro;
+    } table[] = {{"70m", 1, 32},  {"160m", 1, 32}, {"410m", 1, 32}, {"1b", 1, 16},
+                 {"1.4b", 1, 16}, {"2.8b", 1, 16}, {"6.9b", 2, 8},  {"12b", 4, 8}};
+    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+        char word[16];
+        snprintf(word, sizeof word, " %s", table[i].size);
+        if (has(name, word) && q->tp == 0 && q->pp == 0 && q->micro == 0) {
+            q->tp = table[i].tp;
+            q->pp = 1;
+            q->micro = table[i].micro;
+            q->recompute = 2;
+        }
+    }
+}
+
 static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
     lt_plan_query *q = &j->query;
     const char *stack = j->cluster.stack.name;
@@ -314,9 +350,13 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
                          .ep = degree(F(row, ep)),
                          .micro = degree(F(row, micro_batch)),
                          .recompute = recompute_of(F(row, recompute))};
+    if (strcmp(stack, "pythia") == 0) {
+        pythia_layout(q, F(row, model));
+    }
     q->tune = has(F(row, model), "lora") ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL;
-    q->fp32_grads = !has(F(row, note), "pure") && q->zero != 3 &&
-                    j->cluster.stack.attention != LT_PLAN_ATTENTION_UNFUSED;
+    q->fp32_grads = has(F(row, precision), "fp32 grad") ||
+                    (!has(F(row, note), "pure") && q->zero != 3 &&
+                     j->cluster.stack.attention != LT_PLAN_ATTENTION_UNFUSED);
     q->cp = q->cp > 0 ? q->cp : 1;
     if (q->recompute == -1 && (has(stack, "bridge") || has(stack, "deepseek"))) {
         q->recompute = -2; /* Its recipes recompute modules, never whole layers. */

@@ -56,7 +56,6 @@ static stage stage_of(const lt_plan_job *j) {
     const double ep_b = hide(s.b.ep_s, k->ep_overlap, busy(&s.b)).exposed +
                         hide(s.r.ep_s, k->ep_overlap, busy(&s.r)).exposed;
     const double layers = (double)((j->m->layers + j->l->pp - 1) / j->l->pp);
-    const double surplus = layers * j->l->pp - (double)j->m->layers;
     s.tp = tp_f + tp_b;
     s.cp = cp_f + cp_b;
     s.ep = ep_f + ep_b;
@@ -64,10 +63,10 @@ static stage stage_of(const lt_plan_job *j) {
     s.backward = busy(&s.b) + busy(&s.r) + tp_b + cp_b + ep_b;
     s.extra_last = busy(&s.head_f) + busy(&s.head_b) + s.head_f.tp_s + s.head_b.tp_s;
     s.extra_first = busy(&s.embed);
-    if (j->l->pp > 1) { /* An end stage with a layer less has room for its embedding or head. */
+    if (j->l->pp > 1) { /* An end stage with fewer layers has room for its embedding or head. */
         const double layer = (s.forward + s.backward) / layers;
-        s.extra_last -= surplus >= 1 ? layer : 0;
-        s.extra_first -= surplus >= 2 ? layer : 0;
+        s.extra_last -= layer * lt_plan_stage_short(j->m, j->l, j->l->pp - 1);
+        s.extra_first -= layer * lt_plan_stage_short(j->m, j->l, 0);
     }
     return s;
 }
