@@ -13,6 +13,10 @@
 #include "base/error.h"
 #include "plan/points.h"
 
+/* Of an Omni-Path link's rate that NCCL's rings reach beside InfiniBand with GPUDirect, staged through the host's memory: 40.5 Gb/s a
+ * 100 Gb/s link between nodes of Jean Zay's A100 partition, measured by BigScience (its benchmarks of all-reduce). */
+#define OMNI_PATH 0.405
+
 #define F(row, name) ((row)->field[LT_POINT_##name])
 
 static bool has(const char *text, const char *word) {
@@ -262,7 +266,7 @@ static bool make_cluster(lt_point_job *j, const lt_point *row, char *why) {
     lt_plan_cluster_plain(&j->cluster, &g, &s, gpus);
     nic = nic_of(F(row, interconnect), g.node_gpus);
     if (nic > 0) {
-        j->cluster.nic_gbps = nic;
+        j->cluster.nic_gbps = nic * (has(F(row, interconnect), "omni-path") ? OMNI_PATH : 1.0);
     }
     return true;
 }
