@@ -133,7 +133,8 @@ typedef struct {
         deepspeed_pipe; /* 1: DeepSpeed's pipeline engine: a buffer more per stage, whose input and output stay, and fp16 beside fp32 gradients. */
     double
         logit_bytes; /* Alive per logit at the loss: 6 where softmax and loss are fused, 11 where fp32 copies and gradients exist. */
-    double launch_blocking; /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us adds, and is fitted. */
+    double
+        launch_blocking; /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us adds, and is fitted. */
     double
         cp_balance; /* 1: context-parallel ranks share causal work evenly; 0: the last does most. */
     bool anchored;  /* False: this GPU's default, no measurement of this very stack. */

@@ -16,7 +16,9 @@
 #define VALIDATE_OPTIONS(X)                                                                        \
     X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                        \
     X(BOOL, rows, "rows", "false", 0, 0, "", "print every row, not only the groups")               \
-    X(BOOL, left_out, "left-out", "false", 0, 0, "", "list the rows left out, with reasons")
+    X(BOOL, left_out, "left-out", "false", 0, 0, "", "list the rows left out, with reasons")       \
+    X(ENUM, unseen, "cross-validate", "off", 0, 0, "off|row|group",                                \
+      "predict every row by fits made without it, or without its group")
 
 typedef struct {
     VALIDATE_OPTIONS(LT_OPTION_FIELD)
@@ -188,11 +190,12 @@ int lt_plan_validate_verb(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
-    if (!lt_verb_parse(&validate_table, &o, argc, argv,
-                       "plan validate points.csv [--json] [--rows] [--left-out]",
-                       "Predict published runs and print the errors by group. Rows the fits were "
-                       "made from (anchors) count in no statistic.",
-                       &path, 1, &n, &status)) {
+    if (!lt_verb_parse(
+            &validate_table, &o, argc, argv,
+            "plan validate points.csv [--json] [--rows] [--left-out] [--cross-validate row|group]",
+            "Predict published runs and print the errors by group. Rows the fits were "
+            "made from (anchors) count in no statistic.",
+            &path, 1, &n, &status)) {
         return status;
     }
     if (n != 1) {
@@ -201,7 +204,10 @@ int lt_plan_validate_verb(int argc, char **argv) {
     }
     err = lt_points_load(&p, path);
     if (err == LT_OK) {
-        err = lt_plan_validate(&p, &r);
+        err = o.unseen == 0
+                  ? lt_plan_validate(&p, &r)
+                  : lt_plan_cross_validate(
+                        &p, o.unseen == 1 ? LT_PLAN_UNSEEN_ROW : LT_PLAN_UNSEEN_GROUP, &r);
     }
     if (err != LT_OK) {
         status = lt_verb_fail(err);

@@ -14,12 +14,16 @@
 #define SIGMA    0.03
 #define PRIOR    0.12
 #define MAX_FITS 128
-#define BLOCKING_US 100.0 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
+#define BLOCKING_US                                                                                \
+    100.0 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
 
 /* Where launches block, the host's time around a kernel counts in full and says more than memory bandwidth: it is fitted in
  * place of `memory`, which keeps its default. The number of fitted efficiencies stays three. */
 static double *efficiency(lt_plan_stack *s, int i) {
-    return i == 0 ? &s->gemm : i == 2 ? &s->network : s->launch_blocking > 0 ? &s->launch_us : &s->memory;
+    return i == 0                   ? &s->gemm
+           : i == 2                 ? &s->network
+           : s->launch_blocking > 0 ? &s->launch_us
+                                    : &s->memory;
 }
 
 static double clamp_efficiency(const lt_plan_stack *s, int i, double x) {

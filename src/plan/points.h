@@ -72,6 +72,15 @@ typedef struct {
 } lt_point_result;
 
 LT_MUST_USE lt_err lt_plan_validate(const lt_points *p, lt_point_result **out);
+void lt_point_result_predict(lt_point_result *r); /* r->job is made; fills the rest but `anchor`. */
+
+/* ---- cross.c ---- */
+
+typedef enum { LT_PLAN_UNSEEN_ROW, LT_PLAN_UNSEEN_GROUP } lt_plan_unseen;
+
+/* As lt_plan_validate, each row predicted by fits made without it, or without its whole group; no row is an anchor then. */
+LT_MUST_USE lt_err lt_plan_cross_validate(const lt_points *p, lt_plan_unseen mode,
+                                          lt_point_result **out);
 double lt_plan_kendall_tau(const double *a, const double *b, size_t n);
 
 typedef struct {

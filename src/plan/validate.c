@@ -10,13 +10,9 @@
 #include "base/thread.h"
 #include "plan/points.h"
 
-static void one(void *ctx, size_t i) {
-    lt_point_result *r = (lt_point_result *)ctx + i;
-    const char *id = r->row->field[LT_POINT_id];
+void lt_point_result_predict(lt_point_result *r) {
+    r->used = false;
     r->memory_error = NAN;
-    if (!lt_point_job_make(&r->job, r->row, r->why)) {
-        return;
-    }
     r->predicted_s = lt_point_predict(&r->job, r->why);
     if (!(r->predicted_s > 0) || !isfinite(r->predicted_s)) {
         if (r->why[0] == 0) {
@@ -25,13 +21,21 @@ static void one(void *ctx, size_t i) {
         return;
     }
     r->used = true;
-    r->anchor = id[0] != 0 && lt_plan_is_anchor(id);
     r->error = r->predicted_s / r->job.measured_s - 1.0;
     if (r->job.memory_bytes > 0) {
         r->memory_error =
             lt_plan_memory_estimate(&r->job.model, &r->job.cluster, &r->job.layout).total /
                 r->job.memory_bytes -
             1.0;
+    }
+}
+
+static void one(void *ctx, size_t i) {
+    lt_point_result *r = (lt_point_result *)ctx + i;
+    const char *id = r->row->field[LT_POINT_id];
+    if (lt_point_job_make(&r->job, r->row, r->why)) {
+        lt_point_result_predict(r);
+        r->anchor = r->used && id[0] != 0 && lt_plan_is_anchor(id);
     }
 }
 
