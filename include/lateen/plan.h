@@ -132,7 +132,8 @@ typedef struct {
     double
         deepspeed_pipe; /* 1: DeepSpeed's pipeline engine: a buffer more per stage, whose input and output stay, and fp16 beside fp32 gradients. */
     double
-        logit_bytes; /* Alive per logit at the loss: 6 where softmax and loss are fused, 11 where fp32 copies and gradients exist. */
+        logit_bytes; /* Alive per logit at the loss: 6 where softmax and loss are fused, 10 where they are fp32 copies (2 + 4 + 4), 4 compiled. */
+    double op_selective; /* 1: selective recomputation keeps every other product (torchtitan). */
     double
         launch_blocking; /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us adds, and is fitted. */
     double
@@ -233,6 +234,15 @@ double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layo
                                       lt_plan_attention attention);
 lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                        const lt_plan_layout *l);
+
+/* What a tool shows of it: the tensors; what PyTorch's allocator holds; what nvidia-smi counts. */
+typedef enum {
+    LT_PLAN_MEMORY_ALLOCATED,
+    LT_PLAN_MEMORY_RESERVED,
+    LT_PLAN_MEMORY_DEVICE
+} lt_plan_memory_figure;
+double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
+                            lt_plan_memory_figure figure);
 
 /* ---- Time --------------------------------------------------------------------------------------------------------- */
 

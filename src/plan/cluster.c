@@ -162,6 +162,7 @@ static lt_err stack_facts(lt_plan_stack *s, const table *t, const char *stack) {
     LT_TRY(number(t->rows, t->n, prefix, "dp_overlap", &s->dp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "launch_blocking", &s->launch_blocking, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "deepspeed_pipe", &s->deepspeed_pipe, 0, 1, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "op_selective", &s->op_selective, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "logit_bytes", &s->logit_bytes, 0, 64, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "moe_fused", &s->moe_fused, 0, 2, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "cp_balance", &s->cp_balance, 0, 1, t->path));

@@ -7,7 +7,14 @@
  *                  and flash attention) x layers of the stage x micro-batches in flight
  *                      GPipe all; 1F1B stage p: min(pp - p, accum); interleaved: pp (1 + (pp-1)/(pp vpp)) of stage 0
  *     logits       of one micro-batch on the last stage, with what the stack keeps beside them
+ *     buffers      CUDA context, NCCL, what ZeRO-3 gathers and reduces, gradients of the layer whose backward pass runs
  *     margin       fragmentation: 4 % of everything that the allocator moves
+ *
+ * A published figure is one of three things, and they differ by a tenth and more (lt_plan_memory_shown):
+ *     allocated    torch.cuda.max_memory_allocated: tensors alone
+ *     reserved     max_memory_reserved: also what the caching allocator keeps of freed blocks. It returns nothing while there is room,
+ *                  and blocks of different sizes do not serve one another, so the phases of a step add up instead of sharing
+ *     device       nvidia-smi: reserved, and what lives outside the allocator: context, kernels, NCCL
  *
  * With dropout masks and unfused attention the layer formula is the paper's, term by term:
  *     s b h (10 + 24/t + 5 a s / (h t))     and with sequence parallelism     s b h / t (34 + 5 a s / h). */
@@ -15,8 +22,14 @@
 #include "plan/plan.h"
 
 #define MARGIN_SHARE 0.04
-#define RUNTIME_BYTES                                                                              \
-    (1.5 * LT_PLAN_GB) /* CUDA context, NCCL channels, cuBLAS workspace; seen on A100 and H100. */
+/* Context and kernels of a PyTorch process: 1,573 MiB on an A100 (BigScience's log), of which the later lazy loading of kernels leaves
+ * less. A communicator holds 4 MiB and smaller buffers per channel and direction (NCCL_BUFFSIZE, up to 24 to 32 channels), a few
+ * hundred MiB, and a job opens several. */
+#define CONTEXT_BYTES (1.5 * LT_PLAN_GB)
+#define NCCL_BYTES    (1.0 * LT_PLAN_GB)
+/* Of what the caching allocator reserves, the share that no tensor uses. GMLake (ASPLOS 2024, arXiv:2401.08156) counts 15 % on average
+ * and up to 33 % over eight models trained on A100s. */
+#define IDLE_SHARE 0.11
 
 typedef struct {
     double whole, split; /* Bytes per token: not divided by tp without SP, and always divided. */
@@ -109,6 +122,45 @@ static double state_bytes(double dense, double expert, double each, bool sharded
                    expert / (sharded ? lt_plan_expert_zero_ranks(l) : 1));
 }
 
+/* A layer's results that torchtitan's selective recomputation by op keeps: attention's, and every other product's, in the order in which
+ * they run: of q k v o w1 w3 w2 the first, third, fifth and seventh (torchtitan/models/llama3/parallelize_llama.py). */
+static double op_selective_bytes(const lt_plan_model *m) {
+    const double q = (double)(m->heads * m->head_dim), v = (double)(m->kv_heads * m->head_dim);
+    return 2.0 * ((double)m->width + 2.0 * q + v + (double)m->ffn + (double)m->width);
+}
+
+static double layer_bytes(const lt_plan_job *j) {
+    const lt_plan_layout *l = j->l;
+    if (j->c->stack.op_selective > 0 && l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE &&
+        j->m->n_dense == j->m->layers) {
+        return (double)(l->micro * j->m->seq) / l->cp * op_selective_bytes(j->m) / l->tp;
+    }
+    return lt_plan_activation_layer_bytes(j->m, l, j->c->stack.attention);
+}
+
+static double runtime_bytes(const lt_plan_layout *l) {
+    return CONTEXT_BYTES + (lt_plan_layout_gpus(l) > 1 ? NCCL_BYTES : 0.0);
+}
+
+/* Gradients of one layer's activations while its backward pass runs: the feed-forward part's three (two), and the residual stream's. */
+static double backward_bytes(const lt_plan_job *j) {
+    const lt_plan_model *m = j->m;
+    const double f = m->n_dense > 0 ? (double)m->ffn : (double)m->topk * (double)m->expert_ffn;
+    return (double)(j->l->micro * m->seq) / j->l->cp * 2.0 *
+           ((m->gated ? 3.0 : 2.0) * f + 2.0 * (double)m->width) / j->l->tp;
+}
+
+/* What ZeRO-3 holds beyond its shards. FSDP gathers two layers, and the embedding and the head once, in 2 bytes; gradients go to their
+ * reduction in 4. Under a pipeline a stage stays gathered, and its gradients whole in 4 bytes, from the first micro-batch to the last. */
+static double gathered_bytes(const lt_plan_job *j, const lt_plan_share *p, double layers) {
+    const double ends = (double)j->m->vocab * (double)j->m->width / j->l->tp;
+    const double one = lt_plan_max(0.0, p->dense + p->expert - 2.0 * ends) / layers;
+    if (j->l->pp > 1) {
+        return (2.0 + 4.0) * (p->dense + p->expert);
+    }
+    return 2.0 * (2.0 * one + 2.0 * ends) + 4.0 * lt_plan_max(one, ends);
+}
+
 static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     const lt_plan_layout *l = j->l;
     const lt_plan_model *m = j->m;
@@ -127,8 +179,7 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
         r.optimizer = state_bytes(p.dense, p.expert, l->precision == LT_PLAN_FP32 ? 8.0 : 12.0,
                                   l->zero >= 1, l);
     }
-    r.activations = lt_plan_activation_layer_bytes(m, l, j->c->stack.attention) * layers *
-                    in_flight(l, stage);
+    r.activations = layer_bytes(j) * layers * in_flight(l, stage);
     if (j->c->stack.deepspeed_pipe > 0 && l->pp > 1) {
         const double boundary = tokens * 2.0 * (double)m->width / (l->sp ? l->tp : 1.0);
         const double buffers = lt_plan_min((double)l->accum, in_flight(l, stage) + 1.0);
@@ -146,13 +197,12 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     if (stage == l->pp - 1) {
         r.logits = tokens * (double)m->vocab / l->tp * j->c->stack.logit_bytes;
     }
-    r.buffers = RUNTIME_BYTES;
-    if (l->zero >= 3 && l->pp == 1) {
-        r.buffers += 2.0 * 2.0 * (p.dense + p.expert) / layers;
-    } else if (
-        l->zero >=
-        3) { /* Under a pipeline the stage stays gathered, and its gradients whole, from the first micro-batch to the last. */
-        r.buffers += 4.0 * (p.dense + p.expert);
+    r.buffers = runtime_bytes(l) + backward_bytes(j);
+    if (l->zero >= 3) {
+        r.buffers += gathered_bytes(j, &p, layers);
+        if (l->sp && l->tp > 1) { /* DTensor keeps what it gathered of a layer's two inputs; Megatron gathers again. */
+            r.buffers += 2.0 * tokens * 2.0 * (double)m->width;
+        }
     }
     r.margin = MARGIN_SHARE * (r.activations + r.logits + r.gradients + r.buffers);
     r.total = r.weights + r.gradients + r.optimizer + r.activations + r.logits + r.buffers +
@@ -171,4 +221,15 @@ lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_clu
     }
     last = stage_memory(&j, l->pp - 1);
     return last.total > first.total ? last : first;
+}
+
+double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
+                            lt_plan_memory_figure figure) {
+    const double tensors = r->total - r->margin - runtime_bytes(l);
+    LT_ASSERT(r != NULL && l != NULL);
+    if (figure == LT_PLAN_MEMORY_ALLOCATED) {
+        return tensors;
+    }
+    return tensors / (1.0 - IDLE_SHARE) +
+           (figure == LT_PLAN_MEMORY_DEVICE ? runtime_bytes(l) : 0.0);
 }

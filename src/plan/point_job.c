@@ -337,6 +337,20 @@ static void pythia_layout(lt_plan_query *q, const char *name) {
     }
 }
 
+/* Torchtitan cuts the local batch into as many micro-batches as there are stages unless told otherwise (its
+ * pipeline_parallel_microbatches; "local batch 32" in the note). Its loss is compiled too since early 2025. */
+static void torchtitan_layout(lt_point_job *j, const lt_point *row) {
+    lt_plan_query *q = &j->query;
+    static const char words[] = "local batch ";
+    const char *local = strstr(F(row, note), words);
+    if (q->pp > 1 && q->micro == 0 && local != NULL) {
+        q->micro = whole(local + sizeof words - 1) / q->pp;
+    }
+    if (has(F(row, source), "2025")) {
+        j->cluster.stack.logit_bytes = 4;
+    }
+}
+
 static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
     lt_plan_query *q = &j->query;
     const char *stack = j->cluster.stack.name;
@@ -375,6 +389,9 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
     if (has(F(row, model), "async tp") || has(F(row, note), "asynctp")) {
         j->cluster.stack.tp_overlap = 0.7;
     }
+    if (has(stack, "torchtitan")) {
+        torchtitan_layout(j, row);
+    }
     if (q->batch_seqs == 0 && j->one_layer) {
         q->batch_seqs = q->micro;
     }
@@ -403,13 +420,28 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
 
 /* ---- What was measured ---- */
 
+/* Who prints mem_gb, and what: torchtitan its allocator's max_reserved in GiB (components/metrics.py); BigScience what nvidia-smi shows,
+ * in thousands of MiB ("quickly getting the memory snapshot": chronicles-prequel.md). Others: decimal GB of the device. */
+static void make_memory(lt_point_job *j, const lt_point *row) {
+    const double mib = 1048576.0, figure = num(F(row, mem_gb));
+    j->memory_figure = LT_PLAN_MEMORY_DEVICE;
+    if (has(F(row, group), "torchtitan")) {
+        j->memory_bytes = figure * 1024.0 * mib;
+        j->memory_figure = LT_PLAN_MEMORY_RESERVED;
+    } else if (has(F(row, group), "bigscience")) {
+        j->memory_bytes = figure * 1000.0 * mib;
+    } else {
+        j->memory_bytes = figure * LT_PLAN_GB;
+    }
+}
+
 static bool make_measure(lt_point_job *j, const lt_point *row, char *why) {
     const double tokens = (double)(j->query.batch_seqs * j->model.seq),
                  gpus = (double)j->cluster.gpus;
     const double seconds = num(F(row, iter_time_s)), rate = num(F(row, tokens_s_gpu)),
                  tflops = num(F(row, tflops_gpu));
     lt_plan_flops_kind kind = LT_PLAN_FLOPS_SIX_N;
-    j->memory_bytes = num(F(row, mem_gb)) * LT_PLAN_GB;
+    make_memory(j, row);
     if (seconds > 0) {
         j->measured_s = seconds;
         j->measure = "iteration time";

@@ -52,6 +52,7 @@ typedef struct {
     double measured_s;   /* Of one step. */
     const char *measure; /* "iteration time", "tokens/s", "TFLOP/s by eq. 3", ... */
     double memory_bytes; /* Measured; 0 = not printed. */
+    lt_plan_memory_figure memory_figure;
 } lt_point_job;
 
 /* False: the row is left out, why says so. */

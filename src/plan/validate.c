@@ -23,10 +23,11 @@ void lt_point_result_predict(lt_point_result *r) {
     r->used = true;
     r->error = r->predicted_s / r->job.measured_s - 1.0;
     if (r->job.memory_bytes > 0) {
-        r->memory_error =
-            lt_plan_memory_estimate(&r->job.model, &r->job.cluster, &r->job.layout).total /
-                r->job.memory_bytes -
-            1.0;
+        const lt_plan_memory m = lt_plan_memory_estimate(&r->job.model, &r->job.cluster,
+                                                         &r->job.layout);
+        r->memory_error = lt_plan_memory_shown(&m, &r->job.layout, r->job.memory_figure) /
+                              r->job.memory_bytes -
+                          1.0;
     }
 }
 
