@@ -101,8 +101,8 @@ static json_t *memory_json(const lt_point_job *j) {
     KIND(margin)
     KIND(total)
 #undef KIND
-    json_object_set_new(
-        o, "shown", json_real(lt_plan_memory_shown(&m, &j->layout, j->memory_figure) * 1e-9));
+    json_object_set_new(o, "shown",
+                        json_real(lt_plan_memory_shown(&m, &j->layout, j->memory_figure) * 1e-9));
     return o;
 }
 

@@ -200,7 +200,9 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     r.buffers = runtime_bytes(l) + backward_bytes(j);
     if (l->zero >= 3) {
         r.buffers += gathered_bytes(j, &p, layers);
-        if (l->sp && l->tp > 1) { /* DTensor keeps what it gathered of a layer's two inputs; Megatron gathers again. */
+        if (l->sp &&
+            l->tp >
+                1) { /* DTensor keeps what it gathered of a layer's two inputs; Megatron gathers again. */
             r.buffers += 2.0 * tokens * 2.0 * (double)m->width;
         }
     }

@@ -328,6 +328,13 @@ lt_plan_work lt_plan_backward_work(const lt_plan_job *j) {
     return layers_work(j, true);
 }
 
+/* Of a layer's products, by size, those that torchtitan's recomputation by op runs again: k, o and w3 (memory.c). */
+static double op_selective_share(const lt_plan_model *m) {
+    const double w = (double)m->width, q = (double)(m->heads * m->head_dim),
+                 k = (double)(m->kv_heads * m->head_dim), f = (double)m->ffn;
+    return (k + q + f) * w / ((2.0 * q + 2.0 * k + 3.0 * f) * w);
+}
+
 lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
     lt_plan_work w = {0}, f;
     if (j->l->recompute == LT_PLAN_RECOMPUTE_NONE) {
@@ -341,6 +348,9 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
         w.attention_s = f.attention_s;
     } else {
         w.elementwise_s = 0.6 * f.elementwise_s; /* Norms and activation functions. */
+        if (j->c->stack.op_selective > 0 && j->m->n_dense == j->m->layers) {
+            w.gemm_s = op_selective_share(j->m) * f.gemm_s;
+        }
     }
     return w;
 }

@@ -3,7 +3,7 @@
  *     stage F, B   work of ops.c + the part of its communication that does not hide
  *     pipeline     slowest stage * micro-batches + bubble (closed form)
  *     data         gradients reduced and parameters gathered behind the last backward and the first forward pass; under ZeRO-3
- *                  every micro-batch gathers twice and reduces once
+ *                  every micro-batch gathers twice and reduces once, unless there is a pipeline
  *     contention   communication that hides still takes SMs and memory bandwidth: HIDDEN_COST of its time
  *
  * The parts of lt_plan_time sum to step_s by construction; a test holds it. */
@@ -135,6 +135,14 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
                                          e_stride);
     if (l->tune == LT_PLAN_TUNE_LORA) {
         reduce = gather = 0;
+    }
+    if (l->zero >= 3 &&
+        l->pp >
+            1) { /* The stage stays gathered, and its gradients whole: once a step (memory.c). */
+        t->dp_comm = hide(gather, j->c->stack.dp_overlap, s->forward).exposed +
+                     hide(reduce, j->c->stack.dp_overlap, s->backward).exposed;
+        t->comm_total_s += gather + reduce;
+        return;
     }
     if (l->zero >= 3) {
         const split f = hide(gather, j->c->stack.dp_overlap, s->forward),
