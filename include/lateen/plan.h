@@ -368,6 +368,8 @@ typedef struct {
     int recompute;
     int schedule; /* 0: 1F1B and interleaved; else 1 + lt_plan_schedule. */
     bool fp32_grads, sp_off, dropout;
+    bool
+        exact; /* The degrees asked for must divide model, batch and GPUs; false: a published row is taken at its word. */
 } lt_plan_query;
 
 typedef struct {

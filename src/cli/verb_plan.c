@@ -112,7 +112,8 @@ static lt_err fill(lt_plan_report *r, const plan_options *o) {
                          .micro = o->micro,
                          .recompute = o->recompute - 1,
                          .schedule = (int)o->schedule,
-                         .fp32_grads = true};
+                         .fp32_grads = true,
+                         .exact = true};
     r->tokens = (double)o->tokens;
     return LT_OK;
 }

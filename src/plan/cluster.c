@@ -291,40 +291,78 @@ static lt_err causes_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, 
     return LT_OK;
 }
 
-static bool known_key(const char *key) {
-    static const char *const known[] = {"gpu",
-                                        "gpus",
-                                        "stack",
-                                        "network.topology",
-                                        "network.nic_gbps",
-                                        "network.latency_us",
-                                        "network.link_latency_us",
-                                        "network.tiers.",
-                                        "network.efficiency",
-                                        "network.rails",
-                                        "storage.write_gbps",
-                                        "storage.read_gbps",
-                                        "failures.per_node_day.",
-                                        "restart.detect_s",
-                                        "restart.reschedule_s",
-                                        "restart.load_s",
-                                        "restart.warmup_s",
-                                        "restart.repair_h",
-                                        "straggler",
-                                        "price.gpu_h",
-                                        "price.mwh",
-                                        "price.pue",
-                                        "gpu_spec.",
-                                        "efficiency.",
-                                        "node"};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
-        const size_t len = strlen(known[i]);
-        if (known[i][len - 1] == '.' ? strncmp(key, known[i], len) == 0
-                                     : strcmp(key, known[i]) == 0) {
-            return true;
+/* '#' stands for an index, a '*' at the end for any name. */
+static const char *const known_keys[] = {"gpu",
+                                         "gpus",
+                                         "stack",
+                                         "network.topology",
+                                         "network.nic_gbps",
+                                         "network.latency_us",
+                                         "network.link_latency_us",
+                                         "network.efficiency",
+                                         "network.rails",
+                                         "network.tiers.#.gpus",
+                                         "network.tiers.#.oversubscription",
+                                         "network.tiers.#.latency_us",
+                                         "storage.write_gbps",
+                                         "storage.read_gbps",
+                                         "failures.per_node_day.*",
+                                         "restart.detect_s",
+                                         "restart.reschedule_s",
+                                         "restart.load_s",
+                                         "restart.warmup_s",
+                                         "restart.repair_h",
+                                         "straggler",
+                                         "price.gpu_h",
+                                         "price.mwh",
+                                         "price.pue",
+                                         "efficiency.gemm",
+                                         "efficiency.memory",
+                                         "efficiency.network",
+                                         "gpu_spec.bf16_tflops",
+                                         "gpu_spec.fp32_tflops",
+                                         "gpu_spec.fp8_tflops",
+                                         "gpu_spec.fp4_tflops",
+                                         "gpu_spec.memory_gib",
+                                         "gpu_spec.memory_gbps",
+                                         "gpu_spec.link_gbps",
+                                         "gpu_spec.nic_gbps",
+                                         "gpu_spec.pcie_gbps",
+                                         "gpu_spec.power_w",
+                                         "gpu_spec.host_power_w",
+                                         "gpu_spec.sms",
+                                         "gpu_spec.node",
+                                         "gpu_spec.domain"};
+
+static bool key_matches(const char *key, const char *pattern) {
+    while (*pattern != 0 && *pattern != '*') {
+        if (*pattern == '#' && isdigit((unsigned char)*key)) {
+            while (isdigit((unsigned char)*key)) {
+                key++;
+            }
+            pattern++;
+        } else if (*key++ != *pattern++) {
+            return false;
         }
     }
-    return false;
+    return *pattern == '*' ? *key != 0 : *key == 0;
+}
+
+static lt_err keys_check(const lt_yaml_entry *e, size_t n, const char *path) {
+    const size_t n_known = sizeof known_keys / sizeof *known_keys;
+    for (size_t i = 0; i < n; i++) {
+        const char *near = lt_name_nearest(e[i].key, known_keys, n_known);
+        bool known = false;
+        for (size_t k = 0; k < n_known && !known; k++) {
+            known = key_matches(e[i].key, known_keys[k]);
+        }
+        if (!known) {
+            LT_FAIL(LT_ERR_ARG, "%s:%d: unknown key '%s'%s%s%s", path, e[i].line, e[i].key,
+                    near != NULL ? "; did you mean '" : "", near != NULL ? near : "",
+                    near != NULL ? "'?" : "");
+        }
+    }
+    return LT_OK;
 }
 
 static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n,
@@ -359,6 +397,35 @@ static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t
     return LT_OK;
 }
 
+/* A stack nobody described would silently be the default. */
+static lt_err stack_known(const lt_yaml_entry *row, const char *path) {
+    static const char prefix[] = "stacks.";
+    const table *t = NULL;
+    char family[LT_PLAN_NAME_BYTES], buf[MAX_KINDS][LT_PLAN_NAME_BYTES];
+    const char *names[MAX_KINDS], *near;
+    size_t n = 0;
+
+    LT_TRY(table_get(&t, "stacks"));
+    lt_plan_stack_family(family, row->value);
+    for (size_t i = 0; i < t->n; i++) {
+        const char *name = t->rows[i].key + sizeof prefix - 1;
+        const size_t len = strcspn(name, ".");
+        if (strncmp(t->rows[i].key, prefix, sizeof prefix - 1) != 0 || n == MAX_KINDS ||
+            (n > 0 && strlen(names[n - 1]) == len && strncmp(names[n - 1], name, len) == 0)) {
+            continue;
+        }
+        snprintf(buf[n], sizeof buf[n], "%.*s", (int)len, name);
+        if (strcmp(buf[n], family) == 0 || strcmp(buf[n], row->value) == 0) {
+            return LT_OK;
+        }
+        names[n] = buf[n];
+        n++;
+    }
+    near = lt_name_nearest(row->value, names, n);
+    LT_FAIL(LT_ERR_ARG, "%s:%d: unknown stack '%s'; %s '%s' of %s", path, row->line, row->value,
+            near != NULL ? "did you mean" : "e.g.", near != NULL ? near : "default", t->path);
+}
+
 static lt_err cluster_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n, const char *path) {
     static const char *const topologies[] = {"fat-tree", "dragonfly"};
     const lt_yaml_entry *gpu = lt_plan_yaml_get(e, n, "gpu"),
@@ -368,17 +435,16 @@ static lt_err cluster_read(lt_plan_cluster *c, const lt_yaml_entry *e, size_t n,
     static const char *const yes_no[] = {"false", "true"};
     int topology = LT_PLAN_FAT_TREE, rails = 0;
 
-    for (size_t i = 0; i < n; i++) {
-        if (!known_key(e[i].key)) {
-            LT_FAIL(LT_ERR_ARG, "%s:%d: unknown key '%s'", path, e[i].line, e[i].key);
-        }
-    }
+    LT_TRY(keys_check(e, n, path));
     if (gpu == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "%s: 'gpu' is missing: which kind, of recipes/clusters/gpus.yaml",
                 path);
     }
     LT_TRY(lt_plan_gpu_find(&g, gpu->value));
     LT_TRY(gpu_read(&g, e, n, "gpu_spec", path));
+    if (stack != NULL) {
+        LT_TRY(stack_known(stack, path));
+    }
     LT_TRY(lt_plan_stack_find(&s, g.name, stack != NULL ? stack->value : "default"));
     lt_plan_cluster_plain(c, &g, &s, g.node_gpus);
     LT_TRY(cluster_numbers(c, e, n, path));

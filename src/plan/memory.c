@@ -215,14 +215,17 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
 lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                        const lt_plan_layout *l) {
     const lt_plan_job j = {m, c, l};
-    lt_plan_memory first, last;
+    /* The first stage holds most micro-batches, the last the logits, and the second a layer more than a first that makes room for the
+     * embedding. */
+    const int stages[] = {0, 1, l->pp - 1};
+    lt_plan_memory most;
     LT_ASSERT(m != NULL && c != NULL && l != NULL);
-    first = stage_memory(&j, 0);
-    if (l->pp == 1) {
-        return first;
+    most = stage_memory(&j, 0);
+    for (int i = 1; i < 3 && l->pp > 1; i++) {
+        const lt_plan_memory r = stage_memory(&j, stages[i]);
+        most = r.total > most.total ? r : most;
     }
-    last = stage_memory(&j, l->pp - 1);
-    return last.total > first.total ? last : first;
+    return most;
 }
 
 double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,

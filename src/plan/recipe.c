@@ -81,6 +81,10 @@ static void suggest(char *out, size_t bytes, const char *folder, const char *nam
         }
     }
     nearest = lt_name_nearest(name, stems, n_stems);
+    for (size_t i = n_stems; i > 0;
+         i--) { /* "gpt2" means gpt2-124m, however many letters that are. */
+        nearest = strncmp(stems[i - 1], name, strlen(name)) == 0 ? stems[i - 1] : nearest;
+    }
     if (nearest != NULL) {
         snprintf(out, bytes, "; did you mean '%s'?", nearest);
     }
@@ -105,6 +109,12 @@ lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder, cons
     }
     if (strchr(name, '/') == NULL && try_all(out, out_bytes, folder, name, suffix)) {
         return LT_OK;
+    }
+    if (lt_file_is_dir(name)) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "folder '%s' holds no config.json", name);
+    }
+    if (strchr(name, '/') != NULL) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "no file '%s'", name);
     }
     suggest(hint, sizeof hint, folder, name, suffix);
     LT_FAIL(LT_ERR_NOT_FOUND, "no file '%s' and no recipes/%s/%s%s%s", name, folder, name, suffix,

@@ -72,6 +72,10 @@ static void with_schedule(finder *f, lt_plan_layout l) {
     const bool chunks = f->q->schedule == 0 || f->q->schedule - 1 == LT_PLAN_INTERLEAVED;
     const bool plain = f->q->schedule == 0 || l.pp == 1 || !chunks;
     if (f->q->vpp > 0) {
+        if (f->q->exact && f->q->vpp > 1 && l.accum % l.pp != 0) {
+            f->pruned[LT_PLAN_PRUNE_BATCH]++;
+            return;
+        }
         l.vpp = f->q->vpp;
         l.schedule = l.vpp > 1 ? LT_PLAN_INTERLEAVED : plain_schedule(f);
         with_state(f, l);
@@ -90,7 +94,9 @@ static void with_schedule(finder *f, lt_plan_layout l) {
 
 static void with_micro(finder *f, lt_plan_layout l) {
     const int64_t per_replica = f->q->batch_seqs / l.dp;
-    if (per_replica < 1 || (f->q->batch_seqs % l.dp != 0 && f->q->micro == 0)) {
+    const int64_t unit = f->q->micro > 0 && f->q->exact ? f->q->micro : 1;
+    const bool even = f->q->batch_seqs % (l.dp * unit) == 0;
+    if (per_replica < 1 || (!even && (f->q->micro == 0 || f->q->exact))) {
         f->pruned[LT_PLAN_PRUNE_BATCH]++;
         return;
     }
@@ -246,6 +252,47 @@ static void simulate_best(const finder *f, lt_plan_choice *list, size_t n) {
     }
 }
 
+/* Degrees that a user asks for, each against the fact that it contradicts. */
+static lt_err check_degrees(const lt_plan_model *m, const lt_plan_query *q) {
+    const int64_t tp = q->tp > 0 ? q->tp : 1, pp = q->pp > 0 ? q->pp : 1,
+                  cp = q->cp > 0 ? q->cp : 1;
+    const int64_t stage = q->pp > 0 ? (m->layers + pp - 1) / pp : 0;
+    if (q->gpus % (tp * pp * cp) != 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "tp %lld x pp %lld x cp %lld contradicts %lld GPUs: it does not divide them",
+                (long long)tp, (long long)pp, (long long)cp, (long long)q->gpus);
+    }
+    if (m->n_attn > 0 && m->heads % tp != 0) {
+        LT_FAIL(LT_ERR_ARG, "tp %lld contradicts the %lld attention heads of %s", (long long)tp,
+                (long long)m->heads, m->name);
+    }
+    if (pp > m->layers) {
+        LT_FAIL(LT_ERR_ARG, "pp %lld contradicts the %lld layers of %s", (long long)pp,
+                (long long)m->layers, m->name);
+    }
+    if (cp > 1 && q->seq % (2 * cp) != 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "cp %lld contradicts sequences of %lld tokens: they must divide by %lld",
+                (long long)cp, (long long)q->seq, (long long)(2 * cp));
+    }
+    if (q->ep > 1 && m->experts == 0) {
+        LT_FAIL(LT_ERR_ARG, "ep %d contradicts %s, which has no experts", q->ep, m->name);
+    }
+    if (q->ep > 1 && m->experts % q->ep != 0) {
+        LT_FAIL(LT_ERR_ARG, "ep %d contradicts the %lld experts of %s", q->ep,
+                (long long)m->experts, m->name);
+    }
+    if (q->vpp > 1 && q->pp == 1) {
+        LT_FAIL(LT_ERR_ARG, "%d virtual stages contradict pp 1 (no pipeline)", q->vpp);
+    }
+    if (q->vpp > 1 && stage > 0 && stage % q->vpp != 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "%d virtual stages contradict the %lld layers of a stage (%s over pp %lld)", q->vpp,
+                (long long)stage, m->name, (long long)pp);
+    }
+    return LT_OK;
+}
+
 static lt_err check(const lt_plan_model *m, const lt_plan_cluster *c, const lt_plan_query *q) {
     LT_TRY(lt_plan_model_check(m));
     if (q->gpus < 1 || q->batch_seqs < 1) {
@@ -257,7 +304,10 @@ static lt_err check(const lt_plan_model *m, const lt_plan_cluster *c, const lt_p
                 c->name, (long long)c->gpus);
     }
     if (q->precision > LT_PLAN_BF16 && c->gpu.peak_tflops[q->precision] <= 0) {
-        LT_FAIL(LT_ERR_ARG, "8- or 4-bit precision asked for, but %s has no such units",
+        static const char *const names[] = {
+#define PRECISION_NAME(code, name) name,
+            LT_PLAN_PRECISION_MAP(PRECISION_NAME)};
+        LT_FAIL(LT_ERR_ARG, "precision %s asked for, but %s has no such units", names[q->precision],
                 c->gpu.name);
     }
     if (q->schedule == 1 + LT_PLAN_INTERLEAVED && q->pp == 1) {
@@ -266,6 +316,9 @@ static lt_err check(const lt_plan_model *m, const lt_plan_cluster *c, const lt_p
     if (q->vpp > 1 && q->schedule > 0 && q->schedule != 1 + LT_PLAN_INTERLEAVED) {
         LT_FAIL(LT_ERR_ARG, "%d virtual stages contradict a schedule that is not interleaved",
                 q->vpp);
+    }
+    if (q->exact) {
+        LT_TRY(check_degrees(m, q));
     }
     if (q->tp > 0 && q->pp > 0 && q->gpus % ((int64_t)q->tp * q->pp) != 0) {
         LT_FAIL(LT_ERR_ARG, "tp %d x pp %d does not divide %lld GPUs", q->tp, q->pp,
