@@ -405,6 +405,18 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
                  q->cp, dp, (long long)q->gpus);
         return false;
     }
+    if (dp > 0 && q->batch_seqs < dp * lt_plan_max(1, (double)q->micro)) {
+        snprintf(why, LT_PLAN_TEXT_BYTES,
+                 "contradiction: a batch of %lld sequences is less than dp %d x micro-batch %lld",
+                 (long long)q->batch_seqs, dp, (long long)(q->micro > 0 ? q->micro : 1));
+        return false;
+    }
+    if (q->pp > 0 && (int64_t)q->pp * (q->vpp > 0 ? q->vpp : 1) > j->model.layers + 3) {
+        snprintf(why, LT_PLAN_TEXT_BYTES,
+                 "contradiction: pp %d x vpp %d is more than the %lld layers", q->pp,
+                 q->vpp > 0 ? q->vpp : 1, (long long)j->model.layers);
+        return false;
+    }
     if (q->vpp == 0 && q->pp > 0) {
         q->vpp = q->pp == 1 ? 1 : 0;
     }
@@ -472,8 +484,15 @@ static bool make_measure(lt_point_job *j, const lt_point *row, char *why) {
 bool lt_point_job_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_TEXT_BYTES]) {
     *out = (lt_point_job){0};
     why[0] = 0;
-    return make_cluster(out, row, why) && make_model(out, row, why) && make_layout(out, row, why) &&
-           make_measure(out, row, why);
+    if (!make_cluster(out, row, why) || !make_model(out, row, why) || !make_layout(out, row, why) ||
+        !make_measure(out, row, why)) {
+        return false;
+    }
+    if (!(out->measured_s > 1e-6 && out->measured_s < 1e7)) {
+        snprintf(why, LT_PLAN_TEXT_BYTES, "%g s is no time of a step", out->measured_s);
+        return false;
+    }
+    return true;
 }
 
 double lt_point_predict(lt_point_job *j, char why[LT_PLAN_TEXT_BYTES]) {

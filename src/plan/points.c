@@ -82,9 +82,6 @@ static lt_err read_header(reader *r, int *column_of, int *n_columns) {
     static const int needed[] = {LT_POINT_model, LT_POINT_gpu, LT_POINT_gpus};
     char *fields[MAX_COLUMNS];
     LT_TRY(read_row(r, fields, n_columns));
-    if ((unsigned char)fields[0][0] == 0xEF) {
-        fields[0] += strlen(fields[0]) >= 3 ? 3 : 0; /* A byte order mark. */
-    }
     for (int i = 0; i < *n_columns; i++) {
         column_of[i] = -1;
         for (int c = 0; c < LT_POINT_COLUMNS; c++) {
@@ -152,6 +149,9 @@ lt_err lt_points_parse(lt_points *out, const char *text, size_t bytes, const cha
     p.text[bytes] = 0;
     r.at = p.text;
     r.end = p.text + bytes;
+    if (bytes >= 3 && memcmp(p.text, "\xEF\xBB\xBF", 3) == 0) {
+        r.at += 3; /* A byte order mark, before a quote too. */
+    }
     LT_TRY_DONE(read_header(&r, column_of, &n_columns));
     while (r.at < r.end) {
         const int line = r.line;

@@ -132,10 +132,35 @@ static void parts_sum_and_split(void **state) {
     assert_true(lt_plan_memory_estimate(&m, &c, &l).activations < 0.55 * b.activations);
 }
 
+static void a_tool_shows_what_it_counts(void **state) {
+    const lt_plan_cluster c = selene();
+    const lt_plan_layout l = {.tp = 8,
+                              .pp = 4,
+                              .vpp = 1,
+                              .cp = 1,
+                              .ep = 1,
+                              .dp = 4,
+                              .zero = 1,
+                              .micro = 1,
+                              .accum = 8,
+                              .precision = LT_PLAN_BF16};
+    lt_plan_model m;
+    lt_plan_memory r;
+    double allocated, reserved, device;
+    (void)state;
+    assert_int_equal(lt_plan_model_load(&m, "llama3-70b"), LT_OK);
+    r = lt_plan_memory_estimate(&m, &c, &l);
+    allocated = lt_plan_memory_shown(&r, &l, LT_PLAN_MEMORY_ALLOCATED);
+    reserved = lt_plan_memory_shown(&r, &l, LT_PLAN_MEMORY_RESERVED);
+    device = lt_plan_memory_shown(&r, &l, LT_PLAN_MEMORY_DEVICE);
+    assert_true(allocated < r.total && allocated < reserved && reserved < device);
+    near(device - reserved, 2.5e9, 0.2); /* Context and NCCL. */
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(activations_are_korthikantis),
-                                       cmocka_unit_test(zero_shards_as_its_paper_says),
-                                       cmocka_unit_test(gpt3_state_is_the_theses),
-                                       cmocka_unit_test(parts_sum_and_split)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(activations_are_korthikantis),
+        cmocka_unit_test(zero_shards_as_its_paper_says), cmocka_unit_test(gpt3_state_is_the_theses),
+        cmocka_unit_test(parts_sum_and_split), cmocka_unit_test(a_tool_shows_what_it_counts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -200,6 +200,33 @@ static void contradictions_are_named(void **state) {
     assert_int_equal(lt_plan_layout_check(&l, &m, &c), LT_ERR_ARG);
 }
 
+static void degrees_asked_for_name_what_they_contradict(void **state) {
+    static const struct {
+        lt_plan_query q;
+        const char *word;
+    } bad[] = {{{.tp = 3}, "tp 3 x pp 1 x cp 1 contradicts 8 GPUs"},
+               {{.pp = 8, .vpp = 3}, "10 layers of a stage"},
+               {{.ep = 8}, "no experts"},
+               {{.pp = 1, .vpp = 2}, "pp 1"},
+               {{.cp = 8, .seq = 8200}, "must divide by 16"}};
+    const lt_plan_cluster c = cluster("h100-node");
+    const lt_plan_model m = model("llama3-70b");
+    (void)state;
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        lt_plan_query q = bad[i].q;
+        lt_plan_found f;
+        q.gpus = 8;
+        q.batch_seqs = 64;
+        q.zero = q.recompute = -1;
+        q.precision = LT_PLAN_BF16;
+        q.exact = true;
+        assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_ERR_ARG);
+        if (strstr(lt_error_message(), bad[i].word) == NULL) {
+            fail_msg("'%s' does not name '%s'", lt_error_message(), bad[i].word);
+        }
+    }
+}
+
 static void bad_clusters_are_refused(void **state) {
     static const struct {
         const char *text, *word;
@@ -211,6 +238,9 @@ static void bad_clusters_are_refused(void **state) {
         {"gpu: h100-sxm\ncolour: red\n", "unknown key 'colour'"},
         {"gpu: h100-sxm\nnetwork: {topology: ring}\n", "unknown 'ring'"},
         {"gpu: h100-sxm\nnetwork: {tiers: [{gpus: 64}, {gpus: 32}]}\n", "the tier below it 64"},
+        {"gpu: h100-sxm\ngpu_spec: {memry_gib: 80}\n", "did you mean 'gpu_spec.memory_gib'"},
+        {"gpu: h100-sxm\nnetwork: {tiers: [{gpus: 64, oversub: 3}]}\n", "network.tiers.0.oversub"},
+        {"gpu: h100-sxm\nstack: megatroncore\n", "megatron-core"},
         {"gpu: [\n", ""}};
     (void)state;
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
@@ -340,16 +370,18 @@ static void serving_is_near_published_figures(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(collectives_keep_their_forms),
-                                       cmocka_unit_test(oversubscription_hurts_all_to_all_most),
-                                       cmocka_unit_test(parts_sum_to_the_step),
-                                       cmocka_unit_test(estimates_and_searches_are_fast),
-                                       cmocka_unit_test(trends_are_those_of_the_papers),
-                                       cmocka_unit_test(contradictions_are_named),
-                                       cmocka_unit_test(bad_clusters_are_refused),
-                                       cmocka_unit_test(rails_keep_traffic_on_one_hop),
-                                       cmocka_unit_test(schedules_are_searched_as_asked),
-                                       cmocka_unit_test(simulated_steps_and_slow_storage),
-                                       cmocka_unit_test(serving_is_near_published_figures)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(collectives_keep_their_forms),
+        cmocka_unit_test(oversubscription_hurts_all_to_all_most),
+        cmocka_unit_test(parts_sum_to_the_step),
+        cmocka_unit_test(estimates_and_searches_are_fast),
+        cmocka_unit_test(trends_are_those_of_the_papers),
+        cmocka_unit_test(contradictions_are_named),
+        cmocka_unit_test(degrees_asked_for_name_what_they_contradict),
+        cmocka_unit_test(bad_clusters_are_refused),
+        cmocka_unit_test(rails_keep_traffic_on_one_hop),
+        cmocka_unit_test(schedules_are_searched_as_asked),
+        cmocka_unit_test(simulated_steps_and_slow_storage),
+        cmocka_unit_test(serving_is_near_published_figures)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
