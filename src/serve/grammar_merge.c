@@ -214,16 +214,17 @@ static lt_err merge_into(const json_t *root, json_t *into, const json_t *from, i
     }
     LT_TRY(cross_additional(into, from));
     json_object_foreach((json_t *)(uintptr_t)from, key, value) {
-        if (strcmp(key, "allOf") == 0 && json_is_array(value)) {
-            json_array_foreach(value, i, part) {
-                LT_TRY(merge_into(root, into, part, depth + 1));
-            }
-        } else if (strcmp(key, "$ref") == 0 && json_is_string(value)) {
-            LT_TRY(lt_gschema_resolve(root, json_string_value(value), &target));
-            LT_TRY(merge_into(root, into, target, depth + 1));
-        } else {
+        if (strcmp(key, "allOf") != 0 && strcmp(key, "$ref") != 0) {
             LT_TRY(merge_key(into, key, value));
         }
+    }
+    /* Its own keywords are known now: additionalProperties does not see what these bring. */
+    json_array_foreach(json_object_get(from, "allOf"), i, part) {
+        LT_TRY(merge_into(root, into, part, depth + 1));
+    }
+    if (json_is_string(json_object_get(from, "$ref"))) {
+        LT_TRY(lt_gschema_resolve(root, json_string_value(json_object_get(from, "$ref")), &target));
+        LT_TRY(merge_into(root, into, target, depth + 1));
     }
     return LT_OK;
 }

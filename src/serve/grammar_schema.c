@@ -1,7 +1,7 @@
 /* grammar_schema.c: JSON schemas (draft 2020-12, the part that masks can honour) as trees.
  *
- * HONOURED   type, enum, const, $ref (within the document) with $defs, anyOf, oneOf (as anyOf), allOf (merged), nullable;
- *            properties, required, additionalProperties, patternProperties, minProperties, maxProperties (of maps);
+ * HONOURED   type, enum, const, $ref (within the document) with $defs, anyOf, oneOf (of alternatives that exclude each other), allOf (merged), nullable;
+ *            properties, required, additionalProperties, patternProperties, propertyNames, minProperties, maxProperties (of maps);
  *            items, prefixItems, minItems, maxItems; minLength, maxLength, pattern, format (date-time date time duration email hostname ipv4 ipv6
  *            uri uuid); minimum, maximum, exclusiveMinimum, exclusiveMaximum, multipleOf (whole numbers; 10^-k)
  * IGNORED    what only describes: title, description, default, examples, formats not listed, ...
@@ -235,6 +235,31 @@ static lt_err multiples(reader *r, int64_t n, lt_gid *out) {
     return LT_OK;
 }
 
+/* Multiples of n between two bounds, written out. */
+static lt_err few_multiples(reader *r, int64_t n, lt_gbound lo, lt_gbound hi, lt_gid *out) {
+    enum { MOST = 5000 };
+    lt_gids alts = {0};
+    double low = lo.text != NULL ? strtod(lo.text, NULL) : 0;
+    double high = hi.text != NULL ? strtod(hi.text, NULL) : 0;
+    int64_t first, last;
+    if (n < 1 || lo.text == NULL || hi.text == NULL || (high - low) / (double)n > MOST ||
+        fabs(low) > 1e15 || fabs(high) > 1e15) {
+        return refuse("multipleOf beside one bound, or bounds far apart");
+    }
+    first = (int64_t)ceil(low / (double)n);
+    last = (int64_t)floor(high / (double)n);
+    first += lo.strict && (double)(first * n) == low;
+    last -= hi.strict && (double)(last * n) == high;
+    for (int64_t i = first; i <= last; i++) {
+        char text[32];
+        (void)snprintf(text, sizeof text, "%lld", (long long)(i * n));
+        lt_gids_push(r->g, &alts, lt_gast_text(r->g, text));
+    }
+    *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
+    free(alts.v);
+    return LT_OK;
+}
+
 static lt_err number_type(reader *r, const json_t *s, bool whole, lt_gid *out) {
     char lo_text[400], hi_text[400];
     lt_gbound lo, hi;
@@ -245,11 +270,11 @@ static lt_err number_type(reader *r, const json_t *s, bool whole, lt_gid *out) {
     if (multiple != NULL && step == 1) {
         whole = true;
     } else if (multiple != NULL && (whole || step == floor(step))) {
-        if (lo.text != NULL || hi.text != NULL || step != floor(step)) {
-            return refuse(step != floor(step) ? "multipleOf that is no whole number"
-                                              : "multipleOf beside bounds");
+        if (step != floor(step)) {
+            return refuse("multipleOf that is no whole number");
         }
-        return multiples(r, (int64_t)step, out);
+        return lo.text == NULL && hi.text == NULL ? multiples(r, (int64_t)step, out)
+                                                  : few_multiples(r, (int64_t)step, lo, hi, out);
     }
     if (multiple != NULL && !whole) { /* 0.1, 0.01, ...: so many digits behind the point. */
         int places = 1;
@@ -352,64 +377,138 @@ static lt_gid pair_of(reader *r, lt_gid key, lt_gid value) {
         (const lt_gid[]){lt_gjson_quoted(r->g, key), ws, lt_gast_text(r->g, ":"), ws, value}, 5);
 }
 
-/* Keys that no property and none of the patterns so far has. */
-static lt_gid other_key(reader *r, const json_t *properties, const lt_gids *taken) {
-    lt_gast *g = r->g;
-    lt_gids names = {0};
-    const char *key;
+enum { PATTERNS = 3 }; /* Of patternProperties beside others; each doubles what a key may be. */
+
+/* Keys, and what they may be: patternProperties and propertyNames as languages of keys. */
+typedef struct {
+    const json_t *schemas[PATTERNS];
+    lt_gid keys[PATTERNS];
+    size_t n;
+    lt_gid names; /* propertyNames; -1: any. */
+} key_rules;
+
+/* propertyNames: a schema of strings. */
+static lt_err name_rule(reader *r, const json_t *s, lt_gid *out) {
+    const json_t *names = json_object_get(s, "propertyNames"), *list, *v;
+    lt_gids alts = {0};
+    size_t i;
+    *out = -1;
+    if (names == NULL || json_is_true(names)) {
+        return LT_OK;
+    }
+    if (json_is_string(json_object_get(names, "$ref")) && json_object_size(names) == 1) {
+        LT_TRY(
+            lt_gschema_resolve(r->root, json_string_value(json_object_get(names, "$ref")), &names));
+    }
+    list = json_object_get(names, "enum");
+    if (list == NULL) {
+        const char *type = json_string_value(json_object_get(names, "type"));
+        if (json_is_false(names) || json_object_get(names, "const") != NULL ||
+            json_object_get(names, "anyOf") != NULL || json_object_get(names, "allOf") != NULL ||
+            json_object_get(names, "oneOf") != NULL || json_object_get(names, "not") != NULL ||
+            json_object_get(names, "$ref") != NULL ||
+            (type == NULL ? json_object_get(names, "type") != NULL : strcmp(type, "string") != 0)) {
+            return refuse("propertyNames other than enum, pattern, format and lengths");
+        }
+        return string_content(r, names, out);
+    }
+    json_array_foreach(list, i, v) {
+        if (json_is_string(v)) {
+            lt_gids_push(r->g, &alts,
+                         lt_gjson_content(r->g, json_string_value(v), json_string_length(v)));
+        }
+    }
+    *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
+    free(alts.v);
+    return LT_OK;
+}
+
+static lt_err read_key_rules(reader *r, const json_t *s, key_rules *k) {
+    const json_t *patterns = json_object_get(s, "patternProperties");
+    const char *pattern;
     json_t *value;
-    lt_gid any = lt_gast_repeat(g, lt_gjson_char(g), 0, LT_GINF);
-    json_object_foreach((json_t *)(uintptr_t)properties, key, value) {
-        lt_gids_push(g, &names, lt_gjson_content(g, key, strlen(key)));
+    k->n = 0;
+    if (json_object_size(patterns) > PATTERNS) {
+        return refuse("patternProperties with more than 3 patterns");
     }
-    for (size_t i = 0; i < taken->n; i++) {
-        lt_gids_push(g, &names, taken->v[i]);
+    json_object_foreach((json_t *)(uintptr_t)patterns, pattern, value) {
+        LT_TRY(lt_gregex_read(r->g, pattern, strlen(pattern), true, true, &k->keys[k->n]));
+        k->schemas[k->n++] = value;
     }
-    if (names.n > 0) {
-        any = lt_gast_pair(g, LT_GNODE_MINUS, any, lt_gast_list(g, LT_GNODE_ALT, names.v, names.n));
+    return name_rule(r, s, &k->names);
+}
+
+/* Pairs of a key with the value that a schema (NULL: any that a pattern allows) and the patterns which the key matches ask for: an alternative for each
+ * set of patterns. */
+static lt_err ruled_pair(reader *r, const key_rules *k, lt_gid key, const json_t *value,
+                         lt_gid *out) {
+    lt_gast *g = r->g;
+    lt_gids alts = {0};
+    lt_err err = LT_OK;
+    for (unsigned set = value == NULL ? 1 : 0; set < 1U << k->n; set++) {
+        lt_gid one = key, v = -1;
+        const json_t *all = value;
+        for (size_t i = 0; i < k->n; i++) {
+            const bool in = (set >> i & 1) != 0;
+            one = lt_gast_pair(g, in ? LT_GNODE_AND : LT_GNODE_MINUS, one, k->keys[i]);
+            if (in && all == NULL) {
+                all = k->schemas[i];
+            } else if (in) {
+                LT_TRY_DONE(merged(r, all, k->schemas[i], &all));
+            }
+        }
+        LT_TRY_DONE(schema(r, all, &v));
+        lt_gids_push(
+            g, &alts,
+            pair_of(r, k->names >= 0 ? lt_gast_pair(g, LT_GNODE_AND, one, k->names) : one, v));
     }
-    free(names.v);
-    return any;
+    *out = alts.n == 0   ? -1
+           : alts.n == 1 ? alts.v[0]
+                         : lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n);
+done:
+    free(alts.v);
+    return err;
 }
 
 /* Members beside the properties: by pattern, then whatever additionalProperties says. *out -1: none. */
-static lt_err other_members(reader *r, const json_t *s, lt_gid *out) {
+static lt_err other_members(reader *r, const json_t *s, const key_rules *k, lt_gid *out) {
     lt_gast *g = r->g;
-    const json_t *properties = json_object_get(s, "properties"),
-                 *patterns = json_object_get(s, "patternProperties");
+    const json_t *properties = json_object_get(s, "properties");
     const json_t *additional = json_object_get(s, "additionalProperties");
-    lt_gids alts = {0}, taken = {0};
-    const char *pattern;
-    json_t *value;
-    lt_gid v = -1;
-    lt_err err = LT_OK;
-    if (json_object_size(patterns) > 0 &&
-        json_object_size(patterns) + json_object_size(properties) > 1) {
-        return refuse("patternProperties beside others"); /* A key could have to satisfy two. */
-    }
-    const bool closed = additional == NULL ? json_object_size(properties) > 0 || patterns != NULL
+    const bool closed = additional == NULL ? json_object_size(properties) > 0 || k->n > 0
                                            : json_is_false(additional);
+    lt_gids names = {0};
+    const char *key;
+    json_t *value;
+    lt_gid other = lt_gast_repeat(g, lt_gjson_char(g), 0, LT_GINF);
 
-    json_object_foreach((json_t *)(uintptr_t)patterns, pattern, value) {
-        lt_gid key = -1;
-        LT_TRY_DONE(lt_gregex_read(g, pattern, strlen(pattern), true, true, &key));
-        LT_TRY_DONE(schema(r, value, &v));
-        lt_gids_push(
-            g, &alts,
-            pair_of(r, lt_gast_pair(g, LT_GNODE_AND, key, other_key(r, properties, &taken)), v));
-        lt_gids_push(g, &taken, key);
+    json_object_foreach((json_t *)(uintptr_t)properties, key, value) {
+        lt_gids_push(g, &names, lt_gjson_content(g, key, strlen(key)));
     }
-    if (!closed) {
-        LT_TRY_DONE(schema(r, additional != NULL ? additional : json_true(), &v));
-        lt_gids_push(g, &alts, pair_of(r, other_key(r, properties, &taken), v));
+    if (names.n > 0) {
+        other = lt_gast_pair(g, LT_GNODE_MINUS, other,
+                             lt_gast_list(g, LT_GNODE_ALT, names.v, names.n));
     }
-    *out = alts.n == 0
-               ? -1
-               : lt_gast_ref(g, lt_gast_new_rule(g, lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n)));
-done:
-    free(alts.v);
-    free(taken.v);
-    return err;
+    free(names.v);
+    *out = -1;
+    if (closed) {
+        LT_TRY(ruled_pair(r, k, other, NULL, out));
+    } else if (k->n == 0) {
+        LT_TRY(ruled_pair(r, k, other, additional != NULL ? additional : json_true(), out));
+    } else {
+        lt_gid by_pattern = -1, v = -1;
+        LT_TRY(ruled_pair(r, k, other, NULL, &by_pattern));
+        for (size_t i = 0; i < k->n; i++) {
+            other = lt_gast_pair(g, LT_GNODE_MINUS, other, k->keys[i]);
+        }
+        other = k->names >= 0 ? lt_gast_pair(g, LT_GNODE_AND, other, k->names) : other;
+        LT_TRY(schema(r, additional != NULL ? additional : json_true(), &v));
+        *out = lt_gast_alt2(g, by_pattern, pair_of(r, other, v));
+    }
+    if (*out >= 0) {
+        *out = lt_gast_ref(g, lt_gast_new_rule(g, *out));
+    }
+    return LT_OK;
 }
 
 typedef struct {
@@ -418,19 +517,18 @@ typedef struct {
 } member;
 
 /* properties, and required names that are not among them. */
-static lt_err members_of(reader *r, const json_t *s, member *m, size_t *n) {
+static lt_err members_of(reader *r, const json_t *s, const key_rules *k, member *m, size_t *n) {
     lt_gast *g = r->g;
     const json_t *properties = json_object_get(s, "properties"),
                  *additional = json_object_get(s, "additionalProperties");
     const char *key;
     json_t *value;
     size_t i;
-    lt_gid v = -1;
+    lt_gid pair = -1;
     *n = 0;
     json_object_foreach((json_t *)(uintptr_t)properties, key, value) {
-        LT_TRY(schema(r, value, &v));
-        m[*n].pair = lt_gast_ref(
-            g, lt_gast_new_rule(g, pair_of(r, lt_gjson_content(g, key, strlen(key)), v)));
+        LT_TRY(ruled_pair(r, k, lt_gjson_content(g, key, strlen(key)), value, &pair));
+        m[*n].pair = lt_gast_ref(g, lt_gast_new_rule(g, pair));
         m[(*n)++].required = is_required(s, key);
     }
     json_array_foreach(json_object_get(s, "required"), i, value) {
@@ -438,9 +536,12 @@ static lt_err members_of(reader *r, const json_t *s, member *m, size_t *n) {
             return wrong("required", "holds something that is not a string");
         }
         if (json_object_get(properties, json_string_value(value)) == NULL) {
-            LT_TRY(schema(r, additional != NULL ? additional : json_true(), &v));
-            m[*n].pair = pair_of(
-                r, lt_gjson_content(g, json_string_value(value), json_string_length(value)), v);
+            if (k->n > 0) {
+                return refuse("required of a key that patternProperties rule");
+            }
+            LT_TRY(ruled_pair(
+                r, k, lt_gjson_content(g, json_string_value(value), json_string_length(value)),
+                additional != NULL ? additional : json_true(), &m[*n].pair));
             m[(*n)++].required = true;
         }
     }
@@ -476,6 +577,7 @@ static lt_err object_type(reader *r, const json_t *s, lt_gid *out) {
     int64_t min = 0, max = LT_GINF, n_required = 0;
     size_t n = 0;
     lt_gid other = -1, body;
+    key_rules rules;
     member *m = calloc(room, sizeof *m);
     lt_err err = LT_OK;
 
@@ -484,8 +586,9 @@ static lt_err object_type(reader *r, const json_t *s, lt_gid *out) {
     }
     LT_TRY_DONE(count(s, "minProperties", &min));
     LT_TRY_DONE(count(s, "maxProperties", &max));
-    LT_TRY_DONE(members_of(r, s, m, &n));
-    LT_TRY_DONE(other_members(r, s, &other));
+    LT_TRY_DONE(read_key_rules(r, s, &rules));
+    LT_TRY_DONE(members_of(r, s, &rules, m, &n));
+    LT_TRY_DONE(other_members(r, s, &rules, &other));
     for (size_t i = 0; i < n; i++) {
         n_required += m[i].required;
     }
@@ -507,16 +610,9 @@ done:
 /* ---- schemas ---- */
 
 static lt_err check_keywords(const json_t *s) {
-    static const char *const refused[] = {"not",
-                                          "if",
-                                          "contains",
-                                          "dependentRequired",
-                                          "dependentSchemas",
-                                          "dependencies",
-                                          "propertyNames",
-                                          "$dynamicRef",
-                                          "$recursiveRef",
-                                          "unevaluatedItems"};
+    static const char *const refused[] = {
+        "not",          "if",          "contains",      "dependentRequired", "dependentSchemas",
+        "dependencies", "$dynamicRef", "$recursiveRef", "unevaluatedItems"};
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const json_t *v = json_object_get(s, refused[i]);
         if (v != NULL && !(strcmp(refused[i], "if") == 0 && json_object_get(s, "then") == NULL &&
@@ -566,6 +662,7 @@ static json_t *guess_types(const json_t *s) {
                 {"required", "object"},
                 {"additionalProperties", "object"},
                 {"patternProperties", "object"},
+                {"propertyNames", "object"},
                 {"minProperties", "object"},
                 {"maxProperties", "object"},
                 {"items", "array"},
@@ -590,15 +687,21 @@ static json_t *guess_types(const json_t *s) {
     return types;
 }
 
-static lt_err typed(reader *r, const json_t *s, lt_gid *out) {
+json_t *lt_gschema_produced(const json_t *s) {
     const json_t *type = json_object_get(s, "type");
-    json_t *types = type != NULL ? lt_gschema_types(type) : guess_types(s), *t;
-    lt_gids alts = {0};
-    lt_err err = LT_OK;
-    size_t i;
+    json_t *types = type != NULL ? lt_gschema_types(type) : guess_types(s);
     if (json_is_true(json_object_get(s, "nullable"))) {
         json_array_append_new(types, json_string("null"));
     }
+    return types;
+}
+
+static lt_err typed(reader *r, const json_t *s, lt_gid *out) {
+    const json_t *type = json_object_get(s, "type");
+    json_t *types = lt_gschema_produced(s), *t;
+    lt_gids alts = {0};
+    lt_err err = LT_OK;
+    size_t i;
     if (type == NULL && json_array_size(types) == 0) {
         *out = lt_gjson_value(r->g);
         goto done;
@@ -639,55 +742,128 @@ static bool of_type(const json_t *v, const char *type) {
     }
 }
 
-/* enum or const: the values of a type that the schema allows. Other keywords beside are checked where that is simple. */
-static lt_err values(reader *r, const json_t *s, const json_t *list, lt_gid *out) {
-    json_t *types = lt_gschema_types(json_object_get(s, "type")), *v, *t;
+bool lt_gschema_value_fits(const json_t *value, const json_t *type) {
+    json_t *types = lt_gschema_types(type), *t;
+    bool fits = false;
+    size_t i;
+    json_array_foreach(types, i, t) {
+        fits = fits || (json_is_string(t) && of_type(value, json_string_value(t)));
+    }
+    json_decref(types);
+    return fits;
+}
+
+/* A keyword of the list stands beside. */
+static bool any_of(const json_t *s, const char *const *keys) {
+    while (*keys != NULL && json_object_get(s, *keys) == NULL) {
+        keys++;
+    }
+    return *keys != NULL;
+}
+
+/* One value of an enum, if the keywords beside it allow it. */
+static lt_err value_of(reader *r, const json_t *s, const json_t *v, lt_gid *out) {
+    static const char *const strings[] = {"pattern", "format", "minLength", "maxLength", NULL};
+    static const char *const numbers[] = {"minimum",          "maximum",    "exclusiveMinimum",
+                                          "exclusiveMaximum", "multipleOf", NULL};
+    static const char *const others[] = {"properties",    "required",      "additionalProperties",
+                                         "items",         "prefixItems",   "patternProperties",
+                                         "minProperties", "maxProperties", "propertyNames",
+                                         "minItems",      "maxItems",      NULL};
+    lt_gid rule = -1;
+    *out = lt_gjson_literal(r->g, v);
+    if (json_is_string(v) && any_of(s, strings)) {
+        LT_TRY(string_type(r, s, &rule));
+    } else if (json_is_number(v) && any_of(s, numbers)) {
+        if (json_object_get(s, "multipleOf") != NULL) {
+            return refuse("multipleOf beside enum or const");
+        }
+        LT_TRY(number_type(r, s, json_is_integer(v), &rule));
+    } else if ((json_is_object(v) || json_is_array(v)) && any_of(s, others)) {
+        return refuse("enum or const of objects or arrays beside what rules them");
+    }
+    *out = rule >= 0 ? lt_gast_pair(r->g, LT_GNODE_AND, *out, rule) : *out;
+    return LT_OK;
+}
+
+/* enum or const: the values that the keywords beside allow. */
+static lt_err values(reader *r, const json_t *s, lt_gid *out) {
+    const json_t *type = json_object_get(s, "type"), *one = json_object_get(s, "const"), *v;
+    json_t *list = json_object_get(s, "enum") != NULL ? json_incref(json_object_get(s, "enum"))
+                                                      : json_pack("[O]", one);
     lt_gids alts = {0};
-    size_t i, k;
+    lt_err err = LT_OK;
+    size_t i;
+    if (!json_is_array(list)) {
+        err = wrong("enum", "is not a list");
+        goto done;
+    }
     json_array_foreach(list, i, v) {
-        bool fits = json_array_size(types) == 0;
-        json_array_foreach(types, k, t) {
-            fits = fits || (json_is_string(t) && of_type(v, json_string_value(t)));
-        }
-        if (json_object_get(s, "const") != NULL) {
-            fits = fits && json_equal(v, json_object_get(s, "const"));
-        }
-        if (fits) {
-            lt_gids_push(r->g, &alts, lt_gjson_literal(r->g, v));
+        lt_gid value = -1;
+        if ((type == NULL || lt_gschema_value_fits(v, type)) &&
+            (one == NULL || json_equal(v, one))) {
+            LT_TRY_DONE(value_of(r, s, v, &value));
+            lt_gids_push(r->g, &alts, value);
         }
     }
     *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
+done:
     free(alts.v);
-    json_decref(types);
+    json_decref(list);
+    return err;
+}
+
+/* No two alternatives of a oneOf may hold at once: a mask does not count them. */
+static lt_err check_apart(reader *r, const json_t *list) {
+    const size_t n = json_array_size(list);
+    for (size_t i = 0; i < n; i++) {
+        for (size_t k = 0; k < n; k++) {
+            if (i != k &&
+                !lt_gschema_apart(r->root, json_array_get(list, i), json_array_get(list, k), 0)) {
+                return refuse("oneOf whose alternatives may hold at once (use anyOf)");
+            }
+        }
+    }
     return LT_OK;
 }
 
 /* anyOf or oneOf: each alternative with the keywords beside. */
 static lt_err alternatives(reader *r, const json_t *s, const char *key, lt_gid *out) {
     const json_t *list = json_object_get(s, key);
-    json_t *base = json_copy((json_t *)(uintptr_t)s), *v;
+    json_t *base = json_copy((json_t *)(uintptr_t)s), *all = json_array(), *v;
     lt_gids alts = {0};
     lt_err err = LT_OK;
     size_t i;
-    if (base == NULL || json_array_append_new(r->kept, base) != 0) {
-        LT_FAIL(LT_ERR_OOM, "schema: %s", key);
+    if (base == NULL || all == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "schema: %s", key);
     }
     json_object_del(base, key);
     if (!json_is_array(list)) {
-        return wrong(key, "is not a list");
+        err = wrong(key, "is not a list");
+        goto done;
     }
     json_array_foreach(list, i, v) {
         const json_t *both = v;
-        lt_gid one = -1;
         if (json_object_size(base) > 0) {
             LT_TRY_DONE(merged(r, base, v, &both));
         }
-        LT_TRY_DONE(schema(r, both, &one));
+        if (json_array_append(all, (json_t *)(uintptr_t)both) != 0) {
+            LT_FAIL_DONE(LT_ERR_OOM, "schema: %s", key);
+        }
+    }
+    if (strcmp(key, "oneOf") == 0) {
+        LT_TRY_DONE(check_apart(r, all));
+    }
+    json_array_foreach(all, i, v) {
+        lt_gid one = -1;
+        LT_TRY_DONE(schema(r, v, &one));
         lt_gids_push(r->g, &alts, one);
     }
     *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
 done:
     free(alts.v);
+    json_decref(base);
+    json_decref(all);
     return err;
 }
 
@@ -726,15 +902,8 @@ static lt_err schema_object(reader *r, const json_t *s, lt_gid *out) {
     if (json_object_get(s, "oneOf") != NULL) {
         return alternatives(r, s, "oneOf", out);
     }
-    if (json_object_get(s, "enum") != NULL) {
-        if (!json_is_array(json_object_get(s, "enum"))) {
-            return wrong("enum", "is not a list");
-        }
-        return values(r, s, json_object_get(s, "enum"), out);
-    }
-    if (json_object_get(s, "const") != NULL) {
-        *out = lt_gjson_literal(r->g, json_object_get(s, "const"));
-        return LT_OK;
+    if (json_object_get(s, "enum") != NULL || json_object_get(s, "const") != NULL) {
+        return values(r, s, out);
     }
     return typed(r, s, out);
 }

@@ -13,4 +13,10 @@ bool lt_gschema_has(const json_t *list, const char *text); /* Is the string in t
 const char *
 lt_gschema_format(const char *name); /* A pattern; NULL: a format that is not enforced. */
 
+/* The types that a schema's texts have: its own, or those that its keywords speak of; a new array, empty: any. */
+json_t *lt_gschema_produced(const json_t *schema);
+bool lt_gschema_value_fits(const json_t *value, const json_t *type); /* The value is of a type. */
+/* No text that a produces is valid under b: proven. depth: 0. */
+bool lt_gschema_apart(const json_t *root, const json_t *a, const json_t *b, int depth);
+
 #endif

@@ -34,6 +34,9 @@ static json_t *tool_of(const json_t *tool, const char *schema_key) {
     if (json_object_get(tool, "description") != NULL) {
         json_object_set(f, "description", json_object_get(tool, "description"));
     }
+    if (json_is_boolean(json_object_get(tool, "strict"))) {
+        json_object_set(f, "strict", json_object_get(tool, "strict"));
+    }
     if (schema != NULL) {
         json_object_set(f, "parameters", schema);
     } else {

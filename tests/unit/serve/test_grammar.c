@@ -247,6 +247,29 @@ static void schemas(void **state) {
     expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"number\", \"minimum\": 1.25, \"maximum\": 3}",
            LIST("1.25", "1.3", "1.250", "2", "3", "3.00", "2.999"),
            LIST("1", "1.2", "1.249", "3.1", "4", "-2"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"oneOf\": [{\"type\": \"object\", \"properties\": {\"kind\": {\"const\": \"a\"}, "
+           "\"x\": {\"type\": \"null\"}}, \"required\": [\"kind\"]}, {\"type\": \"object\", "
+           "\"properties\": {\"kind\": {\"const\": \"b\"}}, \"required\": [\"kind\"]}, {\"enum\": "
+           "[null, 3]}]}",
+           LIST("{\"kind\":\"a\",\"x\":null}", "{\"kind\":\"b\"}", "3"),
+           LIST("{\"kind\":\"b\",\"x\":null}", "4", "{}"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"integer\", \"multipleOf\": 5, \"exclusiveMinimum\": -10, \"maximum\": 10}",
+           LIST("-5", "0", "5", "10"), LIST("-10", "15", "3"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"object\", \"properties\": {\"ab\": {\"type\": \"integer\"}}, "
+           "\"patternProperties\": {\"^a\": {\"minimum\": 5}, \"z$\": {\"maximum\": 9}}, "
+           "\"additionalProperties\": {\"type\": \"null\"}}",
+           LIST("{\"ab\":7}", "{\"ax\":7.5}", "{\"az\":7}", "{\"z\":0}", "{\"q\":null}"),
+           LIST("{\"ab\":4}", "{\"ab\":7.5}", "{\"az\":10}", "{\"q\":1}", "{\"a\":null}"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"object\", \"additionalProperties\": {\"type\": \"boolean\"}, "
+           "\"propertyNames\": {\"enum\": [\"yes\", \"no\"]}}",
+           LIST("{}", "{\"yes\":true,\"no\":false}"), LIST("{\"ye\":true}", "{\"x\":true}"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"enum\": [\"abc\", \"b\", 12, 3, null], \"maxLength\": 1, \"minimum\": 10}",
+           LIST("\"b\"", "12", "null"), LIST("\"abc\"", "3"));
     expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"multipleOf\": 7}",
            LIST("0", "7", "-14", "700"), LIST("1", "8", "71"));
     expect(LT_GRAMMAR_SCHEMA,
@@ -278,6 +301,16 @@ static void refusals(void **state) {
         {LT_GRAMMAR_SCHEMA, "{\"not\": {}}", LT_ERR_UNSUPPORTED, "'not'"},
         {LT_GRAMMAR_SCHEMA, "{\"type\": \"array\", \"uniqueItems\": true}", LT_ERR_UNSUPPORTED,
          "uniqueItems"},
+        {LT_GRAMMAR_SCHEMA, "{\"oneOf\": [{\"type\": \"integer\"}, {\"minimum\": 3}]}",
+         LT_ERR_UNSUPPORTED, "oneOf"},
+        {LT_GRAMMAR_SCHEMA,
+         "{\"oneOf\": [{\"properties\": {\"a\": {}}}, {\"properties\": {\"a\": {}, \"b\": {}}, "
+         "\"required\": [\"b\"]}]}",
+         LT_ERR_UNSUPPORTED, "oneOf"},
+        {LT_GRAMMAR_SCHEMA, "{\"multipleOf\": 3, \"type\": \"integer\", \"minimum\": 4}",
+         LT_ERR_UNSUPPORTED, "multipleOf"},
+        {LT_GRAMMAR_SCHEMA, "{\"type\": \"object\", \"propertyNames\": {\"not\": {}}}",
+         LT_ERR_UNSUPPORTED, "propertyNames"},
         {LT_GRAMMAR_SCHEMA, "{\"type\": \"strnig\"}", LT_ERR_FORMAT, "strnig"},
         {LT_GRAMMAR_SCHEMA, "{\"$ref\": \"#/$defs/x\"}", LT_ERR_FORMAT, "#/$defs/x"},
         {LT_GRAMMAR_SCHEMA, "{\"enum\": []}", LT_ERR_FORMAT, "no text matches"},
