@@ -64,7 +64,7 @@ static void warnings(lt_plan_report *r) {
     }
 }
 
-/* Best step time of the same question on a changed cluster. */
+/* Best step time of the same question on a changed cluster; per sample where the batch changes too (what_if). */
 static double best_with(const lt_plan_report *r, const lt_plan_cluster *c, const lt_plan_query *q) {
     lt_plan_found f = {0};
     lt_plan_query quiet = *q;
@@ -79,11 +79,14 @@ static double best_with(const lt_plan_report *r, const lt_plan_cluster *c, const
 
 static void what_if(lt_plan_report *r, const char *change, const lt_plan_cluster *c,
                     const lt_plan_query *q) {
+    const double samples = (double)q->batch_seqs / (double)r->query.batch_seqs;
     lt_plan_what_if *w = &r->what_if[r->n_what_ifs];
     if (r->n_what_ifs < LT_PLAN_WHAT_IFS) {
         snprintf(w->change, sizeof w->change, "%s", change);
         w->step_s = best_with(r, c, q);
-        r->n_what_ifs += isfinite(w->step_s) ? 1 : 0;
+        w->step_s /= samples;
+        /* What makes it slower is no answer to the question. */
+        r->n_what_ifs += isfinite(w->step_s) && w->step_s < r->found.best[0].time.step_s ? 1 : 0;
     }
 }
 
@@ -123,9 +126,6 @@ static void what_ifs(lt_plan_report *r) {
     }
     q.batch_seqs *= 2;
     what_if(r, "batch twice as large (per sample)", &c, &q);
-    if (r->n_what_ifs > 0 && strncmp(r->what_if[r->n_what_ifs - 1].change, "batch", 5) == 0) {
-        r->what_if[r->n_what_ifs - 1].step_s /= 2.0;
-    }
 }
 
 lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, bool async_save,

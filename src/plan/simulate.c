@@ -151,12 +151,12 @@ static lt_err check(const lt_plan_sim *s) {
                 s->mtbf_s, s->interval_s, s->work_s, s->save_s, s->restart_s, s->weibull_shape,
                 (long long)s->runs);
     }
-    if (exp((s->interval_s + s->save_s) / s->mtbf_s) > 1e5 || s->restart_s / s->mtbf_s > 11) {
-        LT_FAIL(LT_ERR_LIMIT,
-                "simulate: an interval of %.0f s (or a restart of %.0f s) against a failure every "
-                "%.0f s: the run "
-                "would never end",
-                s->interval_s, s->restart_s, s->mtbf_s);
+    if (!(lt_plan_ettr_exact(s->mtbf_s, s->save_s, s->restart_s, s->interval_s) > 1e-3)) {
+        LT_FAIL(
+            LT_ERR_LIMIT,
+            "simulate: an interval of %.0f s and a restart of %.0f s contradict a failure every "
+            "%.0f s: the run would never end",
+            s->interval_s, s->restart_s, s->mtbf_s);
     }
     if (s->persist_lag_s > s->interval_s + s->save_s) {
         LT_FAIL(LT_ERR_ARG,
