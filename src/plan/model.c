@@ -13,6 +13,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "plan/plan.h"
 
 #define CONFIG_BYTES ((size_t)4 << 20)
@@ -26,12 +27,12 @@ static lt_err positive(const char *what, int64_t value, const char *name) {
 
 lt_err lt_plan_model_check(const lt_plan_model *m) {
     LT_ASSERT(m != NULL);
-    LT_TRY(positive("layers", m->layers, m->name));
+    LT_TRY(positive("layers (num_hidden_layers)", m->layers, m->name));
     LT_TRY(positive("width (hidden_size)", m->width, m->name));
     LT_TRY(positive("vocab", m->vocab, m->name));
     LT_TRY(positive("sequence length", m->seq, m->name));
     if (m->n_attn > 0) {
-        LT_TRY(positive("heads", m->heads, m->name));
+        LT_TRY(positive("heads (num_attention_heads)", m->heads, m->name));
         LT_TRY(positive("kv_heads", m->kv_heads, m->name));
         LT_TRY(positive("head_dim", m->head_dim, m->name));
         if (m->heads % m->kv_heads != 0) {
@@ -174,7 +175,7 @@ static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
     ANY(width, "hidden_size", "n_embd", "d_model");
     ANY(heads, "num_attention_heads", "n_head", "n_heads");
     m->kv_heads = m->heads;
-    ANY(kv_heads, "num_key_value_heads");
+    ANY(kv_heads, "num_key_value_heads", "num_kv_heads");
     ANY(head_dim, "head_dim");
     ANY(ffn, "intermediate_size", "n_inner", "ffn_dim");
     ANY(vocab, "vocab_size");
@@ -197,32 +198,105 @@ static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
     return LT_OK;
 }
 
-/* Defaults that the config leaves to the family. */
+/* What a config.json leaves to its family's code (transformers, models/<type>/configuration_*.py). A Llama is the rule: SwiGLU, RMSNorm,
+ * rotary positions, an output matrix of its own, nothing biased. */
+typedef struct {
+    const char *type;
+    bool gated, biases, tied, qkv_bias, qk_norm, learned;
+    bool ffn4;  /* intermediate_size defaults to 4 hidden_size. */
+    bool multi; /* multi_query: one key/value head. */
+} family;
+
+static const family families[] = {
+    {.type = "llama", .gated = true},
+    {.type = "mistral", .gated = true},
+    {.type = "mixtral", .gated = true},
+    {.type = "qwen2", .gated = true, .qkv_bias = true},
+    {.type = "qwen2_moe", .gated = true, .qkv_bias = true},
+    {.type = "qwen3", .gated = true, .qk_norm = true},
+    {.type = "qwen3_moe", .gated = true, .qk_norm = true},
+    {.type = "apertus", .qk_norm = true},
+    {.type = "deepseek_v2", .gated = true},
+    {.type = "deepseek_v3", .gated = true},
+    {.type = "kimi_k2", .gated = true},
+    {.type = "gpt_oss", .gated = true, .qkv_bias = true},
+    {.type = "gemma", .gated = true, .tied = true},
+    {.type = "gemma2", .gated = true, .tied = true},
+    {.type = "gemma3", .gated = true, .tied = true, .qk_norm = true},
+    {.type = "gemma3_text", .gated = true, .tied = true, .qk_norm = true},
+    {.type = "llama4_text", .gated = true},
+    {.type = "olmo2", .gated = true, .qk_norm = true},
+    {.type = "olmoe", .gated = true, .qk_norm = true},
+    {.type = "phi3", .gated = true},
+    {.type = "cohere", .gated = true, .tied = true},
+    {.type = "smollm3", .gated = true, .tied = true},
+    {.type = "nemotron"},
+    {.type = "nemotron_h"},
+    {.type = "gpt2", .biases = true, .tied = true, .learned = true, .ffn4 = true},
+    {.type = "gpt_bigcode",
+     .biases = true,
+     .tied = true,
+     .learned = true,
+     .ffn4 = true,
+     .multi = true},
+    {.type = "megatron", .biases = true, .tied = true, .learned = true, .ffn4 = true},
+    {.type = "gpt_neox", .biases = true, .ffn4 = true},
+    {.type = "gptj", .biases = true, .ffn4 = true},
+    {.type = "phi", .biases = true, .ffn4 = true},
+    {.type = "bloom", .biases = true, .tied = true, .ffn4 = true},
+    {.type = "opt", .biases = true, .tied = true, .learned = true, .ffn4 = true},
+    {.type = "falcon", .tied = true, .ffn4 = true, .multi = true},
+    {.type = "mpt", .tied = true, .ffn4 = true},
+    {.type = "starcoder2", .biases = true, .tied = true},
+};
+
+static const family *family_of(const char *type, const char *what) {
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        if (strcmp(families[i].type, type) == 0) {
+            return &families[i];
+        }
+    }
+    if (type[0] != 0) {
+        lt_log_warn(
+            "%s: model_type '%s' is not known to the planner: counted as a Llama (SwiGLU, no "
+            "biases); compare the parameters",
+            what, type);
+    }
+    return &families[0];
+}
+
 static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
     const char *type = "", *act = "";
-    bool gpt;
+    const family *f;
+    bool encoder = false, multi_query = false;
     int64_t n_shared = 0;
     LT_TRY(lt_json_str(o, "model_type", &type, true, what));
+    LT_TRY(lt_json_bool(o, "is_encoder_decoder", &encoder, true, what));
+    if (encoder || strcmp(type, "bert") == 0 || strcmp(type, "roberta") == 0 ||
+        strcmp(type, "modernbert") == 0) {
+        LT_FAIL(LT_ERR_ARG, "%s: '%s' is no decoder; the planner knows decoders only", what, type);
+    }
     LT_TRY(lt_json_str(o, "hidden_act", &act, true, what));
     if (act[0] == 0) {
         LT_TRY(lt_json_str(o, "mlp_hidden_act", &act, true, what));
     }
-    gpt = strcmp(type, "gpt2") == 0 || strcmp(type, "gpt_neox") == 0 ||
-          strcmp(type, "bloom") == 0 || strcmp(type, "opt") == 0 || strcmp(type, "megatron") == 0;
-    m->gated = !gpt && strncmp(act, "relu2", 5) != 0 && strncmp(act, "xielu", 5) != 0 &&
-               strncmp(act, "gelu_new", 8) != 0 && strcmp(type, "mpt") != 0;
-    m->biases = gpt;
-    m->tied = strcmp(type, "gpt2") == 0 || strcmp(type, "megatron") == 0;
+    f = family_of(type, what);
+    m->gated = f->gated && strncmp(act, "relu2", 5) != 0 && strncmp(act, "xielu", 5) != 0 &&
+               strncmp(act, "gelu_new", 8) != 0;
+    m->biases = f->biases;
+    m->tied = f->tied;
     LT_TRY(lt_json_bool(o, "tie_word_embeddings", &m->tied, true, what));
-    m->qkv_bias = strncmp(type, "qwen2", 5) == 0 || strcmp(type, "gpt_oss") == 0;
-    m->qk_norm = strncmp(type, "qwen3", 5) == 0 || strcmp(type, "apertus") == 0;
+    m->qkv_bias = f->qkv_bias;
+    m->qk_norm = f->qk_norm;
+    LT_TRY(lt_json_bool(o, "multi_query", &multi_query, true, what));
+    if (f->multi && multi_query) {
+        m->kv_heads = 1;
+    }
     LT_TRY(lt_json_bool(o, "dropout", &m->dropout, true, what));
-    if (gpt && m->ffn == 0) {
+    if (f->ffn4 && m->ffn == 0) {
         m->ffn = 4 * m->width;
     }
-    if (strcmp(type, "gpt2") == 0 || strcmp(type, "megatron") == 0 || strcmp(type, "opt") == 0) {
-        m->positions = m->seq;
-    }
+    m->positions = f->learned ? m->seq : 0;
     if (strcmp(type, "gpt_oss") == 0) {
         m->unfused_act = true;
         LT_TRY(lt_json_i64(o, "sliding_window", &m->window, true, what));
@@ -288,8 +362,13 @@ static void name_of_path(char out[LT_PLAN_NAME_BYTES], const char *path) {
 }
 
 static lt_err read_model(lt_plan_model *m, const json_t *o, const char *what) {
+    const json_t *text;
     if (!json_is_object(o)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: not a JSON object", what);
+    }
+    text = json_object_get(o, "text_config"); /* A model of several senses: its language part. */
+    if (json_is_object(text) && json_object_get(o, "hidden_size") == NULL) {
+        o = text;
     }
     LT_TRY(read_sizes(m, o, what));
     LT_TRY(read_family(m, o, what));

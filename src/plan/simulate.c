@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "plan/plan.h"
 
+#define MAX_EVENTS   5e7 /* Failures of all runs together: half a minute. */
 #define MAX_FAILURES 4000000
 #define MAX_REPAIRS  65536
 
@@ -157,6 +158,14 @@ static lt_err check(const lt_plan_sim *s) {
             "simulate: an interval of %.0f s and a restart of %.0f s contradict a failure every "
             "%.0f s: the run would never end",
             s->interval_s, s->restart_s, s->mtbf_s);
+    }
+    if (s->work_s / lt_plan_ettr_exact(s->mtbf_s, s->save_s, s->restart_s, s->interval_s) /
+            s->mtbf_s * (double)s->runs >
+        MAX_EVENTS) {
+        LT_FAIL(LT_ERR_LIMIT,
+                "simulate: %.0f days of work with a failure every %.0f s are too many failures to "
+                "play %lld times: ask for fewer days or runs",
+                s->work_s / 86400.0, s->mtbf_s, (long long)s->runs);
     }
     if (s->persist_lag_s > s->interval_s + s->save_s) {
         LT_FAIL(LT_ERR_ARG,
