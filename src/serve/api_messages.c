@@ -34,7 +34,8 @@ static const lt_field fields[] = {
     LT_NOTHING("inference_geo"),
     LT_REFUSED("container", "there are no containers"),
     LT_REFUSED("context_management", "conversations are not edited here"),
-    LT_REFUSED("output_config", "use the OpenAI endpoints for structured output"),
+    LT_JSON("output_config", text),
+    LT_ONLY("speed", "\"standard\""),
     LT_ONLY("mcp_servers", "[]")};
 
 /* ---- The stream ---- */
@@ -288,6 +289,29 @@ static bool read_thinking(lt_ask *a, lt_api_error *e) {
     return true;
 }
 
+/* {format: {type: json_schema, schema}, effort}. */
+static bool read_output(lt_ask *a, lt_api_error *e) {
+    const json_t *format = json_object_get(a->text, "format");
+    const json_t *effort = json_object_get(a->text, "effort");
+    const char *key;
+    json_t *value;
+
+    if (a->text != NULL && !json_is_object(a->text)) {
+        return lt_api_refuse(e, "output_config", "'output_config' must be an object");
+    }
+    json_object_foreach((json_t *)(uintptr_t)a->text, key, value) {
+        if (strcmp(key, "format") != 0 && strcmp(key, "effort") != 0) {
+            return lt_api_refuse(e, "output_config", "'output_config.%.40s' is not supported here",
+                                 key);
+        }
+    }
+    a->response_format = json_is_null(format) ? NULL : format;
+    if (json_is_string(effort) && a->reasoning_effort == NULL) {
+        a->reasoning_effort = json_string_value(effort);
+    }
+    return true;
+}
+
 /* Anthropic's tool_choice as OpenAI's: a new value, NULL for none given. */
 static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, lt_api_error *e) {
     const char *type = json_string_value(json_object_get(choice, "type"));
@@ -339,7 +363,8 @@ static bool read_ask(lt_ask *a, const lt_call *call, bool counting, lt_api_error
     if (tools != NULL) {
         json_object_set_new(a->root, "tools", tools);
     }
-    if (!convert_choice(a->tool_choice, &choice, &a->parallel_tools, e) || !read_thinking(a, e)) {
+    if (!convert_choice(a->tool_choice, &choice, &a->parallel_tools, e) || !read_thinking(a, e) ||
+        !read_output(a, e)) {
         json_decref(choice);
         return false;
     }

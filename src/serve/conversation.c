@@ -166,7 +166,9 @@ static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_e
     }
     context = json_object();
     json_object_set_new(context, "messages", messages);
-    if (json_is_array(c->tools) && json_array_size(c->tools) > 0) {
+    if (strstr(lt_chat_template_text(s->template), "tool") == NULL) {
+        lt_conversation_teach(messages, c->tools);
+    } else if (json_is_array(c->tools) && json_array_size(c->tools) > 0) {
         json_object_set(context, "tools", (json_t *)c->tools);
     }
     if (c->reasoning_effort != NULL) {

@@ -22,6 +22,9 @@ bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **t
 bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bool *opened,
                          lt_api_error *e);
 
+/* For templates that know no tools: messages (changed) tell of the tools (may be NULL), of calls and results in plain words. */
+void lt_conversation_teach(json_t *messages, const json_t *tools);
+
 /* The text of a message's content: a string, or parts of which all are text, joined. NULL: *e. A new reference. */
 json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *e);
 

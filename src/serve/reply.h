@@ -82,7 +82,8 @@ typedef struct {
     bool think, tools;
     bool forced;      /* Nothing but a call will do. */
     bool opened;      /* The prompt ends inside the reasoning. */
-    const char *tool; /* The only one that may be called; NULL: any. */
+    const char *tool; /* The only one that may be called; NULL: any of callable. */
+    const json_t *callable;
 } lt_listen;
 
 /* The form of an answer's text, if one is asked for. */

@@ -63,44 +63,97 @@ static void keep_marks(lt_reply *r) {
     }
 }
 
-/* "auto", "none", "required", {type: function, function: {name}}, {type: allowed_tools, ...} refused by name. */
-static bool check_choice(const lt_ask *a, const char **name, lt_api_error *e) {
-    const char *word = json_string_value(a->tool_choice);
-    *name = json_string_value(json_object_get(json_object_get(a->tool_choice, "function"), "name"));
-    if (a->tool_choice != NULL && *name == NULL &&
-        (word == NULL || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0 &&
-                          strcmp(word, "required") != 0))) {
-        return lt_api_refuse(e, "tool_choice",
-                             "'tool_choice' must be auto, none, required, or {type: "
-                             "function, function: {name}}");
-    }
-    if (*name == NULL && (word == NULL || strcmp(word, "required") != 0)) {
-        return true;
-    }
-    for (size_t i = 0; i < json_array_size(a->tools); i++) {
-        const json_t *f = json_object_get(json_array_get(a->tools, i), "function");
-        const char *own = json_string_value(json_object_get(f, "name"));
-        if (*name == NULL || strcmp(own, *name) == 0) {
-            return true;
+static const char *name_of(const json_t *tool) {
+    const json_t *f = json_object_get(tool, "function");
+    return json_string_value(json_object_get(f != NULL ? f : tool, "name"));
+}
+
+static json_t *find_tool(const json_t *tools, const char *name) {
+    size_t i;
+    json_t *tool;
+    json_array_foreach(tools, i, tool) {
+        if (name != NULL && strcmp(name_of(tool), name) == 0) {
+            return tool;
         }
     }
+    return NULL;
+}
+
+static bool no_such_tool(const char *name, lt_api_error *e) {
     return lt_api_refuse(e, "tool_choice", "'tool_choice': there is no tool %.60s",
-                         *name != NULL ? *name : "at all");
+                         name != NULL ? name : "at all");
+}
+
+/* {type: allowed_tools, allowed_tools: {mode: auto | required, tools}}; in responses mode and tools stand beside the type. */
+static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
+    const json_t *inner = json_object_get(choice, "allowed_tools"), *tool;
+    const char *mode;
+    json_t *allowed = json_array();
+    size_t i;
+
+    choice = inner != NULL ? inner : choice;
+    mode = json_string_value(json_object_get(choice, "mode"));
+    json_object_set_new(r->ask.root, "allowed_tools", allowed); /* The ask owns it. */
+    if (mode == NULL || (strcmp(mode, "auto") != 0 && strcmp(mode, "required") != 0)) {
+        return lt_api_refuse(e, "tool_choice", "'tool_choice.mode' must be auto or required");
+    }
+    json_array_foreach(json_object_get(choice, "tools"), i, tool) {
+        json_t *found = find_tool(r->ask.tools, name_of(tool));
+        if (found == NULL) {
+            return no_such_tool(name_of(tool), e);
+        }
+        json_array_append(allowed, found);
+    }
+    if (json_array_size(allowed) == 0) {
+        return no_such_tool(NULL, e);
+    }
+    r->listen.callable = allowed;
+    r->listen.forced = mode[0] == 'r';
+    return true;
+}
+
+/* auto, none, required, {type: function, function: {name}}, allowed_tools. */
+static bool read_choice(lt_reply *r, lt_api_error *e) {
+    const json_t *choice = r->ask.tool_choice;
+    const char *word = json_string_value(choice);
+    const char *type = json_string_value(json_object_get(choice, "type"));
+    lt_listen *l = &r->listen;
+
+    l->callable = r->ask.tools;
+    if (choice == NULL || (word != NULL && strcmp(word, "auto") == 0)) {
+        return true;
+    }
+    if (word != NULL && strcmp(word, "none") == 0) {
+        r->ask.tools = l->callable = NULL;
+        return true;
+    }
+    if (type != NULL && strcmp(type, "allowed_tools") == 0) {
+        return read_allowed(r, choice, e);
+    }
+    l->forced = true;
+    if (word != NULL && strcmp(word, "required") == 0) {
+        return json_array_size(r->ask.tools) > 0 || no_such_tool(NULL, e);
+    }
+    l->tool = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
+    if (l->tool == NULL) {
+        return lt_api_refuse(e, "tool_choice",
+                             "'tool_choice' must be auto, none, required, {type: function, "
+                             "function: {name}} or {type: allowed_tools, ...}");
+    }
+    return find_tool(r->ask.tools, l->tool) != NULL || no_such_tool(l->tool, e);
 }
 
 bool lt_speech_prepare(lt_reply *r, lt_api_error *e) {
     lt_ask *a = &r->ask;
     lt_listen *l = &r->listen;
-    const char *word = json_string_value(a->tool_choice);
 
-    if (!check_tools(a->tools, e) || !check_choice(a, &l->tool, e)) {
+    if (!check_tools(a->tools, e) || !read_choice(r, e)) {
         return false;
     }
-    if ((word != NULL && strcmp(word, "none") == 0) || json_array_size(a->tools) == 0) {
-        a->tools = NULL;
+    if (json_array_size(a->tools) == 0) {
+        a->tools = l->callable = NULL;
     }
     l->tools = a->tools != NULL;
-    l->forced = l->tool != NULL || (word != NULL && strcmp(word, "required") == 0);
     l->think = lt_parse_reasons(&r->server->marks) &&
                (a->reasoning_format == NULL || strcmp(a->reasoning_format, "none") != 0);
     keep_marks(r);
@@ -134,7 +187,7 @@ bool lt_speech_rule(lt_reply *r, lt_api_error *e) {
         &(lt_parse_grammar_options){.marks = r->server->marks,
                                     .reasoning = lt_parse_reasons(&r->server->marks),
                                     .thinks = l->opened,
-                                    .tools = r->ask.tools,
+                                    .tools = l->callable,
                                     .forced = l->forced,
                                     .name = l->tool,
                                     .parallel = r->ask.parallel_tools,

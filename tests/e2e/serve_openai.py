@@ -254,13 +254,32 @@ def tools():
     call = r.choices[0].message.tool_calls[0]
     check("tools: required gives a call", call.function.name == "get_weather" and r.choices[0].finish_reason == "tool_calls", r)
     check("tools: arguments are JSON", set(json.loads(call.function.arguments)) == {"city"}, call.function.arguments)
-    name = args = ""
-    for p in chat(tools=[tool], tool_choice={"type": "function", "function": {"name": "get_weather"}}, max_tokens=200, stream=True):
-        for c in p.choices:
-            for t in c.delta.tool_calls or []:
-                name += t.function.name or ""
-                args += t.function.arguments or ""
-    check("tools: a named one, streamed", name == "get_weather" and set(json.loads(args)) == {"city"}, (name, args))
+    deltas = [t for p in chat(tools=[tool], tool_choice={"type": "function", "function": {"name": "get_weather"}}, max_tokens=200, stream=True)
+              for c in p.choices for t in c.delta.tool_calls or []]
+    args = "".join(t.function.arguments or "" for t in deltas)
+    check("tools: a named one, streamed: id and name first", deltas[0].id and deltas[0].function.name == "get_weather"
+          and deltas[0].function.arguments == "" and not any(t.id or t.function.name for t in deltas[1:]), deltas)
+    check("tools: then its arguments in pieces", len(deltas) > 4 and set(json.loads(args)) == {"city"}, args)
+    other = json.loads(json.dumps(tool))
+    other["function"]["name"] = "other"
+    r = chat(tools=[tool, other], max_tokens=200, tool_choice={"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "other"}}]}})
+    check("tools: allowed_tools", r.choices[0].message.tool_calls[0].function.name == "other", r)
+    r = client.responses.create(model=model, input="Hi", max_output_tokens=200, tools=[
+        {"type": "function", "name": n, "strict": True, "parameters": tool["function"]["parameters"]} for n in ("a", "b")],
+        tool_choice={"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "b"}]})
+    check("responses: allowed_tools", [o.name for o in r.output] == ["b"], r.output)
+    for seed in range(4):
+        r = chat(tools=[tool], seed=seed, temperature=1.5, max_tokens=40).choices[0]
+        check("tools: auto: text or a call", bool(r.message.content) != bool(r.message.tool_calls), r)
+    told = json.load(urllib.request.urlopen(urllib.request.Request(base + "/apply-template", json.dumps({"tools": [tool], "messages": [
+        {"role": "user", "content": "Hi"}, {"role": "assistant", "content": None, "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "{\"city\": \"Bern\"}"}}]},
+        {"role": "tool", "tool_call_id": "c", "content": "sunny"}]}).encode())))["prompt"]
+    check("tools: a template without tools tells of them", all(x in told for x in ("The weather", '{"name":"get_weather","arguments":{"city":"Bern"}}', "sunny")), told)
+    refused("tools: a name that no prompt should hold", 400, "tools", lambda: chat(tools=[{"type": "function", "function": {"name": "a\"b"}}]))
+    refused("tools: a schema beyond masks, by name", 400, "tools", lambda: chat(tool_choice="required", tools=[
+        {"type": "function", "function": {"name": "f", "parameters": {"not": {}}}}]))
     r = client.responses.create(model=model, input="Hi", tool_choice="required", max_output_tokens=200, tools=[
         {"type": "function", "name": "get_weather", "parameters": tool["function"]["parameters"]}])
     calls = [o for o in r.output if o.type == "function_call"]
@@ -268,6 +287,28 @@ def tools():
     check("tools: none gives no call", chat(tools=[tool], tool_choice="none").choices[0].message.tool_calls is None)
     refused("tools: a named one that is not there", 400, "tool_choice",
             lambda: chat(tools=[tool], tool_choice={"type": "function", "function": {"name": "other"}}))
+
+
+@case
+def messages():
+    """Anthropic's shape by plain HTTP."""
+    def post(**kw):
+        body = {"model": model, "max_tokens": 60, "messages": [{"role": "user", "content": "Hi"}], **kw}
+        return urllib.request.urlopen(urllib.request.Request(base + "/v1/messages", json.dumps(body).encode()))
+    schema = {"type": "object", "properties": {"city": {"type": "string", "maxLength": 6}}, "required": ["city"], "additionalProperties": False}
+    r = json.load(post(output_config={"format": {"type": "json_schema", "schema": schema}}))
+    check("messages: output_config", set(json.loads(r["content"][0]["text"])) == {"city"}, r)
+    events = []
+    for line in post(stream=True, max_tokens=200, tools=[{"name": "f", "input_schema": schema}], tool_choice={"type": "any"}):
+        if line.startswith(b"data: "):
+            events.append(json.loads(line[6:]))
+    kinds = [e["type"] for e in events]
+    deltas = [e["delta"] for e in events if e["type"] == "content_block_delta"]
+    check("messages: order of events", kinds[:2] == ["message_start", "content_block_start"] and kinds[-3:] ==
+          ["content_block_stop", "message_delta", "message_stop"] and set(kinds[2:-3]) == {"content_block_delta"}, kinds)
+    check("messages: a call's input in pieces", len(deltas) > 3 and all(d["type"] == "input_json_delta" for d in deltas)
+          and set(json.loads("".join(d["partial_json"] for d in deltas))) == {"city"}, deltas)
+    check("messages: tool_use", events[1]["content_block"]["type"] == "tool_use" and events[-2]["delta"]["stop_reason"] == "tool_use", events[-2])
 
 
 print(f"1..{count}")
