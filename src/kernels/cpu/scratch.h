@@ -6,11 +6,12 @@
 #include "lateen/base.h"
 
 typedef enum {
-    LT_CPU_SLOT_A,       /* gemm: packed rows */
-    LT_CPU_SLOT_B,       /* gemm: packed columns */
+    LT_CPU_SLOT_A,       /* gemm: rows, packed or widened */
+    LT_CPU_SLOT_B,       /* gemm: packed columns, a block a thread */
     LT_CPU_SLOT_C,       /* gemm: F32 sums of a BF16 result */
     LT_CPU_SLOT_PARTIAL, /* partial sums of reductions */
     LT_CPU_SLOT_TILES,   /* attention: per-thread tiles */
+    LT_CPU_SLOT_TURNS,   /* gemm: whose turn it is */
     LT_CPU_SLOT_COUNT
 } lt_cpu_slot;
 

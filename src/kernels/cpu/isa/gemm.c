@@ -1,17 +1,22 @@
 /* gemm.c: matrix products of any size, layout and dtype, by packing (Goto & van de Geijn 2008, doi:10.1145/1356052.1356053).
  *
- * BLOCKS   y is cut into blocks of at most MAX_ROWS x MAX_COLS, k into nearly equal steps of at most K_STEP. For each step all threads
- *          first pack: a into panels of LT_TILE_ROWS rows [k][row], b into panels of LT_TILE_COLS columns [k][column], both F32 whatever the
- *          inputs are. Then they take tasks of TASK_ROWS x TASK_COLS of y and run tile_mul (tile.h) over their panels.
- * CACHE    A task's share of a (8 panels x 800 k: 400 KB) stays in L2 while panels of b (100 KB) pass; the next panel of b and the tile of y are fetched ahead.
- *          Where y has few rows (flat), a panel of b is packed by the thread that uses it, at once; where y is tall, tasks write along its rows.
- * LAYOUT   Every transposition is undone while packing, by VEC x VEC transposes in registers, so NN, NT, TN and TT run alike.
+ * BLOCKS   k is cut into nearly equal steps of at most K_STEP. In a step the columns of y are dealt to the threads in blocks whose part of b, packed
+ *          as panels of LT_TILE_COLS columns [k][column], fills less than half of L2. The thread that takes a block packs it for itself and multiplies chunks of
+ *          rows with it: b is packed once, never leaves L2, and nobody waits for it. A thread without a block packs one of another's again and helps
+ *          with its chunks.
+ * ROWS     a is read where it lies if it is F32 and its rows run along k: a tile takes its rows as scalars, so there is nothing to transpose; the next
+ *          panel's rows are fetched into L2 meanwhile. BF16 and F16 rows are widened first. Where rows run across k (weight gradients), a is packed
+ *          as panels of LT_TILE_ROWS rows [k][row], several panels at a time, because they lie side by side: by all threads before the step or, where
+ *          one block takes in all columns, by each thread just before it uses them (own_a).
+ *          M is dealt evenly over panels (1024 rows: 62 panels of 14 and 12 of 13), so no panel is nearly empty.
+ * LAYOUT   Transpositions of b are undone while packing, by VEC x VEC transposes in registers, so NN, NT, TN and TT run alike.
  * BF16     On CPUs where a BF16 dot product is no faster than F32 multiply-adds (Intel without AMX: half as fast, measured), widening in the pack
  *          and multiplying in F32 is both faster and more exact than VDPBF16PS. Where it is twice as fast (AMD), gemm_pairs.c builds this file once
  *          more with GEMM_PAIRS: a "float" of a panel is then a pair of BF16 neighbours in k, and every k here counts pairs.
  * ORDER    Every element of y is one chain of multiply-adds over k within a step, and steps add in order: no dependence on threads or on M, N.
- * ROWS     M is dealt evenly over panels (1024 rows: 62 panels of 14 and 12 of 13), so no panel is nearly empty. */
+ * DROPPED  both operands packed by all threads before each step: each had to be written to the last-level cache and read back (docs/SPEED.md). */
 #include <omp.h>
+#include <stdatomic.h>
 
 #include "base/error.h"
 #include "kernels/cpu/cpu.h"
@@ -19,17 +24,12 @@
 #include "kernels/cpu/isa/tile.h"
 #include "kernels/cpu/scratch.h"
 
-#define MAX_ROWS 2048
-#define MAX_COLS 3072
-#ifndef K_STEP
-#define K_STEP 800
-#endif
-#ifndef TASK_ROWS
-#define TASK_ROWS 8 /* panels */
-#endif
-#ifndef TASK_COLS
-#define TASK_COLS 8 /* panels */
-#endif
+#define K_STEP         800
+#define BLOCK_BYTES    (800 << 10)  /* A block of b. */
+#define OWN_BYTES      (1280 << 10) /* All of b, where a is packed by each thread. */
+#define MAX_ROWS       2048         /* Rows of a packed at a time. */
+#define CHUNK_PANELS   8
+#define HELP_MIN_TURNS 3 /* Chunks that are worth packing a block again. */
 #ifdef GEMM_PAIRS
 #define GEMM_NAME LT_ISA_NAME(lt_cpu_matmul_pairs)
 #define PACK      pack_pairs
@@ -42,9 +42,13 @@
 #define NR     LT_TILE_COLS
 #define MAX_MR LT_TILE_ROWS
 #define A_ROW  ((MAX_MR + VEC - 1) / VEC * VEC) /* Floats from k to k + 1 in a panel of a. */
-#ifndef FLAT_PANELS
-#define FLAT_PANELS 24
-#endif
+
+typedef enum {
+    A_IN_PLACE, /* F32 rows along k, read where they lie, */
+    A_WIDENED,  /* or copied as F32 first. */
+    A_PACKED,   /* Panels, packed by all threads before the step, */
+    A_OWN       /* or by each thread as it needs them. */
+} a_kind;
 
 typedef struct {
     const lt_matmul_args *args;
@@ -52,31 +56,74 @@ typedef struct {
     float *
         sums; /* Where unfinished F32 sums live: y itself, or scratch when y is BF16; row stride sums_row. */
     int64_t sums_row;
-    float *packed_a, *packed_b;
-    int64_t row, n_rows, n_row_panels; /* The present block of rows, */
-    int64_t col, n_cols, n_col_panels; /* of columns, */
-    int64_t at, depth;                 /* and step of k. */
-    bool flat;  /* y has few rows: panels of b are packed where they are used. */
-    bool tall;  /* y has few columns. */
-    bool plain; /* y is F32 without bias. */
+    a_kind kind;
+    float *packed_a, *packed_b;        /* packed_b: a block a thread. */
+    int64_t a_row;                     /* Floats from row to row where rows run along k. */
+    int64_t fetch_step;                /* Bytes of the next panel of a to fetch a step of k. */
+    int64_t row, n_rows, n_row_panels; /* The present rows, in chunks; */
+    int64_t n_chunks;
+    int64_t n_col_panels, n_blocks, block_panels; /* the blocks of columns; */
+    int64_t at, depth;                            /* the step of k. */
+    _Atomic int *turns; /* The next chunk of each block, and behind them the next block. */
+    bool plain;         /* y is F32 without bias. */
 } gemm;
 
-/* First row (or with panel + 1: one past the last) of a row panel in the block. */
+/* First row (or with panel + 1: one past the last) of a row panel in the present rows. */
 static int64_t panel_row(const gemm *g, int64_t panel) {
     return panel * g->n_rows / g->n_row_panels;
 }
 
-static void pack_a_panel(const gemm *g, int64_t panel) {
-    const int64_t first = panel_row(g, panel);
-    PACK(g->packed_a + panel * A_ROW * g->depth, A_ROW, &g->args->a, !g->args->trans_a,
-         g->row + first, panel_row(g, panel + 1) - first, g->at, g->depth);
+/* Panels of a [p0, p1) to dst. Whole vectors are read, so the last panel of the matrix goes by itself. */
+static void pack_a(const gemm *g, int64_t p0, int64_t p1, float *dst) {
+    const lt_tensor *a = &g->args->a;
+    int64_t p = p0;
+#ifndef GEMM_PAIRS
+    int64_t from[CHUNK_PANELS];
+    for (; g->args->trans_a && p < p1 && g->row + panel_row(g, p) + A_ROW <= g->m; p++) {
+        from[p - p0] = panel_row(g, p) - panel_row(g, p0);
+    }
+    pack_panels_along(dst, A_ROW, from, p - p0, a, g->row + panel_row(g, p0), g->at, g->depth);
+#endif
+    for (; p < p1; p++) {
+        const int64_t first = panel_row(g, p);
+        PACK(dst + (p - p0) * A_ROW * g->depth, A_ROW, a, !g->args->trans_a, g->row + first,
+             panel_row(g, p + 1) - first, g->at, g->depth);
+    }
 }
 
-static void pack_b_panel(const gemm *g, int64_t panel) {
-    const int64_t first = panel * NR;
-    const int64_t cols = g->n_cols - first < NR ? g->n_cols - first : NR;
-    PACK(g->packed_b + panel * NR * g->depth, NR, &g->args->b, g->args->trans_b, g->col + first,
-         cols, g->at, g->depth);
+/* Panels of b [p0, p1), at most MAX_BLOCK of them, to dst. */
+static void pack_b(const gemm *g, int64_t p0, int64_t p1, float *dst) {
+    const lt_tensor *b = &g->args->b;
+    int64_t p = p0;
+#ifndef GEMM_PAIRS
+    while (!g->args->trans_b && p < p1 && (p + 1) * NR <= g->n) {
+        int64_t from[CHUNK_PANELS], n = 0;
+        for (; n < CHUNK_PANELS && p + n < p1 && (p + n + 1) * NR <= g->n; n++) {
+            from[n] = n * NR;
+        }
+        pack_panels_along(dst + (p - p0) * NR * g->depth, NR, from, n, b, p * NR, g->at, g->depth);
+        p += n;
+    }
+#endif
+    for (; p < p1; p++) {
+        const int64_t cols = g->n - p * NR < NR ? g->n - p * NR : NR;
+        PACK(dst + (p - p0) * NR * g->depth, NR, b, g->args->trans_b, p * NR, cols, g->at,
+             g->depth);
+    }
+}
+
+/* A chunk's rows of a, widened. */
+static void widen_a(const gemm *g, int64_t first, int64_t last) {
+    const lt_tensor *a = &g->args->a;
+    for (int64_t r = first; r < last; r++) {
+        const int64_t from = (g->row + r) * a->stride[0] + g->at;
+        float *dst = g->packed_a + r * g->a_row;
+        if (a->dtype == LT_BF16) {
+            widen_row(dst, a->data, LT_BF16, from, g->depth);
+        } else {
+            widen_row(dst, a->data, LT_F16, from, g->depth);
+        }
+    }
 }
 
 /* Sums of a tile into y: onto what is there (an earlier step or accumulate), and with the bias and in y's dtype after the last step. */
@@ -128,105 +175,171 @@ LT_INLINE void store_whole(const gemm *g, const lt_tile *t, const int mr, int64_
     }
 }
 
-/* A packed panel of b, and what to fetch into L2 while it is used, a step of k at a time. */
+/* A tile's place: its rows in the present ones, its columns, which of its block's column panels that is, and whether another row panel follows. */
 typedef struct {
-    const float *at;
-    const char *next;
-    int64_t next_step;
-} panel_b;
+    int64_t row, col, in_block;
+    int mr;
+    bool more;
+} place;
 
-static void run_tile(const gemm *g, int64_t row_panel, int64_t col_panel, const panel_b *b) {
-    const int64_t first = panel_row(g, row_panel);
-    const int mr = (int)(panel_row(g, row_panel + 1) - first);
-    const float *a = g->packed_a + row_panel * A_ROW * g->depth;
-    const int64_t cols = g->n_cols - col_panel * NR;
-    lt_tile t;
-    /* The tile of y comes from far while its products are computed. */
-    const int64_t y_at = (g->row + first) * g->sums_row + g->col + col_panel * NR;
-    for (int i = 0; i < mr; i++) {
-        __builtin_prefetch(g->sums + y_at + i * g->sums_row, 1, 3);
-        __builtin_prefetch(g->sums + y_at + i * g->sums_row + VEC, 1, 3);
-    }
-    if (cols >= NR && g->plain) {
-        LT_TILE_SWITCH(mr, MUL(&t, MR, g->depth, a, 1, A_ROW, b->at, NR, b->next, b->next_step);
-                       store_whole(g, &t, MR, y_at));
-        return;
-    }
-    LT_TILE_SWITCH(mr, MUL(&t, MR, g->depth, a, 1, A_ROW, b->at, NR, b->next, b->next_step));
-    store_tile(g, &t, mr, g->row + first, g->col + col_panel * NR, cols < NR ? cols : NR);
+/* Multiply and store; mul leaves its sums in t. Two texts, so that the sums of the first stay in registers. */
+#define TILE_RUN(mul)                                                                              \
+    const int64_t cols = g->n - at->col;                                                           \
+    if (cols >= NR && g->plain) {                                                                  \
+        lt_tile t;                                                                                 \
+        LT_TILE_SWITCH(at->mr, mul;                                                                \
+                       store_whole(g, &t, MR, (g->row + at->row) * g->sums_row + at->col));        \
+        return;                                                                                    \
+    }                                                                                              \
+    lt_tile t;                                                                                     \
+    LT_TILE_SWITCH(at->mr, mul);                                                                   \
+    store_tile(g, &t, at->mr, g->row + at->row, at->col, cols < NR ? cols : NR);
+
+#ifndef GEMM_PAIRS
+/* A tile of rows that run along k. While it runs, two rows of the next panel are fetched, others by the block's other tiles. */
+static void run_tile_rows(const gemm *g, const place *at, const float *b) {
+    const float *a = g->kind == A_WIDENED
+                         ? g->packed_a + at->row * g->a_row
+                         : (const float *)g->args->a.data + (g->row + at->row) * g->a_row + g->at;
+    const bool fetch = at->more && 2 * at->in_block < at->mr;
+    const char *next = (const char *)(fetch ? a + (at->mr + 2 * at->in_block) * g->a_row : a);
+    const int64_t next_row = fetch ? g->a_row * (int64_t)sizeof(float) : 0;
+    TILE_RUN(tile_mul_rows(&t, MR, g->depth, a, g->a_row, b, NR, next, next_row))
+}
+#endif
+
+/* A tile of a packed panel; the next one is fetched while the block's tiles run, fetch_step bytes a step. */
+static void run_tile_packed(const gemm *g, const place *at, const float *a, const float *b) {
+    const char *next = (const char *)(a + A_ROW * g->depth) +
+                       at->in_block * g->fetch_step * g->depth;
+    TILE_RUN(MUL(&t, MR, g->depth, a, 1, A_ROW, b, NR, next, g->fetch_step))
 }
 
-/* The tiles of a task: a panel of b against all row panels, or, where y is tall and b's panels stay in L2, the other way round, which writes
- * y along its rows. */
-static void run_task(const gemm *g, int64_t r0, int64_t r1, int64_t c0, int64_t c1) {
-    if (g->tall) {
-        for (int64_t r = r0; r < r1; r++) {
-            for (int64_t c = c0; c < c1; c++) {
-                const panel_b b = {g->packed_b + c * NR * g->depth, NULL, 0};
-                run_tile(g, r, c, &b);
-            }
-        }
-        return;
-    }
-    for (int64_t c = c0; c < c1; c++) { /* The next panel comes spread over this one's tiles. */
-        const float *at = g->packed_b + c * NR * g->depth;
-        panel_b b = {at, (const char *)(at + NR * g->depth),
-                     NR * (int64_t)sizeof(float) / (r1 - r0)};
-        for (int64_t r = r0; r < r1; r++) {
-            run_tile(g, r, c, &b);
-            b.next += g->depth * b.next_step;
-        }
-    }
-}
-
-/* Where y has few rows: pack a panel of b into this thread's own place and use it at once, while it is in L1 or L2; the first tiles fetch the
- * source of the panel after it. */
-static void run_column(const gemm *g, int64_t col_panel, float *own) {
-    const lt_tensor *t = &g->args->b;
-    const int64_t first = g->col + col_panel * NR;
-    const int64_t cols = g->n_cols - col_panel * NR;
-    const int64_t row_bytes = t->stride[0] * (t->dtype == LT_F32 ? 4 : 2);
-    const bool ahead = !g->args->trans_b && t->dtype == LT_F32 && cols >= 2 * NR;
-    const char *source = (const char *)t->data + g->at * row_bytes +
-                         (first + NR) * (int64_t)sizeof(float);
-    PACK(own, NR, t, g->args->trans_b, first, cols < NR ? cols : NR, g->at, g->depth);
-    for (int64_t r = 0; r < g->n_row_panels; r++) {
-        const bool fetch = ahead && r * 64 < NR * (int64_t)sizeof(float);
-        const panel_b b = {own, fetch ? source + r * 64 : (const char *)own, fetch ? row_bytes : 0};
-        run_tile(g, r, col_panel, &b);
+/* The tile of y comes from far while its products are computed. */
+LT_INLINE void fetch_sums(const gemm *g, const place *at) {
+    const float *y = g->sums + (g->row + at->row) * g->sums_row + at->col;
+    for (int i = 0; i < at->mr; i++) {
+        __builtin_prefetch(y, 1, 3);
+        __builtin_prefetch(y + VEC, 1, 3);
+        y += g->sums_row;
     }
 }
 
-/* One step of k over one block of y: pack, then multiply. */
-static void run_step(const gemm *g, bool pack_b) {
-    const int64_t tasks_down = (g->n_row_panels + TASK_ROWS - 1) / TASK_ROWS;
-    const int64_t tasks_across = (g->n_col_panels + TASK_COLS - 1) / TASK_COLS;
-    const int64_t n_tasks = g->flat ? g->n_col_panels : tasks_down * tasks_across;
-    const int64_t n_b = pack_b && !g->flat ? g->n_col_panels : 0;
-    const bool parallel = g->n_rows * g->n_cols * g->depth > 1 << 16;
-#pragma omp parallel if (parallel)
-    {
-#pragma omp for schedule(dynamic, 4)
-        for (int64_t i = 0; i < n_b + g->n_row_panels; i++) {
-            if (i < n_b) {
-                pack_b_panel(g, i);
-            } else {
-                pack_a_panel(g, i - n_b);
-            }
-        }
-#pragma omp for schedule(dynamic, 1) nowait
-        for (int64_t task = 0; task < n_tasks; task++) {
-            if (g->flat) {
-                run_column(g, task, g->packed_b + omp_get_thread_num() * NR * g->depth);
+/* A chunk of rows with the columns [c0, c1), packed in own. */
+static void run_chunk(const gemm *g, int64_t chunk, int64_t c0, int64_t c1, float *own) {
+    const int64_t r0 = chunk * g->n_row_panels / g->n_chunks;
+    const int64_t r1 = (chunk + 1) * g->n_row_panels / g->n_chunks;
+    const float *a = g->packed_a + r0 * A_ROW * g->depth;
+    if (g->kind == A_OWN) {
+        pack_a(g, r0, r1, own + g->block_panels * NR * g->depth);
+        a = own + g->block_panels * NR * g->depth;
+    }
+    for (int64_t r = r0; r < r1; r++) {
+        place at = {.row = panel_row(g, r), .more = r + 1 < g->n_row_panels};
+        at.mr = (int)(panel_row(g, r + 1) - at.row);
+        for (int64_t c = c0; c < c1; c++) {
+            const float *b = own + (c - c0) * NR * g->depth;
+            at.col = c * NR;
+            at.in_block = c - c0;
+            fetch_sums(g, &at);
+#ifndef GEMM_PAIRS
+            if (g->kind == A_IN_PLACE || g->kind == A_WIDENED) {
+                run_tile_rows(g, &at, b);
                 continue;
             }
-            const int64_t r0 = task % tasks_down * g->n_row_panels / tasks_down;
-            const int64_t r1 = (task % tasks_down + 1) * g->n_row_panels / tasks_down;
-            const int64_t c0 = task / tasks_down * g->n_col_panels / tasks_across;
-            const int64_t c1 = (task / tasks_down + 1) * g->n_col_panels / tasks_across;
-            run_task(g, r0, r1, c0, c1);
+#endif
+            run_tile_packed(g, &at, a, b);
+        }
+        a += A_ROW * g->depth;
+    }
+}
+
+static int64_t take_turn(_Atomic int *turn) {
+    return atomic_fetch_add_explicit(turn, 1, memory_order_relaxed);
+}
+
+/* Chunks of a block, until none is left. */
+static void run_block(const gemm *g, int64_t block, float *own) {
+    const int64_t c0 = block * g->n_col_panels / g->n_blocks;
+    const int64_t c1 = (block + 1) * g->n_col_panels / g->n_blocks;
+    bool packed = false;
+    for (int64_t chunk = take_turn(&g->turns[block]); chunk < g->n_chunks;
+         chunk = take_turn(&g->turns[block])) {
+        if (!packed) {
+            pack_b(g, c0, c1, own);
+            packed = true;
+        }
+        run_chunk(g, chunk, c0, c1, own);
+    }
+}
+
+/* A thread's part of a step: blocks nobody has begun, then chunks of blocks that others have. */
+static void run_blocks(const gemm *g, float *own) {
+    for (int64_t block = take_turn(&g->turns[g->n_blocks]); block < g->n_blocks;
+         block = take_turn(&g->turns[g->n_blocks])) {
+        run_block(g, block, own);
+    }
+    for (int64_t block = g->n_blocks - 1; block >= 0; block--) {
+        const int turn = atomic_load_explicit(&g->turns[block], memory_order_relaxed);
+        if (g->n_chunks - turn >= HELP_MIN_TURNS || g->n_blocks == 1) {
+            run_block(g, block, own);
         }
     }
+}
+
+/* One step of k over the present rows. */
+static void run_step(const gemm *g) {
+    const bool before = g->kind == A_PACKED || g->kind == A_WIDENED;
+    const bool parallel = g->n_rows * g->n * g->depth > 1 << 16;
+    const int64_t own_floats =
+        (g->block_panels * NR + (g->kind == A_OWN ? CHUNK_PANELS * A_ROW : 0)) * g->depth;
+    for (int64_t i = 0; i <= g->n_blocks; i++) {
+        atomic_store_explicit(&g->turns[i], 0, memory_order_relaxed);
+    }
+#pragma omp parallel if (parallel)
+    {
+        if (before) {
+#pragma omp for schedule(dynamic, 1)
+            for (int64_t i = 0; i < g->n_chunks; i++) {
+                const int64_t p0 = i * g->n_row_panels / g->n_chunks;
+                const int64_t p1 = (i + 1) * g->n_row_panels / g->n_chunks;
+                if (g->kind == A_WIDENED) {
+                    widen_a(g, panel_row(g, p0), panel_row(g, p1));
+                } else {
+                    pack_a(g, p0, p1, g->packed_a + p0 * A_ROW * g->depth);
+                }
+            }
+        }
+        run_blocks(g, g->packed_b + omp_get_thread_num() * own_floats);
+    }
+}
+
+/* How a is read, and how many blocks the columns make. */
+static void gemm_plan(gemm *g, int64_t threads) {
+    const lt_matmul_args *a = g->args;
+    const int64_t panel_bytes = NR * g->depth * (int64_t)sizeof(float);
+    int64_t fit = panel_bytes > 0 ? BLOCK_BYTES / panel_bytes : 1;
+    g->a_row = a->a.stride[0];
+    g->kind = A_PACKED;
+#ifndef GEMM_PAIRS
+    if (!a->trans_a) {
+        g->kind = a->a.dtype == LT_F32 ? A_IN_PLACE : A_WIDENED;
+    }
+    if (g->kind == A_WIDENED) { /* Not a multiple of 4 KB: rows would share cache sets. */
+        g->a_row = (g->depth + VEC - 1) / VEC * VEC + 16;
+    }
+#endif
+    if (g->kind == A_PACKED && g->m > 4 * g->n && g->n_col_panels * panel_bytes <= OWN_BYTES) {
+        g->kind = A_OWN;
+        g->n_blocks = 1;
+        g->block_panels = g->n_col_panels;
+        return;
+    }
+    fit = fit > 1 ? fit : 1;
+    g->n_blocks = (g->n_col_panels + fit - 1) / fit;
+    g->n_blocks = (g->n_blocks + threads - 1) / threads * threads;
+    g->n_blocks = g->n_blocks < g->n_col_panels ? g->n_blocks : g->n_col_panels;
+    g->block_panels = g->n_blocks > 0 ? (g->n_col_panels + g->n_blocks - 1) / g->n_blocks : 1;
 }
 
 static lt_err gemm_open(gemm *g, const lt_matmul_args *a) {
@@ -236,18 +349,24 @@ static lt_err gemm_open(gemm *g, const lt_matmul_args *a) {
     g->k /= 2;
 #endif
     const int64_t steps = (g->k + K_STEP - 1) / K_STEP;
-    const int64_t depth = steps > 0 ? (g->k + steps - 1) / steps : 0;
-    const int64_t rows = ((g->m < MAX_ROWS ? g->m : MAX_ROWS) + 2 * MAX_MR) * A_ROW / MAX_MR;
-    const int64_t cols = g->flat ? omp_get_max_threads() * NR
-                                 : (g->n < MAX_COLS ? g->n : MAX_COLS) + NR;
-    g->depth = depth;
+    const int64_t threads = omp_get_max_threads();
+    g->depth = steps > 0 ? (g->k + steps - 1) / steps : 0;
+    g->n_col_panels = (g->n + NR - 1) / NR;
+    gemm_plan(g, threads);
+    g->fetch_step = A_ROW * (int64_t)sizeof(float) / g->block_panels;
     g->plain = a->y.dtype == LT_F32 && a->bias.data == NULL;
-    g->flat = g->m <= FLAT_PANELS * MAX_MR;
     g->sums = a->y.data;
     g->sums_row = a->y.stride[0];
-    /* n_panels * A_ROW may exceed the rows of a block by up to one panel. */
-    LT_TRY(lt_cpu_scratch(&g->packed_a, LT_CPU_SLOT_A, (size_t)(rows * depth) * sizeof(float)));
-    LT_TRY(lt_cpu_scratch(&g->packed_b, LT_CPU_SLOT_B, (size_t)(cols * depth) * sizeof(float)));
+    const int64_t rows = g->m < MAX_ROWS ? g->m : MAX_ROWS;
+    const int64_t a_floats = g->kind == A_PACKED    ? (rows / MAX_MR + 2) * A_ROW * g->depth
+                             : g->kind == A_WIDENED ? rows * g->a_row
+                                                    : 0;
+    const int64_t own = g->block_panels * NR + (g->kind == A_OWN ? CHUNK_PANELS * A_ROW : 0);
+    LT_TRY(lt_cpu_scratch(&g->packed_a, LT_CPU_SLOT_A, (size_t)a_floats * sizeof(float)));
+    LT_TRY(lt_cpu_scratch(&g->packed_b, LT_CPU_SLOT_B,
+                          (size_t)(threads * own * g->depth) * sizeof(float)));
+    LT_TRY(
+        lt_cpu_scratch(&g->turns, LT_CPU_SLOT_TURNS, (size_t)(g->n_blocks + 1) * sizeof *g->turns));
     if (a->y.dtype != LT_F32 && steps > 1) {
         LT_TRY(lt_cpu_scratch(&g->sums, LT_CPU_SLOT_C, (size_t)(g->m * g->n) * sizeof(float)));
         g->sums_row = g->n;
@@ -260,17 +379,14 @@ lt_err GEMM_NAME(lt_queue *q, const void *args) {
     (void)q;
     LT_TRY(gemm_open(&g, args));
     const int64_t step = g.depth;
-    for (g.col = 0; g.col < g.n; g.col += MAX_COLS) {
-        g.n_cols = g.n - g.col < MAX_COLS ? g.n - g.col : MAX_COLS;
-        g.n_col_panels = (g.n_cols + NR - 1) / NR;
-        for (g.at = 0; g.at < g.k; g.at += step) {
-            g.depth = g.k - g.at < step ? g.k - g.at : step;
-            for (g.row = 0; g.row < g.m; g.row += MAX_ROWS) {
-                g.n_rows = g.m - g.row < MAX_ROWS ? g.m - g.row : MAX_ROWS;
-                g.n_row_panels = (g.n_rows + MAX_MR - 1) / MAX_MR;
-                g.tall = g.n_row_panels > 2 * g.n_col_panels && g.n_cols * g.depth <= 1 << 17;
-                run_step(&g, g.row == 0);
-            }
+    const int64_t rows = g.kind == A_PACKED || g.kind == A_WIDENED ? MAX_ROWS : g.m;
+    for (g.at = 0; g.at < g.k; g.at += step) {
+        g.depth = g.k - g.at < step ? g.k - g.at : step;
+        for (g.row = 0; g.row < g.m; g.row += rows) {
+            g.n_rows = g.m - g.row < rows ? g.m - g.row : rows;
+            g.n_row_panels = (g.n_rows + MAX_MR - 1) / MAX_MR;
+            g.n_chunks = (g.n_row_panels + CHUNK_PANELS - 1) / CHUNK_PANELS;
+            run_step(&g);
         }
     }
     return LT_OK;

@@ -59,6 +59,64 @@ LT_INLINE void pack_along(float *dst, const int64_t dst_step, const int64_t widt
     }
 }
 
+#define PACK_AHEAD                                                                                 \
+    12 /* Rows fetched ahead: each lies in another page, where no hardware prefetcher looks. */
+
+/* Panels that lie side by side in a matrix whose rows run along i, a row of all of them at a time: dst[(p * depth + k) * width + i] =
+ * src(at + k, first + from[p] + i), whole vectors. */
+LT_INLINE void pack_side_by_side(float *dst, const int64_t width, const int64_t *from, int64_t n,
+                                 const void *src, const lt_dtype dtype, int64_t stride,
+                                 int64_t depth) {
+    const int64_t elem = dtype == LT_F32 ? 4 : 2;
+    const char *row = src;
+    for (int64_t k = 0; k < depth; k++) {
+        for (int64_t p = 0; p < n; p++) {
+            const char *ahead = row + (PACK_AHEAD * stride + from[p]) * elem;
+            float *to = dst + p * depth * width;
+#pragma GCC unroll 4
+            for (int64_t i = 0; i < width; i += VEC) {
+                __builtin_prefetch(ahead + i * elem, 0, 3);
+                v_store(to + i, v_load_as(row, dtype, from[p] + i));
+            }
+        }
+        row += stride * elem;
+        dst += width;
+    }
+}
+
+/* The same of a tensor of any dtype. */
+LT_INLINE void pack_panels_along(float *dst, const int64_t width, const int64_t *from, int64_t n,
+                                 const lt_tensor *t, int64_t first, int64_t at, int64_t depth) {
+    const void *src = (const char *)t->data +
+                      (at * t->stride[0] + first) * (int64_t)(t->dtype == LT_F32 ? 4 : 2);
+    if (n == 0) {
+        return;
+    }
+    switch (t->dtype) {
+    case LT_F32:
+        pack_side_by_side(dst, width, from, n, src, LT_F32, t->stride[0], depth);
+        break;
+    case LT_BF16:
+        pack_side_by_side(dst, width, from, n, src, LT_BF16, t->stride[0], depth);
+        break;
+    default:
+        pack_side_by_side(dst, width, from, n, src, LT_F16, t->stride[0], depth);
+        break;
+    }
+}
+
+/* dst[i] = src[from + i], i < count, as floats. */
+LT_INLINE void widen_row(float *dst, const void *src, const lt_dtype dtype, int64_t from,
+                         int64_t count) {
+    int64_t i = 0;
+    for (; i + VEC <= count; i += VEC) {
+        v_store(dst + i, v_load_as(src, dtype, from + i));
+    }
+    if (i < count) {
+        v_store_n(dst + i, v_load_as_n(src, dtype, from + i, count - i), count - i);
+    }
+}
+
 /* Pack `rows` rows (or columns) from `first` on, depth k's from `at` on, of an operand. k_last: k is its contiguous dimension. */
 LT_INLINE void pack_panel(float *dst, const int64_t width, const lt_tensor *t, bool k_last,
                           int64_t first, int64_t rows, int64_t at, int64_t depth) {

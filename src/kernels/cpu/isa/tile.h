@@ -6,7 +6,7 @@
  *
  * A product may also fetch memory that the next ones will need: next_step bytes a step from `next` on into L2, or NULL.
  *
- * a element (i, k) lies at a[i * a_row + k * a_col]; a_row or a_col is 1 or LT_TILE_ROWS in all uses that matter; b element (k, j) at b[k * b_row + j]. */
+ * tile_mul: a element (i, k) lies at a[i * a_row + k * a_col]; a_row or a_col is 1 or LT_TILE_ROWS in all uses that matter; b element (k, j) at b[k * b_row + j]. */
 #ifndef LT_CPU_ISA_TILE_H
 #define LT_CPU_ISA_TILE_H
 
@@ -51,6 +51,65 @@ LT_INLINE void tile_mul(lt_tile *t, const int mr, int64_t k_count, const float *
         a += a_col;
         b += b_row;
     }
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+        t->v[i][0] = acc[i][0];
+        t->v[i][1] = acc[i][1];
+    }
+}
+
+/* The same where a's rows run along k, a_row floats apart, as their owner stored them. Two other such rows, at next and next_row bytes after it,
+ * are fetched into L2. Four steps a turn: the pointers and the fetches cost a quarter. */
+LT_INLINE void tile_mul_rows(lt_tile *t, const int mr, int64_t k_count, const float *a,
+                             int64_t a_row, const float *b, const int64_t b_row, const char *next,
+                             int64_t next_row) {
+    vf acc[LT_TILE_ROWS][2];
+    const float *p[(LT_TILE_ROWS + 2) / 3]; /* Every third row: three addresses a pointer. */
+#pragma GCC unroll 16
+    for (int i = 0; i < (mr + 2) / 3; i++) {
+        p[i] = a + 3 * i * a_row;
+    }
+#pragma GCC unroll 16
+    for (int i = 0; i < mr; i++) {
+        acc[i][0] = (vf){0};
+        acc[i][1] = (vf){0};
+    }
+#define LT_TILE_STEP(u)                                                                            \
+    {                                                                                              \
+        const vf b0 = v_load(b + (u)*b_row);                                                       \
+        const vf b1 = v_load(b + (u)*b_row + VEC);                                                 \
+        _Pragma("GCC unroll 16") for (int i = 0; i < mr; i++) {                                    \
+            const vf ai = v_set(p[i / 3][(u) + i % 3 * a_row]);                                    \
+            acc[i][0] += ai * b0;                                                                  \
+            acc[i][1] += ai * b1;                                                                  \
+        }                                                                                          \
+    }
+    int64_t k = 0;
+#pragma GCC unroll 1
+    for (; k + 4 <= k_count; k += 4) {
+        LT_TILE_STEP(0)
+        __builtin_prefetch(next, 0, 2);
+        LT_TILE_STEP(1)
+        LT_TILE_STEP(2)
+        __builtin_prefetch(next + next_row, 0, 2);
+        LT_TILE_STEP(3)
+        next += 16;
+#pragma GCC unroll 16
+        for (int i = 0; i < (mr + 2) / 3; i++) {
+            p[i] += 4;
+        }
+        b += 4 * b_row;
+    }
+#pragma GCC unroll 1
+    for (; k < k_count; k++) {
+        LT_TILE_STEP(0)
+#pragma GCC unroll 16
+        for (int i = 0; i < (mr + 2) / 3; i++) {
+            p[i] += 1;
+        }
+        b += b_row;
+    }
+#undef LT_TILE_STEP
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
         t->v[i][0] = acc[i][0];
