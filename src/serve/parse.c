@@ -16,6 +16,21 @@ typedef struct {
 
 /* ---- Formats ---- */
 
+/* The marks around a format's reasoning, for models that have any. */
+static lt_parse_marks think_marks(lt_parse_format f) {
+    switch (f) {
+    case LT_PARSE_MISTRAL:
+    case LT_PARSE_MISTRAL_ARGS:
+        return (lt_parse_marks){f, "[THINK]", "[/THINK]"};
+    case LT_PARSE_APERTUS:
+        return (lt_parse_marks){f, "<|inner_prefix|>", "<|inner_suffix|>"};
+    case LT_PARSE_HARMONY: /* Channels. */
+        return (lt_parse_marks){f, NULL, NULL};
+    default:
+        return (lt_parse_marks){f, "<think>", "</think>"};
+    }
+}
+
 lt_parse_marks lt_parse_detect(const char *template_text) {
     static const struct {
         const char *mark, *also;
@@ -23,34 +38,27 @@ lt_parse_marks lt_parse_detect(const char *template_text) {
     } rows[] = {{"<|channel|>", "", LT_PARSE_HARMONY},
                 {DS_CALLS_BEGIN, "```json", LT_PARSE_DEEPSEEK},
                 {DS_CALLS_BEGIN, "", LT_PARSE_DEEPSEEK31},
+                {"<|tools_prefix|>", "", LT_PARSE_APERTUS},
                 {"[TOOL_CALLS]", "[ARGS]", LT_PARSE_MISTRAL_ARGS},
                 {"[TOOL_CALLS]", "", LT_PARSE_MISTRAL},
                 {"<tool_call>", "", LT_PARSE_HERMES},
                 {"<|python_tag|>", "", LT_PARSE_LLAMA3},
                 {"\"parameters\": ", "<|start_header_id|>", LT_PARSE_LLAMA3}};
     const char *t = template_text != NULL ? template_text : "";
-    lt_parse_marks m = {.format = LT_PARSE_PLAIN};
+    lt_parse_marks m = {.format = LT_PARSE_PLAIN}, think;
     for (size_t i = 0; i < sizeof rows / sizeof *rows && m.format == LT_PARSE_PLAIN; i++) {
         if (strstr(t, rows[i].mark) != NULL && strstr(t, rows[i].also) != NULL) {
             m.format = rows[i].format;
         }
     }
-    if (m.format == LT_PARSE_HARMONY) {
-        return m;
-    }
-    if (strstr(t, "[/THINK]") != NULL) {
-        m.think_open = "[THINK]";
-        m.think_close = "[/THINK]";
-    } else if (strstr(t, "</think>") != NULL) {
-        m.think_open = "<think>";
-        m.think_close = "</think>";
-    }
-    return m;
+    think = think_marks(m.format);
+    return think.think_close != NULL && strstr(t, think.think_close) != NULL ? think : m;
 }
 
 const char *lt_parse_format_name(lt_parse_format f) {
-    static const char *const names[] = {"plain",        "hermes",   "llama3",     "mistral",
-                                        "mistral_args", "deepseek", "deepseek31", "harmony"};
+    static const char *const names[] = {"plain",      "hermes",       "llama3",
+                                        "mistral",    "mistral_args", "deepseek",
+                                        "deepseek31", "apertus",      "harmony"};
     return names[f];
 }
 
@@ -63,9 +71,10 @@ const char *const *lt_parse_call_marks(lt_parse_format f) {
                              *const llama3[] = {"<|python_tag|>", NULL},
                              *const mistral[] = {"[TOOL_CALLS]", "[ARGS]", NULL},
                              *const deepseek[] = {DS_CALLS_BEGIN, DS_CALL_BEGIN, DS_SEP, NULL},
+                             *const apertus[] = {"<|tools_prefix|>", "<|tools_suffix|>", NULL},
                              *const harmony[] = {"<|channel|>", "<|message|>", NULL};
-    static const char *const *const rows[] = {none,    hermes,   llama3,   mistral,
-                                              mistral, deepseek, deepseek, harmony};
+    static const char *const *const rows[] = {none,     hermes,   llama3,  mistral, mistral,
+                                              deepseek, deepseek, apertus, harmony};
     return rows[f];
 }
 
@@ -137,26 +146,28 @@ static void marks_of(const lt_parser *p, mark out[8]) {
         [LT_PARSE_MISTRAL_ARGS] = {{"[TOOL_CALLS]", LT_IN_CALL}},
         [LT_PARSE_DEEPSEEK] = {{DS_CALLS_BEGIN, LT_IN_CALL}, {DS_CALL_BEGIN, LT_IN_CALL}},
         [LT_PARSE_DEEPSEEK31] = {{DS_CALLS_BEGIN, LT_IN_CALL}, {DS_CALL_BEGIN, LT_IN_CALL}},
+        [LT_PARSE_APERTUS] = {{"<|tools_prefix|>", LT_IN_CALL}},
         [LT_PARSE_HARMONY] = {{NULL, LT_IN_CALL}}};
     static const mark harmony[] = {{"<|channel|>", LT_IN_HEADER},
                                    {"<|start|>", LT_IN_HEADER},
                                    {"<|end|>", LT_IN_CONTENT},
                                    {"<|return|>", LT_IN_CONTENT},
                                    {"<|call|>", LT_IN_CONTENT}};
-    const bool mistral = p->o.format == LT_PARSE_MISTRAL || p->o.format == LT_PARSE_MISTRAL_ARGS;
+    const lt_parse_marks think = think_marks(p->o.format);
     int n = 0;
     if (p->o.format == LT_PARSE_HARMONY) {
         memcpy(out, harmony, sizeof harmony);
         n = 5;
     } else if (p->at == LT_IN_REASONING) {
-        out[n++] = (mark){mistral ? "[/THINK]" : "</think>", LT_IN_CONTENT};
-    } else {
-        if (p->o.reasoning && !p->said && p->n_calls == 0) {
-            out[n++] = (mark){mistral ? "[THINK]" : "<think>", LT_IN_REASONING};
-        }
-        for (int i = 0; p->o.tools && i < 2 && calls[p->o.format][i].text != NULL; i++) {
-            out[n++] = calls[p->o.format][i];
-        }
+        out[n++] = (mark){think.think_close, LT_IN_CONTENT};
+    } else if (p->o.reasoning && !p->said && p->n_calls == 0) {
+        out[n++] = (mark){think.think_open, LT_IN_REASONING};
+    }
+    /* Apertus calls from within its reasoning. */
+    for (int i = 0; p->o.tools && (p->at != LT_IN_REASONING || p->o.format == LT_PARSE_APERTUS) &&
+                    i < 2 && calls[p->o.format][i].text != NULL;
+         i++) {
+        out[n++] = calls[p->o.format][i];
     }
     out[n].text = NULL;
 }
@@ -265,7 +276,8 @@ static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     }
     marks_of(p, marks);
     at = find_mark(&p->buffer, marks, &which, &hold);
-    if (at != SIZE_MAX && which.to == LT_IN_REASONING && without_blank(p, at) > 0) {
+    if (at != SIZE_MAX && which.to == LT_IN_REASONING && p->at == LT_IN_CONTENT &&
+        p->o.format != LT_PARSE_HARMONY && without_blank(p, at) > 0) {
         say(p, p->buffer.data, at, on, ctx); /* Behind content it is content. */
         lt_parser_drop(p, at);
         return true;

@@ -21,6 +21,7 @@ typedef enum {
     LT_PARSE_MISTRAL_ARGS, /* [TOOL_CALLS]name[ARGS]{...}: from tokenizer v11 on. */
     LT_PARSE_DEEPSEEK, /* <｜tool▁calls▁begin｜> ... function<｜tool▁sep｜>name and a fence: V3, R1. */
     LT_PARSE_DEEPSEEK31, /* The same marks, name<｜tool▁sep｜>{...}: V3.1. */
+    LT_PARSE_APERTUS,    /* <|tools_prefix|>[{"name": {...}}]<|tools_suffix|>; <|inner_prefix|>. */
     LT_PARSE_HARMONY     /* <|channel|>analysis<|message|>...: gpt-oss. */
 } lt_parse_format;
 

@@ -117,6 +117,24 @@ static match json_head(const lt_text *b, size_t *name, size_t *name_n, size_t *a
     return c.m;
 }
 
+/* {"f": with an object behind. */
+static match apertus_head(const lt_text *b, size_t *name, size_t *name_n, size_t *args) {
+    cursor c = {.s = b->data, .n = b->n, .m = YES};
+    need(&c, "{");
+    need(&c, "\"");
+    *name = c.at;
+    while (c.m == YES && c.at < c.n && c.s[c.at] != '"' && c.s[c.at] != '\\') {
+        c.at++;
+    }
+    *name_n = c.at - *name;
+    need(&c, "\"");
+    need(&c, ":");
+    skip_blank(&c);
+    *args = c.at;
+    need(&c, "{");
+    return c.m;
+}
+
 static bool name_char(char c) {
     return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_' ||
            c == '-' || c == '.';
@@ -239,9 +257,10 @@ static bool take_between(const lt_parser *p, cursor *c, bool first) {
 }
 
 static bool take_end(const lt_parser *p, cursor *c) {
-    return take(c, p->o.format == LT_PARSE_HERMES ? "</tool_call>"
-                   : is_deepseek(p)               ? DS_CALLS_END
-                                                  : "</function>");
+    return take(c, p->o.format == LT_PARSE_HERMES    ? "</tool_call>"
+                   : p->o.format == LT_PARSE_APERTUS ? "<|tools_suffix|>"
+                   : is_deepseek(p)                  ? DS_CALLS_END
+                                                     : "</function>");
 }
 
 /* What stands before a call, from the buffer's beginning: c->at is behind it. *over: the mark behind the last call was there. first: no call has
@@ -278,10 +297,11 @@ static lt_err read_head(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, matc
     size_t name = 0, name_n = 0, args = 0;
 
     p->wrapped = b.data[0] == '{';
-    *m = p->wrapped ? json_head(&b, &name, &name_n, &args)
-         : named    ? named_head(&b, &name, &name_n, &args)
-                    : NO;
-    if (*m == NO && p->wrapped) {
+    *m = p->o.format == LT_PARSE_APERTUS ? apertus_head(&b, &name, &name_n, &args)
+         : p->wrapped                    ? json_head(&b, &name, &name_n, &args)
+         : named                         ? named_head(&b, &name, &name_n, &args)
+                                         : NO;
+    if (*m == NO && p->wrapped && p->o.format != LT_PARSE_APERTUS) {
         *m = first_key(&b);
         return *m == YES ? whole_object(p, at, on, ctx, m) : LT_OK;
     }

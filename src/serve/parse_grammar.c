@@ -142,6 +142,12 @@ static lt_gid spell(const maker *m, const char *name, lt_gid args) {
         return harmony_call(m, name, args);
     case LT_PARSE_LLAMA3:
         return json_call(g, name, "parameters", args);
+    case LT_PARSE_APERTUS:
+        return lt_gast_list(g, LT_GNODE_SEQ,
+                            (const lt_gid[]){lt_gast_text(g, "{\""), lt_gast_text(g, name),
+                                             lt_gast_text(g, "\":"), lt_gjson_space(g), args,
+                                             lt_gast_text(g, "}")},
+                            6);
     case LT_PARSE_MISTRAL:
     case LT_PARSE_PLAIN:
         break;
@@ -210,7 +216,8 @@ static lt_err calls_of(const maker *m, lt_gid *out) {
     const lt_gid ws = lt_gjson_space(g);
     const lt_parse_format f = m->o->marks.format;
     const bool bare = f == LT_PARSE_LLAMA3 || f == LT_PARSE_PLAIN || f == LT_PARSE_HARMONY;
-    const lt_gid between = f == LT_PARSE_MISTRAL ? lt_gast_seq3(g, ws, lt_gast_text(g, ","), ws)
+    const lt_gid between = f == LT_PARSE_MISTRAL || f == LT_PARSE_APERTUS
+                               ? lt_gast_seq3(g, ws, lt_gast_text(g, ","), ws)
                            : f == LT_PARSE_MISTRAL_ARGS ? lt_gast_empty(g)
                                                         : optional(g, lt_gast_text(g, "\n"));
     lt_gid call = -1;
@@ -223,6 +230,12 @@ static lt_err calls_of(const maker *m, lt_gid *out) {
         *out = lt_gast_list(g, LT_GNODE_SEQ,
                             (const lt_gid[]){mark(m, "[TOOL_CALLS]"), ws, lt_gast_text(g, "["),
                                              call, lt_gast_text(g, "]")},
+                            5);
+    } else if (f == LT_PARSE_APERTUS) {
+        *out = lt_gast_list(g, LT_GNODE_SEQ,
+                            (const lt_gid[]){mark(m, "<|tools_prefix|>"), lt_gast_text(g, "["),
+                                             call, lt_gast_text(g, "]"),
+                                             mark(m, "<|tools_suffix|>")},
                             5);
     } else if (f == LT_PARSE_DEEPSEEK || f == LT_PARSE_DEEPSEEK31) {
         *out = lt_gast_seq3(g, mark(m, DS_CALLS_BEGIN), call, mark(m, DS_CALLS_END));
@@ -256,8 +269,11 @@ static lt_gid thoughts(const maker *m) {
     lt_gast *g = m->g;
     const lt_parse_marks *marks = &m->o->marks;
     const lt_gid gap = lt_gast_repeat(g, lt_gast_text(g, "\n"), 0, 2);
-    const lt_gid inside = lt_gast_seq3(g, without(m, any(g), marks->think_close),
-                                       mark(m, marks->think_close), gap);
+    lt_gid end = mark(m, marks->think_close), inside;
+    if (marks->format == LT_PARSE_APERTUS && m->o->tools != NULL) {
+        end = optional(g, end); /* It calls from within its reasoning. */
+    }
+    inside = lt_gast_seq3(g, without(m, any(g), marks->think_close), end, gap);
     if (m->o->thinks) {
         return inside;
     }

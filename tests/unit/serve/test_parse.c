@@ -153,6 +153,16 @@ static const struct {
      "<think>hm</think> {\"name\": \"f\", \"arguments\": {\"q\": {}}}",
      {"hm", "", "#0 f{\"q\": {}}"}},
     {{LT_PARSE_PLAIN, true, true, false}, "[1, 2] {", {"", "[1, 2] {", ""}},
+    {{LT_PARSE_APERTUS, true, true, false},
+     "<|inner_prefix|>hm<|inner_suffix|>ok<|tools_prefix|>[{\"f\": {\"a\": 1}}, {\"g\": "
+     "{}}]<|tools_suffix|>",
+     {"hm", "ok", "#0 f{\"a\": 1}#1 g{}"}},
+    {{LT_PARSE_APERTUS, true, true, true},
+     "hm<|tools_prefix|>[{\"f\": {}}]<|tools_suffix|>done",
+     {"hm", "done", "#0 f{}"}},
+    {{LT_PARSE_APERTUS, true, true, false},
+     "<|tools_prefix|>none",
+     {"", "<|tools_prefix|>none", ""}},
     {{LT_PARSE_PLAIN, false, true, false},
      "{\"name\": \"f\", \"arguments\": {}}",
      {"", "{\"name\": \"f\", \"arguments\": {}}", ""}},
@@ -215,6 +225,7 @@ static void arguments_stream(void **state) {
                             ">function<" P "tool" U "sep" P ">f\n```json\n"},
         {LT_PARSE_DEEPSEEK31, "<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P
                               ">f<" P "tool" U "sep" P ">"},
+        {LT_PARSE_APERTUS, "<|tools_prefix|>[{\"f\": "},
         {LT_PARSE_HARMONY, "<|channel|>commentary to=functions.f <|constrain|>json<|message|>"}};
     static const char args[] = "{\"city\":\"Bern\",\"days\":[1,2,{\"x\":null}]}";
     (void)state;
@@ -250,6 +261,7 @@ static void formats_are_detected(void **state) {
         {"[TOOL_CALLS] [ARGS] [THINK] [/THINK]", LT_PARSE_MISTRAL_ARGS, "[THINK]"},
         {"<" P "tool" U "calls" U "begin" P "> ```json </think>", LT_PARSE_DEEPSEEK, "<think>"},
         {"<" P "tool" U "calls" U "begin" P ">", LT_PARSE_DEEPSEEK31, NULL},
+        {"<|tools_prefix|> <|inner_suffix|>", LT_PARSE_APERTUS, "<|inner_prefix|>"},
         {"<|python_tag|>", LT_PARSE_LLAMA3, NULL},
         {"<|im_start|>", LT_PARSE_PLAIN, NULL},
         {NULL, LT_PARSE_PLAIN, NULL}};

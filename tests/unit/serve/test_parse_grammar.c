@@ -26,6 +26,8 @@ static const char *const specials[] = {"</s>",
                                        "[TOOL_CALLS]",
                                        "[ARGS]",
                                        "[CALL_ID]",
+                                       "<|tools_prefix|>",
+                                       "<|tools_suffix|>",
                                        "<" P "tool" U "calls" U "begin" P ">",
                                        "<" P "tool" U "calls" U "end" P ">",
                                        "<" P "tool" U "call" U "begin" P ">",
@@ -166,6 +168,7 @@ static const row rows[] = {
     {LT_PARSE_MISTRAL_ARGS, "Sure. [TOOL_CALLS]"},
     {LT_PARSE_DEEPSEEK, "ok<" P "tool" U "calls" U "begin" P ">"},
     {LT_PARSE_DEEPSEEK31, "<" P "tool" U "calls" U "begin" P ">"},
+    {LT_PARSE_APERTUS, "<|tools_prefix|>"},
     {LT_PARSE_HARMONY, "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>"
                        "commentary to="},
 };
