@@ -4,8 +4,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define NFA_STATES  1000000 /* Of one rule with all that is written into it. */
-#define DFA_STATES  100000
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+#define NFA_STATES 1000000 /* Of one rule with all that is written into it. */
+#define DFA_STATES 100000
+#define WORK_MAX                                                                                   \
+    20000000 /* Of a whole grammar, in members of subsets: a fraction of a second. The front compiles on its loop. */
+#else        /* Many small inputs find more than few large ones. */
+#define NFA_STATES 20000
+#define DFA_STATES 2000
+#define WORK_MAX   100000
+#endif
 #define WRITE_OUT   6000 /* States a counted repetition may have when written out. */
 #define SMALL_COUNT 12   /* Repetitions up to this are written out whenever the body is small. */
 
@@ -228,7 +236,7 @@ static lt_err build_repeat(builder *b, const lt_gnode *r, int32_t from, int32_t 
     return empty_edge(b->n, at, to);
 }
 
-static lt_err determinise(lt_gdfa *out, const nfa *n, int32_t start, int32_t final);
+static lt_err determinise(lt_gdfa *out, lt_gplan *p, const nfa *n, int32_t start, int32_t final);
 
 static lt_err sub_dfa(builder *b, lt_gid id, lt_gdfa *out) {
     lt_err err = LT_OK;
@@ -238,7 +246,7 @@ static lt_err sub_dfa(builder *b, lt_gid id, lt_gdfa *out) {
     LT_TRY_DONE(new_state(&n, &start));
     LT_TRY_DONE(new_state(&n, &final));
     LT_TRY_DONE(build(&inner, id, start, final));
-    LT_TRY_DONE(determinise(out, &n, start, final));
+    LT_TRY_DONE(determinise(out, b->p, &n, start, final));
 done:
     free(n.head);
     free(n.edges);
@@ -437,6 +445,7 @@ typedef struct {
     uint32_t *mark, stamp; /* Per NFA state: seen in this closure. */
     int32_t *set;          /* The subset being made. */
     size_t n_set;
+    uint64_t *work;
 } subsets;
 
 static int by_number(const void *a, const void *b) {
@@ -500,6 +509,7 @@ static lt_err end_set(subsets *s, int32_t *out) {
     if (s->n_set == 0) {
         return LT_OK;
     }
+    *s->work += s->n_set;
     qsort(s->set, s->n_set, sizeof *s->set, by_number);
     if (s->d->n_states * 2 >= s->cells) {
         LT_TRY(rehash(s));
@@ -550,6 +560,13 @@ static lt_err byte_edges(subsets *s, int32_t state) {
     cut[0] = true;
     for (int lo = 0, hi; lo < 256; lo = hi + 1) {
         for (hi = lo; hi < 255 && !cut[hi + 1]; hi++) {}
+        *s->work += s->first[state + 1] - s->first[state];
+        if (*s->work > WORK_MAX) {
+            LT_FAIL(LT_ERR_LIMIT,
+                    "grammar: its automaton would take too long to make; the largest rule has %zu "
+                    "states so far",
+                    s->d->n_states);
+        }
         begin_set(s);
         for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
             for (int32_t e = s->n->head[s->members[i]]; e >= 0; e = s->n->edges[e].next) {
@@ -609,9 +626,9 @@ static lt_err call_edges(subsets *s, int32_t state) {
     return LT_OK;
 }
 
-static lt_err determinise(lt_gdfa *out, const nfa *n, int32_t start, int32_t final) {
+static lt_err determinise(lt_gdfa *out, lt_gplan *p, const nfa *n, int32_t start, int32_t final) {
     lt_err err = LT_OK;
-    subsets s = {.n = n, .d = out, .final = final};
+    subsets s = {.n = n, .d = out, .final = final, .work = &p->work};
     int32_t first;
 
     *out = (lt_gdfa){0};
@@ -648,7 +665,7 @@ lt_err lt_gdfa_build(lt_gdfa *out, lt_gplan *p, lt_gid node) {
     LT_TRY_DONE(new_state(&n, &start));
     LT_TRY_DONE(new_state(&n, &final));
     LT_TRY_DONE(build(&b, node, start, final));
-    LT_TRY_DONE(determinise(out, &n, start, final));
+    LT_TRY_DONE(determinise(out, p, &n, start, final));
 done:
     free(n.head);
     free(n.edges);

@@ -46,6 +46,7 @@ typedef struct {
     int32_t *sizes; /* Per rule: estimated states; INT32_MAX when recursive. */
     lt_gloop *loops;
     size_t n_loops, loops_room;
+    uint64_t work; /* Members of subsets looked at so far: the time that automata take, bounded. */
 } lt_gplan;
 
 /* Estimated states of a node; INT32_MAX: it reaches a recursive rule. */

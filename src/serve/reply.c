@@ -255,20 +255,20 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
 /* ---- The stream's events ---- */
 
 void lt_reply_send(lt_reply *j, const char *event) {
-    lt_json_out line = {0};
+    lt_json_out *line = &j->server->line;
     if (j->conn != NULL && !j->out.failed) {
+        lt_out_clear(line);
         if (event != NULL) {
-            lt_out_raw(&line, "event: ", 7);
-            lt_out_raw(&line, event, strlen(event));
-            lt_out_raw(&line, "\n", 1);
+            lt_out_raw(line, "event: ", 7);
+            lt_out_raw(line, event, strlen(event));
+            lt_out_raw(line, "\n", 1);
         }
-        lt_out_raw(&line, "data: ", 6);
-        lt_out_raw(&line, j->out.data != NULL ? j->out.data : "", j->out.n);
-        lt_out_raw(&line, "\n\n", 2);
-        if (!line.failed) {
-            lt_http_write(j->conn, line.data, line.n);
+        lt_out_raw(line, "data: ", 6);
+        lt_out_raw(line, j->out.data != NULL ? j->out.data : "", j->out.n);
+        lt_out_raw(line, "\n\n", 2);
+        if (!line->failed) {
+            lt_http_write(j->conn, line->data, line->n);
         }
-        lt_out_free(&line);
     }
     lt_out_clear(&j->out);
 }

@@ -269,6 +269,7 @@ bool lt_api_refuse_grammar(lt_api_error *e, const char *param, lt_err err) {
     lt_api_refuse_error(e, param, err);
     e->status = 400;
     e->type = "invalid_request_error";
+    e->code = NULL;
     e->retry_after_s = 0;
     return false;
 }

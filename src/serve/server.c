@@ -410,6 +410,7 @@ void lt_server_close(lt_server *s) {
     lt_tokenizer_scratch_close(s->scratch);
     lt_tokenizer_close(s->tokenizer);
     lt_model_close(s->model);
+    lt_out_free(&s->line);
     json_decref(s->preset);
     free(s->events);
     free(s);

@@ -59,6 +59,7 @@ struct lt_server {
     json_t *preset; /* --defaults: fields of requests that do not name them; NULL: none. */
     lt_metrics metrics;
     lt_event *events; /* One poll's. */
+    lt_json_out line; /* An event of a stream, on its way out. */
 };
 
 /* A request while its handler runs. */
