@@ -45,7 +45,8 @@ void lt_gast_free(lt_gast *g) {
 
 lt_err lt_gast_check(const lt_gast *g) {
     if (g->failed) {
-        LT_FAIL(LT_ERR_LIMIT, "grammar: too large (%zu nodes so far) or out of memory", g->n_nodes);
+        LT_FAIL(LT_ERR_LIMIT, "grammar: too large (%zu nodes, %zu ranges so far) or out of memory",
+                g->n_nodes, g->n_ranges);
     }
     return LT_OK;
 }
@@ -94,7 +95,8 @@ static int by_lo(const void *a, const void *b) {
 }
 
 static void put_range(lt_gast *g, uint32_t lo, uint32_t hi) {
-    if (lo <= hi && RESERVE(g, ranges, 2)) {
+    g->failed = g->failed || g->n_ranges + 2 > LT_GRAMMAR_RANGES;
+    if (lo <= hi && !g->failed && RESERVE(g, ranges, 2)) {
         if (lo < 0xD800 && hi > 0xDFFF) { /* Not the surrogates. */
             g->ranges[g->n_ranges++] = (lt_grange){lo, 0xD7FF};
             lo = 0xE000;

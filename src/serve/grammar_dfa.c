@@ -12,7 +12,7 @@
 #else        /* Many small inputs find more than few large ones. */
 #define NFA_STATES 20000
 #define DFA_STATES 2000
-#define WORK_MAX   100000
+#define WORK_MAX   20000
 #endif
 #define WRITE_OUT   6000 /* States a counted repetition may have when written out. */
 #define SMALL_COUNT 12   /* Repetitions up to this are written out whenever the body is small. */

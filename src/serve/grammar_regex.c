@@ -90,7 +90,7 @@ static lt_err property(reader *r, ranges *s, bool negated) {
                 {'S', LT_UNICODE_SYMBOL},
                 {'M', LT_UNICODE_MARK}};
     uint32_t flag = 0, from = 0;
-    bool inside = false;
+    bool inside = false, same = false;
     if (r->end - r->p >= 3 && r->p[0] == '{' && r->p[2] == '}') {
         for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
             flag = r->p[1] == (uint8_t)rows[i].name ? rows[i].flag : flag;
@@ -100,16 +100,25 @@ static lt_err property(reader *r, ranges *s, bool negated) {
         return refuse(r, "a character property other than \\p{L}, N, P, S, M");
     }
     r->p += 3;
-    for (uint32_t cp = 0; cp <= 0x110000; cp++) {
-        const bool is = cp < 0x110000 && ((lt_unicode_flags(cp) & flag) != 0) != negated;
-        if (is && !inside) {
-            from = cp;
-        } else if (!is && inside) {
-            LT_TRY(put(s, from, cp - 1));
+    LT_TRY(lt_gast_check(r->g)); /* Ranges are many: stop where they no longer fit. */
+    for (uint32_t block = 0; block < 0x110000 / LT_UNICODE_BLOCK; block++) {
+        const uint32_t at = block * LT_UNICODE_BLOCK;
+        if (block > 0 && same && lt_unicode_kind_index[block] == lt_unicode_kind_index[block - 1]) {
+            continue; /* As the one before, which was all of one kind: most of the space is so. */
         }
-        inside = is;
+        same = true;
+        for (uint32_t cp = at; cp < at + LT_UNICODE_BLOCK; cp++) {
+            const bool is = ((lt_unicode_flags(cp) & flag) != 0) != negated;
+            if (is && !inside) {
+                from = cp;
+            } else if (!is && inside) {
+                LT_TRY(put(s, from, cp - 1));
+            }
+            same = same && (is == inside || cp == at);
+            inside = is;
+        }
     }
-    return LT_OK;
+    return inside ? put(s, from, 0x10FFFF) : LT_OK;
 }
 
 static lt_err hex_number(reader *r, int digits, uint32_t *out) {

@@ -23,14 +23,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "base/error.h"
 #include "base/log.h"
 
-#define PIPELINE_BYTES (64 << 10) /* Of requests that wait behind the one being answered. */
-#define CHUNK_FRAME    24 /* Around a chunk: its size in at most 16 digits, and two ends of lines. */
+#define PIPELINE_BYTES    (64 << 10) /* Of requests that wait behind the one being answered. */
+#define OTHER_DESCRIPTORS 256        /* Beside those of connections. */
+#define CHUNK_FRAME       24 /* Around a chunk: its size in at most 16 digits, and two ends of lines. */
 
 typedef enum { READING, ANSWERING, FLUSHING } conn_stage;
 
@@ -480,6 +482,20 @@ void lt_http_set_user(lt_http_conn *c, void *user) {
 
 /* ---- The server ---- */
 
+/* A connection is a descriptor, and a process often begins with 1,024: take what the limits of the system allow. */
+static void raise_descriptors(int64_t connections) {
+    const rlim_t wanted = (rlim_t)connections + OTHER_DESCRIPTORS;
+    struct rlimit l;
+    if (getrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur >= wanted) {
+        return;
+    }
+    l.rlim_cur = l.rlim_max < wanted ? l.rlim_max : wanted;
+    if (setrlimit(RLIMIT_NOFILE, &l) != 0 || l.rlim_cur < wanted) {
+        lt_log_warn("http: %lld connections are allowed, but only %lld descriptors (ulimit -n)",
+                    (long long)connections, (long long)l.rlim_cur);
+    }
+}
+
 static lt_err listen_on(lt_http *h) {
     struct addrinfo hints = {
         .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE};
@@ -522,6 +538,7 @@ lt_err lt_http_open(lt_http **out, struct event_base *base, const lt_http_option
     }
     h->o = *o;
     h->base = base;
+    raise_descriptors(o->max_connections);
     h->on_flush = event_new(base, -1, 0, on_flush, h);
     if (h->on_flush == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "http server");

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|pages|life|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|pages|life|abuse|bench]...       without words: all
 # The model is stories260K of ../shared/data; skipped where that is missing.
 set -u
 cd "$(dirname "$0")/../.."
@@ -106,6 +106,10 @@ life() {
     say "a full queue: 429 with Retry-After" $?
 }
 
+abuse() { # Starts servers of its own.
+    python3 tests/e2e/serve_abuse.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin" || bad=1
+}
+
 bench() {
     "$lateen" bench serve "${model[@]}" --requests 24 --concurrency 8 --prompt-tokens 16 --max-tokens 16 \
         --json >"$dir/bench" 2>"$dir/err"
@@ -126,6 +130,6 @@ sys.exit(not (r['completed'] == 24 and r['output_tokens'] == 24 * 16 and r['ttft
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai pages life bench
+[ $# -gt 0 ] || set -- raw openai pages life abuse bench
 for part in "$@"; do "$part"; done
 exit $bad

@@ -10,4 +10,8 @@ sanitized() { # mode, tests (a find pattern)
 }
 sanitized asan .
 sanitized tsan '(loader|test_tokenize|test_tokenizer|test_engine|test_engine_load)$'
+suite "server, asan" env LATEEN=build/asan/lateen timeout 200 tests/e2e/serve.sh raw life
+suite "server, tsan" env LATEEN=build/tsan/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 timeout 200 tests/e2e/serve.sh raw life
+suite "load, asan" env LATEEN=build/asan/lateen BENCH=build/lateen timeout 200 tests/e2e/serve_load.sh 5 64
+suite "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 timeout 200 tests/e2e/serve_load.sh 5 64
 suite "verbs with threads, tsan" env LATEEN=build/tsan/lateen tests/e2e/threads.sh
