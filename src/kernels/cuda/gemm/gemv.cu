@@ -29,11 +29,6 @@ typedef struct {
     int n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
 } gemv_args;
 
-INLINE uint4 load_once(const elem *p) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
 INLINE float bias_at(const gemv_args *a, int col) {
     return a->bias_type == 1   ? ((const float *)a->bias)[col]
            : a->bias_type == 2 ? bf16_to_f32(((const bf16 *)a->bias)[col])

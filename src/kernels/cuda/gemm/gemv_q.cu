@@ -40,11 +40,6 @@ typedef struct {
     fp16 scale, least;
 } piece;
 
-INLINE uint4 load_once(const u8 *p) {
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
-    return v;
-}
 INLINE float bias_at(const gemv_args *a, int col) {
     return a->bias_type == 1   ? ((const float *)a->bias)[col]
            : a->bias_type == 2 ? bf16_to_f32(((const bf16 *)a->bias)[col])

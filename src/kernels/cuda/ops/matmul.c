@@ -1,19 +1,19 @@
 /* matmul.c: the ordered list of matrix products:
  *     gemv_q, wide_q   ggml's block formats (matmul_q.c)
- *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes
+ *     gemv, few  at most 8 and 64 rows times 16-bit weights (N, K): wait for nothing but the weights' bytes (matmul_few.c)
  *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first: no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
  *     sgemm      fp32; a transposed operand is turned in scratch memory first, a bias becomes what the sums are added to
  *     any        gemm_any.cu: all the rest
- * Which of gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record decides where it has the shape (gemm/winners.h).
+ * Which of gemv, few, cublaslt and wgmma serves a product, and with which tile, the tuner's record decides where it has the shape (gemm/winners.h).
  * None allocates after a queue has seen its largest product, and none waits: a first call outside makes capture into a graph possible. */
 #include <stdio.h>
 
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/winners.h"
-#include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/sgemm/sgemm.h"
 #include "kernels/host.h"
@@ -24,16 +24,16 @@
 #define MIN_BUSY 0.8 /* Share of the SMs that our tiles of a weight gradient must keep busy. */
 #define SMEM_MMA (3 * 2 * (128 * 40 > 32 * 136 ? 128 * 40 : 32 * 136) * 2)
 
-static bool empty(const lt_matmul_args *a) {
+bool lt_matmul_empty(const lt_matmul_args *a) {
     return lt_tensor_count(&a->y) == 0;
 }
-static int64_t depth(const lt_matmul_args *a) {
+int64_t lt_matmul_depth(const lt_matmul_args *a) {
     return a->a.shape[a->trans_a ? 0 : 1];
 }
-static int bias_type(const lt_tensor *bias) {
+int lt_matmul_bias_type(const lt_tensor *bias) {
     return bias->data == NULL ? 0 : bias->dtype == LT_F32 ? 1 : bias->dtype == LT_BF16 ? 2 : 3;
 }
-static const char *refuse_types(const lt_matmul_args *a) {
+const char *lt_matmul_refuse_types(const lt_matmul_args *a) {
     if (a->b_packed != NULL && a->b.data == NULL) {
         return "b is only there packed";
     }
@@ -45,8 +45,7 @@ static const char *refuse_types(const lt_matmul_args *a) {
                ? "types"
                : NULL;
 }
-/* Stride of the last dimension, which does not matter where that has one element. */
-static bool dense(const lt_tensor *t) {
+bool lt_matmul_dense(const lt_tensor *t) {
     return t->stride[1] == 1 || t->shape[1] == 1;
 }
 
@@ -74,9 +73,9 @@ static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
 static const char *cublas_refuse(const void *args) {
     const lt_matmul_args *a = args;
     lt_gemm_args g;
-    const char *why = refuse_types(a);
+    const char *why = lt_matmul_refuse_types(a);
     why = why != NULL ? why : lt_gemm_from_matmul(&g, a);
-    if (why != NULL || empty(a) || depth(a) == 0) {
+    if (why != NULL || lt_matmul_empty(a) || lt_matmul_depth(a) == 0) {
         return why != NULL ? why : "nothing to multiply";
     }
     if (a->a.dtype != LT_BF16 || (a->y.dtype != LT_BF16 && a->y.dtype != LT_F32)) {
@@ -107,7 +106,7 @@ static lt_err cublas_run(lt_queue *q, const void *args) {
         q->cublas, q->stream,
         &(lt_cublas_args){.m = a->y.shape[0],
                           .n = a->y.shape[1],
-                          .k = depth(a),
+                          .k = lt_matmul_depth(a),
                           .lda = a->a.stride[0],
                           .ldb = a->b.stride[0],
                           .ldd = a->y.stride[0],
@@ -123,74 +122,12 @@ static lt_err cublas_run(lt_queue *q, const void *args) {
                           .d = a->y.data});
 }
 
-/* ---- Few rows ---- */
-
-#define GEMV_ROWS 8
-/* gemv_args of gemv.cu. */
-typedef struct {
-    const void *x, *w, *bias;
-    void *y;
-    int64_t ldx, ldw, ldy;
-    int n, k, bias_type, accumulate;
-} gemv_args;
-
-static const char *gemv_refuse(const void *args) {
-    const lt_matmul_args *a = args;
-    const lt_gemm_winner *w;
-    lt_gemm_args g;
-    const char *why = refuse_types(a);
-    if (why != NULL) {
-        return why;
-    }
-    if (a->a.dtype == LT_F32 || a->y.shape[0] > GEMV_ROWS) {
-        return "not 16-bit, or more than 8 rows";
-    }
-    if (a->trans_a || !a->trans_b || !dense(&a->a) || !dense(&a->b) || !dense(&a->y)) {
-        return "weights not stored (N, K)";
-    }
-    if (a->fixed_order) {
-        return "other kernels serve more rows";
-    }
-    w = lt_gemm_from_matmul(&g, a) == NULL ? lt_gemm_winner_find(lt_cuda_backend_info(), &g) : NULL;
-    if (w != NULL && w->by != LT_GEMM_BY_GEMV) {
-        return "another kernel was measured to be faster";
-    }
-    return ((uintptr_t)a->a.data | (uintptr_t)a->b.data) % 16 != 0 || a->a.stride[0] % 8 != 0 ||
-                   a->b.stride[0] % 8 != 0 || depth(a) % 8 != 0 || depth(a) == 0 ||
-                   depth(a) > INT32_MAX / 2
-               ? "rows not 16-byte aligned"
-               : NULL;
-}
-static lt_err gemv_run(lt_queue *q, const void *args) {
-    const lt_matmul_args *a = args;
-    gemv_args w = {a->a.data,      a->b.data,           a->bias.data,   a->y.data,
-                   a->a.stride[0], a->b.stride[0],      a->y.stride[0], (int)a->y.shape[1],
-                   (int)depth(a),  bias_type(&a->bias), a->accumulate};
-    const int rows = 2, warps = 4,
-              wanted =
-                  16 *
-                  lt_cuda_get_info(q->gpu)->n_sms; /* Warps that keep enough loads under way. */
-    void *list[] = {&w};
-    char defines[LT_CUDA_DEFINES_BYTES];
-    int split = 1;
-    if (empty(a)) {
-        return LT_OK;
-    }
-    while (split < warps && LT_CUDA_DIV_UP(w.n, rows) * split < wanted && w.k >= 512 * split) {
-        split *= 2;
-    }
-    snprintf(defines, sizeof defines, "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s", (int)a->y.shape[0],
-             rows, split, lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
-    return lt_cuda_run_early(q, "gemm/gemv.cu", "gemv", defines,
-                             LT_CUDA_DIV_UP(w.n, rows * (warps / split)), 1, 32 * warps, list);
-}
-
 /* ---- Tensor cores of Hopper ---- */
 
 static const char *wgmma_refuse(const void *args) {
     const lt_matmul_args *a = args;
     lt_gemm_args g;
-    const char *why = refuse_types(a);
+    const char *why = lt_matmul_refuse_types(a);
     why = why != NULL ? why : lt_gemm_from_matmul(&g, a);
     return why != NULL ? why : lt_gemm_refusal(&g, lt_cuda_backend_info());
 }
@@ -223,18 +160,18 @@ typedef struct {
 
 static const char *mma_refuse(const void *args) {
     const lt_matmul_args *a = args;
-    const char *why = refuse_types(a);
+    const char *why = lt_matmul_refuse_types(a);
     if (why != NULL) {
         return why;
     }
     if (a->a.dtype == LT_F32) {
         return "not 16-bit";
     }
-    if (!dense(&a->a) || !dense(&a->b) || !dense(&a->y)) {
+    if (!lt_matmul_dense(&a->a) || !lt_matmul_dense(&a->b) || !lt_matmul_dense(&a->y)) {
         return "columns not contiguous";
     }
     return a->y.shape[0] > INT32_MAX / 2 || a->y.shape[1] > INT32_MAX / 2 ||
-                   depth(a) > INT32_MAX / 2
+                   lt_matmul_depth(a) > INT32_MAX / 2
                ? "sizes out of range"
                : NULL;
 }
@@ -251,13 +188,13 @@ static lt_err mma_run(lt_queue *q, const void *args) {
                   .ldy = a->y.stride[0],
                   .m = (int)a->y.shape[0],
                   .n = (int)a->y.shape[1],
-                  .k = (int)depth(a),
-                  .bias_type = bias_type(&a->bias),
+                  .k = (int)lt_matmul_depth(a),
+                  .bias_type = lt_matmul_bias_type(&a->bias),
                   .accumulate = a->accumulate};
     void *list[] = {&w};
     char defines[LT_CUDA_DEFINES_BYTES];
     const lt_cuda_kernel *k;
-    if (empty(a)) {
+    if (lt_matmul_empty(a)) {
         return LT_OK;
     }
     snprintf(defines, sizeof defines, "VEC=%d A_MAJOR_M=%d B_MAJOR_N=%d OUT=%s DTYPE=%s",
@@ -276,7 +213,7 @@ static lt_err mma_run(lt_queue *q, const void *args) {
 
 static const char *sgemm_refuse(const void *args) {
     const lt_matmul_args *a = args;
-    const char *why = refuse_types(a);
+    const char *why = lt_matmul_refuse_types(a);
     if (why != NULL) {
         return why;
     }
@@ -286,13 +223,13 @@ static const char *sgemm_refuse(const void *args) {
     if (a->bias.data != NULL && a->bias.dtype != LT_F32) {
         return "bias is not F32";
     }
-    if (!dense(&a->a) || !dense(&a->b) || !dense(&a->y)) {
+    if (!lt_matmul_dense(&a->a) || !lt_matmul_dense(&a->b) || !lt_matmul_dense(&a->y)) {
         return "columns not contiguous";
     }
     if (a->fixed_order) {
         return "cuts sums where the shape suggests";
     }
-    return depth(a) == 0 ? "nothing to multiply" : NULL;
+    return lt_matmul_depth(a) == 0 ? "nothing to multiply" : NULL;
 }
 /* Rows of a turned operand are whole 16 bytes, for the copy engine. */
 static int64_t pitch(int64_t cols) {
@@ -308,11 +245,13 @@ static lt_err transpose(lt_queue *q, void *dst, const lt_tensor *x) {
 }
 static lt_err sgemm_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
-    const size_t a_bytes = a->trans_a ? ALIGN((size_t)(a->y.shape[0] * pitch(depth(a))) * 4) : 0,
-                 b_bytes = a->trans_b ? (size_t)(depth(a) * pitch(a->y.shape[1])) * 4 : 0;
+    const size_t a_bytes = a->trans_a
+                               ? ALIGN((size_t)(a->y.shape[0] * pitch(lt_matmul_depth(a))) * 4)
+                               : 0,
+                 b_bytes = a->trans_b ? (size_t)(lt_matmul_depth(a) * pitch(a->y.shape[1])) * 4 : 0;
     lt_sgemm_args g = {.m = (int)a->y.shape[0],
                        .n = (int)a->y.shape[1],
-                       .k = (int)depth(a),
+                       .k = (int)lt_matmul_depth(a),
                        .lda = (int)a->a.stride[0],
                        .ldb = (int)a->b.stride[0],
                        .ldc = (int)a->y.stride[0],
@@ -322,7 +261,7 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
                        .b = a->b.data,
                        .c = a->y.data};
     void *turned = NULL;
-    if (empty(a)) {
+    if (lt_matmul_empty(a)) {
         return LT_OK;
     }
     if (q->sgemm_workspace == NULL) {
@@ -365,8 +304,8 @@ typedef struct {
 
 static const char *any_refuse(const void *args) {
     const lt_matmul_args *a = args;
-    const char *why = refuse_types(a);
-    return why != NULL ? why : dense(&a->y) ? NULL : "columns of y not contiguous";
+    const char *why = lt_matmul_refuse_types(a);
+    return why != NULL ? why : lt_matmul_dense(&a->y) ? NULL : "columns of y not contiguous";
 }
 static lt_err any_launch(lt_queue *q, any_args *w, lt_dtype in, lt_dtype out, int grouped,
                          int64_t experts) {
@@ -399,8 +338,8 @@ static lt_err any_run(lt_queue *q, const void *args) {
                   .y_m = a->y.stride[0],
                   .m = (int)a->y.shape[0],
                   .n = (int)a->y.shape[1],
-                  .k = (int)depth(a),
-                  .bias_type = bias_type(&a->bias),
+                  .k = (int)lt_matmul_depth(a),
+                  .bias_type = lt_matmul_bias_type(&a->bias),
                   .accumulate = a->accumulate};
     return any_launch(q, &w, a->a.dtype, a->y.dtype, 0, 1);
 }
@@ -454,7 +393,7 @@ static lt_err grouped_wgmma_run(lt_queue *q, const void *args) {
 static const char *act_gemm(lt_gemm_args *g, const lt_matmul_act_args *a) {
     const lt_matmul_args product = {
         .y = a->y, .a = a->a, .b = a->b, .bias = a->bias, .trans_b = a->trans_b};
-    const char *why = refuse_types(&product);
+    const char *why = lt_matmul_refuse_types(&product);
     why = why != NULL ? why : lt_gemm_from_matmul(g, &product);
     if (why != NULL) {
         return why;
@@ -501,7 +440,8 @@ static lt_err pack_run(lt_queue *q, const void *args) {
 const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"gemv_q", lt_cuda_gemv_q_refuse, lt_cuda_gemv_q_run},
     {"wide_q", lt_cuda_wide_q_refuse, lt_cuda_wide_q_run},
-    {"gemv", gemv_refuse, gemv_run},
+    {"gemv", lt_cuda_gemv_refuse, lt_cuda_gemv_run},
+    {"few", lt_cuda_few_refuse, lt_cuda_few_run},
     {"cublaslt", cublas_refuse, cublas_run},
     {"wgmma", wgmma_refuse, wgmma_run},
     {"mma", mma_refuse, mma_run},

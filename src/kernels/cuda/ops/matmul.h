@@ -1,0 +1,22 @@
+/* matmul.h: what the entries of matmul's list share. */
+#ifndef LT_KERNELS_CUDA_MATMUL_H
+#define LT_KERNELS_CUDA_MATMUL_H
+
+#include "kernels/cuda/ops/launch.h"
+
+bool lt_matmul_empty(const lt_matmul_args *a);    /* y has no elements. */
+int64_t lt_matmul_depth(const lt_matmul_args *a); /* K */
+/* As the kernels number it: 0 none, 1 F32, 2 BF16, 3 F16. */
+int lt_matmul_bias_type(const lt_tensor *bias);
+/* NULL, or why no plain product: packed only, not 2-D, types the kernels do not know. */
+const char *lt_matmul_refuse_types(const lt_matmul_args *a);
+/* Stride of the last dimension, which does not matter where that has one element. */
+bool lt_matmul_dense(const lt_tensor *t);
+
+/* At most 8 rows, and at most 64 (matmul_few.c). */
+const char *lt_cuda_gemv_refuse(const void *args);
+lt_err lt_cuda_gemv_run(lt_queue *q, const void *args);
+const char *lt_cuda_few_refuse(const void *args);
+lt_err lt_cuda_few_run(lt_queue *q, const void *args);
+
+#endif
