@@ -373,7 +373,7 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
     }
     q->tune = has(F(row, model), "lora") ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL;
     q->fp32_grads = has(F(row, precision), "fp32 grad") ||
-                    (!has(F(row, note), "pure") && q->zero != 3 &&
+                    (!has(F(row, note), "pure") && q->zero != 3 && !has(stack, "bridge") &&
                      j->cluster.stack.attention != LT_PLAN_ATTENTION_UNFUSED);
     q->cp = q->cp > 0 ? q->cp : 1;
     if (q->recompute == -1 && (has(stack, "bridge") || has(stack, "deepseek"))) {
@@ -385,6 +385,7 @@ static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
     }
     q->sp_off = j->cluster.stack.attention == LT_PLAN_ATTENTION_UNFUSED &&
                 !has(F(row, recompute), "sp");
+    q->sp_off = q->sp_off || strcmp(stack, "pythia") == 0; /* GPT-NeoX has none. */
     j->model.dropout = has(stack, "megatron-20");
     if (has(F(row, model), "async tp") || has(F(row, note), "asynctp")) {
         j->cluster.stack.tp_overlap = 0.7;
