@@ -186,7 +186,7 @@ static lt_err set_row(const lt_option *row, void *obj, const char *value, const 
         return set_number(row, at, value, origin);
     case LT_OPTION_STR:
         if (len >= LT_OPTION_STR_BYTES) {
-            LT_FAIL(LT_ERR_LIMIT, "%s: %s: %zu characters, at most %d fit", origin, row->name, len,
+            LT_FAIL(LT_ERR_ARG, "%s: %s: %zu characters, at most %d fit", origin, row->name, len,
                     LT_OPTION_STR_BYTES - 1);
         }
         if (len == 0 && row->max >= 1) {

@@ -67,7 +67,10 @@ static lt_err next_line(line_reader *r, const char **line, size_t *n, bool *more
             *line = r->buffer.data + r->at;
             *n = stop != NULL ? (size_t)(stop - *line) : r->buffer.n - r->at;
             r->at += *n + (stop != NULL);
-            r->line++;
+            if (r->line++ == 0 && *n >= 3 && memcmp(*line, "\xEF\xBB\xBF", 3) == 0) {
+                *line += 3; /* A byte-order mark. */
+                *n -= 3;
+            }
             *more = true;
             return LT_OK;
         }

@@ -49,10 +49,11 @@ lt_err lt_base64_decode(const char *s, size_t n, lt_text *out, const char *name)
     return LT_OK;
 }
 
-/* Encodings by name: pattern, and special tokens as "text", id pairs. */
+/* Encodings by name: pattern, how many ranks its published file has (0: not told), and special tokens as "text", id pairs. */
 typedef struct {
     const char *name;
     lt_scan_kind scan;
+    uint32_t ranks;
     struct {
         const char *text;
         uint32_t id;
@@ -60,17 +61,19 @@ typedef struct {
 } encoding;
 
 static const encoding encodings[] = {
-    {"gpt2", LT_SCAN_GPT2, {{"<|endoftext|>", 50256}}},
-    {"r50k", LT_SCAN_GPT2, {{"<|endoftext|>", 50256}}},
+    {"gpt2", LT_SCAN_GPT2, 50256, {{"<|endoftext|>", 50256}}},
+    {"r50k", LT_SCAN_GPT2, 50256, {{"<|endoftext|>", 50256}}},
     {"p50k_edit",
      LT_SCAN_GPT2,
+     50280,
      {{"<|endoftext|>", 50256},
       {"<|fim_prefix|>", 50281},
       {"<|fim_middle|>", 50282},
       {"<|fim_suffix|>", 50283}}},
-    {"p50k", LT_SCAN_GPT2, {{"<|endoftext|>", 50256}}},
+    {"p50k", LT_SCAN_GPT2, 50280, {{"<|endoftext|>", 50256}}},
     {"cl100k",
      LT_SCAN_CL100K,
+     100256,
      {{"<|endoftext|>", 100257},
       {"<|fim_prefix|>", 100258},
       {"<|fim_middle|>", 100259},
@@ -78,6 +81,7 @@ static const encoding encodings[] = {
       {"<|endofprompt|>", 100276}}},
     {"o200k_harmony",
      LT_SCAN_O200K,
+     199998,
      {{"<|startoftext|>", 199998},
       {"<|endoftext|>", 199999},
       {"<|return|>", 200002},
@@ -88,13 +92,13 @@ static const encoding encodings[] = {
       {"<|message|>", 200008},
       {"<|call|>", 200012},
       {"<|endofprompt|>", 200018}}},
-    {"o200k", LT_SCAN_O200K, {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}},
-    {"llama3", LT_SCAN_CL100K, {{NULL, 0}}},
-    {"llama-3", LT_SCAN_CL100K, {{NULL, 0}}},
-    {"qwen", LT_SCAN_QWEN2, {{NULL, 0}}},
-    {"tekken", LT_SCAN_TEKKEN, {{NULL, 0}}},
-    {"deepseek", LT_SCAN_DEEPSEEK3, {{NULL, 0}}},
-    {"smollm", LT_SCAN_SMOLLM, {{NULL, 0}}},
+    {"o200k", LT_SCAN_O200K, 199998, {{"<|endoftext|>", 199999}, {"<|endofprompt|>", 200018}}},
+    {"llama3", LT_SCAN_CL100K, 0, {{NULL, 0}}},
+    {"llama-3", LT_SCAN_CL100K, 0, {{NULL, 0}}},
+    {"qwen", LT_SCAN_QWEN2, 0, {{NULL, 0}}},
+    {"tekken", LT_SCAN_TEKKEN, 0, {{NULL, 0}}},
+    {"deepseek", LT_SCAN_DEEPSEEK3, 0, {{NULL, 0}}},
+    {"smollm", LT_SCAN_SMOLLM, 0, {{NULL, 0}}},
 };
 
 /* The encoding whose name occurs in `text` (a flag's value or a file's name), earliest row first. */
@@ -238,6 +242,12 @@ lt_err lt_tokenizer_read_ranks(lt_tokenizer *t, const char *text, size_t n, cons
                 "which with --pattern (gpt2, cl100k, o200k, llama3, qwen2, tekken, ... or a "
                 "regular expression)",
                 t->name);
+    }
+    if (pattern == NULL && e->ranks > 0 && t->vocab.n_indexed < e->ranks) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: cut short: %zu ranks, and %s has %u; if it is another vocabulary, say its "
+                "pattern with --pattern",
+                t->name, t->vocab.n_indexed, e->name, e->ranks);
     }
     LT_TRY(pattern != NULL ? lt_tokenizer_set_pattern(t, pattern)
                            : set_scan(t, lt_scan_function(e->scan)));

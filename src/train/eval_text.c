@@ -74,8 +74,8 @@ lt_err lt_eval_text(lt_eval_text_result *out, const lt_eval_options *o, const ch
         LT_TRY_DONE(score_file(&s, paths[i], &nats, &sum));
     }
     if (sum.tokens == 0) {
-        LT_FAIL_DONE(LT_ERR_ARG, "no text to evaluate in %s%s", n_paths > 0 ? paths[0] : "no file",
-                     n_paths > 1 ? ", ..." : "");
+        LT_FAIL_DONE(LT_ERR_FORMAT, "no text to evaluate in %s%s",
+                     n_paths > 0 ? paths[0] : "no file", n_paths > 1 ? ", ..." : "");
     }
     sum.loss = nats / (double)sum.tokens;
     sum.perplexity = exp(sum.loss);

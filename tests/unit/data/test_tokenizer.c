@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -116,6 +117,8 @@ static void bad_tokenizer_json_is_refused(void **state) {
         {"{\"normalizer\": {\"type\": \"Sequence\"}, \"model\": {\"vocab\": {\"a\": 0}, "
          "\"merges\": []}}",
          "Sequence"},
+        {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 7, \"vocab\": [[\"a\", -1.0]]}}",
+         "unk_id is 7"},
         {"{\"model\": {\"vocab\": {\"a\": 0", "ends at byte"},
         {"[1]", "no tokenizer"},
         {"", "no tokenizer"},
@@ -155,9 +158,29 @@ static void bad_rank_files_are_refused(void **state) {
     }
 }
 
+/* A known encoding's file that ends early at a line's end; under another name, or with its pattern told, it is a vocabulary. */
+static void a_rank_file_cut_at_a_line_is_refused(void **state) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    const lt_tokenizer_options gpt2 = {.pattern = "gpt2"};
+    lt_tokenizer *t = NULL;
+    char text[256 * 10];
+    size_t n = 0;
+    (void)state;
+    for (int i = 0; i < 256; i++) {
+        n += (size_t)snprintf(text + n, sizeof text - n, "%c%c== %d\n", digits[i >> 2],
+                              digits[(i & 3) << 4], i);
+    }
+    assert_int_equal(lt_tokenizer_open_memory(&t, text, n, "o200k_base.tiktoken", NULL),
+                     LT_ERR_FORMAT);
+    assert_non_null(strstr(lt_error_message(), "cut short: 256 ranks, and o200k has 199998"));
+    assert_int_equal(lt_tokenizer_open_memory(&t, text, n, "o200k_base.tiktoken", &gpt2), LT_OK);
+    lt_tokenizer_close(t);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merges_and_special_tokens),
+        cmocka_unit_test(a_rank_file_cut_at_a_line_is_refused),
         cmocka_unit_test(streams_never_emit_half_a_character),
         cmocka_unit_test(bad_tokenizer_json_is_refused),
         cmocka_unit_test(every_truncation_of_a_file_is_refused),

@@ -1,0 +1,79 @@
+# Wrong files and wrong words on the command line: one message that names the object, exit 1 (2 for usage), and nothing left behind.
+# Sourced by tests/run.sh.
+bad_input() {
+    local dir tok=tests/golden/data/demo_tokenizer.json
+    dir=$(mktemp -d) || return 1
+    # refused CODE TEXT COMMAND...: it ends with CODE, says one line "lateen: ... TEXT ..." and writes nothing to standard output.
+    refused() {
+        local code=$1 says=$2 got
+        shift 2
+        timeout 60 build/lateen "$@" >"$dir/out" 2>"$dir/err" </dev/null
+        got=$?
+        if [ "$got" -eq "$code" ] && [ "$(grep -c '^lateen: ' "$dir/err")" -eq 1 ] && grep -qF -- "$says" "$dir/err" && [ ! -s "$dir/out" ]; then
+            echo "ok - $says"
+        else
+            echo "not ok - lateen $* ended with $got: $(head -c 300 "$dir/err")"
+        fi
+    }
+    accepted() { # accepted DOCUMENTS COMMAND...
+        local documents=$1
+        shift
+        timeout 60 build/lateen "$@" 2>"$dir/err" </dev/null | grep -q "^documents    $documents\$" && echo "ok - accepted" || echo "not ok - lateen $*: $(head -c 300 "$dir/err")"
+    }
+    shard() { rm -f "$dir"/s.*; refused "$1" "$2" tokenize "$dir/$3" --tokenizer "$tok" --out "$dir/s" "${@:4}"; }
+
+    # Lines.
+    printf '\357\273\277{"text": "bom"}\r\n\r\n{"text": "crlf"}\r\n' >"$dir/bom.jsonl"
+    accepted 2 tokenize "$dir/bom.jsonl" --tokenizer "$tok" --out "$dir/bom"
+    build/lateen tokenize --tokenizer "$tok" --jsonl <"$dir/bom.jsonl" | grep -c ids | grep -qx 2 && echo "ok - the same from a pipe" || echo "not ok - the same from a pipe"
+    printf '{"text": "a"}\n{"txt": "a"}\n' >"$dir/field.jsonl" && shard 1 "field.jsonl:2: no member 'text'" field.jsonl
+    printf '{"text": 1}\n' >"$dir/number.jsonl" && shard 1 "number.jsonl:1: column 10: 'text' is not a string" number.jsonl
+    printf '{"text": "a\0b"}\n' >"$dir/nul.jsonl" && shard 1 "nul.jsonl:1: column 12: control character" nul.jsonl
+    printf '{"text": "\\ud800"}\n' >"$dir/lone.jsonl" && shard 1 'lone.jsonl:1: column 11: lone surrogate \ud800' lone.jsonl
+    accepted 1 tokenize "$dir/lone.jsonl" --tokenizer "$tok" --out "$dir/lone" --invalid-utf8 replace
+    printf '{"text": "\377"}\n' >"$dir/utf8.jsonl" && shard 1 "utf8.jsonl:1: invalid UTF-8 (byte 0xff) at byte 10" utf8.jsonl
+    printf '{"messages": []}\n' >"$dir/chat.jsonl" && shard 1 "chat.jsonl:1: 'messages' is not a list of messages: it is empty" chat.jsonl --chat-template chatml
+    shard 1 "no chat template; give one with --chat-template" chat.jsonl --chat
+    shard 1 "nosuch: no such file, nor one of chatml" chat.jsonl --chat-template nosuch
+    shard 2 "--chat does not go with --no-special" chat.jsonl --chat-template chatml --no-special
+    printf '{%% if %%}' >"$dir/bad.jinja" && shard 1 "bad.jinja:1:" chat.jsonl --chat-template "$dir/bad.jinja"
+
+    # Packed files.
+    awk 'BEGIN { srand(2); for (i = 0; i < 9000; i++) { s = ""; for (j = 0; j < 30; j++) s = s sprintf("%c", 97 + int(26 * rand())); printf "{\"text\": \"%s\"}\n", s } }' >"$dir/r.jsonl"
+    gzip -k "$dir/r.jsonl" && zstd -q "$dir/r.jsonl"
+    for kind in gz zst; do
+        cat "$dir/r.jsonl.$kind" "$dir/r.jsonl.$kind" >"$dir/two.jsonl.$kind" && accepted 18000 tokenize "$dir/two.jsonl.$kind" --tokenizer "$tok" --out "$dir/two-$kind"
+        head -c 60000 "$dir/r.jsonl.$kind" >"$dir/cut.jsonl.$kind" && shard 1 "stream is truncated: the file ends at byte 60000" "cut.jsonl.$kind"
+        { cat "$dir/r.jsonl.$kind"; echo "garbage behind it"; } >"$dir/more.jsonl.$kind" && shard 1 "stream is damaged near byte" "more.jsonl.$kind"
+    done
+
+    # Where it goes.
+    refused 1 "none/x.bin.part: No such file or directory" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir/none/x"
+    refused 2 "a folder; name the shard in it" tokenize "$dir/r.jsonl" --tokenizer "$tok" --out "$dir"
+    refused 1 "nofile.jsonl: No such file or directory" tokenize "$dir/nofile.jsonl" --tokenizer "$tok" --out "$dir/x"
+    refused 2 "characters, at most 1023 fit" tokenize --tokenizer "$tok" --text "$(printf 'a%.0s' {1..2000})"
+
+    # Tokenizers.
+    head -c 5000 "$tok" >"$dir/cut.json"
+    refused 1 "cut.json: ends at byte 5000" tokenize --tokenizer "$dir/cut.json" --text hi
+    printf '\n\303\251\n' >"$dir/x.model" && refused 1 "x.model: " tokenize --tokenizer "$dir/x.model" --text hi
+    printf 'IQ== 0\n' >"$dir/x.tiktoken" && refused 1 "x.tiktoken: byte 0x00 has no rank" tokenize --tokenizer "$dir/x.tiktoken" --pattern gpt2 --text hi
+    printf '\001\002\003' >"$dir/tokenizer.bin" && refused 1 "tokenizer.bin" tokenize --tokenizer "$dir/tokenizer.bin" --text hi
+
+    # Models, recipes, and what is measured on them.
+    for verb in "generate --prompt x" "chat" "eval $dir/bom.jsonl"; do
+        refused 1 "r.jsonl.gz: neither GGUF nor llama2.c" $verb --model "$dir/r.jsonl.gz"
+        refused 1 "nofile: no such file or folder" $verb --model "$dir/nofile"
+    done
+    refused 1 "r.jsonl.gz: neither GGUF nor llama2.c" convert "$dir/r.jsonl.gz" "$dir/converted"
+    for recipe in "stepz: 3|2|did you mean 'steps'" "steps: abc|2|'abc' is not a number" "steps: 3\nsteps: 4|1|stands already on line 1" "- a\n- b|1|expected a mapping" \
+        "a: *b|1|aliases" "model:\n\twidth: 3|1|cannot start any token" "steps: \"3|1|unexpected end of stream"; do
+        IFS='|' read -r text code says <<<"$recipe"
+        printf -- "$text" >"$dir/r.yaml"
+        refused "$code" "$says" train "$dir/r.yaml" --out "$dir/run"
+    done
+    ls "$dir" | grep -qE '^(run|converted|x\.bin)' && echo "not ok - something is left: $(ls "$dir")" || echo "ok - nothing is left"
+    rm -rf "$dir"
+}
+export -f bad_input
+suite "wrong files and words" bash -c bad_input
