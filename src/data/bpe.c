@@ -5,6 +5,7 @@
  * with a tiny constant. Longer words (a megabyte of one letter is one word) are bpe_long.c's. */
 #include "data/bpe.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -178,7 +179,7 @@ lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *ran
 
 lt_err lt_bpe_finish(lt_bpe *b) {
     LT_TRY(lt_bpe_reserve_pairs(b, 1));
-    if (b->mode != LT_BPE_BYTES || b->mask < 65536) {
+    if (b->mode != LT_BPE_BYTES || b->mask < 65536 || b->byte_pair != NULL) {
         return LT_OK; /* A small table of pairs is as good as one of byte pairs. */
     }
     b->byte_pair = malloc(65536 * sizeof *b->byte_pair);
@@ -198,13 +199,99 @@ void lt_bpe_free(lt_bpe *b) {
     free(b->merge_to);
     free(b->merge_rank);
     free(b->byte_pair);
+    free(b->chars);
+    free(b->before_char);
     lt_vocab_free(&b->phantom);
     b->pairs = NULL;
-    b->merge_to = b->merge_rank = b->byte_pair = NULL;
+    b->merge_to = b->merge_rank = b->byte_pair = b->chars = b->before_char = NULL;
 }
 
-size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n) {
-    LT_ASSERT(n >= 1 && n <= LT_BPE_SMALL);
+/* The merges of two pairs. Both slots are asked for before either is looked at: they lie in memory far away. */
+static inline void find_two(const lt_bpe *b, const uint32_t left[2], const uint32_t right[2],
+                            uint32_t merge[2]) {
+    uint64_t key[2], slot[2];
+    size_t at[2];
+    for (int i = 0; i < 2; i++) {
+        key[i] = (uint64_t)left[i] << 20 | right[i];
+        at[i] = home(b, key[i]);
+    }
+    slot[0] = b->pairs[at[0]];
+    slot[1] = b->pairs[at[1]];
+    for (int i = 0; i < 2; i++) {
+        while (slot[i] != 0 && ~slot[i] >> 24 != key[i]) {
+            at[i] = (at[i] + 1) & b->mask;
+            slot[i] = b->pairs[at[i]];
+        }
+        merge[i] = slot[i] == 0 ? LT_NO_ID : (uint32_t)(~slot[i] & 0xFFFFFF);
+    }
+}
+
+#define NO_PAIR    INT32_MAX
+#define PLACE_BITS 6 /* LT_BPE_SMALL places; a merge's number has 24 bits, so a key has 30. */
+#define LANES      2
+#define NOWHERE    UINT8_MAX
+static_assert(1 << PLACE_BITS == LT_BPE_SMALL, "a place fits its bits");
+
+/* A pair as one number: the least of them is the best merge, and of equals the leftmost. */
+static inline int32_t pair_key(uint32_t merge, size_t place) {
+    return merge == LT_NO_ID ? NO_PAIR : (int32_t)(merge << PLACE_BITS | (uint32_t)place);
+}
+
+static inline int32_t least(const int32_t *keys, size_t n) {
+    int32_t a = NO_PAIR, b = NO_PAIR;
+    for (size_t i = 0; i < n;
+         i += 2) { /* Two chains: one waits for the compare, the other goes on. */
+        a = keys[i] < a ? keys[i] : a;
+        b = keys[i + 1] < b ? keys[i + 1] : b;
+    }
+    return a < b ? a : b;
+}
+
+/* Merges without ties: a merge's number is its rank. Symbols stay at their places, chained; a pair's key stands at its left one. */
+static size_t merge_chained(const lt_bpe *b, uint32_t *ids, const uint32_t *merge, size_t n) {
+    int32_t keys[LT_BPE_SMALL];
+    uint8_t next[LT_BPE_SMALL], prev[LT_BPE_SMALL];
+    size_t left = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        keys[i] = i + 1 < n ? pair_key(merge[i], i) : NO_PAIR;
+        next[i] = (uint8_t)(i + 1 < n ? i + 1 : NOWHERE);
+        prev[i] = (uint8_t)(i > 0 ? i - 1 : NOWHERE);
+    }
+    for (size_t i = n; i % LANES != 0; i++) {
+        keys[i] = NO_PAIR;
+    }
+    for (int32_t best; (best = least(keys, n)) != NO_PAIR;) {
+        const size_t at = (size_t)best & (LT_BPE_SMALL - 1), gone = next[at];
+        const size_t before = prev[at], after = next[gone];
+        uint32_t found[2];
+        ids[at] = lt_bpe_piece_of(b, (uint32_t)best >> PLACE_BITS);
+        next[at] = (uint8_t)after;
+        keys[gone] = NO_PAIR;
+        if (after != NOWHERE) {
+            prev[after] = (uint8_t)at;
+        }
+        if (before != NOWHERE && after != NOWHERE) {
+            find_two(b, (const uint32_t[]){ids[before], ids[at]},
+                     (const uint32_t[]){ids[at], ids[after]}, found);
+            keys[before] = pair_key(found[0], before);
+            keys[at] = pair_key(found[1], at);
+        } else if (before != NOWHERE) {
+            keys[before] = pair_key(lt_bpe_find_pair(b, ids[before], ids[at]), before);
+            keys[at] = NO_PAIR;
+        } else {
+            keys[at] = after == NOWHERE ? NO_PAIR
+                                        : pair_key(lt_bpe_find_pair(b, ids[at], ids[after]), at);
+        }
+    }
+    for (size_t i = 0; i != NOWHERE; i = next[i]) {
+        ids[left++] = ids[i];
+    }
+    return left;
+}
+
+/* Merges with ties: ranks are looked up, the arrays closed behind each merge. */
+static size_t merge_ranked(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n) {
     for (;;) {
         uint32_t best = LT_NO_ID;
         size_t at = 0;
@@ -231,4 +318,9 @@ size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_
             merge[at] = lt_bpe_find_pair(b, ids[at], ids[at + 1]);
         }
     }
+}
+
+size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n) {
+    LT_ASSERT(n >= 1 && n <= LT_BPE_SMALL);
+    return b->merge_rank == NULL ? merge_chained(b, ids, merge, n) : merge_ranked(b, ids, merge, n);
 }

@@ -40,6 +40,10 @@ typedef struct {
     uint32_t n_merges;
     uint32_t *
         byte_pair; /* (65536) BYTES: merge of two neighbouring bytes, LT_NO_ID for none; NULL in a small vocabulary. */
+    uint32_t *
+        chars; /* (65536) BYTES: the symbol that a character of 2 or 3 bytes surely becomes, LT_NO_ID for none; may be NULL. */
+    uint32_t *
+        before_char; /* (65536 + 262144) least rank that would part a character, by its head and the byte before it. */
     lt_vocab
         phantom; /* SPM: characters that occur in pieces without being one; ids count from phantom_base. */
     uint32_t phantom_base;
@@ -49,6 +53,15 @@ typedef struct {
     const uint8_t *p;
     size_t n;
 } lt_span;
+
+#define LT_BPE_BY_BYTE_BEFORE                                                                      \
+    0x80000000u /* In chars: only when before_char's rank is above the symbol's. */
+
+/* Place in before_char of a character of 2 or 3 bytes at p, behind another byte. */
+static inline size_t lt_bpe_before_char(const uint8_t *p, size_t size) {
+    return size == 2 ? (size_t)p[0] << 8 | p[-1]
+                     : 65536 + ((size_t)(p[0] & 15) << 14 | (size_t)(p[1] & 63) << 8 | p[-1]);
+}
 
 typedef struct lt_bpe_scratch lt_bpe_scratch;
 

@@ -85,6 +85,41 @@ static bool first_bytes(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *i
     return missing < LT_VOCAB_MAX;
 }
 
+/* The same with characters that are sure to become one symbol as that symbol, and the first pairs' merges. What is not well-formed UTF-8, or
+ * has loose ends of it behind, stays bytes. */
+static bool first_sure(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids, size_t *n_ids) {
+    uint32_t missing = 0;
+    size_t out = 0, at = 0;
+    while (at < n) {
+        size_t size = p[at] < 0xC2 || p[at] >= 0xF0 ? 1 : p[at] < 0xE0 ? 2 : 3;
+        uint32_t id = b->byte_id[p[at]];
+        if (size > 1 && at + size <= n && (p[at + 1] & 0xC0) == 0x80 &&
+            (size == 2 || (p[at + 2] & 0xC0) == 0x80) &&
+            (at + size == n || (p[at + size] & 0xC0) != 0x80)) {
+            const uint32_t cp = size == 2 ? (p[at] & 31u) << 6 | (p[at + 1] & 63u)
+                                          : (p[at] & 15u) << 12 | (p[at + 1] & 63u) << 6 |
+                                                (p[at + 2] & 63u);
+            const uint32_t sure = size == 3 && cp < 0x800 ? LT_NO_ID : b->chars[cp];
+            const uint32_t c = sure & ~LT_BPE_BY_BYTE_BEFORE;
+            const bool ok = sure != LT_NO_ID &&
+                            (sure == c || at == 0 ||
+                             b->before_char[lt_bpe_before_char(p + at, size)] > c);
+            id = ok ? c : id;
+            size = ok ? size : 1;
+        } else {
+            size = 1;
+        }
+        missing |= id;
+        ids[out++] = id;
+        at += size;
+    }
+    if (missing >= LT_VOCAB_MAX) {
+        return false;
+    }
+    *n_ids = out;
+    return true;
+}
+
 /* CHARS (and BYTES with holes) as Hugging Face's merge_word: an unknown stays pending until a known symbol comes, and so
  * may pass byte-fallback symbols. */
 typedef struct {
@@ -268,6 +303,8 @@ static lt_err encode_word(const lt_bpe *b, lt_bpe_scratch *s, const uint8_t *p, 
     }
     if (b->mode == LT_BPE_SPM) {
         first_spm(b, p, n, ids, &n_ids);
+    } else if (b->chars != NULL && first_sure(b, p, n, ids, &n_ids)) {
+        bytes = n_ids == n ? p : NULL;
     } else if (b->mode == LT_BPE_BYTES && first_bytes(b, p, n, ids)) {
         bytes = p;
     } else {

@@ -36,4 +36,7 @@ LT_MUST_USE lt_err lt_merge_batch_skip(lt_merge_batch *m);
 
 LT_MUST_USE lt_err lt_merge_batch_flush(lt_merge_batch *m);
 
+/* Fill b->chars; every piece's rank must be above those of the two pieces it is made of. See bpe_chars.c. */
+LT_MUST_USE lt_err lt_bpe_find_chars(lt_bpe *b);
+
 #endif

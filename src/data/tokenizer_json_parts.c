@@ -402,10 +402,6 @@ static lt_err apply_unigram(lt_tokenizer *t, const lt_json_model *m) {
         lt_json_pull j = lt_json_pull_over(f->value.data, f->value.n, t->name);
         LT_TRY(lt_json_pull_i64(&j, &id));
     }
-    if (id >= t->vocab.n) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: unk_id is %lld, the vocabulary has %u pieces", t->name,
-                (long long)id, t->vocab.n);
-    }
     t->unigram.unk = id >= 0 && id < t->vocab.n ? (uint32_t)id : LT_NO_ID;
     t->unk = t->unigram.unk;
     return LT_OK;

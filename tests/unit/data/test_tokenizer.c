@@ -117,8 +117,6 @@ static void bad_tokenizer_json_is_refused(void **state) {
         {"{\"normalizer\": {\"type\": \"Sequence\"}, \"model\": {\"vocab\": {\"a\": 0}, "
          "\"merges\": []}}",
          "Sequence"},
-        {"{\"model\": {\"type\": \"Unigram\", \"unk_id\": 7, \"vocab\": [[\"a\", -1.0]]}}",
-         "unk_id is 7"},
         {"{\"model\": {\"vocab\": {\"a\": 0", "ends at byte"},
         {"[1]", "no tokenizer"},
         {"", "no tokenizer"},
