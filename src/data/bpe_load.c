@@ -211,7 +211,9 @@ static size_t likely_cuts(const lt_vocab *v, cut_job *jobs, size_t n) {
 typedef struct {
     lt_bpe *b;
     lt_bpe_list list; /* For long pieces. */
-    bool monotone;    /* So far every piece that can be made has a higher rank than its halves. */
+    uint32_t *
+        halves; /* (n_ids, 2) what a piece is made of: itself when it is a byte, LT_NO_ID when nothing leads to it. */
+    bool monotone; /* So far every piece that can be made has a higher rank than its halves. */
     cut_job jobs[LT_MERGE_BATCH];
     size_t n_jobs;
 } deriver;
@@ -242,16 +244,72 @@ static lt_err last_cut(deriver *d, const char *s, uint32_t n, uint32_t *cut) {
     return LT_OK;
 }
 
+/* Do left and right, whole, ever stand beside each other? Undo their last steps, latest first, down to the bytes at the cut: at no time may
+ * the two that touch have been a better merge than the step undone (equal ranks: the left one is first). As in GitHub's crate bpe. */
+static bool can_touch(const deriver *d, uint32_t left, uint32_t right) {
+    uint32_t limit = UINT32_MAX;
+    for (;;) {
+        const uint32_t l = d->halves[2 * left + 1], r = d->halves[2 * right];
+        if (l == LT_NO_ID || r == LT_NO_ID || lt_bpe_find_pair(d->b, left, right) < limit) {
+            return false;
+        }
+        if (l == left && r == right) {
+            return true;
+        }
+        if (l != left && (left > right || r == right)) {
+            limit = left;
+            left = l;
+        } else {
+            limit = right + 1;
+            right = r;
+        }
+    }
+}
+
+static uint32_t later_half(const cut_job *j) {
+    return j->left > j->right ? j->left : j->right;
+}
+
+/* The cut that encoding the piece comes to, 0 for none. The one whose halves were made first is tried first: it mostly is. */
+static uint32_t touching_cut(const deriver *d, const cut_job *jobs, size_t n) {
+    uint32_t tried = 0; /* Of the last one; the next is above. */
+    for (size_t k = 0; k < n; k++) {
+        const cut_job *best = NULL;
+        for (size_t i = 0; i < n; i++) {
+            const uint32_t later = later_half(&jobs[i]);
+            if (later < jobs->rank && (k == 0 || later > tried) &&
+                (best == NULL || later < later_half(best))) {
+                best = &jobs[i];
+            }
+        }
+        if (best == NULL) {
+            return 0;
+        }
+        tried = later_half(best);
+        for (size_t i = 0; i < n;
+             i++) { /* A piece and its mirror have one later half: both cuts are tried. */
+            if (later_half(&jobs[i]) == tried && can_touch(d, jobs[i].left, jobs[i].right)) {
+                return jobs[i].cut;
+            }
+        }
+    }
+    return 0;
+}
+
 /* The pairs of one piece, from its n cuts. When lower ranks do not lead to it, nothing does, unless a half has a higher rank. */
 static lt_err add_cuts(deriver *d, const cut_job *jobs, size_t n) {
-    uint32_t only = 0;
-    if (n > 1) {
+    uint32_t only = d->monotone ? touching_cut(d, jobs, n) : 0;
+    if (!d->monotone) {
         LT_TRY(last_cut(d, jobs->s, jobs->n, &only));
     }
     for (size_t i = 0; i < n; i++) {
         if (only == 0 || jobs[i].cut == only) {
             d->monotone &= jobs[i].left < jobs[i].rank && jobs[i].right < jobs[i].rank;
             LT_TRY(lt_bpe_add_pair(d->b, jobs[i].left, jobs[i].right, jobs[i].rank));
+        }
+        if (jobs[i].cut == only) {
+            d->halves[2 * jobs[i].rank] = jobs[i].left;
+            d->halves[2 * jobs[i].rank + 1] = jobs[i].right;
         }
     }
     if (jobs->n == 2) {
@@ -330,12 +388,24 @@ lt_err lt_bpe_derive_ranks(lt_bpe *b) {
     d->monotone = true;
     b->phantom_base = b->vocab->n;
     b->n_merges = b->vocab->n;
+    d->halves = malloc(((size_t)b->vocab->n + 1) * 2 * sizeof *d->halves);
+    if (d->halves == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "halves of %u pieces", b->vocab->n);
+    }
+    memset(d->halves, 0xFF, (size_t)b->vocab->n * 2 * sizeof *d->halves);
     LT_TRY_DONE(start_bytes(b));
+    for (int i = 0; i < 256; i++) {
+        const uint32_t id = b->byte_id[i];
+        if (id != LT_NO_ID) {
+            d->halves[2 * id] = d->halves[2 * id + 1] = id;
+        }
+    }
     LT_TRY_DONE(lt_bpe_reserve_pairs(b, b->vocab->n));
     LT_TRY_DONE(derive_all(d));
     LT_TRY_DONE(d->monotone ? lt_bpe_find_chars(b) : LT_OK);
 done:
     lt_bpe_list_free(&d->list);
+    free(d->halves);
     free(d);
     return err;
 }
