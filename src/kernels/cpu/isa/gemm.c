@@ -65,7 +65,7 @@ typedef struct {
     int64_t n_col_panels, n_blocks, block_panels; /* the blocks of columns; */
     int64_t at, depth;                            /* the step of k. */
     _Atomic int *turns; /* The next chunk of each block, and behind them the next block. */
-    bool plain;         /* y is F32 without bias. */
+    bool plain;         /* y is F32, and so is a bias. */
 } gemm;
 
 /* First row (or with panel + 1: one past the last) of a row panel in the present rows. */
@@ -155,23 +155,30 @@ LT_INLINE void store_tile(const gemm *g, const lt_tile *t, int64_t mr, int64_t r
     }
 }
 
-/* store_tile where y is F32, the tile whole and no bias due: most tiles of a training step. */
-LT_INLINE void store_whole(const gemm *g, const lt_tile *t, const int mr, int64_t at) {
-    float *y = g->sums + at;
+/* store_tile where y and a bias are F32 and the tile is whole: most tiles of a training step. */
+LT_INLINE void store_whole(const gemm *g, lt_tile *t, const int mr, int64_t row, int64_t col) {
+    const float *bias = g->args->bias.data;
+    float *const y = g->sums + row * g->sums_row + col;
     if (g->at > 0 || g->args->accumulate) {
 #pragma GCC unroll 16
         for (int i = 0; i < mr; i++) {
-            v_store(y, v_load(y) + t->v[i][0]);
-            v_store(y + VEC, v_load(y + VEC) + t->v[i][1]);
-            y += g->sums_row;
+            t->v[i][0] = v_load(y + i * g->sums_row) + t->v[i][0];
+            t->v[i][1] = v_load(y + i * g->sums_row + VEC) + t->v[i][1];
         }
-        return;
+    }
+    if (bias != NULL && g->at + g->depth == g->k) {
+        const vf b0 = v_load(bias + col);
+        const vf b1 = v_load(bias + col + VEC);
+#pragma GCC unroll 16
+        for (int i = 0; i < mr; i++) {
+            t->v[i][0] += b0;
+            t->v[i][1] += b1;
+        }
     }
 #pragma GCC unroll 16
     for (int i = 0; i < mr; i++) {
-        v_store(y, t->v[i][0]);
-        v_store(y + VEC, t->v[i][1]);
-        y += g->sums_row;
+        v_store(y + i * g->sums_row, t->v[i][0]);
+        v_store(y + i * g->sums_row + VEC, t->v[i][1]);
     }
 }
 
@@ -187,8 +194,7 @@ typedef struct {
     const int64_t cols = g->n - at->col;                                                           \
     if (cols >= NR && g->plain) {                                                                  \
         lt_tile t;                                                                                 \
-        LT_TILE_SWITCH(at->mr, mul;                                                                \
-                       store_whole(g, &t, MR, (g->row + at->row) * g->sums_row + at->col));        \
+        LT_TILE_SWITCH(at->mr, mul; store_whole(g, &t, MR, g->row + at->row, at->col));            \
         return;                                                                                    \
     }                                                                                              \
     lt_tile t;                                                                                     \
@@ -354,7 +360,7 @@ static lt_err gemm_open(gemm *g, const lt_matmul_args *a) {
     g->n_col_panels = (g->n + NR - 1) / NR;
     gemm_plan(g, threads);
     g->fetch_step = A_ROW * (int64_t)sizeof(float) / g->block_panels;
-    g->plain = a->y.dtype == LT_F32 && a->bias.data == NULL;
+    g->plain = a->y.dtype == LT_F32 && (a->bias.data == NULL || a->bias.dtype == LT_F32);
     g->sums = a->y.data;
     g->sums_row = a->y.stride[0];
     const int64_t rows = g->m < MAX_ROWS ? g->m : MAX_ROWS;
