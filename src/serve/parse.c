@@ -253,26 +253,30 @@ static bool harmony_args(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     return true;
 }
 
-/* JSON alone, at the beginning of the content, may be a call. */
-static bool begins_bare(const lt_parser *p) {
+/* JSON alone, at the beginning of the content, may be a call. -1: it begins with white space only, so far. */
+static int begins_bare(const lt_parser *p) {
     size_t i = 0;
     if (!p->o.tools || p->at != LT_IN_CONTENT || p->said ||
         (p->o.format != LT_PARSE_LLAMA3 && p->o.format != LT_PARSE_PLAIN)) {
-        return false;
+        return 0;
     }
     while (i < p->buffer.n && lt_parse_blank(p->buffer.data[i])) {
         i++;
     }
-    return i < p->buffer.n && (p->buffer.data[i] == '{' || p->buffer.data[i] == '[');
+    return i == p->buffer.n ? -1 : p->buffer.data[i] == '{' || p->buffer.data[i] == '[';
 }
 
 /* One step in content or reasoning; true: there may be another. */
 static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     mark marks[8], which = {NULL, LT_IN_CONTENT};
     size_t hold, at, n;
-    if (begins_bare(p)) {
+    const int bare = begins_bare(p);
+    if (bare > 0) {
         p->at = LT_IN_CALL;
         return true;
+    }
+    if (bare < 0 && !end) {
+        return false;
     }
     marks_of(p, marks);
     at = find_mark(&p->buffer, marks, &which, &hold);
