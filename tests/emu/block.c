@@ -1,0 +1,525 @@
+/* block.c: one block of a launch: its threads as fibers, its barriers, what its warps do together, its shared memory. See emu.h.
+ *
+ *     home ──▶ runner ──▶ kernel(thread 0) ─ waits ─▶ another runner ──▶ kernel(thread 1) ─ waits ─▶ ... ─ the last one comes ─▶ all are ready
+ *
+ * A runner is a stack that takes threads not yet begun, one after the other, so that a kernel without barriers is a plain loop over its threads. A
+ * thread that must wait keeps its runner, and the next ready thread goes on, or a fresh runner begins the next ones. When nothing is ready the host
+ * thread is back home, where spinning threads are woken, and a block in which all wait for each other for ever is reported.
+ *
+ * Order: warps one after the other, lanes in rising order (LATEEN_EMU_ORDER=reverse: falling), so that code which leans on lanes being in step, where
+ * the language promises nothing, gives other bits. */
+#include "block.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "fiber.h"
+
+#define MAX_THREADS  1024
+#define MAX_WARPS    (MAX_THREADS / EMU_WARP)
+#define MAX_BARRIERS 16
+#define MAX_MEETINGS 32 /* Of a warp, with different masks. */
+#define MAX_ARRAYS   64
+#define STACK_BYTES  ((size_t)256 << 10) /* Of a thread; touched pages only are real. */
+#define STACK_SHIFT  832
+#define GUARD_BYTES  128 /* Between shared arrays. */
+#define STATIC_MOST  (48u << 10)
+#define SHARED_MOST  (163u << 10)
+#define CANARY       0x5bd1e995u
+#define GUARD        0xa5
+
+typedef struct runner {
+    fiber f;
+    unsigned *stack;
+    struct runner *next; /* In the list of idle ones. */
+} runner;
+
+typedef struct {
+    void *dst;
+    const void *src;
+    int bytes, take, group;
+} copy;
+
+typedef struct {
+    emu_thread pub; /* First: emu_self points here. */
+    runner *on;
+    const char *waits; /* For messages; NULL: runs, or has left. */
+    copy *copies;
+    int n_copies, max_copies, group;
+} thread;
+
+typedef struct {
+    unsigned mask, arrived;
+    emu_together together;
+    const char *what;
+    void *lanes[EMU_WARP];
+} meeting;
+
+typedef struct {
+    unsigned alive;
+    int n_open; /* Slots used so far; most of the time one. */
+    meeting open[MAX_MEETINGS];
+} warp;
+
+typedef struct {
+    int arrived, expected, n_waiting; /* expected 0: all alive. */
+    int waiting[MAX_THREADS];
+} barrier;
+
+typedef struct {
+    const void *site;
+    const char *name;
+    unsigned char *at;
+    size_t bytes;
+} array;
+
+struct emu_worker {
+    const emu_work *work;
+    fiber home;
+    runner *idle, *running;
+    thread threads[MAX_THREADS];
+    warp warps[MAX_WARPS];
+    barrier barriers[MAX_BARRIERS];
+    int n_threads, n_begun, n_alive, n_runners;
+    int ready[MAX_THREADS], ready_head, n_ready;
+    int spinning[MAX_THREADS], n_spinning;
+    unsigned char *shared; /* The window. */
+    size_t shared_used, static_bytes;
+    array arrays[MAX_ARRAYS]; /* [0]: the dynamic part. */
+    int n_arrays;
+};
+
+__thread emu_thread *emu_self;
+static __thread emu_worker *worker __attribute__((tls_model("initial-exec")));
+
+/* There when the program runs under AddressSanitizer. */
+__attribute__((weak)) void __asan_poison_memory_region(void const volatile *p, size_t bytes);
+__attribute__((weak)) void __asan_unpoison_memory_region(void const volatile *p, size_t bytes);
+
+static bool from_last(void) {
+    static int reverse = -1;
+    if (reverse < 0) {
+        const char *const order = getenv("LATEEN_EMU_ORDER");
+        reverse = order != NULL && strcmp(order, "reverse") == 0;
+    }
+    return reverse != 0;
+}
+
+void emu_trap(const char *fmt, ...) {
+    char text[512];
+    va_list ap;
+    va_start(ap, fmt);
+    (void)vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    if (emu_self != NULL && worker != NULL && worker->work != NULL) {
+        (void)fprintf(stderr, "emulated GPU: %s: block (%u, %u, %u), thread (%u, %u, %u): %s\n",
+                      worker->work->name, emu_self->block.x, emu_self->block.y, emu_self->block.z,
+                      emu_self->thread.x, emu_self->thread.y, emu_self->thread.z, text);
+    } else {
+        (void)fprintf(stderr, "emulated GPU: %s\n", text);
+    }
+    abort();
+}
+
+/* ---- Who runs ---- */
+
+static void make_ready(emu_worker *w, int t) {
+    w->threads[t].waits = NULL;
+    w->ready[(w->ready_head + w->n_ready++) % MAX_THREADS] = t;
+}
+
+static void runner_main(void);
+
+static runner *idle_runner(emu_worker *w) {
+    runner *r = w->idle;
+    if (r != NULL) {
+        w->idle = r->next;
+        return r;
+    }
+    r = calloc(1, sizeof *r);
+    if (r != NULL) {
+        r->stack = mmap(NULL, STACK_BYTES, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    }
+    if (r == NULL || r->stack == MAP_FAILED) {
+        emu_trap("no memory for another thread's stack");
+    }
+    r->stack[0] = CANARY;
+    /* Tops that differ modulo the caches' ways: else a block's stacks all fight for the same few lines. */
+    fiber_make(&r->f, r->stack, STACK_BYTES - (size_t)(w->n_runners++ % 64) * STACK_SHIFT,
+               runner_main);
+    return r;
+}
+
+/* The runner to go on with; NULL: home. */
+static runner *pick(emu_worker *w) {
+    if (w->n_ready > 0) {
+        thread *const t = &w->threads[w->ready[w->ready_head]];
+        w->ready_head = (w->ready_head + 1) % MAX_THREADS;
+        w->n_ready--;
+        return t->on;
+    }
+    return w->n_begun < w->n_threads ? idle_runner(w) : NULL;
+}
+
+static void go_on(emu_worker *w, runner *from) {
+    runner *const to = pick(w);
+    w->running = to;
+    if (to != from) {
+        fiber_switch(&from->f, to != NULL ? &to->f : &w->home);
+    }
+}
+
+/* The calling thread waits until somebody makes it ready. */
+static void wait_for(const char *what) {
+    emu_worker *const w = worker;
+    thread *const me = (thread *)(void *)emu_self;
+    me->waits = what;
+    go_on(w, me->on);
+    me->waits = NULL;
+    emu_self = &me->pub;
+}
+
+/* ---- Warps ---- */
+
+static void meeting_check(emu_worker *w, int warp_index, meeting *m) {
+    warp *const of = &w->warps[warp_index];
+    const unsigned came = m->arrived;
+    const unsigned caller = emu_self->warp == (unsigned)warp_index ? 1u << emu_self->lane : 0;
+    if (came == 0 || came != (m->mask & of->alive)) {
+        return;
+    }
+    if (m->together != NULL) {
+        m->together(m->lanes, came);
+    }
+    m->arrived = 0;
+    memset(m->lanes, 0, sizeof m->lanes);
+    for (int lane = 0; lane < EMU_WARP; lane++) {
+        if ((came & ~caller) >> lane & 1u) {
+            make_ready(w, warp_index * EMU_WARP + lane);
+        }
+    }
+}
+
+void emu_warp(unsigned mask, emu_together together, void *mine, const char *what) {
+    emu_worker *const w = worker;
+    const unsigned bit = 1u << emu_self->lane;
+    warp *const of = &w->warps[emu_self->warp];
+    meeting *m = NULL, *empty = NULL;
+    if ((mask & bit) == 0) {
+        emu_trap("%s with mask %08x, which leaves out the caller, lane %u", what, mask,
+                 emu_self->lane);
+    }
+    for (int i = 0; i < of->n_open && m == NULL; i++) {
+        meeting *const o = &of->open[i];
+        if (o->arrived == 0) {
+            empty = o;
+        } else if (o->mask == mask) {
+            m = o;
+        }
+    }
+    if (m == NULL && empty == NULL) {
+        if (of->n_open == MAX_MEETINGS) {
+            emu_trap("%s: more than %d groups of a warp", what, MAX_MEETINGS);
+        }
+        empty = &of->open[of->n_open++];
+    }
+    if (m == NULL) {
+        m = empty;
+        m->mask = mask;
+        m->together = together;
+        m->what = what;
+    } else if (m->together != together) {
+        emu_trap("lanes of one warp meet in different instructions: this one in %s, others in %s",
+                 what, m->what);
+    }
+    m->arrived |= bit;
+    m->lanes[emu_self->lane] = mine;
+    if (m->arrived == (mask & of->alive)) {
+        meeting_check(w, (int)emu_self->warp, m);
+    } else {
+        wait_for(what);
+    }
+}
+
+/* ---- Barriers ---- */
+
+static void barrier_check(emu_worker *w, barrier *b) {
+    if (b->arrived > 0 && b->arrived >= (b->expected > 0 ? b->expected : w->n_alive)) {
+        b->arrived = 0;
+        for (int i = 0; i < b->n_waiting; i++) {
+            make_ready(w, b->waiting[i]);
+        }
+        b->n_waiting = 0;
+    }
+}
+
+static barrier *barrier_of(int id, int threads) {
+    barrier *b;
+    if (id < 0 || id >= MAX_BARRIERS) {
+        emu_trap("barrier %d of %d", id, MAX_BARRIERS);
+    }
+    b = &worker->barriers[id];
+    if (b->arrived > 0 && b->expected != threads) {
+        emu_trap("barrier %d is for %d threads here and for %d elsewhere (0: all)", id, threads,
+                 b->expected);
+    }
+    b->expected = threads;
+    return b;
+}
+
+void emu_barrier(int id, int threads) {
+    barrier *const b = barrier_of(id, threads);
+    b->arrived++;
+    b->waiting[b->n_waiting++] = (int)emu_self->rank;
+    barrier_check(worker,
+                  b); /* Makes the caller ready too, after the others: it goes on in turn. */
+    wait_for("a barrier");
+}
+
+void emu_barrier_arrive(int id, int threads) {
+    barrier *const b = barrier_of(id, threads);
+    b->arrived++;
+    barrier_check(worker, b);
+}
+
+void emu_spin(void) {
+    worker->spinning[worker->n_spinning++] = (int)emu_self->rank;
+    wait_for("a word in memory");
+}
+
+/* ---- Shared memory ---- */
+
+static void *array_add(emu_worker *w, const void *site, const char *name, size_t bytes,
+                       size_t align) {
+    const size_t from = (w->shared_used + GUARD_BYTES + align - 1) & ~(align - 1);
+    array *const a = &w->arrays[w->n_arrays++];
+    if (w->n_arrays == MAX_ARRAYS || from + bytes + GUARD_BYTES > EMU_SHARED_BYTES + 8192) {
+        emu_trap("shared array %s of %zu bytes: beyond the block's %u", name, bytes, SHARED_MOST);
+    }
+    *a = (array){site, name, w->shared + from, bytes};
+    w->shared_used = from + bytes;
+    if (__asan_unpoison_memory_region != NULL) {
+        __asan_unpoison_memory_region(a->at, bytes);
+    } else {
+        memset(a->at + bytes, GUARD, GUARD_BYTES);
+    }
+    memset(a->at, 0xff, bytes);
+    return a->at;
+}
+
+static void shared_open(emu_worker *w) {
+    w->n_arrays = 0;
+    w->static_bytes = 0;
+    w->shared_used = 1024 - GUARD_BYTES;
+    if (__asan_poison_memory_region != NULL) {
+        __asan_poison_memory_region(w->shared, EMU_SHARED_BYTES + 8192);
+    }
+    (void)array_add(w, w, "(dynamic)", w->work->dynamic_bytes, 1024);
+}
+
+static void shared_check(const emu_worker *w) {
+    for (int i = 0; i < w->n_arrays && __asan_poison_memory_region == NULL; i++) {
+        const array *const a = &w->arrays[i];
+        for (size_t j = 0; j < GUARD_BYTES; j++) {
+            if (a->at[a->bytes + j] != GUARD) {
+                emu_trap("a thread of the block wrote %zu bytes behind shared array %s of %zu", j,
+                         a->name, a->bytes);
+            }
+        }
+    }
+}
+
+void *emu_shared(const void *site, size_t bytes, size_t align, const char *name) {
+    emu_worker *const w = worker;
+    for (int i = 1; i < w->n_arrays; i++) {
+        if (w->arrays[i].site == site) {
+            return w->arrays[i].at;
+        }
+    }
+    w->static_bytes += bytes;
+    if (w->static_bytes > STATIC_MOST || w->static_bytes + w->work->dynamic_bytes > SHARED_MOST) {
+        emu_trap("%zu bytes of static shared memory beside %zu dynamic ones: at most %u and %u",
+                 w->static_bytes, w->work->dynamic_bytes, STATIC_MOST, SHARED_MOST);
+    }
+    return array_add(w, site, name, bytes, align < 16 ? 16 : align);
+}
+
+void *emu_shared_dynamic(void) {
+    return worker->arrays[0].at;
+}
+
+uint32_t emu_shared_address(const void *p) {
+    const uintptr_t at = (uintptr_t)p - (uintptr_t)worker->shared;
+    if (at > worker->shared_used + GUARD_BYTES) {
+        emu_trap("%p is not in shared memory", p);
+    }
+    return (uint32_t)at + EMU_SHARED_BASE;
+}
+
+void *emu_shared_pointer(uint32_t address, size_t bytes) {
+    const size_t at = (size_t)address - EMU_SHARED_BASE;
+    if (address < EMU_SHARED_BASE || at + bytes > worker->shared_used) {
+        emu_trap("shared address %#x of %zu bytes is outside the block's memory", address, bytes);
+    }
+    if (at % bytes != 0) {
+        emu_trap("shared address %#x is not aligned to %zu bytes", address, bytes);
+    }
+    return worker->shared + at;
+}
+
+/* ---- cp.async ---- */
+
+void emu_cp_async(void *dst, const void *src, int bytes, int take) {
+    thread *const t = (thread *)(void *)emu_self;
+    if (((uintptr_t)dst | (uintptr_t)src) % (unsigned)bytes != 0) {
+        emu_trap("cp.async of %d bytes from %p to %p: not aligned", bytes, src, dst);
+    }
+    if (t->n_copies == t->max_copies) {
+        t->max_copies = 2 * t->max_copies + 64;
+        t->copies = realloc(t->copies, (size_t)t->max_copies * sizeof *t->copies);
+        if (t->copies == NULL) {
+            emu_trap("no memory for %d copies", t->max_copies);
+        }
+    }
+    t->copies[t->n_copies++] = (copy){dst, src, bytes, take, t->group};
+}
+
+void emu_cp_async_commit(void) {
+    ((thread *)(void *)emu_self)->group++;
+}
+
+void emu_cp_async_wait(int n) {
+    thread *const t = (thread *)(void *)emu_self;
+    int done = 0;
+    for (; done < t->n_copies && t->copies[done].group < t->group - n; done++) {
+        const copy *const c = &t->copies[done];
+        memcpy(c->dst, c->src, (size_t)c->take);
+        memset((char *)c->dst + c->take, 0, (size_t)(c->bytes - c->take));
+    }
+    t->n_copies -= done;
+    memmove(t->copies, t->copies + done, (size_t)t->n_copies * sizeof *t->copies);
+}
+
+/* ---- Threads ---- */
+
+static void thread_begin(emu_worker *w, thread *t, int rank, emu_dim3 index) {
+    const emu_dim3 d = w->work->block;
+    const unsigned r = (unsigned)rank;
+    t->pub.thread = (emu_dim3){r % d.x, r / d.x % d.y, r / d.x / d.y};
+    t->pub.block = index;
+    t->pub.block_dim = d;
+    t->pub.grid_dim = w->work->grid;
+    t->pub.rank = r;
+    t->pub.lane = r % EMU_WARP;
+    t->pub.warp = r / EMU_WARP;
+    t->waits = NULL;
+    t->n_copies = t->group = 0;
+}
+
+static void thread_end(emu_worker *w) {
+    warp *const of = &w->warps[emu_self->warp];
+    w->n_alive--;
+    of->alive &= ~(1u << emu_self->lane);
+    for (int i = 0; i < of->n_open; i++) {
+        meeting_check(w, (int)emu_self->warp, &of->open[i]);
+    }
+    barrier_check(w, &w->barriers[0]);
+    if (w->running->stack[0] != CANARY) {
+        emu_trap("a thread used more than %zu bytes of stack", STACK_BYTES);
+    }
+}
+
+static void runner_main(void) {
+    emu_worker *const w = worker;
+    for (;;) {
+        runner *const me = w->running;
+        while (w->n_begun < w->n_threads) {
+            const int at = w->n_begun++;
+            thread *const t = &w->threads[from_last() ? w->n_threads - 1 - at : at];
+            t->on = me;
+            emu_self = &t->pub;
+            w->work->entry->call(w->work->args);
+            thread_end(w);
+        }
+        me->next = w->idle;
+        w->idle = me;
+        go_on(w, me);
+    }
+}
+
+static void report_stuck(const emu_worker *w) {
+    for (int i = 0; i < w->n_threads; i++) {
+        if (w->threads[i].waits != NULL) {
+            (void)fprintf(stderr, "emulated GPU: thread %d waits for %s\n", i, w->threads[i].waits);
+        }
+    }
+    emu_trap("%s: %d threads of a block wait for each other for ever", w->work->name, w->n_alive);
+}
+
+void emu_block_run(emu_worker *w, const emu_work *work, emu_dim3 index) {
+    worker = w;
+    w->work = work;
+    w->n_threads = w->n_alive = (int)(work->block.x * work->block.y * work->block.z);
+    w->n_begun = w->n_ready = w->n_spinning = w->ready_head = 0;
+    for (int i = 0; i < w->n_threads; i++) {
+        thread_begin(w, &w->threads[i], i, index);
+    }
+    for (int i = 0; i < (w->n_threads + EMU_WARP - 1) / EMU_WARP; i++) {
+        const int lanes = w->n_threads - i * EMU_WARP;
+        w->warps[i].n_open = 0;
+        w->warps[i].alive = lanes >= EMU_WARP ? ~0u : (1u << lanes) - 1u;
+    }
+    for (int i = 0; i < MAX_BARRIERS; i++) {
+        w->barriers[i].arrived = w->barriers[i].n_waiting = 0;
+    }
+    shared_open(w);
+    while (w->n_alive > 0) {
+        runner *r = pick(w);
+        if (r == NULL && w->n_spinning == 0) {
+            report_stuck(w);
+        }
+        if (r == NULL) {
+            for (int i = 0; i < w->n_spinning; i++) {
+                make_ready(w, w->spinning[i]);
+            }
+            w->n_spinning = 0;
+            work->stuck(work->context);
+            (void)sched_yield();
+            continue;
+        }
+        w->running = r;
+        fiber_switch(&w->home, &r->f);
+    }
+    shared_check(w);
+    emu_self = NULL;
+}
+
+emu_worker *emu_worker_open(void) {
+    emu_worker *const w = calloc(1, sizeof *w);
+    if (w == NULL || posix_memalign((void **)&w->shared, 1024, EMU_SHARED_BYTES + 8192) != 0) {
+        emu_trap("no memory for a worker");
+    }
+    return w;
+}
+
+void emu_worker_close(emu_worker *w) {
+    while (w->idle != NULL) {
+        runner *const r = w->idle;
+        w->idle = r->next;
+        (void)munmap(r->stack, STACK_BYTES);
+        free(r);
+    }
+    for (int i = 0; i < MAX_THREADS; i++) {
+        free(w->threads[i].copies);
+    }
+    if (__asan_unpoison_memory_region != NULL) {
+        __asan_unpoison_memory_region(w->shared, EMU_SHARED_BYTES + 8192);
+    }
+    free(w->shared);
+    free(w);
+}

@@ -1,0 +1,258 @@
+/* nvrtc.c: libnvrtc without a toolkit: the functions of src/kernels/cuda/compile.c over the host's C++ compiler.
+ *
+ * A program's texts are rewritten (rewrite.c) into a temporary folder and compiled, behind device.h, into a shared library; its bytes are the "cubin".
+ * Line numbers and file names are those of the sources, so that the compiler's errors and a debugger point there.
+ *
+ *     LATEEN_EMU_CXX       the compiler (default g++)
+ *     LATEEN_EMU_CXXFLAGS  further options, after ours: "-O0 -g3" to step through kernels, "-fsanitize=address" to find bad accesses
+ *     LATEEN_EMU_KEEP=1    leave the temporary folders, and say where */
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "rewrite.h"
+
+#define EXPORT      __attribute__((visibility("default")))
+#define MAX_OPTIONS 64
+#define PATH_BYTES  1024
+
+enum { FAILED = 1, INVALID_INPUT = 3, INVALID_OPTION = 5, COMPILATION = 6 };
+
+typedef struct nvrtc_program {
+    char **texts, **names; /* [0]: the program, then its headers. */
+    int n;
+    char *log, *image;
+    size_t log_bytes, image_bytes;
+} program;
+
+EXPORT int nvrtcVersion(int *major, int *minor) {
+    *major = 12;
+    *minor = 4;
+    return 0;
+}
+
+EXPORT int nvrtcDestroyProgram(program **at) {
+    program *const p = *at;
+    for (int i = 0; i < p->n; i++) {
+        free(p->texts[i]);
+        free(p->names[i]);
+    }
+    free(p->texts);
+    free(p->names);
+    free(p->log);
+    free(p->image);
+    free(p);
+    *at = NULL;
+    return 0;
+}
+
+EXPORT int nvrtcCreateProgram(program **out, const char *text, const char *name, int n_headers,
+                              const char *const *headers, const char *const *header_names) {
+    program *const p = calloc(1, sizeof *p);
+    if (p == NULL) {
+        return FAILED;
+    }
+    p->texts = calloc((size_t)n_headers + 1, sizeof *p->texts);
+    p->names = calloc((size_t)n_headers + 1, sizeof *p->names);
+    p->log = calloc(1, 1);
+    p->log_bytes = 1;
+    for (; p->texts != NULL && p->names != NULL && p->n <= n_headers; p->n++) {
+        p->texts[p->n] = strdup(p->n == 0 ? text : headers[p->n - 1]);
+        p->names[p->n] = strdup(p->n == 0 ? name : header_names[p->n - 1]);
+    }
+    *out = p;
+    return 0;
+}
+
+static char *file_read(const char *path, size_t *bytes) {
+    FILE *const f = fopen(path, "rb");
+    char *text = NULL;
+    struct stat st;
+    *bytes = 0;
+    if (f != NULL && fstat(fileno(f), &st) == 0 && (text = calloc((size_t)st.st_size + 1, 1))) {
+        *bytes = fread(text, 1, (size_t)st.st_size, f);
+    }
+    if (f != NULL) {
+        (void)fclose(f);
+    }
+    return text;
+}
+
+/* dir/name, with the folders on the way. */
+static bool file_write(const char *dir, const char *name, const emu_text *t) {
+    char path[2 * PATH_BYTES];
+    FILE *f;
+    bool whole;
+    (void)snprintf(path, sizeof path, "%s/%s", dir, name);
+    for (char *slash = path + strlen(dir) + 1; (slash = strchr(slash, '/')) != NULL; slash++) {
+        *slash = '\0';
+        (void)mkdir(path, 0700);
+        *slash = '/';
+    }
+    f = fopen(path, "wb");
+    whole = f != NULL && fwrite(t->text, 1, t->n, f) == t->n;
+    return f != NULL && fclose(f) == 0 && whole;
+}
+
+/* The definitions come behind device.h, whose own names they may take. False: an architecture that is not emulated. */
+static bool prelude_write(emu_text *t, int n, const char *const *options) {
+    static const char head[] = "#include \"device.h\"\n";
+    emu_text_add(t, head, sizeof head - 1);
+    for (int i = 0; i < n; i++) {
+        if (strncmp(options[i], "--gpu-architecture=", 19) == 0 &&
+            strcmp(options[i] + 19, "sm_80") != 0) {
+            return false;
+        }
+        if (strncmp(options[i], "-D", 2) == 0) {
+            const char *const name = options[i] + 2, *const value = strchr(name, '=');
+            emu_text_add(t, "#define ", 8);
+            emu_text_add(t, name, value != NULL ? (size_t)(value - name) : strlen(name));
+            emu_text_add(t, " ", 1);
+            emu_text_add(t, value != NULL ? value + 1 : "1", value != NULL ? strlen(value + 1) : 1);
+            emu_text_add(t, "\n", 1);
+        }
+    }
+    return true;
+}
+
+static bool texts_write(const program *p, const char *dir, const emu_text *prelude) {
+    size_t bytes;
+    char *const ptx = file_read(EMU_DIR "/ptx.h", &bytes);
+    bool good = ptx != NULL;
+    for (int i = 0; i < p->n && good; i++) {
+        char line[PATH_BYTES + 64], path[PATH_BYTES];
+        emu_text t = {0};
+        if (i == 0) {
+            emu_text_add(&t, prelude->text, prelude->n);
+        }
+        (void)snprintf(path, sizeof path, EMU_DIR "/../../src/kernels/cuda/%s", p->names[i]);
+        (void)snprintf(line, sizeof line, "#line 1 \"%s\"\n",
+                       access(path, R_OK) == 0 ? path : p->names[i]);
+        emu_text_add(&t, line, strlen(line));
+        emu_rewrite(&t, p->texts[i], p->names[i], ptx);
+        good = file_write(dir, p->names[i], &t);
+        free(t.text);
+    }
+    free(ptx);
+    return good;
+}
+
+/* Run the compiler, its messages to `log`. Without the preloaded libraries of the program that asks. */
+static int compiler_run(char *const *arguments, const char *log) {
+    extern char **environ;
+    posix_spawn_file_actions_t files;
+    char *environment[512];
+    int n = 0, status = -1;
+    pid_t id;
+    for (char **e = environ; *e != NULL && n < 511; e++) {
+        if (strncmp(*e, "LD_PRELOAD=", 11) != 0 && strncmp(*e, "LD_LIBRARY_PATH=", 16) != 0) {
+            environment[n++] = *e;
+        }
+    }
+    environment[n] = NULL;
+    (void)posix_spawn_file_actions_init(&files);
+    (void)posix_spawn_file_actions_addopen(&files, 2, log, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (posix_spawnp(&id, arguments[0], &files, NULL, arguments, environment) == 0) {
+        (void)waitpid(id, &status, 0);
+    }
+    (void)posix_spawn_file_actions_destroy(&files);
+    return status;
+}
+
+EXPORT int nvrtcCompileProgram(program *p, int n_options, const char *const *options) {
+    const char *const tmp = getenv("TMPDIR"), *const cxx = getenv("LATEEN_EMU_CXX"),
+                      *const more = getenv("LATEEN_EMU_CXXFLAGS");
+    char dir[PATH_BYTES], include[PATH_BYTES + 8], source[2 * PATH_BYTES], image[PATH_BYTES + 16],
+        log[PATH_BYTES + 16], flags[PATH_BYTES], cuda[PATH_BYTES];
+    char *a[MAX_OPTIONS], *slash;
+    Dl_info info;
+    emu_text prelude = {0};
+    int n = 0, status;
+    if (!prelude_write(&prelude, n_options, options)) {
+        free(prelude.text);
+        return INVALID_OPTION;
+    }
+    (void)snprintf(dir, sizeof dir, "%s/lateen-nvrtc-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    if (mkdtemp(dir) == NULL || !texts_write(p, dir, &prelude) ||
+        dladdr((void *)(uintptr_t)nvrtcVersion, &info) == 0) {
+        return FAILED;
+    }
+    free(prelude.text);
+    (void)snprintf(include, sizeof include, "-I%s", dir);
+    (void)snprintf(source, sizeof source, "%s/%s", dir, p->names[0]);
+    (void)snprintf(image, sizeof image, "%s/image.so", dir);
+    (void)snprintf(log, sizeof log, "%s/log", dir);
+    (void)snprintf(cuda, sizeof cuda, "%s", info.dli_fname); /* libcuda lies beside this library. */
+    slash = strrchr(cuda, '/');
+    (void)snprintf(slash != NULL ? slash : cuda, 16, "%slibcuda.so.1", slash != NULL ? "/" : "");
+    (void)snprintf(flags, sizeof flags, "%s", more != NULL ? more : "");
+    static char *const ours[] = {"-x",
+                                 "c++",
+                                 "-std=c++17",
+                                 "-O1",
+                                 "-g1",
+                                 "-w",
+                                 "-fPIC",
+                                 "-shared",
+                                 "-fno-exceptions",
+                                 "-fno-rtti",
+                                 "-ffp-contract=off",
+                                 "-fno-strict-aliasing",
+                                 "-fno-gnu-unique",
+                                 "-fvisibility=hidden",
+                                 "-march=native",
+                                 "-I" EMU_DIR};
+    a[n++] = (char *)(uintptr_t)(cxx != NULL ? cxx : "g++");
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        a[n++] = ours[i];
+    }
+    for (char *word = strtok(flags, " "); word != NULL && n < MAX_OPTIONS - 10;
+         word = strtok(NULL, " ")) {
+        a[n++] = word;
+    }
+    a[n++] = include;
+    a[n++] = source;
+    a[n++] = "-x";
+    a[n++] = "none";
+    a[n++] = cuda;
+    a[n++] = "-o";
+    a[n++] = image;
+    a[n] = NULL;
+    status = compiler_run(a, log);
+    free(p->log);
+    p->log = file_read(log, &p->log_bytes);
+    p->log_bytes++; /* With its NUL. */
+    p->image = status == 0 ? file_read(image, &p->image_bytes) : NULL;
+    if (getenv("LATEEN_EMU_KEEP") != NULL) {
+        (void)fprintf(stderr, "emulated NVRTC: %s in %s\n", p->names[0], dir);
+    } else {
+        char *const remove[] = {"rm", "-rf", dir, NULL};
+        (void)compiler_run(remove, "/dev/null");
+    }
+    return p->image != NULL ? 0 : COMPILATION;
+}
+
+EXPORT int nvrtcGetCUBINSize(program *p, size_t *bytes) {
+    *bytes = p->image_bytes;
+    return 0;
+}
+EXPORT int nvrtcGetCUBIN(program *p, char *to) {
+    memcpy(to, p->image, p->image_bytes);
+    return 0;
+}
+EXPORT int nvrtcGetProgramLogSize(program *p, size_t *bytes) {
+    *bytes = p->log_bytes;
+    return 0;
+}
+EXPORT int nvrtcGetProgramLog(program *p, char *to) {
+    memcpy(to, p->log, p->log_bytes);
+    return 0;
+}

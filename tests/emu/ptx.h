@@ -1,0 +1,154 @@
+/* ptx.h: the PTX instructions of our kernels for sm_80. rewrite.c makes asm("a.b::c %0, [%1], 16;" ...) the call ptx_a_b_c(op0, op1, 16): operands as
+ * they stand in the instruction, names of macros inside the mnemonic as X and given first. An instruction that is not here ends the program when it
+ * is reached: those of sm_90 never are, on a device that says 8.0. */
+#ifndef LT_EMU_PTX_H
+#define LT_EMU_PTX_H
+
+/* ---- Conversions, exponentials */
+static inline void ptx_cvt_rn_bf16_f32(uint16_t &y, float x) {
+    y = emu_f32_to_bf16(x);
+}
+static inline void ptx_cvt_f32_f16(float &y, uint16_t x) {
+    y = emu_f16_to_f32(x);
+}
+static inline void ptx_cvt_rn_f16_f32(uint16_t &y, float x) {
+    y = emu_f32_to_f16(x);
+}
+static inline void ptx_cvt_rn_bf16x2_f32(uint32_t &y, float hi, float lo) {
+    y = (uint32_t)emu_f32_to_bf16(hi) << 16 | emu_f32_to_bf16(lo);
+}
+static inline void ptx_cvt_rn_f16x2_f32(uint32_t &y, float hi, float lo) {
+    y = (uint32_t)emu_f32_to_f16(hi) << 16 | emu_f32_to_f16(lo);
+}
+static inline void ptx_mov_b32(uint16_t &lo, uint16_t &hi, uint32_t x) {
+    lo = (uint16_t)x;
+    hi = (uint16_t)(x >> 16);
+}
+static inline void ptx_ex2_approx_ftz_f32(float &y, float x) {
+    y = exp2f(x);
+}
+
+/* ---- Loads and stores */
+static inline void ptx_ld_global_nc_L1_no_allocate_v4_u32(uint32_t &x, uint32_t &y, uint32_t &z,
+                                                          uint32_t &w, const void *p) {
+    const uint4 v = *(const uint4 *)p;
+    x = v.x, y = v.y, z = v.z, w = v.w;
+}
+static inline void ptx_ld_shared_v4_f32(float &x, float &y, float &z, float &w, uint32_t p) {
+    const float4 v = *(const float4 *)emu_shared_pointer(p, 16);
+    x = v.x, y = v.y, z = v.z, w = v.w;
+}
+static inline void ptx_ld_shared_v4_b32(uint32_t &x, uint32_t &y, uint32_t &z, uint32_t &w,
+                                        uint32_t p) {
+    const uint4 v = *(const uint4 *)emu_shared_pointer(p, 16);
+    x = v.x, y = v.y, z = v.z, w = v.w;
+}
+static inline void ptx_ld_shared_v2_f32(float &x, float &y, uint32_t p) {
+    const float2 v = *(const float2 *)emu_shared_pointer(p, 8);
+    x = v.x, y = v.y;
+}
+static inline void ptx_ld_shared_f32(float &x, uint32_t p) {
+    x = *(const float *)emu_shared_pointer(p, 4);
+}
+static inline void ptx_ld_shared_s32(int &x, uint32_t p) {
+    x = *(const int *)emu_shared_pointer(p, 4);
+}
+static inline void ptx_st_shared_s32(uint32_t p, int x) {
+    *(int *)emu_shared_pointer(p, 4) = x;
+}
+static inline void ptx_st_shared_v2_f32(uint32_t p, float x, float y) {
+    *(float2 *)emu_shared_pointer(p, 8) = {x, y};
+}
+static inline void ptx_st_shared_v2_s32(uint32_t p, int x, int y) {
+    *(int2 *)emu_shared_pointer(p, 8) = {x, y};
+}
+static inline void ptx_st_shared_v4_s32(uint32_t p, int x, int y, int z, int w) {
+    *(int4 *)emu_shared_pointer(p, 16) = {x, y, z, w};
+}
+static inline void ptx_st_shared_v4_b32(uint32_t p, uint32_t x, uint32_t y, uint32_t z,
+                                        uint32_t w) {
+    *(uint4 *)emu_shared_pointer(p, 16) = {x, y, z, w};
+}
+
+/* ---- Flags between blocks: each look that finds nothing lets others move. */
+static inline void ptx_st_release_gpu_global_s32(int *p, int x) {
+    __atomic_store_n(p, x, __ATOMIC_RELEASE);
+}
+static inline void ptx_ld_acquire_gpu_global_s32(int &x, const int *p) {
+    emu_spin();
+    x = __atomic_load_n(p, __ATOMIC_ACQUIRE);
+}
+
+/* ---- Barriers of a part of the block */
+static inline void ptx_bar_sync(int id, int threads) {
+    emu_barrier(id, threads);
+}
+static inline void ptx_bar_arrive(int id, int threads) {
+    emu_barrier_arrive(id, threads);
+}
+
+/* ---- cp.async */
+static inline void ptx_cp_async_cg_shared_global(uint32_t dst, const void *src, int bytes,
+                                                 int take) {
+    emu_cp_async(emu_shared_pointer(dst, 16), src, bytes, take);
+}
+static inline void ptx_cp_async_cg_shared_global(uint32_t dst, const void *src, int bytes) {
+    emu_cp_async(emu_shared_pointer(dst, 16), src, bytes, bytes);
+}
+static inline void ptx_cp_async_ca_shared_global(uint32_t dst, const void *src, int bytes,
+                                                 int take) {
+    emu_cp_async(emu_shared_pointer(dst, (size_t)bytes), src, bytes, take);
+}
+static inline void ptx_cp_async_commit_group(void) {
+    emu_cp_async_commit();
+}
+static inline void ptx_cp_async_wait_group(int n) {
+    emu_cp_async_wait(n);
+}
+
+/* ---- The warp's matrices */
+struct emu_ldmatrix {
+    const uint16_t *row; /* Of matrix lane / 8, row lane % 8. */
+    uint32_t r[4];
+};
+template <bool TRANS> static void emu_ldmatrix_all(void *const lanes[EMU_WARP], unsigned mask) {
+    if (mask != 0xffffffffu) {
+        emu_trap("ldmatrix with lanes %08x only", mask);
+    }
+    for (int lane = 0; lane < EMU_WARP; lane++) {
+        emu_ldmatrix *const mine = (emu_ldmatrix *)lanes[lane];
+        for (int i = 0; i < 4; i++) {
+            uint32_t pair[2];
+            for (int e = 0; e < 2; e++) {
+                const int row = TRANS ? 2 * (lane % 4) + e : lane / 4;
+                const int col = TRANS ? lane / 4 : 2 * (lane % 4) + e;
+                pair[e] = ((const emu_ldmatrix *)lanes[8 * i + row])->row[col];
+            }
+            mine->r[i] = pair[0] | pair[1] << 16;
+        }
+    }
+}
+static inline void ptx_ldmatrix_sync_aligned_m8n8_x4_shared_b16(uint32_t &a, uint32_t &b,
+                                                                uint32_t &c, uint32_t &d,
+                                                                uint32_t p) {
+    emu_ldmatrix m = {(const uint16_t *)emu_shared_pointer(p, 16), {}};
+    emu_warp(0xffffffffu, emu_ldmatrix_all<false>, &m, "ldmatrix");
+    a = m.r[0], b = m.r[1], c = m.r[2], d = m.r[3];
+}
+static inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &a, uint32_t &b,
+                                                                      uint32_t &c, uint32_t &d,
+                                                                      uint32_t p) {
+    emu_ldmatrix m = {(const uint16_t *)emu_shared_pointer(p, 16), {}};
+    emu_warp(0xffffffffu, emu_ldmatrix_all<true>, &m, "ldmatrix.trans");
+    a = m.r[0], b = m.r[1], c = m.r[2], d = m.r[3];
+}
+/* Types "bf16" or "f16", d, a, b, and d again. */
+static inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_X_X_f32(
+    const char *type, const char *, float &d0, float &d1, float &d2, float &d3, uint32_t a0,
+    uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, float, float, float, float) {
+    emu_mma m = {{d0, d1, d2, d3}, {a0, a1, a2, a3}, {b0, b1}};
+    emu_warp(0xffffffffu, type[0] == 'b' ? emu_mma_bf16 : emu_mma_f16, &m, "mma.sync");
+    d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];
+}
+
+#endif

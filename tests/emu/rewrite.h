@@ -1,0 +1,18 @@
+/* rewrite.h: CUDA C to what device.h makes C++ of. */
+#ifndef LT_EMU_REWRITE_H
+#define LT_EMU_REWRITE_H
+
+#include <stddef.h>
+
+typedef struct {
+    char *text; /* Owned by the caller; ends with NUL. */
+    size_t n, most;
+} emu_text;
+
+void emu_text_add(emu_text *t, const char *from, size_t n);
+
+/* Append the rewritten source: as many lines as before, so that errors and debuggers name the right ones. `ptx` is the text of ptx.h: the instructions
+ * there are. Text that can not be read is left as it is, for the compiler to say so. */
+void emu_rewrite(emu_text *out, const char *source, const char *file, const char *ptx);
+
+#endif

@@ -1,0 +1,19 @@
+# The emulated GPU: libcuda.so.1 and libnvrtc.so.12 for machines that have none; tests/emu/run COMMAND uses them (README.md here).
+EMU_OUT   := $(OUT)/emu
+EMU_FLAGS := -O2 -fPIC -ftls-model=initial-exec -fno-semantic-interposition -Itests/emu -DEMU_DIR='"$(CURDIR)/tests/emu"'
+EMU_HEADS := $(wildcard tests/emu/*.h) src/kernels/cuda/driver.h
+
+.PHONY: emu
+emu: $(EMU_OUT)/libcuda.so.1 $(EMU_OUT)/libnvrtc.so.12
+
+$(EMU_OUT)/libcuda.so.1: $(addprefix tests/emu/,block.c driver.c fiber.c launch.c words.c) $(EMU_HEADS)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -std=c17 $(WARN) -Wno-pedantic $(EMU_FLAGS) -O3 -shared -Wl,-soname,libcuda.so.1 -o $@ $(filter %.c,$^) -lpthread -ldl -lm
+
+$(EMU_OUT)/libnvrtc.so.12: tests/emu/nvrtc.c tests/emu/rewrite.c $(EMU_HEADS)
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) -std=c17 $(WARN) -Wno-pedantic $(EMU_FLAGS) -shared -Wl,-soname,libnvrtc.so.12 -o $@ $(filter %.c,$^) -ldl
+
+$(EMU_OUT)/faults: tests/emu/faults.c $(OUT)/liblateen.a
+	@mkdir -p $(@D)
+	$(CC) $(CPPFLAGS) $(CFLAGS) $(LDFLAGS) -o $@ $< $(OUT)/liblateen.a $(LDLIBS)

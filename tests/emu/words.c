@@ -1,0 +1,96 @@
+/* words.c: arithmetic that an instruction does at once: conversions of 16-bit floats, and the warp's matrix product. */
+#include "emu.h"
+
+#include <math.h>
+#include <string.h>
+
+static uint32_t bits_of(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+static float float_of(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
+
+float emu_f16_to_f32(uint16_t h) {
+    const uint32_t sign = (uint32_t)(h & 0x8000) << 16, rest = h & 0x7fff;
+    if (rest >= 0x7c00) { /* Infinity and NaN. */
+        return float_of(sign | 0x7f800000u | (rest & 0x3ff) << 13);
+    }
+    /* Shifted into place, the exponent is 112 too small: a multiplication mends it, for subnormal numbers too. */
+    return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
+}
+
+uint16_t emu_f32_to_f16(float x) {
+    const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000;
+    const float size = fabsf(x);
+    if (!(size == size)) {
+        return 0x7fff;
+    }
+    if (size >= 65520.0f) {
+        return (uint16_t)(sign | 0x7c00);
+    }
+    if (size < 0x1p-14f) { /* Subnormal: a whole number of 2^-24. */
+        return (uint16_t)(sign | (uint32_t)rintf(size * 0x1p24f));
+    }
+    const uint32_t rest = u & 0x7fffffff, odd = rest >> 13 & 1;
+    return (uint16_t)(sign | ((rest + 0xfff + odd - (112u << 23)) >> 13));
+}
+
+uint16_t emu_f32_to_bf16(float x) {
+    const uint32_t u = bits_of(x);
+    if (!(x == x)) {
+        return 0x7fff;
+    }
+    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+}
+
+static float bf16_to_f32(uint16_t h) {
+    return float_of((uint32_t)h << 16);
+}
+
+/* Fragments: common/mma.cuh. Sums in float, of products that are exact; the tensor cores' own order and cuts are not documented. */
+static void multiply(void *const lanes[EMU_WARP], float (*to_f32)(uint16_t)) {
+    float a[16][16], b[16][8];
+    for (int l = 0; l < EMU_WARP; l++) {
+        const emu_mma *const m = lanes[l];
+        const int r = l / 4, c = 2 * (l % 4);
+        for (int i = 0; i < 4; i++) {
+            a[r + i % 2 * 8][c + i / 2 * 8] = to_f32((uint16_t)m->a[i]);
+            a[r + i % 2 * 8][c + i / 2 * 8 + 1] = to_f32((uint16_t)(m->a[i] >> 16));
+        }
+        for (int i = 0; i < 2; i++) {
+            b[c + 8 * i][r] = to_f32((uint16_t)m->b[i]);
+            b[c + 8 * i + 1][r] = to_f32((uint16_t)(m->b[i] >> 16));
+        }
+    }
+    for (int row = 0; row < 16; row++) {
+        float sum[8] = {0.0f};
+        for (int k = 0; k < 16; k++) {
+            for (int n = 0; n < 8; n++) {
+                sum[n] += a[row][k] * b[k][n];
+            }
+        }
+        for (int n = 0; n < 8; n++) {
+            emu_mma *const m = lanes[row % 8 * 4 + n / 2];
+            m->d[row / 8 * 2 + n % 2] += sum[n];
+        }
+    }
+}
+
+void emu_mma_bf16(void *const lanes[EMU_WARP], unsigned mask) {
+    if (mask != ~0u) {
+        emu_trap("mma.sync with lanes %08x only", mask);
+    }
+    multiply(lanes, bf16_to_f32);
+}
+
+void emu_mma_f16(void *const lanes[EMU_WARP], unsigned mask) {
+    if (mask != ~0u) {
+        emu_trap("mma.sync with lanes %08x only", mask);
+    }
+    multiply(lanes, emu_f16_to_f32);
+}
