@@ -58,8 +58,9 @@ lt_err lt_cuda_pack_run(lt_queue *q, const void *args) {
     void *list[] = {&a.dst, &a.b.data, &rows, &groups, &src, &ld};
     snprintf(defines, sizeof defines, "TYPE=%s BITS=%d GROUP=%d MINS=%d DTYPE=bf16",
              lt_dtype_name(f->type), f->bits, f->group, f->mins);
-    return lt_cuda_run(q, "gemm/pack_q.cu", "pack_q", defines, LT_CUDA_DIV_UP(rows * groups, 128),
-                       1, 128, list);
+    LT_TRY(lt_cuda_run(q, "gemm/pack_q.cu", "pack_q", defines, LT_CUDA_DIV_UP(rows * groups, 128),
+                       1, 128, list));
+    return lt_cuda_sync(q->gpu, q->stream); /* gemv_q reads weights before it waits: early.cuh. */
 }
 
 const char *lt_cuda_embed_q_refuse(const void *args) {
