@@ -73,28 +73,54 @@ static void check_bits(golden *g, lt_model *m) {
     free(one);
 }
 
-static void check_bf16(golden *g, lt_model *m) {
-    lt_model *cpu = open_on(g->name, "", lt_backend_cpu(), LT_BF16);
+/* The most that a parameter's gradients of two models are apart, in parts of their length; *worst: which. */
+static double apart(const golden *g, lt_model *m, lt_model *cpu, const char **worst) {
     lt_pass_result r, expected;
     float *ours = gradients(g, m, LT_RECOMPUTE_NONE, 1, true, &r),
           *theirs = gradients(g, cpu, LT_RECOMPUTE_NONE, 1, true, &expected);
+    double most = 0.0;
     assert_true(fabs(r.loss_sum - expected.loss_sum) <= 0.01 * expected.loss_sum);
-    for (int i = 0; i < m->table.n_params && m->spec.n_experts == 0;
-         i++) { /* A row that changes its expert changes whole gradients. */
+    for (int i = 0; i < m->table.n_params; i++) {
         const lt_param *q = &m->table.params[i];
         double off = 0.0, whole = 0.0;
         for (int64_t j = q->offset; j < q->offset + q->count; j++) {
             off += pow((double)ours[j] - (double)theirs[j], 2);
             whole += pow((double)theirs[j], 2);
         }
-        if (!(sqrt(off) <= TOLERANCE_BF16 * sqrt(whole)) &&
+        if (!(sqrt(off) <= most * sqrt(whole)) &&
             q->kind != LT_PARAM_QKV_BIAS) { /* Of keys: rounding alone. */
-            fail_msg("%s: %s is %.3g of its length off the CPU's", g->name, q->name,
-                     sqrt(off / whole));
+            most = sqrt(off / whole);
+            *worst = q->name;
         }
     }
     free(ours);
     free(theirs);
+    return most;
+}
+
+static void compare_bf16(const golden *g, lt_model *m, lt_model *cpu, const char *how) {
+    const char *worst = "";
+    const double off = apart(g, m, cpu, &worst);
+    if (!(off <= TOLERANCE_BF16)) {
+        fail_msg("%s%s: %s is %.3g of its length off the CPU's", g->name, how, worst, off);
+    }
+}
+
+/* A row that changes its expert changes whole gradients. So experts are compared with all of them chosen, where nothing can change; and as the model
+ * chooses where rounding does not decide that: where the CPU's BF16 is near its F32 (Mixtral 0.017 apart, Switch 0.12). */
+static void check_bf16(golden *g, lt_model *m) {
+    lt_model *cpu = open_on(g->name, "", lt_backend_cpu(), LT_BF16);
+    const lt_model_spec spec = m->spec;
+    const char *worst;
+    if (spec.n_experts == 0 || apart(g, g->model, cpu, &worst) <= 0.5 * TOLERANCE_BF16) {
+        compare_bf16(g, m, cpu, "");
+    }
+    if (spec.n_experts > 0) {
+        m->spec.top_k = cpu->spec.top_k = spec.n_experts;
+        m->spec.moe_capacity = cpu->spec.moe_capacity = 0.0;
+        compare_bf16(g, m, cpu, ", all experts");
+        m->spec = spec;
+    }
     lt_model_close(cpu);
 }
 
