@@ -8,7 +8,7 @@
 #define COLS   32
 #define GROUPS 16
 
-extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum(float *dst, const float *parts, int n_parts, int cols) {
+INLINE void sum_columns(float *dst, const float *parts, int n_parts, int cols) {
     __shared__ float sums[GROUPS][COLS + 1];
     const int x = threadIdx.x % COLS, y = threadIdx.x / COLS, col = blockIdx.x * COLS + x;
     float sum = 0.0f;
@@ -27,5 +27,16 @@ extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum(float *dst, c
             sum += sums[g][x];
         }
         dst[col] += sum;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum(float *dst, const float *parts, int n_parts, int cols) {
+    sum_columns(dst, parts, n_parts, cols);
+}
+/* Two gradients whose parts stand one after the other; blockIdx.y says which. Either dst may be null. */
+extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum_pair(float *dst, float *dst2, const float *parts, int n_parts, int cols) {
+    float *const to = blockIdx.y ? dst2 : dst;
+    if (to) {
+        sum_columns(to, parts + (i64)blockIdx.y * n_parts * cols, n_parts, cols);
     }
 }

@@ -1,22 +1,21 @@
 /* norm.c: launcher of norm.cu: RMSNorm and LayerNorm.
  *
  * A row of up to 128 pieces belongs to 8, 16 or 32 lanes of a warp (heads; narrow models), a longer one to a block of 256 threads. The specialisation is
- * the smallest number of pieces a thread that covers the row. Backward runs on a fixed grid of BWD_BLOCKS_PER_SM blocks an SM, so
- * its order of sums depends on the GPU's SM count only, not on the run. */
+ * the smallest number of pieces a thread that covers the row. Backward runs on as many blocks as are resident at once (a second,
+ * half-filled wave costs a quarter), so its order of sums depends on the kind of GPU only, not on the run. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 
-#define FILE_NAME         "ops/norm.cu"
-#define THREADS           256
-#define WARP              32
-#define WARP_VECS         4 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
-#define MAX_HELD          64 /* Elements of a row a thread keeps in registers. */
-#define BWD_BLOCKS_PER_SM 3
-#define COL_SUM_COLS      32
-#define COL_SUM_THREADS   512
+#define FILE_NAME       "ops/norm.cu"
+#define THREADS         256
+#define WARP            32
+#define WARP_VECS       4 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
+#define MAX_HELD        64 /* Elements of a row a thread keeps in registers. */
+#define COL_SUM_COLS    32
+#define COL_SUM_THREADS 512
 
 /* norm_views of norm.cu. */
 typedef struct {
@@ -90,37 +89,33 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
                   lt_tensor dy, lt_tensor x, lt_tensor gain, lt_tensor mean, lt_tensor rstd,
                   float gain_offset, bool add_dx) {
     const lt_tensor *const all[] = {&dx, &dy, &x, &gain};
-    int rows = (int)lt_cuda_rows(&x), cols = (int)lt_cuda_width(&x), add = add_dx, n_parts;
+    int rows = (int)lt_cuda_rows(&x), cols = (int)lt_cuda_width(&x), add = add_dx, n_parts, per_sm;
     const int w = lt_cuda_piece(all, 4, x.dtype, cols);
-    int64_t blocks;
-    void *parts = NULL, *second;
+    int64_t blocks, most;
+    const lt_cuda_kernel *k;
+    void *parts = NULL;
     spec s;
     (void)spec_make(&s, kind, x.dtype, gain.dtype, w, cols);
-    blocks = LT_CUDA_DIV_UP(rows, s.rows_at_once);
-    if (blocks > (int64_t)lt_cuda_get_info(q->gpu)->n_sms * BWD_BLOCKS_PER_SM) {
-        blocks = (int64_t)lt_cuda_get_info(q->gpu)->n_sms * BWD_BLOCKS_PER_SM;
+    if (rows == 0) {
+        return LT_OK;
     }
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, FILE_NAME, "norm_bwd", s.defines));
+    LT_TRY(lt_cuda_occupancy(q->gpu, k, THREADS, 0, &per_sm));
+    blocks = LT_CUDA_DIV_UP(rows, s.rows_at_once);
+    most = (int64_t)lt_cuda_get_info(q->gpu)->n_sms * per_sm;
+    blocks = blocks < most ? blocks : most;
     n_parts = (int)blocks;
     LT_TRY(lt_cuda_scratch(q, (size_t)n_parts * (size_t)cols * 4 * 2, &parts));
-    {
-        norm_views at = {.n = lt_cuda_row_shape_of(&x),
-                         .x = lt_cuda_view_of(&x),
-                         .dx = lt_cuda_view_of(&dx),
-                         .dy = lt_cuda_view_of(&dy)};
-        void *args[] = {&dx.data,   &parts, &dy.data, &x.data,      &gain.data, &mean.data,
-                        &rstd.data, &rows,  &cols,    &gain_offset, &add,       &at};
-        LT_TRY(lt_cuda_run(q, FILE_NAME, "norm_bwd", s.defines, blocks, 1, THREADS, args));
-    }
-    second = (float *)parts + (size_t)n_parts * (size_t)cols;
-    for (int i = 0; i <= kind && blocks > 0; i++) {
-        void *dst = i == 0 ? dgain.data : dbias.data, *from = i == 0 ? parts : second;
-        void *args[] = {&dst, &from, &n_parts, &cols};
-        if (dst != NULL) {
-            LT_TRY(lt_cuda_run(q, "ops/col_sum.cu", "col_sum", "",
-                               LT_CUDA_DIV_UP(cols, COL_SUM_COLS), 1, COL_SUM_THREADS, args));
-        }
-    }
-    return LT_OK;
+    norm_views at = {.n = lt_cuda_row_shape_of(&x),
+                     .x = lt_cuda_view_of(&x),
+                     .dx = lt_cuda_view_of(&dx),
+                     .dy = lt_cuda_view_of(&dy)};
+    void *args[] = {&dx.data,   &parts, &dy.data, &x.data,      &gain.data, &mean.data,
+                    &rstd.data, &rows,  &cols,    &gain_offset, &add,       &at};
+    void *sums[] = {&dgain.data, &dbias.data, &parts, &n_parts, &cols};
+    LT_TRY(lt_cuda_run(q, FILE_NAME, "norm_bwd", s.defines, blocks, 1, THREADS, args));
+    return lt_cuda_run(q, "ops/col_sum.cu", "col_sum_pair", "", LT_CUDA_DIV_UP(cols, COL_SUM_COLS),
+                       1 + kind, COL_SUM_THREADS, sums);
 }
 
 static const char *rmsnorm_fwd_refuse(const void *args) {

@@ -41,6 +41,17 @@ INLINE float row_sum(float x, float *slot) {
 #endif
 }
 
+/* (mean, sum of squares about it) of n values a lane -> of all `lanes` lanes; the same bits on each: every step is symmetric. */
+INLINE float2 join_equal(float2 m, float *n, int lanes) {
+#pragma unroll
+    for (int d = 1; d < lanes; d *= 2) {
+        const float mean = __shfl_xor_sync(ALL_LANES, m.x, d), squares = __shfl_xor_sync(ALL_LANES, m.y, d), away = mean - m.x;
+        m = make_float2(0.5f * (m.x + mean), (m.y + squares) + away * away * (0.5f * *n));
+        *n *= 2.0f;
+    }
+    return m;
+}
+
 /* Two sums behind one barrier. */
 INLINE float2 row_sum2(float2 x, float2 *slots) {
 #if LANES <= WARP
@@ -110,17 +121,40 @@ norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *ga
     }
 #if KIND == 1
     __shared__ float more_slots[THREADS / WARP];
-    centre = row_sum(total, more_slots) / cols; /* 2. */
-    squares = 0.0f;
+    __shared__ float2 joined[THREADS / WARP];
+    if (cols == LANES * VECS * W) { /* 2. Every thread holds equally many: means and squares about them join without a division, behind one barrier. */
+        float2 m = make_float2(total / (VECS * W), 0.0f);
+        float n = VECS * W;
 #pragma unroll
-    for (int v = 0; v < VECS; v++) {
+        for (int v = 0; v < VECS; v++) {
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            const float away = held[v][i] - centre;
-            squares += (v * LANES + lane) * W < cols ? away * away : 0.0f;
+            for (int i = 0; i < W; i++) {
+                m.y += (held[v][i] - m.x) * (held[v][i] - m.x);
+            }
         }
+        m = join_equal(m, &n, LANES < WARP ? LANES : WARP);
+#if LANES > WARP
+        if (threadIdx.x % WARP == 0) {
+            joined[threadIdx.x / WARP] = m;
+        }
+        __syncthreads();
+        m = join_equal(joined[threadIdx.x % (THREADS / WARP)], &n, THREADS / WARP);
+#endif
+        centre = m.x, squares = m.y;
+    } else {
+        centre = row_sum(total, more_slots) / cols;
+        squares = 0.0f;
+#pragma unroll
+        for (int v = 0; v < VECS; v++) {
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const float away = held[v][i] - centre;
+                squares += (v * LANES + lane) * W < cols ? away * away : 0.0f;
+            }
+        }
+        squares = row_sum(squares, slots);
     }
-    squares = row_sum(squares, slots);
+    (void)joined;
 #else
     squares = row_sum(squares, slots);
 #endif
@@ -167,14 +201,15 @@ INLINE void raw_unpack(float *f, raw r) {
     f[0] = TO_F32(DTYPE, r);
 }
 #endif
+#define RECOMPUTE (W == 8) /* 16-bit rows stay packed while their sums are made: half the registers, twice the warps. */
 #if LANES == 8 && W == 1
 typedef double wide;
 #else
 typedef float wide;
 #endif
 
-/* parts: (gridDim.x, cols) fp32 partial sums of dgain, then as many of dbias. */
-extern "C" __global__ void __launch_bounds__(THREADS)
+/* parts: (gridDim.x, cols) fp32 partial sums of dgain, then as many of dbias. Two blocks an SM where the row fits in 128 registers. */
+extern "C" __global__ void __launch_bounds__(THREADS, VECS * W <= 24 ? 2 : 1)
 norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *gain, const float *mean, const float *rstd, int rows,
          int cols, float gain_offset, int add_dx, const __grid_constant__ norm_views at) {
     __shared__ float2 slots[2][THREADS / WARP]; /* Two sets in turn: one barrier a row is enough. */
@@ -195,7 +230,11 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
         DTYPE *const to = dx + row_at(at.dx, row, at.n);
         const DTYPE *const x_next = x + row_at(at.x, row + step, at.n), *const dy_next = dy + row_at(at.dy, row + step, at.n);
         const float scale = live ? rstd[row] : 0.0f, centre = KIND == 1 && live ? mean[row] : 0.0f;
+#if RECOMPUTE
+        raw now_x[VECS], now_dy[VECS];
+#else
         wide hat[VECS][W], slope[VECS][W];
+#endif
         float dot = 0.0f, total = 0.0f;
 #pragma unroll
         for (int v = 0; v < VECS; v++) { /* 1. Columns' sums, and the row's two. */
@@ -205,16 +244,21 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
                 raw_unpack(from_x, next_x[v]);
                 raw_unpack(from_dy, next_dy[v]);
                 piece_load_param(g, gain + col);
+#if RECOMPUTE
+                now_x[v] = next_x[v], now_dy[v] = next_dy[v];
+#endif
 #pragma unroll
                 for (int i = 0; i < W; i++) {
-                    hat[v][i] = ((wide)from_x[i] - centre) * scale;
-                    dgain[v][i] += from_dy[i] * (float)hat[v][i];
+                    const wide h = ((wide)from_x[i] - centre) * scale, s = (wide)from_dy[i] * (gain_offset + g[i]);
+                    dgain[v][i] += from_dy[i] * (float)h;
                     if (KIND == 1) {
                         dbias[v][i] += from_dy[i];
                     }
-                    slope[v][i] = (wide)from_dy[i] * (gain_offset + g[i]);
-                    dot += (float)(slope[v][i] * hat[v][i]);
-                    total += (float)slope[v][i];
+                    dot += (float)(s * h);
+                    total += (float)s;
+#if !RECOMPUTE
+                    hat[v][i] = h, slope[v][i] = s;
+#endif
                 }
             }
         }
@@ -249,9 +293,20 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
                 if (add_dx) {
                     piece_load(out, to + col);
                 }
+#if RECOMPUTE
+                float from_x[W], from_dy[W], g[W];
+                raw_unpack(from_x, now_x[v]);
+                raw_unpack(from_dy, now_dy[v]);
+                piece_load_param(g, gain + col);
+#endif
 #pragma unroll
                 for (int i = 0; i < W; i++) {
-                    out[i] = (add_dx ? out[i] : 0.0f) + (float)(scale * (slope[v][i] - row_total - hat[v][i] * row_dot));
+#if RECOMPUTE
+                    const wide h = (from_x[i] - centre) * scale, s = from_dy[i] * (gain_offset + g[i]);
+#else
+                    const wide h = hat[v][i], s = slope[v][i];
+#endif
+                    out[i] = (add_dx ? out[i] : 0.0f) + (float)(scale * (s - row_total - h * row_dot));
                 }
                 piece_store(to + col, out);
             }
