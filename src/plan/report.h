@@ -35,6 +35,8 @@ LT_MUST_USE lt_err lt_plan_report_make(lt_plan_report *r, double interval_s, boo
                                        bool sensitivity);
 void lt_plan_report_close(lt_plan_report *r);
 
+/* "1.2 M", "14.9 k", "350": three digits and a unit, for people. */
+const char *lt_plan_big(double x, char out[32]);
 void lt_plan_report_text(const lt_plan_report *r, FILE *to, int n_layouts);
 json_t *lt_plan_report_json(const lt_plan_report *r,
                             int n_layouts); /* New reference, or NULL when memory is out. */

@@ -21,7 +21,7 @@
 #include "plan/report.h"
 
 #define WIDE        760.0 /* Of a picture, in pixels. */
-#define LEFT        150.0
+#define LEFT        215.0
 #define MAX_SLOTS   60000
 #define SHOW_STAGES 16
 #define SHOW_MICROS 24
@@ -120,8 +120,9 @@ static void bar_rows(page *p, const lt_plan_report *r, bool memory) {
         int k = 0;
 #define PART_VALUE(field, words) time[k++] = c->time.field;
         LT_PLAN_PART_MAP(PART_VALUE)
-        snprintf(label, sizeof label, "TP%d PP%d%s%.0d DP%d%s", c->layout.tp, c->layout.pp,
+        snprintf(label, sizeof label, "TP%d PP%d%s%.0d DP%d mb%lld%s", c->layout.tp, c->layout.pp,
                  c->layout.vpp > 1 ? "x" : "", c->layout.vpp > 1 ? c->layout.vpp : 0, c->layout.dp,
+                 (long long)c->layout.micro,
                  c->layout.recompute == 0   ? ""
                  : c->layout.recompute == 1 ? " sel."
                                             : " full");
@@ -376,18 +377,20 @@ static void map_picture(page *p, const lt_plan_report *r) {
 
 static void answer(page *p, const lt_plan_report *r) {
     const lt_plan_choice *b = &r->found.best[0];
-    char layout[LT_PLAN_TEXT_BYTES];
+    char layout[LT_PLAN_TEXT_BYTES], tokens[32], money[32], hours[32];
+    const bool brief = r->days < 2;
     put(p, "<h1>");
     put_escaped(p, r->model.name);
     put(p, " on %lld &times; ", (long long)r->query.gpus);
     put_escaped(p, r->cluster.gpu.name);
     put(p,
         "</h1>\n<div class='cards'>"
-        "<div><b>%.1f days</b>for %.3g T tokens</div><div><b>$ %.2f M</b>%.2f M GPU "
+        "<div><b>%.1f %s</b>for %s tokens</div><div><b>$ %s</b>%s GPU "
         "hours</div><div><b>%.1f %%</b>MFU, %.0f tokens/s a GPU</div>"
         "<div><b>%.1f %%</b>ETTR, a failure every %.1f h</div><div><b>%.3g %s</b>power swing %.1f "
         "MW</div></div>\n",
-        r->days, r->tokens / 1e12, r->money / 1e6, r->gpu_hours / 1e6, 100 * b->time.mfu,
+        brief ? 24 * r->days : r->days, brief ? "hours" : "days", lt_plan_big(r->tokens, tokens),
+        lt_plan_big(r->money, money), lt_plan_big(r->gpu_hours, hours), 100 * b->time.mfu,
         b->time.tokens_s_gpu, 100 * r->goodput.ettr, r->goodput.mtbf_s / 3600,
         r->mwh >= 1000 ? r->mwh / 1000 : r->mwh, r->mwh >= 1000 ? "GWh" : "MWh", r->swing_mw);
     put(p, "<p>Best layout <code>");
@@ -462,8 +465,10 @@ lt_err lt_plan_report_html(const lt_plan_report *r, const char *path) {
     scaling_picture(&p, r);
     put(&p, "<h2>Effective time against the interval between saves</h2>\n");
     goodput_picture(&p, r);
-    put(&p, "<h2>Layout on the machine</h2>\n");
-    map_picture(&p, r);
+    if (r->query.gpus > 1) {
+        put(&p, "<h2>Layout on the machine</h2>\n");
+        map_picture(&p, r);
+    }
     if (r->n_what_ifs > 0) {
         put(&p, "<h2>What would make it faster</h2>\n");
         what_if_table(&p, r);

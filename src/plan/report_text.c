@@ -31,8 +31,7 @@ static void time_parts(const lt_plan_time *t, double out[LT_PLAN_PART_COUNT]) {
 #undef COPY_PART
 }
 
-/* "1.2 M", "14.9 k", "350" */
-static const char *big(double x, char out[32]) {
+const char *lt_plan_big(double x, char out[32]) {
     static const char *const unit[] = {"", " k", " M", " B", " T"};
     int u = 0;
     while (fabs(x) >= 1000 && u < 4) {
@@ -47,19 +46,19 @@ static void head(const lt_plan_report *r, FILE *to) {
     const lt_plan_choice *b = &r->found.best[0];
     char x[32], y[32];
     fprintf(to, "%s (%s parameters) on %lld x %s, %s tokens: fits.\n\n", r->model.name,
-            big(lt_plan_model_params(&r->model).total, x), (long long)r->query.gpus,
-            r->cluster.gpu.name, big(r->tokens, y));
+            lt_plan_big(lt_plan_model_params(&r->model).total, x), (long long)r->query.gpus,
+            r->cluster.gpu.name, lt_plan_big(r->tokens, y));
     if (r->days < 2) {
         fprintf(to, "  %.1f hours", 24 * r->days);
     } else {
         fprintf(to, "  %.1f days", r->days);
     }
-    fprintf(to, "   $%s   MFU %.1f %%   ETTR %.1f %%   %.3g %s\n", big(r->money, x),
+    fprintf(to, "   $%s   MFU %.1f %%   ETTR %.1f %%   %.3g %s\n", lt_plan_big(r->money, x),
             100 * b->time.mfu, 100 * r->goodput.ettr, r->mwh >= 1000 ? r->mwh / 1000 : r->mwh,
             r->mwh >= 1000 ? "GWh" : "MWh");
     fprintf(to, "  %.3f s a step of %s tokens, %.0f tokens/s a GPU, %s GPU hours\n", b->time.step_s,
-            big((double)(r->query.batch_seqs * r->model.seq), x), b->time.tokens_s_gpu,
-            big(r->gpu_hours, y));
+            lt_plan_big((double)(r->query.batch_seqs * r->model.seq), x), b->time.tokens_s_gpu,
+            lt_plan_big(r->gpu_hours, y));
     fprintf(to,
             "  a failure every %.1f h; save every %.1f min (%.3g TB, blocks %.1f s); goodput %.1f "
             "%%; %lld spare nodes\n\n",
