@@ -301,6 +301,21 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     conn_lost(c);
 }
 
+/* All places are taken: the oldest connection that asks nothing makes room, so that idle ones cannot lock others out. */
+static bool drop_idle(lt_http *h, const lt_http_conn *newest) {
+    lt_http_conn *idle = NULL;
+    for (lt_http_conn *c = h->conns; c != NULL; c = c->next) {
+        if (c != newest && c->stage == READING && !c->doomed && c->parser.head_n == 0 &&
+            unsent(c) == 0) {
+            idle = c;
+        }
+    }
+    if (idle != NULL) {
+        conn_lost(idle);
+    }
+    return idle != NULL;
+}
+
 static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *from,
                       int from_n, void *arg) {
     lt_http *h = arg;
@@ -340,7 +355,7 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     bufferevent_set_timeouts(c->bev, NULL, &write_s);
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
     set_deadline(c, h->o.idle_s);
-    if (h->n_conns == h->o.max_connections) {
+    if (h->n_conns == h->o.max_connections && !drop_idle(h, c)) {
         evconnlistener_disable(l); /* The kernel's queue holds the others until one leaves. */
     }
 }

@@ -6,7 +6,7 @@
  * Until the answer's end the connection belongs to that one request; pipelined ones wait. When the client goes away first, or reads too slowly
  * (more than max_pending_bytes unsent), on_gone is called and the connection may not be used again: that is how generation is cancelled.
  *
- * Limits: connections, header and body bytes, time for a whole request to come in (408), idle time between requests, time without progress when
+ * Limits: connections (when all are taken, the oldest idle one gives way), header and body bytes, time for a whole request to come in (408), idle time between requests, time without progress when
  * writing. libevent's own evhttp is not used: see docs/adr/0004-own-http.md. */
 #ifndef LT_SERVE_HTTP_H
 #define LT_SERVE_HTTP_H

@@ -180,6 +180,18 @@ check(f"no grammar holds up the server: {worst:.2f} s for {why}", worst < 10)
 check("it is well", s.get("/health")[0] == 200 and s.idle())
 check("SIGTERM with nothing to do: exit 0", s.end() == 0)
 
+s = Server("--quiet", "--max-connections", "20")
+held = [s.connect() for _ in range(60)]
+check("more idle connections than are allowed lock nobody out", s.get("/health")[0] == 200 and s.stats()["connections"] <= 20)
+busy = [s.connect() for _ in range(19)]
+for c in busy:
+    c.sendall(post_bytes("/v1/completions", LONG))
+    c.recv(10)
+check("nor do they cost those that are served", s.get("/health")[0] == 200 and all(c.recv(10) for c in busy))
+for c in held + busy:
+    c.close()
+check("and it ends", s.end() == 0)
+
 # ---- Signals ----
 def stream_in(server, result):
     with server.connect(60) as c:
