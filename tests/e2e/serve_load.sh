@@ -48,5 +48,6 @@ say "descriptors: $fds" $((fds > 24))
 [ -z "${BENCH:-}" ] || first_rss=0 # A sanitizer keeps what was freed.
 say "memory: from $((first_rss >> 20)) to $((rss >> 20)) MiB since the second round" $((first_rss > 0 && rss > first_rss + (32 << 20)))
 answer() { curl -s "$url/v1/completions" -d '{"prompt":"Once upon a time","max_tokens":30,"temperature":0}' | python3 -c "import json,sys; print(json.load(sys.stdin)['choices'][0]['text'])"; }
-say "and it still answers: $(answer | head -c 30)" "$(answer | grep -q 'little girl named Lily'; echo $?)"
+text=$(answer)
+say "and it still answers: ${text:0:30}" "$(grep -q "little girl named Lily" <<<"$text"; echo $?)"
 exit $bad
