@@ -1,28 +1,56 @@
-"""Score a task with lm-evaluation-harness's own model class and rules, for comparison with `lateen eval`.
+"""Score tasks with lm-evaluation-harness itself, for comparison with `lateen eval`.
 
-Usage: peer_lm_eval.py MODEL_FOLDER TASK DATA.jsonl[.zst] [LIMIT]      (packages lm_eval, transformers, torch)
-MODEL_FOLDER: Hugging Face folder, e.g. written by `lateen convert`. The harness fetches its data sets from a hub, so the questions come
-from the file; wording as in its task files; scoring by HFLM.loglikelihood; acc and acc_norm as in its process_results."""
+Usage: peer_lm_eval.py MODEL_FOLDER DATA_FOLDER LIMIT TASK...      (packages lm_eval, transformers, torch)
+MODEL_FOLDER: Hugging Face folder, e.g. written by `lateen convert`. DATA_FOLDER: shared/data/eval-core. The harness fetches its data sets
+from a hub; here the same questions come from files, put back into the hub's columns, and everything else is the harness's own: its task
+files (wording, which metric), its model class, simple_evaluate. One JSON line a task."""
 import json
+import os
 import subprocess
 import sys
 
-import numpy as np
-from lm_eval.api.instance import Instance
+os.environ["HF_DATASETS_OFFLINE"] = "1"
+import datasets
+import lm_eval
+from lm_eval.api.task import ConfigurableTask
 from lm_eval.models.huggingface import HFLM
 
-folder, task, data = sys.argv[1:4]
-limit = int(sys.argv[4]) if len(sys.argv) > 4 else None
-text = subprocess.run(["zstd", "-dcq", data], capture_output=True, check=True).stdout if data.endswith(".zst") else open(data, "rb").read()
-docs = [json.loads(line) for line in text.decode().splitlines() if line][:limit]
+folder, data, limit = sys.argv[1], sys.argv[2], int(sys.argv[3])
+LABELS = "ABCDEFGH"
+
+
+def choices(d):
+    return {"choices": {"text": d["choices"], "label": list(LABELS[:len(d["choices"])])}, "answerKey": LABELS[d["gold"]]}
+
+
+def arc(d):
+    return {"question": d["query"].removeprefix("Question: "), **choices(d)}
+
+
+def piqa(d):
+    return {"goal": d["query"].removeprefix("Question: ").rstrip("\n"), "sol1": d["choices"][0], "sol2": d["choices"][1], "label": d["gold"]}
+
+
+def winogrande(d):
+    a, b = d["context_options"]
+    n = len(os.path.commonprefix([a, b]))
+    return {"sentence": a[:n] + "_ " + d["continuation"], "option1": a[n:], "option2": b[n:], "answer": str(d["gold"] + 1)}
+
+
+TASKS = {"arc_easy": ("arc_easy", arc), "arc_challenge": ("arc_challenge", arc), "piqa": ("piqa", piqa), "winogrande": ("winogrande", winogrande),
+         "openbookqa": ("openbook_qa", lambda d: {"question_stem": d["query"], **choices(d)}),
+         "lambada_openai": ("lambada_openai", lambda d: {"text": d["context"] + " " + d["continuation"].lstrip(" ")})}
+
+
+def from_file(self, *_, **__):
+    file, columns = TASKS[self.config.task]
+    text = subprocess.run(["zstd", "-dcq", f"{data}/{file}.jsonl.zst"], capture_output=True, check=True).stdout
+    rows = datasets.Dataset.from_list([columns(json.loads(x)) for x in text.decode().splitlines() if x])
+    self.dataset = {split: rows for split in ("train", "validation", "test")}
+
+
+ConfigurableTask.download = from_file
 model = HFLM(pretrained=folder, dtype="float32", device="cpu", batch_size=1)
-suffix = {"arc_easy": "\nAnswer:", "arc_challenge": "\nAnswer:", "piqa": "\nAnswer:", "openbookqa": ""}[task]
-requests = [Instance("loglikelihood", d, (d["query"].rstrip() + suffix, " " + c), i)
-            for d in docs for i, c in enumerate(d["choices"])]
-scores = iter(model.loglikelihood(requests, disable_tqdm=True))
-acc = norm = 0
-for d in docs:
-    lp = np.array([next(scores)[0] for _ in d["choices"]])
-    acc += int(np.argmax(lp) == d["gold"])
-    norm += int(np.argmax(lp / np.array([float(len(c)) for c in d["choices"]])) == d["gold"])
-print(json.dumps({"task": task, "items": len(docs), "acc": acc / len(docs), "acc_norm": norm / len(docs)}))
+for task in sys.argv[4:]:
+    out = lm_eval.simple_evaluate(model=model, tasks=[task], num_fewshot=0, limit=limit, bootstrap_iters=0)["results"][task]
+    print(json.dumps({"task": task, "items": limit, **{k.split(",")[0]: v for k, v in out.items() if k.split(",")[0] in ("acc", "acc_norm", "perplexity")}}), flush=True)

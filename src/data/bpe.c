@@ -243,6 +243,9 @@ static inline int32_t least(const int32_t *keys, size_t n) {
          i += 2) { /* Two chains: one waits for the compare, the other goes on. */
         a = keys[i] < a ? keys[i] : a;
         b = keys[i + 1] < b ? keys[i + 1] : b;
+        __asm__(""
+                : "+r"(a),
+                  "+r"(b)); /* Not as vectors: a wide load behind the narrow stores waits. */
     }
     return a < b ? a : b;
 }
