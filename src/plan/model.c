@@ -156,12 +156,23 @@ double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int6
     return 0.0;
 }
 
+#define MAX_SIZE 1000000000 /* Of any size of a model: products of two still fit. */
+
+static lt_err read_size(const json_t *o, const char *key, int64_t *out, const char *what) {
+    LT_TRY(lt_json_i64(o, key, out, true, what));
+    if (*out > MAX_SIZE || *out < -MAX_SIZE) {
+        LT_FAIL(LT_ERR_ARG, "%s: %s = %lld, but no size of a model exceeds %d", what, key,
+                (long long)*out, MAX_SIZE);
+    }
+    return LT_OK;
+}
+
 /* First of several spellings of a key. */
 static lt_err any_i64(const json_t *o, const char *const *keys, int64_t *out, const char *what) {
     for (int i = 0; keys[i] != NULL; i++) {
         const json_t *v = json_object_get(o, keys[i]);
         if (v != NULL && !json_is_null(v) && !json_is_array(v)) {
-            return lt_json_i64(o, keys[i], out, true, what);
+            return read_size(o, keys[i], out, what);
         }
     }
     return LT_OK;
@@ -299,12 +310,12 @@ static lt_err read_family(lt_plan_model *m, const json_t *o, const char *what) {
     m->positions = f->learned ? m->seq : 0;
     if (strcmp(type, "gpt_oss") == 0) {
         m->unfused_act = true;
-        LT_TRY(lt_json_i64(o, "sliding_window", &m->window, true, what));
+        LT_TRY(read_size(o, "sliding_window", &m->window, what));
     }
     if (m->experts > 0 && m->expert_ffn == 0) {
         m->expert_ffn = m->ffn;
     }
-    LT_TRY(lt_json_i64(o, "n_shared_experts", &n_shared, true, what));
+    LT_TRY(read_size(o, "n_shared_experts", &n_shared, what));
     if (n_shared > 0 && m->shared_ffn == 0) {
         m->shared_ffn = n_shared * m->expert_ffn;
     }
@@ -315,7 +326,7 @@ static lt_err read_blocks(lt_plan_model *m, const json_t *o, const char *what) {
     const char *pattern = NULL;
     int64_t dense_first = 0;
     LT_TRY(lt_json_str(o, "hybrid_override_pattern", &pattern, true, what));
-    LT_TRY(lt_json_i64(o, "first_k_dense_replace", &dense_first, true, what));
+    LT_TRY(read_size(o, "first_k_dense_replace", &dense_first, what));
     if (pattern == NULL) {
         m->n_attn = m->layers;
         m->n_moe = m->experts > 0 ? m->layers - dense_first : 0;

@@ -97,6 +97,8 @@ static void contradictions_are_named(void **state) {
     refuses("{\"num_hidden_layers\": 4", "");
     refuses("{\"num_hidden_layers\": 4}", "width");
     refuses("{\"num_hidden_layers\": \"four\"}", "num_hidden_layers");
+    refuses("{\"model_type\": \"gpt2\", \"n_layer\": 12, \"n_embd\": 7720368541775808257}",
+            "n_embd = 7720368541775808257");
     refuses("{\"num_hidden_layers\":2,\"hidden_size\":64,\"num_attention_heads\":4,\"num_key_value_"
             "heads\":3,\"intermediate_size\":8,"
             "\"vocab_size\":9,\"max_position_embeddings\":16}",
