@@ -120,7 +120,7 @@ typedef struct {
     } top[LT_ENGINE_TOP];
     int64_t prompt_tokens, cached_tokens; /* All */
     int64_t new_tokens;                   /* SAMPLE, DONE */
-    double prefill_s;                     /* All but PROMPT: to the first token. */
+    double prefill_s;                     /* TOKEN, SAMPLE, DONE: to the first token. */
     double queue_s, decode_s;             /* DONE */
     const float *embedding;
 } lt_event;

@@ -228,7 +228,9 @@ static lt_err mark_tokens(worker_ctx *w, job *j, size_t from, int what) {
         return LT_OK;
     }
     LT_TRY(lt_text_buffer_reserve(&j->mask, j->ids.n));
-    memset(j->mask.data + from, what, j->ids.n - from);
+    if (j->ids.n > from) {
+        memset(j->mask.data + from, what, j->ids.n - from);
+    }
     return LT_OK;
 }
 

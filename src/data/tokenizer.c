@@ -352,7 +352,7 @@ static lt_err pad_to_fit(const lt_tokenizer *t, size_t first, lt_ids *out) {
     }
     more = want > n ? (size_t)want - n : 0;
     LT_TRY(lt_ids_reserve(out, more));
-    if (fit->pad_left) {
+    if (fit->pad_left && n > 0) {
         memmove(out->data + first + more, out->data + first, n * sizeof *out->data);
     }
     for (size_t i = 0; i < more; i++) {

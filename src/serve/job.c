@@ -315,13 +315,17 @@ static void tell_token(const lt_job *j, lt_sample *s, lt_event *e) {
     }
 }
 
+/* The engine has long written first_s when a token of it is public; before, it may be writing. */
+static double prefill_s(const lt_job *j, const lt_sample *s) {
+    return s->n_public > 0 ? j->first_s - j->start_s : 0.0;
+}
+
 /* The next event of a job, in order: prompt, embedding, samples, done. False: there is no news. */
 static bool tell_one(lt_job *j, lt_event *e) {
     e->request = j->id;
     e->user = j->user;
     e->prompt_tokens = j->r.n_prompt;
     e->cached_tokens = j->n_cached;
-    e->prefill_s = j->first_s > 0.0 ? j->first_s - j->start_s : 0.0;
     if (j->n_prompt_told < j->n_prompt_public) {
         const int64_t at = j->n_prompt_told++;
         e->kind = LT_EVENT_PROMPT;
@@ -334,6 +338,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
         lt_sample *s = &j->samples[i];
         if (s->n_told < s->n_public) {
             tell_token(j, s, e);
+            e->prefill_s = prefill_s(j, s);
             return true;
         }
         if (s->public_finish != LT_FINISH_NONE && j->r.embed && !j->embed_told &&
@@ -350,6 +355,7 @@ static bool tell_one(lt_job *j, lt_event *e) {
             e->finish = s->public_finish;
             e->failure = s->failure;
             e->new_tokens = s->n_public;
+            e->prefill_s = prefill_s(j, s);
             return true;
         }
     }
