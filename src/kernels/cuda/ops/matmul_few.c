@@ -7,6 +7,7 @@
 
 #define GEMV_ROWS 8
 #define FEW_ROWS  64
+
 /* gemv_args of gemv.cu. */
 typedef struct {
     const void *x, *w, *bias;

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 
 #define FEW_ROWS   8
@@ -95,9 +96,6 @@ lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args) {
 
 /* ---- Products ---- */
 
-static bool dense(const lt_tensor *t) {
-    return t->stride[1] == 1 || t->shape[1] == 1;
-}
 static const char *refuse_blocks(const lt_matmul_args *a) {
     if (a->b_packed == NULL || format_of(a->b.dtype) == NULL) {
         return "b is not packed blocks";
@@ -105,7 +103,7 @@ static const char *refuse_blocks(const lt_matmul_args *a) {
     if ((a->a.dtype != LT_BF16 && a->a.dtype != LT_F16) || lt_cuda_dtype_word(a->y.dtype) == NULL) {
         return "activations not 16-bit";
     }
-    if (a->trans_a || !a->trans_b || !dense(&a->a) || !dense(&a->y)) {
+    if (a->trans_a || !a->trans_b || !lt_matmul_dense(&a->a) || !lt_matmul_dense(&a->y)) {
         return "weights not stored (N, K)";
     }
     return (uintptr_t)a->a.data % 16 != 0 || a->a.stride[0] % 8 != 0 || a->b.shape[1] % 32 != 0
