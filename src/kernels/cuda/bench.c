@@ -94,6 +94,12 @@ void lt_bench_check(lt_bench *b, const char *op, const char *what, bool good, co
     fprintf(b->to, "\n");
 }
 
+void lt_bench_failed(lt_bench *b, const char *op, const char *shape, lt_err err) {
+    if (err != LT_OK) {
+        lt_bench_check(b, op, shape, false, "%s", lt_error_message());
+    }
+}
+
 lt_err lt_bench_random(lt_bench *b, void *x, int64_t n, const char *dtype, uint64_t seed,
                        float scale, bool integers) {
     const lt_cuda_kernel *k;
@@ -246,12 +252,14 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
         LT_TRY_DONE(copy_measure(&b));
     }
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
-        if (wanted(o->ops, benches[i].name)) {
-            LT_TRY_DONE(benches[i].run(&b));
+        if (!wanted(o->ops, benches[i].name)) {
+            continue;
         }
-    }
-    if (o->json_path[0] != '\0') {
-        LT_TRY_DONE(json_write(&b, o->json_path));
+        lt_bench_failed(&b, benches[i].name, "", benches[i].run(&b));
+        if (o->json_path[0] !=
+            '\0') { /* After each op: what was measured is kept, whatever comes. */
+            LT_TRY_DONE(json_write(&b, o->json_path));
+        }
     }
     fprintf(to, "%d kernels compiled in this run, the rest came from the cache; %d checks failed\n",
             lt_cuda_n_compiled(b.gpu), b.n_failed);

@@ -46,6 +46,9 @@ void lt_bench_row(lt_bench *b, const lt_bench_result *r);
 void lt_bench_check(lt_bench *b, const char *op, const char *what, bool good, const char *fmt, ...)
     LT_PRINTF(5, 6);
 
+/* err is OK, or a row that could not be measured: says which and why, and counts it; the other rows go on. */
+void lt_bench_failed(lt_bench *b, const char *op, const char *shape, lt_err err);
+
 /* Fill x with normal numbers of a type named as in types.cuh ("fp32", "bf16"); integers: small whole numbers instead. */
 LT_MUST_USE lt_err lt_bench_random(lt_bench *b, void *x, int64_t n, const char *dtype,
                                    uint64_t seed, float scale, bool integers);

@@ -393,31 +393,33 @@ lt_err lt_bench_attention(lt_bench *b) {
         return LT_OK;
     }
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        LT_TRY(check_case(b, &cases[i]));
+        lt_bench_failed(b, "attention", "check", check_case(b, &cases[i]));
     }
     fprintf(b->to, "attention: %zu shapes against double, %d checks failed in all\n",
             sizeof cases / sizeof *cases, b->n_failed);
     for (int i = 0; i < 4 && b->ladder && !b->check_only; i++) {
         const int d = i < 2 ? 128 : 64;
-        LT_TRY(ladder_time(b, &(attn_case){.b = 2,
-                                           .t = 4096,
-                                           .s = 4096,
-                                           .h = 2048 / d,
-                                           .g = 2048 / d,
-                                           .d = d,
-                                           .causal = i % 2 == 1}));
+        lt_bench_failed(b, "attention", "",
+                        ladder_time(b, &(attn_case){.b = 2,
+                                                    .t = 4096,
+                                                    .s = 4096,
+                                                    .h = 2048 / d,
+                                                    .g = 2048 / d,
+                                                    .d = d,
+                                                    .causal = i % 2 == 1}));
     }
     for (size_t w = 0; w < 3 && !b->check_only; w++) {
         for (int s = 512; s <= 16384; s *= 2) {
             for (int causal = 0; causal < 2; causal++) {
                 const int h = 2048 / widths[w];
-                LT_TRY(case_time(b, &(attn_case){.b = 16384 / s,
-                                                 .t = s,
-                                                 .s = s,
-                                                 .h = h,
-                                                 .g = h,
-                                                 .d = widths[w],
-                                                 .causal = causal == 1}));
+                lt_bench_failed(b, "attention", "",
+                                case_time(b, &(attn_case){.b = 16384 / s,
+                                                          .t = s,
+                                                          .s = s,
+                                                          .h = h,
+                                                          .g = h,
+                                                          .d = widths[w],
+                                                          .causal = causal == 1}));
             }
         }
     }

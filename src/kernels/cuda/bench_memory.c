@@ -75,15 +75,16 @@ static lt_err queue_op(void *p, CUstream stream, int set) {
     return r->impl->run(r->s->q, r->args);
 }
 
-/* Time one call and free what the maker made. */
-static lt_err op_time(shop *s, lt_op op, const lt_op_impl *impl, const void *args, const char *name,
-                      const char *shape) {
-    run_ctx ctx = {s, impl, args};
+/* Time one call by the first entry of the op's list that takes it, and free what the maker made. A failure is a check that failed: the rest goes on. */
+static void op_time(shop *s, lt_op op, const void *args, const char *name, const char *shape) {
+    char why[512] = "no entry";
+    run_ctx ctx = {
+        s, lt_registry_choose(lt_registry_list(lt_backend_cuda(), op), args, why, sizeof why),
+        args};
     lt_timing t = {.name = name, .queue = queue_op, .ctx = &ctx};
-    const char *why = impl->refuse != NULL ? impl->refuse(args) : NULL;
     lt_err err = s->err;
-    if (err == LT_OK && why != NULL) {
-        lt_bench_check(s->b, lt_op_name(op), name, false, "refused: %s", why);
+    if (err == LT_OK && ctx.impl == NULL) {
+        lt_bench_check(s->b, lt_op_name(op), name, false, "%s: refused: %s", shape, why);
     } else if (err == LT_OK) {
         err = lt_timing_run(s->b->gpu, s->b->stream, &t, 1,
                             &(lt_timing_plan){1, s->b->rounds, 0.5});
@@ -95,25 +96,26 @@ static lt_err op_time(shop *s, lt_op op, const lt_op_impl *impl, const void *arg
                                                   .ms_best = t.ms_best,
                                                   .bytes = lt_op_cost(op, args).bytes,
                                                   .limit = s->b->copy_gbps * 1e9});
-        } else {
-            lt_bench_check(s->b, lt_op_name(op), name, false, "%s", t.error);
+        } else if (err == LT_OK) {
+            lt_bench_check(s->b, lt_op_name(op), name, false, "%s: %s", shape, t.error);
         }
     }
+    lt_bench_failed(s->b, lt_op_name(op), shape, err);
     for (int i = 0; i < s->n_buffers; i++) {
         lt_cuda_free(s->b->gpu, s->buffers[i]);
     }
     s->n_buffers = 0;
-    return err;
+    s->err = LT_OK;
 }
 
-static lt_err norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
+static void norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
     {
         lt_rmsnorm_args a = {.y = make(s, LT_BF16, rows, cols),
                              .x = make(s, LT_BF16, rows, cols),
                              .gain = make(s, LT_F32, 0, cols),
                              .rstd = make(s, LT_F32, 0, rows),
                              .eps = 1e-5f};
-        LT_TRY(op_time(s, LT_OP_rmsnorm_fwd, &lt_cuda_rmsnorm_fwd_impls[0], &a, "rmsnorm", shape));
+        op_time(s, LT_OP_rmsnorm_fwd, &a, "rmsnorm", shape);
     }
     {
         lt_rmsnorm_args a = {.y = make(s, LT_BF16, rows, cols),
@@ -123,8 +125,7 @@ static lt_err norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
                              .gain = make(s, LT_F32, 0, cols),
                              .rstd = make(s, LT_F32, 0, rows),
                              .eps = 1e-5f};
-        LT_TRY(op_time(s, LT_OP_rmsnorm_fwd, &lt_cuda_rmsnorm_fwd_impls[0], &a,
-                       "rmsnorm + residual", shape));
+        op_time(s, LT_OP_rmsnorm_fwd, &a, "rmsnorm + residual", shape);
     }
     {
         lt_rmsnorm_bwd_args a = {.dx = make(s, LT_BF16, rows, cols),
@@ -133,8 +134,7 @@ static lt_err norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
                                  .x = make(s, LT_BF16, rows, cols),
                                  .gain = make(s, LT_F32, 0, cols),
                                  .rstd = make(s, LT_F32, 0, rows)};
-        LT_TRY(op_time(s, LT_OP_rmsnorm_bwd, &lt_cuda_rmsnorm_bwd_impls[0], &a, "rmsnorm backward",
-                       shape));
+        op_time(s, LT_OP_rmsnorm_bwd, &a, "rmsnorm backward", shape);
     }
     {
         lt_layernorm_args a = {.y = make(s, LT_BF16, rows, cols),
@@ -144,8 +144,7 @@ static lt_err norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
                                .mean = make(s, LT_F32, 0, rows),
                                .rstd = make(s, LT_F32, 0, rows),
                                .eps = 1e-5f};
-        LT_TRY(op_time(s, LT_OP_layernorm_fwd, &lt_cuda_layernorm_fwd_impls[0], &a, "layernorm",
-                       shape));
+        op_time(s, LT_OP_layernorm_fwd, &a, "layernorm", shape);
     }
     lt_layernorm_bwd_args a = {.dx = make(s, LT_BF16, rows, cols),
                                .dgain = make(s, LT_F32, 0, cols),
@@ -155,12 +154,11 @@ static lt_err norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
                                .gain = make(s, LT_F32, 0, cols),
                                .mean = make(s, LT_F32, 0, rows),
                                .rstd = make(s, LT_F32, 0, rows)};
-    return op_time(s, LT_OP_layernorm_bwd, &lt_cuda_layernorm_bwd_impls[0], &a,
-                   "layernorm backward", shape);
+    op_time(s, LT_OP_layernorm_bwd, &a, "layernorm backward", shape);
 }
 
-static lt_err activations(shop *s, lt_act_kind kind, bool gated, const char *name,
-                          const char *name_back, const char *shape) {
+static void activations(shop *s, lt_act_kind kind, bool gated, const char *name,
+                        const char *name_back, const char *shape) {
     const int64_t rows = 16384, cols = 8192, in = gated ? 2 * cols : cols;
     {
         lt_act_args a = {.y = make(s, LT_BF16, rows, cols),
@@ -168,7 +166,7 @@ static lt_err activations(shop *s, lt_act_kind kind, bool gated, const char *nam
                          .xielu_params = make(s, LT_F32, 0, 2),
                          .kind = kind,
                          .gated = gated};
-        LT_TRY(op_time(s, LT_OP_act_fwd, &lt_cuda_act_fwd_impls[0], &a, name, shape));
+        op_time(s, LT_OP_act_fwd, &a, name, shape);
     }
     lt_act_bwd_args a = {.dx = make(s, LT_BF16, rows, in),
                          .dxielu_params = make(s, LT_F32, 0, 2),
@@ -177,10 +175,10 @@ static lt_err activations(shop *s, lt_act_kind kind, bool gated, const char *nam
                          .xielu_params = make(s, LT_F32, 0, 2),
                          .kind = kind,
                          .gated = gated};
-    return op_time(s, LT_OP_act_bwd, &lt_cuda_act_bwd_impls[0], &a, name_back, shape);
+    op_time(s, LT_OP_act_bwd, &a, name_back, shape);
 }
 
-static lt_err rows_of_tables(shop *s) {
+static void rows_of_tables(shop *s) {
     const int64_t rows = 16384, cols = 4096, heads = 32, width = 128, vocab = 50304;
     {
         lt_rope_args a = {.y = make(s, LT_BF16, rows, cols),
@@ -190,25 +188,23 @@ static lt_err rows_of_tables(shop *s) {
         a.y = lt_tensor_3d(a.y.data, LT_BF16, rows, heads, width);
         a.x = lt_tensor_3d(a.x.data, LT_BF16, rows, heads, width);
         a.table = lt_tensor_3d(a.table.data, LT_F32, 4096, width / 2, 2);
-        LT_TRY(op_time(s, LT_OP_rope, &lt_cuda_rope_impls[0], &a, "rope", "16384 x 32 x 128"));
+        op_time(s, LT_OP_rope, &a, "rope", "16384 x 32 x 128");
     }
     {
         lt_embed_args a = {.y = make(s, LT_BF16, rows, cols),
                            .table = make(s, LT_BF16, vocab, cols),
                            .ids = make_ids(s, rows, vocab, false),
                            .scale = 1.0f};
-        LT_TRY(op_time(s, LT_OP_embed_fwd, &lt_cuda_embed_fwd_impls[0], &a, "embedding",
-                       "16384 x 4096 of 50304"));
+        op_time(s, LT_OP_embed_fwd, &a, "embedding", "16384 x 4096 of 50304");
     }
     lt_embed_bwd_args a = {.dtable = make(s, LT_F32, vocab, cols),
                            .dy = make(s, LT_BF16, rows, cols),
                            .ids = make_ids(s, rows, vocab, false),
                            .scale = 1.0f};
-    return op_time(s, LT_OP_embed_bwd, &lt_cuda_embed_bwd_impls[0], &a, "embedding gradient",
-                   "16384 x 4096 of 50304");
+    op_time(s, LT_OP_embed_bwd, &a, "embedding gradient", "16384 x 4096 of 50304");
 }
 
-static lt_err losses(shop *s) {
+static void losses(shop *s) {
     static const struct {
         int64_t rows, vocab;
         float grad;
@@ -222,12 +218,11 @@ static lt_err losses(shop *s) {
                           .loss = make(s, LT_F32, 0, cases[i].rows),
                           .lse = make(s, LT_F32, 0, cases[i].rows),
                           .grad_scale = cases[i].grad};
-        LT_TRY(op_time(s, LT_OP_xent, &lt_cuda_xent_impls[0], &a, cases[i].name, cases[i].shape));
+        op_time(s, LT_OP_xent, &a, cases[i].name, cases[i].shape);
     }
-    return LT_OK;
 }
 
-static lt_err flat(shop *s) {
+static void flat(shop *s) {
     const int64_t n = (int64_t)1 << 27;
     {
         lt_adamw_args a = {.p = make(s, LT_F32, 0, n),
@@ -242,7 +237,7 @@ static lt_err flat(shop *s) {
                            .decay = 0.1f,
                            .grad_scale = 1.0f,
                            .step = 10};
-        LT_TRY(op_time(s, LT_OP_adamw, &lt_cuda_adamw_impls[0], &a, "AdamW", "134M parameters"));
+        op_time(s, LT_OP_adamw, &a, "AdamW", "134M parameters");
     }
     {
         lt_ademamix_args a = {.p = make(s, LT_F32, 0, n),
@@ -260,45 +255,43 @@ static lt_err flat(shop *s) {
                               .decay = 0.1f,
                               .grad_scale = 1.0f,
                               .step = 10};
-        LT_TRY(op_time(s, LT_OP_ademamix, &lt_cuda_ademamix_impls[0], &a, "AdEMAMix",
-                       "134M parameters"));
+        op_time(s, LT_OP_ademamix, &a, "AdEMAMix", "134M parameters");
     }
     {
         lt_sumsq_args a = {.out = make(s, LT_F32, 0, 2), .x = make(s, LT_F32, 0, n)};
-        LT_TRY(op_time(s, LT_OP_sumsq, &lt_cuda_sumsq_impls[0], &a, "sum of squares", "134M"));
+        op_time(s, LT_OP_sumsq, &a, "sum of squares", "134M");
     }
     {
         lt_cast_args a = {.y = make(s, LT_BF16, 0, n), .x = make(s, LT_F32, 0, n)};
-        LT_TRY(op_time(s, LT_OP_cast, &lt_cuda_cast_impls[0], &a, "fp32 to bf16", "134M"));
+        op_time(s, LT_OP_cast, &a, "fp32 to bf16", "134M");
     }
     lt_add_args a = {.y = make(s, LT_BF16, 0, n),
                      .a = make(s, LT_BF16, 0, n),
                      .b = make(s, LT_BF16, 0, n),
                      .alpha = 1.0f,
                      .beta = 1.0f};
-    return op_time(s, LT_OP_add, &lt_cuda_add_impls[0], &a, "residual add", "134M");
+    op_time(s, LT_OP_add, &a, "residual add", "134M");
 }
 
 lt_err lt_bench_memory_ops(lt_bench *b) {
-    lt_err err = LT_OK;
     lt_queue q = {.gpu = b->gpu, .stream = b->stream};
     shop s = {.b = b, .q = &q};
     if (b->check_only) {
         return LT_OK;
     }
-    LT_TRY_DONE(norms(&s, 16384, 4096, "16384 x 4096"));
-    LT_TRY_DONE(norms(&s, 65536, 768, "65536 x 768"));
-    LT_TRY_DONE(norms(&s, 524288, 128, "heads: 524288 x 128"));
-    LT_TRY_DONE(activations(&s, LT_ACT_GELU_TANH, false, "gelu (tanh)", "gelu (tanh) backward",
-                            "16384 x 8192"));
-    LT_TRY_DONE(
-        activations(&s, LT_ACT_GELU, false, "gelu (erf)", "gelu (erf) backward", "16384 x 8192"));
-    LT_TRY_DONE(activations(&s, LT_ACT_SILU, true, "swiglu", "swiglu backward", "16384 x 8192"));
-    LT_TRY_DONE(activations(&s, LT_ACT_XIELU, false, "xielu", "xielu backward", "16384 x 8192"));
-    LT_TRY_DONE(rows_of_tables(&s));
-    LT_TRY_DONE(losses(&s));
-    LT_TRY_DONE(flat(&s));
-done:
+    if (lt_backend_cuda() == NULL) {
+        return LT_ERR_DEVICE;
+    }
+    norms(&s, 16384, 4096, "16384 x 4096");
+    norms(&s, 65536, 768, "65536 x 768");
+    norms(&s, 524288, 128, "heads: 524288 x 128");
+    activations(&s, LT_ACT_GELU_TANH, false, "gelu (tanh)", "gelu (tanh) backward", "16384 x 8192");
+    activations(&s, LT_ACT_GELU, false, "gelu (erf)", "gelu (erf) backward", "16384 x 8192");
+    activations(&s, LT_ACT_SILU, true, "swiglu", "swiglu backward", "16384 x 8192");
+    activations(&s, LT_ACT_XIELU, false, "xielu", "xielu backward", "16384 x 8192");
+    rows_of_tables(&s);
+    losses(&s);
+    flat(&s);
     lt_cuda_free(b->gpu, q.scratch);
-    return err;
+    return LT_OK;
 }

@@ -101,17 +101,14 @@ static lt_err tensor_open(lt_bench *b, lt_tensor *t, const grid_case *c, lt_dtyp
                     : lt_cuda_fill(b->gpu, b->stream, p, 0xff, (size_t)n * lt_dtype_bytes(dtype));
 }
 
-static lt_err grid_one(lt_bench *b, const lt_backend *be, lt_queue *q, const grid_case *c,
-                       int kind) {
+static lt_err grid_one(lt_bench *b, const lt_backend *be, lt_queue *q, const grid_case *c, int kind,
+                       const char *shape) {
     lt_err err = LT_OK;
     grid_run r = {.be = be, .q = q, .a = {.scale = 1.0f / sqrtf((float)c->width)}};
     lt_timing run = {.name = kinds[kind].word, .queue = queue, .ctx = &r};
     void *ref = NULL, *lse = NULL, *lse_ref = NULL;
     const int64_t rows = (int64_t)c->batch * c->tokens * c->heads;
     double found[3] = {0};
-    char shape[64];
-
-    snprintf(shape, sizeof shape, "b%d h%d s%d d%d", c->batch, c->heads, c->tokens, c->width);
     LT_TRY_DONE(tensor_open(b, &r.a.q, c, kinds[kind].dtype, kinds[kind].word, 1));
     LT_TRY_DONE(tensor_open(b, &r.a.k, c, kinds[kind].dtype, kinds[kind].word, 2));
     LT_TRY_DONE(tensor_open(b, &r.a.v, c, kinds[kind].dtype, kinds[kind].word, 3));
@@ -156,7 +153,6 @@ done:
 }
 
 lt_err lt_bench_thesis(lt_bench *b) {
-    lt_err err = LT_OK;
     const lt_backend *be = lt_backend_cuda();
     lt_queue *q = NULL;
     int n = 0;
@@ -169,15 +165,18 @@ lt_err lt_bench_thesis(lt_bench *b) {
             for (int heads = 8; heads <= 32; heads *= 2) {
                 for (int tokens = 512; tokens <= 2048; tokens *= 2) {
                     for (int width = 64; width <= 128; width *= 2, n++) {
-                        LT_TRY_DONE(
-                            grid_one(b, be, q, &(grid_case){batch, heads, tokens, width}, kind));
+                        const grid_case c = {batch, heads, tokens, width};
+                        char shape[64];
+                        snprintf(shape, sizeof shape, "b%d h%d s%d d%d", c.batch, c.heads, c.tokens,
+                                 c.width);
+                        lt_bench_failed(b, kinds[kind].word, shape,
+                                        grid_one(b, be, q, &c, kind, shape));
                     }
                 }
             }
         }
     }
     fprintf(b->to, "thesis: %d points of the grid, %d checks failed in all\n", n, b->n_failed);
-done:
     be->queue_close(q);
-    return err;
+    return LT_OK;
 }

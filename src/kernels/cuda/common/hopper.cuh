@@ -12,7 +12,7 @@
 
 #include "common/ptx.cuh"
 
-/* ---- Element type: -D DTYPE=bf16 (default) or fp16. */
+/* ---- Element type: -D DTYPE=bf16 (default) or fp16; fp32 has no pairs in a word (the oracle of attention). */
 #ifndef DTYPE
 #define DTYPE bf16
 #endif
@@ -23,6 +23,10 @@ typedef DTYPE elem;
 #define ELEM_F32(x)        TO_F32(DTYPE, x)
 #define PACK_ELEM(lo, hi)  CONCAT(CONCAT(f32x2_to_, DTYPE), x2)(lo, hi)
 
+#define IN_PAIRS_bf16 1
+#define IN_PAIRS_fp16 1
+#define IN_PAIRS_fp32 0
+#if CONCAT(IN_PAIRS_, DTYPE)
 INLINE float elem_lo(u32 pair) {
     elem x;
     x.bits = (u16)(pair & 0xffffu);
@@ -33,6 +37,7 @@ INLINE float elem_hi(u32 pair) {
     x.bits = (u16)(pair >> 16);
     return ELEM_F32(x);
 }
+#endif
 
 INLINE float exp2_fast(float x) { /* 2^x to 2 ulp; -inf gives 0. */
     float y;
