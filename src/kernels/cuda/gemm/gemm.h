@@ -63,7 +63,7 @@ LT_MUST_USE lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scr
 LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                 const lt_gemm_tile *t, lt_scratch scratch);
 
-/* Time every tile, cuBLASLt's proposals and the kernel of few rows on one BF16 product (m, n, k, layout, out, accumulate; bias as a flag), keep the winner
+/* Time every tile, cuBLASLt's proposals and gemv.cu on one BF16 product (m, n, k, layout, out, accumulate; bias as a flag), keep the winner
  * (winners.h), print a line. UNSUPPORTED when neither serves it. */
 typedef struct {
     int64_t m, n, k;

@@ -14,7 +14,7 @@
 #define MAX_TILES   64
 #define TRIED_TILES 24 /* The best of them by the estimate. */
 #define FINALISTS   6
-#define MAX_TRIED   (TRIED_TILES + LT_CUBLAS_PROPOSALS + 2)
+#define MAX_TRIED   (TRIED_TILES + LT_CUBLAS_PROPOSALS + 1)
 
 typedef struct {
     lt_queue *q;
@@ -74,7 +74,6 @@ static int space_fill(candidate *out, lt_queue *q, const lt_matmul_args *sets) {
             .by = LT_GEMM_BY_CUBLASLT, .choice = i, .vendor = lt_cublas_version()};
     }
     all[n_all++] = (lt_gemm_winner){.by = LT_GEMM_BY_GEMV};
-    all[n_all++] = (lt_gemm_winner){.by = LT_GEMM_BY_FEW};
     for (int i = 0; i < n_all; i++) {
         out[n] = (candidate){q, sets, all[i]};
         memset(out[n].as.us, 0, sizeof out[n].as.us);

@@ -1,9 +1,9 @@
 /* winners.c: see winners.h.
  *
  * The file: <cache>/gemm.tune, one line a product:
- *     gpu m n k layout in out sum bias by bn wg_m consumers cluster stages splits group pingpong block choice vendor us us us us
+ *     gpu m n k layout in out sum bias by bn wg_m consumers cluster stages splits group pingpong block choice vendor us us us
  *     gpu      the GPU's name, blanks as _          layout  op(a) op(b): nt nn tn tt      in, out  bf16 fp16 fp32
- *     sum      1: y += product                      bias    none, or its type             by       wgmma cublaslt gemv few
+ *     sum      1: y += product                      bias    none, or its type             by       wgmma cublaslt gemv
  *     choice, vendor, us   as in lt_gemm_winner
  * The same lines in winners.txt are part of the program: what was measured on GPUs we had. The file's come before them. A malformed line, or one of a tile that
  * does not exist, is skipped. The file is read once a process; writers replace the whole of it (write aside, rename). */
@@ -25,7 +25,7 @@
 #define FILE_BYTES_MAX ((size_t)4 << 20)
 #define ROW_BYTES      400
 
-const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT] = {"wgmma", "cublaslt", "gemv", "few"};
+const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT] = {"wgmma", "cublaslt", "gemv"};
 
 /* A product and a GPU, as the line spells them. */
 typedef struct {
@@ -112,17 +112,17 @@ static bool row_parse(row *r, const char *line) {
     memset(r, 0, sizeof *r);
     n = sscanf(line,
                "%127s %ld %ld %ld %2s %7s %7s %d %7s %15s %d %d %d %d %d %d %d %d %d %d %d %lf %lf "
-               "%lf %lf%c",
+               "%lf%c",
                r->key.gpu, &r->key.m, &r->key.n, &r->key.k, r->key.layout, r->key.in, r->key.out,
                &r->key.sum, r->key.bias, by, &t->bn, &t->wg_m, &t->consumers, &t->cluster,
                &t->stages, &t->splits, &t->group, &pingpong, &block, &w->choice, &w->vendor,
-               &w->us[0], &w->us[1], &w->us[2], &w->us[3], &trail);
+               &w->us[0], &w->us[1], &w->us[2], &trail);
     t->pingpong = pingpong != 0;
     t->block_a_tile = block != 0;
     for (w->by = 0; w->by < LT_GEMM_BY_COUNT && strcmp(by, lt_gemm_by_names[w->by]) != 0;) {
         w->by++;
     }
-    return (n == 25 || (n == 26 && trail == '\n')) && w->by < LT_GEMM_BY_COUNT &&
+    return (n == 24 || (n == 25 && trail == '\n')) && w->by < LT_GEMM_BY_COUNT &&
            lt_gemm_tile_exists(t) && w->choice >= 0;
 }
 
@@ -205,12 +205,12 @@ static lt_err rows_write(const char *path) {
         }
         used += (size_t)snprintf(text + used, ROW_BYTES,
                                  "%s %ld %ld %ld %s %s %s %d %s %s %d %d %d %d %d %d %d %d %d %d "
-                                 "%d %.2f %.2f %.2f %.2f\n",
+                                 "%d %.2f %.2f %.2f\n",
                                  k->gpu, k->m, k->n, k->k, k->layout, k->in, k->out, k->sum,
                                  k->bias, lt_gemm_by_names[w->by], t->bn, t->wg_m, t->consumers,
                                  t->cluster, t->stages, t->splits, t->group, t->pingpong,
                                  t->block_a_tile, w->choice, w->vendor, w->us[0], w->us[1],
-                                 w->us[2], w->us[3]);
+                                 w->us[2]);
     }
     err = lt_file_write_atomic(path, text, used);
     free(text);

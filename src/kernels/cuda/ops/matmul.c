@@ -1,12 +1,12 @@
 /* matmul.c: the ordered list of matrix products:
  *     gemv_q, wide_q   ggml's block formats (matmul_q.c)
- *     gemv, few  at most 8 and 64 rows times 16-bit weights (N, K): wait for nothing but the weights' bytes (matmul_few.c)
+ *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes (matmul_gemv.c)
  *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first: no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
  *     sgemm      fp32; a transposed operand is turned in scratch memory first, a bias becomes what the sums are added to
  *     any        gemm_any.cu: all the rest
- * Which of gemv, few, cublaslt and wgmma serves a product, and with which tile, the tuner's record decides where it has the shape (gemm/winners.h).
+ * Which of gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record decides where it has the shape (gemm/winners.h).
  * None allocates after a queue has seen its largest product, and none waits: a first call outside makes capture into a graph possible. */
 #include <stdio.h>
 
@@ -441,7 +441,6 @@ const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"gemv_q", lt_cuda_gemv_q_refuse, lt_cuda_gemv_q_run},
     {"wide_q", lt_cuda_wide_q_refuse, lt_cuda_wide_q_run},
     {"gemv", lt_cuda_gemv_refuse, lt_cuda_gemv_run},
-    {"few", lt_cuda_few_refuse, lt_cuda_few_run},
     {"cublaslt", cublas_refuse, cublas_run},
     {"wgmma", wgmma_refuse, wgmma_run},
     {"mma", mma_refuse, mma_run},

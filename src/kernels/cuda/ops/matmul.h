@@ -13,10 +13,8 @@ const char *lt_matmul_refuse_types(const lt_matmul_args *a);
 /* Stride of the last dimension, which does not matter where that has one element. */
 bool lt_matmul_dense(const lt_tensor *t);
 
-/* At most 8 rows, and at most 64 (matmul_few.c). */
+/* At most 8 rows (matmul_gemv.c). */
 const char *lt_cuda_gemv_refuse(const void *args);
 lt_err lt_cuda_gemv_run(lt_queue *q, const void *args);
-const char *lt_cuda_few_refuse(const void *args);
-lt_err lt_cuda_few_run(lt_queue *q, const void *args);
 
 #endif

@@ -1,0 +1,77 @@
+/* matmul_gemv.c: the entry of matmul's list for at most 8 rows times 16-bit weights (N, K): gemv.cu. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/gemm/winners.h"
+#include "kernels/cuda/ops/matmul.h"
+
+#define GEMV_ROWS 8
+
+/* gemv_args of gemv.cu. */
+typedef struct {
+    const void *x, *w, *bias;
+    void *y;
+    int64_t ldx, ldw, ldy;
+    int n, k, bias_type, accumulate;
+} gemv_args;
+
+const char *lt_cuda_gemv_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    const char *why = lt_matmul_refuse_types(a);
+    const lt_gemm_winner *w;
+    lt_gemm_args g;
+
+    if (why != NULL) {
+        return why;
+    }
+    if (a->a.dtype == LT_F32 || a->y.shape[0] > GEMV_ROWS) {
+        return a->a.dtype == LT_F32 ? "not 16-bit" : "too many rows";
+    }
+    if (a->trans_a || !a->trans_b || !lt_matmul_dense(&a->a) || !lt_matmul_dense(&a->b) ||
+        !lt_matmul_dense(&a->y)) {
+        return "weights not stored (N, K)";
+    }
+    if (a->fixed_order) {
+        return "other kernels serve more rows";
+    }
+    if (((uintptr_t)a->a.data | (uintptr_t)a->b.data) % 16 != 0 || a->a.stride[0] % 8 != 0 ||
+        a->b.stride[0] % 8 != 0 || lt_matmul_depth(a) % 8 != 0 || lt_matmul_depth(a) == 0 ||
+        lt_matmul_depth(a) > INT32_MAX / 2 || a->y.shape[1] > INT32_MAX / 2) {
+        return "rows not 16-byte aligned";
+    }
+    w = lt_gemm_from_matmul(&g, a) == NULL ? lt_gemm_winner_find(lt_cuda_backend_info(), &g) : NULL;
+    return w == NULL || w->by == LT_GEMM_BY_GEMV ? NULL
+                                                 : "another kernel was measured to be faster";
+}
+
+lt_err lt_cuda_gemv_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    gemv_args w = {a->a.data,
+                   a->b.data,
+                   a->bias.data,
+                   a->y.data,
+                   a->a.stride[0],
+                   a->b.stride[0],
+                   a->y.stride[0],
+                   (int)a->y.shape[1],
+                   (int)lt_matmul_depth(a),
+                   lt_matmul_bias_type(&a->bias),
+                   a->accumulate};
+    const int rows = 2, warps = 4,
+              wanted =
+                  16 *
+                  lt_cuda_get_info(q->gpu)->n_sms; /* Warps that keep enough loads under way. */
+    void *list[] = {&w};
+    char defines[LT_CUDA_DEFINES_BYTES];
+    int split = 1;
+    if (lt_matmul_empty(a)) {
+        return LT_OK;
+    }
+    while (split < warps && LT_CUDA_DIV_UP(w.n, rows) * split < wanted && w.k >= 512 * split) {
+        split *= 2;
+    }
+    snprintf(defines, sizeof defines, "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s", (int)a->y.shape[0],
+             rows, split, lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
+    return lt_cuda_run_early(q, "gemm/gemv.cu", "gemv", defines,
+                             LT_CUDA_DIV_UP(w.n, rows * (warps / split)), 1, 32 * warps, list);
+}
