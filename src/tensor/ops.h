@@ -44,10 +44,11 @@ typedef struct {
 
 /* y (R, C) = scale * table (V, C)[ids (R) I32] [+ pos_table (P, C)[positions (R) I32]]. An id outside [0, V) is a bug: ids are
  * checked where data enters. Backward: dtable (V, C) F32 += scale * dy rows, in order of rows;
- * dpos_table += dy rows likewise, unscaled. Forward, table may be of any type that lt_block_decodes. */
+ * dpos_table += dy rows likewise, unscaled. Forward, table may be of any type that lt_block_decodes; table_packed: as b_packed of a product. */
 typedef struct {
     lt_tensor y, table, ids, pos_table, positions;
     float scale;
+    const void *table_packed;
 } lt_embed_args;
 typedef struct {
     lt_tensor dtable, dpos_table, dy, ids, positions;

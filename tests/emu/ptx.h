@@ -28,6 +28,25 @@ static inline void ptx_ex2_approx_ftz_f32(float &y, float x) {
     y = exp2f(x);
 }
 
+/* ---- Two halves at a time: in double, where products of 16-bit floats are exact, then rounded to F32 and once more: right but for results near a tie. */
+static inline uint32_t emu_bf16_fma(uint32_t a, uint32_t b, uint32_t c) {
+    float x, y, z;
+    const uint32_t bits[3] = {a << 16, b << 16, c << 16};
+    __builtin_memcpy(&x, &bits[0], 4), __builtin_memcpy(&y, &bits[1], 4), __builtin_memcpy(&z, &bits[2], 4);
+    return emu_f32_to_bf16((float)((double)x * y + z));
+}
+static inline uint32_t emu_f16_fma(uint32_t a, uint32_t b, uint32_t c) {
+    return emu_f32_to_f16(
+        (float)((double)emu_f16_to_f32((uint16_t)a) * emu_f16_to_f32((uint16_t)b) +
+                emu_f16_to_f32((uint16_t)c)));
+}
+static inline void ptx_fma_rn_bf16x2(uint32_t &y, uint32_t a, uint32_t b, uint32_t c) {
+    y = emu_bf16_fma(a, b, c) | emu_bf16_fma(a >> 16, b >> 16, c >> 16) << 16;
+}
+static inline void ptx_fma_rn_f16x2(uint32_t &y, uint32_t a, uint32_t b, uint32_t c) {
+    y = emu_f16_fma(a, b, c) | emu_f16_fma(a >> 16, b >> 16, c >> 16) << 16;
+}
+
 /* ---- Loads and stores */
 static inline void ptx_ld_global_nc_L1_no_allocate_v4_u32(uint32_t &x, uint32_t &y, uint32_t &z,
                                                           uint32_t &w, const void *p) {

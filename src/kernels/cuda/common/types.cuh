@@ -58,6 +58,17 @@ INLINE u32 f32x2_to_fp16x2(float lo, float hi) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
 }
+/* a * b + c of both halves, rounded once. */
+INLINE u32 bf16x2_fma(u32 a, u32 b, u32 c) {
+    u32 y;
+    asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+    return y;
+}
+INLINE u32 fp16x2_fma(u32 a, u32 b, u32 c) {
+    u32 y;
+    asm("fma.rn.f16x2 %0, %1, %2, %3;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+    return y;
+}
 INLINE float bf16x2_lo(u32 x) {
     return __uint_as_float(x << 16);
 }

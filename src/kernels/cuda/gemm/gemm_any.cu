@@ -9,7 +9,7 @@
  *@spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=0 M_FAST=0 N_FAST=0
  *@spec sm_80 sm_90a: IN=bf16 OUT=bf16 GROUPED=1 M_FAST=0 N_FAST=0
  *@spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=2 M_FAST=1 N_FAST=1 */
-#include "common/types.cuh"
+#include "common/product.cuh"
 
 #define TILE    64
 #define STEP    16
@@ -25,13 +25,6 @@ typedef struct {
     int bias_type; /* 0 none, 1 f32, 2 bf16, 3 fp16 */
     int accumulate;
 } args_t;
-
-INLINE float bias_at(const args_t *w, int col) {
-    if (w->bias_type == 1) {
-        return ((const float *)w->bias)[col];
-    }
-    return w->bias_type == 2 ? bf16_to_f32(((const bf16 *)w->bias)[col]) : fp16_to_f32(((const fp16 *)w->bias)[col]);
-}
 
 extern "C" __global__ void __launch_bounds__(THREADS) gemm_any(const __grid_constant__ args_t w) {
     __shared__ float a_tile[STEP][TILE + 1], b_tile[STEP][TILE + 1];
@@ -75,12 +68,7 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_any(const __grid_cons
     for (int i = 0; i < 16; i++) {
         const int row = row0 + tid / 16 + 16 * (i / 4), col = col0 + tid % 16 + 16 * (i % 4);
         if (row < m_end && col < w.n) {
-            OUT *const at = y + row * w.y_m + col;
-            float v = acc[i / 4][i % 4];
-            if (w.bias_type) {
-                v += bias_at(&w, col);
-            }
-            *at = FROM_F32(OUT, v + (w.accumulate ? TO_F32(OUT, *at) : 0.0f));
+            product_store(y + row * w.y_m + col, acc[i / 4][i % 4], bias_at(w.bias, w.bias_type, col), w.accumulate);
         }
     }
 }

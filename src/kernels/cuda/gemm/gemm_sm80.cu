@@ -17,6 +17,7 @@
  *@spec sm_80 sm_90a: VEC=1 A_MAJOR_M=0 B_MAJOR_N=0 OUT=bf16
  *@spec sm_80 sm_90a: VEC=1 A_MAJOR_M=1 B_MAJOR_N=0 OUT=fp32 DTYPE=fp16 */
 #include "common/mma.cuh"
+#include "common/product.cuh"
 
 #define BM      128
 #define BN      128
@@ -121,13 +122,6 @@ INLINE void multiply(float acc[4][4][4], const elem *a_smem, const elem *b_smem,
     }
 }
 
-INLINE float bias_at(const args_t *w, int col) {
-    if (w->bias_type == 1) {
-        return ((const float *)w->bias)[col];
-    }
-    return w->bias_type == 2 ? bf16_to_f32(((const bf16 *)w->bias)[col]) : fp16_to_f32(((const fp16 *)w->bias)[col]);
-}
-
 /* 3. Bias, what y holds, one rounding. */
 INLINE void store(float acc[4][4][4], const args_t *w, int row0, int col0) {
     const int lane = (int)threadIdx.x % 32;
@@ -139,15 +133,7 @@ INLINE void store(float acc[4][4][4], const args_t *w, int row0, int col0) {
             for (int e = 0; e < 4; e++) {
                 const int row = row0 + 16 * i + lane / 4 + e / 2 * 8, col = col0 + 8 * j + lane % 4 * 2 + e % 2;
                 if (row < w->m && col < w->n) {
-                    OUT *y = w->y + (i64)row * w->ldy + col;
-                    float x = acc[i][j][e];
-                    if (w->bias_type) {
-                        x += bias_at(w, col);
-                    }
-                    if (w->accumulate) {
-                        x += TO_F32(OUT, *y);
-                    }
-                    *y = FROM_F32(OUT, x);
+                    product_store(w->y + (i64)row * w->ldy + col, acc[i][j][e], bias_at(w->bias, w->bias_type, col), w->accumulate);
                 }
             }
         }

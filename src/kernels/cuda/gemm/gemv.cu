@@ -14,6 +14,7 @@
  *@spec sm_80 sm_90a: M=8 ROWS=2 SPLIT=4 OUT=bf16 */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
+#include "common/product.cuh"
 
 #define WARPS  4
 #define GROUPS (WARPS / SPLIT) /* of warps in a block, each with columns of its own */
@@ -28,13 +29,6 @@ typedef struct {
     i64 ldx, ldw, ldy;
     int n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
 } gemv_args;
-
-INLINE float bias_at(const gemv_args *a, int col) {
-    return a->bias_type == 1   ? ((const float *)a->bias)[col]
-           : a->bias_type == 2 ? bf16_to_f32(((const bf16 *)a->bias)[col])
-           : a->bias_type == 3 ? fp16_to_f32(((const fp16 *)a->bias)[col])
-                               : 0.0f;
-}
 
 /* 16 bytes of each of the columns' rows at k, and UNROLL - 1 turns on. */
 INLINE void load_weights(uint4 v[UNROLL][ROWS], const elem *const w[ROWS], int k0, int n) {
@@ -117,9 +111,7 @@ gemv(const __grid_constant__ gemv_args a) {
             x += part[warp + s][i];
         }
         if (at < a.n) {
-            OUT *y = a.y + (i % M) * a.ldy + at;
-            x += bias_at(&a, at);
-            *y = FROM_F32(OUT, a.accumulate ? x + TO_F32(OUT, *y) : x);
+            product_store(a.y + (i % M) * a.ldy + at, x, bias_at(a.bias, a.bias_type, at), a.accumulate);
         }
     }
 }

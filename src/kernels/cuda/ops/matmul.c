@@ -1,5 +1,5 @@
 /* matmul.c: the ordered list of matrix products:
- *     gemv_q, wide_q   ggml's block formats (matmul_q.c)
+ *     few_q, wide_q    ggml's block formats (matmul_q.c)
  *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes (matmul_gemv.c)
  *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first: no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
@@ -438,7 +438,7 @@ static lt_err pack_run(lt_queue *q, const void *args) {
 }
 
 const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
-    {"gemv_q", lt_cuda_gemv_q_refuse, lt_cuda_gemv_q_run},
+    {"few_q", lt_cuda_few_q_refuse, lt_cuda_few_q_run},
     {"wide_q", lt_cuda_wide_q_refuse, lt_cuda_wide_q_run},
     {"gemv", lt_cuda_gemv_refuse, lt_cuda_gemv_run},
     {"cublaslt", cublas_refuse, cublas_run},

@@ -1,7 +1,7 @@
-/* matmul_q.c: products with ggml's block formats (pack_q.cu, gemv_q.cu). matmul_pack lays a matrix out in rows of
- *     K numbers of 8 or 4 bits | K / 16 or K / 32 scales | K / 32 minima, fp16 | up to a multiple of 64 bytes
- * so that matrices packed one behind the other are one matrix. Few rows multiply that; for more, slabs of it become 16-bit in memory of the queue's own and
- * are multiplied as such. Activations are 16-bit: they are not rounded to 8 bits as a host's are. */
+/* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu). matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 8 or 4 bits with
+ * their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are one matrix when each has whole tiles of rows. Up to 64 rows multiply
+ * that; for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such. Activations are 16-bit: they are not rounded to 8
+ * bits as a host's are. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -9,11 +9,17 @@
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 
-#define FEW_ROWS   8
+#define FEW_ROWS   64
 #define SLAB_BYTES ((int64_t)64 << 20)
-#define WARPS      4
-#define TARGET_WARPS                                                                               \
-    16 /* An SM: fewer do not keep enough loads under way, so that columns are shared. */
+#define TILE_ROWS  16 /* tile_q.cuh */
+#define TILE_K     128
+/* Warps an SM at which a slab of 16 columns is no longer shared by more of them: fewer do not keep enough loads under way. With more rows than ALONE, warps
+ * with other columns of the same part of x are the better neighbours: what one fetched is in the L1. */
+#define ALONE              8
+#define WARPS_ALONE        16
+#define WARPS_OF_MANY      8
+#define MOST_SPLIT_ALONE   16
+#define MOST_SPLIT_OF_MANY 4
 
 typedef struct {
     lt_dtype type;
@@ -33,16 +39,22 @@ static const format *format_of(lt_dtype type) {
     }
     return NULL;
 }
-static int64_t row_bytes(const format *f, int64_t k) {
-    const int64_t bytes = k * f->bits / 8 + k / f->group * 2 + (f->mins ? k / 32 * 2 : 0);
-    return LT_CUDA_DIV_UP(bytes, 64) * 64;
+static int64_t n_tiles(int64_t k) {
+    return LT_CUDA_DIV_UP(k, TILE_K);
 }
+/* Of TILE_ROWS rows. */
+static int64_t slab_bytes(const format *f, int64_t k) {
+    const int64_t scales = TILE_K / f->group + (f->mins ? TILE_K / 32 : 0);
+    return n_tiles(k) * TILE_ROWS * (TILE_K * f->bits / 8 + scales * 2);
+}
+#define FORMAT_WORDS     "BITS=%d GROUP=%d MINS=%d OFFSET=%d"
+#define FORMAT_VALUES(f) (f)->bits, (f)->group, (f)->mins, (f)->offset
 
 size_t lt_cuda_pack_bytes(const lt_tensor *b, bool trans_b) {
     const format *f = format_of(b->dtype);
     return f == NULL || !trans_b || b->n_dims != 2 || b->shape[1] % 32 != 0
                ? 0
-               : (size_t)(b->shape[0] * row_bytes(f, b->shape[1]));
+               : (size_t)(LT_CUDA_DIV_UP(b->shape[0], TILE_ROWS) * slab_bytes(f, b->shape[1]));
 }
 
 const char *lt_cuda_pack_refuse(const void *args) {
@@ -52,46 +64,40 @@ const char *lt_cuda_pack_refuse(const void *args) {
 lt_err lt_cuda_pack_run(lt_queue *q, const void *args) {
     lt_matmul_pack_args a = *(const lt_matmul_pack_args *)args;
     const format *f = format_of(a.b.dtype);
-    int64_t rows = a.b.shape[0], k = a.b.shape[1], ld = row_bytes(f, k),
-            src = (int64_t)lt_dtype_row_bytes(a.b.dtype, k);
-    int groups = (int)(k / 32);
+    int64_t rows = a.b.shape[0], k = a.b.shape[1], src = (int64_t)lt_dtype_row_bytes(a.b.dtype, k);
+    int groups = (int)(k / 32), tiles = (int)n_tiles(k);
+    const int64_t threads = LT_CUDA_DIV_UP(rows, TILE_ROWS) * TILE_ROWS * tiles * (TILE_K / 32);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.dst, &a.b.data, &rows, &groups, &src, &ld};
-    snprintf(defines, sizeof defines, "TYPE=%s BITS=%d GROUP=%d MINS=%d DTYPE=bf16",
-             lt_dtype_name(f->type), f->bits, f->group, f->mins);
-    LT_TRY(lt_cuda_run(q, "gemm/pack_q.cu", "pack_q", defines, LT_CUDA_DIV_UP(rows * groups, 128),
-                       1, 128, list));
-    return lt_cuda_sync(q->gpu, q->stream); /* gemv_q reads weights before it waits: early.cuh. */
+    void *list[] = {&a.dst, &a.b.data, &rows, &groups, &tiles, &src};
+    snprintf(defines, sizeof defines, "TYPE=%s BITS=%d GROUP=%d MINS=%d", lt_dtype_name(f->type),
+             f->bits, f->group, f->mins);
+    LT_TRY(lt_cuda_run(q, "gemm/pack_q.cu", "pack_q", defines, LT_CUDA_DIV_UP(threads, 128), 1, 128,
+                       list));
+    return lt_cuda_sync(q->gpu, q->stream); /* gemm_q reads weights before it waits: early.cuh. */
 }
 
 const char *lt_cuda_embed_q_refuse(const void *args) {
     const lt_embed_args *a = args;
     const lt_tensor *const rows[] = {&a->y, &a->pos_table};
-    return format_of(a->table.dtype) == NULL ? "not of blocks"
-                                             : lt_cuda_refuse_rows(rows, 2, a->y.dtype);
+    if (format_of(a->table.dtype) == NULL || a->table_packed == NULL) {
+        return "table is not packed blocks";
+    }
+    return a->y.dtype != LT_BF16 && a->y.dtype != LT_F16 ? "y is not 16-bit"
+                                                         : lt_cuda_refuse_rows(rows, 2, a->y.dtype);
 }
 lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args) {
     lt_embed_args a = *(const lt_embed_args *)args;
     const format *f = format_of(a.table.dtype);
-    int64_t rows = a.y.shape[0], k = a.table.shape[1],
-            src = (int64_t)lt_dtype_row_bytes(a.table.dtype, k);
-    int groups = (int)(k / 32);
+    int64_t rows = a.y.shape[0];
+    int k = (int)a.table.shape[1], tiles = (int)n_tiles(k);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data,
-                    &a.table.data,
-                    &a.ids.data,
-                    &a.pos_table.data,
-                    &a.positions.data,
-                    &rows,
-                    &groups,
-                    &a.scale,
-                    &a.y.stride[0],
-                    &src,
-                    &a.pos_table.stride[0]};
-    snprintf(defines, sizeof defines, "TYPE=%s BITS=%d GROUP=%d MINS=%d DTYPE=%s",
-             lt_dtype_name(f->type), f->bits, f->group, f->mins, lt_cuda_dtype_word(a.y.dtype));
-    return lt_cuda_run_early(q, "gemm/pack_q.cu", "embed_q", defines,
-                             LT_CUDA_DIV_UP(rows * groups, 128), 1, 128, list);
+    void *list[] = {
+        &a.y.data, &a.table_packed, &a.ids.data, &a.pos_table.data, &a.positions.data,     &rows,
+        &k,        &tiles,          &a.scale,    &a.y.stride[0],    &a.pos_table.stride[0]};
+    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
+             FORMAT_VALUES(f), lt_cuda_dtype_word(a.y.dtype));
+    return lt_cuda_run_early(q, "gemm/gemm_q.cu", "embed_q", defines,
+                             LT_CUDA_DIV_UP(rows * (k / 32), 128), 1, 128, list);
 }
 
 /* ---- Products ---- */
@@ -111,56 +117,63 @@ static const char *refuse_blocks(const lt_matmul_args *a) {
                : NULL;
 }
 
-/* gemv_args of gemv_q.cu. */
+/* gemm_q_args of gemm_q.cu. */
 typedef struct {
     const void *x, *w, *bias;
     void *y;
-    int64_t ldx, ldw, ldy;
-    int n, k, bias_type, accumulate;
-} gemv_args;
+    int64_t ldx, ldy;
+    int m, n, k, bias_type, accumulate;
+} gemm_q_args;
 
-const char *lt_cuda_gemv_q_refuse(const void *args) {
+const char *lt_cuda_few_q_refuse(const void *args) {
     const lt_matmul_args *a = args;
     const char *why = refuse_blocks(a);
     return why != NULL                ? why
-           : a->y.shape[0] > FEW_ROWS ? "more than 8 rows"
-           : a->fixed_order           ? "other kernels serve more rows"
+           : a->y.shape[0] > FEW_ROWS ? "more than 64 rows"
+           : a->fixed_order           ? "another kernel serves more rows"
                                       : NULL;
 }
-lt_err lt_cuda_gemv_q_run(lt_queue *q, const void *args) {
-    const lt_matmul_args *a = args;
-    const format *f = format_of(a->b.dtype);
-    const int64_t k = a->b.shape[1];
-    gemv_args w = {.x = a->a.data,
-                   .w = a->b_packed,
-                   .bias = a->bias.data,
-                   .y = a->y.data,
-                   .ldx = a->a.stride[0],
-                   .ldw = row_bytes(f, k),
-                   .ldy = a->y.stride[0],
-                   .n = (int)a->y.shape[1],
-                   .k = (int)k,
-                   .bias_type = a->bias.data == NULL      ? 0
-                                : a->bias.dtype == LT_F32 ? 1
-                                                          : (a->bias.dtype == LT_BF16 ? 2 : 3),
-                   .accumulate = a->accumulate};
-    const int m = (int)a->y.shape[0], rows = m <= 2 && f->bits == 4 ? 4 : 2,
-              wanted = TARGET_WARPS * lt_cuda_get_info(q->gpu)->n_sms, lane = 128 / f->bits;
-    char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&w};
+/* Warps that share a slab of columns. */
+static int split_of(const lt_matmul_args *a, const lt_cuda_info *info) {
+    const bool alone = a->y.shape[0] <= ALONE;
+    const int64_t slabs = LT_CUDA_DIV_UP(a->y.shape[1], TILE_ROWS),
+                  wanted = (alone ? WARPS_ALONE : WARPS_OF_MANY) * info->n_sms;
+    const int most = alone ? MOST_SPLIT_ALONE : MOST_SPLIT_OF_MANY;
     int split = 1;
-    if (m == 0 || w.n == 0) {
-        return LT_OK;
-    }
-    while (split < WARPS && LT_CUDA_DIV_UP(w.n, rows) * split < wanted && k >= 64 * lane * split) {
+    while (split < most && slabs * split < wanted && n_tiles(a->b.shape[1]) >= 2 * split) {
         split *= 2;
     }
-    snprintf(defines, sizeof defines,
-             "M=%d ROWS=%d SPLIT=%d BITS=%d GROUP=%d MINS=%d OFFSET=%d OUT=%s DTYPE=%s", m, rows,
-             split, f->bits, f->group, f->mins, f->offset, lt_cuda_dtype_word(a->y.dtype),
+    return split;
+}
+lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    const format *f = format_of(a->b.dtype);
+    gemm_q_args w = {.x = a->a.data,
+                     .w = a->b_packed,
+                     .bias = a->bias.data,
+                     .y = a->y.data,
+                     .ldx = a->a.stride[0],
+                     .ldy = a->y.stride[0],
+                     .m = (int)a->y.shape[0],
+                     .n = (int)a->y.shape[1],
+                     .k = (int)a->b.shape[1],
+                     .bias_type = lt_matmul_bias_type(&a->bias),
+                     .accumulate = a->accumulate};
+    const int tiles = LT_CUDA_DIV_UP(w.m, 8), split = split_of(a, lt_cuda_get_info(q->gpu)),
+              warps = tiles > 1   ? 8
+                      : split > 4 ? split
+                                  : 4; /* WARPS of gemm_q.cu */
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&w};
+    if (lt_matmul_empty(a)) {
+        return LT_OK;
+    }
+    snprintf(defines, sizeof defines, "TILES=%d SPLIT=%d " FORMAT_WORDS " OUT=%s DTYPE=%s", tiles,
+             split, FORMAT_VALUES(f), lt_cuda_dtype_word(a->y.dtype),
              lt_cuda_dtype_word(a->a.dtype));
-    return lt_cuda_run_early(q, "gemm/gemv_q.cu", "gemv_q", defines,
-                             LT_CUDA_DIV_UP(w.n, rows * (WARPS / split)), 1, 32 * WARPS, list);
+    return lt_cuda_run_early(q, "gemm/gemm_q.cu", "gemm_q", defines,
+                             LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.n, TILE_ROWS), warps / split), 1,
+                             32 * warps, list);
 }
 
 const char *lt_cuda_wide_q_refuse(const void *args) {
@@ -169,17 +182,16 @@ const char *lt_cuda_wide_q_refuse(const void *args) {
 /* Columns [first, first + n) of y. */
 static lt_err slab(lt_queue *q, const lt_matmul_args *a, const format *f, int64_t first,
                    int64_t n) {
-    int64_t rows = n, ldw = row_bytes(f, a->b.shape[1]);
-    int k = (int)a->b.shape[1];
-    const void *src = (const unsigned char *)a->b_packed + first * ldw;
+    int64_t rows = n;
+    int k = (int)a->b.shape[1], tiles = (int)n_tiles(k);
+    const void *src = (const unsigned char *)a->b_packed + first / TILE_ROWS * slab_bytes(f, k);
     lt_matmul_args wide = *a;
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&q->wide, &src, &rows, &k, &ldw};
-    snprintf(defines, sizeof defines,
-             "M=1 ROWS=2 SPLIT=1 BITS=%d GROUP=%d MINS=%d OFFSET=%d OUT=bf16 DTYPE=%s", f->bits,
-             f->group, f->mins, f->offset, lt_cuda_dtype_word(a->a.dtype));
-    LT_TRY(lt_cuda_run(q, "gemm/gemv_q.cu", "widen_q", defines,
-                       LT_CUDA_DIV_UP(rows * (k / (128 / f->bits)), 128), 1, 128, list));
+    void *list[] = {&q->wide, &src, &rows, &k, &tiles};
+    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
+             FORMAT_VALUES(f), lt_cuda_dtype_word(a->a.dtype));
+    LT_TRY(lt_cuda_run(q, "gemm/gemm_q.cu", "widen_q", defines,
+                       LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(rows, TILE_ROWS) * tiles, 4), 1, 128, list));
     wide.b = lt_tensor_2d(q->wide, a->a.dtype, n, k);
     wide.b_packed = NULL;
     wide.y = lt_tensor_cols(&a->y, first, n);
@@ -193,13 +205,13 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
     if (a->y.shape[0] == 0) {
         return LT_OK;
     }
-    if (q->wide_bytes <
-        (size_t)(2 * k * step)) { /* Once: the widest K comes with the first step. */
+    if (q->wide_bytes < (size_t)(2 * k * step)) { /* Once: but for K above half a million. */
+        const int64_t bytes = 2 * k * step > SLAB_BYTES ? 2 * k * step : SLAB_BYTES;
         LT_TRY(lt_cuda_sync(q->gpu, q->stream));
         lt_cuda_free(q->gpu, q->wide);
         q->wide_bytes = 0;
-        LT_TRY(lt_cuda_alloc(q->gpu, &q->wide, (size_t)(2 * k * step), "16-bit weights"));
-        q->wide_bytes = (size_t)(2 * k * step);
+        LT_TRY(lt_cuda_alloc(q->gpu, &q->wide, (size_t)bytes, "16-bit weights"));
+        q->wide_bytes = (size_t)bytes;
     }
     for (int64_t first = 0; first < n; first += step) {
         LT_TRY(slab(q, a, format_of(a->b.dtype), first, n - first < step ? n - first : step));

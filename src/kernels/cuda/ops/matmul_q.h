@@ -13,8 +13,8 @@ const char *lt_cuda_pack_refuse(const void *args);
 lt_err lt_cuda_pack_run(lt_queue *q, const void *args);
 const char *lt_cuda_embed_q_refuse(const void *args);
 lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args);
-const char *lt_cuda_gemv_q_refuse(const void *args); /* At most 8 rows. */
-lt_err lt_cuda_gemv_q_run(lt_queue *q, const void *args);
+const char *lt_cuda_few_q_refuse(const void *args); /* At most 64 rows. */
+lt_err lt_cuda_few_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wide_q_refuse(const void *args);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
 

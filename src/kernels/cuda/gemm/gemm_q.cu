@@ -1,0 +1,252 @@
+/* gemm_q.cu: up to 64 rows times a quantised weight matrix, packed as tile_q.cuh says: y (M, N) = x (M, K) W^T; W back to 16 bits for more rows; rows of W as an
+ * embedding's rows.
+ *
+ * SHAPES    M at most 8 TILES (TILES 1 to 8); K a multiple of 32; rows of x 16-byte aligned; any N.
+ * MAP       a warp makes 16 columns of y, a slab of W, for all rows, over the tiles of its part of K; SPLIT warps of a block share a slab. The weights are the left
+ *           operand of mma.sync, whose 16 rows are columns of y, and x the right one, 8 rows of x an operand.
+ * MOVEMENT
+ *     W ──512 bytes a warp, past the L1, DEPTH tiles ahead──▶ registers ──numbers to 16-bit floats─┐
+ *     x ──16 bytes a lane, from the L1──▶ registers ──────────────────────────────────────────────┴─mma.sync──▶ a group's sums ─ x scale ─▶ sums ──▶ (SPLIT: smem) ──▶ y
+ *     A number u < 128 becomes the float BASE + u by putting it under that float's exponent, two at a time, and a multiply-add takes BASE + OFFSET off. A signed
+ *     byte is its low seven bits less its highest one: both under the same exponent.
+ *     A product does not care in which order it meets K: what mma.sync calls k = 2q, 2q + 1, 2q + 8, 2q + 9 are elements 0..3, then 4..7, of lane quarter q.
+ * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0: DEPTH x 2 KB (1 KB) under way a warp. Instructions, M up to 8: 2.6 an element of a lane's share of
+ *           8 bits, 2.2 of 4: a quarter (40 %) of what an H100 issues in the time that the bytes take.
+ * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which cut off, scaled and added by rounding adds, then parts in order: bit-identical run to
+ *           run; a row's bits do not depend on the other rows, but on whether there are more than 8 (which choose SPLIT).
+ * REFS      PTX ISA 9.7.14 (mma.sync); Frantar et al. 2024, arXiv:2408.11743 (weights laid out for mma.sync).
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=16 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=4 BITS=8 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=8 BITS=8 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 DTYPE=fp16
+ *@spec sm_80 sm_90a: TILES=4 SPLIT=4 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ *@spec sm_80 sm_90a: TILES=8 SPLIT=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16 */
+#include "common/early.cuh"
+#include "common/mma.cuh"
+#include "common/product.cuh"
+#include "gemm/tile_q.cuh"
+
+#define WARPS   (TILES > 1 ? 8 : SPLIT > 4 ? SPLIT : 4)
+#define GROUPS  (WARPS / SPLIT) /* of warps in a block, each with a slab of its own */
+#define PARTS   (SPLIT > 1 ? WARPS : 1)
+#define THREADS (32 * WARPS)
+#ifndef DEPTH
+#define DEPTH (TILES > 2 ? 1 : BITS == 4 ? 4 : 2)
+#endif
+#define ONE_bf16       0x3f803f80u
+#define ONE_fp16       0x3c003c00u
+#define EXPONENT_bf16  0x43004300u /* 2^7, 2^7: the last bit counts ones. */
+#define EXPONENT_fp16  0x64006400u /* 2^10, 2^10 */
+#define ONE            CONCAT(ONE_, DTYPE)
+#define EXPONENT       CONCAT(EXPONENT_, DTYPE)
+#define MINUS          0x80008000u
+#define FMA2(a, b, c)  CONCAT(DTYPE, x2_fma)(a, b, c)
+static_assert(TILES >= 1 && TILES <= 8, "sums must fit in registers");
+static_assert(WARPS % SPLIT == 0, "warps of a slab are in one block");
+
+typedef struct {
+    const elem *x;
+    const u8 *w;
+    const void *bias;
+    OUT *y;
+    i64 ldx, ldy;
+    int m, n, k, bias_type, accumulate;
+} gemm_q_args;
+
+/* A lane's share of a tile. */
+typedef struct {
+    uint4 v[PIECES], scale[SCALES], least;
+} share;
+
+INLINE void load_share(share *s, const u8 *tile) {
+    const int lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        s->v[p] = load_once(tile + 512 * p + 16 * lane);
+    }
+#pragma unroll
+    for (int i = 0; i < SCALES; i++) {
+        s->scale[i] = load_once(tile + SCALES_AT + 128 * i + lane / 4 * 16);
+    }
+    if (MINS) {
+        s->least = load_once(tile + MINS_AT + lane / 4 * 16);
+    }
+}
+INLINE u32 word_of(uint4 v, int i) {
+    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
+}
+/* Number i (0..3: row r, 4..7: row r + 8) of a lane's scales. */
+INLINE float scale_of(uint4 v, int i) {
+    fp16 x;
+    x.bits = (u16)(word_of(v, i / 2) >> 16 * (i % 2));
+    return fp16_to_f32(x);
+}
+/* The eight elements of group g of row r + 8 h, in pairs, OFFSET taken off. */
+INLINE void widen(u32 pair[4], const share *s, int g, int h) {
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const u32 w = BITS == 4 ? word_of(s->v[g / 2 % PIECES], g % 2 * 2 + h) >> 4 * j : word_of(s->v[g % PIECES], 2 * h + j / 2) >> 8 * (j % 2);
+        const u32 low = w & (BITS == 4 ? 0x000f000fu : 0x007f007fu) | EXPONENT;
+        const u32 off = OFFSET == 128 ? w & 0x00800080u | EXPONENT | MINUS : EXPONENT | MINUS | OFFSET * 0x00010001u;
+        pair[j] = FMA2(low, ONE, off);
+    }
+}
+/* Elements of row `row` of x from column k on, a group of 32, as this lane's quarter has them; zeros where there are none. */
+INLINE uint4 load_x(const gemm_q_args *a, int row, int k) {
+    const elem *x = a->x + row * a->ldx + k;
+    const int q = (int)threadIdx.x % 4;
+    if (row >= a->m || k >= a->k) {
+        return make_uint4(0, 0, 0, 0);
+    }
+    if (GROUP == 32) {
+        return *(const uint4 *)(x + 8 * q);
+    }
+    const uint2 lo = *(const uint2 *)(x + 4 * q), hi = *(const uint2 *)(x + 16 + 4 * q);
+    return make_uint4(lo.x, lo.y, hi.x, hi.y);
+}
+/* sum += what the 32 columns from k on give: `a0`, `a1` the operands of the two products. */
+INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4], const u32 a1[4], uint4 x) {
+    const u32 ones[4] = {ONE, ONE, ONE, ONE};
+    float dot[2][4] = {{0.0f}}, total[4] = {0.0f};
+    mma_16x8x16(dot[0], a0, x.x, x.y);
+    mma_16x8x16(dot[SCALES - 1], a1, x.z, x.w);
+    if (MINS) {
+        mma_16x8x16(total, ones, x.x, x.y);
+        mma_16x8x16(total, ones, x.z, x.w);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < SCALES; j++) {
+            sum[i] += scale_of(s->scale[SCALES == 2 ? g / 2 : 0], i / 2 * 4 + (SCALES == 2 ? g % 2 * 2 + j : g)) * dot[j][i];
+        }
+        if (MINS) {
+            sum[i] -= scale_of(s->least, i / 2 * 4 + g) * total[i];
+        }
+    }
+}
+INLINE void multiply(float sum[TILES][4], const gemm_q_args *a, const share *s, int k0) {
+    const int row = (int)threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        u32 r[4], r8[4];
+        widen(r, s, g, 0);
+        widen(r8, s, g, 1);
+        const u32 a0[4] = {r[0], r8[0], r[1], r8[1]}, a1[4] = {r[2], r8[2], r[3], r8[3]};
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            multiply_group(sum[t], s, g, a0, a1, load_x(a, 8 * t + row, k0 + 32 * g));
+        }
+    }
+}
+/* Sum i of lane `lane` to y. */
+INLINE void store(const gemm_q_args *a, int slab, int t, int i, int lane, float sum) {
+    const int row = 8 * t + lane % 4 * 2 + i % 2, col = slab * TILE_ROWS + lane / 4 + i / 2 * 8;
+    if (row < a->m && col < a->n) {
+        product_store(a->y + row * a->ldy + col, sum, bias_at(a->bias, a->bias_type, col), a->accumulate);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gemm_q(const __grid_constant__ gemm_q_args a) {
+    __shared__ float part[PARTS][TILES * 4][32];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT;
+    const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a.k + TILE_K - 1) / TILE_K, each = (tiles + SPLIT - 1) / SPLIT;
+    const int begin = warp % SPLIT * each, end = slab * TILE_ROWS < a.n ? min_i(tiles, begin + each) : 0;
+    const u8 *const w = a.w + (i64)slab * tiles * TILE_BYTES;
+    float sum[TILES][4] = {{0.0f}};
+    share s[DEPTH];
+
+#pragma unroll
+    for (int d = 0; d < DEPTH; d++) { /* 1. On their way before x is there. */
+        if (begin + d < end) {
+            load_share(&s[d], w + (i64)(begin + d) * TILE_BYTES);
+        }
+    }
+    wait_for_others();
+    for (int tile = begin; tile < end; tile += DEPTH) { /* 2. A place is filled again as soon as it is used up. */
+#pragma unroll
+        for (int d = 0; d < DEPTH; d++) {
+            if (tile + d < end) {
+                multiply(sum, &a, &s[d], (tile + d) * TILE_K);
+                if (tile + d + DEPTH < end) {
+                    load_share(&s[d], w + (i64)(tile + d + DEPTH) * TILE_BYTES);
+                }
+            }
+        }
+    }
+    if (SPLIT == 1) { /* 3. To y, through shared memory where warps have parts of the same sums. */
+#pragma unroll
+        for (int i = 0; i < TILES * 4; i++) {
+            store(&a, slab, i / 4, i % 4, lane, sum[i / 4][i % 4]);
+        }
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < TILES * 4; i++) {
+        part[warp % PARTS][i][lane] = sum[i / 4][i % 4];
+    }
+    __syncthreads();
+    for (int i = warp % SPLIT; i < TILES * 4; i += SPLIT) {
+        float x = 0.0f;
+        for (int p = 0; p < SPLIT; p++) {
+            x += part[(group * SPLIT + p) % PARTS][i][lane];
+        }
+        store(&a, slab, i / 4, i % 4, lane, x);
+    }
+}
+
+/* wide (N, K) = W in 16 bits: a warp a tile. */
+extern "C" __global__ void __launch_bounds__(128)
+widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
+    const i64 item = (i64)blockIdx.x * 4 + (int)threadIdx.x / 32, slab = item / tiles;
+    const int lane = (int)threadIdx.x % 32, q = lane % 4, k0 = (int)(item % tiles) * TILE_K;
+    share s;
+    if (slab * TILE_ROWS >= rows) {
+        return;
+    }
+    load_share(&s, w + item * TILE_BYTES);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int g = i / 2, h = i % 2;
+        const i64 row = slab * TILE_ROWS + lane / 4 + 8 * h;
+        u32 pair[4], out[4];
+        widen(pair, &s, g, h);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const float scale = scale_of(s.scale[SCALES == 2 ? g / 2 : 0], 4 * h + (SCALES == 2 ? g % 2 * 2 + j / 2 : g));
+            const float least = MINS ? scale_of(s.least, 4 * h + g) : 0.0f;
+            out[j] = PACK_ELEM(scale * elem_lo(pair[j]) - least, scale * elem_hi(pair[j]) - least);
+        }
+        if (row < rows && k0 + 32 * g < k) {
+            elem *to = wide + row * k + k0 + 32 * g;
+            *(uint2 *)(to + element_at(q, 0)) = make_uint2(out[0], out[1]);
+            *(uint2 *)(to + element_at(q, 4)) = make_uint2(out[2], out[3]);
+        }
+    }
+}
+
+/* y (R, K) = scale * rows ids of W [+ pos_table rows]: a thread a group of 32. */
+extern "C" __global__ void __launch_bounds__(128)
+embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *positions, i64 rows, int k, int tiles, float scale, i64 ldy, i64 ld_pos) {
+    const i64 item = (i64)blockIdx.x * 128 + threadIdx.x, row = item / (k / 32);
+    const int group = (int)(item % (k / 32)), g = group % 4;
+    wait_for_others();
+    if (row >= rows) {
+        return;
+    }
+    const int id = ids[row], r = id % TILE_ROWS;
+    const u8 *const tile = w + tile_at(id, 32 * group, tiles);
+    for (int i = 0; i < 32; i++) { /* Quarter by quarter. */
+        const int q = i / 8, e = i % 8, at = 32 * group + element_at(q, e);
+        const u32 bits = *(const u32 *)(tile + word_in_tile(g, r, q, e / 4)) >> bits_in_word(e) & (BITS == 4 ? 15u : 255u);
+        const int number = OFFSET == 128 ? (int)(signed char)bits : (int)bits - OFFSET;
+        float v = fp16_to_f32(*(const fp16 *)(tile + scale_in_tile(g, r, e / 4))) * (float)number;
+        v -= MINS ? fp16_to_f32(*(const fp16 *)(tile + least_in_tile(g, r))) : 0.0f;
+        v *= scale;
+        if (pos_table) {
+            v += ELEM_F32(pos_table[(i64)positions[row] * ld_pos + at]);
+        }
+        y[row * ldy + at] = FROM_F32(DTYPE, v);
+    }
+}

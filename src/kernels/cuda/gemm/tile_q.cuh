@@ -1,0 +1,51 @@
+/* tile_q.cuh: quantised weights as pack_q.cu lays them out, for the operands of mma.sync: what pack_q.cu writes and gemm_q.cu reads.
+ *
+ *     matrix (N, K)   slabs of 16 rows, of each its tiles of 128 columns, one behind the other; N and K are filled up with zeros
+ *     tile            PIECES x 32 lanes x 16 bytes of numbers | SCALES x 128 bytes of scales | (MINS) 128 bytes of minima, fp16
+ * Lane l holds rows r = l / 4 and r + 8 of the slab, h = 0 and 1, and of each group of 32 columns eight elements e, those of quarter l % 4: element_at. Pairs of
+ * them are the words that mma.sync takes: BITS 4: nibble j and nibble j + 4 of a word are elements 2j and 2j + 1; BITS 8: bytes 0, 2, 1, 3 of a word are
+ * four elements in order. OFFSET 128 (Q8_0) means signed bytes.
+ * A row's scales and minima: lane quarters share 16 bytes: four of row r, four of row r + 8.
+ * -D BITS (4, 8), GROUP (elements a scale: 32, 16), MINS, OFFSET. */
+#ifndef LT_CUDA_GEMM_TILE_Q_CUH
+#define LT_CUDA_GEMM_TILE_Q_CUH
+
+#include "common/types.cuh"
+
+#define TILE_ROWS  16
+#define TILE_K     128
+#define PIECES     (BITS / 2)
+#define SCALES     (32 / GROUP)
+#define SCALES_AT  (512 * PIECES)
+#define MINS_AT    (SCALES_AT + 128 * SCALES)
+#define TILE_BYTES (MINS_AT + 128 * MINS)
+static_assert(BITS == 4 || BITS == 8, "two widths");
+static_assert(GROUP == 32 || GROUP == 16, "a scale for 32 or 16 elements");
+
+/* Where element e of quarter q stands in its group of 32. */
+INLINE int element_at(int q, int e) {
+    return GROUP == 32 ? 8 * q + e : 16 * (e / 4) + 4 * q + e % 4;
+}
+/* The tile that holds column k of row n of a matrix `tiles` tiles wide. */
+INLINE i64 tile_at(i64 n, i64 k, int tiles) {
+    return (n / TILE_ROWS * tiles + k / TILE_K) * TILE_BYTES;
+}
+/* Bytes into a tile: the word of elements 4 i .. 4 i + 3 (BITS 4: of all eight) of group g of 4, row r of 16, quarter q. */
+INLINE int word_in_tile(int g, int r, int q, int i) {
+    const int lane = r % 8 * 4 + q, h = r / 8;
+    return BITS == 4 ? 512 * (g / 2) + 16 * lane + 4 * (g % 2 * 2 + h) : 512 * g + 16 * lane + 4 * (2 * h + i);
+}
+/* Of the scale of element element_at(., 4 i ..) of group g, row r; and of its minimum. */
+INLINE int scale_in_tile(int g, int r, int i) {
+    const int s = GROUP == 32 ? g : 2 * g + i;
+    return SCALES_AT + 128 * (s / 4) + 16 * (r % 8) + 2 * (r / 8 * 4 + s % 4);
+}
+INLINE int least_in_tile(int g, int r) {
+    return MINS_AT + 16 * (r % 8) + 2 * (r / 8 * 4 + g);
+}
+/* How far element e is shifted in its word. */
+INLINE int bits_in_word(int e) {
+    return BITS == 4 ? 4 * (e / 2) + 16 * (e % 2) : 8 * (e % 4 / 2) + 16 * (e % 2);
+}
+
+#endif
