@@ -40,6 +40,12 @@ static inline uint32_t emu_f16_fma(uint32_t a, uint32_t b, uint32_t c) {
         (float)((double)emu_f16_to_f32((uint16_t)a) * emu_f16_to_f32((uint16_t)b) +
                 emu_f16_to_f32((uint16_t)c)));
 }
+static inline void ptx_lop3_b32(uint32_t &y, uint32_t a, uint32_t b, uint32_t c, unsigned table) {
+    y = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        y |= table >> i & 1 ? (i & 4 ? a : ~a) & (i & 2 ? b : ~b) & (i & 1 ? c : ~c) : 0;
+    }
+}
 static inline void ptx_fma_rn_bf16x2(uint32_t &y, uint32_t a, uint32_t b, uint32_t c) {
     y = emu_bf16_fma(a, b, c) | emu_bf16_fma(a >> 16, b >> 16, c >> 16) << 16;
 }

@@ -58,6 +58,12 @@ INLINE u32 f32x2_to_fp16x2(float lo, float hi) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
 }
+/* a & b | c in one instruction, also where b and c are constants (the compiler makes two of them). */
+INLINE u32 and_or(u32 a, u32 b, u32 c) {
+    u32 y;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
+    return y;
+}
 /* a * b + c of both halves, rounded once. */
 INLINE u32 bf16x2_fma(u32 a, u32 b, u32 c) {
     u32 y;

@@ -86,22 +86,20 @@ INLINE void widen(u32 pair[4], const share *s, int g, int h) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const u32 w = BITS == 4 ? word_of(s->v[g / 2 % PIECES], g % 2 * 2 + h) >> 4 * j : word_of(s->v[g % PIECES], 2 * h + j / 2) >> 8 * (j % 2);
-        const u32 low = w & (BITS == 4 ? 0x000f000fu : 0x007f007fu) | EXPONENT;
-        const u32 off = OFFSET == 128 ? w & 0x00800080u | EXPONENT | MINUS : EXPONENT | MINUS | OFFSET * 0x00010001u;
+        const u32 low = and_or(w, BITS == 4 ? 0x000f000fu : 0x007f007fu, EXPONENT);
+        const u32 off = OFFSET == 128 ? and_or(w, 0x00800080u, EXPONENT | MINUS) : EXPONENT | MINUS | OFFSET * 0x00010001u;
         pair[j] = FMA2(low, ONE, off);
     }
 }
-/* Elements of row `row` of x from column k on, a group of 32, as this lane's quarter has them; zeros where there are none. */
-INLINE uint4 load_x(const gemm_q_args *a, int row, int k) {
-    const elem *x = a->x + row * a->ldx + k;
-    const int q = (int)threadIdx.x % 4;
-    if (row >= a->m || k >= a->k) {
+/* The piece of a lane's quarter in a group of 32 of a row of x; zeros where there is none. */
+INLINE uint4 load_x(const elem *x, bool there) {
+    if (!there) {
         return make_uint4(0, 0, 0, 0);
     }
     if (GROUP == 32) {
-        return *(const uint4 *)(x + 8 * q);
+        return *(const uint4 *)x;
     }
-    const uint2 lo = *(const uint2 *)(x + 4 * q), hi = *(const uint2 *)(x + 16 + 4 * q);
+    const uint2 lo = *(const uint2 *)x, hi = *(const uint2 *)(x + 16);
     return make_uint4(lo.x, lo.y, hi.x, hi.y);
 }
 /* sum += what the 32 columns from k on give: `a0`, `a1` the operands of the two products. */
@@ -125,7 +123,8 @@ INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4],
         }
     }
 }
-INLINE void multiply(float sum[TILES][4], const gemm_q_args *a, const share *s, int k0) {
+/* x: this lane's first piece of the tile's columns, in row lane / 4; left: columns from the tile's first on. */
+INLINE void multiply(float sum[TILES][4], const share *s, const elem *x, i64 ldx, int m, int left) {
     const int row = (int)threadIdx.x % 32 / 4;
 #pragma unroll
     for (int g = 0; g < 4; g++) {
@@ -135,7 +134,7 @@ INLINE void multiply(float sum[TILES][4], const gemm_q_args *a, const share *s, 
         const u32 a0[4] = {r[0], r8[0], r[1], r8[1]}, a1[4] = {r[2], r8[2], r[3], r8[3]};
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            multiply_group(sum[t], s, g, a0, a1, load_x(a, 8 * t + row, k0 + 32 * g));
+            multiply_group(sum[t], s, g, a0, a1, load_x(x + 8 * t * ldx + 32 * g, 8 * t + row < m && 32 * g < left));
         }
     }
 }
@@ -154,6 +153,7 @@ gemm_q(const __grid_constant__ gemm_q_args a) {
     const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a.k + TILE_K - 1) / TILE_K, each = (tiles + SPLIT - 1) / SPLIT;
     const int begin = warp % SPLIT * each, end = slab * TILE_ROWS < a.n ? min_i(tiles, begin + each) : 0;
     const u8 *const w = a.w + (i64)slab * tiles * TILE_BYTES;
+    const elem *const x = a.x + lane / 4 * a.ldx + element_at(lane % 4, 0);
     float sum[TILES][4] = {{0.0f}};
     share s[DEPTH];
 
@@ -168,7 +168,7 @@ gemm_q(const __grid_constant__ gemm_q_args a) {
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             if (tile + d < end) {
-                multiply(sum, &a, &s[d], (tile + d) * TILE_K);
+                multiply(sum, &s[d], x + (tile + d) * TILE_K, a.ldx, a.m, a.k - (tile + d) * TILE_K);
                 if (tile + d + DEPTH < end) {
                     load_share(&s[d], w + (i64)(tile + d + DEPTH) * TILE_BYTES);
                 }
