@@ -98,7 +98,10 @@ typedef struct {
     lt_device device; /* Where the weights lie and everything is computed. */
     const struct lt_backend *backend; /* NULL: the device's own (tests bring others). */
     bool
-        stored; /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that is possible: to run, not to train or save. dtype is F32; on a device BF16, and blocks only are held. */
+        stored; /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that is possible: to run, not to train or save. dtype is
+                    F32; on a device BF16, and blocks only are held: without any, nothing is. */
+    lt_dtype
+        stored_as; /* Of a model that is created with `stored`: the block type of its matrices. */
 } lt_model_options;
 
 /* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free with lt_model_close. */

@@ -28,9 +28,9 @@
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each decodes")                         \
     X(I64, step_tokens, "step-tokens", "512", 1, 1e6, "tokens", "of one step at most")             \
-    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16|blocks",                             \
-      "weights: as the file has them (on a GPU as BF16), or all in one type; blocks: quantised "   \
-      "on a GPU, too")                                                                             \
+    X(ENUM, dtype, "dtype", "stored", 0, 0,                                                        \
+      "stored|fp32|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",                                  \
+      LT_OPENED_DTYPE_HELP "; q4_0 and on: random weights in blocks")                              \
     X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
       "where to compute; auto: the GPU if there is one")                                           \
     X(ENUM, cache, "cache", "model", 0, 0, "model|fp32|bf16|fp16", "type of keys and values")      \
@@ -196,14 +196,26 @@ done:
     return err;
 }
 
+/* The choices of --dtype from q4_0 on. */
+static const lt_dtype block_types[] = {LT_Q4_0, LT_Q4_1, LT_Q5_0, LT_Q5_1,
+                                       LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
+
 static lt_err open_model(lt_model **m, const bench_engine_options *o) {
     lt_model_options options;
     lt_model_spec spec;
-    LT_TRY(lt_opened_options(&options, (lt_opened_dtype)o->dtype, (lt_device)o->device));
-    if (!lt_path_has_suffix(o->model, ".json")) {
+    const bool blocks = o->dtype > LT_OPENED_BF16, random = lt_path_has_suffix(o->model, ".json");
+    const lt_opened_dtype dtype = blocks ? LT_OPENED_STORED : (lt_opened_dtype)o->dtype;
+
+    LT_TRY(lt_opened_options(&options, dtype, (lt_device)o->device));
+    if (!random && blocks) {
+        LT_FAIL(LT_ERR_ARG, "%s has its own weights: `lateen quantize` makes a GGUF of other types",
+                o->model);
+    }
+    if (!random) {
         return lt_model_open(m, o->model, &options);
     }
-    options.stored = false;
+    options.stored = blocks;
+    options.stored_as = blocks ? block_types[o->dtype - LT_OPENED_BF16 - 1] : LT_F32;
     LT_TRY(lt_model_spec_read(&spec, o->model));
     return lt_model_create(m, &spec, &options, 1);
 }

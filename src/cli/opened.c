@@ -9,12 +9,12 @@
 #include "base/thread.h"
 #include "tensor/backend.h"
 
-/* Activations beside stored weights are F32. On a device BF16 takes the place of stored types, unless blocks are asked for. */
+/* Activations beside stored weights are F32, on a device BF16. */
 lt_err lt_opened_options(lt_model_options *o, lt_opened_dtype dtype, lt_device device) {
     const lt_backend *backend = NULL;
     *o = (lt_model_options){.device = device};
     LT_TRY(lt_device_backend(&backend, device));
-    o->stored = dtype == LT_OPENED_BLOCKS || (dtype == LT_OPENED_STORED && backend->host_memory);
+    o->stored = dtype == LT_OPENED_STORED;
     o->dtype = dtype == LT_OPENED_F32 || (o->stored && backend->host_memory) ? LT_F32 : LT_BF16;
     return LT_OK;
 }

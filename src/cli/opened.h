@@ -10,8 +10,9 @@ typedef struct {
     lt_tokenizer *tokenizer;
 } lt_opened;
 
-/* How weights are held; the order of the option's choices. STORED: as the file has them, activations F32; on a device BF16. BLOCKS: ggml's blocks stay so on a device, too. */
-typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16, LT_OPENED_BLOCKS } lt_opened_dtype;
+/* How weights are held; the order of the option's choices. STORED: as the file has them, activations F32; on a device GGUF's blocks, all else and activations
+ * BF16. */
+typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
 
 /* model_path: Hugging Face folder, GGUF or llama2.c .bin. tokenizer_path "": what the model brings itself. threads 0: all cores. Free with
  * lt_opened_close. */
@@ -19,7 +20,7 @@ LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
                                   lt_device device, int64_t threads);
 void lt_opened_close(lt_opened *o);
-/* How a model is opened for this choice: weights as stored where the device can run them, else BF16. */
+/* How a model is opened for this choice. */
 LT_MUST_USE lt_err lt_opened_options(lt_model_options *out, lt_opened_dtype dtype,
                                      lt_device device);
 
@@ -33,9 +34,9 @@ void lt_prompt_free(char *prompt);
 /* The options that all of them share. */
 #define LT_OPENED_OPTIONS(X)                                                                       \
     LT_OPENED_MODEL_OPTIONS(X)                                                                     \
-    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16|blocks",                             \
-      "weights: as the file has them (on a GPU as BF16), or all in one type; blocks: quantised "   \
-      "on a GPU, too")
+    X(ENUM, dtype, "dtype", "stored", 0, 0, "stored|fp32|bf16", LT_OPENED_DTYPE_HELP)
+#define LT_OPENED_DTYPE_HELP                                                                       \
+    "weights: as the file has them (on a GPU GGUF's blocks, the rest as BF16), or all in one type"
 #define LT_OPENED_MODEL_OPTIONS(X)                                                                 \
     X(STR, model, "model", "", 0, 0, "PATH", "Hugging Face folder, GGUF, or llama2.c .bin")        \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "tokenizer; empty: the model's own")          \

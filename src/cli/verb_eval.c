@@ -14,8 +14,7 @@
 
 #define EVAL_OPTIONS(X)                                                                            \
     LT_OPENED_MODEL_OPTIONS(X)                                                                     \
-    X(ENUM, dtype, "dtype", "fp32", 0, 0, "stored|fp32|bf16",                                      \
-      "weights: as the file has them, or all in one type")                                         \
+    X(ENUM, dtype, "dtype", "fp32", 0, 0, "stored|fp32|bf16", LT_OPENED_DTYPE_HELP)                \
     X(STR, task, "task", "", 0, 0, "NAME", LT_EVAL_TASKS "; empty: loss on text files")            \
     X(I64, seq, "seq", "0", 0, 1e9, "N",                                                           \
       "tokens seen at once; 0: the model's longest, at most 2048")                                 \

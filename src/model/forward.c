@@ -335,16 +335,8 @@ static lt_err gather(lt_forward *f, int64_t n_out) {
 static lt_err run_layers(lt_forward *f) {
     lt_run *r = &f->run;
     lt_tensor stream = {0};
-    float scale = r->spec->embed_scale;
 
-    scale = r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
-    LT_TRY(
-        lt_run_embed_fwd(r, &(lt_embed_args){.y = f->layer.x_in,
-                                             .table = lt_run_weight(r, LT_PARAM_EMBED, 0),
-                                             .ids = f->batch.tokens,
-                                             .pos_table = lt_run_weight(r, LT_PARAM_POS_EMBED, 0),
-                                             .positions = r->positions,
-                                             .scale = scale}));
+    LT_TRY(lt_embedding_fwd(r, f->layer.x_in, f->batch.tokens));
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
         LT_TRY(lt_attention_qkv_fwd(r, layer, &f->layer, &f->batch, stream));
         LT_TRY(attend(f, layer));

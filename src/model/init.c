@@ -10,17 +10,23 @@
 #include "base/rng.h"
 #include "base/thread.h"
 #include "model/alloc.h"
+#include "model/held.h"
+#include "model/init.h"
+#include "tensor/block.h"
 
 #define CHUNK                                                                                      \
-    ((int64_t)1 << 14)  /* Elements a task fills; a multiple of the 4 normals of one block. */
+    ((int64_t)1                                                                                    \
+     << 14) /* Elements a task fills; a multiple of the 4 normals of one draw and of all types' blocks. */
 #define XIELU_ALPHA 0.8 /* Both, at the start. */
 #define TWO_PI      6.283185307179586476925
 
 typedef struct {
-    lt_model *model;
+    lt_model *model; /* Where to; NULL: to blocks of `type`. */
     const lt_param *param;
     uint64_t seed, stream;
     double std;
+    unsigned char *blocks;
+    lt_dtype type;
 } normal_task;
 
 static uint64_t name_hash(const char *name) { /* FNV-1a, then mixed. */
@@ -54,7 +60,32 @@ static void fill_normal(void *ctx, size_t chunk) {
             values[i + j] = (float)(t->std * z[j]);
         }
     }
-    lt_model_set(t->model, t->param->offset + first, values, count);
+    if (t->model != NULL) {
+        lt_model_set(t->model, t->param->offset + first, values, count);
+    } else {
+        lt_block_encode(t->blocks + lt_dtype_row_bytes(t->type, first), t->type, values,
+                        (size_t)count);
+    }
+}
+
+static normal_task task_of(const lt_model_spec *s, const lt_param *p, uint64_t seed) {
+    const double std = s->init_std > 0 ? (double)s->init_std : 0.02;
+    const bool to_residual = p->kind == LT_PARAM_ATTN_OUT || p->kind == LT_PARAM_DOWN;
+    return (normal_task){.param = p,
+                         .seed = seed,
+                         .stream = name_hash(p->name),
+                         .std = to_residual ? std / sqrt(2.0 * (double)s->n_layers) : std};
+}
+
+static void draw(normal_task *task) {
+    lt_parallel_for((size_t)((task->param->count + CHUNK - 1) / CHUNK), fill_normal, task);
+}
+
+void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p, uint64_t seed) {
+    normal_task task = task_of(&m->spec, p, seed);
+    task.blocks = dst;
+    task.type = type;
+    draw(&task);
 }
 
 static void fill_constant(lt_model *m, const lt_param *p, float value) {
@@ -69,15 +100,10 @@ static void fill_constant(lt_model *m, const lt_param *p, float value) {
 
 static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
     const lt_model_spec *s = &m->spec;
-    const double std = s->init_std > 0 ? (double)s->init_std : 0.02;
-    normal_task task = {
-        .model = m, .param = p, .seed = seed, .stream = name_hash(p->name), .std = std};
+    normal_task task = task_of(s, p, seed);
 
+    task.model = m;
     switch (p->kind) {
-    case LT_PARAM_ATTN_OUT:
-    case LT_PARAM_DOWN:
-        task.std /= sqrt(2.0 * (double)s->n_layers);
-        break;
     case LT_PARAM_NORM1:
     case LT_PARAM_NORM2:
     case LT_PARAM_POST_NORM1:
@@ -99,22 +125,27 @@ static void init_param(lt_model *m, const lt_param *p, uint64_t seed) {
     if (!p->decays) {
         return; /* A bias: already zero. */
     }
-    lt_parallel_for((size_t)((p->count + CHUNK - 1) / CHUNK), fill_normal, &task);
+    draw(&task);
 }
 
 lt_err lt_model_create(lt_model **out, const lt_model_spec *spec, const lt_model_options *options,
                        uint64_t seed) {
     lt_model *m = NULL;
-    lt_err err;
-    LT_TRY(lt_model_alloc(&m, spec, options));
+    lt_err err = LT_OK;
+    LT_TRY(lt_model_begin(&m, spec, options));
+    if (m->options.stored) {
+        LT_TRY_DONE(lt_held_make(m, seed));
+    }
+    LT_TRY_DONE(lt_model_place(m));
     for (int i = 0; i < m->table.n_params; i++) {
-        init_param(m, &m->table.params[i], seed);
+        if (m->held == NULL || m->held[i].n_runs == 0) {
+            init_param(m, &m->table.params[i], seed);
+        }
     }
-    err = lt_model_settle(m);
-    if (err != LT_OK) {
-        lt_model_close(m);
-        return err;
-    }
+    LT_TRY_DONE(lt_model_settle(m));
     *out = m;
-    return LT_OK;
+    m = NULL;
+done:
+    lt_model_close(m);
+    return err;
 }

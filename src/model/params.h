@@ -115,10 +115,10 @@ struct lt_model {
     const struct lt_backend *backend;
     float *
         master; /* (n_elements) F32; NULL when BF16 and not trainable. The backend's memory, as weights. */
-    void *weights;                   /* (n_elements) in options.dtype; == master when F32. */
-    struct lt_mover *mover;          /* alloc.c: to and from the host. */
-    size_t weights_bytes;            /* All memory of the weights, as carved. */
-    lt_held *held;                   /* (n_params), NULL unless options.stored. */
+    void *weights;          /* (n_elements) in options.dtype; == master when F32. */
+    struct lt_mover *mover; /* alloc.c: to and from the host. */
+    size_t weights_bytes;   /* All memory of the weights, as carved. */
+    lt_held *held; /* (n_params), NULL unless options.stored, on a device only with blocks. */
     struct lt_source *held_source;   /* What held points into, mapped. */
     void *held_copies, *held_packed; /* The backend's memory. */
     size_t held_copies_bytes, held_packed_bytes;

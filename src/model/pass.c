@@ -276,12 +276,6 @@ static void shape_batch(lt_pass *p, int64_t batch, int64_t seq, bool has_documen
     r->doc_start = has_documents ? p->batch.doc_start : (lt_tensor){0};
 }
 
-/* gemma's factor is rounded to the weights' type, as transformers multiplies by it. */
-static float embed_scale(const lt_run *r) {
-    const float scale = r->spec->embed_scale;
-    return r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
-}
-
 static int64_t capacity(const lt_run *r, bool train) {
     const lt_model_spec *s = r->spec;
     const double rows = (double)(r->batch * r->seq);
@@ -307,13 +301,7 @@ static lt_err forward(lt_pass *p, bool train) {
                           b->rstd_final};
     lt_tensor stream = {0};
 
-    LT_TRY(
-        lt_run_embed_fwd(r, &(lt_embed_args){.y = p->layers[0].x_in,
-                                             .table = lt_run_weight(r, LT_PARAM_EMBED, 0),
-                                             .ids = b->tokens,
-                                             .pos_table = lt_run_weight(r, LT_PARAM_POS_EMBED, 0),
-                                             .positions = r->positions,
-                                             .scale = embed_scale(r)}));
+    LT_TRY(lt_embedding_fwd(r, p->layers[0].x_in, b->tokens));
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
         LT_TRY(layer_fwd(p, layer, stream, train));
         stream = p->layers[layer].x_mid;
@@ -343,7 +331,7 @@ static lt_err backward(lt_pass *p, float aux_scale) {
                                 .dy = b->dx,
                                 .ids = b->tokens,
                                 .positions = r->positions,
-                                .scale = embed_scale(r)});
+                                .scale = lt_embedding_scale(r)});
 }
 
 lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, float *loss_rows) {

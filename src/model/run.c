@@ -133,6 +133,26 @@ lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t c
                        .stride = {r->seq * row, row, d, 1}};
 }
 
+/* gemma's factor is rounded to the weights' type, as transformers multiplies by it. */
+float lt_embedding_scale(const lt_run *r) {
+    const float scale = r->spec->embed_scale;
+    return r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
+}
+
+lt_err lt_embedding_fwd(lt_run *r, lt_tensor y, lt_tensor ids) {
+    const lt_model *m = r->model;
+    const lt_held *h = m->held != NULL ? &m->held[param_index(r, LT_PARAM_EMBED, 0)] : NULL;
+    return lt_run_embed_fwd(
+        r,
+        &(lt_embed_args){.y = y,
+                         .table = lt_run_weight(r, LT_PARAM_EMBED, 0),
+                         .ids = ids,
+                         .pos_table = lt_run_weight(r, LT_PARAM_POS_EMBED, 0),
+                         .positions = r->positions,
+                         .scale = lt_embedding_scale(r),
+                         .table_packed = h != NULL && h->n_runs == 1 ? h->runs[0].packed : NULL});
+}
+
 /* Columns of y made by one run of the weight's rows. */
 static lt_err run_rows(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                        const lt_weight_run *run) {

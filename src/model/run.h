@@ -67,6 +67,9 @@ lt_err lt_run_copy_xielu(lt_run *r, float *device);
 /* Heads [first, first + count) of each row of x (B * T, W): (B, T, count, D). */
 lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count);
 
+/* y (rows, C) = the embedding of ids [+ of r->positions], scaled as the weights' type rounds the factor. */
+lt_err lt_embedding_fwd(lt_run *r, lt_tensor y, lt_tensor ids);
+float lt_embedding_scale(const lt_run *r);
 /* y = x w^T [+ bias]. */
 lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer);

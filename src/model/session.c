@@ -281,20 +281,12 @@ static lt_err upload_rows(lt_session *s, const rows *w, const int32_t *ids) {
 static lt_err run_layers(lt_session *s, const rows *w, const int32_t *ids) {
     lt_run *r = &s->run;
     lt_tensor stream = {0};
-    float scale = r->spec->embed_scale;
 
     r->batch = w->seqs != NULL ? w->n : 1;
     r->seq = w->seqs != NULL ? 1 : w->n;
     acts_carve(s, r->batch, r->seq);
     LT_TRY(upload_rows(s, w, ids));
-    scale = r->dtype == LT_BF16 ? lt_bf16_to_f32(lt_f32_to_bf16(scale)) : scale;
-    LT_TRY(
-        lt_run_embed_fwd(r, &(lt_embed_args){.y = s->layer.x_in,
-                                             .table = lt_run_weight(r, LT_PARAM_EMBED, 0),
-                                             .ids = s->batch.tokens,
-                                             .pos_table = lt_run_weight(r, LT_PARAM_POS_EMBED, 0),
-                                             .positions = r->positions,
-                                             .scale = scale}));
+    LT_TRY(lt_embedding_fwd(r, s->layer.x_in, s->batch.tokens));
     for (int layer = 0; layer < r->spec->n_layers; layer++) {
         LT_TRY(lt_attention_qkv_fwd(r, layer, &s->layer, &s->batch, stream));
         LT_TRY(store_kv(s, layer, w));

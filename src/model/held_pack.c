@@ -1,0 +1,242 @@
+/* held_pack.c: the matrices that held.c found, where the products read them.
+ *
+ *     copy      host: runs whose rows come in pairs (llama's q and k), or lie unaligned, or are random
+ *     pack      runs into the backend's layout; from then on the map is only read for embedding rows. On a device every run is packed, through one buffer for the
+ *               largest of them, and nothing else is kept: embedding rows are read from the packed matrix, too. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/thread.h"
+#include "model/alloc.h"
+#include "model/held.h"
+#include "model/init.h"
+#include "tensor/ops.h"
+
+#define ALIGN 64
+
+/* Where runs come from: a file, with rows in pairs or not, or random numbers. */
+typedef struct {
+    lt_model *m;
+    const int64_t (*pair_rows)[LT_HELD_RUNS]; /* NULL: random */
+    uint64_t seed;
+} making;
+
+static size_t run_bytes(const lt_weight_run *run) {
+    return (size_t)run->w.shape[0] * lt_dtype_row_bytes(run->w.dtype, run->w.shape[1]);
+}
+
+static size_t aligned(size_t bytes) {
+    return (bytes + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+static bool needs_copy(const making *k, int param, int run) {
+    const lt_tensor *w = &k->m->held[param].runs[run].w;
+    const size_t align = lt_dtype_is_block(w->dtype) ? 1 : lt_dtype_bytes(w->dtype);
+    return k->pair_rows == NULL || k->pair_rows[param][run] > 0 || (uintptr_t)w->data % align != 0;
+}
+
+/* One run on its way to `dst`: rows in their place. */
+typedef struct {
+    const lt_weight_run *run;
+    int64_t pair_rows;
+    size_t row_bytes;
+    unsigned char *dst;
+} row_copy;
+
+static void copy_rows(void *ctx, size_t head) {
+    const row_copy *c = ctx;
+    const int64_t step = c->pair_rows > 0 ? c->pair_rows : c->run->w.shape[0];
+    const unsigned char *src = c->run->w.data;
+    for (int64_t r = (int64_t)head * step; r < ((int64_t)head + 1) * step; r++) {
+        memcpy(c->dst + (size_t)lt_weight_target_row(c->pair_rows, r) * c->row_bytes,
+               src + (size_t)r * c->row_bytes, c->row_bytes);
+    }
+}
+
+/* A run as it is to be multiplied, to dst on the host. */
+static void write_run(const making *k, int param, int run, unsigned char *dst) {
+    const lt_weight_run *w = &k->m->held[param].runs[run];
+    if (k->pair_rows == NULL) {
+        lt_init_blocks(dst, w->w.dtype, k->m, &k->m->table.params[param], k->seed);
+        return;
+    }
+    const int64_t pair_rows = k->pair_rows[param][run];
+    row_copy c = {w, pair_rows, lt_dtype_row_bytes(w->w.dtype, w->w.shape[1]), dst};
+    lt_parallel_for(pair_rows > 0 ? (size_t)(w->w.shape[0] / pair_rows) : 1, copy_rows, &c);
+}
+
+/* On a host: all runs that may not stay where they are, in one allocation. */
+static lt_err copy_all(const making *k) {
+    lt_model *m = k->m;
+    size_t total = 0, at = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int i = 0; i < m->table.n_params; i++) {
+            for (int j = 0; j < m->held[i].n_runs; j++) {
+                lt_weight_run *run = &m->held[i].runs[j];
+                if (!needs_copy(k, i, j)) {
+                    continue;
+                }
+                if (pass == 0) {
+                    total += aligned(run_bytes(run));
+                    continue;
+                }
+                write_run(k, i, j, (unsigned char *)m->held_copies + at);
+                run->w.data = (unsigned char *)m->held_copies + at;
+                at += aligned(run_bytes(run));
+            }
+        }
+        if (pass == 0 && total > 0) {
+            LT_TRY(m->backend->alloc(&m->held_copies, total, "weights"));
+            m->held_copies_bytes = total;
+        }
+    }
+    return LT_OK;
+}
+
+/* May the runs of a parameter be packed as one matrix? Each but the last must end where a group of packed rows does: there, and only there, one row more takes
+ * more room. */
+static bool packed_as_one(const lt_model *m, const lt_held *h) {
+    int64_t rows = 0;
+    for (int j = 0; j < h->n_runs; j++) {
+        lt_tensor w = h->runs[j].w;
+        const size_t bytes = m->backend->matmul_pack_bytes(&w, true);
+        if (w.dtype != h->runs[0].w.dtype || h->runs[j].first_row != rows) {
+            return false;
+        }
+        rows += w.shape[0];
+        w.shape[0]++;
+        if (j + 1 < h->n_runs &&
+            (aligned(bytes) != bytes || m->backend->matmul_pack_bytes(&w, true) == bytes)) {
+            return false;
+        }
+    }
+    return h->n_runs > 1;
+}
+
+/* Packing, a run at a time. raw, host: on a device, room for the largest run there and here; NULL on a host. */
+typedef struct {
+    const making *k;
+    lt_queue *q;
+    unsigned char *at; /* In held_packed. */
+    void *raw, *host;
+    size_t raw_bytes;
+} packing;
+
+static lt_err packing_open(packing *p, const making *k) {
+    const lt_model *m = k->m;
+    *p = (packing){.k = k, .at = m->held_packed};
+    for (int i = 0; !m->backend->host_memory && i < m->table.n_params; i++) {
+        for (int j = 0; j < m->held[i].n_runs; j++) {
+            const size_t bytes = run_bytes(&m->held[i].runs[j]);
+            p->raw_bytes = bytes > p->raw_bytes ? bytes : p->raw_bytes;
+        }
+    }
+    if (p->raw_bytes > 0) {
+        p->host = malloc(p->raw_bytes);
+        if (p->host == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%zu bytes of a weight on their way to the device", p->raw_bytes);
+        }
+        LT_TRY(m->backend->alloc(&p->raw, p->raw_bytes, "weights on their way"));
+    }
+    return m->backend->queue_open(&p->q);
+}
+
+static void packing_close(packing *p) {
+    const lt_backend *b = p->k->m->backend;
+    if (p->q != NULL) {
+        b->queue_close(p->q);
+    }
+    if (p->raw != NULL) {
+        b->release(p->raw, p->raw_bytes);
+    }
+    free(p->host);
+}
+
+/* On a device: the run's bytes to where the packing kernel reads them. */
+static lt_err bring(packing *p, int param, int run) {
+    lt_weight_run *r = &p->k->m->held[param].runs[run];
+    const void *bytes = r->w.data;
+    if (needs_copy(p->k, param, run)) {
+        write_run(p->k, param, run, p->host);
+        bytes = p->host;
+    }
+    LT_TRY(lt_model_upload(p->k->m, p->raw, bytes, run_bytes(r)));
+    r->w.data = p->raw;
+    return LT_OK;
+}
+
+static lt_err pack_run(packing *p, int param, int run) {
+    const lt_backend *b = p->k->m->backend;
+    lt_weight_run *r = &p->k->m->held[param].runs[run];
+    const size_t bytes = b->matmul_pack_bytes(&r->w, true);
+    if (bytes == 0) {
+        return LT_OK;
+    }
+    LT_TRY(p->raw != NULL ? bring(p, param, run) : LT_OK);
+    LT_TRY(b->ops->matmul_pack(p->q,
+                               &(lt_matmul_pack_args){.dst = p->at, .b = r->w, .trans_b = true}));
+    if (p->raw != NULL) { /* Another run's place next. */
+        LT_TRY(b->sync(p->q));
+        r->w.data = NULL;
+    }
+    r->packed = p->at;
+    p->at += aligned(bytes);
+    return LT_OK;
+}
+
+static lt_err pack_param(packing *p, int param) {
+    lt_held *h = &p->k->m->held[param];
+    const bool as_one = packed_as_one(p->k->m, h);
+    for (int j = 0; j < h->n_runs; j++) {
+        LT_TRY(pack_run(p, param, j));
+    }
+    if (as_one) { /* Packed side by side: from now on one matrix, whose plain rows lie apart. */
+        for (int j = 1; j < h->n_runs; j++) {
+            h->runs[0].w.shape[0] += h->runs[j].w.shape[0];
+        }
+        h->runs[0].w.data = NULL;
+        h->n_runs = 1;
+    }
+    return LT_OK;
+}
+
+/* A host looks embedding rows up in the plain blocks. */
+static bool is_packed(const lt_model *m, int param) {
+    return m->held[param].n_runs > 0 && (m->table.params[param].kind != LT_PARAM_EMBED ||
+                                         m->spec.tied || !m->backend->host_memory);
+}
+
+static lt_err pack_all(const making *k) {
+    lt_err err = LT_OK;
+    lt_model *m = k->m;
+    packing p = {.k = k};
+    size_t total = 0;
+
+    for (int i = 0; i < m->table.n_params; i++) {
+        for (int j = 0; is_packed(m, i) && j < m->held[i].n_runs; j++) {
+            total += aligned(m->backend->matmul_pack_bytes(&m->held[i].runs[j].w, true));
+        }
+    }
+    if (total == 0) {
+        return LT_OK;
+    }
+    LT_TRY(m->backend->alloc(&m->held_packed, total, "packed weights"));
+    m->held_packed_bytes = total;
+    LT_TRY_DONE(packing_open(&p, k));
+    for (int i = 0; i < m->table.n_params; i++) {
+        LT_TRY_DONE(is_packed(m, i) ? pack_param(&p, i) : LT_OK);
+    }
+    LT_TRY_DONE(m->backend->sync(p.q));
+done:
+    packing_close(&p);
+    return err;
+}
+
+lt_err lt_held_place(lt_model *m, const int64_t (*pair_rows)[LT_HELD_RUNS], uint64_t seed) {
+    const making k = {m, pair_rows, seed};
+    LT_TRY(m->backend->host_memory ? copy_all(&k) : LT_OK);
+    LT_TRY(pack_all(&k));
+    lt_param_table_skip_held(&m->table, m->held);
+    return LT_OK;
+}

@@ -1,0 +1,10 @@
+/* init.h: random weights in a block type, for lt_held_make. */
+#ifndef LT_MODEL_INIT_H
+#define LT_MODEL_INIT_H
+
+#include "model/params.h"
+
+/* The values that lt_model_create gives this matrix, encoded: dst has its rows, whole blocks each. */
+void lt_init_blocks(void *dst, lt_dtype type, const lt_model *m, const lt_param *p, uint64_t seed);
+
+#endif
