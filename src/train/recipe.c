@@ -144,6 +144,9 @@ static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
     if (s->family == LT_FAMILY_GEMMA3) {
         s->embed_scale = sqrtf((float)s->width);
     }
+    if (s->window_every > s->n_layers) { /* No layer is global: as config.json says it. */
+        s->window_every = 0;
+    }
 }
 
 lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size, int64_t bos_id,

@@ -56,6 +56,7 @@ ok "the effective recipe runs to the same bits" bash -c "'$lateen' train '$work/
 ok "... equal" test "$(weights whole)" = "$(weights again)"
 ok "another number of threads gives the same bits" run threads --threads 2
 ok "... equal" test "$(weights whole)" = "$(weights threads)"
+ok "a Gemma of fewer layers than its window's period is saved" run gemma --model.family gemma3
 ok "a finished run run again does nothing" run whole
 
 stopped() { # how: a shell command that stops process $pid
