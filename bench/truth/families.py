@@ -1,0 +1,190 @@
+#!/usr/bin/env python3
+"""Every family on the CPU and on the GPU: 1,000 steps of a small model on the same batches, in fp32 and bf16; the curves must lie on one another.
+
+  families.py run --device cpu|cuda --out FILE     train all (or --families, --dtypes, --steps); needs nothing but python3 and lateen
+  families.py compare CPU GPU [--svg FILE]         differences, bounds (exit 1 beyond one), a figure where gnuplot is installed
+
+The text is data/demo (public domain), the tokenizer is trained from it on the spot; both are the same wherever this runs, and their checksum is
+in the file. Initial weights depend on the seed alone. The CPU's curves are kept: bench/results/truth_families_cpu.json."""
+import argparse
+import concurrent.futures
+import hashlib
+import json
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+EXPERTS = ["--model.experts", "4", "--model.ffn", "128"]
+FAMILIES = {"gpt2": [], "llama": [], "qwen2": [], "qwen3": [], "gemma3": ["--model.layers", "6", "--model.ffn", "256"], "apertus": [],
+            "mixtral": EXPERTS + ["--model.top_k", "2"], "switch": EXPERTS + ["--model.top_k", "1"]}
+DTYPES = ["fp32", "bf16"]
+RECIPE = {"seed": 1, "model.vocab": 1024, "model.layers": 4, "model.width": 128, "model.heads": 4, "data.seq": 64, "batch.size": 8,
+          "optim.lr": 1e-3, "lr.warmup": 20, "lr.schedule": "constant", "log.every": 1, "export": "false", "checkpoint.keep_last": 1}
+EVERY = 10
+EARLY, LATE = 100, 200  # Steps from the beginning, and from the end.
+# What may lie between the CPU's curve and the GPU's, in nats. Both start from the same weights, so early on they differ by rounding alone; from then on
+# training doubles a difference every so many steps, whatever its origin, until it is as large as the noise between two orders of summation.
+#              any step up to 100   any step   mean of the last 200 steps
+BOUNDS = {"fp32": (2e-3, 5e-2, 1e-2),
+          "bf16": (3e-2, 1e-1, 2e-2)}
+
+
+def prepare(lateen, folder):
+    """Tokenizer and shard in folder; returns the shard's prefix and a checksum of both."""
+    text, tokenizer, shard = os.path.join(HERE, "data/demo/train.jsonl.zst"), os.path.join(folder, "tokenizer.json"), os.path.join(folder, "train")
+    quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    subprocess.run([lateen, "tokenizer", "train", text, "--vocab-size", "1024", "--special", "<|endoftext|>", "--out", tokenizer], **quiet)
+    subprocess.run([lateen, "tokenize", text, "--tokenizer", tokenizer, "--append-eod", "--out", shard], **quiet)
+    digest = hashlib.sha256()
+    for name in (shard + ".bin", shard + ".idx"):
+        digest.update(open(name, "rb").read())
+    return shard, digest.hexdigest()
+
+
+def train(a, shard, folder, family, dtype):
+    out = os.path.join(folder, f"{family}-{dtype}")
+    command = [a.lateen, "train", "--out", out, "--data.train", shard, "--model.family", family, "--model.dtype", dtype,
+               "--device", a.device, "--threads", str(a.threads), "--steps", str(a.steps)] + FAMILIES[family]
+    command[2:2] = [word for name, value in RECIPE.items() for word in ("--" + name, str(value))]
+    start = time.time()
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{family} in {dtype} on {a.device} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    lines = [json.loads(line) for line in open(os.path.join(out, "metrics.jsonl"))]
+    steps = {line["step"]: line["loss"] for line in lines if line["kind"] == "train"}
+    shutil.rmtree(out)
+    kept = [1] + list(range(EVERY, a.steps + 1, EVERY))
+    seconds = round(time.time() - start, 1)
+    print(f"{a.device} {dtype} {family:8} {lines[0]['parameters']} parameters, loss {steps[1]:.4f} to {steps[a.steps]:.4f}, {seconds} s", flush=True)
+    return {"parameters": lines[0]["parameters"], "seconds": seconds, "steps": kept, "loss": [float(f"{steps[s]:.8g}") for s in kept]}
+
+
+def machine(device):
+    if device == "cuda":
+        found = shutil.which("nvidia-smi")
+        names = subprocess.run([found, "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True).stdout if found else ""
+        return names.strip().split("\n")[0] or "CUDA device"
+    names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")] if os.path.exists("/proc/cpuinfo") else []
+    return names[0] if names else platform.processor()
+
+
+def run(a):
+    with tempfile.TemporaryDirectory() as folder:
+        shard, digest = prepare(a.lateen, folder)
+        work = [(f, d) for d in a.dtypes.split(",") for f in a.families.split(",")]
+        with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
+            results = list(pool.map(lambda w: train(a, shard, folder, *w), work))
+    out = {"device": a.device, "machine": machine(a.device), "recipe": RECIPE, "data_sha256": digest, "runs": {}}
+    for (family, dtype), result in zip(work, results):
+        out["runs"].setdefault(family, {})[dtype] = result
+    with open(a.out, "w") as f:
+        f.write(json.dumps(out).replace('"runs": ', '\n"runs": ').replace(', "bf16": {', ',\n  "bf16": {').replace("}}, ", "}},\n") + "\n")
+
+
+def tail(r):
+    last = [x for s, x in zip(r["steps"], r["loss"]) if s > r["steps"][-1] - LATE]
+    return sum(last) / len(last)
+
+
+def shared(x, y):
+    """Both up to where the shorter one ends: the learning rate is constant, so a short run is the beginning of a long one."""
+    n = min(len(x["steps"]), len(y["steps"]))
+    return tuple({**r, "steps": r["steps"][:n], "loss": r["loss"][:n]} for r in (x, y))
+
+
+def gaps(x, y):
+    """(largest difference up to EARLY, largest, its step, difference of the ends' means) of two runs."""
+    off = [(abs(p - q), s) for s, p, q in zip(x["steps"], x["loss"], y["loss"])]
+    return max(d for d, s in off if s <= EARLY), *max(off), abs(tail(x) - tail(y))
+
+
+def compare(a):
+    cpu, gpu = (json.load(open(path)) for path in (a.cpu, a.gpu))
+    for key in ("recipe", "data_sha256"):
+        if cpu[key] != gpu[key]:
+            sys.exit(f"{a.cpu} and {a.gpu} differ in {key}")
+    print(f"A: {cpu['machine']} ({cpu['device']}); B: {gpu['machine']} ({gpu['device']}). Differences in nats.\n")
+    print(f"| family | type | loss: first, last {LATE} | largest, step 1 to {EARLY} | largest (at step) | last {LATE} steps' means | fp32 to bf16 on A, on B |")
+    print("| --- | --- | --- | --- | --- | --- | --- |")
+    bad = []
+    for family, runs in cpu["runs"].items():
+        for dtype, x in runs.items():
+            y = gpu["runs"].get(family, {}).get(dtype)
+            if y is None:
+                continue
+            x, y = shared(x, y)
+            early, most, at, end = gaps(x, y)
+            types = ", ".join(f"{tail(r[family]['bf16']) - tail(r[family]['fp32']):+.4f}" for r in (cpu["runs"], gpu["runs"])
+                              if "bf16" in r.get(family, {}) and "fp32" in r[family]) if dtype == "bf16" else ""
+            print(f"| {family} | {dtype} | {x['loss'][0]:.4f}, {tail(x):.4f} | {early:.1e} | {most:.1e} ({at}) | {end:.1e} | {types} |")
+            for what, got, bound in zip((f"a step up to {EARLY}", "a step", f"the last {LATE} steps' mean"), (early, most, end), BOUNDS[dtype]):
+                if not got <= bound:
+                    bad.append(f"{family} in {dtype}: {what} is {got:.2e} off, the bound is {bound:.0e}")
+    if a.svg:
+        draw(cpu, gpu, a.svg)
+    print("\n" + ("\n".join(bad) if bad else "All within the bounds " + json.dumps(BOUNDS) + "."))
+    return 1 if bad else 0
+
+
+def draw(cpu, gpu, path):
+    """A column a family: loss above, |B - A| below."""
+    if shutil.which("gnuplot") is None:
+        print(f"{path} is not drawn: no gnuplot here")
+        return
+    families = [f for f in cpu["runs"] if f in gpu["runs"]]
+    colours = {"fp32": ("#1f5fa8", "#7fb2e5"), "bf16": ("#b3401f", "#f0a080")}
+    lines = [f"set terminal svg size 1200,1000 font 'sans,11' background 'white'\nset output '{path}'",
+             "set multiplot layout 4,4 margins 0.05,0.99,0.05,0.96 spacing 0.035,0.05", "set tics font ',9'\nset grid lc rgb '#dddddd'\nset xrange [0:*]"]
+    for first in range(0, len(families), 4):
+        for below in (False, True):
+            for family in families[first:first + 4]:
+                parts, blocks = [], []
+                for dtype in DTYPES:
+                    x, y = cpu["runs"][family].get(dtype), gpu["runs"][family].get(dtype)
+                    if x is None or y is None:
+                        continue
+                    x, y = shared(x, y)
+                    if below:
+                        parts.append(f"'-' with lines lw 1 lc rgb '{colours[dtype][0]}' title '{dtype}'")
+                        blocks.append([(s, max(abs(p - q), 1e-8)) for s, p, q in zip(x["steps"], x["loss"], y["loss"])])
+                    else:
+                        for r, name, width, colour in ((x, "CPU", 4, colours[dtype][1]), (y, "GPU", 1, colours[dtype][0])):
+                            parts.append(f"'-' with lines lw {width} lc rgb '{colour}' title '{name} {dtype}'")
+                            blocks.append(list(zip(r["steps"], r["loss"])))
+                lines.append("set logscale y\nset format y '%.0e'\nset yrange [1e-8:1]\nset key bottom right" if below else
+                             "unset logscale y\nset format y '%g'\nset yrange [*:*]\nset key top right")
+                lines.append(f"set title '{family}{': |GPU - CPU|' if below else ': loss'}' offset 0,-0.6")
+                lines.append("plot " + ", ".join(parts))
+                lines += ["\n".join(f"{s} {v}" for s, v in block) + "\ne" for block in blocks]
+            lines += ["set multiplot next"] * (4 - len(families[first:first + 4]))
+    subprocess.run(["gnuplot"], input="\n".join(lines), text=True, check=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(required=True)
+    p = verbs.add_parser("run")
+    p.add_argument("--device", default="cpu")
+    p.add_argument("--out", required=True)
+    p.add_argument("--lateen", default=os.path.join(HERE, "build/lateen"))
+    p.add_argument("--families", default=",".join(FAMILIES))
+    p.add_argument("--dtypes", default=",".join(DTYPES))
+    p.add_argument("--steps", type=int, default=1000)
+    p.add_argument("--jobs", type=int, default=1, help="runs side by side")
+    p.add_argument("--threads", type=int, default=0)
+    p.set_defaults(do=run)
+    p = verbs.add_parser("compare")
+    p.add_argument("cpu")
+    p.add_argument("gpu")
+    p.add_argument("--svg")
+    p.set_defaults(do=compare)
+    a = parser.parse_args()
+    sys.exit(a.do(a))
+
+
+main()
