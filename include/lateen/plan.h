@@ -212,7 +212,8 @@ typedef struct {
     lt_plan_recompute recompute;
     lt_plan_precision precision;
     lt_plan_tune tune;
-    bool fp32_grads; /* 4-byte main gradients (Megatron) or 2-byte. */
+    bool fp32_grads;   /* 4-byte main gradients (Megatron) or 2-byte. */
+    bool bf16_moments; /* Adam's two moments in 2 bytes each instead of 4. */
 } lt_plan_layout;
 
 int64_t lt_plan_layout_gpus(const lt_plan_layout *l);
@@ -367,7 +368,7 @@ typedef struct {
     int64_t micro;
     int recompute;
     int schedule; /* 0: 1F1B and interleaved; else 1 + lt_plan_schedule. */
-    bool fp32_grads, sp_off, dropout;
+    bool fp32_grads, bf16_moments, sp_off, dropout;
     bool
         exact; /* The degrees asked for must divide model, batch and GPUs; false: a published row is taken at its word. */
 } lt_plan_query;

@@ -94,6 +94,17 @@ static inline float lt_bf16_to_f32(uint16_t h) {
     return w.f;
 }
 
+/* To one of the two neighbours, the nearer one more often: up in `bits` / 65536 of all cases that lie that far above the lower one; 0 <= bits < 65536,
+ * evenly drawn, gives x on average. What is exact stays. */
+static inline uint16_t lt_f32_to_bf16_drawn(float x, uint32_t bits) {
+    union {
+        float f;
+        uint32_t u;
+    } w = {.f = x};
+    return (w.u & 0x7FFFFFFFu) > 0x7F800000u ? (uint16_t)((w.u >> 16) | 0x40u)
+                                             : (uint16_t)((w.u + (bits & 0xFFFFu)) >> 16);
+}
+
 static inline uint16_t lt_f32_to_bf16(float x) {
     union {
         float f;

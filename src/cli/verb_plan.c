@@ -20,6 +20,7 @@
     X(I64, seq, "seq", "0", 0, 1e9, "tokens", "sequence length (0: the model's, at most 8192)")    \
     X(ENUM, precision, "precision", "bf16", 0, 0, "fp32|bf16|fp8|mxfp8|nvfp4|fp8-rowwise",         \
       "of the products")                                                                           \
+    X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of the optimiser's moments")   \
     X(I64, tp, "tp", "0", 0, 65536, "", "fix tensor parallel (0: search)")                         \
     X(I64, pp, "pp", "0", 0, 65536, "", "fix pipeline stages")                                     \
     X(I64, vpp, "vpp", "0", 0, 1024, "", "fix virtual stages a stage")                             \
@@ -113,6 +114,7 @@ static lt_err fill(lt_plan_report *r, const plan_options *o) {
                          .recompute = o->recompute - 1,
                          .schedule = (int)o->schedule,
                          .fp32_grads = true,
+                         .bf16_moments = o->moments != 0,
                          .exact = true};
     r->tokens = (double)o->tokens;
     return LT_OK;

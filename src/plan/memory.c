@@ -2,7 +2,7 @@
  *
  *     weights      2 B a parameter (4 in fp32); ZeRO-3 keeps 1/ranks, plus what is gathered in `buffers`
  *     gradients    4 or 2 B; from ZeRO-2 on 1/ranks
- *     optimiser    fp32 master + Adam's two moments, 12 B; from ZeRO-1 on 1/ranks
+ *     optimiser    fp32 master (in fp32: the weights) + Adam's two moments, 12 B, with moments in bf16 8; from ZeRO-1 on 1/ranks
  *     activations  per layer (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1-6, generalised to gated, grouped-query, MoE
  *                  and flash attention) x layers of the stage x micro-batches in flight
  *                      GPipe all; 1F1B stage p: min(pp - p, accum); interleaved: pp (1 + (pp-1)/(pp vpp)) of stage 0
@@ -169,6 +169,7 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
                           lt_plan_stage_short(m, l, stage),
                  tokens = (double)(l->micro * m->seq) / l->cp;
     const double weight = l->precision == LT_PLAN_FP32 ? 4.0 : 2.0;
+    const double master = l->precision == LT_PLAN_FP32 ? 0.0 : 4.0;
     const bool lora = l->tune == LT_PLAN_TUNE_LORA;
     lt_plan_layout whole = *l;
     lt_plan_memory r = {.stage = stage};
@@ -176,7 +177,7 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     r.weights = state_bytes(p.dense, p.expert, weight, l->zero >= 3, l);
     if (!lora) {
         r.gradients = state_bytes(p.dense, p.expert, l->fp32_grads ? 4.0 : 2.0, l->zero >= 2, l);
-        r.optimizer = state_bytes(p.dense, p.expert, l->precision == LT_PLAN_FP32 ? 8.0 : 12.0,
+        r.optimizer = state_bytes(p.dense, p.expert, master + (l->bf16_moments ? 4.0 : 8.0),
                                   l->zero >= 1, l);
     }
     r.activations = layer_bytes(j) * layers * in_flight(l, stage);

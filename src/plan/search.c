@@ -158,7 +158,8 @@ static void with_split(finder *f, int tp, int pp) {
                             .sp = tp > 1 && !f->q->sp_off,
                             .precision = f->q->precision,
                             .tune = f->q->tune,
-                            .fp32_grads = f->q->fp32_grads};
+                            .fp32_grads = f->q->fp32_grads,
+                            .bf16_moments = f->q->bf16_moments};
         if (rest % cp != 0) {
             f->pruned[LT_PLAN_PRUNE_SHAPE]++;
             continue;

@@ -17,6 +17,7 @@
 #define TOKEN_BYTES 4.0 /* Of a shard: a 32-bit id. */
 #define OPTIMIZER_BYTES                                                                            \
     34.0 /* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
+#define BF16_MOMENTS_SAVE 8.0 /* Of these with m and v in bf16. */
 
 typedef struct {
     double exposed, hidden;
@@ -170,7 +171,7 @@ static void optimizer_part(const lt_plan_job *j, lt_plan_time *t) {
     if (l->tune == LT_PLAN_TUNE_LORA) {
         return;
     }
-    t->optimizer = own * OPTIMIZER_BYTES /
+    t->optimizer = own * (OPTIMIZER_BYTES - (l->bf16_moments ? BF16_MOMENTS_SAVE : 0.0)) /
                    (j->c->gpu.memory_gbps * LT_PLAN_GB * j->c->stack.memory);
 }
 

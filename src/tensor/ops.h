@@ -231,14 +231,21 @@ typedef struct {
     bool weights, trans_b, accumulate, fixed_order; /* fixed_order: as in matmul. */
 } lt_matmul_grouped_args;
 
-/* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous. copy: BF16 copy of p, written if present. decay: decoupled weight decay. g is
+/* Optimiser steps over flat buffers of count elements; p, g, moments F32 contiguous; all moments of AdamW and AdEMAMix may be BF16 instead (see below). copy: BF16 copy of p, written if present. decay: decoupled weight decay. g is
  * multiplied by grad_scale (clipping) as it is read. step counts from 1.
  * AdamW (Loshchilov & Hutter 2017, arXiv:1711.05101), as torch.optim.AdamW:  p *= 1 - lr * decay;  m, v EMAs;  p -= lr * m^ / (sqrt(v^) + eps).
  * AdEMAMix (Pagliardini et al. 2024, arXiv:2409.03137), as swiss-ai's code:  m1 EMA(beta1) bias-corrected, m2 EMA(beta3) not, v EMA(beta2) bias-corrected;
  *   p -= lr * ((m1^ + alpha * m2) / (sqrt(v^) + eps) + decay * p); alpha and beta3 arrive already warmed up.
  * Lion (Chen et al. 2023, arXiv:2302.06675):  p *= 1 - lr * decay;  p -= lr * sign(beta1 m + (1 - beta1) g);  m = beta2 m + (1 - beta2) g. */
+/* Moments in BF16 are rounded at random as they are stored (lt_f32_to_bf16_drawn), or a slow moment would stand still: 1 - beta is less than half a unit
+ * of BF16. The step itself uses the F32 values. The bits of element i are a block of Philox: lt_rng_block(words, seed, LT_OPTIM_STREAM | step mod
+ * 2^24, first + i), of which m (m1), v and m2 take the low halves of words 0, 1, 2. first is the place of element 0 in the whole model: so a part,
+ * a rank, a resumed run draws what the whole would have drawn. */
+#define LT_OPTIM_STREAM    (UINT64_C(0x6d6f6d73) << 32)
+#define LT_OPTIM_STEP_MASK 0xFFFFFF /* now[STEP] is an F32: exact. */
 /* now, optional, (LT_OPTIM_NOW_COUNT) F32 in the device's memory: what changes from step to step, so that a recorded graph reads it anew at each
- * launch; lr, alpha, beta3, grad_scale and step of the arguments do not count then. CORRECT1, 2: 1 - beta^step. SKIP not 0: nothing changes. */
+ * launch; lr, alpha, beta3, grad_scale and step of the arguments do not count then. CORRECT1, 2: 1 - beta^step. SKIP not 0: nothing changes.
+ * STEP: step mod 2^24, read for moments in BF16 alone. */
 enum {
     LT_OPTIM_LR,
     LT_OPTIM_GRAD_SCALE,
@@ -247,18 +254,20 @@ enum {
     LT_OPTIM_ALPHA,
     LT_OPTIM_BETA3,
     LT_OPTIM_SKIP,
-    LT_OPTIM_UNUSED,
+    LT_OPTIM_STEP,
     LT_OPTIM_NOW_COUNT
 };
 typedef struct {
     lt_tensor p, g, m, v, copy, now;
     float lr, beta1, beta2, eps, decay, grad_scale;
-    int64_t step;
+    int64_t step, first;
+    uint64_t seed;
 } lt_adamw_args;
 typedef struct {
     lt_tensor p, g, m1, m2, v, copy, now;
     float lr, beta1, beta2, beta3, alpha, eps, decay, grad_scale;
-    int64_t step;
+    int64_t step, first;
+    uint64_t seed;
 } lt_ademamix_args;
 typedef struct {
     lt_tensor p, g, m, copy, now;

@@ -45,17 +45,19 @@ static lt_err list_file(json_t *files, const char *folder, const char *name, uin
 /* One parameter of a flat buffer of the model's backend. */
 typedef struct {
     const lt_model *model;
-    const float *first;
+    const char *first;
+    size_t element_bytes;
 } flat_part;
 
 static lt_err fill_part(const void *ctx, void *dst, int64_t first, int64_t count) {
     const flat_part *p = ctx;
-    return lt_model_download(p->model, dst, p->first + first, (size_t)count * sizeof *p->first);
+    return lt_model_download(p->model, dst, p->first + (size_t)first * p->element_bytes,
+                             (size_t)count * p->element_bytes);
 }
 
 /* One flat buffer as name.safetensors, parameter by parameter. */
 static lt_err save_flat(json_t *files, const char *folder, const char *name, const lt_model *m,
-                        const float *flat) {
+                        const void *flat, lt_dtype dtype) {
     const lt_param_table *t = &m->table;
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -68,9 +70,10 @@ static lt_err save_flat(json_t *files, const char *folder, const char *name, con
     }
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
-        parts[i] = (flat_part){m, flat + p->offset};
+        const size_t each = lt_dtype_bytes(dtype);
+        parts[i] = (flat_part){m, (const char *)flat + (size_t)p->offset * each, each};
         outs[i] = (lt_safetensor_out){.name = p->name,
-                                      .dtype = LT_F32,
+                                      .dtype = dtype,
                                       .n_dims = p->n_dims,
                                       .fill = fill_part,
                                       .ctx = &parts[i]};
@@ -125,10 +128,10 @@ static lt_err write_all(const char *aside, const lt_model *m, const lt_optimiser
 
     LT_TRY_DONE(lt_file_remove_tree(aside));
     LT_TRY_DONE(lt_file_make_dirs(aside));
-    LT_TRY_DONE(save_flat(files, aside, WEIGHTS_FILE, m, m->master));
+    LT_TRY_DONE(save_flat(files, aside, WEIGHTS_FILE, m, m->master, LT_F32));
     for (int i = 0; i < o->n_moments; i++) {
         moment_file(name, o->moment_names[i]);
-        LT_TRY_DONE(save_flat(files, aside, name, m, o->moments[i]));
+        LT_TRY_DONE(save_flat(files, aside, name, m, o->moments[i], o->moment_dtype));
     }
     LT_TRY_DONE(lt_path_join(path, aside, "config.json"));
     LT_TRY_DONE(lt_model_spec_write(&m->spec, LT_F32, path));
@@ -297,7 +300,8 @@ done:
     return err;
 }
 
-static lt_err load_flat(const char *folder, const char *name, const lt_model *m, float *flat) {
+static lt_err load_flat(const char *folder, const char *name, const lt_model *m, void *flat,
+                        lt_dtype dtype) {
     const lt_param_table *t = &m->table;
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -312,12 +316,17 @@ static lt_err load_flat(const char *folder, const char *name, const lt_model *m,
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         const lt_safetensor *found = lt_safetensors_find(&s, p->name);
-        if (found == NULL || found->dtype != LT_F32 || found->n_dims != p->n_dims ||
+        if (found != NULL && found->dtype != dtype) {
+            LT_FAIL_DONE(LT_ERR_STATE, "%s: parameter %s is stored as %s, this run keeps it as %s",
+                         path, p->name, lt_dtype_name(found->dtype), lt_dtype_name(dtype));
+        }
+        if (found == NULL || found->n_dims != p->n_dims ||
             memcmp(found->shape, p->shape, (size_t)p->n_dims * sizeof *p->shape) != 0) {
             LT_FAIL_DONE(LT_ERR_STATE, "%s: parameter %s is %s in this model", path, p->name,
                          found == NULL ? "not there, but" : "of another shape");
         }
-        LT_TRY_DONE(lt_model_upload(m, flat + p->offset, found->data, found->bytes));
+        LT_TRY_DONE(lt_model_upload(m, (char *)flat + (size_t)p->offset * lt_dtype_bytes(dtype),
+                                    found->data, found->bytes));
     }
 done:
     lt_safetensors_close(&s);
@@ -332,7 +341,7 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
 
     LT_TRY_DONE(read_manifest(&manifest, path));
     LT_TRY_DONE(load_state(&loaded, manifest, path));
-    LT_TRY_DONE(load_flat(path, WEIGHTS_FILE, m, m->master));
+    LT_TRY_DONE(load_flat(path, WEIGHTS_FILE, m, m->master, LT_F32));
     for (int i = 0; i < o->n_moments; i++) {
         char file[LT_PATH_BYTES];
         moment_file(name, o->moment_names[i]);
@@ -342,7 +351,7 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
                          json_string_value(json_object_get(manifest, "optimiser")),
                          o->moment_names[i]);
         }
-        LT_TRY_DONE(load_flat(path, name, m, o->moments[i]));
+        LT_TRY_DONE(load_flat(path, name, m, o->moments[i], o->moment_dtype));
     }
     LT_TRY_DONE(lt_model_sync_weights(m));
     lt_run_state_clear(state);

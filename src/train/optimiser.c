@@ -31,7 +31,9 @@ static int64_t scratch_count(const lt_recipe *r, const lt_param_table *t) {
 }
 
 static void carve(lt_optimiser *o, const lt_recipe *r, const lt_param_table *t, lt_arena *a) {
-    const size_t flat_bytes = (size_t)t->n_elements * sizeof(float);
+    size_t flat_bytes;
+    o->moment_dtype = r->moments != 0 ? LT_BF16 : LT_F32;
+    flat_bytes = (size_t)t->n_elements * lt_dtype_bytes(o->moment_dtype);
     o->n_moments = kinds[r->optim].n_moments;
     for (int i = 0; i < o->n_moments; i++) {
         o->moment_names[i] = kinds[r->optim].names[i];
@@ -52,6 +54,7 @@ lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m, lt_qu
     void *host = NULL;
     *o = (lt_optimiser){.recipe = r, .model = m, .queue = queue};
     LT_ASSERT(m->master != NULL);
+    LT_ASSERT(r->moments == 0 || r->optim == LT_OPTIM_ADAMW || r->optim == LT_OPTIM_ADEMAMIX);
     carve(o, r, &m->table, &o->arena);
     LT_TRY(lt_arena_place(&o->arena, m->backend, "optimiser"));
     carve(o, r, &m->table, &o->arena);
@@ -82,6 +85,12 @@ static lt_tensor flat(const float *base, const lt_param *p) {
     return lt_tensor_1d((void *)(uintptr_t)(base + p->offset), LT_F32, p->count);
 }
 
+static lt_tensor moment(const lt_optimiser *o, int i, const lt_param *p) {
+    char *base = o->moments[i];
+    return lt_tensor_1d(base + (size_t)p->offset * lt_dtype_bytes(o->moment_dtype), o->moment_dtype,
+                        p->count);
+}
+
 static lt_tensor low_copy(const lt_model *m, const lt_param *p) {
     if (m->options.dtype == LT_F32) {
         return (lt_tensor){0};
@@ -93,8 +102,8 @@ static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) 
     const lt_recipe *r = o->recipe;
     return c->ops->adamw(o->queue, &(lt_adamw_args){.p = flat(o->model->master, p),
                                                     .g = flat(c->gradients, p),
-                                                    .m = flat(o->moments[0], p),
-                                                    .v = flat(o->moments[1], p),
+                                                    .m = moment(o, 0, p),
+                                                    .v = moment(o, 1, p),
                                                     .copy = low_copy(o->model, p),
                                                     .lr = c->lr,
                                                     .beta1 = (float)r->beta1,
@@ -102,7 +111,9 @@ static lt_err step_adamw(lt_optimiser *o, const step_ctx *c, const lt_param *p) 
                                                     .eps = (float)r->eps,
                                                     .decay = c->decay,
                                                     .grad_scale = c->grad_scale,
-                                                    .step = c->step});
+                                                    .step = c->step,
+                                                    .first = p->offset,
+                                                    .seed = (uint64_t)r->seed});
 }
 
 static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
@@ -110,9 +121,9 @@ static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *
     return c->ops->ademamix(o->queue,
                             &(lt_ademamix_args){.p = flat(o->model->master, p),
                                                 .g = flat(c->gradients, p),
-                                                .m1 = flat(o->moments[0], p),
-                                                .v = flat(o->moments[1], p),
-                                                .m2 = flat(o->moments[2], p),
+                                                .m1 = moment(o, 0, p),
+                                                .v = moment(o, 1, p),
+                                                .m2 = moment(o, 2, p),
                                                 .copy = low_copy(o->model, p),
                                                 .lr = c->lr,
                                                 .beta1 = (float)r->beta1,
@@ -122,14 +133,16 @@ static lt_err step_ademamix(lt_optimiser *o, const step_ctx *c, const lt_param *
                                                 .eps = (float)r->eps,
                                                 .decay = c->decay,
                                                 .grad_scale = c->grad_scale,
-                                                .step = c->step});
+                                                .step = c->step,
+                                                .first = p->offset,
+                                                .seed = (uint64_t)r->seed});
 }
 
 static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
     return c->ops->lion(o->queue, &(lt_lion_args){.p = flat(o->model->master, p),
                                                   .g = flat(c->gradients, p),
-                                                  .m = flat(o->moments[0], p),
+                                                  .m = moment(o, 0, p),
                                                   .copy = low_copy(o->model, p),
                                                   .lr = c->lr,
                                                   .beta1 = (float)r->beta1,
@@ -151,7 +164,7 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
         lt_muon_args a = {
             .p = lt_tensor_2d(o->model->master + at, LT_F32, rows, cols),
             .g = lt_tensor_2d(c->gradients + at, LT_F32, rows, cols),
-            .m = lt_tensor_2d(o->moments[0] + at, LT_F32, rows, cols),
+            .m = lt_tensor_2d((float *)o->moments[0] + at, LT_F32, rows, cols),
             .scratch = lt_tensor_1d(o->muon_scratch, LT_F32, lt_muon_scratch_count(rows, cols)),
             .lr = lr,
             .momentum = (float)r->muon_momentum,

@@ -1,10 +1,11 @@
 /* optimiser.h: the state of an optimiser over a model's flat layout, and one step of it.
  *
- *   kind       moments, each (n_elements) F32            which parameters
+ *   kind       moments, each (n_elements) of moment_dtype which parameters
  *   adamw      m, v                                      all
  *   ademamix   m, v, slow                                all
  *   lion       m                                         all
  *   muon       m, v                                      hidden matrices by Muon (m alone), the rest by AdamW
+ * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, rounded at random by (seed, step, element): see tensor/ops.h.
  * Weight decay is for parameters whose `decays` is set. */
 #ifndef LT_TRAIN_OPTIMISER_H
 #define LT_TRAIN_OPTIMISER_H
@@ -23,7 +24,8 @@ typedef struct {
     lt_arena arena;  /* Moments, Muon's scratch, the sum of squares. */
     int n_moments;
     const char *moment_names[LT_OPTIM_MAX_MOMENTS]; /* Names in a checkpoint: "m", "v", "slow". */
-    float *moments[LT_OPTIM_MAX_MOMENTS];
+    lt_dtype moment_dtype;
+    void *moments[LT_OPTIM_MAX_MOMENTS];
     float *muon_scratch;
     double *sumsq, *host_sumsq; /* (1): on the backend and, behind a sync, on the host. */
 } lt_optimiser;

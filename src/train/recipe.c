@@ -98,6 +98,10 @@ lt_err lt_recipe_check(const lt_recipe *r) {
             "model.init = %s and model.config = %s are both given: weights bring their own shape",
             r->init, r->config);
     }
+    if (r->moments != 0 && r->optim != LT_OPTIM_ADAMW && r->optim != LT_OPTIM_ADEMAMIX) {
+        LT_FAIL(LT_ERR_ARG, "optim.moments = bf16 is for adamw and ademamix, optim.kind is %s",
+                r->optim == LT_OPTIM_MUON ? "muon" : "lion");
+    }
     if (r->goldfish_k == 1) {
         LT_FAIL(LT_ERR_ARG,
                 "data.goldfish_k = 1 drops every label: it drops one in k, so take 2 or more");

@@ -103,6 +103,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "step size from this many rows on, e.g. 8@0,16@20000; then batch.size")                      \
     X(ENUM, optim, "optim.kind", "adamw", 0, 0, LT_RECIPE_OPTIMS,                                  \
       "optimiser (muon: matrices; adamw for the rest)")                                            \
+    X(ENUM, moments, "optim.moments", "fp32", 0, 0, "fp32|bf16",                                   \
+      "storage of the moments; bf16 is rounded at random (adamw, ademamix)")                       \
     X(F64, lr, "optim.lr", "3e-4", 0, 100, "", "peak learning rate")                               \
     X(F64, beta1, "optim.beta1", "0.9", 0, 1, "", "first moment")                                  \
     X(F64, beta2, "optim.beta2", "0.95", 0, 1, "", "second moment")                                \

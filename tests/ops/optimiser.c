@@ -1,5 +1,5 @@
 /* optimiser.c: cases of adamw, ademamix, lion and muon. grad_scale 0 stands for 1 here; copy: with the BF16 copy of p. extreme: zero
- * gradients and moments. */
+ * gradients and moments. b_type: of the moments; P: place of the first element. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -17,6 +17,31 @@ static const lt_case cases[] = {
     {"from memory, skipped", LT_CASE_CHECK, F32_ONLY, .N = 7, .step = 1, .y_f32 = true,
      .inverse = true},
     {"16M parameters", LT_CASE_BENCH, F32_ONLY, .N = 16 << 20, .step = 100, .copy = true},
+};
+
+/* adamw and ademamix. */
+static const lt_case two_type_cases[] = {
+    {"one", LT_CASE_CHECK, F32_ONLY, .N = 1, .step = 1},
+    {"first step", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .N = 37, .step = 1, .extreme = true},
+    {"later, clipped", LT_CASE_CHECK | LT_CASE_GOLDEN, F32_ONLY, .N = 29, .step = 10,
+     .grad_scale = 0.25f},
+    {"with copy", LT_CASE_CHECK, F32_ONLY, .N = 1001, .step = 1000, .copy = true},
+    {"late", LT_CASE_CHECK, F32_ONLY, .N = 4097, .step = 1000000},
+    {"from memory", LT_CASE_CHECK, F32_ONLY, .N = 131, .step = 1, .y_f32 = true},
+    {"from memory, skipped", LT_CASE_CHECK, F32_ONLY, .N = 7, .step = 1, .y_f32 = true,
+     .inverse = true},
+    {"bf16 moments, one", LT_CASE_CHECK, F32_ONLY, .N = 1, .step = 1, .b_type = LT_BF16},
+    {"bf16 moments, first step", LT_CASE_CHECK, F32_ONLY, .N = 37, .step = 1, .extreme = true,
+     .b_type = LT_BF16},
+    {"bf16 moments, with copy", LT_CASE_CHECK, F32_ONLY, .N = 1001, .step = 1000, .copy = true,
+     .P = 0xFFFFFFF0, .b_type = LT_BF16}, /* Positions cross 2^32. */
+    {"bf16 moments, pieces", LT_CASE_CHECK, F32_ONLY, .N = 4096, .step = 1 << 24, .P = 12,
+     .grad_scale = 0.5f, .aligned = true, .b_type = LT_BF16},
+    {"bf16 moments, from memory", LT_CASE_CHECK, F32_ONLY, .N = 131, .step = 1, .y_f32 = true,
+     .b_type = LT_BF16},
+    {"16M parameters", LT_CASE_BENCH, F32_ONLY, .N = 16 << 20, .step = 100, .copy = true},
+    {"16M parameters, bf16 moments", LT_CASE_BENCH, F32_ONLY, .N = 16 << 20, .step = 100,
+     .copy = true, .b_type = LT_BF16},
 };
 
 static const lt_case muon_cases[] = {
@@ -47,7 +72,7 @@ static float grad_scale(const lt_case *c) {
 
 /* What a graph would read: in cases named "from memory", y_f32. */
 static void fill_now(double *values, const lt_case_tensor *t, lt_rng *r) {
-    static const double list[LT_OPTIM_NOW_COUNT] = {0.02, 0.5, 0.4, 0.3, 3.0, 0.99, 0.0, 0.0};
+    static const double list[LT_OPTIM_NOW_COUNT] = {0.02, 0.5, 0.4, 0.3, 3.0, 0.99, 0.0, 77.0};
     (void)r;
     for (int64_t i = 0; i < t->count; i++) {
         values[i] = list[i];
@@ -71,7 +96,8 @@ static void param(lt_setup *s, lt_tensor *p, lt_tensor *g, lt_tensor *copy) {
 }
 
 static void moment(lt_setup *s, const char *name, lt_tensor *slot, bool positive) {
-    lt_case_tensor *t = lt_setup_inout(s, name, slot, LT_F32, LT_SHAPE(s->c->N));
+    const lt_dtype dtype = s->c->b_type != 0 ? (lt_dtype)s->c->b_type : LT_F32;
+    lt_case_tensor *t = lt_setup_inout(s, name, slot, dtype, LT_SHAPE(s->c->N));
     t->fill = s->c->extreme ? fill_zero : positive ? lt_fill_uniform : lt_fill_normal;
 }
 
@@ -83,7 +109,9 @@ static void adamw_build(lt_setup *s) {
                          .eps = 1e-8f,
                          .decay = 0.1f,
                          .grad_scale = grad_scale(s->c),
-                         .step = s->c->step};
+                         .step = s->c->step,
+                         .first = s->c->P,
+                         .seed = 1234};
     param(s, &a->p, &a->g, &a->copy);
     now(s, &a->now);
     moment(s, "m", &a->m, false);
@@ -100,7 +128,9 @@ static void ademamix_build(lt_setup *s) {
                             .eps = 1e-8f,
                             .decay = 0.1f,
                             .grad_scale = grad_scale(s->c),
-                            .step = s->c->step};
+                            .step = s->c->step,
+                            .first = s->c->P,
+                            .seed = 1234};
     param(s, &a->p, &a->g, &a->copy);
     now(s, &a->now);
     moment(s, "m1", &a->m1, false);
@@ -146,20 +176,24 @@ static void muon_build(lt_setup *s) {
     }
 }
 
+#define TWO_TYPE_TOLERANCE                                                                         \
+    .f32 = {0x1p-20, 0x1p-20}, .bf16 = {0x1p-7, 0x1p-20},                                          \
+    .why = "about ten F32 operations an element; 1 - beta^step may be rounded to F32; the copy "   \
+           "rounds once, a BF16 moment at random: less than one unit, 2^-7"
 #define STEP_TOLERANCE                                                                             \
     .f32 = {0x1p-20, 0x1p-20}, .bf16 = {0x1p-8, 0x1p-20},                                          \
     .why = "about ten F32 operations an element; 1 - beta^step may be rounded to F32; the copy "   \
            "rounds once"
 const lt_op_cases lt_cases_adamw = {.op = LT_OP_adamw,
                                     .forward = LT_OP_COUNT,
-                                    LT_CASES(cases),
+                                    LT_CASES(two_type_cases),
                                     .build = adamw_build,
-                                    STEP_TOLERANCE};
+                                    TWO_TYPE_TOLERANCE};
 const lt_op_cases lt_cases_ademamix = {.op = LT_OP_ademamix,
                                        .forward = LT_OP_COUNT,
-                                       LT_CASES(cases),
+                                       LT_CASES(two_type_cases),
                                        .build = ademamix_build,
-                                       STEP_TOLERANCE};
+                                       TWO_TYPE_TOLERANCE};
 const lt_op_cases lt_cases_lion = {
     .op = LT_OP_lion, .forward = LT_OP_COUNT, LT_CASES(cases), .build = lion_build, STEP_TOLERANCE};
 const lt_op_cases lt_cases_muon = {.op = LT_OP_muon,

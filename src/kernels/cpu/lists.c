@@ -366,16 +366,29 @@ static const char *bad_copy(const lt_tensor *copy, const lt_tensor *now) {
     return copy->data == NULL || copy->dtype == LT_BF16 ? NULL : "needs a BF16 copy";
 }
 
+/* F32, or BF16 throughout. */
+static const char *bad_moments(const lt_tensor *const *moments, int n) {
+    for (int i = 0; i < n; i++) {
+        if (moments[i]->dtype != moments[0]->dtype || !dense(moments[i]) ||
+            (moments[i]->dtype != LT_F32 && moments[i]->dtype != LT_BF16)) {
+            return "needs moments of one type, F32 or BF16";
+        }
+    }
+    return NULL;
+}
+
 static const char *check_adamw(const void *args) {
     const lt_adamw_args *a = args;
     REFUSE_IF(bad_copy(&a->copy, &a->now));
-    return bad_f32(TENSORS(&a->p, &a->g, &a->m, &a->v));
+    REFUSE_IF(bad_moments(TENSORS(&a->m, &a->v)));
+    return bad_f32(TENSORS(&a->p, &a->g));
 }
 
 static const char *check_ademamix(const void *args) {
     const lt_ademamix_args *a = args;
     REFUSE_IF(bad_copy(&a->copy, &a->now));
-    return bad_f32(TENSORS(&a->p, &a->g, &a->m1, &a->m2, &a->v));
+    REFUSE_IF(bad_moments(TENSORS(&a->m1, &a->m2, &a->v)));
+    return bad_f32(TENSORS(&a->p, &a->g));
 }
 
 static const char *check_lion(const void *args) {

@@ -1,6 +1,9 @@
 /* optimiser.c (ref): AdamW, AdEMAMix and Lion, one element at a time. g' = grad_scale g; formulas in ops.h, with
  *     m <- beta1 m + (1 - beta1) g',  v <- beta2 v + (1 - beta2) g'^2,  m^ = m / (1 - beta1^step),  v^ = v / (1 - beta2^step)
  * Sources: torch.optim.AdamW; AdEMAMix of swiss-ai's Megatron-LM (m1 bias-corrected, m2 not); Lion, algorithm 2 of its paper. */
+#include <string.h>
+
+#include "base/rng.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
@@ -10,9 +13,31 @@ static double ema(const lt_tensor *t, int64_t i, double beta, double x) {
     return v;
 }
 
+/* The same for a moment that may be BF16: rounded at random by these bits. */
+static double ema_drawn(const lt_tensor *t, int64_t i, double beta, double x, uint32_t bits) {
+    const double v = beta * get(t, i) + (1.0 - beta) * x;
+    if (t->dtype == LT_BF16) {
+        ((uint16_t *)t->data)[i] = lt_f32_to_bf16_drawn((float)v, bits);
+    } else {
+        set(t, i, v);
+    }
+    return v;
+}
+
+/* The words of element i (ops.h); zeros where nobody needs them. */
+static void draw(uint32_t words[4], const lt_tensor *moment, uint64_t seed, int64_t step,
+                 int64_t at) {
+    memset(words, 0, 4 * sizeof *words);
+    if (moment->dtype == LT_BF16) {
+        lt_rng_block(words, seed, LT_OPTIM_STREAM | (uint64_t)(step & LT_OPTIM_STEP_MASK),
+                     (uint64_t)at);
+    }
+}
+
 /* What changes from step to step: the arguments' numbers, or those of now. */
 typedef struct {
     double lr, grad_scale, c1, c2, alpha, beta3;
+    int64_t step;
     bool skip;
 } step_now;
 static step_now now_of(const lt_tensor *now, step_now plain) {
@@ -25,6 +50,7 @@ static step_now now_of(const lt_tensor *now, step_now plain) {
                       .c2 = get(now, LT_OPTIM_CORRECT2),
                       .alpha = get(now, LT_OPTIM_ALPHA),
                       .beta3 = get(now, LT_OPTIM_BETA3),
+                      .step = (int64_t)get(now, LT_OPTIM_STEP),
                       .skip = get(now, LT_OPTIM_SKIP) != 0.0};
 }
 
@@ -40,7 +66,8 @@ lt_err lt_ref_adamw(lt_queue *q, const lt_adamw_args *a) {
     const step_now n = now_of(&a->now, (step_now){.lr = (double)a->lr,
                                                   .grad_scale = (double)a->grad_scale,
                                                   .c1 = 1.0 - pow(b1, (double)a->step),
-                                                  .c2 = 1.0 - pow(b2, (double)a->step)});
+                                                  .c2 = 1.0 - pow(b2, (double)a->step),
+                                                  .step = a->step});
     const double lr = n.lr, c1 = n.c1, c2 = n.c2;
 
     (void)q;
@@ -49,7 +76,10 @@ lt_err lt_ref_adamw(lt_queue *q, const lt_adamw_args *a) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < (n.skip ? 0 : lt_tensor_count(&a->p)); i++) {
         const double g = n.grad_scale * get(&a->g, i);
-        const double m = ema(&a->m, i, b1, g), v = ema(&a->v, i, b2, g * g);
+        uint32_t w[4];
+        draw(w, &a->m, a->seed, n.step, a->first + i);
+        const double m = ema_drawn(&a->m, i, b1, g, w[0]);
+        const double v = ema_drawn(&a->v, i, b2, g * g, w[1]);
         const double p = get(&a->p, i) * (1.0 - lr * (double)a->decay);
         put_param(&a->p, &a->copy, i, p - lr * (m / c1) / (sqrt(v / c2) + (double)a->eps));
     }
@@ -63,7 +93,8 @@ lt_err lt_ref_ademamix(lt_queue *q, const lt_ademamix_args *a) {
                                                   .c1 = 1.0 - pow(b1, (double)a->step),
                                                   .c2 = 1.0 - pow(b2, (double)a->step),
                                                   .alpha = (double)a->alpha,
-                                                  .beta3 = (double)a->beta3});
+                                                  .beta3 = (double)a->beta3,
+                                                  .step = a->step});
     const double lr = n.lr, c1 = n.c1, c2 = n.c2;
 
     (void)q;
@@ -72,8 +103,11 @@ lt_err lt_ref_ademamix(lt_queue *q, const lt_ademamix_args *a) {
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < (n.skip ? 0 : lt_tensor_count(&a->p)); i++) {
         const double g = n.grad_scale * get(&a->g, i), p = get(&a->p, i);
-        const double m1 = ema(&a->m1, i, b1, g), v = ema(&a->v, i, b2, g * g);
-        const double m2 = ema(&a->m2, i, n.beta3, g);
+        uint32_t w[4];
+        draw(w, &a->m1, a->seed, n.step, a->first + i);
+        const double m1 = ema_drawn(&a->m1, i, b1, g, w[0]);
+        const double v = ema_drawn(&a->v, i, b2, g * g, w[1]);
+        const double m2 = ema_drawn(&a->m2, i, n.beta3, g, w[2]);
         const double step = (m1 / c1 + n.alpha * m2) / (sqrt(v / c2) + (double)a->eps);
         put_param(&a->p, &a->copy, i, p - lr * (step + (double)a->decay * p));
     }

@@ -104,6 +104,28 @@ static void gpt3_state_is_the_theses(void **state) {
     near(r.weights + r.gradients + r.optimizer, 2.8e12, 0.005);
 }
 
+static void moments_in_bf16_save_four_bytes(void **state) {
+    const lt_plan_cluster c = selene();
+    lt_plan_layout l = {.tp = 1,
+                        .pp = 1,
+                        .vpp = 1,
+                        .cp = 1,
+                        .ep = 1,
+                        .dp = 1,
+                        .micro = 1,
+                        .accum = 1,
+                        .precision = LT_PLAN_BF16};
+    lt_plan_memory whole, half;
+    lt_plan_model m;
+    (void)state;
+    assert_int_equal(lt_plan_model_load(&m, "llama3-8b"), LT_OK);
+    whole = lt_plan_memory_estimate(&m, &c, &l);
+    l.bf16_moments = true;
+    half = lt_plan_memory_estimate(&m, &c, &l);
+    near(whole.optimizer - half.optimizer, 4.0 * lt_plan_model_params(&m).total, 1e-9);
+    near(half.optimizer, 8.0 * lt_plan_model_params(&m).total, 1e-9);
+}
+
 static void parts_sum_and_split(void **state) {
     const lt_plan_cluster c = selene();
     lt_plan_layout l = {.tp = 8,
@@ -158,9 +180,11 @@ static void a_tool_shows_what_it_counts(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(activations_are_korthikantis),
-        cmocka_unit_test(zero_shards_as_its_paper_says), cmocka_unit_test(gpt3_state_is_the_theses),
-        cmocka_unit_test(parts_sum_and_split), cmocka_unit_test(a_tool_shows_what_it_counts)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(activations_are_korthikantis),
+                                       cmocka_unit_test(zero_shards_as_its_paper_says),
+                                       cmocka_unit_test(gpt3_state_is_the_theses),
+                                       cmocka_unit_test(moments_in_bf16_save_four_bytes),
+                                       cmocka_unit_test(parts_sum_and_split),
+                                       cmocka_unit_test(a_tool_shows_what_it_counts)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -82,10 +82,14 @@ static json_t *files_of(const char *out, int step) {
     return files;
 }
 
+/* optim: a kind, with "+bf16" behind it for moments in BF16. */
 static void train(const char *out, int steps, const char *optim, const lt_backend *backend) {
     lt_recipe *r = calloc(1, sizeof *r);
+    char kind[32];
+    (void)snprintf(kind, sizeof kind, "%.*s", (int)strcspn(optim, "+"), optim);
     assert_non_null(r);
-    recipe(r, out, steps, optim);
+    recipe(r, out, steps, kind);
+    set(r, "optim.moments", strchr(optim, '+') != NULL ? "bf16" : "fp32");
     must(lt_run_training(r, backend), out);
     free(r);
 }
@@ -101,9 +105,10 @@ static void same(const char *a, const char *b, int step) {
 }
 
 static void optimisers(void **state) {
-    static const char *const kinds[] = {"adamw", "ademamix", "muon", "lion"};
+    static const char *const kinds[] = {"adamw", "ademamix",   "muon",
+                                        "lion",  "adamw+bf16", "ademamix+bf16"};
     (void)state;
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < 6; i++) {
         char near_name[32], far_name[32];
         (void)snprintf(near_name, sizeof near_name, "near-%s", kinds[i]);
         (void)snprintf(far_name, sizeof far_name, "far-%s", kinds[i]);
@@ -122,6 +127,64 @@ static void checkpoints_change_device(void **state) {
     train("moved", 9, "ademamix", far_backend());
     train("moved", 12, "ademamix", lt_backend_cpu());
     same("whole", "moved", 12);
+}
+
+static double last_loss(const char *out) {
+    char path[192], line[4096];
+    double loss = NAN;
+    FILE *f;
+    (void)snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, out);
+    f = fopen(path, "r");
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL) {
+        const char *at = strstr(line, "\"kind\":\"train\"") != NULL ? strstr(line, "\"loss\":")
+                                                                    : NULL;
+        loss = at != NULL ? strtod(at + 7, NULL) : loss;
+    }
+    fclose(f);
+    return loss;
+}
+
+static int64_t bytes_of(const char *out, const char *name) {
+    char path[192];
+    lt_file_map map;
+    int64_t bytes;
+    (void)snprintf(path, sizeof path, "%s/%s/checkpoints/step-000000060/%s", folder, out, name);
+    must(lt_file_map_open(&map, path), path);
+    bytes = (int64_t)map.size_bytes;
+    lt_file_map_close(&map);
+    return bytes;
+}
+
+/* Moments in BF16: the bits of an uninterrupted run after a stop, the loss of moments in F32, half their bytes; and no run goes on with moments of
+ * the other type. */
+static void bf16_moments(void **state) {
+    static const char *const kinds[] = {"adamw", "ademamix"};
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        char wide[32], low[32], stopped[32], kind[32];
+        lt_recipe *r = calloc(1, sizeof *r);
+        assert_non_null(r);
+        (void)snprintf(wide, sizeof wide, "wide-%s", kinds[i]);
+        (void)snprintf(low, sizeof low, "low-%s", kinds[i]);
+        (void)snprintf(stopped, sizeof stopped, "stopped-%s", kinds[i]);
+        (void)snprintf(kind, sizeof kind, "%s+bf16", kinds[i]);
+        train(wide, 60, kinds[i], lt_backend_cpu());
+        train(low, 60, kind, lt_backend_cpu());
+        train(stopped, 23, kind, lt_backend_cpu());
+        train(stopped, 60, kind, far_backend());
+        same(low, stopped, 60);
+        assert_true(fabs(last_loss(low) - last_loss(wide)) < 0.03);
+        assert_true(last_loss(low) != last_loss(wide));
+        assert_true(bytes_of(low, "m.safetensors") < bytes_of(wide, "m.safetensors") * 6 / 10);
+        recipe(r, low, 70, kinds[i]);
+        assert_int_equal(lt_run_training(r, lt_backend_cpu()), LT_ERR_STATE);
+        assert_non_null(strstr(lt_error_message(), "is stored as BF16, this run keeps it as F32"));
+        recipe(r, "refused", 2, "muon");
+        set(r, "optim.moments", "bf16");
+        assert_int_equal(lt_run_training(r, lt_backend_cpu()), LT_ERR_ARG);
+        free(r);
+    }
 }
 
 /* A device with too little memory: refused before anything is taken, with what is missing and what fits. */
@@ -166,13 +229,18 @@ static void gpu_runs(void **state) {
     train("from-cpu-stopped", 7, "ademamix", gpu);
     train("from-cpu-stopped", 12, "ademamix", gpu);
     same("from-cpu", "from-cpu-stopped", 12);
+    train("gpu-low", 12, "adamw+bf16", gpu);
+    train("gpu-low-stopped", 4, "adamw+bf16", gpu);
+    train("gpu-low-stopped", 12, "adamw+bf16", gpu);
+    same("gpu-low", "gpu-low-stopped", 12);
+    train("gpu-low-mix", 12, "ademamix+bf16", gpu);
     train("gpu-muon", 12, "muon", gpu);
     train("gpu-lion", 12, "lion", gpu);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(optimisers),
-                                       cmocka_unit_test(checkpoints_change_device),
-                                       cmocka_unit_test(too_large), cmocka_unit_test(gpu_runs)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(optimisers), cmocka_unit_test(checkpoints_change_device),
+        cmocka_unit_test(bf16_moments), cmocka_unit_test(too_large), cmocka_unit_test(gpu_runs)};
     return cmocka_run_group_tests(tests, make_shard, remove_all);
 }

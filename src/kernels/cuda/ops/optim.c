@@ -10,8 +10,33 @@
 
 /* optim_step of optim.cu; the order of LT_OPTIM_*. */
 typedef struct {
-    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, unused;
+    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, step;
 } optim_step;
+/* Where the roundings of BF16 moments come from: optim_draws of optim.cu. */
+typedef struct {
+    uint64_t seed;
+    int64_t first;
+} optim_draws;
+
+static float draw_step(int64_t step) {
+    return (float)(step & LT_OPTIM_STEP_MASK);
+}
+static const char *defines(int w, lt_dtype moments) {
+    static const char *const texts[2][2] = {{"W=1", "W=4"}, {"W=1 MOMENTS=16", "W=4 MOMENTS=16"}};
+    return texts[moments == LT_BF16][w == 4];
+}
+static const char *refuse_moments(const lt_tensor *const *moments, int n) {
+    for (int i = 0; i < n; i++) {
+        const lt_dtype type = moments[i]->dtype;
+        if (type != moments[0]->dtype || (type != LT_F32 && type != LT_BF16)) {
+            return "moments are not all F32 or all BF16";
+        }
+        if (!lt_tensor_contiguous(moments[i])) {
+            return "moments are not contiguous";
+        }
+    }
+    return NULL;
+}
 static float correction(float beta, int64_t step) {
     return (float)(1.0 - pow((double)beta, (double)step));
 }
@@ -29,8 +54,9 @@ static const char *refuse_buffers(const lt_tensor *const *flat, int n, const lt_
 
 static const char *adamw_refuse(const void *args) {
     const lt_adamw_args *a = args;
-    const lt_tensor *const rows[] = {&a->p, &a->g, &a->m, &a->v};
-    return refuse_buffers(rows, 4, &a->copy, &a->now);
+    const lt_tensor *const rows[] = {&a->p, &a->g}, *const moments[] = {&a->m, &a->v};
+    const char *why = refuse_moments(moments, 2);
+    return why != NULL ? why : refuse_buffers(rows, 2, &a->copy, &a->now);
 }
 static lt_err adamw_run(lt_queue *q, const void *args) {
     lt_adamw_args a = *(const lt_adamw_args *)args;
@@ -40,17 +66,20 @@ static lt_err adamw_run(lt_queue *q, const void *args) {
     optim_step s = {.lr = a.lr,
                     .grad_scale = a.grad_scale,
                     .correct1 = correction(a.beta1, a.step),
-                    .correct2 = correction(a.beta2, a.step)};
-    void *list[] = {&a.p.data, &a.g.data, &a.m.data, &a.v.data, &a.copy.data, &count,
-                    &a.beta1,  &a.beta2,  &a.eps,    &a.decay,  &s,           &a.now.data};
-    return lt_cuda_run(q, "ops/optim.cu", "adamw", w == 4 ? "W=4" : "W=1",
+                    .correct2 = correction(a.beta2, a.step),
+                    .step = draw_step(a.step)};
+    optim_draws draws = {a.seed, a.first};
+    void *list[] = {&a.p.data, &a.g.data, &a.m.data, &a.v.data, &a.copy.data, &count, &a.beta1,
+                    &a.beta2,  &a.eps,    &a.decay,  &s,        &a.now.data,  &draws};
+    return lt_cuda_run(q, "ops/optim.cu", "adamw", defines(w, a.m.dtype),
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
 
 static const char *ademamix_refuse(const void *args) {
     const lt_ademamix_args *a = args;
-    const lt_tensor *const rows[] = {&a->p, &a->g, &a->m1, &a->m2, &a->v};
-    return refuse_buffers(rows, 5, &a->copy, &a->now);
+    const lt_tensor *const rows[] = {&a->p, &a->g}, *const moments[] = {&a->m1, &a->m2, &a->v};
+    const char *why = refuse_moments(moments, 3);
+    return why != NULL ? why : refuse_buffers(rows, 2, &a->copy, &a->now);
 }
 static lt_err ademamix_run(lt_queue *q, const void *args) {
     lt_ademamix_args a = *(const lt_ademamix_args *)args;
@@ -62,10 +91,12 @@ static lt_err ademamix_run(lt_queue *q, const void *args) {
                     .correct1 = correction(a.beta1, a.step),
                     .correct2 = correction(a.beta2, a.step),
                     .alpha = a.alpha,
-                    .beta3 = a.beta3};
+                    .beta3 = a.beta3,
+                    .step = draw_step(a.step)};
+    optim_draws draws = {a.seed, a.first};
     void *list[] = {&a.p.data, &a.g.data, &a.m1.data, &a.m2.data, &a.v.data, &a.copy.data, &count,
-                    &a.beta1,  &a.beta2,  &a.eps,     &a.decay,   &s,        &a.now.data};
-    return lt_cuda_run(q, "ops/optim.cu", "ademamix", w == 4 ? "W=4" : "W=1",
+                    &a.beta1,  &a.beta2,  &a.eps,     &a.decay,   &s,        &a.now.data,  &draws};
+    return lt_cuda_run(q, "ops/optim.cu", "ademamix", defines(w, a.m1.dtype),
                        LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
 }
 
@@ -98,13 +129,12 @@ static lt_err sumsq_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.x};
     int64_t count = lt_tensor_count(&a.x);
     const int w = lt_cuda_piece(rows, 1, LT_F32, count);
-    const char *defines = w == 4 ? "W=4" : "W=1";
     int n = SUMSQ_BLOCKS, accumulate = a.accumulate;
     void *parts = NULL;
     void *first[] = {&parts, &a.x.data, &count}, *second[] = {&a.out.data, &parts, &n, &accumulate};
     LT_TRY(lt_cuda_scratch(q, SUMSQ_BLOCKS * sizeof(double), &parts));
-    LT_TRY(lt_cuda_run(q, "ops/optim.cu", "sumsq_parts", defines, n, 1, THREADS, first));
-    return lt_cuda_run(q, "ops/optim.cu", "sumsq_total", defines, 1, 1, THREADS, second);
+    LT_TRY(lt_cuda_run(q, "ops/optim.cu", "sumsq_parts", defines(w, LT_F32), n, 1, THREADS, first));
+    return lt_cuda_run(q, "ops/optim.cu", "sumsq_total", defines(w, LT_F32), 1, 1, THREADS, second);
 }
 
 static const char *clip_refuse(const void *args) {

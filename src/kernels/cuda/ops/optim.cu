@@ -1,15 +1,24 @@
 /* optim.cu — AdamW, AdEMAMix and Lion, one pass over flat fp32 buffers; and the sum of squares for the global norm.
  *
  * SHAPES    p, g, m, v (m1, m2) n fp32; copy n bf16, may be null. n a multiple of 4, bases 16-byte aligned (W=4), or any (W=1).
+ *           MOMENTS=16: AdamW's and AdEMAMix's moments are bf16, rounded at random (ops.h says by which bits).
  * MAP       one piece of 4 elements a thread; grid covers n.
  * BOUND     bytes an element: AdamW 16 read, 12 written, 2 of the copy: 30; AdEMAMix 20 + 16 + 2: 38. 1e9 parameters: 10 and 12.7 ms at 3.0 TB/s.
+ *           MOMENTS=16: 22 and 26: 7.3 and 8.7 ms. Philox is 20 wide products and 40 more operations an element: 4 ms at 64 a clock and SM.
  * NUMERICS  fp32, as torch.optim.AdamW; bias corrections come from the host in double. sumsq: fixed order, double from the threads up.
  * REFS      arXiv:1711.05101, arXiv:2409.03137.
  *@spec sm_80 sm_90a: W=4
- *@spec sm_80 sm_90a: W=1 */
+ *@spec sm_80 sm_90a: W=1
+ *@spec sm_80 sm_90a: W=4 MOMENTS=16
+ *@spec sm_80 sm_90a: W=1 MOMENTS=16 */
 #include "common/types.cuh"
 #define DTYPE fp32
 #include "common/vec.cuh"
+
+#ifndef MOMENTS
+#define MOMENTS 32
+#endif
+static_assert(MOMENTS == 32 || MOMENTS == 16, "moments are fp32 or bf16");
 
 #define THREADS 256
 #define HELD    4 /* Pieces in flight a thread in sumsq_parts. */
@@ -24,8 +33,78 @@ INLINE void copy_store(bf16 *copy, const float *p) {
 
 /* The numbers of LT_OPTIM_* (tensor/ops.h): from the host, or read from device memory so that a recorded graph sees new ones. */
 typedef struct {
-    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, unused;
+    float lr, grad_scale, correct1, correct2, alpha, beta3, skip, step;
 } optim_step;
+
+/* ---- Moments ---- */
+
+typedef struct {
+    u64 seed;
+    i64 first; /* Place of element 0 in the model. */
+} optim_draws;
+
+#if MOMENTS == 32
+typedef float moment;
+INLINE void moment_load(float *f, const moment *m) {
+    piece_load_stream(f, m);
+}
+INLINE void moment_store(moment *m, const float *f, const u32 (*)[4], int) {
+    piece_store(m, f);
+}
+INLINE void draw(u32 (*)[4], optim_draws, float, i64) {
+}
+#else
+typedef bf16 moment;
+#define STREAM 0x6d6f6d73u /* LT_OPTIM_STREAM. */
+
+/* lt_rng_block of base/rng.c for W elements. */
+INLINE void draw(u32 (*words)[4], optim_draws d, float step, i64 at) {
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        const u64 position = (u64)(d.first + at + i);
+        u32 c0 = (u32)position, c1 = (u32)(position >> 32), c2 = (u32)step, c3 = STREAM;
+        u32 k0 = (u32)d.seed, k1 = (u32)(d.seed >> 32);
+#pragma unroll
+        for (int round = 0; round < 10; round++) {
+            const u64 p0 = (u64)0xD2511F53u * c0, p1 = (u64)0xCD9E8D57u * c2;
+            c0 = (u32)(p1 >> 32) ^ c1 ^ k0;
+            c2 = (u32)(p0 >> 32) ^ c3 ^ k1;
+            c1 = (u32)p1;
+            c3 = (u32)p0;
+            k0 += 0x9E3779B9u;
+            k1 += 0xBB67AE85u;
+        }
+        words[i][0] = c0;
+        words[i][1] = c1;
+        words[i][2] = c2;
+    }
+}
+
+INLINE u32 round_drawn(float x, u32 bits) { /* lt_f32_to_bf16_drawn */
+    const u32 u = __float_as_uint(x);
+    return (u & 0x7FFFFFFFu) > 0x7F800000u ? u >> 16 | 0x40u : (u + (bits & 0xFFFFu)) >> 16;
+}
+
+INLINE void moment_load(float *f, const moment *m) {
+#if W == 4
+    const uint2 u = __ldcs((const uint2 *)m);
+    f[0] = __uint_as_float(u.x << 16);
+    f[1] = __uint_as_float(u.x & 0xFFFF0000u);
+    f[2] = __uint_as_float(u.y << 16);
+    f[3] = __uint_as_float(u.y & 0xFFFF0000u);
+#else
+    f[0] = __uint_as_float((u32)*(const unsigned short *)m << 16);
+#endif
+}
+INLINE void moment_store(moment *m, const float *f, const u32 (*words)[4], int word) {
+#if W == 4
+    *(uint2 *)m = make_uint2(round_drawn(f[0], words[0][word]) | round_drawn(f[1], words[1][word]) << 16,
+                             round_drawn(f[2], words[2][word]) | round_drawn(f[3], words[3][word]) << 16);
+#else
+    *(unsigned short *)m = (unsigned short)round_drawn(f[0], words[0][word]);
+#endif
+}
+#endif
 
 /* p, m: see ops.h. */
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -56,10 +135,12 @@ lion(float *p, const float *g, float *m, bf16 *copy, i64 count, float beta1, flo
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) adamw(float *p, const float *g, float *m, float *v, bf16 *copy, i64 count, float beta1, float beta2,
-                                                            float eps, float decay, optim_step s, const optim_step *device) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+adamw(float *p, const float *g, moment *m, moment *v, bf16 *copy, i64 count, float beta1, float beta2, float eps, float decay, optim_step s,
+      const optim_step *device, optim_draws draws) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W], second[W];
+    u32 words[W][4];
     if (device) {
         s = *device;
     }
@@ -68,8 +149,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(float *p, const floa
     }
     piece_load_stream(x, p + at);
     piece_load_stream(d, g + at);
-    piece_load_stream(first, m + at);
-    piece_load_stream(second, v + at);
+    moment_load(first, m + at);
+    moment_load(second, v + at);
+    draw(words, draws, s.step, at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
         d[i] *= s.grad_scale;
@@ -79,18 +161,19 @@ extern "C" __global__ void __launch_bounds__(THREADS) adamw(float *p, const floa
         x[i] -= s.lr * (first[i] / s.correct1) / (sqrtf(second[i] / s.correct2) + eps);
     }
     piece_store(p + at, x);
-    piece_store(m + at, first);
-    piece_store(v + at, second);
+    moment_store(m + at, first, words, 0);
+    moment_store(v + at, second, words, 1);
     if (copy) {
         copy_store(copy + at, x);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-ademamix(float *p, const float *g, float *m1, float *m2, float *v, bf16 *copy, i64 count, float beta1, float beta2, float eps, float decay,
-         optim_step s, const optim_step *device) {
+ademamix(float *p, const float *g, moment *m1, moment *m2, moment *v, bf16 *copy, i64 count, float beta1, float beta2, float eps, float decay,
+         optim_step s, const optim_step *device, optim_draws draws) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], fast[W], slow[W], second[W];
+    u32 words[W][4];
     if (device) {
         s = *device;
     }
@@ -99,9 +182,10 @@ ademamix(float *p, const float *g, float *m1, float *m2, float *v, bf16 *copy, i
     }
     piece_load_stream(x, p + at);
     piece_load_stream(d, g + at);
-    piece_load_stream(fast, m1 + at);
-    piece_load_stream(slow, m2 + at);
-    piece_load_stream(second, v + at);
+    moment_load(fast, m1 + at);
+    moment_load(slow, m2 + at);
+    moment_load(second, v + at);
+    draw(words, draws, s.step, at);
 #pragma unroll
     for (int i = 0; i < W; i++) {
         d[i] *= s.grad_scale;
@@ -111,9 +195,9 @@ ademamix(float *p, const float *g, float *m1, float *m2, float *v, bf16 *copy, i
         x[i] -= s.lr * ((fast[i] / s.correct1 + s.alpha * slow[i]) / (sqrtf(second[i] / s.correct2) + eps) + decay * x[i]);
     }
     piece_store(p + at, x);
-    piece_store(m1 + at, fast);
-    piece_store(m2 + at, slow);
-    piece_store(v + at, second);
+    moment_store(m1 + at, fast, words, 0);
+    moment_store(m2 + at, slow, words, 2);
+    moment_store(v + at, second, words, 1);
     if (copy) {
         copy_store(copy + at, x);
     }
