@@ -79,11 +79,17 @@ def run(a):
         work = [(f, d) for d in a.dtypes.split(",") for f in a.families.split(",")]
         with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
             results = list(pool.map(lambda w: train(a, shard, folder, *w), work))
-    out = {"device": a.device, "machine": machine(a.device), "recipe": RECIPE, "data_sha256": digest, "runs": {}}
+    out = {"device": a.device, "machine": machine(a.device), "recipe": RECIPE, "families": FAMILIES, "data_sha256": digest, "runs": {}}
     for (family, dtype), result in zip(work, results):
         out["runs"].setdefault(family, {})[dtype] = result
-    with open(a.out, "w") as f:
-        f.write(json.dumps(out).replace('"runs": ', '\n"runs": ').replace(', "bf16": {', ',\n  "bf16": {').replace("}}, ", "}},\n") + "\n")
+    write(out, a.out)
+
+
+def write(out, path):
+    """A run a line."""
+    text = json.dumps(out).replace('"runs": ', '\n"runs": ').replace(', "bf16": {', ',\n  "bf16": {').replace("}}, ", "}},\n")
+    with open(path, "w") as f:
+        f.write(text + "\n")
 
 
 def tail(r):
@@ -105,7 +111,7 @@ def gaps(x, y):
 
 def compare(a):
     cpu, gpu = (json.load(open(path)) for path in (a.cpu, a.gpu))
-    for key in ("recipe", "data_sha256"):
+    for key in ("recipe", "families", "data_sha256"):
         if cpu[key] != gpu[key]:
             sys.exit(f"{a.cpu} and {a.gpu} differ in {key}")
     print(f"A: {cpu['machine']} ({cpu['device']}); B: {gpu['machine']} ({gpu['device']}). Differences in nats.\n")
