@@ -94,24 +94,14 @@ static lt_err copy_all(const making *k) {
     return LT_OK;
 }
 
-/* May the runs of a parameter be packed as one matrix? Each but the last must end where a group of packed rows does: there, and only there, one row more takes
- * more room. */
-static bool packed_as_one(const lt_model *m, const lt_held *h) {
-    int64_t rows = 0;
-    for (int j = 0; j < h->n_runs; j++) {
-        lt_tensor w = h->runs[j].w;
-        const size_t bytes = m->backend->matmul_pack_bytes(&w, true);
-        if (w.dtype != h->runs[0].w.dtype || h->runs[j].first_row != rows) {
-            return false;
-        }
-        rows += w.shape[0];
-        w.shape[0]++;
-        if (j + 1 < h->n_runs &&
-            (aligned(bytes) != bytes || m->backend->matmul_pack_bytes(&w, true) == bytes)) {
-            return false;
-        }
-    }
-    return h->n_runs > 1;
+/* Are two packed neighbours one matrix? The first must end where a group of packed rows does: there, and only there, one row more takes more room. */
+static bool joins(const lt_model *m, const lt_weight_run *a, const lt_weight_run *b) {
+    const size_t bytes = m->backend->matmul_pack_bytes(&a->w, true);
+    lt_tensor more = a->w;
+    more.shape[0]++;
+    return a->packed != NULL && b->packed != NULL && a->w.dtype == b->w.dtype &&
+           b->first_row == a->first_row + a->w.shape[0] && aligned(bytes) == bytes &&
+           m->backend->matmul_pack_bytes(&more, true) > bytes;
 }
 
 /* Packing, a run at a time. raw, host: on a device, room for the largest run there and here; NULL on a host. */
@@ -185,19 +175,20 @@ static lt_err pack_run(packing *p, int param, int run) {
     return LT_OK;
 }
 
+/* Runs packed side by side are one matrix from now on, whose plain rows lie apart. */
 static lt_err pack_param(packing *p, int param) {
     lt_held *h = &p->k->m->held[param];
-    const bool as_one = packed_as_one(p->k->m, h);
+    int n = 0;
     for (int j = 0; j < h->n_runs; j++) {
         LT_TRY(pack_run(p, param, j));
-    }
-    if (as_one) { /* Packed side by side: from now on one matrix, whose plain rows lie apart. */
-        for (int j = 1; j < h->n_runs; j++) {
-            h->runs[0].w.shape[0] += h->runs[j].w.shape[0];
+        if (n > 0 && joins(p->k->m, &h->runs[n - 1], &h->runs[j])) {
+            h->runs[n - 1].w.shape[0] += h->runs[j].w.shape[0];
+            h->runs[n - 1].w.data = NULL;
+        } else {
+            h->runs[n++] = h->runs[j];
         }
-        h->runs[0].w.data = NULL;
-        h->n_runs = 1;
     }
+    h->n_runs = n;
     return LT_OK;
 }
 

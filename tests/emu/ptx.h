@@ -59,6 +59,11 @@ static inline void ptx_ld_global_nc_L1_no_allocate_v4_u32(uint32_t &x, uint32_t 
     const uint4 v = *(const uint4 *)p;
     x = v.x, y = v.y, z = v.z, w = v.w;
 }
+static inline void ptx_ld_global_nc_L1_no_allocate_v2_u32(uint32_t &x, uint32_t &y,
+                                                          const void *p) {
+    const uint2 v = *(const uint2 *)p;
+    x = v.x, y = v.y;
+}
 static inline void ptx_ld_shared_v4_f32(float &x, float &y, float &z, float &w, uint32_t p) {
     const float4 v = *(const float4 *)emu_shared_pointer(p, 16);
     x = v.x, y = v.y, z = v.z, w = v.w;

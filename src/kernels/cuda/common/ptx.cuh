@@ -16,6 +16,12 @@ INLINE uint4 load_once(const void *p) {
     asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p));
     return v;
 }
+/* The same of 8 bytes, in x and y. */
+INLINE uint4 load_once_8(const void *p) {
+    uint4 v = make_uint4(0, 0, 0, 0);
+    asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0, %1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p));
+    return v;
+}
 
 /* ---- cp.async (sm_80): 4, 8 or 16 bytes from global to shared memory without registers. src_bytes < the size fills with zeros. */
 INLINE void cp_async_16(u32 dst, const void *src) {

@@ -10,15 +10,15 @@
  *     A number u < 128 becomes the float BASE + u by putting it under that float's exponent, two at a time, and a multiply-add takes BASE + OFFSET off. A signed
  *     byte is its low seven bits less its highest one: both under the same exponent.
  *     A product does not care in which order it meets K: what mma.sync calls k = 2q, 2q + 1, 2q + 8, 2q + 9 are elements 0..3, then 4..7, of lane quarter q.
- * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0: DEPTH x 2 KB (1 KB) under way a warp. Instructions, M up to 8: 2.6 an element of a lane's share of
+ * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB (1 KB) under way a warp. Instructions, M up to 8: 2.6 an element of a lane's share of
  *           8 bits, 2.2 of 4: a quarter (40 %) of what an H100 issues in the time that the bytes take.
  * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which cut off, scaled and added by rounding adds, then parts in order: bit-identical run to
  *           run; a row's bits do not depend on the other rows, but on whether there are more than 8 (which choose SPLIT).
  * REFS      PTX ISA 9.7.14 (mma.sync); Frantar et al. 2024, arXiv:2408.11743 (weights laid out for mma.sync).
  *@spec sm_80 sm_90a: TILES=1 SPLIT=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
  *@spec sm_80 sm_90a: TILES=1 SPLIT=16 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- *@spec sm_80 sm_90a: TILES=1 SPLIT=4 BITS=8 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
- *@spec sm_80 sm_90a: TILES=1 SPLIT=8 BITS=8 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 DTYPE=fp16
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=4 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=8 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 DTYPE=fp16
  *@spec sm_80 sm_90a: TILES=4 SPLIT=4 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
  *@spec sm_80 sm_90a: TILES=8 SPLIT=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16 */
 #include "common/early.cuh"
@@ -31,7 +31,7 @@
 #define PARTS   (SPLIT > 1 ? WARPS : 1)
 #define THREADS (32 * WARPS)
 #ifndef DEPTH
-#define DEPTH (TILES > 2 ? 1 : BITS == 4 ? 4 : 2)
+#define DEPTH (TILES > 2 ? 1 : BITS == 4 ? 4 : BITS == 8 ? 2 : 3)
 #endif
 #define ONE_bf16       0x3f803f80u
 #define ONE_fp16       0x3c003c00u
@@ -55,7 +55,7 @@ typedef struct {
 
 /* A lane's share of a tile. */
 typedef struct {
-    uint4 v[PIECES], scale[SCALES], least;
+    uint4 v[PIECES], high, scale[SCALES], least;
 } share;
 
 INLINE void load_share(share *s, const u8 *tile) {
@@ -63,6 +63,11 @@ INLINE void load_share(share *s, const u8 *tile) {
 #pragma unroll
     for (int p = 0; p < PIECES; p++) {
         s->v[p] = load_once(tile + 512 * p + 16 * lane);
+    }
+    if (HIGH == 2) {
+        s->high = load_once(tile + HIGH_AT + 16 * lane);
+    } else if (HIGH == 1) {
+        s->high = load_once_8(tile + HIGH_AT + 8 * lane);
     }
 #pragma unroll
     for (int i = 0; i < SCALES; i++) {
@@ -81,14 +86,21 @@ INLINE float scale_of(uint4 v, int i) {
     x.bits = (u16)(word_of(v, i / 2) >> 16 * (i % 2));
     return fp16_to_f32(x);
 }
+/* x moved so that bit `from` comes to bit 4. */
+INLINE u32 to_bit_4(u32 x, int from) {
+    return from > 4 ? x >> (from - 4) : x << (4 - from);
+}
 /* The eight elements of group g of row r + 8 h, in pairs, OFFSET taken off. */
 INLINE void widen(u32 pair[4], const share *s, int g, int h) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const u32 w = BITS == 4 ? word_of(s->v[g / 2 % PIECES], g % 2 * 2 + h) >> 4 * j : word_of(s->v[g % PIECES], 2 * h + j / 2) >> 8 * (j % 2);
-        const u32 low = and_or(w, BITS == 4 ? 0x000f000fu : 0x007f007fu, EXPONENT);
+        const u32 w = LOW == 4 ? word_of(s->v[g / 2 % PIECES], g % 2 * 2 + h) >> 4 * j : word_of(s->v[g % PIECES], 2 * h + j / 2) >> 8 * (j % 2);
         const u32 off = OFFSET == 128 ? and_or(w, 0x00800080u, EXPONENT | MINUS) : EXPONENT | MINUS | OFFSET * 0x00010001u;
-        pair[j] = FMA2(low, ONE, off);
+        u32 x = and_or(w, LOW == 4 ? 0x000f000fu : 0x007f007fu, EXPONENT);
+        if (HIGH > 0) {
+            x = and_or(to_bit_4(word_of(s->high, high_word(g)), high_bit(g, h, j)), HIGH == 2 ? 0x00300030u : 0x00100010u, x);
+        }
+        pair[j] = FMA2(x, ONE, off);
     }
 }
 /* The piece of a lane's quarter in a group of 32 of a row of x; zeros where there is none. */
@@ -239,7 +251,10 @@ embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *
     const u8 *const tile = w + tile_at(id, 32 * group, tiles);
     for (int i = 0; i < 32; i++) { /* Quarter by quarter. */
         const int q = i / 8, e = i % 8, at = 32 * group + element_at(q, e);
-        const u32 bits = *(const u32 *)(tile + word_in_tile(g, r, q, e / 4)) >> bits_in_word(e) & (BITS == 4 ? 15u : 255u);
+        u32 bits = *(const u32 *)(tile + word_in_tile(g, r, q, e / 4)) >> bits_in_word(e) & (LOW == 4 ? 15u : 255u);
+        if (HIGH > 0) {
+            bits |= (*(const u32 *)(tile + high_in_tile(g, r, q)) >> (high_bit(g, r / 8, e / 2) + 16 * (e % 2)) & (HIGH == 2 ? 3u : 1u)) << 4;
+        }
         const int number = OFFSET == 128 ? (int)(signed char)bits : (int)bits - OFFSET;
         float v = fp16_to_f32(*(const fp16 *)(tile + scale_in_tile(g, r, e / 4))) * (float)number;
         v -= MINS ? fp16_to_f32(*(const fp16 *)(tile + least_in_tile(g, r))) : 0.0f;

@@ -1,46 +1,62 @@
 /* pack_q.cu: ggml's rows of blocks into the tiles of tile_q.cuh.
  *
  * SHAPES    src: `rows` rows of `groups` groups of 32, any alignment. dst: whole tiles; what is past the rows and columns of src becomes zero.
- * MAP       a thread a group of 32 of a row.
+ * MAP       a thread 128 columns of a row: no two write the same byte.
  * NUMERICS  a simple format's numbers are kept; a K format's d * s is rounded to fp16 once (2^-11, less than what 16-bit activations round).
  *@spec sm_80 sm_90a: TYPE=Q8_0 BITS=8 GROUP=32 MINS=0
  *@spec sm_80 sm_90a: TYPE=Q4_0 BITS=4 GROUP=32 MINS=0
  *@spec sm_80 sm_90a: TYPE=Q4_1 BITS=4 GROUP=32 MINS=1
- *@spec sm_80 sm_90a: TYPE=Q5_0 BITS=8 GROUP=32 MINS=0
- *@spec sm_80 sm_90a: TYPE=Q5_1 BITS=8 GROUP=32 MINS=1
+ *@spec sm_80 sm_90a: TYPE=Q5_0 BITS=5 GROUP=32 MINS=0
+ *@spec sm_80 sm_90a: TYPE=Q5_1 BITS=5 GROUP=32 MINS=1
  *@spec sm_80 sm_90a: TYPE=Q4_K BITS=4 GROUP=32 MINS=1
- *@spec sm_80 sm_90a: TYPE=Q5_K BITS=8 GROUP=32 MINS=1
- *@spec sm_80 sm_90a: TYPE=Q6_K BITS=8 GROUP=16 MINS=0 */
+ *@spec sm_80 sm_90a: TYPE=Q5_K BITS=5 GROUP=32 MINS=1
+ *@spec sm_80 sm_90a: TYPE=Q6_K BITS=6 GROUP=16 MINS=0 */
 #include "common/blocks.cuh"
 #include "gemm/tile_q.cuh"
 
 #define THREADS 128
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-pack_q(u8 *dst, const u8 *src, i64 rows, int groups, int tiles, i64 src_bytes) {
-    const i64 item = (i64)blockIdx.x * THREADS + threadIdx.x, row = item / (4 * tiles);
-    const int group = (int)(item % (4 * tiles)), g = group % 4, r = (int)(row % TILE_ROWS);
-    u8 *const tile = dst + tile_at(row, 32 * group, tiles);
-    group32 x = {{0}, {0.0f, 0.0f}, 0.0f};
-    if (row >= (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS) {
-        return;
-    }
-    if (row < rows && group < groups) {
-        unpack_group(&x, src + row * src_bytes, group);
-    }
+/* Group g of the tile's row r; its bits above are added to what their bytes hold. */
+INLINE void put_group(u8 *tile, const group32 *x, int g, int r) {
     for (int q = 0; q < 4; q++) {
-        for (int first = 0; first < 8; first += 32 / BITS) {
+        for (int first = 0; first < 8; first += 32 / LOW) {
             u32 word = 0;
-            for (int e = first; e < first + 32 / BITS; e++) {
-                word |= (u32)(x.u[element_at(q, e)] ^ (OFFSET == 128 ? 0x80 : 0)) << bits_in_word(e);
+            for (int e = first; e < first + 32 / LOW; e++) {
+                const u32 low = LOW == 4 ? x->u[element_at(q, e)] & 15u : x->u[element_at(q, e)] ^ (OFFSET == 128 ? 0x80u : 0u);
+                word |= low << bits_in_word(e);
             }
             *(u32 *)(tile + word_in_tile(g, r, q, first / 4)) = word;
         }
+        for (int e = 0; HIGH > 0 && e < 8; e++) {
+            const int at = high_bit(g, r / 8, e / 2) + 16 * (e % 2);
+            tile[high_in_tile(g, r, q) + at / 8] |= (u8)(x->u[element_at(q, e)] >> 4 << at % 8);
+        }
     }
     for (int i = 0; i < SCALES; i++) {
-        *(fp16 *)(tile + scale_in_tile(g, r, i)) = f32_to_fp16(x.scale[i]);
+        *(fp16 *)(tile + scale_in_tile(g, r, i)) = f32_to_fp16(x->scale[i]);
     }
     if (MINS) {
-        *(fp16 *)(tile + least_in_tile(g, r)) = f32_to_fp16(x.least);
+        *(fp16 *)(tile + least_in_tile(g, r)) = f32_to_fp16(x->least);
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+pack_q(u8 *dst, const u8 *src, i64 rows, int groups, int tiles, i64 src_bytes) {
+    const i64 item = (i64)blockIdx.x * THREADS + threadIdx.x, row = item / tiles;
+    const int first = (int)(item % tiles) * 4, r = (int)(row % TILE_ROWS);
+    if (row >= (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS) {
+        return;
+    }
+    u8 *const tile = dst + tile_at(row, 32 * first, tiles);
+    for (int i = 0; i < 8 * HIGH; i++) { /* This row's bytes of four quarters: every other one. */
+        const int q = i / (2 * HIGH), byte = i % (2 * HIGH);
+        tile[HIGH_AT + 8 * HIGH * (r % 8 * 4 + q) + 2 * byte + r / 8] = 0;
+    }
+    for (int g = 0; g < 4; g++) {
+        group32 x = {{0}, {0.0f, 0.0f}, 0.0f};
+        if (row < rows && first + g < groups) {
+            unpack_group(&x, src + row * src_bytes, first + g);
+        }
+        put_group(tile, &x, g, r);
     }
 }

@@ -1,12 +1,15 @@
 /* tile_q.cuh: quantised weights as pack_q.cu lays them out, for the operands of mma.sync: what pack_q.cu writes and gemm_q.cu reads.
  *
  *     matrix (N, K)   slabs of 16 rows, of each its tiles of 128 columns, one behind the other; N and K are filled up with zeros
- *     tile            PIECES x 32 lanes x 16 bytes of numbers | SCALES x 128 bytes of scales | (MINS) 128 bytes of minima, fp16
- * Lane l holds rows r = l / 4 and r + 8 of the slab, h = 0 and 1, and of each group of 32 columns eight elements e, those of quarter l % 4: element_at. Pairs of
- * them are the words that mma.sync takes: BITS 4: nibble j and nibble j + 4 of a word are elements 2j and 2j + 1; BITS 8: bytes 0, 2, 1, 3 of a word are
- * four elements in order. OFFSET 128 (Q8_0) means signed bytes.
+ *     tile            PIECES x 32 lanes x 16 bytes: numbers of 8 bits, or the low 4 | 32 lanes x 8 HIGH bytes: the HIGH bits above
+ *                     | SCALES x 128 bytes of scales | (MINS) 128 bytes of minima, fp16
+ * Lane l holds rows r = l / 4 and r + 8 of the slab, h = 0 and 1, and of each group g of 32 columns eight elements e, those of quarter l % 4: element_at. Pairs j
+ * of them, e = 2j and 2j + 1, are the words that mma.sync takes; the second always stands 16 bits above the first:
+ *     4 bits of e    nibble j and j + 4 of a word
+ *     8 bits         bytes 0, 2, 1, 3 of a word are four elements in order; OFFSET 128 (Q8_0) means signed ones
+ *     bits above     HIGH 1: bit 8 h + 4 (g % 2) + j of word g / 2; HIGH 2: bit 8 h + 2 j of word g
  * A row's scales and minima: lane quarters share 16 bytes: four of row r, four of row r + 8.
- * -D BITS (4, 8), GROUP (elements a scale: 32, 16), MINS, OFFSET. */
+ * -D BITS (4, 5, 6, 8), GROUP (elements a scale: 32, 16), MINS, OFFSET. */
 #ifndef LT_CUDA_GEMM_TILE_Q_CUH
 #define LT_CUDA_GEMM_TILE_Q_CUH
 
@@ -14,12 +17,15 @@
 
 #define TILE_ROWS  16
 #define TILE_K     128
-#define PIECES     (BITS / 2)
+#define LOW        (BITS == 8 ? 8 : 4)
+#define HIGH       (BITS - LOW)
+#define PIECES     (LOW / 2)
 #define SCALES     (32 / GROUP)
-#define SCALES_AT  (512 * PIECES)
+#define HIGH_AT    (512 * PIECES)
+#define SCALES_AT  (HIGH_AT + 256 * HIGH)
 #define MINS_AT    (SCALES_AT + 128 * SCALES)
 #define TILE_BYTES (MINS_AT + 128 * MINS)
-static_assert(BITS == 4 || BITS == 8, "two widths");
+static_assert(BITS == 4 || BITS == 5 || BITS == 6 || BITS == 8, "four widths");
 static_assert(GROUP == 32 || GROUP == 16, "a scale for 32 or 16 elements");
 
 /* Where element e of quarter q stands in its group of 32. */
@@ -30,10 +36,10 @@ INLINE int element_at(int q, int e) {
 INLINE i64 tile_at(i64 n, i64 k, int tiles) {
     return (n / TILE_ROWS * tiles + k / TILE_K) * TILE_BYTES;
 }
-/* Bytes into a tile: the word of elements 4 i .. 4 i + 3 (BITS 4: of all eight) of group g of 4, row r of 16, quarter q. */
+/* Bytes into a tile: the word of elements 4 i .. 4 i + 3 (LOW 4: of all eight) of group g of 4, row r of 16, quarter q. */
 INLINE int word_in_tile(int g, int r, int q, int i) {
     const int lane = r % 8 * 4 + q, h = r / 8;
-    return BITS == 4 ? 512 * (g / 2) + 16 * lane + 4 * (g % 2 * 2 + h) : 512 * g + 16 * lane + 4 * (2 * h + i);
+    return LOW == 4 ? 512 * (g / 2) + 16 * lane + 4 * (g % 2 * 2 + h) : 512 * g + 16 * lane + 4 * (2 * h + i);
 }
 /* Of the scale of element element_at(., 4 i ..) of group g, row r; and of its minimum. */
 INLINE int scale_in_tile(int g, int r, int i) {
@@ -45,7 +51,17 @@ INLINE int least_in_tile(int g, int r) {
 }
 /* How far element e is shifted in its word. */
 INLINE int bits_in_word(int e) {
-    return BITS == 4 ? 4 * (e / 2) + 16 * (e % 2) : 8 * (e % 4 / 2) + 16 * (e % 2);
+    return LOW == 4 ? 4 * (e / 2) + 16 * (e % 2) : 8 * (e % 4 / 2) + 16 * (e % 2);
+}
+/* The word of the bits above of a lane, and where pair j has them in it. */
+INLINE int high_word(int g) {
+    return HIGH == 2 ? g : g / 2;
+}
+INLINE int high_bit(int g, int h, int j) {
+    return 8 * h + (HIGH == 2 ? 2 * j : 4 * (g % 2) + j);
+}
+INLINE int high_in_tile(int g, int r, int q) {
+    return HIGH_AT + 8 * HIGH * (r % 8 * 4 + q) + 4 * high_word(g);
 }
 
 #endif

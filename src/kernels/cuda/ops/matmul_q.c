@@ -1,4 +1,4 @@
-/* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu). matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 8 or 4 bits with
+/* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu). matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 4, 5, 6 or 8 bits with
  * their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are one matrix when each has whole tiles of rows. Up to 64 rows multiply
  * that; for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such. Activations are 16-bit: they are not rounded to 8
  * bits as a host's are. */
@@ -13,11 +13,11 @@
 #define SLAB_BYTES ((int64_t)64 << 20)
 #define TILE_ROWS  16 /* tile_q.cuh */
 #define TILE_K     128
-/* Warps an SM at which a slab of 16 columns is no longer shared by more of them: fewer do not keep enough loads under way. With more rows than ALONE, warps
- * with other columns of the same part of x are the better neighbours: what one fetched is in the L1. */
+/* Warps that share a slab of 16 columns are doubled while all warps are on the SMs at once. With more rows than ALONE, warps with other columns of the same part of
+ * x are the better neighbours: what one fetched is in the L1. */
 #define ALONE              8
-#define WARPS_ALONE        16
-#define WARPS_OF_MANY      8
+#define WARPS_ALONE        20 /* An SM, at 100 registers a thread. */
+#define WARPS_OF_MANY      16
 #define MOST_SPLIT_ALONE   16
 #define MOST_SPLIT_OF_MANY 4
 
@@ -26,9 +26,9 @@ typedef struct {
     int bits, group, mins, offset;
 } format;
 static const format formats[] = {
-    {LT_Q4_0, 4, 32, 0, 8}, {LT_Q4_1, 4, 32, 1, 0},   {LT_Q5_0, 8, 32, 0, 16},
-    {LT_Q5_1, 8, 32, 1, 0}, {LT_Q8_0, 8, 32, 0, 128}, {LT_Q4_K, 4, 32, 1, 0},
-    {LT_Q5_K, 8, 32, 1, 0}, {LT_Q6_K, 8, 16, 0, 32},
+    {LT_Q4_0, 4, 32, 0, 8}, {LT_Q4_1, 4, 32, 1, 0},   {LT_Q5_0, 5, 32, 0, 16},
+    {LT_Q5_1, 5, 32, 1, 0}, {LT_Q8_0, 8, 32, 0, 128}, {LT_Q4_K, 4, 32, 1, 0},
+    {LT_Q5_K, 5, 32, 1, 0}, {LT_Q6_K, 6, 16, 0, 32},
 };
 
 static const format *format_of(lt_dtype type) {
@@ -66,7 +66,7 @@ lt_err lt_cuda_pack_run(lt_queue *q, const void *args) {
     const format *f = format_of(a.b.dtype);
     int64_t rows = a.b.shape[0], k = a.b.shape[1], src = (int64_t)lt_dtype_row_bytes(a.b.dtype, k);
     int groups = (int)(k / 32), tiles = (int)n_tiles(k);
-    const int64_t threads = LT_CUDA_DIV_UP(rows, TILE_ROWS) * TILE_ROWS * tiles * (TILE_K / 32);
+    const int64_t threads = LT_CUDA_DIV_UP(rows, TILE_ROWS) * TILE_ROWS * tiles;
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.dst, &a.b.data, &rows, &groups, &tiles, &src};
     snprintf(defines, sizeof defines, "TYPE=%s BITS=%d GROUP=%d MINS=%d", lt_dtype_name(f->type),
@@ -136,11 +136,11 @@ const char *lt_cuda_few_q_refuse(const void *args) {
 /* Warps that share a slab of columns. */
 static int split_of(const lt_matmul_args *a, const lt_cuda_info *info) {
     const bool alone = a->y.shape[0] <= ALONE;
-    const int64_t slabs = LT_CUDA_DIV_UP(a->y.shape[1], TILE_ROWS),
-                  wanted = (alone ? WARPS_ALONE : WARPS_OF_MANY) * info->n_sms;
+    const int64_t slabs = LT_CUDA_DIV_UP(a->y.shape[1], TILE_ROWS), tiles = n_tiles(a->b.shape[1]),
+                  room = (alone ? WARPS_ALONE : WARPS_OF_MANY) * info->n_sms;
     const int most = alone ? MOST_SPLIT_ALONE : MOST_SPLIT_OF_MANY;
     int split = 1;
-    while (split < most && slabs * split < wanted && n_tiles(a->b.shape[1]) >= 2 * split) {
+    while (split < most && 2 * split * slabs <= room && 2 * split <= tiles) {
         split *= 2;
     }
     return split;
