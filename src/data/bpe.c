@@ -8,12 +8,9 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #include "base/error.h"
 #include "data/bpe_merge.h"
-
-#define MAX_MERGES 0xFFFFFEu /* 24 bits, less the empty mark. */
 
 lt_err lt_ids_reserve(lt_ids *ids, size_t extra) {
     size_t room = ids->room < 64 ? 64 : ids->room;
@@ -41,51 +38,36 @@ void lt_ids_free(lt_ids *ids) {
     *ids = (lt_ids){0};
 }
 
-static size_t home(const lt_bpe *b, uint64_t key) {
-    return (size_t)((key * 0x9E3779B97F4A7C15u) >> b->shift);
-}
-
-#define HUGE_PAGE ((size_t)2 << 20)
-
-/* Zeroed memory, of huge pages where the system has them: a table of 8 MiB costs 4 page faults then and not 2,048. */
-static void *new_table(size_t bytes) {
-    void *p;
-    if (bytes < HUGE_PAGE) {
-        return calloc(1, bytes);
+/* The slot that the pair has, or the first free one from its home on. */
+static uint64_t *slot_for(lt_bpe *b, uint64_t pair) {
+    for (const uint64_t *bucket = lt_bpe_home(b, pair);; bucket = lt_bpe_next_bucket(b, bucket)) {
+        for (size_t i = 0; i < LT_BPE_BUCKET; i++) {
+            if (bucket[i] == 0 || ~bucket[i] >> 24 == pair) {
+                return &b->pairs[(size_t)(bucket - b->pairs) + i];
+            }
+        }
     }
-    p = aligned_alloc(HUGE_PAGE, bytes);
-    if (p != NULL) {
-        madvise(p, bytes, MADV_HUGEPAGE);
-        memset(p, 0, bytes);
-    }
-    return p;
 }
 
 lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n) {
-    int bits = 10;
-    uint64_t *pairs;
+    int bits = 8;
     lt_bpe next = *b;
 
-    while (((size_t)1 << bits) < 2 * n) {
+    while (((size_t)LT_BPE_BUCKET << bits) < 2 * n) {
         bits++;
     }
     if (b->pairs != NULL && ((size_t)1 << bits) <= b->mask + 1) {
         return LT_OK;
     }
-    pairs = new_table(sizeof *pairs << bits);
-    if (pairs == NULL) {
+    next.pairs = lt_table_new((LT_BPE_BUCKET * sizeof *next.pairs) << bits);
+    if (next.pairs == NULL) {
         LT_FAIL(LT_ERR_OOM, "table of %zu BPE pairs", n);
     }
-    next.pairs = pairs;
     next.mask = ((size_t)1 << bits) - 1;
     next.shift = 64 - bits;
-    for (size_t i = 0; b->pairs != NULL && i <= b->mask; i++) {
+    for (size_t i = 0; b->pairs != NULL && i < LT_BPE_BUCKET * (b->mask + 1); i++) {
         if (b->pairs[i] != 0) {
-            size_t at = home(&next, ~b->pairs[i] >> 24);
-            while (pairs[at] != 0) {
-                at = (at + 1) & next.mask;
-            }
-            pairs[at] = b->pairs[i];
+            *slot_for(&next, ~b->pairs[i] >> 24) = b->pairs[i];
         }
     }
     free(b->pairs);
@@ -93,25 +75,18 @@ lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n) {
     return LT_OK;
 }
 
-void lt_bpe_prefetch_pair(const lt_bpe *b, uint32_t left, uint32_t right) {
-    __builtin_prefetch(&b->pairs[home(b, (uint64_t)left << 20 | right)]);
-}
-
 lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge) {
-    const uint64_t key = (uint64_t)left << 20 | right;
-    size_t at;
+    const uint64_t pair = lt_bpe_pair(left, right);
+    uint64_t *slot;
 
     LT_ASSERT(left < LT_VOCAB_MAX && right < LT_VOCAB_MAX);
-    if (merge > MAX_MERGES) {
-        LT_FAIL(LT_ERR_LIMIT, "more than %u BPE merges", MAX_MERGES);
+    if (merge >= LT_BPE_NO_MERGE) {
+        LT_FAIL(LT_ERR_LIMIT, "more than %u BPE merges", LT_BPE_NO_MERGE - 1);
     }
     LT_TRY(lt_bpe_reserve_pairs(b, b->n_pairs + 1));
-    at = home(b, key);
-    while (b->pairs[at] != 0 && ~b->pairs[at] >> 24 != key) {
-        at = (at + 1) & b->mask;
-    }
-    b->n_pairs += b->pairs[at] == 0;
-    b->pairs[at] = ~(key << 24 | merge);
+    slot = slot_for(b, pair);
+    b->n_pairs += *slot == 0;
+    *slot = ~(pair << 24 | merge);
     return LT_OK;
 }
 
@@ -179,7 +154,7 @@ lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *ran
 
 lt_err lt_bpe_finish(lt_bpe *b) {
     LT_TRY(lt_bpe_reserve_pairs(b, 1));
-    if (b->mode != LT_BPE_BYTES || b->mask < 65536 || b->byte_pair != NULL) {
+    if (b->mode != LT_BPE_BYTES || b->n_pairs < 32768 || b->byte_pair != NULL) {
         return LT_OK; /* A small table of pairs is as good as one of byte pairs. */
     }
     b->byte_pair = malloc(65536 * sizeof *b->byte_pair);
@@ -206,35 +181,20 @@ void lt_bpe_free(lt_bpe *b) {
     b->merge_to = b->merge_rank = b->byte_pair = b->chars = b->before_char = NULL;
 }
 
-/* The merges of two pairs. Both slots are asked for before either is looked at: they lie in memory far away. */
-static inline void find_two(const lt_bpe *b, const uint32_t left[2], const uint32_t right[2],
-                            uint32_t merge[2]) {
-    uint64_t key[2], slot[2];
-    size_t at[2];
-    for (int i = 0; i < 2; i++) {
-        key[i] = (uint64_t)left[i] << 20 | right[i];
-        at[i] = home(b, key[i]);
-    }
-    slot[0] = b->pairs[at[0]];
-    slot[1] = b->pairs[at[1]];
-    for (int i = 0; i < 2; i++) {
-        while (slot[i] != 0 && ~slot[i] >> 24 != key[i]) {
-            at[i] = (at[i] + 1) & b->mask;
-            slot[i] = b->pairs[at[i]];
-        }
-        merge[i] = slot[i] == 0 ? LT_NO_ID : (uint32_t)(~slot[i] & 0xFFFFFF);
-    }
-}
-
-#define NO_PAIR    INT32_MAX
 #define PLACE_BITS 6 /* LT_BPE_SMALL places; a merge's number has 24 bits, so a key has 30. */
+#define NO_PAIR    (int32_t)(LT_BPE_NO_MERGE << PLACE_BITS) /* And above. */
 #define LANES      2
 #define NOWHERE    UINT8_MAX
 static_assert(1 << PLACE_BITS == LT_BPE_SMALL, "a place fits its bits");
 
 /* A pair as one number: the least of them is the best merge, and of equals the leftmost. */
 static inline int32_t pair_key(uint32_t merge, size_t place) {
-    return merge == LT_NO_ID ? NO_PAIR : (int32_t)(merge << PLACE_BITS | (uint32_t)place);
+    return (int32_t)(merge << PLACE_BITS | (uint32_t)place);
+}
+
+static inline int32_t find_key(const lt_bpe *b, uint32_t left, uint32_t right, size_t place) {
+    const uint64_t pair = lt_bpe_pair(left, right);
+    return pair_key(lt_bpe_find_from(b, lt_bpe_home(b, pair), pair), place);
 }
 
 static inline int32_t least(const int32_t *keys, size_t n) {
@@ -257,17 +217,16 @@ static size_t merge_chained(const lt_bpe *b, uint32_t *ids, const uint32_t *merg
     size_t left = 0;
 
     for (size_t i = 0; i < n; i++) {
-        keys[i] = i + 1 < n ? pair_key(merge[i], i) : NO_PAIR;
+        keys[i] = i + 1 < n && merge[i] != LT_NO_ID ? pair_key(merge[i], i) : NO_PAIR;
         next[i] = (uint8_t)(i + 1 < n ? i + 1 : NOWHERE);
         prev[i] = (uint8_t)(i > 0 ? i - 1 : NOWHERE);
     }
     for (size_t i = n; i % LANES != 0; i++) {
         keys[i] = NO_PAIR;
     }
-    for (int32_t best; (best = least(keys, n)) != NO_PAIR;) {
+    for (int32_t best; (best = least(keys, n)) < NO_PAIR;) {
         const size_t at = (size_t)best & (LT_BPE_SMALL - 1), gone = next[at];
         const size_t before = prev[at], after = next[gone];
-        uint32_t found[2];
         ids[at] = lt_bpe_piece_of(b, (uint32_t)best >> PLACE_BITS);
         next[at] = (uint8_t)after;
         keys[gone] = NO_PAIR;
@@ -275,16 +234,13 @@ static size_t merge_chained(const lt_bpe *b, uint32_t *ids, const uint32_t *merg
             prev[after] = (uint8_t)at;
         }
         if (before != NOWHERE && after != NOWHERE) {
-            find_two(b, (const uint32_t[]){ids[before], ids[at]},
-                     (const uint32_t[]){ids[at], ids[after]}, found);
-            keys[before] = pair_key(found[0], before);
-            keys[at] = pair_key(found[1], at);
+            keys[before] = find_key(b, ids[before], ids[at], before);
+            keys[at] = find_key(b, ids[at], ids[after], at);
         } else if (before != NOWHERE) {
-            keys[before] = pair_key(lt_bpe_find_pair(b, ids[before], ids[at]), before);
+            keys[before] = find_key(b, ids[before], ids[at], before);
             keys[at] = NO_PAIR;
         } else {
-            keys[at] = after == NOWHERE ? NO_PAIR
-                                        : pair_key(lt_bpe_find_pair(b, ids[at], ids[after]), at);
+            keys[at] = after == NOWHERE ? NO_PAIR : find_key(b, ids[at], ids[after], at);
         }
     }
     for (size_t i = 0; i != NOWHERE; i = next[i]) {

@@ -31,9 +31,9 @@ typedef struct {
     char prefix[32],
         suffix[32]; /* CHARS: put before inner characters, behind the last one; "" is none. */
 
-    uint64_t
-        *pairs; /* Open addressing: complement of left << 44 | right << 24 | merge; 0 is empty. */
-    size_t mask, n_pairs;
+    uint64_t *
+        pairs; /* Buckets of LT_BPE_BUCKET slots: complement of left << 44 | right << 24 | merge; 0 is empty. */
+    size_t mask, n_pairs; /* The last bucket; pairs in all. */
     int shift;
     uint32_t *merge_to;   /* (n_merges) the piece a merge makes; NULL: its own number. */
     uint32_t *merge_rank; /* (n_merges) equal ranks are ties; NULL: its own number. */
@@ -69,8 +69,6 @@ typedef struct lt_bpe_scratch lt_bpe_scratch;
 LT_MUST_USE lt_err lt_bpe_reserve_pairs(lt_bpe *b, size_t n);
 LT_MUST_USE lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge);
 
-void lt_bpe_prefetch_pair(const lt_bpe *b, uint32_t left, uint32_t right);
-
 /* Pairs of a vocabulary without a merge list: each piece of at least two symbols, cut in every way into two pieces. order
  * lists the n mergeable ids, best first; rank (may be NULL: no ties) holds equal numbers for equals. */
 LT_MUST_USE lt_err lt_bpe_derive_pairs(lt_bpe *b, const uint32_t *order, const uint32_t *rank,
@@ -86,23 +84,54 @@ void lt_bpe_free(lt_bpe *b);
 LT_MUST_USE lt_err lt_bpe_scratch_open(lt_bpe_scratch **out);
 void lt_bpe_scratch_close(lt_bpe_scratch *s);
 
-/* Append the ids of each word. floor is where the text's ids begin in *out (SentencePiece joins unknowns no further back). Up to 16 bytes behind each word may be read as long as they lie before readable_end. */
+/* Append the ids of each word. floor is where the text's ids begin in *out (SentencePiece joins unknowns no further back). Bytes behind a word may be read as long as they lie before readable_end. */
 LT_MUST_USE lt_err lt_bpe_encode(const lt_bpe *b, lt_bpe_scratch *s, const lt_span *words,
                                  size_t n_words, const uint8_t *readable_end, size_t floor,
                                  lt_ids *out);
 
-static inline uint32_t lt_bpe_find_pair(const lt_bpe *b, uint32_t left, uint32_t right) {
-    const uint64_t key = (uint64_t)left << 20 | right;
-    size_t at = (size_t)((key * 0x9E3779B97F4A7C15u) >> b->shift);
-    for (;; at = (at + 1) & b->mask) {
-        const uint64_t pair = ~b->pairs[at];
-        if (pair == UINT64_MAX) {
-            return LT_NO_ID;
-        }
-        if (pair >> 24 == key) {
-            return (uint32_t)(pair & 0xFFFFFF);
+#define LT_BPE_BUCKET   4         /* Slots; half a cache line. */
+#define LT_BPE_NO_MERGE 0xFFFFFFu /* What an empty slot reads as. */
+
+static inline uint64_t lt_bpe_pair(uint32_t left, uint32_t right) {
+    return (uint64_t)left << 20 | right;
+}
+
+/* The bucket where a pair would be, or from which on. */
+static inline const uint64_t *lt_bpe_home(const lt_bpe *b, uint64_t pair) {
+    return b->pairs + LT_BPE_BUCKET * (size_t)((pair * 0x9E3779B97F4A7C15u) >> b->shift);
+}
+
+static inline const uint64_t *lt_bpe_next_bucket(const lt_bpe *b, const uint64_t *bucket) {
+    return bucket == b->pairs + LT_BPE_BUCKET * b->mask ? b->pairs : bucket + LT_BPE_BUCKET;
+}
+
+/* The merge of a pair, from its home on, or LT_BPE_NO_MERGE. Whether it is there nobody can foresee, so nothing branches on it: of all four
+ * slots' bits, less the pair's own, the least is the merge where one matches. Only a full bucket without it leads to the next. */
+static inline uint32_t lt_bpe_find_from(const lt_bpe *b, const uint64_t *slot, uint64_t pair) {
+    const uint64_t wanted = ~(pair << 24);
+    for (;; slot = lt_bpe_next_bucket(b, slot)) {
+        const uint64_t s0 = slot[0] ^ wanted, s1 = slot[1] ^ wanted;
+        const uint64_t s2 = slot[2] ^ wanted, s3 = slot[3] ^ wanted;
+        const uint64_t low = s0 < s1 ? s0 : s1, high = s2 < s3 ? s2 : s3;
+        const uint64_t least = low < high ? low : high;
+        int last = (least < LT_BPE_NO_MERGE) | (slot[LT_BPE_BUCKET - 1] == 0);
+        __asm__(""
+                : "+r"(last)); /* One branch, nearly always taken, and not one for each reason. */
+        if (last) {
+            return (uint32_t)(least < LT_BPE_NO_MERGE ? least : LT_BPE_NO_MERGE);
         }
     }
+}
+
+static inline uint32_t lt_bpe_find_pair(const lt_bpe *b, uint32_t left, uint32_t right) {
+    const uint64_t pair = lt_bpe_pair(left, right);
+    const uint32_t merge = lt_bpe_find_from(b, lt_bpe_home(b, pair), pair);
+    return merge == LT_BPE_NO_MERGE ? LT_NO_ID : merge;
+}
+
+/* Fetch ahead what finding the pair reads. */
+static inline void lt_bpe_fetch_pair(const lt_bpe *b, uint32_t left, uint32_t right) {
+    __builtin_prefetch(lt_bpe_home(b, lt_bpe_pair(left, right)));
 }
 
 LT_MUST_USE lt_err lt_ids_reserve(lt_ids *ids, size_t extra);

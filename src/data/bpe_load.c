@@ -133,7 +133,7 @@ static lt_err find_jobs(lt_merge_batch *m) {
                     j->merge, (int)(j->left_n < 64 ? j->left_n : 64), left_of(m, j),
                     (int)(j->right_n < 64 ? j->right_n : 64), right_of(m, j));
         }
-        lt_bpe_prefetch_pair(m->bpe, j->left, j->right);
+        lt_bpe_fetch_pair(m->bpe, j->left, j->right);
     }
     return LT_OK;
 }
@@ -331,7 +331,7 @@ static lt_err flush_cuts(deriver *d) {
         j->left = lt_vocab_find_hashed(v, j->left_hash, j->s, j->cut);
         j->right = lt_vocab_find_hashed(v, j->right_hash, j->s + j->cut, j->n - j->cut);
         if (j->left != LT_NO_ID && j->right != LT_NO_ID) {
-            lt_bpe_prefetch_pair(b, j->left, j->right);
+            lt_bpe_fetch_pair(b, j->left, j->right);
             jobs[kept++] = *j;
         }
     }
@@ -378,6 +378,17 @@ static lt_err derive_all(deriver *d) {
     return flush_cuts(d);
 }
 
+/* Encoding a piece gives that piece, each of them: nobody needs to look whether a word is one. */
+static bool merges_reach_all(const deriver *d) {
+    const lt_vocab *v = d->b->vocab;
+    for (uint32_t id = 0; id < v->n; id++) {
+        if ((v->flags[id] & LT_PIECE_TEXT) != 0 && d->halves[2 * id] == LT_NO_ID) {
+            return false;
+        }
+    }
+    return true;
+}
+
 lt_err lt_bpe_derive_ranks(lt_bpe *b) {
     lt_err err = LT_OK;
     deriver *d = calloc(1, sizeof *d);
@@ -403,6 +414,7 @@ lt_err lt_bpe_derive_ranks(lt_bpe *b) {
     LT_TRY_DONE(lt_bpe_reserve_pairs(b, b->vocab->n));
     LT_TRY_DONE(derive_all(d));
     LT_TRY_DONE(d->monotone ? lt_bpe_find_chars(b) : LT_OK);
+    b->ignore_merges = b->ignore_merges && !(d->monotone && merges_reach_all(d));
 done:
     lt_bpe_list_free(&d->list);
     free(d->halves);

@@ -48,6 +48,18 @@ static inline uint32_t look(cursor p, cursor end, size_t *size) {
         *size = 1;
         return ascii[*p];
     }
+    if (end - p >= 4) { /* Well-formed characters of two and three bytes, without a call. */
+        if ((*p & 0xE0) == 0xC0 && *p >= 0xC2 && (p[1] & 0xC0) == 0x80) {
+            *size = 2;
+            return lt_unicode_flags((p[0] & 0x1Fu) << 6 | (p[1] & 0x3Fu));
+        }
+        cp = (p[0] & 0x0Fu) << 12 | (p[1] & 0x3Fu) << 6 | (p[2] & 0x3Fu);
+        if ((*p & 0xF0) == 0xE0 && (p[1] & 0xC0) == 0x80 && (p[2] & 0xC0) == 0x80 && cp >= 0x800 &&
+            cp - 0xD800 >= 0x800) {
+            *size = 3;
+            return lt_unicode_flags(cp);
+        }
+    }
     *size = lt_utf8_decode(p, end, &cp);
     return lt_unicode_flags(cp);
 }

@@ -5,9 +5,25 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <xxhash.h>
 
 #include "base/error.h"
+
+#define HUGE_PAGE ((size_t)2 << 20)
+
+/* Of huge pages where the system has them: a table of 4 MiB costs 2 page faults then and not 1,024. */
+void *lt_table_new(size_t bytes) {
+    const size_t align = bytes < HUGE_PAGE ? 64 : HUGE_PAGE;
+    void *p = aligned_alloc(align, (bytes + align - 1) / align * align);
+    if (p != NULL) {
+        if (align == HUGE_PAGE) {
+            (void)madvise(p, bytes, MADV_HUGEPAGE); /* A hint; small pages work too. */
+        }
+        memset(p, 0, bytes);
+    }
+    return p;
+}
 
 static lt_err grow_ids(lt_vocab *v, size_t need) {
     size_t room = v->room == 0 ? 1024 : v->room;
@@ -52,7 +68,7 @@ static lt_err grow_index(lt_vocab *v, size_t n) {
     if (v->slots != NULL && room <= v->mask + 1) {
         return LT_OK;
     }
-    slots = calloc(room, sizeof *slots);
+    slots = lt_table_new(room * sizeof *slots);
     if (slots == NULL) {
         LT_FAIL(LT_ERR_OOM, "index of %zu pieces", n);
     }

@@ -43,6 +43,9 @@ typedef struct {
 LT_MUST_USE lt_err lt_vocab_put(lt_vocab *v, uint32_t id, const char *s, size_t n, unsigned flags,
                                 bool index, const char *name);
 
+/* Zeroed memory for a table, from the start of a cache line; NULL: out of memory. free() takes it back. */
+void *lt_table_new(size_t bytes);
+
 /* Room for this many ids and text bytes at once; optional. */
 LT_MUST_USE lt_err lt_vocab_reserve(lt_vocab *v, size_t n_ids, size_t text_bytes);
 void lt_vocab_free(lt_vocab *v);
