@@ -18,7 +18,8 @@ env = dict(os.environ, OMP_WAIT_POLICY="passive")
 
 def last(*args):
     r = subprocess.run([lateen, "bench", *args, "--json"], capture_output=True, text=True, env=env, check=True)
-    return json.loads(r.stdout.splitlines()[-1])
+    # One object, or a line for each of several runs: the last is the warm one.
+    return json.loads(r.stdout[max(r.stdout.rfind("\n{"), r.stdout.find("{")):])
 
 
 def engine(n):
