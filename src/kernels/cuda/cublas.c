@@ -19,6 +19,9 @@ enum { /* Numbers of cublasLt's and CUDA's enums. */
        OP_T = 1,
        DESC_TRANSA = 3,
        DESC_TRANSB = 4,
+       DESC_EPILOGUE = 7,
+       DESC_BIAS_POINTER = 8,
+       EPILOGUE_BIAS = 4,
        PREF_WORKSPACE = 1,
        PREF_ALIGN_A = 5, /* Then B, C, D. */
        R_32F = 0,
@@ -64,9 +67,11 @@ static struct {
 } lib;
 static pthread_once_t lib_once = PTHREAD_ONCE_INIT;
 
+static const char with_bias; /* Stands in a key for any bias. */
+
 /* One shape: descriptors and the algorithm that won. */
 typedef struct {
-    lt_cublas_args key; /* Pointers and scalars zeroed. */
+    lt_cublas_args key; /* Pointers and scalars zeroed; bias: NULL or &with_bias. */
     void *desc, *first, *second, *d;
     algo_result best;
 } plan;
@@ -166,6 +171,10 @@ static int cuda_type(lt_cublas_type t) {
 
 static int plan_run(const lt_cublas *b, const plan *p, const algo_result *r, CUstream s,
                     const lt_cublas_args *a) {
+    if (a->bias != NULL &&
+        lib.desc_set(p->desc, DESC_BIAS_POINTER, &a->bias, sizeof a->bias) != 0) {
+        return 1;
+    }
     return lib.matmul(b->handle, p->desc, &a->alpha, a->b, p->first, a->a, p->second, &a->beta,
                       a->d, p->d, a->d, p->d, &r->algo, b->workspace, WORKSPACE_BYTES, s);
 }
@@ -228,6 +237,11 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
           lib.layout_create(&p->d, cuda_type(a->out), (uint64_t)a->n, (uint64_t)a->m, a->ldd) ||
           lib.pref_create(&pref) ||
           lib.pref_set(pref, PREF_WORKSPACE, &workspace, sizeof workspace);
+    if (!bad && a->bias != NULL) {
+        const int epilogue = EPILOGUE_BIAS;
+        bad = lib.desc_set(p->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
+              lib.desc_set(p->desc, DESC_BIAS_POINTER, &a->bias, sizeof a->bias);
+    }
     for (int i = 0; !bad && a->choice > 0 && i < 4; i++) {
         const uint32_t align = 16;
         bad = lib.pref_set(pref, PREF_ALIGN_A + i, &align, sizeof align);
@@ -258,6 +272,7 @@ lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
     key.m = a->m, key.n = a->n, key.k = a->k, key.lda = a->lda, key.ldb = a->ldb, key.ldd = a->ldd;
     key.trans_a = a->trans_a, key.trans_b = a->trans_b, key.in = a->in, key.out = a->out;
     key.choice = a->choice;
+    key.bias = a->bias != NULL ? &with_bias : NULL;
     for (int i = 0; i < MAX_SHAPES && p == NULL; i++) {
         p = memcmp(&b->plans[i].key, &key, sizeof key) == 0 ? &b->plans[i] : NULL;
     }

@@ -386,15 +386,17 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
     LT_TRY(tensor_map(c, &dk, &a->dk, 1, 64));
     LT_TRY(tensor_map(c, &dv, &a->dv, 1, 64));
     LT_TRY(bwd_prepare(c, s, a, &w, edges));
+    const int64_t tiles = div_up(w.a.kv_tokens, 128), blocks = a->fwd.causal && a->fwd.window == 0
+                                                                   ? (tiles + 1) / 2
+                                                                   : tiles; /* PAIRED */
     const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2;
     const size_t shared = 1024 + 2 * kv + 4 * step + 2 * 128 * (size_t)bm * 2 + 2 * 16384 +
-                          4 * (size_t)bm * 4 + 64;
+                          4 * (size_t)bm * 4 + 128 /* barriers */;
     void *args[] = {&q, &key, &v, &d_o, &dk, &dv, &w};
-    LT_TRY(lt_cuda_launch(
-        c, s, k,
-        &(lt_cuda_dims){.grid = {(unsigned)(div_up(w.a.kv_tokens, 128) * w.a.batch * w.a.kv_heads)},
-                        .block = {384},
-                        .dynamic_shared_bytes = shared},
-        args));
+    LT_TRY(lt_cuda_launch(c, s, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)(blocks * w.a.batch * w.a.kv_heads)},
+                                          .block = {384},
+                                          .dynamic_shared_bytes = shared},
+                          args));
     return bwd_finish(c, s, a, &w, edges);
 }

@@ -1,8 +1,9 @@
 /* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper; bit-identical run to run.
  *
  * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 (BM = 128 queries a step) or 128 (BM = 64).
- * MAP       one block owns 128 keys of one key head and walks over the queries that see them, of every query head of the group; two
- *           consumer warpgroups own 64 keys each, warpgroup 0 copies. dK and dV never leave registers; dQ is summed in memory.
+ * MAP       one block owns 128 keys of one key head (causal: two times 128, one after the other, see tile_count) and walks over the queries that see
+ *           them, of every query head of the group; two consumer warpgroups own 64 keys each, warpgroup 0 copies. dK and dV never leave registers; dQ is
+ *           summed in memory.
  * MOVEMENT  per step, for a consumer's 64 keys and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
@@ -37,6 +38,7 @@
 #define BM          64
 #endif
 #define CONSUMERS   2
+#define PAIRED      (CAUSAL && !WINDOW)
 #define THREADS     384
 #define STAGES      2
 #define COLUMNS     (HEAD_DIM / 64)
@@ -45,7 +47,7 @@
 #define ROW_BYTES   (BM * 4) /* log-sum-exps or deltas of a step */
 #define DS_BYTES    (BN * BM * 2)
 #define DQ_BYTES    (64 * 64 * 4)
-#define BAR_DS      1 /* both consumers' dS are in shared memory */
+#define BAR_BOTH    1 /* both consumers */
 #define BAR_OWN     2 /* one consumer */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide.cu");
 
@@ -55,7 +57,7 @@ WGMMA_SS(mma_dq, 64, 1, 1)
 
 typedef struct {
     u32 k, v, q, d_o, ds, dq, lse, delta;
-    u32 kv_full, q_full, do_full, empty;
+    u32 kv_full, kv_empty, q_full, do_full, empty;
 } smem_map;
 
 typedef struct {
@@ -89,13 +91,19 @@ INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
     }
     return end;
 }
-/* Blocks of one (batch, key head) pair stand together, those with most queries (the first keys) first. */
-INLINE tile_pos tile_locate(const attn_args *a) {
-    const int blocks = div_up(a->kv_tokens, BN), pair = (int)blockIdx.x / blocks;
+/* How many tiles of BN keys this block makes. Causal: two, the i-th from the front and the i-th from the back, so that all blocks have as much to do. */
+INLINE int tile_count(const attn_args *a) {
+    const int tiles = div_up(a->kv_tokens, BN), blocks = PAIRED ? (tiles + 1) / 2 : tiles;
+    return PAIRED && (int)blockIdx.x % blocks != tiles - 1 - (int)blockIdx.x % blocks ? 2 : 1;
+}
+/* Tile t of this block. Blocks of one (batch, key head) pair stand together: they read the same queries. */
+INLINE tile_pos tile_locate(const attn_args *a, int t) {
+    const int tiles = div_up(a->kv_tokens, BN), blocks = PAIRED ? (tiles + 1) / 2 : tiles;
+    const int pair = (int)blockIdx.x / blocks, i = (int)blockIdx.x % blocks;
     tile_pos p;
     p.b = pair / a->kv_heads;
     p.kv_head = pair % a->kv_heads;
-    p.key = (int)blockIdx.x % blocks * BN;
+    p.key = (t == 0 ? i : tiles - 1 - i) * BN;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
     p.m_begin = first_token(a, p.n_keys, p.key) / BM;
@@ -103,7 +111,7 @@ INLINE tile_pos tile_locate(const attn_args *a) {
     if (p.key >= p.n_keys || p.m_end < p.m_begin) {
         p.m_end = p.m_begin;
     }
-    const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / BN) / blocks);
+    const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / BN) / tiles);
     p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
     p.head = steps > 0 ? begin / steps : 0;
     return p;
@@ -127,11 +135,18 @@ INLINE void ring_step(ring_pos *r) {
     }
 }
 
+/* Of a warpgroup, over the tiles of its block. */
+typedef struct {
+    ring_pos r;
+    u32 n_tiles; /* so far */
+} run_pos;
+
 /* 1. One thread: K and V once, then Q with its log-sum-exps and dO with its deltas, step by step. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_do, const bwd_args *w, const smem_map *m,
-                    const tile_pos *p) {
-    ring_pos r = {0, 1};
+                    const tile_pos *p, run_pos *run) {
+    ring_pos r = run->r;
 
+    mbarrier_wait(m->kv_empty, (run->n_tiles++ & 1u) ^ 1u);
     mbarrier_expect(m->kv_full, 2 * KV_BYTES);
     for (int c = 0; c < COLUMNS; c++) {
         tma_load_4d(m->k + c * BN * 128, map_k, m->kv_full, c * 64, p->kv_head, p->key, p->b);
@@ -153,6 +168,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         }
         bulk_load(m->delta + r.slot * ROW_BYTES, w->delta + row, ROW_BYTES, do_bar);
     }
+    run->r = r;
 }
 
 /* 64 keys x BM queries: s = rows Q^T; `rows` are a consumer's 64 of K or V. Issue only. */
@@ -317,12 +333,13 @@ INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_arg
 }
 
 /* 2-4. All queries that see this consumer's 64 keys. */
-INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, int consumer) {
+INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
+                 int consumer) {
     const int tid = (int)threadIdx.x % 128;
     const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer; /* this consumer's piece of dQ */
     const u32 my_k = m->k + consumer * 8192, my_v = m->v + consumer * 8192, stage = m->dq + consumer * DQ_BYTES;
     const int n_steps = p->n_heads * (p->m_end - p->m_begin);
-    step_pos at = {p->head, p->i, {0, 0}};
+    step_pos at = {p->head, p->i, run->r};
 
     for (int step = 0; step < n_steps; step++) {
         const u32 q = m->q + at.r.slot * Q_BYTES, d_o = m->d_o + at.r.slot * Q_BYTES, ds = m->ds + step % 2 * DS_BYTES;
@@ -341,7 +358,7 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         wgmma_wait(1);
         wgmma_pin(dp, BM / 2);
         slopes(s, probs, dp, dsr, m->delta + at.r.slot * ROW_BYTES, ds, consumer);
-        named_barrier_sync(BAR_DS, 256);
+        named_barrier_sync(BAR_BOTH, 256);
         wgmma_fence();
         issue_dq(dq, ds + my_q / 64 * (BN * 128), m->k + my_d * (BN * 128));
         issue_sums(dk, dsr, q);
@@ -356,25 +373,29 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         ring_step(&at.r);
         step_next(p, &at.head, &at.i);
     }
+    run->r = at.r;
 }
 
-INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, const tile_pos *p, int consumer) {
+INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
+                    int consumer) {
     float dk[HEAD_DIM / 2] = {0.0f}, dv[HEAD_DIM / 2] = {0.0f};
 
     wgmma_pin(dk, HEAD_DIM / 2);
     wgmma_pin(dv, HEAD_DIM / 2);
-    mbarrier_wait(m->kv_full, 0);
+    mbarrier_wait(m->kv_full, run->n_tiles & 1u);
     if (p->m_begin < p->m_end) {
-        walk(dk, dv, w, m, p, consumer);
+        walk(dk, dv, w, m, p, run, consumer);
     }
     wgmma_pin(dk, HEAD_DIM / 2);
     wgmma_pin(dv, HEAD_DIM / 2);
     store_sums(dv, 1.0f, m->v + consumer * 8192, map_dv, p, consumer);
-    named_barrier_sync(BAR_DS, 256); /* Both have read K for the last time. */
+    named_barrier_sync(BAR_BOTH, 256); /* Both have read K for the last time. */
     store_sums(dk, w->a.scale, m->k + consumer * 8192, map_dk, p, consumer);
     if (threadIdx.x % 128 == 0) {
         tma_store_wait_read(0);
+        mbarrier_arrive(m->kv_empty);
     }
+    run->n_tiles++;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -383,7 +404,7 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
               const __grid_constant__ tensor_map map_dv, const __grid_constant__ bwd_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
-    const tile_pos p = tile_locate(&args.a);
+    tile_pos p;
     smem_map m;
     m.k = (smem_addr(smem) + 1023) & ~1023u;
     m.v = m.k + KV_BYTES;
@@ -394,12 +415,14 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.lse = m.dq + CONSUMERS * DQ_BYTES;
     m.delta = m.lse + STAGES * ROW_BYTES;
     m.kv_full = m.delta + STAGES * ROW_BYTES;
-    m.q_full = m.kv_full + 8;
+    m.kv_empty = m.kv_full + 8;
+    m.q_full = m.kv_empty + 8;
     m.do_full = m.q_full + 8 * STAGES;
     m.empty = m.do_full + 8 * STAGES;
 
     if (threadIdx.x == 0) {
         mbarrier_init(m.kv_full, 1);
+        mbarrier_init(m.kv_empty, CONSUMERS);
         for (int s = 0; s < STAGES; s++) {
             mbarrier_init(m.q_full + 8 * s, 1);
             mbarrier_init(m.do_full + 8 * s, 1);
@@ -411,10 +434,18 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     if (group == 0) {
         regs_shrink(24);
         if (threadIdx.x == 0) {
-            produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p);
+            run_pos run = {{0, 1}, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
+            for (int t = 0; t < tile_count(&args.a); t++) {
+                p = tile_locate(&args.a, t);
+                produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
+            }
         }
     } else {
         regs_grow(240);
-        consume(&map_dk, &map_dv, &args, &m, &p, group - 1);
+        run_pos run = {{0, 0}, 0};
+        for (int t = 0; t < tile_count(&args.a); t++) {
+            p = tile_locate(&args.a, t);
+            consume(&map_dk, &map_dv, &args, &m, &p, &run, group - 1);
+        }
     }
 }

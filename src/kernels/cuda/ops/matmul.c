@@ -81,8 +81,12 @@ static const char *cublas_refuse(const void *args) {
     if (a->a.dtype != LT_BF16 || (a->y.dtype != LT_BF16 && a->y.dtype != LT_F32)) {
         return "not BF16 to BF16 or F32";
     }
-    if (a->bias.data != NULL || a->fixed_order) {
-        return a->fixed_order ? "the order of its sums depends on the rows" : "bias";
+    if (a->fixed_order) {
+        return "the order of its sums depends on the rows";
+    }
+    if (a->bias.data != NULL &&
+        (a->bias.dtype != a->y.dtype || a->accumulate || (uintptr_t)a->bias.data % 16 != 0)) {
+        return "a bias of another type, beside a sum, or not 16-byte aligned";
     }
     why = lt_gemm_refusal(&g, lt_cuda_backend_info());
     if (why != NULL) {
@@ -119,6 +123,7 @@ static lt_err cublas_run(lt_queue *q, const void *args) {
                           .choice = w != NULL && w->by == LT_GEMM_BY_CUBLASLT ? w->choice : 1,
                           .a = a->a.data,
                           .b = a->b.data,
+                          .bias = a->bias.data,
                           .d = a->y.data});
 }
 
