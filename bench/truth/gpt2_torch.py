@@ -5,11 +5,13 @@
   gpt2_torch.py compare FILE [--svg FILE]                                differences, bounds (exit 1 beyond one), a figure where gnuplot is installed
 
 transformers draws the weights and writes them as a Hugging Face folder, from which both sides start. PyTorch trains them as its users do: bf16 autocast over
-fp32 weights, SDPA, fused AdamW, clipping at 1. Text and tokenizer are data/demo's (4,096 entries; the model keeps its 50,304), rows follow one another.
+fp32 weights, SDPA, fused AdamW, clipping at 1. Text and tokenizer are data/demo's (3,072 entries; the model keeps its 50,304), rows follow one another.
 
-How large bf16's noise is each side says itself: the same run with the rows of a step in two micro-batches sums in another order. In fp32, without TF32, both
-take fewer steps and must agree far closer."""
+How large bf16's noise is PyTorch says itself: the same run with TF32's products (10 bits of mantissa instead of 7) and everything else in fp32; with all weights
+and activations in bf16 over an fp32 master copy, which is how lateen stores them (autocast keeps the residual stream and the norms in fp32); and with the rows of a
+step in two micro-batches, which sums in another order. In fp32, without TF32, both sides take fewer steps and must agree far closer."""
 import argparse
+import copy
 import json
 import math
 import os
@@ -23,8 +25,8 @@ HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 LR, WARMUP, LR_MIN, BETA1, BETA2, EPS, DECAY, CLIP = 6e-4, 20, 0.1, 0.9, 0.95, 1e-8, 0.1, 1.0
 WINDOW = 20  # Steps of a mean.
 # In nats: fp32, any step; bf16, any step, and any mean of WINDOW steps. One step of 8,192 tokens may see the largest of 200 differences; what is systematic
-# stays in the means.
-BOUND_FP32, BOUND_STEP, BOUND_MEAN = 1e-3, 6e-2, 2e-2
+# stays in the means. And ours may lie no more than NOISE times as far from TF32 as PyTorch's own bf16 does, stored or by autocast (and NOISE_STEP, NOISE_MEAN).
+BOUND_FP32, BOUND_STEP, BOUND_MEAN, NOISE, NOISE_STEP, NOISE_MEAN = 2e-4, 6e-2, 2e-2, 2.0, 2e-3, 1e-3
 
 
 def lr_at(step, steps):
@@ -95,14 +97,14 @@ def theirs(a, shard, init, dtype, micro, steps):
     import numpy
     import torch
     import transformers
-    torch.backends.cuda.matmul.allow_tf32 = False
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if dtype == "tf32" else "highest")
     tokens = torch.from_numpy(numpy.fromfile(shard + ".bin", dtype=numpy.uint16).astype(numpy.int64))
-    model = transformers.GPT2LMHeadModel.from_pretrained(init, dtype=torch.float32, attn_implementation="sdpa").to(a.device).train()
+    model = transformers.GPT2LMHeadModel.from_pretrained(init, dtype=torch.float32, attn_implementation="sdpa").to(a.torch_device).train()
     matrices = [p for p in model.parameters() if p.dim() >= 2]
     vectors = [p for p in model.parameters() if p.dim() < 2]
     groups = [{"params": matrices, "weight_decay": DECAY}, {"params": vectors, "weight_decay": 0.0}]
-    opt = torch.optim.AdamW(groups, lr=LR, betas=(BETA1, BETA2), eps=EPS, fused=a.device == "cuda")
+    low = copy.deepcopy(model).to(torch.bfloat16) if dtype == "stored" else model
+    opt = torch.optim.AdamW(groups, lr=LR, betas=(BETA1, BETA2), eps=EPS, fused=a.torch_device == "cuda")
     losses, norms, seconds = [], [], []
     for step in range(1, steps + 1):
         start, total = time.time(), 0.0
@@ -110,15 +112,21 @@ def theirs(a, shard, init, dtype, micro, steps):
             group["lr"] = lr_at(step, a.steps)
         for first in range(0, a.batch, micro):
             at = ((step - 1) * a.batch + first) * a.seq
-            x = tokens[at:at + micro * a.seq].view(micro, a.seq).to(a.device)
-            y = tokens[at + 1:at + micro * a.seq + 1].view(micro, a.seq).to(a.device)
-            with torch.autocast(a.device, torch.bfloat16, enabled=dtype == "bf16"):
-                logits = model(input_ids=x, use_cache=False).logits
+            x = tokens[at:at + micro * a.seq].view(micro, a.seq).to(a.torch_device)
+            y = tokens[at + 1:at + micro * a.seq + 1].view(micro, a.seq).to(a.torch_device)
+            with torch.autocast(a.torch_device, torch.bfloat16, enabled=dtype == "bf16"):
+                logits = low(input_ids=x, use_cache=False).logits
             loss = torch.nn.functional.cross_entropy(logits.float().view(-1, a.vocab), y.view(-1), reduction="sum") / (a.batch * a.seq)
             loss.backward()
             total += loss.detach()
+        if low is not model:
+            for p, q in zip(model.parameters(), low.parameters()):
+                p.grad, q.grad = q.grad.float(), None
         norms.append(torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP))
         opt.step()
+        if low is not model:
+            with torch.no_grad():
+                torch._foreach_copy_(list(low.parameters()), list(model.parameters()))
         opt.zero_grad(set_to_none=True)
         losses.append(float(total))
         seconds.append(time.time() - start)
@@ -127,15 +135,17 @@ def theirs(a, shard, init, dtype, micro, steps):
 
 def run(a):
     import torch
-    out = {"device": torch.cuda.get_device_name() if a.device == "cuda" else "CPU", "torch": torch.__version__,
+    out = {"device": torch.cuda.get_device_name() if a.torch_device == "cuda" else a.device, "torch": torch.__version__,
            "model": f"{a.layers} layers of {a.width}, {a.heads} heads, vocabulary {a.vocab}", "batch": a.batch, "seq": a.seq, "runs": {}}
     with tempfile.TemporaryDirectory() as folder:
         shard, init = prepare(a, folder), draw_weights(a, folder)
         need, have = a.steps * a.batch * a.seq + 1, os.path.getsize(shard + ".bin") // 2
         if need > have:
             sys.exit(f"{a.steps} steps need {need} tokens, the text has {have}: fewer steps, or fewer --entries")
-        for dtype, micro, steps in (("bf16", a.batch, a.steps), ("bf16", a.batch // 2, a.steps), ("fp32", a.batch, min(a.steps_fp32, a.steps))):
-            for name, side in (("ours", ours), ("torch", theirs)):
+        both, few = (("ours", ours), ("torch", theirs)), min(a.steps_fp32, a.steps)
+        for dtype, micro, steps, sides in (("bf16", a.batch, a.steps, both), ("fp32", a.batch, few, both), ("tf32", a.batch, a.steps, both[1:]),
+                                           ("stored", a.batch, a.steps, both[1:]), ("bf16", a.batch // 2, a.steps, both[1:])):
+            for name, side in sides:
                 losses, norms, step_s = side(a, shard, init, dtype, micro, steps)
                 out["runs"][f"{name} {dtype} {micro}"] = {"loss": [float(f"{x:.8g}") for x in losses], "grad_norm": [float(f"{x:.6g}") for x in norms]}
                 say(f"{name} in {dtype}, micro-batches of {micro}: {steps} steps, loss {losses[0]:.5f} to {losses[-1]:.5f}, {step_s * 1e3:.1f} ms a step (median)")
@@ -158,11 +168,12 @@ def gap(x, y):
 def compare(a):
     data = json.load(open(a.file))
     runs, batch = {k: v["loss"] for k, v in data["runs"].items()}, data["batch"]
-    half = batch // 2
     pairs = [("ours and PyTorch", f"ours bf16 {batch}", f"torch bf16 {batch}", BOUND_STEP, BOUND_MEAN),
-             (f"ours and PyTorch, {half} rows twice", f"ours bf16 {half}", f"torch bf16 {half}", BOUND_STEP, BOUND_MEAN),
-             ("noise: PyTorch and itself in two halves", f"torch bf16 {batch}", f"torch bf16 {half}", None, None),
-             ("noise: ours and itself in two halves", f"ours bf16 {batch}", f"ours bf16 {half}", None, None),
+             ("ours and PyTorch stored in bf16", f"ours bf16 {batch}", f"torch stored {batch}", BOUND_STEP, BOUND_MEAN),
+             ("ours and PyTorch in TF32", f"ours bf16 {batch}", f"torch tf32 {batch}", BOUND_STEP, BOUND_MEAN),
+             ("noise: PyTorch, autocast and TF32", f"torch bf16 {batch}", f"torch tf32 {batch}", None, None),
+             ("noise: PyTorch, stored in bf16 and TF32", f"torch stored {batch}", f"torch tf32 {batch}", None, None),
+             (f"noise: PyTorch, {batch} rows and {batch // 2} twice", f"torch bf16 {batch}", f"torch bf16 {batch // 2}", None, None),
              ("fp32: ours and PyTorch", f"ours fp32 {batch}", f"torch fp32 {batch}", BOUND_FP32, None)]
     bad = []
     print(f"{data['model']}; {batch} rows of {data['seq']} tokens; {data['device']}, PyTorch {data['torch']}. Differences in nats.\n")
@@ -175,9 +186,16 @@ def compare(a):
             bad.append(f"{name}: step {at} is {step:.2e} off, the bound is {bound:.0e}")
         if bound_mean is not None and not mean <= bound_mean:
             bad.append(f"{name}: a mean of {WINDOW} steps is {mean:.2e} off, the bound is {bound_mean:.0e}")
+    ours_off = gap(runs[f"ours bf16 {batch}"], runs[f"torch tf32 {batch}"])
+    torch_off = [gap(runs[f"torch {kind} {batch}"], runs[f"torch tf32 {batch}"]) for kind in ("stored", "bf16")]
+    for what, i, more in (("a step", 0, NOISE_STEP), (f"a mean of {WINDOW} steps", 2, NOISE_MEAN)):
+        bound = NOISE * max(t[i] for t in torch_off) + more
+        if not ours_off[i] <= bound:
+            bad.append(f"ours in bf16 beside TF32: {what} is {ours_off[i]:.2e} off, PyTorch's own noise allows {bound:.2e}")
     if a.svg:
         draw(data, runs, a.svg)
-    print("\n" + ("\n".join(bad) if bad else f"All within the bounds: {BOUND_STEP} a step and {BOUND_MEAN} a mean in bf16, {BOUND_FP32} in fp32."))
+    print("\n" + ("\n".join(bad) if bad else f"All within the bounds: {BOUND_STEP} a step and {BOUND_MEAN} a mean in bf16, {NOISE} times "
+                                              f"PyTorch's own noise, {BOUND_FP32} in fp32."))
     return 1 if bad else 0
 
 
@@ -187,17 +205,16 @@ def draw(data, runs, path):
         print(f"{path} is not drawn: no gnuplot here")
         return
     batch = data["batch"]
-    o, t, t2, o2 = (runs[k] for k in (f"ours bf16 {batch}", f"torch bf16 {batch}", f"torch bf16 {batch // 2}", f"ours bf16 {batch // 2}"))
-    diff = lambda x, y: [max(abs(p - q), 1e-6) for p, q in zip(x, y)]
-    f32 = diff(runs[f"ours fp32 {batch}"], runs[f"torch fp32 {batch}"])
+    o, t, f, b = (runs[k] for k in (f"ours bf16 {batch}", f"torch bf16 {batch}", f"torch tf32 {batch}", f"torch stored {batch}"))
+    diff = lambda x, y: [max(abs(p - q), 1e-7) for p, q in zip(x, y)]
     left = [(t, "PyTorch, bf16", 5, "#f0a080"), (o, "Lateen, bf16", 1.5, "#1f5fa8")]
-    right = [(diff(t, t2), "PyTorch, micro-batches of 8 and of 4".replace("8", str(batch)).replace("4", str(batch // 2)), 2, "#f0a080"),
-             (diff(o, o2), "Lateen, likewise", 2, "#a9cdf0"), (diff(o, t), "Lateen and PyTorch, bf16", 1.5, "#1f5fa8"),
-             (f32, "Lateen and PyTorch, fp32", 1.5, "#2f8f4f")]
+    right = [(diff(t, f), "PyTorch: autocast and TF32", 1, "#f0a080"), (diff(b, f), "PyTorch: stored in bf16 and TF32", 1, "#b3401f"),
+             (diff(o, t), "Lateen and PyTorch, bf16", 1.5, "#1f5fa8"),
+             (diff(runs[f"ours fp32 {batch}"], runs[f"torch fp32 {batch}"]), "Lateen and PyTorch, fp32", 2, "#2f8f4f")]
     lines = [f"set terminal svg size 1000,400 font 'sans,12' background 'white'\nset output '{path}'\nset multiplot layout 1,2",
              "set grid lc rgb '#dddddd'\nset xlabel 'step'\nset xrange [0:*]"]
     for curves, title, scale in ((left, "Loss", "set key top right"),
-                                 (right, "|difference of the losses|", "set logscale y\nset format y '%.0e'\nset yrange [1e-6:1]\nset key bottom right")):
+                                 (right, "|difference of the losses|", "set logscale y\nset format y '%.0e'\nset yrange [1e-7:100]\nset ytics 10\nset key top right")):
         lines += [scale, f"set title '{title}'",
                   "plot " + ", ".join(f"'-' with lines lw {width} lc rgb '{colour}' title '{name}'" for _, name, width, colour in curves)]
         lines += ["\n".join(f"{i + 1} {v}" for i, v in enumerate(values)) + "\ne" for values, *_ in curves]
@@ -210,9 +227,10 @@ def main():
     p = verbs.add_parser("run")
     p.add_argument("--out", required=True)
     p.add_argument("--device", default="cuda")
+    p.add_argument("--torch-device", help="PyTorch's, if another (an emulated GPU is not one for it)")
     p.add_argument("--lateen", default=os.path.join(HERE, "build/lateen"))
     for name, value in (("steps", 200), ("steps-fp32", 20), ("batch", 8), ("seq", 1024), ("layers", 12), ("width", 768), ("heads", 12), ("vocab", 50304),
-                        ("entries", 4096)):
+                        ("entries", 3072)):
         p.add_argument("--" + name, type=int, default=value)
     p.set_defaults(do=run)
     p = verbs.add_parser("compare")
@@ -220,6 +238,8 @@ def main():
     p.add_argument("--svg")
     p.set_defaults(do=compare)
     a = parser.parse_args()
+    if a.do is run:
+        a.torch_device = a.torch_device or a.device
     sys.exit(a.do(a))
 
 
