@@ -16,6 +16,10 @@ static const lt_case rms_cases[] = {
     {"zero row", LT_CASE_CHECK, .R = 2, .C = 17, .extreme = true},
     {"aligned heads", LT_CASE_CHECK, .R = 37, .H = 3, .C = 64, .aligned = true},
     {"aligned", LT_CASE_CHECK, .R = 9, .C = 512, .residual = true, .aligned = true},
+    {"aligned rows at once", LT_CASE_CHECK, .R = 901, .C = 256, .aligned = true},
+    {"aligned wide", LT_CASE_CHECK, .R = 100, .C = 4096, .aligned = true},
+    {"aligned wide, added dx", LT_CASE_CHECK, .R = 7, .C = 3080, .residual = true,
+     .accumulate = true, .aligned = true},
     {"apertus 60M", LT_CASE_BENCH, .R = 4096, .C = 512, .residual = true},
     {"llama 8B", LT_CASE_BENCH, .R = 1024, .C = 4096, .residual = true},
     {"qk norm", LT_CASE_BENCH, .R = 4096, .H = 8, .C = 64},
@@ -33,6 +37,10 @@ static const lt_case layer_cases[] = {
     {"wide", LT_CASE_CHECK, .R = 3, .C = 1031},
     {"constant row", LT_CASE_CHECK, .R = 2, .C = 17, .extreme = true},
     {"aligned", LT_CASE_CHECK, .R = 9, .C = 768, .residual = true, .aligned = true},
+    {"aligned rows at once", LT_CASE_CHECK, .R = 901, .C = 256, .aligned = true},
+    {"aligned wide", LT_CASE_CHECK, .R = 100, .C = 4096, .aligned = true},
+    {"aligned wide, added dx", LT_CASE_CHECK, .R = 7, .C = 3080, .residual = true,
+     .accumulate = true, .aligned = true},
     {"gpt2", LT_CASE_BENCH, .R = 1024, .C = 768, .residual = true},
 };
 

@@ -1,5 +1,6 @@
 /* bench_memory.c: ops that move bytes, held against the measured copy bandwidth. Their checks are optest's (optest --check --backend cuda), with the
  * same launchers; here they are only timed, at training sizes whose buffers are several times the L2 cache. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -106,6 +107,19 @@ static void op_time(shop *s, lt_op op, const void *args, const char *name, const
     }
     s->n_buffers = 0;
     s->err = LT_OK;
+}
+
+/* --ladder: each of the ways between which a launcher chooses, with its number behind the shape. */
+static void each_way(shop *s, int *way, int n,
+                     void (*make_and_time)(shop *s, int64_t rows, int64_t cols, const char *shape),
+                     int64_t rows, int64_t cols, const char *shape) {
+    char text[96];
+    for (int i = 0; i < (s->b->ladder ? n : 1); i++) {
+        *way = i;
+        snprintf(text, sizeof text, s->b->ladder ? "%s /%d" : "%s", shape, i);
+        make_and_time(s, rows, cols, text);
+    }
+    *way = 0;
 }
 
 static void norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
@@ -282,9 +296,9 @@ lt_err lt_bench_memory_ops(lt_bench *b) {
     if (lt_backend_cuda() == NULL) {
         return LT_ERR_DEVICE;
     }
-    norms(&s, 16384, 4096, "16384 x 4096");
-    norms(&s, 65536, 768, "65536 x 768");
-    norms(&s, 524288, 128, "heads: 524288 x 128");
+    each_way(&s, &lt_cuda_norm_variant, 3, norms, 16384, 4096, "16384 x 4096");
+    each_way(&s, &lt_cuda_norm_variant, 3, norms, 65536, 768, "65536 x 768");
+    each_way(&s, &lt_cuda_norm_variant, 3, norms, 524288, 128, "heads: 524288 x 128");
     activations(&s, LT_ACT_GELU_TANH, false, "gelu (tanh)", "gelu (tanh) backward", "16384 x 8192");
     activations(&s, LT_ACT_GELU, false, "gelu (erf)", "gelu (erf) backward", "16384 x 8192");
     activations(&s, LT_ACT_SILU, true, "swiglu", "swiglu backward", "16384 x 8192");

@@ -3,7 +3,7 @@
  * MAP       a block owns 32 columns: 32 x 16 threads; thread (x, y) adds rows y, y + 16, ..; then the 16 sums of a column are added in order.
  * BOUND     bytes = 4 n_parts cols, mostly from L2: a few us.
  *@spec sm_80 sm_90a: */
-#include "common/types.cuh"
+#include "common/early.cuh"
 
 #define COLS   32
 #define GROUPS 16
@@ -31,11 +31,13 @@ INLINE void sum_columns(float *dst, const float *parts, int n_parts, int cols) {
 }
 
 extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum(float *dst, const float *parts, int n_parts, int cols) {
+    wait_for_others();
     sum_columns(dst, parts, n_parts, cols);
 }
 /* Two gradients whose parts stand one after the other; blockIdx.y says which. Either dst may be null. */
 extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum_pair(float *dst, float *dst2, const float *parts, int n_parts, int cols) {
     float *const to = blockIdx.y ? dst2 : dst;
+    wait_for_others();
     if (to) {
         sum_columns(to, parts + (i64)blockIdx.y * n_parts * cols, n_parts, cols);
     }

@@ -1,7 +1,7 @@
-/* norm.c: launcher of norm.cu: RMSNorm and LayerNorm.
+/* norm.c: launchers of norm.cu and norm_bwd.cu: RMSNorm and LayerNorm.
  *
- * A row of up to 128 pieces belongs to 8, 16 or 32 lanes of a warp (heads; narrow models), a longer one to a block of 256 threads. The specialisation is
- * the smallest number of pieces a thread that covers the row. Backward runs on as many blocks as are resident at once (a second,
+ * Forward, a row of up to MAX_WARP_VECS pieces a lane belongs to 8, 16 or 32 lanes of a warp, a longer one to a block of 256 threads. Backward, where the
+ * columns' sums stay in registers, a row of more than 4 pieces a lane belongs to a block of up to 512. Backward runs on as many blocks as are resident at once (a second,
  * half-filled wave costs a quarter), so its order of sums depends on the kind of GPU only, not on the run. */
 #include <stdio.h>
 #include <string.h>
@@ -9,53 +9,112 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 
-#define FILE_NAME       "ops/norm.cu"
-#define THREADS         256
+#define FORWARD         "ops/norm.cu"
+#define BACKWARD        "ops/norm_bwd.cu"
 #define WARP            32
-#define WARP_VECS       4 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
-#define MAX_HELD        64 /* Elements of a row a thread keeps in registers. */
+#define FWD_THREADS     128
+#define FWD_BLOCK       256 /* A long row's threads. */
+#define BWD_THREADS     256
+#define BWD_BLOCK       512
+#define MAX_WARP_VECS   16 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
+#define MAX_HELD        64    /* Registers of a thread that hold its rows. */
+#define RESERVED        16384 /* Of an SM's shared memory: sums, and what the driver takes. */
+#define DEFINES_BYTES   192
 #define COL_SUM_COLS    32
 #define COL_SUM_THREADS 512
 
-/* norm_views of norm.cu. */
+int lt_cuda_norm_variant;
+
+/* norm_views of norm.cuh. */
 typedef struct {
     lt_cuda_view y, x, add, sum, dx, dy;
     lt_cuda_row_shape n;
 } norm_views;
 
 typedef struct {
-    char defines[LT_CUDA_DEFINES_BYTES];
-    int lanes, rows_at_once;
+    int w, lanes, vecs, threads, rows, depth;
 } spec;
 
-/* False when the row is too long for registers. */
-static bool spec_make(spec *s, int kind, lt_dtype act, lt_dtype param, int w, int64_t width) {
+static int rows_a_block(const spec *s) {
+    return s->threads / s->lanes * s->rows;
+}
+
+static bool full(const spec *s, int64_t width) {
+    return width == (int64_t)s->lanes * s->vecs * s->w;
+}
+
+/* The lanes of a row of so many pieces; most: pieces a lane in a warp. */
+static int lanes_of(int64_t pieces, int most) {
+    int lanes = 8;
+    while (lanes < WARP && pieces > lanes) {
+        lanes *= 2;
+    }
+    return pieces > (int64_t)most * WARP ? 0 : lanes;
+}
+
+/* add: rows take twice the registers while they are loaded. False when the row is too long for registers. */
+static bool fwd_spec(spec *s, int w, int64_t width, int64_t rows, bool add, int n_sms) {
     const int64_t pieces = LT_CUDA_DIV_UP(width, w);
-    int64_t lanes = THREADS, vecs;
-    for (int small = 8; small <= WARP; small *= 2) {
-        if (lanes == THREADS && pieces <= (small == WARP ? WARP * WARP_VECS : small)) {
-            lanes = small;
+    const int variant = lt_cuda_norm_variant;
+    *s = (spec){.w = w, .threads = FWD_THREADS, .rows = 1};
+    s->lanes = lanes_of(pieces, w > 1 && variant == 0 ? MAX_WARP_VECS : 4);
+    if (s->lanes == 0) {
+        s->lanes = s->threads = variant == 1 && pieces <= 4 * FWD_THREADS ? FWD_THREADS : FWD_BLOCK;
+    }
+    s->vecs = (int)LT_CUDA_DIV_UP(pieces, s->lanes);
+    while (s->lanes > WARP && s->vecs > 2 && (s->vecs & (s->vecs - 1)) != 0) {
+        s->vecs++; /* Powers of two: fewer specialisations. */
+    }
+    const int most = variant == 0 ? 4 : variant == 1 ? 2 : 1;
+    while (s->rows < most && 2 * s->rows * s->vecs <= (add ? 8 : 12) &&
+           rows >= (int64_t)n_sms * 8 * rows_a_block(s)) {
+        s->rows *= 2; /* Parameters are read once for all rows of a thread. */
+    }
+    return s->vecs * (w > 1 ? 4 : 1) <= MAX_HELD;
+}
+
+static size_t ring_bytes(const spec *s, bool add_dx) {
+    return (size_t)(s->depth * (add_dx ? 3 : 2) * s->rows * s->vecs * s->threads) * 16;
+}
+
+/* shared: bytes of an SM. */
+static bool bwd_spec(spec *s, int w, int64_t width, bool add_dx, size_t shared) {
+    const int64_t pieces = LT_CUDA_DIV_UP(width, w);
+    const int variant = lt_cuda_norm_variant;
+    *s = (spec){.w = w, .threads = BWD_THREADS, .rows = 1};
+    s->lanes = lanes_of(pieces, variant == 2 && w > 1 ? 2 : 4);
+    if (s->lanes == 0) {
+        const int64_t most = variant == 1 ? BWD_THREADS : BWD_BLOCK;
+        s->threads = (int)(pieces < most ? LT_CUDA_DIV_UP(pieces, WARP) * WARP : most);
+        s->lanes = s->threads;
+    }
+    s->vecs = (int)LT_CUDA_DIV_UP(pieces, s->lanes);
+    while (s->lanes == BWD_BLOCK && s->vecs > 2 && (s->vecs & (s->vecs - 1)) != 0) {
+        s->vecs++;
+    }
+    if (w > 1) {
+        s->rows = s->vecs <= (add_dx ? 2 : 3) ? 2 : 1;
+        s->depth = s->rows * s->vecs <= 3 ? 3 : 2;
+        if (variant == 1) {
+            s->rows = 1, s->depth = s->vecs <= 3 ? 3 : 2;
+        } else if (variant == 2 && s->vecs == 1) {
+            s->rows = 4, s->depth = 2;
+        }
+        while (ring_bytes(s, add_dx) * (size_t)(BWD_BLOCK / s->threads) > shared - RESERVED &&
+               s->depth > 1) {
+            *(s->depth > 2 || s->rows == 1 ? &s->depth : &s->rows) -= 1;
         }
     }
-    vecs = LT_CUDA_DIV_UP(pieces, lanes);
-    while (lanes == THREADS && vecs > 2 && (vecs & (vecs - 1)) != 0) {
-        vecs++; /* Powers of two: fewer specialisations. */
-    }
-    s->lanes = (int)lanes;
-    s->rows_at_once = THREADS / s->lanes;
-    snprintf(s->defines, sizeof s->defines,
-             "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d", kind,
-             lt_cuda_dtype_word(act), lt_cuda_dtype_word(param), w, s->lanes, (int)vecs, THREADS);
-    return vecs * w <= MAX_HELD;
+    return s->vecs * w <= MAX_HELD / 2;
 }
 
 static bool row_fits(const lt_tensor *x) {
+    const int64_t width = lt_cuda_width(x);
+    const int w = 16 / (int)lt_dtype_bytes(x->dtype);
     spec s;
-    return spec_make(&s, 0, x->dtype, LT_F32, 1, lt_cuda_width(x)) ||
-           (lt_cuda_width(x) % (16 / (int64_t)lt_dtype_bytes(x->dtype)) == 0 &&
-            ((uintptr_t)x->data & 15) == 0 &&
-            spec_make(&s, 0, x->dtype, LT_F32, 16 / (int)lt_dtype_bytes(x->dtype),
-                      lt_cuda_width(x)));
+    return (fwd_spec(&s, 1, width, 1, false, 1) && bwd_spec(&s, 1, width, false, RESERVED)) ||
+           (width % w == 0 && ((uintptr_t)x->data & 15) == 0 &&
+            fwd_spec(&s, w, width, 1, false, 1) && bwd_spec(&s, w, width, false, RESERVED));
 }
 
 static const char *refuse(const lt_tensor *const *rows, int n, const lt_tensor *x,
@@ -72,50 +131,71 @@ static lt_err fwd(lt_queue *q, int kind, const lt_tensor *const rows_of[4], lt_t
     const lt_tensor *y = rows_of[0], *x = rows_of[1], *add = rows_of[2], *sum = rows_of[3];
     const lt_tensor *const all[] = {y, x, add, sum, &gain, &bias};
     int rows = (int)lt_cuda_rows(x), cols = (int)lt_cuda_width(x);
-    int w = lt_cuda_piece(all, 6, x->dtype, cols);
     void *py = y->data, *px = x->data, *padd = add->data, *psum = sum->data;
     norm_views at = {.n = lt_cuda_row_shape_of(x)};
     void *args[] = {&py,        &px,   &padd, &psum, &gain.data,   &bias.data, &mean.data,
                     &rstd.data, &rows, &cols, &eps,  &gain_offset, &at};
+    char defines[DEFINES_BYTES];
     spec s;
     at.y = lt_cuda_view_of(y), at.x = lt_cuda_view_of(x), at.add = lt_cuda_view_of(add);
     at.sum = lt_cuda_view_of(sum);
-    (void)spec_make(&s, kind, x->dtype, gain.dtype, w, cols);
-    return lt_cuda_run_early(q, FILE_NAME, "norm_fwd", s.defines,
-                             LT_CUDA_DIV_UP(rows, s.rows_at_once), 1, THREADS, args);
+    (void)fwd_spec(&s, lt_cuda_piece(all, 6, x->dtype, cols), cols, rows, padd != NULL,
+                   lt_cuda_get_info(q->gpu)->n_sms);
+    snprintf(defines, sizeof defines,
+             "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d ROWS=%d ADD=%d SUM=%d "
+             "BIAS=%d FULL=%d FLAT=%d",
+             kind, lt_cuda_dtype_word(x->dtype), lt_cuda_dtype_word(gain.dtype), s.w, s.lanes,
+             s.vecs, s.threads, s.rows, padd != NULL, psum != NULL, bias.data != NULL,
+             full(&s, cols), at.n.n1 * at.n.n2 == 1);
+    return lt_cuda_run_early(q, FORWARD, "norm_fwd", defines,
+                             LT_CUDA_DIV_UP(rows, rows_a_block(&s)), 1, s.threads, args);
 }
 
 static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tensor dbias,
                   lt_tensor dy, lt_tensor x, lt_tensor gain, lt_tensor mean, lt_tensor rstd,
                   float gain_offset, bool add_dx) {
     const lt_tensor *const all[] = {&dx, &dy, &x, &gain};
-    int rows = (int)lt_cuda_rows(&x), cols = (int)lt_cuda_width(&x), add = add_dx, n_parts, per_sm;
-    const int w = lt_cuda_piece(all, 4, x.dtype, cols);
-    int64_t blocks, most;
+    const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
+    int rows = (int)lt_cuda_rows(&x), cols = (int)lt_cuda_width(&x), n_parts, per_sm;
+    char defines[DEFINES_BYTES];
     const lt_cuda_kernel *k;
+    int64_t blocks, most;
+    size_t ring;
     void *parts = NULL;
     spec s;
-    (void)spec_make(&s, kind, x.dtype, gain.dtype, w, cols);
+    (void)bwd_spec(&s, lt_cuda_piece(all, 4, x.dtype, cols), cols, add_dx,
+                   info->shared_optin_bytes);
     if (rows == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, FILE_NAME, "norm_bwd", s.defines));
-    LT_TRY(lt_cuda_occupancy(q->gpu, k, THREADS, 0, &per_sm));
-    blocks = LT_CUDA_DIV_UP(rows, s.rows_at_once);
-    most = (int64_t)lt_cuda_get_info(q->gpu)->n_sms * per_sm;
-    blocks = blocks < most ? blocks : most;
-    n_parts = (int)blocks;
-    LT_TRY(lt_cuda_scratch(q, (size_t)n_parts * (size_t)cols * 4 * 2, &parts));
     norm_views at = {.n = lt_cuda_row_shape_of(&x),
                      .x = lt_cuda_view_of(&x),
                      .dx = lt_cuda_view_of(&dx),
                      .dy = lt_cuda_view_of(&dy)};
+    snprintf(defines, sizeof defines,
+             "KIND=%d DTYPE=%s PARAM=%s W=%d LANES=%d VECS=%d THREADS=%d ROWS=%d DEPTH=%d ADD=%d "
+             "FULL=%d FLAT=%d",
+             kind, lt_cuda_dtype_word(x.dtype), lt_cuda_dtype_word(gain.dtype), s.w, s.lanes,
+             s.vecs, s.threads, s.rows, s.depth, add_dx, full(&s, cols), at.n.n1 * at.n.n2 == 1);
+    ring = ring_bytes(&s, add_dx);
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, BACKWARD, "norm_bwd", defines));
+    LT_TRY(lt_cuda_occupancy(q->gpu, k, s.threads, ring, &per_sm));
+    blocks = LT_CUDA_DIV_UP(rows, rows_a_block(&s));
+    most = (int64_t)info->n_sms * (per_sm > 0 ? per_sm : 1);
+    blocks = blocks < most ? blocks : most;
+    n_parts = (int)blocks;
+    LT_TRY(lt_cuda_scratch(q, (size_t)n_parts * (size_t)cols * 4 * 2, &parts));
     void *args[] = {&dx.data,   &parts, &dy.data, &x.data,      &gain.data, &mean.data,
-                    &rstd.data, &rows,  &cols,    &gain_offset, &add,       &at};
+                    &rstd.data, &rows,  &cols,    &gain_offset, &at};
     void *sums[] = {&dgain.data, &dbias.data, &parts, &n_parts, &cols};
-    LT_TRY(lt_cuda_run(q, FILE_NAME, "norm_bwd", s.defines, blocks, 1, THREADS, args));
-    return lt_cuda_run(q, "ops/col_sum.cu", "col_sum_pair", "", LT_CUDA_DIV_UP(cols, COL_SUM_COLS),
-                       1 + kind, COL_SUM_THREADS, sums);
+    LT_TRY(lt_cuda_launch(q->gpu, q->stream, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)blocks},
+                                          .block = {(unsigned)s.threads},
+                                          .dynamic_shared_bytes = ring,
+                                          .overlap_previous = info->cc >= 90},
+                          args));
+    return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum_pair", "",
+                             LT_CUDA_DIV_UP(cols, COL_SUM_COLS), 1 + kind, COL_SUM_THREADS, sums);
 }
 
 static const char *rmsnorm_fwd_refuse(const void *args) {

@@ -1,350 +1,226 @@
-/* norm.cu — RMSNorm and LayerNorm over rows, forward and backward, with the residual sum fused in.
+/* norm.cu — RMSNorm and LayerNorm over rows, forward, with the residual sum fused in. Backward: norm_bwd.cu.
  *
- * SHAPES    x, y, add, sum, dy, dx (rows, C) of DTYPE, views (rows may be heads of a wider row); gain, bias (C) of PARAM; mean, rstd (rows) fp32. add, sum, bias, mean, rstd
- *           may be null. KIND 0: RMSNorm, 1: LayerNorm. C <= LANES * VECS * W.
- * MAP       LANES threads a row (8, 16, 32 of a warp: rows of a head; or the whole block: rows of the model), VECS pieces of W elements a
- *           thread, THREADS a block.
- * MOVEMENT
- *     forward   x (+ add) ──16 B/thread──▶ registers ─sum of squares─▶ shuffle (▶ smem ▶ barrier) ─▶ rstd ──▶ y, sum
- *     backward  x, dy ──▶ registers ─▶ two sums a row ─▶ dx;  dgain, dbias: a block walks rows blockIdx, blockIdx + grid, .. and keeps the
- *               columns' sums in registers, the next row's reads in flight; at the end one partial row a block ─▶ col_sum adds them in order
- * BOUND     bytes a element (bf16): forward 4, with add and sum 8; backward 6. 8192 x 4096: 45, 89, 67 us at 3.0 TB/s.
- * NUMERICS  fp32 sums in a fixed order (same bits every run); variance from the centred row, which is in registers; one rounding at the store. Rows of
- *           up to 8 elements (LANES=8, W=1) run backward in double: dx cancels there.
+ * SHAPES    x, y, add, sum (rows, C) of DTYPE, views (rows may be heads of a wider row); gain, bias (C) of PARAM; mean, rstd (rows) fp32. mean,
+ *           rstd may be null. KIND 0: RMSNorm, 1: LayerNorm. C <= LANES * VECS * W. ADD, SUM, BIAS 1: add, sum, bias are there;
+ *           FULL 1: C is LANES * VECS * W.
+ * MAP       LANES threads a row (8, 16, 32 of a warp, up to 4096 columns of bf16; or the whole block), VECS pieces of W elements a thread, ROWS
+ *           neighbouring rows at once, THREADS a block.
+ * MOVEMENT  x (+ add) ──16 B/thread──▶ registers, packed ─sum─▶ shuffle (▶ smem ▶ barrier) ─▶ mean ─sum of squares about it─▶ rstd ──▶ y, sum
+ *           Packed rows are unpacked anew for each use: it costs one operation an element and halves the registers, so that twice the bytes are under way.
+ * BOUND     bytes an element (bf16): 4, with add and sum 8. 8192 x 4096: 45, 89 us at 3.0 TB/s.
+ * NUMERICS  fp32 sums in a fixed order that LANES and VECS alone decide (same bits every run, with ADD or from the stored sum, for any ROWS); variance from
+ *           squares about the means of pieces, and those about the row's; one rounding at the store. 16-bit rows are centred and scaled in one operation, whose error, 2^-24 of the mean, is far below that of
+ *           their own rounding.
  * REFS      Zhang & Sennrich 2019, arXiv:1910.07467; Ba et al. 2016, arXiv:1607.06450.
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=4 THREADS=256
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=256 VECS=2 THREADS=256
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=256
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=256
- *@spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=256
- *@spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=4 LANES=256 VECS=4 THREADS=256
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=256 VECS=8 THREADS=256
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256
- *@spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=256 VECS=4 THREADS=256 */
-#include "common/vec.cuh"
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=16 THREADS=128 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=16 THREADS=128 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=16 THREADS=128 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=4 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=2 ADD=1 SUM=1 BIAS=1 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=32 VECS=8 THREADS=128 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=128 ROWS=4 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=0
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=128 ROWS=1 ADD=1 SUM=0 BIAS=0 FULL=0 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=32 VECS=16 THREADS=128 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=256 VECS=8 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=0 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=1 SUM=1 BIAS=1 FULL=1 FLAT=1 */
+#include "ops/norm.cuh"
 
-#define ROWS_AT_ONCE (THREADS / LANES)
-static_assert(LANES <= WARP || LANES == THREADS, "a row belongs to part of a warp or to the block");
-static_assert(VECS * W <= 64, "a thread's part of the row stays in registers");
+#define IS_BF16_bf16  1
+#define IS_BF16_fp16  0
+#define IS_BF16_fp32  0
+#define DTYPE_IS_BF16 CONCAT(IS_BF16_, DTYPE)
+#define MIN_BLOCKS (512 / THREADS) /* An SM: 128 registers a thread at most. */
+static_assert(ROWS * VECS * (W > 1 ? 4 : 1) <= 64, "a thread's part of its rows stays in registers");
 
-/* Sum over the LANES threads of a row; every one of them gets it. Each call has its own slot: no barrier to protect the last one. */
-INLINE float row_sum(float x, float *slot) {
-#if LANES <= WARP
-#pragma unroll
-    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
-        x += __shfl_xor_sync(ALL_LANES, x, lanes);
-    }
-    return x;
-#else
-    return block_sum(x, slot, THREADS / WARP);
-#endif
-}
-
-/* (mean, sum of squares about it) of n values a lane -> of all `lanes` lanes; the same bits on each: every step is symmetric. */
-INLINE float2 join_equal(float2 m, float *n, int lanes) {
-#pragma unroll
-    for (int d = 1; d < lanes; d *= 2) {
-        const float mean = __shfl_xor_sync(ALL_LANES, m.x, d), squares = __shfl_xor_sync(ALL_LANES, m.y, d), away = mean - m.x;
-        m = make_float2(0.5f * (m.x + mean), (m.y + squares) + away * away * (0.5f * *n));
-        *n *= 2.0f;
-    }
-    return m;
-}
-
-/* Two sums behind one barrier. */
-INLINE float2 row_sum2(float2 x, float2 *slots) {
-#if LANES <= WARP
-    return make_float2(row_sum(x.x, 0), row_sum(x.y, 0));
-#else
-    x = make_float2(warp_sum(x.x), warp_sum(x.y));
-    if (threadIdx.x % WARP == 0) {
-        slots[threadIdx.x / WARP] = x;
-    }
-    __syncthreads();
-    x = threadIdx.x % WARP < THREADS / WARP ? slots[threadIdx.x % WARP] : make_float2(0.0f, 0.0f);
-    return make_float2(warp_sum(x.x), warp_sum(x.y));
-#endif
-}
-
+#if ADD && !SUM
 typedef struct {
-    view y, x, add, sum; /* forward */
-    view dx, dy;         /* backward, and x */
-    row_shape n;
-} norm_views;
-
-extern "C" __global__ void __launch_bounds__(THREADS)
-norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *gain, const PARAM *bias, float *mean, float *rstd, int rows,
-         int cols, float eps, float gain_offset, const __grid_constant__ norm_views at) {
-    __shared__ float slots[THREADS / WARP];
-    const int row = blockIdx.x * ROWS_AT_ONCE + threadIdx.x / LANES, lane = threadIdx.x % LANES;
-    const bool live = row < rows; /* All lanes take part in the shuffles. */
-    float held[VECS][W], total = 0.0f, centre = 0.0f, squares = 0.0f;
-    wait_for_others();
-    x += row_at(at.x, row, at.n), y += row_at(at.y, row, at.n);
-    if (add) {
-        add += row_at(at.add, row, at.n);
+    float f[W];
+} kept; /* Not rounded, because nobody stores it. */
+INLINE kept keep(const float *f) {
+    kept k;
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        k.f[i] = f[i];
     }
-    if (sum) {
-        sum += row_at(at.sum, row, at.n);
+    return k;
+}
+INLINE void kept_get(float *f, const kept *k) {
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        f[i] = k->f[i];
     }
-#pragma unroll
-    for (int v = 0; v < VECS; v++) { /* 1. The only read. */
-        const int col = (v * LANES + lane) * W;
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            held[v][i] = 0.0f;
-        }
-        if (live && col < cols) {
-            piece_load_stream(held[v], x + col);
-            if (add) {
-                float more[W];
-                piece_load_stream(more, add + col);
-#pragma unroll
-                for (int i = 0; i < W; i++) {
-                    held[v][i] += more[i];
-                }
-            }
-            if (sum) {
-#pragma unroll
-                for (int i = 0; i < W; i++) { /* Rounded as it is stored, so that backward sees the same number. */
-                    held[v][i] = TO_F32(DTYPE, FROM_F32(DTYPE, held[v][i]));
-                }
-                piece_store(sum + col, held[v]);
-            }
-        }
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            total += held[v][i];
-            squares += held[v][i] * held[v][i];
-        }
-    }
-#if KIND == 1
-    __shared__ float more_slots[THREADS / WARP];
-    __shared__ float2 joined[THREADS / WARP];
-    if (cols == LANES * VECS * W) { /* 2. Every thread holds equally many: means and squares about them join without a division, behind one barrier. */
-        float2 m = make_float2(total / (VECS * W), 0.0f);
-        float n = VECS * W;
-#pragma unroll
-        for (int v = 0; v < VECS; v++) {
-#pragma unroll
-            for (int i = 0; i < W; i++) {
-                m.y += (held[v][i] - m.x) * (held[v][i] - m.x);
-            }
-        }
-        m = join_equal(m, &n, LANES < WARP ? LANES : WARP);
-#if LANES > WARP
-        if (threadIdx.x % WARP == 0) {
-            joined[threadIdx.x / WARP] = m;
-        }
-        __syncthreads();
-        m = join_equal(joined[threadIdx.x % (THREADS / WARP)], &n, THREADS / WARP);
-#endif
-        centre = m.x, squares = m.y;
-    } else {
-        centre = row_sum(total, more_slots) / cols;
-        squares = 0.0f;
-#pragma unroll
-        for (int v = 0; v < VECS; v++) {
-#pragma unroll
-            for (int i = 0; i < W; i++) {
-                const float away = held[v][i] - centre;
-                squares += (v * LANES + lane) * W < cols ? away * away : 0.0f;
-            }
-        }
-        squares = row_sum(squares, slots);
-    }
-    (void)joined;
+}
 #else
-    squares = row_sum(squares, slots);
+typedef raw kept;
+INLINE kept keep(const float *f) {
+    return raw_pack(f);
+}
+INLINE void kept_get(float *f, const kept *k) {
+    raw_unpack(f, *k);
+}
 #endif
-    const float scale = rsqrtf(squares / cols + eps); /* 3. */
-    if (!live) {
+/* The same by another instruction: the compiler, which would keep the floats of the first time and spill, does not know it. */
+INLINE void kept_get_again(float *f, const kept *k) {
+#if W == 8 && !(ADD && !SUM)
+    if (DTYPE_IS_BF16) {
+        const u32 word[4] = {k->x, k->y, k->z, k->w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            f[2 * i] = __uint_as_float(__byte_perm(word[i], 0, 0x1044));
+            f[2 * i + 1] = __uint_as_float(__byte_perm(word[i], 0, 0x3244));
+        }
         return;
     }
-    if (lane == 0 && rstd) {
-        rstd[row] = scale;
-    }
-    if (KIND == 1 && lane == 0 && mean) {
-        mean[row] = centre;
+#endif
+    kept_get(f, k);
+}
+/* x (+ add) of one row; sum gets it, rounded as it is kept, so that backward sees the same number. */
+INLINE void row_load(kept *held, const DTYPE *x, const DTYPE *add, DTYPE *sum, int lane, int cols, bool live) {
+    raw more[ADD ? VECS : 1], first[VECS];
+#pragma unroll
+    for (int v = 0; v < VECS; v++) {
+        const int col = (v * LANES + lane) * W;
+        first[v] = raw_zero();
+        if (INSIDE(col)) {
+            first[v] = raw_load_once(x + col);
+#if ADD
+            more[v] = raw_load_once(add + col);
+#endif
+        }
     }
 #pragma unroll
-    for (int v = 0; v < VECS; v++) { /* 4. The only write. */
+    for (int v = 0; v < VECS; v++) {
         const int col = (v * LANES + lane) * W;
-        if (col < cols) {
-            float g[W], out[W];
-            piece_load_param(g, gain + col);
+        float f[W];
+        raw_unpack(f, first[v]);
+#if ADD
+        if (INSIDE(col)) {
+            float g[W];
+            raw_unpack(g, more[v]);
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                out[i] = (held[v][i] - centre) * scale * (gain_offset + g[i]);
+                f[i] += g[i];
             }
-            if (KIND == 1 && bias) {
-                piece_load_param(g, bias + col);
-#pragma unroll
-                for (int i = 0; i < W; i++) {
-                    out[i] += g[i];
-                }
-            }
-            piece_store(y + col, out);
         }
-    }
-}
-
+#endif
+        held[v] = keep(f);
+#if SUM
+        if (live && INSIDE(col)) {
 #if W > 1
-typedef uint4 raw; /* A piece as it is in memory: half the registers while it waits. */
-INLINE void raw_unpack(float *f, raw r) {
-    UNPACK(DTYPE, f, r);
-}
+            *(raw *)(sum + col) = held[v];
 #else
-typedef DTYPE raw;
-INLINE void raw_unpack(float *f, raw r) {
-    f[0] = TO_F32(DTYPE, r);
+            sum[col] = held[v];
+#endif
+        }
+#endif
+    }
+    (void)more, (void)add, (void)sum, (void)live;
 }
-#endif
-#define RECOMPUTE (W == 8) /* 16-bit rows stay packed while their sums are made: half the registers, twice the warps. */
-#if LANES == 8 && W == 1
-typedef double wide;
-#else
-typedef float wide;
-#endif
 
-/* parts: (gridDim.x, cols) fp32 partial sums of dgain, then as many of dbias. Two blocks an SM where the row fits in 128 registers. */
-extern "C" __global__ void __launch_bounds__(THREADS, VECS * W <= 24 ? 2 : 1)
-norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *gain, const float *mean, const float *rstd, int rows,
-         int cols, float gain_offset, int add_dx, const __grid_constant__ norm_views at) {
-    __shared__ float2 slots[2][THREADS / WARP]; /* Two sets in turn: one barrier a row is enough. */
-    const int group = threadIdx.x / LANES, lane = threadIdx.x % LANES, step = gridDim.x * ROWS_AT_ONCE;
-    float dgain[VECS][W] = {{0.0f}}, dbias[VECS][W] = {{0.0f}};
-    raw next_x[VECS], next_dy[VECS];
-    int row = blockIdx.x * ROWS_AT_ONCE + group;
+INLINE void params_load(float *g, float *b, const PARAM *gain, const PARAM *bias, int col, int cols) {
 #pragma unroll
-    for (int v = 0; v < VECS; v++) {
-        const int col = (v * LANES + lane) * W;
-        if (row < rows && col < cols) {
-            next_x[v] = *(const raw *)(x + row_at(at.x, row, at.n) + col);
-            next_dy[v] = *(const raw *)(dy + row_at(at.dy, row, at.n) + col);
+    for (int i = 0; i < W; i++) {
+        b[i] = 0.0f;
+    }
+    if (INSIDE(col)) {
+        piece_load_param(g, gain + col);
+        if (BIAS) {
+            piece_load_param(b, bias + col);
         }
     }
-    for (int first = blockIdx.x * ROWS_AT_ONCE, turn = 0; first < rows; first += step, row += step, turn ^= 1) {
-        const bool live = row < rows;
-        DTYPE *const to = dx + row_at(at.dx, row, at.n);
-        const DTYPE *const x_next = x + row_at(at.x, row + step, at.n), *const dy_next = dy + row_at(at.dy, row + step, at.n);
-        const float scale = live ? rstd[row] : 0.0f, centre = KIND == 1 && live ? mean[row] : 0.0f;
-#if RECOMPUTE
-        raw now_x[VECS], now_dy[VECS];
-#else
-        wide hat[VECS][W], slope[VECS][W];
-#endif
-        float dot = 0.0f, total = 0.0f;
-#pragma unroll
-        for (int v = 0; v < VECS; v++) { /* 1. Columns' sums, and the row's two. */
-            const int col = (v * LANES + lane) * W;
-            float g[W], from_x[W], from_dy[W];
-            if (live && col < cols) {
-                raw_unpack(from_x, next_x[v]);
-                raw_unpack(from_dy, next_dy[v]);
-                piece_load_param(g, gain + col);
-#if RECOMPUTE
-                now_x[v] = next_x[v], now_dy[v] = next_dy[v];
-#endif
-#pragma unroll
-                for (int i = 0; i < W; i++) {
-                    const wide h = ((wide)from_x[i] - centre) * scale, s = (wide)from_dy[i] * (gain_offset + g[i]);
-                    dgain[v][i] += from_dy[i] * (float)h;
-                    if (KIND == 1) {
-                        dbias[v][i] += from_dy[i];
-                    }
-                    dot += (float)(s * h);
-                    total += (float)s;
-#if !RECOMPUTE
-                    hat[v][i] = h, slope[v][i] = s;
-#endif
-                }
-            }
-        }
-#pragma unroll
-        for (int v = 0; v < VECS; v++) { /* 2. The next row is on its way before this one's sums are known. */
-            const int col = (v * LANES + lane) * W;
-            if (row + step < rows && col < cols) {
-                next_x[v] = *(const raw *)(x_next + col);
-                next_dy[v] = *(const raw *)(dy_next + col);
-            }
-        }
-#if LANES == 8 && W == 1
-        wide row_dot = 0.0, row_total = 0.0; /* Few elements: every lane adds them all in double. */
-#pragma unroll
-        for (int l = 0; l < LANES; l++) {
-            row_dot += __shfl_sync(ALL_LANES, live && lane < cols ? slope[0][0] * hat[0][0] : 0.0, l, LANES) / cols;
-            row_total += KIND == 1 ? __shfl_sync(ALL_LANES, live && lane < cols ? slope[0][0] : 0.0, l, LANES) / cols : 0.0;
-        }
-#else
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
+norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *gain, const PARAM *bias, float *mean, float *rstd, int rows,
+         int cols, float eps, float gain_offset, const __grid_constant__ norm_views at) {
+    __shared__ float slots[2][ROWS * WARPS];
+    const int lane = threadIdx.x % LANES, first = (blockIdx.x * GROUPS + threadIdx.x / LANES) * ROWS;
+    const float share = 1.0f / cols;
+    kept held[ROWS][VECS];
+    DTYPE *to[ROWS];
+    float centre[ROWS], squares[ROWS], scale[ROWS], shift[ROWS];
 #if KIND == 1
-        const float2 both = row_sum2(make_float2(dot, total), slots[turn]);
-#else
-        const float2 both = make_float2(row_sum(dot, (float *)slots[turn]), 0.0f);
+    float middles[ROWS][VECS];
 #endif
-        const wide row_dot = both.x / cols, row_total = both.y / cols;
+    wait_for_others();
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) { /* 1. The only read. Behind the end the last row is read again: all lanes take part in the shuffles. */
+        const int row = min(first + r, rows - 1);
+        to[r] = y + row_begin(at.y, row, at.n) + lane * W;
+        row_load(held[r], x + row_begin(at.x, row, at.n), ADD ? add + row_begin(at.add, row, at.n) : add,
+                 SUM ? sum + row_begin(at.sum, row, at.n) : sum, lane, cols, first + r < rows);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) { /* 2. Sums; of LayerNorm's squares, those about the mean of each piece. Columns behind the end hold zeros. */
+        centre[r] = squares[r] = 0.0f;
+#pragma unroll
+        for (int v = 0; v < VECS; v++) {
+            float f[W], part = 0.0f, middle = 0.0f;
+            kept_get(f, &held[r][v]);
+#if KIND == 1
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                middle += f[i];
+            }
+            centre[r] += middle;
+            middle *= 1.0f / W;
+            middles[r][v] = middle;
 #endif
 #pragma unroll
-        for (int v = 0; v < VECS; v++) { /* 3. */
-            const int col = (v * LANES + lane) * W;
-            if (live && col < cols) {
-                float out[W];
-                if (add_dx) {
-                    piece_load(out, to + col);
-                }
-#if RECOMPUTE
-                float from_x[W], from_dy[W], g[W];
-                raw_unpack(from_x, now_x[v]);
-                raw_unpack(from_dy, now_dy[v]);
-                piece_load_param(g, gain + col);
+            for (int i = 0; i < W; i++) {
+                const float away = f[i] - middle;
+                part += away * away;
+            }
+            squares[r] += part;
+        }
+    }
+#if KIND == 1
+    row_sums(centre, ROWS, slots[0]);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) { /* 3. Squares about the row's mean. */
+        centre[r] *= share;
+#pragma unroll
+        for (int v = 0; v < VECS; v++) {
+            const float away = middles[r][v] - centre[r];
+            squares[r] += INSIDE((v * LANES + lane) * W) ? (float)W * away * away : 0.0f;
+        }
+    }
 #endif
+    row_sums(squares, ROWS, slots[1]);
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        scale[r] = rsqrtf(squares[r] * share + eps), shift[r] = -centre[r] * scale[r];
+        if (lane == 0 && first + r < rows) {
+            if (rstd) {
+                rstd[first + r] = scale[r];
+            }
+            if (KIND == 1 && mean) {
+                mean[first + r] = centre[r];
+            }
+        }
+    }
+    float g[2][W], b[2][W];
+    params_load(g[0], b[0], gain, bias, lane * W, cols);
+#pragma unroll
+    for (int v = 0; v < VECS; v++) { /* 4. The only write. Parameters are loaded a piece ahead: no load passes a store by itself. */
+        const int col = (v * LANES + lane) * W, turn = v % 2;
+        if (v + 1 < VECS) {
+            params_load(g[1 - turn], b[1 - turn], gain, bias, col + LANES * W, cols);
+        }
+        if (INSIDE(col)) {
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                float f[W];
+                    kept_get_again(f, &held[r][v]);
 #pragma unroll
                 for (int i = 0; i < W; i++) {
-#if RECOMPUTE
-                    const wide h = (from_x[i] - centre) * scale, s = from_dy[i] * (gain_offset + g[i]);
-#else
-                    const wide h = hat[v][i], s = slope[v][i];
-#endif
-                    out[i] = (add_dx ? out[i] : 0.0f) + (float)(scale * (s - row_total - h * row_dot));
+                    const float hat = KIND == 0 ? f[i] * scale[r] : sizeof(DTYPE) == 2 ? fmaf(f[i], scale[r], shift[r]) : (f[i] - centre[r]) * scale[r];
+                    f[i] = KIND == 0 ? hat * (gain_offset + g[turn][i]) : fmaf(hat, g[turn][i], b[turn][i]);
                 }
-                piece_store(to + col, out);
-            }
-        }
-    }
-    float *const gain_part = parts + (i64)blockIdx.x * cols, *const bias_part = gain_part + (i64)gridDim.x * cols;
-#if LANES <= WARP /* 4. The block's row groups, one after the other. */
-    __shared__ float sums[2][LANES * VECS * W];
-    for (int g = 0; g < ROWS_AT_ONCE; g++) {
-        if (group == g) {
-#pragma unroll
-            for (int v = 0; v < VECS; v++) {
-#pragma unroll
-                for (int i = 0; i < W; i++) {
-                    const int at = (v * LANES + lane) * W + i;
-                    sums[0][at] = (g > 0 ? sums[0][at] : 0.0f) + dgain[v][i];
-                    sums[1][at] = (g > 0 ? sums[1][at] : 0.0f) + dbias[v][i];
+                if (first + r < rows) {
+                    piece_store(to[r] + v * LANES * W, f);
                 }
             }
         }
-        __syncthreads();
     }
-    for (int col = threadIdx.x; col < cols; col += THREADS) {
-        gain_part[col] = sums[0][col];
-        if (KIND == 1) {
-            bias_part[col] = sums[1][col];
-        }
-    }
-#else
-#pragma unroll
-    for (int v = 0; v < VECS; v++) {
-        const int col = (v * LANES + lane) * W;
-        if (col < cols) {
-            piece_store_f32(gain_part + col, dgain[v]);
-            if (KIND == 1) {
-                piece_store_f32(bias_part + col, dbias[v]);
-            }
-        }
-    }
-#endif
 }

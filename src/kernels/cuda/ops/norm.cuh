@@ -1,0 +1,90 @@
+/* norm.cuh: what norm.cu (forward) and norm_bwd.cu (backward) share: a row belongs to LANES threads (8, 16 or 32 of a warp, or the whole block), each with
+ * VECS pieces of W elements of it, and a thread works on ROWS rows at once, so that one trip through shuffles and barrier serves them all. */
+#ifndef LT_CUDA_NORM_CUH
+#define LT_CUDA_NORM_CUH
+
+#include "common/vec.cuh"
+
+#define WARPS  (THREADS / WARP)
+#define GROUPS (THREADS / LANES) /* Of ROWS rows each. */
+#define INSIDE(col) (FULL || (col) < cols) /* Of a row. */
+static_assert(LANES <= WARP || LANES == THREADS, "a row belongs to part of a warp or to the block");
+static_assert(WARPS <= WARP, "one warp adds the warps' sums");
+
+typedef struct {
+    view y, x, add, sum; /* forward */
+    view dx, dy;         /* backward, and x */
+    row_shape n;
+} norm_views;
+
+INLINE i64 row_begin(view v, i64 row, row_shape n) { /* FLAT 1: rows stand one stride apart. */
+    return FLAT ? row * v.s0 : row_at(v, row, n);
+}
+
+/* A piece as it is in memory: half the registers of floats while it waits. */
+#if W > 1
+typedef uint4 raw;
+INLINE raw raw_zero(void) {
+    return make_uint4(0u, 0u, 0u, 0u);
+}
+INLINE raw raw_load_once(const DTYPE *p) {
+    return __ldcs((const uint4 *)p);
+}
+INLINE void raw_unpack(float *f, raw r) {
+    UNPACK(DTYPE, f, r);
+}
+INLINE raw raw_pack(const float *f) {
+    return PACK(DTYPE, f);
+}
+#else
+typedef DTYPE raw;
+INLINE raw raw_zero(void) {
+    return FROM_F32(DTYPE, 0.0f);
+}
+INLINE raw raw_load_once(const DTYPE *p) {
+    return *p;
+}
+INLINE void raw_unpack(float *f, raw r) {
+    f[0] = TO_F32(DTYPE, r);
+}
+INLINE raw raw_pack(const float *f) {
+    return FROM_F32(DTYPE, f[0]);
+}
+#endif
+
+/* n sums over the LANES threads of a row, in a fixed order; every one of them gets them. slots: n * WARPS floats that nobody else uses until every thread has
+ * passed another barrier; one barrier, and none where a row lies in a warp. */
+INLINE void row_sums(float *x, const int n, float *slots) {
+#pragma unroll
+    for (int lanes = (LANES < WARP ? LANES : WARP) / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            x[i] += __shfl_xor_sync(ALL_LANES, x[i], lanes);
+        }
+    }
+#if LANES > WARP
+    const int lane = threadIdx.x % WARP;
+    if (lane == 0) {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            slots[i * WARPS + threadIdx.x / WARP] = x[i];
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < n; i++) {
+        x[i] = lane < WARPS ? slots[i * WARPS + lane] : 0.0f;
+    }
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+#pragma unroll
+        for (int i = 0; i < n; i++) {
+            x[i] += __shfl_xor_sync(ALL_LANES, x[i], lanes);
+        }
+    }
+#else
+    (void)slots;
+#endif
+}
+
+#endif
