@@ -101,6 +101,28 @@ static void check(bench *t, lt_dtype type, int m, bool bias) {
     }
 }
 
+/* In a fixed order a row has the same bits alone and among others, in any piece of them. */
+static void check_fixed(bench *t, lt_dtype type) {
+    static float all[M_MOST * N];
+    lt_matmul_args a = {.y = lt_tensor_2d(t->d_y, LT_F32, M_MOST, N),
+                        .a = lt_tensor_2d(t->d_x, LT_BF16, M_MOST, t->k),
+                        .b = lt_tensor_2d(t->d_blocks, type, N, t->k),
+                        .trans_b = true,
+                        .fixed_order = true,
+                        .b_packed = t->d_packed};
+    must(t->b->ops->matmul(t->q, &a));
+    must(t->b->download(t->q, all, t->d_y, sizeof all));
+    must(t->b->sync(t->q));
+    for (int row = 0; row < M_MOST; row += 23) {
+        a.y = lt_tensor_2d(t->d_y, LT_F32, 1, N);
+        a.a = lt_tensor_2d((uint16_t *)t->d_x + row * t->k, LT_BF16, 1, t->k);
+        must(t->b->ops->matmul(t->q, &a));
+        must(t->b->download(t->q, t->y, t->d_y, N * sizeof *t->y));
+        must(t->b->sync(t->q));
+        assert_memory_equal(t->y, all + row * N, N * sizeof *t->y);
+    }
+}
+
 static void check_embed(bench *t, lt_dtype type) {
     const int32_t ids[3] = {5, 76, 0};
     static uint16_t y[3 * K_MOST];
@@ -147,6 +169,7 @@ static void test_products(void **state) {
         for (size_t j = 0; j < sizeof rows / sizeof *rows; j++) {
             check(t, types[i], rows[j], j % 2 == 1);
         }
+        check_fixed(t, types[i]);
         check_embed(t, types[i]);
         t->b->release(t->d_packed, t->packed_bytes);
     }

@@ -13,7 +13,7 @@
  * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB (1 KB) under way a warp. Instructions, M up to 8: 2.6 an element of a lane's share of
  *           8 bits, 2.2 of 4: a quarter (40 %) of what an H100 issues in the time that the bytes take.
  * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which cut off, scaled and added by rounding adds, then parts in order: bit-identical run to
- *           run; a row's bits do not depend on the other rows, but on whether there are more than 8 (which choose SPLIT).
+ *           run. A row's bits depend on SPLIT, not on the other rows: the launcher keeps it where that is asked for, else there is one for up to 8 rows and one for more.
  * REFS      PTX ISA 9.7.14 (mma.sync); Frantar et al. 2024, arXiv:2408.11743 (weights laid out for mma.sync).
  *@spec sm_80 sm_90a: TILES=1 SPLIT=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
  *@spec sm_80 sm_90a: TILES=1 SPLIT=16 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
@@ -31,7 +31,7 @@
 #define PARTS   (SPLIT > 1 ? WARPS : 1)
 #define THREADS (32 * WARPS)
 #ifndef DEPTH
-#define DEPTH (TILES > 2 ? 1 : BITS == 4 ? 4 : BITS == 8 ? 2 : 3)
+#define DEPTH (TILES > 2 ? 1 : TILES == 2 ? 2 : BITS == 4 ? 4 : BITS == 8 ? 2 : 3)
 #endif
 #define ONE_bf16       0x3f803f80u
 #define ONE_fp16       0x3c003c00u
@@ -238,27 +238,26 @@ widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
     }
 }
 
-/* y (R, K) = scale * rows ids of W [+ pos_table rows]: a thread a group of 32. */
+/* y (R, K) = scale * rows ids of W [+ pos_table rows]: a thread a quarter of a group of 32. */
 extern "C" __global__ void __launch_bounds__(128)
 embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *positions, i64 rows, int k, int tiles, float scale, i64 ldy, i64 ld_pos) {
-    const i64 item = (i64)blockIdx.x * 128 + threadIdx.x, row = item / (k / 32);
-    const int group = (int)(item % (k / 32)), g = group % 4;
+    const i64 item = (i64)blockIdx.x * 128 + threadIdx.x, row = item / (k / 8);
+    const int group = (int)(item % (k / 8)) / 4, g = group % 4, q = (int)(item % 4);
     wait_for_others();
     if (row >= rows) {
         return;
     }
     const int id = ids[row], r = id % TILE_ROWS;
     const u8 *const tile = w + tile_at(id, 32 * group, tiles);
-    for (int i = 0; i < 32; i++) { /* Quarter by quarter. */
-        const int q = i / 8, e = i % 8, at = 32 * group + element_at(q, e);
+    const u32 high = HIGH > 0 ? *(const u32 *)(tile + high_in_tile(g, r, q)) : 0;
+    const float least = MINS ? fp16_to_f32(*(const fp16 *)(tile + least_in_tile(g, r))) : 0.0f;
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        const int at = 32 * group + element_at(q, e);
         u32 bits = *(const u32 *)(tile + word_in_tile(g, r, q, e / 4)) >> bits_in_word(e) & (LOW == 4 ? 15u : 255u);
-        if (HIGH > 0) {
-            bits |= (*(const u32 *)(tile + high_in_tile(g, r, q)) >> (high_bit(g, r / 8, e / 2) + 16 * (e % 2)) & (HIGH == 2 ? 3u : 1u)) << 4;
-        }
+        bits |= HIGH > 0 ? (high >> (high_bit(g, r / 8, e / 2) + 16 * (e % 2)) & (HIGH == 2 ? 3u : 1u)) << 4 : 0;
         const int number = OFFSET == 128 ? (int)(signed char)bits : (int)bits - OFFSET;
-        float v = fp16_to_f32(*(const fp16 *)(tile + scale_in_tile(g, r, e / 4))) * (float)number;
-        v -= MINS ? fp16_to_f32(*(const fp16 *)(tile + least_in_tile(g, r))) : 0.0f;
-        v *= scale;
+        float v = scale * (fp16_to_f32(*(const fp16 *)(tile + scale_in_tile(g, r, e / 4))) * (float)number - least);
         if (pos_table) {
             v += ELEM_F32(pos_table[(i64)positions[row] * ld_pos + at]);
         }

@@ -20,6 +20,7 @@
 #define WARPS_OF_MANY      16
 #define MOST_SPLIT_ALONE   16
 #define MOST_SPLIT_OF_MANY 4
+#define MOST_SPLIT_FIXED   8 /* In a fixed order: one number for any rows. */
 
 typedef struct {
     lt_dtype type;
@@ -97,7 +98,7 @@ lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args) {
     snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
              FORMAT_VALUES(f), lt_cuda_dtype_word(a.y.dtype));
     return lt_cuda_run_early(q, "gemm/gemm_q.cu", "embed_q", defines,
-                             LT_CUDA_DIV_UP(rows * (k / 32), 128), 1, 128, list);
+                             LT_CUDA_DIV_UP(rows * (k / 8), 128), 1, 128, list);
 }
 
 /* ---- Products ---- */
@@ -125,28 +126,30 @@ typedef struct {
     int m, n, k, bias_type, accumulate;
 } gemm_q_args;
 
+/* In a fixed order more rows come as pieces of so many. */
 const char *lt_cuda_few_q_refuse(const void *args) {
     const lt_matmul_args *a = args;
     const char *why = refuse_blocks(a);
-    return why != NULL                ? why
-           : a->y.shape[0] > FEW_ROWS ? "more than 64 rows"
-           : a->fixed_order           ? "another kernel serves more rows"
-                                      : NULL;
+    return why != NULL                                   ? why
+           : a->y.shape[0] > FEW_ROWS && !a->fixed_order ? "more than 64 rows"
+                                                         : NULL;
 }
 /* Warps that share a slab of columns. */
 static int split_of(const lt_matmul_args *a, const lt_cuda_info *info) {
-    const bool alone = a->y.shape[0] <= ALONE;
+    const bool alone = a->y.shape[0] <= ALONE && !a->fixed_order;
     const int64_t slabs = LT_CUDA_DIV_UP(a->y.shape[1], TILE_ROWS), tiles = n_tiles(a->b.shape[1]),
                   room = (alone ? WARPS_ALONE : WARPS_OF_MANY) * info->n_sms;
-    const int most = alone ? MOST_SPLIT_ALONE : MOST_SPLIT_OF_MANY;
+    const int most = alone            ? MOST_SPLIT_ALONE
+                     : a->fixed_order ? MOST_SPLIT_FIXED
+                                      : MOST_SPLIT_OF_MANY;
     int split = 1;
     while (split < most && 2 * split * slabs <= room && 2 * split <= tiles) {
         split *= 2;
     }
     return split;
 }
-lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
-    const lt_matmul_args *a = args;
+/* At most FEW_ROWS rows. */
+static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
     const format *f = format_of(a->b.dtype);
     gemm_q_args w = {.x = a->a.data,
                      .w = a->b_packed,
@@ -159,21 +162,30 @@ lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
                      .k = (int)a->b.shape[1],
                      .bias_type = lt_matmul_bias_type(&a->bias),
                      .accumulate = a->accumulate};
-    const int tiles = LT_CUDA_DIV_UP(w.m, 8), split = split_of(a, lt_cuda_get_info(q->gpu)),
-              warps = tiles > 1   ? 8
-                      : split > 4 ? split
-                                  : 4; /* WARPS of gemm_q.cu */
+    const int tiles = LT_CUDA_DIV_UP(w.m, 8), warps = tiles > 1   ? 8
+                                                      : split > 4 ? split
+                                                                  : 4; /* WARPS of gemm_q.cu */
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
-    if (lt_matmul_empty(a)) {
-        return LT_OK;
-    }
     snprintf(defines, sizeof defines, "TILES=%d SPLIT=%d " FORMAT_WORDS " OUT=%s DTYPE=%s", tiles,
              split, FORMAT_VALUES(f), lt_cuda_dtype_word(a->y.dtype),
              lt_cuda_dtype_word(a->a.dtype));
     return lt_cuda_run_early(q, "gemm/gemm_q.cu", "gemm_q", defines,
                              LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.n, TILE_ROWS), warps / split), 1,
                              32 * warps, list);
+}
+lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    const int64_t m = lt_matmul_empty(a) ? 0 : a->y.shape[0];
+    const int split = split_of(a, lt_cuda_get_info(q->gpu));
+    for (int64_t first = 0; first < m; first += FEW_ROWS) {
+        const int64_t n = m - first < FEW_ROWS ? m - first : FEW_ROWS;
+        lt_matmul_args piece = *a;
+        piece.y = lt_tensor_rows(&a->y, first, n);
+        piece.a = lt_tensor_rows(&a->a, first, n);
+        LT_TRY(few_rows(q, &piece, split));
+    }
+    return LT_OK;
 }
 
 const char *lt_cuda_wide_q_refuse(const void *args) {

@@ -13,7 +13,7 @@ const char *lt_cuda_pack_refuse(const void *args);
 lt_err lt_cuda_pack_run(lt_queue *q, const void *args);
 const char *lt_cuda_embed_q_refuse(const void *args);
 lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args);
-const char *lt_cuda_few_q_refuse(const void *args); /* At most 64 rows. */
+const char *lt_cuda_few_q_refuse(const void *args); /* At most 64 rows, or in a fixed order. */
 lt_err lt_cuda_few_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wide_q_refuse(const void *args);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
