@@ -218,21 +218,14 @@ static void rows_of_tables(shop *s) {
     op_time(s, LT_OP_embed_bwd, &a, "embedding gradient", "16384 x 4096 of 50304");
 }
 
-static void losses(shop *s) {
-    static const struct {
-        int64_t rows, vocab;
-        float grad;
-        const char *name, *shape;
-    } cases[] = {{8192, 50304, 1.0f, "cross-entropy + gradient", "8192 x 50304"},
-                 {8192, 50304, 0.0f, "cross-entropy", "8192 x 50304"},
-                 {4096, 128256, 1.0f, "cross-entropy + gradient", "4096 x 128256"}};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        lt_xent_args a = {.logits = make(s, LT_BF16, cases[i].rows, cases[i].vocab),
-                          .labels = make_ids(s, cases[i].rows, cases[i].vocab, false),
-                          .loss = make(s, LT_F32, 0, cases[i].rows),
-                          .lse = make(s, LT_F32, 0, cases[i].rows),
-                          .grad_scale = cases[i].grad};
-        op_time(s, LT_OP_xent, &a, cases[i].name, cases[i].shape);
+static void loss(shop *s, int64_t rows, int64_t vocab, const char *shape) {
+    for (int gradient = 1; gradient >= 0; gradient--) {
+        lt_xent_args a = {.logits = make(s, LT_BF16, rows, vocab),
+                          .labels = make_ids(s, rows, vocab, false),
+                          .loss = make(s, LT_F32, 0, rows),
+                          .lse = make(s, LT_F32, 0, rows),
+                          .grad_scale = (float)gradient};
+        op_time(s, LT_OP_xent, &a, gradient ? "cross-entropy + gradient" : "cross-entropy", shape);
     }
 }
 
@@ -304,7 +297,8 @@ lt_err lt_bench_memory_ops(lt_bench *b) {
     activations(&s, LT_ACT_SILU, true, "swiglu", "swiglu backward", "16384 x 8192");
     activations(&s, LT_ACT_XIELU, false, "xielu", "xielu backward", "16384 x 8192");
     rows_of_tables(&s);
-    losses(&s);
+    each_way(&s, &lt_cuda_xent_variant, 3, loss, 8192, 50304, "8192 x 50304");
+    each_way(&s, &lt_cuda_xent_variant, 3, loss, 4096, 128256, "4096 x 128256");
     flat(&s);
     lt_cuda_free(b->gpu, q.scratch);
     return LT_OK;

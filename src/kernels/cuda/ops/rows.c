@@ -1,4 +1,4 @@
-/* rows.c: launchers of xent.cu, embed.cu and col_sum.cu. */
+/* rows.c: launchers of xent_held.cu, xent.cu, embed.cu and col_sum.cu. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -31,6 +31,86 @@ static lt_err xent_run(lt_queue *q, const void *args) {
              a.softcap > 0.0f);
     return lt_cuda_run_early(q, "ops/xent.cu", "xent", defines, a.logits.shape[0], 1, XENT_THREADS,
                              list);
+}
+
+/* Pieces of 16 bytes a thread, of which smem lie in shared memory; as constants of xent_held.cu. */
+typedef struct {
+    int threads, pieces, smem;
+} held_spec;
+
+#define HELD_RESERVED                                                                              \
+    2048 /* Bytes of shared memory: the kernel's own sums, and what the driver takes a block. */
+#define HELD_REGS     6 /* Pieces in registers, of 64 or 128 a thread. */
+#define HELD_REGS_512 16
+
+int lt_cuda_xent_variant;
+
+static size_t held_bytes(const held_spec *s) {
+    return (size_t)(s->smem * s->threads) * 16;
+}
+
+/* Two blocks an SM, or one for the longest rows; false when a row is longer than an SM holds. */
+static bool held_spec_make(held_spec *s, int64_t width, int w, size_t shared) {
+    const int64_t a_half = LT_CUDA_DIV_UP(width, 512 * w);
+    *s = (held_spec){512, (int)a_half, (int)a_half};
+    if (a_half <= INT32_MAX && held_bytes(s) <= shared / 2 - HELD_RESERVED) {
+        return true;
+    }
+    s->threads = lt_cuda_xent_variant == 1 ? 512 : 1024;
+    s->pieces = (int)LT_CUDA_DIV_UP(width, s->threads * w);
+    s->smem = (int)((shared - HELD_RESERVED) / (size_t)(s->threads * 16));
+    s->smem = s->smem < s->pieces ? s->smem : s->pieces;
+    return s->pieces - s->smem <= (s->threads == 512 ? HELD_REGS_512 : HELD_REGS);
+}
+
+static int held_piece(const lt_xent_args *a) {
+    const lt_tensor *const rows[] = {&a->logits};
+    return lt_cuda_piece(rows, 1, a->logits.dtype, a->logits.shape[1]);
+}
+
+static const char *held_refuse(const void *args) {
+    const lt_xent_args *a = args;
+    const char *why = xent_refuse(args);
+    held_spec s;
+    if (why != NULL) {
+        return why;
+    }
+    return a->grad_scale == 0.0f ? "no gradient: rows are read once"
+           : held_piece(a) == 1  ? "rows not 16-byte aligned"
+           : lt_cuda_xent_variant == 2 ||
+                   !held_spec_make(&s, a->logits.shape[1], held_piece(a),
+                                   lt_cuda_backend_info()->shared_optin_bytes)
+               ? "row longer than an SM holds"
+               : NULL;
+}
+
+static lt_err held_run(lt_queue *q, const void *args) {
+    lt_xent_args a = *(const lt_xent_args *)args;
+    const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
+    int rows = (int)a.logits.shape[0], cols = (int)a.logits.shape[1], per_sm;
+    const int w = held_piece(&a);
+    int64_t blocks;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    const lt_cuda_kernel *k;
+    held_spec s;
+    void *list[] = {
+        &a.logits.data, &a.labels.data, &a.loss.data, &a.lse.data, &a.best.data,       &rows,
+        &cols,          &a.grad_scale,  &a.softcap,   &a.z_coef,   &a.logits.stride[0]};
+    if (rows == 0) {
+        return LT_OK;
+    }
+    (void)held_spec_make(&s, cols, w, info->shared_optin_bytes);
+    snprintf(defines, sizeof defines, "DTYPE=%s W=%d SOFTCAP=%d THREADS=%d PIECES=%d SMEM=%d",
+             lt_cuda_dtype_word(a.logits.dtype), w, a.softcap > 0.0f, s.threads, s.pieces, s.smem);
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/xent_held.cu", "xent_held", defines));
+    LT_TRY(lt_cuda_occupancy(q->gpu, k, s.threads, held_bytes(&s), &per_sm));
+    blocks = (int64_t)info->n_sms * (per_sm > 0 ? per_sm : 1);
+    return lt_cuda_launch(q->gpu, q->stream, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)(blocks < rows ? blocks : rows)},
+                                          .block = {(unsigned)s.threads},
+                                          .dynamic_shared_bytes = held_bytes(&s),
+                                          .overlap_previous = info->cc >= 90},
+                          list);
 }
 
 /* ---- Embedding ---- */
@@ -157,7 +237,8 @@ static lt_err colsum_run(lt_queue *q, const void *args) {
 
 #define ENTRY(op, name)                                                                            \
     const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS] = {{name, op##_refuse, op##_run}};
-ENTRY(xent, "rows")
+const lt_op_impl lt_cuda_xent_impls[LT_REGISTRY_MAX_IMPLS] = {{"held", held_refuse, held_run},
+                                                              {"rows", xent_refuse, xent_run}};
 const lt_op_impl lt_cuda_embed_fwd_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"blocks", lt_cuda_embed_q_refuse, lt_cuda_embed_q_run},
     {"rows", embed_fwd_refuse, embed_fwd_run}};

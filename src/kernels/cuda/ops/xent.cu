@@ -1,4 +1,5 @@
-/* xent.cu — cross-entropy of logits against labels, forward and the gradient in place, one block a row.
+/* xent.cu — cross-entropy of logits against labels, forward and the gradient in place, one block a row, rows of any length. With gradient and rows that an SM
+ * can hold: xent_held.cu.
  *
  * SHAPES    logits (rows, V) of DTYPE, rows ld apart; labels (rows) int32, -1 ignored; loss, lse (rows) fp32; best (rows) int32.
  * MAP       1024 threads a row; pieces of W.
@@ -11,20 +12,9 @@
  *@spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0
  *@spec sm_80 sm_90a: DTYPE=bf16 W=1 SOFTCAP=1
  *@spec sm_80 sm_90a: DTYPE=fp32 W=4 SOFTCAP=0 */
-#include "common/vec.cuh"
+#include "ops/xent.cuh"
 
-#define THREADS  1024
-#define NEGATIVE __uint_as_float(0xff800000u) /* -inf */
-#define LOG2_E   1.4426950409f
-
-INLINE float capped(float x, float softcap) {
-    return SOFTCAP ? softcap * tanhf(x / softcap) : x;
-}
-INLINE float exp2_fast(float x) { /* 2 ulp; -inf gives 0. */
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
+#define THREADS 1024
 
 extern "C" __global__ void __launch_bounds__(THREADS)
 xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int cols, float grad_scale, float softcap, float z_coef,
@@ -34,41 +24,22 @@ xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int c
     wait_for_others();
     DTYPE *row = logits + (i64)blockIdx.x * ld;
     const int label = labels[blockIdx.x], start = threadIdx.x * W;
-    float top = NEGATIVE, sum = 0.0f;
-    int where = cols;
+    running r = {NEGATIVE, 0.0f, cols};
     if (threadIdx.x == 0) {
         best_shared = cols;
     }
 #pragma unroll 4
     for (int col = start; col < cols; col += THREADS * W) { /* 1. */
-        float x[W], most = NEGATIVE;
+        float x[W];
         piece_load(x, row + col);
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            x[i] = capped(x[i], softcap);
-            most = fmaxf(most, x[i]);
-        }
-        if (most > top) { /* Rescale what was summed; rare after the first pieces. */
-            sum *= exp2_fast((top - most) * LOG2_E);
-            top = most;
-#pragma unroll
-            for (int i = W - 1; i >= 0; i--) {
-                where = x[i] == most ? col + i : where;
-            }
-        }
-        float part = 0.0f;
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            part += exp2_fast((x[i] - top) * LOG2_E);
-        }
-        sum += top > NEGATIVE ? part : 0.0f;
+        running_add(&r, x, col, softcap);
     }
-    const float row_top = block_max(top, slots[0], THREADS / WARP);
-    const float mine = top > NEGATIVE ? sum * exp2_fast((top - row_top) * LOG2_E) : 0.0f;
+    const float row_top = block_max(r.top, slots[0], THREADS / WARP);
+    const float mine = r.top > NEGATIVE ? r.sum * exp2_fast((r.top - row_top) * LOG2_E) : 0.0f;
     const float row_sum = block_sum(mine, slots[1], THREADS / WARP), row_log = logf(row_sum), row_lse = row_top + row_log;
     if (best) { /* The lowest index that holds the maximum. */
-        if (top == row_top) {
-            atomicMin(&best_shared, where);
+        if (r.top == row_top) {
+            atomicMin(&best_shared, r.where);
         }
         __syncthreads();
     }
@@ -91,12 +62,7 @@ xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int c
     for (int col = start; col < cols; col += THREADS * W) { /* 2. */
         float x[W];
         piece_load(x, row + col);
-#pragma unroll
-        for (int i = 0; i < W; i++) {
-            const float y = capped(x[i], softcap);
-            const float slope = SOFTCAP ? 1.0f - (y / softcap) * (y / softcap) : 1.0f;
-            x[i] = (share * exp2_fast((y - row_top) * LOG2_E) - (col + i == label ? hot : 0.0f)) * slope;
-        }
+        gradient(x, col, label, row_top, share, hot, softcap);
         piece_store(row + col, x);
     }
 }
