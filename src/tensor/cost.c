@@ -203,6 +203,14 @@ static lt_cost xent(const lt_xent_args *a) {
                          bytes(&a->lse) + bytes(&a->best)};
 }
 
+/* Each pick reads its row once; a logit: max, minus, exp, sum. */
+static lt_cost choose(const lt_choose_args *a) {
+    const double read = count(&a->rows) * (double)a->logits.shape[1];
+    return (lt_cost){4.0 * read, read * elem_bytes(a->logits.dtype) + bytes(&a->how) +
+                                     bytes(&a->id) + bytes(&a->logprob) + bytes(&a->rank) +
+                                     bytes(&a->top_id) + bytes(&a->top_logprob)};
+}
+
 /* Softmax 5 a logit (max, minus, exp, sum, divide), choosing 1 a logit and K; aux: 2 a logit. */
 static lt_cost moe_route_fwd(const lt_moe_route_args *a) {
     const double k = (double)a->experts.shape[1], aux = a->aux.data != NULL ? 2.0 : 0.0;

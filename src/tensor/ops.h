@@ -182,6 +182,32 @@ typedef struct {
     float grad_scale, softcap, z_coef;
 } lt_xent_args;
 
+/* One token for each of P picks, from a row of logits (R, V) F32 where they lie; what serve/pick.h chooses where nothing but these options counts.
+ * rows (P) I32: a pick's row; -1: the pick is idle. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous. l = softcap(logits) first if softcap > 0. In this order:
+ *   TEMPERATURE t <= 0: the largest l, the lowest index of ties. Else weights w = exp((l - max l) / t), and of all ids, likelier first, then by index:
+ *   TOP_K > 0: so many; TOP_P < 1: as few as make up that share of what is left, at least one; MIN_P: those with w >= MIN_P;
+ *   of these, by rising index, the first at which the sum of w exceeds DRAW, in [0, 1), of the whole.
+ * id (P) I32, or one of LT_CHOOSE_*. With N_TOP >= 0: logprob (P) F32, log softmax(l)[id]; rank (P) I32: how many l are larger; top_id, top_logprob
+ * (P, LT_CHOOSE_TOP) I32 and F32, contiguous: the N_TOP likeliest above -inf, likelier first, then by index; -1 and 0 behind them. Otherwise and for picks
+ * that choose nothing: 0, 0, -1s and 0s. All four may be absent if no pick wants them. Sums of weights on a device are of integers: exact in any order. */
+enum {
+    LT_CHOOSE_TEMPERATURE,
+    LT_CHOOSE_TOP_K,
+    LT_CHOOSE_TOP_P,
+    LT_CHOOSE_MIN_P,
+    LT_CHOOSE_DRAW,
+    LT_CHOOSE_N_TOP,
+    LT_CHOOSE_HOW_COUNT
+};
+#define LT_CHOOSE_TOP  20
+#define LT_CHOOSE_IDLE (-1)
+#define LT_CHOOSE_NONE (-2) /* All l are -inf. */
+#define LT_CHOOSE_NAN  (-3)
+typedef struct {
+    lt_tensor id, logprob, rank, top_id, top_logprob, logits, rows, how;
+    float softcap;
+} lt_choose_args;
+
 /* Mixture-of-experts routing (Shazeer 2017, Fedus 2021 [switch], Jiang 2024 [mixtral]). logits (R, E) F32.
  * probs (R, E) F32 = softmax; experts (R, K) I32 the K largest (ties: lower index), weights (R, K) F32 their probabilities, divided by their sum if normalise.
  * slots: a stable counting sort of the R * K assignments (row-major) by expert: slot_row (R * K) I32 holds, for each place in expert order,
@@ -323,6 +349,7 @@ typedef struct {
     X(matmul_act, lt_matmul_act_args)                                                              \
     X(add, lt_add_args)                                                                            \
     X(xent, lt_xent_args)                                                                          \
+    X(choose, lt_choose_args)                                                                      \
     X(moe_route_fwd, lt_moe_route_args)                                                            \
     X(moe_route_bwd, lt_moe_route_bwd_args)                                                        \
     X(moe_gather_fwd, lt_moe_gather_args)                                                          \

@@ -79,6 +79,7 @@ double pow(double, double) noexcept;
 double sin(double) noexcept;
 double cos(double) noexcept;
 double tanh(double) noexcept;
+double ceil(double) noexcept;
 double sqrt(double) noexcept;
 }
 static inline float fabsf(float x) {
@@ -138,6 +139,13 @@ static inline float __fmaf_rn(float a, float b, float c) {
 }
 static inline int __float2int_rn(float x) { /* Saturates, and NaN is 0, as on the device. */
     return x != x ? 0 : x >= 0x1p31f ? 0x7fffffff : x < -0x1p31f ? -0x7fffffff - 1 : (int)rintf(x);
+}
+
+static inline unsigned long long __float2ull_rn(float x) { /* Saturates; NaN is 2^63. */
+    return x != x         ? 1ull << 63
+           : x <= 0.0f    ? 0
+           : x >= 0x1p64f ? ~0ull
+                          : (unsigned long long)rintf(x);
 }
 
 /* ---- Bits */
@@ -242,6 +250,16 @@ static inline T atomicCAS(T *p, typename emu_same<T>::type from, typename emu_sa
 /* ---- Waiting */
 static inline void __syncthreads(void) {
     emu_barrier(0, 0);
+}
+static inline int __syncthreads_count(int predicate) {
+    static const char site = 0;
+    int *const n = (int *)emu_shared(&site, sizeof *n, alignof(int), "__syncthreads_count");
+    emu_barrier(0, 0);
+    *n = 0;
+    emu_barrier(0, 0);
+    *n += predicate != 0;
+    emu_barrier(0, 0);
+    return *n;
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu) {
     emu_warp(mask, nullptr, nullptr, "__syncwarp");

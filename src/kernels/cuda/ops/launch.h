@@ -83,6 +83,7 @@ extern int lt_cuda_norm_variant, lt_cuda_xent_variant;
     X(act_bwd)                                                                                     \
     X(add)                                                                                         \
     X(xent)                                                                                        \
+    X(choose)                                                                                      \
     X(adamw)                                                                                       \
     X(ademamix)                                                                                    \
     X(sumsq)                                                                                       \

@@ -1,0 +1,87 @@
+/* choose.c: launcher of choose.cu: how many blocks share a row, and how they meet.
+ *
+ * Blocks of a cluster are alive together. Without clusters they are when all of a launch fit the GPU at once: then at most 64 picks share the counters of
+ * the queue's scratch memory, and more picks get a block each. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/ops/launch.h"
+
+enum { THREADS = 512, CHUNK = 2048, WORDS = 768, HELD_CHUNKS = 8, MAX_CHUNKS = 256 };
+
+static const char *choose_refuse(const void *args) {
+    const lt_choose_args *a = args;
+    const lt_tensor *const rows[] = {&a->logits};
+    const lt_tensor *const whole[] = {&a->how, &a->top_id, &a->top_logprob,
+                                      &a->id,  &a->rank,   &a->logprob};
+    if (a->logits.shape[1] > (int64_t)MAX_CHUNKS * CHUNK) {
+        return "more than 524288 ids";
+    }
+    if (a->rows.shape[0] > 65535) {
+        return "more than 65535 picks";
+    }
+    return !lt_cuda_all_contiguous(whole, 6) ? "results or options not contiguous"
+                                             : lt_cuda_refuse_rows(rows, 1, LT_F32);
+}
+
+typedef struct {
+    int parts, chunks;
+    bool held, cluster;
+} division;
+
+/* The fewest blocks a row that hold it in shared memory; one when they could not meet. */
+static division divide(const lt_cuda_info *gpu, int64_t picks, int64_t cols) {
+    const int all = (int)LT_CUDA_DIV_UP(cols, CHUNK);
+    const int most = gpu->cc >= 90 ? 16 : 8;
+    division d = {.parts = 1};
+    while (d.parts < most && LT_CUDA_DIV_UP(all, d.parts) > HELD_CHUNKS) {
+        d.parts *= 2;
+    }
+    d.cluster = d.parts > 1 && gpu->cc >= 90;
+    if (!d.cluster &&
+        (picks * d.parts > gpu->n_sms || picks * (int64_t)sizeof(int) > LT_CUDA_COUNTER_BYTES)) {
+        d.parts = 1;
+    }
+    d.chunks = LT_CUDA_DIV_UP(all, d.parts);
+    d.held = d.chunks <= HELD_CHUNKS;
+    return d;
+}
+
+static lt_err choose_run(lt_queue *q, const void *args) {
+    lt_choose_args a = *(const lt_choose_args *)args;
+    const lt_tensor *const rows[] = {&a.logits};
+    const lt_cuda_info *gpu = lt_cuda_get_info(q->gpu);
+    const int64_t picks = a.rows.shape[0];
+    int cols = (int)a.logits.shape[1];
+    const division d = divide(gpu, picks, cols);
+    const lt_cuda_kernel *k;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *met, *words;
+
+    if (picks == 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_cuda_scratch_counted(
+        q, d.parts > 1 ? (size_t)picks * 2 * (size_t)d.parts * WORDS * sizeof(unsigned) : 0, &met));
+    words = (unsigned char *)met + LT_CUDA_COUNTER_BYTES;
+    snprintf(defines, sizeof defines, "PARTS=%d CHUNKS=%d HELD=%d CLUSTER=%d W=%d SOFTCAP=%d",
+             d.parts, d.chunks, d.held, d.cluster, lt_cuda_piece(rows, 1, LT_F32, cols),
+             a.softcap > 0.0f);
+    void *list[] = {
+        &a.id.data,     &a.logprob.data, &a.rank.data,       &a.top_id.data, &a.top_logprob.data,
+        &a.logits.data, &a.rows.data,    &a.how.data,        &words,         &met,
+        &cols,          &a.softcap,      &a.logits.stride[0]};
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/choose.cu", "choose", defines));
+    return lt_cuda_launch(
+        q->gpu, q->stream, k,
+        &(lt_cuda_dims){.grid = {(unsigned)d.parts, (unsigned)picks},
+                        .block = {THREADS},
+                        .cluster = {d.cluster ? (unsigned)d.parts : 0, d.cluster, d.cluster},
+                        .dynamic_shared_bytes = d.held ? (size_t)d.chunks * CHUNK * sizeof(float)
+                                                       : 0,
+                        .overlap_previous = gpu->cc >= 90},
+        list);
+}
+
+const lt_op_impl lt_cuda_choose_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"slices", choose_refuse, choose_run}};

@@ -1,0 +1,634 @@
+/* choose.cu — a token for each of P picks, each from a row of fp32 logits: greedy, or temperature, top-k, top-p, min-p and the draw; log-probabilities.
+ *
+ * SHAPES    logits (rows, V), ld apart, from which pick p reads row rows[p]; how (P, 6) fp64; results (P), (P, 20). V <= PARTS * CHUNKS * 2048.
+ * MAP       PARTS blocks of 512 threads a pick, each with its slice of CHUNKS chunks of 2048 ids; thread t has ids 4 t .. 4 t + 3 of each chunk.
+ *           HELD: the slice lies in shared memory, 64 KB at most, and the row is read once. Else it is read again in each pass, from the L2.
+ * MOVEMENT
+ *     1. slice HBM ──16 B/thread──▶ shared; likeliest id of each slice ──┐           2. cut: at most 4 rounds of 8 bits of the distance from the best, in
+ *     ◀── words of all PARTS blocks: global memory, read from the L2 ◀───┴─ meet ─▶     units in the last place (float bits made monotonic): a histogram of counts
+ *     3. masses left, by chunk and warp ── meet ─▶ the slice in which                   (top-k) or masses (top-p); ties, if some drop out, by the id's bits.
+ *        the draw lies finds chunk, warp, lane, id                                   4. with log-probabilities: sum and rank ── meet; the likeliest: as 2.
+ *     Blocks meet by the cluster's barrier (CLUSTER: sm_90), else by a counter in global memory, which needs all of a row's blocks alive at once:
+ *     the launcher sees to it. Greedy picks meet once, a draw without cuts twice, top-k or top-p 3 to 6 times.
+ * BOUND     4 V bytes a pick, once. One row of 128,256 in 8 slices: 64 KB a block at 50 GB/s an SM and more 1.3 us, a meeting 1 us, a pass over 32
+ *           elements a thread 0.3 to 0.7 us: 4 us greedy, 5 to 14 drawn. 256 rows: 131 MB are 44 us at 3.0 TB/s; passes of other blocks run beside
+ *           (two an SM), about 10 instructions an element each, 12 us: 50 us greedy, 60 to 90 drawn. PARTS 1 without HELD: 4 to 12 reads.
+ * MEASURED  not yet on a GPU.
+ * NUMERICS  a weight is exp2 in fp32, then a whole number of 2^-44: sums are exact, so no order, no PARTS and no HELD shows in a result. Weights below 2^-45
+ *           are 0. Relative to double: 2^-22 as the host's (row.h), whose order of cuts this is: ids differ only where rounding decides.
+ * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082 (min-p).
+ *@spec sm_80 sm_90a: PARTS=1 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
+ *@spec sm_80 sm_90a: PARTS=1 CHUNKS=63 HELD=0 CLUSTER=0 W=1 SOFTCAP=1
+ *@spec sm_80: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
+ *@spec sm_90a: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
+ *@spec sm_90a: PARTS=16 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=1 */
+#include "common/early.cuh"
+#include "common/hopper.cuh"
+#include "common/reduce.cuh"
+
+#define THREADS  512
+#define WARPS    (THREADS / WARP)
+#define PIECE    4
+#define CHUNK    (THREADS * PIECE)
+#define BITS     8 /* Of a round. */
+#define BUCKETS  (1 << BITS)
+#define WORDS    (3 * BUCKETS) /* What a block tells the others at most: counts, low and high halves of masses. */
+#define TOP      20
+#define ONE      0x1p44f /* The weight of the likeliest. */
+#define NEGATIVE __uint_as_float(0xff800000u)
+#define LOG2_E   1.4426950409f
+#define NO_ID    0xffffffffu
+enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW, N_TOP, HOW_COUNT };
+enum { CUT_TOP_K, CUT_TOP_P, DRAW_ONE, REPORT };
+
+static_assert(PARTS <= 16 && THREADS >= PARTS * TOP && THREADS >= BUCKETS && WARPS <= WARP, "a thread for each");
+static_assert(CHUNKS <= 256 && (!HELD || CHUNKS <= 8), "48 KB of static shared memory; 64 KB of logits");
+
+typedef struct {
+    u32 histogram[WORDS], words[2][PARTS == 1 ? WORDS : 1];
+    u64 sums[CHUNKS * WARPS]; /* Masses by chunk and warp: by rising id. */
+    u64 by_warp[WARPS], more_by_warp[WARPS], before, measure;
+    u32 bucket, count, n_listed;
+} shared;
+
+/* A row's blocks: a block's words are there for all once they have met. Two sets in turn: who has met has read the last. */
+typedef struct {
+    u32 *words; /* (2, PARTS, WORDS) */
+    int *met;
+    int part, turn;
+} group;
+
+typedef struct {
+    const float *row;
+    int first, cols; /* The slice's first id; V. */
+    float softcap, rate, best; /* rate: log2(e) / temperature; best: the largest. */
+    u32 best_key;
+} slice;
+
+/* Elements in the order (distance from the best, id) up to here. */
+typedef struct {
+    u32 dist, id;
+} cut;
+
+INLINE u32 *group_mine(const group *g) {
+    return g->words + ((g->turn & 1) * PARTS + g->part) * WORDS;
+}
+INLINE void group_meet(group *g) {
+    g->turn++;
+#if CLUSTER
+    __syncwarp(); /* Its instructions want a warp's lanes together. */
+    cluster_sync();
+#else
+    __syncthreads();
+    if (PARTS > 1) {
+        if (threadIdx.x == 0) {
+            int met = 0;
+            __threadfence();
+            atomicAdd(g->met, 1);
+            while (met < PARTS * g->turn) {
+                asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(met) : "l"(g->met) : "memory");
+            }
+        }
+        __syncthreads();
+    }
+#endif
+}
+/* Word i of a block, as of the last meeting. */
+INLINE u32 group_word(const group *g, int part, int i) {
+    const u32 *at = g->words + ((~g->turn & 1) * PARTS + part) * WORDS + i;
+    return PARTS > 1 ? __ldcg(at) : *at;
+}
+INLINE u64 group_pair(const group *g, int part, int i) {
+    return (u64)group_word(g, part, i + 1) << 32 | group_word(g, part, i);
+}
+INLINE void put_pair(u32 *words, int i, u64 x) {
+    words[i] = (u32)x;
+    words[i + 1] = (u32)(x >> 32);
+}
+/* After the last meeting: the last to leave sets the counter back. */
+INLINE void group_leave(const group *g) {
+    if (PARTS > 1 && !CLUSTER && threadIdx.x == 0 && atomicAdd(g->met, 1) == PARTS * g->turn + PARTS - 1) {
+        *g->met = 0;
+    }
+}
+
+INLINE u64 warp_sum_u64(u64 x) {
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+        x += __shfl_xor_sync(ALL_LANES, x, lanes);
+    }
+    return x;
+}
+/* Sum over the lanes up to this one. */
+INLINE u64 warp_scan_u64(u64 x) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int by = 1; by < WARP; by *= 2) {
+        const u64 below = __shfl_up_sync(ALL_LANES, x, by);
+        x += lane >= by ? below : 0;
+    }
+    return x;
+}
+/* One barrier; slots as block_sum's. */
+INLINE u64 block_sum_u64(u64 x, u64 *slots) {
+    u64 sum = 0;
+    x = warp_sum_u64(x);
+    if (threadIdx.x % WARP == 0) {
+        slots[threadIdx.x / WARP] = x;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < WARPS; i++) {
+        sum += slots[i];
+    }
+    return sum;
+}
+
+/* Rises with x; no number: above all. */
+INLINE u32 order_key(float x) {
+    const u32 bits = __float_as_uint(x);
+    return x != x ? NO_ID : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
+}
+INLINE float key_value(u32 key) {
+    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
+}
+INLINE u64 mass_of(const slice *s, float x, float rate) {
+    return __float2ull_rn(exp2_fast((x - s->best) * rate) * ONE);
+}
+INLINE cut cut_to(u32 dist, u32 id) {
+    const cut c = {dist, id};
+    return c;
+}
+INLINE bool keeps(cut c, u32 dist, u32 id) {
+    return dist < c.dist || (dist == c.dist && id <= c.id);
+}
+/* What an element weighs; 0 beyond c and below least. */
+INLINE u64 mass_kept(const slice *s, float x, u32 id, cut c, u64 least) {
+    const u64 mass = keeps(c, s->best_key - order_key(x), id) ? mass_of(s, x, s->rate) : 0;
+    return mass >= least ? mass : 0;
+}
+INLINE cut cut_least(cut a, cut b) {
+    return keeps(b, a.dist, a.id) ? a : b;
+}
+
+/* Four logits from memory; -inf beyond the row. + 0: no -0, which would differ from 0. */
+INLINE void piece_read(float *x, const slice *s, int id) {
+#if W == 4
+    float4 v = make_float4(NEGATIVE, NEGATIVE, NEGATIVE, NEGATIVE);
+    if (id < s->cols) {
+        v = *(const float4 *)(s->row + id);
+    }
+    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+#else
+#pragma unroll
+    for (int i = 0; i < PIECE; i++) {
+        x[i] = id + i < s->cols ? s->row[id + i] : NEGATIVE;
+    }
+#endif
+#pragma unroll
+    for (int i = 0; i < PIECE; i++) {
+        x[i] = (SOFTCAP && id + i < s->cols ? s->softcap * tanhf(x[i] / s->softcap) : x[i]) + 0.0f;
+    }
+}
+/* Those of a thread in a chunk of the slice; returns the first's id. */
+INLINE int piece_at(float *x, const slice *s, int chunk, int thread) {
+    const int at = chunk * CHUNK + thread * PIECE;
+    if (HELD) {
+        extern __shared__ float held[]; /* (CHUNKS, 2048) */
+        const float4 v = *(const float4 *)&held[at];
+        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+    } else {
+        piece_read(x, s, s->first + at);
+    }
+    return s->first + at;
+}
+
+/* A key that at least k of the block's threads reach: the k likeliest of the row do, too. */
+INLINE u32 bound_of(u32 mine, int k) {
+    u32 low = 0, high = NO_ID;
+    if (k <= 0 || k > THREADS) {
+        return 0;
+    }
+#pragma unroll 1
+    for (int i = 0; i < 24; i++) { /* To within 256 units in the last place. */
+        const u32 middle = low + (high - low) / 2;
+        if (__syncthreads_count(mine >= middle) >= k) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    return low;
+}
+
+/* The bucket in which the sum of the buckets' counts or masses, over all blocks, reaches target. */
+INLINE void bucket_find(shared *m, const group *g, bool by_mass, u64 target) {
+    const int t = threadIdx.x, warp = t / WARP;
+    u64 count = 0, mass = 0;
+#pragma unroll 4
+    for (int part = 0; part < PARTS && t < BUCKETS; part++) {
+        count += group_word(g, part, t);
+        mass += by_mass ? (u64)group_word(g, part, 2 * BUCKETS + t) << 32 | group_word(g, part, BUCKETS + t) : 0;
+    }
+    const u64 mine = by_mass ? mass : count;
+    u64 sum = warp_scan_u64(mine);
+    if (t % WARP == WARP - 1) {
+        m->by_warp[warp] = sum;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < warp; i++) {
+        sum += m->by_warp[i];
+    }
+    if (sum >= target && sum - mine < target && mine > 0) {
+        m->bucket = t;
+        m->count = (u32)count;
+        m->measure = mine;
+        m->before = sum - mine;
+    }
+    __syncthreads();
+}
+
+/* This block's histogram of the keys of live elements: within limit, equal to base above `bits`; by id: of distance dist. */
+INLINE void histogram_fill(shared *m, const slice *s, bool by_mass, bool by_id, cut limit, u32 dist_wanted, u32 base, int bits,
+                           int shift) {
+#pragma unroll 1
+    for (int i = threadIdx.x; i < WORDS; i += THREADS) {
+        m->histogram[i] = 0;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        float x[PIECE];
+        const int first = piece_at(x, s, chunk, threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) {
+            const u32 dist = s->best_key - order_key(x[i]), id = first + i, key = by_id ? id : dist;
+            if (!keeps(limit, dist, id) || (by_id && dist != dist_wanted) || (u64)(key ^ base) >> bits) {
+                continue;
+            }
+            const int bucket = (key - base) >> shift;
+            atomicAdd(&m->histogram[bucket], 1u);
+            if (by_mass) {
+                const u64 mass = mass_of(s, x[i], s->rate);
+                const u32 low = (u32)mass, old = atomicAdd(&m->histogram[BUCKETS + bucket], low);
+                atomicAdd(&m->histogram[2 * BUCKETS + bucket], (u32)(mass >> 32) + (old + low < old));
+            }
+        }
+    }
+    __syncthreads();
+}
+
+/* As few elements of those within limit as reach the target, in number or mass. base: bits of the key that are known, `bits`: how many are not. */
+INLINE cut cut_at(shared *m, group *g, const slice *s, bool by_mass, u64 target, cut limit) {
+    cut at = {0, NO_ID};
+#pragma unroll 1
+    for (int by_id = 0; by_id < 2; by_id++) {
+        u32 base = 0;
+        int bits = WARP - __clz(by_id ? s->cols - 1 : (int)limit.dist);
+        while (bits > 0) {
+            const int shift = bits > BITS ? bits - BITS : 0;
+            histogram_fill(m, s, by_mass, by_id, limit, at.dist, base, bits, shift);
+            u32 *words = group_mine(g);
+#pragma unroll 1
+            for (int i = threadIdx.x; i < (by_mass ? WORDS : BUCKETS); i += THREADS) {
+                words[i] = m->histogram[i];
+            }
+            group_meet(g);
+            bucket_find(m, g, by_mass, target);
+            base += m->bucket << shift;
+            bits = shift;
+            target -= m->before;
+            if (m->count == 1 || m->measure == target) { /* All of the bucket is in. */
+                const u32 last = base + ((1u << shift) - 1);
+                return cut_least(limit, by_id ? cut_to(at.dist, last) : cut_to(last, NO_ID));
+            }
+        }
+        at.dist = base;
+    }
+    return cut_least(limit, cut_to(at.dist, 0)); /* A row of one id. */
+}
+
+/* What the elements within c that weigh least or more weigh: all of the row, in the slices before this one, here; and to the end of a lane's entries
+ * of sums (warp 0). */
+typedef struct {
+    u64 all, before, here, lane;
+} masses;
+#define LANE_SUMS ((CHUNKS * WARPS + WARP - 1) / WARP) /* Entries of sums a lane. */
+
+INLINE masses weigh(shared *m, group *g, const slice *s, cut c, u64 least) {
+    const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    masses w = {0, 0, 0, 0};
+#pragma unroll 1
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        float x[PIECE];
+        u64 sum = 0;
+        const int first = piece_at(x, s, chunk, threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) {
+            sum += mass_kept(s, x[i], first + i, c, least);
+        }
+        sum = warp_sum_u64(sum);
+        if (lane == 0) {
+            m->sums[chunk * WARPS + warp] = sum;
+        }
+    }
+    __syncthreads();
+    if (warp == 0) {
+#pragma unroll 1
+        for (int i = lane * LANE_SUMS; i < (lane + 1) * LANE_SUMS && i < CHUNKS * WARPS; i++) {
+            w.lane += m->sums[i];
+        }
+        w.lane = warp_scan_u64(w.lane);
+        if (lane == WARP - 1) {
+            put_pair(group_mine(g), 0, w.lane);
+        }
+    }
+    group_meet(g);
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part++) {
+        const u64 there = group_pair(g, part, 0);
+        w.all += there;
+        w.before += part < g->part ? there : 0;
+        w.here = part == g->part ? there : w.here;
+    }
+    return w;
+}
+
+/* Warp 0 of the slice in which it lies: at which id the masses' sum exceeds target, and its key; NO_ID on all lanes but one. */
+INLINE cut find_drawn(const shared *m, const slice *s, const masses *w, u64 target, cut c, u64 least) {
+    const int lane = threadIdx.x;
+    u64 below = __shfl_up_sync(ALL_LANES, w->lane, 1), rest = target - w->before, mass[PIECE], sum = 0;
+    below = lane == 0 ? 0 : below;
+    const bool here = below <= rest && rest < w->lane;
+    int entry = lane * LANE_SUMS;
+    rest -= below;
+#pragma unroll 1
+    while (here && rest >= m->sums[entry]) {
+        rest -= m->sums[entry++];
+    }
+    const int finder = __ffs(__ballot_sync(ALL_LANES, here)) - 1;
+    entry = __shfl_sync(ALL_LANES, entry, finder);
+    rest = __shfl_sync(ALL_LANES, rest, finder);
+    float x[PIECE];
+    const int first = piece_at(x, s, entry / WARPS, entry % WARPS * WARP + lane);
+#pragma unroll
+    for (int i = 0; i < PIECE; i++) {
+        mass[i] = mass_kept(s, x[i], first + i, c, least);
+        sum += mass[i];
+    }
+    cut found = {0, NO_ID};
+    rest -= warp_scan_u64(sum) - sum; /* On the lanes behind it wraps: above all masses. */
+#pragma unroll
+    for (int i = 0; i < PIECE; i++) {
+        if (rest < mass[i]) {
+            found = cut_to(order_key(x[i]), (u32)(first + i));
+        }
+        rest -= mass[i];
+    }
+    return found;
+}
+
+/* Target of top-p among what weighs `all`, and in *limit what may be in. */
+INLINE u64 nucleus_of(const slice *s, double top_p, u64 all, cut *limit) {
+    const u64 enough = (u64)ceil(top_p * (double)all), target = enough < 1 ? 1 : enough > all ? all : enough;
+    /* What weighs less than this is not in the nucleus: all such together weigh less than what it leaves out. A little lower, for rounding. */
+    const float low = (float)((double)(all - target) / ((double)ONE * s->cols));
+    if (low > 0.0f) {
+        *limit = cut_least(*limit, cut_to(s->best_key - order_key(s->best + (log2f(low) - 0.01f) / s->rate), NO_ID));
+    }
+    return target;
+}
+
+/* The key and id that are drawn: found by one block, known to all. */
+INLINE cut draw(const shared *m, group *g, const slice *s, const masses *w, double uniform, cut c, u64 least) {
+    const u64 drawn = (u64)(uniform * (double)w->all), target = drawn < w->all ? drawn : w->all - 1;
+    u32 *words = group_mine(g);
+    cut found = cut_to(0, NO_ID);
+    if (threadIdx.x == 0) {
+        words[1] = NO_ID;
+    }
+    __syncwarp();
+    if (threadIdx.x < WARP && target >= w->before && target - w->before < w->here) {
+        found = find_drawn(m, s, w, target, c, least);
+        if (found.id != NO_ID) {
+            words[0] = found.dist;
+            words[1] = found.id;
+        }
+    }
+    group_meet(g);
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part++) {
+        const u32 id = group_word(g, part, 1);
+        found = id != NO_ID ? cut_to(group_word(g, part, 0), id) : found;
+    }
+    return found;
+}
+
+/* What is above -inf within c, at most TOP, as log-probabilities, by block 0. */
+INLINE void report_top(shared *m, group *g, const slice *s, cut c, double lse, int *top_id, float *top_logprob) {
+    u32 *words = group_mine(g);
+    if (threadIdx.x == 0) {
+        m->n_listed = 0;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        float x[PIECE];
+        const int first = piece_at(x, s, chunk, threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) {
+            const u32 dist = s->best_key - order_key(x[i]);
+            if (x[i] > NEGATIVE && keeps(c, dist, first + i)) {
+                const u32 at = atomicAdd(&m->n_listed, 1u);
+                words[1 + 2 * at] = dist;
+                words[2 + 2 * at] = first + i;
+            }
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        words[0] = m->n_listed;
+    }
+    group_meet(g);
+    const int part = threadIdx.x / TOP, at = threadIdx.x % TOP;
+    if (g->part == 0 && part < PARTS && at < (int)group_word(g, part, 0)) {
+        const u32 dist = group_word(g, part, 1 + 2 * at), id = group_word(g, part, 2 + 2 * at);
+        int place = 0; /* Whatever the order in which they were listed. */
+#pragma unroll 1
+        for (int p = 0; p < PARTS; p++) {
+#pragma unroll 1
+            for (int i = 0; i < (int)group_word(g, p, 0); i++) {
+                const cut other = {group_word(g, p, 1 + 2 * i), group_word(g, p, 2 + 2 * i)};
+                place += keeps(cut_to(dist, id), other.dist, other.id) && other.id != id;
+            }
+        }
+        top_id[place] = (int)id;
+        top_logprob[place] = (float)((double)key_value(s->best_key - dist) - lse);
+    }
+}
+
+/* Rank and log-probability of the chosen under the row's own distribution; returns the log of the sum of exponentials. */
+INLINE double report_chosen(shared *m, group *g, const slice *s, u32 chosen_key, float *logprob, int *rank) {
+    u64 above = 0, mass = 0;
+#pragma unroll 1
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        float x[PIECE];
+        (void)piece_at(x, s, chunk, threadIdx.x);
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) {
+            above += order_key(x[i]) > chosen_key;
+            mass += mass_of(s, x[i], LOG2_E);
+        }
+    }
+    above = block_sum_u64(above, m->by_warp);
+    mass = block_sum_u64(mass, m->more_by_warp);
+    if (threadIdx.x == 0) {
+        put_pair(group_mine(g), 0, above);
+        put_pair(group_mine(g), 2, mass);
+    }
+    group_meet(g);
+    above = mass = 0;
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part++) {
+        above += group_pair(g, part, 0);
+        mass += group_pair(g, part, 2);
+    }
+    const double lse = (double)s->best + log((double)mass / (double)ONE);
+    if (g->part == 0 && threadIdx.x == 0) {
+        *rank = (int)above;
+        *logprob = (float)((double)key_value(chosen_key) - lse);
+    }
+    return lse;
+}
+
+/* The slice comes in; the key and lowest id of the largest in one number, larger is better; *top: the thread's largest key. */
+INLINE u64 slice_load(const slice *s, u32 *top) {
+    u32 most = 0, where = 0;
+#pragma unroll 4
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        const int at = chunk * CHUNK + threadIdx.x * PIECE;
+        float x[PIECE];
+        piece_read(x, s, s->first + at);
+        if (HELD) {
+            extern __shared__ float held[];
+            *(float4 *)&held[at] = make_float4(x[0], x[1], x[2], x[3]);
+        }
+#pragma unroll
+        for (int i = 0; i < PIECE; i++) {
+            const u32 key = order_key(x[i]);
+            where = key > most ? s->first + at + i : where;
+            most = key > most ? key : most;
+        }
+    }
+    *top = most;
+    return (u64)most << 32 | (NO_ID - where);
+}
+
+INLINE u64 block_best(u64 x, u64 *slots) {
+    u64 best = 0;
+#pragma unroll
+    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+        const u64 other = __shfl_xor_sync(ALL_LANES, x, lanes);
+        x = other > x ? other : x;
+    }
+    if (threadIdx.x % WARP == 0) {
+        slots[threadIdx.x / WARP] = x;
+    }
+    __syncthreads();
+#pragma unroll 1
+    for (int i = 0; i < WARPS; i++) {
+        best = slots[i] > best ? slots[i] : best;
+    }
+    return best;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
+choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs, const float *logits, const int *rows,
+       const double *hows, u32 *words, int *met, int cols, float softcap, i64 ld) {
+    __shared__ shared m;
+    wait_for_others();
+    const int pick = blockIdx.y, row = rows[pick];
+    const double *how = hows + pick * HOW_COUNT;
+    const int n_top = how[N_TOP] < (double)TOP ? (int)how[N_TOP] : TOP;
+    group g = {PARTS == 1 ? m.words[0] : words + (i64)pick * 2 * PARTS * WORDS, met + pick, (int)blockIdx.x, 0};
+    slice s = {logits + (row < 0 ? 0 : row) * ld, (int)blockIdx.x * CHUNKS * CHUNK, cols, softcap};
+    if (g.part == 0 && logprobs) {
+        if (threadIdx.x < TOP) {
+            top_ids[pick * TOP + threadIdx.x] = -1;
+            top_logprobs[pick * TOP + threadIdx.x] = 0.0f;
+        }
+        if (threadIdx.x == 0) {
+            logprobs[pick] = 0.0f;
+            ranks[pick] = 0;
+        }
+    }
+    if (row < 0) {
+        if (g.part == 0 && threadIdx.x == 0) {
+            ids[pick] = -1;
+        }
+        return;
+    }
+    u32 top; /* 1. */
+    const u64 here = block_best(slice_load(&s, &top), m.by_warp);
+    u32 bound_k = how[TEMPERATURE] > 0.0 && how[TOP_K] <= THREADS ? bound_of(top, (int)how[TOP_K]) : 0, bound_n = bound_of(top, n_top);
+    if (threadIdx.x == 0) {
+        put_pair(group_mine(&g), 0, here);
+        group_mine(&g)[2] = bound_k;
+        group_mine(&g)[3] = bound_n;
+    }
+    group_meet(&g);
+    u64 best = 0;
+#pragma unroll 1
+    for (int part = 0; part < PARTS; part++) {
+        const u64 there = group_pair(&g, part, 0);
+        best = there > best ? there : best;
+        bound_k = max(bound_k, group_word(&g, part, 2));
+        bound_n = max(bound_n, group_word(&g, part, 3));
+    }
+    s.best_key = (u32)(best >> 32);
+    s.best = key_value(s.best_key);
+    cut chosen = {s.best_key, NO_ID - (u32)best};
+    const bool none = s.best_key == NO_ID || s.best == NEGATIVE;
+    const bool draws = !none && how[TEMPERATURE] > 0.0 && s.best < -NEGATIVE;
+    const u64 least = (u64)(fmin(how[MIN_P], 1.0) * (double)ONE);
+    const cut all = cut_to(NO_ID, NO_ID);
+    cut c = all;
+    double lse = 0.0;
+    s.rate = draws ? (float)fmin(fmax((double)LOG2_E / how[TEMPERATURE], 1e-30), 1e30) : 0.0f;
+#pragma unroll 1
+    for (int stage = CUT_TOP_K; stage <= REPORT && !none; stage++) { /* Each large function stands here once. */
+        u64 target = stage == CUT_TOP_K ? (u64)how[TOP_K] : (u64)max(n_top, 0);
+        masses w;
+        if (stage == REPORT ? n_top < 0 : !draws || (stage == CUT_TOP_P && how[TOP_P] >= 1.0)) {
+            continue;
+        }
+        if (stage == CUT_TOP_P || stage == DRAW_ONE) {
+            w = weigh(&m, &g, &s, c, stage == DRAW_ONE ? least : 0);
+        }
+        if (stage == DRAW_ONE) { /* 3. */
+            chosen = draw(&m, &g, &s, &w, how[DRAW], c, least);
+            continue;
+        }
+        if (stage == CUT_TOP_P) {
+            target = nucleus_of(&s, how[TOP_P], w.all, &c);
+        } else {
+            c = cut_to(s.best_key - (stage == REPORT ? bound_n : bound_k), NO_ID);
+        }
+        if (stage == REPORT) { /* 4. */
+            lse = report_chosen(&m, &g, &s, chosen.dist, logprobs + pick, ranks + pick);
+        }
+        if (stage == CUT_TOP_P || (target > 0 && target < (u64)cols)) { /* 2. */
+            c = cut_at(&m, &g, &s, stage == CUT_TOP_P, target, c);
+        } else {
+            c = all;
+        }
+        if (stage == REPORT && n_top > 0) {
+            report_top(&m, &g, &s, c, lse, top_ids + pick * TOP, top_logprobs + pick * TOP);
+        }
+    }
+    if (g.part == 0 && threadIdx.x == 0) {
+        ids[pick] = s.best_key == NO_ID ? -3 : none ? -2 : (int)chosen.id;
+    }
+    group_leave(&g);
+}
