@@ -24,15 +24,17 @@ void lt_picker_carve(lt_picker *p, lt_arena *a) {
     p->seen = lt_arena_take(a, n * sizeof *p->seen, LT_ARENA_ALIGN);
 }
 
+lt_err lt_pick_failure(bool nan) {
+    return nan ? lt_error_set(LT_ERR_NUMERIC, "a logit is not a number")
+               : lt_error_set(LT_ERR_NUMERIC, "no token may be chosen: all are excluded");
+}
+
 /* NUMERIC when a logit is NaN or all are -inf. */
 static lt_err find_best(const float *logits, int64_t n, int32_t *best) {
     if (!lt_row_best(logits, n, best)) {
-        LT_FAIL(LT_ERR_NUMERIC, "a logit is not a number");
+        return lt_pick_failure(true);
     }
-    if (logits[*best] == -INFINITY) {
-        LT_FAIL(LT_ERR_NUMERIC, "no token may be chosen: all are excluded");
-    }
-    return LT_OK;
+    return logits[*best] == -INFINITY ? lt_pick_failure(false) : LT_OK;
 }
 
 /* Log-probability and rank of id, and the n_top likeliest. scratch: (n) */
@@ -216,6 +218,18 @@ static double uniform(const lt_pick_args *a) {
     return lt_rng_uniform(&rng);
 }
 
+bool lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]) {
+    const lt_serve_sampling *h = a->how;
+    how[LT_CHOOSE_TEMPERATURE] = h->temperature;
+    how[LT_CHOOSE_TOP_K] = (double)h->top_k;
+    how[LT_CHOOSE_TOP_P] = h->top_p;
+    how[LT_CHOOSE_MIN_P] = h->min_p;
+    how[LT_CHOOSE_DRAW] = h->temperature > 0.0 ? uniform(a) : 0.0;
+    how[LT_CHOOSE_N_TOP] = (double)a->n_top;
+    return a->mask == NULL && a->n_banned == 0 && a->forced < 0 && h->n_bias == 0 &&
+           !penalises(h) && (h->typical_p >= 1.0 || h->temperature <= 0.0);
+}
+
 /* Where nothing is cut: block by block, then id by id, until the draw is used up. */
 static int32_t draw_of_all(lt_picker *p, const float *logits, const lt_pick_args *a, int32_t best) {
     const float scale = (float)(1.0 / a->how->temperature);
@@ -252,6 +266,9 @@ static int32_t draw(lt_picker *p, const float *logits, const lt_pick_args *a, in
     }
     if (how->min_p > 0.0) {
         cut_least(&w, how->min_p);
+    }
+    if (how->top_k > 0 || how->top_p < 1.0) {
+        lt_candidates_by_id(w.c, w.n, p->order);
     }
     left = uniform(a) * sum_weights(w.c, w.n);
     for (int64_t i = 0; i < w.n; i++) {

@@ -3,14 +3,16 @@
  *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─▶ draw
  *        └──▶ log-probabilities: of the model's own distribution, before all of this
  *
- * The draw is a pure function of (seed, sample, number of tokens before it). Nothing is sorted that is not wanted: top-k selects; top-p and
- * typical pop from a heap what they keep. Ties keep the lower id, so results depend on no sorting method. */
+ * The draw is a pure function of (seed, sample, number of tokens before it): of what is kept, by rising id, the token at which the sum of weights exceeds that
+ * share of the whole. Nothing is sorted that is not wanted: top-k selects; top-p and typical pop from a heap what they keep. Ties keep the lower id, so
+ * results depend on no sorting method; a device, with the op choose (tensor/ops.h), picks the same. */
 #ifndef LT_SERVE_PICK_H
 #define LT_SERVE_PICK_H
 
 #include "base/arena.h"
 #include "lateen/serve.h"
 #include "serve/row.h"
+#include "tensor/ops.h"
 
 /* Scratch of one thread, for a vocabulary. */
 typedef struct {
@@ -48,6 +50,12 @@ typedef struct {
 /* NUMERIC: a logit is not a number, or nothing may be chosen. */
 LT_MUST_USE lt_err lt_pick_token(lt_picker *p, const float *logits, const lt_pick_args *a,
                                  lt_pick *out);
+
+/* NUMERIC, and why nothing was chosen: a logit is not a number, or all are -inf. */
+LT_MUST_USE lt_err lt_pick_failure(bool nan);
+
+/* The same as options of the op choose. False: more counts than it knows, so it can not serve (mask, bias, bans, penalties, typical, a forced id). */
+bool lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]);
 
 /* Log-probability of id and the n_top likeliest: for prompts. */
 LT_MUST_USE lt_err lt_pick_logprob(lt_picker *p, const float *logits, int32_t id, int n_top,

@@ -272,3 +272,35 @@ void lt_candidates_sort(lt_candidate *c, int64_t n, int64_t k) {
         }
     }
 }
+
+#define DIGIT 11 /* Bits of an id sorted at once. */
+
+void lt_candidates_by_id(lt_candidate *c, int64_t n, lt_candidate *scratch) {
+    int32_t most = 0;
+    for (int64_t i = 0; i < n; i++) {
+        most = c[i].id > most ? c[i].id : most;
+    }
+    for (int64_t i = 1; i < n && n <= 64; i++) { /* Few: by insertion. */
+        const lt_candidate x = c[i];
+        int64_t j = i;
+        for (; j > 0 && x.id < c[j - 1].id; j--) {
+            c[j] = c[j - 1];
+        }
+        c[j] = x;
+    }
+    for (int shift = 0; n > 64 && most >> shift > 0; shift += DIGIT) {
+        uint32_t from[1 << DIGIT] = {0}, sum = 0;
+        for (int64_t i = 0; i < n; i++) {
+            from[c[i].id >> shift & ((1 << DIGIT) - 1)]++;
+        }
+        for (int d = 0; d < 1 << DIGIT; d++) {
+            const uint32_t count = from[d];
+            from[d] = sum;
+            sum += count;
+        }
+        for (int64_t i = 0; i < n; i++) {
+            scratch[from[c[i].id >> shift & ((1 << DIGIT) - 1)]++] = c[i];
+        }
+        memcpy(c, scratch, (size_t)n * sizeof *c);
+    }
+}

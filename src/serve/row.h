@@ -39,4 +39,7 @@ void lt_heap_pop(lt_candidate *c, int64_t n);
 /* The first k of the order to the front, in order. */
 void lt_candidates_sort(lt_candidate *c, int64_t n, int64_t k);
 
+/* By rising id. scratch: (n) */
+void lt_candidates_by_id(lt_candidate *c, int64_t n, lt_candidate *scratch);
+
 #endif

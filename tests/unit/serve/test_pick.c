@@ -15,6 +15,7 @@
 #include "base/error.h"
 #include "base/rng.h"
 #include "serve/pick.h"
+#include "tensor/backend.h"
 
 enum { BIG = 131072 };
 
@@ -337,11 +338,87 @@ static void what_can_not_be_is_an_error(void **state) {
     lt_arena_close(&s.arena);
 }
 
+/* The op choose, which devices have, says what we say: thousands of options on rows of all kinds. */
+static void the_op_picks_the_same(void **state) {
+    enum { N = 3000, TRIES = 1500 };
+    static float x[N];
+    const lt_backend *cpu = lt_backend_cpu();
+    lt_rng rng = {.seed = 31};
+    scratch s;
+    (void)state;
+    open_scratch(&s, N);
+    for (int64_t i = 0; i < TRIES; i++) {
+        const double top_p[] = {1, 0.95, 0.5, 1}, min_p[] = {0, 0, 0.02}, t[] = {0, 0.5, 1, 2};
+        const int64_t top_k[] = {0, 1, 20, 300, N}, n = 1 + (int64_t)lt_rng_below(&rng, N);
+        lt_serve_sampling h = plain();
+        lt_pick_args a = {.how = &h, .forced = -1, .n_output = i, .sample = (int32_t)(i % 3)};
+        double how[LT_CHOOSE_HOW_COUNT];
+        int32_t row = 0, id = 0, rank = 0, top_id[LT_CHOOSE_TOP];
+        float logprob = 0, top_logprob[LT_CHOOSE_TOP];
+        lt_pick out;
+        fill_logits(x, n, i % 4 == 0 ? 1.0 : 4.0, (uint64_t)i);
+        for (int64_t k = 0; k < n && i % 5 == 0; k++) { /* Ties. */
+            x[k] = rintf(x[k]);
+        }
+        x[lt_rng_below(&rng, (uint64_t)n)] = i % 7 == 0 && n > 1 ? -INFINITY : 3.0f;
+        h.seed = 77;
+        h.temperature = t[lt_rng_below(&rng, 4)];
+        h.top_k = top_k[lt_rng_below(&rng, 5)];
+        h.top_p = top_p[lt_rng_below(&rng, 4)];
+        h.min_p = min_p[lt_rng_below(&rng, 3)];
+        a.n_top = (int)lt_rng_below(&rng, 22) - 1;
+        s.p.vocab_size = n;
+        assert_int_equal(lt_pick_token(&s.p, x, &a, &out), LT_OK);
+        assert_true(lt_pick_as_op(&a, how));
+        const lt_choose_args op = {
+            .id = lt_tensor_1d(&id, LT_I32, 1),
+            .rank = lt_tensor_1d(&rank, LT_I32, 1),
+            .logprob = lt_tensor_1d(&logprob, LT_F32, 1),
+            .top_id = lt_tensor_2d(top_id, LT_I32, 1, LT_CHOOSE_TOP),
+            .top_logprob = lt_tensor_2d(top_logprob, LT_F32, 1, LT_CHOOSE_TOP),
+            .logits = lt_tensor_2d(x, LT_F32, 1, n),
+            .rows = lt_tensor_1d(&row, LT_I32, 1),
+            .how = lt_tensor_2d(how, LT_F64, 1, LT_CHOOSE_HOW_COUNT)};
+        assert_int_equal(cpu->ops->choose(NULL, &op), LT_OK);
+        assert_int_equal(id, out.id);
+        for (int k = 0; a.n_top >= 0 && k < LT_CHOOSE_TOP; k++) {
+            assert_int_equal(top_id[k], k < out.n_top ? out.top[k].id : -1);
+            assert_true(k >= out.n_top ||
+                        fabs((double)top_logprob[k] - (double)out.top[k].p) < 1e-5);
+        }
+        assert_true(a.n_top < 0 || (rank == out.rank && fabsf(logprob - out.logprob) < 1e-5f));
+    }
+    s.p.vocab_size = N;
+    lt_arena_close(&s.arena);
+}
+
+static void what_the_op_does_not_know_is_the_hosts(void **state) {
+    const lt_logit_bias bias[] = {{1, 1}};
+    const uint32_t mask = 1;
+    const int32_t banned = 1;
+    double how[LT_CHOOSE_HOW_COUNT];
+    (void)state;
+    for (int i = 0; i < 9; i++) {
+        lt_serve_sampling h = plain();
+        lt_pick_args a = {.how = &h, .forced = i == 1 ? 3 : -1, .n_top = -1};
+        a.mask = i == 2 ? &mask : NULL;
+        a.banned = &banned;
+        a.n_banned = i == 3;
+        h.bias = bias;
+        h.n_bias = i == 4;
+        h.repetition = i == 5 ? 1.1 : 1.0;
+        h.frequency = i == 6 ? 0.1 : 0.0;
+        h.presence = i == 7 ? 0.1 : 0.0;
+        h.typical_p = i == 8 ? 0.9 : 1.0;
+        assert_true(lt_pick_as_op(&a, how) == (i == 0));
+    }
+}
+
 /* ---- rows ---- */
 
 static void rows_as_loops_have_them(void **state) {
     static float x[3001], y[3001];
-    static lt_candidate c[3001];
+    static lt_candidate c[3001], scratch_candidates[3001];
     static double sums[16];
     (void)state;
     for (int64_t n = 1; n <= 3001; n = n < 40 ? n + 1 : n * 3 + 1) {
@@ -370,6 +447,10 @@ static void rows_as_loops_have_them(void **state) {
         }
         assert_true(fabs(total) < 1e-4 * (double)n);
         k = lt_row_top(x, n, k, c);
+        lt_candidates_by_id(c, k, scratch_candidates);
+        for (int64_t i = 1; i < k; i++) {
+            assert_true(c[i - 1].id < c[i].id);
+        }
         lt_candidates_sort(c, k, k);
         for (int64_t i = 0; i < k; i++) {
             assert_int_equal(lt_row_count_above(x, n, c[i].p), i);
@@ -424,6 +505,8 @@ int main(void) {
         cmocka_unit_test(penalties_as_defined),
         cmocka_unit_test(log_probabilities_are_the_models),
         cmocka_unit_test(what_can_not_be_is_an_error),
+        cmocka_unit_test(the_op_picks_the_same),
+        cmocka_unit_test(what_the_op_does_not_know_is_the_hosts),
         cmocka_unit_test(rows_as_loops_have_them),
         cmocka_unit_test(speed),
     };
