@@ -3,10 +3,11 @@
  *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of values
  *     metadata   one block of I32, written by the caller's arrays and uploaded once a call
  *     out        h_final of the wanted rows, gathered by an embedding lookup; logits of out_rows of them at a time
+ *     choices    of those rows, by the op choose: 12 bytes a row come to the host instead of its logits
  *
  * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again. On a backend with graphs it is padded up to a
  *          bucket of rows and of pages, run as it is the first time (kernels are made, scratch grows), recorded the second, and from then on
- *          is one launch: embedding to logits. A padding row is a sequence of one token whose key is dropped; nobody reads what it says.
+ *          is one launch: embedding to choices. A padding row is a sequence of one token whose key is dropped; nobody reads what it says.
  *
  * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is allocated after open. */
 #include "model/forward.h"
@@ -40,12 +41,15 @@ struct lt_forward {
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of meta */
     int32_t *meta, *host_meta;
-    lt_tensor h_out, out_f32;    /* (max_out, C) act dtype; (out_rows, C) F32 */
-    float *logits, *host_logits; /* (out_rows, V); host_logits NULL where the host sees logits. */
-    lt_tensor no_labels, loss, lse, best; /* (out_rows), of the argmax on the device */
-    void *chosen, *host_chosen;           /* lse, then best */
-    call_shape shape;                     /* Of the last call. */
-    bool logits_at_hand; /* It computed logits of its first rows, too, and the likeliest ids. */
+    lt_tensor h_out, out_f32;      /* (max_out, C) act dtype; (out_rows, C) F32 */
+    float *logits, *host_logits;   /* (out_rows, V); host_logits NULL where the host sees logits. */
+    float **host_rows;             /* (out_rows) of those */
+    lt_tensor choose_rows, how;    /* Views of meta, of all wanted rows. */
+    int32_t *chosen, *host_chosen; /* Results of choose for out_rows: see choice_at. */
+    bool any_top;                  /* A choice of this call wants the likeliest, too. */
+    call_shape shape;              /* Of the last call. */
+    int64_t at_hand,
+        chosen_first; /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were made; -1: none. */
     recorded graphs[MAX_GRAPHS];
     int n_graphs;
 };
@@ -58,13 +62,29 @@ size_t lt_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dty
     return page_bytes(s, page_tokens, dtype) * 2 * (size_t)s->n_layers;
 }
 
-static int64_t meta_count(const lt_forward_options *o) {
-    return 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 + o->max_out;
+#define CHOOSE_WORDS (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Of metadata a choice: its row, and how. */
+
+/* Words of the call's metadata; choose_more's begin there. */
+static int64_t meta_call_count(const lt_forward_options *o) {
+    const int64_t n = 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 +
+                      o->max_out * (1 + CHOOSE_WORDS);
+    return (n + 3) / 2 * 2; /* how is of doubles. */
 }
 
-/* Log-sums and likeliest ids of out_rows, together: one way to the host. */
-static size_t chosen_bytes(const lt_forward_options *o) {
-    return (size_t)o->out_rows * (sizeof(float) + sizeof(int32_t));
+static int64_t meta_count(const lt_forward_options *o) {
+    return meta_call_count(o) + o->out_rows * CHOOSE_WORDS + 1;
+}
+
+/* Of the results of out_rows choices: ids, ranks, log-probabilities, then the likeliest of each. */
+static size_t chosen_bytes(const lt_forward_options *o, bool top) {
+    return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
+}
+
+static lt_forward_choice choice_at(const lt_forward *f, int32_t *results) {
+    const int64_t n = f->o.out_rows;
+    return (lt_forward_choice){results, results + n, results + 3 * n,
+                               (const float *)(results + 2 * n),
+                               (const float *)(results + (3 + LT_CHOOSE_TOP) * n)};
 }
 
 /* What keeps its place whatever the shape of a call. */
@@ -77,11 +97,7 @@ static void fixed_carve(lt_forward *f) {
     f->out_f32 = lt_tensor_take(a, LT_F32, o->out_rows, s->width, 0);
     f->logits = lt_arena_take(a, (size_t)(o->out_rows * s->vocab_size) * sizeof *f->logits,
                               LT_ARENA_ALIGN);
-    f->no_labels = lt_tensor_take(a, LT_I32, o->out_rows, 0, 0);
-    f->loss = lt_tensor_take(a, LT_F32, o->out_rows, 0, 0);
-    f->chosen = lt_arena_take(a, chosen_bytes(o), LT_ARENA_ALIGN);
-    f->lse = lt_tensor_1d(f->chosen, LT_F32, o->out_rows);
-    f->best = lt_tensor_1d((float *)f->chosen + o->out_rows, LT_I32, o->out_rows);
+    f->chosen = lt_arena_take(a, chosen_bytes(o, true), LT_ARENA_ALIGN);
 }
 
 static void acts_carve(lt_forward *f, int64_t rows) {
@@ -99,27 +115,25 @@ static size_t logits_bytes(const lt_forward *f) {
 /* Host memory that transfers reach at their best. */
 static lt_err place_host(lt_forward *f) {
     const lt_backend *b = f->run.backend;
-    const size_t n = (size_t)f->o.out_rows;
-    int32_t *none;
     LT_TRY(b->host_alloc((void **)&f->host_meta, (size_t)meta_count(&f->o) * sizeof(int32_t),
                          "metadata"));
-    LT_TRY(b->host_alloc(&f->host_chosen, chosen_bytes(&f->o), "best tokens"));
+    LT_TRY(b->host_alloc((void **)&f->host_chosen, chosen_bytes(&f->o, true), "choices"));
     if (!b->host_memory) {
         LT_TRY(b->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits"));
     }
-    none = f->host_chosen;
-    for (size_t i = 0; i < n; i++) {
-        none[i] = -1;
+    f->host_rows = calloc((size_t)f->o.out_rows, sizeof *f->host_rows);
+    if (f->host_rows == NULL) {
+        LT_FAIL(LT_ERR_OOM, "forward: %lld rows", (long long)f->o.out_rows);
     }
-    LT_TRY(b->upload(f->run.queue, f->no_labels.data, none, n * sizeof *none));
-    return b->sync(f->run.queue);
+    return LT_OK;
 }
 
 static void release_host(lt_forward *f) {
     const lt_backend *b = f->run.backend;
     b->host_release(f->host_meta, (size_t)meta_count(&f->o) * sizeof(int32_t));
-    b->host_release(f->host_chosen, chosen_bytes(&f->o));
+    b->host_release(f->host_chosen, chosen_bytes(&f->o, true));
     b->host_release(f->host_logits, logits_bytes(f));
+    free(f->host_rows);
 }
 
 static lt_err place(lt_forward *f) {
@@ -267,6 +281,25 @@ static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w)
     return t;
 }
 
+/* Rows and options of n choices, of `all` with idle ones, into the metadata at *at. rows NULL: wanted row i, from the first of its chunk. */
+static void put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
+                        const bool *choose, const double *how) {
+    int32_t *host = f->host_meta + *at;
+    f->choose_rows = lt_tensor_1d(f->meta + *at, LT_I32, all);
+    for (int64_t i = 0; i < all; i++) {
+        host[i] = i >= n || (choose != NULL && !choose[i]) ? -1
+                  : rows != NULL                           ? rows[i]
+                                                           : (int32_t)(i % f->o.out_rows);
+        f->any_top |= host[i] >= 0 && how[i * LT_CHOOSE_HOW_COUNT + LT_CHOOSE_N_TOP] > 0.0;
+    }
+    *at += all + (*at + all) % 2;
+    f->how = lt_tensor_2d(f->meta + *at, LT_F64, all, LT_CHOOSE_HOW_COUNT);
+    if (n > 0) {
+        memcpy(f->host_meta + *at, how, (size_t)(n * LT_CHOOSE_HOW_COUNT) * sizeof *how);
+    }
+    *at += all * 2 * LT_CHOOSE_HOW_COUNT;
+}
+
 static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
     lt_run *r = &f->run;
     const call_shape *c = &f->shape;
@@ -281,6 +314,8 @@ static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
         f->host_meta[3 * c->rows + n + 1] = (int32_t)(n + 1);
     }
     f->table = put_table(f, &at, w);
+    f->any_top = false;
+    put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, w->how);
     r->positions = f->batch.positions;
     return r->backend->upload(r->queue, f->meta, f->host_meta, (size_t)at * sizeof *f->meta);
 }
@@ -354,22 +389,30 @@ static lt_err head(lt_forward *f, int64_t first, int64_t n) {
                          r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0);
 }
 
-/* The likeliest id of n rows whose logits are at hand. */
-static lt_err find_best(lt_forward *f, int64_t n) {
+/* Choices [first, first + n) of those in the metadata, from the logits at hand. */
+static lt_err choose(lt_forward *f, int64_t first, int64_t n, int64_t n_logits) {
     lt_run *r = &f->run;
-    return lt_run_xent(
-        r, &(lt_xent_args){.logits = lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
-                           .labels = lt_tensor_rows(&f->no_labels, 0, n),
-                           .loss = lt_tensor_rows(&f->loss, 0, n),
-                           .lse = lt_tensor_rows(&f->lse, 0, n),
-                           .best = lt_tensor_rows(&f->best, 0, n),
-                           .softcap = r->spec->final_softcap});
+    const int64_t all = f->o.out_rows;
+    int32_t *to = f->chosen;
+    return lt_run_choose(
+        r,
+        &(lt_choose_args){
+            .id = lt_tensor_1d(to, LT_I32, n),
+            .rank = lt_tensor_1d(to + all, LT_I32, n),
+            .logprob = lt_tensor_1d(to + 2 * all, LT_F32, n),
+            .top_id = lt_tensor_2d(to + 3 * all, LT_I32, n, LT_CHOOSE_TOP),
+            .top_logprob = lt_tensor_2d(to + (3 + LT_CHOOSE_TOP) * all, LT_F32, n, LT_CHOOSE_TOP),
+            .logits = lt_tensor_2d(f->logits, LT_F32, n_logits, r->spec->vocab_size),
+            .rows = lt_tensor_rows(&f->choose_rows, first, n),
+            .how = lt_tensor_rows(&f->how, first, n),
+            .softcap = r->spec->final_softcap});
 }
 
+/* With choices where a graph may be made, whether there are any or not: it is for all calls of its shape. */
 static lt_err run_decode(lt_forward *f) {
     LT_TRY(run_layers(f));
     LT_TRY(head(f, 0, f->shape.out));
-    return find_best(f, f->shape.out);
+    return f->run.backend->graph_begin != NULL ? choose(f, 0, f->shape.out, f->shape.out) : LT_OK;
 }
 
 /* The record of this shape; *is_new: it comes for the first time. NULL: no room for more. */
@@ -421,7 +464,8 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     if (!pad) {
         f->shape = (call_shape){w->n_rows, w->n_seqs, w->n_out, w->q_max, w->kv_max, w->max_pages};
     }
-    f->logits_at_hand = pad;
+    f->at_hand = pad ? 0 : -1;
+    f->chosen_first = pad && r->backend->graph_begin != NULL ? 0 : -1;
     r->batch = f->shape.rows;
     r->seq = 1;
     acts_carve(f, f->shape.rows);
@@ -435,40 +479,88 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
 
 /* Logits of the wanted rows [first, first + n) on the device. */
 static lt_err need_logits(lt_forward *f, int64_t first, int64_t n) {
-    LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out);
-    return f->logits_at_hand ? LT_OK : head(f, first, n);
-}
-
-lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits) {
-    lt_run *r = &f->run;
-    const int64_t V = r->spec->vocab_size;
-    const float cap = r->spec->final_softcap;
-
-    LT_TRY(need_logits(f, first, n));
-    *logits = f->logits;
-    if (!r->backend->host_memory) {
-        LT_TRY(r->backend->download(r->queue, f->host_logits, f->logits,
-                                    (size_t)(n * V) * sizeof *f->logits));
-        *logits = f->host_logits;
-    }
-    LT_TRY(r->backend->sync(r->queue));
-    for (int64_t i = 0; cap > 0 && i < n * V; i++) {
-        (*logits)[i] = cap * tanhf((*logits)[i] / cap);
+    LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out &&
+              first % f->o.out_rows == 0);
+    if (f->at_hand != first) {
+        LT_TRY(head(f, first, n));
+        f->at_hand = first;
     }
     return LT_OK;
 }
 
-lt_err lt_forward_best(lt_forward *f, int64_t first, int64_t n, const int32_t **ids,
-                       const float **lse) {
-    lt_run *r = &f->run;
-    if (!f->logits_at_hand) {
-        LT_TRY(need_logits(f, first, n));
-        LT_TRY(find_best(f, n));
-    }
-    LT_TRY(r->backend->download(r->queue, f->host_chosen, f->chosen, chosen_bytes(&f->o)));
-    *lse = f->host_chosen;
-    *ids = (const int32_t *)f->host_chosen + f->o.out_rows;
+static lt_err fetch_choices(lt_forward *f, lt_forward_choice *out) {
+    const lt_run *r = &f->run;
+    *out = choice_at(f, f->host_chosen);
+    LT_TRY(
+        r->backend->download(r->queue, f->host_chosen, f->chosen, chosen_bytes(&f->o, f->any_top)));
     return r->backend->sync(r->queue);
+}
+
+lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n, lt_forward_choice *out) {
+    LT_TRY(need_logits(f, first, n));
+    if (f->chosen_first != first) {
+        LT_TRY(choose(f, first, n, n));
+        f->chosen_first = first;
+    }
+    return fetch_choices(f, out);
+}
+
+lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, const double *how,
+                              lt_forward_choice *out) {
+    const lt_run *r = &f->run;
+    const int64_t from = meta_call_count(&f->o);
+    const lt_tensor own_rows = f->choose_rows, own_how = f->how;
+    int64_t at = from;
+    lt_err err;
+    LT_ASSERT(n > 0 && n <= f->o.out_rows && f->at_hand >= 0);
+    put_choices(f, &at, n, n, rows, NULL, how);
+    err = r->backend->upload(r->queue, f->meta + from, f->host_meta + from,
+                             (size_t)(at - from) * sizeof *f->meta);
+    err = err == LT_OK ? choose(f, 0, n, f->o.out_rows) : err;
+    f->chosen_first = -1;
+    f->choose_rows = own_rows; /* A later chunk's are still to be used. */
+    f->how = own_how;
+    return err == LT_OK ? fetch_choices(f, out) : err;
+}
+
+/* Rows [from, to) of the logits at hand. */
+static lt_err fetch_rows(lt_forward *f, int64_t from, int64_t to) {
+    const lt_run *r = &f->run;
+    const int64_t V = r->spec->vocab_size;
+    return from == to
+               ? LT_OK
+               : r->backend->download(r->queue, f->host_logits + from * V, f->logits + from * V,
+                                      (size_t)((to - from) * V) * sizeof *f->logits);
+}
+
+lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wanted,
+                         float *const **logits) {
+    lt_run *r = &f->run;
+    const int64_t V = r->spec->vocab_size;
+    const float cap = r->spec->final_softcap;
+    int64_t from = 0; /* Of neighbours that travel together. */
+
+    LT_TRY(need_logits(f, first, n));
+    for (int64_t i = 0; i < n; i++) {
+        const bool mine = wanted == NULL || wanted[i];
+        f->host_rows[i] = !mine ? NULL
+                                : (r->backend->host_memory ? f->logits : f->host_logits) + i * V;
+        if (!mine || i + 1 == n) {
+            LT_TRY(r->backend->host_memory ? LT_OK : fetch_rows(f, from, mine ? n : i));
+            from = i + 1;
+        }
+    }
+    LT_TRY(r->backend->sync(r->queue));
+    for (int64_t i = 0; cap > 0 && i < n; i++) {
+        for (int64_t v = 0; f->host_rows[i] != NULL && v < V; v++) {
+            f->host_rows[i][v] = cap * tanhf(f->host_rows[i][v] / cap);
+        }
+    }
+    if (cap > 0 && r->backend->host_memory) { /* They are no longer what the head gave. */
+        f->at_hand = f->chosen_first = -1;
+    }
+    *logits = f->host_rows;
+    return LT_OK;
 }
 
 lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden) {

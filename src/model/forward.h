@@ -5,14 +5,19 @@
  *
  *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and value go to slots[r]
  *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table (N, max_pages): where they lie
- *     wanted     out_rows (O): rows whose logits or hidden states are asked for
+ *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of which a token is chosen where the logits lie
  *
  *     LT_TRY(lt_forward_run(f, &rows));
- *     for (first = 0; first < O; first += n) { n = ...; LT_TRY(lt_forward_logits(f, first, n, &logits)); ... } */
+ *     for (first = 0; first < O; first += n) {
+ *         n = ... at most options.out_rows;
+ *         LT_TRY(lt_forward_choices(f, first, n, &choices));   rows with choose
+ *         LT_TRY(lt_forward_logits(f, first, n, wanted, &logits));   the others
+ *     } */
 #ifndef LT_MODEL_FORWARD_H
 #define LT_MODEL_FORWARD_H
 
 #include "lateen/model.h"
+#include "tensor/ops.h"
 
 typedef struct lt_forward lt_forward;
 
@@ -34,6 +39,10 @@ typedef struct {
     const int32_t *ids, *positions, *slots;
     const int32_t *q_start, *kv_len, *table; /* table: (n_seqs, max_pages) */
     const int32_t *out_rows;
+    /* Of wanted rows [0, n_choose): whether a token is chosen of it, and (n_choose, LT_CHOOSE_HOW_COUNT) how, as the op choose wants it. */
+    int64_t n_choose;
+    const bool *choose;
+    const double *how;
 } lt_forward_rows;
 
 LT_MUST_USE lt_err lt_forward_open(lt_forward **out, const lt_model *m,
@@ -48,12 +57,22 @@ LT_MUST_USE lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src)
 
 LT_MUST_USE lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *rows);
 
-/* Of wanted rows [first, first + n), n <= out_rows: logits (n, V) F32 in host memory, valid until the next call, softcapped. */
-LT_MUST_USE lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, float **logits);
-/* The likeliest id of each (the lowest of ties) and the log of its row's sum of exponentials, chosen on the device; until the next call. A row with a NaN has
- * an lse that is not finite. */
-LT_MUST_USE lt_err lt_forward_best(lt_forward *f, int64_t first, int64_t n, const int32_t **ids,
-                                   const float **lse);
+/* What the op choose says, in host memory, until the next call: id and rank (n), logprob (n), top_id and top_logprob (n, LT_CHOOSE_TOP). */
+typedef struct {
+    const int32_t *id, *rank, *top_id;
+    const float *logprob, *top_logprob;
+} lt_forward_choice;
+
+/* The choices of wanted rows [first, first + n); IDLE where there was nothing to choose. first: a multiple of out_rows, n <= out_rows, here and below. */
+LT_MUST_USE lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n,
+                                      lt_forward_choice *out);
+/* n <= out_rows more choices from the rows of the last call of choices, of which rows[i] counts from its first. */
+LT_MUST_USE lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows,
+                                          const double *how, lt_forward_choice *out);
+/* Logits of those of wanted rows [first, first + n) with wanted[i] (NULL: all): (*logits)[i] (V) F32 in host memory, softcapped, valid until the next
+ * call; NULL for the others, which are not copied. */
+LT_MUST_USE lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wanted,
+                                     float *const **logits);
 /* The final norm's output (n, C) F32, to host memory of the caller. */
 LT_MUST_USE lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden);
 

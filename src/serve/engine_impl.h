@@ -14,10 +14,12 @@
 #include "tensor/backend.h"
 #include "serve/job.h"
 
-/* A token to choose this step: from row `row` of the logits at hand. */
+/* A token to choose this step: from row `row` of the logits at hand, where they lie (on_device) or of their copy. */
 typedef struct {
     lt_sample *sample;
     int64_t row;
+    bool on_device,
+        leads; /* leads: the row is its own; else it forks from the sample whose it is. */
     lt_pick_args args;
     lt_pick pick;
     lt_err err;
@@ -37,10 +39,14 @@ typedef struct {
     int32_t *q_start, *kv_len;                   /* (max_running + 1) */
     int32_t *table;                              /* (max_running, max_pages) */
     lt_wanted *wanted;                           /* (step_tokens) logits */
-    lt_choosing *choices;                        /* (max_running) */
-    uint32_t *masks;                             /* (max_running, mask_words) */
-    float *hidden;                               /* (step_tokens, C) of embeddings */
-    int64_t n_logits, n_hidden;                  /* Of out_rows: first those, then these. */
+    bool *on_device, *on_host;                   /* (step_tokens) by wanted row; (out_rows) */
+    double *how,
+        *more_how;      /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
+    int32_t *more_rows; /* (out_rows) */
+    lt_choosing *choices;       /* (max_running) */
+    uint32_t *masks;            /* (max_running, mask_words) */
+    float *hidden;              /* (step_tokens, C) of embeddings */
+    int64_t n_logits, n_hidden; /* Of out_rows: first those, then these. */
 } lt_step;
 
 struct lt_engine {
@@ -80,5 +86,13 @@ bool lt_engine_step(lt_engine *e);
 void lt_engine_signal(lt_engine *e); /* The front has news to poll. */
 
 void lt_step_carve(lt_engine *e, lt_arena *a);
+
+/* Of step.c, for step_pick.c: a job has news; a sample ends; a sample can not go on, and none of its request can that would have started from it. */
+void lt_step_touch(lt_engine *e, lt_job *j);
+void lt_step_finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure);
+void lt_step_fail(lt_engine *e, lt_sample *s, lt_err failure);
+/* Of step_pick.c: whether the device can choose the sample's next token, and how; use the logits of wanted rows [first, first + n). */
+bool lt_step_on_device(const lt_engine *e, lt_sample *s, double how[LT_CHOOSE_HOW_COUNT]);
+LT_MUST_USE lt_err lt_step_pick(lt_engine *e, int64_t first, int64_t n);
 
 #endif

@@ -1,13 +1,10 @@
 /* step.c: one step of the engine.
  *
- *     schedule ─▶ copies of shared pages ─▶ lay out rows ─▶ forward ─▶ count and publish pages ─▶ fork ─▶ for 64 rows of logits at a time:
- *     log-probabilities of prompts, one token for every sample that is up to date ─▶ append, finish, remove
+ *     schedule ─▶ copies of shared pages ─▶ lay out rows ─▶ forward ─▶ count and publish pages ─▶ for some rows of logits at a time: step_pick.c
  *
- * A sample is up to date when all its tokens have keys and values: then the logits of its last row choose the next. The first sample of a
- * request to come so far takes the others with it: they fork and choose from the same row.
+ * A sample is up to date when all its tokens have keys and values: then the logits of its last row choose the next.
  * Nothing is allocated. A failure of the forward fails the requests of this step, not the engine. */
 #include <math.h>
-#include <omp.h>
 #include <string.h>
 
 #include "base/clock.h"
@@ -40,6 +37,12 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     s->kv_len = lt_arena_take(a, (seqs + 1) * sizeof *s->kv_len, LT_ARENA_ALIGN);
     s->table = lt_arena_take(a, seqs * (size_t)e->max_pages * sizeof *s->table, LT_ARENA_ALIGN);
     s->wanted = lt_arena_take(a, rows * sizeof *s->wanted, LT_ARENA_ALIGN);
+    s->on_device = lt_arena_take(a, rows * sizeof *s->on_device, LT_ARENA_ALIGN);
+    s->on_host = lt_arena_take(a, (size_t)e->out_rows * sizeof *s->on_host, LT_ARENA_ALIGN);
+    s->how = lt_arena_take(a, rows * LT_CHOOSE_HOW_COUNT * sizeof *s->how, LT_ARENA_ALIGN);
+    s->more_rows = lt_arena_take(a, (size_t)e->out_rows * sizeof *s->more_rows, LT_ARENA_ALIGN);
+    s->more_how = lt_arena_take(a, (size_t)e->out_rows * LT_CHOOSE_HOW_COUNT * sizeof *s->more_how,
+                                LT_ARENA_ALIGN);
     s->choices = lt_arena_take(a, seqs * sizeof *s->choices, LT_ARENA_ALIGN);
     s->masks = lt_arena_take(a, seqs * (size_t)e->mask_words * sizeof *s->masks, LT_ARENA_ALIGN);
     s->hidden = lt_arena_take(a, rows * width * sizeof *s->hidden, LT_ARENA_ALIGN);
@@ -51,7 +54,7 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     }
 }
 
-static void touch(lt_engine *e, lt_job *j) {
+void lt_step_touch(lt_engine *e, lt_job *j) {
     if (!j->touched) {
         j->touched = true;
         j->next_touched = e->touched;
@@ -59,7 +62,7 @@ static void touch(lt_engine *e, lt_job *j) {
     }
 }
 
-static void finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure) {
+void lt_step_finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure) {
     if (s->finish == LT_FINISH_NONE) {
         lt_sample_finish(s, why, failure);
     }
@@ -69,15 +72,14 @@ static void finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure) {
     if (s->job->n_finished == s->job->r.n_samples) {
         s->job->end_s = lt_clock_s();
     }
-    touch(e, s->job);
+    lt_step_touch(e, s->job);
 }
 
-/* A sample can not go on; and none of its request can that would have started from it. */
-static void fail(lt_engine *e, lt_sample *s, lt_err failure) {
+void lt_step_fail(lt_engine *e, lt_sample *s, lt_err failure) {
     lt_job *j = s->job;
-    finish(e, s, LT_FINISH_FAILED, failure);
+    lt_step_finish(e, s, LT_FINISH_FAILED, failure);
     for (int64_t i = 0; i < j->r.n_samples && !j->forked; i++) {
-        finish(e, &j->samples[i], LT_FINISH_FAILED, failure);
+        lt_step_finish(e, &j->samples[i], LT_FINISH_FAILED, failure);
     }
 }
 
@@ -99,7 +101,7 @@ static void cancel(lt_engine *e, lt_job *j) {
         lt_sample *s = &j->samples[i];
         had_leader |= s->started;
         if ((j->cancel || s->cancel) && s->finish == LT_FINISH_NONE) {
-            finish(e, s, LT_FINISH_CANCELLED, LT_OK);
+            lt_step_finish(e, s, LT_FINISH_CANCELLED, LT_OK);
         }
         has_leader |= s->started && s->finish == LT_FINISH_NONE;
     }
@@ -149,6 +151,8 @@ static void lay_out_item(lt_engine *e, int64_t i, int64_t row) {
         const bool next = p + 1 == item->seq->n_tokens && !j->r.embed;
         if (next || (judged && p + 1 < j->r.n_prompt && p + 1 >= j->n_prompt_out)) {
             s->wanted[s->n_logits] = (lt_wanted){sample, p, next};
+            s->on_device[s->n_logits] =
+                next && lt_step_on_device(e, sample, s->how + s->n_logits * LT_CHOOSE_HOW_COUNT);
             s->out_rows[s->n_logits++] = (int32_t)(row + k);
         }
     }
@@ -197,109 +201,9 @@ static void lay_out(lt_engine *e, lt_forward_rows *out) {
     out->max_pages = most;
     out->n_rows = row;
     out->n_out = s->n_logits + s->n_hidden;
-}
-
-/* The sample is up to date: it, and at its request's first time the others, choose from this row. */
-static int64_t add_choices(lt_engine *e, lt_sample *s, int64_t row, int64_t n) {
-    lt_job *j = s->job;
-    e->step.choices[n++] = (lt_choosing){.sample = s, .row = row};
-    s->seq.fresh = false; /* Its prompt is judged: preempted, it may come back from the cache. */
-    if (j->forked) {
-        return n;
-    }
-    j->forked = true;
-    for (int64_t i = 0; i < j->r.n_samples; i++) {
-        lt_sample *other = &j->samples[i];
-        if (other->started || other->finish != LT_FINISH_NONE) {
-            continue;
-        }
-        other->started = true;
-        other->seq.fresh = false;
-        if (lt_sched_fork(&e->sched, &s->seq, &other->seq)) {
-            e->step.choices[n++] = (lt_choosing){.sample = other, .row = row};
-        } else {
-            lt_sched_add(&e->sched, &other->seq);
-        }
-    }
-    return n;
-}
-
-static void choose(lt_engine *e, lt_choosing *c, uint32_t *mask, const float *logits) {
-    c->err = lt_sample_pick_args(c->sample, e->spec->vocab_size, mask, &c->args);
-    if (c->err == LT_OK) {
-        c->err = lt_pick_token(&e->pickers[omp_get_thread_num()],
-                               logits + c->row * e->spec->vocab_size, &c->args, &c->pick);
-    }
-    if (c->err != LT_OK) {
-        lt_log_warn("request %llu: %s", (unsigned long long)c->sample->job->id, lt_error_message());
-    }
-}
-
-static void judge_prompt(lt_engine *e, const lt_wanted *w, const float *logits) {
-    lt_job *j = w->sample->job;
-    const int64_t at = w->position + 1;
-    lt_logprobs *l = &j->prompt_logprobs;
-    lt_pick pick;
-    const lt_err err = lt_pick_logprob(&e->pickers[0], logits, j->r.prompt[at],
-                                       j->r.prompt_logprobs, &pick);
-    if (err != LT_OK) {
-        fail(e, w->sample, err);
-        return;
-    }
-    l->logprob[at] = pick.logprob;
-    l->n_top[at] = pick.n_top;
-    memcpy(l->top + at * j->r.prompt_logprobs, pick.top, (size_t)pick.n_top * sizeof *l->top);
-    j->n_prompt_out = at + 1;
-    touch(e, j);
-}
-
-static void append(lt_engine *e, lt_choosing *c) {
-    lt_sample *s = c->sample;
-    if (s->finish != LT_FINISH_NONE) {
-        return;
-    }
-    if (c->err != LT_OK) {
-        fail(e, s, c->err);
-        return;
-    }
-    c->err = lt_sample_append(s, &c->pick);
-    if (c->err != LT_OK) {
-        lt_log_warn("request %llu: %s", (unsigned long long)s->job->id, lt_error_message());
-        fail(e, s, c->err);
-        return;
-    }
-    e->n_new_tokens++;
-    if (s->job->first_s == 0.0) {
-        s->job->first_s = lt_clock_s();
-    }
-    if (s->finish != LT_FINISH_NONE) {
-        finish(e, s, s->finish, LT_OK);
-    }
-    touch(e, s->job);
-}
-
-/* Wanted rows [first, first + n), whose logits are at hand. */
-static void use_logits(lt_engine *e, int64_t first, int64_t n, const float *logits) {
-    const int64_t V = e->spec->vocab_size;
-    int64_t n_choices = 0;
-    for (int64_t i = 0; i < n; i++) {
-        const lt_wanted *w = &e->step.wanted[first + i];
-        if (w->sample->finish != LT_FINISH_NONE) {
-            continue;
-        }
-        if (w->next) {
-            n_choices = add_choices(e, w->sample, i, n_choices);
-        } else {
-            judge_prompt(e, w, logits + i * V);
-        }
-    }
-#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_pickers) if (n_choices > 1)
-    for (int64_t i = 0; i < n_choices; i++) {
-        choose(e, &e->step.choices[i], e->step.masks + i * e->mask_words, logits);
-    }
-    for (int64_t i = 0; i < n_choices; i++) {
-        append(e, &e->step.choices[i]);
-    }
+    out->n_choose = s->n_logits;
+    out->choose = s->on_device;
+    out->how = s->how;
 }
 
 /* The mean of the prompt's hidden states, to length 1. */
@@ -312,7 +216,7 @@ static void finish_embedding(lt_engine *e, lt_sample *s) {
     for (int64_t c = 0; c < e->spec->width; c++) {
         j->embedding[c] = (float)(square > 0.0 ? j->hidden_sum[c] / sqrt(square) : 0.0);
     }
-    finish(e, s, LT_FINISH_LENGTH, LT_OK);
+    lt_step_finish(e, s, LT_FINISH_LENGTH, LT_OK);
 }
 
 static lt_err use_hidden(lt_engine *e, const lt_sched_item *items, int64_t n_items) {
@@ -342,52 +246,6 @@ static lt_err use_hidden(lt_engine *e, const lt_sched_item *items, int64_t n_ite
     return LT_OK;
 }
 
-/* Whether nothing of a wanted row must come to the host but its likeliest id. */
-static bool wants_best(const lt_wanted *w) {
-    const lt_job *j = w->sample->job;
-    const lt_serve_sampling *how = &j->r.sampling;
-    return w->next && how->temperature <= 0.0 && how->n_bias == 0 && how->repetition == 1.0 &&
-           how->frequency == 0.0 && how->presence == 0.0 && j->r.logprobs < 0 &&
-           j->r.min_tokens == 0 && j->r.think_budget < 0 && j->r.grammar == NULL;
-}
-
-/* Where the logits lie on a device and all rows want is the likeliest id, only ids come back. */
-static lt_err use_best(lt_engine *e, int64_t first, int64_t n) {
-    const int32_t *ids;
-    const float *lse;
-    int64_t n_choices = 0;
-
-    LT_TRY(lt_forward_best(e->forward, first, n, &ids, &lse));
-    for (int64_t i = 0; i < n; i++) {
-        lt_sample *s = e->step.wanted[first + i].sample;
-        n_choices = s->finish == LT_FINISH_NONE ? add_choices(e, s, i, n_choices) : n_choices;
-    }
-    for (int64_t i = 0; i < n_choices; i++) {
-        lt_choosing *c = &e->step.choices[i];
-        c->pick = (lt_pick){.id = ids[c->row]};
-        c->err = LT_OK;
-        if (!isfinite(lse[c->row])) {
-            c->err = lt_error_set(LT_ERR_NUMERIC, "a logit is not a number");
-        }
-        append(e, c);
-    }
-    return LT_OK;
-}
-
-static lt_err use_rows(lt_engine *e, int64_t first, int64_t n) {
-    bool best = true; /* On a host, too: the vector kernel is as fast as we are. */
-    float *logits;
-    for (int64_t i = 0; i < n && best; i++) {
-        best = wants_best(&e->step.wanted[first + i]);
-    }
-    if (best) {
-        return use_best(e, first, n);
-    }
-    LT_TRY(lt_forward_logits(e->forward, first, n, &logits));
-    use_logits(e, first, n, logits);
-    return LT_OK;
-}
-
 /* Copies and the forward of the plan; then its tokens count. */
 static lt_err run_plan(lt_engine *e, int64_t n_items) {
     lt_forward_rows rows;
@@ -399,7 +257,7 @@ static lt_err run_plan(lt_engine *e, int64_t n_items) {
     lt_sched_done(&e->sched);
     for (int64_t i = 0; i < e->step.n_logits; i += e->out_rows) {
         const int64_t left = e->step.n_logits - i;
-        LT_TRY(use_rows(e, i, left < e->out_rows ? left : e->out_rows));
+        LT_TRY(lt_step_pick(e, i, left < e->out_rows ? left : e->out_rows));
     }
     return use_hidden(e, e->sched.items, n_items); /* done() leaves the items in place. */
 }
@@ -409,7 +267,7 @@ static void fail_plan(lt_engine *e, int64_t n_items, lt_err err) {
     for (int64_t i = 0; i < n_items; i++) {
         lt_sample *s = e->sched.items[i].seq->owner;
         if (s->finish == LT_FINISH_NONE) {
-            fail(e, s, err);
+            lt_step_fail(e, s, err);
         }
     }
 }

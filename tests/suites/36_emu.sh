@@ -5,7 +5,7 @@ if command -v g++ >/dev/null; then
     suite "emulated GPU: faults are found" env LATEEN_KERNEL_DIR=tests/emu/faults tests/emu/run build/emu/faults
     suite "emulated GPU: optest --check" tests/emu/ops.sh
     suite "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
-    for program in kernels/test_cuda_quant model/test_cuda model/test_cuda_stored; do
+    for program in kernels/test_cuda_quant model/test_cuda model/test_cuda_stored serve/test_device; do
         suite "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
     suite "emulated GPU: training" tests/emu/train.sh

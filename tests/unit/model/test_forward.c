@@ -81,6 +81,38 @@ static const lt_backend *backend_with_graphs(void) {
 
 enum { N = 5, LEN = 24, PAGE = 16, MAX_PAGES = 2, V = 64 };
 
+/* A choice, kept beyond the next call. */
+typedef struct {
+    int32_t id, rank, top_id[LT_CHOOSE_TOP];
+    float logprob, top_logprob[LT_CHOOSE_TOP];
+} kept_choice;
+
+static void keep_choices(kept_choice *k, const lt_forward_choice *c, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        k[i].id = c->id[i];
+        k[i].rank = c->rank[i];
+        k[i].logprob = c->logprob[i];
+        memcpy(k[i].top_id, c->top_id + i * LT_CHOOSE_TOP, sizeof k[i].top_id);
+        memcpy(k[i].top_logprob, c->top_logprob + i * LT_CHOOSE_TOP, sizeof k[i].top_logprob);
+    }
+}
+
+/* It is the likeliest of these logits. */
+static void check_choice(const kept_choice *k, const float *logits, int n_top) {
+    double sum = 0.0;
+    for (int64_t v = 0; v < V; v++) {
+        assert_true(logits[v] <= logits[k->id]);
+        sum += exp((double)logits[v]);
+    }
+    assert_int_equal(k->rank, 0);
+    assert_true(fabs((double)k->logprob - ((double)logits[k->id] - log(sum))) < 1e-4);
+    for (int i = 0; i < n_top; i++) {
+        const int32_t id = k->top_id[i];
+        assert_true(i == 0 ? id == k->id : logits[id] <= logits[k->id]);
+        assert_true(fabs((double)k->top_logprob[i] - ((double)logits[id] - log(sum))) < 1e-4);
+    }
+}
+
 /* Sequences run in steps of so many rows each; pages are dealt out in a scrambled order. */
 static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_rows, int64_t *done,
                       float *logits) {
@@ -94,7 +126,11 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
                          .table = table,
                          .out_rows = out_rows,
                          .max_pages = MAX_PAGES};
-    float *found;
+    static const bool choose[N] = {true, true, true, true, true};
+    double how[N][LT_CHOOSE_HOW_COUNT];
+    float *const *found;
+    lt_forward_choice best;
+    kept_choice kept[N], more[2];
     int64_t which[N];
     for (int64_t s = 0; s < N; s++) {
         const int64_t n = w.n_seqs;
@@ -119,17 +155,26 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
         which[w.n_seqs++] = s;
     }
     w.n_out = w.n_seqs;
+    w.n_choose = w.n_seqs;
+    w.choose = choose;
+    w.how = how[0];
+    for (int64_t n = 0; n < N; n++) {
+        memcpy(how[n], (double[]){0, 0, 1, 0, 0, n % 2 == 0 ? 0 : 3}, sizeof how[n]);
+    }
     must(lt_forward_run(f, &w), "run");
-    const int32_t *best;
-    const float *lse;
-    must(lt_forward_best(f, 0, w.n_out, &best, &lse), "best");
-    must(lt_forward_logits(f, 0, w.n_out, &found), "logits");
+    must(lt_forward_choices(f, 0, w.n_out, &best), "choices");
+    keep_choices(kept, &best, w.n_out);
+    must(lt_forward_choose_more(f, 2, (int32_t[]){(int32_t)w.n_seqs - 1, 0}, how[0], &best),
+         "more");
+    keep_choices(more, &best, 2);
+    must(lt_forward_logits(f, 0, w.n_out, NULL, &found), "logits");
     for (int64_t n = 0; n < w.n_seqs; n++) {
-        memcpy(logits + which[n] * V, found + n * V, V * sizeof *logits);
-        for (int64_t v = 0; v < V; v++) {
-            assert_true(found[n * V + v] <= found[n * V + best[n]]);
-        }
-        assert_true(isfinite(lse[n]) && lse[n] >= found[n * V + best[n]]);
+        check_choice(&kept[n], found[n], n % 2 == 0 ? 0 : 3);
+    }
+    check_choice(&more[0], found[w.n_seqs - 1], 0);
+    check_choice(&more[1], found[0], 3);
+    for (int64_t n = 0; n < w.n_seqs; n++) {
+        memcpy(logits + which[n] * V, found[n], V * sizeof *logits);
     }
 }
 

@@ -18,12 +18,14 @@
 #include "base/rng.h"
 #include "lateen/serve.h"
 #include "model/params.h"
+#include "tensor/backend.h"
 
 enum { FLEET_TOKENS = 256, FLEET_SAMPLES = 4, FLEET_EVENTS = 64 };
 
 typedef struct {
     int32_t ids[FLEET_TOKENS];
     float logprobs[FLEET_TOKENS];
+    uint64_t tops[FLEET_TOKENS]; /* Of the likeliest ids, in order. */
     int64_t n;
     lt_finish finish;
     lt_err failure;
@@ -45,7 +47,8 @@ static inline void must(lt_err err, const char *what) {
 }
 
 /* A small model of the given shape with random weights, large enough that its tokens vary. */
-static inline lt_model *random_model(int64_t vocab_size, int64_t max_seq, lt_dtype dtype) {
+static inline lt_model *random_model_on(int64_t vocab_size, int64_t max_seq, lt_dtype dtype,
+                                        float softcap, const lt_backend *backend) {
     const lt_model_spec spec = {.family = LT_FAMILY_LLAMA,
                                 .n_layers = 2,
                                 .width = 64,
@@ -64,10 +67,16 @@ static inline lt_model *random_model(int64_t vocab_size, int64_t max_seq, lt_dty
                                 .bos_id = 1,
                                 .eos_id = 2,
                                 .pad_id = -1,
-                                .init_std = 0.15f};
+                                .init_std = 0.15f,
+                                .final_softcap = softcap};
     lt_model *m = NULL;
-    must(lt_model_create(&m, &spec, &(lt_model_options){.dtype = dtype}, 7), "model");
+    must(lt_model_create(&m, &spec, &(lt_model_options){.dtype = dtype, .backend = backend}, 7),
+         "model");
     return m;
+}
+
+static inline lt_model *random_model(int64_t vocab_size, int64_t max_seq, lt_dtype dtype) {
+    return random_model_on(vocab_size, max_seq, dtype, 0.0f, NULL);
 }
 
 static inline void take_event(answer *a, const lt_event *e, int64_t width) {
@@ -80,6 +89,9 @@ static inline void take_event(answer *a, const lt_event *e, int64_t width) {
     case LT_EVENT_TOKEN:
         assert_true(c->finish == LT_FINISH_NONE && c->n < FLEET_TOKENS);
         c->ids[c->n] = e->id;
+        for (int i = 0; i < e->n_top; i++) {
+            c->tops[c->n] = lt_rng_mix(c->tops[c->n] + (uint64_t)e->top[i].id);
+        }
         c->logprobs[c->n++] = e->logprob;
         a->n_tokens++;
         break;

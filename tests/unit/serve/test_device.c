@@ -1,0 +1,245 @@
+/* Tokens chosen on a GPU, where there is one: the engine on it says what the engine on the CPU says from the same weights in F32, request by request, with
+ * all kinds of requests in one batch; and only the rows that must come to the host do. */
+#include "unit/serve/fleet.h"
+
+#include <unistd.h>
+
+#include "lateen/tokenizer.h"
+#include "serve/grammar.h"
+#include "tensor/backend.h"
+
+static const lt_backend *gpu;
+static lt_backend counting; /* The GPU's, with its downloads counted. */
+static int64_t n_downloaded;
+
+static lt_err count_download(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    n_downloaded += (int64_t)bytes;
+    return gpu->download(q, dst, src, bytes);
+}
+
+static bool no_gpu(void) {
+    if (gpu == NULL) {
+        gpu = lt_backend_cuda();
+    }
+    if (gpu != NULL) {
+        counting = *gpu;
+        counting.download = count_download;
+    }
+    return gpu == NULL;
+}
+
+enum { KINDS = 16, SEQ = 96 };
+
+static const int32_t think_end[] = {7, 9};
+static const lt_logit_bias bias[] = {{11, 4.0f}, {12, -100.0f}};
+
+/* Of one of KINDS kinds. */
+static lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_size,
+                             const lt_grammar *grammar) {
+    lt_request r = lt_request_defaults();
+    lt_serve_sampling *how = &r.sampling;
+    r.n_prompt = 1 + i * 5 % 29;
+    fill_prompt(prompt, r.n_prompt, vocab_size, (uint64_t)i);
+    r.prompt = prompt;
+    r.max_tokens = 12 + i * 3 % 17;
+    r.ignore_eos = i % 3 != 0;
+    how->seed = (uint64_t)(100 + i);
+    switch (i % KINDS) {
+    case 0:
+        how->temperature = 0;
+        break;
+    case 1:
+        how->top_p = 0.9;
+        r.logprobs = 0;
+        break;
+    case 2:
+        how->top_k = 40;
+        r.logprobs = 5;
+        break;
+    case 3:
+        how->repetition = 1.2;
+        how->frequency = 0.3;
+        break;
+    case 4:
+        how->bias = bias;
+        r.sampling.n_bias = 2;
+        break;
+    case 5:
+        r.grammar = grammar;
+        how->temperature = 0.7;
+        break;
+    case 6:
+        how->typical_p = 0.8;
+        break;
+    case 7:
+        r.min_tokens = 6;
+        r.ignore_eos = false;
+        break;
+    case 8:
+        r.n_samples = FLEET_SAMPLES;
+        how->temperature = 1.3;
+        how->top_p = 0.97;
+        how->top_k = 100;
+        r.logprobs = 20;
+        break;
+    case 9:
+        r.prompt_logprobs = 3;
+        how->min_p = 0.05;
+        break;
+    case 10:
+        how->temperature = 0;
+        r.logprobs = 20;
+        break;
+    case 11:
+        r.think_end = think_end;
+        r.n_think_end = 2;
+        r.think_budget = 4;
+        break;
+    case 12:
+        how->temperature = 0.5;
+        how->top_p = 0.5;
+        break;
+    case 13:
+        r.n_samples = 3;
+        how->presence = 0.5;
+        break;
+    default:
+        how->temperature = 0.8 + (double)(i % 5) / 4;
+        break;
+    }
+    return r;
+}
+
+static void run(const lt_model *m, int64_t n, const lt_grammar *grammar, answer *answers) {
+    lt_engine_options o = lt_engine_defaults();
+    lt_engine *e = NULL;
+    o.max_running = 24;
+    o.max_seq = SEQ;
+    o.step_tokens = 80;
+    must(lt_engine_open(&e, m, &o), "engine");
+    for (int64_t i = 0; i < n; i++) {
+        int32_t prompt[64];
+        const lt_request r = request_of(i, prompt, lt_model_get_spec(m)->vocab_size, grammar);
+        send(e, &r, &answers[i]);
+    }
+    receive_all(e, n, 0);
+    lt_engine_close(e);
+}
+
+static void compare(const answer *got, const answer *want, int64_t i) {
+    char what[48];
+    (void)snprintf(what, sizeof what, "request %lld, of kind %lld", (long long)i,
+                   (long long)i % KINDS);
+    assert_int_equal(got->n_prompt_told, want->n_prompt_told);
+    for (int64_t k = 0; k < want->n_prompt_told; k++) {
+        assert_true(!(fabsf(got->prompt_logprobs[k] - want->prompt_logprobs[k]) > 1e-3f));
+    }
+    for (int s = 0; s < FLEET_SAMPLES; s++) {
+        const continuation *a = &got->samples[s], *b = &want->samples[s];
+        assert_same(a, b, what);
+        for (int64_t k = 0; k < a->n; k++) {
+            if (fabsf(a->logprobs[k] - b->logprobs[k]) > 1e-3f || a->tops[k] != b->tops[k]) {
+                fail_msg("%s, token %lld: log-probability %.6f, not %.6f, or others likely", what,
+                         (long long)k, (double)a->logprobs[k], (double)b->logprobs[k]);
+            }
+        }
+    }
+}
+
+static void compare_models(lt_model *on_gpu, lt_model *on_cpu, int64_t n, const lt_grammar *g) {
+    static answer got[2 * KINDS], want[2 * KINDS];
+    run(on_cpu, n, g, want);
+    run(on_gpu, n, g, got);
+    for (int64_t i = 0; i < n; i++) {
+        compare(&got[i], &want[i], i);
+    }
+    lt_model_close(on_gpu);
+    lt_model_close(on_cpu);
+}
+
+static void all_kinds_in_one_batch(void **state) {
+    (void)state;
+    if (no_gpu()) {
+        skip();
+    }
+    for (int i = 0; i < 3; i++) { /* The second: a softcap. The third: several blocks a row. */
+        const int64_t V = i == 2 ? 20000 : 700;
+        const float softcap = i == 1 ? 5.0f : 0.0f;
+        compare_models(random_model_on(V, SEQ, LT_F32, softcap, &counting),
+                       random_model_on(V, SEQ, LT_F32, softcap, NULL), i == 2 ? KINDS : 2 * KINDS,
+                       NULL);
+    }
+}
+
+static void grammars_beside_others(void **state) {
+    static const char folder[] = "../shared/data/model-stories260k/";
+    static const char rule[] = "(Tom|Lily)( and (Tom|Lily))* (ran|sat)[.!]";
+    char path[128];
+    lt_tokenizer *t = NULL;
+    lt_grammar_vocab *v = NULL;
+    lt_grammar *g = NULL;
+    lt_model *on_gpu = NULL, *on_cpu = NULL;
+    (void)state;
+    (void)snprintf(path, sizeof path, "%sstories260K.bin", folder);
+    if (no_gpu() || access(path, R_OK) != 0) {
+        skip();
+    }
+    must(lt_model_open(&on_gpu, path, &(lt_model_options){.backend = &counting}), path);
+    must(lt_model_open(&on_cpu, path, NULL), path);
+    (void)snprintf(path, sizeof path, "%stok512.bin", folder);
+    must(lt_tokenizer_open(&t, path, NULL), path);
+    must(lt_grammar_vocab_open(&v, t, NULL, 0), "vocabulary");
+    must(lt_grammar_open(&g, v, LT_GRAMMAR_REGEX, rule, sizeof rule - 1), rule);
+    compare_models(on_gpu, on_cpu, 2 * KINDS, g);
+    lt_grammar_close(g);
+    lt_grammar_vocab_close(v);
+    lt_tokenizer_close(t);
+}
+
+/* Greedy and sampled rows bring some bytes each; a penalised one beside them its logits, and no others. */
+static void only_rows_of_the_host_travel(void **state) {
+    enum { V = 20000, N = 6 };
+    static answer answers[N];
+    lt_model *m;
+    (void)state;
+    if (no_gpu()) {
+        skip();
+    }
+    m = random_model_on(V, SEQ, LT_F32, 0.0f, &counting);
+    for (int penalised = 0; penalised < 2; penalised++) {
+        lt_engine_options o = lt_engine_defaults();
+        lt_engine *e = NULL;
+        int64_t n_host = 0;
+        o.max_running = 8;
+        o.max_seq = SEQ;
+        must(lt_engine_open(&e, m, &o), "engine");
+        n_downloaded = 0;
+        for (int64_t i = 0; i < N; i++) {
+            int32_t prompt[4] = {5, 6, 7, (int32_t)i};
+            lt_request r = lt_request_defaults();
+            r.prompt = prompt;
+            r.n_prompt = 4;
+            r.max_tokens = 20;
+            r.ignore_eos = true;
+            r.sampling.temperature = i % 2 == 0 ? 0.0 : 1.0;
+            r.sampling.top_p = i % 3 == 0 ? 0.9 : 1.0;
+            r.sampling.presence = penalised > 0 && i == 3 ? 0.5 : 0.0;
+            send(e, &r, &answers[i]);
+        }
+        receive_all(e, N, 0);
+        lt_engine_close(e);
+        n_host = penalised > 0 ? answers[3].samples[0].n : 0;
+        assert_int_equal(answers[3].samples[0].n, 20);
+        assert_in_range(n_downloaded, n_host * V * 4, n_host * V * 4 + 40 * 8 * 12);
+    }
+    lt_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(all_kinds_in_one_batch),
+        cmocka_unit_test(grammars_beside_others),
+        cmocka_unit_test(only_rows_of_the_host_travel),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
