@@ -229,6 +229,63 @@ static void loss(shop *s, int64_t rows, int64_t vocab, const char *shape) {
     }
 }
 
+/* n picks with the same options (tensor/ops.h), each with its own draw. */
+static lt_tensor make_how(shop *s, int64_t n, const double *options) {
+    lt_tensor t = lt_tensor_2d(NULL, LT_F64, n, LT_CHOOSE_HOW_COUNT);
+    const size_t bytes = (size_t)n * LT_CHOOSE_HOW_COUNT * sizeof(double);
+    double *host = malloc(bytes);
+    lt_rng r = {.seed = 6};
+    if (host == NULL) {
+        s->err = LT_ERR_OOM;
+    }
+    for (int64_t i = 0; i < n && host != NULL; i++) {
+        memcpy(host + i * LT_CHOOSE_HOW_COUNT, options, LT_CHOOSE_HOW_COUNT * sizeof *host);
+        host[i * LT_CHOOSE_HOW_COUNT + LT_CHOOSE_DRAW] = lt_rng_uniform(&r);
+    }
+    if (s->err == LT_OK) {
+        s->err = lt_cuda_alloc(s->b->gpu, &t.data, bytes, "bench options");
+        s->buffers[s->n_buffers++] = t.data;
+    }
+    if (s->err == LT_OK) {
+        s->err = lt_cuda_upload(s->b->gpu, s->b->stream, t.data, host, bytes);
+    }
+    if (s->err == LT_OK) {
+        s->err = lt_cuda_sync(s->b->gpu, s->b->stream);
+    }
+    free(host);
+    return t;
+}
+
+/* Tokens from logits of deviation 0.5: temperature 0.15 makes them as peaked as a model's. */
+static void choices(shop *s) {
+    static const struct {
+        const char *name;
+        double how[LT_CHOOSE_HOW_COUNT];
+    } cases[] = {{"token: greedy", {0, 0, 1, 0, 0, -1}},
+                 {"token: temperature", {0.15, 0, 1, 0, 0, -1}},
+                 {"token: top-p 0.95", {0.15, 0, 0.95, 0, 0, -1}},
+                 {"token: top-k 40, top-p 0.95", {0.15, 40, 0.95, 0, 0, -1}},
+                 {"token: flat, top-p 0.95", {1, 0, 0.95, 0, 0, -1}},
+                 {"token: greedy, 20 log-probabilities", {0, 0, 1, 0, 0, 20}}};
+    static const struct {
+        int64_t rows;
+        const char *shape;
+    } sizes[] = {{1, "1 x 128256"}, {32, "32 x 128256"}, {256, "256 x 128256"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases * 3; i++) {
+        const int64_t n = sizes[i % 3].rows;
+        lt_choose_args a = {.id = make_ids(s, n, 1, true),
+                            .rank = make_ids(s, n, 1, true),
+                            .logprob = make(s, LT_F32, 0, n),
+                            .top_id = make_ids(s, n * LT_CHOOSE_TOP, 1, true),
+                            .top_logprob = make(s, LT_F32, n, LT_CHOOSE_TOP),
+                            .logits = make(s, LT_F32, n, 128256),
+                            .rows = make_ids(s, n, n, true),
+                            .how = make_how(s, n, cases[i / 3].how)};
+        a.top_id = lt_tensor_2d(a.top_id.data, LT_I32, n, LT_CHOOSE_TOP);
+        op_time(s, LT_OP_choose, &a, cases[i / 3].name, sizes[i % 3].shape);
+    }
+}
+
 static void flat(shop *s) {
     const int64_t n = (int64_t)1 << 27;
     {
@@ -299,6 +356,7 @@ lt_err lt_bench_memory_ops(lt_bench *b) {
     rows_of_tables(&s);
     each_way(&s, &lt_cuda_xent_variant, 3, loss, 8192, 50304, "8192 x 50304");
     each_way(&s, &lt_cuda_xent_variant, 3, loss, 4096, 128256, "4096 x 128256");
+    choices(&s);
     flat(&s);
     lt_cuda_free(b->gpu, q.scratch);
     return LT_OK;
