@@ -10,8 +10,8 @@
 
 #define BENCH_OPTIONS(X)                                                                           \
     X(STR, op, "op", "", 0, 0, "names",                                                            \
-      "only these benches, comma-separated: sgemm, gemm, attention, memory, thesis, decode; "      \
-      "empty: all")                                                                                \
+      "only these benches, comma-separated: sgemm, gemm, attention, memory, thesis, decode, "      \
+      "quant; empty: all")                                                                         \
     X(BOOL, ladder, "ladder", "false", 0, 0, "",                                                   \
       "time every rung of a ladder, not only the shipped kernel")                                  \
     X(BOOL, check, "check", "false", 0, 0, "", "only check the kernels, no timings")               \
