@@ -1,14 +1,14 @@
 /* Every family on a GPU, where there is one: losses and gradients against the goldens (Hugging Face transformers in float64), the same bits twice, the same
  * bits for every level of recompute, eager and as a recorded graph; in BF16 near the CPU's BF16.
  *
- * Tolerances, relative to the largest element of a tensor. F32: as on the CPU (test_golden.c), doubled, since sums run in other orders. BF16: each of about 30
- * stages rounds at 2^-9, and the goldens' models are small, so that few roundings average out. */
+ * Tolerances, relative to the largest element of a tensor. F32: as on the CPU (test_golden.c), doubled, since sums run in other orders. BF16 is
+ * measured against the CPU's BF16: on an H100 its gradients are 0.9 to 1.3 times as far from F32, those of Switch, whose ReLU has a kink, 1.9 times. */
 #include "unit/model/golden.h"
 
 #include "model/alloc.h"
 
-#define TOLERANCE_F32  2e-5
-#define TOLERANCE_BF16 0.06
+#define TOLERANCE_F32 2e-5
+#define WORSE_BF16    3.0
 
 static const lt_backend *gpu;
 
@@ -98,29 +98,28 @@ static double apart(const golden *g, lt_model *m, lt_model *cpu, const char **wo
     return most;
 }
 
+/* The GPU's BF16 is about as far from F32 as the CPU's: both round at the same places, only not always the same way. */
 static void compare_bf16(const golden *g, lt_model *m, lt_model *cpu, const char *how) {
-    const char *worst = "";
-    const double off = apart(g, m, cpu, &worst);
-    if (!(off <= TOLERANCE_BF16)) {
-        fail_msg("%s%s: %s is %.3g of its length off the CPU's", g->name, how, worst, off);
+    const char *worst = "", *worst_cpu = "";
+    const double off = apart(g, m, g->model, &worst), usual = apart(g, cpu, g->model, &worst_cpu);
+    if (!(off <= WORSE_BF16 * usual)) {
+        fail_msg("%s%s: %s is %.3g of its length off F32's, on the CPU %s %.3g", g->name, how,
+                 worst, off, worst_cpu, usual);
     }
 }
 
-/* A row that changes its expert changes whole gradients. So experts are compared with all of them chosen, where nothing can change; and as the model
- * chooses where rounding does not decide that: where the CPU's BF16 is near its F32 (Mixtral 0.017 apart, Switch 0.12). */
+/* A row that rounding sends to another expert changes whole gradients (on an H100 one of Mixtral's: 0.27 of the router's). So experts are compared with all of
+ * them chosen and none full, where nothing can change. */
 static void check_bf16(golden *g, lt_model *m) {
     lt_model *cpu = open_on(g->name, "", lt_backend_cpu(), LT_BF16);
+    lt_model *const all[] = {m, cpu, g->model};
     const lt_model_spec spec = m->spec;
-    const char *worst;
-    if (spec.n_experts == 0 || apart(g, g->model, cpu, &worst) <= 0.5 * TOLERANCE_BF16) {
-        compare_bf16(g, m, cpu, "");
+    for (int i = 0; i < 3 && spec.n_experts > 0; i++) {
+        all[i]->spec.top_k = spec.n_experts;
+        all[i]->spec.moe_capacity = 0.0;
     }
-    if (spec.n_experts > 0) {
-        m->spec.top_k = cpu->spec.top_k = spec.n_experts;
-        m->spec.moe_capacity = cpu->spec.moe_capacity = 0.0;
-        compare_bf16(g, m, cpu, ", all experts");
-        m->spec = spec;
-    }
+    compare_bf16(g, m, cpu, spec.n_experts > 0 ? ", all experts" : "");
+    m->spec = g->model->spec = spec;
     lt_model_close(cpu);
 }
 
