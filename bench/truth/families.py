@@ -57,7 +57,8 @@ def train(a, shard, folder, family, dtype):
     start = time.time()
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
-        sys.exit(f"{family} in {dtype} on {a.device} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+        print(f"{family} in {dtype} on {a.device} ended with {done.returncode}:\n{done.stderr[-3000:]}", flush=True)
+        return None
     lines = [json.loads(line) for line in open(os.path.join(out, "metrics.jsonl"))]
     steps = {line["step"]: line["loss"] for line in lines if line["kind"] == "train"}
     shutil.rmtree(out)
@@ -77,15 +78,16 @@ def machine(device):
 
 
 def run(a):
+    out = {"device": a.device, "machine": machine(a.device), "recipe": RECIPE, "families": FAMILIES, "data_sha256": None, "runs": {}}
     with tempfile.TemporaryDirectory() as folder:
-        shard, digest = prepare(a.lateen, folder)
+        shard, out["data_sha256"] = prepare(a.lateen, folder)
         work = [(f, d) for d in a.dtypes.split(",") for f in a.families.split(",")]
         with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
-            results = list(pool.map(lambda w: train(a, shard, folder, *w), work))
-    out = {"device": a.device, "machine": machine(a.device), "recipe": RECIPE, "families": FAMILIES, "data_sha256": digest, "runs": {}}
-    for (family, dtype), result in zip(work, results):
-        out["runs"].setdefault(family, {})[dtype] = result
-    write(out, a.out)
+            for (family, dtype), result in zip(work, pool.map(lambda w: train(a, shard, folder, *w), work)):
+                if result is not None:
+                    out["runs"].setdefault(family, {})[dtype] = result
+                    write(out, a.out)
+    return 0 if sum(len(r) for r in out["runs"].values()) == len(work) else 1
 
 
 def write(out, path):
@@ -126,6 +128,7 @@ def compare(a):
         for dtype, x in runs.items():
             y = gpu["runs"].get(family, {}).get(dtype)
             if y is None:
+                bad.append(f"{family} in {dtype}: not in {a.gpu}")
                 continue
             x, y = shared(x, y)
             early, most, at, end = gaps(x, y)

@@ -133,6 +133,11 @@ def theirs(a, shard, init, dtype, micro, steps):
     return losses, [float(n) for n in norms], sorted(seconds)[len(seconds) // 2]
 
 
+def write(out, path):
+    with open(path, "w") as f:
+        f.write(json.dumps(out).replace(': {"loss"', ':\n  {"loss"') + "\n")
+
+
 def run(a):
     import torch
     out = {"device": torch.cuda.get_device_name() if a.torch_device == "cuda" else a.device, "torch": torch.__version__,
@@ -148,9 +153,8 @@ def run(a):
             for name, side in sides:
                 losses, norms, step_s = side(a, shard, init, dtype, micro, steps)
                 out["runs"][f"{name} {dtype} {micro}"] = {"loss": [float(f"{x:.8g}") for x in losses], "grad_norm": [float(f"{x:.6g}") for x in norms]}
+                write(out, a.out)
                 say(f"{name} in {dtype}, micro-batches of {micro}: {steps} steps, loss {losses[0]:.5f} to {losses[-1]:.5f}, {step_s * 1e3:.1f} ms a step (median)")
-    with open(a.out, "w") as f:
-        f.write(json.dumps(out).replace(': {"loss"', ':\n  {"loss"') + "\n")
     return compare(argparse.Namespace(file=a.out, svg=None))
 
 
