@@ -1,16 +1,19 @@
 #!/usr/bin/env bash
-# Train a tiny model on the CPU and on the emulated GPU; every loss must agree. Prints TAP.
+# Train a tiny model on the CPU and on the emulated GPU; every loss must agree, also when one goes on from the other's checkpoint, and a stop must not
+# change a bit. Prints TAP.
 set -eu
 cd "$(dirname "$0")/../.."
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cat src/base/*.c | head -c 60000 >"$work/text" || true # Any text will do.
 python3 tests/e2e/make_shard.py "$work/text" "$work/shard" 700
-train() { # folder, options...
+train() { # folder, env or tests/emu/run, options...
     local out=$1
     shift
-    "$@" build/lateen train --out "$out" --steps 6 --data.train "$work/shard" --model.vocab 256 --model.layers 2 --model.width 64 \
-        --model.heads 4 --data.seq 32 --batch.size 4 --threads 2 --export false --device "$device" --model.dtype "$dtype" >"$work/log" 2>&1 ||
+    local runner=$1
+    shift
+    "$runner" build/lateen train --out "$out" --steps 6 --data.train "$work/shard" --model.vocab 256 --model.layers 2 --model.width 64 --model.heads 4 \
+        --data.seq 32 --batch.size 4 --threads 2 --export false --device "$device" --model.dtype "$dtype" "$@" >"$work/log" 2>&1 ||
         { tail -n 5 "$work/log"; return 1; }
 }
 n=0
@@ -28,4 +31,29 @@ good = len(cpu) == len(gpu) == 6 and off < (1e-5 if dtype == "fp32" else 5e-3)
 print("ok" if good else "not ok", n, f"- training in {dtype}: losses {off:.1e} apart after {len(gpu)} steps")
 PY
 done
-echo "1..$n"
+
+# Checkpoints cross: two steps there, two here; on the GPU at once or with one more stop. Moments in bf16, whose rounding is drawn.
+dtype=bf16
+part() { # folder, device, steps
+    device=$2
+    local runner=env
+    [ "$2" = cpu ] || runner=tests/emu/run
+    train "$work/$1" $runner --steps "$3" --model.layers 1 --data.seq 16 --batch.size 2 --lr.schedule constant --optim.moments bf16
+}
+part on-cpu cpu 4 && part to-gpu cpu 2 && cp -r "$work/to-gpu" "$work/stopped" && part to-gpu cuda 4 && part stopped cuda 3 && part stopped cuda 4 &&
+    part to-cpu cuda 2 && part to-cpu cpu 4 || echo "not ok - checkpoints across devices"
+python3 - "$work" $n <<'PY'
+import json, sys
+work, n = sys.argv[1], int(sys.argv[2])
+def losses(where):
+    return [r["loss"] for r in map(json.loads, open(f"{work}/{where}/metrics.jsonl")) if r["kind"] == "train"]
+def files(where):
+    return json.load(open(f"{work}/{where}/checkpoints/step-000000004/manifest.json"))["files"]
+cpu = losses("on-cpu")
+for i, (where, what) in enumerate((("to-gpu", "the GPU goes on from the CPU's checkpoint"), ("to-cpu", "the CPU goes on from the GPU's checkpoint"))):
+    other = losses(where)
+    off = max(abs(a - b) / a for a, b in zip(cpu, other))
+    print("ok" if len(other) == len(cpu) == 4 and off < 5e-3 else "not ok", n + 1 + i, f"- {what}: losses {off:.1e} apart from the CPU's alone")
+print("ok" if files("to-gpu") == files("stopped") else "not ok", n + 3, "- stopped and resumed on the GPU after the CPU's checkpoint: the same bits")
+PY
+echo "1..$((n + 3))"

@@ -2,3 +2,4 @@
 suite "kill -9 and resume" tests/e2e/kill_resume.sh 8
 suite "train: signals, bad input" tests/e2e/train.sh
 suite "memory: peak against what was announced" tests/e2e/memory.sh
+suite "truth: every family begins as its kept curve" tests/e2e/truth.sh
