@@ -2,11 +2,13 @@
  *
  * SHAPES    table (V, C) of DTYPE; ids (rows) int32; y, dy (rows, C) of DTYPE; dtable (V, C) fp32, added to. C a multiple of W.
  * FORWARD   one block a row, y = scale * table[id] (+ pos_table[position]).
- * BACKWARD  Rows with the same id must be added in the order of rows, without atomics:
- *     1. a stable radix sort of (id, row) by id, 8 bits a pass: digit_count (a block counts its 2048 keys), digit_scan (one block: where each
- *        digit of each block begins), digit_place (a block places its keys in order). After it equal ids stand together, rows ascending.
- *     2. embed_sum: a block walks SPAN sorted rows and adds runs of equal ids in registers. A run inside its span is added to the table; what
- *        reaches over an end goes to parts (two rows a block: head, tail).
+ * BACKWARD  Rows with the same id must be added in the order of rows, without atomics on numbers that round:
+ *     1. a stable radix sort of (id, row) by id, 8 bits a pass. digit_count: a block counts the first digit of its KEYS keys. digit_place: a block adds up
+ *        what stands before its keys (up to 64 blocks; for more, digit_scan made running sums), places them in order, and counts the next pass's digits where
+ *        they come to stand. After it equal ids stand together, rows ascending.
+ *     2. embed_sum: a block walks SPAN sorted rows, BATCH at a time (their rows of dy, and the table's rows that end in them, are all asked for before the first is
+ *        added), and adds runs of equal ids in registers. A run inside its span is added to the table; what reaches over an end goes to parts (two
+ *        rows a block: head, tail).
  *     3. embed_join: the block whose tail begins a run that crosses ends adds the heads that follow, in order.
  * BOUND     dy once: 2 bytes an element (bf16), and 8 bytes an element of each table row hit.
  * NUMERICS  fp32, fixed order: the same bits every run.
@@ -17,8 +19,11 @@
 
 #define THREADS 256
 #define DIGITS  256
-#define KEYS    2048 /* A block's, in the sort. */
-#define SPAN    32   /* Sorted rows a block of embed_sum adds. */
+#define KEYS    1024 /* A block's, in the sort. */
+#define SPAN    16   /* Sorted rows a block of embed_sum adds. */
+#define BATCH   4
+#define COLUMNS 128 /* Threads of embed_sum and embed_join, W columns each. */
+static_assert(SPAN % BATCH == 0, "whole batches");
 #define WARPS   (THREADS / WARP)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
@@ -45,19 +50,22 @@ embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table, 
     }
 }
 
-/* counts (DIGITS, gridDim.x): digit-major, so that one running sum over it gives the places. rows NULL: the first pass, key i is row i. */
-extern "C" __global__ void __launch_bounds__(THREADS) digit_count(int *counts, const int *keys, int n, int shift) {
+/* counts (n_passes, DIGITS, gridDim.x): a pass's are digit-major, so that one running sum over them gives the places. Those of later passes become zero. */
+extern "C" __global__ void __launch_bounds__(THREADS) digit_count(int *counts, const int *keys, int n, int n_passes) {
     __shared__ int hist[DIGITS];
     hist[threadIdx.x] = 0;
     __syncthreads();
+    wait_for_others();
     for (int i = threadIdx.x; i < KEYS; i += THREADS) {
         const int at = blockIdx.x * KEYS + i;
         if (at < n) {
-            atomicAdd(&hist[keys[at] >> shift & (DIGITS - 1)], 1); /* Integers: the order does not matter. */
+            atomicAdd(&hist[keys[at] & (DIGITS - 1)], 1); /* Integers: the order does not matter. */
         }
     }
     __syncthreads();
-    counts[threadIdx.x * gridDim.x + blockIdx.x] = hist[threadIdx.x];
+    for (int pass = 0; pass < n_passes; pass++) {
+        counts[(pass * DIGITS + threadIdx.x) * gridDim.x + blockIdx.x] = pass == 0 ? hist[threadIdx.x] : 0;
+    }
 }
 
 /* Exclusive running sum over n counts, in place; one block of 1024. */
@@ -65,6 +73,7 @@ extern "C" __global__ void __launch_bounds__(1024) digit_scan(int *counts, int n
     __shared__ int warps[WARP];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     int before = 0;
+    wait_for_others();
     for (int first = 0; first < n; first += 1024) {
         const int at = first + threadIdx.x, mine = at < n ? counts[at] : 0;
         int sum = mine, total;
@@ -93,11 +102,40 @@ extern "C" __global__ void __launch_bounds__(1024) digit_scan(int *counts, int n
     }
 }
 
+/* Where this block's keys of digit threadIdx.x begin: behind all smaller digits, and the same digit in the blocks before. counts (DIGITS, gridDim.x). */
+INLINE int place_of_digit(const int *counts, int *warps) {
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, *mine = counts + threadIdx.x * gridDim.x;
+    int before = 0, total = 0, sum;
+#pragma unroll 8
+    for (int b = 0; b < (int)gridDim.x; b++) {
+        const int count = mine[b];
+        before += b < (int)blockIdx.x ? count : 0;
+        total += count;
+    }
+    sum = total;
+#pragma unroll
+    for (int d = 1; d < WARP; d *= 2) {
+        const int left = __shfl_up_sync(ALL_LANES, sum, d);
+        sum += lane >= d ? left : 0;
+    }
+    if (lane == WARP - 1) {
+        warps[warp] = sum;
+    }
+    __syncthreads();
+    for (int w = 0; w < warp; w++) {
+        before += warps[w];
+    }
+    return before + sum - total;
+}
+
+/* rows NULL: the first pass, key i is row i. counts: this pass's, running sums if scanned; next_counts: the next pass's, or NULL. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts, int n, int shift) {
-    __shared__ int next[DIGITS], of_warp[WARPS][DIGITS];
+digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts, int *next_counts, int n, int shift,
+            int scanned) {
+    __shared__ int next[DIGITS], of_warp[WARPS][DIGITS], sums[WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
-    next[threadIdx.x] = counts[threadIdx.x * gridDim.x + blockIdx.x];
+    wait_for_others();
+    next[threadIdx.x] = scanned ? counts[threadIdx.x * gridDim.x + blockIdx.x] : place_of_digit(counts, sums);
     for (int first = 0; first < KEYS; first += THREADS) { /* 256 keys at a time, in order. */
         const int at = blockIdx.x * KEYS + first + threadIdx.x;
         const int key = at < n ? keys[at] : 0, digit = at < n ? key >> shift & (DIGITS - 1) : DIGITS;
@@ -118,6 +156,9 @@ digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, cons
             }
             keys_out[place] = key;
             rows_out[place] = rows ? rows[at] : at;
+            if (next_counts) {
+                atomicAdd(&next_counts[(key >> (shift + 8) & (DIGITS - 1)) * gridDim.x + place / KEYS], 1);
+            }
         }
         __syncthreads();
         for (int w = 0; w < WARPS; w++) {
@@ -126,51 +167,75 @@ digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, cons
     }
 }
 
-/* Blocks (spans of sorted rows) x (pieces of THREADS * W columns). parts (2, spans, C): heads, then tails. */
-extern "C" __global__ void __launch_bounds__(THREADS)
+/* Blocks (spans of sorted rows) x (pieces of COLUMNS * W columns). parts (2, spans, C): heads, then tails. */
+extern "C" __global__ void __launch_bounds__(COLUMNS)
 embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const int *rows, int n, int cols, float scale, i64 ld_table,
           i64 lddy) {
-    const int first = blockIdx.x * SPAN, last = min(first + SPAN, n) - 1, col = (blockIdx.y * THREADS + threadIdx.x) * W;
-    const bool from_before = first > 0 && keys[first - 1] == keys[first], goes_on = last + 1 < n && keys[last + 1] == keys[last];
-    float sum[W] = {0.0f}, x[W];
+    __shared__ int key_of[SPAN + 2], row_of[SPAN]; /* key_of: one before, the span's, one behind; -1 where there is none. */
+    const int first = blockIdx.x * SPAN, count = min(SPAN, n - first), col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
+    float sum[W] = {0.0f};
+    wait_for_others();
+    for (int i = threadIdx.x; i < SPAN + 2; i += COLUMNS) {
+        const int at = first + i - 1;
+        key_of[i] = at >= 0 && at < n ? keys[at] : -1;
+        if (i < SPAN) {
+            row_of[i] = first + i < n ? rows[first + i] : 0;
+        }
+    }
+    __syncthreads();
     if (col >= cols) {
         return;
     }
-    bool head = from_before;
-#pragma unroll 4
-    for (int at = first; at <= last; at++) {
-        const int key = keys[at];
-        piece_load_stream(x, dy + (i64)rows[at] * lddy + col);
+    bool head = key_of[0] == key_of[1];
+    for (int start = 0; start < count; start += BATCH) {
+        float x[BATCH][W], old[BATCH][W];
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            sum[i] += scale * x[i];
+        for (int b = 0; b < BATCH; b++) { /* Everything is on its way before the first is needed. */
+            const int at = start + b;
+            const bool ends = at < count && key_of[at + 1] != key_of[at + 2];
+            if (at < count) {
+                piece_load_stream(x[b], dy + (i64)row_of[at] * lddy + col);
+            }
+            if (ends) {
+                piece_load_f32(old[b], dtable + (i64)key_of[at + 1] * ld_table + col);
+            }
         }
-        if (at < last && keys[at + 1] == key) {
-            continue;
-        }
-        if (head || (at == last && goes_on)) { /* The run crosses an end: its owner joins the parts. */
-            piece_store_f32(parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * cols + col, sum);
-        } else {
-            float old[W];
-            float *to = dtable + (i64)key * ld_table + col;
-            piece_load_f32(old, to);
+#pragma unroll
+        for (int b = 0; b < BATCH; b++) {
+            const int at = start + b, key = key_of[at + 1];
+            if (at >= count) {
+                break;
+            }
+            const bool ends = key != key_of[at + 2];
 #pragma unroll
             for (int i = 0; i < W; i++) {
-                old[i] += sum[i];
+                sum[i] += scale * x[b][i];
             }
-            piece_store_f32(to, old);
-        }
-        head = false;
+            if (!ends && at < count - 1) {
+                continue;
+            }
+            if (head || !ends) { /* The run crosses an end: its owner joins the parts. */
+                piece_store_f32(parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * cols + col, sum);
+            } else {
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            sum[i] = 0.0f;
+                for (int i = 0; i < W; i++) {
+                    old[b][i] += sum[i];
+                }
+                piece_store_f32(dtable + (i64)key * ld_table + col, old[b]);
+            }
+            head = false;
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                sum[i] = 0.0f;
+            }
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS)
+extern "C" __global__ void __launch_bounds__(COLUMNS)
 embed_join(float *dtable, const float *parts, const int *keys, int n, int cols, i64 ld_table) {
-    const int first = blockIdx.x * SPAN, last = min(first + SPAN, n) - 1, col = (blockIdx.y * THREADS + threadIdx.x) * W;
+    const int first = blockIdx.x * SPAN, last = min(first + SPAN, n) - 1, col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
+    wait_for_others();
     const int key = keys[last];
     const bool goes_on = last + 1 < n && keys[last + 1] == key;
     const bool began_here = keys[first] != key || first == 0 || keys[first - 1] != key;
@@ -179,6 +244,7 @@ embed_join(float *dtable, const float *parts, const int *keys, int n, int cols, 
         return;
     }
     piece_load_f32(sum, parts + ((i64)gridDim.x + blockIdx.x) * cols + col);
+#pragma unroll 4
     for (int b = blockIdx.x + 1; b * SPAN < n && keys[b * SPAN] == key; b++) {
         piece_load_f32(x, parts + (i64)b * cols + col);
 #pragma unroll

@@ -7,10 +7,11 @@
 
 #define XENT_THREADS  1024
 #define EMBED_THREADS 256
-#define SORT_KEYS                                                                                  \
-    2048 /* Of embed.cu: keys a block sorts, digits a pass, sorted rows a block adds. */
-#define SORT_DIGITS 256
-#define SPAN        32
+#define SORT_KEYS     1024 /* Of embed.cu: keys a block sorts, digits a pass, blocks that add up */
+#define SORT_DIGITS   256  /* counts themselves; columns' threads and sorted rows of a block. */
+#define SORT_BLOCKS   64
+#define SUM_THREADS   128
+#define SPAN          16
 
 /* ---- Cross-entropy ---- */
 
@@ -141,55 +142,70 @@ static const char *embed_bwd_refuse(const void *args) {
     return why != NULL ? why : lt_cuda_refuse_rows(tables, 2, LT_F32);
 }
 
+/* (id, row) sorted by id, rows ascending, into memory of sort_bytes; *keys and *rows say where. n_ids: ids are below it. */
+static size_t sort_bytes(int64_t n, int n_passes) {
+    const size_t list = ((size_t)n * 4 + 255) / 256 * 256;
+    return 4 * list + (size_t)(n_passes * LT_CUDA_DIV_UP(n, SORT_KEYS)) * SORT_DIGITS * 4;
+}
+static int sort_passes(int64_t n_ids) {
+    int n = 1;
+    while (n_ids - 1 >= (int64_t)1 << 8 * n) {
+        n++;
+    }
+    return n;
+}
+static lt_err sort_ids(lt_queue *q, unsigned char *base, const char *defines, void *ids, int n,
+                       int n_passes, void **keys, void **rows) {
+    const size_t list = ((size_t)n * 4 + 255) / 256 * 256;
+    const int64_t blocks = LT_CUDA_DIV_UP(n, SORT_KEYS);
+    int n_counts = (int)blocks * SORT_DIGITS, scanned = blocks > SORT_BLOCKS;
+    void *lists[2][2] = {{base, base + list}, {base + 2 * list, base + 3 * list}};
+    int *counts = (int *)(void *)(base + 4 * list);
+    void *count[] = {&counts, &ids, &n, &n_passes};
+    *keys = ids, *rows = NULL;
+    LT_TRY(lt_cuda_run_early(q, "ops/embed.cu", "digit_count", defines, blocks, 1, EMBED_THREADS,
+                             count));
+    for (int pass = 0; pass < n_passes; pass++, counts += n_counts) {
+        int *next = pass + 1 < n_passes ? counts + n_counts : NULL, shift = 8 * pass;
+        void **to = lists[pass % 2], *scan[] = {&counts, &n_counts};
+        void *place[] = {&to[0], &to[1], keys, rows, &counts, &next, &n, &shift, &scanned};
+        if (scanned) {
+            LT_TRY(lt_cuda_run_early(q, "ops/embed.cu", "digit_scan", defines, 1, 1, 1024, scan));
+        }
+        LT_TRY(lt_cuda_run_early(q, "ops/embed.cu", "digit_place", defines, blocks, 1,
+                                 EMBED_THREADS, place));
+        *keys = to[0], *rows = to[1];
+    }
+    return LT_OK;
+}
+
 /* One table's gradient: sort the rows by id, add the runs, join those that cross spans. */
 static lt_err table_bwd(lt_queue *q, lt_tensor dtable, const lt_tensor *dy, lt_tensor ids,
                         float scale) {
     const lt_tensor *const aligned[] = {dy, &dtable};
-    int n = (int)lt_cuda_rows(dy), cols = (int)lt_cuda_width(dy), n_counts;
-    const int w = lt_cuda_piece(aligned, 2, dy->dtype, cols);
-    const int64_t blocks = LT_CUDA_DIV_UP(n, SORT_KEYS), spans = LT_CUDA_DIV_UP(n, SPAN);
-    const int cols_blocks = LT_CUDA_DIV_UP(cols, EMBED_THREADS * w);
-    const size_t parts_bytes = (size_t)spans * 2 * (size_t)cols * 4,
-                 list_bytes = ((size_t)n * 4 + 255) / 256 * 256;
-    unsigned char *base;
-    void *scratch, *counts, *keys[2], *rows[2], *parts;
+    int n = (int)lt_cuda_rows(dy), cols = (int)lt_cuda_width(dy);
+    const int w = lt_cuda_piece(aligned, 2, dy->dtype, cols),
+              n_passes = sort_passes(dtable.shape[0]);
+    const int64_t spans = LT_CUDA_DIV_UP(n, SPAN);
+    const int cols_blocks = LT_CUDA_DIV_UP(cols, SUM_THREADS * w);
+    const size_t parts_bytes = ((size_t)spans * 2 * (size_t)cols * 4 + 255) / 256 * 256;
+    void *scratch, *keys, *rows, *dy_data = dy->data;
+    int64_t lddy = dy->stride[0];
     char defines[LT_CUDA_DEFINES_BYTES];
-    const void *from_keys = ids.data, *from_rows = NULL;
-    int turn = 0;
     if (n == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_cuda_scratch(
-        q, parts_bytes + 4 * list_bytes + (size_t)blocks * SORT_DIGITS * 4 + 1024, &scratch));
-    base = scratch;
-    parts = base, base += (parts_bytes + 255) / 256 * 256;
-    for (int i = 0; i < 2; i++) {
-        keys[i] = base, base += list_bytes;
-        rows[i] = base, base += list_bytes;
-    }
-    counts = base;
-    n_counts = (int)blocks * SORT_DIGITS;
+    LT_TRY(lt_cuda_scratch(q, parts_bytes + sort_bytes(n, n_passes), &scratch));
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(dy->dtype), w);
-    for (int shift = 0; shift == 0 || dtable.shape[0] - 1 >= (int64_t)1 << shift;
-         shift += 8, turn ^= 1) {
-        void *count[] = {&counts, &from_keys, &n, &shift}, *scan[] = {&counts, &n_counts};
-        void *place[] = {&keys[turn], &rows[turn], &from_keys, &from_rows, &counts, &n, &shift};
-        LT_TRY(lt_cuda_run(q, "ops/embed.cu", "digit_count", defines, blocks, 1, EMBED_THREADS,
-                           count));
-        LT_TRY(lt_cuda_run(q, "ops/embed.cu", "digit_scan", defines, 1, 1, 1024, scan));
-        LT_TRY(lt_cuda_run(q, "ops/embed.cu", "digit_place", defines, blocks, 1, EMBED_THREADS,
-                           place));
-        from_keys = keys[turn], from_rows = rows[turn];
-    }
-    void *dy_data = dy->data;
-    int64_t lddy = dy->stride[0];
-    void *sum[] = {&dtable.data, &parts, &dy_data, &from_keys,        &from_rows,
-                   &n,           &cols,  &scale,   &dtable.stride[0], &lddy};
-    void *join[] = {&dtable.data, &parts, &from_keys, &n, &cols, &dtable.stride[0]};
-    LT_TRY(lt_cuda_run(q, "ops/embed.cu", "embed_sum", defines, spans, cols_blocks, EMBED_THREADS,
-                       sum));
-    return lt_cuda_run(q, "ops/embed.cu", "embed_join", defines, spans, cols_blocks, EMBED_THREADS,
-                       join);
+    LT_TRY(sort_ids(q, (unsigned char *)scratch + parts_bytes, defines, ids.data, n, n_passes,
+                    &keys, &rows));
+    void *sum[] = {&dtable.data, &scratch, &dy_data,          &keys, &rows, &n,
+                   &cols,        &scale,   &dtable.stride[0], &lddy};
+    void *join[] = {&dtable.data, &scratch, &keys, &n, &cols, &dtable.stride[0]};
+    LT_TRY(lt_cuda_run_early(q, "ops/embed.cu", "embed_sum", defines, spans, cols_blocks,
+                             SUM_THREADS, sum));
+    return lt_cuda_run_early(q, "ops/embed.cu", "embed_join", defines, spans, cols_blocks,
+                             SUM_THREADS, join);
 }
 
 static lt_err embed_bwd_run(lt_queue *q, const void *args) {
