@@ -17,6 +17,12 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers.activations import XIELUActivation
+from transformers.generation.logits_process import (
+    MinPLogitsWarper,
+    TemperatureLogitsWarper,
+    TopKLogitsWarper,
+    TopPLogitsWarper,
+)
 from transformers.models.gpt_oss import modeling_gpt_oss
 from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from transformers.models.mixtral import modeling_mixtral
@@ -215,6 +221,40 @@ def xent(p, x):
     return out
 
 
+def choose(p, x):
+    """transformers' logits warpers, then the inverse of the distribution function at the draw."""
+    rows = {"id": [], "logprob": [], "rank": [], "top_id": [], "top_logprob": []}
+    for row, how in zip(x["rows"].tolist(), x["how"].tolist()):
+        temperature, top_k, top_p, min_p, draw, n_top = how
+        out = {"id": -1, "logprob": 0.0, "rank": 0, "top_id": [-1] * 20, "top_logprob": [0.0] * 20}
+        if row >= 0:
+            logits = x["logits"][row]
+            scores = logits[None]
+            if temperature > 0:
+                scores = TemperatureLogitsWarper(temperature)(None, scores)
+                if top_k > 0:
+                    scores = TopKLogitsWarper(int(top_k))(None, scores)
+                    assert torch.isfinite(scores).sum() == min(top_k, len(logits)), "a tie at the cut"
+                scores = TopPLogitsWarper(top_p)(None, scores) if top_p < 1 else scores
+                scores = MinPLogitsWarper(min_p)(None, scores) if min_p > 0 else scores
+                assert draw < 1
+                below = torch.cumsum(torch.softmax(scores[0], -1), -1)
+                out["id"] = int(torch.searchsorted(below, torch.tensor(draw) * below[-1], right=True))
+            else:
+                out["id"] = int(logits.argmax())
+            if n_top >= 0:
+                logprobs = torch.log_softmax(logits, -1)
+                top, ids = torch.sort(logprobs, descending=True, stable=True)
+                n = min(int(n_top), len(logits))
+                out["logprob"] = float(logprobs[out["id"]])
+                out["rank"] = int((logits > logits[out["id"]]).sum())
+                out["top_id"][:n] = ids[:n].tolist()
+                out["top_logprob"][:n] = top[:n].tolist()
+        for name, value in out.items():
+            rows[name].append(value)
+    return {name: torch.tensor(value) for name, value in rows.items()}
+
+
 def route(p, logits):
     """Mixtral's router (softmax, top k, divided by their sum) or switch's, and the auxiliary losses."""
     n_rows, n_experts = logits.shape
@@ -344,7 +384,7 @@ def sumsq(p, x):
 
 
 def tensor(entry, name):
-    whole = name in ("ids", "positions", "labels", "doc_start", "kv_len", "slot_row", "expert_start", "experts")
+    whole = name in ("ids", "positions", "labels", "rows", "doc_start", "kv_len", "slot_row", "expert_start", "experts")
     return torch.tensor(entry["data"], dtype=torch.int64 if whole else torch.float64).reshape(entry["shape"])
 
 

@@ -173,8 +173,7 @@ lt_err lt_step_pick(lt_engine *e, int64_t first, int64_t n) {
         s->on_host[i] = !s->on_device[first + i];
         n_device += s->on_device[first + i];
     }
-    if (n_device >
-        0) {
+    if (n_device > 0) {
         LT_TRY(lt_forward_choices(e->forward, first, n, &chosen));
     }
     if (n_device < n) {

@@ -21,6 +21,7 @@ static const lt_case cases[] = {
     {"one id", LT_CASE_CHECK, 1 << LT_F32, .R = 1, .V = 1, .N = 20},
     {"two ids", LT_CASE_CHECK, 1 << LT_F32, .R = 3, .V = 2, .N = 40},
     {"few ids, picks share rows", LT_CASE_CHECK, 1 << LT_F32, .R = 7, .V = 31, .N = 60},
+    {"all options", LT_CASE_CHECK | LT_CASE_GOLDEN, 1 << LT_F32, .R = 4, .V = 40, .N = 20},
     {"a thousand", LT_CASE_CHECK, 1 << LT_F32, .R = 5, .V = 1000, .N = 40},
     {"ties", LT_CASE_CHECK, 1 << LT_F32, .R = 5, .V = 4099, .N = 40, .act = 1},
     {"extremes", LT_CASE_CHECK, 1 << LT_F32, .R = 6, .V = 2500, .N = 60, .act = 2},

@@ -9,7 +9,7 @@
  *     3. masses left, by chunk and warp ── meet ─▶ the slice in which                   (top-k) or masses (top-p); ties, if some drop out, by the id's bits.
  *        the draw lies finds chunk, warp, lane, id                                   4. with log-probabilities: sum and rank ── meet; the likeliest: as 2.
  *     Blocks meet by the cluster's barrier (CLUSTER: sm_90), else by a counter in global memory, which needs all of a row's blocks alive at once:
- *     the launcher sees to it. Greedy picks meet once, a draw without cuts twice, top-k or top-p 3 to 6 times.
+ *     the launcher sees to it. Greedy picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to 7.
  * BOUND     4 V bytes a pick, once. One row of 128,256 in 8 slices: 64 KB a block at 50 GB/s an SM and more 1.3 us, a meeting 1 us, a pass over 32
  *           elements a thread 0.3 to 0.7 us: 4 us greedy, 5 to 14 drawn. 256 rows: 131 MB are 44 us at 3.0 TB/s; passes of other blocks run beside
  *           (two an SM), about 10 instructions an element each, 12 us: 50 us greedy, 60 to 90 drawn. PARTS 1 without HELD: 4 to 12 reads.
@@ -400,21 +400,27 @@ INLINE u64 nucleus_of(const slice *s, double top_p, u64 all, cut *limit) {
     return target;
 }
 
-/* The key and id that are drawn: found by one block, known to all. */
-INLINE cut draw(const shared *m, group *g, const slice *s, const masses *w, double uniform, cut c, u64 least) {
+/* What is drawn, by the block in whose slice it lies, to *id. told: its key and id are known to all blocks, by one more meeting. */
+INLINE cut draw(const shared *m, group *g, const slice *s, const masses *w, double uniform, cut c, u64 least, bool told, int *id) {
     const u64 drawn = (u64)(uniform * (double)w->all), target = drawn < w->all ? drawn : w->all - 1;
     u32 *words = group_mine(g);
     cut found = cut_to(0, NO_ID);
-    if (threadIdx.x == 0) {
+    if (threadIdx.x == 0 && told) {
         words[1] = NO_ID;
     }
     __syncwarp();
     if (threadIdx.x < WARP && target >= w->before && target - w->before < w->here) {
         found = find_drawn(m, s, w, target, c, least);
         if (found.id != NO_ID) {
+            *id = (int)found.id;
+        }
+        if (found.id != NO_ID && told) {
             words[0] = found.dist;
             words[1] = found.id;
         }
+    }
+    if (!told) {
+        return found;
     }
     group_meet(g);
 #pragma unroll 1
@@ -607,7 +613,7 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
             w = weigh(&m, &g, &s, c, stage == DRAW_ONE ? least : 0);
         }
         if (stage == DRAW_ONE) { /* 3. */
-            chosen = draw(&m, &g, &s, &w, how[DRAW], c, least);
+            chosen = draw(&m, &g, &s, &w, how[DRAW], c, least, n_top >= 0, ids + pick);
             continue;
         }
         if (stage == CUT_TOP_P) {
@@ -627,7 +633,7 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
             report_top(&m, &g, &s, c, lse, top_ids + pick * TOP, top_logprobs + pick * TOP);
         }
     }
-    if (g.part == 0 && threadIdx.x == 0) {
+    if (!draws && g.part == 0 && threadIdx.x == 0) {
         ids[pick] = s.best_key == NO_ID ? -3 : none ? -2 : (int)chosen.id;
     }
     group_leave(&g);
