@@ -10,49 +10,10 @@
  *          is one launch: embedding to choices. A padding row is a sequence of one token whose key is dropped; nobody reads what it says.
  *
  * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is allocated after open. */
-#include "model/forward.h"
+#include "model/forward_impl.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-#include "model/block.h"
-#include "model/prepare.h"
-
-#define MAX_GRAPHS 128
-
-/* The shape of a call as it runs: at least the caller's. */
-typedef struct {
-    int64_t rows, seqs, out, q_max, kv_max, max_pages;
-} call_shape;
-
-typedef struct {
-    call_shape shape;
-    lt_graph *graph; /* NULL: seen once. */
-} recorded;
-
-struct lt_forward {
-    lt_run run;
-    lt_forward_options o;
-    lt_prepared prepared;
-    lt_arena cache, fixed, activations; /* Of the backend. */
-    lt_layer_acts layer;                /* One set: nothing is kept for a backward pass. */
-    lt_batch_acts batch;
-    void *pool;
-    lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of meta */
-    int32_t *meta, *host_meta;
-    lt_tensor h_out, out_f32;      /* (max_out, C) act dtype; (out_rows, C) F32 */
-    float *logits, *host_logits;   /* (out_rows, V); host_logits NULL where the host sees logits. */
-    float **host_rows;             /* (out_rows) of those */
-    lt_tensor choose_rows, how;    /* Views of meta, of all wanted rows. */
-    int32_t *chosen, *host_chosen; /* Results of choose for out_rows: see choice_at. */
-    bool any_top;                  /* A choice of this call wants the likeliest, too. */
-    call_shape shape;              /* Of the last call. */
-    int64_t at_hand,
-        chosen_first; /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were made; -1: none. */
-    recorded graphs[MAX_GRAPHS];
-    int n_graphs;
-};
 
 static size_t page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dtype dtype) {
     return (size_t)(page_tokens * s->n_kv_heads * s->head_dim) * lt_dtype_bytes(dtype);
@@ -62,42 +23,17 @@ size_t lt_forward_page_bytes(const lt_model_spec *s, int64_t page_tokens, lt_dty
     return page_bytes(s, page_tokens, dtype) * 2 * (size_t)s->n_layers;
 }
 
-#define CHOOSE_WORDS (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Of metadata a choice: its row, and how. */
-
-/* Words of the call's metadata; choose_more's begin there. */
-static int64_t meta_call_count(const lt_forward_options *o) {
-    const int64_t n = 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 +
-                      o->max_out * (1 + CHOOSE_WORDS);
-    return (n + 3) / 2 * 2; /* how is of doubles. */
-}
-
-static int64_t meta_count(const lt_forward_options *o) {
-    return meta_call_count(o) + o->out_rows * CHOOSE_WORDS + 1;
-}
-
-/* Of the results of out_rows choices: ids, ranks, log-probabilities, then the likeliest of each. */
-static size_t chosen_bytes(const lt_forward_options *o, bool top) {
-    return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
-}
-
-static lt_forward_choice choice_at(const lt_forward *f, int32_t *results) {
-    const int64_t n = f->o.out_rows;
-    return (lt_forward_choice){results, results + n, results + 3 * n,
-                               (const float *)(results + 2 * n),
-                               (const float *)(results + (3 + LT_CHOOSE_TOP) * n)};
-}
-
 /* What keeps its place whatever the shape of a call. */
 static void fixed_carve(lt_forward *f) {
     const lt_model_spec *s = f->run.spec;
     const lt_forward_options *o = &f->o;
     lt_arena *a = &f->fixed;
-    f->meta = lt_arena_take(a, (size_t)meta_count(o) * sizeof *f->meta, LT_ARENA_ALIGN);
+    f->meta = lt_arena_take(a, (size_t)lt_forward_words(o) * sizeof *f->meta, LT_ARENA_ALIGN);
     f->h_out = lt_tensor_take(a, f->run.dtype, o->max_out, s->width, 0);
     f->out_f32 = lt_tensor_take(a, LT_F32, o->out_rows, s->width, 0);
     f->logits = lt_arena_take(a, (size_t)(o->out_rows * s->vocab_size) * sizeof *f->logits,
                               LT_ARENA_ALIGN);
-    f->chosen = lt_arena_take(a, chosen_bytes(o, true), LT_ARENA_ALIGN);
+    f->chosen = lt_arena_take(a, lt_forward_chosen_bytes(o, true), LT_ARENA_ALIGN);
 }
 
 static void acts_carve(lt_forward *f, int64_t rows) {
@@ -115,9 +51,10 @@ static size_t logits_bytes(const lt_forward *f) {
 /* Host memory that transfers reach at their best. */
 static lt_err place_host(lt_forward *f) {
     const lt_backend *b = f->run.backend;
-    LT_TRY(b->host_alloc((void **)&f->host_meta, (size_t)meta_count(&f->o) * sizeof(int32_t),
+    LT_TRY(b->host_alloc((void **)&f->host_meta, (size_t)lt_forward_words(&f->o) * sizeof(int32_t),
                          "metadata"));
-    LT_TRY(b->host_alloc((void **)&f->host_chosen, chosen_bytes(&f->o, true), "choices"));
+    LT_TRY(
+        b->host_alloc((void **)&f->host_chosen, lt_forward_chosen_bytes(&f->o, true), "choices"));
     if (!b->host_memory) {
         LT_TRY(b->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits"));
     }
@@ -130,8 +67,8 @@ static lt_err place_host(lt_forward *f) {
 
 static void release_host(lt_forward *f) {
     const lt_backend *b = f->run.backend;
-    b->host_release(f->host_meta, (size_t)meta_count(&f->o) * sizeof(int32_t));
-    b->host_release(f->host_chosen, chosen_bytes(&f->o, true));
+    b->host_release(f->host_meta, (size_t)lt_forward_words(&f->o) * sizeof(int32_t));
+    b->host_release(f->host_chosen, lt_forward_chosen_bytes(&f->o, true));
     b->host_release(f->host_logits, logits_bytes(f));
     free(f->host_rows);
 }
@@ -243,7 +180,7 @@ static int64_t least(int64_t a, int64_t b) {
 }
 
 /* The shape of the bucket of a call of single tokens. False: it is too large for one. */
-static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, call_shape *out) {
+static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, lt_forward_shape *out) {
     const int64_t rows = least(least(bucket_of(w->n_rows), f->o.out_rows),
                                least(f->o.max_seqs, f->o.max_rows));
     int64_t pages = 16;
@@ -251,7 +188,7 @@ static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, call_sha
         pages *= 2;
     }
     pages = least(pages, f->o.max_pages);
-    *out = (call_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages};
+    *out = (lt_forward_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages};
     return rows >= w->n_rows;
 }
 
@@ -269,7 +206,7 @@ static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t 
 
 /* Pages of padding sequences: 0, of which they read what is there. */
 static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w) {
-    const call_shape *c = &f->shape;
+    const lt_forward_shape *c = &f->shape;
     int32_t *host = f->host_meta + *at;
     const lt_tensor t = lt_tensor_2d(f->meta + *at, LT_I32, c->seqs, c->max_pages);
     memset(host, 0, (size_t)(c->seqs * c->max_pages) * sizeof *host);
@@ -281,28 +218,9 @@ static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w)
     return t;
 }
 
-/* Rows and options of n choices, of `all` with idle ones, into the metadata at *at. rows NULL: wanted row i, from the first of its chunk. */
-static void put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
-                        const bool *choose, const double *how) {
-    int32_t *host = f->host_meta + *at;
-    f->choose_rows = lt_tensor_1d(f->meta + *at, LT_I32, all);
-    for (int64_t i = 0; i < all; i++) {
-        host[i] = i >= n || (choose != NULL && !choose[i]) ? -1
-                  : rows != NULL                           ? rows[i]
-                                                           : (int32_t)(i % f->o.out_rows);
-        f->any_top |= host[i] >= 0 && how[i * LT_CHOOSE_HOW_COUNT + LT_CHOOSE_N_TOP] > 0.0;
-    }
-    *at += all + (*at + all) % 2;
-    f->how = lt_tensor_2d(f->meta + *at, LT_F64, all, LT_CHOOSE_HOW_COUNT);
-    if (n > 0) {
-        memcpy(f->host_meta + *at, how, (size_t)(n * LT_CHOOSE_HOW_COUNT) * sizeof *how);
-    }
-    *at += all * 2 * LT_CHOOSE_HOW_COUNT;
-}
-
 static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
     lt_run *r = &f->run;
-    const call_shape *c = &f->shape;
+    const lt_forward_shape *c = &f->shape;
     int64_t at = 0;
     f->batch.tokens = put(f, &at, w->ids, w->n_rows, c->rows, 0);
     f->batch.positions = put(f, &at, w->positions, w->n_rows, c->rows, 0);
@@ -315,7 +233,7 @@ static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
     }
     f->table = put_table(f, &at, w);
     f->any_top = false;
-    put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, w->how);
+    lt_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, w->how);
     r->positions = f->batch.positions;
     return r->backend->upload(r->queue, f->meta, f->host_meta, (size_t)at * sizeof *f->meta);
 }
@@ -382,57 +300,32 @@ static lt_err run_layers(lt_forward *f) {
     return f->shape.out > 0 ? gather(f, f->shape.out) : LT_OK;
 }
 
-static lt_err head(lt_forward *f, int64_t first, int64_t n) {
-    lt_run *r = &f->run;
-    return lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
-                         lt_tensor_rows(&f->h_out, first, n),
-                         r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0);
-}
-
-/* Choices [first, first + n) of those in the metadata, from the logits at hand. */
-static lt_err choose(lt_forward *f, int64_t first, int64_t n, int64_t n_logits) {
-    lt_run *r = &f->run;
-    const int64_t all = f->o.out_rows;
-    int32_t *to = f->chosen;
-    return lt_run_choose(
-        r,
-        &(lt_choose_args){
-            .id = lt_tensor_1d(to, LT_I32, n),
-            .rank = lt_tensor_1d(to + all, LT_I32, n),
-            .logprob = lt_tensor_1d(to + 2 * all, LT_F32, n),
-            .top_id = lt_tensor_2d(to + 3 * all, LT_I32, n, LT_CHOOSE_TOP),
-            .top_logprob = lt_tensor_2d(to + (3 + LT_CHOOSE_TOP) * all, LT_F32, n, LT_CHOOSE_TOP),
-            .logits = lt_tensor_2d(f->logits, LT_F32, n_logits, r->spec->vocab_size),
-            .rows = lt_tensor_rows(&f->choose_rows, first, n),
-            .how = lt_tensor_rows(&f->how, first, n),
-            .softcap = r->spec->final_softcap});
-}
-
 /* With choices where a graph may be made, whether there are any or not: it is for all calls of its shape. */
 static lt_err run_decode(lt_forward *f) {
     LT_TRY(run_layers(f));
-    LT_TRY(head(f, 0, f->shape.out));
-    return f->run.backend->graph_begin != NULL ? choose(f, 0, f->shape.out, f->shape.out) : LT_OK;
+    LT_TRY(lt_forward_head(f, 0, f->shape.out));
+    return f->run.backend->graph_begin != NULL ? lt_forward_choose(f, 0, f->shape.out, f->shape.out)
+                                               : LT_OK;
 }
 
 /* The record of this shape; *is_new: it comes for the first time. NULL: no room for more. */
-static recorded *find_graph(lt_forward *f, bool *is_new) {
+static lt_forward_graph *find_graph(lt_forward *f, bool *is_new) {
     for (int i = 0; i < f->n_graphs; i++) {
-        const call_shape *c = &f->graphs[i].shape;
+        const lt_forward_shape *c = &f->graphs[i].shape;
         if (c->rows == f->shape.rows && c->max_pages == f->shape.max_pages) {
             *is_new = false;
             return &f->graphs[i];
         }
     }
     *is_new = true;
-    if (f->n_graphs == MAX_GRAPHS) {
+    if (f->n_graphs == LT_FORWARD_MAX_GRAPHS) {
         return NULL;
     }
-    f->graphs[f->n_graphs] = (recorded){.shape = f->shape};
+    f->graphs[f->n_graphs] = (lt_forward_graph){.shape = f->shape};
     return &f->graphs[f->n_graphs++];
 }
 
-static lt_err record(lt_forward *f, recorded *g) {
+static lt_err record(lt_forward *f, lt_forward_graph *g) {
     const lt_run *r = &f->run;
     lt_err err, ended;
     LT_TRY(r->backend->graph_begin(r->queue));
@@ -444,7 +337,7 @@ static lt_err record(lt_forward *f, recorded *g) {
 /* As a graph where it can be one. */
 static lt_err run_padded(lt_forward *f) {
     bool is_new = true;
-    recorded *g = f->run.backend->graph_begin != NULL ? find_graph(f, &is_new) : NULL;
+    lt_forward_graph *g = f->run.backend->graph_begin != NULL ? find_graph(f, &is_new) : NULL;
     if (is_new) {
         return run_decode(f);
     }
@@ -462,7 +355,8 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
               w->n_out <= f->o.max_out && w->max_pages <= f->o.max_pages);
     pad = pad && shape_padded(f, w, &f->shape);
     if (!pad) {
-        f->shape = (call_shape){w->n_rows, w->n_seqs, w->n_out, w->q_max, w->kv_max, w->max_pages};
+        f->shape = (lt_forward_shape){w->n_rows, w->n_seqs, w->n_out,
+                                      w->q_max,  w->kv_max, w->max_pages};
     }
     f->at_hand = pad ? 0 : -1;
     f->chosen_first = pad && r->backend->graph_begin != NULL ? 0 : -1;
@@ -475,106 +369,6 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     }
     LT_TRY(run_layers(f));
     return w->n_out > 0 ? LT_OK : r->backend->sync(r->queue); /* host_meta is free again. */
-}
-
-/* Logits of the wanted rows [first, first + n) on the device. */
-static lt_err need_logits(lt_forward *f, int64_t first, int64_t n) {
-    LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out &&
-              first % f->o.out_rows == 0);
-    if (f->at_hand != first) {
-        LT_TRY(head(f, first, n));
-        f->at_hand = first;
-    }
-    return LT_OK;
-}
-
-static lt_err fetch_choices(lt_forward *f, lt_forward_choice *out) {
-    const lt_run *r = &f->run;
-    *out = choice_at(f, f->host_chosen);
-    LT_TRY(
-        r->backend->download(r->queue, f->host_chosen, f->chosen, chosen_bytes(&f->o, f->any_top)));
-    return r->backend->sync(r->queue);
-}
-
-lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n, lt_forward_choice *out) {
-    LT_TRY(need_logits(f, first, n));
-    if (f->chosen_first != first) {
-        LT_TRY(choose(f, first, n, n));
-        f->chosen_first = first;
-    }
-    return fetch_choices(f, out);
-}
-
-lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, const double *how,
-                              lt_forward_choice *out) {
-    const lt_run *r = &f->run;
-    const int64_t from = meta_call_count(&f->o);
-    const lt_tensor own_rows = f->choose_rows, own_how = f->how;
-    int64_t at = from;
-    lt_err err;
-    LT_ASSERT(n > 0 && n <= f->o.out_rows && f->at_hand >= 0);
-    put_choices(f, &at, n, n, rows, NULL, how);
-    err = r->backend->upload(r->queue, f->meta + from, f->host_meta + from,
-                             (size_t)(at - from) * sizeof *f->meta);
-    err = err == LT_OK ? choose(f, 0, n, f->o.out_rows) : err;
-    f->chosen_first = -1;
-    f->choose_rows = own_rows; /* A later chunk's are still to be used. */
-    f->how = own_how;
-    return err == LT_OK ? fetch_choices(f, out) : err;
-}
-
-/* Rows [from, to) of the logits at hand. */
-static lt_err fetch_rows(lt_forward *f, int64_t from, int64_t to) {
-    const lt_run *r = &f->run;
-    const int64_t V = r->spec->vocab_size;
-    return from == to
-               ? LT_OK
-               : r->backend->download(r->queue, f->host_logits + from * V, f->logits + from * V,
-                                      (size_t)((to - from) * V) * sizeof *f->logits);
-}
-
-lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wanted,
-                         float *const **logits) {
-    lt_run *r = &f->run;
-    const int64_t V = r->spec->vocab_size;
-    const float cap = r->spec->final_softcap;
-    int64_t from = 0; /* Of neighbours that travel together. */
-
-    LT_TRY(need_logits(f, first, n));
-    for (int64_t i = 0; i < n; i++) {
-        const bool mine = wanted == NULL || wanted[i];
-        f->host_rows[i] = !mine ? NULL
-                                : (r->backend->host_memory ? f->logits : f->host_logits) + i * V;
-        if (!mine || i + 1 == n) {
-            LT_TRY(r->backend->host_memory ? LT_OK : fetch_rows(f, from, mine ? n : i));
-            from = i + 1;
-        }
-    }
-    LT_TRY(r->backend->sync(r->queue));
-    for (int64_t i = 0; cap > 0 && i < n; i++) {
-        for (int64_t v = 0; f->host_rows[i] != NULL && v < V; v++) {
-            f->host_rows[i][v] = cap * tanhf(f->host_rows[i][v] / cap);
-        }
-    }
-    if (cap > 0 && r->backend->host_memory) { /* They are no longer what the head gave. */
-        f->at_hand = f->chosen_first = -1;
-    }
-    *logits = f->host_rows;
-    return LT_OK;
-}
-
-lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden) {
-    lt_run *r = &f->run;
-    const int64_t C = r->spec->width;
-    for (int64_t i = 0; i < n; i += f->o.out_rows) {
-        const int64_t count = n - i < f->o.out_rows ? n - i : f->o.out_rows;
-        LT_TRY(lt_run_cast(r, &(lt_cast_args){.y = lt_tensor_rows(&f->out_f32, 0, count),
-                                              .x = lt_tensor_rows(&f->h_out, first + i, count)}));
-        LT_TRY(r->backend->download(r->queue, hidden + i * C, f->out_f32.data,
-                                    (size_t)(count * C) * sizeof *hidden));
-        LT_TRY(r->backend->sync(r->queue));
-    }
-    return LT_OK;
 }
 
 void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out) {

@@ -1,0 +1,72 @@
+/* forward_impl.h: the forward from inside: the call (forward.c: metadata, layers, graphs) and what comes out of it (forward_out.c: logits, choices, hidden
+ * states). */
+#ifndef LT_MODEL_FORWARD_IMPL_H
+#define LT_MODEL_FORWARD_IMPL_H
+
+#include "model/block.h"
+#include "model/forward.h"
+#include "model/prepare.h"
+
+#define LT_FORWARD_MAX_GRAPHS 128
+
+/* The shape of a call as it runs: at least the caller's. */
+typedef struct {
+    int64_t rows, seqs, out, q_max, kv_max, max_pages;
+} lt_forward_shape;
+
+typedef struct {
+    lt_forward_shape shape;
+    lt_graph *graph; /* NULL: seen once. */
+} lt_forward_graph;
+
+struct lt_forward {
+    lt_run run;
+    lt_forward_options o;
+    lt_prepared prepared;
+    lt_arena cache, fixed, activations; /* Of the backend. */
+    lt_layer_acts layer;                /* One set: nothing is kept for a backward pass. */
+    lt_batch_acts batch;
+    void *pool;
+    lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of meta */
+    int32_t *meta, *host_meta;
+    lt_tensor h_out, out_f32;      /* (max_out, C) act dtype; (out_rows, C) F32 */
+    float *logits, *host_logits;   /* (out_rows, V); host_logits NULL where the host sees logits. */
+    float **host_rows;             /* (out_rows) of those */
+    lt_tensor choose_rows, how;    /* Views of meta, of all wanted rows. */
+    int32_t *chosen, *host_chosen; /* Results of choose for out_rows: see choice_at. */
+    bool any_top;                  /* A choice of this call wants the likeliest, too. */
+    lt_forward_shape shape;        /* Of the last call. */
+    int64_t at_hand,
+        chosen_first; /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were made; -1: none. */
+    lt_forward_graph graphs[LT_FORWARD_MAX_GRAPHS];
+    int n_graphs;
+};
+
+#define LT_FORWARD_CHOICE_WORDS                                                                    \
+    (1 + 2 * LT_CHOOSE_HOW_COUNT) /* Of metadata a choice: its row, and how. */
+
+/* Words of the call's metadata; choose_more's begin there. */
+static inline int64_t lt_forward_call_words(const lt_forward_options *o) {
+    const int64_t n = 3 * o->max_rows + o->max_seqs * (2 + o->max_pages) + 1 +
+                      o->max_out * (1 + LT_FORWARD_CHOICE_WORDS);
+    return (n + 3) / 2 * 2; /* how is of doubles. */
+}
+
+static inline int64_t lt_forward_words(const lt_forward_options *o) {
+    return lt_forward_call_words(o) + o->out_rows * LT_FORWARD_CHOICE_WORDS + 1;
+}
+
+/* Of the results of out_rows choices: ids, ranks, log-probabilities, then the likeliest of each. */
+static inline size_t lt_forward_chosen_bytes(const lt_forward_options *o, bool top) {
+    return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
+}
+
+/* Of forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata at *at. rows NULL: wanted row i, from the first of its chunk. */
+void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
+                            const bool *choose, const double *how);
+/* Logits of wanted rows [first, first + n). */
+LT_MUST_USE lt_err lt_forward_head(lt_forward *f, int64_t first, int64_t n);
+/* Choices [first, first + n) of those in the metadata, from n_logits rows at hand. */
+LT_MUST_USE lt_err lt_forward_choose(lt_forward *f, int64_t first, int64_t n, int64_t n_logits);
+
+#endif

@@ -1,0 +1,160 @@
+/* forward_out.c: what comes out of a call: choices and logits of the wanted rows, some at a time; hidden states. See forward.h.
+ *
+ *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row ─▶ host
+ *                                        └─────── rows that are asked for ─▶ host, softcapped
+ *
+ * at_hand: which rows' logits there are; choices and logits of the same rows need the head once. */
+#include <math.h>
+#include <string.h>
+
+#include "model/forward_impl.h"
+
+static lt_forward_choice choice_at(const lt_forward *f, int32_t *results) {
+    const int64_t n = f->o.out_rows;
+    return (lt_forward_choice){results, results + n, results + 3 * n,
+                               (const float *)(results + 2 * n),
+                               (const float *)(results + (3 + LT_CHOOSE_TOP) * n)};
+}
+
+void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
+                            const bool *choose, const double *how) {
+    int32_t *host = f->host_meta + *at;
+    f->choose_rows = lt_tensor_1d(f->meta + *at, LT_I32, all);
+    for (int64_t i = 0; i < all; i++) {
+        host[i] = i >= n || (choose != NULL && !choose[i]) ? -1
+                  : rows != NULL                           ? rows[i]
+                                                           : (int32_t)(i % f->o.out_rows);
+        f->any_top |= host[i] >= 0 && how[i * LT_CHOOSE_HOW_COUNT + LT_CHOOSE_N_TOP] > 0.0;
+    }
+    *at += all + (*at + all) % 2;
+    f->how = lt_tensor_2d(f->meta + *at, LT_F64, all, LT_CHOOSE_HOW_COUNT);
+    if (n > 0) {
+        memcpy(f->host_meta + *at, how, (size_t)(n * LT_CHOOSE_HOW_COUNT) * sizeof *how);
+    }
+    *at += all * 2 * LT_CHOOSE_HOW_COUNT;
+}
+
+lt_err lt_forward_head(lt_forward *f, int64_t first, int64_t n) {
+    lt_run *r = &f->run;
+    return lt_linear_fwd(r, lt_tensor_2d(f->logits, LT_F32, n, r->spec->vocab_size),
+                         lt_tensor_rows(&f->h_out, first, n),
+                         r->spec->tied ? LT_PARAM_EMBED : LT_PARAM_HEAD, LT_PARAM_KIND_COUNT, 0);
+}
+
+lt_err lt_forward_choose(lt_forward *f, int64_t first, int64_t n, int64_t n_logits) {
+    lt_run *r = &f->run;
+    const int64_t all = f->o.out_rows;
+    int32_t *to = f->chosen;
+    return lt_run_choose(
+        r,
+        &(lt_choose_args){
+            .id = lt_tensor_1d(to, LT_I32, n),
+            .rank = lt_tensor_1d(to + all, LT_I32, n),
+            .logprob = lt_tensor_1d(to + 2 * all, LT_F32, n),
+            .top_id = lt_tensor_2d(to + 3 * all, LT_I32, n, LT_CHOOSE_TOP),
+            .top_logprob = lt_tensor_2d(to + (3 + LT_CHOOSE_TOP) * all, LT_F32, n, LT_CHOOSE_TOP),
+            .logits = lt_tensor_2d(f->logits, LT_F32, n_logits, r->spec->vocab_size),
+            .rows = lt_tensor_rows(&f->choose_rows, first, n),
+            .how = lt_tensor_rows(&f->how, first, n),
+            .softcap = r->spec->final_softcap});
+}
+
+/* Logits of the wanted rows [first, first + n) on the device. */
+static lt_err need_logits(lt_forward *f, int64_t first, int64_t n) {
+    LT_ASSERT(n > 0 && n <= f->o.out_rows && first + n <= f->o.max_out &&
+              first % f->o.out_rows == 0);
+    if (f->at_hand != first) {
+        LT_TRY(lt_forward_head(f, first, n));
+        f->at_hand = first;
+    }
+    return LT_OK;
+}
+
+static lt_err fetch_choices(lt_forward *f, lt_forward_choice *out) {
+    const lt_run *r = &f->run;
+    *out = choice_at(f, f->host_chosen);
+    LT_TRY(r->backend->download(r->queue, f->host_chosen, f->chosen,
+                                lt_forward_chosen_bytes(&f->o, f->any_top)));
+    return r->backend->sync(r->queue);
+}
+
+lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n, lt_forward_choice *out) {
+    LT_TRY(need_logits(f, first, n));
+    if (f->chosen_first != first) {
+        LT_TRY(lt_forward_choose(f, first, n, n));
+        f->chosen_first = first;
+    }
+    return fetch_choices(f, out);
+}
+
+lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, const double *how,
+                              lt_forward_choice *out) {
+    const lt_run *r = &f->run;
+    const int64_t from = lt_forward_call_words(&f->o);
+    const lt_tensor own_rows = f->choose_rows, own_how = f->how;
+    int64_t at = from;
+    lt_err err;
+    LT_ASSERT(n > 0 && n <= f->o.out_rows && f->at_hand >= 0);
+    lt_forward_put_choices(f, &at, n, n, rows, NULL, how);
+    err = r->backend->upload(r->queue, f->meta + from, f->host_meta + from,
+                             (size_t)(at - from) * sizeof *f->meta);
+    err = err == LT_OK ? lt_forward_choose(f, 0, n, f->o.out_rows) : err;
+    f->chosen_first = -1;
+    f->choose_rows = own_rows; /* A later chunk's are still to be used. */
+    f->how = own_how;
+    return err == LT_OK ? fetch_choices(f, out) : err;
+}
+
+/* Rows [from, to) of the logits at hand. */
+static lt_err fetch_rows(lt_forward *f, int64_t from, int64_t to) {
+    const lt_run *r = &f->run;
+    const int64_t V = r->spec->vocab_size;
+    return from == to
+               ? LT_OK
+               : r->backend->download(r->queue, f->host_logits + from * V, f->logits + from * V,
+                                      (size_t)((to - from) * V) * sizeof *f->logits);
+}
+
+lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wanted,
+                         float *const **logits) {
+    lt_run *r = &f->run;
+    const int64_t V = r->spec->vocab_size;
+    const float cap = r->spec->final_softcap;
+    int64_t from = 0; /* Of neighbours that travel together. */
+
+    LT_TRY(need_logits(f, first, n));
+    for (int64_t i = 0; i < n; i++) {
+        const bool mine = wanted == NULL || wanted[i];
+        f->host_rows[i] = !mine ? NULL
+                                : (r->backend->host_memory ? f->logits : f->host_logits) + i * V;
+        if (!mine || i + 1 == n) {
+            LT_TRY(r->backend->host_memory ? LT_OK : fetch_rows(f, from, mine ? n : i));
+            from = i + 1;
+        }
+    }
+    LT_TRY(r->backend->sync(r->queue));
+    for (int64_t i = 0; cap > 0 && i < n; i++) {
+        for (int64_t v = 0; f->host_rows[i] != NULL && v < V; v++) {
+            f->host_rows[i][v] = cap * tanhf(f->host_rows[i][v] / cap);
+        }
+    }
+    if (cap > 0 && r->backend->host_memory) { /* They are no longer what the head gave. */
+        f->at_hand = f->chosen_first = -1;
+    }
+    *logits = f->host_rows;
+    return LT_OK;
+}
+
+lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden) {
+    lt_run *r = &f->run;
+    const int64_t C = r->spec->width;
+    for (int64_t i = 0; i < n; i += f->o.out_rows) {
+        const int64_t count = n - i < f->o.out_rows ? n - i : f->o.out_rows;
+        LT_TRY(lt_run_cast(r, &(lt_cast_args){.y = lt_tensor_rows(&f->out_f32, 0, count),
+                                              .x = lt_tensor_rows(&f->h_out, first + i, count)}));
+        LT_TRY(r->backend->download(r->queue, hidden + i * C, f->out_f32.data,
+                                    (size_t)(count * C) * sizeof *hidden));
+        LT_TRY(r->backend->sync(r->queue));
+    }
+    return LT_OK;
+}
