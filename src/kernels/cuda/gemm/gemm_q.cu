@@ -1,7 +1,7 @@
 /* gemm_q.cu: up to 64 rows times a quantised weight matrix, packed as tile_q.cuh says: y (M, N) = x (M, K) W^T; W back to 16 bits for more rows; rows of W as an
  * embedding's rows.
  *
- * SHAPES    M at most 8 TILES (TILES 1 to 8); K a multiple of 32; rows of x 16-byte aligned; any N.
+ * SHAPES    M at most 8 TILES (TILES 1 to 8); K a multiple of 32, WHOLE: of 128; rows of x 16-byte aligned; any N.
  * MAP       a warp makes 16 columns of y, a slab of W, for all rows, over the tiles of its part of K; SPLIT warps of a block share a slab. The weights are the left
  *           operand of mma.sync, whose 16 rows are columns of y, and x the right one, 8 rows of x an operand.
  * MOVEMENT
@@ -10,28 +10,28 @@
  *     A number u < 128 becomes the float BASE + u by putting it under that float's exponent, two at a time, and a multiply-add takes BASE + OFFSET off. A signed
  *     byte is its low seven bits less its highest one: both under the same exponent.
  *     A product does not care in which order it meets K: what mma.sync calls k = 2q, 2q + 1, 2q + 8, 2q + 9 are elements 0..3, then 4..7, of lane quarter q.
- * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB (1 KB) under way a warp. Instructions, M up to 8: 2.6 an element of a lane's share of
- *           8 bits, 2.2 of 4: a quarter (40 %) of what an H100 issues in the time that the bytes take.
+ * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB (1 KB) under way a warp. Instructions, M up to 8: 2.4 an element of a
+ *           lane's share: a quarter (Q4_0: 45 %) of what an H100 issues in the time that the bytes take. 64 rows: 10, and 16 KB from the L1 a tile.
  * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which cut off, scaled and added by rounding adds, then parts in order: bit-identical run to
  *           run. A row's bits depend on SPLIT, not on the other rows: the launcher keeps it where that is asked for, else there is one for up to 8 rows and one for more.
  * REFS      PTX ISA 9.7.14 (mma.sync); Frantar et al. 2024, arXiv:2408.11743 (weights laid out for mma.sync).
- *@spec sm_80 sm_90a: TILES=1 SPLIT=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- *@spec sm_80 sm_90a: TILES=1 SPLIT=16 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- *@spec sm_80 sm_90a: TILES=1 SPLIT=4 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
- *@spec sm_80 sm_90a: TILES=1 SPLIT=8 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 DTYPE=fp16
- *@spec sm_80 sm_90a: TILES=4 SPLIT=4 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_80 sm_90a: TILES=8 SPLIT=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16 */
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=1 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=16 WHOLE=0 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=4 WHOLE=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
+ *@spec sm_80 sm_90a: TILES=1 SPLIT=8 WHOLE=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 DTYPE=fp16
+ *@spec sm_80 sm_90a: TILES=4 SPLIT=4 WHOLE=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ *@spec sm_80 sm_90a: TILES=8 SPLIT=2 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16 */
 #include "common/early.cuh"
 #include "common/mma.cuh"
 #include "common/product.cuh"
 #include "gemm/tile_q.cuh"
 
-#define WARPS   (TILES > 1 ? 8 : SPLIT > 4 ? SPLIT : 4)
+#define WARPS   (SPLIT > 4 ? SPLIT : 4)
 #define GROUPS  (WARPS / SPLIT) /* of warps in a block, each with a slab of its own */
 #define PARTS   (SPLIT > 1 ? WARPS : 1)
 #define THREADS (32 * WARPS)
 #ifndef DEPTH
-#define DEPTH (TILES > 2 ? 1 : TILES == 2 ? 2 : BITS == 4 ? 4 : BITS == 8 ? 2 : 3)
+#define DEPTH (TILES > 2 || TILES == 2 && HIGH > 0 ? 1 : TILES == 1 && BITS == 4 ? 4 : 2)
 #endif
 #define ONE_bf16       0x3f803f80u
 #define ONE_fp16       0x3c003c00u
@@ -103,11 +103,8 @@ INLINE void widen(u32 pair[4], const share *s, int g, int h) {
         pair[j] = FMA2(x, ONE, off);
     }
 }
-/* The piece of a lane's quarter in a group of 32 of a row of x; zeros where there is none. */
-INLINE uint4 load_x(const elem *x, bool there) {
-    if (!there) {
-        return make_uint4(0, 0, 0, 0);
-    }
+/* The piece of a lane's quarter in a group of 32 of a row of x. */
+INLINE uint4 load_x(const elem *x) {
     if (GROUP == 32) {
         return *(const uint4 *)x;
     }
@@ -135,18 +132,18 @@ INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4],
         }
     }
 }
-/* x: this lane's first piece of the tile's columns, in row lane / 4; left: columns from the tile's first on. */
-INLINE void multiply(float sum[TILES][4], const share *s, const elem *x, i64 ldx, int m, int left) {
-    const int row = (int)threadIdx.x % 32 / 4;
+/* x: this lane's pieces of the tile's first columns; left: columns of x from there on. Past the last the first are read again: their scales are zero. */
+INLINE void multiply(float sum[TILES][4], const share *s, const elem *const x[TILES], int k0, int left) {
 #pragma unroll
     for (int g = 0; g < 4; g++) {
+        const int k = k0 + (WHOLE || 32 * g < left ? 32 * g : 0);
         u32 r[4], r8[4];
         widen(r, s, g, 0);
         widen(r8, s, g, 1);
         const u32 a0[4] = {r[0], r8[0], r[1], r8[1]}, a1[4] = {r[2], r8[2], r[3], r8[3]};
 #pragma unroll
         for (int t = 0; t < TILES; t++) {
-            multiply_group(sum[t], s, g, a0, a1, load_x(x + 8 * t * ldx + 32 * g, 8 * t + row < m && 32 * g < left));
+            multiply_group(sum[t], s, g, a0, a1, load_x(x[t] + k));
         }
     }
 }
@@ -165,10 +162,13 @@ gemm_q(const __grid_constant__ gemm_q_args a) {
     const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a.k + TILE_K - 1) / TILE_K, each = (tiles + SPLIT - 1) / SPLIT;
     const int begin = warp % SPLIT * each, end = slab * TILE_ROWS < a.n ? min_i(tiles, begin + each) : 0;
     const u8 *const w = a.w + (i64)slab * tiles * TILE_BYTES;
-    const elem *const x = a.x + lane / 4 * a.ldx + element_at(lane % 4, 0);
+    const elem *x[TILES];
     float sum[TILES][4] = {{0.0f}};
     share s[DEPTH];
 
+    for (int t = 0; t < TILES; t++) { /* Rows past the last: that one again. What an operand's rows give does not mix; it is not stored. */
+        x[t] = a.x + min_i(8 * t + lane / 4, a.m - 1) * a.ldx + element_at(lane % 4, 0);
+    }
 #pragma unroll
     for (int d = 0; d < DEPTH; d++) { /* 1. On their way before x is there. */
         if (begin + d < end) {
@@ -180,7 +180,7 @@ gemm_q(const __grid_constant__ gemm_q_args a) {
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             if (tile + d < end) {
-                multiply(sum, &s[d], x + (tile + d) * TILE_K, a.ldx, a.m, a.k - (tile + d) * TILE_K);
+                multiply(sum, &s[d], x, (tile + d) * TILE_K, a.k - (tile + d) * TILE_K);
                 if (tile + d + DEPTH < end) {
                     load_share(&s[d], w + (i64)(tile + d + DEPTH) * TILE_BYTES);
                 }

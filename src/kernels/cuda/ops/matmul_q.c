@@ -16,8 +16,8 @@
 /* Warps that share a slab of 16 columns are doubled while all warps are on the SMs at once. With more rows than ALONE, warps with other columns of the same part of
  * x are the better neighbours: what one fetched is in the L1. */
 #define ALONE              8
-#define WARPS_ALONE        20 /* An SM, at 100 registers a thread. */
-#define WARPS_OF_MANY      16
+#define WARPS_ALONE        16 /* An SM, at 128 registers a thread. */
+#define WARPS_OF_MANY      12 /* At 150. */
 #define MOST_SPLIT_ALONE   16
 #define MOST_SPLIT_OF_MANY 4
 #define MOST_SPLIT_FIXED   8 /* In a fixed order: one number for any rows. */
@@ -95,7 +95,7 @@ lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args) {
     void *list[] = {
         &a.y.data, &a.table_packed, &a.ids.data, &a.pos_table.data, &a.positions.data,     &rows,
         &k,        &tiles,          &a.scale,    &a.y.stride[0],    &a.pos_table.stride[0]};
-    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
+    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
              FORMAT_VALUES(f), lt_cuda_dtype_word(a.y.dtype));
     return lt_cuda_run_early(q, "gemm/gemm_q.cu", "embed_q", defines,
                              LT_CUDA_DIV_UP(rows * (k / 8), 128), 1, 128, list);
@@ -162,13 +162,12 @@ static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
                      .k = (int)a->b.shape[1],
                      .bias_type = lt_matmul_bias_type(&a->bias),
                      .accumulate = a->accumulate};
-    const int tiles = LT_CUDA_DIV_UP(w.m, 8), warps = tiles > 1   ? 8
-                                                      : split > 4 ? split
-                                                                  : 4; /* WARPS of gemm_q.cu */
+    const int tiles = LT_CUDA_DIV_UP(w.m, 8),
+              warps = split > 4 ? split : 4; /* WARPS of gemm_q.cu */
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&w};
-    snprintf(defines, sizeof defines, "TILES=%d SPLIT=%d " FORMAT_WORDS " OUT=%s DTYPE=%s", tiles,
-             split, FORMAT_VALUES(f), lt_cuda_dtype_word(a->y.dtype),
+    snprintf(defines, sizeof defines, "TILES=%d SPLIT=%d WHOLE=%d " FORMAT_WORDS " OUT=%s DTYPE=%s",
+             tiles, split, w.k % TILE_K == 0, FORMAT_VALUES(f), lt_cuda_dtype_word(a->y.dtype),
              lt_cuda_dtype_word(a->a.dtype));
     return lt_cuda_run_early(q, "gemm/gemm_q.cu", "gemm_q", defines,
                              LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.n, TILE_ROWS), warps / split), 1,
@@ -200,7 +199,7 @@ static lt_err slab(lt_queue *q, const lt_matmul_args *a, const format *f, int64_
     lt_matmul_args wide = *a;
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&q->wide, &src, &rows, &k, &tiles};
-    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
+    snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
              FORMAT_VALUES(f), lt_cuda_dtype_word(a->a.dtype));
     LT_TRY(lt_cuda_run(q, "gemm/gemm_q.cu", "widen_q", defines,
                        LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(rows, TILE_ROWS) * tiles, 4), 1, 128, list));
