@@ -302,6 +302,8 @@ static void flat(shop *s) {
                            .grad_scale = 1.0f,
                            .step = 10};
         op_time(s, LT_OP_adamw, &a, "AdamW", "134M parameters");
+        a.m.dtype = a.v.dtype = LT_BF16; /* In half of the room. */
+        op_time(s, LT_OP_adamw, &a, "AdamW, bf16 moments", "134M parameters");
     }
     {
         lt_ademamix_args a = {.p = make(s, LT_F32, 0, n),
@@ -320,6 +322,8 @@ static void flat(shop *s) {
                               .grad_scale = 1.0f,
                               .step = 10};
         op_time(s, LT_OP_ademamix, &a, "AdEMAMix", "134M parameters");
+        a.m1.dtype = a.m2.dtype = a.v.dtype = LT_BF16;
+        op_time(s, LT_OP_ademamix, &a, "AdEMAMix, bf16 moments", "134M parameters");
     }
     {
         lt_sumsq_args a = {.out = make(s, LT_F32, 0, 2), .x = make(s, LT_F32, 0, n)};
