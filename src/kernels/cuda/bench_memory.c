@@ -286,13 +286,13 @@ static void choices(shop *s) {
     }
 }
 
-static void flat(shop *s) {
-    const int64_t n = (int64_t)1 << 27;
+/* Both optimisers with moments of this type. */
+static void optimisers(shop *s, int64_t n, lt_dtype moments) {
     {
         lt_adamw_args a = {.p = make(s, LT_F32, 0, n),
                            .g = make(s, LT_F32, 0, n),
-                           .m = make(s, LT_F32, 0, n),
-                           .v = make(s, LT_F32, 0, n),
+                           .m = make(s, moments, 0, n),
+                           .v = make(s, moments, 0, n),
                            .copy = make(s, LT_BF16, 0, n),
                            .lr = 1e-4f,
                            .beta1 = 0.9f,
@@ -301,16 +301,15 @@ static void flat(shop *s) {
                            .decay = 0.1f,
                            .grad_scale = 1.0f,
                            .step = 10};
-        op_time(s, LT_OP_adamw, &a, "AdamW", "134M parameters");
-        a.m.dtype = a.v.dtype = LT_BF16; /* In half of the room. */
-        op_time(s, LT_OP_adamw, &a, "AdamW, bf16 moments", "134M parameters");
+        op_time(s, LT_OP_adamw, &a, moments == LT_F32 ? "AdamW" : "AdamW, bf16 moments",
+                "134M parameters");
     }
     {
         lt_ademamix_args a = {.p = make(s, LT_F32, 0, n),
                               .g = make(s, LT_F32, 0, n),
-                              .m1 = make(s, LT_F32, 0, n),
-                              .m2 = make(s, LT_F32, 0, n),
-                              .v = make(s, LT_F32, 0, n),
+                              .m1 = make(s, moments, 0, n),
+                              .m2 = make(s, moments, 0, n),
+                              .v = make(s, moments, 0, n),
                               .copy = make(s, LT_BF16, 0, n),
                               .lr = 1e-4f,
                               .beta1 = 0.9f,
@@ -321,10 +320,15 @@ static void flat(shop *s) {
                               .decay = 0.1f,
                               .grad_scale = 1.0f,
                               .step = 10};
-        op_time(s, LT_OP_ademamix, &a, "AdEMAMix", "134M parameters");
-        a.m1.dtype = a.m2.dtype = a.v.dtype = LT_BF16;
-        op_time(s, LT_OP_ademamix, &a, "AdEMAMix, bf16 moments", "134M parameters");
+        op_time(s, LT_OP_ademamix, &a, moments == LT_F32 ? "AdEMAMix" : "AdEMAMix, bf16 moments",
+                "134M parameters");
     }
+}
+
+static void flat(shop *s) {
+    const int64_t n = (int64_t)1 << 27;
+    optimisers(s, n, LT_F32);
+    optimisers(s, n, LT_BF16);
     {
         lt_sumsq_args a = {.out = make(s, LT_F32, 0, 2), .x = make(s, LT_F32, 0, n)};
         op_time(s, LT_OP_sumsq, &a, "sum of squares", "134M");
