@@ -37,12 +37,17 @@ BOUNDS = {"fp32": (1e-4, 0.15, 0.03),
           "bf16": (5e-3, 0.15, 0.03)}
 
 
+def quiet(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+
+
 def prepare(lateen, folder):
     """Tokenizer and shard in folder; returns the shard's prefix and a checksum of both."""
     text, tokenizer, shard = os.path.join(HERE, "data/demo/train.jsonl.zst"), os.path.join(folder, "tokenizer.json"), os.path.join(folder, "train")
-    quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([lateen, "tokenizer", "train", text, "--vocab-size", "1024", "--special", "<|endoftext|>", "--out", tokenizer], **quiet)
-    subprocess.run([lateen, "tokenize", text, "--tokenizer", tokenizer, "--append-eod", "--out", shard], **quiet)
+    quiet(lateen, "tokenizer", "train", text, "--vocab-size", "1024", "--special", "<|endoftext|>", "--out", tokenizer)
+    quiet(lateen, "tokenize", text, "--tokenizer", tokenizer, "--append-eod", "--out", shard)
     digest = hashlib.sha256()
     for name in (shard + ".bin", shard + ".idx"):
         digest.update(open(name, "rb").read())

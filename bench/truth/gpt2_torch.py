@@ -39,12 +39,17 @@ def say(text):
     print(time.strftime("%T"), text, flush=True)
 
 
+def quiet(*command):
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+
+
 def prepare(a, folder):
     """Tokens in folder; their shard's prefix."""
     text, tokenizer, shard = os.path.join(HERE, "data/demo/train.jsonl.zst"), os.path.join(folder, "tokenizer.json"), os.path.join(folder, "train")
-    quiet = {"check": True, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run([a.lateen, "tokenizer", "train", text, "--vocab-size", str(a.entries), "--special", "<|endoftext|>", "--out", tokenizer], **quiet)
-    subprocess.run([a.lateen, "tokenize", text, "--tokenizer", tokenizer, "--append-eod", "--out", shard], **quiet)
+    quiet(a.lateen, "tokenizer", "train", text, "--vocab-size", str(a.entries), "--special", "<|endoftext|>", "--out", tokenizer)
+    quiet(a.lateen, "tokenize", text, "--tokenizer", tokenizer, "--append-eod", "--out", shard)
     return shard
 
 
