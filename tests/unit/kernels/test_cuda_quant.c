@@ -76,11 +76,11 @@ static void place(bench *t, lt_dtype type) {
 
 /* 32-bit sums of K products of numbers up to 1.3: far below 1e-3. K formats: scales are rounded to F16, 2^-11 of each weight. More than 64 rows: weights are
  * rounded to BF16, 2^-9 of each. Errors add up like sqrt(K); the sums themselves are about 10. */
-static void check(bench *t, lt_dtype type, int m, bool bias) {
+static void check(bench *t, lt_dtype type, lt_dtype act, int m, bool bias) {
     const double tolerance = m > 64 ? 1e-1 : is_simple(type) ? 1e-3 : 3e-2;
     const int K = t->k;
     const lt_matmul_args a = {.y = lt_tensor_2d(t->d_y, LT_F32, m, N),
-                              .a = lt_tensor_2d(t->d_x, LT_BF16, m, K),
+                              .a = lt_tensor_2d(t->d_x, act, m, K),
                               .b = lt_tensor_2d(t->d_blocks, type, N, K),
                               .bias = bias ? lt_tensor_1d(t->d_bias, LT_BF16, N) : (lt_tensor){0},
                               .trans_b = true,
@@ -121,6 +121,17 @@ static void check_fixed(bench *t, lt_dtype type) {
         must(t->b->sync(t->q));
         assert_memory_equal(t->y, all + row * N, N * sizeof *t->y);
     }
+}
+
+/* Last of a type: x is another afterwards. */
+static void check_f16(bench *t, lt_dtype type) {
+    for (int i = 0; i < M_MOST * t->k; i++) {
+        t->x16[i] = lt_f32_to_f16(t->x[i]);
+        t->x[i] = lt_f16_to_f32(t->x16[i]);
+    }
+    must(t->b->upload(t->q, t->d_x, t->x16, sizeof t->x16));
+    check(t, type, LT_F16, 5, true);
+    check(t, type, LT_F16, 12, false);
 }
 
 static void check_embed(bench *t, lt_dtype type) {
@@ -167,10 +178,11 @@ static void test_products(void **state) {
         make(t, types[i]);
         place(t, types[i]);
         for (size_t j = 0; j < sizeof rows / sizeof *rows; j++) {
-            check(t, types[i], rows[j], j % 2 == 1);
+            check(t, types[i], LT_BF16, rows[j], j % 2 == 1);
         }
         check_fixed(t, types[i]);
         check_embed(t, types[i]);
+        check_f16(t, types[i]);
         t->b->release(t->d_packed, t->packed_bytes);
     }
     t->b->queue_close(t->q);
