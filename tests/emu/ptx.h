@@ -32,7 +32,8 @@ static inline void ptx_ex2_approx_ftz_f32(float &y, float x) {
 static inline uint32_t emu_bf16_fma(uint32_t a, uint32_t b, uint32_t c) {
     float x, y, z;
     const uint32_t bits[3] = {a << 16, b << 16, c << 16};
-    __builtin_memcpy(&x, &bits[0], 4), __builtin_memcpy(&y, &bits[1], 4), __builtin_memcpy(&z, &bits[2], 4);
+    __builtin_memcpy(&x, &bits[0], 4), __builtin_memcpy(&y, &bits[1], 4),
+        __builtin_memcpy(&z, &bits[2], 4);
     return emu_f32_to_bf16((float)((double)x * y + z));
 }
 static inline uint32_t emu_f16_fma(uint32_t a, uint32_t b, uint32_t c) {
@@ -59,8 +60,7 @@ static inline void ptx_ld_global_nc_L1_no_allocate_v4_u32(uint32_t &x, uint32_t 
     const uint4 v = *(const uint4 *)p;
     x = v.x, y = v.y, z = v.z, w = v.w;
 }
-static inline void ptx_ld_global_nc_L1_no_allocate_v2_u32(uint32_t &x, uint32_t &y,
-                                                          const void *p) {
+static inline void ptx_ld_global_nc_L1_no_allocate_v2_u32(uint32_t &x, uint32_t &y, const void *p) {
     const uint2 v = *(const uint2 *)p;
     x = v.x, y = v.y;
 }
