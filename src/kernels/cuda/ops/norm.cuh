@@ -6,6 +6,7 @@
 #include "common/vec.cuh"
 
 #define WARPS  (THREADS / WARP)
+#define SLOTS  (WARPS > 16 ? 32 : WARPS > 8 ? 16 : WARPS > 4 ? 8 : 4) /* Lanes that add the warps' sums. */
 #define GROUPS (THREADS / LANES) /* Of ROWS rows each. */
 #define INSIDE(col) (FULL || (col) < cols) /* Of a row. */
 static_assert(LANES <= WARP || LANES == THREADS, "a row belongs to part of a warp or to the block");
@@ -73,10 +74,10 @@ INLINE void row_sums(float *x, const int n, float *slots) {
     __syncthreads();
 #pragma unroll
     for (int i = 0; i < n; i++) {
-        x[i] = lane < WARPS ? slots[i * WARPS + lane] : 0.0f;
+        x[i] = lane % SLOTS < WARPS ? slots[i * WARPS + lane % SLOTS] : 0.0f;
     }
 #pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+    for (int lanes = SLOTS / 2; lanes > 0; lanes /= 2) {
 #pragma unroll
         for (int i = 0; i < n; i++) {
             x[i] += __shfl_xor_sync(ALL_LANES, x[i], lanes);

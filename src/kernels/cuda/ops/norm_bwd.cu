@@ -143,6 +143,7 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
     const int lane = threadIdx.x % LANES, step = gridDim.x * A_TURN;
     const inputs in = {{x, dy, dx}, {at.x, at.dy, at.dx}, at.n, rows, cols, ring};
     float dgain[VECS][W] = {{0.0f}}, dbias[VECS][W] = {{0.0f}}, g[KEEP_GAIN ? VECS : 1][W], next_scale[ROWS], next_centre[ROWS];
+    const float share = 1.0f / cols;
     int first = blockIdx.x * A_TURN + threadIdx.x / LANES * ROWS, slot = 0;
     wait_for_others();
     for (int d = 0; d < DEPTH; d++) {
@@ -198,12 +199,13 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
             }
         }
         row_sums(sums, N_SUMS, slots[turn]); /* 2. */
+        __syncwarp(); /* x and dy are read again, not kept: the compiler would keep them, and spill. */
         wide row_dot[ROWS], row_total[ROWS];
         DTYPE *to[ROWS];
 #pragma unroll
         for (int r = 0; r < ROWS; r++) {
             to[r] = dx + row_begin(at.dx, first + r, at.n) + lane * W;
-            row_dot[r] = sums[r] / cols, row_total[r] = KIND == 1 ? sums[ROWS + r] / cols : 0.0f;
+            row_dot[r] = sums[r] * share, row_total[r] = KIND == 1 ? sums[ROWS + r] * share : 0.0f;
         }
 #if LANES == 8 && W == 1
         row_dot[0] = row_total[0] = 0.0; /* Few elements: every lane adds them all in double. */
