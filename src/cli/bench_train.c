@@ -29,6 +29,7 @@
     X(ENUM, recompute, "recompute", "none", 0, 0, "none|selective|full",                           \
       "what backward computes again")                                                              \
     X(ENUM, optim, "optim", "adamw", 0, 0, LT_RECIPE_OPTIMS, "optimiser")                          \
+    X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of its moments")               \
     X(I64, steps, "steps", "3", 1, MAX_STEPS, "N", "steps of a turn; the median counts")           \
     X(I64, rounds, "rounds", "5", 1, MAX_ROUNDS, "N", "turns of each")                             \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")         \
@@ -264,7 +265,8 @@ static lt_err run(const bench_train_options *o) {
                                                       .batch = o->batch,
                                                       .seq = o->seq,
                                                       .recompute = (lt_recompute)o->recompute,
-                                                      .optim = (lt_optim_kind)o->optim}));
+                                                      .optim = (lt_optim_kind)o->optim,
+                                                      .bf16_moments = o->moments != 0}));
     if (o->peer[0] != '\0') {
         LT_TRY_DONE(open_peer(b));
     }

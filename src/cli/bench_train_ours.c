@@ -60,6 +60,8 @@ static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
 
     lt_options_default(&lt_recipe_table, &b->recipe);
     b->recipe.optim = w->optim;
+    b->recipe.moments = w->bf16_moments;
+    LT_TRY(lt_recipe_check(&b->recipe));
     LT_TRY(lt_model_create(&b->model, &s, &options, 1));
     LT_TRY(lt_pass_open(&b->pass, b->model, &p));
     LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model, lt_pass_queue(b->pass)));

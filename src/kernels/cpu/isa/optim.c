@@ -21,17 +21,30 @@ LT_INLINE vf get_f32(const lt_tensor *t, int64_t i, int64_t n) {
 
 /* ---- Moments: F32, or BF16 rounded at random (ops.h) ---- */
 
-typedef uint64_t vw __attribute__((vector_size(VEC * 4))); /* Half as many lanes, twice as wide. */
-
 typedef struct {
     uint64_t seed, stream, first;
 } draws;
 
-/* High and low words of m * x. */
+/* High and low words of m * x: even lanes, odd lanes, put together. */
 LT_INLINE void multiply(vu *high, vu *low, uint32_t m, vu x) {
+#if defined(LT_ISA_avx512)
+    const __m512i by = _mm512_set1_epi32((int)m);
+    const __m512i even = _mm512_mul_epu32((__m512i)x, by);
+    const __m512i odd = _mm512_mul_epu32(_mm512_srli_epi64((__m512i)x, 32), by);
+    *low = (vu)_mm512_mask_blend_epi32(0xAAAA, even, _mm512_slli_epi64(odd, 32));
+    *high = (vu)_mm512_mask_blend_epi32(0xAAAA, _mm512_srli_epi64(even, 32), odd);
+#elif defined(LT_ISA_avx2)
+    const __m256i by = _mm256_set1_epi32((int)m);
+    const __m256i even = _mm256_mul_epu32((__m256i)x, by);
+    const __m256i odd = _mm256_mul_epu32(_mm256_srli_epi64((__m256i)x, 32), by);
+    *low = (vu)_mm256_blend_epi32(even, _mm256_slli_epi64(odd, 32), 0xAA);
+    *high = (vu)_mm256_blend_epi32(_mm256_srli_epi64(even, 32), odd, 0xAA);
+#else
+    typedef uint64_t vw __attribute__((vector_size(VEC * 4))); /* Half the lanes, twice as wide. */
     const vw even = ((vw)x & 0xFFFFFFFFu) * (uint64_t)m, odd = ((vw)x >> 32) * (uint64_t)m;
     *low = (vu)((even & 0xFFFFFFFFu) | odd << 32);
     *high = (vu)(even >> 32 | (odd & ~(uint64_t)0xFFFFFFFFu));
+#endif
 }
 
 /* lt_rng_block (base/rng.c) of VEC positions at once. */
