@@ -371,6 +371,62 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     return w->n_out > 0 ? LT_OK : r->backend->sync(r->queue); /* host_meta is free again. */
 }
 
+/* n sequences of `each` rows that say nothing: nobody's keys are written (slots -1), all of them read page 0. */
+static lt_err run_idle(lt_forward *f, int32_t *words, int64_t n, int64_t each) {
+    const int64_t rows = n * each, pages = (each + f->o.page_tokens - 1) / f->o.page_tokens;
+    int32_t *const ids = words, *const positions = ids + rows, *const slots = positions + rows,
+                   *const q_start = slots + rows, *const kv_len = q_start + n + 1,
+                   *const out_rows = kv_len + n, *const table = out_rows + n;
+    memset(words, 0, (size_t)(table + n * pages - words) * sizeof *words);
+    for (int64_t i = 0; i < rows; i++) {
+        positions[i] = (int32_t)(i % each);
+        slots[i] = -1;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        q_start[i + 1] = (int32_t)((i + 1) * each);
+        kv_len[i] = (int32_t)each;
+        out_rows[i] = (int32_t)((i + 1) * each - 1);
+    }
+    LT_TRY(lt_forward_run(f, &(lt_forward_rows){.n_rows = rows,
+                                                .n_seqs = n,
+                                                .n_out = n,
+                                                .q_max = each,
+                                                .kv_max = each,
+                                                .max_pages = pages,
+                                                .ids = ids,
+                                                .positions = positions,
+                                                .slots = slots,
+                                                .q_start = q_start,
+                                                .kv_len = kv_len,
+                                                .table = table,
+                                                .out_rows = out_rows}));
+    return f->run.backend->sync(f->run.queue); /* host_meta is free again. */
+}
+
+lt_err lt_forward_warm(lt_forward *f) {
+    lt_err err = LT_OK;
+    const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
+                  prompt = least(f->o.max_rows, f->o.max_seq);
+    int32_t *words;
+
+    if (f->run.backend->graph_begin == NULL) {
+        return LT_OK;
+    }
+    words = malloc((size_t)(3 * (most > prompt ? most : prompt) + 4 * most + f->o.max_pages + 1) *
+                   sizeof *words);
+    if (words == NULL) {
+        LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
+    }
+    LT_TRY_DONE(run_idle(f, words, 1, prompt));
+    for (int64_t n = 1; n <= most; n = n < most ? least(bucket_of(n + 1), most) : most + 1) {
+        LT_TRY_DONE(run_idle(f, words, n, 1)); /* Makes the kernels, */
+        LT_TRY_DONE(run_idle(f, words, n, 1)); /* records. */
+    }
+done:
+    free(words);
+    return err;
+}
+
 void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out) {
     *out = (lt_forward_memory){f->cache.size_bytes,
                                f->activations.size_bytes + f->fixed.size_bytes +

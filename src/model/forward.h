@@ -49,6 +49,10 @@ LT_MUST_USE lt_err lt_forward_open(lt_forward **out, const lt_model *m,
                                    const lt_forward_options *o);
 void lt_forward_close(lt_forward *f);
 
+/* On a backend with graphs: a prompt and steps of every bucket of rows with nothing in them, so that no request waits while kernels are compiled and graphs
+ * recorded. Elsewhere nothing. Before the first run. */
+LT_MUST_USE lt_err lt_forward_warm(lt_forward *f);
+
 /* Bytes of keys and values of one page, all layers. */
 size_t lt_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype cache_dtype);
 

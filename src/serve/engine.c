@@ -167,6 +167,9 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
                                                       .max_pages = e->max_pages,
                                                       .cache_dtype = e->o.cache_dtype,
                                                       .fixed_order = e->o.deterministic}));
+    if (e->o.warm) {
+        LT_TRY_DONE(lt_forward_warm(e->forward));
+    }
     e->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (e->event_fd < 0) {
         LT_FAIL_DONE(LT_ERR_IO, "engine: eventfd: %s", strerror(errno));
