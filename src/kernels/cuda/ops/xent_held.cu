@@ -70,11 +70,11 @@ xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, 
     for (int row = blockIdx.x, turn = 0; row < rows; row += gridDim.x, turn ^= 1, label = next_label) {
         const int after = row + (int)gridDim.x;
         running r = {NEGATIVE, 0.0f, cols};
-        float hit = 0.0f;
+        DTYPE hit = FROM_F32(DTYPE, 0.0f); /* The label's logit, asked for before the logits change, needed after the sums. */
         p.row = p.next, p.next = after < rows ? p.row + (i64)gridDim.x * ld : 0;
         next_label = after < rows ? labels[after] : -1;
         if (threadIdx.x == 0) {
-            hit = label >= 0 ? capped(TO_F32(DTYPE, p.row[label]), softcap) : 0.0f; /* Before the logits change. */
+            hit = p.row[label >= 0 ? label : 0];
             best_shared[turn] = cols;
         }
 #pragma unroll 1
@@ -109,7 +109,7 @@ xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, 
             __syncthreads();
         }
         if (threadIdx.x == 0) {
-            loss[row] = label >= 0 ? row_log - (hit - row_top) : 0.0f; /* Exact differences first: logits may be large. */
+            loss[row] = label >= 0 ? row_log - (capped(TO_F32(DTYPE, hit), softcap) - row_top) : 0.0f; /* Exact differences first: logits may be large. */
             if (lse) {
                 lse[row] = row_lse;
             }
