@@ -14,9 +14,8 @@ override CFLAGS  := -std=c17 -O2 -g1 -w -MMD -MP -DFUZZING_BUILD_MODE_UNSAFE_FOR
                     -fno-sanitize-recover=undefined -idirafter $(OMP_INCLUDE)
 override LDFLAGS := -fsanitize=address,undefined
 LDLIBS += $(shell gcc -print-file-name=libgomp.so)
-# Kernels are not parsers, and use builtins that clang lacks: gcc compiles them, without instruments.
-$(OUT)/src/kernels/cpu/%.o: override CC := gcc
-$(OUT)/src/kernels/cpu/%.o: override CFLAGS := -std=c17 -O1 -g -w -MMD -MP -fopenmp
+# Kernels are not parsers, and use builtins that clang lacks: they are the release build's, without instruments.
+OBJ := $(patsubst $(OUT)/src/kernels/cpu/%,build/src/kernels/cpu/%,$(OBJ))
 
 # Automata are not parsers: following their comparisons takes most of the time and guides nothing.
 $(OUT)/src/serve/grammar_dfa.o $(OUT)/src/serve/grammar_compile.o $(OUT)/src/serve/grammar_cache.o: override CFLAGS += -fno-sanitize-coverage=trace-cmp
@@ -29,7 +28,7 @@ fuzz-programs: $(FUZZ_NAMES:%=$(OUT)/fuzz_%)
 endif
 
 .PHONY: fuzz fuzz-smoke
-fuzz:
+fuzz: lib
 	$(MAKE) --no-print-directory MODE=fuzz CC="$(FUZZ_CC)" fuzz-programs
 
 fuzz-smoke: fuzz

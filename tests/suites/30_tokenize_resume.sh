@@ -27,4 +27,4 @@ tokenize_resume() {
     rm -rf "$dir"
 }
 export -f tokenize_resume
-suite "tokenize, killed and resumed" bash -c tokenize_resume
+beside "tokenize, killed and resumed" bash -c tokenize_resume

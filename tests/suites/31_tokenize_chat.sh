@@ -38,4 +38,4 @@ tokenize_chat() {
     rm -rf "$dir"
 }
 export -f tokenize_chat
-suite "tokenize, conversations" bash -c tokenize_chat
+beside "tokenize, conversations" bash -c tokenize_chat

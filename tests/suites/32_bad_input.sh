@@ -76,4 +76,4 @@ bad_input() {
     rm -rf "$dir"
 }
 export -f bad_input
-suite "wrong files and words" bash -c bad_input
+beside "wrong files and words" bash -c bad_input

@@ -3,12 +3,12 @@
 if command -v g++ >/dev/null; then
     suite "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu build/emu/faults build/optest && echo "ok 1 - built"'
     suite "emulated GPU: faults are found" env LATEEN_KERNEL_DIR=tests/emu/faults tests/emu/run build/emu/faults
-    suite "emulated GPU: optest --check" tests/emu/ops.sh
-    suite "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
+    beside "emulated GPU: optest --check" tests/emu/ops.sh
+    beside "emulated GPU: optest --check, AddressSanitizer" tests/emu/ops.sh --asan
     for program in kernels/test_cuda_quant model/test_cuda model/test_cuda_stored serve/test_device; do
-        suite "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
+        beside "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
-    suite "emulated GPU: training" tests/emu/train.sh
+    beside "emulated GPU: training" tests/emu/train.sh
 else
     suite "emulated GPU" echo "ok 1 # SKIP no g++ on this machine"
 fi

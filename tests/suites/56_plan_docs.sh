@@ -1,5 +1,5 @@
 # The worked examples of docs/plan still print what stands there. Sourced by tests/run.sh.
-suite "planner's worked examples" bash -c '
+beside "planner's worked examples" bash -c '
     if out=$(tools/plan_docs.sh --check 2>&1); then
         echo "ok 1 - docs/plan"
     else

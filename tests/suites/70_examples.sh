@@ -29,4 +29,4 @@ examples() {
     rm -rf "$dir"
 }
 export -f examples
-suite "examples" bash -c examples
+beside "examples" bash -c examples

@@ -1,2 +1,2 @@
 # Include order, formatting, and the like.
-suite "lint" tests/lint.sh
+beside "lint" tests/lint.sh
