@@ -216,10 +216,11 @@ lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *s, const uint8_t *p, siz
     const size_t room = lt_bpe_most_symbols(b, n, 1);
 
     s->result.n = 0;
+    LT_TRY(
+        lt_ids_reserve(&s->result, 1)); /* A word may come to nothing, but then at some address. */
     if (b->ignore_merges) {
         const uint32_t id = lt_vocab_find(b->vocab, (const char *)p, n);
         if (id != LT_NO_ID) {
-            LT_TRY(lt_ids_reserve(&s->result, 1));
             s->result.data[s->result.n++] = id;
             return LT_OK;
         }
