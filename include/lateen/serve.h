@@ -35,7 +35,8 @@ typedef struct {
         cache_bytes; /* Keys and values; 0: max_running * max_seq tokens, at most half of free memory. */
     bool
         prefix_cache; /* Finished pages stay and are shared by prompts that begin with the same tokens. */
-    bool warm; /* On a GPU: open compiles the kernels and records the graphs of all steps, so that no request waits for that. */
+    bool
+        warm; /* On a GPU: open compiles the kernels and records the graphs of all steps, so that no request waits for that. */
     bool
         deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
     lt_dtype

@@ -19,7 +19,7 @@
 #define WARPS_ALONE        16 /* An SM, at 128 registers a thread. */
 #define WARPS_OF_MANY      12 /* At 150. */
 #define MOST_SPLIT_ALONE   16
-#define MOST_SPLIT_OF_MANY 4
+#define MOST_SPLIT_OF_MANY 8
 #define MOST_SPLIT_FIXED   8 /* In a fixed order: one number for any rows. */
 
 typedef struct {
