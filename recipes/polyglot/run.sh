@@ -16,5 +16,5 @@ weights="eng:20 deu:20 fra:17 ita:12 ukr:9 pol:9 spa:7 por:6"
 "$here/prepare.sh" "$texts" "$data" "$lateen"
 $lateen train "$here/../polyglot-46m.yaml" --out "$run" --data.train "$(mix train "$weights")" --data.valid "$(mix valid "$langs")" \
     --data.tokenizer "$data/tokenizer.json" "$@"
-$lateen quantize "$run/model" "$out/polyglot-46m.gguf" --type "${TYPE:-q5_k_m}"
+$lateen quantize "$run/model" "$out/polyglot-46m.gguf" --type "${TYPE:-q5_k_s}"
 "$here/evaluate.sh" "$run" "$data" "$lateen" "$out/polyglot-46m.gguf" >"$out/evaluation.jsonl"

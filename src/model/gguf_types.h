@@ -15,9 +15,10 @@
     X(Q5_0, "q5_0", Q5_0, 8)                                                                       \
     X(Q5_1, "q5_1", Q5_1, 9)                                                                       \
     X(Q4_K_M, "q4_k_m", Q4_K, 15)                                                                  \
+    X(Q5_K_S, "q5_k_s", Q5_K, 16)                                                                  \
     X(Q5_K_M, "q5_k_m", Q5_K, 17)                                                                  \
     X(Q6_K, "q6_k", Q6_K, 18)
-#define LT_GGUF_MIX_CHOICES "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k_m|q5_k_m|q6_k"
+#define LT_GGUF_MIX_CHOICES "f32|f16|bf16|q8_0|q4_0|q4_1|q5_0|q5_1|q4_k_m|q5_k_s|q5_k_m|q6_k"
 
 typedef enum {
 #define LT_GGUF_MIX_ENUM(name, text, type, number) LT_GGUF_MIX_##name,
