@@ -103,7 +103,7 @@ install: all $(OUT)/lateen.pc $(OUT)/lateen.1
 	install -m 644 $(OUT)/lateen.pc $(DESTDIR)$(PREFIX)/lib/pkgconfig/
 	install -m 644 $(OUT)/lateen.1 $(DESTDIR)$(PREFIX)/share/man/man1/
 	install -m 644 tools/completion.sh $(DESTDIR)$(PREFIX)/share/bash-completion/completions/lateen
-	cp -r recipes $(DESTDIR)$(PREFIX)/share/lateen/
+	cp -r recipes models $(DESTDIR)$(PREFIX)/share/lateen/
 
 $(OUT)/lateen.pc: VERSION
 	@printf 'prefix=%s\nName: lateen\nDescription: The whole life of a language model in one C library\nVersion: %s\nRequires.private: %s\nCflags: -I$${prefix}/include\nLibs: -L$${prefix}/lib -llateen\nLibs.private: -ldnnl -lm -ldl -lpthread -lgomp\n' \

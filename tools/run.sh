@@ -35,7 +35,13 @@ say "Tokenise: 15 novels to learn from, 2 held out"
 say "Pretrain a small Apertus-style model (recipes/demo.yaml)"
 $lateen train recipes/demo.yaml --out "$out" --data.train "$data/train" --data.valid "$data/valid" --data.tokenizer "$data/tokenizer.json" "$@"
 
-say "It writes"
+say "The model that comes with Lateen writes (models/README.md: 46M parameters, eight languages)"
+for start in "The old house stood at the end of the lane, and" "Era una sera d'autunno, e"; do
+    $lateen generate --prompt "$start" --max-tokens 60 --temperature 0.7 --top-p 0.9 --seed 5 --echo
+    printf '\n\n'
+done
+
+say "And the one just trained"
 $lateen generate --model "$out/model" --prompt "It was a dark night, and" --max-tokens 80 --temperature 0.7 --top-p 0.9 --seed 1 --echo
 echo
 
@@ -43,6 +49,7 @@ say "What next"
 cat <<NEXT
   open $out/report.html                      curves, samples and configuration of this run
   $lateen generate --model $out/model --prompt "The old man"
+  $lateen serve                               the model that comes with Lateen, on http://127.0.0.1:8080
   $lateen eval --model $out/model data/demo/val.jsonl.zst
   $lateen train recipes/demo.yaml --out runs/longer --steps 5000 --page 8080 \\
       --data.train $data/train --data.valid $data/valid --data.tokenizer $data/tokenizer.json

@@ -1,13 +1,52 @@
 /* opened.c: see opened.h. */
 #include "cli/opened.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/thread.h"
 #include "tensor/backend.h"
+
+/* The first *.gguf of a folder, by name. */
+static bool first_gguf(char out[LT_PATH_BYTES], const char *folder) {
+    char **names = NULL;
+    size_t n = 0;
+    bool found = false;
+    if (!lt_file_is_dir(folder) || lt_file_list(&names, &n, folder) != LT_OK) {
+        return false;
+    }
+    for (size_t i = 0; i < n && !found; i++) {
+        found = lt_path_has_suffix(names[i], ".gguf") &&
+                lt_path_join(out, folder, names[i]) == LT_OK;
+    }
+    lt_file_list_free(names, n);
+    return found;
+}
+
+lt_err lt_opened_default_model(char out[LT_PATH_BYTES]) {
+    static const char *const places[] = {"models", "../models", "../share/lateen/models"};
+    char self[LT_PATH_BYTES], folder[LT_PATH_BYTES];
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    char *slash;
+
+    self[n > 0 ? n : 0] = '\0';
+    slash = strrchr(self, '/');
+    if (slash != NULL) {
+        *slash = '\0';
+        for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+            if (lt_path_join(folder, self, places[i]) == LT_OK && first_gguf(out, folder)) {
+                return LT_OK;
+            }
+        }
+    }
+    LT_FAIL(LT_ERR_ARG,
+            "no model: give a Hugging Face folder, a GGUF or a llama2.c .bin (none came with this "
+            "installation)");
+}
 
 /* Activations beside stored weights are F32, on a device BF16. */
 lt_err lt_opened_options(lt_model_options *o, lt_opened_dtype dtype, lt_device device) {
@@ -26,8 +65,10 @@ lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokeni
     lt_opened o = {0};
 
     if (model_path[0] == '\0') {
-        LT_FAIL(LT_ERR_ARG,
-                "no model: give --model with a Hugging Face folder, a GGUF or a llama2.c .bin");
+        LT_TRY(lt_opened_default_model(o.path));
+        model_path = o.path;
+    } else {
+        (void)snprintf(o.path, sizeof o.path, "%s", model_path);
     }
     if (!lt_file_exists(model_path)) {
         LT_FAIL(LT_ERR_NOT_FOUND, "model %s: no such file or folder", model_path);

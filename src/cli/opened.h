@@ -2,19 +2,24 @@
 #ifndef LT_CLI_OPENED_H
 #define LT_CLI_OPENED_H
 
+#include "base/file.h"
 #include "lateen/model.h"
 #include "lateen/tokenizer.h"
 
 typedef struct {
     lt_model *model;
     lt_tokenizer *tokenizer;
+    char path[LT_PATH_BYTES]; /* of the model */
 } lt_opened;
 
 /* How weights are held; the order of the option's choices. STORED: as the file has them, activations F32; on a device GGUF's blocks, all else and activations
  * BF16. */
 typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
 
-/* model_path: Hugging Face folder, GGUF or llama2.c .bin. tokenizer_path "": what the model brings itself. threads 0: all cores. Free with
+/* The model that comes with Lateen: the first GGUF of models/ beside the binary or its parent folder, or of PREFIX/share/lateen/models. ARG: none. */
+LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
+
+/* model_path: Hugging Face folder, GGUF or llama2.c .bin; "": the one that comes with Lateen. tokenizer_path "": what the model brings itself. threads 0: all cores. Free with
  * lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
@@ -38,7 +43,8 @@ void lt_prompt_free(char *prompt);
 #define LT_OPENED_DTYPE_HELP                                                                       \
     "weights: as the file has them (on a GPU GGUF's blocks, the rest as BF16), or all in one type"
 #define LT_OPENED_MODEL_OPTIONS(X)                                                                 \
-    X(STR, model, "model", "", 0, 0, "PATH", "Hugging Face folder, GGUF, or llama2.c .bin")        \
+    X(STR, model, "model", "", 0, 0, "PATH",                                                       \
+      "Hugging Face folder, GGUF, or llama2.c .bin; empty: the model that comes with Lateen")      \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE", "tokenizer; empty: the model's own")          \
     X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
       "where to compute; auto: the GPU if there is one")                                           \

@@ -89,7 +89,7 @@ static lt_err choose_template(chat *c) {
         c->adds_special = true;
         return lt_chat_template_open_format(&c->template, c->o->format);
     }
-    err = lt_chat_template_open_model(&c->template, c->o->model, c->opened.tokenizer, NULL);
+    err = lt_chat_template_open_model(&c->template, c->opened.path, c->opened.tokenizer, NULL);
     if (err == LT_ERR_NOT_FOUND && c->o->tokenizer[0] != '\0') {
         err = lt_chat_template_open_model(&c->template, c->o->tokenizer, c->opened.tokenizer, NULL);
     }
@@ -264,7 +264,7 @@ int lt_verb_chat(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
-    if (!lt_verb_parse(&lt_verb_chat_options, &o, argc, argv, "chat --model M [options]", prose,
+    if (!lt_verb_parse(&lt_verb_chat_options, &o, argc, argv, "chat [--model M] [options]", prose,
                        NULL, 0, &n, &status)) {
         return status;
     }

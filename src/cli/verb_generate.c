@@ -82,7 +82,7 @@ int lt_verb_generate(int argc, char **argv) {
     lt_err err = LT_OK;
 
     if (!lt_verb_parse(&lt_verb_generate_options, &o, argc, argv,
-                       "generate --model M [--tokenizer T] --prompt P [options]", prose, NULL, 0,
+                       "generate [--model M] [--tokenizer T] --prompt P [options]", prose, NULL, 0,
                        &n, &status)) {
         return status;
     }

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -77,44 +76,6 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     return LT_OK;
 }
 
-/* The first *.gguf of a folder, by name. */
-static bool first_gguf(char out[LT_PATH_BYTES], const char *folder) {
-    char **names = NULL;
-    size_t n = 0;
-    bool found = false;
-    if (!lt_file_is_dir(folder) || lt_file_list(&names, &n, folder) != LT_OK) {
-        return false;
-    }
-    for (size_t i = 0; i < n && !found; i++) {
-        found = lt_path_has_suffix(names[i], ".gguf") &&
-                lt_path_join(out, folder, names[i]) == LT_OK;
-    }
-    lt_file_list_free(names, n);
-    return found;
-}
-
-/* The model that comes with Lateen: models/ beside the binary or its parent folder, or PREFIX/share/lateen/models. */
-static lt_err default_model(char out[LT_PATH_BYTES]) {
-    static const char *const places[] = {"models", "../models", "../share/lateen/models"};
-    char self[LT_PATH_BYTES], folder[LT_PATH_BYTES];
-    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
-    char *slash;
-
-    self[n > 0 ? n : 0] = '\0';
-    slash = strrchr(self, '/');
-    if (slash != NULL) {
-        *slash = '\0';
-        for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-            if (lt_path_join(folder, self, places[i]) == LT_OK && first_gguf(out, folder)) {
-                return LT_OK;
-            }
-        }
-    }
-    LT_FAIL(LT_ERR_ARG,
-            "no model: give a Hugging Face folder, a GGUF or a llama2.c .bin (none came "
-            "with this installation)");
-}
-
 /* Keys of a comma-separated list and of a file's lines, cut in place. */
 static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     char *rest = NULL;
@@ -175,7 +136,7 @@ static lt_err run(serve_options *o, const char *positional) {
     job j = {.o = o, .model = positional != NULL ? positional : o->model};
 
     if (j.model[0] == '\0') {
-        LT_TRY_DONE(default_model(found));
+        LT_TRY_DONE(lt_opened_default_model(found));
         j.model = found;
     }
     fill(&options, o);
