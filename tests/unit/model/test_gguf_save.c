@@ -139,10 +139,10 @@ static void check_stored(lt_model *m, lt_gguf_mix mix, double limit) {
 
 static void stored_weights_run_as_they_are(void **state) {
     static const double limits[LT_GGUF_MIX_COUNT] = {
-        [LT_GGUF_MIX_F32] = 2e-3,    [LT_GGUF_MIX_F16] = 2e-3,  [LT_GGUF_MIX_BF16] = 2e-3,
-        [LT_GGUF_MIX_Q8_0] = 5e-2,   [LT_GGUF_MIX_Q4_0] = 5e-2, [LT_GGUF_MIX_Q4_1] = 5e-2,
-        [LT_GGUF_MIX_Q5_0] = 5e-2,   [LT_GGUF_MIX_Q5_1] = 5e-2, [LT_GGUF_MIX_Q4_K_M] = 5e-2,
-        [LT_GGUF_MIX_Q5_K_M] = 5e-2, [LT_GGUF_MIX_Q6_K] = 5e-2};
+        [LT_GGUF_MIX_F32] = 2e-3,    [LT_GGUF_MIX_F16] = 2e-3,    [LT_GGUF_MIX_BF16] = 2e-3,
+        [LT_GGUF_MIX_Q8_0] = 5e-2,   [LT_GGUF_MIX_Q4_0] = 5e-2,   [LT_GGUF_MIX_Q4_1] = 5e-2,
+        [LT_GGUF_MIX_Q5_0] = 5e-2,   [LT_GGUF_MIX_Q5_1] = 5e-2,   [LT_GGUF_MIX_Q4_K_M] = 5e-2,
+        [LT_GGUF_MIX_Q5_K_S] = 5e-2, [LT_GGUF_MIX_Q5_K_M] = 5e-2, [LT_GGUF_MIX_Q6_K] = 5e-2};
     lt_model *m = random_model(512),
              *odd = random_model(172); /* Gate and up are not whole groups of packed rows. */
     (void)state;
