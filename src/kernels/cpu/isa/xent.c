@@ -3,8 +3,8 @@
  * MOVEMENT  Row of V logits ──memory──▶ pass 1: running maximum and sum of exponentials, in blocks ──▶ lse ──▶ pass 2: exp(l - lse) from L2, the gradient
  *           written over the logits. A row (50257 floats: 201 KB) stays in L2 between the passes, so memory sees one read and one write.
  * BOUND     8 bytes a logit in F32, 4 in BF16; two exponentials a logit.
- * NUMERICS  Blocks of BLOCK logits: the block's maximum first, then its exponentials against the new running maximum; the running sum is rescaled
- *           when the maximum grows. Fixed order, whatever the number of threads. A NaN logit makes loss and gradient of its row NaN.
+ * NUMERICS  Blocks of BLOCK logits: the block's maximum first, then its exponentials against the new running maximum, summed in F32; the sum of blocks, in
+ *           F64 (a row of 100,000 would lose two digits), is rescaled when the maximum grows. Fixed order, whatever the number of threads. A NaN logit makes loss and gradient of its row NaN.
  * CHOICE    Pass 2 takes the exponentials anew: kept in the row they would cost a write more, and round twice in BF16. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
@@ -24,10 +24,10 @@ typedef struct {
 
 LT_INLINE row_sum row_lse(const void *row, int64_t n, float softcap, const lt_dtype dtype) {
     float max = -INFINITY;
-    vf sum = {0};
+    double sum = 0.0;
     for (int64_t at = 0; at < n; at += BLOCK) {
         const int64_t end = n - at < BLOCK ? n : at + BLOCK;
-        vf block[BLOCK / VEC];
+        vf block[BLOCK / VEC], part = {0};
         vf high = v_set(-INFINITY);
         for (int64_t i = at; i < end; i += VEC) {
             const vf l = v_first(capped(v_get(row, dtype, i, end - i), softcap), end - i,
@@ -37,14 +37,15 @@ LT_INLINE row_sum row_lse(const void *row, int64_t n, float softcap, const lt_dt
         }
         const float block_max = v_max_of(high);
         if (block_max > max) {
-            sum *= expf(max - block_max);
+            sum *= exp((double)max - (double)block_max);
             max = block_max;
         }
         for (int64_t i = at; i < end; i += VEC) {
-            sum += v_exp(block[(i - at) / VEC] - max);
+            part += v_exp(block[(i - at) / VEC] - max);
         }
+        sum += (double)v_sum(part);
     }
-    return (row_sum){max, logf(v_sum(sum))};
+    return (row_sum){max, (float)log(sum)};
 }
 
 /* Lowest index of the largest (capped or not: the cap is monotonic) logit. */
