@@ -9,8 +9,8 @@ shipped_model() {
     say "at most 32 MiB: $size" "$([ "$size" -le 33554432 ] && echo yes)"
     build/lateen generate --prompt "Era una sera d'autunno, e" --max-tokens 12 --temperature 0 >"$dir/here" 2>"$dir/log"
     say "generate without --model" "$([ -s "$dir/here" ] && echo yes)"
-    make -s install DESTDIR="$dir/root" PREFIX=/usr >"$dir/log" 2>&1
-    (cd / && "$dir/root/usr/bin/lateen" generate --prompt "Era una sera d'autunno, e" --max-tokens 12 --temperature 0 >"$dir/there" 2>"$dir/log")
+    make -s install DESTDIR="$dir/installed" PREFIX=/usr >"$dir/log" 2>&1
+    (cd / && "$dir/installed/usr/bin/lateen" generate --prompt "Era una sera d'autunno, e" --max-tokens 12 --temperature 0 >"$dir/there" 2>"$dir/log")
     say "the same from an installation" "$(cmp -s "$dir/here" "$dir/there" && echo yes)"
     mkdir "$dir/bare" && cp build/lateen "$dir/bare/"
     "$dir/bare/lateen" generate --prompt x >/dev/null 2>"$dir/log"
