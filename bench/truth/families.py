@@ -20,7 +20,8 @@ import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from demo import HERE, prepare
+
 EXPERTS = ["--model.experts", "4", "--model.ffn", "128"]
 FAMILIES = {"gpt2": [], "llama": [], "qwen2": [], "qwen3": [], "gemma3": ["--model.layers", "6", "--model.ffn", "256"], "apertus": [],
             "mixtral": EXPERTS + ["--model.top_k", "2"], "switch": EXPERTS + ["--model.top_k", "1"]}
@@ -37,21 +38,11 @@ BOUNDS = {"fp32": (1e-4, 0.15, 0.03),
           "bf16": (5e-3, 0.15, 0.03)}
 
 
-def quiet(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-
-
-def prepare(lateen, folder):
-    """Tokenizer and shard in folder; returns the shard's prefix and a checksum of both."""
-    text, tokenizer, shard = os.path.join(HERE, "data/demo/train.jsonl.zst"), os.path.join(folder, "tokenizer.json"), os.path.join(folder, "train")
-    quiet(lateen, "tokenizer", "train", text, "--vocab-size", "1024", "--special", "<|endoftext|>", "--out", tokenizer)
-    quiet(lateen, "tokenize", text, "--tokenizer", tokenizer, "--append-eod", "--out", shard)
+def checksum(shard):
     digest = hashlib.sha256()
     for name in (shard + ".bin", shard + ".idx"):
         digest.update(open(name, "rb").read())
-    return shard, digest.hexdigest()
+    return digest.hexdigest()
 
 
 def train(a, shard, folder, family, dtype):
@@ -85,7 +76,8 @@ def machine(device):
 def run(a):
     out = {"device": a.device, "machine": machine(a.device), "recipe": RECIPE, "families": FAMILIES, "data_sha256": None, "runs": {}}
     with tempfile.TemporaryDirectory() as folder:
-        shard, out["data_sha256"] = prepare(a.lateen, folder)
+        shard = prepare(a.lateen, folder, 1024)
+        out["data_sha256"] = checksum(shard)
         work = [(f, d) for d in a.dtypes.split(",") for f in a.families.split(",")]
         with concurrent.futures.ThreadPoolExecutor(a.jobs) as pool:
             for (family, dtype), result in zip(work, pool.map(lambda w: train(a, shard, folder, *w), work)):

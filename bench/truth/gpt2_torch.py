@@ -21,7 +21,8 @@ import sys
 import tempfile
 import time
 
-HERE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from demo import HERE, prepare
+
 LR, WARMUP, LR_MIN, BETA1, BETA2, EPS, DECAY, CLIP = 6e-4, 20, 0.1, 0.9, 0.95, 1e-8, 0.1, 1.0
 WINDOW = 20  # Steps of a mean.
 # In nats. fp32: any step. bf16: how far ours may lie from each of PyTorch's ways is measured in the same run, by how far those ways lie from one another: NOISE
@@ -37,20 +38,6 @@ def lr_at(step, steps):
 
 def say(text):
     print(time.strftime("%T"), text, flush=True)
-
-
-def quiet(*command):
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-3000:]}")
-
-
-def prepare(a, folder):
-    """Tokens in folder; their shard's prefix."""
-    text, tokenizer, shard = os.path.join(HERE, "data/demo/train.jsonl.zst"), os.path.join(folder, "tokenizer.json"), os.path.join(folder, "train")
-    quiet(a.lateen, "tokenizer", "train", text, "--vocab-size", str(a.entries), "--special", "<|endoftext|>", "--out", tokenizer)
-    quiet(a.lateen, "tokenize", text, "--tokenizer", tokenizer, "--append-eod", "--out", shard)
-    return shard
 
 
 def draw_weights(a, folder):
@@ -148,7 +135,7 @@ def run(a):
     out = {"device": torch.cuda.get_device_name() if a.torch_device == "cuda" else a.device, "torch": torch.__version__,
            "model": f"{a.layers} layers of {a.width}, {a.heads} heads, vocabulary {a.vocab}", "batch": a.batch, "seq": a.seq, "runs": {}}
     with tempfile.TemporaryDirectory() as folder:
-        shard, init = prepare(a, folder), draw_weights(a, folder)
+        shard, init = prepare(a.lateen, folder, a.entries), draw_weights(a, folder)
         need, have = a.steps * a.batch * a.seq + 1, os.path.getsize(shard + ".bin") // 2
         if need > have:
             sys.exit(f"{a.steps} steps need {need} tokens, the text has {have}: fewer steps, or fewer --entries")
