@@ -1,4 +1,4 @@
-/* reduce.cuh: sums and maxima over a warp and over a block, in a fixed order: the same inputs give the same bits every run. */
+/* reduce.cuh: sums, running sums and maxima over a warp and over a block, in a fixed order: the same inputs give the same bits every run. */
 #ifndef LT_REDUCE_CUH
 #define LT_REDUCE_CUH
 
@@ -19,6 +19,17 @@ INLINE float warp_max(float x) {
 #pragma unroll
     for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
         x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lanes));
+    }
+    return x;
+}
+
+/* Lane l gets the sum of lanes 0 to l. */
+INLINE int warp_running_sum(int x) {
+    const int lane = threadIdx.x % WARP;
+#pragma unroll
+    for (int lanes = 1; lanes < WARP; lanes *= 2) {
+        const int left = __shfl_up_sync(ALL_LANES, x, lanes);
+        x += lane >= lanes ? left : 0;
     }
     return x;
 }

@@ -76,23 +76,13 @@ extern "C" __global__ void __launch_bounds__(1024) digit_scan(int *counts, int n
     wait_for_others();
     for (int first = 0; first < n; first += 1024) {
         const int at = first + threadIdx.x, mine = at < n ? counts[at] : 0;
-        int sum = mine, total;
-#pragma unroll
-        for (int d = 1; d < WARP; d *= 2) {
-            const int left = __shfl_up_sync(ALL_LANES, sum, d);
-            sum += lane >= d ? left : 0;
-        }
+        const int sum = warp_running_sum(mine);
         if (lane == WARP - 1) {
             warps[warp] = sum;
         }
         __syncthreads();
-        int w = warps[lane];
-#pragma unroll
-        for (int d = 1; d < WARP; d *= 2) {
-            const int left = __shfl_up_sync(ALL_LANES, w, d);
-            w += lane >= d ? left : 0;
-        }
-        total = __shfl_sync(ALL_LANES, w, WARP - 1);
+        int w = warp_running_sum(warps[lane]);
+        const int total = __shfl_sync(ALL_LANES, w, WARP - 1);
         w = warp > 0 ? __shfl_sync(ALL_LANES, w, warp > 0 ? warp - 1 : 0) : 0;
         if (at < n) {
             counts[at] = before + w + sum - mine;
@@ -112,12 +102,7 @@ INLINE int place_of_digit(const int *counts, int *warps) {
         before += b < (int)blockIdx.x ? count : 0;
         total += count;
     }
-    sum = total;
-#pragma unroll
-    for (int d = 1; d < WARP; d *= 2) {
-        const int left = __shfl_up_sync(ALL_LANES, sum, d);
-        sum += lane >= d ? left : 0;
-    }
+    sum = warp_running_sum(total);
     if (lane == WARP - 1) {
         warps[warp] = sum;
     }
