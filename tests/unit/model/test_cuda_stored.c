@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "unit/model/golden.h"
+#include "unit/model/tiny.h"
 
 #include "model/forward.h"
 #include "model/gguf_save.h"
@@ -15,33 +16,6 @@
 enum { V = 300, MANY = 80, FEW = 20, PAGE = 16, MAX_PAGES = 8, MAX_SEQS = 12 };
 
 static const lt_backend *gpu;
-
-static lt_model *random_model(int64_t width, int64_t ffn_width, bool tied) {
-    const lt_model_spec s = {.family = LT_FAMILY_LLAMA,
-                             .n_layers = 2,
-                             .width = width,
-                             .n_heads = 4,
-                             .n_kv_heads = 2,
-                             .head_dim = width / 4,
-                             .ffn_width = ffn_width,
-                             .vocab_size = V,
-                             .max_seq = 128,
-                             .norm = LT_NORM_RMS,
-                             .norm_eps = 1e-5f,
-                             .act = LT_ACT_SILU,
-                             .gated = true,
-                             .tied = tied,
-                             .embed_scale = 1,
-                             .pos = LT_POS_ROPE,
-                             .rope_theta = 10000,
-                             .bos_id = -1,
-                             .eos_id = -1,
-                             .pad_id = -1,
-                             .init_std = 0.08f};
-    lt_model *m = NULL;
-    must(lt_model_create(&m, &s, NULL, 3), "model");
-    return m;
-}
 
 /* The file read in F32 on the CPU, and as stored on the GPU. */
 typedef struct {
@@ -179,7 +153,7 @@ static void mixtures(void **state) {
     if (gpu == NULL) {
         skip();
     }
-    random = random_model(256, 512, false);
+    random = tiny_llama(256, 512, V, 128, false);
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         pair p;
         open_pair(&p, random, all[i]);
@@ -203,7 +177,7 @@ static void odd_shapes(void **state) {
     if (gpu == NULL) {
         skip();
     }
-    random = random_model(64, 172, true);
+    random = tiny_llama(64, 172, V, 128, true);
     open_pair(&p, random, LT_GGUF_MIX_Q8_0);
     assert_int_equal(p.stored->held[p.stored->table.index[LT_PARAM_DOWN]].n_runs, 0);
     assert_int_equal(p.stored->held[p.stored->table.index[LT_PARAM_UP]].n_runs, 2);
@@ -223,7 +197,7 @@ static void without_blocks_and_random(void **state) {
     if (gpu == NULL) {
         skip();
     }
-    random = random_model(64, 128, true);
+    random = tiny_llama(64, 128, V, 128, true);
     open_pair(&p, random, LT_GGUF_MIX_BF16);
     assert_true(p.stored->held == NULL && !p.stored->options.stored);
     check_logits(&p);

@@ -17,6 +17,7 @@
 #include "lateen/tokenizer.h"
 #include "model/gguf_save.h"
 #include "model/params.h"
+#include "unit/model/tiny.h"
 
 #define N_IDS 20
 
@@ -86,30 +87,7 @@ static void what_gguf_can_not_say_is_refused(void **state) {
 /* A llama of whole blocks in each mixture: as stored it must come near the same weights widened to F32 (activations are rounded to 8 bits), and nearer the
  * more bits it has; its rows must not depend on how many run together. */
 static lt_model *random_model(int64_t ffn_width) {
-    lt_model_spec s = {.family = LT_FAMILY_LLAMA,
-                       .n_layers = 2,
-                       .width = 256,
-                       .n_heads = 4,
-                       .n_kv_heads = 2,
-                       .head_dim = 64,
-                       .ffn_width = ffn_width,
-                       .vocab_size = 500,
-                       .max_seq = 64,
-                       .norm = LT_NORM_RMS,
-                       .norm_eps = 1e-5f,
-                       .act = 2,
-                       .gated = true,
-                       .tied = true,
-                       .embed_scale = 1,
-                       .pos = LT_POS_ROPE,
-                       .rope_theta = 10000,
-                       .bos_id = -1,
-                       .eos_id = -1,
-                       .pad_id = -1,
-                       .init_std = 0.08f};
-    lt_model *m = NULL;
-    must(lt_model_create(&m, &s, NULL, 3), "model");
-    return m;
+    return tiny_llama(256, ffn_width, 500, 64, true);
 }
 
 static void check_stored(lt_model *m, lt_gguf_mix mix, double limit) {
