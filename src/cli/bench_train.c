@@ -1,16 +1,15 @@
 /* bench_train.c: `lateen bench train`: seconds of a whole optimiser step, ours and a peer's in turn, and where our time goes.
  *
- * The peer is a process that warms up, prints "ready", and for each line "N" on its standard input runs N steps and prints the median seconds of one
- * (bench/peers/train_torch.py, train_torch_gpu.py). Turns alternate, so that a noisy machine is noisy for both; the ratio of medians is what counts. */
+ * The peer (base/peer.h; bench/peers/train_torch.py, train_torch_gpu.py) answers a line "N" with the median seconds of one of N steps. The ratio of
+ * medians is what counts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <jansson.h>
 
 #include "base/error.h"
+#include "base/peer.h"
 #include "base/thread.h"
 #include "cli/bench.h"
 #include "cli/bench_train_ours.h"
@@ -52,8 +51,7 @@ typedef struct {
     lt_train_ours ours;
     double step_s, peer_s; /* Medians; peer_s 0: none. */
     lt_train_shares shares;
-    FILE *to_peer, *from_peer;
-    pid_t peer;
+    lt_peer peer;
 } bench;
 
 static int compare(const void *a, const void *b) {
@@ -77,51 +75,23 @@ static lt_err our_turn(bench *b, double *seconds) {
 }
 
 static lt_err open_peer(bench *b) {
-    int to[2], from[2];
-    char threads[16], batch[24], seq[24], line[64];
-    if (pipe(to) != 0 || pipe(from) != 0) {
-        LT_FAIL(LT_ERR_IO, "pipe to the peer");
-    }
+    char threads[16], batch[24], seq[24];
     snprintf(threads, sizeof threads, "%d", lt_thread_count());
     snprintf(batch, sizeof batch, "%lld", (long long)b->ours.what.batch);
     snprintf(seq, sizeof seq, "%lld", (long long)b->ours.what.seq);
-    b->peer = fork();
-    if (b->peer == 0) {
-        dup2(to[0], STDIN_FILENO);
-        dup2(from[1], STDOUT_FILENO);
-        close(to[1]);
-        close(from[0]);
-        execl("/bin/sh", "sh", "-c", b->o->peer, "peer", b->ours.name,
-              b->o->dtype == 0 ? "fp32" : "bf16", threads, batch, seq, (char *)NULL);
-        _exit(127);
-    }
-    close(to[0]);
-    close(from[1]);
-    b->to_peer = fdopen(to[1], "w");
-    b->from_peer = fdopen(from[0], "r");
-    if (b->peer < 0 || fgets(line, sizeof line, b->from_peer) == NULL ||
-        strcmp(line, "ready\n") != 0) {
-        LT_FAIL(LT_ERR_REMOTE, "the peer did not get ready: %s", b->o->peer);
-    }
-    return LT_OK;
+    return lt_peer_open(&b->peer, b->o->peer,
+                        (const char *const[]){b->ours.name, b->o->dtype == 0 ? "fp32" : "bf16",
+                                              threads, batch, seq, NULL});
 }
 
 static lt_err peer_turn(bench *b, double *seconds) {
-    char line[64];
-    fprintf(b->to_peer, "%lld\n", (long long)b->o->steps);
-    fflush(b->to_peer);
-    if (fgets(line, sizeof line, b->from_peer) == NULL || (*seconds = atof(line)) <= 0.0) {
-        LT_FAIL(LT_ERR_REMOTE, "the peer ended: %s", b->o->peer);
-    }
-    return LT_OK;
+    char line[24];
+    snprintf(line, sizeof line, "%lld", (long long)b->o->steps);
+    return lt_peer_ask(&b->peer, line, seconds);
 }
 
 static void close_bench(bench *b) {
-    if (b->to_peer != NULL) {
-        fclose(b->to_peer);
-        fclose(b->from_peer);
-        waitpid(b->peer, NULL, 0);
-    }
+    lt_peer_close(&b->peer);
     lt_train_ours_close(&b->ours);
 }
 

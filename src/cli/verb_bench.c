@@ -20,6 +20,8 @@
     X(F64, sustained, "sustained", "0", 0, 60, "s",                                                \
       "also run the shipped kernels this long without pause and read clocks and power")            \
     X(STR, json, "json", "", 0, 0, "path", "write the rows there, for docs/kernels.md")            \
+    X(STR, peer, "peer", "", 0, 0, "COMMAND",                                                      \
+      "measured in turn with attention: 'python3 bench/peers/attention_torch.py'")                 \
     X(BOOL, compile, "compile", "false", 0, 0, "",                                                 \
       "only compile every shipped kernel and print registers and spills; needs no GPU")            \
     X(STR, only, "only", "", 0, 0, "text", "with --compile: only files whose name contains this")
@@ -69,6 +71,7 @@ int lt_verb_bench(int argc, char **argv) {
     err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL)
                     : lt_bench_kernels(stdout, &(lt_bench_options){.ops = o.op,
                                                                    .json_path = o.json,
+                                                                   .peer = o.peer,
                                                                    .ladder = o.ladder,
                                                                    .check_only = o.check,
                                                                    .rounds = (int)o.rounds,

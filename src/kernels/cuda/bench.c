@@ -252,6 +252,9 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
     if (!b.check_only) {
         LT_TRY_DONE(copy_measure(&b));
     }
+    if (o->peer[0] != '\0') {
+        LT_TRY_DONE(lt_peer_open(&b.peer, o->peer, (const char *const[]){NULL}));
+    }
     for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
         if (!wanted(o->ops, benches[i].name)) {
             continue;
@@ -268,6 +271,7 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
         LT_FAIL_DONE(LT_ERR_NUMERIC, "%d checks of GPU kernels failed", b.n_failed);
     }
 done:
+    lt_peer_close(&b.peer);
     lt_cublas_close(b.blas);
     if (b.gpu != NULL) {
         lt_cuda_stream_close(b.gpu, b.stream);

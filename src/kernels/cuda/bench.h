@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+#include "base/peer.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/timing.h"
 
@@ -17,6 +18,7 @@ typedef struct {
     lt_cuda *gpu;
     CUstream stream;
     lt_cublas *blas; /* NULL when cuBLASLt is not there. */
+    lt_peer peer;    /* Measured in turn with attention; to == NULL: none. */
     FILE *to;
     json_t *rows; /* Array; lt_bench_row appends. */
     bool ladder;  /* Time every rung, not only the shipped kernel. */
@@ -72,9 +74,10 @@ typedef struct {
 LT_MUST_USE lt_err lt_bench_gemm_ref(lt_bench *b, double *ref, double *bound,
                                      const lt_bench_gemm *g);
 
-/* ops: comma-separated names, "" for all. json_path "" writes none. DEVICE when a check failed. */
+/* ops: comma-separated names, "" for all. json_path "" writes none. peer "" is none, else a command of peer.h for attention's rows: to the line
+ * "forward|backward B T HEADS DIM causal|full" it answers with milliseconds. DEVICE when a check failed. */
 typedef struct {
-    const char *ops, *json_path;
+    const char *ops, *json_path, *peer;
     bool ladder, check_only;
     int rounds;
     double sustained_s;

@@ -309,6 +309,38 @@ static lt_err queue(void *p, CUstream s, int set) {
                        : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
 }
 
+static int compare_double(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Ours and the peer's in turn, TURNS times; runs' ms become medians over the turns, peer_ms the peer's (0: none). */
+static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, double *peer_ms) {
+    enum { TURNS = 5 };
+    double ours[2][TURNS], peers[2][TURNS] = {{0}};
+    const int rounds = b->rounds < TURNS ? 1 : b->rounds / TURNS;
+    for (int turn = 0; turn < TURNS; turn++) {
+        LT_TRY(lt_timing_run(b->gpu, b->stream, runs, n, &(lt_timing_plan){1, rounds, 0.3}));
+        for (int i = 0; i < n; i++) {
+            char line[96];
+            ours[i][turn] = runs[i].ms;
+            snprintf(line, sizeof line, "%s %d %d %d %d %s", runs[i].name, t->b, t->t, t->h, t->d,
+                     t->causal ? "causal" : "full");
+            if (b->peer.to != NULL) {
+                LT_TRY(lt_peer_ask(&b->peer, line, &peers[i][turn]));
+            }
+        }
+    }
+    for (int i = 0; i < n; i++) {
+        qsort(ours[i], TURNS, sizeof ours[i][0], compare_double);
+        qsort(peers[i], TURNS, sizeof peers[i][0], compare_double);
+        runs[i].ms = ours[i][TURNS / 2];
+        runs[i].ms_best = ours[i][0];
+        peer_ms[i] = peers[i][TURNS / 2];
+    }
+    return LT_OK;
+}
+
 static lt_err case_time(lt_bench *b, const attn_case *t) {
     lt_err err = LT_OK;
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
@@ -317,6 +349,7 @@ static lt_err case_time(lt_bench *b, const attn_case *t) {
     char shape[64];
     const double flops = 4.0 * t->b * t->h * (double)t->t * t->s * t->d * (t->causal ? 0.5 : 1.0);
     const int n = t->d <= 128 ? 2 : 1;
+    double peer_ms[2] = {0};
     snprintf(shape, sizeof shape, "b%d s%d h%d d%d %s", t->b, t->s, t->h, t->d,
              t->causal ? "causal" : "full");
     LT_TRY_DONE(run_open(&r, b, t));
@@ -325,7 +358,7 @@ static lt_err case_time(lt_bench *b, const attn_case *t) {
     back.backward = true;
     runs[0] = (lt_timing){.name = "forward", .queue = queue, .ctx = &r};
     runs[1] = (lt_timing){.name = "backward", .queue = queue, .ctx = &back};
-    LT_TRY_DONE(lt_timing_run(b->gpu, b->stream, runs, n, &(lt_timing_plan){1, b->rounds, 0.3}));
+    LT_TRY_DONE(in_turns(b, t, runs, n, peer_ms));
     for (int i = 0; i < n; i++) {
         if (runs[i].err != LT_OK) {
             lt_bench_check(b, "attention", runs[i].name, false, "%s", runs[i].error);
@@ -336,6 +369,7 @@ static lt_err case_time(lt_bench *b, const attn_case *t) {
                                            .shape = shape,
                                            .ms = runs[i].ms,
                                            .ms_best = runs[i].ms_best,
+                                           .peer_ms = peer_ms[i],
                                            .flops = flops * (i == 0 ? 1.0 : 2.5),
                                            .limit_is_flops = true,
                                            .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6});

@@ -1,0 +1,62 @@
+"""The peer of `lateen bench kernels --op attention`: cuDNN's attention through PyTorch's scaled_dot_product_attention, BF16.
+
+Usage: attention_torch.py [cudnn | flash]
+It prints "ready", then answers each line "forward|backward B T HEADS DIM causal|full" with the milliseconds of one run. Runs are recorded in a CUDA
+graph and replayed for about 20 ms between two events: the host's time does not count."""
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
+backend = BACKENDS[sys.argv[1] if len(sys.argv) > 1 else "cudnn"]
+RUNS = 4  # of one graph
+
+
+def events(replay, n):
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+    start.record()
+    for _ in range(n):
+        replay()
+    end.record()
+    end.synchronize()
+    return start.elapsed_time(end) / n
+
+
+def prepare(way, b, t, h, d, causal):
+    """A graph of RUNS runs, and what it reads."""
+    q, k, v, g = (torch.randn(b, h, t, d, device="cuda", dtype=torch.bfloat16, requires_grad=i < 3) for i in range(4))
+
+    def forward():
+        with sdpa_kernel(backend):
+            return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+
+    side, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        out = forward()
+        run = forward if way == "forward" else lambda: torch.autograd.grad(out, (q, k, v), g, retain_graph=True)
+        for _ in range(3):
+            run()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=side):
+        for _ in range(RUNS):
+            run()
+    return graph, (q, k, v, g, out)
+
+
+held, line_held = None, None
+torch.randn(8, device="cuda")
+print("ready", flush=True)
+for line in sys.stdin:
+    way, b, t, h, d, mask = line.split()
+    if line_held is None or line.split()[1:] != line_held:
+        held, line_held = {}, line.split()[1:]
+        torch.cuda.empty_cache()
+    if way not in held:
+        held[way] = prepare(way, int(b), int(t), int(h), int(d), mask == "causal")
+        events(held[way][0].replay, 2)
+    graph = held[way][0]
+    n = max(2, int(20 / max(events(graph.replay, 1), 1e-3)))
+    print(events(graph.replay, n) / RUNS, flush=True)
