@@ -75,6 +75,9 @@ static void put_rope(const saving *s, const lt_model_spec *spec) {
         lt_gguf_out_str(s->o, key, "linear");
         put_f32(s, "rope.scaling.factor", spec->rope_factor);
     }
+    if (spec->rope_theta_local != 0) {
+        put_f32(s, "rope.freq_base_swa", spec->rope_theta_local);
+    }
     if (spec->rope_scaling == LT_ROPE_LLAMA3) {
         put_u32(s, LT_GGUF_ROPE_ORIGINAL, (int64_t)spec->rope_original_seq);
         put_f32(s, LT_GGUF_ROPE_LOW, spec->rope_low_freq);
@@ -132,25 +135,53 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     }
     if (spec->window > 0) {
         put_u32(s, "attention.sliding_window", spec->window);
+        if (spec->window_every > 0) {
+            put_u32(s, "attention.sliding_window_pattern", spec->window_every);
+        }
+    }
+    if (spec->final_softcap > 0) {
+        put_f32(s, "final_logit_softcapping", (double)spec->final_softcap);
     }
     if (spec->act == LT_ACT_XIELU) {
         put_xielu(s);
     }
 }
 
-/* What a family's architecture in GGUF has no words for is refused, not left out. */
-static lt_err check_expressible(const lt_model_spec *s, const char *path) {
+/* What a family's architecture in GGUF has no words for: a reader would take the family's own. NULL: nothing. */
+static const char *inexpressible(const lt_model_spec *s) {
+    const lt_model_spec *own = &lt_family_get(s->family)->preset;
     const bool gemma = s->family == LT_FAMILY_GEMMA3;
-    const char *what = s->attn_softcap > 0 || s->final_softcap > 0 ? "a softcap"
-                       : fabsf(s->attn_scale * s->attn_scale * (float)s->head_dim - 1.0f) > 1e-5f &&
-                               s->attn_scale > 0
-                           ? "an attention scale"
-                       : gemma && s->window > 0 && s->window_every != 6 ? "other than every sixth "
-                                                                          "layer global"
-                       : !gemma && s->window > 0 && s->window_every > 0
-                           ? "some layers with a window"
-                       : s->moe_capacity > 0 ? "an expert capacity"
-                                             : NULL;
+
+    if (s->act != own->act) {
+        return "another activation";
+    }
+    if (s->gated != own->gated) {
+        return s->gated ? "a gated feed-forward" : "a feed-forward without a gate";
+    }
+    if (s->qk_norm != own->qk_norm) {
+        return s->qk_norm ? "norms of queries and keys" : "a lack of norms of queries and keys";
+    }
+    if (s->moe_normalise != own->moe_normalise && s->n_experts > 0) {
+        return "experts' weights that are not divided by their sum";
+    }
+    if (s->attn_softcap > 0 || (s->final_softcap > 0 && !gemma)) {
+        return "a softcap";
+    }
+    if (fabsf(lt_model_attn_scale(s) / lt_gguf_attn_scale(s) - 1.0f) > 1e-5f) {
+        return "an attention scale";
+    }
+    if (gemma && s->window > 0 && s->window_every == 0) {
+        return "a window in every layer";
+    }
+    if (!gemma && s->window > 0 && s->window_every > 0) {
+        return "some layers with a window";
+    }
+    return s->moe_capacity > 0 ? "an expert capacity" : NULL;
+}
+
+/* It is refused, not left out. */
+static lt_err check_expressible(const lt_model_spec *s, const char *path) {
+    const char *what = inexpressible(s);
     if (what != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: GGUF's %s has no words for %s", path,
                 lt_family_name(s->family), what);

@@ -88,6 +88,11 @@ static lt_err token_id(const lt_gguf *g, const char *key, int64_t *out) {
     return err == LT_ERR_NOT_FOUND ? LT_OK : err;
 }
 
+float lt_gguf_attn_scale(const lt_model_spec *spec) {
+    const bool by_width = spec->family == LT_FAMILY_GEMMA3 && spec->n_layers == 62;
+    return 1.0f / sqrtf((float)(by_width ? spec->width / spec->n_heads : spec->head_dim));
+}
+
 static lt_err find_family(lt_model_spec *spec, keys *k) {
     lt_gguf_str arch;
     LT_TRY(lt_gguf_get_str(k->g, "general.architecture", &arch));
@@ -193,7 +198,13 @@ static lt_err read_rope_divisors(lt_model_spec *spec, const keys *k) {
 static lt_err read_rope(lt_model_spec *spec, const keys *k) {
     char key[128];
     lt_gguf_str kind;
+    spec->rope_scaling = LT_ROPE_PLAIN; /* Apertus' preset scales; here its divisors say so. */
+    spec->rope_factor = 1;
+    spec->rope_low_freq = spec->rope_high_freq = spec->rope_original_seq = 0;
     LT_TRY(real(k, "rope.freq_base", &spec->rope_theta));
+    if (spec->rope_theta_local != 0) {
+        LT_TRY(real(k, "rope.freq_base_swa", &spec->rope_theta_local));
+    }
     if (lt_gguf_get_str(k->g, full_key(k, key, "rope.scaling.type"), &kind) == LT_OK &&
         !lt_gguf_str_is(kind, "none")) {
         if (!lt_gguf_str_is(kind, "linear")) {
@@ -249,7 +260,33 @@ static void family_traits(lt_model_spec *spec, lt_source *s) {
     }
     if (spec->family == LT_FAMILY_GEMMA3) {
         spec->embed_scale = sqrtf((float)spec->width);
+        spec->attn_scale = lt_gguf_attn_scale(spec);
     }
+}
+
+/* Which layers see all: every n-th, or a flag a layer (true: a window), which must say the same. */
+static lt_err read_window(lt_model_spec *spec, const keys *k) {
+    char key[128];
+    const lt_gguf_kv *kv = lt_gguf_find(k->g, full_key(k, key, "attention.sliding_window_pattern"));
+    LT_TRY(whole(k, "attention.sliding_window", &spec->window, true));
+    if (kv == NULL || spec->family != LT_FAMILY_GEMMA3) {
+        return LT_OK;
+    }
+    if (kv->type != LT_GGUF_ARRAY) {
+        return whole(k, "attention.sliding_window_pattern", &spec->window_every, false);
+    }
+    spec->window_every = 0;
+    for (uint64_t i = 0; i < kv->n && kv->elem == LT_GGUF_BOOL; i++) {
+        const int64_t every = spec->window_every;
+        const bool global = kv->data[i] == 0;
+        if (global && every == 0) {
+            spec->window_every = (int64_t)i + 1;
+        } else if (global != (every > 0 && ((int64_t)i + 1) % every == 0)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: %s is not periodic (layer %llu)", k->g->name, key,
+                    (unsigned long long)i);
+        }
+    }
+    return LT_OK;
 }
 
 lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
@@ -266,7 +303,12 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     LT_TRY(real(&k, "attention.layer_norm_epsilon", &eps));
     spec->norm_eps = (float)eps;
     family_traits(spec, s);
-    LT_TRY(whole(&k, "attention.sliding_window", &spec->window, true));
+    LT_TRY(read_window(spec, &k));
+    if (spec->family == LT_FAMILY_GEMMA3) {
+        double cap = 0;
+        LT_TRY(real(&k, "final_logit_softcapping", &cap));
+        spec->final_softcap = (float)cap;
+    }
     LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
     LT_TRY(token_id(g, "tokenizer.ggml.eos_token_id", &spec->eos_id));
     LT_TRY(token_id(g, "tokenizer.ggml.padding_token_id", &spec->pad_id));

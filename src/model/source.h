@@ -56,6 +56,9 @@ LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_s
 #define LT_GGUF_ROPE_HIGH     "rope.scaling.high_freq_factor"
 /* Llama-3's divisor of each of the D / 2 rotary frequencies. */
 void lt_gguf_rope_divisors(float *divisors, const lt_model_spec *spec);
+/* The scale of attention that a reader of GGUF takes, which has no key for it: 1 / sqrt(D), but Gemma 3 27B, known by its 62 layers, divides by its
+ * width over its heads. */
+float lt_gguf_attn_scale(const lt_model_spec *spec);
 LT_MUST_USE lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path);
 extern const lt_name_row lt_gguf_names[];
 extern const int lt_n_gguf_names;

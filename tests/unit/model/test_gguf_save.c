@@ -1,5 +1,6 @@
 /* GGUF files written and read again: the same logits to the bit from F32 weights, for every family GGUF knows; weights as stored against the same weights
  * widened; a token alone and in a batch. */
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -15,6 +16,7 @@
 #include "base/file.h"
 #include "lateen/model.h"
 #include "lateen/tokenizer.h"
+#include "model/family.h"
 #include "model/gguf_save.h"
 #include "model/params.h"
 #include "unit/model/tiny.h"
@@ -72,7 +74,101 @@ static void written_and_read_is_the_same(void **state) {
     }
 }
 
-/* This Gemma has a softcap and a window pattern of its own, which GGUF can not say. */
+/* A family's preset with small sizes and random weights. */
+static lt_model_spec small(lt_family family) {
+    lt_model_spec s = lt_family_get(family)->preset;
+    s.n_layers = 3;
+    s.width = 32;
+    s.n_heads = 4;
+    s.n_kv_heads = 2;
+    s.head_dim = 8;
+    s.ffn_width = 24;
+    s.vocab_size = 61;
+    s.max_seq = 64;
+    s.init_std = 0.2f;
+    if (family == LT_FAMILY_GEMMA3) {
+        s.window = 5;
+        s.embed_scale = sqrtf(32.0f);
+        s.attn_scale = 1.0f / sqrtf(8.0f);
+    }
+    return s;
+}
+
+static void same_behind_gguf(const lt_model_spec *spec, const char *name) {
+    char path[64];
+    lt_model *a = NULL, *b = NULL;
+    must(lt_model_create(&a, spec, NULL, 5), name);
+    must(lt_model_save_gguf(a, temporary(path, name), "", LT_GGUF_MIX_F32), name);
+    must(lt_model_open(&b, path, NULL), name);
+    float *x = logits_of(a), *y = logits_of(b);
+    if (memcmp(x, y, (size_t)(N_IDS * spec->vocab_size) * sizeof(float)) != 0) {
+        fail_msg("%s: other logits", name);
+    }
+    unlink(path);
+    free(x);
+    free(y);
+    lt_model_close(a);
+    lt_model_close(b);
+}
+
+/* What differs from a family's own numbers comes back: Apertus without RoPE scaling, Gemma's local base, windows and softcap, and the attention
+ * scale that readers know by 62 layers. */
+static void what_is_not_the_familys_own_comes_back(void **state) {
+    lt_model_spec s = small(LT_FAMILY_APERTUS);
+    (void)state;
+    s.rope_scaling = LT_ROPE_PLAIN;
+    s.rope_factor = 1;
+    s.rope_low_freq = s.rope_high_freq = s.rope_original_seq = 0;
+    same_behind_gguf(&s, "plain_apertus");
+
+    s = small(LT_FAMILY_GEMMA3);
+    s.window_every = 2;
+    s.rope_theta_local = 500;
+    s.final_softcap = 3;
+    same_behind_gguf(&s, "local_gemma");
+
+    s.n_layers = 62;
+    s.width = 40;
+    s.embed_scale = sqrtf(40.0f);
+    s.attn_scale = 1.0f / sqrtf(10.0f);
+    same_behind_gguf(&s, "gemma_27b");
+}
+
+static void refused(const lt_model_spec *spec, const char *words) {
+    char path[64];
+    lt_model *m = NULL;
+    must(lt_model_create(&m, spec, NULL, 5), words);
+    assert_int_equal(lt_model_save_gguf(m, temporary(path, "no"), "", LT_GGUF_MIX_F32),
+                     LT_ERR_UNSUPPORTED);
+    assert_non_null(strstr(lt_error_message(), words));
+    assert_false(lt_file_exists(path));
+    lt_model_close(m);
+}
+
+static void other_arithmetic_than_the_architectures_is_refused(void **state) {
+    lt_model_spec s = small(LT_FAMILY_GPT2);
+    (void)state;
+    s.n_kv_heads = 4;
+    s.act = LT_ACT_RELU;
+    refused(&s, "another activation");
+    s = small(LT_FAMILY_LLAMA);
+    s.act = LT_ACT_GELU;
+    refused(&s, "another activation");
+    s.act = LT_ACT_SILU;
+    s.gated = false;
+    refused(&s, "without a gate");
+    s.gated = true;
+    s.qk_norm = true;
+    refused(&s, "norms of queries");
+    s = small(LT_FAMILY_GEMMA3);
+    s.attn_scale = 0.25f;
+    refused(&s, "attention scale");
+    s = small(LT_FAMILY_GEMMA3);
+    s.window_every = 0;
+    refused(&s, "every layer");
+}
+
+/* This Gemma has an attention scale of its own, which GGUF can not say. */
 static void what_gguf_can_not_say_is_refused(void **state) {
     char path[64];
     lt_model *m = NULL;
@@ -195,10 +291,13 @@ static void a_tokenizer_travels_along(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(written_and_read_is_the_same),
-                                       cmocka_unit_test(what_gguf_can_not_say_is_refused),
-                                       cmocka_unit_test(stored_weights_run_as_they_are),
-                                       cmocka_unit_test(a_token_does_not_depend_on_its_batch),
-                                       cmocka_unit_test(a_tokenizer_travels_along)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(written_and_read_is_the_same),
+        cmocka_unit_test(what_is_not_the_familys_own_comes_back),
+        cmocka_unit_test(other_arithmetic_than_the_architectures_is_refused),
+        cmocka_unit_test(what_gguf_can_not_say_is_refused),
+        cmocka_unit_test(stored_weights_run_as_they_are),
+        cmocka_unit_test(a_token_does_not_depend_on_its_batch),
+        cmocka_unit_test(a_tokenizer_travels_along)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
