@@ -1,4 +1,5 @@
 /* main.c: `lateen <verb>`: finds the verb in the table and runs it. */
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -28,7 +29,7 @@ static int unknown_verb(const char *word) {
     return LT_EXIT_USAGE;
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
     if (argc < 2) {
         print_help();
         return LT_EXIT_USAGE;
@@ -48,4 +49,16 @@ int main(int argc, char **argv) {
         }
     }
     return unknown_verb(argv[1]);
+}
+
+/* Output that did not reach its file (a full disk, a closed descriptor) is a failure, whoever wrote it. */
+int main(int argc, char **argv) {
+    const int status = run(argc, argv);
+    const bool flushed = fflush(stdout) == 0;
+    if ((!flushed || ferror(stdout) != 0) && status == LT_EXIT_DONE) {
+        fprintf(stderr, "lateen: standard output: %s\n",
+                flushed ? "not all of it could be written" : strerror(errno));
+        return LT_EXIT_FAILED;
+    }
+    return status;
 }

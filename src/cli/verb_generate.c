@@ -86,7 +86,9 @@ int lt_verb_generate(int argc, char **argv) {
                        &n, &status)) {
         return status;
     }
-    if (o.prompt_file[0] != '\0') {
+    if (o.prompt_file[0] != '\0' && o.prompt[0] != '\0') {
+        err = lt_error_set(LT_ERR_ARG, "generate: --prompt and --prompt-file are two prompts");
+    } else if (o.prompt_file[0] != '\0') {
         err = lt_prompt_read(&from_file, o.prompt_file);
     }
     if (err == LT_OK) {

@@ -138,6 +138,11 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
         LT_FAIL_DONE(LT_ERR_ARG,
                      "nothing to go on from: the prompt is empty and the sequence is not");
     }
+    if (lt_session_length(s, 0) + (int64_t)ids.n > g.spec->max_seq) {
+        LT_FAIL_DONE(LT_ERR_LIMIT, "the prompt has %lld tokens; the model's context is %lld",
+                     (long long)lt_session_length(s, 0) + (long long)ids.n,
+                     (long long)g.spec->max_seq);
+    }
     start = lt_clock_s();
     LT_TRY_DONE(lt_session_eval(s, 0, (const int32_t *)ids.data, (int64_t)ids.n, g.logits));
     local.prompt_s = lt_clock_s() - start;

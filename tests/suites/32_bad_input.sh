@@ -72,6 +72,14 @@ bad_input() {
         printf -- "$text" >"$dir/r.yaml"
         refused "$code" "$says" train "$dir/r.yaml" --out "$dir/run"
     done
+
+    # What a prompt and its text run into.
+    head -c 9000 LICENSE | tr -c 'a-z' ' ' >"$dir/long.txt"
+    refused 1 "the model's context is 1024" generate --prompt-file "$dir/long.txt"
+    refused 2 "--prompt and --prompt-file are two prompts" generate --prompt a --prompt-file "$dir/long.txt"
+    for verb in "--version" "doctor --no-measure --json" "tokenize --tokenizer $tok --text a"; do
+        build/lateen $verb >/dev/full 2>"$dir/err" && echo "not ok - $verb on a full disk ended well" || { grep -qF "standard output: No space left" "$dir/err" && echo "ok - a full disk" || echo "not ok - $verb on a full disk: $(cat "$dir/err")"; }
+    done
     ls "$dir" | grep -qE '^(run|converted|x\.bin)' && echo "not ok - something is left: $(ls "$dir")" || echo "ok - nothing is left"
     rm -rf "$dir"
 }
