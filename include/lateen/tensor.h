@@ -21,7 +21,9 @@
     X(U16, 1, 2, "U16")                                                                            \
     X(I8, 1, 1, "I8")                                                                              \
     X(U8, 1, 1, "U8")                                                                              \
-    X(BOOL, 1, 1, "BOOL")
+    X(BOOL, 1, 1, "BOOL")                                                                          \
+    X(F8_E4M3, 1, 1, "F8_E4M3")                                                                    \
+    X(F8_E5M2, 1, 1, "F8_E5M2")
 #define LT_DTYPE_BLOCK_MAP(X)                                                                      \
     X(Q4_0, 32, 18, "Q4_0")                                                                        \
     X(Q4_1, 32, 20, "Q4_1")                                                                        \
@@ -118,7 +120,63 @@ static inline uint16_t lt_f32_to_bf16(float x) {
 float lt_f16_to_f32(uint16_t h);
 uint16_t lt_f32_to_f16(float x);
 
-/* Convert count elements; any pair of F32, BF16, F16, F64. Contiguous; dst and src must not overlap. */
+/* 8-bit floats (Micikevicius et al. 2022, arXiv:2209.05433): F8_E4M3 has 3 bits of mantissa, 448 as its largest value, no infinities and one NaN; F8_E5M2 has
+ * 2 bits and 57344. Round to nearest, ties to even; what is larger, infinities too, becomes the largest (as cvt.rn.satfinite); NaN stays NaN. No branches:
+ * loops over these become vector code. */
+#define LT_E4M3_MAX 448.0f
+#define LT_E5M2_MAX 57344.0f
+static inline uint8_t lt_f32_to_f8(float x, bool e5m2) {
+    const uint32_t mantissa = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7;
+    const uint32_t normal = (128 - bias) << 23; /* The least normal value, 2^(1 - bias). */
+    union {
+        float f;
+        uint32_t u;
+    } w = {.f = x}, at, ulp, tiny;
+    const uint32_t sign = w.u >> 24 & 0x80u;
+    w.u &= 0x7FFFFFFFu;
+    const bool nan = w.u > 0x7F800000u;
+    at.f = w.f < (e5m2 ? LT_E5M2_MAX : LT_E4M3_MAX) ? w.f : (e5m2 ? LT_E5M2_MAX : LT_E4M3_MAX);
+    /* Adding 2^(23 - mantissa) times the power of two below x lets the FPU round at the last bit kept. */
+    ulp.u = at.u & 0x7F800000u;
+    ulp.u = (ulp.u > normal ? ulp.u : normal) + ((23 - mantissa) << 23);
+    at.f = (at.f + ulp.f) - ulp.f;
+    tiny.u = normal + ((23 - mantissa) << 23);
+    tiny.f += at.f; /* The last bits are the code of a subnormal. */
+    const uint32_t code = at.u < normal ? tiny.u & 7u
+                                        : (at.u >> (23 - mantissa)) - ((127 - bias) << mantissa);
+    return (uint8_t)(sign | (nan ? 0x7Fu : code));
+}
+static inline float lt_f8_to_f32(uint8_t h, bool e5m2) {
+    const uint32_t mantissa = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7;
+    union {
+        uint32_t u;
+        float f;
+    } w = {.u = (uint32_t)(h & 0x7Fu) << (23 - mantissa)}, scale = {.u = (254 - bias) << 23};
+    w.f *= scale.f; /* Rebias the exponent; subnormals become normal by the multiplication. */
+    if (e5m2 ? (h & 0x7Fu) >= 0x7Cu : (h & 0x7Fu) == 0x7Fu) {
+        w.u = e5m2 && (h & 0x7Fu) == 0x7Cu ? 0x7F800000u : 0x7FC00000u;
+    }
+    w.u |= (uint32_t)(h & 0x80u) << 24;
+    return w.f;
+}
+
+/* The scale of a block whose largest magnitude is amax: the least power of two with amax / scale <= the type's largest, not below 2^-126. Of infinity or NaN:
+ * NaN. *inverse is 1 / scale. */
+static inline float lt_scale_of(float amax, bool e5m2, float *inverse) {
+    union {
+        float f;
+        uint32_t u;
+    } w = {.f = amax}, scale, inv;
+    const int32_t low = e5m2 ? 15 : 8; /* Both types end at 1.75 times a power of two. */
+    const int32_t e = (int32_t)(w.u >> 23 & 255u) - low + ((w.u & 0x7FFFFFu) > 0x600000u);
+    const uint32_t bits = (uint32_t)(e < 1 ? 1 : e);
+    scale.u = (w.u & 0x7F800000u) == 0x7F800000u ? 0x7FC00000u : bits << 23;
+    inv.u = (w.u & 0x7F800000u) == 0x7F800000u ? 0x7FC00000u : (254 - bits) << 23;
+    *inverse = inv.f;
+    return scale.f;
+}
+
+/* Convert count elements; any pair of F32, BF16, F16, F64, F8_E4M3, F8_E5M2. Contiguous; dst and src must not overlap. */
 void lt_convert(void *dst, lt_dtype dst_dtype, const void *src, lt_dtype src_dtype, size_t count);
 
 #endif

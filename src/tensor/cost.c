@@ -354,6 +354,24 @@ static lt_cost cast(const lt_cast_args *a) {
     return (lt_cost){0.0, bytes(&a->x) + bytes(&a->y)};
 }
 
+/* An element: largest magnitude, scale. */
+static lt_cost cast_scaled(const lt_cast_scaled_args *a) {
+    return (lt_cost){2.0 * count(&a->x), bytes(&a->x) + sum4(bytes(&a->y), bytes(&a->scale),
+                                                             bytes(&a->t), bytes(&a->t_scale))};
+}
+
+static lt_cost matmul_scaled(const lt_matmul_scaled_args *a) {
+    const lt_matmul_args product = {.y = a->y,
+                                    .a = a->a,
+                                    .b = a->b,
+                                    .bias = a->bias,
+                                    .trans_b = true,
+                                    .accumulate = a->accumulate};
+    lt_cost cost = matmul(&product);
+    cost.bytes += bytes(&a->a_scale) + bytes(&a->b_scale);
+    return cost;
+}
+
 lt_cost lt_op_cost(lt_op op, const void *args) {
     switch (op) {
 #define COST_CASE(name, type)                                                                      \

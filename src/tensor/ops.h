@@ -328,6 +328,36 @@ typedef struct {
     lt_tensor y, x;
 } lt_cast_args;
 
+/* Matrices of 8-bit floats (F8_E4M3, F8_E5M2; lateen/tensor.h) with F32 scales, one a block: an element is worth code * scale. A scale is a power of two
+ * (lt_scale_of), so scaling is exact, the only rounding is that to 8 bits, and a matrix of BF16 or F32 can hold the same numbers again.
+ *   LT_SCALE_TENSOR  one for all      scale (1)
+ *   LT_SCALE_ROW     1 x 128          scale (ceil(C / 128), R): the scales of a column of blocks lie together
+ *   LT_SCALE_BLOCK   128 x 128        scale (ceil(R / 128), ceil(C / 128)) */
+#define LT_SCALE_SPAN   128
+#define LT_SCALE_MAP(X) X(TENSOR, "tensor") X(ROW, "1x128") X(BLOCK, "128x128")
+typedef enum {
+#define LT_SCALE_ENUM(name, text) LT_SCALE_##name,
+    LT_SCALE_MAP(LT_SCALE_ENUM)
+#undef LT_SCALE_ENUM
+} lt_scale_kind;
+/* The scales of a (rows, cols) matrix, contiguous F32. */
+lt_tensor lt_scale_tensor(void *data, lt_scale_kind kind, int64_t rows, int64_t cols);
+
+/* y (R, C), scaled by `kind`, = x (R, C) F32 or BF16; t (C, R), scaled by t_kind, = x transposed. Either may be absent; scales contiguous. A block that holds Inf or NaN
+ * becomes NaN. Bits do not depend on the device. */
+typedef struct {
+    lt_tensor y, scale, t, t_scale, x;
+    lt_scale_kind kind, t_kind;
+} lt_cast_scaled_args;
+
+/* y (M, N) F32 or BF16 [+]= a (M, K) . b (N, K)^T [+ bias (N)], both of 8-bit floats with scales: a by TENSOR or ROW, b by TENSOR or BLOCK. Products of a block of
+ * 128 along K are summed first (on Hopper's tensor cores: with 14 bits), then scaled and added in F32. */
+typedef struct {
+    lt_tensor y, a, a_scale, b, b_scale, bias;
+    lt_scale_kind a_kind, b_kind;
+    bool accumulate;
+} lt_matmul_scaled_args;
+
 /* The op table: name, argument struct. The order is the order of `lateen doctor --ops`. */
 #define LT_OP_MAP(X)                                                                               \
     X(matmul, lt_matmul_args)                                                                      \
@@ -363,7 +393,9 @@ typedef struct {
     X(muon, lt_muon_args)                                                                          \
     X(sumsq, lt_sumsq_args)                                                                        \
     X(clip, lt_clip_args)                                                                          \
-    X(cast, lt_cast_args)
+    X(cast, lt_cast_args)                                                                          \
+    X(cast_scaled, lt_cast_scaled_args)                                                            \
+    X(matmul_scaled, lt_matmul_scaled_args)
 
 typedef enum {
 #define LT_OP_ENUM(name, args) LT_OP_##name,

@@ -178,6 +178,9 @@ static double load(const void *src, lt_dtype dtype, size_t i) {
         return (double)lt_f16_to_f32(((const uint16_t *)src)[i]);
     case LT_F64:
         return ((const double *)src)[i];
+    case LT_F8_E4M3:
+    case LT_F8_E5M2:
+        return (double)lt_f8_to_f32(((const uint8_t *)src)[i], dtype == LT_F8_E5M2);
     default:
         LT_ASSERT(!"a floating type");
         return 0.0;
@@ -197,6 +200,10 @@ static void store(void *dst, lt_dtype dtype, size_t i, double x) {
         return;
     case LT_F64:
         ((double *)dst)[i] = x;
+        return;
+    case LT_F8_E4M3:
+    case LT_F8_E5M2:
+        ((uint8_t *)dst)[i] = lt_f32_to_f8((float)x, dtype == LT_F8_E5M2);
         return;
     default:
         LT_ASSERT(!"a floating type");

@@ -321,6 +321,28 @@ static const char *check_cast(const void *args) {
     return check_add(&(lt_add_args){.y = a->y, .a = a->x});
 }
 
+static bool eight_bits(const lt_tensor *t) {
+    return t->dtype == LT_F8_E4M3 || t->dtype == LT_F8_E5M2;
+}
+
+static const char *check_cast_scaled(const void *args) {
+    const lt_cast_scaled_args *a = args;
+    REFUSE_IF(bad_acts(TENSORS(&a->x)));
+    if (a->scale.dtype == LT_F64 || a->t_scale.dtype == LT_F64) {
+        return BAD_F32;
+    }
+    return dense(&a->y) && dense(&a->t) ? NULL : BAD_STRIDE;
+}
+
+static const char *check_matmul_scaled(const void *args) {
+    const lt_matmul_scaled_args *a = args;
+    if (!eight_bits(&a->a) || !eight_bits(&a->b) || a->a_scale.dtype != LT_F32 ||
+        a->b_scale.dtype != LT_F32 || a->a_kind == LT_SCALE_BLOCK || a->b_kind == LT_SCALE_ROW) {
+        return "needs 8-bit floats with F32 scales";
+    }
+    return dense(&a->a) && dense(&a->b) ? bad_acts(TENSORS(&a->y)) : BAD_STRIDE;
+}
+
 static const char *check_xent(const void *args) {
     const lt_xent_args *a = args;
     REFUSE_IF(bad_f32(TENSORS(&a->loss, &a->lse)));
@@ -482,7 +504,7 @@ static const lt_op_impl attention_fwd_impls[] = {
     X(add)                                                                                         \
     X(xent) X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)\
     X(moe_combine_bwd) X(adamw) X(ademamix) X(lion) X(muon) X(sumsq)                               \
-    X(cast)
+    X(cast) X(cast_scaled) X(matmul_scaled)
 /* clang-format on */
 #define PLAIN_OP(op)                                                                               \
     ISA_REFUSALS(op)                                                                               \

@@ -12,6 +12,8 @@ typedef enum {
     LT_CPU_SLOT_PARTIAL, /* partial sums of reductions */
     LT_CPU_SLOT_TILES,   /* attention: per-thread tiles */
     LT_CPU_SLOT_TURNS,   /* gemm: whose turn it is */
+    LT_CPU_SLOT_WIDE_A,  /* matmul_scaled: the operands, widened */
+    LT_CPU_SLOT_WIDE_B,
     LT_CPU_SLOT_COUNT
 } lt_cpu_slot;
 

@@ -28,6 +28,9 @@ static inline double get(const lt_tensor *t, int64_t at) {
         return (double)lt_bf16_to_f32(((const uint16_t *)t->data)[at]);
     case LT_F16:
         return (double)lt_f16_to_f32(((const uint16_t *)t->data)[at]);
+    case LT_F8_E4M3:
+    case LT_F8_E5M2:
+        return (double)lt_f8_to_f32(((const uint8_t *)t->data)[at], t->dtype == LT_F8_E5M2);
     default:
         LT_ASSERT(!"a floating type");
         return 0.0;
@@ -48,6 +51,10 @@ static inline void set(const lt_tensor *t, int64_t at, double x) {
         return;
     case LT_F16:
         ((uint16_t *)t->data)[at] = lt_f32_to_f16((float)x);
+        return;
+    case LT_F8_E4M3:
+    case LT_F8_E5M2:
+        ((uint8_t *)t->data)[at] = lt_f32_to_f8((float)x, t->dtype == LT_F8_E5M2);
         return;
     default:
         LT_ASSERT(!"a floating type");

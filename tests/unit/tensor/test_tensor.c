@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "lateen/tensor.h"
@@ -133,6 +134,55 @@ static void convert_takes_every_pair(void **state) {
     }
 }
 
+/* Every BF16 number, against PyTorch (tools/make_fp8_goldens.py). */
+static void eight_bits_as_torch(void **state) {
+    enum { N = 65536 };
+    static uint8_t code[2][N];
+    static float value[2][256];
+    FILE *f = fopen("tests/golden/fp8.bin", "rb");
+    (void)state;
+    assert_non_null(f);
+    assert_int_equal(fread(code, sizeof code, 1, f), 1);
+    assert_int_equal(fread(value, sizeof value, 1, f), 1);
+    fclose(f);
+    for (int e5m2 = 0; e5m2 < 2; e5m2++) {
+        for (uint32_t i = 0; i < N; i++) {
+            const float x = lt_bf16_to_f32((uint16_t)i);
+            const uint8_t got = lt_f32_to_f8(x, e5m2 != 0);
+            if (isnan(x)) {
+                assert_true(isnan(value[e5m2][code[e5m2][i]]) && (got & 0x7F) == 0x7F);
+            } else {
+                assert_int_equal(got, code[e5m2][i]);
+            }
+        }
+        for (int i = 0; i < 256; i++) {
+            const float got = lt_f8_to_f32((uint8_t)i, e5m2 != 0);
+            assert_true(isnan(got) ? isnan(value[e5m2][i])
+                                   : bits_of(got) == bits_of(value[e5m2][i]));
+        }
+    }
+}
+
+/* The least power of two that brings amax into the type's range. */
+static void scales_are_the_least_power(void **state) {
+    (void)state;
+    for (int e5m2 = 0; e5m2 < 2; e5m2++) {
+        const float most = e5m2 ? LT_E5M2_MAX : LT_E4M3_MAX;
+        for (uint32_t u = 1; u < 0x7F800000u; u += 0x1357Fu) {
+            float inverse;
+            const float amax = float_of(u), scale = lt_scale_of(amax, e5m2 != 0, &inverse);
+            assert_true(scale * inverse == 1.0f);
+            assert_int_equal(bits_of(scale) & 0x7FFFFFu, 0);
+            assert_true(amax * inverse <= most);
+            assert_true(scale == 0x1p-126f || amax * inverse * 2.0f > most);
+        }
+        assert_true(lt_scale_of(most, e5m2 != 0, &(float){0}) == 1.0f);
+        assert_true(lt_scale_of(0.0f, e5m2 != 0, &(float){0}) == 0x1p-126f);
+        assert_true(isnan(lt_scale_of(INFINITY, e5m2 != 0, &(float){0})));
+        assert_true(isnan(lt_scale_of(NAN, e5m2 != 0, &(float){0})));
+    }
+}
+
 static void names_go_both_ways(void **state) {
     lt_dtype dtype = LT_F32;
     (void)state;
@@ -174,6 +224,8 @@ int main(void) {
         cmocka_unit_test(bf16_rounds_to_nearest_even),
         cmocka_unit_test(halves_equal_the_hardware),
         cmocka_unit_test(convert_takes_every_pair),
+        cmocka_unit_test(eight_bits_as_torch),
+        cmocka_unit_test(scales_are_the_least_power),
         cmocka_unit_test(names_go_both_ways),
         cmocka_unit_test(views_cut_and_split),
     };

@@ -1,4 +1,4 @@
-/* wgmma.cuh: the warpgroup matrix product of Hopper, D (64 x N) += A (64 x 16) B (16 x N), N = 8, 16, .. 256, 16-bit inputs, f32 sums.
+/* wgmma.cuh: the warpgroup matrix product of Hopper, D (64 x N) += A (64 x 16) B (16 x N), N = 8, 16, .. 256, 16-bit inputs (or 8-bit floats, 32 deep), f32 sums.
  *
  * A kernel defines the shapes it uses, e.g.
  *     WGMMA_SS(mma_qk, BLOCK_N, 0, 0)      void mma_qk(float d[N / 2], u64 a_desc, u64 b_desc, int accumulate)
@@ -57,6 +57,23 @@ INLINE void wgmma_commit(void) {
         asm volatile("{ .reg .pred p; setp.ne.b32 p, 0, 0; "                                       \
                      "wgmma.mma_async.sync.aligned.m64n" #N "k16.f32." ELEM_PTX "." ELEM_PTX " "   \
                      "{" WGMMA_STR_##N "}, %" #i0 ", %" #i1 ", p, 1, 1, " #TA ", " #TB "; }"       \
+                     : WGMMA_ACC_##N(d, "=f") : "l"(a), "l"(b) : "memory");                         \
+    }
+/* The same of 8-bit floats, 64 x 32 by 32 x N, both with K contiguous (no other layout exists): A of A_F8, e4m3 or e5m2, B of e4m3. */
+#define WGMMA_SS_F8(fn, N, A_F8) WGMMA_SS_F8_(fn, N, A_F8)
+#define WGMMA_SS_F8_(fn, N, A_F8) WGMMA_SS_F8__(fn, N, A_F8, WGMMA_NUM_##N)
+#define WGMMA_SS_F8__(...) WGMMA_SS_F8___(__VA_ARGS__)
+#define WGMMA_SS_F8___(fn, N, A_F8, i0, i1, i2, i3, i4, i5)                                        \
+    INLINE void fn(float *d, u64 a, u64 b, int accumulate) {                                       \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %" #i2 ", 0; "                                \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." #A_F8 ".e4m3 "              \
+                     "{" WGMMA_STR_##N "}, %" #i0 ", %" #i1 ", p, 1, 1; }"                         \
+                     : WGMMA_ACC_##N(d, "+f") : "l"(a), "l"(b), "r"(accumulate) : "memory");        \
+    }                                                                                              \
+    __attribute__((unused)) INLINE void fn##_set(float *d, u64 a, u64 b) {                         \
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, 0, 0; "                                       \
+                     "wgmma.mma_async.sync.aligned.m64n" #N "k32.f32." #A_F8 ".e4m3 "              \
+                     "{" WGMMA_STR_##N "}, %" #i0 ", %" #i1 ", p, 1, 1; }"                         \
                      : WGMMA_ACC_##N(d, "=f") : "l"(a), "l"(b) : "memory");                         \
     }
 #define WGMMA_RS(fn, N, TRANS_B) WGMMA_RS_(fn, N, TRANS_B)

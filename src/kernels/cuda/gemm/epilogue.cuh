@@ -55,6 +55,7 @@ typedef struct {
     i64 ldc;
     const int *start; /* with GROUPED: expert e owns [start[e], start[e + 1]) of the rows */
     int experts;
+    const float *a_scale, *b_scale; /* with SCALES */
 } gemm_args;
 
 INLINE float act_apply(int kind, float x, const gemm_args *a) {

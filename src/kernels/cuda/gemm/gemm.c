@@ -11,19 +11,6 @@
 #define SCRATCH_BYTES ((size_t)128 << 20)
 #define STEP          64 /* K elements a stage of the ring (BK) */
 
-/* gemm_args of epilogue.cuh. */
-typedef struct {
-    int m, n, k, splits, m_padded, group;
-    float alpha, xielu_p, xielu_n;
-    const void *bias, *aux;
-    void *pre;
-    int64_t aux_ld, pre_ld;
-    void *c;
-    int64_t ldc;
-    const void *start;
-    int experts;
-} kernel_args;
-
 /* rate: share of the tensor cores' peak in the main loop, measured. */
 typedef struct {
     lt_gemm_tile tile;
@@ -247,16 +234,18 @@ lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dt
     const int bytes = (int)lt_dtype_bytes(dtype);
     return lt_cuda_tensor_map(
         c, map, (void *)(uintptr_t)data,
-        &(lt_tensor_map_spec){
-            .type = dtype == LT_F32 ? LT_CU_TMAP_FP32
-                                    : (dtype == LT_F16 ? LT_CU_TMAP_FP16 : LT_CU_TMAP_BF16),
-            .elem_bytes = bytes,
-            .rank = 2,
-            .size = {(uint64_t)inner, (uint64_t)outer},
-            .stride_bytes = {0, (uint64_t)(ld * bytes)},
-            .box = {(uint32_t)box_inner, (uint32_t)box_outer},
-            .swizzle = box_inner * bytes == 64 ? LT_CU_TMAP_SWIZZLE_64B : LT_CU_TMAP_SWIZZLE_128B,
-            .l2_promotion = LT_CU_TMAP_L2_128B});
+        &(lt_tensor_map_spec){.type = dtype == LT_F32   ? LT_CU_TMAP_FP32
+                                      : dtype == LT_F16 ? LT_CU_TMAP_FP16
+                                      : bytes == 1      ? LT_CU_TMAP_UINT8
+                                                        : LT_CU_TMAP_BF16,
+                              .elem_bytes = bytes,
+                              .rank = 2,
+                              .size = {(uint64_t)inner, (uint64_t)outer},
+                              .stride_bytes = {0, (uint64_t)(ld * bytes)},
+                              .box = {(uint32_t)box_inner, (uint32_t)box_outer},
+                              .swizzle = box_inner * bytes == 64 ? LT_CU_TMAP_SWIZZLE_64B
+                                                                 : LT_CU_TMAP_SWIZZLE_128B,
+                              .l2_promotion = LT_CU_TMAP_L2_128B});
 }
 
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a) {
@@ -269,7 +258,7 @@ void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args 
 
 /* The product itself: into c, or its partial sums into scratch. */
 static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
-                             void *partial, bool residual, kernel_args *w) {
+                             void *partial, bool residual, lt_gemm_kernel_args *w) {
     const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
     const int bm = tile_bm(t);
     const int64_t blocks = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
@@ -313,7 +302,7 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
 }
 
 static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *partial,
-                         bool residual, kernel_args *w) {
+                         bool residual, lt_gemm_kernel_args *w) {
     char text[320], epilogue[256];
     const lt_cuda_kernel *k;
     void *out = a->c;
@@ -335,20 +324,20 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
     const bool into_16 = a->accumulate &&
                          a->out != LT_F32; /* c + product is a residual that happens to be c. */
     const bool residual = a->residual || into_16, split = t->splits > 1;
-    kernel_args w = {.m = (int)a->m,
-                     .n = (int)a->n,
-                     .k = (int)a->k,
-                     .splits = t->splits,
-                     .m_padded = (int)tile_m_padded(t, a->m),
-                     .group = t->group,
-                     .alpha = split ? 1.0f : a->alpha,
-                     .xielu_p = a->xielu_p,
-                     .xielu_n = a->xielu_n,
-                     .bias = a->bias,
-                     .aux = into_16 ? a->c : a->aux,
-                     .pre = a->pre,
-                     .aux_ld = into_16 ? a->ldc : a->aux_ld,
-                     .pre_ld = a->pre_ld};
+    lt_gemm_kernel_args w = {.m = (int)a->m,
+                             .n = (int)a->n,
+                             .k = (int)a->k,
+                             .splits = t->splits,
+                             .m_padded = (int)tile_m_padded(t, a->m),
+                             .group = t->group,
+                             .alpha = split ? 1.0f : a->alpha,
+                             .xielu_p = a->xielu_p,
+                             .xielu_n = a->xielu_n,
+                             .bias = a->bias,
+                             .aux = into_16 ? a->c : a->aux,
+                             .pre = a->pre,
+                             .aux_ld = into_16 ? a->ldc : a->aux_ld,
+                             .pre_ld = a->pre_ld};
     const char *why = lt_gemm_refusal(a, lt_cuda_get_info(c));
 
     if (why != NULL) {

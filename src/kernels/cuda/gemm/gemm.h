@@ -88,6 +88,20 @@ LT_MUST_USE lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *
 LT_MUST_USE lt_err lt_gemm_rung_kernel(lt_cuda *c, const lt_gemm_rung *r, const lt_cuda_kernel **k,
                                        int *threads, int *blocks_per_sm);
 
+/* gemm_args of epilogue.cuh. */
+typedef struct {
+    int m, n, k, splits, m_padded, group;
+    float alpha, xielu_p, xielu_n;
+    const void *bias, *aux;
+    void *pre;
+    int64_t aux_ld, pre_ld;
+    void *c;
+    int64_t ldc;
+    const void *start;
+    int experts;
+    const void *a_scale, *b_scale;
+} lt_gemm_kernel_args;
+
 /* The copy engine's view of a matrix of rows `ld` elements apart, in boxes (tensor map, 128-byte swizzle). */
 LT_MUST_USE lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data,
                                        lt_dtype dtype, int64_t inner, int64_t outer, int64_t ld,
@@ -95,6 +109,19 @@ LT_MUST_USE lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void 
 /* The words and the shared memory of a tile without an epilogue. */
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a);
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t);
+
+/* matmul_scaled (tensor/ops.h): NULL when gemm_sm90.cu serves it with FP8, else why not; and the call: with the tile that the shape suggests, or one of the
+ * lt_gemm_scaled_tiles (bench). */
+const char *lt_gemm_scaled_refusal(const lt_matmul_scaled_args *a, const lt_cuda_info *info);
+LT_MUST_USE lt_err lt_gemm_scaled(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a);
+typedef struct {
+    int bn, cluster, stages;
+    bool promote; /* Each 128 of K is a sum of its own. */
+} lt_gemm_scaled_tile;
+extern const lt_gemm_scaled_tile lt_gemm_scaled_tiles[];
+extern const int lt_gemm_n_scaled_tiles;
+LT_MUST_USE lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a,
+                                       const lt_gemm_scaled_tile *t);
 
 /* matmul_grouped (tensor/ops.h): NULL when gemm_sm90.cu serves it, else why not; and the call. */
 const char *lt_gemm_grouped_refusal(const lt_matmul_grouped_args *a, const lt_cuda_info *info);

@@ -15,7 +15,13 @@
  * EXPERTS   GROUPED 1: rows [start[e], start[e + 1]) of A and C belong to expert e, whose B is the e-th of a 3-D map; a tile never spans two
  *           experts, and one that ends past its expert's rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and the
  *           consumers clear what the last step brought of the next expert. start is read by the kernel: the host knows no count.
- * BOUND     2 M N K flop at 4096 flop a clock an SM: 989 TFLOP/s at 1.83 GHz; the 700 W limit holds random data near 800.
+ * FP8       FP8 1: A of A_F8 (e4m3, e5m2) and B of e4m3, both with K contiguous: a step is 128 deep, of as many bytes and clocks as 64 of 16 bits. C is DTYPE or f32.
+ *           SCALES 1: one scale an operand. 2: of A one a row and 128 of K, stored (K / 128, M); of B one for 128 rows and 128 of K, (N / 128, K / 128).
+ *           Hopper adds 8-bit products with some 14 bits: each is shifted to the largest of its sum and cut off (measured by DeepSeek-AI 2024,
+ *           arXiv:2412.19437, 3.3.2; about 2 % of error at K 4096). So with PROMOTE a step is a sum of its own, which the FP32 units scale and add to
+ *           the real one while the other consumer's products run: half the accumulators are sums, so BN goes to 192. Scales come by plain loads, one step ahead.
+ *           Without PROMOTE (SCALES 1) all of K is summed by the tensor cores, in wider tiles.
+ * BOUND     2 M N K flop at 4096 flop a clock an SM: (8192 with FP8): 989 TFLOP/s at 1.83 GHz; the 700 W limit holds random data near 800.
  *           smem: a 64 x 256 x 16 product reads 10 KB in 128 clocks, of 16 KB possible. L2: 128 x 256 tiles in pairs, 32 KB an SM each
  *           1024 clocks.
  * MEASURED  docs/SPEED.md, "bf16 GEMM".
@@ -38,6 +44,13 @@
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_ACT_BWD=ACT_XIELU
  *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=2 EPI_RESIDUAL=1
+ *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240 OUT_F32=1 OUT_ADD=1
+ *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_RESIDUAL=1
+ *@spec sm_90a: FP8=1 A_F8=e5m2 SCALES=1 PROMOTE=0 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: GROUPED=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: GROUPED=1 BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: GROUPED=2 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240 */
@@ -55,12 +68,22 @@
 #ifndef GROUPED
 #define GROUPED 0
 #endif
-#define BK            64 /* One 128-byte row of the swizzle. */
+#ifndef FP8
+#define FP8 0
+#endif
+#ifndef SCALES
+#define SCALES 0
+#endif
+#ifndef PROMOTE
+#define PROMOTE 0
+#endif
+#define BK            (FP8 ? 128 : 64) /* One 128-byte row of the swizzle. */
+#define MMAS          4                /* Products of 32 bytes of K in a step. */
 #define BM            (64 * WG_M * (PINGPONG ? 1 : CONSUMERS))
 #define THREADS       (128 * (1 + CONSUMERS))
-#define A_BYTES       (BM * BK * 2)
+#define A_BYTES       (BM * 128)
 #define B_ROWS        (B_MAJOR_N ? (BN + 63) / 64 * 64 : BN) /* N contiguous: whole columns of 64, of which BN are used */
-#define B_BYTES       (B_ROWS * BK * 2)
+#define B_BYTES       (B_ROWS * 128)
 #define STAGE_BYTES   (A_BYTES + B_BYTES)
 #define CHUNK_COLS    (OUT_F32 || BN % 64 != 0 ? 32 : 64) /* of C, stored at a time */
 #define ROW_BYTES     (CHUNK_COLS * (OUT_F32 ? 4 : 2))    /* 128, or 64 for 16-bit C where BN is no multiple of 64 */
@@ -78,8 +101,15 @@ static_assert(!EPI_LATE || (CHUNK_COLS == 64 && C_STAGES == 2 && !EPI_RESIDUAL &
 static_assert(!GROUPED || CLUSTER == 1, "experts are not multicast");
 static_assert(GROUPED != 2 || (A_MAJOR_M && B_MAJOR_N && !PINGPONG && WG_M == 1 && OUT_F32), "gradients of weights");
 static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
+static_assert(!FP8 || (!A_MAJOR_M && !B_MAJOR_N && !GROUPED && SCALES), "8-bit operands have K contiguous and scales");
+static_assert(!PROMOTE || (FP8 && WG_M == 1 && BN <= 192 && !PINGPONG), "a step's sum beside the whole sum");
+static_assert(PROMOTE || SCALES < 2, "scales a step");
 
+#if FP8
+WGMMA_SS_F8(mma, BN, A_F8)
+#else
 WGMMA_SS(mma, BN, A_MAJOR_M, B_MAJOR_N)
+#endif
 
 typedef struct {
     int row, col;           /* of the tile's first element */
@@ -216,6 +246,7 @@ INLINE void clear_tail(u32 my_a, u32 b, int tail, int consumer) {
     named_barrier_sync(BAR_STORE + consumer, 128);
 }
 
+#if !PROMOTE
 /* 2. A consumer's share of one tile: acc = A B over K. Frees each stage when the product after it has been issued. */
 INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a, u32 ring, u32 full, u32 empty, int next, int tail,
                      int consumer) {
@@ -231,7 +262,7 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
         }
         wgmma_fence();
 #pragma unroll
-        for (int k = 0; k < BK / 16; k++) {
+        for (int k = 0; k < MMAS; k++) {
 #pragma unroll
             for (int i = 0; i < WG_M; i++) {
                 mma(acc[i], DESC_ADD(a, i * 8192 + k * (A_MAJOR_M ? 2048 : 32)), DESC_ADD(b, k * (B_MAJOR_N ? 2048 : 32)),
@@ -257,6 +288,73 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
         wgmma_pin(acc[i], BN / 2);
     }
 }
+#endif
+
+#if PROMOTE
+/* Scales of one step: of this thread's two rows of A (8 apart), and of the one or two blocks of 128 rows of B that the tile touches. */
+typedef struct {
+    float row0, row1, col0, col1;
+} scales;
+INLINE scales scales_of(const gemm_args *a, int step, int row, int col) {
+    scales s;
+    if (SCALES == 1) {
+        s.row0 = s.row1 = __ldg(a->a_scale);
+        s.col0 = s.col1 = __ldg(a->b_scale);
+        return s;
+    }
+    const int steps = div_up(a->k, BK), low = col / 128, high = min_i(col + BN - 1, a->n - 1) / 128;
+    const float *of_a = a->a_scale + (i64)step * a->m, *of_b = a->b_scale + step;
+    s.row0 = __ldg(of_a + min_i(row, a->m - 1));
+    s.row1 = __ldg(of_a + min_i(row + 8, a->m - 1));
+    s.col0 = __ldg(of_b + (i64)low * steps);
+    s.col1 = BN % 128 == 0 ? s.col0 : __ldg(of_b + (i64)high * steps);
+    return s;
+}
+
+/* 2b. The same where each step's sum is scaled and added by the FP32 units. row: this thread's first. */
+INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_steps, u32 my_a, u32 ring, u32 full, u32 empty,
+                            const gemm_args *args, int row, int col) {
+    const int tid = (int)threadIdx.x % 128, edge = 128 - col % 128; /* Columns from here on are the second block's. */
+    float part[BN / 2];
+    scales next = scales_of(args, k_begin, row, col);
+
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        acc[i] = 0.0f;
+    }
+    for (int step = 0; step < n_steps; step++, ring_step(r)) {
+        const u32 tile = ring + r->slot * STAGE_BYTES;
+        const u64 a = wgmma_desc(tile + my_a, 8192), b = wgmma_desc(tile + A_BYTES, 8192);
+        const scales s = next;
+        mbarrier_wait(full + 8 * r->slot, r->phase);
+        wgmma_fence();
+        mma_set(part, a, b);
+#pragma unroll
+        for (int k = 1; k < MMAS; k++) {
+            mma(part, DESC_ADD(a, k * 32), DESC_ADD(b, k * 32), 1);
+        }
+        wgmma_commit();
+        if (SCALES == 2 && step + 1 < n_steps) {
+            next = scales_of(args, k_begin + step + 1, row, col);
+        }
+        const float s00 = s.row0 * s.col0, s10 = s.row1 * s.col0, s01 = s.row0 * s.col1, s11 = s.row1 * s.col1; /* Exact. */
+        wgmma_wait(0);
+        wgmma_pin(part, BN / 2);
+        if (tid < CLUSTER) {
+            mbarrier_arrive_remote(empty + 8 * r->slot, tid);
+        }
+#pragma unroll
+        for (int i = 0; i < BN / 8; i++) {
+            const bool second = BN % 128 != 0 && 8 * i >= edge;
+            const float s0 = second ? s01 : s00, s1 = second ? s11 : s10;
+            acc[4 * i] += s0 * part[4 * i];
+            acc[4 * i + 1] += s0 * part[4 * i + 1];
+            acc[4 * i + 2] += s1 * part[4 * i + 2];
+            acc[4 * i + 3] += s1 * part[4 * i + 3];
+        }
+    }
+}
+#endif
 
 #if EPI_LATE
 /* Eight elements of the chunk: y = f(x). */
@@ -445,8 +543,20 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
                 acc[0][i] = 0.0f;
             }
         } else {
+#if PROMOTE
+            multiply_scaled(acc[0], &r, p.k_begin, n_steps, my_row * 128, ring, full, empty, a,
+                            p.row + my_row + (int)threadIdx.x % 128 / 32 * 16 + (int)threadIdx.x % 32 / 4, p.col);
+#else
             multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1), p.tail, consumer);
+#endif
         }
+#if SCALES == 1 && !PROMOTE
+        const float one = __ldg(a->a_scale) * __ldg(a->b_scale);
+#pragma unroll
+        for (int i = 0; i < WG_M * BN / 2; i++) {
+            acc[i / (BN / 2)][i % (BN / 2)] *= one;
+        }
+#endif
 #pragma unroll
         for (int i = 0; i < WG_M; i++) {
             store(acc[i], map_c, map_pre, a, stage, consumer, p.row + my_row + i * 64, p.col, p.out_row + my_row + i * 64, &p);

@@ -9,19 +9,6 @@
 #define SHORT_K    1024 /* Up to here a tile's stores are worth hiding: ping-pong. */
 #define GROUP_ROWS 8
 
-/* gemm_args of epilogue.cuh. */
-typedef struct {
-    int m, n, k, splits, m_padded, group;
-    float alpha, xielu_p, xielu_n;
-    const void *bias, *aux;
-    void *pre;
-    int64_t aux_ld, pre_ld;
-    void *c;
-    int64_t ldc;
-    const void *start;
-    int experts;
-} kernel_args;
-
 typedef struct {
     int bn, wg_m, stages;
     bool pingpong;
@@ -91,18 +78,18 @@ lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a) 
     const int bm = 64 * t.wg_m * (t.pingpong ? 1 : 2);
     const size_t shared = 1024 + (size_t)t.stages * ((size_t)(bm + t.bn) * STEP * 2 + 16) +
                           (size_t)2 * 2 * 8192;
-    kernel_args w = {.m = (int)(weights ? a->y.shape[1] : a->y.shape[0]),
-                     .n = (int)a->y.shape[a->y.n_dims - 1],
-                     .k = (int)(weights ? a->a.shape[0] : a->a.shape[1]),
-                     .splits = 1,
-                     .group = GROUP_ROWS,
-                     .alpha = 1.0f,
-                     .aux = into_16 ? a->y.data : NULL,
-                     .aux_ld = a->y.stride[0],
-                     .c = a->y.data,
-                     .ldc = a->y.stride[0],
-                     .start = a->expert_start.data,
-                     .experts = (int)a->expert_start.shape[0] - 1};
+    lt_gemm_kernel_args w = {.m = (int)(weights ? a->y.shape[1] : a->y.shape[0]),
+                             .n = (int)a->y.shape[a->y.n_dims - 1],
+                             .k = (int)(weights ? a->a.shape[0] : a->a.shape[1]),
+                             .splits = 1,
+                             .group = GROUP_ROWS,
+                             .alpha = 1.0f,
+                             .aux = into_16 ? a->y.data : NULL,
+                             .aux_ld = a->y.stride[0],
+                             .c = a->y.data,
+                             .ldc = a->y.stride[0],
+                             .start = a->expert_start.data,
+                             .experts = (int)a->expert_start.shape[0] - 1};
     const lt_cuda_kernel *k;
     CUtensorMap map_a, map_b, map_c;
     char text[320];

@@ -28,6 +28,22 @@ lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out) {
     return LT_OK;
 }
 
+lt_err lt_cuda_wide(lt_queue *q, size_t bytes, void **out) {
+    if (q->wide_bytes < bytes) {
+        if (q->wide != NULL) {
+            LT_ASSERT(q->n_outgrown < (int)(sizeof q->outgrown / sizeof *q->outgrown));
+            q->outgrown[q->n_outgrown++] = q->wide;
+        }
+        bytes = bytes > 2 * q->wide_bytes ? bytes : 2 * q->wide_bytes;
+        q->wide = NULL;
+        q->wide_bytes = 0;
+        LT_TRY(lt_cuda_alloc(q->gpu, &q->wide, bytes, "widened operands"));
+        q->wide_bytes = bytes;
+    }
+    *out = q->wide;
+    return LT_OK;
+}
+
 const char *lt_cuda_dtype_word(lt_dtype dtype) {
     return dtype == LT_F32 ? "fp32" : dtype == LT_BF16 ? "bf16" : dtype == LT_F16 ? "fp16" : NULL;
 }

@@ -31,6 +31,8 @@ struct lt_queue {
 LT_MUST_USE lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out);
 /* The same with the counters before it: *out has bytes + LT_CUDA_COUNTER_BYTES. */
 LT_MUST_USE lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out);
+/* Device memory for operands widened to 16 or 32 bits, apart from the scratch, which their product takes: free until the next op that asks. Growing waits. */
+LT_MUST_USE lt_err lt_cuda_wide(lt_queue *q, size_t bytes, void **out);
 
 /* The GPU that the backend opened: refusals ask it what it can. */
 const lt_cuda_info *lt_cuda_backend_info(void);
@@ -105,7 +107,9 @@ extern int lt_cuda_norm_variant, lt_cuda_xent_variant;
     X(moe_gather_fwd)                                                                              \
     X(moe_gather_bwd)                                                                              \
     X(moe_combine_fwd)                                                                             \
-    X(moe_combine_bwd)
+    X(moe_combine_bwd)                                                                             \
+    X(cast_scaled)                                                                                 \
+    X(matmul_scaled)
 #define LT_CUDA_LIST_DECLARE(op)                                                                   \
     extern const lt_op_impl lt_cuda_##op##_impls[LT_REGISTRY_MAX_IMPLS];
 LT_CUDA_OWN_OPS(LT_CUDA_LIST_DECLARE)

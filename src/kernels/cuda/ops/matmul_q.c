@@ -216,14 +216,9 @@ lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args) {
     if (a->y.shape[0] == 0) {
         return LT_OK;
     }
-    if (q->wide_bytes < (size_t)(2 * k * step)) { /* Once: but for K above half a million. */
-        const int64_t bytes = 2 * k * step > SLAB_BYTES ? 2 * k * step : SLAB_BYTES;
-        LT_TRY(lt_cuda_sync(q->gpu, q->stream));
-        lt_cuda_free(q->gpu, q->wide);
-        q->wide_bytes = 0;
-        LT_TRY(lt_cuda_alloc(q->gpu, &q->wide, (size_t)bytes, "16-bit weights"));
-        q->wide_bytes = (size_t)bytes;
-    }
+    const int64_t bytes = 2 * k * step > SLAB_BYTES ? 2 * k * step : SLAB_BYTES;
+    void *wide;
+    LT_TRY(lt_cuda_wide(q, (size_t)bytes, &wide)); /* Grows once: but for K above half a million. */
     for (int64_t first = 0; first < n; first += step) {
         LT_TRY(slab(q, a, format_of(a->b.dtype), first, n - first < step ? n - first : step));
     }
