@@ -97,6 +97,8 @@ LT_MUST_USE lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, 
                                            size_t *bytes);
 LT_MUST_USE lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char **text,
                                               size_t *bytes);
+/* Before the first put: what comes stands behind other text, so nothing is stripped off its beginning (SentencePiece's space). */
+void lt_tokenizer_stream_continue(lt_tokenizer_stream *s);
 void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
 
 #define LT_TOKEN_NONE UINT32_MAX

@@ -67,6 +67,12 @@ lt_err lt_tokenizer_stream_open(lt_tokenizer_stream **out, const lt_tokenizer *t
     return LT_OK;
 }
 
+void lt_tokenizer_stream_continue(lt_tokenizer_stream *s) {
+    s->started = true;
+    s->spm_start = false;
+    s->strip = 0;
+}
+
 void lt_tokenizer_stream_close(lt_tokenizer_stream *s) {
     if (s == NULL) {
         return;

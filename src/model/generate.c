@@ -143,6 +143,9 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
                      (long long)lt_session_length(s, 0) + (long long)ids.n,
                      (long long)g.spec->max_seq);
     }
+    if (!lt_tokenizer_is_special(t, ids.data[ids.n - 1])) {
+        lt_tokenizer_stream_continue(g.stream);
+    }
     start = lt_clock_s();
     LT_TRY_DONE(lt_session_eval(s, 0, (const int32_t *)ids.data, (int64_t)ids.n, g.logits));
     local.prompt_s = lt_clock_s() - start;

@@ -144,8 +144,13 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
 
 /* ---- Starting ---- */
 
+/* An answer goes on from text unless the prompt ends in a special token; a form counts every character. */
 static bool strands_open(lt_reply *j, lt_part *p, lt_api_error *e) {
     const int64_t at = p - j->parts;
+    const bool behind_text = j->request.grammar != NULL ||
+                             (p->prompt.n > 0 &&
+                              !lt_tokenizer_is_special(j->server->tokenizer,
+                                                       p->prompt.data[p->prompt.n - 1]));
     p->strands = calloc((size_t)j->n_samples, sizeof *p->strands);
     if (p->strands == NULL) {
         return lt_api_refuse_oom(e);
@@ -166,6 +171,9 @@ static bool strands_open(lt_reply *j, lt_part *p, lt_api_error *e) {
         err = lt_tokenizer_stream_open(&c->stream, j->server->tokenizer, j->ask.skip_special);
         if (err != LT_OK) {
             return lt_api_refuse_error(e, NULL, err);
+        }
+        if (behind_text) {
+            lt_tokenizer_stream_continue(c->stream);
         }
     }
     return true;

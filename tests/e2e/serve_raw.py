@@ -217,6 +217,11 @@ e = json.loads(a[2])["error"]
 check("completion: a prompt over the context", a[0] == 400 and e["type"] == "exceed_context_size_error" and e["n_prompt_tokens"] > e["n_ctx"], a)
 a = post("/v1/completions", {"prompt": "Once upon a time " * 500})
 check("completions: a prompt over the context", a[0] == 400 and json.loads(a[2])["error"]["code"] == "context_length_exceeded", a)
+FORMED = {"prompt": "Once", "temperature": 1, "max_tokens": 20, "guided_regex": ".{3}"}
+a = [json.loads(post("/v1/completions", {**FORMED, "seed": i})[2])["choices"][0]["text"] for i in range(12)]
+check("completions: every character of a form is in the text", all(len(t) == 3 for t in a), a)
+a = json.loads(post("/v1/completions", {"prompt": "Once", "temperature": 0, "max_tokens": 5, "echo": True})[2])["choices"][0]["text"]
+check("completions: the text goes on with its space", a == "Once upon a time, there", a)
 a = json.loads(post("/v1/chat/completions/input_tokens", CHAT)[2])
 check("chat: input_tokens", a["input_tokens"] >= 4, a)
 a = json.loads(post("/v1/chat/completions", {**CHAT, "verbose": True})[2])

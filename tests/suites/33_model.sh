@@ -19,6 +19,11 @@ shipped_model() {
     zstd -dc data/demo/val.jsonl.zst | head -n 1 | cut -c 1-12000 | sed 's/[^"}]$/&"}/' >"$dir/novel.jsonl"
     build/lateen eval --model models/polyglot-46m.gguf "$dir/novel.jsonl" --json >"$dir/eval" 2>"$dir/log"
     say "loss on English prose: $(grep -o '"loss": [0-9.]*' "$dir/eval")" "$(awk -F'[:,]' '/"loss"/ { ok = $2 > 2.5 && $2 < 4.6 } END { if (ok) print "yes" }' "$dir/eval")"
+    if [ -f ../shared/data/model-stories260k/tok512.bin ]; then
+        set -- --model ../shared/data/model-stories260k/stories260K.bin --tokenizer ../shared/data/model-stories260k/tok512.bin --temperature 0 --max-tokens 5 --echo
+        say "a prompt goes on with its space" "$([ "$(build/lateen generate "$@" --prompt Once)" = "Once upon a time, there" ] && echo yes)"
+        say "an empty one begins without" "$([ "$(build/lateen generate "$@" --prompt "")" = "Once upon a time," ] && echo yes)"
+    fi
     rm -rf "$dir"
 }
 export -f shipped_model
