@@ -109,19 +109,6 @@ static void op_time(shop *s, lt_op op, const void *args, const char *name, const
     s->err = LT_OK;
 }
 
-/* --ladder: each of the ways between which a launcher chooses, with its number behind the shape. */
-static void each_way(shop *s, int *way, int n,
-                     void (*make_and_time)(shop *s, int64_t rows, int64_t cols, const char *shape),
-                     int64_t rows, int64_t cols, const char *shape) {
-    char text[96];
-    for (int i = 0; i < (s->b->ladder ? n : 1); i++) {
-        *way = i;
-        snprintf(text, sizeof text, s->b->ladder ? "%s /%d" : "%s", shape, i);
-        make_and_time(s, rows, cols, text);
-    }
-    *way = 0;
-}
-
 static void norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
     {
         lt_rmsnorm_args a = {.y = make(s, LT_BF16, rows, cols),
@@ -149,6 +136,16 @@ static void norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
                                  .gain = make(s, LT_F32, 0, cols),
                                  .rstd = make(s, LT_F32, 0, rows)};
         op_time(s, LT_OP_rmsnorm_bwd, &a, "rmsnorm backward", shape);
+    }
+    {
+        lt_rmsnorm_bwd_args a = {.dx = make(s, LT_BF16, rows, cols),
+                                 .dgain = make(s, LT_F32, 0, cols),
+                                 .dy = make(s, LT_BF16, rows, cols),
+                                 .x = make(s, LT_BF16, rows, cols),
+                                 .gain = make(s, LT_F32, 0, cols),
+                                 .rstd = make(s, LT_F32, 0, rows),
+                                 .add_dx = true};
+        op_time(s, LT_OP_rmsnorm_bwd, &a, "rmsnorm backward, added", shape);
     }
     {
         lt_layernorm_args a = {.y = make(s, LT_BF16, rows, cols),
@@ -354,16 +351,17 @@ lt_err lt_bench_memory_ops(lt_bench *b) {
     if (lt_backend_cuda() == NULL) {
         return LT_ERR_DEVICE;
     }
-    each_way(&s, &lt_cuda_norm_variant, 3, norms, 16384, 4096, "16384 x 4096");
-    each_way(&s, &lt_cuda_norm_variant, 3, norms, 65536, 768, "65536 x 768");
-    each_way(&s, &lt_cuda_norm_variant, 3, norms, 524288, 128, "heads: 524288 x 128");
+    norms(&s, 16384, 4096, "16384 x 4096");
+    norms(&s, 65536, 768, "65536 x 768");
+    norms(&s, 524288, 128, "heads: 524288 x 128");
+    norms(&s, 65536, 1024, "65536 x 1024");
     activations(&s, LT_ACT_GELU_TANH, false, "gelu (tanh)", "gelu (tanh) backward", "16384 x 8192");
     activations(&s, LT_ACT_GELU, false, "gelu (erf)", "gelu (erf) backward", "16384 x 8192");
     activations(&s, LT_ACT_SILU, true, "swiglu", "swiglu backward", "16384 x 8192");
     activations(&s, LT_ACT_XIELU, false, "xielu", "xielu backward", "16384 x 8192");
     rows_of_tables(&s);
-    each_way(&s, &lt_cuda_xent_variant, 3, loss, 8192, 50304, "8192 x 50304");
-    each_way(&s, &lt_cuda_xent_variant, 3, loss, 4096, 128256, "4096 x 128256");
+    loss(&s, 8192, 50304, "8192 x 50304");
+    loss(&s, 4096, 128256, "4096 x 128256");
     choices(&s);
     flat(&s);
     lt_cuda_free(b->gpu, q.scratch);

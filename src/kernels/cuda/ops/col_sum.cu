@@ -11,9 +11,10 @@
 INLINE void sum_columns(float *dst, const float *parts, int n_parts, int cols) {
     __shared__ float sums[GROUPS][COLS + 1];
     const int x = threadIdx.x % COLS, y = threadIdx.x / COLS, col = blockIdx.x * COLS + x;
+    const float before = y == 0 && col < cols ? dst[col] : 0.0f; /* On its way beside the parts. */
     float sum = 0.0f;
     if (col < cols) {
-#pragma unroll 8
+#pragma unroll 16
         for (int row = y; row < n_parts; row += GROUPS) {
             sum += parts[(i64)row * cols + col];
         }
@@ -26,7 +27,7 @@ INLINE void sum_columns(float *dst, const float *parts, int n_parts, int cols) {
         for (int g = 0; g < GROUPS; g++) {
             sum += sums[g][x];
         }
-        dst[col] += sum;
+        dst[col] = before + sum;
     }
 }
 

@@ -69,9 +69,6 @@ LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *
                                      const char *defines, int64_t blocks, int blocks_y, int threads,
                                      void **args);
 
-/* Which of several ways an op is computed; 0 but for the bench (`bench kernels --op memory --ladder`). */
-extern int lt_cuda_norm_variant, lt_cuda_xent_variant;
-
 /* One list an op this backend has; the rest have none and say UNSUPPORTED. */
 #define LT_CUDA_OWN_OPS(X)                                                                         \
     X(embed_fwd)                                                                                   \

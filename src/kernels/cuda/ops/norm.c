@@ -1,7 +1,7 @@
 /* norm.c: launchers of norm.cu and norm_bwd.cu: RMSNorm and LayerNorm.
  *
- * Forward, a row of up to MAX_WARP_VECS pieces a lane belongs to 8, 16 or 32 lanes of a warp, a longer one to a block of 256 threads. Backward, where the
- * columns' sums stay in registers, a row of more than 4 pieces a lane belongs to a block of up to 512. Backward runs on as many blocks as are resident at once (a second,
+ * Forward, a row of up to FWD_WARP_VECS pieces a lane belongs to 8, 16 or 32 lanes of a warp, a longer one to a block of 256 threads. Backward, where the
+ * columns' sums stay in registers, a row of more than BWD_WARP_VECS pieces a lane belongs to a block of up to 512. Backward runs on as many blocks as are resident at once (a second,
  * half-filled wave costs a quarter), so its order of sums depends on the kind of GPU only, not on the run. */
 #include <stdio.h>
 #include <string.h>
@@ -16,14 +16,13 @@
 #define FWD_BLOCK       256 /* A long row's threads. */
 #define BWD_THREADS     256
 #define BWD_BLOCK       512
-#define MAX_WARP_VECS   16 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
+#define FWD_WARP_VECS   8 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
+#define BWD_WARP_VECS   3
 #define MAX_HELD        64    /* Registers of a thread that hold its rows. */
 #define RESERVED        16384 /* Of an SM's shared memory: sums, and what the driver takes. */
 #define DEFINES_BYTES   192
 #define COL_SUM_COLS    32
 #define COL_SUM_THREADS 512
-
-int lt_cuda_norm_variant;
 
 /* norm_views of norm.cuh. */
 typedef struct {
@@ -55,18 +54,16 @@ static int lanes_of(int64_t pieces, int most) {
 /* add: rows take twice the registers while they are loaded. False when the row is too long for registers. */
 static bool fwd_spec(spec *s, int w, int64_t width, int64_t rows, bool add, int n_sms) {
     const int64_t pieces = LT_CUDA_DIV_UP(width, w);
-    const int variant = lt_cuda_norm_variant;
     *s = (spec){.w = w, .threads = FWD_THREADS, .rows = 1};
-    s->lanes = lanes_of(pieces, w > 1 && variant == 0 ? MAX_WARP_VECS : 4);
+    s->lanes = lanes_of(pieces, w > 1 ? FWD_WARP_VECS : 4);
     if (s->lanes == 0) {
-        s->lanes = s->threads = variant == 1 && pieces <= 4 * FWD_THREADS ? FWD_THREADS : FWD_BLOCK;
+        s->lanes = s->threads = FWD_BLOCK;
     }
     s->vecs = (int)LT_CUDA_DIV_UP(pieces, s->lanes);
     while (s->lanes > WARP && s->vecs > 2 && (s->vecs & (s->vecs - 1)) != 0) {
         s->vecs++; /* Powers of two: fewer specialisations. */
     }
-    const int most = variant == 0 ? 4 : variant == 1 ? 2 : 1;
-    while (s->rows < most && 2 * s->rows * s->vecs <= (add ? 8 : 12) &&
+    while (s->rows < 4 && 2 * s->rows * s->vecs <= (add ? 8 : 12) &&
            rows >= (int64_t)n_sms * 8 * rows_a_block(s)) {
         s->rows *= 2; /* Parameters are read once for all rows of a thread. */
     }
@@ -77,15 +74,32 @@ static size_t ring_bytes(const spec *s, bool add_dx) {
     return (size_t)(s->depth * (add_dx ? 3 : 2) * s->rows * s->vecs * s->threads) * 16;
 }
 
+/* The ring, in whose place the warps' sums of columns stand at the end. */
+static size_t bwd_shared_bytes(const spec *s, int kind, bool add_dx) {
+    const size_t ring = ring_bytes(s, add_dx),
+                 sums = (size_t)((1 + kind) * (s->threads / WARP) * s->lanes * s->vecs * s->w) * 4;
+    return s->depth == 0 || s->lanes > WARP || ring > sums ? ring : sums;
+}
+
+/* Rows of a turn and turns of the ring. Measured on an H100 (docs/SPEED.md): long blocks halve what col_sum.cu reads, short turns even out the end. */
+static void bwd_ring(spec *s, int kind, bool add_dx) {
+    if (s->lanes == WARP && s->vecs > 1) {
+        s->rows = 1, s->depth = 2;
+    } else if (s->lanes > WARP && s->lanes < BWD_BLOCK && s->vecs == 1) {
+        s->rows = kind == 0 || s->lanes <= BWD_BLOCK / 4 ? 4 : 2, s->depth = 2;
+    } else {
+        s->rows = s->vecs <= (add_dx ? 2 : 3) ? 2 : 1;
+        s->depth = s->rows * s->vecs <= 3 ? 3 : 2;
+    }
+}
+
 /* shared: bytes of an SM. */
-static bool bwd_spec(spec *s, int w, int64_t width, bool add_dx, size_t shared) {
+static bool bwd_spec(spec *s, int kind, int w, int64_t width, bool add_dx, size_t shared) {
     const int64_t pieces = LT_CUDA_DIV_UP(width, w);
-    const int variant = lt_cuda_norm_variant;
     *s = (spec){.w = w, .threads = BWD_THREADS, .rows = 1};
-    s->lanes = lanes_of(pieces, variant == 2 && w > 1 ? 2 : 4);
+    s->lanes = lanes_of(pieces, w > 1 ? BWD_WARP_VECS : 4);
     if (s->lanes == 0) {
-        const int64_t most = variant == 1 ? BWD_THREADS : BWD_BLOCK;
-        s->threads = (int)(pieces < most ? LT_CUDA_DIV_UP(pieces, WARP) * WARP : most);
+        s->threads = (int)(pieces < BWD_BLOCK ? LT_CUDA_DIV_UP(pieces, WARP) * WARP : BWD_BLOCK);
         s->lanes = s->threads;
     }
     s->vecs = (int)LT_CUDA_DIV_UP(pieces, s->lanes);
@@ -93,13 +107,8 @@ static bool bwd_spec(spec *s, int w, int64_t width, bool add_dx, size_t shared) 
         s->vecs++;
     }
     if (w > 1) {
-        s->rows = s->vecs <= (add_dx ? 2 : 3) ? 2 : 1;
-        s->depth = s->rows * s->vecs <= 3 ? 3 : 2;
-        if (variant == 1) {
-            s->rows = 1, s->depth = s->vecs <= 3 ? 3 : 2;
-        } else if (variant == 2 && s->vecs == 1) {
-            s->rows = 4, s->depth = 2;
-        }
+        s->threads = s->lanes == WARP && s->vecs > 1 ? BWD_BLOCK : s->threads;
+        bwd_ring(s, kind, add_dx);
         while (ring_bytes(s, add_dx) * (size_t)(BWD_BLOCK / s->threads) > shared - RESERVED &&
                s->depth > 1) {
             *(s->depth > 2 || s->rows == 1 ? &s->depth : &s->rows) -= 1;
@@ -112,9 +121,9 @@ static bool row_fits(const lt_tensor *x) {
     const int64_t width = lt_cuda_width(x);
     const int w = 16 / (int)lt_dtype_bytes(x->dtype);
     spec s;
-    return (fwd_spec(&s, 1, width, 1, false, 1) && bwd_spec(&s, 1, width, false, RESERVED)) ||
+    return (fwd_spec(&s, 1, width, 1, false, 1) && bwd_spec(&s, 0, 1, width, false, RESERVED)) ||
            (width % w == 0 && ((uintptr_t)x->data & 15) == 0 &&
-            fwd_spec(&s, w, width, 1, false, 1) && bwd_spec(&s, w, width, false, RESERVED));
+            fwd_spec(&s, w, width, 1, false, 1) && bwd_spec(&s, 0, w, width, false, RESERVED));
 }
 
 static const char *refuse(const lt_tensor *const *rows, int n, const lt_tensor *x,
@@ -163,7 +172,7 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
     size_t ring;
     void *parts = NULL;
     spec s;
-    (void)bwd_spec(&s, lt_cuda_piece(all, 4, x.dtype, cols), cols, add_dx,
+    (void)bwd_spec(&s, kind, lt_cuda_piece(all, 4, x.dtype, cols), cols, add_dx,
                    info->shared_optin_bytes);
     if (rows == 0) {
         return LT_OK;
@@ -177,7 +186,7 @@ static lt_err bwd(lt_queue *q, int kind, lt_tensor dx, lt_tensor dgain, lt_tenso
              "FULL=%d FLAT=%d",
              kind, lt_cuda_dtype_word(x.dtype), lt_cuda_dtype_word(gain.dtype), s.w, s.lanes,
              s.vecs, s.threads, s.rows, s.depth, add_dx, full(&s, cols), at.n.n1 * at.n.n2 == 1);
-    ring = ring_bytes(&s, add_dx);
+    ring = bwd_shared_bytes(&s, kind, add_dx);
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, BACKWARD, "norm_bwd", defines));
     LT_TRY(lt_cuda_occupancy(q->gpu, k, s.threads, ring, &per_sm));
     blocks = LT_CUDA_DIV_UP(rows, rows_a_block(&s));

@@ -3,7 +3,7 @@
  * SHAPES    x, y, add, sum (rows, C) of DTYPE, views (rows may be heads of a wider row); gain, bias (C) of PARAM; mean, rstd (rows) fp32. mean,
  *           rstd may be null. KIND 0: RMSNorm, 1: LayerNorm. C <= LANES * VECS * W. ADD, SUM, BIAS 1: add, sum, bias are there;
  *           FULL 1: C is LANES * VECS * W.
- * MAP       LANES threads a row (8, 16, 32 of a warp, up to 4096 columns of bf16; or the whole block), VECS pieces of W elements a thread, ROWS
+ * MAP       LANES threads a row (8, 16, 32 of a warp, up to 2048 columns of bf16; or the whole block), VECS pieces of W elements a thread, ROWS
  *           neighbouring rows at once, THREADS a block.
  * MOVEMENT  x (+ add) ──16 B/thread──▶ registers, packed ─sum─▶ shuffle (▶ smem ▶ barrier) ─▶ mean ─sum of squares about it─▶ rstd ──▶ y, sum
  *           Packed rows are unpacked anew for each use: it costs one operation an element and halves the registers, so that twice the bytes are under way.
@@ -12,15 +12,15 @@
  *           squares about the means of pieces, and those about the row's; one rounding at the store. 16-bit rows are centred and scaled in one operation, whose error, 2^-24 of the mean, is far below that of
  *           their own rounding.
  * REFS      Zhang & Sennrich 2019, arXiv:1910.07467; Ba et al. 2016, arXiv:1607.06450.
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=16 THREADS=128 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=16 THREADS=128 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=16 THREADS=128 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=4 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=2 ADD=1 SUM=1 BIAS=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=32 VECS=8 THREADS=128 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=128 ROWS=4 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=0
  *@spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=128 ROWS=1 ADD=1 SUM=0 BIAS=0 FULL=0 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=32 VECS=16 THREADS=128 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=256 VECS=8 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=0 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=1 SUM=1 BIAS=1 FULL=1 FLAT=1 */
 #include "ops/norm.cuh"

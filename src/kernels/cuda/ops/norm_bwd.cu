@@ -11,16 +11,16 @@
  * NUMERICS  fp32 sums in a fixed order (the kind of GPU decides the number of blocks). Rows of up to 8 elements (LANES=8, W=1) in double: dx cancels there.
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=2 DEPTH=3 ADD=0 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=2 DEPTH=3 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 DEPTH=3 ADD=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=2 DEPTH=2 ADD=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=4 THREADS=512 ROWS=1 DEPTH=2 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=96 VECS=1 THREADS=96 ROWS=4 DEPTH=2 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=4 DEPTH=2 ADD=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=128 VECS=1 THREADS=128 ROWS=4 DEPTH=2 ADD=1 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=4 DEPTH=2 ADD=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=2 THREADS=512 ROWS=1 DEPTH=3 ADD=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=512 VECS=1 THREADS=512 ROWS=2 DEPTH=3 ADD=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=256 ROWS=2 DEPTH=3 ADD=0 FULL=1 FLAT=0
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=256 ROWS=2 DEPTH=2 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=256 ROWS=2 DEPTH=2 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=256 ROWS=1 DEPTH=2 ADD=1 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=512 ROWS=1 DEPTH=2 ADD=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=512 ROWS=1 DEPTH=2 ADD=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=512 ROWS=1 DEPTH=2 ADD=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=256 ROWS=1 DEPTH=0 ADD=0 FULL=0 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=512 VECS=2 THREADS=512 ROWS=1 DEPTH=3 ADD=0 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=512 VECS=8 THREADS=512 ROWS=1 DEPTH=0 ADD=0 FULL=0 FLAT=1 */
@@ -31,6 +31,7 @@
 #define A_TURN    (GROUPS * ROWS)                /* Rows of a block's turn. */
 #define KEEP_GAIN (VECS * W <= 16)               /* In registers, over all turns. */
 #define MIN_BLOCKS (THREADS > 256 ? 1 : 2)       /* An SM: 128 registers a thread. */
+#define WIDTH     (LANES * VECS * W)
 #define N_SUMS    (KIND == 1 ? 2 * ROWS : ROWS)  /* The rows' dot products, then their totals. */
 static_assert(W > 1 || DEPTH == 0, "pieces of 16 bytes are copied");
 #if LANES == 8 && W == 1
@@ -94,10 +95,40 @@ INLINE void gain_load(float *g, const PARAM *gain, int v, int lane, int cols, fl
     }
 }
 
-/* The block's sums of columns to its rows of parts. Row groups of a warp are added one after the other. */
-INLINE void parts_store(float *parts, float (*dgain)[W], float (*dbias)[W], int lane, int cols) {
+/* The block's sums of columns to its rows of parts. Rows that belong to part of a warp: groups of a warp by shuffles, then warps in order, through
+ * the ring's memory, which is free by then; without a ring one group after the other. */
+INLINE void parts_store(float *parts, float (*dgain)[W], float (*dbias)[W], float *room, int lane, int cols) {
     float *const gain_part = parts + (i64)blockIdx.x * cols, *const bias_part = gain_part + (i64)gridDim.x * cols;
-#if LANES <= WARP
+#if LANES <= WARP && DEPTH > 0
+#pragma unroll
+    for (int kind = 0; kind <= KIND; kind++) {
+        float *const to = room + (kind * WARPS + threadIdx.x / WARP) * WIDTH + lane * W;
+#pragma unroll
+        for (int v = 0; v < VECS; v++) {
+            float *const sum = kind ? dbias[v] : dgain[v];
+#pragma unroll
+            for (int lanes = LANES; lanes < WARP; lanes *= 2) {
+#pragma unroll
+                for (int i = 0; i < W; i++) {
+                    sum[i] += __shfl_xor_sync(ALL_LANES, sum[i], lanes);
+                }
+            }
+            if (threadIdx.x % WARP < LANES) {
+                piece_store_f32(to + v * LANES * W, sum);
+            }
+        }
+    }
+    __syncthreads();
+    for (int col = threadIdx.x; col < (1 + KIND) * cols; col += THREADS) {
+        const int kind = KIND && col >= cols, at = col - kind * cols;
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < WARPS; w++) {
+            sum += room[(kind * WARPS + w) * WIDTH + at];
+        }
+        (kind ? bias_part : gain_part)[at] = sum;
+    }
+#elif LANES <= WARP
     __shared__ float sums[1 + KIND][LANES * VECS * W];
     for (int g = 0; g < GROUPS; g++) {
         if ((int)threadIdx.x / LANES == g) {
@@ -245,6 +276,7 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
     }
     if (DEPTH > 0) {
         cp_async_wait(0);
+        __syncthreads();
     }
-    parts_store(parts, dgain, dbias, lane, cols);
+    parts_store(parts, dgain, dbias, (float *)ring, lane, cols);
 }

@@ -41,10 +41,7 @@ typedef struct {
 
 #define HELD_RESERVED                                                                              \
     2048 /* Bytes of shared memory: the kernel's own sums, and what the driver takes a block. */
-#define HELD_REGS     6 /* Pieces in registers, of 64 or 128 a thread. */
-#define HELD_REGS_512 16
-
-int lt_cuda_xent_variant;
+#define HELD_REGS 6 /* Pieces in registers, of 64 a thread. */
 
 static size_t held_bytes(const held_spec *s) {
     return (size_t)(s->smem * s->threads) * 16;
@@ -57,11 +54,11 @@ static bool held_spec_make(held_spec *s, int64_t width, int w, size_t shared) {
     if (a_half <= INT32_MAX && held_bytes(s) <= shared / 2 - HELD_RESERVED) {
         return true;
     }
-    s->threads = lt_cuda_xent_variant == 1 ? 512 : 1024;
+    s->threads = 1024;
     s->pieces = (int)LT_CUDA_DIV_UP(width, s->threads * w);
     s->smem = (int)((shared - HELD_RESERVED) / (size_t)(s->threads * 16));
     s->smem = s->smem < s->pieces ? s->smem : s->pieces;
-    return s->pieces - s->smem <= (s->threads == 512 ? HELD_REGS_512 : HELD_REGS);
+    return s->pieces - s->smem <= HELD_REGS;
 }
 
 static int held_piece(const lt_xent_args *a) {
@@ -78,9 +75,8 @@ static const char *held_refuse(const void *args) {
     }
     return a->grad_scale == 0.0f ? "no gradient: rows are read once"
            : held_piece(a) == 1  ? "rows not 16-byte aligned"
-           : lt_cuda_xent_variant == 2 ||
-                   !held_spec_make(&s, a->logits.shape[1], held_piece(a),
-                                   lt_cuda_backend_info()->shared_optin_bytes)
+           : !held_spec_make(&s, a->logits.shape[1], held_piece(a),
+                             lt_cuda_backend_info()->shared_optin_bytes)
                ? "row longer than an SM holds"
                : NULL;
 }

@@ -12,7 +12,6 @@
  *@spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=512 PIECES=13 SMEM=13
  *@spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=16 SMEM=14
  *@spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=20 SMEM=14
- *@spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=512 PIECES=32 SMEM=28
  *@spec sm_90a: DTYPE=fp32 W=4 SOFTCAP=1 THREADS=1024 PIECES=13 SMEM=13 */
 #include "common/ptx.cuh"
 #include "ops/xent.cuh"
@@ -20,7 +19,7 @@
 #define WARPS   (THREADS / WARP)
 #define CHUNK   4 /* Pieces that are asked for, and awaited, together. */
 #define CHUNKS  ((SMEM + CHUNK - 1) / CHUNK)
-#define MIN_BLOCKS (1024 / THREADS / (IN_REGS > 0 ? 2 : 1) > 0 ? 1024 / THREADS / (IN_REGS > 0 ? 2 : 1) : 1) /* An SM */
+#define MIN_BLOCKS (1024 / THREADS) /* An SM */
 #define IN_REGS (PIECES - SMEM)
 static_assert(W > 1 && SMEM <= PIECES && THREADS % WARP == 0, "pieces of 16 bytes");
 
