@@ -23,6 +23,8 @@ static const lt_case cases[] = {
     {"aligned", LT_CASE_CHECK, .act = LT_ACT_GELU_TANH, .R = 5, .F = 64, .aligned = true},
     {"aligned gated", LT_CASE_CHECK, .act = LT_ACT_SILU, .R = 5, .F = 64, .gated = true,
      .aligned = true},
+    {"xielu, several turns a block", LT_CASE_CHECK, .act = LT_ACT_XIELU, .R = 300, .F = 2056,
+     .aligned = true},
     {"gpt2 gelu", LT_CASE_BENCH, .act = LT_ACT_GELU_TANH, .R = 1024, .F = 3072},
     {"llama swiglu", LT_CASE_BENCH, .act = LT_ACT_SILU, .R = 1024, .F = 2048, .gated = true},
     {"apertus xielu", LT_CASE_BENCH, .act = LT_ACT_XIELU, .R = 4096, .F = 2048},

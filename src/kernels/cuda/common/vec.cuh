@@ -43,6 +43,37 @@ INLINE void piece_store(DTYPE *p, const float *f) {
     *p = FROM_F32(DTYPE, f[0]);
 }
 #endif
+/* A piece as it is in memory: half the registers of floats while it waits. */
+#if W > 1
+typedef uint4 raw;
+INLINE raw raw_zero(void) {
+    return make_uint4(0u, 0u, 0u, 0u);
+}
+INLINE raw raw_load_once(const DTYPE *p) {
+    return __ldcs((const uint4 *)p);
+}
+INLINE void raw_unpack(float *f, raw r) {
+    UNPACK(DTYPE, f, r);
+}
+INLINE raw raw_pack(const float *f) {
+    return PACK(DTYPE, f);
+}
+#else
+typedef DTYPE raw;
+INLINE raw raw_zero(void) {
+    return FROM_F32(DTYPE, 0.0f);
+}
+INLINE raw raw_load_once(const DTYPE *p) {
+    return *p;
+}
+INLINE void raw_unpack(float *f, raw r) {
+    f[0] = TO_F32(DTYPE, r);
+}
+INLINE raw raw_pack(const float *f) {
+    return FROM_F32(DTYPE, f[0]);
+}
+#endif
+
 /* W floats of an fp32 array (parameters, tables, gradients). */
 INLINE void piece_load_f32(float *f, const float *p) {
 #if W > 1

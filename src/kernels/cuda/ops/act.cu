@@ -2,23 +2,29 @@
  *
  * SHAPES    plain: x, y (rows, F). Gated: x (rows, 2 F), y (rows, F). DTYPE, contiguous. KIND as in LT_ACT_MAP: 0 gelu_tanh, 1 gelu (erf), 2 silu,
  *           3 relu, 4 relu2, 5 xielu (params: 2 floats p, n; dparams partials: 2 floats a block).
- * MAP       grid of 256-thread blocks, one piece of W elements a thread and operand.
+ * MAP       blocks of 256 threads, PIECES pieces of W elements a thread and operand, all loaded before the first is used. xIELU: as many blocks as are
+ *           resident, which walk over the pieces, since a block has its two slopes to make from params, and on the way back leaves two sums.
  * BOUND     bytes a element of y (bf16): plain 4, backward 6; gated 6, backward 10. Special functions: 2 an element; a chip moves 0.75e12
  *           elements/s and does 132 x 16 x 1.98e9 = 4.2e12 special functions/s.
- * NUMERICS  fp32 inside; exponentials by ex2.approx (2 ulp), one rounding at the store (bf16) hides them.
+ * NUMERICS  fp32 inside; exponentials by ex2.approx (2 ulp), one rounding at the store (bf16) hides them. xIELU without branches: signs are random, so a
+ *           warp would take both.
  *@spec sm_80 sm_90a: KIND=0 GATED=0 DTYPE=bf16 W=8
  *@spec sm_80 sm_90a: KIND=1 GATED=0 DTYPE=bf16 W=8
  *@spec sm_80 sm_90a: KIND=2 GATED=1 DTYPE=bf16 W=8
  *@spec sm_80 sm_90a: KIND=2 GATED=0 DTYPE=fp32 W=4
  *@spec sm_80 sm_90a: KIND=4 GATED=0 DTYPE=bf16 W=1
- *@spec sm_80 sm_90a: KIND=5 GATED=0 DTYPE=bf16 W=8 */
+ *@spec sm_80 sm_90a: KIND=5 GATED=0 DTYPE=bf16 W=8 PIECES=2 */
 #include "common/act.cuh"
 #include "common/vec.cuh"
 
 #ifndef RAGGED
 #define RAGGED 0
 #endif
+#ifndef PIECES
+#define PIECES 1
+#endif
 #define THREADS     256
+#define TURN        ((i64)THREADS * W * PIECES) /* Elements that a block works on at once. */
 #define XIELU_BETA  0.5f
 #define XIELU_EPS   (-1e-6f)
 #define SQRT_HALF   0.7071067812f
@@ -31,13 +37,15 @@ typedef struct {
 INLINE float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
-/* exp(x) - 1, x <= 0. For 16-bit storage an exponential and, near 0, where that cancels, a polynomial: 3e-7. */
+/* exp(x) - 1, x <= 0. For 16-bit storage an exponential and, near 0, where that cancels, a polynomial: 3e-5 of what exceeds x, 1e-6 of the whole. */
 INLINE float expm1_negative(float x) {
     if (sizeof(DTYPE) == 4) {
         return expm1f(x);
     }
-    const float small = x * (1.0f + x * (0.5f + x * (0.166666667f + x * (0.0416666667f + x * (0.00833333333f + x * 0.00138888889f)))));
-    return x > -0.4f ? small : __expf(x) - 1.0f;
+    const float more = 0.5f + x * (0.166666667f + x * (0.0416666667f + x * 0.00833333333f)), near = fmaf(x * x, more, x);
+    float far;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(far) : "f"(x * 1.4426950409f));
+    return x > -0.125f ? near : far - 1.0f;
 }
 INLINE xielu xielu_slopes(const float *params) {
     const xielu k = {KIND == 5 ? softplus(params[0]) : 0.0f, KIND == 5 ? XIELU_BETA + softplus(params[1]) : 0.0f};
@@ -55,7 +63,8 @@ INLINE float f(float x, xielu k) {
 #elif KIND == 4
     return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
 #else
-    return x > 0.0f ? (k.positive * x + XIELU_BETA) * x : k.negative * (expm1_negative(fminf(x, XIELU_EPS)) - x) + XIELU_BETA * x;
+    const float right = (k.positive * x + XIELU_BETA) * x, left = k.negative * (expm1_negative(fminf(x, XIELU_EPS)) - x) + XIELU_BETA * x;
+    return x > 0.0f ? right : left;
 #endif
 }
 /* f'(x); for xIELU also the derivatives by the two slopes. */
@@ -71,15 +80,11 @@ INLINE float df(float x, xielu k, float *by_positive, float *by_negative) {
 #elif KIND == 4
     return 2.0f * fmaxf(x, 0.0f);
 #else
-    if (x > 0.0f) {
-        *by_positive = x * x;
-        *by_negative = 0.0f;
-        return 2.0f * k.positive * x + XIELU_BETA;
-    }
-    const float e = expm1_negative(fminf(x, XIELU_EPS));
-    *by_positive = 0.0f;
-    *by_negative = e - x;
-    return k.negative * (x < XIELU_EPS ? e : -1.0f) + XIELU_BETA;
+    const float e = expm1_negative(fminf(x, XIELU_EPS)), right = 2.0f * k.positive * x + XIELU_BETA;
+    const float left = k.negative * (x < XIELU_EPS ? e : -1.0f) + XIELU_BETA;
+    *by_positive = x > 0.0f ? x * x : 0.0f;
+    *by_negative = x > 0.0f ? 0.0f : e - x;
+    return x > 0.0f ? right : left;
 #endif
 }
 
@@ -94,55 +99,89 @@ INLINE i64 x_at(i64 at, int cols, i64 ld) {
 extern "C" __global__ void __launch_bounds__(THREADS)
 act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols, i64 ldy,
         i64 ldx) {
-    const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
-    float in[W], up[W], out[W];
     wait_for_others();
     const xielu k = xielu_slopes(params);
-    if (at >= count) {
-        return;
-    }
-    piece_load_stream(in, x + x_at(at, cols, ldx));
-    if (GATED) {
-        piece_load_stream(up, x + x_at(at, cols, ldx) + cols);
-    }
+    for (i64 turn = blockIdx.x * TURN; turn < count; turn += gridDim.x * TURN) {
+        const i64 first = turn + threadIdx.x * W;
+        raw in[PIECES], up[PIECES];
 #pragma unroll
-    for (int i = 0; i < W; i++) {
-        out[i] = f(in[i], k) * (GATED ? up[i] : 1.0f);
+        for (int p = 0; p < PIECES; p++) {
+            const i64 at = first + p * THREADS * W;
+            in[p] = up[p] = raw_zero();
+            if (at < count) {
+                in[p] = raw_load_once(x + x_at(at, cols, ldx));
+                if (GATED) {
+                    up[p] = raw_load_once(x + x_at(at, cols, ldx) + cols);
+                }
+            }
+        }
+#pragma unroll
+        for (int p = 0; p < PIECES; p++) {
+            const i64 at = first + p * THREADS * W;
+            float from[W], factor[W], out[W];
+            raw_unpack(from, in[p]);
+            raw_unpack(factor, up[p]);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                out[i] = f(from[i], k) * (GATED ? factor[i] : 1.0f);
+            }
+            if (at < count) {
+                piece_store(y + y_at(at, cols, ldy), out);
+            }
+        }
     }
-    piece_store(y + y_at(at, cols, ldy), out);
 }
 
 /* parts (2, gridDim.x): xIELU only. dx may be x. */
 extern "C" __global__ void __launch_bounds__(THREADS)
 act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *params, i64 count, int cols, i64 lddx,
         i64 lddy, i64 ldx) {
-    __shared__ float slots[2][THREADS / WARP];
-    const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
+    wait_for_others();
     const xielu k = xielu_slopes(params);
     float d_positive = 0.0f, d_negative = 0.0f;
-    if (at < count) {
-        float in[W], up[W], slope[W], out[W], out_up[W];
-        piece_load_stream(slope, dy + y_at(at, cols, lddy));
-        piece_load_stream(in, x + x_at(at, cols, ldx));
-        if (GATED) {
-            piece_load_stream(up, x + x_at(at, cols, ldx) + cols);
+    for (i64 turn = blockIdx.x * TURN; turn < count; turn += gridDim.x * TURN) {
+        const i64 first = turn + threadIdx.x * W;
+        raw in[PIECES], up[PIECES], d[PIECES];
+#pragma unroll
+        for (int p = 0; p < PIECES; p++) { /* Zeros behind the end: they add nothing to the sums. */
+            const i64 at = first + p * THREADS * W;
+            in[p] = up[p] = d[p] = raw_zero();
+            if (at < count) {
+                d[p] = raw_load_once(dy + y_at(at, cols, lddy));
+                in[p] = raw_load_once(x + x_at(at, cols, ldx));
+                if (GATED) {
+                    up[p] = raw_load_once(x + x_at(at, cols, ldx) + cols);
+                }
+            }
         }
 #pragma unroll
-        for (int i = 0; i < W; i++) {
-            float by_positive = 0.0f, by_negative = 0.0f;
-            out[i] = slope[i] * (GATED ? up[i] : 1.0f) * df(in[i], k, &by_positive, &by_negative);
-            if (GATED) {
-                out_up[i] = slope[i] * f(in[i], k);
+        for (int p = 0; p < PIECES; p++) {
+            const i64 at = first + p * THREADS * W;
+            float from[W], factor[W], slope[W], out[W], out_up[W];
+            raw_unpack(from, in[p]);
+            raw_unpack(factor, up[p]);
+            raw_unpack(slope, d[p]);
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                const float s = slope[i] * (GATED ? factor[i] : 1.0f);
+                float by_positive = 0.0f, by_negative = 0.0f;
+                out[i] = s * df(from[i], k, &by_positive, &by_negative);
+                if (GATED) {
+                    out_up[i] = slope[i] * f(from[i], k);
+                }
+                d_positive += s * by_positive;
+                d_negative += s * by_negative;
             }
-            d_positive += slope[i] * (GATED ? up[i] : 1.0f) * by_positive;
-            d_negative += slope[i] * (GATED ? up[i] : 1.0f) * by_negative;
-        }
-        piece_store(dx + x_at(at, cols, lddx), out);
-        if (GATED) {
-            piece_store(dx + x_at(at, cols, lddx) + cols, out_up);
+            if (at < count) {
+                piece_store(dx + x_at(at, cols, lddx), out);
+                if (GATED) {
+                    piece_store(dx + x_at(at, cols, lddx) + cols, out_up);
+                }
+            }
         }
     }
 #if KIND == 5
+    __shared__ float slots[2][THREADS / WARP];
     d_positive = block_sum(d_positive, slots[0], THREADS / WARP);
     d_negative = block_sum(d_negative, slots[1], THREADS / WARP);
     if (threadIdx.x == 0) {
@@ -156,6 +195,7 @@ act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *p
 extern "C" __global__ void __launch_bounds__(1024) act_params(float *dparams, const float *parts, const float *params, int n) {
     __shared__ float slots[2][WARP];
     float sum[2] = {0.0f, 0.0f};
+    wait_for_others();
     for (int i = threadIdx.x; i < n; i += 1024) {
         sum[0] += parts[i];
         sum[1] += parts[n + i];

@@ -22,37 +22,6 @@ INLINE i64 row_begin(view v, i64 row, row_shape n) { /* FLAT 1: rows stand one s
     return FLAT ? row * v.s0 : row_at(v, row, n);
 }
 
-/* A piece as it is in memory: half the registers of floats while it waits. */
-#if W > 1
-typedef uint4 raw;
-INLINE raw raw_zero(void) {
-    return make_uint4(0u, 0u, 0u, 0u);
-}
-INLINE raw raw_load_once(const DTYPE *p) {
-    return __ldcs((const uint4 *)p);
-}
-INLINE void raw_unpack(float *f, raw r) {
-    UNPACK(DTYPE, f, r);
-}
-INLINE raw raw_pack(const float *f) {
-    return PACK(DTYPE, f);
-}
-#else
-typedef DTYPE raw;
-INLINE raw raw_zero(void) {
-    return FROM_F32(DTYPE, 0.0f);
-}
-INLINE raw raw_load_once(const DTYPE *p) {
-    return *p;
-}
-INLINE void raw_unpack(float *f, raw r) {
-    f[0] = TO_F32(DTYPE, r);
-}
-INLINE raw raw_pack(const float *f) {
-    return FROM_F32(DTYPE, f[0]);
-}
-#endif
-
 /* n sums over the LANES threads of a row, in a fixed order; every one of them gets them. slots: n * WARPS floats that nobody else uses until every thread has
  * passed another barrier; one barrier, and none where a row lies in a warp. */
 INLINE void row_sums(float *x, const int n, float *slots) {

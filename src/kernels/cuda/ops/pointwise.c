@@ -4,8 +4,9 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 
-#define THREADS     256
-#define ROPE_W(act) (16 / (int)lt_dtype_bytes(act))
+#define THREADS      256
+#define XIELU_BLOCKS 8 /* An SM: 32 registers a thread. */
+#define ROPE_W(act)  (16 / (int)lt_dtype_bytes(act))
 
 /* ---- Activations ---- */
 
@@ -18,10 +19,15 @@ static const char *act_refuse_any(const lt_tensor *const *rows, int n, lt_act_ki
     return why != NULL ? why : (int)kind > 5 ? "an activation the kernel does not know" : NULL;
 }
 
-static void act_defines(char out[LT_CUDA_DEFINES_BYTES], lt_act_kind kind, bool gated, lt_dtype act,
-                        int w, bool ragged) {
-    snprintf(out, LT_CUDA_DEFINES_BYTES, "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d", (int)kind,
-             gated, lt_cuda_dtype_word(act), w, ragged);
+/* Blocks of a launch over count elements, and its -D words. xIELU's walk: as many as are resident, each with two pieces a thread. */
+static int act_blocks(char out[LT_CUDA_DEFINES_BYTES], const lt_queue *q, lt_act_kind kind,
+                      bool gated, lt_dtype act, int w, bool ragged, int64_t count) {
+    const int64_t resident = (int64_t)lt_cuda_get_info(q->gpu)->n_sms * XIELU_BLOCKS,
+                  turns = LT_CUDA_DIV_UP(count, (int64_t)THREADS * w);
+    const bool walk = kind == LT_ACT_XIELU && turns > resident;
+    snprintf(out, LT_CUDA_DEFINES_BYTES, "KIND=%d GATED=%d DTYPE=%s W=%d RAGGED=%d PIECES=%d",
+             (int)kind, gated, lt_cuda_dtype_word(act), w, ragged, walk ? 2 : 1);
+    return (int)(walk ? resident : turns);
 }
 
 static const char *act_fwd_refuse(const void *args) {
@@ -38,9 +44,9 @@ static lt_err act_fwd_run(lt_queue *q, const void *args) {
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {&a.y.data, &a.x.data,      &a.xielu_params.data, &count,
                     &cols,     &a.y.stride[0], &a.x.stride[0]};
-    act_defines(defines, a.kind, a.gated, a.x.dtype, w, !lt_cuda_all_contiguous(rows, 2));
-    return lt_cuda_run_early(q, "ops/act.cu", "act_fwd", defines,
-                             LT_CUDA_DIV_UP(count, (int64_t)THREADS * w), 1, THREADS, list);
+    const int n = act_blocks(defines, q, a.kind, a.gated, a.x.dtype, w,
+                             !lt_cuda_all_contiguous(rows, 2), count);
+    return lt_cuda_run_early(q, "ops/act.cu", "act_fwd", defines, n, 1, THREADS, list);
 }
 
 static const char *act_bwd_refuse(const void *args) {
@@ -54,19 +60,19 @@ static lt_err act_bwd_run(lt_queue *q, const void *args) {
     int cols = (int)lt_cuda_width(&a.dy);
     int64_t count = lt_tensor_count(&a.dy);
     const int w = lt_cuda_piece(rows, 3, a.x.dtype, cols);
-    int n = (int)LT_CUDA_DIV_UP(count, (int64_t)THREADS * w);
     char defines[LT_CUDA_DEFINES_BYTES];
     void *parts = NULL;
     void *list[] = {&a.dx.data, &parts, &a.dy.data,      &a.x.data,       &a.xielu_params.data,
                     &count,     &cols,  &a.dx.stride[0], &a.dy.stride[0], &a.x.stride[0]};
-    act_defines(defines, a.kind, a.gated, a.x.dtype, w, !lt_cuda_all_contiguous(rows, 3));
+    int n = act_blocks(defines, q, a.kind, a.gated, a.x.dtype, w, !lt_cuda_all_contiguous(rows, 3),
+                       count);
     if (a.kind == LT_ACT_XIELU) {
         LT_TRY(lt_cuda_scratch(q, (size_t)n * 2 * sizeof(float), &parts));
     }
-    LT_TRY(lt_cuda_run(q, "ops/act.cu", "act_bwd", defines, n, 1, THREADS, list));
+    LT_TRY(lt_cuda_run_early(q, "ops/act.cu", "act_bwd", defines, n, 1, THREADS, list));
     if (a.kind == LT_ACT_XIELU && a.dxielu_params.data != NULL) {
         void *params[] = {&a.dxielu_params.data, &parts, &a.xielu_params.data, &n};
-        LT_TRY(lt_cuda_run(q, "ops/act.cu", "act_params", defines, 1, 1, 1024, params));
+        LT_TRY(lt_cuda_run_early(q, "ops/act.cu", "act_params", defines, 1, 1, 1024, params));
     }
     return LT_OK;
 }
