@@ -8,7 +8,18 @@
 #define THREADS     256
 #define ROWS        8 /* A block of the routing kernels: one a warp. */
 #define MAX_EXPERTS 1024
-#define ALIGN(n)    (((n) + 255) / 256 * 256)
+#define TOTAL_BLOCKS                                                                               \
+    64 /* At most, that count the experts' assignments: each ends with an atomic sum an expert. */
+#define ALIGN(n) (((n) + 255) / 256 * 256)
+
+/* Experts of a lane, in powers of two: fewer specialisations. */
+static void route_defines(char out[LT_CUDA_DEFINES_BYTES], int experts) {
+    int held = 1;
+    while (held * 32 < experts) {
+        held *= 2;
+    }
+    snprintf(out, LT_CUDA_DEFINES_BYTES, "DTYPE=fp32 W=1 HELD=%d", held);
+}
 
 static const char *refuse_f32(const lt_tensor *const *t, int n) {
     return lt_cuda_refuse_rows(t, n, LT_F32);
@@ -92,19 +103,20 @@ static lt_err moe_route_fwd_run(lt_queue *q, const void *args) {
                      &top_k,
                      &experts,
                      &capacity};
-    const char *defines = "DTYPE=fp32 W=1";
-    LT_TRY(lt_cuda_run(q, FILE_NAME, "route_choose", defines, LT_CUDA_DIV_UP(rows, ROWS), 1,
-                       THREADS, choose));
-    LT_TRY(lt_cuda_run(q, FILE_NAME, "route_count", defines, blocks, 1, THREADS, count));
-    LT_TRY(lt_cuda_run(q, FILE_NAME, "route_scan", defines, 1, 1, 1024, scan));
-    LT_TRY(lt_cuda_run(q, FILE_NAME, "route_place", defines, blocks, 1, THREADS, place));
+    char defines[LT_CUDA_DEFINES_BYTES];
+    route_defines(defines, experts);
+    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_choose", defines, LT_CUDA_DIV_UP(rows, ROWS), 1,
+                             THREADS, choose));
+    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_count", defines, blocks, 1, THREADS, count));
+    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_scan", defines, 1, 1, 1024, scan));
+    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_place", defines, blocks, 1, THREADS, place));
     if (a.aux.data == NULL) {
         return LT_OK;
     }
     void *aux[] = {&a.aux.data, &a.aux.stride[0], &sums, &total, &lse, &rows, &top_k, &experts};
     LT_TRY(lt_cuda_fill(q->gpu, q->stream, sums, 0, total_bytes));
     LT_TRY(column_sums(q, sums, parts, a.probs, n_parts, share));
-    return lt_cuda_run(q, FILE_NAME, "route_aux", defines, 1, 1, 1024, aux);
+    return lt_cuda_run_early(q, FILE_NAME, "route_aux", defines, 1, 1, 1024, aux);
 }
 
 static const char *moe_route_bwd_refuse(const void *args) {
@@ -117,9 +129,11 @@ static lt_err moe_route_bwd_run(lt_queue *q, const void *args) {
     int rows = (int)a.logits.shape[0], experts = (int)a.logits.shape[1],
         top_k = (int)a.experts.shape[1], normalise = a.normalise, n = rows * top_k;
     void *total;
-    const char *defines = "DTYPE=fp32 W=1";
+    const int blocks = LT_CUDA_DIV_UP(n, THREADS);
+    char defines[LT_CUDA_DEFINES_BYTES];
     LT_TRY(lt_cuda_scratch(q, (size_t)experts * 4, &total));
-    void *count[] = {&total, &a.experts.data, &a.experts.stride[0], &n, &top_k};
+    route_defines(defines, experts);
+    void *count[] = {&total, &a.experts.data, &a.experts.stride[0], &n, &top_k, &experts};
     void *list[] = {&a.dlogits.data,
                     &a.dweights.data,
                     &a.logits.data,
@@ -141,17 +155,23 @@ static lt_err moe_route_bwd_run(lt_queue *q, const void *args) {
                     &a.z_coef,
                     &a.aux_scale.data};
     LT_TRY(lt_cuda_fill(q->gpu, q->stream, total, 0, (size_t)experts * 4));
-    LT_TRY(lt_cuda_run(q, FILE_NAME, "route_total", defines, LT_CUDA_DIV_UP(n, THREADS), 1, THREADS,
-                       count));
-    return lt_cuda_run(q, FILE_NAME, "route_bwd", defines, LT_CUDA_DIV_UP(rows, ROWS), 1, THREADS,
-                       list);
+    LT_TRY(lt_cuda_run_early(q, FILE_NAME, "route_total", defines,
+                             blocks < TOTAL_BLOCKS ? blocks : TOTAL_BLOCKS, 1, THREADS, count));
+    return lt_cuda_run_early(q, FILE_NAME, "route_bwd", defines, LT_CUDA_DIV_UP(rows, ROWS), 1,
+                             THREADS, list);
 }
 
 /* ---- Rows ---- */
 
-static void row_defines(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *const *rows, int n) {
-    snprintf(out, LT_CUDA_DEFINES_BYTES, "DTYPE=%s W=%d", lt_cuda_dtype_word(rows[0]->dtype),
-             lt_cuda_piece(rows, n, rows[0]->dtype, lt_cuda_width(rows[0])));
+/* A row's -D words; *blocks: of a launch over so many rows. A warp a row of up to 4 pieces a lane. */
+static void row_defines(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *const *rows, int n,
+                        int64_t count, int64_t *blocks) {
+    const int64_t width = lt_cuda_width(rows[0]);
+    const int w = lt_cuda_piece(rows, n, rows[0]->dtype, width);
+    const int team = width <= (int64_t)w * 32 * 4 ? 32 : THREADS;
+    *blocks = LT_CUDA_DIV_UP(count, THREADS / team);
+    snprintf(out, LT_CUDA_DEFINES_BYTES, "DTYPE=%s W=%d TEAM=%d",
+             lt_cuda_dtype_word(rows[0]->dtype), w, team);
 }
 /* Where the number of kept rows stands. */
 static void *n_kept(const lt_tensor *expert_start) {
@@ -163,8 +183,8 @@ static lt_err invert(lt_queue *q, void **inverse, lt_tensor slot_row, const lt_t
     void *kept = n_kept(start);
     LT_TRY(lt_cuda_scratch(q, (size_t)n * 4, inverse));
     void *list[] = {inverse, &slot_row.data, &kept, &n};
-    return lt_cuda_run(q, FILE_NAME, "moe_invert", "DTYPE=fp32 W=1", LT_CUDA_DIV_UP(n, THREADS), 1,
-                       THREADS, list);
+    return lt_cuda_run_early(q, FILE_NAME, "moe_invert", "DTYPE=fp32 W=1",
+                             LT_CUDA_DIV_UP(n, THREADS), 1, THREADS, list);
 }
 
 static const char *moe_gather_fwd_refuse(const void *args) {
@@ -175,28 +195,30 @@ static const char *moe_gather_fwd_refuse(const void *args) {
 static lt_err moe_gather_fwd_run(lt_queue *q, const void *args) {
     lt_moe_gather_args a = *(const lt_moe_gather_args *)args;
     const lt_tensor *const rows[] = {&a.y, &a.x};
-    int cols = (int)lt_cuda_width(&a.x), top_k = (int)a.top_k;
+    int cols = (int)lt_cuda_width(&a.x), top_k = (int)a.top_k, n = (int)a.slot_row.shape[0];
     void *kept = n_kept(&a.expert_start);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data, &a.x.data, &a.slot_row.data, &kept, &a.y.stride[0], &a.x.stride[0],
-                    &cols,     &top_k};
-    row_defines(defines, rows, 2);
-    return lt_cuda_run(q, FILE_NAME, "moe_gather", defines, a.slot_row.shape[0], 1, THREADS, list);
+    int64_t blocks;
+    void *list[] = {&a.y.data,      &a.x.data, &a.slot_row.data, &kept, &a.y.stride[0],
+                    &a.x.stride[0], &cols,     &top_k,           &n};
+    row_defines(defines, rows, 2, n, &blocks);
+    return lt_cuda_run_early(q, FILE_NAME, "moe_gather", defines, blocks, 1, THREADS, list);
 }
 
 /* y = sums of rows of x, weighted or not. */
 static lt_err sum_rows(lt_queue *q, lt_tensor y, lt_tensor x, lt_tensor weights,
                        const lt_tensor *slot_row, const lt_tensor *start, int64_t k, bool add_y) {
     const lt_tensor *const rows[] = {&y, &x};
-    int cols = (int)lt_cuda_width(&y), top_k = (int)k, add = add_y;
+    int cols = (int)lt_cuda_width(&y), top_k = (int)k, add = add_y, n = (int)y.shape[0];
     void *inverse;
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&y.data,      &x.data,      &weights.data,      &inverse,
-                    &y.stride[0], &x.stride[0], &weights.stride[0], &cols,
-                    &top_k,       &add};
+    int64_t blocks;
+    void *list[] = {
+        &y.data, &x.data, &weights.data, &inverse, &y.stride[0], &x.stride[0], &weights.stride[0],
+        &cols,   &top_k,  &add,          &n};
     LT_TRY(invert(q, &inverse, *slot_row, start));
-    row_defines(defines, rows, 2);
-    return lt_cuda_run(q, FILE_NAME, "moe_sum", defines, y.shape[0], 1, THREADS, list);
+    row_defines(defines, rows, 2, n, &blocks);
+    return lt_cuda_run_early(q, FILE_NAME, "moe_sum", defines, blocks, 1, THREADS, list);
 }
 
 static const char *moe_gather_bwd_refuse(const void *args) {
@@ -232,17 +254,28 @@ static const char *moe_combine_bwd_refuse(const void *args) {
 static lt_err moe_combine_bwd_run(lt_queue *q, const void *args) {
     lt_moe_combine_bwd_args a = *(const lt_moe_combine_bwd_args *)args;
     const lt_tensor *const rows[] = {&a.dx, &a.dy, &a.x};
-    int cols = (int)lt_cuda_width(&a.dy), top_k = (int)a.weights.shape[1];
+    int cols = (int)lt_cuda_width(&a.dy), top_k = (int)a.weights.shape[1],
+        n = (int)a.slot_row.shape[0];
     void *inverse;
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.dx.data,      &a.dweights.data, &a.dy.data,           &a.x.data,
-                    &a.weights.data, &inverse,         &a.dx.stride[0],      &a.dweights.stride[0],
-                    &a.dy.stride[0], &a.x.stride[0],   &a.weights.stride[0], &cols,
-                    &top_k};
+    int64_t blocks;
+    void *list[] = {&a.dx.data,
+                    &a.dweights.data,
+                    &a.dy.data,
+                    &a.x.data,
+                    &a.weights.data,
+                    &inverse,
+                    &a.dx.stride[0],
+                    &a.dweights.stride[0],
+                    &a.dy.stride[0],
+                    &a.x.stride[0],
+                    &a.weights.stride[0],
+                    &cols,
+                    &top_k,
+                    &n};
     LT_TRY(invert(q, &inverse, a.slot_row, &a.expert_start));
-    row_defines(defines, rows, 3);
-    return lt_cuda_run(q, FILE_NAME, "moe_combine_bwd", defines, a.slot_row.shape[0], 1, THREADS,
-                       list);
+    row_defines(defines, rows, 3, n, &blocks);
+    return lt_cuda_run_early(q, FILE_NAME, "moe_combine_bwd", defines, blocks, 1, THREADS, list);
 }
 
 #define ENTRY(op)                                                                                  \

@@ -5,18 +5,28 @@
  *           2. A stable counting sort of the assignments by expert, on integers only: route_count (256 assignments a block), route_scan (one
  *              block: where each expert of each block begins; expert_start; how many were dropped before each block), route_place.
  *           3. route_aux: one block, from column sums of probs and the counts.
- * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then a block a row of C: gather, its backward, combine, its backward.
+ *           HELD: experts of a lane.
+ * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then TEAM threads a row of C (a warp for narrow rows): gather, its backward, combine, its
+ *           backward.
  * BOUND     rows: bytes of x and y once. Routing: a few us of latency a launch.
  * NUMERICS  fp32 in a fixed order; counts are integers: bit-identical run to run.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8
- *@spec sm_80 sm_90a: DTYPE=fp32 W=4
- *@spec sm_80 sm_90a: DTYPE=fp32 W=1 */
+ *@spec sm_80 sm_90a: DTYPE=bf16 W=8 TEAM=32
+ *@spec sm_80 sm_90a: DTYPE=fp32 W=4 TEAM=256
+ *@spec sm_80 sm_90a: DTYPE=fp32 W=1 HELD=1
+ *@spec sm_80 sm_90a: DTYPE=fp32 W=1 HELD=32 */
 #include "common/vec.cuh"
 
 #define THREADS     256
 #define WARPS       (THREADS / WARP)
 #define MAX_EXPERTS 1024
-#define HELD        (MAX_EXPERTS / WARP) /* experts a lane */
+#ifndef HELD
+#define HELD (MAX_EXPERTS / WARP)
+#endif
+#ifndef TEAM
+#define TEAM THREADS
+#endif
+#define TEAMS       (THREADS / TEAM)
+static_assert(TEAM == WARP || TEAM == THREADS, "a row belongs to a warp or to the block");
 #define NEGATIVE    __uint_as_float(0xff800000u)
 
 /* ---- Routing ---- */
@@ -38,6 +48,7 @@ extern "C" __global__ void __launch_bounds__(THREADS)
 route_choose(float *probs, int *chosen, float *weights, float *lse_out, const float *logits, i64 ld_probs, i64 ld_chosen, i64 ld_weights,
              i64 ld_logits, int rows, int experts, int top_k, int normalise) {
     const int row = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    wait_for_others();
     if (row >= rows) {
         return;
     }
@@ -86,6 +97,7 @@ route_choose(float *probs, int *chosen, float *weights, float *lse_out, const fl
 extern "C" __global__ void __launch_bounds__(THREADS) route_count(int *counts, const int *chosen, i64 ld, int n, int top_k, int experts) {
     __shared__ int hist[MAX_EXPERTS];
     const int i = blockIdx.x * THREADS + threadIdx.x;
+    wait_for_others();
     for (int e = threadIdx.x; e < experts; e += THREADS) {
         hist[e] = 0;
     }
@@ -102,17 +114,29 @@ extern "C" __global__ void __launch_bounds__(THREADS) route_count(int *counts, c
 /* One block of 1024. counts becomes, for each block and expert, how many came before; total (E); start (E + 1); dropped (blocks): before each block. */
 extern "C" __global__ void __launch_bounds__(1024)
 route_scan(int *counts, int *total, int *start, int *dropped, int blocks, int experts, int capacity) {
-    __shared__ int kept[MAX_EXPERTS];
-    const int e = threadIdx.x;
-    if (e < experts) {
-        int before = 0;
-        for (int b = 0; b < blocks; b++) {
-            const int n = counts[(i64)b * experts + e];
-            counts[(i64)b * experts + e] = before;
-            before += n;
-        }
-        total[e] = before;
-        kept[e] = capacity > 0 ? min(before, capacity) : before;
+    __shared__ int kept[MAX_EXPERTS], sums[1024];
+    const int e = threadIdx.x % experts, part = threadIdx.x / experts, parts = min(1024 / experts, 32); /* Of the blocks, for each expert. */
+    const int share = (blocks + parts - 1) / parts, from = min(part * share, blocks), to = part < parts ? min(from + share, blocks) : from;
+    int before = 0, own = 0;
+    wait_for_others();
+#pragma unroll 8
+    for (int b = from; b < to; b++) {
+        own += counts[(i64)b * experts + e];
+    }
+    sums[threadIdx.x] = own;
+    __syncthreads();
+    for (int p = 0; p < part && part < parts; p++) {
+        before += sums[p * experts + e];
+    }
+    if (part == parts - 1) {
+        total[e] = before + own;
+        kept[e] = capacity > 0 ? min(before + own, capacity) : before + own;
+    }
+#pragma unroll 8
+    for (int b = from; b < to; b++) {
+        const int n = counts[(i64)b * experts + e];
+        counts[(i64)b * experts + e] = before;
+        before += n;
     }
     __syncthreads();
     for (int b = threadIdx.x; b < blocks && capacity > 0; b += 1024) { /* Dropped before block b: what each expert has beyond its capacity by then. */
@@ -122,7 +146,7 @@ route_scan(int *counts, int *total, int *start, int *dropped, int blocks, int ex
         }
         dropped[b] = n;
     }
-    if (e == 0) {
+    if (threadIdx.x == 0) {
         int sum = 0;
         for (int x = 0; x < experts; x++) {
             start[x] = sum;
@@ -137,11 +161,12 @@ route_place(int *slot_row, float *weights, const int *chosen, const int *counts,
             i64 ld_weights, int n, int top_k, int experts, int capacity) {
     __shared__ int of_warp[WARPS][MAX_EXPERTS], drops[WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, i = blockIdx.x * THREADS + threadIdx.x;
+    wait_for_others();
     const int e = i < n ? chosen[i / top_k * ld_chosen + i % top_k] : MAX_EXPERTS + threadIdx.x; /* Beyond the end: nobody's like. */
     const unsigned same = __match_any_sync(ALL_LANES, e), below = (1u << lane) - 1u;
     int place = 0;
-    for (int at = threadIdx.x; at < WARPS * MAX_EXPERTS; at += THREADS) {
-        of_warp[at / MAX_EXPERTS][at % MAX_EXPERTS] = 0;
+    for (int at = threadIdx.x; at < WARPS * experts; at += THREADS) {
+        of_warp[at / experts][at % experts] = 0;
     }
     __syncthreads();
     if (i < n && (same & below) == 0) {
@@ -177,6 +202,7 @@ extern "C" __global__ void __launch_bounds__(1024)
 route_aux(float *aux, i64 step, const float *sums, const int *total, const float *lse, int rows, int top_k, int experts) {
     __shared__ float slots[2][WARP];
     float balance = 0.0f, z = 0.0f;
+    wait_for_others();
     for (int e = threadIdx.x; e < experts; e += 1024) {
         balance += (float)total[e] * sums[e];
     }
@@ -191,11 +217,22 @@ route_aux(float *aux, i64 step, const float *sums, const int *total, const float
     }
 }
 
-/* total (E), zeroed before: how many assignments chose each expert. */
-extern "C" __global__ void __launch_bounds__(THREADS) route_total(int *total, const int *chosen, i64 ld, int n, int top_k) {
-    const int i = blockIdx.x * THREADS + threadIdx.x;
-    if (i < n) {
-        atomicAdd(&total[chosen[i / top_k * ld + i % top_k]], 1);
+/* total (E), zeroed before: how many assignments chose each expert. Integers: the order does not matter. */
+extern "C" __global__ void __launch_bounds__(THREADS) route_total(int *total, const int *chosen, i64 ld, int n, int top_k, int experts) {
+    __shared__ int hist[MAX_EXPERTS];
+    wait_for_others();
+    for (int e = threadIdx.x; e < experts; e += THREADS) {
+        hist[e] = 0;
+    }
+    __syncthreads();
+    for (int i = blockIdx.x * THREADS + threadIdx.x; i < n; i += gridDim.x * THREADS) {
+        atomicAdd(&hist[chosen[i / top_k * ld + i % top_k]], 1);
+    }
+    __syncthreads();
+    for (int e = threadIdx.x; e < experts; e += THREADS) {
+        if (hist[e] > 0) {
+            atomicAdd(&total[e], hist[e]);
+        }
     }
 }
 
@@ -204,6 +241,7 @@ route_bwd(float *dlogits, const float *dweights, const float *logits, const floa
           const int *total, i64 ld_dlogits, i64 ld_dweights, i64 ld_logits, i64 ld_probs, i64 ld_chosen, i64 ld_weights, int rows, int experts,
           int top_k, int normalise, float aux_coef, float z_coef, const float *aux_scale) {
     const int row = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    wait_for_others();
     if (row >= rows) {
         return;
     }
@@ -254,19 +292,22 @@ route_bwd(float *dlogits, const float *dweights, const float *logits, const floa
 
 extern "C" __global__ void __launch_bounds__(THREADS) moe_invert(int *inverse, const int *slot_row, const int *n_kept, int n) {
     const int i = blockIdx.x * THREADS + threadIdx.x;
+    wait_for_others();
     if (i < n) {
         inverse[slot_row[i]] = i < *n_kept ? i : -1;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-moe_gather(DTYPE *y, const DTYPE *x, const int *slot_row, const int *n_kept, i64 ldy, i64 ldx, int cols, int top_k) {
-    const i64 i = blockIdx.x;
-    if (i >= *n_kept) {
+moe_gather(DTYPE *y, const DTYPE *x, const int *slot_row, const int *n_kept, i64 ldy, i64 ldx, int cols, int top_k, int n) {
+    const i64 i = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
+    wait_for_others();
+    if (i >= min(n, *n_kept)) {
         return;
     }
     x += slot_row[i] / top_k * ldx, y += i * ldy;
-    for (int col = threadIdx.x * W; col < cols; col += THREADS * W) {
+#pragma unroll 4
+    for (int col = threadIdx.x % TEAM * W; col < cols; col += TEAM * W) {
         float f[W];
         piece_load(f, x + col);
         piece_store(y + col, f);
@@ -275,14 +316,20 @@ moe_gather(DTYPE *y, const DTYPE *x, const int *slot_row, const int *n_kept, i64
 
 /* y[r] = sum over k of (weights[r][k] or 1) x[slot of (r, k)] (+ y[r]). */
 extern "C" __global__ void __launch_bounds__(THREADS)
-moe_sum(DTYPE *y, const DTYPE *x, const float *weights, const int *inverse, i64 ldy, i64 ldx, i64 ld_weights, int cols, int top_k, int add) {
-    const i64 r = blockIdx.x;
+moe_sum(DTYPE *y, const DTYPE *x, const float *weights, const int *inverse, i64 ldy, i64 ldx, i64 ld_weights, int cols, int top_k, int add,
+        int n) {
+    const i64 r = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
+    wait_for_others();
+    if (r >= n) {
+        return;
+    }
     y += r * ldy;
-    for (int col = threadIdx.x * W; col < cols; col += THREADS * W) {
+    for (int col = threadIdx.x % TEAM * W; col < cols; col += TEAM * W) {
         float sum[W] = {0.0f}, f[W];
         if (add) {
             piece_load(sum, y + col);
         }
+#pragma unroll 2
         for (int k = 0; k < top_k; k++) {
             const int slot = inverse[r * top_k + k];
             const float w = weights ? weights[r * ld_weights + k] : 1.0f;
@@ -298,18 +345,21 @@ moe_sum(DTYPE *y, const DTYPE *x, const float *weights, const int *inverse, i64 
     }
 }
 
-/* A block an assignment: dx[slot] = w dy[r]; dweights[r][k] = <x[slot], dy[r]>. dx may be x. */
+/* An assignment: dx[slot] = w dy[r]; dweights[r][k] = <x[slot], dy[r]>. dx may be x. */
 extern "C" __global__ void __launch_bounds__(THREADS)
 moe_combine_bwd(DTYPE *dx, float *dweights, const DTYPE *dy, const DTYPE *x, const float *weights, const int *inverse, i64 lddx, i64 ld_dweights,
-                i64 lddy, i64 ldx, i64 ld_weights, int cols, int top_k) {
+                i64 lddy, i64 ldx, i64 ld_weights, int cols, int top_k, int n) {
     __shared__ float slots[WARPS];
-    const int r = blockIdx.x / top_k, k = blockIdx.x % top_k, slot = inverse[blockIdx.x];
+    const int at = blockIdx.x * TEAMS + threadIdx.x / TEAM, r = at / top_k, k = at % top_k;
+    wait_for_others();
+    const int slot = at < n ? inverse[at] : -1;
     float dot = 0.0f;
     if (slot >= 0) {
         const float w = weights[r * ld_weights + k];
-        for (int col = threadIdx.x * W; col < cols; col += THREADS * W) {
+#pragma unroll 4
+        for (int col = threadIdx.x % TEAM * W; col < cols; col += TEAM * W) {
             float from_x[W], d[W];
-            piece_load(from_x, x + slot * ldx + col);
+            piece_load_stream(from_x, x + slot * ldx + col);
             piece_load(d, dy + r * lddy + col);
 #pragma unroll
             for (int i = 0; i < W; i++) {
@@ -319,8 +369,8 @@ moe_combine_bwd(DTYPE *dx, float *dweights, const DTYPE *dy, const DTYPE *x, con
             piece_store(dx + slot * lddx + col, d);
         }
     }
-    dot = block_sum(dot, slots, WARPS);
-    if (threadIdx.x == 0) {
+    dot = TEAM == WARP ? warp_sum(dot) : block_sum(dot, slots, WARPS);
+    if (threadIdx.x % TEAM == 0 && at < n) {
         dweights[r * ld_dweights + k] = dot;
     }
 }
