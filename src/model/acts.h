@@ -7,7 +7,7 @@
  *
  * Who writes what (dense layer; * only where the spec has it):
  *
- *     x_in ─norm1─▶ h1 ─qkv─▶ qkv ─q_norm,k_norm*─▶ qk ─rope─▶ attention ─▶ att, lse ─attn_out─▶ proj* ─post_norm1*─▶ branch
+ *     x_in ─norm1─▶ h1 ─qkv─▶ qkv ─qk_norm* and rope─▶ qk ─▶ attention ─▶ att, lse ─attn_out─▶ proj* ─post_norm1*─▶ branch
  *     x_mid = x_in + branch ─norm2─▶ h2 ─up─▶ up ─act─▶ act ─down─▶ mlp* ─post_norm2*─▶ branch;  next x_in = x_mid + branch
  *
  * With experts: h2 ─router─▶ logits ─route─▶ probs, experts, weights, slots;  gather h2 ─▶ xg ─▶ up ─▶ act ─▶ down ─combine─▶ mlp* or branch.
@@ -33,8 +33,7 @@
     X(h1, LT_CHEAP, true, dtype, R, C, 0)                                                          \
     X(qkv, LT_COSTLY, true, dtype, R, (H + 2 * G) * D, 0)                                          \
     X(qk, LT_CHEAP, s->qk_norm, dtype, R, (H + G) * D, 0)                                          \
-    X(rstd_q, LT_COSTLY, s->qk_norm, LT_F32, R *H, 0, 0)                                           \
-    X(rstd_k, LT_COSTLY, s->qk_norm, LT_F32, R *G, 0, 0)                                           \
+    X(rstd_qk, LT_COSTLY, s->qk_norm, LT_F32, R *(H + G), 0, 0)                                    \
     X(att, LT_COSTLY, true, dtype, R, H *D, 0)                                                     \
     X(lse, LT_COSTLY, true, LT_F32, B, H, T)                                                       \
     X(proj, LT_COSTLY, s->post_norms, dtype, R, C, 0)                                              \

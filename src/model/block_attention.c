@@ -2,7 +2,7 @@
  *
  * q, k and v come from one product and stay in its rows: heads [0, H) of a row are q, [H, H + G) k, [H + G, H + 2G) v. Attention
  * reads them in place as strided views. Without per-head norms the rotation is in place too, and backward undoes it on the gradients; with
- * them, the raw rows are kept (the norm's input) and q, k go to qk. */
+ * them, the raw rows are kept (the norm's input) and q, k go to qk, through norm and rotation in one op (qk_norm). */
 #include "model/block.h"
 
 static lt_norm norm1(int layer, const lt_layer_acts *t) {
@@ -24,26 +24,35 @@ const lt_tensor *lt_attention_qk(const lt_run *r, const lt_layer_acts *t) {
     return r->spec->qk_norm ? &t->qk : &t->qkv;
 }
 
-static lt_err qk_norm_fwd(lt_run *r, int layer, const lt_layer_acts *t) {
-    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
-    const lt_rmsnorm_args q = {.y = row_heads(r, &t->qk, 0, H),
-                               .x = row_heads(r, &t->qkv, 0, H),
-                               .gain = lt_run_weight(r, LT_PARAM_Q_NORM, layer),
-                               .rstd = t->rstd_q,
-                               .eps = r->spec->norm_eps,
-                               .gain_offset = r->spec->norm_gain_offset};
-    const lt_rmsnorm_args k = {.y = row_heads(r, &t->qk, H, G),
-                               .x = row_heads(r, &t->qkv, H, G),
-                               .gain = lt_run_weight(r, LT_PARAM_K_NORM, layer),
-                               .rstd = t->rstd_k,
-                               .eps = r->spec->norm_eps,
-                               .gain_offset = r->spec->norm_gain_offset};
-    LT_TRY(lt_run_rmsnorm_fwd(r, &q));
-    return lt_run_rmsnorm_fwd(r, &k);
+/* rstd_qk of q's heads, and of k's, where their norm is an op of its own. */
+static lt_tensor rstd_of(const lt_run *r, const lt_layer_acts *t, bool keys) {
+    const int64_t R = r->batch * r->seq, H = r->spec->n_heads, G = r->spec->n_kv_heads;
+    return keys ? lt_tensor_rows(&t->rstd_qk, R * H, R * G) : lt_tensor_rows(&t->rstd_qk, 0, R * H);
+}
+
+static lt_tensor rope_table(const lt_run *r, int layer) {
+    return lt_model_layer_window(r->spec, layer) > 0 ? r->rope_local : r->rope;
+}
+
+/* Norm and rotation are one op where the spec has both. */
+static bool norm_and_rotate(const lt_run *r) {
+    return r->spec->qk_norm && r->spec->pos == LT_POS_ROPE;
+}
+
+static lt_err norm_fwd(lt_run *r, int layer, const lt_layer_acts *t, bool keys) {
+    const int64_t H = r->spec->n_heads, first = keys ? H : 0;
+    const int64_t count = keys ? r->spec->n_kv_heads : H;
+    return lt_run_rmsnorm_fwd(
+        r, &(lt_rmsnorm_args){
+               .y = row_heads(r, &t->qk, first, count),
+               .x = row_heads(r, &t->qkv, first, count),
+               .gain = lt_run_weight(r, keys ? LT_PARAM_K_NORM : LT_PARAM_Q_NORM, layer),
+               .rstd = rstd_of(r, t, keys),
+               .eps = r->spec->norm_eps,
+               .gain_offset = r->spec->norm_gain_offset});
 }
 
 static lt_err rotate(lt_run *r, int layer, const lt_tensor *qk, bool inverse) {
-    const bool local = lt_model_layer_window(r->spec, layer) > 0;
     const lt_tensor heads = row_heads(r, qk, 0, r->spec->n_heads + r->spec->n_kv_heads);
     if (r->spec->pos != LT_POS_ROPE) {
         return LT_OK;
@@ -51,8 +60,31 @@ static lt_err rotate(lt_run *r, int layer, const lt_tensor *qk, bool inverse) {
     return lt_run_rope(r, &(lt_rope_args){.y = heads,
                                           .x = heads,
                                           .positions = r->positions,
-                                          .table = local ? r->rope_local : r->rope,
+                                          .table = rope_table(r, layer),
                                           .inverse = inverse});
+}
+
+/* q and k of qkv as attention wants them: normed to qk, rotated. */
+static lt_err qk_fwd(lt_run *r, int layer, const lt_layer_acts *t) {
+    const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
+    if (norm_and_rotate(r)) {
+        return lt_run_qk_norm_fwd(
+            r, &(lt_qk_norm_args){.y = row_heads(r, &t->qk, 0, H + G),
+                                  .x = row_heads(r, &t->qkv, 0, H + G),
+                                  .positions = r->positions,
+                                  .table = rope_table(r, layer),
+                                  .q_gain = lt_run_weight(r, LT_PARAM_Q_NORM, layer),
+                                  .k_gain = lt_run_weight(r, LT_PARAM_K_NORM, layer),
+                                  .rstd = t->rstd_qk,
+                                  .eps = r->spec->norm_eps,
+                                  .gain_offset = r->spec->norm_gain_offset,
+                                  .n_q = H});
+    }
+    if (r->spec->qk_norm) {
+        LT_TRY(norm_fwd(r, layer, t, false));
+        LT_TRY(norm_fwd(r, layer, t, true));
+    }
+    return rotate(r, layer, lt_attention_qk(r, t), false);
 }
 
 static lt_attention_args attention_args(const lt_run *r, int layer, const lt_layer_acts *t) {
@@ -80,10 +112,7 @@ lt_err lt_attention_qkv_fwd(lt_run *r, int layer, const lt_layer_acts *t, const 
         LT_TRY(lt_norm_fwd(r, &norm, t->h1, stream, b->branch, t->x_in));
     }
     LT_TRY(lt_linear_fwd(r, t->qkv, t->h1, LT_PARAM_QKV, LT_PARAM_QKV_BIAS, layer));
-    if (r->spec->qk_norm) {
-        LT_TRY(qk_norm_fwd(r, layer, t));
-    }
-    return rotate(r, layer, lt_attention_qk(r, t), false);
+    return qk_fwd(r, layer, t);
 }
 
 lt_err lt_attention_out_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b) {
@@ -105,25 +134,46 @@ lt_err lt_attention_block_fwd(lt_run *r, int layer, const lt_layer_acts *t, cons
     return lt_attention_out_fwd(r, layer, t, b);
 }
 
-static lt_err qk_norm_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_tensor *dqkv) {
+static lt_err norm_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_tensor *dqkv,
+                       bool keys) {
+    const lt_param_kind gain = keys ? LT_PARAM_K_NORM : LT_PARAM_Q_NORM;
+    const int64_t H = r->spec->n_heads, first = keys ? H : 0;
+    const int64_t count = keys ? r->spec->n_kv_heads : H;
+    const lt_tensor d = row_heads(r, dqkv, first, count);
+    return lt_run_rmsnorm_bwd(r, &(lt_rmsnorm_bwd_args){.dx = d,
+                                                        .dy = d,
+                                                        .x = row_heads(r, &t->qkv, first, count),
+                                                        .dgain = lt_run_gradient(r, gain, layer),
+                                                        .gain = lt_run_weight(r, gain, layer),
+                                                        .rstd = rstd_of(r, t, keys),
+                                                        .gain_offset = r->spec->norm_gain_offset});
+}
+
+/* Gradients of q and k behind rotation and norm to those of qkv, in place. */
+static lt_err qk_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_tensor *dqkv) {
     const int64_t H = r->spec->n_heads, G = r->spec->n_kv_heads;
-    const lt_tensor dq = row_heads(r, dqkv, 0, H), dk = row_heads(r, dqkv, H, G);
-    LT_TRY(lt_run_rmsnorm_bwd(
-        r, &(lt_rmsnorm_bwd_args){.dx = dq,
-                                  .dy = dq,
-                                  .x = row_heads(r, &t->qkv, 0, H),
-                                  .dgain = lt_run_gradient(r, LT_PARAM_Q_NORM, layer),
-                                  .gain = lt_run_weight(r, LT_PARAM_Q_NORM, layer),
-                                  .rstd = t->rstd_q,
-                                  .gain_offset = r->spec->norm_gain_offset}));
-    return lt_run_rmsnorm_bwd(
-        r, &(lt_rmsnorm_bwd_args){.dx = dk,
-                                  .dy = dk,
-                                  .x = row_heads(r, &t->qkv, H, G),
-                                  .dgain = lt_run_gradient(r, LT_PARAM_K_NORM, layer),
-                                  .gain = lt_run_weight(r, LT_PARAM_K_NORM, layer),
-                                  .rstd = t->rstd_k,
-                                  .gain_offset = r->spec->norm_gain_offset});
+    const lt_tensor d = row_heads(r, dqkv, 0, H + G);
+    if (norm_and_rotate(r)) {
+        return lt_run_qk_norm_bwd(
+            r, &(lt_qk_norm_bwd_args){.dx = d,
+                                      .dq_gain = lt_run_gradient(r, LT_PARAM_Q_NORM, layer),
+                                      .dk_gain = lt_run_gradient(r, LT_PARAM_K_NORM, layer),
+                                      .dy = d,
+                                      .x = row_heads(r, &t->qkv, 0, H + G),
+                                      .positions = r->positions,
+                                      .table = rope_table(r, layer),
+                                      .q_gain = lt_run_weight(r, LT_PARAM_Q_NORM, layer),
+                                      .k_gain = lt_run_weight(r, LT_PARAM_K_NORM, layer),
+                                      .rstd = t->rstd_qk,
+                                      .gain_offset = r->spec->norm_gain_offset,
+                                      .n_q = H});
+    }
+    LT_TRY(rotate(r, layer, dqkv, true));
+    if (!r->spec->qk_norm) {
+        return LT_OK;
+    }
+    LT_TRY(norm_bwd(r, layer, t, dqkv, false));
+    return norm_bwd(r, layer, t, dqkv, true);
 }
 
 /* Gradient of the output projection's result: the stream's own, or through the post norm. */
@@ -147,10 +197,7 @@ lt_err lt_attention_block_bwd(lt_run *r, int layer, const lt_layer_acts *t, cons
     if (level ==
         LT_RECOMPUTE_SELECTIVE) { /* Redo what was dropped: h1, and q and k behind their norm. */
         LT_TRY(lt_norm_fwd(r, &norm, t->h1, t->x_in, none, none));
-        if (r->spec->qk_norm) {
-            LT_TRY(qk_norm_fwd(r, layer, t));
-            LT_TRY(rotate(r, layer, &t->qk, false));
-        }
+        LT_TRY(r->spec->qk_norm ? qk_fwd(r, layer, t) : LT_OK);
     }
     LT_TRY(out_bwd(r, layer, t, b));
     LT_TRY(lt_run_attention_bwd(r, &(lt_attention_bwd_args){.dq = lt_heads(r, &b->dqkv, 0, H),
@@ -159,10 +206,7 @@ lt_err lt_attention_block_bwd(lt_run *r, int layer, const lt_layer_acts *t, cons
                                                             .delta = b->delta,
                                                             .dout = lt_heads(r, &b->datt, 0, H),
                                                             .fwd = attention_args(r, layer, t)}));
-    LT_TRY(rotate(r, layer, &b->dqkv, true));
-    if (r->spec->qk_norm) {
-        LT_TRY(qk_norm_bwd(r, layer, t, &b->dqkv));
-    }
+    LT_TRY(qk_bwd(r, layer, t, &b->dqkv));
     LT_TRY(lt_linear_bwd(r, b->dh, b->dqkv, t->h1, LT_PARAM_QKV, LT_PARAM_QKV_BIAS, layer, false));
     return lt_norm_bwd(r, &norm, b->dx, b->dh, t->x_in, true);
 }

@@ -141,13 +141,35 @@ static lt_cost layernorm_bwd(const lt_layernorm_bwd_args *a) {
                          sum4(twice(&a->dbias), bytes(&a->gain), bytes(&a->mean), bytes(&a->rstd))};
 }
 
+/* What a rotation reads beside its rows. */
+static double angle_bytes(const lt_tensor *x, const lt_tensor *positions, const lt_tensor *table) {
+    const double table_rows = least((double)x->shape[0], (double)table->shape[0]);
+    return bytes(positions) + table_rows * (double)table->shape[1] * 2.0 * elem_bytes(table->dtype);
+}
+
 /* A pair: four products, two sums. The table's rows count as far as positions can differ. */
 static lt_cost rope(const lt_rope_args *a) {
-    const double pairs = count(&a->x) / (double)a->x.shape[2] * (double)a->table.shape[1];
-    const double table_rows = least((double)a->x.shape[0], (double)a->table.shape[0]);
+    const double pairs = rows(&a->x) * (double)a->table.shape[1];
     return (lt_cost){6.0 * pairs,
-                     bytes(&a->x) + bytes(&a->y) + bytes(&a->positions) +
-                         table_rows * (double)a->table.shape[1] * 2.0 * elem_bytes(a->table.dtype)};
+                     bytes(&a->x) + bytes(&a->y) + angle_bytes(&a->x, &a->positions, &a->table)};
+}
+
+/* rmsnorm and rope; the row between them is neither stored nor read. */
+static lt_cost qk_norm_fwd(const lt_qk_norm_args *a) {
+    const double n = count(&a->x), pairs = rows(&a->x) * (double)a->table.shape[1];
+    return (lt_cost){n * 4.0 + rows(&a->x) * 3.0 + 6.0 * pairs,
+                     bytes(&a->x) + bytes(&a->y) + angle_bytes(&a->x, &a->positions, &a->table) +
+                         bytes(&a->q_gain) + bytes(&a->k_gain) + bytes(&a->rstd)};
+}
+
+static lt_cost qk_norm_bwd(const lt_qk_norm_bwd_args *a) {
+    const double n = count(&a->x), pairs = rows(&a->x) * (double)a->table.shape[1];
+    return (lt_cost){
+        n * 9.0 + rows(&a->x) + 6.0 * pairs,
+        bytes(&a->x) + bytes(&a->dy) + bytes(&a->dx) +
+            angle_bytes(&a->x, &a->positions, &a->table) +
+            sum4(twice(&a->dq_gain), twice(&a->dk_gain), bytes(&a->q_gain), bytes(&a->k_gain)) +
+            bytes(&a->rstd)};
 }
 
 /* Visible (query, key) pairs of all sequences, for one head. */

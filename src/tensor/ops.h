@@ -87,6 +87,21 @@ typedef struct {
     bool inverse;
 } lt_rope_args;
 
+/* QK-norm and rotation in one pass (Henry et al. 2020, arXiv:2010.04245). x, y (R, H, D): the first n_q heads of a row are queries, the others keys;
+ *   n = x * rstd, rstd = 1 / sqrt(mean(x^2) + eps);  y = rotate(n * (gain_offset + gain)), the rotation as in rope; gain: q_gain or k_gain (D), F32 or BF16.
+ * Nothing is rounded between norm and rotation. y is not x. rstd (R, H) F32, contiguous; may be absent.
+ * Backward: g = rotate back(dy), and from g as in rmsnorm: dx, dq_gain (D) F32 +=, dk_gain (D) F32 +=. dx may be dy. */
+typedef struct {
+    lt_tensor y, x, positions, table, q_gain, k_gain, rstd;
+    float eps, gain_offset;
+    int64_t n_q;
+} lt_qk_norm_args;
+typedef struct {
+    lt_tensor dx, dq_gain, dk_gain, dy, x, positions, table, q_gain, k_gain, rstd;
+    float gain_offset;
+    int64_t n_q;
+} lt_qk_norm_bwd_args;
+
 /* Attention, out (B, T, H, D) = softmax(mask(softcap(scale * q k^T))) v, without ever storing T x S. q (B, T, H, D); k, v (B, S, G, D), H a
  * multiple of G (head h reads h / (H / G)). Query row t of sequence b stands at key position p = kv_len[b] - T + t, where kv_len (B) I32
  * defaults to S; keys at or after kv_len[b] do not exist. Visible keys s: s <= p if causal; s > p - window if window > 0;
@@ -370,6 +385,8 @@ typedef struct {
     X(layernorm_fwd, lt_layernorm_args)                                                            \
     X(layernorm_bwd, lt_layernorm_bwd_args)                                                        \
     X(rope, lt_rope_args)                                                                          \
+    X(qk_norm_fwd, lt_qk_norm_args)                                                                \
+    X(qk_norm_bwd, lt_qk_norm_bwd_args)                                                            \
     X(attention_fwd, lt_attention_args)                                                            \
     X(attention_bwd, lt_attention_bwd_args)                                                        \
     X(kv_write, lt_kv_write_args)                                                                  \

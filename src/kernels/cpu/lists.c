@@ -231,6 +231,28 @@ static const char *check_rope(const void *args) {
     return bad_acts(TENSORS(&a->x, &a->y));
 }
 
+static const char *check_qk_norm_fwd(const void *args) {
+    const lt_qk_norm_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->table, &a->rstd)));
+    REFUSE_IF(bad_param(&a->q_gain));
+    REFUSE_IF(bad_param(&a->k_gain));
+    if (a->x.shape[2] > 1024) {
+        return "head wider than 1024";
+    }
+    return bad_acts(TENSORS(&a->x, &a->y));
+}
+
+static const char *check_qk_norm_bwd(const void *args) {
+    const lt_qk_norm_bwd_args *a = args;
+    REFUSE_IF(bad_f32(TENSORS(&a->table, &a->rstd, &a->dq_gain, &a->dk_gain)));
+    REFUSE_IF(bad_param(&a->q_gain));
+    REFUSE_IF(bad_param(&a->k_gain));
+    if (a->x.shape[2] > 1024) {
+        return "head wider than 1024";
+    }
+    return bad_acts(TENSORS(&a->x, &a->dx, &a->dy));
+}
+
 static const char *check_attention_fwd(const void *args) {
     const lt_attention_args *a = args;
     REFUSE_IF(bad_f32(TENSORS(&a->lse, &a->alibi, &a->sinks)));
@@ -501,7 +523,7 @@ static const lt_op_impl attention_fwd_impls[] = {
 #define PLAIN_OP_MAP(X)                                                                            \
     X(colsum) X(embed_fwd) X(embed_bwd) X(rmsnorm_fwd) X(rmsnorm_bwd) X(layernorm_fwd)             \
     X(layernorm_bwd) X(rope) X(attention_bwd) X(kv_write) X(attention_paged) X(act_fwd) X(act_bwd)  \
-    X(add)                                                                                         \
+    X(add) X(qk_norm_fwd) X(qk_norm_bwd)                                                           \
     X(xent) X(moe_route_fwd) X(moe_route_bwd) X(moe_gather_fwd) X(moe_gather_bwd) X(moe_combine_fwd)\
     X(moe_combine_bwd) X(adamw) X(ademamix) X(lion) X(muon) X(sumsq)                               \
     X(cast) X(cast_scaled) X(matmul_scaled)

@@ -168,6 +168,42 @@ static void norms(shop *s, int64_t rows, int64_t cols, const char *shape) {
     op_time(s, LT_OP_layernorm_bwd, &a, "layernorm backward", shape);
 }
 
+/* q and k of rows that hold v, too, normed and rotated. */
+static void heads(shop *s, int64_t rows, int64_t q, int64_t kv, int64_t width, const char *shape) {
+    const int64_t n = q + kv, wide = (n + kv) * width;
+    {
+        lt_qk_norm_args a = {.y = make(s, LT_BF16, rows, n * width),
+                             .x = make(s, LT_BF16, rows, wide),
+                             .positions = make_ids(s, rows, 2048, true),
+                             .table = make(s, LT_F32, 2048, width),
+                             .q_gain = make(s, LT_BF16, 0, width),
+                             .k_gain = make(s, LT_BF16, 0, width),
+                             .rstd = make(s, LT_F32, 0, rows * n),
+                             .eps = 1e-5f,
+                             .n_q = q};
+        a.y = lt_tensor_split_last(&a.y, n, width);
+        a.x = lt_tensor_cols(&a.x, 0, n * width);
+        a.x = lt_tensor_split_last(&a.x, n, width);
+        a.table = lt_tensor_3d(a.table.data, LT_F32, 2048, width / 2, 2);
+        op_time(s, LT_OP_qk_norm_fwd, &a, "QK-norm + rope", shape);
+    }
+    lt_qk_norm_bwd_args a = {.dx = make(s, LT_BF16, rows, wide),
+                             .dq_gain = make(s, LT_F32, 0, width),
+                             .dk_gain = make(s, LT_F32, 0, width),
+                             .x = make(s, LT_BF16, rows, wide),
+                             .positions = make_ids(s, rows, 2048, true),
+                             .table = make(s, LT_F32, 2048, width),
+                             .q_gain = make(s, LT_BF16, 0, width),
+                             .k_gain = make(s, LT_BF16, 0, width),
+                             .rstd = make(s, LT_F32, 0, rows * n),
+                             .n_q = q};
+    a.x = lt_tensor_cols(&a.x, 0, n * width), a.dx = lt_tensor_cols(&a.dx, 0, n * width);
+    a.x = lt_tensor_split_last(&a.x, n, width);
+    a.dy = a.dx = lt_tensor_split_last(&a.dx, n, width);
+    a.table = lt_tensor_3d(a.table.data, LT_F32, 2048, width / 2, 2);
+    op_time(s, LT_OP_qk_norm_bwd, &a, "QK-norm + rope backward", shape);
+}
+
 static void activations(shop *s, lt_act_kind kind, bool gated, const char *name,
                         const char *name_back, const char *shape) {
     const int64_t rows = 16384, cols = 8192, in = gated ? 2 * cols : cols;
@@ -355,6 +391,8 @@ lt_err lt_bench_memory_ops(lt_bench *b) {
     norms(&s, 65536, 768, "65536 x 768");
     norms(&s, 524288, 128, "heads: 524288 x 128");
     norms(&s, 65536, 1024, "65536 x 1024");
+    heads(&s, 65536, 16, 4, 64, "65536 x (16 + 4) x 64");
+    heads(&s, 16384, 32, 8, 128, "16384 x (32 + 8) x 128");
     activations(&s, LT_ACT_GELU_TANH, false, "gelu (tanh)", "gelu (tanh) backward", "16384 x 8192");
     activations(&s, LT_ACT_GELU, false, "gelu (erf)", "gelu (erf) backward", "16384 x 8192");
     activations(&s, LT_ACT_SILU, true, "swiglu", "swiglu backward", "16384 x 8192");

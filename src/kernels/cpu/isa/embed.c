@@ -118,8 +118,6 @@ lt_err LT_ISA_NAME(lt_cpu_embed_bwd)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-#define MAX_HALF 512 /* Half of the widest rotary part: lists.c refuses more. */
-
 LT_INLINE void rope_head(const void *x, void *y, const float *cosine, const float *sine,
                          int64_t half, int64_t width, const lt_dtype dtype) {
     for (int64_t i = 0; i < half; i += VEC) {
@@ -140,19 +138,9 @@ LT_INLINE void rope_head(const void *x, void *y, const float *cosine, const floa
 
 LT_INLINE void rope_row(const lt_rope_args *a, int64_t r, const lt_dtype dtype) {
     const int64_t half = a->table.shape[1];
-    const int32_t position = ((const int32_t *)a->positions.data)[r * a->positions.stride[0]];
-    LT_ASSERT(position >= 0 && position < a->table.shape[0]);
-    const float *pair = (const float *)a->table.data + position * a->table.stride[0];
-    const float sign = a->inverse ? -1.0f : 1.0f;
     float cosine[MAX_HALF + VEC];
     float sine[MAX_HALF + VEC];
-    for (int64_t i = 0; i < half; i++) {
-        cosine[i] = pair[i * a->table.stride[1]];
-        sine[i] = sign * pair[i * a->table.stride[1] + 1];
-    }
-    for (int64_t i = half; i < half + VEC; i++) {
-        cosine[i] = sine[i] = 0.0f;
-    }
+    row_angles(cosine, sine, &a->positions, &a->table, r, a->inverse ? -1.0f : 1.0f);
     for (int64_t h = 0; h < a->x.shape[1]; h++) {
         rope_head(at_element(&a->x, row_at(&a->x, r, h)), at_element(&a->y, row_at(&a->y, r, h)),
                   cosine, sine, half, a->x.shape[2], dtype);

@@ -51,6 +51,24 @@ LT_INLINE void add_partials(float *dst, const float *partial, int64_t n_chunks, 
     }
 }
 
+#define MAX_HALF 512 /* Half of the widest rotary part: lists.c refuses more. */
+
+/* The angles of row r's position, (MAX_HALF + VEC) floats each, zeros behind the end: cos, and sin times sign. */
+LT_INLINE void row_angles(float *cosine, float *sine, const lt_tensor *positions,
+                          const lt_tensor *table, int64_t r, float sign) {
+    const int64_t half = table->shape[1];
+    const int32_t position = ((const int32_t *)positions->data)[r * positions->stride[0]];
+    LT_ASSERT(half <= MAX_HALF && position >= 0 && position < table->shape[0]);
+    const float *pair = (const float *)table->data + position * table->stride[0];
+    for (int64_t i = 0; i < half; i++) {
+        cosine[i] = pair[i * table->stride[1]];
+        sine[i] = sign * pair[i * table->stride[1] + 1];
+    }
+    for (int64_t i = half; i < half + VEC; i++) {
+        cosine[i] = sine[i] = 0.0f;
+    }
+}
+
 /* Call f(..., LT_F32) or f(..., LT_BF16) by the run-time dtype, so that f is compiled for each. */
 #define BY_DTYPE(dtype, f, ...)                                                                    \
     do {                                                                                           \

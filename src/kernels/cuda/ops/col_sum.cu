@@ -35,6 +35,16 @@ extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum(float *dst, c
     wait_for_others();
     sum_columns(dst, parts, n_parts, cols);
 }
+/* Two gradients: the first n_first parts are dst's, the others dst2's; blockIdx.y says which. Either dst may be null. */
+extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
+col_sum_split(float *dst, float *dst2, const float *parts, int n_first, int n_parts, int cols) {
+    const int from = blockIdx.y ? n_first : 0, to = blockIdx.y ? n_parts : n_first;
+    float *const sums = blockIdx.y ? dst2 : dst;
+    wait_for_others();
+    if (sums) {
+        sum_columns(sums, parts + (i64)from * cols, to - from, cols);
+    }
+}
 /* Two gradients whose parts stand one after the other; blockIdx.y says which. Either dst may be null. */
 extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum_pair(float *dst, float *dst2, const float *parts, int n_parts, int cols) {
     float *const to = blockIdx.y ? dst2 : dst;

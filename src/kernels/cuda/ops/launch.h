@@ -78,6 +78,8 @@ LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *
     X(layernorm_fwd)                                                                               \
     X(layernorm_bwd)                                                                               \
     X(rope)                                                                                        \
+    X(qk_norm_fwd)                                                                                 \
+    X(qk_norm_bwd)                                                                                 \
     X(act_fwd)                                                                                     \
     X(act_bwd)                                                                                     \
     X(add)                                                                                         \

@@ -1,0 +1,220 @@
+/* qk_norm.cu — RMSNorm of each head of q and k and its rotation in one pass, forward and backward.
+ *
+ * SHAPES    x, y, dy, dx (rows, H, D) of DTYPE, heads of wider rows; the first n_q heads have q_gain (D), the others k_gain, of PARAM; positions (rows)
+ *           int32; table (P, D/2, 2) fp32 cos, sin; rstd (rows, H) fp32; parts (blocks, D) fp32. Whole heads rotate; D = LANES * 2 W. Else: qk_norm_any.cu.
+ * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the second half that rotate with them.
+ *           Forward: HEADS heads a thread. Backward: resident blocks, the first q_blocks of them walk over q's heads and the others over k's,
+ *           so that a thread keeps one gain and the sums of one gain's gradient; col_sum.cu adds the blocks' sums in order.
+ * MOVEMENT  forward   x ──2 x 16 B──▶ registers ─sum of squares─▶ shuffle ─▶ norm ─▶ rotate with table[position] (L2: H heads share it) ──▶ y
+ *           backward  x, dy ──cp.async, DEPTH turns ahead──▶ smem ─▶ rotate back ─▶ sum ─▶ shuffle ─▶ dx
+ *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier; rstd and position come a turn ahead.
+ * BOUND     bytes an element (bf16): 4, backward 6; norm and rotation apart took 8 and 10.
+ * NUMERICS  fp32, sums in a fixed order (the kind of GPU decides the number of blocks); one rounding at the store, none between norm and rotation.
+ * REFS      Su et al. 2021, arXiv:2104.09864; Henry et al. 2020, arXiv:2010.04245 (QK-norm).
+ *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=4
+ *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=fp32 W=8 LANES=8
+ *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=16
+ *@spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 W=4 LANES=16 */
+#include "common/ptx.cuh"
+#include "common/vec.cuh"
+
+#define THREADS 256
+#define D       (LANES * 2 * W)
+#define GROUPS  (THREADS / LANES) /* Heads that a block works on at once. */
+#define HEADS   2                 /* Of a thread, forward. */
+#define DEPTH   3                 /* Turns in the ring, backward. */
+static_assert(LANES <= WARP && (LANES & (LANES - 1)) == 0, "a head belongs to part of a warp");
+static_assert(DEPTH * 4 * THREADS * 16 >= THREADS / WARP * D * 4, "the ring holds the warps' sums at the end");
+
+/* Elements from row to row and from head to head. */
+typedef struct {
+    i64 row, head;
+} steps;
+typedef struct {
+    steps x, y; /* Backward, y is dy. */
+    steps dx;
+    int rows, heads, n_q, q_blocks;
+} qk_shape;
+
+INLINE float head_sum(float x) {
+#pragma unroll
+    for (int lanes = LANES / 2; lanes > 0; lanes /= 2) {
+        x += __shfl_xor_sync(ALL_LANES, x, lanes);
+    }
+    return x;
+}
+INLINE void gain_load(float *g, const PARAM *gain, float offset) {
+    piece_load_param(g, gain);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        g[i] += offset;
+    }
+}
+/* Rotate the pairs (a, b) by the angles of a position; sign -1 rotates back. */
+INLINE void rotate(float *a, float *b, const float *table, int position, int lane, float sign) {
+    const float *cs = table + ((i64)position * (D / 2) + lane * W) * 2;
+#pragma unroll
+    for (int i = 0; i < W; i += 2) {
+        const float4 t = *(const float4 *)&cs[2 * i]; /* Two pairs of cos, sin. */
+        const float a0 = a[i], b0 = b[i], a1 = a[i + 1], b1 = b[i + 1];
+        a[i] = a0 * t.x - sign * b0 * t.y, b[i] = b0 * t.x + sign * a0 * t.y;
+        a[i + 1] = a1 * t.z - sign * b1 * t.w, b[i + 1] = b1 * t.z + sign * a1 * t.w;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain, const PARAM *k_gain, float *rstd,
+            const __grid_constant__ qk_shape n, float eps, float gain_offset) {
+    const int lane = threadIdx.x % LANES, count = n.rows * n.heads, first = blockIdx.x * GROUPS * HEADS + threadIdx.x / LANES;
+    uint4 low[HEADS], high[HEADS];
+    int row[HEADS], head[HEADS];
+    wait_for_others();
+#pragma unroll
+    for (int k = 0; k < HEADS; k++) { /* Behind the end the last head is read again: all lanes take part in the shuffles. */
+        const u32 at = min(first + k * GROUPS, count - 1);
+        row[k] = at / (u32)n.heads, head[k] = at % (u32)n.heads;
+        const DTYPE *from = x + row[k] * n.x.row + head[k] * n.x.head + lane * W;
+        low[k] = __ldcs((const uint4 *)from), high[k] = __ldcs((const uint4 *)(from + D / 2));
+    }
+#pragma unroll
+    for (int k = 0; k < HEADS; k++) {
+        const PARAM *const gain = (head[k] < n.n_q ? q_gain : k_gain) + lane * W;
+        const bool live = first + k * GROUPS < count;
+        float a[W], b[W], g[W], squares = 0.0f;
+        UNPACK(DTYPE, a, low[k]);
+        UNPACK(DTYPE, b, high[k]);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            squares += a[i] * a[i] + b[i] * b[i];
+        }
+        const float scale = rsqrtf(head_sum(squares) * (1.0f / D) + eps);
+        if (live && lane == 0 && rstd) {
+            rstd[first + k * GROUPS] = scale;
+        }
+        gain_load(g, gain, gain_offset);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            a[i] *= scale * g[i];
+        }
+        gain_load(g, gain + D / 2, gain_offset);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            b[i] *= scale * g[i];
+        }
+        rotate(a, b, table, positions[row[k]], lane, 1.0f);
+        if (live) {
+            DTYPE *const to = y + row[k] * n.y.row + head[k] * n.y.head + lane * W;
+            piece_store(to, a);
+            piece_store(to + D / 2, b);
+        }
+    }
+}
+
+/* ---- Backward ---- */
+
+/* The heads of one kind: count of them, the i-th is head first + i % each of row i / each. */
+typedef struct {
+    int count, each, first;
+} walk;
+
+INLINE i64 head_begin(steps s, walk w, u32 i) {
+    return (i64)(i / (u32)w.each) * s.row + (i64)(w.first + i % (u32)w.each) * s.head;
+}
+/* Ask for x and dy of head i; zeros behind the end. */
+INLINE void turn_fetch(uint4 *slot, const DTYPE *x, const DTYPE *dy, const qk_shape *n, walk w, int i, int lane) {
+    const int there = i < w.count ? 4 : 0;
+    const DTYPE *const from = x + (there ? head_begin(n->x, w, i) + lane * W : 0), *const d_from = dy + (there ? head_begin(n->y, w, i) + lane * W : 0);
+    cp_async_16_or_zero(smem_addr(slot), from, there);
+    cp_async_16_or_zero(smem_addr(slot + THREADS), from + D / 2, there);
+    cp_async_16_or_zero(smem_addr(slot + 2 * THREADS), d_from, there);
+    cp_async_16_or_zero(smem_addr(slot + 3 * THREADS), d_from + D / 2, there);
+    cp_async_commit();
+}
+
+/* The block's sums over its heads to its row of parts: groups of a warp by shuffles, warps in order. */
+INLINE void parts_store(float *parts, float *room, float *da, float *db, int lane) {
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+#pragma unroll
+        for (int lanes = LANES; lanes < WARP; lanes *= 2) {
+            da[i] += __shfl_xor_sync(ALL_LANES, da[i], lanes);
+            db[i] += __shfl_xor_sync(ALL_LANES, db[i], lanes);
+        }
+    }
+    __syncthreads(); /* The ring is free. */
+    if (threadIdx.x % WARP < LANES) {
+        float *const to = room + threadIdx.x / WARP * D + lane * W;
+        piece_store_f32(to, da);
+        piece_store_f32(to + D / 2, db);
+    }
+    __syncthreads();
+    for (int col = threadIdx.x; col < D; col += THREADS) {
+        float sum = 0.0f;
+#pragma unroll
+        for (int w = 0; w < THREADS / WARP; w++) {
+            sum += room[w * D + col];
+        }
+        parts[(i64)blockIdx.x * D + col] = sum;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 2)
+qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain,
+            const PARAM *k_gain, const float *rstd, const __grid_constant__ qk_shape n, float gain_offset) {
+    extern __shared__ __align__(16) uint4 ring[]; /* [DEPTH][x low, x high, dy low, dy high][THREADS] */
+    const bool is_q = (int)blockIdx.x < n.q_blocks;
+    const int lane = threadIdx.x % LANES, blocks = is_q ? n.q_blocks : (int)gridDim.x - n.q_blocks;
+    const int step = blocks * GROUPS, base = ((int)blockIdx.x - (is_q ? 0 : n.q_blocks)) * GROUPS;
+    const walk w = {n.rows * (is_q ? n.n_q : n.heads - n.n_q), is_q ? n.n_q : n.heads - n.n_q, is_q ? 0 : n.n_q};
+    const PARAM *const gain = (is_q ? q_gain : k_gain) + lane * W;
+    float ga[W], gb[W], sum_a[W] = {0.0f}, sum_b[W] = {0.0f}, next_scale = 0.0f;
+    int mine = base + threadIdx.x / LANES, slot = 0, next_position = 0;
+    wait_for_others();
+    for (int d = 0; d < DEPTH; d++) {
+        turn_fetch(ring + d * 4 * THREADS + threadIdx.x, x, dy, &n, w, mine + d * step, lane);
+    }
+    gain_load(ga, gain, gain_offset);
+    gain_load(gb, gain + D / 2, gain_offset);
+    if (mine < w.count) {
+        next_scale = rstd[(u32)mine / (u32)w.each * n.heads + w.first + (u32)mine % (u32)w.each];
+        next_position = positions[(u32)mine / (u32)w.each];
+    }
+    for (int at = base; at < w.count; at += step, mine += step) {
+        uint4 *const here = ring + slot * 4 * THREADS + threadIdx.x;
+        const float scale = next_scale; /* Behind the end 0, and zeros for x and dy. */
+        const int position = next_position, next = mine + step;
+        float a[W], b[W], da[W], db[W], dot = 0.0f;
+        next_scale = 0.0f;
+        if (next < w.count) {
+            next_scale = rstd[(u32)next / (u32)w.each * n.heads + w.first + (u32)next % (u32)w.each];
+            next_position = positions[(u32)next / (u32)w.each];
+        }
+        cp_async_wait(DEPTH - 1);
+        UNPACK(DTYPE, a, here[0]);
+        UNPACK(DTYPE, b, here[THREADS]);
+        UNPACK(DTYPE, da, here[2 * THREADS]);
+        UNPACK(DTYPE, db, here[3 * THREADS]);
+        turn_fetch(here, x, dy, &n, w, mine + DEPTH * step, lane); /* The slot is free. */
+        rotate(da, db, table, position, lane, -1.0f);
+#pragma unroll
+        for (int i = 0; i < W; i++) {
+            a[i] *= scale, b[i] *= scale;
+            sum_a[i] += da[i] * a[i], sum_b[i] += db[i] * b[i];
+            da[i] *= ga[i], db[i] *= gb[i];
+            dot += da[i] * a[i] + db[i] * b[i];
+        }
+        dot = head_sum(dot) * (1.0f / D);
+        if (mine < w.count) {
+            DTYPE *const to = dx + head_begin(n.dx, w, mine) + lane * W;
+#pragma unroll
+            for (int i = 0; i < W; i++) {
+                da[i] = scale * (da[i] - a[i] * dot), db[i] = scale * (db[i] - b[i] * dot);
+            }
+            piece_store(to, da);
+            piece_store(to + D / 2, db);
+        }
+        slot = slot + 1 < DEPTH ? slot + 1 : 0;
+    }
+    cp_async_wait(0);
+    parts_store(parts, (float *)ring, sum_a, sum_b, lane);
+}

@@ -1,0 +1,123 @@
+/* qk_norm_any.cu — norm and rotation of heads that qk_norm.cu refuses: any width, part of the head, any alignment.
+ *
+ * SHAPES    as qk_norm.cu; the first 2 * half columns rotate, the others are only normed; table rows ld apart, (cos, sin) pairs `step` apart.
+ * MAP       a warp a head; lane l has columns l, l + 32, .. Backward, sums of the gain's gradient lie in shared memory, a row a warp.
+ * BOUND     as qk_norm.cu, but 2 bytes an access and x twice: half the copy speed.
+ * NUMERICS  fp32; backward a head's dot product and dx in double: narrow heads cancel there.
+ *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=fp32
+ *@spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 */
+#define W 1
+#include "common/vec.cuh"
+
+#define THREADS 256
+#define WARPS   (THREADS / WARP)
+
+typedef struct {
+    i64 row, head;
+} steps;
+typedef struct {
+    steps x, y, dx;
+    int rows, heads, n_q, q_blocks;
+} qk_shape;
+typedef struct {
+    i64 ld, step; /* Of the table. */
+    int half, width;
+} qk_part;
+
+INLINE float value(const DTYPE *p, int i) {
+    return TO_F32(DTYPE, p[i]);
+}
+INLINE float weight(const PARAM *gain, int i, float offset) {
+    return offset + TO_F32(PARAM, gain[i]);
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain, const PARAM *k_gain, float *rstd,
+            const __grid_constant__ qk_shape n, float eps, float gain_offset, const __grid_constant__ qk_part part) {
+    const int lane = threadIdx.x % WARP, at = blockIdx.x * WARPS + threadIdx.x / WARP, row = at / n.heads, head = at % n.heads;
+    wait_for_others();
+    if (row >= n.rows) {
+        return;
+    }
+    const PARAM *const gain = head < n.n_q ? q_gain : k_gain;
+    const float *const angles = table + positions[row] * part.ld;
+    float squares = 0.0f;
+    x += row * n.x.row + head * n.x.head, y += row * n.y.row + head * n.y.head;
+    for (int i = lane; i < part.width; i += WARP) {
+        squares += value(x, i) * value(x, i);
+    }
+    const float scale = rsqrtf(warp_sum(squares) / part.width + eps);
+    if (lane == 0 && rstd) {
+        rstd[at] = scale;
+    }
+    for (int i = lane; i < part.half; i += WARP) {
+        const float a = value(x, i) * (scale * weight(gain, i, gain_offset));
+        const float b = value(x, i + part.half) * (scale * weight(gain, i + part.half, gain_offset));
+        const float c = angles[i * part.step], s = angles[i * part.step + 1];
+        y[i] = FROM_F32(DTYPE, a * c - b * s);
+        y[i + part.half] = FROM_F32(DTYPE, b * c + a * s);
+    }
+    for (int i = 2 * part.half + lane; i < part.width; i += WARP) {
+        y[i] = FROM_F32(DTYPE, value(x, i) * (scale * weight(gain, i, gain_offset)));
+    }
+}
+
+/* Column i of dy, rotated back. */
+INLINE float rotated_back(const DTYPE *dy, const float *angles, qk_part part, int i) {
+    if (i >= 2 * part.half) {
+        return value(dy, i);
+    }
+    const int pair = i < part.half ? i : i - part.half;
+    const float c = angles[pair * part.step], s = angles[pair * part.step + 1];
+    return i < part.half ? value(dy, i) * c + value(dy, i + part.half) * s : value(dy, i) * c - value(dy, pair) * s;
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain,
+            const PARAM *k_gain, const float *rstd, const __grid_constant__ qk_shape n, float gain_offset, const __grid_constant__ qk_part part) {
+    extern __shared__ float room[]; /* [WARPS][sums, the head's du][width] */
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, width = part.width;
+    const bool is_q = (int)blockIdx.x < n.q_blocks;
+    const int blocks = is_q ? n.q_blocks : (int)gridDim.x - n.q_blocks, each = is_q ? n.n_q : n.heads - n.n_q;
+    const PARAM *const gain = is_q ? q_gain : k_gain;
+    float *const sums = room + warp * 2 * width, *const du = sums + width;
+    wait_for_others();
+    for (int i = lane; i < width; i += WARP) {
+        sums[i] = 0.0f;
+    }
+    for (int at = ((int)blockIdx.x - (is_q ? 0 : n.q_blocks)) * WARPS + warp; at < n.rows * each; at += blocks * WARPS) {
+        const int row = at / each, head = at % each + (is_q ? 0 : n.n_q);
+        const DTYPE *const from = x + row * n.x.row + head * n.x.head, *const d_from = dy + row * n.y.row + head * n.y.head;
+        DTYPE *const to = dx + row * n.dx.row + head * n.dx.head;
+        const float *const angles = table + positions[row] * part.ld;
+        const float scale = rstd[(i64)row * n.heads + head];
+        double dot = 0.0;
+        __syncwarp();
+        for (int i = lane; i < width; i += WARP) { /* dx may be dy: all of it is read before any is written. */
+            du[i] = rotated_back(d_from, angles, part, i);
+        }
+        __syncwarp();
+        for (int i = lane; i < width; i += WARP) {
+            const float hat = value(from, i) * scale;
+            sums[i] += du[i] * hat;
+            dot += (double)du[i] * weight(gain, i, gain_offset) * value(from, i) * scale;
+        }
+#pragma unroll
+        for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+            dot += __shfl_xor_sync(ALL_LANES, dot, lanes);
+        }
+        dot /= width;
+        for (int i = lane; i < width; i += WARP) {
+            const double g = (double)du[i] * weight(gain, i, gain_offset);
+            to[i] = FROM_F32(DTYPE, (float)(scale * (g - (double)value(from, i) * scale * dot)));
+        }
+    }
+    __syncthreads();
+    for (int i = threadIdx.x; i < width; i += THREADS) {
+        float sum = 0.0f;
+        for (int w = 0; w < WARPS; w++) {
+            sum += room[w * 2 * width + i];
+        }
+        parts[(i64)blockIdx.x * width + i] = sum;
+    }
+}
