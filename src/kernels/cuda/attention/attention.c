@@ -8,6 +8,7 @@
 #include "base/error.h"
 
 #define COUNTER_BYTES 256  /* At the start of the scratch; zero between calls. */
+#define STAY_QUERIES  2048 /* Up to so many, a block of backward makes several units: measured. */
 #define L2_SHARE      24e6 /* Bytes of K and V that tiles running together may share, of 50 MB. */
 
 /* attn_args of mask.cuh. */
@@ -358,6 +359,16 @@ static lt_err bwd_finish(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
         c, s, sinks, &(lt_cuda_dims){.grid = {(unsigned)w->a.q_heads}, .block = {256}}, sinks_args);
 }
 
+/* Blocks of the main kernel: a unit each, or, where units are short and of one length, as many as run at once, for what a block's start costs. */
+static unsigned bwd_blocks(const lt_attention_args *a, int n_sms) {
+    const bool paired = a->causal && a->window == 0; /* PAIRED */
+    const int64_t tiles = div_up(a->k.shape[1], 128),
+                  units = (paired ? (tiles + 1) / 2 : tiles) * a->q.shape[0] * a->k.shape[2];
+    const bool stay = a->q.shape[1] <= STAY_QUERIES && a->window == 0 &&
+                      a->doc_start.data == NULL && a->kv_len.data == NULL;
+    return (unsigned)(stay && units > n_sms ? n_sms : units);
+}
+
 lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                              lt_scratch scratch) {
     const char *why = lt_cuda_attention_bwd_refusal(a, lt_cuda_get_info(c));
@@ -386,15 +397,12 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
     LT_TRY(tensor_map(c, &dk, &a->dk, 1, 64));
     LT_TRY(tensor_map(c, &dv, &a->dv, 1, 64));
     LT_TRY(bwd_prepare(c, s, a, &w, edges));
-    const int64_t tiles = div_up(w.a.kv_tokens, 128), blocks = a->fwd.causal && a->fwd.window == 0
-                                                                   ? (tiles + 1) / 2
-                                                                   : tiles; /* PAIRED */
     const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2;
     const size_t shared = 1024 + 2 * kv + 4 * step + 2 * 128 * (size_t)bm * 2 + 2 * 16384 +
-                          4 * (size_t)bm * 4 + 128 /* barriers */;
+                          6 * (size_t)bm * 4 + 128 /* barriers */;
     void *args[] = {&q, &key, &v, &d_o, &dk, &dv, &w};
     LT_TRY(lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)(blocks * w.a.batch * w.a.kv_heads)},
+                          &(lt_cuda_dims){.grid = {bwd_blocks(&a->fwd, lt_cuda_get_info(c)->n_sms)},
                                           .block = {384},
                                           .dynamic_shared_bytes = shared},
                           args));

@@ -1,9 +1,9 @@
 /* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper; bit-identical run to run.
  *
  * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 (BM = 128 queries a step) or 128 (BM = 64).
- * MAP       one block owns 128 keys of one key head (causal: two times 128, one after the other, see tile_count) and walks over the queries that see
- *           them, of every query head of the group; two consumer warpgroups own 64 keys each, warpgroup 0 copies. dK and dV never leave registers; dQ is
- *           summed in memory.
+ * MAP       a block makes tiles of 128 keys of one key head, one after the other (see unit_count), and walks over the queries that see them, of every
+ *           query head of the group; two consumer warpgroups own 64 keys each, warpgroup 0 copies: K, V and the first queries of the next tile
+ *           come while dK and dV of this one are stored. dK and dV never leave registers; dQ is summed in memory.
  * MOVEMENT  per step, for a consumer's 64 keys and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
@@ -56,7 +56,7 @@ WGMMA_RS(mma_kv, HEAD_DIM, 1)
 WGMMA_SS(mma_dq, 64, 1, 1)
 
 typedef struct {
-    u32 k, v, q, d_o, ds, dq, lse, delta;
+    u32 k, v, q, d_o, ds, dq, lse, delta, unit;
     u32 kv_full, kv_empty, q_full, do_full, empty;
 } smem_map;
 
@@ -91,19 +91,20 @@ INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
     }
     return end;
 }
-/* How many tiles of BN keys this block makes. Causal: two, the i-th from the front and the i-th from the back, so that all blocks have as much to do. */
-INLINE int tile_count(const attn_args *a) {
-    const int tiles = div_up(a->kv_tokens, BN), blocks = PAIRED ? (tiles + 1) / 2 : tiles;
-    return PAIRED && (int)blockIdx.x % blocks != tiles - 1 - (int)blockIdx.x % blocks ? 2 : 1;
+/* Work is dealt in units of equal length: a tile of BN keys or, causal, two of one (batch, key head), the i-th from the front and the i-th from the
+ * back. Units of one (batch, key head) stand together: they read the same queries. A block makes every gridDim.x-th unit. */
+INLINE int unit_count(const attn_args *a) {
+    const int tiles = div_up(a->kv_tokens, BN);
+    return (PAIRED ? (tiles + 1) / 2 : tiles) * a->batch * a->kv_heads;
 }
-/* Tile t of this block. Blocks of one (batch, key head) pair stand together: they read the same queries. */
-INLINE tile_pos tile_locate(const attn_args *a, int t) {
-    const int tiles = div_up(a->kv_tokens, BN), blocks = PAIRED ? (tiles + 1) / 2 : tiles;
-    const int pair = (int)blockIdx.x / blocks, i = (int)blockIdx.x % blocks;
+/* Half `half` of unit u; false where an odd count of tiles leaves none. */
+INLINE bool tile_locate(tile_pos *out, const attn_args *a, int u, int half) {
+    const int tiles = div_up(a->kv_tokens, BN), units = PAIRED ? (tiles + 1) / 2 : tiles;
+    const int pair = u / units, i = u % units;
     tile_pos p;
     p.b = pair / a->kv_heads;
     p.kv_head = pair % a->kv_heads;
-    p.key = (t == 0 ? i : tiles - 1 - i) * BN;
+    p.key = (half == 0 ? i : tiles - 1 - i) * BN;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
     p.m_begin = first_token(a, p.n_keys, p.key) / BM;
@@ -114,7 +115,8 @@ INLINE tile_pos tile_locate(const attn_args *a, int t) {
     const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / BN) / tiles);
     p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
     p.head = steps > 0 ? begin / steps : 0;
-    return p;
+    *out = p;
+    return half == 0 || tiles - 1 - i != i;
 }
 /* The next step after (head, i): all queries of a head, then the next head, and round. */
 INLINE void step_next(const tile_pos *p, int *head, int *i) {
@@ -158,7 +160,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
         mbarrier_wait(m->empty + 8 * r.slot, r.phase);
         mbarrier_expect(q_bar, Q_BYTES + ROW_BYTES);
-        mbarrier_expect(do_bar, Q_BYTES + ROW_BYTES);
+        mbarrier_expect(do_bar, Q_BYTES + 2 * ROW_BYTES);
         for (int c = 0; c < COLUMNS; c++) {
             tma_load_4d(m->q + r.slot * Q_BYTES + c * BM * 128, map_q, q_bar, c * 64, head, i * BM, p->b);
         }
@@ -167,6 +169,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             tma_load_4d(m->d_o + r.slot * Q_BYTES + c * BM * 128, map_do, do_bar, c * 64, head, i * BM, p->b);
         }
         bulk_load(m->delta + r.slot * ROW_BYTES, w->delta + row, ROW_BYTES, do_bar);
+        bulk_load(m->unit + r.slot * ROW_BYTES, w->unit + row, ROW_BYTES, do_bar);
     }
     run->r = r;
 }
@@ -265,10 +268,9 @@ INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float d
 }
 
 /* 4. A 64 x 64 piece of dQ, as integers in the order of the registers, added to memory. */
-INLINE void add_dq(const float dq[32], const bwd_args *w, i64 row, int column, u32 stage, int consumer) {
+INLINE void add_dq(const float dq[32], const bwd_args *w, i64 row, int column, u32 units, u32 stage, int consumer) {
     const int tid = (int)threadIdx.x % 128, lane = tid % 32;
-    const float *units = w->unit + row + 16 * (tid / 32) + lane / 4;
-    const float unit[2] = {units[0], units[8]};
+    const float unit[2] = {ld_shared_f32(units + (16 * (tid / 32) + lane / 4) * 4), ld_shared_f32(units + (16 * (tid / 32) + lane / 4 + 8) * 4)};
     int *dst = w->dq_acc + (row / 64 * COLUMNS + column) * 4096;
 
     if (tid == 0) {
@@ -288,13 +290,13 @@ INLINE void add_dq(const float dq[32], const bwd_args *w, i64 row, int column, u
     }
 }
 
-/* 5. dK or dV: 64 keys of this consumer, through its own rows of K's or V's place. */
-INLINE void store_sums(const float sum[HEAD_DIM / 2], float scale, u32 rows, const void *map, const tile_pos *p, int consumer) {
+/* 5. dK or dV: 64 keys of this consumer, through HEAD_DIM * 128 bytes of shared memory. */
+INLINE void store_sums(const float sum[HEAD_DIM / 2], float scale, u32 stage, const void *map, const tile_pos *p, int consumer) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 16; i++) {
         const float *x = sum + 8 * i;
-        stmatrix_x4(rows + i / 4 * (BN * 128) + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i % 4 * 2 + lane / 16) ^ r8) * 16,
+        stmatrix_x4(stage + i / 4 * 8192 + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i % 4 * 2 + lane / 16) ^ r8) * 16,
                     PACK_ELEM(x[0] * scale, x[1] * scale), PACK_ELEM(x[2] * scale, x[3] * scale), PACK_ELEM(x[4] * scale, x[5] * scale),
                     PACK_ELEM(x[6] * scale, x[7] * scale));
     }
@@ -302,7 +304,7 @@ INLINE void store_sums(const float sum[HEAD_DIM / 2], float scale, u32 rows, con
     named_barrier_sync(BAR_OWN + consumer, 128);
     if (tid == 0) {
         for (int c = 0; c < COLUMNS; c++) {
-            tma_store_4d(map, rows + c * BN * 128, c * 64, p->kv_head, p->key + 64 * consumer, p->b);
+            tma_store_4d(map, stage + c * 8192, c * 64, p->kv_head, p->key + 64 * consumer, p->b);
         }
         tma_store_commit();
     }
@@ -364,8 +366,8 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         issue_sums(dk, dsr, q);
         wgmma_wait(1);
         wgmma_pin(dq, 32);
-        add_dq(dq, w, (i64)(p->b * w->a.q_heads + p->kv_head * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d, stage,
-               consumer);
+        add_dq(dq, w, (i64)(p->b * w->a.q_heads + p->kv_head * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d,
+               m->unit + at.r.slot * ROW_BYTES + my_q * 4, stage, consumer);
         wgmma_wait(0);
         if (tid == 0) {
             mbarrier_arrive(m->empty + 8 * at.r.slot);
@@ -382,20 +384,23 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
 
     wgmma_pin(dk, HEAD_DIM / 2);
     wgmma_pin(dv, HEAD_DIM / 2);
-    mbarrier_wait(m->kv_full, run->n_tiles & 1u);
+    if (threadIdx.x % 128 == 0) {
+        tma_store_wait_read(0);
+    }
+    named_barrier_sync(BAR_BOTH, 256); /* dK and dV of the tile before have left dS's place. */
+    mbarrier_wait(m->kv_full, run->n_tiles++ & 1u);
     if (p->m_begin < p->m_end) {
         walk(dk, dv, w, m, p, run, consumer);
     }
     wgmma_pin(dk, HEAD_DIM / 2);
     wgmma_pin(dv, HEAD_DIM / 2);
-    store_sums(dv, 1.0f, m->v + consumer * 8192, map_dv, p, consumer);
-    named_barrier_sync(BAR_BOTH, 256); /* Both have read K for the last time. */
-    store_sums(dk, w->a.scale, m->k + consumer * 8192, map_dk, p, consumer);
     if (threadIdx.x % 128 == 0) {
-        tma_store_wait_read(0);
         mbarrier_arrive(m->kv_empty);
+        tma_store_wait_read(0);
     }
-    run->n_tiles++;
+    named_barrier_sync(BAR_BOTH, 256); /* Both have read dS and their pieces of dQ for the last time. */
+    store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, p, consumer);
+    store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, p, consumer);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -414,7 +419,8 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.dq = m.ds + 2 * DS_BYTES;
     m.lse = m.dq + CONSUMERS * DQ_BYTES;
     m.delta = m.lse + STAGES * ROW_BYTES;
-    m.kv_full = m.delta + STAGES * ROW_BYTES;
+    m.unit = m.delta + STAGES * ROW_BYTES;
+    m.kv_full = m.unit + STAGES * ROW_BYTES;
     m.kv_empty = m.kv_full + 8;
     m.q_full = m.kv_empty + 8;
     m.do_full = m.q_full + 8 * STAGES;
@@ -435,17 +441,26 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         regs_shrink(24);
         if (threadIdx.x == 0) {
             run_pos run = {{0, 1}, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
-            for (int t = 0; t < tile_count(&args.a); t++) {
-                p = tile_locate(&args.a, t);
-                produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
+            for (int u = (int)blockIdx.x; u < unit_count(&args.a); u += (int)gridDim.x) {
+                for (int half = 0; half < 1 + PAIRED; half++) {
+                    if (tile_locate(&p, &args.a, u, half)) {
+                        produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
+                    }
+                }
             }
         }
     } else {
         regs_grow(240);
         run_pos run = {{0, 0}, 0};
-        for (int t = 0; t < tile_count(&args.a); t++) {
-            p = tile_locate(&args.a, t);
-            consume(&map_dk, &map_dv, &args, &m, &p, &run, group - 1);
+        for (int u = (int)blockIdx.x; u < unit_count(&args.a); u += (int)gridDim.x) {
+            for (int half = 0; half < 1 + PAIRED; half++) {
+                if (tile_locate(&p, &args.a, u, half)) {
+                    consume(&map_dk, &map_dv, &args, &m, &p, &run, group - 1);
+                }
+            }
+        }
+        if (threadIdx.x % 128 == 0) {
+            tma_store_wait_read(0);
         }
     }
 }

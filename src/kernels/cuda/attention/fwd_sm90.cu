@@ -295,24 +295,41 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
     r->scale = LOG2_UNITS ? 1.0f : a->scale * LOG2E;
 }
 
-/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. */
-INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv,
-                   u32 q, int consumer) {
+/* The next tile: its Q is here, its first scores may be asked for. False after the last. */
+INLINE bool tile_next(tile_pos *p, const attn_args *a, const smem_map *m, u32 *q_phase, int consumer) {
+    mbarrier_wait(m->q_full + 8 * consumer, *q_phase);
+    const int t = warp_uniform(ld_shared_s32(m->tile + 4 * consumer));
+    *q_phase ^= 1;
+    if (t >= 0) {
+        *p = tile_locate(t, a);
+    }
+    return t >= 0;
+}
+/* Its first scores. Without key blocks, or after the last tile: of what is there, unused, so that what is under way is the same on every path. */
+INLINE void first_scores(float s[BN / 2], const tile_pos *p, bool more, const smem_map *m, const ring_pos *rk, u32 q) {
+    if (more && p->j_begin < p->j_end) {
+        mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
+    }
+    wgmma_fence();
+    issue_scores(s, q, m->k + rk->slot * KV_BYTES);
+}
+
+/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. Its first scores are made; its last product stays under way. */
+INLINE void attend(float o[HEAD_DIM / 2], float s[BN / 2], row_state *r, const attn_args *a, const smem_map *m, const tile_pos *p, ring_pos *rk,
+                   ring_pos *rv, u32 q, int consumer) {
     const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2;
     const int first = p->token + consumer * (64 / HEADS);
     const key_range top = range_of(a, p->b, p->n_keys, first), low = range_of(a, p->b, p->n_keys, first + 64 / HEADS - 1);
     const int next = consumer + 1 == CONSUMERS ? 0 : consumer + 1;
-    float s[BN / 2], back[2];
+    float back[2];
     u32 probs[BN / 4];
 
-    mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
-    wgmma_fence();
-    issue_scores(s, q, m->k + rk->slot * KV_BYTES);
-    wgmma_wait(0);
-    wgmma_pin(s, BN / 2);
     for (int j = p->j_end - 1;; j--) {
         if (tid == 0) {
             mbarrier_arrive(m->k_empty + 8 * rk->slot);
+            if (!O_IN_Q && j == p->j_begin) { /* The last scores are made: the next tile's Q comes while this one's softmax runs. */
+                mbarrier_arrive(m->q_empty + 8 * consumer);
+            }
         }
         ring_step(rk);
         if (LOG2_UNITS) {
@@ -355,49 +372,62 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
     mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
     wgmma_fence();
     issue_values(o, probs, m->v + rv->slot * KV_BYTES, p->j_end - p->j_begin > 1);
-    wgmma_wait(0);
-    wgmma_pin(o, HEAD_DIM / 2);
-    if (tid == 0) {
-        mbarrier_arrive(m->v_empty + 8 * rv->slot);
-    }
-    ring_step(rv);
 }
 
 INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, int consumer) {
     ring_pos rk = {0, 0}, rv = {0, 0};
     u32 q_phase = 0;
     const u32 q = m->q + consumer * Q_BYTES, o_smem = m->o + consumer * Q_BYTES;
-    float o[HEAD_DIM / 2];
+    const bool first_thread = threadIdx.x % 128 == 0;
+    float o[HEAD_DIM / 2], s[BN / 2];
+    tile_pos p;
 
     if (CONSUMERS > 1 && TURNS && consumer == CONSUMERS - 1) {
         named_barrier_arrive(BAR_TURN + 0, 256); /* Consumer 0 begins. */
     }
-    for (;; q_phase ^= 1) {
-        mbarrier_wait(m->q_full + 8 * consumer, q_phase);
-        const int t = warp_uniform(ld_shared_s32(m->tile + 4 * consumer));
-        if (t < 0) {
-            break;
-        }
-        const tile_pos p = tile_locate(t, a);
+    bool more = tile_next(&p, a, m, &q_phase, consumer);
+    first_scores(s, &p, more, m, &rk, q);
+    while (more) {
+        const tile_pos at = p;
+        const bool any = at.j_begin < at.j_end;
         row_state r;
-        rows_start(&r, a, &p, consumer);
+        rows_start(&r, a, &at, consumer);
+        wgmma_wait(0); /* The first scores. */
+        wgmma_pin(s, BN / 2);
 #pragma unroll
         for (int e = 0; e < HEAD_DIM / 2; e++) {
             o[e] = 0.0f;
         }
-        if (p.j_begin < p.j_end) {
-            attend(o, &r, a, m, &p, &rk, &rv, q, consumer);
-        }
-        if (!O_IN_Q && threadIdx.x % 128 == 0) {
+        if (any) {
+            attend(o, s, &r, a, m, &at, &rk, &rv, q, consumer);
+        } else if (!O_IN_Q && first_thread) {
             mbarrier_arrive(m->q_empty + 8 * consumer);
         }
-        finish(o, &r, map_o, a, &p, o_smem, consumer);
-        if (O_IN_Q && threadIdx.x % 128 == 0) {
-            tma_store_wait_read(0);
-            mbarrier_arrive(m->q_empty + 8 * consumer);
+        if (!O_IN_Q) { /* The next tile's first scores under this one's end. */
+            more = tile_next(&p, a, m, &q_phase, consumer);
+            first_scores(s, &p, more, m, &rk, q);
+        }
+        wgmma_wait(O_IN_Q ? 0 : 1);
+        wgmma_pin(o, HEAD_DIM / 2);
+        if (any) {
+            if (first_thread) {
+                mbarrier_arrive(m->v_empty + 8 * rv.slot);
+            }
+            ring_step(&rv);
+        }
+        finish(o, &r, map_o, a, &at, o_smem, consumer);
+        if (O_IN_Q) {
+            if (first_thread) {
+                tma_store_wait_read(0);
+                mbarrier_arrive(m->q_empty + 8 * consumer);
+            }
+            more = tile_next(&p, a, m, &q_phase, consumer);
+            first_scores(s, &p, more, m, &rk, q);
         }
     }
-    if (threadIdx.x % 128 == 0) {
+    wgmma_wait(0);
+    wgmma_pin(s, BN / 2);
+    if (first_thread) {
         tma_store_wait_read(0);
     }
 }
