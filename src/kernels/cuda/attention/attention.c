@@ -34,26 +34,32 @@ typedef struct {
     int64_t token, head, batch;
 } strides;
 
-/* A forward specialisation for heads up to `width`; measured best (docs/SPEED.md). */
+/* A forward specialisation for heads up to `width`; the first row that fits a call is measured best (docs/SPEED.md). */
 typedef struct {
-    int width, causal_keys_max; /* 0: any; else only causal calls of at most this many keys */
-    int bn, consumers, o_in_q, regs_producer, regs_consumer;
+    int width;
+    enum { ANY, CAUSAL, FULL } mask;
+    int keys_max; /* Of a call, or of its window; 0: any. */
+    int bn, consumers, stages, q_slots, o_in_q, regs_producer, regs_consumer;
 } fwd_row;
 static const fwd_row fwd_rows[] = {
-    {64, 2048, 128, 2, 0, 24, 240}, /* Smaller tiles waste less of the diagonal. */
-    {64, 0, 128, 3, 0, 32, 160},    {128, 0, 128, 2, 0, 24, 240},
-    {192, 0, 96, 2, 1, 24, 240},    {256, 0, 80, 2, 1, 40, 232},
+    /* Few keys: a tile's loads are what it waits for, so more of them go ahead; and smaller tiles waste less of the diagonal. */
+    {64, CAUSAL, 1024, 128, 2, 4, 2, 0, 40, 232}, {64, CAUSAL, 0, 128, 3, 3, 2, 0, 32, 160},
+    {64, FULL, 1024, 128, 3, 3, 2, 0, 32, 160},   {64, ANY, 0, 128, 3, 2, 1, 0, 32, 160},
+    {128, CAUSAL, 512, 128, 2, 2, 2, 0, 40, 232}, {128, FULL, 1024, 128, 2, 2, 2, 0, 40, 232},
+    {128, ANY, 0, 128, 2, 2, 1, 0, 24, 240},      {192, ANY, 0, 96, 2, 2, 1, 1, 24, 240},
+    {256, ANY, 0, 80, 2, 2, 1, 1, 40, 232},
 };
 
 static int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 static const fwd_row *fwd_row_of(const lt_attention_args *a) {
+    const int64_t keys = a->window > 0 && a->window < a->k.shape[1] ? a->window : a->k.shape[1];
     for (size_t i = 0; i < sizeof fwd_rows / sizeof *fwd_rows; i++) {
-        const int most = fwd_rows[i].causal_keys_max;
-        if (a->q.shape[3] <= fwd_rows[i].width &&
-            (most == 0 || (a->causal && a->k.shape[1] <= most))) {
-            return &fwd_rows[i];
+        const fwd_row *r = &fwd_rows[i];
+        if (a->q.shape[3] <= r->width && (r->keys_max == 0 || keys <= r->keys_max) &&
+            (r->mask == ANY || (r->mask == CAUSAL) == a->causal)) {
+            return r;
         }
     }
     return NULL;
@@ -192,17 +198,18 @@ static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scr
     w.section = (int)(section < 1 ? 1 : (section > pairs ? pairs : section));
     flags_text(flags, sizeof flags, a);
     snprintf(text, sizeof text,
-             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_IN_Q=%d STAGES=2 TURNS=%d HEADS=%d REGS_PRODUCER=%d "
+             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_IN_Q=%d Q_SLOTS=%d STAGES=%d TURNS=%d HEADS=%d "
+             "REGS_PRODUCER=%d "
              "REGS_CONSUMER=%d SINKS=%d %s",
-             r->width, r->bn, r->consumers, r->o_in_q, turns, heads, r->regs_producer,
-             r->regs_consumer, a->sinks.data != NULL, flags);
+             r->width, r->bn, r->consumers, r->o_in_q, r->q_slots, r->stages, turns, heads,
+             r->regs_producer, r->regs_consumer, a->sinks.data != NULL, flags);
     LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
     LT_TRY(tensor_map(c, &q, &a->q, heads, 64 / heads));
     LT_TRY(tensor_map(c, &key, &a->k, 1, r->bn));
     LT_TRY(tensor_map(c, &v, &a->v, 1, r->bn));
     LT_TRY(tensor_map(c, &o, &a->out, heads, 64 / heads));
-    const size_t shared = 1024 + (size_t)block * (r->o_in_q ? 1 : 2) +
-                          (size_t)r->bn * (size_t)r->width * 8 + 256;
+    const size_t shared = 1024 + (size_t)(block * (r->q_slots + !r->o_in_q)) +
+                          (size_t)(r->bn * r->width * 4 * r->stages) + 384;
     const int64_t n = tiles * pairs;
     void *args[] = {&q, &key, &v, &o, &w};
     return lt_cuda_launch(c, s, k,
@@ -258,8 +265,8 @@ lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r
     if (r->file == NULL) {
         fwd_row with = row != NULL ? *row : fwd_rows[0];
         with.consumers = r->consumers;
-        with.regs_producer = 24;
-        with.regs_consumer = 240;
+        with.regs_producer = 40;
+        with.regs_consumer = 232;
         return forward(c, s, a, scratch, row != NULL ? &with : NULL, r->turns);
     }
     if ((width != 64 && width != 128) || a->window > 0 || a->softcap > 0.0f ||

@@ -18,23 +18,25 @@
  *           order: bit-identical run to run. A row that sees no key: 0, lse -inf.
  * LADDER    ladder/01_naive.cu; this file is the last rung.
  * REFS      Dao et al. 2022 (arXiv:2205.14135), 2023 (2307.08691), Shah et al. 2024 (2407.08608).
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_IN_Q=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_IN_Q=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DTYPE=fp16
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 WINDOW=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DOC=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SOFTCAP=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 ALIBI=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SINKS=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 */
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=2 STAGES=4 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DTYPE=fp16
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 WINDOW=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DOC=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SOFTCAP=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 ALIBI=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SINKS=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 */
 #include "attention/mask.cuh"
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
@@ -47,6 +49,7 @@
 #define BAR_STORE   1
 #define BAR_TURN    4
 #define LOG2_UNITS  (SOFTCAP || ALIBI) /* scores are turned into logits before the maximum is taken */
+static_assert(Q_SLOTS == 1 || !O_IN_Q, "a Q slot that O leaves through is needed until then");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
 static_assert(BN % 16 == 0 && BN <= 256, "key block");
 static_assert(64 % HEADS == 0, "packed heads divide 64 rows");
@@ -98,10 +101,22 @@ INLINE void ring_step(ring_pos *r) {
 /* Addresses in shared memory. */
 typedef struct {
     u32 q, k, v, o;
-    u32 q_full, q_empty;                   /* one a consumer */
+    u32 q_full, q_empty;                  /* one a slot and consumer */
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
-    u32 tile;                             /* one a consumer: number of the tile whose Q arrives, -1 at the end */
+    u32 tile;                             /* one a slot and consumer: number of the tile whose Q arrives, -1 at the end */
 } smem_map;
+
+/* Where a tile's Q is: slots in turn. With two, a tile's Q and first keys come while the tile before is computed: what short sequences wait for. */
+typedef struct {
+    int slot;
+    u32 phase;
+} q_pos;
+INLINE void q_step(q_pos *q) {
+    if (++q->slot == Q_SLOTS) {
+        q->slot = 0;
+        q->phase ^= 1;
+    }
+}
 
 INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos *r, const tile_pos *p, int j) {
     const u32 bar = full + 8 * r->slot, dst = ring + r->slot * KV_BYTES;
@@ -116,7 +131,7 @@ INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos 
 /* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s) {
     ring_pos rk = {0, 1}, rv = {0, 1};
-    u32 q_phase = 1;
+    q_pos at = {0, 1};
     int t = (int)blockIdx.x;
 
     while (t < tile_count(a)) {
@@ -126,14 +141,15 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, p.j_end - 1);
         }
         for (int w = 0; w < CONSUMERS; w++) {
-            mbarrier_wait(s->q_empty + 8 * w, q_phase);
-            st_shared_s32(s->tile + 4 * w, t);
-            mbarrier_expect(s->q_full + 8 * w, Q_BYTES);
+            const int i = at.slot * CONSUMERS + w;
+            mbarrier_wait(s->q_empty + 8 * i, at.phase);
+            st_shared_s32(s->tile + 4 * i, t);
+            mbarrier_expect(s->q_full + 8 * i, Q_BYTES);
             for (int c = 0; c < COLUMNS; c++) {
-                tma_load_4d(s->q + w * Q_BYTES + c * 8192, map_q, s->q_full + 8 * w, c * 64, p.head, p.token + w * (64 / HEADS), p.b);
+                tma_load_4d(s->q + i * Q_BYTES + c * 8192, map_q, s->q_full + 8 * i, c * 64, p.head, p.token + w * (64 / HEADS), p.b);
             }
         }
-        q_phase ^= 1;
+        q_step(&at);
         for (int j = p.j_end - 1; j >= p.j_begin; j--) {
             if (j > p.j_begin) {
                 load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, j - 1);
@@ -143,9 +159,10 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         t = next;
     }
     for (int w = 0; w < CONSUMERS; w++) {
-        mbarrier_wait(s->q_empty + 8 * w, q_phase);
-        st_shared_s32(s->tile + 4 * w, -1);
-        mbarrier_arrive(s->q_full + 8 * w);
+        const int i = at.slot * CONSUMERS + w;
+        mbarrier_wait(s->q_empty + 8 * i, at.phase);
+        st_shared_s32(s->tile + 4 * i, -1);
+        mbarrier_arrive(s->q_full + 8 * i);
     }
     __threadfence();
     if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) { /* The last block to finish leaves the counters as it found them. */
@@ -295,41 +312,24 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
     r->scale = LOG2_UNITS ? 1.0f : a->scale * LOG2E;
 }
 
-/* The next tile: its Q is here, its first scores may be asked for. False after the last. */
-INLINE bool tile_next(tile_pos *p, const attn_args *a, const smem_map *m, u32 *q_phase, int consumer) {
-    mbarrier_wait(m->q_full + 8 * consumer, *q_phase);
-    const int t = warp_uniform(ld_shared_s32(m->tile + 4 * consumer));
-    *q_phase ^= 1;
-    if (t >= 0) {
-        *p = tile_locate(t, a);
-    }
-    return t >= 0;
-}
-/* Its first scores. Without key blocks, or after the last tile: of what is there, unused, so that what is under way is the same on every path. */
-INLINE void first_scores(float s[BN / 2], const tile_pos *p, bool more, const smem_map *m, const ring_pos *rk, u32 q) {
-    if (more && p->j_begin < p->j_end) {
-        mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
-    }
-    wgmma_fence();
-    issue_scores(s, q, m->k + rk->slot * KV_BYTES);
-}
-
-/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. Its first scores are made; its last product stays under way. */
-INLINE void attend(float o[HEAD_DIM / 2], float s[BN / 2], row_state *r, const attn_args *a, const smem_map *m, const tile_pos *p, ring_pos *rk,
-                   ring_pos *rv, u32 q, int consumer) {
+/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. */
+INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv,
+                   u32 q, int consumer) {
     const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2;
     const int first = p->token + consumer * (64 / HEADS);
     const key_range top = range_of(a, p->b, p->n_keys, first), low = range_of(a, p->b, p->n_keys, first + 64 / HEADS - 1);
     const int next = consumer + 1 == CONSUMERS ? 0 : consumer + 1;
-    float back[2];
+    float s[BN / 2], back[2];
     u32 probs[BN / 4];
 
+    mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
+    wgmma_fence();
+    issue_scores(s, q, m->k + rk->slot * KV_BYTES);
+    wgmma_wait(0);
+    wgmma_pin(s, BN / 2);
     for (int j = p->j_end - 1;; j--) {
         if (tid == 0) {
             mbarrier_arrive(m->k_empty + 8 * rk->slot);
-            if (!O_IN_Q && j == p->j_begin) { /* The last scores are made: the next tile's Q comes while this one's softmax runs. */
-                mbarrier_arrive(m->q_empty + 8 * consumer);
-            }
         }
         ring_step(rk);
         if (LOG2_UNITS) {
@@ -372,62 +372,50 @@ INLINE void attend(float o[HEAD_DIM / 2], float s[BN / 2], row_state *r, const a
     mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
     wgmma_fence();
     issue_values(o, probs, m->v + rv->slot * KV_BYTES, p->j_end - p->j_begin > 1);
+    wgmma_wait(0);
+    wgmma_pin(o, HEAD_DIM / 2);
+    if (tid == 0) {
+        mbarrier_arrive(m->v_empty + 8 * rv->slot);
+    }
+    ring_step(rv);
 }
 
 INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, int consumer) {
     ring_pos rk = {0, 0}, rv = {0, 0};
-    u32 q_phase = 0;
-    const u32 q = m->q + consumer * Q_BYTES, o_smem = m->o + consumer * Q_BYTES;
-    const bool first_thread = threadIdx.x % 128 == 0;
-    float o[HEAD_DIM / 2], s[BN / 2];
-    tile_pos p;
+    q_pos q = {0, 0};
+    const u32 o_smem = m->o + consumer * Q_BYTES;
+    float o[HEAD_DIM / 2];
 
     if (CONSUMERS > 1 && TURNS && consumer == CONSUMERS - 1) {
         named_barrier_arrive(BAR_TURN + 0, 256); /* Consumer 0 begins. */
     }
-    bool more = tile_next(&p, a, m, &q_phase, consumer);
-    first_scores(s, &p, more, m, &rk, q);
-    while (more) {
-        const tile_pos at = p;
-        const bool any = at.j_begin < at.j_end;
+    for (;; q_step(&q)) {
+        const int i = q.slot * CONSUMERS + consumer;
+        mbarrier_wait(m->q_full + 8 * i, q.phase);
+        const int t = warp_uniform(ld_shared_s32(m->tile + 4 * i));
+        if (t < 0) {
+            break;
+        }
+        const tile_pos p = tile_locate(t, a);
         row_state r;
-        rows_start(&r, a, &at, consumer);
-        wgmma_wait(0); /* The first scores. */
-        wgmma_pin(s, BN / 2);
+        rows_start(&r, a, &p, consumer);
 #pragma unroll
         for (int e = 0; e < HEAD_DIM / 2; e++) {
             o[e] = 0.0f;
         }
-        if (any) {
-            attend(o, s, &r, a, m, &at, &rk, &rv, q, consumer);
-        } else if (!O_IN_Q && first_thread) {
-            mbarrier_arrive(m->q_empty + 8 * consumer);
+        if (p.j_begin < p.j_end) {
+            attend(o, &r, a, m, &p, &rk, &rv, m->q + i * Q_BYTES, consumer);
         }
-        if (!O_IN_Q) { /* The next tile's first scores under this one's end. */
-            more = tile_next(&p, a, m, &q_phase, consumer);
-            first_scores(s, &p, more, m, &rk, q);
+        if (!O_IN_Q && threadIdx.x % 128 == 0) {
+            mbarrier_arrive(m->q_empty + 8 * i);
         }
-        wgmma_wait(O_IN_Q ? 0 : 1);
-        wgmma_pin(o, HEAD_DIM / 2);
-        if (any) {
-            if (first_thread) {
-                mbarrier_arrive(m->v_empty + 8 * rv.slot);
-            }
-            ring_step(&rv);
-        }
-        finish(o, &r, map_o, a, &at, o_smem, consumer);
-        if (O_IN_Q) {
-            if (first_thread) {
-                tma_store_wait_read(0);
-                mbarrier_arrive(m->q_empty + 8 * consumer);
-            }
-            more = tile_next(&p, a, m, &q_phase, consumer);
-            first_scores(s, &p, more, m, &rk, q);
+        finish(o, &r, map_o, a, &p, o_smem, consumer);
+        if (O_IN_Q && threadIdx.x % 128 == 0) {
+            tma_store_wait_read(0);
+            mbarrier_arrive(m->q_empty + 8 * i);
         }
     }
-    wgmma_wait(0);
-    wgmma_pin(s, BN / 2);
-    if (first_thread) {
+    if (threadIdx.x % 128 == 0) {
         tma_store_wait_read(0);
     }
 }
@@ -439,21 +427,21 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
     m.q = (smem_addr(smem) + 1023) & ~1023u;
-    m.k = m.q + CONSUMERS * Q_BYTES;
+    m.k = m.q + Q_SLOTS * CONSUMERS * Q_BYTES;
     m.v = m.k + STAGES * KV_BYTES;
     m.o = O_IN_Q ? m.q : m.v + STAGES * KV_BYTES;
     m.q_full = m.v + STAGES * KV_BYTES + (O_IN_Q ? 0 : CONSUMERS * Q_BYTES);
-    m.q_empty = m.q_full + 8 * CONSUMERS;
-    m.k_full = m.q_empty + 8 * CONSUMERS;
+    m.q_empty = m.q_full + 8 * Q_SLOTS * CONSUMERS;
+    m.k_full = m.q_empty + 8 * Q_SLOTS * CONSUMERS;
     m.k_empty = m.k_full + 8 * STAGES;
     m.v_full = m.k_empty + 8 * STAGES;
     m.v_empty = m.v_full + 8 * STAGES;
     m.tile = m.v_empty + 8 * STAGES;
 
     if (threadIdx.x == 0) {
-        for (int w = 0; w < CONSUMERS; w++) {
-            mbarrier_init(m.q_full + 8 * w, 1);
-            mbarrier_init(m.q_empty + 8 * w, 1);
+        for (int i = 0; i < Q_SLOTS * CONSUMERS; i++) {
+            mbarrier_init(m.q_full + 8 * i, 1);
+            mbarrier_init(m.q_empty + 8 * i, 1);
         }
         for (int s = 0; s < STAGES; s++) {
             mbarrier_init(m.k_full + 8 * s, 1);
