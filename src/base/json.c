@@ -2,9 +2,67 @@
 #include "base/json.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 #include "base/file.h"
+
+/* The end of a whole number that begins at p, or p itself: of a number with a point or an exponent, or with fewer digits than
+ * 64 bits may have. */
+static const char *long_integer(const char *p, const char *end) {
+    const char *at = p;
+    while (at < end && *at >= '0' && *at <= '9') {
+        at++;
+    }
+    return at - p >= 19 && (at == end || (*at != '.' && *at != 'e' && *at != 'E')) ? at : p;
+}
+
+/* A copy with ".0" behind long whole numbers outside of strings; NULL: no memory. */
+static char *widen_integers(const char *text, size_t bytes, size_t *out_bytes) {
+    const char *const end = text + bytes;
+    char *copy = malloc(bytes + bytes / 19 * 2 + 3), *to = copy;
+    bool quoted = false, in_number = false;
+    for (const char *p = text; copy != NULL && p < end;) {
+        const bool digit = *p >= '0' && *p <= '9';
+        const char *stop = !quoted && !in_number && digit ? long_integer(p, end) : p;
+        in_number = digit ||
+                    (in_number && (*p == '.' || *p == 'e' || *p == 'E' || *p == '+' || *p == '-'));
+        if (stop > p) {
+            memcpy(to, p, (size_t)(stop - p));
+            to += stop - p;
+            *to++ = '.';
+            *to++ = '0';
+            p = stop;
+            in_number = false;
+            continue;
+        }
+        if (quoted && *p == '\\' && p + 1 < end) {
+            *to++ = *p++;
+        } else if (*p == '"') {
+            quoted = !quoted;
+        }
+        *to++ = *p++;
+    }
+    *out_bytes = copy != NULL ? (size_t)(to - copy) : 0;
+    return copy;
+}
+
+json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t *why) {
+    json_error_t own;
+    json_t *root = json_loadb(text, bytes, flags, &own);
+    if (root == NULL && json_error_code(&own) == json_error_numeric_overflow) {
+        size_t n = 0;
+        char *wide = widen_integers(text, bytes, &n);
+        if (wide != NULL) {
+            root = json_loadb(wide, n, flags, &own);
+            free(wide);
+        }
+    }
+    if (why != NULL) {
+        *why = own;
+    }
+    return root;
+}
 
 lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, const char *name) {
     json_error_t why;

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "serve/conversation.h"
 #include "serve/reply.h"
 #include "serve/route.h"
@@ -202,7 +203,7 @@ static void put_block(lt_json_out *o, const lt_speech_item *item) {
         lt_out_key_str(o, "type", "tool_use");
         lt_out_key_str(o, "id", item->id);
         lt_out_key_str(o, "name", item->name);
-        input = json_loadb(text, item->text.n, JSON_ALLOW_NUL, NULL);
+        input = lt_json_loadb(text, item->text.n, JSON_ALLOW_NUL, NULL);
         lt_out_key(o, "input");
         if (json_is_object(input)) {
             lt_out_value(o, input);

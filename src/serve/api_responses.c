@@ -375,35 +375,30 @@ static const lt_face face = {.begin = face_begin,
 
 /* ---- The request ---- */
 
-/* {format: {type, schema, ...}, verbosity}. */
-static bool read_text(lt_ask *a, lt_api_error *e) {
-    const char *verbosity = json_string_value(json_object_get(a->text, "verbosity"));
+/* {format: {type, schema, ...}, verbosity}; {effort}. */
+static bool read_nested(lt_ask *a, lt_api_error *e) {
+    static const lt_field text[] = {LT_JSON("format", response_format),
+                                    LT_ONLY("verbosity", "\"medium\"")};
+    static const lt_field reasoning[] = {
+        LT_STR("effort", reasoning_effort),
+        LT_REFUSED("summary", "the reasoning itself is returned"),
+        LT_REFUSED("generate_summary", "the reasoning itself is returned")};
     if (a->text != NULL && !json_is_object(a->text)) {
         return lt_api_refuse(e, "text", "'text' must be an object");
     }
-    if (verbosity != NULL && strcmp(verbosity, "medium") != 0) {
-        return lt_api_refuse(e, "text.verbosity", "'text.verbosity' is not supported here");
-    }
-    a->response_format = json_object_get(a->text, "format");
-    return true;
-}
-
-static bool read_reasoning(lt_ask *a, lt_api_error *e) {
-    const json_t *summary = json_object_get(a->reasoning, "summary");
     if (a->reasoning != NULL && !json_is_object(a->reasoning)) {
         return lt_api_refuse(e, "reasoning", "'reasoning' must be an object");
     }
-    if (summary != NULL && !json_is_null(summary)) {
-        return lt_api_refuse(e, "reasoning.summary",
-                             "'reasoning.summary' is not supported here: the "
-                             "reasoning itself is returned");
-    }
-    a->reasoning_effort = json_string_value(json_object_get(a->reasoning, "effort"));
-    return true;
+    return lt_ask_object(a, a->text, text, sizeof text / sizeof *text, "text.", e) &&
+           lt_ask_object(a, a->reasoning, reasoning, sizeof reasoning / sizeof *reasoning,
+                         "reasoning.", e);
 }
 
 static bool read_include(lt_ask *a, bool *logprobs, lt_api_error *e) {
     *logprobs = a->top_logprobs >= 0;
+    if (a->content != NULL && !json_is_array(a->content)) {
+        return lt_api_refuse(e, "include", "'include' must be a list");
+    }
     for (size_t i = 0; i < json_array_size(a->content); i++) {
         const char *what = json_string_value(json_array_get(a->content, i));
         if (what != NULL && strcmp(what, "message.output_text.logprobs") == 0) {
@@ -434,7 +429,7 @@ static bool read_ask(lt_ask *a, const lt_call *call, int *top, lt_api_error *e) 
     bool logprobs;
     lt_server_ask(call->server, a);
     if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e) ||
-        !read_text(a, e) || !read_reasoning(a, e) || !read_include(a, &logprobs, e)) {
+        !read_nested(a, e) || !read_include(a, &logprobs, e)) {
         return false;
     }
     *top = logprobs ? (a->top_logprobs > 0 ? (int)a->top_logprobs : 0) : -1;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "base/option.h"
 
 #define MAX_ROWS 160
@@ -202,7 +203,7 @@ bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t
 
 json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e) {
     json_error_t why;
-    json_t *root = json_loadb(body, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
+    json_t *root = lt_json_loadb(body, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (root == NULL) {
         lt_api_refuse(e, NULL, "the body is no JSON: %s (line %d, column %d)", why.text, why.line,
                       why.column);
@@ -228,6 +229,16 @@ bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *bod
                  lt_api_error *e) {
     a->root = lt_body_parse(body, bytes, e);
     return a->root != NULL && lt_ask_object(a, a->root, rows, n_rows, "", e);
+}
+
+const char *lt_ask_said(const lt_ask *a, const char *const *names) {
+    for (const char *const *p = names; *p != NULL; p++) {
+        const json_t *value = json_object_get(a->root, *p);
+        if (value != NULL && !json_is_null(value)) {
+            return *p;
+        }
+    }
+    return names[0];
 }
 
 bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,

@@ -150,6 +150,9 @@ bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t
 /* The body as a JSON object, to be released; NULL: *e. */
 json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
 
+/* Of one field's names (NULL at the end) the one that the request uses; the first if it uses none. */
+const char *lt_ask_said(const lt_ask *a, const char *const *names);
+
 /* A string, or a list of strings, of at most `most`; n <= most pointers into the tree. */
 bool lt_ask_strings(const json_t *value, const char *param, const char **texts, size_t *lengths,
                     int most, int *n, lt_api_error *e);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 
 #define MAX_MESSAGES 16384
 
@@ -72,8 +73,8 @@ static bool copy_tool_calls(json_t *to, const json_t *calls, const char *where, 
         if (!json_is_string(args)) {
             continue;
         }
-        parsed = json_loadb(json_string_value(args), json_string_length(args),
-                            JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
+        parsed = lt_json_loadb(json_string_value(args), json_string_length(args),
+                               JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
         if (parsed != NULL) {
             json_object_set_new(function, "arguments", parsed);
         }

@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "serve/grammar_schema.h"
 
 lt_err lt_gschema_refuse(const char *what) {
@@ -424,7 +425,7 @@ done:
 }
 
 lt_err lt_gschema_read(lt_gast *g, const char *text, size_t bytes) {
-    json_t *root = json_loadb(text, bytes, JSON_DECODE_ANY, NULL);
+    json_t *root = lt_json_loadb(text, bytes, JSON_DECODE_ANY, NULL);
     lt_gid body = -1;
     lt_err err;
     if (root == NULL) {

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/json.h"
 #include "serve/parse_impl.h"
 
 /* ---- Giving out ---- */
@@ -205,7 +206,7 @@ static lt_err whole_object(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, m
     lt_parse_scan scan = {0};
     bool done;
     const size_t n = scan_value(&scan, p->buffer.data + at, p->buffer.n - at, &done);
-    json_t *j = done ? json_loadb(p->buffer.data + at, n, JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *j = done ? lt_json_loadb(p->buffer.data + at, n, JSON_ALLOW_NUL, NULL) : NULL;
     lt_err err = LT_OK;
 
     *m = !done ? MORE : is_call(j) ? YES : NO;

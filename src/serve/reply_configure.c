@@ -5,6 +5,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/option.h"
 #include "base/rng.h"
 #include "serve/reply.h"
 
@@ -120,13 +121,15 @@ static bool read_stops(lt_reply *j, lt_api_error *e) {
     const json_t *ids = j->ask.stop_ids;
     size_t n;
 
-    if (!lt_ask_strings(j->ask.stop, "stop", j->stops, j->stop_lengths, LT_ASK_STOPS, &j->n_stops,
+    const char *const stop = lt_ask_said(&j->ask,
+                                         (const char *const[]){"stop", "stop_sequences", NULL});
+    if (!lt_ask_strings(j->ask.stop, stop, j->stops, j->stop_lengths, LT_ASK_STOPS, &j->n_stops,
                         e)) {
         return false;
     }
     for (int i = 0; i < j->n_stops; i++) {
         if (j->stop_lengths[i] == 0) {
-            return lt_api_refuse(e, "stop", "'stop' holds an empty string");
+            return lt_api_refuse(e, stop, "'%s' holds an empty string", stop);
         }
     }
     n = json_array_size(ids);
@@ -210,14 +213,38 @@ static void want(wanted *w, lt_grammar_kind kind, const char *param, const char 
     *w = (wanted){.kind = kind, .param = param, .text = text, .tree = tree, .n = w->n + 1};
 }
 
+/* A misspelt member would change the answer without a word. */
+static bool know_members(const json_t *o, const char *const *names, size_t n, const char *where,
+                         lt_api_error *e) {
+    for (void *it = json_object_iter((json_t *)o); it != NULL;
+         it = json_object_iter_next((json_t *)o, it)) {
+        const char *key = json_object_iter_key(it), *nearest = lt_name_nearest(key, names, n);
+        bool known = false;
+        for (size_t i = 0; i < n && !known; i++) {
+            known = strcmp(names[i], key) == 0;
+        }
+        if (!known) {
+            return lt_api_refuse(e, where, "unknown field '%s.%.60s'%s%s%s", where, key,
+                                 nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
+                                 nearest != NULL ? "' meant?" : "");
+        }
+    }
+    return true;
+}
+
 /* {"type": "text" | "json_object" | "json_schema" | "grammar" | "regex", ...}; llama-server's json_object may bring a schema. */
 static bool want_format(wanted *w, const json_t *format, const char *param, lt_api_error *e) {
     const char *type = json_string_value(json_object_get(format, "type"));
     const json_t *outer = json_object_get(format, "json_schema");
     const json_t *schema = json_object_get(outer != NULL ? outer : format, "schema");
+    static const char *const names[] = {"name",   "description", "schema",
+                                        "strict", "type",        "json_schema"};
 
     if (type == NULL) {
         return lt_api_refuse(e, param, "'%s' must be an object with a type", param);
+    }
+    if (!know_members(format, names, 6, param, e) || !know_members(outer, names, 4, param, e)) {
+        return false;
     }
     if (strcmp(type, "text") == 0) {
         return true;
@@ -241,6 +268,9 @@ static bool want_format(wanted *w, const json_t *format, const char *param, lt_a
 /* vLLM's {"json": ..., "regex": ..., "choice": ..., "grammar": ..., "json_object": true}. */
 static bool want_structured(wanted *w, const json_t *o, lt_api_error *e) {
     static const char where[] = "structured_outputs";
+    if (!json_is_object(o)) {
+        return lt_api_refuse(e, where, "'%s' must be an object", where);
+    }
     for (void *it = json_object_iter((json_t *)o); it != NULL;
          it = json_object_iter_next((json_t *)o, it)) {
         const char *key = json_object_iter_key(it);
@@ -256,7 +286,7 @@ static bool want_structured(wanted *w, const json_t *o, lt_api_error *e) {
             want(w, LT_GRAMMAR_GBNF, where, json_string_value(v), NULL);
         } else if (strcmp(key, "choice") == 0) {
             want(w, LT_GRAMMAR_CHOICE, where, NULL, v);
-        } else if (strcmp(key, "json_object") == 0) {
+        } else if (strcmp(key, "json_object") == 0 && json_is_true(v)) {
             want(w, LT_GRAMMAR_JSON, where, "", NULL);
         } else {
             return lt_api_refuse(e, where, "'%s.%.40s' is not supported here", where, key);
@@ -318,14 +348,17 @@ static bool read_form(lt_reply *j, lt_api_error *e) {
         return false;
     }
     if (a->grammar != NULL && a->grammar[0] != '\0') {
-        want(&w, LT_GRAMMAR_GBNF, "grammar", a->grammar, NULL);
+        want(&w, LT_GRAMMAR_GBNF,
+             lt_ask_said(a, (const char *const[]){"grammar", "guided_grammar", NULL}), a->grammar,
+             NULL);
     }
     if (a->regex != NULL) {
         want(&w, LT_GRAMMAR_REGEX, "guided_regex", a->regex, NULL);
     }
     if (a->json_schema != NULL) {
-        want(&w, LT_GRAMMAR_SCHEMA, "json_schema", json_string_value(a->json_schema),
-             a->json_schema);
+        want(&w, LT_GRAMMAR_SCHEMA,
+             lt_ask_said(a, (const char *const[]){"json_schema", "guided_json", NULL}),
+             json_string_value(a->json_schema), a->json_schema);
     }
     if (a->choice != NULL) {
         want(&w, LT_GRAMMAR_CHOICE, "guided_choice", NULL, a->choice);
@@ -369,8 +402,10 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
     r->prompt_logprobs = (int)a->prompt_logprobs;
     r->priority = (int)a->priority;
     if (max_tokens > context) {
-        return lt_api_refuse(e, "max_tokens",
-                             "max_tokens is %lld; this model's context is %lld tokens",
+        const char *const said = lt_ask_said(
+            a, (const char *const[]){"max_tokens", "max_completion_tokens", "max_output_tokens",
+                                     "n_predict", NULL});
+        return lt_api_refuse(e, said, "%s is %lld; this model's context is %lld tokens", said,
                              (long long)max_tokens, (long long)context);
     }
     if (max_tokens >= 0 && a->min_tokens > max_tokens) {

@@ -217,6 +217,16 @@ e = json.loads(a[2])["error"]
 check("completion: a prompt over the context", a[0] == 400 and e["type"] == "exceed_context_size_error" and e["n_prompt_tokens"] > e["n_ctx"], a)
 a = post("/v1/completions", {"prompt": "Once upon a time " * 500})
 check("completions: a prompt over the context", a[0] == 400 and json.loads(a[2])["error"]["code"] == "context_length_exceeded", a)
+for body, field in (({"structured_outputs": "abc"}, "structured_outputs"), ({"structured_outputs": {"json_object": 5}}, "structured_outputs"),
+                    ({"response_format": {"type": "json_schema", "json_schema": {"nam": "x", "schema": {}}}}, "response_format"),
+                    ({"guided_json": 1}, "guided_json"), ({"guided_grammar": "1"}, "guided_grammar"), ({"max_completion_tokens": 10**9}, "max_completion_tokens")):
+    a = post("/v1/chat/completions", {"messages": CHAT["messages"], **body})
+    check(f"chat: {json.dumps(body)} is refused by name", a[0] == 400 and json.loads(a[2])["error"]["param"] == field, a)
+for body, field in (({"text": {"fromat": {}}}, "text.fromat"), ({"reasoning": {"efort": "low"}}, "reasoning.efort"), ({"include": {}}, "include")):
+    a = post("/v1/responses", {"input": "Hi", "max_output_tokens": 4, **body})
+    check(f"responses: {json.dumps(body)} is refused by name", a[0] == 400 and json.loads(a[2])["error"]["param"] == field, a)
+a = post("/v1/completions", {"prompt": "Once", "max_tokens": 8, "guided_json": {"type": "integer", "minimum": 0, "maximum": 18446744073709551615}})
+check("completions: a bound beyond 64 bits", a[0] == 200, a)
 FORMED = {"prompt": "Once", "temperature": 1, "max_tokens": 20, "guided_regex": ".{3}"}
 a = [json.loads(post("/v1/completions", {**FORMED, "seed": i})[2])["choices"][0]["text"] for i in range(12)]
 check("completions: every character of a form is in the text", all(len(t) == 3 for t in a), a)

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "base/json.h"
 #include "serve/ask.h"
 
 static const lt_field fields[] = {LT_JSON("messages", messages),
@@ -126,8 +127,27 @@ static void json_read_back(void **state) {
     lt_out_free(&o);
 }
 
+/* Whole numbers beyond 64 bits are JSON; those that fit stay whole, and texts stay as they are. */
+static void wide_integers(void **state) {
+    static const char text[] = "{\"u64\": 18446744073709551615, \"-\": -99999999999999999999,"
+                               " \"s\": \"18446744073709551615 \\\" 1\", \"i\": [7, 1234],"
+                               " \"r\": 1.18446744073709551615e3}";
+    json_t *v = lt_json_loadb(text, sizeof text - 1, 0, NULL);
+    (void)state;
+    assert_non_null(v);
+    assert_true(json_real_value(json_object_get(v, "u64")) == 18446744073709551616.0);
+    assert_true(json_real_value(json_object_get(v, "-")) == -1e20);
+    assert_string_equal(json_string_value(json_object_get(v, "s")), "18446744073709551615 \" 1");
+    assert_int_equal(json_integer_value(json_array_get(json_object_get(v, "i"), 1)), 1234);
+    assert_true(json_real_value(json_object_get(v, "r")) == 1184.4674407370955);
+    json_decref(v);
+    assert_null(lt_json_loadb("[18446744073709551615", 21, 0, NULL));
+    assert_null(lt_json_loadb("18446744073709551615x", 21, JSON_DECODE_ANY, NULL));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(good), cmocka_unit_test(refused),
-                                       cmocka_unit_test(strings), cmocka_unit_test(json_read_back)};
+                                       cmocka_unit_test(strings), cmocka_unit_test(json_read_back),
+                                       cmocka_unit_test(wide_integers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
