@@ -49,7 +49,7 @@
 #define DQ_BYTES    (64 * 64 * 4)
 #define BAR_BOTH    1 /* both consumers */
 #define BAR_OWN     2 /* one consumer */
-static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide.cu");
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
 
 WGMMA_SS(mma_s, BM, 0, 0)
 WGMMA_RS(mma_kv, HEAD_DIM, 1)

@@ -162,8 +162,8 @@ INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[
     }
 }
 
-/* 3. The warps' results to one, in order of warps, and to memory. sm: WARPS x 16 x (D + 2) floats. */
-INLINE void merge(const decode_args *a, float o[HEAD_DIM / 8][4], const float top[2], float sum[2], float *sm, float *part) {
+/* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16. sm: WARPS x 16 x (D + 2) floats. */
+INLINE void merge(float o[HEAD_DIM / 8][4], const float top[2], float sum[2], int rows, float *sm, float *part) {
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, width = HEAD_DIM + 2;
     float *mine = sm + warp * 16 * width;
 
@@ -172,6 +172,9 @@ INLINE void merge(const decode_args *a, float o[HEAD_DIM / 8][4], const float to
         float *row = mine + (lane / 4 + 8 * h) * width;
         sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 1);
         sum[h] += __shfl_xor_sync(0xffffffffu, sum[h], 2);
+        if (lane / 4 + 8 * h >= rows) {
+            continue;
+        }
 #pragma unroll
         for (int d = 0; d < HEAD_DIM / 8; d++) {
             row[8 * d + lane % 4 * 2] = o[d][2 * h];
@@ -183,7 +186,7 @@ INLINE void merge(const decode_args *a, float o[HEAD_DIM / 8][4], const float to
         }
     }
     __syncthreads();
-    for (int i = tid; i < 16 * width; i += 32 * WARPS) {
+    for (int i = tid; i < rows * width; i += 32 * WARPS) {
         const int r = i / width, d = i % width;
         float m = -INFINITE, x = 0.0f;
         for (int w = 0; w < WARPS; w++) {
@@ -216,7 +219,7 @@ INLINE void split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16
     }
     cp_async_wait(0);
     __syncthreads(); /* The rings become the place where warps meet. */
-    merge(a, o, top, sum, (float *)smem, part);
+    merge(o, top, sum, min_i(16, w->rows - w->row0), (float *)smem, part);
 }
 
 /* Queries of the warp's 16 rows as fragments; rows past the end repeat the last. */
