@@ -12,6 +12,7 @@
     X(STR, op, "op", "", 0, 0, "names",                                                            \
       "only these benches, comma-separated: sgemm, gemm, attention, memory, thesis, decode, "      \
       "quant; empty: all")                                                                         \
+    X(STR, shape, "shape", "", 0, 0, "text", "time only rows whose shape contains this")           \
     X(BOOL, ladder, "ladder", "false", 0, 0, "",                                                   \
       "time every rung of a ladder, not only the shipped kernel")                                  \
     X(BOOL, check, "check", "false", 0, 0, "", "only check the kernels, no timings")               \
@@ -70,6 +71,7 @@ int lt_verb_bench(int argc, char **argv) {
     }
     err = o.compile ? lt_cuda_inventory(stdout, o.only[0] != '\0' ? o.only : NULL)
                     : lt_bench_kernels(stdout, &(lt_bench_options){.ops = o.op,
+                                                                   .shape = o.shape,
                                                                    .json_path = o.json,
                                                                    .peer = o.peer,
                                                                    .ladder = o.ladder,

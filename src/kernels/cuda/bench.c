@@ -200,6 +200,10 @@ done:
 
 /* ---- The run ---- */
 
+bool lt_bench_skips(const lt_bench *b, const char *shape) {
+    return strstr(shape, b->shape) == NULL;
+}
+
 static bool wanted(const char *ops, const char *name) {
     const size_t len = strlen(name);
     for (const char *p = ops; *p != '\0'; p += strcspn(p, ","), p += *p == ',') {
@@ -227,6 +231,7 @@ static lt_err json_write(const lt_bench *b, const char *path) {
 lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
     lt_err err = LT_OK;
     lt_bench b = {.to = to,
+                  .shape = o->shape,
                   .ladder = o->ladder,
                   .check_only = o->check_only,
                   .rounds = o->rounds,

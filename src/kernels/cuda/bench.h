@@ -20,8 +20,9 @@ typedef struct {
     lt_cublas *blas; /* NULL when cuBLASLt is not there. */
     lt_peer peer;    /* Measured in turn with attention; to == NULL: none. */
     FILE *to;
-    json_t *rows; /* Array; lt_bench_row appends. */
-    bool ladder;  /* Time every rung, not only the shipped kernel. */
+    json_t *rows;      /* Array; lt_bench_row appends. */
+    const char *shape; /* Time only rows whose shape contains this. */
+    bool ladder;       /* Time every rung, not only the shipped kernel. */
     bool check_only;
     int rounds;
     double sustained_s; /* 0: no sustained figures. */
@@ -47,6 +48,9 @@ void lt_bench_row(lt_bench *b, const lt_bench_result *r);
 /* A check's outcome: prints it when bad and counts it. */
 void lt_bench_check(lt_bench *b, const char *op, const char *what, bool good, const char *fmt, ...)
     LT_PRINTF(5, 6);
+
+/* Whether the options leave this row out. */
+bool lt_bench_skips(const lt_bench *b, const char *shape);
 
 /* err is OK, or a row that could not be measured: says which and why, and counts it; the other rows go on. */
 void lt_bench_failed(lt_bench *b, const char *op, const char *shape, lt_err err);
@@ -74,10 +78,10 @@ typedef struct {
 LT_MUST_USE lt_err lt_bench_gemm_ref(lt_bench *b, double *ref, double *bound,
                                      const lt_bench_gemm *g);
 
-/* ops: comma-separated names, "" for all. json_path "" writes none. peer "" is none, else a command of peer.h for attention's rows: to the line
+/* ops: comma-separated names, "" for all. shape: part of a row's shape, "" for all rows. json_path "" writes none. peer "" is none, else a command of peer.h for attention's rows: to the line
  * "forward|backward B T HEADS DIM causal|full" it answers with milliseconds. DEVICE when a check failed. */
 typedef struct {
-    const char *ops, *json_path, *peer;
+    const char *ops, *shape, *json_path, *peer;
     bool ladder, check_only;
     int rounds;
     double sustained_s;

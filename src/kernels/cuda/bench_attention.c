@@ -352,6 +352,9 @@ static lt_err case_time(lt_bench *b, const attn_case *t) {
     double peer_ms[2] = {0};
     snprintf(shape, sizeof shape, "b%d s%d h%d d%d %s", t->b, t->s, t->h, t->d,
              t->causal ? "causal" : "full");
+    if (lt_bench_skips(b, shape)) {
+        return LT_OK;
+    }
     LT_TRY_DONE(run_open(&r, b, t));
     LT_TRY_DONE(both(&r));
     back = r;
@@ -364,15 +367,20 @@ static lt_err case_time(lt_bench *b, const attn_case *t) {
             lt_bench_check(b, "attention", runs[i].name, false, "%s", runs[i].error);
             continue;
         }
-        lt_bench_row(b, &(lt_bench_result){.op = "attention",
-                                           .name = runs[i].name,
-                                           .shape = shape,
-                                           .ms = runs[i].ms,
-                                           .ms_best = runs[i].ms_best,
-                                           .peer_ms = peer_ms[i],
-                                           .flops = flops * (i == 0 ? 1.0 : 2.5),
-                                           .limit_is_flops = true,
-                                           .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6});
+        lt_bench_result row = {.op = "attention",
+                               .name = runs[i].name,
+                               .shape = shape,
+                               .ms = runs[i].ms,
+                               .ms_best = runs[i].ms_best,
+                               .peer_ms = peer_ms[i],
+                               .flops = flops * (i == 0 ? 1.0 : 2.5),
+                               .limit_is_flops = true,
+                               .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6};
+        if (b->sustained_s > 0.0) {
+            LT_TRY_DONE(lt_timing_sustained(b->gpu, b->stream, &runs[i], 1, b->sustained_s,
+                                            &row.ms_sustained, &row.state));
+        }
+        lt_bench_row(b, &row);
     }
 done:
     run_close(&r);
@@ -390,6 +398,9 @@ static lt_err ladder_time(lt_bench *b, const attn_case *t) {
     LT_ASSERT(lt_attention_n_rungs <= MOST);
     snprintf(shape, sizeof shape, "ladder b%d s%d h%d d%d %s", t->b, t->s, t->h, t->d,
              t->causal ? "causal" : "full");
+    if (lt_bench_skips(b, shape)) {
+        return LT_OK;
+    }
     LT_TRY_DONE(run_open(&r, b, t));
     for (int i = 0; i < lt_attention_n_rungs; i++) {
         each[i] = r;

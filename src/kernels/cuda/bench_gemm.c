@@ -230,6 +230,9 @@ static lt_err ladder_time(lt_bench *b, int64_t n) {
     LT_ASSERT(n_runs <= MOST);
     memset(ctx, 0, sizeof ctx);
     snprintf(shape, sizeof shape, "ladder %lld", (long long)n);
+    if (lt_bench_skips(b, shape)) {
+        return LT_OK;
+    }
     for (int i = 0; i < N_SETS; i++) {
         LT_TRY_DONE(set_open(b, &ctx[0].sets[i], &t, (uint64_t)(2 * i + 1), false));
     }
@@ -284,6 +287,9 @@ static lt_err shape_time(lt_bench *b, const gemm_shape *t, const char *what, lt_
     memset(ctx, 0, sizeof ctx);
     snprintf(shape, sizeof shape, "%s %lld x %lld x %lld %c%c", what, (long long)t->m,
              (long long)t->n, (long long)t->k, t->trans_a ? 'T' : 'N', t->trans_b ? 'T' : 'N');
+    if (lt_bench_skips(b, shape)) {
+        return LT_OK;
+    }
     for (int i = 0; i < N_SETS; i++) {
         LT_TRY_DONE(set_open(b, &ctx[0].sets[i], t, (uint64_t)(2 * i + 1), false));
         LT_TRY_DONE(

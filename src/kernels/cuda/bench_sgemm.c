@@ -219,6 +219,9 @@ static lt_err shape_time(lt_bench *b, int m, int n, int k, bool ladder) {
     char shape[64];
     int n_runs = 0, vendor = -1;
     snprintf(shape, sizeof shape, "%d x %d x %d", m, n, k);
+    if (lt_bench_skips(b, shape)) {
+        return LT_OK;
+    }
     LT_TRY_DONE(sets_open(b, sets, m, n, k));
     for (int r = ladder ? 0 : lt_sgemm_n_rungs - 1; r <= lt_sgemm_n_rungs + 1; r++) {
         run_ctx *x = &ctx[n_runs];
