@@ -172,6 +172,7 @@ static bool strands_open(lt_reply *j, lt_part *p, lt_api_error *e) {
         if (err != LT_OK) {
             return lt_api_refuse_error(e, NULL, err);
         }
+        c->logs.behind_text = behind_text;
         if (behind_text) {
             lt_tokenizer_stream_continue(c->stream);
         }
@@ -330,9 +331,28 @@ static void *grown(void *data, size_t *room, size_t n, size_t size) {
     return realloc(data, *room * size);
 }
 
+/* How many characters a token adds to the text; one that a piece leaves unfinished counts where it begins. */
+static size_t characters(const lt_reply *j, const lt_token_logs *l, uint32_t id) {
+    const lt_tokenizer *t = j->server->tokenizer;
+    size_t bytes = 0, n = 0;
+    const char *piece = lt_tokenizer_piece(t, id, &bytes);
+    char *first = NULL;
+    if (piece == NULL || (j->ask.skip_special && lt_tokenizer_is_special(t, id))) {
+        return 0;
+    }
+    if (l->text_n == 0 && !l->behind_text &&
+        lt_tokenizer_decode(t, &id, 1, false, &first, &bytes) == LT_OK) {
+        piece = first;
+    }
+    for (size_t i = 0; i < bytes; i++) {
+        n += ((unsigned char)piece[i] & 0xC0) != 0x80;
+    }
+    free(first);
+    return n;
+}
+
 static void log_token(lt_reply *j, lt_token_logs *l, const lt_event *ev, bool has_logprob) {
     const int n_top = has_logprob ? ev->n_top : 0;
-    size_t bytes = 0;
     void *rows = grown(l->rows, &l->room, l->n + 1, sizeof *l->rows);
     void *tops;
 
@@ -355,8 +375,7 @@ static void log_token(lt_reply *j, lt_token_logs *l, const lt_event *ev, bool ha
         l->tops[l->n_tops].id = ev->top[i].id;
         l->tops[l->n_tops++].logprob = ev->top[i].logprob;
     }
-    (void)lt_tokenizer_piece(j->server->tokenizer, (uint32_t)ev->id, &bytes);
-    l->text_n += bytes;
+    l->text_n += characters(j, l, (uint32_t)ev->id);
 }
 
 static void choice_end(lt_strand *c, lt_finish why) {

@@ -21,7 +21,7 @@ typedef struct {
     float logprob;
     bool has_logprob;
     size_t top_at;  /* Index of the first alternative in tops. */
-    size_t text_at; /* Bytes of text before this token. */
+    size_t text_at; /* Characters of text before this token. */
 } lt_token_log;
 
 typedef struct {
@@ -33,6 +33,7 @@ typedef struct {
     } * tops;
     size_t n_tops, tops_room;
     size_t text_n;
+    bool behind_text; /* The first piece keeps its leading space. */
 } lt_token_logs;
 
 typedef struct {

@@ -227,6 +227,9 @@ for body, field in (({"text": {"fromat": {}}}, "text.fromat"), ({"reasoning": {"
     check(f"responses: {json.dumps(body)} is refused by name", a[0] == 400 and json.loads(a[2])["error"]["param"] == field, a)
 a = post("/v1/completions", {"prompt": "Once", "max_tokens": 8, "guided_json": {"type": "integer", "minimum": 0, "maximum": 18446744073709551615}})
 check("completions: a bound beyond 64 bits", a[0] == 200, a)
+a = json.loads(post("/v1/completions", {"prompt": "Caf\u00e9 Once", "temperature": 0, "max_tokens": 5, "echo": True, "logprobs": 0})[2])["choices"][0]
+texts, at = a["logprobs"]["tokens"], a["logprobs"]["text_offset"]
+check("completions: text_offset counts characters of the text", at[:4] == [0, 0, 0, 1] and all(a["text"][o:].startswith(t) for t, o in zip(texts[2:], at[2:]) if "bytes:" not in t), (texts, at))
 FORMED = {"prompt": "Once", "temperature": 1, "max_tokens": 20, "guided_regex": ".{3}"}
 a = [json.loads(post("/v1/completions", {**FORMED, "seed": i})[2])["choices"][0]["text"] for i in range(12)]
 check("completions: every character of a form is in the text", all(len(t) == 3 for t in a), a)
