@@ -396,6 +396,7 @@ void lt_api_props(lt_call *call) {
     lt_out_key_bool(&o, "audio", false);
     lt_out_shut(&o, '}');
     lt_out_key_str(&o, "chat_template", lt_chat_template_text(s->template));
+    lt_out_key_str(&o, "chat_template_source", s->template_source);
     put_token(&o, "bos_token", s, s->vocabulary.bos);
     put_token(&o, "eos_token", s, s->vocabulary.eos);
     lt_out_key_str(&o, "build_info", "lateen-" LT_VERSION);

@@ -110,6 +110,7 @@ static bool holds(const lt_server *s, const char *token) {
 /* A file of Jinja, the name of a format, the model's own, or by its special tokens. */
 static lt_err open_template(lt_server *s) {
     lt_err err;
+    s->template_source = s->o.template != NULL ? "option" : "model";
     if (s->o.template != NULL && lt_file_exists(s->o.template)) {
         char *text = NULL;
         size_t n = 0;
@@ -129,10 +130,14 @@ static lt_err open_template(lt_server *s) {
          *p != NULL; p++) {
         const lt_chat_format *f = lt_chat_format_find(*p);
         if (f != NULL && holds(s, f->mark)) {
+            s->template_source = "tokens";
             return lt_chat_template_open_format(&s->template, *p);
         }
     }
-    lt_log_info("serve: the model brings no chat template: messages are joined as plain text");
+    s->template_source = "none";
+    lt_log_info(
+        "serve: the model brings no chat template: messages are joined as plain text, and the "
+        "page begins in its mode to write on");
     return lt_chat_template_open_format(&s->template, "plain");
 }
 

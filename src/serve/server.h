@@ -40,6 +40,7 @@ struct lt_server {
     lt_tokenizer *tokenizer;
     lt_tokenizer_info vocabulary;
     lt_chat_template *template;
+    const char *template_source;  /* "option", "model", "tokens" (known by them), or "none". */
     lt_parse_marks marks;         /* Of the template. */
     int32_t ends[LT_SERVER_ENDS]; /* Tokens that end an answer. */
     int64_t n_ends;
