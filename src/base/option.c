@@ -35,15 +35,19 @@ static const lt_option *find_row(const lt_option_table *t, const char *name) {
     return NULL;
 }
 
-/* Levenshtein distance, capped: long names are compared by their first NAME_BYTES - 1 characters. */
-static size_t edit_distance(const char *a, const char *b) {
+/* Levenshtein distance if it is below limit, else limit: most pairs are told apart by their lengths, most others by their first rows. Long names
+ * are compared by their first NAME_BYTES - 1 characters. */
+static size_t edit_distance(const char *a, const char *b, size_t limit) {
     size_t row[NAME_BYTES];
-    const size_t nb = strnlen(b, NAME_BYTES - 1);
+    const size_t na = strlen(a), nb = strnlen(b, NAME_BYTES - 1);
+    if ((na > nb ? na - nb : nb - na) >= limit) {
+        return limit;
+    }
     for (size_t j = 0; j <= nb; j++) {
         row[j] = j;
     }
-    for (size_t i = 1; a[i - 1] != '\0'; i++) {
-        size_t diagonal = row[0];
+    for (size_t i = 1; i <= na; i++) {
+        size_t diagonal = row[0], least = i;
         row[0] = i;
         for (size_t j = 1; j <= nb; j++) {
             const size_t substitute = diagonal + (a[i - 1] != b[j - 1]);
@@ -51,21 +55,26 @@ static size_t edit_distance(const char *a, const char *b) {
             diagonal = row[j];
             row[j] = drop < insert ? drop : insert;
             row[j] = substitute < row[j] ? substitute : row[j];
+            least = row[j] < least ? row[j] : least;
+        }
+        if (least >= limit) {
+            return limit;
         }
     }
-    return row[nb];
+    return row[nb] < limit ? row[nb] : limit;
 }
 
 const char *lt_name_nearest(const char *name, const char *const *names, size_t n) {
     const char *best = NULL;
     size_t best_edits = NEAREST_MAX_EDITS + 1;
-    for (size_t i = 0; i < n; i++) {
-        const size_t edits = edit_distance(name, names[i]);
+    for (size_t i = 0; i < n && best_edits > 0; i++) {
         const char *last = strrchr(names[i], '.');
-        const size_t tail = last != NULL ? edit_distance(name, last + 1) : edits;
-        const size_t least = edits < tail ? edits : tail;
-        if (least < best_edits) {
-            best_edits = least;
+        size_t edits = edit_distance(name, names[i], best_edits);
+        if (last != NULL) {
+            edits = edit_distance(name, last + 1, edits);
+        }
+        if (edits < best_edits) {
+            best_edits = edits;
             best = names[i];
         }
     }

@@ -54,8 +54,11 @@ static size_t skip_space(const lexer *l, size_t at) {
 }
 
 static bool has(const lexer *l, size_t at, const char *text) {
-    const size_t n = strlen(text);
-    return l->n - at >= n && memcmp(l->s + at, text, n) == 0;
+    while (*text != '\0' && at < l->n && l->s[at] == *text) {
+        at++;
+        text++;
+    }
+    return *text == '\0';
 }
 
 /* The text from l->at to `to`, before a tag with this sign ('-', '+' or another) that is a block or comment, or not. */

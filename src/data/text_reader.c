@@ -18,7 +18,11 @@
 #include "data/byte_source.h"
 #include "data/text_utf8.h"
 
-#define WINDOW_BYTES          ((size_t)128 << 10)
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+#define WINDOW_BYTES ((size_t)128 << 10)
+#else
+#define WINDOW_BYTES ((size_t)512)
+#endif
 #define RECORD_BYTES_MAX      ((size_t)1 << 30)
 #define BYTE_ORDER_MARK       "\xEF\xBB\xBF"
 #define BYTE_ORDER_MARK_BYTES 3

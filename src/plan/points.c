@@ -85,7 +85,7 @@ static lt_err read_header(reader *r, int *column_of, int *n_columns) {
     for (int i = 0; i < *n_columns; i++) {
         column_of[i] = -1;
         for (int c = 0; c < LT_POINT_COLUMNS; c++) {
-            if (strcmp(fields[i], column_names[c]) == 0) {
+            if (fields[i][0] == column_names[c][0] && strcmp(fields[i], column_names[c]) == 0) {
                 column_of[i] = c;
             }
         }

@@ -10,7 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_ITEMS      2048 /* (state, stack) pairs of one configuration: more is too ambiguous. */
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+#define MAX_ITEMS 2048 /* (state, stack) pairs of one configuration: more is too ambiguous. */
+#else
+#define MAX_ITEMS 128
+#endif
 #define MAX_CONFIGS    50000
 #define MAX_FRAMES     1000000
 #define MAX_ROWS_BYTES ((size_t)128 << 20)

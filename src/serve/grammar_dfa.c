@@ -10,9 +10,9 @@
 #define WORK_MAX                                                                                   \
     20000000 /* Of a whole grammar, in members of subsets: a fraction of a second. The front compiles on its loop. */
 #else        /* Many small inputs find more than few large ones. */
-#define NFA_STATES 20000
-#define DFA_STATES 2000
-#define WORK_MAX   20000
+#define NFA_STATES 4000
+#define DFA_STATES 400
+#define WORK_MAX   4000
 #endif
 #define WRITE_OUT   6000 /* States a counted repetition may have when written out. */
 #define SMALL_COUNT 12   /* Repetitions up to this are written out whenever the body is small. */
@@ -253,17 +253,22 @@ done:
     return err;
 }
 
-static int32_t edge_to(const lt_gdfa *d, int32_t state, int byte) {
-    if (state < 0) {
-        return -1;
+/* Where the byte lo leads from this state (-1: nowhere); *hi is lowered to the last byte for which that holds. *at counts up through the state's edges
+ * as lo does. */
+static int32_t run_from(const lt_gdfa *d, int32_t state, int lo, int32_t *at, int *hi) {
+    const int32_t n = state >= 0 ? d->states[state].n_edges : 0;
+    const lt_gedge *e = n > 0 ? d->edges + d->states[state].edge : NULL;
+    int end = 255;
+    int32_t to = -1;
+    while (*at < n && e[*at].hi < lo) {
+        (*at)++;
     }
-    for (int32_t i = 0; i < d->states[state].n_edges; i++) {
-        const lt_gedge *e = &d->edges[d->states[state].edge + i];
-        if (byte >= e->lo && byte <= e->hi) {
-            return e->to;
-        }
+    if (*at < n) {
+        to = e[*at].lo <= lo ? e[*at].to : -1;
+        end = e[*at].lo <= lo ? e[*at].hi : e[*at].lo - 1;
     }
-    return -1;
+    *hi = end < *hi ? end : *hi;
+    return to;
 }
 
 typedef struct {
@@ -326,18 +331,15 @@ static lt_err build_product(builder *b, const lt_gdfa *x, const lt_gdfa *y, bool
         if (x->states[s.x].accept && second != minus) {
             LT_TRY_DONE(empty_edge(b->n, s.state, to));
         }
-        for (int lo = 0; lo < 256;) {
-            const int32_t tx = edge_to(x, s.x, lo), ty = edge_to(y, s.y, lo);
-            int hi = lo;
-            while (hi < 255 && edge_to(x, s.x, hi + 1) == tx && edge_to(y, s.y, hi + 1) == ty) {
-                hi++;
-            }
+        int32_t ex = 0, ey = 0;
+        for (int lo = 0, hi = 255; lo < 256; lo = hi + 1, hi = 255) {
+            const int32_t tx = run_from(x, s.x, lo, &ex, &hi);
+            const int32_t ty = run_from(y, s.y, lo, &ey, &hi);
             if (tx >= 0 && (ty >= 0 || minus)) {
                 LT_TRY_DONE(
                     product_find(b->n, &list, &n_list, &room, &table, &cells, tx, ty, &next));
                 LT_TRY_DONE(byte_edge(b->n, s.state, lo, hi, next));
             }
-            lo = hi + 1;
         }
     }
 done:
@@ -442,6 +444,8 @@ typedef struct {
     size_t n_first, first_room;
     int32_t *table; /* Open addressing over the subsets. */
     size_t cells;
+    nedge *bytes; /* The byte edges of the subset at hand, in the order of their first byte. */
+    size_t n_bytes, bytes_room;
     uint32_t *mark, stamp; /* Per NFA state: seen in this closure. */
     int32_t *set;          /* The subset being made. */
     size_t n_set;
@@ -544,22 +548,46 @@ static lt_err end_set(subsets *s, int32_t *out) {
     return LT_OK;
 }
 
-/* Byte edges of a state: cut 0..255 where any member's edges begin or end, one target set for each piece. */
-static lt_err byte_edges(subsets *s, int32_t state) {
-    bool cut[257] = {false};
-    int32_t to, before = -1;
-    s->d->states[state].edge = (int32_t)s->d->n_edges;
+static int by_first_byte(const void *a, const void *b) {
+    return ((const nedge *)a)->lo - ((const nedge *)b)->lo;
+}
+
+/* The byte edges of a state's members, and where 0..255 has to be cut for them. */
+static lt_err collect_bytes(subsets *s, int32_t state, bool cut[257]) {
+    s->n_bytes = 0;
     for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
         for (int32_t e = s->n->head[s->members[i]]; e >= 0; e = s->n->edges[e].next) {
             if (s->n->edges[e].kind == EDGE_BYTES) {
+                if (!LT_GROW(s, bytes)) {
+                    return LT_ERR_OOM;
+                }
+                s->bytes[s->n_bytes++] = s->n->edges[e];
                 cut[s->n->edges[e].lo] = true;
                 cut[s->n->edges[e].hi + 1] = true;
             }
         }
     }
-    cut[0] = true;
+    if (s->n_bytes > 1) {
+        qsort(s->bytes, s->n_bytes, sizeof *s->bytes, by_first_byte);
+    }
+    return LT_OK;
+}
+
+/* Byte edges of a state: cut 0..255 where any member's edges begin or end, one target set for each piece. Edges come into play at their first byte
+ * and are dropped behind their last, so a class of hundreds of ranges (\p{L}) costs each of them a few times and not once for each piece. */
+static lt_err byte_edges(subsets *s, int32_t state) {
+    bool cut[257] = {false};
+    int32_t to, before = -1;
+    /* bytes[0, n_live) reach the piece, bytes[next, ) start behind it. */
+    size_t n_live = 0, next = 0;
+    s->d->states[state].edge = (int32_t)s->d->n_edges;
+    LT_TRY(collect_bytes(s, state, cut));
+    cut[256] = true;
     for (int lo = 0, hi; lo < 256; lo = hi + 1) {
-        for (hi = lo; hi < 255 && !cut[hi + 1]; hi++) {}
+        const bool *end = memchr(cut + lo + 1, true,
+                                 (size_t)(256 - lo)); /* At 256 at the latest. */
+        size_t kept = 0;
+        hi = (int)(end - cut) - 1;
         *s->work += s->first[state + 1] - s->first[state];
         if (*s->work > WORK_MAX) {
             LT_FAIL(LT_ERR_LIMIT,
@@ -567,15 +595,17 @@ static lt_err byte_edges(subsets *s, int32_t state) {
                     "states so far",
                     s->d->n_states);
         }
+        while (next < s->n_bytes && s->bytes[next].lo <= lo) {
+            s->bytes[n_live++] = s->bytes[next++];
+        }
         begin_set(s);
-        for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
-            for (int32_t e = s->n->head[s->members[i]]; e >= 0; e = s->n->edges[e].next) {
-                const nedge *edge = &s->n->edges[e];
-                if (edge->kind == EDGE_BYTES && edge->lo <= lo && edge->hi >= hi) {
-                    add(s, edge->to);
-                }
+        for (size_t i = 0; i < n_live; i++) {
+            if (s->bytes[i].hi >= hi) {
+                s->bytes[kept++] = s->bytes[i];
+                add(s, s->bytes[i].to);
             }
         }
+        n_live = kept;
         LT_TRY(end_set(s, &to));
         if (to >= 0 && to == before && s->d->edges[s->d->n_edges - 1].hi + 1 == lo) {
             s->d->edges[s->d->n_edges - 1].hi = (uint8_t)hi;
@@ -647,6 +677,7 @@ static lt_err determinise(lt_gdfa *out, lt_gplan *p, const nfa *n, int32_t start
     }
 done:
     free(s.members);
+    free(s.bytes);
     free(s.first);
     free(s.table);
     free(s.mark);

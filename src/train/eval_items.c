@@ -9,7 +9,11 @@
 #include "base/json.h"
 #include "data/text_reader.h"
 
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define TEXT_BYTES ((size_t)1 << 16) /* The longest context of any task is a few thousand bytes. */
+#else
+#define TEXT_BYTES ((size_t)1 << 10)
+#endif
 
 typedef lt_err (*line_reader)(lt_eval_item *item, const json_t *line, const char *suffix,
                               const char *what);

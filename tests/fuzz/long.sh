@@ -8,7 +8,10 @@
 #   FUZZ_JOBS    pieces at once                     (number of cores)
 #   FUZZ_PIECES  pieces of each target              (4)
 #   FUZZ_SECONDS stop after so long, to go on later (none)
+# SIGUSR1 to its process group stops it at once, counted and to be gone on with.
 set -u
+stop=
+trap 'stop=1' USR1
 here=$(cd "$(dirname "$0")" && pwd)
 total=${1:-10000000}
 [ $# -gt 0 ] && shift
@@ -22,19 +25,20 @@ if [ $# -eq 0 ]; then
 fi
 
 left() { # seconds until FUZZ_SECONDS are over
-    echo $((${FUZZ_SECONDS:-1000000} - SECONDS))
+    echo $((${stop:+0 *} (${FUZZ_SECONDS:-1000000} - SECONDS)))
 }
 
 piece() { # target, number: its share of the executions; state file: executions seconds crashes
     local name=$1 i=$2 share=$((total / pieces)) n status started done=0 spent=0 found=0 args=()
     local corpus=$out/$name.$i.corpus state=$out/state/$name.$i last=$out/$name.$i.last
+    trap 'stop=1' USR1 # A subshell has none.
     [ -f "$state" ] && read -r done spent found <"$state"
     mkdir -p "$corpus" "$out/$name.found"
     [ -d "$here/corpus/$name" ] && cp -n "$here/corpus/$name"/* "$corpus/" 2>/dev/null
     [ -f "$here/dict/$name.dict" ] && args+=(-dict="$here/dict/$name.dict")
     while [ "$done" -lt "$share" ] && [ "$found" -lt "$crashes_max" ] && [ "$(left)" -gt 2 ]; do
         started=$SECONDS
-        ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=4:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
+        ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \
             "$bin/fuzz_$name" "${args[@]}" -runs=$((share - done)) -max_total_time="$(left)" -rss_limit_mb=4096 -malloc_limit_mb=4096 -timeout=30 \
             -print_final_stats=1 -artifact_prefix="$out/$name.found/" "$corpus" >"$last" 2>&1
         status=$?
@@ -56,10 +60,10 @@ for ((i = 0; i < pieces; i++)); do
         piece "$name" "$i" &
     done
 done
-wait
+while [ -n "$(jobs -rp)" ]; do wait; done
 rm -rf /dev/shm/lateen-fuzz-??????
 printf '%-16s %12s %14s %8s\n' target executions "exec/s a core" crashes
 for name in "${targets[@]}"; do
-    cat "$out/state/$name".* | awk -v name="$name" '{ d += $1; s += $2; c += $3 } END { printf "%-16s %12d %14d %8d\n", name, d, d / (s > 0 ? s : 1), c }'
+    cat "$out/state/$name".* 2>/dev/null | awk -v name="$name" '{ d += $1; s += $2; c += $3 } END { printf "%-16s %12d %14d %8d\n", name, d, d / (s > 0 ? s : 1), c }'
 done | tee "$out/table"
 ! awk '$4 > 0 { bad = 1 } END { exit !bad }' "$out/table"
