@@ -88,7 +88,7 @@ int32_t lt_gplan_size(const lt_gplan *p, lt_gid id, int depth) {
             return one;
         }
         total = (int64_t)one * (n->max == LT_GINF ? n->min + 1 : n->max);
-        return clip(total > WRITE_OUT ? one + 2 : total); /* Else it will be a loop. */
+        return clip(total > WRITE_OUT ? (int64_t)one + 2 : total); /* Else it will be a loop. */
     case LT_GNODE_RULE:
         return p->sizes[n->a];
     case LT_GNODE_AND:

@@ -172,6 +172,11 @@ static lt_err read_token(reader *r, lt_gid *out) {
     if (id < 0) {
         return wrong(r, "no special token of this name");
     }
+    for (size_t i = 0; i < r->v->n_ends; i++) {
+        if (r->v->ends[i] == id) { /* It would be a text that can not go on and has not ended. */
+            return wrong(r, "a token that ends the text; it may follow wherever the grammar ends");
+        }
+    }
     lt_gvocab_special_bytes((int32_t)id, code);
     *out = lt_gast_bytes(r->g, (const char *)code, 4);
     return LT_OK;

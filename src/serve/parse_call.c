@@ -37,12 +37,16 @@ static bool is_call(const json_t *j) {
 static lt_err give_tree(lt_parser *p, const json_t *j, lt_parse_fn on, void *ctx) {
     const json_t *inner = json_object_get(j, "function"), *from = json_is_object(inner) ? inner : j;
     const json_t *name = json_object_get(from, "name"), *args = json_object_get(from, "arguments");
+    const char *string;
     char *text;
 
     args = args != NULL ? args : json_object_get(from, "parameters");
-    text = json_is_string(args)                 ? strdup(json_string_value(args))
-           : args == NULL || json_is_null(args) ? strdup("{}")
-                                                : json_dumps(args, JSON_ENCODE_ANY);
+    string = json_string_value(args); /* Some write the arguments' JSON as a string. */
+    if (args == NULL || json_is_null(args) || (string != NULL && string[0] == '\0')) {
+        text = strdup("{}");
+    } else {
+        text = string != NULL ? strdup(string) : json_dumps(args, JSON_ENCODE_ANY);
+    }
     if (text == NULL) {
         LT_FAIL(LT_ERR_OOM, "a call's arguments");
     }

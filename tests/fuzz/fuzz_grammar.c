@@ -6,29 +6,43 @@
 
 #include "serve/grammar.h"
 
-/* All single bytes and a few longer tokens, as a .tiktoken file. */
-static void put_line(char **p, const unsigned char *s, size_t n, int rank) {
+#define END     2 /* </s> */
+#define SPECIAL 4 /* Ids 0..3; a grammar may name those that end no text. */
+#define PAIRS   8
+#define N_IDS   (SPECIAL + 256 + PAIRS)
+
+static void put_entry(char **p, const unsigned char *s, size_t n, int rank) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const uint32_t x = (uint32_t)s[0] << 16 | (n > 1 ? (uint32_t)s[1] << 8 : 0);
-    *p += sprintf(*p, "%c%c%c= %d\n", digits[x >> 18], digits[x >> 12 & 63],
-                  n > 1 ? digits[x >> 6 & 63] : '=', rank);
+    *p += sprintf(*p, "%s{\"rank\":%d,\"token_bytes\":\"%c%c%c=\"}", rank > 0 ? "," : "", rank,
+                  digits[x >> 18], digits[x >> 12 & 63], n > 1 ? digits[x >> 6 & 63] : '=');
 }
 
+/* All single bytes and a few longer tokens, as a tekken.json: it has special tokens with small ids. */
 static lt_grammar_vocab *open_vocab(void) {
-    static const char *const pairs[] = {"{\"", "\"}", "ab", "aa", "12", "\":", "[]", "\xC3\xB6"};
-    char text[8192], *p = text;
+    static const char *const pairs[PAIRS] = {"{\"", "\"}", "ab", "aa",
+                                             "12",  "\":", "[]", "\xC3\xB6"};
+    static char text[16384];
+    char *p = text;
     lt_tokenizer *t = NULL;
     lt_grammar_vocab *v = NULL;
-    const int32_t end = 263; /* No byte: all of them must be there to spell with. */
+    const int32_t end = END;
+    p += sprintf(p,
+                 "{\"config\":{\"pattern\":\"\\\\S+|\\\\s+\",\"default_vocab_size\":%d,"
+                 "\"default_num_special_tokens\":%d},\"special_tokens\":["
+                 "{\"rank\":0,\"token_str\":\"<unk>\"},{\"rank\":1,\"token_str\":\"<s>\"},"
+                 "{\"rank\":2,\"token_str\":\"</s>\"},{\"rank\":3,\"token_str\":\"<a>\"}],"
+                 "\"vocab\":[",
+                 N_IDS, SPECIAL);
     for (int b = 0; b < 256; b++) {
         const unsigned char c = (unsigned char)b;
-        put_line(&p, &c, 1, b);
+        put_entry(&p, &c, 1, b);
     }
-    for (int i = 0; i < 8; i++) {
-        put_line(&p, (const unsigned char *)pairs[i], 2, 256 + i);
+    for (int i = 0; i < PAIRS; i++) {
+        put_entry(&p, (const unsigned char *)pairs[i], 2, 256 + i);
     }
-    if (lt_tokenizer_open_memory(&t, text, (size_t)(p - text), "fuzz.tiktoken",
-                                 &(lt_tokenizer_options){.pattern = "gpt2"}) != LT_OK ||
+    p += sprintf(p, "]}");
+    if (lt_tokenizer_open_memory(&t, text, (size_t)(p - text), "tekken.json", NULL) != LT_OK ||
         lt_grammar_vocab_open(&v, t, &end, 1) != LT_OK) {
         fprintf(stderr, "%s\n", lt_error_message());
         abort();
@@ -44,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                             LT_GRAMMAR_CHOICE};
     lt_grammar *g = NULL;
     lt_grammar_state *s = NULL;
-    uint32_t bits[9];
+    uint32_t bits[(N_IDS + 31) / 32];
     uint32_t dice = (uint32_t)size;
     v = v != NULL ? v : open_vocab();
     if (size == 0 || size > 2048 ||
@@ -52,18 +66,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         return 0;
     }
     if (lt_grammar_state_open(&s, g) == LT_OK) {
-        for (int i = 0; i < 12 && lt_grammar_mask(s, bits, 264) == LT_OK; i++) {
+        for (int i = 0; i < 12 && lt_grammar_mask(s, bits, N_IDS) == LT_OK; i++) {
             int id = -1;
-            for (int k = 0; k < 264 && id < 0;
-                 k++) { /* The first allowed one from a place that changes. */
-                const int at = (int)((dice + (uint32_t)k) % 264);
+            for (int k = 0; k < N_IDS && id < 0; k++) {
+                /* The first allowed one from a place that changes. */
+                const int at = (int)((dice + (uint32_t)k) % N_IDS);
                 id = (bits[at / 32] >> (at % 32) & 1) != 0 ? at : -1;
             }
             dice = dice * 1103515245u + 12345u;
             if (id < 0 || lt_grammar_accept(s, id) != LT_OK) {
+                fprintf(stderr, "step %d, id %d: %s\n", i, id, lt_error_message());
                 abort(); /* A dead end, or a mask that accept contradicts. */
             }
-            if (id == 263) {
+            if (id == END) {
                 break;
             }
         }

@@ -237,6 +237,16 @@ static void regular_expressions(void **state) {
            LIST("\xC3\xB6", "\xC3\xB6"
                             "AAAA"),
            LIST("A", "\xC3"));
+    expect(LT_GRAMMAR_REGEX, "\\p{L}+", LIST("a", "z\xC3\xB6", "\xE4\xB8\xAD"),
+           LIST("1", "-", "\xE2\x82\xAC"));
+    expect(LT_GRAMMAR_REGEX, "\\P{L}[^\\P{N}]",
+           LIST("-1",
+                "\xE2\x82\xAC"
+                "9",
+                "11"),
+           LIST("a1", "--",
+                "\xE4\xB8\xAD"
+                "1"));
 }
 
 static void schemas(void **state) {
@@ -322,6 +332,7 @@ static void refusals(void **state) {
         {LT_GRAMMAR_GBNF, "root ::= root \"a\" | \"b\"", LT_ERR_UNSUPPORTED, "left recursion"},
         {LT_GRAMMAR_GBNF, "x ::= \"a\"", LT_ERR_FORMAT, "'root'"},
         {LT_GRAMMAR_GBNF, "root ::= \"a\"\nb = 1", LT_ERR_FORMAT, "grammar:2"},
+        {LT_GRAMMAR_GBNF, "root ::= \"a\" <|endoftext|>", LT_ERR_FORMAT, "ends the text"},
         {LT_GRAMMAR_CHOICE, "[1]", LT_ERR_FORMAT, "item 0"}};
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -333,6 +344,24 @@ static void refusals(void **state) {
             fail_msg("%s says '%s'", rows[i].text, lt_error_message());
         }
     }
+}
+
+/* Each rule is the next one twice, so the last has 2^40 letters; a repetition of that is a size beyond all integers. */
+static void sizes_beyond_all_integers(void **state) {
+    char text[2048];
+    size_t n = (size_t)snprintf(text, sizeof text, "root ::= r0{2}\n");
+    lt_grammar *g = NULL;
+    lt_grammar_state *s = NULL;
+    (void)state;
+    for (int i = 0; i < 40; i++) {
+        n += (size_t)snprintf(text + n, sizeof text - n, "r%d ::= r%d r%d\n", i, i + 1, i + 1);
+    }
+    n += (size_t)snprintf(text + n, sizeof text - n, "r40 ::= \"a\"\n");
+    assert_int_equal(lt_grammar_open(&g, vocab, LT_GRAMMAR_GBNF, text, n), LT_OK);
+    assert_int_equal(lt_grammar_state_open(&s, g), LT_OK);
+    assert_true(feed(s, "aaaa", 4) && !lt_grammar_accepting(s));
+    lt_grammar_state_close(s);
+    lt_grammar_close(g);
 }
 
 static void forced_bytes(void **state) {
@@ -358,9 +387,12 @@ static void forced_bytes(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(masks_equal_brute_force), cmocka_unit_test(regular_expressions),
-        cmocka_unit_test(schemas), cmocka_unit_test(refusals), cmocka_unit_test(forced_bytes)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(masks_equal_brute_force),
+                                       cmocka_unit_test(regular_expressions),
+                                       cmocka_unit_test(schemas),
+                                       cmocka_unit_test(refusals),
+                                       cmocka_unit_test(sizes_beyond_all_integers),
+                                       cmocka_unit_test(forced_bytes)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
 }
