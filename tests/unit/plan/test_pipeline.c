@@ -67,6 +67,29 @@ static void zero_bubble_takes_two_thirds(void **state) {
     }
 }
 
+/* The time of many micro-batches is that of all of them walked through (which asking for slots makes it). */
+static void long_runs_are_continued(void **state) {
+    (void)state;
+    for (int schedule = LT_PLAN_GPIPE; schedule <= LT_PLAN_ZERO_BUBBLE; schedule++) {
+        const lt_plan_pipeline p = {.stages = 6,
+                                    .chunks = schedule == LT_PLAN_INTERLEAVED ? 2 : 1,
+                                    .micros = 6000,
+                                    .schedule = (lt_plan_schedule)schedule,
+                                    .forward_s = 1,
+                                    .backward_s = 2.1,
+                                    .weight_share = 0.4,
+                                    .send_s = 0.1,
+                                    .first_extra_s = 0.2,
+                                    .last_extra_s = 0.9};
+        lt_plan_slot slot;
+        size_t n;
+        double all = 0, s = 0;
+        assert_int_equal(lt_plan_pipeline_run(&p, &all, &slot, 1, &n), LT_OK);
+        assert_int_equal(lt_plan_pipeline_run(&p, &s, NULL, 0, NULL), LT_OK);
+        near(s, all, 1e-3);
+    }
+}
+
 static void slots_keep_the_rules(void **state) {
     enum { STAGES = 4, CHUNKS = 2, MICROS = 8, SLOTS = 2 * STAGES * CHUNKS * MICROS };
     const lt_plan_pipeline p = {.stages = STAGES,
@@ -115,9 +138,9 @@ static void bad_shapes_are_refused(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(bubbles_are_the_closed_forms),
-                                       cmocka_unit_test(zero_bubble_takes_two_thirds),
-                                       cmocka_unit_test(slots_keep_the_rules),
-                                       cmocka_unit_test(bad_shapes_are_refused)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(bubbles_are_the_closed_forms),
+        cmocka_unit_test(zero_bubble_takes_two_thirds), cmocka_unit_test(long_runs_are_continued),
+        cmocka_unit_test(slots_keep_the_rules), cmocka_unit_test(bad_shapes_are_refused)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
