@@ -36,6 +36,7 @@ piece() { # target, number: its share of the executions; state file: executions 
     mkdir -p "$corpus" "$out/$name.found"
     [ -d "$here/corpus/$name" ] && cp -n "$here/corpus/$name"/* "$corpus/" 2>/dev/null
     [ -f "$here/dict/$name.dict" ] && args+=(-dict="$here/dict/$name.dict")
+    [ -f "$here/flags/$name" ] && args+=($(cat "$here/flags/$name"))
     while [ "$done" -lt "$share" ] && [ "$found" -lt "$crashes_max" ] && [ "$(left)" -gt 2 ]; do
         started=$SECONDS
         ASAN_OPTIONS=quarantine_size_mb=8:malloc_context_size=1:allocator_may_return_null=1 UBSAN_OPTIONS=print_stacktrace=1 \

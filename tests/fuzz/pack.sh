@@ -11,7 +11,7 @@ shift
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 mkdir -p "$to" "$work/bin" "$work/lib"
-cp -r tests/fuzz/corpus tests/fuzz/dict tests/fuzz/long.sh recipes "$work/"
+cp -r tests/fuzz/corpus tests/fuzz/dict tests/fuzz/flags tests/fuzz/long.sh recipes "$work/"
 if [ $# -eq 0 ]; then for f in tests/fuzz/fuzz_*.c; do f=${f##*/fuzz_}; set -- "$@" "${f%.c}"; done; fi
 for name in "$@"; do
     # Names of functions stay (a crash report needs them), lines and types do not.

@@ -10,6 +10,7 @@ trap 'rm -rf "$scratch"' EXIT
 seeds=tests/fuzz/corpus/$name
 mkdir "$scratch/corpus"
 [ -f tests/fuzz/dict/"$name".dict ] && set -- "$@" -dict=tests/fuzz/dict/"$name".dict
+[ -f tests/fuzz/flags/"$name" ] && set -- "$@" $(cat tests/fuzz/flags/"$name")
 [ -d "$seeds" ] && cp "$seeds"/* "$scratch/corpus/"
 if LSAN_OPTIONS=exitcode=77 build/fuzz/fuzz_"$name" -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=20 -print_final_stats=1 \
     -artifact_prefix="$scratch/" "$@" "$scratch/corpus" >"$scratch/log" 2>&1; then

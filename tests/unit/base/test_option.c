@@ -68,6 +68,31 @@ static void bad_values_are_refused(void **state) {
     assert_int_equal(d.steps, 100);
 }
 
+static void nearest_names(void **state) {
+    static const char *const names[] = {"model.width", "batch.size", "batch.sizes", "seed"};
+    static const struct {
+        const char *name, *nearest;
+    } asked[] = {{"model.widht", "model.width"},
+                 {"widht", "model.width"},
+                 {"batch.siz", "batch.size"},
+                 {"batch.sizees", "batch.sizes"},
+                 {"sedation", NULL},
+                 {"see", "seed"},
+                 {"", NULL},
+                 {"model.wi", "model.width"},
+                 {"model.w", NULL}};
+    char far[600];
+    (void)state;
+    for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
+        const char *got = lt_name_nearest(asked[i].name, names, 4);
+        assert_true(got == asked[i].nearest || (got != NULL && asked[i].nearest != NULL));
+        assert_true(got == NULL || strcmp(got, asked[i].nearest) == 0);
+    }
+    memset(far, 'x', sizeof far - 1);
+    far[sizeof far - 1] = '\0';
+    assert_null(lt_name_nearest(far, names, 4));
+}
+
 static void dump_reads_back(void **state) {
     char path[] = "/tmp/lateen-option-XXXXXX";
     demo d, e;
@@ -127,9 +152,9 @@ static void bad_yaml_is_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_and_flags),  cmocka_unit_test(bad_values_are_refused),
-        cmocka_unit_test(dump_reads_back),     cmocka_unit_test(yaml_is_flattened),
-        cmocka_unit_test(bad_yaml_is_refused),
+        cmocka_unit_test(defaults_and_flags), cmocka_unit_test(bad_values_are_refused),
+        cmocka_unit_test(nearest_names),      cmocka_unit_test(dump_reads_back),
+        cmocka_unit_test(yaml_is_flattened),  cmocka_unit_test(bad_yaml_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
