@@ -1,6 +1,7 @@
 # Unit tests under AddressSanitizer with UndefinedBehaviorSanitizer (one build) and, those with threads, ThreadSanitizer. OpenMP's runtime is not built
 # for ThreadSanitizer, so there parallel loops run on one thread and what is tested are our own threads (loader, page, bench, engine).
-# The two builds come first, so that the tests of both can run side by side.
+# The two builds come first, so that the tests of both can run side by side; of those, the long ones first, so that none is left over at the end.
+long='(train/test_device|test_engine|test_engine_load|test_tokenize|test_tokenizer_exact)$'
 sanitized_names() { # tests (a pattern)
     find tests/unit -name 'test_*.c' | sed 's/\.c$//' | grep -E "$1" | sort
 }
@@ -10,7 +11,7 @@ sanitized_build() { # mode, tests
 }
 sanitized_run() { # mode, tests, threads of a parallel loop
     local mode=$1 program
-    for program in $(sanitized_names "$2"); do
+    for program in $(sanitized_names "$2" | grep -E "$long") $(sanitized_names "$2" | grep -vE "$long"); do
         beside "build/$mode/$program" env ASAN_OPTIONS=detect_leaks=1 UBSAN_OPTIONS=print_stacktrace=1 TSAN_OPTIONS=halt_on_error=1 \
             OMP_WAIT_POLICY=passive OMP_NUM_THREADS="$3" "build/$mode/$program"
     done
@@ -20,8 +21,8 @@ sanitized_build asan .
 sanitized_build tsan "$with_threads"
 sanitized_run tsan "$with_threads" 1
 sanitized_run asan . 2
-suite "server, asan" env LATEEN=build/asan/lateen timeout 200 tests/e2e/serve.sh raw life
-suite "server, tsan" env LATEEN=build/tsan/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 timeout 200 tests/e2e/serve.sh raw life
-suite "load, asan" env LATEEN=build/asan/lateen BENCH=build/lateen timeout 200 tests/e2e/serve_load.sh 5 64
-suite "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 timeout 200 tests/e2e/serve_load.sh 5 64
-suite "verbs with threads, tsan" env LATEEN=build/tsan/lateen tests/e2e/threads.sh
+beside "server, asan" env LATEEN=build/asan/lateen timeout 200 tests/e2e/serve.sh raw life
+beside "server, tsan" env LATEEN=build/tsan/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 timeout 200 tests/e2e/serve.sh raw life
+beside "load, asan" env LATEEN=build/asan/lateen BENCH=build/lateen timeout 200 tests/e2e/serve_load.sh 5 64
+beside "load, tsan" env LATEEN=build/tsan/lateen BENCH=build/lateen OMP_NUM_THREADS=1 TSAN_OPTIONS=halt_on_error=1 timeout 200 tests/e2e/serve_load.sh 5 64
+beside "verbs with threads, tsan" env LATEEN=build/tsan/lateen tests/e2e/threads.sh
