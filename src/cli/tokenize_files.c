@@ -7,9 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -125,24 +122,6 @@ static void show(void *ctx, const lt_tokenize_stats *s) {
         (double)(s->tokens - p->from_tokens) / elapsed_s / 1e6, eta);
 }
 
-/* One hash that tells tokenizers apart: of the file; of a folder, of its vocabulary. */
-static lt_err hash_tokenizer(uint64_t *out, const lt_tokenizer *t, const char *path) {
-    lt_file_map map = {0};
-    if (!lt_file_is_dir(path)) {
-        LT_TRY(lt_file_map_open(&map, path));
-        *out = XXH64(map.data, map.size_bytes, 0);
-        lt_file_map_close(&map);
-        return LT_OK;
-    }
-    *out = 0;
-    for (uint32_t id = 0; id < lt_tokenizer_describe(t).n_ids; id++) {
-        size_t bytes = 0;
-        const char *piece = lt_tokenizer_piece(t, id, &bytes);
-        *out = XXH64(piece != NULL ? piece : "", piece != NULL ? bytes : 0, *out + id);
-    }
-    return LT_OK;
-}
-
 /* The ids of --append-eod and --prepend-bos, or -1. */
 static lt_err document_marks(int64_t *bos, int64_t *eod, const lt_tokenize_files_options *o,
                              const lt_tokenizer *t) {
@@ -235,7 +214,7 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
     sigaction(SIGINT, &asked, &before_int);
     sigaction(SIGTERM, &asked, &before_term);
     LT_TRY_DONE(document_marks(&how.bos_id, &how.eod_id, o, t));
-    LT_TRY_DONE(hash_tokenizer(&how.tokenizer_hash, t, tokenizer_path));
+    LT_TRY_DONE(lt_tokenize_hash(&how.tokenizer_hash, t, tokenizer_path));
     LT_TRY_DONE(encoder_open(&e, how.n_threads));
     LT_TRY_DONE(lt_tokenize_files(&how, &stats));
     lt_progress_end(&p.line);

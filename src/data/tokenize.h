@@ -12,6 +12,7 @@
 
 #include "data/text_reader.h"
 #include "lateen/base.h"
+#include "lateen/tokenizer.h"
 
 /* Ids of one job; grows. */
 typedef struct {
@@ -69,6 +70,12 @@ typedef struct {
         stop; /* Set by a signal handler: finish what is begun, save, return INTERRUPTED; may be NULL. */
     double commit_every_s; /* Seconds between two durable positions; 0: one. */
 } lt_tokenize_options;
+
+/* One hash that tells tokenizers apart: of the file at path; of a folder, of its vocabulary. */
+LT_MUST_USE lt_err lt_tokenize_hash(uint64_t *out, const lt_tokenizer *t, const char *path);
+/* Does PREFIX.json say that the shard was made with this tokenizer? *made_with (caller frees) names another, NULL: it is this one, or nobody knows. */
+LT_MUST_USE lt_err lt_tokenize_other_tokenizer(char **made_with, const char *prefix,
+                                               const lt_tokenizer *t, const char *path);
 
 /* STATE: an unfinished or a finished shard of other inputs or options stands there. */
 LT_MUST_USE lt_err lt_tokenize_files(const lt_tokenize_options *o, lt_tokenize_stats *stats);

@@ -12,6 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
@@ -214,4 +217,53 @@ lt_err lt_tokenize_remove_output(const char *prefix) {
     LT_TRY(remove_one(prefix, ".json"));
     LT_TRY(lt_shard_writer_discard(prefix));
     return remove_one(prefix, ".journal");
+}
+
+lt_err lt_tokenize_hash(uint64_t *out, const lt_tokenizer *t, const char *path) {
+    lt_file_map map = {0};
+    if (!lt_file_is_dir(path)) {
+        LT_TRY(lt_file_map_open(&map, path));
+        *out = XXH64(map.data, map.size_bytes, 0);
+        lt_file_map_close(&map);
+        return LT_OK;
+    }
+    *out = 0;
+    for (uint32_t id = 0; id < lt_tokenizer_describe(t).n_ids; id++) {
+        size_t bytes = 0;
+        const char *piece = lt_tokenizer_piece(t, id, &bytes);
+        *out = XXH64(piece != NULL ? piece : "", piece != NULL ? bytes : 0, *out + id);
+    }
+    return LT_OK;
+}
+
+/* A folder and a file of one tokenizer have other hashes: then their sizes speak. */
+lt_err lt_tokenize_other_tokenizer(char **made_with, const char *prefix, const lt_tokenizer *t,
+                                   const char *path) {
+    lt_err err = LT_OK;
+    char manifest[LT_PATH_BYTES], hash[17];
+    const char *theirs = "", *hex = NULL;
+    int64_t vocab = -1;
+    uint64_t ours = 0;
+    bool other;
+    json_t *root = NULL;
+
+    *made_with = NULL;
+    LT_TRY(name(manifest, prefix, ".json"));
+    if (!lt_file_exists(manifest)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_json_load(&root, manifest, (size_t)1 << 20));
+    LT_TRY_DONE(lt_json_str(root, "tokenizer", &theirs, true, manifest));
+    LT_TRY_DONE(lt_json_str(root, "tokenizer_xxh64", &hex, true, manifest));
+    LT_TRY_DONE(lt_json_i64(root, "vocab_size", &vocab, true, manifest));
+    LT_TRY_DONE(lt_tokenize_hash(&ours, t, path));
+    snprintf(hash, sizeof hash, "%016" PRIx64, ours);
+    other = hex != NULL && strcmp(hex, hash) != 0;
+    if (other && (lt_file_is_dir(path) || lt_file_is_dir(theirs))) {
+        other = vocab >= 0 && vocab != (int64_t)lt_tokenizer_describe(t).n_ids;
+    }
+    *made_with = other ? strdup(theirs) : NULL;
+done:
+    json_decref(root);
+    return err;
 }

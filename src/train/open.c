@@ -11,7 +11,9 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/thread.h"
+#include "data/tokenize.h"
 #include "kernels/peak.h"
 #include "model/alloc.h"
 #include "tensor/ops.h"
@@ -184,14 +186,32 @@ static void validation_options(lt_training *t, const lt_mixture *m) {
     o->prefetch_rows = 0;
 }
 
+/* Samples and bits per byte would be of another text; the loss does not care. */
+static lt_err tell_other_tokenizers(const lt_training *t, const lt_mixture *mixture) {
+    for (int64_t i = 0; i < mixture->n_sources && t->tokenizer != NULL; i++) {
+        const char *path = mixture->sources[i].path;
+        char *made_with = NULL;
+        LT_TRY(lt_tokenize_other_tokenizer(&made_with, path, t->tokenizer, t->recipe.tokenizer));
+        if (made_with != NULL) {
+            lt_log_warn("shard %s was made with another tokenizer (%s) than data.tokenizer %s: "
+                        "samples and bits per byte will be wrong",
+                        path, made_with, t->recipe.tokenizer);
+        }
+        free(made_with);
+    }
+    return LT_OK;
+}
+
 static lt_err open_data(lt_training *t) {
     lt_loader_options o;
 
     LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
     o = loader_options(t, &t->train_mixture);
     LT_TRY(lt_loader_open(&t->loader, &o));
+    LT_TRY(tell_other_tokenizers(t, &t->train_mixture));
     if (t->recipe.valid[0] != '\0') {
         LT_TRY(lt_mixture_parse(&t->valid_mixture, t->recipe.valid, "data.valid"));
+        LT_TRY(tell_other_tokenizers(t, &t->valid_mixture));
         validation_options(t, &t->valid_mixture);
     } else if (t->recipe.val_fraction > 0.0) {
         validation_options(t, &t->train_mixture);

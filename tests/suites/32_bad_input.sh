@@ -1,7 +1,7 @@
 # Wrong files and wrong words on the command line: one message that names the object, exit 1 (2 for usage), and nothing left behind.
 # Sourced by tests/run.sh.
 bad_input() {
-    local dir tok=tests/golden/data/demo_tokenizer.json
+    local dir n tok=tests/golden/data/demo_tokenizer.json
     dir=$(mktemp -d) || return 1
     # refused CODE TEXT COMMAND...: it ends with CODE, says one line "lateen: ... TEXT ..." and writes nothing to standard output.
     refused() {
@@ -79,6 +79,14 @@ bad_input() {
     refused 2 "--prompt and --prompt-file are two prompts" generate --prompt a --prompt-file "$dir/long.txt"
     for verb in "--version" "doctor --no-measure --json" "tokenize --tokenizer $tok --text a"; do
         build/lateen $verb >/dev/full 2>"$dir/err" && echo "not ok - $verb on a full disk ended well" || { grep -qF "standard output: No space left" "$dir/err" && echo "ok - a full disk" || echo "not ok - $verb on a full disk: $(cat "$dir/err")"; }
+    done
+    printf 'some words\n' >"$dir/words.txt"
+    build/lateen tokenize "$dir/words.txt" --tokenizer "$tok" --out "$dir/words" 2>/dev/null >&2
+    for file in "$tok" "$dir/other.json"; do
+        [ -f "$file" ] || build/lateen tokenizer train "$dir/words.txt" --vocab-size 258 --out "$file" 2>/dev/null
+        timeout 60 build/lateen train --out "$dir/warned" --data.train "$dir/words" --data.tokenizer "$file" --model.vocab 70000 --model.layers 1 --model.width 8 --model.heads 1 --data.seq 4 --batch.size 1 --steps 1 --export false >"$dir/out" 2>&1
+        n=$(grep -c "was made with another tokenizer" "$dir/out"); [ "$n" = "$([ "$file" = "$tok" ] && echo 0 || echo 1)" ] && echo "ok - a shard of another tokenizer is told" || echo "not ok - $file: $n warnings: $(tail -3 "$dir/out")"
+        rm -rf "$dir/warned"
     done
     ls "$dir" | grep -qE '^(run|converted|x\.bin)' && echo "not ok - something is left: $(ls "$dir")" || echo "ok - nothing is left"
     rm -rf "$dir"
