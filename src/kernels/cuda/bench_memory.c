@@ -372,6 +372,10 @@ static void flat(shop *s) {
         lt_cast_args a = {.y = make(s, LT_BF16, 0, n), .x = make(s, LT_F32, 0, n)};
         op_time(s, LT_OP_cast, &a, "fp32 to bf16", "134M");
     }
+    {
+        lt_colsum_args a = {.y = make(s, LT_F32, 0, 3072), .x = make(s, LT_BF16, 65536, 3072)};
+        op_time(s, LT_OP_colsum, &a, "column sums", "65536 x 3072");
+    }
     lt_add_args a = {.y = make(s, LT_BF16, 0, n),
                      .a = make(s, LT_BF16, 0, n),
                      .b = make(s, LT_BF16, 0, n),

@@ -7,23 +7,40 @@
  *@spec sm_80 sm_90a: DTYPE=fp32 W=1 */
 #include "common/vec.cuh"
 
-#define WARPS 8
+#define WARPS  8
+#define AHEAD  8 /* Rows of a warp. */
+#define BLOCKS 4 /* An SM, as the launcher cuts the rows: registers for all that is on its way. */
 
-extern "C" __global__ void __launch_bounds__(WARPS *WARP) col_parts(float *parts, const DTYPE *x, int rows, int cols, int share, i64 ld) {
+INLINE void add(float *sum, raw piece) {
+    float f[W];
+    raw_unpack(f, piece);
+#pragma unroll
+    for (int i = 0; i < W; i++) {
+        sum[i] += f[i];
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(WARPS *WARP, BLOCKS) col_parts(float *parts, const DTYPE *x, int rows, int cols, int share, i64 ld) {
     __shared__ float sums[WARPS][WARP * W];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, col = (blockIdx.x * WARP + lane) * W;
     const int first = blockIdx.y * share, last = min(rows, first + share);
     float sum[W] = {0.0f};
-    if (col < cols) {
-#pragma unroll 4
-        for (int row = first + warp; row < last; row += WARPS) {
-            float f[W];
-            piece_load(f, x + row * ld + col);
+    int row = first + warp;
+    wait_for_others();
+    x += col < cols ? row * ld + col : 0;
+    for (; row + (AHEAD - 1) * WARPS < last && col < cols; row += AHEAD * WARPS, x += AHEAD * WARPS * ld) {
+        raw held[AHEAD]; /* All on their way before the first is used. */
 #pragma unroll
-            for (int i = 0; i < W; i++) {
-                sum[i] += f[i];
-            }
+        for (int a = 0; a < AHEAD; a++) {
+            held[a] = raw_load_once(x + a * WARPS * ld);
         }
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            add(sum, held[a]);
+        }
+    }
+    for (; row < last && col < cols; row += WARPS, x += WARPS * ld) {
+        add(sum, raw_load_once(x));
     }
 #pragma unroll
     for (int i = 0; i < W; i++) {

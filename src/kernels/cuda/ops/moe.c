@@ -45,10 +45,10 @@ static lt_err column_sums(lt_queue *q, void *sums, void *parts, lt_tensor x, int
     int rows = (int)x.shape[0], cols = (int)x.shape[1];
     void *first[] = {&parts, &x.data, &rows, &cols, &share, &x.stride[0]},
          *second[] = {&sums, &parts, &n_parts, &cols};
-    LT_TRY(lt_cuda_run(q, "ops/col_parts.cu", "col_parts", "DTYPE=fp32 W=1",
-                       LT_CUDA_DIV_UP(cols, 32), n_parts, 256, first));
-    return lt_cuda_run(q, "ops/col_sum.cu", "col_sum", "", LT_CUDA_DIV_UP(cols, 32), 1, 512,
-                       second);
+    LT_TRY(lt_cuda_run_early(q, "ops/col_parts.cu", "col_parts", "DTYPE=fp32 W=1",
+                             LT_CUDA_DIV_UP(cols, 32), n_parts, 256, first));
+    return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum", "", LT_CUDA_DIV_UP(cols, 32), 1, 512,
+                             second);
 }
 
 static lt_err moe_route_fwd_run(lt_queue *q, const void *args) {

@@ -242,9 +242,10 @@ static lt_err colsum_run(lt_queue *q, const void *args) {
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.x.dtype), w);
     void *first[] = {&parts, &a.x.data, &rows, &cols, &share, &a.x.stride[0]},
          *second[] = {&a.y.data, &parts, &n_parts, &cols};
-    LT_TRY(lt_cuda_run(q, "ops/col_parts.cu", "col_parts", defines, blocks, n_parts, 256, first));
-    return lt_cuda_run(q, "ops/col_sum.cu", "col_sum", "", LT_CUDA_DIV_UP(cols, 32), 1, 512,
-                       second);
+    LT_TRY(lt_cuda_run_early(q, "ops/col_parts.cu", "col_parts", defines, blocks, n_parts, 256,
+                             first));
+    return lt_cuda_run_early(q, "ops/col_sum.cu", "col_sum", "", LT_CUDA_DIV_UP(cols, 32), 1, 512,
+                             second);
 }
 
 #define ENTRY(op, name)                                                                            \
