@@ -63,7 +63,7 @@ static bool fwd_spec(spec *s, int w, int64_t width, int64_t rows, bool add, int 
     while (s->lanes > WARP && s->vecs > 2 && (s->vecs & (s->vecs - 1)) != 0) {
         s->vecs++; /* Powers of two: fewer specialisations. */
     }
-    while (s->rows < 4 && 2 * s->rows * s->vecs <= (add ? 8 : 12) &&
+    while (s->lanes <= WARP && s->rows < 4 && 2 * s->rows * s->vecs <= (add ? 8 : 12) &&
            rows >= (int64_t)n_sms * 8 * rows_a_block(s)) {
         s->rows *= 2; /* Parameters are read once for all rows of a thread. */
     }
