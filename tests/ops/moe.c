@@ -240,6 +240,12 @@ static const lt_case grouped_cases[] = {
      .y_f32 = true, .accumulate = true},
     {"weights, empty experts", LT_CASE_CHECK, .R = 6, .C = 8, .F = 8, .E = 9, .K = 1, .y_f32 = true,
      .accumulate = true},
+    {"weights, stored, empty experts", LT_CASE_CHECK, .R = 6, .C = 8, .F = 8, .E = 9, .K = 1,
+     .y_f32 = true},
+    {"aligned weights, stored, empty experts", LT_CASE_CHECK, .R = 4, .C = 136, .F = 264, .E = 7,
+     .K = 1, .y_f32 = true, .aligned = true},
+    {"aligned weights, stored", LT_CASE_CHECK, .R = 500, .C = 136, .F = 264, .E = 3, .K = 1,
+     .y_f32 = true, .aligned = true},
     {"aligned rows", LT_CASE_CHECK, .R = 700, .C = 136, .F = 200, .E = 5, .K = 1, .trans_b = true,
      .aligned = true},
     {"aligned rows, plain", LT_CASE_CHECK, .R = 700, .C = 72, .F = 136, .E = 3, .K = 1,
@@ -265,7 +271,11 @@ static void grouped_build(lt_setup *s) {
     lt_setup_in(s, "a", &a->a, s->act, LT_SHAPE(c->R, c->C));
     if (a->weights) {
         lt_setup_in(s, "b", &a->b, s->act, LT_SHAPE(c->R, c->F));
-        lt_setup_grad(s, "y", &a->y, LT_F32, LT_SHAPE(c->E, c->C, c->F));
+        if (c->accumulate) {
+            lt_setup_grad(s, "y", &a->y, LT_F32, LT_SHAPE(c->E, c->C, c->F));
+        } else {
+            lt_setup_out(s, "y", &a->y, LT_F32, LT_SHAPE(c->E, c->C, c->F));
+        }
         return;
     }
     lt_setup_in(s, "b", &a->b, s->act, 3,

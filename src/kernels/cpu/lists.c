@@ -486,7 +486,13 @@ static lt_err matmul_grouped_run(lt_queue *q, const void *args) {
     const lt_op_list list = lt_registry_list(lt_backend_cpu(), LT_OP_matmul);
     for (int64_t e = 0; e + 1 < a->expert_start.shape[0]; e++) {
         const lt_matmul_args one = lt_matmul_of_expert(a, e, start[e], start[e + 1]);
-        if (one.y.shape[0] > 0) {
+        if (start[e] == start[e + 1]) { /* Nobody chose it; products leave y alone where K is 0. */
+            LT_TRY(!a->weights || a->accumulate
+                       ? LT_OK
+                       : lt_host_zero_pieces(q, one.y.data, (size_t)one.y.shape[1] * sizeof(float),
+                                             (size_t)one.y.stride[0] * sizeof(float),
+                                             one.y.shape[0]));
+        } else {
             LT_TRY(lt_registry_run(&list, LT_OP_matmul, q, &one));
         }
     }
