@@ -87,6 +87,14 @@ lt_err lt_host_zero(lt_queue *q, void *dst, size_t bytes) {
     return LT_OK;
 }
 
+lt_err lt_host_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
+                           int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        LT_TRY(lt_host_zero(q, (char *)dst + (size_t)i * stride_bytes, piece_bytes));
+    }
+    return LT_OK;
+}
+
 lt_err lt_host_order(lt_queue *after, lt_queue *before) {
     (void)after;
     (void)before;

@@ -14,6 +14,8 @@ void lt_host_queue_close(lt_queue *q);
 lt_err lt_host_sync(lt_queue *q);
 lt_err lt_host_copy(lt_queue *q, void *dst, const void *src, size_t bytes);
 lt_err lt_host_zero(lt_queue *q, void *dst, size_t bytes);
+lt_err lt_host_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
+                           int64_t n);
 /* The product of expert e, whose rows are [from, to). */
 lt_matmul_args lt_matmul_of_expert(const lt_matmul_grouped_args *a, int64_t e, int64_t from,
                                    int64_t to);
@@ -26,7 +28,8 @@ lt_err lt_host_order(lt_queue *after, lt_queue *before);
 #define LT_HOST_BACKEND_FIELDS                                                                     \
     .host_memory = true, .alloc = lt_host_alloc, .release = lt_host_release,                       \
     .queue_open = lt_host_queue_open, .queue_close = lt_host_queue_close, .sync = lt_host_sync,    \
-    .upload = lt_host_copy, .download = lt_host_copy, .zero = lt_host_zero, .copy = lt_host_copy,  \
-    .host_alloc = lt_host_alloc, .host_release = lt_host_release, .order = lt_host_order
+    .upload = lt_host_copy, .download = lt_host_copy, .zero = lt_host_zero,                        \
+    .zero_pieces = lt_host_zero_pieces, .copy = lt_host_copy, .host_alloc = lt_host_alloc,         \
+    .host_release = lt_host_release, .order = lt_host_order
 
 #endif

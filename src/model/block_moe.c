@@ -17,7 +17,7 @@ static lt_err experts_fwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param
                                                               .fixed_order = r->fixed_order});
 }
 
-/* dw += dy^T x of each expert, then dx = dy w; dx may be x. */
+/* dw += dy^T x of each expert (what an expert that nobody chose has, stays), then dx = dy w; dx may be x. */
 static lt_err experts_bwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_tensor dx, lt_tensor dy, lt_tensor x) {
     LT_TRY(lt_run_matmul_grouped(r, &(lt_matmul_grouped_args){.y = lt_run_gradient(r, kind, layer),

@@ -100,5 +100,10 @@ lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const in
             LT_TRY(skip_chunk(r, b, first, n, grad_scale != 0));
         }
     }
+    if (grad_scale != 0 && r->fresh && !r->head_stored) { /* No chunk made it. */
+        const lt_tensor dw = lt_run_gradient(r, head_kind(r->spec), 0);
+        LT_TRY(r->backend->zero(r->queue, dw.data, (size_t)lt_tensor_count(&dw) * sizeof(float)));
+        r->head_stored = true;
+    }
     return LT_OK;
 }

@@ -13,12 +13,12 @@
 #include "model/stage.h"
 
 #define MAX_ELEMENTS 0x1p50 /* Of activations: keeps every size far from overflow. */
-#define MAX_GRAPHS   16     /* Shapes of a run: a ramp has a few. */
+#define MAX_GRAPHS   32     /* Shapes of a run, fresh and not: a ramp has a few. */
 
 /* A training pass of one shape; recorded at its second use, when nothing compiles or grows any more. */
 typedef struct {
     int64_t batch, seq;
-    bool has_documents;
+    bool has_documents, fresh;
     float grad_scale;
     lt_graph *graph;
 } recorded;
@@ -37,6 +37,7 @@ struct lt_pass {
     int n_shapes;
     int64_t n_graphs;
     int64_t carved_batch, carved_seq;
+    bool fresh;     /* Nothing has been added to the gradients since they were to be zero. */
     int recomputed; /* Layer whose shared tensors hold its own values; -1: none. */
 };
 
@@ -358,8 +359,44 @@ bool lt_pass_full(const lt_pass *p) {
     return lt_stage_full(&p->stage);
 }
 
+/* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts' are added to: on a GPU, storing the zeros of an expert
+ * that nobody chose takes the product's registers. */
+static bool made_by_product(const lt_model_spec *s, const lt_param *p) {
+    const bool experts = s->n_experts > 0 && (p->kind == LT_PARAM_UP || p->kind == LT_PARAM_DOWN);
+    return (p->matrix && !experts) || p->kind == LT_PARAM_ROUTER || p->kind == LT_PARAM_HEAD ||
+           (p->kind == LT_PARAM_EMBED && s->tied);
+}
+
+/* All other gradients to zero: neighbours in one go, and those of all layers, which lie equally far apart. */
+static lt_err zero_others(lt_pass *p) {
+    const lt_run *r = &p->run;
+    const lt_param_table *t = &p->model->table;
+    for (int i = 0, end; i < t->n_params; i = end) {
+        const lt_param *first = &t->params[i];
+        const bool skip = first->layer > 0 || made_by_product(r->spec, first);
+        const int64_t n = first->layer < 0 ? 1 : r->spec->n_layers;
+        for (end = i + 1; end < t->n_params && !skip && t->params[end].layer == first->layer &&
+                          !made_by_product(r->spec, &t->params[end]);
+             end++) {}
+        if (!skip) {
+            const lt_param *last = &t->params[end - 1];
+            const int64_t count = last->offset + last->count - first->offset,
+                          stride = n > 1 ? first[t->layer_stride].offset - first->offset : count;
+            LT_TRY(r->backend->zero_pieces(r->queue, r->gradients + first->offset,
+                                           (size_t)count * sizeof(float),
+                                           (size_t)stride * sizeof(float), n));
+        }
+    }
+    return LT_OK;
+}
+
 /* Batch to gradients. labels: of the host, to skip what has none; NULL: skip nothing. */
 static lt_err compute(lt_pass *p, const int32_t *labels, float grad_scale) {
+    p->run.fresh = p->fresh;
+    p->run.head_stored = false;
+    if (p->fresh) {
+        LT_TRY(zero_others(p));
+    }
     LT_TRY(forward(p, true));
     LT_TRY(lt_loss_run(&p->run, &p->loss, &p->batch, labels, grad_scale));
     return backward(p, grad_scale);
@@ -375,7 +412,8 @@ static recorded *find_shape(lt_pass *p, const recorded *shape, bool *is_new) {
     for (int i = 0; i < p->n_shapes; i++) {
         recorded *r = &p->graphs[i];
         if (r->batch == shape->batch && r->seq == shape->seq &&
-            r->has_documents == shape->has_documents && r->grad_scale == shape->grad_scale) {
+            r->has_documents == shape->has_documents && r->fresh == shape->fresh &&
+            r->grad_scale == shape->grad_scale) {
             return r;
         }
     }
@@ -408,7 +446,8 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     LT_TRY(lt_stage_take(&p->stage, r, &p->batch));
     if (can_record(p)) {
         shape = find_shape(
-            p, &(recorded){slot->batch, slot->seq, slot->has_documents, grad_scale, NULL}, &is_new);
+            p, &(recorded){slot->batch, slot->seq, slot->has_documents, p->fresh, grad_scale, NULL},
+            &is_new);
     }
     if (shape == NULL || is_new) {
         LT_TRY(compute(p, r->backend->graph_begin != NULL ? NULL : slot->ids[LT_STAGE_LABELS],
@@ -419,6 +458,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
         }
         LT_TRY(r->backend->graph_launch(r->queue, shape->graph));
     }
+    p->fresh = false;
     return lt_stage_fetch(&p->stage, r, &p->batch);
 }
 
@@ -440,7 +480,8 @@ float *lt_pass_gradients(lt_pass *p) {
 
 lt_err lt_pass_zero_gradients(lt_pass *p) {
     LT_ASSERT(p->run.gradients != NULL);
-    return p->run.backend->zero(p->run.queue, p->run.gradients, p->gradients.size_bytes);
+    p->fresh = true;
+    return LT_OK;
 }
 
 lt_queue *lt_pass_queue(const lt_pass *p) {

@@ -62,7 +62,7 @@ LT_MUST_USE lt_err lt_pass_train(lt_pass *p, const lt_pass_batch *b, float grad_
  *     lt_pass_train_staged(p, scale)  queue forward and backward of the oldest staged batch
  *     lt_pass_collect(p, &sum)        wait for all that is queued; add up the results since the last collect
  *
- * From its second batch of a shape (and scale) on, a pass on a backend with graphs runs a recorded graph of everything between the batch and the
+ * From its second batch of a shape (and scale, and first of a step or not) on, a pass on a backend with graphs runs a recorded graph of everything between the batch and the
  * gradients. */
 #define LT_PASS_AHEAD 2
 LT_MUST_USE lt_err lt_pass_stage(lt_pass *p, const lt_pass_batch *b);
@@ -74,9 +74,10 @@ LT_MUST_USE lt_err lt_pass_collect(lt_pass *p, lt_pass_result *r);
 
 float *lt_pass_gradients(
     lt_pass *p); /* (n_elements) F32, the model's flat layout, the backend's memory. */
-LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p); /* Queued. */
-struct lt_queue *lt_pass_queue(const lt_pass *p);      /* What computes the gradients. */
-int64_t lt_pass_graphs(const lt_pass *p);              /* Recorded so far. */
+/* The next batch to train on begins anew: what products make is stored, not added, the rest is zeroed first. Until then the old gradients stand. */
+LT_MUST_USE lt_err lt_pass_zero_gradients(lt_pass *p);
+struct lt_queue *lt_pass_queue(const lt_pass *p); /* What computes the gradients. */
+int64_t lt_pass_graphs(const lt_pass *p);         /* Recorded so far. */
 
 /* Time, calls and least work of each op since open or the last watch. A backend whose work is queued is timed only while watched, eagerly, with
  * its own stopwatch; one that works at once always, by the clock. */

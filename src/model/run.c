@@ -186,13 +186,22 @@ lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt
                                      .packed = r->packed != NULL ? r->packed[index] : NULL});
 }
 
+/* Whether there is something to add to. */
+static bool adds(lt_run *r, lt_param_kind kind) {
+    const bool head = kind == LT_PARAM_HEAD || kind == LT_PARAM_EMBED,
+               again = !r->fresh || (head && r->head_stored);
+    r->head_stored = r->head_stored || head;
+    return again;
+}
+
 lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx) {
     const lt_tensor dw = lt_run_gradient(r, kind, layer);
     const lt_tensor dbias = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
                                                         : lt_run_gradient(r, bias, layer);
     LT_TRY(lt_run_matmul(
-        r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = true}));
+        r,
+        &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = adds(r, kind)}));
     if (dbias.data != NULL) {
         LT_TRY(lt_run_colsum(r, &(lt_colsum_args){.y = dbias, .x = dy}));
     }

@@ -20,6 +20,10 @@ typedef struct {
     lt_queue *queue;
     lt_dtype dtype;   /* Of activations and weights. */
     float *gradients; /* Flat F32; NULL in inference. */
+    bool
+        fresh; /* The first batch of a step: products store the weights' gradients, see lt_linear_bwd. */
+    bool
+        head_stored; /* Then: the head's gradient is stored, whose other chunks, and a tied embedding's, add to it. */
     const void **
         packed; /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
     const float *
@@ -79,7 +83,8 @@ lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_p
 /* dw += dy^T in; dbias likewise; dx = (dy w) f'(x), in x's memory. scratch: as dx. */
 lt_err lt_linear_act_bwd(lt_run *r, lt_tensor x, lt_tensor dy, lt_tensor in, lt_param_kind kind,
                          lt_param_kind bias, int layer, lt_tensor scratch);
-/* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is read first. */
+/* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is read first. Of a fresh run, dw = at a weight's first
+ * product: each but the head has one a batch. */
 lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx);
 

@@ -32,13 +32,16 @@ typedef struct lt_backend {
     lt_err (*upload)(lt_queue *q, void *dst, const void *host_src, size_t bytes);
     lt_err (*download)(lt_queue *q, void *host_dst, const void *src, size_t bytes);
     lt_err (*zero)(lt_queue *q, void *dst, size_t bytes);
+    /* n pieces, stride_bytes from one to the next; all of whole F32 words. */
+    lt_err (*zero_pieces)(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
+                          int64_t n);
     lt_err (*copy)(lt_queue *q, void *dst, const void *src, size_t bytes);
     /* Host memory, zeroed, from and to which transfers run beside other work. */
     lt_err (*host_alloc)(void **out, size_t bytes, const char *what);
     void (*host_release)(void *data, size_t bytes);
     /* Whatever is queued on `after` from now on waits for what is queued on `before` now. */
     lt_err (*order)(lt_queue *after, lt_queue *before);
-    /* Between begin and end, ops, zero and copy are recorded instead of run; nothing may be transferred, waited for or allocated. Launch queues
+    /* Between begin and end, ops, zero, zero_pieces and copy are recorded instead of run; nothing may be transferred, waited for or allocated. Launch queues
      * them all, with the pointers and numbers they were recorded with. NULL: this backend has no graphs. A begun graph is ended also after
      * a failure. */
     lt_err (*graph_begin)(lt_queue *q);

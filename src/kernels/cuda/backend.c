@@ -82,6 +82,24 @@ static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
     return lt_cuda_fill(q->gpu, q->stream, dst, 0, bytes);
 }
 
+#define ZERO_THREADS    256 /* As in elementwise.cu. */
+#define ZERO_BLOCKS     64  /* Of a piece. */
+#define ZERO_MAX_PIECES 65535
+
+static lt_err backend_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
+                                  int64_t n) {
+    int64_t stride = (int64_t)(stride_bytes / 4), words = (int64_t)(piece_bytes / 4);
+    void *args[] = {&dst, &stride, &words};
+    LT_ASSERT(piece_bytes % 4 == 0 && stride_bytes % 4 == 0 && n <= ZERO_MAX_PIECES);
+    if (n <= 1) {
+        return n == 1 ? backend_zero(q, dst, piece_bytes) : LT_OK;
+    }
+    const int64_t blocks = LT_CUDA_DIV_UP(words, ZERO_THREADS);
+    return lt_cuda_run_early(q, "ops/elementwise.cu", "zero_pieces", "DTYPE=fp32 W=4",
+                             blocks < ZERO_BLOCKS ? blocks : ZERO_BLOCKS, (int)n, ZERO_THREADS,
+                             args);
+}
+
 static lt_err backend_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
     return lt_cuda_copy(q->gpu, q->stream, dst, src, bytes);
 }
@@ -191,6 +209,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .upload = backend_upload,
                                        .download = backend_download,
                                        .zero = backend_zero,
+                                       .zero_pieces = backend_zero_pieces,
                                        .copy = backend_copy,
                                        .host_alloc = backend_host_alloc,
                                        .host_release = backend_host_release,

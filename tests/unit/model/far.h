@@ -183,6 +183,14 @@ static inline lt_err far_zero(lt_queue *q, void *dst, size_t bytes) {
     return LT_OK;
 }
 
+static inline lt_err far_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes,
+                                     size_t stride_bytes, int64_t n) {
+    for (int64_t i = 0; i < n; i++) {
+        (void)!far_zero(q, (char *)dst + (size_t)i * stride_bytes, piece_bytes);
+    }
+    return LT_OK;
+}
+
 static inline lt_err far_order(lt_queue *after, lt_queue *before) {
     far_work *w = far_push(after, FAR_ORDER);
     w->other = before;
@@ -260,6 +268,7 @@ static inline const lt_backend *far_backend(void) {
                      .upload = far_transfer,
                      .download = far_transfer,
                      .zero = far_zero,
+                     .zero_pieces = far_zero_pieces,
                      .copy = far_move,
                      .host_alloc = far_host_alloc,
                      .host_release = far_host_release,

@@ -154,6 +154,53 @@ static void gradients_add_up_over_micro_batches(void **state) {
     }
 }
 
+static void expect_values(const golden *g, const float *got, const float *want, const char *what) {
+    for (int64_t i = 0; i < g->model->table.n_elements; i++) {
+        const float expected = want != NULL ? want[i] : 0.0f;
+        if (got[i] != expected) { /* A stored -0 is a 0 that it was added to. */
+            fail_msg("%s on %s, %s: element %lld is %g, not %g", g->name, g->model->backend->name,
+                     what, (long long)i, (double)got[i], (double)expected);
+        }
+    }
+}
+
+/* After zero_gradients the first batch stores what its products make: as if it had been added to zeros, also where no label counts. */
+static void a_step_begins_anew(void **state) {
+    (void)state;
+    for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
+        golden g;
+        lt_pass_result r;
+        lt_pass *p;
+        float *once;
+        golden_open(&g, golden_cases[i / 2], backends[i % 2](), LT_F32);
+        const int64_t n = g.batch.batch * g.batch.seq;
+        int32_t *none = malloc((size_t)n * sizeof *none);
+        lt_pass_batch ignored = g.batch;
+        assert_non_null(none);
+        for (int64_t at = 0; at < n; at++) {
+            none[at] = -1;
+        }
+        ignored.labels = none;
+        g.model->spec.moe_aux_coef = 0;
+        g.model->spec.moe_z_coef = 0;
+        once = gradients_of(&g, LT_RECOMPUTE_NONE, &r);
+        p = golden_pass(&g, LT_RECOMPUTE_NONE);
+        must(lt_pass_train(p, &g.batch, 3.0f, &r), g.name);
+        must(lt_pass_zero_gradients(p), g.name);
+        must(lt_pass_train(p, &g.batch, 0.25f, &r), g.name);
+        expect_values(&g, lt_pass_gradients(p), once, "stored");
+        must(lt_pass_zero_gradients(p), g.name);
+        must(lt_pass_train(p, &ignored, 0.25f, &r), g.name);
+        expect_values(&g, lt_pass_gradients(p), NULL, "no labels");
+        must(lt_pass_train(p, &g.batch, 0.25f, &r), g.name);
+        expect_values(&g, lt_pass_gradients(p), once, "added to no labels");
+        lt_pass_close(p);
+        free(once);
+        free(none);
+        golden_close(&g);
+    }
+}
+
 /* BF16 keeps 8 bits of mantissa and these models are 2 layers of strong random weights: losses within 0.3 %, gradients within 4 % of
  * their norm, three times what was seen and far below what a lost term would give. */
 static void bf16_stays_near_f32(void **state) {
@@ -264,6 +311,7 @@ int main(void) {
         cmocka_unit_test(larger_shapes_change_no_bit),
         cmocka_unit_test(packed_documents_are_documents_alone),
         cmocka_unit_test(gradients_add_up_over_micro_batches),
+        cmocka_unit_test(a_step_begins_anew),
         cmocka_unit_test(bf16_stays_near_f32),
         cmocka_unit_test(shapes_and_chunks_change_little),
         cmocka_unit_test(bad_batches_are_refused),

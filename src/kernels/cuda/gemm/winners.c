@@ -69,7 +69,8 @@ static void key_of(row_key *out, const lt_cuda_info *info, const lt_gemm_args *a
     snprintf(out->in, sizeof out->in, "%s", word(a->in));
     snprintf(out->out, sizeof out->out, "%s", word(a->out));
     snprintf(out->bias, sizeof out->bias, "%s", a->bias != NULL ? word(a->bias_dtype) : "none");
-    out->sum = a->accumulate;
+    /* A weight's gradient is stored by the first batch of a step and added to by the others: one row for both, what reads y costs little beside K. */
+    out->sum = a->accumulate || (a->trans_a && a->out == LT_F32);
 }
 
 static uint64_t key_hash(const row_key *key) {

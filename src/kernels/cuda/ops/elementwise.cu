@@ -26,6 +26,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) add(DTYPE *y, const DTYPE 
     piece_store(y + at, x);
 }
 
+/* blockIdx.y: the piece; words of 4 bytes. */
+extern "C" __global__ void __launch_bounds__(THREADS) zero_pieces(u32 *dst, i64 stride, i64 words) {
+    dst += blockIdx.y * stride;
+    wait_for_others();
+    for (i64 i = blockIdx.x * THREADS + threadIdx.x; i < words; i += gridDim.x * THREADS) {
+        dst[i] = 0u;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS) cast_from_fp32(DTYPE *y, const float *x, i64 count) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float f[W];
