@@ -1,17 +1,20 @@
 /* verb_convert.c: `lateen convert SRC DST`: any weights Lateen reads into a Hugging Face folder that transformers loads, or a .gguf. */
 #include <stdio.h>
+#include <unistd.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/log.h"
 #include "cli/gguf_out.h"
 #include "cli/verb.h"
+#include "data/gguf_tokenizer.h"
+#include "data/tokenizer_save.h"
 #include "lateen/model.h"
 
 #define CONVERT_OPTIONS(X)                                                                         \
     X(ENUM, dtype, "dtype", "bf16", 0, 0, "fp32|bf16|fp16", "type of the weights written")         \
     X(STR, tokenizer, "tokenizer", "", 0, 0, "FILE",                                               \
-      "tokenizer to put into a GGUF; empty: the model's own")                                      \
+      "tokenizer to go with the weights; empty: the model's own")                                  \
     X(F64, shard_gb, "shard-gb", "5", 0.001, 1e6, "GB", "largest shard")
 
 typedef struct {
@@ -21,11 +24,13 @@ typedef struct {
 static const lt_option rows[] = {CONVERT_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_verb_convert_options = LT_OPTION_TABLE("convert", rows);
 
-/* tokenizer files of a Hugging Face folder travel with the weights. */
-static lt_err copy_tokenizer(const char *from, const char *to) {
-    static const char *const names[] = {"tokenizer.json", "tokenizer_config.json",
-                                        "tokenizer.model", "special_tokens_map.json"};
-    for (size_t i = 0; lt_file_is_dir(from) && i < sizeof names / sizeof *names; i++) {
+/* Files of a Hugging Face folder travel with the weights. */
+static lt_err copy_files(const char *from, const char *to) {
+    static const char *const names[] = {"tokenizer.json",      "tokenizer_config.json",
+                                        "tokenizer.model",     "special_tokens_map.json",
+                                        "chat_template.jinja", "vocab.json",
+                                        "merges.txt",          "tekken.json"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         char src[LT_PATH_BYTES], dst[LT_PATH_BYTES];
         LT_TRY(lt_path_join(src, from, names[i]));
         LT_TRY(lt_path_join(dst, to, names[i]));
@@ -34,6 +39,50 @@ static lt_err copy_tokenizer(const char *from, const char *to) {
         }
     }
     return LT_OK;
+}
+
+/* Of another format: by way of a GGUF's metadata, which every format we convert becomes. */
+static lt_err by_gguf(const char *tokenizer, const char *to, int64_t n_ids) {
+    char path[LT_PATH_BYTES];
+    lt_gguf_out *o = NULL;
+    lt_err err = LT_OK;
+    LT_TRY(lt_path_join(path, to, "tokenizer.gguf.tmp"));
+    LT_TRY_DONE(lt_gguf_out_open(&o));
+    LT_TRY_DONE(lt_gguf_put_tokenizer(o, tokenizer, n_ids));
+    LT_TRY_DONE(lt_gguf_out_write(o, path));
+    LT_TRY_DONE(lt_tokenizer_save(path, to));
+done:
+    lt_gguf_out_close(o);
+    unlink(path);
+    return err;
+}
+
+/* Weights without a tokenizer are of use too: what can not be carried over is told. */
+static lt_err bring_tokenizer(const char *model, const char *option, const char *to,
+                              int64_t n_ids) {
+    const char *from = option[0] != '\0' ? option : model;
+    char path[LT_PATH_BYTES];
+    lt_err err = LT_ERR_NOT_FOUND;
+    if (lt_file_is_dir(from)) {
+        return copy_files(from, to);
+    }
+    if (lt_path_has_suffix(from, ".json")) {
+        LT_TRY(lt_path_join(path, to, "tokenizer.json"));
+        return lt_file_copy(from, path, (size_t)1 << 30);
+    }
+    if (lt_path_has_suffix(from, ".gguf")) {
+        err = lt_tokenizer_save(from, to);
+    } else if (option[0] != '\0') {
+        return by_gguf(option, to, n_ids);
+    } else {
+        lt_log_warn("%s brings no tokenizer: %s will have none; --tokenizer gives one", from, to);
+        return LT_OK;
+    }
+    if (option[0] == '\0' && (err == LT_ERR_UNSUPPORTED || err == LT_ERR_NOT_FOUND)) {
+        lt_log_warn("%s will have no tokenizer: %s", to, lt_error_message());
+        return LT_OK;
+    }
+    return err;
 }
 
 static lt_err run(const convert_options *o, const char *from, const char *to) {
@@ -50,7 +99,7 @@ static lt_err run(const convert_options *o, const char *from, const char *to) {
         LT_TRY_DONE(lt_cli_write_gguf(m, from, o->tokenizer, to, mixes[o->dtype]));
     } else {
         LT_TRY_DONE(lt_model_save(m, to, dtypes[o->dtype], (int64_t)(o->shard_gb * 1e9)));
-        LT_TRY_DONE(copy_tokenizer(from, to));
+        LT_TRY_DONE(bring_tokenizer(from, o->tokenizer, to, lt_model_get_spec(m)->vocab_size));
     }
     lt_log_info("%s: %s, %.2fM parameters, written to %s", from,
                 lt_family_name(lt_model_get_spec(m)->family),

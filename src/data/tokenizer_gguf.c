@@ -16,7 +16,7 @@
 #include "data/tokenizer_impl.h"
 #include "data/tokenizer_scored.h"
 
-#define MAX_PATTERNS 6
+#define MAX_PATTERNS LT_GGUF_PATTERNS
 
 /* Patterns: '@' and a name for a scanner, else a regular expression; applied in turn. */
 typedef struct {
@@ -88,6 +88,18 @@ static const pre_row *find_pre(const char *name) {
         }
     }
     return NULL;
+}
+
+bool lt_gguf_pre_patterns(const char *name, const char *patterns[LT_GGUF_PATTERNS],
+                          bool *ignore_merges, bool *add_bos) {
+    const pre_row *row = find_pre(name);
+    if (row == NULL) {
+        return false;
+    }
+    memcpy(patterns, row->patterns, sizeof row->patterns);
+    *ignore_merges = row->ignore_merges;
+    *add_bos = row->add_bos;
+    return true;
 }
 
 static lt_err add_pre(lt_tokenizer *t, const pre_row *row) {

@@ -144,6 +144,11 @@ LT_MUST_USE lt_err lt_tokenizer_read_spm(lt_tokenizer *t, const void *data, size
 LT_MUST_USE lt_err lt_tokenizer_read_llama2c(lt_tokenizer *t, const void *data, size_t n);
 struct lt_gguf;
 LT_MUST_USE lt_err lt_tokenizer_read_gguf(lt_tokenizer *t, const struct lt_gguf *g);
+/* What a GGUF's name of a pre-tokenizer stands for: patterns to apply in turn ('@' and a scanner's name, or a regular expression; NULL behind the last). False:
+ * not known. */
+#define LT_GGUF_PATTERNS 6
+bool lt_gguf_pre_patterns(const char *name, const char *patterns[LT_GGUF_PATTERNS],
+                          bool *ignore_merges, bool *add_bos);
 
 /* Set the pre-tokenizer of a byte-level model from a pattern's name ("cl100k", "cl100k_base", ...) or a regular expression. */
 LT_MUST_USE lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern);

@@ -24,6 +24,18 @@ shipped_model() {
         say "a prompt goes on with its space" "$([ "$(build/lateen generate "$@" --prompt Once)" = "Once upon a time, there" ] && echo yes)"
         say "an empty one begins without" "$([ "$(build/lateen generate "$@" --prompt "")" = "Once upon a time," ] && echo yes)"
     fi
+    # A folder made of a GGUF, or of llama2.c's two files, brings the tokenizer along.
+    printf '{"text": "%s"}\n' "Once upon a time" " two  spaces\\n\\n" "caf\u00e9 \ud83d\ude00 12345" "<s>a</s>" "" "don't" >"$dir/texts"
+    same_ids() { # NAME TOKENIZER MODEL OPTIONS...
+        local name=$1 from=$2
+        shift 2
+        build/lateen convert "$1" "$dir/$name" "${@:2}" 2>"$dir/log" && build/lateen tokenize --tokenizer "$from" --jsonl <"$dir/texts" >"$dir/ids_a" && build/lateen tokenize --tokenizer "$dir/$name" --jsonl <"$dir/texts" >"$dir/ids_b" 2>"$dir/log"
+        say "convert brings the tokenizer of $name" "$([ -s "$dir/ids_a" ] && cmp -s "$dir/ids_a" "$dir/ids_b" && [ -s "$dir/$name/tokenizer_config.json" ] && echo yes)"
+    }
+    same_ids polyglot models/polyglot-46m.gguf models/polyglot-46m.gguf
+    if [ -f ../shared/data/model-stories260k/tok512.bin ]; then
+        same_ids stories ../shared/data/model-stories260k/tok512.bin ../shared/data/model-stories260k/stories260K.bin --tokenizer ../shared/data/model-stories260k/tok512.bin
+    fi
     rm -rf "$dir"
 }
 export -f shipped_model
