@@ -195,16 +195,13 @@ static lt_err rope_run(lt_queue *q, const void *args) {
     lt_rope_args a = *(const lt_rope_args *)args;
     const int w = ROPE_W(a.x.dtype), lanes = (int)lt_cuda_width(&a.x) / (2 * w);
     int64_t n_heads = lt_cuda_rows(&a.x);
-    float eps = 0.0f, sign = a.inverse ? -1.0f : 1.0f;
-    void *gain = NULL, *rstd = NULL;
+    float sign = a.inverse ? -1.0f : 1.0f;
     rope_views at = {lt_cuda_view_of(&a.y), lt_cuda_view_of(&a.x), lt_cuda_row_shape_of(&a.x)};
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {&a.y.data, &a.x.data, &a.positions.data, &a.table.data,
-                    &gain,     &rstd,     &n_heads,          &at,
-                    &eps,      &sign};
-    snprintf(defines, sizeof defines, "NORM=0 DTYPE=%s W=%d LANES=%d",
-             lt_cuda_dtype_word(a.x.dtype), w, lanes);
-    return lt_cuda_run_early(q, "ops/rope.cu", "rope_fwd", defines,
+    void *list[] = {&a.y.data, &a.x.data, &a.positions.data, &a.table.data, &n_heads, &at, &sign};
+    snprintf(defines, sizeof defines, "DTYPE=%s W=%d LANES=%d", lt_cuda_dtype_word(a.x.dtype), w,
+             lanes);
+    return lt_cuda_run_early(q, "ops/rope.cu", "rope", defines,
                              LT_CUDA_DIV_UP(n_heads, THREADS / lanes), 1, THREADS, list);
 }
 

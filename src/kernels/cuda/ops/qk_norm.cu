@@ -16,10 +16,9 @@
  *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=16
  *@spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 W=4 LANES=16 */
 #include "common/ptx.cuh"
-#include "common/vec.cuh"
+#include "ops/rope.cuh"
 
 #define THREADS 256
-#define D       (LANES * 2 * W)
 #define GROUPS  (THREADS / LANES) /* Heads that a block works on at once. */
 #define HEADS   2                 /* Of a thread, forward. */
 #define DEPTH   3                 /* Turns in the ring, backward. */
@@ -50,18 +49,6 @@ INLINE void gain_load(float *g, const PARAM *gain, float offset) {
         g[i] += offset;
     }
 }
-/* Rotate the pairs (a, b) by the angles of a position; sign -1 rotates back. */
-INLINE void rotate(float *a, float *b, const float *table, int position, int lane, float sign) {
-    const float *cs = table + ((i64)position * (D / 2) + lane * W) * 2;
-#pragma unroll
-    for (int i = 0; i < W; i += 2) {
-        const float4 t = *(const float4 *)&cs[2 * i]; /* Two pairs of cos, sin. */
-        const float a0 = a[i], b0 = b[i], a1 = a[i + 1], b1 = b[i + 1];
-        a[i] = a0 * t.x - sign * b0 * t.y, b[i] = b0 * t.x + sign * a0 * t.y;
-        a[i + 1] = a1 * t.z - sign * b1 * t.w, b[i + 1] = b1 * t.z + sign * a1 * t.w;
-    }
-}
-
 extern "C" __global__ void __launch_bounds__(THREADS)
 qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain, const PARAM *k_gain, float *rstd,
             const __grid_constant__ qk_shape n, float eps, float gain_offset) {
