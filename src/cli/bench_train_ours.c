@@ -55,6 +55,7 @@ static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
                          .seq = w->seq,
                          .train = true,
                          .recompute = w->recompute,
+                         .fp8 = w->fp8,
                          .on_device = !backend->host_memory};
     lt_pass_memory m;
 
@@ -67,7 +68,7 @@ static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
     LT_TRY(lt_optimiser_open(&b->optimiser, &b->recipe, b->model, lt_pass_queue(b->pass)));
     LT_TRY(lt_pass_measure(&m, &s, options.dtype, &p));
     b->announced_bytes = b->model->weights_bytes + m.activations_bytes + m.gradients_bytes +
-                         m.logits_bytes + m.scratch_bytes +
+                         m.logits_bytes + m.scratch_bytes + m.fp8_bytes +
                          lt_optimiser_bytes(&b->recipe, &b->model->table);
     return LT_OK;
 }

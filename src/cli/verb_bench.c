@@ -11,7 +11,7 @@
 #define BENCH_OPTIONS(X)                                                                           \
     X(STR, op, "op", "", 0, 0, "names",                                                            \
       "only these benches, comma-separated: sgemm, gemm, attention, memory, thesis, decode, "      \
-      "quant; empty: all")                                                                         \
+      "quant, fp8; empty: all")                                                                    \
     X(STR, shape, "shape", "", 0, 0, "text", "time only rows whose shape contains this")           \
     X(BOOL, ladder, "ladder", "false", 0, 0, "",                                                   \
       "time every rung of a ladder, not only the shipped kernel")                                  \

@@ -117,6 +117,7 @@ struct lt_model {
         master; /* (n_elements) F32; NULL when BF16 and not trainable. The backend's memory, as weights. */
     void *weights;          /* (n_elements) in options.dtype; == master when F32. */
     struct lt_mover *mover; /* alloc.c: to and from the host. */
+    uint64_t version; /* Grows when training changes weights, for who keeps what is made of them. */
     size_t weights_bytes;   /* All memory of the weights, as carved. */
     lt_held *held; /* (n_params), NULL unless options.stored, on a device only with blocks. */
     struct lt_source *held_source;   /* What held points into, mapped. */

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "model/block.h"
+#include "model/fp8.h"
 #include "model/loss.h"
 #include "model/stage.h"
 
@@ -27,8 +28,9 @@ struct lt_pass {
     lt_run run;
     lt_model *model;
     lt_pass_options options;
-    lt_arena activations, gradients, logits, scratch; /* Of the backend. */
-    lt_layer_acts *layers;                            /* (L) */
+    lt_arena activations, gradients, logits, scratch, eight; /* Of the backend. */
+    lt_fp8 fp8;
+    lt_layer_acts *layers; /* (L) */
     lt_batch_acts batch;
     lt_loss loss;
     float *rope, *rope_local, *xielu; /* Device tables, in scratch. */
@@ -56,11 +58,11 @@ static void tables_carve(float **rope, float **rope_local, float **xielu, const 
 }
 
 typedef struct {
-    lt_arena activations, gradients, logits, scratch;
+    lt_arena activations, gradients, logits, scratch, eight;
 } arenas;
 
 /* Every byte of a pass. layers: (L) to place, or scratch memory of that size to measure. */
-static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, int64_t n_elements,
+static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const lt_param_table *t,
                        const lt_pass_options *o, arenas *a) {
     const lt_acts_shape shape = {o->batch, o->seq, dtype, o->train, level_of(o)};
     lt_acts_carve(p->layers, s, &shape, &a->activations);
@@ -68,9 +70,11 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, int64
     lt_loss_carve(&p->loss, s, dtype, o, &a->logits);
     tables_carve(&p->rope, &p->rope_local, &p->xielu, s, o, &a->scratch);
     lt_stage_carve(&p->stage, o->batch * o->seq, &a->scratch);
-    p->run.gradients = o->train ? lt_arena_take(&a->gradients, (size_t)n_elements * sizeof(float),
-                                                LT_ARENA_ALIGN)
-                                : NULL;
+    p->run.gradients = o->train
+                           ? lt_arena_take(&a->gradients, (size_t)t->n_elements * sizeof(float),
+                                           LT_ARENA_ALIGN)
+                           : NULL;
+    lt_fp8_carve(&p->fp8, t, o->fp8, o->batch * o->seq, &a->eight);
 }
 
 /* Layers whose auxiliary losses come back. */
@@ -112,10 +116,11 @@ lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype 
     if (p.layers == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "pass: %lld layers", (long long)spec->n_layers);
     }
-    pass_carve(&p, spec, dtype, table.n_elements, o, &a);
-    *out = (lt_pass_memory){a.activations.used_bytes, a.gradients.used_bytes, a.logits.used_bytes,
-                            a.scratch.used_bytes,
-                            lt_stage_host_bytes(o->batch * o->seq, aux_layers(spec))};
+    pass_carve(&p, spec, dtype, &table, o, &a);
+    *out = (lt_pass_memory){
+        a.activations.used_bytes, a.gradients.used_bytes,
+        a.logits.used_bytes,      a.scratch.used_bytes,
+        a.eight.used_bytes,       lt_stage_host_bytes(o->batch * o->seq, aux_layers(spec))};
 done:
     free(p.layers);
     lt_param_table_close(&table);
@@ -157,9 +162,9 @@ static lt_err fill_tables(lt_pass *p) {
 
 static lt_err place(lt_pass *p) {
     const lt_backend *backend = p->run.backend;
-    const int64_t n = p->model->table.n_elements;
+    const lt_param_table *t = &p->model->table;
     arenas a = {0};
-    pass_carve(p, p->run.spec, p->run.dtype, n, &p->options, &a);
+    pass_carve(p, p->run.spec, p->run.dtype, t, &p->options, &a);
     LT_TRY(lt_arena_place(&a.activations, backend, "activations"));
     p->activations = a.activations;
     LT_TRY(lt_arena_place(&a.gradients, backend, "gradients"));
@@ -168,7 +173,12 @@ static lt_err place(lt_pass *p) {
     p->logits = a.logits;
     LT_TRY(lt_arena_place(&a.scratch, backend, "scratch"));
     p->scratch = a.scratch;
-    pass_carve(p, p->run.spec, p->run.dtype, n, &p->options, &a);
+    if (p->options.fp8 != LT_FP8_NONE) {
+        LT_TRY(lt_arena_place(&a.eight, backend, "8-bit weights"));
+        p->eight = a.eight;
+        p->run.fp8 = &p->fp8;
+    }
+    pass_carve(p, p->run.spec, p->run.dtype, t, &p->options, &a);
     p->carved_batch = p->options.batch;
     p->carved_seq = p->options.seq;
     return LT_OK;
@@ -195,6 +205,12 @@ lt_err lt_pass_open(lt_pass **out, lt_model *m, const lt_pass_options *o) {
     p->layers = calloc((size_t)m->spec.n_layers, sizeof *p->layers);
     if (p->layers == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "pass: %lld layers", (long long)m->spec.n_layers);
+    }
+    if (o->fp8 != LT_FP8_NONE) {
+        p->fp8.weights = calloc((size_t)m->table.n_params, sizeof *p->fp8.weights);
+        if (p->fp8.weights == NULL) {
+            LT_FAIL_DONE(LT_ERR_OOM, "pass: %d parameters", m->table.n_params);
+        }
     }
     LT_TRY_DONE(place(p));
     LT_TRY_DONE(lt_stage_open(&p->stage, m->backend, o->batch * o->seq, aux_layers(&m->spec)));
@@ -223,7 +239,9 @@ void lt_pass_close(lt_pass *p) {
     lt_arena_release(&p->gradients, p->run.backend);
     lt_arena_release(&p->logits, p->run.backend);
     lt_arena_release(&p->scratch, p->run.backend);
+    lt_arena_release(&p->eight, p->run.backend);
     lt_run_close(&p->run);
+    free(p->fp8.weights);
     free(p->layers);
     free(p);
 }
@@ -340,6 +358,7 @@ lt_err lt_pass_eval(lt_pass *p, const lt_pass_batch *b, lt_pass_result *result, 
     LT_TRY(check_batch(p, b));
     shape_batch(p, b->batch, b->seq, b->doc_start != NULL);
     LT_TRY(lt_stage_send(&p->stage, &p->run, b, &p->batch));
+    LT_TRY(lt_fp8_refresh(&p->run, &p->fp8));
     LT_TRY(forward(p, false));
     LT_TRY(lt_loss_run(&p->run, &p->loss, &p->batch, b->labels, 0));
     return lt_stage_receive(&p->stage, &p->run, &p->batch, result, loss_rows);
@@ -444,6 +463,7 @@ lt_err lt_pass_train_staged(lt_pass *p, float grad_scale) {
     LT_ASSERT(p->options.train && grad_scale != 0 && slot != NULL);
     shape_batch(p, slot->batch, slot->seq, slot->has_documents);
     LT_TRY(lt_stage_take(&p->stage, r, &p->batch));
+    LT_TRY(lt_fp8_refresh(r, &p->fp8));
     if (can_record(p)) {
         shape = find_shape(
             p, &(recorded){slot->batch, slot->seq, slot->has_documents, p->fresh, grad_scale, NULL},

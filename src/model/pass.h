@@ -10,6 +10,10 @@
 
 typedef enum { LT_RECOMPUTE_NONE, LT_RECOMPUTE_SELECTIVE, LT_RECOMPUTE_FULL } lt_recompute;
 
+/* How linear layers multiply (fp8.h): in the weights' type, or in 8-bit floats with a scale for 128 numbers or one for a whole tensor. */
+typedef enum { LT_FP8_NONE, LT_FP8_BLOCKWISE, LT_FP8_TENSORWISE } lt_fp8_recipe;
+#define LT_FP8_CHOICES "none|blockwise|tensorwise"
+
 typedef struct {
     int64_t batch, seq; /* B, T: the most a pass will see. */
     bool train;         /* Also carve gradients and what backward needs. */
@@ -19,6 +23,7 @@ typedef struct {
         loss_chunk_rows; /* Rows of logits held at once; 0: chosen so that a chunk is about 32 MiB, on a device 1 GiB. */
     bool on_device; /* The backend's memory is a device's; open sets it, measure believes it. */
     bool eager;     /* Record no graphs. */
+    lt_fp8_recipe fp8;
 } lt_pass_options;
 
 /* One batch, host memory. labels -1: not counted. doc_start, positions: NULL when each row is one document from position 0. */
@@ -43,6 +48,7 @@ void lt_pass_close(lt_pass *p);
 /* What open would take, by kind, without taking it (the planner's and doctor's view). */
 typedef struct {
     size_t activations_bytes, gradients_bytes, logits_bytes, scratch_bytes;
+    size_t fp8_bytes;  /* Weights in 8 bits, both ways, and one product's rows. */
     size_t host_bytes; /* On the host: batches and results on their way. */
 } lt_pass_memory;
 LT_MUST_USE lt_err lt_pass_measure(lt_pass_memory *out, const lt_model_spec *spec, lt_dtype dtype,

@@ -1,5 +1,5 @@
 /* run.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so forward multiplies by its transpose. */
-#include "model/run.h"
+#include "model/fp8.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -168,6 +168,10 @@ static lt_err run_rows(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor bias,
                .b_packed = run->packed});
 }
 
+static bool in_fp8(const lt_run *r, int index) {
+    return r->fp8 != NULL && lt_fp8_takes(&r->model->table.params[index]);
+}
+
 lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt_param_kind bias,
                      int layer) {
     const lt_model *m = r->model;
@@ -175,6 +179,9 @@ lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt
     const lt_tensor b = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
                                                     : lt_run_weight(r, bias, layer);
 
+    if (in_fp8(r, index)) {
+        return lt_fp8_forward(r, index, y, x, b);
+    }
     for (int i = 0; m->held != NULL && i < m->held[index].n_runs; i++) {
         LT_TRY(run_rows(r, y, x, b, &m->held[index].runs[i]));
     }
@@ -208,6 +215,9 @@ lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_para
     if (dx.data == NULL) {
         return LT_OK;
     }
+    if (in_fp8(r, param_index(r, kind, layer))) {
+        return lt_fp8_backward(r, param_index(r, kind, layer), dx, dy, add_dx);
+    }
     return lt_run_matmul(
         r, &(lt_matmul_args){
                .y = dx, .a = dy, .b = lt_run_weight(r, kind, layer), .accumulate = add_dx});
@@ -219,6 +229,10 @@ lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_p
     const int index = param_index(r, kind, layer);
     LT_ASSERT(r->model->held ==
               NULL); /* Weights in runs of block types go through lt_linear_fwd. */
+    if (in_fp8(r, index)) {
+        LT_TRY(lt_linear_fwd(r, x, in, kind, bias, layer));
+        return lt_run_act_fwd(r, &(lt_act_args){.y = y, .x = x, .kind = (lt_act_kind)r->spec->act});
+    }
     return lt_run_matmul_act(
         r, &(lt_matmul_act_args){
                .y = y,
@@ -236,6 +250,12 @@ lt_err lt_linear_act_bwd(lt_run *r, lt_tensor x, lt_tensor dy, lt_tensor in, lt_
                          lt_param_kind bias, int layer, lt_tensor scratch) {
     const lt_tensor none = {0};
     LT_TRY(lt_linear_bwd(r, none, dy, in, kind, bias, layer, false));
+    if (in_fp8(r, param_index(r, kind, layer))) {
+        LT_TRY(lt_fp8_backward(r, param_index(r, kind, layer), scratch, dy, false));
+        return lt_run_act_bwd(
+            r,
+            &(lt_act_bwd_args){.dx = x, .dy = scratch, .x = x, .kind = (lt_act_kind)r->spec->act});
+    }
     return lt_run_matmul_act(r, &(lt_matmul_act_args){.y = x,
                                                       .x = x,
                                                       .a = dy,

@@ -29,6 +29,7 @@ typedef struct {
     const float *
         xielu; /* (L, 2) F32 on the device when the weights are BF16 without a master, else NULL. */
     int64_t batch, seq; /* B, T of this call. */
+    struct lt_fp8 *fp8; /* NULL: linear layers multiply what is stored. */
     bool fixed_order;   /* Of products: a row's bits do not depend on the other rows of the call. */
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor doc_start;        /* (B, T) I32 or absent */

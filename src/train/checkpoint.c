@@ -354,6 +354,7 @@ lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o, lt_run
         LT_TRY_DONE(load_flat(path, name, m, o->moments[i], o->moment_dtype));
     }
     LT_TRY_DONE(lt_model_sync_weights(m));
+    m->version++;
     lt_run_state_clear(state);
     *state = loaded;
     loaded = (lt_run_state){0};

@@ -21,7 +21,8 @@ lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec, 
     LT_TRY(lt_pass_measure(&m, spec, dtype, o));
     LT_TRY(lt_param_table_open(&table, spec));
     *out = lt_model_weights_bytes(&table, &options) + lt_optimiser_bytes(r, &table) +
-           m.gradients_bytes + m.activations_bytes + m.logits_bytes + m.scratch_bytes + RESERVE;
+           m.gradients_bytes + m.activations_bytes + m.logits_bytes + m.scratch_bytes +
+           m.fp8_bytes + RESERVE;
     lt_param_table_close(&table);
     return LT_OK;
 }

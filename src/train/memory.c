@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "model/fp8.h"
 #include "model/session.h"
 #include "train/run.h"
 
@@ -68,6 +69,7 @@ size_t lt_memory_peak(void) {
 
 typedef struct {
     size_t rows, cols, sums; /* Panels of a, panels of b, unfinished sums: bytes. */
+    size_t wide_a, wide_b;   /* Operands of 8 bits in the type of the result. */
 } kernel_scratch;
 
 /* y (m, n) = a (m, k) b (k, n), y in `dtype`. */
@@ -81,6 +83,12 @@ static void add_product(kernel_scratch *s, int64_t m, int64_t n, int64_t k, lt_d
     if (dtype != LT_F32 && steps > 1) {
         s->sums = larger(s->sums, (size_t)(m * n) * sizeof(float));
     }
+}
+
+/* The operands of y (m, n) = a (m, k) b (n, k)^T, of 8 bits until then. */
+static void add_widened(kernel_scratch *s, int64_t m, int64_t n, int64_t k, lt_dtype dtype) {
+    s->wide_a = larger(s->wide_a, (size_t)(m * k) * lt_dtype_bytes(dtype));
+    s->wide_b = larger(s->wide_b, (size_t)(n * k) * lt_dtype_bytes(dtype));
 }
 
 static size_t kernel_scratch_bytes(const lt_training *t) {
@@ -104,8 +112,12 @@ static size_t kernel_scratch_bytes(const lt_training *t) {
         add_product(&s, rows, n, k, dtype);  /* y = x w^T */
         add_product(&s, rows, k, n, dtype);  /* dx = dy w */
         add_product(&s, n, k, rows, LT_F32); /* dw = dy^T x */
+        if (t->recipe.fp8 != LT_FP8_NONE && lt_fp8_takes(p)) {
+            add_widened(&s, rows, n, k, dtype);
+            add_widened(&s, rows, k, n, dtype);
+        }
     }
-    return s.rows + s.cols + s.sums;
+    return s.rows + s.cols + s.sums + s.wide_a + s.wide_b;
 }
 
 /* ---- The plan ---- */
@@ -144,6 +156,7 @@ void lt_memory_plan_make(lt_memory_plan *out, const lt_training *t) {
     add(out, "optimiser", lt_optimiser_bytes(&t->recipe, &t->model->table), false);
     add(out, "activations", m->activations_bytes, false);
     add(out, "logits", m->logits_bytes, false);
+    add(out, "8-bit weights", m->fp8_bytes, false);
     add(out, "tables", m->scratch_bytes, false);
     add(out, "kernel scratch", host ? kernel_scratch_bytes(t) : 0, false);
     add(out, "rows of tokens",

@@ -211,5 +211,6 @@ lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale, in
             LT_TRY(step_adamw(o, &c, p));
         }
     }
+    o->model->version++;
     return LT_OK;
 }

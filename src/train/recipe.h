@@ -5,6 +5,7 @@
 
 #include "base/option.h"
 #include "lateen/model.h"
+#include "model/pass.h"
 
 /* Choices that index these must keep their order. */
 #define LT_RECIPE_FAMILIES "gpt2|llama|qwen2|qwen3|gemma3|apertus|mixtral|switch" /* lt_family */
@@ -68,6 +69,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "weight of the router z-loss; -1: the family's")                                             \
     X(ENUM, dtype, "model.dtype", "fp32", 0, 0, "fp32|bf16",                                       \
       "storage of weights and activations (master weights are fp32)")                              \
+    X(ENUM, fp8, "model.fp8", "none", 0, 0, LT_FP8_CHOICES,                                        \
+      "linear layers multiply 8-bit floats: a scale for 128 numbers, or one a tensor")             \
     X(ENUM, recompute, "model.recompute", "none", 0, 0, "none|selective|full",                     \
       "what backward computes again to save memory")                                               \
     X(STR, train, "data.train", "", 0, 1, "SHARD[:WEIGHT],...", "training mixture")                \

@@ -19,7 +19,7 @@ static const struct {
 } benches[] = {{"sgemm", lt_bench_sgemm},         {"gemm", lt_bench_gemm_ops},
                {"attention", lt_bench_attention}, {"memory", lt_bench_memory_ops},
                {"thesis", lt_bench_thesis},       {"decode", lt_bench_decode},
-               {"quant", lt_bench_quant}};
+               {"quant", lt_bench_quant},         {"fp8", lt_bench_scaled}};
 
 static void add_real(json_t *o, const char *key, double v) {
     if (v != 0.0 && isfinite(v)) {

@@ -96,5 +96,6 @@ LT_MUST_USE lt_err lt_bench_memory_ops(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_thesis(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_decode(lt_bench *b);
 LT_MUST_USE lt_err lt_bench_quant(lt_bench *b);
+LT_MUST_USE lt_err lt_bench_scaled(lt_bench *b);
 
 #endif

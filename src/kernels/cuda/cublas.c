@@ -21,12 +21,16 @@ enum { /* Numbers of cublasLt's and CUDA's enums. */
        DESC_TRANSB = 4,
        DESC_EPILOGUE = 7,
        DESC_BIAS_POINTER = 8,
+       DESC_A_SCALE = 17, /* Pointers to one F32 each, on the device. */
+       DESC_B_SCALE = 18,
+       DESC_FAST_ACCUM = 25,
        EPILOGUE_BIAS = 4,
        PREF_WORKSPACE = 1,
        PREF_ALIGN_A = 5, /* Then B, C, D. */
        R_32F = 0,
        R_16F = 2,
        R_16BF = 14,
+       R_8F_E4M3 = 28,
        COMPUTE_32F = 68,
 };
 
@@ -166,13 +170,21 @@ int lt_cublas_version(void) {
 }
 
 static int cuda_type(lt_cublas_type t) {
-    return t == LT_CUBLAS_F32 ? R_32F : t == LT_CUBLAS_BF16 ? R_16BF : R_16F;
+    return t == LT_CUBLAS_F32    ? R_32F
+           : t == LT_CUBLAS_BF16 ? R_16BF
+           : t == LT_CUBLAS_E4M3 ? R_8F_E4M3
+                                 : R_16F;
 }
 
 static int plan_run(const lt_cublas *b, const plan *p, const algo_result *r, CUstream s,
                     const lt_cublas_args *a) {
     if (a->bias != NULL &&
         lib.desc_set(p->desc, DESC_BIAS_POINTER, &a->bias, sizeof a->bias) != 0) {
+        return 1;
+    }
+    if (a->in == LT_CUBLAS_E4M3 && /* The operands change places. */
+        (lib.desc_set(p->desc, DESC_A_SCALE, &a->b_scale, sizeof a->b_scale) != 0 ||
+         lib.desc_set(p->desc, DESC_B_SCALE, &a->a_scale, sizeof a->a_scale) != 0)) {
         return 1;
     }
     return lib.matmul(b->handle, p->desc, &a->alpha, a->b, p->first, a->a, p->second, &a->beta,
@@ -242,6 +254,12 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
         bad = lib.desc_set(p->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
               lib.desc_set(p->desc, DESC_BIAS_POINTER, &a->bias, sizeof a->bias);
     }
+    if (!bad && a->in == LT_CUBLAS_E4M3) {
+        const int8_t fast = a->fast;
+        bad = lib.desc_set(p->desc, DESC_FAST_ACCUM, &fast, sizeof fast) ||
+              lib.desc_set(p->desc, DESC_A_SCALE, &a->b_scale, sizeof a->b_scale) ||
+              lib.desc_set(p->desc, DESC_B_SCALE, &a->a_scale, sizeof a->a_scale);
+    }
     for (int i = 0; !bad && a->choice > 0 && i < 4; i++) {
         const uint32_t align = 16;
         bad = lib.pref_set(pref, PREF_ALIGN_A + i, &align, sizeof align);
@@ -271,7 +289,7 @@ lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
     memset(&key, 0, sizeof key);
     key.m = a->m, key.n = a->n, key.k = a->k, key.lda = a->lda, key.ldb = a->ldb, key.ldd = a->ldd;
     key.trans_a = a->trans_a, key.trans_b = a->trans_b, key.in = a->in, key.out = a->out;
-    key.choice = a->choice;
+    key.choice = a->choice, key.fast = a->fast;
     key.bias = a->bias != NULL ? &with_bias : NULL;
     for (int i = 0; i < MAX_SHAPES && p == NULL; i++) {
         p = memcmp(&b->plans[i].key, &key, sizeof key) == 0 ? &b->plans[i] : NULL;

@@ -16,10 +16,11 @@ int lt_cublas_version(void);                   /* e.g. 130002; 0 without one. */
 
 #define LT_CUBLAS_PROPOSALS 8
 
-typedef enum { LT_CUBLAS_F32, LT_CUBLAS_BF16, LT_CUBLAS_F16 } lt_cublas_type;
+typedef enum { LT_CUBLAS_F32, LT_CUBLAS_BF16, LT_CUBLAS_F16, LT_CUBLAS_E4M3 } lt_cublas_type;
 
 /* Row-major d (m, n) = alpha * op(a) (m, k) * op(b) (k, n) + beta * d; trans: stored transposed. Leading dimensions in elements.
- * Types of a and b; d may be F32 or the inputs' type. F32 inputs are multiplied in full F32, never TF32. */
+ * Types of a and b; d may be F32 or the inputs' type. F32 inputs are multiplied in full F32, never TF32. E4M3: a as it is and b stored transposed, d BF16 or F32, a scale
+ * (1) F32 on the device for each; fast: sums stay in the tensor cores. */
 typedef struct {
     int64_t m, n, k, lda, ldb, ldd;
     bool trans_a, trans_b;
@@ -30,6 +31,8 @@ typedef struct {
     const void *a, *b;
     const void *bias; /* (n) of d's type, added to each row; NULL: none. Not with beta. */
     void *d;
+    const void *a_scale, *b_scale;
+    bool fast;
 } lt_cublas_args;
 
 bool lt_cublas_available(void); /* Is there a libcublasLt? */

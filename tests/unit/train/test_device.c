@@ -82,14 +82,15 @@ static json_t *files_of(const char *out, int step) {
     return files;
 }
 
-/* optim: a kind, with "+bf16" behind it for moments in BF16. */
+/* optim: a kind, with "+bf16" behind it for moments in BF16, "+fp8" for linear layers in 8 bits. */
 static void train(const char *out, int steps, const char *optim, const lt_backend *backend) {
     lt_recipe *r = calloc(1, sizeof *r);
     char kind[32];
     (void)snprintf(kind, sizeof kind, "%.*s", (int)strcspn(optim, "+"), optim);
     assert_non_null(r);
     recipe(r, out, steps, kind);
-    set(r, "optim.moments", strchr(optim, '+') != NULL ? "bf16" : "fp32");
+    set(r, "optim.moments", strstr(optim, "+bf16") != NULL ? "bf16" : "fp32");
+    set(r, "model.fp8", strstr(optim, "+fp8") != NULL ? "blockwise" : "none");
     must(lt_run_training(r, backend), out);
     free(r);
 }
@@ -127,6 +128,24 @@ static void checkpoints_change_device(void **state) {
     train("moved", 9, "ademamix", far_backend());
     train("moved", 12, "ademamix", lt_backend_cpu());
     same("whole", "moved", 12);
+}
+
+/* Linear layers in 8 bits: the same bits on both, through a stop and a change of device; other ones than without. */
+static void fp8_runs(void **state) {
+    json_t *eight, *plain;
+    (void)state;
+    train("eight", 12, "adamw+fp8", lt_backend_cpu());
+    train("eight-far", 12, "adamw+fp8", far_backend());
+    same("eight", "eight-far", 12);
+    train("eight-stopped", 5, "adamw+fp8", far_backend());
+    train("eight-stopped", 12, "adamw+fp8", lt_backend_cpu());
+    same("eight", "eight-stopped", 12);
+    train("plain", 12, "adamw", lt_backend_cpu());
+    eight = files_of("eight", 12);
+    plain = files_of("plain", 12);
+    assert_false(json_equal(eight, plain));
+    json_decref(eight);
+    json_decref(plain);
 }
 
 static double last_loss(const char *out) {
@@ -233,6 +252,10 @@ static void gpu_runs(void **state) {
     train("gpu-low-stopped", 4, "adamw+bf16", gpu);
     train("gpu-low-stopped", 12, "adamw+bf16", gpu);
     same("gpu-low", "gpu-low-stopped", 12);
+    train("gpu-fp8", 12, "adamw+fp8", gpu);
+    train("gpu-fp8-stopped", 5, "adamw+fp8", gpu);
+    train("gpu-fp8-stopped", 12, "adamw+fp8", gpu);
+    same("gpu-fp8", "gpu-fp8-stopped", 12);
     train("gpu-low-mix", 12, "ademamix+bf16", gpu);
     train("gpu-muon", 12, "muon", gpu);
     train("gpu-lion", 12, "lion", gpu);
@@ -241,6 +264,7 @@ static void gpu_runs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(optimisers), cmocka_unit_test(checkpoints_change_device),
-        cmocka_unit_test(bf16_moments), cmocka_unit_test(too_large), cmocka_unit_test(gpu_runs)};
+        cmocka_unit_test(fp8_runs),   cmocka_unit_test(bf16_moments),
+        cmocka_unit_test(too_large),  cmocka_unit_test(gpu_runs)};
     return cmocka_run_group_tests(tests, make_shard, remove_all);
 }

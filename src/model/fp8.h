@@ -1,0 +1,50 @@
+/* fp8.h: linear layers that multiply 8-bit floats: what is cast, where it lies, and when.
+ *
+ *     recipe      x, forward       dy, backward     weights           products
+ *     blockwise   E4M3, 1 x 128    E4M3, 1 x 128    E4M3, 128 x 128   each 128 of K summed apart, then scaled and added in F32
+ *     tensorwise  E4M3, 1 scale    E5M2, 1 scale    E4M3, 1 scale     whole sums in the tensor cores
+ *
+ * Which: q k v, the attention's output, up and down: the 2-D matrices of a layer. Embedding, output head, router and experts stay as they are, and so do all gradients
+ * of weights (dy^T x of the activations as they were kept): the sum over tokens that the optimiser sees is not rounded to 8 bits.
+ *
+ *     weights   once an optimiser step, as stored for y = x w^T and transposed for dx = dy w, since tensor cores take K-contiguous operands only
+ *     x, dy     at each product, into one place that all share: rows come from the same stored tensors whenever they are recomputed, so recompute gives the same bits
+ *
+ * Weights, activations and gradients are stored as without it: a checkpoint does not know. Evaluation in a pass rounds as training does; generation does not. */
+#ifndef LT_MODEL_FP8_H
+#define LT_MODEL_FP8_H
+
+#include "base/arena.h"
+#include "model/pass.h"
+#include "model/run.h"
+
+/* A weight (N, K): as it lies for y = x w^T, and its transpose (K, N) for dx = dy w; rows on 16 bytes. */
+typedef struct {
+    lt_tensor w, w_scale, t, t_scale;
+} lt_fp8_weight;
+
+typedef struct lt_fp8 {
+    lt_fp8_recipe recipe;
+    lt_fp8_weight *weights; /* (n_params) by index in the table; absent where not cast. */
+    void *x;                /* Codes of the largest x or dy. */
+    float *x_scale;
+    int64_t rows;
+    bool cast;        /* The weights have been cast, */
+    uint64_t version; /* those of this lt_model.version. */
+} lt_fp8;
+
+/* Is this parameter's product one of those? */
+bool lt_fp8_takes(const lt_param *p);
+
+/* Places for a pass of at most `rows` rows, taken as other carve functions do; weights: (n_params), or NULL to measure. Nothing with LT_FP8_NONE. */
+void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, lt_fp8_recipe recipe, int64_t rows,
+                  lt_arena *a);
+
+/* Cast the weights unless those of today are. Before a pass, outside of what is recorded. */
+LT_MUST_USE lt_err lt_fp8_refresh(lt_run *r, lt_fp8 *f);
+
+/* y = x w^T [+ bias]; dx [+]= dy w. */
+LT_MUST_USE lt_err lt_fp8_forward(lt_run *r, int index, lt_tensor y, lt_tensor x, lt_tensor bias);
+LT_MUST_USE lt_err lt_fp8_backward(lt_run *r, int index, lt_tensor dx, lt_tensor dy, bool add_dx);
+
+#endif
