@@ -28,6 +28,7 @@
     X(ENUM, recompute, "recompute", "none", 0, 0, "none|selective|full",                           \
       "what backward computes again")                                                              \
     X(ENUM, fp8, "fp8", "none", 0, 0, LT_FP8_CHOICES, "linear layers in 8-bit floats")             \
+    X(BOOL, fp8_wgrad, "fp8-wgrad", "false", 0, 0, "", "gradients of their weights, too")          \
     X(ENUM, optim, "optim", "adamw", 0, 0, LT_RECIPE_OPTIMS, "optimiser")                          \
     X(ENUM, moments, "moments", "fp32", 0, 0, "fp32|bf16", "storage of its moments")               \
     X(I64, steps, "steps", "3", 1, MAX_STEPS, "N", "steps of a turn; the median counts")           \
@@ -237,6 +238,7 @@ static lt_err run(const bench_train_options *o) {
                                                       .seq = o->seq,
                                                       .recompute = (lt_recompute)o->recompute,
                                                       .fp8 = (lt_fp8_recipe)o->fp8,
+                                                      .fp8_wgrad = o->fp8_wgrad,
                                                       .optim = (lt_optim_kind)o->optim,
                                                       .bf16_moments = o->moments != 0}));
     if (o->peer[0] != '\0') {

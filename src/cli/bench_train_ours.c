@@ -56,6 +56,7 @@ static lt_err open_model(lt_train_ours *b, const lt_backend *backend) {
                          .train = true,
                          .recompute = w->recompute,
                          .fp8 = w->fp8,
+                         .fp8_wgrad = w->fp8_wgrad,
                          .on_device = !backend->host_memory};
     lt_pass_memory m;
 

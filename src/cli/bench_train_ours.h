@@ -16,6 +16,7 @@ typedef struct {
     int64_t batch, seq; /* 0: the shape's own for the device. */
     lt_recompute recompute;
     lt_fp8_recipe fp8;
+    bool fp8_wgrad;
     lt_optim_kind optim;
     bool bf16_moments;
 } lt_train_case;

@@ -43,12 +43,20 @@ static void take(lt_tensor *w, lt_tensor *scale, const lt_fp8 *f, int64_t rows, 
                              rows, cols);
 }
 
-void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, lt_fp8_recipe recipe, int64_t rows,
-                  lt_arena *a) {
+/* (widest, rows) codes of something transposed, and their scales. */
+static void take_turned(void **codes_at, float **scale, lt_scale_kind kind, int64_t widest,
+                        int64_t rows, lt_arena *a) {
+    *codes_at = lt_arena_take(a, (size_t)(widest * padded(rows)), LT_ARENA_ALIGN);
+    *scale = lt_arena_take(a, scale_bytes(kind, widest, rows), LT_ARENA_ALIGN);
+}
+
+void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, const lt_pass_options *o, lt_arena *a) {
+    const int64_t rows = o->batch * o->seq;
     int64_t widest = 0;
-    f->recipe = recipe;
+    f->recipe = o->fp8;
+    f->wgrad = o->fp8_wgrad && o->train;
     f->rows = rows;
-    if (recipe == LT_FP8_NONE) {
+    if (f->recipe == LT_FP8_NONE) {
         return;
     }
     for (int i = 0; i < t->n_params; i++) {
@@ -64,6 +72,10 @@ void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, lt_fp8_recipe recipe, int6
     }
     f->x = lt_arena_take(a, (size_t)(rows * padded(widest)), LT_ARENA_ALIGN);
     f->x_scale = lt_arena_take(a, scale_bytes(row_kind(f), rows, widest), LT_ARENA_ALIGN);
+    if (f->wgrad) {
+        take_turned(&f->dy_t, &f->dy_t_scale, row_kind(f), widest, rows, a);
+        take_turned(&f->x_t, &f->x_t_scale, weight_kind(f), widest, rows, a);
+    }
 }
 
 lt_err lt_fp8_refresh(lt_run *r, lt_fp8 *f) {
@@ -90,34 +102,82 @@ lt_err lt_fp8_refresh(lt_run *r, lt_fp8 *f) {
     return LT_OK;
 }
 
-/* y = x w^T, w in 8 bits already. */
-static lt_err multiply(lt_run *r, lt_tensor y, lt_tensor x, lt_dtype type, const lt_tensor *w,
-                       const lt_tensor *w_scale, lt_tensor bias, bool accumulate) {
-    const lt_fp8 *f = r->fp8;
-    const lt_scale_kind kind = row_kind(f);
-    const lt_tensor a = codes(f->x, type, x.shape[0], x.shape[1]),
-                    a_scale = lt_scale_tensor(f->x_scale, kind, x.shape[0], x.shape[1]);
-    LT_ASSERT(x.shape[0] <= f->rows && w->data != NULL);
-    LT_TRY(lt_run_cast_scaled(
-        r, &(lt_cast_scaled_args){.y = a, .scale = a_scale, .x = x, .kind = kind}));
-    return lt_run_matmul_scaled(r, &(lt_matmul_scaled_args){.y = y,
-                                                            .a = a,
-                                                            .a_scale = a_scale,
-                                                            .b = *w,
-                                                            .b_scale = *w_scale,
-                                                            .bias = bias,
-                                                            .a_kind = kind,
-                                                            .b_kind = weight_kind(f),
-                                                            .accumulate = accumulate});
+/* Where x (rows, cols) goes in 8 bits, as it lies. */
+static lt_tensor rows_of(const lt_fp8 *f, const lt_tensor *x, lt_dtype type, lt_tensor *scale) {
+    LT_ASSERT(x->shape[0] <= f->rows);
+    *scale = lt_scale_tensor(f->x_scale, row_kind(f), x->shape[0], x->shape[1]);
+    return codes(f->x, type, x->shape[0], x->shape[1]);
 }
 
 lt_err lt_fp8_forward(lt_run *r, int index, lt_tensor y, lt_tensor x, lt_tensor bias) {
-    const lt_fp8_weight *w = &r->fp8->weights[index];
-    return multiply(r, y, x, LT_F8_E4M3, &w->w, &w->w_scale, bias, false);
+    const lt_fp8 *f = r->fp8;
+    const lt_fp8_weight *w = &f->weights[index];
+    lt_tensor scale;
+    const lt_tensor a = rows_of(f, &x, LT_F8_E4M3, &scale);
+    LT_TRY(lt_run_cast_scaled(
+        r, &(lt_cast_scaled_args){.y = a, .scale = scale, .x = x, .kind = row_kind(f)}));
+    return lt_run_matmul_scaled(r, &(lt_matmul_scaled_args){.y = y,
+                                                            .a = a,
+                                                            .a_scale = scale,
+                                                            .b = w->w,
+                                                            .b_scale = w->w_scale,
+                                                            .bias = bias,
+                                                            .a_kind = row_kind(f),
+                                                            .b_kind = weight_kind(f)});
 }
 
-lt_err lt_fp8_backward(lt_run *r, int index, lt_tensor dx, lt_tensor dy, bool add_dx) {
-    const lt_fp8_weight *w = &r->fp8->weights[index];
-    const lt_dtype type = r->fp8->recipe == LT_FP8_TENSORWISE ? LT_F8_E5M2 : LT_F8_E4M3;
-    return multiply(r, dx, dy, type, &w->t, &w->t_scale, (lt_tensor){0}, add_dx);
+/* dw (N, K) [+]= dy^T (N, rows) x, dy^T in 8 bits. */
+static lt_err weight_gradient(lt_run *r, const lt_fp8_backward_args *a,
+                              const lt_cast_scaled_args *dy) {
+    const lt_fp8 *f = r->fp8;
+    const int64_t k = a->x.shape[1], rows = a->x.shape[0];
+    const lt_tensor t = codes(f->x_t, LT_F8_E4M3, k, rows),
+                    scale = lt_scale_tensor(f->x_t_scale, weight_kind(f), k, rows);
+    LT_TRY(lt_run_cast_scaled(
+        r, &(lt_cast_scaled_args){.t = t, .t_scale = scale, .x = a->x, .t_kind = weight_kind(f)}));
+    return lt_run_matmul_scaled(r, &(lt_matmul_scaled_args){.y = a->dw,
+                                                            .a = dy->t,
+                                                            .a_scale = dy->t_scale,
+                                                            .b = t,
+                                                            .b_scale = scale,
+                                                            .a_kind = row_kind(f),
+                                                            .b_kind = weight_kind(f),
+                                                            .accumulate = a->add_dw});
+}
+
+lt_err lt_fp8_backward(lt_run *r, int index, const lt_fp8_backward_args *a) {
+    const lt_fp8 *f = r->fp8;
+    const lt_fp8_weight *w = &f->weights[index];
+    const lt_dtype type = f->recipe == LT_FP8_TENSORWISE ? LT_F8_E5M2 : LT_F8_E4M3;
+    const int64_t rows = a->dy.shape[0], n = a->dy.shape[1];
+    lt_cast_scaled_args cast = {.x = a->dy, .kind = row_kind(f), .t_kind = row_kind(f)};
+
+    if (a->dx.data != NULL) {
+        cast.y = rows_of(f, &a->dy, type, &cast.scale);
+    }
+    if (f->wgrad) {
+        cast.t = codes(f->dy_t, type, n, rows);
+        cast.t_scale = lt_scale_tensor(f->dy_t_scale, row_kind(f), n, rows);
+    }
+    if (cast.y.data != NULL || cast.t.data != NULL) {
+        LT_TRY(lt_run_cast_scaled(r, &cast));
+    }
+    if (f->wgrad) {
+        LT_TRY(weight_gradient(r, a, &cast));
+    } else {
+        LT_TRY(lt_run_matmul(
+            r, &(lt_matmul_args){
+                   .y = a->dw, .a = a->dy, .b = a->x, .trans_a = true, .accumulate = a->add_dw}));
+    }
+    if (a->dx.data == NULL) {
+        return LT_OK;
+    }
+    return lt_run_matmul_scaled(r, &(lt_matmul_scaled_args){.y = a->dx,
+                                                            .a = cast.y,
+                                                            .a_scale = cast.scale,
+                                                            .b = w->t,
+                                                            .b_scale = w->t_scale,
+                                                            .a_kind = row_kind(f),
+                                                            .b_kind = weight_kind(f),
+                                                            .accumulate = a->add_dx});
 }

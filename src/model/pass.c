@@ -74,7 +74,7 @@ static void pass_carve(lt_pass *p, const lt_model_spec *s, lt_dtype dtype, const
                            ? lt_arena_take(&a->gradients, (size_t)t->n_elements * sizeof(float),
                                            LT_ARENA_ALIGN)
                            : NULL;
-    lt_fp8_carve(&p->fp8, t, o->fp8, o->batch * o->seq, &a->eight);
+    lt_fp8_carve(&p->fp8, t, o, &a->eight);
 }
 
 /* Layers whose auxiliary losses come back. */

@@ -24,6 +24,7 @@ typedef struct {
     bool on_device; /* The backend's memory is a device's; open sets it, measure believes it. */
     bool eager;     /* Record no graphs. */
     lt_fp8_recipe fp8;
+    bool fp8_wgrad; /* Gradients of weights, too. */
 } lt_pass_options;
 
 /* One batch, host memory. labels -1: not counted. doc_start, positions: NULL when each row is one document from position 0. */

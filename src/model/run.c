@@ -206,17 +206,19 @@ lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_para
     const lt_tensor dw = lt_run_gradient(r, kind, layer);
     const lt_tensor dbias = bias == LT_PARAM_KIND_COUNT ? (lt_tensor){0}
                                                         : lt_run_gradient(r, bias, layer);
-    LT_TRY(lt_run_matmul(
-        r,
-        &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = adds(r, kind)}));
+    const int index = param_index(r, kind, layer);
+    const bool add_dw = adds(r, kind);
     if (dbias.data != NULL) {
         LT_TRY(lt_run_colsum(r, &(lt_colsum_args){.y = dbias, .x = dy}));
     }
+    if (in_fp8(r, index)) {
+        return lt_fp8_backward(
+            r, index, &(lt_fp8_backward_args){dw, dx, dy, x, .add_dw = add_dw, .add_dx = add_dx});
+    }
+    LT_TRY(lt_run_matmul(
+        r, &(lt_matmul_args){.y = dw, .a = dy, .b = x, .trans_a = true, .accumulate = add_dw}));
     if (dx.data == NULL) {
         return LT_OK;
-    }
-    if (in_fp8(r, param_index(r, kind, layer))) {
-        return lt_fp8_backward(r, param_index(r, kind, layer), dx, dy, add_dx);
     }
     return lt_run_matmul(
         r, &(lt_matmul_args){
@@ -249,13 +251,13 @@ lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_p
 lt_err lt_linear_act_bwd(lt_run *r, lt_tensor x, lt_tensor dy, lt_tensor in, lt_param_kind kind,
                          lt_param_kind bias, int layer, lt_tensor scratch) {
     const lt_tensor none = {0};
-    LT_TRY(lt_linear_bwd(r, none, dy, in, kind, bias, layer, false));
     if (in_fp8(r, param_index(r, kind, layer))) {
-        LT_TRY(lt_fp8_backward(r, param_index(r, kind, layer), scratch, dy, false));
+        LT_TRY(lt_linear_bwd(r, scratch, dy, in, kind, bias, layer, false));
         return lt_run_act_bwd(
             r,
             &(lt_act_bwd_args){.dx = x, .dy = scratch, .x = x, .kind = (lt_act_kind)r->spec->act});
     }
+    LT_TRY(lt_linear_bwd(r, none, dy, in, kind, bias, layer, false));
     return lt_run_matmul_act(r, &(lt_matmul_act_args){.y = x,
                                                       .x = x,
                                                       .a = dy,

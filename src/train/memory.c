@@ -115,6 +115,9 @@ static size_t kernel_scratch_bytes(const lt_training *t) {
         if (t->recipe.fp8 != LT_FP8_NONE && lt_fp8_takes(p)) {
             add_widened(&s, rows, n, k, dtype);
             add_widened(&s, rows, k, n, dtype);
+            if (t->recipe.fp8_wgrad) {
+                add_widened(&s, n, k, rows, LT_F32);
+            }
         }
     }
     return s.rows + s.cols + s.sums + s.wide_a + s.wide_b;

@@ -77,7 +77,8 @@ static lt_pass_options pass_options(const lt_training *t) {
                              .recompute = (lt_recompute)r->recompute,
                              .on_device = !t->backend->host_memory,
                              .z_coef = (float)r->z_coef,
-                             .fp8 = (lt_fp8_recipe)r->fp8};
+                             .fp8 = (lt_fp8_recipe)r->fp8,
+                             .fp8_wgrad = r->fp8_wgrad};
 }
 
 /* A device that tells what it has left is asked before anything is taken from it. */

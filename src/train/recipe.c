@@ -102,6 +102,9 @@ lt_err lt_recipe_check(const lt_recipe *r) {
         LT_FAIL(LT_ERR_ARG, "optim.moments = bf16 is for adamw and ademamix, optim.kind is %s",
                 r->optim == LT_OPTIM_MUON ? "muon" : "lion");
     }
+    if (r->fp8_wgrad && r->fp8 == LT_FP8_NONE) {
+        LT_FAIL(LT_ERR_ARG, "model.fp8_wgrad = true, but model.fp8 = none: choose how to scale");
+    }
     if (r->goldfish_k == 1) {
         LT_FAIL(LT_ERR_ARG,
                 "data.goldfish_k = 1 drops every label: it drops one in k, so take 2 or more");

@@ -71,6 +71,8 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "storage of weights and activations (master weights are fp32)")                              \
     X(ENUM, fp8, "model.fp8", "none", 0, 0, LT_FP8_CHOICES,                                        \
       "linear layers multiply 8-bit floats: a scale for 128 numbers, or one a tensor")             \
+    X(BOOL, fp8_wgrad, "model.fp8_wgrad", "false", 0, 0, "",                                       \
+      "gradients of weights in 8-bit floats, too")                                                 \
     X(ENUM, recompute, "model.recompute", "none", 0, 0, "none|selective|full",                     \
       "what backward computes again to save memory")                                               \
     X(STR, train, "data.train", "", 0, 1, "SHARD[:WEIGHT],...", "training mixture")                \

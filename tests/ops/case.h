@@ -105,6 +105,7 @@ struct lt_case_tensor {
         partial; /* OUT that is written in part only (up to expert_start[E] rows); the rest must stay untouched. */
     double
         floor; /* The least that counts as the tensor's largest value: where all of it cancels to about 0. */
+    double slack; /* Not 0: so many times the op's tolerance, for a reason given where it is set. */
     bool
         wide; /* An F32 result that carries BF16 rounding inside: judged by the BF16 tolerance in BF16 cases. */
 };

@@ -332,11 +332,16 @@ done:
 }
 
 lt_tolerance lt_tolerance_of(const lt_op_cases *o, const lt_case_tensor *t, lt_dtype act) {
+    lt_tolerance tol = t->dtype == LT_BF16 || (t->wide && act == LT_BF16) ? o->bf16 : o->f32;
     if (t->dtype ==
         LT_F16) { /* Only casts write F16: half a unit in the last place, and half of the smallest subnormal. */
         return (lt_tolerance){0x1p-11, 0x1p-41};
     }
-    return t->dtype == LT_BF16 || (t->wide && act == LT_BF16) ? o->bf16 : o->f32;
+    if (t->slack > 0.0) {
+        tol.rtol *= t->slack;
+        tol.atol *= t->slack;
+    }
+    return tol;
 }
 
 double lt_compare(const double *got, const double *want, const lt_case_tensor *t, lt_tolerance tol,
