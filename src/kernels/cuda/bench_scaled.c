@@ -148,6 +148,9 @@ static lt_err product_time(lt_bench *b, lt_queue *q, const char *what, int64_t m
     p = (products){.b = b, .q = q, .m = m, .n = n, .k = k};
     snprintf(shape, sizeof shape, "%s %lld x %lld x %lld", what, (long long)m, (long long)n,
              (long long)k);
+    if (lt_bench_skips(b, shape)) {
+        return LT_OK;
+    }
     for (int i = 0; i < N_SETS; i++) {
         LT_TRY_DONE(set_open(&p, &p.sets[i], (uint64_t)(2 * i + 1)));
     }
@@ -205,6 +208,9 @@ static lt_err cast_time(lt_bench *b, lt_queue *q, const char *what, int64_t rows
     p = (products){.b = b, .q = q};
     ctx.q = q;
     snprintf(shape, sizeof shape, "%lld x %lld", (long long)rows, (long long)cols);
+    if (lt_bench_skips(b, shape)) {
+        return LT_OK;
+    }
     for (int i = 0; i < N_SETS; i++) {
         lt_cast_scaled_args *a = &ctx.sets[i];
         *a = (lt_cast_scaled_args){.kind = (lt_scale_kind)(kind < 0 ? 0 : kind),
