@@ -128,6 +128,9 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
         (void)json_object_set_new(config, "query_pre_attn_scalar",
                                   json_integer((json_int_t)llround(1 / (scale * scale))));
     }
+    if (spec->family == LT_FAMILY_GPT2 && lt_model_attn_scale(spec) == 1.0f) {
+        (void)json_object_set_new(config, "scale_attn_weights", json_false());
+    }
     if (spec->final_softcap == 0) { /* transformers divides by what is not null. */
         (void)json_object_del(config, "final_logit_softcapping");
     }
