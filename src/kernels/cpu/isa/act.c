@@ -145,13 +145,16 @@ LT_INLINE void bwd_rows(const lt_act_bwd_args *a, const lt_act_kind kind, const 
     double partial[64][2];
 #pragma omp parallel for schedule(static) if (rows * a->dy.shape[1] > PARALLEL_MIN)
     for (int64_t chunk = 0; chunk < n_chunks; chunk++) {
-        xielu_sums sums = {{0}, {0}};
+        partial[chunk][0] = partial[chunk][1] = 0.0;
         for (int64_t r = chunk_start(rows, n_chunks, chunk);
              r < chunk_start(rows, n_chunks, chunk + 1); r++) {
+            xielu_sums sums = {{0}, {0}}; /* Of a row: sums of more lose digits in F32. */
             bwd_row(a, &c, r, &sums, kind, dtype);
+            if (kind == LT_ACT_XIELU) {
+                partial[chunk][0] += (double)v_sum(sums.p);
+                partial[chunk][1] += (double)v_sum(sums.n);
+            }
         }
-        partial[chunk][0] = (double)v_sum(sums.p);
-        partial[chunk][1] = (double)v_sum(sums.n);
     }
     if (kind == LT_ACT_XIELU && a->dxielu_params.data != NULL) {
         const float *params = a->xielu_params.data;
