@@ -15,10 +15,11 @@ trap 'stop=1' USR1
 here=$(cd "$(dirname "$0")" && pwd)
 total=${1:-10000000}
 [ $# -gt 0 ] && shift
-bin=${FUZZ_BIN:-$here/../../build/fuzz} out=${FUZZ_OUT:-$here/../../build/fuzz/long}
+bin=$(realpath -m "${FUZZ_BIN:-$here/../../build/fuzz}") out=$(realpath -m "${FUZZ_OUT:-$here/../../build/fuzz/long}")
 jobs=${FUZZ_JOBS:-$(nproc)} pieces=${FUZZ_PIECES:-4}
 crashes_max=20 # Of a piece: one bug that is hit at once must not fill the disk.
 mkdir -p "$out/state"
+cd "$here" && { [ -d recipes ] || cd ../..; } || exit 1 # Where recipes/ is: the planner's tables.
 targets=("$@")
 if [ $# -eq 0 ]; then
     for f in "$bin"/fuzz_*; do [ -x "$f" ] && [ -f "$f" ] && targets+=("${f##*/fuzz_}"); done
