@@ -344,8 +344,8 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
         return false;
     }
     c = conversation_of(a);
-    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) && lt_speech_rule(j, e) &&
-           lt_reply_add(j, &ids, e);
+    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
+           lt_speech_add(j, &ids, e);
 }
 
 static bool read_ask(lt_ask *a, const lt_call *call, lt_api_error *e) {

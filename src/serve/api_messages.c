@@ -399,7 +399,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     lt_ids ids = {0};
     return lt_server_check_model(j->server, &j->ask, e) && lt_reply_configure(j, most, -1, e) &&
            lt_speech_prepare(j, e) && prompt_ids(j->server, &j->ask, &ids, &j->listen.opened, e) &&
-           lt_speech_rule(j, e) && lt_reply_add(j, &ids, e);
+           lt_speech_add(j, &ids, e);
 }
 
 void lt_api_messages(lt_call *call) {

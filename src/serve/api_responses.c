@@ -466,8 +466,8 @@ static bool prepare(lt_reply *j, int top, lt_api_error *e) {
                           .kwargs = a->template_kwargs,
                           .reasoning_effort = a->reasoning_effort,
                           .add_generation_prompt = true};
-    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) && lt_speech_rule(j, e) &&
-           lt_reply_add(j, &ids, e);
+    return lt_conversation_ids(j->server, &c, &ids, &j->listen.opened, e) &&
+           lt_speech_add(j, &ids, e);
 }
 
 void lt_api_responses(lt_call *call) {

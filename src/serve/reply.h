@@ -136,7 +136,7 @@ void lt_reply_free(lt_reply *j);
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e);
 /* After the request's thinking budget, or the server's, the engine ends the reasoning. opened: the answer begins inside it. */
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
-/* The form rules the whole answer, where there is one; chats have lt_speech_rule instead. */
+/* The form rules the whole answer, where there is one; chats have lt_speech_add instead. */
 bool lt_reply_rule(lt_reply *j, lt_api_error *e);
 /* A grammar could not be opened: the request's fault. */
 bool lt_api_refuse_grammar(lt_api_error *e, const char *param, lt_err err);

@@ -26,8 +26,8 @@ typedef void (*lt_speech_fn)(lt_strand *c, int item, bool fresh, const char *tex
 
 /* What a reply listens for: from the request's tools, tool_choice and reasoning_format; before the prompt is rendered. */
 bool lt_speech_prepare(lt_reply *r, lt_api_error *e);
-/* The grammar and the thinking budget of the whole answer; once listen.opened is known. */
-bool lt_speech_rule(lt_reply *r, lt_api_error *e);
+/* Takes the rendered prompt, whose ids move into the reply or are freed, and rules the whole answer: grammar, thinking budget. Once listen.opened is known. */
+bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
 
 /* c->face becomes the choice's speech. False: out of memory. */
 bool lt_speech_open(lt_strand *c);

@@ -167,7 +167,7 @@ bool lt_speech_prepare(lt_reply *r, lt_api_error *e) {
 
 /* ---- Rules ---- */
 
-bool lt_speech_rule(lt_reply *r, lt_api_error *e) {
+static bool rule(lt_reply *r, lt_api_error *e) {
     const lt_listen *l = &r->listen;
     lt_grammar_vocab *v;
     lt_err err;
@@ -200,4 +200,12 @@ bool lt_speech_rule(lt_reply *r, lt_api_error *e) {
     }
     r->request.grammar = r->grammar;
     return true;
+}
+
+bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e) {
+    if (!rule(r, e)) {
+        lt_ids_free(prompt);
+        return false;
+    }
+    return lt_reply_add(r, prompt, e);
 }
