@@ -96,9 +96,13 @@ lt_err lt_ref_matmul_scaled(lt_queue *q, const lt_matmul_scaled_args *a) {
     for (int64_t m = 0; m < a->y.shape[0]; m++) {
         for (int64_t n = 0; n < a->y.shape[1]; n++) {
             double sum = 0.0;
-            for (int64_t k = 0; k < n_k; k++) {
-                sum += get(&a->a, at2(&a->a, m, k)) * scale_at(&a->a_scale, a->a_kind, m, k) *
-                       get(&a->b, at2(&a->b, n, k)) * scale_at(&a->b_scale, a->b_kind, n, k);
+            for (int64_t from = 0; from < n_k; from += LT_SCALE_SPAN) { /* One pair of scales. */
+                double part = 0.0;
+                for (int64_t k = from; k < min_i64(from + LT_SCALE_SPAN, n_k); k++) {
+                    part += get(&a->a, at2(&a->a, m, k)) * get(&a->b, at2(&a->b, n, k));
+                }
+                sum += part * scale_at(&a->a_scale, a->a_kind, m, from) *
+                       scale_at(&a->b_scale, a->b_kind, n, from);
             }
             sum += present(&a->bias) ? get(&a->bias, at1(&a->bias, n)) : 0.0;
             sum += a->accumulate ? get(&a->y, at2(&a->y, m, n)) : 0.0;
