@@ -16,6 +16,7 @@
  *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=16
  *@spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 W=4 LANES=16 */
 #include "common/ptx.cuh"
+#include "ops/qk_norm.cuh"
 #include "ops/rope.cuh"
 
 #define THREADS 256
@@ -24,16 +25,6 @@
 #define DEPTH   3                 /* Turns in the ring, backward. */
 static_assert(LANES <= WARP && (LANES & (LANES - 1)) == 0, "a head belongs to part of a warp");
 static_assert(DEPTH * 4 * THREADS * 16 >= THREADS / WARP * D * 4, "the ring holds the warps' sums at the end");
-
-/* Elements from row to row and from head to head. */
-typedef struct {
-    i64 row, head;
-} steps;
-typedef struct {
-    steps x, y; /* Backward, y is dy. */
-    steps dx;
-    int rows, heads, n_q, q_blocks;
-} qk_shape;
 
 INLINE float head_sum(float x) {
 #pragma unroll

@@ -8,17 +8,11 @@
  *@spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 */
 #define W 1
 #include "common/vec.cuh"
+#include "ops/qk_norm.cuh"
 
 #define THREADS 256
 #define WARPS   (THREADS / WARP)
 
-typedef struct {
-    i64 row, head;
-} steps;
-typedef struct {
-    steps x, y, dx;
-    int rows, heads, n_q, q_blocks;
-} qk_shape;
 typedef struct {
     i64 ld, step; /* Of the table. */
     int half, width;
