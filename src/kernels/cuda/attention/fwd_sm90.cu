@@ -91,8 +91,8 @@ typedef struct {
     int slot;
     u32 phase;
 } ring_pos;
-INLINE void ring_step(ring_pos *r) {
-    if (++r->slot == STAGES) {
+INLINE void ring_step(ring_pos *r, int slots) {
+    if (++r->slot == slots) {
         r->slot = 0;
         r->phase ^= 1;
     }
@@ -101,22 +101,10 @@ INLINE void ring_step(ring_pos *r) {
 /* Addresses in shared memory. */
 typedef struct {
     u32 q, k, v, o;
-    u32 q_full, q_empty;                  /* one a slot and consumer */
+    u32 q_full, q_empty;                  /* one a slot and consumer; with two slots a tile's Q and first keys come while the tile before is computed */
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
     u32 tile;                             /* one a slot and consumer: number of the tile whose Q arrives, -1 at the end */
 } smem_map;
-
-/* Where a tile's Q is: slots in turn. With two, a tile's Q and first keys come while the tile before is computed: what short sequences wait for. */
-typedef struct {
-    int slot;
-    u32 phase;
-} q_pos;
-INLINE void q_step(q_pos *q) {
-    if (++q->slot == Q_SLOTS) {
-        q->slot = 0;
-        q->phase ^= 1;
-    }
-}
 
 INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos *r, const tile_pos *p, int j) {
     const u32 bar = full + 8 * r->slot, dst = ring + r->slot * KV_BYTES;
@@ -125,13 +113,13 @@ INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos 
     for (int c = 0; c < COLUMNS; c++) {
         tma_load_4d(dst + c * BN * 128, map, bar, c * 64, p->kv_head, j * BN, p->b);
     }
-    ring_step(r);
+    ring_step(r, STAGES);
 }
 
 /* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s) {
     ring_pos rk = {0, 1}, rv = {0, 1};
-    q_pos at = {0, 1};
+    ring_pos at = {0, 1};
     int t = (int)blockIdx.x;
 
     while (t < tile_count(a)) {
@@ -149,7 +137,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
                 tma_load_4d(s->q + i * Q_BYTES + c * 8192, map_q, s->q_full + 8 * i, c * 64, p.head, p.token + w * (64 / HEADS), p.b);
             }
         }
-        q_step(&at);
+        ring_step(&at, Q_SLOTS);
         for (int j = p.j_end - 1; j >= p.j_begin; j--) {
             if (j > p.j_begin) {
                 load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, j - 1);
@@ -331,7 +319,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
         if (tid == 0) {
             mbarrier_arrive(m->k_empty + 8 * rk->slot);
         }
-        ring_step(rk);
+        ring_step(rk, STAGES);
         if (LOG2_UNITS) {
             logits_block(s, r, a, j * BN + col);
         }
@@ -345,7 +333,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
             if (tid == 0) {
                 mbarrier_arrive(m->v_empty + 8 * rv->slot);
             }
-            ring_step(rv);
+            ring_step(rv, STAGES);
 #pragma unroll
             for (int i = 0; i < HEAD_DIM / 2; i++) {
                 o[i] *= back[i / 2 % 2];
@@ -377,19 +365,19 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
     if (tid == 0) {
         mbarrier_arrive(m->v_empty + 8 * rv->slot);
     }
-    ring_step(rv);
+    ring_step(rv, STAGES);
 }
 
 INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, int consumer) {
     ring_pos rk = {0, 0}, rv = {0, 0};
-    q_pos q = {0, 0};
+    ring_pos q = {0, 0};
     const u32 o_smem = m->o + consumer * Q_BYTES;
     float o[HEAD_DIM / 2];
 
     if (CONSUMERS > 1 && TURNS && consumer == CONSUMERS - 1) {
         named_barrier_arrive(BAR_TURN + 0, 256); /* Consumer 0 begins. */
     }
-    for (;; q_step(&q)) {
+    for (;; ring_step(&q, Q_SLOTS)) {
         const int i = q.slot * CONSUMERS + consumer;
         mbarrier_wait(m->q_full + 8 * i, q.phase);
         const int t = warp_uniform(ld_shared_s32(m->tile + 4 * i));
