@@ -309,11 +309,6 @@ static lt_err queue(void *p, CUstream s, int set) {
                        : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
 }
 
-static int compare_double(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Ours and the peer's in turn, TURNS times; runs' ms become medians over the turns, peer_ms the peer's (0: none). */
 static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, double *peer_ms) {
     enum { TURNS = 5 };
@@ -332,11 +327,9 @@ static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, 
         }
     }
     for (int i = 0; i < n; i++) {
-        qsort(ours[i], TURNS, sizeof ours[i][0], compare_double);
-        qsort(peers[i], TURNS, sizeof peers[i][0], compare_double);
-        runs[i].ms = ours[i][TURNS / 2];
+        runs[i].ms = lt_timing_median(ours[i], TURNS);
         runs[i].ms_best = ours[i][0];
-        peer_ms[i] = peers[i][TURNS / 2];
+        peer_ms[i] = lt_timing_median(peers[i], TURNS);
     }
     return LT_OK;
 }

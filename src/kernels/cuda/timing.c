@@ -14,6 +14,10 @@ static int compare_double(const void *a, const void *b) {
     const double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
 }
+double lt_timing_median(double *ms, int n) {
+    qsort(ms, (size_t)n, sizeof *ms, compare_double);
+    return ms[n / 2];
+}
 
 /* Queue `inner` runs between the events and return the time of one. */
 static lt_err time_once(lt_cuda *c, CUstream s, lt_timing *t, int inner, int *set, int n_sets,
@@ -68,8 +72,7 @@ lt_err lt_timing_run(lt_cuda *c, CUstream s, lt_timing *t, int n, const lt_timin
         }
     }
     for (int i = 0; i < n; i++) {
-        qsort(times[i], (size_t)plan->rounds, sizeof times[i][0], compare_double);
-        t[i].ms = times[i][plan->rounds / 2];
+        t[i].ms = lt_timing_median(times[i], plan->rounds);
         t[i].ms_best = times[i][0];
     }
 done:

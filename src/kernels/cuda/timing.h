@@ -32,6 +32,9 @@ typedef struct {
 LT_MUST_USE lt_err lt_timing_run(lt_cuda *c, CUstream s, lt_timing *t, int n,
                                  const lt_timing_plan *plan);
 
+/* Sorts n timings; the median (of an even number, the upper of the middle two). */
+double lt_timing_median(double *ms, int n);
+
 /* Run one candidate without pause for `seconds`; mean ms a run, and clocks and power read in the middle of it. */
 LT_MUST_USE lt_err lt_timing_sustained(lt_cuda *c, CUstream s, lt_timing *t, int n_sets,
                                        double seconds, double *ms, lt_nvml_reading *reading);
