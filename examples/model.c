@@ -23,7 +23,7 @@ int main(int argc, char **argv) {
                                 .rope_theta = 10000,
                                 .rope_factor = 1,
                                 .bos_id = 1,
-                                .eos_id = 2,
+                                .eos = {.ids = {2}, .n = 1},
                                 .pad_id = -1};
     lt_model *m = NULL;
     lt_session *s = NULL;

@@ -10,6 +10,26 @@
 #include "lateen/model.h"
 #include "lateen/tokenizer.h"
 
+/* ---- What a model's own files say ---- */
+
+/* Tokens that end a text of this model: generation_config.json's, else config.json's (or GGUF's), and those that its tokenizer knows (t may be NULL). */
+void lt_model_ends(const lt_model *m, const lt_tokenizer *t, lt_ends *out);
+
+/* How tokens are chosen where nobody says: generation_config.json, or a GGUF's general.sampling.*. Names are those of options and requests: temperature,
+ * top_k, top_p, min_p, typical_p, repetition_penalty, max_tokens. What is faulty, or not applied here, is told in the log. */
+#define LT_MAX_GENERATION_DEFAULTS 8
+typedef struct {
+    struct {
+        const char *name;
+        double value;
+    } rows[LT_MAX_GENERATION_DEFAULTS];
+    int n;
+    const char *from; /* The file; lives as long as the model. */
+} lt_generation_defaults;
+lt_generation_defaults lt_model_generation(const lt_model *m);
+
+/* ---- Choosing ---- */
+
 /* How a token is chosen. Order: temperature, then the k most likely, then the smallest set of mass top_p, then those at least min_p times as
  * likely as the best. Ties keep the lower id. */
 typedef struct {
@@ -17,11 +37,15 @@ typedef struct {
     int64_t top_k;      /* 0: all. */
     double top_p;       /* 1: all. */
     double min_p;       /* 0: all. */
-    uint64_t seed;      /* The draw at a position is a pure function of (seed, position). */
+    double
+        repetition; /* 0, 1: none. Logits of tokens seen are divided (> 0) or multiplied by it, before all else (Keskar et al. 2019). */
+    uint64_t seed;  /* The draw at a position is a pure function of (seed, position). */
 } lt_sampling;
 
 typedef struct lt_sampler lt_sampler;
 LT_MUST_USE lt_err lt_sampler_open(lt_sampler **out, int64_t vocab_size);
+/* Bits of the tokens that `repetition` looks at, (vocab_size / 32 + 1) words, the caller's; NULL: none. */
+void lt_sampler_look_at(lt_sampler *s, const uint32_t *seen);
 void lt_sampler_close(lt_sampler *s);
 
 /* Choose from logits (vocab_size), which are left as they are. NaN logits: NUMERIC. */
@@ -34,6 +58,8 @@ typedef struct {
     bool ignore_eos;    /* Go on behind the end-of-text and end-of-turn tokens. */
     unsigned encode_flags; /* LT_ENCODE_*: how the prompt becomes ids. */
     bool keep_special;     /* Special tokens in the text too. */
+    uint32_t *
+        seen; /* Bits of the tokens before the prompt, (vocab_size / 32 + 1) words; this text's are added. NULL: there were none. */
 } lt_generate_options;
 
 /* Greedy, 128 tokens, LT_ENCODE_DEFAULT. */

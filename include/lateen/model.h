@@ -41,6 +41,16 @@ typedef enum { LT_ROPE_PLAIN, LT_ROPE_LINEAR, LT_ROPE_LLAMA3 } lt_rope_scaling;
 
 #define LT_MAX_LAYERS 256
 
+/* Tokens that end a text, each once; models name one to a handful. */
+#define LT_MAX_ENDS 32
+typedef struct {
+    int32_t ids[LT_MAX_ENDS];
+    int n;
+} lt_ends;
+
+bool lt_ends_has(const lt_ends *e, int64_t id);
+bool lt_ends_add(lt_ends *e, int64_t id); /* False: no room. */
+
 /* Everything that decides the arithmetic. Filled from config.json, GGUF metadata or a recipe; checked by lt_model_spec_check. */
 typedef struct {
     lt_family family;
@@ -71,11 +81,14 @@ typedef struct {
     bool moe_normalise;       /* Divide the K probabilities by their sum (mixtral). */
     double moe_capacity;      /* 0: dropless; else an expert takes ceil(capacity * R * K / E). */
     float moe_aux_coef, moe_z_coef;
-    int64_t bos_id, eos_id, pad_id; /* -1: none. */
-    float init_std;                 /* 0: 0.02 */
+    int64_t bos_id, pad_id; /* -1: none. */
+    lt_ends
+        eos; /* eos_token_id, a number or a list: each ends a text. Training puts the first behind documents. */
+    float init_std; /* 0: 0.02 */
 } lt_model_spec;
 
 const char *lt_family_name(lt_family family);
+int64_t lt_model_spec_eos(const lt_model_spec *spec); /* The first of eos; -1: none. */
 
 /* Refuse what contradicts itself; the message names the two numbers. */
 LT_MUST_USE lt_err lt_model_spec_check(const lt_model_spec *spec);

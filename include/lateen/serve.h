@@ -39,6 +39,7 @@ typedef struct {
         warm; /* On a GPU: open compiles the kernels and records the graphs of all steps, so that no request waits for that. */
     bool
         deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
+    lt_ends ends;      /* Tokens that end a text; none: the model's own. */
     lt_dtype
         cache_dtype; /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are as stored. */
 } lt_engine_options;
@@ -70,7 +71,7 @@ typedef struct {
     int64_t n_samples; /* Continuations of the prompt, which share its pages. */
     int64_t max_tokens,
         min_tokens; /* Of each continuation. Before min_tokens the ending tokens cannot be chosen. */
-    const int32_t *stop_ids; /* Ending tokens beside the model's own. */
+    const int32_t *stop_ids; /* Ending tokens beside the model's, also where ignore_eos is. */
     int64_t n_stop_ids;
     bool ignore_eos;
     int logprobs,

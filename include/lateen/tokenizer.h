@@ -107,6 +107,9 @@ typedef struct {
     uint32_t n_ids; /* One more than the largest id. */
     uint32_t bos, eos, pad, unk,
         eot; /* LT_TOKEN_NONE where the file names none. eot ends a turn (<|im_end|>, <|eot_id|>). */
+    const uint32_t *
+        ends; /* All that end a text or a turn: eos, eot, and others by a GGUF's keys or by name. Lives as long as the tokenizer. */
+    size_t n_ends;
     bool adds_bos, adds_eos;   /* What LT_ENCODE_ADD_SPECIAL does. */
     const char *kind;          /* "byte-level BPE", "SentencePiece BPE", "Unigram", "WordPiece". */
     const char *chat_template; /* From GGUF metadata, NULL elsewhere. */

@@ -66,7 +66,7 @@ json_t *lt_json_loadb(const char *text, size_t bytes, size_t flags, json_error_t
 
 lt_err lt_json_parse(json_t **out, const char *text, size_t bytes, const char *name) {
     json_error_t why;
-    json_t *root = json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    json_t *root = lt_json_loadb(text, bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
     if (root == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "%s:%d:%d: %s", name, why.line, why.column, why.text);
     }

@@ -8,7 +8,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "base/thread.h"
+#include "lateen/generate.h"
 #include "tensor/backend.h"
 
 /* The first *.gguf of a folder, by name. */
@@ -96,6 +98,27 @@ void lt_opened_close(lt_opened *o) {
     lt_model_close(o->model);
     lt_tokenizer_close(o->tokenizer);
     *o = (lt_opened){0};
+}
+
+lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj, int argc,
+                          char **argv) {
+    const lt_generation_defaults d = lt_model_generation(m);
+    const char *words[1];
+    int n_words = 0;
+    bool help = false;
+
+    lt_options_default(t, obj);
+    for (int i = 0; i < d.n; i++) {
+        char value[32];
+        if (strcmp(d.rows[i].name, "typical_p") == 0 && d.rows[i].value == 1) {
+            continue; /* Its neutral value; the server alone knows others. */
+        }
+        (void)snprintf(value, sizeof value, "%.17g", d.rows[i].value);
+        if (lt_options_set(t, obj, d.rows[i].name, value, d.from) != LT_OK) {
+            lt_log_warn("%s: it is left out", lt_error_message());
+        }
+    }
+    return lt_options_parse(t, obj, argc, argv, words, 1, &n_words, &help);
 }
 
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens) {

@@ -3,6 +3,7 @@
 #define LT_CLI_OPENED_H
 
 #include "base/file.h"
+#include "base/option.h"
 #include "lateen/model.h"
 #include "lateen/tokenizer.h"
 
@@ -32,6 +33,11 @@ LT_MUST_USE lt_err lt_opened_options(lt_model_options *out, lt_opened_dtype dtyp
 /* Room a session needs for a prompt of so many bytes (a byte is at most a token) and max_tokens more, the model's longest sequence at most. */
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens);
 
+/* Fill obj anew: the table's defaults, over them what the model's own files say of generating, over them the flags. Call it when the flags, read once, have
+ * said which model it is and that its word counts. */
+LT_MUST_USE lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj,
+                                      int argc, char **argv);
+
 /* A prompt from a file, or from standard input when path is "-". Free with lt_prompt_free. */
 LT_MUST_USE lt_err lt_prompt_read(char **out, const char *path);
 void lt_prompt_free(char *prompt);
@@ -50,11 +56,24 @@ void lt_prompt_free(char *prompt);
       "where to compute; auto: the GPU if there is one")                                           \
     X(I64, threads, "threads", "0", 0, 4096, "N", "threads; 0: all cores of this process")
 
+#define LT_GENERATION_CONFIG_OPTION(X)                                                             \
+    X(ENUM, generation_config, "generation-config", "auto", 0, 0, "auto|none",                     \
+      "auto: the model's generation_config.json (a GGUF's general.sampling) gives the defaults "   \
+      "of "                                                                                        \
+      "sampling; none: it does not")
+#define LT_SAMPLING_OF(o)                                                                          \
+    (lt_sampling) {                                                                                \
+        .temperature = (o)->temperature, .top_k = (o)->top_k, .top_p = (o)->top_p,                 \
+        .min_p = (o)->min_p, .repetition = (o)->repetition_penalty, .seed = (uint64_t)(o)->seed    \
+    }
 #define LT_SAMPLING_OPTIONS(X)                                                                     \
+    LT_GENERATION_CONFIG_OPTION(X)                                                                 \
     X(F64, temperature, "temperature", "0.8", 0, 100, "", "0: always the most likely token")       \
     X(I64, top_k, "top-k", "0", 0, 1e9, "K", "choose among the K most likely; 0: all")             \
     X(F64, top_p, "top-p", "1", 0, 1, "P", "choose among the likeliest that make up this share")   \
     X(F64, min_p, "min-p", "0", 0, 1, "P", "drop what is less than P times as likely as the best") \
+    X(F64, repetition_penalty, "repetition-penalty", "1", 0.001, 100, "X",                         \
+      "tokens seen before get logits divided (> 0) or multiplied by X; 1: none")                   \
     X(I64, seed, "seed", "0", 0, 9e18, "N", "seed of the draws")
 
 #endif

@@ -41,6 +41,7 @@ typedef struct {
     json_t *messages; /* The conversation. */
     char *read;       /* Text that is in the cache, the last answer too; owned. */
     size_t read_bytes;
+    uint32_t *seen; /* One bit a token of the vocabulary: what is in the cache. */
     bool
         adds_special; /* The tokenizer's BOS before the text: not where a template writes its own. */
 } chat;
@@ -100,8 +101,13 @@ static lt_err choose_template(chat *c) {
     return err;
 }
 
+static size_t seen_bytes(const chat *c) {
+    return (size_t)(lt_model_get_spec(c->opened.model)->vocab_size / 32 + 1) * sizeof *c->seen;
+}
+
 static void forget(chat *c) {
     lt_session_truncate(c->session, 0, 0);
+    memset(c->seen, 0, seen_bytes(c));
     c->read_bytes = 0;
 }
 
@@ -138,12 +144,9 @@ static lt_err answer(chat *c, const char *words) {
     size_t from = 0, spoken;
     lt_err err = LT_OK;
 
-    g.sampling = (lt_sampling){.temperature = c->o->temperature,
-                               .top_k = c->o->top_k,
-                               .top_p = c->o->top_p,
-                               .min_p = c->o->min_p,
-                               .seed = (uint64_t)c->o->seed};
+    g.sampling = LT_SAMPLING_OF(c->o);
     g.max_tokens = c->o->max_tokens;
+    g.seen = c->seen;
     LT_TRY(say(c, "user", words, strlen(words)));
     LT_TRY_DONE(compose(c, &text, &from));
     g.encode_flags = LT_ENCODE_PARSE_SPECIAL |
@@ -233,13 +236,20 @@ done:
     return err;
 }
 
-static lt_err run(const chat_options *o) {
+static lt_err run(chat_options *o, int argc, char **argv) {
     lt_err err = LT_OK;
     chat c = {.o = o};
     int64_t room;
 
     LT_TRY_DONE(lt_opened_open(&c.opened, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
                                (lt_device)o->device, o->threads));
+    if (o->generation_config == 0) {
+        LT_TRY_DONE(lt_opened_defaults(c.opened.model, &lt_verb_chat_options, o, argc, argv));
+    }
+    c.seen = calloc(1, seen_bytes(&c));
+    if (c.seen == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "conversation");
+    }
     room = lt_model_get_spec(c.opened.model)->max_seq;
     room = o->context < room ? o->context : room;
     LT_TRY_DONE(choose_template(&c));
@@ -253,6 +263,7 @@ done:
     lt_chat_template_close(c.template);
     json_decref(c.messages);
     free(c.read);
+    free(c.seen);
     return err;
 }
 
@@ -268,6 +279,6 @@ int lt_verb_chat(int argc, char **argv) {
                        NULL, 0, &n, &status)) {
         return status;
     }
-    err = run(&o);
+    err = run(&o, argc, argv);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

@@ -48,7 +48,7 @@ static lt_err by_gguf(const char *tokenizer, const char *to, int64_t n_ids) {
     lt_err err = LT_OK;
     LT_TRY(lt_path_join(path, to, "tokenizer.gguf.tmp"));
     LT_TRY_DONE(lt_gguf_out_open(&o));
-    LT_TRY_DONE(lt_gguf_put_tokenizer(o, tokenizer, n_ids));
+    LT_TRY_DONE(lt_gguf_put_tokenizer(o, tokenizer, n_ids, NULL, 0));
     LT_TRY_DONE(lt_gguf_out_write(o, path));
     LT_TRY_DONE(lt_tokenizer_save(path, to));
 done:

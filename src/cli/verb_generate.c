@@ -1,5 +1,6 @@
 /* verb_generate.c: `lateen generate`: text behind a prompt, on standard output and nothing else there. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -33,24 +34,29 @@ static bool print_text(void *ctx, const char *text, size_t bytes) {
     return fwrite(text, 1, bytes, stdout) == bytes && fflush(stdout) == 0;
 }
 
-static lt_err run(const generate_options *o, const char *prompt) {
-    lt_err err = LT_OK;
+static lt_generate_options how(const generate_options *o) {
     lt_generate_options g = lt_generate_defaults();
-    lt_generate_stats st = {0};
-    lt_opened m = {0};
-    lt_session *s = NULL;
-
-    g.sampling = (lt_sampling){.temperature = o->temperature,
-                               .top_k = o->top_k,
-                               .top_p = o->top_p,
-                               .min_p = o->min_p,
-                               .seed = (uint64_t)o->seed};
+    g.sampling = LT_SAMPLING_OF(o);
     g.max_tokens = o->max_tokens;
     g.ignore_eos = o->ignore_eos;
     g.keep_special = o->special;
     g.encode_flags = LT_ENCODE_ADD_SPECIAL | (o->special ? LT_ENCODE_PARSE_SPECIAL : 0);
+    return g;
+}
+
+static lt_err run(generate_options *o, const char *prompt, int argc, char **argv) {
+    lt_err err = LT_OK;
+    lt_generate_options g;
+    lt_generate_stats st = {0};
+    lt_opened m = {0};
+    lt_session *s = NULL;
+
     LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
                                (lt_device)o->device, o->threads));
+    if (o->generation_config == 0) {
+        LT_TRY_DONE(lt_opened_defaults(m.model, &lt_verb_generate_options, o, argc, argv));
+    }
+    g = how(o);
     LT_TRY_DONE(
         lt_session_open(&s, m.model, 1, lt_generate_room(m.model, strlen(prompt), o->max_tokens)));
     if (o->echo) {
@@ -75,10 +81,13 @@ done:
 int lt_verb_generate(int argc, char **argv);
 int lt_verb_generate(int argc, char **argv) {
     static const char prose[] =
-        "Write on from a prompt. Standard output gets the new text and nothing else.";
+        "Write on from a prompt. Standard output gets the new text and nothing else. A text ends "
+        "at "
+        "any of the model's\nending tokens (eos_token_id of generation_config.json, else of "
+        "config.json, and the tokenizer's), or after --max-tokens.";
     generate_options o;
     int n = 0, status = LT_EXIT_DONE;
-    char *from_file = NULL;
+    char *from_file = NULL, *prompt = NULL;
     lt_err err = LT_OK;
 
     if (!lt_verb_parse(&lt_verb_generate_options, &o, argc, argv,
@@ -91,9 +100,14 @@ int lt_verb_generate(int argc, char **argv) {
     } else if (o.prompt_file[0] != '\0') {
         err = lt_prompt_read(&from_file, o.prompt_file);
     }
+    if (err == LT_OK && from_file == NULL) { /* The options are read again behind it. */
+        prompt = strdup(o.prompt);
+        err = prompt != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "prompt");
+    }
     if (err == LT_OK) {
-        err = run(&o, from_file != NULL ? from_file : o.prompt);
+        err = run(&o, from_file != NULL ? from_file : prompt, argc, argv);
     }
     lt_prompt_free(from_file);
+    free(prompt);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

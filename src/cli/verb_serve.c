@@ -25,6 +25,7 @@
     X(STR, defaults, "defaults", "", 0, 0, "JSON",                                                 \
       "fields for requests that do not name them, such as {\"temperature\": 0.6, \"max_tokens\": " \
       "512}")                                                                                      \
+    LT_GENERATION_CONFIG_OPTION(X)                                                                 \
     X(BOOL, any_model, "any-model", "false", 0, 0, "",                                             \
       "answer whatever model a request names; otherwise another name is 404")                      \
     X(I64, max_running, "max-running", "256", 1, 65536, "N", "sequences of one step at most")      \
@@ -106,6 +107,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->template = o->chat_template[0] != '\0' ? o->chat_template : NULL;
     s->cors = o->cors;
     s->defaults = o->defaults;
+    s->own_defaults = o->generation_config == 0;
     s->any_model = o->any_model;
     s->max_connections = o->max_connections;
     s->max_body_bytes = o->max_body;

@@ -23,6 +23,8 @@ typedef struct {
     lt_gguf_out *o;
     const char *path;
     int64_t n_ids;
+    const int32_t *ends; /* (n_ends) of the model */
+    int n_ends;
     char **text; /* (n_ids) owned; NULL: a hole */
     int32_t *type;
     float *score;
@@ -83,10 +85,36 @@ static void put_id(lt_gguf_out *o, const char *key, uint32_t id) {
     }
 }
 
-static void put_ids(lt_gguf_out *o, const lt_tokenizer *t) {
+static bool knows_end(const lt_tokenizer *t, uint32_t id) {
+    for (size_t i = 0; i < t->ends.n; i++) {
+        if (t->ends.data[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A text's ends have three keys; llama.cpp finds others by name. Those of the model's that it would miss take what is free. */
+static void put_ends(const vocab *v, const lt_tokenizer *t) {
+    uint32_t ids[] = {t->eos, t->eot, lt_tokenizer_find(t, "<|eom_id|>", 10)};
+    for (int i = 0; i < v->n_ends; i++) {
+        const uint32_t id = (uint32_t)v->ends[i];
+        for (int k = 1; k < 3 && !knows_end(t, id) && id != ids[1]; k++) {
+            if (ids[k] == LT_NO_ID) {
+                ids[k] = id;
+            }
+        }
+    }
+    put_id(v->o, "tokenizer.ggml.eos_token_id", ids[0]);
+    put_id(v->o, "tokenizer.ggml.eot_token_id", ids[1]);
+    put_id(v->o, "tokenizer.ggml.eom_token_id", ids[2]);
+}
+
+static void put_ids(const vocab *v, const lt_tokenizer *t) {
     const lt_tokenizer_info info = lt_tokenizer_describe(t);
+    lt_gguf_out *o = v->o;
     put_id(o, "tokenizer.ggml.bos_token_id", t->bos);
-    put_id(o, "tokenizer.ggml.eos_token_id", t->eos);
+    put_ends(v, t);
     put_id(o, "tokenizer.ggml.padding_token_id", t->pad);
     put_id(o, "tokenizer.ggml.unknown_token_id", t->unk);
     lt_gguf_out_bool(o, "tokenizer.ggml.add_bos_token", info.adds_bos);
@@ -260,7 +288,7 @@ static lt_err put_json(vocab *v, const char *json_path, const char *open_path) {
         LT_TRY_DONE(score_merges(v, merges, t));
         put_vocab(v, true);
     }
-    put_ids(v->o, t);
+    put_ids(v, t);
 done:
     json_decref(root);
     lt_tokenizer_close(t);
@@ -312,7 +340,7 @@ static lt_err put_llama2c(vocab *v) {
     lt_gguf_out_str(v->o, "tokenizer.ggml.model", "llama");
     lt_gguf_out_str(v->o, "tokenizer.ggml.pre", "default");
     put_vocab(v, true);
-    put_ids(v->o, t);
+    put_ids(v, t);
 done:
     free(data);
     lt_tokenizer_close(t);
@@ -339,8 +367,9 @@ done:
     return err;
 }
 
-lt_err lt_gguf_put_tokenizer(lt_gguf_out *o, const char *path, int64_t n_ids) {
-    vocab v = {.o = o, .path = path, .n_ids = n_ids};
+lt_err lt_gguf_put_tokenizer(lt_gguf_out *o, const char *path, int64_t n_ids, const int32_t *ends,
+                             int n_ends) {
+    vocab v = {.o = o, .path = path, .n_ids = n_ids, .ends = ends, .n_ends = n_ends};
     char json[LT_PATH_BYTES];
     lt_err err = LT_OK;
 

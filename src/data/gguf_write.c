@@ -91,6 +91,12 @@ void lt_gguf_out_u32(lt_gguf_out *o, const char *key, int64_t value) {
     put_u32(o, (uint32_t)value);
 }
 
+void lt_gguf_out_i32(lt_gguf_out *o, const char *key, int64_t value) {
+    LT_ASSERT(value >= INT32_MIN && value <= INT32_MAX);
+    put_key(o, key, strlen(key), LT_GGUF_I32);
+    put_u32(o, (uint32_t)(int32_t)value);
+}
+
 void lt_gguf_out_f32(lt_gguf_out *o, const char *key, double value) {
     const float x = (float)value;
     put_key(o, key, strlen(key), LT_GGUF_F32);

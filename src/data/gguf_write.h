@@ -18,6 +18,7 @@ void lt_gguf_out_close(lt_gguf_out *o);
 
 void lt_gguf_out_str(lt_gguf_out *o, const char *key, const char *value);
 void lt_gguf_out_u32(lt_gguf_out *o, const char *key, int64_t value);
+void lt_gguf_out_i32(lt_gguf_out *o, const char *key, int64_t value);
 void lt_gguf_out_f32(lt_gguf_out *o, const char *key, double value);
 void lt_gguf_out_bool(lt_gguf_out *o, const char *key, bool value);
 /* An entry of another file, as it is. */

@@ -31,6 +31,7 @@ void lt_tokenizer_close(lt_tokenizer *t) {
     lt_charsmap_free(&t->spm.charsmap);
     lt_ids_free(&t->before);
     lt_ids_free(&t->after);
+    lt_ids_free(&t->ends);
     lt_normalizer_free(&t->normalizer);
     lt_pretok_free(&t->pretok);
     lt_bpe_free(&t->bpe);
@@ -438,6 +439,8 @@ lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t) {
         .pad = t->pad,
         .unk = t->unk,
         .eot = t->eot,
+        .ends = t->ends.data,
+        .n_ends = t->ends.n,
         .adds_bos = t->before.n > 0,
         .adds_eos = t->after.n > 0,
         .kind = t->kind,

@@ -150,12 +150,30 @@ static lt_err optional_id(const lt_gguf *g, const char *key, uint32_t n, uint32_
     return LT_OK;
 }
 
+/* Keys of tokens at which llama.cpp stops, beside eos and eot: what is left of filling in the middle goes on into another file. */
+static lt_err more_ends(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
+    static const char *const keys[] = {
+        "tokenizer.ggml.eom_token_id", "tokenizer.ggml.fim_pad_token_id",
+        "tokenizer.ggml.fim_rep_token_id", "tokenizer.ggml.fim_sep_token_id"};
+    t->from_gguf = true;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
+        uint32_t id = LT_NO_ID;
+        LT_TRY(optional_id(g, keys[i], n, &id));
+        if (id != LT_NO_ID) {
+            LT_TRY(lt_ids_reserve(&t->ends, 1));
+            t->ends.data[t->ends.n++] = id;
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err special_ids(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
     LT_TRY(optional_id(g, "tokenizer.ggml.bos_token_id", n, &t->bos));
     LT_TRY(optional_id(g, "tokenizer.ggml.eos_token_id", n, &t->eos));
     LT_TRY(optional_id(g, "tokenizer.ggml.padding_token_id", n, &t->pad));
     LT_TRY(optional_id(g, "tokenizer.ggml.unknown_token_id", n, &t->unk));
-    return optional_id(g, "tokenizer.ggml.eot_token_id", n, &t->eot);
+    LT_TRY(optional_id(g, "tokenizer.ggml.eot_token_id", n, &t->eot));
+    return more_ends(t, g, n);
 }
 
 static lt_err add_ends(lt_tokenizer *t, const lt_gguf *g, bool bos, bool eos) {

@@ -99,6 +99,9 @@ struct lt_tokenizer {
     int n_decode;
 
     uint32_t bos, eos, pad, unk, eot;
+    lt_ids
+        ends; /* lt_tokenizer_info's. A GGUF's reader begins it, lt_tokenizer_find_ends completes it. */
+    bool from_gguf;
     lt_text chat_template;
 };
 
@@ -124,6 +127,9 @@ struct lt_tokenizer_scratch {
 LT_MUST_USE lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s,
                                           const char *text, size_t n, const char **out,
                                           size_t *out_n);
+
+/* tokenizer_ends.c: which tokens end a text, when all special ones are known. */
+LT_MUST_USE lt_err lt_tokenizer_find_ends(lt_tokenizer *t);
 
 /* Add one added token (content is copied); vocab gets its piece. */
 LT_MUST_USE lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char *content, size_t n);

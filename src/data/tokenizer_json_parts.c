@@ -18,7 +18,7 @@ static lt_err parse(lt_slice s, const char *name, json_t **out) {
     if (s.data == NULL || (s.n == 4 && memcmp(s.data, "null", 4) == 0)) {
         return LT_OK;
     }
-    *out = json_loadb(s.data, s.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
+    *out = lt_json_loadb(s.data, s.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, &why);
     if (*out == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "%s: line %d of a part: %s", name, why.line, why.text);
     }

@@ -11,6 +11,8 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/json.h"
+#include "base/log.h"
 #include "data/gguf.h"
 #include "data/regex.h"
 #include "data/tokenizer_impl.h"
@@ -375,7 +377,7 @@ static lt_err read_meta(lt_tokenizer *t, const char *path, char **pattern, json_
     if (text == NULL) {
         return LT_OK;
     }
-    meta = json_loadb(text, n, 0, NULL);
+    meta = lt_json_loadb(text, n, 0, NULL);
     free(text);
     if (!json_is_string(json_object_get(meta, "pat_str"))) {
         json_decref(meta);
@@ -467,8 +469,13 @@ static lt_err read_config(lt_tokenizer *t, const char *path) {
     char *text = NULL;
     size_t n = 0;
     json_t *config;
+    json_error_t why;
     LT_TRY(read_sibling(path, "tokenizer_config.json", &text, &n));
-    config = text != NULL ? json_loadb(text, n, 0, NULL) : NULL;
+    config = text != NULL ? lt_json_loadb(text, n, 0, &why) : NULL;
+    if (text != NULL && config == NULL) {
+        lt_log_warn("%s: tokenizer_config.json beside it is left out: %s (line %d)", t->name,
+                    why.text, why.line);
+    }
     free(text);
     config_token(t, config, "bos_token", &t->bos);
     config_token(t, config, "eos_token", &t->eos);
@@ -498,6 +505,7 @@ static lt_err open_bytes(lt_tokenizer **out, const char *path, const uint8_t *da
     if (path != NULL) {
         LT_TRY_DONE(read_config(t, path));
     }
+    LT_TRY_DONE(lt_tokenizer_find_ends(t));
     LT_TRY_DONE(apply_options(t, options));
     *out = t;
     t = NULL;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/generation.h"
 #include "model/held.h"
 #include "tensor/ops.h"
 
@@ -110,6 +111,7 @@ void lt_model_close(lt_model *m) {
         return;
     }
     lt_held_close(m);
+    lt_generation_close(m);
     if (m->weights != NULL) {
         m->backend->release(m->weights, m->weights_bytes);
     }

@@ -49,7 +49,7 @@ static lt_err read_id(int64_t *out, const json_t *config, const char *key, const
     if (value == NULL) {
         return LT_OK;
     }
-    if (json_is_array(value)) { /* Llama 3.1: several end tokens; the first one ends a text. */
+    if (json_is_array(value)) {
         value = json_array_get(value, 0);
     }
     if (value == NULL || json_is_null(value)) {
@@ -60,6 +60,33 @@ static lt_err read_id(int64_t *out, const json_t *config, const char *key, const
         LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is not a token id", what, key);
     }
     *out = (int64_t)json_integer_value(value);
+    return LT_OK;
+}
+
+/* One id of a list, or the only one; -1 stands for none. */
+static lt_err add_end(lt_ends *e, const json_t *value, const char *key, const char *what) {
+    if (!json_is_integer(value) || json_integer_value(value) > INT32_MAX) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is neither a token id nor a list of them", what, key);
+    }
+    if (!lt_ends_add(e, json_integer_value(value))) {
+        LT_FAIL(LT_ERR_LIMIT, "%s: '%s' has more than %d ids", what, key, LT_MAX_ENDS);
+    }
+    return LT_OK;
+}
+
+lt_err lt_config_ends(lt_ends *out, const json_t *config, const char *key, const char *what) {
+    const json_t *value = json_object_get(config, key);
+    lt_ends ends = {.n = 0};
+    if (value == NULL) {
+        return LT_OK;
+    }
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        LT_TRY(add_end(&ends, json_array_get(value, i), key, what));
+    }
+    if (!json_is_array(value) && !json_is_null(value)) {
+        LT_TRY(add_end(&ends, value, key, what));
+    }
+    *out = ends;
     return LT_OK;
 }
 
@@ -83,6 +110,8 @@ static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json
         return read_act(field, config, row->key, what);
     case LT_KEY_ID:
         return read_id(field, config, row->key, what);
+    case LT_KEY_IDS:
+        return lt_config_ends(field, config, row->key, what);
     }
     return LT_OK;
 }

@@ -19,7 +19,7 @@ static const char *const act_texts[] = {
 };
 
 /* The shortest decimal that reads back as the same float: 1e-05, not 9.99999975e-06. */
-static json_t *json_float(float x) {
+json_t *lt_config_float(float x) {
     char text[32];
     for (int digits = 1; digits <= 9; digits++) {
         (void)snprintf(text, sizeof text, "%.*g", digits, (double)x);
@@ -30,6 +30,18 @@ static json_t *json_float(float x) {
     return json_real(strtod(text, NULL));
 }
 
+json_t *lt_config_ends_json(const lt_ends *e) {
+    json_t *list;
+    if (e->n <= 1) {
+        return e->n == 0 ? json_null() : json_integer(e->ids[0]);
+    }
+    list = json_array();
+    for (int i = 0; i < e->n; i++) {
+        (void)json_array_append_new(list, json_integer(e->ids[i]));
+    }
+    return list;
+}
+
 static json_t *key_value(const lt_model_spec *spec, const lt_config_key *row) {
     const void *field = (const char *)spec + row->offset;
     switch (row->type) {
@@ -38,11 +50,13 @@ static json_t *key_value(const lt_model_spec *spec, const lt_config_key *row) {
     case LT_KEY_BOOL:
         return json_boolean(*(const bool *)field);
     case LT_KEY_F32:
-        return json_float(*(const float *)field);
+        return lt_config_float(*(const float *)field);
     case LT_KEY_F64:
         return json_real(*(const double *)field);
     case LT_KEY_ID:
         return *(const int64_t *)field < 0 ? json_null() : json_integer(*(const int64_t *)field);
+    case LT_KEY_IDS:
+        return lt_config_ends_json(field);
     case LT_KEY_ACT: {
         const lt_act_kind act = (lt_act_kind) * (const int *)field;
         if (spec->family == LT_FAMILY_GPT2 && act == LT_ACT_GELU_TANH) {

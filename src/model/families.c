@@ -26,7 +26,7 @@
         KEY("head_dim", I64, head_dim), KEY("max_position_embeddings", I64, max_seq),              \
         KEY("rms_norm_eps", F32, norm_eps), KEY("initializer_range", F32, init_std),               \
         KEY("tie_word_embeddings", BOOL, tied), KEY("bos_token_id", ID, bos_id),                   \
-        KEY("eos_token_id", ID, eos_id), KEY("pad_token_id", ID, pad_id)
+        KEY("eos_token_id", IDS, eos), KEY("pad_token_id", ID, pad_id)
 #define ATTENTION_BIAS_KEYS                                                                        \
     KEY("attention_bias", BOOL, qkv_bias), KEY("attention_bias", BOOL, attn_out_bias)
 
@@ -36,7 +36,7 @@ static const lt_config_key gpt2_keys[] = {
     KEY("n_inner", I64, ffn_width),           KEY("n_positions", I64, max_seq),
     KEY("layer_norm_epsilon", F32, norm_eps), KEY("activation_function", ACT, act),
     KEY("initializer_range", F32, init_std),  KEY("tie_word_embeddings", BOOL, tied),
-    KEY("bos_token_id", ID, bos_id),          KEY("eos_token_id", ID, eos_id),
+    KEY("bos_token_id", ID, bos_id),          KEY("eos_token_id", IDS, eos),
     KEY("pad_token_id", ID, pad_id),
 };
 static const lt_config_key llama_keys[] = {
@@ -157,7 +157,8 @@ static const lt_constant_row apertus_constants[] = {
     {LAYER "mlp.act_fn.eps", true, LT_XIELU_EPS},
 };
 
-#define NO_IDS      .bos_id = -1, .eos_id = -1, .pad_id = -1
+#define EOS(id)     .eos = {.ids = {id}, .n = 1}
+#define NO_IDS      .bos_id = -1, .pad_id = -1
 #define ROPE(theta) .pos = LT_POS_ROPE, .rope_theta = (theta), .rope_factor = 1
 #define ROW(keys_, names_, constants_)                                                             \
     .keys = keys_, .n_keys = COUNT(keys_), .names = names_, .n_names = COUNT(names_),              \
@@ -180,7 +181,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                    .max_seq = 1024,
                                    .init_std = 0.02f,
                                    .bos_id = 50256,
-                                   .eos_id = 50256,
+                                   EOS(50256),
                                    .pad_id = -1}},
     [LT_FAMILY_LLAMA] = {"llama", "LlamaForCausalLM", ROW(llama_keys, llama_names, rope_constants),
                          .prefix = "model.",
@@ -193,7 +194,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     .max_seq = 2048,
                                     .init_std = 0.02f,
                                     .bos_id = 1,
-                                    .eos_id = 2,
+                                    EOS(2),
                                     .pad_id = -1}},
     [LT_FAMILY_QWEN2] = {"qwen2", "Qwen2ForCausalLM", ROW(qwen2_keys, llama_names, rope_constants),
                          .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
@@ -240,7 +241,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                      .window = 4096,
                                      .window_every = 6,
                                      .bos_id = 2,
-                                     .eos_id = 1,
+                                     EOS(1),
                                      .pad_id = 0}},
     [LT_FAMILY_APERTUS] = {"apertus", "ApertusForCausalLM",
                            ROW(qwen3_keys, apertus_names, apertus_constants), .prefix = "model.",
@@ -259,7 +260,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                       .max_seq = 65536,
                                       .init_std = 0.02f,
                                       .bos_id = 1,
-                                      .eos_id = 2,
+                                      EOS(2),
                                       .pad_id = 3}},
     [LT_FAMILY_MIXTRAL] = {"mixtral", "MixtralForCausalLM",
                            ROW(mixtral_keys, mixtral_names, rope_constants), .prefix = "model.",
@@ -278,7 +279,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                       .moe_normalise = true,
                                       .moe_aux_coef = 0.001f,
                                       .bos_id = 1,
-                                      .eos_id = 2,
+                                      EOS(2),
                                       .pad_id = -1}},
     [LT_FAMILY_SWITCH] = {"switch", "LateenSwitchForCausalLM",
                           ROW(switch_keys, switch_names, rope_constants), .prefix = "model.",
@@ -295,7 +296,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                      .moe_aux_coef = 0.01f,
                                      .moe_z_coef = 0.001f,
                                      .bos_id = 1,
-                                     .eos_id = 2,
+                                     EOS(2),
                                      .pad_id = -1}},
 };
 

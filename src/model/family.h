@@ -46,7 +46,8 @@ typedef struct {
 
 typedef enum {
     LT_KEY_I64,
-    LT_KEY_ID, /* A token id: null is -1, of a list the first. */
+    LT_KEY_ID,  /* A token id: null is -1, of a list the first. */
+    LT_KEY_IDS, /* lt_ends: null, a token id or a list of them. */
     LT_KEY_F32,
     LT_KEY_F64,
     LT_KEY_BOOL,
@@ -85,6 +86,14 @@ const lt_family_row *lt_family_get(lt_family family);
 
 /* Fill a spec from a parsed config.json; `what` names the file in messages. */
 LT_MUST_USE lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what);
+
+/* The ids under a key, a number or a list; absent: *out stays. */
+LT_MUST_USE lt_err lt_config_ends(lt_ends *out, const json_t *config, const char *key,
+                                  const char *what);
+/* The shortest decimal that reads back as the same float. */
+json_t *lt_config_float(float x);
+/* null, the id, or the list of them. */
+json_t *lt_config_ends_json(const lt_ends *e);
 
 /* Rows [*from, *from + *count) of a parameter's first non-expert dimension that a part covers; count 0: it does not apply. */
 void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,

@@ -18,18 +18,19 @@ typedef struct {
     const lt_model_spec *spec;
     const lt_tokenizer *tokenizer;
     lt_tokenizer_info info;
+    lt_ends ends;
     const lt_generate_options *options;
     lt_text_fn on_text;
     void *ctx;
     lt_generate_stats *stats;
     lt_sampler *sampler;
+    uint32_t *seen, *own_seen; /* The caller's, or ours. */
     lt_tokenizer_stream *stream;
     float *logits;
 } generation;
 
 static bool ends_text(const generation *g, int32_t id) {
-    return !g->options->ignore_eos &&
-           (id == g->spec->eos_id || (uint32_t)id == g->info.eos || (uint32_t)id == g->info.eot);
+    return !g->options->ignore_eos && lt_ends_has(&g->ends, id);
 }
 
 /* Ids of the prompt; an empty start begins with BOS. */
@@ -73,6 +74,23 @@ static bool emit(const generation *g, const char *text, size_t bytes) {
     return bytes == 0 || g->on_text == NULL || g->on_text(g->ctx, text, bytes);
 }
 
+static void see(const generation *g, int32_t id) {
+    g->seen[id / 32] |= UINT32_C(1) << (id % 32);
+}
+
+static lt_err open_seen(generation *g, const lt_ids *prompt) {
+    g->own_seen = calloc((size_t)g->spec->vocab_size / 32 + 1, sizeof *g->own_seen);
+    if (g->own_seen == NULL) {
+        LT_FAIL(LT_ERR_OOM, "sampler for %lld tokens", (long long)g->spec->vocab_size);
+    }
+    g->seen = g->options->seen != NULL ? g->options->seen : g->own_seen;
+    for (size_t i = 0; i < prompt->n; i++) {
+        see(g, (int32_t)prompt->data[i]);
+    }
+    lt_sampler_look_at(g->sampler, g->seen);
+    return LT_OK;
+}
+
 /* Tokens one by one from the logits that stand in g->logits. */
 static lt_err continue_text(generation *g) {
     lt_generate_stats *st = g->stats;
@@ -88,6 +106,7 @@ static lt_err continue_text(generation *g) {
         LT_TRY(
             lt_sampler_pick(g->sampler, g->logits, &g->options->sampling, (uint64_t)position, &id));
         st->new_tokens++;
+        see(g, id);
         if (ends_text(g, id)) {
             st->stop = LT_STOP_EOS;
             break;
@@ -127,8 +146,10 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
     lt_ids ids = {0};
     double start;
 
+    lt_model_ends(m, t, &g.ends);
     LT_TRY_DONE(encode_prompt(&g, prompt, &ids));
     LT_TRY_DONE(lt_sampler_open(&g.sampler, g.spec->vocab_size));
+    LT_TRY_DONE(open_seen(&g, &ids));
     LT_TRY_DONE(lt_tokenizer_stream_open(&g.stream, t, !o->keep_special));
     g.logits = malloc((size_t)g.spec->vocab_size * sizeof *g.logits);
     if (g.logits == NULL) {
@@ -156,6 +177,7 @@ done:
         *stats = local;
     }
     lt_sampler_close(g.sampler);
+    free(g.own_seen);
     lt_tokenizer_stream_close(g.stream);
     lt_ids_free(&ids);
     free(g.logits);

@@ -11,6 +11,8 @@
 #include "base/error.h"
 #include "base/thread.h"
 #include "data/gguf_tokenizer.h"
+#include "lateen/generate.h"
+#include "model/generation.h"
 #include "model/held.h"
 #include "tensor/block.h"
 #include "tensor/ops.h"
@@ -294,6 +296,26 @@ static void add_all(saving *s, lt_gguf_mix mix) {
     }
 }
 
+static void put_id(lt_gguf_out *o, const char *key, int64_t id) {
+    if (id >= 0) {
+        lt_gguf_out_u32(o, key, id);
+    }
+}
+
+/* Without a tokenizer the ids that the spec knows, for the sake of who reads them back. */
+static lt_err put_tokenizer(const saving *s, const char *tokenizer) {
+    const lt_model_spec *spec = &s->m->spec;
+    lt_ends ends;
+    if (tokenizer[0] == '\0') {
+        put_id(s->o, "tokenizer.ggml.bos_token_id", spec->bos_id);
+        put_id(s->o, "tokenizer.ggml.eos_token_id", lt_model_spec_eos(spec));
+        put_id(s->o, "tokenizer.ggml.padding_token_id", spec->pad_id);
+        return LT_OK;
+    }
+    lt_model_ends(s->m, NULL, &ends);
+    return lt_gguf_put_tokenizer(s->o, tokenizer, spec->vocab_size, ends.ids, ends.n);
+}
+
 lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *tokenizer,
                           lt_gguf_mix mix) {
     lt_err err = LT_OK;
@@ -320,9 +342,8 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
     }
     LT_TRY_DONE(lt_gguf_out_open(&s->o));
     put_metadata(s, path, mix);
-    if (tokenizer[0] != '\0') {
-        LT_TRY_DONE(lt_gguf_put_tokenizer(s->o, tokenizer, m->spec.vocab_size));
-    }
+    LT_TRY_DONE(put_tokenizer(s, tokenizer));
+    LT_TRY_DONE(lt_generation_put_gguf(m, s->o));
     add_all(s, mix);
     LT_TRY_DONE(lt_gguf_out_write(s->o, path));
 done:

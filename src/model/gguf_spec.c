@@ -289,6 +289,32 @@ static lt_err read_window(lt_model_spec *spec, const keys *k) {
     return LT_OK;
 }
 
+/* llama.cpp's three keys, or the list that Lateen writes beside them. Without any the family's own stands. */
+static lt_err read_ends(lt_ends *out, const lt_gguf *g) {
+    static const char *const names[] = {"tokenizer.ggml.eos_token_id",
+                                        "tokenizer.ggml.eot_token_id",
+                                        "tokenizer.ggml.eom_token_id"};
+    const lt_gguf_kv *list = lt_gguf_find(g, LT_GGUF_ENDS);
+    lt_ends ends = {.n = 0};
+    bool named = list != NULL;
+
+    if (list != NULL && (list->elem != LT_GGUF_I32 || list->n > LT_MAX_ENDS)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s is not a list of at most %d I32", g->name, LT_GGUF_ENDS,
+                LT_MAX_ENDS);
+    }
+    for (uint64_t i = 0; list != NULL && i < list->n; i++) {
+        (void)lt_ends_add(&ends, lt_gguf_elem_i64(list, i));
+    }
+    for (size_t i = 0; list == NULL && i < sizeof names / sizeof *names; i++) {
+        int64_t id = -1;
+        LT_TRY(token_id(g, names[i], &id));
+        named |= lt_gguf_find(g, names[i]) != NULL;
+        (void)lt_ends_add(&ends, id);
+    }
+    *out = named ? ends : *out;
+    return LT_OK;
+}
+
 lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     keys k = {.g = g};
     double eps = 1e-5;
@@ -310,7 +336,7 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
         spec->final_softcap = (float)cap;
     }
     LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
-    LT_TRY(token_id(g, "tokenizer.ggml.eos_token_id", &spec->eos_id));
+    LT_TRY(read_ends(&spec->eos, g));
     LT_TRY(token_id(g, "tokenizer.ggml.padding_token_id", &spec->pad_id));
     if (spec->family == LT_FAMILY_APERTUS && spec->n_layers > 0 &&
         spec->n_layers <= LT_MAX_LAYERS) {

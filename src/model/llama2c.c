@@ -104,7 +104,7 @@ static lt_err spec_from_header(lt_model_spec *m, const int32_t h[7], const char 
     m->head_dim = m->width / m->n_heads;
     m->norm_eps = 1e-5f;
     m->bos_id = 1;
-    m->eos_id = 2;
+    m->eos = (lt_ends){.ids = {2}, .n = 1};
     return lt_model_spec_check(m) == LT_OK ? LT_OK : lt_error_prefix(LT_ERR_FORMAT, "%s", path);
 }
 

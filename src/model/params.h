@@ -123,6 +123,9 @@ struct lt_model {
     struct lt_source *held_source;   /* What held points into, mapped. */
     void *held_copies, *held_packed; /* The backend's memory. */
     size_t held_copies_bytes, held_packed_bytes;
+    struct json_t *generation; /* generation.h: the tree, NULL: none; where it is from; its ids. */
+    char *generation_from;
+    lt_ends generation_ends;
 };
 
 #endif

@@ -15,6 +15,8 @@ typedef struct {
 struct lt_sampler {
     int64_t vocab_size;
     candidate *candidates;
+    const uint32_t *seen;
+    float *held_back; /* Logits after `repetition`. */
 };
 
 lt_err lt_sampler_open(lt_sampler **out, int64_t vocab_size) {
@@ -35,8 +37,32 @@ lt_err lt_sampler_open(lt_sampler **out, int64_t vocab_size) {
 void lt_sampler_close(lt_sampler *s) {
     if (s != NULL) {
         free(s->candidates);
+        free(s->held_back);
         free(s);
     }
+}
+
+void lt_sampler_look_at(lt_sampler *s, const uint32_t *seen) {
+    s->seen = seen;
+}
+
+/* A copy of the logits in which what was seen is less likely. */
+static lt_err hold_back(lt_sampler *s, const float **logits, double by) {
+    const float *from = *logits;
+    if (s->held_back == NULL) {
+        s->held_back = malloc((size_t)s->vocab_size * sizeof *s->held_back);
+    }
+    if (s->held_back == NULL) {
+        LT_FAIL(LT_ERR_OOM, "sampler for %lld tokens", (long long)s->vocab_size);
+    }
+    for (int64_t i = 0; i < s->vocab_size; i++) {
+        const bool seen = (s->seen[i / 32] >> (i % 32) & 1) != 0;
+        s->held_back[i] = !seen         ? from[i]
+                          : from[i] > 0 ? (float)((double)from[i] / by)
+                                        : (float)((double)from[i] * by);
+    }
+    *logits = s->held_back;
+    return LT_OK;
 }
 
 /* Likelier first, then lower id: a total order, so that results never depend on the sorting method. */
@@ -145,6 +171,9 @@ lt_err lt_sampler_pick(lt_sampler *s, const float *logits, const lt_sampling *ho
     double draw;
     lt_rng rng = {.seed = how->seed, .stream = 0x53414d50, .position = position}; /* "SAMP" */
 
+    if (s->seen != NULL && how->repetition > 0.0 && how->repetition != 1.0) {
+        LT_TRY(hold_back(s, &logits, how->repetition));
+    }
     for (int64_t i = 0; i < s->vocab_size; i++) {
         if (isnan(logits[i])) {
             LT_FAIL(LT_ERR_NUMERIC, "logit of token %lld is not a number", (long long)i);

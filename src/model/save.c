@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "model/generation.h"
 #include "model/alloc.h"
 #include "model/names.h"
 #include "model/safetensors.h"
@@ -242,28 +243,6 @@ done:
     return err;
 }
 
-static lt_err write_generation_config(const lt_model_spec *spec, const char *folder) {
-    lt_err err;
-    char path[LT_PATH_BYTES], *text;
-    json_t *root = json_object();
-    if (spec->bos_id >= 0) {
-        json_object_set_new(root, "bos_token_id", json_integer(spec->bos_id));
-    }
-    if (spec->eos_id >= 0) {
-        json_object_set_new(root, "eos_token_id", json_integer(spec->eos_id));
-    }
-    if (spec->pad_id >= 0) {
-        json_object_set_new(root, "pad_token_id", json_integer(spec->pad_id));
-    }
-    text = json_dumps(root, JSON_INDENT(2));
-    json_decref(root);
-    LT_TRY(lt_path_join(path, folder, "generation_config.json"));
-    err = text == NULL ? lt_error_set(LT_ERR_OOM, "%s", path)
-                       : lt_file_write_atomic(path, text, strlen(text));
-    free(text);
-    return err;
-}
-
 lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype, int64_t shard_bytes) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES];
@@ -282,7 +261,7 @@ lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype, int6
     LT_TRY_DONE(write_shards(&list, folder, shard_bytes > 0 ? shard_bytes : SHARD_BYTES_DEFAULT));
     LT_TRY_DONE(lt_path_join(path, folder, "config.json"));
     LT_TRY_DONE(lt_model_spec_write(&m->spec, dtype, path));
-    LT_TRY_DONE(write_generation_config(&m->spec, folder));
+    LT_TRY_DONE(lt_generation_write(m, folder));
 done:
     free(list.tensors);
     free(list.ctxs);

@@ -172,6 +172,10 @@ double lt_model_spec_train_flops(const lt_model_spec *s, int64_t seq) {
            12.0 * (double)s->n_layers * (double)(s->n_heads * s->head_dim) * (double)seq;
 }
 
+int64_t lt_model_spec_eos(const lt_model_spec *s) {
+    return s->eos.n > 0 ? s->eos.ids[0] : -1;
+}
+
 void lt_model_spec_derive(lt_model_spec *s) {
     if (s->head_dim == 0 && s->n_heads > 0) {
         s->head_dim = s->width / s->n_heads;

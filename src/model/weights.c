@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/thread.h"
+#include "model/generation.h"
 #include "model/alloc.h"
 #include "model/names.h"
 #include "model/held.h"
@@ -283,6 +284,11 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     LT_ASSERT(out != NULL && path != NULL);
     LT_TRY(lt_weight_source_open(&source, &spec, path));
     LT_TRY_DONE(lt_model_begin(&m, &spec, options));
+    if (source.gguf != NULL) {
+        LT_TRY_DONE(lt_generation_read_gguf(m, source.gguf));
+    } else if (source.shards != NULL) {
+        LT_TRY_DONE(lt_generation_read(m, path));
+    }
     if (m->options.stored) {
         LT_TRY_DONE(lt_held_open(m, &source));
     }

@@ -75,8 +75,7 @@ static void put_bias(lt_json_out *o, const lt_server *s, int64_t id, double bias
 
 static void put_choosing(lt_json_out *o, const lt_reply *j) {
     const lt_serve_sampling *s = &j->request.sampling;
-    const int64_t eos = lt_model_get_spec(j->server->model)->eos_id;
-    const uint32_t ends[] = {j->server->vocabulary.eos, j->server->vocabulary.eot};
+    const lt_ends *ends = &j->server->ends;
 
     lt_out_key_open(o, "stop", '[');
     for (int i = 0; i < j->n_stops; i++) {
@@ -88,13 +87,8 @@ static void put_choosing(lt_json_out *o, const lt_reply *j) {
         put_bias(o, j->server, s->bias[i].id,
                  s->bias[i].bias <= -1e30F ? -INFINITY : (double)s->bias[i].bias);
     }
-    if (j->ask.ignore_eos) {
-        put_bias(o, j->server, eos, -INFINITY);
-        for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
-            if (ends[i] != LT_TOKEN_NONE && (int64_t)ends[i] != eos) {
-                put_bias(o, j->server, ends[i], -INFINITY);
-            }
-        }
+    for (int i = 0; j->ask.ignore_eos && i < ends->n; i++) {
+        put_bias(o, j->server, ends->ids[i], -INFINITY);
     }
     lt_out_shut(o, ']');
 }
@@ -310,13 +304,12 @@ static bool add_prompts(lt_reply *j, lt_api_error *e) {
 }
 
 static void native_defaults(const lt_server *s, lt_ask *a) {
-    lt_api_error e;
     lt_ask_defaults(a);
     a->temperature = 0.8;
     a->top_k = 40;
     a->top_p = 0.95;
     a->min_p = 0.05;
-    (void)lt_ask_preset(a, s->preset, &e); /* It was tried at the start. */
+    lt_server_preset(s, a);
 }
 
 static bool check_fields(const json_t *wanted, lt_api_error *e) {

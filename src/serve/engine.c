@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "base/error.h"
+#include "lateen/generate.h"
 #include "base/log.h"
 #include "kernels/host.h"
 #include "serve/engine_impl.h"
@@ -113,7 +114,10 @@ static lt_err size_engine(lt_engine *e) {
     e->sched.max_running = o->max_running;
     e->sched.step_tokens = o->step_tokens;
     e->sched.caching = o->prefix_cache;
-    e->limits = (lt_job_limits){e->spec, o->max_seq, o->page_tokens};
+    e->limits = (lt_job_limits){e->spec, o->max_seq, o->page_tokens, o->ends};
+    if (o->ends.n == 0) {
+        lt_model_ends(e->model, NULL, &e->limits.ends);
+    }
     /* Jobs live until poll has told them; a front that polls sees them go within a step or two. */
     e->n_slots = 2 * (o->max_running + o->max_waiting);
     e->n_pickers = omp_get_max_threads();

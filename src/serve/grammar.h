@@ -31,7 +31,7 @@ typedef enum {
     LT_GRAMMAR_CHOICE  /* One of the strings of a JSON array of strings. */
 } lt_grammar_kind;
 
-/* The tokens' bytes as tries. ends: ids that end a text, beside the tokenizer's eos and eot. The tokenizer may be closed afterwards. */
+/* The tokens' bytes as tries. ends: ids that end a text, beside those that the tokenizer knows. The tokenizer may be closed afterwards. */
 LT_MUST_USE lt_err lt_grammar_vocab_open(lt_grammar_vocab **out, const lt_tokenizer *t,
                                          const int32_t *ends, int64_t n_ends);
 void lt_grammar_vocab_close(lt_grammar_vocab *v); /* After its grammars. Accepts NULL. */

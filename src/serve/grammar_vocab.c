@@ -219,21 +219,19 @@ lt_err lt_grammar_vocab_open(lt_grammar_vocab **out, const lt_tokenizer *t, cons
     }
     v->n_ids = info.n_ids;
     v->n_words = (v->n_ids + 31) / 32;
-    v->ends = calloc((size_t)n_ends + 2, sizeof *v->ends);
+    v->ends = calloc((size_t)n_ends + info.n_ends + 1, sizeof *v->ends);
     if (v->ends == NULL || v->n_ids >= 1 << 24) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "vocabulary of %u tokens", info.n_ids);
     }
-    for (int64_t i = 0; i < n_ends; i++) {
-        if (ends[i] < 0 || ends[i] >= v->n_ids) {
-            LT_FAIL_DONE(LT_ERR_ARG, "ending token %d of a vocabulary of %u", ends[i], info.n_ids);
+    for (int64_t i = 0; i < n_ends; i++) { /* A padded vocabulary may end with ids of no text. */
+        if (ends[i] >= 0 && ends[i] < v->n_ids && !is_end(v, (uint32_t)ends[i])) {
+            v->ends[v->n_ends++] = ends[i];
         }
-        v->ends[v->n_ends++] = ends[i];
     }
-    if (info.eos != LT_TOKEN_NONE && !is_end(v, info.eos)) {
-        v->ends[v->n_ends++] = (int32_t)info.eos;
-    }
-    if (info.eot != LT_TOKEN_NONE && !is_end(v, info.eot)) {
-        v->ends[v->n_ends++] = (int32_t)info.eot;
+    for (size_t i = 0; i < info.n_ends; i++) {
+        if (!is_end(v, info.ends[i])) {
+            v->ends[v->n_ends++] = (int32_t)info.ends[i];
+        }
     }
     LT_TRY_DONE(collect(v, t));
     LT_TRY_DONE(build(v));

@@ -101,7 +101,7 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
         logprobs_carve(&s->logprobs, r->max_tokens, r->logprobs, a);
     }
     logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, a);
-    j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + 1) * sizeof *j->endings, 8);
+    j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + limits->ends.n) * sizeof *j->endings, 8);
     j->r.sampling.bias = lt_arena_take(a, (size_t)r->sampling.n_bias * sizeof *r->sampling.bias, 8);
     j->r.think_begin = lt_arena_take(a, (size_t)r->n_think_begin * sizeof *r->think_begin, 8);
     j->r.think_end = lt_arena_take(a, (size_t)r->n_think_end * sizeof *r->think_end, 8);
@@ -130,7 +130,7 @@ static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
     return r->grammar != NULL ? lt_grammar_state_open(&s->grammar, r->grammar) : LT_OK;
 }
 
-static void copy_request(lt_job *j, const lt_request *r, int64_t eos) {
+static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends) {
     copy(j->r.sampling.bias, r->sampling.bias,
          (size_t)r->sampling.n_bias * sizeof *r->sampling.bias);
     copy(j->r.think_begin, r->think_begin, (size_t)r->n_think_begin * sizeof *r->think_begin);
@@ -138,11 +138,8 @@ static void copy_request(lt_job *j, const lt_request *r, int64_t eos) {
     copy(j->endings, r->stop_ids, (size_t)r->n_stop_ids * sizeof *r->stop_ids);
     j->r.prompt = j->samples[0].tokens;
     j->r.stop_ids = j->endings;
-    j->n_endings = r->n_stop_ids;
-    j->eos = eos;
-    if (eos >= 0) {
-        j->endings[j->n_endings++] = (int32_t)eos;
-    }
+    j->n_endings = r->n_stop_ids + ends->n;
+    copy(j->endings + r->n_stop_ids, ends->ids, (size_t)ends->n * sizeof *ends->ids);
 }
 
 lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limits) {
@@ -158,7 +155,7 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
     job_carve(j, limits, &j->arena);
     LT_TRY_DONE(lt_arena_open(&j->arena, "a request"));
     job_carve(j, limits, &j->arena);
-    copy_request(j, r, limits->spec->eos_id);
+    copy_request(j, r, &limits->ends);
     for (int64_t i = 0; i < r->n_samples; i++) {
         LT_TRY_DONE(open_sample(j, i, r));
     }
@@ -227,13 +224,11 @@ static void follow_thinking(lt_sample *s) {
 
 static lt_finish ends(const lt_sample *s, int32_t id) {
     const lt_job *j = s->job;
-    for (int64_t i = 0; i < j->r.n_stop_ids; i++) {
-        if (j->endings[i] == id && (id != j->eos || !j->r.ignore_eos)) {
-            return id == j->eos ? LT_FINISH_EOS : LT_FINISH_STOP_ID;
+    for (int64_t i = j->n_endings; i-- > 0;) { /* The model's own first. */
+        const bool asked = i < j->r.n_stop_ids;
+        if (j->endings[i] == id && (asked || !j->r.ignore_eos)) {
+            return asked ? LT_FINISH_STOP_ID : LT_FINISH_EOS;
         }
-    }
-    if (id == j->eos && !j->r.ignore_eos) {
-        return LT_FINISH_EOS;
     }
     return s->n_out == j->r.max_tokens ? LT_FINISH_LENGTH : LT_FINISH_NONE;
 }

@@ -49,9 +49,8 @@ struct lt_job {
     void *user;
     lt_request r;       /* Its pointers lead into the job. */
     lt_sample *samples; /* (n_samples) */
-    int32_t *endings;   /* (n_stop_ids + 1) stop_ids, then the model's eos if it has one. */
+    int32_t *endings;   /* (n_stop_ids + model's) stop_ids, then those of the model. */
     int64_t n_endings;
-    int64_t eos;                 /* -1: none. */
     lt_logprobs prompt_logprobs; /* (n_prompt) of tokens 1 and on; 0 has none. */
     int64_t n_prompt_out, n_prompt_public, n_prompt_told;
     float *embedding;   /* (C) */
@@ -73,6 +72,7 @@ struct lt_job {
 typedef struct {
     const lt_model_spec *spec;
     int64_t max_seq, page_tokens;
+    lt_ends ends; /* Of the model. */
 } lt_job_limits;
 
 /* Check the request and copy it. ARG: impossible parameters. */

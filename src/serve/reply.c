@@ -444,8 +444,7 @@ static void on_token(lt_part *p, const lt_event *ev) {
         j->face->token(c);
     }
     if (ev->finish != LT_FINISH_NONE) {
-        c->stop_id = ev->finish == LT_FINISH_STOP_ID && lt_reply_asked_stop(j, ev->id) ? ev->id
-                                                                                       : -1;
+        c->stop_id = ev->finish == LT_FINISH_STOP_ID ? ev->id : -1;
         return; /* The token that ends the text is not part of it. */
     }
     if (lt_tokenizer_stream_put(c->stream, (uint32_t)ev->id, &text, &n) == LT_OK) {

@@ -110,8 +110,6 @@ struct lt_reply {
     lt_request request; /* What the parts share. */
     lt_logit_bias *bias;
     int32_t *stop_ids, *think_begin, *think_end;
-    int64_t
-        n_asked_stops; /* Of stop_ids, those that the request named; the others are the tokenizer's. */
     lt_form form;
     lt_grammar *grammar;
     const char *stops[LT_ASK_STOPS];
@@ -140,9 +138,6 @@ bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
 bool lt_reply_rule(lt_reply *j, lt_api_error *e);
 /* A grammar could not be opened: the request's fault. */
 bool lt_api_refuse_grammar(lt_api_error *e, const char *param, lt_err err);
-
-/* The id is one of the request's stop_token_ids. */
-bool lt_reply_asked_stop(const lt_reply *j, int32_t id);
 
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);

@@ -104,19 +104,6 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
 
 /* ---- Stops ---- */
 
-/* What ends an answer of this model, beside what the request asks for. */
-static void add_endings(lt_reply *j) {
-    const lt_server *s = j->server;
-    const int64_t own = lt_model_get_spec(s->model)->eos_id;
-    j->request.stop_ids = j->stop_ids;
-    j->request.n_stop_ids = j->n_asked_stops;
-    for (int64_t i = 0; i < s->n_ends && !j->ask.ignore_eos; i++) {
-        if (s->ends[i] != own) {
-            j->stop_ids[j->request.n_stop_ids++] = s->ends[i];
-        }
-    }
-}
-
 static bool read_stops(lt_reply *j, lt_api_error *e) {
     const json_t *ids = j->ask.stop_ids;
     size_t n;
@@ -136,7 +123,7 @@ static bool read_stops(lt_reply *j, lt_api_error *e) {
     if (ids != NULL && (!json_is_array(ids) || n > 256)) {
         return lt_api_refuse(e, "stop_token_ids", "'stop_token_ids' must be a list of at most 256");
     }
-    j->stop_ids = calloc(n + LT_SERVER_ENDS, sizeof *j->stop_ids);
+    j->stop_ids = calloc(n + 1, sizeof *j->stop_ids);
     if (j->stop_ids == NULL) {
         return lt_api_refuse_oom(e);
     }
@@ -150,18 +137,9 @@ static bool read_stops(lt_reply *j, lt_api_error *e) {
         }
         j->stop_ids[i] = (int32_t)json_integer_value(id);
     }
-    j->n_asked_stops = (int64_t)n;
-    add_endings(j);
+    j->request.stop_ids = j->stop_ids;
+    j->request.n_stop_ids = (int64_t)n;
     return true;
-}
-
-bool lt_reply_asked_stop(const lt_reply *j, int32_t id) {
-    for (int64_t i = 0; i < j->n_asked_stops; i++) {
-        if (j->stop_ids[i] == id) {
-            return true;
-        }
-    }
-    return false;
 }
 
 /* ---- Thinking ---- */

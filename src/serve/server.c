@@ -2,6 +2,7 @@
 #include "serve/server.h"
 
 #include <event2/thread.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@
 #include "base/log.h"
 #include "base/rng.h"
 #include "data/chat_format.h"
+#include "lateen/generate.h"
 #include "serve/reply.h"
 #include "serve/route.h"
 #include "serve/speech.h"
@@ -35,6 +37,7 @@ lt_server_options lt_server_defaults(void) {
                                .write_s = 30,
                                .drain_s = 30,
                                .think_budget = -1,
+                               .own_defaults = true,
                                .engine = lt_engine_defaults()};
 }
 
@@ -63,11 +66,14 @@ void lt_server_make_id(lt_server *s, const char *prefix, char out[48]) {
 }
 
 void lt_server_ask(const lt_server *s, lt_ask *a) {
-    lt_api_error e;
-    bool ok;
     lt_ask_defaults(a);
-    ok = lt_ask_preset(a, s->preset, &e);
-    LT_ASSERT(ok); /* read_preset has tried it. */
+    lt_server_preset(s, a);
+}
+
+void lt_server_preset(const lt_server *s, lt_ask *a) {
+    lt_api_error e;
+    const bool ok = lt_ask_preset(a, s->own, &e) && lt_ask_preset(a, s->preset, &e);
+    LT_ASSERT(ok); /* Both were tried when they were read. */
     (void)ok;
 }
 
@@ -91,8 +97,8 @@ bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, 
 
 lt_grammar_vocab *lt_server_grammar_vocab(lt_server *s, lt_api_error *e) {
     if (s->grammar_vocab == NULL) {
-        const lt_err err = lt_grammar_vocab_open(&s->grammar_vocab, s->tokenizer, s->ends,
-                                                 s->n_ends);
+        const lt_err err = lt_grammar_vocab_open(&s->grammar_vocab, s->tokenizer, s->ends.ids,
+                                                 s->ends.n);
         if (err != LT_OK) {
             lt_api_refuse_error(e, NULL, err);
             s->grammar_vocab = NULL;
@@ -141,25 +147,32 @@ static lt_err open_template(lt_server *s) {
     return lt_chat_template_open_format(&s->template, "plain");
 }
 
-/* Tokens that end an answer: the model's, the tokenizer's, and those of formats by name. Models' own settings often name only one of them. */
-static void find_ends(lt_server *s) {
-    static const char *const names[] = {"<|return|>", "<|call|>", "<|eom_id|>"};
-    const lt_model_spec *spec = lt_model_get_spec(s->model);
-    const bool harmony = s->marks.format == LT_PARSE_HARMONY;
-    uint32_t ids[LT_SERVER_ENDS] = {spec->eos_id >= 0 ? (uint32_t)spec->eos_id : LT_TOKEN_NONE,
-                                    s->vocabulary.eos, harmony ? LT_TOKEN_NONE : s->vocabulary.eot};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        ids[3 + i] = lt_tokenizer_find(s->tokenizer, names[i], strlen(names[i]));
+/* What the model's own files say of choosing tokens becomes the default of every request. */
+static lt_err read_own(lt_server *s) {
+    const lt_generation_defaults d = lt_model_generation(s->model);
+    char told[256] = "";
+    lt_api_error e;
+    lt_ask a;
+
+    s->own = json_object();
+    for (int i = 0; i < d.n && s->own != NULL; i++) {
+        const bool is_length = strcmp(d.rows[i].name, "max_tokens") == 0;
+        const double most = is_length ? (double)s->context : HUGE_VAL;
+        const double x = d.rows[i].value < most ? d.rows[i].value : most;
+        const size_t used = strlen(told);
+        json_object_set_new(s->own, d.rows[i].name,
+                            x == floor(x) ? json_integer((json_int_t)x) : json_real(x));
+        snprintf(told + used, sizeof told - used, "%s%s %g", used > 0 ? ", " : "", d.rows[i].name,
+                 x);
     }
-    for (size_t i = 0; i < LT_SERVER_ENDS; i++) {
-        bool fresh = ids[i] != LT_TOKEN_NONE && (int64_t)ids[i] < spec->vocab_size;
-        for (int64_t k = 0; k < s->n_ends && fresh; k++) {
-            fresh = s->ends[k] != (int32_t)ids[i];
-        }
-        if (fresh) {
-            s->ends[s->n_ends++] = (int32_t)ids[i];
-        }
+    lt_ask_defaults(&a);
+    if (s->own == NULL || !lt_ask_preset(&a, s->own, &e)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %s", d.from, s->own == NULL ? "out of memory" : e.message);
     }
+    if (d.n > 0 && !s->o.quiet) {
+        lt_log_info("serve: defaults of %s: %s (--generation-config none: not)", d.from, told);
+    }
+    return LT_OK;
 }
 
 static lt_err load(lt_server *s) {
@@ -168,10 +181,11 @@ static lt_err load(lt_server *s) {
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
     LT_TRY(open_template(s));
     s->marks = lt_parse_detect(lt_chat_template_text(s->template));
+    lt_model_ends(s->model, s->tokenizer, &s->ends);
+    s->o.engine.ends = s->ends;
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
     find_context(s);
-    find_ends(s);
-    return LT_OK;
+    return s->o.own_defaults ? read_own(s) : LT_OK;
 }
 
 static void *load_thread(void *arg) {
@@ -417,6 +431,7 @@ void lt_server_close(lt_server *s) {
     lt_model_close(s->model);
     lt_out_free(&s->line);
     json_decref(s->preset);
+    json_decref(s->own);
     free(s->events);
     free(s);
 }

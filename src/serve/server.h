@@ -25,8 +25,6 @@ typedef enum { LT_FLAVOUR_OPENAI, LT_FLAVOUR_ANTHROPIC, LT_FLAVOUR_LLAMA } lt_fl
 
 typedef enum { LT_SERVER_LOADING, LT_SERVER_READY, LT_SERVER_FAILED } lt_server_state;
 
-#define LT_SERVER_ENDS 6
-
 struct lt_server {
     lt_server_options o;
     struct event_base *base;
@@ -40,10 +38,9 @@ struct lt_server {
     lt_tokenizer *tokenizer;
     lt_tokenizer_info vocabulary;
     lt_chat_template *template;
-    const char *template_source;  /* "option", "model", "tokens" (known by them), or "none". */
-    lt_parse_marks marks;         /* Of the template. */
-    int32_t ends[LT_SERVER_ENDS]; /* Tokens that end an answer. */
-    int64_t n_ends;
+    const char *template_source; /* "option", "model", "tokens" (known by them), or "none". */
+    lt_parse_marks marks;        /* Of the template. */
+    lt_ends ends;                /* Tokens that end an answer. */
     lt_engine *engine;
     char name[256];  /* As /v1/models tells it. */
     int64_t context; /* Tokens of one sequence at most. */
@@ -57,6 +54,7 @@ struct lt_server {
     lt_reply *replies; /* All that are not freed yet. */
     int64_t n_replies;
     bool draining;
+    json_t *own;    /* Defaults of the model's generation_config.json; set by the loading thread. */
     json_t *preset; /* --defaults: fields of requests that do not name them; NULL: none. */
     lt_metrics metrics;
     lt_event *events; /* One poll's. */
@@ -88,6 +86,8 @@ int64_t lt_server_context(const lt_server *s); /* Tokens of one sequence at most
 void lt_server_make_id(lt_server *s, const char *prefix, char out[48]);
 /* What a request is before its body is read: OpenAI's defaults, and the server's own over them. */
 void lt_server_ask(const lt_server *s, lt_ask *a);
+/* The server's own alone: what the model's files say, and --defaults over it. */
+void lt_server_preset(const lt_server *s, lt_ask *a);
 /* The request's model field names the served one, or --any-model. */
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
 /* Text to ids with the server's scratch; append to *out. */

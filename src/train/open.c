@@ -160,7 +160,7 @@ static lt_loader_options loader_options(const lt_training *t, const lt_mixture *
     o.packing = (lt_pack)r->packing;
     o.shuffle = (lt_shuffle)r->shuffle;
     o.bos_id = t->model->spec.bos_id;
-    o.eod_id = t->model->spec.eos_id;
+    o.eod_id = lt_model_spec_eos(&t->model->spec);
     o.pad_id = t->model->spec.pad_id;
     o.add_bos = r->add_bos;
     o.add_eod = r->add_eod;

@@ -165,7 +165,8 @@ lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size
         apply_sizes(out, r);
         out->vocab_size = r->vocab > 0 ? r->vocab : round_up(vocab_size, VOCAB_MULTIPLE);
         out->bos_id = bos_id;
-        out->eos_id = eos_id;
+        out->eos.n = 0;
+        (void)lt_ends_add(&out->eos, eos_id);
         out->pad_id = pad_id;
     }
     if (out->vocab_size <= 0) {

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|pages|life|abuse|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|pages|life|ends|abuse|bench]...       without words: all
 # The model is stories260K of ../shared/data; skipped where that is missing.
 set -u
 cd "$(dirname "$0")/../.."
@@ -106,6 +106,39 @@ life() {
     say "a full queue: 429 with Retry-After" $?
 }
 
+# A folder whose files name several ending tokens (of them a comma and a full stop, so that texts end soon) and a way to choose.
+ends() {
+    local comma stop
+    "$lateen" convert "${model[0]}" "$dir/own" --tokenizer "${model[2]}" 2>"$dir/err"
+    say "convert" $? "$(cat "$dir/err")"
+    comma=$(printf '{"text": ","}' | "$lateen" tokenize --tokenizer "${model[2]}" --jsonl | tr -cd '0-9 ,\n' | tr ', ' '\n\n' | tail -1)
+    stop=$(printf '{"text": "."}' | "$lateen" tokenize --tokenizer "${model[2]}" --jsonl | tr -cd '0-9 ,\n' | tr ', ' '\n\n' | tail -1)
+    printf '{"eos_token_id": [2, %s, %s], "do_sample": false, "temperature": 0.9, "top_k": 7, "max_new_tokens": 150}' "$comma" "$stop" >"$dir/own/generation_config.json"
+    [ "$("$lateen" generate --model "$dir/own" --prompt "Once" 2>"$dir/err")" = " upon a time" ]
+    say "generate ends at the first of them, and chooses as the file says" $? "$(cat "$dir/err")"
+    [ "$("$lateen" generate --model "$dir/own" --prompt "Once" --max-tokens 2 2>"$dir/err")" = " upon a" ]
+    say "a flag is over the file" $? "$(cat "$dir/err")"
+    "$lateen" convert "$dir/own" "$dir/own.gguf" 2>"$dir/err" && [ "$("$lateen" generate --model "$dir/own.gguf" --prompt "Once" 2>"$dir/err")" = " upon a time" ]
+    say "as a GGUF, too" $? "$(cat "$dir/err")"
+    for at in own own.gguf; do
+        model=("$dir/$at")
+        start
+        ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+        python3 tests/e2e/serve_ends.py "http://127.0.0.1:$port" "2,$comma,$stop" || bad=1
+        stop
+        start --generation-config none
+        ready
+        curl -s "http://127.0.0.1:$port/props" | grep -q '"temperature": *0.8,'
+        say "--generation-config none: the server's own defaults" $?
+        stop
+        start --defaults '{"temperature": 0.25}'
+        ready
+        curl -s "http://127.0.0.1:$port/props" | grep -q '"temperature": *0.25, *"top_k": *7,'
+        say "--defaults stand over the file" $?
+        stop
+    done
+}
+
 abuse() { # Starts servers of its own.
     python3 tests/e2e/serve_abuse.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin" || bad=1
 }
@@ -130,6 +163,6 @@ sys.exit(not (r['completed'] == 24 and r['output_tokens'] == 24 * 16 and r['ttft
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai pages life abuse bench
+[ $# -gt 0 ] || set -- raw openai pages life ends abuse bench
 for part in "$@"; do "$part"; done
 exit $bad

@@ -38,12 +38,14 @@ static void reads_both_rope_spellings(void **state) {
               "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
               "\"original_max_position_embeddings\": 8192}, \"eos_token_id\": [7, 8]}"),
         LT_OK);
-    assert_int_equal(parse(&b, "{\"model_type\": \"llama\", " SIZES
-                               ", \"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": "
-                               "\"llama3\", \"factor\": 8.0, "
-                               "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
-                               "\"original_max_position_embeddings\": 8192}, \"eos_token_id\": 7}"),
-                     LT_OK);
+    assert_int_equal(
+        parse(&b, "{\"model_type\": \"llama\", " SIZES
+                  ", \"rope_parameters\": {\"rope_theta\": 500000.0, \"rope_type\": "
+                  "\"llama3\", \"factor\": 8.0, "
+                  "\"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, "
+                  "\"original_max_position_embeddings\": 8192}, \"eos_token_id\": [7, 8, 7]}"),
+        LT_OK);
+    assert_true(a.eos.n == 2 && a.eos.ids[0] == 7 && a.eos.ids[1] == 8);
     assert_memory_equal(&a, &b, sizeof a);
     assert_int_equal(a.rope_scaling, LT_ROPE_LLAMA3);
     assert_int_equal(a.head_dim, 8);

@@ -33,7 +33,6 @@ static inline lt_model *tiny_llama(int64_t width, int64_t ffn_width, int64_t voc
                              .pos = LT_POS_ROPE,
                              .rope_theta = 10000,
                              .bos_id = -1,
-                             .eos_id = -1,
                              .pad_id = -1,
                              .init_std = 0.08f};
     lt_model *m = NULL;

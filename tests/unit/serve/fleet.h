@@ -65,7 +65,7 @@ static inline lt_model *random_model_on(int64_t vocab_size, int64_t max_seq, lt_
                                 .pos = LT_POS_ROPE,
                                 .rope_theta = 10000,
                                 .bos_id = 1,
-                                .eos_id = 2,
+                                .eos = {.ids = {2}, .n = 1},
                                 .pad_id = -1,
                                 .init_std = 0.15f,
                                 .final_softcap = softcap};

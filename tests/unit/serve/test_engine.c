@@ -491,6 +491,61 @@ static void endings(void **state) {
     lt_model_close(m);
 }
 
+/* A model's list, and one given to the engine: each id ends a text, none before min_tokens, none with ignore_eos unless it is asked for. */
+static void every_end_counts(void **state) {
+    lt_model *m = random_model(V, SEQ, LT_F32);
+    lt_engine_options o = lt_engine_defaults();
+    static answer free_run, a;
+    int32_t prompt[8];
+    lt_request r = lt_request_defaults();
+    (void)state;
+    fill_prompt(prompt, 8, V, 1);
+    r.prompt = prompt;
+    r.n_prompt = 8;
+    r.max_tokens = 20;
+    r.sampling.seed = 5;
+    for (int given = 0; given < 2; given++) {
+        lt_engine *e = NULL;
+        lt_ends *const ends = given ? &o.ends : &m->spec.eos;
+        must(lt_engine_open(&e, m, NULL), "engine");
+        r.ignore_eos = true;
+        r.min_tokens = 0;
+        r.n_stop_ids = 0;
+        send(e, &r, &free_run);
+        receive_all(e, 1, 0);
+        lt_engine_close(e);
+        *ends = (lt_ends){.n = 0};
+        for (int64_t i = 6; i < 12; i++) {
+            assert_true(lt_ends_add(ends, free_run.samples[0].ids[i]));
+        }
+        must(lt_engine_open(&e, m, &o), "engine");
+        send(e, &r, &a); /* ignored: the same */
+        receive_all(e, 1, 0);
+        assert_memory_equal(a.samples[0].ids, free_run.samples[0].ids, 20 * sizeof(int32_t));
+        r.stop_ids = &ends->ids[ends->n - 1];
+        r.n_stop_ids = 1;
+        send(e, &r, &a); /* asked for by name, though the others are ignored */
+        receive_all(e, 1, 0);
+        assert_int_equal(a.samples[0].finish, LT_FINISH_STOP_ID);
+        r.ignore_eos = false;
+        r.n_stop_ids = 0;
+        send(e, &r, &a);
+        receive_all(e, 1, 0);
+        assert_int_equal(a.samples[0].finish, LT_FINISH_EOS);
+        assert_true(a.samples[0].n <= 7);
+        assert_true(lt_ends_has(ends, a.samples[0].ids[a.samples[0].n - 1]));
+        r.min_tokens = 20;
+        send(e, &r, &a);
+        receive_all(e, 1, 0);
+        assert_int_equal(a.samples[0].finish, LT_FINISH_LENGTH);
+        for (int i = 0; i < 20; i++) {
+            assert_false(lt_ends_has(ends, a.samples[0].ids[i]));
+        }
+        lt_engine_close(e);
+    }
+    lt_model_close(m);
+}
+
 static void impossible_requests_are_refused(void **state) {
     lt_model *m = random_model(V, SEQ, LT_F32);
     lt_engine *e = NULL;
@@ -542,6 +597,7 @@ int main(void) {
         cmocka_unit_test(embeddings_have_length_one),
         cmocka_unit_test(thinking_ends_on_time),
         cmocka_unit_test(endings),
+        cmocka_unit_test(every_end_counts),
         cmocka_unit_test(impossible_requests_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

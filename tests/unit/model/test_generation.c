@@ -1,0 +1,298 @@
+/* What a model's own files say of generating: ends and defaults against transformers' generate (tests/golden/model/generation.json, made by
+ * tools/make_generation_goldens.py), there and back through folders and GGUF, and files with faults. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/json.h"
+#include "lateen/generate.h"
+#include "model/gguf_save.h"
+#include "model/params.h"
+
+#define GOLDEN "tests/golden/model/llama3/"
+
+static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+static void must(lt_err err, const char *what) {
+    if (err != LT_OK) {
+        fail_msg("%s: %s", what, lt_error_message());
+    }
+}
+
+static void put(const char *folder, const char *name, const char *text) {
+    char path[LT_PATH_BYTES];
+    must(lt_path_join(path, folder, name), name);
+    must(lt_file_write_atomic(path, text, strlen(text)), name);
+}
+
+static void put_json(const char *folder, const char *name, const json_t *value) {
+    char *text = json_dumps(value, 0);
+    put(folder, name, text);
+    free(text);
+}
+
+/* The golden llama3 in a folder of its own, with these ends and this generation_config.json (NULL: none). */
+static void make_folder(char folder[64], const json_t *eos, const json_t *generation) {
+    json_t *config = NULL;
+    char path[LT_PATH_BYTES];
+    (void)snprintf(folder, 64, "/tmp/lateen-generation-XXXXXX");
+    assert_non_null(mkdtemp(folder));
+    must(lt_json_load(&config, GOLDEN "config.json", 1 << 20), "config");
+    json_object_set(config, "eos_token_id", (json_t *)eos);
+    put_json(folder, "config.json", config);
+    json_decref(config);
+    must(lt_path_join(path, folder, "model.safetensors"), folder);
+    must(lt_file_copy(GOLDEN "model.safetensors", path, 1 << 24), folder);
+    if (generation != NULL && !json_is_null(generation)) {
+        put_json(folder, "generation_config.json", generation);
+    }
+}
+
+static void remove_folder(const char *folder) {
+    char command[128];
+    (void)snprintf(command, sizeof command, "rm -rf %s", folder);
+    assert_int_equal(system(command), 0);
+}
+
+/* Id i is letters[i]. */
+static lt_tokenizer *letter_tokenizer(void) {
+    json_t *vocab = json_object();
+    lt_tokenizer *t = NULL;
+    for (int i = 0; i < 64; i++) {
+        const char piece[2] = {letters[i], '\0'};
+        json_object_set_new(vocab, piece, json_integer(i));
+    }
+    json_t *root = json_pack("{s:s, s:[], s:n, s:n, s:n, s:{s:s}, s:{s:s, s:o, s:[]}}", "version",
+                             "1.0", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
+                             "decoder", "type", "Fuse", "model", "type", "BPE", "vocab", vocab,
+                             "merges");
+    char *text = json_dumps(root, 0);
+    must(lt_tokenizer_open_memory(&t, text, strlen(text), "tokenizer.json", NULL), "tokenizer");
+    free(text);
+    json_decref(root);
+    return t;
+}
+
+typedef struct {
+    char text[256];
+    size_t n;
+} heard;
+
+static bool hear(void *ctx, const char *text, size_t n) {
+    heard *h = ctx;
+    assert_true(h->n + n < sizeof h->text);
+    memcpy(h->text + h->n, text, n);
+    h->n += n;
+    return true;
+}
+
+static double value_of(const lt_generation_defaults *d, const char *name, double otherwise) {
+    for (int i = 0; i < d->n; i++) {
+        if (strcmp(d->rows[i].name, name) == 0) {
+            return d->rows[i].value;
+        }
+    }
+    return otherwise;
+}
+
+static void check_case(const json_t *c, const lt_tokenizer *t) {
+    const json_t *ids = json_object_get(c, "ids"), *prompt = json_object_get(c, "prompt");
+    char folder[64], words[64] = "", want[128] = "";
+    lt_generate_options o = lt_generate_defaults();
+    lt_generate_stats st;
+    lt_generation_defaults d;
+    lt_model *m = NULL;
+    lt_session *s = NULL;
+    heard h = {.n = 0};
+    lt_ends ends;
+
+    make_folder(folder, json_object_get(c, "eos"), json_object_get(c, "generation"));
+    must(lt_model_open(&m, folder, NULL), folder);
+    must(lt_session_open(&s, m, 1, 64), "session");
+    d = lt_model_generation(m);
+    o.sampling.repetition = value_of(&d, "repetition_penalty", 1);
+    o.sampling.temperature = value_of(&d, "temperature", 0);
+    o.max_tokens = (int64_t)value_of(&d, "max_tokens", 40);
+    for (size_t i = 0; i < json_array_size(prompt); i++) {
+        words[i] = letters[json_integer_value(json_array_get(prompt, i))];
+    }
+    must(lt_generate(s, m, t, words, &o, hear, &h, &st), "generate");
+    lt_model_ends(m, t, &ends);
+    for (size_t i = 0; i < json_array_size(ids); i++) {
+        const json_int_t id = json_integer_value(json_array_get(ids, i));
+        if (!lt_ends_has(&ends, id)) {
+            want[i] = letters[id];
+        } else {
+            assert_int_equal(i + 1, json_array_size(ids));
+            assert_int_equal(st.stop, LT_STOP_EOS);
+        }
+    }
+    h.text[h.n] = '\0';
+    assert_string_equal(h.text, want);
+    assert_int_equal(st.new_tokens, json_array_size(ids));
+    lt_session_close(s);
+    lt_model_close(m);
+    remove_folder(folder);
+}
+
+static void writes_what_transformers_writes(void **state) {
+    json_t *cases = NULL;
+    lt_tokenizer *t = letter_tokenizer();
+    (void)state;
+    must(lt_json_load(&cases, "tests/golden/model/generation.json", 1 << 20), "goldens");
+    assert_true(json_array_size(cases) >= 6);
+    for (size_t i = 0; i < json_array_size(cases); i++) {
+        check_case(json_array_get(cases, i), t);
+    }
+    json_decref(cases);
+    lt_tokenizer_close(t);
+}
+
+static lt_model *open_with(char folder[64], const char *eos, const char *generation) {
+    json_t *e = json_loads(eos, JSON_DECODE_ANY, NULL);
+    lt_model *m = NULL;
+    make_folder(folder, e, NULL);
+    json_decref(e);
+    if (generation != NULL) {
+        put(folder, "generation_config.json", generation);
+    }
+    must(lt_model_open(&m, folder, NULL), folder);
+    return m;
+}
+
+/* Wrong files lose what is wrong in them, and nothing else. */
+static void faults_are_left_out(void **state) {
+    static const struct {
+        const char *generation;
+        int n_ends, first, n_defaults;
+    } rows[] = {
+        {"{", 2, 5, 0},
+        {"[1, 2]", 2, 5, 0},
+        {"{\"eos_token_id\": \"</s>\", \"top_k\": 7}", 2, 5, 1},
+        {"{\"eos_token_id\": [9, 1.5]}", 2, 5, 0},
+        {"{\"eos_token_id\": 4000000000}", 2, 5, 0},
+        {"{\"eos_token_id\": null}", 2, 5, 0},
+        {"{\"eos_token_id\": []}", 2, 5, 0},
+        {"{\"eos_token_id\": [9, 64, 9, -1, 63]}", 2, 9, 0}, /* 64 is outside. */
+        {"{\"temperature\": \"hot\", \"top_p\": 0.5, \"top_k\": 1.5}", 2, 5, 1},
+        {"{\"temperature\": -1, \"top_p\": 7, \"max_new_tokens\": 0, \"min_p\": 0.1}", 2, 5, 1},
+        {"{\"num_beams\": 4, \"do_sample\": true, \"stop_strings\": [\"x\"]}", 2, 5, 1},
+        {"{\"top_k\": null, \"repetition_penalty\": 0}", 2, 5, 0},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char folder[64];
+        lt_model *m = open_with(folder, "[5, 6, 5]", rows[i].generation);
+        const lt_generation_defaults d = lt_model_generation(m);
+        lt_ends ends;
+        lt_model_ends(m, NULL, &ends);
+        assert_int_equal(ends.n, rows[i].n_ends);
+        assert_int_equal(ends.ids[0], rows[i].first);
+        assert_int_equal(d.n, rows[i].n_defaults);
+        lt_model_close(m);
+        remove_folder(folder);
+    }
+}
+
+static void draws_as_the_file_says(void **state) {
+    static const struct {
+        const char *generation;
+        double temperature; /* -1: it does not say. */
+    } rows[] = {{"{}", -1},
+                {"{\"do_sample\": true}", 1},
+                {"{\"do_sample\": true, \"temperature\": 0.6}", 0.6},
+                {"{\"temperature\": 0.6}", 0.6},
+                {"{\"do_sample\": false, \"temperature\": 0.6}", 0},
+                {"{\"do_sample\": false}", 0}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char folder[64];
+        lt_model *m = open_with(folder, "2", rows[i].generation);
+        const lt_generation_defaults d = lt_model_generation(m);
+        assert_true(value_of(&d, "temperature", -1) == rows[i].temperature);
+        lt_model_close(m);
+        remove_folder(folder);
+    }
+}
+
+static json_t *load(const char *folder, const char *name) {
+    char path[LT_PATH_BYTES];
+    json_t *root = NULL;
+    must(lt_path_join(path, folder, name), name);
+    must(lt_json_load(&root, path, 1 << 20), name);
+    return root;
+}
+
+static void same_key(const char *a, const char *b, const char *name, const char *key) {
+    json_t *x = load(a, name), *y = load(b, name);
+    assert_true(json_equal(key != NULL ? json_object_get(x, key) : x,
+                           key != NULL ? json_object_get(y, key) : y));
+    json_decref(x);
+    json_decref(y);
+}
+
+/* Folder -> folder, and folder -> GGUF -> GGUF -> folder: the ids of both files and every word of generation_config.json. */
+static void nothing_is_lost(void **state) {
+    static const char generation[] =
+        "{\"bos_token_id\": 1, \"pad_token_id\": 0, \"eos_token_id\": [3, 4, 5, 6, 7], "
+        "\"temperature\": 0.6, \"top_p\": 0.95, \"top_k\": 20, \"max_new_tokens\": 33, "
+        "\"repetition_penalty\": 1.05, \"typical_p\": 0.9, \"do_sample\": true, "
+        "\"custom\": {\"a\": [1, \"\\u00e9\"]}}";
+    char folder[64], copy[80], first[80], second[80], back[80];
+    lt_model *m = open_with(folder, "[11, 12, 10, 13]", generation), *again = NULL;
+    (void)state;
+
+    (void)snprintf(copy, sizeof copy, "%s/copy", folder);
+    (void)snprintf(first, sizeof first, "%s/1.gguf", folder);
+    (void)snprintf(second, sizeof second, "%s/2.gguf", folder);
+    (void)snprintf(back, sizeof back, "%s/back", folder);
+    must(lt_model_save(m, copy, LT_F32, 0), copy);
+    must(lt_model_save_gguf(m, first, "", LT_GGUF_MIX_F32), first);
+    lt_model_close(m);
+    must(lt_model_open(&m, first, NULL), first);
+    must(lt_model_save_gguf(m, second, "", LT_GGUF_MIX_F32), second);
+    lt_model_close(m);
+    must(lt_model_open(&again, second, NULL), second);
+    assert_int_equal(again->generation_ends.n, 5);
+    must(lt_model_save(again, back, LT_F32, 0), back);
+    lt_model_close(again);
+    same_key(folder, copy, "generation_config.json", NULL);
+    same_key(folder, back, "generation_config.json", NULL);
+    same_key(folder, copy, "config.json", "eos_token_id");
+    same_key(folder, back, "config.json", "eos_token_id");
+    remove_folder(folder);
+}
+
+/* A folder without the file gets one with the ids of its config.json. */
+static void the_file_is_made_of_the_spec(void **state) {
+    char folder[64], copy[80];
+    lt_model *m = open_with(folder, "[11, 12]", NULL);
+    (void)state;
+    (void)snprintf(copy, sizeof copy, "%s/copy", folder);
+    must(lt_model_save(m, copy, LT_F32, 0), copy);
+    lt_model_close(m);
+    json_t *made = load(copy, "generation_config.json");
+    json_t *want = json_pack("{s:i, s:[i, i]}", "bos_token_id", 1, "eos_token_id", 11, 12);
+    assert_true(json_equal(made, want));
+    json_decref(made);
+    json_decref(want);
+    remove_folder(folder);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(writes_what_transformers_writes), cmocka_unit_test(faults_are_left_out),
+        cmocka_unit_test(draws_as_the_file_says),          cmocka_unit_test(nothing_is_lost),
+        cmocka_unit_test(the_file_is_made_of_the_spec),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
