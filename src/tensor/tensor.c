@@ -222,6 +222,14 @@ void lt_convert(void *dst, lt_dtype dst_dtype, const void *src, lt_dtype src_dty
         for (size_t i = 0; i < count; i++) {
             ((uint16_t *)dst)[i] = lt_f32_to_bf16(((const float *)src)[i]);
         }
+    } else if (dst_dtype == LT_F64 && src_dtype == LT_F32) {
+        for (size_t i = 0; i < count; i++) {
+            ((double *)dst)[i] = (double)((const float *)src)[i];
+        }
+    } else if (dst_dtype == LT_F32 && src_dtype == LT_F64) {
+        for (size_t i = 0; i < count; i++) {
+            ((float *)dst)[i] = (float)((const double *)src)[i];
+        }
     } else {
         for (size_t i = 0; i < count; i++) {
             store(dst, dst_dtype, i, load(src, src_dtype, i));

@@ -42,7 +42,8 @@ static lt_err objective(pair *p, int input, int64_t e, double moved, double *out
     const double kept = p->inputs.values[input][e];
     lt_err err;
     p->inputs.values[input][e] = moved;
-    err = lt_world_run(&p->forward, lt_registry_list(lt_backend_ref(), p->f->op).impls, &p->inputs);
+    lt_world_fill(&p->forward, &p->inputs);
+    err = lt_world_run(&p->forward, lt_registry_list(lt_backend_ref(), p->f->op).impls);
     p->inputs.values[input][e] = kept;
     *out = p->o->objective != NULL ? p->o->objective(&p->forward.setup, &p->backward.setup)
                                    : inner_products(&p->forward.setup, &p->backward.setup);
@@ -97,8 +98,8 @@ static lt_err run_pair(pair *p, const lt_case *c, int *n_probed, double *worst, 
     LT_TRY(lt_world_open(&p->backward, lt_backend_ref(), p->o, c, LT_F64, false, false));
     LT_TRY(lt_values_make(&p->inputs, &p->forward.setup, p->f, lt_values_fill, NULL));
     LT_TRY(lt_values_make(&p->given, &p->backward.setup, p->o, lt_values_fill, NULL));
-    LT_TRY(
-        lt_world_run(&p->backward, lt_registry_list(lt_backend_ref(), p->o->op).impls, &p->given));
+    lt_world_fill(&p->backward, &p->given);
+    LT_TRY(lt_world_run(&p->backward, lt_registry_list(lt_backend_ref(), p->o->op).impls));
     for (int i = 0; i < p->backward.setup.n_tensors; i++) {
         const lt_case_tensor *t = &p->backward.setup.tensors[i];
         const lt_case_tensor *x = t->grad_of != NULL && t->role != LT_ROLE_SCRATCH

@@ -93,45 +93,70 @@ void lt_world_close(lt_world *w) {
     memset(w, 0, sizeof *w);
 }
 
-static double load(const unsigned char *from, lt_dtype dtype) {
-    double x = 0.0;
-    int32_t whole;
-    if (dtype == LT_I32) {
-        memcpy(&whole, from, sizeof whole);
-        return (double)whole;
+static void load(double *to, const unsigned char *from, lt_dtype dtype, int64_t n) {
+    for (int64_t i = 0; dtype == LT_I32 && i < n; i++) {
+        to[i] = (double)((const int32_t *)(const void *)from)[i];
     }
-    lt_convert(&x, LT_F64, from, dtype, 1);
-    return x;
-}
-
-static void store(unsigned char *to, lt_dtype dtype, double x) {
-    if (dtype == LT_I32) {
-        const int32_t whole = (int32_t)x;
-        memcpy(to, &whole, sizeof whole);
-    } else {
-        lt_convert(to, dtype, &x, LT_F64, 1);
+    if (dtype != LT_I32) {
+        lt_convert(to, LT_F64, from, dtype, (size_t)n);
     }
 }
 
-double lt_round_to(lt_dtype dtype, double x) {
-    unsigned char raw[8];
-    if (lt_dtype_is_block(dtype)) {
-        return (double)(float)x; /* Blocks round together, when they are put. */
+static void store(unsigned char *to, lt_dtype dtype, const double *from, int64_t n) {
+    for (int64_t i = 0; dtype == LT_I32 && i < n; i++) {
+        ((int32_t *)(void *)to)[i] = (int32_t)from[i];
     }
-    store(raw, dtype, x);
-    return load(raw, dtype);
+    if (dtype != LT_I32) {
+        lt_convert(to, dtype, from, LT_F64, (size_t)n);
+    }
 }
 
-/* Byte offset in the block of the i-th element, counted in row-major order. */
-static size_t element(const lt_world *w, int tensor, int64_t i) {
+void lt_round_to(lt_dtype dtype, double *values, int64_t n) {
+    enum { SOME = 512 };
+    double raw[SOME];
+    for (int64_t i = 0; lt_dtype_is_block(dtype) && i < n; i++) {
+        values[i] = (double)(float)values[i]; /* Blocks round together, when they are put. */
+    }
+    for (int64_t i = 0; !lt_dtype_is_block(dtype) && i < n; i += SOME) {
+        const int64_t some = n - i < SOME ? n - i : SOME;
+        store((unsigned char *)raw, dtype, values + i, some);
+        load(values + i, (unsigned char *)raw, dtype, some);
+    }
+}
+
+/* A tensor in its block as runs of neighbouring elements, in row-major order, which is the order in memory. */
+typedef struct {
+    const lt_tensor *v;
+    size_t start, elem;
+    int n_outer; /* Dimensions before the run's. */
+    int64_t n_runs, length;
+} runs;
+
+static runs runs_of(const lt_world *w, int tensor) {
     const lt_tensor *v = w->setup.tensors[tensor].slot;
-    int64_t at = 0;
-    for (int d = v->n_dims - 1; d >= 0; d--) {
-        at += i % v->shape[d] * v->stride[d];
-        i /= v->shape[d];
+    runs r = {.v = v,
+              .start = w->blocks[lt_world_owner(&w->setup, tensor)].start,
+              .elem = lt_dtype_bytes(v->dtype),
+              .n_outer = v->n_dims,
+              .n_runs = 1,
+              .length = 1};
+    while (r.n_outer > 0 && v->stride[r.n_outer - 1] == r.length) {
+        r.length *= v->shape[--r.n_outer];
     }
-    return w->blocks[lt_world_owner(&w->setup, tensor)].start +
-           (size_t)at * lt_dtype_bytes(v->dtype);
+    for (int d = 0; d < r.n_outer; d++) {
+        r.n_runs *= v->shape[d];
+    }
+    return r;
+}
+
+/* Byte offset in the block of the i-th run. */
+static size_t run_at(const runs *r, int64_t i) {
+    int64_t at = 0;
+    for (int d = r->n_outer - 1; d >= 0; d--) {
+        at += i % r->v->shape[d] * r->v->stride[d];
+        i /= r->v->shape[d];
+    }
+    return r->start + (size_t)at * r->elem;
 }
 
 /* Whole rows of a block type, encoded. */
@@ -152,27 +177,29 @@ void lt_world_put(lt_world *w, int tensor, const double *values) {
         put_blocks(image + w->blocks[tensor].start, t, values);
         return;
     }
-    for (int64_t i = 0; i < t->count; i++) {
-        store(image + element(w, tensor, i), t->dtype, values[i]);
+    const runs r = runs_of(w, tensor);
+    for (int64_t i = 0; i < r.n_runs; i++) {
+        store(image + run_at(&r, i), t->dtype, values + i * r.length, r.length);
     }
 }
 
 void lt_world_get(const lt_world *w, int tensor, double *values) {
     const lt_case_tensor *t = &w->setup.tensors[tensor];
     const unsigned char *image = w->blocks[lt_world_owner(&w->setup, tensor)].image;
-    for (int64_t i = 0; i < t->count; i++) {
-        values[i] = load(image + element(w, tensor, i), t->dtype);
+    const runs r = runs_of(w, tensor);
+    for (int64_t i = 0; i < r.n_runs; i++) {
+        load(values + i * r.length, image + run_at(&r, i), t->dtype, r.length);
     }
 }
 
 static void poison(lt_world *w, int tensor) {
-    const lt_case_tensor *t = &w->setup.tensors[tensor];
-    for (int64_t i = 0; i < t->count; i++) {
-        memset(w->blocks[tensor].image + element(w, tensor, i), POISON, lt_dtype_bytes(t->dtype));
+    const runs r = runs_of(w, tensor);
+    for (int64_t i = 0; i < r.n_runs; i++) {
+        memset(w->blocks[tensor].image + run_at(&r, i), POISON, (size_t)r.length * r.elem);
     }
 }
 
-static lt_err upload(lt_world *w, const lt_values *v) {
+void lt_world_fill(lt_world *w, const lt_values *v) {
     for (int i = 0; i < w->setup.n_tensors; i++) {
         lt_world_block *b = &w->blocks[i];
         if (b->image == NULL) {
@@ -186,13 +213,16 @@ static lt_err upload(lt_world *w, const lt_values *v) {
             poison(w, i);
         }
         memcpy(b->before, b->image, b->bytes);
-        LT_TRY(w->backend->upload(w->queue, b->device, b->image, b->bytes));
     }
-    return LT_OK;
 }
 
-lt_err lt_world_run(lt_world *w, const lt_op_impl *impl, const lt_values *v) {
-    LT_TRY(upload(w, v));
+lt_err lt_world_run(lt_world *w, const lt_op_impl *impl) {
+    for (int i = 0; i < w->setup.n_tensors; i++) {
+        lt_world_block *b = &w->blocks[i];
+        if (b->image != NULL) {
+            LT_TRY(w->backend->upload(w->queue, b->device, b->before, b->bytes));
+        }
+    }
     if (w->op == LT_OP_matmul && w->packed != NULL) {
         const lt_matmul_args *m = (const lt_matmul_args *)w->setup.args;
         const lt_matmul_pack_args pack = {.dst = w->packed, .b = m->b, .trans_b = m->trans_b};
@@ -209,20 +239,29 @@ lt_err lt_world_run(lt_world *w, const lt_op_impl *impl, const lt_values *v) {
     return w->backend->sync(w->queue);
 }
 
+/* Bytes [from, to) of the block are as they were. */
+static bool untouched(const lt_world_block *b, size_t from, size_t to) {
+    return memcmp(b->image + from, b->before + from, to - from) == 0;
+}
+
 const char *lt_world_damage(const lt_world *w) {
     for (int i = 0; i < w->setup.n_tensors; i++) {
         const lt_case_tensor *t = &w->setup.tensors[i];
         const lt_world_block *b = &w->blocks[i];
+        size_t from = 0;
+        bool good = true;
         if (b->image == NULL) {
             continue;
         }
-        if (t->role != LT_ROLE_IN) { /* Results may change: forgive exactly their elements. */
-            for (int64_t e = 0; e < t->count; e++) {
-                memcpy(b->before + element(w, i, e), b->image + element(w, i, e),
-                       lt_dtype_bytes(t->dtype));
+        if (t->role != LT_ROLE_IN) { /* Results may change: exactly their elements. */
+            const runs r = runs_of(w, i);
+            for (int64_t k = 0; k < r.n_runs; k++) {
+                const size_t at = run_at(&r, k);
+                good = good && untouched(b, from, at);
+                from = at + (size_t)r.length * r.elem;
             }
         }
-        if (memcmp(b->image, b->before, b->bytes) != 0) {
+        if (!good || !untouched(b, from, b->bytes)) {
             return t->name;
         }
     }
@@ -259,9 +298,7 @@ static lt_err fill_inputs(lt_values *v, const lt_setup *s, lt_values_from *from,
         }
         LT_TRY(reserve(v, i, t));
         LT_TRY(from(v->values[i], t, ctx));
-        for (int64_t e = 0; e < t->count; e++) {
-            v->values[i][e] = lt_round_to(t->dtype, v->values[i][e]);
-        }
+        lt_round_to(t->dtype, v->values[i], t->count);
     }
     return LT_OK;
 }
@@ -285,7 +322,8 @@ lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_
     LT_TRY_DONE(fill_inputs(&inputs, &typed, from,
                             ctx)); /* Rounded to the case's types, then run in F64. */
     LT_TRY_DONE(lt_world_open(&world, lt_backend_ref(), f, s->c, LT_F64, true, false));
-    LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), f->op).impls, &inputs));
+    lt_world_fill(&world, &inputs);
+    LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), f->op).impls));
     for (int i = 0; i < s->n_tensors; i++) {
         const lt_case_tensor *t = &s->tensors[i];
         const lt_case_tensor *source = t->source != NULL ? lt_setup_find(&world.setup, t->source)
@@ -296,9 +334,7 @@ lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o, lt_
         LT_ASSERT(source->count == t->count);
         LT_TRY_DONE(reserve(v, i, t));
         lt_world_get(&world, (int)(source - world.setup.tensors), v->values[i]);
-        for (int64_t e = 0; e < t->count; e++) {
-            v->values[i][e] = lt_round_to(t->dtype, v->values[i][e]);
-        }
+        lt_round_to(t->dtype, v->values[i], t->count);
     }
 done:
     lt_values_free(&inputs);
@@ -318,7 +354,8 @@ lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c, c
     lt_err err = LT_OK;
 
     LT_TRY_DONE(lt_world_open(&world, lt_backend_ref(), o, c, LT_F64, false, false));
-    LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), o->op).impls, v));
+    lt_world_fill(&world, v);
+    LT_TRY_DONE(lt_world_run(&world, lt_registry_list(lt_backend_ref(), o->op).impls));
     for (int i = 0; i < world.setup.n_tensors; i++) {
         const lt_case_tensor *t = &world.setup.tensors[i];
         if (t->role == LT_ROLE_OUT || t->role == LT_ROLE_INOUT) {

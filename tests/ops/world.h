@@ -10,7 +10,7 @@
 #include "ops/case.h"
 
 typedef struct {
-    unsigned char *image, *before; /* Host copies: now, and as uploaded. */
+    unsigned char *image, *before; /* Host copies: now, and as filled and uploaded. */
     void *device;
     size_t bytes, start; /* Of the block; where the tensor starts in it. */
 } lt_world_block;
@@ -38,8 +38,11 @@ void lt_world_close(lt_world *w); /* Accepts a zeroed world. */
 void lt_world_put(lt_world *w, int tensor, const double *values);
 void lt_world_get(const lt_world *w, int tensor, double *values);
 
-/* Prepare every block (patterns, poison, the inputs in v), upload, call, wait, download. */
-LT_MUST_USE lt_err lt_world_run(lt_world *w, const lt_op_impl *impl, const lt_values *v);
+/* Prepare every block: patterns, poison, the inputs in v. */
+void lt_world_fill(lt_world *w, const lt_values *v);
+
+/* Upload the blocks as they were filled, call, wait, download. As often as you like. */
+LT_MUST_USE lt_err lt_world_run(lt_world *w, const lt_op_impl *impl);
 
 /* NULL, or what was written that should not have been. */
 const char *lt_world_damage(const lt_world *w);
@@ -58,8 +61,8 @@ LT_MUST_USE lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_c
                                   lt_values_from *from, void *ctx);
 void lt_values_free(lt_values *v);
 
-/* x as the type would store it. */
-double lt_round_to(lt_dtype dtype, double x);
+/* Make values what the type would store. */
+void lt_round_to(lt_dtype dtype, double *values, int64_t n);
 
 /* F64 results of the reference for inputs v (a setup of any type with the same tensors): want gets values of every result. */
 LT_MUST_USE lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c,
