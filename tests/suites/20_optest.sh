@@ -1,9 +1,27 @@
 # Every implementation of every op against the reference in double, gradients against finite differences, the reference against PyTorch.
 # Threads wait passively: the check runs with more of them than there may be cores. Each takes little more than one core, so they run side by side.
 suite "build optest" bash -c 'make -s -j"$(nproc)" build/optest && echo "ok 1 - built"'
+# All kernels that the CPU can run, those of lesser instruction sets too.
 beside "optest --check" env OMP_WAIT_POLICY=passive build/optest --check --tap
+# What a lesser CPU would choose changes only ops that call others through the table, or that ask what the CPU can do: these once more on such a CPU.
+asking() { grep -lE 'lt_backend_cpu\(|lt_cpu_features_get\(' "$@" | grep -v '/probe\.c$'; }
+through_table() {
+    sed -n 's/^lt_err LT_ISA_NAME(lt_cpu_\([a-z_]*\))(.*/\1/p' $(asking src/kernels/cpu/isa/*.c)
+    sed -n 's/^static lt_err \([a-z_]*\)_run(.*/\1/p' src/kernels/cpu/lists.c
+}
+capped() { # instruction set
+    local op n=0
+    for op in $(through_table); do
+        LATEEN_ISA=$1 build/optest --check --op "$op" --tap || return 1
+        n=$((n + 1))
+    done
+    if [ "$n" -ge 4 ] && ! asking src/kernels/cpu/isa/*.h; then echo "ok - $n ops that call others"; else
+        echo "not ok - $n ops that call others, or a header that does: mend through_table in tests/suites/20_optest.sh"
+    fi
+}
+export -f asking through_table capped
 for isa in portable avx2; do
-    beside "optest --check, LATEEN_ISA=$isa" env OMP_WAIT_POLICY=passive LATEEN_ISA=$isa build/optest --check --tap
+    beside "optest --check, LATEEN_ISA=$isa" env OMP_WAIT_POLICY=passive bash -c "capped $isa"
 done
 # BF16 dot products, also where multiply-adds are faster (no case runs where the CPU has none).
 beside "optest --check, LATEEN_BF16_DOT=1" env OMP_WAIT_POLICY=passive LATEEN_BF16_DOT=1 build/optest --check --op matmul --tap
