@@ -44,16 +44,16 @@ lt_err lt_mlp_block_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_b
     return r->spec->post_norms ? lt_norm_fwd(r, &post, b->branch, t->mlp, none, none) : LT_OK;
 }
 
-/* d(act) goes where act was, d(up) where up was: both have been read for the last time by then. */
+/* d(act) goes where act was, d(up) where up was, or where act was where one op makes both: what was there has been read for the last time by then. */
 static lt_err dense_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_tensor dy, lt_recompute level) {
     if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(activate(r, layer, t));
     }
     if (plain(r)) {
-        LT_TRY(lt_linear_act_bwd(r, t->up, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer,
-                                 t->act));
-        return lt_linear_bwd(r, b->dh, t->up, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
+        LT_TRY(lt_linear_act_bwd(r, t->act, dy, t->act, t->up, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS,
+                                 layer));
+        return lt_linear_bwd(r, b->dh, t->act, t->h2, LT_PARAM_UP, LT_PARAM_UP_BIAS, layer, false);
     }
     LT_TRY(lt_linear_bwd(r, t->act, dy, t->act, LT_PARAM_DOWN, LT_PARAM_DOWN_BIAS, layer, false));
     LT_TRY(lt_run_act_bwd(

@@ -248,21 +248,20 @@ lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_p
                .b_packed = r->packed != NULL ? r->packed[index] : NULL});
 }
 
-lt_err lt_linear_act_bwd(lt_run *r, lt_tensor x, lt_tensor dy, lt_tensor in, lt_param_kind kind,
-                         lt_param_kind bias, int layer, lt_tensor scratch) {
+lt_err lt_linear_act_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
+                         lt_param_kind kind, lt_param_kind bias, int layer) {
     const lt_tensor none = {0};
     if (in_fp8(r, param_index(r, kind, layer))) {
-        LT_TRY(lt_linear_bwd(r, scratch, dy, in, kind, bias, layer, false));
+        LT_TRY(lt_linear_bwd(r, dx, dy, in, kind, bias, layer, false));
         return lt_run_act_bwd(
-            r,
-            &(lt_act_bwd_args){.dx = x, .dy = scratch, .x = x, .kind = (lt_act_kind)r->spec->act});
+            r, &(lt_act_bwd_args){.dx = dx, .dy = dx, .x = x, .kind = (lt_act_kind)r->spec->act});
     }
     LT_TRY(lt_linear_bwd(r, none, dy, in, kind, bias, layer, false));
-    return lt_run_matmul_act(r, &(lt_matmul_act_args){.y = x,
+    return lt_run_matmul_act(r, &(lt_matmul_act_args){.y = dx,
                                                       .x = x,
                                                       .a = dy,
                                                       .b = lt_run_weight(r, kind, layer),
-                                                      .d = scratch,
+                                                      .d = dx,
                                                       .kind = (lt_act_kind)r->spec->act,
                                                       .backward = true});
 }

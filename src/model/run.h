@@ -81,9 +81,9 @@ lt_err lt_linear_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_param_kind kind, lt
 /* The same with the spec's plain activation behind it: x stays for the way back, y = f(x). */
 lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_param_kind kind,
                          lt_param_kind bias, int layer);
-/* dw += dy^T in; dbias likewise; dx = (dy w) f'(x), in x's memory. scratch: as dx; may be in. */
-lt_err lt_linear_act_bwd(lt_run *r, lt_tensor x, lt_tensor dy, lt_tensor in, lt_param_kind kind,
-                         lt_param_kind bias, int layer, lt_tensor scratch);
+/* dw += dy^T in; dbias likewise; dx = (dy w) f'(x), which may be in in's memory. */
+lt_err lt_linear_act_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
+                         lt_param_kind kind, lt_param_kind bias, int layer);
 /* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is read first. Of a fresh run, dw = at a weight's first
  * product: each but the head has one a batch. */
 lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,

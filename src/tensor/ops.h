@@ -157,7 +157,7 @@ typedef enum {
 
 /* Plain: y (R, F) = f(x (R, F)). Gated: x (R, 2F) = [gate | up], y = f(gate) * up.
  * xIELU, x > 0: a_p x^2 + b x; x <= 0: a_n (expm1(min(x, eps)) - x) + b x; a_p = softplus(p), a_n = b + softplus(n); b = 0.5, eps = -1e-6; xielu_params (2) F32 = p, n.
- * Backward: dx; dxielu_params (2) F32 +=. dx may be x's own memory. */
+ * Backward: dx; dxielu_params (2) F32 +=. dx may be x's own memory or, not gated, dy's. */
 typedef struct {
     lt_tensor y, x, xielu_params;
     lt_act_kind kind;
@@ -173,7 +173,7 @@ typedef struct {
 
 /* A product and the plain activation behind it, or before it on the way back, so that a device may do both in one pass. xIELU is not among them.
  *   forward   x (M, N) = a (M, K) . op(b) [+ bias], stored;  y = f(x), of x as it is stored: act_fwd of x has the same bits
- *   backward  y = d f'(x), d = a . op(b); y may be x's memory. d, act dtype, is scratch for implementations of two steps: (M, N).
+ *   backward  y = d f'(x), d = a . op(b); y may be x's memory, or d's. d, act dtype, is scratch for implementations of two steps: (M, N).
  * op(b) as in matmul; fixed_order too. */
 typedef struct {
     lt_tensor y, x, a, b, bias, d;

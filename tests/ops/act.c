@@ -21,6 +21,9 @@ static const lt_case cases[] = {
     ACT_CASES(RELU2, "relu squared"),
     ACT_CASES(XIELU, "xielu"),
     {"aligned", LT_CASE_CHECK, .act = LT_ACT_GELU_TANH, .R = 5, .F = 64, .aligned = true},
+    {"over dy", LT_CASE_CHECK, .act = LT_ACT_GELU_TANH, .R = 3, .F = 130, .over_dy = true},
+    {"aligned, over dy", LT_CASE_CHECK, .act = LT_ACT_GELU_TANH, .R = 5, .F = 64, .over_dy = true,
+     .aligned = true},
     {"aligned gated", LT_CASE_CHECK, .act = LT_ACT_SILU, .R = 5, .F = 64, .gated = true,
      .aligned = true},
     {"xielu, several turns a block", LT_CASE_CHECK, .act = LT_ACT_XIELU, .R = 300, .F = 2056,
@@ -66,11 +69,12 @@ static void bwd_build(lt_setup *s) {
 
     a->kind = (lt_act_kind)c->act;
     a->gated = c->gated;
-    lt_setup_in(s, "dy", &a->dy, s->act, LT_SHAPE(c->R, c->F));
+    t = lt_setup_in(s, "dy", &a->dy, s->act, LT_SHAPE(c->R, c->F));
+    t->role = c->over_dy ? LT_ROLE_INOUT : LT_ROLE_IN;
     t = lt_setup_same(s, "x", &a->x, s->act, LT_SHAPE(c->R, width));
     t->role = c->in_place ? LT_ROLE_INOUT : LT_ROLE_IN;
     t = lt_setup_out(s, "dx", &a->dx, s->act, LT_SHAPE(c->R, width));
-    t->alias = c->in_place ? "x" : NULL;
+    t->alias = c->in_place ? "x" : c->over_dy ? "dy" : NULL;
     if (a->kind == LT_ACT_XIELU) {
         lt_setup_same(s, "xielu_params", &a->xielu_params, LT_F32, LT_SHAPE(2));
         lt_setup_grad(s, "dxielu_params", &a->dxielu_params, LT_F32, LT_SHAPE(2));

@@ -60,6 +60,7 @@ enum {
     X(bias)                                                                                        \
     X(residual)                                                                                    \
     X(in_place)                                                                                    \
+    X(over_dy)                                                                                     \
     X(gated)                                                                                       \
     X(normalise) X(inverse) X(positions) X(copy) X(extreme) X(packed) X(y_f32) X(y_f16) X(aligned)
 

@@ -164,6 +164,10 @@ static const lt_case act_cases[] = {
      .in_place = true, .aligned = true},
     {"aligned gelu back", LT_CASE_CHECK, .M = 72, .N = 136, .K = 200, .inverse = true,
      .aligned = true},
+    {"aligned gelu back, over d", LT_CASE_CHECK, .M = 328, .N = 136, .K = 72, .inverse = true,
+     .over_dy = true, .aligned = true},
+    {"relu squared back, over d", LT_CASE_CHECK, .M = 6, .N = 20, .K = 8, .act = LT_ACT_RELU2,
+     .inverse = true, .over_dy = true},
     {"gpt2 fc", LT_CASE_BENCH, .M = 1024, .N = 3072, .K = 768, .trans_b = true, .bias = true},
 };
 
@@ -186,11 +190,11 @@ static void act_build(lt_setup *s) {
         return;
     }
     t = lt_setup_out(s, "d", &a->d, s->act, LT_SHAPE(c->M, c->N));
-    t->role = LT_ROLE_SCRATCH;
+    t->role = c->over_dy ? LT_ROLE_OUT : LT_ROLE_SCRATCH;
     t = c->in_place ? lt_setup_inout(s, "x", &a->x, s->act, LT_SHAPE(c->M, c->N))
                     : lt_setup_in(s, "x", &a->x, s->act, LT_SHAPE(c->M, c->N));
     t = lt_setup_out(s, "y", &a->y, s->act, LT_SHAPE(c->M, c->N));
-    t->alias = c->in_place ? "x" : NULL;
+    t->alias = c->in_place ? "x" : c->over_dy ? "d" : NULL;
 }
 
 const lt_op_cases lt_cases_matmul_act = {.op = LT_OP_matmul_act,

@@ -21,10 +21,13 @@ enum { /* Numbers of cublasLt's and CUDA's enums. */
        DESC_TRANSB = 4,
        DESC_EPILOGUE = 7,
        DESC_BIAS_POINTER = 8,
+       DESC_AUX_POINTER = 11,
+       DESC_AUX_LD = 12,
        DESC_A_SCALE = 17, /* Pointers to one F32 each, on the device. */
        DESC_B_SCALE = 18,
        DESC_FAST_ACCUM = 25,
        EPILOGUE_BIAS = 4,
+       EPILOGUE_DGELU = 192,
        PREF_WORKSPACE = 1,
        PREF_ALIGN_A = 5, /* Then B, C, D. */
        R_32F = 0,
@@ -71,11 +74,11 @@ static struct {
 } lib;
 static pthread_once_t lib_once = PTHREAD_ONCE_INIT;
 
-static const char with_bias; /* Stands in a key for any bias. */
+static const char is_there; /* Stands in a key for any bias, or any x. */
 
 /* One shape: descriptors and the algorithm that won. */
 typedef struct {
-    lt_cublas_args key; /* Pointers and scalars zeroed; bias: NULL or &with_bias. */
+    lt_cublas_args key; /* Pointers and scalars zeroed; bias, gelu_x: NULL or &is_there. */
     void *desc, *first, *second, *d;
     algo_result best;
 } plan;
@@ -182,6 +185,10 @@ static int plan_run(const lt_cublas *b, const plan *p, const algo_result *r, CUs
         lib.desc_set(p->desc, DESC_BIAS_POINTER, &a->bias, sizeof a->bias) != 0) {
         return 1;
     }
+    if (a->gelu_x != NULL &&
+        lib.desc_set(p->desc, DESC_AUX_POINTER, &a->gelu_x, sizeof a->gelu_x) != 0) {
+        return 1;
+    }
     if (a->in == LT_CUBLAS_E4M3 && /* The operands change places. */
         (lib.desc_set(p->desc, DESC_A_SCALE, &a->b_scale, sizeof a->b_scale) != 0 ||
          lib.desc_set(p->desc, DESC_B_SCALE, &a->a_scale, sizeof a->a_scale) != 0)) {
@@ -254,6 +261,12 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
         bad = lib.desc_set(p->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
               lib.desc_set(p->desc, DESC_BIAS_POINTER, &a->bias, sizeof a->bias);
     }
+    if (!bad && a->gelu_x != NULL) {
+        const int epilogue = EPILOGUE_DGELU;
+        bad = lib.desc_set(p->desc, DESC_EPILOGUE, &epilogue, sizeof epilogue) ||
+              lib.desc_set(p->desc, DESC_AUX_POINTER, &a->gelu_x, sizeof a->gelu_x) ||
+              lib.desc_set(p->desc, DESC_AUX_LD, &a->ld_x, sizeof a->ld_x);
+    }
     if (!bad && a->in == LT_CUBLAS_E4M3) {
         const int8_t fast = a->fast;
         bad = lib.desc_set(p->desc, DESC_FAST_ACCUM, &fast, sizeof fast) ||
@@ -290,7 +303,9 @@ lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
     key.m = a->m, key.n = a->n, key.k = a->k, key.lda = a->lda, key.ldb = a->ldb, key.ldd = a->ldd;
     key.trans_a = a->trans_a, key.trans_b = a->trans_b, key.in = a->in, key.out = a->out;
     key.choice = a->choice, key.fast = a->fast;
-    key.bias = a->bias != NULL ? &with_bias : NULL;
+    key.bias = a->bias != NULL ? &is_there : NULL;
+    key.gelu_x = a->gelu_x != NULL ? &is_there : NULL;
+    key.ld_x = a->ld_x;
     for (int i = 0; i < MAX_SHAPES && p == NULL; i++) {
         p = memcmp(&b->plans[i].key, &key, sizeof key) == 0 ? &b->plans[i] : NULL;
     }

@@ -30,6 +30,9 @@ typedef struct {
                    unmeasured: the same bits in every run; a, b, d 16-byte aligned. */
     const void *a, *b;
     const void *bias; /* (n) of d's type, added to each row; NULL: none. Not with beta. */
+    const void *
+        gelu_x; /* (m, n) rows ld_x apart, of d's type, 16-byte aligned: d is multiplied by the derivative of GELU (its tanh form) there; NULL: not. Alone. */
+    int64_t ld_x;
     void *d;
     const void *a_scale, *b_scale;
     bool fast;
