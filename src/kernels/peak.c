@@ -1,4 +1,5 @@
-/* peak.c: see peak.h. Products from 2.1 GFLOP on, a CPU's few milliseconds, to 1.1 TFLOP: larger ones until one takes long enough to show the peak. */
+/* peak.c: see peak.h. Products from 2.1 GFLOP on, a CPU's few milliseconds, to 1.1 TFLOP: larger ones until one takes long enough to show the peak; on a device
+ * all of them, since a small one that waits for another process's work looks long. */
 #include "kernels/peak.h"
 
 #include <math.h>
@@ -71,7 +72,7 @@ lt_err lt_matmul_peak(double *flops, const lt_backend *be, lt_dtype dtype) {
         double seconds;
         LT_TRY_DONE(time_product(&seconds, be, q, dtype, side));
         *flops = fmax(*flops, 2.0 * (double)side * (double)side * (double)side / seconds);
-        if (seconds > LONG_S) {
+        if (be->host_memory && seconds > LONG_S) {
             break;
         }
     }
