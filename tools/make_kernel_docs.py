@@ -39,12 +39,11 @@ def passes_table(by_shape):
     pairs = [(shape, p) for shape, p in pairs if "forward" in p]
     if not pairs:
         return []
-    out = ["The shipped kernels, and cuDNN's time as a share of ours in the same run (over 100 %: ours is faster; in brackets: an earlier forward kernel's):", "",
+    out = ["The shipped kernels, and cuDNN's time as a share of ours in the same run (over 100 %: ours is faster):", "",
            "| shape | forward, TFLOP/s | ms | cuDNN's time | backward, TFLOP/s | ms | cuDNN's time |", "| --- | --- | --- | --- | --- | --- | --- |"]
     for shape, p in pairs:
         f, b = p["forward"], p.get("backward")
-        before = f"({100 * f['in_turn_before']['of_peer']:.0f} %)" if "in_turn_before" in f else ""
-        cells = [shape, f"{f['tflops']:.0f}", f"{f['ms']:.4f}", percent(f, "of_peer") or before]
+        cells = [shape, f"{f['tflops']:.0f}", f"{f['ms']:.4f}", percent(f, "of_peer")]
         cells += [f"{b['tflops']:.0f}", f"{b['ms']:.4f}", percent(b, "of_peer")] if b else ["", "", ""]
         out.append("| " + " | ".join(cells) + " |")
     return out
