@@ -149,6 +149,7 @@ lt_err lt_embedding_fwd(lt_run *r, lt_tensor y, lt_tensor ids) {
                          .ids = ids,
                          .pos_table = lt_run_weight(r, LT_PARAM_POS_EMBED, 0),
                          .positions = r->positions,
+                         .late = r->late,
                          .scale = lt_embedding_scale(r),
                          .table_packed = h != NULL && h->n_runs == 1 ? h->runs[0].packed : NULL});
 }

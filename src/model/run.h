@@ -32,6 +32,7 @@ typedef struct {
     struct lt_fp8 *fp8; /* NULL: linear layers multiply what is stored. */
     bool fixed_order;   /* Of products: a row's bits do not depend on the other rows of the call. */
     lt_tensor positions;        /* (B * T) I32 */
+    lt_tensor late;             /* Ids of an embedding's op, or absent. */
     lt_tensor doc_start;        /* (B, T) I32 or absent */
     lt_tensor rope, rope_local; /* (P, D / 2, 2) F32; rope_local of sliding layers */
     double seconds[LT_OP_COUNT];

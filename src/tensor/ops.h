@@ -43,10 +43,10 @@ typedef struct {
 } lt_colsum_args;
 
 /* y (R, C) = scale * table (V, C)[ids (R) I32] [+ pos_table (P, C)[positions (R) I32]]. An id outside [0, V) is a bug: ids are
- * checked where data enters. Backward: dtable (V, C) F32 += scale * dy rows, in order of rows;
+ * checked where data enters; forward, with late (K) I32, an id -1 - k stands for late[k], which another op chooses, and for 0 if that is negative too. Backward: dtable (V, C) F32 += scale * dy rows, in order of rows;
  * dpos_table += dy rows likewise, unscaled. Forward, table may be of any type that lt_block_decodes; table_packed: as b_packed of a product. */
 typedef struct {
-    lt_tensor y, table, ids, pos_table, positions;
+    lt_tensor y, table, ids, pos_table, positions, late;
     float scale;
     const void *table_packed;
 } lt_embed_args;

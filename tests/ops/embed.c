@@ -13,7 +13,12 @@ static const lt_case cases[] = {
     {"gpt2", LT_CASE_BENCH, .R = 1024, .C = 768, .V = 50304, .P = 1024, .positions = true,
      .scale = 1},
     {"apertus 8M", LT_CASE_BENCH, .R = 4096, .C = 256, .V = 8192, .scale = 1},
+    /* K ids that another op chose: forward alone. */
+    {"late ids", LT_CASE_CHECK, .R = 29, .C = 72, .V = 40, .K = 9, .scale = 1},
+    {"late ids, positions", LT_CASE_CHECK, .R = 40, .C = 13, .V = 3, .P = 8, .K = 5,
+     .positions = true, .scale = 0.5f},
 };
+enum { N_LATE = 2 };
 
 static void fwd_build(lt_setup *s) {
     const lt_case *c = s->c;
@@ -23,7 +28,14 @@ static void fwd_build(lt_setup *s) {
     lt_setup_in(s, "table", &a->table, s->act, LT_SHAPE(c->V, c->C));
     t = lt_setup_in(s, "ids", &a->ids, LT_I32, LT_SHAPE(c->R));
     t->fill = lt_fill_ids;
+    t->fill_a = (double)-c->K;
     t->fill_b = (double)c->V;
+    if (c->K > 0) {
+        t = lt_setup_in(s, "late", &a->late, LT_I32, LT_SHAPE(c->K));
+        t->fill = lt_fill_ids;
+        t->fill_a = -3.0; /* Nothing was chosen. */
+        t->fill_b = (double)c->V;
+    }
     if (c->positions) {
         lt_setup_in(s, "pos_table", &a->pos_table, s->act, LT_SHAPE(c->P, c->C));
         t = lt_setup_in(s, "positions", &a->positions, LT_I32, LT_SHAPE(c->R));
@@ -55,7 +67,8 @@ const lt_op_cases lt_cases_embed_fwd = {.op = LT_OP_embed_fwd,
                                         .why = "one product and one sum in F32; BF16 one rounding"};
 const lt_op_cases lt_cases_embed_bwd = {.op = LT_OP_embed_bwd,
                                         .forward = LT_OP_embed_fwd,
-                                        LT_CASES(cases),
+                                        .cases = cases,
+                                        .n_cases = (int)(sizeof cases / sizeof *cases) - N_LATE,
                                         .build = bwd_build,
                                         .f32 = {0x1p-21, 0x1p-20},
                                         .bf16 = {0x1p-21, 0x1p-20},

@@ -24,13 +24,25 @@ static double table_at(const lt_tensor *table, int64_t row, int64_t c) {
     return (double)values[c % block];
 }
 
+/* Row r's id, perhaps one that another op chose. */
+static int64_t id_of(const lt_embed_args *a, int64_t r) {
+    int32_t id = get_i32(&a->ids, at1(&a->ids, r));
+    if (id < 0 && present(&a->late)) {
+        LT_ASSERT(-1 - id < a->late.shape[0]);
+        id = get_i32(&a->late, at1(&a->late, -1 - id));
+        id = id < 0 ? 0 : id;
+    }
+    LT_ASSERT(id >= 0 && id < a->table.shape[0]);
+    return id;
+}
+
 lt_err lt_ref_embed_fwd(lt_queue *q, const lt_embed_args *a) {
     (void)q;
     LT_ASSERT(a->y.n_dims == 2 && a->ids.shape[0] == a->y.shape[0]);
     LT_ASSERT(a->table.shape[1] == a->y.shape[1]);
 #pragma omp parallel for schedule(static)
     for (int64_t r = 0; r < a->y.shape[0]; r++) {
-        const int64_t id = row_of(&a->ids, r, &a->table);
+        const int64_t id = id_of(a, r);
         const int64_t pos = present(&a->pos_table) ? row_of(&a->positions, r, &a->pos_table) : 0;
         for (int64_t c = 0; c < a->y.shape[1]; c++) {
             double y = (double)a->scale * table_at(&a->table, id, c);

@@ -135,13 +135,14 @@ static void check_f16(bench *t, lt_dtype type) {
 }
 
 static void check_embed(bench *t, lt_dtype type) {
-    const int32_t ids[3] = {5, 76, 0};
+    const int32_t given[4] = {5, -4, 0, 76}, ids[3] = {5, 76, 0}; /* The second is late. */
     static uint16_t y[3 * K_MOST];
     const int K = t->k;
-    must(t->b->upload(t->q, t->d_ids, ids, sizeof ids));
+    must(t->b->upload(t->q, t->d_ids, given, sizeof given));
     must(t->b->ops->embed_fwd(t->q, &(lt_embed_args){.y = lt_tensor_2d(t->d_y, LT_BF16, 3, K),
                                                      .table = lt_tensor_2d(t->d_blocks, type, N, K),
                                                      .ids = lt_tensor_1d(t->d_ids, LT_I32, 3),
+                                                     .late = lt_tensor_1d(t->d_ids, LT_I32, 4),
                                                      .scale = 2.0f,
                                                      .table_packed = t->d_packed}));
     must(t->b->download(t->q, y, t->d_y, (size_t)(3 * K) * sizeof *y));

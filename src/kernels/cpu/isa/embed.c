@@ -10,10 +10,21 @@
 
 #define COLUMNS 64 /* A backward task: 256 bytes of each row. */
 
+/* Row r's id, perhaps one that another op chose. */
+static int32_t id_of(const lt_embed_args *a, int64_t r) {
+    int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
+    if (id < 0 && a->late.data != NULL) {
+        LT_ASSERT(-1 - id < a->late.shape[0]);
+        id = ((const int32_t *)a->late.data)[(-1 - id) * a->late.stride[0]];
+        id = id < 0 ? 0 : id;
+    }
+    LT_ASSERT(id >= 0 && id < a->table.shape[0]);
+    return id;
+}
+
 LT_INLINE void embed_row(const lt_embed_args *a, int64_t r, const lt_dtype table_dtype,
                          const lt_dtype y_dtype) {
-    const int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
-    LT_ASSERT(id >= 0 && id < a->table.shape[0]);
+    const int32_t id = id_of(a, r);
     const int64_t at = id * a->table.stride[0];
     int64_t pos_at = 0;
     if (a->pos_table.data != NULL) {
@@ -33,8 +44,7 @@ LT_INLINE void embed_row(const lt_embed_args *a, int64_t r, const lt_dtype table
 
 /* A row of a table of any type that is decoded, to F32: 256 elements at a time. */
 static void embed_row_decoded(const lt_embed_args *a, int64_t r) {
-    const int32_t id = ((const int32_t *)a->ids.data)[r * a->ids.stride[0]];
-    LT_ASSERT(id >= 0 && id < a->table.shape[0]);
+    const int32_t id = id_of(a, r);
     const lt_tensor row = lt_tensor_rows(&a->table, id, 1);
     float *y = (float *)a->y.data + r * a->y.stride[0];
     const int64_t width = a->y.shape[1];

@@ -22,6 +22,7 @@
  *@spec sm_80 sm_90a: TILES=4 SPLIT=4 WHOLE=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
  *@spec sm_80 sm_90a: TILES=8 SPLIT=2 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16 */
 #include "common/early.cuh"
+#include "common/late.cuh"
 #include "common/mma.cuh"
 #include "common/product.cuh"
 #include "gemm/tile_q.cuh"
@@ -240,14 +241,15 @@ widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
 
 /* y (R, K) = scale * rows ids of W [+ pos_table rows]: a thread a quarter of a group of 32. */
 extern "C" __global__ void __launch_bounds__(128)
-embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *positions, i64 rows, int k, int tiles, float scale, i64 ldy, i64 ld_pos) {
+embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *positions, const int *late, i64 rows, int k, int tiles,
+        float scale, i64 ldy, i64 ld_pos) {
     const i64 item = (i64)blockIdx.x * 128 + threadIdx.x, row = item / (k / 8);
     const int group = (int)(item % (k / 8)) / 4, g = group % 4, q = (int)(item % 4);
     wait_for_others();
     if (row >= rows) {
         return;
     }
-    const int id = ids[row], r = id % TILE_ROWS;
+    const int id = late_id(ids[row], late), r = id % TILE_ROWS;
     const u8 *const tile = w + tile_at(id, 32 * group, tiles);
     const u32 high = HIGH > 0 ? *(const u32 *)(tile + high_in_tile(g, r, q)) : 0;
     const float least = MINS ? fp16_to_f32(*(const fp16 *)(tile + least_in_tile(g, r))) : 0.0f;

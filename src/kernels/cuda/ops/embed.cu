@@ -1,7 +1,7 @@
 /* embed.cu — rows of a table by id, and the table's gradient in a fixed order.
  *
  * SHAPES    table (V, C) of DTYPE; ids (rows) int32; y, dy (rows, C) of DTYPE; dtable (V, C) fp32, added to. C a multiple of W.
- * FORWARD   one block a row, y = scale * table[id] (+ pos_table[position]).
+ * FORWARD   one block a row, y = scale * table[id] (+ pos_table[position]); an id below 0 is looked up in late.
  * BACKWARD  Rows with the same id must be added in the order of rows, without atomics on numbers that round:
  *     1. a stable radix sort of (id, row) by id, 8 bits a pass. digit_count: a block counts the first digit of its KEYS keys. digit_place: a block adds up
  *        what stands before its keys (up to 64 blocks; for more, digit_scan made running sums), places them in order, and counts the next pass's digits where
@@ -15,6 +15,7 @@
  *@spec sm_80 sm_90a: DTYPE=bf16 W=8
  *@spec sm_80 sm_90a: DTYPE=fp32 W=4
  *@spec sm_80 sm_90a: DTYPE=bf16 W=1 */
+#include "common/late.cuh"
 #include "common/vec.cuh"
 
 #define THREADS 256
@@ -27,10 +28,10 @@ static_assert(SPAN % BATCH == 0, "whole batches");
 #define WARPS   (THREADS / WARP)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table, const int *positions, int cols, float scale,
-          i64 ldy, i64 ld_table, i64 ld_pos) {
+embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table, const int *positions, const int *late, int cols,
+          float scale, i64 ldy, i64 ld_table, i64 ld_pos) {
     wait_for_others();
-    const i64 to = (i64)blockIdx.x * ldy, from = (i64)ids[blockIdx.x] * ld_table;
+    const i64 to = (i64)blockIdx.x * ldy, from = (i64)late_id(ids[blockIdx.x], late) * ld_table;
     const i64 at = pos_table ? (i64)positions[blockIdx.x] * ld_pos : 0;
     for (int col = threadIdx.x * W; col < cols; col += THREADS * W) {
         float x[W], more[W];

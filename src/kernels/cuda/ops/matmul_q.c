@@ -92,9 +92,18 @@ lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args) {
     int64_t rows = a.y.shape[0];
     int k = (int)a.table.shape[1], tiles = (int)n_tiles(k);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {
-        &a.y.data, &a.table_packed, &a.ids.data, &a.pos_table.data, &a.positions.data,     &rows,
-        &k,        &tiles,          &a.scale,    &a.y.stride[0],    &a.pos_table.stride[0]};
+    void *list[] = {&a.y.data,
+                    &a.table_packed,
+                    &a.ids.data,
+                    &a.pos_table.data,
+                    &a.positions.data,
+                    &a.late.data,
+                    &rows,
+                    &k,
+                    &tiles,
+                    &a.scale,
+                    &a.y.stride[0],
+                    &a.pos_table.stride[0]};
     snprintf(defines, sizeof defines, "TILES=1 SPLIT=1 WHOLE=0 " FORMAT_WORDS " OUT=bf16 DTYPE=%s",
              FORMAT_VALUES(f), lt_cuda_dtype_word(a.y.dtype));
     return lt_cuda_run_early(q, "gemm/gemm_q.cu", "embed_q", defines,

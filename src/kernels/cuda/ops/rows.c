@@ -122,9 +122,17 @@ static lt_err embed_fwd_run(lt_queue *q, const void *args) {
     const lt_tensor *const rows[] = {&a.y, &a.table, &a.pos_table};
     int cols = (int)lt_cuda_width(&a.y);
     char defines[LT_CUDA_DEFINES_BYTES];
-    void *list[] = {
-        &a.y.data, &a.table.data, &a.ids.data,    &a.pos_table.data,  &a.positions.data,
-        &cols,     &a.scale,      &a.y.stride[0], &a.table.stride[0], &a.pos_table.stride[0]};
+    void *list[] = {&a.y.data,
+                    &a.table.data,
+                    &a.ids.data,
+                    &a.pos_table.data,
+                    &a.positions.data,
+                    &a.late.data,
+                    &cols,
+                    &a.scale,
+                    &a.y.stride[0],
+                    &a.table.stride[0],
+                    &a.pos_table.stride[0]};
     snprintf(defines, sizeof defines, "DTYPE=%s W=%d", lt_cuda_dtype_word(a.y.dtype),
              lt_cuda_piece(rows, 3, a.y.dtype, cols));
     return lt_cuda_run_early(q, "ops/embed.cu", "embed_fwd", defines, lt_cuda_rows(&a.y), 1,
