@@ -9,6 +9,9 @@
  *          bucket of rows and of pages, run as it is the first time (kernels are made, scratch grows), recorded the second, and from then on
  *          is one launch: embedding to choices. A padding row is a sequence of one token whose key is dropped; nobody reads what it says.
  *
+ * AHEAD    Everything a call needs stands in the queue behind the call before it, so that needs no wait between them but for the host's side of
+ *          transfers, of which there are two. Ids that only the device knows are read by the embedding where `choose` left them.
+ *
  * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is allocated after open. */
 #include "model/forward_impl.h"
 
@@ -51,10 +54,12 @@ static size_t logits_bytes(const lt_forward *f) {
 /* Host memory that transfers reach at their best. */
 static lt_err place_host(lt_forward *f) {
     const lt_backend *b = f->run.backend;
-    LT_TRY(b->host_alloc((void **)&f->host_meta, (size_t)lt_forward_words(&f->o) * sizeof(int32_t),
-                         "metadata"));
-    LT_TRY(
-        b->host_alloc((void **)&f->host_chosen, lt_forward_chosen_bytes(&f->o, true), "choices"));
+    for (int i = 0; i < 2; i++) {
+        LT_TRY(b->host_alloc((void **)&f->sides[i].meta,
+                             (size_t)lt_forward_words(&f->o) * sizeof(int32_t), "metadata"));
+        LT_TRY(b->host_alloc((void **)&f->sides[i].chosen, lt_forward_chosen_bytes(&f->o, true),
+                             "choices"));
+    }
     if (!b->host_memory) {
         LT_TRY(b->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits"));
     }
@@ -67,8 +72,10 @@ static lt_err place_host(lt_forward *f) {
 
 static void release_host(lt_forward *f) {
     const lt_backend *b = f->run.backend;
-    b->host_release(f->host_meta, (size_t)lt_forward_words(&f->o) * sizeof(int32_t));
-    b->host_release(f->host_chosen, lt_forward_chosen_bytes(&f->o, true));
+    for (int i = 0; i < 2; i++) {
+        b->host_release(f->sides[i].meta, (size_t)lt_forward_words(&f->o) * sizeof(int32_t));
+        b->host_release(f->sides[i].chosen, lt_forward_chosen_bytes(&f->o, true));
+    }
     b->host_release(f->host_logits, logits_bytes(f));
     free(f->host_rows);
 }
@@ -84,6 +91,7 @@ static lt_err place(lt_forward *f) {
     fixed_carve(f);
     LT_TRY(lt_arena_place(&f->fixed, backend, "logits"));
     fixed_carve(f);
+    f->run.late = lt_tensor_1d(f->chosen, LT_I32, f->o.out_rows);
     acts_carve(f, f->o.max_rows);
     LT_TRY(lt_arena_place(&f->activations, backend, "activations"));
     return place_host(f);
@@ -131,6 +139,9 @@ void lt_forward_close(lt_forward *f) {
     }
     for (int i = 0; i < f->n_graphs; i++) {
         f->run.backend->graph_close(f->graphs[i].graph);
+    }
+    if (f->run.queue != NULL) {
+        (void)lt_forward_sync(f); /* Nothing reads or writes what is released. */
     }
     if (f->run.backend != NULL) {
         release_host(f);
@@ -196,9 +207,10 @@ static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, lt_forwa
 static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t n, int64_t all,
                      int32_t fill) {
     const lt_tensor t = lt_tensor_1d(f->meta + *at, LT_I32, all);
-    memcpy(f->host_meta + *at, values, (size_t)n * sizeof *values);
+    int32_t *host = lt_forward_side_of_call(f)->meta + *at;
+    memcpy(host, values, (size_t)n * sizeof *values);
     for (int64_t i = n; i < all; i++) {
-        f->host_meta[*at + i] = fill;
+        host[i] = fill;
     }
     *at += all;
     return t;
@@ -207,7 +219,7 @@ static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t 
 /* Pages of padding sequences: 0, of which they read what is there. */
 static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w) {
     const lt_forward_shape *c = &f->shape;
-    int32_t *host = f->host_meta + *at;
+    int32_t *host = lt_forward_side_of_call(f)->meta + *at;
     const lt_tensor t = lt_tensor_2d(f->meta + *at, LT_I32, c->seqs, c->max_pages);
     memset(host, 0, (size_t)(c->seqs * c->max_pages) * sizeof *host);
     for (int64_t n = 0; n < w->n_seqs; n++) {
@@ -218,8 +230,22 @@ static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w)
     return t;
 }
 
+lt_err lt_forward_sync(lt_forward *f) {
+    const lt_err err = f->run.backend->sync(f->run.queue);
+    f->sides[0].busy = f->sides[1].busy = false;
+    return err;
+}
+
+/* The other side's, which nobody may be reading any more. */
+static lt_err turn(lt_forward *f) {
+    f->turn = 1 - f->turn;
+    LT_ASSERT(!f->sides[f->turn].sent);
+    return f->sides[f->turn].busy ? lt_forward_sync(f) : LT_OK;
+}
+
 static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
     lt_run *r = &f->run;
+    lt_forward_side *side = lt_forward_side_of_call(f);
     const lt_forward_shape *c = &f->shape;
     int64_t at = 0;
     f->batch.tokens = put(f, &at, w->ids, w->n_rows, c->rows, 0);
@@ -229,13 +255,14 @@ static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
     f->kv_len = put(f, &at, w->kv_len, w->n_seqs, c->seqs, 1);
     f->out_rows = put(f, &at, w->out_rows, w->n_out, c->out, 0);
     for (int64_t n = w->n_seqs; n < c->seqs; n++) { /* A padding sequence is a row. */
-        f->host_meta[3 * c->rows + n + 1] = (int32_t)(n + 1);
+        side->meta[3 * c->rows + n + 1] = (int32_t)(n + 1);
     }
     f->table = put_table(f, &at, w);
     f->any_top = false;
     lt_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, w->how);
     r->positions = f->batch.positions;
-    return r->backend->upload(r->queue, f->meta, f->host_meta, (size_t)at * sizeof *f->meta);
+    side->busy = true;
+    return r->backend->upload(r->queue, f->meta, side->meta, (size_t)at * sizeof *f->meta);
 }
 
 /* Heads [first, first + count) of x (R, W): (R, count, D). */
@@ -363,12 +390,9 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     r->batch = f->shape.rows;
     r->seq = 1;
     acts_carve(f, f->shape.rows);
+    LT_TRY(turn(f));
     LT_TRY(upload(f, w));
-    if (pad) {
-        return run_padded(f);
-    }
-    LT_TRY(run_layers(f));
-    return w->n_out > 0 ? LT_OK : r->backend->sync(r->queue); /* host_meta is free again. */
+    return pad ? run_padded(f) : run_layers(f);
 }
 
 /* n sequences of `each` rows that say nothing: nobody's keys are written (slots -1), all of them read page 0. */
@@ -400,7 +424,7 @@ static lt_err run_idle(lt_forward *f, int32_t *words, int64_t n, int64_t each) {
                                                 .kv_len = kv_len,
                                                 .table = table,
                                                 .out_rows = out_rows}));
-    return f->run.backend->sync(f->run.queue); /* host_meta is free again. */
+    return lt_forward_sync(f);
 }
 
 lt_err lt_forward_warm(lt_forward *f) {

@@ -12,7 +12,11 @@
  *         n = ... at most options.out_rows;
  *         LT_TRY(lt_forward_choices(f, first, n, &choices));   rows with choose
  *         LT_TRY(lt_forward_logits(f, first, n, wanted, &logits));   the others
- *     } */
+ *     }
+ *
+ * Where a backend works beside the host, the next call can be queued before the choices of this one are known, even to the caller:
+ *
+ *     run(1), send(1) ─▶ run(2), send(2) ─▶ take(1) ─▶ run(3), send(3) ─▶ take(2) ...      ids of 2 that 1 chooses: -1 - their number */
 #ifndef LT_MODEL_FORWARD_H
 #define LT_MODEL_FORWARD_H
 
@@ -34,9 +38,9 @@ typedef struct {
 
 typedef struct {
     int64_t n_rows, n_seqs, n_out;
-    int64_t q_max, kv_max; /* The largest of the sequences' rows and kv_len. */
-    int64_t max_pages;     /* Columns of table in this call. */
-    const int32_t *ids, *positions, *slots;
+    int64_t q_max, kv_max;                  /* The largest of the sequences' rows and kv_len. */
+    int64_t max_pages;                      /* Columns of table in this call. */
+    const int32_t *ids, *positions, *slots; /* ids: -1 - k is choice k that the call before sent. */
     const int32_t *q_start, *kv_len, *table; /* table: (n_seqs, max_pages) */
     const int32_t *out_rows;
     /* Of wanted rows [0, n_choose): whether a token is chosen of it, and (n_choose, LT_CHOOSE_HOW_COUNT) how, as the op choose wants it. */
@@ -73,6 +77,13 @@ LT_MUST_USE lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n,
 /* n <= out_rows more choices from the rows of the last call of choices, of which rows[i] counts from its first. */
 LT_MUST_USE lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows,
                                           const double *how, lt_forward_choice *out);
+/* Instead of choices: set those of all n wanted rows, n <= out_rows, on their way to the host, and do not wait. n 0: only to know when the call is done. Then
+ * one call at most may be run before they are taken. */
+LT_MUST_USE lt_err lt_forward_send_choices(lt_forward *f, int64_t n);
+/* Wait for what was sent first, and nothing behind it. Valid until the next call but one. */
+LT_MUST_USE lt_err lt_forward_take_choices(lt_forward *f, lt_forward_choice *out);
+/* After a failure: wait for all that is queued, whatever came of it; nothing is to be taken any more. */
+void lt_forward_drop(lt_forward *f);
 /* Logits of those of wanted rows [first, first + n) with wanted[i] (NULL: all): (*logits)[i] (V) F32 in host memory, softcapped, valid until the next
  * call; NULL for the others, which are not copied. */
 LT_MUST_USE lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wanted,

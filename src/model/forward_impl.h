@@ -19,6 +19,13 @@ typedef struct {
     lt_graph *graph; /* NULL: seen once. */
 } lt_forward_graph;
 
+/* Host memory of a call's transfers. Two take turns, so that one call can be queued before the one before it was waited for. */
+typedef struct {
+    int32_t *meta, *chosen;
+    bool busy; /* A transfer may be under way: meta is left alone. */
+    bool sent; /* Its choices come to chosen, and were not taken yet. */
+} lt_forward_side;
+
 struct lt_forward {
     lt_run run;
     lt_forward_options o;
@@ -28,14 +35,16 @@ struct lt_forward {
     lt_batch_acts batch;
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of meta */
-    int32_t *meta, *host_meta;
-    lt_tensor h_out, out_f32;      /* (max_out, C) act dtype; (out_rows, C) F32 */
-    float *logits, *host_logits;   /* (out_rows, V); host_logits NULL where the host sees logits. */
-    float **host_rows;             /* (out_rows) of those */
-    lt_tensor choose_rows, how;    /* Views of meta, of all wanted rows. */
-    int32_t *chosen, *host_chosen; /* Results of choose for out_rows: see choice_at. */
-    bool any_top;                  /* A choice of this call wants the likeliest, too. */
-    lt_forward_shape shape;        /* Of the last call. */
+    int32_t *meta;
+    lt_forward_side sides[2];
+    int turn;                    /* Whose side the last call has. */
+    lt_tensor h_out, out_f32;    /* (max_out, C) act dtype; (out_rows, C) F32 */
+    float *logits, *host_logits; /* (out_rows, V); host_logits NULL where the host sees logits. */
+    float **host_rows;           /* (out_rows) of those */
+    lt_tensor choose_rows, how;  /* Views of meta, of all wanted rows. */
+    int32_t *chosen;             /* Results of choose for out_rows: see choice_at. */
+    bool any_top;                /* A choice of this call wants the likeliest, too. */
+    lt_forward_shape shape;      /* Of the last call. */
     int64_t at_hand,
         chosen_first; /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were made; -1: none. */
     lt_forward_graph graphs[LT_FORWARD_MAX_GRAPHS];
@@ -56,10 +65,17 @@ static inline int64_t lt_forward_words(const lt_forward_options *o) {
     return lt_forward_call_words(o) + o->out_rows * LT_FORWARD_CHOICE_WORDS + 1;
 }
 
+static inline lt_forward_side *lt_forward_side_of_call(lt_forward *f) {
+    return &f->sides[f->turn];
+}
+
 /* Of the results of out_rows choices: ids, ranks, log-probabilities, then the likeliest of each. */
 static inline size_t lt_forward_chosen_bytes(const lt_forward_options *o, bool top) {
     return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
 }
+
+/* Of forward.c: wait for all that is queued. */
+lt_err lt_forward_sync(lt_forward *f);
 
 /* Of forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata at *at. rows NULL: wanted row i, from the first of its chunk. */
 void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,

@@ -3,6 +3,7 @@
  *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row ─▶ host
  *                                        └─────── rows that are asked for ─▶ host, softcapped
  *
+ * Sent choices are on their way while the next call is queued: their side of the host is theirs until they are taken.
  * at_hand: which rows' logits there are; choices and logits of the same rows need the head once. */
 #include <math.h>
 #include <string.h>
@@ -18,7 +19,7 @@ static lt_forward_choice choice_at(const lt_forward *f, int32_t *results) {
 
 void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
                             const bool *choose, const double *how) {
-    int32_t *host = f->host_meta + *at;
+    int32_t *meta = lt_forward_side_of_call(f)->meta, *host = meta + *at;
     f->choose_rows = lt_tensor_1d(f->meta + *at, LT_I32, all);
     for (int64_t i = 0; i < all; i++) {
         host[i] = i >= n || (choose != NULL && !choose[i]) ? -1
@@ -29,7 +30,7 @@ void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, 
     *at += all + (*at + all) % 2;
     f->how = lt_tensor_2d(f->meta + *at, LT_F64, all, LT_CHOOSE_HOW_COUNT);
     if (n > 0) {
-        memcpy(f->host_meta + *at, how, (size_t)(n * LT_CHOOSE_HOW_COUNT) * sizeof *how);
+        memcpy(meta + *at, how, (size_t)(n * LT_CHOOSE_HOW_COUNT) * sizeof *how);
     }
     *at += all * 2 * LT_CHOOSE_HOW_COUNT;
 }
@@ -70,21 +71,60 @@ static lt_err need_logits(lt_forward *f, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-static lt_err fetch_choices(lt_forward *f, lt_forward_choice *out) {
-    const lt_run *r = &f->run;
-    *out = choice_at(f, f->host_chosen);
-    LT_TRY(r->backend->download(r->queue, f->host_chosen, f->chosen,
-                                lt_forward_chosen_bytes(&f->o, f->any_top)));
-    return r->backend->sync(r->queue);
-}
-
-lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n, lt_forward_choice *out) {
+/* Choices of wanted rows [first, first + n) on the device. */
+static lt_err need_choices(lt_forward *f, int64_t first, int64_t n) {
     LT_TRY(need_logits(f, first, n));
     if (f->chosen_first != first) {
         LT_TRY(lt_forward_choose(f, first, n, n));
         f->chosen_first = first;
     }
+    return LT_OK;
+}
+
+static lt_err download_choices(lt_forward *f) {
+    const lt_run *r = &f->run;
+    return r->backend->download(r->queue, lt_forward_side_of_call(f)->chosen, f->chosen,
+                                lt_forward_chosen_bytes(&f->o, f->any_top));
+}
+
+static lt_err fetch_choices(lt_forward *f, lt_forward_choice *out) {
+    *out = choice_at(f, lt_forward_side_of_call(f)->chosen);
+    LT_TRY(download_choices(f));
+    return lt_forward_sync(f);
+}
+
+lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n, lt_forward_choice *out) {
+    LT_TRY(need_choices(f, first, n));
     return fetch_choices(f, out);
+}
+
+lt_err lt_forward_send_choices(lt_forward *f, int64_t n) {
+    const lt_run *r = &f->run;
+    LT_ASSERT(r->watch == NULL); /* Its marks would be these. */
+    if (n > 0) {
+        LT_TRY(need_choices(f, 0, n));
+        LT_TRY(download_choices(f));
+    }
+    LT_TRY(r->backend->mark != NULL ? r->backend->mark(r->queue, f->turn) : LT_OK);
+    f->sides[f->turn].sent = true;
+    return LT_OK;
+}
+
+lt_err lt_forward_take_choices(lt_forward *f, lt_forward_choice *out) {
+    const lt_run *r = &f->run;
+    const int first = f->sides[1 - f->turn].sent ? 1 - f->turn : f->turn;
+    lt_forward_side *side = &f->sides[first];
+    LT_ASSERT(side->sent);
+    *out = choice_at(f, side->chosen);
+    side->sent = false;
+    LT_TRY(r->backend->reach != NULL ? r->backend->reach(r->queue, first) : LT_OK);
+    side->busy = false;
+    return LT_OK;
+}
+
+void lt_forward_drop(lt_forward *f) {
+    (void)lt_forward_sync(f);
+    f->sides[0].sent = f->sides[1].sent = false;
 }
 
 lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, const double *how,
@@ -96,7 +136,7 @@ lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, con
     lt_err err;
     LT_ASSERT(n > 0 && n <= f->o.out_rows && f->at_hand >= 0);
     lt_forward_put_choices(f, &at, n, n, rows, NULL, how);
-    err = r->backend->upload(r->queue, f->meta + from, f->host_meta + from,
+    err = r->backend->upload(r->queue, f->meta + from, lt_forward_side_of_call(f)->meta + from,
                              (size_t)(at - from) * sizeof *f->meta);
     err = err == LT_OK ? lt_forward_choose(f, 0, n, f->o.out_rows) : err;
     f->chosen_first = -1;
@@ -132,7 +172,7 @@ lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wa
             from = i + 1;
         }
     }
-    LT_TRY(r->backend->sync(r->queue));
+    LT_TRY(lt_forward_sync(f));
     for (int64_t i = 0; cap > 0 && i < n; i++) {
         for (int64_t v = 0; f->host_rows[i] != NULL && v < V; v++) {
             f->host_rows[i][v] = cap * tanhf(f->host_rows[i][v] / cap);
@@ -154,7 +194,7 @@ lt_err lt_forward_hidden(lt_forward *f, int64_t first, int64_t n, float *hidden)
                                               .x = lt_tensor_rows(&f->h_out, first + i, count)}));
         LT_TRY(r->backend->download(r->queue, hidden + i * C, f->out_f32.data,
                                     (size_t)(count * C) * sizeof *hidden));
-        LT_TRY(r->backend->sync(r->queue));
+        LT_TRY(lt_forward_sync(f));
     }
     return LT_OK;
 }

@@ -51,6 +51,8 @@ typedef struct lt_backend {
     /* Stopwatch: mark i (0, 1, ...) gets the moment at which the queue comes here; between waits and tells. NULL: work runs at once, look at the clock. */
     lt_err (*mark)(lt_queue *q, int64_t i);
     lt_err (*between)(lt_queue *q, int64_t from, int64_t to, double *seconds);
+    /* Wait until the queue has come to mark i, not for what stands behind it; reports a failure before it. NULL where mark is. */
+    lt_err (*reach)(lt_queue *q, int64_t i);
     lt_err (*memory_left)(size_t *bytes); /* What alloc could still give; NULL: unknown. */
     lt_err (*energy)(double *joules); /* Used since some moment; NULL or a failure: not known. */
     size_t (*matmul_pack_bytes)(

@@ -168,6 +168,11 @@ static lt_err backend_between(lt_queue *q, int64_t from, int64_t to, double *sec
     return LT_OK;
 }
 
+static lt_err backend_reach(lt_queue *q, int64_t i) {
+    LT_ASSERT(i < q->n_marks);
+    return lt_cuda_event_reach(q->gpu, q->marks[i]);
+}
+
 static lt_err backend_memory_left(size_t *bytes) {
     return lt_cuda_memory_left(the_gpu, bytes);
 }
@@ -220,6 +225,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .graph_close = backend_graph_close,
                                        .mark = backend_mark,
                                        .between = backend_between,
+                                       .reach = backend_reach,
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,
                                        .matmul_pack_bytes = lt_cuda_pack_bytes};

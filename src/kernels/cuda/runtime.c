@@ -246,12 +246,16 @@ lt_err lt_cuda_event_wait(lt_cuda *c, CUstream s, CUevent e) {
     return lt_cu_check(c->cu->cuStreamWaitEvent(s, e, 0), "GPU %d: wait for event", c->info.index);
 }
 
+lt_err lt_cuda_event_reach(lt_cuda *c, CUevent e) {
+    LT_TRY(lt_cuda_make_current(c));
+    return lt_cu_check(c->cu->cuEventSynchronize(e),
+                       "GPU %d: waiting for an event (last launch: %s)", c->info.index,
+                       c->last_launch ? c->last_launch->entry : "none");
+}
+
 lt_err lt_cuda_event_elapsed(lt_cuda *c, double *ms, CUevent from, CUevent to) {
     float value = 0.0f;
-    LT_TRY(lt_cuda_make_current(c));
-    LT_TRY(lt_cu_check(c->cu->cuEventSynchronize(to),
-                       "GPU %d: waiting for an event (last launch: %s)", c->info.index,
-                       c->last_launch ? c->last_launch->entry : "none"));
+    LT_TRY(lt_cuda_event_reach(c, to));
     LT_TRY(lt_cu_check(c->cu->cuEventElapsedTime(&value, from, to), "GPU %d: event time",
                        c->info.index));
     *ms = (double)value;
