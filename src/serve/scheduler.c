@@ -61,13 +61,14 @@ void lt_sched_add(lt_sched *s, lt_seq *seq) {
     seq->key = s->n_steps - (int64_t)seq->priority * LT_SCHED_AGE;
     seq->serial = s->n_added++;
     seq->n_done = seq->n_pages = seq->n_published = seq->n_cached = seq->n_preempted = 0;
+    seq->n_ahead = 0;
     seq->state = LT_SEQ_WAITING;
     insert(&s->waiting, seq);
 }
 
 bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child) {
     LT_ASSERT(seq->state == LT_SEQ_RUNNING && child->state == LT_SEQ_IDLE);
-    LT_ASSERT(child->n_tokens >= seq->n_done);
+    LT_ASSERT(child->n_tokens >= seq->n_done && seq->n_ahead == 0 && child->n_ahead == 0);
     if (s->running.n == s->max_running) {
         return false;
     }
@@ -161,8 +162,9 @@ static void plan_rows(lt_sched *s, lt_seq *seq, int64_t n) {
     }
 }
 
-static bool decodes(const lt_seq *seq) {
-    return seq->n_tokens - seq->n_done == 1;
+/* Tokens that are to be run. */
+static int64_t left_of(const lt_seq *seq) {
+    return seq->n_tokens + seq->n_ahead - seq->n_done;
 }
 
 /* The first of the queue starts to run, if pages are free for all its tokens and the next. */
@@ -170,6 +172,8 @@ static bool admit(lt_sched *s) {
     lt_seq *seq = s->waiting.first;
     const int64_t spare = s->running.n, whole = pages_for(s, seq->n_tokens + 1);
     const int64_t need = whole < s->pages.n_pages ? whole : s->pages.n_pages;
+
+    LT_ASSERT(seq->n_ahead == 0); /* Preempted ahead of a token, it waits for the next plan. */
 
     /* At least one token must run, to have logits: the last page of a cached prompt is not taken. */
     seq->n_pages = seq->fresh
@@ -193,15 +197,14 @@ void lt_sched_plan(lt_sched *s) {
 
     s->n_items = s->n_copies = s->n_rows = 0;
     for (const lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
-        n_decoding += decodes(seq);
+        n_decoding += left_of(seq) == 1;
     }
     for (lt_seq *seq = s->running.first; seq != NULL; seq = seq->next) {
-        if (decodes(seq)) {
+        if (left_of(seq) == 1) {
             n_decoding--;
             plan_rows(s, seq, 1);
         } else {
-            const int64_t left = s->step_tokens - s->n_rows - n_decoding,
-                          need = seq->n_tokens - seq->n_done;
+            const int64_t left = s->step_tokens - s->n_rows - n_decoding, need = left_of(seq);
             plan_rows(s, seq, need < left ? need : left);
         }
     }
@@ -218,18 +221,23 @@ void lt_sched_plan(lt_sched *s) {
     s->n_steps++;
 }
 
-void lt_sched_done(lt_sched *s) {
+void lt_sched_learn(lt_sched *s, lt_seq *seq) {
     const int64_t size = s->pages.page_tokens;
+    const int64_t known = seq->n_done < seq->n_tokens ? seq->n_done : seq->n_tokens;
+    while (s->caching && (seq->n_published + 1) * size <= known) {
+        const int64_t k = seq->n_published++;
+        seq->table[k] = lt_pages_publish(&s->pages, seq->table[k],
+                                         k > 0 ? seq->table[k - 1] : LT_NO_PAGE,
+                                         seq->tokens + k * size);
+    }
+}
+
+void lt_sched_done(lt_sched *s) {
     for (int64_t i = 0; i < s->n_items; i++) {
         lt_seq *seq = s->items[i].seq;
         LT_ASSERT(seq->state == LT_SEQ_RUNNING && seq->n_done == s->items[i].first);
         seq->n_done += s->items[i].n;
-        while (s->caching && (seq->n_published + 1) * size <= seq->n_done) {
-            const int64_t k = seq->n_published++;
-            seq->table[k] = lt_pages_publish(&s->pages, seq->table[k],
-                                             k > 0 ? seq->table[k - 1] : LT_NO_PAGE,
-                                             seq->tokens + k * size);
-        }
+        lt_sched_learn(s, seq);
     }
     s->n_items = s->n_copies = s->n_rows = 0;
 }
@@ -245,8 +253,13 @@ static const char *check_list(const lt_sched *s, const lt_seq_list *list, lt_seq
         if (state == LT_SEQ_WAITING && seq->n_pages != 0) {
             return "a waiting sequence holds pages";
         }
-        if (seq->n_pages * s->pages.page_tokens < seq->n_done || seq->n_done > seq->n_tokens) {
+        if (seq->n_pages * s->pages.page_tokens < seq->n_done ||
+            seq->n_done > seq->n_tokens + seq->n_ahead) {
             return "a sequence has more done than it has";
+        }
+        if (seq->n_ahead < 0 || seq->n_ahead > 1 ||
+            seq->n_published * s->pages.page_tokens > seq->n_tokens) {
+            return "a page is published whose tokens are not known";
         }
         *n_refs += seq->n_pages;
     }

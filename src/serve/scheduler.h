@@ -17,7 +17,14 @@
  *           (recompute), mostly from the prefix cache. A prompt takes what there is before it preempts anyone.
  * WRITING   A page that others hold too is copied before a token is written to it (copies); full pages are published for others to find.
  *
- * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done ─▶ [owner: append a token to, or remove, those with n_done == n_tokens] */
+ * AHEAD     done only means that the step stands in the device's queue, where everything keeps its order. So the owner may plan the next step before this one's
+ *           tokens are known: n_ahead says that one is coming, which takes its place, is run and may ask for a page like any other. Only what needs to know which
+ *           token it is waits for learn: a page is published when all its tokens are known. A sequence that turns out to have ended is removed, and its
+ *           pages are free at once: whoever takes them writes to them behind the row that was run in vain.
+ *
+ * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done ─▶ [owner: append a token to, or remove, those with n_done == n_tokens]
+ * Ahead:     plan ─▶ [...] ─▶ done ─▶ [n_ahead = 1 for those with n_done == n_tokens that go on] ─▶ plan ─▶ [...] ─▶ done
+ *                                                                     ─▶ [append the token, n_ahead = 0, learn; or remove] */
 #ifndef LT_SERVE_SCHEDULER_H
 #define LT_SERVE_SCHEDULER_H
 
@@ -32,6 +39,7 @@ struct lt_seq {
     /* The owner's, before add; it appends to tokens between steps. */
     const int32_t *tokens; /* (n_tokens) prompt and what was sampled */
     int64_t n_tokens;
+    int64_t n_ahead;  /* 0; 1: one more is being chosen, not known yet. */
     int32_t *table;   /* Room for the pages of its longest state. */
     int64_t max_rows; /* Rows of a step at most; 0: no limit. */
     bool fresh;       /* Must run all its tokens: nothing is taken from the prefix cache. */
@@ -87,6 +95,9 @@ void lt_sched_remove(lt_sched *s, lt_seq *seq); /* Waiting or running: its pages
 void lt_sched_plan(lt_sched *s);
 /* The plan was run: count its tokens, publish what is full. */
 void lt_sched_done(lt_sched *s);
+
+/* A token of seq that was run ahead is known: publish what is full. */
+void lt_sched_learn(lt_sched *s, lt_seq *seq);
 
 /* NULL, or which invariant does not hold, of the pages too. For tests. */
 const char *lt_sched_check(const lt_sched *s);

@@ -1,5 +1,6 @@
-/* Scheduler and pages in a seeded simulation of a million steps: requests of any length and priority come, fork, are cancelled, run out of pages. A shadow
- * memory keeps, for each row of each page, a hash of the tokens up to it; every key a sequence would read must be the one of its own tokens. */
+/* Scheduler and pages in a seeded simulation of a million steps: requests of any length and priority come, fork, are cancelled, run out of pages; steps are planned one
+ * by one or ahead, before the tokens of the step before are known, some of which end their sequence. A shadow memory keeps, for each row of each page, a hash
+ * of the tokens up to it, in the order in which steps are queued; every key a sequence would read must be the one of its own tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,6 +12,7 @@
 #include "base/rng.h"
 #include "serve/scheduler.h"
 
+enum { UNKNOWN = -12345 }; /* In the place of a token that only the device knows. */
 enum { PAGE = 4, N_PAGES = 48, MAX_LEN = 96, MAX_PAGES = MAX_LEN / PAGE, N_SEQS = 40 };
 
 typedef struct {
@@ -18,8 +20,16 @@ typedef struct {
     int32_t tokens[MAX_LEN], table[MAX_PAGES];
     uint64_t prefix[MAX_LEN]; /* Hash of tokens[0..i] */
     int64_t target, n_prompt, born, last_progress;
+    int32_t coming; /* What the device chose, while the step is on its way. */
     int n_forks;
 } life;
+
+/* A step that was planned and run, and whose tokens were not read. */
+typedef struct {
+    life *ran[N_SEQS]; /* NULL: gone since. */
+    bool due[N_SEQS];  /* It chooses a token. */
+    int64_t n;
+} queued;
 
 typedef struct {
     lt_sched s;
@@ -27,7 +37,9 @@ typedef struct {
     life lives[N_SEQS];
     uint64_t memory[N_PAGES * PAGE];
     lt_rng rng;
-    int64_t n_finished, n_cancelled, n_forked, n_cached, age_max, n_tokens;
+    queued steps[2]; /* The older first. */
+    int n_steps;
+    int64_t n_finished, n_cancelled, n_forked, n_cached, age_max, n_tokens, n_ahead, n_vain;
 } world;
 
 static uint64_t chance(world *w, uint64_t n) {
@@ -122,6 +134,14 @@ static void end(world *w, life *l) {
     const int64_t age = w->s.n_steps - l->born;
     w->age_max = age > w->age_max ? age : w->age_max;
     lt_sched_remove(&w->s, &l->seq);
+    for (int i = 0; i < w->n_steps; i++) {
+        for (int64_t k = 0; k < w->steps[i].n; k++) {
+            if (w->steps[i].ran[k] == l) {
+                w->steps[i].ran[k] = NULL;
+                w->n_vain += i > 0;
+            }
+        }
+    }
 }
 
 static void fork_life(world *w, life *parent) {
@@ -145,31 +165,99 @@ static void fork_life(world *w, life *parent) {
     }
 }
 
-/* What the engine does after a step: new tokens, forks, ends. */
-static void live_on(world *w, lt_seq *const *ran, int64_t n) {
-    for (int64_t i = 0; i < n; i++) {
-        life *l = (life *)ran[i];
-        if (l->seq.state != LT_SEQ_RUNNING || l->seq.n_done < l->seq.n_tokens) {
-            continue;
-        }
-        for (; l->n_forks > 0; l->n_forks--) {
-            fork_life(w, l);
-        }
-        put_token(l, l->seq.n_tokens++, (int32_t)chance(w, 5));
-        w->n_tokens++;
-        if (l->seq.n_tokens == l->target) {
-            w->n_cached += l->seq.n_cached;
-            w->n_finished++;
-            end(w, l);
+/* The first in order must run. NULL: it waits for its last token, and its pages are not free yet. */
+static const lt_seq *first_to_run(const world *w) {
+    const lt_seq *seq = w->s.running.first;
+    return seq == NULL                                  ? w->s.waiting.first
+           : seq->n_tokens + seq->n_ahead > seq->n_done ? seq
+                                                        : NULL;
+}
+
+/* Plan a step and run it, as the engine queues it. */
+static void launch(world *w) {
+    queued *q = &w->steps[w->n_steps];
+    const lt_seq *first = first_to_run(w);
+    lt_sched_plan(&w->s);
+    assert_true(first == NULL || (w->s.n_items > 0 && w->s.items[0].seq == first));
+    run_plan(w);
+    q->n = w->s.n_items;
+    for (int64_t i = 0; i < q->n; i++) {
+        q->ran[i] = (life *)w->s.items[i].seq;
+    }
+    lt_sched_done(&w->s);
+    for (int64_t i = 0; i < q->n; i++) {
+        q->due[i] = q->ran[i]->seq.n_done == q->ran[i]->seq.n_tokens + q->ran[i]->seq.n_ahead;
+    }
+    w->n_steps += q->n > 0;
+}
+
+/* The device knows the tokens of the step under way, the host that they come. */
+static void foresee(world *w, const queued *q) {
+    for (int64_t i = 0; i < q->n; i++) {
+        life *l = q->ran[i];
+        if (l != NULL && q->due[i] && l->n_forks == 0 && l->seq.n_tokens + 1 < l->target) {
+            l->coming = (int32_t)chance(w, 5);
+            put_token(l, l->seq.n_tokens, l->coming);
+            l->tokens[l->seq.n_tokens] = UNKNOWN;
+            l->seq.n_ahead = 1;
+            w->n_ahead++;
         }
     }
 }
 
-static void step(world *w, uint64_t births) {
-    lt_seq *ran[N_SEQS];
-    int64_t n;
-    const lt_seq *first;
+static void finish(world *w, life *l) {
+    w->n_cached += l->seq.n_cached;
+    w->n_finished++;
+    end(w, l);
+}
 
+static void read_token(world *w, life *l) {
+    w->n_tokens++;
+    if (l->seq.n_ahead > 0) {
+        l->tokens[l->seq.n_tokens++] = l->coming;
+        l->seq.n_ahead = 0;
+        if (chance(w, 30) == 0) { /* It ended, and nobody knew. */
+            finish(w, l);
+        } else {
+            lt_sched_learn(&w->s, &l->seq);
+        }
+        return;
+    }
+    for (; l->n_forks > 0; l->n_forks--) {
+        fork_life(w, l);
+    }
+    put_token(l, l->seq.n_tokens++, (int32_t)chance(w, 5));
+    if (l->seq.n_tokens == l->target) {
+        finish(w, l);
+    }
+}
+
+/* What the engine does after a step: new tokens, forks, ends. */
+static void collect(world *w) {
+    queued *q = &w->steps[0];
+    for (int64_t i = 0; i < q->n; i++) {
+        life *l = q->ran[i];
+        if (l == NULL || !q->due[i] || (l->seq.n_ahead == 0 && l->seq.n_done < l->seq.n_tokens)) {
+            continue; /* The last: preempted with its forks to come; it will choose again. */
+        }
+        read_token(w, l);
+    }
+    w->steps[0] = w->steps[1];
+    w->n_steps--;
+}
+
+static void check(world *w, int64_t at) {
+    const char *why = lt_sched_check(&w->s);
+    if (why != NULL) {
+        fail_msg("step %lld: %s", (long long)at, why);
+    }
+    for (int64_t i = 0; i < N_PAGES * PAGE; i++) {
+        assert_true(!w->s.pages.page[i / PAGE].published || w->s.pages.tokens[i] != UNKNOWN);
+    }
+}
+
+/* ahead: of 100 steps so many are queued before the tokens of the one before are read. */
+static void step(world *w, int64_t at, uint64_t births, uint64_t ahead) {
     if (chance(w, births) == 0) {
         be_born(w);
     }
@@ -180,41 +268,39 @@ static void step(world *w, uint64_t births) {
             end(w, l);
         }
     }
-    first = w->s.running.first != NULL ? w->s.running.first : w->s.waiting.first;
-    lt_sched_plan(&w->s);
-    assert_true(first == NULL ? w->s.n_items == 0 : w->s.n_items > 0 && w->s.items[0].seq == first);
-    run_plan(w);
-    n = w->s.n_items;
-    for (int64_t i = 0; i < n; i++) {
-        ran[i] = w->s.items[i].seq;
+    if (w->n_steps == 0) {
+        launch(w);
     }
-    lt_sched_done(&w->s);
-    live_on(w, ran, n);
-}
-
-static void check(world *w, int64_t at) {
-    const char *why = lt_sched_check(&w->s);
-    if (why != NULL) {
-        fail_msg("step %lld: %s", (long long)at, why);
+    if (w->n_steps > 0) {
+        if (chance(w, 100) < ahead) {
+            foresee(w, &w->steps[0]);
+            launch(w);
+            if (at % 8 == 0) {
+                check(w, at);
+            }
+        }
+        collect(w);
     }
 }
 
 /* The first of all always runs; at the end all pages come back. */
 static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t step_tokens,
-                     uint64_t births) {
+                     uint64_t births, uint64_t ahead) {
     static world w;
     open_world(&w, seed, max_running, step_tokens);
     for (int64_t i = 0; i < steps; i++) {
-        step(&w, births);
+        step(&w, i, births, ahead);
         if (i % 4 == 0) {
             check(&w, i);
         }
     }
     print_message("seed %llu: %lld finished, %lld cancelled, %lld forks, %lld preemptions, %lld "
-                  "tokens from the prefix cache, oldest %lld steps\n",
+                  "tokens from the prefix cache, oldest %lld steps, %lld tokens run ahead, %lld in "
+                  "vain\n",
                   (unsigned long long)seed, (long long)w.n_finished, (long long)w.n_cancelled,
                   (long long)w.n_forked, (long long)w.s.n_preemptions, (long long)w.n_cached,
-                  (long long)w.age_max);
+                  (long long)w.age_max, (long long)w.n_ahead, (long long)w.n_vain);
+    assert_true(ahead == 0 || (w.n_ahead > steps / 2 && w.n_vain > steps / 1000));
     assert_true(w.n_finished > steps / 200 && w.n_forked > 0 && w.s.n_preemptions > 0);
     assert_true(w.n_cached > 0 && w.s.pages.n_evicted > 0);
     assert_true(w.age_max < 20000); /* Two levels of priority, and all that was before it. */
@@ -230,10 +316,12 @@ static void simulate(uint64_t seed, int64_t steps, int64_t max_running, int64_t 
 
 static void a_million_steps(void **state) {
     (void)state;
-    simulate(1, 400000, 12, 24, 4);  /* More pages wanted than there are. */
-    simulate(2, 300000, 4, 4, 12);   /* Few slots, no budget beside the decoding. */
-    simulate(3, 200000, 30, 64, 3);  /* Overload. */
-    simulate(4, 100000, 12, 200, 8); /* Whole prompts in a step. */
+    for (uint64_t i = 0; i < 2; i++) {               /* One by one, and ahead. */
+        simulate(1 + i, 400000, 12, 24, 4, 99 * i);  /* More pages wanted than there are. */
+        simulate(3 + i, 300000, 4, 4, 12, 99 * i);   /* Few slots, no budget beside the decoding. */
+        simulate(5 + i, 200000, 30, 64, 3, 99 * i);  /* Overload. */
+        simulate(7 + i, 100000, 12, 200, 8, 60 * i); /* Whole prompts in a step. */
+    }
 }
 
 /* ---- what single steps do ---- */
