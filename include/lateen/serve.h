@@ -39,7 +39,9 @@ typedef struct {
         warm; /* On a GPU: open compiles the kernels and records the graphs of all steps, so that no request waits for that. */
     bool
         deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
-    lt_ends ends;      /* Tokens that end a text; none: the model's own. */
+    bool
+        ahead; /* On a GPU: queue the next step before the tokens of this one are known, where the GPU chooses them all. */
+    lt_ends ends; /* Tokens that end a text; none: the model's own. */
     lt_dtype
         cache_dtype; /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are as stored. */
 } lt_engine_options;
@@ -152,6 +154,7 @@ typedef struct {
         failed;
     double step_s; /* Of the last step. */
     int64_t step_tokens, step_sequences;
+    int64_t steps_ahead; /* Of steps: queued before the tokens of the one before were known. */
 } lt_engine_stats;
 void lt_engine_get_stats(const lt_engine *e,
                          lt_engine_stats *out); /* Any thread; a snapshot of one step's edge. */

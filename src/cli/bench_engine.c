@@ -37,6 +37,8 @@
     X(F64, temperature, "temperature", "0", 0, 100, "", "0: always the most likely token")         \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "tokens that do not depend on the batch, bit for bit")                                       \
+    X(BOOL, ahead, "ahead", "true", 0, 0, "",                                                      \
+      "on a GPU: queue the next step before the tokens of this one are known")                     \
     X(I64, threads, "threads", "0", 0, 4096, "N", "0: all cores of this process")                  \
     X(BOOL, ids, "ids", "false", 0, 0, "", "also the ids that each stream decoded, a line each")   \
     X(BOOL, profile, "profile", "false", 0, 0, "", "also the share of each op")                    \
@@ -157,6 +159,10 @@ static void print_run(const bench_engine_options *o, const run *w) {
 static void print_shares(const lt_engine *e, double total_s) {
     double seconds[LT_OP_COUNT];
     int64_t calls[LT_OP_COUNT];
+    lt_engine_stats stats;
+    lt_engine_get_stats(e, &stats);
+    printf("    %lld steps, %lld of them queued ahead\n", (long long)stats.steps,
+           (long long)stats.steps_ahead);
     lt_forward_profile(e->forward, seconds, calls);
     for (int op = 0; op < LT_OP_COUNT; op++) {
         if (seconds[op] > SHARE_SHOWN * total_s) {
@@ -180,6 +186,7 @@ static lt_err bench_one(const bench_engine_options *o, const lt_model *m, int64_
     eo.max_seq = o->prompt + o->new;
     eo.step_tokens = o->step_tokens;
     eo.deterministic = o->deterministic;
+    eo.ahead = o->ahead;
     eo.cache_dtype = caches[o->cache];
     LT_TRY_DONE(lt_engine_open(&e, m, &eo));
     LT_TRY_DONE(run_streams(e, o, lt_model_get_spec(m), &w));

@@ -23,6 +23,7 @@ lt_engine_options lt_engine_defaults(void) {
                                .step_tokens = 512,
                                .page_tokens = 16,
                                .prefix_cache = true,
+                               .ahead = true,
                                .cache_dtype = LT_DTYPE_COUNT};
 }
 

@@ -2,7 +2,7 @@
  *
  * WHO TOUCHES WHAT
  *     front, under lock      slots, submitted, cancelled, ready, told; a job's public and told fields, its cancel flags
- *     engine's thread alone  sched, forward, plan arrays, pickers; a job's other fields once it was submitted
+ *     engine's thread alone  sched, forward, steps, plan arrays, pickers; a job's other fields once it was submitted
  * The engine takes the lock twice a step, for as long as it takes to move a few pointers and counts. */
 #ifndef LT_SERVE_ENGINE_IMPL_H
 #define LT_SERVE_ENGINE_IMPL_H
@@ -25,29 +25,46 @@ typedef struct {
     lt_err err;
 } lt_choosing;
 
-/* A row whose logits or hidden state a step needs. */
+/* A row whose logits a step needs. */
 typedef struct {
-    lt_sample *sample;
+    int64_t item;     /* Of the step. */
     int64_t position; /* Of the row's token. */
     bool
         next; /* The sample's next token comes from it; else the prompt's token at position + 1 is judged. */
+    bool on_device; /* And is chosen there. */
 } lt_wanted;
 
-/* What a step hands to the forward, and its places. All sizes are fixed at open. */
+/* What a sample has in a step. */
+typedef struct {
+    lt_sample *sample; /* NULL: it ended, its rows were run in vain. */
+    int64_t first, n;  /* Tokens. */
+    bool embed;        /* Their hidden states are asked for. */
+} lt_step_item;
+
+/* A step on its way: it stands in the device's queue, its tokens were not read. */
+typedef struct {
+    lt_step_item *items;     /* (max_running) */
+    lt_wanted *wanted;       /* (step_tokens) */
+    int64_t n_items, n_rows; /* Of the plan. */
+    int64_t n_logits,
+        n_hidden; /* Of the forward's out_rows: first those, which are wanted, then these. */
+    bool
+        sent; /* All its tokens are chosen on the device and come by themselves: forward.h, send_choices. */
+} lt_step;
+
+/* What a step hands to the forward, which keeps nothing of it, and what tokens are chosen with. All sizes are fixed at open. */
 typedef struct {
     int32_t *ids, *positions, *slots, *out_rows; /* (step_tokens) */
     int32_t *q_start, *kv_len;                   /* (max_running + 1) */
     int32_t *table;                              /* (max_running, max_pages) */
-    lt_wanted *wanted;                           /* (step_tokens) logits */
     bool *on_device, *on_host;                   /* (step_tokens) by wanted row; (out_rows) */
     double *how,
         *more_how;      /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
     int32_t *more_rows; /* (out_rows) */
-    lt_choosing *choices;       /* (max_running) */
-    uint32_t *masks;            /* (max_running, mask_words) */
-    float *hidden;              /* (step_tokens, C) of embeddings */
-    int64_t n_logits, n_hidden; /* Of out_rows: first those, then these. */
-} lt_step;
+    lt_choosing *choices; /* (max_running) */
+    uint32_t *masks;      /* (max_running, mask_words) */
+    float *hidden;        /* (step_tokens, C) of embeddings */
+} lt_step_room;
 
 struct lt_engine {
     const lt_model *model;
@@ -58,11 +75,13 @@ struct lt_engine {
     /* The engine's thread. */
     lt_sched sched;
     lt_forward *forward;
-    lt_step step;
+    lt_step steps[LT_STEPS_QUEUED];
+    int oldest, n_queued; /* Of steps: which was queued first, how many are on their way. */
+    lt_step_room room;
     lt_picker *pickers; /* (n_pickers) one a thread of a parallel loop */
     int64_t n_pickers, max_pages, out_rows, mask_words;
     lt_job *touched; /* Jobs that changed in this step: published at its end. */
-    int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens;
+    int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
@@ -85,14 +104,20 @@ struct lt_engine {
 bool lt_engine_step(lt_engine *e);
 void lt_engine_signal(lt_engine *e); /* The front has news to poll. */
 
+/* Of step_rows.c: places; the plan as the step's items and the forward's arrays. */
 void lt_step_carve(lt_engine *e, lt_arena *a);
+void lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out);
 
 /* Of step.c, for step_pick.c: a job has news; a sample ends; a sample can not go on, and none of its request can that would have started from it. */
 void lt_step_touch(lt_engine *e, lt_job *j);
 void lt_step_finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure);
 void lt_step_fail(lt_engine *e, lt_sample *s, lt_err failure);
-/* Of step_pick.c: whether the device can choose the sample's next token, and how; use the logits of wanted rows [first, first + n). */
+
+/* Of step_pick.c: whether the device can choose the sample's next token, and how; the tokens of a step that was sent; of another: those of wanted rows
+ * [first, first + n), then its hidden states. */
 bool lt_step_on_device(const lt_engine *e, lt_sample *s, double how[LT_CHOOSE_HOW_COUNT]);
-LT_MUST_USE lt_err lt_step_pick(lt_engine *e, int64_t first, int64_t n);
+LT_MUST_USE lt_err lt_step_take(lt_engine *e, const lt_step *s);
+LT_MUST_USE lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n);
+LT_MUST_USE lt_err lt_step_use_hidden(lt_engine *e, const lt_step *s);
 
 #endif

@@ -120,6 +120,9 @@ static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
     copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
     s->job = j;
     s->index = (int32_t)i;
+    for (int k = 0; k < LT_STEPS_QUEUED; k++) {
+        s->place[k] = -1;
+    }
     s->seq.tokens = s->tokens;
     s->seq.n_tokens = r->n_prompt;
     s->seq.fresh = r->embed || r->prompt_logprobs >= 0;
@@ -178,21 +181,34 @@ void lt_job_close(lt_job *j) {
     free(j);
 }
 
+bool lt_sample_can_run_ahead(const lt_sample *s) {
+    const lt_request *r = &s->job->r;
+    const int64_t n = s->n_out + 1;
+    if (s->grammar != NULL || s->n_forced >= 0) {
+        return false;
+    }
+    if (s->thinking) { /* Within its budget, whether it goes on or ends. */
+        return r->think_budget < 0 || n - s->think_from < r->think_budget;
+    }
+    return r->think_budget != 0 || r->n_think_begin == 0 || n != r->n_think_begin;
+}
+
 lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_pick_args *out) {
     const lt_job *j = s->job;
+    const int64_t n = s->n_out + s->seq.n_ahead;
     *out = (lt_pick_args){.how = &j->r.sampling,
                           .tokens = s->tokens,
                           .n_prompt = j->r.n_prompt,
-                          .n_output = s->n_out,
+                          .n_output = n,
                           .sample = s->index,
                           .forced = -1,
                           .n_top = j->r.logprobs};
-    if (s->n_out < j->r.min_tokens) {
+    if (n < j->r.min_tokens) {
         out->banned = j->endings;
         out->n_banned = j->n_endings;
     }
     if (s->thinking && s->n_forced < 0 && j->r.think_budget >= 0 &&
-        s->n_out - s->think_from >= j->r.think_budget) {
+        n - s->think_from >= j->r.think_budget) {
         s->n_forced = 0;
     }
     if (s->n_forced >= 0) {
@@ -251,6 +267,7 @@ lt_err lt_sample_append(lt_sample *s, const lt_pick *pick) {
     keep(&s->logprobs, s->n_out, j->r.logprobs, pick);
     s->tokens[j->r.n_prompt + s->n_out++] = pick->id;
     s->seq.n_tokens++;
+    s->seq.n_ahead = 0;
     if (s->n_forced >= 0 && ++s->n_forced == j->r.n_think_end) {
         s->n_forced = -1;
     }

@@ -14,6 +14,8 @@
 #include "serve/pick.h"
 #include "serve/scheduler.h"
 
+#define LT_STEPS_QUEUED 2 /* Steps on their way at once: see engine_impl.h. */
+
 typedef struct lt_job lt_job;
 
 /* Log-probabilities of a row of tokens: (n), (n, n_top). NULL where not asked for. */
@@ -29,6 +31,8 @@ typedef struct {
     lt_job *job;
     int32_t index;
     bool started;                    /* Has been in the scheduler. */
+    int32_t place[LT_STEPS_QUEUED];  /* Its item in each step that is on its way; -1: none. */
+    int32_t late;                    /* While seq.n_ahead: the number of the choice that it is. */
     int32_t *tokens;                 /* (n_prompt + max_tokens) */
     lt_logprobs logprobs;            /* (max_tokens) */
     int64_t n_out, n_public, n_told; /* Output tokens: written, visible, told. */
@@ -79,7 +83,9 @@ typedef struct {
 LT_MUST_USE lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limits);
 void lt_job_close(lt_job *j); /* Accepts NULL. */
 
-/* How a sample's next token is chosen. mask: filled when a grammar rules, ceil(V / 32) words. */
+/* Whether how the token after next is chosen does not depend on which the next is. */
+bool lt_sample_can_run_ahead(const lt_sample *s);
+/* How a sample's next token is chosen; behind the one that is coming if there is one. mask: filled when a grammar rules, ceil(V / 32) words. */
 LT_MUST_USE lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask,
                                        lt_pick_args *out);
 /* Append a token: its log-probabilities, and whether it ends the sample (finish). A failure is the grammar's; nothing was appended. */

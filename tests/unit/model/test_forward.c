@@ -1,81 +1,9 @@
 /* Many sequences in pages against one session each: prompts in pieces, decoding, mixed, on scattered pages; padded to buckets; and recorded as graphs by a
- * backend that keeps the ops' arguments and runs them again at each launch, as a device would. */
+ * device that keeps the ops' arguments, runs them again at each launch, and nothing before it is waited for. */
 #include "unit/model/golden.h"
 
 #include "model/forward.h"
-
-/* ---- a CPU with graphs ---- */
-
-typedef struct {
-    lt_err (*run)(const void *args);
-    _Alignas(64) unsigned char args[2048];
-} kept_op;
-
-struct lt_graph {
-    kept_op ops[256];
-    int n_ops;
-};
-
-static lt_graph *recording;
-static int n_launched;
-
-#define KEPT(name, type)                                                                           \
-    _Static_assert(sizeof(type) <= sizeof((kept_op *)0)->args, #type);                             \
-    static lt_err run_##name(const void *args) {                                                   \
-        return lt_backend_cpu()->ops->name(NULL, args);                                            \
-    }                                                                                              \
-    static lt_err keep_##name(lt_queue *q, const type *a) {                                        \
-        kept_op *o;                                                                                \
-        if (recording == NULL) {                                                                   \
-            return lt_backend_cpu()->ops->name(q, a);                                              \
-        }                                                                                          \
-        assert_true(recording->n_ops < 256);                                                       \
-        o = &recording->ops[recording->n_ops++];                                                   \
-        o->run = run_##name;                                                                       \
-        memcpy(o->args, a, sizeof *a);                                                             \
-        return LT_OK;                                                                              \
-    }
-LT_OP_MAP(KEPT)
-#define KEPT_FIELD(name, type) .name = keep_##name,
-static const lt_ops kept_ops = {LT_OP_MAP(KEPT_FIELD)};
-
-static lt_err begin(lt_queue *q) {
-    (void)q;
-    recording = calloc(1, sizeof *recording);
-    assert_non_null(recording);
-    return LT_OK;
-}
-
-static lt_err end(lt_queue *q, lt_graph **out) {
-    (void)q;
-    *out = recording;
-    recording = NULL;
-    return LT_OK;
-}
-
-static lt_err launch(lt_queue *q, lt_graph *g) {
-    (void)q;
-    n_launched++;
-    for (int i = 0; i < g->n_ops; i++) {
-        LT_TRY(g->ops[i].run(g->ops[i].args));
-    }
-    return LT_OK;
-}
-
-static void close_graph(lt_graph *g) {
-    free(g);
-}
-
-static const lt_backend *backend_with_graphs(void) {
-    static lt_backend b;
-    b = *lt_backend_cpu();
-    b.ops = &kept_ops;
-    b.graph_begin = begin;
-    b.graph_end = end;
-    b.graph_launch = launch;
-    b.graph_close = close_graph;
-    return &b;
-}
+#include "unit/lazy_device.h"
 
 /* ---- sequences in pages ---- */
 
@@ -237,10 +165,10 @@ static void pages_hold_what_a_session_holds(void **state) {
     }
     for (int i = 0; i < N_GOLDEN_CASES; i++) {
         golden g;
-        golden_open(&g, golden_cases[i], backend_with_graphs(), LT_F32);
-        n_launched = 0;
+        golden_open(&g, golden_cases[i], lazy_device(true), LT_F32);
+        lazy.n_launched = 0;
         check(&g, LT_F32, false);
-        assert_true(n_launched >= 2); /* The same bucket again and again. */
+        assert_true(lazy.n_launched >= 2); /* The same bucket again and again. */
         golden_close(&g);
     }
 }
