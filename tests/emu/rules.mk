@@ -1,6 +1,6 @@
 # The emulated GPU: libcuda.so.1 and libnvrtc.so.12 for machines that have none; tests/emu/run COMMAND uses them (README.md here).
 EMU_OUT   := $(OUT)/emu
-EMU_FLAGS := -O2 -fPIC -ftls-model=initial-exec -fno-semantic-interposition -Itests/emu -DEMU_DIR='"$(CURDIR)/tests/emu"'
+EMU_FLAGS := -O2 -march=native -ffp-contract=off -fPIC -ftls-model=initial-exec -fno-semantic-interposition -Itests/emu -DEMU_DIR='"$(CURDIR)/tests/emu"'
 EMU_HEADS := $(wildcard tests/emu/*.h) src/kernels/cuda/driver.h
 
 .PHONY: emu

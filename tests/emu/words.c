@@ -52,9 +52,16 @@ static float bf16_to_f32(uint16_t h) {
     return float_of((uint32_t)h << 16);
 }
 
+typedef float eight __attribute__((vector_size(32)));
+
 /* Fragments: common/mma.cuh. Sums in float, of products that are exact; the tensor cores' own order and cuts are not documented. */
-static void multiply(void *const lanes[EMU_WARP], float (*to_f32)(uint16_t)) {
-    float a[16][16], b[16][8];
+static inline __attribute__((always_inline)) void multiply(void *const lanes[EMU_WARP],
+                                                           float (*to_f32)(uint16_t)) {
+    float a[16][16], y[16][8];
+    union {
+        float at[16][8];
+        eight row[16];
+    } b;
     for (int l = 0; l < EMU_WARP; l++) {
         const emu_mma *const m = lanes[l];
         const int r = l / 4, c = 2 * (l % 4);
@@ -63,20 +70,21 @@ static void multiply(void *const lanes[EMU_WARP], float (*to_f32)(uint16_t)) {
             a[r + i % 2 * 8][c + i / 2 * 8 + 1] = to_f32((uint16_t)(m->a[i] >> 16));
         }
         for (int i = 0; i < 2; i++) {
-            b[c + 8 * i][r] = to_f32((uint16_t)m->b[i]);
-            b[c + 8 * i + 1][r] = to_f32((uint16_t)(m->b[i] >> 16));
+            b.at[c + 8 * i][r] = to_f32((uint16_t)m->b[i]);
+            b.at[c + 8 * i + 1][r] = to_f32((uint16_t)(m->b[i] >> 16));
         }
     }
     for (int row = 0; row < 16; row++) {
-        float sum[8] = {0.0f};
+        eight sum = {0.0f};
         for (int k = 0; k < 16; k++) {
-            for (int n = 0; n < 8; n++) {
-                sum[n] += a[row][k] * b[k][n];
-            }
+            sum += a[row][k] * b.row[k];
         }
-        for (int n = 0; n < 8; n++) {
-            emu_mma *const m = lanes[row % 8 * 4 + n / 2];
-            m->d[row / 8 * 2 + n % 2] += sum[n];
+        memcpy(y[row], &sum, sizeof sum);
+    }
+    for (int l = 0; l < EMU_WARP; l++) {
+        emu_mma *const m = lanes[l];
+        for (int i = 0; i < 4; i++) {
+            m->d[i] += y[l / 4 + i / 2 * 8][2 * (l % 4) + i % 2];
         }
     }
 }
