@@ -42,6 +42,9 @@ SRC     := $(sort $(shell find src -name '*.c' -not -path 'src/cli/*' -not -path
 SRC_ISA := $(sort $(wildcard src/kernels/cpu/isa/*.c))
 SRC_CLI := $(sort $(wildcard src/cli/*.c))
 OBJ     := $(SRC:%.c=$(OUT)/%.o) $(foreach isa,$(ISAS),$(SRC_ISA:%.c=$(OUT)/%.$(isa).o))
+# Of these (src/%.o) the release build's objects are linked, without this mode's instruments (tests/suites/60_sanitizers.sh).
+BORROW  ?=
+OBJ     := $(foreach o,$(OBJ),$(if $(filter $(BORROW),$(o:$(OUT)/%=%)),$(o:$(OUT)/%=build/%),$(o)))
 OBJ_CLI := $(SRC_CLI:%.c=$(OUT)/%.o)
 UNIT    := $(patsubst tests/%.c,$(OUT)/tests/%,$(sort $(shell find tests/unit -name 'test_*.c')))
 EXAMPLES := $(patsubst examples/%.c,$(OUT)/examples/%,$(sort $(wildcard examples/*.c)))

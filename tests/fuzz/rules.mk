@@ -15,8 +15,8 @@ override CFLAGS  := -std=c17 -O2 -g1 -w -MMD -MP -DFUZZING_BUILD_MODE_UNSAFE_FOR
                     -fno-sanitize-coverage=trace-cmp -fno-sanitize-recover=undefined -idirafter $(OMP_INCLUDE)
 override LDFLAGS := -fsanitize=address,undefined
 LDLIBS += $(shell gcc -print-file-name=libgomp.so)
-# Kernels are not parsers, and use builtins that clang lacks: they are the release build's, without instruments.
-OBJ := $(patsubst $(OUT)/src/kernels/cpu/%,build/src/kernels/cpu/%,$(OBJ))
+# Kernels are not parsers, and the CPU's use builtins that clang lacks: they are the release build's, without instruments. So is the GPU's side.
+OBJ := $(patsubst $(OUT)/src/kernels/cpu/%,build/src/kernels/cpu/%,$(patsubst $(OUT)/src/kernels/cuda/%,build/src/kernels/cuda/%,$(OBJ)))
 
 $(OUT)/fuzz_%: tests/fuzz/fuzz_%.c $(OUT)/liblateen.a
 	$(CC) $(CPPFLAGS) $(CFLAGS) -fsanitize=fuzzer -o $@ $< $(OUT)/liblateen.a -Wl,--as-needed $(LDLIBS)
