@@ -31,6 +31,8 @@ typedef struct {
     int think_budget; /* Of requests that name none; -1: none. */
     /* Opens the model and its tokenizer, on a thread of its own. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
+    void (*before_compile)(
+        void *ctx); /* Called on the compiler's thread before each grammar; NULL. */
     void *ctx;
     bool quiet;
 } lt_server_options;

@@ -48,7 +48,12 @@ done:
 
 lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v, lt_grammar_kind kind,
                        const char *text, size_t bytes) {
-    lt_gast ast = {0};
+    return lt_grammar_open_until(out, v, kind, text, bytes, NULL);
+}
+
+lt_err lt_grammar_open_until(lt_grammar **out, const lt_grammar_vocab *v, lt_grammar_kind kind,
+                             const char *text, size_t bytes, const atomic_bool *stop) {
+    lt_gast ast = {.stop = stop};
     lt_err err = lt_grammar_read(&ast, v, kind, text, bytes);
     if (err == LT_OK) {
         err = lt_grammar_open_tree(out, v, &ast);

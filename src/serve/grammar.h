@@ -13,6 +13,7 @@
 #ifndef LT_SERVE_GRAMMAR_H
 #define LT_SERVE_GRAMMAR_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -37,9 +38,13 @@ LT_MUST_USE lt_err lt_grammar_vocab_open(lt_grammar_vocab **out, const lt_tokeni
 void lt_grammar_vocab_close(lt_grammar_vocab *v); /* After its grammars. Accepts NULL. */
 
 /* Compile. FORMAT: a syntax error (line or offset and what was expected); UNSUPPORTED: a keyword that would change the language and
- * is not served, by name; LIMIT: too large. Milliseconds; belongs on the front's threads, not on the engine's. */
+ * is not served, by name; LIMIT: too large. Mostly milliseconds, a third of a second at most: serve/compile.h keeps it off the loop. */
 LT_MUST_USE lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v,
                                    lt_grammar_kind kind, const char *text, size_t bytes);
+/* The same until another thread sets *stop: STATE. */
+LT_MUST_USE lt_err lt_grammar_open_until(lt_grammar **out, const lt_grammar_vocab *v,
+                                         lt_grammar_kind kind, const char *text, size_t bytes,
+                                         const atomic_bool *stop);
 void lt_grammar_close(lt_grammar *g); /* After its states. Accepts NULL. */
 
 LT_MUST_USE lt_err lt_grammar_state_open(lt_grammar_state **out, const lt_grammar *g);

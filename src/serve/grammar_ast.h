@@ -6,6 +6,7 @@
 #ifndef LT_SERVE_GRAMMAR_AST_H
 #define LT_SERVE_GRAMMAR_AST_H
 
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -61,6 +62,7 @@ typedef struct {
     size_t n_rules, rules_room;
     int32_t root; /* Rule to start with. */
     bool failed;
+    const atomic_bool *stop; /* Set by another thread: give up (STATE). NULL: nobody does. */
 } lt_gast;
 
 void lt_gast_free(lt_gast *g);

@@ -672,6 +672,9 @@ static lt_err determinise(lt_gdfa *out, lt_gplan *p, const nfa *n, int32_t start
     add(&s, start);
     LT_TRY_DONE(end_set(&s, &first));
     for (int32_t i = 0; i < (int32_t)out->n_states; i++) {
+        if (p->ast->stop != NULL && atomic_load_explicit(p->ast->stop, memory_order_relaxed)) {
+            LT_FAIL_DONE(LT_ERR_STATE, "grammar: given up after %zu states", out->n_states);
+        }
         LT_TRY_DONE(byte_edges(&s, i));
         LT_TRY_DONE(call_edges(&s, i));
     }

@@ -80,6 +80,7 @@ typedef struct {
     lt_grammar_kind kind;
     const char *form;
     size_t form_bytes;
+    const atomic_bool *stop; /* As lt_grammar_open_until's; NULL: none. */
 } lt_parse_grammar_options;
 
 /* Where calls are possible, their arguments follow the tools' schemas. A tool of which neither `strict` nor `forced` is said and whose schema the

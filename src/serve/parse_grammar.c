@@ -336,7 +336,7 @@ static lt_err answer(const maker *m) {
 
 lt_err lt_parse_grammar(lt_grammar **out, const lt_grammar_vocab *v,
                         const lt_parse_grammar_options *o) {
-    lt_gast g = {0};
+    lt_gast g = {.stop = o->stop};
     lt_err err = answer(&(maker){.g = &g, .v = v, .o = o});
     if (err == LT_OK) {
         err = lt_grammar_open_tree(out, v, &g);

@@ -78,7 +78,7 @@ void lt_reply_free(lt_reply *j) {
     free(j->think_begin);
     free(j->think_end);
     free(j->form.owned);
-    lt_grammar_close(j->grammar);
+    lt_grammar_close(j->compile.grammar);
     lt_out_free(&j->out);
     lt_out_free(&j->error);
     lt_ask_free(&j->ask);
@@ -225,18 +225,11 @@ static void stream_begin(lt_reply *j) {
     }
 }
 
-void lt_reply_start(lt_call *call, lt_reply *j) {
+/* The answer begins. */
+static void begin(lt_call *call, lt_reply *j) {
     lt_api_error e = {0};
     bool ok = true;
 
-    j->n_samples = j->request.n_samples;
-    LT_ASSERT(j->n_parts > 0);
-    if (j->n_parts * j->n_samples > MAX_CHOICES) {
-        lt_api_refuse(&e, "n", "%lld prompts times %lld samples are more than %d",
-                      (long long)j->n_parts, (long long)j->n_samples, MAX_CHOICES);
-        lt_reply_refuse(call, j, &e);
-        return;
-    }
     for (int64_t i = 0; ok && i < j->n_parts; i++) {
         ok = submit(j, &j->parts[i], &e);
     }
@@ -258,6 +251,62 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
     lt_http_set_user(j->conn, j);
     if (j->stream) {
         stream_begin(j);
+    }
+}
+
+void lt_reply_start(lt_call *call, lt_reply *j) {
+    lt_api_error e = {0};
+    lt_err err;
+
+    j->n_samples = j->request.n_samples;
+    LT_ASSERT(j->n_parts > 0);
+    if (j->n_parts * j->n_samples > MAX_CHOICES) {
+        lt_api_refuse(&e, "n", "%lld prompts times %lld samples are more than %d",
+                      (long long)j->n_parts, (long long)j->n_samples, MAX_CHOICES);
+        lt_reply_refuse(call, j, &e);
+        return;
+    }
+    if (!j->ruled) {
+        begin(call, j);
+        return;
+    }
+    j->compile.user = j;
+    err = lt_compiler_submit(j->server->compiler, &j->compile);
+    if (err != LT_OK) {
+        j->server->metrics.refused++;
+        lt_api_refuse_error(&e, NULL, err);
+        lt_reply_refuse(call, j, &e);
+        return;
+    }
+    j->compiling = true;
+    lt_http_set_user(j->conn, j);
+}
+
+/* What can not be made is the request's fault. */
+static void refuse_grammar(lt_call *call, lt_reply *j) {
+    lt_api_error e;
+    lt_api_refuse(&e, j->form.text != NULL ? j->form.param : "tools", "%s", j->compile.message);
+    if (j->compile.err == LT_ERR_OOM) {
+        lt_api_refuse_oom(&e);
+    }
+    lt_http_set_user(j->conn, NULL);
+    lt_reply_refuse(call, j, &e);
+}
+
+void lt_reply_compiled(lt_compile *made) {
+    lt_reply *j = made->user;
+    lt_call call = {
+        .server = j->server, .conn = j->conn, .flavour = j->flavour, .arrived_s = j->arrived_s};
+
+    j->compiling = false;
+    memcpy(call.extra, j->extra, sizeof call.extra);
+    if (j->conn == NULL) { /* Its client is gone. */
+        lt_reply_free(j);
+    } else if (made->err != LT_OK) {
+        refuse_grammar(&call, j);
+    } else {
+        j->request.grammar = made->grammar;
+        begin(&call, j);
     }
 }
 
@@ -551,5 +600,9 @@ void lt_reply_event(const lt_event *ev) {
 
 void lt_reply_gone(lt_reply *j) {
     j->conn = NULL;
-    cancel(j);
+    if (!j->compiling) {
+        cancel(j);
+    } else if (lt_compiler_cancel(j->server->compiler, &j->compile)) {
+        lt_reply_free(j);
+    }
 }

@@ -10,6 +10,7 @@
 #ifndef LT_SERVE_REPLY_H
 #define LT_SERVE_REPLY_H
 
+#include "serve/compile.h"
 #include "serve/server.h"
 #include "serve/stop_scan.h"
 
@@ -111,7 +112,9 @@ struct lt_reply {
     lt_logit_bias *bias;
     int32_t *stop_ids, *think_begin, *think_end;
     lt_form form;
-    lt_grammar *grammar;
+    bool ruled;         /* A grammar rules the answer: to be made before it begins. */
+    lt_compile compile; /* What it is made of, and the grammar. */
+    bool compiling;     /* The compiler has it. */
     const char *stops[LT_ASK_STOPS];
     size_t stop_lengths[LT_ASK_STOPS];
     int n_stops;
@@ -136,18 +139,18 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
 /* The form rules the whole answer, where there is one; chats have lt_speech_add instead. */
 bool lt_reply_rule(lt_reply *j, lt_api_error *e);
-/* A grammar could not be opened: the request's fault. */
-bool lt_api_refuse_grammar(lt_api_error *e, const char *param, lt_err err);
 
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
 
-/* Submit all. On failure the reply is freed and the call answered. */
+/* Make the grammar if there is one, beside the loop; then submit all. On failure the reply is freed and the call answered. */
 void lt_reply_start(lt_call *call, lt_reply *j);
 
 /* Answer with e and free the reply (before start only). */
 void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
 
+/* The grammar was made, or could not be. */
+void lt_reply_compiled(lt_compile *made);
 /* What came from the engine. */
 void lt_reply_event(const lt_event *ev);
 /* The client is gone. */

@@ -273,19 +273,7 @@ static bool want_structured(wanted *w, const json_t *o, lt_api_error *e) {
     return true;
 }
 
-bool lt_api_refuse_grammar(lt_api_error *e, const char *param, lt_err err) {
-    lt_api_refuse_error(e, param, err);
-    e->status = 400;
-    e->type = "invalid_request_error";
-    e->code = NULL;
-    e->retry_after_s = 0;
-    return false;
-}
-
 bool lt_reply_rule(lt_reply *j, lt_api_error *e) {
-    lt_grammar_vocab *v;
-    lt_err err;
-
     if (j->form.text == NULL) {
         return j->ask.thinking_budget < 0 || lt_reply_think(j, true, e);
     }
@@ -293,13 +281,10 @@ bool lt_reply_rule(lt_reply *j, lt_api_error *e) {
         return lt_api_refuse(e, "thinking_budget",
                              "'thinking_budget' and '%s' go together in chats only", j->form.param);
     }
-    v = lt_server_grammar_vocab(j->server, e);
-    if (v == NULL) {
-        return false;
-    }
-    err = lt_grammar_open(&j->grammar, v, j->form.kind, j->form.text, j->form.bytes);
-    j->request.grammar = j->grammar;
-    return err == LT_OK || lt_api_refuse_grammar(e, j->form.param, err);
+    j->ruled = true;
+    j->compile.what = (lt_parse_grammar_options){
+        .kind = j->form.kind, .form = j->form.text, .form_bytes = j->form.bytes};
+    return true;
 }
 
 static bool keep_form(lt_reply *j, const wanted *w, lt_api_error *e) {

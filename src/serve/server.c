@@ -21,8 +21,9 @@
 #include "serve/route.h"
 #include "serve/speech.h"
 
-#define POLL_EVENTS 256
-#define POLL_ROUNDS 16 /* Then the loop looks at its sockets again. */
+#define POLL_EVENTS  256
+#define POLL_ROUNDS  16  /* Then the loop looks at its sockets again. */
+#define MAX_COMPILES 256 /* Grammars that may wait to be made; then 429. */
 
 lt_server_options lt_server_defaults(void) {
     return (lt_server_options){.host = "127.0.0.1",
@@ -93,18 +94,6 @@ bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, 
                       lt_api_error *e) {
     const lt_err err = lt_tokenizer_encode(s->tokenizer, s->scratch, text, n, flags, out);
     return err == LT_OK || lt_api_refuse_error(e, NULL, err);
-}
-
-lt_grammar_vocab *lt_server_grammar_vocab(lt_server *s, lt_api_error *e) {
-    if (s->grammar_vocab == NULL) {
-        const lt_err err = lt_grammar_vocab_open(&s->grammar_vocab, s->tokenizer, s->ends.ids,
-                                                 s->ends.n);
-        if (err != LT_OK) {
-            lt_api_refuse_error(e, NULL, err);
-            s->grammar_vocab = NULL;
-        }
-    }
-    return s->grammar_vocab;
 }
 
 /* ---- Loading, on its own thread ---- */
@@ -185,6 +174,13 @@ static lt_err load(lt_server *s) {
     s->o.engine.ends = s->ends;
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
     find_context(s);
+    LT_TRY(lt_compiler_open(&s->compiler, &(lt_compiler_options){.base = s->base,
+                                                                 .tokenizer = s->tokenizer,
+                                                                 .ends = s->ends,
+                                                                 .max_waiting = MAX_COMPILES,
+                                                                 .done = lt_reply_compiled,
+                                                                 .before = s->o.before_compile,
+                                                                 .ctx = s->o.ctx}));
     return s->o.own_defaults ? read_own(s) : LT_OK;
 }
 
@@ -409,6 +405,7 @@ void lt_server_close(lt_server *s) {
         return;
     }
     lt_http_close(s->http); /* Every open answer is told that its client is gone. */
+    lt_compiler_stop(s->compiler);
     lt_engine_close(s->engine);
     s->draining = false;
     while (s->replies != NULL) {
@@ -421,10 +418,10 @@ void lt_server_close(lt_server *s) {
             event_free(events[i]);
         }
     }
+    lt_compiler_close(s->compiler);
     if (s->base != NULL) {
         event_base_free(s->base);
     }
-    lt_grammar_vocab_close(s->grammar_vocab);
     lt_chat_template_close(s->template);
     lt_tokenizer_scratch_close(s->scratch);
     lt_tokenizer_close(s->tokenizer);

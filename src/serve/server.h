@@ -13,7 +13,7 @@
 #include "lateen/tokenizer.h"
 #include "serve/api.h"
 #include "serve/ask.h"
-#include "serve/grammar.h"
+#include "serve/compile.h"
 #include "serve/http.h"
 #include "serve/metrics.h"
 #include "serve/parse.h"
@@ -47,8 +47,8 @@ struct lt_server {
     double load_s;
 
     lt_tokenizer_scratch *scratch;
-    lt_grammar_vocab *grammar_vocab; /* Opened by the first request that needs it. */
-    int64_t created;                 /* Unix seconds. */
+    lt_compiler *compiler;
+    int64_t created; /* Unix seconds. */
     uint64_t next_id;
     double started_s;
     lt_reply *replies; /* All that are not freed yet. */
@@ -93,6 +93,5 @@ bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e)
 /* Text to ids with the server's scratch; append to *out. */
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
                       lt_api_error *e);
-lt_grammar_vocab *lt_server_grammar_vocab(lt_server *s, lt_api_error *e);
 
 #endif

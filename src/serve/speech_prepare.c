@@ -169,8 +169,6 @@ bool lt_speech_prepare(lt_reply *r, lt_api_error *e) {
 
 static bool rule(lt_reply *r, lt_api_error *e) {
     const lt_listen *l = &r->listen;
-    lt_grammar_vocab *v;
-    lt_err err;
 
     if (!lt_reply_think(r, r->listen.opened, e)) {
         return false;
@@ -178,27 +176,18 @@ static bool rule(lt_reply *r, lt_api_error *e) {
     if (!l->tools && r->form.text == NULL) {
         return true;
     }
-    v = lt_server_grammar_vocab(r->server, e);
-    if (v == NULL) {
-        return false;
-    }
-    err = lt_parse_grammar(
-        &r->grammar, v,
-        &(lt_parse_grammar_options){.marks = r->server->marks,
-                                    .reasoning = lt_parse_reasons(&r->server->marks),
-                                    .thinks = l->opened,
-                                    .tools = l->callable,
-                                    .forced = l->forced,
-                                    .name = l->tool,
-                                    .parallel = r->ask.parallel_tools,
-                                    .has_form = r->form.text != NULL,
-                                    .kind = r->form.kind,
-                                    .form = r->form.text,
-                                    .form_bytes = r->form.bytes});
-    if (err != LT_OK) {
-        return lt_api_refuse_grammar(e, r->form.text != NULL ? r->form.param : "tools", err);
-    }
-    r->request.grammar = r->grammar;
+    r->ruled = r->compile.speech = true;
+    r->compile.what = (lt_parse_grammar_options){.marks = r->server->marks,
+                                                 .reasoning = lt_parse_reasons(&r->server->marks),
+                                                 .thinks = l->opened,
+                                                 .tools = l->callable,
+                                                 .forced = l->forced,
+                                                 .name = l->tool,
+                                                 .parallel = r->ask.parallel_tools,
+                                                 .has_form = r->form.text != NULL,
+                                                 .kind = r->form.kind,
+                                                 .form = r->form.text,
+                                                 .form_bytes = r->form.bytes};
     return true;
 }
 

@@ -1,0 +1,213 @@
+/* compile.c: see compile.h. */
+#include "serve/compile.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "base/error.h"
+
+typedef struct {
+    lt_compile *first, *last;
+} list;
+
+struct lt_compiler {
+    lt_compiler_options o;
+    lt_grammar_vocab *vocab; /* The compiler's thread opens it; read-only then. */
+    struct event *on_done;
+    pthread_t thread;
+    bool running;
+    /* Under the lock. */
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+    list waiting, made;
+    lt_compile *current;
+    int64_t n; /* In waiting, and current. */
+    bool closing;
+};
+
+static void push(list *l, lt_compile *job) {
+    job->next = NULL;
+    *(l->last != NULL ? &l->last->next : &l->first) = job;
+    l->last = job;
+}
+
+static lt_compile *pop(list *l) {
+    lt_compile *job = l->first;
+    if (job != NULL) {
+        l->first = job->next;
+        l->last = l->first != NULL ? l->last : NULL;
+    }
+    return job;
+}
+
+static bool take_out(list *l, const lt_compile *job) {
+    lt_compile *before = NULL;
+    for (lt_compile *at = l->first; at != NULL; before = at, at = at->next) {
+        if (at == job) {
+            *(before != NULL ? &before->next : &l->first) = at->next;
+            l->last = l->last == at ? before : l->last;
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ---- The compiler's thread ---- */
+
+static lt_err make(lt_compiler *c, lt_compile *job) {
+    if (c->vocab == NULL) {
+        LT_TRY(lt_grammar_vocab_open(&c->vocab, c->o.tokenizer, c->o.ends.ids, c->o.ends.n));
+    }
+    if (job->speech) {
+        return lt_parse_grammar(&job->grammar, c->vocab, &job->what);
+    }
+    return lt_grammar_open_until(&job->grammar, c->vocab, job->what.kind, job->what.form,
+                                 job->what.form_bytes, &job->given_up);
+}
+
+static void run_job(lt_compiler *c, lt_compile *job) {
+    if (c->o.before != NULL) {
+        c->o.before(c->o.ctx);
+    }
+    job->what.stop = &job->given_up;
+    job->grammar = NULL;
+    job->err = make(c, job);
+    if (job->err != LT_OK) {
+        (void)snprintf(job->message, sizeof job->message, "%s", lt_error_message());
+    }
+}
+
+static void *run(void *arg) {
+    lt_compiler *c = arg;
+    pthread_mutex_lock(&c->lock);
+    while (!c->closing) {
+        c->current = pop(&c->waiting);
+        if (c->current == NULL) {
+            pthread_cond_wait(&c->wake, &c->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&c->lock);
+        run_job(c, c->current);
+        pthread_mutex_lock(&c->lock);
+        push(&c->made, c->current);
+        c->current = NULL;
+        c->n--;
+        event_active(c->on_done, 0, 0);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return NULL;
+}
+
+/* ---- The loop's thread ---- */
+
+static lt_compile *take_made(lt_compiler *c) {
+    lt_compile *job;
+    pthread_mutex_lock(&c->lock);
+    job = pop(&c->made);
+    pthread_mutex_unlock(&c->lock);
+    return job;
+}
+
+static void on_done(evutil_socket_t fd, short what, void *arg) {
+    lt_compiler *c = arg;
+    (void)fd;
+    (void)what;
+    for (lt_compile *job = take_made(c); job != NULL; job = take_made(c)) {
+        c->o.done(job);
+    }
+}
+
+lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job) {
+    lt_err err = LT_OK;
+    atomic_store(&job->given_up, false);
+    pthread_mutex_lock(&c->lock);
+    if (c->n >= c->o.max_waiting) {
+        LT_FAIL_DONE(LT_ERR_LIMIT, "%lld grammars are waiting to be made; try again later",
+                     (long long)c->n);
+    }
+    push(&c->waiting, job);
+    c->n++;
+    pthread_cond_signal(&c->wake);
+done:
+    pthread_mutex_unlock(&c->lock);
+    return err;
+}
+
+bool lt_compiler_cancel(lt_compiler *c, lt_compile *job) {
+    bool waited;
+    pthread_mutex_lock(&c->lock);
+    waited = take_out(&c->waiting, job);
+    c->n -= waited;
+    if (!waited) {
+        atomic_store(&job->given_up, true);
+    }
+    pthread_mutex_unlock(&c->lock);
+    return waited;
+}
+
+int64_t lt_compiler_waiting(lt_compiler *c) {
+    int64_t n;
+    pthread_mutex_lock(&c->lock);
+    n = c->n;
+    pthread_mutex_unlock(&c->lock);
+    return n;
+}
+
+/* ---- Open, close ---- */
+
+lt_err lt_compiler_open(lt_compiler **out, const lt_compiler_options *o) {
+    lt_err err = LT_OK;
+    lt_compiler *c = calloc(1, sizeof *c);
+
+    if (c == NULL) {
+        LT_FAIL(LT_ERR_OOM, "compiler of grammars");
+    }
+    c->o = *o;
+    pthread_mutex_init(&c->lock, NULL);
+    pthread_cond_init(&c->wake, NULL);
+    c->on_done = event_new(o->base, -1, EV_PERSIST, on_done, c);
+    if (c->on_done == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "compiler of grammars");
+    }
+    c->running = pthread_create(&c->thread, NULL, run, c) == 0;
+    if (!c->running) {
+        LT_FAIL_DONE(LT_ERR_OOM, "no thread to make grammars on");
+    }
+    *out = c;
+    c = NULL;
+done:
+    lt_compiler_close(c);
+    return err;
+}
+
+void lt_compiler_stop(lt_compiler *c) {
+    if (c == NULL || !c->running) {
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    c->closing = true;
+    c->waiting = (list){0};
+    if (c->current != NULL) {
+        atomic_store(&c->current->given_up, true);
+    }
+    pthread_cond_signal(&c->wake);
+    pthread_mutex_unlock(&c->lock);
+    pthread_join(c->thread, NULL);
+    c->running = false;
+    event_del(c->on_done);
+}
+
+void lt_compiler_close(lt_compiler *c) {
+    if (c == NULL) {
+        return;
+    }
+    lt_compiler_stop(c);
+    if (c->on_done != NULL) {
+        event_free(c->on_done);
+    }
+    lt_grammar_vocab_close(c->vocab);
+    pthread_cond_destroy(&c->wake);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
