@@ -24,7 +24,7 @@ bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, c
         return false;
     }
     if (help) {
-        printf("usage: lateen %s\n\n%s\n\noptions:\n", usage, prose);
+        printf("usage: lateen %s\n\n%s\n%s", usage, prose, t->n_rows > 0 ? "\noptions:\n" : "");
         lt_options_help(t, stdout);
         *status = LT_EXIT_DONE;
         return false;

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "base/error.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
@@ -32,7 +33,15 @@ static void print_values(const lt_option_table *t, const char *flag) {
 
 int lt_verb_completion(int argc, char **argv);
 int lt_verb_completion(int argc, char **argv) {
+    static const char usage[] = "completion verbs | flags VERB | values VERB --FLAG";
+    static const char prose[] =
+        "What a shell asks to complete a command line: the verbs, a verb's flags, or the choices "
+        "of "
+        "one flag, one word a line. \nbash loads it from tools/completion.sh, which `make install` "
+        "puts into share/bash-completion.";
     const lt_option_table *t = argc > 2 ? options_of(argv[2]) : NULL;
+    const char *words[1];
+    int n = 0, status = LT_EXIT_DONE;
 
     if (argc == 2 && strcmp(argv[1], "verbs") == 0) {
         for (size_t i = 0; i < lt_n_verbs; i++) {
@@ -52,6 +61,11 @@ int lt_verb_completion(int argc, char **argv) {
         }
         return LT_EXIT_DONE;
     }
-    fprintf(stderr, "usage: lateen completion verbs | flags VERB | values VERB --FLAG\n");
-    return LT_EXIT_USAGE;
+    if (argc > 1 && argv[1][0] == '-' &&
+        !lt_verb_parse(&lt_verb_completion_options, NULL, 2, argv, usage, prose, words, 1, &n,
+                       &status)) {
+        return status;
+    }
+    return lt_verb_fail(lt_error_set(
+        LT_ERR_ARG, "completion takes verbs, flags or values; usage: lateen %s", usage));
 }
