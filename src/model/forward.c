@@ -1,16 +1,16 @@
 /* forward.c: see forward.h. The blocks are those of the pass; between q k v and the output projection stand kv_write and attention_paged.
  *
  *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of values
- *     metadata   one block of I32, written by the caller's arrays and uploaded once a call
+ *     metadata   one block of I32, written by the caller's arrays and uploaded once a call: forward_side.c
  *     out        h_final of the wanted rows, gathered by an embedding lookup; logits of out_rows of them at a time
  *     choices    of those rows, by the op choose: 12 bytes a row come to the host instead of its logits
  *
  * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again. On a backend with graphs it is padded up to a
- *          bucket of rows and of pages, run as it is the first time (kernels are made, scratch grows), recorded the second, and from then on
+ *          bucket of rows and of pages, run as it is the first time (kernels are made, scratch grows), recorded when its side comes again, and from then on
  *          is one launch: embedding to choices. A padding row is a sequence of one token whose key is dropped; nobody reads what it says.
  *
- * AHEAD    Everything a call needs stands in the queue behind the call before it, so that needs no wait between them but for the host's side of
- *          transfers, of which there are two. Ids that only the device knows are read by the embedding where `choose` left them.
+ * AHEAD    Everything a call needs stands in the queue behind the call before it, so that needs no wait between them; what they get from and give to the host
+ *          lies on two sides in turn (forward_side.c). Ids that only the device knows are read by the embedding where `choose` left them.
  *
  * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is allocated after open. */
 #include "model/forward_impl.h"
@@ -31,12 +31,11 @@ static void fixed_carve(lt_forward *f) {
     const lt_model_spec *s = f->run.spec;
     const lt_forward_options *o = &f->o;
     lt_arena *a = &f->fixed;
-    f->meta = lt_arena_take(a, (size_t)lt_forward_words(o) * sizeof *f->meta, LT_ARENA_ALIGN);
     f->h_out = lt_tensor_take(a, f->run.dtype, o->max_out, s->width, 0);
     f->out_f32 = lt_tensor_take(a, LT_F32, o->out_rows, s->width, 0);
     f->logits = lt_arena_take(a, (size_t)(o->out_rows * s->vocab_size) * sizeof *f->logits,
                               LT_ARENA_ALIGN);
-    f->chosen = lt_arena_take(a, lt_forward_chosen_bytes(o, true), LT_ARENA_ALIGN);
+    lt_forward_sides_carve(f, a);
 }
 
 static void acts_carve(lt_forward *f, int64_t rows) {
@@ -45,39 +44,6 @@ static void acts_carve(lt_forward *f, int64_t rows) {
     lt_acts_carve_one(&f->layer, f->run.spec, &shape, &f->activations);
     f->layer.lse = (lt_tensor){0}; /* Only a backward pass would read it. */
     lt_batch_carve(&f->batch, f->run.spec, &shape, &f->activations);
-}
-
-static size_t logits_bytes(const lt_forward *f) {
-    return (size_t)(f->o.out_rows * f->run.spec->vocab_size) * sizeof(float);
-}
-
-/* Host memory that transfers reach at their best. */
-static lt_err place_host(lt_forward *f) {
-    const lt_backend *b = f->run.backend;
-    for (int i = 0; i < 2; i++) {
-        LT_TRY(b->host_alloc((void **)&f->sides[i].meta,
-                             (size_t)lt_forward_words(&f->o) * sizeof(int32_t), "metadata"));
-        LT_TRY(b->host_alloc((void **)&f->sides[i].chosen, lt_forward_chosen_bytes(&f->o, true),
-                             "choices"));
-    }
-    if (!b->host_memory) {
-        LT_TRY(b->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits"));
-    }
-    f->host_rows = calloc((size_t)f->o.out_rows, sizeof *f->host_rows);
-    if (f->host_rows == NULL) {
-        LT_FAIL(LT_ERR_OOM, "forward: %lld rows", (long long)f->o.out_rows);
-    }
-    return LT_OK;
-}
-
-static void release_host(lt_forward *f) {
-    const lt_backend *b = f->run.backend;
-    for (int i = 0; i < 2; i++) {
-        b->host_release(f->sides[i].meta, (size_t)lt_forward_words(&f->o) * sizeof(int32_t));
-        b->host_release(f->sides[i].chosen, lt_forward_chosen_bytes(&f->o, true));
-    }
-    b->host_release(f->host_logits, logits_bytes(f));
-    free(f->host_rows);
 }
 
 static lt_err place(lt_forward *f) {
@@ -91,10 +57,9 @@ static lt_err place(lt_forward *f) {
     fixed_carve(f);
     LT_TRY(lt_arena_place(&f->fixed, backend, "logits"));
     fixed_carve(f);
-    f->run.late = lt_tensor_1d(f->chosen, LT_I32, f->o.out_rows);
     acts_carve(f, f->o.max_rows);
     LT_TRY(lt_arena_place(&f->activations, backend, "activations"));
-    return place_host(f);
+    return lt_forward_sides_open(f);
 }
 
 static lt_err check_options(const lt_model *m, const lt_forward_options *o) {
@@ -137,14 +102,12 @@ void lt_forward_close(lt_forward *f) {
     if (f == NULL) {
         return;
     }
-    for (int i = 0; i < f->n_graphs; i++) {
-        f->run.backend->graph_close(f->graphs[i].graph);
-    }
-    if (f->run.queue != NULL) {
-        (void)lt_forward_sync(f); /* Nothing reads or writes what is released. */
-    }
     if (f->run.backend != NULL) {
-        release_host(f);
+        lt_forward_sides_close(f);
+    }
+    for (int i = 0; i < f->n_graphs; i++) {
+        f->run.backend->graph_close(f->graphs[i].graph[0]);
+        f->run.backend->graph_close(f->graphs[i].graph[1]);
     }
     lt_arena_release(&f->cache, f->run.backend);
     lt_arena_release(&f->fixed, f->run.backend);
@@ -201,68 +164,6 @@ static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, lt_forwa
     pages = least(pages, f->o.max_pages);
     *out = (lt_forward_shape){rows, rows, rows, 1, pages * f->o.page_tokens, pages};
     return rows >= w->n_rows;
-}
-
-/* Append n values to the metadata block and as many of `fill` as its shape has more; the tensor is its place on the device. */
-static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t n, int64_t all,
-                     int32_t fill) {
-    const lt_tensor t = lt_tensor_1d(f->meta + *at, LT_I32, all);
-    int32_t *host = lt_forward_side_of_call(f)->meta + *at;
-    memcpy(host, values, (size_t)n * sizeof *values);
-    for (int64_t i = n; i < all; i++) {
-        host[i] = fill;
-    }
-    *at += all;
-    return t;
-}
-
-/* Pages of padding sequences: 0, of which they read what is there. */
-static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w) {
-    const lt_forward_shape *c = &f->shape;
-    int32_t *host = lt_forward_side_of_call(f)->meta + *at;
-    const lt_tensor t = lt_tensor_2d(f->meta + *at, LT_I32, c->seqs, c->max_pages);
-    memset(host, 0, (size_t)(c->seqs * c->max_pages) * sizeof *host);
-    for (int64_t n = 0; n < w->n_seqs; n++) {
-        memcpy(host + n * c->max_pages, w->table + n * w->max_pages,
-               (size_t)w->max_pages * sizeof *host);
-    }
-    *at += c->seqs * c->max_pages;
-    return t;
-}
-
-lt_err lt_forward_sync(lt_forward *f) {
-    const lt_err err = f->run.backend->sync(f->run.queue);
-    f->sides[0].busy = f->sides[1].busy = false;
-    return err;
-}
-
-/* The other side's, which nobody may be reading any more. */
-static lt_err turn(lt_forward *f) {
-    f->turn = 1 - f->turn;
-    LT_ASSERT(!f->sides[f->turn].sent);
-    return f->sides[f->turn].busy ? lt_forward_sync(f) : LT_OK;
-}
-
-static lt_err upload(lt_forward *f, const lt_forward_rows *w) {
-    lt_run *r = &f->run;
-    lt_forward_side *side = lt_forward_side_of_call(f);
-    const lt_forward_shape *c = &f->shape;
-    int64_t at = 0;
-    f->batch.tokens = put(f, &at, w->ids, w->n_rows, c->rows, 0);
-    f->batch.positions = put(f, &at, w->positions, w->n_rows, c->rows, 0);
-    f->slots = put(f, &at, w->slots, w->n_rows, c->rows, -1);
-    f->q_start = put(f, &at, w->q_start, w->n_seqs + 1, c->seqs + 1, 0);
-    f->kv_len = put(f, &at, w->kv_len, w->n_seqs, c->seqs, 1);
-    f->out_rows = put(f, &at, w->out_rows, w->n_out, c->out, 0);
-    for (int64_t n = w->n_seqs; n < c->seqs; n++) { /* A padding sequence is a row. */
-        side->meta[3 * c->rows + n + 1] = (int32_t)(n + 1);
-    }
-    f->table = put_table(f, &at, w);
-    f->any_top = false;
-    lt_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, w->how);
-    r->positions = f->batch.positions;
-    side->busy = true;
-    return r->backend->upload(r->queue, f->meta, side->meta, (size_t)at * sizeof *f->meta);
 }
 
 /* Heads [first, first + count) of x (R, W): (R, count, D). */
@@ -352,12 +253,12 @@ static lt_forward_graph *find_graph(lt_forward *f, bool *is_new) {
     return &f->graphs[f->n_graphs++];
 }
 
-static lt_err record(lt_forward *f, lt_forward_graph *g) {
+static lt_err record(lt_forward *f, lt_graph **out) {
     const lt_run *r = &f->run;
     lt_err err, ended;
     LT_TRY(r->backend->graph_begin(r->queue));
     err = run_decode(f);
-    ended = r->backend->graph_end(r->queue, &g->graph);
+    ended = r->backend->graph_end(r->queue, out);
     return err != LT_OK ? err : ended;
 }
 
@@ -368,10 +269,10 @@ static lt_err run_padded(lt_forward *f) {
     if (is_new) {
         return run_decode(f);
     }
-    if (g->graph == NULL) {
-        LT_TRY(record(f, g));
+    if (g->graph[f->turn] == NULL) {
+        LT_TRY(record(f, &g->graph[f->turn]));
     }
-    return f->run.backend->graph_launch(f->run.queue, g->graph);
+    return f->run.backend->graph_launch(f->run.queue, g->graph[f->turn]);
 }
 
 lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
@@ -390,8 +291,8 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     r->batch = f->shape.rows;
     r->seq = 1;
     acts_carve(f, f->shape.rows);
-    LT_TRY(turn(f));
-    LT_TRY(upload(f, w));
+    LT_TRY(lt_forward_turn(f));
+    LT_TRY(lt_forward_upload(f, w));
     return pad ? run_padded(f) : run_layers(f);
 }
 
@@ -444,7 +345,8 @@ lt_err lt_forward_warm(lt_forward *f) {
     LT_TRY_DONE(run_idle(f, words, 1, prompt));
     for (int64_t n = 1; n <= most; n = n < most ? least(bucket_of(n + 1), most) : most + 1) {
         LT_TRY_DONE(run_idle(f, words, n, 1)); /* Makes the kernels, */
-        LT_TRY_DONE(run_idle(f, words, n, 1)); /* records. */
+        LT_TRY_DONE(run_idle(f, words, n, 1)); /* records one side, */
+        LT_TRY_DONE(run_idle(f, words, n, 1)); /* and the other. */
     }
 done:
     free(words);

@@ -1,5 +1,5 @@
-/* forward_impl.h: the forward from inside: the call (forward.c: metadata, layers, graphs) and what comes out of it (forward_out.c: logits, choices, hidden
- * states). */
+/* forward_impl.h: the forward from inside: the call (forward.c: layers, graphs), its way to and from the host (forward_side.c: metadata, queues) and what comes out
+ * of it (forward_out.c: logits, choices, hidden states). */
 #ifndef LT_MODEL_FORWARD_IMPL_H
 #define LT_MODEL_FORWARD_IMPL_H
 
@@ -16,14 +16,15 @@ typedef struct {
 
 typedef struct {
     lt_forward_shape shape;
-    lt_graph *graph; /* NULL: seen once. */
+    lt_graph *graph[2]; /* By side; NULL: not recorded. */
 } lt_forward_graph;
 
-/* Host memory of a call's transfers. Two take turns, so that one call can be queued before the one before it was waited for. */
+/* What a call gets from the host and gives to it. Two take turns: forward_side.c. */
 typedef struct {
-    int32_t *meta, *chosen;
-    bool busy; /* A transfer may be under way: meta is left alone. */
-    bool sent; /* Its choices come to chosen, and were not taken yet. */
+    int32_t *meta, *chosen; /* On the device; chosen: see choice_at. */
+    int32_t *host_meta, *host_chosen;
+    bool busy; /* The call was not waited for. */
+    bool sent; /* Its choices come to host_chosen, and were not taken. */
 } lt_forward_side;
 
 struct lt_forward {
@@ -34,15 +35,14 @@ struct lt_forward {
     lt_layer_acts layer;                /* One set: nothing is kept for a backward pass. */
     lt_batch_acts batch;
     void *pool;
-    lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of meta */
-    int32_t *meta;
+    lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
     lt_forward_side sides[2];
     int turn;                    /* Whose side the last call has. */
+    lt_queue *up, *down;         /* Transfers beside run.queue. */
     lt_tensor h_out, out_f32;    /* (max_out, C) act dtype; (out_rows, C) F32 */
     float *logits, *host_logits; /* (out_rows, V); host_logits NULL where the host sees logits. */
     float **host_rows;           /* (out_rows) of those */
-    lt_tensor choose_rows, how;  /* Views of meta, of all wanted rows. */
-    int32_t *chosen;             /* Results of choose for out_rows: see choice_at. */
+    lt_tensor choose_rows, how;  /* The same, of all wanted rows. */
     bool any_top;                /* A choice of this call wants the likeliest, too. */
     lt_forward_shape shape;      /* Of the last call. */
     int64_t at_hand,
@@ -74,8 +74,16 @@ static inline size_t lt_forward_chosen_bytes(const lt_forward_options *o, bool t
     return (size_t)(o->out_rows * (3 + (top ? 2 * LT_CHOOSE_TOP : 0))) * sizeof(int32_t);
 }
 
-/* Of forward.c: wait for all that is queued. */
-lt_err lt_forward_sync(lt_forward *f);
+/* Of forward_side.c: places of the fixed arena, of the host, queues. */
+void lt_forward_sides_carve(lt_forward *f, lt_arena *a);
+LT_MUST_USE lt_err lt_forward_sides_open(lt_forward *f);
+void lt_forward_sides_close(lt_forward *f);
+/* Wait for all calls. */
+LT_MUST_USE lt_err lt_forward_sync(lt_forward *f);
+/* A new call begins: the other side, which nobody may be reading any more, is its. */
+LT_MUST_USE lt_err lt_forward_turn(lt_forward *f);
+/* Its metadata, padded to f->shape, and the tensors that it is. */
+LT_MUST_USE lt_err lt_forward_upload(lt_forward *f, const lt_forward_rows *w);
 
 /* Of forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata at *at. rows NULL: wanted row i, from the first of its chunk. */
 void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,

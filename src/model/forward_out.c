@@ -3,7 +3,6 @@
  *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row ─▶ host
  *                                        └─────── rows that are asked for ─▶ host, softcapped
  *
- * Sent choices are on their way while the next call is queued: their side of the host is theirs until they are taken.
  * at_hand: which rows' logits there are; choices and logits of the same rows need the head once. */
 #include <math.h>
 #include <string.h>
@@ -19,8 +18,9 @@ static lt_forward_choice choice_at(const lt_forward *f, int32_t *results) {
 
 void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
                             const bool *choose, const double *how) {
-    int32_t *meta = lt_forward_side_of_call(f)->meta, *host = meta + *at;
-    f->choose_rows = lt_tensor_1d(f->meta + *at, LT_I32, all);
+    const lt_forward_side *side = lt_forward_side_of_call(f);
+    int32_t *host = side->host_meta + *at;
+    f->choose_rows = lt_tensor_1d(side->meta + *at, LT_I32, all);
     for (int64_t i = 0; i < all; i++) {
         host[i] = i >= n || (choose != NULL && !choose[i]) ? -1
                   : rows != NULL                           ? rows[i]
@@ -28,9 +28,9 @@ void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, 
         f->any_top |= host[i] >= 0 && how[i * LT_CHOOSE_HOW_COUNT + LT_CHOOSE_N_TOP] > 0.0;
     }
     *at += all + (*at + all) % 2;
-    f->how = lt_tensor_2d(f->meta + *at, LT_F64, all, LT_CHOOSE_HOW_COUNT);
+    f->how = lt_tensor_2d(side->meta + *at, LT_F64, all, LT_CHOOSE_HOW_COUNT);
     if (n > 0) {
-        memcpy(meta + *at, how, (size_t)(n * LT_CHOOSE_HOW_COUNT) * sizeof *how);
+        memcpy(side->host_meta + *at, how, (size_t)(n * LT_CHOOSE_HOW_COUNT) * sizeof *how);
     }
     *at += all * 2 * LT_CHOOSE_HOW_COUNT;
 }
@@ -45,7 +45,7 @@ lt_err lt_forward_head(lt_forward *f, int64_t first, int64_t n) {
 lt_err lt_forward_choose(lt_forward *f, int64_t first, int64_t n, int64_t n_logits) {
     lt_run *r = &f->run;
     const int64_t all = f->o.out_rows;
-    int32_t *to = f->chosen;
+    int32_t *to = lt_forward_side_of_call(f)->chosen;
     return lt_run_choose(
         r,
         &(lt_choose_args){
@@ -81,15 +81,15 @@ static lt_err need_choices(lt_forward *f, int64_t first, int64_t n) {
     return LT_OK;
 }
 
-static lt_err download_choices(lt_forward *f) {
-    const lt_run *r = &f->run;
-    return r->backend->download(r->queue, lt_forward_side_of_call(f)->chosen, f->chosen,
-                                lt_forward_chosen_bytes(&f->o, f->any_top));
+static lt_err download_choices(lt_forward *f, lt_queue *q) {
+    const lt_forward_side *side = lt_forward_side_of_call(f);
+    return f->run.backend->download(q, side->host_chosen, side->chosen,
+                                    lt_forward_chosen_bytes(&f->o, f->any_top));
 }
 
 static lt_err fetch_choices(lt_forward *f, lt_forward_choice *out) {
-    *out = choice_at(f, lt_forward_side_of_call(f)->chosen);
-    LT_TRY(download_choices(f));
+    *out = choice_at(f, lt_forward_side_of_call(f)->host_chosen);
+    LT_TRY(download_choices(f, f->run.queue));
     return lt_forward_sync(f);
 }
 
@@ -99,45 +99,39 @@ lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n, lt_forward_ch
 }
 
 lt_err lt_forward_send_choices(lt_forward *f, int64_t n) {
-    const lt_run *r = &f->run;
-    LT_ASSERT(r->watch == NULL); /* Its marks would be these. */
-    if (n > 0) {
-        LT_TRY(need_choices(f, 0, n));
-        LT_TRY(download_choices(f));
-    }
-    LT_TRY(r->backend->mark != NULL ? r->backend->mark(r->queue, f->turn) : LT_OK);
+    const lt_backend *b = f->run.backend;
+    LT_TRY(n > 0 ? need_choices(f, 0, n) : LT_OK);
+    LT_TRY(b->order(f->down, f->run.queue));
+    LT_TRY(n > 0 ? download_choices(f, f->down) : LT_OK);
+    LT_TRY(b->mark != NULL ? b->mark(f->down, f->turn) : LT_OK);
     f->sides[f->turn].sent = true;
     return LT_OK;
 }
 
 lt_err lt_forward_take_choices(lt_forward *f, lt_forward_choice *out) {
-    const lt_run *r = &f->run;
+    const lt_backend *b = f->run.backend;
     const int first = f->sides[1 - f->turn].sent ? 1 - f->turn : f->turn;
     lt_forward_side *side = &f->sides[first];
     LT_ASSERT(side->sent);
-    *out = choice_at(f, side->chosen);
+    *out = choice_at(f, side->host_chosen);
     side->sent = false;
-    LT_TRY(r->backend->reach != NULL ? r->backend->reach(r->queue, first) : LT_OK);
+    LT_TRY(b->reach != NULL ? b->reach(f->down, first) : LT_OK);
     side->busy = false;
     return LT_OK;
-}
-
-void lt_forward_drop(lt_forward *f) {
-    (void)lt_forward_sync(f);
-    f->sides[0].sent = f->sides[1].sent = false;
 }
 
 lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, const double *how,
                               lt_forward_choice *out) {
     const lt_run *r = &f->run;
+    const lt_forward_side *side = lt_forward_side_of_call(f);
     const int64_t from = lt_forward_call_words(&f->o);
     const lt_tensor own_rows = f->choose_rows, own_how = f->how;
     int64_t at = from;
     lt_err err;
     LT_ASSERT(n > 0 && n <= f->o.out_rows && f->at_hand >= 0);
     lt_forward_put_choices(f, &at, n, n, rows, NULL, how);
-    err = r->backend->upload(r->queue, f->meta + from, lt_forward_side_of_call(f)->meta + from,
-                             (size_t)(at - from) * sizeof *f->meta);
+    err = r->backend->upload(r->queue, side->meta + from, side->host_meta + from,
+                             (size_t)(at - from) * sizeof *side->meta);
     err = err == LT_OK ? lt_forward_choose(f, 0, n, f->o.out_rows) : err;
     f->chosen_first = -1;
     f->choose_rows = own_rows; /* A later chunk's are still to be used. */

@@ -49,7 +49,7 @@ typedef struct {
     int64_t n_logits,
         n_hidden; /* Of the forward's out_rows: first those, which are wanted, then these. */
     bool
-        sent; /* All its tokens are chosen on the device and come by themselves: forward.h, send_choices. */
+        sent; /* The engine goes ahead, and all its tokens are chosen on the device and come by themselves: forward.h, send_choices. */
 } lt_step;
 
 /* What a step hands to the forward, which keeps nothing of it, and what tokens are chosen with. All sizes are fixed at open. */

@@ -165,8 +165,8 @@ static bool goes_on(const lt_sample *sample) {
     return sample != NULL && sample->n_out + 1 < sample->job->r.max_tokens;
 }
 
-static bool can_run_ahead(const lt_engine *e, const lt_step *s) {
-    bool can = e->o.ahead && s->sent;
+static bool can_run_ahead(const lt_step *s) {
+    bool can = s->sent;
     for (int64_t i = 0; i < s->n_logits && can; i++) {
         const lt_sample *sample = s->items[s->wanted[i].item].sample;
         can = !goes_on(sample) || lt_sample_can_run_ahead(sample);
@@ -292,7 +292,7 @@ bool lt_engine_step(lt_engine *e) {
     if (e->n_queued > 0) {
         n_items = s->n_items;
         n_rows = s->n_rows;
-        if (can_run_ahead(e, s)) {
+        if (can_run_ahead(s)) {
             foresee(s);
             e->n_steps_ahead += launch(e);
         }

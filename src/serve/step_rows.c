@@ -134,7 +134,7 @@ void lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out) {
                              .table = r->table,
                              .out_rows = r->out_rows};
     s->n_logits = s->n_hidden = 0;
-    s->sent = !e->model->backend->host_memory;
+    s->sent = e->o.ahead && !e->model->backend->host_memory;
     r->q_start[0] = 0;
     for (int64_t i = 0; i < s->n_items; i++) {
         const lt_step_item *item = &s->items[i];

@@ -1,6 +1,9 @@
 /* lazy_device.h: a device for tests that does nothing until it is waited for. The CPU's ops are kept with their arguments, transfers and copies with their pointers,
- * and run in order when a sync asks for all of them, or a mark for those before it. A real device may be as late: who reads a result too early, or writes
- * over what a transfer has still to read, is found out. Graphs are kept likewise. One queue, one thread at a time; memory is the host's. */
+ * and run in order when a sync asks for all of a queue, or a mark for those before it; where a queue waits for another, that one runs first, so far and no
+ * further. A real device may be as late: who reads a result too early, or writes over what a transfer has still to read, is found out. Or as early: lazy.hasty
+ * makes a transfer at once where nothing stands before it in its queue, and runs all other queues to their ends before a mark is reached, so that work which should
+ * have waited for another queue is found out.
+ * Graphs are kept likewise. One thread at a time; memory is the host's. */
 #ifndef TESTS_LAZY_DEVICE_H
 #define TESTS_LAZY_DEVICE_H
 
@@ -19,7 +22,8 @@ struct lazy_work {
     void *dst;
     const void *src;
     size_t bytes, stride_bytes;
-    int64_t n; /* Pieces; which mark. */
+    int64_t n;        /* Pieces; which mark; how much of `before`. */
+    lt_queue *before; /* To be waited for. */
     const lt_graph *graph;
     _Alignas(64) unsigned char args[2048];
 };
@@ -28,68 +32,126 @@ struct lt_graph {
     lazy_work *first, *last;
 };
 
+/* Work that was not done yet, in order; how much was ever added, and done. */
+struct lt_queue {
+    lt_graph work;
+    int64_t n_added, n_done;
+};
+
+enum { LAZY_QUEUES = 32 };
+
 static struct {
-    lt_graph queue;
+    lt_queue *queues[LAZY_QUEUES];
     lt_graph *recording;
+    bool hasty;
     int64_t n_launched, /* Graphs. */
         n_left;         /* Marks that were reached while work stood behind them. */
     int64_t fail_in;    /* So many waits later one fails; 0: none. */
 } lazy;
 
-static lt_err lazy_keep(const lazy_work *w) {
-    lt_graph *to = lazy.recording != NULL ? lazy.recording : &lazy.queue;
+static lt_err lazy_queue_open(lt_queue **out) {
+    *out = calloc(1, sizeof **out);
+    for (int i = 0; i < LAZY_QUEUES; i++) {
+        if (lazy.queues[i] == NULL) {
+            lazy.queues[i] = *out;
+            return LT_OK;
+        }
+    }
+    LT_FAIL(LT_ERR_LIMIT, "%d queues", LAZY_QUEUES);
+}
+
+static lt_err lazy_keep(lt_queue *q, const lazy_work *w) {
+    lt_graph *to = lazy.recording != NULL ? lazy.recording : &q->work;
     lazy_work *own = aligned_alloc(64, sizeof *own);
     LT_ASSERT(own != NULL);
     *own = *w;
     own->next = NULL;
     *(to->first == NULL ? &to->first : &to->last->next) = own;
     to->last = own;
+    q->n_added += lazy.recording == NULL;
     return LT_OK;
 }
 
-/* Up to and with `last`; NULL: all. */
-static lt_err lazy_run(const lazy_work *last) {
+/* A queue, or one that it waits for, until so much of it was done. Waits lead back in time, and there are few queues. */
+static lt_err lazy_run(lt_queue *q, int64_t n) {
     lt_err err = LT_OK;
-    LT_ASSERT(lazy.recording == NULL);
-    for (bool more = lazy.queue.first != NULL; more;) {
-        lazy_work *w = lazy.queue.first;
+    LT_ASSERT(lazy.recording == NULL && n <= q->n_added);
+    while (q->n_done < n) {
+        lt_queue *at = q;
+        while (at->work.first->before != NULL &&
+               at->work.first->before->n_done < at->work.first->n) {
+            at = at->work.first->before;
+        }
+        lazy_work *w = at->work.first;
         err = err == LT_OK && w->run != NULL ? w->run(w) : err;
-        lazy.queue.first = w->next;
-        more = w != last && w->next != NULL;
+        at->work.first = w->next;
+        at->n_done++;
         free(w);
     }
     return err;
 }
 
-static lt_err lazy_wait(const lazy_work *last) {
+/* All there is. */
+static void lazy_run_all(void) {
+    for (int i = 0; i < LAZY_QUEUES; i++) {
+        if (lazy.queues[i] != NULL) {
+            (void)lazy_run(lazy.queues[i], lazy.queues[i]->n_added);
+        }
+    }
+}
+
+/* A queue of another backend is left alone: golden.h opens a model on one and runs it on the other. */
+static void lazy_queue_close(lt_queue *q) {
+    for (int i = 0; i < LAZY_QUEUES; i++) {
+        if (lazy.queues[i] == q) {
+            lazy_run_all();
+            lazy.queues[i] = NULL;
+            free(q);
+        }
+    }
+}
+
+static lt_err lazy_wait(lt_queue *q, int64_t n) {
     const bool fails = lazy.fail_in == 1;
     lazy.fail_in -= lazy.fail_in > 0;
-    LT_TRY(lazy_run(last));
+    LT_TRY(lazy_run(q, n));
     return fails ? lt_error_set(LT_ERR_IO, "the device fails, as it was told to") : LT_OK;
 }
 
 static lt_err lazy_sync(lt_queue *q) {
-    (void)q;
-    return lazy_wait(NULL);
+    return lazy_wait(q, q->n_added);
+}
+
+static lt_err lazy_order(lt_queue *after, lt_queue *before) {
+    LT_ASSERT(lazy.recording == NULL);
+    return lazy_keep(after, &(lazy_work){.before = before, .n = before->n_added});
 }
 
 static lt_err lazy_mark(lt_queue *q, int64_t i) {
-    (void)q;
-    return lazy_keep(&(lazy_work){.n = i});
+    return lazy_keep(q, &(lazy_work){.n = i});
 }
 
 static lt_err lazy_reach(lt_queue *q, int64_t i) {
-    const lazy_work *last = NULL;
+    int64_t n = q->n_done, last = -1;
     lt_err err;
-    (void)q;
-    for (const lazy_work *w = lazy.queue.first; w != NULL; w = w->next) {
-        last = w->run == NULL && w->n == i ? w : last;
+    for (const lazy_work *w = q->work.first; w != NULL; w = w->next) {
+        n++;
+        last = w->run == NULL && w->before == NULL && w->n == i ? n : last;
     }
-    if (last == NULL) { /* The queue has passed it. */
+    if (last < 0) { /* The queue has passed it. */
         return LT_OK;
     }
-    err = lazy_wait(last);
-    lazy.n_left += lazy.queue.first != NULL;
+    for (int k = 0; k < LAZY_QUEUES && lazy.hasty; k++) {
+        if (lazy.queues[k] != NULL && lazy.queues[k] != q) {
+            LT_TRY(lazy_run(lazy.queues[k], lazy.queues[k]->n_added));
+        }
+    }
+    err = lazy_wait(q, last);
+    n = 0;
+    for (int k = 0; k < LAZY_QUEUES; k++) {
+        n += lazy.queues[k] != NULL ? lazy.queues[k]->n_added - lazy.queues[k]->n_done : 0;
+    }
+    lazy.n_left += n > 0;
     return err;
 }
 
@@ -106,13 +168,13 @@ static lt_err lazy_run_copy(const lazy_work *w) {
 }
 
 static lt_err lazy_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
-    (void)q;
-    return lazy_keep(&(lazy_work){.run = lazy_run_copy, .dst = dst, .src = src, .bytes = bytes});
+    return lazy_keep(q, &(lazy_work){.run = lazy_run_copy, .dst = dst, .src = src, .bytes = bytes});
 }
 
 static lt_err lazy_transfer(lt_queue *q, void *dst, const void *src, size_t bytes) {
     LT_ASSERT(lazy.recording == NULL);
-    return lazy_copy(q, dst, src, bytes);
+    LT_TRY(lazy_copy(q, dst, src, bytes));
+    return lazy.hasty && q->n_added - q->n_done == 1 ? lazy_run(q, q->n_added) : LT_OK;
 }
 
 static lt_err lazy_run_zero(const lazy_work *w) {
@@ -121,12 +183,11 @@ static lt_err lazy_run_zero(const lazy_work *w) {
 
 static lt_err lazy_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
                                int64_t n) {
-    (void)q;
-    return lazy_keep(&(lazy_work){.run = lazy_run_zero,
-                                  .dst = dst,
-                                  .bytes = piece_bytes,
-                                  .stride_bytes = stride_bytes,
-                                  .n = n});
+    return lazy_keep(q, &(lazy_work){.run = lazy_run_zero,
+                                     .dst = dst,
+                                     .bytes = piece_bytes,
+                                     .stride_bytes = stride_bytes,
+                                     .n = n});
 }
 
 static lt_err lazy_zero(lt_queue *q, void *dst, size_t bytes) {
@@ -134,7 +195,7 @@ static lt_err lazy_zero(lt_queue *q, void *dst, size_t bytes) {
 }
 
 static void lazy_release(void *data, size_t bytes) {
-    (void)lazy_run(NULL);
+    lazy_run_all();
     lt_host_release(data, bytes);
 }
 
@@ -145,9 +206,8 @@ static void lazy_release(void *data, size_t bytes) {
     }                                                                                              \
     static lt_err lazy_op_##name(lt_queue *q, const type *a) {                                     \
         lazy_work w = {.run = lazy_run_op_##name};                                                 \
-        (void)q;                                                                                   \
         memcpy(w.args, a, sizeof *a);                                                              \
-        return lazy_keep(&w);                                                                      \
+        return lazy_keep(q, &w);                                                                   \
     }
 LT_OP_MAP(LAZY_OP)
 #define LAZY_FIELD(name, type) .name = lazy_op_##name,
@@ -176,14 +236,13 @@ static lt_err lazy_run_graph(const lazy_work *g) {
 }
 
 static lt_err lazy_graph_launch(lt_queue *q, lt_graph *g) {
-    (void)q;
     lazy.n_launched++;
-    return lazy_keep(&(lazy_work){.run = lazy_run_graph, .graph = g});
+    return lazy_keep(q, &(lazy_work){.run = lazy_run_graph, .graph = g});
 }
 
 static void lazy_graph_close(lt_graph *g) {
     if (g != NULL) {
-        (void)lazy_run(NULL);
+        lazy_run_all();
         for (lazy_work *w = g->first, *next; w != NULL; w = next) {
             next = w->next;
             free(w);
@@ -200,7 +259,10 @@ static const lt_backend *lazy_device(bool graphs) {
     b->name = "lazy";
     b->host_memory = false;
     b->ops = &lazy_ops;
+    b->queue_open = lazy_queue_open;
+    b->queue_close = lazy_queue_close;
     b->sync = lazy_sync;
+    b->order = lazy_order;
     b->mark = lazy_mark;
     b->reach = lazy_reach;
     b->between = lazy_between;

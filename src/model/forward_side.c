@@ -1,0 +1,153 @@
+/* forward_side.c: the way between the host and a call: its metadata, its choices, and the queues that they take.
+ *
+ *     host meta 0 ──up──▶ meta 0 ─┐                                         ┌─▶ chosen 0 ──down──▶ host chosen 0
+ *                                 ├─ queue: call 1 │ call 2 │ call 3 ... ───┤
+ *     host meta 1 ──up──▶ meta 1 ─┘           (0)      (1)      (0)         └─▶ chosen 1 ──down──▶ host chosen 1
+ *
+ * SIDES    There are two of everything, on the host and on the device, and calls take turns. So the next call's metadata is on the device before this call ends, and this
+ *          call's choices travel while the next runs: between two calls that are queued one behind the other nothing stands. A call reads ids that the one before it
+ *          chose on the other side (late ids). Graphs are recorded for each side.
+ * ORDER    A call waits for its metadata (queue after up), its choices for the call (down after queue), no call for a transfer of another. A side is
+ *          written to again only when the host has waited for the call before that used it: busy.
+ * ALONE    Where nothing else is under way the metadata goes the call's own way, and choices that are waited for anyway do too (forward_out.c). */
+#include <stdlib.h>
+#include <string.h>
+
+#include "model/forward_impl.h"
+
+static size_t meta_bytes(const lt_forward *f) {
+    return (size_t)lt_forward_words(&f->o) * sizeof(int32_t);
+}
+
+static size_t logits_bytes(const lt_forward *f) {
+    return (size_t)(f->o.out_rows * f->run.spec->vocab_size) * sizeof(float);
+}
+
+void lt_forward_sides_carve(lt_forward *f, lt_arena *a) {
+    for (int i = 0; i < 2; i++) {
+        f->sides[i].meta = lt_arena_take(a, meta_bytes(f), LT_ARENA_ALIGN);
+        f->sides[i].chosen = lt_arena_take(a, lt_forward_chosen_bytes(&f->o, true), LT_ARENA_ALIGN);
+    }
+}
+
+/* Host memory is such that transfers reach at their best. */
+lt_err lt_forward_sides_open(lt_forward *f) {
+    const lt_backend *b = f->run.backend;
+    for (int i = 0; i < 2; i++) {
+        lt_forward_side *side = &f->sides[i];
+        LT_TRY(b->host_alloc((void **)&side->host_meta, meta_bytes(f), "metadata"));
+        LT_TRY(b->host_alloc((void **)&side->host_chosen, lt_forward_chosen_bytes(&f->o, true),
+                             "choices"));
+    }
+    if (!b->host_memory) {
+        LT_TRY(b->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits"));
+    }
+    f->host_rows = calloc((size_t)f->o.out_rows, sizeof *f->host_rows);
+    if (f->host_rows == NULL) {
+        LT_FAIL(LT_ERR_OOM, "forward: %lld rows", (long long)f->o.out_rows);
+    }
+    LT_TRY(b->queue_open(&f->up));
+    return b->queue_open(&f->down);
+}
+
+void lt_forward_sides_close(lt_forward *f) {
+    const lt_backend *b = f->run.backend;
+    lt_forward_drop(f); /* Nothing reads or writes what is released. */
+    for (int i = 0; i < 2; i++) {
+        b->host_release(f->sides[i].host_meta, meta_bytes(f));
+        b->host_release(f->sides[i].host_chosen, lt_forward_chosen_bytes(&f->o, true));
+    }
+    b->host_release(f->host_logits, logits_bytes(f));
+    free(f->host_rows);
+    if (f->up != NULL) {
+        b->queue_close(f->up);
+    }
+    if (f->down != NULL) {
+        b->queue_close(f->down);
+    }
+}
+
+lt_err lt_forward_sync(lt_forward *f) {
+    const lt_err err = f->run.backend->sync(f->run.queue);
+    f->sides[0].busy = f->sides[1].busy = false;
+    return err;
+}
+
+void lt_forward_drop(lt_forward *f) {
+    lt_queue *const queues[] = {f->up, f->run.queue, f->down};
+    for (int i = 0; i < 3; i++) {
+        if (queues[i] != NULL) {
+            (void)f->run.backend->sync(queues[i]);
+        }
+    }
+    for (int i = 0; i < 2; i++) {
+        f->sides[i].busy = f->sides[i].sent = false;
+    }
+}
+
+lt_err lt_forward_turn(lt_forward *f) {
+    f->turn = 1 - f->turn;
+    LT_ASSERT(!f->sides[f->turn].sent);
+    return f->sides[f->turn].busy ? lt_forward_sync(f) : LT_OK;
+}
+
+/* Append n values to the metadata block and as many of `fill` as its shape has more; the tensor is its place on the device. */
+static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t n, int64_t all,
+                     int32_t fill) {
+    const lt_forward_side *side = lt_forward_side_of_call(f);
+    const lt_tensor t = lt_tensor_1d(side->meta + *at, LT_I32, all);
+    int32_t *host = side->host_meta + *at;
+    memcpy(host, values, (size_t)n * sizeof *values);
+    for (int64_t i = n; i < all; i++) {
+        host[i] = fill;
+    }
+    *at += all;
+    return t;
+}
+
+/* Pages of padding sequences: 0, of which they read what is there. */
+static lt_tensor put_table(lt_forward *f, int64_t *at, const lt_forward_rows *w) {
+    const lt_forward_shape *c = &f->shape;
+    const lt_forward_side *side = lt_forward_side_of_call(f);
+    int32_t *host = side->host_meta + *at;
+    const lt_tensor t = lt_tensor_2d(side->meta + *at, LT_I32, c->seqs, c->max_pages);
+    memset(host, 0, (size_t)(c->seqs * c->max_pages) * sizeof *host);
+    for (int64_t n = 0; n < w->n_seqs; n++) {
+        memcpy(host + n * c->max_pages, w->table + n * w->max_pages,
+               (size_t)w->max_pages * sizeof *host);
+    }
+    *at += c->seqs * c->max_pages;
+    return t;
+}
+
+/* Set the metadata on its way: beside the call before if that is under way. */
+static lt_err start(lt_forward *f, size_t bytes) {
+    const lt_run *r = &f->run;
+    lt_forward_side *side = lt_forward_side_of_call(f);
+    const bool beside = f->sides[1 - f->turn].busy;
+    side->busy = true;
+    LT_TRY(r->backend->upload(beside ? f->up : r->queue, side->meta, side->host_meta, bytes));
+    return beside ? r->backend->order(r->queue, f->up) : LT_OK;
+}
+
+lt_err lt_forward_upload(lt_forward *f, const lt_forward_rows *w) {
+    lt_run *r = &f->run;
+    lt_forward_side *side = lt_forward_side_of_call(f);
+    const lt_forward_shape *c = &f->shape;
+    int64_t at = 0;
+    f->batch.tokens = put(f, &at, w->ids, w->n_rows, c->rows, 0);
+    f->batch.positions = put(f, &at, w->positions, w->n_rows, c->rows, 0);
+    f->slots = put(f, &at, w->slots, w->n_rows, c->rows, -1);
+    f->q_start = put(f, &at, w->q_start, w->n_seqs + 1, c->seqs + 1, 0);
+    f->kv_len = put(f, &at, w->kv_len, w->n_seqs, c->seqs, 1);
+    f->out_rows = put(f, &at, w->out_rows, w->n_out, c->out, 0);
+    for (int64_t n = w->n_seqs; n < c->seqs; n++) { /* A padding sequence is a row. */
+        side->host_meta[3 * c->rows + n + 1] = (int32_t)(n + 1);
+    }
+    f->table = put_table(f, &at, w);
+    f->any_top = false;
+    lt_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, w->how);
+    r->positions = f->batch.positions;
+    r->late = lt_tensor_1d(f->sides[1 - f->turn].chosen, LT_I32, f->o.out_rows);
+    return start(f, (size_t)at * sizeof *side->meta);
+}
