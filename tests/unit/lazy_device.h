@@ -44,9 +44,9 @@ static struct {
     lt_queue *queues[LAZY_QUEUES];
     lt_graph *recording;
     bool hasty;
-    int64_t n_launched, /* Graphs. */
-        n_left;         /* Marks that were reached while work stood behind them. */
-    int64_t fail_in;    /* So many waits later one fails; 0: none. */
+    int64_t n_launched,         /* Graphs. */
+        n_left;                 /* Marks that were reached while work stood behind them. */
+    int64_t fail_in, refuse_in; /* So many waits, transfers later one fails; 0: none. */
 } lazy;
 
 static lt_err lazy_queue_open(lt_queue **out) {
@@ -172,7 +172,12 @@ static lt_err lazy_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
 }
 
 static lt_err lazy_transfer(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    const bool refuses = lazy.refuse_in == 1;
     LT_ASSERT(lazy.recording == NULL);
+    lazy.refuse_in -= lazy.refuse_in > 0;
+    if (refuses) {
+        LT_FAIL(LT_ERR_IO, "the device refuses, as it was told to");
+    }
     LT_TRY(lazy_copy(q, dst, src, bytes));
     return lazy.hasty && q->n_added - q->n_done == 1 ? lazy_run(q, q->n_added) : LT_OK;
 }

@@ -116,12 +116,12 @@ static void says_the_same(const lt_model *m, bool alone) {
     int64_t n_preempted = 0, n_cached = 0, n_steps = 0, n_ahead = 0;
     (void)run(m, options(false), one_by_one, 1, false, alone, NULL);
     assert_int_equal(lazy.n_left, 0);
-    for (uint64_t seed = 1; seed <= 8; seed++) {
+    for (uint64_t seed = 1; seed <= 6; seed++) {
         lt_engine_options o = options(true);
         lt_engine_stats stats;
         o.step_tokens = seed % 2 == 0 ? 24 : 80;
         o.cache_bytes = seed % 4 < 2 ? 9 * PAGE_BYTES : 0;
-        o.warm = seed > 4;
+        o.warm = seed > 3;
         lazy.hasty = seed % 3 == 0;
         stats = run(m, o, got, seed, true, alone, NULL);
         n_steps += stats.steps;
@@ -137,7 +137,7 @@ static void says_the_same(const lt_model *m, bool alone) {
     print_message("%lld steps, %lld of them with another behind, %lld preemptions\n",
                   (long long)n_steps, (long long)n_ahead, (long long)n_preempted);
     assert_true(n_ahead > n_steps / (alone ? 2 : 10));
-    assert_true(n_preempted > 15 && n_cached > 0);
+    assert_true(n_preempted > 10 && n_cached > 0);
 }
 
 static void all_kinds_say_what_they_say_one_by_one(void **state) {
@@ -263,7 +263,7 @@ static void ends_in_the_middle(void **state) {
     lt_model_close(m);
 }
 
-/* The device fails at one wait or another: all that was in the engine is told so, and what comes then is served. */
+/* The device fails at one wait or another, or refuses a transfer: all that was in the engine is told so, and what comes then is served. */
 static void a_failure_takes_what_is_queued(void **state) {
     enum { MANY = 6 };
     static answer want[MANY], got[MANY];
@@ -274,10 +274,13 @@ static void a_failure_takes_what_is_queued(void **state) {
     int64_t n_failed = 0;
     (void)state;
     must(lt_engine_open(&e, m, &o), "engine");
-    for (int64_t fail_in = 0; fail_in < 24; fail_in++) {
+    for (int64_t at = 0; at < 48; at++) {
+        const int64_t fail_in = at / 2;
         for (int again = 0; again < 2; again++) {
             lt_engine_stats stats;
-            lazy.fail_in = again == 0 ? fail_in : 0; /* The engine's thread sleeps. */
+            lazy.fail_in = again == 0 && at % 2 == 0 ? fail_in
+                                                     : 0; /* The engine's thread sleeps. */
+            lazy.refuse_in = again == 0 && at % 2 == 1 ? fail_in : 0;
             for (int i = 0; i < MANY; i++) {
                 lt_request r;
                 fill_prompt(prompts[i], 4, V, (uint64_t)i);
@@ -305,8 +308,8 @@ static void a_failure_takes_what_is_queued(void **state) {
             }
         }
     }
-    lazy.fail_in = 0;
-    assert_true(n_failed > 40);
+    lazy.fail_in = lazy.refuse_in = 0;
+    assert_true(n_failed > 80);
     lt_engine_close(e);
     lt_model_close(m);
 }
