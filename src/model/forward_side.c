@@ -30,6 +30,19 @@ void lt_forward_sides_carve(lt_forward *f, lt_arena *a) {
     }
 }
 
+/* Each wait between queues once, so that what they are made of is there before the first call. */
+static lt_err open_queues(lt_forward *f) {
+    const lt_backend *b = f->run.backend;
+    LT_TRY(b->queue_open(&f->up));
+    LT_TRY(b->queue_open(&f->down));
+    LT_TRY(b->order(f->run.queue, f->up));
+    LT_TRY(b->order(f->down, f->run.queue));
+    for (int i = 0; i < 2 && b->mark != NULL; i++) {
+        LT_TRY(b->mark(f->down, i));
+    }
+    return LT_OK;
+}
+
 /* Host memory is such that transfers reach at their best. */
 lt_err lt_forward_sides_open(lt_forward *f) {
     const lt_backend *b = f->run.backend;
@@ -46,8 +59,7 @@ lt_err lt_forward_sides_open(lt_forward *f) {
     if (f->host_rows == NULL) {
         LT_FAIL(LT_ERR_OOM, "forward: %lld rows", (long long)f->o.out_rows);
     }
-    LT_TRY(b->queue_open(&f->up));
-    return b->queue_open(&f->down);
+    return open_queues(f);
 }
 
 void lt_forward_sides_close(lt_forward *f) {
