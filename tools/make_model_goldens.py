@@ -114,6 +114,8 @@ CASES = {  # name: (config class, its arguments, documents)
                                        rope_parameters=rope("linear", factor=4.0)), True),
     "qwen2": ("Qwen2Config", dict(SIZES, tie_word_embeddings=True), False),
     "qwen3": ("Qwen3Config", dict(SIZES, head_dim=16, num_key_value_heads=1), True),
+    "gemma2": ("Gemma2Config", dict(SIZES, num_hidden_layers=3, head_dim=8, query_pre_attn_scalar=16, sliding_window=7,
+                                    attn_logit_softcapping=1.5, final_logit_softcapping=5.0), True),
     "gemma3": ("Gemma3TextConfig", dict(SIZES, num_hidden_layers=3, head_dim=8, query_pre_attn_scalar=16, sliding_window=7,
                                         final_logit_softcapping=5.0,
                                         layer_types=["sliding_attention", "full_attention", "sliding_attention"]), False),
@@ -203,7 +205,7 @@ def make(case):
     def run(capacity):
         if klass is None:
             return model(tokens, positions, full, capacity)
-        mask = full if case != "gemma3" else {"full_attention": full, "sliding_attention": mask_of(start, config.sliding_window)}
+        mask = full if case not in ("gemma2", "gemma3") else {"full_attention": full, "sliding_attention": mask_of(start, config.sliding_window)}
         seen.clear()  # transformers' own aux loss can not read a 4-D mask: take the routers' logits by hooks.
         return model(input_ids=tokens, attention_mask=mask, position_ids=positions, use_cache=False).logits, list(seen)
 

@@ -1,4 +1,4 @@
-/* model.h: one transformer, described by a spec; a family (gpt2, llama, qwen2, qwen3, gemma3, apertus, mixtral, switch) is a row of a
+/* model.h: one transformer, described by a spec; a family (gpt2, llama, qwen2, qwen3, gemma2, gemma3, apertus, mixtral, switch) is a row of a
  * table. Open weights or create random ones, run them, save them as a Hugging Face folder.
  *
  *     lt_model *m = NULL;
@@ -22,6 +22,7 @@ typedef struct lt_session lt_session;
     X(LLAMA, "llama", "LlamaForCausalLM")                                                          \
     X(QWEN2, "qwen2", "Qwen2ForCausalLM")                                                          \
     X(QWEN3, "qwen3", "Qwen3ForCausalLM")                                                          \
+    X(GEMMA2, "gemma2", "Gemma2ForCausalLM")                                                       \
     X(GEMMA3, "gemma3_text", "Gemma3ForCausalLM")                                                  \
     X(APERTUS, "apertus", "ApertusForCausalLM")                                                    \
     X(MIXTRAL, "mixtral", "MixtralForCausalLM")                                                    \
@@ -60,7 +61,7 @@ typedef struct {
     lt_norm_kind norm;
     float norm_eps;
     float norm_gain_offset; /* 1 for gemma: y = (1 + gain) x^ */
-    bool post_norms;        /* gemma3: a norm behind attention and behind the MLP too. */
+    bool post_norms;        /* gemma: a norm behind attention and behind the MLP too. */
     bool qk_norm;           /* RMSNorm per head on q and k, before RoPE. */
     int act;                /* lt_act_kind of tensor/ops.h */
     bool gated;

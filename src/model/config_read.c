@@ -270,6 +270,16 @@ static lt_err refuse_unknown(const lt_model_spec *spec, const json_t *config, co
     return LT_OK;
 }
 
+/* null means none, also where the family has one by itself. */
+static void read_no_caps(lt_model_spec *spec, const json_t *config) {
+    if (json_is_null(json_object_get(config, "attn_logit_softcapping"))) {
+        spec->attn_softcap = 0;
+    }
+    if (json_is_null(json_object_get(config, "final_logit_softcapping"))) {
+        spec->final_softcap = 0;
+    }
+}
+
 lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what) {
     const char *type = NULL;
     char known[256] = "";
@@ -300,7 +310,8 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
     }
     LT_TRY(read_window(&spec, row->window_keys, config, what));
     LT_TRY(refuse_unknown(&spec, config, what));
-    if (spec.family == LT_FAMILY_GEMMA3) {
+    read_no_caps(&spec, config);
+    if (lt_family_is_gemma(spec.family)) {
         scalar = 256;
         LT_TRY(lt_json_f64(config, "query_pre_attn_scalar", &scalar, true, what));
         spec.attn_scale = (float)(1 / sqrt(scalar));

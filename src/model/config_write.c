@@ -136,7 +136,7 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
         write_rope(spec, config);
     }
     write_window(spec, row->window_keys, config);
-    if (spec->family == LT_FAMILY_GEMMA3) {
+    if (lt_family_is_gemma(spec->family)) {
         const double scale = spec->attn_scale > 0 ? (double)spec->attn_scale
                                                   : 1 / sqrt((double)spec->head_dim);
         (void)json_object_set_new(config, "query_pre_attn_scalar",
@@ -145,11 +145,12 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
     if (spec->family == LT_FAMILY_GPT2 && lt_model_attn_scale(spec) == 1.0f) {
         (void)json_object_set_new(config, "scale_attn_weights", json_false());
     }
-    if (spec->final_softcap == 0) { /* transformers divides by what is not null. */
-        (void)json_object_del(config, "final_logit_softcapping");
-    }
-    if (spec->attn_softcap == 0) {
-        (void)json_object_del(config, "attn_logit_softcapping");
+    for (size_t i = 0; i < 2; i++) { /* transformers divides by what is not null. */
+        static const char *const keys[] = {"attn_logit_softcapping", "final_logit_softcapping"};
+        const float cap = i == 0 ? spec->attn_softcap : spec->final_softcap;
+        if (cap == 0 && json_object_get(config, keys[i]) != NULL) {
+            (void)json_object_set_new(config, keys[i], json_null());
+        }
     }
     (void)json_object_set_new(config, "use_cache", json_true());
 }

@@ -44,10 +44,10 @@ static const lt_config_key llama_keys[] = {
 static const lt_config_key qwen2_keys[] = {COMMON_KEYS, KEY("hidden_act", ACT, act)};
 static const lt_config_key qwen3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
                                            KEY("hidden_act", ACT, act)};
-static const lt_config_key gemma3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
-                                            KEY("hidden_activation", ACT, act),
-                                            KEY("attn_logit_softcapping", F32, attn_softcap),
-                                            KEY("final_logit_softcapping", F32, final_softcap)};
+static const lt_config_key gemma_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
+                                           KEY("hidden_activation", ACT, act),
+                                           KEY("attn_logit_softcapping", F32, attn_softcap),
+                                           KEY("final_logit_softcapping", F32, final_softcap)};
 static const lt_config_key mixtral_keys[] = {
     COMMON_KEYS, KEY("hidden_act", ACT, act), KEY("num_local_experts", I64, n_experts),
     KEY("num_experts_per_tok", I64, top_k), KEY("router_aux_loss_coef", F32, moe_aux_coef)};
@@ -111,7 +111,7 @@ static const lt_name_row gpt2_names[] = {
     ALL(HEAD, "lm_head.weight"),
 };
 static const lt_name_row llama_names[] = {COMMON_NAMES, ATTENTION_NAMES, MLP_NAMES, NORM_NAMES};
-static const lt_name_row gemma3_names[] = {
+static const lt_name_row gemma_names[] = {
     COMMON_NAMES,
     ATTENTION_NAMES,
     MLP_NAMES,
@@ -221,8 +221,30 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     .max_seq = 32768,
                                     .init_std = 0.02f,
                                     NO_IDS}},
+    [LT_FAMILY_GEMMA2] = {"gemma2", "Gemma2ForCausalLM",
+                          ROW(gemma_keys, gemma_names, rope_constants), .prefix = "model.",
+                          .window_keys = LT_WINDOW_PATTERN,
+                          .preset = {.family = LT_FAMILY_GEMMA2,
+                                     .norm_eps = 1e-6f,
+                                     .norm_gain_offset = 1,
+                                     .post_norms = true,
+                                     .act = LT_ACT_GELU_TANH,
+                                     .gated = true,
+                                     .tied = true,
+                                     .n_kv_heads = 4,
+                                     .head_dim = 256,
+                                     .attn_softcap = 50,
+                                     .final_softcap = 30,
+                                     ROPE(10000),
+                                     .max_seq = 8192,
+                                     .init_std = 0.02f,
+                                     .window = 4096,
+                                     .window_every = 2,
+                                     .bos_id = 2,
+                                     EOS(1),
+                                     .pad_id = 0}},
     [LT_FAMILY_GEMMA3] = {"gemma3_text", "Gemma3ForCausalLM",
-                          ROW(gemma3_keys, gemma3_names, rope_constants), .prefix = "model.",
+                          ROW(gemma_keys, gemma_names, rope_constants), .prefix = "model.",
                           .window_keys = LT_WINDOW_PATTERN,
                           .preset = {.family = LT_FAMILY_GEMMA3,
                                      .norm_eps = 1e-6f,
@@ -303,6 +325,10 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
 const lt_family_row *lt_family_get(lt_family family) {
     LT_ASSERT(family >= 0 && family < LT_FAMILY_COUNT);
     return &families[family];
+}
+
+bool lt_family_is_gemma(lt_family family) {
+    return lt_family_get(family)->preset.norm_gain_offset == 1.0f;
 }
 
 const char *lt_family_name(lt_family family) {

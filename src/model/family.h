@@ -65,7 +65,7 @@ typedef enum {
     LT_WINDOW_NONE,     /* The family has no sliding windows. */
     LT_WINDOW_ALL,      /* sliding_window: every layer (mixtral). */
     LT_WINDOW_OPTIONAL, /* layer_types, if use_sliding_window (qwen). */
-    LT_WINDOW_PATTERN, /* layer_types, or every sliding_window_pattern-th layer is global (gemma3). */
+    LT_WINDOW_PATTERN, /* layer_types, or every sliding_window_pattern-th layer is global (gemma). */
 } lt_window_keys;
 
 typedef struct {
@@ -83,6 +83,8 @@ typedef struct {
 } lt_family_row;
 
 const lt_family_row *lt_family_get(lt_family family);
+bool lt_family_is_gemma(
+    lt_family family); /* Gains plus one, embeddings times sqrt(C), query_pre_attn_scalar. */
 
 /* Fill a spec from a parsed config.json; `what` names the file in messages. */
 LT_MUST_USE lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what);

@@ -45,6 +45,8 @@ static const char *architecture(const lt_model_spec *s) {
         return "qwen2";
     case LT_FAMILY_QWEN3:
         return "qwen3";
+    case LT_FAMILY_GEMMA2:
+        return "gemma2";
     case LT_FAMILY_GEMMA3:
         return "gemma3";
     case LT_FAMILY_GPT2:
@@ -137,9 +139,12 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     }
     if (spec->window > 0) {
         put_u32(s, "attention.sliding_window", spec->window);
-        if (spec->window_every > 0) {
+        if (spec->window_every > 0 && spec->family != LT_FAMILY_GEMMA2) { /* Known of it. */
             put_u32(s, "attention.sliding_window_pattern", spec->window_every);
         }
+    }
+    if (spec->attn_softcap > 0) {
+        put_f32(s, "attn_logit_softcapping", (double)spec->attn_softcap);
     }
     if (spec->final_softcap > 0) {
         put_f32(s, "final_logit_softcapping", (double)spec->final_softcap);
@@ -152,7 +157,7 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
 /* What a family's architecture in GGUF has no words for: a reader would take the family's own. NULL: nothing. */
 static const char *inexpressible(const lt_model_spec *s) {
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
-    const bool gemma = s->family == LT_FAMILY_GEMMA3;
+    const bool gemma = lt_family_is_gemma(s->family), gemma2 = s->family == LT_FAMILY_GEMMA2;
 
     if (s->act != own->act) {
         return "another activation";
@@ -166,8 +171,14 @@ static const char *inexpressible(const lt_model_spec *s) {
     if (s->moe_normalise != own->moe_normalise && s->n_experts > 0) {
         return "experts' weights that are not divided by their sum";
     }
-    if (s->attn_softcap > 0 || (s->final_softcap > 0 && !gemma)) {
+    if ((s->attn_softcap > 0 && !gemma2) || (s->final_softcap > 0 && !gemma)) {
         return "a softcap";
+    }
+    if (gemma2 && (s->attn_softcap == 0 || s->final_softcap == 0)) {
+        return "a lack of softcaps";
+    }
+    if (gemma2 && (s->window == 0 || s->window_every != own->window_every)) {
+        return "another period of windows than two layers";
     }
     if (fabsf(lt_model_attn_scale(s) / lt_gguf_attn_scale(s) - 1.0f) > 1e-5f) {
         return "an attention scale";
@@ -265,7 +276,7 @@ static void add_part(saving *s, const lt_param *param, const lt_name_row *row, l
     lt_name_place_of(p, spec, param, row, 0, 0);
     lt_foreign_name(name, row->name, param->layer, 0);
     part->pair_rows = in_pairs && p->cols > 1 ? spec->head_dim : 0;
-    part->add = spec->family == LT_FAMILY_GEMMA3 && lt_param_kind_is_norm(param->kind) ? 1.0f
+    part->add = lt_family_is_gemma(spec->family) && lt_param_kind_is_norm(param->kind) ? 1.0f
                                                                                        : 0.0f;
     part->type = lt_gguf_type_of(mix, spec, param, row->part, p->cols);
     const bool known = lt_ggml_type_of(part->type, &type);

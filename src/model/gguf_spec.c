@@ -56,9 +56,10 @@ const int lt_n_gguf_names = sizeof lt_gguf_names / sizeof *lt_gguf_names;
 static const struct {
     const char *architecture;
     lt_family family;
-} architectures[] = {{"llama", LT_FAMILY_LLAMA}, {"qwen2", LT_FAMILY_QWEN2},
-                     {"qwen3", LT_FAMILY_QWEN3}, {"gemma3", LT_FAMILY_GEMMA3},
-                     {"gpt2", LT_FAMILY_GPT2},   {"apertus", LT_FAMILY_APERTUS}};
+} architectures[] = {{"llama", LT_FAMILY_LLAMA},    {"qwen2", LT_FAMILY_QWEN2},
+                     {"qwen3", LT_FAMILY_QWEN3},    {"gemma2", LT_FAMILY_GEMMA2},
+                     {"gemma3", LT_FAMILY_GEMMA3},  {"gpt2", LT_FAMILY_GPT2},
+                     {"apertus", LT_FAMILY_APERTUS}};
 
 typedef struct {
     const lt_gguf *g;
@@ -89,7 +90,8 @@ static lt_err token_id(const lt_gguf *g, const char *key, int64_t *out) {
 }
 
 float lt_gguf_attn_scale(const lt_model_spec *spec) {
-    const bool by_width = spec->family == LT_FAMILY_GEMMA3 && spec->n_layers == 62;
+    const bool by_width = (spec->family == LT_FAMILY_GEMMA3 && spec->n_layers == 62) ||
+                          (spec->family == LT_FAMILY_GEMMA2 && spec->n_layers == 46);
     return 1.0f / sqrtf((float)(by_width ? spec->width / spec->n_heads : spec->head_dim));
 }
 
@@ -103,9 +105,10 @@ static lt_err find_family(lt_model_spec *spec, keys *k) {
             return LT_OK;
         }
     }
-    LT_FAIL(LT_ERR_UNSUPPORTED,
-            "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma3, gpt2, apertus",
-            k->g->name, (int)arch.bytes, arch.data);
+    LT_FAIL(
+        LT_ERR_UNSUPPORTED,
+        "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma2, gemma3, gpt2, apertus",
+        k->g->name, (int)arch.bytes, arch.data);
 }
 
 static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
@@ -253,12 +256,12 @@ static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source 
 /* What GGUF's form of a family asks of the loader; experts make llama a mixtral. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
     s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
-    s->norms_plus_one = spec->family == LT_FAMILY_GEMMA3;
+    s->norms_plus_one = lt_family_is_gemma(spec->family);
     if (spec->family == LT_FAMILY_LLAMA && spec->n_experts > 0) {
         spec->family = LT_FAMILY_MIXTRAL;
         spec->moe_normalise = true;
     }
-    if (spec->family == LT_FAMILY_GEMMA3) {
+    if (lt_family_is_gemma(spec->family)) {
         spec->embed_scale = sqrtf((float)spec->width);
         spec->attn_scale = lt_gguf_attn_scale(spec);
     }
@@ -330,10 +333,12 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     spec->norm_eps = (float)eps;
     family_traits(spec, s);
     LT_TRY(read_window(spec, &k));
-    if (spec->family == LT_FAMILY_GEMMA3) {
-        double cap = 0;
+    if (lt_family_is_gemma(spec->family)) {
+        double attn_cap = (double)spec->attn_softcap, cap = (double)spec->final_softcap;
         LT_TRY(real(&k, "final_logit_softcapping", &cap));
+        LT_TRY(real(&k, "attn_logit_softcapping", &attn_cap));
         spec->final_softcap = (float)cap;
+        spec->attn_softcap = spec->family == LT_FAMILY_GEMMA2 ? (float)attn_cap : 0.0f;
     }
     LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
     LT_TRY(read_ends(&spec->eos, g));

@@ -148,7 +148,7 @@ static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
     s->moe_capacity = r->capacity >= 0.0 ? r->capacity : s->moe_capacity;
     s->moe_aux_coef = r->aux_coef >= 0.0 ? (float)r->aux_coef : s->moe_aux_coef;
     s->moe_z_coef = r->router_z_coef >= 0.0 ? (float)r->router_z_coef : s->moe_z_coef;
-    if (s->family == LT_FAMILY_GEMMA3) {
+    if (lt_family_is_gemma(s->family)) {
         s->embed_scale = sqrtf((float)s->width);
     }
     if (s->window_every > s->n_layers) { /* No layer is global: as config.json says it. */

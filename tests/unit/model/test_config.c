@@ -77,6 +77,24 @@ static void reads_gemma_layers(void **state) {
     assert_true(s.embed_scale > 5.656f && s.embed_scale < 5.657f);
 }
 
+/* Gemma 2 as its makers published it: no layer_types; null takes a cap away that an absent key leaves. */
+static void reads_gemma2(void **state) {
+    lt_model_spec s;
+    (void)state;
+    assert_int_equal(parse(&s, "{\"model_type\": \"gemma2\", " SIZES
+                               ", \"head_dim\": 8, \"sliding_window\": 4096, "
+                               "\"query_pre_attn_scalar\": 144, \"attn_logit_softcapping\": null, "
+                               "\"hidden_act\": \"gelu_pytorch_tanh\", "
+                               "\"hidden_activation\": \"gelu_pytorch_tanh\"}"),
+                     LT_OK);
+    assert_true(s.attn_softcap == 0 && s.final_softcap == 30);
+    assert_int_equal(lt_model_layer_window(&s, 0), 4096);
+    assert_int_equal(lt_model_layer_window(&s, 1), 0);
+    assert_int_equal(lt_model_layer_window(&s, 2), 4096);
+    assert_true(s.post_norms && !s.qk_norm && s.norm_gain_offset == 1 && s.tied);
+    assert_true(lt_model_attn_scale(&s) == 1.0f / 12.0f);
+}
+
 static void every_family_survives_its_file(void **state) {
     char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES];
     (void)state;
@@ -183,6 +201,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_both_rope_spellings),
         cmocka_unit_test(reads_gemma_layers),
+        cmocka_unit_test(reads_gemma2),
         cmocka_unit_test(every_family_survives_its_file),
         cmocka_unit_test(refuses_what_it_can_not_run),
         cmocka_unit_test(counts_apertus_8b),

@@ -86,7 +86,7 @@ static lt_model_spec small(lt_family family) {
     s.vocab_size = 61;
     s.max_seq = 64;
     s.init_std = 0.2f;
-    if (family == LT_FAMILY_GEMMA3) {
+    if (family == LT_FAMILY_GEMMA3 || family == LT_FAMILY_GEMMA2) {
         s.window = 5;
         s.embed_scale = sqrtf(32.0f);
         s.attn_scale = 1.0f / sqrtf(8.0f);
@@ -127,6 +127,13 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     s.final_softcap = 3;
     same_behind_gguf(&s, "local_gemma");
 
+    s = small(LT_FAMILY_GEMMA2);
+    s.attn_softcap = 1.5f;
+    s.final_softcap = 3;
+    same_behind_gguf(&s, "gemma2");
+
+    s = small(LT_FAMILY_GEMMA3);
+    s.window_every = 2;
     s.n_layers = 62;
     s.width = 40;
     s.embed_scale = sqrtf(40.0f);

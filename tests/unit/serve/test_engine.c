@@ -36,8 +36,8 @@ static void greedy_session(const lt_model *m, const int32_t *prompt, int64_t n_p
     lt_session_close(s);
 }
 
-static const char *const families[] = {"gpt2",   "llama3",  "llama_bias", "qwen2", "qwen3",
-                                       "gemma3", "apertus", "mixtral",    "switch"};
+static const char *const families[] = {"gpt2",   "llama3", "llama_bias", "qwen2",   "qwen3",
+                                       "gemma2", "gemma3", "apertus",    "mixtral", "switch"};
 
 static void families_say_what_a_session_says(void **state) {
     enum { N = 6 };
