@@ -1,5 +1,5 @@
 # Training as a user runs it: killed at any instant and resumed, stopped by signals, fed with nonsense.
 suite "kill -9 and resume" tests/e2e/kill_resume.sh 8
 suite "train: signals, bad input" tests/e2e/train.sh
-suite "memory: peak against what was announced" tests/e2e/memory.sh
-suite "truth: every family begins as its kept curve" tests/e2e/truth.sh
+beside "memory: peak against what was announced" tests/e2e/memory.sh
+beside "truth: every family begins as its kept curve" tests/e2e/truth.sh

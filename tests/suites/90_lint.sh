@@ -1,2 +1,0 @@
-# Include order, formatting, and the like.
-beside "lint" tests/lint.sh
