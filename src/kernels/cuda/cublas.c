@@ -288,11 +288,7 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
         LT_FAIL(LT_ERR_UNSUPPORTED, "cuBLASLt does not take %lld x %lld x %lld", (long long)a->m,
                 (long long)a->n, (long long)a->k);
     }
-    if (a->choice > n_found) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "cuBLASLt proposes %d ways for %lld x %lld x %lld, not %d",
-                n_found, (long long)a->m, (long long)a->n, (long long)a->k, a->choice);
-    }
-    p->best = found[a->choice > 0 ? a->choice - 1 : 0];
+    p->best = found[a->choice <= 0 ? 0 : a->choice <= n_found ? a->choice - 1 : n_found - 1];
     return a->choice > 0 ? LT_OK : plan_choose(b, p, s, a, found, n_found);
 }
 

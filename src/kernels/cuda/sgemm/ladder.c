@@ -150,13 +150,13 @@ const lt_sgemm_rung lt_sgemm_rungs[] = {
      false},
     {15,
      "long loop body",
-     "a stage of 32 k unrolled: reads spread between products",
+     "16 k of a stage unrolled: reads spread between products",
      SHIPPED,
      NULL,
      0,
      0,
      {0, 0},
-     {8, 16, 8, 2, 4, 4, 1, 8, 8, LT_SGEMM_TMA, true},
+     {8, 16, 8, 2, 4, 4, 1, 8, 4, LT_SGEMM_TMA, true},
      false},
 };
 const int lt_sgemm_n_rungs = sizeof lt_sgemm_rungs / sizeof *lt_sgemm_rungs;

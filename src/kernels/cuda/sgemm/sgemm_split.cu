@@ -11,8 +11,8 @@
  *           cuBLAS 44.2. At 4096^3: 47.8 against 50.9: around the longer loop ptxas finds a worse allocation of register banks.
  * NUMERICS  A tile's sum is the sum of its pieces' sums in k order: fixed by shape and GPU, the same bits every run.
  * REFS      Osama et al. 2023, arXiv:2301.03598 (Stream-K).
- *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=1 COPY=0 --ptxas-options=-O1
- *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=2 GROUP_M=8 UNROLL=1 COPY=0 --ptxas-options=-O1 */
+ *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
+ *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=2 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1 */
 #include "sgemm/tile.cuh"
 
 static_assert(COPY == COPY_TMA, "needs the copy engine");
