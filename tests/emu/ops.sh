@@ -10,7 +10,7 @@ one() { # op: a program that dies without a word is a failure; an op without cas
         echo "not ok - $1 died" >>"$tap"
 }
 export -f one
-export kind=${1:-} OMP_NUM_THREADS=1 LATEEN_EMU_WORKERS=1
+export kind=${1:-} OMP_NUM_THREADS=1 LATEEN_EMU_WORKERS=1 LATEEN_EMU_MADE=1
 make -s emu
 sed -n '/define LT_OP_MAP/,/^$/s/.*X(\([a-z_]*\),.*/\1/p' src/tensor/ops.h | xargs -P "$(nproc)" -I{} bash -c 'one {}'
 cat $out/*

@@ -3,6 +3,8 @@
 # change a bit. Prints TAP.
 set -eu
 cd "$(dirname "$0")/../.."
+make -s emu 1>&2
+export LATEEN_EMU_MADE=1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cat src/base/*.c | head -c 60000 >"$work/text" || true # Any text will do.
