@@ -130,7 +130,8 @@ typedef struct {
 /* Attention of the newest tokens of N sequences over such a cache, causal. Rows [q_start[n], q_start[n + 1]) of q and out (R, H, D) are the last
  * tokens of sequence n, which has kv_len[n] tokens, these included and already written. q_start (N + 1), kv_len (N), table (N, most pages) I32;
  * entries of table behind the last page of a sequence are not read. window, softcap, alibi, sinks: as in attention. q_max, kv_max: no sequence has
- * more rows or tokens; what a device needs to size its launch without reading them.
+ * more rows or tokens; what a device needs to size its launch without reading them. Keys of the tokens before those are older than the step, and table, q_start, kv_len
+ * its input: a device may read them before the ops before this one are done.
  * fixed_order: a row's bits depend on its own query and keys alone, not on R, N, the sequence's other rows or where its pages lie. */
 typedef struct {
     lt_tensor out, q, k_pages, v_pages, table, q_start, kv_len, alibi, sinks;

@@ -199,15 +199,28 @@ INLINE void merge(float o[HEAD_DIM / 8][4], const float top[2], float sum[2], in
     }
 }
 
-/* Tiles [begin, end) of a split: what the four warps find, merged into part. Shared memory is the rings', then the merge's. */
+/* The first tile of this warp in the split that begins with tile `begin`: whole turns of tiles that nobody sees are left out. */
+INLINE int first_tile(const work *w, int begin) {
+    return begin + max_i(0, w->begin - begin) / WARPS * WARPS + (int)threadIdx.x / 32;
+}
+/* Copies of a split's first tiles, those that hold none of the new tokens' keys: they are there before this step's kernels write. How many were started. */
+INLINE int fetch_settled(const decode_args *a, const work *w, int begin, int end, u8 *smem) {
+    const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
+    const int first = first_tile(w, begin), settled = min_i(end, (w->n_keys - w->tokens) / KEYS);
+    int s = 0;
+    for (; s < STAGES - 1 && first + s * WARPS < settled; s++) {
+        fetch(a, ring, s, first + s * WARPS, end, w->b, w->g);
+    }
+    return s;
+}
+/* Tiles [begin, end) of a split: what the four warps find, merged into part. Shared memory is the rings', then the merge's. sent: of fetch_settled. */
 INLINE void split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4], const int position[2], const float slope[2], int begin,
-                  int end, u8 *smem, float *part) {
-    const int warp = (int)threadIdx.x / 32, skip = max_i(0, w->begin - begin) / WARPS * WARPS;
-    const u32 ring = smem_addr(smem) + warp * RING_BYTES;
-    const int first = begin + skip + warp; /* Whole turns of tiles that nobody sees are left out. */
+                  int end, u8 *smem, float *part, int sent) {
+    const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
+    const int first = first_tile(w, begin);
     float o[HEAD_DIM / 8][4] = {{0.0f}}, top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
 
-    for (int s = 0; s < STAGES - 1; s++) {
+    for (int s = sent; s < STAGES - 1; s++) {
         fetch(a, ring, s, first + s * WARPS, end, w->b, w->g);
     }
     for (int t = first, i = 0; t < end; t += WARPS, i++) {
@@ -247,20 +260,22 @@ INLINE elem *row_out(const decode_args *a, const work *w, int row, int *head) {
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 decode_split(const __grid_constant__ decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
-    wait_for_others();
     const int row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, (int)blockIdx.y % row_tiles * 16);
     const int begin = (int)blockIdx.x * w.share, end = min_i(w.end, begin + w.share);
     u32 q[HEAD_DIM / 16][4];
     int position[2];
     float slope[2];
+    const bool works = w.row0 < w.rows && begin < w.end;
+    const int sent = works ? fetch_settled(&a, &w, begin, end, smem) : 0;
 
-    if (w.row0 >= w.rows || begin >= w.end) {
+    wait_for_others();
+    if (!works) {
         return;
     }
     load_rows(&a, &w, q, position, slope);
     split(&a, &w, q, position, slope, begin, end, smem,
-          a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + blockIdx.x) * 16 * (HEAD_DIM + 2));
+          a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + blockIdx.x) * 16 * (HEAD_DIM + 2), sent);
 }
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -300,21 +315,22 @@ decode_combine(const __grid_constant__ decode_args a) {
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
 decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
     extern __shared__ __align__(128) u8 smem[];
-    wait_for_others();
     const int tid = (int)threadIdx.x, width = HEAD_DIM + 2, row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles; /* The longest rows of a prompt first. */
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);
     float *const part = (float *)(smem + meet_bytes), *const mine = part + tid / 8 * width;
     u32 q[HEAD_DIM / 16][4];
     float slope[2], m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 8] = {0.0f}, keep = 1.0f, take;
-    int position[2], head;
+    int position[2], head, begin = w.begin / w.share * w.share;
+    int sent = w.row0 < w.rows ? fetch_settled(&a, &w, begin, min_i(w.end, begin + w.share), smem) : 0;
 
+    wait_for_others();
     if (w.row0 >= w.rows) {
         return;
     }
     load_rows(&a, &w, q, position, slope);
-    for (int begin = w.begin / w.share * w.share; begin < w.end; begin += w.share) {
-        split(&a, &w, q, position, slope, begin, min_i(w.end, begin + w.share), smem, part);
+    for (; begin < w.end; begin += w.share, sent = 0) {
+        split(&a, &w, q, position, slope, begin, min_i(w.end, begin + w.share), smem, part, sent);
         __syncthreads();
         join(&m, mine[HEAD_DIM], &keep, &take);
         sum = __fmaf_rn(sum, keep, mine[HEAD_DIM + 1] * take);
