@@ -8,7 +8,7 @@
 
 #include "base/error.h"
 #include "kernels/cuda/nvml.h"
-#include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul_q.h"
 
 static lt_cuda *the_gpu; /* Opened once a process by lt_backend_cuda. */
@@ -38,13 +38,16 @@ static lt_err backend_queue_open(lt_queue **out) {
         LT_FAIL(LT_ERR_OOM, "queue");
     }
     q->gpu = the_gpu;
-    err = lt_cuda_stream_open(the_gpu, &q->stream);
+    q->fuse = calloc(1, sizeof *q->fuse);
+    err = q->fuse != NULL ? lt_cuda_stream_open(the_gpu, &q->stream)
+                          : lt_error_set(LT_ERR_OOM, "queue");
     if (err != LT_OK) {
+        free(q->fuse);
         free(q);
         return err;
     }
     *out = q;
-    return LT_OK;
+    return lt_fuse_record(q, lists, false);
 }
 
 static void backend_queue_close(lt_queue *q) {
@@ -62,23 +65,28 @@ static void backend_queue_close(lt_queue *q) {
         free(q->marks);
         lt_cublas_close(q->cublas);
         lt_cuda_stream_close(q->gpu, q->stream);
+        free(q->fuse);
         free(q);
     }
 }
 
 static lt_err backend_sync(lt_queue *q) {
+    LT_TRY(lt_fuse_flush(q, lists));
     return lt_cuda_sync(q->gpu, q->stream);
 }
 
 static lt_err backend_upload(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    LT_TRY(lt_fuse_flush(q, lists));
     return lt_cuda_upload(q->gpu, q->stream, dst, src, bytes);
 }
 
 static lt_err backend_download(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    LT_TRY(lt_fuse_flush(q, lists));
     return lt_cuda_download(q->gpu, q->stream, dst, src, bytes);
 }
 
 static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
+    LT_TRY(lt_fuse_flush(q, lists));
     return lt_cuda_fill(q->gpu, q->stream, dst, 0, bytes);
 }
 
@@ -88,6 +96,7 @@ static lt_err backend_zero(lt_queue *q, void *dst, size_t bytes) {
 
 static lt_err backend_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, size_t stride_bytes,
                                   int64_t n) {
+    LT_TRY(lt_fuse_flush(q, lists));
     int64_t stride = (int64_t)(stride_bytes / 4), words = (int64_t)(piece_bytes / 4);
     void *args[] = {&dst, &stride, &words};
     LT_ASSERT(piece_bytes % 4 == 0 && stride_bytes % 4 == 0 && n <= ZERO_MAX_PIECES);
@@ -101,6 +110,7 @@ static lt_err backend_zero_pieces(lt_queue *q, void *dst, size_t piece_bytes, si
 }
 
 static lt_err backend_copy(lt_queue *q, void *dst, const void *src, size_t bytes) {
+    LT_TRY(lt_fuse_flush(q, lists));
     return lt_cuda_copy(q->gpu, q->stream, dst, src, bytes);
 }
 
@@ -116,6 +126,8 @@ static void backend_host_release(void *data, size_t bytes) {
 }
 
 static lt_err backend_order(lt_queue *after, lt_queue *before) {
+    LT_TRY(lt_fuse_flush(before, lists));
+    LT_TRY(lt_fuse_flush(after, lists));
     if (before->passed == NULL) {
         LT_TRY(lt_cuda_event_open(before->gpu, &before->passed, false));
     }
@@ -124,12 +136,18 @@ static lt_err backend_order(lt_queue *after, lt_queue *before) {
 }
 
 static lt_err backend_graph_begin(lt_queue *q) {
+    LT_TRY(lt_fuse_record(q, lists, true));
     return lt_cuda_capture_begin(q->gpu, q->stream);
 }
 
 static lt_err backend_graph_end(lt_queue *q, lt_graph **out) {
     CUgraphExec exec = NULL;
+    const lt_err held = lt_fuse_record(q, lists, false);
     LT_TRY(lt_cuda_capture_end(q->gpu, q->stream, &exec));
+    if (held != LT_OK) {
+        lt_cuda_graph_close(q->gpu, exec);
+        return held;
+    }
     *out = (lt_graph *)exec;
     return LT_OK;
 }
@@ -145,6 +163,7 @@ static void backend_graph_close(lt_graph *g) {
 }
 
 static lt_err backend_mark(lt_queue *q, int64_t i) {
+    LT_TRY(lt_fuse_flush(q, lists));
     if (i >= q->n_marks) {
         const int64_t n = 2 * i + 64;
         CUevent *grown = realloc(q->marks, (size_t)n * sizeof *grown);
@@ -181,8 +200,17 @@ static lt_err backend_energy(double *joules) {
     return lt_nvml_energy(joules, lt_cuda_get_info(the_gpu)->pci);
 }
 
-#define LT_REGISTRY_LISTS lists
-LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
+/* An op of a step that is being recorded may be held back (ops/fuse.h). */
+static lt_err run_op(lt_queue *q, lt_op op, const void *args) {
+    bool taken = false;
+    LT_TRY(lt_fuse_offer(q, lists, op, args, &taken));
+    return taken ? LT_OK : lt_registry_run(&lists[op], op, q, args);
+}
+#define TRAMPOLINE(name, args)                                                                     \
+    static lt_err call_##name(lt_queue *q, const args *a) {                                        \
+        return run_op(q, LT_OP_##name, a);                                                         \
+    }
+LT_OP_MAP(TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
 static void backend_open(void) {

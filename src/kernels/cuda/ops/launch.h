@@ -23,7 +23,8 @@ struct lt_queue {
     CUevent passed;        /* For order: NULL until the first. */
     CUevent *marks;        /* Of the stopwatch; grows. */
     int64_t n_marks;
-    lt_cublas *cublas; /* NULL until the first product that is its. */
+    lt_cublas *cublas;    /* NULL until the first product that is its. */
+    struct lt_fuse *fuse; /* Ops held back while a graph is recorded (fuse.h). */
 };
 
 #define LT_CUDA_COUNTER_BYTES 256 /* Zero between ops: attention's tile counters. */

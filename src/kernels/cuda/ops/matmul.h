@@ -15,6 +15,7 @@ bool lt_matmul_dense(const lt_tensor *t);
 
 /* At most 8 rows (matmul_gemv.c). */
 const char *lt_cuda_gemv_refuse(const void *args);
+int lt_cuda_gemv_split(int64_t n, int64_t k, int n_sms); /* Warps that share K. */
 lt_err lt_cuda_gemv_run(lt_queue *q, const void *args);
 
 #endif

@@ -44,6 +44,19 @@ const char *lt_cuda_gemv_refuse(const void *args) {
                                                  : "another kernel was measured to be faster";
 }
 
+#define ROWS  2 /* Columns that a warp makes at once. */
+#define WARPS 4
+
+/* Warps that share columns: enough of all that they keep enough loads under way. */
+int lt_cuda_gemv_split(int64_t n, int64_t k, int n_sms) {
+    int split = 1;
+    while (split < WARPS && LT_CUDA_DIV_UP(n, ROWS) * split < 16 * (int64_t)n_sms &&
+           k >= 512 * split) {
+        split *= 2;
+    }
+    return split;
+}
+
 lt_err lt_cuda_gemv_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     gemv_args w = {a->a.data,
@@ -57,21 +70,14 @@ lt_err lt_cuda_gemv_run(lt_queue *q, const void *args) {
                    (int)lt_matmul_depth(a),
                    lt_matmul_bias_type(&a->bias),
                    a->accumulate};
-    const int rows = 2, warps = 4,
-              wanted =
-                  16 *
-                  lt_cuda_get_info(q->gpu)->n_sms; /* Warps that keep enough loads under way. */
     void *list[] = {&w};
     char defines[LT_CUDA_DEFINES_BYTES];
-    int split = 1;
+    const int split = lt_cuda_gemv_split(w.n, w.k, lt_cuda_get_info(q->gpu)->n_sms);
     if (lt_matmul_empty(a)) {
         return LT_OK;
     }
-    while (split < warps && LT_CUDA_DIV_UP(w.n, rows) * split < wanted && w.k >= 512 * split) {
-        split *= 2;
-    }
     snprintf(defines, sizeof defines, "M=%d ROWS=%d SPLIT=%d OUT=%s DTYPE=%s", (int)a->y.shape[0],
-             rows, split, lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
+             ROWS, split, lt_cuda_dtype_word(a->y.dtype), lt_cuda_dtype_word(a->a.dtype));
     return lt_cuda_run_early(q, "gemm/gemv.cu", "gemv", defines,
-                             LT_CUDA_DIV_UP(w.n, rows * (warps / split)), 1, 32 * warps, list);
+                             LT_CUDA_DIV_UP(w.n, ROWS * (WARPS / split)), 1, 32 * WARPS, list);
 }

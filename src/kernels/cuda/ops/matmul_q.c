@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
-#include "kernels/cuda/ops/launch.h"
+#include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 
@@ -47,6 +47,14 @@ static int64_t n_tiles(int64_t k) {
 static int64_t slab_bytes(const format *f, int64_t k) {
     const int64_t scales = TILE_K / f->group + (f->mins ? TILE_K / 32 : 0);
     return n_tiles(k) * TILE_ROWS * (TILE_K * f->bits / 8 + scales * 2);
+}
+bool lt_cuda_tile_format_of(lt_cuda_tile_format *out, lt_dtype type) {
+    const format *f = format_of(type);
+    if (f != NULL) {
+        *out = (lt_cuda_tile_format){f->bits, f->group, f->mins, f->offset,
+                                     (int)slab_bytes(f, TILE_K)};
+    }
+    return f != NULL;
 }
 #define FORMAT_WORDS     "BITS=%d GROUP=%d MINS=%d OFFSET=%d"
 #define FORMAT_VALUES(f) (f)->bits, (f)->group, (f)->mins, (f)->offset
@@ -143,8 +151,19 @@ const char *lt_cuda_few_q_refuse(const void *args) {
            : a->y.shape[0] > FEW_ROWS && !a->fixed_order ? "more than 64 rows"
                                                          : NULL;
 }
+/* As a kernel that makes two slabs at once likes it, gemm_q_ring.cu. */
+int lt_cuda_split_q(int64_t n, int64_t k, int n_sms) {
+    const int64_t pairs = LT_CUDA_DIV_UP(n, 2 * TILE_ROWS), tiles = n_tiles(k);
+    int split = 1;
+    while (split < MOST_SPLIT_ALONE && 2 * split * pairs <= (int64_t)WARPS_ALONE * n_sms &&
+           2 * split <= tiles) {
+        split *= 2;
+    }
+    return split;
+}
 /* Warps that share a slab of columns. */
-static int split_of(const lt_matmul_args *a, const lt_cuda_info *info) {
+static int split_of(const lt_queue *q, const lt_matmul_args *a) {
+    const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
     const bool alone = a->y.shape[0] <= ALONE && !a->fixed_order;
     const int64_t slabs = LT_CUDA_DIV_UP(a->y.shape[1], TILE_ROWS), tiles = n_tiles(a->b.shape[1]),
                   room = (alone ? WARPS_ALONE : WARPS_OF_MANY) * info->n_sms;
@@ -152,6 +171,9 @@ static int split_of(const lt_matmul_args *a, const lt_cuda_info *info) {
                      : a->fixed_order ? MOST_SPLIT_FIXED
                                       : MOST_SPLIT_OF_MANY;
     int split = 1;
+    if (alone && q->fuse->wide) { /* The same bits, fused or not. */
+        return lt_cuda_split_q(a->y.shape[1], a->b.shape[1], info->n_sms);
+    }
     while (split < most && 2 * split * slabs <= room && 2 * split <= tiles) {
         split *= 2;
     }
@@ -185,7 +207,7 @@ static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
 lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     const int64_t m = lt_matmul_empty(a) ? 0 : a->y.shape[0];
-    const int split = split_of(a, lt_cuda_get_info(q->gpu));
+    const int split = split_of(q, a);
     for (int64_t first = 0; first < m; first += FEW_ROWS) {
         const int64_t n = m - first < FEW_ROWS ? m - first : FEW_ROWS;
         lt_matmul_args piece = *a;

@@ -3,6 +3,7 @@
 #ifndef LT_CUDA_ROPE_CUH
 #define LT_CUDA_ROPE_CUH
 
+#include "common/rotate.cuh"
 #include "common/vec.cuh"
 
 #define D (LANES * 2 * W)
@@ -13,9 +14,8 @@ INLINE void rotate(float *a, float *b, const float *table, int position, int lan
 #pragma unroll
     for (int i = 0; i < W; i += 2) {
         const float4 t = *(const float4 *)&cs[2 * i]; /* Two pairs of cos, sin. */
-        const float a0 = a[i], b0 = b[i], a1 = a[i + 1], b1 = b[i + 1];
-        a[i] = a0 * t.x - sign * b0 * t.y, b[i] = b0 * t.x + sign * a0 * t.y;
-        a[i + 1] = a1 * t.z - sign * b1 * t.w, b[i + 1] = b1 * t.z + sign * a1 * t.w;
+        rotate_pair(&a[i], &b[i], t.x, sign * t.y);
+        rotate_pair(&a[i + 1], &b[i + 1], t.z, sign * t.w);
     }
 }
 

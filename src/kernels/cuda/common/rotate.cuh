@@ -1,0 +1,14 @@
+/* rotate.cuh: the rotation of one pair, for rope.cu and for products that rotate what they make (gemv_ring.cu): written so that both give the same bits. */
+#ifndef LT_ROTATE_CUH
+#define LT_ROTATE_CUH
+
+#include "common/types.cuh"
+
+/* (a, b) by the angle whose cosine and sine are c and s. */
+INLINE void rotate_pair(float *a, float *b, float c, float s) {
+    const float a0 = *a, b0 = *b;
+    *a = __fmaf_rn(a0, c, -__fmul_rn(b0, s));
+    *b = __fmaf_rn(b0, c, __fmul_rn(a0, s));
+}
+
+#endif

@@ -1,0 +1,257 @@
+/* beside.cuh: what stands before and behind a product in a layer that decodes and is made by its kernel: gemv_ring.cu, gemm_q_ring.cu. Arguments, the norm of the rows, the ends of sums.
+ *
+ * -D M rows, 1 to 8; NORM, ADD, PARAM, LANES: RMSNorm of x [+ add], gains of type PARAM, LANES 32 or 256 as norm.cu shares out a row; TAIL 0: none, 1: act = f(column) * column + N / 2 (KIND 0: GELU's tanh
+ * form, 2: SiLU), 2: pairs (i, i + dim / 2) of heads of q and k rotated in place, heads of k and v also to their pages; HELD: x stands in shared memory.
+ * THREADS, STAGES (of cp.async that may be under way) are the kernel's. Bits are those of the ops one by one. */
+#ifndef LT_CUDA_GEMM_BESIDE_CUH
+#define LT_CUDA_GEMM_BESIDE_CUH
+
+#include "common/act.cuh"
+#include "common/early.cuh"
+#include "common/hopper.cuh"
+#include "common/product.cuh"
+#include "common/reduce.cuh"
+#include "common/rotate.cuh"
+
+static_assert(LANES == 32 || (LANES == 256 && THREADS >= 256), "as norm.cu shares out a row");
+
+typedef struct {
+    const elem *x;
+    const void *w;
+    const void *bias;
+    OUT *y;
+    i64 ldx, ldw, ldy;
+    int n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
+    const elem *add; /* NORM */
+    elem *sum, *normed;
+    const PARAM *gain;
+    float *rstd;
+    i64 ld_add, ld_sum, ld_normed;
+    float eps, gain_offset;
+    int q_heads, kv_heads, dim; /* TAIL 2 */
+    const int *positions, *slots;
+    const float *table;
+    elem *k_pages, *v_pages;
+    elem *act; /* TAIL 1 */
+    i64 ld_act;
+} ring_args;
+
+/* Dynamic shared memory: the kernel's rings, x (HELD; rows 64 bytes further apart than they are long, for the banks), then the norm's gains and sums of pieces, then angles of the rows. */
+typedef struct {
+    uint4 *x;
+    u8 *gain;
+    float *part, *angles;
+} places;
+INLINE int x_pitch(const ring_args *a) { /* In pieces of 16 bytes. */
+    return (a->k + 7) / 8 + 4;
+}
+INLINE places places_of(const ring_args *a, u8 *behind_rings) {
+    places s;
+    s.x = (uint4 *)behind_rings;
+    s.gain = behind_rings + (HELD ? M * x_pitch(a) * 16 : 0);
+    s.part = (float *)(s.gain + (NORM ? a->k * (int)sizeof(PARAM) : 0));
+    s.angles = s.part + (NORM ? M * (a->k / 8) : 0);
+    return s;
+}
+
+/* ---- What comes before */
+
+#if NORM
+/* The gains are weights: on their way with the first stage. A thread copies those of its own pieces. */
+INLINE void send_gains(const ring_args *a, const places *s) {
+    const int each = 8 * (int)sizeof(PARAM) / 16;
+    for (int c = (int)threadIdx.x; c < a->k / 8; c += THREADS) {
+#pragma unroll
+        for (int i = 0; i < each; i++) {
+            cp_async_16(smem_addr(s->gain) + (u32)(c * each + i) * 16, (const u8 *)a->gain + (c * each + i) * 16);
+        }
+    }
+}
+INLINE float sum_of_pieces(const ring_args *a, const float *part) {
+    const int lane = (int)threadIdx.x % LANES, pieces = a->k / 8;
+    float x = 0.0f;
+    for (int c = lane; c < pieces; c += LANES) {
+        x += part[c];
+    }
+    return warp_sum(x);
+}
+/* x (+ add), in place in s->x, to its norm; block 0 leaves in memory what the op would have. */
+INLINE void norm_rows(const ring_args *a, const places *s) {
+    __shared__ float meet[M][8], scales[M];
+    const int tid = (int)threadIdx.x, warp = tid / 32, pieces = a->k / 8;
+    const bool keeps = blockIdx.x == 0;
+    float scale[M];
+
+    for (int c = tid; c < pieces; c += THREADS) { /* 1. Sums of squares of pieces. */
+        uint4 v[M], more[M];
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            v[m] = *(const uint4 *)(a->x + m * a->ldx + 8 * c);
+            more[m] = ADD ? *(const uint4 *)(a->add + m * a->ld_add + 8 * c) : v[m];
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float f[8], g[8], squares = 0.0f;
+            if (ADD) {
+                UNPACK(DTYPE, f, v[m]);
+                UNPACK(DTYPE, g, more[m]);
+#pragma unroll
+                for (int e = 0; e < 8; e++) {
+                    f[e] += g[e];
+                }
+                v[m] = PACK(DTYPE, f);
+                if (keeps) {
+                    *(uint4 *)(a->sum + m * a->ld_sum + 8 * c) = v[m];
+                }
+            }
+            UNPACK(DTYPE, f, v[m]);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                squares += f[e] * f[e];
+            }
+            s->x[m * x_pitch(a) + c] = v[m];
+            s->part[m * pieces + c] = squares;
+        }
+    }
+    cp_async_wait(STAGES - 2); /* The gains, which came first. */
+    __syncthreads();
+    if (LANES > 32) { /* 2. Rows: the warps' sums are added by their own tree, as in norm.cu. */
+        for (int m = 0; m < M && tid < LANES; m++) {
+            const float x = sum_of_pieces(a, s->part + m * pieces);
+            if (tid % 32 == 0) {
+                meet[m][warp] = x;
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        float x = 0.0f;
+        if (M > 1 && LANES == 32 && warp != m % WARPS) {
+            continue;
+        }
+        if (LANES > 32) {
+            x = meet[m][tid % 8];
+#pragma unroll
+            for (int lanes = 4; lanes > 0; lanes /= 2) {
+                x += __shfl_xor_sync(ALL_LANES, x, lanes);
+            }
+        } else {
+            x = sum_of_pieces(a, s->part + m * pieces);
+        }
+        scale[m] = rsqrtf(x * (1.0f / a->k) + a->eps);
+        if (tid % 32 == 0) {
+            scales[m] = scale[m];
+        }
+        if (keeps && a->rstd && tid % 32 == 0 && warp == m % WARPS) {
+            a->rstd[m] = scale[m];
+        }
+    }
+    if (M > 1 && LANES == 32) { /* A warp a row: all learn of it. */
+        __syncthreads();
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            scale[m] = scales[m];
+        }
+    }
+    for (int c = tid; c < pieces; c += THREADS) { /* 3. As it was read: a thread's own pieces. */
+        float g[8];
+        if (sizeof(PARAM) == 4) {
+            *(float4 *)g = *(const float4 *)(s->gain + 32 * c), *(float4 *)(g + 4) = *(const float4 *)(s->gain + 32 * c + 16);
+        } else {
+            bf16_unpack(g, *(const uint4 *)(s->gain + 16 * c));
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float f[8];
+            UNPACK(DTYPE, f, s->x[m * x_pitch(a) + c]);
+#pragma unroll
+            for (int e = 0; e < 8; e++) {
+                const float hat = f[e] * scale[m];
+                f[e] = hat * (a->gain_offset + g[e]);
+            }
+            const uint4 y = PACK(DTYPE, f);
+            s->x[m * x_pitch(a) + c] = y;
+            if (keeps) {
+                *(uint4 *)(a->normed + m * a->ld_normed + 8 * c) = y;
+            }
+        }
+    }
+}
+#endif
+
+/* ---- What comes behind */
+
+INLINE float activate(float x) {
+    return KIND == 2 ? silu(x) : gelu_tanh(x);
+}
+INLINE float product_of(const ring_args *a, int col, float sum) { /* As y holds it. */
+    return TO_F32(OUT, FROM_F32(OUT, sum + bias_at(a->bias, a->bias_type, col)));
+}
+INLINE void turn_and_write(const ring_args *a, const float *angles, int m, int pair, float first, float second) {
+    const int half = a->dim / 2, i = pair % half, head = pair / half, col = head * a->dim + i;
+    OUT *const y = a->y + m * a->ldy + col;
+    float u = product_of(a, col, first), v = product_of(a, col + half, second);
+    const int slot = a->slots[m];
+    if (head < a->q_heads + a->kv_heads) {
+        rotate_pair(&u, &v, angles[(m * half + i) * 2], angles[(m * half + i) * 2 + 1]);
+    }
+    y[0] = FROM_F32(OUT, u), y[half] = FROM_F32(OUT, v);
+    if (head >= a->q_heads && slot >= 0) {
+        const bool value = head >= a->q_heads + a->kv_heads;
+        const int g = head - a->q_heads - (value ? a->kv_heads : 0);
+        OUT *const page = (OUT *)(value ? a->v_pages : a->k_pages) + ((i64)slot * a->kv_heads + g) * a->dim + i;
+        page[0] = FROM_F32(OUT, u), page[half] = FROM_F32(OUT, v);
+    }
+}
+INLINE void store_column(const ring_args *a, int m, int col, float sum) {
+    if (col < a->n) {
+        product_store(a->y + m * a->ldy + col, sum, bias_at(a->bias, a->bias_type, col), a->accumulate);
+    }
+}
+/* TAIL 1, 2: pair p of columns (column_of, + distance_of). */
+INLINE void store_pair(const ring_args *a, const float *angles, int m, int pair, float first, float second) {
+#if TAIL == 2
+    turn_and_write(a, angles, m, pair, first, second);
+#elif TAIL == 1
+    store_column(a, m, pair, first);
+    store_column(a, m, pair + a->n / 2, second);
+    a->act[m * a->ld_act + pair] = FROM_F32(DTYPE, activate(product_of(a, pair, first)) * product_of(a, pair + a->n / 2, second));
+#endif
+}
+
+/* ---- Both */
+
+/* Before the kernels before this one are done: what none of them writes. Gains are part of the first stage. */
+INLINE void send_early(const ring_args *a, const places *s) {
+#if NORM
+    send_gains(a, s);
+#endif
+#if TAIL == 2
+    for (int i = (int)threadIdx.x; i < M * a->dim; i += THREADS) {
+        s->angles[i] = a->table[(i64)a->positions[i / a->dim] * a->dim + i % a->dim];
+    }
+#endif
+    (void)a, (void)s;
+}
+/* And afterwards: x in its place. */
+INLINE void bring_x(const ring_args *a, const places *s) {
+#if NORM
+    norm_rows(a, s);
+#elif HELD
+    for (int m = 0; m < M; m++) {
+        for (int c = (int)threadIdx.x; c < a->k / 8; c += THREADS) {
+            s->x[m * x_pitch(a) + c] = *(const uint4 *)(a->x + m * a->ldx + 8 * c);
+        }
+    }
+#endif
+    if (NORM || HELD || TAIL == 2) {
+        __syncthreads();
+    }
+}
+/* Eight elements of row m from column k on. */
+INLINE const uint4 *x_at(const ring_args *a, const places *s, int m, int k) {
+    return HELD ? s->x + m * x_pitch(a) + k / 8 : (const uint4 *)(a->x + m * a->ldx + k);
+}
+
+#endif

@@ -1,0 +1,166 @@
+/* gemv_ring.cu: few rows times a weight matrix, with the small ops that stand before and behind it in a layer that decodes: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8.
+ *
+ * SHAPES    K a multiple of 8; rows of x and W 16-byte aligned; any N (TAIL 0).
+ *           NORM 1: x is what RMSNorm makes of x [+ add], which is stored, too (normed, sum, rstd). TAIL 1: N = 2 F, act = f(first F columns) * others.
+ *           TAIL 2: N = (q_heads + 2 kv_heads) dim: heads of q and k are rotated in place, those of k and v are also written to their pages.
+ * MAP       one block an SM, each group of SPLIT warps walks over units of ROWS columns, PAIRS pairs: neighbours, a gate and its factor, or the two numbers that
+ *           rotate with each other. The SPLIT warps of a group and their lanes share K, 8 elements each in turn.
+ * MOVEMENT
+ *     W ──cp.async, 16 bytes a lane──▶ ring of STAGES x UNROLL x ROWS pieces of this lane ─┐
+ *     x [+ add] ─ norm, every block by itself ─▶ smem (HELD 0: the L1) ────────────────────┴─▶ M x ROWS sums a lane ──shuffles──▶ smem ──▶ y, act, pages
+ *     A lane reads what it copied itself: nobody waits for anybody but SPLIT warps at the end of a unit. The ring runs over the ends of units, and is filled before the kernel
+ *     before this one is done (common/early.cuh): as deep as the SM allows, 16 to 23 MB of weights are under way while the rows are normed.
+ * BOUND     bytes of W: each is used once.
+ * MEASURED  docs/SPEED.md, "Serving on a GPU", with what was slower: shallow rings that leave room for the next kernel's blocks, prefetches to the L2.
+ * NUMERICS  as the ops one by one: f32 multiply-adds, a lane's sum in order of k, a fixed tree over lanes, warps in order: the bits of gemv.cu for equal SPLIT; the norm's
+ *           sums in norm.cu's order; what an op would have read back from y is rounded as in y.
+ *@spec sm_80 sm_90a: M=1 ROWS=2 UNROLL=2 SPLIT=1 WARPS=16 STAGES=6 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 OUT=bf16
+ *@spec sm_80 sm_90a: M=1 ROWS=2 UNROLL=2 SPLIT=2 WARPS=16 STAGES=5 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
+ *@spec sm_80 sm_90a: M=1 ROWS=2 UNROLL=2 SPLIT=4 WARPS=16 STAGES=6 WHOLE=1 HELD=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
+ *@spec sm_80 sm_90a: M=1 ROWS=2 UNROLL=1 SPLIT=1 WARPS=16 STAGES=12 WHOLE=0 HELD=0 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=fp32
+ *@spec sm_80 sm_90a: M=4 ROWS=2 UNROLL=2 SPLIT=2 WARPS=16 STAGES=5 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=2 KIND=0 OUT=fp16 DTYPE=fp16
+ *@spec sm_80 sm_90a: M=8 ROWS=2 UNROLL=2 SPLIT=1 WARPS=16 STAGES=4 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=0 OUT=bf16 */
+#define PAIRS   (ROWS / 2)
+#define GROUPS  (WARPS / SPLIT)
+#define THREADS (32 * WARPS)
+#define STAGE_BYTES (UNROLL * ROWS * 512) /* of a warp */
+#define RING_BYTES  (STAGES * STAGE_BYTES)
+#define STEP        (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
+static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2, "columns in pairs, warps in groups");
+#include "gemm/beside.cuh"
+
+/* ---- Columns in pairs */
+
+INLINE int pairs_of(const ring_args *a) {
+    return (a->n + 1) / 2;
+}
+INLINE int distance_of(const ring_args *a) {
+    return TAIL == 0 ? 1 : TAIL == 1 ? a->n / 2 : a->dim / 2;
+}
+INLINE int column_of(const ring_args *a, int pair) {
+    const int half = a->dim / 2;
+    return TAIL == 0 ? 2 * pair : TAIL == 1 ? pair : pair / half * a->dim + pair % half;
+}
+
+/* ---- Weights on their way */
+
+typedef struct {
+    int unit, step;
+    const elem *w[ROWS];
+} source;
+INLINE void aim(source *s, const ring_args *a) {
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) { /* Past the end: the last column again, not stored. */
+        const int pair = min_i(s->unit * PAIRS + r / 2, pairs_of(a) - 1);
+        s->w[r] = (const elem *)a->w + (i64)min_i(column_of(a, pair) + r % 2 * distance_of(a), a->n - 1) * a->ldw;
+    }
+}
+INLINE void send(source *s, const ring_args *a, u32 slot, int first, int steps, int units) {
+    if (s->unit < units) {
+#pragma unroll
+        for (int u = 0; u < UNROLL; u++) {
+            const int k = first + s->step * STEP + u * SPLIT * 256;
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                const u32 to = slot + (u * ROWS + r) * 512;
+                if (WHOLE) {
+                    cp_async_16(to, s->w[r] + k);
+                } else {
+                    cp_async_16_or_zero(to, s->w[r] + (k < a->k ? k : 0), k < a->k ? 4 : 0);
+                }
+            }
+        }
+        if (++s->step == steps) {
+            s->step = 0;
+            s->unit += (int)gridDim.x * GROUPS;
+            aim(s, a);
+        }
+    }
+    cp_async_commit();
+}
+
+/* A stage's part of the sums: eight columns of W from k0 on, UNROLL times. */
+INLINE void multiply(const ring_args *a, const places *s, float sum[ROWS][M], u32 slot, int k0) {
+#pragma unroll
+    for (int u = 0; u < UNROLL; u++) {
+        const int k = k0 + u * SPLIT * 256;
+        float y[ROWS][8];
+        if (!WHOLE && k >= a->k) {
+            break;
+        }
+#pragma unroll
+        for (int r = 0; r < ROWS; r++) {
+            UNPACK(DTYPE, y[r], ld_shared_v4(slot + (u * ROWS + r) * 512));
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            float x[8];
+            UNPACK(DTYPE, x, *x_at(a, s, m, k));
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+#pragma unroll
+                for (int i = 0; i < 8; i++) {
+                    sum[r][m] += x[i] * y[r][i];
+                }
+            }
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(THREADS, 1) /* The block has the SM for itself: ptxas need not save registers. */
+gemv_ring(const __grid_constant__ ring_args a) {
+    extern __shared__ __align__(128) u8 smem[];
+    __shared__ float part[2][WARPS][ROWS * M];
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT, share = warp % SPLIT;
+    const int units = div_up(pairs_of(&a), PAIRS), steps = div_up(a.k, STEP), first = (share * 32 + lane) * 8;
+    const places s = places_of(&a, smem + WARPS * RING_BYTES);
+    const u32 ring = smem_addr(smem) + (u32)(warp * RING_BYTES + lane * 16);
+    source from = {group * (int)gridDim.x + (int)blockIdx.x, 0};
+    int slot = 0, turn = 0;
+
+    send_early(&a, &s);
+    aim(&from, &a);
+#pragma unroll
+    for (int i = 0; i < STAGES - 1; i++) { /* 1. On their way before x is there. */
+        send(&from, &a, ring + i * STAGE_BYTES, first, steps, units);
+    }
+    wait_for_others();
+    bring_x(&a, &s); /* 2. */
+    for (int unit = group * (int)gridDim.x + (int)blockIdx.x; unit < units; unit += (int)gridDim.x * GROUPS, turn ^= 1) {
+        float sum[ROWS][M] = {{0.0f}};
+        for (int step = 0; step < steps; step++) { /* 3. */
+            cp_async_wait(STAGES - 2);
+            const u32 old = ring + (slot == 0 ? STAGES - 1 : slot - 1) * STAGE_BYTES;
+            send(&from, &a, old, first, steps, units);
+            multiply(&a, &s, sum, ring + slot * STAGE_BYTES, first + step * STEP);
+            slot = slot == STAGES - 1 ? 0 : slot + 1;
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS * M; i++) { /* 4. */
+            const float x = warp_sum(sum[i / M][i % M]);
+            if (lane == 0) {
+                part[turn][warp][i] = x;
+            }
+        }
+        if (SPLIT > 1) {
+            named_barrier_sync(1 + group, 32 * SPLIT);
+        } else {
+            __syncwarp();
+        }
+        for (int i = lane; share == 0 && i < PAIRS * M; i += 32) {
+            const int p = i / M, m = i % M;
+            float x = 0.0f, y = 0.0f;
+            for (int w = 0; w < SPLIT; w++) {
+                x += part[turn][warp + w][2 * p * M + m];
+                y += part[turn][warp + w][(2 * p + 1) * M + m];
+            }
+            const int pair = unit * PAIRS + p, col = column_of(&a, pair);
+            if (TAIL == 0) {
+                store_column(&a, m, col, x);
+                store_column(&a, m, col + 1, y);
+            } else if (pair < pairs_of(&a)) {
+                store_pair(&a, s.angles, m, pair, x, y);
+            }
+        }
+    }
+}

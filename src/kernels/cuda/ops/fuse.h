@@ -1,0 +1,55 @@
+/* fuse.h: small ops of a step that is being recorded become part of the product beside them (gemm/gemv_ring.cu).
+ *
+ * While a graph is recorded, an op that may begin or go on with a pattern is HELD; the op that completes it, does not fit or comes otherwise, or the end of the graph, lets what
+ * is held go: as one kernel where its product is one that gemv_ring.cu takes, else op by op. Patterns, parts in brackets may be absent:
+ *
+ *     [rmsnorm y, sum = x + add]  matmul a = y                                 few rows times weights (N, K), 16-bit or of blocks
+ *                                 matmul  act_fwd x = its y                    gated, SiLU or GELU's tanh form
+ *                                 matmul  rope of its y, in place  kv_write    y = heads of q, k, v
+ *
+ * Every tensor that the ops would have written is written, with the same bits: who reads it later does not matter. Ops whose results lie where others of the kernel still read
+ * are left alone, as blocks do not wait for each other.
+ *
+ * Positions, slots and the table of rotations are read before the kernels before are done: no op of a step may write them.
+ *
+ * Outside of a recording nothing is held: the same patterns only fetch their kernels, which a recording could not compile. So a step runs once before it is recorded.
+ * LATEEN_CUDA_FUSE=off turns it off. By default only one row times 16-bit weights is fused, which an H100 has shown to be right and faster; =all adds what has not been shown there: up to
+ * LT_FUSE_ROWS rows, and weights of blocks. fuse.c says what is known. */
+#ifndef LT_KERNELS_CUDA_FUSE_H
+#define LT_KERNELS_CUDA_FUSE_H
+
+#include "kernels/cuda/ops/launch.h"
+
+#define LT_FUSE_ROWS 8
+
+/* Ops that one kernel may stand for. */
+typedef struct {
+    bool wide; /* LATEEN_CUDA_FUSE=all */
+    bool has_norm, has_product, has_act, has_rope, has_kv;
+    lt_rmsnorm_args norm;
+    lt_matmul_args product;
+    lt_act_args act;
+    lt_rope_args rope;
+    lt_kv_write_args kv;
+} lt_fuse_ops;
+
+typedef struct lt_fuse {
+    bool off, wide, records;
+    lt_fuse_ops held;
+    int64_t n_fused; /* Kernels that stand for more than one op. */
+} lt_fuse;
+
+/* An op comes: *taken, it is held (args are copied) or done; else the caller runs it. What was held before may be let go first. lists: the backend's. */
+LT_MUST_USE lt_err lt_fuse_offer(lt_queue *q, const lt_op_list *lists, lt_op op, const void *args,
+                                 bool *taken);
+/* Something else comes: let go what is held. */
+LT_MUST_USE lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists);
+/* A recording begins, or ends. */
+LT_MUST_USE lt_err lt_fuse_record(lt_queue *q, const lt_op_list *lists, bool records);
+
+/* Of gemv_ring.c: one kernel for what f holds. */
+bool lt_cuda_ring_takes(const lt_fuse_ops *f, const lt_cuda_info *info);
+/* launch false: only fetch the kernel. */
+LT_MUST_USE lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch);
+
+#endif

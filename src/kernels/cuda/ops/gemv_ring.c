@@ -1,0 +1,270 @@
+/* gemv_ring.c: the launcher of gemm/gemv_ring.cu and gemm_q_ring.cu: what they take of the ops that fuse.c holds, and how they share out a product. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/ops/fuse.h"
+#include "kernels/cuda/ops/matmul.h"
+#include "kernels/cuda/ops/matmul_q.h"
+
+/* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 2 pieces of 2 columns a stage; 215 KB of rings beat 100, which would leave the next kernel's block
+ * room; Q4_0 likes 200. Q8_0's 100 are inferred from a run of before. */
+#define WARPS         16
+#define ROWS          2 /* Columns that a warp makes at once. */
+#define UNROLL        2
+#define MOST_STAGES   12
+#define BUDGET        215 /* KB of shared memory for rings and rows. */
+#define BUDGET_Q      200
+#define BUDGET_Q8     100
+#define STATIC_BYTES  18432     /* At most, of shared memory. */
+#define HELD_BYTES    65536     /* Of x in shared memory. */
+#define MOST_COLS     (1 << 20) /* Indexes stay in 32 bits. */
+#define DEFINES_BYTES 224
+
+/* ring_args of gemv_ring.cu. */
+typedef struct {
+    const void *x, *w, *bias;
+    void *y;
+    int64_t ldx, ldw, ldy;
+    int n, k, bias_type, accumulate;
+    const void *add;
+    void *sum, *normed;
+    const void *gain;
+    void *rstd;
+    int64_t ld_add, ld_sum, ld_normed;
+    float eps, gain_offset;
+    int q_heads, kv_heads, dim;
+    const void *positions, *slots, *table;
+    void *k_pages, *v_pages, *act;
+    int64_t ld_act;
+} ring_args;
+
+/* ---- What it takes ---- */
+
+typedef struct {
+    uintptr_t from, to;
+} range;
+static range range_of(const lt_tensor *t) {
+    int64_t last = 0;
+    for (int d = 0; d < t->n_dims; d++) {
+        last += (t->shape[d] - 1) * t->stride[d];
+    }
+    const uintptr_t from = (uintptr_t)t->data;
+    return (range){from, t->data == NULL
+                             ? from
+                             : from + (uintptr_t)(last + 1) * (uintptr_t)lt_dtype_bytes(t->dtype)};
+}
+static bool apart(const lt_tensor *const *some, int n_some, const lt_tensor *const *others,
+                  int n_others) {
+    for (int i = 0; i < n_some * n_others; i++) {
+        const range a = range_of(some[i / n_others]), b = range_of(others[i % n_others]);
+        if (a.from < b.to && b.from < a.to) {
+            return false;
+        }
+    }
+    return true;
+}
+/* Rows that can be moved 16 bytes at a time. */
+static bool in_pieces(const lt_tensor *t, lt_dtype type) {
+    return t->dtype == type && t->n_dims == 2 && (uintptr_t)t->data % 16 == 0 &&
+           t->stride[1] == 1 && t->stride[0] % 8 == 0;
+}
+/* Weights of blocks, packed. */
+static bool is_packed(const lt_matmul_args *a, lt_cuda_tile_format *f) {
+    return a->b_packed != NULL && lt_cuda_tile_format_of(f, a->b.dtype);
+}
+static bool takes_product(const lt_matmul_args *a, bool wide) {
+    const int64_t k = a->b.shape[1];
+    lt_cuda_tile_format f;
+    const bool packed = is_packed(a, &f),
+               fine = a->y.n_dims == 2 && a->a.n_dims == 2 && a->y.shape[0] >= 1 &&
+                      a->y.shape[0] <= (wide ? LT_FUSE_ROWS : 1) && (wide || !packed) &&
+                      !a->fixed_order && !a->trans_a && a->trans_b &&
+                      (a->a.dtype == LT_BF16 || a->a.dtype == LT_F16) &&
+                      lt_cuda_dtype_word(a->y.dtype) != NULL && in_pieces(&a->a, a->a.dtype) &&
+                      lt_matmul_dense(&a->y) && k > 0 && k <= MOST_COLS && a->y.shape[1] >= 1 &&
+                      a->y.shape[1] <= MOST_COLS;
+    return fine &&
+           (packed ? k % 32 == 0 : a->b.data != NULL && in_pieces(&a->b, a->a.dtype) && k % 8 == 0);
+}
+static bool takes_norm(const lt_rmsnorm_args *n, lt_dtype type, int64_t k) {
+    return in_pieces(&n->x, type) && in_pieces(&n->y, type) &&
+           (n->add.data == NULL) == (n->sum.data == NULL) &&
+           (n->add.data == NULL || (in_pieces(&n->add, type) && in_pieces(&n->sum, type))) &&
+           (n->gain.dtype == LT_F32 || n->gain.dtype == LT_BF16) && n->gain.data != NULL &&
+           n->gain.stride[0] == 1 && (uintptr_t)n->gain.data % 16 == 0 && k <= 16384;
+}
+/* Quantised, pairs of columns are of whole slabs. */
+static bool takes_pairs(const lt_fuse_ops *f) {
+    lt_cuda_tile_format format;
+    const int64_t half = f->has_act ? f->product.y.shape[1] / 2 : f->rope.x.shape[2] / 2;
+    return !is_packed(&f->product, &format) || half % 16 == 0;
+}
+static bool takes_rotation(const lt_fuse_ops *f) {
+    const lt_rope_args *r = &f->rope;
+    const lt_kv_write_args *w = &f->kv;
+    const lt_dtype type = f->product.y.dtype;
+    const int64_t dim = r->x.shape[2];
+    return dim % 2 == 0 && r->table.shape[1] * 2 == dim && lt_tensor_contiguous(&r->table) &&
+           lt_tensor_contiguous(&r->positions) && lt_tensor_contiguous(&w->slots) &&
+           w->k_pages.dtype == type && w->v_pages.dtype == type &&
+           lt_tensor_contiguous(&w->k_pages) && lt_tensor_contiguous(&w->v_pages);
+}
+
+static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
+    const lt_matmul_args *a = &f->product;
+    const lt_tensor *const reads[] = {f->has_norm ? &f->norm.x : &a->a,
+                                      f->has_norm ? &f->norm.add : &a->bias},
+                           *const early[] = {&f->norm.sum, &f->norm.y, &f->norm.rstd},
+                           *const late[] = {&a->y, &f->act.y};
+    const int n_late = f->has_act ? 2 : 1;
+    if (info->cc < 80 || !takes_product(a, f->wide) || !apart(reads, 2, late, n_late)) {
+        return false;
+    }
+    if (f->has_norm &&
+        (!takes_norm(&f->norm, a->a.dtype, a->b.shape[1]) || !apart(reads, 2, early, 3) ||
+         !apart(early, 3, late, n_late) || a->y.shape[0] * a->b.shape[1] * 2 > HELD_BYTES)) {
+        return false;
+    }
+    if ((f->has_act || f->has_kv) &&
+        (a->accumulate || a->y.dtype != a->a.dtype || !takes_pairs(f))) {
+        return false;
+    }
+    if (f->has_act) {
+        return (f->act.kind == LT_ACT_SILU || f->act.kind == LT_ACT_GELU_TANH) &&
+               f->act.y.dtype == a->a.dtype && f->act.y.stride[1] == 1;
+    }
+    return !f->has_kv || takes_rotation(f);
+}
+
+/* ---- How it shares out ---- */
+
+typedef struct {
+    int split, unroll, stages, blocks;
+    bool whole, held;
+    size_t shared_bytes;
+} shape;
+
+/* A block an SM over units of work for groups of s->split warps, each of `steps` stages of stage_bytes a warp; rings as deep as the budget allows. */
+static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, int64_t units,
+                      int64_t steps, size_t stage_bytes, int budget_kb) {
+    const int64_t m = f->product.y.shape[0], k = f->product.b.shape[1];
+    const size_t gain = f->has_norm ? (size_t)k * lt_dtype_bytes(f->norm.gain.dtype) : 0,
+                 parts = f->has_norm ? (size_t)(m * (k / 8)) * 4 : 0,
+                 angles = f->has_kv ? (size_t)(m * f->rope.x.shape[2]) * 4 : 0,
+                 x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0,
+                 fixed = x + gain + parts + angles, stage = WARPS * stage_bytes,
+                 most = (size_t)info->shared_optin_bytes - STATIC_BYTES,
+                 budget = (size_t)budget_kb * 1024, room = budget < most ? budget : most;
+    int64_t stages = fixed + 2 * stage < room ? (int64_t)((room - fixed) / stage) : 2;
+    s->blocks = (int)(units < info->n_sms ? units : info->n_sms);
+    const int64_t needed = LT_CUDA_DIV_UP(units, s->blocks * (WARPS / s->split)) * steps + 1;
+    stages = stages > needed ? needed : stages;
+    s->stages = (int)(stages > MOST_STAGES ? MOST_STAGES : stages < 2 ? 2 : stages);
+    s->shared_bytes = (size_t)s->stages * stage + fixed;
+}
+static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
+    const lt_matmul_args *a = &f->product;
+    const int64_t m = a->y.shape[0], n = a->y.shape[1], k = a->b.shape[1], pairs = (n + 1) / 2;
+    const bool paired = f->has_act || f->has_kv;
+    shape s = {.split = 1, .held = f->has_norm || m * k * 2 <= HELD_BYTES / 2};
+    lt_cuda_tile_format format;
+    if (is_packed(a, &format)) {
+        const int64_t slabs = LT_CUDA_DIV_UP(n, 16), tiles = LT_CUDA_DIV_UP(k, 128);
+        s.split = lt_cuda_split_q(n, k, info->n_sms);
+        s.whole = k % 128 == 0;
+        share_out(&s, f, info, paired ? slabs / 2 : slabs, LT_CUDA_DIV_UP(tiles, s.split),
+                  (size_t)((paired ? 2 : 1) * format.tile_bytes),
+                  format.bits == 8 ? BUDGET_Q8 : BUDGET_Q);
+        return s;
+    }
+    s.split = lt_cuda_gemv_split(n, k, info->n_sms);
+    s.unroll = UNROLL * s.split * 256 > k ? 1 : UNROLL;
+    const int64_t step = s.unroll * s.split * 256;
+    s.whole = k % step == 0;
+    share_out(&s, f, info, LT_CUDA_DIV_UP(pairs, ROWS / 2), LT_CUDA_DIV_UP(k, step),
+              (size_t)s.unroll * ROWS * 512, BUDGET);
+    return s;
+}
+
+bool lt_cuda_ring_takes(const lt_fuse_ops *f, const lt_cuda_info *info) {
+    return takes_ops(f, info) &&
+           shape_of(f, info).shared_bytes + STATIC_BYTES <= (size_t)info->shared_optin_bytes;
+}
+
+static ring_args args_of(const lt_fuse_ops *f) {
+    const lt_matmul_args *a = &f->product;
+    lt_cuda_tile_format format;
+    ring_args w = {.x = a->a.data,
+                   .w = is_packed(a, &format) ? a->b_packed : a->b.data,
+                   .bias = a->bias.data,
+                   .y = a->y.data,
+                   .ldx = a->a.stride[0],
+                   .ldw = a->b.stride[0],
+                   .ldy = a->y.stride[0],
+                   .n = (int)a->y.shape[1],
+                   .k = (int)a->b.shape[1],
+                   .bias_type = lt_matmul_bias_type(&a->bias),
+                   .accumulate = a->accumulate};
+    if (f->has_norm) {
+        const lt_rmsnorm_args *n = &f->norm;
+        w.x = n->x.data, w.ldx = n->x.stride[0];
+        w.add = n->add.data, w.ld_add = n->add.stride[0];
+        w.sum = n->sum.data, w.ld_sum = n->sum.stride[0];
+        w.normed = n->y.data, w.ld_normed = n->y.stride[0];
+        w.gain = n->gain.data, w.rstd = n->rstd.data;
+        w.eps = n->eps, w.gain_offset = n->gain_offset;
+    }
+    if (f->has_act) {
+        w.act = f->act.y.data, w.ld_act = f->act.y.stride[0];
+    }
+    if (f->has_kv) {
+        w.kv_heads = (int)f->kv.k.shape[1];
+        w.q_heads = (int)f->rope.x.shape[1] - w.kv_heads;
+        w.dim = (int)f->rope.x.shape[2];
+        w.positions = f->rope.positions.data, w.table = f->rope.table.data;
+        w.slots = f->kv.slots.data;
+        w.k_pages = f->kv.k_pages.data, w.v_pages = f->kv.v_pages.data;
+    }
+    return w;
+}
+
+lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
+    const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
+    const lt_matmul_args *a = &f->product;
+    const shape s = shape_of(f, info);
+    const lt_cuda_kernel *k;
+    lt_cuda_tile_format format;
+    const bool packed = is_packed(a, &format);
+    ring_args w = args_of(f);
+    char defines[DEFINES_BYTES];
+    void *list[] = {&w};
+    int at = snprintf(defines, sizeof defines,
+                      "M=%d SPLIT=%d WARPS=%d STAGES=%d WHOLE=%d HELD=%d NORM=%d ADD=%d PARAM=%s "
+                      "LANES=%d TAIL=%d KIND=%d OUT=%s DTYPE=%s ",
+                      (int)a->y.shape[0], s.split, WARPS, s.stages, s.whole, s.held, f->has_norm,
+                      f->has_norm && f->norm.add.data != NULL,
+                      f->has_norm ? lt_cuda_dtype_word(f->norm.gain.dtype) : "fp32",
+                      w.k / 8 > 256 && f->has_norm ? 256 : 32,
+                      f->has_act  ? 1
+                      : f->has_kv ? 2
+                                  : 0,
+                      f->has_act ? (int)f->act.kind : 0, lt_cuda_dtype_word(a->y.dtype),
+                      lt_cuda_dtype_word(a->a.dtype));
+    if (packed) {
+        snprintf(defines + at, sizeof defines - (size_t)at, "BITS=%d GROUP=%d MINS=%d OFFSET=%d",
+                 format.bits, format.group, format.mins, format.offset);
+    } else {
+        snprintf(defines + at, sizeof defines - (size_t)at, "ROWS=%d UNROLL=%d", ROWS, s.unroll);
+    }
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, packed ? "gemm/gemm_q_ring.cu" : "gemm/gemv_ring.cu",
+                              packed ? "gemm_q_ring" : "gemv_ring", defines));
+    if (!launch) {
+        return LT_OK;
+    }
+    return lt_cuda_launch(q->gpu, q->stream, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)s.blocks},
+                                          .block = {32 * WARPS},
+                                          .dynamic_shared_bytes = s.shared_bytes,
+                                          .overlap_previous = info->cc >= 90},
+                          list);
+}
