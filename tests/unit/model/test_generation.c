@@ -17,6 +17,7 @@
 #include "lateen/generate.h"
 #include "model/gguf_save.h"
 #include "model/params.h"
+#include "unit/letters.h"
 
 #define GOLDEN "tests/golden/model/llama3/"
 
@@ -61,25 +62,6 @@ static void remove_folder(const char *folder) {
     char command[128];
     (void)snprintf(command, sizeof command, "rm -rf %s", folder);
     assert_int_equal(system(command), 0);
-}
-
-/* Id i is letters[i]. */
-static lt_tokenizer *letter_tokenizer(void) {
-    json_t *vocab = json_object();
-    lt_tokenizer *t = NULL;
-    for (int i = 0; i < 64; i++) {
-        const char piece[2] = {letters[i], '\0'};
-        json_object_set_new(vocab, piece, json_integer(i));
-    }
-    json_t *root = json_pack("{s:s, s:[], s:n, s:n, s:n, s:{s:s}, s:{s:s, s:o, s:[]}}", "version",
-                             "1.0", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
-                             "decoder", "type", "Fuse", "model", "type", "BPE", "vocab", vocab,
-                             "merges");
-    char *text = json_dumps(root, 0);
-    must(lt_tokenizer_open_memory(&t, text, strlen(text), "tokenizer.json", NULL), "tokenizer");
-    free(text);
-    json_decref(root);
-    return t;
 }
 
 typedef struct {
@@ -146,7 +128,7 @@ static void check_case(const json_t *c, const lt_tokenizer *t) {
 
 static void writes_what_transformers_writes(void **state) {
     json_t *cases = NULL;
-    lt_tokenizer *t = letter_tokenizer();
+    lt_tokenizer *t = letter_tokenizer(letters);
     (void)state;
     must(lt_json_load(&cases, "tests/golden/model/generation.json", 1 << 20), "goldens");
     assert_true(json_array_size(cases) >= 6);

@@ -22,6 +22,7 @@
 #include "base/error.h"
 #include "serve/compile.h"
 #include "serve/server.h"
+#include "unit/letters.h"
 
 enum { V = 64, SEQ = 2048, REPLY_BYTES = 1 << 16 };
 
@@ -61,25 +62,6 @@ static void must_begin(gate *g) {
     }
 }
 
-/* Id i is letters[i]. */
-static lt_tokenizer *letter_tokenizer(void) {
-    json_t *vocab = json_object();
-    lt_tokenizer *t = NULL;
-    for (int i = 0; i < V; i++) {
-        const char piece[2] = {letters[i], '\0'};
-        json_object_set_new(vocab, piece, json_integer(i));
-    }
-    json_t *root = json_pack("{s:s, s:[], s:n, s:n, s:n, s:{s:s}, s:{s:s, s:o, s:[]}}", "version",
-                             "1.0", "added_tokens", "normalizer", "pre_tokenizer", "post_processor",
-                             "decoder", "type", "Fuse", "model", "type", "BPE", "vocab", vocab,
-                             "merges");
-    char *text = json_dumps(root, 0);
-    must(lt_tokenizer_open_memory(&t, text, strlen(text), "tokenizer.json", NULL), "tokenizer");
-    free(text);
-    json_decref(root);
-    return t;
-}
-
 /* ---- The compiler alone ---- */
 
 static int n_told;
@@ -96,7 +78,7 @@ static void turn(struct event_base *base, int until) {
 }
 
 static void queue_is_bounded_and_can_be_left(void **state) {
-    lt_tokenizer *t = letter_tokenizer();
+    lt_tokenizer *t = letter_tokenizer(letters);
     lt_compiler *c = NULL;
     lt_compile jobs[5] = {{0}};
     bool done[5] = {false};
@@ -181,7 +163,7 @@ static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
                                 .pad_id = -1,
                                 .init_std = 0.15f};
     (void)ctx;
-    *tokenizer = letter_tokenizer();
+    *tokenizer = letter_tokenizer(letters);
     return lt_model_create(model, &spec, NULL, 7);
 }
 
