@@ -125,9 +125,13 @@ static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f)
 }
 
 lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists) {
-    const lt_fuse_ops held = q->fuse->held;
+    lt_fuse_ops held;
+    if (!q->fuse->held.has_norm && !q->fuse->held.has_product) {
+        return LT_OK; /* As before nearly every op of a training step. */
+    }
+    held = q->fuse->held;
     q->fuse->held = (lt_fuse_ops){0};
-    return held.has_norm || held.has_product ? let_go(q, lists, &held) : LT_OK;
+    return let_go(q, lists, &held);
 }
 
 lt_err lt_fuse_offer(lt_queue *q, const lt_op_list *lists, lt_op op, const void *args,

@@ -151,15 +151,18 @@ const char *lt_cuda_few_q_refuse(const void *args) {
            : a->y.shape[0] > FEW_ROWS && !a->fixed_order ? "more than 64 rows"
                                                          : NULL;
 }
-/* As a kernel that makes two slabs at once likes it, gemm_q_ring.cu. */
-int lt_cuda_split_q(int64_t n, int64_t k, int n_sms) {
-    const int64_t pairs = LT_CUDA_DIV_UP(n, 2 * TILE_ROWS), tiles = n_tiles(k);
+/* Warps that share a unit, a power of two: as many as there is room for with so many units, but each has a tile of K. */
+static int split_for(int64_t units, int64_t tiles, int most, int64_t room) {
     int split = 1;
-    while (split < MOST_SPLIT_ALONE && 2 * split * pairs <= (int64_t)WARPS_ALONE * n_sms &&
-           2 * split <= tiles) {
+    while (split < most && 2 * split * units <= room && 2 * split <= tiles) {
         split *= 2;
     }
     return split;
+}
+/* As a kernel that makes two slabs at once likes it, gemm_q_ring.cu. */
+int lt_cuda_split_q(int64_t n, int64_t k, int n_sms) {
+    return split_for(LT_CUDA_DIV_UP(n, 2 * TILE_ROWS), n_tiles(k), MOST_SPLIT_ALONE,
+                     (int64_t)WARPS_ALONE * n_sms);
 }
 /* Warps that share a slab of columns. */
 static int split_of(const lt_queue *q, const lt_matmul_args *a) {
@@ -170,14 +173,9 @@ static int split_of(const lt_queue *q, const lt_matmul_args *a) {
     const int most = alone            ? MOST_SPLIT_ALONE
                      : a->fixed_order ? MOST_SPLIT_FIXED
                                       : MOST_SPLIT_OF_MANY;
-    int split = 1;
-    if (alone && q->fuse->wide) { /* The same bits, fused or not. */
-        return lt_cuda_split_q(a->y.shape[1], a->b.shape[1], info->n_sms);
-    }
-    while (split < most && 2 * split * slabs <= room && 2 * split <= tiles) {
-        split *= 2;
-    }
-    return split;
+    return alone && q->fuse->wide /* The same bits, fused or not. */
+               ? lt_cuda_split_q(a->y.shape[1], a->b.shape[1], info->n_sms)
+               : split_for(slabs, tiles, most, room);
 }
 /* At most FEW_ROWS rows. */
 static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
