@@ -65,12 +65,23 @@ const char *lt_http_header_get(const lt_http_parser *p, const char *name) {
     return NULL;
 }
 
+static int count_headers(const lt_http_parser *p, const char *name) {
+    int n = 0;
+    for (int i = 0; i < p->n_headers; i++) {
+        n += strcasecmp(p->headers[i].name, name) == 0;
+    }
+    return n;
+}
+
 /* ---- The head ---- */
+
+static bool is_token_byte(char c) {
+    return isalnum((unsigned char)c) || (c != '\0' && strchr("!#$%&'*+-.^_`|~", c) != NULL);
+}
 
 static bool is_token(const char *s, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        if (!isalnum((unsigned char)s[i]) &&
-            (s[i] == '\0' || strchr("!#$%&'*+-.^_`|~", s[i]) == NULL)) {
+        if (!is_token_byte(s[i])) {
             return false;
         }
     }
@@ -92,6 +103,16 @@ static bool version(lt_http_parser *p, const char *s) {
     return true;
 }
 
+/* "http://host[:port]/path" is the same request as "/path" (RFC 9112, 3.2.2). */
+static const char *path_of(const char *target) {
+    const char *slash;
+    if (strncasecmp(target, "http://", 7) != 0 || target[7] == '/' || target[7] == '\0') {
+        return target;
+    }
+    slash = strchr(target + 7, '/');
+    return slash != NULL ? slash : "/";
+}
+
 static void request_line(lt_http_parser *p, char *line) {
     char *space = strchr(line, ' '), *last = strrchr(line, ' ');
     if (space == NULL || last == space || !is_token(line, (size_t)(space - line))) {
@@ -108,7 +129,7 @@ static void request_line(lt_http_parser *p, char *line) {
         return;
     }
     p->method = line;
-    p->target = space + 1;
+    p->target = path_of(space + 1);
     for (const char *c = p->target; *c != '\0'; c++) {
         if ((unsigned char)*c <= 0x20 || *c == 0x7F) {
             bad(p, 400, "the target holds a space or a control character");
@@ -274,10 +295,29 @@ static void read_head(lt_http_parser *p) {
         bad(p, 400, "HTTP/1.1 without a Host header");
         return;
     }
+    if (!p->o.response && count_headers(p, "host") > 1) {
+        bad(p, 400, "more than one Host header");
+        return;
+    }
     choose_persistence(p);
     if (p->stage != LT_HTTP_BAD) {
         choose_framing(p);
     }
+}
+
+/* What does not even begin like a request is answered at once, not when its time is up: a TLS hello, most of all. */
+static bool begins_well(lt_http_parser *p, char c) {
+    if (p->o.response || p->method_read) {
+        return true;
+    }
+    p->method_read = c == ' ' || c == '\r' || c == '\n';
+    if (!p->method_read && !is_token_byte(c)) {
+        bad(p, 400,
+            p->head_n == 0 && c == 0x16 ? "this is TLS; plain HTTP is spoken here: http://"
+                                        : "the first line is not METHOD TARGET VERSION");
+        return false;
+    }
+    return true;
 }
 
 /* Bytes up to and with the blank line. */
@@ -289,6 +329,9 @@ static size_t feed_head(lt_http_parser *p, const char *data, size_t n) {
         }
         if (p->head_n == p->o.max_head_bytes) {
             bad(p, 431, "the headers are larger than this server takes");
+            return i;
+        }
+        if (!begins_well(p, c)) {
             return i;
         }
         if (!grow(&p->head, &p->head_room, p->head_n + 2)) {

@@ -4,8 +4,8 @@
  *       └────────────────────┴──▶ BAD: status and why say what to answer (RFC 9112)
  *
  * Both directions: requests (the server) and responses (bench's client, which takes the body as it comes through on_body). Refused on purpose,
- * as they are how requests are smuggled past proxies: Content-Length beside Transfer-Encoding, two different lengths, a space before the colon,
- * folded header lines, control characters in values, anything but a plain number as a length. */
+ * as they are how requests are smuggled past proxies: Content-Length beside Transfer-Encoding, two different lengths, two Hosts, a space before the
+ * colon, folded header lines, control characters in values, anything but a plain number as a length. */
 #ifndef LT_SERVE_HTTP_PARSE_H
 #define LT_SERVE_HTTP_PARSE_H
 
@@ -39,7 +39,8 @@ typedef struct {
 
     char *head; /* Owned; the names and values point here. */
     size_t head_n, head_room;
-    const char *method, *target; /* Requests. */
+    const char *method, *target; /* Requests; the target's path and query. */
+    bool method_read;            /* The first line is past its first word. */
     int minor;                   /* HTTP/1.minor */
     lt_http_header headers[LT_HTTP_MAX_HEADERS];
     int n_headers;

@@ -177,9 +177,22 @@ static void put_cors(lt_call *call) {
     }
     snprintf(call->extra, sizeof call->extra,
              "Access-Control-Allow-Origin: %s\r\n%s"
-             "Access-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
-             "Access-Control-Allow-Headers: authorization, content-type, x-api-key\r\n",
+             "Access-Control-Expose-Headers: Retry-After\r\n",
              any ? "*" : origin, any ? "" : "Vary: Origin\r\n");
+}
+
+/* A browser asks before it lets a page call. Whichever headers the page would send may come: vendors' clients send a dozen of their own. */
+static void answer_preflight(lt_call *call) {
+    char headers[2048];
+    const char *asked = lt_http_header_get(call->request->head, "access-control-request-headers");
+    if (asked == NULL || strlen(asked) > 1024) {
+        asked = "authorization, content-type, x-api-key";
+    }
+    snprintf(headers, sizeof headers,
+             "%sAccess-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
+             "Access-Control-Allow-Headers: %s\r\nAccess-Control-Max-Age: 600\r\n",
+             call->extra, asked);
+    lt_http_reply(call->conn, 204, NULL, call->extra[0] != '\0' ? headers : call->extra, NULL, 0);
 }
 
 /* ---- Keys ---- */
@@ -249,6 +262,19 @@ static void no_route(lt_call *call, const char *methods) {
     answer_error(call, 405, "invalid_request_error", "method_not_allowed", message);
 }
 
+/* A body that is packed can not be read. */
+static bool check_coding(lt_call *call) {
+    const char *coding = lt_http_header_get(call->request->head, "content-encoding");
+    char message[200];
+    if (coding == NULL || coding[0] == '\0' || strcasecmp(coding, "identity") == 0) {
+        return true;
+    }
+    snprintf(message, sizeof message,
+             "Content-Encoding: %.60s is not supported here: send the body as it is", coding);
+    answer_error(call, 415, "invalid_request_error", "unsupported_content_encoding", message);
+    return false;
+}
+
 static bool check_state(lt_call *call, unsigned flags) {
     lt_server *s = call->server;
     if ((flags & READY) != 0 && atomic_load(&s->state) != LT_SERVER_READY) {
@@ -276,7 +302,7 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
         call.flavour = LT_FLAVOUR_ANTHROPIC;
     }
     if (strcmp(r->method, "OPTIONS") == 0) {
-        lt_http_reply(c, 204, NULL, call.extra, NULL, 0);
+        answer_preflight(&call);
         return;
     }
     if ((i < 0 || (routes[i].flags & OPEN) == 0) && !has_key(&call)) {
@@ -288,7 +314,7 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
         no_route(&call, methods);
         return;
     }
-    if (check_state(&call, routes[i].flags)) {
+    if (check_coding(&call) && check_state(&call, routes[i].flags)) {
         routes[i].handler(&call);
     }
 }

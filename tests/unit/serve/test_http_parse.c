@@ -56,6 +56,13 @@ static const message messages[] = {
     {"GET / HTTX/1.1\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
     {"GET /a b HTTP/1.1\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
     {"GET http://h/ HTTP/1.1\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
+    {"GET http://h:80/x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_READY, 0, "", 0},
+    {"GET http:///x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
+    {"GET https://h/x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
+    {HEAD "Host: other\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
+    {"\x16\x03\x01", LT_HTTP_BAD, 400, NULL, 0}, /* TLS: told at its first byte. */
+    {"G(", LT_HTTP_BAD, 400, NULL, 0},
+    {"GET", LT_HTTP_HEAD, 0, NULL, 0},
     {"GET\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
     {"G(T / HTTP/1.1\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
 };
@@ -131,6 +138,23 @@ static void headers_and_limits(void **state) {
     lt_http_parser_free(&p);
 }
 
+/* A proxy's form of a target is the same request. */
+static void whole_targets(void **state) {
+    static const char *const targets[][2] = {
+        {"http://h/x?y=1", "/x?y=1"}, {"HTTP://h:8080/", "/"}, {"http://h", "/"}, {"*", "*"}};
+    (void)state;
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
+        char head[100];
+        lt_http_parser p;
+        lt_http_parser_init(&p, &limits);
+        snprintf(head, sizeof head, "GET %s HTTP/1.1\r\nHost: h\r\n\r\n", targets[i][0]);
+        lt_http_parser_feed(&p, head, strlen(head));
+        assert_int_equal(p.stage, LT_HTTP_READY);
+        assert_string_equal(p.target, targets[i][1]);
+        lt_http_parser_free(&p);
+    }
+}
+
 static void on_body(void *ctx, const char *data, size_t n) {
     strncat(ctx, data, n);
 }
@@ -165,6 +189,7 @@ static void responses(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(whole_and_cut), cmocka_unit_test(byte_by_byte_and_again),
-        cmocka_unit_test(headers_and_limits), cmocka_unit_test(responses)};
+        cmocka_unit_test(headers_and_limits), cmocka_unit_test(whole_targets),
+        cmocka_unit_test(responses)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
