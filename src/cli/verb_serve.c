@@ -90,14 +90,24 @@ static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     return LT_OK;
 }
 
+/* Who asks for keys and names none would get a server that is open to all. */
 static lt_err read_keys(lt_server_options *s, serve_options *o, char **file) {
+    const bool named = o->api_key[0] != '\0';
     size_t n = 0;
     LT_TRY(add_keys(s, o->api_key, ", "));
+    if (named && s->n_keys == 0) {
+        LT_FAIL(LT_ERR_ARG, "--api-key: there is no key in it");
+    }
     if (o->api_key_file[0] == '\0') {
         return LT_OK;
     }
     LT_TRY(lt_file_read(file, &n, o->api_key_file, 1 << 20));
-    return add_keys(s, *file, "\r\n \t");
+    n = (size_t)s->n_keys;
+    LT_TRY(add_keys(s, *file, "\r\n \t"));
+    if ((size_t)s->n_keys == n) {
+        LT_FAIL(LT_ERR_ARG, "--api-key-file %s: there is no key in it", o->api_key_file);
+    }
+    return LT_OK;
 }
 
 static void fill(lt_server_options *s, const serve_options *o) {
@@ -134,7 +144,7 @@ static lt_err run(serve_options *o, const char *positional) {
     lt_err err = LT_OK;
     lt_server_options options = lt_server_defaults();
     lt_server *s = NULL;
-    char found[LT_PATH_BYTES], *keys = NULL;
+    char found[LT_PATH_BYTES], url[300], *keys = NULL;
     job j = {.o = o, .model = positional != NULL ? positional : o->model};
 
     if (j.model[0] == '\0') {
@@ -147,7 +157,8 @@ static lt_err run(serve_options *o, const char *positional) {
     options.ctx = &j;
     LT_TRY_DONE(read_keys(&options, o, &keys));
     LT_TRY_DONE(lt_server_open(&s, &options));
-    printf("http://%s:%d\n", o->host, lt_server_port(s));
+    lt_server_url(s, url, sizeof url);
+    printf("%s\n", url);
     fflush(stdout);
     LT_TRY_DONE(lt_server_run(s));
 done:

@@ -13,7 +13,7 @@
 typedef struct lt_server lt_server;
 
 typedef struct {
-    const char *host;
+    const char *host;     /* Name or address; IPv6 with brackets or without. */
     int port;             /* 0: any free one. */
     const char *model;    /* Path: for /props, and where a chat template may lie. */
     const char *name;     /* As clients call it; NULL: the path's last part. */
@@ -42,6 +42,8 @@ lt_server_options lt_server_defaults(void);
 /* Bind and begin to load. options' strings must outlive the server. */
 LT_MUST_USE lt_err lt_server_open(lt_server **out, const lt_server_options *options);
 int lt_server_port(const lt_server *s);
+/* "http://127.0.0.1:8080"; an IPv6 host stands in brackets. */
+void lt_server_url(const lt_server *s, char *out, size_t n);
 
 /* Serve until SIGTERM or SIGINT has drained, lt_server_stop was called, or loading failed (its error). */
 LT_MUST_USE lt_err lt_server_run(lt_server *s);

@@ -517,11 +517,14 @@ static lt_err listen_on(lt_http *h) {
     struct addrinfo *found = NULL;
     struct sockaddr_storage bound;
     socklen_t bound_n = sizeof bound;
-    char port[16];
+    char port[16], host[256];
+    const size_t n = strlen(h->o.host);
+    const bool brackets = n > 2 && h->o.host[0] == '[' && h->o.host[n - 1] == ']';
     int why;
 
     snprintf(port, sizeof port, "%d", h->o.port);
-    why = getaddrinfo(h->o.host, port, &hints, &found);
+    snprintf(host, sizeof host, "%.*s", (int)(brackets ? n - 2 : n), h->o.host + brackets);
+    why = getaddrinfo(host, port, &hints, &found);
     if (why != 0) {
         LT_FAIL(LT_ERR_ARG, "host %s: %s", h->o.host, gai_strerror(why));
     }

@@ -229,8 +229,9 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
         return;
     }
     if (!s->o.quiet) {
-        lt_log_info("serve: %s is ready after %.3f s: http://%s:%d", s->name, s->load_s, s->o.host,
-                    lt_http_port(s->http));
+        char url[300];
+        lt_server_url(s, url, sizeof url);
+        lt_log_info("serve: %s is ready after %.3f s: %s", s->name, s->load_s, url);
     }
 }
 
@@ -381,6 +382,12 @@ done:
 
 int lt_server_port(const lt_server *s) {
     return lt_http_port(s->http);
+}
+
+void lt_server_url(const lt_server *s, char *out, size_t n) {
+    const bool bare = strchr(s->o.host, ':') != NULL && s->o.host[0] != '[';
+    snprintf(out, n, "http://%s%s%s:%d", bare ? "[" : "", s->o.host, bare ? "]" : "",
+             lt_http_port(s->http));
 }
 
 lt_err lt_server_run(lt_server *s) {
