@@ -37,7 +37,8 @@ static const lt_field fields[] = {
     LT_I64("thinking_budget_tokens", thinking_budget, -1, 1e9),
     LT_I64("thinking_token_budget", thinking_budget, -1, 1e9),
     LT_STR("reasoning_format", reasoning_format), LT_BOOL("include_reasoning", include_reasoning),
-    LT_ONLY("parse_tool_calls", "true"), LT_FIELDS_SAMPLING};
+    LT_ONLY("parse_tool_calls", "true"), LT_ONLY("add_special_tokens", "false"),
+    LT_FIELDS_SAMPLING};
 
 static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
                                          LT_BOOL("continuous_usage_stats", continuous_usage),

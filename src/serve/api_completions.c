@@ -22,6 +22,7 @@ static const lt_field fields[] = {LT_JSON("prompt", prompt),
                                   LT_I64("prompt_logprobs", prompt_logprobs, 0, LT_ENGINE_TOP),
                                   LT_JSON("response_format", response_format),
                                   LT_I64("thinking_budget", thinking_budget, -1, 1e9),
+                                  LT_BOOL("add_special_tokens", add_special),
                                   LT_NOTHING("user"),
                                   LT_FIELDS_SAMPLING};
 
@@ -350,6 +351,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
 static bool read_ask(lt_ask *a, const lt_call *call, lt_api_error *e) {
     const lt_http_request *r = call->request;
     lt_server_ask(call->server, a);
+    a->add_special = true;
     if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e)) {
         return false;
     }

@@ -118,6 +118,7 @@ void lt_api_embeddings(lt_call *call) {
     lt_reply *j;
 
     lt_ask_defaults(&a);
+    a.add_special = true;
     if (!lt_ask_read(&a, fields, sizeof fields / sizeof *fields, call->request->body,
                      call->request->body_bytes, &e)) {
         lt_call_error(call, &e);

@@ -24,7 +24,7 @@ static const lt_field fields[] = {
     LT_I64("top_k", top_k, 0, 1e9),
     LT_F64("min_p", min_p, 0, 1),
     LT_F64("repetition_penalty", repetition, 1e-3, 100),
-    LT_I64("seed", seed, -1, 9.2e18),
+    LT_I64("seed", seed, -0x1p63, 0x1p63),
     LT_JSON("tools", tools),
     LT_JSON("tool_choice", tool_choice),
     LT_JSON("thinking", thinking),

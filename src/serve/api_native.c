@@ -28,6 +28,7 @@ static const lt_field fields[] = {LT_JSON("prompt", prompt),
                                   LT_ONLY("image_data", "[]"),
                                   LT_JSON("response_fields", response_fields),
                                   LT_REFUSED("samplers", "their order is fixed"),
+                                  LT_BOOL("add_special_tokens", add_special),
                                   LT_FIELDS_SAMPLING};
 
 /* ---- Answers ---- */
@@ -271,7 +272,7 @@ static const lt_face face = {
 
 static bool add_one(lt_reply *j, const json_t *prompt, lt_api_error *e) {
     lt_ids ids = {0};
-    if (!lt_prompts_mixed(j->server, prompt, true, true, &ids, e)) {
+    if (!lt_prompts_mixed(j->server, prompt, j->ask.add_special, true, &ids, e)) {
         lt_ids_free(&ids);
         return false;
     }
@@ -309,6 +310,7 @@ static void native_defaults(const lt_server *s, lt_ask *a) {
     a->top_k = 40;
     a->top_p = 0.95;
     a->min_p = 0.05;
+    a->add_special = true;
     lt_server_preset(s, a);
 }
 
@@ -378,7 +380,7 @@ void lt_api_props(lt_call *call) {
     lt_out_key_int(&o, "n_ctx", lt_server_context(s));
     lt_out_key_bool(&o, "is_processing", false);
     lt_out_key_open(&o, "params", '{');
-    put_sampling(&o, &a, a.seed >= 0 ? (uint64_t)a.seed : 0xFFFFFFFF, a.max_tokens);
+    put_sampling(&o, &a, a.seed != -1 ? (uint64_t)a.seed : 0xFFFFFFFF, a.max_tokens);
     lt_out_shut(&o, '}');
     lt_out_shut(&o, '}');
     lt_out_key_int(&o, "total_slots", s->o.engine.max_running);

@@ -43,6 +43,7 @@ static const lt_field fields[] = {
     LT_NOTHING("prompt_cache_retention"),
     LT_NOTHING("safety_identifier"),
     LT_JSON("chat_template_kwargs", template_kwargs),
+    LT_ONLY("add_special_tokens", "false"),
     LT_I64("thinking_budget", thinking_budget, -1, 1e9),
     LT_FIELDS_SAMPLING};
 

@@ -96,7 +96,7 @@ static bool read_number(void *to, const lt_field *f, const json_t *value, const 
     if (f->type == LT_FIELD_I64 && v != floor(v)) {
         return lt_api_refuse(e, param, "'%s' must be a whole number, not %g", param, v);
     }
-    if (v < f->min || v > f->max) {
+    if (v < f->min || v > f->max || (json_is_real(value) && !(fabs(v) < 0x1p63))) {
         return lt_api_refuse(e, param, "'%s' is %g; it must be between %g and %g", param, v, f->min,
                              f->max);
     }

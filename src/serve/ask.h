@@ -67,7 +67,7 @@ typedef struct {
     /* Embeddings, tokenizing. */
     const char *encoding_format;
     int64_t dimensions;
-    bool add_special, parse_special, with_pieces;
+    bool add_special, parse_special, with_pieces; /* add_special: of texts as prompts, too. */
 } lt_ask;
 
 typedef enum {
@@ -107,14 +107,21 @@ typedef struct {
 #define LT_REFUSED(name, why)                                                                      \
     { name, LT_FIELD_REFUSED, 0, 0, 0, why }
 
+/* llama-server's settings of samplers that are only there switched off: without those nothing depends on them, and its clients send them all. */
+#define LT_FIELDS_IDLE                                                                             \
+    LT_NOTHING("mirostat_tau"), LT_NOTHING("mirostat_eta"), LT_NOTHING("dynatemp_exponent"),       \
+        LT_NOTHING("xtc_threshold"), LT_NOTHING("dry_base"), LT_NOTHING("dry_allowed_length"),     \
+        LT_NOTHING("dry_penalty_last_n"), LT_NOTHING("dry_sequence_breakers")
+
 /* Fields that chat, completions, responses and the native completion share: how tokens are chosen, and the extensions of other servers. */
 #define LT_FIELDS_SAMPLING                                                                         \
     LT_F64("temperature", temperature, 0, 100), LT_F64("top_p", top_p, 0, 1),                      \
         LT_I64("top_k", top_k, -1, 1e9), LT_F64("min_p", min_p, 0, 1),                             \
-        LT_F64("typical_p", typical_p, 0, 1), LT_F64("repetition_penalty", repetition, 1e-3, 100), \
+        LT_F64("typical_p", typical_p, 0, 1), LT_F64("typ_p", typical_p, 0, 1),                    \
+        LT_F64("repetition_penalty", repetition, 1e-3, 100),                                       \
         LT_F64("repeat_penalty", repetition, 1e-3, 100),                                           \
         LT_F64("frequency_penalty", frequency, -2, 2),                                             \
-        LT_F64("presence_penalty", presence, -2, 2), LT_I64("seed", seed, -1, 9.2e18),             \
+        LT_F64("presence_penalty", presence, -2, 2), LT_I64("seed", seed, -0x1p63, 0x1p63),        \
         LT_JSON("logit_bias", logit_bias), LT_JSON("stop", stop),                                  \
         LT_JSON("stop_token_ids", stop_ids), LT_I64("min_tokens", min_tokens, 0, 1e9),             \
         LT_BOOL("ignore_eos", ignore_eos), LT_BOOL("include_stop_str_in_output", include_stop),    \
@@ -125,14 +132,15 @@ typedef struct {
         LT_JSON("guided_choice", choice), LT_JSON("structured_outputs", structured),               \
         LT_JSON("json_schema", json_schema), LT_I64("n_predict", max_tokens, -2, 1e9),             \
         LT_NOTHING("cache_prompt"), LT_NOTHING("cache_salt"), LT_NOTHING("request_id"),            \
-        LT_NOTHING("add_special_tokens"), LT_NOTHING("id_slot"), LT_NOTHING("return_progress"),    \
-        LT_BOOL("verbose", verbose), LT_BOOL("timings_per_token", timings_per_token),              \
-        LT_NOTHING("n_cache_reuse"), LT_NOTHING("spaces_between_special_tokens"),                  \
-        LT_ONLY("guided_decoding_backend", "null"), LT_ONLY("length_penalty", "1|1.0"),            \
-        LT_ONLY("early_stopping", "false"), LT_ONLY("use_beam_search", "false"),                   \
-        LT_ONLY("mirostat", "0|0.0"), LT_ONLY("dynatemp_range", "0|0.0"),                          \
-        LT_ONLY("dry_multiplier", "0|0.0"), LT_ONLY("xtc_probability", "0|0.0"),                   \
-        LT_ONLY("lora", "[]"), LT_ONLY("logits_processors", "[]"), LT_ONLY("bad_words", "[]"),     \
+        LT_NOTHING("id_slot"), LT_NOTHING("return_progress"), LT_BOOL("verbose", verbose),         \
+        LT_BOOL("timings_per_token", timings_per_token), LT_NOTHING("n_cache_reuse"),              \
+        LT_NOTHING("spaces_between_special_tokens"), LT_ONLY("guided_decoding_backend", "null"),   \
+        LT_ONLY("length_penalty", "1|1.0"), LT_ONLY("early_stopping", "false"),                    \
+        LT_ONLY("use_beam_search", "false"), LT_ONLY("mirostat", "0|0.0"),                         \
+        LT_ONLY("dynatemp_range", "0|0.0"), LT_ONLY("dry_multiplier", "0|0.0"),                    \
+        LT_ONLY("xtc_probability", "0|0.0"), LT_ONLY("lora", "[]"),                                \
+        LT_ONLY("logits_processors", "[]"), LT_ONLY("bad_words", "[]"),                            \
+        LT_ONLY("top_n_sigma", "-1|-1.0|0|0.0"), LT_ONLY("tfs_z", "1|1.0"), LT_FIELDS_IDLE,        \
         LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)
 
 void lt_ask_defaults(lt_ask *a); /* OpenAI's: temperature 1, n 1, ... */

@@ -158,8 +158,24 @@ static json_t *copy_messages(const lt_server *s, const json_t *messages, lt_api_
 
 /* ---- The context of the template ---- */
 
+/* Templates make words of it: what no model was taught is a slip of the pen. */
+static bool check_effort(const char *effort, lt_api_error *e) {
+    static const char *const known[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
+    for (size_t i = 0; effort != NULL && i < sizeof known / sizeof *known; i++) {
+        if (strcmp(effort, known[i]) == 0) {
+            return true;
+        }
+    }
+    return effort == NULL ||
+           lt_api_refuse(e, "reasoning_effort",
+                         "the reasoning's effort = %.40s; it may be none, minimal, low, medium, "
+                         "high, xhigh or max",
+                         effort);
+}
+
 static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_error *e) {
-    json_t *messages = copy_messages(s, c->messages, e);
+    json_t *messages = check_effort(c->reasoning_effort, e) ? copy_messages(s, c->messages, e)
+                                                            : NULL;
     json_t *context;
 
     if (messages == NULL) {

@@ -220,8 +220,9 @@ void lt_engine_close(lt_engine *e) {
 
 /* A free slot and with it an id: ids count up, and skip those whose slot is taken. */
 static lt_err give_id(lt_engine *e, lt_job *j) {
+    const int64_t free_places = e->o.max_running - e->stats.running; /* Who gets one waits not. */
     if (e->stats.waiting + e->n_submitted >=
-            e->o.max_waiting + (e->stats.running < e->o.max_running) ||
+            e->o.max_waiting + (free_places > 0 ? free_places : 0) ||
         e->n_live == e->n_slots) {
         LT_FAIL(LT_ERR_LIMIT, "the queue is full: %lld requests wait",
                 (long long)(e->stats.waiting + e->n_submitted));

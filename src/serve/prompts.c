@@ -13,7 +13,10 @@ static bool put_id(lt_server *s, const json_t *value, lt_ids *out, const char *p
     const json_int_t id = json_integer_value(value);
     const int64_t n = lt_model_get_spec(s->model)->vocab_size;
 
-    if (!json_is_integer(value) || id < 0 || id >= n) {
+    if (!json_is_integer(value)) {
+        return lt_api_refuse(e, param, "'%s' mixes texts, ids and other things", param);
+    }
+    if (id < 0 || id >= n) {
         return lt_api_refuse(e, param, "'%s': %lld is no token of the vocabulary of %lld", param,
                              (long long)id, (long long)n);
     }
@@ -67,7 +70,8 @@ bool lt_prompts_mixed(lt_server *s, const json_t *value, bool add_special, bool 
 static bool add_text(lt_reply *j, const json_t *text, const char *param, lt_api_error *e) {
     lt_ids ids = {0};
     if (!lt_server_encode(j->server, json_string_value(text), json_string_length(text),
-                          LT_ENCODE_DEFAULT, &ids, e)) {
+                          j->ask.add_special ? LT_ENCODE_DEFAULT : LT_ENCODE_PARSE_SPECIAL, &ids,
+                          e)) {
         lt_ids_free(&ids);
         return false;
     }

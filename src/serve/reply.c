@@ -438,6 +438,11 @@ static void choice_end(lt_strand *c, lt_finish why) {
     }
 }
 
+/* Before min_tokens no stop string counts: what stands there is only text, of which none begins. */
+static bool may_stop(const lt_strand *c) {
+    return c->new_tokens >= c->reply->request.min_tokens;
+}
+
 /* Text that has passed the stop strings. */
 static void let_through(lt_strand *c, const char *text, size_t n) {
     if (n > 0) {
@@ -449,8 +454,13 @@ static void let_through(lt_strand *c, const char *text, size_t n) {
 static void take_text(lt_strand *c, const char *text, size_t n) {
     const char *out = NULL;
     size_t out_n = 0;
-    const int hit = lt_stop_scan_feed(&c->stop, text, n, &out, &out_n);
+    int hit;
 
+    if (!may_stop(c)) {
+        let_through(c, text, n);
+        return;
+    }
+    hit = lt_stop_scan_feed(&c->stop, text, n, &out, &out_n);
     let_through(c, out, out_n);
     if (hit >= 0) {
         c->stop_index = hit;

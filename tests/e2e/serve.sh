@@ -71,6 +71,25 @@ life() {
     say "--defaults with a wrong field: exit 2, and the nearest name" $(($? != 2)) "$(cat "$dir/out")"
     grep -q "temperature" "$dir/out"
     say "the message names it" $?
+    : >"$dir/nokeys"
+    for keys in "--api-key-file $dir/nokeys" "--api-key ,"; do
+        timeout 20 "$lateen" serve "${model[@]}" --port 0 $keys >"$dir/out" 2>&1
+        say "${keys%% *} without a key: exit 2, not a server without keys" $(($? != 2)) "$(cat "$dir/out")"
+    done
+    for host in ::1 "[::1]"; do
+        "$lateen" serve "${model[@]}" --port 0 --quiet --host "$host" >"$dir/url" 2>"$dir/err" &
+        server=$!
+        for _ in $(seq 100); do [ -s "$dir/url" ] || [ -s "$dir/err" ] || sleep 0.05; done
+        if grep -q "assign requested address\|not supported" "$dir/err"; then
+            wait "$server"
+            echo "ok $((n += 1)) - IPv6 # SKIP this machine has none"
+        else
+            curl -sg -m 5 -o /dev/null "$(cat "$dir/url")/health"
+            say "--host $host: the address it tells is one ($(cat "$dir/url"))" $? "$(cat "$dir/err")"
+            kill "$server" && wait "$server"
+        fi
+        server=0
+    done
     start --api-key one,two --max-waiting 2 --max-running 1 --drain-s 20
     code=$(status_of "http://127.0.0.1:$port/health")
     [ "$code" = 503 ] || [ "$code" = 200 ]

@@ -112,6 +112,9 @@ for name, data, status in [
     ("another coding", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
     ("a chunk that is no number", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
     ("a chunk longer than said", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabcdef\r\n0\r\n\r\n", 400),
+    ("two Hosts", b"GET /health HTTP/1.1\r\nHost: x\r\nHost: y\r\n\r\n", 400),
+    ("a packed body", b"POST /tokenize HTTP/1.1\r\nHost: x\r\n" + (f"Authorization: Bearer {key}\r\n".encode() if key else b"") +
+     b"Content-Encoding: gzip\r\nContent-Length: 2\r\n\r\n{}", 415),
     ("another expectation", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nExpect: magic\r\nContent-Length: 0\r\n\r\n", 417),
     ("huge header", b"GET /health HTTP/1.1\r\nHost: x\r\nA: " + b"a" * (1 << 20), 431),
     ("too many headers", b"GET /health HTTP/1.1\r\nHost: x\r\n" + b"A: b\r\n" * 200 + b"\r\n", 431),
@@ -119,6 +122,11 @@ for name, data, status in [
     ("a body said to be huge", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999\r\n\r\n", 413),
 ]:
     refuses("http: " + name, data, status)
+start = time.time()
+a = raw(bytes.fromhex("16030100a5010000a10303") + bytes(100))
+check("http: who speaks TLS is told at once", a[0] == 400 and "TLS" in error_of(a) and time.time() - start < 1, a)
+a = raw(b"GET http://x:80/health?y HTTP/1.1\r\nHost: x\r\n\r\n")
+check("http: a target with its host, as proxies send it", a[0] == 200, a)
 check("http: a huge chunked body", raw(b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" +
       (b"100000\r\n" + b"x" * 0x100000 + b"\r\n") * 40)[0] in (413, -1))
 check("http: no such path", raw(request("GET", "/nothing"))[0] == 404)
@@ -201,7 +209,31 @@ refuses_body("completion: no prompt", "/completion", {})
 refuses_body("detokenize: ids outside the vocabulary", "/detokenize", {"tokens": [10**8]})
 refuses_body("tokenize: another type", "/tokenize", {"content": 5})
 
+for prompt in ([1, "a"], ["a", 1], [1, 2.5], [[1, "a"]]):
+    a = post("/v1/completions", {"prompt": prompt, "max_tokens": 1})
+    check(f"completions: the prompt {json.dumps(prompt)} mixes kinds", a[0] == 400 and "mixes" in error_of(a), a)
+a = post("/v1/chat/completions", {**CHAT, "reasoning_effort": "huge"})
+check("chat: no such effort", a[0] == 400 and "huge" in error_of(a), a)
+check("chat: an effort", post("/v1/chat/completions", {**CHAT, "reasoning_effort": "low"})[0] == 200)
+for seed in (-5, -2**63, 2**63 - 1):
+    a = [json.loads(post("/v1/completions", {"prompt": "Once", "max_tokens": 12, "temperature": 1.5, "seed": s})[2])["choices"][0]["text"] for s in (seed, seed, seed ^ 1)]
+    check(f"seed {seed}: the same text again, another with another", a[0] == a[1] != a[2], a)
+refuses_body("seed: over 64 bits", "/v1/completions", {"prompt": "Once", "seed": 1e19})
+whole = json.loads(post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0})[2])["choices"][0]["text"]
+a = json.loads(post("/v1/completions", {"prompt": "Once upon a time", "max_tokens": 40, "temperature": 0, "min_tokens": 20, "stop": [whole[3:6], "e"]})[2])
+check("min_tokens: a stop string before them is text", 20 <= a["usage"]["completion_tokens"] < 40 and whole.startswith(a["choices"][0]["text"])
+      and a["choices"][0]["finish_reason"] == "stop", a)
+a = [json.loads(post("/v1/completions", {"prompt": "Once", "max_tokens": 1, "add_special_tokens": b})[2])["usage"]["prompt_tokens"] for b in (True, False)]
+check("add_special_tokens: no BOS without", a[0] == a[1] + 1, a)
+a = post("/v1/chat/completions", {**CHAT, "add_special_tokens": True})
+check("chat: add_special_tokens is the template's business", a[0] == 400 and "add_special_tokens" in error_of(a), a)
+
 # ---- llama-server's and Anthropic's shapes ----
+a = post("/completion", {"prompt": "Once", "n_predict": 2, "n_keep": 0, "mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1, "tfs_z": 1, "typical_p": 1, "typ_p": 1,
+                         "dynatemp_range": 0, "dynatemp_exponent": 1, "xtc_probability": 0, "xtc_threshold": 0.1, "dry_multiplier": 0, "dry_base": 1.75,
+                         "dry_allowed_length": 2, "dry_penalty_last_n": -1, "dry_sequence_breakers": ["\n"], "top_n_sigma": -1, "repeat_last_n": 64,
+                         "cache_prompt": True, "id_slot": -1, "image_data": [], "t_max_predict_ms": 0, "n_indent": 0})
+check("completion: all that its clients send switched off", a[0] == 200, a)
 a = json.loads(post("/completion", {"prompt": "Once upon a time", "n_predict": 8, "temperature": 0, "n_probs": 3, "return_tokens": True})[2])
 check("completion: shape", a["tokens_predicted"] == 8 and a["stop_type"] == "limit" and len(a["tokens"]) == 8
       and len(a["completion_probabilities"][0]["top_logprobs"]) == 3 and a["timings"]["predicted_n"] == 8, a)
@@ -289,6 +321,11 @@ check("completion: stream ends with stop", json.loads(ev[-1][1])["stop"] is True
 # ---- CORS, metrics, pages ----
 a = raw(request("OPTIONS", "/v1/chat/completions", headers=("Origin: https://a.example", "Access-Control-Request-Method: POST")))
 check("cors: preflight of an allowed origin", a[0] == 204 and a[1].get("access-control-allow-origin") == "https://a.example", a)
+wants = "authorization,content-type,x-stainless-lang,x-stainless-retry-count,anthropic-version,anthropic-dangerous-direct-browser-access"
+a = raw(request("OPTIONS", "/v1/messages", headers=("Origin: https://a.example", "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: " + wants)))
+check("cors: the headers of vendors' clients may come", a[0] == 204 and a[1].get("access-control-allow-headers") == wants, a)
+a = raw(request("OPTIONS", "/v1/messages", headers=("Origin: https://evil.example", "Access-Control-Request-Method: POST", "Access-Control-Request-Headers: " + wants)))
+check("cors: preflight of another origin allows nothing", not any(k.startswith("access-control") for k in a[1]), a)
 a = raw(request("GET", "/health", headers=("Origin: https://evil.example",)))
 check("cors: another origin gets no header", a[0] == 200 and "access-control-allow-origin" not in a[1], a)
 text = raw(request("GET", "/metrics"))[2].decode()
