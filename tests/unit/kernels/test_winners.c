@@ -118,10 +118,21 @@ static void broken_lines_are_passed_over(void **state) {
     free(text);
 }
 
+/* Lines of before the kinds that came later hold fewer times. */
+static void shipped_lines_are_read(void **state) {
+    (void)state;
+    static const lt_cuda_info h100 = {.name = "NVIDIA H100 80GB HBM3"};
+    lt_gemm_args a = product(65536);
+    a.n = 3072, a.k = 768, a.trans_b = false;
+    assert_non_null(lt_gemm_winner_find(&h100, &a));
+    assert_int_equal(lt_gemm_winner_find(&h100, &a)->by, LT_GEMM_BY_CUBLASLT);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kept_is_found),
         cmocka_unit_test(broken_lines_are_passed_over),
+        cmocka_unit_test(shipped_lines_are_read),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

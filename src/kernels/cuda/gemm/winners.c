@@ -1,10 +1,10 @@
 /* winners.c: see winners.h.
  *
  * The file: <cache>/gemm.tune, one line a product:
- *     gpu m n k layout in out sum bias by bn wg_m consumers cluster stages splits group pingpong block choice vendor us us us
+ *     gpu m n k layout in out sum bias by bn wg_m consumers cluster stages splits group pingpong block choice vendor us...
  *     gpu      the GPU's name, blanks as _          layout  op(a) op(b): nt nn tn tt      in, out  bf16 fp16 fp32
- *     sum      1: y += product                      bias    none, or its type             by       wgmma cublaslt gemv
- *     choice, vendor, us   as in lt_gemm_winner
+ *     sum      1: y += product                      bias    none, or its type             by       wgmma cublaslt gemv few
+ *     choice, vendor, us   as in lt_gemm_winner; of kinds that came later than the line, none
  * The same lines in winners.txt are part of the program: what was measured on GPUs we had. The file's come before them. A malformed line, or one of a tile that
  * does not exist, is skipped. The file is read once a process; writers replace the whole of it (write aside, rename). */
 #include "kernels/cuda/gemm/winners.h"
@@ -25,7 +25,7 @@
 #define FILE_BYTES_MAX ((size_t)4 << 20)
 #define ROW_BYTES      400
 
-const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT] = {"wgmma", "cublaslt", "gemv"};
+const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT] = {"wgmma", "cublaslt", "gemv", "few"};
 
 /* A product and a GPU, as the line spells them. */
 typedef struct {
@@ -105,25 +105,33 @@ static bool row_add(const row *r) {
 }
 
 static bool row_parse(row *r, const char *line) {
-    char by[16], trail;
-    int pingpong, block, n;
+    char by[16];
+    int pingpong, block, n, used = 0, n_us = 0;
     lt_gemm_winner *w = &r->winner;
     lt_gemm_tile *t = &w->tile;
 
     memset(r, 0, sizeof *r);
-    n = sscanf(line,
-               "%127s %ld %ld %ld %2s %7s %7s %d %7s %15s %d %d %d %d %d %d %d %d %d %d %d %lf %lf "
-               "%lf%c",
+    n = sscanf(line, "%127s %ld %ld %ld %2s %7s %7s %d %7s %15s %d %d %d %d %d %d %d %d %d %d %d%n",
                r->key.gpu, &r->key.m, &r->key.n, &r->key.k, r->key.layout, r->key.in, r->key.out,
                &r->key.sum, r->key.bias, by, &t->bn, &t->wg_m, &t->consumers, &t->cluster,
-               &t->stages, &t->splits, &t->group, &pingpong, &block, &w->choice, &w->vendor,
-               &w->us[0], &w->us[1], &w->us[2], &trail);
+               &t->stages, &t->splits, &t->group, &pingpong, &block, &w->choice, &w->vendor, &used);
+    if (n != 21) {
+        return false;
+    }
+    for (line += used; n_us < LT_GEMM_BY_COUNT && *line == ' '; n_us++) {
+        char *end;
+        w->us[n_us] = strtod(line, &end);
+        if (end == line) {
+            return false;
+        }
+        line = end;
+    }
     t->pingpong = pingpong != 0;
     t->block_a_tile = block != 0;
     for (w->by = 0; w->by < LT_GEMM_BY_COUNT && strcmp(by, lt_gemm_by_names[w->by]) != 0;) {
         w->by++;
     }
-    return (n == 24 || (n == 25 && trail == '\n')) && w->by < LT_GEMM_BY_COUNT &&
+    return n_us >= 1 && (*line == '\n' || *line == '\0') && w->by < LT_GEMM_BY_COUNT &&
            lt_gemm_tile_exists(t) && w->choice >= 0;
 }
 
@@ -206,12 +214,12 @@ static lt_err rows_write(const char *path) {
         }
         used += (size_t)snprintf(text + used, ROW_BYTES,
                                  "%s %ld %ld %ld %s %s %s %d %s %s %d %d %d %d %d %d %d %d %d %d "
-                                 "%d %.2f %.2f %.2f\n",
+                                 "%d %.2f %.2f %.2f %.2f\n",
                                  k->gpu, k->m, k->n, k->k, k->layout, k->in, k->out, k->sum,
                                  k->bias, lt_gemm_by_names[w->by], t->bn, t->wg_m, t->consumers,
                                  t->cluster, t->stages, t->splits, t->group, t->pingpong,
                                  t->block_a_tile, w->choice, w->vendor, w->us[0], w->us[1],
-                                 w->us[2]);
+                                 w->us[2], w->us[3]);
     }
     err = lt_file_write_atomic(path, text, used);
     free(text);

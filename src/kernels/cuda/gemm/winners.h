@@ -11,6 +11,7 @@ typedef enum {
     LT_GEMM_BY_WGMMA,
     LT_GEMM_BY_CUBLASLT,
     LT_GEMM_BY_GEMV,
+    LT_GEMM_BY_FEW,
     LT_GEMM_BY_COUNT
 } lt_gemm_by;
 extern const char *const lt_gemm_by_names[LT_GEMM_BY_COUNT]; /* The entries of the op's list. */
