@@ -225,7 +225,7 @@ def choose(p, x):
     """transformers' logits warpers, then the inverse of the distribution function at the draw."""
     rows = {"id": [], "logprob": [], "rank": [], "top_id": [], "top_logprob": []}
     for row, how in zip(x["rows"].tolist(), x["how"].tolist()):
-        temperature, top_k, top_p, min_p, draw, n_top = how
+        temperature, top_k, top_p, min_p, draw, n_top = how[:6]
         out = {"id": -1, "logprob": 0.0, "rank": 0, "top_id": [-1] * 20, "top_logprob": [0.0] * 20}
         if row >= 0:
             logits = x["logits"][row]

@@ -198,14 +198,38 @@ typedef struct {
     float grad_scale, softcap, z_coef;
 } lt_xent_args;
 
-/* One token for each of P picks, from a row of logits (R, V) F32 where they lie; what serve/pick.h chooses where nothing but these options counts.
- * rows (P) I32: a pick's row; -1: the pick is idle. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous. l = softcap(logits) first if softcap > 0. In this order:
- *   TEMPERATURE t <= 0: the largest l, the lowest index of ties. Else weights w = exp((l - max l) / t), and of all ids, likelier first, then by index:
- *   TOP_K > 0: so many; TOP_P < 1: as few as make up that share of what is left, at least one; MIN_P: those with w >= MIN_P;
- *   of these, by rising index, the first at which the sum of w exceeds DRAW, in [0, 1), of the whole.
+/* What is known of S sequences, for choose: notes (S, V + LT_NOTE_BIASES) I32, rows contiguous. Word `id` of a row is of LT_NOTE_PROMPT (the id stands in the
+ * prompt), LT_NOTE_END (it ends a text), LT_NOTE_BIAS (k > 0: what is added to its logit is the F32 whose bits word V + k has) and LT_NOTE_COUNT (how often it
+ * stands in the output).
+ * Row slots[n] (N) I32 becomes 0, then word place of it becomes `word` for each (place, word) of edits (E, 2) I32 [starts[n], starts[n + 1]); starts (N + 1) I32.
+ * A slot, and in a slot a place, stands there at most once. */
+enum {
+    LT_NOTE_PROMPT = INT32_MIN,
+    LT_NOTE_END = 1 << 30,
+    LT_NOTE_BIAS_SHIFT = 20,
+    LT_NOTE_BIASES = 1 << 10,
+    LT_NOTE_COUNT = (1 << LT_NOTE_BIAS_SHIFT) - 1
+};
+typedef struct {
+    lt_tensor notes, slots, starts, edits;
+} lt_note_args;
+
+/* One token for each of P picks, from a row of logits (R, V) F32 where they lie; what serve/pick.h chooses.
+ * rows (P) I32: a pick's row; -1: the pick is idle; LT_CHOOSE_SKIP: it is as if it were not there. how (P, LT_CHOOSE_HOW_COUNT) F64, contiguous.
+ * l = softcap(logits) first if softcap > 0. With SLOT >= 0 (else -1), a row of notes, first of all 1 is added to the count of id NEW (unless it is LT_CHOOSE_NO_NEW;
+ * -1 - k stands for late[k], of late (K) I32, and for 0 if that is negative too). Then of l, rounded to F32, becomes what is wanted, x, in this order:
+ *   its bias is added (F32); it is -inf if BANS is not 0 and its id ends a text, or if MASK >= 0 (else -1), a row of masks (M, ceil(V / 32)) I32, has no
+ *   bit id % 32 in word id / 32; if it stands in prompt or output, n times there, in F64, each operation rounded: divided by REPETITION if above 0, else
+ *   multiplied by it; minus FREQUENCY * n; minus PRESENCE if n > 0; rounded to F32. A NaN stays one.
+ * FORCED >= 0 (else -1): this id. Else, in this order:
+ *   TEMPERATURE t <= 0: the largest x, the lowest index of ties. Else weights w = exp((x - max x) / t), and of all ids, likelier first, then by index:
+ *   TOP_K > 0: so many; TYPICAL < 1: as few as make up that share of what is left, at least one, those first whose -log w is nearest to its mean (weighed
+ *   by w, which is to say whose information is nearest to the entropy), then by index; TOP_P < 1: as few as make up that share of what is left then, at least
+ *   one; MIN_P: those with w >= MIN_P; of these, by rising index, the first at which the sum of w exceeds DRAW, in [0, 1), of the whole.
  * id (P) I32, or one of LT_CHOOSE_*. With N_TOP >= 0: logprob (P) F32, log softmax(l)[id]; rank (P) I32: how many l are larger; top_id, top_logprob
- * (P, LT_CHOOSE_TOP) I32 and F32, contiguous: the N_TOP likeliest above -inf, likelier first, then by index; -1 and 0 behind them. Otherwise and for picks
- * that choose nothing: 0, 0, -1s and 0s. All four may be absent if no pick wants them. Sums of weights on a device are of integers: exact in any order. */
+ * (P, LT_CHOOSE_TOP) I32 and F32, contiguous: the N_TOP likeliest by l above -inf, likelier first, then by index; -1 and 0 behind them. Otherwise and for picks
+ * that choose nothing: 0, 0, -1s and 0s. All four may be absent if no pick wants them. Sums of weights on a device are of integers: exact in any order.
+ * Picks that are not idle have slots of their own. notes, masks and late may be absent if no pick wants them. */
 enum {
     LT_CHOOSE_TEMPERATURE,
     LT_CHOOSE_TOP_K,
@@ -213,14 +237,27 @@ enum {
     LT_CHOOSE_MIN_P,
     LT_CHOOSE_DRAW,
     LT_CHOOSE_N_TOP,
+    LT_CHOOSE_TYPICAL,
+    LT_CHOOSE_REPETITION,
+    LT_CHOOSE_FREQUENCY,
+    LT_CHOOSE_PRESENCE,
+    LT_CHOOSE_BANS,
+    LT_CHOOSE_SLOT,
+    LT_CHOOSE_NEW,
+    LT_CHOOSE_MASK,
+    LT_CHOOSE_FORCED,
     LT_CHOOSE_HOW_COUNT
 };
-#define LT_CHOOSE_TOP  20
-#define LT_CHOOSE_IDLE (-1)
-#define LT_CHOOSE_NONE (-2) /* All l are -inf. */
-#define LT_CHOOSE_NAN  (-3)
+#define LT_CHOOSE_TOP    20
+#define LT_CHOOSE_NO_NEW INT32_MIN
+#define LT_CHOOSE_SKIP   (-2) /* Of rows. */
+#define LT_CHOOSE_IDLE   (-1)
+#define LT_CHOOSE_NONE   (-2) /* All x are -inf. */
+#define LT_CHOOSE_NAN    (-3)
+/* What follows N_TOP where only the options before it count. */
+#define LT_CHOOSE_PLAIN 1, 1, 0, 0, 0, -1, LT_CHOOSE_NO_NEW, -1, -1
 typedef struct {
-    lt_tensor id, logprob, rank, top_id, top_logprob, logits, rows, how;
+    lt_tensor id, logprob, rank, top_id, top_logprob, logits, rows, how, notes, masks, late;
     float softcap;
 } lt_choose_args;
 
@@ -397,6 +434,7 @@ typedef struct {
     X(matmul_act, lt_matmul_act_args)                                                              \
     X(add, lt_add_args)                                                                            \
     X(xent, lt_xent_args)                                                                          \
+    X(note, lt_note_args)                                                                          \
     X(choose, lt_choose_args)                                                                      \
     X(moe_route_fwd, lt_moe_route_args)                                                            \
     X(moe_route_bwd, lt_moe_route_bwd_args)                                                        \

@@ -131,6 +131,18 @@ static inline float __fdividef(float a, float b) {
 static inline float __fmul_rn(float a, float b) {
     return a * b;
 }
+static inline double __dsub_rn(double a, double b) {
+    return a - b;
+}
+static inline double __dmul_rn(double a, double b) {
+    return a * b;
+}
+static inline double __ddiv_rn(double a, double b) {
+    return a / b;
+}
+static inline float __double2float_rn(double x) {
+    return (float)x;
+}
 static inline float __fadd_rn(float a, float b) {
     return a + b;
 }

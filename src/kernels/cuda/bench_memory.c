@@ -276,6 +276,8 @@ static lt_tensor make_how(shop *s, int64_t n, const double *options) {
     for (int64_t i = 0; i < n && host != NULL; i++) {
         memcpy(host + i * LT_CHOOSE_HOW_COUNT, options, LT_CHOOSE_HOW_COUNT * sizeof *host);
         host[i * LT_CHOOSE_HOW_COUNT + LT_CHOOSE_DRAW] = lt_rng_uniform(&r);
+        host[i * LT_CHOOSE_HOW_COUNT + LT_CHOOSE_SLOT] += options[LT_CHOOSE_SLOT] < 0.0 ? 0.0
+                                                                                        : (double)i;
     }
     if (s->err == LT_OK) {
         s->err = lt_cuda_alloc(s->b->gpu, &t.data, bytes, "bench options");
@@ -296,12 +298,18 @@ static void choices(shop *s) {
     static const struct {
         const char *name;
         double how[LT_CHOOSE_HOW_COUNT];
-    } cases[] = {{"token: greedy", {0, 0, 1, 0, 0, -1}},
-                 {"token: temperature", {0.15, 0, 1, 0, 0, -1}},
-                 {"token: top-p 0.95", {0.15, 0, 0.95, 0, 0, -1}},
-                 {"token: top-k 40, top-p 0.95", {0.15, 40, 0.95, 0, 0, -1}},
-                 {"token: flat, top-p 0.95", {1, 0, 0.95, 0, 0, -1}},
-                 {"token: greedy, 20 log-probabilities", {0, 0, 1, 0, 0, 20}}};
+    } cases[] = {
+        {"token: greedy", {0, 0, 1, 0, 0, -1, LT_CHOOSE_PLAIN}},
+        {"token: temperature", {0.15, 0, 1, 0, 0, -1, LT_CHOOSE_PLAIN}},
+        {"token: top-p 0.95", {0.15, 0, 0.95, 0, 0, -1, LT_CHOOSE_PLAIN}},
+        {"token: top-k 40, top-p 0.95", {0.15, 40, 0.95, 0, 0, -1, LT_CHOOSE_PLAIN}},
+        {"token: flat, top-p 0.95", {1, 0, 0.95, 0, 0, -1, LT_CHOOSE_PLAIN}},
+        {"token: greedy, 20 log-probabilities", {0, 0, 1, 0, 0, 20, LT_CHOOSE_PLAIN}},
+        {"token: typical 0.9",
+         {0.15, 0, 1, 0, 0, -1, 0.9, 1, 0, 0, 0, -1, LT_CHOOSE_NO_NEW, -1, -1}},
+        {"token: greedy, penalties", {0, 0, 1, 0, 0, -1, 1, 1.1, 0.5, 0.5, 0, 0, 5, -1, -1}},
+        {"token: top-p 0.95, penalties",
+         {0.15, 0, 0.95, 0, 0, -1, 1, 1.1, 0.5, 0.5, 0, 0, 5, -1, -1}}};
     static const struct {
         int64_t rows;
         const char *shape;
@@ -316,6 +324,10 @@ static void choices(shop *s) {
                             .logits = make(s, LT_F32, n, 128256),
                             .rows = make_ids(s, n, n, true),
                             .how = make_how(s, n, cases[i / 3].how)};
+        if (cases[i / 3].how[LT_CHOOSE_SLOT] >= 0.0) {
+            a.notes = make_ids(s, n * (128256 + LT_NOTE_BIASES), 1, true);
+            a.notes = lt_tensor_2d(a.notes.data, LT_I32, n, 128256 + LT_NOTE_BIASES);
+        }
         a.top_id = lt_tensor_2d(a.top_id.data, LT_I32, n, LT_CHOOSE_TOP);
         op_time(s, LT_OP_choose, &a, cases[i / 3].name, sizes[i % 3].shape);
     }

@@ -1,13 +1,39 @@
-/* choose.c (ref): a token from a row of logits, as ops.h says it: all ids are sorted, then cut.
+/* choose.c (ref): note and choose, as ops.h says them: all ids are sorted, then cut.
  *
  * The order of ids is total (likelier first, then by index), so every set below is one. A weight that is 0 in double is never drawn. */
 #include <stdlib.h>
+#include <string.h>
 
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
+/* ---- note ---- */
+
+lt_err lt_ref_note(lt_queue *q, const lt_note_args *a) {
+    (void)q;
+    LT_ASSERT(a->notes.dtype == LT_I32 && a->edits.shape[1] == 2);
+    for (int64_t n = 0; n < a->slots.shape[0]; n++) {
+        const int64_t slot = get_i32(&a->slots, at1(&a->slots, n));
+        const int64_t first = get_i32(&a->starts, at1(&a->starts, n)),
+                      end = get_i32(&a->starts, at1(&a->starts, n + 1));
+        LT_ASSERT(slot >= 0 && slot < a->notes.shape[0] && end <= a->edits.shape[0]);
+        memset((int32_t *)a->notes.data + at2(&a->notes, slot, 0), 0,
+               (size_t)a->notes.shape[1] * sizeof(int32_t));
+        for (int64_t i = first; i < end; i++) {
+            const int64_t place = get_i32(&a->edits, at2(&a->edits, i, 0));
+            LT_ASSERT(place >= 0 && place < a->notes.shape[1]);
+            set_i32(&a->notes, at2(&a->notes, slot, place),
+                    get_i32(&a->edits, at2(&a->edits, i, 1)));
+        }
+    }
+    return LT_OK;
+}
+
+/* ---- choose ---- */
+
 typedef struct {
-    double l, w; /* Logit; weight relative to the best, which has 1; 0 where it was cut. */
+    double l, w; /* Logit, or what is wanted; weight relative to the best, which has 1. */
+    double key;  /* Of a cut: smaller is kept first. */
     int64_t id;
 } candidate;
 
@@ -16,52 +42,126 @@ static int by_likelihood(const void *a, const void *b) {
     return x->l != y->l ? (x->l > y->l ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
 }
 
+static int by_key(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    return x->key != y->key ? (x->key < y->key ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
+}
+
 static int by_id(const void *a, const void *b) {
     const candidate *x = a, *y = b;
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* All ids of a row, sorted. LT_CHOOSE_NAN, LT_CHOOSE_NONE, or 0. */
-static int read_row(const lt_choose_args *a, int64_t row, candidate *c) {
-    const double cap = (double)a->softcap;
-    const int64_t n = a->logits.shape[1];
-    for (int64_t v = 0; v < n; v++) {
-        const double x = get(&a->logits, at2(&a->logits, row, v));
-        c[v] = (candidate){cap > 0.0 ? cap * tanh(x / cap) : x, 0.0, v};
-        if (isnan(x)) {
-            return LT_CHOOSE_NAN;
-        }
-    }
-    qsort(c, (size_t)n, sizeof *c, by_likelihood);
-    return c[0].l == -INFINITY ? LT_CHOOSE_NONE : 0;
+static void sort(candidate *c, int64_t n, int (*order)(const void *, const void *)) {
+    qsort(c, (size_t)n, sizeof *c, order);
 }
 
-/* How many of the sorted candidates are left; their weights are set. */
-static int64_t cut(candidate *c, int64_t n, const double *how) {
+/* All ids of a row. False: one is not a number. */
+static bool read_row(const lt_choose_args *a, int64_t row, candidate *c) {
+    const double cap = (double)a->softcap;
+    bool numbers = true;
+    for (int64_t v = 0; v < a->logits.shape[1]; v++) {
+        const double x = get(&a->logits, at2(&a->logits, row, v));
+        c[v] = (candidate){.l = cap > 0.0 ? cap * tanh(x / cap) : x, .id = v};
+        numbers = numbers && !isnan(x);
+    }
+    return numbers;
+}
+
+/* What the row's notes and mask make of a logit: in F32, penalties in double. */
+static double wanted(const lt_choose_args *a, const double *how, int64_t id, double l) {
+    const int64_t slot = (int64_t)how[LT_CHOOSE_SLOT], mask = (int64_t)how[LT_CHOOSE_MASK];
+    const uint32_t bits = mask < 0 ? UINT32_MAX
+                                   : (uint32_t)get_i32(&a->masks, at2(&a->masks, mask, id / 32));
+    const int32_t note = slot < 0 ? 0 : get_i32(&a->notes, at2(&a->notes, slot, id));
+    const int32_t k = note >> LT_NOTE_BIAS_SHIFT & (LT_NOTE_BIASES - 1);
+    const double n = (double)(note & LT_NOTE_COUNT);
+    float x = (float)l;
+    if (k > 0) {
+        const int32_t word = get_i32(&a->notes, at2(&a->notes, slot, a->logits.shape[1] + k));
+        float bias;
+        memcpy(&bias, &word, sizeof bias);
+        x += bias;
+    }
+    if (!(bits >> id % 32 & 1u) || (how[LT_CHOOSE_BANS] != 0.0 && (note & LT_NOTE_END) != 0)) {
+        x = -INFINITY;
+    }
+    if ((note & (LT_NOTE_PROMPT | LT_NOTE_COUNT)) != 0) {
+        double y = (double)x;
+        y = y > 0.0 ? y / how[LT_CHOOSE_REPETITION] : y * how[LT_CHOOSE_REPETITION];
+        y -= how[LT_CHOOSE_FREQUENCY] * n;
+        y -= n > 0.0 ? how[LT_CHOOSE_PRESENCE] : 0.0;
+        x = (float)y;
+    }
+    return (double)x;
+}
+
+/* The id that came last stands in the output. */
+static void count_new(const lt_choose_args *a, const double *how) {
+    const int64_t slot = (int64_t)how[LT_CHOOSE_SLOT];
+    int64_t id = (int64_t)how[LT_CHOOSE_NEW];
+    if (slot < 0 || id == LT_CHOOSE_NO_NEW) {
+        return;
+    }
+    if (id < 0) {
+        const int32_t late = get_i32(&a->late, at1(&a->late, -1 - id));
+        id = late > 0 ? late : 0;
+    }
+    const int64_t at = at2(&a->notes, slot, id);
+    set_i32(&a->notes, at, get_i32(&a->notes, at) + 1);
+}
+
+/* As few of the sorted candidates as make up the share, at least one. */
+static int64_t share_of(const candidate *c, int64_t n, double share) {
     double total = 0.0, sum = 0.0;
     int64_t kept = 0;
-    n = how[LT_CHOOSE_TOP_K] > 0.0 ? min_i64(n, (int64_t)how[LT_CHOOSE_TOP_K]) : n;
     for (int64_t i = 0; i < n; i++) {
-        c[i].w = exp((c[i].l - c[0].l) / how[LT_CHOOSE_TEMPERATURE]);
         total += c[i].w;
     }
-    while (how[LT_CHOOSE_TOP_P] < 1.0 && kept < n &&
-           (kept == 0 || sum < how[LT_CHOOSE_TOP_P] * total)) {
+    while (kept < n && (kept == 0 || sum < share * total)) {
         sum += c[kept++].w;
     }
-    n = how[LT_CHOOSE_TOP_P] < 1.0 ? kept : n;
+    return kept;
+}
+
+/* Locally typical (Meister et al. 2023). Whatever all have in common leaves the distances from the mean as they are: the information need not be known. */
+static int64_t cut_typical(candidate *c, int64_t n, const double *how) {
+    double total = 0.0, mean = 0.0;
+    const double best = c[0].l;
+    for (int64_t i = 0; i < n; i++) {
+        c[i].key = (best - c[i].l) / how[LT_CHOOSE_TEMPERATURE];
+        total += c[i].w;
+        mean += c[i].w > 0.0 ? c[i].w * c[i].key : 0.0;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        c[i].key = fabs(c[i].key - mean / total);
+    }
+    sort(c, n, by_key);
+    n = share_of(c, n, how[LT_CHOOSE_TYPICAL]);
+    sort(c, n, by_likelihood);
+    return n;
+}
+
+/* How many candidates are left, sorted; their weights are set. */
+static int64_t cut(candidate *c, int64_t n, const double *how) {
+    n = how[LT_CHOOSE_TOP_K] > 0.0 ? min_i64(n, (int64_t)how[LT_CHOOSE_TOP_K]) : n;
+    const double best = c[0].l;
+    for (int64_t i = 0; i < n; i++) {
+        c[i].w = exp((c[i].l - best) / how[LT_CHOOSE_TEMPERATURE]);
+    }
+    n = how[LT_CHOOSE_TYPICAL] < 1.0 ? cut_typical(c, n, how) : n;
+    n = how[LT_CHOOSE_TOP_P] < 1.0 ? share_of(c, n, how[LT_CHOOSE_TOP_P]) : n;
     while (n > 1 && c[n - 1].w < how[LT_CHOOSE_MIN_P]) {
         n--;
     }
     return n;
 }
 
-/* c: sorted before and after. */
 static int64_t draw(candidate *c, int64_t n_all, const double *how) {
-    const int64_t n = cut(c, n_all, how);
+    const int64_t best = c[0].id, n = cut(c, n_all, how);
     double total = 0.0, left;
-    int64_t id = c[0].id;
-    qsort(c, (size_t)n, sizeof *c, by_id);
+    int64_t id = c[0].w > 0.0 ? c[0].id : best;
+    sort(c, n, by_id);
     for (int64_t i = 0; i < n; i++) {
         total += c[i].w;
     }
@@ -70,14 +170,29 @@ static int64_t draw(candidate *c, int64_t n_all, const double *how) {
         left -= c[i].w;
         id = c[i].w > 0.0 ? c[i].id : id;
     }
-    qsort(c, (size_t)n, sizeof *c, by_likelihood);
     return id;
 }
 
-static void report(const lt_choose_args *a, int64_t p, const candidate *c, int64_t id, int n_top) {
+/* Of what is wanted; c: as read_row leaves it, lost. */
+static int64_t choose(const lt_choose_args *a, const double *how, candidate *c) {
+    const int64_t n = a->logits.shape[1];
+    for (int64_t v = 0; v < n; v++) {
+        c[v].l = how[LT_CHOOSE_SLOT] >= 0.0 || how[LT_CHOOSE_MASK] >= 0.0
+                     ? wanted(a, how, c[v].id, c[v].l)
+                     : c[v].l;
+    }
+    sort(c, n, by_likelihood);
+    return c[0].l == -INFINITY                                    ? LT_CHOOSE_NONE
+           : how[LT_CHOOSE_FORCED] >= 0.0                         ? (int64_t)how[LT_CHOOSE_FORCED]
+           : how[LT_CHOOSE_TEMPERATURE] > 0.0 && isfinite(c[0].l) ? draw(c, n, how)
+                                                                  : c[0].id;
+}
+
+static void report(const lt_choose_args *a, int64_t p, candidate *c, int64_t id, int n_top) {
     const int64_t n = a->logits.shape[1];
     double sum = 0.0, l = 0.0;
     int64_t rank = 0;
+    sort(c, n, by_likelihood);
     for (int64_t i = 0; i < n; i++) {
         sum += exp(c[i].l - c[0].l);
         l = c[i].id == id ? c[i].l : l;
@@ -105,6 +220,20 @@ static void clear(const lt_choose_args *a, int64_t p) {
     }
 }
 
+static void pick(const lt_choose_args *a, int64_t p, int64_t row, candidate *c) {
+    const double *how = (const double *)a->how.data + at2(&a->how, p, 0);
+    int64_t id = LT_CHOOSE_NAN;
+    count_new(a, how);
+    if (read_row(a, row, c)) {
+        id = choose(a, how, c);
+    }
+    set_i32(&a->id, at1(&a->id, p), id);
+    if (id >= 0 && how[LT_CHOOSE_N_TOP] >= 0.0) {
+        (void)read_row(a, row, c);
+        report(a, p, c, id, (int)how[LT_CHOOSE_N_TOP]);
+    }
+}
+
 lt_err lt_ref_choose(lt_queue *q, const lt_choose_args *a) {
     const int64_t n = a->logits.shape[1];
     candidate *c = malloc((size_t)n * sizeof *c);
@@ -116,21 +245,12 @@ lt_err lt_ref_choose(lt_queue *q, const lt_choose_args *a) {
     }
     for (int64_t p = 0; p < a->rows.shape[0]; p++) {
         const int32_t row = get_i32(&a->rows, at1(&a->rows, p));
-        const double *how = (const double *)a->how.data + at2(&a->how, p, 0);
-        int64_t id;
-        int none;
-        LT_ASSERT(row >= -1 && row < a->logits.shape[0]);
-        clear(a, p);
-        if (row < 0) {
-            continue;
+        LT_ASSERT(row >= LT_CHOOSE_SKIP && row < a->logits.shape[0]);
+        if (row != LT_CHOOSE_SKIP) {
+            clear(a, p);
         }
-        none = read_row(a, row, c);
-        id = none != 0                                              ? none
-             : how[LT_CHOOSE_TEMPERATURE] > 0.0 && isfinite(c[0].l) ? draw(c, n, how)
-                                                                    : c[0].id;
-        set_i32(&a->id, at1(&a->id, p), id);
-        if (none == 0 && how[LT_CHOOSE_N_TOP] >= 0.0) {
-            report(a, p, c, id, (int)how[LT_CHOOSE_N_TOP]);
+        if (row >= 0) {
+            pick(a, p, row, c);
         }
     }
     free(c);

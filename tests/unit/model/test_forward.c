@@ -87,7 +87,8 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
     w.choose = choose;
     w.how = how[0];
     for (int64_t n = 0; n < N; n++) {
-        memcpy(how[n], (double[]){0, 0, 1, 0, 0, n % 2 == 0 ? 0 : 3}, sizeof how[n]);
+        memcpy(how[n], (double[]){0, 0, 1, 0, 0, n % 2 == 0 ? 0 : 3, LT_CHOOSE_PLAIN},
+               sizeof how[n]);
     }
     must(lt_forward_run(f, &w), "run");
     must(lt_forward_choices(f, 0, w.n_out, &best), "choices");

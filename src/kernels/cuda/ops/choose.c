@@ -1,4 +1,4 @@
-/* choose.c: launcher of choose.cu: how many blocks share a row, and how they meet.
+/* choose.c: launchers of note.cu and choose.cu: how many blocks share a row, and how they meet.
  *
  * Blocks of a cluster are alive together. Without clusters they are when all of a launch fit the GPU at once: then at most 64 picks share the counters of
  * the queue's scratch memory, and more picks get a block each. */
@@ -7,7 +7,30 @@
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 
+enum { NOTE_THREADS = 1024 };
 enum { THREADS = 512, CHUNK = 2048, WORDS = 768, HELD_CHUNKS = 8, MAX_CHUNKS = 256 };
+
+/* ---- note ---- */
+
+static const char *note_refuse(const void *args) {
+    const lt_note_args *a = args;
+    const lt_tensor *const whole[] = {&a->slots, &a->starts, &a->edits};
+    return !lt_cuda_all_contiguous(whole, 3) ? "slots or edits not contiguous"
+           : a->notes.stride[1] != 1         ? "a row of notes not contiguous"
+                                             : NULL;
+}
+
+static lt_err note_run(lt_queue *q, const void *args) {
+    lt_note_args a = *(const lt_note_args *)args;
+    int width = (int)a.notes.shape[1];
+    void *list[] = {&a.notes.data, &a.slots.data, &a.starts.data,
+                    &a.edits.data, &width,        &a.notes.stride[0]};
+    return lt_cuda_run_early(q, "ops/note.cu", "note", "", a.slots.shape[0], 1, NOTE_THREADS, list);
+}
+
+const lt_op_impl lt_cuda_note_impls[LT_REGISTRY_MAX_IMPLS] = {{"rows", note_refuse, note_run}};
+
+/* ---- choose ---- */
 
 static const char *choose_refuse(const void *args) {
     const lt_choose_args *a = args;
@@ -16,6 +39,10 @@ static const char *choose_refuse(const void *args) {
                                       &a->id,  &a->rank,   &a->logprob};
     if (a->logits.shape[1] > (int64_t)MAX_CHUNKS * CHUNK) {
         return "more than 524288 ids";
+    }
+    if ((a->notes.data != NULL && a->notes.stride[1] != 1) ||
+        (a->masks.data != NULL && a->masks.stride[1] != 1)) {
+        return "a row of notes or masks not contiguous";
     }
     if (a->rows.shape[0] > 65535) {
         return "more than 65535 picks";
@@ -49,7 +76,7 @@ static division divide(const lt_cuda_info *gpu, int64_t picks, int64_t cols) {
 
 static lt_err choose_run(lt_queue *q, const void *args) {
     lt_choose_args a = *(const lt_choose_args *)args;
-    const lt_tensor *const rows[] = {&a.logits};
+    const lt_tensor *const rows[] = {&a.logits, &a.notes};
     const lt_cuda_info *gpu = lt_cuda_get_info(q->gpu);
     const int64_t picks = a.rows.shape[0];
     int cols = (int)a.logits.shape[1];
@@ -65,12 +92,26 @@ static lt_err choose_run(lt_queue *q, const void *args) {
         q, d.parts > 1 ? (size_t)picks * 2 * (size_t)d.parts * WORDS * sizeof(unsigned) : 0, &met));
     words = (unsigned char *)met + LT_CUDA_COUNTER_BYTES;
     snprintf(defines, sizeof defines, "PARTS=%d CHUNKS=%d HELD=%d CLUSTER=%d W=%d SOFTCAP=%d",
-             d.parts, d.chunks, d.held, d.cluster, lt_cuda_piece(rows, 1, LT_F32, cols),
+             d.parts, d.chunks, d.held, d.cluster, lt_cuda_piece(rows, 2, LT_F32, cols),
              a.softcap > 0.0f);
-    void *list[] = {
-        &a.id.data,     &a.logprob.data, &a.rank.data,       &a.top_id.data, &a.top_logprob.data,
-        &a.logits.data, &a.rows.data,    &a.how.data,        &words,         &met,
-        &cols,          &a.softcap,      &a.logits.stride[0]};
+    void *list[] = {&a.id.data,
+                    &a.logprob.data,
+                    &a.rank.data,
+                    &a.top_id.data,
+                    &a.top_logprob.data,
+                    &a.logits.data,
+                    &a.rows.data,
+                    &a.how.data,
+                    &a.notes.data,
+                    &a.masks.data,
+                    &a.late.data,
+                    &words,
+                    &met,
+                    &cols,
+                    &a.softcap,
+                    &a.logits.stride[0],
+                    &a.notes.stride[0],
+                    &a.masks.stride[0]};
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/choose.cu", "choose", defines));
     return lt_cuda_launch(
         q->gpu, q->stream, k,

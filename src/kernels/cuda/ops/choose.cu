@@ -1,6 +1,8 @@
-/* choose.cu — a token for each of P picks, each from a row of fp32 logits: greedy, or temperature, top-k, top-p, min-p and the draw; log-probabilities.
+/* choose.cu — a token for each of P picks, each from a row of fp32 logits: notes and masks; greedy, or temperature, top-k, typical, top-p, min-p and the draw;
+ * log-probabilities.
  *
- * SHAPES    logits (rows, V), ld apart, from which pick p reads row rows[p]; how (P, 6) fp64; results (P), (P, 20). V <= PARTS * CHUNKS * 2048.
+ * SHAPES    logits (rows, V), ld apart, from which pick p reads row rows[p]; how (P, 15) fp64; results (P), (P, 20); notes (S, V + 1024) and masks
+ *           (M, ceil(V / 32)) int32. V <= PARTS * CHUNKS * 2048.
  * MAP       PARTS blocks of 512 threads a pick, each with its slice of CHUNKS chunks of 2048 ids; thread t has ids 4 t .. 4 t + 3 of each chunk.
  *           HELD: the slice lies in shared memory, 64 KB at most, and the row is read once. Else it is read again in each pass, from the L2.
  * MOVEMENT
@@ -9,14 +11,19 @@
  *     3. masses left, by chunk and warp ── meet ─▶ the slice in which                   (top-k) or masses (top-p); ties, if some drop out, by the id's bits.
  *        the draw lies finds chunk, warp, lane, id                                   4. with log-probabilities: sum and rank ── meet; the likeliest: as 2.
  *     Blocks meet by the cluster's barrier (CLUSTER: sm_90), else by a counter in global memory, which needs all of a row's blocks alive at once:
- *     the launcher sees to it. Greedy picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to 7.
+ *     the launcher sees to it. Greedy picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to 7, with typical 5 to 8 more.
+ * NOTES     A row with notes or a mask is read with them, 1 to 4.1 bytes an id more, and what is wanted lies in shared memory. The model's own distribution is
+ *           then needed only for log-probabilities: a second round, over the row as it is. The count of the newest id goes up by the block in whose slice it lies.
+ * TYPICAL   -log2 w = (best - x) * rate; the information of an id lies as far above it as the entropy above its mean. So an id's key is the distance from that
+ *           mean, which is a sum of masses times distances over a sum of masses; then as 2, over the bits of that key.
  * BOUND     4 V bytes a pick, once. One row of 128,256 in 8 slices: 64 KB a block at 50 GB/s an SM and more 1.3 us, a meeting 1 us, a pass over 32
  *           elements a thread 0.3 to 0.7 us: 4 us greedy, 5 to 14 drawn. 256 rows: 131 MB are 44 us at 3.0 TB/s; passes of other blocks run beside
  *           (two an SM), about 10 instructions an element each, 12 us: 50 us greedy, 60 to 90 drawn. PARTS 1 without HELD: 4 to 12 reads.
  * MEASURED  not yet on a GPU.
- * NUMERICS  a weight is exp2 in fp32, then a whole number of 2^-44: sums are exact, so no order, no PARTS and no HELD shows in a result. Weights below 2^-45
+ * NUMERICS  what notes do to a logit is the host's arithmetic (ops.h), operation by operation: none is contracted. A weight is exp2 in fp32, then a whole number
+ *           of 2^-44: sums are exact, so no order, no PARTS and no HELD shows in a result. Weights below 2^-45
  *           are 0. Relative to double: 2^-22 as the host's (row.h), whose order of cuts this is: ids differ only where rounding decides.
- * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082 (min-p).
+ * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082 (min-p); Meister et al. 2023, arXiv:2202.00666 (typical).
  *@spec sm_80 sm_90a: PARTS=1 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
  *@spec sm_80 sm_90a: PARTS=1 CHUNKS=63 HELD=0 CLUSTER=0 W=1 SOFTCAP=1
  *@spec sm_80: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
@@ -24,6 +31,7 @@
  *@spec sm_90a: PARTS=16 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=1 */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
+#include "common/late.cuh"
 #include "common/reduce.cuh"
 
 #define THREADS  512
@@ -38,17 +46,33 @@
 #define NEGATIVE __uint_as_float(0xff800000u)
 #define LOG2_E   1.4426950409f
 #define NO_ID    0xffffffffu
-enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW, N_TOP, HOW_COUNT };
-enum { CUT_TOP_K, CUT_TOP_P, DRAW_ONE, REPORT };
+#define FLOAT_BITS 31 /* Of a float that is not negative. */
+enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW, N_TOP, TYPICAL, REPETITION, FREQUENCY, PRESENCE, BANS, SLOT, NEW, MASK, FORCED, HOW_COUNT };
+enum { NOTE_PROMPT = 1 << 31, NOTE_END = 1 << 30, NOTE_BIAS_SHIFT = 20, NOTE_BIASES = 1 << 10, NOTE_COUNT = (1 << 20) - 1 }; /* ops.h */
+enum { NO_NEW = 1 << 31, SKIP = -2 };
+enum { CUT_TOP_K, MOMENT, CUT_TYPICAL, CUT_TOP_P, DRAW_ONE, REPORT };
+enum { BY_NUMBER, BY_MASS, BY_MASS_TYPICAL }; /* What a cut counts; and whether its keys are distances from the best or from the mean. */
 
 static_assert(PARTS <= 16 && THREADS >= PARTS * TOP && THREADS >= BUCKETS && WARPS <= WARP, "a thread for each");
 static_assert(CHUNKS <= 256 && (!HELD || CHUNKS <= 8), "48 KB of static shared memory; 64 KB of logits");
+
+/* Elements in the order (distance from the best, id) up to here. */
+typedef struct {
+    u32 dist, id;
+} cut;
 
 typedef struct {
     u32 histogram[WORDS], words[2][PARTS == 1 ? WORDS : 1];
     u64 sums[CHUNKS * WARPS]; /* Masses by chunk and warp: by rising id. */
     u64 by_warp[WARPS], more_by_warp[WARPS], before, measure;
-    u32 bucket, count, n_listed;
+    u32 bucket, count, n_listed, bound_n;
+    u64 moment;  /* Sum of w times -log2 w, */
+    float mean;  /* and over the sum of w. */
+    cut typical; /* Elements by the distance from the mean. */
+    /* What is wanted of the row; here, for registers are scarce. */
+    const int *notes;  /* NULL: none. */
+    const u32 *mask;   /* NULL: all may be chosen. */
+    const double *how; /* The pick's. */
 } shared;
 
 /* A row's blocks: a block's words are there for all once they have met. Two sets in turn: who has met has read the last. */
@@ -63,12 +87,9 @@ typedef struct {
     int first, cols; /* The slice's first id; V. */
     float softcap, rate, best; /* rate: log2(e) / temperature; best: the largest. */
     u32 best_key;
+    bool adjusted, typical; /* What is wanted counts, not the row itself; what is not typical is out. */
+    const shared *m;
 } slice;
-
-/* Elements in the order (distance from the best, id) up to here. */
-typedef struct {
-    u32 dist, id;
-} cut;
 
 INLINE u32 *group_mine(const group *g) {
     return g->words + ((g->turn & 1) * PARTS + g->part) * WORDS;
@@ -155,6 +176,14 @@ INLINE float key_value(u32 key) {
 INLINE u64 mass_of(const slice *s, float x, float rate) {
     return __float2ull_rn(exp2_fast((x - s->best) * rate) * ONE);
 }
+/* The mass times the distance from the best in bits. */
+INLINE u64 moment_of(const slice *s, float x) {
+    const float bits = (s->best - x) * s->rate;
+    return mass_of(s, x, s->rate) > 0 ? __float2ull_rn(exp2_fast(-bits) * bits * ONE) : 0;
+}
+INLINE u32 mean_dist(const slice *s, float x) {
+    return __float_as_uint(fabsf(__fmaf_rn(s->best - x, s->rate, -s->m->mean)));
+}
 INLINE cut cut_to(u32 dist, u32 id) {
     const cut c = {dist, id};
     return c;
@@ -162,17 +191,71 @@ INLINE cut cut_to(u32 dist, u32 id) {
 INLINE bool keeps(cut c, u32 dist, u32 id) {
     return dist < c.dist || (dist == c.dist && id <= c.id);
 }
+/* Within c, and typical if that counts. */
+INLINE bool stays(const slice *s, cut c, float x, u32 dist, u32 id) {
+    return keeps(c, dist, id) && (!s->typical || keeps(s->m->typical, mean_dist(s, x), id));
+}
 /* What an element weighs; 0 beyond c and below least. */
 INLINE u64 mass_kept(const slice *s, float x, u32 id, cut c, u64 least) {
-    const u64 mass = keeps(c, s->best_key - order_key(x), id) ? mass_of(s, x, s->rate) : 0;
+    const u64 mass = stays(s, c, x, s->best_key - order_key(x), id) ? mass_of(s, x, s->rate) : 0;
     return mass >= least ? mass : 0;
 }
 INLINE cut cut_least(cut a, cut b) {
     return keeps(b, a.dist, a.id) ? a : b;
 }
 
-/* Four logits from memory; -inf beyond the row. + 0: no -0, which would differ from 0. */
-INLINE void piece_read(float *x, const slice *s, int id) {
+/* What a note and a bit of the mask make of a logit: ops.h. No number stays none. */
+INLINE float wanted(const slice *s, float x, int note, bool allowed) {
+    const int bias = note >> NOTE_BIAS_SHIFT & (NOTE_BIASES - 1);
+    if (bias > 0) {
+        x = __fadd_rn(x, __int_as_float(s->m->notes[s->cols + bias]));
+    }
+    if ((!allowed || ((note & NOTE_END) && s->m->how[BANS] != 0.0)) && x == x) {
+        x = NEGATIVE;
+    }
+    if (note & (NOTE_PROMPT | NOTE_COUNT)) {
+        const double times = (double)(note & NOTE_COUNT), repetition = s->m->how[REPETITION];
+        double y = (double)x;
+        y = y > 0.0 ? __ddiv_rn(y, repetition) : __dmul_rn(y, repetition);
+        y = __dsub_rn(y, __dmul_rn(s->m->how[FREQUENCY], times));
+        y = __dsub_rn(y, times > 0.0 ? s->m->how[PRESENCE] : 0.0);
+        x = __double2float_rn(y);
+    }
+    return x;
+}
+INLINE int4 piece_notes(const slice *s, int id) {
+    int4 v = make_int4(0, 0, 0, 0);
+    if (s->m->notes && id < s->cols) {
+#if W == 4
+        v = *(const int4 *)(s->m->notes + id);
+#else
+        const int *notes = s->m->notes + id;
+        const int left = s->cols - id;
+        v = make_int4(notes[0], left > 1 ? notes[1] : 0, left > 2 ? notes[2] : 0, left > 3 ? notes[3] : 0);
+#endif
+    }
+    return v;
+}
+/* Bit i: x[i] may be chosen. */
+INLINE u32 piece_allowed(const slice *s, int id) {
+    return s->m->mask && id < s->cols ? s->m->mask[id / WARP] >> id % WARP & 15 : 15;
+}
+INLINE void piece_want(float *x, const slice *s, int id) {
+    const int4 note = piece_notes(s, id);
+    const u32 allowed = piece_allowed(s, id);
+    x[0] = wanted(s, x[0], note.x, allowed & 1);
+    x[1] = wanted(s, x[1], note.y, allowed & 2);
+    x[2] = wanted(s, x[2], note.z, allowed & 4);
+    x[3] = wanted(s, x[3], note.w, allowed & 8);
+}
+/* Nothing is wanted but the logits. */
+INLINE bool piece_is_plain(const slice *s, int id) {
+    const int4 note = piece_notes(s, id);
+    return (note.x | note.y | note.z | note.w) == 0 && piece_allowed(s, id) == 15;
+}
+
+/* Four logits from memory; -inf beyond the row. */
+INLINE void piece_load_row(float *x, const slice *s, int id) {
 #if W == 4
     float4 v = make_float4(NEGATIVE, NEGATIVE, NEGATIVE, NEGATIVE);
     if (id < s->cols) {
@@ -187,7 +270,18 @@ INLINE void piece_read(float *x, const slice *s, int id) {
 #endif
 #pragma unroll
     for (int i = 0; i < PIECE; i++) {
-        x[i] = (SOFTCAP && id + i < s->cols ? s->softcap * tanhf(x[i] / s->softcap) : x[i]) + 0.0f;
+        x[i] = SOFTCAP && id + i < s->cols ? s->softcap * tanhf(x[i] / s->softcap) : x[i];
+    }
+}
+/* The same, or what is wanted. + 0: no -0, which would differ from 0. */
+INLINE void piece_read(float *x, const slice *s, int id) {
+    piece_load_row(x, s, id);
+    if (!HELD && s->adjusted) { /* Else slice_load does it. */
+        piece_want(x, s, id);
+    }
+#pragma unroll
+    for (int i = 0; i < PIECE; i++) {
+        x[i] += 0.0f;
     }
 }
 /* Those of a thread in a chunk of the slice; returns the first's id. */
@@ -250,8 +344,7 @@ INLINE void bucket_find(shared *m, const group *g, bool by_mass, u64 target) {
 }
 
 /* This block's histogram of the keys of live elements: within limit, equal to base above `bits`; by id: of distance dist. */
-INLINE void histogram_fill(shared *m, const slice *s, bool by_mass, bool by_id, cut limit, u32 dist_wanted, u32 base, int bits,
-                           int shift) {
+INLINE void histogram_fill(shared *m, const slice *s, int by, bool by_id, cut limit, u32 dist_wanted, u32 base, int bits, int shift) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < WORDS; i += THREADS) {
         m->histogram[i] = 0;
@@ -263,13 +356,14 @@ INLINE void histogram_fill(shared *m, const slice *s, bool by_mass, bool by_id, 
         const int first = piece_at(x, s, chunk, threadIdx.x);
 #pragma unroll
         for (int i = 0; i < PIECE; i++) {
-            const u32 dist = s->best_key - order_key(x[i]), id = first + i, key = by_id ? id : dist;
-            if (!keeps(limit, dist, id) || (by_id && dist != dist_wanted) || (u64)(key ^ base) >> bits) {
+            const u32 dist = s->best_key - order_key(x[i]), id = first + i, far = by == BY_MASS_TYPICAL ? mean_dist(s, x[i]) : dist;
+            const u32 key = by_id ? id : far;
+            if (!stays(s, limit, x[i], dist, id) || (by_id && far != dist_wanted) || (u64)(key ^ base) >> bits) {
                 continue;
             }
             const int bucket = (key - base) >> shift;
             atomicAdd(&m->histogram[bucket], 1u);
-            if (by_mass) {
+            if (by != BY_NUMBER) {
                 const u64 mass = mass_of(s, x[i], s->rate);
                 const u32 low = (u32)mass, old = atomicAdd(&m->histogram[BUCKETS + bucket], low);
                 atomicAdd(&m->histogram[2 * BUCKETS + bucket], (u32)(mass >> 32) + (old + low < old));
@@ -279,34 +373,35 @@ INLINE void histogram_fill(shared *m, const slice *s, bool by_mass, bool by_id, 
     __syncthreads();
 }
 
-/* As few elements of those within limit as reach the target, in number or mass. base: bits of the key that are known, `bits`: how many are not. */
-INLINE cut cut_at(shared *m, group *g, const slice *s, bool by_mass, u64 target, cut limit) {
+/* As few elements of those within limit as reach the target, in number or mass; more may lie between the two. base: bits of the key that are known, `bits`: how
+ * many are not. */
+INLINE cut cut_at(shared *m, group *g, const slice *s, int by, u64 target, cut limit) {
     cut at = {0, NO_ID};
 #pragma unroll 1
     for (int by_id = 0; by_id < 2; by_id++) {
         u32 base = 0;
-        int bits = WARP - __clz(by_id ? s->cols - 1 : (int)limit.dist);
+        int bits = by_id ? WARP - __clz(s->cols - 1) : by == BY_MASS_TYPICAL ? FLOAT_BITS : WARP - __clz((int)limit.dist);
         while (bits > 0) {
             const int shift = bits > BITS ? bits - BITS : 0;
-            histogram_fill(m, s, by_mass, by_id, limit, at.dist, base, bits, shift);
+            histogram_fill(m, s, by, by_id, limit, at.dist, base, bits, shift);
             u32 *words = group_mine(g);
 #pragma unroll 1
-            for (int i = threadIdx.x; i < (by_mass ? WORDS : BUCKETS); i += THREADS) {
+            for (int i = threadIdx.x; i < (by != BY_NUMBER ? WORDS : BUCKETS); i += THREADS) {
                 words[i] = m->histogram[i];
             }
             group_meet(g);
-            bucket_find(m, g, by_mass, target);
+            bucket_find(m, g, by != BY_NUMBER, target);
             base += m->bucket << shift;
             bits = shift;
             target -= m->before;
             if (m->count == 1 || m->measure == target) { /* All of the bucket is in. */
                 const u32 last = base + ((1u << shift) - 1);
-                return cut_least(limit, by_id ? cut_to(at.dist, last) : cut_to(last, NO_ID));
+                return by_id ? cut_to(at.dist, last) : cut_to(last, NO_ID);
             }
         }
         at.dist = base;
     }
-    return cut_least(limit, cut_to(at.dist, 0)); /* A row of one id. */
+    return cut_to(at.dist, 0); /* A row of one id. */
 }
 
 /* What the elements within c that weigh least or more weigh: all of the row, in the slices before this one, here; and to the end of a lane's entries
@@ -316,7 +411,8 @@ typedef struct {
 } masses;
 #define LANE_SUMS ((CHUNKS * WARPS + WARP - 1) / WARP) /* Entries of sums a lane. */
 
-INLINE masses weigh(shared *m, group *g, const slice *s, cut c, u64 least) {
+/* moment: their moments instead. */
+INLINE masses weigh(shared *m, group *g, const slice *s, cut c, u64 least, bool moment) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     masses w = {0, 0, 0, 0};
 #pragma unroll 1
@@ -326,7 +422,8 @@ INLINE masses weigh(shared *m, group *g, const slice *s, cut c, u64 least) {
         const int first = piece_at(x, s, chunk, threadIdx.x);
 #pragma unroll
         for (int i = 0; i < PIECE; i++) {
-            sum += mass_kept(s, x[i], first + i, c, least);
+            const u64 mass = mass_kept(s, x[i], first + i, c, least);
+            sum += moment && mass > 0 ? moment_of(s, x[i]) : mass;
         }
         sum = warp_sum_u64(sum);
         if (lane == 0) {
@@ -389,9 +486,14 @@ INLINE cut find_drawn(const shared *m, const slice *s, const masses *w, u64 targ
     return found;
 }
 
+/* The least mass that is this share of all, and not 0. */
+INLINE u64 share_of(double share, u64 all) {
+    const u64 enough = (u64)ceil(share * (double)all);
+    return enough < 1 ? 1 : enough > all ? all : enough;
+}
 /* Target of top-p among what weighs `all`, and in *limit what may be in. */
 INLINE u64 nucleus_of(const slice *s, double top_p, u64 all, cut *limit) {
-    const u64 enough = (u64)ceil(top_p * (double)all), target = enough < 1 ? 1 : enough > all ? all : enough;
+    const u64 target = share_of(top_p, all);
     /* What weighs less than this is not in the nucleus: all such together weigh less than what it leaves out. A little lower, for rounding. */
     const float low = (float)((double)(all - target) / ((double)ONE * s->cols));
     if (low > 0.0f) {
@@ -508,23 +610,44 @@ INLINE double report_chosen(shared *m, group *g, const slice *s, u32 chosen_key,
     return lse;
 }
 
+/* The largest key so far, and the id that has it. */
+INLINE void best_of(u32 *most, u32 *where, const float *x, int first) {
+#pragma unroll
+    for (int i = 0; i < PIECE; i++) {
+        const u32 key = order_key(x[i]);
+        *where = key > *most ? first + i : *where;
+        *most = key > *most ? key : *most;
+    }
+}
 /* The slice comes in; the key and lowest id of the largest in one number, larger is better; *top: the thread's largest key. */
 INLINE u64 slice_load(const slice *s, u32 *top) {
-    u32 most = 0, where = 0;
+    u32 most = 0, where = 0, more = 0;
+    float x[PIECE];
 #pragma unroll 4
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         const int at = chunk * CHUNK + threadIdx.x * PIECE;
-        float x[PIECE];
         piece_read(x, s, s->first + at);
         if (HELD) {
             extern __shared__ float held[];
             *(float4 *)&held[at] = make_float4(x[0], x[1], x[2], x[3]);
+            more |= s->adjusted && !piece_is_plain(s, s->first + at) ? 1u << chunk : 0;
         }
-#pragma unroll
-        for (int i = 0; i < PIECE; i++) {
-            const u32 key = order_key(x[i]);
-            where = key > most ? s->first + at + i : where;
-            most = key > most ? key : most;
+        if (!HELD || !s->adjusted) {
+            best_of(&most, &where, x, s->first + at);
+        }
+    }
+    if (HELD && s->adjusted) { /* The few pieces with notes, then all of them. */
+        extern __shared__ float held[];
+#pragma unroll 1
+        for (; more; more &= more - 1) {
+            const int chunk = __ffs(more) - 1, at = chunk * CHUNK + threadIdx.x * PIECE;
+            piece_want(x, s, piece_at(x, s, chunk, threadIdx.x));
+            *(float4 *)&held[at] = make_float4(x[0] + 0.0f, x[1] + 0.0f, x[2] + 0.0f, x[3] + 0.0f);
+        }
+#pragma unroll 1
+        for (int chunk = 0; chunk < CHUNKS; chunk++) {
+            const int first = piece_at(x, s, chunk, threadIdx.x);
+            best_of(&most, &where, x, first);
         }
     }
     *top = most;
@@ -549,25 +672,56 @@ INLINE u64 block_best(u64 x, u64 *slots) {
     return best;
 }
 
+/* The key of an id's logit. */
+INLINE u32 key_at(const slice *s, u32 id) {
+    float x[PIECE];
+    u32 key = 0;
+    piece_load_row(x, s, (int)(id & ~(u32)(PIECE - 1)));
+#pragma unroll
+    for (int i = 0; i < PIECE; i++) {
+        key = i == (int)(id & (PIECE - 1)) ? order_key(x[i] + 0.0f) : key;
+    }
+    return key;
+}
+
+/* The id that came last stands in the output once more: for the block that will read its note. */
+INLINE void count_new(int *notes, const slice *s, const double *how, const int *late) {
+    const int named = (int)how[NEW];
+    if (threadIdx.x == 0 && named != NO_NEW) {
+        const int id = late_id(named, late);
+        if (id >= s->first && id < s->first + CHUNKS * CHUNK) {
+            notes[id]++;
+        }
+    }
+    __syncthreads();
+}
+
+INLINE void results_clear(int pick, float *logprobs, int *ranks, int *top_ids, float *top_logprobs) {
+    if (threadIdx.x < TOP) {
+        top_ids[pick * TOP + threadIdx.x] = -1;
+        top_logprobs[pick * TOP + threadIdx.x] = 0.0f;
+    }
+    if (threadIdx.x == 0) {
+        logprobs[pick] = 0.0f;
+        ranks[pick] = 0;
+    }
+}
+
 extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
 choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs, const float *logits, const int *rows,
-       const double *hows, u32 *words, int *met, int cols, float softcap, i64 ld) {
+       const double *hows, int *notes, const u32 *masks, const int *late, u32 *words, int *met, int cols, float softcap, i64 ld,
+       i64 ld_notes, i64 ld_masks) {
     __shared__ shared m;
     wait_for_others();
     const int pick = blockIdx.y, row = rows[pick];
     const double *how = hows + pick * HOW_COUNT;
-    const int n_top = how[N_TOP] < (double)TOP ? (int)how[N_TOP] : TOP;
     group g = {PARTS == 1 ? m.words[0] : words + (i64)pick * 2 * PARTS * WORDS, met + pick, (int)blockIdx.x, 0};
     slice s = {logits + (row < 0 ? 0 : row) * ld, (int)blockIdx.x * CHUNKS * CHUNK, cols, softcap};
+    if (row == SKIP) {
+        return;
+    }
     if (g.part == 0 && logprobs) {
-        if (threadIdx.x < TOP) {
-            top_ids[pick * TOP + threadIdx.x] = -1;
-            top_logprobs[pick * TOP + threadIdx.x] = 0.0f;
-        }
-        if (threadIdx.x == 0) {
-            logprobs[pick] = 0.0f;
-            ranks[pick] = 0;
-        }
+        results_clear(pick, logprobs, ranks, top_ids, top_logprobs);
     }
     if (row < 0) {
         if (g.part == 0 && threadIdx.x == 0) {
@@ -575,66 +729,108 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
         }
         return;
     }
-    u32 top; /* 1. */
-    const u64 here = block_best(slice_load(&s, &top), m.by_warp);
-    u32 bound_k = how[TEMPERATURE] > 0.0 && how[TOP_K] <= THREADS ? bound_of(top, (int)how[TOP_K]) : 0, bound_n = bound_of(top, n_top);
+    const int n_top = how[N_TOP] < (double)TOP ? (int)how[N_TOP] : TOP;
+    cut chosen = {0, how[FORCED] >= 0.0 ? (u32)how[FORCED] : NO_ID};
+    if (how[SLOT] >= 0.0) {
+        count_new(notes + (i64)how[SLOT] * ld_notes, &s, how, late);
+    }
     if (threadIdx.x == 0) {
-        put_pair(group_mine(&g), 0, here);
-        group_mine(&g)[2] = bound_k;
-        group_mine(&g)[3] = bound_n;
+        m.notes = how[SLOT] >= 0.0 ? notes + (i64)how[SLOT] * ld_notes : 0;
+        m.mask = how[MASK] >= 0.0 ? masks + (i64)how[MASK] * ld_masks : 0;
+        m.how = how;
     }
-    group_meet(&g);
-    u64 best = 0;
+    __syncthreads();
+    s.m = &m;
+    s.adjusted = chosen.id == NO_ID && (how[SLOT] >= 0.0 || how[MASK] >= 0.0); /* In the first round. */
+    for (bool more = true; more;) {
+        u32 top; /* 1. */
+        const u64 here = block_best(slice_load(&s, &top), m.by_warp);
+        const bool picks = chosen.id == NO_ID, reports = n_top >= 0 && !s.adjusted;
+        u32 bound_k = picks && how[TEMPERATURE] > 0.0 && how[TOP_K] <= THREADS ? bound_of(top, (int)how[TOP_K]) : 0;
+        u32 bound_n = reports ? bound_of(top, n_top) : 0;
+        if (threadIdx.x == 0) {
+            put_pair(group_mine(&g), 0, here);
+            group_mine(&g)[2] = bound_k;
+            group_mine(&g)[3] = bound_n;
+        }
+        group_meet(&g);
+        u64 best = 0;
 #pragma unroll 1
-    for (int part = 0; part < PARTS; part++) {
-        const u64 there = group_pair(&g, part, 0);
-        best = there > best ? there : best;
-        bound_k = max(bound_k, group_word(&g, part, 2));
-        bound_n = max(bound_n, group_word(&g, part, 3));
-    }
-    s.best_key = (u32)(best >> 32);
-    s.best = key_value(s.best_key);
-    cut chosen = {s.best_key, NO_ID - (u32)best};
-    const bool none = s.best_key == NO_ID || s.best == NEGATIVE;
-    const bool draws = !none && how[TEMPERATURE] > 0.0 && s.best < -NEGATIVE;
-    const u64 least = (u64)(fmin(how[MIN_P], 1.0) * (double)ONE);
-    const cut all = cut_to(NO_ID, NO_ID);
-    cut c = all;
-    double lse = 0.0;
-    s.rate = draws ? (float)fmin(fmax((double)LOG2_E / how[TEMPERATURE], 1e-30), 1e30) : 0.0f;
+        for (int part = 0; part < PARTS; part++) {
+            const u64 there = group_pair(&g, part, 0);
+            best = there > best ? there : best;
+            bound_k = max(bound_k, group_word(&g, part, 2));
+            bound_n = max(bound_n, group_word(&g, part, 3));
+        }
+        s.best_key = (u32)(best >> 32);
+        s.best = key_value(s.best_key);
+        const bool none = s.best_key == NO_ID || s.best == NEGATIVE;
+        const bool draws = picks && !none && how[TEMPERATURE] > 0.0 && s.best < -NEGATIVE;
+        cut c = cut_to(s.best_key - bound_k, NO_ID);
+        m.bound_n = bound_n; /* By all threads alike. */
+        chosen = picks ? cut_to(s.best_key, NO_ID - (u32)best) : cut_to(key_at(&s, chosen.id), chosen.id);
+        s.typical = false;
+        s.rate = draws ? (float)fmin(fmax((double)LOG2_E / how[TEMPERATURE], 1e-30), 1e30) : 0.0f;
 #pragma unroll 1
-    for (int stage = CUT_TOP_K; stage <= REPORT && !none; stage++) { /* Each large function stands here once. */
-        u64 target = stage == CUT_TOP_K ? (u64)how[TOP_K] : (u64)max(n_top, 0);
-        masses w;
-        if (stage == REPORT ? n_top < 0 : !draws || (stage == CUT_TOP_P && how[TOP_P] >= 1.0)) {
-            continue;
+        for (int stage = CUT_TOP_K; stage <= REPORT && !none; stage++) { /* Each large function stands here once. */
+            u64 target = stage == CUT_TOP_K ? (u64)how[TOP_K] : stage == REPORT ? (u64)n_top : 0;
+            const bool typical = stage == MOMENT || stage == CUT_TYPICAL, by_number = stage == CUT_TOP_K || stage == REPORT;
+            const u64 least = stage == DRAW_ONE ? (u64)(fmin(how[MIN_P], 1.0) * (double)ONE) : 0;
+            masses w;
+            if (stage == REPORT ? !reports
+                                : !draws || (typical && how[TYPICAL] >= 1.0) || (stage == CUT_TOP_P && how[TOP_P] >= 1.0)) {
+                continue;
+            }
+            if (!by_number) {
+                w = weigh(&m, &g, &s, c, least, stage == MOMENT);
+            }
+            if (stage == MOMENT) {
+                m.moment = w.all; /* By all threads alike. */
+                continue;
+            }
+            if (stage == DRAW_ONE) { /* 3. */
+                chosen = draw(&m, &g, &s, &w, how[DRAW], c, least, n_top >= 0, ids + pick);
+                continue;
+            }
+            if (stage == CUT_TOP_P) {
+                target = nucleus_of(&s, how[TOP_P], w.all, &c);
+            } else if (stage == CUT_TYPICAL) {
+                target = share_of(how[TYPICAL], w.all);
+                if (threadIdx.x == 0) {
+                    m.mean = (float)((double)m.moment / (double)w.all);
+                }
+                __syncthreads();
+            }
+            double lse = 0.0;
+            if (stage == REPORT) { /* 4. */
+                c = cut_to(s.best_key - m.bound_n, NO_ID);
+                s.typical = false;
+                lse = report_chosen(&m, &g, &s, chosen.dist, logprobs + pick, ranks + pick);
+            }
+            if (!by_number || (target > 0 && target < (u64)cols)) { /* 2. */
+                const cut found = cut_at(&m, &g, &s, by_number ? BY_NUMBER : typical ? BY_MASS_TYPICAL : BY_MASS, target, c);
+                if (typical) {
+                    if (threadIdx.x == 0) {
+                        m.typical = found;
+                    }
+                    __syncthreads();
+                    s.typical = true;
+                } else {
+                    c = cut_least(c, found);
+                }
+            } else {
+                c = cut_to(NO_ID, NO_ID);
+            }
+            if (stage == REPORT && n_top > 0) {
+                report_top(&m, &g, &s, c, lse, top_ids + pick * TOP, top_logprobs + pick * TOP);
+            }
         }
-        if (stage == CUT_TOP_P || stage == DRAW_ONE) {
-            w = weigh(&m, &g, &s, c, stage == DRAW_ONE ? least : 0);
+        if (!draws && g.part == 0 && threadIdx.x == 0) {
+            ids[pick] = s.best_key == NO_ID ? -3 : none ? -2 : (int)chosen.id;
         }
-        if (stage == DRAW_ONE) { /* 3. */
-            chosen = draw(&m, &g, &s, &w, how[DRAW], c, least, n_top >= 0, ids + pick);
-            continue;
-        }
-        if (stage == CUT_TOP_P) {
-            target = nucleus_of(&s, how[TOP_P], w.all, &c);
-        } else {
-            c = cut_to(s.best_key - (stage == REPORT ? bound_n : bound_k), NO_ID);
-        }
-        if (stage == REPORT) { /* 4. */
-            lse = report_chosen(&m, &g, &s, chosen.dist, logprobs + pick, ranks + pick);
-        }
-        if (stage == CUT_TOP_P || (target > 0 && target < (u64)cols)) { /* 2. */
-            c = cut_at(&m, &g, &s, stage == CUT_TOP_P, target, c);
-        } else {
-            c = all;
-        }
-        if (stage == REPORT && n_top > 0) {
-            report_top(&m, &g, &s, c, lse, top_ids + pick * TOP, top_logprobs + pick * TOP);
-        }
-    }
-    if (!draws && g.part == 0 && threadIdx.x == 0) {
-        ids[pick] = s.best_key == NO_ID ? -3 : none ? -2 : (int)chosen.id;
+        more = !none && n_top >= 0 && s.adjusted; /* The second: of what the model says. */
+        s.adjusted = false;
+        __syncthreads();
     }
     group_leave(&g);
 }
