@@ -6,17 +6,20 @@
  *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and value go to slots[r]
  *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table (N, max_pages): where they lie
  *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of which a token is chosen where the logits lie
+ *     notes      what is known of a sequence for its choices beyond options (tensor/ops.h): rows that note begins, and choices count on
  *
  *     LT_TRY(lt_forward_run(f, &rows));
  *     for (first = 0; first < O; first += n) {
  *         n = ... at most options.out_rows;
- *         LT_TRY(lt_forward_choices(f, first, n, &choices));   rows with choose
+ *         LT_TRY(lt_forward_choose_late(f, first, n, ...));    rows of which it was not known in time how
+ *         LT_TRY(lt_forward_choices(f, first, n, &choices));   rows with choose, and those
  *         LT_TRY(lt_forward_logits(f, first, n, wanted, &logits));   the others
  *     }
  *
  * Where a backend works beside the host, the next call can be queued before the choices of this one are known, even to the caller:
  *
- *     run(1), send(1) ─▶ run(2), send(2) ─▶ take(1) ─▶ run(3), send(3) ─▶ take(2) ...      ids of 2 that 1 chooses: -1 - their number */
+ *     run(1), send(1) ─▶ run(2), send(2) ─▶ take(1) ─▶ run(3), send(3) ─▶ take(2) ...      ids of 2 that 1 chooses: -1 - their number
+ *     run(1), send(1) ─▶ run(2) ─▶ take(1) ─▶ choose_late(2), send(2) ─▶ run(3) ─▶ ...      choices of 2 that depend on those of 1 */
 #ifndef LT_MODEL_FORWARD_H
 #define LT_MODEL_FORWARD_H
 
@@ -28,6 +31,7 @@ typedef struct lt_forward lt_forward;
 typedef struct {
     int64_t max_rows, max_seqs, max_out;     /* Of one call. */
     int64_t out_rows;                        /* Rows of logits at a time. */
+    int64_t n_notes;                         /* Sequences that can have notes. */
     int64_t max_seq;                         /* Tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
     lt_dtype cache_dtype;                    /* F32, BF16 or F16. */
@@ -65,6 +69,12 @@ LT_MUST_USE lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src)
 
 LT_MUST_USE lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *rows);
 
+/* Notes of n sequences begin, in order with the other calls: arguments of the op note, n <= max_seqs, starts[n] <= lt_forward_max_edits. Nothing is kept of
+ * them. A call of it before each run or choose_late waits for nothing; more of them may. */
+LT_MUST_USE lt_err lt_forward_note(lt_forward *f, int64_t n, const int32_t *slots,
+                                   const int32_t *starts, const int32_t *edits);
+int64_t lt_forward_max_edits(const lt_forward *f);
+
 /* What the op choose says, in host memory, until the next call: id and rank (n), logprob (n), top_id and top_logprob (n, LT_CHOOSE_TOP). */
 typedef struct {
     const int32_t *id, *rank, *top_id;
@@ -74,9 +84,16 @@ typedef struct {
 /* The choices of wanted rows [first, first + n); IDLE where there was nothing to choose. first: a multiple of out_rows, n <= out_rows, here and below. */
 LT_MUST_USE lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n,
                                       lt_forward_choice *out);
+/* Choose of those of wanted rows [first, first + n) with choose[i], after all: what choices, or the next call's ids, then say of them. how (n); the first
+ * n_masks of lt_forward_masks go with it. At most once a row and call, and not before the choices of the call before were taken. */
+LT_MUST_USE lt_err lt_forward_choose_late(lt_forward *f, int64_t first, int64_t n,
+                                          const bool *choose, const double *how, int64_t n_masks);
+/* (out_rows, ceil(V / 32)) in host memory, to be written before choose_late and choose_more: the rows that how's MASK means. */
+uint32_t *lt_forward_masks(lt_forward *f);
 /* n <= out_rows more choices from the rows of the last call of choices, of which rows[i] counts from its first. */
 LT_MUST_USE lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows,
-                                          const double *how, lt_forward_choice *out);
+                                          const double *how, int64_t n_masks,
+                                          lt_forward_choice *out);
 /* Instead of choices: set those of all n wanted rows, n <= out_rows, on their way to the host, and do not wait. n 0: only to know when the call is done. Then
  * one call at most may be run before they are taken. */
 LT_MUST_USE lt_err lt_forward_send_choices(lt_forward *f, int64_t n);

@@ -8,6 +8,7 @@
 #include "model/prepare.h"
 
 #define LT_FORWARD_MAX_GRAPHS 128
+#define LT_FORWARD_NOTINGS    4 /* Calls of note on their way at once, of two steps. */
 
 /* The shape of a call as it runs: at least the caller's. */
 typedef struct {
@@ -23,9 +24,16 @@ typedef struct {
 typedef struct {
     int32_t *meta, *chosen; /* On the device; chosen: see choice_at. */
     int32_t *host_meta, *host_chosen;
-    bool busy; /* The call was not waited for. */
-    bool sent; /* Its choices come to host_chosen, and were not taken. */
+    int64_t call; /* Which it is, of all. */
+    bool busy;    /* The call was not waited for. */
+    bool sent;    /* Its choices come to host_chosen, and were not taken. */
 } lt_forward_side;
+
+/* A call of note: slots, starts, edits, on the device and on the host. Free again when that call of run was waited for; 0: free. */
+typedef struct {
+    int32_t *words, *host_words;
+    int64_t call;
+} lt_forward_noting;
 
 struct lt_forward {
     lt_run run;
@@ -37,8 +45,13 @@ struct lt_forward {
     void *pool;
     lt_tensor slots, q_start, kv_len, table, out_rows; /* I32, views of the metadata */
     lt_forward_side sides[2];
-    int turn;                    /* Whose side the last call has. */
-    lt_queue *up, *down;         /* Transfers beside run.queue. */
+    int turn;                  /* Whose side the last call has. */
+    int64_t n_calls, n_waited; /* Of run: all; the first so many were waited for. */
+    lt_queue *up, *down;       /* Transfers beside run.queue. */
+    lt_tensor notes, masks;    /* (n_notes, V + LT_NOTE_BIASES), (out_rows, ceil(V / 32)) I32 */
+    uint32_t *host_masks;      /* The same. */
+    lt_forward_noting notings[LT_FORWARD_NOTINGS];
+    int noting;                  /* The next. */
     lt_tensor h_out, out_f32;    /* (max_out, C) act dtype; (out_rows, C) F32 */
     float *logits, *host_logits; /* (out_rows, V); host_logits NULL where the host sees logits. */
     float **host_rows;           /* (out_rows) of those */
@@ -85,9 +98,10 @@ LT_MUST_USE lt_err lt_forward_turn(lt_forward *f);
 /* Its metadata, padded to f->shape, and the tensors that it is. */
 LT_MUST_USE lt_err lt_forward_upload(lt_forward *f, const lt_forward_rows *w);
 
-/* Of forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata at *at. rows NULL: wanted row i, from the first of its chunk. */
+/* Of forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata at *at. rows NULL: wanted row i, from the first of its chunk.
+ * choose: NULL, or others are `idle`, as choose's rows have it. */
 void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
-                            const bool *choose, const double *how);
+                            const bool *choose, int32_t idle, const double *how);
 /* Logits of wanted rows [first, first + n). */
 LT_MUST_USE lt_err lt_forward_head(lt_forward *f, int64_t first, int64_t n);
 /* Choices [first, first + n) of those in the metadata, from n_logits rows at hand. */

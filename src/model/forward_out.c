@@ -3,7 +3,9 @@
  *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row ─▶ host
  *                                        └─────── rows that are asked for ─▶ host, softcapped
  *
- * at_hand: which rows' logits there are; choices and logits of the same rows need the head once. */
+ * at_hand: which rows' logits there are; choices and logits of the same rows need the head once.
+ * Of some rows it is known only later how to choose: when the choices of the call before have come. Their picks of the call itself are idle, then they
+ * alone are chosen (choose_late), into the same places. */
 #include <math.h>
 #include <string.h>
 
@@ -17,12 +19,12 @@ static lt_forward_choice choice_at(const lt_forward *f, int32_t *results) {
 }
 
 void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
-                            const bool *choose, const double *how) {
+                            const bool *choose, int32_t idle, const double *how) {
     const lt_forward_side *side = lt_forward_side_of_call(f);
     int32_t *host = side->host_meta + *at;
     f->choose_rows = lt_tensor_1d(side->meta + *at, LT_I32, all);
     for (int64_t i = 0; i < all; i++) {
-        host[i] = i >= n || (choose != NULL && !choose[i]) ? -1
+        host[i] = i >= n || (choose != NULL && !choose[i]) ? idle
                   : rows != NULL                           ? rows[i]
                                                            : (int32_t)(i % f->o.out_rows);
         f->any_top |= host[i] >= 0 && how[i * LT_CHOOSE_HOW_COUNT + LT_CHOOSE_N_TOP] > 0.0;
@@ -57,6 +59,9 @@ lt_err lt_forward_choose(lt_forward *f, int64_t first, int64_t n, int64_t n_logi
             .logits = lt_tensor_2d(f->logits, LT_F32, n_logits, r->spec->vocab_size),
             .rows = lt_tensor_rows(&f->choose_rows, first, n),
             .how = lt_tensor_rows(&f->how, first, n),
+            .notes = f->notes,
+            .masks = f->masks,
+            .late = r->late,
             .softcap = r->spec->final_softcap});
 }
 
@@ -117,25 +122,48 @@ lt_err lt_forward_take_choices(lt_forward *f, lt_forward_choice *out) {
     side->sent = false;
     LT_TRY(b->reach != NULL ? b->reach(f->down, first) : LT_OK);
     side->busy = false;
+    f->n_waited = side->call > f->n_waited ? side->call : f->n_waited;
     return LT_OK;
 }
 
-lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, const double *how,
-                              lt_forward_choice *out) {
+uint32_t *lt_forward_masks(lt_forward *f) {
+    return f->host_masks;
+}
+
+/* n picks beside those of the call, from logits at hand: their rows and options, and masks, travel while the call may still run. */
+static lt_err choose_beside(lt_forward *f, int64_t n, const int32_t *rows, const bool *choose,
+                            const double *how, int64_t n_masks) {
     const lt_run *r = &f->run;
     const lt_forward_side *side = lt_forward_side_of_call(f);
     const int64_t from = lt_forward_call_words(&f->o);
     const lt_tensor own_rows = f->choose_rows, own_how = f->how;
     int64_t at = from;
     lt_err err;
-    LT_ASSERT(n > 0 && n <= f->o.out_rows && f->at_hand >= 0);
-    lt_forward_put_choices(f, &at, n, n, rows, NULL, how);
-    err = r->backend->upload(r->queue, side->meta + from, side->host_meta + from,
+    LT_ASSERT(n > 0 && n <= f->o.out_rows && n_masks <= f->o.out_rows && f->at_hand >= 0);
+    lt_forward_put_choices(f, &at, n, n, rows, choose, LT_CHOOSE_SKIP, how);
+    err = r->backend->upload(f->up, side->meta + from, side->host_meta + from,
                              (size_t)(at - from) * sizeof *side->meta);
+    if (err == LT_OK && n_masks > 0) {
+        err = r->backend->upload(f->up, f->masks.data, f->host_masks,
+                                 (size_t)(n_masks * f->masks.shape[1]) * sizeof *f->host_masks);
+    }
+    err = err == LT_OK ? r->backend->order(r->queue, f->up) : err;
     err = err == LT_OK ? lt_forward_choose(f, 0, n, f->o.out_rows) : err;
-    f->chosen_first = -1;
     f->choose_rows = own_rows; /* A later chunk's are still to be used. */
     f->how = own_how;
+    return err;
+}
+
+lt_err lt_forward_choose_late(lt_forward *f, int64_t first, int64_t n, const bool *choose,
+                              const double *how, int64_t n_masks) {
+    LT_TRY(need_choices(f, first, n));
+    return choose_beside(f, n, NULL, choose, how, n_masks);
+}
+
+lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows, const double *how,
+                              int64_t n_masks, lt_forward_choice *out) {
+    const lt_err err = choose_beside(f, n, rows, NULL, how, n_masks);
+    f->chosen_first = -1;
     return err == LT_OK ? fetch_choices(f, out) : err;
 }
 

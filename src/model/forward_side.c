@@ -1,4 +1,4 @@
-/* forward_side.c: the way between the host and a call: its metadata, its choices, and the queues that they take.
+/* forward_side.c: the way between the host and a call: its metadata, its choices, notes of sequences, and the queues that they take.
  *
  *     host meta 0 ──up──▶ meta 0 ─┐                                         ┌─▶ chosen 0 ──down──▶ host chosen 0
  *                                 ├─ queue: call 1 │ call 2 │ call 3 ... ───┤
@@ -9,6 +9,7 @@
  *          chose on the other side (late ids). Graphs are recorded for each side.
  * ORDER    A call waits for its metadata (queue after up), its choices for the call (down after queue), no call for a transfer of another. A side is
  *          written to again only when the host has waited for the call before that used it: busy.
+ * NOTES    take the call's own way, so that they stand behind all choices of the row's last sequence and before those of its next.
  * ALONE    Where nothing else is under way the metadata goes the call's own way, and choices that are waited for anyway do too (forward_out.c). */
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,40 @@ static size_t logits_bytes(const lt_forward *f) {
     return (size_t)(f->o.out_rows * f->run.spec->vocab_size) * sizeof(float);
 }
 
+static int64_t mask_words(const lt_forward *f) {
+    return (f->run.spec->vocab_size + 31) / 32;
+}
+
+static size_t masks_bytes(const lt_forward *f) {
+    return (size_t)(f->o.out_rows * mask_words(f)) * sizeof(uint32_t);
+}
+
+/* All of a row at once, at most. */
+int64_t lt_forward_max_edits(const lt_forward *f) {
+    return f->run.spec->vocab_size + LT_NOTE_BIASES;
+}
+
+/* Slots, starts, edits. */
+static size_t noting_bytes(const lt_forward *f) {
+    return (size_t)(2 * (f->o.max_seqs + 1) + 2 * lt_forward_max_edits(f)) * sizeof(int32_t);
+}
+
+static void carve_notes(lt_forward *f, lt_arena *a) {
+    const int64_t V = f->run.spec->vocab_size;
+    if (f->run.backend->host_memory) {
+        return;
+    }
+    f->masks = lt_tensor_take(a, LT_I32, f->o.out_rows, mask_words(f), 0);
+    if (f->o.n_notes > 0) {
+        f->notes = lt_tensor_take(a, LT_I32, f->o.n_notes, V + LT_NOTE_BIASES, 0);
+    }
+    for (int i = 0; i < LT_FORWARD_NOTINGS && f->o.n_notes > 0; i++) {
+        f->notings[i].words = lt_arena_take(a, noting_bytes(f), LT_ARENA_ALIGN);
+    }
+}
+
 void lt_forward_sides_carve(lt_forward *f, lt_arena *a) {
+    carve_notes(f, a);
     for (int i = 0; i < 2; i++) {
         f->sides[i].meta = lt_arena_take(a, meta_bytes(f), LT_ARENA_ALIGN);
         f->sides[i].chosen = lt_arena_take(a, lt_forward_chosen_bytes(&f->o, true), LT_ARENA_ALIGN);
@@ -54,6 +88,10 @@ lt_err lt_forward_sides_open(lt_forward *f) {
     }
     if (!b->host_memory) {
         LT_TRY(b->host_alloc((void **)&f->host_logits, logits_bytes(f), "logits"));
+        LT_TRY(b->host_alloc((void **)&f->host_masks, masks_bytes(f), "masks"));
+    }
+    for (int i = 0; i < LT_FORWARD_NOTINGS && f->notes.data != NULL; i++) {
+        LT_TRY(b->host_alloc((void **)&f->notings[i].host_words, noting_bytes(f), "notes"));
     }
     f->host_rows = calloc((size_t)f->o.out_rows, sizeof *f->host_rows);
     if (f->host_rows == NULL) {
@@ -70,6 +108,10 @@ void lt_forward_sides_close(lt_forward *f) {
         b->host_release(f->sides[i].host_chosen, lt_forward_chosen_bytes(&f->o, true));
     }
     b->host_release(f->host_logits, logits_bytes(f));
+    b->host_release(f->host_masks, masks_bytes(f));
+    for (int i = 0; i < LT_FORWARD_NOTINGS; i++) {
+        b->host_release(f->notings[i].host_words, noting_bytes(f));
+    }
     free(f->host_rows);
     if (f->up != NULL) {
         b->queue_close(f->up);
@@ -79,9 +121,16 @@ void lt_forward_sides_close(lt_forward *f) {
     }
 }
 
+static void free_notings(lt_forward *f) {
+    for (int i = 0; i < LT_FORWARD_NOTINGS; i++) {
+        f->notings[i].call = 0;
+    }
+}
+
 lt_err lt_forward_sync(lt_forward *f) {
     const lt_err err = f->run.backend->sync(f->run.queue);
     f->sides[0].busy = f->sides[1].busy = false;
+    free_notings(f);
     return err;
 }
 
@@ -95,10 +144,12 @@ void lt_forward_drop(lt_forward *f) {
     for (int i = 0; i < 2; i++) {
         f->sides[i].busy = f->sides[i].sent = false;
     }
+    free_notings(f);
 }
 
 lt_err lt_forward_turn(lt_forward *f) {
     f->turn = 1 - f->turn;
+    f->sides[f->turn].call = ++f->n_calls;
     LT_ASSERT(!f->sides[f->turn].sent);
     return f->sides[f->turn].busy ? lt_forward_sync(f) : LT_OK;
 }
@@ -158,8 +209,32 @@ lt_err lt_forward_upload(lt_forward *f, const lt_forward_rows *w) {
     }
     f->table = put_table(f, &at, w);
     f->any_top = false;
-    lt_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, w->how);
+    lt_forward_put_choices(f, &at, w->n_choose, c->out, NULL, w->choose, LT_CHOOSE_IDLE, w->how);
     r->positions = f->batch.positions;
     r->late = lt_tensor_1d(f->sides[1 - f->turn].chosen, LT_I32, f->o.out_rows);
     return start(f, (size_t)at * sizeof *side->meta);
+}
+
+lt_err lt_forward_note(lt_forward *f, int64_t n, const int32_t *slots, const int32_t *starts,
+                       const int32_t *edits) {
+    const lt_run *r = &f->run;
+    const int64_t n_edits = starts[n], from_starts = n, from_edits = (2 * n + 2) / 2 * 2;
+    lt_forward_noting *t = &f->notings[f->noting];
+    int32_t *host = t->host_words;
+    LT_ASSERT(n > 0 && n <= f->o.max_seqs && n_edits <= lt_forward_max_edits(f));
+    if (t->call > f->n_waited) {
+        LT_TRY(lt_forward_sync(f));
+    }
+    memcpy(host, slots, (size_t)n * sizeof *host);
+    memcpy(host + from_starts, starts, (size_t)(n + 1) * sizeof *host);
+    memcpy(host + from_edits, edits, (size_t)(2 * n_edits) * sizeof *host);
+    LT_TRY(r->backend->upload(r->queue, t->words, host,
+                              (size_t)(from_edits + 2 * n_edits) * sizeof *host));
+    t->call = f->n_calls + 1;
+    f->noting = (f->noting + 1) % LT_FORWARD_NOTINGS;
+    return lt_run_note(
+        &f->run, &(lt_note_args){.notes = f->notes,
+                                 .slots = lt_tensor_1d(t->words, LT_I32, n),
+                                 .starts = lt_tensor_1d(t->words + from_starts, LT_I32, n + 1),
+                                 .edits = lt_tensor_2d(t->words + from_edits, LT_I32, n_edits, 2)});
 }

@@ -166,6 +166,7 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
                                                       .max_seqs = e->o.max_running,
                                                       .max_out = e->o.step_tokens,
                                                       .out_rows = e->out_rows,
+                                                      .n_notes = e->n_note_slots,
                                                       .max_seq = e->o.max_seq,
                                                       .n_pages = e->sched.pages.n_pages,
                                                       .page_tokens = e->o.page_tokens,

@@ -31,7 +31,8 @@ typedef struct {
     int64_t position; /* Of the row's token. */
     bool
         next; /* The sample's next token comes from it; else the prompt's token at position + 1 is judged. */
-    bool on_device; /* And is chosen there. */
+    bool on_device, /* It is chosen, or judged, there; */
+        late;       /* when the tokens of the step before are known. */
 } lt_wanted;
 
 /* What a sample has in a step. */
@@ -50,6 +51,7 @@ typedef struct {
         n_hidden; /* Of the forward's out_rows: first those, which are wanted, then these. */
     bool
         sent; /* The engine goes ahead, and all its tokens are chosen on the device and come by themselves: forward.h, send_choices. */
+    bool late, whole; /* late: some of them are. whole: nothing of it is still to be queued. */
 } lt_step;
 
 /* What a step hands to the forward, which keeps nothing of it, and what tokens are chosen with. All sizes are fixed at open. */
@@ -57,10 +59,13 @@ typedef struct {
     int32_t *ids, *positions, *slots, *out_rows; /* (step_tokens) */
     int32_t *q_start, *kv_len;                   /* (max_running + 1) */
     int32_t *table;                              /* (max_running, max_pages) */
-    bool *on_device, *on_host;                   /* (step_tokens) by wanted row; (out_rows) */
+    bool *choose, *on_host;                      /* (step_tokens) by wanted row; (out_rows) */
     double *how,
         *more_how;      /* (step_tokens), (out_rows) times LT_CHOOSE_HOW_COUNT: options of choose */
     int32_t *more_rows; /* (out_rows) */
+    int32_t *note_slots, *note_starts,
+        *edits; /* (max_running + 1), (max_edits, 2): notes that begin with the next call */
+    int64_t n_notes;
     lt_choosing *choices; /* (max_running) */
     uint32_t *masks;      /* (max_running, mask_words) */
     float *hidden;        /* (step_tokens, C) of embeddings */
@@ -80,6 +85,9 @@ struct lt_engine {
     lt_step_room room;
     lt_picker *pickers; /* (n_pickers) one a thread of a parallel loop */
     int64_t n_pickers, max_pages, out_rows, mask_words;
+    lt_sample *
+        *note_owners; /* (n_note_slots) whose notes a slot on the device has; NULL: nobody's */
+    int64_t n_note_slots, max_edits;
     lt_job *touched; /* Jobs that changed in this step: published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
     /* Under the lock. */
@@ -106,16 +114,24 @@ void lt_engine_signal(lt_engine *e); /* The front has news to poll. */
 
 /* Of step_rows.c: places; the plan as the step's items and the forward's arrays. */
 void lt_step_carve(lt_engine *e, lt_arena *a);
-void lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out);
+LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out);
 
 /* Of step.c, for step_pick.c: a job has news; a sample ends; a sample can not go on, and none of its request can that would have started from it. */
 void lt_step_touch(lt_engine *e, lt_job *j);
 void lt_step_finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure);
 void lt_step_fail(lt_engine *e, lt_sample *s, lt_err failure);
 
-/* Of step_pick.c: whether the device can choose the sample's next token, and how; the tokens of a step that was sent; of another: those of wanted rows
+/* Of step_note.c: whether the device chooses for the sample; how it chooses the next token, its notes brought up to date, with the row `mask_row` of masks
+ * if a grammar rules; the sample needs no notes any more; notes that are to begin are queued. */
+bool lt_step_on_device(const lt_engine *e, const lt_sample *s);
+LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_sample *s, const lt_pick_args *args,
+                               int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
+void lt_step_drop_notes(lt_engine *e, lt_sample *s);
+LT_MUST_USE lt_err lt_step_begin_notes(lt_engine *e);
+
+/* Of step_pick.c: the late choices of wanted rows [first, first + n), queued; the tokens of a step that was sent; of another: those of wanted rows
  * [first, first + n), then its hidden states. */
-bool lt_step_on_device(const lt_engine *e, lt_sample *s, double how[LT_CHOOSE_HOW_COUNT]);
+LT_MUST_USE lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_t n);
 LT_MUST_USE lt_err lt_step_take(lt_engine *e, const lt_step *s);
 LT_MUST_USE lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n);
 LT_MUST_USE lt_err lt_step_use_hidden(lt_engine *e, const lt_step *s);

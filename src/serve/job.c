@@ -128,14 +128,38 @@ static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
     s->seq.fresh = r->embed || r->prompt_logprobs >= 0;
     s->seq.priority = r->priority;
     s->seq.owner = s;
+    s->slot = -1;
     s->thinking = r->n_think_end > 0 && r->n_think_begin == 0;
     s->n_forced = -1;
     return r->grammar != NULL ? lt_grammar_state_open(&s->grammar, r->grammar) : LT_OK;
 }
 
+static int by_id(const void *a, const void *b) {
+    const lt_logit_bias *x = a, *y = b;
+    return x->id != y->id ? (x->id < y->id ? -1 : 1) : (x->bias > y->bias) - (x->bias < y->bias);
+}
+
+/* An id that stands there more than once gets the sum: on a device it has one place. */
+static int64_t merge_bias(lt_logit_bias *bias, int64_t n) {
+    int64_t kept = 0;
+    if (n > 0) {
+        qsort(bias, (size_t)n, sizeof *bias, by_id);
+    }
+    for (int64_t i = 0; i < n; i++) {
+        if (kept > 0 && bias[kept - 1].id == bias[i].id) {
+            bias[kept - 1].bias += bias[i].bias;
+        } else {
+            bias[kept++] = bias[i];
+        }
+    }
+    return kept;
+}
+
 static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends) {
     copy(j->r.sampling.bias, r->sampling.bias,
          (size_t)r->sampling.n_bias * sizeof *r->sampling.bias);
+    j->r.sampling.n_bias = merge_bias((lt_logit_bias *)(uintptr_t)j->r.sampling.bias,
+                                      r->sampling.n_bias);
     copy(j->r.think_begin, r->think_begin, (size_t)r->n_think_begin * sizeof *r->think_begin);
     copy(j->r.think_end, r->think_end, (size_t)r->n_think_end * sizeof *r->think_end);
     copy(j->endings, r->stop_ids, (size_t)r->n_stop_ids * sizeof *r->stop_ids);
@@ -181,16 +205,19 @@ void lt_job_close(lt_job *j) {
     free(j);
 }
 
-bool lt_sample_can_run_ahead(const lt_sample *s) {
+bool lt_sample_is_late(const lt_sample *s) {
     const lt_request *r = &s->job->r;
     const int64_t n = s->n_out + 1;
-    if (s->grammar != NULL || s->n_forced >= 0) {
-        return false;
+    if (s->grammar != NULL || s->seq.n_ahead == 0) {
+        return s->grammar != NULL;
     }
-    if (s->thinking) { /* Within its budget, whether it goes on or ends. */
-        return r->think_budget < 0 || n - s->think_from < r->think_budget;
+    if (s->n_forced >= 0) {
+        return true;
     }
-    return r->think_budget != 0 || r->n_think_begin == 0 || n != r->n_think_begin;
+    if (s->thinking) { /* Its budget may run out. */
+        return r->think_budget >= 0 && n - s->think_from >= r->think_budget;
+    }
+    return r->think_budget == 0 && r->n_think_begin > 0 && n == r->n_think_begin;
 }
 
 lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_pick_args *out) {

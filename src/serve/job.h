@@ -33,6 +33,8 @@ typedef struct {
     bool started;                    /* Has been in the scheduler. */
     int32_t place[LT_STEPS_QUEUED];  /* Its item in each step that is on its way; -1: none. */
     int32_t late;                    /* While seq.n_ahead: the number of the choice that it is. */
+    int32_t slot;                    /* Of its notes on the device; -1: none. */
+    int64_t n_noted;                 /* Tokens that they know of. */
     int32_t *tokens;                 /* (n_prompt + max_tokens) */
     lt_logprobs logprobs;            /* (max_tokens) */
     int64_t n_out, n_public, n_told; /* Output tokens: written, visible, told. */
@@ -83,8 +85,8 @@ typedef struct {
 LT_MUST_USE lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limits);
 void lt_job_close(lt_job *j); /* Accepts NULL. */
 
-/* Whether how the token after next is chosen does not depend on which the next is. */
-bool lt_sample_can_run_ahead(const lt_sample *s);
+/* Whether how the next token is chosen can only be said when the one before it is known; or, with a grammar, at some cost, so as late as can be. */
+bool lt_sample_is_late(const lt_sample *s);
 /* How a sample's next token is chosen; behind the one that is coming if there is one. mask: filled when a grammar rules, ceil(V / 32) words. */
 LT_MUST_USE lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask,
                                        lt_pick_args *out);

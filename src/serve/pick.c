@@ -59,28 +59,34 @@ lt_err lt_pick_logprob(lt_picker *p, const float *logits, int32_t id, int n_top,
     return LT_OK;
 }
 
-static void see(lt_picker *p, int32_t id, uint32_t times, int64_t *n_seen) {
+/* Nothing was seen yet. */
+static void forget(lt_picker *p) {
+    if (++p->now == 0) { /* The stamps of 2^32 picks ago. */
+        memset(p->stamp, 0, (size_t)p->vocab_size * sizeof *p->stamp);
+        p->now = 1;
+    }
+}
+
+/* What is counted of an id. */
+static uint32_t *see(lt_picker *p, int32_t id, int64_t *n_seen) {
     if (p->stamp[id] != p->now) {
         p->stamp[id] = p->now;
         p->count[id] = 0;
         p->seen[(*n_seen)++] = id;
     }
-    p->count[id] += times;
+    return &p->count[id];
 }
 
-/* Repetition: of all that was seen, once each; frequency and presence: of the output. */
+/* Repetition: of all that was seen, once each; frequency and presence: of the output. Operation by operation, as a device does it: nothing may be contracted. */
 static void penalise(lt_picker *p, const lt_pick_args *a) {
     const lt_serve_sampling *how = a->how;
     int64_t n_seen = 0;
-    if (++p->now == 0) { /* The stamps of 2^32 picks ago. */
-        memset(p->stamp, 0, (size_t)p->vocab_size * sizeof *p->stamp);
-        p->now = 1;
-    }
+    forget(p);
     for (int64_t i = 0; i < a->n_prompt && how->repetition != 1.0; i++) {
-        see(p, a->tokens[i], 0, &n_seen);
+        (void)see(p, a->tokens[i], &n_seen);
     }
     for (int64_t i = 0; i < a->n_output; i++) {
-        see(p, a->tokens[a->n_prompt + i], 1, &n_seen);
+        *see(p, a->tokens[a->n_prompt + i], &n_seen) += 1;
     }
     for (int64_t i = 0; i < n_seen; i++) {
         const int32_t id = p->seen[i];
@@ -218,7 +224,7 @@ static double uniform(const lt_pick_args *a) {
     return lt_rng_uniform(&rng);
 }
 
-bool lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]) {
+void lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]) {
     const lt_serve_sampling *h = a->how;
     how[LT_CHOOSE_TEMPERATURE] = h->temperature;
     how[LT_CHOOSE_TOP_K] = (double)h->top_k;
@@ -226,8 +232,55 @@ bool lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]) {
     how[LT_CHOOSE_MIN_P] = h->min_p;
     how[LT_CHOOSE_DRAW] = h->temperature > 0.0 ? uniform(a) : 0.0;
     how[LT_CHOOSE_N_TOP] = (double)a->n_top;
-    return a->mask == NULL && a->n_banned == 0 && a->forced < 0 && h->n_bias == 0 &&
-           !penalises(h) && (h->typical_p >= 1.0 || h->temperature <= 0.0);
+    how[LT_CHOOSE_TYPICAL] = h->typical_p;
+    how[LT_CHOOSE_REPETITION] = h->repetition;
+    how[LT_CHOOSE_FREQUENCY] = h->frequency;
+    how[LT_CHOOSE_PRESENCE] = h->presence;
+    how[LT_CHOOSE_BANS] = a->n_banned > 0 ? 1.0 : 0.0;
+    how[LT_CHOOSE_SLOT] = -1.0;
+    how[LT_CHOOSE_NEW] = (double)LT_CHOOSE_NO_NEW;
+    how[LT_CHOOSE_MASK] = -1.0;
+    how[LT_CHOOSE_FORCED] = (double)a->forced;
+}
+
+bool lt_pick_suits_op(const lt_serve_sampling *how, int64_t max_tokens) {
+    return how->n_bias < LT_NOTE_BIASES && max_tokens <= LT_NOTE_COUNT;
+}
+
+bool lt_pick_needs_notes(const lt_pick_args *a) {
+    return penalises(a->how) || a->how->n_bias > 0 || a->n_banned > 0;
+}
+
+static void edit(int32_t *edits, int64_t at, int64_t place, const void *word) {
+    edits[2 * at] = (int32_t)place;
+    memcpy(&edits[2 * at + 1], word, sizeof *edits);
+}
+
+int64_t lt_pick_notes(lt_picker *p, const lt_pick_args *a, const int32_t *endings,
+                      int64_t n_endings, int32_t *edits) {
+    const lt_serve_sampling *how = a->how;
+    int64_t n_seen = 0;
+    LT_ASSERT(how->n_bias < LT_NOTE_BIASES && a->n_output <= LT_NOTE_COUNT);
+    forget(p);
+    for (int64_t i = 0; i < a->n_prompt && how->repetition != 1.0; i++) {
+        *see(p, a->tokens[i], &n_seen) = (uint32_t)LT_NOTE_PROMPT;
+    }
+    for (int64_t i = 0; i < a->n_output; i++) {
+        *see(p, a->tokens[a->n_prompt + i], &n_seen) += 1;
+    }
+    for (int64_t i = 0; i < n_endings; i++) {
+        *see(p, endings[i], &n_seen) |= (uint32_t)LT_NOTE_END;
+    }
+    for (int64_t i = 0; i < how->n_bias; i++) {
+        *see(p, how->bias[i].id, &n_seen) |= (uint32_t)(i + 1) << LT_NOTE_BIAS_SHIFT;
+    }
+    for (int64_t i = 0; i < n_seen; i++) {
+        edit(edits, i, p->seen[i], &p->count[p->seen[i]]);
+    }
+    for (int64_t i = 0; i < how->n_bias; i++) {
+        edit(edits, n_seen + i, p->vocab_size + i + 1, &how->bias[i].bias);
+    }
+    return n_seen + how->n_bias;
 }
 
 /* Where nothing is cut: block by block, then id by id, until the draw is used up. */
@@ -259,6 +312,9 @@ static int32_t draw(lt_picker *p, const float *logits, const lt_pick_args *a, in
     }
     w = gather(p, logits, how, logits[best]);
     if (how->typical_p < 1.0) {
+        if (how->top_k > 0) { /* Ties are of ids. */
+            lt_candidates_by_id(w.c, w.n, p->order);
+        }
         cut_typical(p, &w, how->typical_p);
     }
     if (how->top_p < 1.0) {

@@ -5,7 +5,8 @@
  *
  * The draw is a pure function of (seed, sample, number of tokens before it): of what is kept, by rising id, the token at which the sum of weights exceeds that
  * share of the whole. Nothing is sorted that is not wanted: top-k selects; top-p and typical pop from a heap what they keep. Ties keep the lower id, so
- * results depend on no sorting method; a device, with the op choose (tensor/ops.h), picks the same. */
+ * results depend on no sorting method; a device, with the op choose (tensor/ops.h), picks the same: it is told the options (lt_pick_as_op), and of a sequence
+ * what they are about (lt_pick_notes), once; then it counts by itself. */
 #ifndef LT_SERVE_PICK_H
 #define LT_SERVE_PICK_H
 
@@ -54,8 +55,16 @@ LT_MUST_USE lt_err lt_pick_token(lt_picker *p, const float *logits, const lt_pic
 /* NUMERIC, and why nothing was chosen: a logit is not a number, or all are -inf. */
 LT_MUST_USE lt_err lt_pick_failure(bool nan);
 
-/* The same as options of the op choose. False: more counts than it knows, so it can not serve (mask, bias, bans, penalties, typical, a forced id). */
-bool lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]);
+/* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
+void lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]);
+/* Whether the op can serve a request: how many biases and tokens a note can tell. */
+bool lt_pick_suits_op(const lt_serve_sampling *how, int64_t max_tokens);
+/* Whether choosing asks what stands in notes: penalties, bias, bans. */
+bool lt_pick_needs_notes(const lt_pick_args *a);
+/* The row of notes of these tokens, as edits of the op note: (place, word) of each that is not 0, at most V + LT_NOTE_BIASES. endings: what BANS bans.
+ * Returns how many. */
+int64_t lt_pick_notes(lt_picker *p, const lt_pick_args *a, const int32_t *endings,
+                      int64_t n_endings, int32_t *edits);
 
 /* Log-probability of id and the n_top likeliest: for prompts. */
 LT_MUST_USE lt_err lt_pick_logprob(lt_picker *p, const float *logits, int32_t id, int n_top,

@@ -13,10 +13,19 @@
  *            └─────────────────────────┘
  *
  * AHEAD      A step can be run ahead of if it was sent: its tokens are all chosen on the device and come by themselves (engine_impl.h). It is not if a sample
- *            needs the host (grammar, penalties, bias, bans, typical, forced tokens), forks, judges its prompt or is embedded, nor if which token comes decides
- *            how the one behind it is chosen (a budget of thinking runs out); then the next step waits until this one was collected, and the engine goes ahead
+ *            forks, is embedded, or needs the host (over 1,023 biases); then the next step waits until this one was collected, and the engine goes ahead
  *            again behind the first that can be. What the host does in between, from the picks of one step to the rows of
  *            the next, then runs beside the device.
+ * LATE       Some choices depend on the token before them in ways that the host must say: which ids a grammar allows, whether a budget of thinking is used up.
+ *            The forward of such a row does not depend on it, only its choice. So 2 is queued without those choices; when 1 is collected the host makes their
+ *            masks, while the device runs 2's layers, and queues them behind (choose_late); then 2 is sent, and 3 may be queued:
+ *
+ *                host    ... │ collect 1, masks of 2 │ launch 3 │ wait ...  │ collect 2, masks of 3 │
+ *                device  ... │ layers, head, free choices of 2 ... │ late choices of 2 │ layers of 3 ...
+ *
+ *            One row with a grammar so costs its mask (16 KB up for 128k ids, and under 100 us on the host, hidden behind 2's layers), not the row's logits down
+ *            (512 KB, a wait) nor the other rows' way ahead. Nobody sits out a step. Tried in thought and dropped: such rows in every other step (half their
+ *            speed), a step split in two (the weights are read twice), masks for all tokens that may come (they are as many as the mask allows).
  * FORESEEN   Before 2 is planned, each sample that chooses in 1 gets seq.n_ahead, unless the token is surely its last. 2 runs it under the number of its choice,
  *            with the draw of its place: the tokens are those of one step at a time, bit for bit where rows do not depend on each other (deterministic).
  * IN VAIN    A sample that ends with 1, or is cancelled, leaves 2: its item is empty, what it chooses there is nobody's. Its pages are free at once; who gets them
@@ -55,6 +64,7 @@ void lt_step_finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure) {
         lt_sched_remove(&e->sched, &s->seq);
     }
     leave_steps(e, s);
+    lt_step_drop_notes(e, s);
     if (s->job->n_finished == s->job->r.n_samples) {
         s->job->end_s = lt_clock_s();
     }
@@ -128,18 +138,30 @@ static void fail_step(lt_engine *e, const lt_step *s, lt_err err) {
             lt_step_fail(e, sample, err);
         }
     }
+    e->room.n_notes = 0;
 }
 
-/* Copies and the forward of the plan, queued; then its tokens count. */
+/* Copies, notes and the forward of the plan, queued; then its tokens count. */
 static lt_err queue_plan(lt_engine *e, lt_step *s) {
     lt_forward_rows rows;
-    lt_step_lay_out(e, s, &rows);
+    LT_TRY(lt_step_lay_out(e, s, &rows));
     for (int64_t i = 0; i < e->sched.n_copies; i++) {
         LT_TRY(lt_forward_copy_page(e->forward, e->sched.copies[i].dst, e->sched.copies[i].src));
     }
+    LT_TRY(lt_step_begin_notes(e));
     LT_TRY(lt_forward_run(e->forward, &rows));
     lt_sched_done(&e->sched);
-    return s->sent ? lt_forward_send_choices(e->forward, s->n_logits) : LT_OK;
+    return LT_OK;
+}
+
+/* What is still to be queued of a step, when the tokens of the one before are known: late choices, and the way of all of them here. */
+static lt_err queue_rest(lt_engine *e, lt_step *s) {
+    if (s->whole || !s->sent) { /* Of a step that is not sent read_step does it. */
+        return LT_OK;
+    }
+    s->whole = true;
+    LT_TRY(s->late ? lt_step_choose_late(e, s, 0, s->n_logits) : LT_OK);
+    return lt_forward_send_choices(e->forward, s->n_logits);
 }
 
 /* Plan a step and queue it. False: there is nothing to run. */
@@ -152,6 +174,9 @@ static bool launch(lt_engine *e) {
         return false;
     }
     err = queue_plan(e, s);
+    if (err == LT_OK && (e->n_queued == 0 || !s->late)) {
+        err = queue_rest(e, s);
+    }
     if (err != LT_OK) {
         fail_step(e, s, err);
         return true;
@@ -165,20 +190,11 @@ static bool goes_on(const lt_sample *sample) {
     return sample != NULL && sample->n_out + 1 < sample->job->r.max_tokens;
 }
 
-static bool can_run_ahead(const lt_step *s) {
-    bool can = s->sent;
-    for (int64_t i = 0; i < s->n_logits && can; i++) {
-        const lt_sample *sample = s->items[s->wanted[i].item].sample;
-        can = !goes_on(sample) || lt_sample_can_run_ahead(sample);
-    }
-    return can;
-}
-
 /* Whose tokens are on their way can be planned as if they were there. */
 static void foresee(const lt_step *s) {
     for (int64_t i = 0; i < s->n_logits; i++) {
         lt_sample *sample = s->items[s->wanted[i].item].sample;
-        if (goes_on(sample)) {
+        if (s->wanted[i].next && goes_on(sample)) {
             sample->seq.n_ahead = 1;
             sample->late = (int32_t)i;
         }
@@ -196,16 +212,20 @@ static lt_err read_step(lt_engine *e, const lt_step *s) {
     return lt_step_use_hidden(e, s);
 }
 
-/* Use the oldest step. If it failed, so did what stands behind it. */
+/* What the device was given is nobody's any more. */
+static void fail_queued(lt_engine *e, lt_err err) {
+    for (int i = 0; i < e->n_queued; i++) {
+        fail_step(e, &e->steps[(e->oldest + i) % LT_STEPS_QUEUED], err);
+    }
+    lt_forward_drop(e->forward);
+}
+
+/* Use the oldest step; then the next can be queued to its end. If one failed, so did what stands behind it. */
 static void collect(lt_engine *e) {
     const int first = e->oldest;
-    const lt_err err = read_step(e, &e->steps[first]);
-    const int n_failed = err == LT_OK ? 0 : e->n_queued;
-    for (int i = 0; i < n_failed; i++) {
-        fail_step(e, &e->steps[(first + i) % LT_STEPS_QUEUED], err);
-    }
+    lt_err err = read_step(e, &e->steps[first]);
     if (err != LT_OK) {
-        lt_forward_drop(e->forward);
+        fail_queued(e, err);
         e->n_queued = 1;
     }
     for (int64_t i = 0; i < e->steps[first].n_items; i++) {
@@ -216,6 +236,11 @@ static void collect(lt_engine *e) {
     }
     e->oldest = (first + 1) % LT_STEPS_QUEUED;
     e->n_queued--;
+    err = e->n_queued > 0 ? queue_rest(e, &e->steps[e->oldest]) : LT_OK;
+    if (err != LT_OK) {
+        fail_queued(e, err);
+        e->n_queued = 0;
+    }
 }
 
 /* A finished job leaves the list of cancellations, which may have come too late: its memory is the front's from now on. */
@@ -292,7 +317,7 @@ bool lt_engine_step(lt_engine *e) {
     if (e->n_queued > 0) {
         n_items = s->n_items;
         n_rows = s->n_rows;
-        if (can_run_ahead(s)) {
+        if (s->sent) {
             foresee(s);
             e->n_steps_ahead += launch(e);
         }

@@ -1,11 +1,12 @@
 /* step_pick.c: what a step does with its rows of logits, some at a time: log-probabilities of prompts, a token for every sample that is up to date; and with
  * its hidden states.
  *
- *     row of a sample whose options the device knows ── chosen where it lies: 12 bytes come back (with likeliest ids 172)
- *     any other row (grammar, penalties, bias, bans, typical, a forced id, a prompt that is judged) ── its V logits come back ─▶ pick.h, a thread a row
+ *     a host's backend ── the row's V logits ─▶ pick.h, a thread a row
+ *     a device         ── chosen where it lies: 12 bytes come back (with likeliest ids 172); a prompt is judged as a choice by force
  *
- * Row by row, not batch by batch: one penalised request costs the copy of its own row. On a host's backend all rows are of the second kind. The first
- * sample of a request to come so far takes the others with it: they fork and choose from the same row. Where all rows of a step are of the first kind,
+ * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen late, by a call of its own; what no note can tell (over 1,023
+ * biases) brings its logits to the host, row by row, not batch by batch. The first
+ * sample of a request to come so far takes the others with it: they fork and choose from the same row. Where all rows of a step are chosen on the device,
  * and none forks, nothing is asked for: what was chosen is on its way (sent), and another step may stand behind it. */
 #include <math.h>
 #include <omp.h>
@@ -15,13 +16,6 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/engine_impl.h"
-
-bool lt_step_on_device(const lt_engine *e, lt_sample *s, double how[LT_CHOOSE_HOW_COUNT]) {
-    lt_pick_args args;
-    return !e->model->backend->host_memory && s->grammar == NULL &&
-           lt_sample_pick_args(s, e->spec->vocab_size, NULL, &args) == LT_OK &&
-           lt_pick_as_op(&args, how);
-}
 
 /* The sample is up to date: it, and at its request's first time the others, choose from this row. */
 static int64_t add_choices(lt_engine *e, lt_sample *s, int64_t row, bool on_device, int64_t n) {
@@ -61,8 +55,7 @@ static void choose_here(lt_engine *e, lt_choosing *c, uint32_t *mask, const floa
 }
 
 /* What the device chose, as number i. */
-static void take(lt_choosing *c, const lt_forward_choice *from, int64_t i) {
-    const int n_top = c->sample->job->r.logprobs;
+static void take(lt_choosing *c, const lt_forward_choice *from, int64_t i, int n_top) {
     lt_pick *p = &c->pick;
     *p = (lt_pick){.id = from->id[i], .rank = from->rank[i], .logprob = from->logprob[i]};
     for (; p->n_top < n_top && from->top_id[i * LT_CHOOSE_TOP + p->n_top] >= 0; p->n_top++) {
@@ -76,52 +69,130 @@ static void take(lt_choosing *c, const lt_forward_choice *from, int64_t i) {
     }
 }
 
-/* Forks choose from the rows of others: not before the step knows that there is room for them. */
-static lt_err take_forks(lt_engine *e, int64_t n_choices) {
-    lt_step_room *s = &e->room;
+/* What choices on the device need: the masks of grammars, on several threads. Returns how many of lt_forward_masks there are to go with them. */
+static int64_t prepare(lt_engine *e, lt_choosing *choices, int64_t n) {
+    uint32_t *masks = lt_forward_masks(e->forward);
+    int64_t n_masks = 0;
+#pragma omp parallel for schedule(dynamic, 1) num_threads((int)e->n_pickers) if (n > 1)
+    for (int64_t i = 0; i < n; i++) {
+        lt_choosing *c = &choices[i];
+        c->err = lt_sample_pick_args(c->sample, e->spec->vocab_size, masks + i * e->mask_words,
+                                     &c->args);
+        if (c->err != LT_OK) {
+            lt_log_warn("request %llu: %s", (unsigned long long)c->sample->job->id,
+                        lt_error_message());
+        }
+    }
+    for (int64_t i = 0; i < n; i++) {
+        n_masks = choices[i].err == LT_OK && choices[i].args.mask != NULL ? i + 1 : n_masks;
+    }
+    return n_masks;
+}
+
+lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
+    lt_step_room *r = &e->room;
+    double *how = r->how + first * LT_CHOOSE_HOW_COUNT;
+    int64_t n_late = 0, n_masks;
+    for (int64_t i = 0; i < n; i++) {
+        lt_sample *sample = s->items[s->wanted[first + i].item].sample;
+        r->choose[first + i] = false;
+        if (s->wanted[first + i].late && sample != NULL) {
+            r->choices[n_late++] = (lt_choosing){.sample = sample, .row = i};
+        }
+    }
+    if (n_late == 0) {
+        return LT_OK;
+    }
+    n_masks = prepare(e, r->choices, n_late);
+    for (int64_t i = 0; i < n_late; i++) {
+        const lt_choosing *c = &r->choices[i];
+        if (c->err != LT_OK) {
+            lt_step_fail(e, c->sample, c->err);
+            continue;
+        }
+        LT_TRY(lt_step_how(e, c->sample, &c->args, i, how + c->row * LT_CHOOSE_HOW_COUNT));
+        r->choose[first + c->row] = true;
+    }
+    LT_TRY(lt_step_begin_notes(e));
+    return lt_forward_choose_late(e->forward, first, n, r->choose + first, how, n_masks);
+}
+
+/* As many forks as there are rows of logits at a time: chosen from the rows of others, whose order they keep. */
+static lt_err choose_forks(lt_engine *e, lt_choosing *forks, int64_t n) {
+    lt_step_room *r = &e->room;
     lt_forward_choice more;
-    int64_t i = 0;
-    while (i < n_choices) {
-        const int64_t first = i;
-        int64_t n = 0;
-        for (; i < n_choices && n < e->out_rows; i++) {
-            const lt_choosing *c = &s->choices[i];
-            lt_pick_args args;
-            if (c->on_device && !c->leads) {
-                LT_TRY(lt_sample_pick_args(c->sample, e->spec->vocab_size, NULL, &args));
-                (void)lt_pick_as_op(&args, s->more_how + n * LT_CHOOSE_HOW_COUNT);
-                s->more_rows[n++] = (int32_t)c->row;
-            }
+    const int64_t n_masks = prepare(e, forks, n);
+    int64_t n_chosen = 0;
+    for (int64_t i = 0; i < n; i++) {
+        lt_choosing *c = &forks[i];
+        if (c->err == LT_OK) {
+            LT_TRY(lt_step_how(e, c->sample, &c->args, i,
+                               r->more_how + n_chosen * LT_CHOOSE_HOW_COUNT));
+            r->more_rows[n_chosen++] = (int32_t)c->row;
         }
-        if (n > 0) {
-            LT_TRY(lt_forward_choose_more(e->forward, n, s->more_rows, s->more_how, &more));
-        }
-        n = 0;
-        for (int64_t k = first; k < i; k++) {
-            if (s->choices[k].on_device && !s->choices[k].leads) {
-                take(&s->choices[k], &more, n++);
-            }
+    }
+    if (n_chosen == 0) {
+        return LT_OK;
+    }
+    LT_TRY(lt_step_begin_notes(e));
+    LT_TRY(lt_forward_choose_more(e->forward, n_chosen, r->more_rows, r->more_how, n_masks, &more));
+    n_chosen = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (forks[i].err == LT_OK) {
+            take(&forks[i], &more, n_chosen++, forks[i].sample->job->r.logprobs);
         }
     }
     return LT_OK;
 }
 
-static void judge_prompt(lt_engine *e, lt_sample *s, const lt_wanted *w, const float *logits) {
+/* Forks choose from the rows of others: not before the step knows that there is room for them. They stand behind their leaders, in runs. */
+static lt_err take_forks(lt_engine *e, int64_t n_choices) {
+    lt_choosing *choices = e->room.choices;
+    int64_t i = 0;
+    while (i < n_choices) {
+        int64_t n = 0;
+        while (i + n < n_choices && n < e->out_rows && choices[i + n].on_device &&
+               !choices[i + n].leads) {
+            n++;
+        }
+        LT_TRY(n > 0 ? choose_forks(e, choices + i, n) : LT_OK);
+        i += n > 0 ? n : 1;
+    }
+    return LT_OK;
+}
+
+static void keep_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w, const lt_pick *pick) {
     lt_job *j = s->job;
     const int64_t at = w->position + 1;
     lt_logprobs *l = &j->prompt_logprobs;
+    l->logprob[at] = pick->logprob;
+    l->n_top[at] = pick->n_top;
+    memcpy(l->top + at * j->r.prompt_logprobs, pick->top, (size_t)pick->n_top * sizeof *l->top);
+    j->n_prompt_out = at + 1;
+    lt_step_touch(e, j);
+}
+
+static void judge_prompt(lt_engine *e, lt_sample *s, const lt_wanted *w, const float *logits) {
     lt_pick pick;
-    const lt_err err = lt_pick_logprob(&e->pickers[0], logits, j->r.prompt[at],
-                                       j->r.prompt_logprobs, &pick);
+    const lt_err err = lt_pick_logprob(&e->pickers[0], logits, s->job->r.prompt[w->position + 1],
+                                       s->job->r.prompt_logprobs, &pick);
     if (err != LT_OK) {
         lt_step_fail(e, s, err);
         return;
     }
-    l->logprob[at] = pick.logprob;
-    l->n_top[at] = pick.n_top;
-    memcpy(l->top + at * j->r.prompt_logprobs, pick.top, (size_t)pick.n_top * sizeof *l->top);
-    j->n_prompt_out = at + 1;
-    lt_step_touch(e, j);
+    keep_judgement(e, s, w, &pick);
+}
+
+/* The same, of what the device says as number i. */
+static void take_judgement(lt_engine *e, lt_sample *s, const lt_wanted *w,
+                           const lt_forward_choice *from, int64_t i) {
+    lt_choosing c = {.sample = s};
+    take(&c, from, i, s->job->r.prompt_logprobs);
+    if (c.err != LT_OK) {
+        lt_step_fail(e, s, c.err);
+        return;
+    }
+    keep_judgement(e, s, w, &c.pick);
 }
 
 static void append(lt_engine *e, lt_choosing *c) {
@@ -155,12 +226,15 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
     lt_forward_choice chosen;
     LT_TRY(lt_forward_take_choices(e->forward, &chosen));
     for (int64_t i = 0; i < s->n_logits; i++) {
+        const lt_wanted *w = &s->wanted[i];
         lt_choosing *c = &e->room.choices[0];
-        c->sample = s->items[s->wanted[i].item].sample;
-        if (c->sample != NULL) {
+        c->sample = s->items[w->item].sample;
+        if (c->sample != NULL && !w->next) {
+            take_judgement(e, c->sample, w, &chosen, i);
+        } else if (c->sample != NULL) {
             c->sample->seq.fresh = false;
             c->sample->job->forked = true;
-            take(c, &chosen, i);
+            take(c, &chosen, i, c->sample->job->r.logprobs);
             append(e, c);
         }
     }
@@ -169,7 +243,7 @@ lt_err lt_step_take(lt_engine *e, const lt_step *s) {
 
 /* Who chooses from these rows; prompts are judged on the way. */
 static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
-                       float *const *logits) {
+                       const lt_forward_choice *chosen, float *const *logits) {
     int64_t n_choices = 0;
     for (int64_t i = 0; i < n; i++) {
         const lt_wanted *w = &s->wanted[first + i];
@@ -179,6 +253,8 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
         }
         if (w->next) {
             n_choices = add_choices(e, sample, i, w->on_device, n_choices);
+        } else if (w->on_device) {
+            take_judgement(e, sample, w, chosen, i);
         } else {
             judge_prompt(e, sample, w, logits[i]);
         }
@@ -191,6 +267,7 @@ static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
                     lt_forward_choice *chosen, float *const **logits) {
     bool *on_host = e->room.on_host;
     int64_t n_device = 0, n_host = 0;
+    LT_TRY(s->late ? lt_step_choose_late(e, s, first, n) : LT_OK);
     for (int64_t i = 0; i < n; i++) {
         const lt_wanted *w = &s->wanted[first + i];
         on_host[i] = !w->on_device && s->items[w->item].sample != NULL;
@@ -211,13 +288,13 @@ lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n) {
     lt_err err;
 
     LT_TRY(fetch(e, s, first, n, &chosen, &logits));
-    n_choices = collect(e, s, first, n, logits);
+    n_choices = collect(e, s, first, n, &chosen, logits);
     for (int64_t i = 0; i < n_choices; i++) {
         lt_choosing *c = &choices[i];
         n_host += !c->on_device;
         n_forks += c->on_device && !c->leads;
         if (c->on_device && c->leads) {
-            take(c, &chosen, c->row);
+            take(c, &chosen, c->row, c->sample->job->r.logprobs);
         }
     }
     if (n_forks > 0) {

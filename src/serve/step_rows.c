@@ -12,6 +12,10 @@
 #define LOGITS_ROWS  64
 #define LOGITS_BYTES ((int64_t)1 << 30)
 
+/* Of notes of all running sequences on a device; else the host chooses with penalties: whether it does must not depend on who else is there. 64 sequences of
+ * 128,256 ids have 33 MB. */
+#define NOTES_BYTES ((int64_t)2 << 30)
+
 static void carve_pickers(lt_engine *e, lt_arena *a) {
     e->pickers = lt_arena_take(a, (size_t)e->n_pickers * sizeof *e->pickers, LT_ARENA_ALIGN);
     for (int64_t i = 0; i < e->n_pickers; i++) {
@@ -19,6 +23,16 @@ static void carve_pickers(lt_engine *e, lt_arena *a) {
         p->vocab_size = e->spec->vocab_size;
         lt_picker_carve(p, a);
     }
+}
+
+static void carve_notes(lt_engine *e, lt_arena *a) {
+    lt_step_room *s = &e->room;
+    const size_t seqs = (size_t)e->o.max_running, slots = (size_t)e->n_note_slots;
+    const size_t edits = slots > 0 ? (size_t)e->max_edits : 0;
+    e->note_owners = lt_arena_take(a, slots * sizeof(lt_sample *), LT_ARENA_ALIGN);
+    s->note_slots = lt_arena_take(a, seqs * sizeof *s->note_slots, LT_ARENA_ALIGN);
+    s->note_starts = lt_arena_take(a, (seqs + 1) * sizeof *s->note_starts, LT_ARENA_ALIGN);
+    s->edits = lt_arena_take(a, 2 * edits * sizeof *s->edits, LT_ARENA_ALIGN);
 }
 
 void lt_step_carve(lt_engine *e, lt_arena *a) {
@@ -33,6 +47,11 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     }
     e->out_rows = e->out_rows < e->o.step_tokens ? e->out_rows : e->o.step_tokens;
     e->mask_words = (e->spec->vocab_size + 31) / 32;
+    e->max_edits = e->spec->vocab_size + LT_NOTE_BIASES;
+    e->n_note_slots = 0;
+    if (!e->model->backend->host_memory && e->max_edits * e->o.max_running <= NOTES_BYTES / 4) {
+        e->n_note_slots = e->o.max_running;
+    }
     for (int i = 0; i < LT_STEPS_QUEUED; i++) {
         lt_step *q = &e->steps[i];
         q->items = lt_arena_take(a, seqs * sizeof *q->items, LT_ARENA_ALIGN);
@@ -45,29 +64,52 @@ void lt_step_carve(lt_engine *e, lt_arena *a) {
     s->q_start = lt_arena_take(a, (seqs + 1) * sizeof *s->q_start, LT_ARENA_ALIGN);
     s->kv_len = lt_arena_take(a, (seqs + 1) * sizeof *s->kv_len, LT_ARENA_ALIGN);
     s->table = lt_arena_take(a, seqs * (size_t)e->max_pages * sizeof *s->table, LT_ARENA_ALIGN);
-    s->on_device = lt_arena_take(a, rows * sizeof *s->on_device, LT_ARENA_ALIGN);
+    s->choose = lt_arena_take(a, rows * sizeof *s->choose, LT_ARENA_ALIGN);
     s->on_host = lt_arena_take(a, (size_t)e->out_rows * sizeof *s->on_host, LT_ARENA_ALIGN);
     s->how = lt_arena_take(a, rows * LT_CHOOSE_HOW_COUNT * sizeof *s->how, LT_ARENA_ALIGN);
     s->more_rows = lt_arena_take(a, (size_t)e->out_rows * sizeof *s->more_rows, LT_ARENA_ALIGN);
     s->more_how = lt_arena_take(a, (size_t)e->out_rows * LT_CHOOSE_HOW_COUNT * sizeof *s->more_how,
                                 LT_ARENA_ALIGN);
+    carve_notes(e, a);
     s->choices = lt_arena_take(a, seqs * sizeof *s->choices, LT_ARENA_ALIGN);
     s->masks = lt_arena_take(a, seqs * (size_t)e->mask_words * sizeof *s->masks, LT_ARENA_ALIGN);
     s->hidden = lt_arena_take(a, rows * width * sizeof *s->hidden, LT_ARENA_ALIGN);
     carve_pickers(e, a);
 }
 
+/* The prompt's token after p is said by the device to be as likely as it is: chosen by force. */
+static void judge(const lt_job *j, int64_t p, double how[LT_CHOOSE_HOW_COUNT]) {
+    const lt_serve_sampling greedy = {.top_p = 1.0, .typical_p = 1.0, .repetition = 1.0};
+    const lt_pick_args args = {
+        .how = &greedy, .forced = j->r.prompt[p + 1], .n_top = j->r.prompt_logprobs};
+    lt_pick_as_op(&args, how);
+}
+
 /* The logits of row `row`, token p of item i, are wanted. */
-static void want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, bool next) {
+static lt_err want(lt_engine *e, lt_step *s, int64_t i, int64_t p, int64_t row, bool next) {
     lt_step_room *r = &e->room;
     lt_sample *sample = s->items[i].sample;
     const lt_job *j = sample->job;
+    const bool on_device = lt_step_on_device(e, sample);
+    const bool late = on_device && next && lt_sample_is_late(sample);
     const int64_t at = s->n_logits++;
-    r->on_device[at] = next && lt_step_on_device(e, sample, r->how + at * LT_CHOOSE_HOW_COUNT);
+    double *how = r->how + at * LT_CHOOSE_HOW_COUNT;
+    lt_pick_args args;
+    r->choose[at] = on_device && !late;
     r->out_rows[at] = (int32_t)row;
-    s->wanted[at] = (lt_wanted){i, p, next, r->on_device[at]};
+    s->wanted[at] = (lt_wanted){i, p, next, on_device, late};
+    s->late = s->late || late;
     /* Forks would choose from the same row. */
-    s->sent = s->sent && r->on_device[at] && (j->forked || j->r.n_samples == 1);
+    s->sent = s->sent && on_device && (!next || j->forked || j->r.n_samples == 1);
+    if (!r->choose[at]) {
+        return LT_OK;
+    }
+    if (!next) {
+        judge(j, p, how);
+        return LT_OK;
+    }
+    LT_TRY(lt_sample_pick_args(sample, e->spec->vocab_size, NULL, &args));
+    return lt_step_how(e, sample, &args, -1, how);
 }
 
 /* The request's prompt begins to run. */
@@ -80,7 +122,7 @@ static void start(lt_engine *e, lt_job *j, const lt_seq *seq) {
 }
 
 /* Rows of one item: tokens, positions, slots; which logits it wants. */
-static void lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
+static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     lt_step_room *r = &e->room;
     const lt_step_item *item = &s->items[i];
     const lt_sample *sample = item->sample;
@@ -96,7 +138,7 @@ static void lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
         r->positions[row + k] = (int32_t)p;
         r->slots[row + k] = (int32_t)(seq->table[p / page] * page + p % page);
         if (next || (judged && p + 1 < j->r.n_prompt && p + 1 >= j->n_prompt_out)) {
-            want(e, s, i, p, row + k, next);
+            LT_TRY(want(e, s, i, p, row + k, next));
         }
     }
     r->q_start[i + 1] = (int32_t)(row + item->n);
@@ -104,6 +146,7 @@ static void lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     if (j->start_s == 0.0) {
         start(e, j, seq);
     }
+    return LT_OK;
 }
 
 /* The plan's items are the step's. */
@@ -120,7 +163,7 @@ static void take_items(lt_engine *e, lt_step *s) {
     }
 }
 
-void lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out) {
+lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out) {
     lt_step_room *r = &e->room;
     int64_t row = 0, most = 1;
 
@@ -135,10 +178,11 @@ void lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out) {
                              .out_rows = r->out_rows};
     s->n_logits = s->n_hidden = 0;
     s->sent = e->o.ahead && !e->model->backend->host_memory;
+    s->late = s->whole = false;
     r->q_start[0] = 0;
     for (int64_t i = 0; i < s->n_items; i++) {
         const lt_step_item *item = &s->items[i];
-        lay_out_item(e, s, i, row);
+        LT_TRY(lay_out_item(e, s, i, row));
         row += item->n;
         out->q_max = item->n > out->q_max ? item->n : out->q_max;
         out->kv_max = r->kv_len[i] > out->kv_max ? r->kv_len[i] : out->kv_max;
@@ -157,6 +201,7 @@ void lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out) {
     out->n_rows = row;
     out->n_out = s->n_logits + s->n_hidden;
     out->n_choose = s->n_logits;
-    out->choose = r->on_device;
+    out->choose = r->choose;
     out->how = r->how;
+    return LT_OK;
 }

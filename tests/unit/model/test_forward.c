@@ -93,7 +93,7 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
     must(lt_forward_run(f, &w), "run");
     must(lt_forward_choices(f, 0, w.n_out, &best), "choices");
     keep_choices(kept, &best, w.n_out);
-    must(lt_forward_choose_more(f, 2, (int32_t[]){(int32_t)w.n_seqs - 1, 0}, how[0], &best),
+    must(lt_forward_choose_more(f, 2, (int32_t[]){(int32_t)w.n_seqs - 1, 0}, how[0], 0, &best),
          "more");
     keep_choices(more, &best, 2);
     must(lt_forward_logits(f, 0, w.n_out, NULL, &found), "logits");

@@ -9,7 +9,7 @@
 #include "serve/grammar.h"
 #include "unit/lazy_device.h"
 
-enum { V = 300, SEQ = 96, N = 80, PAGE_BYTES = 8192 };
+enum { V = 300, WIDE = 1500, SEQ = 96, N = 80, PAGE_BYTES = 8192 };
 
 static lt_engine_options options(bool ahead) {
     lt_engine_options o = lt_engine_defaults();
@@ -136,7 +136,7 @@ static void says_the_same(const lt_model *m, bool alone) {
     lazy.hasty = false;
     print_message("%lld steps, %lld of them with another behind, %lld preemptions\n",
                   (long long)n_steps, (long long)n_ahead, (long long)n_preempted);
-    assert_true(n_ahead > n_steps / (alone ? 2 : 10));
+    assert_true(n_ahead > n_steps / 2);
     assert_true(n_preempted > 10 && n_cached > 0);
 }
 
@@ -150,31 +150,70 @@ static void all_kinds_say_what_they_say_one_by_one(void **state) {
     }
 }
 
+/* The CPU's engine, whose host chooses, and a device of the same arithmetic: tokens are equal, log-probabilities as far as a sum of exponentials is. */
+static void the_device_says_what_the_host_says(const lt_model *on_device, const lt_model *on_host,
+                                               const lt_grammar *g) {
+    static answer want[N], got[N];
+    (void)run(on_host, options(false), want, 1, false, false, g);
+    (void)run(on_device, options(true), got, 1, false, false, g);
+    for (int64_t i = 0; i < N; i++) {
+        for (int s = 0; s < FLEET_SAMPLES; s++) {
+            const continuation *a = &got[i].samples[s], *b = &want[i].samples[s];
+            char what[32];
+            (void)snprintf(what, sizeof what, "request %lld", (long long)i);
+            assert_same(a, b, what);
+            assert_memory_equal(a->tops, b->tops, (size_t)a->n * sizeof *a->tops);
+            for (int64_t k = 0; k < a->n; k++) {
+                assert_true(fabsf(a->logprobs[k] - b->logprobs[k]) < 1e-5f);
+            }
+        }
+    }
+}
+
+static void as_the_host_says(void **state) {
+    lt_model *on_device = random_model_on(V, SEQ, LT_F32, 0.0f, lazy_device(true));
+    lt_model *on_host = random_model_on(V, SEQ, LT_F32, 0.0f, NULL);
+    (void)state;
+    the_device_says_what_the_host_says(on_device, on_host, NULL);
+    lt_model_close(on_device);
+    lt_model_close(on_host);
+}
+
 static void grammars_too(void **state) {
     static const char folder[] = "../shared/data/model-stories260k/";
     static const char rule[] = "(Tom|Lily)( and (Tom|Lily))* (ran|sat)[.!]";
-    static answer want[N], got[N];
+    static answer one_by_one[N], want[N], got[N];
     char path[128];
     lt_tokenizer *t = NULL;
     lt_grammar_vocab *v = NULL;
     lt_grammar *g = NULL;
-    lt_model *m = NULL;
+    lt_model *m = NULL, *on_host = NULL;
+    lt_engine_stats stats;
     (void)state;
     (void)snprintf(path, sizeof path, "%sstories260K.bin", folder);
     if (access(path, R_OK) != 0) {
         skip();
     }
     must(lt_model_open(&m, path, &(lt_model_options){.backend = lazy_device(true)}), path);
+    must(lt_model_open(&on_host, path, NULL), path);
     (void)snprintf(path, sizeof path, "%stok512.bin", folder);
     must(lt_tokenizer_open(&t, path, NULL), path);
     must(lt_grammar_vocab_open(&v, t, NULL, 0), "vocabulary");
     must(lt_grammar_open(&g, v, LT_GRAMMAR_REGEX, rule, sizeof rule - 1), rule);
-    (void)run(m, options(false), want, 1, false, false, g);
-    (void)run(m, options(true), got, 1, true, false, g);
-    for (int64_t i = 0; i < N; i++) {
-        compare(&got[i], &want[i], i);
+    (void)run(m, options(false), one_by_one, 1, false, false, g);
+    for (int hasty = 0; hasty < 2; hasty++) {
+        memcpy(want, one_by_one, sizeof want);
+        lazy.hasty = hasty;
+        stats = run(m, options(true), got, 1, true, false, g);
+        assert_true(stats.steps_ahead > stats.steps / 2);
+        for (int64_t i = 0; i < N; i++) {
+            compare(&got[i], &want[i], i);
+        }
     }
+    lazy.hasty = false;
+    the_device_says_what_the_host_says(m, on_host, g);
     lt_model_close(m);
+    lt_model_close(on_host);
     lt_grammar_close(g);
     lt_grammar_vocab_close(v);
     lt_tokenizer_close(t);
@@ -189,9 +228,11 @@ static lt_request plain(const int32_t *prompt, int64_t max_tokens) {
     return r;
 }
 
-/* Beside a request whose tokens the host chooses no step goes ahead; before and behind it each does. */
+/* Beside a request whose tokens the host chooses, with more biases than a note can tell, no step goes ahead; before and behind it each does. Beside others each
+ * does. */
 static void goes_ahead_where_it_can(void **state) {
     static const int32_t prompts[2][4] = {{5, 6, 7, 8}, {9, 10, 11, 12}};
+    static lt_logit_bias many[LT_NOTE_BIASES + 100];
     static answer a, b;
     lt_model *m = random_model_on(V, SEQ, LT_F32, 0.0f, lazy_device(true));
     const lt_engine_options o = options(true);
@@ -205,16 +246,32 @@ static void goes_ahead_where_it_can(void **state) {
     lt_engine_close(e);
     assert_int_equal(a.samples[0].n, 80);
     assert_int_equal(lazy.n_left, 79); /* Behind the last there is nothing. */
-    must(lt_engine_open(&e, m, &o), "engine");
-    lazy.n_left = 0;
-    send(e, &r, &a);
-    r = plain(prompts[1], 30);
-    r.sampling.presence = 0.5;
-    send(e, &r, &b);
-    receive_all(e, 2, 0);
-    lt_engine_close(e);
-    assert_int_equal(b.samples[0].n, 30);
-    assert_in_range(lazy.n_left, 45, 60);
+    lt_model_close(m);
+    m = random_model_on(WIDE, SEQ, LT_F32, 0.0f, lazy_device(true));
+    for (int32_t i = 0; i < LT_NOTE_BIASES + 100; i++) {
+        many[i] = (lt_logit_bias){i, (float)(i % 7)};
+    }
+    for (int kind = 0; kind < 6; kind++) {
+        must(lt_engine_open(&e, m, &o), "engine");
+        lazy.n_left = 0;
+        r = plain(prompts[0], 80);
+        send(e, &r, &a);
+        r = plain(prompts[1], 30);
+        r.sampling.presence = kind == 0 ? 0.5 : 0.0;
+        r.sampling.typical_p = kind == 1 ? 0.5 : 1.0;
+        r.min_tokens = kind == 2 ? 10 : 0;
+        r.prompt_logprobs = kind == 3 ? 2 : -1;
+        r.think_budget = kind == 4 ? 9 : -1;
+        r.think_end = prompts[0];
+        r.n_think_end = kind == 4 ? 2 : 0;
+        r.sampling.bias = many;
+        r.sampling.n_bias = kind == 5 ? LT_NOTE_BIASES + 100 : 7;
+        send(e, &r, &b);
+        receive_all(e, 2, 0);
+        lt_engine_close(e);
+        assert_int_equal(b.samples[0].n, 30);
+        assert_in_range(lazy.n_left, kind == 5 ? 45 : 79, kind == 5 ? 60 : 81);
+    }
     lt_model_close(m);
 }
 
@@ -317,6 +374,7 @@ static void a_failure_takes_what_is_queued(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_kinds_say_what_they_say_one_by_one),
+        cmocka_unit_test(as_the_host_says),
         cmocka_unit_test(grammars_too),
         cmocka_unit_test(goes_ahead_where_it_can),
         cmocka_unit_test(ends_in_the_middle),

@@ -1,5 +1,5 @@
 /* Tokens chosen on a GPU, where there is one: the engine on it says what the engine on the CPU says from the same weights in F32, request by request, with
- * all kinds of requests in one batch; and only the rows that must come to the host do. */
+ * all kinds of requests in one batch; and no row of logits comes to the host, whatever is asked for. */
 #include "unit/serve/fleet.h"
 #include "unit/serve/kinds.h"
 
@@ -8,6 +8,7 @@
 #include "lateen/tokenizer.h"
 #include "serve/grammar.h"
 #include "tensor/backend.h"
+#include "tensor/ops.h"
 
 static const lt_backend *gpu;
 static lt_backend counting; /* The GPU's, with its downloads counted. */
@@ -118,19 +119,24 @@ static void grammars_beside_others(void **state) {
     lt_tokenizer_close(t);
 }
 
-/* Greedy and sampled rows bring some bytes each; a penalised one beside them its logits, and no others. */
-static void only_rows_of_the_host_travel(void **state) {
-    enum { V = 20000, N = 6 };
+/* Whatever is asked for, a row brings some bytes, and steps stay ahead; but one with more biases than notes can tell brings its logits, and no others. */
+static void no_row_travels(void **state) {
+    enum { V = 20000, N = 6, MANY = LT_NOTE_BIASES };
     static answer answers[N];
+    static lt_logit_bias many[MANY];
     lt_model *m;
     (void)state;
     if (no_gpu()) {
         skip();
     }
+    for (int32_t i = 0; i < MANY; i++) {
+        many[i] = (lt_logit_bias){i, 1.0f};
+    }
     m = random_model_on(V, SEQ, LT_F32, 0.0f, &counting);
-    for (int penalised = 0; penalised < 2; penalised++) {
+    for (int on_host = 0; on_host < 2; on_host++) {
         lt_engine_options o = lt_engine_defaults();
         lt_engine *e = NULL;
+        lt_engine_stats stats;
         int64_t n_host = 0;
         o.max_running = 8;
         o.max_seq = SEQ;
@@ -142,17 +148,24 @@ static void only_rows_of_the_host_travel(void **state) {
             r.prompt = prompt;
             r.n_prompt = 4;
             r.max_tokens = 20;
+            r.min_tokens = i == 5 ? 9 : 0;
             r.ignore_eos = true;
             r.sampling.temperature = i % 2 == 0 ? 0.0 : 1.0;
             r.sampling.top_p = i % 3 == 0 ? 0.9 : 1.0;
-            r.sampling.presence = penalised > 0 && i == 3 ? 0.5 : 0.0;
+            r.sampling.presence = i == 3 ? 0.5 : 0.0;
+            r.sampling.repetition = i == 2 ? 1.2 : 1.0;
+            r.sampling.typical_p = i == 1 ? 0.7 : 1.0;
+            r.sampling.bias = many;
+            r.sampling.n_bias = on_host > 0 && i == 3 ? MANY : i == 4 ? 5 : 0;
             send(e, &r, &answers[i]);
         }
         receive_all(e, N, 0);
+        lt_engine_get_stats(e, &stats);
         lt_engine_close(e);
-        n_host = penalised > 0 ? answers[3].samples[0].n : 0;
+        n_host = on_host > 0 ? answers[3].samples[0].n : 0;
         assert_int_equal(answers[3].samples[0].n, 20);
         assert_in_range(n_downloaded, n_host * V * 4, n_host * V * 4 + 40 * 8 * 12);
+        assert_true(on_host > 0 || stats.steps_ahead >= 19);
     }
     lt_model_close(m);
 }
@@ -161,7 +174,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(all_kinds_in_one_batch),
         cmocka_unit_test(grammars_beside_others),
-        cmocka_unit_test(only_rows_of_the_host_travel),
+        cmocka_unit_test(no_row_travels),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -338,80 +338,159 @@ static void what_can_not_be_is_an_error(void **state) {
     lt_arena_close(&s.arena);
 }
 
-/* The op choose, which devices have, says what we say: thousands of options on rows of all kinds. */
-static void the_op_picks_the_same(void **state) {
-    enum { N = 3000, TRIES = 1500 };
-    static float x[N];
+/* ---- the ops that devices have ---- */
+
+enum { N = 3000, TOKENS = 60 };
+
+/* What a request may ask for, and what stands before the next token. */
+typedef struct {
+    lt_serve_sampling how;
+    lt_pick_args a;
+    lt_logit_bias bias[7];
+    int32_t tokens[TOKENS], endings[3];
+    uint32_t mask[(N + 31) / 32];
+} asked;
+
+static void ask_options(asked *q, int64_t i, lt_rng *rng) {
+    const double top_p[] = {1, 0.95, 0.5, 1}, min_p[] = {0, 0, 0.02}, t[] = {0, 0.5, 1, 2};
+    const int64_t top_k[] = {0, 1, 20, 300, N};
+    q->how = plain();
+    q->a = (lt_pick_args){.how = &q->how, .forced = -1, .n_output = i, .sample = (int32_t)(i % 3)};
+    q->how.seed = 77;
+    q->how.temperature = t[lt_rng_below(rng, 4)];
+    q->how.top_k = top_k[lt_rng_below(rng, 5)];
+    q->how.top_p = top_p[lt_rng_below(rng, 4)];
+    q->how.min_p = min_p[lt_rng_below(rng, 3)];
+    q->a.n_top = (int)lt_rng_below(rng, 22) - 1;
+}
+
+/* Penalties, bias, bans, a mask, typical, a forced id: each of them now and then. */
+static void ask_more(asked *q, int64_t n, lt_rng *rng) {
+    const double typical[] = {1, 1, 1, 0.9, 0.3}, repetition[] = {1, 1, 1.3, 0.7};
+    q->a.tokens = q->tokens;
+    q->a.n_prompt = (int64_t)lt_rng_below(rng, TOKENS / 2) + 1;
+    q->a.n_output = (int64_t)lt_rng_below(rng, TOKENS / 2);
+    for (int i = 0; i < TOKENS; i++) {
+        q->tokens[i] = (int32_t)lt_rng_below(rng, (uint64_t)(n < 20 ? n : 20));
+    }
+    q->how.typical_p = typical[lt_rng_below(rng, 5)];
+    q->how.repetition = repetition[lt_rng_below(rng, 4)];
+    q->how.frequency = lt_rng_below(rng, 2) == 0 ? 0.37 : 0.0;
+    q->how.presence = lt_rng_below(rng, 2) == 0 ? -0.21 : 0.0;
+    q->how.bias = q->bias;
+    q->how.n_bias = lt_rng_below(rng, 3) == 0 ? (int64_t)lt_rng_below(rng, 8) : 0;
+    q->how.n_bias = q->how.n_bias < n ? q->how.n_bias : n;
+    for (int64_t i = 0; i < q->how.n_bias; i++) { /* Ids are told once each. */
+        q->bias[i] = (lt_logit_bias){(int32_t)(i * n / q->how.n_bias), (float)lt_rng_normal(rng)};
+    }
+    for (int i = 0; i < 3; i++) {
+        q->endings[i] = (int32_t)lt_rng_below(rng, (uint64_t)n);
+    }
+    q->a.banned = q->endings;
+    q->a.n_banned = lt_rng_below(rng, 3) == 0 ? 3 : 0;
+    for (int64_t i = 0; i < (n + 31) / 32; i++) {
+        q->mask[i] = (uint32_t)lt_rng_below(rng, 1ull << 32);
+    }
+    q->a.mask = lt_rng_below(rng, 3) == 0 ? q->mask : NULL;
+    q->a.forced = lt_rng_below(rng, 9) == 0 ? (int32_t)lt_rng_below(rng, (uint64_t)n) : -1;
+}
+
+/* One pick of the op. */
+typedef struct {
+    double how[LT_CHOOSE_HOW_COUNT];
+    int32_t id, rank, top_id[LT_CHOOSE_TOP], late[3];
+    float logprob, top_logprob[LT_CHOOSE_TOP];
+} op_room;
+
+/* As a device is told: what is known first; the last token, which it may have chosen itself, with the pick. */
+static lt_choose_args tell_op(scratch *s, const asked *q, int64_t i, float *x, int64_t n,
+                              op_room *r) {
+    static int32_t notes[N + LT_NOTE_BIASES], edits[2 * (N + LT_NOTE_BIASES)], starts[2], slot, row;
     const lt_backend *cpu = lt_backend_cpu();
+    lt_pick_args known = q->a;
+    lt_pick_as_op(&q->a, r->how);
+    if (lt_pick_needs_notes(&q->a)) {
+        if (i % 2 == 0 && known.n_output > 0) {
+            known.n_output--;
+            r->how[LT_CHOOSE_NEW] = i % 4 == 0 ? q->tokens[known.n_prompt + known.n_output] : -3.0;
+            r->late[2] = q->tokens[known.n_prompt + known.n_output];
+        }
+        r->how[LT_CHOOSE_SLOT] = 0.0;
+        starts[1] = (int32_t)lt_pick_notes(&s->p, &known, q->endings, 3, edits);
+        const lt_note_args note = {.notes = lt_tensor_2d(notes, LT_I32, 1, n + LT_NOTE_BIASES),
+                                   .slots = lt_tensor_1d(&slot, LT_I32, 1),
+                                   .starts = lt_tensor_1d(starts, LT_I32, 2),
+                                   .edits = lt_tensor_2d(edits, LT_I32, starts[1], 2)};
+        assert_int_equal(cpu->ops->note(NULL, &note), LT_OK);
+    }
+    r->how[LT_CHOOSE_MASK] = q->a.mask != NULL ? 0.0 : -1.0;
+    return (lt_choose_args){
+        .id = lt_tensor_1d(&r->id, LT_I32, 1),
+        .rank = lt_tensor_1d(&r->rank, LT_I32, 1),
+        .logprob = lt_tensor_1d(&r->logprob, LT_F32, 1),
+        .top_id = lt_tensor_2d(r->top_id, LT_I32, 1, LT_CHOOSE_TOP),
+        .top_logprob = lt_tensor_2d(r->top_logprob, LT_F32, 1, LT_CHOOSE_TOP),
+        .logits = lt_tensor_2d(x, LT_F32, 1, n),
+        .rows = lt_tensor_1d(&row, LT_I32, 1),
+        .how = lt_tensor_2d(r->how, LT_F64, 1, LT_CHOOSE_HOW_COUNT),
+        .notes = lt_tensor_2d(notes, LT_I32, 1, n + LT_NOTE_BIASES),
+        .masks = lt_tensor_2d((void *)(uintptr_t)q->mask, LT_I32, 1, (n + 31) / 32),
+        .late = lt_tensor_1d(r->late, LT_I32, 3)};
+}
+
+/* Thousands of options on rows of all kinds. */
+static void the_op_picks_the_same(void **state) {
+    enum { TRIES = 6000 };
+    static float x[N];
+    static asked q;
+    int64_t n_none = 0;
     lt_rng rng = {.seed = 31};
     scratch s;
     (void)state;
     open_scratch(&s, N);
     for (int64_t i = 0; i < TRIES; i++) {
-        const double top_p[] = {1, 0.95, 0.5, 1}, min_p[] = {0, 0, 0.02}, t[] = {0, 0.5, 1, 2};
-        const int64_t top_k[] = {0, 1, 20, 300, N}, n = 1 + (int64_t)lt_rng_below(&rng, N);
-        lt_serve_sampling h = plain();
-        lt_pick_args a = {.how = &h, .forced = -1, .n_output = i, .sample = (int32_t)(i % 3)};
-        double how[LT_CHOOSE_HOW_COUNT];
-        int32_t row = 0, id = 0, rank = 0, top_id[LT_CHOOSE_TOP];
-        float logprob = 0, top_logprob[LT_CHOOSE_TOP];
+        const int64_t n = 1 + (int64_t)lt_rng_below(&rng, N);
+        op_room r = {0};
         lt_pick out;
+        lt_err err;
         fill_logits(x, n, i % 4 == 0 ? 1.0 : 4.0, (uint64_t)i);
         for (int64_t k = 0; k < n && i % 5 == 0; k++) { /* Ties. */
             x[k] = rintf(x[k]);
         }
         x[lt_rng_below(&rng, (uint64_t)n)] = i % 7 == 0 && n > 1 ? -INFINITY : 3.0f;
-        h.seed = 77;
-        h.temperature = t[lt_rng_below(&rng, 4)];
-        h.top_k = top_k[lt_rng_below(&rng, 5)];
-        h.top_p = top_p[lt_rng_below(&rng, 4)];
-        h.min_p = min_p[lt_rng_below(&rng, 3)];
-        a.n_top = (int)lt_rng_below(&rng, 22) - 1;
-        s.p.vocab_size = n;
-        assert_int_equal(lt_pick_token(&s.p, x, &a, &out), LT_OK);
-        assert_true(lt_pick_as_op(&a, how));
-        const lt_choose_args op = {
-            .id = lt_tensor_1d(&id, LT_I32, 1),
-            .rank = lt_tensor_1d(&rank, LT_I32, 1),
-            .logprob = lt_tensor_1d(&logprob, LT_F32, 1),
-            .top_id = lt_tensor_2d(top_id, LT_I32, 1, LT_CHOOSE_TOP),
-            .top_logprob = lt_tensor_2d(top_logprob, LT_F32, 1, LT_CHOOSE_TOP),
-            .logits = lt_tensor_2d(x, LT_F32, 1, n),
-            .rows = lt_tensor_1d(&row, LT_I32, 1),
-            .how = lt_tensor_2d(how, LT_F64, 1, LT_CHOOSE_HOW_COUNT)};
-        assert_int_equal(cpu->ops->choose(NULL, &op), LT_OK);
-        assert_int_equal(id, out.id);
-        for (int k = 0; a.n_top >= 0 && k < LT_CHOOSE_TOP; k++) {
-            assert_int_equal(top_id[k], k < out.n_top ? out.top[k].id : -1);
-            assert_true(k >= out.n_top ||
-                        fabs((double)top_logprob[k] - (double)out.top[k].p) < 1e-5);
+        ask_options(&q, i, &rng);
+        if (i % 3 > 0) {
+            ask_more(&q, n, &rng);
         }
-        assert_true(a.n_top < 0 || (rank == out.rank && fabsf(logprob - out.logprob) < 1e-5f));
+        s.p.vocab_size = n;
+        err = lt_pick_token(&s.p, x, &q.a, &out);
+        const lt_choose_args op = tell_op(&s, &q, i, x, n, &r);
+        assert_int_equal(lt_backend_cpu()->ops->choose(NULL, &op), LT_OK);
+        n_none += err != LT_OK;
+        assert_int_equal(r.id, err == LT_OK ? out.id : LT_CHOOSE_NONE);
+        for (int k = 0; err == LT_OK && q.a.n_top >= 0 && k < LT_CHOOSE_TOP; k++) {
+            assert_int_equal(r.top_id[k], k < out.n_top ? out.top[k].id : -1);
+            assert_true(k >= out.n_top ||
+                        fabs((double)r.top_logprob[k] - (double)out.top[k].p) < 1e-5);
+        }
+        assert_true(err != LT_OK || q.a.n_top < 0 ||
+                    (r.rank == out.rank &&
+                     !(fabsf(r.logprob - out.logprob) > 1e-5f))); /* -inf has no distance. */
     }
+    assert_true(n_none < TRIES / 20);
     s.p.vocab_size = N;
     lt_arena_close(&s.arena);
 }
 
-static void what_the_op_does_not_know_is_the_hosts(void **state) {
-    const lt_logit_bias bias[] = {{1, 1}};
-    const uint32_t mask = 1;
-    const int32_t banned = 1;
-    double how[LT_CHOOSE_HOW_COUNT];
+static void what_notes_can_not_tell_is_the_hosts(void **state) {
+    lt_serve_sampling how = plain();
     (void)state;
-    for (int i = 0; i < 9; i++) {
-        lt_serve_sampling h = plain();
-        lt_pick_args a = {.how = &h, .forced = i == 1 ? 3 : -1, .n_top = -1};
-        a.mask = i == 2 ? &mask : NULL;
-        a.banned = &banned;
-        a.n_banned = i == 3;
-        h.bias = bias;
-        h.n_bias = i == 4;
-        h.repetition = i == 5 ? 1.1 : 1.0;
-        h.frequency = i == 6 ? 0.1 : 0.0;
-        h.presence = i == 7 ? 0.1 : 0.0;
-        h.typical_p = i == 8 ? 0.9 : 1.0;
-        assert_true(lt_pick_as_op(&a, how) == (i == 0));
-    }
+    assert_true(lt_pick_suits_op(&how, 131072));
+    assert_false(lt_pick_suits_op(&how, 1 << 20));
+    how.n_bias = LT_NOTE_BIASES - 1;
+    assert_true(lt_pick_suits_op(&how, 16));
+    how.n_bias = LT_NOTE_BIASES;
+    assert_false(lt_pick_suits_op(&how, 16));
 }
 
 /* ---- rows ---- */
@@ -506,7 +585,7 @@ int main(void) {
         cmocka_unit_test(log_probabilities_are_the_models),
         cmocka_unit_test(what_can_not_be_is_an_error),
         cmocka_unit_test(the_op_picks_the_same),
-        cmocka_unit_test(what_the_op_does_not_know_is_the_hosts),
+        cmocka_unit_test(what_notes_can_not_tell_is_the_hosts),
         cmocka_unit_test(rows_as_loops_have_them),
         cmocka_unit_test(speed),
     };

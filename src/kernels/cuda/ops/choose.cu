@@ -31,48 +31,27 @@
  *@spec sm_90a: PARTS=16 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=1 */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
-#include "common/late.cuh"
 #include "common/reduce.cuh"
+#include "ops/choose.cuh"
 
-#define THREADS  512
-#define WARPS    (THREADS / WARP)
-#define PIECE    4
-#define CHUNK    (THREADS * PIECE)
-#define BITS     8 /* Of a round. */
-#define BUCKETS  (1 << BITS)
-#define WORDS    (3 * BUCKETS) /* What a block tells the others at most: counts, low and high halves of masses. */
-#define TOP      20
-#define ONE      0x1p44f /* The weight of the likeliest. */
-#define NEGATIVE __uint_as_float(0xff800000u)
-#define LOG2_E   1.4426950409f
-#define NO_ID    0xffffffffu
+#define BITS       8 /* Of a round. */
+#define BUCKETS    (1 << BITS)
+#define WORDS      (3 * BUCKETS) /* What a block tells the others at most: counts, low and high halves of masses. */
+#define TOP        20
 #define FLOAT_BITS 31 /* Of a float that is not negative. */
-enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW, N_TOP, TYPICAL, REPETITION, FREQUENCY, PRESENCE, BANS, SLOT, NEW, MASK, FORCED, HOW_COUNT };
-enum { NOTE_PROMPT = 1 << 31, NOTE_END = 1 << 30, NOTE_BIAS_SHIFT = 20, NOTE_BIASES = 1 << 10, NOTE_COUNT = (1 << 20) - 1 }; /* ops.h */
-enum { NO_NEW = 1 << 31, SKIP = -2 };
 enum { CUT_TOP_K, MOMENT, CUT_TYPICAL, CUT_TOP_P, DRAW_ONE, REPORT };
 enum { BY_NUMBER, BY_MASS, BY_MASS_TYPICAL }; /* What a cut counts; and whether its keys are distances from the best or from the mean. */
 
 static_assert(PARTS <= 16 && THREADS >= PARTS * TOP && THREADS >= BUCKETS && WARPS <= WARP, "a thread for each");
 static_assert(CHUNKS <= 256 && (!HELD || CHUNKS <= 8), "48 KB of static shared memory; 64 KB of logits");
 
-/* Elements in the order (distance from the best, id) up to here. */
-typedef struct {
-    u32 dist, id;
-} cut;
-
 typedef struct {
     u32 histogram[WORDS], words[2][PARTS == 1 ? WORDS : 1];
     u64 sums[CHUNKS * WARPS]; /* Masses by chunk and warp: by rising id. */
     u64 by_warp[WARPS], more_by_warp[WARPS], before, measure;
     u32 bucket, count, n_listed, bound_n;
-    u64 moment;  /* Sum of w times -log2 w, */
-    float mean;  /* and over the sum of w. */
-    cut typical; /* Elements by the distance from the mean. */
-    /* What is wanted of the row; here, for registers are scarce. */
-    const int *notes;  /* NULL: none. */
-    const u32 *mask;   /* NULL: all may be chosen. */
-    const double *how; /* The pick's. */
+    u64 moment; /* Sum of w times -log2 w. */
+    aside also;
 } shared;
 
 /* A row's blocks: a block's words are there for all once they have met. Two sets in turn: who has met has read the last. */
@@ -81,15 +60,6 @@ typedef struct {
     int *met;
     int part, turn;
 } group;
-
-typedef struct {
-    const float *row;
-    int first, cols; /* The slice's first id; V. */
-    float softcap, rate, best; /* rate: log2(e) / temperature; best: the largest. */
-    u32 best_key;
-    bool adjusted, typical; /* What is wanted counts, not the row itself; what is not typical is out. */
-    const shared *m;
-} slice;
 
 INLINE u32 *group_mine(const group *g) {
     return g->words + ((g->turn & 1) * PARTS + g->part) * WORDS;
@@ -163,138 +133,6 @@ INLINE u64 block_sum_u64(u64 x, u64 *slots) {
         sum += slots[i];
     }
     return sum;
-}
-
-/* Rises with x; no number: above all. */
-INLINE u32 order_key(float x) {
-    const u32 bits = __float_as_uint(x);
-    return x != x ? NO_ID : bits & 0x80000000u ? ~bits : bits | 0x80000000u;
-}
-INLINE float key_value(u32 key) {
-    return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
-}
-INLINE u64 mass_of(const slice *s, float x, float rate) {
-    return __float2ull_rn(exp2_fast((x - s->best) * rate) * ONE);
-}
-/* The mass times the distance from the best in bits. */
-INLINE u64 moment_of(const slice *s, float x) {
-    const float bits = (s->best - x) * s->rate;
-    return mass_of(s, x, s->rate) > 0 ? __float2ull_rn(exp2_fast(-bits) * bits * ONE) : 0;
-}
-INLINE u32 mean_dist(const slice *s, float x) {
-    return __float_as_uint(fabsf(__fmaf_rn(s->best - x, s->rate, -s->m->mean)));
-}
-INLINE cut cut_to(u32 dist, u32 id) {
-    const cut c = {dist, id};
-    return c;
-}
-INLINE bool keeps(cut c, u32 dist, u32 id) {
-    return dist < c.dist || (dist == c.dist && id <= c.id);
-}
-/* Within c, and typical if that counts. */
-INLINE bool stays(const slice *s, cut c, float x, u32 dist, u32 id) {
-    return keeps(c, dist, id) && (!s->typical || keeps(s->m->typical, mean_dist(s, x), id));
-}
-/* What an element weighs; 0 beyond c and below least. */
-INLINE u64 mass_kept(const slice *s, float x, u32 id, cut c, u64 least) {
-    const u64 mass = stays(s, c, x, s->best_key - order_key(x), id) ? mass_of(s, x, s->rate) : 0;
-    return mass >= least ? mass : 0;
-}
-INLINE cut cut_least(cut a, cut b) {
-    return keeps(b, a.dist, a.id) ? a : b;
-}
-
-/* What a note and a bit of the mask make of a logit: ops.h. No number stays none. */
-INLINE float wanted(const slice *s, float x, int note, bool allowed) {
-    const int bias = note >> NOTE_BIAS_SHIFT & (NOTE_BIASES - 1);
-    if (bias > 0) {
-        x = __fadd_rn(x, __int_as_float(s->m->notes[s->cols + bias]));
-    }
-    if ((!allowed || ((note & NOTE_END) && s->m->how[BANS] != 0.0)) && x == x) {
-        x = NEGATIVE;
-    }
-    if (note & (NOTE_PROMPT | NOTE_COUNT)) {
-        const double times = (double)(note & NOTE_COUNT), repetition = s->m->how[REPETITION];
-        double y = (double)x;
-        y = y > 0.0 ? __ddiv_rn(y, repetition) : __dmul_rn(y, repetition);
-        y = __dsub_rn(y, __dmul_rn(s->m->how[FREQUENCY], times));
-        y = __dsub_rn(y, times > 0.0 ? s->m->how[PRESENCE] : 0.0);
-        x = __double2float_rn(y);
-    }
-    return x;
-}
-INLINE int4 piece_notes(const slice *s, int id) {
-    int4 v = make_int4(0, 0, 0, 0);
-    if (s->m->notes && id < s->cols) {
-#if W == 4
-        v = *(const int4 *)(s->m->notes + id);
-#else
-        const int *notes = s->m->notes + id;
-        const int left = s->cols - id;
-        v = make_int4(notes[0], left > 1 ? notes[1] : 0, left > 2 ? notes[2] : 0, left > 3 ? notes[3] : 0);
-#endif
-    }
-    return v;
-}
-/* Bit i: x[i] may be chosen. */
-INLINE u32 piece_allowed(const slice *s, int id) {
-    return s->m->mask && id < s->cols ? s->m->mask[id / WARP] >> id % WARP & 15 : 15;
-}
-INLINE void piece_want(float *x, const slice *s, int id) {
-    const int4 note = piece_notes(s, id);
-    const u32 allowed = piece_allowed(s, id);
-    x[0] = wanted(s, x[0], note.x, allowed & 1);
-    x[1] = wanted(s, x[1], note.y, allowed & 2);
-    x[2] = wanted(s, x[2], note.z, allowed & 4);
-    x[3] = wanted(s, x[3], note.w, allowed & 8);
-}
-/* Nothing is wanted but the logits. */
-INLINE bool piece_is_plain(const slice *s, int id) {
-    const int4 note = piece_notes(s, id);
-    return (note.x | note.y | note.z | note.w) == 0 && piece_allowed(s, id) == 15;
-}
-
-/* Four logits from memory; -inf beyond the row. */
-INLINE void piece_load_row(float *x, const slice *s, int id) {
-#if W == 4
-    float4 v = make_float4(NEGATIVE, NEGATIVE, NEGATIVE, NEGATIVE);
-    if (id < s->cols) {
-        v = *(const float4 *)(s->row + id);
-    }
-    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-#else
-#pragma unroll
-    for (int i = 0; i < PIECE; i++) {
-        x[i] = id + i < s->cols ? s->row[id + i] : NEGATIVE;
-    }
-#endif
-#pragma unroll
-    for (int i = 0; i < PIECE; i++) {
-        x[i] = SOFTCAP && id + i < s->cols ? s->softcap * tanhf(x[i] / s->softcap) : x[i];
-    }
-}
-/* The same, or what is wanted. + 0: no -0, which would differ from 0. */
-INLINE void piece_read(float *x, const slice *s, int id) {
-    piece_load_row(x, s, id);
-    if (!HELD && s->adjusted) { /* Else slice_load does it. */
-        piece_want(x, s, id);
-    }
-#pragma unroll
-    for (int i = 0; i < PIECE; i++) {
-        x[i] += 0.0f;
-    }
-}
-/* Those of a thread in a chunk of the slice; returns the first's id. */
-INLINE int piece_at(float *x, const slice *s, int chunk, int thread) {
-    const int at = chunk * CHUNK + thread * PIECE;
-    if (HELD) {
-        extern __shared__ float held[]; /* (CHUNKS, 2048) */
-        const float4 v = *(const float4 *)&held[at];
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
-    } else {
-        piece_read(x, s, s->first + at);
-    }
-    return s->first + at;
 }
 
 /* A key that at least k of the block's threads reach: the k likeliest of the row do, too. */
@@ -610,50 +448,6 @@ INLINE double report_chosen(shared *m, group *g, const slice *s, u32 chosen_key,
     return lse;
 }
 
-/* The largest key so far, and the id that has it. */
-INLINE void best_of(u32 *most, u32 *where, const float *x, int first) {
-#pragma unroll
-    for (int i = 0; i < PIECE; i++) {
-        const u32 key = order_key(x[i]);
-        *where = key > *most ? first + i : *where;
-        *most = key > *most ? key : *most;
-    }
-}
-/* The slice comes in; the key and lowest id of the largest in one number, larger is better; *top: the thread's largest key. */
-INLINE u64 slice_load(const slice *s, u32 *top) {
-    u32 most = 0, where = 0, more = 0;
-    float x[PIECE];
-#pragma unroll 4
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
-        const int at = chunk * CHUNK + threadIdx.x * PIECE;
-        piece_read(x, s, s->first + at);
-        if (HELD) {
-            extern __shared__ float held[];
-            *(float4 *)&held[at] = make_float4(x[0], x[1], x[2], x[3]);
-            more |= s->adjusted && !piece_is_plain(s, s->first + at) ? 1u << chunk : 0;
-        }
-        if (!HELD || !s->adjusted) {
-            best_of(&most, &where, x, s->first + at);
-        }
-    }
-    if (HELD && s->adjusted) { /* The few pieces with notes, then all of them. */
-        extern __shared__ float held[];
-#pragma unroll 1
-        for (; more; more &= more - 1) {
-            const int chunk = __ffs(more) - 1, at = chunk * CHUNK + threadIdx.x * PIECE;
-            piece_want(x, s, piece_at(x, s, chunk, threadIdx.x));
-            *(float4 *)&held[at] = make_float4(x[0] + 0.0f, x[1] + 0.0f, x[2] + 0.0f, x[3] + 0.0f);
-        }
-#pragma unroll 1
-        for (int chunk = 0; chunk < CHUNKS; chunk++) {
-            const int first = piece_at(x, s, chunk, threadIdx.x);
-            best_of(&most, &where, x, first);
-        }
-    }
-    *top = most;
-    return (u64)most << 32 | (NO_ID - where);
-}
-
 INLINE u64 block_best(u64 x, u64 *slots) {
     u64 best = 0;
 #pragma unroll
@@ -670,30 +464,6 @@ INLINE u64 block_best(u64 x, u64 *slots) {
         best = slots[i] > best ? slots[i] : best;
     }
     return best;
-}
-
-/* The key of an id's logit. */
-INLINE u32 key_at(const slice *s, u32 id) {
-    float x[PIECE];
-    u32 key = 0;
-    piece_load_row(x, s, (int)(id & ~(u32)(PIECE - 1)));
-#pragma unroll
-    for (int i = 0; i < PIECE; i++) {
-        key = i == (int)(id & (PIECE - 1)) ? order_key(x[i] + 0.0f) : key;
-    }
-    return key;
-}
-
-/* The id that came last stands in the output once more: for the block that will read its note. */
-INLINE void count_new(int *notes, const slice *s, const double *how, const int *late) {
-    const int named = (int)how[NEW];
-    if (threadIdx.x == 0 && named != NO_NEW) {
-        const int id = late_id(named, late);
-        if (id >= s->first && id < s->first + CHUNKS * CHUNK) {
-            notes[id]++;
-        }
-    }
-    __syncthreads();
 }
 
 INLINE void results_clear(int pick, float *logprobs, int *ranks, int *top_ids, float *top_logprobs) {
@@ -735,12 +505,12 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
         count_new(notes + (i64)how[SLOT] * ld_notes, &s, how, late);
     }
     if (threadIdx.x == 0) {
-        m.notes = how[SLOT] >= 0.0 ? notes + (i64)how[SLOT] * ld_notes : 0;
-        m.mask = how[MASK] >= 0.0 ? masks + (i64)how[MASK] * ld_masks : 0;
-        m.how = how;
+        m.also.notes = how[SLOT] >= 0.0 ? notes + (i64)how[SLOT] * ld_notes : 0;
+        m.also.mask = how[MASK] >= 0.0 ? masks + (i64)how[MASK] * ld_masks : 0;
+        m.also.how = how;
     }
     __syncthreads();
-    s.m = &m;
+    s.also = &m.also;
     s.adjusted = chosen.id == NO_ID && (how[SLOT] >= 0.0 || how[MASK] >= 0.0); /* In the first round. */
     for (bool more = true; more;) {
         u32 top; /* 1. */
@@ -797,7 +567,7 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
             } else if (stage == CUT_TYPICAL) {
                 target = share_of(how[TYPICAL], w.all);
                 if (threadIdx.x == 0) {
-                    m.mean = (float)((double)m.moment / (double)w.all);
+                    m.also.mean = (float)((double)m.moment / (double)w.all);
                 }
                 __syncthreads();
             }
@@ -811,7 +581,7 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
                 const cut found = cut_at(&m, &g, &s, by_number ? BY_NUMBER : typical ? BY_MASS_TYPICAL : BY_MASS, target, c);
                 if (typical) {
                     if (threadIdx.x == 0) {
-                        m.typical = found;
+                        m.also.typical = found;
                     }
                     __syncthreads();
                     s.typical = true;
