@@ -58,17 +58,22 @@ static void put_token_logprobs(lt_json_out *o, const rows *r, size_t n) {
     }
 }
 
-/* One object of token: logprob. Tokens that read the same (bytes that are no UTF-8) would repeat a key: the first, likelier one stays. */
+/* One object of token: logprob; the token itself stands at the end where it is none of the likeliest, as OpenAI has it. Tokens that read the same
+ * (bytes that are no UTF-8) would repeat a key: the first, likelier one stays. */
 static void put_top(lt_json_out *o, const lt_server *s, const lt_token_logs *l,
                     const lt_token_log *row, int top) {
-    size_t starts[LT_ENGINE_TOP], ends[LT_ENGINE_TOP];
+    const struct lt_token_top own = {.id = row->id, .logprob = row->logprob};
+    size_t starts[LT_ENGINE_TOP + 1], ends[LT_ENGINE_TOP + 1];
+    const int n_top = row->n_top < top ? row->n_top : top;
+    bool told = false;
     int n = 0;
     lt_out_open(o, '{');
-    for (int k = 0; k < row->n_top && k < top; k++) {
-        const struct lt_token_top *t = &l->tops[row->top_at + (size_t)k];
+    for (int k = 0; k < n_top + (told ? 0 : 1); k++) {
+        const struct lt_token_top *t = k < n_top ? &l->tops[row->top_at + (size_t)k] : &own;
         const size_t mark = o->n;
         const bool comma = o->comma;
         bool twice = false;
+        told |= t->id == row->id;
         lt_piece_write(o, s, t->id);
         starts[n] = mark + (comma ? 1 : 0);
         ends[n] = o->n;

@@ -6,6 +6,7 @@
  *
  * Look-around, back-references, \b and flags describe more than a regular language or need what a mask cannot see: UNSUPPORTED. As a grammar
  * the expression must match the whole text; as a schema's pattern it is sought anywhere, unless anchored, and spelt as in JSON. */
+#include <ctype.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -376,6 +377,9 @@ static lt_err read_repeats(reader *r, lt_gid *item) {
             min = 1;
         } else if (skip(r, '?')) {
             max = 1;
+        } else if (!r->search && r->end - r->p >= 3 && memcmp(r->p, "{,", 2) == 0 &&
+                   isdigit(r->p[2])) { /* Python counts from 0, ECMAScript sees five letters. */
+            return refuse(r, "a repetition without its least number ({0,n} is clear)");
         } else if (!at(r, '{') || !counts(r, &min, &max)) {
             return LT_OK;
         }

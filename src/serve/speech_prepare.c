@@ -183,7 +183,8 @@ static bool rule(lt_reply *r, lt_api_error *e) {
                                                  .tools = l->callable,
                                                  .forced = l->forced,
                                                  .name = l->tool,
-                                                 .parallel = r->ask.parallel_tools,
+                                                 .parallel = r->ask.parallel_tools &&
+                                                             l->tool == NULL, /* Named: that one. */
                                                  .has_form = r->form.text != NULL,
                                                  .kind = r->form.kind,
                                                  .form = r->form.text,

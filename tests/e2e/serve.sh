@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|pages|life|ends|abuse|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|pages|life|calls|ends|abuse|bench]...       without words: all
 # The model is stories260K of ../shared/data; skipped where that is missing.
 set -u
 cd "$(dirname "$0")/../.."
@@ -125,6 +125,28 @@ life() {
     say "a full queue: 429 with Retry-After" $?
 }
 
+# A template that knows Hermes' calls: of a tool that is named there is one, of required ones there may be more.
+calls() {
+    printf '%s' "{% for t in tools %}{{ t | tojson }} as <tool_call>{\"name\": ...}</tool_call>{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}" >"$dir/hermes.jinja"
+    start --chat-template "$dir/hermes.jinja"
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    python3 - "$port" <<'END' >"$dir/out" 2>&1
+import json, sys, urllib.request
+def n_calls(choice, seed):
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 400, "temperature": 1.5, "seed": seed, "tool_choice": choice,
+            "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {"a": {"type": "boolean"}},
+                                                                                     "required": ["a"], "additionalProperties": False}}}]}
+    r = urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}/v1/chat/completions", json.dumps(body).encode())
+    return len(json.load(r)["choices"][0]["message"]["tool_calls"])
+named = [n_calls({"type": "function", "function": {"name": "f"}}, seed) for seed in range(8)]
+required = [n_calls("required", seed) for seed in range(8)]
+print(named, required)
+sys.exit(not (named == [1] * 8 and max(required) > 1))
+END
+    say "calls: a named tool is called once, required ones as often as the model likes" $? "$(cat "$dir/out")"
+    stop
+}
+
 # A folder whose files name several ending tokens (of them a comma and a full stop, so that texts end soon) and a way to choose.
 ends() {
     local comma stop
@@ -182,6 +204,6 @@ sys.exit(not (r['completed'] == 24 and r['output_tokens'] == 24 * 16 and r['ttft
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai pages life ends abuse bench
+[ $# -gt 0 ] || set -- raw openai pages life calls ends abuse bench
 for part in "$@"; do "$part"; done
 exit $bad

@@ -79,7 +79,10 @@ def completions():
     lp = e.choices[0].logprobs
     check("completions: logprobs of prompt and answer", len(lp.tokens) == len(lp.token_logprobs) == len(lp.top_logprobs)
           == len(lp.text_offset) == r.usage.prompt_tokens + 16 and lp.token_logprobs[0] is None, lp)
-    check("completions: at most 3 alternatives", all(t is None or 1 <= len(t) <= 3 for t in lp.top_logprobs))
+    check("completions: 3 alternatives, and the token itself", all(t is None or (3 <= len(t) <= 4 and t[token] == own)
+          for t, token, own in zip(lp.top_logprobs, lp.tokens, lp.token_logprobs)), lp.top_logprobs)
+    none = complete(logprobs=0, temperature=1, seed=1).choices[0].logprobs
+    check("completions: no alternative, only the token", none.top_logprobs == [{t: p} for t, p in zip(none.tokens, none.token_logprobs)], none)
     only = complete(echo=True, max_tokens=0, logprobs=0)
     check("completions: echo alone", only.choices[0].text == "Once upon a time" and only.usage.completion_tokens == 0, only)
     check("completions: n", len({c.text for c in complete(n=4, temperature=1.5, seed=1).choices}) > 1)

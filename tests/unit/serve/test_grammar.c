@@ -328,6 +328,7 @@ static void refusals(void **state) {
         {LT_GRAMMAR_REGEX, "a(?=b)", LT_ERR_UNSUPPORTED, "offset 3"},
         {LT_GRAMMAR_REGEX, "a(b", LT_ERR_FORMAT, "not closed"},
         {LT_GRAMMAR_REGEX, "(a)\\1", LT_ERR_UNSUPPORTED, "back-reference"},
+        {LT_GRAMMAR_REGEX, "a{,3}", LT_ERR_UNSUPPORTED, "{0,n}"},
         {LT_GRAMMAR_GBNF, "root ::= a", LT_ERR_FORMAT, "'a'"},
         {LT_GRAMMAR_GBNF, "root ::= root \"a\" | \"b\"", LT_ERR_UNSUPPORTED, "left recursion"},
         {LT_GRAMMAR_GBNF, "x ::= \"a\"", LT_ERR_FORMAT, "'root'"},
