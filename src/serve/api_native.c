@@ -272,6 +272,10 @@ static const lt_face face = {
 
 static bool add_one(lt_reply *j, const json_t *prompt, lt_api_error *e) {
     lt_ids ids = {0};
+    if (!lt_server_may_fit(j->server, json_string_length(prompt), "prompt", e)) {
+        e->type = "exceed_context_size_error";
+        return false;
+    }
     if (!lt_prompts_mixed(j->server, prompt, j->ask.add_special, true, &ids, e)) {
         lt_ids_free(&ids);
         return false;

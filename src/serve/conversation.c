@@ -261,7 +261,8 @@ bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bo
     if (opened != NULL) {
         *opened = lt_parse_prompt_thinks(&s->marks, text, n);
     }
-    ok = lt_server_encode(s, text, n, LT_ENCODE_PARSE_SPECIAL, &body, e);
+    ok = (opened == NULL || lt_server_may_fit(s, n, "messages", e)) &&
+         lt_server_encode(s, text, n, LT_ENCODE_PARSE_SPECIAL, &body, e);
     free(text);
     if (ok && s->vocabulary.adds_bos && bos != LT_TOKEN_NONE &&
         (body.n == 0 || body.data[0] != bos)) {

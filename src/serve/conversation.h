@@ -18,7 +18,7 @@ typedef struct {
 /* The rendered prompt, malloc'ed. */
 bool lt_conversation_text(const lt_server *s, const lt_conversation *c, char **text, size_t *n,
                           lt_api_error *e);
-/* opened (may be NULL): the prompt ends with the mark that opens the reasoning. Its ids: special tokens are recognised, and BOS put before where the tokenizer does and the template does not. */
+/* opened: the prompt ends with the mark that opens the reasoning; NULL: nobody is to answer, the ids are only counted, so that any length will do. Its ids: special tokens are recognised, and BOS put before where the tokenizer does and the template does not. */
 bool lt_conversation_ids(lt_server *s, const lt_conversation *c, lt_ids *out, bool *opened,
                          lt_api_error *e);
 

@@ -32,6 +32,7 @@ lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const c
     ask->root = NULL;
     j->created = (int64_t)lt_clock_unix_s();
     j->arrived_s = call->arrived_s;
+    j->body_bytes = call->request->body_bytes;
     j->stream = j->ask.stream;
     j->request = lt_request_defaults();
     lt_server_make_id(s, id_prefix, j->id);
@@ -91,7 +92,9 @@ void lt_reply_free(lt_reply *j) {
         s->replies = j->next;
     }
     s->n_replies--;
+    const size_t let_go = j->body_bytes;
     free(j);
+    lt_server_let_go(let_go);
     if (s->draining && s->n_replies == 0) {
         event_active(s->on_drained, 0, 0);
     }

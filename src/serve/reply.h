@@ -106,6 +106,7 @@ struct lt_reply {
     char id[48];
     int64_t created;
     double arrived_s;
+    size_t body_bytes; /* Of the request. */
     bool stream, begun, failed;
 
     lt_request request; /* What the parts share. */

@@ -315,6 +315,8 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
         return;
     }
     if (check_coding(&call) && check_state(&call, routes[i].flags)) {
+        const size_t bytes = r->body_bytes; /* The body is gone once it is answered. */
         routes[i].handler(&call);
+        lt_server_let_go(bytes);
     }
 }

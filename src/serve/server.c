@@ -2,6 +2,7 @@
 #include "serve/server.h"
 
 #include <event2/thread.h>
+#include <malloc.h>
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -22,8 +23,9 @@
 #include "serve/speech.h"
 
 #define POLL_EVENTS  256
-#define POLL_ROUNDS  16  /* Then the loop looks at its sockets again. */
-#define MAX_COMPILES 256 /* Grammars that may wait to be made; then 429. */
+#define POLL_ROUNDS  16                /* Then the loop looks at its sockets again. */
+#define BIG_REQUEST  ((size_t)1 << 20) /* Bytes: its memory is given back at once. */
+#define MAX_COMPILES 256               /* Grammars that may wait to be made; then 429. */
 
 lt_server_options lt_server_defaults(void) {
     return (lt_server_options){.host = "127.0.0.1",
@@ -90,10 +92,58 @@ bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e)
     return false;
 }
 
+/* Normalising may make a third of a text (Hangul's letters into syllables); nothing else makes it shorter. */
+static size_t most_prompt_bytes(const lt_server *s) {
+    const int64_t n = lt_model_get_spec(s->model)->vocab_size;
+    size_t longest = 1;
+    for (int64_t i = 0; i < n; i++) {
+        size_t bytes = 0;
+        (void)lt_tokenizer_piece(s->tokenizer, (uint32_t)i, &bytes);
+        longest = bytes > longest ? bytes : longest;
+    }
+    longest *= 3 * (size_t)s->context;
+    return longest > BIG_REQUEST ? longest : BIG_REQUEST;
+}
+
+bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e) {
+    if (bytes <= s->most_prompt_bytes) {
+        return true;
+    }
+    lt_api_refuse(e, param,
+                  "the prompt of %zu bytes exceeds the available context size of %lld tokens: "
+                  "there is no room for an answer",
+                  bytes, (long long)s->context);
+    e->code = "context_length_exceeded";
+    return false;
+}
+
+void lt_server_let_go(size_t bytes) {
+#ifdef __GLIBC__
+    if (bytes > BIG_REQUEST) {
+        malloc_trim(0);
+    }
+#else
+    (void)bytes;
+#endif
+}
+
+/* A long text's working memory is not kept. */
+static void renew_scratch(lt_server *s) {
+    lt_tokenizer_scratch *fresh = NULL;
+    if (lt_tokenizer_scratch_open(&fresh, s->tokenizer) == LT_OK) {
+        lt_tokenizer_scratch_close(s->scratch);
+        s->scratch = fresh;
+    }
+}
+
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
                       lt_api_error *e) {
     const lt_err err = lt_tokenizer_encode(s->tokenizer, s->scratch, text, n, flags, out);
-    return err == LT_OK || lt_api_refuse_error(e, NULL, err);
+    const bool ok = err == LT_OK || lt_api_refuse_error(e, NULL, err);
+    if (n > BIG_REQUEST) {
+        renew_scratch(s);
+    }
+    return ok;
 }
 
 /* ---- Loading, on its own thread ---- */
@@ -174,6 +224,7 @@ static lt_err load(lt_server *s) {
     s->o.engine.ends = s->ends;
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
     find_context(s);
+    s->most_prompt_bytes = most_prompt_bytes(s);
     LT_TRY(lt_compiler_open(&s->compiler, &(lt_compiler_options){.base = s->base,
                                                                  .tokenizer = s->tokenizer,
                                                                  .ends = s->ends,

@@ -42,8 +42,9 @@ struct lt_server {
     lt_parse_marks marks;        /* Of the template. */
     lt_ends ends;                /* Tokens that end an answer. */
     lt_engine *engine;
-    char name[256];  /* As /v1/models tells it. */
-    int64_t context; /* Tokens of one sequence at most. */
+    char name[256];           /* As /v1/models tells it. */
+    int64_t context;          /* Tokens of one sequence at most. */
+    size_t most_prompt_bytes; /* A longer text can not be that few tokens. */
     double load_s;
 
     lt_tokenizer_scratch *scratch;
@@ -90,6 +91,10 @@ void lt_server_ask(const lt_server *s, lt_ask *a);
 void lt_server_preset(const lt_server *s, lt_ask *a);
 /* The request's model field names the served one, or --any-model. */
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
+/* A text of so many bytes may fit into the context: asked before it is encoded, as megabytes of it would hold everybody's streams up. */
+bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e);
+/* A request of so many bytes has been let go: what the allocator keeps of megabytes goes back to the system. */
+void lt_server_let_go(size_t bytes);
 /* Text to ids with the server's scratch; append to *out. */
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
                       lt_api_error *e);
