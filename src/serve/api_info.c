@@ -87,6 +87,7 @@ void lt_api_metrics(lt_call *call) {
     lt_engine_stats st;
 
     lt_engine_get_stats(s->engine, &st);
+    lt_compiler_get_kept(s->compiler, &s->metrics.grammars);
     lt_metrics_write(&s->metrics, &st, &s->o.engine, s->name, lt_http_connections(s->http), &o);
     snprintf(call->extra + n, sizeof call->extra - n, "Process-Start-Time-Unix: %lld\r\n",
              (long long)s->created);

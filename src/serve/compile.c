@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/error.h"
 
@@ -14,6 +15,7 @@ typedef struct {
 struct lt_compiler {
     lt_compiler_options o;
     lt_grammar_vocab *vocab; /* The compiler's thread opens it; read-only then. */
+    lt_grammar_keep *keep;
     struct event *on_done;
     pthread_t thread;
     bool running;
@@ -53,6 +55,46 @@ static bool take_out(list *l, const lt_compile *job) {
     return false;
 }
 
+/* ---- What was made before ---- */
+
+static void key_text(lt_json_out *o, const char *text, size_t n) {
+    lt_out_rawf(o, "%zu:", n);
+    lt_out_raw(o, text, n);
+}
+
+static void key_name(lt_json_out *o, const char *text) {
+    lt_out_rawf(o, "%d", text != NULL);
+    key_text(o, text != NULL ? text : "", text != NULL ? strlen(text) : 0);
+}
+
+/* All that make looks at; the vocabulary is always the same. */
+static void write_key(lt_compile *job) {
+    const lt_parse_grammar_options *w = &job->what;
+    lt_json_out *o = &job->key;
+    *o = (lt_json_out){0};
+    lt_out_rawf(o, "%d%d%d", job->speech, job->speech && !w->has_form ? -1 : (int)w->kind,
+                w->has_form);
+    key_text(o, w->form != NULL ? w->form : "", w->form != NULL ? w->form_bytes : 0);
+    if (job->speech) {
+        lt_out_rawf(o, "%d%d%d%d%d", (int)w->marks.format, w->reasoning, w->thinks, w->forced,
+                    w->parallel);
+        key_name(o, w->marks.think_open);
+        key_name(o, w->marks.think_close);
+        key_name(o, w->name);
+        lt_out_value(o, w->tools);
+    }
+}
+
+static bool find_kept(lt_compiler *c, lt_compile *job) {
+    job->grammar = job->key.failed ? NULL
+                                   : lt_grammar_keep_find(c->keep, job->key.data, job->key.n);
+    job->err = LT_OK;
+    if (job->grammar != NULL) {
+        lt_out_free(&job->key);
+    }
+    return job->grammar != NULL;
+}
+
 /* ---- The compiler's thread ---- */
 
 static lt_err make(lt_compiler *c, lt_compile *job) {
@@ -71,11 +113,13 @@ static void run_job(lt_compiler *c, lt_compile *job) {
         c->o.before(c->o.ctx);
     }
     job->what.stop = &job->given_up;
-    job->grammar = NULL;
     job->err = make(c, job);
     if (job->err != LT_OK) {
         (void)snprintf(job->message, sizeof job->message, "%s", lt_error_message());
+    } else if (!job->key.failed) {
+        lt_grammar_keep_put(c->keep, job->key.data, job->key.n, job->grammar);
     }
+    lt_out_free(&job->key);
 }
 
 static void *run(void *arg) {
@@ -88,7 +132,9 @@ static void *run(void *arg) {
             continue;
         }
         pthread_mutex_unlock(&c->lock);
-        run_job(c, c->current);
+        if (!find_kept(c, c->current)) { /* It may have been made while this one waited. */
+            run_job(c, c->current);
+        }
         pthread_mutex_lock(&c->lock);
         push(&c->made, c->current);
         c->current = NULL;
@@ -120,9 +166,18 @@ static void on_done(evutil_socket_t fd, short what, void *arg) {
 
 lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job) {
     lt_err err = LT_OK;
+    bool kept;
     atomic_store(&job->given_up, false);
+    write_key(job);
+    kept = find_kept(c, job);
     pthread_mutex_lock(&c->lock);
+    if (kept) {
+        push(&c->made, job);
+        event_active(c->on_done, 0, 0);
+        goto done;
+    }
     if (c->n >= c->o.max_waiting) {
+        lt_out_free(&job->key);
         LT_FAIL_DONE(LT_ERR_LIMIT, "%lld grammars are waiting to be made; try again later",
                      (long long)c->n);
     }
@@ -139,7 +194,9 @@ bool lt_compiler_cancel(lt_compiler *c, lt_compile *job) {
     pthread_mutex_lock(&c->lock);
     waited = take_out(&c->waiting, job);
     c->n -= waited;
-    if (!waited) {
+    if (waited) {
+        lt_out_free(&job->key);
+    } else {
         atomic_store(&job->given_up, true);
     }
     pthread_mutex_unlock(&c->lock);
@@ -154,6 +211,10 @@ int64_t lt_compiler_waiting(lt_compiler *c) {
     return n;
 }
 
+void lt_compiler_get_kept(lt_compiler *c, lt_grammar_keep_stats *out) {
+    lt_grammar_keep_get_stats(c->keep, out);
+}
+
 /* ---- Open, close ---- */
 
 lt_err lt_compiler_open(lt_compiler **out, const lt_compiler_options *o) {
@@ -166,6 +227,7 @@ lt_err lt_compiler_open(lt_compiler **out, const lt_compiler_options *o) {
     c->o = *o;
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->wake, NULL);
+    LT_TRY_DONE(lt_grammar_keep_open(&c->keep, o->keep_bytes));
     c->on_done = event_new(o->base, -1, EV_PERSIST, on_done, c);
     if (c->on_done == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "compiler of grammars");
@@ -187,7 +249,9 @@ void lt_compiler_stop(lt_compiler *c) {
     }
     pthread_mutex_lock(&c->lock);
     c->closing = true;
-    c->waiting = (list){0};
+    for (lt_compile *job = pop(&c->waiting); job != NULL; job = pop(&c->waiting)) {
+        lt_out_free(&job->key);
+    }
     if (c->current != NULL) {
         atomic_store(&c->current->given_up, true);
     }
@@ -206,6 +270,7 @@ void lt_compiler_close(lt_compiler *c) {
     if (c->on_done != NULL) {
         event_free(c->on_done);
     }
+    lt_grammar_keep_close(c->keep);
     lt_grammar_vocab_close(c->vocab);
     pthread_cond_destroy(&c->wake);
     pthread_mutex_destroy(&c->lock);

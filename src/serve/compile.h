@@ -4,7 +4,10 @@
  *     compiler:  vocabulary (the first time), grammar
  *     loop:      done(job): job->grammar, or job->err and job->message
  *
+ * What was made is kept (grammar_keep.h): the next job that asks for the same is told at once, however many wait.
+ *
  *     free ─submit─▶ WAITING ─▶ MADE ─▶ told: done() on the loop ─▶ free
+ *       └──it is kept────▶ MADE
  *                       └─cancel: true ─▶ free      MADE ─cancel: false─▶ given up at the next state of an automaton, then told like any other
  *
  * A bounded queue, first come, first made; one more is LIMIT. While a job waits or is made, its tree and texts are the compiler's to read: the loop leaves them alone. */
@@ -14,6 +17,8 @@
 #include <event2/event.h>
 #include <stdatomic.h>
 
+#include "serve/grammar_keep.h"
+#include "serve/json_out.h"
 #include "serve/parse.h"
 
 typedef struct lt_compiler lt_compiler;
@@ -29,6 +34,7 @@ struct lt_compile {
     lt_err err;
     char message[400];
 
+    lt_json_out key; /* The compiler's: all that the grammar depends on. */
     atomic_bool given_up;
     lt_compile *next; /* In the compiler's lists. */
 };
@@ -38,6 +44,7 @@ typedef struct {
     const lt_tokenizer *tokenizer;
     lt_ends ends; /* Of the model. */
     int64_t max_waiting;
+    size_t keep_bytes; /* Of grammars that are kept, at most. */
     void (*done)(lt_compile *job);
     void (*before)(
         void *ctx); /* On the compiler's thread, before each grammar: tests. May be NULL. */
@@ -54,5 +61,6 @@ LT_MUST_USE lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job);
 /* True: it had not begun, and is the caller's again. False: done() will be called for it, soon. */
 bool lt_compiler_cancel(lt_compiler *c, lt_compile *job);
 int64_t lt_compiler_waiting(lt_compiler *c); /* Jobs that wait or are made. */
+void lt_compiler_get_kept(lt_compiler *c, lt_grammar_keep_stats *out);
 
 #endif

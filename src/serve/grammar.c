@@ -32,6 +32,7 @@ lt_err lt_grammar_open_tree(lt_grammar **out, const lt_grammar_vocab *v, lt_gast
         LT_FAIL(LT_ERR_OOM, "grammar");
     }
     g->vocab = v;
+    atomic_init(&g->n_owners, 1);
     pthread_mutex_init(&g->lock, NULL);
     g->scratch = calloc((size_t)v->n_words + 1, sizeof *g->scratch);
     if (g->scratch == NULL) {
@@ -62,8 +63,30 @@ lt_err lt_grammar_open_until(lt_grammar **out, const lt_grammar_vocab *v, lt_gra
     return err;
 }
 
+lt_grammar *lt_grammar_hold(lt_grammar *g) {
+    atomic_fetch_add(&g->n_owners, 1);
+    return g;
+}
+
+size_t lt_grammar_bytes(lt_grammar *g) {
+    const lt_gdfa *d = &g->program.d;
+    const lt_gcache *c = &g->cache;
+    size_t bytes = sizeof *g + (size_t)g->vocab->n_words * sizeof *g->scratch;
+    pthread_mutex_lock(&g->lock);
+    bytes += d->states_room * (sizeof *d->states + sizeof *g->program.tail) +
+             d->edges_room * sizeof *d->edges + d->calls_room * sizeof *d->calls +
+             3 * g->program.n_loops * sizeof *g->program.loop_min;
+    bytes += c->frames_room * sizeof *c->frames + c->frame_cells * sizeof *c->frame_table +
+             c->items_room * sizeof *c->items + c->configs_room * sizeof *c->configs +
+             c->config_cells * sizeof *c->config_table +
+             c->n_rows * (size_t)g->program.n_classes * sizeof *c->rows + c->mask_bytes +
+             c->work_room * sizeof *c->work;
+    pthread_mutex_unlock(&g->lock);
+    return bytes;
+}
+
 void lt_grammar_close(lt_grammar *g) {
-    if (g == NULL) {
+    if (g == NULL || atomic_fetch_sub(&g->n_owners, 1) > 1) {
         return;
     }
     LT_ASSERT(g->states == NULL);

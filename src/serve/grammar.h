@@ -45,7 +45,12 @@ LT_MUST_USE lt_err lt_grammar_open(lt_grammar **out, const lt_grammar_vocab *v,
 LT_MUST_USE lt_err lt_grammar_open_until(lt_grammar **out, const lt_grammar_vocab *v,
                                          lt_grammar_kind kind, const char *text, size_t bytes,
                                          const atomic_bool *stop);
-void lt_grammar_close(lt_grammar *g); /* After its states. Accepts NULL. */
+/* One more owner, who closes it too. Returns g. */
+lt_grammar *lt_grammar_hold(lt_grammar *g);
+/* An owner less; the last after all states. Accepts NULL. */
+void lt_grammar_close(lt_grammar *g);
+/* What it has in memory: automata, and what texts have asked for so far. */
+size_t lt_grammar_bytes(lt_grammar *g);
 
 LT_MUST_USE lt_err lt_grammar_state_open(lt_grammar_state **out, const lt_grammar *g);
 /* dst (open, of the same grammar) becomes equal to src: a sequence forks. */

@@ -120,6 +120,7 @@ typedef struct {
 
 struct lt_grammar {
     const lt_grammar_vocab *vocab;
+    atomic_int n_owners;
     lt_gprogram program;
     pthread_mutex_t lock;
     lt_gcache cache;

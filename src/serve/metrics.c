@@ -183,5 +183,12 @@ void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_e
               "HTTP requests that were refused or failed.", (double)m->http_errors);
     write_one(out, "counter", "lateen:queue_full_total", labels,
               "Requests refused because the queue was full.", (double)m->refused);
+    write_one(out, "counter", "lateen:grammars_made_total", labels,
+              "Grammars and schemas that were compiled.", (double)m->grammars.made);
+    write_one(out, "counter", "lateen:grammars_found_total", labels,
+              "Grammars and schemas that were there from a request before.",
+              (double)m->grammars.found);
+    write_one(out, "gauge", "lateen:grammars_kept_bytes", labels,
+              "Memory of compiled grammars that are kept.", (double)m->grammars.bytes);
     write_one(out, "gauge", "lateen:connections", labels, "Open connections.", (double)connections);
 }

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 #include "lateen/serve.h"
+#include "serve/grammar_keep.h"
 #include "serve/json_out.h"
 
 #define LT_METRIC_BUCKETS 32
@@ -44,6 +45,7 @@ typedef struct {
     double prompt_s, generation_s; /* llama-server's sums. */
     int64_t n_tokens_max;          /* Of one sequence, prompt and answer. */
     int64_t last_steps, last_step_tokens;
+    lt_grammar_keep_stats grammars; /* As of the page. */
 } lt_metrics;
 
 void lt_metrics_init(lt_metrics *m);

@@ -23,9 +23,10 @@
 #include "serve/speech.h"
 
 #define POLL_EVENTS  256
-#define POLL_ROUNDS  16                /* Then the loop looks at its sockets again. */
-#define BIG_REQUEST  ((size_t)1 << 20) /* Bytes: its memory is given back at once. */
-#define MAX_COMPILES 256               /* Grammars that may wait to be made; then 429. */
+#define POLL_ROUNDS  16                  /* Then the loop looks at its sockets again. */
+#define BIG_REQUEST  ((size_t)1 << 20)   /* Bytes: its memory is given back at once. */
+#define MAX_COMPILES 256                 /* Grammars that may wait to be made; then 429. */
+#define KEEP_BYTES   ((size_t)128 << 20) /* Of grammars that are kept for later requests. */
 
 lt_server_options lt_server_defaults(void) {
     return (lt_server_options){.host = "127.0.0.1",
@@ -229,6 +230,7 @@ static lt_err load(lt_server *s) {
                                                                  .tokenizer = s->tokenizer,
                                                                  .ends = s->ends,
                                                                  .max_waiting = MAX_COMPILES,
+                                                                 .keep_bytes = KEEP_BYTES,
                                                                  .done = lt_reply_compiled,
                                                                  .before = s->o.before_compile,
                                                                  .ctx = s->o.ctx}));

@@ -285,6 +285,43 @@ static void others_go_on(void **state) {
     end(&s);
 }
 
+/* The second that asks for the same waits for nothing, and neither does one that came while the first was made. */
+static void once_is_enough(void **state) {
+    static char answer[REPLY_BYTES];
+    served s = {0};
+    int first, second;
+    (void)state;
+    start(&s, 30);
+    first = connect_to(&s);
+    ask(first, "POST", "/v1/completions", FORM);
+    must_begin(&s.gate);
+    second = connect_to(&s);
+    ask(second, "POST", "/v1/completions", FORM);
+    assert_int_equal(complete(&s, PLAIN, answer), 200); /* The loop has read both. */
+    sem_post(&s.gate.may);
+    assert_int_equal(hear_all(first, answer), 200);
+    assert_int_equal(hear_all(second, answer), 200);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(complete(&s, FORM, answer), 200);
+        const char *const text = strstr(answer, "\"text\":\"");
+        assert_true(text != NULL && strspn(text + 8, "xyz") == 3 && text[11] == '"');
+    }
+    sem_post(&s.gate.may);
+    for (int i = 0; i < 2; i++) {
+        const int fd = connect_to(&s);
+        ask(fd, "POST", "/v1/chat/completions", TOOLS);
+        assert_int_equal(hear_all(fd, answer), 200);
+    }
+    assert_int_equal(atomic_load(&s.gate.n_begun), 2);
+    first = connect_to(&s);
+    ask(first, "GET", "/metrics", "");
+    assert_int_equal(hear_all(first, answer), 200);
+    assert_non_null(strstr(answer, "lateen:grammars_made_total{"));
+    assert_non_null(strstr(strstr(answer, "lateen:grammars_made_total{"), "} 2\n"));
+    assert_non_null(strstr(strstr(answer, "lateen:grammars_found_total{"), "} 5\n"));
+    end(&s);
+}
+
 static void what_can_not_be_made_is_400(void **state) {
     static char answer[REPLY_BYTES];
     served s = {0};
@@ -353,6 +390,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(queue_is_bounded_and_can_be_left),
         cmocka_unit_test(others_go_on),
+        cmocka_unit_test(once_is_enough),
         cmocka_unit_test(what_can_not_be_made_is_400),
         cmocka_unit_test(who_leaves_takes_it_along),
         cmocka_unit_test(ends_with_one_in_the_making),
