@@ -39,9 +39,8 @@ typedef struct {
         warm; /* On a GPU: open compiles the kernels and records the graphs of all steps, so that no request waits for that. */
     bool
         deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
-    bool
-        ahead; /* On a GPU: queue the next step before the tokens of this one are known, where the GPU chooses them all. */
-    lt_ends ends; /* Tokens that end a text; none: the model's own. */
+    bool ahead;        /* On a GPU: queue the next step before the tokens of this one are known. */
+    lt_ends ends;      /* Tokens that end a text; none: the model's own. */
     lt_dtype
         cache_dtype; /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are as stored. */
 } lt_engine_options;

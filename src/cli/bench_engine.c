@@ -35,6 +35,12 @@
       "where to compute; auto: the GPU if there is one")                                           \
     X(ENUM, cache, "cache", "model", 0, 0, "model|fp32|bf16|fp16", "type of keys and values")      \
     X(F64, temperature, "temperature", "0", 0, 100, "", "0: always the most likely token")         \
+    X(F64, repetition, "repetition", "1", 1e-3, 1e3, "", "penalty; 1: none")                       \
+    X(F64, frequency, "frequency", "0", -1e3, 1e3, "", "penalty")                                  \
+    X(F64, presence, "presence", "0", -1e3, 1e3, "", "penalty")                                    \
+    X(F64, typical, "typical", "1", 0, 1, "", "typical_p")                                         \
+    X(I64, penalised, "penalised", "0", 0, 65536, "N",                                             \
+      "so many streams alone have these penalties and typical_p; 0: all")                          \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "tokens that do not depend on the batch, bit for bit")                                       \
     X(BOOL, ahead, "ahead", "true", 0, 0, "",                                                      \
@@ -60,6 +66,19 @@ typedef struct {
     int64_t room;
 } run;
 
+/* Of stream i. */
+static lt_serve_sampling sampling_of(const bench_engine_options *o, int64_t i) {
+    lt_serve_sampling s = lt_request_defaults().sampling;
+    s.temperature = o->temperature;
+    if (o->penalised == 0 || i < o->penalised) {
+        s.repetition = o->repetition;
+        s.frequency = o->frequency;
+        s.presence = o->presence;
+        s.typical_p = o->typical;
+    }
+    return s;
+}
+
 static lt_err submit_all(lt_engine *e, const bench_engine_options *o, const lt_model_spec *spec,
                          run *w) {
     lt_err err = LT_OK;
@@ -79,7 +98,7 @@ static lt_err submit_all(lt_engine *e, const bench_engine_options *o, const lt_m
         r.n_prompt = o->prompt;
         r.max_tokens = o->new;
         r.ignore_eos = true;
-        r.sampling.temperature = o->temperature;
+        r.sampling = sampling_of(o, i);
         LT_TRY_DONE(lt_engine_submit(e, &r, &w->seen[i], &id));
     }
 done:

@@ -342,6 +342,9 @@ lt_err lt_forward_warm(lt_forward *f) {
     if (words == NULL) {
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
     }
+    if (f->o.n_notes > 0) { /* Of nobody. */
+        LT_TRY_DONE(lt_forward_note(f, 1, (int32_t[]){0}, (int32_t[]){0, 0}, (int32_t[]){0, 0}));
+    }
     LT_TRY_DONE(run_idle(f, words, 1, prompt));
     for (int64_t n = 1; n <= most; n = n < most ? least(bucket_of(n + 1), most) : most + 1) {
         LT_TRY_DONE(run_idle(f, words, n, 1)); /* Makes the kernels, */
