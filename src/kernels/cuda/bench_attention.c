@@ -315,7 +315,8 @@ static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, 
     double ours[2][TURNS], peers[2][TURNS] = {{0}};
     const int rounds = b->rounds < TURNS ? 1 : b->rounds / TURNS;
     for (int turn = 0; turn < TURNS; turn++) {
-        LT_TRY(lt_timing_run(b->gpu, b->stream, runs, n, &(lt_timing_plan){1, rounds, 0.3}));
+        LT_TRY(lt_timing_run(b->gpu, b->stream, runs, n,
+                             &(lt_timing_plan){.n_sets = 1, .rounds = rounds, .inner_ms = 0.3}));
         for (int i = 0; i < n; i++) {
             char line[96];
             ours[i][turn] = runs[i].ms;
@@ -400,8 +401,9 @@ static lt_err ladder_time(lt_bench *b, const attn_case *t) {
         each[i].rung = &lt_attention_rungs[i];
         runs[i] = (lt_timing){.name = lt_attention_rungs[i].name, .queue = queue, .ctx = &each[i]};
     }
-    LT_TRY_DONE(lt_timing_run(b->gpu, b->stream, runs, lt_attention_n_rungs,
-                              &(lt_timing_plan){1, b->rounds, 0.3}));
+    LT_TRY_DONE(
+        lt_timing_run(b->gpu, b->stream, runs, lt_attention_n_rungs,
+                      &(lt_timing_plan){.n_sets = 1, .rounds = b->rounds, .inner_ms = 0.3}));
     for (int i = 0; i < lt_attention_n_rungs; i++) {
         if (runs[i].err != LT_OK) {
             lt_bench_check(b, "attention", runs[i].name, false, "%s", runs[i].error);

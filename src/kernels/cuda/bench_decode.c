@@ -104,7 +104,9 @@ static lt_err decode_one(lt_bench *b, const lt_backend *be, lt_queue *q, const d
     decode_run r = {.be = be, .q = q};
     lt_timing run = {.name = "decode", .queue = queue, .ctx = &r};
     LT_TRY_DONE(decode_open(&r, b, c));
-    LT_TRY_DONE(lt_timing_run(q->gpu, q->stream, &run, 1, &(lt_timing_plan){1, b->rounds, 0.3}));
+    LT_TRY_DONE(
+        lt_timing_run(q->gpu, q->stream, &run, 1,
+                      &(lt_timing_plan){.n_sets = 1, .rounds = b->rounds, .inner_ms = 0.3}));
     if (run.err != LT_OK) {
         lt_bench_check(b, "decode", shape, false, "%s", run.error);
         goto done;

@@ -89,8 +89,9 @@ static void op_time(shop *s, lt_op op, const void *args, const char *name, const
     } else if (err == LT_OK && ctx.impl == NULL) {
         lt_bench_check(s->b, lt_op_name(op), name, false, "%s: refused: %s", shape, why);
     } else if (err == LT_OK) {
-        err = lt_timing_run(s->b->gpu, s->b->stream, &t, 1,
-                            &(lt_timing_plan){1, s->b->rounds, 0.5});
+        err = lt_timing_run(
+            s->b->gpu, s->b->stream, &t, 1,
+            &(lt_timing_plan){.n_sets = 1, .rounds = s->b->rounds, .inner_ms = 0.5});
         if (err == LT_OK && t.err == LT_OK) {
             lt_bench_row(s->b, &(lt_bench_result){.op = lt_op_name(op),
                                                   .name = name,

@@ -100,7 +100,9 @@ static lt_err quant_one(lt_bench *b, const lt_backend *be, lt_queue *q, const we
     LT_TRY_DONE(lt_bench_random(b, x, m * shape->k, "bf16", 1, 1.0f, false));
     LT_TRY_DONE(product_open(&blocks, b, shape, type, x, y, m));
     LT_TRY_DONE(product_open(&plain, b, shape, LT_BF16, x, y, m));
-    LT_TRY_DONE(lt_timing_run(q->gpu, q->stream, t, 2, &(lt_timing_plan){1, b->rounds, 0.3}));
+    LT_TRY_DONE(
+        lt_timing_run(q->gpu, q->stream, t, 2,
+                      &(lt_timing_plan){.n_sets = 1, .rounds = b->rounds, .inner_ms = 0.3}));
     for (int i = 0; i < 2; i++) {
         if (t[i].err != LT_OK) {
             LT_FAIL_DONE(t[i].err, "%s", t[i].error);

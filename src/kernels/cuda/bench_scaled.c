@@ -157,7 +157,8 @@ static lt_err product_time(lt_bench *b, lt_queue *q, const char *what, int64_t m
     LT_ASSERT(lt_gemm_n_scaled_tiles + 3 <= MAX_RUNS);
     n_runs = runs_make(&p, ctx, runs);
     LT_TRY_DONE(
-        lt_timing_run(b->gpu, q->stream, runs, n_runs, &(lt_timing_plan){N_SETS, b->rounds, 0.3}));
+        lt_timing_run(b->gpu, q->stream, runs, n_runs,
+                      &(lt_timing_plan){.n_sets = N_SETS, .rounds = b->rounds, .inner_ms = 0.3}));
     for (int i = 0; i < n_runs; i++) {
         lt_bench_result row = {.op = "fp8",
                                .name = runs[i].name,
@@ -231,7 +232,8 @@ static lt_err cast_time(lt_bench *b, lt_queue *q, const char *what, int64_t rows
     }
     LT_TRY_DONE(lt_cuda_sync(b->gpu, b->stream));
     LT_TRY_DONE(
-        lt_timing_run(b->gpu, q->stream, &run, 1, &(lt_timing_plan){N_SETS, b->rounds, 0.3}));
+        lt_timing_run(b->gpu, q->stream, &run, 1,
+                      &(lt_timing_plan){.n_sets = N_SETS, .rounds = b->rounds, .inner_ms = 0.3}));
     row = (lt_bench_result){.op = "fp8",
                             .name = what,
                             .shape = shape,

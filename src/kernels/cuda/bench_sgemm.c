@@ -241,7 +241,8 @@ static lt_err shape_time(lt_bench *b, int m, int n, int k, bool ladder) {
         n_runs++;
     }
     LT_TRY_DONE(
-        lt_timing_run(b->gpu, b->stream, t, n_runs, &(lt_timing_plan){N_SETS, b->rounds, 0.3}));
+        lt_timing_run(b->gpu, b->stream, t, n_runs,
+                      &(lt_timing_plan){.n_sets = N_SETS, .rounds = b->rounds, .inner_ms = 0.3}));
     for (int i = 0; i < n_runs; i++) {
         const run_ctx *x = t[i].ctx;
         lt_bench_result row = {.op = "sgemm",

@@ -129,7 +129,9 @@ static lt_err grid_one(lt_bench *b, const lt_backend *be, lt_queue *q, const gri
                    "%.0f not finite",
                    shape, found[0], kinds[kind].absolute, found[1], kinds[kind].relative, found[2]);
     if (!b->check_only) {
-        LT_TRY_DONE(lt_timing_run(q->gpu, q->stream, &run, 1, &(lt_timing_plan){1, ROUNDS, 0.2}));
+        LT_TRY_DONE(
+            lt_timing_run(q->gpu, q->stream, &run, 1,
+                          &(lt_timing_plan){.n_sets = 1, .rounds = ROUNDS, .inner_ms = 0.2}));
         LT_TRY_DONE(run.err);
     }
     lt_bench_row(b, &(lt_bench_result){.op = "thesis",

@@ -23,7 +23,10 @@ double lt_timing_median(double *ms, int n) {
 static lt_err time_once(lt_cuda *c, CUstream s, lt_timing *t, int inner, int *set, int n_sets,
                         CUevent from, CUevent to, double *ms) {
     LT_TRY(lt_cuda_event_record(c, from, s));
-    for (int i = 0; i < inner; i++) {
+    if (t->graph != NULL) {
+        LT_TRY(lt_cuda_graph_launch(c, t->graph, s));
+    }
+    for (int i = 0; i < inner && t->graph == NULL; i++) {
         LT_TRY(t->queue(t->ctx, s, *set));
         *set = (*set + 1) % n_sets;
     }
@@ -31,6 +34,19 @@ static lt_err time_once(lt_cuda *c, CUstream s, lt_timing *t, int inner, int *se
     LT_TRY(lt_cuda_event_elapsed(c, ms, from, to));
     *ms /= inner;
     return LT_OK;
+}
+
+/* One round's runs as a graph, every set equally often; launched once, so that its first launch is not timed. */
+static lt_err record(lt_cuda *c, CUstream s, lt_timing *t, int n_sets) {
+    lt_err err = LT_OK;
+    t->inner = (t->inner + n_sets - 1) / n_sets * n_sets;
+    LT_TRY(lt_cuda_capture_begin(c, s));
+    for (int i = 0; i < t->inner && err == LT_OK; i++) {
+        err = t->queue(t->ctx, s, i % n_sets);
+    }
+    const lt_err ended = lt_cuda_capture_end(c, s, &t->graph);
+    LT_TRY(err != LT_OK ? err : ended);
+    return lt_cuda_graph_launch(c, t->graph, s);
 }
 
 /* First use compiles and loads; then find how many runs fill inner_ms. */
@@ -42,7 +58,7 @@ static lt_err warm(lt_cuda *c, CUstream s, lt_timing *t, const lt_timing_plan *p
         LT_TRY(time_once(c, s, t, 1, &set, plan->n_sets, from, to, &ms));
     }
     t->inner = ms * MAX_INNER < plan->inner_ms ? MAX_INNER : (int)(plan->inner_ms / ms) + 1;
-    return LT_OK;
+    return plan->graph ? record(c, s, t, plan->n_sets) : LT_OK;
 }
 
 lt_err lt_timing_run(lt_cuda *c, CUstream s, lt_timing *t, int n, const lt_timing_plan *plan) {
@@ -57,6 +73,7 @@ lt_err lt_timing_run(lt_cuda *c, CUstream s, lt_timing *t, int n, const lt_timin
     LT_TRY_DONE(lt_cuda_event_open(c, &from, true));
     LT_TRY_DONE(lt_cuda_event_open(c, &to, true));
     for (int i = 0; i < n; i++) {
+        t[i].graph = NULL;
         t[i].err = warm(c, s, &t[i], plan, from, to);
         if (t[i].err != LT_OK) {
             snprintf(t[i].error, sizeof t[i].error, "%s", lt_error_message());
@@ -72,6 +89,8 @@ lt_err lt_timing_run(lt_cuda *c, CUstream s, lt_timing *t, int n, const lt_timin
         }
     }
     for (int i = 0; i < n; i++) {
+        lt_cuda_graph_close(c, t[i].graph);
+        t[i].graph = NULL;
         t[i].ms = lt_timing_median(times[i], plan->rounds);
         t[i].ms_best = times[i][0];
     }

@@ -20,12 +20,15 @@ typedef struct {
     char error[256];    /* Out: its message. */
     double ms, ms_best; /* Out: median and least of one run. */
     int inner;          /* Out: runs between two events. */
+    CUgraphExec graph;  /* Those runs, with plan.graph; NULL afterwards. */
 } lt_timing;
 
 typedef struct {
     int n_sets;      /* Input sets to rotate through. */
     int rounds;      /* At most LT_TIMING_MAX_ROUNDS. */
     double inner_ms; /* Queue enough runs between two events to last this long; 0.3 is usual. */
+    bool
+        graph; /* Record them once and launch the recording, as serving does: the host is not waited for. */
 } lt_timing_plan;
 
 /* Times all n candidates. A candidate that fails is left out (err, error) and does not fail the call. */

@@ -1,6 +1,7 @@
 /* tune.c: `lateen tune gemm`: who computes a product fastest.
  *
- * Each candidate runs as the op's own list would run it (winners.h, force), on two sets of operands in turn: what is timed is what will be used.
+ * Each candidate runs as the op's own list would run it (winners.h, force), recorded as serving records it, on sets of operands in turn that together are several times the L2:
+ * what is timed is what will be used.
  * A quick round of all, then the best FINALISTS interleaved; the median decides. */
 #include <stdlib.h>
 #include <string.h>
@@ -10,11 +11,11 @@
 #include "kernels/cuda/ops/launch.h"
 #include "kernels/cuda/timing.h"
 
-#define N_SETS      2
+#define MAX_SETS    24
 #define MAX_TILES   64
 #define TRIED_TILES 24 /* The best of them by the estimate. */
 #define FINALISTS   6
-#define MAX_TRIED   (TRIED_TILES + LT_CUBLAS_PROPOSALS + 1)
+#define MAX_TRIED   (TRIED_TILES + LT_CUBLAS_PROPOSALS + 2)
 
 typedef struct {
     lt_queue *q;
@@ -74,6 +75,7 @@ static int space_fill(candidate *out, lt_queue *q, const lt_matmul_args *sets) {
             .by = LT_GEMM_BY_CUBLASLT, .choice = i, .vendor = lt_cublas_version()};
     }
     all[n_all++] = (lt_gemm_winner){.by = LT_GEMM_BY_GEMV};
+    all[n_all++] = (lt_gemm_winner){.by = LT_GEMM_BY_FEW};
     for (int i = 0; i < n_all; i++) {
         out[n] = (candidate){q, sets, all[i]};
         memset(out[n].as.us, 0, sizeof out[n].as.us);
@@ -104,21 +106,23 @@ static int keep_best(lt_timing *t, int n) {
     return kept;
 }
 
-static lt_err race(candidate *all, int n, lt_gemm_winner *won) {
+static lt_err race(candidate *all, int n, int n_sets, lt_gemm_winner *won) {
     lt_timing t[MAX_TRIED];
     lt_queue *q = all[0].q;
 
     for (int i = 0; i < n; i++) {
         t[i] = (lt_timing){.name = "", .queue = queue_one, .ctx = &all[i]};
     }
-    LT_TRY(lt_timing_run(q->gpu, q->stream, t, n,
-                         &(lt_timing_plan){.n_sets = N_SETS, .rounds = 3, .inner_ms = 0.3}));
+    LT_TRY(lt_timing_run(
+        q->gpu, q->stream, t, n,
+        &(lt_timing_plan){.n_sets = n_sets, .rounds = 3, .inner_ms = 0.3, .graph = true}));
     n = keep_best(t, n);
     if (n == 0) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "tune gemm: no kernel runs: %s", t[0].error);
     }
-    LT_TRY(lt_timing_run(q->gpu, q->stream, t, n,
-                         &(lt_timing_plan){.n_sets = N_SETS, .rounds = 15, .inner_ms = 0.5}));
+    LT_TRY(lt_timing_run(
+        q->gpu, q->stream, t, n,
+        &(lt_timing_plan){.n_sets = n_sets, .rounds = 15, .inner_ms = 0.5, .graph = true}));
     qsort(t, (size_t)n, sizeof *t, time_compare);
     *won = ((const candidate *)t[0].ctx)->as;
     memset(won->us, 0, sizeof won->us);
@@ -175,6 +179,12 @@ static lt_err set_open(lt_queue *q, lt_matmul_args *a, void **block, const lt_ge
     return LT_OK;
 }
 
+static int sets_of(const lt_queue *q, const lt_gemm_product *p) {
+    const int64_t bytes = (p->m * p->k + p->n * p->k + p->m * p->n) * 2,
+                  wanted = 4 * (int64_t)lt_cuda_get_info(q->gpu)->l2_bytes / bytes + 1;
+    return wanted < 2 ? 2 : wanted > MAX_SETS ? MAX_SETS : (int)wanted;
+}
+
 static void print_winner(FILE *to, const lt_gemm_product *p, const lt_gemm_winner *w) {
     const double flops = 2.0 * (double)p->m * (double)p->n * (double)p->k;
     fprintf(to, "%7lld %7lld %7lld %c%c %s%s%s  %-8s %8.1f us %6.0f TFLOP/s ", (long long)p->m,
@@ -193,19 +203,20 @@ static void print_winner(FILE *to, const lt_gemm_product *p, const lt_gemm_winne
 lt_err lt_gemm_tune(FILE *to, const lt_gemm_product *p) {
     lt_err err = LT_OK;
     lt_queue *q = NULL;
-    lt_matmul_args sets[N_SETS];
-    void *blocks[N_SETS] = {NULL, NULL};
+    lt_matmul_args sets[MAX_SETS];
+    void *blocks[MAX_SETS] = {NULL};
     candidate all[MAX_TRIED];
     lt_gemm_winner won;
     lt_gemm_args g;
-    int n;
+    int n, n_sets = 2;
 
     if (p->m < 1 || p->n < 1 || p->k < 1) {
         LT_FAIL(LT_ERR_ARG, "tune gemm: a product of %lld x %lld x %lld", (long long)p->m,
                 (long long)p->n, (long long)p->k);
     }
     LT_TRY(lt_backend_cuda()->queue_open(&q));
-    for (int i = 0; i < N_SETS; i++) {
+    n_sets = sets_of(q, p);
+    for (int i = 0; i < n_sets; i++) {
         LT_TRY_DONE(set_open(q, &sets[i], &blocks[i], p, (uint64_t)(10 * i + 1)));
     }
     n = space_fill(all, q, sets);
@@ -214,12 +225,12 @@ lt_err lt_gemm_tune(FILE *to, const lt_gemm_product *p) {
                      "tune gemm: %lld x %lld x %lld: neither cuBLASLt nor our tiles serve it here",
                      (long long)p->m, (long long)p->n, (long long)p->k);
     }
-    LT_TRY_DONE(race(all, n, &won));
+    LT_TRY_DONE(race(all, n, n_sets, &won));
     LT_ASSERT(lt_gemm_from_matmul(&g, &sets[0]) == NULL);
     LT_TRY_DONE(lt_gemm_winner_keep(lt_cuda_get_info(q->gpu), &g, &won));
     print_winner(to, p, &won);
 done:
-    for (int i = 0; i < N_SETS; i++) {
+    for (int i = 0; i < n_sets; i++) {
         lt_cuda_free(q->gpu, blocks[i]);
     }
     lt_backend_cuda()->queue_close(q);
