@@ -7,8 +7,8 @@
 #include "kernels/cuda/bench.h"
 #include "kernels/cuda/gemm/gemm.h"
 
-#define N_SETS  2
-#define REPEATS 100
+#define MAX_SETS 24
+#define REPEATS  100
 #define SCALED_BOUND                                                                               \
     4e-6 /* |C - ref| / (|A| |B|), f32 sums: roundings of 6e-8 in groups of 16, random signs. */
 #define BF16_BOUND 2.4e-3 /* Relative, in norm: one rounding of 2^-9 each, uniform. */
@@ -23,7 +23,8 @@ typedef struct {
     bool vendor;
     const lt_gemm_rung *rung; /* NULL: the shipped choice, or the vendor's. */
     lt_scratch scratch;
-    lt_gemm_args sets[N_SETS];
+    int n_sets;
+    lt_gemm_args sets[MAX_SETS];
 } run_ctx;
 
 static lt_err queue(void *p, CUstream s, int set) {
@@ -81,6 +82,18 @@ static lt_err set_open(lt_bench *b, lt_gemm_args *a, const gemm_shape *t, uint64
                         .act_bwd = -1};
     return LT_OK;
 }
+/* As many sets that together they are several times the L2. */
+static lt_err sets_open(lt_bench *b, run_ctx *r, const gemm_shape *t) {
+    const int64_t bytes = (t->m * t->k + t->n * t->k + t->m * t->n) * 2,
+                  wanted = 4 * (int64_t)lt_cuda_get_info(b->gpu)->l2_bytes / bytes + 1;
+    r->b = b;
+    r->n_sets = wanted < 2 ? 2 : wanted > MAX_SETS ? MAX_SETS : (int)wanted;
+    for (int i = 0; i < r->n_sets; i++) {
+        LT_TRY(set_open(b, &r->sets[i], t, (uint64_t)(2 * i + 1), false));
+        LT_TRY(lt_cuda_fill(b->gpu, b->stream, r->sets[i].c, 0, (size_t)(t->m * t->n) * 4));
+    }
+    return LT_OK;
+}
 static void set_close(lt_bench *b, lt_gemm_args *a) {
     lt_cuda_free(b->gpu, (void *)(uintptr_t)a->a);
     lt_cuda_free(b->gpu, (void *)(uintptr_t)a->b);
@@ -111,12 +124,74 @@ done:
     return err;
 }
 
-/* One shape with the chosen tile and with forced splits. */
+/* One way to make a product; both NULL: as shipped. */
+typedef struct {
+    const lt_gemm_tile *tile;
+    const lt_gemm_few_tile *few;
+} way;
+static lt_err check_way(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a, const way *w,
+                        const double *ref, const double *bound, bool integers, lt_scratch scratch) {
+    lt_bench_error e;
+    char name[64] = "as shipped";
+    LT_TRY(lt_cuda_fill(b->gpu, b->stream, a->c, t->accumulate ? 0 : 0xff,
+                        (size_t)(t->m * t->n) * (t->f32 ? 4 : 2)));
+    if (w->tile != NULL) {
+        snprintf(name, sizeof name, "bn %d splits %d", w->tile->bn, w->tile->splits);
+        LT_TRY(lt_gemm_with(b->gpu, b->stream, a, w->tile, scratch));
+    } else if (w->few != NULL) {
+        snprintf(name, sizeof name, "few rows, groups %d splits %d depth %d", w->few->groups,
+                 w->few->splits, w->few->depth);
+        LT_TRY(lt_gemm_few_with(b->gpu, b->stream, a, w->few));
+    } else {
+        LT_TRY(lt_gemm(b->gpu, b->stream, a, scratch));
+    }
+    LT_TRY(lt_bench_compare(b, &e, a->c, t->f32 ? "fp32" : "bf16", ref, bound, t->m, t->n, t->n));
+    lt_bench_check(b, "gemm", "shape",
+                   e.n_bad == 0.0 && (t->f32 ? e.scaled_max <= (integers ? 0.0 : SCALED_BOUND)
+                                             : e.relative <= BF16_BOUND),
+                   "%lld x %lld x %lld %c%c %s%s %s%s: error %.2e (scaled %.2e), %.0f not finite",
+                   (long long)t->m, (long long)t->n, (long long)t->k, t->trans_a ? 'T' : 'N',
+                   t->trans_b ? 'T' : 'N', t->f32 ? "f32" : "bf16", t->accumulate ? " +=" : "",
+                   name, integers ? " integers" : "", e.relative, e.scaled_max, e.n_bad);
+    return LT_OK;
+}
+
+/* As shipped, with forced splits, in stretches of K, and by the kernel for few rows in several shapes. */
+static lt_err check_ways(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a, const double *ref,
+                         const double *bound, bool integers, lt_scratch scratch) {
+    enum { MOST = 80 };
+    static const lt_gemm_few_tile few[] = {
+        {.groups = 1, .splits = 1, .depth = 2, .per_sm = 1},
+        {.groups = 1, .splits = 4, .depth = 2, .per_sm = 2},
+        {.groups = 2, .splits = 8, .depth = 1, .per_sm = 1},
+        {.groups = 2, .splits = 1, .depth = 4, .per_sm = 1},
+    };
+    const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
+    lt_gemm_tile all[MOST], tile = lt_gemm_tile_choose(a, info, scratch.bytes);
+    const int n = lt_gemm_tile_all(all, MOST, a, scratch.bytes);
+    LT_TRY(check_way(b, t, a, &(way){NULL, NULL}, ref, bound, integers, scratch));
+    tile.splits = 3;
+    if (t->k >= 64 * 12 && t->n % 4 == 0) {
+        LT_TRY(check_way(b, t, a, &(way){&tile, NULL}, ref, bound, integers, scratch));
+    }
+    for (int i = 0; i < n; i++) {
+        if (all[i].splits == 0) {
+            LT_TRY(check_way(b, t, a, &(way){&all[i], NULL}, ref, bound, integers, scratch));
+        }
+    }
+    for (size_t i = 0; i < sizeof few / sizeof *few && lt_gemm_few_refusal(a, info) == NULL; i++) {
+        lt_gemm_few_tile f = few[i];
+        if (lt_gemm_few_fit(&f, a, info)) {
+            LT_TRY(check_way(b, t, a, &(way){NULL, &f}, ref, bound, integers, scratch));
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err check_shape(lt_bench *b, const gemm_shape *t, bool integers, lt_scratch scratch) {
     lt_err err = LT_OK;
     lt_gemm_args a = {0};
     void *ref = NULL, *bound = NULL;
-    const size_t c_bytes = (size_t)(t->m * t->n) * (t->f32 ? 4 : 2);
     LT_TRY_DONE(set_open(b, &a, t, 21, integers));
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &ref, (size_t)(t->m * t->n) * 8, "check"));
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &bound, (size_t)(t->m * t->n) * 8, "check"));
@@ -135,28 +210,7 @@ static lt_err check_shape(lt_bench *b, const gemm_shape *t, bool integers, lt_sc
                                                    .alpha = 1.0f,
                                                    .beta = 0.0f,
                                                    .dtype = "bf16"}));
-    for (int splits = 0; splits <= 3; splits += 3) { /* 0: as chosen. */
-        lt_gemm_tile tile = lt_gemm_tile_choose(&a, lt_cuda_get_info(b->gpu), scratch.bytes);
-        lt_bench_error e;
-        bool good;
-        if (splits > 0 && (t->k < 64 * 12 || t->n % 4 != 0)) {
-            continue;
-        }
-        tile.splits = splits > 0 ? splits : tile.splits;
-        LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, a.c, t->accumulate ? 0 : 0xff, c_bytes));
-        LT_TRY_DONE(lt_gemm_with(b->gpu, b->stream, &a, &tile, scratch));
-        LT_TRY_DONE(
-            lt_bench_compare(b, &e, a.c, t->f32 ? "fp32" : "bf16", ref, bound, t->m, t->n, t->n));
-        good = e.n_bad == 0.0 && (t->f32 ? e.scaled_max <= (integers ? 0.0 : SCALED_BOUND)
-                                         : e.relative <= BF16_BOUND);
-        lt_bench_check(b, "gemm", "shape", good,
-                       "%lld x %lld x %lld %c%c %s%s bn %d splits %d%s: error %.2e (scaled %.2e), "
-                       "%.0f not finite",
-                       (long long)t->m, (long long)t->n, (long long)t->k, t->trans_a ? 'T' : 'N',
-                       t->trans_b ? 'T' : 'N', t->f32 ? "f32" : "bf16", t->accumulate ? " +=" : "",
-                       tile.bn, tile.splits, integers ? " integers" : "", e.relative, e.scaled_max,
-                       e.n_bad);
-    }
+    LT_TRY_DONE(check_ways(b, t, &a, ref, bound, integers, scratch));
     if (!integers) {
         LT_TRY_DONE(check_repeats(b, &a, scratch));
     }
@@ -169,7 +223,8 @@ done:
 
 static lt_err checks(lt_bench *b, lt_scratch scratch) {
     static const int64_t sizes[][3] = {{128, 256, 64},    {8, 520, 520},  {336, 264, 200},
-                                       {1000, 776, 1032}, {1, 512, 4096}, {2304, 768, 2048}};
+                                       {1000, 776, 1032}, {1, 512, 4096}, {2304, 768, 2048},
+                                       {32, 2048, 2048},  {56, 776, 1000}};
     int n = 0;
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
         for (int lay = 0; lay < 4; lay++) {
@@ -233,18 +288,18 @@ static lt_err ladder_time(lt_bench *b, int64_t n) {
     if (lt_bench_skips(b, shape)) {
         return LT_OK;
     }
-    for (int i = 0; i < N_SETS; i++) {
-        LT_TRY_DONE(set_open(b, &ctx[0].sets[i], &t, (uint64_t)(2 * i + 1), false));
-    }
+    LT_TRY_DONE(sets_open(b, &ctx[0], &t));
     for (int i = 0; i < n_runs; i++) {
         const bool vendor = i == lt_gemm_n_rungs;
-        memcpy(ctx[i].sets, ctx[0].sets, sizeof ctx[0].sets);
-        ctx[i].b = b, ctx[i].vendor = vendor, ctx[i].rung = vendor ? NULL : &lt_gemm_rungs[i];
+        ctx[i] = ctx[0];
+        ctx[i].vendor = vendor, ctx[i].rung = vendor ? NULL : &lt_gemm_rungs[i];
         runs[i] = (lt_timing){
             .name = vendor ? "cuBLASLt" : lt_gemm_rungs[i].name, .queue = queue, .ctx = &ctx[i]};
     }
-    LT_TRY_DONE(
-        lt_timing_run(b->gpu, b->stream, runs, n_runs, &(lt_timing_plan){N_SETS, b->rounds, 0.3}));
+    LT_TRY_DONE(lt_timing_run(
+        b->gpu, b->stream, runs, n_runs,
+        &(lt_timing_plan){
+            .n_sets = ctx[0].n_sets, .rounds = b->rounds, .inner_ms = 0.3, .graph = true}));
     for (int i = 0; i < n_runs; i++) {
         const lt_gemm_rung *r = ctx[i].rung;
         const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
@@ -271,7 +326,7 @@ static lt_err ladder_time(lt_bench *b, int64_t n) {
         lt_bench_row(b, &row);
     }
 done:
-    for (int i = 0; i < N_SETS; i++) {
+    for (int i = 0; i < ctx[0].n_sets; i++) {
         set_close(b, &ctx[0].sets[i]);
     }
     return err;
@@ -290,19 +345,17 @@ static lt_err shape_time(lt_bench *b, const gemm_shape *t, const char *what, lt_
     if (lt_bench_skips(b, shape)) {
         return LT_OK;
     }
-    for (int i = 0; i < N_SETS; i++) {
-        LT_TRY_DONE(set_open(b, &ctx[0].sets[i], t, (uint64_t)(2 * i + 1), false));
-        LT_TRY_DONE(
-            lt_cuda_fill(b->gpu, b->stream, ctx[0].sets[i].c, 0, (size_t)(t->m * t->n) * 4));
-    }
+    LT_TRY_DONE(sets_open(b, &ctx[0], t));
     for (int i = 0; i < n_runs; i++) {
-        memcpy(ctx[i].sets, ctx[0].sets, sizeof ctx[0].sets);
-        ctx[i].b = b, ctx[i].vendor = i == 1, ctx[i].scratch = scratch;
+        ctx[i] = ctx[0];
+        ctx[i].vendor = i == 1, ctx[i].scratch = scratch;
         runs[i] = (lt_timing){
             .name = i == 1 ? "cuBLASLt" : "shipped", .queue = queue, .ctx = &ctx[i]};
     }
-    LT_TRY_DONE(
-        lt_timing_run(b->gpu, b->stream, runs, n_runs, &(lt_timing_plan){N_SETS, b->rounds, 0.3}));
+    LT_TRY_DONE(lt_timing_run(
+        b->gpu, b->stream, runs, n_runs,
+        &(lt_timing_plan){
+            .n_sets = ctx[0].n_sets, .rounds = b->rounds, .inner_ms = 0.3, .graph = true}));
     for (int i = 0; i < n_runs; i++) {
         lt_bench_result row = {.op = "gemm",
                                .name = runs[i].name,
@@ -319,13 +372,13 @@ static lt_err shape_time(lt_bench *b, const gemm_shape *t, const char *what, lt_
         }
         row.peer_ms = i == 0 && n_runs == 2 ? runs[1].ms : 0.0;
         if (b->sustained_s > 0.0) {
-            LT_TRY_DONE(lt_timing_sustained(b->gpu, b->stream, &runs[i], N_SETS, b->sustained_s,
-                                            &row.ms_sustained, &row.state));
+            LT_TRY_DONE(lt_timing_sustained(b->gpu, b->stream, &runs[i], ctx[0].n_sets,
+                                            b->sustained_s, &row.ms_sustained, &row.state));
         }
         lt_bench_row(b, &row);
     }
 done:
-    for (int i = 0; i < N_SETS; i++) {
+    for (int i = 0; i < ctx[0].n_sets; i++) {
         set_close(b, &ctx[0].sets[i]);
     }
     return err;
@@ -352,7 +405,7 @@ lt_err lt_bench_gemm_ops(lt_bench *b) {
     static const int64_t llama_1b[4][2] = {{3072, 2048}, {2048, 2048}, {16384, 2048}, {2048, 8192}};
     static const int64_t llama_8b[4][2] = {
         {6144, 4096}, {4096, 4096}, {28672, 4096}, {4096, 14336}};
-    lt_scratch scratch = {NULL, lt_gemm_scratch_bytes()};
+    lt_scratch scratch = {.bytes = lt_gemm_scratch_bytes()};
     const gemm_shape probe = {64, 64, 64, false, true, false, false};
     lt_gemm_args a = {0};
     const char *why;
@@ -364,6 +417,8 @@ lt_err lt_bench_gemm_ops(lt_bench *b) {
         goto done;
     }
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &scratch.data, scratch.bytes, "scratch"));
+    LT_TRY_DONE(lt_cuda_alloc(b->gpu, &scratch.turns, LT_GEMM_TURNS_BYTES, "turns"));
+    LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, scratch.turns, 0, LT_GEMM_TURNS_BYTES));
     LT_TRY_DONE(checks(b, scratch));
     for (int i = 0; i < 4; i++) {
         static const int64_t sizes[][3] = {
@@ -393,5 +448,6 @@ lt_err lt_bench_gemm_ops(lt_bench *b) {
 done:
     set_close(b, &a);
     lt_cuda_free(b->gpu, scratch.data);
+    lt_cuda_free(b->gpu, scratch.turns);
     return err;
 }

@@ -68,6 +68,17 @@ INLINE void tma_load_2d_multicast(u32 dst, const void *map, u32 bar, int x, int 
                  " [%0], [%1, {%3, %4}], [%2], %5;"
                  ::"r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "h"((unsigned short)cta_mask) : "memory");
 }
+/* What nobody reads again leaves the L2 before all else. */
+INLINE u64 evict_first(void) {
+    u64 policy;
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+INLINE void tma_load_2d_hint(u32 dst, const void *map, u32 bar, int x, int y, u64 policy) {
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1, {%3, %4}], [%2], %5;"
+                 ::"r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "l"(policy) : "memory");
+}
 INLINE void tma_load_4d(u32 dst, const void *map, u32 bar, int x, int y, int z, int w) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {%3, %4, %5, %6}], [%2];"

@@ -10,6 +10,10 @@
 #define SPLITS_MAX    8
 #define SCRATCH_BYTES ((size_t)128 << 20)
 #define STEP          64 /* K elements a stage of the ring (BK) */
+#ifndef STRETCHES
+#define STRETCHES 0 /* 1: K in stretches, too. Not chosen before a GPU has shown it to be right. */
+#endif
+#define SMS 132 /* Of an H100, where stretches of K are considered. */
 
 /* rate: share of the tensor cores' peak in the main loop, measured. */
 typedef struct {
@@ -36,6 +40,20 @@ static int tile_b_rows(const lt_gemm_tile *t) { /* N contiguous: whole columns o
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t) {
     const size_t stage = (size_t)(tile_bm(t) + tile_b_rows(t)) * STEP * 2;
     return 1024 + (size_t)t->stages * (stage + 16) + (size_t)t->consumers * 2 * 8192;
+}
+/* K in stretches: blocks that walk side by side, along the shorter side of C; 0 where the kernel does not serve the product so. */
+static int64_t stretch_lanes(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
+    const int64_t rows = div_up(a->m, tile_bm(t)), cols = div_up(a->n, t->bn),
+                  lanes = rows < cols ? rows : cols, others = rows < cols ? cols : rows,
+                  steps = others * div_up(a->k, STEP), groups = n_sms / lanes;
+    const bool plain = a->out == LT_F32 && a->bias == NULL && a->act < 0 && a->act_bwd < 0 &&
+                       !a->residual && a->pre == NULL && a->alpha == 1.0f;
+    return plain && t->wg_m == 1 && t->consumers == 2 && t->cluster == 1 && !t->pingpong &&
+                   lanes > 1 && lanes <= n_sms && steps >= 4 * groups &&
+                   (steps + 1) * groups < INT32_MAX &&
+                   rows * cols * t->consumers * 4 <= LT_GEMM_TURNS_BYTES
+               ? lanes
+               : 0;
 }
 static int64_t tile_m_padded(const lt_gemm_tile *t, int64_t m) {
     return div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;
@@ -124,8 +142,9 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
  * on an H100: the pick is 0.3 % slower than the best measured tile, geometric mean. */
 double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
     const double clock_mhz = 1600.0;
-    const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), t->splits);
-    const int64_t n = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) * t->splits;
+    const int parts = t->splits > 0 ? t->splits : 1;
+    const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), parts);
+    const int64_t n = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) * parts;
     const int64_t waves = div_up(n, n_sms), busy = n < n_sms ? n : n_sms;
     double rate = 0.9, clocks;
     for (size_t i = 0; i < N_TILES; i++) {
@@ -142,7 +161,7 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     const double products = (double)(bm * t->bn) * STEP / 2048.0 / rate;
     const double stage = (double)(bm + tile_b_rows(t)) * STEP * 2.0;
     const double unique = (double)(a->m + a->n) * STEP * 2.0 *
-                          t->splits; /* of one step of all tiles, from memory once */
+                          parts; /* of one step of all tiles, from memory once */
     const double through = stage / 80.0 < products ? products : stage / 80.0;
     const double step = through > unique * (double)busy / (double)n / 1600.0
                             ? through
@@ -151,6 +170,17 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     const double special = (a->act >= 0 || a->act_bwd >= 0) && !t->pingpong
                                ? (double)(bm * t->bn) * 2.0 / 16.0
                                : 0.0;
+    if (t->splits == 0) { /* Two or three parts a block, of which one or two are waited for. */
+        const int64_t lanes = stretch_lanes(t, a, n_sms);
+        if (lanes == 0) {
+            return 1e30;
+        }
+        const double share = (double)(n * steps) / (double)(n_sms / lanes * lanes),
+                     sharers = (double)steps / share;
+        return (share * through + 2.0 * (600.0 + 4.0 * t->bn) + 3000.0 +
+                3000.0 * (sharers < 1.0 ? 1.0 : sharers)) /
+               clock_mhz;
+    }
     clocks = (double)waves *
                  ((double)steps * step + (t->pingpong ? 200.0 : 600.0 + 4.0 * t->bn) + special) +
              3000.0;
@@ -163,10 +193,14 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
 int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t scratch_bytes) {
     int n = 0;
     for (size_t i = 0; i < N_TILES; i++) {
-        for (int splits = 1; splits <= SPLITS_MAX && n < max; splits++) {
-            const int64_t steps = div_up(a->k, STEP), share = div_up(steps, splits);
+        for (int splits = 1 - STRETCHES; splits <= SPLITS_MAX && n < max; splits++) {
+            const int64_t steps = div_up(a->k, STEP),
+                          share = div_up(steps, splits > 0 ? splits : 1);
             out[n] = tiles[i].tile;
             out[n].splits = splits;
+            if (splits == 0 && (scratch_bytes == 0 || stretch_lanes(&out[n], a, SMS) == 0)) {
+                continue;
+            }
             if (splits > 1 &&
                 ((splits - 1) * share >= steps || share < 4 ||
                  lt_gemm_tile_scratch_bytes(&out[n], a) > scratch_bytes || a->n % 4 != 0)) {
@@ -180,8 +214,8 @@ int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t s
 
 lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
                                  size_t scratch_bytes) {
-    lt_gemm_tile all[N_TILES * SPLITS_MAX], best = tiles[0].tile;
-    const int n = lt_gemm_tile_all(all, N_TILES * SPLITS_MAX, a, scratch_bytes);
+    lt_gemm_tile all[N_TILES * (SPLITS_MAX + 1)], best = tiles[0].tile;
+    const int n = lt_gemm_tile_all(all, N_TILES * (SPLITS_MAX + 1), a, scratch_bytes);
     double best_us = 1e30;
     for (int i = 0; i < n; i++) {
         const double us = lt_gemm_tile_us(&all[i], a, info->n_sms);
@@ -199,7 +233,7 @@ bool lt_gemm_tile_exists(const lt_gemm_tile *t) {
         if (r->bn == t->bn && r->wg_m == t->wg_m && r->consumers == t->consumers &&
             r->cluster == t->cluster && r->stages == t->stages && r->group == t->group &&
             r->pingpong == t->pingpong && r->block_a_tile == t->block_a_tile) {
-            return t->splits >= 1 && t->splits <= SPLITS_MAX;
+            return t->splits >= 0 && t->splits <= SPLITS_MAX;
         }
     }
     return false;
@@ -260,10 +294,13 @@ void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args 
 static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
                              void *partial, bool residual, lt_gemm_kernel_args *w) {
     const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
-    const int bm = tile_bm(t);
-    const int64_t blocks = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
-                           t->splits;
-    const int64_t fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
+    const int bm = tile_bm(t), n_sms = lt_cuda_get_info(c)->n_sms;
+    const bool stream = t->splits == 0;
+    const int64_t lanes = stream ? stretch_lanes(t, a, n_sms) : 0,
+                  blocks = stream ? n_sms / lanes * lanes
+                                  : div_up(a->m, bm * t->cluster) * t->cluster *
+                                        div_up(a->n, t->bn) * t->splits;
+    const int64_t fit = n_sms / t->cluster * t->cluster;
     char text[768], tile_words[256], epilogue[256] = "";
     const lt_cuda_kernel *k;
     CUtensorMap map_a, map_b, map_c, map_pre;
@@ -274,8 +311,12 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
         snprintf(epilogue, sizeof epilogue, "DTYPE=%s", a->in == LT_F16 ? "fp16" : "bf16");
     }
     lt_gemm_tile_text(tile_words, t, a);
-    snprintf(text, sizeof text, "%s OUT_F32=%d OUT_ADD=%d %s", tile_words, f32,
-             !split && a->accumulate && a->out == LT_F32, epilogue);
+    snprintf(text, sizeof text, "%s OUT_F32=%d OUT_ADD=%d %s%s", tile_words, f32,
+             !split && a->accumulate && a->out == LT_F32, epilogue, stream ? " STREAM=1" : "");
+    if (stream) {
+        w->splits = 1;
+        w->group = lanes == div_up(a->n, t->bn) ? 1 : (int)lanes;
+    }
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
     LT_TRY(a->trans_a ? lt_gemm_operand_map(c, &map_a, a->a, a->in, a->m, a->k, a->lda, 64, 64)
                       : lt_gemm_operand_map(c, &map_a, a->a, a->in, a->k, a->m, a->lda, 64, bm));
@@ -337,7 +378,8 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
                              .aux = into_16 ? a->c : a->aux,
                              .pre = a->pre,
                              .aux_ld = into_16 ? a->ldc : a->aux_ld,
-                             .pre_ld = a->pre_ld};
+                             .pre_ld = a->pre_ld,
+                             .turns = scratch.turns};
     const char *why = lt_gemm_refusal(a, lt_cuda_get_info(c));
 
     if (why != NULL) {
@@ -350,6 +392,12 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
                 (long long)a->m, (long long)a->n, (long long)a->k, t->splits,
                 lt_gemm_tile_scratch_bytes(t, a), scratch.bytes);
     }
+    if (t->splits == 0 &&
+        (scratch.turns == NULL || stretch_lanes(t, a, lt_cuda_get_info(c)->n_sms) == 0)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "gemm %lld x %lld x %lld in stretches of K: no turns, or not to F32",
+                (long long)a->m, (long long)a->n, (long long)a->k);
+    }
     LT_TRY(launch_product(c, s, a, t, scratch.data, residual, &w));
     if (split) {
         w.alpha = a->alpha;
@@ -359,6 +407,9 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
 }
 
 lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch) {
+    if (lt_gemm_few_refusal(a, lt_cuda_get_info(c)) == NULL) {
+        return lt_gemm_few(c, s, a);
+    }
     const lt_gemm_tile t = lt_gemm_tile_best(a, lt_cuda_get_info(c), scratch.bytes);
     return lt_gemm_with(c, s, a, &t, scratch);
 }

@@ -29,7 +29,7 @@ typedef struct {
 /* The matmul op's arguments (tensor/ops.h) as a GEMM's; NULL, or why they are none: operands not 2-D with contiguous columns, or packed. */
 const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a);
 
-/* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K is cut. */
+/* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K is cut; splits 0: in stretches (STREAM). */
 typedef struct {
     int bn, wg_m, consumers, cluster, stages, splits, group;
     bool pingpong;
@@ -40,7 +40,9 @@ typedef struct {
 typedef struct {
     void *data;
     size_t bytes;
+    void *turns; /* LT_GEMM_TURNS_BYTES of zeros, left as zeros; NULL: no stretches (below). */
 } lt_scratch;
+#define LT_GEMM_TURNS_BYTES 16384
 size_t lt_gemm_scratch_bytes(void);
 
 /* NULL when gemm_sm90.cu serves these arguments on this device, else why not. */
@@ -62,6 +64,19 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms);
 LT_MUST_USE lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scratch scratch);
 LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                 const lt_gemm_tile *t, lt_scratch scratch);
+
+/* gemm_few.cu: at most 64 rows times weights (N, K). Tiles of 64 * groups columns, K in `splits` parts, `depth` times 64 of K a stage; per_sm blocks share an SM. */
+typedef struct {
+    int groups, splits, depth, per_sm, pair, stages, blocks;
+} lt_gemm_few_tile;
+const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
+bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_info *info);
+/* What the shape suggests; the call with that. */
+lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *info);
+LT_MUST_USE lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a);
+void lt_gemm_few_text(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a);
+LT_MUST_USE lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
+                                    const lt_gemm_few_tile *t);
 
 /* Time every tile, cuBLASLt's proposals and gemv.cu on one BF16 product (m, n, k, layout, out, accumulate; bias as a flag), keep the winner
  * (winners.h), print a line. UNSUPPORTED when neither serves it. */
@@ -100,6 +115,7 @@ typedef struct {
     const void *start;
     int experts;
     const void *a_scale, *b_scale;
+    void *turns;
 } lt_gemm_kernel_args;
 
 /* The copy engine's view of a matrix of rows `ld` elements apart, in boxes (tensor map, 128-byte swizzle). */

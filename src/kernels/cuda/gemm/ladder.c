@@ -127,7 +127,7 @@ lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r, const lt_
                 why != NULL ? why : "not NT with 16-bit output");
     }
     if (r->file == NULL) {
-        return lt_gemm_with(c, s, a, &r->tile, (lt_scratch){NULL, 0});
+        return lt_gemm_with(c, s, a, &r->tile, (lt_scratch){.bytes = 0});
     }
     void *plain[] = {&w}, *with_maps[] = {&map_a, &map_b, &w};
     if (r->maps) {

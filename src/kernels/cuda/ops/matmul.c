@@ -1,12 +1,13 @@
 /* matmul.c: the ordered list of matrix products:
  *     few_q, wide_q    ggml's block formats (matmul_q.c)
+ *     few        gemm_few.cu: at most 64 rows times 16-bit weights (N, K), Hopper
  *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes (matmul_gemv.c)
  *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first: no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
  *     sgemm      fp32; a transposed operand is turned in scratch memory first, a bias becomes what the sums are added to
  *     any        gemm_any.cu: all the rest
- * Which of gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record decides where it has the shape (gemm/winners.h).
+ * Which of few, gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record decides where it has the shape (gemm/winners.h).
  * None allocates after a queue has seen its largest product, and none waits: a first call outside makes capture into a graph possible. */
 #include <stdio.h>
 
@@ -19,8 +20,6 @@
 #include "kernels/host.h"
 
 #define ALIGN(n) (((n) + 255) / 256 * 256)
-#define FEW_ROWS                                                                                   \
-    64 /* Products with at most so many rows wait for memory; cuBLASLt waits less (0.66 to 0.93 of its time saved; docs/SPEED.md). */
 #define MIN_BUSY 0.8 /* Share of the SMs that our tiles of a weight gradient must keep busy. */
 #define SMEM_MMA (3 * 2 * (128 * 40 > 32 * 136 ? 128 * 40 : 32 * 136) * 2)
 
@@ -52,7 +51,7 @@ bool lt_matmul_dense(const lt_tensor *t) {
 /* ---- cuBLASLt ---- */
 
 /* The tuner's word where it measured this product; else, measured on an H100: weight gradients of narrow models, whose tiles do not fill the SMs even when K is
- * cut in two; and few rows. */
+ * cut in two. */
 static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
     const lt_gemm_winner *w = lt_gemm_winner_find(info, g);
     if (w != NULL && (w->by != LT_GEMM_BY_CUBLASLT || w->vendor == lt_cublas_version())) {
@@ -66,8 +65,7 @@ static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
                      share = tiles * splits / (waves * sms);
         busy = share > busy ? share : busy;
     }
-    return g->m <= FEW_ROWS ? !g->trans_a && g->trans_b
-                            : g->trans_a && g->k >= 4 * g->m && g->k >= 4 * g->n && busy < MIN_BUSY;
+    return g->trans_a && g->k >= 4 * g->m && g->k >= 4 * g->n && busy < MIN_BUSY;
 }
 
 static const char *cublas_refuse(const void *args) {
@@ -141,6 +139,9 @@ static lt_err gemm_run(lt_queue *q, const lt_gemm_args *g, bool fixed_order) {
     const lt_gemm_tile t = fixed_order ? lt_gemm_tile_choose(g, info, 0 /* K in one part */)
                                        : lt_gemm_tile_best(g, info, lt_gemm_scratch_bytes());
     lt_scratch scratch = {.bytes = lt_gemm_tile_scratch_bytes(&t, g)};
+    if (t.splits == 0) {
+        LT_TRY(lt_cuda_turns(q, &scratch.turns));
+    }
     if (scratch.bytes > 0) {
         LT_TRY(lt_cuda_scratch(q, scratch.bytes, &scratch.data));
     }
@@ -151,6 +152,30 @@ static lt_err wgmma_run(lt_queue *q, const void *args) {
     lt_gemm_args g;
     (void)lt_gemm_from_matmul(&g, a);
     return gemm_run(q, &g, a->fixed_order);
+}
+
+/* Few rows times weights (N, K) that come from memory. */
+static const char *few_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    const lt_cuda_info *info = lt_cuda_backend_info();
+    const lt_gemm_winner *w;
+    lt_gemm_args g;
+    const char *why = lt_matmul_refuse_types(a);
+    why = why != NULL ? why : lt_gemm_from_matmul(&g, a);
+    why = why != NULL ? why : lt_gemm_few_refusal(&g, info);
+    if (why != NULL) {
+        return why;
+    }
+    if (a->fixed_order) {
+        return "parts of K depend on the rows";
+    }
+    w = lt_gemm_winner_find(info, &g);
+    return w == NULL || w->by == LT_GEMM_BY_FEW ? NULL : "another kernel was measured to be faster";
+}
+static lt_err few_run(lt_queue *q, const void *args) {
+    lt_gemm_args g;
+    (void)lt_gemm_from_matmul(&g, args);
+    return lt_gemm_few(q->gpu, q->stream, &g);
 }
 
 /* ---- Tensor cores of sm_80 ---- */
@@ -486,6 +511,7 @@ static lt_err pack_run(lt_queue *q, const void *args) {
 const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"few_q", lt_cuda_few_q_refuse, lt_cuda_few_q_run},
     {"wide_q", lt_cuda_wide_q_refuse, lt_cuda_wide_q_run},
+    {"few", few_refuse, few_run},
     {"gemv", lt_cuda_gemv_refuse, lt_cuda_gemv_run},
     {"cublaslt", cublas_refuse, cublas_run},
     {"wgmma", wgmma_refuse, wgmma_run},

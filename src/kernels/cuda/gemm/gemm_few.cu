@@ -1,0 +1,312 @@
+/* gemm_few.cu: few rows times a weight matrix on Hopper's tensor cores: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 64: decoding of many streams.
+ *
+ * SHAPES    any N, K; rows of x and W 16-byte aligned. BN is M rounded up to a multiple of 8.
+ * MAP       operands change places: 64 columns of y (rows of W) are the 64 rows of a consumer warpgroup's product, the rows of x its N = BN. A tile is 64 * GROUPS
+ *           columns. SPLITS blocks, a cluster, share a tile's K; with SPLITS 1 a block walks over tiles, and its ring runs over their ends.
+ * MOVEMENT
+ *     W ──TMA, 128-byte swizzle──▶ ring of STAGES x DEPTH x 64 of K ─┐
+ *     x ──TMA, from the L2───────▶ the same stages ──────────────────┴─wgmma─▶ acc[BN / 2] ──▶ SPLITS x smem of the block that adds these rows of x ──▶ y
+ *     The stages' weights are on their way before the kernels before this one are done (common/early.cuh), their x behind that wait: what is under way is what the SM holds.
+ * BOUND     bytes of W: each is used once; x comes M / (64 * GROUPS) times as often as W from the L2, which gives about twice what the memory does. Products: 64 BN 16 in BN / 2 clocks, of
+ *           2 KB of W that the memory brings in 160.
+ * MEASURED  docs/SPEED.md, "Serving on a GPU". Weights leave the L2 first (evict_first): 3 to 8 % faster.
+ * NUMERICS  f32 sums in order of K within a part; parts in order; one rounding: bit-identical run to run. Rows do not meet: a row's bits do not depend on M for equal SPLITS.
+ *@spec sm_90a: BN=32 GROUPS=1 SPLITS=4 DEPTH=2 STAGES=8 OUT=bf16
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 DEPTH=2 STAGES=5 OUT=bf16
+ *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 DEPTH=1 STAGES=8 OUT=fp32
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 DEPTH=2 STAGES=5 OUT=bf16 PAIR=1
+ *@spec sm_90a: BN=24 GROUPS=1 SPLITS=2 DEPTH=2 STAGES=8 OUT=fp16 DTYPE=fp16
+ *@spec sm_90a: BN=8 GROUPS=2 SPLITS=4 DEPTH=2 STAGES=4 OUT=bf16 */
+#include "common/early.cuh"
+#include "common/hopper.cuh"
+#include "common/product.cuh"
+#include "common/wgmma.cuh"
+
+#ifndef PAIR
+#define PAIR 0
+#endif
+#define CLUSTER     (PAIR ? 2 : SPLITS)
+#define THREADS     (128 * GROUPS + 32) /* Consumers, then one warp of which a thread copies. */
+#define TILE        (64 * GROUPS)       /* Columns of y. */
+#define W_BYTES     (TILE * 128)        /* 64 of K. */
+#define X_BYTES     (BN * 128)
+#define STAGE_BYTES (DEPTH * (W_BYTES + X_BYTES))
+#define STAGE_K     (DEPTH * 64)
+#define OCTETS      (BN / 8) /* of rows of x */
+#define OCTET_BYTES (64 * 32) /* 64 columns x 8 rows, f32 */
+#define EACH        (SPLITS == 1 ? (OCTETS < 4 ? OCTETS : 4) : (OCTETS + SPLITS - 1) / SPLITS) /* octets that a block adds, at a time */
+#define GROUP_BYTES (SPLITS * EACH * OCTET_BYTES)                                               /* for a consumer's sums */
+static_assert(BN % 8 == 0 && BN >= 8 && BN <= 64, "rows of x in octets");
+static_assert(SPLITS >= 1 && SPLITS <= 8, "a portable cluster");
+static_assert(!PAIR || (SPLITS == 1 && BN % 16 == 0), "two blocks fetch whole octets of x for each other");
+static_assert(GROUPS == 1 || GROUPS == 2, "consumers");
+
+WGMMA_SS(mma, BN, 0, 0)
+
+typedef struct {
+    const void *bias;
+    OUT *y;
+    i64 ldy;
+    int m, n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
+} few_args;
+
+/* This block's share of K, in stages, and its walk over tiles. */
+typedef struct {
+    int tile, step;
+} place;
+typedef struct {
+    int tiles, first, stride; /* of tiles */
+    int begin, end;           /* of stages */
+} share;
+INLINE share share_of(const few_args *a) {
+    const int steps = div_up(a->k, STAGE_K), each = div_up(steps, SPLITS), rank = (int)blockIdx.x % SPLITS;
+    share s;
+    s.tiles = div_up(a->n, TILE * (1 + PAIR)), s.first = (int)blockIdx.x / CLUSTER, s.stride = (int)gridDim.x / CLUSTER;
+    s.begin = min_i(steps, rank * each), s.end = min_i(steps, s.begin + each);
+    return s;
+}
+INLINE int column_of(int tile) { /* Of a pair of tiles each block has one. */
+    return PAIR ? (2 * tile + (int)blockIdx.x % 2) * TILE : tile * TILE;
+}
+INLINE bool place_there(const place *p, const share *s) {
+    return p->tile < s->tiles && s->begin < s->end;
+}
+INLINE void place_step(place *p, const share *s) {
+    if (++p->step == s->end) {
+        p->step = s->begin;
+        p->tile += s->stride;
+    }
+}
+
+INLINE void send_weights(const place *p, const void *map, u32 stage, u32 bar, u64 once) {
+    mbarrier_expect(bar, STAGE_BYTES);
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        tma_load_2d_hint(stage + i * W_BYTES, map, bar, p->step * STAGE_K + i * 64, column_of(p->tile), once);
+    }
+}
+INLINE void send_rows(const place *p, const void *map, u32 stage, u32 bar) {
+#pragma unroll
+    for (int i = 0; i < DEPTH; i++) {
+        const u32 to = stage + DEPTH * W_BYTES + i * X_BYTES;
+#if PAIR
+        const int rank = (int)blockIdx.x % 2;
+        tma_load_2d_multicast(to + rank * (X_BYTES / 2), map, bar, p->step * STAGE_K + i * 64, rank * (BN / 2), 3);
+#else
+        tma_load_2d(to, map, bar, p->step * STAGE_K + i * 64, 0);
+#endif
+    }
+}
+
+/* 1. One thread fills the ring: first with weights only, as long as others may still write x. */
+INLINE void produce(const void *map_w, const void *map_x, const few_args *a, u32 ring, u32 full, u32 empty) {
+    const share s = share_of(a);
+    place w = {s.first, s.begin}, x = w;
+    const u64 once = evict_first();
+    int sent = 0, slot = 0;
+    u32 phase = 0;
+
+    for (; sent < STAGES && place_there(&w, &s); sent++, place_step(&w, &s)) {
+        send_weights(&w, map_w, ring + sent * STAGE_BYTES, full + 8 * sent, once);
+    }
+    wait_for_others();
+    for (int i = 0; i < sent; i++, place_step(&x, &s)) {
+        send_rows(&x, map_x, ring + i * STAGE_BYTES, full + 8 * i);
+    }
+    for (; place_there(&w, &s); place_step(&w, &s)) {
+        mbarrier_wait(empty + 8 * slot, phase);
+        send_weights(&w, map_w, ring + slot * STAGE_BYTES, full + 8 * slot, once);
+        send_rows(&w, map_x, ring + slot * STAGE_BYTES, full + 8 * slot);
+        if (++slot == STAGES) {
+            slot = 0;
+            phase ^= 1;
+        }
+    }
+}
+
+typedef struct {
+    int slot;
+    u32 phase;
+} ring_pos;
+
+/* 2. 64 columns over this block's part of K. */
+INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 ring, u32 full, u32 empty) {
+    const int tid = (int)threadIdx.x % 128;
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        acc[i] = 0.0f;
+    }
+    for (int step = 0; step < steps; step++) {
+        const u32 stage = ring + r->slot * STAGE_BYTES;
+        const u64 w = wgmma_desc(stage + group * 8192, 8192), x = wgmma_desc(stage + DEPTH * W_BYTES, 8192);
+        mbarrier_wait(full + 8 * r->slot, r->phase);
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < DEPTH * 4; i++) {
+            mma(acc, DESC_ADD(w, i / 4 * W_BYTES + i % 4 * 32), DESC_ADD(x, i / 4 * X_BYTES + i % 4 * 32), 1);
+        }
+        wgmma_commit();
+        wgmma_wait(0); /* The memory is slower than the products: what counts is that the stage is sent for again at once. */
+        wgmma_pin(acc, BN / 2);
+        if (PAIR && tid < 2) {
+            mbarrier_arrive_remote(empty + 8 * r->slot, (u32)tid);
+        } else if (!PAIR && tid == 0) {
+            mbarrier_arrive(empty + 8 * r->slot);
+        }
+        if (++r->slot == STAGES) {
+            r->slot = 0;
+            r->phase ^= 1;
+        }
+    }
+}
+
+/* ---- 3. Sums of parts, an octet of rows of x at a time: (column, row) f32, so that a thread's pairs lie side by side. */
+
+/* Which block of the cluster adds octet o, and which of its octets that is. */
+INLINE int adder_of(int o) {
+    return OCTETS >= SPLITS ? o * SPLITS / OCTETS : o;
+}
+INLINE int first_octet(int rank) {
+    return OCTETS >= SPLITS ? (rank * OCTETS + SPLITS - 1) / SPLITS : rank;
+}
+INLINE u32 remote_address(u32 address, int rank) {
+    u32 y;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(y) : "r"(address), "r"(rank));
+    return y;
+}
+INLINE void st_async_v2(u32 address, float a, float b, u32 bar) { /* To a block of the cluster, whose barrier counts the bytes. */
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address), "f"(a), "f"(b), "r"(bar) : "memory");
+}
+INLINE void cluster_arrive(void) { /* Orders nothing but the barriers' beginnings (mbarrier_init_fence). */
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+INLINE void cluster_wait(void) {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+INLINE u32 pair_place(void) { /* Of this thread's first pair of an octet; the second is 8 columns on. */
+    const int tid = (int)threadIdx.x % 128;
+    return (u32)((tid / 32 * 16 + tid % 32 / 4) * 32 + tid % 4 * 8);
+}
+
+/* Octet o, whose parts lie at `sums`, EACH octets apart, to y. A thread has one column and four rows. */
+INLINE void store_octet(const few_args *a, u32 sums, int o, int col) {
+    const int tid = (int)threadIdx.x % 128, half = tid / 64;
+    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    col += tid % 64;
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++) {
+        const uint4 part = ld_shared_v4(sums + s * EACH * OCTET_BYTES + tid % 64 * 32 + half * 16);
+        v.x += __uint_as_float(part.x), v.y += __uint_as_float(part.y);
+        v.z += __uint_as_float(part.z), v.w += __uint_as_float(part.w);
+    }
+    const int row = o * 8 + half * 4;
+    if (col < a->n) {
+        const float bias = bias_at(a->bias, a->bias_type, col), sum[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (row + i < a->m) {
+                product_store(a->y + (row + i) * a->ldy + col, sum[i], bias, a->accumulate);
+            }
+        }
+    }
+}
+
+#if SPLITS == 1
+/* Through this group's own smem, EACH octets at a time. */
+INLINE void store_own(const float acc[BN / 2], const few_args *a, u32 sums, int group, int col) {
+#pragma unroll
+    for (int from = 0; from < OCTETS; from += EACH) {
+        named_barrier_sync(1 + group, 128);
+#pragma unroll
+        for (int o = from; o < OCTETS && o < from + EACH; o++) {
+            const u32 to = sums + (o - from) * OCTET_BYTES + pair_place();
+            st_shared_v2(to, acc[4 * o], acc[4 * o + 1]);
+            st_shared_v2(to + 256, acc[4 * o + 2], acc[4 * o + 3]);
+        }
+        named_barrier_sync(1 + group, 128);
+#pragma unroll
+        for (int o = from; o < OCTETS && o < from + EACH; o++) {
+            store_octet(a, sums + (o - from) * OCTET_BYTES, o, col);
+        }
+    }
+}
+
+#else
+/* Each octet's part to the block that adds it, to the place of this block's rank. */
+INLINE void give_away(const float acc[BN / 2], u32 sums, u32 given, int rank) {
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) {
+        const int to = adder_of(o);
+        const u32 at = remote_address(sums + (u32)((rank * EACH + o - first_octet(to)) * OCTET_BYTES) + pair_place(), to);
+        const u32 bar = remote_address(given, to);
+        st_async_v2(at, acc[4 * o], acc[4 * o + 1], bar);
+        st_async_v2(at + 256, acc[4 * o + 2], acc[4 * o + 3], bar);
+    }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x, const __grid_constant__ few_args a) {
+    extern __shared__ __align__(1024) u8 smem[];
+    const u32 ring = (smem_addr(smem) + 1023) & ~1023u; /* Ring, sums, barriers; see few.c. */
+    const u32 sums = ring + STAGES * STAGE_BYTES, full = sums + GROUPS * GROUP_BYTES, empty = full + 8 * STAGES, given = empty + 8 * STAGES;
+    const int group = warp_uniform((int)threadIdx.x / 128), rank = (int)blockIdx.x % SPLITS;
+    const int mine = SPLITS == 1 ? OCTETS : max_i(min_i(first_octet(rank + 1), OCTETS) - first_octet(rank), 0); /* octets that this block adds */
+
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < STAGES; s++) {
+            mbarrier_init(full + 8 * s, 1);
+            mbarrier_init(empty + 8 * s, GROUPS * (1 + PAIR));
+        }
+        for (int g = 0; g < GROUPS; g++) {
+            mbarrier_init(given + 8 * g, 1);
+        }
+        mbarrier_init_fence();
+        for (int g = 0; g < GROUPS && SPLITS > 1; g++) {
+            mbarrier_expect(given + 8 * g, (u32)(SPLITS * mine * OCTET_BYTES));
+        }
+    }
+    __syncthreads();
+    if (CLUSTER > 1) {
+        cluster_arrive(); /* That all blocks are there is asked for when they are given something. */
+    }
+    if (PAIR) {
+        cluster_wait();
+    }
+    if (group == GROUPS) {
+        if (threadIdx.x % 32 == 0) {
+            produce(&map_w, &map_x, &a, ring, full, empty);
+        }
+        __syncwarp();
+        if (PAIR) {
+            cluster_arrive();
+        }
+        if (CLUSTER > 1) {
+            cluster_wait();
+        }
+        return;
+    }
+    const share s = share_of(&a);
+    const u32 my_sums = sums + group * GROUP_BYTES;
+    ring_pos r = {0, 0};
+    float acc[BN / 2];
+    wait_for_others();
+    for (int tile = s.first; tile < s.tiles; tile += s.stride) {
+        const int col = column_of(tile) + group * 64;
+        multiply(acc, &r, s.end - s.begin, group, ring, full, empty);
+#if SPLITS == 1
+        store_own(acc, &a, my_sums, group, col);
+#else /* One tile a cluster. */
+        cluster_wait();
+        give_away(acc, my_sums, given + 8 * group, rank);
+        mbarrier_wait(given + 8 * group, 0);
+        for (int o = 0; o < mine; o++) {
+            store_octet(&a, my_sums + o * OCTET_BYTES, first_octet(rank) + o, col);
+        }
+#endif
+    }
+    if (PAIR) { /* The other block's last arrivals come here. */
+        cluster_arrive();
+        cluster_wait();
+    }
+}
