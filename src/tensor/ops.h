@@ -221,7 +221,7 @@ typedef struct {
  *   its bias is added (F32); it is -inf if BANS is not 0 and its id ends a text, or if MASK >= 0 (else -1), a row of masks (M, ceil(V / 32)) I32, has no
  *   bit id % 32 in word id / 32; if it stands in prompt or output, n times there, in F64, each operation rounded: divided by REPETITION if above 0, else
  *   multiplied by it; minus FREQUENCY * n; minus PRESENCE if n > 0; rounded to F32. A NaN stays one.
- * FORCED >= 0 (else -1): this id. Else, in this order:
+ * FORCED >= 0 (else -1): this id, if any l is above -inf. Else, in this order:
  *   TEMPERATURE t <= 0: the largest x, the lowest index of ties. Else weights w = exp((x - max x) / t), and of all ids, likelier first, then by index:
  *   TOP_K > 0: so many; TYPICAL < 1: as few as make up that share of what is left, at least one, those first whose -log w is nearest to its mean (weighed
  *   by w, which is to say whose information is nearest to the entropy), then by index; TOP_P < 1: as few as make up that share of what is left then, at least

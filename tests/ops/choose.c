@@ -34,7 +34,7 @@ static const struct {
     {1, 1.1, 0.1, 0.1, true, true, true, true, false},
     {1, 1, 0, 2, false, true, true, false, true},
     {0, 1, 0, 0, false, false, false, true, false},
-    {0.99, 1, 0, 0, false, false, false, false, false},
+    {0.99, 1, 0, 0, false, false, false, true, true},
 };
 enum { N_WITH = (int)(sizeof with / sizeof with[0]) };
 

@@ -173,13 +173,13 @@ static int64_t draw(candidate *c, int64_t n_all, const double *how) {
     return id;
 }
 
-/* Of what is wanted; c: as read_row leaves it, lost. */
+/* Of what is wanted; a forced id of the row as it is. c: as read_row leaves it, lost. */
 static int64_t choose(const lt_choose_args *a, const double *how, candidate *c) {
     const int64_t n = a->logits.shape[1];
+    const bool adjusted = (how[LT_CHOOSE_SLOT] >= 0.0 || how[LT_CHOOSE_MASK] >= 0.0) &&
+                          how[LT_CHOOSE_FORCED] < 0.0;
     for (int64_t v = 0; v < n; v++) {
-        c[v].l = how[LT_CHOOSE_SLOT] >= 0.0 || how[LT_CHOOSE_MASK] >= 0.0
-                     ? wanted(a, how, c[v].id, c[v].l)
-                     : c[v].l;
+        c[v].l = adjusted ? wanted(a, how, c[v].id, c[v].l) : c[v].l;
     }
     sort(c, n, by_likelihood);
     return c[0].l == -INFINITY                                    ? LT_CHOOSE_NONE

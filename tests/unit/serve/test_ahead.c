@@ -345,6 +345,9 @@ static void a_failure_takes_what_is_queued(void **state) {
                 r.n_samples = i == 1 ? 3 : 1;
                 r.sampling.presence = fail_in % 3 == 1 && i == 2 ? 0.5 : 0.0;
                 r.sampling.seed = (uint64_t)fail_in;
+                r.think_budget = i == 3 ? 2 : -1; /* Late choices. */
+                r.think_end = prompts[0];
+                r.n_think_end = i == 3 ? 2 : 0;
                 send(e, &r, again == 0 ? &got[i] : &want[i]);
             }
             receive_all(e, MANY, 0);
