@@ -36,11 +36,13 @@ typedef struct {
     i64 ld_act;
 } ring_args;
 
-/* Dynamic shared memory: the kernel's rings, x (HELD; rows 64 bytes further apart than they are long, for the banks), then the norm's gains and sums of pieces, then angles of the rows. */
+/* Dynamic shared memory: the kernel's rings, x (HELD; rows 64 bytes further apart than they are long, for the banks), then the norm's gains and sums of pieces, then angles and
+ * slots of the rows. */
 typedef struct {
     uint4 *x;
     u8 *gain;
     float *part, *angles;
+    int *slots;
 } places;
 INLINE int x_pitch(const ring_args *a) { /* In pieces of 16 bytes. */
     return (a->k + 7) / 8 + 4;
@@ -51,6 +53,7 @@ INLINE places places_of(const ring_args *a, u8 *behind_rings) {
     s.gain = behind_rings + (HELD ? M * x_pitch(a) * 16 : 0);
     s.part = (float *)(s.gain + (NORM ? a->k * (int)sizeof(PARAM) : 0));
     s.angles = s.part + (NORM ? M * (a->k / 8) : 0);
+    s.slots = (int *)(s.angles + (TAIL == 2 ? M * a->dim : 0));
     return s;
 }
 
@@ -188,13 +191,13 @@ INLINE float activate(float x) {
 INLINE float product_of(const ring_args *a, int col, float sum) { /* As y holds it. */
     return TO_F32(OUT, FROM_F32(OUT, sum + bias_at(a->bias, a->bias_type, col)));
 }
-INLINE void turn_and_write(const ring_args *a, const float *angles, int m, int pair, float first, float second) {
+INLINE void turn_and_write(const ring_args *a, const places *s, int m, int pair, float first, float second) {
     const int half = a->dim / 2, i = pair % half, head = pair / half, col = head * a->dim + i;
     OUT *const y = a->y + m * a->ldy + col;
     float u = product_of(a, col, first), v = product_of(a, col + half, second);
-    const int slot = a->slots[m];
+    const int slot = s->slots[m];
     if (head < a->q_heads + a->kv_heads) {
-        rotate_pair(&u, &v, angles[(m * half + i) * 2], angles[(m * half + i) * 2 + 1]);
+        rotate_pair(&u, &v, s->angles[(m * half + i) * 2], s->angles[(m * half + i) * 2 + 1]);
     }
     y[0] = FROM_F32(OUT, u), y[half] = FROM_F32(OUT, v);
     if (head >= a->q_heads && slot >= 0) {
@@ -210,10 +213,11 @@ INLINE void store_column(const ring_args *a, int m, int col, float sum) {
     }
 }
 /* TAIL 1, 2: pair p of columns (column_of, + distance_of). */
-INLINE void store_pair(const ring_args *a, const float *angles, int m, int pair, float first, float second) {
+INLINE void store_pair(const ring_args *a, const places *s, int m, int pair, float first, float second) {
 #if TAIL == 2
-    turn_and_write(a, angles, m, pair, first, second);
+    turn_and_write(a, s, m, pair, first, second);
 #elif TAIL == 1
+    (void)s;
     store_column(a, m, pair, first);
     store_column(a, m, pair + a->n / 2, second);
     a->act[m * a->ld_act + pair] = FROM_F32(DTYPE, activate(product_of(a, pair, first)) * product_of(a, pair + a->n / 2, second));
@@ -230,6 +234,9 @@ INLINE void send_early(const ring_args *a, const places *s) {
 #if TAIL == 2
     for (int i = (int)threadIdx.x; i < M * a->dim; i += THREADS) {
         s->angles[i] = a->table[(i64)a->positions[i / a->dim] * a->dim + i % a->dim];
+    }
+    if (threadIdx.x < M) {
+        s->slots[threadIdx.x] = a->slots[threadIdx.x];
     }
 #endif
     (void)a, (void)s;

@@ -86,7 +86,7 @@ INLINE void take_share(share *s, u32 tile) {
 INLINE int row_of(int i, int lane) {
     return lane % 4 * 2 + i % 2;
 }
-INLINE void store(const ring_args *a, const float *angles, int unit, int i, int lane, float first, float second) {
+INLINE void store(const ring_args *a, const places *s, int unit, int i, int lane, float first, float second) {
     const int row = row_of(i, lane), at = lane / 4 + i / 2 * 8;
     if (row >= M) {
         return;
@@ -94,7 +94,7 @@ INLINE void store(const ring_args *a, const float *angles, int unit, int i, int 
     if (TAIL == 0) {
         store_column(a, row, column_of(a, unit, 0) + at, first);
     } else {
-        store_pair(a, angles, row, unit * TILE_ROWS + at, first, second);
+        store_pair(a, s, row, unit * TILE_ROWS + at, first, second);
     }
 }
 
@@ -138,7 +138,7 @@ gemm_q_ring(const __grid_constant__ ring_args a) {
         if (SPLIT == 1) { /* 4. */
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                store(&a, s.angles, unit, i, lane, sum[0][0][i], sum[SLABS - 1][0][i]);
+                store(&a, &s, unit, i, lane, sum[0][0][i], sum[SLABS - 1][0][i]);
             }
             continue;
         }
@@ -153,7 +153,7 @@ gemm_q_ring(const __grid_constant__ ring_args a) {
                 first += part[(group * SPLIT + p) % PARTS][i][lane];
                 second += part[(group * SPLIT + p) % PARTS][(SLABS - 1) * 4 + i][lane];
             }
-            store(&a, s.angles, unit, i, lane, first, second);
+            store(&a, &s, unit, i, lane, first, second);
         }
         named_barrier_sync(1 + group, 32 * SPLIT); /* Before the next sums. */
     }

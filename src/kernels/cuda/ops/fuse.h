@@ -13,18 +13,18 @@
  * Positions, slots and the table of rotations are read before the kernels before are done: no op of a step may write them.
  *
  * Outside of a recording nothing is held: the same patterns only fetch their kernels, which a recording could not compile. So a step runs once before it is recorded.
- * LATEEN_CUDA_FUSE=off turns it off. By default only one row times 16-bit weights is fused, which an H100 has shown to be right and faster; =all adds what has not been shown there: up to
- * LT_FUSE_ROWS rows, and weights of blocks. fuse.c says what is known. */
+ * LATEEN_CUDA_FUSE=off turns it off. By default up to LT_FUSE_ROWS_FAST rows are fused, for which an H100 was faster so; =all: up to LT_FUSE_ROWS. */
 #ifndef LT_KERNELS_CUDA_FUSE_H
 #define LT_KERNELS_CUDA_FUSE_H
 
 #include "kernels/cuda/ops/launch.h"
 
-#define LT_FUSE_ROWS 8
+#define LT_FUSE_ROWS      8
+#define LT_FUSE_ROWS_FAST 4
 
 /* Ops that one kernel may stand for. */
 typedef struct {
-    bool wide; /* LATEEN_CUDA_FUSE=all */
+    int rows_max;
     bool has_norm, has_product, has_act, has_rope, has_kv;
     lt_rmsnorm_args norm;
     lt_matmul_args product;
@@ -34,7 +34,8 @@ typedef struct {
 } lt_fuse_ops;
 
 typedef struct lt_fuse {
-    bool off, wide, records;
+    bool off, records;
+    int rows_max; /* Of a product that is fused. */
     lt_fuse_ops held;
     int64_t n_fused; /* Kernels that stand for more than one op. */
 } lt_fuse;

@@ -6,11 +6,10 @@
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 
-/* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 2 pieces of 2 columns a stage; 215 KB of rings beat 100, which would leave the next kernel's block
- * room; Q4_0 likes 200. Q8_0's 100 are inferred from a run of before. */
+/* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a warp beat 2; 215 KB of rings beat 112 and less, beside which the next kernel's block
+ * stands; Q4_0 likes 200, Q8_0 100. */
 #define WARPS         16
-#define ROWS          2 /* Columns that a warp makes at once. */
-#define UNROLL        2
+#define STAGE_PIECES  4 /* Of 512 bytes, of a warp: columns times pieces of each. */
 #define MOST_STAGES   12
 #define BUDGET        215 /* KB of shared memory for rings and rows. */
 #define BUDGET_Q      200
@@ -72,13 +71,12 @@ static bool in_pieces(const lt_tensor *t, lt_dtype type) {
 static bool is_packed(const lt_matmul_args *a, lt_cuda_tile_format *f) {
     return a->b_packed != NULL && lt_cuda_tile_format_of(f, a->b.dtype);
 }
-static bool takes_product(const lt_matmul_args *a, bool wide) {
+static bool takes_product(const lt_matmul_args *a, int rows_max) {
     const int64_t k = a->b.shape[1];
     lt_cuda_tile_format f;
     const bool packed = is_packed(a, &f),
                fine = a->y.n_dims == 2 && a->a.n_dims == 2 && a->y.shape[0] >= 1 &&
-                      a->y.shape[0] <= (wide ? LT_FUSE_ROWS : 1) && (wide || !packed) &&
-                      !a->fixed_order && !a->trans_a && a->trans_b &&
+                      a->y.shape[0] <= rows_max && !a->fixed_order && !a->trans_a && a->trans_b &&
                       (a->a.dtype == LT_BF16 || a->a.dtype == LT_F16) &&
                       lt_cuda_dtype_word(a->y.dtype) != NULL && in_pieces(&a->a, a->a.dtype) &&
                       lt_matmul_dense(&a->y) && k > 0 && k <= MOST_COLS && a->y.shape[1] >= 1 &&
@@ -117,7 +115,7 @@ static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
                            *const early[] = {&f->norm.sum, &f->norm.y, &f->norm.rstd},
                            *const late[] = {&a->y, &f->act.y};
     const int n_late = f->has_act ? 2 : 1;
-    if (info->cc < 80 || !takes_product(a, f->wide) || !apart(reads, 2, late, n_late)) {
+    if (info->cc < 80 || !takes_product(a, f->rows_max) || !apart(reads, 2, late, n_late)) {
         return false;
     }
     if (f->has_norm &&
@@ -139,7 +137,7 @@ static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
 /* ---- How it shares out ---- */
 
 typedef struct {
-    int split, unroll, stages, blocks;
+    int split, columns, unroll, stages, blocks;
     bool whole, held;
     size_t shared_bytes;
 } shape;
@@ -150,9 +148,10 @@ static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, 
     const int64_t m = f->product.y.shape[0], k = f->product.b.shape[1];
     const size_t gain = f->has_norm ? (size_t)k * lt_dtype_bytes(f->norm.gain.dtype) : 0,
                  parts = f->has_norm ? (size_t)(m * (k / 8)) * 4 : 0,
-                 angles = f->has_kv ? (size_t)(m * f->rope.x.shape[2]) * 4 : 0,
-                 x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0,
-                 fixed = x + gain + parts + angles, stage = WARPS * stage_bytes,
+                 turned = f->has_kv ? (size_t)(m * (f->rope.x.shape[2] + 1)) * 4
+                                    : 0, /* Angles, slots. */
+        x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0, fixed = x + gain + parts + turned,
+                 stage = WARPS * stage_bytes,
                  most = (size_t)info->shared_optin_bytes - STATIC_BYTES,
                  budget = (size_t)budget_kb * 1024, room = budget < most ? budget : most;
     int64_t stages = fixed + 2 * stage < room ? (int64_t)((room - fixed) / stage) : 2;
@@ -178,11 +177,12 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
         return s;
     }
     s.split = lt_cuda_gemv_split(n, k, info->n_sms);
-    s.unroll = UNROLL * s.split * 256 > k ? 1 : UNROLL;
+    s.columns = m <= 2 ? 4 : 2; /* More rows times 4 columns are too many sums. */
+    s.unroll = STAGE_PIECES / s.columns * s.split * 256 > k ? 1 : STAGE_PIECES / s.columns;
     const int64_t step = s.unroll * s.split * 256;
     s.whole = k % step == 0;
-    share_out(&s, f, info, LT_CUDA_DIV_UP(pairs, ROWS / 2), LT_CUDA_DIV_UP(k, step),
-              (size_t)s.unroll * ROWS * 512, BUDGET);
+    share_out(&s, f, info, LT_CUDA_DIV_UP(pairs, s.columns / 2), LT_CUDA_DIV_UP(k, step),
+              (size_t)(s.unroll * s.columns) * 512, BUDGET);
     return s;
 }
 
@@ -254,7 +254,8 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
         snprintf(defines + at, sizeof defines - (size_t)at, "BITS=%d GROUP=%d MINS=%d OFFSET=%d",
                  format.bits, format.group, format.mins, format.offset);
     } else {
-        snprintf(defines + at, sizeof defines - (size_t)at, "ROWS=%d UNROLL=%d", ROWS, s.unroll);
+        snprintf(defines + at, sizeof defines - (size_t)at, "ROWS=%d UNROLL=%d", s.columns,
+                 s.unroll);
     }
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, packed ? "gemm/gemm_q_ring.cu" : "gemm/gemv_ring.cu",
                               packed ? "gemm_q_ring" : "gemv_ring", defines));
