@@ -10,6 +10,7 @@
 #define COUNTER_BYTES 256  /* At the start of the scratch; zero between calls. */
 #define STAY_QUERIES  2048 /* Up to so many, a block of backward makes several units: measured. */
 #define L2_SHARE      24e6 /* Bytes of K and V that tiles running together may share, of 50 MB. */
+#define PROMPTS_MOST  128  /* Of one call: they stand in shared memory. */
 
 /* attn_args of mask.cuh. */
 typedef struct {
@@ -19,6 +20,10 @@ typedef struct {
     const float *alibi, *sinks;
     float *lse;
     unsigned *counter;
+    const int *q_start, *table;
+    int table_ld, q_least;
+    void *out;
+    int64_t out_ld, out_head_ld;
 } kernel_args;
 
 /* bwd_args of bwd.cuh. */
@@ -53,16 +58,19 @@ static const fwd_row fwd_rows[] = {
 static int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
-static const fwd_row *fwd_row_of(const lt_attention_args *a) {
-    const int64_t keys = a->window > 0 && a->window < a->k.shape[1] ? a->window : a->k.shape[1];
+static const fwd_row *fwd_row_for(int64_t width, int64_t keys, int64_t window, bool causal) {
+    keys = window > 0 && window < keys ? window : keys;
     for (size_t i = 0; i < sizeof fwd_rows / sizeof *fwd_rows; i++) {
         const fwd_row *r = &fwd_rows[i];
-        if (a->q.shape[3] <= r->width && (r->keys_max == 0 || keys <= r->keys_max) &&
-            (r->mask == ANY || (r->mask == CAUSAL) == a->causal)) {
+        if (width <= r->width && (r->keys_max == 0 || keys <= r->keys_max) &&
+            (r->mask == ANY || (r->mask == CAUSAL) == causal)) {
             return r;
         }
     }
     return NULL;
+}
+static const fwd_row *fwd_row_of(const lt_attention_args *a) {
+    return fwd_row_for(a->q.shape[3], a->k.shape[1], a->window, a->causal);
 }
 
 /* (B, T, H, D) of 16-bit elements as the copy engine wants it. */
@@ -176,51 +184,173 @@ size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a) {
     return COUNTER_BYTES;
 }
 
+/* What a launch of fwd_sm90.cu is made of: words beyond the row's, its tensors as (B, T, H, D), keys a copy brings. */
+typedef struct {
+    const fwd_row *row;
+    int turns, heads, box;
+    bool sinks;
+    const char *flags;
+    const lt_tensor *q, *k, *v, *out;
+    int64_t blocks;
+    size_t more_shared;
+} fwd_launch;
+static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, kernel_args *w) {
+    const fwd_row *r = l->row;
+    const size_t q_bytes = (size_t)(64 * r->width * 2 * r->consumers * (r->q_slots + !r->o_in_q)),
+                 kv_bytes = (size_t)(r->bn * r->width * 4 * r->stages);
+    char text[512];
+    const lt_cuda_kernel *k;
+    CUtensorMap q, key, v, o;
+    void *args[] = {&q, &key, &v, &o, w};
+
+    snprintf(text, sizeof text,
+             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_IN_Q=%d Q_SLOTS=%d STAGES=%d TURNS=%d HEADS=%d "
+             "REGS_PRODUCER=%d REGS_CONSUMER=%d SINKS=%d %s",
+             r->width, r->bn, r->consumers, r->o_in_q, r->q_slots, r->stages, l->turns, l->heads,
+             r->regs_producer, r->regs_consumer, l->sinks, l->flags);
+    LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
+    LT_TRY(tensor_map(c, &q, l->q, l->heads, 64 / l->heads));
+    LT_TRY(tensor_map(c, &key, l->k, 1, l->box));
+    LT_TRY(tensor_map(c, &v, l->v, 1, l->box));
+    LT_TRY(tensor_map(c, &o, l->out, l->heads, 64 / l->heads));
+    return lt_cuda_launch(
+        c, s, k,
+        &(lt_cuda_dims){.grid = {(unsigned)l->blocks},
+                        .block = {(unsigned)(128 * (1 + r->consumers))},
+                        .dynamic_shared_bytes = 1024 + q_bytes + kv_bytes + 384 + l->more_shared},
+        args);
+}
+/* (batch, head) pairs whose K and V stay in the L2 together; a pair's share of bytes. */
+static int section_of(double kv_bytes, int64_t pairs) {
+    const int64_t section = (int64_t)(L2_SHARE / kv_bytes);
+    return (int)(section < 1 ? 1 : (section > pairs ? pairs : section));
+}
+
 static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scratch scratch,
                       const fwd_row *r, int turns) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_attention_refusal(a, info);
     kernel_args w = args_of(a, scratch);
-    char text[512], flags[256];
-    const lt_cuda_kernel *k;
-    CUtensorMap q, key, v, o;
+    char flags[256];
 
     if (why != NULL || r == NULL || scratch.bytes < COUNTER_BYTES) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "attention: %s", why != NULL ? why : "no scratch");
     }
-    const int rows = 64 * r->consumers, heads = heads_packed(a, rows),
-              block = 64 * r->width * 2 * r->consumers;
+    const int rows = 64 * r->consumers, heads = heads_packed(a, rows);
     const int64_t pairs = (int64_t)w.batch * w.q_heads / heads,
-                  tiles = div_up((int64_t)w.q_tokens * heads, rows);
-    const double kv_bytes = 4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads;
-    const int64_t section = a->causal ? (int64_t)(L2_SHARE / kv_bytes)
-                                      : (info->n_sms + tiles / 2) / tiles;
-    w.section = (int)(section < 1 ? 1 : (section > pairs ? pairs : section));
+                  tiles = div_up((int64_t)w.q_tokens * heads, rows), n = tiles * pairs,
+                  alike = (info->n_sms + tiles / 2) / tiles;
+    w.section = a->causal
+                    ? section_of(4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads,
+                                 pairs)
+                    : (int)(alike < 1 ? 1 : (alike > pairs ? pairs : alike));
     flags_text(flags, sizeof flags, a);
-    snprintf(text, sizeof text,
-             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_IN_Q=%d Q_SLOTS=%d STAGES=%d TURNS=%d HEADS=%d "
-             "REGS_PRODUCER=%d "
-             "REGS_CONSUMER=%d SINKS=%d %s",
-             r->width, r->bn, r->consumers, r->o_in_q, r->q_slots, r->stages, turns, heads,
-             r->regs_producer, r->regs_consumer, a->sinks.data != NULL, flags);
-    LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
-    LT_TRY(tensor_map(c, &q, &a->q, heads, 64 / heads));
-    LT_TRY(tensor_map(c, &key, &a->k, 1, r->bn));
-    LT_TRY(tensor_map(c, &v, &a->v, 1, r->bn));
-    LT_TRY(tensor_map(c, &o, &a->out, heads, 64 / heads));
-    const size_t shared = 1024 + (size_t)(block * (r->q_slots + !r->o_in_q)) +
-                          (size_t)(r->bn * r->width * 4 * r->stages) + 384;
-    const int64_t n = tiles * pairs;
-    void *args[] = {&q, &key, &v, &o, &w};
-    return lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)(n < info->n_sms ? n : info->n_sms)},
-                                          .block = {(unsigned)(128 * (1 + r->consumers))},
-                                          .dynamic_shared_bytes = shared},
-                          args);
+    return launch_forward(c, s,
+                          &(fwd_launch){.row = r,
+                                        .turns = turns,
+                                        .heads = heads,
+                                        .box = r->bn,
+                                        .sinks = a->sinks.data != NULL,
+                                        .flags = flags,
+                                        .q = &a->q,
+                                        .k = &a->k,
+                                        .v = &a->v,
+                                        .out = &a->out,
+                                        .blocks = n < info->n_sms ? n : info->n_sms},
+                          &w);
 }
 
 lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scratch scratch) {
     return forward(c, s, a, scratch, fwd_row_of(a), 1);
+}
+
+/* ---- Pages ---- */
+
+static const fwd_row *paged_row(const lt_attention_paged_args *a) {
+    return fwd_row_for(a->q.shape[2], a->kv_max, a->window, true);
+}
+static int box_of(const lt_attention_paged_args *a, const fwd_row *r) {
+    return (int)(a->k_pages.shape[1] < r->bn ? a->k_pages.shape[1] : r->bn);
+}
+/* (R, H, D) as a batch of one. */
+static lt_tensor as_batch(const lt_tensor *t) {
+    lt_tensor x = *t;
+    x.n_dims = 4;
+    for (int d = 3; d > 0; d--) {
+        x.shape[d] = t->shape[d - 1], x.stride[d] = t->stride[d - 1];
+    }
+    x.shape[0] = 1, x.stride[0] = x.shape[1] * x.stride[1];
+    return x;
+}
+
+static int64_t prompts_most(const lt_attention_paged_args *a) {
+    const int64_t by_rows = a->q.shape[0] / LT_PROMPT_ROWS, n = a->kv_len.shape[0];
+    return n < by_rows ? n : by_rows;
+}
+
+bool lt_cuda_attention_takes_prompts(const lt_attention_paged_args *a, const lt_cuda_info *info) {
+    const lt_tensor q = as_batch(&a->q), out = as_batch(&a->out);
+    const fwd_row *r = paged_row(a);
+    return info->cc == 90 && !a->fixed_order && a->q_max >= LT_PROMPT_ROWS &&
+           prompts_most(a) <= PROMPTS_MOST && r != NULL && a->q.shape[2] == r->width &&
+           tensor_refusal(&q) == NULL && tensor_refusal(&out) == NULL &&
+           tensor_refusal(&a->k_pages) == NULL && tensor_refusal(&a->v_pages) == NULL &&
+           a->k_pages.dtype == a->q.dtype && a->v_pages.dtype == a->q.dtype &&
+           a->out.dtype == a->q.dtype && r->bn % box_of(a, r) == 0 &&
+           a->k_pages.shape[1] % box_of(a, r) == 0;
+}
+
+lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_paged_args *a,
+                                 lt_scratch scratch) {
+    const lt_cuda_info *info = lt_cuda_get_info(c);
+    const fwd_row *r = paged_row(a);
+    const lt_tensor q = as_batch(&a->q), out = as_batch(&a->out);
+    const int64_t heads = a->q.shape[1], kv_heads = a->k_pages.shape[2];
+    fwd_row row = *r;
+    kernel_args w = {.batch = (int)a->kv_len.shape[0],
+                     .q_heads = (int)heads,
+                     .kv_heads = (int)kv_heads,
+                     .q_tokens = (int)a->q_max,
+                     .kv_tokens = (int)a->kv_max,
+                     .window = (int)a->window,
+                     .scale = a->scale,
+                     .softcap = a->softcap,
+                     .kv_len = a->kv_len.data,
+                     .alibi = a->alibi.data,
+                     .sinks = a->sinks.data,
+                     .counter = scratch.data,
+                     .q_start = a->q_start.data,
+                     .table = a->table.data,
+                     .table_ld = (int)a->table.stride[0],
+                     .q_least = LT_PROMPT_ROWS,
+                     .out = a->out.data,
+                     .out_ld = a->out.stride[0],
+                     .out_head_ld = a->out.stride[1]};
+    char flags[256];
+
+    LT_ASSERT(scratch.bytes >= COUNTER_BYTES);
+    if (row.consumers == 2) { /* Pages ask more registers of the producer. */
+        row.regs_producer = 40, row.regs_consumer = 232;
+    }
+    w.section = section_of(4.0 * (double)a->kv_max * r->width * (double)kv_heads / (double)heads,
+                           heads);
+    snprintf(flags, sizeof flags, "DTYPE=%s CAUSAL=1 WINDOW=%d DOC=0 SOFTCAP=%d ALIBI=%d PAGED=%d",
+             a->q.dtype == LT_F16 ? "fp16" : "bf16", a->window > 0, a->softcap > 0.0f,
+             a->alibi.data != NULL, (int)a->k_pages.shape[1]);
+    return launch_forward(c, s,
+                          &(fwd_launch){.row = &row,
+                                        .turns = 1,
+                                        .heads = 1,
+                                        .box = box_of(a, r),
+                                        .sinks = a->sinks.data != NULL,
+                                        .flags = flags,
+                                        .q = &q,
+                                        .k = &a->k_pages,
+                                        .v = &a->v_pages,
+                                        .out = &out,
+                                        .blocks = info->n_sms,
+                                        .more_shared = 128 + 8 * (size_t)(prompts_most(a) + 1)},
+                          &w);
 }
 
 /* ---- The ladder ---- */

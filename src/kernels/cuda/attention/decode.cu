@@ -63,7 +63,7 @@ INLINE work work_of(const decode_args *a, int b, int g, int row0) {
     w.b = b, w.g = g, w.row0 = row0;
     w.first = a->q_start ? a->q_start[b] : b * a->q_tokens;
     w.tokens = a->q_start ? a->q_start[b + 1] - w.first : a->q_tokens;
-    w.rows = w.tokens * group;
+    w.rows = w.tokens <= a->q_tokens ? w.tokens * group : 0; /* More are another kernel's. */
     w.n_keys = a->kv_len[b];
     const int before = w.n_keys - w.tokens, last = before + (min_i(row0 + 15, w.rows - 1)) / group, low = before + row0 / group;
     const int tiles = div_up(w.n_keys, KEYS);

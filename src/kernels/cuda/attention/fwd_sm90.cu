@@ -1,6 +1,7 @@
 /* fwd_sm90.cu — O = softmax(mask(scale * Q K^T)) V and its log-sum-exp, forward, on Hopper.
  *
  * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any strides of 16 bytes; D <= HEAD_DIM (64, 128, 192, 256), the rest read as zero; any T, S.
+ *           PAGED: q, o (rows, H, D), sequences of different length one behind the other; k, v pages (n, PAGED, G, D). PAGED divides BN, or BN it.
  * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, CONSUMERS more compute, each 64 rows of the block's BM.
  *           A row is (token, head of its group): HEADS query heads that read the same key head share one tile, so that short queries
  *           still fill it.
@@ -36,7 +37,11 @@
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SOFTCAP=1
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 ALIBI=1
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SINKS=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 */
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1 PAGED=16
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=256 WINDOW=1
+ *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16 SOFTCAP=1 */
 #include "attention/mask.cuh"
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
@@ -53,6 +58,11 @@ static_assert(Q_SLOTS == 1 || !O_IN_Q, "a Q slot that O leaves through is needed
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
 static_assert(BN % 16 == 0 && BN <= 256, "key block");
 static_assert(64 % HEADS == 0, "packed heads divide 64 rows");
+#if PAGED
+#define BOX (PAGED < BN ? PAGED : BN) /* Keys of a copy. */
+static_assert(BN % BOX == 0 && PAGED % BOX == 0 && BOX % 8 == 0, "a block of keys is of whole boxes, a box of one page");
+static_assert(HEADS == 1 && !DOC, "rows of sequences of their own length");
+#endif
 
 WGMMA_SS(mma_qk, BN, 0, 0)
 WGMMA_RS(mma_pv, HEAD_DIM, 1)
@@ -60,22 +70,94 @@ WGMMA_RS(mma_pv, HEAD_DIM, 1)
 typedef struct {
     int b, head, kv_head; /* head: first of the HEADS */
     int token;            /* first of the tile */
+    int row;              /* PAGED: of the sequence's first token in q and o */
     int n_keys;
     int j_begin, j_end;   /* key blocks */
 } tile_pos;
 
-INLINE int tile_count(const attn_args *a) {
-    return div_up(a->q_tokens, BM / HEADS) * a->batch * (a->q_heads / HEADS);
+#if PAGED
+/* Sequences with enough tokens, and how many tiles stand before each; in shared memory, made by the block's first warp. */
+typedef struct {
+    int seq, before;
+} stop;
+INLINE int stops_make(const attn_args *a, stop *stops) {
+    const int lane = (int)threadIdx.x % 32;
+    int n = 0, before = 0;
+    for (int b0 = 0; b0 < a->batch; b0 += 32) {
+        const int tokens = b0 + lane < a->batch ? tokens_of(a, b0 + lane) : 0, tiles = tokens >= a->q_least ? div_up(tokens, BM) * a->q_heads : 0;
+        int sum = tiles;
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2) {
+            const int other = __shfl_up_sync(0xffffffffu, sum, d);
+            sum += lane >= d ? other : 0;
+        }
+        const u32 tall = __ballot_sync(0xffffffffu, tiles > 0);
+        if (tiles > 0) {
+            stop *const mine = stops + n + __popc(tall & ((1u << lane) - 1));
+            mine->seq = b0 + lane;
+            mine->before = before + sum - tiles;
+        }
+        n += __popc(tall);
+        before += __shfl_sync(0xffffffffu, sum, 31);
+    }
+    if (lane == 0) {
+        stops[n].seq = -1;
+        stops[n].before = before;
+    }
+    return n;
 }
-/* Tiles in order of falling length (causal: last rows first) inside sections of (batch, head) pairs whose K and V fit the L2. */
-INLINE tile_pos tile_locate(int t, const attn_args *a) {
-    const int rows = div_up(a->q_tokens, BM / HEADS), heads = a->q_heads / HEADS, pairs = a->batch * heads;
+INLINE const stop *stop_of(const stop *stops, int n, int tile) { /* The last that begins at the tile or before. */
+    int low = 0;
+    while (n - low > 1) {
+        const int mid = (low + n) / 2;
+        if (stops[mid].before <= tile) {
+            low = mid;
+        } else {
+            n = mid;
+        }
+    }
+    return stops + low;
+}
+#else
+typedef struct {
+    int unused;
+} stop;
+#endif
+typedef struct {
+    const stop *stops;
+    int n;
+} route;
+
+INLINE int tile_count(const attn_args *a, const route *w) {
+#if PAGED
+    return w->stops[w->n].before;
+#else
+    (void)w;
+    return div_up(a->q_tokens, BM / HEADS) * a->batch * (a->q_heads / HEADS);
+#endif
+}
+/* Tiles in order of falling length (causal: last rows first) inside sections of (batch, head) pairs whose K and V fit the L2; PAGED: of heads of a sequence, one after the other. */
+INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
+    const int heads = a->q_heads / HEADS;
+    key_range low, high;
+    tile_pos p;
+#if PAGED
+    const stop *at = stop_of(w->stops, w->n, t);
+    const int pairs = heads, rows = div_up(tokens_of(a, at->seq), BM);
+    t -= at->before;
+#else
+    const int pairs = a->batch * heads, rows = div_up(a->q_tokens, BM / HEADS);
+#endif
     const int first = t / (a->section * rows) * a->section, inside = t % (a->section * rows);
     const int width = min_i(a->section, pairs - first);
     const int pair = first + inside % width, row = rows - 1 - inside / width;
-    key_range low, high;
-    tile_pos p;
+#if PAGED
+    p.b = at->seq;
+    p.row = a->q_start[p.b];
+#else
     p.b = pair / heads;
+    p.row = 0;
+#endif
     p.head = pair % heads * HEADS;
     p.kv_head = p.head / (a->q_heads / a->kv_heads);
     p.token = row * (BM / HEADS);
@@ -106,27 +188,37 @@ typedef struct {
     u32 tile;                             /* one a slot and consumer: number of the tile whose Q arrives, -1 at the end */
 } smem_map;
 
-INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos *r, const tile_pos *p, int j) {
+INLINE void load_block(const void *map, const attn_args *a, u32 ring, u32 full, u32 empty, ring_pos *r, const tile_pos *p, int j) {
     const u32 bar = full + 8 * r->slot, dst = ring + r->slot * KV_BYTES;
     mbarrier_wait(empty + 8 * r->slot, r->phase);
     mbarrier_expect(bar, KV_BYTES);
+#if PAGED
+    for (int key = j * BN, to = 0; to < BN * 128; key += BOX, to += BOX * 128) { /* Behind the last key: its page again, for finite numbers that nobody sees. */
+        const int page = a->table[p->b * a->table_ld + min_i(key, p->n_keys - 1) / PAGED];
+        for (int c = 0; c < COLUMNS; c++) {
+            tma_load_4d(dst + c * BN * 128 + to, map, bar, c * 64, p->kv_head, key % PAGED, page);
+        }
+    }
+#else
+    (void)a;
     for (int c = 0; c < COLUMNS; c++) {
         tma_load_4d(dst + c * BN * 128, map, bar, c * 64, p->kv_head, j * BN, p->b);
     }
+#endif
     ring_step(r, STAGES);
 }
 
 /* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
-INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s) {
+INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s, const route *way) {
     ring_pos rk = {0, 1}, rv = {0, 1};
     ring_pos at = {0, 1};
     int t = (int)blockIdx.x;
 
-    while (t < tile_count(a)) {
+    while (t < tile_count(a, way)) {
         const int next = (int)(gridDim.x + atomicAdd(a->counter, 1)); /* Asked for long before it is needed. */
-        const tile_pos p = tile_locate(t, a);
+        const tile_pos p = tile_locate(t, a, way);
         if (p.j_begin < p.j_end) {
-            load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, p.j_end - 1);
+            load_block(map_k, a, s->k, s->k_full, s->k_empty, &rk, &p, p.j_end - 1);
         }
         for (int w = 0; w < CONSUMERS; w++) {
             const int i = at.slot * CONSUMERS + w;
@@ -134,15 +226,15 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             st_shared_s32(s->tile + 4 * i, t);
             mbarrier_expect(s->q_full + 8 * i, Q_BYTES);
             for (int c = 0; c < COLUMNS; c++) {
-                tma_load_4d(s->q + i * Q_BYTES + c * 8192, map_q, s->q_full + 8 * i, c * 64, p.head, p.token + w * (64 / HEADS), p.b);
+                tma_load_4d(s->q + i * Q_BYTES + c * 8192, map_q, s->q_full + 8 * i, c * 64, p.head, p.row + p.token + w * (64 / HEADS), PAGED ? 0 : p.b);
             }
         }
         ring_step(&at, Q_SLOTS);
         for (int j = p.j_end - 1; j >= p.j_begin; j--) {
             if (j > p.j_begin) {
-                load_block(map_k, s->k, s->k_full, s->k_empty, &rk, &p, j - 1);
+                load_block(map_k, a, s->k, s->k_full, s->k_empty, &rk, &p, j - 1);
             }
-            load_block(map_v, s->v, s->v_full, s->v_empty, &rv, &p, j);
+            load_block(map_v, a, s->v, s->v_full, s->v_empty, &rv, &p, j);
         }
         t = next;
     }
@@ -263,6 +355,22 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
             a->lse[(i64)(p->b * a->q_heads + head) * a->q_tokens + token] = sum == 0.0f ? -INFINITE : (top + __log2f(sum)) * LN2;
         }
     }
+#if PAGED
+    const int left = tokens_of(a, p->b) - p->token - consumer * 64;
+    if (left < 64) { /* Behind the sequence's last row stands another's first. */
+        named_barrier_sync(BAR_STORE + consumer, 128); /* All have done with Q. */
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const int row = 16 * warp + lane / 4 + 8 * h;
+            u32 *const to = (u32 *)((elem *)a->out + (p->row + p->token + consumer * 64 + row) * a->out_ld + p->head * a->out_head_ld) + lane % 4;
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 8 && row < left; i++) {
+                to[4 * i] = PACK_ELEM(o[4 * i + 2 * h] * inverse[h], o[4 * i + 2 * h + 1] * inverse[h]);
+            }
+        }
+        return;
+    }
+#endif
     if (tid == 0) {
         tma_store_wait_read(0);
     }
@@ -278,7 +386,7 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
     named_barrier_sync(BAR_STORE + consumer, 128);
     if (tid == 0) {
         for (int c = 0; c < COLUMNS; c++) {
-            tma_store_4d(map_o, o_smem + c * 8192, c * 64, p->head, p->token + consumer * (64 / HEADS), p->b);
+            tma_store_4d(map_o, o_smem + c * 8192, c * 64, p->head, p->row + p->token + consumer * (64 / HEADS), PAGED ? 0 : p->b);
         }
         tma_store_commit();
     }
@@ -290,7 +398,7 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
     for (int h = 0; h < 2; h++) {
         const int row = 16 * (tid / 32) + tid % 32 / 4 + 8 * h, token = p->token + consumer * (64 / HEADS) + row / HEADS;
         r->see[h] = range_of(a, p->b, p->n_keys, token);
-        r->position[h] = p->n_keys - a->q_tokens + token;
+        r->position[h] = p->n_keys - tokens_of(a, p->b) + token;
         r->max[h] = -INFINITE;
         r->sum[h] = 0.0f;
         if (ALIBI) {
@@ -368,7 +476,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
     ring_step(rv, STAGES);
 }
 
-INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, int consumer) {
+INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, const route *way, int consumer) {
     ring_pos rk = {0, 0}, rv = {0, 0};
     ring_pos q = {0, 0};
     const u32 o_smem = m->o + consumer * Q_BYTES;
@@ -384,7 +492,7 @@ INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, in
         if (t < 0) {
             break;
         }
-        const tile_pos p = tile_locate(t, a);
+        const tile_pos p = tile_locate(t, a, way);
         row_state r;
         rows_start(&r, a, &p, consumer);
 #pragma unroll
@@ -439,18 +547,33 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         }
         mbarrier_init_fence();
     }
+    route way = {0};
+#if PAGED
+    int *const n_stops = (int *)(smem + (m.tile - smem_addr(smem)) + 120); /* Behind the tiles' numbers. */
+    stop *const stops = (stop *)(n_stops + 2);
+    if (threadIdx.x < 32) {
+        const int n = stops_make(&args, stops);
+        if (threadIdx.x == 0) {
+            *n_stops = n;
+        }
+    }
+#endif
     __syncthreads();
+#if PAGED
+    way.stops = stops;
+    way.n = *n_stops;
+#endif
     if (group == 0) {
         if (CONSUMERS > 1) {
             regs_shrink(REGS_PRODUCER);
         }
         if (threadIdx.x == 0) {
-            produce(&map_q, &map_k, &map_v, &args, &m);
+            produce(&map_q, &map_k, &map_v, &args, &m, &way);
         }
     } else {
         if (CONSUMERS > 1) {
             regs_grow(REGS_CONSUMER);
         }
-        consume(&map_o, &args, &m, group - 1);
+        consume(&map_o, &args, &m, &way, group - 1);
     }
 }

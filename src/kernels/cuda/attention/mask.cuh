@@ -28,6 +28,9 @@
 #ifndef SINKS
 #define SINKS 0
 #endif
+#ifndef PAGED /* Forward: tokens of a page of keys; 0: keys lie side by side. */
+#define PAGED 0
+#endif
 #define LOG2E    1.4426950408889634f
 #define LN2      0.6931471805599453f
 #define INFINITE __int_as_float(0x7f800000)
@@ -45,6 +48,11 @@ typedef struct {
     const float *sinks;   /* (H), with SINKS */
     float *lse;           /* (B, H, T), may be NULL in the forward pass */
     u32 *counter;         /* (2) zeroes, left as zeroes: tiles handed out, blocks finished */
+    /* PAGED: rows q_start[b] .. q_start[b + 1] of q and out are sequence b's, q_tokens at most, those of fewer than q_least left to others; its keys lie in pages table[b][..]. */
+    const int *q_start, *table;
+    int table_ld, q_least;
+    void *out;
+    i64 out_ld, out_head_ld;
 } attn_args;
 
 typedef struct {
@@ -54,8 +62,11 @@ typedef struct {
 INLINE int keys_of(const attn_args *a, int b) {
     return a->kv_len != 0 ? min_i(a->kv_len[b], a->kv_tokens) : a->kv_tokens;
 }
+INLINE int tokens_of(const attn_args *a, int b) {
+    return PAGED ? a->q_start[b + 1] - a->q_start[b] : a->q_tokens;
+}
 INLINE key_range range_of(const attn_args *a, int b, int n_keys, int token) {
-    const int t = min_i(token, a->q_tokens - 1), p = n_keys - a->q_tokens + t;
+    const int tokens = tokens_of(a, b), t = min_i(token, tokens - 1), p = n_keys - tokens + t;
     key_range r = {0, n_keys - 1};
     if (CAUSAL) {
         r.hi = min_i(r.hi, p);

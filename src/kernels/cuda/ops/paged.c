@@ -1,7 +1,9 @@
-/* paged.c: the paged key/value cache: writing it, and attention over it: decode.cu on the tensor cores, any_paged.cu for the rest. */
+/* paged.c: the paged key/value cache: writing it, and attention over it: prompts by fwd_sm90.cu, single tokens by decode.cu,
+ * any_paged.cu for the rest. */
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/attention/decode.h"
 #include "kernels/cuda/ops/launch.h"
 
@@ -12,11 +14,23 @@ static const char *attention_paged_refuse(const void *args) {
     return lt_cuda_paged_refusal(args, lt_cuda_backend_info());
 }
 static lt_err attention_paged_run(lt_queue *q, const void *args) {
-    lt_scratch scratch = {.bytes = lt_cuda_paged_scratch_bytes(args, lt_cuda_get_info(q->gpu))};
+    const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
+    lt_attention_paged_args a = *(const lt_attention_paged_args *)args;
+    lt_scratch scratch = {0};
+    if (lt_cuda_attention_takes_prompts(&a, info)) {
+        lt_scratch counters = {.bytes = LT_CUDA_COUNTER_BYTES};
+        LT_TRY(lt_cuda_scratch_counted(q, 0, &counters.data));
+        LT_TRY(lt_cuda_attention_prompts(q->gpu, q->stream, &a, counters));
+        if (a.kv_len.shape[0] == 1) {
+            return LT_OK;
+        }
+        a.q_max = LT_PROMPT_ROWS - 1; /* What is left. */
+    }
+    scratch.bytes = lt_cuda_paged_scratch_bytes(&a, info);
     if (scratch.bytes > 0) {
         LT_TRY(lt_cuda_scratch(q, scratch.bytes, &scratch.data));
     }
-    return lt_cuda_paged(q->gpu, q->stream, args, scratch);
+    return lt_cuda_paged(q->gpu, q->stream, &a, scratch);
 }
 
 /* args_t of any_paged.cu. */
