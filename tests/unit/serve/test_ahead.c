@@ -275,6 +275,47 @@ static void goes_ahead_where_it_can(void **state) {
     lt_model_close(m);
 }
 
+/* More notes begin in a step than travel at once, in slots that others have just left: each request says what it says alone. */
+static void many_notes_begin_at_once(void **state) {
+    enum { MANY = 60, PROMPT = 70 };
+    static answer want[MANY], got[MANY];
+    static lt_logit_bias biases[40];
+    lt_model *m = random_model_on(V, SEQ, LT_F32, 0.0f, lazy_device(true));
+    lt_engine_options o = options(true);
+    (void)state;
+    o.step_tokens = 2000;
+    for (int32_t i = 0; i < 40; i++) {
+        biases[i] = (lt_logit_bias){7 * i, (float)(i % 3)};
+    }
+    for (int alone = 1; alone >= 0; alone--) {
+        lt_engine *e = NULL;
+        int64_t n_left = 0;
+        must(lt_engine_open(&e, m, &o), "engine");
+        for (int i = 0; i < MANY; i++) {
+            int32_t prompt[PROMPT];
+            lt_request r = plain(prompt, 5 + i % 3);
+            fill_prompt(prompt, PROMPT, V, (uint64_t)i);
+            r.n_prompt = PROMPT;
+            r.sampling.repetition = 1.5;
+            r.sampling.bias = biases;
+            r.sampling.n_bias = 40;
+            r.sampling.seed = (uint64_t)i;
+            send(e, &r, alone > 0 ? &want[i] : &got[i]);
+            n_left++;
+            if (alone > 0) {
+                receive_all(e, 1, 0);
+                n_left = 0;
+            }
+        }
+        receive_all(e, n_left, 0);
+        lt_engine_close(e);
+    }
+    for (int i = 0; i < MANY; i++) {
+        assert_equal(&got[i].samples[0], &want[i].samples[0], "beside others");
+    }
+    lt_model_close(m);
+}
+
 /* Requests that end by themselves leave rows behind; the last of them a whole step. Closing in the middle is harmless. */
 static void ends_in_the_middle(void **state) {
     static answer free_run[8], answers[8];
@@ -380,6 +421,7 @@ int main(void) {
         cmocka_unit_test(as_the_host_says),
         cmocka_unit_test(grammars_too),
         cmocka_unit_test(goes_ahead_where_it_can),
+        cmocka_unit_test(many_notes_begin_at_once),
         cmocka_unit_test(ends_in_the_middle),
         cmocka_unit_test(a_failure_takes_what_is_queued),
     };

@@ -440,7 +440,7 @@ static lt_choose_args tell_op(scratch *s, const asked *q, int64_t i, float *x, i
 
 /* Thousands of options on rows of all kinds. */
 static void the_op_picks_the_same(void **state) {
-    enum { TRIES = 6000 };
+    enum { TRIES = 3000 };
     static float x[N];
     static asked q;
     int64_t n_none = 0;
