@@ -54,7 +54,9 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
                          .table = table,
                          .out_rows = out_rows,
                          .max_pages = MAX_PAGES};
-    static const bool choose[N] = {true, true, true, true, true};
+    /* Two of them late. */
+    static const bool choose[N] = {true, true, false, true, false},
+                      late[N] = {false, false, true, false, true};
     double how[N][LT_CHOOSE_HOW_COUNT];
     float *const *found;
     lt_forward_choice best;
@@ -91,6 +93,7 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
                sizeof how[n]);
     }
     must(lt_forward_run(f, &w), "run");
+    must(lt_forward_choose_late(f, 0, w.n_out, late, how[0], 0), "late choices");
     must(lt_forward_choices(f, 0, w.n_out, &best), "choices");
     keep_choices(kept, &best, w.n_out);
     must(lt_forward_choose_more(f, 2, (int32_t[]){(int32_t)w.n_seqs - 1, 0}, how[0], 0, &best),
