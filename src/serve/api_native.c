@@ -280,7 +280,11 @@ static bool add_one(lt_reply *j, const json_t *prompt, lt_api_error *e) {
         lt_ids_free(&ids);
         return false;
     }
-    return lt_reply_add(j, &ids, e);
+    if (!lt_reply_add(j, &ids, e)) {
+        snprintf(e->param, sizeof e->param, "prompt");
+        return false;
+    }
+    return true;
 }
 
 /* A text, a list of ids and texts (one prompt), or a list of texts or lists only (several). */

@@ -154,11 +154,19 @@ static bool encode(lt_reply *j, const char *text, int32_t **ids, int64_t *n, lt_
     return true;
 }
 
+/* What the request says; an effort of none is a budget of none, for templates that would reason all the same; else the server's. */
+static int64_t think_budget(const lt_reply *j) {
+    const char *effort = j->ask.reasoning_effort;
+    if (j->ask.thinking_budget >= 0) {
+        return j->ask.thinking_budget;
+    }
+    return effort != NULL && strcmp(effort, "none") == 0 ? 0 : j->server->o.think_budget;
+}
+
 /* After the budget the engine ends the reasoning itself. A model that does not reason has nothing to end. */
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e) {
     const lt_parse_marks *m = &j->server->marks;
-    const int64_t budget = j->ask.thinking_budget >= 0 ? j->ask.thinking_budget
-                                                       : j->server->o.think_budget;
+    const int64_t budget = think_budget(j);
     if (budget < 0 || !lt_parse_reasons(m)) {
         return true;
     }

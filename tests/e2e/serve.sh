@@ -145,6 +145,21 @@ sys.exit(not (named == [1] * 8 and max(required) > 1))
 END
     say "calls: a named tool is called once, required ones as often as the model likes" $? "$(cat "$dir/out")"
     stop
+    printf '%s' "{% for m in messages %}{{ m.content }}{{ m.thoughts and '</think>' }}{% endfor %}<think>" >"$dir/thinks.jinja" # Whether asked to or not.
+    start --chat-template "$dir/thinks.jinja"
+    ready
+    python3 - "$port" <<'END' >"$dir/out" 2>&1
+import json, sys, urllib.request
+def ask(path, **kw):
+    body = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 60, "temperature": 0, **kw}
+    return json.load(urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}{path}", json.dumps(body).encode()))
+much, none = (ask("/v1/chat/completions", **kw)["choices"][0]["message"] for kw in ({}, {"reasoning_effort": "none"}))
+blocks = [[b["type"] for b in ask("/v1/messages", **kw)["content"]] for kw in ({}, {"thinking": {"type": "disabled"}})]
+print(much, none, blocks)
+sys.exit(not (len(much["reasoning_content"]) > 20 and not none.get("reasoning_content") and len(none["content"]) > 20 and blocks == [["thinking"], ["text"]]))
+END
+    say "thinking: an effort of none, and disabled, are kept where the template reasons all the same" $? "$(cat "$dir/out")"
+    stop
 }
 
 # A folder whose files name several ending tokens (of them a comma and a full stop, so that texts end soon) and a way to choose.

@@ -246,7 +246,7 @@ a = json.loads(post("/completion", {"prompt": "Once", "n_predict": -1, "ignore_e
 check("completion: truncated by the context's end", a["truncated"] is True and a["generation_settings"]["logit_bias"][0]["bias"] is None, a["truncated"])
 a = post("/completion", {"prompt": "Once upon a time " * 500})
 e = json.loads(a[2])["error"]
-check("completion: a prompt over the context", a[0] == 400 and e["type"] == "exceed_context_size_error" and e["n_prompt_tokens"] > e["n_ctx"], a)
+check("completion: a prompt over the context", a[0] == 400 and e["type"] == "exceed_context_size_error" and e["n_prompt_tokens"] > e["n_ctx"] and e["param"] == "prompt", a)
 a = post("/v1/completions", {"prompt": "Once upon a time " * 500})
 check("completions: a prompt over the context", a[0] == 400 and json.loads(a[2])["error"]["code"] == "context_length_exceeded", a)
 for body, field in (({"structured_outputs": "abc"}, "structured_outputs"), ({"structured_outputs": {"json_object": 5}}, "structured_outputs"),
