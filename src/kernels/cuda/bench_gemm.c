@@ -139,8 +139,8 @@ static lt_err check_way(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a,
         snprintf(name, sizeof name, "bn %d splits %d", w->tile->bn, w->tile->splits);
         LT_TRY(lt_gemm_with(b->gpu, b->stream, a, w->tile, scratch));
     } else if (w->few != NULL) {
-        snprintf(name, sizeof name, "few rows, groups %d splits %d depth %d", w->few->groups,
-                 w->few->splits, w->few->depth);
+        snprintf(name, sizeof name, "few rows, groups %d splits %d", w->few->groups,
+                 w->few->splits);
         LT_TRY(lt_gemm_few_with(b->gpu, b->stream, a, w->few));
     } else {
         LT_TRY(lt_gemm(b->gpu, b->stream, a, scratch));
@@ -161,10 +161,8 @@ static lt_err check_ways(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a
                          const double *bound, bool integers, lt_scratch scratch) {
     enum { MOST = 80 };
     static const lt_gemm_few_tile few[] = {
-        {.groups = 1, .splits = 1, .depth = 2, .per_sm = 1},
-        {.groups = 1, .splits = 4, .depth = 2, .per_sm = 2},
-        {.groups = 2, .splits = 8, .depth = 1, .per_sm = 1},
-        {.groups = 2, .splits = 1, .depth = 4, .per_sm = 1},
+        {.groups = 1, .splits = 1}, {.groups = 1, .splits = 4}, {.groups = 2, .splits = 1},
+        {.groups = 2, .splits = 6}, {.groups = 1, .splits = 3},
     };
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
     lt_gemm_tile all[MOST], tile = lt_gemm_tile_choose(a, info, scratch.bytes);

@@ -6,8 +6,8 @@
 
 #define MOST_ROWS                                                                                  \
     64 /* At 128 x costs the L2 as much as W the memory: 0.56 to 1.0 of cuBLASLt's speed. */
-#define SM_BYTES    (227 * 1024) /* Shared memory that the blocks of an SM have together. */
-#define BLOCK_BYTES 1024         /* Of it, what the system takes a block. */
+#define SM_BYTES    (227 * 1024)
+#define DEPTH       2 /* Of the kernel: times 64 of K a stage. */
 #define MOST_STAGES 32
 #define HELD_BYTES  (100 * 1024) /* Of weights, an SM, that are all on their way at once. */
 
@@ -26,7 +26,7 @@ static int rows_of(const lt_gemm_args *a) {
     return (int)div_up(a->m, 8) * 8;
 }
 static size_t stage_bytes(const lt_gemm_few_tile *t, int rows) {
-    return (size_t)(t->depth * (64 * t->groups + rows)) * 128;
+    return (size_t)(DEPTH * (64 * t->groups + rows)) * 128;
 }
 /* All but the ring: see the kernel. */
 static size_t fixed_bytes(const lt_gemm_few_tile *t, int rows) {
@@ -52,37 +52,47 @@ const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info)
 /* As many stages as fit, or as a block has work for; false: not even two. */
 bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_info *info) {
     const int rows = rows_of(a);
-    const int64_t tiles = div_up(a->n, 64 * t->groups * (1 + t->pair)),
-                  share = div_up(div_up(a->k, 64 * t->depth), t->splits);
-    const size_t room = SM_BYTES / (size_t)t->per_sm - BLOCK_BYTES, fixed = fixed_bytes(t, rows);
+    const int64_t tiles = div_up(a->n, 64 * t->groups),
+                  share = div_up(div_up(a->k, 64 * DEPTH), t->splits);
+    const size_t room = SM_BYTES - 1024 /* the system's */, fixed = fixed_bytes(t, rows);
     int64_t stages = room > fixed ? (int64_t)((room - fixed) / stage_bytes(t, rows)) : 0,
-            blocks = (int64_t)info->n_sms * t->per_sm / (t->splits * (1 + t->pair)), work;
+            blocks = info->n_sms, work;
     blocks = blocks < tiles && t->splits == 1 ? blocks : tiles;
     work = share * div_up(tiles, blocks);
     stages = stages < work ? stages : work;
     t->stages = (int)(stages < MOST_STAGES ? stages : MOST_STAGES);
-    t->blocks = (int)blocks * t->splits * (1 + t->pair);
-    if (t->pair && (t->splits > 1 || rows % 16 != 0)) {
-        return false;
-    }
+    t->blocks = (int)blocks * t->splits;
     return t->stages >= 1 && (t->stages >= 2 || work == 1);
 }
 
-/* What won on an H100 at 1 to 64 rows (docs/SPEED.md): many columns, a block walks over tiles; a product that the SMs hold at once, many small parts; else one wave of
- * clusters of two, as larger ones leave SMs of the H100's uneven GPCs idle. */
+/* Blocks of a wave in clusters of `splits`: an H100's GPCs have different numbers of SMs; clusters of 4, 7 and 8 left many idle. */
+static int64_t wave_of(int splits) {
+    static const int most[] = {0, 132, 128, 108, 0, 80, 96};
+    return most[splits];
+}
+/* What won on an H100 at 1 to 64 rows (docs/SPEED.md). Many columns: blocks walk over tiles. A product that the SMs hold at once: many parts, as nobody waits for a place. Else as many
+ * blocks as a wave takes, with wide tiles where there is a choice. */
 lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *info) {
     const int64_t tiles = div_up(a->n, 64), most = info->n_sms;
-    const bool held = a->n * a->k * 2 <= most * HELD_BYTES;
-    lt_gemm_few_tile t = {.groups = 1, .splits = 1, .depth = 2, .per_sm = 1};
+    lt_gemm_few_tile t = {.groups = 1, .splits = 1}, best = t;
     if (tiles > most) {
-        t.groups = div_up(tiles, 2) <= most || a->m > 32 ? 2 : 1;
-    } else if (held) {
-        t.groups = tiles >= 32 ? 2 : 1;
-        t.splits = 4;
+        best.groups = div_up(tiles, 2) <= most ? 2 : 1;
+    } else if (a->n * a->k * 2 <= most * HELD_BYTES) {
+        best = (lt_gemm_few_tile){.groups = tiles >= 32 ? 2 : 1, .splits = 4};
     } else {
-        t.splits = tiles * 2 <= most ? 2 : 1;
+        int64_t busy = 0;
+        for (t.groups = 1; t.groups <= 2; t.groups++) {
+            for (t.splits = 1; t.splits <= 6; t.splits++) {
+                const int64_t blocks = div_up(tiles, t.groups) * t.splits;
+                if (blocks <= wave_of(t.splits) && blocks + (a->m <= 32) > busy) {
+                    busy = blocks;
+                    best = t;
+                }
+            }
+        }
     }
-    return lt_gemm_few_fit(&t, a, info) ? t : (lt_gemm_few_tile){0};
+    (void)lt_gemm_few_fit(&best, a, info);
+    return best;
 }
 
 lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a) {
@@ -91,17 +101,17 @@ lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a) {
 }
 
 void lt_gemm_few_text(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a) {
-    snprintf(out, 256, "BN=%d GROUPS=%d SPLITS=%d DEPTH=%d STAGES=%d OUT=%s DTYPE=%s PAIR=%d",
-             rows_of(a), t->groups, t->splits, t->depth, t->stages,
+    snprintf(out, 256, "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s", rows_of(a), t->groups,
+             t->splits, t->stages,
              a->out == LT_F32   ? "fp32"
              : a->out == LT_F16 ? "fp16"
                                 : "bf16",
-             a->in == LT_F16 ? "fp16" : "bf16", t->pair);
+             a->in == LT_F16 ? "fp16" : "bf16");
 }
 
 lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_few_tile *t) {
     const char *why = lt_gemm_few_refusal(a, lt_cuda_get_info(c));
-    const unsigned cluster = (unsigned)(t->pair ? 2 : t->splits);
+    const unsigned cluster = (unsigned)t->splits;
     const lt_cuda_kernel *k;
     CUtensorMap map_w, map_x;
     char text[256];
@@ -124,8 +134,7 @@ lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_
     lt_gemm_few_text(text, t, a);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_few.cu", "gemm_few", text));
     LT_TRY(lt_gemm_operand_map(c, &map_w, a->b, a->in, a->k, a->n, a->ldb, 64, 64 * t->groups));
-    LT_TRY(lt_gemm_operand_map(c, &map_x, a->a, a->in, a->k, a->m, a->lda, 64,
-                               rows_of(a) / (1 + t->pair)));
+    LT_TRY(lt_gemm_operand_map(c, &map_x, a->a, a->in, a->k, a->m, a->lda, 64, rows_of(a)));
     return lt_cuda_launch(
         c, s, k,
         &(lt_cuda_dims){.grid = {(unsigned)t->blocks},

@@ -11,7 +11,7 @@
 #define SCRATCH_BYTES ((size_t)128 << 20)
 #define STEP          64 /* K elements a stage of the ring (BK) */
 #ifndef STRETCHES
-#define STRETCHES 0 /* 1: K in stretches, too. Not chosen before a GPU has shown it to be right. */
+#define STRETCHES 0 /* Largest cluster whose blocks take K in stretches; 0: K in parts only. */
 #endif
 #define SMS 132 /* Of an H100, where stretches of K are considered. */
 
@@ -41,19 +41,34 @@ size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t) {
     const size_t stage = (size_t)(tile_bm(t) + tile_b_rows(t)) * STEP * 2;
     return 1024 + (size_t)t->stages * (stage + 16) + (size_t)t->consumers * 2 * 8192;
 }
-/* K in stretches: blocks that walk side by side, along the shorter side of C; 0 where the kernel does not serve the product so. */
-static int64_t stretch_lanes(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
-    const int64_t rows = div_up(a->m, tile_bm(t)), cols = div_up(a->n, t->bn),
-                  lanes = rows < cols ? rows : cols, others = rows < cols ? cols : rows,
-                  steps = others * div_up(a->k, STEP), groups = n_sms / lanes;
+/* K in stretches: `group` of the kernel's arguments, and how many clusters walk side by side: along the shorter side of C, or in pairs down its columns, as many as leave the
+ * fewest SMs idle. lanes 0: the kernel does not serve the product so. */
+typedef struct {
+    int64_t lanes, group, stretches;
+} stretch_plan;
+static stretch_plan stretches_of(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
+    const int64_t rows = div_up(a->m, tile_bm(t) * t->cluster), cols = div_up(a->n, t->bn),
+                  fit = n_sms / t->cluster;
     const bool plain = a->out == LT_F32 && a->bias == NULL && a->act < 0 && a->act_bwd < 0 &&
-                       !a->residual && a->pre == NULL && a->alpha == 1.0f;
-    return plain && t->wg_m == 1 && t->consumers == 2 && t->cluster == 1 && !t->pingpong &&
-                   lanes > 1 && lanes <= n_sms && steps >= 4 * groups &&
-                   (steps + 1) * groups < INT32_MAX &&
-                   rows * cols * t->consumers * 4 <= LT_GEMM_TURNS_BYTES
-               ? lanes
-               : 0;
+                       !a->residual && a->pre == NULL && a->alpha == 1.0f,
+               can = t->wg_m == 1 && t->consumers == 2 && !t->pingpong;
+    stretch_plan p = {0};
+    if (t->cluster == 1) {
+        p.group = cols < rows ? 1 : rows;
+        p.lanes = cols < rows ? cols : rows;
+    }
+    for (int64_t d = 2; d <= rows && t->cluster > 1; d++) {
+        if (rows % d == 0 && (p.lanes == 0 || fit / d * d >= fit / p.lanes * p.lanes)) {
+            p.group = p.lanes = d;
+        }
+    }
+    p.stretches = p.lanes > 0 ? fit / p.lanes : 0;
+    const int64_t steps = p.lanes > 0 ? rows * cols / p.lanes * div_up(a->k, STEP) : 0;
+    return plain && can && p.lanes > 1 && p.stretches > 0 && steps >= 4 * p.stretches &&
+                   (steps + 1) * p.stretches < INT32_MAX &&
+                   rows * cols * t->cluster * t->consumers * 4 <= LT_GEMM_TURNS_BYTES
+               ? p
+               : (stretch_plan){0};
 }
 static int64_t tile_m_padded(const lt_gemm_tile *t, int64_t m) {
     return div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;
@@ -170,19 +185,22 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     const double special = (a->act >= 0 || a->act_bwd >= 0) && !t->pingpong
                                ? (double)(bm * t->bn) * 2.0 / 16.0
                                : 0.0;
-    if (t->splits == 0) { /* Two or three parts a block, of which one or two are waited for. */
-        const int64_t lanes = stretch_lanes(t, a, n_sms);
-        if (lanes == 0) {
+    if (t->splits ==
+        0) { /* Stretches: no two rows of tiles are at the same step of K, so the L2 gives an SM 38 bytes a clock. */
+        const stretch_plan p = stretches_of(t, a, n_sms);
+        if (p.lanes == 0) {
             return 1e30;
         }
-        const double share = (double)(n * steps) / (double)(n_sms / lanes * lanes),
-                     sharers = (double)steps / share;
-        return (share * through + 2.0 * (600.0 + 4.0 * t->bn) + 3000.0 +
+        const double share = (double)(n * steps) / (double)(p.lanes * p.stretches * t->cluster),
+                     sharers = (double)steps / share,
+                     bytes = (double)(bm + tile_b_rows(t) / t->cluster) * STEP * 2.0,
+                     clocks_a_step = bytes / 38.0 < products ? products : bytes / 38.0;
+        return (share * clocks_a_step + 2.0 * (600.0 + 4.0 * t->bn) + 3000.0 +
                 3000.0 * (sharers < 1.0 ? 1.0 : sharers)) /
                clock_mhz;
     }
-    clocks = (double)waves *
-                 ((double)steps * step + (t->pingpong ? 200.0 : 600.0 + 4.0 * t->bn) + special) +
+    clocks = (double)waves * ((double)steps * step +
+                              (t->pingpong && waves > 1 ? 200.0 : 600.0 + 4.0 * t->bn) + special) +
              3000.0;
     if (t->splits > 1) {
         clocks += 5000.0 + (double)a->m * (double)a->n * 8.0 * t->splits / 2200.0;
@@ -193,12 +211,13 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
 int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t scratch_bytes) {
     int n = 0;
     for (size_t i = 0; i < N_TILES; i++) {
-        for (int splits = 1 - STRETCHES; splits <= SPLITS_MAX && n < max; splits++) {
+        for (int splits = 0; splits <= SPLITS_MAX && n < max; splits++) {
             const int64_t steps = div_up(a->k, STEP),
                           share = div_up(steps, splits > 0 ? splits : 1);
             out[n] = tiles[i].tile;
             out[n].splits = splits;
-            if (splits == 0 && (scratch_bytes == 0 || stretch_lanes(&out[n], a, SMS) == 0)) {
+            if (splits == 0 && (scratch_bytes == 0 || out[n].cluster > STRETCHES ||
+                                stretches_of(&out[n], a, SMS).lanes == 0)) {
                 continue;
             }
             if (splits > 1 &&
@@ -285,9 +304,9 @@ lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dt
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a) {
     snprintf(out, 256,
              "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d STAGES=%d C_STAGES=2 A_MAJOR_M=%d "
-             "B_MAJOR_N=%d REGS_PRODUCER=24 REGS_CONSUMER=240",
+             "B_MAJOR_N=%d REGS_PRODUCER=%d REGS_CONSUMER=240",
              t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->stages, a->trans_a,
-             !a->trans_b);
+             !a->trans_b, t->splits == 0 ? 32 : 24);
 }
 
 /* The product itself: into c, or its partial sums into scratch. */
@@ -296,8 +315,8 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
     const int bm = tile_bm(t), n_sms = lt_cuda_get_info(c)->n_sms;
     const bool stream = t->splits == 0;
-    const int64_t lanes = stream ? stretch_lanes(t, a, n_sms) : 0,
-                  blocks = stream ? n_sms / lanes * lanes
+    const stretch_plan p = stream ? stretches_of(t, a, n_sms) : (stretch_plan){0};
+    const int64_t blocks = stream ? p.lanes * p.stretches * t->cluster
                                   : div_up(a->m, bm * t->cluster) * t->cluster *
                                         div_up(a->n, t->bn) * t->splits;
     const int64_t fit = n_sms / t->cluster * t->cluster;
@@ -315,7 +334,7 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
              !split && a->accumulate && a->out == LT_F32, epilogue, stream ? " STREAM=1" : "");
     if (stream) {
         w->splits = 1;
-        w->group = lanes == div_up(a->n, t->bn) ? 1 : (int)lanes;
+        w->group = (int)p.group;
     }
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
     LT_TRY(a->trans_a ? lt_gemm_operand_map(c, &map_a, a->a, a->in, a->m, a->k, a->lda, 64, 64)
@@ -393,7 +412,7 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
                 lt_gemm_tile_scratch_bytes(t, a), scratch.bytes);
     }
     if (t->splits == 0 &&
-        (scratch.turns == NULL || stretch_lanes(t, a, lt_cuda_get_info(c)->n_sms) == 0)) {
+        (scratch.turns == NULL || stretches_of(t, a, lt_cuda_get_info(c)->n_sms).lanes == 0)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "gemm %lld x %lld x %lld in stretches of K: no turns, or not to F32",
                 (long long)a->m, (long long)a->n, (long long)a->k);

@@ -65,9 +65,9 @@ LT_MUST_USE lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scr
 LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                 const lt_gemm_tile *t, lt_scratch scratch);
 
-/* gemm_few.cu: at most 64 rows times weights (N, K). Tiles of 64 * groups columns, K in `splits` parts, `depth` times 64 of K a stage; per_sm blocks share an SM. */
+/* gemm_few.cu: at most 64 rows times weights (N, K). Tiles of 64 * groups columns, K in `splits` parts. */
 typedef struct {
-    int groups, splits, depth, per_sm, pair, stages, blocks;
+    int groups, splits, stages, blocks;
 } lt_gemm_few_tile;
 const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
 bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_info *info);

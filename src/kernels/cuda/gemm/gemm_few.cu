@@ -11,25 +11,21 @@
  *           2 KB of W that the memory brings in 160.
  * MEASURED  docs/SPEED.md, "Serving on a GPU". Weights leave the L2 first (evict_first): 3 to 8 % faster.
  * NUMERICS  f32 sums in order of K within a part; parts in order; one rounding: bit-identical run to run. Rows do not meet: a row's bits do not depend on M for equal SPLITS.
- *@spec sm_90a: BN=32 GROUPS=1 SPLITS=4 DEPTH=2 STAGES=8 OUT=bf16
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 DEPTH=2 STAGES=5 OUT=bf16
- *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 DEPTH=1 STAGES=8 OUT=fp32
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 DEPTH=2 STAGES=5 OUT=bf16 PAIR=1
- *@spec sm_90a: BN=24 GROUPS=1 SPLITS=2 DEPTH=2 STAGES=8 OUT=fp16 DTYPE=fp16
- *@spec sm_90a: BN=8 GROUPS=2 SPLITS=4 DEPTH=2 STAGES=4 OUT=bf16 */
+ *@spec sm_90a: BN=32 GROUPS=1 SPLITS=4 STAGES=8 OUT=bf16
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16
+ *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 STAGES=4 OUT=fp32
+ *@spec sm_90a: BN=24 GROUPS=1 SPLITS=2 STAGES=8 OUT=fp16 DTYPE=fp16
+ *@spec sm_90a: BN=8 GROUPS=2 SPLITS=4 STAGES=4 OUT=bf16 */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "common/product.cuh"
 #include "common/wgmma.cuh"
 
-#ifndef PAIR
-#define PAIR 0
-#endif
-#define CLUSTER     (PAIR ? 2 : SPLITS)
 #define THREADS     (128 * GROUPS + 32) /* Consumers, then one warp of which a thread copies. */
 #define TILE        (64 * GROUPS)       /* Columns of y. */
 #define W_BYTES     (TILE * 128)        /* 64 of K. */
 #define X_BYTES     (BN * 128)
+#define DEPTH       2 /* times 64 of K a stage */
 #define STAGE_BYTES (DEPTH * (W_BYTES + X_BYTES))
 #define STAGE_K     (DEPTH * 64)
 #define OCTETS      (BN / 8) /* of rows of x */
@@ -38,7 +34,6 @@
 #define GROUP_BYTES (SPLITS * EACH * OCTET_BYTES)                                               /* for a consumer's sums */
 static_assert(BN % 8 == 0 && BN >= 8 && BN <= 64, "rows of x in octets");
 static_assert(SPLITS >= 1 && SPLITS <= 8, "a portable cluster");
-static_assert(!PAIR || (SPLITS == 1 && BN % 16 == 0), "two blocks fetch whole octets of x for each other");
 static_assert(GROUPS == 1 || GROUPS == 2, "consumers");
 
 WGMMA_SS(mma, BN, 0, 0)
@@ -61,12 +56,9 @@ typedef struct {
 INLINE share share_of(const few_args *a) {
     const int steps = div_up(a->k, STAGE_K), each = div_up(steps, SPLITS), rank = (int)blockIdx.x % SPLITS;
     share s;
-    s.tiles = div_up(a->n, TILE * (1 + PAIR)), s.first = (int)blockIdx.x / CLUSTER, s.stride = (int)gridDim.x / CLUSTER;
+    s.tiles = div_up(a->n, TILE), s.first = (int)blockIdx.x / SPLITS, s.stride = (int)gridDim.x / SPLITS;
     s.begin = min_i(steps, rank * each), s.end = min_i(steps, s.begin + each);
     return s;
-}
-INLINE int column_of(int tile) { /* Of a pair of tiles each block has one. */
-    return PAIR ? (2 * tile + (int)blockIdx.x % 2) * TILE : tile * TILE;
 }
 INLINE bool place_there(const place *p, const share *s) {
     return p->tile < s->tiles && s->begin < s->end;
@@ -82,19 +74,13 @@ INLINE void send_weights(const place *p, const void *map, u32 stage, u32 bar, u6
     mbarrier_expect(bar, STAGE_BYTES);
 #pragma unroll
     for (int i = 0; i < DEPTH; i++) {
-        tma_load_2d_hint(stage + i * W_BYTES, map, bar, p->step * STAGE_K + i * 64, column_of(p->tile), once);
+        tma_load_2d_hint(stage + i * W_BYTES, map, bar, p->step * STAGE_K + i * 64, p->tile * TILE, once);
     }
 }
 INLINE void send_rows(const place *p, const void *map, u32 stage, u32 bar) {
 #pragma unroll
     for (int i = 0; i < DEPTH; i++) {
-        const u32 to = stage + DEPTH * W_BYTES + i * X_BYTES;
-#if PAIR
-        const int rank = (int)blockIdx.x % 2;
-        tma_load_2d_multicast(to + rank * (X_BYTES / 2), map, bar, p->step * STAGE_K + i * 64, rank * (BN / 2), 3);
-#else
-        tma_load_2d(to, map, bar, p->step * STAGE_K + i * 64, 0);
-#endif
+        tma_load_2d(stage + DEPTH * W_BYTES + i * X_BYTES, map, bar, p->step * STAGE_K + i * 64, 0);
     }
 }
 
@@ -131,7 +117,6 @@ typedef struct {
 
 /* 2. 64 columns over this block's part of K. */
 INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 ring, u32 full, u32 empty) {
-    const int tid = (int)threadIdx.x % 128;
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
         acc[i] = 0.0f;
@@ -148,9 +133,7 @@ INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 r
         wgmma_commit();
         wgmma_wait(0); /* The memory is slower than the products: what counts is that the stage is sent for again at once. */
         wgmma_pin(acc, BN / 2);
-        if (PAIR && tid < 2) {
-            mbarrier_arrive_remote(empty + 8 * r->slot, (u32)tid);
-        } else if (!PAIR && tid == 0) {
+        if (threadIdx.x % 128 == 0) {
             mbarrier_arrive(empty + 8 * r->slot);
         }
         if (++r->slot == STAGES) {
@@ -256,7 +239,7 @@ gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tenso
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             mbarrier_init(full + 8 * s, 1);
-            mbarrier_init(empty + 8 * s, GROUPS * (1 + PAIR));
+            mbarrier_init(empty + 8 * s, GROUPS);
         }
         for (int g = 0; g < GROUPS; g++) {
             mbarrier_init(given + 8 * g, 1);
@@ -267,21 +250,15 @@ gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tenso
         }
     }
     __syncthreads();
-    if (CLUSTER > 1) {
-        cluster_arrive(); /* That all blocks are there is asked for when they are given something. */
-    }
-    if (PAIR) {
-        cluster_wait();
+    if (SPLITS > 1) {
+        cluster_arrive(); /* That all blocks are there is asked for when they are given parts. */
     }
     if (group == GROUPS) {
         if (threadIdx.x % 32 == 0) {
             produce(&map_w, &map_x, &a, ring, full, empty);
         }
         __syncwarp();
-        if (PAIR) {
-            cluster_arrive();
-        }
-        if (CLUSTER > 1) {
+        if (SPLITS > 1) {
             cluster_wait();
         }
         return;
@@ -292,7 +269,7 @@ gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tenso
     float acc[BN / 2];
     wait_for_others();
     for (int tile = s.first; tile < s.tiles; tile += s.stride) {
-        const int col = column_of(tile) + group * 64;
+        const int col = tile * TILE + group * 64;
         multiply(acc, &r, s.end - s.begin, group, ring, full, empty);
 #if SPLITS == 1
         store_own(acc, &a, my_sums, group, col);
@@ -304,9 +281,5 @@ gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tenso
             store_octet(&a, my_sums + o * OCTET_BYTES, first_octet(rank) + o, col);
         }
 #endif
-    }
-    if (PAIR) { /* The other block's last arrivals come here. */
-        cluster_arrive();
-        cluster_wait();
     }
 }

@@ -46,8 +46,9 @@
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_ACT_BWD=ACT_XIELU
  *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=2 EPI_RESIDUAL=1
- *@spec sm_90a: STREAM=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: STREAM=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: STREAM=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=32 REGS_CONSUMER=240
+ *@spec sm_90a: STREAM=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=32 REGS_CONSUMER=240
+ *@spec sm_90a: STREAM=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=0 REGS_PRODUCER=32 REGS_CONSUMER=240
  *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
@@ -108,7 +109,7 @@ static_assert(!EPI_LATE || (CHUNK_COLS == 64 && C_STAGES == 2 && !EPI_RESIDUAL &
 static_assert(!GROUPED || CLUSTER == 1, "experts are not multicast");
 static_assert(GROUPED != 2 || (A_MAJOR_M && B_MAJOR_N && !PINGPONG && WG_M == 1 && OUT_F32), "gradients of weights");
 static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
-static_assert(!STREAM || (OUT_F32 && CLUSTER == 1 && WG_M == 1 && !PINGPONG && !GROUPED && !FP8 && EPI_TRIVIAL), "parts of tiles are added in f32, as they are");
+static_assert(!STREAM || (OUT_F32 && CLUSTER <= 2 && WG_M == 1 && !PINGPONG && !GROUPED && !FP8 && EPI_TRIVIAL), "parts of tiles are added in f32, as they are");
 static_assert(!FP8 || (!A_MAJOR_M && !B_MAJOR_N && !GROUPED && SCALES), "8-bit operands have K contiguous and scales");
 static_assert(!PROMOTE || (FP8 && WG_M == 1 && BN <= 192 && !PINGPONG), "a step's sum beside the whole sum");
 static_assert(PROMOTE || SCALES < 2, "scales a step");
@@ -125,7 +126,6 @@ typedef struct {
     int out_row;            /* row in C, or in the partial sums of this split */
     int expert, row_end;    /* GROUPED 1: one past the expert's last row */
     int k_row, tail;        /* GROUPED 2: row of A and B where k 0 stands; rows of the last step that are the expert's */
-    int tile;               /* STREAM */
 } tile_pos;
 
 /* Tile `t` of the walk: groups of `group` rows of tiles, column by column, so that blocks running together share A and B in L2. */
@@ -176,20 +176,20 @@ INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p)
     return false;
 }
 #elif STREAM
-/* Tiles of one row (group 1) or of one column (group: all rows) side by side are a lane of blocks each, which walk over K in step: the operand they share comes from memory once. All steps of
- * all such rows are one line, with an equal stretch of it to each `lanes` blocks, the last first, so that a block waits only for blocks that began before it. steps * blocks < 2^31. */
+/* Tiles of one row (group 1), or `group` of a column, side by side are a lane of clusters each, which walk over K in step: the operand they share comes from memory once. All steps of
+ * all such rows are one line, with an equal stretch of it to each `lanes` clusters, the last first, so that a block waits only for blocks that began before it. steps * blocks < 2^31. */
 typedef struct {
-    int lanes, stretches, mine; /* of blocks */
+    int lanes, stretches, mine; /* of clusters */
     int each, steps;            /* of one row of tiles, of all */
 } line;
 INLINE line line_of(const gemm_args *a) {
-    const int rows = div_up(a->m, BM), cols = div_up(a->n, BN);
+    const int rows = div_up(a->m, BM * CLUSTER), cols = div_up(a->n, BN), me = (int)blockIdx.x / CLUSTER;
     line l;
-    l.lanes = a->group == 1 ? cols : rows;
-    l.stretches = (int)gridDim.x / l.lanes;
-    l.mine = l.stretches - 1 - (int)blockIdx.x / l.lanes;
+    l.lanes = a->group == 1 ? cols : a->group;
+    l.stretches = (int)gridDim.x / CLUSTER / l.lanes;
+    l.mine = l.stretches - 1 - me / l.lanes;
     l.each = div_up(a->k, BK);
-    l.steps = (a->group == 1 ? rows : cols) * l.each;
+    l.steps = (a->group == 1 ? rows : rows / a->group * cols) * l.each;
     return l;
 }
 INLINE int stretch_begin(const line *l, int i) {
@@ -198,27 +198,54 @@ INLINE int stretch_begin(const line *l, int i) {
 INLINE int stretch_of(const line *l, int at) { /* Who has step `at`. */
     return ((at + 1) * l->stretches - 1) / l->steps;
 }
+INLINE void tile_at(const gemm_args *a, const line *l, int rank, int at, tile_pos *p) { /* That of step `at`. */
+    const int cols = div_up(a->n, BN), tile = at / l->each * l->lanes + (int)blockIdx.x / CLUSTER % l->lanes, inside = tile % (a->group * cols);
+    p->row = p->out_row = ((tile / (a->group * cols) * a->group + inside % a->group) * CLUSTER + rank) * BM;
+    p->col = inside / a->group * BN;
+}
 INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
     const line l = line_of(a);
     const int end = stretch_begin(&l, l.mine + 1), at = w->before < 0 ? stretch_begin(&l, l.mine) : w->before;
     if (at >= end) {
         return false;
     }
-    const int row = at / l.each, tile = row * l.lanes + (int)blockIdx.x % l.lanes;
-    *p = tile_locate(tile, a, rank);
-    p->tile = tile;
+    tile_at(a, &l, rank, at, p);
     p->k_begin = at % l.each;
-    p->k_end = min_i(end - row * l.each, l.each);
+    p->k_end = min_i(end - at / l.each * l.each, l.each);
     w->before = at + p->k_end - p->k_begin;
     (void)t;
     return true;
 }
 /* When a tile's part is added: the last of K is its block's first, done long before the others. And whether it is the last to be added. */
-INLINE int turn_of(const gemm_args *a, int tile, bool *ends) {
+INLINE int turn_of(const gemm_args *a, int row, int col, bool *ends) {
     const line l = line_of(a);
-    const int row = tile / l.lanes;
-    *ends = l.mine == stretch_of(&l, row * l.each);
-    return stretch_of(&l, row * l.each + l.each - 1) - l.mine;
+    const int r = row / (BM * CLUSTER), i = a->group == 1 ? r : r / a->group * div_up(a->n, BN) + col / BN;
+    *ends = l.mine == stretch_of(&l, i * l.each);
+    return stretch_of(&l, i * l.each + l.each - 1) - l.mine;
+}
+INLINE bool turn_is_first(const gemm_args *a, int row, int col) {
+    bool ends;
+    return turn_of(a, row, col, &ends) == 0;
+}
+INLINE int *turn_place(const gemm_args *a, int row, int col, int consumer) {
+    return a->turns + (row / BM * div_up(a->n, BN) + col / BN) * CONSUMERS + consumer;
+}
+INLINE void turn_begin(const gemm_args *a, int row, int col, int consumer) {
+    bool ends;
+    const int turn = turn_of(a, row, col, &ends);
+    if (turn > 0) {
+        turn_await(turn_place(a, row, col, consumer), turn);
+        fence_proxy_async_global();
+    }
+}
+INLINE void turn_end(const gemm_args *a, int row, int col, int consumer) {
+    bool ends;
+    const int turn = turn_of(a, row, col, &ends);
+    if (turn > 0 || !ends) {
+        tma_store_wait(0);
+        fence_proxy_async_global();
+        turn_pass(turn_place(a, row, col, consumer), ends ? 0 : turn + 1);
+    }
 }
 #else
 INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
@@ -530,12 +557,8 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
     }
 #endif
 #if STREAM
-    bool ends;
-    const int turn = turn_of(a, p->tile, &ends);
-    int *const turns = a->turns + p->tile * CONSUMERS + consumer;
-    if (turn > 0 && tid == 0) {
-        turn_await(turns, turn);
-        fence_proxy_async_global();
+    if (tid == 0) {
+        turn_begin(a, p->row, col, consumer);
     }
 #endif
 #pragma unroll
@@ -571,7 +594,7 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
             } else if (GROUPED == 2) {
                 tma_store_3d(map_c, buf, col + chunk * CHUNK_COLS, out_row, p->expert);
 #if STREAM
-            } else if (OUT_ADD || turn > 0) {
+            } else if (OUT_ADD || !turn_is_first(a, p->row, col)) {
 #else
             } else if (OUT_ADD) {
 #endif
@@ -583,10 +606,8 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
         }
     }
 #if STREAM
-    if (!(turn == 0 && ends) && tid == 0) {
-        tma_store_wait(0);
-        fence_proxy_async_global();
-        turn_pass(turns, ends ? 0 : turn + 1);
+    if (tid == 0) {
+        turn_end(a, p->row, col, consumer);
     }
 #endif
 }
@@ -624,6 +645,10 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
             multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1), p.tail, consumer);
 #endif
         }
+#if STREAM
+        const line l = line_of(a); /* Again, for want of registers. */
+        tile_at(a, &l, rank, w.before - 1, &p);
+#endif
 #if SCALES == 1 && !PROMOTE
         const float one = __ldg(a->a_scale) * __ldg(a->b_scale);
 #pragma unroll
