@@ -212,6 +212,7 @@ static lt_err merge_into(const json_t *root, json_t *into, const json_t *from, i
     if (json_is_false(from)) {
         return oom(json_object_set_new(into, "enum", json_array()) != 0);
     }
+    LT_TRY(lt_gschema_shapes(from));
     LT_TRY(cross_additional(into, from));
     json_object_foreach((json_t *)(uintptr_t)from, key, value) {
         if (strcmp(key, "allOf") != 0 && strcmp(key, "$ref") != 0) {

@@ -25,6 +25,37 @@ lt_err lt_gschema_wrong(const char *key, const char *what) {
     LT_FAIL(LT_ERR_FORMAT, "schema: '%s' %s", key, what);
 }
 
+lt_err lt_gschema_shapes(const json_t *s) {
+    static const struct {
+        const char *key;
+        json_type type;
+        const char *wrong;
+    } rows[] = {{"properties", JSON_OBJECT, "is not an object of schemas"},
+                {"patternProperties", JSON_OBJECT, "is not an object of schemas"},
+                {"$defs", JSON_OBJECT, "is not an object of schemas"},
+                {"definitions", JSON_OBJECT, "is not an object of schemas"},
+                {"required", JSON_ARRAY, "is not a list of names"},
+                {"allOf", JSON_ARRAY, "is not a list"},
+                {"prefixItems", JSON_ARRAY, "is not a list"},
+                {"format", JSON_STRING, "is not a string"},
+                {"$ref", JSON_STRING, "is not a string"}};
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const json_t *v = json_object_get(s, rows[i].key);
+        if (v != NULL && !json_is_null(v) && json_typeof(v) != rows[i].type) {
+            return lt_gschema_wrong(rows[i].key, rows[i].wrong);
+        }
+    }
+    const json_t *names = json_object_get(s, "propertyNames");
+    const json_t *multiple = json_object_get(s, "multipleOf");
+    if (names != NULL && !json_is_object(names) && !json_is_boolean(names)) {
+        return lt_gschema_wrong("propertyNames", "is not a schema");
+    }
+    if (multiple != NULL && !(json_number_value(multiple) > 0)) {
+        return lt_gschema_wrong("multipleOf", "is not a number over 0");
+    }
+    return LT_OK;
+}
+
 /* A count; *out stays when absent. */
 lt_err lt_gschema_count(const json_t *s, const char *key, int64_t *out) {
     const json_t *v = json_object_get(s, key);
@@ -96,6 +127,7 @@ static lt_err check_keywords(const json_t *s) {
     static const char *const refused[] = {
         "not",          "if",          "contains",      "dependentRequired", "dependentSchemas",
         "dependencies", "$dynamicRef", "$recursiveRef", "unevaluatedItems"};
+    LT_TRY(lt_gschema_shapes(s));
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         const json_t *v = json_object_get(s, refused[i]);
         if (v != NULL && !(strcmp(refused[i], "if") == 0 && json_object_get(s, "then") == NULL &&
@@ -425,9 +457,13 @@ done:
 }
 
 lt_err lt_gschema_read(lt_gast *g, const char *text, size_t bytes) {
-    json_t *root = lt_json_loadb(text, bytes, JSON_DECODE_ANY, NULL);
+    json_error_t why;
+    json_t *root = lt_json_loadb(text, bytes, JSON_DECODE_ANY, &why);
     lt_gid body = -1;
     lt_err err;
+    if (root == NULL && json_error_code(&why) == json_error_null_character) {
+        return lt_gschema_refuse("\\u0000 in a text");
+    }
     if (root == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "schema: not JSON");
     }

@@ -31,6 +31,8 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_gschema_refuse(const char *what);                 /* UNSUPPORTED, by name. */
 LT_MUST_USE lt_err lt_gschema_wrong(const char *key, const char *what); /* FORMAT. */
+/* Keywords whose value is of another kind than theirs would rule nothing, without a word: FORMAT. null is as if absent. */
+LT_MUST_USE lt_err lt_gschema_shapes(const json_t *s);
 /* A count; *out stays when absent. */
 LT_MUST_USE lt_err lt_gschema_count(const json_t *s, const char *key, int64_t *out);
 /* a with b's constraints (NULL: a with its own allOf and $ref written in), kept until the end. */
