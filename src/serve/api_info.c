@@ -1,6 +1,8 @@
 /* api_info.c: what the server tells about itself: models, health, version, metrics, the numbers of the status page. */
+#include <ctype.h>
 #include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -38,12 +40,31 @@ void lt_api_models(lt_call *call) {
     lt_call_json(call, 200, &o);
 }
 
+/* "org%2Fmodel": clients write a name's slashes, spaces and letters so. What is too long is cut, and then no model's name. */
+static void decode_percent(char *out, size_t room, const char *text) {
+    size_t n = 0;
+    while (*text != '\0' && n + 1 < room) {
+        char hex[3] = {0};
+        if (text[0] == '%' && text[1] != '\0') {
+            memcpy(hex, text + 1, 2); /* The second may be the text's end. */
+        }
+        char *end = NULL;
+        const long byte = isxdigit((unsigned char)hex[0]) ? strtol(hex, &end, 16) : 0;
+        const bool coded = byte > 0 && end == hex + 2;
+        out[n++] = coded ? (char)byte : *text;
+        text += coded ? 3 : 1;
+    }
+    out[n] = '\0';
+}
+
 void lt_api_model(lt_call *call) {
     lt_json_out o = {0};
-    if (strcmp(call->tail, call->server->name) != 0) {
+    char name[sizeof call->server->name + 1];
+    decode_percent(name, sizeof name, call->tail);
+    if (strcmp(name, call->server->name) != 0) {
         lt_api_error e = {.status = 404, .type = "not_found_error", .code = "model_not_found"};
         snprintf(e.message, sizeof e.message, "the model '%.100s' is not served here; '%s' is",
-                 call->tail, call->server->name);
+                 name, call->server->name);
         snprintf(e.param, sizeof e.param, "model");
         lt_call_error(call, &e);
         return;

@@ -90,6 +90,13 @@ life() {
         fi
         server=0
     done
+    start --alias 'org/a model:é %41'
+    ready
+    [ "$(status_of "http://127.0.0.1:$port/v1/models/org%2Fa%20model:%c3%A9%20%2541")" = 200 ]
+    say "a model's name as clients write it in a path" $? "$(cat "$dir/out")"
+    [ "$(status_of "http://127.0.0.1:$port/v1/models/org%2Fa%20model:%c3%A9%20%41%4%")" = 404 ]
+    say "and another's" $? "$(cat "$dir/out")"
+    stop
     start --api-key one,two --max-waiting 2 --max-running 1 --drain-s 20
     code=$(status_of "http://127.0.0.1:$port/health")
     [ "$code" = 503 ] || [ "$code" = 200 ]
