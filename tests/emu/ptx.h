@@ -125,6 +125,15 @@ static inline void ptx_cp_async_cg_shared_global(uint32_t dst, const void *src, 
 static inline void ptx_cp_async_cg_shared_global(uint32_t dst, const void *src, int bytes) {
     emu_cp_async(emu_shared_pointer(dst, 16), src, bytes, bytes);
 }
+/* A cache that evicts nothing. The fraction, 1.0, comes as two words. */
+static inline void ptx_createpolicy_fractional_L2_evict_first_b64(unsigned long long &policy, int,
+                                                                   int) {
+    policy = 0;
+}
+static inline void ptx_cp_async_cg_shared_global_L2_cache_hint(uint32_t dst, const void *src,
+                                                               int bytes, uint64_t) {
+    emu_cp_async(emu_shared_pointer(dst, 16), src, bytes, bytes);
+}
 static inline void ptx_cp_async_ca_shared_global(uint32_t dst, const void *src, int bytes,
                                                  int take) {
     emu_cp_async(emu_shared_pointer(dst, (size_t)bytes), src, bytes, take);

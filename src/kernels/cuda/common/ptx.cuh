@@ -27,6 +27,9 @@ INLINE uint4 load_once_8(const void *p) {
 INLINE void cp_async_16(u32 dst, const void *src) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(dst), "l"(src) : "memory");
 }
+INLINE void cp_async_16_hint(u32 dst, const void *src, u64 policy) { /* policy: evict_first(). */
+    asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "l"(policy) : "memory");
+}
 /* 16 bytes of which the first 4 * words are read, the rest zeros. */
 INLINE void cp_async_16_or_zero(u32 dst, const void *src, int words) {
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(words * 4) : "memory");

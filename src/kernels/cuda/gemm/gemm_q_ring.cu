@@ -34,6 +34,7 @@ INLINE int column_of(const ring_args *a, int unit, int slab) {
 /* ---- Weights on their way */
 
 typedef struct {
+    u64 once;
     int unit, tile;
     u32 at, second; /* Bytes from the first weight to the unit's first slab, from there to its second. */
 } source;
@@ -49,7 +50,7 @@ INLINE void send(source *s, const ring_args *a, u32 slot, int begin, int end, in
             for (int at = 0; at < TILE_BYTES; at += 512) {
                 if (at + 512 <= TILE_BYTES || at + lane * 16 < TILE_BYTES) {
                     const u32 from = s->at + i * s->second + (u32)s->tile * TILE_BYTES + (u32)(at + lane * 16);
-                    cp_async_16(slot + (u32)(i * TILE_BYTES + at + lane * 16), (const u8 *)a->w + from);
+                    cp_async_16_hint(slot + (u32)(i * TILE_BYTES + at + lane * 16), (const u8 *)a->w + from, s->once);
                 }
             }
         }
@@ -107,7 +108,7 @@ gemm_q_ring(const __grid_constant__ ring_args a) {
     const int units = div_up(div_up(a.n, TILE_ROWS), SLABS);
     const places s = places_of(&a, smem + WARPS * RING_BYTES);
     const u32 ring = smem_addr(smem) + (u32)(warp * RING_BYTES);
-    source from = {group * (int)gridDim.x + (int)blockIdx.x, begin};
+    source from = {evict_first(), group * (int)gridDim.x + (int)blockIdx.x, begin};
     int slot = 0;
 
     send_early(&a, &s);

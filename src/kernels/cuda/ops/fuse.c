@@ -1,8 +1,9 @@
 /* fuse.c: see fuse.h. Here: which op goes on with which; what the kernel takes is gemv_ring.c's.
  *
  * STATE     right, bit for bit, on an H100 and on the emulated GPU (tests/unit/kernels/test_cuda_fuse.c; compute-sanitizer's memcheck clean).
- *           Llama-1B, prompt 128, one H100, 2026-11-22, tokens/s op by op and fused: BF16, 1, 2, 4, 8 streams 866 and 1,017, 1,624 and 1,944, 3,029 and 3,451, 5,387 and
- *           4,713; Q8_0 1,263 and 1,492, 2,489 and 2,946, 4,601 and 5,624, 8,945 and 8,801; Q4_0 1,652 and 1,895, 3,314 and 3,723, 5,904 and 7,502, 11,381 and 11,100. */
+ *           Llama-1B, prompt 128, one H100, 2026-11-22, tokens/s op by op and fused: BF16, 1 to 4 streams 960 and 1,027, 1,924 and 2,000, 2,876 and 2,792, 3,666 and
+ *           3,550 (op by op with gemm_few.cu); Q8_0, 1, 2, 4, 8 streams 1,263 and 1,492, 2,489 and 2,946, 4,601 and 5,624, 8,945 and 8,801; Q4_0 1,652 and 1,895, 3,314 and
+ *           3,723, 5,904 and 7,502, 11,381 and 11,100. */
 #include "kernels/cuda/ops/fuse.h"
 
 #include <stdlib.h>
@@ -95,7 +96,7 @@ static lt_err run_held(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *
 static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
     lt_fuse_ops whole = *f, before = {0}, behind = {0};
-    whole.rows_max = q->fuse->rows_max;
+    whole.most = q->fuse->most;
     if (f->has_rope && !f->has_kv) {
         behind.rope = f->rope, behind.has_rope = true;
         whole.has_rope = false;
@@ -152,9 +153,10 @@ lt_err lt_fuse_record(lt_queue *q, const lt_op_list *lists, bool records) {
     const char *wish = getenv("LATEEN_CUDA_FUSE");
     LT_TRY(lt_fuse_flush(q, lists));
     q->fuse->off = wish != NULL && strcmp(wish, "off") == 0;
-    q->fuse->rows_max = q->fuse->off                               ? 0
-                        : wish != NULL && strcmp(wish, "all") == 0 ? LT_FUSE_ROWS
-                                                                   : LT_FUSE_ROWS_FAST;
+    q->fuse->most = q->fuse->off ? (lt_fuse_rows){0, 0}
+                    : wish != NULL && strcmp(wish, "all") == 0
+                        ? (lt_fuse_rows){LT_FUSE_ROWS, LT_FUSE_ROWS}
+                        : (lt_fuse_rows){2, 4};
     q->fuse->records = records && !q->fuse->off;
     return LT_OK;
 }

@@ -13,18 +13,23 @@
  * Positions, slots and the table of rotations are read before the kernels before are done: no op of a step may write them.
  *
  * Outside of a recording nothing is held: the same patterns only fetch their kernels, which a recording could not compile. So a step runs once before it is recorded.
- * LATEEN_CUDA_FUSE=off turns it off. By default up to LT_FUSE_ROWS_FAST rows are fused, for which an H100 was faster so; =all: up to LT_FUSE_ROWS. */
+ * LATEEN_CUDA_FUSE=off turns it off. By default as many rows are fused as an H100 was faster with (fuse.c); =all: up to LT_FUSE_ROWS. Products of so many rows have gemv.cu's bits
+ * whether they are fused or not. */
 #ifndef LT_KERNELS_CUDA_FUSE_H
 #define LT_KERNELS_CUDA_FUSE_H
 
 #include "kernels/cuda/ops/launch.h"
 
-#define LT_FUSE_ROWS      8
-#define LT_FUSE_ROWS_FAST 4
+#define LT_FUSE_ROWS 8
+
+/* Most rows of a product that is fused, by its weights: 16-bit, or packed blocks. */
+typedef struct {
+    int plain, packed;
+} lt_fuse_rows;
 
 /* Ops that one kernel may stand for. */
 typedef struct {
-    int rows_max;
+    lt_fuse_rows most;
     bool has_norm, has_product, has_act, has_rope, has_kv;
     lt_rmsnorm_args norm;
     lt_matmul_args product;
@@ -35,7 +40,7 @@ typedef struct {
 
 typedef struct lt_fuse {
     bool off, records;
-    int rows_max; /* Of a product that is fused. */
+    lt_fuse_rows most;
     lt_fuse_ops held;
     int64_t n_fused; /* Kernels that stand for more than one op. */
 } lt_fuse;

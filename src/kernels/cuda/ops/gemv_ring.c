@@ -17,7 +17,7 @@
 #define STATIC_BYTES  18432     /* At most, of shared memory. */
 #define HELD_BYTES    65536     /* Of x in shared memory. */
 #define MOST_COLS     (1 << 20) /* Indexes stay in 32 bits. */
-#define DEFINES_BYTES 224
+#define DEFINES_BYTES 256
 
 /* ring_args of gemv_ring.cu. */
 typedef struct {
@@ -71,12 +71,13 @@ static bool in_pieces(const lt_tensor *t, lt_dtype type) {
 static bool is_packed(const lt_matmul_args *a, lt_cuda_tile_format *f) {
     return a->b_packed != NULL && lt_cuda_tile_format_of(f, a->b.dtype);
 }
-static bool takes_product(const lt_matmul_args *a, int rows_max) {
+static bool takes_product(const lt_matmul_args *a, const lt_fuse_rows *most) {
     const int64_t k = a->b.shape[1];
     lt_cuda_tile_format f;
     const bool packed = is_packed(a, &f),
                fine = a->y.n_dims == 2 && a->a.n_dims == 2 && a->y.shape[0] >= 1 &&
-                      a->y.shape[0] <= rows_max && !a->fixed_order && !a->trans_a && a->trans_b &&
+                      a->y.shape[0] <= (packed ? most->packed : most->plain) && !a->fixed_order &&
+                      !a->trans_a && a->trans_b &&
                       (a->a.dtype == LT_BF16 || a->a.dtype == LT_F16) &&
                       lt_cuda_dtype_word(a->y.dtype) != NULL && in_pieces(&a->a, a->a.dtype) &&
                       lt_matmul_dense(&a->y) && k > 0 && k <= MOST_COLS && a->y.shape[1] >= 1 &&
@@ -115,7 +116,7 @@ static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
                            *const early[] = {&f->norm.sum, &f->norm.y, &f->norm.rstd},
                            *const late[] = {&a->y, &f->act.y};
     const int n_late = f->has_act ? 2 : 1;
-    if (info->cc < 80 || !takes_product(a, f->rows_max) || !apart(reads, 2, late, n_late)) {
+    if (info->cc < 80 || !takes_product(a, &f->most) || !apart(reads, 2, late, n_late)) {
         return false;
     }
     if (f->has_norm &&

@@ -14,6 +14,7 @@
 #include "base/error.h"
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/gemm/winners.h"
+#include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 #include "kernels/cuda/sgemm/sgemm.h"
@@ -173,6 +174,10 @@ static const char *few_refuse(const void *args) {
     return w == NULL || w->by == LT_GEMM_BY_FEW ? NULL : "another kernel was measured to be faster";
 }
 static lt_err few_run(lt_queue *q, const void *args) {
+    if (((const lt_matmul_args *)args)->y.shape[0] <= q->fuse->most.plain &&
+        lt_cuda_gemv_refuse(args) == NULL) {
+        return lt_cuda_gemv_run(q, args); /* The same bits, fused or not. */
+    }
     lt_gemm_args g;
     (void)lt_gemm_from_matmul(&g, args);
     return lt_gemm_few(q->gpu, q->stream, &g);

@@ -173,7 +173,7 @@ static int split_of(const lt_queue *q, const lt_matmul_args *a) {
     const int most = alone            ? MOST_SPLIT_ALONE
                      : a->fixed_order ? MOST_SPLIT_FIXED
                                       : MOST_SPLIT_OF_MANY;
-    return alone && a->y.shape[0] <= q->fuse->rows_max /* The same bits, fused or not. */
+    return alone && a->y.shape[0] <= q->fuse->most.packed /* The same bits, fused or not. */
                ? lt_cuda_split_q(a->y.shape[1], a->b.shape[1], info->n_sms)
                : split_for(slabs, tiles, most, room);
 }
