@@ -282,12 +282,14 @@ static void write_request(lane *w) {
         bufferevent_enable(w->bev, EV_READ | EV_WRITE);
     }
     put_body(&body, l->o, &l->requests[w->request]);
+    const bool v6 = strchr(l->o->host, ':') != NULL;
     evbuffer_add_printf(
         bufferevent_get_output(w->bev),
-        "POST %s/v1/%s HTTP/1.1\r\nHost: %s:%d\r\nContent-Type: application/json\r\n"
+        "POST %s/v1/%s HTTP/1.1\r\nHost: %s%s%s:%d\r\nContent-Type: application/json\r\n"
         "Content-Length: %zu\r\n%s%s%s\r\n",
-        l->o->path_prefix, l->o->chat ? "chat/completions" : "completions", l->o->host, l->o->port,
-        body.n, l->o->key[0] != '\0' ? "Authorization: Bearer " : "", l->o->key,
+        l->o->path_prefix, l->o->chat ? "chat/completions" : "completions", v6 ? "[" : "",
+        l->o->host, v6 ? "]" : "", l->o->port, body.n,
+        l->o->key[0] != '\0' ? "Authorization: Bearer " : "", l->o->key,
         l->o->key[0] != '\0' ? "\r\n" : "");
     bufferevent_write(w->bev, body.data, body.n);
     lt_out_free(&body);
@@ -351,7 +353,7 @@ static void on_second(evutil_socket_t fd, short what, void *arg) {
 
 lt_err lt_load_url(const char *url, char *host, size_t host_n, int *port, char *prefix,
                    size_t prefix_n) {
-    const char *at = strncmp(url, "http://", 7) == 0 ? url + 7 : NULL, *slash, *colon;
+    const char *at = strncmp(url, "http://", 7) == 0 ? url + 7 : NULL, *slash, *colon, *shut;
     size_t n;
 
     if (at == NULL) {
@@ -359,9 +361,16 @@ lt_err lt_load_url(const char *url, char *host, size_t host_n, int *port, char *
     }
     slash = strchr(at, '/');
     n = slash != NULL ? (size_t)(slash - at) : strlen(at);
-    colon = memchr(at, ':', n);
+    shut = at[0] == '[' ? memchr(at, ']', n) : NULL; /* Around an IPv6 address. */
+    colon = shut == NULL                          ? memchr(at, ':', n)
+            : shut + 1 < at + n && shut[1] == ':' ? shut + 1
+                                                  : NULL;
     *port = colon != NULL ? atoi(colon + 1) : 80;
     n = colon != NULL ? (size_t)(colon - at) : n;
+    if (shut != NULL) {
+        at++;
+        n = (size_t)(shut - at);
+    }
     if (n == 0 || n >= host_n || *port < 1 || *port > 65535) {
         LT_FAIL(LT_ERR_ARG, "%s has no usable host or port", url);
     }

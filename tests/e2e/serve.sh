@@ -222,6 +222,10 @@ sys.exit(not (r['completed'] == 24 and r['output_tokens'] == 24 * 16 and r['ttft
                 --requests 12 --time-scale 0.001 --limit-tokens 200 >"$dir/bench2" 2>>"$dir/err"
         say "the traces" $? "$(tail -2 "$dir/err")"
     fi
+    if [ -e /proc/net/if_inet6 ] && grep -q " lo$" /proc/net/if_inet6; then
+        "$lateen" bench serve "${model[@]}" --serve "--host ::1" --requests 2 --prompt-tokens 8 --max-tokens 4 --json >"$dir/bench" 2>"$dir/err" && grep -q '"completed": *2' "$dir/bench"
+        say "an IPv6 address" $? "$(tail -2 "$dir/err")"
+    fi
     "$lateen" bench serve http://127.0.0.1:1 --requests 1 >"$dir/out" 2>&1
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
