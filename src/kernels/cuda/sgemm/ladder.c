@@ -140,7 +140,7 @@ const lt_sgemm_rung lt_sgemm_rungs[] = {
      false},
     {14,
      "operand reuse",
-     "products in an order that spares register reads",
+     "products in an order that spares register reads; the loop stays rolled",
      SHIPPED,
      NULL,
      0,
