@@ -29,7 +29,7 @@ typedef struct {
     int64_t max_waiting; /* Requests in the queue at most; one more is LIMIT. */
     int64_t max_seq;     /* Tokens of one sequence at most; 0: the model's. */
     int64_t
-        step_tokens; /* Tokens of one step at most: every decoding sequence first, chunks of prompts with the rest. */
+        step_tokens; /* Tokens of one step at most: every decoding sequence first, chunks of prompts with the rest. 0: 512, on a GPU 2048. */
     int64_t page_tokens; /* Tokens of one page of the cache. */
     int64_t
         cache_bytes; /* Keys and values; 0: max_running * max_seq tokens, at most half of free memory. */

@@ -27,7 +27,8 @@
     X(STR, streams, "streams", "1,8,32", 0, 0, "list", "how many at once; several runs")           \
     X(I64, prompt, "prompt", "128", 1, 1e6, "tokens", "length of each prompt")                     \
     X(I64, new, "new", "64", 2, 1e6, "tokens", "tokens that each decodes")                         \
-    X(I64, step_tokens, "step-tokens", "512", 1, 1e6, "tokens", "of one step at most")             \
+    X(I64, step_tokens, "step-tokens", "0", 0, 1e6, "tokens",                                      \
+      "of one step at most; 0: the engine's choice")                                               \
     X(ENUM, dtype, "dtype", "stored", 0, 0,                                                        \
       "stored|fp32|bf16|q4_0|q4_1|q5_0|q5_1|q8_0|q4_k|q5_k|q6_k",                                  \
       LT_OPENED_DTYPE_HELP "; q4_0 and on: random weights in blocks")                              \
