@@ -309,16 +309,16 @@ static lt_err queue(void *p, CUstream s, int set) {
                        : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
 }
 
-/* Ours and the peer's in turn, TURNS times; runs' ms become medians over the turns, peer_ms the peer's (0: none). */
+/* Ours and the peer's in turn, TURNS times, each a recording played for REPLAY_MS and then timed for as long (bench/peers/attention_torch.py does the same): launches
+ * count for neither, and the clock is that of this kernel. runs' ms become medians over the turns, peer_ms the peer's (0: none). */
 static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, double *peer_ms) {
-    enum { TURNS = 5 };
+    enum { TURNS = 5, REPLAY_MS = 20 };
+    const lt_timing_plan plan = {.n_sets = 1, .rounds = 1, .inner_ms = REPLAY_MS, .graph = true};
     double ours[2][TURNS], peers[2][TURNS] = {{0}};
-    const int rounds = b->rounds < TURNS ? 1 : b->rounds / TURNS;
     for (int turn = 0; turn < TURNS; turn++) {
-        LT_TRY(lt_timing_run(b->gpu, b->stream, runs, n,
-                             &(lt_timing_plan){.n_sets = 1, .rounds = rounds, .inner_ms = 0.3}));
         for (int i = 0; i < n; i++) {
             char line[96];
+            LT_TRY(lt_timing_run(b->gpu, b->stream, &runs[i], 1, &plan));
             ours[i][turn] = runs[i].ms;
             snprintf(line, sizeof line, "%s %d %d %d %d %s", runs[i].name, t->b, t->t, t->h, t->d,
                      t->causal ? "causal" : "full");
