@@ -7,10 +7,11 @@
 
 #include "base/error.h"
 
-#define COUNTER_BYTES 256  /* At the start of the scratch; zero between calls. */
-#define STAY_QUERIES  2048 /* Up to so many, a block of backward makes several units: measured. */
-#define L2_SHARE      24e6 /* Bytes of K and V that tiles running together may share, of 50 MB. */
-#define PROMPTS_MOST  128  /* Of one call: they stand in shared memory. */
+#define COUNTER_BYTES 256 /* At the start of the scratch; zero between calls. */
+#define SECTION_KEYS                                                                               \
+    512 /* Up to so many, causal tiles of all lengths run at once: see tile_locate. */
+#define L2_SHARE     24e6 /* Bytes of K and V that tiles running together may share, of 50 MB. */
+#define PROMPTS_MOST 128  /* Of one call: they stand in shared memory. */
 
 /* attn_args of mask.cuh. */
 typedef struct {
@@ -48,11 +49,11 @@ typedef struct {
 } fwd_row;
 static const fwd_row fwd_rows[] = {
     /* Few keys: a tile's loads are what it waits for, so more of them go ahead; and smaller tiles waste less of the diagonal. */
-    {64, CAUSAL, 1024, 128, 2, 4, 2, 0, 40, 232}, {64, CAUSAL, 0, 128, 3, 3, 2, 0, 32, 160},
-    {64, FULL, 1024, 128, 3, 3, 2, 0, 32, 160},   {64, ANY, 0, 128, 3, 2, 1, 0, 32, 160},
-    {128, CAUSAL, 512, 128, 2, 2, 2, 0, 40, 232}, {128, FULL, 1024, 128, 2, 2, 2, 0, 40, 232},
-    {128, ANY, 0, 128, 2, 2, 1, 0, 24, 240},      {192, ANY, 0, 96, 2, 2, 1, 1, 24, 240},
-    {256, ANY, 0, 80, 2, 2, 1, 1, 40, 232},
+    {64, CAUSAL, 1024, 128, 2, 4, 2, 0, 40, 232},  {64, CAUSAL, 0, 128, 3, 3, 2, 0, 32, 160},
+    {64, FULL, 1024, 128, 3, 3, 2, 0, 32, 160},    {64, ANY, 0, 128, 3, 2, 1, 0, 32, 160},
+    {128, CAUSAL, 1024, 128, 2, 2, 2, 0, 40, 232}, {128, FULL, 1024, 128, 2, 2, 2, 0, 40, 232},
+    {128, ANY, 0, 128, 2, 2, 1, 0, 24, 240},       {192, ANY, 0, 96, 2, 2, 1, 1, 24, 240},
+    {256, CAUSAL, 512, 64, 2, 2, 1, 1, 40, 232},   {256, ANY, 0, 80, 2, 2, 1, 1, 40, 232},
 };
 
 static int64_t div_up(int64_t a, int64_t b) {
@@ -217,7 +218,7 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, kernel
         c, s, k,
         &(lt_cuda_dims){.grid = {(unsigned)l->blocks},
                         .block = {(unsigned)(128 * (1 + r->consumers))},
-                        .dynamic_shared_bytes = 1024 + q_bytes + kv_bytes + 384 + l->more_shared},
+                        .dynamic_shared_bytes = 1024 + q_bytes + kv_bytes + 512 + l->more_shared},
         args);
 }
 /* (batch, head) pairs whose K and V stay in the L2 together; a pair's share of bytes. */
@@ -240,7 +241,7 @@ static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scr
     const int64_t pairs = (int64_t)w.batch * w.q_heads / heads,
                   tiles = div_up((int64_t)w.q_tokens * heads, rows), n = tiles * pairs,
                   alike = (info->n_sms + tiles / 2) / tiles;
-    w.section = a->causal
+    w.section = a->causal && w.kv_tokens > SECTION_KEYS
                     ? section_of(4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads,
                                  pairs)
                     : (int)(alike < 1 ? 1 : (alike > pairs ? pairs : alike));
@@ -473,37 +474,42 @@ static lt_err bwd_prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a
                           prepare_args);
 }
 
-/* dQ from its sums; the sinks' gradient. */
+/* dQ from its sums. */
 static lt_err bwd_finish(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
                          const char *text) {
-    const lt_cuda_kernel *finish, *sinks;
+    const lt_cuda_kernel *finish;
     int dim = (int)a->fwd.q.shape[3];
-    void *dq = a->dq.data, *dsinks = a->dsinks.data;
+    void *dq = a->dq.data;
     strides st = strides_of(&a->dq);
-    void *args[] = {w, &dq, &st, &dim}, *sinks_args[] = {w, &dsinks};
+    void *args[] = {w, &dq, &st, &dim};
 
     LT_TRY(lt_cuda_kernel_get(c, &finish, "attention/bwd_edges.cu", "attn_bwd_finish", text));
-    LT_TRY(lt_cuda_launch(c, s, finish,
+    return lt_cuda_launch(c, s, finish,
                           &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 64), dim <= 64 ? 1 : 2,
                                                    (unsigned)(w->a.batch * w->a.q_heads)},
                                           .block = {128}},
-                          args));
+                          args);
+}
+
+/* The sinks' gradient. */
+static lt_err bwd_sinks(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                        const char *text) {
+    const lt_cuda_kernel *sinks;
+    void *dsinks = a->dsinks.data, *args[] = {w, &dsinks};
+
     if (dsinks == NULL || a->fwd.sinks.data == NULL) {
         return LT_OK;
     }
     LT_TRY(lt_cuda_kernel_get(c, &sinks, "attention/bwd_edges.cu", "attn_bwd_sinks", text));
-    return lt_cuda_launch(
-        c, s, sinks, &(lt_cuda_dims){.grid = {(unsigned)w->a.q_heads}, .block = {256}}, sinks_args);
+    return lt_cuda_launch(c, s, sinks,
+                          &(lt_cuda_dims){.grid = {(unsigned)w->a.q_heads}, .block = {256}}, args);
 }
 
-/* Blocks of the main kernel: a unit each, or, where units are short and of one length, as many as run at once, for what a block's start costs. */
-static unsigned bwd_blocks(const lt_attention_args *a, int n_sms) {
+/* See unit_count of bwd_sm90.cu. */
+static int64_t bwd_units(const lt_attention_args *a) {
     const bool paired = a->causal && a->window == 0; /* PAIRED */
-    const int64_t tiles = div_up(a->k.shape[1], 128),
-                  units = (paired ? (tiles + 1) / 2 : tiles) * a->q.shape[0] * a->k.shape[2];
-    const bool stay = a->q.shape[1] <= STAY_QUERIES && a->window == 0 &&
-                      a->doc_start.data == NULL && a->kv_len.data == NULL;
-    return (unsigned)(stay && units > n_sms ? n_sms : units);
+    const int64_t tiles = div_up(a->k.shape[1], 128);
+    return (paired ? (tiles + 1) / 2 : tiles) * a->q.shape[0] * a->k.shape[2];
 }
 
 lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
@@ -515,6 +521,7 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
     kernel_bwd_args w;
     const lt_cuda_kernel *k;
     CUtensorMap q, key, v, d_o, dk, dv;
+    const int64_t units = bwd_units(&a->fwd), n_sms = lt_cuda_get_info(c)->n_sms;
 
     if (why != NULL || scratch.bytes < need) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "attention backward: %s (scratch %zu of %zu bytes)",
@@ -536,12 +543,13 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
     LT_TRY(bwd_prepare(c, s, a, &w, edges));
     const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2;
     const size_t shared = 1024 + 2 * kv + 4 * step + 2 * 128 * (size_t)bm * 2 + 2 * 16384 +
-                          6 * (size_t)bm * 4 + 128 /* barriers */;
+                          6 * (size_t)bm * 4 + 256 /* barriers, tiles */;
     void *args[] = {&q, &key, &v, &d_o, &dk, &dv, &w};
     LT_TRY(lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {bwd_blocks(&a->fwd, lt_cuda_get_info(c)->n_sms)},
+                          &(lt_cuda_dims){.grid = {(unsigned)(units > n_sms ? n_sms : units)},
                                           .block = {384},
                                           .dynamic_shared_bytes = shared},
                           args));
-    return bwd_finish(c, s, a, &w, edges);
+    LT_TRY(bwd_finish(c, s, a, &w, edges));
+    return bwd_sinks(c, s, a, &w, edges);
 }

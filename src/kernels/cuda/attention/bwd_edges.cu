@@ -104,13 +104,13 @@ attn_bwd_finish(const __grid_constant__ bwd_args w, elem *dq, strides s, int wid
     __shared__ __align__(16) u32 tile[64][36]; /* 64 x 64 elements; rows 16 bytes longer against bank conflicts */
     const int tid = (int)threadIdx.x, lane = tid % 32, pair = (int)blockIdx.z, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
     const i64 row0 = (i64)pair * w.padded + (i64)blockIdx.x * 64;
-    const int4 *src = (const int4 *)(w.dq_acc + (row0 / 64 * (HEAD_DIM / 64) + blockIdx.y) * 4096);
+    const int4 *src = (const int4 *)(w.dq_acc + (row0 / 64 * (HEAD_DIM / 64) + blockIdx.y) * 4096) + tid / 32 * 256 + lane;
     const int r = 16 * (tid / 32) + lane / 4, d = (int)blockIdx.y * 64 + tid % 8 * 8;
     const float low = w.a.scale / w.unit[row0 + r], high = w.a.scale / w.unit[row0 + r + 8];
 
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const int4 x = src[i * 128 + tid];
+        const int4 x = src[i * 32];
         tile[r][4 * i + lane % 4] = PACK_ELEM((float)x.x * low, (float)x.y * low);
         tile[r + 8][4 * i + lane % 4] = PACK_ELEM((float)x.z * high, (float)x.w * high);
     }

@@ -9,7 +9,7 @@
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
  *                                                        └─stmatrix─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem), 64 x 64 each
  *     dQ ─ fixed point ─▶ smem ─ bulk add ─▶ HBM (L2), int32
- *     Each piece of other work runs under a product already queued: exp2 under dP, dS and its barrier under dV, dQ goes out under dK.
+ *     Each piece of other work runs under a product already queued: exp2 under dP, dS and its barrier under three quarters of dV, dQ goes out under dK and the last quarter.
  * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
  *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
@@ -47,6 +47,7 @@
 #define ROW_BYTES   (BM * 4) /* log-sum-exps or deltas of a step */
 #define DS_BYTES    (BN * BM * 2)
 #define DQ_BYTES    (64 * 64 * 4)
+#define DV_LATE     (BM / 64) /* of a step's BM / 16 products for dV: those issued behind dQ's */
 #define BAR_BOTH    1 /* both consumers */
 #define BAR_OWN     2 /* one consumer */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
@@ -58,12 +59,14 @@ WGMMA_SS(mma_dq, 64, 1, 1)
 typedef struct {
     u32 k, v, q, d_o, ds, dq, lse, delta, unit;
     u32 kv_full, kv_empty, q_full, do_full, empty;
+    u32 tile; /* two places: see tile_put */
 } smem_map;
 
 typedef struct {
     int b, kv_head, key, n_keys; /* key: first of the block */
     int m_begin, m_end;          /* steps of BM queries that see any of its keys */
     int n_heads;                 /* query heads of the group */
+    int pair;                    /* b G + kv_head */
     int i, head;                 /* where to begin: blocks of one pair begin in different places, so that their dQs do not meet */
 } tile_pos;
 
@@ -92,16 +95,18 @@ INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
     return end;
 }
 /* Work is dealt in units of equal length: a tile of BN keys or, causal, two of one (batch, key head), the i-th from the front and the i-th from the
- * back. Units of one (batch, key head) stand together: they read the same queries. A block makes every gridDim.x-th unit. */
-INLINE int unit_count(const attn_args *a) {
-    const int tiles = div_up(a->kv_tokens, BN);
-    return (PAIRED ? (tiles + 1) / 2 : tiles) * a->batch * a->kv_heads;
+ * back. Units of one (batch, key head) stand together: they read the same queries. A block draws them from a counter. */
+INLINE int unit_count(const bwd_args *w) {
+    const int tiles = div_up(w->a.kv_tokens, BN);
+    return (PAIRED ? (tiles + 1) / 2 : tiles) * w->a.batch * w->a.kv_heads;
 }
 /* Half `half` of unit u; false where an odd count of tiles leaves none. */
-INLINE bool tile_locate(tile_pos *out, const attn_args *a, int u, int half) {
+INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int half) {
+    const attn_args *a = &w->a;
     const int tiles = div_up(a->kv_tokens, BN), units = PAIRED ? (tiles + 1) / 2 : tiles;
     const int pair = u / units, i = u % units;
     tile_pos p;
+    p.pair = pair;
     p.b = pair / a->kv_heads;
     p.kv_head = pair % a->kv_heads;
     p.key = (half == 0 ? i : tiles - 1 - i) * BN;
@@ -117,6 +122,22 @@ INLINE bool tile_locate(tile_pos *out, const attn_args *a, int u, int half) {
     p.head = steps > 0 ? begin / steps : 0;
     *out = p;
     return half == 0 || tiles - 1 - i != i;
+}
+/* The producer finds a tile for all; two places in shared memory, in turn. */
+#define TILE_BYTES 48
+INLINE void tile_put(u32 at, const tile_pos *p) {
+    st_shared_v4_s32(at, p->pair, p->b, p->kv_head, p->key);
+    st_shared_v4_s32(at + 16, p->n_keys, p->n_heads, p->m_begin, p->m_end);
+    st_shared_v2_s32(at + 32, p->head, p->i);
+}
+INLINE tile_pos tile_get(u32 at) {
+    const uint4 x = ld_shared_v4(at), y = ld_shared_v4(at + 16);
+    tile_pos p;
+    p.pair = warp_uniform((int)x.x), p.b = warp_uniform((int)x.y), p.kv_head = warp_uniform((int)x.z), p.key = warp_uniform((int)x.w);
+    p.n_keys = warp_uniform((int)y.x), p.n_heads = warp_uniform((int)y.y);
+    p.m_begin = warp_uniform((int)y.z), p.m_end = warp_uniform((int)y.w);
+    p.head = warp_uniform(ld_shared_s32(at + 32)), p.i = warp_uniform(ld_shared_s32(at + 36));
+    return p;
 }
 /* The next step after (head, i): all queries of a head, then the next head, and round. */
 INLINE void step_next(const tile_pos *p, int *head, int *i) {
@@ -148,7 +169,8 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
                     const tile_pos *p, run_pos *run) {
     ring_pos r = run->r;
 
-    mbarrier_wait(m->kv_empty, (run->n_tiles++ & 1u) ^ 1u);
+    mbarrier_wait(m->kv_empty, (run->n_tiles & 1u) ^ 1u);
+    tile_put(m->tile + (run->n_tiles++ & 1u) * TILE_BYTES, p);
     mbarrier_expect(m->kv_full, 2 * KV_BYTES);
     for (int c = 0; c < COLUMNS; c++) {
         tma_load_4d(m->k + c * BN * 128, map_k, m->kv_full, c * 64, p->kv_head, p->key, p->b);
@@ -184,14 +206,13 @@ INLINE void issue_scores(float s[BM / 2], u32 rows, u32 q) {
     }
     wgmma_commit();
 }
-/* sum (64 keys, D) += p (64 keys, BM queries) rows (BM queries, D). */
-INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 p[BM / 4], u32 rows) {
+/* sum (64 keys, D) += p (64 keys, BM queries) rows (BM queries, D), of 16 queries each `from` to `to`. */
+INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 p[BM / 4], u32 rows, int from, int to) {
     const u64 b = wgmma_desc(rows, BM * 128);
 #pragma unroll
-    for (int i = 0; i < BM / 16; i++) {
+    for (int i = from; i < to; i++) {
         mma_kv(sum, p + 4 * i, DESC_ADD(b, i * 2048), 1);
     }
-    wgmma_commit();
 }
 /* dq (64 queries, 64 of D) = dS (64 queries, 128 keys) K (128 keys, 64 of D). */
 INLINE void issue_dq(float dq[32], u32 ds, u32 k) {
@@ -267,25 +288,25 @@ INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float d
     fence_proxy_async();
 }
 
-/* 4. A 64 x 64 piece of dQ, as integers in the order of the registers, added to memory. */
-INLINE void add_dq(const float dq[32], const bwd_args *w, i64 row, int column, u32 units, u32 stage, int consumer) {
-    const int tid = (int)threadIdx.x % 128, lane = tid % 32;
-    const float unit[2] = {ld_shared_f32(units + (16 * (tid / 32) + lane / 4) * 4), ld_shared_f32(units + (16 * (tid / 32) + lane / 4 + 8) * 4)};
-    int *dst = w->dq_acc + (row / 64 * COLUMNS + column) * 4096;
+/* 4. A 64 x 64 piece of dQ, as integers in the order of the registers, added to memory: 16 rows a warp, and no warp waits for another. */
+INLINE void add_dq(const float dq[32], const float unit[2], const bwd_args *w, i64 row, int column, u32 stage) {
+    const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
+    int *dst = w->dq_acc + (row / 64 * COLUMNS + column) * 4096 + warp * 1024;
+    const u32 mine = stage + warp * 4096;
 
-    if (tid == 0) {
+    if (lane == 0) {
         tma_store_wait_read(0);
     }
-    named_barrier_sync(BAR_OWN + consumer, 128);
+    __syncwarp();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        st_shared_v4_s32(stage + (i * 128 + tid) * 16, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]),
+        st_shared_v4_s32(mine + (i * 32 + lane) * 16, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]),
                          __float2int_rn(dq[4 * i + 2] * unit[1]), __float2int_rn(dq[4 * i + 3] * unit[1]));
     }
     fence_proxy_async();
-    named_barrier_sync(BAR_OWN + consumer, 128);
-    if (tid == 0) {
-        bulk_add_s32(dst, stage, DQ_BYTES);
+    __syncwarp();
+    if (lane == 0) {
+        bulk_add_s32(dst, mine, 4096);
         tma_store_commit();
     }
 }
@@ -356,18 +377,22 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         wgmma_pin(s, BM / 2);
         probabilities_step(s, probs, w, m, p, &at, consumer);
         wgmma_fence();
-        issue_sums(dv, probs, d_o);
+        issue_sums(dv, probs, d_o, 0, BM / 16 - DV_LATE);
+        wgmma_commit();
         wgmma_wait(1);
         wgmma_pin(dp, BM / 2);
         slopes(s, probs, dp, dsr, m->delta + at.r.slot * ROW_BYTES, ds, consumer);
-        named_barrier_sync(BAR_BOTH, 256);
+        const u32 units = m->unit + at.r.slot * ROW_BYTES + (my_q + 16 * (tid / 32) + tid % 32 / 4) * 4;
+        const float unit[2] = {ld_shared_f32(units), ld_shared_f32(units + 32)};
+        named_barrier_sync(BAR_BOTH, 256); /* dS is there; and all warps have read what came with the queries. */
         wgmma_fence();
         issue_dq(dq, ds + my_q / 64 * (BN * 128), m->k + my_d * (BN * 128));
-        issue_sums(dk, dsr, q);
+        issue_sums(dk, dsr, q, 0, BM / 16);
+        issue_sums(dv, probs, d_o, BM / 16 - DV_LATE, BM / 16);
+        wgmma_commit();
         wgmma_wait(1);
         wgmma_pin(dq, 32);
-        add_dq(dq, w, (i64)(p->b * w->a.q_heads + p->kv_head * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d,
-               m->unit + at.r.slot * ROW_BYTES + my_q * 4, stage, consumer);
+        add_dq(dq, unit, w, (i64)(p->pair * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d, stage);
         wgmma_wait(0);
         if (tid == 0) {
             mbarrier_arrive(m->empty + 8 * at.r.slot);
@@ -378,29 +403,41 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
     run->r = at.r;
 }
 
-INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
-                    int consumer) {
-    float dk[HEAD_DIM / 2] = {0.0f}, dv[HEAD_DIM / 2] = {0.0f};
+INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, int consumer) {
+    run_pos run = {{0, 0}, 0};
 
-    wgmma_pin(dk, HEAD_DIM / 2);
-    wgmma_pin(dv, HEAD_DIM / 2);
-    if (threadIdx.x % 128 == 0) {
-        tma_store_wait_read(0);
+    for (;; run.n_tiles++) {
+        const u32 tile = m->tile + (run.n_tiles & 1u) * TILE_BYTES;
+        float dk[HEAD_DIM / 2] = {0.0f}, dv[HEAD_DIM / 2] = {0.0f};
+        if (threadIdx.x % 32 == 0) {
+            tma_store_wait_read(0);
+        }
+        named_barrier_sync(BAR_BOTH, 256); /* dK and dV of the tile before have left dS's place. */
+        mbarrier_wait(m->kv_full, run.n_tiles & 1u);
+        if (warp_uniform(ld_shared_s32(tile)) < 0) {
+            break;
+        }
+        {
+            const tile_pos p = tile_get(tile);
+            wgmma_pin(dk, HEAD_DIM / 2);
+            wgmma_pin(dv, HEAD_DIM / 2);
+            if (p.m_begin < p.m_end) {
+                walk(dk, dv, w, m, &p, &run, consumer);
+            }
+        }
+        wgmma_pin(dk, HEAD_DIM / 2);
+        wgmma_pin(dv, HEAD_DIM / 2);
+        const tile_pos p = tile_get(tile); /* Again: not held in registers over the walk. */
+        if (threadIdx.x % 128 == 0) {
+            mbarrier_arrive(m->kv_empty);
+        }
+        if (threadIdx.x % 32 == 0) {
+            tma_store_wait_read(0);
+        }
+        named_barrier_sync(BAR_BOTH, 256); /* Both have read dS and their pieces of dQ for the last time. */
+        store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, &p, consumer);
+        store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, &p, consumer);
     }
-    named_barrier_sync(BAR_BOTH, 256); /* dK and dV of the tile before have left dS's place. */
-    mbarrier_wait(m->kv_full, run->n_tiles++ & 1u);
-    if (p->m_begin < p->m_end) {
-        walk(dk, dv, w, m, p, run, consumer);
-    }
-    wgmma_pin(dk, HEAD_DIM / 2);
-    wgmma_pin(dv, HEAD_DIM / 2);
-    if (threadIdx.x % 128 == 0) {
-        mbarrier_arrive(m->kv_empty);
-        tma_store_wait_read(0);
-    }
-    named_barrier_sync(BAR_BOTH, 256); /* Both have read dS and their pieces of dQ for the last time. */
-    store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, p, consumer);
-    store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, p, consumer);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -425,6 +462,7 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.q_full = m.kv_empty + 8;
     m.do_full = m.q_full + 8 * STAGES;
     m.empty = m.do_full + 8 * STAGES;
+    m.tile = (m.empty + 8 * STAGES + 15) & ~15u;
 
     if (threadIdx.x == 0) {
         mbarrier_init(m.kv_full, 1);
@@ -438,28 +476,30 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     }
     __syncthreads();
     if (group == 0) {
-        regs_shrink(24);
+        regs_shrink(40);
         if (threadIdx.x == 0) {
             run_pos run = {{0, 1}, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
-            for (int u = (int)blockIdx.x; u < unit_count(&args.a); u += (int)gridDim.x) {
+            for (int u = (int)blockIdx.x, next; u < unit_count(&args); u = next) {
+                next = (int)(gridDim.x + atomicAdd(args.a.counter, 1)); /* Asked for long before it is needed. */
                 for (int half = 0; half < 1 + PAIRED; half++) {
-                    if (tile_locate(&p, &args.a, u, half)) {
+                    if (tile_locate(&p, &args, u, half)) {
                         produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
                     }
                 }
             }
+            __threadfence();
+            if (atomicAdd(args.a.counter + 1, 1) == gridDim.x - 1) { /* The last block to finish leaves the counters as it found them. */
+                args.a.counter[0] = 0;
+                args.a.counter[1] = 0;
+            }
+            mbarrier_wait(m.kv_empty, (run.n_tiles & 1u) ^ 1u);
+            st_shared_s32(m.tile + (run.n_tiles & 1u) * TILE_BYTES, -1);
+            mbarrier_arrive(m.kv_full);
         }
     } else {
-        regs_grow(240);
-        run_pos run = {{0, 0}, 0};
-        for (int u = (int)blockIdx.x; u < unit_count(&args.a); u += (int)gridDim.x) {
-            for (int half = 0; half < 1 + PAIRED; half++) {
-                if (tile_locate(&p, &args.a, u, half)) {
-                    consume(&map_dk, &map_dv, &args, &m, &p, &run, group - 1);
-                }
-            }
-        }
-        if (threadIdx.x % 128 == 0) {
+        regs_grow(232);
+        consume(&map_dk, &map_dv, &args, &m, group - 1);
+        if (threadIdx.x % 32 == 0) {
             tma_store_wait_read(0);
         }
     }

@@ -29,6 +29,7 @@
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=256 BN=64 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DTYPE=fp16
@@ -136,7 +137,8 @@ INLINE int tile_count(const attn_args *a, const route *w) {
     return div_up(a->q_tokens, BM / HEADS) * a->batch * (a->q_heads / HEADS);
 #endif
 }
-/* Tiles in order of falling length (causal: last rows first) inside sections of (batch, head) pairs whose K and V fit the L2; PAGED: of heads of a sequence, one after the other. */
+/* Tiles in order of falling length (causal: last rows first) inside sections of (batch, head) pairs whose K and V fit the L2 (or, where these are short, that occupy
+ * the GPU once: long tiles wait for memory, short ones do not, so both must run at a time); PAGED: of heads of a sequence, one after the other. */
 INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
     const int heads = a->q_heads / HEADS;
     key_range low, high;
@@ -185,7 +187,7 @@ typedef struct {
     u32 q, k, v, o;
     u32 q_full, q_empty;                  /* one a slot and consumer; with two slots a tile's Q and first keys come while the tile before is computed */
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
-    u32 tile;                             /* one a slot and consumer: number of the tile whose Q arrives, -1 at the end */
+    u32 tile;                             /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
 } smem_map;
 
 INLINE void load_block(const void *map, const attn_args *a, u32 ring, u32 full, u32 empty, ring_pos *r, const tile_pos *p, int j) {
@@ -208,6 +210,20 @@ INLINE void load_block(const void *map, const attn_args *a, u32 ring, u32 full, 
     ring_step(r, STAGES);
 }
 
+/* The producer finds out where a tile lies while the consumers compute the one before. */
+#define TILE_BYTES 32
+INLINE void tile_put(u32 at, const tile_pos *p) {
+    st_shared_v4_s32(at, p->b, p->head, p->token, p->n_keys);
+    st_shared_v4_s32(at + 16, p->j_begin, p->j_end, p->row, p->kv_head);
+}
+INLINE tile_pos tile_get(u32 at) {
+    const uint4 x = ld_shared_v4(at), y = ld_shared_v4(at + 16);
+    tile_pos p;
+    p.b = warp_uniform((int)x.x), p.head = warp_uniform((int)x.y), p.token = warp_uniform((int)x.z), p.n_keys = warp_uniform((int)x.w);
+    p.j_begin = warp_uniform((int)y.x), p.j_end = warp_uniform((int)y.y), p.row = warp_uniform((int)y.z), p.kv_head = warp_uniform((int)y.w);
+    return p;
+}
+
 /* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s, const route *way) {
     ring_pos rk = {0, 1}, rv = {0, 1};
@@ -223,7 +239,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         for (int w = 0; w < CONSUMERS; w++) {
             const int i = at.slot * CONSUMERS + w;
             mbarrier_wait(s->q_empty + 8 * i, at.phase);
-            st_shared_s32(s->tile + 4 * i, t);
+            tile_put(s->tile + TILE_BYTES * i, &p);
             mbarrier_expect(s->q_full + 8 * i, Q_BYTES);
             for (int c = 0; c < COLUMNS; c++) {
                 tma_load_4d(s->q + i * Q_BYTES + c * 8192, map_q, s->q_full + 8 * i, c * 64, p.head, p.row + p.token + w * (64 / HEADS), PAGED ? 0 : p.b);
@@ -241,7 +257,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     for (int w = 0; w < CONSUMERS; w++) {
         const int i = at.slot * CONSUMERS + w;
         mbarrier_wait(s->q_empty + 8 * i, at.phase);
-        st_shared_s32(s->tile + 4 * i, -1);
+        st_shared_s32(s->tile + TILE_BYTES * i, -1);
         mbarrier_arrive(s->q_full + 8 * i);
     }
     __threadfence();
@@ -476,7 +492,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
     ring_step(rv, STAGES);
 }
 
-INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, const route *way, int consumer) {
+INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, int consumer) {
     ring_pos rk = {0, 0}, rv = {0, 0};
     ring_pos q = {0, 0};
     const u32 o_smem = m->o + consumer * Q_BYTES;
@@ -488,25 +504,25 @@ INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, co
     for (;; ring_step(&q, Q_SLOTS)) {
         const int i = q.slot * CONSUMERS + consumer;
         mbarrier_wait(m->q_full + 8 * i, q.phase);
-        const int t = warp_uniform(ld_shared_s32(m->tile + 4 * i));
-        if (t < 0) {
+        const tile_pos p = tile_get(m->tile + TILE_BYTES * i);
+        if (p.b < 0) {
             break;
         }
-        const tile_pos p = tile_locate(t, a, way);
+        const bool sees = p.j_begin < p.j_end;
         row_state r;
         rows_start(&r, a, &p, consumer);
 #pragma unroll
         for (int e = 0; e < HEAD_DIM / 2; e++) {
             o[e] = 0.0f;
         }
-        if (p.j_begin < p.j_end) {
+        if (sees) {
             attend(o, &r, a, m, &p, &rk, &rv, m->q + i * Q_BYTES, consumer);
         }
-        if (!O_IN_Q && threadIdx.x % 128 == 0) {
+        if (!O_IN_Q && sees && threadIdx.x % 128 == 0) {
             mbarrier_arrive(m->q_empty + 8 * i);
         }
         finish(o, &r, map_o, a, &p, o_smem, consumer);
-        if (O_IN_Q && threadIdx.x % 128 == 0) {
+        if ((O_IN_Q || !sees) && threadIdx.x % 128 == 0) { /* Without products only finish's barriers say that all warps know where the tile lies. */
             tma_store_wait_read(0);
             mbarrier_arrive(m->q_empty + 8 * i);
         }
@@ -532,7 +548,7 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.k_empty = m.k_full + 8 * STAGES;
     m.v_full = m.k_empty + 8 * STAGES;
     m.v_empty = m.v_full + 8 * STAGES;
-    m.tile = m.v_empty + 8 * STAGES;
+    m.tile = (m.v_empty + 8 * STAGES + TILE_BYTES - 1) & ~(TILE_BYTES - 1u);
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < Q_SLOTS * CONSUMERS; i++) {
@@ -549,7 +565,7 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     }
     route way = {0};
 #if PAGED
-    int *const n_stops = (int *)(smem + (m.tile - smem_addr(smem)) + 120); /* Behind the tiles' numbers. */
+    int *const n_stops = (int *)(smem + (m.tile - smem_addr(smem)) + TILE_BYTES * Q_SLOTS * CONSUMERS);
     stop *const stops = (stop *)(n_stops + 2);
     if (threadIdx.x < 32) {
         const int n = stops_make(&args, stops);
@@ -574,6 +590,6 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         if (CONSUMERS > 1) {
             regs_grow(REGS_CONSUMER);
         }
-        consume(&map_o, &args, &m, &way, group - 1);
+        consume(&map_o, &args, &m, group - 1);
     }
 }
