@@ -6,6 +6,7 @@ The page of a rung is the header essay of its kernel file; this script only make
 """
 import glob
 import json
+import math
 import os
 import re
 import subprocess
@@ -46,6 +47,22 @@ def passes_table(by_shape):
         cells = [shape, f"{f['tflops']:.0f}", f"{f['ms']:.4f}", percent(f, "of_peer")]
         cells += [f"{b['tflops']:.0f}", f"{b['ms']:.4f}", percent(b, "of_peer")] if b else ["", "", ""]
         out.append("| " + " | ".join(cells) + " |")
+    return out
+
+
+def products_table(by_shape):
+    """Products beside cuBLASLt's best."""
+    pairs = [(shape, next((r for r in group if r["name"] == "shipped"), None), next((r for r in group if r["peer"]), None)) for shape, group in by_shape.items()]
+    pairs = [(shape, ours, peer) for shape, ours, peer in pairs if ours]
+    if not pairs:
+        return []
+    out = ["The shipped kernels by shape:", "", "| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
+    for shape, ours, peer in pairs:
+        held = f"{ours['tflops'] * ours['ms'] / ours['ms_sustained']:.1f}, {ours['sm_mhz']:.0f}, {ours['power_w']:.0f}" if "ms_sustained" in ours else ""
+        out.append(f"| {shape} | {ours['tflops']:.1f} | {peer['tflops'] if peer else 0:.1f} | {percent(ours, 'of_peer')} | {held} |")
+    ratios = [ours["of_peer"] for _, ours, _ in pairs if "of_peer" in ours]
+    if len(ratios) > 1:
+        out += ["", f"Geometric mean of the {len(ratios)} ratios: {math.exp(sum(math.log(x) for x in ratios) / len(ratios)):.3f}."]
     return out
 
 
@@ -143,7 +160,7 @@ def render(path):
         for r in rows:
             by_shape.setdefault(r["shape"], []).append(r)
         if not any("rung" in r for r in rows):
-            out += passes_table(by_shape) + [""] if op == "attention" else []
+            out += passes_table(by_shape) + [""] if op == "attention" else products_table(by_shape) + [""] if op == "gemm" else []
             continue
         out += [f"### Ladder: {op}", "", f"A page a rung: the header of each file in [{LADDER_FILES.get(op, '')}](../{LADDER_FILES.get(op, '')}).", ""]
         for shape, group in by_shape.items():
@@ -154,14 +171,7 @@ def render(path):
             image = f"ladder_{op}_{shape.replace(' ', '')}.svg"
             figure(op, shape, rungs, peer, os.path.join(HERE, "docs", "img", image))
             out += [f"**{shape}**", "", f"![{op} {shape}](img/{image})", ""] + ladder_table(rungs, peer) + [""]
-        if any(r["name"] == "shipped" for r in rows):
-            out += ["The shipped kernel on other shapes:", "", "| shape | TFLOP/s | cuBLASLt | ratio | sustained: TFLOP/s, MHz, W |", "| --- | --- | --- | --- | --- |"]
-        for shape, group in by_shape.items():
-            ours = next((r for r in group if r["name"] == "shipped"), None)
-            peer = next((r for r in group if r["peer"]), None)
-            if ours:
-                held = f"{ours['tflops'] * ours['ms'] / ours['ms_sustained']:.1f}, {ours['sm_mhz']:.0f}, {ours['power_w']:.0f}" if "ms_sustained" in ours else ""
-                out.append(f"| {shape} | {ours['tflops']:.1f} | {peer['tflops'] if peer else 0:.1f} | {percent(ours, 'of_peer')} | {held} |")
+        out += products_table(by_shape)
         out += passes_table(by_shape)
         out.append("")
     flat = [r for rows in ops.values() for r in rows if "gbps" in r]

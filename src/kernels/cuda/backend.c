@@ -58,7 +58,6 @@ static void backend_queue_close(lt_queue *q) {
         }
         lt_cuda_free(q->gpu, q->wide);
         lt_cuda_free(q->gpu, q->sgemm_workspace);
-        lt_cuda_free(q->gpu, q->turns);
         lt_cuda_event_close(q->gpu, q->passed);
         for (int64_t i = 0; i < q->n_marks; i++) {
             lt_cuda_event_close(q->gpu, q->marks[i]);

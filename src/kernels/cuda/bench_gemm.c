@@ -156,26 +156,19 @@ static lt_err check_way(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a,
     return LT_OK;
 }
 
-/* As shipped, with forced splits, in stretches of K, and by the kernel for few rows in several shapes. */
+/* As shipped, with forced splits, and by the kernel for few rows in several shapes. */
 static lt_err check_ways(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a, const double *ref,
                          const double *bound, bool integers, lt_scratch scratch) {
-    enum { MOST = 80 };
     static const lt_gemm_few_tile few[] = {
         {.groups = 1, .splits = 1}, {.groups = 1, .splits = 4}, {.groups = 2, .splits = 1},
         {.groups = 2, .splits = 6}, {.groups = 1, .splits = 3},
     };
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
-    lt_gemm_tile all[MOST], tile = lt_gemm_tile_choose(a, info, scratch.bytes);
-    const int n = lt_gemm_tile_all(all, MOST, a, scratch.bytes);
+    lt_gemm_tile tile = lt_gemm_tile_choose(a, info, scratch.bytes);
     LT_TRY(check_way(b, t, a, &(way){NULL, NULL}, ref, bound, integers, scratch));
     tile.splits = 3;
     if (t->k >= 64 * 12 && t->n % 4 == 0) {
         LT_TRY(check_way(b, t, a, &(way){&tile, NULL}, ref, bound, integers, scratch));
-    }
-    for (int i = 0; i < n; i++) {
-        if (all[i].splits == 0) {
-            LT_TRY(check_way(b, t, a, &(way){&all[i], NULL}, ref, bound, integers, scratch));
-        }
     }
     for (size_t i = 0; i < sizeof few / sizeof *few && lt_gemm_few_refusal(a, info) == NULL; i++) {
         lt_gemm_few_tile f = few[i];
@@ -415,8 +408,6 @@ lt_err lt_bench_gemm_ops(lt_bench *b) {
         goto done;
     }
     LT_TRY_DONE(lt_cuda_alloc(b->gpu, &scratch.data, scratch.bytes, "scratch"));
-    LT_TRY_DONE(lt_cuda_alloc(b->gpu, &scratch.turns, LT_GEMM_TURNS_BYTES, "turns"));
-    LT_TRY_DONE(lt_cuda_fill(b->gpu, b->stream, scratch.turns, 0, LT_GEMM_TURNS_BYTES));
     LT_TRY_DONE(checks(b, scratch));
     for (int i = 0; i < 4; i++) {
         static const int64_t sizes[][3] = {
@@ -446,6 +437,5 @@ lt_err lt_bench_gemm_ops(lt_bench *b) {
 done:
     set_close(b, &a);
     lt_cuda_free(b->gpu, scratch.data);
-    lt_cuda_free(b->gpu, scratch.turns);
     return err;
 }

@@ -108,10 +108,6 @@ INLINE void tma_store_commit(void) {
 INLINE void fence_proxy_async(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
-/* Between the copy engine's and ordinary accesses to global memory. */
-INLINE void fence_proxy_async_global(void) {
-    asm volatile("fence.proxy.async.global;" ::: "memory");
-}
 
 /* ---- Named barriers 1..15: a subset of the block's threads. */
 INLINE void named_barrier_sync(int id, int threads) {
@@ -131,17 +127,6 @@ INLINE void flag_await(const int *flag) {
     do {
         asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(up) : "l"(flag) : "memory");
     } while (up == 0);
-}
-
-/* The same with a number: await one, then pass on the next. */
-INLINE void turn_await(const int *turn, int mine) {
-    int now;
-    do {
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(now) : "l"(turn) : "memory");
-    } while (now != mine);
-}
-INLINE void turn_pass(int *turn, int next) {
-    asm volatile("st.release.gpu.global.s32 [%0], %1;" ::"l"(turn), "r"(next) : "memory");
 }
 
 /* ---- Programmatic dependent launch (sm_90). */

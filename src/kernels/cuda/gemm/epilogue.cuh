@@ -56,7 +56,6 @@ typedef struct {
     const int *start; /* with GROUPED: expert e owns [start[e], start[e + 1]) of the rows */
     int experts;
     const float *a_scale, *b_scale; /* with SCALES */
-    int *turns; /* with STREAM: zeros, one a consumer of each tile; left as zeros */
 } gemm_args;
 
 INLINE float act_apply(int kind, float x, const gemm_args *a) {

@@ -10,10 +10,6 @@
 #define SPLITS_MAX    8
 #define SCRATCH_BYTES ((size_t)128 << 20)
 #define STEP          64 /* K elements a stage of the ring (BK) */
-#ifndef STRETCHES
-#define STRETCHES 0 /* Largest cluster whose blocks take K in stretches; 0: K in parts only. */
-#endif
-#define SMS 132 /* Of an H100, where stretches of K are considered. */
 
 /* rate: share of the tensor cores' peak in the main loop, measured. */
 typedef struct {
@@ -40,35 +36,6 @@ static int tile_b_rows(const lt_gemm_tile *t) { /* N contiguous: whole columns o
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t) {
     const size_t stage = (size_t)(tile_bm(t) + tile_b_rows(t)) * STEP * 2;
     return 1024 + (size_t)t->stages * (stage + 16) + (size_t)t->consumers * 2 * 8192;
-}
-/* K in stretches: `group` of the kernel's arguments, and how many clusters walk side by side: along the shorter side of C, or in pairs down its columns, as many as leave the
- * fewest SMs idle. lanes 0: the kernel does not serve the product so. */
-typedef struct {
-    int64_t lanes, group, stretches;
-} stretch_plan;
-static stretch_plan stretches_of(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
-    const int64_t rows = div_up(a->m, tile_bm(t) * t->cluster), cols = div_up(a->n, t->bn),
-                  fit = n_sms / t->cluster;
-    const bool plain = a->out == LT_F32 && a->bias == NULL && a->act < 0 && a->act_bwd < 0 &&
-                       !a->residual && a->pre == NULL && a->alpha == 1.0f,
-               can = t->wg_m == 1 && t->consumers == 2 && !t->pingpong;
-    stretch_plan p = {0};
-    if (t->cluster == 1) {
-        p.group = cols < rows ? 1 : rows;
-        p.lanes = cols < rows ? cols : rows;
-    }
-    for (int64_t d = 2; d <= rows && t->cluster > 1; d++) {
-        if (rows % d == 0 && (p.lanes == 0 || fit / d * d >= fit / p.lanes * p.lanes)) {
-            p.group = p.lanes = d;
-        }
-    }
-    p.stretches = p.lanes > 0 ? fit / p.lanes : 0;
-    const int64_t steps = p.lanes > 0 ? rows * cols / p.lanes * div_up(a->k, STEP) : 0;
-    return plain && can && p.lanes > 1 && p.stretches > 0 && steps >= 4 * p.stretches &&
-                   (steps + 1) * p.stretches < INT32_MAX &&
-                   rows * cols * t->cluster * t->consumers * 4 <= LT_GEMM_TURNS_BYTES
-               ? p
-               : (stretch_plan){0};
 }
 static int64_t tile_m_padded(const lt_gemm_tile *t, int64_t m) {
     return div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;
@@ -157,9 +124,8 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
  * on an H100: the pick is 0.3 % slower than the best measured tile, geometric mean. */
 double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
     const double clock_mhz = 1600.0;
-    const int parts = t->splits > 0 ? t->splits : 1;
-    const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), parts);
-    const int64_t n = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) * parts;
+    const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), t->splits);
+    const int64_t n = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) * t->splits;
     const int64_t waves = div_up(n, n_sms), busy = n < n_sms ? n : n_sms;
     double rate = 0.9, clocks;
     for (size_t i = 0; i < N_TILES; i++) {
@@ -176,7 +142,7 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     const double products = (double)(bm * t->bn) * STEP / 2048.0 / rate;
     const double stage = (double)(bm + tile_b_rows(t)) * STEP * 2.0;
     const double unique = (double)(a->m + a->n) * STEP * 2.0 *
-                          parts; /* of one step of all tiles, from memory once */
+                          t->splits; /* of one step of all tiles, from memory once */
     const double through = stage / 80.0 < products ? products : stage / 80.0;
     const double step = through > unique * (double)busy / (double)n / 1600.0
                             ? through
@@ -185,20 +151,6 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     const double special = (a->act >= 0 || a->act_bwd >= 0) && !t->pingpong
                                ? (double)(bm * t->bn) * 2.0 / 16.0
                                : 0.0;
-    if (t->splits ==
-        0) { /* Stretches: no two rows of tiles are at the same step of K, so the L2 gives an SM 38 bytes a clock. */
-        const stretch_plan p = stretches_of(t, a, n_sms);
-        if (p.lanes == 0) {
-            return 1e30;
-        }
-        const double share = (double)(n * steps) / (double)(p.lanes * p.stretches * t->cluster),
-                     sharers = (double)steps / share,
-                     bytes = (double)(bm + tile_b_rows(t) / t->cluster) * STEP * 2.0,
-                     clocks_a_step = bytes / 38.0 < products ? products : bytes / 38.0;
-        return (share * clocks_a_step + 2.0 * (600.0 + 4.0 * t->bn) + 3000.0 +
-                3000.0 * (sharers < 1.0 ? 1.0 : sharers)) /
-               clock_mhz;
-    }
     clocks = (double)waves * ((double)steps * step +
                               (t->pingpong && waves > 1 ? 200.0 : 600.0 + 4.0 * t->bn) + special) +
              3000.0;
@@ -211,15 +163,10 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
 int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t scratch_bytes) {
     int n = 0;
     for (size_t i = 0; i < N_TILES; i++) {
-        for (int splits = 0; splits <= SPLITS_MAX && n < max; splits++) {
-            const int64_t steps = div_up(a->k, STEP),
-                          share = div_up(steps, splits > 0 ? splits : 1);
+        for (int splits = 1; splits <= SPLITS_MAX && n < max; splits++) {
+            const int64_t steps = div_up(a->k, STEP), share = div_up(steps, splits);
             out[n] = tiles[i].tile;
             out[n].splits = splits;
-            if (splits == 0 && (scratch_bytes == 0 || out[n].cluster > STRETCHES ||
-                                stretches_of(&out[n], a, SMS).lanes == 0)) {
-                continue;
-            }
             if (splits > 1 &&
                 ((splits - 1) * share >= steps || share < 4 ||
                  lt_gemm_tile_scratch_bytes(&out[n], a) > scratch_bytes || a->n % 4 != 0)) {
@@ -233,8 +180,8 @@ int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t s
 
 lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
                                  size_t scratch_bytes) {
-    lt_gemm_tile all[N_TILES * (SPLITS_MAX + 1)], best = tiles[0].tile;
-    const int n = lt_gemm_tile_all(all, N_TILES * (SPLITS_MAX + 1), a, scratch_bytes);
+    lt_gemm_tile all[N_TILES * SPLITS_MAX], best = tiles[0].tile;
+    const int n = lt_gemm_tile_all(all, N_TILES * SPLITS_MAX, a, scratch_bytes);
     double best_us = 1e30;
     for (int i = 0; i < n; i++) {
         const double us = lt_gemm_tile_us(&all[i], a, info->n_sms);
@@ -252,7 +199,7 @@ bool lt_gemm_tile_exists(const lt_gemm_tile *t) {
         if (r->bn == t->bn && r->wg_m == t->wg_m && r->consumers == t->consumers &&
             r->cluster == t->cluster && r->stages == t->stages && r->group == t->group &&
             r->pingpong == t->pingpong && r->block_a_tile == t->block_a_tile) {
-            return t->splits >= 0 && t->splits <= SPLITS_MAX;
+            return t->splits >= 1 && t->splits <= SPLITS_MAX;
         }
     }
     return false;
@@ -304,22 +251,19 @@ lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dt
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a) {
     snprintf(out, 256,
              "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d STAGES=%d C_STAGES=2 A_MAJOR_M=%d "
-             "B_MAJOR_N=%d REGS_PRODUCER=%d REGS_CONSUMER=240",
+             "B_MAJOR_N=%d REGS_PRODUCER=24 REGS_CONSUMER=240",
              t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->stages, a->trans_a,
-             !a->trans_b, t->splits == 0 ? 32 : 24);
+             !a->trans_b);
 }
 
 /* The product itself: into c, or its partial sums into scratch. */
 static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
                              void *partial, bool residual, lt_gemm_kernel_args *w) {
     const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
-    const int bm = tile_bm(t), n_sms = lt_cuda_get_info(c)->n_sms;
-    const bool stream = t->splits == 0;
-    const stretch_plan p = stream ? stretches_of(t, a, n_sms) : (stretch_plan){0};
-    const int64_t blocks = stream ? p.lanes * p.stretches * t->cluster
-                                  : div_up(a->m, bm * t->cluster) * t->cluster *
-                                        div_up(a->n, t->bn) * t->splits;
-    const int64_t fit = n_sms / t->cluster * t->cluster;
+    const int bm = tile_bm(t);
+    const int64_t blocks = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
+                           t->splits;
+    const int64_t fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
     char text[768], tile_words[256], epilogue[256] = "";
     const lt_cuda_kernel *k;
     CUtensorMap map_a, map_b, map_c, map_pre;
@@ -330,12 +274,8 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
         snprintf(epilogue, sizeof epilogue, "DTYPE=%s", a->in == LT_F16 ? "fp16" : "bf16");
     }
     lt_gemm_tile_text(tile_words, t, a);
-    snprintf(text, sizeof text, "%s OUT_F32=%d OUT_ADD=%d %s%s", tile_words, f32,
-             !split && a->accumulate && a->out == LT_F32, epilogue, stream ? " STREAM=1" : "");
-    if (stream) {
-        w->splits = 1;
-        w->group = (int)p.group;
-    }
+    snprintf(text, sizeof text, "%s OUT_F32=%d OUT_ADD=%d %s", tile_words, f32,
+             !split && a->accumulate && a->out == LT_F32, epilogue);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
     LT_TRY(a->trans_a ? lt_gemm_operand_map(c, &map_a, a->a, a->in, a->m, a->k, a->lda, 64, 64)
                       : lt_gemm_operand_map(c, &map_a, a->a, a->in, a->k, a->m, a->lda, 64, bm));
@@ -397,8 +337,7 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
                              .aux = into_16 ? a->c : a->aux,
                              .pre = a->pre,
                              .aux_ld = into_16 ? a->ldc : a->aux_ld,
-                             .pre_ld = a->pre_ld,
-                             .turns = scratch.turns};
+                             .pre_ld = a->pre_ld};
     const char *why = lt_gemm_refusal(a, lt_cuda_get_info(c));
 
     if (why != NULL) {
@@ -410,12 +349,6 @@ lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm
                 "gemm %lld x %lld x %lld in %d parts needs %zu bytes of scratch, %zu given",
                 (long long)a->m, (long long)a->n, (long long)a->k, t->splits,
                 lt_gemm_tile_scratch_bytes(t, a), scratch.bytes);
-    }
-    if (t->splits == 0 &&
-        (scratch.turns == NULL || stretches_of(t, a, lt_cuda_get_info(c)->n_sms).lanes == 0)) {
-        LT_FAIL(LT_ERR_UNSUPPORTED,
-                "gemm %lld x %lld x %lld in stretches of K: no turns, or not to F32",
-                (long long)a->m, (long long)a->n, (long long)a->k);
     }
     LT_TRY(launch_product(c, s, a, t, scratch.data, residual, &w));
     if (split) {

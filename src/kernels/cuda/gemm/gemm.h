@@ -29,7 +29,7 @@ typedef struct {
 /* The matmul op's arguments (tensor/ops.h) as a GEMM's; NULL, or why they are none: operands not 2-D with contiguous columns, or packed. */
 const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a);
 
-/* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K is cut; splits 0: in stretches (STREAM). */
+/* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K is cut. */
 typedef struct {
     int bn, wg_m, consumers, cluster, stages, splits, group;
     bool pingpong;
@@ -40,9 +40,7 @@ typedef struct {
 typedef struct {
     void *data;
     size_t bytes;
-    void *turns; /* LT_GEMM_TURNS_BYTES of zeros, left as zeros; NULL: no stretches (below). */
 } lt_scratch;
-#define LT_GEMM_TURNS_BYTES 16384
 size_t lt_gemm_scratch_bytes(void);
 
 /* NULL when gemm_sm90.cu serves these arguments on this device, else why not. */
@@ -115,7 +113,6 @@ typedef struct {
     const void *start;
     int experts;
     const void *a_scale, *b_scale;
-    void *turns;
 } lt_gemm_kernel_args;
 
 /* The copy engine's view of a matrix of rows `ld` elements apart, in boxes (tensor map, 128-byte swizzle). */

@@ -15,8 +15,6 @@
  * EXPERTS   GROUPED 1: rows [start[e], start[e + 1]) of A and C belong to expert e, whose B is the e-th of a 3-D map; a tile never spans two
  *           experts, and one that ends past its expert's rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and the
  *           consumers clear what the last step brought of the next expert. start is read by the kernel: the host knows no count.
- * STREAM    1: K of all tiles is cut in equal stretches, whatever the count of tiles; the parts of a tile are added to C in f32 by the copy engine, the last of K first, as its
- *           block makes it first, each when the one before it has been added (turns). The order is that of the shape and the number of blocks.
  * FP8       FP8 1: A of A_F8 (e4m3, e5m2) and B of e4m3, both with K contiguous: a step is 128 deep, of as many bytes and clocks as 64 of 16 bits. C is DTYPE or f32.
  *           SCALES 1: one scale an operand. 2: of A one a row and 128 of K, stored (K / 128, M); of B one for 128 rows and 128 of K, (N / 128, K / 128).
  *           Hopper adds 8-bit products with some 14 bits: each is shifted to the largest of its sum and cut off (measured by DeepSeek-AI 2024,
@@ -46,9 +44,6 @@
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_ACT_BWD=ACT_XIELU
  *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=2 EPI_RESIDUAL=1
- *@spec sm_90a: STREAM=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=32 REGS_CONSUMER=240
- *@spec sm_90a: STREAM=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=32 REGS_CONSUMER=240
- *@spec sm_90a: STREAM=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=0 REGS_PRODUCER=32 REGS_CONSUMER=240
  *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
@@ -72,9 +67,6 @@
 #endif
 #ifndef GROUPED
 #define GROUPED 0
-#endif
-#ifndef STREAM
-#define STREAM 0
 #endif
 #ifndef FP8
 #define FP8 0
@@ -109,7 +101,6 @@ static_assert(!EPI_LATE || (CHUNK_COLS == 64 && C_STAGES == 2 && !EPI_RESIDUAL &
 static_assert(!GROUPED || CLUSTER == 1, "experts are not multicast");
 static_assert(GROUPED != 2 || (A_MAJOR_M && B_MAJOR_N && !PINGPONG && WG_M == 1 && OUT_F32), "gradients of weights");
 static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
-static_assert(!STREAM || (OUT_F32 && CLUSTER <= 2 && WG_M == 1 && !PINGPONG && !GROUPED && !FP8 && EPI_TRIVIAL), "parts of tiles are added in f32, as they are");
 static_assert(!FP8 || (!A_MAJOR_M && !B_MAJOR_N && !GROUPED && SCALES), "8-bit operands have K contiguous and scales");
 static_assert(!PROMOTE || (FP8 && WG_M == 1 && BN <= 192 && !PINGPONG), "a step's sum beside the whole sum");
 static_assert(PROMOTE || SCALES < 2, "scales a step");
@@ -149,7 +140,7 @@ INLINE int tile_count(const gemm_args *a) {
 
 /* The tile of turn t, false when there is none left. Turns only rise, so a walk over the experts goes on where it was. */
 typedef struct {
-    int expert, before; /* tiles of the experts before this one; STREAM: steps before the next part, or -1 */
+    int expert, before; /* tiles of the experts before this one */
 } walk;
 #if GROUPED
 INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
@@ -174,78 +165,6 @@ INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p)
     }
     (void)rank;
     return false;
-}
-#elif STREAM
-/* Tiles of one row (group 1), or `group` of a column, side by side are a lane of clusters each, which walk over K in step: the operand they share comes from memory once. All steps of
- * all such rows are one line, with an equal stretch of it to each `lanes` clusters, the last first, so that a block waits only for blocks that began before it. steps * blocks < 2^31. */
-typedef struct {
-    int lanes, stretches, mine; /* of clusters */
-    int each, steps;            /* of one row of tiles, of all */
-} line;
-INLINE line line_of(const gemm_args *a) {
-    const int rows = div_up(a->m, BM * CLUSTER), cols = div_up(a->n, BN), me = (int)blockIdx.x / CLUSTER;
-    line l;
-    l.lanes = a->group == 1 ? cols : a->group;
-    l.stretches = (int)gridDim.x / CLUSTER / l.lanes;
-    l.mine = l.stretches - 1 - me / l.lanes;
-    l.each = div_up(a->k, BK);
-    l.steps = (a->group == 1 ? rows : rows / a->group * cols) * l.each;
-    return l;
-}
-INLINE int stretch_begin(const line *l, int i) {
-    return l->steps * i / l->stretches;
-}
-INLINE int stretch_of(const line *l, int at) { /* Who has step `at`. */
-    return ((at + 1) * l->stretches - 1) / l->steps;
-}
-INLINE void tile_at(const gemm_args *a, const line *l, int rank, int at, tile_pos *p) { /* That of step `at`. */
-    const int cols = div_up(a->n, BN), tile = at / l->each * l->lanes + (int)blockIdx.x / CLUSTER % l->lanes, inside = tile % (a->group * cols);
-    p->row = p->out_row = ((tile / (a->group * cols) * a->group + inside % a->group) * CLUSTER + rank) * BM;
-    p->col = inside / a->group * BN;
-}
-INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
-    const line l = line_of(a);
-    const int end = stretch_begin(&l, l.mine + 1), at = w->before < 0 ? stretch_begin(&l, l.mine) : w->before;
-    if (at >= end) {
-        return false;
-    }
-    tile_at(a, &l, rank, at, p);
-    p->k_begin = at % l.each;
-    p->k_end = min_i(end - at / l.each * l.each, l.each);
-    w->before = at + p->k_end - p->k_begin;
-    (void)t;
-    return true;
-}
-/* When a tile's part is added: the last of K is its block's first, done long before the others. And whether it is the last to be added. */
-INLINE int turn_of(const gemm_args *a, int row, int col, bool *ends) {
-    const line l = line_of(a);
-    const int r = row / (BM * CLUSTER), i = a->group == 1 ? r : r / a->group * div_up(a->n, BN) + col / BN;
-    *ends = l.mine == stretch_of(&l, i * l.each);
-    return stretch_of(&l, i * l.each + l.each - 1) - l.mine;
-}
-INLINE bool turn_is_first(const gemm_args *a, int row, int col) {
-    bool ends;
-    return turn_of(a, row, col, &ends) == 0;
-}
-INLINE int *turn_place(const gemm_args *a, int row, int col, int consumer) {
-    return a->turns + (row / BM * div_up(a->n, BN) + col / BN) * CONSUMERS + consumer;
-}
-INLINE void turn_begin(const gemm_args *a, int row, int col, int consumer) {
-    bool ends;
-    const int turn = turn_of(a, row, col, &ends);
-    if (turn > 0) {
-        turn_await(turn_place(a, row, col, consumer), turn);
-        fence_proxy_async_global();
-    }
-}
-INLINE void turn_end(const gemm_args *a, int row, int col, int consumer) {
-    bool ends;
-    const int turn = turn_of(a, row, col, &ends);
-    if (turn > 0 || !ends) {
-        tma_store_wait(0);
-        fence_proxy_async_global();
-        turn_pass(turn_place(a, row, col, consumer), ends ? 0 : turn + 1);
-    }
 }
 #else
 INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p) {
@@ -278,7 +197,7 @@ INLINE void ring_skip(ring_pos *r, int n) {
 INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u32 ring, u32 full, u32 empty, int rank) {
     ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
     const int part = B_ROWS / CLUSTER * rank;
-    walk w = {0, -STREAM};
+    walk w = {0, 0};
     tile_pos p;
 
     for (int t = (int)blockIdx.x / CLUSTER; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / CLUSTER) {
@@ -556,11 +475,6 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
         return;
     }
 #endif
-#if STREAM
-    if (tid == 0) {
-        turn_begin(a, p->row, col, consumer);
-    }
-#endif
 #pragma unroll
     for (int chunk = 0; chunk < BN / CHUNK_COLS; chunk++) {
         buf = stage + (EPI_LATE ? 0 : chunk % C_STAGES * CHUNK_BYTES);
@@ -593,11 +507,7 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
                 tma_add_3d(map_c, buf, col + chunk * CHUNK_COLS, out_row, p->expert);
             } else if (GROUPED == 2) {
                 tma_store_3d(map_c, buf, col + chunk * CHUNK_COLS, out_row, p->expert);
-#if STREAM
-            } else if (OUT_ADD || !turn_is_first(a, p->row, col)) {
-#else
             } else if (OUT_ADD) {
-#endif
                 tma_add_2d(map_c, buf, col + chunk * CHUNK_COLS, out_row);
             } else {
                 tma_store_2d(map_c, buf, col + chunk * CHUNK_COLS, out_row);
@@ -605,11 +515,6 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
             tma_store_commit();
         }
     }
-#if STREAM
-    if (tid == 0) {
-        turn_end(a, p->row, col, consumer);
-    }
-#endif
 }
 
 INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, u32 ring, u32 full, u32 empty, u32 stage, int consumer, int rank) {
@@ -621,7 +526,7 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
     if (PINGPONG && consumer == 1) {
         named_barrier_arrive(BAR_ORDER + 0, 256); /* Consumer 0 begins. */
     }
-    walk w = {0, -STREAM};
+    walk w = {0, 0};
     tile_pos p;
     for (int t = (int)blockIdx.x / CLUSTER; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / CLUSTER, turn ^= 1) {
         const int n_steps = p.k_end - p.k_begin;
@@ -645,10 +550,6 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
             multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1), p.tail, consumer);
 #endif
         }
-#if STREAM
-        const line l = line_of(a); /* Again, for want of registers. */
-        tile_at(a, &l, rank, w.before - 1, &p);
-#endif
 #if SCALES == 1 && !PROMOTE
         const float one = __ldg(a->a_scale) * __ldg(a->b_scale);
 #pragma unroll

@@ -2,7 +2,6 @@
 #include "kernels/cuda/ops/launch.h"
 
 #include "base/error.h"
-#include "kernels/cuda/gemm/gemm.h"
 
 lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out) {
     size_t whole = bytes + LT_CUDA_COUNTER_BYTES;
@@ -26,15 +25,6 @@ lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out) {
 lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out) {
     LT_TRY(lt_cuda_scratch_counted(q, bytes, out));
     *out = (unsigned char *)*out + LT_CUDA_COUNTER_BYTES;
-    return LT_OK;
-}
-
-lt_err lt_cuda_turns(lt_queue *q, void **out) {
-    if (q->turns == NULL) {
-        LT_TRY(lt_cuda_alloc(q->gpu, &q->turns, LT_GEMM_TURNS_BYTES, "turns"));
-        LT_TRY(lt_cuda_fill(q->gpu, q->stream, q->turns, 0, LT_GEMM_TURNS_BYTES));
-    }
-    *out = q->turns;
     return LT_OK;
 }
 

@@ -20,9 +20,8 @@ struct lt_queue {
     void *wide; /* Weights of blocks in 16 bits, for products of many rows; NULL until the first. */
     size_t wide_bytes;
     void *sgemm_workspace; /* NULL until the first product. */
-    void *turns;    /* lt_scratch's, of gemm.h; NULL until the first product that takes turns. */
-    CUevent passed; /* For order: NULL until the first. */
-    CUevent *marks; /* Of the stopwatch; grows. */
+    CUevent passed;        /* For order: NULL until the first. */
+    CUevent *marks;        /* Of the stopwatch; grows. */
     int64_t n_marks;
     lt_cublas *cublas;    /* NULL until the first product that is its. */
     struct lt_fuse *fuse; /* Ops held back while a graph is recorded (fuse.h). */
@@ -33,8 +32,6 @@ struct lt_queue {
 LT_MUST_USE lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out);
 /* The same with the counters before it: *out has bytes + LT_CUDA_COUNTER_BYTES. */
 LT_MUST_USE lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out);
-/* LT_GEMM_TURNS_BYTES of zeros (gemm/gemm.h). The first call allocates. */
-LT_MUST_USE lt_err lt_cuda_turns(lt_queue *q, void **out);
 /* Device memory for operands widened to 16 or 32 bits, apart from the scratch, which their product takes: free until the next op that asks. Growing waits. */
 LT_MUST_USE lt_err lt_cuda_wide(lt_queue *q, size_t bytes, void **out);
 

@@ -140,9 +140,6 @@ static lt_err gemm_run(lt_queue *q, const lt_gemm_args *g, bool fixed_order) {
     const lt_gemm_tile t = fixed_order ? lt_gemm_tile_choose(g, info, 0 /* K in one part */)
                                        : lt_gemm_tile_best(g, info, lt_gemm_scratch_bytes());
     lt_scratch scratch = {.bytes = lt_gemm_tile_scratch_bytes(&t, g)};
-    if (t.splits == 0) {
-        LT_TRY(lt_cuda_turns(q, &scratch.turns));
-    }
     if (scratch.bytes > 0) {
         LT_TRY(lt_cuda_scratch(q, scratch.bytes, &scratch.data));
     }
