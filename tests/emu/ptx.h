@@ -127,7 +127,7 @@ static inline void ptx_cp_async_cg_shared_global(uint32_t dst, const void *src, 
 }
 /* A cache that evicts nothing. The fraction, 1.0, comes as two words. */
 static inline void ptx_createpolicy_fractional_L2_evict_first_b64(unsigned long long &policy, int,
-                                                                   int) {
+                                                                  int) {
     policy = 0;
 }
 static inline void ptx_cp_async_cg_shared_global_L2_cache_hint(uint32_t dst, const void *src,
