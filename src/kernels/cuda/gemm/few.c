@@ -1,4 +1,4 @@
-/* few.c: the launcher of gemm_few.cu and how it shares out a product. */
+/* few.c: the launcher of gemm_few.cu and how it shares out a product. As with gemv.cu, the weights are read before the kernels before are done: no kernel under way may write them. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -100,7 +100,7 @@ lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a) {
     return lt_gemm_few_with(c, s, a, &t);
 }
 
-void lt_gemm_few_text(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a) {
+static void defines_of(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a) {
     snprintf(out, 256, "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s", rows_of(a), t->groups,
              t->splits, t->stages,
              a->out == LT_F32   ? "fp32"
@@ -131,7 +131,7 @@ lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_
         LT_FAIL(LT_ERR_UNSUPPORTED, "gemm of few rows, %lld x %lld x %lld: %s", (long long)a->m,
                 (long long)a->n, (long long)a->k, why);
     }
-    lt_gemm_few_text(text, t, a);
+    defines_of(text, t, a);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_few.cu", "gemm_few", text));
     LT_TRY(lt_gemm_operand_map(c, &map_w, a->b, a->in, a->k, a->n, a->ldb, 64, 64 * t->groups));
     LT_TRY(lt_gemm_operand_map(c, &map_x, a->a, a->in, a->k, a->m, a->lda, 64, rows_of(a)));

@@ -72,7 +72,6 @@ bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_i
 /* What the shape suggests; the call with that. */
 lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a);
-void lt_gemm_few_text(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a);
 LT_MUST_USE lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                     const lt_gemm_few_tile *t);
 
