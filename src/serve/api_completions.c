@@ -143,7 +143,7 @@ static void put_choice(lt_json_out *o, lt_strand *c, int64_t index, const char *
                        size_t from, bool with_prompt, const char *finish) {
     lt_reply *j = c->reply;
     const rows r[2] = {{&c->part->prompt_logs, 0, with_prompt ? c->part->prompt_logs.n : 0, 0},
-                       {&c->logs, from, c->logs.n, with_prompt ? c->part->prompt_logs.text_n : 0}};
+                       {&c->logs, from, c->logs.n, j->ask.echo ? c->part->prompt_logs.text_n : 0}};
     lt_out_open(o, '{');
     lt_out_key_int(o, "index", index);
     lt_out_key(o, "text");
@@ -194,8 +194,8 @@ static void send_chunk(lt_strand *c, const char *text, size_t n, bool with_promp
 
 static char *echo_of(const lt_part *p, size_t *n) {
     char *text = NULL;
-    if (lt_tokenizer_decode(p->reply->server->tokenizer, p->prompt.data, p->prompt.n, true, &text,
-                            n) != LT_OK) {
+    if (lt_tokenizer_decode(p->reply->server->tokenizer, p->prompt.data, p->prompt.n,
+                            p->reply->ask.skip_special, &text, n) != LT_OK) {
         *n = 0;
         return NULL;
     }

@@ -95,6 +95,28 @@ def stats():
 
 CHAT = {"model": model, "messages": [{"role": "user", "content": "Once upon a time"}], "max_tokens": 4, "temperature": 0}
 
+def stream(path, body):
+    events = []
+    with connect() as s:
+        s.sendall(request("POST", path, body, ("Connection: close",)))
+        data = b""
+        while part := s.recv(65536):
+            data += part
+    head, data = data.split(b"\r\n\r\n", 1)
+    text = b""
+    while data:  # Chunks.
+        size, data = data.split(b"\r\n", 1)
+        n = int(size, 16)
+        text, data = text + data[:n], data[n + 2:]
+        if n == 0:
+            break
+    for block in text.decode().split("\n\n"):
+        lines = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
+        if "data" in lines:
+            events.append((lines.get("event"), lines["data"]))
+    return events
+
+
 # ---- HTTP ----
 for name, data, status in [
     ("garbage", b"\x00\x01\x02\r\n\r\n", 400),
@@ -262,6 +284,14 @@ check("completions: a bound beyond 64 bits", a[0] == 200, a)
 a = json.loads(post("/v1/completions", {"prompt": "Caf\u00e9 Once", "temperature": 0, "max_tokens": 5, "echo": True, "logprobs": 0})[2])["choices"][0]
 texts, at = a["logprobs"]["tokens"], a["logprobs"]["text_offset"]
 check("completions: text_offset counts characters of the text", at[:4] == [0, 0, 0, 1] and all(a["text"][o:].startswith(t) for t, o in zip(texts[2:], at[2:]) if "bytes:" not in t), (texts, at))
+for extra in ({}, {"skip_special_tokens": False}):
+    ASKED = {"prompt": "Caf\u00e9 Once", "temperature": 0, "max_tokens": 9, "echo": True, "logprobs": 2, "n": 2, **extra}
+    a = json.loads(post("/v1/completions", ASKED)[2])["choices"][1]
+    ASKED["stream"] = True
+    b = [c for _, d in stream("/v1/completions", ASKED) if d != "[DONE]" for c in json.loads(d)["choices"] if c["index"] == 1]
+    check(f"completions: echo's streamed log-probabilities are those of the whole {extra}", "".join(c["text"] for c in b) == a["text"] and
+          all([x for c in b if c["logprobs"] for x in c["logprobs"][k]] == v for k, v in a["logprobs"].items()), (a, b))
+    check(f"completions: its text is as long as its tokens {extra}", a["logprobs"]["text_offset"][-1] < len(a["text"]) and ("skip_special_tokens" not in extra or "<s>" in a["text"]), a)
 FORMED = {"prompt": "Once", "temperature": 1, "max_tokens": 20, "guided_regex": ".{3}"}
 a = [json.loads(post("/v1/completions", {**FORMED, "seed": i})[2])["choices"][0]["text"] for i in range(12)]
 check("completions: every character of a form is in the text", all(len(t) == 3 for t in a), a)
@@ -287,28 +317,6 @@ a = json.loads(post("/v1/messages", {"model": "nobody", "max_tokens": 8, "messag
 check("messages: error shape", a["type"] == "error" and a["error"]["type"] == "not_found_error", a)
 a = json.loads(post("/v1/messages/count_tokens", {"model": model, "messages": [{"role": "user", "content": "Once upon a time"}]})[2])
 check("messages: count_tokens", a["input_tokens"] >= 4, a)
-
-
-def stream(path, body):
-    events = []
-    with connect() as s:
-        s.sendall(request("POST", path, body, ("Connection: close",)))
-        data = b""
-        while part := s.recv(65536):
-            data += part
-    head, data = data.split(b"\r\n\r\n", 1)
-    text = b""
-    while data:  # Chunks.
-        size, data = data.split(b"\r\n", 1)
-        n = int(size, 16)
-        text, data = text + data[:n], data[n + 2:]
-        if n == 0:
-            break
-    for block in text.decode().split("\n\n"):
-        lines = dict(line.split(": ", 1) for line in block.split("\n") if ": " in line)
-        if "data" in lines:
-            events.append((lines.get("event"), lines["data"]))
-    return events
 
 
 ev = stream("/v1/messages", {"model": model, "max_tokens": 8, "stream": True, "messages": [{"role": "user", "content": "Once upon a time"}]})
