@@ -141,19 +141,20 @@ static void put_stop(lt_json_out *o, const lt_strand *c) {
     }
 }
 
-/* The last object of a choice: the whole text, or (streams) what is behind it. */
+/* The last object of a choice: the whole text, or (streams) what is behind it, with the tokens whose text was held back. */
 static void put_final(lt_json_out *o, const lt_strand *c, bool with_text) {
     const lt_reply *j = c->reply;
     const lt_part *p = c->part;
     const char *text = c->text.data != NULL ? c->text.data : "";
     const bool dropped = j->ask.max_tokens == 0;
     const int64_t made = dropped ? 0 : c->new_tokens;
+    const size_t from = with_text ? 0 : dropped ? c->logs.n : c->logs.sent;
 
     lt_out_open(o, '{');
     lt_out_key_int(o, "index", c->index);
     lt_out_key(o, "content");
     lt_out_str(o, text, with_text && !dropped ? c->text.n : 0);
-    put_tokens(o, c, with_text ? 0 : c->logs.n);
+    put_tokens(o, c, from);
     lt_out_key_int(o, "id_slot", 0);
     lt_out_key_bool(o, "stop", true);
     lt_out_key_str(o, "model", j->server->name);
@@ -170,8 +171,8 @@ static void put_final(lt_json_out *o, const lt_strand *c, bool with_text) {
                     c->finish == LT_FINISH_LENGTH &&
                         (j->request.max_tokens < 0 || c->new_tokens < j->request.max_tokens));
     put_stop(o, c);
-    if (with_text) {
-        put_probabilities(o, c, 0);
+    if (with_text || from < c->logs.n) {
+        put_probabilities(o, c, from);
     }
     lt_timings_write(o, p, made);
     lt_out_shut(o, '}');

@@ -326,6 +326,13 @@ check("messages: events", names[0] == "message_start" and names[1] == "content_b
 ev = stream("/completion", {"prompt": "Once", "n_predict": 4, "stream": True})
 check("completion: stream ends with stop", json.loads(ev[-1][1])["stop"] is True and json.loads(ev[0][1])["stop"] is False)
 
+ASKED = {"prompt": "Once upon a time", "n_predict": 40, "temperature": 0, "n_probs": 2, "return_tokens": True, "stop": [". One day"]}
+a = json.loads(post("/completion", ASKED)[2])
+b = [json.loads(d) for _, d in stream("/completion", {**ASKED, "stream": True})]
+check("completion: a stream tells of the tokens whose text a stop string held back", a["stop_type"] == "word" and "".join(x["content"] for x in b) == a["content"]
+      and [t for x in b for t in x["tokens"]] == a["tokens"]
+      and [p for x in b for p in x.get("completion_probabilities", [])] == a["completion_probabilities"], (a["content"], a["tokens"], b[-1]))
+
 # ---- CORS, metrics, pages ----
 a = raw(request("OPTIONS", "/v1/chat/completions", headers=("Origin: https://a.example", "Access-Control-Request-Method: POST")))
 check("cors: preflight of an allowed origin", a[0] == 204 and a[1].get("access-control-allow-origin") == "https://a.example", a)
