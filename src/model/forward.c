@@ -296,6 +296,9 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     return pad ? run_padded(f) : run_layers(f);
 }
 
+/* Rows of the shortest prompt that warms; fewer take single tokens' kernels. */
+#define PROMPT_LEAST 16
+
 /* n sequences of `each` rows that say nothing: nobody's keys are written (slots -1), all of them read page 0. */
 static lt_err run_idle(lt_forward *f, int32_t *words, int64_t n, int64_t each) {
     const int64_t rows = n * each, pages = (each + f->o.page_tokens - 1) / f->o.page_tokens;
@@ -346,6 +349,9 @@ lt_err lt_forward_warm(lt_forward *f) {
         LT_TRY_DONE(lt_forward_note(f, 1, (int32_t[]){0}, (int32_t[]){0, 0}, (int32_t[]){0, 0}));
     }
     LT_TRY_DONE(run_idle(f, words, 1, prompt));
+    for (int64_t n = prompt / 2; n >= PROMPT_LEAST; n /= 2) { /* Kernels are chosen by rows. */
+        LT_TRY_DONE(run_idle(f, words, 1, n));
+    }
     for (int64_t n = 1; n <= most; n = n < most ? least(bucket_of(n + 1), most) : most + 1) {
         LT_TRY_DONE(run_idle(f, words, n, 1)); /* Makes the kernels, */
         LT_TRY_DONE(run_idle(f, words, n, 1)); /* records one side, */

@@ -57,8 +57,8 @@ LT_MUST_USE lt_err lt_forward_open(lt_forward **out, const lt_model *m,
                                    const lt_forward_options *o);
 void lt_forward_close(lt_forward *f);
 
-/* On a backend with graphs: a prompt and steps of every bucket of rows with nothing in them, so that no request waits while kernels are compiled and graphs
- * recorded. Elsewhere nothing. Before the first run. */
+/* On a backend with graphs: prompts, each half as long as the one before, and steps of every bucket of rows, with nothing in them, so that no request waits while kernels are
+ * compiled and graphs recorded. Elsewhere nothing. Before the first run. */
 LT_MUST_USE lt_err lt_forward_warm(lt_forward *f);
 
 /* Bytes of keys and values of one page, all layers. */
