@@ -34,28 +34,29 @@ static const lt_case cases[] = {
      .y_f16 = true},
     {"F32 cache", LT_CASE_CHECK, .B = 4, .T = 6, .S = 40, .H = 4, .G = 2, .D = 24, .P = 16,
      .y_f32 = true},
-    {"a prompt", LT_CASE_CHECK, .B = 1, .T = 300, .S = 300, .H = 8, .G = 2, .D = 64, .P = 16,
+    {"prompts in fixed order", LT_CASE_CHECK, .B = 2, .T = 70, .S = 100, .H = 4, .G = 2, .D = 64,
+     .P = 16},
+    {"a prompt", LT_CASE_CHECK, .B = 1, .T = 200, .S = 200, .H = 2, .G = 1, .D = 64, .P = 16,
      .aligned = true},
-    {"prompts and tokens", LT_CASE_CHECK, .B = 7, .T = 200, .S = 330, .H = 4, .G = 2, .D = 64,
+    {"prompts and tokens", LT_CASE_CHECK, .B = 5, .T = 140, .S = 200, .H = 2, .G = 1, .D = 64,
      .P = 16, .aligned = true},
-    {"prompts behind long prefixes", LT_CASE_CHECK, .B = 3, .T = 131, .S = 1300, .H = 4, .G = 1,
-     .D = 64, .P = 32, .aligned = true},
-    {"prompts, wide heads", LT_CASE_CHECK, .B = 4, .T = 129, .S = 400, .H = 4, .G = 4, .D = 128,
+    {"prompts behind long prefixes", LT_CASE_CHECK, .B = 2, .T = 66, .S = 1100, .H = 1, .D = 64,
+     .P = 32, .aligned = true},
+    {"prompts, wide heads", LT_CASE_CHECK, .B = 2, .T = 129, .S = 200, .H = 2, .G = 2, .D = 128,
      .P = 16, .aligned = true},
-    {"prompts, pages of 256", LT_CASE_CHECK, .B = 3, .T = 260, .S = 700, .H = 2, .G = 1, .D = 128,
-     .P = 256, .aligned = true},
-    {"prompts, widest heads", LT_CASE_CHECK, .B = 3, .T = 90, .S = 200, .H = 2, .G = 1, .D = 256,
-     .P = 16, .aligned = true},
-    {"prompts, heads of 192", LT_CASE_CHECK, .B = 2, .T = 150, .S = 150, .H = 2, .D = 192, .P = 16,
+    {"prompts, pages of 256", LT_CASE_CHECK, .B = 2, .T = 130, .S = 400, .H = 1, .D = 128, .P = 256,
      .aligned = true},
-    {"prompts, window", LT_CASE_CHECK, .B = 4, .T = 250, .S = 500, .H = 4, .G = 2, .D = 64, .P = 16,
+    {"prompts, widest heads", LT_CASE_CHECK, .B = 2, .T = 90, .S = 130, .H = 2, .G = 1, .D = 256,
+     .P = 16, .aligned = true},
+    {"prompts, heads of 192", LT_CASE_CHECK, .B = 1, .T = 100, .S = 100, .H = 1, .D = 192, .P = 16,
+     .aligned = true},
+    {"prompts, window", LT_CASE_CHECK, .B = 3, .T = 130, .S = 300, .H = 2, .G = 1, .D = 64, .P = 16,
      .aligned = true, .window = 100},
-    {"prompts, everything", LT_CASE_CHECK, .B = 3, .T = 150, .S = 260, .H = 4, .G = 2, .D = 128,
-     .P = 64, .aligned = true, .window = 190, .softcap = 5, .sinks = true, .alibi = true},
-    {"forty prompts", LT_CASE_CHECK, .B = 40, .T = 128, .S = 128, .H = 2, .G = 1, .D = 64, .P = 16,
+    {"prompts, everything", LT_CASE_CHECK, .B = 2, .T = 100, .S = 200, .H = 2, .G = 1, .D = 128,
+     .P = 64, .aligned = true, .window = 150, .softcap = 5, .sinks = true, .alibi = true},
+    {"twenty prompts", LT_CASE_CHECK, .B = 20, .T = 128, .S = 128, .H = 1, .D = 64, .P = 16,
      .aligned = true},
-    {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64, .P = 16,
-     .aligned = true},
+    {"smollm2 decode", LT_CASE_BENCH, .B = 1, .T = 1, .S = 1024, .H = 9, .G = 3, .D = 64, .P = 16},
     {"smollm2 decode of 32", LT_CASE_BENCH, .B = 32, .T = 1, .S = 512, .H = 9, .G = 3, .D = 64,
      .P = 16},
     {"smollm2 prefill", LT_CASE_BENCH, .B = 1, .T = 512, .S = 512, .H = 9, .G = 3, .D = 64,
@@ -138,7 +139,8 @@ static void paged_build(lt_setup *s) {
     a->scale = c->scale != 0.0f ? c->scale : 1.0f / sqrtf((float)c->D);
     a->q_max = c->T;
     a->kv_max = c->S;
-    a->fixed_order = c->T < 64; /* Longer ones may go another way than tokens that come alone. */
+    a->fixed_order =
+        !c->aligned; /* Prompts that the copy engine can read may go another way than tokens that come alone. */
     lt_setup_in(s, "q", &a->q, s->act, LT_SHAPE(rows, c->H, c->D));
     lt_setup_in(s, "k_pages", &a->k_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, g, c->D))
         ->contiguous = true;
