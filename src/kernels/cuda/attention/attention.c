@@ -327,6 +327,8 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
                      .out = a->out.data,
                      .out_ld = a->out.stride[0],
                      .out_head_ld = a->out.stride[1]};
+    const lt_attention_args alike = {
+        .q = q, .causal = true, .window = a->window, .softcap = a->softcap, .alibi = a->alibi};
     char flags[256];
 
     LT_ASSERT(scratch.bytes >= COUNTER_BYTES);
@@ -335,9 +337,9 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
     }
     w.section = section_of(4.0 * (double)a->kv_max * r->width * (double)kv_heads / (double)heads,
                            heads);
-    snprintf(flags, sizeof flags, "DTYPE=%s CAUSAL=1 WINDOW=%d DOC=0 SOFTCAP=%d ALIBI=%d PAGED=%d",
-             a->q.dtype == LT_F16 ? "fp16" : "bf16", a->window > 0, a->softcap > 0.0f,
-             a->alibi.data != NULL, (int)a->k_pages.shape[1]);
+    flags_text(flags, sizeof flags, &alike);
+    snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " PAGED=%d",
+             (int)a->k_pages.shape[1]);
     return launch_forward(c, s,
                           &(fwd_launch){.row = &row,
                                         .turns = 1,
