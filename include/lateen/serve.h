@@ -22,6 +22,10 @@ typedef struct lt_engine lt_engine;
 typedef struct lt_grammar
     lt_grammar; /* serve/grammar.h: what may come next, compiled for a vocabulary. */
 
+/* On a GPU kernels are compiled or loaded, and graphs recorded, at the first step of a kind. Which kinds are run with nothing in them before open returns: none; the first
+ * that a request needs, the others while there is nothing to do (all before open returns where kernels were not compiled yet); all. */
+typedef enum { LT_WARM_NONE, LT_WARM_FIRST, LT_WARM_ALL } lt_warm;
+
 #define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
 
 typedef struct {
@@ -35,8 +39,7 @@ typedef struct {
         cache_bytes; /* Keys and values; 0: max_running * max_seq tokens, at most half of free memory. */
     bool
         prefix_cache; /* Finished pages stay and are shared by prompts that begin with the same tokens. */
-    bool
-        warm; /* On a GPU: open compiles the kernels and records the graphs of all steps, so that no request waits for that. */
+    lt_warm warm;
     bool
         deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
     bool ahead;        /* On a GPU: queue the next step before the tokens of this one are known. */

@@ -200,7 +200,7 @@ static lt_err bench_one(const bench_engine_options *o, const lt_model *m, int64_
     lt_engine_options eo = lt_engine_defaults();
     run w = {.streams = streams};
 
-    eo.warm = true;
+    eo.warm = LT_WARM_ALL;
     eo.max_running = streams;
     eo.max_waiting = streams;
     eo.max_seq = o->prompt + o->new;

@@ -1,6 +1,7 @@
 /* opened.c: see opened.h. */
 #include "cli/opened.h"
 
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,11 +61,46 @@ lt_err lt_opened_options(lt_model_options *o, lt_opened_dtype dtype, lt_device d
     return LT_OK;
 }
 
+/* A tokenizer is read beside the weights, which take longer. */
+typedef struct {
+    const char *path;
+    lt_tokenizer *tokenizer;
+    lt_err err;
+    char message[1024];
+    bool apart; /* On a thread of its own. */
+    pthread_t thread;
+} reading;
+
+static void *read_tokenizer(void *arg) {
+    reading *r = arg;
+    r->err = lt_tokenizer_open(&r->tokenizer, r->path, NULL);
+    if (r->err != LT_OK) {
+        (void)snprintf(r->message, sizeof r->message, "%s", lt_error_message());
+    }
+    return NULL;
+}
+
+static void read_begin(reading *r, const char *path) {
+    *r = (reading){.path = path};
+    r->apart = pthread_create(&r->thread, NULL, read_tokenizer, r) == 0;
+}
+
+static lt_err read_end(reading *r) {
+    if (r->apart) {
+        pthread_join(r->thread, NULL);
+    } else {
+        (void)read_tokenizer(r);
+    }
+    return r->err == LT_OK ? LT_OK : lt_error_set(r->err, "%s", r->message);
+}
+
 lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path,
                       lt_opened_dtype dtype, lt_device device, int64_t threads) {
     lt_model_options options;
-    lt_err err = LT_OK;
+    lt_err err = LT_OK, tokenizer_err = LT_OK;
     lt_opened o = {0};
+    reading r;
+    char why[1024];
 
     if (model_path[0] == '\0') {
         LT_TRY(lt_opened_default_model(o.path));
@@ -78,15 +114,24 @@ lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokeni
     if (threads > 0) {
         lt_thread_set_count((int)threads);
     }
-    /* The model first: what is wrong with its file should not be told as a fault of the tokenizer in it. */
-    LT_TRY_DONE(lt_opened_options(&options, dtype, device));
-    LT_TRY_DONE(lt_model_open(&o.model, model_path, &options));
     if (tokenizer_path[0] == '\0' && !lt_file_is_dir(model_path) &&
         !lt_path_has_suffix(model_path, ".gguf")) {
-        LT_FAIL_DONE(LT_ERR_ARG, "%s holds no tokenizer: give --tokenizer", model_path);
+        LT_FAIL(LT_ERR_ARG, "%s holds no tokenizer: give --tokenizer", model_path);
     }
-    LT_TRY_DONE(lt_tokenizer_open(&o.tokenizer,
-                                  tokenizer_path[0] != '\0' ? tokenizer_path : model_path, NULL));
+    read_begin(&r, tokenizer_path[0] != '\0' ? tokenizer_path : model_path);
+    err = lt_opened_options(&options, dtype, device);
+    err = err == LT_OK ? lt_model_open(&o.model, model_path, &options) : err;
+    if (err !=
+        LT_OK) { /* The model's fault first: it should not be told as one of the tokenizer in its file. */
+        (void)snprintf(why, sizeof why, "%s", lt_error_message());
+    }
+    tokenizer_err = read_end(&r);
+    o.tokenizer = r.tokenizer;
+    if (err != LT_OK) {
+        err = lt_error_set(err, "%s", why);
+        goto done;
+    }
+    LT_TRY_DONE(tokenizer_err);
     *out = o;
     o = (lt_opened){0};
 done:

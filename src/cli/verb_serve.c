@@ -136,7 +136,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.cache_dtype = (const lt_dtype[]){LT_DTYPE_COUNT, LT_F32, LT_BF16,
                                                LT_F16}[o->cache_dtype];
     s->engine.prefix_cache = o->prefix_cache;
-    s->engine.warm = true;
+    s->engine.warm = LT_WARM_FIRST;
     s->engine.deterministic = o->deterministic;
 }
 

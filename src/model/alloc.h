@@ -18,12 +18,12 @@ size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *o
 /* Refresh the compute copy from the F32 master (nothing to do when they are one). */
 LT_MUST_USE lt_err lt_model_sync_weights(lt_model *m);
 
-/* Store elements [first, first + count) of the flat layout from F32 values into master and compute copy alike. From any thread. A device's failure
+/* Store elements [first, first + count) of the flat layout from values of a type (no blocks) into master and compute copy alike. From any thread. A device's failure
  * is kept for lt_model_settle, which whoever fills a model calls at the end. */
-void lt_model_set(lt_model *m, int64_t first, const float *values, int64_t count);
+void lt_model_set(lt_model *m, int64_t first, const void *values, lt_dtype type, int64_t count);
 LT_MUST_USE lt_err lt_model_settle(lt_model *m);
 
-/* Bytes of a buffer of the model's backend from and to the host, from any thread, one at a time; done on return. They wait for no other queue. */
+/* Bytes of a buffer of the model's backend from and to the host, from any thread; done on return. They wait for no other queue. */
 LT_MUST_USE lt_err lt_model_upload(const lt_model *m, void *dst, const void *host, size_t bytes);
 LT_MUST_USE lt_err lt_model_download(const lt_model *m, void *host, const void *src, size_t bytes);
 

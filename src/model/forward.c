@@ -296,9 +296,6 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     return pad ? run_padded(f) : run_layers(f);
 }
 
-/* Rows of the shortest prompt that warms; fewer take single tokens' kernels. */
-#define PROMPT_LEAST 16
-
 /* n sequences of `each` rows that say nothing: nobody's keys are written (slots -1), all of them read page 0. */
 static lt_err run_idle(lt_forward *f, int32_t *words, int64_t n, int64_t each) {
     const int64_t rows = n * each, pages = (each + f->o.page_tokens - 1) / f->o.page_tokens;
@@ -331,31 +328,55 @@ static lt_err run_idle(lt_forward *f, int32_t *words, int64_t n, int64_t each) {
     return lt_forward_sync(f);
 }
 
-lt_err lt_forward_warm(lt_forward *f) {
-    lt_err err = LT_OK;
+/* Rows of the shortest prompt that warms; fewer take single tokens' kernels. */
+#define PROMPT_LEAST 16
+
+/* The i-th of the steps that warm: n sequences of `each` rows. One token first, then prompts, each twice as long as the one before, since kernels are chosen by rows, then more
+ * and more single tokens. False: there is none. */
+static bool idle_step(const lt_forward *f, int64_t i, int64_t *n, int64_t *each) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
+    *n = 1;
+    *each = 1;
+    if (i == 0) {
+        return true;
+    }
+    for (int64_t rows = least(PROMPT_LEAST, prompt);; rows = least(2 * rows, prompt)) {
+        if (--i == 0) {
+            *each = rows;
+            return true;
+        }
+        if (rows == prompt) {
+            break;
+        }
+    }
+    while (i > 0 && *n < most) {
+        *n = least(bucket_of(*n + 1), most);
+        i--;
+    }
+    return i == 0;
+}
+
+lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {
+    int64_t n, each, n_after, each_after;
+    lt_err err = LT_OK;
     int32_t *words;
 
-    if (f->run.backend->graph_begin == NULL) {
+    *more = f->run.backend->graph_begin != NULL && idle_step(f, i, &n, &each);
+    if (!*more) {
         return LT_OK;
     }
-    words = malloc((size_t)(3 * (most > prompt ? most : prompt) + 4 * most + f->o.max_pages + 1) *
-                   sizeof *words);
+    *more = idle_step(f, i + 1, &n_after, &each_after);
+    words = malloc((size_t)(3 * n * each + 3 * n + n * f->o.max_pages + 1) * sizeof *words);
     if (words == NULL) {
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
     }
-    if (f->o.n_notes > 0) { /* Of nobody. */
+    if (i == 0 && f->o.n_notes > 0) { /* Of nobody. */
         LT_TRY_DONE(lt_forward_note(f, 1, (int32_t[]){0}, (int32_t[]){0, 0}, (int32_t[]){0, 0}));
     }
-    LT_TRY_DONE(run_idle(f, words, 1, prompt));
-    for (int64_t n = prompt / 2; n >= PROMPT_LEAST; n /= 2) { /* Kernels are chosen by rows. */
-        LT_TRY_DONE(run_idle(f, words, 1, n));
-    }
-    for (int64_t n = 1; n <= most; n = n < most ? least(bucket_of(n + 1), most) : most + 1) {
-        LT_TRY_DONE(run_idle(f, words, n, 1)); /* Makes the kernels, */
-        LT_TRY_DONE(run_idle(f, words, n, 1)); /* records one side, */
-        LT_TRY_DONE(run_idle(f, words, n, 1)); /* and the other. */
+    LT_TRY_DONE(run_idle(f, words, n, each)); /* Makes the kernels, */
+    for (int side = 0; each == 1 && side < 2; side++) {
+        LT_TRY_DONE(run_idle(f, words, n, each)); /* records one side, and the other. */
     }
 done:
     free(words);

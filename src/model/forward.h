@@ -57,9 +57,9 @@ LT_MUST_USE lt_err lt_forward_open(lt_forward **out, const lt_model *m,
                                    const lt_forward_options *o);
 void lt_forward_close(lt_forward *f);
 
-/* On a backend with graphs: prompts, each half as long as the one before, and steps of every bucket of rows, with nothing in them, so that no request waits while kernels are
- * compiled and graphs recorded. Elsewhere nothing. Before the first run. */
-LT_MUST_USE lt_err lt_forward_warm(lt_forward *f);
+/* On a backend with graphs: the i-th of the steps with nothing in them, of which there is one of every length of prompt and every number of sequences that has kernels or
+ * a graph of its own, so that no request waits while those are compiled and recorded. *more: there is another. Between calls that are over; elsewhere nothing. */
+LT_MUST_USE lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more);
 
 /* Bytes of keys and values of one page, all layers. */
 size_t lt_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype cache_dtype);

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "base/thread.h"
 #include "model/generation.h"
 #include "model/alloc.h"
@@ -15,7 +17,7 @@
 #include "model/held.h"
 #include "tensor/block.h"
 
-#define CHUNK_ELEMENTS    ((int64_t)1 << 18)
+#define CHUNK_ELEMENTS    ((int64_t)1 << 19)
 #define CONSTANT_ROUNDING 0.01f /* A BF16 holds a constant to 0.4 %. */
 
 /* One foreign tensor on its way: rows x cols of it go to `first` and on in the flat layout. */
@@ -50,6 +52,18 @@ int64_t lt_weight_target_row(int64_t head, int64_t r) {
     return head == 0 ? r : r / head * head + r % head / 2 + (r % 2) * (head / 2);
 }
 
+/* The same of BF16, of any alignment. */
+static bool all_finite_bf16(const unsigned char *x, int64_t n) {
+    uint16_t worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t bits;
+        memcpy(&bits, x + 2 * i, sizeof bits);
+        bits &= 0x7F80u;
+        worst = bits > worst ? bits : worst;
+    }
+    return worst != 0x7F80u;
+}
+
 /* Note an element that is not finite among values, which begin at element `first` of the tensor. */
 static void find_bad(transfer *t, const float *values, int64_t first, int64_t n) {
     int64_t at = 0;
@@ -62,30 +76,40 @@ static void find_bad(transfer *t, const float *values, int64_t first, int64_t n)
     atomic_store(&t->bad, first + at);
 }
 
+/* The file's bits are the model's. */
+static bool is_copy(const transfer *t) {
+    return t->w->type == LT_BF16 && t->m->options.dtype == LT_BF16 && t->m->master == NULL &&
+           t->permute_head == 0 && t->add == 0.0f;
+}
+
 static void transfer_chunk(void *ctx, size_t chunk) {
     transfer *t = ctx;
     const int64_t begin = (int64_t)chunk * t->rows_per_chunk;
     const int64_t end = begin + t->rows_per_chunk < t->rows ? begin + t->rows_per_chunk : t->rows;
-    float *values = malloc((size_t)((end - begin) * t->cols) * sizeof *values);
+    const int64_t n = (end - begin) * t->cols, first = begin * t->cols;
+    const unsigned char *data = t->data + begin * t->row_bytes;
+    const bool permutes = t->permute_head > 0;
+    float *values;
 
+    if (is_copy(t) && all_finite_bf16(data, n)) {
+        lt_model_set(t->m, t->first + first, data, LT_BF16, n);
+        return;
+    }
+    values = malloc((size_t)n * (permutes ? 2 : 1) * sizeof *values);
     if (values == NULL) {
         atomic_store(&t->bad, -2);
         return;
     }
-    lt_block_decode(values, t->w->type, t->data + begin * t->row_bytes,
-                    (size_t)((end - begin) * t->cols));
-    find_bad(t, values, begin * t->cols, (end - begin) * t->cols);
-    for (int64_t i = 0; t->add != 0.0f && i < (end - begin) * t->cols; i++) {
+    lt_block_decode(values, t->w->type, data, (size_t)n);
+    find_bad(t, values, first, n);
+    for (int64_t i = 0; t->add != 0.0f && i < n; i++) {
         values[i] += t->add;
     }
-    if (t->permute_head == 0) {
-        lt_model_set(t->m, t->first + begin * t->cols, values, (end - begin) * t->cols);
-    } else {
-        for (int64_t r = begin; r < end; r++) {
-            lt_model_set(t->m, t->first + lt_weight_target_row(t->permute_head, r) * t->cols,
-                         values + (r - begin) * t->cols, t->cols);
-        }
+    for (int64_t r = 0; permutes && r < end - begin; r++) { /* Chunks are of whole heads. */
+        memcpy(values + n + lt_weight_target_row(t->permute_head, r) * t->cols,
+               values + r * t->cols, (size_t)t->cols * sizeof *values);
     }
+    lt_model_set(t->m, t->first + first, permutes ? values + n : values, LT_F32, n);
     free(values);
 }
 
@@ -105,6 +129,10 @@ static lt_err check_transfer(const transfer *t, const char *name, const char *pa
 static lt_err transfer_rows(transfer *t, const char *name, const char *path) {
     t->row_bytes = (int64_t)lt_dtype_row_bytes(t->w->type, t->cols);
     t->rows_per_chunk = CHUNK_ELEMENTS / t->cols > 0 ? CHUNK_ELEMENTS / t->cols : 1;
+    if (t->permute_head > 0) {
+        t->rows_per_chunk = (t->rows_per_chunk + t->permute_head - 1) / t->permute_head *
+                            t->permute_head;
+    }
     atomic_init(&t->bad, -1);
     lt_parallel_for((size_t)((t->rows + t->rows_per_chunk - 1) / t->rows_per_chunk), transfer_chunk,
                     t);
@@ -128,7 +156,7 @@ static lt_err transfer_turned(transfer *t, const char *name, const char *path) {
     for (int64_t i = 0; i < rows * cols; i++) {
         turned[i % rows * cols + i / rows] = values[i];
     }
-    lt_model_set(t->m, t->first, turned, rows * cols);
+    lt_model_set(t->m, t->first, turned, LT_F32, rows * cols);
 done:
     free(values);
     free(turned);
@@ -280,10 +308,12 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     lt_source source = {0};
     lt_model_spec spec;
     lt_model *m = NULL;
+    double start_s;
 
     LT_ASSERT(out != NULL && path != NULL);
     LT_TRY(lt_weight_source_open(&source, &spec, path));
     LT_TRY_DONE(lt_model_begin(&m, &spec, options));
+    start_s = lt_clock_s();
     if (source.gguf != NULL) {
         LT_TRY_DONE(lt_generation_read_gguf(m, source.gguf));
     } else if (source.shards != NULL) {
@@ -304,6 +334,7 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
     if (m->held != NULL) {
         LT_TRY_DONE(lt_held_keep(m, &source));
     }
+    lt_log_debug("%s: weights in place after %.3f s", path, lt_clock_s() - start_s);
     *out = m;
     m = NULL;
 done:

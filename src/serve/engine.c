@@ -11,6 +11,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "lateen/generate.h"
 #include "base/log.h"
@@ -131,13 +132,27 @@ static lt_err size_engine(lt_engine *e) {
     return LT_OK;
 }
 
+/* There is nothing to do. */
+static void warm_next(lt_engine *e) {
+    if (lt_forward_warm(e->forward, e->n_warmed++, &e->warming) != LT_OK) {
+        lt_log_warn("engine: a step that warms: %s", lt_error_message());
+        e->warming = false;
+    }
+}
+
 static void *run(void *engine) {
     lt_engine *e = engine;
     omp_set_num_threads((int)e->n_pickers); /* As who opened the engine has it. */
     for (;;) {
         pthread_mutex_lock(&e->lock);
         while (e->submitted == NULL && e->cancelled == NULL && !e->closing) {
-            pthread_cond_wait(&e->wake, &e->lock);
+            if (e->warming) {
+                pthread_mutex_unlock(&e->lock);
+                warm_next(e);
+                pthread_mutex_lock(&e->lock);
+            } else {
+                pthread_cond_wait(&e->wake, &e->lock);
+            }
         }
         if (e->closing) {
             pthread_mutex_unlock(&e->lock);
@@ -148,8 +163,23 @@ static void *run(void *engine) {
     }
 }
 
+/* Steps that warm before the first request: the first of one token and of a prompt; all where those had to compile. */
+#define WARM_FIRST 2
+static lt_err warm_first(lt_engine *e) {
+    int64_t (*const compiled)(void) = e->model->backend->n_compiled;
+    const int64_t before = compiled != NULL ? compiled() : 0;
+    e->warming = e->o.warm != LT_WARM_NONE;
+    while (e->warming && (e->o.warm == LT_WARM_ALL || e->n_warmed < WARM_FIRST ||
+                          (compiled != NULL && compiled() > before))) {
+        LT_TRY(lt_forward_warm(e->forward, e->n_warmed++, &e->warming));
+    }
+    return LT_OK;
+}
+
 lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_options *options) {
     lt_err err = LT_OK;
+    const double start_s = lt_clock_s();
+    double opened_s;
     lt_engine *e = calloc(1, sizeof *e);
 
     if (e == NULL) {
@@ -179,9 +209,10 @@ lt_err lt_engine_open(lt_engine **out, const lt_model *m, const lt_engine_option
                                                       .max_pages = e->max_pages,
                                                       .cache_dtype = e->o.cache_dtype,
                                                       .fixed_order = e->o.deterministic}));
-    if (e->o.warm) {
-        LT_TRY_DONE(lt_forward_warm(e->forward));
-    }
+    opened_s = lt_clock_s();
+    LT_TRY_DONE(warm_first(e));
+    lt_log_debug("engine: opened in %.3f s, %lld steps warmed it in %.3f", opened_s - start_s,
+                 (long long)e->n_warmed, lt_clock_s() - opened_s);
     e->event_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     if (e->event_fd < 0) {
         LT_FAIL_DONE(LT_ERR_IO, "engine: eventfd: %s", strerror(errno));

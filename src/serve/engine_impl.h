@@ -80,6 +80,8 @@ struct lt_engine {
     /* The engine's thread. */
     lt_sched sched;
     lt_forward *forward;
+    int64_t n_warmed; /* Steps with nothing in them so far; */
+    bool warming;     /* there are more. */
     lt_step steps[LT_STEPS_QUEUED];
     int oldest, n_queued; /* Of steps: which was queued first, how many are on their way. */
     lt_step_room room;

@@ -223,6 +223,7 @@ static lt_err load(lt_server *s) {
     s->marks = lt_parse_detect(lt_chat_template_text(s->template));
     lt_model_ends(s->model, s->tokenizer, &s->ends);
     s->o.engine.ends = s->ends;
+    s->model_s = lt_clock_s() - s->started_s;
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
     find_context(s);
     s->most_prompt_bytes = most_prompt_bytes(s);
@@ -284,7 +285,8 @@ static void on_loaded(evutil_socket_t fd, short what, void *arg) {
     if (!s->o.quiet) {
         char url[300];
         lt_server_url(s, url, sizeof url);
-        lt_log_info("serve: %s is ready after %.3f s: %s", s->name, s->load_s, url);
+        lt_log_info("serve: %s is ready after %.3f s, %.3f of it for the model: %s", s->name,
+                    s->load_s, s->model_s, url);
     }
 }
 

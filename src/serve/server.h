@@ -45,7 +45,7 @@ struct lt_server {
     char name[256];           /* As /v1/models tells it. */
     int64_t context;          /* Tokens of one sequence at most. */
     size_t most_prompt_bytes; /* A longer text can not be that few tokens. */
-    double load_s;
+    double load_s, model_s;   /* From the start to ready; to a model and its tokenizer. */
 
     lt_tokenizer_scratch *scratch;
     lt_compiler *compiler;

@@ -55,6 +55,8 @@ typedef struct lt_backend {
     lt_err (*reach)(lt_queue *q, int64_t i);
     lt_err (*memory_left)(size_t *bytes); /* What alloc could still give; NULL: unknown. */
     lt_err (*energy)(double *joules); /* Used since some moment; NULL or a failure: not known. */
+    int64_t (*n_compiled)(
+        void); /* Kernels that this process had to compile so far; NULL: none ever. */
     size_t (*matmul_pack_bytes)(
         const lt_tensor *b, bool trans_b); /* Room matmul_pack needs; 0: b is not packed here. */
 } lt_backend;

@@ -6,7 +6,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul_q.h"
@@ -196,6 +198,10 @@ static lt_err backend_memory_left(size_t *bytes) {
     return lt_cuda_memory_left(the_gpu, bytes);
 }
 
+static int64_t backend_n_compiled(void) {
+    return lt_cuda_n_compiled(the_gpu);
+}
+
 static lt_err backend_energy(double *joules) {
     return lt_nvml_energy(joules, lt_cuda_get_info(the_gpu)->pci);
 }
@@ -222,7 +228,9 @@ static void backend_open(void) {
         lists[LT_OP_##op].n_impls++;                                                               \
     }
     LT_CUDA_OWN_OPS(LIST_FILL)
+    const double start_s = lt_clock_s();
     open_err = lt_cuda_open(&the_gpu, wish != NULL ? atoi(wish) : 0);
+    lt_log_debug("cuda: opened (error %d) in %.3f s", (int)open_err, lt_clock_s() - start_s);
     if (open_err != LT_OK) {
         strncpy(open_message, lt_error_message(), sizeof open_message - 1);
     }
@@ -256,6 +264,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .reach = backend_reach,
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,
+                                       .n_compiled = backend_n_compiled,
                                        .matmul_pack_bytes = lt_cuda_pack_bytes};
     (void)pthread_once(&once, backend_open);
     if (open_err != LT_OK) {

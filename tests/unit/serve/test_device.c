@@ -36,7 +36,7 @@ static void run(const lt_model *m, int64_t n, const lt_grammar *grammar, answer 
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
     o.max_running = 24;
-    o.warm = true;
+    o.warm = LT_WARM_ALL;
     o.max_seq = SEQ;
     o.step_tokens = 80;
     must(lt_engine_open(&e, m, &o), "engine");
