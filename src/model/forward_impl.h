@@ -51,13 +51,14 @@ struct lt_forward {
     lt_tensor notes, masks;    /* (n_notes, V + LT_NOTE_BIASES), (out_rows, ceil(V / 32)) I32 */
     uint32_t *host_masks;      /* The same. */
     lt_forward_noting notings[LT_FORWARD_NOTINGS];
-    int noting;                  /* The next. */
-    lt_tensor h_out, out_f32;    /* (max_out, C) act dtype; (out_rows, C) F32 */
-    float *logits, *host_logits; /* (out_rows, V); host_logits NULL where the host sees logits. */
-    float **host_rows;           /* (out_rows) of those */
-    lt_tensor choose_rows, how;  /* The same, of all wanted rows. */
-    bool any_top;                /* A choice of this call wants the likeliest, too. */
-    lt_forward_shape shape;      /* Of the last call. */
+    int noting;               /* The next. */
+    lt_tensor h_out, out_f32; /* (max_out, C) act dtype; (out_rows, C) F32 */
+    float *logits,
+        *host_logits; /* (out_rows, V); host_logits: once they were asked for, where the host does not see them. */
+    float **host_rows;          /* (out_rows) of those */
+    lt_tensor choose_rows, how; /* The same, of all wanted rows. */
+    bool any_top;               /* A choice of this call wants the likeliest, too. */
+    lt_forward_shape shape;     /* Of the last call. */
     int64_t at_hand,
         chosen_first; /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were made; -1: none. */
     lt_forward_graph graphs[LT_FORWARD_MAX_GRAPHS];
@@ -93,6 +94,7 @@ LT_MUST_USE lt_err lt_forward_sides_open(lt_forward *f);
 void lt_forward_sides_close(lt_forward *f);
 /* Wait for all calls. */
 LT_MUST_USE lt_err lt_forward_sync(lt_forward *f);
+LT_MUST_USE lt_err lt_forward_host_logits(lt_forward *f);
 /* A new call begins: the other side, which nobody may be reading any more, is its. */
 LT_MUST_USE lt_err lt_forward_turn(lt_forward *f);
 /* Its metadata, padded to f->shape, and the tensors that it is. */

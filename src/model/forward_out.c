@@ -185,6 +185,7 @@ lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wa
     int64_t from = 0; /* Of neighbours that travel together. */
 
     LT_TRY(need_logits(f, first, n));
+    LT_TRY(r->backend->host_memory ? LT_OK : lt_forward_host_logits(f));
     for (int64_t i = 0; i < n; i++) {
         const bool mine = wanted == NULL || wanted[i];
         f->host_rows[i] = !mine ? NULL

@@ -134,7 +134,7 @@ static lt_err upload_rope(lt_pass *p, float *device, bool local) {
     if (host == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "rotary table of %zu bytes", bytes);
     }
-    lt_rope_table(host, p->run.spec, p->options.seq, local);
+    LT_TRY_DONE(lt_rope_table(host, p->run.spec, p->options.seq, local));
     LT_TRY_DONE(p->run.backend->upload(p->run.queue, device, host, bytes));
     LT_TRY_DONE(p->run.backend->sync(p->run.queue));
 done:

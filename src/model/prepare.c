@@ -36,7 +36,7 @@ static lt_err fill_tables(lt_run *r, const tables *t, int64_t max_seq) {
         LT_FAIL_DONE(LT_ERR_OOM, "rotary table of %zu bytes", bytes);
     }
     for (int local = 0; local <= (spec->rope_theta_local > 0); local++) {
-        lt_rope_table(host, spec, max_seq, local != 0);
+        LT_TRY_DONE(lt_rope_table(host, spec, max_seq, local != 0));
         LT_TRY_DONE(r->backend->upload(r->queue, local ? t->rope_local : t->rope, host, bytes));
         LT_TRY_DONE(r->backend->sync(r->queue));
     }

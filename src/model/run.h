@@ -104,6 +104,6 @@ lt_err lt_norm_bwd(lt_run *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_t
                    bool add_dx);
 
 /* Rotary table of positions [0, n): cos and sin, (n, D / 2, 2) F32, host memory. local: of sliding-window layers. */
-void lt_rope_table(float *table, const lt_model_spec *spec, int64_t n, bool local);
+LT_MUST_USE lt_err lt_rope_table(float *table, const lt_model_spec *spec, int64_t n, bool local);
 
 #endif

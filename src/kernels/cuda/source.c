@@ -13,27 +13,27 @@
 
 extern const char lt_kernel_text_begin[];
 
+/* The name behind p's text; NULL behind the last. */
+static const char *next_name(const char *p) {
+    p += strlen(p) + 1;
+    p += strlen(p) + 1;
+    return *p != '\0' ? p : NULL;
+}
+
 const char *lt_source_name(size_t i) {
     const char *p = lt_kernel_text_begin;
-    while (*p != '\0') {
-        if (i == 0) {
-            return p;
-        }
-        i--;
-        p += strlen(p) + 1; /* The name, */
-        p += strlen(p) + 1; /* and its text. */
+    for (; p != NULL && i > 0; i--) {
+        p = next_name(p);
     }
-    return NULL;
+    return p;
 }
 
 static const char *embedded_text(const char *name) {
-    const char *found;
-    for (size_t i = 0; (found = lt_source_name(i)) != NULL; i++) {
-        if (strcmp(found, name) == 0) {
-            return found + strlen(found) + 1;
-        }
+    const char *p = lt_kernel_text_begin;
+    while (p != NULL && strcmp(p, name) != 0) {
+        p = next_name(p);
     }
-    return NULL;
+    return p != NULL ? p + strlen(p) + 1 : NULL;
 }
 
 /* Append one text to *s. */
