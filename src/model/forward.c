@@ -331,30 +331,32 @@ static lt_err run_idle(lt_forward *f, int32_t *words, int64_t n, int64_t each) {
 /* Rows of the shortest prompt that warms; fewer take single tokens' kernels. */
 #define PROMPT_LEAST 16
 
-/* The i-th of the steps that warm: n sequences of `each` rows. One token first, then prompts, each twice as long as the one before, since kernels are chosen by rows, then more
- * and more single tokens. False: there is none. */
+/* The i-th of the steps that warm: n sequences of `each` rows. One token and the shortest prompt; more and more tokens; then longer and longer prompts, since kernels are
+ * chosen by rows, and cuBLASLt, which takes 0.2 s to load, is asked for long ones at the earliest. False: there is none. */
 static bool idle_step(const lt_forward *f, int64_t i, int64_t *n, int64_t *each) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
-    *n = 1;
-    *each = 1;
-    if (i == 0) {
+    *n = *each = 1;
+    if (i == 1) {
+        *each = least(PROMPT_LEAST, prompt);
+    }
+    if (i < 2) {
         return true;
     }
-    for (int64_t rows = least(PROMPT_LEAST, prompt);; rows = least(2 * rows, prompt)) {
-        if (--i == 0) {
-            *each = rows;
+    for (i -= 2; *n < most; i--) {
+        *n = least(bucket_of(*n + 1), most);
+        if (i == 0) {
             return true;
         }
-        if (rows == prompt) {
-            break;
+    }
+    *n = 1;
+    for (*each = least(PROMPT_LEAST, prompt); *each < prompt; i--) {
+        *each = least(2 * *each, prompt);
+        if (i == 0) {
+            return true;
         }
     }
-    while (i > 0 && *n < most) {
-        *n = least(bucket_of(*n + 1), most);
-        i--;
-    }
-    return i == 0;
+    return false;
 }
 
 lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {

@@ -17,7 +17,7 @@
 #include "model/held.h"
 #include "tensor/block.h"
 
-#define CHUNK_ELEMENTS    ((int64_t)1 << 19)
+#define CHUNK_ELEMENTS    ((int64_t)1 << 18)
 #define CONSTANT_ROUNDING 0.01f /* A BF16 holds a constant to 0.4 %. */
 
 /* One foreign tensor on its way: rows x cols of it go to `first` and on in the flat layout. */

@@ -121,7 +121,7 @@ static void says_the_same(const lt_model *m, bool alone) {
         lt_engine_stats stats;
         o.step_tokens = seed % 2 == 0 ? 24 : 80;
         o.cache_bytes = seed % 4 < 2 ? 9 * PAGE_BYTES : 0;
-        o.warm = seed > 3 ? LT_WARM_ALL : LT_WARM_NONE;
+        o.warm = (lt_warm)(seed % 3);
         lazy.hasty = seed % 3 == 0;
         stats = run(m, o, got, seed, true, alone, NULL);
         n_steps += stats.steps;
