@@ -12,7 +12,7 @@
 
 /* decode_args of decode.cu. */
 typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window, share, head_ld;
+    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window, share, turns, meet, head_ld;
     float scale, softcap;
     const void *q, *k, *v;
     const int *table, *kv_len, *q_start;
@@ -76,6 +76,7 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
                      .splits = splits(a, info),
                      .table_ld = (int)a->table.stride[0],
                      .window = (int)a->window,
+                     .turns = 1,
                      .scale = a->scale,
                      .q = a->q.data,
                      .k = a->k_pages.data,
@@ -119,6 +120,8 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
 #define SPLIT_SHARE                                                                                \
     32 /* Tiles a split: 512 keys, whatever the batch, so that a row's sums do not depend on it. */
 #define BUSY 2 /* Row tiles an SM from which on one block walks all splits. */
+#define SHARED_HALF                                                                                \
+    115200 /* Bytes of shared memory that let two blocks stand on an SM of 227 KB. */
 
 static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
     return div_up(a->q_max * (a->q.shape[1] / a->k_pages.shape[2]), ROWS);
@@ -130,6 +133,13 @@ static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     return a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) >=
                (int64_t)BUSY * info->n_sms ||
            paged_splits(a) == 1;
+}
+
+/* Splits that a block makes one after the other. Two where that leaves two blocks for every SM, or nearly: narrow heads gain 3 % (docs/SPEED.md). */
+static int turns(const lt_attention_paged_args *a, const lt_cuda_info *info) {
+    const int64_t blocks = a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) *
+                           div_up(paged_splits(a), 2);
+    return a->q.shape[2] <= 64 && 20 * blocks >= 19 * (int64_t)BUSY * info->n_sms ? 2 : 1;
 }
 
 const char *lt_cuda_paged_refusal(const lt_attention_paged_args *a, const lt_cuda_info *info) {
@@ -193,8 +203,11 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     const size_t width = (size_t)a->q.shape[2], stages = width <= 64 ? 6 : (width <= 128 ? 3 : 2);
     const size_t ring = WARPS * stages * 2 * ROWS * width * 2, result = ROWS * (width + 2) * 4,
                  meet = WARPS * result;
+    const size_t rows = (size_t)(a->q_max * (a->q.shape[1] / a->k_pages.shape[2])),
+                 beside = ring + meet / ROWS * (rows < ROWS ? rows : ROWS);
     int meet_bytes = (int)(ring > meet ? ring : meet);
     kernel_args w = paged_args(a, scratch.data);
+    size_t shared = (size_t)meet_bytes;
     const unsigned blocks = (unsigned)(w.kv_heads * paged_row_tiles(a)), batch = (unsigned)w.batch;
     const lt_cuda_kernel *split, *combine;
     char text[160];
@@ -216,14 +229,19 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
                               args);
     }
     LT_ASSERT(scratch.bytes >= lt_cuda_paged_scratch_bytes(a, info));
+    w.turns = turns(a, info);
+    if (w.turns > 1 && beside <= SHARED_HALF) {
+        w.meet = (int)ring, shared = beside;
+    }
     LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_split", text));
     LT_TRY(lt_cuda_kernel_get(c, &combine, "attention/decode.cu", "decode_combine", text));
-    LT_TRY(lt_cuda_launch(c, s, split,
-                          &(lt_cuda_dims){.grid = {(unsigned)w.splits, blocks, batch},
-                                          .block = {32 * WARPS},
-                                          .dynamic_shared_bytes = (size_t)meet_bytes,
-                                          .overlap_previous = info->cc >= 90},
-                          args));
+    LT_TRY(
+        lt_cuda_launch(c, s, split,
+                       &(lt_cuda_dims){.grid = {(unsigned)div_up(w.splits, w.turns), blocks, batch},
+                                       .block = {32 * WARPS},
+                                       .dynamic_shared_bytes = shared,
+                                       .overlap_previous = info->cc >= 90},
+                       args));
     return lt_cuda_launch(c, s, combine,
                           &(lt_cuda_dims){.grid = {(unsigned)(paged_row_tiles(a) * ROWS / 4),
                                                    (unsigned)w.kv_heads, batch},

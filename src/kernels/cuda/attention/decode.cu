@@ -3,8 +3,8 @@
  * SHAPES    q, out: rows q_start[b] .. q_start[b + 1] of sequence b (or T rows each), H heads, strides of their own; pages (n, PAGE, G, D) of K and of V;
  *           table (B, table_ld) page numbers; kv_len (B), the new tokens included. D = HEAD_DIM, a multiple of 64 up to 256; PAGE a multiple of 16;
  *           T * H / G rows share a key head, 16 a row tile.
- * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a block of WARPS warps for (split, key head and
- *           row tile, sequence); warp w takes tiles w, w + WARPS, .. of the split. decode_combine: a warp a row, joins the splits in order.
+ * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a block of WARPS warps for (`turns` splits, key head
+ *           and row tile, sequence); warp w takes tiles w, w + WARPS, .. of a split. decode_combine: a warp a row, joins the splits in order.
  *           decode_walk: a block walks all splits of its row tile and joins them as it goes: the same sums in the same order, for when row tiles
  *           alone fill the GPU. A row's bits do not depend on which of the two ran, nor on any other row: tiles it does not see change nothing.
  * MOVEMENT
@@ -32,6 +32,7 @@
 #endif
 #define WARPS      4
 #define KEYS       16
+#define COMBINE    8 /* splits that decode_combine reads at once */
 #define CHUNKS     (HEAD_DIM / 8) /* 16-byte pieces of a row */
 #define TILE_BYTES (KEYS * HEAD_DIM * 2)
 #define RING_BYTES (STAGES * 2 * TILE_BYTES) /* of one warp */
@@ -41,6 +42,8 @@ static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 typedef struct {
     int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window; /* q_tokens: of each, or the most; window 0: none */
     int share;                                                        /* tiles a split; 0: div_up(tiles, splits) */
+    int turns;                                                        /* splits of a block of decode_split, one after the other */
+    int meet;                                                         /* where in shared memory warps meet: behind the rings, or 0: in their place */
     int head_ld;                                                      /* elements between heads of q and of out */
     float scale, softcap;
     const elem *q, *k, *v;
@@ -162,10 +165,10 @@ INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[
     }
 }
 
-/* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16. sm: WARPS x 16 x (D + 2) floats. */
+/* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16. sm: WARPS x rows x (D + 2) floats. */
 INLINE void merge(float o[HEAD_DIM / 8][4], const float top[2], float sum[2], int rows, float *sm, float *part) {
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, width = HEAD_DIM + 2;
-    float *mine = sm + warp * 16 * width;
+    float *mine = sm + warp * rows * width;
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -190,10 +193,10 @@ INLINE void merge(float o[HEAD_DIM / 8][4], const float top[2], float sum[2], in
         const int r = i / width, d = i % width;
         float m = -INFINITE, x = 0.0f;
         for (int w = 0; w < WARPS; w++) {
-            m = fmaxf(m, sm[(w * 16 + r) * width + HEAD_DIM]);
+            m = fmaxf(m, sm[(w * rows + r) * width + HEAD_DIM]);
         }
         for (int w = 0; w < WARPS && m > -INFINITE; w++) {
-            x += sm[(w * 16 + r) * width + d] * exp2_fast(sm[(w * 16 + r) * width + HEAD_DIM] - m);
+            x += sm[(w * rows + r) * width + d] * exp2_fast(sm[(w * rows + r) * width + HEAD_DIM] - m);
         }
         part[i] = d == HEAD_DIM ? m : x;
     }
@@ -213,9 +216,10 @@ INLINE int fetch_settled(const decode_args *a, const work *w, int begin, int end
     }
     return s;
 }
-/* Tiles [begin, end) of a split: what the four warps find, merged into part. Shared memory is the rings', then the merge's. sent: of fetch_settled. */
-INLINE void split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4], const int position[2], const float slope[2], int begin,
-                  int end, u8 *smem, float *part, int sent) {
+/* Tiles [begin, end) of a split: what the four warps find, merged into part. sent: of its copies, how many were started. Where warps do not meet in the
+ * rings' place, the first copies of the next split, which ends at `next`, are started before they meet; how many. */
+INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4], const int position[2], const float slope[2], int begin,
+                 int end, int next, u8 *smem, float *part, int sent) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
     const int first = first_tile(w, begin);
     float o[HEAD_DIM / 8][4] = {{0.0f}}, top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
@@ -230,9 +234,16 @@ INLINE void split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16
         __syncwarp(); /* All lanes have read the slot that the next copies may fill. */
         fetch(a, ring, (i + STAGES - 1) % STAGES, t + (STAGES - 1) * WARPS, end, w->b, w->g);
     }
-    cp_async_wait(0);
-    __syncthreads(); /* The rings become the place where warps meet. */
-    merge(o, top, sum, min_i(16, w->rows - w->row0), (float *)smem, part);
+    if (a->meet == 0) {
+        cp_async_wait(0);
+        __syncthreads(); /* The rings become the place where warps meet. */
+    } else if (next > end) {
+        for (sent = 0; sent < STAGES - 1; sent++) {
+            fetch(a, ring, sent, first_tile(w, end) + sent * WARPS, next, w->b, w->g);
+        }
+    }
+    merge(o, top, sum, min_i(16, w->rows - w->row0), (float *)(smem + a->meet), part);
+    return a->meet == 0 ? 0 : sent;
 }
 
 /* Queries of the warp's 16 rows as fragments; rows past the end repeat the last. */
@@ -262,20 +273,24 @@ decode_split(const __grid_constant__ decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const int row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, (int)blockIdx.y % row_tiles * 16);
-    const int begin = (int)blockIdx.x * w.share, end = min_i(w.end, begin + w.share);
+    const int first = (int)blockIdx.x * a.turns, last = first + a.turns;
     u32 q[HEAD_DIM / 16][4];
     int position[2];
     float slope[2];
-    const bool works = w.row0 < w.rows && begin < w.end;
-    const int sent = works ? fetch_settled(&a, &w, begin, end, smem) : 0;
+    const bool works = w.row0 < w.rows && first * w.share < w.end;
+    int sent = works ? fetch_settled(&a, &w, first * w.share, min_i(w.end, (first + 1) * w.share), smem) : 0;
 
     wait_for_others();
     if (!works) {
         return;
     }
     load_rows(&a, &w, q, position, slope);
-    split(&a, &w, q, position, slope, begin, end, smem,
-          a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + blockIdx.x) * 16 * (HEAD_DIM + 2), sent);
+    for (int i = first; i < last && i * w.share < w.end; i++) {
+        const int end = min_i(w.end, (i + 1) * w.share);
+        sent = split(&a, &w, q, position, slope, i * w.share, end, i + 1 < last ? min_i(w.end, end + w.share) : end, smem,
+                     a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + i) * 16 * (HEAD_DIM + 2), sent);
+        __syncthreads(); /* All have read what warps left for each other. */
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(128)
@@ -291,13 +306,28 @@ decode_combine(const __grid_constant__ decode_args a) {
         return;
     }
     const float *part = a.part + ((i64)((w.b * a.kv_heads + w.g) * row_tiles + row / 16) * a.splits * 16 + row % 16) * width;
-    for (int s = 0; s * w.share < w.end; s++) {
-        const float *p = part + (i64)s * 16 * width;
-        join(&m, p[HEAD_DIM], &keep, &take);
-        sum = __fmaf_rn(sum, keep, p[HEAD_DIM + 1] * take);
+    const int splits = div_up(w.end, w.share);
+    for (int s0 = 0; s0 < splits; s0 += COMBINE) { /* Loads of several splits at once: each takes as long as all. */
+        float x[COMBINE][HEAD_DIM / 32 + 2];
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 32; i++) {
-            o[i] = __fmaf_rn(o[i], keep, p[i * 32 + lane] * take);
+        for (int k = 0; k < COMBINE; k++) {
+            const float *p = part + (i64)min_i(s0 + k, splits - 1) * 16 * width;
+#pragma unroll
+            for (int i = 0; i < HEAD_DIM / 32; i++) {
+                x[k][i] = p[i * 32 + lane];
+            }
+            x[k][HEAD_DIM / 32] = p[HEAD_DIM], x[k][HEAD_DIM / 32 + 1] = p[HEAD_DIM + 1];
+        }
+#pragma unroll
+        for (int k = 0; k < COMBINE; k++) {
+            if (s0 + k < splits) {
+                join(&m, x[k][HEAD_DIM / 32], &keep, &take);
+                sum = __fmaf_rn(sum, keep, x[k][HEAD_DIM / 32 + 1] * take);
+#pragma unroll
+                for (int i = 0; i < HEAD_DIM / 32; i++) {
+                    o[i] = __fmaf_rn(o[i], keep, x[k][i] * take);
+                }
+            }
         }
     }
     elem *dst = row_out(&a, &w, row, &head);
@@ -330,7 +360,8 @@ decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
     }
     load_rows(&a, &w, q, position, slope);
     for (; begin < w.end; begin += w.share, sent = 0) {
-        split(&a, &w, q, position, slope, begin, min_i(w.end, begin + w.share), smem, part, sent);
+        const int end = min_i(w.end, begin + w.share);
+        split(&a, &w, q, position, slope, begin, end, end, smem, part, sent);
         __syncthreads();
         join(&m, mine[HEAD_DIM], &keep, &take);
         sum = __fmaf_rn(sum, keep, mine[HEAD_DIM + 1] * take);
