@@ -214,11 +214,11 @@ static void on_flush(evutil_socket_t fd, short what, void *arg) {
 
 /* Answer what the parser or the clock refused, and close behind it. */
 static void refuse(lt_http_conn *c, int status, const char *why) {
-    char body[512] = "";
+    lt_http_refusal r = {.status = status, .why = why, .head = &c->parser};
     c->keep_alive = false;
     c->stage = ANSWERING;
-    c->http->o.on_bad(c->http->o.ctx, status, why, body, sizeof body);
-    lt_http_reply(c, status, "application/json", NULL, body, strlen(body));
+    c->http->o.on_bad(c->http->o.ctx, &r);
+    lt_http_reply(c, status, "application/json", r.extra, r.body, strlen(r.body));
 }
 
 /* The request is complete: cut the target and hand it over. */

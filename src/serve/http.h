@@ -28,6 +28,14 @@ typedef struct {
     const lt_http_parser *head; /* For lt_http_header_get. */
 } lt_http_request;
 
+/* What the parser or the clock refuses, and what the API answers: both texts are 0-terminated. */
+typedef struct {
+    int status;
+    const char *why;
+    const lt_http_parser *head; /* As far as it was read. */
+    char extra[512], body[512]; /* Header lines; the answer. */
+} lt_http_refusal;
+
 typedef struct {
     const char *host;
     int port; /* 0: any free one; lt_http_port tells. */
@@ -37,8 +45,7 @@ typedef struct {
     void *ctx;
     void (*on_request)(void *ctx, lt_http_conn *c, const lt_http_request *r);
     void (*on_gone)(void *ctx, lt_http_conn *c, void *user); /* user: lt_http_set_user's. */
-    /* What the parser refuses: write the body of the answer; 0-terminated, at most n bytes. */
-    void (*on_bad)(void *ctx, int status, const char *why, char *body, size_t n);
+    void (*on_bad)(void *ctx, lt_http_refusal *r);           /* Fill in the answer. */
 } lt_http_options;
 
 LT_MUST_USE lt_err lt_http_open(lt_http **out, struct event_base *base, const lt_http_options *o);

@@ -35,7 +35,7 @@ lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const c
     j->body_bytes = call->request->body_bytes;
     j->stream = j->ask.stream;
     j->request = lt_request_defaults();
-    lt_server_make_id(s, id_prefix, j->id);
+    snprintf(j->id, sizeof j->id, "%s%s", id_prefix, call->id);
     j->next = s->replies;
     if (s->replies != NULL) {
         s->replies->prev = j;

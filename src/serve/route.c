@@ -10,6 +10,9 @@
 #include "data/text_utf8.h"
 #include "serve/reply.h"
 
+#define MAX_ORIGIN     200 /* Bytes: with an id of that many, lt_call.extra holds all lines. */
+#define MAX_REQUEST_ID 128
+
 enum {
     OPEN = 1,   /* No key is asked for. */
     READY = 2,  /* 503 while the model loads. */
@@ -140,16 +143,28 @@ static void answer_error(lt_call *call, int status, const char *type, const char
     lt_call_error(call, &e);
 }
 
-void lt_route_bad(void *server, int status, const char *why, char *body, size_t n) {
-    lt_server *s = server;
-    lt_json_out o = {0};
-    lt_api_error e = {.status = status, .type = "invalid_request_error"};
-    snprintf(e.message, sizeof e.message, "%s", why);
-    s->metrics.http_requests++;
-    s->metrics.http_errors++;
-    lt_error_write(&o, LT_FLAVOUR_OPENAI, &e);
-    snprintf(body, n, "%s", o.data != NULL ? o.data : "");
-    lt_out_free(&o);
+/* ---- The request's id ---- */
+
+/* One that a client made: printable, and short enough for a line of a log. */
+static bool plain_id(const char *id) {
+    const size_t n = id != NULL ? strlen(id) : 0;
+    for (size_t i = 0; i < n; i++) {
+        if (id[i] < 0x20 || id[i] > 0x7E) {
+            return false;
+        }
+    }
+    return n > 0 && n <= MAX_REQUEST_ID;
+}
+
+/* The client's own id, else ours, which the answer's id contains. OpenAI's clients show it as _request_id; Anthropic's look for another name. */
+static void put_id(lt_call *call) {
+    const bool anthropic = call->flavour == LT_FLAVOUR_ANTHROPIC;
+    const char *own = lt_http_header_get(call->request->head, "x-request-id");
+
+    own = own == NULL && anthropic ? lt_http_header_get(call->request->head, "request-id") : own;
+    lt_server_make_id(call->server, "", call->id);
+    snprintf(call->extra, sizeof call->extra, "%s: %s\r\n",
+             anthropic ? "request-id" : "x-request-id", plain_id(own) ? own : call->id);
 }
 
 /* ---- CORS ---- */
@@ -167,22 +182,26 @@ static bool allowed_origin(const lt_server *s, const char *origin) {
     return false;
 }
 
-static void put_cors(lt_call *call) {
+/* False: its page may not call. */
+static bool put_cors(lt_call *call) {
     const lt_server *s = call->server;
     const char *origin = lt_http_header_get(call->request->head, "origin");
     const bool any = strcmp(s->o.cors, "*") == 0;
+    const size_t n = strlen(call->extra);
 
-    if (origin == NULL || strlen(origin) > 200 || (!any && !allowed_origin(s, origin))) {
-        return;
+    if (origin == NULL || strlen(origin) > MAX_ORIGIN || (!any && !allowed_origin(s, origin))) {
+        return false;
     }
-    snprintf(call->extra, sizeof call->extra,
+    snprintf(call->extra + n, sizeof call->extra - n,
              "Access-Control-Allow-Origin: %s\r\n%s"
-             "Access-Control-Expose-Headers: Retry-After\r\n",
-             any ? "*" : origin, any ? "" : "Vary: Origin\r\n");
+             "Access-Control-Expose-Headers: Retry-After, %s\r\n",
+             any ? "*" : origin, any ? "" : "Vary: Origin\r\n",
+             call->flavour == LT_FLAVOUR_ANTHROPIC ? "request-id" : "x-request-id");
+    return true;
 }
 
 /* A browser asks before it lets a page call. Whichever headers the page would send may come: vendors' clients send a dozen of their own. */
-static void answer_preflight(lt_call *call) {
+static void answer_preflight(lt_call *call, bool allowed) {
     char headers[2048];
     const char *asked = lt_http_header_get(call->request->head, "access-control-request-headers");
     if (asked == NULL || strlen(asked) > 1024) {
@@ -192,7 +211,7 @@ static void answer_preflight(lt_call *call) {
              "%sAccess-Control-Allow-Methods: GET, POST, OPTIONS\r\n"
              "Access-Control-Allow-Headers: %s\r\nAccess-Control-Max-Age: 600\r\n",
              call->extra, asked);
-    lt_http_reply(call->conn, 204, NULL, call->extra[0] != '\0' ? headers : call->extra, NULL, 0);
+    lt_http_reply(call->conn, 204, NULL, allowed ? headers : call->extra, NULL, 0);
 }
 
 /* ---- Keys ---- */
@@ -288,21 +307,49 @@ static bool check_state(lt_call *call, unsigned flags) {
     return true;
 }
 
+/* Whose client is calling: of route i, or of a path that is no route. */
+static lt_flavour flavour_of(int i, const char *path) {
+    if (i >= 0) {
+        return routes[i].flavour;
+    }
+    return path != NULL && strncmp(path, "/v1/messages", 12) == 0 ? LT_FLAVOUR_ANTHROPIC
+                                                                  : LT_FLAVOUR_OPENAI;
+}
+
+/* What could not even be read is answered like any other request: with its id, and to the pages that may call. */
+void lt_route_bad(void *server, lt_http_refusal *r) {
+    lt_server *s = server;
+    const lt_http_request request = {.head = r->head};
+    lt_call call = {.server = s, .request = &request};
+    lt_json_out o = {0};
+    lt_api_error e = {.status = r->status, .type = "invalid_request_error"};
+
+    call.flavour = flavour_of(-1, r->head->target);
+    put_id(&call);
+    (void)put_cors(&call);
+    snprintf(r->extra, sizeof r->extra, "%s", call.extra);
+    snprintf(e.message, sizeof e.message, "%s", r->why);
+    s->metrics.http_requests++;
+    s->metrics.http_errors++;
+    lt_error_write(&o, call.flavour, &e);
+    snprintf(r->body, sizeof r->body, "%s", o.data != NULL ? o.data : "");
+    lt_out_free(&o);
+}
+
 void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
     lt_call call = {.server = server, .conn = c, .request = r, .arrived_s = lt_clock_s()};
     char methods[64];
     const int i = find_route(r, methods, sizeof methods);
 
+    bool allowed;
+
     call.server->metrics.http_requests++;
-    put_cors(&call);
-    if (i >= 0) {
-        call.flavour = routes[i].flavour;
-        call.tail = r->path + strlen(routes[i].path);
-    } else if (strncmp(r->path, "/v1/messages", 12) == 0) {
-        call.flavour = LT_FLAVOUR_ANTHROPIC;
-    }
+    call.flavour = flavour_of(i, r->path);
+    call.tail = i >= 0 ? r->path + strlen(routes[i].path) : "";
+    put_id(&call);
+    allowed = put_cors(&call);
     if (strcmp(r->method, "OPTIONS") == 0) {
-        answer_preflight(&call);
+        answer_preflight(&call, allowed);
         return;
     }
     if ((i < 0 || (routes[i].flags & OPEN) == 0) && !has_key(&call)) {

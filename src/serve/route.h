@@ -5,7 +5,7 @@
 #include "serve/server.h"
 
 void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
-void lt_route_bad(void *server, int status, const char *why, char *body, size_t n);
+void lt_route_bad(void *server, lt_http_refusal *r);
 
 /* Every endpoint: one handler each, in the file of its family. */
 #define LT_HANDLER_MAP(X)                                                                          \

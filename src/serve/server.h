@@ -69,7 +69,8 @@ typedef struct {
     const lt_http_request *request;
     const char *tail; /* The path behind the route's prefix, "" for exact routes. */
     lt_flavour flavour;
-    char extra[512]; /* Header lines that every answer carries: CORS, the request's id. */
+    char id[48];     /* The request's own; the answer's id is this behind a prefix. */
+    char extra[512]; /* Header lines that every answer carries: the request's id, CORS. */
     double arrived_s;
 } lt_call;
 

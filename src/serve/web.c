@@ -1,5 +1,6 @@
 /* web.c: the two pages, / and /status. The assembler copies them into the binary, so that they are edited as pages; they ask nothing of any
  * other host, and the policy sent along forbids it. */
+#include <stdio.h>
 #include <string.h>
 
 #include "serve/route.h"
@@ -18,12 +19,14 @@ __asm__(".section .rodata\n"
         ".previous\n");
 
 static void send_page(lt_call *call, const char *page) {
-    static const char headers[] =
+    static const char policy[] =
         "Content-Security-Policy: default-src 'none'; script-src 'unsafe-inline'; style-src "
         "'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'none'; "
         "frame-ancestors 'none'\r\n"
         "X-Content-Type-Options: nosniff\r\nReferrer-Policy: no-referrer\r\n"
         "Cache-Control: no-cache\r\n";
+    char headers[sizeof policy + sizeof call->extra];
+    snprintf(headers, sizeof headers, "%s%s", policy, call->extra);
     lt_http_reply(call->conn, 200, "text/html; charset=utf-8", headers, page, strlen(page));
 }
 

@@ -149,6 +149,7 @@ def chats():
     chat(messages=[{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
     raw = client.chat.completions.with_raw_response.create(model=model, messages=[{"role": "user", "content": "Hi"}], max_tokens=1)
     check("chat: content type", raw.headers["content-type"].startswith("application/json"))
+    check("chat: _request_id", raw.parse()._request_id and raw.parse().id == "chatcmpl-" + raw.parse()._request_id, raw.headers)
 
 
 @case

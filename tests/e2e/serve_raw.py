@@ -333,6 +333,27 @@ check("completion: a stream tells of the tokens whose text a stop string held ba
       and [t for x in b for t in x["tokens"]] == a["tokens"]
       and [p for x in b for p in x.get("completion_probabilities", [])] == a["completion_probabilities"], (a["content"], a["tokens"], b[-1]))
 
+# ---- The request's id ----
+a = post("/v1/completions", {"prompt": "Once", "max_tokens": 1})
+given = a[1].get("x-request-id", "")
+check("x-request-id: every answer has one, and the completion's id contains it", len(given) == 24 and json.loads(a[2])["id"] == "cmpl-" + given, a)
+a = post("/v1/chat/completions", {**CHAT, "nonsense": 1}, ("X-Request-Id: my own: 7",))
+check("x-request-id: a client's own comes back, of an error too", a[0] == 400 and a[1].get("x-request-id") == "my own: 7", a)
+for bad in ("x" * 129, "caf\xe9", ""):
+    a = raw(request("GET", "/v1/models", headers=("X-Request-Id: " + bad,)).replace(b"caf\xc3\xa9", b"caf\xe9"))
+    check(f"x-request-id: {bad[:8]!r} is not echoed", a[0] == 200 and len(a[1].get("x-request-id", "")) == 24, a)
+a = raw(b"GET / HTTP/1.1\r\nHost: x\r\nX-Request-Id: r1\r\nOrigin: https://a.example\r\nContent-Length: 9x\r\n\r\n")
+check("x-request-id: of what could not be read, too; and its page may see the error",
+      a[0] == 400 and a[1].get("x-request-id") == "r1" and a[1].get("access-control-allow-origin") == "https://a.example", a)
+check("x-request-id: of what is no HTTP", len(raw(b"nonsense\r\n\r\n")[1].get("x-request-id", "")) == 24)
+with connect() as s:
+    s.sendall(request("POST", "/v1/chat/completions", {**CHAT, "stream": True}, ("X-Request-Id: streamed", "Connection: close")))
+    check("x-request-id: of a stream", b"\r\nx-request-id: streamed\r\n" in s.recv(65536))
+a = post("/v1/messages", {**CHAT, "max_tokens": 2}, ("X-Request-Id: theirs", "Origin: https://a.example"))
+check("request-id: so Anthropic's clients call it", a[0] == 200 and a[1].get("request-id") == "theirs" and "request-id" in a[1].get("access-control-expose-headers", ""), a)
+ids = {raw(request("GET", path))[1].get("x-request-id") for path in ("/", "/status", "/health", "/version", "/metrics", "/nowhere", "/props", "/v1/models")}
+check("x-request-id: pages, /health, /metrics, 404: each another", len(ids) == 8 and None not in ids, ids)
+
 # ---- CORS, metrics, pages ----
 a = raw(request("OPTIONS", "/v1/chat/completions", headers=("Origin: https://a.example", "Access-Control-Request-Method: POST")))
 check("cors: preflight of an allowed origin", a[0] == 204 and a[1].get("access-control-allow-origin") == "https://a.example", a)
