@@ -9,6 +9,9 @@
 #include "base/error.h"
 #include "serve/parse_impl.h"
 
+#define CUT_MARK                                                                                   \
+    4 /* Bytes of a mark that a cut has left: what is shorter is rather text, like "<". */
+
 typedef struct {
     const char *text;
     lt_parse_mode to;
@@ -201,26 +204,38 @@ static size_t find_mark(const lt_text *b, const mark *marks, mark *which, size_t
 
 /* ---- The machine ---- */
 
-/* harmony: the header up to <|message|> says what the text is. */
-static bool read_header(lt_parser *p, lt_parse_fn on, void *ctx) {
-    const char *end = p->buffer.n > 0 ? memmem(p->buffer.data, p->buffer.n, "<|message|>", 11)
-                                      : NULL;
+/* harmony: the header, of n bytes, calls a function. whole: it is all there, and with it the name. */
+static bool header_calls(lt_parser *p, size_t n, bool whole, lt_parse_fn on, void *ctx) {
     const char *to, *stop;
-    size_t n;
-    if (end == NULL) {
-        return false;
-    }
-    n = (size_t)(end - p->buffer.data);
     n = n < sizeof p->channel - 1 ? n : sizeof p->channel - 1;
     memcpy(p->channel, p->buffer.data, n);
     p->channel[n] = 0;
-    lt_parser_drop(p, (size_t)(end - p->buffer.data) + 11);
     to = strstr(p->channel, "to=");
-    if (to != NULL && p->o.tools) {
-        to += strncmp(to + 3, "functions.", 10) == 0 ? 13 : 3;
-        stop = to + strcspn(to, " <\t\n");
-        lt_parser_begin_call(p, to, (size_t)(stop - to), on, ctx);
-        return true;
+    if (to == NULL || !p->o.tools) {
+        return false;
+    }
+    to += strncmp(to + 3, "functions.", 10) == 0 ? 13 : 3;
+    stop = to + strcspn(to, " <\t\n");
+    if (!whole && *stop == '\0') {
+        return false;
+    }
+    lt_parser_begin_call(p, to, (size_t)(stop - to), on, ctx);
+    return true;
+}
+
+/* harmony: the header up to <|message|> says what the text is. */
+static bool read_header(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
+    const char *stop = p->buffer.n > 0 ? memmem(p->buffer.data, p->buffer.n, "<|message|>", 11)
+                                       : NULL;
+    const size_t n = stop != NULL ? (size_t)(stop - p->buffer.data) : p->buffer.n;
+    bool calls;
+    if (stop == NULL && !(end && p->cut)) {
+        return false;
+    }
+    calls = header_calls(p, n, stop != NULL, on, ctx);
+    lt_parser_drop(p, stop != NULL ? n + 11 : n);
+    if (calls || stop == NULL) {
+        return calls;
     }
     p->at = strstr(p->channel, "analysis") != NULL && p->o.reasoning ? LT_IN_REASONING
                                                                      : LT_IN_CONTENT;
@@ -242,7 +257,7 @@ static bool harmony_args(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     marks_of(p, marks);
     at = find_mark(&p->buffer, marks, &which, &hold);
     if (at == SIZE_MAX) {
-        lt_parser_give_args(p, without_blank(p, end ? p->buffer.n : hold), on, ctx);
+        lt_parser_give_args(p, without_blank(p, end && !p->cut ? p->buffer.n : hold), on, ctx);
         return false;
     }
     hold = without_blank(p, at);
@@ -270,6 +285,7 @@ static int begins_bare(const lt_parser *p) {
 static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     mark marks[8], which = {NULL, LT_IN_CONTENT};
     size_t hold, at, n;
+    bool half; /* Of a mark is all that is left. */
     const int bare = begins_bare(p);
     if (bare > 0) {
         p->at = LT_IN_CALL;
@@ -294,8 +310,9 @@ static bool text_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
         p->strip = true;
         return true;
     }
-    n = end ? p->buffer.n : hold;
-    if (end ? p->at == LT_IN_REASONING : marks[0].text != NULL) {
+    half = end && p->cut && p->buffer.n - hold >= (p->forced ? 1 : CUT_MARK);
+    n = end && !half ? p->buffer.n : hold;
+    if (half || (end ? p->at == LT_IN_REASONING : marks[0].text != NULL)) {
         n = without_blank(p, n); /* Reasoning is stripped at both ends, cut off or not. */
     }
     say(p, p->buffer.data, n, on, ctx);
@@ -307,7 +324,7 @@ static lt_err run(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     bool more = true;
     while (more && (p->buffer.n > 0 || (end && p->at == LT_IN_CALL))) {
         if (p->at == LT_IN_HEADER) {
-            more = read_header(p, on, ctx);
+            more = read_header(p, end, on, ctx);
         } else if (p->at == LT_IN_ARGS && p->o.format == LT_PARSE_HARMONY) {
             more = harmony_args(p, end, on, ctx);
         } else if (p->at == LT_IN_CONTENT || p->at == LT_IN_REASONING) {
@@ -328,4 +345,11 @@ lt_err lt_parser_end(lt_parser *p, lt_parse_fn on, void *ctx) {
     LT_TRY(run(p, true, on, ctx));
     p->buffer.n = 0;
     return LT_OK;
+}
+
+lt_err lt_parser_cut(lt_parser *p, const json_t *tools, bool forced, lt_parse_fn on, void *ctx) {
+    p->cut = true;
+    p->callable = tools;
+    p->forced = forced;
+    return lt_parser_end(p, on, ctx);
 }

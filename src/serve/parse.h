@@ -1,7 +1,7 @@
 /* parse.h: what a chat model wrote, taken apart as it streams in: reasoning, content, calls of tools.
  *
  *     lt_parser_open(&p, &(lt_parse_options){.format = marks.format, .tools = true, .reasoning = true});
- *     for each piece: lt_parser_feed(p, text, n, on_part, ctx);         lt_parser_end(p, on_part, ctx);
+ *     for each piece: lt_parser_feed(p, text, n, on_part, ctx);         lt_parser_end(p, on_part, ctx) or lt_parser_cut(...);
  *
  * However the text is cut into pieces, the parts add up to the same; no part of a mark such as <tool_call> is ever given out as text. A call's
  * name is told as soon as it is known and its arguments as they come; what looks like a call and is none is content.
@@ -61,6 +61,11 @@ LT_MUST_USE lt_err lt_parser_open(lt_parser **out, const lt_parse_options *o);
 LT_MUST_USE lt_err lt_parser_feed(lt_parser *p, const char *text, size_t n, lt_parse_fn on,
                                   void *ctx);
 LT_MUST_USE lt_err lt_parser_end(lt_parser *p, lt_parse_fn on, void *ctx);
+/* The same where the model was cut off, at a limit or a stop string. A call that had begun stays one: with its name whole it is given out with the
+ * arguments so far, else nothing of it is; nor is the beginning of a mark. Bare JSON is a call when it names one of the tools (OpenAI's list; NULL: any
+ * name will do), or when nothing but a call was possible. */
+LT_MUST_USE lt_err lt_parser_cut(lt_parser *p, const json_t *tools, bool forced, lt_parse_fn on,
+                                 void *ctx);
 bool lt_parser_in_reasoning(const lt_parser *p);
 void lt_parser_close(lt_parser *p); /* Accepts NULL. */
 

@@ -5,7 +5,7 @@
  *        └────────────────────────────── , ; ] fences and marks between calls are skipped ◀──────────────────────────────────┘
  *     neither ──▶ IN_CONTENT; and if no call came behind the mark, the mark was text.
  *
- * A head is matched against the buffer from its beginning each time text comes: heads are short. */
+ * A head is matched against the buffer from its beginning each time text comes: heads are short. Of one that is cut off only the name counts. */
 #include <string.h>
 
 #include "base/error.h"
@@ -95,21 +95,39 @@ static void need(cursor *c, const char *text) {
     }
 }
 
-/* {"name": "f", "arguments": with an object behind; *name without quotes. Names are plain: no escapes. */
-static match json_head(const lt_text *b, size_t *name, size_t *name_n, size_t *args) {
+/* What a head has told so far: places in the buffer. */
+typedef struct {
+    size_t name, name_n; /* name 0: it has not begun. */
+    size_t args;
+    bool named; /* The name is whole. */
+} head;
+
+/* A name up to its closing quote. Names are plain: no escapes. */
+static void quoted_name(cursor *c, head *h) {
+    if (c->m != YES) {
+        return;
+    }
+    h->name = c->at;
+    while (c->at < c->n && c->s[c->at] != '"' && c->s[c->at] != '\\') {
+        c->at++;
+    }
+    h->name_n = c->at - h->name;
+    if (c->at == c->n) {
+        c->m = MORE;
+    } else {
+        h->named = take(c, "\"");
+        c->m = h->named ? YES : NO;
+    }
+}
+
+/* {"name": "f", "arguments": with an object behind. */
+static match json_head(const lt_text *b, head *h) {
     cursor c = {.s = b->data, .n = b->n, .m = YES};
     need(&c, "{");
     need(&c, "\"name\"");
     need(&c, ":");
     need(&c, "\"");
-    *name = c.at;
-    while (c.m == YES && c.at < c.n && c.s[c.at] != '"' && c.s[c.at] != '\\') {
-        c.at++;
-    }
-    *name_n = c.at - *name;
-    if (c.m == YES && !take(&c, "\"")) {
-        return c.at == c.n ? MORE : NO;
-    }
+    quoted_name(&c, h);
     need(&c, ",");
     skip_blank(&c);
     if (!take(&c, "\"arguments\"") && !take(&c, "\"parameters\"") && c.m == YES) {
@@ -117,25 +135,20 @@ static match json_head(const lt_text *b, size_t *name, size_t *name_n, size_t *a
     }
     need(&c, ":");
     skip_blank(&c);
-    *args = c.at;
+    h->args = c.at;
     need(&c, "{");
     return c.m;
 }
 
 /* {"f": with an object behind. */
-static match apertus_head(const lt_text *b, size_t *name, size_t *name_n, size_t *args) {
+static match apertus_head(const lt_text *b, head *h) {
     cursor c = {.s = b->data, .n = b->n, .m = YES};
     need(&c, "{");
     need(&c, "\"");
-    *name = c.at;
-    while (c.m == YES && c.at < c.n && c.s[c.at] != '"' && c.s[c.at] != '\\') {
-        c.at++;
-    }
-    *name_n = c.at - *name;
-    need(&c, "\"");
+    quoted_name(&c, h);
     need(&c, ":");
     skip_blank(&c);
-    *args = c.at;
+    h->args = c.at;
     need(&c, "{");
     return c.m;
 }
@@ -158,17 +171,19 @@ static size_t word(cursor *c, size_t *at) {
 }
 
 /* name{, with what formats put between: <｜tool▁sep｜> and a fence, [CALL_ID]id, [ARGS], >. DeepSeek V3 writes the type first. */
-static match named_head(const lt_text *b, size_t *name, size_t *name_n, size_t *args) {
+static match named_head(const lt_text *b, bool typed, head *h) {
     cursor c = {.s = b->data, .n = b->n, .m = YES};
     size_t other;
-    *name_n = word(&c, name);
-    if (c.m == YES && *name_n == 0) {
+    h->name_n = word(&c, &h->name);
+    if (c.m == YES && h->name_n == 0) {
         return NO;
     }
+    h->named = c.m == YES && !typed;
     if (take(&c, DS_SEP)) {
         skip_blank(&c);
         if (c.at < c.n && c.s[c.at] != '{') {
-            *name_n = word(&c, name);
+            h->name_n = word(&c, &h->name);
+            h->named = c.m == YES;
         }
     }
     if (take(&c, "[CALL_ID]")) {
@@ -178,7 +193,7 @@ static match named_head(const lt_text *b, size_t *name, size_t *name_n, size_t *
     skip_blank(&c);
     (void)take(&c, "```json");
     skip_blank(&c);
-    *args = c.at;
+    h->args = c.at;
     need(&c, "{");
     return c.m;
 }
@@ -295,31 +310,61 @@ static void no_call(lt_parser *p, lt_parse_fn on, void *ctx) {
 }
 
 /* The head at the buffer's place `at`; YES: its call has begun. */
-static lt_err read_head(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, match *m) {
+static lt_err read_head(lt_parser *p, size_t at, lt_parse_fn on, void *ctx, match *m, head *h) {
     const lt_text b = {.data = p->buffer.data + at, .n = p->buffer.n - at};
     const bool named = is_mistral(p) || is_deepseek(p) ||
                        (p->opened != NULL && strcmp(p->opened, "<function=") == 0);
-    size_t name = 0, name_n = 0, args = 0;
 
     p->wrapped = b.data[0] == '{';
-    *m = p->o.format == LT_PARSE_APERTUS ? apertus_head(&b, &name, &name_n, &args)
-         : p->wrapped                    ? json_head(&b, &name, &name_n, &args)
-         : named                         ? named_head(&b, &name, &name_n, &args)
+    *m = p->o.format == LT_PARSE_APERTUS ? apertus_head(&b, h)
+         : p->wrapped                    ? json_head(&b, h)
+         : named                         ? named_head(&b, p->o.format == LT_PARSE_DEEPSEEK, h)
                                          : NO;
     if (*m == NO && p->wrapped && p->o.format != LT_PARSE_APERTUS) {
         *m = first_key(&b);
         return *m == YES ? whole_object(p, at, on, ctx, m) : LT_OK;
     }
     if (*m == YES) {
-        lt_parser_begin_call(p, b.data + name, name_n, on, ctx);
-        lt_parser_drop(p, at + args);
+        lt_parser_begin_call(p, b.data + h->name, h->name_n, on, ctx);
+        lt_parser_drop(p, at + h->args);
     }
     return LT_OK;
+}
+
+/* One of the tools is called so, or may yet be. */
+static bool names_tool(const lt_parser *p, const char *name, const head *h) {
+    size_t i;
+    const json_t *tool;
+    json_array_foreach(p->callable, i, tool) {
+        const char *own = json_string_value(
+            json_object_get(json_object_get(tool, "function"), "name"));
+        if (own != NULL && strncmp(own, name, h->name_n) == 0 &&
+            (!h->named || own[h->name_n] == '\0')) {
+            return true;
+        }
+    }
+    return p->callable == NULL;
+}
+
+/* The text is cut off in a head at the buffer's place `at`. True: it was a call's, and what there is of it was given out. */
+static bool cut_head(lt_parser *p, size_t at, const head *h, lt_parse_fn on, void *ctx) {
+    const bool marked = p->opened != NULL || p->n_calls > 0;
+    const size_t name = at + h->name;
+    if (!marked && !p->forced && !(h->name > 0 && names_tool(p, p->buffer.data + name, h))) {
+        return false;
+    }
+    if (h->named) {
+        lt_parser_begin_call(p, p->buffer.data + name, h->name_n, on, ctx);
+    }
+    lt_parser_drop(p, p->buffer.n);
+    p->at = LT_IN_ARGS; /* Nothing comes any more. */
+    return true;
 }
 
 static lt_err head_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx, bool *more) {
     const bool first = p->opened != NULL || p->n_calls == 0;
     cursor c = {.s = p->buffer.data, .n = p->buffer.n, .m = YES};
+    head h = {0};
     match m;
     bool over;
 
@@ -333,9 +378,13 @@ static lt_err head_step(lt_parser *p, bool end, lt_parse_fn on, void *ctx, bool 
     }
     m = c.m;
     if (m == YES) {
-        LT_TRY(read_head(p, c.at, on, ctx, &m));
+        LT_TRY(read_head(p, c.at, on, ctx, &m, &h));
     } else if (end && !first) {
         lt_parser_drop(p, p->buffer.n); /* Part of a mark behind the last call. */
+    }
+    if (m == MORE && end && p->cut && cut_head(p, c.at, &h, on, ctx)) {
+        *more = false;
+        return LT_OK;
     }
     if (m == NO || (m == MORE && end)) {
         no_call(p, on, ctx);

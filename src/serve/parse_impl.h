@@ -39,6 +39,9 @@ struct lt_parser {
     lt_parse_scan scan;
     char channel[256]; /* harmony: the header. */
     int n_calls;
+    /* lt_parser_cut's. */
+    bool cut, forced;
+    const json_t *callable;
 };
 
 void lt_parser_drop(lt_parser *p, size_t n); /* From the buffer's beginning. */

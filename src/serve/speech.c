@@ -100,7 +100,11 @@ void lt_speech_feed(lt_strand *c, const char *text, size_t n, lt_speech_fn on) {
 
 void lt_speech_end(lt_strand *c, lt_speech_fn on) {
     const lt_speech *s = c->face;
-    if (lt_parser_end(s->parser, on_part, &(listener){c, on}) != LT_OK) {
+    const lt_listen *l = &c->reply->listen;
+    const bool whole = c->finish == LT_FINISH_EOS || c->finish == LT_FINISH_GRAMMAR;
+    listener to = {c, on};
+    if ((whole ? lt_parser_end(s->parser, on_part, &to)
+               : lt_parser_cut(s->parser, l->callable, l->forced, on_part, &to)) != LT_OK) {
         lt_log_warn("an answer's text is lost: %s", lt_error_message());
     }
 }

@@ -151,6 +151,35 @@ print(named, required)
 sys.exit(not (named == [1] * 8 and max(required) > 1))
 END
     say "calls: a named tool is called once, required ones as often as the model likes" $? "$(cat "$dir/out")"
+    python3 - "$port" <<'END' >"$dir/out" 2>&1
+import json, sys, urllib.request
+tool = {"type": "function", "function": {"name": "get_time", "parameters": {"type": "object", "properties": {"a": {"enum": ["one"]}}, "required": ["a"], "additionalProperties": False}}}
+def post(path, **kw):
+    r = urllib.request.urlopen(f"http://127.0.0.1:{sys.argv[1]}{path}", json.dumps(kw).encode()).read().decode()
+    return [json.loads(line[6:]) for line in r.split("\n") if line.startswith("data: {")] if kw.get("stream") else json.loads(r)
+talk = {"messages": [{"role": "user", "content": "Hi"}], "temperature": 1.5, "seed": 3}
+seen, wrong, arguments = set(), [], '{"a":"one"}'
+for most in range(1, 75):
+    ask = dict(talk, max_tokens=most, tools=[tool], tool_choice="required", parallel_tool_calls=False)
+    c = post("/v1/chat/completions", **ask)["choices"][0]
+    chunks = [e["choices"][0] for e in post("/v1/chat/completions", stream=True, **ask)]
+    parts = [d for e in chunks for d in e["delta"].get("tool_calls", [])]
+    calls = [(t["function"]["name"], t["function"]["arguments"]) for t in c["message"].get("tool_calls", [])]
+    streamed = [("".join(t["function"].get("name", "") for t in parts), "".join(t["function"]["arguments"] for t in parts))] if parts else []
+    text = "".join(e["delta"].get("content") or "" for e in chunks)
+    blocks = post("/v1/messages", max_tokens=most, **talk, tool_choice={"type": "any", "disable_parallel_tool_use": True},
+                  tools=[{"name": "get_time", "input_schema": tool["function"]["parameters"]}])["content"]
+    items = post("/v1/responses", input="Hi", temperature=1.5, seed=3, max_output_tokens=most, tool_choice="required", parallel_tool_calls=False, tools=[dict(tool["function"], type="function")])["output"]
+    seen.add((len(calls), c["finish_reason"]))
+    whole = len(calls) == 1 and calls[0][1].replace(" ", "").replace("\n", "") == arguments
+    if (c["message"]["content"] or text or calls != streamed or chunks[-1]["finish_reason"] != c["finish_reason"] or (c["finish_reason"] == "tool_calls" and not whole) or
+            any(b.get("text") for b in blocks) or [b["name"] for b in blocks if b["type"] == "tool_use"] != [n for n, _ in calls] or
+            [i["arguments"] for i in items if i["type"] == "function_call"] != [a for _, a in calls] or any(i["type"] == "message" and i["content"][0]["text"] for i in items)):
+        wrong.append((most, c, text, streamed, blocks, items))
+print(seen, wrong[:1])
+sys.exit(bool(wrong) or not seen >= {(0, "length"), (1, "length"), (1, "tool_calls")})
+END
+    say "calls: cut off by max_tokens anywhere no mark is left as content, and what is known of the call is told" $? "$(cat "$dir/out")"
     stop
     printf '%s' "{% for m in messages %}{{ m.content }}{{ m.thoughts and '</think>' }}{% endfor %}<think>" >"$dir/thinks.jinja" # Whether asked to or not.
     start --chat-template "$dir/thinks.jinja"

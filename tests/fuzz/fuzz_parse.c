@@ -23,7 +23,8 @@ static void hear(void *ctx, lt_part_kind part, int call, const char *text, size_
     lt_out_raw(&h->out, text, n);
 }
 
-static void parse(const lt_parse_options *o, const char *text, size_t n, size_t step, heard *h) {
+static void parse(const lt_parse_options *o, const char *text, size_t n, size_t step, bool cut,
+                  heard *h) {
     lt_parser *p = NULL;
     h->last = -1;
     if (lt_parser_open(&p, o) != LT_OK) {
@@ -34,7 +35,7 @@ static void parse(const lt_parse_options *o, const char *text, size_t n, size_t 
             break;
         }
     }
-    if (lt_parser_end(p, hear, h) != LT_OK) {
+    if ((cut ? lt_parser_cut(p, NULL, false, hear, h) : lt_parser_end(p, hear, h)) != LT_OK) {
         lt_out_raw(&h->out, "!", 1);
     }
     lt_parser_close(p);
@@ -43,6 +44,7 @@ static void parse(const lt_parse_options *o, const char *text, size_t n, size_t 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     heard a = {0}, b = {0};
     lt_parse_options o;
+    bool cut;
     if (size < 3) {
         return 0;
     }
@@ -50,8 +52,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                            .tools = (data[0] & 0x40) == 0,
                            .reasoning = (data[0] & 0x20) == 0,
                            .thinks = (data[0] & 0x80) != 0};
-    parse(&o, (const char *)data + 2, size - 2, size - 2, &a);
-    parse(&o, (const char *)data + 2, size - 2, 1 + data[1] % 9, &b);
+    cut = (data[1] & 0x80) != 0;
+    parse(&o, (const char *)data + 2, size - 2, size - 2, cut, &a);
+    parse(&o, (const char *)data + 2, size - 2, 1 + data[1] % 9, cut, &b);
     LT_ASSERT(a.out.n == b.out.n && (a.out.n == 0 || memcmp(a.out.data, b.out.data, a.out.n) == 0));
     lt_out_free(&a.out);
     lt_out_free(&b.out);

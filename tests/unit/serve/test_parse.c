@@ -252,6 +252,113 @@ static void arguments_stream(void **state) {
     }
 }
 
+/* A call that a limit cuts off, at every byte: never a part of its spelling as content, its name whole or not at all, its arguments as far as they
+ * came; whether the text came in one piece or by bytes. */
+static void calls_cut_anywhere(void **state) {
+    static const struct {
+        lt_parse_format format;
+        const char *text;
+        size_t named; /* From so many bytes on the call is there. */
+    } rows_cut[] = {
+        {LT_PARSE_HERMES,
+         "<tool_call>\n{\"name\": \"fun\", \"arguments\": {\"a\": 1}}\n</tool_call>", 26},
+        {LT_PARSE_LLAMA3, "{\"name\": \"fun\", \"parameters\": {\"a\": 1}}", 14},
+        {LT_PARSE_LLAMA3, "<|python_tag|>{\"name\": \"fun\", \"parameters\": {\"a\": 1}}", 28},
+        {LT_PARSE_PLAIN, "{\"name\": \"fun\", \"arguments\": {\"a\": 1}}", 14},
+        {LT_PARSE_MISTRAL, "[TOOL_CALLS] [{\"name\": \"fun\", \"arguments\": {\"a\": 1}}]", 28},
+        {LT_PARSE_MISTRAL_ARGS, "[TOOL_CALLS]fun[ARGS]{\"a\": 1}", 16},
+        {LT_PARSE_DEEPSEEK,
+         "<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P ">function<" P
+         "tool" U "sep" P ">fun\n```json\n{\"a\": 1}\n```<" P "tool" U "call" U "end" P "><" P
+         "tool" U "calls" U "end" P ">",
+         85},
+        {LT_PARSE_DEEPSEEK31,
+         "<" P "tool" U "calls" U "begin" P "><" P "tool" U "call" U "begin" P ">fun<" P "tool" U
+         "sep" P ">{\"a\": 1}<" P "tool" U "call" U "end" P "><" P "tool" U "calls" U "end" P ">",
+         59},
+        {LT_PARSE_APERTUS, "<|tools_prefix|>[{\"fun\": {\"a\": 1}}]<|tools_suffix|>", 23},
+        {LT_PARSE_HARMONY,
+         "<|channel|>commentary to=functions.fun <|constrain|>json<|message|>{\"a\": 1}<|call|>",
+         39}};
+    (void)state;
+    for (size_t i = 0; i < sizeof rows_cut / sizeof *rows_cut; i++) {
+        const char *text = rows_cut[i].text;
+        for (size_t n = 0; n <= strlen(text); n++) {
+            const size_t args = n < strlen(text) ? n : strlen(text);
+            for (size_t step = 1; step <= args + 1; step += args > 0 ? args : 1) {
+                heard h = {0};
+                lt_parser *p = NULL;
+                assert_int_equal(
+                    lt_parser_open(
+                        &p, &(lt_parse_options){.format = rows_cut[i].format, .tools = true}),
+                    LT_OK);
+                for (size_t at = 0; at < n; at += step) {
+                    assert_int_equal(
+                        lt_parser_feed(p, text + at, n - at < step ? n - at : step, hear, &h),
+                        LT_OK);
+                }
+                assert_int_equal(lt_parser_cut(p, NULL, true, hear, &h), LT_OK);
+                if (h.content[0] != '\0' || (h.calls[0] != '\0') != (n >= rows_cut[i].named) ||
+                    (n >= rows_cut[i].named &&
+                     (strncmp(h.calls, "#0 fun", 6) != 0 ||
+                      strncmp("{\"a\": 1}", h.calls + 6, strlen(h.calls + 6)) != 0))) {
+                    fail_msg("%s, %zu bytes by %zu: content '%s', calls '%s'", text, n, step,
+                             h.content, h.calls);
+                }
+                lt_parser_close(p);
+            }
+        }
+    }
+}
+
+/* Where a call is only possible: what is certain. */
+static void what_a_cut_leaves(void **state) {
+    static const struct {
+        lt_parse_format format;
+        const char *text;
+        heard want;
+    } cuts[] = {
+        {LT_PARSE_HERMES, "Let me see.\n<tool_call>\n{\"na", {"", "Let me see.", ""}},
+        {LT_PARSE_HERMES, "Let me see.\n<tool_", {"", "Let me see.", ""}},
+        {LT_PARSE_HERMES, "a <", {"", "a <", ""}},
+        {LT_PARSE_HERMES, "<think>hm</thi", {"hm", "", ""}},
+        {LT_PARSE_HERMES, "<tool_call>not json", {"", "<tool_call>not json", ""}},
+        {LT_PARSE_HERMES,
+         "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>\n<tool_call>{\"name\": \"g",
+         {"", "", "#0 f{}"}},
+        {LT_PARSE_MISTRAL,
+         "[TOOL_CALLS][{\"name\": \"f\", \"arguments\": {}}, {\"name\": \"g\", \"arg",
+         {"", "", "#0 f{}#1 g"}},
+        {LT_PARSE_PLAIN, "{\"na", {"", "{\"na", ""}},
+        {LT_PARSE_PLAIN, "{\"name\": \"get", {"", "", ""}},
+        {LT_PARSE_PLAIN, "{\"name\": \"get_time\"", {"", "", "#0 get_time"}},
+        {LT_PARSE_PLAIN, "{\"name\": \"get\"", {"", "{\"name\": \"get\"", ""}},
+        {LT_PARSE_LLAMA3, "{\"name\": \"Bo", {"", "{\"name\": \"Bo", ""}},
+        {LT_PARSE_HARMONY, "<|channel|>commentary to=functions.get_ti", {"", "", ""}},
+        {LT_PARSE_HARMONY, "<|channel|>final<|message|>Yes", {"", "Yes", ""}}};
+    json_t *tools = json_loads("[{\"function\": {\"name\": \"get_time\"}}]", 0, NULL);
+    (void)state;
+    assert_non_null(tools);
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        heard h = {0};
+        lt_parser *p = NULL;
+        assert_int_equal(lt_parser_open(&p, &(lt_parse_options){.format = cuts[i].format,
+                                                                .tools = true,
+                                                                .reasoning = true}),
+                         LT_OK);
+        assert_int_equal(lt_parser_feed(p, cuts[i].text, strlen(cuts[i].text), hear, &h), LT_OK);
+        assert_int_equal(lt_parser_cut(p, tools, false, hear, &h), LT_OK);
+        if (strcmp(h.content, cuts[i].want.content) != 0 ||
+            strcmp(h.calls, cuts[i].want.calls) != 0 ||
+            strcmp(h.reasoning, cuts[i].want.reasoning) != 0) {
+            fail_msg("%s: reasoning '%s', content '%s', calls '%s'", cuts[i].text, h.reasoning,
+                     h.content, h.calls);
+        }
+        lt_parser_close(p);
+    }
+    json_decref(tools);
+}
+
 static void formats_are_detected(void **state) {
     static const struct {
         const char *text;
@@ -281,9 +388,10 @@ static void formats_are_detected(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(any_cut_gives_the_same),
-                                       cmocka_unit_test(arguments_stream),
-                                       cmocka_unit_test(formats_are_detected)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(any_cut_gives_the_same), cmocka_unit_test(arguments_stream),
+        cmocka_unit_test(calls_cut_anywhere), cmocka_unit_test(what_a_cut_leaves),
+        cmocka_unit_test(formats_are_detected)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
