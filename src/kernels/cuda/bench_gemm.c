@@ -136,7 +136,8 @@ static lt_err check_way(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a,
     LT_TRY(lt_cuda_fill(b->gpu, b->stream, a->c, t->accumulate ? 0 : 0xff,
                         (size_t)(t->m * t->n) * (t->f32 ? 4 : 2)));
     if (w->tile != NULL) {
-        snprintf(name, sizeof name, "bn %d splits %d", w->tile->bn, w->tile->splits);
+        snprintf(name, sizeof name, "bn %d splits %d%s", w->tile->bn, w->tile->splits,
+                 w->tile->pair ? " in pairs" : "");
         LT_TRY(lt_gemm_with(b->gpu, b->stream, a, w->tile, scratch));
     } else if (w->few != NULL) {
         snprintf(name, sizeof name, "few rows, groups %d splits %d", w->few->groups,
@@ -156,19 +157,25 @@ static lt_err check_way(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a,
     return LT_OK;
 }
 
-/* As shipped, with forced splits, and by the kernel for few rows in several shapes. */
+/* As shipped, with forced splits, by pairs of blocks, and by the kernel for few rows in several shapes. */
 static lt_err check_ways(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a, const double *ref,
                          const double *bound, bool integers, lt_scratch scratch) {
     static const lt_gemm_few_tile few[] = {
         {.groups = 1, .splits = 1}, {.groups = 1, .splits = 4}, {.groups = 2, .splits = 1},
         {.groups = 2, .splits = 6}, {.groups = 1, .splits = 3},
     };
+    static const lt_gemm_tile pairs[] = {{192, 1, 3, 1, 4, 1, 8, false, false, true},
+                                         {256, 1, 2, 1, 4, 2, 8, false, false, true},
+                                         {64, 1, 2, 1, 8, 1, 8, false, false, true}};
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
     lt_gemm_tile tile = lt_gemm_tile_choose(a, info, scratch.bytes);
     LT_TRY(check_way(b, t, a, &(way){NULL, NULL}, ref, bound, integers, scratch));
     tile.splits = 3;
     if (t->k >= 64 * 12 && t->n % 4 == 0) {
         LT_TRY(check_way(b, t, a, &(way){&tile, NULL}, ref, bound, integers, scratch));
+    }
+    for (size_t i = 0; i < sizeof pairs / sizeof *pairs && t->k >= 64 * 12 && t->n % 4 == 0; i++) {
+        LT_TRY(check_way(b, t, a, &(way){&pairs[i], NULL}, ref, bound, integers, scratch));
     }
     for (size_t i = 0; i < sizeof few / sizeof *few && lt_gemm_few_refusal(a, info) == NULL; i++) {
         lt_gemm_few_tile f = few[i];

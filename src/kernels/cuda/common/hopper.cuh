@@ -63,6 +63,22 @@ INLINE void mbarrier_arrive_remote(u32 bar, u32 cta) { /* The same barrier in bl
     asm volatile("{ .reg .b32 remote; mapa.shared::cluster.u32 remote, %0, %1;"
                  " mbarrier.arrive.shared::cluster.b64 _, [remote]; }" ::"r"(bar), "r"(cta) : "memory");
 }
+/* Of block `rank` of the cluster: its place for what lies at this address here. */
+INLINE u32 remote_address(u32 address, int rank) {
+    u32 y;
+    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(y) : "r"(address), "r"(rank));
+    return y;
+}
+INLINE void st_async_v2(u32 address, float a, float b, u32 bar) { /* To a block of the cluster, whose barrier counts the bytes. */
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address), "f"(a), "f"(b), "r"(bar) : "memory");
+}
+INLINE void st_async_v4(u32 address, float a, float b, float c, float d, u32 bar) {
+    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];"
+                 ::"r"(address), "f"(a), "f"(b), "f"(c), "f"(d), "r"(bar) : "memory");
+}
+INLINE void tensor_map_prefetch(const void *map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
 INLINE void tma_load_2d_multicast(u32 dst, const void *map, u32 bar, int x, int y, u32 cta_mask) {
     asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
                  " [%0], [%1, {%3, %4}], [%2], %5;"

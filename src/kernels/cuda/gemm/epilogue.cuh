@@ -56,6 +56,7 @@ typedef struct {
     const int *start; /* with GROUPED: expert e owns [start[e], start[e + 1]) of the rows */
     int experts;
     const float *a_scale, *b_scale; /* with SCALES */
+    int early;                      /* The next kernel may be brought up while this one runs. */
 } gemm_args;
 
 INLINE float act_apply(int kind, float x, const gemm_args *a) {

@@ -17,6 +17,8 @@ typedef struct {
     void *y;
     int64_t ldy;
     int m, n, k, bias_type, accumulate;
+    void *act;
+    int64_t ld_act;
 } few_args;
 
 static int64_t div_up(int64_t a, int64_t b) {
@@ -95,21 +97,21 @@ lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *i
     return best;
 }
 
-lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a) {
-    const lt_gemm_few_tile t = lt_gemm_few_choose(a, lt_cuda_get_info(c));
-    return lt_gemm_few_with(c, s, a, &t);
+static void defines_of(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a,
+                       const lt_gemm_gated *gated) {
+    const int at = snprintf(out, 256, "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s",
+                            rows_of(a), t->groups, t->splits, t->stages,
+                            a->out == LT_F32   ? "fp32"
+                            : a->out == LT_F16 ? "fp16"
+                                               : "bf16",
+                            a->in == LT_F16 ? "fp16" : "bf16");
+    if (gated != NULL) {
+        snprintf(out + at, 256 - (size_t)at, " GATED=1 KIND=%d", (int)gated->kind);
+    }
 }
 
-static void defines_of(char out[256], const lt_gemm_few_tile *t, const lt_gemm_args *a) {
-    snprintf(out, 256, "BN=%d GROUPS=%d SPLITS=%d STAGES=%d OUT=%s DTYPE=%s", rows_of(a), t->groups,
-             t->splits, t->stages,
-             a->out == LT_F32   ? "fp32"
-             : a->out == LT_F16 ? "fp16"
-                                : "bf16",
-             a->in == LT_F16 ? "fp16" : "bf16");
-}
-
-lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_few_tile *t) {
+static lt_err few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_few_tile *t,
+                       const lt_gemm_gated *gated) {
     const char *why = lt_gemm_few_refusal(a, lt_cuda_get_info(c));
     const unsigned cluster = (unsigned)t->splits;
     const lt_cuda_kernel *k;
@@ -125,15 +127,21 @@ lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_
                                : a->bias_dtype == LT_F32  ? 1
                                : a->bias_dtype == LT_BF16 ? 2
                                                           : 3,
-                  .accumulate = a->accumulate};
+                  .accumulate = a->accumulate,
+                  .act = gated != NULL ? gated->y : NULL,
+                  .ld_act = gated != NULL ? gated->ld : 0};
     void *args[] = {&map_w, &map_x, &w};
     if (why != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "gemm of few rows, %lld x %lld x %lld: %s", (long long)a->m,
                 (long long)a->n, (long long)a->k, why);
     }
-    defines_of(text, t, a);
+    defines_of(text, t, a, gated);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_few.cu", "gemm_few", text));
-    LT_TRY(lt_gemm_operand_map(c, &map_w, a->b, a->in, a->k, a->n, a->ldb, 64, 64 * t->groups));
+    if (gated != NULL && gated->y == NULL) {
+        return LT_OK; /* Only fetched. */
+    }
+    LT_TRY(lt_gemm_operand_map(c, &map_w, a->b, a->in, a->k, a->n, a->ldb, 64,
+                               gated != NULL ? 32 : 64 * t->groups));
     LT_TRY(lt_gemm_operand_map(c, &map_x, a->a, a->in, a->k, a->m, a->lda, 64, rows_of(a)));
     return lt_cuda_launch(
         c, s, k,
@@ -144,4 +152,20 @@ lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_
                                                 (size_t)t->stages * stage_bytes(t, rows_of(a)),
                         .overlap_previous = true},
         args);
+}
+
+lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_few_tile *t) {
+    return few_with(c, s, a, t, NULL);
+}
+
+lt_err lt_gemm_few_gated(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_gated *g) {
+    const lt_gemm_few_tile t = lt_gemm_few_choose(a, lt_cuda_get_info(c));
+    LT_ASSERT(a->n % 2 == 0 && !a->accumulate);
+    LT_ASSERT(g->kind == LT_ACT_SILU || g->kind == LT_ACT_GELU_TANH);
+    return few_with(c, s, a, &t, g);
+}
+
+lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a) {
+    const lt_gemm_few_tile t = lt_gemm_few_choose(a, lt_cuda_get_info(c));
+    return lt_gemm_few_with(c, s, a, &t);
 }

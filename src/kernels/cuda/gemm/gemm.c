@@ -17,10 +17,19 @@ typedef struct {
     double rate;
 } tile_row;
 static const tile_row tiles[] = {
-    {{256, 1, 2, 1, 4, 1, 8, false, false}, 1.000}, {{256, 1, 2, 2, 4, 1, 8, false, false}, 0.997},
-    {{192, 1, 2, 1, 4, 1, 8, false, false}, 0.965}, {{128, 1, 2, 1, 6, 1, 8, false, false}, 0.930},
-    {{128, 2, 2, 1, 6, 1, 8, true, false}, 0.950},  {{128, 1, 1, 1, 6, 1, 8, false, false}, 0.680},
-    {{64, 1, 1, 1, 8, 1, 8, false, false}, 0.500},
+    {{256, 1, 2, 1, 4, 1, 8, false, false, false}, 1.000},
+    {{256, 1, 2, 2, 4, 1, 8, false, false, false}, 0.997},
+    {{192, 1, 2, 1, 4, 1, 8, false, false, false}, 0.965},
+    {{128, 1, 2, 1, 6, 1, 8, false, false, false}, 0.930},
+    {{128, 2, 2, 1, 6, 1, 8, true, false, false}, 0.950},
+    {{128, 1, 1, 1, 6, 1, 8, false, false, false}, 0.680},
+    {{64, 1, 1, 1, 8, 1, 8, false, false, false}, 0.500},
+    {{64, 1, 2, 1, 8, 1, 8, false, false, false}, 0.600},
+    {{192, 1, 3, 1, 4, 1, 8, false, false, false}, 0.930},
+    {{192, 1, 3, 1, 4, 1, 8, false, false, true}, 0.910},
+    {{256, 1, 2, 1, 4, 1, 8, false, false, true}, 0.935},
+    {{64, 1, 2, 1, 8, 1, 8, false, false, true}, 0.600},
+    {{64, 1, 1, 1, 8, 1, 8, false, false, true}, 0.500},
 };
 #define N_TILES (sizeof tiles / sizeof tiles[0])
 
@@ -30,12 +39,19 @@ static int64_t div_up(int64_t a, int64_t b) {
 static int tile_bm(const lt_gemm_tile *t) {
     return 64 * t->wg_m * (t->pingpong ? 1 : t->consumers);
 }
+static int tile_parts(const lt_gemm_tile *t) { /* of K */
+    return t->splits * (t->pair ? 2 : 1);
+}
+static int tile_c_stages(const lt_gemm_tile *t) {
+    return t->consumers > 2 ? 1 : 2;
+}
 static int tile_b_rows(const lt_gemm_tile *t) { /* N contiguous: whole columns of 64. */
     return (t->bn + 63) / 64 * 64;
 }
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t) {
     const size_t stage = (size_t)(tile_bm(t) + tile_b_rows(t)) * STEP * 2;
-    return 1024 + (size_t)t->stages * (stage + 16) + (size_t)t->consumers * 2 * 8192;
+    return 1024 + (size_t)t->stages * (stage + 16) +
+           (size_t)(t->consumers * tile_c_stages(t)) * 8192 + 32;
 }
 static int64_t tile_m_padded(const lt_gemm_tile *t, int64_t m) {
     return div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;
@@ -124,14 +140,15 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
  * on an H100: the pick is 0.3 % slower than the best measured tile, geometric mean. */
 double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
     const double clock_mhz = 1600.0;
-    const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), t->splits);
-    const int64_t n = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) * t->splits;
+    const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), tile_parts(t));
+    const int64_t n = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
+                      tile_parts(t);
     const int64_t waves = div_up(n, n_sms), busy = n < n_sms ? n : n_sms;
     double rate = 0.9, clocks;
     for (size_t i = 0; i < N_TILES; i++) {
         const lt_gemm_tile *r = &tiles[i].tile;
         if (r->bn == t->bn && r->wg_m == t->wg_m && r->consumers == t->consumers &&
-            r->cluster == t->cluster) {
+            r->cluster == t->cluster && r->pair == t->pair) {
             rate = tiles[i].rate;
         }
     }
@@ -142,7 +159,7 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     const double products = (double)(bm * t->bn) * STEP / 2048.0 / rate;
     const double stage = (double)(bm + tile_b_rows(t)) * STEP * 2.0;
     const double unique = (double)(a->m + a->n) * STEP * 2.0 *
-                          t->splits; /* of one step of all tiles, from memory once */
+                          tile_parts(t); /* of one step of all tiles, from memory once */
     const double through = stage / 80.0 < products ? products : stage / 80.0;
     const double step = through > unique * (double)busy / (double)n / 1600.0
                             ? through
@@ -154,6 +171,9 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     clocks = (double)waves * ((double)steps * step +
                               (t->pingpong && waves > 1 ? 200.0 : 600.0 + 4.0 * t->bn) + special) +
              3000.0;
+    if (t->pair) { /* Half of the sums to the neighbour. */
+        clocks += 1000.0 + (double)(bm * t->bn) * 2.0 / 32.0;
+    }
     if (t->splits > 1) {
         clocks += 5000.0 + (double)a->m * (double)a->n * 8.0 * t->splits / 2200.0;
     }
@@ -164,13 +184,20 @@ int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t s
     int n = 0;
     for (size_t i = 0; i < N_TILES; i++) {
         for (int splits = 1; splits <= SPLITS_MAX && n < max; splits++) {
-            const int64_t steps = div_up(a->k, STEP), share = div_up(steps, splits);
+            const bool pair = tiles[i].tile.pair, late = a->act >= 0 || a->act_bwd >= 0;
+            const int parts = splits * (pair ? 2 : 1);
+            const int64_t steps = div_up(a->k, STEP), share = div_up(steps, parts);
             out[n] = tiles[i].tile;
             out[n].splits = splits;
+            if (parts > 1 && ((parts - 1) * share >= steps || share < 4)) {
+                continue; /* An empty part, or too short a part. */
+            }
+            if (pair && (scratch_bytes == 0 || late)) {
+                continue; /* Two parts after all, or rounded chunks of 64 columns. */
+            }
             if (splits > 1 &&
-                ((splits - 1) * share >= steps || share < 4 ||
-                 lt_gemm_tile_scratch_bytes(&out[n], a) > scratch_bytes || a->n % 4 != 0)) {
-                continue; /* An empty part, too short a part, or no room. */
+                (lt_gemm_tile_scratch_bytes(&out[n], a) > scratch_bytes || a->n % 4 != 0)) {
+                continue; /* No room. */
             }
             n++;
         }
@@ -198,7 +225,8 @@ bool lt_gemm_tile_exists(const lt_gemm_tile *t) {
         const lt_gemm_tile *r = &tiles[i].tile;
         if (r->bn == t->bn && r->wg_m == t->wg_m && r->consumers == t->consumers &&
             r->cluster == t->cluster && r->stages == t->stages && r->group == t->group &&
-            r->pingpong == t->pingpong && r->block_a_tile == t->block_a_tile) {
+            r->pingpong == t->pingpong && r->block_a_tile == t->block_a_tile &&
+            r->pair == t->pair) {
             return t->splits >= 1 && t->splits <= SPLITS_MAX;
         }
     }
@@ -250,19 +278,21 @@ lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data, lt_dt
 
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a) {
     snprintf(out, 256,
-             "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d STAGES=%d C_STAGES=2 A_MAJOR_M=%d "
-             "B_MAJOR_N=%d REGS_PRODUCER=24 REGS_CONSUMER=240",
-             t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->stages, a->trans_a,
-             !a->trans_b);
+             "BN=%d WG_M=%d CONSUMERS=%d PINGPONG=%d CLUSTER=%d PAIR=%d STAGES=%d C_STAGES=%d "
+             "A_MAJOR_M=%d B_MAJOR_N=%d REGS_PRODUCER=%d REGS_CONSUMER=%d",
+             t->bn, t->wg_m, t->consumers, t->pingpong, t->cluster, t->pair, t->stages,
+             tile_c_stages(t), a->trans_a, !a->trans_b, t->consumers > 2 ? 32 : 24,
+             t->consumers > 2 ? 160 : 240);
 }
 
 /* The product itself: into c, or its partial sums into scratch. */
 static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
                              void *partial, bool residual, lt_gemm_kernel_args *w) {
     const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
-    const int bm = tile_bm(t);
+    const int bm = tile_bm(t), out_cols = t->pair ? t->bn / 2 : t->bn;
+    const unsigned cluster = t->pair ? 2 : (unsigned)t->cluster;
     const int64_t blocks = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
-                           t->splits;
+                           tile_parts(t);
     const int64_t fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
     char text[768], tile_words[256], epilogue[256] = "";
     const lt_cuda_kernel *k;
@@ -285,19 +315,21 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     LT_TRY(split ? lt_gemm_operand_map(c, &map_c, partial, LT_F32, a->n, t->splits * w->m_padded,
                                        a->n, 32, 64)
                  : lt_gemm_operand_map(c, &map_c, a->c, a->out, a->n, a->m, a->ldc,
-                                       f32 || t->bn % 64 != 0 ? 32 : 64, 64));
+                                       f32 || out_cols % 64 != 0 ? 32 : 64, 64));
     map_pre = map_c;
     if (!split && a->pre != NULL) {
         LT_TRY(lt_gemm_operand_map(c, &map_pre, a->pre, a->in, a->n, a->m, a->pre_ld, 64, 64));
     }
     void *args[] = {&map_a, &map_b, &map_c, &map_pre, w};
+    w->early = blocks <= fit;
     return lt_cuda_launch(
         c, s, k,
         &(lt_cuda_dims){
-            .grid = {(unsigned)(blocks < fit || t->block_a_tile ? blocks : fit)},
+            .grid = {(unsigned)(blocks < fit || t->block_a_tile || t->pair ? blocks : fit)},
             .block = {(unsigned)(128 * (1 + t->consumers))},
-            .cluster = {t->cluster > 1 ? (unsigned)t->cluster : 0, t->cluster > 1, t->cluster > 1},
-            .dynamic_shared_bytes = lt_gemm_tile_shared_bytes(t)},
+            .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
+            .dynamic_shared_bytes = lt_gemm_tile_shared_bytes(t),
+            .overlap_previous = w->early},
         args);
 }
 
@@ -313,10 +345,11 @@ static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *pa
     snprintf(text, sizeof text, "OUT_F32=%d OUT_ADD=%d %s", a->out == LT_F32,
              a->accumulate && a->out == LT_F32, epilogue);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_split.cu", "gemm_split_sum", text));
-    return lt_cuda_launch(
-        c, s, k,
-        &(lt_cuda_dims){.grid = {(unsigned)div_up(a->n, 512), (unsigned)a->m}, .block = {256}},
-        args);
+    return lt_cuda_launch(c, s, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)div_up(a->n * a->m, 4 * 256)},
+                                          .block = {256},
+                                          .overlap_previous = true},
+                          args);
 }
 
 lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,

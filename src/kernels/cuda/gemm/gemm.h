@@ -34,6 +34,7 @@ typedef struct {
     int bn, wg_m, consumers, cluster, stages, splits, group;
     bool pingpong;
     bool block_a_tile; /* Not persistent: a block makes one tile and goes. */
+    bool pair;         /* Two blocks make one tile, each over half of K, and go. */
 } lt_gemm_tile;
 
 /* Device memory that lends itself to partial sums: no larger than lt_gemm_scratch_bytes() ever helps. May be empty. */
@@ -74,6 +75,14 @@ lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *i
 LT_MUST_USE lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a);
 LT_MUST_USE lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                     const lt_gemm_few_tile *t);
+/* With y (M, N / 2) = f(first half of the columns, as stored) * second half: SiLU or GELU's tanh form, of the inputs' type. y NULL: only fetch the kernel. */
+typedef struct {
+    lt_act_kind kind;
+    void *y;
+    int64_t ld;
+} lt_gemm_gated;
+LT_MUST_USE lt_err lt_gemm_few_gated(lt_cuda *c, CUstream s, const lt_gemm_args *a,
+                                     const lt_gemm_gated *g);
 
 /* Time every tile, cuBLASLt's proposals and gemv.cu on one BF16 product (m, n, k, layout, out, accumulate; bias as a flag), keep the winner
  * (winners.h), print a line. UNSUPPORTED when neither serves it. */
@@ -112,6 +121,7 @@ typedef struct {
     const void *start;
     int experts;
     const void *a_scale, *b_scale;
+    int early;
 } lt_gemm_kernel_args;
 
 /* The copy engine's view of a matrix of rows `ld` elements apart, in boxes (tensor map, 128-byte swizzle). */

@@ -3,6 +3,7 @@
  * SHAPES    any N, K; rows of x and W 16-byte aligned. BN is M rounded up to a multiple of 8.
  * MAP       operands change places: 64 columns of y (rows of W) are the 64 rows of a consumer warpgroup's product, the rows of x its N = BN. A tile is 64 * GROUPS
  *           columns. SPLITS blocks, a cluster, share a tile's K; with SPLITS 1 a block walks over tiles, and its ring runs over their ends.
+ * GATED     1: N = 2 F, and act = f(first F columns) * others, too (KIND 0: GELU's tanh form, 2: SiLU): each consumer's 64 columns are 32 and their 32 factors.
  * MOVEMENT
  *     W ──TMA, 128-byte swizzle──▶ ring of STAGES x DEPTH x 64 of K ─┐
  *     x ──TMA, from the L2───────▶ the same stages ──────────────────┴─wgmma─▶ acc[BN / 2] ──▶ SPLITS x smem of the block that adds these rows of x ──▶ y
@@ -15,15 +16,23 @@
  *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16
  *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 STAGES=4 OUT=fp32
  *@spec sm_90a: BN=24 GROUPS=1 SPLITS=2 STAGES=8 OUT=fp16 DTYPE=fp16
- *@spec sm_90a: BN=8 GROUPS=2 SPLITS=4 STAGES=4 OUT=bf16 */
+ *@spec sm_90a: BN=8 GROUPS=2 SPLITS=4 STAGES=4 OUT=bf16
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16 GATED=1 KIND=2
+ *@spec sm_90a: BN=8 GROUPS=1 SPLITS=4 STAGES=4 OUT=bf16 GATED=1 KIND=0 */
+#include "common/act.cuh"
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "common/product.cuh"
 #include "common/wgmma.cuh"
 
+#ifndef GATED
+#define GATED 0
+#define KIND  0
+#endif
 #define THREADS     (128 * GROUPS + 32) /* Consumers, then one warp of which a thread copies. */
 #define TILE        (64 * GROUPS)       /* Columns of y. */
 #define W_BYTES     (TILE * 128)        /* 64 of K. */
+#define COLS        (GATED ? 32 : 64)   /* of a consumer, beside factors */
 #define X_BYTES     (BN * 128)
 #define DEPTH       2 /* times 64 of K a stage */
 #define STAGE_BYTES (DEPTH * (W_BYTES + X_BYTES))
@@ -43,7 +52,13 @@ typedef struct {
     OUT *y;
     i64 ldy;
     int m, n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
+    elem *act;                          /* GATED */
+    i64 ld_act;
 } few_args;
+
+INLINE int cols_of(const few_args *a) { /* Beside factors. */
+    return GATED ? a->n / 2 : a->n;
+}
 
 /* This block's share of K, in stages, and its walk over tiles. */
 typedef struct {
@@ -56,7 +71,7 @@ typedef struct {
 INLINE share share_of(const few_args *a) {
     const int steps = div_up(a->k, STAGE_K), each = div_up(steps, SPLITS), rank = (int)blockIdx.x % SPLITS;
     share s;
-    s.tiles = div_up(a->n, TILE), s.first = (int)blockIdx.x / SPLITS, s.stride = (int)gridDim.x / SPLITS;
+    s.tiles = div_up(cols_of(a), COLS * GROUPS), s.first = (int)blockIdx.x / SPLITS, s.stride = (int)gridDim.x / SPLITS;
     s.begin = min_i(steps, rank * each), s.end = min_i(steps, s.begin + each);
     return s;
 }
@@ -70,12 +85,21 @@ INLINE void place_step(place *p, const share *s) {
     }
 }
 
-INLINE void send_weights(const place *p, const void *map, u32 stage, u32 bar, u64 once) {
+INLINE void send_weights(const place *p, const void *map, u32 stage, u32 bar, u64 once, int factors) {
     mbarrier_expect(bar, STAGE_BYTES);
 #pragma unroll
     for (int i = 0; i < DEPTH; i++) {
+#if GATED
+#pragma unroll
+        for (int half = 0; half < 2 * GROUPS; half++) {
+            tma_load_2d_hint(stage + i * W_BYTES + half * 4096, map, bar, p->step * STAGE_K + i * 64,
+                             (p->tile * GROUPS + half / 2) * COLS + half % 2 * factors, once);
+        }
+#else
         tma_load_2d_hint(stage + i * W_BYTES, map, bar, p->step * STAGE_K + i * 64, p->tile * TILE, once);
+#endif
     }
+    (void)factors;
 }
 INLINE void send_rows(const place *p, const void *map, u32 stage, u32 bar) {
 #pragma unroll
@@ -93,7 +117,7 @@ INLINE void produce(const void *map_w, const void *map_x, const few_args *a, u32
     u32 phase = 0;
 
     for (; sent < STAGES && place_there(&w, &s); sent++, place_step(&w, &s)) {
-        send_weights(&w, map_w, ring + sent * STAGE_BYTES, full + 8 * sent, once);
+        send_weights(&w, map_w, ring + sent * STAGE_BYTES, full + 8 * sent, once, cols_of(a));
     }
     wait_for_others();
     for (int i = 0; i < sent; i++, place_step(&x, &s)) {
@@ -101,7 +125,7 @@ INLINE void produce(const void *map_w, const void *map_x, const few_args *a, u32
     }
     for (; place_there(&w, &s); place_step(&w, &s)) {
         mbarrier_wait(empty + 8 * slot, phase);
-        send_weights(&w, map_w, ring + slot * STAGE_BYTES, full + 8 * slot, once);
+        send_weights(&w, map_w, ring + slot * STAGE_BYTES, full + 8 * slot, once, cols_of(a));
         send_rows(&w, map_x, ring + slot * STAGE_BYTES, full + 8 * slot);
         if (++slot == STAGES) {
             slot = 0;
@@ -152,14 +176,6 @@ INLINE int adder_of(int o) {
 INLINE int first_octet(int rank) {
     return OCTETS >= SPLITS ? (rank * OCTETS + SPLITS - 1) / SPLITS : rank;
 }
-INLINE u32 remote_address(u32 address, int rank) {
-    u32 y;
-    asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(y) : "r"(address), "r"(rank));
-    return y;
-}
-INLINE void st_async_v2(u32 address, float a, float b, u32 bar) { /* To a block of the cluster, whose barrier counts the bytes. */
-    asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address), "f"(a), "f"(b), "r"(bar) : "memory");
-}
 INLINE void cluster_arrive(void) { /* Orders nothing but the barriers' beginnings (mbarrier_init_fence). */
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -171,26 +187,47 @@ INLINE u32 pair_place(void) { /* Of this thread's first pair of an octet; the se
     return (u32)((tid / 32 * 16 + tid % 32 / 4) * 32 + tid % 4 * 8);
 }
 
-/* Octet o, whose parts lie at `sums`, EACH octets apart, to y. A thread has one column and four rows. */
-INLINE void store_octet(const few_args *a, u32 sums, int o, int col) {
-    const int tid = (int)threadIdx.x % 128, half = tid / 64;
+/* Four rows of a column of an octet whose parts lie at `sums`, EACH octets apart. */
+INLINE float4 sum_of(u32 sums, int column, int half) {
     float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-    col += tid % 64;
 #pragma unroll
     for (int s = 0; s < SPLITS; s++) {
-        const uint4 part = ld_shared_v4(sums + s * EACH * OCTET_BYTES + tid % 64 * 32 + half * 16);
+        const uint4 part = ld_shared_v4(sums + s * EACH * OCTET_BYTES + column * 32 + half * 16);
         v.x += __uint_as_float(part.x), v.y += __uint_as_float(part.y);
         v.z += __uint_as_float(part.z), v.w += __uint_as_float(part.w);
     }
-    const int row = o * 8 + half * 4;
-    if (col < a->n) {
-        const float bias = bias_at(a->bias, a->bias_type, col), sum[4] = {v.x, v.y, v.z, v.w};
+    return v;
+}
+__attribute__((unused)) INLINE float as_stored(float x) {
+    return TO_F32(OUT, FROM_F32(OUT, x));
+}
+/* Octet o to y (and act). A thread has one column and four rows. */
+INLINE void store_octet(const few_args *a, u32 sums, int o, int col) {
+    const int tid = (int)threadIdx.x % 128, half = tid / 64, mine = tid % 64, row = o * 8 + half * 4;
+    const float4 v = sum_of(sums, mine, half);
+    const int factors = mine / COLS * cols_of(a); /* Where they begin, if this is one. */
+    col += mine % COLS;
+    if (col < cols_of(a)) {
+        const float bias = bias_at(a->bias, a->bias_type, col + factors), sum[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (row + i < a->m) {
-                product_store(a->y + (row + i) * a->ldy + col, sum[i], bias, a->accumulate);
+                product_store(a->y + (row + i) * a->ldy + col + factors, sum[i], bias, a->accumulate);
             }
         }
+#if GATED
+        if (factors == 0) {
+            const float4 w = sum_of(sums, mine + COLS, half);
+            const float bias_w = bias_at(a->bias, a->bias_type, col + cols_of(a)), by[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float x = as_stored(sum[i] + bias), f = KIND == 2 ? silu(x) : gelu_tanh(x);
+                if (row + i < a->m) {
+                    a->act[(row + i) * a->ld_act + col] = FROM_F32(DTYPE, f * as_stored(by[i] + bias_w));
+                }
+            }
+        }
+#endif
     }
 }
 
@@ -269,7 +306,7 @@ gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tenso
     float acc[BN / 2];
     wait_for_others();
     for (int tile = s.first; tile < s.tiles; tile += s.stride) {
-        const int col = tile * TILE + group * 64;
+        const int col = (tile * GROUPS + group) * COLS;
         multiply(acc, &r, s.end - s.begin, group, ring, full, empty);
 #if SPLITS == 1
         store_own(acc, &a, my_sums, group, col);

@@ -12,6 +12,10 @@
  *     full[s]: bytes of stage s arrived. empty[s]: every consumer (of every block of the cluster) has read stage s; one thread arrives.
  * EPILOGUE  bias and residual in registers. An activation runs on the rounded chunk in smem, 16 bytes a thread in a loop: unrolled over the
  *           accumulators its code alone is larger than the instruction cache (measured: 2.6 times the product's time).
+ * PAIR      1: two blocks, a cluster, make one tile, each over half of (this split's) K, and go. Where few tiles are long they halve what an SM has to do and keep others busy. Each keeps half of the
+ *           columns: it gives away its sums of the others to its neighbour's ring, which nobody reads any more, thread by thread (st.async), and adds what it is given. Two addends: any order, the same bits.
+ * EARLY     where each block makes one tile, it is brought up while the kernel before runs, and lets the next one be when it has fetched all (common/early.cuh): barriers and
+ *           tensor maps are ready when its inputs are. Walks of several tiles lose: their blocks then land on other SMs, and neighbours no longer share what the L2 gives.
  * EXPERTS   GROUPED 1: rows [start[e], start[e + 1]) of A and C belong to expert e, whose B is the e-th of a 3-D map; a tile never spans two
  *           experts, and one that ends past its expert's rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and the
  *           consumers clear what the last step brought of the next expert. start is read by the kernel: the host knows no count.
@@ -39,6 +43,9 @@
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: PAIR=1 BN=192 WG_M=1 CONSUMERS=3 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=1 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=32 REGS_CONSUMER=160
+ *@spec sm_90a: PAIR=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ *@spec sm_90a: PAIR=1 BN=64 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=8 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: BN=160 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 DTYPE=fp16
  *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH
@@ -77,6 +84,9 @@
 #ifndef PROMOTE
 #define PROMOTE 0
 #endif
+#ifndef PAIR
+#define PAIR 0
+#endif
 #define BK            (FP8 ? 128 : 64) /* One 128-byte row of the swizzle. */
 #define MMAS          4                /* Products of 32 bytes of K in a step. */
 #define BM            (64 * WG_M * (PINGPONG ? 1 : CONSUMERS))
@@ -85,8 +95,9 @@
 #define B_ROWS        (B_MAJOR_N ? (BN + 63) / 64 * 64 : BN) /* N contiguous: whole columns of 64, of which BN are used */
 #define B_BYTES       (B_ROWS * 128)
 #define STAGE_BYTES   (A_BYTES + B_BYTES)
-#define CHUNK_COLS    (OUT_F32 || BN % 64 != 0 ? 32 : 64) /* of C, stored at a time */
-#define ROW_BYTES     (CHUNK_COLS * (OUT_F32 ? 4 : 2))    /* 128, or 64 for 16-bit C where BN is no multiple of 64 */
+#define OUT_COLS      (PAIR ? BN / 2 : BN) /* of a tile that this block stores */
+#define CHUNK_COLS    (OUT_F32 || OUT_COLS % 64 != 0 ? 32 : 64) /* of them, stored at a time */
+#define ROW_BYTES     (CHUNK_COLS * (OUT_F32 ? 4 : 2))          /* 128, or 64 for 16-bit C where OUT_COLS is no multiple of 64 */
 #define CHUNK_BYTES   (64 * 128)
 #define READERS       (PINGPONG ? 1 : CONSUMERS) /* consumers that read one stage */
 #define BAR_STORE     1                          /* named barriers: one a consumer */
@@ -104,6 +115,7 @@ static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
 static_assert(!FP8 || (!A_MAJOR_M && !B_MAJOR_N && !GROUPED && SCALES), "8-bit operands have K contiguous and scales");
 static_assert(!PROMOTE || (FP8 && WG_M == 1 && BN <= 192 && !PINGPONG), "a step's sum beside the whole sum");
 static_assert(PROMOTE || SCALES < 2, "scales a step");
+static_assert(!PAIR || (CLUSTER == 1 && WG_M == 1 && !PINGPONG && !GROUPED && !FP8 && !EPI_LATE && BN % 64 == 0), "halves of K");
 
 #if FP8
 WGMMA_SS_F8(mma, BN, A_F8)
@@ -122,16 +134,16 @@ typedef struct {
 /* Tile `t` of the walk: groups of `group` rows of tiles, column by column, so that blocks running together share A and B in L2. */
 INLINE tile_pos tile_locate(int t, const gemm_args *a, int rank) {
     const int rows = div_up(a->m, BM * CLUSTER), cols = div_up(a->n, BN);
-    const int split = t % a->splits, u = t / a->splits;
+    const int split = PAIR ? t % a->splits * 2 + rank : t % a->splits, u = t / a->splits;
     const int first = u / (a->group * cols) * a->group, inside = u % (a->group * cols);
     const int height = min_i(a->group, rows - first);
-    const int steps = div_up(a->k, BK), share = div_up(steps, a->splits);
+    const int steps = div_up(a->k, BK), share = div_up(steps, a->splits * (PAIR ? 2 : 1));
     tile_pos p;
-    p.row = ((first + inside % height) * CLUSTER + rank) * BM;
+    p.row = ((first + inside % height) * CLUSTER + (PAIR ? 0 : rank)) * BM;
     p.col = inside / height * BN;
     p.k_begin = split * share;
     p.k_end = min_i(steps, p.k_begin + share);
-    p.out_row = split * a->m_padded + p.row;
+    p.out_row = t % a->splits * a->m_padded + p.row;
     return p;
 }
 INLINE int tile_count(const gemm_args *a) {
@@ -193,14 +205,25 @@ INLINE void ring_skip(ring_pos *r, int n) {
     r->slot = to % STAGES;
 }
 
+#define BLOCKS_A_TILE (PAIR ? 2 : CLUSTER)
+
+/* One thread of a warpgroup says that it has read a stage: to all that fetched it. */
+INLINE void stage_give_back(u32 bar, int tid) {
+    if (PAIR && tid == 0) {
+        mbarrier_arrive(bar);
+    } else if (!PAIR && tid < CLUSTER) {
+        mbarrier_arrive_remote(bar, tid);
+    }
+}
+
 /* 1. One thread fills the ring. */
 INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u32 ring, u32 full, u32 empty, int rank) {
     ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
-    const int part = B_ROWS / CLUSTER * rank;
+    const int part = PAIR ? 0 : B_ROWS / CLUSTER * rank;
     walk w = {0, 0};
     tile_pos p;
 
-    for (int t = (int)blockIdx.x / CLUSTER; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / CLUSTER) {
+    for (int t = (int)blockIdx.x / BLOCKS_A_TILE; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / BLOCKS_A_TILE) {
         for (int k = p.k_begin; k < p.k_end; k++, ring_step(&r)) {
             const u32 bar = full + 8 * r.slot, tile_a = ring + r.slot * STAGE_BYTES, tile_b = tile_a + A_BYTES + part * 128;
             mbarrier_wait(empty + 8 * r.slot, r.phase);
@@ -271,8 +294,8 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
         }
         wgmma_commit();
         wgmma_wait(1);
-        if (last >= 0 && tid < CLUSTER) {
-            mbarrier_arrive_remote(empty + 8 * last, tid);
+        if (last >= 0) {
+            stage_give_back(empty + 8 * last, tid);
         }
         last = r->slot;
     }
@@ -280,9 +303,7 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
         named_barrier_arrive(next, 256); /* All products are issued: the other's may queue up behind them. */
     }
     wgmma_wait(0);
-    if (tid < CLUSTER) {
-        mbarrier_arrive_remote(empty + 8 * last, tid);
-    }
+    stage_give_back(empty + 8 * last, tid);
 #pragma unroll
     for (int i = 0; i < WG_M; i++) {
         wgmma_pin(acc[i], BN / 2);
@@ -340,9 +361,7 @@ INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_s
         const float s00 = s.row0 * s.col0, s10 = s.row1 * s.col0, s01 = s.row0 * s.col1, s11 = s.row1 * s.col1; /* Exact. */
         wgmma_wait(0);
         wgmma_pin(part, BN / 2);
-        if (tid < CLUSTER) {
-            mbarrier_arrive_remote(empty + 8 * r->slot, tid);
-        }
+        stage_give_back(empty + 8 * r->slot, tid);
 #pragma unroll
         for (int i = 0; i < BN / 8; i++) {
             const bool second = BN % 128 != 0 && 8 * i >= edge;
@@ -455,6 +474,29 @@ INLINE void store_rows(const float acc[BN / 2], const gemm_args *a, int row, int
 }
 #endif
 
+#if PAIR
+/* 2c. This block's half of the columns, its neighbour's sums added, moves to the front of acc. Both rings are idle: all that was fetched has been multiplied. */
+INLINE void exchange(float acc[BN / 2], u32 ring, u32 given, int consumer, int rank) {
+    const u32 mine = ring + (u32)(consumer * 128 * BN + (int)threadIdx.x % 128 * 16);
+    const u32 theirs = remote_address(mine, rank ^ 1), bar = remote_address(given + 8 * consumer, rank ^ 1);
+    __syncwarp();
+    cluster_sync();
+#pragma unroll
+    for (int j = 0; j < BN / 16; j++) {
+        const float *x = acc + 4 * j, *y = acc + BN / 4 + 4 * j;
+        st_async_v4(theirs + j * 2048, rank ? x[0] : y[0], rank ? x[1] : y[1], rank ? x[2] : y[2], rank ? x[3] : y[3], bar);
+    }
+    mbarrier_wait(given + 8 * consumer, 0);
+#pragma unroll
+    for (int j = 0; j < BN / 16; j++) {
+        const uint4 got = ld_shared_v4(mine + j * 2048);
+        float *x = acc + 4 * j, *y = acc + BN / 4 + 4 * j;
+        x[0] = (rank ? y[0] : x[0]) + __uint_as_float(got.x), x[1] = (rank ? y[1] : x[1]) + __uint_as_float(got.y);
+        x[2] = (rank ? y[2] : x[2]) + __uint_as_float(got.z), x[3] = (rank ? y[3] : x[3]) + __uint_as_float(got.w);
+    }
+}
+#endif
+
 /* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of columns at a time, so that stores overlap arithmetic. */
 INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, const gemm_args *a, u32 stage, int consumer, int row, int col,
                   int out_row, const tile_pos *p) {
@@ -463,7 +505,7 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
     u32 buf = stage;
 
 #pragma unroll
-    for (int i = 0; i < BN / 8; i++) {
+    for (int i = 0; i < OUT_COLS / 8; i++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
             epilogue_pair(&acc[4 * i + 2 * h], &acc[4 * i + 2 * h + 1], row + 16 * warp + lane / 4 + 8 * h, col + 8 * i + 2 * (lane % 4), a);
@@ -476,7 +518,7 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
     }
 #endif
 #pragma unroll
-    for (int chunk = 0; chunk < BN / CHUNK_COLS; chunk++) {
+    for (int chunk = 0; chunk < OUT_COLS / CHUNK_COLS; chunk++) {
         buf = stage + (EPI_LATE ? 0 : chunk % C_STAGES * CHUNK_BYTES);
         if (tid == 0) {
             tma_store_wait_read(EPI_ACT_BWD ? 0 : C_STAGES - 1); /* Forward: x has left; y may still be leaving buffer 1. */
@@ -517,7 +559,8 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
     }
 }
 
-INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, u32 ring, u32 full, u32 empty, u32 stage, int consumer, int rank) {
+INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, u32 ring, u32 full, u32 empty, u32 given, u32 stage, int consumer,
+                    int rank) {
     ring_pos r = {0, 0};
     float acc[WG_M][BN / 2] = {{0.0f}};
     int turn = 0;
@@ -528,7 +571,7 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
     }
     walk w = {0, 0};
     tile_pos p;
-    for (int t = (int)blockIdx.x / CLUSTER; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / CLUSTER, turn ^= 1) {
+    for (int t = (int)blockIdx.x / BLOCKS_A_TILE; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / BLOCKS_A_TILE, turn ^= 1) {
         const int n_steps = p.k_end - p.k_begin;
         if (PINGPONG && turn != consumer) {
             ring_skip(&r, n_steps);
@@ -557,6 +600,10 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
             acc[i / (BN / 2)][i % (BN / 2)] *= one;
         }
 #endif
+#if PAIR
+        exchange(acc[0], ring, given, consumer, rank);
+        p.col += rank * OUT_COLS;
+#endif
 #pragma unroll
         for (int i = 0; i < WG_M; i++) {
             store(acc[i], map_c, map_pre, a, stage, consumer, p.row + my_row + i * 64, p.col, p.out_row + my_row + i * 64, &p);
@@ -565,6 +612,7 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
     if (threadIdx.x % 128 == 0) {
         tma_store_wait_read(0);
     }
+    (void)given;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
@@ -573,35 +621,51 @@ gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tens
     extern __shared__ __align__(1024) u8 smem[];
     const u32 ring = (smem_addr(smem) + 1023) & ~1023u; /* STAGES x (A, B), C stages, barriers; see gemm_smem_bytes in gemm.c. */
     const u32 c_stages = ring + STAGES * STAGE_BYTES;
-    const u32 full = c_stages + CONSUMERS * C_STAGES * CHUNK_BYTES, empty = full + 8 * STAGES;
+    const u32 full = c_stages + CONSUMERS * C_STAGES * CHUNK_BYTES, empty = full + 8 * STAGES, given = empty + 8 * STAGES;
     const int group = warp_uniform((int)threadIdx.x / 128);
-    const int rank = CLUSTER > 1 ? (int)cluster_cta_rank() : 0;
+    const int rank = CLUSTER > 1 || PAIR ? (int)cluster_cta_rank() : 0;
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {
             mbarrier_init(full + 8 * s, 1);
             mbarrier_init(empty + 8 * s, READERS * CLUSTER);
         }
+        for (int g = 0; PAIR && g < CONSUMERS; g++) {
+            mbarrier_init(given + 8 * g, 1);
+        }
         mbarrier_init_fence();
+        for (int g = 0; PAIR && g < CONSUMERS; g++) {
+            mbarrier_expect(given + 8 * g, 128 * BN);
+        }
+        tensor_map_prefetch(&map_a);
+        tensor_map_prefetch(&map_b);
+        tensor_map_prefetch(&map_c);
     }
-    if (CLUSTER > 1) {
+    if (CLUSTER > 1 || PAIR) {
         cluster_sync();
     } else {
         __syncthreads();
     }
+    wait_for_previous_kernel();
     if (group == 0) {
         if (CONSUMERS > 1) {
             regs_shrink(REGS_PRODUCER);
         }
         if (threadIdx.x == 0) {
             produce(&map_a, &map_b, &args, ring, full, empty, rank);
+            if (args.early) {
+                let_next_kernel_start();
+            }
         }
         __syncwarp();
+        if (PAIR) {
+            cluster_sync(); /* That of exchange. */
+        }
     } else {
         if (CONSUMERS > 1) {
             regs_grow(REGS_CONSUMER);
         }
-        consume(&map_c, &map_pre, &args, ring, full, empty, c_stages + (group - 1) * C_STAGES * CHUNK_BYTES, group - 1, rank);
+        consume(&map_c, &map_pre, &args, ring, full, empty, given, c_stages + (group - 1) * C_STAGES * CHUNK_BYTES, group - 1, rank);
     }
     if (CLUSTER > 1) {
         cluster_sync(); /* No block leaves while its neighbour may still write to its shared memory. */

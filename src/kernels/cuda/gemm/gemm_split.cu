@@ -1,12 +1,13 @@
 /* gemm_split.cu: C = epilogue(alpha * sum of the partial sums of a split-K product), in order of the splits.
  *
- * SHAPES    part (splits, m_padded, N) f32 as gemm_sm90.cu writes it, C (M, N) 16-bit or f32; N even.
- * MAP       a thread two columns of one row.
+ * SHAPES    part (splits, m_padded, N) f32 as gemm_sm90.cu writes it, C (M, N) 16-bit or f32, rows 16-byte aligned; N a multiple of 4, up to 8 splits.
+ * MAP       a thread four columns of one row, which it has all on their way at once.
  * BOUND     memory, mostly L2: (4 splits + 2) M N bytes; worth it where M N is small beside K (M + N).
  * NUMERICS  fixed order: bit-identical run to run. OUT_ADD: C += sum, f32.
  *@spec sm_80 sm_90a: OUT_F32=0
  *@spec sm_80 sm_90a: OUT_F32=1 OUT_ADD=1
  *@spec sm_80 sm_90a: EPI_BIAS=1 EPI_ACT=ACT_GELU_TANH */
+#include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "gemm/epilogue.cuh"
 
@@ -17,25 +18,39 @@
 #define OUT_ADD 0
 #endif
 
+#define SPLITS_MAX 8
+
 extern "C" __global__ void __launch_bounds__(256)
 gemm_split_sum(const __grid_constant__ gemm_args a, void *c, const float *part, i64 ldc) {
-    const int col = 2 * (int)(blockIdx.x * 256 + threadIdx.x), row = (int)blockIdx.y;
-    float x = 0.0f, y = 0.0f;
+    const int quads = a.n / 4, at = (int)(blockIdx.x * 256 + threadIdx.x), row = at / quads, col = at % quads * 4;
+    const i64 apart = (i64)a.m_padded * a.n;
+    float4 v[SPLITS_MAX], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), old = sum;
 
-    if (col >= a.n) {
+    wait_for_others();
+    if (row >= a.m) {
         return;
     }
-    for (int s = 0; s < a.splits; s++) {
-        const float2 v = *(const float2 *)(part + (i64)(s * a.m_padded + row) * a.n + col);
-        x += v.x;
-        y += v.y;
+    part += (i64)row * a.n + col;
+#pragma unroll
+    for (int s = 0; s < SPLITS_MAX; s++) {
+        if (s < a.splits) {
+            v[s] = *(const float4 *)(part + s * apart);
+        }
     }
-    epilogue_pair(&x, &y, row, col, &a);
+    if (OUT_F32 && OUT_ADD) {
+        old = *(const float4 *)((const float *)c + row * ldc + col);
+    }
+#pragma unroll
+    for (int s = 0; s < SPLITS_MAX; s++) {
+        if (s < a.splits) {
+            sum.x += v[s].x, sum.y += v[s].y, sum.z += v[s].z, sum.w += v[s].w;
+        }
+    }
+    epilogue_pair(&sum.x, &sum.y, row, col, &a);
+    epilogue_pair(&sum.z, &sum.w, row, col + 2, &a);
     if (OUT_F32) {
-        float2 *dst = (float2 *)((float *)c + row * ldc + col);
-        const float2 old = OUT_ADD ? *dst : make_float2(0.0f, 0.0f);
-        *dst = make_float2(old.x + x, old.y + y);
+        *(float4 *)((float *)c + row * ldc + col) = make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
     } else {
-        *(u32 *)((elem *)c + row * ldc + col) = PACK_ELEM(x, y);
+        *(uint2 *)((elem *)c + row * ldc + col) = make_uint2(PACK_ELEM(sum.x, sum.y), PACK_ELEM(sum.z, sum.w));
     }
 }

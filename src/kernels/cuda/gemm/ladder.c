@@ -7,7 +7,7 @@
 #define STAGE_128 (2 * 128 * 128)     /* Bytes of a stage: A 128 x 64 and B 128 x 64. */
 #define STAGE_256 ((128 + 256) * 128) /* B 256 x 64. */
 
-/* bn, wg_m, consumers, cluster, stages, splits, group, pingpong, block_a_tile */
+/* bn, wg_m, consumers, cluster, stages, splits, group, pingpong, block_a_tile, pair */
 const lt_gemm_rung lt_gemm_rungs[] = {
     {1,
      "mma.sync",
@@ -56,7 +56,7 @@ const lt_gemm_rung lt_gemm_rungs[] = {
      0,
      0,
      true,
-     {256, 1, 2, 1, 4, 1, 1, false, true}},
+     {256, 1, 2, 1, 4, 1, 1, false, true, false}},
     {5,
      "persistent",
      "a block an SM: the next tile is fetched while this one is stored",
@@ -68,7 +68,7 @@ const lt_gemm_rung lt_gemm_rungs[] = {
      0,
      0,
      true,
-     {256, 1, 2, 1, 4, 1, 1, false, false}},
+     {256, 1, 2, 1, 4, 1, 1, false, false, false}},
     {6,
      "tile order",
      "groups of 8 rows of tiles share A and B in the L2",
@@ -80,7 +80,7 @@ const lt_gemm_rung lt_gemm_rungs[] = {
      0,
      0,
      true,
-     {256, 1, 2, 1, 4, 1, 8, false, false}},
+     {256, 1, 2, 1, 4, 1, 8, false, false, false}},
     {7,
      "cluster",
      "two blocks fetch B once, by multicast",
@@ -92,7 +92,7 @@ const lt_gemm_rung lt_gemm_rungs[] = {
      0,
      0,
      true,
-     {256, 1, 2, 2, 4, 1, 8, false, false}},
+     {256, 1, 2, 2, 4, 1, 8, false, false, false}},
     {8,
      "ping-pong",
      "consumers own whole tiles and take turns: one stores, one multiplies",
@@ -104,7 +104,7 @@ const lt_gemm_rung lt_gemm_rungs[] = {
      0,
      0,
      true,
-     {128, 2, 2, 1, 6, 1, 8, true, false}},
+     {128, 2, 2, 1, 6, 1, 8, true, false, false}},
 };
 const int lt_gemm_n_rungs = sizeof lt_gemm_rungs / sizeof *lt_gemm_rungs;
 

@@ -12,7 +12,7 @@
 #include "kernels/cuda/timing.h"
 
 #define MAX_SETS    24
-#define MAX_TILES   64
+#define MAX_TILES   112
 #define TRIED_TILES 24 /* The best of them by the estimate. */
 #define FINALISTS   6
 #define MAX_TRIED   (TRIED_TILES + LT_CUBLAS_PROPOSALS + 2)

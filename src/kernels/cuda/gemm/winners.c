@@ -4,6 +4,7 @@
  *     gpu m n k layout in out sum bias by bn wg_m consumers cluster stages splits group pingpong block choice vendor us...
  *     gpu      the GPU's name, blanks as _          layout  op(a) op(b): nt nn tn tt      in, out  bf16 fp16 fp32
  *     sum      1: y += product                      bias    none, or its type             by       wgmma cublaslt gemv few
+ *     block    1: not persistent, 2: pairs of blocks
  *     choice, vendor, us   as in lt_gemm_winner; of kinds that came later than the line, none
  * The same lines in winners.txt are part of the program: what was measured on GPUs we had. The file's come before them. A malformed line, or one of a tile that
  * does not exist, is skipped. The file is read once a process; writers replace the whole of it (write aside, rename). */
@@ -127,7 +128,8 @@ static bool row_parse(row *r, const char *line) {
         line = end;
     }
     t->pingpong = pingpong != 0;
-    t->block_a_tile = block != 0;
+    t->block_a_tile = block == 1;
+    t->pair = block == 2;
     for (w->by = 0; w->by < LT_GEMM_BY_COUNT && strcmp(by, lt_gemm_by_names[w->by]) != 0;) {
         w->by++;
     }
@@ -218,8 +220,8 @@ static lt_err rows_write(const char *path) {
                                  k->gpu, k->m, k->n, k->k, k->layout, k->in, k->out, k->sum,
                                  k->bias, lt_gemm_by_names[w->by], t->bn, t->wg_m, t->consumers,
                                  t->cluster, t->stages, t->splits, t->group, t->pingpong,
-                                 t->block_a_tile, w->choice, w->vendor, w->us[0], w->us[1],
-                                 w->us[2], w->us[3]);
+                                 t->pair ? 2 : t->block_a_tile, w->choice, w->vendor, w->us[0],
+                                 w->us[1], w->us[2], w->us[3]);
     }
     err = lt_file_write_atomic(path, text, used);
     free(text);

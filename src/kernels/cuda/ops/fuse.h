@@ -7,6 +7,9 @@
  *                                 matmul  act_fwd x = its y                    gated, SiLU or GELU's tanh form
  *                                 matmul  rope of its y, in place  kv_write    y = heads of q, k, v
  *
+ * The last also where the product is not such a one, of 16-bit weights and any number of rows: product by itself, rotation and pages in one kernel (rope.cu). The activation
+ * also behind gemm_few.cu's products.
+ *
  * Every tensor that the ops would have written is written, with the same bits: who reads it later does not matter. Ops whose results lie where others of the kernel still read
  * are left alone, as blocks do not wait for each other.
  *
@@ -53,9 +56,18 @@ LT_MUST_USE lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists);
 /* A recording begins, or ends. */
 LT_MUST_USE lt_err lt_fuse_record(lt_queue *q, const lt_op_list *lists, bool records);
 
-/* Of gemv_ring.c: one kernel for what f holds. */
+/* Of gemv_ring.c: no element in common; one kernel for what f holds. */
+bool lt_fuse_apart(const lt_tensor *a, const lt_tensor *b);
 bool lt_cuda_ring_takes(const lt_fuse_ops *f, const lt_cuda_info *info);
 /* launch false: only fetch the kernel. */
 LT_MUST_USE lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch);
+/* Of matmul.c: gemm_few.cu with a gated activation behind it. */
+bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act);
+LT_MUST_USE lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a,
+                                         const lt_act_args *act, bool launch);
+/* Of pointwise.c: rotation in place and the way to the pages as one kernel. */
+bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w);
+LT_MUST_USE lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a,
+                                       const lt_kv_write_args *w, bool launch);
 
 #endif

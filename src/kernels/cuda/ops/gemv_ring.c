@@ -62,6 +62,9 @@ static bool apart(const lt_tensor *const *some, int n_some, const lt_tensor *con
     }
     return true;
 }
+bool lt_fuse_apart(const lt_tensor *a, const lt_tensor *b) {
+    return apart(&a, 1, &b, 1);
+}
 /* Rows that can be moved 16 bytes at a time. */
 static bool in_pieces(const lt_tensor *t, lt_dtype type) {
     return t->dtype == type && t->n_dims == 2 && (uintptr_t)t->data % 16 == 0 &&

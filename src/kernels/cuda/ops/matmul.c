@@ -51,6 +51,10 @@ bool lt_matmul_dense(const lt_tensor *t) {
 
 /* ---- cuBLASLt ---- */
 
+/* Share of the SMs that so many blocks keep busy, one an SM. */
+static double busy_of(int64_t blocks, const lt_cuda_info *info) {
+    return (double)blocks / (double)(LT_CUDA_DIV_UP(blocks, info->n_sms) * info->n_sms);
+}
 /* The tuner's word where it measured this product; else, measured on an H100: weight gradients of narrow models, whose tiles do not fill the SMs even when K is
  * cut in two. */
 static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
@@ -58,15 +62,11 @@ static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
     if (w != NULL && (w->by != LT_GEMM_BY_CUBLASLT || w->vendor == lt_cublas_version())) {
         return w->by == LT_GEMM_BY_CUBLASLT;
     }
-    const double tiles = (double)(LT_CUDA_DIV_UP(g->m, 128) * LT_CUDA_DIV_UP(g->n, 256)),
-                 sms = info->n_sms;
-    double busy = 0.0;
-    for (int splits = 1; splits <= 2; splits++) {
-        const double waves = (double)LT_CUDA_DIV_UP((int64_t)tiles * splits, info->n_sms),
-                     share = tiles * splits / (waves * sms);
-        busy = share > busy ? share : busy;
-    }
-    return g->trans_a && g->k >= 4 * g->m && g->k >= 4 * g->n && busy < MIN_BUSY;
+    const int64_t tiles = LT_CUDA_DIV_UP(g->m, 128) * LT_CUDA_DIV_UP(g->n, 256),
+                  pairs = LT_CUDA_DIV_UP(g->m, 192) * LT_CUDA_DIV_UP(g->n, 192);
+    const bool fills = busy_of(tiles, info) >= MIN_BUSY || busy_of(2 * tiles, info) >= MIN_BUSY ||
+                       busy_of(2 * pairs, info) >= MIN_BUSY;
+    return g->trans_a && g->k >= 4 * g->m && g->k >= 4 * g->n && !fills;
 }
 
 static const char *cublas_refuse(const void *args) {
@@ -178,6 +178,25 @@ static lt_err few_run(lt_queue *q, const void *args) {
     lt_gemm_args g;
     (void)lt_gemm_from_matmul(&g, args);
     return lt_gemm_few(q->gpu, q->stream, &g);
+}
+
+/* With a gated activation behind it (fuse.h). */
+bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act) {
+    return q->fuse->most.plain < a->y.shape[0] && few_refuse(a) == NULL && !a->accumulate &&
+           a->y.dtype == a->a.dtype && act->gated &&
+           (act->kind == LT_ACT_SILU || act->kind == LT_ACT_GELU_TANH) && act->y.n_dims == 2 &&
+           act->y.dtype == a->a.dtype && act->y.stride[1] == 1 &&
+           act->y.shape[1] * 2 == a->y.shape[1] && lt_fuse_apart(&act->y, &a->a) &&
+           lt_fuse_apart(&act->y, &a->y);
+}
+lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a, const lt_act_args *act,
+                             bool launch) {
+    lt_gemm_args g;
+    (void)lt_gemm_from_matmul(&g, a);
+    return lt_gemm_few_gated(q->gpu, q->stream, &g,
+                             &(lt_gemm_gated){.kind = act->kind,
+                                              .y = launch ? act->y.data : NULL,
+                                              .ld = act->y.stride[0]});
 }
 
 /* ---- Tensor cores of sm_80 ---- */
