@@ -54,6 +54,15 @@ static inline void ptx_fma_rn_f16x2(uint32_t &y, uint32_t a, uint32_t b, uint32_
     y = emu_f16_fma(a, b, c) | emu_f16_fma(a >> 16, b >> 16, c >> 16) << 16;
 }
 
+/* ---- A warp's largest */
+static inline void ptx_redux_sync_max_u32(uint32_t &y, uint32_t x, unsigned mask) {
+    for (int lanes = 16; lanes > 0; lanes /= 2) {
+        const uint32_t other = __shfl_xor_sync(mask, x, lanes);
+        x = other > x ? other : x;
+    }
+    y = x;
+}
+
 /* ---- Loads and stores */
 static inline void ptx_ld_global_nc_L1_no_allocate_v4_u32(uint32_t &x, uint32_t &y, uint32_t &z,
                                                           uint32_t &w, const void *p) {

@@ -23,6 +23,12 @@ INLINE float warp_max(float x) {
     return x;
 }
 
+INLINE u32 warp_max_u32(u32 x) {
+    u32 y;
+    asm("redux.sync.max.u32 %0, %1, 0xffffffff;" : "=r"(y) : "r"(x));
+    return y;
+}
+
 /* Lane l gets the sum of lanes 0 to l. */
 INLINE int warp_running_sum(int x) {
     const int lane = threadIdx.x % WARP;

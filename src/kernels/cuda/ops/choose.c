@@ -8,7 +8,14 @@
 #include "kernels/cuda/ops/launch.h"
 
 enum { NOTE_THREADS = 1024 };
-enum { THREADS = 512, CHUNK = 2048, WORDS = 768, HELD_CHUNKS = 8, MAX_CHUNKS = 256 };
+enum {
+    THREADS = 512,
+    CHUNK = 2048,
+    WORDS = 768,
+    HELD_CHUNKS = 8,
+    FEW_CHUNKS = 4,
+    MAX_CHUNKS = 256
+};
 
 /* ---- note ---- */
 
@@ -56,12 +63,16 @@ typedef struct {
     bool held, cluster;
 } division;
 
-/* The fewest blocks a row that hold it in shared memory; one when they could not meet. */
+/* The fewest blocks a row that hold it in shared memory, or, where there are SMs for all, as many as it pays for; one when they could not meet. */
 static division divide(const lt_cuda_info *gpu, int64_t picks, int64_t cols) {
     const int all = (int)LT_CUDA_DIV_UP(cols, CHUNK);
     const int most = gpu->cc >= 90 ? 16 : 8;
     division d = {.parts = 1};
     while (d.parts < most && LT_CUDA_DIV_UP(all, d.parts) > HELD_CHUNKS) {
+        d.parts *= 2;
+    }
+    while (gpu->cc >= 90 && d.parts < most && 2 * d.parts * picks <= gpu->n_sms &&
+           LT_CUDA_DIV_UP(all, d.parts) > FEW_CHUNKS) { /* SMs that would idle. */
         d.parts *= 2;
     }
     d.cluster = d.parts > 1 && gpu->cc >= 90;

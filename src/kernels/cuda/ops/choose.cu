@@ -10,7 +10,8 @@
  *     ◀── words of all PARTS blocks: global memory, read from the L2 ◀───┴─ meet ─▶     units in the last place (float bits made monotonic): a histogram of counts
  *     3. masses left, by chunk and warp ── meet ─▶ the slice in which                   (top-k) or masses (top-p); ties, if some drop out, by the id's bits.
  *        the draw lies finds chunk, warp, lane, id                                   4. with log-probabilities: sum and rank ── meet; the likeliest: as 2.
- *     Blocks meet by the cluster's barrier (CLUSTER: sm_90), else by a counter in global memory, which needs all of a row's blocks alive at once:
+ *     The first meeting is of words sent from each block's shared memory to all others' (CLUSTER: sm_90); for the rest
+ *     blocks meet by the cluster's barrier, else by a counter in global memory, which needs all of a row's blocks alive at once:
  *     the launcher sees to it. Greedy picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to 7, with typical 5 to 8 more.
  * NOTES     A row with notes or a mask is read with them, 1 to 4.1 bytes an id more, and what is wanted lies in shared memory. The model's own distribution is
  *           then needed only for log-probabilities: a second round, over the row as it is. The count of the newest id goes up by the block in whose slice it lies.
@@ -19,7 +20,7 @@
  * BOUND     4 V bytes a pick, once. One row of 128,256 in 8 slices: 64 KB a block at 50 GB/s an SM and more 1.3 us, a meeting 1 us, a pass over 32
  *           elements a thread 0.3 to 0.7 us: 4 us greedy, 5 to 14 drawn. 256 rows: 131 MB are 44 us at 3.0 TB/s; passes of other blocks run beside
  *           (two an SM), about 10 instructions an element each, 12 us: 50 us greedy, 60 to 90 drawn. PARTS 1 without HELD: 4 to 12 reads.
- * MEASURED  not yet on a GPU.
+ * MEASURED  docs/SPEED.md, "Serving on a GPU": one row of 128,256 greedy 3.3 us, drawn 12, top-p 40; 256 rows 70, 173, 587.
  * NUMERICS  what notes do to a logit is the host's arithmetic (ops.h), operation by operation: none is contracted. A weight is exp2 in fp32, then a whole number
  *           of 2^-44: sums are exact, so no order, no PARTS and no HELD shows in a result. Weights below 2^-45
  *           are 0. Relative to double: 2^-22 as the host's (row.h), whose order of cuts this is: ids differ only where rounding decides.
@@ -28,6 +29,7 @@
  *@spec sm_80 sm_90a: PARTS=1 CHUNKS=63 HELD=0 CLUSTER=0 W=1 SOFTCAP=1
  *@spec sm_80: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
  *@spec sm_90a: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
+ *@spec sm_90a: PARTS=16 CHUNKS=4 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
  *@spec sm_90a: PARTS=16 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=1 */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
@@ -49,9 +51,14 @@ typedef struct {
     u32 histogram[WORDS], words[2][PARTS == 1 ? WORDS : 1];
     u64 sums[CHUNKS * WARPS]; /* Masses by chunk and warp: by rising id. */
     u64 by_warp[WARPS], more_by_warp[WARPS], before, measure;
-    u32 bucket, count, n_listed, bound_n;
+    u32 bucket, count, n_listed, bound_n, round;
     u64 moment; /* Sum of w times -log2 w. */
     aside also;
+    double how[HOW_COUNT];
+#if CLUSTER
+    uint4 told[2][PARTS];
+    u64 told_all[2]; /* mbarriers */
+#endif
 } shared;
 
 /* A row's blocks: a block's words are there for all once they have met. Two sets in turn: who has met has read the last. */
@@ -448,22 +455,73 @@ INLINE double report_chosen(shared *m, group *g, const slice *s, u32 chosen_key,
     return lse;
 }
 
+INLINE u64 warp_best(u64 x) {
+    const u32 high = warp_max_u32((u32)(x >> 32));
+    return (u64)high << 32 | warp_max_u32((u32)(x >> 32) == high ? (u32)x : 0);
+}
 INLINE u64 block_best(u64 x, u64 *slots) {
-    u64 best = 0;
-#pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
-        const u64 other = __shfl_xor_sync(ALL_LANES, x, lanes);
-        x = other > x ? other : x;
-    }
+    x = warp_best(x);
     if (threadIdx.x % WARP == 0) {
         slots[threadIdx.x / WARP] = x;
     }
     __syncthreads();
-#pragma unroll 1
-    for (int i = 0; i < WARPS; i++) {
-        best = slots[i] > best ? slots[i] : best;
+    return warp_best(slots[threadIdx.x % WARPS]);
+}
+
+/* What each block says in the first meeting of a round: key and id of its best, and two bounds. */
+typedef struct {
+    u64 best;
+    u32 bound_k, bound_n;
+} word;
+#if CLUSTER
+/* Before other kernels are done: barriers of the two rounds there may be, each for the words of all. */
+INLINE void tell_begin(shared *m) {
+    if (threadIdx.x == 0) {
+        mbarrier_init(smem_addr(&m->told_all[0]), 1);
+        mbarrier_init(smem_addr(&m->told_all[1]), 1);
+        mbarrier_init_fence();
+        mbarrier_expect(smem_addr(&m->told_all[0]), PARTS * sizeof(uint4));
+        mbarrier_expect(smem_addr(&m->told_all[1]), PARTS * sizeof(uint4));
     }
-    return best;
+    __syncwarp();
+    cluster_sync();
+}
+/* Nothing waits for memory: words go from block to block. */
+INLINE uint4 tell(shared *m, group *g, word w, int round) {
+    const u32 bar = smem_addr(&m->told_all[round]);
+    if (threadIdx.x < PARTS) {
+        st_async_v4(remote_address(smem_addr(&m->told[round][g->part]), (int)threadIdx.x), __uint_as_float((u32)w.best),
+                    __uint_as_float((u32)(w.best >> 32)), __uint_as_float(w.bound_k), __uint_as_float(w.bound_n),
+                    remote_address(bar, (int)threadIdx.x));
+    }
+    mbarrier_wait(bar, 0);
+    return m->told[round][threadIdx.x % PARTS];
+}
+#else
+INLINE void tell_begin(shared *m) {
+    (void)m;
+}
+INLINE uint4 tell(shared *m, group *g, word w, int round) {
+    u32 *words = group_mine(g);
+    const int part = threadIdx.x % PARTS;
+    if (threadIdx.x == 0) {
+        put_pair(words, 0, w.best);
+        words[2] = w.bound_k;
+        words[3] = w.bound_n;
+    }
+    group_meet(g);
+    (void)m, (void)round;
+    return make_uint4(group_word(g, part, 0), group_word(g, part, 1), group_word(g, part, 2), group_word(g, part, 3));
+}
+#endif
+/* The largest of all blocks' words. */
+INLINE word tell_all(shared *m, group *g, word w, int round) {
+    const uint4 v = tell(m, g, w, round);
+    w.best = warp_best((u64)v.y << 32 | v.x);
+    w.bound_k = warp_max_u32(v.z);
+    w.bound_n = warp_max_u32(v.w);
+    __syncthreads(); /* Slots of block_best may be written again. */
+    return w;
 }
 
 INLINE void results_clear(int pick, float *logprobs, int *ranks, int *top_ids, float *top_logprobs) {
@@ -482,9 +540,14 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
        const double *hows, int *notes, const u32 *masks, const int *late, u32 *words, int *met, int cols, float softcap, i64 ld,
        i64 ld_notes, i64 ld_masks) {
     __shared__ shared m;
+    tell_begin(&m);
     wait_for_others();
     const int pick = blockIdx.y, row = rows[pick];
-    const double *how = hows + pick * HOW_COUNT;
+    const double *const how = m.how;
+    m.round = 0; /* By all threads alike. */
+    if (threadIdx.x < HOW_COUNT) {
+        m.how[threadIdx.x] = hows[pick * HOW_COUNT + threadIdx.x];
+    }
     group g = {PARTS == 1 ? m.words[0] : words + (i64)pick * 2 * PARTS * WORDS, met + pick, (int)blockIdx.x, 0};
     slice s = {logits + (row < 0 ? 0 : row) * ld, (int)blockIdx.x * CHUNKS * CHUNK, cols, softcap};
     if (row == SKIP) {
@@ -499,6 +562,8 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
         }
         return;
     }
+    slice_send(&s);
+    __syncthreads();
     const int n_top = how[N_TOP] < (double)TOP ? (int)how[N_TOP] : TOP;
     cut chosen = {0, how[FORCED] >= 0.0 ? (u32)how[FORCED] : NO_ID};
     if (how[SLOT] >= 0.0) {
@@ -514,41 +579,29 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
     s.adjusted = chosen.id == NO_ID && (how[SLOT] >= 0.0 || how[MASK] >= 0.0); /* In the first round. */
     for (bool more = true; more;) {
         u32 top; /* 1. */
-        const u64 here = block_best(slice_load(&s, &top), m.by_warp);
+        word told;
+        told.best = block_best(slice_load(&s, &top), m.by_warp);
         const bool picks = chosen.id == NO_ID, reports = n_top >= 0 && !s.adjusted;
-        u32 bound_k = picks && how[TEMPERATURE] > 0.0 && how[TOP_K] <= THREADS ? bound_of(top, (int)how[TOP_K]) : 0;
-        u32 bound_n = reports ? bound_of(top, n_top) : 0;
-        if (threadIdx.x == 0) {
-            put_pair(group_mine(&g), 0, here);
-            group_mine(&g)[2] = bound_k;
-            group_mine(&g)[3] = bound_n;
-        }
-        group_meet(&g);
-        u64 best = 0;
-#pragma unroll 1
-        for (int part = 0; part < PARTS; part++) {
-            const u64 there = group_pair(&g, part, 0);
-            best = there > best ? there : best;
-            bound_k = max(bound_k, group_word(&g, part, 2));
-            bound_n = max(bound_n, group_word(&g, part, 3));
-        }
-        s.best_key = (u32)(best >> 32);
+        told.bound_k = picks && how[TEMPERATURE] > 0.0 && how[TOP_K] <= THREADS ? bound_of(top, (int)how[TOP_K]) : 0;
+        told.bound_n = reports ? bound_of(top, n_top) : 0;
+        told = tell_all(&m, &g, told, (int)m.round);
+        s.best_key = (u32)(told.best >> 32);
         s.best = key_value(s.best_key);
         const bool none = s.best_key == NO_ID || s.best == NEGATIVE;
         const bool draws = picks && !none && how[TEMPERATURE] > 0.0 && s.best < -NEGATIVE;
-        cut c = cut_to(s.best_key - bound_k, NO_ID);
-        m.bound_n = bound_n; /* By all threads alike. */
-        chosen = picks ? cut_to(s.best_key, NO_ID - (u32)best) : cut_to(key_at(&s, chosen.id), chosen.id);
+        cut c = cut_to(s.best_key - told.bound_k, NO_ID);
+        m.bound_n = told.bound_n; /* By all threads alike. */
+        chosen = picks ? cut_to(s.best_key, NO_ID - (u32)told.best) : cut_to(key_at(&s, chosen.id), chosen.id);
         s.typical = false;
         s.rate = draws ? (float)fmin(fmax((double)LOG2_E / how[TEMPERATURE], 1e-30), 1e30) : 0.0f;
 #pragma unroll 1
-        for (int stage = CUT_TOP_K; stage <= REPORT && !none; stage++) { /* Each large function stands here once. */
+        for (int stage = draws ? CUT_TOP_K : REPORT; stage <= REPORT && !none; stage++) { /* Each large function stands here once. */
             u64 target = stage == CUT_TOP_K ? (u64)how[TOP_K] : stage == REPORT ? (u64)n_top : 0;
             const bool typical = stage == MOMENT || stage == CUT_TYPICAL, by_number = stage == CUT_TOP_K || stage == REPORT;
             const u64 least = stage == DRAW_ONE ? (u64)(fmin(how[MIN_P], 1.0) * (double)ONE) : 0;
             masses w;
             if (stage == REPORT ? !reports
-                                : !draws || (typical && how[TYPICAL] >= 1.0) || (stage == CUT_TOP_P && how[TOP_P] >= 1.0)) {
+                                : (typical && how[TYPICAL] >= 1.0) || (stage == CUT_TOP_P && how[TOP_P] >= 1.0)) {
                 continue;
             }
             if (!by_number) {
@@ -600,7 +653,11 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
         }
         more = !none && n_top >= 0 && s.adjusted; /* The second: of what the model says. */
         s.adjusted = false;
+        m.round = 1;
         __syncthreads();
+        if (more) {
+            slice_send(&s);
+        }
     }
     group_leave(&g);
 }

@@ -21,6 +21,8 @@
 enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW, N_TOP, TYPICAL, REPETITION, FREQUENCY, PRESENCE, BANS, SLOT, NEW, MASK, FORCED, HOW_COUNT };
 enum { NOTE_PROMPT = 1 << 31, NOTE_END = 1 << 30, NOTE_BIAS_SHIFT = 20, NOTE_BIASES = 1 << 10, NOTE_COUNT = (1 << 20) - 1 }; /* ops.h */
 enum { NO_NEW = 1 << 31, SKIP = -2 };
+#define SENT (HELD && W == 4 && !SOFTCAP) /* The slice comes without passing through registers. */
+enum { LOADS = SENT ? 2 : 4 }; /* pieces a turn */
 
 /* Elements in the order (distance from the best, id) up to here. */
 typedef struct {
@@ -170,7 +172,7 @@ INLINE int piece_at(float *x, const slice *s, int chunk, int thread) {
     if (HELD) {
         extern __shared__ float held[]; /* (CHUNKS, 2048) */
         const float4 v = *(const float4 *)&held[at];
-        x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
+        x[0] = v.x + 0.0f, x[1] = v.y + 0.0f, x[2] = v.z + 0.0f, x[3] = v.w + 0.0f;
     } else {
         piece_read(x, s, s->first + at);
     }
@@ -186,17 +188,52 @@ INLINE void best_of(u32 *most, u32 *where, const float *x, int first) {
         *most = key > *most ? key : *most;
     }
 }
-/* The slice comes in; the key and lowest id of the largest in one number, larger is better; *top: the thread's largest key. */
+
+/* All of the slice is on its way. */
+INLINE void slice_send(const slice *s) {
+#if SENT
+    extern __shared__ float held[];
+#pragma unroll
+    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+        const int at = chunk * CHUNK + (int)threadIdx.x * PIECE;
+        if (s->first + at < s->cols) {
+            cp_async_16(smem_addr(&held[at]), s->row + s->first + at);
+        } else {
+            *(float4 *)&held[at] = make_float4(NEGATIVE, NEGATIVE, NEGATIVE, NEGATIVE);
+        }
+        if (chunk == CHUNKS / 2 - 1) {
+            cp_async_commit();
+        }
+    }
+    cp_async_commit();
+#else
+    (void)s;
+#endif
+}
+
+/* The slice, sent before, comes in; the key and lowest id of the largest in one number, larger is better; *top: the thread's largest key. */
 INLINE u64 slice_load(const slice *s, u32 *top) {
     u32 most = 0, where = 0, more = 0;
     float x[PIECE];
-#pragma unroll 4
+#if SENT
+    cp_async_wait(1);
+#endif
+#pragma unroll LOADS
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
         const int at = chunk * CHUNK + threadIdx.x * PIECE;
+#if SENT
+        if (chunk == CHUNKS / 2) {
+            cp_async_wait(0);
+        }
+        (void)piece_at(x, s, chunk, threadIdx.x); /* A thread's own pieces. */
+#else
         piece_read(x, s, s->first + at);
+#endif
         if (HELD) {
+#if !SENT
             extern __shared__ float held[];
             *(float4 *)&held[at] = make_float4(x[0], x[1], x[2], x[3]);
+#endif
             more |= s->adjusted && !piece_is_plain(s, s->first + at) ? 1u << chunk : 0;
         }
         if (!HELD || !s->adjusted) {
