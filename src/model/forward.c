@@ -2,7 +2,7 @@
  *
  *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of values
  *     metadata   one block of I32, written by the caller's arrays and uploaded once a call: forward_side.c
- *     out        h_final of the wanted rows, gathered by an embedding lookup; logits of out_rows of them at a time
+ *     out        h_final of the wanted rows, gathered by an embedding lookup, unless they are all rows, in order; logits of out_rows of them at a time
  *     choices    of those rows, by the op choose: 12 bytes a row come to the host instead of its logits
  *
  * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again. On a backend with graphs it is padded up to a
@@ -144,9 +144,13 @@ static int64_t bucket_of(int64_t n) {
     return b;
 }
 
-/* Whether the call is one of single tokens, all of whose logits are wanted. */
+/* Whether the call is one of single tokens, all of whose logits are wanted, in their order. */
 static bool decodes(const lt_forward_rows *w) {
-    return w->q_max == 1 && w->n_rows == w->n_seqs && w->n_out == w->n_rows;
+    bool in_order = w->q_max == 1 && w->n_rows == w->n_seqs && w->n_out == w->n_rows;
+    for (int64_t i = 0; in_order && i < w->n_out; i++) {
+        in_order = w->out_rows[i] == i;
+    }
+    return in_order;
 }
 
 static int64_t least(int64_t a, int64_t b) {
@@ -199,21 +203,23 @@ static lt_err attend(lt_forward *f, int layer) {
                                       .fixed_order = f->o.fixed_order});
 }
 
-/* The final norm of all rows, then the wanted ones side by side. */
-static lt_err gather(lt_forward *f, int64_t n_out) {
+/* The final norm of all rows, then the wanted ones side by side; in_order: as they stand, which leaves the norm and the head to be one kernel. */
+static lt_err gather(lt_forward *f, int64_t n_out, bool in_order) {
     lt_run *r = &f->run;
     const lt_batch_acts *b = &f->batch;
     const lt_norm norm = {LT_PARAM_FINAL_NORM, LT_PARAM_FINAL_NORM_BIAS, 0, b->mean_final,
                           b->rstd_final};
-    LT_TRY(lt_norm_fwd(r, &norm, b->h_final, f->layer.x_mid, b->branch, b->x_final));
-    return lt_run_embed_fwd(r, &(lt_embed_args){.y = lt_tensor_rows(&f->h_out, 0, n_out),
-                                                .table = b->h_final,
-                                                .ids = f->out_rows,
-                                                .scale = 1.0f});
+    const lt_tensor out = lt_tensor_rows(&f->h_out, 0, n_out), h = in_order ? out : b->h_final;
+    LT_TRY(lt_norm_fwd(r, &norm, h, f->layer.x_mid, b->branch, b->x_final));
+    if (in_order) {
+        return LT_OK;
+    }
+    return lt_run_embed_fwd(
+        r, &(lt_embed_args){.y = out, .table = h, .ids = f->out_rows, .scale = 1.0f});
 }
 
-/* Embedding to h_out. */
-static lt_err run_layers(lt_forward *f) {
+/* Embedding to h_out. in_order: all rows are wanted, as they stand. */
+static lt_err run_layers(lt_forward *f, bool in_order) {
     lt_run *r = &f->run;
     lt_tensor stream = {0};
 
@@ -225,12 +231,12 @@ static lt_err run_layers(lt_forward *f) {
         LT_TRY(lt_mlp_block_fwd(r, layer, &f->layer, &f->batch, 0));
         stream = f->layer.x_mid;
     }
-    return f->shape.out > 0 ? gather(f, f->shape.out) : LT_OK;
+    return f->shape.out > 0 ? gather(f, f->shape.out, in_order) : LT_OK;
 }
 
 /* With choices where a graph may be made, whether there are any or not: it is for all calls of its shape. */
 static lt_err run_decode(lt_forward *f) {
-    LT_TRY(run_layers(f));
+    LT_TRY(run_layers(f, true));
     LT_TRY(lt_forward_head(f, 0, f->shape.out));
     return f->run.backend->graph_begin != NULL ? lt_forward_choose(f, 0, f->shape.out, f->shape.out)
                                                : LT_OK;
@@ -293,7 +299,7 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     acts_carve(f, f->shape.rows);
     LT_TRY(lt_forward_turn(f));
     LT_TRY(lt_forward_upload(f, w));
-    return pad ? run_padded(f) : run_layers(f);
+    return pad ? run_padded(f) : run_layers(f, false);
 }
 
 /* n sequences of `each` rows that say nothing: nobody's keys are written (slots -1), all of them read page 0. */

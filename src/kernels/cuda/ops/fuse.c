@@ -67,29 +67,44 @@ static bool goes_on(lt_fuse_ops *f, lt_op op, const void *args) {
 
 static void begin(lt_fuse_ops *f, lt_op op, const void *args) {
     if (op ==
-        LT_OP_rmsnorm_fwd) { /* Products of more rows may be made of several ops themselves. */
+        LT_OP_rmsnorm_fwd) { /* Packed products of more rows are made of several ops themselves. */
         f->norm = *(const lt_rmsnorm_args *)args;
         f->has_norm = f->norm.x.n_dims == 2 && f->norm.x.shape[0] <= LT_FUSE_ROWS;
     } else if (op == LT_OP_matmul) {
         f->product = *(const lt_matmul_args *)args;
-        f->has_product = f->product.y.n_dims == 2 && f->product.y.shape[0] <= LT_FUSE_ROWS;
+        f->has_product = f->product.y.n_dims == 2 &&
+                         (f->product.y.shape[0] <= LT_FUSE_ROWS ||
+                          (f->product.b_packed == NULL && !lt_dtype_is_block(f->product.b.dtype)));
     }
 }
 
+/* Rotation and pages, whose product is made without them. */
+static bool turns(const lt_fuse_ops *f) {
+    return f->has_rope && f->has_kv && lt_cuda_rope_kv_takes(&f->rope, &f->kv);
+}
+
+/* The activation is part of a product of few rows. */
+static bool gates(const lt_queue *q, const lt_fuse_ops *f) {
+    return f->has_product && f->has_act && lt_cuda_few_gated_takes(q, &f->product, &f->act);
+}
+
 static lt_err run_held(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f) {
+    const bool both = turns(f), gated = gates(q, f);
     const struct {
         bool has;
         lt_op op;
         const void *args;
     } ops[] = {{f->has_norm, LT_OP_rmsnorm_fwd, &f->norm},
-               {f->has_product, LT_OP_matmul, &f->product},
-               {f->has_act, LT_OP_act_fwd, &f->act},
-               {f->has_rope, LT_OP_rope, &f->rope},
-               {f->has_kv, LT_OP_kv_write, &f->kv}};
+               {f->has_product && !gated, LT_OP_matmul, &f->product},
+               {f->has_act && !gated, LT_OP_act_fwd, &f->act},
+               {f->has_rope && !both, LT_OP_rope, &f->rope},
+               {f->has_kv && !both, LT_OP_kv_write, &f->kv}};
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         LT_TRY(ops[i].has ? lt_registry_run(&lists[ops[i].op], ops[i].op, q, ops[i].args) : LT_OK);
     }
-    return LT_OK;
+    q->fuse->n_fused += both || gated;
+    LT_TRY(gated ? lt_cuda_few_gated_run(q, &f->product, &f->act, true) : LT_OK);
+    return both ? lt_cuda_rope_kv_run(q, &f->rope, &f->kv, true) : LT_OK;
 }
 
 /* As much of what is held as one kernel takes becomes that: without a tail that it does not take, then without the norm. */
@@ -111,7 +126,12 @@ static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f)
     }
     const bool takes = lt_cuda_ring_takes(&whole, info);
     if (!q->fuse->records) {
-        return takes ? lt_cuda_ring_run(q, &whole, false) : LT_OK;
+        LT_TRY(takes ? lt_cuda_ring_run(q, &whole, false) : LT_OK);
+        LT_TRY(!takes && gates(q, f) ? lt_cuda_few_gated_run(q, &f->product, &f->act, false)
+                                     : LT_OK);
+        return !(takes && whole.has_kv) && turns(f)
+                   ? lt_cuda_rope_kv_run(q, &f->rope, &f->kv, false)
+                   : LT_OK;
     }
     if (!takes) {
         return run_held(q, lists, f);

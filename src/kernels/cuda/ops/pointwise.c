@@ -205,6 +205,51 @@ static lt_err rope_run(lt_queue *q, const void *args) {
                              LT_CUDA_DIV_UP(n_heads, THREADS / lanes), 1, THREADS, list);
 }
 
+/* With the keys' and values' way to their pages (fuse.h). */
+bool lt_cuda_rope_kv_takes(const lt_rope_args *a, const lt_kv_write_args *w) {
+    return rope_refuse(a) == NULL && w->k_pages.dtype == a->x.dtype &&
+           w->v_pages.dtype == a->x.dtype && lt_tensor_contiguous(&w->k_pages) &&
+           lt_tensor_contiguous(&w->v_pages) && lt_tensor_contiguous(&a->positions) &&
+           lt_tensor_contiguous(&w->slots) &&
+           ((uintptr_t)w->k_pages.data | (uintptr_t)w->v_pages.data) % 16 == 0 &&
+           a->x.shape[0] * (a->x.shape[1] + w->k.shape[1]) < INT32_MAX / 2;
+}
+/* kv_args of rope.cu. */
+typedef struct {
+    void *y;
+    const void *positions, *slots, *table;
+    void *k_pages, *v_pages;
+    int64_t ld;
+    int rows, q_heads, kv_heads;
+} kv_args;
+
+lt_err lt_cuda_rope_kv_run(lt_queue *q, const lt_rope_args *a, const lt_kv_write_args *kv,
+                           bool launch) {
+    const int w = ROPE_W(a->x.dtype), lanes = (int)lt_cuda_width(&a->x) / (2 * w),
+              kv_heads = (int)kv->k.shape[1];
+    kv_args at = {.y = a->y.data,
+                  .positions = a->positions.data,
+                  .slots = kv->slots.data,
+                  .table = a->table.data,
+                  .k_pages = kv->k_pages.data,
+                  .v_pages = kv->v_pages.data,
+                  .ld = a->y.stride[0],
+                  .rows = (int)a->y.shape[0],
+                  .q_heads = (int)a->y.shape[1] - kv_heads,
+                  .kv_heads = kv_heads};
+    const lt_cuda_kernel *k;
+    char defines[LT_CUDA_DEFINES_BYTES];
+    void *list[] = {&at};
+    snprintf(defines, sizeof defines, "DTYPE=%s W=%d LANES=%d", lt_cuda_dtype_word(a->x.dtype), w,
+             lanes);
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "ops/rope.cu", "rope_kv", defines));
+    return launch ? lt_cuda_run_early(q, "ops/rope.cu", "rope_kv", defines,
+                                      LT_CUDA_DIV_UP((int64_t)at.rows * (at.q_heads + 2 * kv_heads),
+                                                     THREADS / lanes),
+                                      1, THREADS, list)
+                  : LT_OK;
+}
+
 /* Any width, any part of the head: a thread a pair, or a column that is copied. */
 static const char *rope_any_refuse(const void *args) {
     const lt_rope_args *a = args;

@@ -5,6 +5,8 @@
  * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the second half that rotate with them.
  * MOVEMENT  x ──2 x 16 B──▶ registers ─▶ rotate with table[position] (L2: H heads share it) ──▶ y
  * BOUND     4 bytes an element (bf16).
+ * PAGES     rope_kv: heads of q, k, v of a row that decodes: q and k rotated in place, k and v to the places of their rows' slots in the pages, too. Positions, slots and
+ *           table are read before the kernels before are done (fuse.h).
  * REFS      Su et al. 2021, arXiv:2104.09864.
  *@spec sm_80 sm_90a: DTYPE=bf16 W=8 LANES=8
  *@spec sm_80 sm_90a: DTYPE=fp32 W=4 LANES=16 */
@@ -33,4 +35,41 @@ rope(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 n_h
     rotate(a, b, table, positions[(u32)head / (u32)at.n.n1], lane, sign);
     piece_store(y, a);
     piece_store(y + D / 2, b);
+}
+
+typedef struct {
+    DTYPE *y; /* (rows, q_heads + 2 kv_heads, D), rows ld apart */
+    const int *positions, *slots;
+    const float *table;
+    DTYPE *k_pages, *v_pages; /* (slots, kv_heads, D) */
+    i64 ld;
+    int rows, q_heads, kv_heads;
+} kv_args;
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+rope_kv(const __grid_constant__ kv_args w) {
+    const int head = (int)blockIdx.x * HEADS_AT_ONCE + (int)threadIdx.x / LANES, heads = w.q_heads + 2 * w.kv_heads;
+    const int lane = threadIdx.x % LANES, row = head / heads, h = head % heads, turned = w.q_heads + w.kv_heads;
+    const bool there = row < w.rows;
+    const int position = there ? w.positions[row] : 0, slot = there ? w.slots[row] : -1;
+    DTYPE *const y = w.y + row * w.ld + h * D + lane * W;
+    float a[W], b[W];
+
+    wait_for_others();
+    if (!there) {
+        return;
+    }
+    piece_load_stream(a, y);
+    piece_load_stream(b, y + D / 2);
+    if (h < turned) {
+        rotate(a, b, w.table, position, lane, 1.0f);
+        piece_store(y, a);
+        piece_store(y + D / 2, b);
+    }
+    if (h >= w.q_heads && slot >= 0) {
+        const int g = h < turned ? h - w.q_heads : h - turned;
+        DTYPE *const page = (h < turned ? w.k_pages : w.v_pages) + ((i64)slot * w.kv_heads + g) * D + lane * W;
+        piece_store(page, a);
+        piece_store(page + D / 2, b);
+    }
 }
