@@ -1,7 +1,7 @@
 # Unit tests under AddressSanitizer with UndefinedBehaviorSanitizer (one build) and, those with threads, ThreadSanitizer. OpenMP's runtime is not built
 # for ThreadSanitizer, so there parallel loops run on one thread and what is tested are our own threads (loader, page, bench, engine).
 # The two builds come first, so that the tests of both can run side by side; of those, the long ones first, so that none is left over at the end.
-long='(train/test_device|test_engine|test_engine_load|test_tokenize|test_tokenizer_exact)$'
+long='(train/test_device|test_ahead|test_engine|test_engine_load|test_tokenize|test_tokenizer_exact)$'
 sanitized_names() { # tests (a pattern)
     find tests/unit -name 'test_*.c' | sed 's/\.c$//' | grep -E "$1" | sort
 }
