@@ -90,8 +90,11 @@ static lt_err take_lane(const lt_model *m, lane **out) {
     lt_err err = LT_OK;
     *out = NULL;
     pthread_mutex_lock(&v->lock);
-    if (v->pinned == NULL) {
+    if (v->n_lanes == 0) {
         err = open_lanes(m);
+        if (err != LT_OK) {
+            close_lanes(m);
+        }
     }
     while (err == LT_OK && *out == NULL) {
         for (int i = 0; i < v->n_lanes && *out == NULL; i++) {
