@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,8 +273,9 @@ lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *defines, const 
     lt_err err = LT_OK;
     lt_source source = {0};
     lt_cubin c = {0};
+    static atomic_bool told;
     const double start_s = lt_clock_s();
-    char key[KEY_BYTES], dir[LT_PATH_BYTES], path[LT_PATH_BYTES] = "";
+    char key[KEY_BYTES], dir[LT_PATH_BYTES] = "the cache folder", path[LT_PATH_BYTES] = "";
     int version = 0;
     XXH128_hash_t name;
 
@@ -291,6 +293,11 @@ lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *defines, const 
         path[0] = '\0';
     }
     if (path[0] == '\0' || !cache_read(&c, path, key)) {
+        if (!atomic_exchange(&told, true)) {
+            lt_log_info("kernels for %s are compiled at their first use%s%s: a first start takes a "
+                        "while",
+                        arch, path[0] != '\0' ? " and kept in " : "; nothing can be kept in ", dir);
+        }
         LT_TRY_DONE(program_compile(&c, &source, defines, arch));
         if (path[0] != '\0') {
             cache_write(&c, path, key);
