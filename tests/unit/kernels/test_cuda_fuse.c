@@ -17,7 +17,7 @@
 #include "tensor/block.h"
 #include "tensor/ops.h"
 
-enum { LAYERS = 2, MATRICES = 4, MOST_ROWS = 9, ARENA = 48 << 20 };
+enum { LAYERS = 2, MATRICES = 4, MOST_ROWS = 70, ARENA = 48 << 20 };
 enum { QKV, OUT, UP, DOWN };
 
 typedef struct {
@@ -58,8 +58,10 @@ static const shape shapes[] = {
      LT_ACT_SILU, .gated = true},
     {"9 rows, bias, fp16", 9, 136, 6, 2, 128, 96, 100, 16, 33, LT_F16, ALL(LT_F16), LT_ACT_SILU,
      .gated = true, .bias = true},
-    {"9 rows of blocks: none", 9, 128, 2, 1, 64, 96, 100, 16, 33, LT_BF16, ALL(LT_Q8_0),
-     LT_ACT_SILU, .gated = true, .unfused = true},
+    {"9 rows of blocks: rotation and pages", 9, 128, 2, 1, 64, 96, 100, 16, 33, LT_BF16,
+     ALL(LT_Q8_0), LT_ACT_SILU, .gated = true},
+    {"70 rows, a part of the head turns: none", 70, 128, 2, 1, 64, 96, 100, 16, 33, LT_BF16,
+     ALL(LT_BF16), LT_ACT_SILU, .gated = true, .part_rope = true, .unfused = true},
     {"Q8_0", 1, 352, 4, 2, 64, 224, 77, 16, 40, LT_BF16, ALL(LT_Q8_0), LT_ACT_SILU, .gated = true},
     {"Q4_0, 4 rows", 4, 1056, 4, 4, 64, 96, 77, 16, 40, LT_BF16, ALL(LT_Q4_0), LT_ACT_SILU,
      .gated = true},

@@ -30,6 +30,22 @@ static bool heads_of(const lt_tensor *x, const lt_tensor *y, int64_t first, int6
            x->data == (char *)y->data + (size_t)(first * dim) * lt_dtype_bytes(y->dtype);
 }
 
+/* Rotation of all of heads of q and k, in place. */
+static bool turns_in_place(const lt_rope_args *a) {
+    return same(&a->x, &a->y) && !a->inverse && a->x.n_dims == 3;
+}
+/* (R, (q_heads + 2 kv_heads) D): the product's y, or, where that is made already, what begins with the heads that are rotated. */
+static lt_tensor rows_of(const lt_fuse_ops *f, int64_t kv_heads) {
+    const lt_tensor *x = &f->rope.x;
+    return f->has_product
+               ? f->product.y
+               : (lt_tensor){.data = x->data,
+                             .dtype = x->dtype,
+                             .n_dims = 2,
+                             .shape = {x->shape[0], (x->shape[1] + kv_heads) * x->shape[2]},
+                             .stride = {x->stride[0], 1}};
+}
+
 static bool goes_on(lt_fuse_ops *f, lt_op op, const void *args) {
     if (op == LT_OP_matmul) {
         const lt_matmul_args *a = args;
@@ -39,42 +55,48 @@ static bool goes_on(lt_fuse_ops *f, lt_op op, const void *args) {
         f->product = *a;
         return f->has_product = true;
     }
-    if (!f->has_product || f->has_act) {
+    if (f->has_act) {
         return false;
     }
-    if (op == LT_OP_act_fwd && !f->has_rope) {
+    if (op == LT_OP_act_fwd && f->has_product && !f->has_rope) {
         const lt_act_args *a = args;
         f->act = *a;
         return f->has_act = a->gated && same(&f->product.y, &a->x);
     }
-    if (op == LT_OP_rope && !f->has_rope) {
+    if (op == LT_OP_rope && f->has_product && !f->has_rope) {
         const lt_rope_args *a = args;
         f->rope = *a;
-        return f->has_rope = same(&a->x, &a->y) && !a->inverse && a->x.n_dims == 3 &&
+        return f->has_rope = turns_in_place(a) &&
                              heads_of(&a->x, &f->product.y, 0, a->x.shape[1], a->x.shape[2]);
     }
     if (op == LT_OP_kv_write && f->has_rope) {
         const lt_kv_write_args *a = args;
         const int64_t dim = f->rope.x.shape[2], kv_heads = a->k.shape[1],
                       q_heads = f->rope.x.shape[1] - kv_heads;
+        const lt_tensor y = rows_of(f, kv_heads);
         f->kv = *a;
-        return f->has_kv = heads_of(&a->k, &f->product.y, q_heads, kv_heads, dim) &&
-                           heads_of(&a->v, &f->product.y, q_heads + kv_heads, kv_heads, dim) &&
-                           f->product.y.shape[1] == (q_heads + 2 * kv_heads) * dim;
+        return f->has_kv = heads_of(&a->k, &y, q_heads, kv_heads, dim) &&
+                           heads_of(&a->v, &y, q_heads + kv_heads, kv_heads, dim) &&
+                           y.shape[1] == (q_heads + 2 * kv_heads) * dim;
     }
     return false;
 }
 
 static void begin(lt_fuse_ops *f, lt_op op, const void *args) {
     if (op ==
-        LT_OP_rmsnorm_fwd) { /* Packed products of more rows are made of several ops themselves. */
+        LT_OP_rmsnorm_fwd) { /* Products of more rows may be made of several ops themselves. */
         f->norm = *(const lt_rmsnorm_args *)args;
         f->has_norm = f->norm.x.n_dims == 2 && f->norm.x.shape[0] <= LT_FUSE_ROWS;
     } else if (op == LT_OP_matmul) {
         f->product = *(const lt_matmul_args *)args;
         f->has_product = f->product.y.n_dims == 2 &&
                          (f->product.y.shape[0] <= LT_FUSE_ROWS ||
-                          (f->product.b_packed == NULL && !lt_dtype_is_block(f->product.b.dtype)));
+                          (f->product.y.shape[0] <= LT_FUSE_PLAIN_ROWS &&
+                           f->product.b_packed == NULL && !lt_dtype_is_block(f->product.b.dtype)));
+    } else if (op == LT_OP_rope) {
+        f->rope = *(const lt_rope_args *)args;
+        f->has_rope = turns_in_place(&f->rope) && f->rope.x.stride[2] == 1 &&
+                      (f->rope.x.stride[1] == f->rope.x.shape[2] || f->rope.x.shape[1] == 1);
     }
 }
 
@@ -144,7 +166,7 @@ static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f)
 
 lt_err lt_fuse_flush(lt_queue *q, const lt_op_list *lists) {
     lt_fuse_ops held;
-    if (!q->fuse->held.has_norm && !q->fuse->held.has_product) {
+    if (!q->fuse->held.has_norm && !q->fuse->held.has_product && !q->fuse->held.has_rope) {
         return LT_OK; /* As before nearly every op of a training step. */
     }
     held = q->fuse->held;
@@ -164,7 +186,7 @@ lt_err lt_fuse_offer(lt_queue *q, const lt_op_list *lists, lt_op op, const void 
         LT_TRY(lt_fuse_flush(q, lists));
         begin(held, op, args);
     }
-    *taken = f->records && (held->has_norm || held->has_product);
+    *taken = f->records && (held->has_norm || held->has_product || held->has_rope);
     return held->has_act || held->has_kv ? lt_fuse_flush(q, lists) /* Nothing goes on with it. */
                                          : LT_OK;
 }

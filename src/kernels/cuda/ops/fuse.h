@@ -7,8 +7,7 @@
  *                                 matmul  act_fwd x = its y                    gated, SiLU or GELU's tanh form
  *                                 matmul  rope of its y, in place  kv_write    y = heads of q, k, v
  *
- * The last also where the product is not such a one, of 16-bit weights and any number of rows: product by itself, rotation and pages in one kernel (rope.cu). The activation
- * also behind gemm_few.cu's products.
+ * Behind any other product rotation and pages are a kernel of their own (rope.cu), and a gated activation is part of gemm_few.cu's.
  *
  * Every tensor that the ops would have written is written, with the same bits: who reads it later does not matter. Ops whose results lie where others of the kernel still read
  * are left alone, as blocks do not wait for each other.
@@ -23,7 +22,8 @@
 
 #include "kernels/cuda/ops/launch.h"
 
-#define LT_FUSE_ROWS 8
+#define LT_FUSE_ROWS       8
+#define LT_FUSE_PLAIN_ROWS 64 /* Of products of 16-bit weights, with an activation: gemm_few.cu. */
 
 /* Most rows of a product that is fused, by its weights: 16-bit, or packed blocks. */
 typedef struct {
