@@ -191,6 +191,12 @@ static inline int __ffs(int x) {
 static inline int __clz(int x) {
     return x == 0 ? 32 : __builtin_clz((unsigned)x);
 }
+static inline int __dp4a(int a, int b, int c) {
+    for (int i = 0; i < 4; i++) {
+        c += (signed char)(a >> 8 * i) * (signed char)(b >> 8 * i);
+    }
+    return c;
+}
 static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
     const unsigned long long both = (unsigned long long)b << 32 | a;
     unsigned out = 0;

@@ -67,6 +67,14 @@ typedef struct {
 void emu_mma_bf16(void *const lanes[EMU_WARP], unsigned mask);
 void emu_mma_f16(void *const lanes[EMU_WARP], unsigned mask);
 
+/* mma.sync.m16n8k32 of bytes, or of 16 columns with half the words zero: d += a b, a unsigned or signed. */
+typedef struct {
+    int32_t d[4];
+    uint32_t a[4], b[2];
+} emu_imma;
+void emu_mma_u8(void *const lanes[EMU_WARP], unsigned mask);
+void emu_mma_s8(void *const lanes[EMU_WARP], unsigned mask);
+
 /* Say what is wrong, with kernel, block and thread, and end the program (a debugger stops there). */
 __attribute__((noreturn, format(printf, 1, 2))) void emu_trap(const char *fmt, ...);
 

@@ -199,4 +199,35 @@ static inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_X_X_f32(
     d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];
 }
 
+static inline void emu_ptx_imma(emu_together how, int &d0, int &d1, int &d2, int &d3, uint32_t a0,
+                                uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1,
+                                const int c[4]) {
+    emu_imma m = {{c[0], c[1], c[2], c[3]}, {a0, a1, a2, a3}, {b0, b1}};
+    emu_warp(0xffffffffu, how, &m, "mma.sync");
+    d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];
+}
+static inline void ptx_mma_sync_aligned_m16n8k32_row_col_s32_u8_s8_s32(
+    int &d0, int &d1, int &d2, int &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+    uint32_t b0, uint32_t b1, int c0, int c1, int c2, int c3) {
+    const int c[4] = {c0, c1, c2, c3};
+    emu_ptx_imma(emu_mma_u8, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1, c);
+}
+static inline void ptx_mma_sync_aligned_m16n8k32_row_col_s32_s8_s8_s32(
+    int &d0, int &d1, int &d2, int &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+    uint32_t b0, uint32_t b1, int c0, int c1, int c2, int c3) {
+    const int c[4] = {c0, c1, c2, c3};
+    emu_ptx_imma(emu_mma_s8, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1, c);
+}
+static inline void ptx_mma_sync_aligned_m16n8k16_row_col_s32_u8_s8_s32(int &d0, int &d1, int &d2,
+                                                                       int &d3, uint32_t a0,
+                                                                       uint32_t a1, uint32_t b,
+                                                                       int c0, int c1, int c2,
+                                                                       int c3) {
+    const int c[4] = {c0, c1, c2, c3};
+    emu_ptx_imma(emu_mma_u8, d0, d1, d2, d3, a0, a1, 0, 0, b, 0, c);
+}
+static inline void ptx_max_NaN_f32(float &y, float a, float b) {
+    y = a != a ? a : b != b ? b : a > b ? a : b;
+}
+
 #endif

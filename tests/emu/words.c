@@ -2,6 +2,7 @@
 #include "emu.h"
 
 #include <math.h>
+#include <stdbool.h>
 #include <string.h>
 
 static uint32_t bits_of(float x) {
@@ -101,4 +102,38 @@ void emu_mma_f16(void *const lanes[EMU_WARP], unsigned mask) {
         emu_trap("mma.sync with lanes %08x only", mask);
     }
     multiply(lanes, emu_f16_to_f32);
+}
+
+static void multiply_bytes(void *const lanes[EMU_WARP], unsigned mask, bool is_signed) {
+    int a[16][32], b[32][8];
+    if (mask != ~0u) {
+        emu_trap("mma.sync with lanes %08x only", mask);
+    }
+    for (int l = 0; l < EMU_WARP; l++) {
+        const emu_imma *const m = lanes[l];
+        for (int i = 0; i < 16; i++) {
+            const uint32_t byte = m->a[i / 4] >> 8 * (i % 4) & 0xff;
+            a[l / 4 + i / 4 % 2 * 8][l % 4 * 4 + i / 8 * 16 + i % 4] = is_signed ? (int8_t)byte
+                                                                                 : (int)byte;
+        }
+        for (int i = 0; i < 8; i++) {
+            b[l % 4 * 4 + i / 4 * 16 + i % 4][l / 4] = (int8_t)(m->b[i / 4] >> 8 * (i % 4));
+        }
+    }
+    for (int l = 0; l < EMU_WARP; l++) {
+        emu_imma *const m = lanes[l];
+        for (int i = 0; i < 4; i++) {
+            for (int k = 0; k < 32; k++) {
+                m->d[i] += a[l / 4 + i / 2 * 8][k] * b[k][l % 4 * 2 + i % 2];
+            }
+        }
+    }
+}
+
+void emu_mma_u8(void *const lanes[EMU_WARP], unsigned mask) {
+    multiply_bytes(lanes, mask, false);
+}
+
+void emu_mma_s8(void *const lanes[EMU_WARP], unsigned mask) {
+    multiply_bytes(lanes, mask, true);
 }
