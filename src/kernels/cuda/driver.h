@@ -73,6 +73,7 @@ enum {
     LT_CU_FUNC_LOCAL_BYTES = 3,
     LT_CU_FUNC_N_REGS = 4,
     LT_CU_FUNC_MAX_DYNAMIC_SHARED = 8,
+    LT_CU_FUNC_CARVEOUT = 9, /* Percent of the SM's memory that shall be shared. */
     LT_CU_FUNC_NON_PORTABLE_CLUSTER = 14,
 
     LT_CU_LAUNCH_CLUSTER = 4,

@@ -185,6 +185,10 @@ lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k, const lt_
                        d->cluster[0], k->shared_bytes, d->dynamic_shared_bytes, k->n_regs);
 }
 
+void lt_cuda_all_shared(lt_cuda *c, const lt_cuda_kernel *k) {
+    (void)c->cu->cuFuncSetAttribute(k->function, LT_CU_FUNC_CARVEOUT, 100);
+}
+
 void lt_cuda_kernels_unload(lt_cuda *c) {
     for (size_t i = 0; i < LT_CUDA_TABLE_SLOTS; i++) {
         if (c->slots[i] != NULL) {

@@ -78,6 +78,10 @@ typedef struct {
 LT_MUST_USE lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k,
                                   const lt_cuda_dims *d, void **args);
 
+/* All of an SM's memory becomes shared while k runs there, none of it the L1's. By itself the driver gives a kernel about what its blocks need, and an SM divides its memory anew only
+ * when it is empty: blocks of kernels that shall stand beside each other must want the same. */
+void lt_cuda_all_shared(lt_cuda *c, const lt_cuda_kernel *k);
+
 /* ---- Memory ---- */
 LT_MUST_USE lt_err lt_cuda_alloc(lt_cuda *c, void **out, size_t bytes, const char *what);
 void lt_cuda_free(lt_cuda *c, void *p); /* Accepts NULL. */

@@ -2,7 +2,8 @@
  * row, few rows, many rows; the same bits eager, recorded and launched; each matrix in memory once.
  *
  * Tolerance, relative to the largest logit: weights are exact (K formats' scales rounded at 2^-11; at 65 rows and more weights at 2^-9), activations are BF16: each of
- * some 20 stages rounds at 2^-9, of which most averages out. As BF16 weights on the CPU: docs/numerics.md. */
+ * some 20 stages rounds at 2^-9, of which most averages out. As BF16 weights on the CPU: docs/numerics.md. A row alone is rounded to 8 bits a number, as the CPU's kernels do it: those
+ * are 0.020 to 0.044 off in the same place. */
 #include <unistd.h>
 
 #include "unit/model/golden.h"
@@ -11,7 +12,8 @@
 #include "model/forward.h"
 #include "model/gguf_save.h"
 
-#define TOLERANCE 0.02
+#define TOLERANCE     0.02
+#define TOLERANCE_ROW 0.04
 
 enum { V = 300, MANY = 80, FEW = 20, PAGE = 16, MAX_PAGES = 8, MAX_SEQS = 12 };
 
@@ -66,7 +68,7 @@ static void check_logits(const pair *p) {
     for (int i = 0; i < 3; i++) {
         const double off = distance(logits[i], expected[i], V);
         print_message("%s, %s: logits %.4f of the largest off\n", p->what, ways[i], off);
-        if (!(off <= TOLERANCE)) {
+        if (!(off <= (i == 2 ? TOLERANCE_ROW : TOLERANCE))) {
             fail_msg("%s, %s: logits are %.3g of the largest off", p->what, ways[i], off);
         }
     }

@@ -221,6 +221,7 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
              a->softcap > 0.0f, a->alibi.data != NULL, a->sinks.data != NULL);
     if (walks(a, info)) {
         LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_walk", text));
+        lt_cuda_all_shared(c, split);
         return lt_cuda_launch(c, s, split,
                               &(lt_cuda_dims){.grid = {1, blocks, batch},
                                               .block = {32 * WARPS},
@@ -235,6 +236,8 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     }
     LT_TRY(lt_cuda_kernel_get(c, &split, "attention/decode.cu", "decode_split", text));
     LT_TRY(lt_cuda_kernel_get(c, &combine, "attention/decode.cu", "decode_combine", text));
+    lt_cuda_all_shared(c, split);
+    lt_cuda_all_shared(c, combine);
     LT_TRY(
         lt_cuda_launch(c, s, split,
                        &(lt_cuda_dims){.grid = {(unsigned)div_up(w.splits, w.turns), blocks, batch},

@@ -13,6 +13,24 @@ INLINE void mma_16x8x16(float d[4], const u32 a[4], u32 b0, u32 b1) {
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
+/* D (16 x 8) = A (16 x 32) B (32 x 8) + c of bytes, A's unsigned or signed, B's signed; exact. As above with four elements for two: a[0..3] = A[r][4 q..], A[r + 8][4 q..],
+ * A[r][4 q + 16..], A[r + 8][4 q + 16..] with q = l % 4; b = B[4 q..][r], B[4 q + 16..][r]; d as above. c: all elements alike. */
+INLINE void mma_16x8x32_u8(int d[4], const u32 a[4], u32 b0, u32 b1, int c) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c));
+}
+INLINE void mma_16x8x32_s8(int d[4], const u32 a[4], u32 b0, u32 b1, int c) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%10, %10, %10, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c));
+}
+/* 16 columns of A: a[0], a[1], b0. */
+INLINE void mma_16x8x16_u8(int d[4], u32 a0, u32 a1, u32 b, int c) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%7, %7, %7, %7};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(c));
+}
 /* Four 8x8 matrices; lane i gives the address of row i % 8 of matrix i / 8 and gets elements (i / 4, 2 (i % 4)..) of each. */
 INLINE void ldmatrix_x4(u32 r[4], u32 addr) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -2,7 +2,7 @@
  *
  * -D M rows, 1 to 8; NORM, ADD, PARAM, LANES: RMSNorm of x [+ add], gains of type PARAM, LANES 32 or 256 as norm.cu shares out a row; TAIL 0: none, 1: act = f(column) * column + N / 2 (KIND 0: GELU's tanh
  * form, 2: SiLU), 2: pairs (i, i + dim / 2) of heads of q and k rotated in place, heads of k and v also to their pages; HELD: x stands in shared memory.
- * THREADS, STAGES (of cp.async that may be under way) are the kernel's. Bits are those of the ops one by one. */
+ * WIDTH: K, if a kernel is made for one; BARE 1: no bias, and y is not added to. THREADS, SENT (groups of cp.async that are under way when the norm begins) are the kernel's. Bits are those of the ops one by one. */
 #ifndef LT_CUDA_GEMM_BESIDE_CUH
 #define LT_CUDA_GEMM_BESIDE_CUH
 
@@ -13,6 +13,24 @@
 #include "common/reduce.cuh"
 #include "common/rotate.cuh"
 
+#ifndef BARE /* Neither a bias nor what y held comes to the sums. */
+#define BARE 0
+#endif
+#define BIAS_AT(a, col) (BARE ? 0.0f : bias_at((a)->bias, (a)->bias_type, col))
+/* Pieces c of 8 columns of a row, from the first on. */
+#ifdef WIDTH /* K, where a kernel is made for one: a known number of turns. */
+#define WIDTH_OF(a)                    WIDTH
+#define PIECES_OF_THREAD               ((WIDTH / 8 + THREADS - 1) / THREADS)
+#define EACH_PIECE(a, c, first, apart) for (int turn = 0, c = first; turn < (WIDTH / 8 + apart - 1) / apart; turn++, c += apart) if (c < WIDTH / 8)
+#else
+#define WIDTH_OF(a)                    ((a)->k)
+#define PIECES_OF_THREAD               1
+#define EACH_PIECE(a, c, first, apart) for (int turn = 0, c = first; c < (a)->k / 8; c += apart)
+#endif
+
+#ifndef IN_REGISTERS
+#define IN_REGISTERS 0
+#endif
 static_assert(LANES == 32 || (LANES == 256 && THREADS >= 256), "as norm.cu shares out a row");
 
 typedef struct {
@@ -45,14 +63,14 @@ typedef struct {
     int *slots;
 } places;
 INLINE int x_pitch(const ring_args *a) { /* In pieces of 16 bytes. */
-    return (a->k + 7) / 8 + 4;
+    return (WIDTH_OF(a) + 7) / 8 + 4;
 }
 INLINE places places_of(const ring_args *a, u8 *behind_rings) {
     places s;
     s.x = (uint4 *)behind_rings;
     s.gain = behind_rings + (HELD ? M * x_pitch(a) * 16 : 0);
-    s.part = (float *)(s.gain + (NORM ? a->k * (int)sizeof(PARAM) : 0));
-    s.angles = s.part + (NORM ? M * (a->k / 8) : 0);
+    s.part = (float *)(s.gain + (NORM ? WIDTH_OF(a) * (int)sizeof(PARAM) : 0));
+    s.angles = s.part + (NORM ? M * (WIDTH_OF(a) / 8) : 0);
     s.slots = (int *)(s.angles + (TAIL == 2 ? M * a->dim : 0));
     return s;
 }
@@ -63,7 +81,7 @@ INLINE places places_of(const ring_args *a, u8 *behind_rings) {
 /* The gains are weights: on their way with the first stage. A thread copies those of its own pieces. */
 INLINE void send_gains(const ring_args *a, const places *s) {
     const int each = 8 * (int)sizeof(PARAM) / 16;
-    for (int c = (int)threadIdx.x; c < a->k / 8; c += THREADS) {
+    EACH_PIECE(a, c, (int)threadIdx.x, THREADS) {
 #pragma unroll
         for (int i = 0; i < each; i++) {
             cp_async_16(smem_addr(s->gain) + (u32)(c * each + i) * 16, (const u8 *)a->gain + (c * each + i) * 16);
@@ -71,21 +89,28 @@ INLINE void send_gains(const ring_args *a, const places *s) {
     }
 }
 INLINE float sum_of_pieces(const ring_args *a, const float *part) {
-    const int lane = (int)threadIdx.x % LANES, pieces = a->k / 8;
+    const int lane = (int)(threadIdx.x % LANES);
     float x = 0.0f;
-    for (int c = lane; c < pieces; c += LANES) {
+    EACH_PIECE(a, c, lane, LANES) {
         x += part[c];
     }
     return warp_sum(x);
 }
-/* x (+ add), in place in s->x, to its norm; block 0 leaves in memory what the op would have. */
-INLINE void norm_rows(const ring_args *a, const places *s) {
+/* A thread's own pieces, if they stay in its registers (IN_REGISTERS) and not in s->x. */
+typedef struct {
+    uint4 v[IN_REGISTERS ? PIECES_OF_THREAD : 1][M];
+} own_pieces;
+INLINE uint4 *piece_at(const ring_args *a, const places *s, own_pieces *own, int turn, int m, int c) {
+    return IN_REGISTERS ? &own->v[turn][m] : &s->x[m * x_pitch(a) + c];
+}
+/* x (+ add) to its norm, in place; block 0 leaves in memory what the op would have. */
+INLINE void norm_rows(const ring_args *a, const places *s, own_pieces *own) {
     __shared__ float meet[M][8], scales[M];
-    const int tid = (int)threadIdx.x, warp = tid / 32, pieces = a->k / 8;
+    const int tid = (int)threadIdx.x, warp = (int)(threadIdx.x / 32), pieces = WIDTH_OF(a) / 8;
     const bool keeps = blockIdx.x == 0;
     float scale[M];
 
-    for (int c = tid; c < pieces; c += THREADS) { /* 1. Sums of squares of pieces. */
+    EACH_PIECE(a, c, tid, THREADS) { /* 1. Sums of squares of pieces. */
         uint4 v[M], more[M];
 #pragma unroll
         for (int m = 0; m < M; m++) {
@@ -112,11 +137,11 @@ INLINE void norm_rows(const ring_args *a, const places *s) {
             for (int e = 0; e < 8; e++) {
                 squares += f[e] * f[e];
             }
-            s->x[m * x_pitch(a) + c] = v[m];
+            *piece_at(a, s, own, turn, m, c) = v[m];
             s->part[m * pieces + c] = squares;
         }
     }
-    cp_async_wait(STAGES - 2); /* The gains, which came first. */
+    cp_async_wait(SENT - 1); /* The gains, which came first. */
     __syncthreads();
     if (LANES > 32) { /* 2. Rows: the warps' sums are added by their own tree, as in norm.cu. */
         for (int m = 0; m < M && tid < LANES; m++) {
@@ -142,7 +167,7 @@ INLINE void norm_rows(const ring_args *a, const places *s) {
         } else {
             x = sum_of_pieces(a, s->part + m * pieces);
         }
-        scale[m] = rsqrtf(x * (1.0f / a->k) + a->eps);
+        scale[m] = rsqrtf(x * (1.0f / WIDTH_OF(a)) + a->eps);
         if (tid % 32 == 0) {
             scales[m] = scale[m];
         }
@@ -157,7 +182,7 @@ INLINE void norm_rows(const ring_args *a, const places *s) {
             scale[m] = scales[m];
         }
     }
-    for (int c = tid; c < pieces; c += THREADS) { /* 3. As it was read: a thread's own pieces. */
+    EACH_PIECE(a, c, tid, THREADS) { /* 3. As it was read: a thread's own pieces. */
         float g[8];
         if (sizeof(PARAM) == 4) {
             *(float4 *)g = *(const float4 *)(s->gain + 32 * c), *(float4 *)(g + 4) = *(const float4 *)(s->gain + 32 * c + 16);
@@ -167,14 +192,14 @@ INLINE void norm_rows(const ring_args *a, const places *s) {
 #pragma unroll
         for (int m = 0; m < M; m++) {
             float f[8];
-            UNPACK(DTYPE, f, s->x[m * x_pitch(a) + c]);
+            UNPACK(DTYPE, f, *piece_at(a, s, own, turn, m, c));
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 const float hat = f[e] * scale[m];
                 f[e] = hat * (a->gain_offset + g[e]);
             }
             const uint4 y = PACK(DTYPE, f);
-            s->x[m * x_pitch(a) + c] = y;
+            *piece_at(a, s, own, turn, m, c) = y;
             if (keeps) {
                 *(uint4 *)(a->normed + m * a->ld_normed + 8 * c) = y;
             }
@@ -189,7 +214,7 @@ INLINE float activate(float x) {
     return KIND == 2 ? silu(x) : gelu_tanh(x);
 }
 INLINE float product_of(const ring_args *a, int col, float sum) { /* As y holds it. */
-    return TO_F32(OUT, FROM_F32(OUT, sum + bias_at(a->bias, a->bias_type, col)));
+    return TO_F32(OUT, FROM_F32(OUT, sum + BIAS_AT(a, col)));
 }
 INLINE void turn_and_write(const ring_args *a, const places *s, int m, int pair, float first, float second) {
     const int half = a->dim / 2, i = pair % half, head = pair / half, col = head * a->dim + i;
@@ -209,7 +234,7 @@ INLINE void turn_and_write(const ring_args *a, const places *s, int m, int pair,
 }
 INLINE void store_column(const ring_args *a, int m, int col, float sum) {
     if (col < a->n) {
-        product_store(a->y + m * a->ldy + col, sum, bias_at(a->bias, a->bias_type, col), a->accumulate);
+        product_store(a->y + m * a->ldy + col, sum, BIAS_AT(a, col), BARE ? 0 : a->accumulate);
     }
 }
 /* TAIL 1, 2: pair p of columns (column_of, + distance_of). */
@@ -244,10 +269,11 @@ INLINE void send_early(const ring_args *a, const places *s) {
 /* And afterwards: x in its place. */
 INLINE void bring_x(const ring_args *a, const places *s) {
 #if NORM
-    norm_rows(a, s);
+    own_pieces none;
+    norm_rows(a, s, &none);
 #elif HELD
     for (int m = 0; m < M; m++) {
-        for (int c = (int)threadIdx.x; c < a->k / 8; c += THREADS) {
+        EACH_PIECE(a, c, (int)threadIdx.x, THREADS) {
             s->x[m * x_pitch(a) + c] = *(const uint4 *)(a->x + m * a->ldx + 8 * c);
         }
     }

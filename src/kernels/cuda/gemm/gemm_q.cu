@@ -172,8 +172,8 @@ embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *
 #pragma unroll
     for (int e = 0; e < 8; e++) {
         const int at = 32 * group + element_at(q, e);
-        u32 bits = *(const u32 *)(tile + word_in_tile(g, r, q, e / 4)) >> bits_in_word(e) & (LOW == 4 ? 15u : 255u);
-        bits |= HIGH > 0 ? (high >> (high_bit(g, r / 8, e / 2) + 16 * (e % 2)) & (HIGH == 2 ? 3u : 1u)) << 4 : 0;
+        u32 bits = *(const u32 *)(tile + word_in_tile(g, r, q, e / 4)) >> bits_in_word(g, e) & (LOW == 4 ? 15u : 255u);
+        bits |= HIGH > 0 ? (high >> (high_bit(g, e / 4) + bits_in_word(0, e)) & (HIGH == 2 ? 3u : 1u)) << 4 : 0;
         const int number = OFFSET == 128 ? (int)(signed char)bits : (int)bits - OFFSET;
         float v = scale * (fp16_to_f32(*(const fp16 *)(tile + scale_in_tile(g, r, e / 4))) * (float)number - least);
         if (pos_table) {

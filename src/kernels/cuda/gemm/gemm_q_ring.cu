@@ -1,63 +1,80 @@
 /* gemm_q_ring.cu: gemv_ring.cu for quantised weights: up to 8 rows times a matrix packed as tile_q.cuh says, with the small ops beside it (beside.cuh).
  *
- * SHAPES    M = 1 .. 8; K a multiple of 32, WHOLE: of 128; rows of x 16-byte aligned; any N (TAIL 0), else N / 2 a multiple of 16 (TAIL 1), or dim / 2 (TAIL 2).
- * MAP       one block an SM; each group of SPLIT warps walks over units of SLABS slabs of 16 columns: one, or two whose columns are pairs: gates and factors, or the numbers that rotate with
+ * SHAPES    M = 1 .. 8; K = WIDTH, a multiple of 32; rows of x 16-byte aligned; any N (TAIL 0), else N / 2 a multiple of 16 (TAIL 1), or dim / 2 (TAIL 2).
+ * MAP       one block an SM (BLOCKS 2: with so few registers that the next kernel's block may stand beside it); each group of SPLIT warps walks over units of SLABS slabs of 16 columns: one, or two whose columns are pairs: gates and factors, or the numbers that rotate with
  *           each other. A warp of a group has the tiles of its part of K.
  * MOVEMENT
- *     W ──cp.async, tiles as they lie──▶ ring of STAGES x SLABS tiles of this warp ──▶ operands of mma.sync (operand_q.cuh) ─┐
- *     x [+ add] ─ norm, every block by itself ─▶ smem ───────────────────────────────────────────────────────────────────────┴─▶ sums ──smem──▶ y, act, pages
- * BOUND, NUMERICS   as gemm_q.cu: its bits for equal SPLIT.
- *@spec sm_80 sm_90a: M=1 SPLIT=4 WARPS=16 STAGES=3 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- *@spec sm_80 sm_90a: M=1 SPLIT=16 WARPS=16 STAGES=2 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- *@spec sm_80 sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=4 WHOLE=1 HELD=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
- *@spec sm_80 sm_90a: M=8 SPLIT=8 WARPS=16 STAGES=2 WHOLE=0 HELD=0 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_80 sm_90a: M=8 SPLIT=4 WARPS=16 STAGES=2 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=1 KIND=0 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 */
-#define TILES   1
-#define THREADS (32 * WARPS)
+ *     W ──cp.async, tiles as they lie──▶ ring of STAGES tiles of this warp ──▶ operands of mma.sync of bytes ────────────────────────┐
+ *     x [+ add] ─ norm, every block by itself ─▶ smem ─ 8 bits a number, a factor a group (eight_q.cuh) ─▶ smem ───────────────────────┴─▶ sums ──smem──▶ y, act, pages
+ * NUMERICS  x rounded to 8 bits; then exact sums of 32 (16) products, scaled and added in fp32: by tiles of a warp's part, then parts in order. Bit-identical run to run; a row's bits
+ *           depend on SPLIT alone.
+ *@spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 BLOCKS=2 STAGES=8 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ *@spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ *@spec sm_80 sm_90a: M=1 WIDTH=8192 BARE=1 SPLIT=1 WARPS=16 BLOCKS=1 STAGES=4 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
+ *@spec sm_80 sm_90a: M=8 WIDTH=1056 BARE=0 SPLIT=8 WARPS=16 BLOCKS=1 STAGES=2 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ *@spec sm_80 sm_90a: M=8 WIDTH=4096 BARE=1 SPLIT=4 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=1 KIND=0 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 */
+#define THREADS      (32 * WARPS)
+#define SENT         STAGES /* All of the ring. */
+#define IN_REGISTERS (NORM && (WIDTH / 8 + THREADS - 1) / THREADS * M <= 4)
+#define HELD         (NORM && !IN_REGISTERS) /* Rows of x as they are: on their way to their norm. */
 #include "gemm/beside.cuh"
-#include "gemm/operand_q.cuh"
+#include "gemm/eight_q.cuh"
 
 #define GROUPS      (WARPS / SPLIT)
 #define SLABS       (TAIL ? 2 : 1)
-#define STAGE_BYTES (SLABS * TILE_BYTES) /* of a warp */
-#define RING_BYTES  (STAGES * STAGE_BYTES)
-#define SUMS        (SLABS * 4)
+#define RING_BYTES  (STAGES * TILE_BYTES) /* of a warp */
+#define COLUMNS     (SLABS * TILE_ROWS)
 #define PARTS       (SPLIT > 1 ? WARPS : 1)
-static_assert(WARPS % SPLIT == 0 && STAGES >= 2, "warps in groups");
+#define TURNS       ((TILES * TILE_K / 8 + THREADS - 1) / THREADS) /* Of all threads through the pieces of a row. */
+#define AHEAD       (TURNS * M <= 8 ? TURNS : M < 4 ? 8 / M : 2)
+static_assert(WARPS % SPLIT == 0 && STAGES >= 1, "warps in groups");
 
 /* First columns of the slabs of a unit. */
 INLINE int column_of(const ring_args *a, int unit, int slab) {
-    const int half = TAIL == 2 ? a->dim / 2 : a->n / 2, each = half / TILE_ROWS;
-    return TAIL == 0 ? unit * TILE_ROWS : unit / each * (2 * half) + unit % each * TILE_ROWS + slab * half;
+    if (TAIL != 2) {
+        return unit * TILE_ROWS + slab * (a->n / 2);
+    }
+    const int half = a->dim / 2, each = half / TILE_ROWS;
+    return unit / each * (2 * half) + unit % each * TILE_ROWS + slab * half;
 }
 
 /* ---- Weights on their way */
 
-typedef struct {
-    u64 once;
-    int unit, tile;
-    u32 at, second; /* Bytes from the first weight to the unit's first slab, from there to its second. */
-} source;
-INLINE void aim(source *s, const ring_args *a, int tiles) {
-    s->at = (u32)(column_of(a, s->unit, 0) / TILE_ROWS * tiles) * TILE_BYTES;
+/* This warp's part of the tiles of a unit. */
+#define MOST_TILES ((TILES + SPLIT - 1) / SPLIT)
+INLINE int first_tile(void) {
+    return (int)(threadIdx.x / 32 % SPLIT) * MOST_TILES;
 }
-INLINE void send(source *s, const ring_args *a, u32 slot, int begin, int end, int units, int tiles) {
-    const int lane = (int)threadIdx.x % 32;
-    if (s->unit < units && begin < end) {
+INLINE int tiles_here(void) {
+    return TILES % SPLIT == 0 ? MOST_TILES : min_i(TILES - first_tile(), MOST_TILES); /* May be none, or less. */
+}
+
+typedef struct {
+    const u8 *at; /* This lane's first 16 bytes of the next tile of the first slab. */
+    u64 once;
+    u32 second; /* Bytes from there to the second slab's. */
+    int unit, left;
+} source;
+INLINE void aim(source *s, const ring_args *a) {
+    s->left = tiles_here();
+    s->at = (const u8 *)a->w + (u32)(column_of(a, s->unit, 0) / TILE_ROWS * TILES + first_tile()) * TILE_BYTES + (threadIdx.x % 32 * 16);
+}
+/* slot: this lane's first bytes of it; the slabs of a unit take turns. */
+INLINE void send(source *s, const ring_args *a, u32 slot, int slab, int units) {
+    if (s->unit < units && s->left > 0) {
+        const u8 *const from = s->at + (slab > 0 ? s->second : 0);
 #pragma unroll
-        for (int i = 0; i < SLABS; i++) {
-#pragma unroll
-            for (int at = 0; at < TILE_BYTES; at += 512) {
-                if (at + 512 <= TILE_BYTES || at + lane * 16 < TILE_BYTES) {
-                    const u32 from = s->at + i * s->second + (u32)s->tile * TILE_BYTES + (u32)(at + lane * 16);
-                    cp_async_16_hint(slot + (u32)(i * TILE_BYTES + at + lane * 16), (const u8 *)a->w + from, s->once);
-                }
+        for (int at = 0; at < TILE_BYTES; at += 512) {
+            if (at + 512 <= TILE_BYTES || at + (int)(threadIdx.x % 32 * 16) < TILE_BYTES) {
+                cp_async_16_hint(slot + (u32)at, from + at, s->once);
             }
         }
-        if (++s->tile == end) {
-            s->tile = begin;
-            s->unit += (int)gridDim.x * GROUPS;
-            aim(s, a, tiles);
+        if (slab == SLABS - 1) {
+            s->at += TILE_BYTES;
+            if (--s->left == 0) {
+                s->unit += (int)gridDim.x * GROUPS;
+                aim(s, a);
+            }
         }
     }
     cp_async_commit();
@@ -83,15 +100,44 @@ INLINE void take_share(share *s, u32 tile) {
     }
 }
 
-/* Sum i (0 .. 3) of lane `lane`: row and column of a slab. */
-INLINE int row_of(int i, int lane) {
-    return lane % 4 * 2 + i % 2;
-}
-INLINE void store(const ring_args *a, const places *s, int unit, int i, int lane, float first, float second) {
-    const int row = row_of(i, lane), at = lane / 4 + i / 2 * 8;
-    if (row >= M) {
-        return;
+/* ---- x */
+
+typedef struct {
+    u8 *numbers, *factors; /* Of row 0: eight_q.cuh. */
+} held;
+/* Rows of x, their norm if there is one, to 8 bits; all of the tiles, zeros behind the last column. */
+INLINE void keep_rows(const ring_args *a, const places *s, const held *to) {
+#if NORM
+    own_pieces own;
+    norm_rows(a, s, &own);
+#endif
+    const int pieces = WIDTH / 8, whole = TILES * (TILE_K / 8), lane = (int)(threadIdx.x % 32);
+#pragma unroll 1
+    for (int first = (int)threadIdx.x - lane; first < whole; first += AHEAD * THREADS) { /* Whole warps. */
+        uint4 v[AHEAD][M];
+#pragma unroll
+        for (int i = 0; i < AHEAD * M; i++) {
+            const int c = first + i / M * THREADS + lane, m = i % M;
+#if NORM
+            const uint4 *const from = piece_at(a, s, &own, i / M, m, c);
+#else
+            const uint4 *const from = (const uint4 *)(a->x + m * a->ldx + 8 * c);
+#endif
+            v[i / M][m] = c < pieces ? *from : make_uint4(0, 0, 0, 0);
+        }
+#pragma unroll
+        for (int i = 0; i < AHEAD * M; i++) {
+            const int c = first + i / M * THREADS + lane, m = i % M;
+            if (i < M || c - lane < whole) {
+                keep_piece(to->numbers + m * NUMBER_PITCH, (float *)(to->factors + m * FACTOR_PITCH), (u32)c, v[i / M][m], c < whole);
+            }
+        }
     }
+}
+
+/* ---- Sums */
+
+INLINE void store(const ring_args *a, const places *s, int unit, int at, int row, float first, float second) {
     if (TAIL == 0) {
         store_column(a, row, column_of(a, unit, 0) + at, first);
     } else {
@@ -99,63 +145,82 @@ INLINE void store(const ring_args *a, const places *s, int unit, int i, int lane
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) /* The block has the SM for itself: ptxas need not save registers. */
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 gemm_q_ring(const __grid_constant__ ring_args a) {
     extern __shared__ __align__(128) u8 smem[];
-    __shared__ float part[PARTS][SUMS][32];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT, share_of_k = warp % SPLIT;
-    const int tiles = div_up(a.k, TILE_K), each = div_up(tiles, SPLIT), begin = share_of_k * each, end = min_i(tiles, begin + each);
+    __shared__ float part[PARTS][COLUMNS * M];
+    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), group = (int)(threadIdx.x / (32 * SPLIT)), of_group = (int)(threadIdx.x % (32 * SPLIT));
     const int units = div_up(div_up(a.n, TILE_ROWS), SLABS);
-    const places s = places_of(&a, smem + WARPS * RING_BYTES);
+    const held x = {smem + WARPS * RING_BYTES, smem + WARPS * RING_BYTES + M * NUMBER_PITCH};
+    const places s = places_of(&a, smem + WARPS * RING_BYTES + EIGHT_BYTES);
     const u32 ring = smem_addr(smem) + (u32)(warp * RING_BYTES);
-    source from = {evict_first(), group * (int)gridDim.x + (int)blockIdx.x, begin};
-    int slot = 0;
+    source from = {(const u8 *)a.w, evict_first(), 0, group * (int)gridDim.x + (int)blockIdx.x, 0};
+    u32 slot = 0;
 
     send_early(&a, &s);
-    from.second = TAIL ? (u32)((column_of(&a, 0, 1) / TILE_ROWS * tiles) * TILE_BYTES) : 0;
-    aim(&from, &a, tiles);
-#pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) { /* 1. On their way before x is there. */
-        send(&from, &a, ring + i * STAGE_BYTES, begin, end, units, tiles);
+    from.second = TAIL ? (u32)((column_of(&a, 0, 1) / TILE_ROWS * TILES) * TILE_BYTES) : 0;
+    aim(&from, &a);
+#pragma unroll 1
+    for (int i = 0; i < STAGES; i++) { /* 1. On their way before x is there. */
+        send(&from, &a, ring + i * TILE_BYTES + 16 * lane, i % SLABS, units);
     }
     wait_for_others();
-    bring_x(&a, &s); /* 2. */
-    const elem *const x = (const elem *)x_at(&a, &s, min_i(lane / 4, M - 1), 0) + element_at(lane % 4, 0);
+    keep_rows(&a, &s, &x); /* 2. */
+    __syncthreads();
+    const u32 numbers = smem_addr(x.numbers) + (u32)(min_i(lane / 4, M - 1) * NUMBER_PITCH + first_tile() * TILE_K + lane % 4 * 16);
+    u32 factors[SUMS / 2];
+#pragma unroll
+    for (int i = 0; i < SUMS / 2; i++) {
+        factors[i] = smem_addr(x.factors) + (u32)(min_i(lane % 4 * 2 + i, M - 1) * FACTOR_PITCH + first_tile() * FACTOR_BYTES);
+    }
+#pragma unroll 1
     for (int unit = group * (int)gridDim.x + (int)blockIdx.x; unit < units; unit += (int)gridDim.x * GROUPS) {
-        float sum[SLABS][1][4] = {{{0.0f}}};
-        for (int tile = begin; tile < end; tile++) { /* 3. */
-            cp_async_wait(STAGES - 2);
-            __syncwarp(); /* All lanes' copies are there, and the slot of before has been read by all. */
-            send(&from, &a, ring + (slot == 0 ? STAGES - 1 : slot - 1) * STAGE_BYTES, begin, end, units, tiles);
-            const elem *const row[1] = {x};
+        float sum[SLABS][SUMS] = {{0.0f}};
+#pragma unroll 1
+        for (int tile = 0; tile < tiles_here(); tile++) { /* 3. */
+            eight row;
+            take_eight(&row, numbers, factors, tile);
 #pragma unroll
             for (int i = 0; i < SLABS; i++) {
                 share w;
-                take_share(&w, ring + slot * STAGE_BYTES + i * TILE_BYTES);
-                multiply(sum[i], &w, row, tile * TILE_K, a.k - tile * TILE_K);
+                cp_async_wait(STAGES - 1);
+                __syncwarp(); /* All lanes' copies are there. */
+                take_share(&w, ring + slot);
+                multiply_eight(sum[i], &w, &row);
+                __syncwarp(); /* All have read theirs. */
+                send(&from, &a, ring + slot + 16 * lane, (i + STAGES) % SLABS, units);
+                slot = slot == RING_BYTES - TILE_BYTES ? 0 : slot + TILE_BYTES;
             }
-            slot = slot == STAGES - 1 ? 0 : slot + 1;
         }
-        if (SPLIT == 1) { /* 4. */
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                store(&a, &s, unit, i, lane, sum[0][0][i], sum[SLABS - 1][0][i]);
+        for (int i = 0; i < SUMS; i++) { /* 4. */
+            const int n_rows = SUMS / 2, at = lane / 4 + i / n_rows * 8, row = lane % 4 * 2 + i % n_rows;
+            if (row < M && SPLIT == 1) {
+                store(&a, &s, unit, at, row, sum[0][i], sum[SLABS - 1][i]);
+            } else if (row < M) {
+#pragma unroll
+                for (int j = 0; j < SLABS; j++) {
+                    part[SPLIT > 1 ? warp : 0][(j * TILE_ROWS + at) * M + row] = sum[j][i];
+                }
             }
+        }
+        if (SPLIT == 1) {
             continue;
         }
-#pragma unroll
-        for (int i = 0; i < SUMS; i++) {
-            part[warp % PARTS][i][lane] = sum[i / 4][0][i % 4];
-        }
         named_barrier_sync(1 + group, 32 * SPLIT);
-        for (int i = share_of_k; i < 4; i += SPLIT) {
+#pragma unroll 1
+        for (int i = of_group; i < TILE_ROWS * M; i += 32 * SPLIT) {
+            const float *const of = &part[SPLIT > 1 ? group * SPLIT : 0][i];
             float first = 0.0f, second = 0.0f;
-            for (int p = 0; p < SPLIT && row_of(i, lane) < M; p++) {
-                first += part[(group * SPLIT + p) % PARTS][i][lane];
-                second += part[(group * SPLIT + p) % PARTS][(SLABS - 1) * 4 + i][lane];
+#pragma unroll
+            for (int p = 0; p < SPLIT; p++) {
+                first += of[p * (COLUMNS * M)];
+                second += of[p * (COLUMNS * M) + (SLABS - 1) * TILE_ROWS * M];
             }
-            store(&a, &s, unit, i, lane, first, second);
+            store(&a, &s, unit, i / M, i % M, first, second);
         }
-        named_barrier_sync(1 + group, 32 * SPLIT); /* Before the next sums. */
+        if (unit + (int)gridDim.x * GROUPS < units) {
+            named_barrier_sync(1 + group, 32 * SPLIT); /* Before the next sums. */
+        }
     }
 }

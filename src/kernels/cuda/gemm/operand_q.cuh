@@ -1,10 +1,9 @@
-/* operand_q.cuh: a lane's share of a tile of quantised weights (tile_q.cuh) as the left operand of mma.sync: gemm_q.cu, which says how, and gemm_q_ring.cu.
+/* operand_q.cuh: a lane's share of a tile of quantised weights (tile_q.cuh) as the left operand of mma.sync of 16-bit floats: gemm_q.cu, which says how.
  * -D TILES operands of 8 rows of x, WHOLE: K is a multiple of 128. */
 #ifndef LT_CUDA_GEMM_OPERAND_Q_CUH
 #define LT_CUDA_GEMM_OPERAND_Q_CUH
 
-#include "common/mma.cuh"
-#include "gemm/tile_q.cuh"
+#include "gemm/share_q.cuh"
 
 #define ONE_bf16       0x3f803f80u
 #define ONE_fp16       0x3c003c00u
@@ -15,33 +14,15 @@
 #define MINUS          0x80008000u
 #define FMA2(a, b, c)  CONCAT(DTYPE, x2_fma)(a, b, c)
 
-/* A lane's share of a tile. */
-typedef struct {
-    uint4 v[PIECES], high, scale[SCALES], least;
-} share;
-
-INLINE u32 word_of(uint4 v, int i) {
-    return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
-}
-/* Number i (0..3: row r, 4..7: row r + 8) of a lane's scales. */
-INLINE float scale_of(uint4 v, int i) {
-    fp16 x;
-    x.bits = (u16)(word_of(v, i / 2) >> 16 * (i % 2));
-    return fp16_to_f32(x);
-}
-/* x moved so that bit `from` comes to bit 4. */
-INLINE u32 to_bit_4(u32 x, int from) {
-    return from > 4 ? x >> (from - 4) : x << (4 - from);
-}
 /* The eight elements of group g of row r + 8 h, in pairs, OFFSET taken off. */
 INLINE void widen(u32 pair[4], const share *s, int g, int h) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
-        const u32 w = LOW == 4 ? word_of(s->v[g / 2 % PIECES], g % 2 * 2 + h) >> 4 * j : word_of(s->v[g % PIECES], 2 * h + j / 2) >> 8 * (j % 2);
+        const u32 w = word_of(s->v[LOW == 4 ? g / 2 : g % PIECES], 2 * h + j / 2) >> (8 * (j % 2) + (LOW == 4 ? 4 * (g % 2) : 0));
         const u32 off = OFFSET == 128 ? and_or(w, 0x00800080u, EXPONENT | MINUS) : EXPONENT | MINUS | OFFSET * 0x00010001u;
         u32 x = and_or(w, LOW == 4 ? 0x000f000fu : 0x007f007fu, EXPONENT);
         if (HIGH > 0) {
-            x = and_or(to_bit_4(word_of(s->high, high_word(g)), high_bit(g, h, j)), HIGH == 2 ? 0x00300030u : 0x00100010u, x);
+            x = and_or(to_bit_4(word_of(s->high, high_word(g, h)), high_bit(g, j / 2) + 8 * (j % 2)), HIGH == 2 ? 0x00300030u : 0x00100010u, x);
         }
         pair[j] = FMA2(x, ONE, off);
     }

@@ -19,17 +19,17 @@
 /* Group g of the tile's row r; its bits above are added to what their bytes hold. */
 INLINE void put_group(u8 *tile, const group32 *x, int g, int r) {
     for (int q = 0; q < 4; q++) {
-        for (int first = 0; first < 8; first += 32 / LOW) {
+        for (int first = 0; first < 8; first += 4) {
             u32 word = 0;
-            for (int e = first; e < first + 32 / LOW; e++) {
+            for (int e = first; e < first + 4; e++) {
                 const u32 low = LOW == 4 ? x->u[element_at(q, e)] & 15u : x->u[element_at(q, e)] ^ (OFFSET == 128 ? 0x80u : 0u);
-                word |= low << bits_in_word(e);
+                word |= low << bits_in_word(g, e);
             }
-            *(u32 *)(tile + word_in_tile(g, r, q, first / 4)) = word;
+            u32 *const to = (u32 *)(tile + word_in_tile(g, r, q, first / 4));
+            *to = LOW == 4 && g % 2 == 1 ? *to | word : word;
         }
         for (int e = 0; HIGH > 0 && e < 8; e++) {
-            const int at = high_bit(g, r / 8, e / 2) + 16 * (e % 2);
-            tile[high_in_tile(g, r, q) + at / 8] |= (u8)(x->u[element_at(q, e)] >> 4 << at % 8);
+            tile[high_in_tile(g, r, q) + bits_in_word(0, e) / 8] |= (u8)(x->u[element_at(q, e)] >> 4 << high_bit(g, e / 4));
         }
     }
     for (int i = 0; i < SCALES; i++) {
@@ -48,9 +48,9 @@ pack_q(u8 *dst, const u8 *src, i64 rows, int groups, int tiles, i64 src_bytes) {
         return;
     }
     u8 *const tile = dst + tile_at(row, 32 * first, tiles);
-    for (int i = 0; i < 8 * HIGH; i++) { /* This row's bytes of four quarters: every other one. */
-        const int q = i / (2 * HIGH), byte = i % (2 * HIGH);
-        tile[HIGH_AT + 8 * HIGH * (r % 8 * 4 + q) + 2 * byte + r / 8] = 0;
+    for (int i = 0; i < 16 * HIGH; i++) { /* This row's words of four quarters. */
+        const int q = i / (4 * HIGH), byte = i % (4 * HIGH);
+        tile[HIGH_AT + 8 * HIGH * (r % 8 * 4 + q) + 4 * HIGH * (r / 8) + byte] = 0;
     }
     for (int g = 0; g < 4; g++) {
         group32 x = {{0}, {0.0f, 0.0f}, 0.0f};

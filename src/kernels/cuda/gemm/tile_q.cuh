@@ -5,9 +5,9 @@
  *                     | SCALES x 128 bytes of scales | (MINS) 128 bytes of minima, fp16
  * Lane l holds rows r = l / 4 and r + 8 of the slab, h = 0 and 1, and of each group g of 32 columns eight elements e, those of quarter l % 4: element_at. Pairs j
  * of them, e = 2j and 2j + 1, are the words that mma.sync takes; the second always stands 16 bits above the first:
- *     4 bits of e    nibble j and j + 4 of a word
- *     8 bits         bytes 0, 2, 1, 3 of a word are four elements in order; OFFSET 128 (Q8_0) means signed ones
- *     bits above     HIGH 1: bit 8 h + 4 (g % 2) + j of word g / 2; HIGH 2: bit 8 h + 2 j of word g
+ *     8 bits         bytes 0, 2, 1, 3 of word i of h are elements 4 i .. 4 i + 3 in order; OFFSET 128 (Q8_0) means signed ones
+ *     4 bits         so are low halves of bytes those of group g, high halves those of group g + 1, g even
+ *     bits above     in the bytes of their elements; HIGH 1: bit 2 g + i of word h; HIGH 2: bit 4 (g % 2) + 2 i of word 2 h + g / 2
  * A row's scales and minima: lane quarters share 16 bytes: four of row r, four of row r + 8.
  * -D BITS (4, 5, 6, 8), GROUP (elements a scale: 32, 16), MINS, OFFSET. */
 #ifndef LT_CUDA_GEMM_TILE_Q_CUH
@@ -36,10 +36,9 @@ INLINE int element_at(int q, int e) {
 INLINE i64 tile_at(i64 n, i64 k, int tiles) {
     return (n / TILE_ROWS * tiles + k / TILE_K) * TILE_BYTES;
 }
-/* Bytes into a tile: the word of elements 4 i .. 4 i + 3 (LOW 4: of all eight) of group g of 4, row r of 16, quarter q. */
+/* Bytes into a tile: the word of elements 4 i .. 4 i + 3 (LOW 4: of two groups) of group g of 4, row r of 16, quarter q. */
 INLINE int word_in_tile(int g, int r, int q, int i) {
-    const int lane = r % 8 * 4 + q, h = r / 8;
-    return LOW == 4 ? 512 * (g / 2) + 16 * lane + 4 * (g % 2 * 2 + h) : 512 * g + 16 * lane + 4 * (2 * h + i);
+    return 512 * (LOW == 4 ? g / 2 : g) + 16 * (r % 8 * 4 + q) + 4 * (r / 8 * 2 + i);
 }
 /* Of the scale of element element_at(., 4 i ..) of group g, row r; and of its minimum. */
 INLINE int scale_in_tile(int g, int r, int i) {
@@ -49,19 +48,19 @@ INLINE int scale_in_tile(int g, int r, int i) {
 INLINE int least_in_tile(int g, int r) {
     return MINS_AT + 16 * (r % 8) + 2 * (r / 8 * 4 + g);
 }
-/* How far element e is shifted in its word. */
-INLINE int bits_in_word(int e) {
-    return LOW == 4 ? 4 * (e / 2) + 16 * (e % 2) : 8 * (e % 4 / 2) + 16 * (e % 2);
+/* How far element e of group g is shifted in its word. */
+INLINE int bits_in_word(int g, int e) {
+    return 8 * (e % 4 / 2) + 16 * (e % 2) + (LOW == 4 ? 4 * (g % 2) : 0);
 }
-/* The word of the bits above of a lane, and where pair j has them in it. */
-INLINE int high_word(int g) {
-    return HIGH == 2 ? g : g / 2;
+/* The word of the bits above of a lane's row, and where words i of elements have them in each of its bytes. */
+INLINE int high_word(int g, int h) {
+    return HIGH == 2 ? 2 * h + g / 2 : h;
 }
-INLINE int high_bit(int g, int h, int j) {
-    return 8 * h + (HIGH == 2 ? 2 * j : 4 * (g % 2) + j);
+INLINE int high_bit(int g, int i) {
+    return HIGH == 2 ? 4 * (g % 2) + 2 * i : 2 * g + i;
 }
 INLINE int high_in_tile(int g, int r, int q) {
-    return HIGH_AT + 8 * HIGH * (r % 8 * 4 + q) + 4 * high_word(g);
+    return HIGH_AT + 8 * HIGH * (r % 8 * 4 + q) + 4 * high_word(g, r / 8);
 }
 
 #endif

@@ -15,8 +15,8 @@
  * Positions, slots and the table of rotations are read before the kernels before are done: no op of a step may write them.
  *
  * Outside of a recording nothing is held: the same patterns only fetch their kernels, which a recording could not compile. So a step runs once before it is recorded.
- * LATEEN_CUDA_FUSE=off turns it off. By default as many rows are fused as an H100 was faster with (fuse.c); =all: up to LT_FUSE_ROWS. Products of so many rows have gemv.cu's bits
- * whether they are fused or not. */
+ * LATEEN_CUDA_FUSE=off turns it off. By default as many rows are fused as an H100 was faster with (fuse.c); =all: up to LT_FUSE_ROWS. Products of so many rows have gemv.cu's bits,
+ * of blocks gemm_q_ring.cu's, whether they are fused or not. */
 #ifndef LT_KERNELS_CUDA_FUSE_H
 #define LT_KERNELS_CUDA_FUSE_H
 

@@ -6,18 +6,21 @@
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 
-/* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a warp beat 2; 215 KB of rings beat 112 and less, beside which the next kernel's block
- * stands; Q4_0 likes 200, Q8_0 100. */
-#define WARPS         16
-#define STAGE_PIECES  4 /* Of 512 bytes, of a warp: columns times pieces of each. */
-#define MOST_STAGES   12
-#define BUDGET        215 /* KB of shared memory for rings and rows. */
-#define BUDGET_Q      200
-#define BUDGET_Q8     100
-#define STATIC_BYTES  18432     /* At most, of shared memory. */
-#define HELD_BYTES    65536     /* Of x in shared memory. */
-#define MOST_COLS     (1 << 20) /* Indexes stay in 32 bits. */
-#define DEFINES_BYTES 256
+/* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block
+ * stands; so with Q8_0. Q4_0, whose weights of gate and up fit in 158 KB of all SMs, is faster with blocks beside each other: 158 KB behind a norm and 66 elsewhere. */
+#define WARPS              16
+#define STAGE_PIECES       4 /* Of 512 bytes, of a warp: columns times pieces of each. */
+#define MOST_STAGES        12
+#define BUDGET             215 /* KB of shared memory for rings and rows. */
+#define BUDGET_Q           200
+#define BUDGET_BEHIND_NORM 158
+#define BUDGET_PLAIN       66
+#define MOST_FOR_WIDTH     2 /* Rows up to which a kernel is made for one K: its loops are unrolled. */
+#define STATIC_BYTES       18432     /* At most, of shared memory. */
+#define HELD_BYTES         65536     /* Of x in shared memory. */
+#define EIGHT_BYTES        81920     /* The same in 8 bits. */
+#define MOST_COLS          (1 << 20) /* Indexes stay in 32 bits. */
+#define DEFINES_BYTES      320
 
 /* ring_args of gemv_ring.cu. */
 typedef struct {
@@ -74,6 +77,11 @@ static bool in_pieces(const lt_tensor *t, lt_dtype type) {
 static bool is_packed(const lt_matmul_args *a, lt_cuda_tile_format *f) {
     return a->b_packed != NULL && lt_cuda_tile_format_of(f, a->b.dtype);
 }
+/* Bytes of M rows of x in 8 bits: eight_q.cuh. */
+static size_t eight_bytes(int64_t m, int64_t k, const lt_cuda_tile_format *f) {
+    const int64_t tiles = LT_CUDA_DIV_UP(k, 128), factors = f->group == 32 ? 2 : 4;
+    return (size_t)(m * (tiles * 128 + 64 + tiles * 16 * factors + 16));
+}
 static bool takes_product(const lt_matmul_args *a, const lt_fuse_rows *most) {
     const int64_t k = a->b.shape[1];
     lt_cuda_tile_format f;
@@ -85,8 +93,9 @@ static bool takes_product(const lt_matmul_args *a, const lt_fuse_rows *most) {
                       lt_cuda_dtype_word(a->y.dtype) != NULL && in_pieces(&a->a, a->a.dtype) &&
                       lt_matmul_dense(&a->y) && k > 0 && k <= MOST_COLS && a->y.shape[1] >= 1 &&
                       a->y.shape[1] <= MOST_COLS;
-    return fine &&
-           (packed ? k % 32 == 0 : a->b.data != NULL && in_pieces(&a->b, a->a.dtype) && k % 8 == 0);
+    return fine && (packed ? k % 32 == 0 && eight_bytes(a->y.shape[0], k, &f) <= EIGHT_BYTES &&
+                                 lt_cuda_pack_bytes(&a->b, true) <= UINT32_MAX
+                           : a->b.data != NULL && in_pieces(&a->b, a->a.dtype) && k % 8 == 0);
 }
 static bool takes_norm(const lt_rmsnorm_args *n, lt_dtype type, int64_t k) {
     return in_pieces(&n->x, type) && in_pieces(&n->y, type) &&
@@ -143,27 +152,37 @@ static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
 typedef struct {
     int split, columns, unroll, stages, blocks;
     bool whole, held;
-    size_t shared_bytes;
+    size_t eight, shared_bytes; /* eight: x in 8 bits. */
 } shape;
 
-/* A block an SM over units of work for groups of s->split warps, each of `steps` stages of stage_bytes a warp; rings as deep as the budget allows. */
+/* A block an SM over units of work for groups of s->split warps, each of `steps` stages of stage_bytes a warp; rings as deep as the budget allows, but of `least` stages. Of the stages
+ * of a ring `idle` are not on their way. */
 static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, int64_t units,
-                      int64_t steps, size_t stage_bytes, int budget_kb) {
+                      int64_t steps, size_t stage_bytes, int idle, int budget_kb) {
     const int64_t m = f->product.y.shape[0], k = f->product.b.shape[1];
     const size_t gain = f->has_norm ? (size_t)k * lt_dtype_bytes(f->norm.gain.dtype) : 0,
                  parts = f->has_norm ? (size_t)(m * (k / 8)) * 4 : 0,
                  turned = f->has_kv ? (size_t)(m * (f->rope.x.shape[2] + 1)) * 4
                                     : 0, /* Angles, slots. */
-        x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0, fixed = x + gain + parts + turned,
-                 stage = WARPS * stage_bytes,
+        x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0,
+                 fixed = s->eight + x + gain + parts + turned, stage = WARPS * stage_bytes,
                  most = (size_t)info->shared_optin_bytes - STATIC_BYTES,
                  budget = (size_t)budget_kb * 1024, room = budget < most ? budget : most;
-    int64_t stages = fixed + 2 * stage < room ? (int64_t)((room - fixed) / stage) : 2;
+    const int64_t least = 1 + idle;
+    int64_t stages = fixed + (size_t)least * stage < room ? (int64_t)((room - fixed) / stage)
+                                                          : least;
     s->blocks = (int)(units < info->n_sms ? units : info->n_sms);
-    const int64_t needed = LT_CUDA_DIV_UP(units, s->blocks * (WARPS / s->split)) * steps + 1;
+    const int64_t needed = LT_CUDA_DIV_UP(units, s->blocks * (WARPS / s->split)) * steps + idle;
     stages = stages > needed ? needed : stages;
-    s->stages = (int)(stages > MOST_STAGES ? MOST_STAGES : stages < 2 ? 2 : stages);
+    s->stages = (int)(stages > MOST_STAGES ? MOST_STAGES : stages < least ? least : stages);
     s->shared_bytes = (size_t)s->stages * stage + fixed;
+}
+/* Whether kernels are held to 64 registers and rings so small that the next kernel's block stands beside this one's and its weights come meanwhile: of 4 bits and one row. */
+static bool in_company(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
+    return f->product.y.shape[0] == 1 && t->bits == 4;
+}
+static int budget_of(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
+    return !in_company(f, t) ? BUDGET_Q : f->has_norm ? BUDGET_BEHIND_NORM : BUDGET_PLAIN;
 }
 static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     const lt_matmul_args *a = &f->product;
@@ -174,10 +193,11 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     if (is_packed(a, &format)) {
         const int64_t slabs = LT_CUDA_DIV_UP(n, 16), tiles = LT_CUDA_DIV_UP(k, 128);
         s.split = lt_cuda_split_q(n, k, info->n_sms);
-        s.whole = k % 128 == 0;
-        share_out(&s, f, info, paired ? slabs / 2 : slabs, LT_CUDA_DIV_UP(tiles, s.split),
-                  (size_t)((paired ? 2 : 1) * format.tile_bytes),
-                  format.bits == 8 ? BUDGET_Q8 : BUDGET_Q);
+        s.held = f->has_norm && LT_CUDA_DIV_UP(k / 8, 32 * WARPS) * m > 4; /* Else in registers. */
+        s.eight = eight_bytes(m, k, &format);
+        share_out(&s, f, info, paired ? slabs / 2 : slabs,
+                  LT_CUDA_DIV_UP(tiles, s.split) * (paired ? 2 : 1), (size_t)format.tile_bytes, 0,
+                  budget_of(f, &format));
         return s;
     }
     s.split = lt_cuda_gemv_split(n, k, info->n_sms);
@@ -186,7 +206,7 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     const int64_t step = s.unroll * s.split * 256;
     s.whole = k % step == 0;
     share_out(&s, f, info, LT_CUDA_DIV_UP(pairs, s.columns / 2), LT_CUDA_DIV_UP(k, step),
-              (size_t)(s.unroll * s.columns) * 512, BUDGET);
+              (size_t)(s.unroll * s.columns) * 512, 1, BUDGET);
     return s;
 }
 
@@ -243,9 +263,9 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
     char defines[DEFINES_BYTES];
     void *list[] = {&w};
     int at = snprintf(defines, sizeof defines,
-                      "M=%d SPLIT=%d WARPS=%d STAGES=%d WHOLE=%d HELD=%d NORM=%d ADD=%d PARAM=%s "
+                      "M=%d SPLIT=%d WARPS=%d STAGES=%d NORM=%d ADD=%d PARAM=%s "
                       "LANES=%d TAIL=%d KIND=%d OUT=%s DTYPE=%s ",
-                      (int)a->y.shape[0], s.split, WARPS, s.stages, s.whole, s.held, f->has_norm,
+                      (int)a->y.shape[0], s.split, WARPS, s.stages, f->has_norm,
                       f->has_norm && f->norm.add.data != NULL,
                       f->has_norm ? lt_cuda_dtype_word(f->norm.gain.dtype) : "fp32",
                       w.k / 8 > 256 && f->has_norm ? 256 : 32,
@@ -254,15 +274,21 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
                                   : 0,
                       f->has_act ? (int)f->act.kind : 0, lt_cuda_dtype_word(a->y.dtype),
                       lt_cuda_dtype_word(a->a.dtype));
+    if (packed || a->y.shape[0] <= MOST_FOR_WIDTH) {
+        at += snprintf(defines + at, sizeof defines - (size_t)at, "WIDTH=%d BARE=%d ", w.k,
+                       w.bias_type == 0 && !w.accumulate);
+    }
     if (packed) {
-        snprintf(defines + at, sizeof defines - (size_t)at, "BITS=%d GROUP=%d MINS=%d OFFSET=%d",
+        snprintf(defines + at, sizeof defines - (size_t)at,
+                 "BLOCKS=%d BITS=%d GROUP=%d MINS=%d OFFSET=%d", in_company(f, &format) ? 2 : 1,
                  format.bits, format.group, format.mins, format.offset);
     } else {
-        snprintf(defines + at, sizeof defines - (size_t)at, "ROWS=%d UNROLL=%d", s.columns,
-                 s.unroll);
+        snprintf(defines + at, sizeof defines - (size_t)at, "WHOLE=%d HELD=%d ROWS=%d UNROLL=%d",
+                 s.whole, s.held, s.columns, s.unroll);
     }
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, packed ? "gemm/gemm_q_ring.cu" : "gemm/gemv_ring.cu",
                               packed ? "gemm_q_ring" : "gemv_ring", defines));
+    lt_cuda_all_shared(q->gpu, k);
     if (!launch) {
         return LT_OK;
     }

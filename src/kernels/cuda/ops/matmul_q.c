@@ -1,7 +1,7 @@
 /* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu). matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 4, 5, 6 or 8 bits with
  * their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are one matrix when each has whole tiles of rows. Up to 64 rows multiply
  * that; for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such. Activations are 16-bit: they are not rounded to 8
- * bits as a host's are. */
+ * bits as a host's are, but for as few rows as a recorded step would fuse (ops/fuse.c): those go to gemm_q_ring.cu, which does that, whether something is fused or not. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -173,9 +173,7 @@ static int split_of(const lt_queue *q, const lt_matmul_args *a) {
     const int most = alone            ? MOST_SPLIT_ALONE
                      : a->fixed_order ? MOST_SPLIT_FIXED
                                       : MOST_SPLIT_OF_MANY;
-    return alone && a->y.shape[0] <= q->fuse->most.packed /* The same bits, fused or not. */
-               ? lt_cuda_split_q(a->y.shape[1], a->b.shape[1], info->n_sms)
-               : split_for(slabs, tiles, most, room);
+    return split_for(slabs, tiles, most, room);
 }
 /* At most FEW_ROWS rows. */
 static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
@@ -206,6 +204,10 @@ lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     const int64_t m = lt_matmul_empty(a) ? 0 : a->y.shape[0];
     const int split = split_of(q, a);
+    lt_fuse_ops alone = {.most = q->fuse->most, .has_product = true, .product = *a};
+    if (m > 0 && lt_cuda_ring_takes(&alone, lt_cuda_get_info(q->gpu))) {
+        return lt_cuda_ring_run(q, &alone, true); /* The same bits, fused or not. */
+    }
     for (int64_t first = 0; first < m; first += FEW_ROWS) {
         const int64_t n = m - first < FEW_ROWS ? m - first : FEW_ROWS;
         lt_matmul_args piece = *a;
