@@ -349,10 +349,9 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
            lt_speech_add(j, &ids, e);
 }
 
-static bool read_ask(lt_ask *a, const lt_call *call, lt_api_error *e) {
-    const lt_http_request *r = call->request;
+static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
     lt_server_ask(call->server, a);
-    if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e)) {
+    if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
         return false;
     }
     if (a->messages == NULL) {

@@ -353,11 +353,10 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
            lt_reply_rule(j, e) && lt_prompts_add(j, a->prompt, "prompt", e);
 }
 
-static bool read_ask(lt_ask *a, const lt_call *call, lt_api_error *e) {
-    const lt_http_request *r = call->request;
+static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
     lt_server_ask(call->server, a);
     a->add_special = true;
-    if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e)) {
+    if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
         return false;
     }
     if (a->stream_options == NULL) {

@@ -119,8 +119,7 @@ void lt_api_embeddings(lt_call *call) {
 
     lt_ask_defaults(&a);
     a.add_special = true;
-    if (!lt_ask_read(&a, fields, sizeof fields / sizeof *fields, call->request->body,
-                     call->request->body_bytes, &e)) {
+    if (!lt_call_read(call, &a, fields, sizeof fields / sizeof *fields, &e)) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
         return;

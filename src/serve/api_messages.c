@@ -339,12 +339,11 @@ static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, l
 }
 
 /* Read the body and turn it into OpenAI's terms; the converted trees live in the ask's root. */
-static bool read_ask(lt_ask *a, const lt_call *call, bool counting, lt_api_error *e) {
-    const lt_http_request *r = call->request;
+static bool read_ask(lt_ask *a, lt_call *call, bool counting, lt_api_error *e) {
     json_t *messages, *tools, *choice = NULL;
     lt_server_ask(call->server, a);
     a->max_tokens = -1; /* Anthropic: every request says. */
-    if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e)) {
+    if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e)) {
         return false;
     }
     if (a->max_tokens < 0 && !counting) {

@@ -349,8 +349,7 @@ void lt_api_completion(lt_call *call) {
     lt_reply *j;
 
     native_defaults(call->server, &a);
-    if (!lt_ask_read(&a, fields, sizeof fields / sizeof *fields, call->request->body,
-                     call->request->body_bytes, &e)) {
+    if (!lt_call_read(call, &a, fields, sizeof fields / sizeof *fields, &e)) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
         return;

@@ -424,13 +424,12 @@ static void convert_choice(lt_ask *a) {
     }
 }
 
-static bool read_ask(lt_ask *a, const lt_call *call, int *top, lt_api_error *e) {
-    const lt_http_request *r = call->request;
+static bool read_ask(lt_ask *a, lt_call *call, int *top, lt_api_error *e) {
     json_t *messages, *tools;
     bool logprobs;
     lt_server_ask(call->server, a);
-    if (!lt_ask_read(a, fields, sizeof fields / sizeof *fields, r->body, r->body_bytes, e) ||
-        !read_nested(a, e) || !read_include(a, &logprobs, e)) {
+    if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e) || !read_nested(a, e) ||
+        !read_include(a, &logprobs, e)) {
         return false;
     }
     *top = logprobs ? (a->top_logprobs > 0 ? (int)a->top_logprobs : 0) : -1;

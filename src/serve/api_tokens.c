@@ -24,8 +24,7 @@ static const lt_field tokenize_fields[] = {LT_JSON("content", content),
                                            LT_BOOL("return_token_strs", with_pieces)};
 
 static bool read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n, lt_api_error *e) {
-    return lt_ask_read(a, rows, n, call->request->body, call->request->body_bytes, e) &&
-           lt_server_check_model(call->server, a, e);
+    return lt_call_read(call, a, rows, n, e) && lt_server_check_model(call->server, a, e);
 }
 
 static bool to_ids(lt_server *s, const lt_ask *a, lt_ids *ids, lt_api_error *e) {

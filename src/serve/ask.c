@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/json.h"
 #include "base/option.h"
+#include "serve/aside.h"
 
 #define MAX_ROWS 160
 
@@ -73,7 +74,12 @@ void lt_ask_defaults(lt_ask *a) {
 }
 
 void lt_ask_free(lt_ask *a) {
-    json_decref(a->root);
+    if (a->body != NULL) {
+        lt_body_free(a->body);
+    } else {
+        json_decref(a->root);
+    }
+    a->body = NULL;
     a->root = NULL;
 }
 
@@ -201,9 +207,30 @@ bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t
     return true;
 }
 
+/* At most so many values: commas and brackets outside of strings. */
+static size_t count_values(const char *text, size_t bytes) {
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == '"') {
+            for (i++; i < bytes && text[i] != '"'; i++) {
+                i += text[i] == '\\';
+            }
+        } else {
+            n += text[i] == ',' || text[i] == '[' || text[i] == '{';
+        }
+    }
+    return n;
+}
+
 json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e) {
     json_error_t why;
-    json_t *root = lt_json_loadb(body, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
+    json_t *root;
+    if (bytes > LT_BODY_VALUES && count_values(body, bytes) > LT_BODY_VALUES) {
+        lt_api_refuse(e, NULL, "the body holds more than %zu values", LT_BODY_VALUES);
+        e->status = 413;
+        return NULL;
+    }
+    root = lt_json_loadb(body, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
     if (root == NULL) {
         lt_api_refuse(e, NULL, "the body is no JSON: %s (line %d, column %d)", why.text, why.line,
                       why.column);
@@ -229,6 +256,17 @@ bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *bod
                  lt_api_error *e) {
     a->root = lt_body_parse(body, bytes, e);
     return a->root != NULL && lt_ask_object(a, a->root, rows, n_rows, "", e);
+}
+
+bool lt_ask_read_body(lt_ask *a, const lt_field *rows, size_t n_rows, lt_body *body,
+                      lt_api_error *e) {
+    a->body = body;
+    a->root = body->root;
+    if (a->root == NULL) {
+        *e = body->error;
+        return false;
+    }
+    return lt_ask_object(a, a->root, rows, n_rows, "", e);
 }
 
 const char *lt_ask_said(const lt_ask *a, const char *const *names) {

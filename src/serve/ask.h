@@ -33,9 +33,12 @@ bool lt_api_refuse_oom(lt_api_error *e);
 
 #define LT_ASK_STOPS 32 /* OpenAI allows 4; agents send more. */
 
+typedef struct lt_body lt_body; /* aside.h: a tree that another thread frees. */
+
 /* Everything any endpoint understands. JSON members point into the request's tree, which the ask owns. */
 typedef struct {
     json_t *root;
+    lt_body *body; /* What the tree belongs to; NULL: to the ask alone. */
     const char *model;
     /* What to continue or to embed. */
     const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens;
@@ -151,11 +154,15 @@ void lt_ask_free(lt_ask *a);
 /* Parse the body (a JSON object) by the table. False: *e says what to answer. */
 bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *body, size_t bytes,
                  lt_api_error *e);
+/* The same with a body that is parsed already, and becomes the ask's. */
+bool lt_ask_read_body(lt_ask *a, const lt_field *rows, size_t n_rows, lt_body *body,
+                      lt_api_error *e);
 /* One object by a table of fields: for nested objects (stream_options, ...). where leads the parameter's name. */
 bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,
                    const char *where, lt_api_error *e);
 
-/* The body as a JSON object, to be released; NULL: *e. */
+/* The body as a JSON object, to be released; NULL: *e. One of over LT_BODY_VALUES values is refused: each takes some 100 bytes of memory. */
+#define LT_BODY_VALUES ((size_t)4 << 20)
 json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
 
 /* Of one field's names (NULL at the end) the one that the request uses; the first if it uses none. */

@@ -9,6 +9,7 @@
 #include "base/json.h"
 
 #define MAX_MESSAGES 16384
+#define MAX_KWARGS   256 /* Templates look each of their names up among them. */
 
 /* ---- Content ---- */
 
@@ -198,6 +199,13 @@ static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_e
     if (c->kwargs != NULL && !json_is_object(c->kwargs)) {
         json_decref(context);
         lt_api_refuse(e, "chat_template_kwargs", "'chat_template_kwargs' must be an object");
+        return NULL;
+    }
+    if (json_object_size(c->kwargs) > MAX_KWARGS) {
+        json_decref(context);
+        lt_api_refuse(e, "chat_template_kwargs",
+                      "'chat_template_kwargs' holds %zu names; %d are allowed",
+                      json_object_size(c->kwargs), MAX_KWARGS);
         return NULL;
     }
     json_object_update(context, (json_t *)c->kwargs);

@@ -491,6 +491,14 @@ void lt_http_end(lt_http_conn *c) {
     finish(c);
 }
 
+char *lt_http_take_body(lt_http_conn *c) {
+    char *body = c->parser.body;
+    LT_ASSERT(c->stage == ANSWERING);
+    c->parser.body = NULL;
+    c->parser.body_n = c->parser.body_room = 0;
+    return body;
+}
+
 void lt_http_set_user(lt_http_conn *c, void *user) {
     c->user = user;
 }

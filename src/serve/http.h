@@ -60,6 +60,8 @@ void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *ex
 void lt_http_stream(lt_http_conn *c, int status, const char *type, const char *extra);
 void lt_http_write(lt_http_conn *c, const void *data, size_t n);
 void lt_http_end(lt_http_conn *c);
+/* The request's body, 0-terminated, malloc'ed, is the caller's now; NULL: it has none. */
+char *lt_http_take_body(lt_http_conn *c);
 void lt_http_set_user(lt_http_conn *c, void *user);
 
 const char *lt_http_status_text(int status);

@@ -13,8 +13,26 @@
 
 /* ---- Opening and freeing ---- */
 
+static void cancel(lt_reply *j) {
+    for (int64_t i = 0; i < j->n_parts; i++) {
+        if (j->parts[i].submitted && !j->parts[i].done) {
+            lt_engine_cancel(j->server->engine, j->parts[i].id);
+        }
+    }
+}
+
+/* The client is gone. */
+static void on_gone(lt_guest *g) {
+    lt_reply *j = (lt_reply *)g;
+    j->conn = NULL;
+    if (!j->compiling) {
+        cancel(j);
+    } else if (lt_compiler_cancel(j->server->compiler, &j->compile)) {
+        lt_reply_free(j);
+    }
+}
+
 lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const char *id_prefix) {
-    lt_server *s = call->server;
     lt_reply *j = calloc(1, sizeof *j);
 
     if (j == NULL) {
@@ -23,26 +41,47 @@ lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const c
         lt_ask_free(ask);
         return NULL;
     }
-    j->server = s;
+    j->guest.gone = on_gone;
+    j->server = call->server;
     j->conn = call->conn;
     j->flavour = call->flavour;
     memcpy(j->extra, call->extra, sizeof j->extra);
     j->face = face;
     j->ask = *ask;
     ask->root = NULL;
+    ask->body = NULL;
     j->created = (int64_t)lt_clock_unix_s();
     j->arrived_s = call->arrived_s;
-    j->body_bytes = call->request->body_bytes;
+    j->body_bytes = j->ask.body == NULL ? call->request->body_bytes : 0;
     j->stream = j->ask.stream;
     j->request = lt_request_defaults();
     snprintf(j->id, sizeof j->id, "%s%s", id_prefix, call->id);
+    return j;
+}
+
+/* From its start on the server knows of it; before, it may be another thread's. */
+static void enlist(lt_reply *j) {
+    lt_server *s = j->server;
     j->next = s->replies;
     if (s->replies != NULL) {
         s->replies->prev = j;
     }
     s->replies = j;
     s->n_replies++;
-    return j;
+    j->listed = true;
+}
+
+static void unlist(lt_reply *j) {
+    lt_server *s = j->server;
+    if (j->next != NULL) {
+        j->next->prev = j->prev;
+    }
+    if (j->prev != NULL) {
+        j->prev->next = j->next;
+    } else {
+        s->replies = j->next;
+    }
+    s->n_replies--;
 }
 
 static void logs_free(lt_token_logs *l) {
@@ -83,20 +122,15 @@ void lt_reply_free(lt_reply *j) {
     lt_out_free(&j->out);
     lt_out_free(&j->error);
     lt_ask_free(&j->ask);
-    if (j->next != NULL) {
-        j->next->prev = j->prev;
-    }
-    if (j->prev != NULL) {
-        j->prev->next = j->next;
-    } else {
-        s->replies = j->next;
-    }
-    s->n_replies--;
     const size_t let_go = j->body_bytes;
+    const bool listed = j->listed;
+    if (listed) {
+        unlist(j);
+    }
     free(j);
     lt_server_let_go(let_go);
-    if (s->draining && s->n_replies == 0) {
-        event_active(s->on_drained, 0, 0);
+    if (listed) {
+        lt_server_ended(s);
     }
 }
 
@@ -209,14 +243,6 @@ static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     return true;
 }
 
-static void cancel(lt_reply *j) {
-    for (int64_t i = 0; i < j->n_parts; i++) {
-        if (j->parts[i].submitted && !j->parts[i].done) {
-            lt_engine_cancel(j->server->engine, j->parts[i].id);
-        }
-    }
-}
-
 static void stream_begin(lt_reply *j) {
     char headers[640];
     snprintf(headers, sizeof headers, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
@@ -251,7 +277,7 @@ static void begin(lt_call *call, lt_reply *j) {
         }
         return;
     }
-    lt_http_set_user(j->conn, j);
+    lt_http_set_user(j->conn, &j->guest);
     if (j->stream) {
         stream_begin(j);
     }
@@ -261,6 +287,11 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
     lt_api_error e = {0};
     lt_err err;
 
+    if (call->outcome != NULL) {
+        call->outcome->reply = j;
+        return;
+    }
+    enlist(j);
     j->n_samples = j->request.n_samples;
     LT_ASSERT(j->n_parts > 0);
     if (j->n_parts * j->n_samples > MAX_CHOICES) {
@@ -282,7 +313,7 @@ void lt_reply_start(lt_call *call, lt_reply *j) {
         return;
     }
     j->compiling = true;
-    lt_http_set_user(j->conn, j);
+    lt_http_set_user(j->conn, &j->guest);
 }
 
 /* What can not be made is the request's fault. */
@@ -608,14 +639,5 @@ void lt_reply_event(const lt_event *ev) {
             lt_reply_free(j);
         }
         break;
-    }
-}
-
-void lt_reply_gone(lt_reply *j) {
-    j->conn = NULL;
-    if (!j->compiling) {
-        cancel(j);
-    } else if (lt_compiler_cancel(j->server->compiler, &j->compile)) {
-        lt_reply_free(j);
     }
 }

@@ -97,6 +97,7 @@ typedef struct {
 } lt_form;
 
 struct lt_reply {
+    lt_guest guest;
     lt_server *server;
     lt_http_conn *conn; /* NULL once the client is gone or answered. */
     lt_flavour flavour;
@@ -106,7 +107,7 @@ struct lt_reply {
     char id[48];
     int64_t created;
     double arrived_s;
-    size_t body_bytes; /* Of the request. */
+    size_t body_bytes; /* Of the request, if its memory is the loop's to give back. */
     bool stream, begun, failed;
 
     lt_request request; /* What the parts share. */
@@ -127,7 +128,8 @@ struct lt_reply {
     lt_json_out out;   /* Reused for each event, and for the whole answer. */
     lt_json_out error;
     void *face_state;
-    lt_reply *next, *prev;
+    lt_reply *next, *prev; /* In the server's list. */
+    bool listed;
 };
 
 /* Take the call over: the ask's tree moves into the reply. NULL: answered with an error. */
@@ -144,7 +146,7 @@ bool lt_reply_rule(lt_reply *j, lt_api_error *e);
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
 
-/* Make the grammar if there is one, beside the loop; then submit all. On failure the reply is freed and the call answered. */
+/* Make the grammar if there is one, beside the loop; then submit all; of a call that runs aside, later. On failure the reply is freed and the call answered. */
 void lt_reply_start(lt_call *call, lt_reply *j);
 
 /* Answer with e and free the reply (before start only). */
@@ -154,8 +156,6 @@ void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
 void lt_reply_compiled(lt_compile *made);
 /* What came from the engine. */
 void lt_reply_event(const lt_event *ev);
-/* The client is gone. */
-void lt_reply_gone(lt_reply *j);
 /* Sends j->out as one event of the stream and clears it: "event: NAME\n" (when not NULL) "data: ...\n\n". */
 void lt_reply_send(lt_reply *j, const char *event);
 

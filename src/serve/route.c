@@ -1,6 +1,7 @@
 /* route.c: see route.h. */
 #include "serve/route.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,7 @@
 
 #define MAX_ORIGIN     200 /* Bytes: with an id of that many, lt_call.extra holds all lines. */
 #define MAX_REQUEST_ID 128
+#define ASIDE_BYTES    ((size_t)256 << 10) /* Of a body: less is some milliseconds' work. */
 
 enum {
     OPEN = 1,   /* No key is asked for. */
@@ -115,6 +117,12 @@ void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e) {
 }
 
 void lt_call_json(lt_call *call, int status, lt_json_out *body) {
+    if (call->outcome != NULL) {
+        call->outcome->status = status;
+        call->outcome->body = *body;
+        *body = (lt_json_out){0};
+        return;
+    }
     if (body->failed) {
         static const char text[] = "{\"error\":{\"message\":\"out of memory\"}}";
         lt_http_reply(call->conn, 503, "application/json", call->extra, text, sizeof text - 1);
@@ -130,7 +138,11 @@ void lt_call_error(lt_call *call, const lt_api_error *e) {
     if (e->retry_after_s > 0) {
         snprintf(call->extra + n, sizeof call->extra - n, "Retry-After: %d\r\n", e->retry_after_s);
     }
-    call->server->metrics.http_errors++;
+    if (call->outcome != NULL) {
+        call->outcome->error = true;
+    } else {
+        call->server->metrics.http_errors++;
+    }
     lt_error_write(&o, call->flavour, e);
     lt_call_json(call, e->status, &o);
 }
@@ -307,6 +319,112 @@ static bool check_state(lt_call *call, unsigned flags) {
     return true;
 }
 
+/* ---- Large requests ---- */
+
+/* A call whose handler runs on the other thread, and answers or starts its reply on the loop. */
+typedef struct {
+    lt_aside_job job;
+    lt_guest guest;
+    lt_call call;
+    lt_http_request
+        request; /* Without the connection's texts, which may go while the thread works. */
+    lt_outcome outcome;
+    char *text; /* The body's. */
+    int route;
+    bool gone; /* Its client is. */
+} large;
+
+bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows, lt_api_error *e) {
+    lt_body *body = call->body;
+    call->body = NULL;
+    return body != NULL
+               ? lt_ask_read_body(a, rows, n_rows, body, e)
+               : lt_ask_read(a, rows, n_rows, call->request->body, call->request->body_bytes, e);
+}
+
+static void large_free(large *l) {
+    lt_server *s = l->call.server;
+    lt_out_free(&l->outcome.body);
+    free(l->text);
+    free(l);
+    s->n_aside--;
+    lt_server_ended(s);
+}
+
+static void large_work(lt_aside_job *job) {
+    large *l = (large *)job;
+    l->call.request = &l->request;
+    l->call.outcome = &l->outcome;
+    l->call.body = lt_body_open(l->call.server->aside, l->text, l->request.body_bytes);
+    free(l->text);
+    l->text = NULL;
+    if (l->call.body == NULL) {
+        const lt_api_error e = {.status = 503, .type = "server_error", .message = "out of memory"};
+        lt_call_error(&l->call, &e);
+        return;
+    }
+    routes[l->route].handler(&l->call);
+    lt_body_free(l->call.body); /* Of a handler that did not want it. */
+}
+
+static void large_done(lt_aside_job *job) {
+    large *l = (large *)job;
+    lt_outcome *o = &l->outcome;
+    l->call.outcome = NULL;
+    if (l->gone && o->reply != NULL) {
+        lt_reply_free(o->reply);
+    } else if (!l->gone) {
+        lt_http_set_user(l->call.conn, NULL);
+        if (o->reply != NULL) {
+            lt_reply_start(&l->call, o->reply);
+        } else {
+            l->call.server->metrics.http_errors += o->error;
+            lt_call_json(&l->call, o->status, &o->body);
+        }
+    }
+    large_free(l);
+}
+
+static void large_gone(lt_guest *g) {
+    large *l = (large *)((char *)g - offsetof(large, guest));
+    l->gone = true;
+    if (lt_aside_cancel(l->call.server->aside, &l->job)) {
+        large_free(l);
+    }
+}
+
+static void go_aside(lt_call *call, int route) {
+    lt_server *s = call->server;
+    const size_t bytes = call->request->body_bytes;
+    large *l = calloc(1, sizeof *l);
+    lt_err err = LT_OK;
+    lt_api_error e;
+
+    if (l == NULL) {
+        lt_api_refuse_oom(&e);
+        lt_call_error(call, &e);
+        return;
+    }
+    *l = (large){.job = {.work = large_work, .done = large_done},
+                 .guest = {large_gone},
+                 .call = *call,
+                 .request = {"POST", "", "", "", bytes, NULL},
+                 .text = lt_http_take_body(call->conn),
+                 .route = route};
+    s->n_aside++;
+    lt_http_set_user(call->conn, &l->guest);
+    err = lt_aside_submit(s->aside, &l->job);
+    if (err != LT_OK) {
+        s->metrics.refused++;
+        lt_api_refuse_error(&e, NULL, err);
+        lt_http_set_user(call->conn, NULL);
+        large_free(l);
+        lt_call_error(call, &e);
+    }
+}
+
+/* ---- The door ---- */
+
 /* Whose client is calling: of route i, or of a path that is no route. */
 static lt_flavour flavour_of(int i, const char *path) {
     if (i >= 0) {
@@ -361,7 +479,13 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
         no_route(&call, methods);
         return;
     }
-    if (check_coding(&call) && check_state(&call, routes[i].flags)) {
+    if (!check_coding(&call) || !check_state(&call, routes[i].flags)) {
+        return;
+    }
+    if (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & READY) != 0 &&
+        routes[i].method[0] == 'P') {
+        go_aside(&call, i);
+    } else {
         const size_t bytes = r->body_bytes; /* The body is gone once it is answered. */
         routes[i].handler(&call);
         lt_server_let_go(bytes);

@@ -26,6 +26,7 @@
 #define POLL_ROUNDS  16                  /* Then the loop looks at its sockets again. */
 #define BIG_REQUEST  ((size_t)1 << 20)   /* Bytes: its memory is given back at once. */
 #define MAX_COMPILES 256                 /* Grammars that may wait to be made; then 429. */
+#define MAX_ASIDE    64                  /* Large requests that may wait to be read; then 429. */
 #define KEEP_BYTES   ((size_t)128 << 20) /* Of grammars that are kept for later requests. */
 
 lt_server_options lt_server_defaults(void) {
@@ -129,20 +130,21 @@ void lt_server_let_go(size_t bytes) {
 }
 
 /* A long text's working memory is not kept. */
-static void renew_scratch(lt_server *s) {
+static void renew_scratch(const lt_server *s, lt_tokenizer_scratch **scratch) {
     lt_tokenizer_scratch *fresh = NULL;
     if (lt_tokenizer_scratch_open(&fresh, s->tokenizer) == LT_OK) {
-        lt_tokenizer_scratch_close(s->scratch);
-        s->scratch = fresh;
+        lt_tokenizer_scratch_close(*scratch);
+        *scratch = fresh;
     }
 }
 
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
                       lt_api_error *e) {
-    const lt_err err = lt_tokenizer_encode(s->tokenizer, s->scratch, text, n, flags, out);
+    lt_tokenizer_scratch **scratch = lt_aside_here(s->aside) ? &s->scratch_aside : &s->scratch;
+    const lt_err err = lt_tokenizer_encode(s->tokenizer, *scratch, text, n, flags, out);
     const bool ok = err == LT_OK || lt_api_refuse_error(e, NULL, err);
     if (n > BIG_REQUEST) {
-        renew_scratch(s);
+        renew_scratch(s, scratch);
     }
     return ok;
 }
@@ -235,6 +237,8 @@ static lt_err load(lt_server *s) {
                                                                  .done = lt_reply_compiled,
                                                                  .before = s->o.before_compile,
                                                                  .ctx = s->o.ctx}));
+    LT_TRY(lt_tokenizer_scratch_open(&s->scratch_aside, s->tokenizer));
+    LT_TRY(lt_aside_open(&s->aside, s->base, MAX_ASIDE));
     return s->o.own_defaults ? read_own(s) : LT_OK;
 }
 
@@ -295,11 +299,17 @@ static void on_drained(evutil_socket_t fd, short what, void *arg) {
     lt_server *s = arg;
     const struct timeval moment = {.tv_usec = 100000};
     (void)fd;
-    if ((what & EV_TIMEOUT) != 0 && s->n_replies > 0) {
+    if ((what & EV_TIMEOUT) != 0 && s->n_replies + s->n_aside > 0) {
         lt_log_warn("serve: %lld requests did not finish within %g s and are cancelled",
-                    (long long)s->n_replies, s->o.drain_s);
+                    (long long)(s->n_replies + s->n_aside), s->o.drain_s);
     }
     event_base_loopexit(s->base, &moment);
+}
+
+void lt_server_ended(lt_server *s) {
+    if (s->draining && s->n_replies + s->n_aside == 0) {
+        event_active(s->on_drained, 0, 0);
+    }
 }
 
 static void drain(lt_server *s) {
@@ -313,11 +323,8 @@ static void drain(lt_server *s) {
         lt_log_info("serve: ending: %lld requests run on for at most %g s", (long long)s->n_replies,
                     s->o.drain_s);
     }
-    if (s->n_replies == 0) {
-        event_active(s->on_drained, 0, 0);
-    } else {
-        event_add(s->on_drained, &deadline);
-    }
+    event_add(s->on_drained, &deadline);
+    lt_server_ended(s);
 }
 
 static void on_signal(evutil_socket_t fd, short what, void *arg) {
@@ -330,7 +337,7 @@ static void on_gone(void *ctx, lt_http_conn *c, void *user) {
     (void)ctx;
     (void)c;
     if (user != NULL) {
-        lt_reply_gone(user);
+        ((lt_guest *)user)->gone(user);
     }
 }
 
@@ -467,6 +474,7 @@ void lt_server_close(lt_server *s) {
         return;
     }
     lt_http_close(s->http); /* Every open answer is told that its client is gone. */
+    lt_aside_stop(s->aside);
     lt_compiler_stop(s->compiler);
     lt_engine_close(s->engine);
     s->draining = false;
@@ -481,11 +489,13 @@ void lt_server_close(lt_server *s) {
         }
     }
     lt_compiler_close(s->compiler);
+    lt_aside_close(s->aside);
     if (s->base != NULL) {
         event_base_free(s->base);
     }
     lt_chat_template_close(s->template);
     lt_tokenizer_scratch_close(s->scratch);
+    lt_tokenizer_scratch_close(s->scratch_aside);
     lt_tokenizer_close(s->tokenizer);
     lt_model_close(s->model);
     lt_out_free(&s->line);

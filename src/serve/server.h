@@ -1,7 +1,8 @@
 /* server.h: what every endpoint stands on: the model that is served, the call that is answered, the numbers that are counted.
  *
- * One thread runs libevent's loop and everything in this room but the engine: HTTP, JSON, templates, tokenizing. The engine's thread wakes the
- * loop by its descriptor. The model is opened by a third thread, so that /health can say "loading" from the first millisecond. */
+ * One thread runs libevent's loop and everything in this room but the engine: HTTP, JSON, templates, tokenizing; of large requests the last three
+ * run aside (aside.h). The engine's thread wakes the loop by its descriptor. The model is opened by one more thread, so that /health can say
+ * "loading" from the first millisecond. */
 #ifndef LT_SERVE_SERVER_H
 #define LT_SERVE_SERVER_H
 
@@ -12,6 +13,7 @@
 #include "lateen/serve.h"
 #include "lateen/tokenizer.h"
 #include "serve/api.h"
+#include "serve/aside.h"
 #include "serve/ask.h"
 #include "serve/compile.h"
 #include "serve/http.h"
@@ -47,8 +49,10 @@ struct lt_server {
     size_t most_prompt_bytes; /* A longer text can not be that few tokens. */
     double load_s, model_s;   /* From the start to ready; to a model and its tokenizer. */
 
-    lt_tokenizer_scratch *scratch;
+    lt_tokenizer_scratch *scratch, *scratch_aside; /* The loop's, and the other thread's. */
     lt_compiler *compiler;
+    lt_aside *aside;
+    int64_t n_aside; /* Calls that it has. */
     int64_t created; /* Unix seconds. */
     uint64_t next_id;
     double started_s;
@@ -62,7 +66,20 @@ struct lt_server {
     lt_json_out line; /* An event of a stream, on its way out. */
 };
 
-/* A request while its handler runs. */
+/* Who is answering on a connection: told when its client goes away. The connection's user. */
+typedef struct lt_guest {
+    void (*gone)(struct lt_guest *g);
+} lt_guest;
+
+/* What a handler that runs aside leaves for the loop to do. */
+typedef struct {
+    int status; /* With the body: the answer; 0: none. */
+    lt_json_out body;
+    bool error;
+    lt_reply *reply; /* To be started. */
+} lt_outcome;
+
+/* A request while its handler runs: on the loop, or aside where it is large. */
 typedef struct {
     lt_server *server;
     lt_http_conn *conn;
@@ -72,7 +89,12 @@ typedef struct {
     char id[48];     /* The request's own; the answer's id is this behind a prefix. */
     char extra[512]; /* Header lines that every answer carries: the request's id, CORS. */
     double arrived_s;
+    lt_body *body;       /* Read already; NULL: request->body is to be read. */
+    lt_outcome *outcome; /* The handler runs aside; NULL: on the loop. */
 } lt_call;
+
+/* Read the body by the table of fields: lt_ask_read. */
+bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows, lt_api_error *e);
 
 /* ---- Answers of the whole kind ---- */
 
@@ -94,6 +116,8 @@ void lt_server_preset(const lt_server *s, lt_ask *a);
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
 /* A text of so many bytes may fit into the context: asked before it is encoded, as megabytes of it would hold everybody's streams up. */
 bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e);
+/* Something has ended: the server too, if it was the last that a draining one waited for. */
+void lt_server_ended(lt_server *s);
 /* A request of so many bytes has been let go: what the allocator keeps of megabytes goes back to the system. */
 void lt_server_let_go(size_t bytes);
 /* Text to ids with the server's scratch; append to *out. */

@@ -333,6 +333,53 @@ check("completion: a stream tells of the tokens whose text a stop string held ba
       and [t for x in b for t in x["tokens"]] == a["tokens"]
       and [p for x in b for p in x.get("completion_probabilities", [])] == a["completion_probabilities"], (a["content"], a["tokens"], b[-1]))
 
+# ---- Large requests are read beside the loop ----
+small = post("/v1/chat/completions", CHAT)
+large = {**CHAT, "metadata": {f"k{i}": 1 for i in range(1000000)}}
+packet = request("POST", "/v1/chat/completions", large)
+
+
+def longest_gap():
+    """Between two pieces of a stream, while a body of a million keys is read."""
+    with connect() as s, connect() as other:
+        s.sendall(request("POST", "/v1/completions", {"prompt": "Once", "max_tokens": 480, "ignore_eos": True, "stream": True}))
+        s.recv(65536)
+        other.sendall(packet)
+        last, longest, data = time.monotonic(), 0, b""
+        while b"[DONE]" not in data:
+            data = data[-64:] + s.recv(65536)
+            now = time.monotonic()
+            last, longest = now, max(longest, now - last)
+        return longest, read_answer(other)
+
+
+gaps = []
+while len(gaps) < 8 and (not gaps or min(gaps) > 0.1):  # Other programs' gaps are not ours.
+    gap, a = longest_gap()
+    gaps.append(gap)
+check(f"a large body: streams go on beside it (longest gap {min(gaps) * 1000:.0f} ms)", min(gaps) < 0.1, gaps)
+check("a large body: answered like a small one", a[0] == 200 and json.loads(a[2])["choices"][0]["message"] == json.loads(small[2])["choices"][0]["message"], a[2][:300])
+a = post("/v1/chat/completions", json.dumps(large).encode()[:-1], ("X-Request-Id: big",))
+check("a large body: that is no JSON", a[0] == 400 and "no JSON" in error_of(a) and a[1]["x-request-id"] == "big", a[:2])
+a = post("/v1/chat/completions", {**large, "temperature": "hot"})
+check("a large body: with a wrong field", a[0] == 400 and json.loads(a[2])["error"]["param"] == "temperature", a[:2])
+a = post("/v1/completions", b'{"prompt": [' + b"1," * 4200000 + b"1]}")
+check("a body of over 4 million values: 413", a[0] == 413 and "values" in error_of(a), a[:2])
+a = post("/v1/chat/completions", {**CHAT, "chat_template_kwargs": {f"k{i}": 1 for i in range(300)}})
+check("chat_template_kwargs: of 300 names", a[0] == 400 and "256" in error_of(a), a[:2])
+text = "Once upon a time. " * 30000
+a = post("/tokenize", {"content": text})
+check("a large body: /tokenize", a[0] == 200 and len(json.loads(a[2])["tokens"]) > 100000, a[:2])
+with connect() as s:
+    s.sendall(packet + request("GET", "/version"))
+    a, b = (first := read_answer(s)), read_answer(s, first[3])
+check("a large body: a pipelined request waits behind it", a[0] == 200 and b[0] == 200 and b"version" in b[2], (a[:2], b[:2]))
+for _ in range(3):  # The second and third wait behind the first, and all their clients leave.
+    s = connect()
+    s.sendall(packet)
+    s.close()
+check("a large body: its client leaves before it is read", alive() and post("/v1/chat/completions", packet.split(b"\r\n\r\n", 1)[1])[0] == 200)
+
 # ---- The request's id ----
 a = post("/v1/completions", {"prompt": "Once", "max_tokens": 1})
 given = a[1].get("x-request-id", "")

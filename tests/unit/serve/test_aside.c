@@ -1,0 +1,124 @@
+/* Work beside the loop: in order, told on the loop, one at a time; a bounded queue; cancelled before it begins or not at all; trees go first, and
+ * what is left at the end is told or freed (sanitizers see the rest). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <event2/thread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "serve/aside.h"
+
+#define N_JOBS 4
+
+typedef struct {
+    lt_aside_job job;
+    lt_aside *aside;
+    atomic_bool *gate; /* Work waits for it. */
+    atomic_int begun, worked;
+    int told;
+    int *order;
+} task;
+
+static void work(lt_aside_job *job) {
+    task *t = (task *)job;
+    assert_true(lt_aside_here(t->aside));
+    atomic_store(&t->begun, 1);
+    while (!atomic_load(t->gate)) {
+        usleep(100);
+    }
+    atomic_fetch_add(&t->worked, 1);
+}
+
+static void done(lt_aside_job *job) {
+    task *t = (task *)job;
+    assert_false(lt_aside_here(t->aside));
+    assert_int_equal(atomic_load(&t->worked), 1);
+    t->told = ++*t->order;
+}
+
+static void in_order_and_bounded(void **state) {
+    struct event_base *base;
+    lt_aside *a = NULL;
+    atomic_bool gate = false;
+    int order = 0;
+    task t[N_JOBS];
+    lt_body *tree;
+    (void)state;
+    assert_int_equal(evthread_use_pthreads(), 0);
+    base = event_base_new();
+    assert_int_equal(lt_aside_open(&a, base, 2), LT_OK);
+    for (int i = 0; i < N_JOBS; i++) {
+        t[i] = (task){
+            .job = {.work = work, .done = done}, .aside = a, .gate = &gate, .order = &order};
+    }
+    assert_int_equal(lt_aside_submit(a, &t[0].job), LT_OK);
+    assert_int_equal(lt_aside_submit(a, &t[1].job), LT_OK);
+    while (atomic_load(&t[0].begun) == 0) {
+        usleep(100);
+    }
+    assert_int_equal(lt_aside_submit(a, &t[2].job), LT_OK);
+    assert_int_equal(lt_aside_submit(a, &t[3].job), LT_ERR_LIMIT);
+    assert_false(lt_aside_cancel(a, &t[0].job));
+    assert_true(lt_aside_cancel(a, &t[1].job));
+    assert_int_equal(lt_aside_submit(a, &t[3].job), LT_OK);
+    tree = lt_body_open(a, "{\"a\": [1, 2]}", 13);
+    assert_non_null(tree);
+    assert_int_equal(json_array_size(json_object_get(tree->root, "a")), 2);
+    lt_body_free(tree);
+    tree = lt_body_open(a, "{\"a\": [1, 2}", 12);
+    assert_non_null(tree);
+    assert_null(tree->root);
+    assert_int_equal(tree->error.status, 400);
+    lt_body_free(tree);
+    atomic_store(&gate, true);
+    while (t[2].told == 0) {
+        event_base_loop(base, EVLOOP_ONCE);
+    }
+    assert_int_equal(t[0].told, 1);
+    assert_int_equal(t[1].told, 0);
+    assert_int_equal(t[2].told, 2);
+    while (atomic_load(&t[3].worked) == 0) {
+        usleep(100);
+    }
+    lt_aside_stop(a); /* Whether the loop has turned or not, it is told. */
+    assert_int_equal(t[3].told, 3);
+    tree = lt_body_open(a, "{}", 2);
+    lt_body_free(tree); /* At once. */
+    lt_aside_close(a);
+    event_base_free(base);
+}
+
+static void many_values(void **state) {
+    const size_t n = LT_BODY_VALUES + 64;
+    char *text = malloc(2 * n + 16);
+    lt_api_error e;
+    (void)state;
+    assert_non_null(text);
+    memcpy(text, "{\"a\": \"\\\"", 9);
+    memset(text + 9, ',', 2 * n); /* In a string they are nothing. */
+    memcpy(text + 9 + 2 * n, "\"}", 3);
+    json_t *root = lt_body_parse(text, strlen(text), &e);
+    assert_non_null(root);
+    json_decref(root);
+    memcpy(text, "{\"a\": [1", 8);
+    for (size_t i = 0; i < n; i++) {
+        memcpy(text + 8 + 2 * i, ",1", 2);
+    }
+    memcpy(text + 8 + 2 * n, "]}", 3);
+    assert_null(lt_body_parse(text, strlen(text), &e));
+    assert_int_equal(e.status, 413);
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(in_order_and_bounded),
+                                       cmocka_unit_test(many_values)};
+    cmocka_set_message_output(CM_OUTPUT_TAP);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
