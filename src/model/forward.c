@@ -365,30 +365,55 @@ static bool idle_step(const lt_forward *f, int64_t i, int64_t *n, int64_t *each)
     return false;
 }
 
-lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {
-    int64_t n, each, n_after, each_after;
+/* The i-th of them, so many times over. */
+static lt_err run_step(lt_forward *f, int64_t i, int64_t n, int64_t each, int times) {
     lt_err err = LT_OK;
-    int32_t *words;
-
-    *more = f->run.backend->graph_begin != NULL && idle_step(f, i, &n, &each);
-    if (!*more) {
-        return LT_OK;
-    }
-    *more = idle_step(f, i + 1, &n_after, &each_after);
-    words = malloc((size_t)(3 * n * each + 3 * n + n * f->o.max_pages + 1) * sizeof *words);
+    int32_t *const words = malloc((size_t)(3 * n * each + 3 * n + n * f->o.max_pages + 1) *
+                                  sizeof *words);
     if (words == NULL) {
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
     }
     if (i == 0 && f->o.n_notes > 0) { /* Of nobody. */
         LT_TRY_DONE(lt_forward_note(f, 1, (int32_t[]){0}, (int32_t[]){0, 0}, (int32_t[]){0, 0}));
     }
-    LT_TRY_DONE(run_idle(f, words, n, each)); /* Makes the kernels, */
-    for (int side = 0; each == 1 && side < 2; side++) {
-        LT_TRY_DONE(run_idle(f, words, n, each)); /* records one side, and the other. */
+    for (; times > 0; times--) {
+        LT_TRY_DONE(run_idle(f, words, n, each));
     }
 done:
     free(words);
     return err;
+}
+
+lt_err lt_forward_rehearse(lt_forward *f, int64_t first, int64_t *missing) {
+    const lt_backend *b = f->run.backend;
+    lt_err err = LT_OK, ended;
+    int64_t n, each;
+
+    *missing = 0;
+    if (b->rehearse == NULL) {
+        return LT_OK;
+    }
+    b->rehearse();
+    for (int64_t i = 0;
+         err == LT_OK && (i < first || b->missing() > 0) && idle_step(f, i, &n, &each); i++) {
+        err = run_step(f, i, n, each, 1);
+    }
+    f->n_graphs = 0; /* Shapes that came are still new. */
+    *missing = b->missing();
+    ended = b->rehearsed();
+    return err != LT_OK ? err : ended;
+}
+
+lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {
+    int64_t n, each, n_after, each_after;
+
+    *more = f->run.backend->graph_begin != NULL && idle_step(f, i, &n, &each);
+    if (!*more) {
+        return LT_OK;
+    }
+    *more = idle_step(f, i + 1, &n_after, &each_after);
+    /* Of a single token the first run makes the kernels, the second records one side, the third the other. */
+    return run_step(f, i, n, each, each == 1 ? 3 : 1);
 }
 
 void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out) {

@@ -166,11 +166,13 @@ static void *run(void *engine) {
 /* Steps that warm before the first request: the first of one token and of a prompt; all where those had to compile. */
 #define WARM_FIRST 2
 static lt_err warm_first(lt_engine *e) {
-    int64_t (*const compiled)(void) = e->model->backend->n_compiled;
-    const int64_t before = compiled != NULL ? compiled() : 0;
+    const bool all = e->o.warm == LT_WARM_ALL;
+    int64_t missing = 0;
     e->warming = e->o.warm != LT_WARM_NONE;
-    while (e->warming && (e->o.warm == LT_WARM_ALL || e->n_warmed < WARM_FIRST ||
-                          (compiled != NULL && compiled() > before))) {
+    if (e->warming) {
+        LT_TRY(lt_forward_rehearse(e->forward, all ? INT64_MAX : WARM_FIRST, &missing));
+    }
+    while (e->warming && (all || missing > 0 || e->n_warmed < WARM_FIRST)) {
         LT_TRY(lt_forward_warm(e->forward, e->n_warmed++, &e->warming));
     }
     return LT_OK;

@@ -12,6 +12,7 @@
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul_q.h"
+#include "kernels/cuda/rehearse.h"
 
 static lt_cuda *the_gpu; /* Opened once a process by lt_backend_cuda. */
 static lt_err open_err;
@@ -265,6 +266,9 @@ const lt_backend *lt_backend_cuda(void) {
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,
                                        .n_compiled = backend_n_compiled,
+                                       .rehearse = lt_rehearse_begin,
+                                       .missing = lt_rehearse_missing,
+                                       .rehearsed = lt_rehearse_end,
                                        .matmul_pack_bytes = lt_cuda_pack_bytes};
     (void)pthread_once(&once, backend_open);
     if (open_err != LT_OK) {

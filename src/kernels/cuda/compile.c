@@ -269,38 +269,71 @@ done:
     return err;
 }
 
-lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *defines, const char *arch) {
-    lt_err err = LT_OK;
-    lt_source source = {0};
-    lt_cubin c = {0};
-    static atomic_bool told;
-    const double start_s = lt_clock_s();
-    char key[KEY_BYTES], dir[LT_PATH_BYTES] = "the cache folder", path[LT_PATH_BYTES] = "";
+/* A compilation: its texts, its name, and where the cache has it; path "": nowhere. */
+typedef struct {
+    lt_source source;
+    char key[KEY_BYTES], path[LT_PATH_BYTES];
+} compilation;
+
+static lt_err compilation_open(compilation *k, const char *file, const char *defines,
+                               const char *arch) {
+    char dir[LT_PATH_BYTES];
     int version = 0;
     XXH128_hash_t name;
 
+    *k = (compilation){0};
+    LT_TRY(lt_nvrtc_version(&version, NULL));
+    LT_TRY(lt_source_open(&k->source, file));
+    if (snprintf(k->key, sizeof k->key, "%s [%s] %s nvrtc %d source %016" PRIx64, file, defines,
+                 arch, version, k->source.hash) >= (int)sizeof k->key) {
+        LT_FAIL(LT_ERR_LIMIT, "kernel %s: defines too long", file);
+    }
+    name = XXH3_128bits(k->key, strlen(k->key));
+    if (lt_cuda_cache_dir(dir) != LT_OK ||
+        snprintf(k->path, sizeof k->path, "%s/%016" PRIx64 "%016" PRIx64 ".cubin", dir, name.high64,
+                 name.low64) >= (int)sizeof k->path) {
+        k->path[0] = '\0';
+    }
+    return LT_OK;
+}
+
+void lt_cubin_tell(const char *arch, int n) {
+    static atomic_bool told;
+    char dir[LT_PATH_BYTES], number[16] = "";
+    const bool kept = lt_cuda_cache_dir(dir) == LT_OK;
+    if (n > 0) {
+        (void)snprintf(number, sizeof number, "%d ", n);
+    }
+    if (!atomic_exchange(&told, true)) {
+        lt_log_info("%skernels for %s are compiled%s%s: a first start takes a while", number, arch,
+                    kept ? " and kept in " : "; they can not be kept in ",
+                    kept ? dir : "the cache folder");
+    }
+}
+
+bool lt_cubin_is_cached(const char *file, const char *defines, const char *arch) {
+    compilation k;
+    lt_cubin c = {0};
+    const bool cached = compilation_open(&k, file, defines, arch) == LT_OK && k.path[0] != '\0' &&
+                        cache_read(&c, k.path, k.key);
+    lt_source_close(&k.source);
+    lt_cubin_close(&c);
+    return cached;
+}
+
+lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *defines, const char *arch) {
+    lt_err err = LT_OK;
+    compilation k;
+    lt_cubin c = {0};
+    const double start_s = lt_clock_s();
+
     LT_ASSERT(out != NULL && file != NULL && defines != NULL && arch != NULL);
-    LT_TRY_DONE(lt_nvrtc_version(&version, NULL));
-    LT_TRY_DONE(lt_source_open(&source, file));
-    if (snprintf(key, sizeof key, "%s [%s] %s nvrtc %d source %016" PRIx64, file, defines, arch,
-                 version, source.hash) >= (int)sizeof key) {
-        LT_FAIL_DONE(LT_ERR_LIMIT, "kernel %s: defines too long", file);
-    }
-    name = XXH3_128bits(key, strlen(key));
-    if (lt_cuda_cache_dir(dir) == LT_OK &&
-        snprintf(path, sizeof path, "%s/%016" PRIx64 "%016" PRIx64 ".cubin", dir, name.high64,
-                 name.low64) >= (int)sizeof path) {
-        path[0] = '\0';
-    }
-    if (path[0] == '\0' || !cache_read(&c, path, key)) {
-        if (!atomic_exchange(&told, true)) {
-            lt_log_info("kernels for %s are compiled at their first use%s%s: a first start takes a "
-                        "while",
-                        arch, path[0] != '\0' ? " and kept in " : "; nothing can be kept in ", dir);
-        }
-        LT_TRY_DONE(program_compile(&c, &source, defines, arch));
-        if (path[0] != '\0') {
-            cache_write(&c, path, key);
+    LT_TRY_DONE(compilation_open(&k, file, defines, arch));
+    if (k.path[0] == '\0' || !cache_read(&c, k.path, k.key)) {
+        lt_cubin_tell(arch, 0);
+        LT_TRY_DONE(program_compile(&c, &k.source, defines, arch));
+        if (k.path[0] != '\0') {
+            cache_write(&c, k.path, k.key);
         }
         lt_log_debug("compiled %s [%s] %s in %.2f s", file, defines, arch, lt_clock_s() - start_s);
     }
@@ -308,7 +341,7 @@ lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *defines, const 
     *out = c;
     c = (lt_cubin){0};
 done:
-    lt_source_close(&source);
+    lt_source_close(&k.source);
     lt_cubin_close(&c);
     return err;
 }

@@ -27,6 +27,10 @@ typedef struct {
 LT_MUST_USE lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *defines,
                                 const char *arch);
 void lt_cubin_close(lt_cubin *c); /* Accepts a zeroed one. */
+/* Would it come from the cache? */
+bool lt_cubin_is_cached(const char *file, const char *defines, const char *arch);
+/* Tell people, once a process, that kernels are being compiled; n: how many, 0: not known. */
+void lt_cubin_tell(const char *arch, int n);
 
 /* Version of NVRTC as 1000 * major + 10 * minor, and where it was found. UNSUPPORTED when there is none: set LATEEN_NVRTC to its path. */
 LT_MUST_USE lt_err lt_nvrtc_version(int *version, const char **path);

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cuda/rehearse.h"
 
 #define WORKSPACE_BYTES ((size_t)64 << 20)
 #define MAX_SHAPES      256
@@ -295,6 +296,9 @@ static lt_err plan_make(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args 
 lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a) {
     lt_cublas_args key;
     plan *p = NULL;
+    if (lt_rehearsing()) {
+        return LT_OK;
+    }
     memset(&key, 0, sizeof key);
     key.m = a->m, key.n = a->n, key.k = a->k, key.lda = a->lda, key.ldb = a->ldb, key.ldd = a->ldd;
     key.trans_a = a->trans_a, key.trans_b = a->trans_b, key.in = a->in, key.out = a->out;

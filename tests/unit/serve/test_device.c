@@ -35,11 +35,14 @@ enum { SEQ = 96 };
 static void run(const lt_model *m, int64_t n, const lt_grammar *grammar, answer *answers) {
     lt_engine_options o = lt_engine_defaults();
     lt_engine *e = NULL;
+    int64_t n_compiled;
     o.max_running = 24;
     o.warm = LT_WARM_ALL;
     o.max_seq = SEQ;
     o.step_tokens = 80;
+    n_compiled = counting.n_compiled();
     must(lt_engine_open(&e, m, &o), "engine");
+    assert_in_range(counting.n_compiled() - n_compiled, 0, 1); /* A rehearsal leaves one at most. */
     for (int64_t i = 0; i < n; i++) {
         int32_t prompt[64];
         const lt_request r = request_of(i, prompt, lt_model_get_spec(m)->vocab_size, grammar);
