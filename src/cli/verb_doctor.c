@@ -266,6 +266,12 @@ static void print_gpus(const json_t *gpus, const char *why_none) {
         printf(", driver for CUDA %lld.%lld, ECC %s\n", whole(gpu, "driver") / 1000,
                whole(gpu, "driver") % 1000 / 10,
                json_is_true(json_object_get(gpu, "ecc")) ? "on" : "off");
+        if (json_object_get(gpu, "nvrtc") != NULL) {
+            printf("              kernels by NVRTC %lld.%lld (%s)\n", whole(gpu, "nvrtc") / 1000,
+                   whole(gpu, "nvrtc") % 1000 / 10, text(gpu, "nvrtc_path"));
+        } else {
+            printf("              no kernels: %s\n", text(gpu, "nvrtc_missing"));
+        }
         if (json_object_get(gpu, "sm_mhz") != NULL) {
             printf("              %lld of %lld MHz, memory %lld MHz, %.0f of %.0f W, %lld C, %lld "
                    "NVLinks, "

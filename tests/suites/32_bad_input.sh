@@ -76,6 +76,7 @@ bad_input() {
     # What a prompt and its text run into.
     head -c 9000 LICENSE | tr -c 'a-z' ' ' >"$dir/long.txt"
     refused 1 "the model's context is 1024" generate --prompt-file "$dir/long.txt"
+    refused 2 "no bench is named 'nonsense'" bench kernels --op gemm,nonsense
     refused 2 "--prompt and --prompt-file are two prompts" generate --prompt a --prompt-file "$dir/long.txt"
     for verb in "--version" "doctor --no-measure --json" "tokenize --tokenizer $tok --text a"; do
         build/lateen $verb >/dev/full 2>"$dir/err" && echo "not ok - $verb on a full disk ended well" || { grep -qF "standard output: No space left" "$dir/err" && echo "ok - a full disk" || echo "not ok - $verb on a full disk: $(cat "$dir/err")"; }

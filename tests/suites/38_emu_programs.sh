@@ -4,4 +4,5 @@ if command -v g++ >/dev/null; then
         beside "emulated GPU: $program" env CMOCKA_MESSAGE_OUTPUT=TAP tests/emu/run "build/tests/unit/$program"
     done
     beside "emulated GPU: training" tests/emu/train.sh
+    beside "emulated GPU: wrong settings" tests/emu/settings.sh
 fi

@@ -214,6 +214,22 @@ static bool wanted(const char *ops, const char *name) {
     return ops[0] == '\0';
 }
 
+/* Every name is a bench's. */
+static lt_err check_names(const char *ops) {
+    for (const char *p = ops; *p != '\0'; p += strcspn(p, ","), p += *p == ',') {
+        const size_t n = strcspn(p, ",");
+        bool known = false;
+        for (size_t i = 0; i < sizeof benches / sizeof *benches; i++) {
+            known |= strlen(benches[i].name) == n && memcmp(benches[i].name, p, n) == 0;
+        }
+        if (!known) {
+            LT_FAIL(LT_ERR_ARG, "bench kernels: no bench is named '%.*s'; --help lists them",
+                    (int)(n < 60 ? n : 60), p);
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err json_write(const lt_bench *b, const char *path) {
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
     char when[LT_CLOCK_TEXT_BYTES];
@@ -238,6 +254,7 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
                   .sustained_s = o->sustained_s};
     lt_nvml_reading state = {0};
     const lt_cuda_info *info;
+    LT_TRY(check_names(o->ops));
     b.rows = json_array();
     LT_TRY_DONE(lt_cuda_open(&b.gpu, 0));
     LT_TRY_DONE(lt_cuda_stream_open(b.gpu, &b.stream));

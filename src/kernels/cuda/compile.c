@@ -52,8 +52,14 @@ static struct {
 #undef NVRTC_FIELD
     const char *path; /* NULL: not found. */
     int number;
+    char why[256]; /* LATEEN_NVRTC is of no use. */
 } nvrtc;
 static pthread_once_t nvrtc_once = PTHREAD_ONCE_INIT;
+
+static const char *own_nvrtc(void) {
+    const char *wish = getenv("LATEEN_NVRTC");
+    return wish != NULL && wish[0] != '\0' ? wish : NULL;
+}
 
 static void nvrtc_load(void) {
     static const char *const places[] = {"libnvrtc.so",
@@ -62,7 +68,7 @@ static void nvrtc_load(void) {
                                          "/usr/local/cuda/lib64/libnvrtc.so",
                                          "/usr/local/cuda/lib64/libnvrtc.so.13",
                                          "/usr/local/cuda/lib64/libnvrtc.so.12"};
-    const char *const wish = getenv("LATEEN_NVRTC");
+    const char *const wish = own_nvrtc();
     const char *path = wish;
     void *lib = wish != NULL ? dlopen(wish, RTLD_NOW | RTLD_LOCAL) : NULL;
     int major = 0, minor = 0;
@@ -71,11 +77,13 @@ static void nvrtc_load(void) {
         lib = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     }
     if (lib == NULL) {
+        (void)snprintf(nvrtc.why, sizeof nvrtc.why, "%s", wish != NULL ? dlerror() : "");
         return;
     }
 #define LOAD(field, symbol, params)                                                                \
     *(void **)&nvrtc.field = dlsym(lib, symbol);                                                   \
     if (nvrtc.field == NULL) {                                                                     \
+        (void)snprintf(nvrtc.why, sizeof nvrtc.why, "%s has no %s", path, symbol);                 \
         return;                                                                                    \
     }
     NVRTC_MAP(LOAD)
@@ -89,6 +97,10 @@ static void nvrtc_load(void) {
 
 lt_err lt_nvrtc_version(int *version, const char **path) {
     pthread_once(&nvrtc_once, nvrtc_load);
+    if (nvrtc.path == NULL && own_nvrtc() != NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "LATEEN_NVRTC is no libnvrtc (the CUDA run-time compiler): %s",
+                nvrtc.why);
+    }
     if (nvrtc.path == NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "no usable libnvrtc (the CUDA run-time compiler): install it or set "

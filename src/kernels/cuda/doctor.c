@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/compile.h"
 #include "kernels/cuda/cublas.h"
 #include "kernels/cuda/timing.h"
 
@@ -101,6 +102,18 @@ static void peers_into(json_t *o, const lt_cu_api *cu, int index) {
     (void)json_object_set_new(o, "peers", all);
 }
 
+/* Without it a GPU is of no use here. */
+static void compiler_into(json_t *o) {
+    const char *path = NULL;
+    int version = 0;
+    if (lt_nvrtc_version(&version, &path) == LT_OK) {
+        (void)json_object_set_new(o, "nvrtc", json_integer(version));
+        (void)json_object_set_new(o, "nvrtc_path", json_string(path));
+    } else {
+        (void)json_object_set_new(o, "nvrtc_missing", json_string(lt_error_message()));
+    }
+}
+
 lt_err lt_cuda_doctor(json_t **out, int index, bool measure) {
     lt_err err = LT_OK;
     lt_cuda *gpu = NULL;
@@ -130,6 +143,7 @@ lt_err lt_cuda_doctor(json_t **out, int index, bool measure) {
         json_decref(more);
     }
     peers_into(o, lt_cuda_api(gpu), index);
+    compiler_into(o);
     *out = o;
     o = NULL;
 done:

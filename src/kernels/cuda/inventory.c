@@ -138,6 +138,10 @@ lt_err lt_cuda_inventory(FILE *to, const char *only) {
     LT_TRY_DONE(lt_nvrtc_version(&version, &path));
     LT_TRY_DONE(lt_source_open(&allow, "spills.txt"));
     LT_TRY_DONE(jobs_read(jobs, &n, only));
+    if (n == 0) {
+        LT_FAIL_DONE(LT_ERR_ARG, "no kernel's file has '%.60s' in its name",
+                     only != NULL ? only : "");
+    }
     lt_parallel_for((size_t)n, job_run, jobs);
     fprintf(to, "%-28s %-26s %-7s %4s %7s %5s %5s %7s  %s\n", "file", "kernel", "arch", "regs",
             "shared", "stack", "spill", "code", "defines");

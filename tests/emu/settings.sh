@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Settings of the environment that can not be meant: each is one clear message, not another GPU or compiler than asked for. Prints TAP.
+set -u
+cd "$(dirname "$0")/../.."
+make -s emu 1>&2
+export LATEEN_EMU_MADE=1
+n=0
+says() { # text, setting, arguments...
+    local text=$1 setting=$2 got
+    shift 2
+    n=$((n + 1))
+    got=$(tests/emu/run env "$setting" build/lateen "$@" 2>&1)
+    if grep -qF -- "$text" <<<"$got"; then echo "ok $n - $setting: $text"; else echo "not ok $n - $setting: $(head -c 300 <<<"$got")"; fi
+}
+for wrong in abc -1 1x 123456789; do
+    says "LATEEN_CUDA_DEVICE='$wrong' is no number of a GPU" LATEEN_CUDA_DEVICE=$wrong tune gemm --m 64 --n 64 --k 64
+done
+says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 tune gemm --m 64 --n 64 --k 64
+says "no kernels: LATEEN_NVRTC is no libnvrtc (the CUDA run-time compiler): /nonsense: cannot open" LATEEN_NVRTC=/nonsense doctor --no-measure
+says "kernels by NVRTC 12.4" LATEEN_CUDA_DEVICE= doctor --no-measure
+echo "1..$n"
