@@ -363,8 +363,10 @@ static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
             "'continue_final_message' and 'add_generation_prompt' exclude each other");
     }
     if (a->max_tokens == 0 || a->max_completion_tokens == 0) {
-        const char *const said = lt_ask_said(
-            a, (const char *const[]){"max_tokens", "max_completion_tokens", "n_predict", NULL});
+        const char *const said = a->max_completion_tokens == 0
+                                     ? "max_completion_tokens"
+                                     : lt_ask_said(a, (const char *const[]){"max_tokens",
+                                                                            "n_predict", NULL});
         return lt_api_refuse(e, said, "'%s' is 0; it must be at least 1", said);
     }
     if (a->stream_options == NULL) {

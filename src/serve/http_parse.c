@@ -221,6 +221,10 @@ static void choose_framing(lt_http_parser *p) {
     } else if (coding != NULL) {
         if (has_length) {
             bad(p, 400, "Content-Length beside Transfer-Encoding");
+        } else if (count_headers(p, "transfer-encoding") > 1) {
+            bad(p, 400, "more than one Transfer-Encoding header");
+        } else if (p->minor == 0) {
+            bad(p, 400, "Transfer-Encoding in HTTP/1.0");
         } else if (strcasecmp(coding, "chunked") != 0) {
             bad(p, 501, "of the transfer codings only chunked is known here");
         }

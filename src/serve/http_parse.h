@@ -4,8 +4,8 @@
  *       └────────────────────┴──▶ BAD: status and why say what to answer (RFC 9112)
  *
  * Both directions: requests (the server) and responses (bench's client, which takes the body as it comes through on_body). Refused on purpose,
- * as they are how requests are smuggled past proxies: Content-Length beside Transfer-Encoding, two different lengths, two Hosts, a space before the
- * colon, folded header lines, control characters in values, anything but a plain number as a length. */
+ * as they are how requests are smuggled past proxies: Content-Length beside Transfer-Encoding, two of the latter or one in HTTP/1.0, two different
+ * lengths, two Hosts, a space before the colon, folded header lines, control characters in values, anything but a plain number as a length. */
 #ifndef LT_SERVE_HTTP_PARSE_H
 #define LT_SERVE_HTTP_PARSE_H
 

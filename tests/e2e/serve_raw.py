@@ -131,6 +131,7 @@ for name, data, status in [
     ("length beside chunked", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n", 400),
     ("a negative length", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: -2\r\n\r\n{}", 400),
     ("a length like 0x2", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 0x2\r\n\r\n{}", 400),
+    ("chunked and then another coding", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: identity\r\n\r\n2\r\n{}\r\n0\r\n\r\n", 400),
     ("another coding", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\n", 501),
     ("a chunk that is no number", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", 400),
     ("a chunk longer than said", b"POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabcdef\r\n0\r\n\r\n", 400),
@@ -379,6 +380,9 @@ for _ in range(3):  # The second and third wait behind the first, and all their 
     s.sendall(packet)
     s.close()
 check("a large body: its client leaves before it is read", alive() and post("/v1/chat/completions", packet.split(b"\r\n\r\n", 1)[1])[0] == 200)
+
+a = post("/v1/chat/completions", {**CHAT, "max_completion_tokens": 0})
+check("chat: of two limits the one that is 0 is named", a[0] == 400 and json.loads(a[2])["error"]["param"] == "max_completion_tokens", a)
 
 # ---- The request's id ----
 a = post("/v1/completions", {"prompt": "Once", "max_tokens": 1})
