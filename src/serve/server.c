@@ -320,8 +320,8 @@ static void drain(lt_server *s) {
     }
     s->draining = true;
     if (!s->o.quiet) {
-        lt_log_info("serve: ending: %lld requests run on for at most %g s", (long long)s->n_replies,
-                    s->o.drain_s);
+        lt_log_info("serve: ending: %lld requests run on for at most %g s",
+                    (long long)(s->n_replies + s->n_aside), s->o.drain_s);
     }
     event_add(s->on_drained, &deadline);
     lt_server_ended(s);
