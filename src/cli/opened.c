@@ -63,7 +63,7 @@ lt_err lt_opened_options(lt_model_options *o, lt_opened_dtype dtype, lt_device d
 
 /* A tokenizer is read beside the weights, which take longer. */
 typedef struct {
-    const char *path;
+    const char *model_path, *path; /* path "": it is in the model's file or folder. */
     lt_tokenizer *tokenizer;
     lt_err err;
     char message[1024];
@@ -71,17 +71,25 @@ typedef struct {
     pthread_t thread;
 } reading;
 
+static lt_err open_tokenizer(reading *r) {
+    const bool apart = r->path[0] != '\0';
+    if (!apart && !lt_file_is_dir(r->model_path) && !lt_path_has_suffix(r->model_path, ".gguf")) {
+        LT_FAIL(LT_ERR_ARG, "%s holds no tokenizer: give --tokenizer", r->model_path);
+    }
+    return lt_tokenizer_open(&r->tokenizer, apart ? r->path : r->model_path, NULL);
+}
+
 static void *read_tokenizer(void *arg) {
     reading *r = arg;
-    r->err = lt_tokenizer_open(&r->tokenizer, r->path, NULL);
+    r->err = open_tokenizer(r);
     if (r->err != LT_OK) {
         (void)snprintf(r->message, sizeof r->message, "%s", lt_error_message());
     }
     return NULL;
 }
 
-static void read_begin(reading *r, const char *path) {
-    *r = (reading){.path = path};
+static void read_begin(reading *r, const char *model_path, const char *path) {
+    *r = (reading){.model_path = model_path, .path = path};
     r->apart = pthread_create(&r->thread, NULL, read_tokenizer, r) == 0;
 }
 
@@ -114,15 +122,10 @@ lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokeni
     if (threads > 0) {
         lt_thread_set_count((int)threads);
     }
-    if (tokenizer_path[0] == '\0' && !lt_file_is_dir(model_path) &&
-        !lt_path_has_suffix(model_path, ".gguf")) {
-        LT_FAIL(LT_ERR_ARG, "%s holds no tokenizer: give --tokenizer", model_path);
-    }
-    read_begin(&r, tokenizer_path[0] != '\0' ? tokenizer_path : model_path);
+    read_begin(&r, model_path, tokenizer_path);
     err = lt_opened_options(&options, dtype, device);
     err = err == LT_OK ? lt_model_open(&o.model, model_path, &options) : err;
-    if (err !=
-        LT_OK) { /* The model's fault first: it should not be told as one of the tokenizer in its file. */
+    if (err != LT_OK) { /* Told first, and not as a fault of the tokenizer in its file. */
         (void)snprintf(why, sizeof why, "%s", lt_error_message());
     }
     tokenizer_err = read_end(&r);
