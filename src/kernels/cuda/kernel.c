@@ -202,7 +202,9 @@ lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k, const lt_
 }
 
 void lt_cuda_all_shared(lt_cuda *c, const lt_cuda_kernel *k) {
-    (void)c->cu->cuFuncSetAttribute(k->function, LT_CU_FUNC_CARVEOUT, 100);
+    if (k != &absent) {
+        (void)c->cu->cuFuncSetAttribute(k->function, LT_CU_FUNC_CARVEOUT, 100);
+    }
 }
 
 void lt_cuda_kernels_unload(lt_cuda *c) {

