@@ -11,10 +11,6 @@
     ((size_t)1                                                                                     \
      << 20) /* Bytes of its text: what the allocator keeps of it goes back to the system. */
 
-typedef struct {
-    lt_aside_job *first, *last;
-} list;
-
 struct lt_aside {
     struct event *on_done;
     int64_t max_waiting;
@@ -23,36 +19,13 @@ struct lt_aside {
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    list waiting, worked, trees;
+    lt_fifo waiting, worked, trees;
     int64_t n; /* In waiting. */
     bool closing;
 };
 
-static void push(list *l, lt_aside_job *job) {
-    job->next = NULL;
-    *(l->last != NULL ? &l->last->next : &l->first) = job;
-    l->last = job;
-}
-
-static lt_aside_job *pop(list *l) {
-    lt_aside_job *job = l->first;
-    if (job != NULL) {
-        l->first = job->next;
-        l->last = l->first != NULL ? l->last : NULL;
-    }
-    return job;
-}
-
-static bool take_out(list *l, const lt_aside_job *job) {
-    lt_aside_job *before = NULL;
-    for (lt_aside_job *at = l->first; at != NULL; before = at, at = at->next) {
-        if (at == job) {
-            *(before != NULL ? &before->next : &l->first) = at->next;
-            l->last = l->last == at ? before : l->last;
-            return true;
-        }
-    }
-    return false;
+static lt_aside_job *pop(lt_fifo *l) {
+    return (lt_aside_job *)lt_fifo_pop(l);
 }
 
 /* ---- The thread ---- */
@@ -85,7 +58,7 @@ static void *run(void *arg) {
         job->work(job);
         pthread_mutex_lock(&a->lock);
         if (told) {
-            push(&a->worked, job);
+            lt_fifo_push(&a->worked, &job->link);
             event_active(a->on_done, 0, 0);
         }
     }
@@ -120,7 +93,7 @@ lt_err lt_aside_submit(lt_aside *a, lt_aside_job *job) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "%lld large requests are waiting to be read; try again later",
                      (long long)a->n);
     }
-    push(&a->waiting, job);
+    lt_fifo_push(&a->waiting, &job->link);
     a->n++;
     pthread_cond_signal(&a->wake);
 done:
@@ -131,7 +104,7 @@ done:
 bool lt_aside_cancel(lt_aside *a, lt_aside_job *job) {
     bool waited;
     pthread_mutex_lock(&a->lock);
-    waited = take_out(&a->waiting, job);
+    waited = lt_fifo_take_out(&a->waiting, &job->link);
     a->n -= waited;
     pthread_mutex_unlock(&a->lock);
     return waited;
@@ -172,7 +145,7 @@ void lt_body_free(lt_body *b) {
         return;
     }
     pthread_mutex_lock(&a->lock);
-    push(&a->trees, &b->job);
+    lt_fifo_push(&a->trees, &b->job.link);
     pthread_cond_signal(&a->wake);
     pthread_mutex_unlock(&a->lock);
 }

@@ -16,14 +16,15 @@
 #include <event2/event.h>
 
 #include "serve/ask.h"
+#include "serve/fifo.h"
 
 typedef struct lt_aside lt_aside;
 typedef struct lt_aside_job lt_aside_job;
 
 struct lt_aside_job {
+    lt_fifo_link link;               /* The thread's. */
     void (*work)(lt_aside_job *job); /* On the thread. */
     void (*done)(lt_aside_job *job); /* On the loop; NULL: nobody is told. */
-    lt_aside_job *next;              /* In its lists. */
 };
 
 /* Starts the thread. */

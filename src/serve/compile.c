@@ -8,10 +8,6 @@
 
 #include "base/error.h"
 
-typedef struct {
-    lt_compile *first, *last;
-} list;
-
 struct lt_compiler {
     lt_compiler_options o;
     lt_grammar_vocab *vocab; /* The compiler's thread opens it; read-only then. */
@@ -22,37 +18,14 @@ struct lt_compiler {
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
-    list waiting, made;
+    lt_fifo waiting, made;
     lt_compile *current;
     int64_t n; /* In waiting, and current. */
     bool closing;
 };
 
-static void push(list *l, lt_compile *job) {
-    job->next = NULL;
-    *(l->last != NULL ? &l->last->next : &l->first) = job;
-    l->last = job;
-}
-
-static lt_compile *pop(list *l) {
-    lt_compile *job = l->first;
-    if (job != NULL) {
-        l->first = job->next;
-        l->last = l->first != NULL ? l->last : NULL;
-    }
-    return job;
-}
-
-static bool take_out(list *l, const lt_compile *job) {
-    lt_compile *before = NULL;
-    for (lt_compile *at = l->first; at != NULL; before = at, at = at->next) {
-        if (at == job) {
-            *(before != NULL ? &before->next : &l->first) = at->next;
-            l->last = l->last == at ? before : l->last;
-            return true;
-        }
-    }
-    return false;
+static lt_compile *pop(lt_fifo *l) {
+    return (lt_compile *)lt_fifo_pop(l);
 }
 
 /* ---- What was made before ---- */
@@ -136,7 +109,7 @@ static void *run(void *arg) {
             run_job(c, c->current);
         }
         pthread_mutex_lock(&c->lock);
-        push(&c->made, c->current);
+        lt_fifo_push(&c->made, &c->current->link);
         c->current = NULL;
         c->n--;
         event_active(c->on_done, 0, 0);
@@ -172,7 +145,7 @@ lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job) {
     kept = find_kept(c, job);
     pthread_mutex_lock(&c->lock);
     if (kept) {
-        push(&c->made, job);
+        lt_fifo_push(&c->made, &job->link);
         event_active(c->on_done, 0, 0);
         goto done;
     }
@@ -181,7 +154,7 @@ lt_err lt_compiler_submit(lt_compiler *c, lt_compile *job) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "%lld grammars are waiting to be made; try again later",
                      (long long)c->n);
     }
-    push(&c->waiting, job);
+    lt_fifo_push(&c->waiting, &job->link);
     c->n++;
     pthread_cond_signal(&c->wake);
 done:
@@ -192,7 +165,7 @@ done:
 bool lt_compiler_cancel(lt_compiler *c, lt_compile *job) {
     bool waited;
     pthread_mutex_lock(&c->lock);
-    waited = take_out(&c->waiting, job);
+    waited = lt_fifo_take_out(&c->waiting, &job->link);
     c->n -= waited;
     if (waited) {
         lt_out_free(&job->key);

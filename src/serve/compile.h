@@ -17,6 +17,7 @@
 #include <event2/event.h>
 #include <stdatomic.h>
 
+#include "serve/fifo.h"
 #include "serve/grammar_keep.h"
 #include "serve/json_out.h"
 #include "serve/parse.h"
@@ -25,6 +26,7 @@ typedef struct lt_compiler lt_compiler;
 typedef struct lt_compile lt_compile;
 
 struct lt_compile {
+    lt_fifo_link link; /* The compiler's. */
     bool
         speech; /* A chat's whole answer (lt_parse_grammar); else the form alone: what.kind, what.form. */
     lt_parse_grammar_options what;
@@ -36,7 +38,6 @@ struct lt_compile {
 
     lt_json_out key; /* The compiler's: all that the grammar depends on. */
     atomic_bool given_up;
-    lt_compile *next; /* In the compiler's lists. */
 };
 
 typedef struct {

@@ -80,7 +80,7 @@ static void turn(struct event_base *base, int until) {
 static void queue_is_bounded_and_can_be_left(void **state) {
     lt_tokenizer *t = letter_tokenizer(letters);
     lt_compiler *c = NULL;
-    lt_compile jobs[5] = {{0}};
+    lt_compile jobs[5] = {{.speech = false}};
     bool done[5] = {false};
     gate g;
     (void)state;
