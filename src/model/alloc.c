@@ -28,6 +28,12 @@ typedef struct {
     bool taken;
 } lane;
 
+/* The first of several threads' failures. */
+typedef struct {
+    lt_err err;
+    char message[512];
+} failure;
+
 struct lt_mover {
     pthread_mutex_t lock;
     pthread_cond_t given;
@@ -35,8 +41,7 @@ struct lt_mover {
     int n_lanes;
     unsigned char *pinned; /* Their pieces. */
     lt_queue *queue;       /* Everything else. */
-    lt_err failed;         /* First failure of lt_model_set, with its message. */
-    char message[512];
+    failure failed;        /* Of lt_model_set. */
 };
 
 static bool master_is_apart(const lt_model_options *o) {
@@ -213,14 +218,13 @@ const lt_model_spec *lt_model_get_spec(const lt_model *m) {
     return &m->spec;
 }
 
-/* Bytes on their way, in pieces; the first failure of any. */
+/* Bytes on their way, in pieces. */
 typedef struct {
     const lt_model *m;
     unsigned char *dst;
     const unsigned char *host;
     size_t bytes;
-    lt_err failed;
-    char message[512];
+    failure failed;
 } sending;
 
 static lt_err copy_piece(const sending *s, size_t at) {
@@ -234,18 +238,22 @@ static lt_err copy_piece(const sending *s, size_t at) {
     return err;
 }
 
-static void note_failure(const lt_model *m, lt_err err, lt_err *failed, char (*message)[512]) {
+static void note_failure(const lt_model *m, failure *f, lt_err err) {
     pthread_mutex_lock(&m->mover->lock);
-    if (err != LT_OK && *failed == LT_OK) {
-        *failed = err;
-        (void)snprintf(*message, sizeof *message, "%s", lt_error_message());
+    if (err != LT_OK && f->err == LT_OK) {
+        f->err = err;
+        (void)snprintf(f->message, sizeof f->message, "%s", lt_error_message());
     }
     pthread_mutex_unlock(&m->mover->lock);
 }
 
+static lt_err tell_failure(const failure *f) {
+    return f->err == LT_OK ? LT_OK : lt_error_set(f->err, "%s", f->message);
+}
+
 static void send_one(void *ctx, size_t i) {
     sending *s = ctx;
-    note_failure(s->m, copy_piece(s, i * PIECE_BYTES), &s->failed, &s->message);
+    note_failure(s->m, &s->failed, copy_piece(s, i * PIECE_BYTES));
 }
 
 lt_err lt_model_upload(const lt_model *m, void *dst, const void *host, size_t bytes) {
@@ -255,7 +263,7 @@ lt_err lt_model_upload(const lt_model *m, void *dst, const void *host, size_t by
         return LT_OK;
     }
     lt_parallel_for((bytes + PIECE_BYTES - 1) / PIECE_BYTES, send_one, &s);
-    return s.failed == LT_OK ? LT_OK : lt_error_set(s.failed, "%s", s.message);
+    return tell_failure(&s.failed);
 }
 
 lt_err lt_model_download(const lt_model *m, void *host, const void *src, size_t bytes) {
@@ -290,8 +298,7 @@ static lt_err set_on_device(lt_model *m, int64_t first, const void *values, lt_d
 void lt_model_set(lt_model *m, int64_t first, const void *values, lt_dtype type, int64_t count) {
     LT_ASSERT(first >= 0 && count >= 0 && first + count <= m->table.n_elements);
     if (!m->backend->host_memory) {
-        note_failure(m, set_on_device(m, first, values, type, count), &m->mover->failed,
-                     &m->mover->message);
+        note_failure(m, &m->mover->failed, set_on_device(m, first, values, type, count));
         return;
     }
     if (m->master != NULL) {
@@ -315,8 +322,6 @@ lt_err lt_model_sync_weights(lt_model *m) {
 
 /* On a device the compute copy is made there, of the whole master at once. */
 lt_err lt_model_settle(lt_model *m) {
-    if (m->mover->failed != LT_OK) {
-        return lt_error_set(m->mover->failed, "%s", m->mover->message);
-    }
+    LT_TRY(tell_failure(&m->mover->failed));
     return m->backend->host_memory ? LT_OK : lt_model_sync_weights(m);
 }

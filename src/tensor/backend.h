@@ -61,7 +61,7 @@ typedef struct lt_backend {
      * later, as many at once as there are cores. NULL where n_compiled is. */
     void (*rehearse)(void);
     int64_t (*missing)(void);
-    lt_err (*rehearsed)(void);
+    void (*rehearsed)(void);
     size_t (*matmul_pack_bytes)(
         const lt_tensor *b, bool trans_b); /* Room matmul_pack needs; 0: b is not packed here. */
 } lt_backend;

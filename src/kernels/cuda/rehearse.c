@@ -120,7 +120,7 @@ static void compile_all(void) {
     await(children, n);
 }
 
-lt_err lt_rehearse_end(void) {
+void lt_rehearse_end(void) {
     LT_ASSERT(rehearsal.on);
     rehearsal.on = false;
     if (rehearsal.n > 1) { /* One is compiled where it is wanted. */
@@ -134,5 +134,4 @@ lt_err lt_rehearse_end(void) {
     free(rehearsal.of);
     rehearsal.of = NULL;
     rehearsal.n = 0;
-    return LT_OK;
 }
