@@ -122,7 +122,7 @@ static void apply_cap(lt_cpu_features *f, lt_isa cap) {
 /* AMD runs VDPBF16PS at the rate of multiply-adds and it does twice their work; Intel's cores at half of it (measured; their BF16 speed is AMX). */
 static bool fast_bf16_dot(void) {
     const char *wish = getenv("LATEEN_BF16_DOT");
-    if (!found.avx512_bf16) {
+    if (found.isa < LT_ISA_AVX512 || !found.avx512_bf16) {
         return false;
     }
     return wish != NULL && wish[0] != '\0' ? wish[0] != '0' : found.amd;
@@ -135,7 +135,7 @@ static void find(void) {
     if (found.avx2 && found.fma && found.f16c) {
         found.isa = LT_ISA_AVX2;
         if (found.avx512f && found.avx512bw && found.avx512dq && found.avx512vl &&
-            found.avx512_bf16 && found.avx512_vnni) {
+            found.avx512_vnni) {
             found.isa = LT_ISA_AVX512;
         }
     }

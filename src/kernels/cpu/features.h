@@ -31,7 +31,7 @@ typedef struct {
 #undef LT_CPU_FEATURE_FIELD
     lt_isa
         isa; /* Widest set that src/kernels/cpu/isa was compiled for and that runs here: AVX2 means AVX2 + FMA + F16C,
-                 * AVX512 also F, BW, DQ, VL, BF16 and VNNI (Zen 4 and later, Cooper Lake, Sapphire Rapids and later). */
+                 * AVX512 also F, BW, DQ, VL and VNNI (Zen 4, Cascade Lake, Ice Lake and later). */
     bool amd;
     bool
         bf16_dot; /* A BF16 dot product is faster than F32 multiply-adds: AMD. LATEEN_BF16_DOT=1 or 0 overrides, where there is one. */

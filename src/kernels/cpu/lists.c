@@ -101,7 +101,7 @@ static const char *check_matmul_rows(const void *args) {
 static const char *refuse_matmul_pairs(const void *args) {
     const lt_matmul_args *a = args;
     const int64_t k = a->a.shape[a->trans_a ? 0 : 1];
-    if (lt_cpu_features_get()->isa < LT_ISA_AVX512 || !lt_cpu_features_get()->bf16_dot) {
+    if (!lt_cpu_features_get()->bf16_dot) {
         return "needs BF16 dot products faster than F32 multiply-adds";
     }
     if (a->a.dtype != LT_BF16 || a->b.dtype != LT_BF16) {
@@ -455,7 +455,8 @@ static const char *check_sumsq(const void *args) {
 /* The three refusals and list entries of an op. */
 #define ISA_REFUSALS(op)                                                                           \
     static const char *refuse_##op##_avx512(const void *a) {                                       \
-        return lt_cpu_features_get()->isa < LT_ISA_AVX512 ? "needs AVX-512" : check_##op(a);       \
+        return lt_cpu_features_get()->isa < LT_ISA_AVX512 ? "needs AVX-512 with VNNI"              \
+                                                          : check_##op(a);                         \
     }                                                                                              \
     static const char *refuse_##op##_avx2(const void *a) {                                         \
         return lt_cpu_features_get()->isa < LT_ISA_AVX2 ? "needs AVX2" : check_##op(a);            \

@@ -190,6 +190,8 @@ lt_err lt_cpu_probe_run(lt_cpu_probe *out) {
     }
     if (f->isa >= LT_ISA_AVX512) {
         out->f32_gflops[LT_ISA_AVX512] = best_flops(lt_probe_f32_avx512);
+    }
+    if (f->avx512_bf16) {
         out->bf16_gflops = best_flops(lt_probe_bf16_avx512);
     }
     out->onednn_f32_gflops = best_onednn(dnnl_f32);

@@ -24,12 +24,10 @@ typedef struct {
 /* Measure, about 2 s on an idle machine. Uses two buffers of at most 256 MiB. */
 LT_MUST_USE lt_err lt_cpu_probe_run(lt_cpu_probe *out);
 
-/* isa/probe.c: flops done in `rounds` rounds on one thread. sink[0] = 0.5, sink[1] = 1; sink[2] gets a result. */
-#define LT_PROBE_DECLARE(isa)                                                                      \
-    double lt_probe_f32_##isa(int64_t rounds, float *sink);                                        \
-    double lt_probe_bf16_##isa(int64_t rounds, float *sink);
-LT_PROBE_DECLARE(portable)
-LT_PROBE_DECLARE(avx2)
-LT_PROBE_DECLARE(avx512)
+/* isa/probe.c, isa/probe_bf16.c: flops done in `rounds` rounds on one thread. sink[0] = 0.5, sink[1] = 1; sink[2] gets a result. */
+double lt_probe_f32_portable(int64_t rounds, float *sink);
+double lt_probe_f32_avx2(int64_t rounds, float *sink);
+double lt_probe_f32_avx512(int64_t rounds, float *sink);
+double lt_probe_bf16_avx512(int64_t rounds, float *sink);
 
 #endif

@@ -118,13 +118,15 @@ static void features_are_consistent(void **state) {
     const lt_cpu_features *f = lt_cpu_features_get();
     (void)state;
     assert_true(f->isa < LT_ISA_AVX2 || (f->avx2 && f->fma && f->f16c));
-    assert_true(f->isa < LT_ISA_AVX512 || (f->avx512f && f->avx512_bf16 && f->avx512_vnni));
+    assert_true(f->isa < LT_ISA_AVX512 || (f->avx512f && f->avx512bw && f->avx512_vnni));
+    assert_true(!f->bf16_dot || (f->isa == LT_ISA_AVX512 && f->avx512_bf16));
     assert_string_equal(lt_isa_name(LT_ISA_PORTABLE), "portable");
     assert_string_equal(lt_isa_name(LT_ISA_AVX512), "avx512");
     assert_true(strlen(f->model) > 0);
 #if defined(__x86_64__)
     if (f->isa == LT_ISA_AVX512) { /* GCC's own detection agrees. */
-        assert_true(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bf16"));
+        assert_true(__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vnni"));
+        assert_true(f->avx512_bf16 == (__builtin_cpu_supports("avx512bf16") != 0));
     }
     if (f->avx2) {
         assert_true(__builtin_cpu_supports("avx2"));

@@ -6,7 +6,9 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include "kernels/cpu/features.h"
 #include "kernels/cpu/isa/vec.h"
+#include "kernels/registry.h"
 
 /* Largest error in units of the result's last place, over [low, high]. */
 #define WORST_ULP(low, high, call, exact)                                                          \
@@ -71,6 +73,44 @@ static void rounding_to_bf16(void **state) {
     }
 }
 
+/* The same patterns and their neighbours through each set's kernel: what one set writes another reads, NaNs too. */
+static void casts_of_every_set(void **state) {
+    enum { PATTERNS = 65536, POINTS = 8, COUNT = PATTERNS * POINTS };
+    static const uint32_t low[POINTS] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x4000, 0xC000};
+    static float x[COUNT], back[COUNT];
+    static uint16_t y[COUNT];
+    const lt_op_list list = lt_registry_list(lt_backend_cpu(), LT_OP_cast);
+    int n_run = 0;
+    (void)state;
+    for (uint32_t i = 0; i < COUNT; i++) {
+        const uint32_t bits = i / POINTS << 16 | low[i % POINTS];
+        memcpy(&x[i], &bits, sizeof bits);
+    }
+    const lt_cast_args narrow = {.y = lt_tensor_1d(y, LT_BF16, COUNT),
+                                 .x = lt_tensor_1d(x, LT_F32, COUNT)},
+                       widen = {.y = lt_tensor_1d(back, LT_F32, COUNT),
+                                .x = lt_tensor_1d(y, LT_BF16, COUNT)};
+    for (int at = 0; at < list.n_impls; at++) {
+        const lt_op_impl *impl = &list.impls[at];
+        if (impl->refuse != NULL && impl->refuse(&narrow) != NULL) {
+            continue;
+        }
+        memset(y, 0xA5, sizeof y);
+        memset(back, 0xA5, sizeof back);
+        assert_int_equal(impl->run(NULL, &narrow), LT_OK);
+        assert_int_equal(impl->run(NULL, &widen), LT_OK);
+        for (int i = 0; i < COUNT; i++) {
+            uint32_t bits;
+            memcpy(&bits, &back[i], sizeof bits);
+            assert_int_equal(y[i], lt_f32_to_bf16(x[i]));
+            assert_int_equal(bits, (uint32_t)y[i] << 16);
+        }
+        n_run++;
+    }
+    assert_int_equal(
+        n_run, 2 + (int)lt_cpu_features_get()->isa); /* Portable and all up to it; the reference. */
+}
+
 static void transposition(void **state) {
     vf x[VEC];
     (void)state;
@@ -91,7 +131,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(exponential),      cmocka_unit_test(hyperbolic_tangent),
         cmocka_unit_test(logistic),         cmocka_unit_test(normal_distribution),
-        cmocka_unit_test(rounding_to_bf16), cmocka_unit_test(transposition),
+        cmocka_unit_test(rounding_to_bf16), cmocka_unit_test(casts_of_every_set),
+        cmocka_unit_test(transposition),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* probe.c: how many multiply-adds a second one core can do: chains of independent multiply-adds in registers, no memory. Compiled for each
- * instruction set. NUM accumulators cover the latency of a multiply-add (4 cycles; 5 or 6 for bf16) times the number of units (2). */
+ * instruction set. NUM accumulators cover the latency of a multiply-add (4 cycles) times the number of units (2). */
 #include <stdint.h>
 
 #include "kernels/cpu/probe.h"
@@ -52,31 +52,4 @@ double NAME(lt_probe_f32, LT_ISA)(int64_t rounds, float *sink) {
     last.v = x[0];
     sink[2] = last.f[0];
     return (double)rounds * NUM * LANES * 2.0;
-}
-
-double NAME(lt_probe_bf16, LT_ISA)(int64_t rounds, float *sink) {
-#if defined(LT_ISA_avx512)
-    /* A lane adds two products of bf16 pairs to its float: four flops. */
-    const __m512bh half = _mm512_cvtne2ps_pbh(_mm512_set1_ps(sink[0]), _mm512_set1_ps(sink[0]));
-    __m512 x[NUM];
-
-    for (int i = 0; i < NUM; i++) {
-        x[i] = _mm512_set1_ps(sink[1]);
-    }
-    for (int64_t round = 0; round < rounds; round++) {
-#pragma GCC unroll 12
-        for (int i = 0; i < NUM; i++) {
-            x[i] = _mm512_dpbf16_ps(x[i], half, half);
-        }
-    }
-    for (int i = 1; i < NUM; i++) {
-        x[0] = _mm512_add_ps(x[0], x[i]);
-    }
-    sink[2] = _mm512_cvtss_f32(x[0]);
-    return (double)rounds * NUM * 16.0 * 4.0;
-#else
-    (void)rounds;
-    (void)sink;
-    return 0.0; /* No bf16 arithmetic. */
-#endif
 }
