@@ -3,6 +3,7 @@
 Usage: attention_torch.py [cudnn | flash]
 It prints "ready", then answers each line "forward|backward B T HEADS DIM causal|full" with the milliseconds of one run. Runs are recorded in a CUDA
 graph and replayed for about 20 ms between two events: the host's time does not count."""
+import os
 import sys
 
 import torch
@@ -46,6 +47,7 @@ def prepare(way, b, t, h, d, causal):
     return graph, (q, k, v, g, out)
 
 
+torch.cuda.set_device(int(os.environ.get("LATEEN_CUDA_DEVICE") or 0))  # the GPU that it is measured beside
 held, line_held = None, None
 torch.randn(8, device="cuda")
 print("ready", flush=True)

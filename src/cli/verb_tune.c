@@ -111,7 +111,7 @@ static lt_err tune_gemm(const tune_options *o) {
 static lt_err tune_sgemm(const tune_options *o) {
     lt_err err = LT_OK;
     lt_cuda *gpu = NULL;
-    LT_TRY(lt_cuda_open(&gpu, 0));
+    LT_TRY(lt_cuda_open_wished(&gpu));
     err = lt_sgemm_tune(stdout, gpu, (int)o->m, (int)o->n, (int)o->k, o->seconds);
     lt_cuda_close(gpu);
     return err;

@@ -16,6 +16,16 @@ for wrong in abc -1 1x 123456789; do
     says "LATEEN_CUDA_DEVICE='$wrong' is no number of a GPU" LATEEN_CUDA_DEVICE=$wrong tune gemm --m 64 --n 64 --k 64
 done
 says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 tune gemm --m 64 --n 64 --k 64
+says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 tune sgemm --m 64 --n 64 --k 64
+says "GPU 7 of 1" LATEEN_CUDA_DEVICE=7 bench kernels --check --op quant
 says "no kernels: LATEEN_NVRTC is no libnvrtc (the CUDA run-time compiler): /nonsense: cannot open" LATEEN_NVRTC=/nonsense doctor --no-measure
 says "kernels by NVRTC 12.4" LATEEN_CUDA_DEVICE= doctor --no-measure
+# Nothing is measured for a file that can not be written.
+n=$((n + 1))
+got=$(timeout 60 tests/emu/run build/lateen bench kernels --op quant --json /nonsense/rows.json 2>&1)
+if grep -qF "can not write /nonsense/rows.json: No such file or directory" <<<"$got" && ! grep -q bandwidth <<<"$got"; then
+    echo "ok $n - an unwritable --json is told before anything is measured"
+else
+    echo "not ok $n - an unwritable --json: $(head -c 300 <<<"$got")"
+fi
 echo "1..$n"

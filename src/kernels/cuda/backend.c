@@ -221,8 +221,6 @@ LT_OP_MAP(TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
 static void backend_open(void) {
-    const char *wish = getenv("LATEEN_CUDA_DEVICE");
-    wish = wish == NULL || wish[0] == '\0' ? "0" : wish;
 #define LIST_FILL(op)                                                                              \
     lists[LT_OP_##op].impls = lt_cuda_##op##_impls;                                                \
     while (lists[LT_OP_##op].n_impls < LT_REGISTRY_MAX_IMPLS &&                                    \
@@ -231,10 +229,7 @@ static void backend_open(void) {
     }
     LT_CUDA_OWN_OPS(LIST_FILL)
     const double start_s = lt_clock_s();
-    open_err = strlen(wish) < 6 && strspn(wish, "0123456789") == strlen(wish)
-                   ? lt_cuda_open(&the_gpu, atoi(wish))
-                   : lt_error_set(LT_ERR_ARG, "LATEEN_CUDA_DEVICE='%.40s' is no number of a GPU",
-                                  wish);
+    open_err = lt_cuda_open_wished(&the_gpu);
     lt_log_debug("cuda: opened (error %d) in %.3f s", (int)open_err, lt_clock_s() - start_s);
     if (open_err != LT_OK) {
         strncpy(open_message, lt_error_message(), sizeof open_message - 1);

@@ -1,6 +1,7 @@
 /* bench.c: the table of benches and what they share. See bench.h. */
 #include "kernels/cuda/bench.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -230,16 +231,28 @@ static lt_err check_names(const char *ops) {
     return LT_OK;
 }
 
+/* What was measured so far; json_path "" writes nothing. The first time before anything is measured: a path that can not be written costs no run. */
 static lt_err json_write(const lt_bench *b, const char *path) {
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
     char when[LT_CLOCK_TEXT_BYTES];
-    json_t *root = json_pack("{s:s, s:s, s:i, s:f, s:i, s:O}", "gpu", info->name, "when",
-                             lt_clock_text(when), "driver", info->driver_version, "copy_gbps",
-                             b->copy_gbps, "cublaslt", lt_cublas_version(), "rows", b->rows);
-    const int bad = root == NULL || json_dump_file(root, path, JSON_INDENT(1)) != 0;
+    json_t *root;
+    FILE *f;
+    bool bad;
+    if (path[0] == '\0') {
+        return LT_OK;
+    }
+    f = fopen(path, "w");
+    if (f == NULL) {
+        LT_FAIL(LT_ERR_IO, "can not write %s: %s", path, strerror(errno));
+    }
+    root = json_pack("{s:s, s:s, s:i, s:f, s:i, s:O}", "gpu", info->name, "when",
+                     lt_clock_text(when), "driver", info->driver_version, "copy_gbps", b->copy_gbps,
+                     "cublaslt", lt_cublas_version(), "rows", b->rows);
+    bad = root == NULL || json_dumpf(root, f, JSON_INDENT(1)) != 0;
+    bad |= fclose(f) != 0;
     json_decref(root);
     if (bad) {
-        LT_FAIL(LT_ERR_IO, "can not write %s", path);
+        LT_FAIL(LT_ERR_IO, "can not write %s: %s", path, strerror(errno));
     }
     return LT_OK;
 }
@@ -256,7 +269,7 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
     const lt_cuda_info *info;
     LT_TRY(check_names(o->ops));
     b.rows = json_array();
-    LT_TRY_DONE(lt_cuda_open(&b.gpu, 0));
+    LT_TRY_DONE(lt_cuda_open_wished(&b.gpu));
     LT_TRY_DONE(lt_cuda_stream_open(b.gpu, &b.stream));
     info = lt_cuda_get_info(b.gpu);
     fprintf(to, "%s, %d SMs, %.0f GiB, CUDA %d.%d", info->name, info->n_sms,
@@ -271,6 +284,7 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
     } else {
         fprintf(to, "\nno peer: %s\n", lt_error_message());
     }
+    LT_TRY_DONE(json_write(&b, o->json_path));
     if (!b.check_only) {
         LT_TRY_DONE(copy_measure(&b));
     }
@@ -282,10 +296,7 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
             continue;
         }
         lt_bench_failed(&b, benches[i].name, "", benches[i].run(&b));
-        if (o->json_path[0] !=
-            '\0') { /* After each op: what was measured is kept, whatever comes. */
-            LT_TRY_DONE(json_write(&b, o->json_path));
-        }
+        LT_TRY_DONE(json_write(&b, o->json_path)); /* What was measured is kept, whatever comes. */
     }
     fprintf(to, "%d kernels compiled in this run, the rest came from the cache; %d checks failed\n",
             lt_cuda_n_compiled(b.gpu), b.n_failed);

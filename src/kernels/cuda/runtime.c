@@ -99,6 +99,15 @@ void lt_cuda_close(lt_cuda *c) {
     free(c);
 }
 
+lt_err lt_cuda_open_wished(lt_cuda **out) {
+    const char *wish = getenv("LATEEN_CUDA_DEVICE");
+    wish = wish == NULL || wish[0] == '\0' ? "0" : wish;
+    if (strlen(wish) > 5 || strspn(wish, "0123456789") != strlen(wish)) {
+        LT_FAIL(LT_ERR_ARG, "LATEEN_CUDA_DEVICE='%.40s' is no number of a GPU", wish);
+    }
+    return lt_cuda_open(out, atoi(wish));
+}
+
 const lt_cuda_info *lt_cuda_get_info(const lt_cuda *c) {
     return &c->info;
 }
