@@ -2,14 +2,19 @@
 """Write docs/kernels.md and docs/img/ladder_*.svg from bench/results/kernels_*.json, which `lateen bench kernels --json` writes.
 
     tools/make_kernel_docs.py            (gnuplot for the figures)
+    tools/make_kernel_docs.py --check    tell what is out of date and change nothing; figures only where gnuplot is the version that drew them
 The page of a rung is the header essay of its kernel file; this script only makes the tables.
 """
+import filecmp
 import glob
 import json
 import math
 import os
 import re
+import shutil
 import subprocess
+import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LADDER_FILES = {op: f"src/kernels/cuda/{op}/ladder" for op in ("sgemm", "gemm", "attention")}
@@ -82,6 +87,11 @@ def thesis_table(results):
     return out + [""]
 
 
+def draw(script):
+    if "--check" not in sys.argv or shutil.which("gnuplot"):
+        subprocess.run(["gnuplot"], input=script, text=True, check=True)
+
+
 def figure(op, shape, rows, peer, path):
     data = "\n".join(f'"{int(r["rung"])} {r["name"]}" {r["tflops"]}' for r in rows)
     peer_line = f", {peer['tflops']} with lines lw 2 lc rgb '#c04040' title 'cuBLASLt'" if peer else ""
@@ -100,7 +110,7 @@ $d << EOD
 EOD
 plot $d using 0:2:xtic(1) with boxes lc rgb '#4070b0' notitle{peer_line}
 """
-    subprocess.run(["gnuplot"], input=script, text=True, check=True)
+    draw(script)
 
 
 def intensity(row):
@@ -142,10 +152,10 @@ plot (copy(x) < 989 ? copy(x) : 989) lc rgb '#303030' lw 2 title 'copy bandwidth
      $sgemm with points pt 7 ps 0.7 lc rgb '#4070b0' title 'SGEMM', $gemm with points pt 7 ps 0.7 lc rgb '#c04040' title 'bf16 GEMM', \\
      $attention with points pt 7 ps 0.7 lc rgb '#40a060' title 'attention forward'
 """
-    subprocess.run(["gnuplot"], input=script, text=True, check=True)
+    draw(script)
 
 
-def render(path):
+def render(path, docs):
     with open(path) as f:
         result = json.load(f)
     name = os.path.basename(path)
@@ -169,7 +179,7 @@ def render(path):
             if not rungs:
                 continue
             image = f"ladder_{op}_{shape.replace(' ', '')}.svg"
-            figure(op, shape, rungs, peer, os.path.join(HERE, "docs", "img", image))
+            figure(op, shape, rungs, peer, os.path.join(docs, "img", image))
             out += [f"**{shape}**", "", f"![{op} {shape}](img/{image})", ""] + ladder_table(rungs, peer) + [""]
         out += products_table(by_shape)
         out += passes_table(by_shape)
@@ -181,21 +191,53 @@ def render(path):
     return out
 
 
-def main():
-    os.makedirs(os.path.join(HERE, "docs", "img"), exist_ok=True)
+def write(docs):
+    """The page and its figures into a folder."""
+    os.makedirs(os.path.join(docs, "img"), exist_ok=True)
     out = ["# GPU kernels, measured", "",
            "Made by `tools/make_kernel_docs.py` from `bench/results`; measure with `lateen bench kernels --ladder --json FILE`. Rules: random normal",
            "inputs, buffers rotated past the L2 cache, candidates interleaved, medians; every kernel is checked against products or ops in double",
            "first (odd shapes, poisoned outputs, repeats bit-identical). The limit of a product is 2 x 128 multiply-adds a clock and SM at the",
            "boost clock; that of an op that moves bytes is the copy bandwidth of the same run. What was tried and failed: [SPEED.md](SPEED.md).", ""]
     paths = sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json")))
-    roofline([json.load(open(path)) for path in paths], os.path.join(HERE, "docs", "img", "roofline_h100.svg"))
+    roofline([json.load(open(path)) for path in paths], os.path.join(docs, "img", "roofline_h100.svg"))
     out += ["![Roofline](img/roofline_h100.svg)", ""]
     for path in paths:
-        out += render(path)
+        out += render(path, docs)
     out += thesis_table([json.load(open(path)) for path in paths])
-    with open(os.path.join(HERE, "docs", "kernels.md"), "w") as f:
+    with open(os.path.join(docs, "kernels.md"), "w") as f:
         f.write("\n".join(out).rstrip() + "\n")
+
+
+def drawn_by(path):
+    """Which gnuplot: figures of different versions differ in every line."""
+    with open(path) as f:
+        return re.findall("Produced by GNUPLOT .*", f.read())
+
+
+def stale(fresh, docs):
+    """Files of docs that are not as they are made now."""
+    names = ["kernels.md"]
+    if shutil.which("gnuplot"):
+        made = {os.path.basename(p) for p in glob.glob(os.path.join(fresh, "img", "*.svg"))}
+        kept = {os.path.basename(p) for pattern in ("ladder_*.svg", "roofline_*.svg") for p in glob.glob(os.path.join(docs, "img", pattern))}
+        same = [n for n in made & kept if drawn_by(os.path.join(fresh, "img", n)) == drawn_by(os.path.join(docs, "img", n))]
+        names += [os.path.join("img", n) for n in sorted(same + list(made ^ kept))]
+    return [n for n in names if not all(os.path.exists(os.path.join(d, n)) for d in (fresh, docs))
+            or not filecmp.cmp(os.path.join(fresh, n), os.path.join(docs, n), shallow=False)]
+
+
+def main():
+    docs = os.path.join(HERE, "docs")
+    if "--check" not in sys.argv:
+        write(docs)
+        return
+    with tempfile.TemporaryDirectory() as fresh:
+        write(fresh)
+        names = stale(fresh, docs)
+    for name in names:
+        print(f"docs/{name} is not what bench/results makes it")
+    sys.exit(1 if names else 0)
 
 
 if __name__ == "__main__":
