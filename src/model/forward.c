@@ -302,27 +302,36 @@ lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {
     return pad ? run_padded(f) : run_layers(f, false);
 }
 
-/* n sequences of `each` rows that say nothing: nobody's keys are written (slots -1), all of them read page 0. */
-static lt_err run_idle(lt_forward *f, int32_t *words, int64_t n, int64_t each) {
-    const int64_t rows = n * each, pages = (each + f->o.page_tokens - 1) / f->o.page_tokens;
+/* A step that warms: n sequences of `each` rows, the last n_out of which are wanted. */
+typedef struct {
+    int64_t n, each, n_out;
+} idle_shape;
+
+/* It says nothing: nobody's keys are written (slots -1), all sequences read page 0, and nothing is chosen. */
+static lt_err run_idle(lt_forward *f, int32_t *words, const idle_shape *s) {
+    const int64_t rows = s->n * s->each,
+                  pages = (s->each + f->o.page_tokens - 1) / f->o.page_tokens;
     int32_t *const ids = words, *const positions = ids + rows, *const slots = positions + rows,
-                   *const q_start = slots + rows, *const kv_len = q_start + n + 1,
-                   *const out_rows = kv_len + n, *const table = out_rows + n;
-    memset(words, 0, (size_t)(table + n * pages - words) * sizeof *words);
+                   *const q_start = slots + rows, *const kv_len = q_start + s->n + 1,
+                   *const out_rows = kv_len + s->n, *const table = out_rows + s->n_out;
+    lt_forward_choice nothing;
+    memset(words, 0, (size_t)(table + s->n * pages - words) * sizeof *words);
     for (int64_t i = 0; i < rows; i++) {
-        positions[i] = (int32_t)(i % each);
+        positions[i] = (int32_t)(i % s->each);
         slots[i] = -1;
     }
-    for (int64_t i = 0; i < n; i++) {
-        q_start[i + 1] = (int32_t)((i + 1) * each);
-        kv_len[i] = (int32_t)each;
-        out_rows[i] = (int32_t)((i + 1) * each - 1);
+    for (int64_t i = 0; i < s->n; i++) {
+        q_start[i + 1] = (int32_t)((i + 1) * s->each);
+        kv_len[i] = (int32_t)s->each;
+    }
+    for (int64_t i = 0; i < s->n_out; i++) {
+        out_rows[i] = (int32_t)(rows - s->n_out + i);
     }
     LT_TRY(lt_forward_run(f, &(lt_forward_rows){.n_rows = rows,
-                                                .n_seqs = n,
-                                                .n_out = n,
-                                                .q_max = each,
-                                                .kv_max = each,
+                                                .n_seqs = s->n,
+                                                .n_out = s->n_out,
+                                                .q_max = s->each,
+                                                .kv_max = s->each,
                                                 .max_pages = pages,
                                                 .ids = ids,
                                                 .positions = positions,
@@ -331,33 +340,31 @@ static lt_err run_idle(lt_forward *f, int32_t *words, int64_t n, int64_t each) {
                                                 .kv_len = kv_len,
                                                 .table = table,
                                                 .out_rows = out_rows}));
-    return lt_forward_sync(f);
+    return lt_forward_choices(f, 0, s->n_out, &nothing);
 }
 
-/* Rows of the shortest prompt that warms; fewer take single tokens' kernels. */
-#define PROMPT_LEAST 16
+#define FIRST_PROMPT 16
+/* Up to here each number of rows can have kernels of its own, in the layers and in the head: those of few rows are made for exactly so many, or were measured there. */
+#define OWN_ROWS 64
 
-/* The i-th of the steps that warm: n sequences of `each` rows. One token and the shortest prompt; more and more tokens; then longer and longer prompts, since kernels are
- * chosen by rows, and cuBLASLt, which takes 0.2 s to load, is asked for long ones at the earliest. False: there is none. */
-static bool idle_step(const lt_forward *f, int64_t i, int64_t *n, int64_t *each) {
+/* The i-th of them. One token and a short prompt; more and more tokens; each length of a prompt, all of whose rows are wanted, as beside single tokens they may be; then longer and
+ * longer ones. cuBLASLt, which takes 0.2 s to load, is asked for long ones at the earliest. False: there is none. */
+static bool idle_step(const lt_forward *f, int64_t i, idle_shape *s) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
-    *n = *each = 1;
-    if (i == 1) {
-        *each = least(PROMPT_LEAST, prompt);
-    }
+    *s = (idle_shape){1, i == 1 ? least(FIRST_PROMPT, prompt) : 1, 1};
     if (i < 2) {
         return true;
     }
-    for (i -= 2; *n < most; i--) {
-        *n = least(bucket_of(*n + 1), most);
+    for (i -= 2; s->n < most; i--) {
+        s->n = s->n_out = least(bucket_of(s->n + 1), most);
         if (i == 0) {
             return true;
         }
     }
-    *n = 1;
-    for (*each = least(PROMPT_LEAST, prompt); *each < prompt; i--) {
-        *each = least(2 * *each, prompt);
+    for (s->n = 1; s->each < prompt; i--) {
+        s->each = least(s->each < OWN_ROWS ? s->each + 1 : 2 * s->each, prompt);
+        s->n_out = s->each <= OWN_ROWS ? least(s->each, f->o.out_rows) : 1;
         if (i == 0) {
             return true;
         }
@@ -366,10 +373,11 @@ static bool idle_step(const lt_forward *f, int64_t i, int64_t *n, int64_t *each)
 }
 
 /* The i-th of them, so many times over. */
-static lt_err run_step(lt_forward *f, int64_t i, int64_t n, int64_t each, int times) {
+static lt_err run_step(lt_forward *f, int64_t i, const idle_shape *s, int times) {
     lt_err err = LT_OK;
-    int32_t *const words = malloc((size_t)(3 * n * each + 3 * n + n * f->o.max_pages + 1) *
-                                  sizeof *words);
+    int32_t *const words = malloc(
+        (size_t)(3 * s->n * s->each + 2 * s->n + 1 + s->n_out + s->n * f->o.max_pages) *
+        sizeof *words);
     if (words == NULL) {
         LT_FAIL(LT_ERR_OOM, "metadata of idle steps");
     }
@@ -377,7 +385,7 @@ static lt_err run_step(lt_forward *f, int64_t i, int64_t n, int64_t each, int ti
         LT_TRY_DONE(lt_forward_note(f, 1, (int32_t[]){0}, (int32_t[]){0, 0}, (int32_t[]){0, 0}));
     }
     for (; times > 0; times--) {
-        LT_TRY_DONE(run_idle(f, words, n, each));
+        LT_TRY_DONE(run_idle(f, words, s));
     }
 done:
     free(words);
@@ -387,16 +395,16 @@ done:
 lt_err lt_forward_rehearse(lt_forward *f, int64_t first, int64_t *missing) {
     const lt_backend *b = f->run.backend;
     lt_err err = LT_OK;
-    int64_t n, each;
+    idle_shape s;
 
     *missing = 0;
     if (b->rehearse == NULL) {
         return LT_OK;
     }
     b->rehearse();
-    for (int64_t i = 0;
-         err == LT_OK && (i < first || b->missing() > 0) && idle_step(f, i, &n, &each); i++) {
-        err = run_step(f, i, n, each, 1);
+    for (int64_t i = 0; err == LT_OK && (i < first || b->missing() > 0) && idle_step(f, i, &s);
+         i++) {
+        err = run_step(f, i, &s, 1);
     }
     f->n_graphs = 0; /* Shapes that came are still new. */
     *missing = b->missing();
@@ -405,15 +413,15 @@ lt_err lt_forward_rehearse(lt_forward *f, int64_t first, int64_t *missing) {
 }
 
 lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {
-    int64_t n, each, n_after, each_after;
+    idle_shape s, after;
 
-    *more = f->run.backend->graph_begin != NULL && idle_step(f, i, &n, &each);
+    *more = f->run.backend->graph_begin != NULL && idle_step(f, i, &s);
     if (!*more) {
         return LT_OK;
     }
-    *more = idle_step(f, i + 1, &n_after, &each_after);
+    *more = idle_step(f, i + 1, &after);
     /* Of a single token the first run makes the kernels, the second records one side, the third the other. */
-    return run_step(f, i, n, each, each == 1 ? 3 : 1);
+    return run_step(f, i, &s, s.each == 1 ? 3 : 1);
 }
 
 void lt_forward_get_memory(const lt_forward *f, lt_forward_memory *out) {

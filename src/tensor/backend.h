@@ -57,6 +57,8 @@ typedef struct lt_backend {
     lt_err (*energy)(double *joules); /* Used since some moment; NULL or a failure: not known. */
     int64_t (*n_compiled)(
         void); /* Kernels that this process had to compile so far; NULL: none ever. */
+    int64_t (*n_kernels)(
+        void); /* Kernels that this process has made ready so far; NULL likewise. */
     /* Between rehearse and rehearsed this thread's ops do nothing but look for their kernels; those that would have to be compiled, `missing` so far, are then compiled for
      * later, as many at once as there are cores. NULL where n_compiled is. */
     void (*rehearse)(void);

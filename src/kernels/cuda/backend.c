@@ -203,6 +203,10 @@ static int64_t backend_n_compiled(void) {
     return lt_cuda_n_compiled(the_gpu);
 }
 
+static int64_t backend_n_kernels(void) {
+    return lt_cuda_n_kernels(the_gpu);
+}
+
 static lt_err backend_energy(double *joules) {
     return lt_nvml_energy(joules, lt_cuda_get_info(the_gpu)->pci);
 }
@@ -265,6 +269,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .memory_left = backend_memory_left,
                                        .energy = backend_energy,
                                        .n_compiled = backend_n_compiled,
+                                       .n_kernels = backend_n_kernels,
                                        .rehearse = lt_rehearse_begin,
                                        .missing = lt_rehearse_missing,
                                        .rehearsed = lt_rehearse_end,

@@ -153,6 +153,10 @@ int lt_cuda_n_compiled(const lt_cuda *c) {
     return c->n_compiled;
 }
 
+int lt_cuda_n_kernels(const lt_cuda *c) {
+    return c->n_kernels;
+}
+
 static unsigned at_least_1(unsigned n) {
     return n > 0 ? n : 1;
 }

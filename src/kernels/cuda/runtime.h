@@ -67,6 +67,7 @@ LT_MUST_USE lt_err lt_cuda_occupancy(lt_cuda *c, const lt_cuda_kernel *k, int th
                                      size_t dynamic_shared, int *blocks);
 /* Kernels compiled (not loaded from the disk cache) since open: a warm start has 0. */
 int lt_cuda_n_compiled(const lt_cuda *c);
+int lt_cuda_n_kernels(const lt_cuda *c); /* Made ready since open, compiled or loaded. */
 
 typedef struct {
     unsigned grid[3], block[3]; /* A 0 counts as 1. */

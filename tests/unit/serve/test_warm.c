@@ -1,0 +1,85 @@
+/* Once a forward on a GPU has warmed, no step asks for a kernel that was not there: neither a prompt of any number of rows, nor pieces of prompts beside single tokens. */
+#include "unit/serve/fleet.h"
+
+#include "model/forward.h"
+
+enum { ROWS = 64, MAX_ROWS = 256, SEQS = 64, PAGE = 16, V = 700 };
+
+/* `single` single tokens and one prompt; the last row of each is wanted, or all rows. */
+static void run_step(lt_forward *f, int64_t single, int64_t prompt, bool all) {
+    static int32_t ids[MAX_ROWS], positions[MAX_ROWS], slots[MAX_ROWS], q_start[SEQS + 1],
+        kv_len[SEQS], table[SEQS * MAX_ROWS / PAGE], out_rows[MAX_ROWS];
+    lt_forward_choice choice;
+    const int64_t rows = single + prompt, seqs = single + 1, pages = (prompt + PAGE - 1) / PAGE;
+    int64_t n_out = 0;
+    for (int64_t i = 0; i < rows; i++) {
+        positions[i] = i < single ? 0 : (int32_t)(i - single);
+        slots[i] = -1;
+        out_rows[n_out] = (int32_t)i;
+        n_out += all || i < single || i == rows - 1;
+    }
+    for (int64_t i = 0; i < seqs; i++) {
+        q_start[i + 1] = i < single ? (int32_t)i + 1 : (int32_t)rows;
+        kv_len[i] = i < single ? 1 : (int32_t)prompt;
+    }
+    must(lt_forward_run(f, &(lt_forward_rows){.n_rows = rows,
+                                              .n_seqs = seqs,
+                                              .n_out = n_out,
+                                              .q_max = prompt,
+                                              .kv_max = prompt,
+                                              .max_pages = pages,
+                                              .ids = ids,
+                                              .positions = positions,
+                                              .slots = slots,
+                                              .q_start = q_start,
+                                              .kv_len = kv_len,
+                                              .table = table,
+                                              .out_rows = out_rows}),
+         "step");
+    must(lt_forward_choices(f, 0, n_out, &choice), "choices");
+}
+
+static void nothing_is_new(void **state) {
+    const lt_backend *gpu = lt_backend_cuda();
+    lt_forward *f = NULL;
+    lt_model *m;
+    bool more = true;
+    int64_t n_kernels;
+    (void)state;
+    if (gpu == NULL) {
+        skip();
+    }
+    m = random_model_on(V, MAX_ROWS, LT_BF16, 0.0f, gpu);
+    must(lt_forward_open(&f, m,
+                         &(lt_forward_options){.max_rows = MAX_ROWS,
+                                               .max_seqs = SEQS,
+                                               .max_out = MAX_ROWS,
+                                               .out_rows = ROWS,
+                                               .n_notes = SEQS,
+                                               .max_seq = MAX_ROWS,
+                                               .n_pages = 2 * MAX_ROWS / PAGE,
+                                               .page_tokens = PAGE,
+                                               .max_pages = MAX_ROWS / PAGE,
+                                               .cache_dtype = LT_BF16}),
+         "forward");
+    for (int64_t i = 0; more; i++) {
+        must(lt_forward_warm(f, i, &more), "warm");
+    }
+    n_kernels = gpu->n_kernels();
+    for (int64_t rows = 1; rows <= ROWS; rows++) {
+        run_step(f, 0, rows, false);
+        run_step(f, 0, rows, true);
+        run_step(f, rows * 5 / 8, rows - rows * 5 / 8, false);
+        if (gpu->n_kernels() != n_kernels) {
+            fail_msg("%lld rows: %lld kernels that nothing had warmed", (long long)rows,
+                     (long long)(gpu->n_kernels() - n_kernels));
+        }
+    }
+    lt_forward_close(f);
+    lt_model_close(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_new)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
