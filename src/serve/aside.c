@@ -14,13 +14,15 @@
 struct lt_aside {
     struct event *on_done;
     int64_t max_waiting;
-    pthread_t thread;
-    bool running;
+    pthread_t threads[LT_ASIDE_THREADS];
+    int n_threads; /* That run. */
     /* Under the lock. */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     lt_fifo waiting, worked, trees;
     int64_t n; /* In waiting. */
+    size_t
+        busy_bytes; /* Of jobs that have begun and not been taken, and of trees that are being freed. */
     bool closing;
 };
 
@@ -28,15 +30,18 @@ static lt_aside_job *pop(lt_fifo *l) {
     return (lt_aside_job *)lt_fifo_pop(l);
 }
 
-/* ---- The thread ---- */
+/* ---- The threads ---- */
 
-/* Trees first; a job only when the loop has taken the last. */
+/* Trees first; the first job when there is room for it. */
 static lt_aside_job *next_job(lt_aside *a) {
     lt_aside_job *job = pop(&a->trees);
-    if (job == NULL && !a->closing && a->worked.first == NULL) {
+    const lt_aside_job *first = (const lt_aside_job *)a->waiting.first;
+    if (job == NULL && first != NULL && !a->closing &&
+        (a->busy_bytes == 0 || a->busy_bytes + first->bytes <= LT_ASIDE_BYTES)) {
         job = pop(&a->waiting);
-        a->n -= job != NULL;
+        a->n--;
     }
+    a->busy_bytes += job != NULL ? job->bytes : 0;
     return job;
 }
 
@@ -45,6 +50,7 @@ static void *run(void *arg) {
     pthread_mutex_lock(&a->lock);
     for (;;) {
         lt_aside_job *job = next_job(a);
+        size_t bytes;
         bool told;
         if (job == NULL && a->closing) {
             break;
@@ -54,36 +60,55 @@ static void *run(void *arg) {
             continue;
         }
         told = job->done != NULL;
+        bytes = job->bytes;
         pthread_mutex_unlock(&a->lock);
         job->work(job);
         pthread_mutex_lock(&a->lock);
         if (told) {
             lt_fifo_push(&a->worked, &job->link);
             event_active(a->on_done, 0, 0);
+        } else {
+            a->busy_bytes -= bytes;
+            pthread_cond_broadcast(&a->wake);
         }
     }
     pthread_mutex_unlock(&a->lock);
     return NULL;
 }
 
-bool lt_aside_here(const lt_aside *a) {
-    return a->running && pthread_equal(a->thread, pthread_self()) != 0;
+int lt_aside_thread(const lt_aside *a) {
+    for (int i = 0; i < a->n_threads; i++) {
+        if (pthread_equal(a->threads[i], pthread_self()) != 0) {
+            return i;
+        }
+    }
+    return -1;
 }
 
 /* ---- The loop's thread ---- */
 
-static void on_done(evutil_socket_t fd, short what, void *arg) {
-    lt_aside *a = arg;
+static lt_aside_job *take_worked(lt_aside *a) {
     lt_aside_job *job;
-    (void)fd;
-    (void)what;
     pthread_mutex_lock(&a->lock);
     job = pop(&a->worked);
-    pthread_cond_signal(&a->wake);
-    pthread_mutex_unlock(&a->lock);
     if (job != NULL) {
+        a->busy_bytes -= job->bytes;
+        pthread_cond_broadcast(&a->wake);
+    }
+    pthread_mutex_unlock(&a->lock);
+    return job;
+}
+
+static void tell_worked(lt_aside *a) {
+    for (lt_aside_job *job = take_worked(a); job != NULL; job = take_worked(a)) {
         job->done(job);
     }
+}
+
+static void on_done(evutil_socket_t fd, short what, void *arg) {
+    (void)fd;
+    (void)what;
+    tell_worked(arg);
 }
 
 lt_err lt_aside_submit(lt_aside *a, lt_aside_job *job) {
@@ -106,6 +131,7 @@ bool lt_aside_cancel(lt_aside *a, lt_aside_job *job) {
     pthread_mutex_lock(&a->lock);
     waited = lt_fifo_take_out(&a->waiting, &job->link);
     a->n -= waited;
+    pthread_cond_broadcast(&a->wake); /* The next may be smaller. */
     pthread_mutex_unlock(&a->lock);
     return waited;
 }
@@ -114,7 +140,7 @@ bool lt_aside_cancel(lt_aside *a, lt_aside_job *job) {
 
 static void free_tree(lt_aside_job *job) {
     lt_body *b = (lt_body *)job;
-    const size_t bytes = b->bytes;
+    const size_t bytes = job->bytes;
     json_decref(b->root);
     free(b);
 #ifdef __GLIBC__
@@ -129,7 +155,7 @@ static void free_tree(lt_aside_job *job) {
 lt_body *lt_body_open(lt_aside *a, const char *text, size_t bytes) {
     lt_body *b = calloc(1, sizeof *b);
     if (b != NULL) {
-        *b = (lt_body){.job = {.work = free_tree}, .aside = a, .bytes = bytes};
+        *b = (lt_body){.job = {.work = free_tree, .bytes = bytes}, .aside = a};
         b->root = lt_body_parse(text, bytes, &b->error);
     }
     return b;
@@ -140,7 +166,7 @@ void lt_body_free(lt_body *b) {
     if (b == NULL) {
         return;
     }
-    if (!a->running || lt_aside_here(a)) {
+    if (a->n_threads == 0 || lt_aside_thread(a) >= 0) {
         free_tree(&b->job);
         return;
     }
@@ -152,24 +178,28 @@ void lt_body_free(lt_body *b) {
 
 /* ---- Open, close ---- */
 
-lt_err lt_aside_open(lt_aside **out, struct event_base *base, int64_t max_waiting) {
+lt_err lt_aside_open(lt_aside **out, struct event_base *base, int n_threads, int64_t max_waiting) {
     lt_err err = LT_OK;
     lt_aside *a = calloc(1, sizeof *a);
 
+    LT_ASSERT(n_threads >= 1 && n_threads <= LT_ASIDE_THREADS);
     if (a == NULL) {
-        LT_FAIL(LT_ERR_OOM, "a thread beside the loop");
+        LT_FAIL(LT_ERR_OOM, "threads beside the loop");
     }
     a->max_waiting = max_waiting;
     pthread_mutex_init(&a->lock, NULL);
     pthread_cond_init(&a->wake, NULL);
     a->on_done = event_new(base, -1, EV_PERSIST, on_done, a);
     if (a->on_done == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "a thread beside the loop");
+        LT_FAIL_DONE(LT_ERR_OOM, "threads beside the loop");
     }
-    pthread_mutex_lock(&a->lock); /* Until it is known that it runs. */
-    a->running = pthread_create(&a->thread, NULL, run, a) == 0;
+    pthread_mutex_lock(&a->lock); /* Until it is known which run. */
+    while (a->n_threads < n_threads &&
+           pthread_create(&a->threads[a->n_threads], NULL, run, a) == 0) {
+        a->n_threads++;
+    }
     pthread_mutex_unlock(&a->lock);
-    if (!a->running) {
+    if (a->n_threads == 0) {
         LT_FAIL_DONE(LT_ERR_OOM, "no thread beside the loop");
     }
     *out = a;
@@ -180,19 +210,19 @@ done:
 }
 
 void lt_aside_stop(lt_aside *a) {
-    if (a == NULL || !a->running) {
+    if (a == NULL || a->n_threads == 0) {
         return;
     }
     pthread_mutex_lock(&a->lock);
     a->closing = true;
-    pthread_cond_signal(&a->wake);
+    pthread_cond_broadcast(&a->wake);
     pthread_mutex_unlock(&a->lock);
-    pthread_join(a->thread, NULL);
-    a->running = false;
-    event_del(a->on_done);
-    for (lt_aside_job *job = pop(&a->worked); job != NULL; job = pop(&a->worked)) {
-        job->done(job);
+    for (int i = 0; i < a->n_threads; i++) {
+        pthread_join(a->threads[i], NULL);
     }
+    a->n_threads = 0;
+    event_del(a->on_done);
+    tell_worked(a);
 }
 
 void lt_aside_close(lt_aside *a) {

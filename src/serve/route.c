@@ -405,7 +405,7 @@ static void go_aside(lt_call *call, int route) {
         lt_call_error(call, &e);
         return;
     }
-    *l = (large){.job = {.work = large_work, .done = large_done},
+    *l = (large){.job = {.bytes = bytes, .work = large_work, .done = large_done},
                  .guest = {large_gone},
                  .call = *call,
                  .request = {"POST", "", "", "", bytes, NULL},

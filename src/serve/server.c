@@ -16,6 +16,7 @@
 #include "base/file.h"
 #include "base/log.h"
 #include "base/rng.h"
+#include "base/thread.h"
 #include "data/chat_format.h"
 #include "lateen/generate.h"
 #include "serve/reply.h"
@@ -140,7 +141,8 @@ static void renew_scratch(const lt_server *s, lt_tokenizer_scratch **scratch) {
 
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,
                       lt_api_error *e) {
-    lt_tokenizer_scratch **scratch = lt_aside_here(s->aside) ? &s->scratch_aside : &s->scratch;
+    const int thread = lt_aside_thread(s->aside);
+    lt_tokenizer_scratch **scratch = thread >= 0 ? &s->scratch_aside[thread] : &s->scratch;
     const lt_err err = lt_tokenizer_encode(s->tokenizer, *scratch, text, n, flags, out);
     const bool ok = err == LT_OK || lt_api_refuse_error(e, NULL, err);
     if (n > BIG_REQUEST) {
@@ -217,7 +219,14 @@ static lt_err read_own(lt_server *s) {
     return LT_OK;
 }
 
+/* Half of the cores: where the model runs on them too, streams go on. */
+static int aside_threads(void) {
+    const int half = lt_thread_count() / 2;
+    return half < 1 ? 1 : half > LT_ASIDE_THREADS ? LT_ASIDE_THREADS : half;
+}
+
 static lt_err load(lt_server *s) {
+    const int n_aside = aside_threads();
     LT_TRY(s->o.load(s->o.ctx, &s->model, &s->tokenizer));
     s->vocabulary = lt_tokenizer_describe(s->tokenizer);
     LT_TRY(lt_tokenizer_scratch_open(&s->scratch, s->tokenizer));
@@ -237,8 +246,10 @@ static lt_err load(lt_server *s) {
                                                                  .done = lt_reply_compiled,
                                                                  .before = s->o.before_compile,
                                                                  .ctx = s->o.ctx}));
-    LT_TRY(lt_tokenizer_scratch_open(&s->scratch_aside, s->tokenizer));
-    LT_TRY(lt_aside_open(&s->aside, s->base, MAX_ASIDE));
+    for (int i = 0; i < n_aside; i++) {
+        LT_TRY(lt_tokenizer_scratch_open(&s->scratch_aside[i], s->tokenizer));
+    }
+    LT_TRY(lt_aside_open(&s->aside, s->base, n_aside, MAX_ASIDE));
     return s->o.own_defaults ? read_own(s) : LT_OK;
 }
 
@@ -495,7 +506,9 @@ void lt_server_close(lt_server *s) {
     }
     lt_chat_template_close(s->template);
     lt_tokenizer_scratch_close(s->scratch);
-    lt_tokenizer_scratch_close(s->scratch_aside);
+    for (int i = 0; i < LT_ASIDE_THREADS; i++) {
+        lt_tokenizer_scratch_close(s->scratch_aside[i]);
+    }
     lt_tokenizer_close(s->tokenizer);
     lt_model_close(s->model);
     lt_out_free(&s->line);

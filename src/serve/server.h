@@ -49,7 +49,7 @@ struct lt_server {
     size_t most_prompt_bytes; /* A longer text can not be that few tokens. */
     double load_s, model_s;   /* From the start to ready; to a model and its tokenizer. */
 
-    lt_tokenizer_scratch *scratch, *scratch_aside; /* The loop's, and the other thread's. */
+    lt_tokenizer_scratch *scratch, *scratch_aside[LT_ASIDE_THREADS]; /* The loop's; the others'. */
     lt_compiler *compiler;
     lt_aside *aside;
     int64_t n_aside; /* Calls that it has. */

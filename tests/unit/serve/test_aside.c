@@ -1,5 +1,5 @@
-/* Work beside the loop: in order, told on the loop, one at a time; a bounded queue; cancelled before it begins or not at all; trees go first, and
- * what is left at the end is told or freed (sanitizers see the rest). */
+/* Work beside the loop: begun in order, told on the loop, as many at a time as there are threads and room for their trees; a bounded queue; cancelled before it begins or not at all; trees
+ * go first, and what is left at the end is told or freed (sanitizers see the rest). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ typedef struct {
 
 static void work(lt_aside_job *job) {
     task *t = (task *)job;
-    assert_true(lt_aside_here(t->aside));
+    assert_true(lt_aside_thread(t->aside) >= 0);
     atomic_store(&t->begun, 1);
     while (!atomic_load(t->gate)) {
         usleep(100);
@@ -37,7 +37,7 @@ static void work(lt_aside_job *job) {
 
 static void done(lt_aside_job *job) {
     task *t = (task *)job;
-    assert_false(lt_aside_here(t->aside));
+    assert_int_equal(lt_aside_thread(t->aside), -1);
     assert_int_equal(atomic_load(&t->worked), 1);
     t->told = ++*t->order;
 }
@@ -52,7 +52,7 @@ static void in_order_and_bounded(void **state) {
     (void)state;
     assert_int_equal(evthread_use_pthreads(), 0);
     base = event_base_new();
-    assert_int_equal(lt_aside_open(&a, base, 2), LT_OK);
+    assert_int_equal(lt_aside_open(&a, base, 1, 2), LT_OK);
     for (int i = 0; i < N_JOBS; i++) {
         t[i] = (task){
             .job = {.work = work, .done = done}, .aside = a, .gate = &gate, .order = &order};
@@ -94,6 +94,65 @@ static void in_order_and_bounded(void **state) {
     event_base_free(base);
 }
 
+static bool begins(task *t) {
+    for (int i = 0; i < 20000 && atomic_load(&t->begun) == 0; i++) {
+        usleep(100);
+    }
+    return atomic_load(&t->begun) != 0;
+}
+
+/* Three threads. Two jobs begin, the third has no room beside them until one is taken; the last, over the bound, runs alone, and nobody overtakes it. */
+static void several_at_once(void **state) {
+    enum { N = 5 };
+    static const size_t bytes[N] = {LT_ASIDE_BYTES / 2, LT_ASIDE_BYTES / 4, LT_ASIDE_BYTES / 2,
+                                    2 * LT_ASIDE_BYTES, 1};
+    struct event_base *base = event_base_new();
+    atomic_bool gates[N];
+    lt_aside *a = NULL;
+    int order = 0;
+    task t[N];
+    (void)state;
+    assert_int_equal(lt_aside_open(&a, base, 3, N), LT_OK);
+    for (int i = 0; i < N; i++) {
+        atomic_init(&gates[i], false);
+        t[i] = (task){.job = {.work = work, .done = done, .bytes = bytes[i]},
+                      .aside = a,
+                      .gate = &gates[i],
+                      .order = &order};
+        assert_int_equal(lt_aside_submit(a, &t[i].job), LT_OK);
+    }
+    assert_true(begins(&t[0]) && begins(&t[1]));
+    usleep(20000);
+    assert_int_equal(atomic_load(&t[2].begun), 0);
+    atomic_store(&gates[1], true); /* The second is told before the first. */
+    while (t[1].told == 0) {
+        event_base_loop(base, EVLOOP_ONCE);
+    }
+    assert_int_equal(t[0].told, 0);
+    assert_true(begins(&t[2]));
+    atomic_store(&gates[0], true);
+    while (t[0].told == 0) {
+        event_base_loop(base, EVLOOP_ONCE);
+    }
+    usleep(20000);
+    assert_int_equal(atomic_load(&t[3].begun) + atomic_load(&t[4].begun), 0);
+    atomic_store(&gates[2], true);
+    while (t[2].told == 0) {
+        event_base_loop(base, EVLOOP_ONCE);
+    }
+    assert_true(begins(&t[3]));
+    usleep(20000);
+    assert_int_equal(atomic_load(&t[4].begun), 0);
+    atomic_store(&gates[3], true);
+    atomic_store(&gates[4], true);
+    while (t[4].told == 0) {
+        event_base_loop(base, EVLOOP_ONCE);
+    }
+    assert_int_equal(t[4].told, N);
+    lt_aside_close(a);
+    event_base_free(base);
+}
+
 static void many_values(void **state) {
     const size_t n = LT_BODY_VALUES + 64;
     char *text = malloc(2 * n + 16);
@@ -118,6 +177,7 @@ static void many_values(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(in_order_and_bounded),
+                                       cmocka_unit_test(several_at_once),
                                        cmocka_unit_test(many_values)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, NULL, NULL);
