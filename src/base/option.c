@@ -66,7 +66,8 @@ static size_t edit_distance(const char *a, const char *b, size_t limit) {
 
 const char *lt_name_nearest(const char *name, const char *const *names, size_t n) {
     const char *best = NULL;
-    size_t best_edits = NEAREST_MAX_EDITS + 1;
+    const size_t half = (strlen(name) + 1) / 2; /* Else 'foo' would be near to 'n'. */
+    size_t best_edits = (half < NEAREST_MAX_EDITS ? half : NEAREST_MAX_EDITS) + 1;
     for (size_t i = 0; i < n && best_edits > 0; i++) {
         const char *last = strrchr(names[i], '.');
         size_t edits = edit_distance(name, names[i], best_edits);

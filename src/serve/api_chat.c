@@ -42,7 +42,7 @@ static const lt_field fields[] = {
 
 static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
                                          LT_BOOL("continuous_usage_stats", continuous_usage),
-                                         LT_NOTHING("include_obfuscation")};
+                                         LT_ONLY("include_obfuscation", "false")};
 
 /* ---- Chunks ---- */
 

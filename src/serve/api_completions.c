@@ -28,7 +28,7 @@ static const lt_field fields[] = {LT_JSON("prompt", prompt),
 
 static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
                                          LT_BOOL("continuous_usage_stats", continuous_usage),
-                                         LT_NOTHING("include_obfuscation")};
+                                         LT_ONLY("include_obfuscation", "false")};
 
 /* ---- Log-probabilities, in the old shape: parallel lists ---- */
 
@@ -37,6 +37,14 @@ typedef struct {
     size_t from, to;
     size_t shift; /* Bytes of text before these. */
 } rows;
+
+/* Likeliest tokens that are to be told; -1: no log-probabilities at all, whatever the engine needs of them. */
+static int asked_top(const lt_ask *a) {
+    if (json_is_integer(a->logprobs)) {
+        return (int)json_integer_value(a->logprobs);
+    }
+    return a->n_probs > 0 ? (int)a->n_probs : json_is_true(a->logprobs) ? 1 : -1;
+}
 
 static void put_tokens(lt_json_out *o, const lt_server *s, const rows *r, size_t n) {
     for (size_t k = 0; k < n; k++) {
@@ -148,7 +156,7 @@ static void put_choice(lt_json_out *o, lt_strand *c, int64_t index, const char *
     lt_out_key_int(o, "index", index);
     lt_out_key(o, "text");
     lt_out_str(o, text, n);
-    if (j->request.logprobs >= 0) {
+    if (asked_top(&j->ask) >= 0) {
         put_logprobs(o, j, r, 2);
     } else {
         lt_out_key_null(o, "logprobs");
@@ -311,19 +319,16 @@ static const lt_face face = {
 /* ---- The request ---- */
 
 static bool read_logprobs(lt_ask *a, int *top, lt_api_error *e) {
-    *top = a->n_probs > 0 ? (int)a->n_probs : -1;
     if (json_is_integer(a->logprobs)) {
         const json_int_t n = json_integer_value(a->logprobs);
         if (n < 0 || n > LT_ENGINE_TOP) {
             return lt_api_refuse(e, "logprobs", "'logprobs' is %lld; it must be between 0 and %d",
                                  (long long)n, LT_ENGINE_TOP);
         }
-        *top = (int)n;
     } else if (a->logprobs != NULL && !json_is_boolean(a->logprobs)) {
         return lt_api_refuse(e, "logprobs", "'logprobs' must be a whole number");
-    } else if (json_is_true(a->logprobs) && *top < 0) {
-        *top = 1;
     }
+    *top = asked_top(a);
     if (a->echo && *top >= 0) {
         a->prompt_logprobs = a->prompt_logprobs > *top ? a->prompt_logprobs : *top;
     }
@@ -332,11 +337,12 @@ static bool read_logprobs(lt_ask *a, int *top, lt_api_error *e) {
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
     lt_ask *a = &j->ask;
-    int top;
+    int top = -1;
     const int64_t most = a->max_tokens < 0 ? 16 : a->max_tokens; /* OpenAI's default. */
 
     if (a->suffix != NULL && a->suffix[0] != '\0') {
-        return lt_api_refuse(e, "suffix", "'suffix' is not supported here");
+        return lt_api_refuse(e, "suffix",
+                             "'suffix' is not supported here: texts are not filled in");
     }
     if (a->best_of > 0 && a->best_of < a->n) {
         return lt_api_refuse(e, "best_of", "'best_of' is %lld, less than 'n' = %lld",

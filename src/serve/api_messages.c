@@ -307,6 +307,7 @@ static bool read_output(lt_ask *a, lt_api_error *e) {
         }
     }
     a->response_format = json_is_null(format) ? NULL : format;
+    a->format_name = "output_config.format";
     if (json_is_string(effort) && a->reasoning_effort == NULL) {
         a->reasoning_effort = json_string_value(effort);
     }

@@ -376,10 +376,11 @@ static const lt_face face = {.begin = face_begin,
 
 /* ---- The request ---- */
 
-/* {format: {type, schema, ...}, verbosity}; {effort}. */
+/* {format: {type, schema, ...}, verbosity}; {effort}; of a stream. */
 static bool read_nested(lt_ask *a, lt_api_error *e) {
     static const lt_field text[] = {LT_JSON("format", response_format),
                                     LT_ONLY("verbosity", "\"medium\"")};
+    static const lt_field stream[] = {LT_ONLY("include_obfuscation", "false")};
     static const lt_field reasoning[] = {
         LT_STR("effort", reasoning_effort),
         LT_REFUSED("summary", "the reasoning itself is returned"),
@@ -390,7 +391,13 @@ static bool read_nested(lt_ask *a, lt_api_error *e) {
     if (a->reasoning != NULL && !json_is_object(a->reasoning)) {
         return lt_api_refuse(e, "reasoning", "'reasoning' must be an object");
     }
+    if (a->stream_options != NULL && (!a->stream || !json_is_object(a->stream_options))) {
+        return lt_api_refuse(e, "stream_options",
+                             "'stream_options' must be an object, and needs 'stream': true");
+    }
+    a->format_name = "text.format";
     return lt_ask_object(a, a->text, text, sizeof text / sizeof *text, "text.", e) &&
+           lt_ask_object(a, a->stream_options, stream, 1, "stream_options.", e) &&
            lt_ask_object(a, a->reasoning, reasoning, sizeof reasoning / sizeof *reasoning,
                          "reasoning.", e);
 }

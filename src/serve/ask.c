@@ -177,7 +177,7 @@ static bool refuse_unknown(const lt_field *rows, size_t n_rows, const char *wher
     lt_api_refuse(e, NULL, "unknown field '%s%.60s'%s%s%s", where, key,
                   nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
                   nearest != NULL ? "' meant?" : "");
-    snprintf(e->param, sizeof e->param, "%.40s%.20s", where, key);
+    snprintf(e->param, sizeof e->param, "%s%s", where, key);
     return false;
 }
 

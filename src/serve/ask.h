@@ -61,6 +61,7 @@ typedef struct {
     bool skip_special, return_ids;
     /* Form of the answer. */
     const json_t *response_format, *text, *json_schema, *structured, *choice;
+    const char *format_name; /* Where response_format stands; NULL: there. */
     const char *grammar, *regex;
     /* Templates and reasoning. */
     const json_t *template_kwargs, *reasoning, *thinking;

@@ -312,7 +312,9 @@ static bool read_form(lt_reply *j, lt_api_error *e) {
     const lt_ask *a = &j->ask;
     wanted w = {0};
 
-    if (a->response_format != NULL && !want_format(&w, a->response_format, "response_format", e)) {
+    const char *name = a->format_name != NULL ? a->format_name : "response_format";
+
+    if (a->response_format != NULL && !want_format(&w, a->response_format, name, e)) {
         return false;
     }
     if (a->structured != NULL && !want_structured(&w, a->structured, e)) {

@@ -279,9 +279,31 @@ static int find_route(const lt_http_request *r, char *methods, size_t n) {
     return found;
 }
 
+/* Of llama-server and vLLM; their clients are told why. */
+static const char *absent_of(const char *path) {
+    static const struct {
+        const char *path, *why;
+    } absent[] = {{"/infill", "texts are not filled in"},
+                  {"/rerank", "this model does not rank"},
+                  {"/v1/rerank", "this model does not rank"},
+                  {"/lora-adapters", "there are no adapters"}};
+    for (size_t i = 0; i < sizeof absent / sizeof *absent; i++) {
+        if (strcmp(path, absent[i].path) == 0) {
+            return absent[i].why;
+        }
+    }
+    return NULL;
+}
+
 static void no_route(lt_call *call, const char *methods) {
+    const char *why = absent_of(call->request->path);
     char message[400];
     const size_t n = strlen(call->extra);
+    if (why != NULL) {
+        snprintf(message, sizeof message, "%s is not supported here: %s", call->request->path, why);
+        answer_error(call, 501, "not_supported_error", "not_supported", message);
+        return;
+    }
     if (methods[0] == '\0') {
         snprintf(message, sizeof message, "there is no %.200s here", call->request->path);
         answer_error(call, 404, "not_found_error", "not_found", message);

@@ -251,6 +251,54 @@ check("add_special_tokens: no BOS without", a[0] == a[1] + 1, a)
 a = post("/v1/chat/completions", {**CHAT, "add_special_tokens": True})
 check("chat: add_special_tokens is the template's business", a[0] == 400 and "add_special_tokens" in error_of(a), a)
 
+# ---- OpenAI's own fields: each is honoured, or refused by its name in OpenAI's shape ----
+TOOLS = [{"type": "function", "function": {"name": "get", "parameters": {"type": "object", "properties": {"c": {"enum": ["a"]}}, "required": ["c"]}}}]
+SCHEMA = {"name": "a", "strict": True, "schema": {"type": "object", "properties": {"x": {"enum": [1]}}, "required": ["x"], "additionalProperties": False}}
+RESPONSE = {"model": model, "input": "Once upon a time", "max_output_tokens": 4}
+COMPLETION = {"model": model, "prompt": "Once upon a time", "max_tokens": 2}
+for path, base, more, param in [
+    ("/v1/chat/completions", CHAT, {"logprobs": True, "top_logprobs": 2}, None),
+    ("/v1/chat/completions", CHAT, {"top_logprobs": 2}, "top_logprobs"),
+    ("/v1/chat/completions", CHAT, {"n": 2, "stop": ["x", "y"], "seed": 7, "user": "u", "safety_identifier": "s", "prompt_cache_key": "k"}, None),
+    ("/v1/chat/completions", CHAT, {"stream_options": {"include_usage": True}}, "stream_options"),
+    ("/v1/chat/completions", CHAT, {"stream": True, "stream_options": {"include_obfuscation": True}}, "stream_options.include_obfuscation"),
+    ("/v1/chat/completions", CHAT, {"max_tokens": None, "max_completion_tokens": 2, "metadata": {"a": "b"}, "store": False, "service_tier": "auto"}, None),
+    ("/v1/chat/completions", CHAT, {"store": True}, "store"),
+    ("/v1/chat/completions", CHAT, {"prediction": {"type": "content", "content": "x"}, "modalities": ["text"], "verbosity": "medium", "reasoning_effort": "low"}, None),
+    ("/v1/chat/completions", CHAT, {"modalities": ["text", "audio"]}, "modalities"),
+    ("/v1/chat/completions", CHAT, {"audio": {"voice": "alloy", "format": "wav"}}, "audio"),
+    ("/v1/chat/completions", CHAT, {"verbosity": "low"}, "verbosity"),
+    ("/v1/chat/completions", CHAT, {"web_search_options": {}}, "web_search_options"),
+    ("/v1/chat/completions", CHAT, {"response_format": {"type": "json_schema", "json_schema": SCHEMA}}, None),
+    ("/v1/chat/completions", CHAT, {"response_format": {"type": "xml"}}, "response_format"),
+    *[("/v1/chat/completions", CHAT, {"tools": TOOLS, "tool_choice": choice, "max_tokens": 40}, None) for choice in
+      ("none", "auto", "required", {"type": "function", "function": {"name": "get"}},
+       {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [{"type": "function", "function": {"name": "get"}}]}})],
+    ("/v1/chat/completions", CHAT, {"tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "put"}}}, "tool_choice"),
+    ("/v1/chat/completions", CHAT, {"tools": [{"type": "custom", "custom": {"name": "get"}}]}, "tools"),
+    ("/v1/chat/completions", CHAT, {"a_name_of_more_than_twenty_letters": 1}, "a_name_of_more_than_twenty_letters"),
+    ("/v1/responses", RESPONSE, {"text": {"format": {"type": "json_schema", **SCHEMA}}, "metadata": {"a": "b"}, "truncation": "disabled"}, None),
+    ("/v1/responses", RESPONSE, {"text": {"format": {"type": "xml"}}}, "text.format"),
+    ("/v1/responses", RESPONSE, {"text": {"verbosity": "low"}}, "text.verbosity"),
+    ("/v1/responses", RESPONSE, {"stream": True, "stream_options": {"include_usage": True}}, "stream_options.include_usage"),
+    ("/v1/responses", RESPONSE, {"stream_options": {"include_obfuscation": False}}, "stream_options"),
+    ("/v1/responses", RESPONSE, {"previous_response_id": "resp_1"}, "previous_response_id"),
+    ("/v1/responses", RESPONSE, {"tools": [{"type": "web_search"}]}, "tools"),
+    ("/v1/completions", COMPLETION, {"suffix": "x"}, "suffix"),
+]:
+    a = post(path, {**base, **more})
+    e = json.loads(a[2]).get("error") if a[2].startswith(b"{") else None
+    good = a[0] == 200 and e is None if param is None else a[0] == 400 and set(e) == {"message", "type", "param", "code"} and e["param"] == param
+    check(f"openai: {path}: {json.dumps(more)[:60]}", good, a)
+for more, told in [({}, False), ({"best_of": 2}, False), ({"best_of": 2, "logprobs": 1}, True), ({"logprobs": False}, False), ({"logprobs": 0}, True)]:
+    a = post("/v1/completions", {**COMPLETION, **more})
+    check(f"completions: logprobs only where they are asked for: {more}", a[0] == 200 and (json.loads(a[2])["choices"][0]["logprobs"] is not None) == told, a)
+for path in ("/infill", "/rerank"):
+    a = post(path, {"input_prefix": "a", "input_suffix": "b"})
+    check(f"{path} is refused by name", a[0] == 501 and path in error_of(a), a)
+events = stream("/v1/chat/completions", {**CHAT, "stream": True})
+check("openai: a stream ends with [DONE]", events[-1][1] == "[DONE]", events[-1])
+
 # ---- llama-server's and Anthropic's shapes ----
 a = post("/completion", {"prompt": "Once", "n_predict": 2, "n_keep": 0, "mirostat": 0, "mirostat_tau": 5, "mirostat_eta": 0.1, "tfs_z": 1, "typical_p": 1, "typ_p": 1,
                          "dynatemp_range": 0, "dynatemp_exponent": 1, "xtc_probability": 0, "xtc_threshold": 0.1, "dry_multiplier": 0, "dry_base": 1.75,

@@ -69,7 +69,7 @@ static void bad_values_are_refused(void **state) {
 }
 
 static void nearest_names(void **state) {
-    static const char *const names[] = {"model.width", "batch.size", "batch.sizes", "seed"};
+    static const char *const names[] = {"model.width", "batch.size", "batch.sizes", "seed", "n"};
     static const struct {
         const char *name, *nearest;
     } asked[] = {{"model.widht", "model.width"},
@@ -79,18 +79,20 @@ static void nearest_names(void **state) {
                  {"sedation", NULL},
                  {"see", "seed"},
                  {"", NULL},
+                 {"foo", NULL},
+                 {"nn", "n"},
                  {"model.wi", "model.width"},
                  {"model.w", NULL}};
     char far[600];
     (void)state;
     for (size_t i = 0; i < sizeof asked / sizeof *asked; i++) {
-        const char *got = lt_name_nearest(asked[i].name, names, 4);
+        const char *got = lt_name_nearest(asked[i].name, names, 5);
         assert_true(got == asked[i].nearest || (got != NULL && asked[i].nearest != NULL));
         assert_true(got == NULL || strcmp(got, asked[i].nearest) == 0);
     }
     memset(far, 'x', sizeof far - 1);
     far[sizeof far - 1] = '\0';
-    assert_null(lt_name_nearest(far, names, 4));
+    assert_null(lt_name_nearest(far, names, 5));
 }
 
 static void dump_reads_back(void **state) {

@@ -57,6 +57,7 @@ static void refused(void **state) {
         {"{\"audio\":{}}", "audio", "no ears"},
         {"{\"modalities\":[\"audio\"]}", "modalities", "not supported"},
         {"{\"temprature\":1}", "temprature", "is 'temperature' meant"},
+        {"{\"max_completion_tokens_x\":1}", "max_completion_tokens_x", "unknown"},
         {"{\"mirostat\":2}", "mirostat", "not supported"},
         {"{\"temperature\":1e999}", "", "no JSON"},
         {"[1]", "", "object"},
