@@ -358,8 +358,9 @@ static void read_sampling(lt_reply *j) {
     s->repetition = a->repetition;
     s->frequency = a->frequency;
     s->presence = a->presence;
-    s->seed = a->seed != -1 ? (uint64_t)a->seed /* Negative ones are seeds like others. */
-                            : lt_rng_mix(lt_clock_ns() ^ (j->server->next_id << 32));
+    s->seed = a->seed != -1
+                  ? (uint64_t)a->seed /* Negative ones are seeds like others. */
+                  : lt_rng_mix(lt_clock_ns() ^ (atomic_fetch_add(&j->server->next_id, 1) << 32));
 }
 
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e) {

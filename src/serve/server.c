@@ -66,7 +66,7 @@ static void find_context(lt_server *s) {
 }
 
 void lt_server_make_id(lt_server *s, const char *prefix, char out[48]) {
-    const uint64_t n = ++s->next_id, salt = (uint64_t)s->created;
+    const uint64_t n = atomic_fetch_add(&s->next_id, 1), salt = (uint64_t)s->created;
     snprintf(out, 48, "%s%016llx%08llx", prefix, (unsigned long long)lt_rng_mix(n ^ salt << 24),
              (unsigned long long)(lt_rng_mix(salt + n) & 0xFFFFFFFF));
 }
@@ -416,6 +416,7 @@ static lt_err open_events(lt_server *s) {
 lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     lt_err err = LT_OK;
     lt_server *s = calloc(1, sizeof *s);
+    uint64_t first_id = 0;
     lt_http_options h;
 
     if (s == NULL) {
@@ -424,9 +425,10 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     s->o = *options;
     s->started_s = lt_clock_s();
     s->created = (int64_t)lt_clock_unix_s();
-    if (getrandom(&s->next_id, sizeof s->next_id, 0) != (ssize_t)sizeof s->next_id) {
-        s->next_id = lt_clock_ns();
+    if (getrandom(&first_id, sizeof first_id, 0) != (ssize_t)sizeof first_id) {
+        first_id = lt_clock_ns();
     }
+    atomic_init(&s->next_id, first_id);
     name_it(s);
     lt_metrics_init(&s->metrics);
     LT_TRY_DONE(read_preset(s));

@@ -54,7 +54,7 @@ struct lt_server {
     lt_aside *aside;
     int64_t n_aside; /* Calls that it has. */
     int64_t created; /* Unix seconds. */
-    uint64_t next_id;
+    atomic_uint_fast64_t next_id;
     double started_s;
     lt_reply *replies; /* All that are not freed yet. */
     int64_t n_replies;
