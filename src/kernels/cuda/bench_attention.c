@@ -43,9 +43,19 @@ static const attn_case cases[] = {
      .sinks = true,
      .lens = true},
     {.b = 2, .t = 300, .s = 300, .h = 2, .g = 2, .d = 128, .causal = true, .docs = true},
+    {.b = 20,
+     .t = 200,
+     .s = 333,
+     .h = 30,
+     .g = 15,
+     .d = 64,
+     .causal = true}, /* More heads than SMs. */
     {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 256, .causal = true},
     {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 192},
 };
+
+/* Ways to cut a backward pass. A call's own needs no more scratch than one of them. */
+static const lt_attention_cut cuts[] = {{.n_pieces = 1}, {.n_pieces = 3}, {true, 1}};
 
 /* attn_args of mask.cuh, for the naive kernel. */
 typedef struct {
@@ -62,6 +72,7 @@ typedef struct {
     void *owned[24];
     int n_owned;
     bool backward;
+    lt_attention_cut cut;
     const lt_attention_rung *rung; /* NULL: the shipped kernel. */
 } attn_run;
 
@@ -143,7 +154,12 @@ static lt_err run_open(attn_run *r, lt_bench *b, const attn_case *t) {
     f->scale = 1.0f / sqrtf((float)t->d);
     f->causal = t->causal, f->window = t->window, f->softcap = t->softcap;
     LT_TRY(extras(r, t));
-    r->scratch.bytes = lt_cuda_attention_bwd_scratch_bytes(&r->a);
+    r->cut = lt_cuda_attention_bwd_cut(&r->a, lt_cuda_get_info(b->gpu));
+    for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
+        const size_t bytes = lt_cuda_attention_bwd_scratch_bytes(&r->a, cuts[i],
+                                                                 lt_cuda_get_info(b->gpu));
+        r->scratch.bytes = bytes > r->scratch.bytes ? bytes : r->scratch.bytes;
+    }
     LT_TRY(room(r, &scratch, r->scratch.bytes));
     r->scratch.data = scratch;
     return lt_cuda_fill(b->gpu, b->stream, scratch, 0, 256);
@@ -211,9 +227,11 @@ static lt_err poison(attn_run *r, const lt_tensor *x) {
 
 static lt_err both(attn_run *r) {
     LT_TRY(lt_cuda_attention(r->b->gpu, r->b->stream, &r->a.fwd, r->scratch));
-    return r->backward ? lt_cuda_attention_bwd(r->b->gpu, r->b->stream, &r->a, r->scratch) : LT_OK;
+    return r->backward ? lt_cuda_attention_bwd(r->b->gpu, r->b->stream, &r->a, r->cut, r->scratch)
+                       : LT_OK;
 }
 
+/* The same bits each time, in one piece or several. */
 static lt_err check_repeats(attn_run *r, const char *shape) {
     lt_err err = LT_OK;
     const lt_tensor *x[] = {&r->a.fwd.out, &r->a.dq, &r->a.dk, &r->a.dv};
@@ -228,6 +246,7 @@ static lt_err check_repeats(attn_run *r, const char *shape) {
     }
     again = malloc(most);
     for (int k = 0; k < REPEATS; k++) {
+        r->cut = r->cut.whole ? r->cut : cuts[k % 2];
         LT_TRY_DONE(both(r));
         for (int i = 0; i < n; i++) {
             const size_t bytes = (size_t)lt_tensor_count(x[i]) * 2;
@@ -276,18 +295,26 @@ static lt_err check_case(lt_bench *b, const attn_case *t) {
     }
     r.backward = t->d <= 128;
     LT_TRY_DONE(naive(&r, t, exact));
-    LT_TRY_DONE(poison(&r, &r.a.fwd.out));
-    LT_TRY_DONE(poison(&r, &r.a.dq));
-    LT_TRY_DONE(poison(&r, &r.a.dk));
-    LT_TRY_DONE(poison(&r, &r.a.dv));
-    LT_TRY_DONE(both(&r));
-    LT_TRY_DONE(compare(&r, "out", &r.a.fwd.out, exact[0], FWD_BOUND, shape));
-    if (r.backward) {
-        LT_TRY_DONE(compare(&r, "dq", &r.a.dq, exact[2], BWD_BOUND, shape));
-        LT_TRY_DONE(compare(&r, "dk", &r.a.dk, exact[3], BWD_BOUND, shape));
-        LT_TRY_DONE(compare(&r, "dv", &r.a.dv, exact[4], BWD_BOUND, shape));
+    for (size_t i = 0; i < (r.backward ? sizeof cuts / sizeof *cuts : 1); i++) {
+        r.cut = cuts[i];
+        if (r.backward && r.cut.whole && !lt_cuda_attention_bwd_takes_whole(&r.a)) {
+            continue;
+        }
+        LT_TRY_DONE(poison(&r, &r.a.fwd.out));
+        LT_TRY_DONE(poison(&r, &r.a.dq));
+        LT_TRY_DONE(poison(&r, &r.a.dk));
+        LT_TRY_DONE(poison(&r, &r.a.dv));
+        LT_TRY_DONE(both(&r));
+        LT_TRY_DONE(compare(&r, "out", &r.a.fwd.out, exact[0], FWD_BOUND, shape));
+        if (r.backward) {
+            LT_TRY_DONE(compare(&r, "dq", &r.a.dq, exact[2], BWD_BOUND, shape));
+            LT_TRY_DONE(compare(&r, "dk", &r.a.dk, exact[3], BWD_BOUND, shape));
+            LT_TRY_DONE(compare(&r, "dv", &r.a.dv, exact[4], BWD_BOUND, shape));
+        }
+        if (i == 0 || r.cut.whole) {
+            LT_TRY_DONE(check_repeats(&r, shape));
+        }
     }
-    LT_TRY_DONE(check_repeats(&r, shape));
     if ((t->d == 64 || t->d == 128) && t->window == 0 && t->softcap == 0.0f && !t->alibi &&
         !t->sinks && !t->docs) {
         LT_TRY_DONE(check_rungs(&r, exact[0], shape));
@@ -305,14 +332,14 @@ static lt_err queue(void *p, CUstream s, int set) {
     if (r->rung != NULL) {
         return lt_cuda_attention_rung(r->b->gpu, s, r->rung, &r->a.fwd, r->scratch);
     }
-    return r->backward ? lt_cuda_attention_bwd(r->b->gpu, s, &r->a, r->scratch)
+    return r->backward ? lt_cuda_attention_bwd(r->b->gpu, s, &r->a, r->cut, r->scratch)
                        : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
 }
 
 /* Ours and the peer's in turn, TURNS times, each a recording played for REPLAY_MS and then timed for as long (bench/peers/attention_torch.py does the same): launches
- * count for neither, and the clock is that of this kernel. runs' ms become medians over the turns, peer_ms the peer's (0: none). */
+ * count for neither, and the clock is that of this kernel, which takes the card some 50 ms to find: with 20, a kernel behind a heavier one was up to 9 % slower than behind itself. runs' ms become medians over the turns, peer_ms the peer's (0: none). */
 static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, double *peer_ms) {
-    enum { TURNS = 5, REPLAY_MS = 20 };
+    enum { TURNS = 3, REPLAY_MS = 100 };
     const lt_timing_plan plan = {.n_sets = 1, .rounds = 1, .inner_ms = REPLAY_MS, .graph = true};
     double ours[2][TURNS], peers[2][TURNS] = {{0}};
     for (int turn = 0; turn < TURNS; turn++) {

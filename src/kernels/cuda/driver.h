@@ -115,6 +115,7 @@ enum {
     X(cuCtxSetCurrent, "cuCtxSetCurrent", (CUcontext))                                             \
     X(cuCtxGetCurrent, "cuCtxGetCurrent", (CUcontext *))                                           \
     X(cuCtxSynchronize, "cuCtxSynchronize", (void))                                                \
+    X(cuCtxGetStreamPriorityRange, "cuCtxGetStreamPriorityRange", (int *, int *))                  \
     X(cuCtxEnablePeerAccess, "cuCtxEnablePeerAccess", (CUcontext, unsigned int))                   \
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                       \
     X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr *, size_t))                                        \
@@ -128,6 +129,7 @@ enum {
     X(cuMemsetD8Async, "cuMemsetD8Async", (CUdeviceptr, unsigned char, size_t, CUstream))          \
     X(cuMemsetD32Async, "cuMemsetD32Async", (CUdeviceptr, unsigned int, size_t, CUstream))         \
     X(cuStreamCreate, "cuStreamCreate", (CUstream *, unsigned int))                                \
+    X(cuStreamCreateWithPriority, "cuStreamCreateWithPriority", (CUstream *, unsigned int, int))   \
     X(cuStreamDestroy, "cuStreamDestroy_v2", (CUstream))                                           \
     X(cuStreamSynchronize, "cuStreamSynchronize", (CUstream))                                      \
     X(cuStreamWaitEvent, "cuStreamWaitEvent", (CUstream, CUevent, unsigned int))                   \

@@ -86,6 +86,7 @@ done:
     return err;
 }
 
+static void beside_close(lt_cuda *c, lt_cuda_beside *b);
 void lt_cuda_close(lt_cuda *c) {
     if (c == NULL) {
         return;
@@ -93,6 +94,11 @@ void lt_cuda_close(lt_cuda *c) {
     if (c->context != NULL && lt_cuda_make_current(c) == LT_OK) {
         (void)c->cu->cuCtxSynchronize();
         lt_cuda_kernels_unload(c);
+        while (c->beside != NULL) {
+            lt_cuda_beside *b = c->beside;
+            c->beside = b->next;
+            beside_close(c, b);
+        }
         (void)c->cu->cuDevicePrimaryCtxRelease(c->device);
     }
     pthread_mutex_destroy(&c->lock);
@@ -217,10 +223,82 @@ lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out) {
                        c->info.index);
 }
 
-void lt_cuda_stream_close(lt_cuda *c, CUstream s) {
-    if (s != NULL && lt_cuda_make_current(c) == LT_OK) {
-        (void)c->cu->cuStreamDestroy(s);
+static void beside_close(lt_cuda *c, lt_cuda_beside *b) {
+    for (int i = 0; i < LT_CUDA_STREAMS_BESIDE; i++) {
+        if (b->streams[i] != NULL) {
+            (void)c->cu->cuStreamDestroy(b->streams[i]);
+        }
     }
+    free(b);
+}
+
+void lt_cuda_stream_close(lt_cuda *c, CUstream s) {
+    if (s == NULL || lt_cuda_make_current(c) != LT_OK) {
+        return;
+    }
+    pthread_mutex_lock(&c->lock);
+    for (lt_cuda_beside **b = &c->beside; *b != NULL; b = &(*b)->next) {
+        if ((*b)->of == s) {
+            lt_cuda_beside *gone = *b;
+            *b = gone->next;
+            beside_close(c, gone);
+            break;
+        }
+    }
+    pthread_mutex_unlock(&c->lock);
+    (void)c->cu->cuStreamDestroy(s);
+}
+
+static lt_err beside_open(lt_cuda *c, lt_cuda_beside **out, CUstream s) {
+    int least = 0, greatest = 0;
+    lt_cuda_beside *b = calloc(1, sizeof *b);
+    if (b == NULL) {
+        LT_FAIL(LT_ERR_OOM, "GPU %d: streams beside another", c->info.index);
+    }
+    b->of = s;
+    CUresult r = c->cu->cuCtxGetStreamPriorityRange(&least, &greatest);
+    for (int i = 0; r == LT_CU_SUCCESS && i < LT_CUDA_STREAMS_BESIDE; i++) {
+        r = c->cu->cuStreamCreateWithPriority(&b->streams[i], LT_CU_STREAM_NON_BLOCKING, greatest);
+    }
+    if (r != LT_CU_SUCCESS) {
+        beside_close(c, b);
+        return lt_cu_check(r, "GPU %d: streams beside another", c->info.index);
+    }
+    *out = b;
+    return LT_OK;
+}
+
+lt_err lt_cuda_stream_beside(lt_cuda *c, CUstream *out, CUstream s, int i) {
+    lt_err err = LT_OK;
+    LT_ASSERT(i >= 0 && i < LT_CUDA_STREAMS_BESIDE);
+    LT_TRY(lt_cuda_make_current(c));
+    pthread_mutex_lock(&c->lock);
+    lt_cuda_beside *b = c->beside;
+    while (b != NULL && b->of != s) {
+        b = b->next;
+    }
+    if (b == NULL) {
+        LT_TRY_DONE(beside_open(c, &b, s));
+        b->next = c->beside;
+        c->beside = b;
+    }
+    *out = b->streams[i];
+done:
+    pthread_mutex_unlock(&c->lock);
+    return err;
+}
+
+lt_err lt_cuda_stream_follow(lt_cuda *c, CUstream later, CUstream earlier) {
+    CUevent mark = NULL;
+    lt_err err = lt_cuda_event_open(c, &mark, false);
+    if (err == LT_OK) {
+        err = lt_cuda_event_record(c, mark, earlier);
+    }
+    if (err == LT_OK) {
+        err = lt_cuda_event_wait(c, later, mark);
+    }
+    lt_cuda_event_close(c, mark); /* What waits for it goes on waiting. */
+    return err;
 }
 
 lt_err lt_cuda_sync(lt_cuda *c, CUstream s) {

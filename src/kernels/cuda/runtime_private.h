@@ -22,6 +22,12 @@ typedef struct {
     int module;
 } lt_cuda_slot;
 
+/* A stream and those beside it. */
+typedef struct lt_cuda_beside {
+    CUstream of, streams[LT_CUDA_STREAMS_BESIDE];
+    struct lt_cuda_beside *next;
+} lt_cuda_beside;
+
 struct lt_cuda {
     const lt_cu_api *cu;
     CUdevice device;
@@ -35,6 +41,7 @@ struct lt_cuda {
     int n_modules, n_kernels;
     lt_cuda_module modules[LT_CUDA_MAX_MODULES];
     lt_cuda_slot *slots[LT_CUDA_TABLE_SLOTS];
+    lt_cuda_beside *beside;
 };
 
 void lt_cuda_kernels_unload(lt_cuda *c);

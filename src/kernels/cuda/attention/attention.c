@@ -6,39 +6,12 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "kernels/cuda/attention/attention_private.h"
 
-#define COUNTER_BYTES 256 /* At the start of the scratch; zero between calls. */
 #define SECTION_KEYS                                                                               \
     512 /* Up to so many, causal tiles of all lengths run at once: see tile_locate. */
 #define L2_SHARE     24e6 /* Bytes of K and V that tiles running together may share, of 50 MB. */
 #define PROMPTS_MOST 128  /* Of one call: they stand in shared memory. */
-
-/* attn_args of mask.cuh. */
-typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, kv_tokens, window, section;
-    float scale, softcap;
-    const int *kv_len, *doc_start;
-    const float *alibi, *sinks;
-    float *lse;
-    unsigned *counter;
-    const int *q_start, *table;
-    int table_ld, q_least;
-    void *out;
-    int64_t out_ld, out_head_ld;
-} kernel_args;
-
-/* bwd_args of bwd.cuh. */
-typedef struct {
-    kernel_args a;
-    int padded;
-    float *lse2, *delta, *unit;
-    int *dq_acc;
-    unsigned *bounds;
-} kernel_bwd_args;
-
-typedef struct {
-    int64_t token, head, batch;
-} strides;
 
 /* A forward specialisation for heads up to `width`; the first row that fits a call is measured best (docs/SPEED.md). */
 typedef struct {
@@ -56,9 +29,6 @@ static const fwd_row fwd_rows[] = {
     {256, CAUSAL, 512, 64, 2, 2, 1, 1, 40, 232},   {256, ANY, 0, 80, 2, 2, 1, 1, 40, 232},
 };
 
-static int64_t div_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
 static const fwd_row *fwd_row_for(int64_t width, int64_t keys, int64_t window, bool causal) {
     keys = window > 0 && window < keys ? window : keys;
     for (size_t i = 0; i < sizeof fwd_rows / sizeof *fwd_rows; i++) {
@@ -75,7 +45,7 @@ static const fwd_row *fwd_row_of(const lt_attention_args *a) {
 }
 
 /* (B, T, H, D) of 16-bit elements as the copy engine wants it. */
-static const char *tensor_refusal(const lt_tensor *t) {
+const char *lt_attn_tensor_refusal(const lt_tensor *t) {
     if (t->n_dims != 4 || (t->dtype != LT_BF16 && t->dtype != LT_F16)) {
         return "not (B, T, H, D) of 16-bit elements";
     }
@@ -92,7 +62,7 @@ const char *lt_cuda_attention_refusal(const lt_attention_args *a, const lt_cuda_
         return "needs compute capability 9.0";
     }
     for (int i = 0; i < 4; i++) {
-        const char *why = tensor_refusal(tensors[i]);
+        const char *why = lt_attn_tensor_refusal(tensors[i]);
         if (why != NULL) {
             return why;
         }
@@ -112,49 +82,33 @@ const char *lt_cuda_attention_refusal(const lt_attention_args *a, const lt_cuda_
     return NULL;
 }
 
-const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
-                                          const lt_cuda_info *info) {
-    const lt_tensor *tensors[] = {&a->dq, &a->dk, &a->dv, &a->dout};
-    const char *why = lt_cuda_attention_refusal(&a->fwd, info);
-    for (int i = 0; why == NULL && i < 4; i++) {
-        why = tensor_refusal(tensors[i]);
-        if (why == NULL && tensors[i]->dtype != a->fwd.q.dtype) {
-            why = "tensors of different types";
-        }
-    }
-    if (why == NULL && a->fwd.q.shape[3] > 128) {
-        why = "head width over 128";
-    }
-    return why;
-}
-
-static kernel_args args_of(const lt_attention_args *a, lt_scratch scratch) {
-    return (kernel_args){.batch = (int)a->q.shape[0],
-                         .q_heads = (int)a->q.shape[2],
-                         .kv_heads = (int)a->k.shape[2],
-                         .q_tokens = (int)a->q.shape[1],
-                         .kv_tokens = (int)a->k.shape[1],
-                         .window = (int)a->window,
-                         .section = 1,
-                         .scale = a->scale,
-                         .softcap = a->softcap,
-                         .kv_len = a->kv_len.data,
-                         .doc_start = a->doc_start.data,
-                         .alibi = a->alibi.data,
-                         .sinks = a->sinks.data,
-                         .lse = a->lse.data,
-                         .counter = scratch.data};
+lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch) {
+    return (lt_attn_args){.batch = (int)a->q.shape[0],
+                          .q_heads = (int)a->q.shape[2],
+                          .kv_heads = (int)a->k.shape[2],
+                          .q_tokens = (int)a->q.shape[1],
+                          .kv_tokens = (int)a->k.shape[1],
+                          .window = (int)a->window,
+                          .section = 1,
+                          .scale = a->scale,
+                          .softcap = a->softcap,
+                          .kv_len = a->kv_len.data,
+                          .doc_start = a->doc_start.data,
+                          .alibi = a->alibi.data,
+                          .sinks = a->sinks.data,
+                          .lse = a->lse.data,
+                          .counter = scratch.data};
 }
 
 /* The words that forward and backward share. */
-static void flags_text(char *out, size_t bytes, const lt_attention_args *a) {
+void lt_attn_flags(char *out, size_t bytes, const lt_attention_args *a) {
     snprintf(out, bytes, "DTYPE=%s CAUSAL=%d WINDOW=%d DOC=%d SOFTCAP=%d ALIBI=%d",
              a->q.dtype == LT_F16 ? "fp16" : "bf16", a->causal, a->window > 0,
              a->doc_start.data != NULL, a->softcap > 0.0f, a->alibi.data != NULL);
 }
 
 /* Boxes of 64 columns, `heads` heads and `tokens` tokens. */
-static lt_err tensor_map(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int heads, int tokens) {
+lt_err lt_attn_map(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int heads, int tokens) {
     return lt_cuda_tensor_map(
         c, map, t->data,
         &(lt_tensor_map_spec){.type = t->dtype == LT_F16 ? LT_CU_TMAP_FP16 : LT_CU_TMAP_BF16,
@@ -182,7 +136,7 @@ static int heads_packed(const lt_attention_args *a, int tile_rows) {
 
 size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a) {
     (void)a;
-    return COUNTER_BYTES;
+    return LT_ATTN_COUNTER_BYTES;
 }
 
 /* What a launch of fwd_sm90.cu is made of: words beyond the row's, its tensors as (B, T, H, D), keys a copy brings. */
@@ -195,7 +149,7 @@ typedef struct {
     int64_t blocks;
     size_t more_shared;
 } fwd_launch;
-static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, kernel_args *w) {
+static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_attn_args *w) {
     const fwd_row *r = l->row;
     const size_t q_bytes = (size_t)(64 * r->width * 2 * r->consumers * (r->q_slots + !r->o_in_q)),
                  kv_bytes = (size_t)(r->bn * r->width * 4 * r->stages);
@@ -210,10 +164,10 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, kernel
              r->width, r->bn, r->consumers, r->o_in_q, r->q_slots, r->stages, l->turns, l->heads,
              r->regs_producer, r->regs_consumer, l->sinks, l->flags);
     LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
-    LT_TRY(tensor_map(c, &q, l->q, l->heads, 64 / l->heads));
-    LT_TRY(tensor_map(c, &key, l->k, 1, l->box));
-    LT_TRY(tensor_map(c, &v, l->v, 1, l->box));
-    LT_TRY(tensor_map(c, &o, l->out, l->heads, 64 / l->heads));
+    LT_TRY(lt_attn_map(c, &q, l->q, l->heads, 64 / l->heads));
+    LT_TRY(lt_attn_map(c, &key, l->k, 1, l->box));
+    LT_TRY(lt_attn_map(c, &v, l->v, 1, l->box));
+    LT_TRY(lt_attn_map(c, &o, l->out, l->heads, 64 / l->heads));
     return lt_cuda_launch(
         c, s, k,
         &(lt_cuda_dims){.grid = {(unsigned)l->blocks},
@@ -231,21 +185,21 @@ static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scr
                       const fwd_row *r, int turns) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_attention_refusal(a, info);
-    kernel_args w = args_of(a, scratch);
+    lt_attn_args w = lt_attn_args_of(a, scratch);
     char flags[256];
 
-    if (why != NULL || r == NULL || scratch.bytes < COUNTER_BYTES) {
+    if (why != NULL || r == NULL || scratch.bytes < LT_ATTN_COUNTER_BYTES) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "attention: %s", why != NULL ? why : "no scratch");
     }
     const int rows = 64 * r->consumers, heads = heads_packed(a, rows);
     const int64_t pairs = (int64_t)w.batch * w.q_heads / heads,
-                  tiles = div_up((int64_t)w.q_tokens * heads, rows), n = tiles * pairs,
+                  tiles = lt_attn_div_up((int64_t)w.q_tokens * heads, rows), n = tiles * pairs,
                   alike = (info->n_sms + tiles / 2) / tiles;
     w.section = a->causal && w.kv_tokens > SECTION_KEYS
                     ? section_of(4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads,
                                  pairs)
                     : (int)(alike < 1 ? 1 : (alike > pairs ? pairs : alike));
-    flags_text(flags, sizeof flags, a);
+    lt_attn_flags(flags, sizeof flags, a);
     return launch_forward(c, s,
                           &(fwd_launch){.row = r,
                                         .turns = turns,
@@ -294,11 +248,11 @@ bool lt_cuda_attention_takes_prompts(const lt_attention_paged_args *a, const lt_
     const fwd_row *r = paged_row(a);
     return info->cc == 90 && !a->fixed_order && a->q_max >= LT_PROMPT_ROWS &&
            prompts_most(a) <= PROMPTS_MOST && r != NULL && a->q.shape[2] == r->width &&
-           tensor_refusal(&q) == NULL && tensor_refusal(&out) == NULL &&
-           tensor_refusal(&a->k_pages) == NULL && tensor_refusal(&a->v_pages) == NULL &&
-           a->k_pages.dtype == a->q.dtype && a->v_pages.dtype == a->q.dtype &&
-           a->out.dtype == a->q.dtype && r->bn % box_of(a, r) == 0 &&
-           a->k_pages.shape[1] % box_of(a, r) == 0;
+           lt_attn_tensor_refusal(&q) == NULL && lt_attn_tensor_refusal(&out) == NULL &&
+           lt_attn_tensor_refusal(&a->k_pages) == NULL &&
+           lt_attn_tensor_refusal(&a->v_pages) == NULL && a->k_pages.dtype == a->q.dtype &&
+           a->v_pages.dtype == a->q.dtype && a->out.dtype == a->q.dtype &&
+           r->bn % box_of(a, r) == 0 && a->k_pages.shape[1] % box_of(a, r) == 0;
 }
 
 lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_paged_args *a,
@@ -308,36 +262,36 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
     const lt_tensor q = as_batch(&a->q), out = as_batch(&a->out);
     const int64_t heads = a->q.shape[1], kv_heads = a->k_pages.shape[2];
     fwd_row row = *r;
-    kernel_args w = {.batch = (int)a->kv_len.shape[0],
-                     .q_heads = (int)heads,
-                     .kv_heads = (int)kv_heads,
-                     .q_tokens = (int)a->q_max,
-                     .kv_tokens = (int)a->kv_max,
-                     .window = (int)a->window,
-                     .scale = a->scale,
-                     .softcap = a->softcap,
-                     .kv_len = a->kv_len.data,
-                     .alibi = a->alibi.data,
-                     .sinks = a->sinks.data,
-                     .counter = scratch.data,
-                     .q_start = a->q_start.data,
-                     .table = a->table.data,
-                     .table_ld = (int)a->table.stride[0],
-                     .q_least = LT_PROMPT_ROWS,
-                     .out = a->out.data,
-                     .out_ld = a->out.stride[0],
-                     .out_head_ld = a->out.stride[1]};
+    lt_attn_args w = {.batch = (int)a->kv_len.shape[0],
+                      .q_heads = (int)heads,
+                      .kv_heads = (int)kv_heads,
+                      .q_tokens = (int)a->q_max,
+                      .kv_tokens = (int)a->kv_max,
+                      .window = (int)a->window,
+                      .scale = a->scale,
+                      .softcap = a->softcap,
+                      .kv_len = a->kv_len.data,
+                      .alibi = a->alibi.data,
+                      .sinks = a->sinks.data,
+                      .counter = scratch.data,
+                      .q_start = a->q_start.data,
+                      .table = a->table.data,
+                      .table_ld = (int)a->table.stride[0],
+                      .q_least = LT_PROMPT_ROWS,
+                      .out = a->out.data,
+                      .out_ld = a->out.stride[0],
+                      .out_head_ld = a->out.stride[1]};
     const lt_attention_args alike = {
         .q = q, .causal = true, .window = a->window, .softcap = a->softcap, .alibi = a->alibi};
     char flags[256];
 
-    LT_ASSERT(scratch.bytes >= COUNTER_BYTES);
+    LT_ASSERT(scratch.bytes >= LT_ATTN_COUNTER_BYTES);
     if (row.consumers == 2) { /* Pages ask more registers of the producer. */
         row.regs_producer = 40, row.regs_consumer = 232;
     }
     w.section = section_of(4.0 * (double)a->kv_max * r->width * (double)kv_heads / (double)heads,
                            heads);
-    flags_text(flags, sizeof flags, &alike);
+    lt_attn_flags(flags, sizeof flags, &alike);
     snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " PAGED=%d",
              (int)a->k_pages.shape[1]);
     return launch_forward(c, s,
@@ -384,7 +338,7 @@ static void rung_launch(const lt_attention_rung *r, const lt_attention_args *a, 
 
 lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r,
                               const lt_attention_args *a, lt_scratch scratch) {
-    kernel_args w = args_of(a, scratch);
+    lt_attn_args w = lt_attn_args_of(a, scratch);
     const lt_cuda_kernel *k;
     const fwd_row *row = fwd_row_of(a);
     void *out = a->out.data, *q = a->q.data, *key = a->k.data, *v = a->v.data, *none = NULL,
@@ -410,148 +364,9 @@ lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r
     rung_launch(r, a, words, &shared);
     LT_TRY(lt_cuda_kernel_get(c, &k, r->file, r->entry, words));
     return lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)div_up(w.q_tokens, r->rows),
+                          &(lt_cuda_dims){.grid = {(unsigned)lt_attn_div_up(w.q_tokens, r->rows),
                                                    (unsigned)w.q_heads, (unsigned)w.batch},
                                           .block = {(unsigned)r->threads},
                                           .dynamic_shared_bytes = shared},
                           r->rung == 1 ? naive : args);
-}
-
-/* ---- Backward ---- */
-
-/* The scratch behind the counters, measured with base 0, or placed. */
-static size_t bwd_carve(kernel_bwd_args *w, const lt_attention_bwd_args *a, uintptr_t base) {
-    const size_t width = a->fwd.q.shape[3] <= 64 ? 64 : 128;
-    const size_t padded = (size_t)div_up(a->fwd.q.shape[1], 128) * 128,
-                 rows = (size_t)(a->fwd.q.shape[0] * a->fwd.q.shape[2]) * padded;
-    size_t used = COUNTER_BYTES;
-    w->padded = (int)padded;
-    w->lse2 = (float *)(base + used);
-    used += rows * 4;
-    w->delta = (float *)(base + used);
-    used += rows * 4;
-    w->unit = (float *)(base + used);
-    used += rows * 4;
-    w->dq_acc = (int *)(base + used);
-    used += rows * width * 4;
-    w->bounds = (unsigned *)(base + used);
-    return used + (size_t)(a->fwd.k.shape[0] * a->fwd.k.shape[2]) * 8;
-}
-
-size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a) {
-    kernel_bwd_args w;
-    return bwd_carve(&w, a, 0);
-}
-
-static strides strides_of(const lt_tensor *t) {
-    return (strides){t->stride[1], t->stride[2], t->stride[0]};
-}
-
-/* Delta, scales, cleared sums; before the main kernel. */
-static lt_err bwd_prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                          kernel_bwd_args *w, const char *text) {
-    const lt_cuda_kernel *bounds, *prepare;
-    const int width = (int)a->fwd.q.shape[3], rows = 2048 / (width <= 64 ? 64 : 128),
-              pairs = w->a.batch * w->a.kv_heads;
-    int dim = width;
-    void *k = a->fwd.k.data, *v = a->fwd.v.data, *o = a->fwd.out.data, *d_o = a->dout.data;
-    strides sk = strides_of(&a->fwd.k), sv = strides_of(&a->fwd.v), so = strides_of(&a->fwd.out),
-            sd = strides_of(&a->dout);
-    void *bounds_args[] = {w, &k, &v, &sk, &sv, &dim},
-         *prepare_args[] = {w, &o, &d_o, &so, &sd, &dim};
-    const int64_t most = 512 / pairs > 1 ? 512 / pairs : 1, blocks = div_up(w->a.kv_tokens, rows);
-
-    LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
-    LT_TRY(lt_cuda_kernel_get(c, &prepare, "attention/bwd_edges.cu", "attn_bwd_prepare", text));
-    LT_TRY(lt_cuda_fill(c, s, w->bounds, 0, (size_t)pairs * 8));
-    LT_TRY(lt_cuda_launch(
-        c, s, bounds,
-        &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)pairs},
-                        .block = {256}},
-        bounds_args));
-    return lt_cuda_launch(c, s, prepare,
-                          &(lt_cuda_dims){.grid = {(unsigned)(w->padded / rows),
-                                                   (unsigned)(w->a.batch * w->a.q_heads)},
-                                          .block = {256}},
-                          prepare_args);
-}
-
-/* dQ from its sums. */
-static lt_err bwd_finish(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
-                         const char *text) {
-    const lt_cuda_kernel *finish;
-    int dim = (int)a->fwd.q.shape[3];
-    void *dq = a->dq.data;
-    strides st = strides_of(&a->dq);
-    void *args[] = {w, &dq, &st, &dim};
-
-    LT_TRY(lt_cuda_kernel_get(c, &finish, "attention/bwd_edges.cu", "attn_bwd_finish", text));
-    return lt_cuda_launch(c, s, finish,
-                          &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 64), dim <= 64 ? 1 : 2,
-                                                   (unsigned)(w->a.batch * w->a.q_heads)},
-                                          .block = {128}},
-                          args);
-}
-
-/* The sinks' gradient. */
-static lt_err bwd_sinks(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
-                        const char *text) {
-    const lt_cuda_kernel *sinks;
-    void *dsinks = a->dsinks.data, *args[] = {w, &dsinks};
-
-    if (dsinks == NULL || a->fwd.sinks.data == NULL) {
-        return LT_OK;
-    }
-    LT_TRY(lt_cuda_kernel_get(c, &sinks, "attention/bwd_edges.cu", "attn_bwd_sinks", text));
-    return lt_cuda_launch(c, s, sinks,
-                          &(lt_cuda_dims){.grid = {(unsigned)w->a.q_heads}, .block = {256}}, args);
-}
-
-/* See unit_count of bwd_sm90.cu. */
-static int64_t bwd_units(const lt_attention_args *a) {
-    const bool paired = a->causal && a->window == 0; /* PAIRED */
-    const int64_t tiles = div_up(a->k.shape[1], 128);
-    return (paired ? (tiles + 1) / 2 : tiles) * a->q.shape[0] * a->k.shape[2];
-}
-
-lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                             lt_scratch scratch) {
-    const char *why = lt_cuda_attention_bwd_refusal(a, lt_cuda_get_info(c));
-    const int width = a->fwd.q.shape[3] <= 64 ? 64 : 128, bm = width == 64 ? 128 : 64;
-    const size_t need = lt_cuda_attention_bwd_scratch_bytes(a);
-    char text[320], edges[64], flags[256];
-    kernel_bwd_args w;
-    const lt_cuda_kernel *k;
-    CUtensorMap q, key, v, d_o, dk, dv;
-    const int64_t units = bwd_units(&a->fwd), n_sms = lt_cuda_get_info(c)->n_sms;
-
-    if (why != NULL || scratch.bytes < need) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "attention backward: %s (scratch %zu of %zu bytes)",
-                why != NULL ? why : "too little scratch", scratch.bytes, need);
-    }
-    w.a = args_of(&a->fwd, scratch);
-    bwd_carve(&w, a, (uintptr_t)scratch.data);
-    snprintf(edges, sizeof edges, "HEAD_DIM=%d DTYPE=%s", width,
-             a->fwd.q.dtype == LT_F16 ? "fp16" : "bf16");
-    flags_text(flags, sizeof flags, &a->fwd);
-    snprintf(text, sizeof text, "HEAD_DIM=%d %s", width, flags);
-    LT_TRY(lt_cuda_kernel_get(c, &k, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
-    LT_TRY(tensor_map(c, &q, &a->fwd.q, 1, bm));
-    LT_TRY(tensor_map(c, &d_o, &a->dout, 1, bm));
-    LT_TRY(tensor_map(c, &key, &a->fwd.k, 1, 128));
-    LT_TRY(tensor_map(c, &v, &a->fwd.v, 1, 128));
-    LT_TRY(tensor_map(c, &dk, &a->dk, 1, 64));
-    LT_TRY(tensor_map(c, &dv, &a->dv, 1, 64));
-    LT_TRY(bwd_prepare(c, s, a, &w, edges));
-    const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2;
-    const size_t shared = 1024 + 2 * kv + 4 * step + 2 * 128 * (size_t)bm * 2 + 2 * 16384 +
-                          6 * (size_t)bm * 4 + 256 /* barriers, tiles */;
-    void *args[] = {&q, &key, &v, &d_o, &dk, &dv, &w};
-    LT_TRY(lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)(units > n_sms ? n_sms : units)},
-                                          .block = {384},
-                                          .dynamic_shared_bytes = shared},
-                          args));
-    LT_TRY(bwd_finish(c, s, a, &w, edges));
-    return bwd_sinks(c, s, a, &w, edges);
 }

@@ -13,12 +13,22 @@ const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a, const 
 
 /* Scratch the calls need, at its start 256 bytes that were zero once and are the kernels' own from then on. One scratch a stream. */
 size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a);
-size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a);
 
 LT_MUST_USE lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a,
                                      lt_scratch scratch);
+
+/* How a backward pass is cut (backward.c): which is fastest, and a call cut so. Whole heads only where all queries see the first keys or none. */
+typedef struct {
+    bool whole;
+    int n_pieces; /* 1 with whole heads. */
+} lt_attention_cut;
+bool lt_cuda_attention_bwd_takes_whole(const lt_attention_bwd_args *a);
+lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
+                                           const lt_cuda_info *info);
+size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_attention_cut cut,
+                                           const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                                         lt_scratch scratch);
+                                         lt_attention_cut cut, lt_scratch scratch);
 
 /* The part of attention_paged that are prompts: sequences of at least LT_PROMPT_ROWS new tokens, by fwd_sm90.cu with keys from their pages, 4 to 5 times as fast there as decode.cu; the
  * others' rows are left alone. Not with fixed_order: a token's bits are not those it has when it comes alone. Scratch as forward's. */

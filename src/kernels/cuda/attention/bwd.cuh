@@ -4,6 +4,10 @@
 
 #include "attention/mask.cuh"
 
+#ifndef WHOLE /* 1: a block of the main kernel makes all of a (batch, key head), and dQ's sums are its own. */
+#define WHOLE 0
+#endif
+
 /* Rows are (b, h, t) with t padded to `padded`, a multiple of 128: index (b H + h) padded + t. */
 typedef struct {
     attn_args a;
@@ -11,8 +15,12 @@ typedef struct {
     float *lse2;  /* log-sum-exp in units of log2; +inf in rows that see nothing or do not exist */
     float *delta; /* sum over D of dO O */
     float *unit;  /* what 1.0 of dQ (before `scale`) is in the integers of dq_acc */
-    int *dq_acc;  /* (rows / 64, D / 64) pieces of 64 x 64, each in the order of a warpgroup's registers */
+    void *dq_acc; /* int32 (WHOLE: f32 of a block) (rows / 64, D / 64) pieces of 64 x 64, each in the order of a warpgroup's registers */
     u32 *bounds;  /* (B, G, 2) bits of max |K|, max |V row|^2 */
+    int width; /* WHOLE: D, and where dQ goes, in elements */
+    void *dq;
+    i64 dq_token, dq_head, dq_batch;
+    int first, pairs; /* The launch makes so many (batch, key head) from the first on. */
 } bwd_args;
 
 #endif

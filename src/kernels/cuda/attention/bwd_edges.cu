@@ -10,6 +10,7 @@
  * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row NaN.
  *@spec sm_80 sm_90a: HEAD_DIM=64
  *@spec sm_80 sm_90a: HEAD_DIM=128
+ *@spec sm_80 sm_90a: HEAD_DIM=128 WHOLE=1
  *@spec sm_80 sm_90a: HEAD_DIM=128 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
@@ -22,6 +23,11 @@ static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "as bwd_sm90.cu");
 typedef struct {
     i64 token, head, batch;
 } strides;
+
+/* (batch, query head) that the launch begins with. */
+INLINE int first_head(const bwd_args *w) {
+    return w->first * (w->a.q_heads / w->a.kv_heads);
+}
 
 /* Sum and largest over the LANES lanes of a row. As bits of a non-negative float a NaN is the largest. */
 INLINE float row_add(float x) {
@@ -46,7 +52,7 @@ INLINE void load8(float x[8], const elem *row, int lane, int width) {
 
 extern "C" __global__ void __launch_bounds__(256)
 attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v, strides sk, strides sv, int width) {
-    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.kv_heads, g = pair % w.a.kv_heads;
+    const int lane = (int)threadIdx.x % LANES, pair = w.first + (int)blockIdx.y, b = pair / w.a.kv_heads, g = pair % w.a.kv_heads;
     u32 k_max = 0, v_max = 0;
 
     for (int s0 = (int)blockIdx.x * ROWS; s0 < w.a.kv_tokens; s0 += (int)gridDim.x * ROWS) {
@@ -70,14 +76,16 @@ attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v
 
 extern "C" __global__ void __launch_bounds__(256)
 attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd, int width) {
-    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
+    const int lane = (int)threadIdx.x % LANES, pair = first_head(&w) + (int)blockIdx.y, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
     const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES, kv = b * w.a.kv_heads + h / (w.a.q_heads / w.a.kv_heads);
     const i64 row = (i64)pair * w.padded + t; /* padded is a multiple of ROWS. */
-    int4 *clear = (int4 *)(w.dq_acc + row * HEAD_DIM);
+    int4 *clear = (int4 *)((int *)w.dq_acc + row * HEAD_DIM);
     float x[8], y[8], delta = 0.0f, norm = 0.0f, lse = -INFINITE;
 
-    clear[lane] = make_int4(0, 0, 0, 0);
-    clear[lane + LANES] = make_int4(0, 0, 0, 0);
+    if (!WHOLE) {
+        clear[lane] = make_int4(0, 0, 0, 0);
+        clear[lane + LANES] = make_int4(0, 0, 0, 0);
+    }
     load8(x, o + b * so.batch + h * so.head + t * so.token, lane, t < w.a.q_tokens ? width : 0);
     load8(y, d_o + b * sd.batch + h * sd.head + t * sd.token, lane, t < w.a.q_tokens ? width : 0);
 #pragma unroll
@@ -88,23 +96,25 @@ attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *
     delta = row_add(delta);
     norm = row_add(norm);
     if (lane == 0) {
-        const float k_max = __uint_as_float(w.bounds[2 * kv]), v_max = __uint_as_float(w.bounds[2 * kv + 1]);
-        const float bound = 2.0f * sqrtf(norm) * sqrtf(v_max) * k_max;
         if (t < w.a.q_tokens) {
             lse = w.a.lse[(i64)pair * w.a.q_tokens + t] * LOG2E;
         }
         w.lse2[row] = lse == -INFINITE ? INFINITE : lse;
         w.delta[row] = delta;
-        w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f) : __int_as_float(0x7fffffff);
+        if (!WHOLE) {
+            const float k_max = __uint_as_float(w.bounds[2 * kv]), v_max = __uint_as_float(w.bounds[2 * kv + 1]);
+            const float bound = 2.0f * sqrtf(norm) * sqrtf(v_max) * k_max;
+            w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f) : __int_as_float(0x7fffffff);
+        }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(128)
 attn_bwd_finish(const __grid_constant__ bwd_args w, elem *dq, strides s, int width) {
     __shared__ __align__(16) u32 tile[64][36]; /* 64 x 64 elements; rows 16 bytes longer against bank conflicts */
-    const int tid = (int)threadIdx.x, lane = tid % 32, pair = (int)blockIdx.z, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
+    const int tid = (int)threadIdx.x, lane = tid % 32, pair = first_head(&w) + (int)blockIdx.z, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
     const i64 row0 = (i64)pair * w.padded + (i64)blockIdx.x * 64;
-    const int4 *src = (const int4 *)(w.dq_acc + (row0 / 64 * (HEAD_DIM / 64) + blockIdx.y) * 4096) + tid / 32 * 256 + lane;
+    const int4 *src = (const int4 *)((const int *)w.dq_acc + (row0 / 64 * (HEAD_DIM / 64) + blockIdx.y) * 4096) + tid / 32 * 256 + lane;
     const int r = 16 * (tid / 32) + lane / 4, d = (int)blockIdx.y * 64 + tid % 8 * 8;
     const float low = w.a.scale / w.unit[row0 + r], high = w.a.scale / w.unit[row0 + r + 8];
 

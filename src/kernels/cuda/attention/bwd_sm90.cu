@@ -14,6 +14,9 @@
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
  *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
  *           No ordering, no semaphores, no waiting; and blocks may begin anywhere, so that they do not add to the same rows at once.
+ *           WHOLE: a block makes all tiles of a (batch, key head), so its additions to a dQ have an order, that of the tiles, and are of floats: the first tile stores,
+ *           others add, and behind the last the block makes dQ of them. Neither bounds nor zeroes nor another kernel are needed; but where all blocks' heads do not fit in
+ *           the L2 they are read from memory once a tile: for short sequences (backward.c).
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D = 128: about 370 KB a step of 2560
  *           clocks at 128 bytes each).
  * MEASURED  docs/SPEED.md, "attention".
@@ -23,6 +26,10 @@
  *@spec sm_90a: HEAD_DIM=64 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=64 CAUSAL=0 WHOLE=1
+ *@spec sm_90a: HEAD_DIM=64 CAUSAL=1 WHOLE=1
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 WHOLE=1
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WHOLE=1
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1
@@ -38,7 +45,7 @@
 #define BM          64
 #endif
 #define CONSUMERS   2
-#define PAIRED      (CAUSAL && !WINDOW)
+#define PAIRED      (CAUSAL && !WINDOW && !WHOLE)
 #define THREADS     384
 #define STAGES      2
 #define COLUMNS     (HEAD_DIM / 64)
@@ -51,6 +58,7 @@
 #define BAR_BOTH    1 /* both consumers */
 #define BAR_OWN     2 /* one consumer */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
+static_assert(!WHOLE || (!WINDOW && !DOC), "the first tile of keys must meet every query that sees any");
 
 WGMMA_SS(mma_s, BM, 0, 0)
 WGMMA_RS(mma_kv, HEAD_DIM, 1)
@@ -98,18 +106,21 @@ INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
  * back. Units of one (batch, key head) stand together: they read the same queries. A block draws them from a counter. */
 INLINE int unit_count(const bwd_args *w) {
     const int tiles = div_up(w->a.kv_tokens, BN);
-    return (PAIRED ? (tiles + 1) / 2 : tiles) * w->a.batch * w->a.kv_heads;
+    return (WHOLE ? 1 : PAIRED ? (tiles + 1) / 2 : tiles) * w->pairs;
 }
-/* Half `half` of unit u; false where an odd count of tiles leaves none. */
-INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int half) {
+INLINE int tiles_of_unit(const bwd_args *w) {
+    return WHOLE ? div_up(w->a.kv_tokens, BN) : 1 + PAIRED;
+}
+/* Tile `nth` of unit u; false where an odd count of tiles leaves none. */
+INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int nth) {
     const attn_args *a = &w->a;
-    const int tiles = div_up(a->kv_tokens, BN), units = PAIRED ? (tiles + 1) / 2 : tiles;
-    const int pair = u / units, i = u % units;
+    const int tiles = div_up(a->kv_tokens, BN), units = WHOLE ? 1 : PAIRED ? (tiles + 1) / 2 : tiles;
+    const int pair = w->first + u / units, i = u % units;
     tile_pos p;
     p.pair = pair;
     p.b = pair / a->kv_heads;
     p.kv_head = pair % a->kv_heads;
-    p.key = (half == 0 ? i : tiles - 1 - i) * BN;
+    p.key = (WHOLE ? nth : nth == 0 ? i : tiles - 1 - i) * BN;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
     p.m_begin = first_token(a, p.n_keys, p.key) / BM;
@@ -117,11 +128,11 @@ INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int half) {
     if (p.key >= p.n_keys || p.m_end < p.m_begin) {
         p.m_end = p.m_begin;
     }
-    const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / BN) / tiles);
+    const int steps = p.m_end - p.m_begin, begin = WHOLE ? 0 : (int)((i64)(p.n_heads * steps) * (p.key / BN) / tiles);
     p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
     p.head = steps > 0 ? begin / steps : 0;
     *out = p;
-    return half == 0 || tiles - 1 - i != i;
+    return WHOLE || nth == 0 || tiles - 1 - i != i;
 }
 /* The producer finds a tile for all; two places in shared memory, in turn. */
 #define TILE_BYTES 48
@@ -182,7 +193,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
         mbarrier_wait(m->empty + 8 * r.slot, r.phase);
         mbarrier_expect(q_bar, Q_BYTES + ROW_BYTES);
-        mbarrier_expect(do_bar, Q_BYTES + 2 * ROW_BYTES);
+        mbarrier_expect(do_bar, Q_BYTES + (2 - WHOLE) * ROW_BYTES);
         for (int c = 0; c < COLUMNS; c++) {
             tma_load_4d(m->q + r.slot * Q_BYTES + c * BM * 128, map_q, q_bar, c * 64, head, i * BM, p->b);
         }
@@ -191,7 +202,9 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             tma_load_4d(m->d_o + r.slot * Q_BYTES + c * BM * 128, map_do, do_bar, c * 64, head, i * BM, p->b);
         }
         bulk_load(m->delta + r.slot * ROW_BYTES, w->delta + row, ROW_BYTES, do_bar);
-        bulk_load(m->unit + r.slot * ROW_BYTES, w->unit + row, ROW_BYTES, do_bar);
+        if (!WHOLE) {
+            bulk_load(m->unit + r.slot * ROW_BYTES, w->unit + row, ROW_BYTES, do_bar);
+        }
     }
     run->r = r;
 }
@@ -288,26 +301,85 @@ INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float d
     fence_proxy_async();
 }
 
-/* 4. A 64 x 64 piece of dQ, as integers in the order of the registers, added to memory: 16 rows a warp, and no warp waits for another. */
-INLINE void add_dq(const float dq[32], const float unit[2], const bwd_args *w, i64 row, int column, u32 stage) {
+/* A warp's 16 rows of the 64 x 64 piece of dQ's sums at (row, 64 column). */
+INLINE u32 *sums_at(const bwd_args *w, i64 row, int column) {
+    return (u32 *)w->dq_acc + (row / 64 * COLUMNS + column) * 4096 + (int)threadIdx.x % 128 / 32 * 1024;
+}
+/* 4. A 64 x 64 piece of dQ, in the order of the registers, added to memory: 16 rows a warp, and no warp waits for another. Integers, whose order does not count; WHOLE, as they are: the
+ * warp that adds to a place has put there all that is in it, one tile after the other: with a tile's first step what the tile before added has arrived (settle). */
+INLINE void add_dq(const float dq[32], const float unit[2], u32 *sums, bool is_first, bool settle, u32 stage) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
-    int *dst = w->dq_acc + (row / 64 * COLUMNS + column) * 4096 + warp * 1024;
     const u32 mine = stage + warp * 4096;
 
     if (lane == 0) {
-        tma_store_wait_read(0);
+        if (WHOLE && settle) {
+            tma_store_wait(0);
+        } else {
+            tma_store_wait_read(0);
+        }
     }
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        st_shared_v4_s32(mine + (i * 32 + lane) * 16, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]),
-                         __float2int_rn(dq[4 * i + 2] * unit[1]), __float2int_rn(dq[4 * i + 3] * unit[1]));
+        const u32 to = mine + (i * 32 + lane) * 16;
+        if (WHOLE) {
+            st_shared_v4(to, make_uint4(__float_as_uint(dq[4 * i]), __float_as_uint(dq[4 * i + 1]), __float_as_uint(dq[4 * i + 2]),
+                                        __float_as_uint(dq[4 * i + 3])));
+        } else {
+            st_shared_v4_s32(to, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]), __float2int_rn(dq[4 * i + 2] * unit[1]),
+                             __float2int_rn(dq[4 * i + 3] * unit[1]));
+        }
     }
     fence_proxy_async();
     __syncwarp();
     if (lane == 0) {
-        bulk_add_s32(dst, mine, 4096);
+        if (!WHOLE) {
+            bulk_add_s32(sums, mine, 4096);
+        } else if (is_first) {
+            bulk_store(sums, mine, 4096);
+        } else {
+            bulk_add_f32(sums, mine, 4096);
+        }
         tma_store_commit();
+    }
+}
+
+/* 6. WHOLE: dQ of a (batch, key head) from its sums, which each warp has put there itself. Past the L1, which may hold what was there before. */
+INLINE void store_dq(const bwd_args *w, const smem_map *m, const tile_pos *p, int consumer) {
+    const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32, r8 = lane % 8;
+    const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer;
+    const int steps = div_up(w->a.q_tokens, BM), first = p->n_keys > 0 ? first_token(&w->a, p->n_keys, 0) / BM : steps;
+    const u32 mine = m->dq + consumer * DQ_BYTES + warp * 4096;
+
+    if (lane == 0) {
+        tma_store_wait(0);
+    }
+    __syncwarp();
+    for (int n = 0; n < p->n_heads * steps; n++) {
+        const int h = n / steps, i = n % steps;
+        const float4 *src = (const float4 *)sums_at(w, (i64)(blockIdx.x * p->n_heads + h) * w->padded + i * BM + my_q, my_d) + lane;
+        float4 x[8];
+#pragma unroll
+        for (int c = 0; c < 8; c++) {
+            x[c] = i < first ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : __ldcg(src + c * 32); /* No key is seen before `first`. */
+        }
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            const float4 a = x[2 * c], b = x[2 * c + 1];
+            stmatrix_x4(mine + (lane / 8 % 2 * 8 + r8) * 128 + ((c * 2 + lane / 16) ^ r8) * 16, PACK_ELEM(a.x * w->a.scale, a.y * w->a.scale),
+                        PACK_ELEM(a.z * w->a.scale, a.w * w->a.scale), PACK_ELEM(b.x * w->a.scale, b.y * w->a.scale),
+                        PACK_ELEM(b.z * w->a.scale, b.w * w->a.scale));
+        }
+        __syncwarp();
+        elem *out = (elem *)w->dq + p->b * w->dq_batch + (p->kv_head * p->n_heads + h) * w->dq_head;
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            const int row = 4 * j + lane / 8, t = i * BM + my_q + 16 * warp + row, d = my_d * 64 + r8 * 8;
+            if (t < w->a.q_tokens && d < w->width) {
+                *(uint4 *)(out + t * w->dq_token + d) = ld_shared_v4(mine + row * 128 + (r8 ^ (row % 8)) * 16);
+            }
+        }
+        __syncwarp();
     }
 }
 
@@ -383,7 +455,7 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         wgmma_pin(dp, BM / 2);
         slopes(s, probs, dp, dsr, m->delta + at.r.slot * ROW_BYTES, ds, consumer);
         const u32 units = m->unit + at.r.slot * ROW_BYTES + (my_q + 16 * (tid / 32) + tid % 32 / 4) * 4;
-        const float unit[2] = {ld_shared_f32(units), ld_shared_f32(units + 32)};
+        const float unit[2] = {WHOLE ? 1.0f : ld_shared_f32(units), WHOLE ? 1.0f : ld_shared_f32(units + 32)};
         named_barrier_sync(BAR_BOTH, 256); /* dS is there; and all warps have read what came with the queries. */
         wgmma_fence();
         issue_dq(dq, ds + my_q / 64 * (BN * 128), m->k + my_d * (BN * 128));
@@ -392,7 +464,8 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         wgmma_commit();
         wgmma_wait(1);
         wgmma_pin(dq, 32);
-        add_dq(dq, unit, w, (i64)(p->pair * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d, stage);
+        const int place = WHOLE ? (int)blockIdx.x : p->pair;
+        add_dq(dq, unit, sums_at(w, (i64)(place * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d), p->key == 0, step == 0, stage);
         wgmma_wait(0);
         if (tid == 0) {
             mbarrier_arrive(m->empty + 8 * at.r.slot);
@@ -413,6 +486,12 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
             tma_store_wait_read(0);
         }
         named_barrier_sync(BAR_BOTH, 256); /* dK and dV of the tile before have left dS's place. */
+        if (WHOLE && run.n_tiles > 0) {
+            const tile_pos p = tile_get(m->tile + ((run.n_tiles - 1) & 1u) * TILE_BYTES);
+            if (p.key + BN >= w->a.kv_tokens) {
+                store_dq(w, m, &p, consumer);
+            }
+        }
         mbarrier_wait(m->kv_full, run.n_tiles & 1u);
         if (warp_uniform(ld_shared_s32(tile)) < 0) {
             break;
@@ -481,8 +560,8 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
             run_pos run = {{0, 1}, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
             for (int u = (int)blockIdx.x, next; u < unit_count(&args); u = next) {
                 next = (int)(gridDim.x + atomicAdd(args.a.counter, 1)); /* Asked for long before it is needed. */
-                for (int half = 0; half < 1 + PAIRED; half++) {
-                    if (tile_locate(&p, &args, u, half)) {
+                for (int nth = 0; nth < tiles_of_unit(&args); nth++) {
+                    if (tile_locate(&p, &args, u, nth)) {
                         produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
                     }
                 }

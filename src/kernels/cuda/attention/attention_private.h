@@ -1,0 +1,34 @@
+/* attention_private.h: what forward (attention.c) and backward (backward.c) share. */
+#ifndef LT_KERNELS_CUDA_ATTENTION_PRIVATE_H
+#define LT_KERNELS_CUDA_ATTENTION_PRIVATE_H
+
+#include "kernels/cuda/attention/attention.h"
+
+#define LT_ATTN_COUNTER_BYTES 256 /* At the start of the scratch; zero between calls. */
+
+/* attn_args of mask.cuh. */
+typedef struct {
+    int batch, q_heads, kv_heads, q_tokens, kv_tokens, window, section;
+    float scale, softcap;
+    const int *kv_len, *doc_start;
+    const float *alibi, *sinks;
+    float *lse;
+    unsigned *counter;
+    const int *q_start, *table;
+    int table_ld, q_least;
+    void *out;
+    int64_t out_ld, out_head_ld;
+} lt_attn_args;
+
+static inline int64_t lt_attn_div_up(int64_t n, int64_t d) {
+    return (n + d - 1) / d;
+}
+
+/* NULL, or why the copy engine can not read (B, T, H, D) of 16-bit elements there. */
+const char *lt_attn_tensor_refusal(const lt_tensor *t);
+lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch);
+void lt_attn_flags(char *out, size_t bytes, const lt_attention_args *a);
+LT_MUST_USE lt_err lt_attn_map(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int heads,
+                               int tokens);
+
+#endif

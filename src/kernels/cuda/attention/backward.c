@@ -1,0 +1,302 @@
+/* backward.c: attention's backward pass: launches of bwd_edges.cu and bwd_sm90.cu.
+ *
+ * The edges (deltas and scales before the products, dQ from its sums behind them) move 600 MB for 16k tokens of 2048 columns, 0.2 ms, whatever the length; the products leave the memory
+ * idle. Three ways to cut a call:
+ *     one piece     edges before, products, edges behind.
+ *     pieces        each some (batch, key head)s, their products on two streams beside the op's, so that edges of one run while another's last blocks do, and dQ's sums are few:
+ *                       op's stream   prepare 0 │ prepare 1 │ finish 0, prepare 2 │ finish 1, prepare 3 │ ...
+ *                       beside it               │ products 0 ────│ products 1 ─────│ products 2 ─────│ ...
+ *                   The sums of a piece lie where those of the piece before the last one lay. The bits are those of one piece.
+ *     whole heads   a block makes all of a (batch, key head), one tile of keys after the other. dQ's sums are its own: floats, in order, and at the end it turns them into dQ. No bounds,
+ *                   no cleared sums, no finish. For short sequences, of which there are many. */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/attention/attention_private.h"
+
+/* Measured on one H100, 16k tokens of 2048 columns (docs/SPEED.md). Pieces: - 3 to - 5 % causal, 0 to - 3 % full from 8192 keys on; up to 4096 keys their launches cost what they save. */
+#define PIECES_KEYS 8192
+#define PIECE_BYTES (34 << 20) /* Of dQ's sums of a piece; two pieces are under way. */
+/* Whole heads: - 17 to - 5 % with 512 keys; with 1024, where all blocks' heads no longer fit in the L2, + 9 to + 60 %. */
+#define WHOLE_KEYS 512
+#define WHOLE_CAUSAL                                                                               \
+    (104 << 20) /* Bytes of Q, K, V, dO and sums that all blocks read again and again. */
+#define WHOLE_FULL (52 << 20)
+
+/* bwd_args of bwd.cuh. */
+typedef struct {
+    lt_attn_args a;
+    int padded;
+    float *lse2, *delta, *unit;
+    void *dq_acc;
+    unsigned *bounds;
+    int width;
+    void *dq;
+    int64_t dq_token, dq_head, dq_batch;
+    int first, pairs;
+} kernel_bwd_args;
+
+typedef struct {
+    int64_t token, head, batch;
+} strides;
+
+const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
+                                          const lt_cuda_info *info) {
+    const lt_tensor *tensors[] = {&a->dq, &a->dk, &a->dv, &a->dout};
+    const char *why = lt_cuda_attention_refusal(&a->fwd, info);
+    for (int i = 0; why == NULL && i < 4; i++) {
+        why = lt_attn_tensor_refusal(tensors[i]);
+        if (why == NULL && tensors[i]->dtype != a->fwd.q.dtype) {
+            why = "tensors of different types";
+        }
+    }
+    if (why == NULL && a->fwd.q.shape[3] > 128) {
+        why = "head width over 128";
+    }
+    return why;
+}
+
+static int padded_of(const lt_attention_args *a) {
+    return (int)lt_attn_div_up(a->q.shape[1], 128) * 128;
+}
+static int width_of(const lt_attention_args *a) {
+    return a->q.shape[3] <= 64 ? 64 : 128;
+}
+/* Query heads of a key head. */
+static int group_of(const lt_attention_args *a) {
+    return (int)(a->q.shape[2] / a->k.shape[2]);
+}
+/* Elements of dQ's sums of a (batch, key head). */
+static size_t sums_of(const lt_attention_args *a) {
+    return (size_t)group_of(a) * (size_t)padded_of(a) * (size_t)width_of(a);
+}
+
+bool lt_cuda_attention_bwd_takes_whole(const lt_attention_bwd_args *a) {
+    return a->fwd.window == 0 && a->fwd.doc_start.data == NULL;
+}
+/* Whether blocks that make whole heads have about equally much to do, and the L2 holds what they read. */
+static bool whole_pays(const lt_attention_args *a, const lt_cuda_info *info) {
+    const int64_t pairs = a->q.shape[0] * a->k.shape[2], n = info->n_sms,
+                  rounds = lt_attn_div_up(pairs, n), blocks = pairs < n ? pairs : n,
+                  one = 4 * width_of(a) * (a->q.shape[1] * group_of(a) + a->k.shape[1]);
+    const bool even = a->k.shape[1] <= 128 || 10 * rounds * n <= 11 * pairs;
+    return a->k.shape[1] <= WHOLE_KEYS && even &&
+           blocks * (one + (int64_t)sums_of(a) * 4) <= (a->causal ? WHOLE_CAUSAL : WHOLE_FULL);
+}
+
+lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
+                                           const lt_cuda_info *info) {
+    lt_attention_cut cut = {.n_pieces = 1};
+    if (lt_cuda_attention_bwd_takes_whole(a) && whole_pays(&a->fwd, info)) {
+        cut.whole = true;
+    } else if (a->fwd.k.shape[1] >= PIECES_KEYS) {
+        const size_t most = PIECE_BYTES / 4 / sums_of(&a->fwd),
+                     pairs = (size_t)(a->fwd.q.shape[0] * a->fwd.k.shape[2]);
+        cut.n_pieces = (int)((pairs + most - (most > 0)) / (most > 0 ? most : 1));
+    }
+    return cut;
+}
+
+/* Where things lie: (batch, key head)s of a piece, places for dQ's sums and the elements of one. */
+typedef struct {
+    int pairs, places;
+    size_t sums;
+} layout;
+static layout layout_of(const lt_attention_args *a, lt_attention_cut cut,
+                        const lt_cuda_info *info) {
+    const int total = (int)(a->q.shape[0] * a->k.shape[2]),
+              pairs = (int)lt_attn_div_up(total, cut.n_pieces);
+    if (cut.whole) {
+        return (layout){total, total < info->n_sms ? total : info->n_sms, sums_of(a)};
+    }
+    return (layout){pairs, pairs < total ? 2 : 1, sums_of(a) * (size_t)pairs};
+}
+
+/* The scratch behind the counters, measured with base 0, or placed. */
+static size_t carve(kernel_bwd_args *w, const lt_attention_args *a, const layout *l,
+                    uintptr_t base) {
+    const size_t rows = (size_t)(a->q.shape[0] * a->q.shape[2]) * (size_t)padded_of(a);
+    size_t used = LT_ATTN_COUNTER_BYTES;
+    w->padded = padded_of(a);
+    w->lse2 = (float *)(base + used);
+    used += rows * 4;
+    w->delta = (float *)(base + used);
+    used += rows * 4;
+    w->unit = (float *)(base + used);
+    used += rows * 4;
+    w->dq_acc = (void *)(base + used);
+    used += l->sums * 4 * (size_t)l->places;
+    w->bounds = (unsigned *)(base + used);
+    return used + (size_t)(a->k.shape[0] * a->k.shape[2]) * 8;
+}
+
+size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_attention_cut cut,
+                                           const lt_cuda_info *info) {
+    kernel_bwd_args w;
+    const layout l = layout_of(&a->fwd, cut, info);
+    return carve(&w, &a->fwd, &l, 0);
+}
+
+/* The arguments for the i-th piece: its sums lie in one of two places, its counters too. */
+static kernel_bwd_args piece_args(const kernel_bwd_args *all, const layout *l, int i) {
+    const int left = all->a.batch * all->a.kv_heads - i * l->pairs;
+    const uintptr_t bytes = l->sums * 4;
+    kernel_bwd_args w = *all;
+    w.first = i * l->pairs;
+    w.pairs = left < l->pairs ? left : l->pairs;
+    w.a.counter += i % 2 * 32;
+    /* Kernels count rows from the call's first on. */
+    w.dq_acc = (void *)((uintptr_t)w.dq_acc + (uintptr_t)(i % 2) * bytes - (uintptr_t)i * bytes);
+    return w;
+}
+
+static strides strides_of(const lt_tensor *t) {
+    return (strides){t->stride[1], t->stride[2], t->stride[0]};
+}
+
+/* Deltas and, but for whole heads, bounds, scales, cleared sums; before the products. */
+static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                      bool whole, const char *text) {
+    const lt_cuda_kernel *bounds, *rows;
+    const int block_rows = 2048 / width_of(&a->fwd);
+    int dim = (int)a->fwd.q.shape[3];
+    void *k = a->fwd.k.data, *v = a->fwd.v.data, *o = a->fwd.out.data, *d_o = a->dout.data;
+    strides sk = strides_of(&a->fwd.k), sv = strides_of(&a->fwd.v), so = strides_of(&a->fwd.out),
+            sd = strides_of(&a->dout);
+    void *bounds_args[] = {w, &k, &v, &sk, &sv, &dim}, *rows_args[] = {w, &o, &d_o, &so, &sd, &dim};
+    const int64_t most = 512 / w->pairs > 1 ? 512 / w->pairs : 1,
+                  blocks = lt_attn_div_up(w->a.kv_tokens, block_rows);
+
+    LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
+    LT_TRY(lt_cuda_kernel_get(c, &rows, "attention/bwd_edges.cu", "attn_bwd_prepare", text));
+    if (!whole) {
+        LT_TRY(lt_cuda_launch(
+            c, s, bounds,
+            &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)w->pairs},
+                            .block = {256}},
+            bounds_args));
+    }
+    return lt_cuda_launch(c, s, rows,
+                          &(lt_cuda_dims){.grid = {(unsigned)(w->padded / block_rows),
+                                                   (unsigned)(w->pairs * group_of(&a->fwd))},
+                                          .block = {256}},
+                          rows_args);
+}
+
+/* dQ from its sums. */
+static lt_err finish(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                     const char *text) {
+    const lt_cuda_kernel *k;
+    int dim = (int)a->fwd.q.shape[3];
+    void *dq = a->dq.data;
+    strides st = strides_of(&a->dq);
+    void *args[] = {w, &dq, &st, &dim};
+
+    LT_TRY(lt_cuda_kernel_get(c, &k, "attention/bwd_edges.cu", "attn_bwd_finish", text));
+    return lt_cuda_launch(c, s, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 64), dim <= 64 ? 1 : 2,
+                                                   (unsigned)(w->pairs * group_of(&a->fwd))},
+                                          .block = {128}},
+                          args);
+}
+
+/* The sinks' gradient. */
+static lt_err finish_sinks(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                           kernel_bwd_args *w, const char *text) {
+    const lt_cuda_kernel *k;
+    void *dsinks = a->dsinks.data, *args[] = {w, &dsinks};
+
+    if (dsinks == NULL || a->fwd.sinks.data == NULL) {
+        return LT_OK;
+    }
+    LT_TRY(lt_cuda_kernel_get(c, &k, "attention/bwd_edges.cu", "attn_bwd_sinks", text));
+    return lt_cuda_launch(c, s, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)w->a.q_heads}, .block = {256}}, args);
+}
+
+/* The products: bwd_sm90.cu and what the copy engine reads and writes for it. */
+typedef struct {
+    const lt_cuda_kernel *kernel;
+    CUtensorMap q, k, v, d_o, dk, dv;
+    size_t shared_bytes;
+} products;
+static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args *a, bool whole) {
+    const int width = width_of(&a->fwd), bm = width == 64 ? 128 : 64;
+    const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2;
+    char text[320], flags[256];
+
+    lt_attn_flags(flags, sizeof flags, &a->fwd);
+    snprintf(text, sizeof text, "HEAD_DIM=%d WHOLE=%d %s", width, whole, flags);
+    p->shared_bytes = 1024 + 2 * kv + 4 * step + 2 * 128 * (size_t)bm * 2 + 2 * 16384 +
+                      6 * (size_t)bm * 4 + 256 /* barriers, tiles */;
+    LT_TRY(lt_cuda_kernel_get(c, &p->kernel, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
+    LT_TRY(lt_attn_map(c, &p->q, &a->fwd.q, 1, bm));
+    LT_TRY(lt_attn_map(c, &p->d_o, &a->dout, 1, bm));
+    LT_TRY(lt_attn_map(c, &p->k, &a->fwd.k, 1, 128));
+    LT_TRY(lt_attn_map(c, &p->v, &a->fwd.v, 1, 128));
+    LT_TRY(lt_attn_map(c, &p->dk, &a->dk, 1, 64));
+    return lt_attn_map(c, &p->dv, &a->dv, 1, 64);
+}
+static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attention_args *a,
+                           kernel_bwd_args *w, bool whole, int n_sms) {
+    const bool paired = a->causal && a->window == 0; /* PAIRED, unit_count of bwd_sm90.cu. */
+    const int64_t tiles = lt_attn_div_up(a->k.shape[1], 128), units = (whole    ? 1
+                                                                       : paired ? (tiles + 1) / 2
+                                                                                : tiles) *
+                                                                      w->pairs;
+    void *args[] = {&p->q, &p->k, &p->v, &p->d_o, &p->dk, &p->dv, w};
+    return lt_cuda_launch(c, s, p->kernel,
+                          &(lt_cuda_dims){.grid = {(unsigned)(units > n_sms ? n_sms : units)},
+                                          .block = {384},
+                                          .dynamic_shared_bytes = p->shared_bytes},
+                          args);
+}
+
+lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                             lt_attention_cut cut, lt_scratch scratch) {
+    const lt_cuda_info *info = lt_cuda_get_info(c);
+    const char *why = lt_cuda_attention_bwd_refusal(a, info);
+    const layout l = layout_of(&a->fwd, cut, info);
+    const int n_pieces = (int)lt_attn_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], l.pairs);
+    char edges[64];
+    products p;
+    kernel_bwd_args all, w;
+    const size_t need = carve(&all, &a->fwd, &l, (uintptr_t)scratch.data);
+
+    if (why != NULL || scratch.bytes < need) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "attention backward: %s (scratch %zu of %zu bytes)",
+                why != NULL ? why : "too little scratch", scratch.bytes, need);
+    }
+    LT_ASSERT(!cut.whole || lt_cuda_attention_bwd_takes_whole(a));
+    all.a = lt_attn_args_of(&a->fwd, scratch);
+    all.width = (int)a->fwd.q.shape[3];
+    all.dq = a->dq.data;
+    all.dq_token = a->dq.stride[1], all.dq_head = a->dq.stride[2], all.dq_batch = a->dq.stride[0];
+    snprintf(edges, sizeof edges, "HEAD_DIM=%d WHOLE=%d DTYPE=%s", width_of(&a->fwd), cut.whole,
+             a->fwd.q.dtype == LT_F16 ? "fp16" : "bf16");
+    LT_TRY(products_open(&p, c, a, cut.whole));
+    if (!cut.whole) {
+        LT_TRY(lt_cuda_fill(c, s, all.bounds, 0, (size_t)(all.a.batch * all.a.kv_heads) * 8));
+    }
+    for (int i = 0; i <= n_pieces; i++) {
+        CUstream beside = s;
+        if (i < n_pieces) {
+            w = piece_args(&all, &l, i);
+            LT_TRY(prepare(c, s, a, &w, cut.whole, edges));
+            if (n_pieces > 1) {
+                LT_TRY(lt_cuda_stream_beside(c, &beside, s, i % 2));
+                LT_TRY(lt_cuda_stream_follow(c, beside, s));
+            }
+            LT_TRY(products_run(&p, c, beside, &a->fwd, &w, cut.whole, info->n_sms));
+        }
+        if (i > 0 && !cut.whole) {
+            w = piece_args(&all, &l, i - 1);
+            if (n_pieces > 1) {
+                LT_TRY(lt_cuda_stream_beside(c, &beside, s, (i - 1) % 2));
+                LT_TRY(lt_cuda_stream_follow(c, s, beside));
+            }
+            LT_TRY(finish(c, s, a, &w, edges));
+        }
+    }
+    return finish_sinks(c, s, a, &all, edges);
+}
