@@ -55,7 +55,7 @@ typedef struct {
     float bias; /* Added to the logit. */
 } lt_logit_bias;
 
-/* How one request's tokens are chosen. Order: grammar, bias, penalties, temperature, top-k, typical, top-p, min-p. */
+/* How one request's tokens are chosen. Order: grammar, bias, penalties, DRY, temperature, top-k, typical, top-p, min-p, XTC. */
 typedef struct {
     double temperature;  /* 0: the most likely token (lowest id of ties). */
     int64_t top_k;       /* 0: all. */
@@ -67,6 +67,14 @@ typedef struct {
     uint64_t seed; /* The draw of sample s at position p is a pure function of (seed, s, p). */
     const lt_logit_bias *bias;
     int64_t n_bias;
+    /* DRY (p-e-w, oobabooga/text-generation-webui#5677): the logit of a token that would go on with what stands before for the last m >= dry_allowed tokens, loses
+     * dry_multiplier * dry_base^(m - dry_allowed); m counts up to 50 and not over a breaker. Of the last dry_last_n tokens, prompt and output; -1: all. Multiplier 0: none. */
+    double dry_multiplier, dry_base;
+    int64_t dry_allowed, dry_last_n;
+    const int32_t *dry_breakers;
+    int64_t n_dry_breakers;
+    /* XTC (p-e-w, #6335): with this probability all tokens of at least xtc_threshold but the least likely of them are left out. 0: never. */
+    double xtc_probability, xtc_threshold;
 } lt_serve_sampling;
 
 typedef struct {

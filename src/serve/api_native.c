@@ -43,6 +43,12 @@ static void put_sampling(lt_json_out *o, const lt_ask *a, uint64_t seed, int64_t
     lt_out_key_real(o, "repeat_penalty", a->repetition);
     lt_out_key_real(o, "presence_penalty", a->presence);
     lt_out_key_real(o, "frequency_penalty", a->frequency);
+    lt_out_key_real(o, "dry_multiplier", a->dry_multiplier);
+    lt_out_key_real(o, "dry_base", a->dry_base);
+    lt_out_key_int(o, "dry_allowed_length", a->dry_allowed);
+    lt_out_key_int(o, "dry_penalty_last_n", a->dry_last_n);
+    lt_out_key_real(o, "xtc_probability", a->xtc_probability);
+    lt_out_key_real(o, "xtc_threshold", a->xtc_threshold);
     lt_out_key_int(o, "n_predict", n_predict);
     lt_out_key_int(o, "max_tokens", n_predict);
     lt_out_key_bool(o, "ignore_eos", a->ignore_eos);
@@ -53,8 +59,6 @@ static void put_sampling(lt_json_out *o, const lt_ask *a, uint64_t seed, int64_t
     /* What is not offered, at its neutral value. */
     lt_out_key_int(o, "mirostat", 0);
     lt_out_key_real(o, "dynatemp_range", 0);
-    lt_out_key_real(o, "xtc_probability", 0);
-    lt_out_key_real(o, "dry_multiplier", 0);
     lt_out_key_real(o, "adaptive_target", -1);
     lt_out_key_real(o, "adaptive_decay", 0);
     lt_out_key_bool(o, "post_sampling_probs", false);

@@ -70,7 +70,11 @@ void lt_ask_defaults(lt_ask *a) {
                   .include_reasoning = true,
                   .dimensions = -1,
                   .parse_special = true,
-                  .repeat_last_n = -1};
+                  .repeat_last_n = -1,
+                  .dry_base = 1.75,
+                  .dry_allowed = 2,
+                  .dry_last_n = -1,
+                  .xtc_threshold = 0.1};
 }
 
 void lt_ask_free(lt_ask *a) {

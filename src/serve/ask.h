@@ -31,7 +31,8 @@ bool lt_api_refuse(lt_api_error *e, const char *param, const char *fmt, ...) LT_
 bool lt_api_refuse_error(lt_api_error *e, const char *param, lt_err err);
 bool lt_api_refuse_oom(lt_api_error *e);
 
-#define LT_ASK_STOPS 32 /* OpenAI allows 4; agents send more. */
+#define LT_ASK_BREAKERS 32 /* Of DRY. */
+#define LT_ASK_STOPS    32 /* OpenAI allows 4; agents send more. */
 
 typedef struct lt_body lt_body; /* aside.h: a tree that another thread frees. */
 
@@ -50,8 +51,10 @@ typedef struct {
     /* How tokens are chosen. */
     double temperature, top_p, min_p, typical_p, repetition, frequency, presence;
     int64_t top_k, seed, max_tokens, max_completion_tokens, min_tokens, priority, repeat_last_n;
+    double dry_multiplier, dry_base, xtc_probability, xtc_threshold;
+    int64_t dry_allowed, dry_last_n;
     bool ignore_eos;
-    const json_t *logit_bias, *stop, *stop_ids;
+    const json_t *logit_bias, *stop, *stop_ids, *dry_breakers;
     bool include_stop;
     /* What is reported. */
     const json_t *logprobs;
@@ -113,9 +116,7 @@ typedef struct {
 
 /* llama-server's settings of samplers that are only there switched off: without those nothing depends on them, and its clients send them all. */
 #define LT_FIELDS_IDLE                                                                             \
-    LT_NOTHING("mirostat_tau"), LT_NOTHING("mirostat_eta"), LT_NOTHING("dynatemp_exponent"),       \
-        LT_NOTHING("xtc_threshold"), LT_NOTHING("dry_base"), LT_NOTHING("dry_allowed_length"),     \
-        LT_NOTHING("dry_penalty_last_n"), LT_NOTHING("dry_sequence_breakers")
+    LT_NOTHING("mirostat_tau"), LT_NOTHING("mirostat_eta"), LT_NOTHING("dynatemp_exponent")
 
 /* Fields that chat, completions, responses and the native completion share: how tokens are chosen, and the extensions of other servers. */
 #define LT_FIELDS_SAMPLING                                                                         \
@@ -141,8 +142,12 @@ typedef struct {
         LT_NOTHING("spaces_between_special_tokens"), LT_ONLY("guided_decoding_backend", "null"),   \
         LT_ONLY("length_penalty", "1|1.0"), LT_ONLY("early_stopping", "false"),                    \
         LT_ONLY("use_beam_search", "false"), LT_ONLY("mirostat", "0|0.0"),                         \
-        LT_ONLY("dynatemp_range", "0|0.0"), LT_ONLY("dry_multiplier", "0|0.0"),                    \
-        LT_ONLY("xtc_probability", "0|0.0"), LT_ONLY("lora", "[]"),                                \
+        LT_ONLY("dynatemp_range", "0|0.0"), LT_F64("dry_multiplier", dry_multiplier, 0, 1e6),      \
+        LT_F64("dry_base", dry_base, 1, 1e3), LT_I64("dry_allowed_length", dry_allowed, 0, 1e9),   \
+        LT_I64("dry_penalty_last_n", dry_last_n, -1, 1e9),                                         \
+        LT_JSON("dry_sequence_breakers", dry_breakers),                                            \
+        LT_F64("xtc_probability", xtc_probability, 0, 1),                                          \
+        LT_F64("xtc_threshold", xtc_threshold, 0, 1), LT_ONLY("lora", "[]"),                       \
         LT_ONLY("logits_processors", "[]"), LT_ONLY("bad_words", "[]"),                            \
         LT_ONLY("top_n_sigma", "-1|-1.0|0|0.0"), LT_ONLY("tfs_z", "1|1.0"), LT_FIELDS_IDLE,        \
         LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)

@@ -36,6 +36,11 @@ static lt_err check_sampling(const lt_serve_sampling *s, int64_t vocab_size) {
     LT_TRY(check_range("repetition penalty", s->repetition, 1e-3, 1e3));
     LT_TRY(check_range("frequency penalty", s->frequency, -1e3, 1e3));
     LT_TRY(check_range("presence penalty", s->presence, -1e3, 1e3));
+    LT_TRY(check_range("DRY multiplier", s->dry_multiplier, 0.0, 1e6));
+    LT_TRY(check_range("DRY base", s->dry_base, s->dry_multiplier > 0.0 ? 1.0 : 0.0, 1e3));
+    LT_TRY(check_range("DRY allowed length", (double)s->dry_allowed, 0.0, 0x1p31));
+    LT_TRY(check_range("XTC probability", s->xtc_probability, 0.0, 1.0));
+    LT_TRY(check_range("XTC threshold", s->xtc_threshold, 0.0, 1.0));
     for (int64_t i = 0; i < s->n_bias; i++) {
         LT_TRY(check_ids("logit bias", &s->bias[i].id, 1, vocab_size));
         LT_TRY(check_range("logit bias", (double)s->bias[i].bias, -1e9, 1e9));
@@ -103,6 +108,8 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     logprobs_carve(&j->prompt_logprobs, r->n_prompt, r->prompt_logprobs, a);
     j->endings = lt_arena_take(a, (size_t)(r->n_stop_ids + limits->ends.n) * sizeof *j->endings, 8);
     j->r.sampling.bias = lt_arena_take(a, (size_t)r->sampling.n_bias * sizeof *r->sampling.bias, 8);
+    j->r.sampling.dry_breakers = lt_arena_take(
+        a, (size_t)r->sampling.n_dry_breakers * sizeof *r->sampling.dry_breakers, 8);
     j->r.think_begin = lt_arena_take(a, (size_t)r->n_think_begin * sizeof *r->think_begin, 8);
     j->r.think_end = lt_arena_take(a, (size_t)r->n_think_end * sizeof *r->think_end, 8);
     j->embedding = lt_arena_take(a, width * sizeof *j->embedding, 8);
@@ -160,6 +167,8 @@ static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends) {
          (size_t)r->sampling.n_bias * sizeof *r->sampling.bias);
     j->r.sampling.n_bias = merge_bias((lt_logit_bias *)(uintptr_t)j->r.sampling.bias,
                                       r->sampling.n_bias);
+    copy(j->r.sampling.dry_breakers, r->sampling.dry_breakers,
+         (size_t)r->sampling.n_dry_breakers * sizeof *r->sampling.dry_breakers);
     copy(j->r.think_begin, r->think_begin, (size_t)r->n_think_begin * sizeof *r->think_begin);
     copy(j->r.think_end, r->think_end, (size_t)r->n_think_end * sizeof *r->think_end);
     copy(j->endings, r->stop_ids, (size_t)r->n_stop_ids * sizeof *r->stop_ids);

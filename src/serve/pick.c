@@ -11,6 +11,9 @@
 #define PICK_STREAM                                                                                \
     0x5049434Bull /* "PICK": the draws' stream of random numbers; the sample is above it. */
 
+#define XTC_STREAM  0x585443ull /* "XTC": whether it acts. */
+#define DRY_LONGEST 50 /* Of a repetition: longer ones cost no more, and the power stays finite. */
+
 void lt_picker_carve(lt_picker *p, lt_arena *a) {
     const size_t n = (size_t)p->vocab_size;
     LT_ASSERT(p->vocab_size > 0);
@@ -98,6 +101,46 @@ static void penalise(lt_picker *p, const lt_pick_args *a) {
     }
 }
 
+static bool breaks(const lt_serve_sampling *how, int32_t id) {
+    for (int64_t i = 0; i < how->n_dry_breakers; i++) {
+        if (how->dry_breakers[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Wherever the last token stood before, how far the tokens before both are the same; the token that followed there pays for its longest such match. */
+static void penalise_repeats(lt_picker *p, const lt_pick_args *a) {
+    const lt_serve_sampling *how = a->how;
+    const int64_t all = a->n_prompt + a->n_output,
+                  n = how->dry_last_n >= 0 && how->dry_last_n < all ? how->dry_last_n : all;
+    const int32_t *t = a->tokens + (all - n);
+    int64_t n_seen = 0;
+    if (n == 0 || breaks(how, t[n - 1])) {
+        return;
+    }
+    forget(p);
+    for (int64_t i = 0; i + 1 < n; i++) {
+        uint32_t same = 1, *longest;
+        if (t[i] != t[n - 1] || breaks(how, t[i + 1])) {
+            continue;
+        }
+        while (same < DRY_LONGEST && same <= i && t[i - same] == t[n - 1 - same] &&
+               !breaks(how, t[i - same])) {
+            same++;
+        }
+        longest = see(p, t[i + 1], &n_seen);
+        *longest = same > *longest ? same : *longest;
+    }
+    for (int64_t i = 0; i < n_seen; i++) {
+        const int64_t over = p->count[p->seen[i]] - how->dry_allowed;
+        if (over >= 0) {
+            p->work[p->seen[i]] -= (float)(how->dry_multiplier * pow(how->dry_base, (double)over));
+        }
+    }
+}
+
 static bool penalises(const lt_serve_sampling *how) {
     return how->repetition != 1.0 || how->frequency != 0.0 || how->presence != 0.0;
 }
@@ -106,7 +149,8 @@ static bool penalises(const lt_serve_sampling *how) {
 static const float *adjust(lt_picker *p, const float *logits, const lt_pick_args *a) {
     const int64_t n = p->vocab_size;
     float *work = p->work;
-    if (a->mask == NULL && a->how->n_bias == 0 && a->n_banned == 0 && !penalises(a->how)) {
+    if (a->mask == NULL && a->how->n_bias == 0 && a->n_banned == 0 && !penalises(a->how) &&
+        a->how->dry_multiplier == 0.0) {
         return logits;
     }
     memcpy(work, logits, (size_t)n * sizeof *work);
@@ -124,6 +168,9 @@ static const float *adjust(lt_picker *p, const float *logits, const lt_pick_args
     }
     if (penalises(a->how)) {
         penalise(p, a);
+    }
+    if (a->how->dry_multiplier != 0.0) {
+        penalise_repeats(p, a);
     }
     return work;
 }
@@ -217,11 +264,34 @@ static void cut_nucleus(pool *w, double top_p) {
     w->n = kept;
 }
 
-static double uniform(const lt_pick_args *a) {
+static double uniform(const lt_pick_args *a, uint64_t stream) {
     lt_rng rng = {.seed = a->how->seed,
-                  .stream = PICK_STREAM | (uint64_t)a->sample << 32,
+                  .stream = stream | (uint64_t)a->sample << 32,
                   .position = (uint64_t)a->n_output};
     return lt_rng_uniform(&rng);
+}
+
+/* The top choices: of those over the threshold only the last in order stays. */
+static void cut_top_choices(pool *w, double threshold) {
+    const double least = threshold * sum_weights(w->c, w->n);
+    const lt_candidate *last = NULL;
+    lt_candidate stays;
+    int64_t kept = 0;
+    for (int64_t i = 0; i < w->n; i++) {
+        if ((double)w->c[i].p >= least && (last == NULL || lt_candidate_before(last, &w->c[i]))) {
+            last = &w->c[i];
+        }
+    }
+    if (last == NULL) {
+        return;
+    }
+    stays = *last;
+    for (int64_t i = 0; i < w->n; i++) {
+        if ((double)w->c[i].p < least || w->c[i].id == stays.id) {
+            w->c[kept++] = w->c[i];
+        }
+    }
+    w->n = kept;
 }
 
 void lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]) {
@@ -230,7 +300,7 @@ void lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]) {
     how[LT_CHOOSE_TOP_K] = (double)h->top_k;
     how[LT_CHOOSE_TOP_P] = h->top_p;
     how[LT_CHOOSE_MIN_P] = h->min_p;
-    how[LT_CHOOSE_DRAW] = h->temperature > 0.0 ? uniform(a) : 0.0;
+    how[LT_CHOOSE_DRAW] = h->temperature > 0.0 ? uniform(a, PICK_STREAM) : 0.0;
     how[LT_CHOOSE_N_TOP] = (double)a->n_top;
     how[LT_CHOOSE_TYPICAL] = h->typical_p;
     how[LT_CHOOSE_REPETITION] = h->repetition;
@@ -244,7 +314,8 @@ void lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]) {
 }
 
 bool lt_pick_suits_op(const lt_serve_sampling *how, int64_t max_tokens) {
-    return how->n_bias < LT_NOTE_BIASES && max_tokens <= LT_NOTE_COUNT;
+    return how->n_bias < LT_NOTE_BIASES && max_tokens <= LT_NOTE_COUNT &&
+           how->dry_multiplier == 0.0 && how->xtc_probability <= 0.0;
 }
 
 bool lt_pick_needs_notes(const lt_pick_args *a) {
@@ -287,7 +358,8 @@ int64_t lt_pick_notes(lt_picker *p, const lt_pick_args *a, const int32_t *ending
 static int32_t draw_of_all(lt_picker *p, const float *logits, const lt_pick_args *a, int32_t best) {
     const float scale = (float)(1.0 / a->how->temperature);
     const int64_t n = p->vocab_size, n_blocks = (n + LT_ROW_BLOCK - 1) / LT_ROW_BLOCK;
-    double left = uniform(a) * lt_row_exp(logits, n, logits[best], scale, p->weights, p->sums);
+    double left = uniform(a, PICK_STREAM) *
+                  lt_row_exp(logits, n, logits[best], scale, p->weights, p->sums);
     int64_t block = 0;
 
     while (block + 1 < n_blocks && left >= p->sums[block]) {
@@ -307,7 +379,8 @@ static int32_t draw(lt_picker *p, const float *logits, const lt_pick_args *a, in
     double left;
     pool w;
 
-    if (how->top_k == 0 && how->typical_p >= 1.0 && how->top_p >= 1.0 && how->min_p <= 0.0) {
+    if (how->top_k == 0 && how->typical_p >= 1.0 && how->top_p >= 1.0 && how->min_p <= 0.0 &&
+        how->xtc_probability <= 0.0) {
         return draw_of_all(p, logits, a, best);
     }
     w = gather(p, logits, how, logits[best]);
@@ -323,10 +396,13 @@ static int32_t draw(lt_picker *p, const float *logits, const lt_pick_args *a, in
     if (how->min_p > 0.0) {
         cut_least(&w, how->min_p);
     }
+    if (uniform(a, XTC_STREAM) < how->xtc_probability) {
+        cut_top_choices(&w, how->xtc_threshold);
+    }
     if (how->top_k > 0 || how->top_p < 1.0) {
         lt_candidates_by_id(w.c, w.n, p->order);
     }
-    left = uniform(a) * sum_weights(w.c, w.n);
+    left = uniform(a, PICK_STREAM) * sum_weights(w.c, w.n);
     for (int64_t i = 0; i < w.n; i++) {
         left -= (double)w.c[i].p;
         if (left < 0.0) {

@@ -1,6 +1,6 @@
 /* pick.h: one token from one row of logits, for one sample of a request: what may be chosen, how likely, and the draw.
  *
- *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─▶ draw
+ *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─ DRY ─▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─ XTC ─▶ draw
  *        └──▶ log-probabilities: of the model's own distribution, before all of this
  *
  * The draw is a pure function of (seed, sample, number of tokens before it): of what is kept, by rising id, the token at which the sum of weights exceeds that
@@ -57,7 +57,7 @@ LT_MUST_USE lt_err lt_pick_failure(bool nan);
 
 /* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
 void lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]);
-/* Whether the op can serve a request: how many biases and tokens a note can tell. */
+/* Whether the op can serve a request: how many biases and tokens a note can tell; it knows neither DRY nor XTC. */
 bool lt_pick_suits_op(const lt_serve_sampling *how, int64_t max_tokens);
 /* Whether choosing asks what stands in notes: penalties, bias, bans. */
 bool lt_pick_needs_notes(const lt_pick_args *a);

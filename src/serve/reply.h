@@ -112,6 +112,7 @@ struct lt_reply {
 
     lt_request request; /* What the parts share. */
     lt_logit_bias *bias;
+    int32_t dry_breakers[LT_ASK_BREAKERS];
     int32_t *stop_ids, *think_begin, *think_end;
     lt_form form;
     bool ruled;         /* A grammar rules the answer: to be made before it begins. */

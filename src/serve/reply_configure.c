@@ -102,6 +102,48 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
     return true;
 }
 
+/* ---- DRY ---- */
+
+/* Each breaker is the last id of its text behind another letter, so that no beginning of a text gets in. */
+static bool read_breakers(lt_reply *j, lt_api_error *e) {
+    static const char *const usual[] = {"\n", ":", "\"", "*"}; /* llama-server's. */
+    const char *texts[LT_ASK_BREAKERS];
+    size_t lengths[LT_ASK_BREAKERS];
+    int n = 4;
+    if (j->request.sampling.dry_multiplier == 0.0) {
+        return true;
+    }
+    for (int i = 0; i < n; i++) {
+        texts[i] = usual[i];
+        lengths[i] = 1;
+    }
+    if (j->ask.dry_breakers != NULL && !lt_ask_strings(j->ask.dry_breakers, "dry_sequence_breakers",
+                                                       texts, lengths, LT_ASK_BREAKERS, &n, e)) {
+        return false;
+    }
+    for (int i = 0; i < n; i++) {
+        char text[256] = "a";
+        lt_ids ids = {0};
+        bool ok;
+        if (lengths[i] == 0 || lengths[i] > sizeof text - 1) {
+            return lt_api_refuse(e, "dry_sequence_breakers",
+                                 "'dry_sequence_breakers' must hold texts of 1 to %zu bytes",
+                                 sizeof text - 1);
+        }
+        memcpy(text + 1, texts[i], lengths[i]);
+        ok = lt_server_encode(j->server, text, lengths[i] + 1, 0, &ids, e);
+        if (ok && ids.n > 0) {
+            j->dry_breakers[j->request.sampling.n_dry_breakers++] = (int32_t)ids.data[ids.n - 1];
+        }
+        lt_ids_free(&ids);
+        if (!ok) {
+            return false;
+        }
+    }
+    j->request.sampling.dry_breakers = j->dry_breakers;
+    return true;
+}
+
 /* ---- Stops ---- */
 
 static bool read_stops(lt_reply *j, lt_api_error *e) {
@@ -358,6 +400,12 @@ static void read_sampling(lt_reply *j) {
     s->repetition = a->repetition;
     s->frequency = a->frequency;
     s->presence = a->presence;
+    s->dry_multiplier = a->dry_multiplier;
+    s->dry_base = a->dry_base;
+    s->dry_allowed = a->dry_allowed;
+    s->dry_last_n = a->dry_last_n;
+    s->xtc_probability = a->xtc_probability;
+    s->xtc_threshold = a->xtc_threshold;
     s->seed = a->seed != -1
                   ? (uint64_t)a->seed /* Negative ones are seeds like others. */
                   : lt_rng_mix(lt_clock_ns() ^ (atomic_fetch_add(&j->server->next_id, 1) << 32));
@@ -392,5 +440,5 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
                              "look at all tokens (-1)");
     }
     read_sampling(j);
-    return read_bias(j, e) && read_stops(j, e) && read_form(j, e);
+    return read_bias(j, e) && read_breakers(j, e) && read_stops(j, e) && read_form(j, e);
 }

@@ -293,6 +293,21 @@ for path, base, more, param in [
 for more, told in [({}, False), ({"best_of": 2}, False), ({"best_of": 2, "logprobs": 1}, True), ({"logprobs": False}, False), ({"logprobs": 0}, True)]:
     a = post("/v1/completions", {**COMPLETION, **more})
     check(f"completions: logprobs only where they are asked for: {more}", a[0] == 200 and (json.loads(a[2])["choices"][0]["logprobs"] is not None) == told, a)
+LOOP = {"prompt": "One day, a cat named Tom sat. One day, a cat", "n_predict": 1, "temperature": 0}
+n = len(json.loads(post("/tokenize", {"content": " a cat"})[2])["tokens"])
+DRY = {"dry_multiplier": 50, "dry_allowed_length": n + 1}
+for name, more, stays in [("none", {}, True), ("what repeats is left", {**DRY, "dry_sequence_breakers": ["#"]}, False), ("not over a breaker", {**DRY, "dry_sequence_breakers": [","]}, True),
+                          ("only of the last", {**DRY, "dry_penalty_last_n": n + 1}, True), ("not what is allowed", {**DRY, "dry_allowed_length": 40}, True)]:
+    a = json.loads(post("/completion", {**LOOP, **more})[2])
+    check(f"DRY: {name}", (a["content"] == " named") == stays and a["generation_settings"]["dry_allowed_length"] == more.get("dry_allowed_length", 2), a)
+a = [json.loads(post("/completion", {"prompt": "Once upon a time, there was a", "n_predict": 1, "temperature": 1, "top_k": 20, "seed": s, "xtc_probability": p, "xtc_threshold": 0.01})[2])["content"]
+     for p in (0, 1) for s in range(12)]
+check("XTC: the top choice is left out", (most := max(a[:12], key=a[:12].count)) and a.count(most) > 1 and most not in a[12:], a)
+for field, value in [("dry_base", 0.5), ("dry_multiplier", -1), ("xtc_probability", 2), ("dry_allowed_length", 1.5)]:
+    a = post("/v1/completions", {**COMPLETION, field: value})
+    check(f"{field} = {value} is refused", a[0] == 400 and json.loads(a[2])["error"]["param"] == field, a)
+for value in (1, [1], [""]):
+    refuses_body(f"dry_sequence_breakers = {value}", "/v1/completions", {**COMPLETION, "dry_multiplier": 1, "dry_sequence_breakers": value})
 for path in ("/infill", "/rerank"):
     a = post(path, {"input_prefix": "a", "input_suffix": "b"})
     check(f"{path} is refused by name", a[0] == 501 and path in error_of(a), a)

@@ -4,7 +4,7 @@
 
 #include "unit/serve/fleet.h"
 
-enum { KINDS = 16 };
+enum { KINDS = 16, DRY = 14, XTC = 15 };
 
 static const int32_t think_end[] = {7, 9};
 static const lt_logit_bias bias[] = {{11, 4.0f}, {12, -100.0f}};
@@ -20,7 +20,8 @@ static inline lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_si
     r.max_tokens = 12 + i * 3 % 17;
     r.ignore_eos = i % 3 != 0;
     how->seed = (uint64_t)(100 + i);
-    switch (i % KINDS) {
+    /* Those two hold up everybody's next step, so they are rare: others have their numbers. */
+    switch (i % KINDS >= DRY && i / KINDS % 4 != 1 ? KINDS : i % KINDS) {
     case 0:
         how->temperature = 0;
         break;
@@ -78,6 +79,20 @@ static inline lt_request request_of(int64_t i, int32_t *prompt, int64_t vocab_si
     case 13:
         r.n_samples = 3;
         how->presence = 0.5;
+        break;
+    case DRY:
+        how->dry_multiplier = 0.8;
+        how->dry_base = 1.75;
+        how->dry_allowed = 1;
+        how->dry_last_n = -1;
+        how->dry_breakers = think_end;
+        how->n_dry_breakers = 2;
+        r.n_samples = 2;
+        break;
+    case XTC:
+        how->temperature = 1.2;
+        how->xtc_probability = 0.5;
+        how->xtc_threshold = 0.02;
         break;
     default:
         how->temperature = 0.8 + (double)(i % 5) / 4;

@@ -116,7 +116,20 @@ static void exact(const float *x, int64_t n, const lt_serve_sampling *how, doubl
         total += c[i].p;
     }
     for (int64_t i = 0; i < m; i++) {
-        q[c[i].id] = c[i].p / total;
+        q[c[i].id] = c[i].p / total * (1 - how->xtc_probability);
+    }
+    if (how->xtc_probability > 0) { /* They stand by falling probability. */
+        int64_t first = 0;
+        double rest = 0;
+        while (first + 1 < m && c[first + 1].p / total >= how->xtc_threshold) {
+            first++;
+        }
+        for (int64_t i = first; i < m; i++) {
+            rest += c[i].p;
+        }
+        for (int64_t i = first; i < m; i++) {
+            q[c[i].id] += c[i].p / rest * how->xtc_probability;
+        }
     }
     free(c);
 }
@@ -164,6 +177,36 @@ static void draws_have_the_exact_distribution(void **state) {
         {"top-p", {.temperature = 1, .top_p = 0.7, .typical_p = 1, .repetition = 1}},
         {"min-p", {.temperature = 1, .top_p = 1, .min_p = 0.1, .typical_p = 1, .repetition = 1}},
         {"typical", {.temperature = 1, .top_p = 1, .typical_p = 0.6, .repetition = 1}},
+        {"xtc",
+         {.temperature = 1,
+          .top_p = 1,
+          .typical_p = 1,
+          .repetition = 1,
+          .xtc_probability = 0.4,
+          .xtc_threshold = 0.03}},
+        {"xtc, always",
+         {.temperature = 0.7,
+          .top_p = 1,
+          .typical_p = 1,
+          .repetition = 1,
+          .xtc_probability = 1,
+          .xtc_threshold = 0.1}},
+        {"xtc of one choice",
+         {.temperature = 1,
+          .top_p = 1,
+          .typical_p = 1,
+          .repetition = 1,
+          .xtc_probability = 1,
+          .xtc_threshold = 0.51}},
+        {"xtc behind the others",
+         {.temperature = 1.5,
+          .top_k = 40,
+          .top_p = 0.8,
+          .min_p = 0.03,
+          .typical_p = 1,
+          .repetition = 1,
+          .xtc_probability = 0.5,
+          .xtc_threshold = 0.05}},
         {"all",
          {.temperature = 1.5,
           .top_k = 30,
@@ -195,6 +238,113 @@ static void draws_have_the_exact_distribution(void **state) {
         free(x);
         free(q);
     }
+}
+
+/* ---- DRY ---- */
+
+static bool is_in(const int32_t *list, int64_t n, int32_t id) {
+    for (int64_t i = 0; i < n; i++) {
+        if (list[i] == id) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* What an id pays, from the definition: the longest text that ends both with what stands before and with what stood before that id somewhere, without a breaker in it. */
+static double dry_exact(const int32_t *t, int64_t n, const lt_serve_sampling *how, int32_t id) {
+    int64_t longest = 0;
+    if (is_in(how->dry_breakers, how->n_dry_breakers, id)) {
+        return 0;
+    }
+    for (int64_t at = 1; at < n; at++) { /* id stood at `at`. */
+        int64_t m = 0;
+        while (t[at] == id && m < at && m < 50 && t[at - 1 - m] == t[n - 1 - m] &&
+               !is_in(how->dry_breakers, how->n_dry_breakers, t[n - 1 - m])) {
+            m++;
+        }
+        longest = m > longest ? m : longest;
+    }
+    return longest > 0 && longest >= how->dry_allowed
+               ? how->dry_multiplier * pow(how->dry_base, (double)(longest - how->dry_allowed))
+               : 0;
+}
+
+static void repeats_are_penalised_as_dry_defines(void **state) {
+    enum { V = 9, N = 160 };
+    static const int32_t breakers[] = {4, 7};
+    int32_t tokens[N];
+    float x[V];
+    scratch s;
+    int64_t n_paid = 0;
+    lt_rng rng = {.seed = 5};
+    (void)state;
+    open_scratch(&s, V);
+    for (int round = 0; round < 3000; round++) {
+        const int64_t n = 1 + (int64_t)(lt_rng_uniform(&rng) * N),
+                      letters = 1 + (int64_t)(lt_rng_uniform(&rng) * V),
+                      last = round % 4 == 0   ? n / 2
+                             : round % 4 == 1 ? 2 * N
+                                              : -1;
+        lt_serve_sampling how = plain();
+        lt_pick_args a = {.how = &how, .tokens = tokens, .n_output = n / 3, .forced = -1};
+        const int64_t from = last >= 0 && last < n ? n - last : 0;
+        a.n_prompt = n - a.n_output;
+        a.n_top = -1;
+        how.temperature = 0;
+        how.dry_multiplier = 0.8;
+        how.dry_base = 1.75;
+        how.dry_allowed = round % 5;
+        how.dry_last_n = last;
+        how.dry_breakers = breakers;
+        how.n_dry_breakers = round % 3;
+        for (int64_t i = 0; i < n; i++) {
+            tokens[i] = (int32_t)(lt_rng_uniform(&rng) * (double)letters);
+        }
+        fill_logits(x, V, 1.0, (uint64_t)round);
+        (void)pick(&s, x, &a);
+        for (int32_t id = 0; id < V; id++) {
+            const double paid = n > from ? dry_exact(tokens + from, n - from, &how, id) : 0;
+            assert_true(fabs((double)s.p.work[id] - ((double)x[id] - paid)) <= 1e-6 * (1 + paid));
+            n_paid += paid > 0;
+        }
+    }
+    assert_true(n_paid > 3000);
+    lt_arena_close(&s.arena);
+}
+
+/* "a b c, a b": c pays multiplier * base^(2 - 2); behind "x a b c, x a b" one power more; a breaker between leaves what is behind it. */
+static void dry_by_hand(void **state) {
+    static const struct {
+        int32_t tokens[8];
+        int n;
+        double paid;
+    } cases[] = {{{0, 1, 2, 3, 0, 1}, 6, 0.5},
+                 {{5, 0, 1, 2, 5, 0, 1}, 7, 1.0},
+                 {{5, 4, 1, 2, 5, 4, 1}, 7, 0.0},
+                 {{1, 2, 3, 1}, 4, 0.0}};
+    static const int32_t breaker = 4;
+    const float x[6] = {0};
+    scratch s;
+    (void)state;
+    open_scratch(&s, 6);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        lt_serve_sampling how = plain();
+        const lt_pick_args a = {.how = &how,
+                                .tokens = cases[i].tokens,
+                                .n_prompt = cases[i].n,
+                                .forced = -1,
+                                .n_top = -1};
+        how.dry_multiplier = 0.5;
+        how.dry_base = 2;
+        how.dry_allowed = 2;
+        how.dry_last_n = -1;
+        how.dry_breakers = &breaker;
+        how.n_dry_breakers = 1;
+        (void)pick(&s, x, &a);
+        assert_true((double)s.p.work[2] == -cases[i].paid);
+    }
+    lt_arena_close(&s.arena);
 }
 
 /* The draw depends on (seed, sample, position) and on nothing else. */
@@ -579,6 +729,8 @@ static void speed(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(draws_have_the_exact_distribution),
+        cmocka_unit_test(repeats_are_penalised_as_dry_defines),
+        cmocka_unit_test(dry_by_hand),
         cmocka_unit_test(draws_are_a_function_of_seed_sample_position),
         cmocka_unit_test(greedy_and_what_changes_it),
         cmocka_unit_test(penalties_as_defined),
