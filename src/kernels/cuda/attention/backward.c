@@ -71,6 +71,13 @@ static size_t sums_of(const lt_attention_args *a) {
     return (size_t)group_of(a) * (size_t)padded_of(a) * (size_t)width_of(a);
 }
 
+/* See unit_count of bwd_sm90.cu: of a (batch, key head), but for whole heads. */
+static int64_t units_of(const lt_attention_args *a) {
+    const bool paired = a->causal && a->window == 0; /* PAIRED */
+    const int64_t tiles = lt_attn_div_up(a->k.shape[1], 128);
+    return paired ? (tiles + 1) / 2 : tiles;
+}
+
 bool lt_cuda_attention_bwd_takes_whole(const lt_attention_bwd_args *a) {
     return a->fwd.window == 0 && a->fwd.doc_start.data == NULL;
 }
@@ -90,9 +97,10 @@ lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
     if (lt_cuda_attention_bwd_takes_whole(a) && whole_pays(&a->fwd, info)) {
         cut.whole = true;
     } else if (a->fwd.k.shape[1] >= PIECES_KEYS) {
-        const size_t most = PIECE_BYTES / 4 / sums_of(&a->fwd),
-                     pairs = (size_t)(a->fwd.q.shape[0] * a->fwd.k.shape[2]);
-        cut.n_pieces = (int)((pairs + most - (most > 0)) / (most > 0 ? most : 1));
+        const int64_t pairs = (int64_t)(PIECE_BYTES / 4 / sums_of(&a->fwd)); /* Of a piece. */
+        if (pairs * units_of(&a->fwd) * 10 >= 9 * info->n_sms) { /* Enough for all SMs. */
+            cut.n_pieces = (int)lt_attn_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], pairs);
+        }
     }
     return cut;
 }
@@ -239,11 +247,7 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
 }
 static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attention_args *a,
                            kernel_bwd_args *w, bool whole, int n_sms) {
-    const bool paired = a->causal && a->window == 0; /* PAIRED, unit_count of bwd_sm90.cu. */
-    const int64_t tiles = lt_attn_div_up(a->k.shape[1], 128), units = (whole    ? 1
-                                                                       : paired ? (tiles + 1) / 2
-                                                                                : tiles) *
-                                                                      w->pairs;
+    const int64_t units = (whole ? 1 : units_of(a)) * w->pairs;
     void *args[] = {&p->q, &p->k, &p->v, &p->d_o, &p->dk, &p->dv, w};
     return lt_cuda_launch(c, s, p->kernel,
                           &(lt_cuda_dims){.grid = {(unsigned)(units > n_sms ? n_sms : units)},
