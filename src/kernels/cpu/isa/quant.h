@@ -81,14 +81,19 @@ LT_INLINE vq vq_fifths(vq w, const uint8_t *p, const int first) {
     (void)first;
     memcpy(&bits, p, sizeof bits);
     return (vq)_mm512_mask_add_epi8((__m512i)w, bits, (__m512i)w, _mm512_set1_epi8(16));
+#elif defined(LT_ISA_avx2)
+    int32_t bits;
+    memcpy(&bits, p + first / 8, sizeof bits);
+    const __m256i byte = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202,
+                                           0x0101010101010101, 0);
+    const vq spread = (vq)_mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte);
+    const vq one = (vq)_mm256_set1_epi64x((long long)0x8040201008040201);
+    return w + ((vq)((spread & one) == one) & 16);
 #else
-    uint32_t bits;
-    vq spread, one;
-    memcpy(&bits, p + first / 8, VEC == 8 ? 4 : 2);
-    for (int i = 0; i < 4 * VEC; i++) {
-        spread[i] = (uint8_t)(bits >> (i / 8 * 8));
-        one[i] = (uint8_t)(1 << i % 8);
-    }
+    typedef uint64_t vl __attribute__((vector_size(VEC * 4)));
+    const uint64_t each = 0x0101010101010101u, one_each = 0x8040201008040201u;
+    const vq spread = (vq)(vl){p[first / 8] * each, p[first / 8 + 1] * each};
+    const vq one = (vq)(vl){one_each, one_each};
     return w + ((vq)((spread & one) == one) & 16);
 #endif
 }
