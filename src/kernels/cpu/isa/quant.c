@@ -283,8 +283,9 @@ LT_INLINE void quantise_row(quant *c, int64_t m) {
                            : type == LT_Q5_0 ? 16
                            : type == LT_Q8_0 ? DOT4_BIAS
                                              : 0;
+    const bool super = lt_block_partner(type) == LT_PARTNER_Q8_K;
     for (int64_t block = 0; block < c->l.n_blocks; block++) {
-        if (lt_block_partner(type) == LT_PARTNER_Q8_K) {
+        if (super) {
             quant_super_block(&c->a, m, block, x + block * LT_BLOCK_SUPER);
         } else {
             quant_small_block(&c->a, m, block, x + block * LT_BLOCK_SMALL, offset,

@@ -28,17 +28,52 @@ LT_INLINE vi v_round_even(vf x) {
 }
 
 LT_INLINE int32_t vi_sum(vi x) {
-    int32_t sum = 0;
-    for (int i = 0; i < VEC; i++) {
-        sum += x[i];
-    }
-    return sum;
+#if defined(LT_ISA_avx512)
+    return _mm512_reduce_add_epi32((__m512i)x);
+#elif defined(LT_ISA_avx2)
+    __m128i t = _mm_add_epi32(_mm256_castsi256_si128((__m256i)x),
+                              _mm256_extracti128_si256((__m256i)x, 1));
+    t = _mm_add_epi32(t, _mm_unpackhi_epi64(t, t));
+    return _mm_cvtsi128_si32(_mm_add_epi32(t, _mm_shuffle_epi32(t, 1)));
+#else
+    return x[0] + x[1] + x[2] + x[3];
+#endif
 }
 
+/* The largest lane; none is NaN. */
+LT_INLINE float v_most(vf x) {
+#if defined(LT_ISA_avx512)
+    return _mm512_reduce_max_ps((__m512)x);
+#elif defined(LT_ISA_avx2)
+    __m128 t = _mm_max_ps(_mm256_castps256_ps128((__m256)x), _mm256_extractf128_ps((__m256)x, 1));
+    t = _mm_max_ps(t, _mm_movehl_ps(t, t));
+    return _mm_cvtss_f32(_mm_max_ss(t, _mm_movehdup_ps(t)));
+#else
+    return v_max_of(x);
+#endif
+}
+
+/* What F16 keeps of x. */
+LT_INLINE float f_through_f16(float x) {
+#if defined(__F16C__)
+    return _cvtsh_ss(_cvtss_sh(x, _MM_FROUND_TO_NEAREST_INT));
+#else
+    return lt_f16_to_f32(lt_f32_to_f16(x));
+#endif
+}
+
+/* The low byte of each lane. */
 LT_INLINE void store_bytes(int8_t *dst, vi x) {
+#if defined(LT_ISA_avx2)
+    const __m256i quads = _mm256_shuffle_epi8((__m256i)x, _mm256_set1_epi32(0x0C080400));
+    const __m128i high = _mm256_extracti128_si256(quads, 1);
+    const __m128i bytes = _mm_unpacklo_epi32(_mm256_castsi256_si128(quads), high);
+    memcpy(dst, &bytes, VEC);
+#else
     typedef int8_t vb __attribute__((vector_size(VEC)));
     const vb bytes = __builtin_convertvector(x, vb);
     memcpy(dst, &bytes, sizeof bytes);
+#endif
 }
 
 LT_INLINE void quant_small_block(quant_acts *to, int64_t m, int64_t block, const float *x,
@@ -49,7 +84,7 @@ LT_INLINE void quant_small_block(quant_acts *to, int64_t m, int64_t block, const
     for (int i = 0; i < LT_BLOCK_SMALL; i += VEC) {
         most = v_max(v_abs(v_load(x + i)), most);
     }
-    const float d = v_max_of(most) / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
+    const float d = v_most(most) / 127.0f, inverse = d != 0.0f ? 1.0f / d : 0.0f;
     for (int i = 0; i < LT_BLOCK_SMALL; i += VEC) {
         const vi r = v_round_away(v_load(x + i) * inverse);
         store_bytes(q + i, r);
@@ -57,10 +92,10 @@ LT_INLINE void quant_small_block(quant_acts *to, int64_t m, int64_t block, const
     }
     const int32_t total = vi_sum(sum);
     const int64_t at = m * to->n_blocks + block;
-    to->d[at] = lt_f16_to_f32(lt_f32_to_f16(d));
+    to->d[at] = f_through_f16(d);
     to->start[at] = -offset * total;
     if (with_s) {
-        to->s[at] = lt_f16_to_f32(lt_f32_to_f16((float)total * d));
+        to->s[at] = f_through_f16((float)total * d);
     }
 }
 
@@ -70,7 +105,7 @@ LT_INLINE float extreme_of(const float *x) {
     for (int i = 0; i < LT_BLOCK_SUPER; i += VEC) {
         most = v_max(v_abs(v_load(x + i)), most);
     }
-    const float magnitude = v_max_of(most);
+    const float magnitude = v_most(most);
     int i = 0;
     while (i < LT_BLOCK_SUPER - 1 && __builtin_fabsf(x[i]) != magnitude) {
         i++;
