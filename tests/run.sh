@@ -8,7 +8,7 @@ set -u
 cd "$(dirname "$0")/.."
 # Threads that wait sleep: on a machine that does other work too, spinning at barriers takes 100 times the time of small tests.
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
-passed=0 failed=0 skipped=0
+passed=0 failed=0 skipped=0 cpu_ms=0
 names=() reported=0 # Of suites in the order of their start; how many have been counted and printed.
 work=$(mktemp -d)
 trap 'kill $(jobs -pr) 2>/dev/null; rm -rf "$work"' EXIT
@@ -36,12 +36,12 @@ beside_done() {
 }
 slots=$(nproc)
 
-run_numbered() { # number, command...: its output in NUMBER.log; then its status and seconds in NUMBER.end, at once
-    local n=$1 start=$SECONDS status
+run_numbered() { # number, command...: its output in NUMBER.log; then status, seconds and those of CPU (user, system) in NUMBER.end, at once
+    local n=$1 status TIMEFORMAT='%3R %3U %3S'
     shift
-    CMOCKA_MESSAGE_OUTPUT=TAP "$@" >"$work/$n.log" 2>&1
+    { time CMOCKA_MESSAGE_OUTPUT=TAP "$@" >"$work/$n.log" 2>&1; } 2>"$work/$n.time"
     status=$?
-    echo "$status $((SECONDS - start))" >"$work/$n.new"
+    echo "$status $(cat "$work/$n.time")" >"$work/$n.new"
     mv "$work/$n.new" "$work/$n.end"
 }
 
@@ -53,15 +53,16 @@ report() { # Those that have ended, up to the first that has not.
     done
 }
 
-count() { # name, log, status, seconds
-    local name=$1 log=$2 status=$3 seconds=$4 ok bad skip
+count() { # name, log, status, seconds, of CPU: user, system
+    local name=$1 log=$2 status=$3 ms=$((10#${4/[.,]/})) cpu=$((10#${5/[.,]/} + 10#${6/[.,]/})) ok bad skip
+    cpu_ms=$((cpu_ms + cpu))
     skip=$(grep -Eci '^(not )?ok .*# *skip' "$log") # cmocka says "not ok N # SKIP name".
     ok=$(($(grep -c '^ok ' "$log") + $(grep -Eci '^not ok .*# *skip' "$log")))
     bad=$(($(grep -c '^not ok ' "$log") - $(grep -Eci '^not ok .*# *skip' "$log")))
     if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
     if [ "$status" -eq 0 ] && [ "$ok" -eq 0 ] && [ "$bad" -eq 0 ]; then bad=1; echo "no test ran" >>"$log"; fi
     passed=$((passed + ok - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
-    printf '%-52s %4d passed %3d failed %3d skipped %4d s\n' "$name" $((ok - skip)) "$bad" "$skip" "$seconds"
+    printf '%-52s %4d passed %3d failed %3d skipped %4d s, CPU %3d.%d s\n' "$name" $((ok - skip)) "$bad" "$skip" $((ms / 1000)) $((cpu / 1000)) $((cpu / 100 % 10))
     grep -Ei '^(not )?ok .*# *skip' "$log" | sed 's/^/    /'
     if [ "$bad" -ne 0 ]; then sed 's/^/    /' "$log" | tail -n 60; fi
 }
@@ -83,6 +84,6 @@ for name in "${names[@]:$reported}"; do # Killed together with the shell that wa
     echo "$name: did not end"
     failed=$((failed + 1))
 done
-echo "$SECONDS s in all"
+echo "$SECONDS s in all, CPU $((cpu_ms / 1000)) s"
 if [ "$skipped" -gt 0 ]; then echo "$passed passed, $failed failed, $skipped skipped"; else echo "$passed passed, $failed failed"; fi
 [ "$failed" -eq 0 ] && [ "$passed" -gt 0 ]
