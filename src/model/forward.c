@@ -157,12 +157,16 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
+/* Tokens of a sequence in the smallest bucket: up to 512 a GPU's kernels are the same, and a stream that outgrows its bucket pays for a step that is not recorded and two
+ * recordings, 0.5 % of its first 256 tokens (docs/SPEED.md). */
+#define LEAST_TOKENS 512
+
 /* The shape of the bucket of a call of single tokens. False: it is too large for one. */
 static bool shape_padded(const lt_forward *f, const lt_forward_rows *w, lt_forward_shape *out) {
     const int64_t rows = least(least(bucket_of(w->n_rows), f->o.out_rows),
                                least(f->o.max_seqs, f->o.max_rows));
-    int64_t pages = 16;
-    while (pages < w->max_pages) {
+    int64_t pages = 1;
+    while (pages < w->max_pages || pages * f->o.page_tokens < LEAST_TOKENS) {
         pages *= 2;
     }
     pages = least(pages, f->o.max_pages);
