@@ -10,6 +10,9 @@
  *     x [+ add] ─ norm, every block by itself ─▶ smem (HELD 0: the L1) ────────────────────┴─▶ M x ROWS sums a lane ──shuffles──▶ smem ──▶ y, act, pages
  *     A lane reads what it copied itself: nobody waits for anybody but SPLIT warps at the end of a unit. The ring runs over the ends of units, and is filled before the kernel
  *     before this one is done (common/early.cuh): as deep as the SM allows, 16 to 23 MB of weights are under way while the rows are normed.
+ * FILL      how the ring is filled. 0: what was used last is refilled before what comes next is multiplied, so a stage is never on its way. 1: all stages are sent before x is
+ *           there, each is refilled behind its own products. 2: as 1, by the copy engine (sm_90): one lane's 512 bytes a column, an mbarrier a stage, and nothing stands in
+ *           the way of the loads of x. BLOCKS 2: at most 64 registers a thread, so that the next kernel's block may stand beside. gemv_ring.c says which when.
  * BOUND     bytes of W: each is used once.
  * MEASURED  docs/SPEED.md, "Serving on a GPU", with what was slower: shallow rings that leave room for the next kernel's blocks, prefetches to the L2. Weights leave the
  *           L2 first (evict_first): 1 % faster, 2 % with blocks.
@@ -20,15 +23,27 @@
  *@spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=4 WARPS=16 STAGES=6 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
  *@spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=1 WARPS=16 STAGES=12 WHOLE=0 HELD=0 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=fp32
  *@spec sm_80 sm_90a: M=4 ROWS=2 UNROLL=2 SPLIT=2 WARPS=16 STAGES=5 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=2 KIND=0 OUT=fp16 DTYPE=fp16
- *@spec sm_80 sm_90a: M=8 ROWS=2 UNROLL=2 SPLIT=1 WARPS=16 STAGES=4 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=0 OUT=bf16 */
+ *@spec sm_80 sm_90a: M=8 ROWS=2 UNROLL=2 SPLIT=1 WARPS=16 STAGES=4 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=0 OUT=bf16
+ *@spec sm_80 sm_90a: M=1 SPLIT=2 WARPS=12 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
+ *@spec sm_80 sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
+ *@spec sm_90a: M=1 SPLIT=4 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=8192 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
+ *@spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=0 KIND=0 OUT=fp32 */
 #define PAIRS   (ROWS / 2)
 #define GROUPS  (WARPS / SPLIT)
 #define THREADS (32 * WARPS)
-#define SENT    (STAGES - 1)
+#ifndef FILL
+#define FILL 0
+#endif
+#ifndef BLOCKS
+#define BLOCKS 1
+#endif
+#define AHEAD   (FILL ? STAGES : STAGES - 1) /* Stages on their way when x comes. */
+#define SENT    (FILL == 2 ? 1 : AHEAD)
 #define STAGE_BYTES (UNROLL * ROWS * 512) /* of a warp */
 #define RING_BYTES  (STAGES * STAGE_BYTES)
 #define STEP        (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
-static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2, "columns in pairs, warps in groups");
+static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2 - (FILL > 0), "columns in pairs, warps in groups");
+static_assert(FILL != 2 || (WHOLE && UNROLL == 1), "the copy engine takes whole pieces of 512 bytes");
 #include "gemm/beside.cuh"
 
 /* ---- Columns in pairs */
@@ -49,6 +64,7 @@ INLINE int column_of(const ring_args *a, int pair) {
 typedef struct {
     u64 once;
     int unit, step;
+    u32 ring, bars; /* FILL 2: the warp's ring, an mbarrier for each of its stages. */
     const elem *w[ROWS];
 } source;
 INLINE void aim(source *s, const ring_args *a) {
@@ -60,6 +76,17 @@ INLINE void aim(source *s, const ring_args *a) {
 }
 INLINE void send(source *s, const ring_args *a, u32 slot, int first, int steps, int units) {
     if (s->unit < units) {
+#if FILL == 2
+        if (threadIdx.x % 32 == 0) {
+            const u32 bar = s->bars + (slot - s->ring) / STAGE_BYTES * 8;
+            const int k = first + s->step * STEP;
+            mbarrier_expect(bar, STAGE_BYTES);
+#pragma unroll
+            for (int r = 0; r < ROWS; r++) {
+                bulk_load_hint(slot + r * 512, s->w[r] + k, 512, bar, s->once);
+            }
+        }
+#else
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {
             const int k = first + s->step * STEP + u * SPLIT * 256;
@@ -73,13 +100,16 @@ INLINE void send(source *s, const ring_args *a, u32 slot, int first, int steps, 
                 }
             }
         }
+#endif
         if (++s->step == steps) {
             s->step = 0;
             s->unit += (int)gridDim.x * GROUPS;
             aim(s, a);
         }
     }
+#if FILL != 2
     cp_async_commit();
+#endif
 }
 
 /* A stage's part of the sums: eight columns of W from k0 on, UNROLL times. */
@@ -110,32 +140,64 @@ INLINE void multiply(const ring_args *a, const places *s, float sum[ROWS][M], u3
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1) /* The block has the SM for itself: ptxas need not save registers. */
+extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
 gemv_ring(const __grid_constant__ ring_args a) {
     extern __shared__ __align__(128) u8 smem[];
     __shared__ float part[2][WARPS][ROWS * M];
+#if FILL == 2
+    __shared__ __align__(8) u64 barriers[WARPS][STAGES];
+    u32 phase = 0;
+#endif
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT, share = warp % SPLIT;
     const int units = div_up(pairs_of(&a), PAIRS), steps = div_up(a.k, STEP), first = (share * 32 + lane) * 8;
     const places s = places_of(&a, smem + WARPS * RING_BYTES);
     const u32 ring = smem_addr(smem) + (u32)(warp * RING_BYTES + lane * 16);
     source from = {evict_first(), group * (int)gridDim.x + (int)blockIdx.x, 0};
     int slot = 0, turn = 0;
+#if FILL == 2
+    from.ring = ring, from.bars = smem_addr(barriers[warp]);
+    if (lane < STAGES) {
+        mbarrier_init(from.bars + lane * 8, 1);
+    }
+    mbarrier_init_fence();
+    __syncwarp();
+#endif
 
     send_early(&a, &s);
+    if (FILL == 2) {
+        cp_async_commit(); /* Gains. */
+    }
     aim(&from, &a);
+    const int from_column = FILL == 2 ? share * 256 : first; /* Of the copies: all lanes' are one lane's. */
 #pragma unroll
-    for (int i = 0; i < STAGES - 1; i++) { /* 1. On their way before x is there. */
-        send(&from, &a, ring + i * STAGE_BYTES, first, steps, units);
+    for (int i = 0; i < AHEAD; i++) { /* 1. On their way before x is there. */
+        send(&from, &a, ring + i * STAGE_BYTES, from_column, steps, units);
     }
     wait_for_others();
     bring_x(&a, &s); /* 2. */
-    for (int unit = group * (int)gridDim.x + (int)blockIdx.x; unit < units; unit += (int)gridDim.x * GROUPS, turn ^= 1) {
+    for (int unit = group * (int)gridDim.x + (int)blockIdx.x; unit < units; unit += (int)gridDim.x * GROUPS) {
         float sum[ROWS][M] = {{0.0f}};
         for (int step = 0; step < steps; step++) { /* 3. */
+#if FILL == 0 /* What was used last is refilled while this is. */
             cp_async_wait(STAGES - 2);
             const u32 old = ring + (slot == 0 ? STAGES - 1 : slot - 1) * STAGE_BYTES;
             send(&from, &a, old, first, steps, units);
             multiply(&a, &s, sum, ring + slot * STAGE_BYTES, first + step * STEP);
+#else
+#if FILL == 2
+            mbarrier_wait(from.bars + slot * 8, phase);
+#else
+            cp_async_wait(STAGES - 1);
+#endif
+            multiply(&a, &s, sum, ring + slot * STAGE_BYTES, first + step * STEP);
+            if (FILL == 2) {
+                __syncwarp(); /* All have read. */
+            }
+            send(&from, &a, ring + slot * STAGE_BYTES, from_column, steps, units);
+#endif
+#if FILL == 2
+            phase ^= slot == STAGES - 1;
+#endif
             slot = slot == STAGES - 1 ? 0 : slot + 1;
         }
 #pragma unroll
@@ -165,5 +227,6 @@ gemv_ring(const __grid_constant__ ring_args a) {
                 store_pair(&a, &s, m, pair, x, y);
             }
         }
+        turn ^= 1;
     }
 }

@@ -7,14 +7,19 @@
 #include "kernels/cuda/ops/matmul_q.h"
 
 /* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block
- * stands; so with Q8_0. Q4_0, whose weights of gate and up fit in 158 KB of all SMs, is faster with blocks beside each other: 158 KB behind a norm and 66 elsewhere. */
+ * stands; so with Q8_0. Q4_0, whose weights of gate and up fit in 158 KB of all SMs, is faster with blocks beside each other: 158 KB behind a norm and 66 elsewhere; BF16 where
+ * plan_narrow says. */
 #define WARPS              16
+#define LEAST_WARPS        8 /* 256 threads add up a norm. */
 #define STAGE_PIECES       4 /* Of 512 bytes, of a warp: columns times pieces of each. */
 #define MOST_STAGES        12
 #define BUDGET             215 /* KB of shared memory for rings and rows. */
 #define BUDGET_Q           200
 #define BUDGET_BEHIND_NORM 158
 #define BUDGET_PLAIN       66
+#define NARROW             2048 /* plan_narrow */
+#define BUDGET_BRIEF       112  /* A product whose weights are all on their way at once. */
+#define BUDGET_BESIDE      143  /* Gate and up beside the output projection, 70 KB. */
 #define MOST_FOR_WIDTH     2 /* Rows up to which a kernel is made for one K: its loops are unrolled. */
 #define STATIC_BYTES       18432     /* At most, of shared memory. */
 #define HELD_BYTES         65536     /* Of x in shared memory. */
@@ -150,7 +155,8 @@ static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
 /* ---- How it shares out ---- */
 
 typedef struct {
-    int split, columns, unroll, stages, blocks;
+    int split, columns, unroll, stages, blocks, warps;
+    int fill, company; /* FILL and BLOCKS of gemv_ring.cu. */
     bool whole, held;
     size_t eight, shared_bytes; /* eight: x in 8 bits. */
 } shape;
@@ -165,14 +171,15 @@ static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, 
                  turned = f->has_kv ? (size_t)(m * (f->rope.x.shape[2] + 1)) * 4
                                     : 0, /* Angles, slots. */
         x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0,
-                 fixed = s->eight + x + gain + parts + turned, stage = WARPS * stage_bytes,
+                 fixed = s->eight + x + gain + parts + turned,
+                 stage = (size_t)s->warps * stage_bytes,
                  most = (size_t)info->shared_optin_bytes - STATIC_BYTES,
                  budget = (size_t)budget_kb * 1024, room = budget < most ? budget : most;
     const int64_t least = 1 + idle;
     int64_t stages = fixed + (size_t)least * stage < room ? (int64_t)((room - fixed) / stage)
                                                           : least;
     s->blocks = (int)(units < info->n_sms ? units : info->n_sms);
-    const int64_t needed = LT_CUDA_DIV_UP(units, s->blocks * (WARPS / s->split)) * steps + idle;
+    const int64_t needed = LT_CUDA_DIV_UP(units, s->blocks * (s->warps / s->split)) * steps + idle;
     stages = stages > needed ? needed : stages;
     s->stages = (int)(stages > MOST_STAGES ? MOST_STAGES : stages < least ? least : stages);
     s->shared_bytes = (size_t)s->stages * stage + fixed;
@@ -184,11 +191,39 @@ static bool in_company(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
 static int budget_of(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
     return !in_company(f, t) ? BUDGET_Q : f->has_norm ? BUDGET_BEHIND_NORM : BUDGET_PLAIN;
 }
+/* One row times 16-bit weights of a model 2048 wide, in which attention and the output projection leave the memory idle: q k v and that projection are brief, all of their weights on
+ * their way at once, with no more warps than have work; gate and up stand beside the projection and fill their ring while attention runs; what else there is has a deep ring, on Hopper
+ * filled by the copy engine. Other widths were not measured, and keep one way for all. Budget in KB. */
+static int plan_narrow(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, int64_t units,
+                       int64_t steps, size_t stage_bytes) {
+    const int64_t m = f->product.y.shape[0], n = f->product.y.shape[1], k = f->product.b.shape[1],
+                  blocks = units < info->n_sms ? units : info->n_sms,
+                  rounds = LT_CUDA_DIV_UP(units, blocks * (WARPS / s->split)),
+                  groups = LT_CUDA_DIV_UP(units, blocks * rounds);
+    const int warps = s->split * (int)groups;
+    if (m != 1 || (n != NARROW && k != NARROW) || !s->whole) {
+        return BUDGET;
+    }
+    if ((size_t)(rounds * steps * warps) * stage_bytes <= (BUDGET_BRIEF - 16) * 1024) {
+        s->fill = 1, s->company = 2;
+        s->warps = warps < LEAST_WARPS ? LEAST_WARPS : warps;
+        return BUDGET_BRIEF;
+    }
+    if (f->has_act) {
+        s->fill = 1, s->company = 2;
+        return BUDGET_BESIDE;
+    }
+    s->fill = info->cc >= 90 && !f->has_kv && s->unroll == 1 ? 2 : 0;
+    return BUDGET;
+}
 static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     const lt_matmul_args *a = &f->product;
     const int64_t m = a->y.shape[0], n = a->y.shape[1], k = a->b.shape[1], pairs = (n + 1) / 2;
     const bool paired = f->has_act || f->has_kv;
-    shape s = {.split = 1, .held = f->has_norm || m * k * 2 <= HELD_BYTES / 2};
+    shape s = {.split = 1,
+               .warps = WARPS,
+               .company = 1,
+               .held = f->has_norm || m * k * 2 <= HELD_BYTES / 2};
     lt_cuda_tile_format format;
     if (is_packed(a, &format)) {
         const int64_t slabs = LT_CUDA_DIV_UP(n, 16), tiles = LT_CUDA_DIV_UP(k, 128);
@@ -205,8 +240,10 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     s.unroll = STAGE_PIECES / s.columns * s.split * 256 > k ? 1 : STAGE_PIECES / s.columns;
     const int64_t step = s.unroll * s.split * 256;
     s.whole = k % step == 0;
-    share_out(&s, f, info, LT_CUDA_DIV_UP(pairs, s.columns / 2), LT_CUDA_DIV_UP(k, step),
-              (size_t)(s.unroll * s.columns) * 512, 1, BUDGET);
+    const int64_t units = LT_CUDA_DIV_UP(pairs, s.columns / 2), steps = LT_CUDA_DIV_UP(k, step);
+    const size_t stage_bytes = (size_t)(s.unroll * s.columns) * 512;
+    const int budget = plan_narrow(&s, f, info, units, steps, stage_bytes);
+    share_out(&s, f, info, units, steps, stage_bytes, s.fill == 0, budget);
     return s;
 }
 
@@ -265,7 +302,7 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
     int at = snprintf(defines, sizeof defines,
                       "M=%d SPLIT=%d WARPS=%d STAGES=%d NORM=%d ADD=%d PARAM=%s "
                       "LANES=%d TAIL=%d KIND=%d OUT=%s DTYPE=%s ",
-                      (int)a->y.shape[0], s.split, WARPS, s.stages, f->has_norm,
+                      (int)a->y.shape[0], s.split, s.warps, s.stages, f->has_norm,
                       f->has_norm && f->norm.add.data != NULL,
                       f->has_norm ? lt_cuda_dtype_word(f->norm.gain.dtype) : "fp32",
                       w.k / 8 > 256 && f->has_norm ? 256 : 32,
@@ -283,8 +320,9 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
                  "BLOCKS=%d BITS=%d GROUP=%d MINS=%d OFFSET=%d", in_company(f, &format) ? 2 : 1,
                  format.bits, format.group, format.mins, format.offset);
     } else {
-        snprintf(defines + at, sizeof defines - (size_t)at, "WHOLE=%d HELD=%d ROWS=%d UNROLL=%d",
-                 s.whole, s.held, s.columns, s.unroll);
+        snprintf(defines + at, sizeof defines - (size_t)at,
+                 "WHOLE=%d HELD=%d ROWS=%d UNROLL=%d FILL=%d BLOCKS=%d", s.whole, s.held, s.columns,
+                 s.unroll, s.fill, s.company);
     }
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, packed ? "gemm/gemm_q_ring.cu" : "gemm/gemv_ring.cu",
                               packed ? "gemm_q_ring" : "gemv_ring", defines));
@@ -294,7 +332,7 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
     }
     return lt_cuda_launch(q->gpu, q->stream, k,
                           &(lt_cuda_dims){.grid = {(unsigned)s.blocks},
-                                          .block = {32 * WARPS},
+                                          .block = {32 * (unsigned)s.warps},
                                           .dynamic_shared_bytes = s.shared_bytes,
                                           .overlap_previous = info->cc >= 90},
                           list);
