@@ -9,6 +9,8 @@ shipped_model() {
     say "at most 32 MiB: $size" "$([ "$size" -le 33554432 ] && echo yes)"
     build/lateen generate --prompt "Era una sera d'autunno, e" --max-tokens 12 --temperature 0 >"$dir/here" 2>"$dir/log"
     say "generate without --model" "$([ -s "$dir/here" ] && echo yes)"
+    say "threads spin briefly" "$(env -u OMP_WAIT_POLICY -u GOMP_SPINCOUNT bash -c 'mkfifo "$0/pipe"; build/lateen chat <"$0/pipe" >"$0/log" 2>&1 & exec 3>"$0/pipe"; for _ in $(seq 50); do
+        grep -qz GOMP_SPINCOUNT=4000 /proc/$!/environ && echo yes && break; sleep 0.1; done' "$dir")"
     make -s install DESTDIR="$dir/installed" PREFIX=/usr >"$dir/log" 2>&1
     (cd / && "$dir/installed/usr/bin/lateen" generate --prompt "Era una sera d'autunno, e" --max-tokens 12 --temperature 0 >"$dir/there" 2>"$dir/log")
     say "the same from an installation" "$(cmp -s "$dir/here" "$dir/there" && echo yes)"
