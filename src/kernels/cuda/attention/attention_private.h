@@ -1,4 +1,4 @@
-/* attention_private.h: what forward (attention.c) and backward (backward.c) share. */
+/* attention_private.h: what attention.c (forward), backward.c and decode.c share. */
 #ifndef LT_KERNELS_CUDA_ATTENTION_PRIVATE_H
 #define LT_KERNELS_CUDA_ATTENTION_PRIVATE_H
 

@@ -23,7 +23,10 @@
     (104 << 20) /* Bytes of Q, K, V, dO and sums that all blocks read again and again. */
 #define WHOLE_FULL (52 << 20)
 
-/* bwd_args of bwd.cuh. */
+/* strides and bwd_args of bwd.cuh. */
+typedef struct {
+    int64_t token, head, batch;
+} strides;
 typedef struct {
     lt_attn_args a;
     int padded;
@@ -32,13 +35,9 @@ typedef struct {
     unsigned *bounds;
     int width;
     void *dq;
-    int64_t dq_token, dq_head, dq_batch;
+    strides dq_strides;
     int first, pairs;
 } kernel_bwd_args;
-
-typedef struct {
-    int64_t token, head, batch;
-} strides;
 
 const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
                                           const lt_cuda_info *info) {
@@ -167,17 +166,16 @@ static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, ke
                       bool whole, const char *text) {
     const lt_cuda_kernel *bounds, *rows;
     const int block_rows = 2048 / width_of(&a->fwd);
-    int dim = (int)a->fwd.q.shape[3];
     void *k = a->fwd.k.data, *v = a->fwd.v.data, *o = a->fwd.out.data, *d_o = a->dout.data;
     strides sk = strides_of(&a->fwd.k), sv = strides_of(&a->fwd.v), so = strides_of(&a->fwd.out),
             sd = strides_of(&a->dout);
-    void *bounds_args[] = {w, &k, &v, &sk, &sv, &dim}, *rows_args[] = {w, &o, &d_o, &so, &sd, &dim};
+    void *bounds_args[] = {w, &k, &v, &sk, &sv}, *rows_args[] = {w, &o, &d_o, &so, &sd};
     const int64_t most = 512 / w->pairs > 1 ? 512 / w->pairs : 1,
                   blocks = lt_attn_div_up(w->a.kv_tokens, block_rows);
 
-    LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
     LT_TRY(lt_cuda_kernel_get(c, &rows, "attention/bwd_edges.cu", "attn_bwd_prepare", text));
     if (!whole) {
+        LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
         LT_TRY(lt_cuda_launch(
             c, s, bounds,
             &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)w->pairs},
@@ -195,17 +193,15 @@ static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, ke
 static lt_err finish(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
                      const char *text) {
     const lt_cuda_kernel *k;
-    int dim = (int)a->fwd.q.shape[3];
-    void *dq = a->dq.data;
-    strides st = strides_of(&a->dq);
-    void *args[] = {w, &dq, &st, &dim};
+    void *args[] = {w};
 
     LT_TRY(lt_cuda_kernel_get(c, &k, "attention/bwd_edges.cu", "attn_bwd_finish", text));
-    return lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 64), dim <= 64 ? 1 : 2,
-                                                   (unsigned)(w->pairs * group_of(&a->fwd))},
-                                          .block = {128}},
-                          args);
+    return lt_cuda_launch(
+        c, s, k,
+        &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 64), w->width <= 64 ? 1 : 2,
+                                 (unsigned)(w->pairs * group_of(&a->fwd))},
+                        .block = {128}},
+        args);
 }
 
 /* The sinks' gradient. */
@@ -275,7 +271,7 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
     all.a = lt_attn_args_of(&a->fwd, scratch);
     all.width = (int)a->fwd.q.shape[3];
     all.dq = a->dq.data;
-    all.dq_token = a->dq.stride[1], all.dq_head = a->dq.stride[2], all.dq_batch = a->dq.stride[0];
+    all.dq_strides = strides_of(&a->dq);
     snprintf(edges, sizeof edges, "HEAD_DIM=%d WHOLE=%d DTYPE=%s", width_of(&a->fwd), cut.whole,
              a->fwd.q.dtype == LT_F16 ? "fp16" : "bf16");
     LT_TRY(products_open(&p, c, a, cut.whole));

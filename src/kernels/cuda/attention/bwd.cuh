@@ -8,6 +8,11 @@
 #define WHOLE 0
 #endif
 
+/* Strides in elements of (token, head, batch); D elements are contiguous. */
+typedef struct {
+    i64 token, head, batch;
+} strides;
+
 /* Rows are (b, h, t) with t padded to `padded`, a multiple of 128: index (b H + h) padded + t. */
 typedef struct {
     attn_args a;
@@ -17,9 +22,9 @@ typedef struct {
     float *unit;  /* what 1.0 of dQ (before `scale`) is in the integers of dq_acc */
     void *dq_acc; /* int32 (WHOLE: f32 of a block) (rows / 64, D / 64) pieces of 64 x 64, each in the order of a warpgroup's registers */
     u32 *bounds;  /* (B, G, 2) bits of max |K|, max |V row|^2 */
-    int width; /* WHOLE: D, and where dQ goes, in elements */
+    int width; /* D; HEAD_DIM is at least it */
     void *dq;
-    i64 dq_token, dq_head, dq_batch;
+    strides dq_strides;
     int first, pairs; /* The launch makes so many (batch, key head) from the first on. */
 } bwd_args;
 

@@ -19,11 +19,6 @@
 #define ROWS  (256 / LANES)  /* of a block of 256 threads */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "as bwd_sm90.cu");
 
-/* Strides in elements of (token, head, batch); D elements are contiguous. */
-typedef struct {
-    i64 token, head, batch;
-} strides;
-
 /* (batch, query head) that the launch begins with. */
 INLINE int first_head(const bwd_args *w) {
     return w->first * (w->a.q_heads / w->a.kv_heads);
@@ -51,15 +46,15 @@ INLINE void load8(float x[8], const elem *row, int lane, int width) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v, strides sk, strides sv, int width) {
+attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v, strides sk, strides sv) {
     const int lane = (int)threadIdx.x % LANES, pair = w.first + (int)blockIdx.y, b = pair / w.a.kv_heads, g = pair % w.a.kv_heads;
     u32 k_max = 0, v_max = 0;
 
     for (int s0 = (int)blockIdx.x * ROWS; s0 < w.a.kv_tokens; s0 += (int)gridDim.x * ROWS) {
         const int s = min_i(s0 + (int)threadIdx.x / LANES, w.a.kv_tokens - 1); /* The last row may be read again: a maximum. */
         float x[8], y[8], sum = 0.0f;
-        load8(x, k + b * sk.batch + g * sk.head + s * sk.token, lane, width);
-        load8(y, v + b * sv.batch + g * sv.head + s * sv.token, lane, width);
+        load8(x, k + b * sk.batch + g * sk.head + s * sk.token, lane, w.width);
+        load8(y, v + b * sv.batch + g * sv.head + s * sv.token, lane, w.width);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             k_max = max(k_max, __float_as_uint(fabsf(x[i])));
@@ -75,7 +70,7 @@ attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd, int width) {
+attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd) {
     const int lane = (int)threadIdx.x % LANES, pair = first_head(&w) + (int)blockIdx.y, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
     const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES, kv = b * w.a.kv_heads + h / (w.a.q_heads / w.a.kv_heads);
     const i64 row = (i64)pair * w.padded + t; /* padded is a multiple of ROWS. */
@@ -86,8 +81,8 @@ attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *
         clear[lane] = make_int4(0, 0, 0, 0);
         clear[lane + LANES] = make_int4(0, 0, 0, 0);
     }
-    load8(x, o + b * so.batch + h * so.head + t * so.token, lane, t < w.a.q_tokens ? width : 0);
-    load8(y, d_o + b * sd.batch + h * sd.head + t * sd.token, lane, t < w.a.q_tokens ? width : 0);
+    load8(x, o + b * so.batch + h * so.head + t * so.token, lane, t < w.a.q_tokens ? w.width : 0);
+    load8(y, d_o + b * sd.batch + h * sd.head + t * sd.token, lane, t < w.a.q_tokens ? w.width : 0);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         delta += x[i] * y[i];
@@ -110,7 +105,7 @@ attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-attn_bwd_finish(const __grid_constant__ bwd_args w, elem *dq, strides s, int width) {
+attn_bwd_finish(const __grid_constant__ bwd_args w) {
     __shared__ __align__(16) u32 tile[64][36]; /* 64 x 64 elements; rows 16 bytes longer against bank conflicts */
     const int tid = (int)threadIdx.x, lane = tid % 32, pair = first_head(&w) + (int)blockIdx.z, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
     const i64 row0 = (i64)pair * w.padded + (i64)blockIdx.x * 64;
@@ -127,8 +122,8 @@ attn_bwd_finish(const __grid_constant__ bwd_args w, elem *dq, strides s, int wid
     __syncthreads();
     for (int i = tid / 8; i < 64; i += 16) {
         const int t = (int)blockIdx.x * 64 + i;
-        if (t < w.a.q_tokens && d < width) {
-            *(uint4 *)(dq + b * s.batch + h * s.head + t * s.token + d) = *(const uint4 *)&tile[i][tid % 8 * 4];
+        if (t < w.a.q_tokens && d < w.width) {
+            *(uint4 *)((elem *)w.dq + b * w.dq_strides.batch + h * w.dq_strides.head + t * w.dq_strides.token + d) = *(const uint4 *)&tile[i][tid % 8 * 4];
         }
     }
 }

@@ -371,12 +371,12 @@ INLINE void store_dq(const bwd_args *w, const smem_map *m, const tile_pos *p, in
                         PACK_ELEM(b.z * w->a.scale, b.w * w->a.scale));
         }
         __syncwarp();
-        elem *out = (elem *)w->dq + p->b * w->dq_batch + (p->kv_head * p->n_heads + h) * w->dq_head;
+        elem *out = (elem *)w->dq + p->b * w->dq_strides.batch + (p->kv_head * p->n_heads + h) * w->dq_strides.head;
 #pragma unroll
         for (int j = 0; j < 4; j++) {
             const int row = 4 * j + lane / 8, t = i * BM + my_q + 16 * warp + row, d = my_d * 64 + r8 * 8;
             if (t < w->a.q_tokens && d < w->width) {
-                *(uint4 *)(out + t * w->dq_token + d) = ld_shared_v4(mine + row * 128 + (r8 ^ (row % 8)) * 16);
+                *(uint4 *)(out + t * w->dq_strides.token + d) = ld_shared_v4(mine + row * 128 + (r8 ^ (row % 8)) * 16);
             }
         }
         __syncwarp();
