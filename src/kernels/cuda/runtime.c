@@ -86,7 +86,15 @@ done:
     return err;
 }
 
-static void beside_close(lt_cuda *c, lt_cuda_beside *b);
+static void beside_close(lt_cuda *c, lt_cuda_beside *b) {
+    for (int i = 0; i < LT_CUDA_STREAMS_BESIDE; i++) {
+        if (b->streams[i] != NULL) {
+            (void)c->cu->cuStreamDestroy(b->streams[i]);
+        }
+    }
+    free(b);
+}
+
 void lt_cuda_close(lt_cuda *c) {
     if (c == NULL) {
         return;
@@ -221,15 +229,6 @@ lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out) {
     LT_TRY(lt_cuda_make_current(c));
     return lt_cu_check(c->cu->cuStreamCreate(out, LT_CU_STREAM_NON_BLOCKING), "GPU %d: stream",
                        c->info.index);
-}
-
-static void beside_close(lt_cuda *c, lt_cuda_beside *b) {
-    for (int i = 0; i < LT_CUDA_STREAMS_BESIDE; i++) {
-        if (b->streams[i] != NULL) {
-            (void)c->cu->cuStreamDestroy(b->streams[i]);
-        }
-    }
-    free(b);
 }
 
 void lt_cuda_stream_close(lt_cuda *c, CUstream s) {
