@@ -396,7 +396,7 @@ static int32_t draw(lt_picker *p, const float *logits, const lt_pick_args *a, in
     if (how->min_p > 0.0) {
         cut_least(&w, how->min_p);
     }
-    if (uniform(a, XTC_STREAM) < how->xtc_probability) {
+    if (how->xtc_probability > 0.0 && uniform(a, XTC_STREAM) < how->xtc_probability) {
         cut_top_choices(&w, how->xtc_threshold);
     }
     if (how->top_k > 0 || how->top_p < 1.0) {
