@@ -16,6 +16,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "kernels/peak.h"
 #include "lateen/train.h"
 #include "tensor/backend.h"
 
@@ -90,9 +91,12 @@ static void add_energy(const lt_training *t, json_t *line) {
 }
 
 static lt_err tell(lt_training *t, const lt_step_report *r) {
-    const double rate = (double)r->tokens / r->step_s,
-                 mfu = rate * t->flops_per_token / t->peak_flops;
+    const double rate = (double)r->tokens / r->step_s;
+    double mfu;
     json_t *line;
+
+    LT_TRY(lt_matmul_peak_share(&mfu, &t->peak_flops, rate * t->flops_per_token, t->model->backend,
+                                t->model->options.dtype));
 
     if (r->skipped != NULL) {
         lt_log_warn("step %lld: update skipped: %s", (long long)t->state.step, r->skipped);
