@@ -79,12 +79,20 @@ static lt_err check_bufs_open(lt_bench *b, check_bufs *x, const check_case *t, b
         LT_TRY(lt_cuda_fill(b->gpu, b->stream, pd, 0xff,
                             x->c_bytes)); /* NaN: shows unwritten elements, and reads of C. */
     }
-    x->args = (lt_sgemm_args){t->m, t->n, t->k, lda, ldb, ldc, t->alpha, t->beta, pa, pb, pc, NULL};
+    x->args = (lt_sgemm_args){t->m,    t->n, t->k, lda, ldb,  ldc, t->alpha,
+                              t->beta, pa,   pb,   pc,  NULL, NULL};
     LT_TRY(lt_sgemm_workspace_open(b->gpu, &x->args.workspace));
     x->c_first = pd, x->ref = pr, x->bound = pe;
     return lt_bench_gemm_ref(b, x->ref, x->bound,
                              &(lt_bench_gemm){t->m, t->n, t->k, ldc, lda, 1, ldb, 1, pa, pb, pd,
                                               t->alpha, t->beta, "fp32"});
+}
+
+/* Room for aligned copies of both operands. */
+static lt_err aligned_open(lt_bench *b, void **out, const lt_sgemm_args *a) {
+    return lt_cuda_alloc(
+        b->gpu, out, ((size_t)a->m * (size_t)(a->k + 3) + (size_t)a->k * (size_t)(a->n + 3)) * 4,
+        "aligned operands");
 }
 
 static void check_bufs_close(lt_bench *b, check_bufs *x) {
@@ -93,6 +101,7 @@ static void check_bufs_close(lt_bench *b, check_bufs *x) {
     lt_cuda_free(b->gpu, x->args.c);
     lt_cuda_free(b->gpu, x->c_first);
     lt_cuda_free(b->gpu, x->args.workspace);
+    lt_cuda_free(b->gpu, x->args.aligned);
     lt_cuda_free(b->gpu, x->ref);
     lt_cuda_free(b->gpu, x->bound);
 }
@@ -172,6 +181,8 @@ static lt_err checks(lt_bench *b) {
             if (!integers && i == 3) {
                 LT_TRY_DONE(check_repeats(b, NULL, "shipped, unaligned", &x));
             }
+            LT_TRY_DONE(aligned_open(b, &x.args.aligned, &x.args));
+            LT_TRY_DONE(check_one(b, NULL, NULL, "shipped, operands copied", &x, integers));
             if (!integers && i == 4) {
                 LT_TRY_DONE(
                     check_repeats(b, &lt_sgemm_rungs[lt_sgemm_n_rungs - 1].tile, "shipped", &x));
@@ -196,13 +207,18 @@ static lt_err sets_open(lt_bench *b, lt_sgemm_args sets[N_SETS], int m, int n, i
         LT_TRY(lt_cuda_alloc(b->gpu, &pc, (size_t)m * (size_t)n * 4, "C"));
         LT_TRY(lt_bench_random(b, pa, (int64_t)m * k, "fp32", (uint64_t)(2 * i + 1), 1.0f, false));
         LT_TRY(lt_bench_random(b, pb, (int64_t)k * n, "fp32", (uint64_t)(2 * i + 2), 1.0f, false));
-        sets[i] = (lt_sgemm_args){m, n, k, k, n, n, 1.0f, 0.0f, pa, pb, pc, sets[0].workspace};
+        sets[i] = (lt_sgemm_args){
+            m, n, k, k, n, n, 1.0f, 0.0f, pa, pb, pc, sets[0].workspace, sets[0].aligned};
+        if (i == 0 && lt_sgemm_aligned_bytes(&sets[0]) > 0) {
+            LT_TRY(aligned_open(b, &sets[0].aligned, &sets[0]));
+        }
     }
     return LT_OK;
 }
 
 static void sets_close(lt_bench *b, lt_sgemm_args sets[N_SETS]) {
     lt_cuda_free(b->gpu, sets[0].workspace);
+    lt_cuda_free(b->gpu, sets[0].aligned);
     for (int i = 0; i < N_SETS; i++) {
         lt_cuda_free(b->gpu, (void *)(uintptr_t)sets[i].a);
         lt_cuda_free(b->gpu, (void *)(uintptr_t)sets[i].b);

@@ -299,7 +299,9 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
     const size_t a_bytes = a->trans_a
                                ? ALIGN((size_t)(a->y.shape[0] * pitch(lt_matmul_depth(a))) * 4)
                                : 0,
-                 b_bytes = a->trans_b ? (size_t)(lt_matmul_depth(a) * pitch(a->y.shape[1])) * 4 : 0;
+                 b_bytes = a->trans_b
+                               ? ALIGN((size_t)(lt_matmul_depth(a) * pitch(a->y.shape[1])) * 4)
+                               : 0;
     lt_sgemm_args g = {.m = (int)a->y.shape[0],
                        .n = (int)a->y.shape[1],
                        .k = (int)lt_matmul_depth(a),
@@ -311,7 +313,8 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
                        .a = a->a.data,
                        .b = a->b.data,
                        .c = a->y.data};
-    void *turned = NULL;
+    size_t aligned_bytes;
+    unsigned char *room = NULL;
     if (lt_matmul_empty(a)) {
         return LT_OK;
     }
@@ -319,18 +322,30 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
         LT_TRY(lt_sgemm_workspace_open(q->gpu, &q->sgemm_workspace));
     }
     g.workspace = q->sgemm_workspace;
-    if (a_bytes + b_bytes > 0) {
-        LT_TRY(lt_cuda_scratch(q, a_bytes + b_bytes, &turned));
-    }
     if (a->trans_a) {
-        LT_TRY(transpose(q, turned, &a->a));
-        g.a = turned;
+        g.a = NULL; /* Aligned, wherever the scratch is. */
         g.lda = (int)pitch(g.k);
     }
     if (a->trans_b) {
-        LT_TRY(transpose(q, (unsigned char *)turned + a_bytes, &a->b));
-        g.b = (const float *)((unsigned char *)turned + a_bytes);
+        g.b = NULL;
         g.ldb = (int)pitch(g.n);
+    }
+    aligned_bytes = lt_sgemm_aligned_bytes(&g);
+    if (a_bytes + b_bytes + aligned_bytes > 0) {
+        void *scratch = NULL;
+        LT_TRY(lt_cuda_scratch(q, a_bytes + b_bytes + aligned_bytes, &scratch));
+        room = scratch;
+    }
+    if (a->trans_a) {
+        LT_TRY(transpose(q, room, &a->a));
+        g.a = (const float *)room;
+    }
+    if (a->trans_b) {
+        LT_TRY(transpose(q, room + a_bytes, &a->b));
+        g.b = (const float *)(room + a_bytes);
+    }
+    if (aligned_bytes > 0) {
+        g.aligned = room + a_bytes + b_bytes;
     }
     if (a->bias.data != NULL) {
         int accumulate = a->accumulate;

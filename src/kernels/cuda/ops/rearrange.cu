@@ -1,7 +1,8 @@
-/* rearrange.cu: what a product needs done to fp32 matrices before it: a transposed copy, and rows that begin as the bias.
+/* rearrange.cu: what a product needs done to fp32 matrices before it: a transposed copy, a copy whose rows are aligned, and rows that begin as the bias.
  *
- * SHAPES    transpose: dst (cols, rows), rows `pitch` apart, = src (rows, cols), rows ld apart. bias_rows: y (rows, cols) = bias (+ y).
- * MAP       transpose: tiles of 32 x 32 through shared memory, both sides coalesced. bias_rows: a thread an element.
+ * SHAPES    transpose: dst (cols, rows), rows `pitch` apart, = src (rows, cols), rows ld apart. copy_rows: dst (rows, cols) = src likewise.
+ *           bias_rows: y (rows, cols) = bias (+ y).
+ * MAP       transpose: tiles of 32 x 32 through shared memory, both sides coalesced. copy_rows: a block 2048 columns of a row. bias_rows: a thread an element.
  * BOUND     8 bytes an element.
  *@spec sm_80 sm_90a: */
 #include "common/types.cuh"
@@ -22,6 +23,18 @@ extern "C" __global__ void __launch_bounds__(TILE * 8) transpose_fp32(float *dst
     for (int i = y; i < TILE; i += 8) {
         if (col0 + i < cols && row0 + x < rows) {
             dst[(i64)(col0 + i) * pitch + row0 + x] = tile[x][i];
+        }
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(256) copy_rows_fp32(float *dst, const float *src, int cols, i64 ld, i64 pitch) {
+    const float *const from = src + blockIdx.x * ld;
+    float *const to = dst + blockIdx.x * pitch;
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const int col = (blockIdx.y * 8 + i) * 256 + threadIdx.x;
+        if (col < cols) {
+            to[col] = from[col];
         }
     }
 }

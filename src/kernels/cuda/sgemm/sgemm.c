@@ -14,9 +14,13 @@
 #define WARP             32
 #define MAX_REGISTERS    255
 #define SM_REGISTERS     65536
-#define TMA_BOX_MAX      256  /* Elements of a box dimension. */
-#define SPLIT_COST       0.08 /* What the loop of sgemm_split.cu and its adding cost. */
-#define MIN_SPLIT_STAGES 4    /* Stages of K a block's share has at least. */
+#define TMA_BOX_MAX      256   /* Elements of a box dimension. */
+#define SPLIT_COST       0.08  /* What the loop of sgemm_split.cu and its adding cost. */
+#define MIN_SPLIT_STAGES 4     /* Stages of K a block's share has at least. */
+#define UNALIGNED_FLOPS  25e12 /* Measured on an H100: 4097^3 as it lies, and 4096^3. */
+#define ALIGNED_FLOPS    50e12
+#define COPY_BYTES_S     2.5e12
+#define COPY_LAUNCHES_S  6e-6
 
 int lt_sgemm_tile_bm(const lt_sgemm_tile *t) {
     return t->warps_m * t->lanes_m * t->tm;
@@ -79,9 +83,13 @@ void lt_sgemm_tile_text(char out[256], const lt_sgemm_tile *t) {
              t->group_m, t->unroll, (int)t->copy, t->keep_order ? " --ptxas-options=-O1" : "");
 }
 
+/* Rows of whole 16 bytes, as the copy engine and cp.async of 16 bytes need them. */
+static bool is_aligned(const float *p, int ld) {
+    return ((uintptr_t)p & 15) == 0 && ld % 4 == 0;
+}
+
 lt_sgemm_copy lt_sgemm_copy_allowed(const lt_sgemm_args *a, const lt_cuda_info *info) {
-    const bool aligned = (((uintptr_t)a->a | (uintptr_t)a->b) & 15) == 0 && a->lda % 4 == 0 &&
-                         a->ldb % 4 == 0;
+    const bool aligned = is_aligned(a->a, a->lda) && is_aligned(a->b, a->ldb);
     return !aligned ? LT_SGEMM_ASYNC_4 : info->cc >= 90 ? LT_SGEMM_TMA : LT_SGEMM_ASYNC_16;
 }
 
@@ -222,7 +230,50 @@ lt_err lt_sgemm_with(lt_cuda *c, CUstream s, const lt_sgemm_args *a, const lt_sg
                                                     : with_pointers);
 }
 
+static int pitch(int cols) {
+    return (cols + 3) / 4 * 4;
+}
+static size_t copy_bytes(int rows, int cols) {
+    return (size_t)rows * (size_t)pitch(cols) * 4;
+}
+
+size_t lt_sgemm_aligned_bytes(const lt_sgemm_args *a) {
+    const size_t a_bytes = is_aligned(a->a, a->lda) ? 0 : copy_bytes(a->m, a->k),
+                 b_bytes = is_aligned(a->b, a->ldb) ? 0 : copy_bytes(a->k, a->n);
+    const double flops = 2.0 * a->m * a->n * (double)a->k,
+                 copies_s = (double)(a_bytes + b_bytes) * 2 / COPY_BYTES_S + COPY_LAUNCHES_S;
+    return flops * (1 / UNALIGNED_FLOPS - 1 / ALIGNED_FLOPS) > copies_s ? a_bytes + b_bytes : 0;
+}
+
+/* Have *p (rows, cols), rows *ld apart, copied to *room if its rows are not aligned. */
+static lt_err align(lt_cuda *c, CUstream s, const float **p, int *ld, int rows, int cols,
+                    unsigned char **room) {
+    const lt_cuda_kernel *k;
+    float *to = (float *)*room;
+    int64_t from_ld = *ld, to_ld = pitch(cols);
+    void *list[] = {&to, p, &cols, &from_ld, &to_ld};
+    if (is_aligned(*p, *ld)) {
+        return LT_OK;
+    }
+    LT_TRY(lt_cuda_kernel_get(c, &k, "ops/rearrange.cu", "copy_rows_fp32", ""));
+    LT_TRY(lt_cuda_launch(
+        c, s, k,
+        &(lt_cuda_dims){.grid = {(unsigned)rows, (unsigned)((cols + 2047) / 2048)}, .block = {256}},
+        list));
+    *p = to;
+    *ld = (int)to_ld;
+    *room += copy_bytes(rows, cols);
+    return LT_OK;
+}
+
 lt_err lt_sgemm(lt_cuda *c, CUstream s, const lt_sgemm_args *a) {
-    const lt_sgemm_tile t = lt_sgemm_tile_choose(c, a);
-    return lt_sgemm_with(c, s, a, &t);
+    lt_sgemm_args v = *a;
+    lt_sgemm_tile t;
+    if (a->aligned != NULL) {
+        unsigned char *room = a->aligned;
+        LT_TRY(align(c, s, &v.a, &v.lda, a->m, a->k, &room));
+        LT_TRY(align(c, s, &v.b, &v.ldb, a->k, a->n, &room));
+    }
+    t = lt_sgemm_tile_choose(c, &v);
+    return lt_sgemm_with(c, s, &v, &t);
 }
