@@ -17,7 +17,12 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-LADDER_FILES = {op: f"src/kernels/cuda/{op}/ladder" for op in ("sgemm", "gemm", "attention")}
+PEER_IDEAS = {"cuBLASLt": "the best of its heuristic's first 8", "cuDNN": "through PyTorch's scaled_dot_product_attention"}
+LADDERS = (  # op, its title, whose kernels it is measured against, a page on its ideas
+    ("sgemm", "SGEMM, FP32 on CUDA cores", "cuBLASLt", None),
+    ("gemm", "bf16 GEMM on tensor cores", "cuBLASLt", "gemm"),
+    ("attention", "attention", "cuDNN", "attention"),
+)
 
 
 def rate(row):
@@ -28,14 +33,14 @@ def percent(row, key):
     return f"{100 * row[key]:.1f} %" if key in row else ""
 
 
-def ladder_table(rows, peer):
-    out = ["| rung | name | idea | TFLOP/s | % of cuBLAS | % of the limit | registers | warps an SM |",
+def ladder_table(rows, peer, vendor):
+    out = [f"| rung | name | idea | TFLOP/s | % of {vendor} | % of the limit | registers | warps an SM |",
            "| --- | --- | --- | --- | --- | --- | --- | --- |"]
     for r in rows:
         out.append(f"| {int(r['rung'])} | {r['name']} | {r['idea']} | {r['tflops']:.1f} | {percent(r, 'of_peer')} | {percent(r, 'of_limit')} | "
                    f"{int(r.get('registers', 0)) or ''} | {int(r.get('warps_per_sm', 0)) or ''} |")
     if peer:
-        out.append(f"| | cuBLASLt | the best of its heuristic's first 8 | {peer['tflops']:.1f} | 100 % | {percent(peer, 'of_limit')} | | |")
+        out.append(f"| | {peer['name']} | {PEER_IDEAS[peer['name']]} | {peer['tflops']:.1f} | 100 % | {percent(peer, 'of_limit')} | | |")
     return out
 
 
@@ -94,7 +99,7 @@ def draw(script):
 
 def figure(op, shape, rows, peer, path):
     data = "\n".join(f'"{int(r["rung"])} {r["name"]}" {r["tflops"]}' for r in rows)
-    peer_line = f", {peer['tflops']} with lines lw 2 lc rgb '#c04040' title 'cuBLASLt'" if peer else ""
+    peer_line = f", {peer['tflops']} with lines lw 2 lc rgb '#c04040' title '{peer['name']}'" if peer else ""
     script = f"""set terminal svg size 900,420 font 'sans,12' background 'white'
 set output '{path}'
 set style fill solid 0.8
@@ -155,39 +160,46 @@ plot (copy(x) < 989 ? copy(x) : 989) lc rgb '#303030' lw 2 title 'copy bandwidth
     draw(script)
 
 
-def render(path, docs):
-    with open(path) as f:
-        result = json.load(f)
-    name = os.path.basename(path)
-    out = [f"## {result['gpu']}", "",
-           f"`bench/results/{name}`, {result['when'][:10]}, driver for CUDA {result['driver'] // 1000}.{result['driver'] % 1000 // 10}, "
-           f"cuBLASLt {result.get('cublaslt', 0)}; copy bandwidth in the same run {result['copy_gbps']:.0f} GB/s.", ""]
-    ops = {}
-    for r in result["rows"]:
-        ops.setdefault(r["op"], []).append(r)
-    for op, rows in ops.items():
+def source(result):
+    """Where the tables below it were measured."""
+    return [f"Measured on {result['when'][:10]}, {result['gpu']}, driver for CUDA {result['driver'] // 1000}.{result['driver'] % 1000 // 10}, copy bandwidth in the "
+            f"same run {result['copy_gbps']:.0f} GB/s ([{result['file']}](../bench/results/{result['file']})).", ""]
+
+
+def bytes_table(rows):
+    out = ["| op | shape | ms | GB/s | % of copy bandwidth |", "| --- | --- | --- | --- | --- |"]
+    return out + [f"| {r['name']} | {r['shape']} | {r['ms']:.3f} | {r['gbps']:.0f} | {percent(r, 'of_limit')} |" for r in rows] + [""]
+
+
+def ladder(number, op, title, vendor, page, results, docs):
+    """A ladder's rungs, then its shipped kernel by shape."""
+    out = [f"## Ladder {number}: {title}", "", f"A page a rung: the header of each file in [src/kernels/cuda/{op}/ladder](../src/kernels/cuda/{op}/ladder)"
+           + (f"; the top rung's ideas: [kernels/{page}.md](kernels/{page}.md)." if page else "."), ""]
+    shipped = []
+    for result in results:
         by_shape = {}
-        for r in rows:
+        for r in (r for r in result["rows"] if r["op"] == op):
             by_shape.setdefault(r["shape"], []).append(r)
-        if not any("rung" in r for r in rows):
-            out += passes_table(by_shape) + [""] if op == "attention" else products_table(by_shape) + [""] if op == "gemm" else []
-            continue
-        out += [f"### Ladder: {op}", "", f"A page a rung: the header of each file in [{LADDER_FILES.get(op, '')}](../{LADDER_FILES.get(op, '')}).", ""]
-        for shape, group in by_shape.items():
-            rungs = [r for r in group if "rung" in r]
-            peer = next((r for r in group if r["peer"]), None)
-            if not rungs:
-                continue
+        rungs = {shape: [r for r in group if "rung" in r] for shape, group in by_shape.items()}
+        if any(rungs.values()):
+            out += source(result)
+        for shape, group in ((s, g) for s, g in rungs.items() if g):
+            peer = next((r for r in by_shape[shape] if r["peer"]), None)
             image = f"ladder_{op}_{shape.replace(' ', '')}.svg"
-            figure(op, shape, rungs, peer, os.path.join(docs, "img", image))
-            out += [f"**{shape}**", "", f"![{op} {shape}](img/{image})", ""] + ladder_table(rungs, peer) + [""]
-        out += products_table(by_shape)
-        out += passes_table(by_shape)
-        out.append("")
-    flat = [r for rows in ops.values() for r in rows if "gbps" in r]
-    if flat:
-        out += ["### Ops that move bytes", "", "| op | shape | ms | GB/s | % of copy bandwidth |", "| --- | --- | --- | --- | --- |"]
-        out += [f"| {r['name']} | {r['shape']} | {r['ms']:.3f} | {r['gbps']:.0f} | {percent(r, 'of_limit')} |" for r in flat] + [""]
+            figure(op, shape, group, peer, os.path.join(docs, "img", image))
+            out += [f"**{shape}**", "", f"![{op} {shape}](img/{image})", ""] + ladder_table(group, peer, vendor) + [""]
+        table = products_table(by_shape) + passes_table(by_shape)
+        if table:
+            shipped += [] if any(rungs.values()) else source(result)
+            shipped += table + [""]
+    return out + ["### What ships", ""] + shipped
+
+
+def bytes_section(title, results, wanted):
+    out = [title, ""]
+    for result in results:
+        rows = [r for r in result["rows"] if "gbps" in r and wanted(r)]
+        out += source(result) + bytes_table(rows) if rows else []
     return out
 
 
@@ -199,12 +211,17 @@ def write(docs):
            "inputs, buffers rotated past the L2 cache, candidates interleaved, medians; every kernel is checked against products or ops in double",
            "first (odd shapes, poisoned outputs, repeats bit-identical). The limit of a product is 2 x 128 multiply-adds a clock and SM at the",
            "boost clock; that of an op that moves bytes is the copy bandwidth of the same run. What was tried and failed: [SPEED.md](SPEED.md).", ""]
-    paths = sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json")))
-    roofline([json.load(open(path)) for path in paths], os.path.join(docs, "img", "roofline_h100.svg"))
+    results = []
+    for path in sorted(glob.glob(os.path.join(HERE, "bench", "results", "kernels_*.json"))):
+        with open(path) as f:
+            results.append(dict(json.load(f), file=os.path.basename(path)))
+    roofline(results, os.path.join(docs, "img", "roofline_h100.svg"))
     out += ["![Roofline](img/roofline_h100.svg)", ""]
-    for path in paths:
-        out += render(path, docs)
-    out += thesis_table([json.load(open(path)) for path in paths])
+    for number, row in enumerate(LADDERS, 1):
+        out += ladder(number, *row, results, docs)
+    out += bytes_section("### Decoding: one token against a paged cache", results, lambda r: r["op"] == "decode")
+    out += bytes_section("## Ops that move bytes", results, lambda r: r["op"] != "decode")
+    out += thesis_table(results)
     with open(os.path.join(docs, "kernels.md"), "w") as f:
         f.write("\n".join(out).rstrip() + "\n")
 

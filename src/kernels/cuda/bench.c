@@ -50,8 +50,9 @@ void lt_bench_row(lt_bench *b, const lt_bench_result *r) {
     if (r->peer_ms > 0.0) {
         fprintf(b->to, " %6.1f%% of peer", 100.0 * r->peer_ms / r->ms);
     }
-    if (r->n_regs > 0) {
-        fprintf(b->to, " %3d regs %d x %d thr/SM", r->n_regs, r->blocks_per_sm, r->threads);
+    if (r->took.n_regs > 0) {
+        fprintf(b->to, " %3d regs %d x %d thr/SM", r->took.n_regs, r->took.blocks_per_sm,
+                r->took.threads);
     }
     if (r->state.sm_mhz > 0) {
         fprintf(b->to, " | %.1fs: %.2f, %d MHz %.0f W%s", b->sustained_s,
@@ -74,12 +75,17 @@ void lt_bench_row(lt_bench *b, const lt_bench_result *r) {
     add_real(o, "of_peer", r->peer_ms > 0.0 ? r->peer_ms / r->ms : 0.0);
     add_real(o, "error_max", r->error_max);
     add_real(o, "error_relative", r->error_relative);
-    add_real(o, "registers", r->n_regs);
-    add_real(o, "warps_per_sm", r->blocks_per_sm * r->threads / 32.0);
+    add_real(o, "registers", r->took.n_regs);
+    add_real(o, "warps_per_sm", r->took.blocks_per_sm * r->took.threads / 32.0);
     add_real(o, "sm_mhz", r->state.sm_mhz);
     add_real(o, "power_w", r->state.power_w);
     (void)json_object_set_new(o, "peer", json_boolean(r->peer));
     (void)json_array_append_new(b->rows, o);
+}
+
+lt_err lt_bench_took(lt_bench *b, lt_cuda_launched *out, const lt_timing *t) {
+    LT_TRY(t->queue(t->ctx, b->stream, 0));
+    return lt_cuda_last_launch(b->gpu, out);
 }
 
 void lt_bench_check(lt_bench *b, const char *op, const char *what, bool good, const char *fmt,

@@ -40,14 +40,17 @@ typedef struct {
     bool limit_is_flops, peer;
     double peer_ms;                   /* The vendor's time of the same shape in the same run. */
     double error_max, error_relative; /* Against double; 0: not said. */
-    int n_regs, blocks_per_sm, threads;
-    lt_nvml_reading state; /* sm_mhz 0: not read. */
+    lt_cuda_launched took;            /* Of a rung: what it takes of an SM. */
+    lt_nvml_reading state;            /* sm_mhz 0: not read. */
 } lt_bench_result;
 
 void lt_bench_row(lt_bench *b, const lt_bench_result *r);
 /* A check's outcome: prints it when bad and counts it. */
 void lt_bench_check(lt_bench *b, const char *op, const char *what, bool good, const char *fmt, ...)
     LT_PRINTF(5, 6);
+
+/* What the kernel that t queues takes of an SM: queues one more run of it. */
+LT_MUST_USE lt_err lt_bench_took(lt_bench *b, lt_cuda_launched *out, const lt_timing *t);
 
 /* Whether the options leave this row out. */
 bool lt_bench_skips(const lt_bench *b, const char *shape);

@@ -336,6 +336,18 @@ static lt_err queue(void *p, CUstream s, int set) {
                        : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
 }
 
+/* The peer's time of one way of a shape; 0: there is no peer. */
+static lt_err ask_peer(lt_bench *b, const attn_case *t, const char *way, double *ms) {
+    char line[96];
+    *ms = 0.0;
+    if (b->peer.to == NULL) {
+        return LT_OK;
+    }
+    snprintf(line, sizeof line, "%s %d %d %d %d %s", way, t->b, t->t, t->h, t->d,
+             t->causal ? "causal" : "full");
+    return lt_peer_ask(&b->peer, line, ms);
+}
+
 /* Ours and the peer's in turn, TURNS times, each a recording played for REPLAY_MS and then timed for as long (bench/peers/attention_torch.py does the same): launches
  * count for neither, and the clock is that of this kernel, which takes the card some 50 ms to find: with 20, a kernel behind a heavier one was up to 9 % slower than behind itself. runs' ms become medians over the turns, peer_ms the peer's (0: none). */
 static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, double *peer_ms) {
@@ -344,14 +356,9 @@ static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, 
     double ours[2][TURNS], peers[2][TURNS] = {{0}};
     for (int turn = 0; turn < TURNS; turn++) {
         for (int i = 0; i < n; i++) {
-            char line[96];
             LT_TRY(lt_timing_run(b->gpu, b->stream, &runs[i], 1, &plan));
             ours[i][turn] = runs[i].ms;
-            snprintf(line, sizeof line, "%s %d %d %d %d %s", runs[i].name, t->b, t->t, t->h, t->d,
-                     t->causal ? "causal" : "full");
-            if (b->peer.to != NULL) {
-                LT_TRY(lt_peer_ask(&b->peer, line, &peers[i][turn]));
-            }
+            LT_TRY(ask_peer(b, t, runs[i].name, &peers[i][turn]));
         }
     }
     for (int i = 0; i < n; i++) {
@@ -408,7 +415,7 @@ done:
     return err;
 }
 
-/* All rungs, interleaved. */
+/* All rungs, interleaved; the peer behind them. */
 static lt_err ladder_time(lt_bench *b, const attn_case *t) {
     enum { MOST = 8 };
     lt_err err = LT_OK;
@@ -416,6 +423,13 @@ static lt_err ladder_time(lt_bench *b, const attn_case *t) {
     attn_run r, each[MOST];
     lt_timing runs[MOST];
     char shape[64];
+    double peer_ms = 0.0;
+    lt_bench_result figures = {.op = "attention",
+                               .shape = shape,
+                               .flops = 4.0 * t->b * t->h * (double)t->t * t->s * t->d *
+                                        (t->causal ? 0.5 : 1.0),
+                               .limit_is_flops = true,
+                               .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6};
     LT_ASSERT(lt_attention_n_rungs <= MOST);
     snprintf(shape, sizeof shape, "ladder b%d s%d h%d d%d %s", t->b, t->s, t->h, t->d,
              t->causal ? "causal" : "full");
@@ -431,22 +445,22 @@ static lt_err ladder_time(lt_bench *b, const attn_case *t) {
     LT_TRY_DONE(
         lt_timing_run(b->gpu, b->stream, runs, lt_attention_n_rungs,
                       &(lt_timing_plan){.n_sets = 1, .rounds = b->rounds, .inner_ms = 0.3}));
+    LT_TRY_DONE(ask_peer(b, t, "forward", &peer_ms));
     for (int i = 0; i < lt_attention_n_rungs; i++) {
+        lt_bench_result row = figures;
         if (runs[i].err != LT_OK) {
             lt_bench_check(b, "attention", runs[i].name, false, "%s", runs[i].error);
             continue;
         }
-        lt_bench_row(b, &(lt_bench_result){.op = "attention",
-                                           .name = runs[i].name,
-                                           .idea = lt_attention_rungs[i].idea,
-                                           .rung = lt_attention_rungs[i].rung,
-                                           .shape = shape,
-                                           .ms = runs[i].ms,
-                                           .ms_best = runs[i].ms_best,
-                                           .flops = 4.0 * t->b * t->h * (double)t->t * t->s * t->d *
-                                                    (t->causal ? 0.5 : 1.0),
-                                           .limit_is_flops = true,
-                                           .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6});
+        row.name = runs[i].name, row.ms = runs[i].ms, row.ms_best = runs[i].ms_best;
+        row.idea = lt_attention_rungs[i].idea, row.rung = lt_attention_rungs[i].rung;
+        row.peer_ms = peer_ms;
+        LT_TRY_DONE(lt_bench_took(b, &row.took, &runs[i]));
+        lt_bench_row(b, &row);
+    }
+    if (peer_ms > 0.0) {
+        figures.name = "cuDNN", figures.ms = peer_ms, figures.peer = true;
+        lt_bench_row(b, &figures);
     }
 done:
     run_close(&r);

@@ -315,11 +315,9 @@ static lt_err ladder_time(lt_bench *b, int64_t n) {
             continue;
         }
         if (r != NULL) {
-            const lt_cuda_kernel *k;
             row.rung = r->rung, row.idea = r->idea;
             row.peer_ms = b->blas != NULL ? runs[n_runs - 1].ms : 0.0;
-            LT_TRY_DONE(lt_gemm_rung_kernel(b->gpu, r, &k, &row.threads, &row.blocks_per_sm));
-            row.n_regs = k->n_regs;
+            LT_TRY_DONE(lt_bench_took(b, &row.took, &runs[i]));
         }
         lt_bench_row(b, &row);
     }

@@ -149,6 +149,15 @@ lt_err lt_cuda_occupancy(lt_cuda *c, const lt_cuda_kernel *k, int threads, size_
                        "occupancy of %s", k->entry);
 }
 
+lt_err lt_cuda_last_launch(lt_cuda *c, lt_cuda_launched *out) {
+    const lt_cuda_kernel *k = c->last_launch;
+    if (k == NULL) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "GPU %d: nothing was launched yet", c->info.index);
+    }
+    *out = (lt_cuda_launched){.n_regs = k->n_regs, .threads = c->last_threads};
+    return lt_cuda_occupancy(c, k, c->last_threads, c->last_shared, &out->blocks_per_sm);
+}
+
 int lt_cuda_n_compiled(const lt_cuda *c) {
     return c->n_compiled;
 }
@@ -194,6 +203,8 @@ lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k, const lt_
     LT_TRY(lt_cuda_make_current(c));
     r = c->cu->cuLaunchKernelEx(&config, k->function, args, NULL);
     c->last_launch = k;
+    c->last_threads = (int)(config.blockDimX * config.blockDimY * config.blockDimZ);
+    c->last_shared = d->dynamic_shared_bytes;
     if (r == LT_CU_SUCCESS && c->sync_each) {
         r = c->cu->cuStreamSynchronize(s);
     }

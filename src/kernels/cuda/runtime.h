@@ -65,6 +65,11 @@ LT_MUST_USE lt_err lt_cuda_kernel_global(lt_cuda *c, const lt_cuda_kernel *k, co
 /* Blocks of this kernel that fit one SM. */
 LT_MUST_USE lt_err lt_cuda_occupancy(lt_cuda *c, const lt_cuda_kernel *k, int threads,
                                      size_t dynamic_shared, int *blocks);
+/* What the last launch took of an SM: for benches, where one thread launches. */
+typedef struct {
+    int n_regs, threads, blocks_per_sm; /* Registers of a thread, threads of a block. */
+} lt_cuda_launched;
+LT_MUST_USE lt_err lt_cuda_last_launch(lt_cuda *c, lt_cuda_launched *out);
 /* Kernels compiled (not loaded from the disk cache) since open: a warm start has 0. */
 int lt_cuda_n_compiled(const lt_cuda *c);
 int lt_cuda_n_kernels(const lt_cuda *c); /* Made ready since open, compiled or loaded. */

@@ -34,7 +34,9 @@ struct lt_cuda {
     CUcontext context;
     lt_cuda_info info;
     bool sync_each;                    /* LATEEN_CUDA_SYNC=1 */
-    const lt_cuda_kernel *last_launch; /* For messages only. */
+    const lt_cuda_kernel *last_launch; /* For messages and benches only. */
+    int last_threads;                  /* Of its blocks; and what shared memory it asked for. */
+    size_t last_shared;
     int n_compiled;
 
     pthread_mutex_t lock; /* Of everything below. */

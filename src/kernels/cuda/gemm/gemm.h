@@ -105,9 +105,6 @@ extern const lt_gemm_rung lt_gemm_rungs[];
 extern const int lt_gemm_n_rungs;
 LT_MUST_USE lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r,
                                     const lt_gemm_args *a);
-/* A rung's kernel, for its registers and occupancy. */
-LT_MUST_USE lt_err lt_gemm_rung_kernel(lt_cuda *c, const lt_gemm_rung *r, const lt_cuda_kernel **k,
-                                       int *threads, int *blocks_per_sm);
 
 /* gemm_args of epilogue.cuh. */
 typedef struct {

@@ -142,24 +142,3 @@ lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r, const lt_
                                           .dynamic_shared_bytes = (size_t)r->shared_bytes},
                           r->maps ? with_maps : plain);
 }
-
-lt_err lt_gemm_rung_kernel(lt_cuda *c, const lt_gemm_rung *r, const lt_cuda_kernel **k,
-                           int *threads, int *blocks_per_sm) {
-    static const lt_gemm_args nt = {.trans_b = true};
-    char text[512], words[256];
-    size_t shared = (size_t)r->shared_bytes;
-    *threads = r->threads;
-    if (r->file == NULL) {
-        lt_gemm_tile_text(words, &r->tile, &nt);
-        snprintf(text, sizeof text,
-                 "%s OUT_F32=0 OUT_ADD=0 DTYPE=bf16 EPI_BIAS=0 EPI_SAVE=0 EPI_ACT=ACT_NONE "
-                 "EPI_ACT_BWD=ACT_NONE EPI_RESIDUAL=0",
-                 words);
-        *threads = 128 * (1 + r->tile.consumers);
-        shared = lt_gemm_tile_shared_bytes(&r->tile);
-        LT_TRY(lt_cuda_kernel_get(c, k, "gemm/gemm_sm90.cu", "gemm_sm90", text));
-    } else {
-        LT_TRY(lt_cuda_kernel_get(c, k, r->file, r->entry, r->defines));
-    }
-    return lt_cuda_occupancy(c, *k, *threads, shared, blocks_per_sm);
-}

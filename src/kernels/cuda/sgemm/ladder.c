@@ -181,17 +181,3 @@ lt_err lt_sgemm_rung_run(lt_cuda *c, CUstream s, const lt_sgemm_rung *r, const l
                                           .block = {(unsigned)r->block[0], (unsigned)r->block[1]}},
                           args);
 }
-
-lt_err lt_sgemm_rung_kernel(lt_cuda *c, const lt_sgemm_rung *r, const lt_cuda_kernel **k,
-                            int *threads, int *blocks_per_sm) {
-    char text[256];
-    size_t shared = 0;
-    *threads = r->block[0] * r->block[1];
-    if (r->defines == NULL) {
-        lt_sgemm_tile_text(text, &r->tile);
-        *threads = lt_sgemm_tile_threads(&r->tile);
-        shared = lt_sgemm_tile_shared_bytes(&r->tile);
-    }
-    LT_TRY(lt_cuda_kernel_get(c, k, r->file, "sgemm", r->defines != NULL ? r->defines : text));
-    return lt_cuda_occupancy(c, *k, *threads, shared, blocks_per_sm);
-}

@@ -72,8 +72,6 @@ extern const lt_sgemm_rung lt_sgemm_rungs[];
 extern const int lt_sgemm_n_rungs;
 LT_MUST_USE lt_err lt_sgemm_rung_run(lt_cuda *c, CUstream s, const lt_sgemm_rung *r,
                                      const lt_sgemm_args *a);
-LT_MUST_USE lt_err lt_sgemm_rung_kernel(lt_cuda *c, const lt_sgemm_rung *r,
-                                        const lt_cuda_kernel **k, int *threads, int *blocks_per_sm);
 
 /* ---- Tuning ---- */
 /* Try every tile of the search space on m x n x k, print the best few and the refusals counted by reason, remember the winner. */
