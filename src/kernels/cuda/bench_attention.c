@@ -348,15 +348,17 @@ static lt_err ask_peer(lt_bench *b, const attn_case *t, const char *way, double 
     return lt_peer_ask(&b->peer, line, ms);
 }
 
-/* Ours and the peer's in turn, TURNS times, each a recording played for REPLAY_MS and then timed for as long (bench/peers/attention_torch.py does the same): launches
- * count for neither, and the clock is that of this kernel, which takes the card some 50 ms to find: with 20, a kernel behind a heavier one was up to 9 % slower than behind itself. runs' ms become medians over the turns, peer_ms the peer's (0: none). */
+/* A recording played for 100 ms, then timed for as long (bench/peers/attention_torch.py does the same): launches do not count, and the clock is that of this kernel, which
+ * takes the card some 50 ms to find: with 20, a kernel behind a heavier one was up to 9 % slower than behind itself. */
+static const lt_timing_plan played = {.n_sets = 1, .rounds = 1, .inner_ms = 100, .graph = true};
+
+/* Ours and the peer's in turn, TURNS times. runs' ms become medians over the turns, peer_ms the peer's (0: none). */
 static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, double *peer_ms) {
-    enum { TURNS = 3, REPLAY_MS = 100 };
-    const lt_timing_plan plan = {.n_sets = 1, .rounds = 1, .inner_ms = REPLAY_MS, .graph = true};
+    enum { TURNS = 3 };
     double ours[2][TURNS], peers[2][TURNS] = {{0}};
     for (int turn = 0; turn < TURNS; turn++) {
         for (int i = 0; i < n; i++) {
-            LT_TRY(lt_timing_run(b->gpu, b->stream, &runs[i], 1, &plan));
+            LT_TRY(lt_timing_run(b->gpu, b->stream, &runs[i], 1, &played));
             ours[i][turn] = runs[i].ms;
             LT_TRY(ask_peer(b, t, runs[i].name, &peers[i][turn]));
         }
@@ -415,7 +417,7 @@ done:
     return err;
 }
 
-/* All rungs, interleaved; the peer behind them. */
+/* All rungs, the peer behind them. */
 static lt_err ladder_time(lt_bench *b, const attn_case *t) {
     enum { MOST = 8 };
     lt_err err = LT_OK;
@@ -441,10 +443,8 @@ static lt_err ladder_time(lt_bench *b, const attn_case *t) {
         each[i] = r;
         each[i].rung = &lt_attention_rungs[i];
         runs[i] = (lt_timing){.name = lt_attention_rungs[i].name, .queue = queue, .ctx = &each[i]};
+        LT_TRY_DONE(lt_timing_run(b->gpu, b->stream, &runs[i], 1, &played));
     }
-    LT_TRY_DONE(
-        lt_timing_run(b->gpu, b->stream, runs, lt_attention_n_rungs,
-                      &(lt_timing_plan){.n_sets = 1, .rounds = b->rounds, .inner_ms = 0.3}));
     LT_TRY_DONE(ask_peer(b, t, "forward", &peer_ms));
     for (int i = 0; i < lt_attention_n_rungs; i++) {
         lt_bench_result row = figures;
