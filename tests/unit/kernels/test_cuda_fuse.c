@@ -17,7 +17,7 @@
 #include "tensor/block.h"
 #include "tensor/ops.h"
 
-enum { LAYERS = 2, MATRICES = 4, MOST_ROWS = 70, ARENA = 48 << 20 };
+enum { LAYERS = 2, MATRICES = 4, MOST_ROWS = 70, ARENA = 120 << 20 };
 enum { QKV, OUT, UP, DOWN };
 
 typedef struct {
@@ -40,8 +40,8 @@ static const shape shapes[] = {
      .gated = true},
     {"wide, bf16, a row", 1, 2560, 4, 2, 64, 520, 77, 16, 20, LT_BF16, ALL(LT_BF16), LT_ACT_SILU,
      .gated = true},
-    {"2048 wide, bf16, a row: brief products, shared SMs", 1, 2048, 2, 1, 64, 512, 77, 16, 20,
-     LT_BF16, ALL(LT_BF16), LT_ACT_SILU, .gated = true},
+    {"2048 wide, bf16, a row: brief products, deep ones by the copy engine", 1, 2048, 2, 1, 64,
+     4096, 77, 16, 20, LT_BF16, ALL(LT_BF16), LT_ACT_SILU, .gated = true},
     {"Llama, bf16, 3 rows", 3, 200, 6, 2, 64, 208, 77, 32, 300, LT_BF16, ALL(LT_BF16), LT_ACT_SILU,
      .gated = true, .slack = 8},
     {"wide, fp16, 5 rows", 5, 2560, 4, 4, 128, 136, 77, 16, 20, LT_F16, ALL(LT_F16), LT_ACT_SILU,

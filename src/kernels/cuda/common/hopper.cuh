@@ -131,6 +131,9 @@ INLINE void bulk_load_hint(u32 dst, const void *src, u32 bytes, u32 bar, u64 pol
     asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;"
                  ::"r"(dst), "l"(src), "r"(bytes), "r"(bar), "l"(policy) : "memory");
 }
+INLINE void bulk_prefetch(const void *src, u32 bytes) { /* To the L2. */
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
+}
 INLINE void bulk_add_s32(void *dst, u32 src, u32 bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;"
                  ::"l"(dst), "r"(src), "r"(bytes) : "memory");

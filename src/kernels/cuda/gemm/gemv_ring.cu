@@ -12,7 +12,7 @@
  *     before this one is done (common/early.cuh): as deep as the SM allows, 16 to 23 MB of weights are under way while the rows are normed.
  * FILL      how the ring is filled. 0: what was used last is refilled before what comes next is multiplied, so a stage is never on its way. 1: all stages are sent before x is
  *           there, each is refilled behind its own products. 2: as 1, by the copy engine (sm_90): one lane's 512 bytes a column, an mbarrier a stage, and nothing stands in
- *           the way of the loads of x. BLOCKS 2: at most 64 registers a thread, so that the next kernel's block may stand beside. gemv_ring.c says which when.
+ *           the way of the loads of x; BEYOND stages behind the ring go to the L2 meanwhile. BLOCKS 2: at most 64 registers a thread, so that the next kernel's block may stand beside. gemv_ring.c says which when.
  * BOUND     bytes of W: each is used once.
  * MEASURED  docs/SPEED.md, "Serving on a GPU", with what was slower: shallow rings that leave room for the next kernel's blocks, prefetches to the L2. Weights leave the
  *           L2 first (evict_first): 1 % faster, 2 % with blocks.
@@ -25,7 +25,8 @@
  *@spec sm_80 sm_90a: M=4 ROWS=2 UNROLL=2 SPLIT=2 WARPS=16 STAGES=5 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=2 KIND=0 OUT=fp16 DTYPE=fp16
  *@spec sm_80 sm_90a: M=8 ROWS=2 UNROLL=2 SPLIT=1 WARPS=16 STAGES=4 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=0 OUT=bf16
  *@spec sm_80 sm_90a: M=1 SPLIT=2 WARPS=12 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
- *@spec sm_80 sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
+ *@spec sm_80: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
+ *@spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=2 BEYOND=4 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
  *@spec sm_90a: M=1 SPLIT=4 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=8192 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
  *@spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=0 KIND=0 OUT=fp32 */
 #define PAIRS   (ROWS / 2)
@@ -33,6 +34,9 @@
 #define THREADS (32 * WARPS)
 #ifndef FILL
 #define FILL 0
+#endif
+#ifndef BEYOND
+#define BEYOND 0
 #endif
 #ifndef BLOCKS
 #define BLOCKS 1
@@ -44,6 +48,9 @@
 #define STEP        (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
 static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2 - (FILL > 0), "columns in pairs, warps in groups");
 static_assert(FILL != 2 || (WHOLE && UNROLL == 1), "the copy engine takes whole pieces of 512 bytes");
+#if BEYOND
+static_assert(FILL == 2 && (STAGES + BEYOND) * STEP <= WIDTH, "stages of the first unit");
+#endif
 #include "gemm/beside.cuh"
 
 /* ---- Columns in pairs */
@@ -111,6 +118,20 @@ INLINE void send(source *s, const ring_args *a, u32 slot, int first, int steps, 
     cp_async_commit();
 #endif
 }
+#if BEYOND
+/* Behind the ring: stages of the first unit, a lane of the group a column. */
+INLINE void send_beyond(const source *s, int units) {
+    const int lane = (int)threadIdx.x % (32 * SPLIT);
+    const elem *from = s->w[0];
+#pragma unroll
+    for (int r = 1; r < ROWS; r++) {
+        from = lane == r ? s->w[r] : from;
+    }
+    if (s->unit < units && lane < ROWS) {
+        bulk_prefetch(from + STAGES * STEP, BEYOND * STEP * (u32)sizeof(elem));
+    }
+}
+#endif
 
 /* A stage's part of the sums: eight columns of W from k0 on, UNROLL times. */
 INLINE void multiply(const ring_args *a, const places *s, float sum[ROWS][M], u32 slot, int k0) {
@@ -173,6 +194,9 @@ gemv_ring(const __grid_constant__ ring_args a) {
     for (int i = 0; i < AHEAD; i++) { /* 1. On their way before x is there. */
         send(&from, &a, ring + i * STAGE_BYTES, from_column, steps, units);
     }
+#if BEYOND
+    send_beyond(&from, units);
+#endif
     wait_for_others();
     bring_x(&a, &s); /* 2. */
     for (int unit = group * (int)gridDim.x + (int)blockIdx.x; unit < units; unit += (int)gridDim.x * GROUPS) {

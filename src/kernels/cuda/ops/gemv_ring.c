@@ -20,6 +20,7 @@
 #define NARROW             2048 /* plan_narrow */
 #define BUDGET_BRIEF       112  /* A product whose weights are all on their way at once. */
 #define BUDGET_BESIDE      143  /* Gate and up beside the output projection, 70 KB. */
+#define MOST_BEYOND        4    /* Stages to the L2: 17 MB; 8 do less, 26 no more. */
 #define MOST_FOR_WIDTH     2 /* Rows up to which a kernel is made for one K: its loops are unrolled. */
 #define STATIC_BYTES       18432     /* At most, of shared memory. */
 #define HELD_BYTES         65536     /* Of x in shared memory. */
@@ -156,7 +157,7 @@ static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
 
 typedef struct {
     int split, columns, unroll, stages, blocks, warps;
-    int fill, company; /* FILL and BLOCKS of gemv_ring.cu. */
+    int fill, beyond, company; /* FILL, BEYOND and BLOCKS of gemv_ring.cu. */
     bool whole, held;
     size_t eight, shared_bytes; /* eight: x in 8 bits. */
 } shape;
@@ -192,8 +193,8 @@ static int budget_of(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
     return !in_company(f, t) ? BUDGET_Q : f->has_norm ? BUDGET_BEHIND_NORM : BUDGET_PLAIN;
 }
 /* One row times 16-bit weights of a model 2048 wide, in which attention and the output projection leave the memory idle: q k v and that projection are brief, all of their weights on
- * their way at once, with no more warps than have work; gate and up stand beside the projection and fill their ring while attention runs; what else there is has a deep ring, on Hopper
- * filled by the copy engine. Other widths were not measured, and keep one way for all. Budget in KB. */
+ * their way at once, with no more warps than have work; gate and up stand beside the projection and fill their ring while attention runs, and send what comes next to the L2; what else
+ * there is has a deep ring. On Hopper the copy engine fills the rings of all that are not brief. Other widths were not measured, and keep one way for all. Budget in KB. */
 static int plan_narrow(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, int64_t units,
                        int64_t steps, size_t stage_bytes) {
     const int64_t m = f->product.y.shape[0], n = f->product.y.shape[1], k = f->product.b.shape[1],
@@ -209,11 +210,12 @@ static int plan_narrow(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info,
         s->warps = warps < LEAST_WARPS ? LEAST_WARPS : warps;
         return BUDGET_BRIEF;
     }
+    const bool copied = info->cc >= 90 && s->unroll == 1;
     if (f->has_act) {
-        s->fill = 1, s->company = 2;
+        s->fill = copied ? 2 : 1, s->company = 2;
         return BUDGET_BESIDE;
     }
-    s->fill = info->cc >= 90 && !f->has_kv && s->unroll == 1 ? 2 : 0;
+    s->fill = copied && !f->has_kv ? 2 : 0;
     return BUDGET;
 }
 static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
@@ -244,6 +246,9 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     const size_t stage_bytes = (size_t)(s.unroll * s.columns) * 512;
     const int budget = plan_narrow(&s, f, info, units, steps, stage_bytes);
     share_out(&s, f, info, units, steps, stage_bytes, s.fill == 0, budget);
+    if (s.fill == 2 && f->has_act && s.stages < steps) {
+        s.beyond = (int)(steps - s.stages < MOST_BEYOND ? steps - s.stages : MOST_BEYOND);
+    }
     return s;
 }
 
@@ -321,8 +326,8 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
                  format.bits, format.group, format.mins, format.offset);
     } else {
         snprintf(defines + at, sizeof defines - (size_t)at,
-                 "WHOLE=%d HELD=%d ROWS=%d UNROLL=%d FILL=%d BLOCKS=%d", s.whole, s.held, s.columns,
-                 s.unroll, s.fill, s.company);
+                 "WHOLE=%d HELD=%d ROWS=%d UNROLL=%d FILL=%d BEYOND=%d BLOCKS=%d", s.whole, s.held,
+                 s.columns, s.unroll, s.fill, s.beyond, s.company);
     }
     LT_TRY(lt_cuda_kernel_get(q->gpu, &k, packed ? "gemm/gemm_q_ring.cu" : "gemm/gemv_ring.cu",
                               packed ? "gemm_q_ring" : "gemv_ring", defines));
