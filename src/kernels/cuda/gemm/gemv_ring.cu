@@ -81,6 +81,10 @@ INLINE void aim(source *s, const ring_args *a) {
         s->w[r] = (const elem *)a->w + (i64)min_i(column_of(a, pair) + r % 2 * distance_of(a), a->n - 1) * a->ldw;
     }
 }
+/* The first unit of a group; the next is gridDim.x * GROUPS further. FILL: a block's units of a turn are neighbours. */
+INLINE int first_unit(int group) {
+    return FILL ? (int)blockIdx.x * GROUPS + group : group * (int)gridDim.x + (int)blockIdx.x;
+}
 INLINE void send(source *s, const ring_args *a, u32 slot, int first, int steps, int units) {
     if (s->unit < units) {
 #if FILL == 2
@@ -173,7 +177,7 @@ gemv_ring(const __grid_constant__ ring_args a) {
     const int units = div_up(pairs_of(&a), PAIRS), steps = div_up(a.k, STEP), first = (share * 32 + lane) * 8;
     const places s = places_of(&a, smem + WARPS * RING_BYTES);
     const u32 ring = smem_addr(smem) + (u32)(warp * RING_BYTES + lane * 16);
-    source from = {evict_first(), group * (int)gridDim.x + (int)blockIdx.x, 0};
+    source from = {evict_first(), first_unit(group), 0};
     int slot = 0, turn = 0;
 #if FILL == 2
     from.ring = ring, from.bars = smem_addr(barriers[warp]);
@@ -199,7 +203,7 @@ gemv_ring(const __grid_constant__ ring_args a) {
 #endif
     wait_for_others();
     bring_x(&a, &s); /* 2. */
-    for (int unit = group * (int)gridDim.x + (int)blockIdx.x; unit < units; unit += (int)gridDim.x * GROUPS) {
+    for (int unit = first_unit(group); unit < units; unit += (int)gridDim.x * GROUPS) {
         float sum[ROWS][M] = {{0.0f}};
         for (int step = 0; step < steps; step++) { /* 3. */
 #if FILL == 0 /* What was used last is refilled while this is. */
