@@ -165,8 +165,14 @@ INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[
     }
 }
 
-/* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16. sm: WARPS x rows x (D + 2) floats. */
-INLINE void merge(float o[HEAD_DIM / 8][4], const float top[2], float sum[2], int rows, float *sm, float *part) {
+INLINE elem *row_out(const decode_args *a, const work *w, int row, int *head) {
+    const int group = a->q_heads / a->kv_heads;
+    *head = w->g * group + row % group;
+    return a->out + (w->first + row / group) * a->out_ld + *head * a->head_ld;
+}
+/* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16; where they are all that a row sees (alone), to out instead of part, with the bits
+ * that joining one split gives. sm: WARPS x rows x (D + 2) floats. */
+INLINE void merge(const decode_args *a, const work *wk, float o[HEAD_DIM / 8][4], const float top[2], float sum[2], int rows, float *sm, float *part, bool alone) {
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, width = HEAD_DIM + 2;
     float *mine = sm + warp * rows * width;
 
@@ -189,7 +195,21 @@ INLINE void merge(float o[HEAD_DIM / 8][4], const float top[2], float sum[2], in
         }
     }
     __syncthreads();
-    for (int i = tid; i < rows * width; i += 32 * WARPS) {
+    for (int i = tid; alone && i < rows * HEAD_DIM; i += 32 * WARPS) {
+        const int r = i / HEAD_DIM, d = i % HEAD_DIM;
+        float m = -INFINITE, x = 0.0f, all = 0.0f;
+        int head;
+        for (int w = 0; w < WARPS; w++) {
+            m = fmaxf(m, sm[(w * rows + r) * width + HEAD_DIM]);
+        }
+        for (int w = 0; w < WARPS && m > -INFINITE; w++) {
+            const float f = exp2_fast(sm[(w * rows + r) * width + HEAD_DIM] - m);
+            x += sm[(w * rows + r) * width + d] * f;
+            all += sm[(w * rows + r) * width + HEAD_DIM + 1] * f;
+        }
+        row_out(a, wk, wk->row0 + r, &head)[d] = FROM_F32(DTYPE, all > 0.0f ? x / all : 0.0f);
+    }
+    for (int i = tid; !alone && i < rows * width; i += 32 * WARPS) {
         const int r = i / width, d = i % width;
         float m = -INFINITE, x = 0.0f;
         for (int w = 0; w < WARPS; w++) {
@@ -216,10 +236,10 @@ INLINE int fetch_settled(const decode_args *a, const work *w, int begin, int end
     }
     return s;
 }
-/* Tiles [begin, end) of a split: what the four warps find, merged into part. sent: of its copies, how many were started. Where warps do not meet in the
+/* Tiles [begin, end) of a split: what the four warps find, merged into part, or, alone, into out. sent: of its copies, how many were started. Where warps do not meet in the
  * rings' place, the first copies of the next split, which ends at `next`, are started before they meet; how many. */
 INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4], const int position[2], const float slope[2], int begin,
-                 int end, int next, u8 *smem, float *part, int sent) {
+                 int end, int next, u8 *smem, float *part, int sent, bool alone) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
     const int first = first_tile(w, begin);
     float o[HEAD_DIM / 8][4] = {{0.0f}}, top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
@@ -242,7 +262,7 @@ INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16]
             fetch(a, ring, sent, first_tile(w, end) + sent * WARPS, next, w->b, w->g);
         }
     }
-    merge(o, top, sum, min_i(16, w->rows - w->row0), (float *)(smem + a->meet), part);
+    merge(a, w, o, top, sum, min_i(16, w->rows - w->row0), (float *)(smem + a->meet), part, alone);
     return a->meet == 0 ? 0 : sent;
 }
 
@@ -261,11 +281,6 @@ INLINE void load_rows(const decode_args *a, const work *w, u32 q[HEAD_DIM / 16][
             q[d][2 + h] = src[8 * d + 4 + lane % 4];
         }
     }
-}
-INLINE elem *row_out(const decode_args *a, const work *w, int row, int *head) {
-    const int group = a->q_heads / a->kv_heads;
-    *head = w->g * group + row % group;
-    return a->out + (w->first + row / group) * a->out_ld + *head * a->head_ld;
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
@@ -288,7 +303,7 @@ decode_split(const __grid_constant__ decode_args a) {
     for (int i = first; i < last && i * w.share < w.end; i++) {
         const int end = min_i(w.end, (i + 1) * w.share);
         sent = split(&a, &w, q, position, slope, i * w.share, end, i + 1 < last ? min_i(w.end, end + w.share) : end, smem,
-                     a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + i) * 16 * (HEAD_DIM + 2), sent);
+                     a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + i) * 16 * (HEAD_DIM + 2), sent, false);
         __syncthreads(); /* All have read what warps left for each other. */
     }
 }
@@ -359,9 +374,13 @@ decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
         return;
     }
     load_rows(&a, &w, q, position, slope);
+    const bool alone = !SINKS && w.end - begin <= w.share;
     for (; begin < w.end; begin += w.share, sent = 0) {
         const int end = min_i(w.end, begin + w.share);
-        split(&a, &w, q, position, slope, begin, end, end, smem, part, sent);
+        split(&a, &w, q, position, slope, begin, end, end, smem, part, sent, alone);
+        if (alone) {
+            return;
+        }
         __syncthreads();
         join(&m, mine[HEAD_DIM], &keep, &take);
         sum = __fmaf_rn(sum, keep, mine[HEAD_DIM + 1] * take);
