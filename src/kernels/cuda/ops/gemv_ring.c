@@ -7,7 +7,7 @@
 #include "kernels/cuda/ops/matmul_q.h"
 
 /* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block
- * stands; so with Q8_0. Q4_0, whose weights of gate and up fit in 158 KB of all SMs, is faster with blocks beside each other: 158 KB behind a norm and 66 elsewhere; BF16 where
+ * stands; so with Q8_0 and Q6_K. 4 and 5 bits, whose weights of gate and up fit or nearly fit in 158 KB of all SMs, are faster with blocks beside each other: 158 KB behind a norm and 66 elsewhere; BF16 where
  * plan_narrow says. */
 #define WARPS              16
 #define LEAST_WARPS        8 /* 256 threads add up a norm. */
@@ -185,9 +185,9 @@ static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, 
     s->stages = (int)(stages > MOST_STAGES ? MOST_STAGES : stages < least ? least : stages);
     s->shared_bytes = (size_t)s->stages * stage + fixed;
 }
-/* Whether kernels are held to 64 registers and rings so small that the next kernel's block stands beside this one's and its weights come meanwhile: of 4 bits and one row. */
+/* Whether kernels are held to 64 registers and rings so small that the next kernel's block stands beside this one's and its weights come meanwhile: of 4 and 5 bits and one row. */
 static bool in_company(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
-    return f->product.y.shape[0] == 1 && t->bits == 4;
+    return f->product.y.shape[0] == 1 && t->bits <= 5;
 }
 static int budget_of(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
     return !in_company(f, t) ? BUDGET_Q : f->has_norm ? BUDGET_BEHIND_NORM : BUDGET_PLAIN;
