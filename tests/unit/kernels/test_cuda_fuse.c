@@ -65,6 +65,8 @@ static const shape shapes[] = {
     {"70 rows, a part of the head turns: none", 70, 128, 2, 1, 64, 96, 100, 16, 33, LT_BF16,
      ALL(LT_BF16), LT_ACT_SILU, .gated = true, .part_rope = true, .unfused = true},
     {"Q8_0", 1, 352, 4, 2, 64, 224, 77, 16, 40, LT_BF16, ALL(LT_Q8_0), LT_ACT_SILU, .gated = true},
+    {"2048 wide, Q8_0, a row: by the copy engine", 1, 2048, 2, 1, 64, 512, 77, 16, 20, LT_BF16,
+     ALL(LT_Q8_0), LT_ACT_SILU, .gated = true},
     {"Q4_0, 4 rows", 4, 1056, 4, 4, 64, 96, 77, 16, 40, LT_BF16, ALL(LT_Q4_0), LT_ACT_SILU,
      .gated = true},
     {"mixed types",

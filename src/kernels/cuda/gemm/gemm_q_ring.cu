@@ -6,15 +6,21 @@
  * MOVEMENT
  *     W ──cp.async, tiles as they lie──▶ ring of STAGES tiles of this warp ──▶ operands of mma.sync of bytes ────────────────────────┐
  *     x [+ add] ─ norm, every block by itself ─▶ smem ─ 8 bits a number, a factor a group (eight_q.cuh) ─▶ smem ───────────────────────┴─▶ sums ──smem──▶ y, act, pages
+ * FILL      2: the ring is filled by the copy engine (sm_90), a tile a copy, an mbarrier a stage: one lane's work, and nothing stands in the way of the loads of x; else by all lanes.
+ *           gemv_ring.c says which when.
  * NUMERICS  x rounded to 8 bits; then exact sums of 32 (16) products, scaled and added in fp32: by tiles of a warp's part, then parts in order. Bit-identical run to run; a row's bits
  *           depend on SPLIT alone.
  *@spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 BLOCKS=2 STAGES=8 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ *@spec sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 FILL=2 BLOCKS=2 STAGES=5 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
  *@spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
  *@spec sm_80 sm_90a: M=1 WIDTH=8192 BARE=1 SPLIT=1 WARPS=16 BLOCKS=1 STAGES=4 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
  *@spec sm_80 sm_90a: M=8 WIDTH=1056 BARE=0 SPLIT=8 WARPS=16 BLOCKS=1 STAGES=2 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
  *@spec sm_80 sm_90a: M=8 WIDTH=4096 BARE=1 SPLIT=4 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=1 KIND=0 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 */
 #define THREADS      (32 * WARPS)
-#define SENT         STAGES /* All of the ring. */
+#ifndef FILL
+#define FILL 0
+#endif
+#define SENT         (FILL == 2 ? 1 : STAGES) /* All of the ring. */
 #define IN_REGISTERS (NORM && (WIDTH / 8 + THREADS - 1) / THREADS * M <= 4)
 #define HELD         (NORM && !IN_REGISTERS) /* Rows of x as they are: on their way to their norm. */
 #include "gemm/beside.cuh"
@@ -50,25 +56,34 @@ INLINE int tiles_here(void) {
 }
 
 typedef struct {
-    const u8 *at; /* This lane's first 16 bytes of the next tile of the first slab. */
+    const u8 *at; /* This lane's first 16 bytes (FILL 2: all) of the next tile of the first slab. */
     u64 once;
     u32 second; /* Bytes from there to the second slab's. */
     int unit, left;
+    u32 ring, bars; /* FILL 2: the warp's ring, an mbarrier for each of its stages. */
 } source;
 INLINE void aim(source *s, const ring_args *a) {
     s->left = tiles_here();
-    s->at = (const u8 *)a->w + (u32)(column_of(a, s->unit, 0) / TILE_ROWS * TILES + first_tile()) * TILE_BYTES + (threadIdx.x % 32 * 16);
+    s->at = (const u8 *)a->w + (u32)(column_of(a, s->unit, 0) / TILE_ROWS * TILES + first_tile()) * TILE_BYTES + (FILL == 2 ? 0 : threadIdx.x % 32 * 16);
 }
 /* slot: this lane's first bytes of it; the slabs of a unit take turns. */
 INLINE void send(source *s, const ring_args *a, u32 slot, int slab, int units) {
     if (s->unit < units && s->left > 0) {
         const u8 *const from = s->at + (slab > 0 ? s->second : 0);
+#if FILL == 2
+        if (threadIdx.x % 32 == 0) {
+            const u32 bar = s->bars + (slot - s->ring) / TILE_BYTES * 8;
+            mbarrier_expect(bar, TILE_BYTES);
+            bulk_load_hint(slot, from, TILE_BYTES, bar, s->once);
+        }
+#else
 #pragma unroll
         for (int at = 0; at < TILE_BYTES; at += 512) {
             if (at + 512 <= TILE_BYTES || at + (int)(threadIdx.x % 32 * 16) < TILE_BYTES) {
                 cp_async_16_hint(slot + (u32)at, from + at, s->once);
             }
         }
+#endif
         if (slab == SLABS - 1) {
             s->at += TILE_BYTES;
             if (--s->left == 0) {
@@ -77,7 +92,9 @@ INLINE void send(source *s, const ring_args *a, u32 slot, int slab, int units) {
             }
         }
     }
+#if FILL != 2
     cp_async_commit();
+#endif
 }
 /* This lane's share of a tile in shared memory. */
 INLINE void take_share(share *s, u32 tile) {
@@ -155,14 +172,28 @@ gemm_q_ring(const __grid_constant__ ring_args a) {
     const places s = places_of(&a, smem + WARPS * RING_BYTES + EIGHT_BYTES);
     const u32 ring = smem_addr(smem) + (u32)(warp * RING_BYTES);
     source from = {(const u8 *)a.w, evict_first(), 0, group * (int)gridDim.x + (int)blockIdx.x, 0};
+    const u32 to = FILL == 2 ? 0 : 16 * lane; /* Of a stage: where this lane's copies begin. */
     u32 slot = 0;
+#if FILL == 2
+    __shared__ __align__(8) u64 barriers[WARPS][STAGES];
+    u32 phase = 0, bar = smem_addr(barriers[warp]);
+    from.ring = ring, from.bars = bar;
+    if (lane < STAGES) {
+        mbarrier_init(bar + lane * 8, 1);
+    }
+    mbarrier_init_fence();
+    __syncwarp();
+#endif
 
     send_early(&a, &s);
+    if (FILL == 2) {
+        cp_async_commit(); /* Gains. */
+    }
     from.second = TAIL ? (u32)((column_of(&a, 0, 1) / TILE_ROWS * TILES) * TILE_BYTES) : 0;
     aim(&from, &a);
 #pragma unroll 1
     for (int i = 0; i < STAGES; i++) { /* 1. On their way before x is there. */
-        send(&from, &a, ring + i * TILE_BYTES + 16 * lane, i % SLABS, units);
+        send(&from, &a, ring + i * TILE_BYTES + to, i % SLABS, units);
     }
     wait_for_others();
     keep_rows(&a, &s, &x); /* 2. */
@@ -183,12 +214,20 @@ gemm_q_ring(const __grid_constant__ ring_args a) {
 #pragma unroll
             for (int i = 0; i < SLABS; i++) {
                 share w;
+#if FILL == 2
+                mbarrier_wait(bar, phase);
+#else
                 cp_async_wait(STAGES - 1);
                 __syncwarp(); /* All lanes' copies are there. */
+#endif
                 take_share(&w, ring + slot);
                 multiply_eight(sum[i], &w, &row);
                 __syncwarp(); /* All have read theirs. */
-                send(&from, &a, ring + slot + 16 * lane, (i + STAGES) % SLABS, units);
+                send(&from, &a, ring + slot + to, (i + STAGES) % SLABS, units);
+#if FILL == 2
+                bar = slot == RING_BYTES - TILE_BYTES ? from.bars : bar + 8;
+                phase ^= slot == RING_BYTES - TILE_BYTES;
+#endif
                 slot = slot == RING_BYTES - TILE_BYTES ? 0 : slot + TILE_BYTES;
             }
         }

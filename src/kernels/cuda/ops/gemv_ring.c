@@ -17,6 +17,7 @@
 #define BUDGET_Q           200
 #define BUDGET_BEHIND_NORM 158
 #define BUDGET_PLAIN       66
+#define BRIEF_Q            40   /* Beside gate and up's 178 KB. */
 #define NARROW             2048 /* plan_narrow */
 #define BUDGET_BRIEF       112  /* A product whose weights are all on their way at once. */
 #define BUDGET_BESIDE      143  /* Gate and up beside the output projection, 70 KB. */
@@ -157,7 +158,7 @@ static bool takes_ops(const lt_fuse_ops *f, const lt_cuda_info *info) {
 
 typedef struct {
     int split, columns, unroll, stages, blocks, warps;
-    int fill, beyond, company; /* FILL, BEYOND and BLOCKS of gemv_ring.cu. */
+    int fill, beyond, company; /* FILL, BEYOND and BLOCKS of gemv_ring.cu, gemm_q_ring.cu. */
     bool whole, held;
     size_t eight, shared_bytes; /* eight: x in 8 bits. */
 } shape;
@@ -188,6 +189,18 @@ static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, 
 /* Whether kernels are held to 64 registers and rings so small that the next kernel's block stands beside this one's and its weights come meanwhile: of 4 and 5 bits and one row. */
 static bool in_company(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
     return f->product.y.shape[0] == 1 && t->bits <= 5;
+}
+/* One row times 8-bit blocks of a model 2048 wide, on Hopper: by the copy engine, gate and up beside the output projection. Budgets are as they are; other widths were not measured, and
+ * fewer bits lose by it (docs/SPEED.md). */
+static void plan_narrow_q(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info,
+                          const lt_cuda_tile_format *t) {
+    const int64_t n = f->product.y.shape[1], k = f->product.b.shape[1];
+    if (info->cc < 90 || t->bits != 8 || f->product.y.shape[0] != 1 ||
+        (n != NARROW && k != NARROW)) {
+        return;
+    }
+    s->fill = 2;
+    s->company = f->has_act || s->shared_bytes <= BRIEF_Q * 1024 ? 2 : 1;
 }
 static int budget_of(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
     return !in_company(f, t) ? BUDGET_Q : f->has_norm ? BUDGET_BEHIND_NORM : BUDGET_PLAIN;
@@ -235,6 +248,8 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
         share_out(&s, f, info, paired ? slabs / 2 : slabs,
                   LT_CUDA_DIV_UP(tiles, s.split) * (paired ? 2 : 1), (size_t)format.tile_bytes, 0,
                   budget_of(f, &format));
+        s.company = in_company(f, &format) ? 2 : 1;
+        plan_narrow_q(&s, f, info, &format);
         return s;
     }
     s.split = lt_cuda_gemv_split(n, k, info->n_sms);
@@ -322,7 +337,7 @@ lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch) {
     }
     if (packed) {
         snprintf(defines + at, sizeof defines - (size_t)at,
-                 "BLOCKS=%d BITS=%d GROUP=%d MINS=%d OFFSET=%d", in_company(f, &format) ? 2 : 1,
+                 "FILL=%d BLOCKS=%d BITS=%d GROUP=%d MINS=%d OFFSET=%d", s.fill, s.company,
                  format.bits, format.group, format.mins, format.offset);
     } else {
         snprintf(defines + at, sizeof defines - (size_t)at,
