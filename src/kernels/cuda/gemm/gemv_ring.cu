@@ -14,7 +14,7 @@
  *           there, each is refilled behind its own products. 2: as 1, by the copy engine (sm_90): one lane's 512 bytes a column, an mbarrier a stage, and nothing stands in
  *           the way of the loads of x; BEYOND stages behind the ring go to the L2 meanwhile. BLOCKS 2: at most 64 registers a thread, so that the next kernel's block may stand beside. gemv_ring.c says which when.
  * BOUND     bytes of W: each is used once.
- * MEASURED  docs/SPEED.md, "Serving on a GPU", with what was slower: shallow rings that leave room for the next kernel's blocks, prefetches to the L2. Weights leave the
+ * MEASURED  docs/SPEED.md, "Serving on a GPU", with what was slower: shallow rings that leave room for the next kernel's blocks, other prefetches to the L2. Weights leave the
  *           L2 first (evict_first): 1 % faster, 2 % with blocks.
  * NUMERICS  as the ops one by one: f32 multiply-adds, a lane's sum in order of k, a fixed tree over lanes, warps in order: the bits of gemv.cu for equal SPLIT; the norm's
  *           sums in norm.cu's order; what an op would have read back from y is rounded as in y.
