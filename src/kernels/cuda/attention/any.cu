@@ -1,65 +1,18 @@
-/* any.cu: attention, forward and backward, for whatever the fast kernels refuse: fp32, any head width, any strides, any GPU.
+/* any.cu: attention, forward and backward, for whatever the fast kernels refuse: any head width, any strides, any GPU.
  *
  * SHAPES    as in ops.h; q, k, v, out and their gradients (B, T or S, heads, D) of DTYPE, strides of their own, last stride 1; D <= 32 * COLS.
  * MAP       a warp a row: a query (forward, dQ) or a key (dK, dV). The row's partners are taken 32 at a time: lane j computes the whole dot product
  *           with partner j (the row itself is in shared memory), then all lanes add partner after partner, COLS columns each.
- * MASKS     as mask.cuh: query t stands at p = n_keys - T + t; sees [max(0, p - window + 1, doc_start), min(n_keys - 1, p if causal)].
+ * MASKS     plain.cuh.
  * BOUND     fp32 FMA from L1: a few TFLOP/s. Correct first; training runs on fwd_sm90.cu and bwd_sm90.cu.
  * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (dQ), of heads and queries (dK, dV): bit-identical run to run. One rounding.
  *@spec sm_80 sm_90a: DTYPE=fp32 COLS=2
  *@spec sm_80 sm_90a: DTYPE=bf16 COLS=8 */
-#include "common/reduce.cuh"
+#include "attention/plain.cuh"
 
 #define WARPS    4
 #define THREADS  (WARPS * WARP)
-#define INFINITE __int_as_float(0x7f800000)
 
-typedef struct {
-    i64 b, t, h; /* elements between sequences, tokens, heads */
-} strides;
-
-typedef struct {
-    const DTYPE *q, *k, *v, *d_out;
-    DTYPE *out, *dq, *dk, *dv;
-    const int *kv_len, *doc_start;
-    const float *alibi, *sinks;
-    float *lse, *delta, *dsinks;
-    strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
-    i64 doc_ld, window;
-    int batch, heads, kv_heads, q_tokens, kv_tokens, dim, causal;
-    float scale, softcap;
-} args_t;
-
-typedef struct {
-    int pos, from, to; /* the query's position; visible keys [from, to) */
-} span;
-INLINE int keys_of(const args_t *w, int b) {
-    return w->kv_len ? min(w->kv_len[b], w->kv_tokens) : w->kv_tokens;
-}
-INLINE span visible(const args_t *w, int b, int t, int n_keys) {
-    span s = {n_keys - w->q_tokens + t, 0, n_keys};
-    if (w->causal) {
-        s.to = min(s.to, s.pos + 1);
-    }
-    if (w->window > 0) {
-        s.from = (int)max((i64)0, s.pos - w->window + 1);
-    }
-    if (w->doc_start) {
-        s.from = max(s.from, w->doc_start[b * w->doc_ld + t]);
-    }
-    return s;
-}
-/* Logit of a raw product; *slope: its derivative. */
-INLINE float logit(const args_t *w, float raw, int h, int key, int pos, float *slope) {
-    float x = raw * w->scale;
-    *slope = 1.0f;
-    if (w->softcap > 0.0f) {
-        const float th = tanhf(x / w->softcap);
-        x = w->softcap * th;
-        *slope = 1.0f - th * th;
-    }
-    return w->alibi ? x + w->alibi[h] * (float)(key - pos) : x;
-}
 INLINE float dot(const float *mine, const DTYPE *row, int dim) {
     float sum = 0.0f;
     for (int d = 0; d < dim; d++) {
@@ -126,14 +79,6 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_fwd(const __gr
     if (lane == 0 && w.lse) {
         w.lse[row] = sum > 0.0f ? top + logf(sum) : -INFINITE;
     }
-}
-
-/* P and d(logit) of one pair; rows of q and dO, k and v in memory or shared memory. */
-INLINE void pair(const args_t *w, float raw, float dp, float lse, float delta, int h, int s, int pos, float *p, float *draw) {
-    float slope;
-    const float x = logit(w, raw, h, s, pos, &slope);
-    *p = lse > -INFINITE ? expf(x - lse) : 0.0f;
-    *draw = *p * (dp - delta) * slope;
 }
 
 /* delta and dQ: rows as forward. */

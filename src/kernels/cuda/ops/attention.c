@@ -1,12 +1,14 @@
-/* attention.c: the ordered lists of attention: the Hopper kernels, then any.cu, which takes everything that is left. */
+/* attention.c: the ordered lists of attention: the Hopper kernels, tiled.cu for fp32, then any.cu, which takes everything that is left. */
 #include <stdio.h>
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention.h"
 #include "kernels/cuda/ops/launch.h"
 
-#define WARPS     4 /* Rows a block of any.cu. */
-#define MAX_WIDTH 1024
+#define WARPS         4 /* Rows a block of any.cu. */
+#define MAX_WIDTH     1024
+#define TILED_ROWS    64 /* Of a tile of tiled.cu; and its blocks' threads. */
+#define TILED_THREADS 128
 
 static const char *fwd_refuse(const void *args) {
     return lt_cuda_attention_refusal(args, lt_cuda_backend_info());
@@ -27,12 +29,12 @@ static lt_err bwd_run(lt_queue *q, const void *args) {
     return lt_cuda_attention_bwd(q->gpu, q->stream, args, cut, scratch);
 }
 
-/* ---- any.cu ---- */
+/* ---- Plain cores: any.cu and tiled.cu ---- */
 
 typedef struct {
     int64_t b, t, h;
 } strides;
-/* args_t of any.cu. */
+/* args_t of plain.cuh. */
 typedef struct {
     const void *q, *k, *v, *d_out;
     void *out, *dq, *dk, *dv;
@@ -42,39 +44,39 @@ typedef struct {
     int64_t doc_ld, window;
     int batch, heads, kv_heads, q_tokens, kv_tokens, dim, causal;
     float scale, softcap;
-} any_args;
+} plain_args;
 
 static strides strides_of(const lt_tensor *t) {
     return (strides){t->stride[0], t->stride[1], t->stride[2]};
 }
-static any_args any_of(const lt_attention_args *a) {
-    return (any_args){.q = a->q.data,
-                      .k = a->k.data,
-                      .v = a->v.data,
-                      .out = a->out.data,
-                      .kv_len = a->kv_len.data,
-                      .doc_start = a->doc_start.data,
-                      .alibi = a->alibi.data,
-                      .sinks = a->sinks.data,
-                      .lse = a->lse.data,
-                      .sq = strides_of(&a->q),
-                      .sk = strides_of(&a->k),
-                      .sv = strides_of(&a->v),
-                      .so = strides_of(&a->out),
-                      .doc_ld = a->doc_start.stride[0],
-                      .window = a->window,
-                      .batch = (int)a->q.shape[0],
-                      .heads = (int)a->q.shape[2],
-                      .kv_heads = (int)a->k.shape[2],
-                      .q_tokens = (int)a->q.shape[1],
-                      .kv_tokens = (int)a->k.shape[1],
-                      .dim = (int)a->q.shape[3],
-                      .causal = a->causal,
-                      .scale = a->scale,
-                      .softcap = a->softcap};
+static plain_args plain_of(const lt_attention_args *a) {
+    return (plain_args){.q = a->q.data,
+                        .k = a->k.data,
+                        .v = a->v.data,
+                        .out = a->out.data,
+                        .kv_len = a->kv_len.data,
+                        .doc_start = a->doc_start.data,
+                        .alibi = a->alibi.data,
+                        .sinks = a->sinks.data,
+                        .lse = a->lse.data,
+                        .sq = strides_of(&a->q),
+                        .sk = strides_of(&a->k),
+                        .sv = strides_of(&a->v),
+                        .so = strides_of(&a->out),
+                        .doc_ld = a->doc_start.stride[0],
+                        .window = a->window,
+                        .batch = (int)a->q.shape[0],
+                        .heads = (int)a->q.shape[2],
+                        .kv_heads = (int)a->k.shape[2],
+                        .q_tokens = (int)a->q.shape[1],
+                        .kv_tokens = (int)a->k.shape[1],
+                        .dim = (int)a->q.shape[3],
+                        .causal = a->causal,
+                        .scale = a->scale,
+                        .softcap = a->softcap};
 }
 
-static const char *any_refuse_tensors(const lt_tensor *const *t, int n, lt_dtype act) {
+static const char *plain_refuse_tensors(const lt_tensor *const *t, int n, lt_dtype act) {
     for (int i = 0; i < n; i++) {
         if (t[i]->dtype != act || lt_cuda_dtype_word(act) == NULL) {
             return "tensors of different types";
@@ -88,19 +90,19 @@ static const char *any_refuse_tensors(const lt_tensor *const *t, int n, lt_dtype
 static const char *any_fwd_refuse(const void *args) {
     const lt_attention_args *a = args;
     const lt_tensor *const t[] = {&a->q, &a->k, &a->v, &a->out};
-    return any_refuse_tensors(t, 4, a->q.dtype);
+    return plain_refuse_tensors(t, 4, a->q.dtype);
 }
 static const char *any_bwd_refuse(const void *args) {
     const lt_attention_bwd_args *a = args;
     const lt_tensor *const t[] = {&a->dq, &a->dk, &a->dv, &a->dout};
     const char *why = any_fwd_refuse(&a->fwd);
-    why = why != NULL ? why : any_refuse_tensors(t, 4, a->fwd.q.dtype);
+    why = why != NULL ? why : plain_refuse_tensors(t, 4, a->fwd.q.dtype);
     return why != NULL                                        ? why
            : a->fwd.lse.data == NULL || a->delta.data == NULL ? "no lse or delta"
                                                               : NULL;
 }
 
-static lt_err any_launch(lt_queue *q, const char *entry, any_args *w, lt_dtype act,
+static lt_err any_launch(lt_queue *q, const char *entry, plain_args *w, lt_dtype act,
                          int64_t blocks) {
     char defines[LT_CUDA_DEFINES_BYTES];
     void *list[] = {w};
@@ -113,27 +115,114 @@ static lt_err any_launch(lt_queue *q, const char *entry, any_args *w, lt_dtype a
 }
 static lt_err any_fwd_run(lt_queue *q, const void *args) {
     const lt_attention_args *a = args;
-    any_args w = any_of(a);
+    plain_args w = plain_of(a);
     return any_launch(q, "attn_any_fwd", &w, a->q.dtype,
                       LT_CUDA_DIV_UP((int64_t)w.batch * w.heads * w.q_tokens, WARPS));
 }
-static lt_err any_bwd_run(lt_queue *q, const void *args) {
-    const lt_attention_bwd_args *a = args;
-    const lt_dtype act = a->fwd.q.dtype;
-    any_args w = any_of(&a->fwd);
+static plain_args plain_bwd_of(const lt_attention_bwd_args *a) {
+    plain_args w = plain_of(&a->fwd);
     w.d_out = a->dout.data, w.dq = a->dq.data, w.dk = a->dk.data, w.dv = a->dv.data;
     w.delta = a->delta.data, w.dsinks = a->dsinks.data;
     w.sdo = strides_of(&a->dout), w.sdq = strides_of(&a->dq), w.sdk = strides_of(&a->dk),
     w.sdv = strides_of(&a->dv);
+    return w;
+}
+/* The gradient of the sinks, after every delta. */
+static lt_err sinks_run(lt_queue *q, plain_args *w, lt_dtype act) {
+    return w->sinks != NULL && w->dsinks != NULL ? any_launch(q, "attn_any_sinks", w, act, w->heads)
+                                                 : LT_OK;
+}
+static lt_err any_bwd_run(lt_queue *q, const void *args) {
+    const lt_attention_bwd_args *a = args;
+    const lt_dtype act = a->fwd.q.dtype;
+    plain_args w = plain_bwd_of(a);
     LT_TRY(any_launch(q, "attn_any_dq", &w, act,
                       LT_CUDA_DIV_UP((int64_t)w.batch * w.heads * w.q_tokens, WARPS)));
     LT_TRY(any_launch(q, "attn_any_dkv", &w, act,
                       LT_CUDA_DIV_UP((int64_t)w.batch * w.kv_heads * w.kv_tokens, WARPS)));
-    return w.sinks != NULL && w.dsinks != NULL ? any_launch(q, "attn_any_sinks", &w, act, w.heads)
-                                               : LT_OK;
+    return sinks_run(q, &w, act);
+}
+
+/* A launch of tiled.cu: partners that come at a time, tiles of rows and of partners in shared memory. */
+typedef struct {
+    const char *entry;
+    int partners[2]; /* for heads of up to 64 and 128 */
+    size_t tiles;    /* of either kind */
+} tiled_kernel;
+static const tiled_kernel tiled_fwd = {"attn_tiled_fwd", {64, 64}, 1};
+static const tiled_kernel tiled_dq = {"attn_tiled_dq", {64, 32}, 2};
+static const tiled_kernel tiled_dkv = {"attn_tiled_dkv", {64, 32}, 2};
+
+static size_t tiled_shared_bytes(const tiled_kernel *t, int64_t dim) {
+    const size_t width = dim > 64 ? 128 : 64, partners = (size_t)t->partners[dim > 64];
+    return (t->tiles * (TILED_ROWS + partners) * (width + 4) + TILED_ROWS * (partners + 4)) *
+           sizeof(float);
+}
+static const char *tiled_refuse(const lt_tensor *const *t, int n, const tiled_kernel *kernel) {
+    for (int i = 0; i < n; i++) {
+        if (t[i]->dtype != LT_F32) {
+            return "not F32";
+        }
+        if (((uintptr_t)t[i]->data & 15) != 0 || t[i]->stride[0] % 4 != 0 ||
+            t[i]->stride[1] % 4 != 0 || t[i]->stride[2] % 4 != 0) {
+            return "rows not of whole 16 bytes";
+        }
+    }
+    if (t[0]->shape[3] % 4 != 0 || t[0]->shape[3] > 128) {
+        return "head width not a multiple of 4 up to 128";
+    }
+    return tiled_shared_bytes(kernel, t[0]->shape[3]) > lt_cuda_backend_info()->shared_optin_bytes
+               ? "tiles do not fit shared memory"
+               : NULL;
+}
+static const char *tiled_fwd_refuse(const void *args) {
+    const lt_attention_args *a = args;
+    const lt_tensor *const t[] = {&a->q, &a->k, &a->v, &a->out};
+    const char *why = any_fwd_refuse(args);
+    return why != NULL ? why : tiled_refuse(t, 4, &tiled_fwd);
+}
+static const char *tiled_bwd_refuse(const void *args) {
+    const lt_attention_bwd_args *a = args;
+    const lt_tensor *const t[] = {&a->fwd.q, &a->fwd.k, &a->fwd.v, &a->fwd.out,
+                                  &a->dout,  &a->dq,    &a->dk,    &a->dv};
+    const char *why = any_bwd_refuse(args);
+    return why != NULL ? why : tiled_refuse(t, 8, &tiled_dkv);
+}
+/* A block a tile of `tokens` of each of `heads`. */
+static lt_err tiled_launch(lt_queue *q, const tiled_kernel *t, plain_args *w, int tokens,
+                           int heads) {
+    char defines[LT_CUDA_DEFINES_BYTES];
+    const lt_cuda_kernel *k;
+    void *list[] = {w};
+    const int64_t blocks = (int64_t)LT_CUDA_DIV_UP(tokens, TILED_ROWS) * heads * w->batch;
+    if (blocks == 0) {
+        return LT_OK;
+    }
+    snprintf(defines, sizeof defines, "DTYPE=fp32 WIDTH=%d PARTNERS=%d SOFTCAP=%d",
+             w->dim > 64 ? 128 : 64, t->partners[w->dim > 64], w->softcap > 0.0f);
+    LT_TRY(lt_cuda_kernel_get(q->gpu, &k, "attention/tiled.cu", t->entry, defines));
+    return lt_cuda_launch(q->gpu, q->stream, k,
+                          &(lt_cuda_dims){.grid = {(unsigned)blocks},
+                                          .block = {TILED_THREADS},
+                                          .dynamic_shared_bytes = tiled_shared_bytes(t, w->dim)},
+                          list);
+}
+static lt_err tiled_fwd_run(lt_queue *q, const void *args) {
+    plain_args w = plain_of(args);
+    return tiled_launch(q, &tiled_fwd, &w, w.q_tokens, w.heads);
+}
+static lt_err tiled_bwd_run(lt_queue *q, const void *args) {
+    plain_args w = plain_bwd_of(args);
+    LT_TRY(tiled_launch(q, &tiled_dq, &w, w.q_tokens, w.heads));
+    LT_TRY(tiled_launch(q, &tiled_dkv, &w, w.kv_tokens, w.kv_heads));
+    return sinks_run(q, &w, LT_F32);
 }
 
 const lt_op_impl lt_cuda_attention_fwd_impls[LT_REGISTRY_MAX_IMPLS] = {
-    {"wgmma", fwd_refuse, fwd_run}, {"any", any_fwd_refuse, any_fwd_run}};
+    {"wgmma", fwd_refuse, fwd_run},
+    {"tiled", tiled_fwd_refuse, tiled_fwd_run},
+    {"any", any_fwd_refuse, any_fwd_run}};
 const lt_op_impl lt_cuda_attention_bwd_impls[LT_REGISTRY_MAX_IMPLS] = {
-    {"wgmma", bwd_refuse, bwd_run}, {"any", any_bwd_refuse, any_bwd_run}};
+    {"wgmma", bwd_refuse, bwd_run},
+    {"tiled", tiled_bwd_refuse, tiled_bwd_run},
+    {"any", any_bwd_refuse, any_bwd_run}};

@@ -1,0 +1,70 @@
+/* plain.cuh: what attention's kernels on plain cores (any.cu, tiled.cu) share: their arguments, which keys a query sees, and how a product becomes a logit.
+ *
+ * Query t of a sequence stands at p = n_keys - T + t; it sees keys [max(0, p - window + 1, doc_start), min(n_keys, p + 1 if causal)). Logits are in natural units:
+ * x = q.k scale, cap tanh(x / cap) with softcap, plus slope (s - p) with ALiBi. The options are arguments, not -D words: all but softcap's cost these kernels nothing. */
+#ifndef LT_CUDA_ATTENTION_PLAIN_CUH
+#define LT_CUDA_ATTENTION_PLAIN_CUH
+
+#include "common/reduce.cuh"
+
+#ifndef SOFTCAP
+#define SOFTCAP 1 /* 0: known to be absent; tanh is long. */
+#endif
+#define INFINITE __int_as_float(0x7f800000)
+
+typedef struct {
+    i64 b, t, h; /* elements between sequences, tokens, heads */
+} strides;
+
+typedef struct {
+    const DTYPE *q, *k, *v, *d_out;
+    DTYPE *out, *dq, *dk, *dv;
+    const int *kv_len, *doc_start;
+    const float *alibi, *sinks;
+    float *lse, *delta, *dsinks;
+    strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
+    i64 doc_ld, window;
+    int batch, heads, kv_heads, q_tokens, kv_tokens, dim, causal;
+    float scale, softcap;
+} args_t;
+
+typedef struct {
+    int pos, from, to; /* the query's position; visible keys [from, to) */
+} span;
+INLINE int keys_of(const args_t *w, int b) {
+    return w->kv_len ? min(w->kv_len[b], w->kv_tokens) : w->kv_tokens;
+}
+INLINE span visible(const args_t *w, int b, int t, int n_keys) {
+    span s = {n_keys - w->q_tokens + t, 0, n_keys};
+    if (w->causal) {
+        s.to = min(s.to, s.pos + 1);
+    }
+    if (w->window > 0) {
+        s.from = (int)max((i64)0, s.pos - w->window + 1);
+    }
+    if (w->doc_start) {
+        s.from = max(s.from, w->doc_start[b * w->doc_ld + t]);
+    }
+    return s;
+}
+/* Logit of a raw product; *slope: its derivative. */
+INLINE float logit(const args_t *w, float raw, int h, int key, int pos, float *slope) {
+    float x = raw * w->scale;
+    *slope = 1.0f;
+    if (SOFTCAP && w->softcap > 0.0f) {
+        const float th = tanhf(x / w->softcap);
+        x = w->softcap * th;
+        *slope = 1.0f - th * th;
+    }
+    return w->alibi ? x + w->alibi[h] * (float)(key - pos) : x;
+}
+
+/* P and d(logit) of one pair. */
+INLINE void pair(const args_t *w, float raw, float dp, float lse, float delta, int h, int s, int pos, float *p, float *draw) {
+    float slope;
+    const float x = logit(w, raw, h, s, pos, &slope);
+    *p = lse > -INFINITE ? expf(x - lse) : 0.0f;
+    *draw = *p * (dp - delta) * slope;
+}
+
+#endif
