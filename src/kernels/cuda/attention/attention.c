@@ -18,7 +18,7 @@ typedef struct {
     int width;
     enum { ANY, CAUSAL, FULL } mask;
     int keys_max; /* Of a call, or of its window; 0: any. */
-    int bn, consumers, stages, q_slots, o_in_q, regs_producer, regs_consumer;
+    int bn, consumers, stages, q_slots, o_direct, regs_producer, regs_consumer;
 } fwd_row;
 static const fwd_row fwd_rows[] = {
     /* Few keys: a tile's loads are what it waits for, so more of them go ahead; and smaller tiles waste less of the diagonal. */
@@ -97,7 +97,12 @@ lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch) {
                           .alibi = a->alibi.data,
                           .sinks = a->sinks.data,
                           .lse = a->lse.data,
-                          .counter = scratch.data};
+                          .counter = scratch.data,
+                          .out = a->out.data,
+                          .out_ld = a->out.stride[1],
+                          .out_head_ld = a->out.stride[2],
+                          .out_batch_ld = a->out.stride[0],
+                          .out_width = (int)a->out.shape[3]};
 }
 
 /* The words that forward and backward share. */
@@ -151,7 +156,7 @@ typedef struct {
 } fwd_launch;
 static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_attn_args *w) {
     const fwd_row *r = l->row;
-    const size_t q_bytes = (size_t)(64 * r->width * 2 * r->consumers * (r->q_slots + !r->o_in_q)),
+    const size_t q_bytes = (size_t)(64 * r->width * 2 * r->consumers * (r->q_slots + !r->o_direct)),
                  kv_bytes = (size_t)(r->bn * r->width * 4 * r->stages);
     char text[512];
     const lt_cuda_kernel *k;
@@ -159,9 +164,9 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_att
     void *args[] = {&q, &key, &v, &o, w};
 
     snprintf(text, sizeof text,
-             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_IN_Q=%d Q_SLOTS=%d STAGES=%d TURNS=%d HEADS=%d "
+             "HEAD_DIM=%d BN=%d CONSUMERS=%d O_DIRECT=%d Q_SLOTS=%d STAGES=%d TURNS=%d HEADS=%d "
              "REGS_PRODUCER=%d REGS_CONSUMER=%d SINKS=%d %s",
-             r->width, r->bn, r->consumers, r->o_in_q, r->q_slots, r->stages, l->turns, l->heads,
+             r->width, r->bn, r->consumers, r->o_direct, r->q_slots, r->stages, l->turns, l->heads,
              r->regs_producer, r->regs_consumer, l->sinks, l->flags);
     LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
     LT_TRY(lt_attn_map(c, &q, l->q, l->heads, 64 / l->heads));
@@ -280,7 +285,8 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
                       .q_least = LT_PROMPT_ROWS,
                       .out = a->out.data,
                       .out_ld = a->out.stride[0],
-                      .out_head_ld = a->out.stride[1]};
+                      .out_head_ld = a->out.stride[1],
+                      .out_width = (int)a->out.shape[2]};
     const lt_attention_args alike = {
         .q = q, .causal = true, .window = a->window, .softcap = a->softcap, .alibi = a->alibi};
     char flags[256];

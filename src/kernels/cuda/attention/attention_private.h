@@ -17,7 +17,8 @@ typedef struct {
     const int *q_start, *table;
     int table_ld, q_least;
     void *out;
-    int64_t out_ld, out_head_ld;
+    int64_t out_ld, out_head_ld, out_batch_ld;
+    int out_width;
 } lt_attn_args;
 
 static inline int64_t lt_attn_div_up(int64_t n, int64_t d) {

@@ -9,7 +9,7 @@
  *     Q 64 rows a consumer ──TMA──▶ smem ─┐
  *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
  *     V block (BN, D) ──TMA ring──▶ smem ─────────────────────────────────────────────────────────────────────wgmma─┴─▶ O (64, D) f32
- *     O / sum ──stmatrix──▶ smem (Q's place with O_IN_Q) ──TMA──▶ HBM
+ *     O / sum ──stmatrix──▶ smem ──TMA──▶ HBM; O_DIRECT, where shared memory has no place for it: registers ──▶ HBM, and Q's place is given back after the last scores
  *     Two overlaps: within a consumer S of block j + 1 is issued before P V of block j, and its softmax runs under that product; and
  *     consumers take turns (named barriers), so that one's softmax runs under the other's products.
  * BOUND     4 T S D H flop (half if causal) at 4096 flop a clock an SM; T S H exponentials at 16 a clock an SM: at D = 64 both take the
@@ -19,30 +19,30 @@
  *           order: bit-identical run to run. A row that sees no key: 0, lse -inf.
  * LADDER    ladder/01_naive.cu; this file is the last rung.
  * REFS      Dao et al. 2022 (arXiv:2205.14135), 2023 (2307.08691), Shah et al. 2024 (2407.08608).
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=2 STAGES=4 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=256 BN=64 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DTYPE=fp16
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 WINDOW=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DOC=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SOFTCAP=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 ALIBI=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SINKS=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_IN_Q=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1 PAGED=16
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_IN_Q=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=256 WINDOW=1
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_IN_Q=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16 SOFTCAP=1 */
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=4 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=256 BN=64 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DTYPE=fp16
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 WINDOW=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DOC=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SOFTCAP=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 ALIBI=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SINKS=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1 PAGED=16
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=256 WINDOW=1
+ *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16 SOFTCAP=1 */
 #include "attention/mask.cuh"
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
@@ -55,7 +55,6 @@
 #define BAR_STORE   1
 #define BAR_TURN    4
 #define LOG2_UNITS  (SOFTCAP || ALIBI) /* scores are turned into logits before the maximum is taken */
-static_assert(Q_SLOTS == 1 || !O_IN_Q, "a Q slot that O leaves through is needed until then");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
 static_assert(BN % 16 == 0 && BN <= 256, "key block");
 static_assert(64 % HEADS == 0, "packed heads divide 64 rows");
@@ -345,6 +344,39 @@ INLINE void pack_block(u32 p[BN / 4], const float s[BN / 2]) {
     }
 }
 
+/* The four lanes of a quad hold two columns each of a row's columns 8 k .. 8 k + 7, for each k: x[k] for four k. Lane i gets all of k = i. */
+INLINE uint4 quad_turn(u32 x[4]) {
+    const bool odd = threadIdx.x % 2 == 1, high = threadIdx.x / 2 % 2 == 1;
+    const u32 a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1), b = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
+    const u32 y[4] = {odd ? a : x[0], odd ? x[1] : a, odd ? b : x[2], odd ? x[3] : b};
+    const u32 c = __shfl_xor_sync(0xffffffffu, high ? y[0] : y[2], 2), d = __shfl_xor_sync(0xffffffffu, high ? y[1] : y[3], 2);
+    return high ? make_uint4(c, d, y[2], y[3]) : make_uint4(y[0], y[1], c, d);
+}
+/* A consumer's rows of O, those before `left` tokens from its first, from registers: 16 bytes a lane. */
+INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], const attn_args *a, const tile_pos *p, int first, int left) {
+    const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = 16 * warp + lane / 4 + 8 * h, token = row / HEADS;
+        elem *const to = (elem *)a->out + (PAGED ? 0 : p->b) * a->out_batch_ld + (p->row + p->token + first + token) * a->out_ld +
+                         (p->head + row % HEADS) * a->out_head_ld;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i += 4) {
+            const int column = 8 * (i + lane % 4);
+            u32 x[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const float *y = o + 4 * (i + k) + 2 * h;
+                x[k] = PACK_ELEM(y[0] * inverse[h], y[1] * inverse[h]);
+            }
+            const uint4 whole = quad_turn(x);
+            if (token < left && column < a->out_width) {
+                *(uint4 *)(to + column) = whole;
+            }
+        }
+    }
+}
+
 /* 3. O / sum to shared memory and out; the log-sum-exp. */
 INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o, const attn_args *a, const tile_pos *p, u32 o_smem,
                    int consumer) {
@@ -371,22 +403,11 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
             a->lse[(i64)(p->b * a->q_heads + head) * a->q_tokens + token] = sum == 0.0f ? -INFINITE : (top + __log2f(sum)) * LN2;
         }
     }
-#if PAGED
-    const int left = tokens_of(a, p->b) - p->token - consumer * 64;
-    if (left < 64) { /* Behind the sequence's last row stands another's first. */
-        named_barrier_sync(BAR_STORE + consumer, 128); /* All have done with Q. */
-#pragma unroll
-        for (int h = 0; h < 2; h++) {
-            const int row = 16 * warp + lane / 4 + 8 * h;
-            u32 *const to = (u32 *)((elem *)a->out + (p->row + p->token + consumer * 64 + row) * a->out_ld + p->head * a->out_head_ld) + lane % 4;
-#pragma unroll
-            for (int i = 0; i < HEAD_DIM / 8 && row < left; i++) {
-                to[4 * i] = PACK_ELEM(o[4 * i + 2 * h] * inverse[h], o[4 * i + 2 * h + 1] * inverse[h]);
-            }
-        }
+    const int left = tokens_of(a, p->b) - p->token - consumer * (64 / HEADS);
+    if (O_DIRECT || (PAGED && left < 64)) { /* PAGED: behind the sequence's last row stands another's first. */
+        store_rows(o, inverse, a, p, consumer * (64 / HEADS), left);
         return;
     }
-#endif
     if (tid == 0) {
         tma_store_wait_read(0);
     }
@@ -426,7 +447,7 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
 
 /* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. */
 INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv,
-                   u32 q, int consumer) {
+                   u32 q, u32 q_empty, int consumer) {
     const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2;
     const int first = p->token + consumer * (64 / HEADS);
     const key_range top = range_of(a, p->b, p->n_keys, first), low = range_of(a, p->b, p->n_keys, first + 64 / HEADS - 1);
@@ -481,6 +502,9 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
         wgmma_wait(1);
         wgmma_pin(s, BN / 2);
     }
+    if (O_DIRECT && tid == 0) {
+        mbarrier_arrive(q_empty);
+    }
     mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
     wgmma_fence();
     issue_values(o, probs, m->v + rv->slot * KV_BYTES, p->j_end - p->j_begin > 1);
@@ -516,15 +540,17 @@ INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, in
             o[e] = 0.0f;
         }
         if (sees) {
-            attend(o, &r, a, m, &p, &rk, &rv, m->q + i * Q_BYTES, consumer);
+            attend(o, &r, a, m, &p, &rk, &rv, m->q + i * Q_BYTES, m->q_empty + 8 * i, consumer);
         }
-        if (!O_IN_Q && sees && threadIdx.x % 128 == 0) {
+        if (!O_DIRECT && sees && threadIdx.x % 128 == 0) {
             mbarrier_arrive(m->q_empty + 8 * i);
         }
         finish(o, &r, map_o, a, &p, o_smem, consumer);
-        if ((O_IN_Q || !sees) && threadIdx.x % 128 == 0) { /* Without products only finish's barriers say that all warps know where the tile lies. */
-            tma_store_wait_read(0);
-            mbarrier_arrive(m->q_empty + 8 * i);
+        if (!sees) { /* Without products only a barrier says that all warps know where the tile lies. */
+            named_barrier_sync(BAR_STORE + consumer, 128);
+            if (threadIdx.x % 128 == 0) {
+                mbarrier_arrive(m->q_empty + 8 * i);
+            }
         }
     }
     if (threadIdx.x % 128 == 0) {
@@ -541,8 +567,8 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.q = (smem_addr(smem) + 1023) & ~1023u;
     m.k = m.q + Q_SLOTS * CONSUMERS * Q_BYTES;
     m.v = m.k + STAGES * KV_BYTES;
-    m.o = O_IN_Q ? m.q : m.v + STAGES * KV_BYTES;
-    m.q_full = m.v + STAGES * KV_BYTES + (O_IN_Q ? 0 : CONSUMERS * Q_BYTES);
+    m.o = m.v + STAGES * KV_BYTES; /* O_DIRECT: no place. */
+    m.q_full = m.o + (O_DIRECT ? 0 : CONSUMERS * Q_BYTES);
     m.q_empty = m.q_full + 8 * Q_SLOTS * CONSUMERS;
     m.k_full = m.q_empty + 8 * Q_SLOTS * CONSUMERS;
     m.k_empty = m.k_full + 8 * STAGES;

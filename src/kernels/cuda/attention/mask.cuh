@@ -51,8 +51,9 @@ typedef struct {
     /* PAGED: rows q_start[b] .. q_start[b + 1] of q and out are sequence b's, q_tokens at most, those of fewer than q_least left to others; its keys lie in pages table[b][..]. */
     const int *q_start, *table;
     int table_ld, q_least;
-    void *out;
-    i64 out_ld, out_head_ld;
+    void *out; /* Forward: where rows are stored from registers. */
+    i64 out_ld, out_head_ld, out_batch_ld;
+    int out_width;
 } attn_args;
 
 typedef struct {
