@@ -305,12 +305,12 @@ EXPORT CUresult cuMemFree_v2(CUdeviceptr p) {
     pthread_mutex_unlock(&gpu.lock);
     return r;
 }
-EXPORT CUresult cuMemAllocHost_v2(void **out, size_t bytes) {
-    return posix_memalign(out, 4096, bytes) == 0 ? 0 : LT_CU_ERROR_OUT_OF_MEMORY;
+EXPORT CUresult cuMemHostRegister_v2(void *p, size_t bytes, unsigned flags) {
+    (void)flags;
+    return p != NULL && bytes > 0 ? 0 : INVALID_VALUE;
 }
-EXPORT CUresult cuMemFreeHost(void *p) {
-    free(p);
-    return 0;
+EXPORT CUresult cuMemHostUnregister(void *p) {
+    return p != NULL ? 0 : INVALID_VALUE;
 }
 
 /* ---- Nodes: a piece of work, now or when a graph runs ---- */

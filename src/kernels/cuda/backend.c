@@ -118,14 +118,11 @@ static lt_err backend_copy(lt_queue *q, void *dst, const void *src, size_t bytes
 }
 
 static lt_err backend_host_alloc(void **out, size_t bytes, const char *what) {
-    LT_TRY(lt_cuda_alloc_pinned(the_gpu, out, bytes > 0 ? bytes : 1, what));
-    memset(*out, 0, bytes);
-    return LT_OK;
+    return lt_cuda_alloc_pinned(the_gpu, out, bytes, what);
 }
 
 static void backend_host_release(void *data, size_t bytes) {
-    (void)bytes;
-    lt_cuda_free_pinned(the_gpu, data);
+    lt_cuda_free_pinned(the_gpu, data, bytes);
 }
 
 static lt_err backend_order(lt_queue *after, lt_queue *before) {

@@ -120,8 +120,8 @@ enum {
     X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t *, size_t *))                                       \
     X(cuMemAlloc, "cuMemAlloc_v2", (CUdeviceptr *, size_t))                                        \
     X(cuMemFree, "cuMemFree_v2", (CUdeviceptr))                                                    \
-    X(cuMemAllocHost, "cuMemAllocHost_v2", (void **, size_t))                                      \
-    X(cuMemFreeHost, "cuMemFreeHost", (void *))                                                    \
+    X(cuMemHostRegister, "cuMemHostRegister_v2", (void *, size_t, unsigned int))                   \
+    X(cuMemHostUnregister, "cuMemHostUnregister", (void *))                                        \
     X(cuMemcpyHtoDAsync, "cuMemcpyHtoDAsync_v2", (CUdeviceptr, const void *, size_t, CUstream))    \
     X(cuMemcpyDtoHAsync, "cuMemcpyDtoHAsync_v2", (void *, CUdeviceptr, size_t, CUstream))          \
     X(cuMemcpyDtoDAsync, "cuMemcpyDtoDAsync_v2", (CUdeviceptr, CUdeviceptr, size_t, CUstream))     \

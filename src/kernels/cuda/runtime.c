@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "base/error.h"
 #include "kernels/cuda/runtime_private.h"
+#include "kernels/host.h"
 
 lt_err lt_cuda_count(int *n) {
     const lt_cu_api *cu;
@@ -162,15 +164,32 @@ void lt_cuda_free(lt_cuda *c, void *p) {
     }
 }
 
+#define PORTABLE 1 /* CU_MEMHOSTREGISTER_PORTABLE */
+
+/* Our own memory in huge pages, registered: the driver's own, of small pages, takes three times as long (docs/SPEED.md). Children of a fork (rehearse.h) have none of
+ * it: a page that both had would be copied when written to, away from where the device reads. */
 lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes, const char *what) {
+    lt_err err;
+    void *p = NULL;
     LT_TRY(lt_cuda_make_current(c));
-    return lt_cu_check(c->cu->cuMemAllocHost(out, bytes > 0 ? bytes : 1),
-                       "pinned memory: %s: %.1f MiB", what, (double)bytes / 1048576.0);
+    LT_TRY(lt_host_alloc(&p, bytes, what));
+    (void)madvise(p, bytes, MADV_DONTFORK);
+    (void)madvise(p, bytes,
+                  MADV_POPULATE_WRITE); /* By this thread, not by the driver under its lock. */
+    err = lt_cu_check(c->cu->cuMemHostRegister(p, bytes > 0 ? bytes : 1, PORTABLE),
+                      "pinned memory: %s: %.1f MiB", what, (double)bytes / 1048576.0);
+    if (err != LT_OK) {
+        lt_host_release(p, bytes);
+        return err;
+    }
+    *out = p;
+    return LT_OK;
 }
 
-void lt_cuda_free_pinned(lt_cuda *c, void *p) {
+void lt_cuda_free_pinned(lt_cuda *c, void *p, size_t bytes) {
     if (p != NULL && lt_cuda_make_current(c) == LT_OK) {
-        (void)c->cu->cuMemFreeHost(p);
+        (void)c->cu->cuMemHostUnregister(p);
+        lt_host_release(p, bytes);
     }
 }
 

@@ -93,8 +93,8 @@ void lt_cuda_all_shared(lt_cuda *c, const lt_cuda_kernel *k);
 LT_MUST_USE lt_err lt_cuda_alloc(lt_cuda *c, void **out, size_t bytes, const char *what);
 void lt_cuda_free(lt_cuda *c, void *p); /* Accepts NULL. */
 LT_MUST_USE lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes,
-                                        const char *what); /* Host memory. */
-void lt_cuda_free_pinned(lt_cuda *c, void *p);
+                                        const char *what); /* Host memory, zeroed. */
+void lt_cuda_free_pinned(lt_cuda *c, void *p, size_t bytes);
 LT_MUST_USE lt_err lt_cuda_upload(lt_cuda *c, CUstream s, void *dst, const void *src, size_t bytes);
 LT_MUST_USE lt_err lt_cuda_download(lt_cuda *c, CUstream s, void *dst, const void *src,
                                     size_t bytes);
