@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "kernels/cuda/compile.h"
 #include "kernels/cuda/nvml.h"
 #include "kernels/cuda/ops/fuse.h"
 #include "kernels/cuda/ops/matmul_q.h"
@@ -221,6 +222,26 @@ static lt_err run_op(lt_queue *q, lt_op op, const void *args) {
 LT_OP_MAP(TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
+/* A kernel's name in the cache has the compiler's version. That library has 100 MB and takes 8 ms to open: beside the context, which takes 50 and more. */
+static void *find_compiler(void *unused) {
+    int version;
+    (void)unused;
+    (void)!lt_nvrtc_version(&version, NULL);
+    return NULL;
+}
+
+static lt_err open_gpu(void) {
+    const lt_cu_api *cu;
+    pthread_t finding;
+    LT_TRY(lt_cu_load(&cu));
+    const bool finds = pthread_create(&finding, NULL, find_compiler, NULL) == 0;
+    const lt_err err = lt_cuda_open_wished(&the_gpu);
+    if (finds) {
+        pthread_join(finding, NULL);
+    }
+    return err;
+}
+
 static void backend_open(void) {
 #define LIST_FILL(op)                                                                              \
     lists[LT_OP_##op].impls = lt_cuda_##op##_impls;                                                \
@@ -230,7 +251,7 @@ static void backend_open(void) {
     }
     LT_CUDA_OWN_OPS(LIST_FILL)
     const double start_s = lt_clock_s();
-    open_err = lt_cuda_open_wished(&the_gpu);
+    open_err = open_gpu();
     lt_log_debug("cuda: opened (error %d) in %.3f s", (int)open_err, lt_clock_s() - start_s);
     if (open_err != LT_OK) {
         strncpy(open_message, lt_error_message(), sizeof open_message - 1);

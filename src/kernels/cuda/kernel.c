@@ -78,7 +78,7 @@ static lt_err slot_fill(lt_cuda *c, lt_cuda_slot *s, const char *file, const cha
                        "kernel %s %s: dynamic shared memory", file, entry);
 }
 
-/* What a rehearsal has instead of a kernel. */
+/* What a rehearsal has instead of a kernel that is missing. */
 static const lt_cuda_kernel absent = {.file = "", .entry = "", .defines = ""};
 
 lt_err lt_cuda_kernel_get(lt_cuda *c, const lt_cuda_kernel **out, const char *file,
@@ -102,9 +102,12 @@ lt_err lt_cuda_kernel_get(lt_cuda *c, const lt_cuda_kernel **out, const char *fi
         LT_FAIL_DONE(LT_ERR_LIMIT, "kernel %s: %d kernels are loaded already", entry, c->n_kernels);
     }
     if (lt_rehearsing()) {
-        *out = &absent;
-        err = lt_rehearse_note(file, defines, c->info.arch);
-        goto done;
+        bool missing = false;
+        LT_TRY_DONE(lt_rehearse_note(&missing, file, defines, c->info.arch));
+        if (missing) {
+            *out = &absent;
+            goto done;
+        }
     }
     LT_TRY_DONE(lt_cuda_make_current(c));
     lt_cuda_slot *s = calloc(1, sizeof *s);

@@ -53,9 +53,11 @@ static bool is_noted(const char *file, const char *defines, const char *arch) {
     return false;
 }
 
-lt_err lt_rehearse_note(const char *file, const char *defines, const char *arch) {
+lt_err lt_rehearse_note(bool *missing, const char *file, const char *defines, const char *arch) {
     missing_kernel *k;
-    if (is_noted(file, defines, arch) || lt_cubin_is_cached(file, defines, arch)) {
+    const bool noted = is_noted(file, defines, arch);
+    *missing = noted || !lt_cubin_is_cached(file, defines, arch);
+    if (noted || !*missing) {
         return LT_OK;
     }
     if (rehearsal.of == NULL) {

@@ -1,6 +1,6 @@
 /* rehearse.h: kernels that are missing are compiled before they are wanted, several at once.
  *
- *     begin ─▶ this thread's ops: launches do nothing, kernels that are neither loaded nor in the disk cache are noted
+ *     begin ─▶ this thread's ops: launches do nothing, kernels that the disk cache has are loaded, those that are missing noted
  *           ─▶ end: children of fork compile them into the cache ─▶ the same ops in earnest, which find them there
  *
  * NVRTC compiles one program at a time in a process, whatever the threads, so a start with an empty cache took the sum of some 75 compilations, 20 s. Children compile and leave;
@@ -22,7 +22,8 @@ bool lt_rehearsing(void);
 int64_t lt_rehearse_missing(void); /* Noted so far. */
 void lt_rehearse_end(void);
 
-/* Note a kernel unless the cache has it. */
-LT_MUST_USE lt_err lt_rehearse_note(const char *file, const char *defines, const char *arch);
+/* *missing: the cache does not have the kernel, which is noted. */
+LT_MUST_USE lt_err lt_rehearse_note(bool *missing, const char *file, const char *defines,
+                                    const char *arch);
 
 #endif

@@ -1,4 +1,4 @@
-/* Once a forward on a GPU has warmed, no step asks for a kernel that was not there: neither a prompt of any number of rows, nor pieces of prompts beside single tokens. */
+/* A rehearsal leaves no kernel to be loaded by the steps that it rehearsed. Once a forward on a GPU has warmed, no step asks for a kernel that was not there: neither a prompt of any number of rows, nor pieces of prompts beside single tokens. */
 #include "unit/serve/fleet.h"
 
 #include "model/forward.h"
@@ -39,17 +39,8 @@ static void run_step(lt_forward *f, int64_t single, int64_t prompt, bool all) {
     must(lt_forward_choices(f, 0, n_out, &choice), "choices");
 }
 
-static void nothing_is_new(void **state) {
-    const lt_backend *gpu = lt_backend_cuda();
+static lt_forward *open_forward(const lt_model *m) {
     lt_forward *f = NULL;
-    lt_model *m;
-    bool more = true;
-    int64_t n_kernels;
-    (void)state;
-    if (gpu == NULL) {
-        skip();
-    }
-    m = random_model_on(V, MAX_ROWS, LT_BF16, 0.0f, gpu);
     must(lt_forward_open(&f, m,
                          &(lt_forward_options){.max_rows = MAX_ROWS,
                                                .max_seqs = SEQS,
@@ -62,6 +53,42 @@ static void nothing_is_new(void **state) {
                                                .max_pages = MAX_ROWS / PAGE,
                                                .cache_dtype = LT_BF16}),
          "forward");
+    return f;
+}
+
+/* Whether they were in the cache, or are there since a first rehearsal. */
+static void what_was_rehearsed_is_loaded(void **state) {
+    const lt_backend *gpu = lt_backend_cuda();
+    int64_t missing = 0, n_kernels;
+    bool more = true;
+    (void)state;
+    if (gpu == NULL) {
+        skip();
+    }
+    lt_model *m = random_model_on(V, MAX_ROWS, LT_BF16, 0.0f, gpu);
+    lt_forward *f = open_forward(m);
+    must(lt_forward_rehearse(f, 2, &missing), "rehearsal");
+    must(lt_forward_rehearse(f, 2, &missing), "once more");
+    assert_int_equal(missing, 0);
+    n_kernels = gpu->n_kernels();
+    assert_true(n_kernels > 0);
+    must(lt_forward_warm(f, 0, &more), "a token");
+    must(lt_forward_warm(f, 1, &more), "a prompt");
+    assert_int_equal(gpu->n_kernels(), n_kernels);
+    lt_forward_close(f);
+    lt_model_close(m);
+}
+
+static void nothing_is_new(void **state) {
+    const lt_backend *gpu = lt_backend_cuda();
+    bool more = true;
+    int64_t n_kernels;
+    (void)state;
+    if (gpu == NULL) {
+        skip();
+    }
+    lt_model *m = random_model_on(V, MAX_ROWS, LT_BF16, 0.0f, gpu);
+    lt_forward *f = open_forward(m);
     for (int64_t i = 0; more; i++) {
         must(lt_forward_warm(f, i, &more), "warm");
     }
@@ -80,6 +107,7 @@ static void nothing_is_new(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(nothing_is_new)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(what_was_rehearsed_is_loaded),
+                                       cmocka_unit_test(nothing_is_new)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
