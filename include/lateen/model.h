@@ -112,14 +112,18 @@ typedef struct {
     lt_device device; /* Where the weights lie and everything is computed. */
     const struct lt_backend *backend; /* NULL: the device's own (tests bring others). */
     bool
-        stored; /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that is possible: to run, not to train or save. dtype is
+        stored; /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that is possible: to run, not to train or save. dtype becomes
                     F32; on a device BF16, and blocks only are held: without any, nothing is. */
+    bool
+        beside; /* On a device, lt_model_open is done when weights have their places. They come in beside what the caller does next; lt_model_wait before using them. */
     lt_dtype
         stored_as; /* Of a model that is created with `stored`: the block type of its matrices. */
 } lt_model_options;
 
 /* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free with lt_model_close. */
 LT_MUST_USE lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *options);
+/* All weights are there; or what is wrong with them, once. */
+LT_MUST_USE lt_err lt_model_wait(lt_model *m);
 
 /* Random weights from a seed: N(0, init_std), output projections divided by sqrt(2 L), norms 1, biases 0. */
 LT_MUST_USE lt_err lt_model_create(lt_model **out, const lt_model_spec *spec,

@@ -229,12 +229,12 @@ static const lt_dtype block_types[] = {LT_Q4_0, LT_Q4_1, LT_Q5_0, LT_Q5_1,
                                        LT_Q8_0, LT_Q4_K, LT_Q5_K, LT_Q6_K};
 
 static lt_err open_model(lt_model **m, const bench_engine_options *o) {
-    lt_model_options options;
+    const lt_backend *backend = NULL;
     lt_model_spec spec;
     const bool blocks = o->dtype > LT_OPENED_BF16, random = lt_path_has_suffix(o->model, ".json");
     const lt_opened_dtype dtype = blocks ? LT_OPENED_STORED : (lt_opened_dtype)o->dtype;
 
-    LT_TRY(lt_opened_options(&options, dtype, (lt_device)o->device));
+    lt_model_options options = lt_opened_options(dtype, (lt_device)o->device);
     if (!random && blocks) {
         LT_FAIL(LT_ERR_ARG, "%s has its own weights: `lateen quantize` makes a GGUF of other types",
                 o->model);
@@ -242,7 +242,11 @@ static lt_err open_model(lt_model **m, const bench_engine_options *o) {
     if (!random) {
         return lt_model_open(m, o->model, &options);
     }
-    options.stored = blocks;
+    if (options.stored && !blocks) {
+        LT_TRY(lt_device_backend(&backend, options.device));
+        options.stored = false;
+        options.dtype = backend->host_memory ? LT_F32 : LT_BF16;
+    }
     options.stored_as = blocks ? block_types[o->dtype - LT_OPENED_BF16 - 1] : LT_F32;
     LT_TRY(lt_model_spec_read(&spec, o->model));
     return lt_model_create(m, &spec, &options, 1);

@@ -51,14 +51,17 @@ lt_err lt_opened_default_model(char out[LT_PATH_BYTES]) {
             "installation)");
 }
 
-/* Activations beside stored weights are F32, on a device BF16. */
-lt_err lt_opened_options(lt_model_options *o, lt_opened_dtype dtype, lt_device device) {
-    const lt_backend *backend = NULL;
-    *o = (lt_model_options){.device = device};
-    LT_TRY(lt_device_backend(&backend, device));
-    o->stored = dtype == LT_OPENED_STORED;
-    o->dtype = dtype == LT_OPENED_F32 || (o->stored && backend->host_memory) ? LT_F32 : LT_BF16;
-    return LT_OK;
+lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device device) {
+    return (lt_model_options){.device = device,
+                              .stored = dtype == LT_OPENED_STORED,
+                              .dtype = dtype == LT_OPENED_F32 ? LT_F32 : LT_BF16};
+}
+
+/* A GPU, which takes 0.2 s to open, is opened beside what needs none of it: reading files. Who asks for it then waits, and is told of a failure. */
+static void *open_device(void *device) {
+    const lt_backend *backend;
+    (void)!lt_device_backend(&backend, *(const lt_device *)device);
+    return NULL;
 }
 
 /* A tokenizer is read beside the weights, which take longer. */
@@ -102,11 +105,13 @@ static lt_err read_end(reading *r) {
     return r->err == LT_OK ? LT_OK : lt_error_set(r->err, "%s", r->message);
 }
 
-lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path,
-                      lt_opened_dtype dtype, lt_device device, int64_t threads) {
-    lt_model_options options;
+lt_err lt_opened_begin(lt_opened *out, const char *model_path, const char *tokenizer_path,
+                       lt_opened_dtype dtype, lt_device device, int64_t threads) {
+    lt_model_options options = lt_opened_options(dtype, device);
     lt_err err = LT_OK, tokenizer_err = LT_OK;
     lt_opened o = {0};
+    pthread_t opening;
+    bool opens;
     reading r;
     char why[1024];
 
@@ -122,19 +127,36 @@ lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokeni
     if (threads > 0) {
         lt_thread_set_count((int)threads);
     }
+    opens = device != LT_DEVICE_CPU && pthread_create(&opening, NULL, open_device, &device) == 0;
     read_begin(&r, model_path, tokenizer_path);
-    err = lt_opened_options(&options, dtype, device);
-    err = err == LT_OK ? lt_model_open(&o.model, model_path, &options) : err;
+    options.beside = true;
+    err = lt_model_open(&o.model, model_path, &options);
     if (err != LT_OK) { /* Told first, and not as a fault of the tokenizer in its file. */
         (void)snprintf(why, sizeof why, "%s", lt_error_message());
     }
     tokenizer_err = read_end(&r);
+    if (opens) {
+        pthread_join(opening, NULL);
+    }
     o.tokenizer = r.tokenizer;
     if (err != LT_OK) {
         err = lt_error_set(err, "%s", why);
         goto done;
     }
     LT_TRY_DONE(tokenizer_err);
+    *out = o;
+    o = (lt_opened){0};
+done:
+    lt_opened_close(&o);
+    return err;
+}
+
+lt_err lt_opened_open(lt_opened *out, const char *model_path, const char *tokenizer_path,
+                      lt_opened_dtype dtype, lt_device device, int64_t threads) {
+    lt_err err = LT_OK;
+    lt_opened o = {0};
+    LT_TRY(lt_opened_begin(&o, model_path, tokenizer_path, dtype, device, threads));
+    LT_TRY_DONE(lt_model_wait(o.model));
     *out = o;
     o = (lt_opened){0};
 done:

@@ -25,10 +25,13 @@ LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
                                   lt_device device, int64_t threads);
+/* The same, but on a device the weights may come in beside what follows: lt_model_wait. */
+LT_MUST_USE lt_err lt_opened_begin(lt_opened *out, const char *model_path,
+                                   const char *tokenizer_path, lt_opened_dtype dtype,
+                                   lt_device device, int64_t threads);
 void lt_opened_close(lt_opened *o);
 /* How a model is opened for this choice. */
-LT_MUST_USE lt_err lt_opened_options(lt_model_options *out, lt_opened_dtype dtype,
-                                     lt_device device);
+lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device device);
 
 /* Room a session needs for a prompt of so many bytes (a byte is at most a token) and max_tokens more, the model's longest sequence at most. */
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens);

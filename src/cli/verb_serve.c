@@ -70,8 +70,8 @@ typedef struct {
 static lt_err load(void *ctx, lt_model **model, lt_tokenizer **tokenizer) {
     const job *j = ctx;
     lt_opened opened = {0};
-    LT_TRY(lt_opened_open(&opened, j->model, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
-                          (lt_device)j->o->device, j->o->threads));
+    LT_TRY(lt_opened_begin(&opened, j->model, j->o->tokenizer, (lt_opened_dtype)j->o->dtype,
+                           (lt_device)j->o->device, j->o->threads));
     *model = opened.model;
     *tokenizer = opened.tokenizer;
     return LT_OK;

@@ -19,12 +19,12 @@
 #include "model/held.h"
 #include "tensor/ops.h"
 
-#define PIECE_BYTES ((size_t)1 << 20) /* Pinning takes 0.45 ms of each. */
-#define MAX_LANES   8                 /* As many as it takes to be bound by the bus. */
+#define LEAST_BYTES ((size_t)1 << 20) /* A matrix of some MB goes by several lanes. */
+#define MAX_LANES   16                /* Threads that it takes to be bound by the bus. */
 
 typedef struct {
-    lt_queue *queue;
-    unsigned char *piece;
+    lt_queue *queue;      /* This and the piece are opened by who takes the lane first. */
+    unsigned char *piece; /* (LT_MODEL_PIECE_BYTES) */
     bool taken;
 } lane;
 
@@ -37,11 +37,9 @@ typedef struct {
 struct lt_mover {
     pthread_mutex_t lock;
     pthread_cond_t given;
-    lane lanes[MAX_LANES]; /* Opened when first wanted, n_lanes of them. */
-    int n_lanes;
-    unsigned char *pinned; /* Their pieces. */
-    lt_queue *queue;       /* Everything else. */
-    failure failed;        /* Of lt_model_set. */
+    lane lanes[MAX_LANES];
+    lt_queue *queue; /* Everything else. */
+    failure failed;  /* Of lt_model_set. */
 };
 
 static bool master_is_apart(const lt_model_options *o) {
@@ -64,56 +62,15 @@ static lt_err open_mover(lt_model *m) {
 }
 
 static void close_lanes(const lt_model *m) {
-    struct lt_mover *v = m->mover;
-    for (int i = 0; i < v->n_lanes; i++) {
-        m->backend->queue_close(v->lanes[i].queue);
-    }
-    v->n_lanes = 0;
-    if (v->pinned != NULL) {
-        m->backend->host_release(v->pinned, MAX_LANES * PIECE_BYTES);
-        v->pinned = NULL;
-    }
-}
-
-/* Under the lock. */
-static lt_err open_lanes(const lt_model *m) {
-    const int threads = lt_thread_count(), n = threads < MAX_LANES ? threads : MAX_LANES;
-    void *pinned = NULL;
-    LT_TRY(m->backend->host_alloc(&pinned, MAX_LANES * PIECE_BYTES, "weights on their way"));
-    m->mover->pinned = pinned;
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < MAX_LANES; i++) {
         lane *l = &m->mover->lanes[i];
-        *l = (lane){.piece = m->mover->pinned + (size_t)i * PIECE_BYTES};
-        LT_TRY(m->backend->queue_open(&l->queue));
-        m->mover->n_lanes++;
-    }
-    return LT_OK;
-}
-
-static lt_err take_lane(const lt_model *m, lane **out) {
-    struct lt_mover *v = m->mover;
-    lt_err err = LT_OK;
-    *out = NULL;
-    pthread_mutex_lock(&v->lock);
-    if (v->n_lanes == 0) {
-        err = open_lanes(m);
-        if (err != LT_OK) {
-            close_lanes(m);
+        if (l->queue != NULL) {
+            m->backend->queue_close(l->queue);
+        }
+        if (l->piece != NULL) {
+            m->backend->host_release(l->piece, LT_MODEL_PIECE_BYTES);
         }
     }
-    while (err == LT_OK && *out == NULL) {
-        for (int i = 0; i < v->n_lanes && *out == NULL; i++) {
-            *out = v->lanes[i].taken ? NULL : &v->lanes[i];
-        }
-        if (*out == NULL) {
-            pthread_cond_wait(&v->given, &v->lock);
-        }
-    }
-    if (*out != NULL) {
-        (*out)->taken = true;
-    }
-    pthread_mutex_unlock(&v->lock);
-    return err;
 }
 
 static void give_lane(const lt_model *m, lane *l) {
@@ -121,6 +78,38 @@ static void give_lane(const lt_model *m, lane *l) {
     l->taken = false;
     pthread_cond_signal(&m->mover->given);
     pthread_mutex_unlock(&m->mover->lock);
+}
+
+/* By who took it: lanes open beside each other. */
+static lt_err open_lane(const lt_model *m, lane *l) {
+    void *piece = NULL;
+    if (l->piece == NULL) {
+        LT_TRY(m->backend->host_alloc(&piece, LT_MODEL_PIECE_BYTES, "weights on their way"));
+        l->piece = piece;
+    }
+    return l->queue != NULL ? LT_OK : m->backend->queue_open(&l->queue);
+}
+
+static lt_err take_lane(const lt_model *m, lane **out) {
+    struct lt_mover *v = m->mover;
+    lt_err err;
+    lane *l = NULL;
+    pthread_mutex_lock(&v->lock);
+    for (int i = 0; l == NULL; i = (i + 1) % MAX_LANES) {
+        l = v->lanes[i].taken ? NULL : &v->lanes[i];
+        if (l == NULL && i == MAX_LANES - 1) {
+            pthread_cond_wait(&v->given, &v->lock);
+        }
+    }
+    l->taken = true;
+    pthread_mutex_unlock(&v->lock);
+    err = open_lane(m, l);
+    if (err != LT_OK) {
+        give_lane(m, l);
+        return err;
+    }
+    *out = l;
+    return LT_OK;
 }
 
 /* What lies in the lane's piece. */
@@ -159,10 +148,11 @@ lt_err lt_model_begin(lt_model **out, const lt_model_spec *spec, const lt_model_
         LT_FAIL_DONE(LT_ERR_ARG, "model: compute type %s is neither F32 nor BF16",
                      lt_dtype_name(m->options.dtype));
     }
-    if (m->options.stored && (m->options.trainable ||
-                              m->options.dtype != (m->backend->host_memory ? LT_F32 : LT_BF16))) {
-        LT_FAIL_DONE(LT_ERR_ARG, "model: weights as stored are multiplied by F32 activations, on a "
-                                 "device by BF16, and not trained");
+    if (m->options.stored && m->options.trainable) {
+        LT_FAIL_DONE(LT_ERR_ARG, "model: weights as stored are not trained");
+    }
+    if (m->options.stored) {
+        m->options.dtype = m->backend->host_memory ? LT_F32 : LT_BF16;
     }
     LT_TRY_DONE(lt_model_spec_check(spec));
     LT_TRY_DONE(lt_param_table_open(&m->table, spec));
@@ -204,6 +194,7 @@ void lt_model_close(lt_model *m) {
     if (m == NULL) {
         return;
     }
+    (void)!lt_model_wait(m);
     lt_held_close(m);
     lt_generation_close(m);
     if (m->weights != NULL) {
@@ -223,12 +214,12 @@ typedef struct {
     const lt_model *m;
     unsigned char *dst;
     const unsigned char *host;
-    size_t bytes;
+    size_t bytes, step;
     failure failed;
 } sending;
 
 static lt_err copy_piece(const sending *s, size_t at) {
-    const size_t n = s->bytes - at < PIECE_BYTES ? s->bytes - at : PIECE_BYTES;
+    const size_t n = s->bytes - at < s->step ? s->bytes - at : s->step;
     lt_err err;
     lane *l;
     LT_TRY(take_lane(s->m, &l));
@@ -253,7 +244,7 @@ static lt_err tell_failure(const failure *f) {
 
 static void send_one(void *ctx, size_t i) {
     sending *s = ctx;
-    note_failure(s->m, &s->failed, copy_piece(s, i * PIECE_BYTES));
+    note_failure(s->m, &s->failed, copy_piece(s, i * s->step));
 }
 
 lt_err lt_model_upload(const lt_model *m, void *dst, const void *host, size_t bytes) {
@@ -262,7 +253,9 @@ lt_err lt_model_upload(const lt_model *m, void *dst, const void *host, size_t by
         memcpy(dst, host, bytes);
         return LT_OK;
     }
-    lt_parallel_for((bytes + PIECE_BYTES - 1) / PIECE_BYTES, send_one, &s);
+    s.step = bytes / MAX_LANES < LEAST_BYTES ? LEAST_BYTES : bytes / MAX_LANES;
+    s.step = s.step < LT_MODEL_PIECE_BYTES ? s.step : LT_MODEL_PIECE_BYTES;
+    lt_parallel_for((bytes + s.step - 1) / s.step, send_one, &s);
     return tell_failure(&s.failed);
 }
 
@@ -275,22 +268,57 @@ lt_err lt_model_download(const lt_model *m, void *host, const void *src, size_t 
     return err;
 }
 
-/* Values of a type into the master if there is one, else into the compute copy, a piece at a time. */
+/* BF16, of any alignment. */
+static bool all_finite(const unsigned char *x, size_t bytes) {
+    uint16_t worst = 0; /* Largest exponent field: vectorises. */
+    for (size_t i = 0; i < bytes; i += 2) {
+        uint16_t bits;
+        memcpy(&bits, x + i, sizeof bits);
+        bits &= 0x7F80u;
+        worst = bits > worst ? bits : worst;
+    }
+    return worst != 0x7F80u;
+}
+
+/* What was checked is copied while it lies in the cache nearest to the core: a start from the page cache is bound by what its threads read. */
+#define CHECKED_BYTES ((size_t)16 << 10)
+static bool copy_finite(unsigned char *dst, const unsigned char *src, size_t bytes) {
+    for (size_t at = 0; at < bytes; at += CHECKED_BYTES) {
+        const size_t n = bytes - at < CHECKED_BYTES ? bytes - at : CHECKED_BYTES;
+        if (!all_finite(src + at, n)) {
+            return false;
+        }
+        memcpy(dst + at, src + at, n);
+    }
+    return true;
+}
+
+/* Values of a type into the master if there is one, else into the compute copy, a piece at a time. finite: they are to be checked, being copied as they are. */
 static lt_err set_on_device(lt_model *m, int64_t first, const void *values, lt_dtype from,
-                            int64_t count) {
+                            int64_t count, bool *finite) {
     const lt_dtype to = m->master != NULL ? LT_F32 : m->options.dtype;
-    const int64_t bytes = (int64_t)lt_dtype_bytes(to), most = (int64_t)PIECE_BYTES / bytes;
+    const int64_t bytes = (int64_t)lt_dtype_bytes(to), most = (int64_t)LT_MODEL_PIECE_BYTES / bytes;
     unsigned char *const dst = m->master != NULL ? (void *)m->master : m->weights;
     for (int64_t i = 0; i < count; i += most) {
         const int64_t n = count - i < most ? count - i : most;
         lt_err err;
         lane *l;
         LT_TRY(take_lane(m, &l));
-        lt_convert(l->piece, to, (const unsigned char *)values + i * (int64_t)lt_dtype_bytes(from),
-                   from, (size_t)n);
-        err = send_piece(m, l, dst + (first + i) * bytes, (size_t)(n * bytes));
+        const unsigned char *src = (const unsigned char *)values +
+                                   i * (int64_t)lt_dtype_bytes(from);
+        if (finite != NULL) {
+            *finite = copy_finite(l->piece, src, (size_t)(n * bytes));
+        } else {
+            lt_convert(l->piece, to, src, from, (size_t)n);
+        }
+        err = finite == NULL || *finite
+                  ? send_piece(m, l, dst + (first + i) * bytes, (size_t)(n * bytes))
+                  : LT_OK;
         give_lane(m, l);
         LT_TRY(err);
+        if (finite != NULL && !*finite) {
+            break;
+        }
     }
     return LT_OK;
 }
@@ -298,7 +326,7 @@ static lt_err set_on_device(lt_model *m, int64_t first, const void *values, lt_d
 void lt_model_set(lt_model *m, int64_t first, const void *values, lt_dtype type, int64_t count) {
     LT_ASSERT(first >= 0 && count >= 0 && first + count <= m->table.n_elements);
     if (!m->backend->host_memory) {
-        note_failure(m, &m->mover->failed, set_on_device(m, first, values, type, count));
+        note_failure(m, &m->mover->failed, set_on_device(m, first, values, type, count, NULL));
         return;
     }
     if (m->master != NULL) {
@@ -307,6 +335,17 @@ void lt_model_set(lt_model *m, int64_t first, const void *values, lt_dtype type,
     if (m->options.dtype == LT_BF16) {
         lt_convert((uint16_t *)m->weights + first, LT_BF16, values, type, (size_t)count);
     }
+}
+
+bool lt_model_set_finite(lt_model *m, int64_t first, const void *values, int64_t count) {
+    bool finite = true;
+    LT_ASSERT(first >= 0 && count >= 0 && first + count <= m->table.n_elements);
+    LT_ASSERT(m->options.dtype == LT_BF16 && m->master == NULL);
+    if (m->backend->host_memory) {
+        return copy_finite((unsigned char *)m->weights + 2 * first, values, 2 * (size_t)count);
+    }
+    note_failure(m, &m->mover->failed, set_on_device(m, first, values, LT_BF16, count, &finite));
+    return finite;
 }
 
 lt_err lt_model_sync_weights(lt_model *m) {

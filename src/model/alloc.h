@@ -4,6 +4,9 @@
 
 #include "model/params.h"
 
+/* What goes to a device in one piece: less, and 16 threads wait for each other in the driver; more, and the bus waits for the first of them (docs/SPEED.md). */
+#define LT_MODEL_PIECE_BYTES ((size_t)4 << 20)
+
 /* A model with its table and zeroed buffers. options NULL: F32, not trainable. A master exists when F32 or trainable. */
 LT_MUST_USE lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec,
                                   const lt_model_options *options);
@@ -21,6 +24,8 @@ LT_MUST_USE lt_err lt_model_sync_weights(lt_model *m);
 /* Store elements [first, first + count) of the flat layout from values of a type (no blocks) into master and compute copy alike. From any thread. A device's failure
  * is kept for lt_model_settle, which whoever fills a model calls at the end. */
 void lt_model_set(lt_model *m, int64_t first, const void *values, lt_dtype type, int64_t count);
+/* The same for BF16 values that are stored as they are. False: some are NaN or infinite, and not all were stored. */
+bool lt_model_set_finite(lt_model *m, int64_t first, const void *values, int64_t count);
 LT_MUST_USE lt_err lt_model_settle(lt_model *m);
 
 /* Bytes of a buffer of the model's backend from and to the host, from any thread; done on return. They wait for no other queue. */

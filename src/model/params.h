@@ -118,7 +118,8 @@ struct lt_model {
     void *weights;          /* (n_elements) in options.dtype; == master when F32. */
     struct lt_mover *mover; /* alloc.c: to and from the host. */
     uint64_t version; /* Grows when training changes weights, for who keeps what is made of them. */
-    size_t weights_bytes; /* All memory of the weights, as carved. */
+    struct lt_filling *filling; /* weights.c: weights that come in beside; NULL: all are there. */
+    size_t weights_bytes;       /* All memory of the weights, as carved. */
     lt_held *held; /* (n_params), NULL unless options.stored, on a device only with blocks. */
     struct lt_source *held_source;   /* What held points into, mapped. */
     void *held_copies, *held_packed; /* The backend's memory. */

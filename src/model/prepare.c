@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "model/acts.h"
+#include "model/alloc.h"
 
 typedef struct {
     float *rope, *rope_local, *xielu;
@@ -37,8 +38,7 @@ static lt_err fill_tables(lt_run *r, const tables *t, int64_t max_seq) {
     }
     for (int local = 0; local <= (spec->rope_theta_local > 0); local++) {
         LT_TRY_DONE(lt_rope_table(host, spec, max_seq, local != 0));
-        LT_TRY_DONE(r->backend->upload(r->queue, local ? t->rope_local : t->rope, host, bytes));
-        LT_TRY_DONE(r->backend->sync(r->queue));
+        LT_TRY_DONE(lt_model_upload(r->model, local ? t->rope_local : t->rope, host, bytes));
     }
     r->rope = r->rope_local = lt_tensor_3d(t->rope, LT_F32, max_seq, spec->head_dim / 2, 2);
     r->rope_local.data = spec->rope_theta_local > 0 ? t->rope_local : t->rope;
@@ -75,6 +75,9 @@ static lt_err pack_weights(lt_run *r, lt_arena *a) {
         LT_FAIL(LT_ERR_OOM, "%d packed weights", t->n_params);
     }
     packed_carve(r, a);
+    if (a->used_bytes > 0) { /* They are read: all must be there. */
+        LT_TRY(lt_model_wait((lt_model *)(uintptr_t)r->model));
+    }
     LT_TRY(lt_arena_place(a, r->backend, "packed weights"));
     packed_carve(r, a);
     for (int i = 0; i < t->n_params; i++) {

@@ -1,9 +1,11 @@
 /* weights.c: lt_model_open: fills the flat buffers from a source, row by row.
  *
  * For each parameter, every name that may hold it (or a part of it: q of qkv, gate of up, one expert) is looked up; the parts found must cover the
- * parameter exactly. Shapes are checked against the spec, values must be finite. Chunks of rows are decoded in parallel. */
+ * parameter exactly. Shapes are checked against the spec, values must be finite. First all parts are listed; then threads take chunks of rows, whichever tensor is next. */
 #include <math.h>
+#include <pthread.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,18 +17,21 @@
 #include "model/alloc.h"
 #include "model/names.h"
 #include "model/held.h"
+#include "tensor/backend.h"
 #include "tensor/block.h"
 
-#define CHUNK_ELEMENTS    ((int64_t)1 << 18)
-#define CONSTANT_ROUNDING 0.01f /* A BF16 holds a constant to 0.4 %. */
+#define CHUNK_ELEMENTS    ((int64_t)1 << 18) /* For a host's caches; a device's chunk is a piece. */
+#define CONSTANT_ROUNDING 0.01f              /* A BF16 holds a constant to 0.4 %. */
 
 /* One foreign tensor on its way: rows x cols of it go to `first` and on in the flat layout. */
 typedef struct {
     lt_model *m;
-    const lt_weight *w;
+    lt_weight w;
+    char name[LT_FOREIGN_NAME_BYTES];
     const unsigned char *data;
     int64_t first, rows, cols;
     int64_t row_bytes, rows_per_chunk;
+    int64_t first_chunk;  /* Among those of all. */
     int64_t permute_head; /* > 0: rows come in pairs within heads of this many rows. */
     float add;
     atomic_llong bad; /* Index of an element that is not finite, or -1. */
@@ -52,18 +57,6 @@ int64_t lt_weight_target_row(int64_t head, int64_t r) {
     return head == 0 ? r : r / head * head + r % head / 2 + (r % 2) * (head / 2);
 }
 
-/* The same of BF16, of any alignment. */
-static bool all_finite_bf16(const unsigned char *x, int64_t n) {
-    uint16_t worst = 0;
-    for (int64_t i = 0; i < n; i++) {
-        uint16_t bits;
-        memcpy(&bits, x + 2 * i, sizeof bits);
-        bits &= 0x7F80u;
-        worst = bits > worst ? bits : worst;
-    }
-    return worst != 0x7F80u;
-}
-
 /* Note an element that is not finite among values, which begin at element `first` of the tensor. */
 static void find_bad(transfer *t, const float *values, int64_t first, int64_t n) {
     int64_t at = 0;
@@ -78,21 +71,19 @@ static void find_bad(transfer *t, const float *values, int64_t first, int64_t n)
 
 /* The file's bits are the model's. */
 static bool is_copy(const transfer *t) {
-    return t->w->type == LT_BF16 && t->m->options.dtype == LT_BF16 && t->m->master == NULL &&
+    return t->w.type == LT_BF16 && t->m->options.dtype == LT_BF16 && t->m->master == NULL &&
            t->permute_head == 0 && t->add == 0.0f;
 }
 
-static void transfer_chunk(void *ctx, size_t chunk) {
-    transfer *t = ctx;
-    const int64_t begin = (int64_t)chunk * t->rows_per_chunk;
+static void transfer_chunk(transfer *t, int64_t chunk) {
+    const int64_t begin = chunk * t->rows_per_chunk;
     const int64_t end = begin + t->rows_per_chunk < t->rows ? begin + t->rows_per_chunk : t->rows;
     const int64_t n = (end - begin) * t->cols, first = begin * t->cols;
     const unsigned char *data = t->data + begin * t->row_bytes;
     const bool permutes = t->permute_head > 0;
     float *values;
 
-    if (is_copy(t) && all_finite_bf16(data, n)) {
-        lt_model_set(t->m, t->first + first, data, LT_BF16, n);
+    if (is_copy(t) && lt_model_set_finite(t->m, t->first + first, data, n)) {
         return;
     }
     values = malloc((size_t)n * (permutes ? 2 : 1) * sizeof *values);
@@ -100,7 +91,7 @@ static void transfer_chunk(void *ctx, size_t chunk) {
         atomic_store(&t->bad, -2);
         return;
     }
-    lt_block_decode(values, t->w->type, data, (size_t)n);
+    lt_block_decode(values, t->w.type, data, (size_t)n);
     find_bad(t, values, first, n);
     for (int64_t i = 0; t->add != 0.0f && i < n; i++) {
         values[i] += t->add;
@@ -113,46 +104,44 @@ static void transfer_chunk(void *ctx, size_t chunk) {
     free(values);
 }
 
-static lt_err check_transfer(const transfer *t, const char *name, const char *path) {
+static lt_err check_transfer(const transfer *t, const char *path) {
     const long long bad = atomic_load(&t->bad);
     if (bad == -2) {
-        LT_FAIL(LT_ERR_OOM, "%s: tensor %s", path, name);
+        LT_FAIL(LT_ERR_OOM, "%s: tensor %s", path, t->name);
     }
     if (bad >= 0) {
         LT_FAIL(LT_ERR_NUMERIC, "%s: tensor %s: element %lld of %lld is NaN or infinite", path,
-                name, bad, (long long)(t->rows * t->cols));
+                t->name, bad, (long long)(t->rows * t->cols));
     }
     return LT_OK;
 }
 
-/* Decode rows x cols at `data` and store them at `first`. */
-static lt_err transfer_rows(transfer *t, const char *name, const char *path) {
-    t->row_bytes = (int64_t)lt_dtype_row_bytes(t->w->type, t->cols);
-    t->rows_per_chunk = CHUNK_ELEMENTS / t->cols > 0 ? CHUNK_ELEMENTS / t->cols : 1;
+/* Rows of a chunk, of whole heads where they come in pairs; returns how many chunks there are. */
+static int64_t cut(transfer *t) {
+    const int64_t elements = t->m->backend->host_memory ? CHUNK_ELEMENTS
+                                                        : (int64_t)LT_MODEL_PIECE_BYTES / 2;
+    t->row_bytes = (int64_t)lt_dtype_row_bytes(t->w.type, t->cols);
+    t->rows_per_chunk = elements / t->cols > 0 ? elements / t->cols : 1;
     if (t->permute_head > 0) {
         t->rows_per_chunk = (t->rows_per_chunk + t->permute_head - 1) / t->permute_head *
                             t->permute_head;
     }
-    atomic_init(&t->bad, -1);
-    lt_parallel_for((size_t)((t->rows + t->rows_per_chunk - 1) / t->rows_per_chunk), transfer_chunk,
-                    t);
-    return check_transfer(t, name, path);
+    return (t->rows + t->rows_per_chunk - 1) / t->rows_per_chunk;
 }
 
 /* A file that keeps (cols, rows): decode all of it, turn it, store. */
-static lt_err transfer_turned(transfer *t, const char *name, const char *path) {
+static lt_err transfer_turned(transfer *t, const char *path) {
     lt_err err = LT_OK;
     const int64_t rows = t->rows, cols = t->cols;
     float *values = malloc((size_t)(rows * cols) * sizeof *values);
     float *turned = malloc((size_t)(rows * cols) * sizeof *turned);
 
     if (values == NULL || turned == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "%s: tensor %s", path, name);
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: tensor %s", path, t->name);
     }
-    lt_block_decode(values, t->w->type, t->data, (size_t)(rows * cols));
-    atomic_init(&t->bad, -1);
+    lt_block_decode(values, t->w.type, t->data, (size_t)(rows * cols));
     find_bad(t, values, 0, rows * cols);
-    LT_TRY_DONE(check_transfer(t, name, path));
+    LT_TRY_DONE(check_transfer(t, path));
     for (int64_t i = 0; i < rows * cols; i++) {
         turned[i % rows * cols + i / rows] = values[i];
     }
@@ -210,26 +199,6 @@ static lt_err check_tensor(const char *path, const char *name, const lt_weight *
     return LT_OK;
 }
 
-/* Load one foreign tensor into its place. */
-static lt_err load_tensor(lt_model *m, const lt_source *s, const char *name, const lt_weight *w,
-                          const lt_name_place *p) {
-    const int64_t experts = p->stacked ? p->n_experts : 1;
-    const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
-
-    for (int64_t e = 0; e < experts; e++) {
-        transfer t = {.m = m,
-                      .w = w,
-                      .rows = p->cols == 1 ? 1 : p->rows,
-                      .cols = p->cols == 1 ? p->rows : p->cols};
-        t.data = w->data + (size_t)e * lt_dtype_row_bytes(w->type, p->rows * p->cols);
-        t.first = p->first + e * p->expert_stride;
-        t.permute_head = lt_weight_pair_rows(s, &m->spec, p);
-        t.add = is_norm ? -1.0f : 0.0f;
-        LT_TRY(p->turned ? transfer_turned(&t, name, s->path) : transfer_rows(&t, name, s->path));
-    }
-    return LT_OK;
-}
-
 lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec, const lt_param *param,
                            lt_weight_part_fn *fn, void *ctx) {
     char first_missing[LT_FOREIGN_NAME_BYTES] = "";
@@ -267,14 +236,63 @@ lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *spec, const 
     return LT_OK;
 }
 
+/* What is to be transferred. */
 typedef struct {
     lt_model *m;
     const lt_source *source;
+    transfer *transfers;
+    size_t n, room;
+    int64_t n_chunks;
 } loading;
 
+static lt_err add_transfer(loading *l, const transfer *t) {
+    if (l->n == l->room) {
+        const size_t room = l->room == 0 ? 64 : 2 * l->room;
+        transfer *grown = realloc(l->transfers, room * sizeof *grown);
+        if (grown == NULL) {
+            LT_FAIL(LT_ERR_OOM, "%s: list of %zu tensors", l->source->path, room);
+        }
+        l->transfers = grown;
+        l->room = room;
+    }
+    transfer *added = &l->transfers[l->n++];
+    *added = *t;
+    added->first_chunk = l->n_chunks;
+    l->n_chunks += cut(added);
+    return LT_OK;
+}
+
+/* List one foreign tensor; what has to be turned is transferred at once. */
 static lt_err load_part(void *ctx, const char *name, const lt_weight *w, const lt_name_place *p) {
+    loading *l = ctx;
+    const lt_source *s = l->source;
+    const int64_t experts = p->stacked ? p->n_experts : 1;
+    const bool is_norm = p->cols == 1 && s->norms_plus_one && lt_param_kind_is_norm(p->kind);
+
+    for (int64_t e = 0; e < experts; e++) {
+        transfer t = {.m = l->m,
+                      .w = *w,
+                      .rows = p->cols == 1 ? 1 : p->rows,
+                      .cols = p->cols == 1 ? p->rows : p->cols,
+                      .bad = -1};
+        (void)snprintf(t.name, sizeof t.name, "%s", name);
+        t.data = w->data + (size_t)e * lt_dtype_row_bytes(w->type, p->rows * p->cols);
+        t.first = p->first + e * p->expert_stride;
+        t.permute_head = lt_weight_pair_rows(s, &l->m->spec, p);
+        t.add = is_norm ? -1.0f : 0.0f;
+        LT_TRY(p->turned ? transfer_turned(&t, s->path) : add_transfer(l, &t));
+    }
+    return LT_OK;
+}
+
+static void load_chunk(void *ctx, size_t chunk) {
     const loading *l = ctx;
-    return load_tensor(l->m, l->source, name, w, p);
+    size_t low = 0, high = l->n; /* The last transfer that begins at this chunk or before. */
+    while (high - low > 1) {
+        const size_t middle = (low + high) / 2;
+        *(l->transfers[middle].first_chunk <= (int64_t)chunk ? &low : &high) = middle;
+    }
+    transfer_chunk(&l->transfers[low], (int64_t)chunk - l->transfers[low].first_chunk);
 }
 
 /* Stored values that are constants of our arithmetic (xIELU's beta): another one would be another model. */
@@ -303,6 +321,96 @@ static lt_err check_constants(const lt_model *m, const lt_source *s) {
     return LT_OK;
 }
 
+/* Parameters that are to come first, or all others. */
+static lt_err load_params(lt_model *m, const lt_source *source, bool first) {
+    lt_err err = LT_OK;
+    loading l = {.m = m, .source = source};
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_param *p = &m->table.params[i];
+        /* lt_run_prepare reads xIELU's scalars. */
+        if ((p->kind == LT_PARAM_XIELU) == first && (m->held == NULL || m->held[i].n_runs == 0)) {
+            LT_TRY_DONE(lt_weight_each_part(source, &m->spec, p, load_part, &l));
+        }
+    }
+    lt_parallel_for((size_t)l.n_chunks, load_chunk, &l);
+    for (size_t i = 0; i < l.n; i++) {
+        LT_TRY_DONE(check_transfer(&l.transfers[i], source->path));
+    }
+done:
+    free(l.transfers);
+    return err;
+}
+
+static lt_err fill(lt_model *m, const lt_source *source) {
+    const double start_s = lt_clock_s();
+    LT_TRY(load_params(m, source, false));
+    LT_TRY(check_constants(m, source));
+    LT_TRY(lt_model_settle(m));
+    lt_log_debug("%s: weights came in %.3f s", source->path, lt_clock_s() - start_s);
+    return LT_OK;
+}
+
+/* Weights on their way, on a thread of their own. */
+struct lt_filling {
+    pthread_t thread;
+    lt_model *m;
+    lt_source source;
+    char *path; /* The source's. */
+    int n_threads;
+    lt_err err;
+    char message[1024];
+};
+
+static void *fill_beside(void *arg) {
+    struct lt_filling *f = arg;
+    lt_thread_set_count(f->n_threads); /* As who opened the model has it. */
+    f->err = fill(f->m, &f->source);
+    if (f->err != LT_OK) {
+        (void)snprintf(f->message, sizeof f->message, "%s", lt_error_message());
+    }
+    lt_weight_source_close(&f->source);
+    return NULL;
+}
+
+static void filling_free(struct lt_filling *f) {
+    free(f->path);
+    free(f);
+}
+
+/* Takes the source. */
+static lt_err filling_begin(lt_model *m, lt_source *source) {
+    struct lt_filling *f = calloc(1, sizeof *f);
+    char *path = strdup(source->path);
+    if (f == NULL || path == NULL) {
+        free(f);
+        free(path);
+        LT_FAIL(LT_ERR_OOM, "model");
+    }
+    *f = (struct lt_filling){
+        .m = m, .source = *source, .path = path, .n_threads = lt_thread_count()};
+    f->source.path = path;
+    *source = (lt_source){0};
+    if (pthread_create(&f->thread, NULL, fill_beside, f) != 0) {
+        lt_weight_source_close(&f->source);
+        filling_free(f);
+        LT_FAIL(LT_ERR_OOM, "model: no thread can be made");
+    }
+    m->filling = f;
+    return LT_OK;
+}
+
+lt_err lt_model_wait(lt_model *m) {
+    struct lt_filling *f = m->filling;
+    lt_err err = LT_OK;
+    if (f != NULL) {
+        pthread_join(f->thread, NULL);
+        err = f->err == LT_OK ? LT_OK : lt_error_set(f->err, "%s", f->message);
+        filling_free(f);
+        m->filling = NULL;
+    }
+    return err;
+}
+
 lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *options) {
     lt_err err = LT_OK;
     lt_source source = {0};
@@ -323,18 +431,14 @@ lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *o
         LT_TRY_DONE(lt_held_open(m, &source));
     }
     LT_TRY_DONE(lt_model_place(m));
-    for (int i = 0; i < m->table.n_params; i++) {
-        loading l = {m, &source};
-        if (m->held == NULL || m->held[i].n_runs == 0) {
-            LT_TRY_DONE(lt_weight_each_part(&source, &spec, &m->table.params[i], load_part, &l));
-        }
+    LT_TRY_DONE(load_params(m, &source, true));
+    if (m->options.beside && !m->backend->host_memory) {
+        LT_TRY_DONE(filling_begin(m, &source));
+    } else {
+        LT_TRY_DONE(fill(m, &source));
+        LT_TRY_DONE(m->held != NULL ? lt_held_keep(m, &source) : LT_OK);
     }
-    LT_TRY_DONE(check_constants(m, &source));
-    LT_TRY_DONE(lt_model_settle(m));
-    if (m->held != NULL) {
-        LT_TRY_DONE(lt_held_keep(m, &source));
-    }
-    lt_log_debug("%s: weights in place after %.3f s", path, lt_clock_s() - start_s);
+    lt_log_debug("%s: opened in %.3f s", path, lt_clock_s() - start_s);
     *out = m;
     m = NULL;
 done:

@@ -236,6 +236,7 @@ static lt_err load(lt_server *s) {
     s->o.engine.ends = s->ends;
     s->model_s = lt_clock_s() - s->started_s;
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
+    LT_TRY(lt_model_wait(s->model)); /* Weights may come in while the engine opens. */
     find_context(s);
     s->most_prompt_bytes = most_prompt_bytes(s);
     LT_TRY(lt_compiler_open(&s->compiler, &(lt_compiler_options){.base = s->base,

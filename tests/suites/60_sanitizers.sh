@@ -28,7 +28,7 @@ sanitized_run() { # mode, tests, threads of a parallel loop
             OMP_WAIT_POLICY=passive OMP_NUM_THREADS="$3" "build/$mode/$program"
     done
 }
-with_threads='(loader|test_tokenize|test_tokenizer|test_engine|test_engine_load|test_ahead|test_compile)$'
+with_threads='(loader|test_weights|test_tokenize|test_tokenizer|test_engine|test_engine_load|test_ahead|test_compile)$'
 sanitized_build asan .
 sanitized_build tsan "$with_threads"
 sanitized_run tsan "$with_threads" 1
