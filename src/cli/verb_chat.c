@@ -14,6 +14,7 @@
 #include "data/chat_template.h"
 #include "base/file.h"
 #include "lateen/generate.h"
+#include "tensor/backend.h"
 
 #define CHAT_OPTIONS(X)                                                                            \
     LT_OPENED_OPTIONS(X)                                                                           \
@@ -241,6 +242,7 @@ static lt_err run(chat_options *o, int argc, char **argv) {
     chat c = {.o = o};
     int64_t room;
 
+    lt_device_few_queues();
     LT_TRY_DONE(lt_opened_open(&c.opened, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
                                (lt_device)o->device, o->threads));
     if (o->generation_config == 0) {

@@ -8,6 +8,7 @@
 #include "cli/opened.h"
 #include "cli/verb.h"
 #include "lateen/generate.h"
+#include "tensor/backend.h"
 
 #define GENERATE_OPTIONS(X)                                                                        \
     LT_OPENED_OPTIONS(X)                                                                           \
@@ -51,6 +52,7 @@ static lt_err run(generate_options *o, const char *prompt, int argc, char **argv
     lt_opened m = {0};
     lt_session *s = NULL;
 
+    lt_device_few_queues();
     LT_TRY_DONE(lt_opened_open(&m, o->model, o->tokenizer, (lt_opened_dtype)o->dtype,
                                (lt_device)o->device, o->threads));
     if (o->generation_config == 0) {

@@ -8,6 +8,7 @@
 #include "cli/opened.h"
 #include "cli/verb.h"
 #include "serve/api.h"
+#include "tensor/backend.h"
 
 #define SERVE_OPTIONS(X)                                                                           \
     LT_OPENED_OPTIONS(X)                                                                           \
@@ -156,6 +157,7 @@ static lt_err run(serve_options *o, const char *positional) {
     options.load = load;
     options.ctx = &j;
     LT_TRY_DONE(read_keys(&options, o, &keys));
+    lt_device_few_queues();
     LT_TRY_DONE(lt_server_open(&s, &options));
     lt_server_url(s, url, sizeof url);
     printf("%s\n", url);

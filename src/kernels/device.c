@@ -1,4 +1,6 @@
 /* device.c: from the name of a device to its backend. */
+#include <stdlib.h>
+
 #include "base/error.h"
 #include "tensor/backend.h"
 
@@ -10,4 +12,9 @@ lt_err lt_device_backend(const lt_backend **out, lt_device device) {
     }
     *out = gpu != NULL ? gpu : lt_backend_cpu();
     return LT_OK;
+}
+
+/* Each costs a channel and its memory; copies have others. Serving runs one step at a time (docs/SPEED.md). */
+void lt_device_few_queues(void) {
+    (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "1", 0);
 }

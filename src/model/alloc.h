@@ -4,7 +4,7 @@
 
 #include "model/params.h"
 
-/* What goes to a device in one piece: less, and 16 threads wait for each other in the driver; more, and the bus waits for the first of them (docs/SPEED.md). */
+/* What goes to a device in one piece, as was measured (docs/SPEED.md). */
 #define LT_MODEL_PIECE_BYTES ((size_t)4 << 20)
 
 /* A model with its table and zeroed buffers. options NULL: F32, not trainable. A master exists when F32 or trainable. */
