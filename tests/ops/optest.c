@@ -133,6 +133,12 @@ int main(int argc, char **argv) {
     if (o.bench) {
         return bench(&o, t.backend);
     }
+    if (t.n_passed + t.n_failed == 0) {
+        fprintf(stderr,
+                "optest: nothing ran: no op \"%s\" with an implementation \"%s\" and a case \"%s\" "
+                "(empty: any)\n",
+                t.op, t.impl, t.case_name);
+    }
     if (t.tap) {
         printf("1..%d\n", t.n_passed + t.n_failed);
     }

@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "kernels/cuda/attention/attention.h"
+#include "kernels/cuda/attention/attention_private.h"
 #include "kernels/cuda/bench.h"
 
 #define REPEATS 100
@@ -56,14 +56,6 @@ static const attn_case cases[] = {
 
 /* Ways to cut a backward pass. A call's own needs no more scratch than one of them. */
 static const lt_attention_cut cuts[] = {{.n_pieces = 1}, {.n_pieces = 3}, {true, 1}};
-
-/* attn_args of mask.cuh, for the naive kernel. */
-typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, kv_tokens, window, section;
-    float scale, softcap;
-    const void *kv_len, *doc_start, *alibi, *sinks;
-    void *lse, *counter;
-} naive_args;
 
 typedef struct {
     lt_bench *b;
@@ -172,21 +164,7 @@ static lt_err naive(attn_run *r, const attn_case *t, void *exact[5]) {
     char text[256];
     int width = t->d;
     void *none = NULL;
-    naive_args w = {t->b,
-                    t->h,
-                    t->g,
-                    t->t,
-                    t->s,
-                    t->window,
-                    1,
-                    f->scale,
-                    t->softcap,
-                    f->kv_len.data,
-                    f->doc_start.data,
-                    f->alibi.data,
-                    f->sinks.data,
-                    NULL,
-                    NULL};
+    lt_attn_args w = lt_attn_args_of(f, (lt_scratch){.bytes = 0});
     void *fwd_args[] = {&w,         &none,      &exact[0],  &exact[1],
                         &f->q.data, &f->k.data, &f->v.data, &width};
     void *bwd_args[] = {&w,         &exact[2],  &exact[3],  &exact[4],       &exact[0], &exact[1],

@@ -5,6 +5,7 @@
 #include <stdio.h>
 
 #include "base/error.h"
+#include "kernels/cuda/attention/attention_private.h"
 #include "kernels/cuda/bench.h"
 #include "kernels/cuda/ops/launch.h"
 #include "tensor/ops.h"
@@ -22,14 +23,6 @@ static const struct {
     double absolute, relative;
 } kinds[] = {
     {LT_F32, "fp32", 1e-4, 1e-3}, {LT_F16, "fp16", 4e-3, 2e-2}, {LT_BF16, "bf16", 3e-2, 1e-1}};
-
-/* attn_args of mask.cuh, for the naive kernel. */
-typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, kv_tokens, window, section;
-    float scale, softcap;
-    const void *kv_len, *doc_start, *alibi, *sinks;
-    void *lse, *counter;
-} naive_args;
 
 typedef struct {
     lt_bench *b;
@@ -51,13 +44,7 @@ static lt_err exact(lt_bench *b, const lt_attention_args *a, const grid_case *c,
     char text[64];
     int width = c->width;
     void *none = NULL, *q = a->q.data, *key = a->k.data, *v = a->v.data;
-    naive_args w = {.batch = c->batch,
-                    .q_heads = c->heads,
-                    .kv_heads = c->heads,
-                    .q_tokens = c->tokens,
-                    .kv_tokens = c->tokens,
-                    .section = 1,
-                    .scale = a->scale};
+    lt_attn_args w = lt_attn_args_of(a, (lt_scratch){.bytes = 0});
     void *args[] = {&w, &none, &out, &lse, &q, &key, &v, &width};
     snprintf(text, sizeof text, "REAL=double DTYPE=%s", word);
     LT_TRY(lt_cuda_kernel_get(b->gpu, &k, "attention/ladder/01_naive.cu", "attn_naive_fwd", text));

@@ -1,4 +1,4 @@
-/* attention_private.h: what attention.c (forward), backward.c and decode.c share. */
+/* attention_private.h: what attention.c (forward), backward.c, decode.c and the benches share. */
 #ifndef LT_KERNELS_CUDA_ATTENTION_PRIVATE_H
 #define LT_KERNELS_CUDA_ATTENTION_PRIVATE_H
 
