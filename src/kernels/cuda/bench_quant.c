@@ -131,7 +131,7 @@ lt_err lt_bench_quant(lt_bench *b) {
                                           {"down", 2048, 8192},
                                           {"head", 128256, 2048}};
     static const lt_dtype types[] = {LT_Q8_0, LT_Q4_0, LT_Q4_K, LT_Q6_K, LT_Q5_0};
-    static const int64_t rows[] = {1, 8, 16, 32, 64, 128};
+    static const int64_t rows[] = {1, 8, 16, 32, 64, 128, 256};
     enum { N_EVERY = 2 }; /* Types that are timed with every number of rows; the others with one. */
     const lt_backend *be = lt_backend_cuda();
     lt_queue *q = NULL;

@@ -85,6 +85,7 @@ enum {
     LT_CU_CAPTURE_THREAD_LOCAL = 1,
 
     LT_CU_TMAP_UINT8 = 0,
+    LT_CU_TMAP_UINT32 = 2,
     LT_CU_TMAP_FP16 = 6,
     LT_CU_TMAP_FP32 = 7,
     LT_CU_TMAP_BF16 = 9,

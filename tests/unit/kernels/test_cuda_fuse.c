@@ -62,6 +62,8 @@ static const shape shapes[] = {
      .gated = true, .bias = true},
     {"9 rows of blocks: rotation and pages", 9, 128, 2, 1, 64, 96, 100, 16, 33, LT_BF16,
      ALL(LT_Q8_0), LT_ACT_SILU, .gated = true},
+    {"33 rows of blocks, GELU, bias", 33, 256, 4, 2, 64, 288, 100, 16, 33, LT_BF16, ALL(LT_Q5_1),
+     LT_ACT_GELU_TANH, .gated = true, .bias = true},
     {"70 rows, a part of the head turns: none", 70, 128, 2, 1, 64, 96, 100, 16, 33, LT_BF16,
      ALL(LT_BF16), LT_ACT_SILU, .gated = true, .part_rope = true, .unfused = true},
     {"Q8_0", 1, 352, 4, 2, 64, 224, 77, 16, 40, LT_BF16, ALL(LT_Q8_0), LT_ACT_SILU, .gated = true},

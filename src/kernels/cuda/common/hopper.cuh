@@ -95,6 +95,11 @@ INLINE void tma_load_2d_hint(u32 dst, const void *map, u32 bar, int x, int y, u6
                  " [%0], [%1, {%3, %4}], [%2], %5;"
                  ::"r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "l"(policy) : "memory");
 }
+INLINE void tma_load_3d_hint(u32 dst, const void *map, u32 bar, int x, int y, int z, u64 policy) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.L2::cache_hint"
+                 " [%0], [%1, {%3, %4, %5}], [%2], %6;"
+                 ::"r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "l"(policy) : "memory");
+}
 INLINE void tma_load_4d(u32 dst, const void *map, u32 bar, int x, int y, int z, int w) {
     asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
                  " [%0], [%1, {%3, %4, %5, %6}], [%2];"

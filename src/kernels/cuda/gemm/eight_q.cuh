@@ -50,8 +50,16 @@ INLINE void keep_piece(u8 *numbers, float *factors, u32 c, uint4 v, bool keeps) 
     for (int e = 0; e < 8; e++) {
         bits[e] = __float_as_uint(__fmaf_rn(f[e], inverse, MAGIC_F));
     }
+#if AS_COUNTED
+    const u32 lo = bytes_of(bits[0], bits[1], bits[2], bits[3]), hi = bytes_of(bits[4], bits[5], bits[6], bits[7]);
+#else
     const u32 lo = bytes_of(bits[0], bits[2], bits[1], bits[3]), hi = bytes_of(bits[4], bits[6], bits[5], bits[7]);
+#endif
     const u32 p = c % 4, g = c / 4 % 4;
+#if AS_COUNTED
+    /* A quarter has two columns of each of the four pieces: the lanes of two pieces exchange words, so that each has what two quarters have of both. */
+    const u32 theirs = __shfl_xor_sync(ALL_LANES, p % 2 ? lo : hi, 1), even = p % 2 ? theirs : lo, odd = p % 2 ? hi : theirs;
+#endif
     int sum = __dp4a((int)lo, 0x01010101, __dp4a((int)hi, 0x01010101, 0));
     sum += __shfl_xor_sync(ALL_LANES, sum, 1);
     sum += GROUP == 32 ? __shfl_xor_sync(ALL_LANES, sum, 2) : 0;
@@ -59,14 +67,17 @@ INLINE void keep_piece(u8 *numbers, float *factors, u32 c, uint4 v, bool keeps) 
         return;
     }
     const bool sixteenfold = LOW == 4 && HIGH == 0 && g % 2 == 1;
-    u8 *const to = numbers + c / 16 * TILE_K + g / 2 * 64 + g % 2 * 8;
+    u8 *const to = numbers + c / 16 * TILE_K + g / 2 * 64 + g % 2 * 8, *const half = to + p % 2 * 32 + p / 2 * 4; /* half: of two quarters' words */
     factors += c / 4 * FACTORS;
+#if AS_COUNTED
+    *(u32 *)half = __byte_perm(even, odd, 0x5140), *(u32 *)(half + 16) = __byte_perm(even, odd, 0x7362);
+#else
     if (GROUP == 32) {
         *(uint2 *)(to + p * 16) = make_uint2(lo, hi);
     } else {
-        u8 *const word = to + p % 2 * 32 + p / 2 * 4;
-        *(u32 *)word = lo, *(u32 *)(word + 16) = hi;
+        *(u32 *)half = lo, *(u32 *)(half + 16) = hi;
     }
+#endif
     const float off = OFFSET == 128 ? 0.0f : (float)(OFFSET * sum);
     if (GROUP == 16 ? p % 2 == 0 : p == 1) {
         factors[GROUP == 16 ? 1 + p / 2 : 1] = MINS ? d * (float)sum : MAGIC_F + (sixteenfold ? 16.0f * off : off);

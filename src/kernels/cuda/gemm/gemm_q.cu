@@ -9,7 +9,6 @@
  *     x ──16 bytes a lane, from the L1──▶ registers ──────────────────────────────────────────────┴─mma.sync──▶ a group's sums ─ x scale ─▶ sums ──▶ (SPLIT: smem) ──▶ y
  *     A number u < 128 becomes the float BASE + u by putting it under that float's exponent, two at a time, and a multiply-add takes BASE + OFFSET off. A signed
  *     byte is its low seven bits less its highest one: both under the same exponent.
- *     A product does not care in which order it meets K: what mma.sync calls k = 2q, 2q + 1, 2q + 8, 2q + 9 are elements 0..3, then 4..7, of lane quarter q.
  * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB (1 KB) under way a warp. Instructions, M up to 8: 2.4 an element of a
  *           lane's share: a quarter (Q4_0: 45 %) of what an H100 issues in the time that the bytes take. 64 rows: 10, and 16 KB from the L1 a tile.
  * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which cut off, scaled and added by rounding adds, then parts in order: bit-identical run to
@@ -62,6 +61,53 @@ INLINE void load_share(share *s, const u8 *tile) {
     }
     if (MINS) {
         s->least = load_once(tile + MINS_AT + lane / 4 * 16);
+    }
+}
+/* The pieces of a lane's quarter in a group of 32 of a row of x. */
+INLINE uint4 load_x(const elem *x) {
+    if (AS_COUNTED) {
+        return make_uint4(*(const u32 *)x, *(const u32 *)(x + 8), *(const u32 *)(x + 16), *(const u32 *)(x + 24));
+    }
+    if (GROUP == 32) {
+        return *(const uint4 *)x;
+    }
+    const uint2 lo = *(const uint2 *)x, hi = *(const uint2 *)(x + 16);
+    return make_uint4(lo.x, lo.y, hi.x, hi.y);
+}
+/* sum += what the 32 columns from k on give: `a0`, `a1` the operands of the two products. */
+INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4], const u32 a1[4], uint4 x) {
+    const u32 ones[4] = {ONE, ONE, ONE, ONE};
+    float dot[2][4] = {{0.0f}}, total[4] = {0.0f};
+    mma_16x8x16(dot[0], a0, x.x, x.y);
+    mma_16x8x16(dot[SCALES - 1], a1, x.z, x.w);
+    if (MINS) {
+        mma_16x8x16(total, ones, x.x, x.y);
+        mma_16x8x16(total, ones, x.z, x.w);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+#pragma unroll
+        for (int j = 0; j < SCALES; j++) {
+            sum[i] += scale_of(s->scale[SCALES == 2 ? g / 2 : 0], i / 2 * 4 + (SCALES == 2 ? g % 2 * 2 + j : g)) * dot[j][i];
+        }
+        if (MINS) {
+            sum[i] -= scale_of(s->least, i / 2 * 4 + g) * total[i];
+        }
+    }
+}
+/* x: this lane's pieces of the tile's first columns; left: columns of x from there on. Past the last the first are read again: their scales are zero. */
+INLINE void multiply(float sum[TILES][4], const share *s, const elem *const x[TILES], int k0, int left) {
+#pragma unroll
+    for (int g = 0; g < 4; g++) {
+        const int k = k0 + (WHOLE || 32 * g < left ? 32 * g : 0);
+        u32 r[4], r8[4];
+        widen(r, s, g, 0);
+        widen(r8, s, g, 1);
+        const u32 a0[4] = {r[0], r8[0], r[1], r8[1]}, a1[4] = {r[2], r8[2], r[3], r8[3]};
+#pragma unroll
+        for (int t = 0; t < TILES; t++) {
+            multiply_group(sum[t], s, g, a0, a1, load_x(x[t] + k));
+        }
     }
 }
 /* Sum i of lane `lane` to y. */
@@ -149,8 +195,10 @@ widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
         }
         if (row < rows && k0 + 32 * g < k) {
             elem *to = wide + row * k + k0 + 32 * g;
-            *(uint2 *)(to + element_at(q, 0)) = make_uint2(out[0], out[1]);
-            *(uint2 *)(to + element_at(q, 4)) = make_uint2(out[2], out[3]);
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                *(u32 *)(to + element_at(q, 2 * j)) = out[j];
+            }
         }
     }
 }

@@ -96,27 +96,6 @@ INLINE void send(source *s, const ring_args *a, u32 slot, int slab, int units) {
     cp_async_commit();
 #endif
 }
-/* This lane's share of a tile in shared memory. */
-INLINE void take_share(share *s, u32 tile) {
-    const u32 lane = threadIdx.x % 32;
-#pragma unroll
-    for (int p = 0; p < PIECES; p++) {
-        s->v[p] = ld_shared_v4(tile + 512 * p + 16 * lane);
-    }
-    if (HIGH == 2) {
-        s->high = ld_shared_v4(tile + HIGH_AT + 16 * lane);
-    } else if (HIGH == 1) {
-        s->high = make_uint4((u32)ld_shared_s32(tile + HIGH_AT + 8 * lane), (u32)ld_shared_s32(tile + HIGH_AT + 8 * lane + 4), 0, 0);
-    }
-#pragma unroll
-    for (int i = 0; i < SCALES; i++) {
-        s->scale[i] = ld_shared_v4(tile + SCALES_AT + 128 * i + lane / 4 * 16);
-    }
-    if (MINS) {
-        s->least = ld_shared_v4(tile + MINS_AT + lane / 4 * 16);
-    }
-}
-
 /* ---- x */
 
 typedef struct {

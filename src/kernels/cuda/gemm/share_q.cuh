@@ -18,6 +18,26 @@ INLINE float scale_of(uint4 v, int i) {
     x.bits = (u16)(word_of(v, i / 2) >> 16 * (i % 2));
     return fp16_to_f32(x);
 }
+/* This lane's share of a tile in shared memory. */
+__attribute__((unused)) INLINE void take_share(share *s, u32 tile) {
+    const u32 lane = threadIdx.x % 32;
+#pragma unroll
+    for (int p = 0; p < PIECES; p++) {
+        s->v[p] = ld_shared_v4(tile + 512 * p + 16 * lane);
+    }
+    if (HIGH == 2) {
+        s->high = ld_shared_v4(tile + HIGH_AT + 16 * lane);
+    } else if (HIGH == 1) {
+        s->high = make_uint4((u32)ld_shared_s32(tile + HIGH_AT + 8 * lane), (u32)ld_shared_s32(tile + HIGH_AT + 8 * lane + 4), 0, 0);
+    }
+#pragma unroll
+    for (int i = 0; i < SCALES; i++) {
+        s->scale[i] = ld_shared_v4(tile + SCALES_AT + 128 * i + lane / 4 * 16);
+    }
+    if (MINS) {
+        s->least = ld_shared_v4(tile + MINS_AT + lane / 4 * 16);
+    }
+}
 /* x moved so that bit `from` comes to bit 4. */
 INLINE u32 to_bit_4(u32 x, int from) {
     return from > 4 ? x >> (from - 4) : x << (4 - from);

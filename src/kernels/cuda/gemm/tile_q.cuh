@@ -28,9 +28,16 @@
 static_assert(BITS == 4 || BITS == 5 || BITS == 6 || BITS == 8, "four widths");
 static_assert(GROUP == 32 || GROUP == 16, "a scale for 32 or 16 elements");
 
-/* Where element e of quarter q stands in its group of 32. */
+/* Where element e of quarter q stands in its group of 32. A product does not care in which order it meets K: what mma.sync calls k = 2q, 2q + 1, 2q + 8, 2q + 9 are elements 0..3, then
+ * 4..7. On Hopper they are those columns, 16 and 16, for wgmma reads x as it is (gemm_q_sm90.cu); elsewhere neighbours, so that a lane loads its piece of x at once: with 16 rows gemm_q.cu
+ * took three times as long without. */
+#if __CUDA_ARCH__ == 900
+#define AS_COUNTED 1
+#else
+#define AS_COUNTED 0
+#endif
 INLINE int element_at(int q, int e) {
-    return GROUP == 32 ? 8 * q + e : 16 * (e / 4) + 4 * q + e % 4;
+    return AS_COUNTED ? 8 * (e / 2) + 2 * q + e % 2 : GROUP == 32 ? 8 * q + e : 16 * (e / 4) + 4 * q + e % 4;
 }
 /* The tile that holds column k of row n of a matrix `tiles` tiles wide. */
 INLINE i64 tile_at(i64 n, i64 k, int tiles) {

@@ -89,10 +89,7 @@ static void begin(lt_fuse_ops *f, lt_op op, const void *args) {
         f->has_norm = f->norm.x.n_dims == 2 && f->norm.x.shape[0] <= LT_FUSE_ROWS;
     } else if (op == LT_OP_matmul) {
         f->product = *(const lt_matmul_args *)args;
-        f->has_product = f->product.y.n_dims == 2 &&
-                         (f->product.y.shape[0] <= LT_FUSE_ROWS ||
-                          (f->product.y.shape[0] <= LT_FUSE_PLAIN_ROWS &&
-                           f->product.b_packed == NULL && !lt_dtype_is_block(f->product.b.dtype)));
+        f->has_product = f->product.y.n_dims == 2 && f->product.y.shape[0] <= LT_FUSE_ACT_ROWS;
     } else if (op == LT_OP_rope) {
         f->rope = *(const lt_rope_args *)args;
         f->has_rope = turns_in_place(&f->rope) && f->rope.x.stride[2] == 1 &&

@@ -7,7 +7,7 @@
  *                                 matmul  act_fwd x = its y                    gated, SiLU or GELU's tanh form
  *                                 matmul  rope of its y, in place  kv_write    y = heads of q, k, v
  *
- * Behind any other product rotation and pages are a kernel of their own (rope.cu), and a gated activation is part of gemm_few.cu's.
+ * Behind any other product rotation and pages are a kernel of their own (rope.cu), and a gated activation is part of gemm_few.cu's and gemm_q_sm90.cu's.
  *
  * Every tensor that the ops would have written is written, with the same bits: who reads it later does not matter. Ops whose results lie where others of the kernel still read
  * are left alone, as blocks do not wait for each other.
@@ -22,8 +22,8 @@
 
 #include "kernels/cuda/ops/launch.h"
 
-#define LT_FUSE_ROWS       8
-#define LT_FUSE_PLAIN_ROWS 64 /* Of products of 16-bit weights, with an activation: gemm_few.cu. */
+#define LT_FUSE_ROWS     8
+#define LT_FUSE_ACT_ROWS 64 /* Of products with an activation: gemm_few.cu, gemm_q_sm90.cu. */
 
 /* Most rows of a product that is fused, by its weights: 16-bit, or packed blocks. */
 typedef struct {
@@ -61,7 +61,7 @@ bool lt_fuse_apart(const lt_tensor *a, const lt_tensor *b);
 bool lt_cuda_ring_takes(const lt_fuse_ops *f, const lt_cuda_info *info);
 /* launch false: only fetch the kernel. */
 LT_MUST_USE lt_err lt_cuda_ring_run(lt_queue *q, const lt_fuse_ops *f, bool launch);
-/* Of matmul.c: gemm_few.cu with a gated activation behind it. */
+/* Of matmul.c: gemm_few.cu, or gemm_q_sm90.cu, with a gated activation behind it. */
 bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act);
 LT_MUST_USE lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a,
                                          const lt_act_args *act, bool launch);

@@ -1,5 +1,5 @@
 /* matmul.c: the ordered list of matrix products:
- *     few_q, wide_q    ggml's block formats (matmul_q.c)
+ *     wgmma_q, few_q, wide_q    ggml's block formats (matmul_q.c)
  *     few        gemm_few.cu: at most 64 rows times 16-bit weights (N, K), Hopper
  *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes (matmul_gemv.c)
  *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first: no timing at run time, the same bits every run
@@ -182,8 +182,10 @@ static lt_err few_run(lt_queue *q, const void *args) {
 
 /* With a gated activation behind it (fuse.h). */
 bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const lt_act_args *act) {
-    return q->fuse->most.plain < a->y.shape[0] && few_refuse(a) == NULL && !a->accumulate &&
-           a->y.dtype == a->a.dtype && act->gated &&
+    const bool few = a->b_packed != NULL
+                         ? lt_cuda_wgmma_q_gates(q, a)
+                         : q->fuse->most.plain < a->y.shape[0] && few_refuse(a) == NULL;
+    return few && !a->accumulate && a->y.dtype == a->a.dtype && act->gated &&
            (act->kind == LT_ACT_SILU || act->kind == LT_ACT_GELU_TANH) && act->y.n_dims == 2 &&
            act->y.dtype == a->a.dtype && act->y.stride[1] == 1 &&
            act->y.shape[1] * 2 == a->y.shape[1] && lt_fuse_apart(&act->y, &a->a) &&
@@ -191,12 +193,14 @@ bool lt_cuda_few_gated_takes(const lt_queue *q, const lt_matmul_args *a, const l
 }
 lt_err lt_cuda_few_gated_run(lt_queue *q, const lt_matmul_args *a, const lt_act_args *act,
                              bool launch) {
+    const lt_gemm_gated gated = {
+        .kind = act->kind, .y = launch ? act->y.data : NULL, .ld = act->y.stride[0]};
     lt_gemm_args g;
+    if (a->b_packed != NULL) {
+        return lt_gemm_q(q->gpu, q->stream, a, &gated);
+    }
     (void)lt_gemm_from_matmul(&g, a);
-    return lt_gemm_few_gated(q->gpu, q->stream, &g,
-                             &(lt_gemm_gated){.kind = act->kind,
-                                              .y = launch ? act->y.data : NULL,
-                                              .ld = act->y.stride[0]});
+    return lt_gemm_few_gated(q->gpu, q->stream, &g, &gated);
 }
 
 /* ---- Tensor cores of sm_80 ---- */
@@ -545,6 +549,7 @@ static lt_err pack_run(lt_queue *q, const void *args) {
 }
 
 const lt_op_impl lt_cuda_matmul_impls[LT_REGISTRY_MAX_IMPLS] = {
+    {"wgmma_q", lt_cuda_wgmma_q_refuse, lt_cuda_wgmma_q_run},
     {"few_q", lt_cuda_few_q_refuse, lt_cuda_few_q_run},
     {"wide_q", lt_cuda_wide_q_refuse, lt_cuda_wide_q_run},
     {"few", few_refuse, few_run},

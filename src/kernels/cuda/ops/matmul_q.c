@@ -1,6 +1,6 @@
-/* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu). matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 4, 5, 6 or 8 bits with
- * their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are one matrix when each has whole tiles of rows. Up to 64 rows multiply
- * that; for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such. Activations are 16-bit: they are not rounded to 8
+/* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu, gemm_q_sm90.cu). matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 4, 5, 6 or 8 bits with
+ * their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are one matrix when each has whole tiles of rows. Up to 64 rows,
+ * on Hopper up to 256, multiply that; for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such. Activations are 16-bit: they are not rounded to 8
  * bits as a host's are, but for as few rows as a recorded step would fuse (ops/fuse.c): those go to gemm_q_ring.cu, which does that, whether something is fused or not. */
 #include <stdio.h>
 
@@ -9,10 +9,12 @@
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 
-#define FEW_ROWS   64
-#define SLAB_BYTES ((int64_t)64 << 20)
-#define TILE_ROWS  16 /* tile_q.cuh */
-#define TILE_K     128
+#define FEW_ROWS    64
+#define WGMMA_LEAST 5 /* Rows of gemm_q_sm90.cu's: fewer become 8 bits a number (fuse.c). */
+#define WGMMA_MOST  256
+#define SLAB_BYTES  ((int64_t)64 << 20)
+#define TILE_ROWS   16 /* tile_q.cuh */
+#define TILE_K      128
 /* Warps that share a slab of 16 columns are doubled while all warps are on the SMs at once. With more rows than ALONE, warps with other columns of the same part of
  * x are the better neighbours: what one fetched is in the L1. */
 #define ALONE              8
@@ -216,6 +218,37 @@ lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
         LT_TRY(few_rows(q, &piece, split));
     }
     return LT_OK;
+}
+
+/* gemm_q_sm90.cu. In a fixed order any number of rows, in pieces whose weights enter exactly. */
+const char *lt_cuda_wgmma_q_refuse(const void *args) {
+    const lt_matmul_args *a = args;
+    const int64_t rows = a->y.shape[0];
+    const char *why = refuse_blocks(a);
+    if (why != NULL || a->fixed_order) {
+        return why != NULL ? why : lt_gemm_q_refusal(a, lt_cuda_backend_info());
+    }
+    return rows < WGMMA_LEAST  ? "too few rows"
+           : rows > WGMMA_MOST ? "so many rows that weights are widened once for all"
+                               : lt_gemm_q_refusal(a, lt_cuda_backend_info());
+}
+lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args) {
+    const lt_matmul_args *a = args;
+    const int64_t m = lt_matmul_empty(a) ? 0 : a->y.shape[0],
+                  step = a->fixed_order ? LT_GEMM_Q_EXACT_ROWS : m;
+    for (int64_t first = 0; first < m; first += step) {
+        const int64_t n = m - first < step ? m - first : step;
+        lt_matmul_args piece = *a;
+        piece.y = lt_tensor_rows(&a->y, first, n);
+        piece.a = lt_tensor_rows(&a->a, first, n);
+        LT_TRY(lt_gemm_q(q->gpu, q->stream, &piece, NULL));
+    }
+    return LT_OK;
+}
+/* The same bits with an activation behind it as without. */
+bool lt_cuda_wgmma_q_gates(const lt_queue *q, const lt_matmul_args *a) {
+    return a->y.shape[0] > q->fuse->most.packed && a->y.shape[0] <= LT_GEMM_Q_EXACT_ROWS &&
+           lt_cuda_wgmma_q_refuse(a) == NULL && a->y.shape[1] % (2 * TILE_ROWS) == 0;
 }
 
 const char *lt_cuda_wide_q_refuse(const void *args) {

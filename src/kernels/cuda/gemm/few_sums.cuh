@@ -1,0 +1,135 @@
+/* few_sums.cuh: how the sums of a product with changed places (gemm_few.cu, gemm_q_sm90.cu) become y: 64 columns of y a warpgroup, BN rows, of which it holds what wgmma says; parts of K
+ * from the SPLITS blocks of a cluster are added in order by the block whose octet of rows it is, in its shared memory. An octet there: (column, row) f32, so that a thread's pairs lie
+ * side by side.
+ * -D BN, GROUPS (warpgroups), SPLITS, OUT, GATED and KIND: as in gemm_few.cu. */
+#ifndef LT_CUDA_GEMM_FEW_SUMS_CUH
+#define LT_CUDA_GEMM_FEW_SUMS_CUH
+
+#include "common/act.cuh"
+#include "common/hopper.cuh"
+#include "common/product.cuh"
+#include "common/wgmma.cuh"
+
+#ifndef GATED
+#define GATED 0
+#define KIND  0
+#endif
+#define COLS        (GATED ? 32 : 64) /* of a warpgroup, beside factors */
+#define OCTETS      (BN / 8) /* of rows of x */
+#define OCTET_BYTES (64 * 32) /* 64 columns x 8 rows, f32 */
+#define EACH        (SPLITS == 1 ? (OCTETS < 4 ? OCTETS : 4) : (OCTETS + SPLITS - 1) / SPLITS) /* octets that a block adds, at a time */
+#define GROUP_BYTES (SPLITS * EACH * OCTET_BYTES)                                               /* for a consumer's sums */
+static_assert(BN % 8 == 0 && BN >= 8, "rows of x in octets");
+static_assert(SPLITS >= 1 && SPLITS <= 8, "a portable cluster");
+
+typedef struct {
+    const void *bias;
+    OUT *y;
+    i64 ldy;
+    int m, n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
+    elem *act;                          /* GATED */
+    i64 ld_act;
+} few_args;
+
+INLINE int cols_of(const few_args *a) { /* Beside factors. */
+    return GATED ? a->n / 2 : a->n;
+}
+
+/* Which block of the cluster adds octet o, and which of its octets that is. */
+INLINE int adder_of(int o) {
+    return OCTETS >= SPLITS ? o * SPLITS / OCTETS : o;
+}
+INLINE int first_octet(int rank) {
+    return OCTETS >= SPLITS ? (rank * OCTETS + SPLITS - 1) / SPLITS : rank;
+}
+INLINE void cluster_arrive(void) { /* Orders nothing but the barriers' beginnings (mbarrier_init_fence). */
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+}
+INLINE void cluster_wait(void) {
+    asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+INLINE u32 pair_place(void) { /* Of this thread's first pair of an octet; the second is 8 columns on. */
+    const int tid = (int)threadIdx.x % 128;
+    return (u32)((tid / 32 * 16 + tid % 32 / 4) * 32 + tid % 4 * 8);
+}
+
+/* Four rows of a column of an octet whose parts lie at `sums`, EACH octets apart. */
+INLINE float4 sum_of(u32 sums, int column, int half) {
+    float4 v = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+#pragma unroll
+    for (int s = 0; s < SPLITS; s++) {
+        const uint4 part = ld_shared_v4(sums + s * EACH * OCTET_BYTES + column * 32 + half * 16);
+        v.x += __uint_as_float(part.x), v.y += __uint_as_float(part.y);
+        v.z += __uint_as_float(part.z), v.w += __uint_as_float(part.w);
+    }
+    return v;
+}
+__attribute__((unused)) INLINE float as_stored(float x) {
+    return TO_F32(OUT, FROM_F32(OUT, x));
+}
+/* The octet that begins with row `row` to y (and act). A thread has one column and four rows. */
+INLINE void store_octet(const few_args *a, u32 sums, int row, int col) {
+    const int tid = (int)threadIdx.x % 128, half = tid / 64, mine = tid % 64;
+    const float4 v = sum_of(sums, mine, half);
+    row += half * 4;
+    const int factors = mine / COLS * cols_of(a); /* Where they begin, if this is one. */
+    col += mine % COLS;
+    if (col < cols_of(a)) {
+        const float bias = bias_at(a->bias, a->bias_type, col + factors), sum[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (row + i < a->m) {
+                product_store(a->y + (row + i) * a->ldy + col + factors, sum[i], bias, a->accumulate);
+            }
+        }
+#if GATED
+        if (factors == 0) {
+            const float4 w = sum_of(sums, mine + COLS, half);
+            const float bias_w = bias_at(a->bias, a->bias_type, col + cols_of(a)), by[4] = {w.x, w.y, w.z, w.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const float x = as_stored(sum[i] + bias), f = KIND == 2 ? silu(x) : gelu_tanh(x);
+                if (row + i < a->m) {
+                    a->act[(row + i) * a->ld_act + col] = FROM_F32(DTYPE, f * as_stored(by[i] + bias_w));
+                }
+            }
+        }
+#endif
+    }
+}
+
+#if SPLITS == 1
+/* Through this group's own smem, EACH octets at a time. */
+INLINE void store_own(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row, int col) {
+#pragma unroll
+    for (int from = 0; from < OCTETS; from += EACH) {
+        named_barrier_sync(1 + group, 128);
+#pragma unroll
+        for (int o = from; o < OCTETS && o < from + EACH; o++) {
+            const u32 to = sums + (o - from) * OCTET_BYTES + pair_place();
+            st_shared_v2(to, acc[4 * o], acc[4 * o + 1]);
+            st_shared_v2(to + 256, acc[4 * o + 2], acc[4 * o + 3]);
+        }
+        named_barrier_sync(1 + group, 128);
+#pragma unroll
+        for (int o = from; o < OCTETS && o < from + EACH; o++) {
+            store_octet(a, sums + (o - from) * OCTET_BYTES, row + 8 * o, col);
+        }
+    }
+}
+
+#else
+/* Each octet's part to the block that adds it, to the place of this block's rank. */
+INLINE void give_away(const float acc[BN / 2], u32 sums, u32 given, int rank) {
+#pragma unroll
+    for (int o = 0; o < OCTETS; o++) {
+        const int to = adder_of(o);
+        const u32 at = remote_address(sums + (u32)((rank * EACH + o - first_octet(to)) * OCTET_BYTES) + pair_place(), to);
+        const u32 bar = remote_address(given, to);
+        st_async_v2(at, acc[4 * o], acc[4 * o + 1], bar);
+        st_async_v2(at + 256, acc[4 * o + 2], acc[4 * o + 3], bar);
+    }
+}
+#endif
+
+#endif

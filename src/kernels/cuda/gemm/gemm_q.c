@@ -1,0 +1,182 @@
+/* gemm_q.c: the launcher of gemm_q_sm90.cu and how it shares out a product. Weights are read before the kernels before are done: no kernel under way may write them (early.cuh). */
+#include <stdio.h>
+
+#include "base/error.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/ops/matmul_q.h"
+
+#define TILE_K      128 /* tile_q.cuh */
+#define TILE_ROWS   16
+#define SLABS       4 /* Of 16 columns, a warpgroup. */
+#define SM_BYTES    (227 * 1024)
+#define MOST_STAGES 32
+#define LEAST_STEPS 2           /* Tiles of K of a part. */
+#define X_BYTES     (64 * 1024) /* Of rows, an SM, at once: the L2 is nearer than the memory. */
+
+/* few_args of few_sums.cuh. */
+typedef struct {
+    const void *bias;
+    void *y;
+    int64_t ldy;
+    int m, n, k, bias_type, accumulate;
+    void *act;
+    int64_t ld_act;
+} few_args;
+
+typedef struct {
+    int w_stages, x_stages;
+} depths;
+
+typedef struct {
+    int rows, groups, splits, batch, w_stages, x_stages, blocks;
+    bool exact;
+    size_t shared_bytes;
+} tile;
+
+static int64_t div_up(int64_t a, int64_t b) {
+    return (a + b - 1) / b;
+}
+static int64_t least(int64_t a, int64_t b) {
+    return a < b ? a : b;
+}
+
+/* Shared memory but for the rings: sums (few_sums.cuh), barriers, alignment. */
+static int64_t fixed_bytes(const tile *t) {
+    const int octets = t->rows / 8,
+              each = t->splits == 1 ? (octets < 4 ? octets : 4) : (int)div_up(octets, t->splits);
+    return 1024 + (int64_t)(t->groups * t->splits * each) * 2048 + 2 * 16 * MOST_STAGES + 64;
+}
+/* As many stages as fit, or as a block has work for; false: not two of each. */
+static bool fit(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
+                const lt_cuda_info *info) {
+    const int64_t k = a->b.shape[1], x_stage = 128 * t->rows,
+                  w_stage = (int64_t)f->tile_bytes * SLABS * t->groups,
+                  tiles = div_up(a->y.shape[1], 64 * t->groups) * div_up(a->y.shape[0], t->rows),
+                  blocks = t->splits == 1 ? least(tiles, info->n_sms) : tiles,
+                  work = div_up(div_up(k, TILE_K), t->splits) * div_up(tiles, blocks);
+    int64_t x = X_BYTES / x_stage;
+    x = least(x < 4 ? 4 : x, 2 * work);
+    x = least(x < 2 ? 2 : x, MOST_STAGES);
+    const int64_t room = SM_BYTES - 1024 /* the system's */ - fixed_bytes(t) - x * x_stage,
+                  w = least(least(room / w_stage, work), MOST_STAGES);
+    t->x_stages = (int)x, t->w_stages = (int)w, t->blocks = (int)blocks * t->splits;
+    t->shared_bytes = (size_t)(fixed_bytes(t) + x * x_stage + w * w_stage);
+    return room > 0 && w >= 1 && (w >= 2 || work == 1);
+}
+
+/* Blocks of a wave in clusters of `splits`: an H100's GPCs have different numbers of SMs. */
+static int64_t wave_of(int splits) {
+    static const int most[] = {0, 132, 128, 108, 112, 80, 96};
+    return most[splits];
+}
+/* What won on an H100 at 8 to 256 rows (docs/SPEED.md): as many blocks as a wave takes, wide tiles where there is a choice; where not even one part of K fits in a wave, a walk over wide tiles. */
+static bool choose(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
+                   const lt_cuda_info *info) {
+    const int64_t n = a->y.shape[1], steps = div_up(a->b.shape[1], TILE_K),
+                  m = a->y.shape[0]; /* In a fixed order, splits must not depend on it. */
+    int64_t busy = 0;
+    *t = (tile){.groups = 2, .splits = 1, .exact = m <= LT_GEMM_Q_EXACT_ROWS};
+    if (t->exact) {
+        t->rows = (int)div_up(m, 8) * 8;
+    } else {
+        const int64_t tall = div_up(m, 128);
+        const bool wide = tall > 1 && div_up(n, 128) * tall > info->n_sms;
+        t->rows = wide ? 256 : (int)div_up(div_up(m, tall), 16) * 16;
+    }
+    for (int groups = 2; groups >= 1 && t->rows <= 128; groups--) {
+        const int64_t tiles = div_up(n, 64 * groups) * div_up(m, t->rows);
+        for (int splits = 1; splits <= 6 && (splits == 1 || splits * LEAST_STEPS <= steps);
+             splits++) {
+            if (tiles * splits <= wave_of(splits) && tiles * splits > busy) {
+                busy = tiles * splits;
+                t->groups = groups, t->splits = splits;
+            }
+        }
+    }
+    t->batch = t->rows <= 32 ? 2 : 1;
+    return fit(t, a, f, info);
+}
+
+const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info) {
+    lt_cuda_tile_format f;
+    tile t;
+    return info->cc != 90                                  ? "needs compute capability 9.0"
+           : !lt_cuda_tile_format_of(&f, a->b.dtype)       ? "not packed blocks"
+           : a->y.shape[0] > 0 && !choose(&t, a, &f, info) ? "rings do not fit"
+                                                           : NULL;
+}
+
+/* Packed tiles, a slab's one behind the other: (words of a piece, pieces of a slab, slabs). */
+static lt_err weights_map(lt_cuda *c, CUtensorMap *map, const lt_matmul_args *a,
+                          const lt_cuda_tile_format *f, int slabs) {
+    const int cuts = f->tile_bytes > 2048 ? 4 : 2; /* CUTS of the kernel. */
+    const int64_t tiles = div_up(a->b.shape[1], TILE_K), piece = f->tile_bytes / cuts;
+    return lt_cuda_tensor_map(
+        c, map, (void *)(uintptr_t)a->b_packed,
+        &(lt_tensor_map_spec){
+            .type = LT_CU_TMAP_UINT32,
+            .elem_bytes = 4,
+            .rank = 3,
+            .size = {(uint64_t)(piece / 4), (uint64_t)(tiles * cuts),
+                     (uint64_t)div_up(a->b.shape[0], TILE_ROWS)},
+            .stride_bytes = {0, (uint64_t)piece, (uint64_t)(tiles * f->tile_bytes)},
+            .box = {(uint32_t)(piece / 4), (uint32_t)cuts, (uint32_t)slabs},
+            .swizzle = LT_CU_TMAP_SWIZZLE_NONE,
+            .l2_promotion = LT_CU_TMAP_L2_256B});
+}
+
+lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_gated *gated) {
+    const lt_cuda_info *info = lt_cuda_get_info(c);
+    lt_cuda_tile_format f;
+    const bool packed = lt_cuda_tile_format_of(&f, a->b.dtype);
+    tile t;
+    const lt_cuda_kernel *kernel;
+    CUtensorMap map_w, map_x;
+    char text[256];
+    depths rings;
+    few_args w = {.bias = a->bias.data,
+                  .y = a->y.data,
+                  .ldy = a->y.stride[0],
+                  .m = (int)a->y.shape[0],
+                  .n = (int)a->y.shape[1],
+                  .k = (int)a->b.shape[1],
+                  .bias_type = a->bias.data == NULL       ? 0
+                               : a->bias.dtype == LT_F32  ? 1
+                               : a->bias.dtype == LT_BF16 ? 2
+                                                          : 3,
+                  .accumulate = a->accumulate,
+                  .act = gated != NULL ? gated->y : NULL,
+                  .ld_act = gated != NULL ? gated->ld : 0};
+    void *args[] = {&map_w, &map_x, &w, &rings};
+    LT_ASSERT(packed);
+    if (!choose(&t, a, &f, info)) {
+        LT_FAIL(LT_ERR_LIMIT, "packed product, %d x %d x %d: rings do not fit", w.m, w.n, w.k);
+    }
+    rings = (depths){t.w_stages, t.x_stages};
+    const int at = snprintf(text, sizeof text,
+                            "BN=%d GROUPS=%d SPLITS=%d EXACT=%d BATCH=%d BITS=%d GROUP=%d MINS=%d "
+                            "OFFSET=%d OUT=%s DTYPE=%s",
+                            t.rows, t.groups, t.splits, t.exact, t.batch, f.bits, f.group, f.mins,
+                            f.offset, lt_cuda_dtype_word(a->y.dtype),
+                            lt_cuda_dtype_word(a->a.dtype));
+    if (gated != NULL) {
+        snprintf(text + at, sizeof text - (size_t)at, " GATED=1 KIND=%d", (int)gated->kind);
+    }
+    LT_TRY(lt_cuda_kernel_get(c, &kernel, "gemm/gemm_q_sm90.cu", "gemm_q_sm90", text));
+    if (gated != NULL && gated->y == NULL) {
+        return LT_OK; /* Only fetched. */
+    }
+    LT_TRY(weights_map(c, &map_w, a, &f, gated != NULL ? 2 : SLABS * t.groups));
+    LT_TRY(lt_gemm_operand_map(c, &map_x, a->a.data, a->a.dtype, w.k, w.m, a->a.stride[0], 64,
+                               t.rows));
+    const unsigned cluster = (unsigned)t.splits;
+    return lt_cuda_launch(
+        c, s, kernel,
+        &(lt_cuda_dims){
+            .grid = {(unsigned)t.blocks},
+            .block = {(unsigned)(128 * t.groups + (t.rows > 128 ? 128 : 64))} /* THREADS */,
+            .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
+            .dynamic_shared_bytes = t.shared_bytes,
+            .overlap_previous = true},
+        args);
+}

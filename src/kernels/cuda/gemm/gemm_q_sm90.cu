@@ -1,0 +1,385 @@
+/* gemm_q_sm90.cu: rows times a quantised weight matrix on Hopper's tensor cores: y (M, N) = x (M, K) W^T, W packed as tile_q.cuh says: decoding of many streams, prompts.
+ *
+ * SHAPES    any N; K a multiple of 32; rows of x 16-byte aligned. BN rows of x at a time, a multiple of 8.
+ * MAP       operands change places, as in gemm_few.cu: 64 columns of y (four slabs of W) are the 64 rows of a consumer warpgroup's product, rows of x its N = BN. The weights come from
+ *           registers: a lane's share of a packed tile is its part of wgmma's left operand. A tile is 64 * GROUPS columns and BN rows. SPLITS blocks, a cluster, share a tile's
+ *           K; with SPLITS 1 a block walks over tiles, and its rings run over their ends.
+ * MOVEMENT
+ *     W ──copy engine, packed tiles as they lie──▶ ring of w_stages x 128 of K ──registers──▶ 16-bit floats ─┐
+ *     x ──TMA, 128-byte swizzle──▶ ring of x_stages x 64 of K ───────────────────────────────────────────────┴─wgmma─▶ acc ──▶ few_sums.cuh
+ *     W's ring is filled before the kernels before this one are done (common/early.cuh).
+ * EXACT     1: numbers without their scales are the operand; a group's sums are scaled and added to acc by the FP32 units while other warpgroups multiply. Minima: the same rows
+ *           times ones. BATCH groups share a wait for the tensor cores. 0: scale and minimum are in the operand, rounded to 16 bits as widen_q (gemm_q.cu) does it, but nothing is stored.
+ * BOUND     bytes of W; x comes M / (64 * GROUPS) times 2 / (bytes a weight) as often from the L2. A warp unpacks 16 weights a lane, 22 to 30 instructions, a group of 32 columns, and EXACT BN / 2
+ *           multiply-adds: at 64 rows 75 of the 86 clocks in which the memory brings Q4_0's bytes (SASS). The tensor cores need BN clocks (EXACT with minima twice that).
+ * MEASURED  docs/SPEED.md, "Serving on a GPU".
+ * NUMERICS  EXACT: f32 sums of a group (32; 16 of Q6_K) in the tensor cores, scaled and added by rounding adds in order of K within a part; parts in order. Else f32 sums in order of K. Bit-identical
+ *           run to run. Rows do not meet: a row's bits depend on EXACT and SPLITS, not on M or BN.
+ * REFS      PTX ISA 9.7.15 (wgmma); Frantar et al. 2024, arXiv:2408.11743.
+ *@spec sm_90a: BN=8 GROUPS=2 SPLITS=4 EXACT=1 BATCH=2 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=fp16 DTYPE=fp16
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16 GATED=1 KIND=2
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=6 EXACT=1 BATCH=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 GATED=1 KIND=0
+ *@spec sm_90a: BN=32 GROUPS=2 SPLITS=4 EXACT=1 BATCH=2 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ *@spec sm_90a: BN=40 GROUPS=1 SPLITS=2 EXACT=1 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ *@spec sm_90a: BN=64 GROUPS=2 SPLITS=6 EXACT=1 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=fp32
+ *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 GATED=1 KIND=2
+ *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ *@spec sm_90a: BN=128 GROUPS=2 SPLITS=2 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ *@spec sm_90a: BN=128 GROUPS=1 SPLITS=2 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=fp32
+ *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp16 DTYPE=fp16 */
+#include "common/early.cuh"
+#include "gemm/few_sums.cuh"
+#include "gemm/operand_q.cuh"
+
+#define WIDE          (BN > 128) /* Accumulators need other warps' registers: the kernel is compiled to all that there are, 168 a thread. */
+#define THREADS       (128 * GROUPS + (WIDE ? 128 : 64)) /* Behind the consumers two warps copy, one thread each: W and x. */
+#define SLABS         (4 * GROUPS)
+#define W_STAGE_BYTES (SLABS * TILE_BYTES)
+#define X_STAGE_BYTES (BN * 128)
+#define CUTS          (TILE_BYTES > 2048 ? 4 : 2) /* of a packed tile, so that a piece is no more than 256 words: what a copy's box may have */
+#define STEPS         (TILE_K / GROUP) /* of a tile: columns with one scale */
+#define HALF_STEPS    (64 / GROUP)
+#define PRODUCTS      (GROUP / 16) /* of a step */
+static_assert(TILE_BYTES % 128 == 0 && TILE_BYTES % (16 * CUTS) == 0 && TILE_BYTES / CUTS <= 1024, "stages stay aligned, pieces are whole 16 bytes");
+static_assert(BN <= (EXACT ? 64 : 128) || (!EXACT && GROUPS == 2 && BN == 256), "accumulators must fit in registers");
+static_assert(GROUPS == 1 || GROUPS == 2, "consumers");
+static_assert(HALF_STEPS % BATCH == 0, "a batch reads one stage of x");
+
+WGMMA_RS(mma, BN, 0)
+
+typedef struct {
+    int w_stages, x_stages; /* x: 2 at least: the next 64 columns are waited for before the last are given back. */
+} depths;
+typedef struct {
+    u32 x, w, sums, full_w, empty_w, full_x, empty_x, given; /* addresses in shared memory */
+    int w_stages, x_stages;
+} places;
+INLINE places places_of(u32 base, const depths *d) {
+    places p;
+    p.w_stages = d->w_stages, p.x_stages = d->x_stages;
+    p.x = (base + 1023) & ~1023u;
+    p.w = p.x + (u32)(p.x_stages * X_STAGE_BYTES);
+    p.sums = p.w + (u32)(p.w_stages * W_STAGE_BYTES);
+    p.full_w = p.sums + GROUPS * GROUP_BYTES, p.empty_w = p.full_w + 8 * p.w_stages;
+    p.full_x = p.empty_w + 8 * p.w_stages, p.empty_x = p.full_x + 8 * p.x_stages;
+    p.given = p.empty_x + 8 * p.x_stages;
+    return p;
+}
+
+/* This block's share of K, in tiles of 128, and its walk over tiles of y: rows first, so that blocks beside each other share weights. */
+typedef struct {
+    int n, first, stride, rows;
+    int begin, end;
+} walk;
+INLINE walk walk_of(const few_args *a) {
+    const int tiles = div_up(a->k, TILE_K), each = div_up(tiles, SPLITS), rank = (int)blockIdx.x % SPLITS;
+    walk s;
+    s.rows = div_up(a->m, BN);
+    s.n = div_up(cols_of(a), COLS * GROUPS) * s.rows, s.first = (int)blockIdx.x / SPLITS, s.stride = (int)gridDim.x / SPLITS;
+    s.begin = min_i(tiles, rank * each), s.end = min_i(tiles, s.begin + each);
+    return s;
+}
+typedef struct {
+    int slot;
+    u32 phase;
+} ring_pos;
+INLINE void ring_step(ring_pos *r, int stages) {
+    if (++r->slot == stages) {
+        r->slot = 0;
+        r->phase ^= 1;
+    }
+}
+
+/* 1. One thread has the weights sent, another the rows. A fresh ring is empty: a wait for "phase 1" passes at once. */
+INLINE void produce_w(const void *map, const few_args *a, const places *p) {
+    const walk s = walk_of(a);
+    const u64 once = evict_first();
+    const int factors = cols_of(a) / TILE_ROWS;
+    ring_pos r = {0, 1};
+    for (int t = s.first; t < s.n; t += s.stride) {
+        const int slab = t / s.rows * GROUPS * (COLS / TILE_ROWS);
+        for (int k = s.begin; k < s.end; k++, ring_step(&r, p->w_stages)) {
+            const u32 stage = p->w + (u32)(r.slot * W_STAGE_BYTES), bar = p->full_w + 8 * r.slot;
+            mbarrier_wait(p->empty_w + 8 * r.slot, r.phase);
+            mbarrier_expect(bar, W_STAGE_BYTES);
+#pragma unroll
+            for (int i = 0; i < (GATED ? 2 * GROUPS : 1); i++) { /* GATED: two slabs, and two of their factors. */
+                const u32 to = stage + i * (2 * TILE_BYTES);
+                const int from = slab + i / 2 * 2 + (i % 2 == 1 ? factors : 0);
+                if (s.rows == 1) {
+                    tma_load_3d_hint(to, map, bar, 0, k * CUTS, from, once);
+                } else {
+                    tma_load_3d(to, map, bar, 0, k * CUTS, from);
+                }
+            }
+        }
+    }
+}
+INLINE void produce_x(const void *map, const few_args *a, const places *p) {
+    const walk s = walk_of(a);
+    ring_pos r = {0, 1};
+    for (int t = s.first; t < s.n; t += s.stride) {
+        const int row = t % s.rows * BN;
+        for (int k = 2 * s.begin; k < 2 * s.end; k++, ring_step(&r, p->x_stages)) {
+            mbarrier_wait(p->empty_x + 8 * r.slot, r.phase);
+            mbarrier_expect(p->full_x + 8 * r.slot, X_STAGE_BYTES);
+            tma_load_2d(p->x + (u32)(r.slot * X_STAGE_BYTES), map, p->full_x + 8 * r.slot, k * 64, row);
+        }
+    }
+}
+
+/* ---- 2. Products */
+
+INLINE float scale_at(const share *s, int step, int h) {
+    return scale_of(s->scale[SCALES == 2 ? step / 4 : 0], 4 * h + step % 4);
+}
+INLINE float least_at(const share *s, int step, int h) {
+    return MINS ? scale_of(s->least, 4 * h + step % 4) : 0.0f;
+}
+/* The left operands of a step. */
+INLINE void operands(u32 a[PRODUCTS][4], const share *s, int step) {
+    const int g = SCALES == 2 ? step / 2 : step;
+    u32 pair[2][4];
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        widen(pair[h], s, g, h);
+#pragma unroll
+        for (int j = 0; j < 4 && !EXACT; j++) {
+            const float scale = scale_at(s, step, h), least = least_at(s, step, h);
+            pair[h][j] = PACK_ELEM(scale * elem_lo(pair[h][j]) - least, scale * elem_hi(pair[h][j]) - least);
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < PRODUCTS; i++) {
+        const int j = 2 * (SCALES == 2 ? step % 2 : i);
+        a[i][0] = pair[0][j], a[i][1] = pair[1][j], a[i][2] = pair[0][j + 1], a[i][3] = pair[1][j + 1];
+    }
+}
+
+typedef struct {
+    ring_pos w, x;
+} rings;
+INLINE void give_back(u32 bar) { /* A warpgroup's word that it has read a stage of x. */
+    if (threadIdx.x % 128 == 0) {
+        mbarrier_arrive(bar);
+    }
+}
+
+#if EXACT
+typedef struct {
+    float by[2], least[2]; /* Of this lane's two rows of W. */
+} factors;
+/* acc += a group's sums, scaled. */
+INLINE void promote(float acc[BN / 2], float part[BN / 2], float total[BN / 2], const factors *f) {
+    wgmma_pin(part, BN / 2);
+#if MINS
+    wgmma_pin(total, BN / 2);
+#endif
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        acc[i] += f->by[i / 2 % 2] * part[i];
+        acc[i] -= MINS ? f->least[i / 2 % 2] * total[i] : 0.0f;
+    }
+}
+/* 64 columns of y over this block's part of K. BATCH groups are unpacked while the ones before are multiplied. */
+INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
+    const u32 ones[4] = {ONE, ONE, ONE, ONE}, mine = (u32)(threadIdx.x / 32 * TILE_BYTES);
+    float part[BATCH][BN / 2], total[BATCH][BN / 2];
+    u32 a[2][BATCH][PRODUCTS][4];
+    factors last[BATCH] = {{{0.0f, 0.0f}, {0.0f, 0.0f}}};
+    int read = -1; /* Of x's ring: what the products under way read. */
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        acc[i] = 0.0f;
+#pragma unroll
+        for (int j = 0; j < BATCH; j++) {
+            part[j][i] = total[j][i] = 0.0f;
+        }
+    }
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile++, ring_step(&r->w, p->w_stages)) {
+        share s;
+        mbarrier_wait(p->full_w + 8 * r->w.slot, r->w.phase);
+        take_share(&s, p->w + r->w.slot * W_STAGE_BYTES + mine);
+#pragma unroll
+        for (int batch = 0; batch < STEPS / BATCH; batch++) {
+            const int first = batch * BATCH, half = first % HALF_STEPS;
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                operands(a[batch % 2][i], &s, first + i);
+            }
+            if (half == 0) {
+                mbarrier_wait(p->full_x + 8 * r->x.slot, r->x.phase);
+            }
+            wgmma_wait(0);
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                promote(acc, part[i], total[i], &last[i]);
+            }
+            const u64 x = wgmma_desc(p->x + r->x.slot * X_STAGE_BYTES, 8192) + (u64)(half * PRODUCTS * 2);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < BATCH; i++) {
+                mma_set(part[i], a[batch % 2][i][0], DESC_ADD(x, i * PRODUCTS * 32));
+                if (PRODUCTS == 2) {
+                    mma(part[i], a[batch % 2][i][PRODUCTS - 1], DESC_ADD(x, i * PRODUCTS * 32 + 32), 1);
+                }
+                if (MINS) {
+                    mma_set(total[i], ones, DESC_ADD(x, i * PRODUCTS * 32));
+                    mma(total[i], ones, DESC_ADD(x, i * PRODUCTS * 32 + 32), 1);
+                }
+            }
+            wgmma_commit();
+            if (half == 0) { /* All before this batch is done. */
+                if (read >= 0) {
+                    give_back(p->empty_x + 8 * read);
+                }
+                read = r->x.slot;
+            }
+            if (half + BATCH == HALF_STEPS) {
+                ring_step(&r->x, p->x_stages);
+            }
+#pragma unroll
+            for (int i = 0; i < 2 * BATCH; i++) {
+                last[i / 2].by[i % 2] = scale_at(&s, first + i / 2, i % 2), last[i / 2].least[i % 2] = least_at(&s, first + i / 2, i % 2);
+            }
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            mbarrier_arrive(p->empty_w + 8 * r->w.slot);
+        }
+    }
+    wgmma_wait(0);
+#pragma unroll
+    for (int i = 0; i < BATCH; i++) {
+        promote(acc, part[i], total[i], &last[i]);
+    }
+    if (read >= 0) {
+        give_back(p->empty_x + 8 * read);
+    }
+}
+
+#else
+INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
+    const u32 mine = (u32)(threadIdx.x / 32 * TILE_BYTES);
+    u32 a[2][PRODUCTS][4];
+    int read = -1;
+#pragma unroll
+    for (int i = 0; i < BN / 2; i++) {
+        acc[i] = 0.0f;
+    }
+#pragma unroll 1
+    for (int tile = 0; tile < tiles; tile++, ring_step(&r->w, p->w_stages)) {
+        share s;
+        mbarrier_wait(p->full_w + 8 * r->w.slot, r->w.phase);
+        take_share(&s, p->w + r->w.slot * W_STAGE_BYTES + mine);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            operands(a[step % 2], &s, step); /* While the step before is multiplied. */
+            if (step % HALF_STEPS == 0) {
+                mbarrier_wait(p->full_x + 8 * r->x.slot, r->x.phase);
+            }
+            const u64 x = wgmma_desc(p->x + r->x.slot * X_STAGE_BYTES, 8192) + (u64)(step % HALF_STEPS * PRODUCTS * 2);
+            wgmma_fence();
+#pragma unroll
+            for (int i = 0; i < PRODUCTS; i++) {
+                mma(acc, a[step % 2][i], DESC_ADD(x, 32 * i), 1);
+            }
+            wgmma_commit();
+            wgmma_wait(1);
+            if (step % HALF_STEPS == 0) {
+                if (read >= 0) {
+                    give_back(p->empty_x + 8 * read);
+                }
+                read = r->x.slot;
+            }
+            if (step % HALF_STEPS == HALF_STEPS - 1) {
+                ring_step(&r->x, p->x_stages);
+            }
+        }
+        __syncwarp();
+        if (threadIdx.x % 32 == 0) {
+            mbarrier_arrive(p->empty_w + 8 * r->w.slot);
+        }
+    }
+    wgmma_wait(0);
+    wgmma_pin(acc, BN / 2);
+    if (read >= 0) {
+        give_back(p->empty_x + 8 * read);
+    }
+}
+#endif
+
+extern "C" __global__ void __launch_bounds__(THREADS)
+gemm_q_sm90(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x, const __grid_constant__ few_args a, const __grid_constant__ depths d) {
+    extern __shared__ __align__(1024) u8 smem[];
+    const places p = places_of(smem_addr(smem), &d);
+    const int warp = warp_uniform((int)threadIdx.x / 32), group = warp / 4, rank = (int)blockIdx.x % SPLITS;
+    const int mine = SPLITS == 1 ? OCTETS : max_i(min_i(first_octet(rank + 1), OCTETS) - first_octet(rank), 0); /* octets that this block adds */
+
+    if (threadIdx.x == 0) {
+        for (int s = 0; s < p.w_stages; s++) {
+            mbarrier_init(p.full_w + 8 * s, 1);
+            mbarrier_init(p.empty_w + 8 * s, SLABS);
+        }
+        for (int s = 0; s < p.x_stages; s++) {
+            mbarrier_init(p.full_x + 8 * s, 1);
+            mbarrier_init(p.empty_x + 8 * s, GROUPS);
+        }
+        for (int g = 0; g < GROUPS; g++) {
+            mbarrier_init(p.given + 8 * g, 1);
+        }
+        mbarrier_init_fence();
+        for (int g = 0; g < GROUPS && SPLITS > 1; g++) {
+            mbarrier_expect(p.given + 8 * g, (u32)(SPLITS * mine * OCTET_BYTES));
+        }
+    }
+    __syncthreads();
+    if (SPLITS > 1) {
+        cluster_arrive(); /* That all blocks are there is asked for when they are given parts. */
+    }
+    if (warp >= 4 * GROUPS) {
+#if WIDE
+        regs_shrink(40);
+#endif
+        if (warp == 4 * GROUPS && threadIdx.x % 32 == 0) {
+            produce_w(&map_w, &a, &p);
+        } else if (warp == 4 * GROUPS + 1 && threadIdx.x % 32 == 0) {
+            wait_for_others();
+            produce_x(&map_x, &a, &p);
+        }
+        __syncwarp();
+        if (SPLITS > 1) {
+            cluster_wait();
+        }
+        return;
+    }
+#if WIDE
+    regs_grow(232);
+#endif
+    const walk s = walk_of(&a);
+    const u32 my_sums = p.sums + group * GROUP_BYTES;
+    rings r = {{0, 0}, {0, 0}};
+    float acc[BN / 2];
+    wait_for_others();
+    for (int tile = s.first; tile < s.n; tile += s.stride) {
+        const int col = (tile / s.rows * GROUPS + group) * COLS, row = tile % s.rows * BN;
+        multiply(acc, &r, s.end - s.begin, &p);
+#if SPLITS == 1
+        store_own(acc, &a, my_sums, group, row, col);
+#else /* One tile a cluster. */
+        cluster_wait();
+        give_away(acc, my_sums, p.given + 8 * group, rank);
+        mbarrier_wait(p.given + 8 * group, 0);
+        for (int o = 0; o < mine; o++) {
+            store_octet(&a, my_sums + o * OCTET_BYTES, row + 8 * (first_octet(rank) + o), col);
+        }
+#endif
+    }
+}
