@@ -422,7 +422,12 @@ static void thread_begin(emu_worker *w, thread *t, int rank, emu_dim3 index) {
 }
 
 static void thread_end(emu_worker *w) {
+    const thread *const t = (thread *)(void *)emu_self;
     warp *const of = &w->warps[emu_self->warp];
+    if (t->n_copies > 0 && t->copies[t->n_copies - 1].group == t->group) {
+        emu_trap(
+            "a thread ends with cp.async copies that it never committed: no wait was for them");
+    }
     w->n_alive--;
     of->alive &= ~(1u << emu_self->lane);
     for (int i = 0; i < of->n_open; i++) {

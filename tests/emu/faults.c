@@ -27,6 +27,7 @@ static const struct {
     {"no_barrier", 1, 1, N, "y"},
     {"no_wait", 0, 1, N, NULL},
     {"no_wait", 1, 1, N, "y"},
+    {"no_wait", 2, 1, N, "never committed"},
     {"half_barrier", 0, 1, N, NULL},
     {"half_barrier", 1, 1, N, "wait for each other for ever"},
     {"absent_lane", 0, 1, N, NULL},

@@ -22,8 +22,10 @@ extern "C" __global__ void __launch_bounds__(64) no_wait(float *y, int n) {
     __shared__ float a[64];
     const unsigned to = (unsigned)__cvta_generic_to_shared(&a[threadIdx.x]);
     asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(y + threadIdx.x), "r"(4) : "memory");
-    asm volatile("cp.async.commit_group;" ::: "memory");
-    if (n == 0) {
+    if (n != 2) {
+        asm volatile("cp.async.commit_group;" ::: "memory");
+    }
+    if (n != 1) {
         asm volatile("cp.async.wait_group 0;" ::: "memory");
     }
     __syncthreads();
@@ -56,6 +58,7 @@ extern "C" __global__ void __launch_bounds__(64) not_aligned(float *y, int n) {
     __shared__ float a[68];
     const unsigned to = (unsigned)__cvta_generic_to_shared(&a[n]);
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(y) : "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
     asm volatile("cp.async.wait_group 0;" ::: "memory");
     y[threadIdx.x] = 1.0f;
 }
