@@ -43,6 +43,9 @@ static const lt_case cases[] = {
      .doc_start = true, .aligned = true},
     {"aligned window, sinks", LT_CASE_CHECK, .B = 1, .T = 190, .H = 2, .D = 64, .causal = true,
      .window = 50, .sinks = true, .aligned = true},
+    /* A tile of queries that sees no key, one that sees some; with heads padded to 96. */
+    {"aligned, few keys", LT_CASE_CHECK, .B = 1, .T = 200, .S = 67, .H = 2, .G = 1, .D = 72,
+     .causal = true, .aligned = true},
     {"aligned wide head", LT_CASE_CHECK, .B = 1, .T = 70, .H = 2, .G = 1, .D = 192, .causal = true,
      .aligned = true},
     {"gpt2", LT_CASE_BENCH, .B = 4, .T = 256, .H = 12, .D = 64, .causal = true},

@@ -64,6 +64,7 @@ typedef struct {
     void *owned[24];
     int n_owned;
     bool backward;
+    bool sm80; /* The kernels of mma.sync, not Hopper's. */
     lt_attention_cut cut;
     const lt_attention_rung *rung; /* NULL: the shipped kernel. */
 } attn_run;
@@ -130,7 +131,7 @@ done:
 }
 
 static lt_err run_open(attn_run *r, lt_bench *b, const attn_case *t) {
-    void *lse = NULL, *scratch = NULL;
+    void *lse = NULL, *delta = NULL, *scratch = NULL;
     lt_attention_args *f = &r->a.fwd;
     *r = (attn_run){.b = b};
     LT_TRY(tensor(r, &f->q, t->b, t->t, t->h, t->d, 1));
@@ -142,7 +143,9 @@ static lt_err run_open(attn_run *r, lt_bench *b, const attn_case *t) {
     LT_TRY(tensor(r, &r->a.dk, t->b, t->s, t->g, t->d, 0));
     LT_TRY(tensor(r, &r->a.dv, t->b, t->s, t->g, t->d, 0));
     LT_TRY(room(r, &lse, (size_t)(t->b * t->h * t->t) * 4));
+    LT_TRY(room(r, &delta, (size_t)(t->b * t->h * t->t) * 4));
     f->lse = lt_tensor_3d(lse, LT_F32, t->b, t->h, t->t);
+    r->a.delta = lt_tensor_3d(delta, LT_F32, t->b, t->h, t->t);
     f->scale = 1.0f / sqrtf((float)t->d);
     f->causal = t->causal, f->window = t->window, f->softcap = t->softcap;
     LT_TRY(extras(r, t));
@@ -203,10 +206,17 @@ static lt_err poison(attn_run *r, const lt_tensor *x) {
     return lt_cuda_fill(r->b->gpu, r->b->stream, x->data, 0xff, (size_t)lt_tensor_count(x) * 2);
 }
 
+static lt_err forward(attn_run *r, CUstream s) {
+    return r->sm80 ? lt_cuda_attention_sm80(r->b->gpu, s, &r->a.fwd)
+                   : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
+}
+static lt_err backward(attn_run *r, CUstream s) {
+    return r->sm80 ? lt_cuda_attention_bwd_sm80(r->b->gpu, s, &r->a)
+                   : lt_cuda_attention_bwd(r->b->gpu, s, &r->a, r->cut, r->scratch);
+}
 static lt_err both(attn_run *r) {
-    LT_TRY(lt_cuda_attention(r->b->gpu, r->b->stream, &r->a.fwd, r->scratch));
-    return r->backward ? lt_cuda_attention_bwd(r->b->gpu, r->b->stream, &r->a, r->cut, r->scratch)
-                       : LT_OK;
+    LT_TRY(forward(r, r->b->stream));
+    return r->backward ? backward(r, r->b->stream) : LT_OK;
 }
 
 /* The same bits each time, in one piece or several. */
@@ -244,6 +254,22 @@ done:
     return err;
 }
 
+/* On poisoned memory, against double. */
+static lt_err check_results(attn_run *r, void *exact[5], const char *shape) {
+    LT_TRY(poison(r, &r->a.fwd.out));
+    LT_TRY(poison(r, &r->a.dq));
+    LT_TRY(poison(r, &r->a.dk));
+    LT_TRY(poison(r, &r->a.dv));
+    LT_TRY(both(r));
+    LT_TRY(compare(r, r->sm80 ? "mma.sync out" : "out", &r->a.fwd.out, exact[0], FWD_BOUND, shape));
+    if (r->backward) {
+        LT_TRY(compare(r, r->sm80 ? "mma.sync dq" : "dq", &r->a.dq, exact[2], BWD_BOUND, shape));
+        LT_TRY(compare(r, r->sm80 ? "mma.sync dk" : "dk", &r->a.dk, exact[3], BWD_BOUND, shape));
+        LT_TRY(compare(r, r->sm80 ? "mma.sync dv" : "dv", &r->a.dv, exact[4], BWD_BOUND, shape));
+    }
+    return LT_OK;
+}
+
 static lt_err check_rungs(attn_run *r, const void *exact, const char *shape) {
     for (int i = 0; i < lt_attention_n_rungs; i++) {
         LT_TRY(poison(r, &r->a.fwd.out));
@@ -278,21 +304,15 @@ static lt_err check_case(lt_bench *b, const attn_case *t) {
         if (r.backward && r.cut.whole && !lt_cuda_attention_bwd_takes_whole(&r.a)) {
             continue;
         }
-        LT_TRY_DONE(poison(&r, &r.a.fwd.out));
-        LT_TRY_DONE(poison(&r, &r.a.dq));
-        LT_TRY_DONE(poison(&r, &r.a.dk));
-        LT_TRY_DONE(poison(&r, &r.a.dv));
-        LT_TRY_DONE(both(&r));
-        LT_TRY_DONE(compare(&r, "out", &r.a.fwd.out, exact[0], FWD_BOUND, shape));
-        if (r.backward) {
-            LT_TRY_DONE(compare(&r, "dq", &r.a.dq, exact[2], BWD_BOUND, shape));
-            LT_TRY_DONE(compare(&r, "dk", &r.a.dk, exact[3], BWD_BOUND, shape));
-            LT_TRY_DONE(compare(&r, "dv", &r.a.dv, exact[4], BWD_BOUND, shape));
-        }
+        LT_TRY_DONE(check_results(&r, exact, shape));
         if (i == 0 || r.cut.whole) {
             LT_TRY_DONE(check_repeats(&r, shape));
         }
     }
+    r.sm80 = r.backward = true;
+    LT_TRY_DONE(check_results(&r, exact, shape));
+    LT_TRY_DONE(check_repeats(&r, shape));
+    r.sm80 = false;
     if ((t->d == 64 || t->d == 128) && t->window == 0 && t->softcap == 0.0f && !t->alibi &&
         !t->sinks && !t->docs) {
         LT_TRY_DONE(check_rungs(&r, exact[0], shape));
@@ -310,8 +330,7 @@ static lt_err queue(void *p, CUstream s, int set) {
     if (r->rung != NULL) {
         return lt_cuda_attention_rung(r->b->gpu, s, r->rung, &r->a.fwd, r->scratch);
     }
-    return r->backward ? lt_cuda_attention_bwd(r->b->gpu, s, &r->a, r->cut, r->scratch)
-                       : lt_cuda_attention(r->b->gpu, s, &r->a.fwd, r->scratch);
+    return r->backward ? backward(r, s) : forward(r, s);
 }
 
 /* The peer's time of one way of a shape; 0: there is no peer. */
@@ -349,14 +368,16 @@ static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, 
     return LT_OK;
 }
 
-static lt_err case_time(lt_bench *b, const attn_case *t) {
+/* Of Hopper's kernels, or of those of mma.sync. */
+static lt_err case_time(lt_bench *b, const attn_case *t, bool sm80) {
     lt_err err = LT_OK;
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
     attn_run r, back;
     lt_timing runs[2];
     char shape[64];
+    static const char *const names[] = {"forward, mma.sync", "backward, mma.sync"};
     const double flops = 4.0 * t->b * t->h * (double)t->t * t->s * t->d * (t->causal ? 0.5 : 1.0);
-    const int n = t->d <= 128 ? 2 : 1;
+    const int n = sm80 || t->d <= 128 ? 2 : 1;
     double peer_ms[2] = {0};
     snprintf(shape, sizeof shape, "b%d s%d h%d d%d %s", t->b, t->s, t->h, t->d,
              t->causal ? "causal" : "full");
@@ -364,6 +385,7 @@ static lt_err case_time(lt_bench *b, const attn_case *t) {
         return LT_OK;
     }
     LT_TRY_DONE(run_open(&r, b, t));
+    r.sm80 = sm80;
     LT_TRY_DONE(both(&r));
     back = r;
     back.backward = true;
@@ -376,7 +398,7 @@ static lt_err case_time(lt_bench *b, const attn_case *t) {
             continue;
         }
         lt_bench_result row = {.op = "attention",
-                               .name = runs[i].name,
+                               .name = sm80 ? names[i] : runs[i].name,
                                .shape = shape,
                                .ms = runs[i].ms,
                                .ms_best = runs[i].ms_best,
@@ -471,14 +493,17 @@ lt_err lt_bench_attention(lt_bench *b) {
         for (int s = 512; s <= 16384; s *= 2) {
             for (int causal = 0; causal < 2; causal++) {
                 const int h = 2048 / widths[w];
-                lt_bench_failed(b, "attention", "",
-                                case_time(b, &(attn_case){.b = 16384 / s,
-                                                          .t = s,
-                                                          .s = s,
-                                                          .h = h,
-                                                          .g = h,
-                                                          .d = widths[w],
-                                                          .causal = causal == 1}));
+                const attn_case t = {.b = 16384 / s,
+                                     .t = s,
+                                     .s = s,
+                                     .h = h,
+                                     .g = h,
+                                     .d = widths[w],
+                                     .causal = causal == 1};
+                lt_bench_failed(b, "attention", "", case_time(b, &t, false));
+                if (s == 4096) {
+                    lt_bench_failed(b, "attention", "", case_time(b, &t, true));
+                }
             }
         }
     }

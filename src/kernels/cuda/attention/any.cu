@@ -4,7 +4,7 @@
  * MAP       a warp a row: a query (forward, dQ) or a key (dK, dV). The row's partners are taken 32 at a time: lane j computes the whole dot product
  *           with partner j (the row itself is in shared memory), then all lanes add partner after partner, COLS columns each.
  * MASKS     plain.cuh.
- * BOUND     fp32 FMA from L1: a few TFLOP/s. Correct first; training runs on fwd_sm90.cu and bwd_sm90.cu.
+ * BOUND     fp32 FMA from L1: a few TFLOP/s. Correct first; training runs on the kernels of sm_90 and sm_80, in fp32 on tiled.cu.
  * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (dQ), of heads and queries (dK, dV): bit-identical run to run. One rounding.
  *@spec sm_80 sm_90a: DTYPE=fp32 COLS=2
  *@spec sm_80 sm_90a: DTYPE=bf16 COLS=8 */

@@ -1,4 +1,4 @@
-/* attention.h: the attention ops (tensor/ops.h) on Hopper: choice of specialisation and launch of fwd_sm90.cu and bwd_sm90.cu. */
+/* attention.h: the attention ops (tensor/ops.h): choice of specialisation and launch of the Hopper kernels fwd_sm90.cu and bwd_sm90.cu, and of fwd_sm80.cu and bwd_sm80.cu. */
 #ifndef LT_KERNELS_CUDA_ATTENTION_H
 #define LT_KERNELS_CUDA_ATTENTION_H
 
@@ -16,6 +16,14 @@ size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a);
 
 LT_MUST_USE lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a,
                                      lt_scratch scratch);
+
+/* The same on any GPU from sm_80 on (sm80.c); the backward pass leaves dsinks to its caller. Neither needs scratch. */
+const char *lt_cuda_attention_sm80_refusal(const lt_attention_args *a, const lt_cuda_info *info);
+const char *lt_cuda_attention_bwd_sm80_refusal(const lt_attention_bwd_args *a,
+                                               const lt_cuda_info *info);
+LT_MUST_USE lt_err lt_cuda_attention_sm80(lt_cuda *c, CUstream s, const lt_attention_args *a);
+LT_MUST_USE lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s,
+                                              const lt_attention_bwd_args *a);
 
 /* How a backward pass is cut (backward.c): which is fastest, and a call cut so. Whole heads only where all queries see the first keys or none. */
 typedef struct {

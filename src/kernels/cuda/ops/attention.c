@@ -1,4 +1,4 @@
-/* attention.c: the ordered lists of attention: the Hopper kernels, tiled.cu for fp32, then any.cu, which takes everything that is left. */
+/* attention.c: the ordered lists of attention: the Hopper kernels, those of sm_80, tiled.cu for fp32, then any.cu, which takes everything that is left. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -27,6 +27,16 @@ static lt_err bwd_run(lt_queue *q, const void *args) {
     lt_scratch scratch = {.bytes = lt_cuda_attention_bwd_scratch_bytes(args, cut, info)};
     LT_TRY(lt_cuda_scratch_counted(q, scratch.bytes, &scratch.data));
     return lt_cuda_attention_bwd(q->gpu, q->stream, args, cut, scratch);
+}
+
+static const char *sm80_fwd_refuse(const void *args) {
+    return lt_cuda_attention_sm80_refusal(args, lt_cuda_backend_info());
+}
+static lt_err sm80_fwd_run(lt_queue *q, const void *args) {
+    return lt_cuda_attention_sm80(q->gpu, q->stream, args);
+}
+static const char *sm80_bwd_refuse(const void *args) {
+    return lt_cuda_attention_bwd_sm80_refusal(args, lt_cuda_backend_info());
 }
 
 /* ---- Plain cores: any.cu and tiled.cu ---- */
@@ -132,6 +142,12 @@ static lt_err sinks_run(lt_queue *q, plain_args *w, lt_dtype act) {
     return w->sinks != NULL && w->dsinks != NULL ? any_launch(q, "attn_any_sinks", w, act, w->heads)
                                                  : LT_OK;
 }
+static lt_err sm80_bwd_run(lt_queue *q, const void *args) {
+    const lt_attention_bwd_args *a = args;
+    plain_args w = plain_bwd_of(a);
+    LT_TRY(lt_cuda_attention_bwd_sm80(q->gpu, q->stream, a));
+    return sinks_run(q, &w, a->fwd.q.dtype);
+}
 static lt_err any_bwd_run(lt_queue *q, const void *args) {
     const lt_attention_bwd_args *a = args;
     const lt_dtype act = a->fwd.q.dtype;
@@ -220,9 +236,11 @@ static lt_err tiled_bwd_run(lt_queue *q, const void *args) {
 
 const lt_op_impl lt_cuda_attention_fwd_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma", fwd_refuse, fwd_run},
+    {"mma.sync", sm80_fwd_refuse, sm80_fwd_run},
     {"tiled", tiled_fwd_refuse, tiled_fwd_run},
     {"any", any_fwd_refuse, any_fwd_run}};
 const lt_op_impl lt_cuda_attention_bwd_impls[LT_REGISTRY_MAX_IMPLS] = {
     {"wgmma", bwd_refuse, bwd_run},
+    {"mma.sync", sm80_bwd_refuse, sm80_bwd_run},
     {"tiled", tiled_bwd_refuse, tiled_bwd_run},
     {"any", any_bwd_refuse, any_bwd_run}};
