@@ -11,16 +11,6 @@
 #define MOST_STAGES 32
 #define HELD_BYTES  (100 * 1024) /* Of weights, an SM, that are all on their way at once. */
 
-/* few_args of gemm_few.cu. */
-typedef struct {
-    const void *bias;
-    void *y;
-    int64_t ldy;
-    int m, n, k, bias_type, accumulate;
-    void *act;
-    int64_t ld_act;
-} few_args;
-
 static int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
@@ -117,19 +107,19 @@ static lt_err few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_g
     const lt_cuda_kernel *k;
     CUtensorMap map_w, map_x;
     char text[256];
-    few_args w = {.bias = a->bias,
-                  .y = a->c,
-                  .ldy = a->ldc,
-                  .m = (int)a->m,
-                  .n = (int)a->n,
-                  .k = (int)a->k,
-                  .bias_type = a->bias == NULL            ? 0
-                               : a->bias_dtype == LT_F32  ? 1
-                               : a->bias_dtype == LT_BF16 ? 2
-                                                          : 3,
-                  .accumulate = a->accumulate,
-                  .act = gated != NULL ? gated->y : NULL,
-                  .ld_act = gated != NULL ? gated->ld : 0};
+    lt_gemm_few_args w = {.bias = a->bias,
+                          .y = a->c,
+                          .ldy = a->ldc,
+                          .m = (int)a->m,
+                          .n = (int)a->n,
+                          .k = (int)a->k,
+                          .bias_type = a->bias == NULL            ? 0
+                                       : a->bias_dtype == LT_F32  ? 1
+                                       : a->bias_dtype == LT_BF16 ? 2
+                                                                  : 3,
+                          .accumulate = a->accumulate,
+                          .act = gated != NULL ? gated->y : NULL,
+                          .ld_act = gated != NULL ? gated->ld : 0};
     void *args[] = {&map_w, &map_x, &w};
     if (why != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "gemm of few rows, %lld x %lld x %lld: %s", (long long)a->m,

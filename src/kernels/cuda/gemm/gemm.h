@@ -106,6 +106,16 @@ extern const int lt_gemm_n_rungs;
 LT_MUST_USE lt_err lt_gemm_rung_run(lt_cuda *c, CUstream s, const lt_gemm_rung *r,
                                     const lt_gemm_args *a);
 
+/* few_args of few_sums.cuh. */
+typedef struct {
+    const void *bias;
+    void *y;
+    int64_t ldy;
+    int m, n, k, bias_type, accumulate;
+    void *act;
+    int64_t ld_act;
+} lt_gemm_few_args;
+
 /* gemm_args of epilogue.cuh. */
 typedef struct {
     int m, n, k, splits, m_padded, group;

@@ -13,16 +13,6 @@
 #define LEAST_STEPS 2           /* Tiles of K of a part. */
 #define X_BYTES     (64 * 1024) /* Of rows, an SM, at once: the L2 is nearer than the memory. */
 
-/* few_args of few_sums.cuh. */
-typedef struct {
-    const void *bias;
-    void *y;
-    int64_t ldy;
-    int m, n, k, bias_type, accumulate;
-    void *act;
-    int64_t ld_act;
-} few_args;
-
 typedef struct {
     int w_stages, x_stages;
 } depths;
@@ -134,19 +124,19 @@ lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a, const lt_gemm_
     CUtensorMap map_w, map_x;
     char text[256];
     depths rings;
-    few_args w = {.bias = a->bias.data,
-                  .y = a->y.data,
-                  .ldy = a->y.stride[0],
-                  .m = (int)a->y.shape[0],
-                  .n = (int)a->y.shape[1],
-                  .k = (int)a->b.shape[1],
-                  .bias_type = a->bias.data == NULL       ? 0
-                               : a->bias.dtype == LT_F32  ? 1
-                               : a->bias.dtype == LT_BF16 ? 2
-                                                          : 3,
-                  .accumulate = a->accumulate,
-                  .act = gated != NULL ? gated->y : NULL,
-                  .ld_act = gated != NULL ? gated->ld : 0};
+    lt_gemm_few_args w = {.bias = a->bias.data,
+                          .y = a->y.data,
+                          .ldy = a->y.stride[0],
+                          .m = (int)a->y.shape[0],
+                          .n = (int)a->y.shape[1],
+                          .k = (int)a->b.shape[1],
+                          .bias_type = a->bias.data == NULL       ? 0
+                                       : a->bias.dtype == LT_F32  ? 1
+                                       : a->bias.dtype == LT_BF16 ? 2
+                                                                  : 3,
+                          .accumulate = a->accumulate,
+                          .act = gated != NULL ? gated->y : NULL,
+                          .ld_act = gated != NULL ? gated->ld : 0};
     void *args[] = {&map_w, &map_x, &w, &rings};
     LT_ASSERT(packed);
     if (!choose(&t, a, &f, info)) {
