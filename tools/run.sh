@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# `make run`: from nothing to a trained model on this machine, in about three minutes on two cores.
+# `make run`: from nothing to a trained model on this machine, in four to six minutes on two cores.
 # Installs what is missing (as root; else prints the line and stops), builds, trains a tokenizer and a small Apertus-style model on the novels
 # in data/demo, and says what to type next.
 set -eu
