@@ -25,10 +25,6 @@ LADDERS = (  # op, its title, whose kernels it is measured against, a page on it
 )
 
 
-def rate(row):
-    return f"{row['tflops']:.1f} TFLOP/s" if "tflops" in row else f"{row['gbps']:.0f} GB/s"
-
-
 def percent(row, key):
     return f"{100 * row[key]:.1f} %" if key in row else ""
 
