@@ -286,26 +286,24 @@ static const char *sgemm_refuse(const void *args) {
     }
     return lt_matmul_depth(a) == 0 ? "nothing to multiply" : NULL;
 }
-/* Rows of a turned operand are whole 16 bytes, for the copy engine. */
-static int64_t pitch(int64_t cols) {
-    return (cols + 3) / 4 * 4;
-}
 /* dst (cols, rows) = x (rows, cols) turned. */
 static lt_err transpose(lt_queue *q, void *dst, const lt_tensor *x) {
     int rows = (int)x->shape[0], cols = (int)x->shape[1];
-    int64_t ld = x->stride[0], to = pitch(rows);
+    int64_t ld = x->stride[0], to = lt_sgemm_pitch(rows);
     void *src = x->data, *list[] = {&dst, &src, &rows, &cols, &ld, &to};
     return lt_cuda_run(q, "ops/rearrange.cu", "transpose_fp32", "", LT_CUDA_DIV_UP(cols, 32),
                        (int)LT_CUDA_DIV_UP(rows, 32), 256, list);
 }
 static lt_err sgemm_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
-    const size_t a_bytes = a->trans_a
-                               ? ALIGN((size_t)(a->y.shape[0] * pitch(lt_matmul_depth(a))) * 4)
-                               : 0,
-                 b_bytes = a->trans_b
-                               ? ALIGN((size_t)(lt_matmul_depth(a) * pitch(a->y.shape[1])) * 4)
-                               : 0;
+    const size_t a_bytes =
+                     a->trans_a
+                         ? ALIGN((size_t)(a->y.shape[0] * lt_sgemm_pitch(lt_matmul_depth(a))) * 4)
+                         : 0,
+                 b_bytes =
+                     a->trans_b
+                         ? ALIGN((size_t)(lt_matmul_depth(a) * lt_sgemm_pitch(a->y.shape[1])) * 4)
+                         : 0;
     lt_sgemm_args g = {.m = (int)a->y.shape[0],
                        .n = (int)a->y.shape[1],
                        .k = (int)lt_matmul_depth(a),
@@ -328,11 +326,11 @@ static lt_err sgemm_run(lt_queue *q, const void *args) {
     g.workspace = q->sgemm_workspace;
     if (a->trans_a) {
         g.a = NULL; /* Aligned, wherever the scratch is. */
-        g.lda = (int)pitch(g.k);
+        g.lda = (int)lt_sgemm_pitch(g.k);
     }
     if (a->trans_b) {
         g.b = NULL;
-        g.ldb = (int)pitch(g.n);
+        g.ldb = (int)lt_sgemm_pitch(g.n);
     }
     aligned_bytes = lt_sgemm_aligned_bytes(&g);
     if (a_bytes + b_bytes + aligned_bytes > 0) {

@@ -230,11 +230,8 @@ lt_err lt_sgemm_with(lt_cuda *c, CUstream s, const lt_sgemm_args *a, const lt_sg
                                                     : with_pointers);
 }
 
-static int pitch(int cols) {
-    return (cols + 3) / 4 * 4;
-}
 static size_t copy_bytes(int rows, int cols) {
-    return (size_t)rows * (size_t)pitch(cols) * 4;
+    return (size_t)rows * (size_t)lt_sgemm_pitch(cols) * 4;
 }
 
 size_t lt_sgemm_aligned_bytes(const lt_sgemm_args *a) {
@@ -250,7 +247,7 @@ static lt_err align(lt_cuda *c, CUstream s, const float **p, int *ld, int rows, 
                     unsigned char **room) {
     const lt_cuda_kernel *k;
     float *to = (float *)*room;
-    int64_t from_ld = *ld, to_ld = pitch(cols);
+    int64_t from_ld = *ld, to_ld = lt_sgemm_pitch(cols);
     void *list[] = {&to, p, &cols, &from_ld, &to_ld};
     if (is_aligned(*p, *ld)) {
         return LT_OK;

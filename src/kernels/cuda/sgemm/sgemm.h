@@ -20,6 +20,11 @@ typedef struct {
         aligned; /* Of lt_sgemm_aligned_bytes; NULL: an operand without whole 16 bytes a row is read 4 bytes at a time (half the speed on an H100). */
 } lt_sgemm_args;
 
+/* The least leading dimension of so many columns whose rows are whole 16 bytes, for the copy engine. */
+static inline int64_t lt_sgemm_pitch(int64_t cols) {
+    return (cols + 3) / 4 * 4;
+}
+
 /* Scratch for copies of the operands that the copy engine can not read where they lie (base, lda or ldb), where the copy costs less than it gains; else 0. */
 size_t lt_sgemm_aligned_bytes(const lt_sgemm_args *a);
 
