@@ -82,6 +82,11 @@ typedef struct {
         overlap_previous; /* Programmatic dependent launch: start early; the kernel waits with griddepcontrol.wait. */
 } lt_cuda_dims;
 
+/* n / d, rounded up. */
+static inline int64_t lt_cuda_div_up(int64_t n, int64_t d) {
+    return (n + d - 1) / d;
+}
+
 LT_MUST_USE lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k,
                                   const lt_cuda_dims *d, void **args);
 

@@ -198,7 +198,7 @@ static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scr
     }
     const int rows = 64 * r->consumers, heads = heads_packed(a, rows);
     const int64_t pairs = (int64_t)w.batch * w.q_heads / heads,
-                  tiles = lt_attn_div_up((int64_t)w.q_tokens * heads, rows), n = tiles * pairs,
+                  tiles = lt_cuda_div_up((int64_t)w.q_tokens * heads, rows), n = tiles * pairs,
                   alike = (info->n_sms + tiles / 2) / tiles;
     w.section = a->causal && w.kv_tokens > SECTION_KEYS
                     ? section_of(4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads,
@@ -370,7 +370,7 @@ lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r
     rung_launch(r, a, words, &shared);
     LT_TRY(lt_cuda_kernel_get(c, &k, r->file, r->entry, words));
     return lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)lt_attn_div_up(w.q_tokens, r->rows),
+                          &(lt_cuda_dims){.grid = {(unsigned)lt_cuda_div_up(w.q_tokens, r->rows),
                                                    (unsigned)w.q_heads, (unsigned)w.batch},
                                           .block = {(unsigned)r->threads},
                                           .dynamic_shared_bytes = shared},

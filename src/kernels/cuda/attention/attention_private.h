@@ -21,10 +21,6 @@ typedef struct {
     int out_width;
 } lt_attn_args;
 
-static inline int64_t lt_attn_div_up(int64_t n, int64_t d) {
-    return (n + d - 1) / d;
-}
-
 /* NULL, or why the copy engine can not read (B, T, H, D) of 16-bit elements there. */
 const char *lt_attn_tensor_refusal(const lt_tensor *t);
 lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch);

@@ -56,7 +56,7 @@ const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
 }
 
 static int padded_of(const lt_attention_args *a) {
-    return (int)lt_attn_div_up(a->q.shape[1], 128) * 128;
+    return (int)lt_cuda_div_up(a->q.shape[1], 128) * 128;
 }
 static int width_of(const lt_attention_args *a) {
     return a->q.shape[3] <= 64 ? 64 : 128;
@@ -73,7 +73,7 @@ static size_t sums_of(const lt_attention_args *a) {
 /* See unit_count of bwd_sm90.cu: of a (batch, key head), but for whole heads. */
 static int64_t units_of(const lt_attention_args *a) {
     const bool paired = a->causal && a->window == 0; /* PAIRED */
-    const int64_t tiles = lt_attn_div_up(a->k.shape[1], 128);
+    const int64_t tiles = lt_cuda_div_up(a->k.shape[1], 128);
     return paired ? (tiles + 1) / 2 : tiles;
 }
 
@@ -83,7 +83,7 @@ bool lt_cuda_attention_bwd_takes_whole(const lt_attention_bwd_args *a) {
 /* Whether blocks that make whole heads have about equally much to do, and the L2 holds what they read. */
 static bool whole_pays(const lt_attention_args *a, const lt_cuda_info *info) {
     const int64_t pairs = a->q.shape[0] * a->k.shape[2], n = info->n_sms,
-                  rounds = lt_attn_div_up(pairs, n), blocks = pairs < n ? pairs : n,
+                  rounds = lt_cuda_div_up(pairs, n), blocks = pairs < n ? pairs : n,
                   one = 4 * width_of(a) * (a->q.shape[1] * group_of(a) + a->k.shape[1]);
     const bool even = a->k.shape[1] <= 128 || 10 * rounds * n <= 11 * pairs;
     return a->k.shape[1] <= WHOLE_KEYS && even &&
@@ -98,7 +98,7 @@ lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
     } else if (a->fwd.k.shape[1] >= PIECES_KEYS) {
         const int64_t pairs = (int64_t)(PIECE_BYTES / 4 / sums_of(&a->fwd)); /* Of a piece. */
         if (pairs * units_of(&a->fwd) * 10 >= 9 * info->n_sms) { /* Enough for all SMs. */
-            cut.n_pieces = (int)lt_attn_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], pairs);
+            cut.n_pieces = (int)lt_cuda_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], pairs);
         }
     }
     return cut;
@@ -112,7 +112,7 @@ typedef struct {
 static layout layout_of(const lt_attention_args *a, lt_attention_cut cut,
                         const lt_cuda_info *info) {
     const int total = (int)(a->q.shape[0] * a->k.shape[2]),
-              pairs = (int)lt_attn_div_up(total, cut.n_pieces);
+              pairs = (int)lt_cuda_div_up(total, cut.n_pieces);
     if (cut.whole) {
         return (layout){total, total < info->n_sms ? total : info->n_sms, sums_of(a)};
     }
@@ -171,7 +171,7 @@ static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, ke
             sd = strides_of(&a->dout);
     void *bounds_args[] = {w, &k, &v, &sk, &sv}, *rows_args[] = {w, &o, &d_o, &so, &sd};
     const int64_t most = 512 / w->pairs > 1 ? 512 / w->pairs : 1,
-                  blocks = lt_attn_div_up(w->a.kv_tokens, block_rows);
+                  blocks = lt_cuda_div_up(w->a.kv_tokens, block_rows);
 
     LT_TRY(lt_cuda_kernel_get(c, &rows, "attention/bwd_edges.cu", "attn_bwd_prepare", text));
     if (!whole) {
@@ -257,7 +257,7 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_attention_bwd_refusal(a, info);
     const layout l = layout_of(&a->fwd, cut, info);
-    const int n_pieces = (int)lt_attn_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], l.pairs);
+    const int n_pieces = (int)lt_cuda_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], l.pairs);
     char edges[64];
     products p;
     kernel_bwd_args all, w;

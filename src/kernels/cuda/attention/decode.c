@@ -24,12 +24,12 @@ typedef struct {
 } kernel_args;
 
 static int64_t row_tiles(const lt_decode_args *a) {
-    return lt_attn_div_up(a->q.shape[1] * (a->q.shape[2] / a->k_pages.shape[2]), ROWS);
+    return lt_cuda_div_up(a->q.shape[1] * (a->q.shape[2] / a->k_pages.shape[2]), ROWS);
 }
 /* As many as give every SM a block, but no split shorter than its own cost. */
 static int splits(const lt_decode_args *a, const lt_cuda_info *info) {
     const int64_t blocks = a->q.shape[0] * a->k_pages.shape[2] * row_tiles(a),
-                  tiles = lt_attn_div_up(a->kv_len_max, ROWS);
+                  tiles = lt_cuda_div_up(a->kv_len_max, ROWS);
     int64_t n = info->n_sms /
                 blocks; /* Measured best: one block an SM, of the two that would fit. */
     n = n > tiles / SPLIT_TILES ? tiles / SPLIT_TILES : n;
@@ -107,7 +107,7 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
             .dynamic_shared_bytes = ring > meet ? ring : meet},
         args));
     return lt_cuda_launch(c, s, combine,
-                          &(lt_cuda_dims){.grid = {(unsigned)lt_attn_div_up(rows, 4),
+                          &(lt_cuda_dims){.grid = {(unsigned)lt_cuda_div_up(rows, 4),
                                                    (unsigned)w.kv_heads, (unsigned)w.batch},
                                           .block = {128}},
                           args);
@@ -122,10 +122,10 @@ lt_err lt_cuda_decode(lt_cuda *c, CUstream s, const lt_decode_args *a, lt_scratc
     115200 /* Bytes of shared memory that let two blocks stand on an SM of 227 KB. */
 
 static int64_t paged_row_tiles(const lt_attention_paged_args *a) {
-    return lt_attn_div_up(a->q_max * (a->q.shape[1] / a->k_pages.shape[2]), ROWS);
+    return lt_cuda_div_up(a->q_max * (a->q.shape[1] / a->k_pages.shape[2]), ROWS);
 }
 static int64_t paged_splits(const lt_attention_paged_args *a) {
-    return lt_attn_div_up(lt_attn_div_up(a->kv_max, ROWS), SPLIT_SHARE);
+    return lt_cuda_div_up(lt_cuda_div_up(a->kv_max, ROWS), SPLIT_SHARE);
 }
 static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     return a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) >=
@@ -136,7 +136,7 @@ static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
 /* Splits that a block makes one after the other. Two where that leaves two blocks for every SM, or nearly: narrow heads gain 3 % (docs/SPEED.md). */
 static int turns(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     const int64_t blocks = a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) *
-                           lt_attn_div_up(paged_splits(a), 2);
+                           lt_cuda_div_up(paged_splits(a), 2);
     return a->q.shape[2] <= 64 && 20 * blocks >= 19 * (int64_t)BUSY * info->n_sms ? 2 : 1;
 }
 
@@ -238,7 +238,7 @@ lt_err lt_cuda_paged(lt_cuda *c, CUstream s, const lt_attention_paged_args *a, l
     lt_cuda_all_shared(c, combine);
     LT_TRY(lt_cuda_launch(
         c, s, split,
-        &(lt_cuda_dims){.grid = {(unsigned)lt_attn_div_up(w.splits, w.turns), blocks, batch},
+        &(lt_cuda_dims){.grid = {(unsigned)lt_cuda_div_up(w.splits, w.turns), blocks, batch},
                         .block = {32 * WARPS},
                         .dynamic_shared_bytes = shared,
                         .overlap_previous = info->cc >= 90},

@@ -63,7 +63,7 @@ static int rows_of(const shape *s) {
     return 64 * s->tiles;
 }
 static size_t line_of(const lt_attention_args *a) {
-    return (size_t)lt_attn_div_up(padded_of(a), 64) * 128;
+    return (size_t)lt_cuda_div_up(padded_of(a), 64) * 128;
 }
 static size_t forward_shared(const lt_attention_args *a, const shape *s) {
     return (size_t)(rows_of(s) + 2 * s->step) * line_of(a);
@@ -157,7 +157,7 @@ lt_err lt_cuda_attention_sm80(lt_cuda *c, CUstream s, const lt_attention_args *a
     snprintf(words, sizeof words, "WIDTH=%d TILES=%d STEP=%d SINKS=%d %s", padded_of(a), m.tiles,
              m.step, a->sinks.data != NULL, flags);
     return launch(c, s, "attention/fwd_sm80.cu", "attn_fwd_sm80", words,
-                  lt_attn_div_up(w.a.q_tokens, rows_of(&m)) * w.a.q_heads * w.a.batch,
+                  lt_cuda_div_up(w.a.q_tokens, rows_of(&m)) * w.a.q_heads * w.a.batch,
                   forward_shared(a, &m), &w);
 }
 
@@ -181,10 +181,10 @@ lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s, const lt_attention_bwd
                  m->step, m->gives, flags);
         if (m->gives == 1) { /* The first pass: behind the deltas, which all read. */
             LT_TRY(launch(c, s, "attention/bwd_sm80.cu", "attn_bwd_sm80_delta", words,
-                          lt_attn_div_up(pairs * rows, THREADS / lanes), 0, &w));
+                          lt_cuda_div_up(pairs * rows, THREADS / lanes), 0, &w));
         }
         LT_TRY(launch(c, s, "attention/bwd_sm80.cu", "attn_bwd_sm80", words,
-                      lt_attn_div_up(rows, rows_of(m)) * pairs, backward_shared(&a->fwd, m), &w));
+                      lt_cuda_div_up(rows, rows_of(m)) * pairs, backward_shared(&a->fwd, m), &w));
     }
     return LT_OK;
 }

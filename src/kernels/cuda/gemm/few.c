@@ -11,19 +11,16 @@
 #define MOST_STAGES 32
 #define HELD_BYTES  (100 * 1024) /* Of weights, an SM, that are all on their way at once. */
 
-static int64_t div_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
 static int rows_of(const lt_gemm_args *a) {
-    return (int)div_up(a->m, 8) * 8;
+    return (int)lt_cuda_div_up(a->m, 8) * 8;
 }
 static size_t stage_bytes(const lt_gemm_few_tile *t, int rows) {
     return (size_t)(DEPTH * (64 * t->groups + rows)) * 128;
 }
 /* All but the ring: see the kernel. */
 static size_t fixed_bytes(const lt_gemm_few_tile *t, int rows) {
-    const int octets = rows / 8,
-              each = t->splits == 1 ? (octets < 4 ? octets : 4) : (int)div_up(octets, t->splits);
+    const int octets = rows / 8, each = t->splits == 1 ? (octets < 4 ? octets : 4)
+                                                       : (int)lt_cuda_div_up(octets, t->splits);
     return 1024 + (size_t)(t->groups * t->splits * each) * 2048 + (size_t)(16 * MOST_STAGES) + 64;
 }
 
@@ -44,13 +41,13 @@ const char *lt_gemm_few_refusal(const lt_gemm_args *a, const lt_cuda_info *info)
 /* As many stages as fit, or as a block has work for; false: not even two. */
 bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_info *info) {
     const int rows = rows_of(a);
-    const int64_t tiles = div_up(a->n, 64 * t->groups),
-                  share = div_up(div_up(a->k, 64 * DEPTH), t->splits);
+    const int64_t tiles = lt_cuda_div_up(a->n, 64 * t->groups),
+                  share = lt_cuda_div_up(lt_cuda_div_up(a->k, 64 * DEPTH), t->splits);
     const size_t room = SM_BYTES - 1024 /* the system's */, fixed = fixed_bytes(t, rows);
     int64_t stages = room > fixed ? (int64_t)((room - fixed) / stage_bytes(t, rows)) : 0,
             blocks = info->n_sms, work;
     blocks = blocks < tiles && t->splits == 1 ? blocks : tiles;
-    work = share * div_up(tiles, blocks);
+    work = share * lt_cuda_div_up(tiles, blocks);
     stages = stages < work ? stages : work;
     t->stages = (int)(stages < MOST_STAGES ? stages : MOST_STAGES);
     t->blocks = (int)blocks * t->splits;
@@ -65,17 +62,17 @@ static int64_t wave_of(int splits) {
 /* What won on an H100 at 1 to 64 rows (docs/SPEED.md). Many columns: blocks walk over tiles. A product that the SMs hold at once: many parts, as nobody waits for a place. Else as many
  * blocks as a wave takes, with wide tiles where there is a choice. */
 lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *info) {
-    const int64_t tiles = div_up(a->n, 64), most = info->n_sms;
+    const int64_t tiles = lt_cuda_div_up(a->n, 64), most = info->n_sms;
     lt_gemm_few_tile t = {.groups = 1, .splits = 1}, best = t;
     if (tiles > most) {
-        best.groups = div_up(tiles, 2) <= most ? 2 : 1;
+        best.groups = lt_cuda_div_up(tiles, 2) <= most ? 2 : 1;
     } else if (a->n * a->k * 2 <= most * HELD_BYTES) {
         best = (lt_gemm_few_tile){.groups = tiles >= 32 ? 2 : 1, .splits = 4};
     } else {
         int64_t busy = 0;
         for (t.groups = 1; t.groups <= 2; t.groups++) {
             for (t.splits = 1; t.splits <= 6; t.splits++) {
-                const int64_t blocks = div_up(tiles, t.groups) * t.splits;
+                const int64_t blocks = lt_cuda_div_up(tiles, t.groups) * t.splits;
                 if (blocks <= wave_of(t.splits) && blocks + (a->m <= 32) > busy) {
                     busy = blocks;
                     best = t;

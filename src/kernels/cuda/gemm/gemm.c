@@ -33,9 +33,6 @@ static const tile_row tiles[] = {
 };
 #define N_TILES (sizeof tiles / sizeof tiles[0])
 
-static int64_t div_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
 static int tile_bm(const lt_gemm_tile *t) {
     return 64 * t->wg_m * (t->pingpong ? 1 : t->consumers);
 }
@@ -54,7 +51,7 @@ size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t) {
            (size_t)(t->consumers * tile_c_stages(t)) * 8192 + 32;
 }
 static int64_t tile_m_padded(const lt_gemm_tile *t, int64_t m) {
-    return div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;
+    return lt_cuda_div_up(m, tile_bm(t) * t->cluster) * tile_bm(t) * t->cluster;
 }
 size_t lt_gemm_tile_scratch_bytes(const lt_gemm_tile *t, const lt_gemm_args *a) {
     return t->splits > 1 ? (size_t)(t->splits * tile_m_padded(t, a->m) * a->n) * 4 : 0;
@@ -140,10 +137,11 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
  * on an H100: the pick is 0.3 % slower than the best measured tile, geometric mean. */
 double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
     const double clock_mhz = 1600.0;
-    const int64_t bm = tile_bm(t), steps = div_up(div_up(a->k, STEP), tile_parts(t));
-    const int64_t n = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
-                      tile_parts(t);
-    const int64_t waves = div_up(n, n_sms), busy = n < n_sms ? n : n_sms;
+    const int64_t bm = tile_bm(t),
+                  steps = lt_cuda_div_up(lt_cuda_div_up(a->k, STEP), tile_parts(t));
+    const int64_t n = lt_cuda_div_up(a->m, bm * t->cluster) * t->cluster *
+                      lt_cuda_div_up(a->n, t->bn) * tile_parts(t);
+    const int64_t waves = lt_cuda_div_up(n, n_sms), busy = n < n_sms ? n : n_sms;
     double rate = 0.9, clocks;
     for (size_t i = 0; i < N_TILES; i++) {
         const lt_gemm_tile *r = &tiles[i].tile;
@@ -186,7 +184,7 @@ int lt_gemm_tile_all(lt_gemm_tile *out, int max, const lt_gemm_args *a, size_t s
         for (int splits = 1; splits <= SPLITS_MAX && n < max; splits++) {
             const bool pair = tiles[i].tile.pair, late = a->act >= 0 || a->act_bwd >= 0;
             const int parts = splits * (pair ? 2 : 1);
-            const int64_t steps = div_up(a->k, STEP), share = div_up(steps, parts);
+            const int64_t steps = lt_cuda_div_up(a->k, STEP), share = lt_cuda_div_up(steps, parts);
             out[n] = tiles[i].tile;
             out[n].splits = splits;
             if (parts > 1 && ((parts - 1) * share >= steps || share < 4)) {
@@ -291,8 +289,8 @@ static lt_err launch_product(lt_cuda *c, CUstream s, const lt_gemm_args *a, cons
     const bool split = t->splits > 1, f32 = split || a->out == LT_F32;
     const int bm = tile_bm(t), out_cols = t->pair ? t->bn / 2 : t->bn;
     const unsigned cluster = t->pair ? 2 : (unsigned)t->cluster;
-    const int64_t blocks = div_up(a->m, bm * t->cluster) * t->cluster * div_up(a->n, t->bn) *
-                           tile_parts(t);
+    const int64_t blocks = lt_cuda_div_up(a->m, bm * t->cluster) * t->cluster *
+                           lt_cuda_div_up(a->n, t->bn) * tile_parts(t);
     const int64_t fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
     char text[768], tile_words[256], epilogue[256] = "";
     const lt_cuda_kernel *k;
@@ -346,7 +344,7 @@ static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *pa
              a->accumulate && a->out == LT_F32, epilogue);
     LT_TRY(lt_cuda_kernel_get(c, &k, "gemm/gemm_split.cu", "gemm_split_sum", text));
     return lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)div_up(a->n * a->m, 4 * 256)},
+                          &(lt_cuda_dims){.grid = {(unsigned)lt_cuda_div_up(a->n * a->m, 4 * 256)},
                                           .block = {256},
                                           .overlap_previous = true},
                           args);

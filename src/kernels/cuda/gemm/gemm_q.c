@@ -23,17 +23,14 @@ typedef struct {
     size_t shared_bytes;
 } tile;
 
-static int64_t div_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
 static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
 /* Shared memory but for the rings: sums (few_sums.cuh), barriers, alignment. */
 static int64_t fixed_bytes(const tile *t) {
-    const int octets = t->rows / 8,
-              each = t->splits == 1 ? (octets < 4 ? octets : 4) : (int)div_up(octets, t->splits);
+    const int octets = t->rows / 8, each = t->splits == 1 ? (octets < 4 ? octets : 4)
+                                                          : (int)lt_cuda_div_up(octets, t->splits);
     return 1024 + (int64_t)(t->groups * t->splits * each) * 2048 + 2 * 16 * MOST_STAGES + 64;
 }
 /* As many stages as fit, or as a block has work for; false: not two of each. */
@@ -41,9 +38,11 @@ static bool fit(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
                 const lt_cuda_info *info) {
     const int64_t k = a->b.shape[1], x_stage = 128 * t->rows,
                   w_stage = (int64_t)f->tile_bytes * SLABS * t->groups,
-                  tiles = div_up(a->y.shape[1], 64 * t->groups) * div_up(a->y.shape[0], t->rows),
+                  tiles = lt_cuda_div_up(a->y.shape[1], 64 * t->groups) *
+                          lt_cuda_div_up(a->y.shape[0], t->rows),
                   blocks = t->splits == 1 ? least(tiles, info->n_sms) : tiles,
-                  work = div_up(div_up(k, TILE_K), t->splits) * div_up(tiles, blocks);
+                  work = lt_cuda_div_up(lt_cuda_div_up(k, TILE_K), t->splits) *
+                         lt_cuda_div_up(tiles, blocks);
     int64_t x = X_BYTES / x_stage;
     x = least(x < 4 ? 4 : x, 2 * work);
     x = least(x < 2 ? 2 : x, MOST_STAGES);
@@ -62,19 +61,19 @@ static int64_t wave_of(int splits) {
 /* What won on an H100 at 8 to 256 rows (docs/SPEED.md): as many blocks as a wave takes, wide tiles where there is a choice; where not even one part of K fits in a wave, a walk over wide tiles. */
 static bool choose(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
                    const lt_cuda_info *info) {
-    const int64_t n = a->y.shape[1], steps = div_up(a->b.shape[1], TILE_K),
+    const int64_t n = a->y.shape[1], steps = lt_cuda_div_up(a->b.shape[1], TILE_K),
                   m = a->y.shape[0]; /* In a fixed order, splits must not depend on it. */
     int64_t busy = 0;
     *t = (tile){.groups = 2, .splits = 1, .exact = m <= LT_GEMM_Q_EXACT_ROWS};
     if (t->exact) {
-        t->rows = (int)div_up(m, 8) * 8;
+        t->rows = (int)lt_cuda_div_up(m, 8) * 8;
     } else {
-        const int64_t tall = div_up(m, 128);
-        const bool wide = tall > 1 && div_up(n, 128) * tall > info->n_sms;
-        t->rows = wide ? 256 : (int)div_up(div_up(m, tall), 16) * 16;
+        const int64_t tall = lt_cuda_div_up(m, 128);
+        const bool wide = tall > 1 && lt_cuda_div_up(n, 128) * tall > info->n_sms;
+        t->rows = wide ? 256 : (int)lt_cuda_div_up(lt_cuda_div_up(m, tall), 16) * 16;
     }
     for (int groups = 2; groups >= 1 && t->rows <= 128; groups--) {
-        const int64_t tiles = div_up(n, 64 * groups) * div_up(m, t->rows);
+        const int64_t tiles = lt_cuda_div_up(n, 64 * groups) * lt_cuda_div_up(m, t->rows);
         for (int splits = 1; splits <= 6 && (splits == 1 || splits * LEAST_STEPS <= steps);
              splits++) {
             if (tiles * splits <= wave_of(splits) && tiles * splits > busy) {
@@ -100,7 +99,7 @@ const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info)
 static lt_err weights_map(lt_cuda *c, CUtensorMap *map, const lt_matmul_args *a,
                           const lt_cuda_tile_format *f, int slabs) {
     const int cuts = f->tile_bytes > 2048 ? 4 : 2; /* CUTS of the kernel. */
-    const int64_t tiles = div_up(a->b.shape[1], TILE_K), piece = f->tile_bytes / cuts;
+    const int64_t tiles = lt_cuda_div_up(a->b.shape[1], TILE_K), piece = f->tile_bytes / cuts;
     return lt_cuda_tensor_map(
         c, map, (void *)(uintptr_t)a->b_packed,
         &(lt_tensor_map_spec){
@@ -108,7 +107,7 @@ static lt_err weights_map(lt_cuda *c, CUtensorMap *map, const lt_matmul_args *a,
             .elem_bytes = 4,
             .rank = 3,
             .size = {(uint64_t)(piece / 4), (uint64_t)(tiles * cuts),
-                     (uint64_t)div_up(a->b.shape[0], TILE_ROWS)},
+                     (uint64_t)lt_cuda_div_up(a->b.shape[0], TILE_ROWS)},
             .stride_bytes = {0, (uint64_t)piece, (uint64_t)(tiles * f->tile_bytes)},
             .box = {(uint32_t)(piece / 4), (uint32_t)cuts, (uint32_t)slabs},
             .swizzle = LT_CU_TMAP_SWIZZLE_NONE,

@@ -14,10 +14,6 @@ const lt_gemm_scaled_tile lt_gemm_scaled_tiles[] = {
 };
 const int lt_gemm_n_scaled_tiles = sizeof lt_gemm_scaled_tiles / sizeof *lt_gemm_scaled_tiles;
 
-static int64_t div_up(int64_t a, int64_t b) {
-    return (a + b - 1) / b;
-}
-
 static const char *refuse_operand(const lt_tensor *t, const lt_tensor *scale) {
     if (t->n_dims != 2 || t->stride[1] != 1 || t->stride[0] % 16 != 0 ||
         (uintptr_t)t->data % 16 != 0) {
@@ -69,11 +65,12 @@ static lt_gemm_scaled_tile choose(const lt_matmul_scaled_args *a, int n_sms) {
     double best_clocks = 1e30;
     for (int i = 0; i < lt_gemm_n_scaled_tiles; i++) {
         const lt_gemm_scaled_tile *t = &lt_gemm_scaled_tiles[i];
-        const int64_t tiles = div_up(a->y.shape[0], BM * t->cluster) * t->cluster *
-                              div_up(a->y.shape[1], t->bn);
+        const int64_t tiles = lt_cuda_div_up(a->y.shape[0], BM * t->cluster) * t->cluster *
+                              lt_cuda_div_up(a->y.shape[1], t->bn);
         const double rate = t->bn == 192 ? 0.9 : 1.0;
-        const double clocks = (double)div_up(tiles, n_sms) *
-                              ((double)div_up(a->a.shape[1], STEP) * t->bn * 4.0 / rate + 800.0);
+        const double clocks = (double)lt_cuda_div_up(tiles, n_sms) *
+                              ((double)lt_cuda_div_up(a->a.shape[1], STEP) * t->bn * 4.0 / rate +
+                               800.0);
         if (t->promote == promote && t->cluster == 1 && clocks < best_clocks) {
             best_clocks = clocks;
             best = *t;
@@ -88,7 +85,8 @@ lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *
                into_16 = a->accumulate &&
                          !f32; /* y + product is a residual that happens to be y. */
     const int64_t m = a->y.shape[0], n = a->y.shape[1], k = a->a.shape[1];
-    const int64_t blocks = div_up(m, BM * t->cluster) * t->cluster * div_up(n, t->bn),
+    const int64_t blocks = lt_cuda_div_up(m, BM * t->cluster) * t->cluster *
+                           lt_cuda_div_up(n, t->bn),
                   fit = lt_cuda_get_info(c)->n_sms / t->cluster * t->cluster;
     lt_gemm_kernel_args w = {.m = (int)m,
                              .n = (int)n,
