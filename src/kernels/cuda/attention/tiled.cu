@@ -86,21 +86,6 @@ INLINE void rows_store(float *to, i64 step, const float4 sum[TALL][QUADS], const
         }
     }
 }
-/* Over the 16 threads of a row. */
-INLINE float row_max(float x) {
-#pragma unroll
-    for (int step = 8; step > 0; step /= 2) {
-        x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, step));
-    }
-    return x;
-}
-INLINE float row_sum(float x) {
-#pragma unroll
-    for (int step = 8; step > 0; step /= 2) {
-        x += __shfl_xor_sync(ALL_LANES, x, step);
-    }
-    return x;
-}
 /* Query t's keys; none behind the last query. */
 INLINE span sees(const args_t *w, int b, int t, int n_keys) {
     const span none = {0, 0, 0};
@@ -155,13 +140,13 @@ extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2) attn_
                 s[i][n] = key >= see.from && key < see.to ? logit(&w, s[i][n], at.h, key, see.pos, &slope) : -INFINITE;
                 most = fmaxf(most, s[i][n]);
             }
-            most = row_max(most);
+            most = lanes_max(most, 16);
             EACH(n, MEET) {
                 s[i][n] = s[i][n] > -INFINITE ? expf(s[i][n] - most) : 0.0f;
                 part += s[i][n];
             }
             shrink[i] = top[i] > -INFINITE ? expf(top[i] - most) : 0.0f;
-            sum[i] = sum[i] * shrink[i] + row_sum(part);
+            sum[i] = sum[i] * shrink[i] + lanes_sum(part, 16);
             top[i] = most;
             EACH(c, QUADS) out[i][c] = make_float4(out[i][c].x * shrink[i], out[i][c].y * shrink[i], out[i][c].z * shrink[i], out[i][c].w * shrink[i]);
         }
@@ -202,7 +187,7 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_tiled_dq(const __g
         for (int d = TX; d < w.dim && r < rows; d += 16) {
             part += d_out[r * PAD + d] * o[r * w.so.t + d];
         }
-        delta[i] = row_sum(part);
+        delta[i] = lanes_sum(part, 16);
         lse[i] = r < rows ? w.lse[stats + r] : -INFINITE;
         scale[i] = w.scale;
         if (TX == 0 && r < rows) {

@@ -7,20 +7,26 @@
 #define WARP     32
 #define ALL_LANES 0xffffffffu
 
-/* Every lane gets the sum: a butterfly, the same tree on every lane. */
-INLINE float warp_sum(float x) {
+/* Over n neighbouring lanes, a power of two; each gets the sum: a butterfly, the same tree on every lane. */
+INLINE float lanes_sum(float x, const int n) {
 #pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+    for (int lanes = n / 2; lanes > 0; lanes /= 2) {
         x += __shfl_xor_sync(ALL_LANES, x, lanes);
     }
     return x;
 }
-INLINE float warp_max(float x) {
+INLINE float lanes_max(float x, const int n) {
 #pragma unroll
-    for (int lanes = WARP / 2; lanes > 0; lanes /= 2) {
+    for (int lanes = n / 2; lanes > 0; lanes /= 2) {
         x = fmaxf(x, __shfl_xor_sync(ALL_LANES, x, lanes));
     }
     return x;
+}
+INLINE float warp_sum(float x) {
+    return lanes_sum(x, WARP);
+}
+INLINE float warp_max(float x) {
+    return lanes_max(x, WARP);
 }
 
 INLINE u32 warp_max_u32(u32 x) {
