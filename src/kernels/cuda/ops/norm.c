@@ -81,15 +81,22 @@ static size_t bwd_shared_bytes(const spec *s, int kind, bool add_dx) {
     return s->depth == 0 || s->lanes > WARP || ring > sums ? ring : sums;
 }
 
-/* Rows of a turn and turns of the ring. Measured on an H100 (docs/SPEED.md): long blocks halve what col_sum.cu reads, short turns even out the end. */
+/* Rows of a turn and turns of the ring. Measured on an H100 (docs/SPEED.md): long blocks halve what col_sum.cu reads; 50 to 100 KB of an SM on their way keep
+ * the memory busy, and what is more only waits there, in the way of the writes. */
 static void bwd_ring(spec *s, int kind, bool add_dx) {
     if (s->lanes == WARP && s->vecs > 1) {
+        s->rows = 1, s->depth = 1;
+    } else if (s->lanes <= WARP) {
+        s->rows = 2, s->depth = kind == 0 ? 1 : 2;
+    } else if (s->lanes < BWD_BLOCK && s->vecs == 1) {
+        const bool room = kind == 0 ||
+                          s->lanes <= BWD_BLOCK / 2; /* In registers, for more blocks. */
+        s->rows = room ? 4 : 2, s->depth = room ? 1 : 2;
+    } else if (add_dx) {
         s->rows = 1, s->depth = 2;
-    } else if (s->lanes > WARP && s->lanes < BWD_BLOCK && s->vecs == 1) {
-        s->rows = kind == 0 || s->lanes <= BWD_BLOCK / 4 ? 4 : 2, s->depth = 2;
     } else {
-        s->rows = s->vecs <= (add_dx ? 2 : 3) ? 2 : 1;
-        s->depth = s->rows * s->vecs <= 3 ? 3 : 2;
+        s->rows = s->vecs <= 2 ? 2 : 1;
+        s->depth = s->vecs == 1 ? 3 : s->vecs == 2 ? 1 : 2;
     }
 }
 
