@@ -55,7 +55,7 @@ static const attn_case cases[] = {
 };
 
 /* Ways to cut a backward pass. A call's own needs no more scratch than one of them. */
-static const lt_attention_cut cuts[] = {{.n_pieces = 1}, {.n_pieces = 3}, {true, 1}};
+static const lt_attention_cut cuts[] = {{.n_pieces = 1}, {.n_pieces = 3}, {.apart = true}};
 
 typedef struct {
     lt_bench *b;
@@ -151,8 +151,7 @@ static lt_err run_open(attn_run *r, lt_bench *b, const attn_case *t) {
     LT_TRY(extras(r, t));
     r->cut = lt_cuda_attention_bwd_cut(&r->a, lt_cuda_get_info(b->gpu));
     for (size_t i = 0; i < sizeof cuts / sizeof *cuts; i++) {
-        const size_t bytes = lt_cuda_attention_bwd_scratch_bytes(&r->a, cuts[i],
-                                                                 lt_cuda_get_info(b->gpu));
+        const size_t bytes = lt_cuda_attention_bwd_scratch_bytes(&r->a, cuts[i]);
         r->scratch.bytes = bytes > r->scratch.bytes ? bytes : r->scratch.bytes;
     }
     LT_TRY(room(r, &scratch, r->scratch.bytes));
@@ -234,7 +233,7 @@ static lt_err check_repeats(attn_run *r, const char *shape) {
     }
     again = malloc(most);
     for (int k = 0; k < REPEATS; k++) {
-        r->cut = r->cut.whole ? r->cut : cuts[k % 2];
+        r->cut = r->cut.apart ? r->cut : cuts[k % 2];
         LT_TRY_DONE(both(r));
         for (int i = 0; i < n; i++) {
             const size_t bytes = (size_t)lt_tensor_count(x[i]) * 2;
@@ -301,11 +300,8 @@ static lt_err check_case(lt_bench *b, const attn_case *t) {
     LT_TRY_DONE(naive(&r, t, exact));
     for (size_t i = 0; i < (r.backward ? sizeof cuts / sizeof *cuts : 1); i++) {
         r.cut = cuts[i];
-        if (r.backward && r.cut.whole && !lt_cuda_attention_bwd_takes_whole(&r.a)) {
-            continue;
-        }
         LT_TRY_DONE(check_results(&r, exact, shape));
-        if (i == 0 || r.cut.whole) {
+        if (i == 0 || r.cut.apart) {
             LT_TRY_DONE(check_repeats(&r, shape));
         }
     }

@@ -25,16 +25,14 @@ LT_MUST_USE lt_err lt_cuda_attention_sm80(lt_cuda *c, CUstream s, const lt_atten
 LT_MUST_USE lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s,
                                               const lt_attention_bwd_args *a);
 
-/* How a backward pass is cut (backward.c): which is fastest, and a call cut so. Whole heads only where all queries see the first keys or none. */
+/* How a backward pass is cut (backward.c): which is fastest, and a call cut so. */
 typedef struct {
-    bool whole;
-    int n_pieces; /* 1 with whole heads. */
+    bool apart;
+    int n_pieces; /* 1 if apart. */
 } lt_attention_cut;
-bool lt_cuda_attention_bwd_takes_whole(const lt_attention_bwd_args *a);
 lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
                                            const lt_cuda_info *info);
-size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_attention_cut cut,
-                                           const lt_cuda_info *info);
+size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_attention_cut cut);
 LT_MUST_USE lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                                          lt_attention_cut cut, lt_scratch scratch);
 

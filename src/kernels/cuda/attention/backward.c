@@ -1,4 +1,4 @@
-/* backward.c: attention's backward pass: launches of bwd_edges.cu and bwd_sm90.cu.
+/* backward.c: attention's backward pass: launches of bwd_edges.cu, bwd_sm90.cu and bwd_dq_sm90.cu.
  *
  * The edges (deltas and scales before the products, dQ from its sums behind them) move 600 MB for 16k tokens of 2048 columns, 0.2 ms, whatever the length; the products leave the memory
  * idle. Three ways to cut a call:
@@ -7,8 +7,7 @@
  *                       op's stream   prepare 0 │ prepare 1 │ finish 0, prepare 2 │ finish 1, prepare 3 │ ...
  *                       beside it               │ products 0 ────│ products 1 ─────│ products 2 ─────│ ...
  *                   The sums of a piece lie where those of the piece before the last one lay. The bits are those of one piece.
- *     whole heads   a block makes all of a (batch, key head), one tile of keys after the other. dQ's sums are its own: floats, in order, and at the end it turns them into dQ. No bounds,
- *                   no cleared sums, no finish. For short sequences, of which there are many. */
+ *     apart         dQ and deltas by one kernel, dK and dV by another: no edges at all, but 7 products instead of 5. For short sequences. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -17,11 +16,8 @@
 /* Measured on one H100, 16k tokens of 2048 columns (docs/SPEED.md). Pieces: - 3 to - 5 % causal, 0 to - 3 % full from 8192 keys on; up to 4096 keys their launches cost what they save. */
 #define PIECES_KEYS 8192
 #define PIECE_BYTES (34 << 20) /* Of dQ's sums of a piece; two pieces are under way. */
-/* Whole heads: - 17 to - 5 % with 512 keys; with 1024, where all blocks' heads no longer fit in the L2, + 9 to + 60 %. */
-#define WHOLE_KEYS 512
-#define WHOLE_CAUSAL                                                                               \
-    (104 << 20) /* Bytes of Q, K, V, dO and sums that all blocks read again and again. */
-#define WHOLE_FULL (52 << 20)
+/* Apart, keys that a query sees on average: - 5 to - 27 % up to here, + 5 % with twice as many. */
+#define APART_KEYS 1024
 
 /* strides and bwd_args of bwd.cuh. */
 typedef struct {
@@ -36,6 +32,8 @@ typedef struct {
     int width;
     void *dq;
     strides dq_strides;
+    void *dk, *dv;
+    strides dk_strides, dv_strides;
     int first, pairs;
 } kernel_bwd_args;
 
@@ -70,31 +68,26 @@ static size_t sums_of(const lt_attention_args *a) {
     return (size_t)group_of(a) * (size_t)padded_of(a) * (size_t)width_of(a);
 }
 
-/* See unit_count of bwd_sm90.cu: of a (batch, key head), but for whole heads. */
+/* See unit_count of bwd_sm90.cu: of a (batch, key head). */
 static int64_t units_of(const lt_attention_args *a) {
     const bool paired = a->causal && a->window == 0; /* PAIRED */
     const int64_t tiles = lt_cuda_div_up(a->k.shape[1], 128);
     return paired ? (tiles + 1) / 2 : tiles;
 }
 
-bool lt_cuda_attention_bwd_takes_whole(const lt_attention_bwd_args *a) {
-    return a->fwd.window == 0 && a->fwd.doc_start.data == NULL;
-}
-/* Whether blocks that make whole heads have about equally much to do, and the L2 holds what they read. */
-static bool whole_pays(const lt_attention_args *a, const lt_cuda_info *info) {
-    const int64_t pairs = a->q.shape[0] * a->k.shape[2], n = info->n_sms,
-                  rounds = lt_cuda_div_up(pairs, n), blocks = pairs < n ? pairs : n,
-                  one = 4 * width_of(a) * (a->q.shape[1] * group_of(a) + a->k.shape[1]);
-    const bool even = a->k.shape[1] <= 128 || 10 * rounds * n <= 11 * pairs;
-    return a->k.shape[1] <= WHOLE_KEYS && even &&
-           blocks * (one + (int64_t)sums_of(a) * 4) <= (a->causal ? WHOLE_CAUSAL : WHOLE_FULL);
+static bool apart_pays(const lt_attention_args *a) {
+    const int64_t keys = a->k.shape[1];
+    if (a->window > 0 && a->window < keys) {
+        return a->window <= APART_KEYS;
+    }
+    return (a->causal ? keys / 2 : keys) <= APART_KEYS;
 }
 
 lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
                                            const lt_cuda_info *info) {
     lt_attention_cut cut = {.n_pieces = 1};
-    if (lt_cuda_attention_bwd_takes_whole(a) && whole_pays(&a->fwd, info)) {
-        cut.whole = true;
+    if (apart_pays(&a->fwd)) {
+        cut.apart = true;
     } else if (a->fwd.k.shape[1] >= PIECES_KEYS) {
         const int64_t pairs = (int64_t)(PIECE_BYTES / 4 / sums_of(&a->fwd)); /* Of a piece. */
         if (pairs * units_of(&a->fwd) * 10 >= 9 * info->n_sms) { /* Enough for all SMs. */
@@ -109,12 +102,11 @@ typedef struct {
     int pairs, places;
     size_t sums;
 } layout;
-static layout layout_of(const lt_attention_args *a, lt_attention_cut cut,
-                        const lt_cuda_info *info) {
+static layout layout_of(const lt_attention_args *a, lt_attention_cut cut) {
     const int total = (int)(a->q.shape[0] * a->k.shape[2]),
               pairs = (int)lt_cuda_div_up(total, cut.n_pieces);
-    if (cut.whole) {
-        return (layout){total, total < info->n_sms ? total : info->n_sms, sums_of(a)};
+    if (cut.apart) {
+        return (layout){total, 0, 0};
     }
     return (layout){pairs, pairs < total ? 2 : 1, sums_of(a) * (size_t)pairs};
 }
@@ -137,10 +129,9 @@ static size_t carve(kernel_bwd_args *w, const lt_attention_args *a, const layout
     return used + (size_t)(a->k.shape[0] * a->k.shape[2]) * 8;
 }
 
-size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_attention_cut cut,
-                                           const lt_cuda_info *info) {
+size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_attention_cut cut) {
     kernel_bwd_args w;
-    const layout l = layout_of(&a->fwd, cut, info);
+    const layout l = layout_of(&a->fwd, cut);
     return carve(&w, &a->fwd, &l, 0);
 }
 
@@ -161,9 +152,14 @@ static strides strides_of(const lt_tensor *t) {
     return (strides){t->stride[1], t->stride[2], t->stride[0]};
 }
 
-/* Deltas and, but for whole heads, bounds, scales, cleared sums; before the products. */
+/* Words of bwd_edges.cu. */
+static void edges_text(char *out, size_t bytes, const lt_attention_args *a) {
+    snprintf(out, bytes, "HEAD_DIM=%d DTYPE=%s", width_of(a),
+             a->q.dtype == LT_F16 ? "fp16" : "bf16");
+}
+/* Deltas, bounds, scales, cleared sums; before the products. */
 static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
-                      bool whole, const char *text) {
+                      const char *text) {
     const lt_cuda_kernel *bounds, *rows;
     const int block_rows = 2048 / width_of(&a->fwd);
     void *k = a->fwd.k.data, *v = a->fwd.v.data, *o = a->fwd.out.data, *d_o = a->dout.data;
@@ -174,14 +170,12 @@ static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, ke
                   blocks = lt_cuda_div_up(w->a.kv_tokens, block_rows);
 
     LT_TRY(lt_cuda_kernel_get(c, &rows, "attention/bwd_edges.cu", "attn_bwd_prepare", text));
-    if (!whole) {
-        LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
-        LT_TRY(lt_cuda_launch(
-            c, s, bounds,
-            &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)w->pairs},
-                            .block = {256}},
-            bounds_args));
-    }
+    LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
+    LT_TRY(lt_cuda_launch(
+        c, s, bounds,
+        &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)w->pairs},
+                        .block = {256}},
+        bounds_args));
     return lt_cuda_launch(c, s, rows,
                           &(lt_cuda_dims){.grid = {(unsigned)(w->padded / block_rows),
                                                    (unsigned)(w->pairs * group_of(&a->fwd))},
@@ -206,13 +200,15 @@ static lt_err finish(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, ker
 
 /* The sinks' gradient. */
 static lt_err finish_sinks(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                           kernel_bwd_args *w, const char *text) {
+                           kernel_bwd_args *w) {
     const lt_cuda_kernel *k;
+    char text[64];
     void *dsinks = a->dsinks.data, *args[] = {w, &dsinks};
 
     if (dsinks == NULL || a->fwd.sinks.data == NULL) {
         return LT_OK;
     }
+    edges_text(text, sizeof text, &a->fwd);
     LT_TRY(lt_cuda_kernel_get(c, &k, "attention/bwd_edges.cu", "attn_bwd_sinks", text));
     return lt_cuda_launch(c, s, k,
                           &(lt_cuda_dims){.grid = {(unsigned)w->a.q_heads}, .block = {256}}, args);
@@ -224,15 +220,17 @@ typedef struct {
     CUtensorMap q, k, v, d_o, dk, dv;
     size_t shared_bytes;
 } products;
-static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args *a, bool whole) {
+static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args *a, bool apart) {
     const int width = width_of(&a->fwd), bm = width == 64 ? 128 : 64;
-    const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2;
+    const int stages = apart ? (width == 64 ? 4 : 3) : 2; /* STAGES */
+    const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2,
+                 row = (size_t)bm * 4, ring = (size_t)stages * (2 * step + 2 * row),
+                 sums = 2 * 128 * (size_t)bm * 2 + 2 * 16384 + (size_t)stages * row;
     char text[320], flags[256];
 
     lt_attn_flags(flags, sizeof flags, &a->fwd);
-    snprintf(text, sizeof text, "HEAD_DIM=%d WHOLE=%d %s", width, whole, flags);
-    p->shared_bytes = 1024 + 2 * kv + 4 * step + 2 * 128 * (size_t)bm * 2 + 2 * 16384 +
-                      6 * (size_t)bm * 4 + 256 /* barriers, tiles */;
+    snprintf(text, sizeof text, "HEAD_DIM=%d DQ=%d %s", width, !apart, flags);
+    p->shared_bytes = 1024 + ring + (apart ? 4 * kv : 2 * kv + sums) + 320 /* barriers, tiles */;
     LT_TRY(lt_cuda_kernel_get(c, &p->kernel, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
     LT_TRY(lt_attn_map(c, &p->q, &a->fwd.q, 1, bm));
     LT_TRY(lt_attn_map(c, &p->d_o, &a->dout, 1, bm));
@@ -242,8 +240,8 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
     return lt_attn_map(c, &p->dv, &a->dv, 1, 64);
 }
 static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attention_args *a,
-                           kernel_bwd_args *w, bool whole, int n_sms) {
-    const int64_t units = (whole ? 1 : units_of(a)) * w->pairs;
+                           kernel_bwd_args *w, int n_sms) {
+    const int64_t units = units_of(a) * w->pairs;
     void *args[] = {&p->q, &p->k, &p->v, &p->d_o, &p->dk, &p->dv, w};
     return lt_cuda_launch(c, s, p->kernel,
                           &(lt_cuda_dims){.grid = {(unsigned)(units > n_sms ? n_sms : units)},
@@ -252,45 +250,63 @@ static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attenti
                           args);
 }
 
-lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                             lt_attention_cut cut, lt_scratch scratch) {
-    const lt_cuda_info *info = lt_cuda_get_info(c);
-    const char *why = lt_cuda_attention_bwd_refusal(a, info);
-    const layout l = layout_of(&a->fwd, cut, info);
-    const int n_pieces = (int)lt_cuda_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], l.pairs);
+/* dQ by itself, and deltas: bwd_dq_sm90.cu. */
+static lt_err dq_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                     int n_sms) {
+    const int64_t tiles = (int64_t)(w->padded / 128) * w->a.batch * w->a.q_heads;
+    const lt_cuda_kernel *kernel;
+    CUtensorMap q, k, v, o, d_o;
+    void *args[] = {&q, &k, &v, &o, &d_o, w};
+    char text[320], flags[256];
+
+    lt_attn_flags(flags, sizeof flags, &a->fwd);
+    snprintf(text, sizeof text, "HEAD_DIM=%d %s", width_of(&a->fwd), flags);
+    LT_TRY(lt_cuda_kernel_get(c, &kernel, "attention/bwd_dq_sm90.cu", "attn_bwd_dq_sm90", text));
+    LT_TRY(lt_attn_map(c, &q, &a->fwd.q, 1, 64));
+    LT_TRY(lt_attn_map(c, &d_o, &a->dout, 1, 64));
+    LT_TRY(lt_attn_map(c, &k, &a->fwd.k, 1, 128));
+    LT_TRY(lt_attn_map(c, &v, &a->fwd.v, 1, 128));
+    LT_TRY(lt_attn_map(c, &o, &a->fwd.out, 1, 128));
+    return lt_cuda_launch(
+        c, s, kernel,
+        &(lt_cuda_dims){.grid = {(unsigned)(tiles > n_sms ? n_sms : tiles)},
+                        .block = {384},
+                        .dynamic_shared_bytes = 1024 + (192 << 10) +
+                                                512 /* rings of either width; barriers, tiles */},
+        args);
+}
+
+static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                        int n_sms) {
+    products p;
+    LT_TRY(products_open(&p, c, a, true));
+    LT_TRY(dq_run(c, s, a, w, n_sms));
+    return products_run(&p, c, s, &a->fwd, w, n_sms);
+}
+
+static lt_err run_pieces(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                         const kernel_bwd_args *all, const layout *l, int n_sms) {
+    const int n_pieces = (int)lt_cuda_div_up(all->pairs, l->pairs);
     char edges[64];
     products p;
-    kernel_bwd_args all, w;
-    const size_t need = carve(&all, &a->fwd, &l, (uintptr_t)scratch.data);
+    kernel_bwd_args w;
 
-    if (why != NULL || scratch.bytes < need) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "attention backward: %s (scratch %zu of %zu bytes)",
-                why != NULL ? why : "too little scratch", scratch.bytes, need);
-    }
-    LT_ASSERT(!cut.whole || lt_cuda_attention_bwd_takes_whole(a));
-    all.a = lt_attn_args_of(&a->fwd, scratch);
-    all.width = (int)a->fwd.q.shape[3];
-    all.dq = a->dq.data;
-    all.dq_strides = strides_of(&a->dq);
-    snprintf(edges, sizeof edges, "HEAD_DIM=%d WHOLE=%d DTYPE=%s", width_of(&a->fwd), cut.whole,
-             a->fwd.q.dtype == LT_F16 ? "fp16" : "bf16");
-    LT_TRY(products_open(&p, c, a, cut.whole));
-    if (!cut.whole) {
-        LT_TRY(lt_cuda_fill(c, s, all.bounds, 0, (size_t)(all.a.batch * all.a.kv_heads) * 8));
-    }
+    edges_text(edges, sizeof edges, &a->fwd);
+    LT_TRY(products_open(&p, c, a, false));
+    LT_TRY(lt_cuda_fill(c, s, all->bounds, 0, (size_t)all->pairs * 8));
     for (int i = 0; i <= n_pieces; i++) {
         CUstream beside = s;
         if (i < n_pieces) {
-            w = piece_args(&all, &l, i);
-            LT_TRY(prepare(c, s, a, &w, cut.whole, edges));
+            w = piece_args(all, l, i);
+            LT_TRY(prepare(c, s, a, &w, edges));
             if (n_pieces > 1) {
                 LT_TRY(lt_cuda_stream_beside(c, &beside, s, i % 2));
                 LT_TRY(lt_cuda_stream_follow(c, beside, s));
             }
-            LT_TRY(products_run(&p, c, beside, &a->fwd, &w, cut.whole, info->n_sms));
+            LT_TRY(products_run(&p, c, beside, &a->fwd, &w, n_sms));
         }
-        if (i > 0 && !cut.whole) {
-            w = piece_args(&all, &l, i - 1);
+        if (i > 0) {
+            w = piece_args(all, l, i - 1);
             if (n_pieces > 1) {
                 LT_TRY(lt_cuda_stream_beside(c, &beside, s, (i - 1) % 2));
                 LT_TRY(lt_cuda_stream_follow(c, s, beside));
@@ -298,5 +314,29 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
             LT_TRY(finish(c, s, a, &w, edges));
         }
     }
-    return finish_sinks(c, s, a, &all, edges);
+    return LT_OK;
+}
+
+lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                             lt_attention_cut cut, lt_scratch scratch) {
+    const lt_cuda_info *info = lt_cuda_get_info(c);
+    const char *why = lt_cuda_attention_bwd_refusal(a, info);
+    const layout l = layout_of(&a->fwd, cut);
+    kernel_bwd_args all;
+    const size_t need = carve(&all, &a->fwd, &l, (uintptr_t)scratch.data);
+
+    if (why != NULL || scratch.bytes < need) {
+        LT_FAIL(LT_ERR_UNSUPPORTED, "attention backward: %s (scratch %zu of %zu bytes)",
+                why != NULL ? why : "too little scratch", scratch.bytes, need);
+    }
+    all.a = lt_attn_args_of(&a->fwd, scratch);
+    all.width = (int)a->fwd.q.shape[3];
+    all.first = 0;
+    all.pairs = all.a.batch * all.a.kv_heads;
+    all.dq = a->dq.data, all.dk = a->dk.data, all.dv = a->dv.data;
+    all.dq_strides = strides_of(&a->dq);
+    all.dk_strides = strides_of(&a->dk), all.dv_strides = strides_of(&a->dv);
+    LT_TRY(cut.apart ? run_apart(c, s, a, &all, info->n_sms)
+                     : run_pieces(c, s, a, &all, &l, info->n_sms));
+    return finish_sinks(c, s, a, &all);
 }

@@ -4,10 +4,6 @@
 
 #include "attention/mask.cuh"
 
-#ifndef WHOLE /* 1: a block of the main kernel makes all of a (batch, key head), and dQ's sums are its own. */
-#define WHOLE 0
-#endif
-
 /* Strides in elements of (token, head, batch); D elements are contiguous. */
 typedef struct {
     i64 token, head, batch;
@@ -20,12 +16,46 @@ typedef struct {
     float *lse2;  /* log-sum-exp in units of log2; +inf in rows that see nothing or do not exist */
     float *delta; /* sum over D of dO O */
     float *unit;  /* what 1.0 of dQ (before `scale`) is in the integers of dq_acc */
-    void *dq_acc; /* int32 (WHOLE: f32 of a block) (rows / 64, D / 64) pieces of 64 x 64, each in the order of a warpgroup's registers */
+    void *dq_acc; /* int32 (rows / 64, D / 64) pieces of 64 x 64, each in the order of a warpgroup's registers */
     u32 *bounds;  /* (B, G, 2) bits of max |K|, max |V row|^2 */
     int width; /* D; HEAD_DIM is at least it */
     void *dq;
     strides dq_strides;
+    void *dk, *dv; /* where rows are stored from registers */
+    strides dk_strides, dv_strides;
     int first, pairs; /* The launch makes so many (batch, key head) from the first on. */
 } bwd_args;
+
+/* The four lanes of a quad hold two columns each of a row's columns 8 k .. 8 k + 7, for each k: x[k] for four k. Lane i gets all of k = i. */
+INLINE uint4 quad_turn(const u32 x[4]) {
+    const bool odd = threadIdx.x % 2 == 1, high = threadIdx.x / 2 % 2 == 1;
+    const u32 a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1), b = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
+    const u32 y[4] = {odd ? a : x[0], odd ? x[1] : a, odd ? b : x[2], odd ? x[3] : b};
+    const u32 c = __shfl_xor_sync(0xffffffffu, high ? y[0] : y[2], 2), d = __shfl_xor_sync(0xffffffffu, high ? y[1] : y[3], 2);
+    return high ? make_uint4(c, d, y[2], y[3]) : make_uint4(y[0], y[1], c, d);
+}
+/* A warpgroup's 64 rows of sums times scale, from registers, 16 bytes a lane: rows first .. first + 63 of a (batch, head) that begins at `to`; those before
+ * n_rows, `width` columns. */
+INLINE void store_rows(const float sum[HEAD_DIM / 2], float scale, elem *to, i64 row_ld, int first, int n_rows, int width) {
+    const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const int row = first + 16 * warp + lane / 4 + 8 * h;
+#pragma unroll
+        for (int i = 0; i < HEAD_DIM / 8; i += 4) {
+            const int column = 8 * (i + lane % 4);
+            u32 x[4];
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                const float *y = sum + 4 * (i + k) + 2 * h;
+                x[k] = PACK_ELEM(y[0] * scale, y[1] * scale);
+            }
+            const uint4 whole = quad_turn(x);
+            if (row < n_rows && column < width) {
+                *(uint4 *)(to + row * row_ld + column) = whole;
+            }
+        }
+    }
+}
 
 #endif

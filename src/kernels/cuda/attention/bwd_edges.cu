@@ -10,7 +10,6 @@
  * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row NaN.
  *@spec sm_80 sm_90a: HEAD_DIM=64
  *@spec sm_80 sm_90a: HEAD_DIM=128
- *@spec sm_80 sm_90a: HEAD_DIM=128 WHOLE=1
  *@spec sm_80 sm_90a: HEAD_DIM=128 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
@@ -77,10 +76,8 @@ attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *
     int4 *clear = (int4 *)((int *)w.dq_acc + row * HEAD_DIM);
     float x[8], y[8], delta = 0.0f, norm = 0.0f, lse = -INFINITE;
 
-    if (!WHOLE) {
-        clear[lane] = make_int4(0, 0, 0, 0);
-        clear[lane + LANES] = make_int4(0, 0, 0, 0);
-    }
+    clear[lane] = make_int4(0, 0, 0, 0);
+    clear[lane + LANES] = make_int4(0, 0, 0, 0);
     load8(x, o + b * so.batch + h * so.head + t * so.token, lane, t < w.a.q_tokens ? w.width : 0);
     load8(y, d_o + b * sd.batch + h * sd.head + t * sd.token, lane, t < w.a.q_tokens ? w.width : 0);
 #pragma unroll
@@ -96,11 +93,9 @@ attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *
         }
         w.lse2[row] = lse == -INFINITE ? INFINITE : lse;
         w.delta[row] = delta;
-        if (!WHOLE) {
-            const float k_max = __uint_as_float(w.bounds[2 * kv]), v_max = __uint_as_float(w.bounds[2 * kv + 1]);
-            const float bound = 2.0f * sqrtf(norm) * sqrtf(v_max) * k_max;
-            w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f) : __int_as_float(0x7fffffff);
-        }
+        const float k_max = __uint_as_float(w.bounds[2 * kv]), v_max = __uint_as_float(w.bounds[2 * kv + 1]);
+        const float bound = 2.0f * sqrtf(norm) * sqrtf(v_max) * k_max;
+        w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f) : __int_as_float(0x7fffffff);
     }
 }
 

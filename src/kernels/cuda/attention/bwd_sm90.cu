@@ -1,4 +1,4 @@
-/* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper; bit-identical run to run.
+/* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper; bit-identical run to run. DQ=0: dK and dV only, behind bwd_dq_sm90.cu.
  *
  * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 (BM = 128 queries a step) or 128 (BM = 64).
  * MAP       a block makes tiles of 128 keys of one key head, one after the other (see unit_count), and walks over the queries that see them, of every
@@ -14,9 +14,7 @@
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
  *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
  *           No ordering, no semaphores, no waiting; and blocks may begin anywhere, so that they do not add to the same rows at once.
- *           WHOLE: a block makes all tiles of a (batch, key head), so its additions to a dQ have an order, that of the tiles, and are of floats: the first tile stores,
- *           others add, and behind the last the block makes dQ of them. Neither bounds nor zeroes nor another kernel are needed; but where all blocks' heads do not fit in
- *           the L2 they are read from memory once a tile: for short sequences (backward.c).
+ * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K and V of the next tile come under this one, and dK and dV leave from registers.
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D = 128: about 370 KB a step of 2560
  *           clocks at 128 bytes each).
  * MEASURED  docs/SPEED.md, "attention".
@@ -26,10 +24,12 @@
  *@spec sm_90a: HEAD_DIM=64 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=64 CAUSAL=0 WHOLE=1
- *@spec sm_90a: HEAD_DIM=64 CAUSAL=1 WHOLE=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 WHOLE=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WHOLE=1
+ *@spec sm_90a: HEAD_DIM=64 CAUSAL=0 DQ=0
+ *@spec sm_90a: HEAD_DIM=64 CAUSAL=1 DQ=0
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 DQ=0
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DQ=0
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1 DQ=0
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1 DQ=0
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1
@@ -38,6 +38,9 @@
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
 
+#ifndef DQ
+#define DQ 1
+#endif
 #define BN          128
 #if HEAD_DIM == 64
 #define BM          128
@@ -45,27 +48,27 @@
 #define BM          64
 #endif
 #define CONSUMERS   2
-#define PAIRED      (CAUSAL && !WINDOW && !WHOLE)
+#define PAIRED      (CAUSAL && !WINDOW)
 #define THREADS     384
-#define STAGES      2
 #define COLUMNS     (HEAD_DIM / 64)
+#define STAGES      (DQ ? 2 : HEAD_DIM == 64 ? 4 : 3)
+#define KV_SLOTS    (2 - DQ)
 #define KV_BYTES    (BN * HEAD_DIM * 2)
 #define Q_BYTES     (BM * HEAD_DIM * 2)
 #define ROW_BYTES   (BM * 4) /* log-sum-exps or deltas of a step */
-#define DS_BYTES    (BN * BM * 2)
-#define DQ_BYTES    (64 * 64 * 4)
-#define DV_LATE     (BM / 64) /* of a step's BM / 16 products for dV: those issued behind dQ's */
+#define DS_BYTES    (DQ * BN * BM * 2)
+#define DQ_BYTES    (DQ * 64 * 64 * 4)
+#define DV_LATE     (DQ * BM / 64) /* of a step's BM / 16 products for dV: those issued behind dQ's */
 #define BAR_BOTH    1 /* both consumers */
 #define BAR_OWN     2 /* one consumer */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
-static_assert(!WHOLE || (!WINDOW && !DOC), "the first tile of keys must meet every query that sees any");
 
 WGMMA_SS(mma_s, BM, 0, 0)
 WGMMA_RS(mma_kv, HEAD_DIM, 1)
 WGMMA_SS(mma_dq, 64, 1, 1)
 
 typedef struct {
-    u32 k, v, q, d_o, ds, dq, lse, delta, unit;
+    u32 kv, q, d_o, ds, dq, lse, delta, unit; /* kv: K and V, one behind the other */
     u32 kv_full, kv_empty, q_full, do_full, empty;
     u32 tile; /* two places: see tile_put */
 } smem_map;
@@ -106,21 +109,18 @@ INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
  * back. Units of one (batch, key head) stand together: they read the same queries. A block draws them from a counter. */
 INLINE int unit_count(const bwd_args *w) {
     const int tiles = div_up(w->a.kv_tokens, BN);
-    return (WHOLE ? 1 : PAIRED ? (tiles + 1) / 2 : tiles) * w->pairs;
-}
-INLINE int tiles_of_unit(const bwd_args *w) {
-    return WHOLE ? div_up(w->a.kv_tokens, BN) : 1 + PAIRED;
+    return (PAIRED ? (tiles + 1) / 2 : tiles) * w->pairs;
 }
 /* Tile `nth` of unit u; false where an odd count of tiles leaves none. */
 INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int nth) {
     const attn_args *a = &w->a;
-    const int tiles = div_up(a->kv_tokens, BN), units = WHOLE ? 1 : PAIRED ? (tiles + 1) / 2 : tiles;
+    const int tiles = div_up(a->kv_tokens, BN), units = PAIRED ? (tiles + 1) / 2 : tiles;
     const int pair = w->first + u / units, i = u % units;
     tile_pos p;
     p.pair = pair;
     p.b = pair / a->kv_heads;
     p.kv_head = pair % a->kv_heads;
-    p.key = (WHOLE ? nth : nth == 0 ? i : tiles - 1 - i) * BN;
+    p.key = (nth == 0 ? i : tiles - 1 - i) * BN;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
     p.m_begin = first_token(a, p.n_keys, p.key) / BM;
@@ -128,11 +128,11 @@ INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int nth) {
     if (p.key >= p.n_keys || p.m_end < p.m_begin) {
         p.m_end = p.m_begin;
     }
-    const int steps = p.m_end - p.m_begin, begin = WHOLE ? 0 : (int)((i64)(p.n_heads * steps) * (p.key / BN) / tiles);
+    const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / BN) / tiles);
     p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
     p.head = steps > 0 ? begin / steps : 0;
     *out = p;
-    return WHOLE || nth == 0 || tiles - 1 - i != i;
+    return nth == 0 || tiles - 1 - i != i;
 }
 /* The producer finds a tile for all; two places in shared memory, in turn. */
 #define TILE_BYTES 48
@@ -179,13 +179,14 @@ typedef struct {
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_do, const bwd_args *w, const smem_map *m,
                     const tile_pos *p, run_pos *run) {
     ring_pos r = run->r;
+    const u32 slot = run->n_tiles % KV_SLOTS, k = m->kv + slot * (2 * KV_BYTES), full = m->kv_full + 8 * slot;
 
-    mbarrier_wait(m->kv_empty, (run->n_tiles & 1u) ^ 1u);
+    mbarrier_wait(m->kv_empty + 8 * slot, (run->n_tiles / KV_SLOTS & 1u) ^ 1u);
     tile_put(m->tile + (run->n_tiles++ & 1u) * TILE_BYTES, p);
-    mbarrier_expect(m->kv_full, 2 * KV_BYTES);
+    mbarrier_expect(full, 2 * KV_BYTES);
     for (int c = 0; c < COLUMNS; c++) {
-        tma_load_4d(m->k + c * BN * 128, map_k, m->kv_full, c * 64, p->kv_head, p->key, p->b);
-        tma_load_4d(m->v + c * BN * 128, map_v, m->kv_full, c * 64, p->kv_head, p->key, p->b);
+        tma_load_4d(k + c * BN * 128, map_k, full, c * 64, p->kv_head, p->key, p->b);
+        tma_load_4d(k + KV_BYTES + c * BN * 128, map_v, full, c * 64, p->kv_head, p->key, p->b);
     }
     for (int n = p->n_heads * (p->m_end - p->m_begin), h = p->head, i = p->i; n > 0; n--, step_next(p, &h, &i), ring_step(&r)) {
         const int head = p->kv_head * p->n_heads + h;
@@ -193,7 +194,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
         mbarrier_wait(m->empty + 8 * r.slot, r.phase);
         mbarrier_expect(q_bar, Q_BYTES + ROW_BYTES);
-        mbarrier_expect(do_bar, Q_BYTES + (2 - WHOLE) * ROW_BYTES);
+        mbarrier_expect(do_bar, Q_BYTES + (1 + DQ) * ROW_BYTES);
         for (int c = 0; c < COLUMNS; c++) {
             tma_load_4d(m->q + r.slot * Q_BYTES + c * BM * 128, map_q, q_bar, c * 64, head, i * BM, p->b);
         }
@@ -202,7 +203,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             tma_load_4d(m->d_o + r.slot * Q_BYTES + c * BM * 128, map_do, do_bar, c * 64, head, i * BM, p->b);
         }
         bulk_load(m->delta + r.slot * ROW_BYTES, w->delta + row, ROW_BYTES, do_bar);
-        if (!WHOLE) {
+        if (DQ) {
             bulk_load(m->unit + r.slot * ROW_BYTES, w->unit + row, ROW_BYTES, do_bar);
         }
     }
@@ -277,7 +278,7 @@ INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const bwd
     }
 }
 
-/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and into shared memory (128 keys, 64 queries a column of tiles). P is taken
+/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory (128 keys, 64 queries a column of tiles). P is taken
  * as rounded for dV: f32 copies of it would not fit in registers. */
 INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float dp[BM / 2], u32 dsr[BM / 4], u32 delta, u32 ds,
                    int consumer) {
@@ -293,93 +294,39 @@ INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float d
         const float p0 = SOFTCAP ? s[2 * i] : elem_lo(probs[i]), p1 = SOFTCAP ? s[2 * i + 1] : elem_hi(probs[i]);
         dsr[i] = PACK_ELEM(p0 * (dp[2 * i] - d[0]), p1 * (dp[2 * i + 1] - d[1]));
     }
+    if (DQ) {
 #pragma unroll
-    for (int i = 0; i < BM / 16; i++) {
-        stmatrix_x4(row + i / 4 * (BN * 128) + ((i % 4 * 2 + lane / 16) ^ r8) * 16, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2],
-                    dsr[4 * i + 3]);
+        for (int i = 0; i < BM / 16; i++) {
+            stmatrix_x4(row + i / 4 * (BN * 128) + ((i % 4 * 2 + lane / 16) ^ r8) * 16, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2],
+                        dsr[4 * i + 3]);
+        }
+        fence_proxy_async();
     }
-    fence_proxy_async();
 }
 
 /* A warp's 16 rows of the 64 x 64 piece of dQ's sums at (row, 64 column). */
 INLINE u32 *sums_at(const bwd_args *w, i64 row, int column) {
     return (u32 *)w->dq_acc + (row / 64 * COLUMNS + column) * 4096 + (int)threadIdx.x % 128 / 32 * 1024;
 }
-/* 4. A 64 x 64 piece of dQ, in the order of the registers, added to memory: 16 rows a warp, and no warp waits for another. Integers, whose order does not count; WHOLE, as they are: the
- * warp that adds to a place has put there all that is in it, one tile after the other: with a tile's first step what the tile before added has arrived (settle). */
-INLINE void add_dq(const float dq[32], const float unit[2], u32 *sums, bool is_first, bool settle, u32 stage) {
+/* 4. A 64 x 64 piece of dQ, in the order of the registers, added to memory: 16 rows a warp, and no warp waits for another. Integers, whose order does not count. */
+INLINE void add_dq(const float dq[32], const float unit[2], u32 *sums, u32 stage) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
     const u32 mine = stage + warp * 4096;
 
     if (lane == 0) {
-        if (WHOLE && settle) {
-            tma_store_wait(0);
-        } else {
-            tma_store_wait_read(0);
-        }
+        tma_store_wait_read(0);
     }
     __syncwarp();
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        const u32 to = mine + (i * 32 + lane) * 16;
-        if (WHOLE) {
-            st_shared_v4(to, make_uint4(__float_as_uint(dq[4 * i]), __float_as_uint(dq[4 * i + 1]), __float_as_uint(dq[4 * i + 2]),
-                                        __float_as_uint(dq[4 * i + 3])));
-        } else {
-            st_shared_v4_s32(to, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]), __float2int_rn(dq[4 * i + 2] * unit[1]),
-                             __float2int_rn(dq[4 * i + 3] * unit[1]));
-        }
+        st_shared_v4_s32(mine + (i * 32 + lane) * 16, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]),
+                         __float2int_rn(dq[4 * i + 2] * unit[1]), __float2int_rn(dq[4 * i + 3] * unit[1]));
     }
     fence_proxy_async();
     __syncwarp();
     if (lane == 0) {
-        if (!WHOLE) {
-            bulk_add_s32(sums, mine, 4096);
-        } else if (is_first) {
-            bulk_store(sums, mine, 4096);
-        } else {
-            bulk_add_f32(sums, mine, 4096);
-        }
+        bulk_add_s32(sums, mine, 4096);
         tma_store_commit();
-    }
-}
-
-/* 6. WHOLE: dQ of a (batch, key head) from its sums, which each warp has put there itself. Past the L1, which may hold what was there before. */
-INLINE void store_dq(const bwd_args *w, const smem_map *m, const tile_pos *p, int consumer) {
-    const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32, r8 = lane % 8;
-    const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer;
-    const int steps = div_up(w->a.q_tokens, BM), first = p->n_keys > 0 ? first_token(&w->a, p->n_keys, 0) / BM : steps;
-    const u32 mine = m->dq + consumer * DQ_BYTES + warp * 4096;
-
-    if (lane == 0) {
-        tma_store_wait(0);
-    }
-    __syncwarp();
-    for (int n = 0; n < p->n_heads * steps; n++) {
-        const int h = n / steps, i = n % steps;
-        const float4 *src = (const float4 *)sums_at(w, (i64)(blockIdx.x * p->n_heads + h) * w->padded + i * BM + my_q, my_d) + lane;
-        float4 x[8];
-#pragma unroll
-        for (int c = 0; c < 8; c++) {
-            x[c] = i < first ? make_float4(0.0f, 0.0f, 0.0f, 0.0f) : __ldcg(src + c * 32); /* No key is seen before `first`. */
-        }
-#pragma unroll
-        for (int c = 0; c < 4; c++) {
-            const float4 a = x[2 * c], b = x[2 * c + 1];
-            stmatrix_x4(mine + (lane / 8 % 2 * 8 + r8) * 128 + ((c * 2 + lane / 16) ^ r8) * 16, PACK_ELEM(a.x * w->a.scale, a.y * w->a.scale),
-                        PACK_ELEM(a.z * w->a.scale, a.w * w->a.scale), PACK_ELEM(b.x * w->a.scale, b.y * w->a.scale),
-                        PACK_ELEM(b.z * w->a.scale, b.w * w->a.scale));
-        }
-        __syncwarp();
-        elem *out = (elem *)w->dq + p->b * w->dq_strides.batch + (p->kv_head * p->n_heads + h) * w->dq_strides.head;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            const int row = 4 * j + lane / 8, t = i * BM + my_q + 16 * warp + row, d = my_d * 64 + r8 * 8;
-            if (t < w->a.q_tokens && d < w->width) {
-                *(uint4 *)(out + t * w->dq_strides.token + d) = ld_shared_v4(mine + row * 128 + (r8 ^ (row % 8)) * 16);
-            }
-        }
-        __syncwarp();
     }
 }
 
@@ -428,17 +375,16 @@ INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_arg
 }
 
 /* 2-4. All queries that see this consumer's 64 keys. */
-INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
+INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run, u32 k,
                  int consumer) {
     const int tid = (int)threadIdx.x % 128;
-    const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer; /* this consumer's piece of dQ */
-    const u32 my_k = m->k + consumer * 8192, my_v = m->v + consumer * 8192, stage = m->dq + consumer * DQ_BYTES;
+    const u32 my_k = k + consumer * 8192, my_v = my_k + KV_BYTES;
     const int n_steps = p->n_heads * (p->m_end - p->m_begin);
     step_pos at = {p->head, p->i, run->r};
 
     for (int step = 0; step < n_steps; step++) {
         const u32 q = m->q + at.r.slot * Q_BYTES, d_o = m->d_o + at.r.slot * Q_BYTES, ds = m->ds + step % 2 * DS_BYTES;
-        float s[BM / 2], dp[BM / 2], dq[32];
+        float s[BM / 2], dp[BM / 2];
         u32 probs[BM / 4], dsr[BM / 4];
         mbarrier_wait(m->q_full + 8 * at.r.slot, at.r.phase);
         mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
@@ -454,18 +400,25 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         wgmma_wait(1);
         wgmma_pin(dp, BM / 2);
         slopes(s, probs, dp, dsr, m->delta + at.r.slot * ROW_BYTES, ds, consumer);
+#if DQ
+        const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer; /* this consumer's piece of dQ */
         const u32 units = m->unit + at.r.slot * ROW_BYTES + (my_q + 16 * (tid / 32) + tid % 32 / 4) * 4;
-        const float unit[2] = {WHOLE ? 1.0f : ld_shared_f32(units), WHOLE ? 1.0f : ld_shared_f32(units + 32)};
+        const float unit[2] = {ld_shared_f32(units), ld_shared_f32(units + 32)};
+        float dq[32];
         named_barrier_sync(BAR_BOTH, 256); /* dS is there; and all warps have read what came with the queries. */
         wgmma_fence();
-        issue_dq(dq, ds + my_q / 64 * (BN * 128), m->k + my_d * (BN * 128));
+        issue_dq(dq, ds + my_q / 64 * (BN * 128), k + my_d * (BN * 128));
         issue_sums(dk, dsr, q, 0, BM / 16);
         issue_sums(dv, probs, d_o, BM / 16 - DV_LATE, BM / 16);
         wgmma_commit();
         wgmma_wait(1);
         wgmma_pin(dq, 32);
-        const int place = WHOLE ? (int)blockIdx.x : p->pair;
-        add_dq(dq, unit, sums_at(w, (i64)(place * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d), p->key == 0, step == 0, stage);
+        add_dq(dq, unit, sums_at(w, (i64)(p->pair * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d), m->dq + consumer * DQ_BYTES);
+#else
+        wgmma_fence(); /* Here, too, all warps have read what came with the queries. */
+        issue_sums(dk, dsr, q, 0, BM / 16);
+        wgmma_commit();
+#endif
         wgmma_wait(0);
         if (tid == 0) {
             mbarrier_arrive(m->empty + 8 * at.r.slot);
@@ -476,23 +429,24 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
     run->r = at.r;
 }
 
+/* Both consumers are here, and nothing of what they store is in shared memory still. */
+INLINE void staged_barrier(void) {
+    if (threadIdx.x % 32 == 0) {
+        tma_store_wait_read(0);
+    }
+    named_barrier_sync(BAR_BOTH, 256);
+}
+
 INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, int consumer) {
     run_pos run = {{0, 0}, 0};
 
     for (;; run.n_tiles++) {
-        const u32 tile = m->tile + (run.n_tiles & 1u) * TILE_BYTES;
+        const u32 tile = m->tile + (run.n_tiles & 1u) * TILE_BYTES, slot = run.n_tiles % KV_SLOTS;
         float dk[HEAD_DIM / 2] = {0.0f}, dv[HEAD_DIM / 2] = {0.0f};
-        if (threadIdx.x % 32 == 0) {
-            tma_store_wait_read(0);
+        if (DQ) {
+            staged_barrier(); /* dK and dV of the tile before have left dS's place. */
         }
-        named_barrier_sync(BAR_BOTH, 256); /* dK and dV of the tile before have left dS's place. */
-        if (WHOLE && run.n_tiles > 0) {
-            const tile_pos p = tile_get(m->tile + ((run.n_tiles - 1) & 1u) * TILE_BYTES);
-            if (p.key + BN >= w->a.kv_tokens) {
-                store_dq(w, m, &p, consumer);
-            }
-        }
-        mbarrier_wait(m->kv_full, run.n_tiles & 1u);
+        mbarrier_wait(m->kv_full + 8 * slot, run.n_tiles / KV_SLOTS & 1u);
         if (warp_uniform(ld_shared_s32(tile)) < 0) {
             break;
         }
@@ -501,21 +455,28 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
             wgmma_pin(dk, HEAD_DIM / 2);
             wgmma_pin(dv, HEAD_DIM / 2);
             if (p.m_begin < p.m_end) {
-                walk(dk, dv, w, m, &p, &run, consumer);
+                walk(dk, dv, w, m, &p, &run, m->kv + slot * (2 * KV_BYTES), consumer);
             }
         }
         wgmma_pin(dk, HEAD_DIM / 2);
         wgmma_pin(dv, HEAD_DIM / 2);
         const tile_pos p = tile_get(tile); /* Again: not held in registers over the walk. */
+        if (!DQ) {
+            named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies, also where it has no products. */
+        }
         if (threadIdx.x % 128 == 0) {
-            mbarrier_arrive(m->kv_empty);
+            mbarrier_arrive(m->kv_empty + 8 * slot);
         }
-        if (threadIdx.x % 32 == 0) {
-            tma_store_wait_read(0);
+        if (DQ) {
+            staged_barrier(); /* Both have read dS and their pieces of dQ for the last time. */
+            store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, &p, consumer);
+            store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, &p, consumer);
+        } else {
+            const int first = p.key + 64 * consumer;
+            store_rows(dv, 1.0f, (elem *)w->dv + p.b * w->dv_strides.batch + p.kv_head * w->dv_strides.head, w->dv_strides.token, first, w->a.kv_tokens, w->width);
+            store_rows(dk, w->a.scale, (elem *)w->dk + p.b * w->dk_strides.batch + p.kv_head * w->dk_strides.head, w->dk_strides.token, first, w->a.kv_tokens,
+                       w->width);
         }
-        named_barrier_sync(BAR_BOTH, 256); /* Both have read dS and their pieces of dQ for the last time. */
-        store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, &p, consumer);
-        store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, &p, consumer);
     }
 }
 
@@ -527,25 +488,26 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     const int group = warp_uniform((int)threadIdx.x / 128);
     tile_pos p;
     smem_map m;
-    m.k = (smem_addr(smem) + 1023) & ~1023u;
-    m.v = m.k + KV_BYTES;
-    m.q = m.v + KV_BYTES;
+    m.kv = (smem_addr(smem) + 1023) & ~1023u;
+    m.q = m.kv + KV_SLOTS * 2 * KV_BYTES;
     m.d_o = m.q + STAGES * Q_BYTES;
     m.ds = m.d_o + STAGES * Q_BYTES;
     m.dq = m.ds + 2 * DS_BYTES;
     m.lse = m.dq + CONSUMERS * DQ_BYTES;
     m.delta = m.lse + STAGES * ROW_BYTES;
     m.unit = m.delta + STAGES * ROW_BYTES;
-    m.kv_full = m.unit + STAGES * ROW_BYTES;
-    m.kv_empty = m.kv_full + 8;
-    m.q_full = m.kv_empty + 8;
+    m.kv_full = m.unit + DQ * STAGES * ROW_BYTES;
+    m.kv_empty = m.kv_full + 8 * KV_SLOTS;
+    m.q_full = m.kv_empty + 8 * KV_SLOTS;
     m.do_full = m.q_full + 8 * STAGES;
     m.empty = m.do_full + 8 * STAGES;
     m.tile = (m.empty + 8 * STAGES + 15) & ~15u;
 
     if (threadIdx.x == 0) {
-        mbarrier_init(m.kv_full, 1);
-        mbarrier_init(m.kv_empty, CONSUMERS);
+        for (int s = 0; s < KV_SLOTS; s++) {
+            mbarrier_init(m.kv_full + 8 * s, 1);
+            mbarrier_init(m.kv_empty + 8 * s, CONSUMERS);
+        }
         for (int s = 0; s < STAGES; s++) {
             mbarrier_init(m.q_full + 8 * s, 1);
             mbarrier_init(m.do_full + 8 * s, 1);
@@ -560,7 +522,7 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
             run_pos run = {{0, 1}, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
             for (int u = (int)blockIdx.x, next; u < unit_count(&args); u = next) {
                 next = (int)(gridDim.x + atomicAdd(args.a.counter, 1)); /* Asked for long before it is needed. */
-                for (int nth = 0; nth < tiles_of_unit(&args); nth++) {
+                for (int nth = 0; nth < 1 + PAIRED; nth++) {
                     if (tile_locate(&p, &args, u, nth)) {
                         produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
                     }
@@ -571,9 +533,10 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
                 args.a.counter[0] = 0;
                 args.a.counter[1] = 0;
             }
-            mbarrier_wait(m.kv_empty, (run.n_tiles & 1u) ^ 1u);
+            const u32 slot = run.n_tiles % KV_SLOTS;
+            mbarrier_wait(m.kv_empty + 8 * slot, (run.n_tiles / KV_SLOTS & 1u) ^ 1u);
             st_shared_s32(m.tile + (run.n_tiles & 1u) * TILE_BYTES, -1);
-            mbarrier_arrive(m.kv_full);
+            mbarrier_arrive(m.kv_full + 8 * slot);
         }
     } else {
         regs_grow(232);

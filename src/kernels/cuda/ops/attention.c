@@ -22,9 +22,8 @@ static const char *bwd_refuse(const void *args) {
     return lt_cuda_attention_bwd_refusal(args, lt_cuda_backend_info());
 }
 static lt_err bwd_run(lt_queue *q, const void *args) {
-    const lt_cuda_info *info = lt_cuda_backend_info();
-    const lt_attention_cut cut = lt_cuda_attention_bwd_cut(args, info);
-    lt_scratch scratch = {.bytes = lt_cuda_attention_bwd_scratch_bytes(args, cut, info)};
+    const lt_attention_cut cut = lt_cuda_attention_bwd_cut(args, lt_cuda_backend_info());
+    lt_scratch scratch = {.bytes = lt_cuda_attention_bwd_scratch_bytes(args, cut)};
     LT_TRY(lt_cuda_scratch_counted(q, scratch.bytes, &scratch.data));
     return lt_cuda_attention_bwd(q->gpu, q->stream, args, cut, scratch);
 }
