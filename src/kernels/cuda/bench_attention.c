@@ -52,6 +52,8 @@ static const attn_case cases[] = {
      .causal = true}, /* More heads than SMs. */
     {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 256, .causal = true},
     {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 192},
+    {.b = 2, .t = 515, .s = 700, .h = 4, .g = 2, .d = 256, .causal = true},
+    {.b = 3, .t = 257, .s = 1030, .h = 2, .g = 1, .d = 256, .lens = true},
 };
 
 /* Ways to cut a backward pass. A call's own needs no more scratch than one of them. */
