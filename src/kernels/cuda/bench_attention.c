@@ -53,7 +53,8 @@ static const attn_case cases[] = {
     {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 256, .causal = true},
     {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 192},
     {.b = 2, .t = 515, .s = 700, .h = 4, .g = 2, .d = 256, .causal = true},
-    {.b = 3, .t = 257, .s = 1030, .h = 2, .g = 1, .d = 256, .lens = true},
+    {.b = 3, .t = 500, .s = 1030, .h = 2, .g = 1, .d = 256, .lens = true},
+    {.b = 9, .t = 1000, .s = 777, .h = 4, .g = 2, .d = 128, .softcap = 20.0f},
 };
 
 /* Ways to cut a backward pass. A call's own needs no more scratch than one of them. */

@@ -19,14 +19,20 @@ typedef struct {
     enum { ANY, CAUSAL, FULL } mask;
     int keys_max; /* Of a call, or of its window; 0: any. */
     int bn, consumers, stages, q_slots, o_direct, regs_producer, regs_consumer;
+    int cluster; /* Blocks that share copies of K and V, where all tiles see the same keys. */
 } fwd_row;
 static const fwd_row fwd_rows[] = {
     /* Few keys: a tile's loads are what it waits for, so more of them go ahead; and smaller tiles waste less of the diagonal. */
-    {64, CAUSAL, 1024, 128, 2, 4, 2, 0, 40, 232},  {64, CAUSAL, 0, 128, 3, 3, 2, 0, 32, 160},
-    {64, FULL, 1024, 128, 3, 3, 2, 0, 32, 160},    {64, ANY, 0, 128, 3, 2, 1, 0, 32, 160},
-    {128, CAUSAL, 1024, 128, 2, 2, 2, 0, 40, 232}, {128, FULL, 1024, 128, 2, 2, 2, 0, 40, 232},
-    {128, ANY, 0, 128, 2, 2, 1, 0, 24, 240},       {192, ANY, 0, 96, 2, 2, 1, 1, 24, 240},
-    {256, CAUSAL, 512, 64, 2, 2, 1, 1, 40, 232},   {256, ANY, 0, 80, 2, 2, 1, 1, 40, 232},
+    {64, CAUSAL, 1024, 128, 2, 4, 2, 0, 40, 232, 1},
+    {64, CAUSAL, 0, 128, 3, 3, 2, 0, 32, 160, 1},
+    {64, FULL, 1024, 128, 3, 3, 2, 0, 32, 160, 1},
+    {64, ANY, 0, 128, 3, 2, 1, 0, 32, 160, 1},
+    {128, CAUSAL, 1024, 128, 2, 2, 2, 0, 40, 232, 1},
+    {128, FULL, 1024, 128, 2, 2, 2, 0, 40, 232, 2},
+    {128, ANY, 0, 128, 2, 2, 1, 0, 24, 240, 2},
+    {192, ANY, 0, 96, 2, 2, 1, 1, 24, 240, 1},
+    {256, CAUSAL, 512, 64, 2, 2, 1, 1, 40, 232, 1},
+    {256, ANY, 0, 80, 2, 2, 1, 1, 40, 232, 2},
 };
 
 static const fwd_row *fwd_row_for(int64_t width, int64_t keys, int64_t window, bool causal) {
@@ -147,7 +153,7 @@ size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a) {
 /* What a launch of fwd_sm90.cu is made of: words beyond the row's, its tensors as (B, T, H, D), keys a copy brings. */
 typedef struct {
     const fwd_row *row;
-    int turns, heads, box;
+    int turns, heads, box, cluster;
     bool sinks;
     const char *flags;
     const lt_tensor *q, *k, *v, *out;
@@ -158,6 +164,7 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_att
     const fwd_row *r = l->row;
     const size_t q_bytes = (size_t)(64 * r->width * 2 * r->consumers * (r->q_slots + !r->o_direct)),
                  kv_bytes = (size_t)(r->bn * r->width * 4 * r->stages);
+    const unsigned cluster = (unsigned)l->cluster;
     char text[512];
     const lt_cuda_kernel *k;
     CUtensorMap q, key, v, o;
@@ -165,9 +172,9 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_att
 
     snprintf(text, sizeof text,
              "HEAD_DIM=%d BN=%d CONSUMERS=%d O_DIRECT=%d Q_SLOTS=%d STAGES=%d TURNS=%d HEADS=%d "
-             "REGS_PRODUCER=%d REGS_CONSUMER=%d SINKS=%d %s",
+             "REGS_PRODUCER=%d REGS_CONSUMER=%d SINKS=%d CLUSTER=%d %s",
              r->width, r->bn, r->consumers, r->o_direct, r->q_slots, r->stages, l->turns, l->heads,
-             r->regs_producer, r->regs_consumer, l->sinks, l->flags);
+             r->regs_producer, r->regs_consumer, l->sinks, l->cluster, l->flags);
     LT_TRY(lt_cuda_kernel_get(c, &k, "attention/fwd_sm90.cu", "attn_fwd_sm90", text));
     LT_TRY(lt_attn_map(c, &q, l->q, l->heads, 64 / l->heads));
     LT_TRY(lt_attn_map(c, &key, l->k, 1, l->box));
@@ -177,6 +184,7 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_att
         c, s, k,
         &(lt_cuda_dims){.grid = {(unsigned)l->blocks},
                         .block = {(unsigned)(128 * (1 + r->consumers))},
+                        .cluster = {cluster > 1 ? cluster : 0, cluster > 1, cluster > 1},
                         .dynamic_shared_bytes = 1024 + q_bytes + kv_bytes + 512 + l->more_shared},
         args);
 }
@@ -200,6 +208,9 @@ static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scr
     const int64_t pairs = (int64_t)w.batch * w.q_heads / heads,
                   tiles = lt_cuda_div_up((int64_t)w.q_tokens * heads, rows), n = tiles * pairs,
                   alike = (info->n_sms + tiles / 2) / tiles;
+    const bool same_keys = !a->causal && a->window == 0 && a->doc_start.data == NULL && heads == 1;
+    const int cluster = same_keys && tiles % r->cluster == 0 ? r->cluster : 1,
+              fit = info->n_sms / cluster * cluster;
     w.section = a->causal && w.kv_tokens > SECTION_KEYS
                     ? section_of(4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads,
                                  pairs)
@@ -209,14 +220,15 @@ static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scr
                           &(fwd_launch){.row = r,
                                         .turns = turns,
                                         .heads = heads,
-                                        .box = r->bn,
+                                        .box = r->bn / cluster,
+                                        .cluster = cluster,
                                         .sinks = a->sinks.data != NULL,
                                         .flags = flags,
                                         .q = &a->q,
                                         .k = &a->k,
                                         .v = &a->v,
                                         .out = &a->out,
-                                        .blocks = n < info->n_sms ? n : info->n_sms},
+                                        .blocks = n < fit ? n : fit},
                           &w);
 }
 
@@ -305,6 +317,7 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
                                         .turns = 1,
                                         .heads = 1,
                                         .box = box_of(a, r),
+                                        .cluster = 1,
                                         .sinks = a->sinks.data != NULL,
                                         .flags = flags,
                                         .q = &q,
@@ -360,6 +373,7 @@ lt_err lt_cuda_attention_rung(lt_cuda *c, CUstream s, const lt_attention_rung *r
         with.consumers = r->consumers;
         with.regs_producer = 40;
         with.regs_consumer = 232;
+        with.cluster = 1;
         return forward(c, s, a, scratch, row != NULL ? &with : NULL, r->turns);
     }
     if ((width != 64 && width != 128) || a->window > 0 || a->softcap > 0.0f ||

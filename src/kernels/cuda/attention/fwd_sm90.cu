@@ -5,6 +5,8 @@
  * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, CONSUMERS more compute, each 64 rows of the block's BM.
  *           A row is (token, head of its group): HEADS query heads that read the same key head share one tile, so that short queries
  *           still fill it.
+ *           CLUSTER=2 (full masks): blocks in pairs make tiles one below the other; each copies half of a block of keys to both. They take
+ *           turns in a fixed order: such tiles are equally long.
  * MOVEMENT
  *     Q 64 rows a consumer ──TMA──▶ smem ─┐
  *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
@@ -24,7 +26,9 @@
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0 CLUSTER=2
+ *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
@@ -48,8 +52,12 @@
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
 
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
 #define BM          (64 * CONSUMERS)
 #define THREADS     (128 * (1 + CONSUMERS))
+#define UNIT        (BM / HEADS * CLUSTER) /* tokens of the tiles that a cluster makes at a time */
 #define Q_BYTES     (64 * HEAD_DIM * 2) /* one consumer's */
 #define KV_BYTES    (BN * HEAD_DIM * 2)
 #define COLUMNS     (HEAD_DIM / 64) /* of 128 bytes */
@@ -59,6 +67,7 @@
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
 static_assert(BN % 16 == 0 && BN <= 256, "key block");
 static_assert(64 % HEADS == 0, "packed heads divide 64 rows");
+static_assert(CLUSTER == 1 || (CLUSTER == 2 && BN % 16 == 0 && HEADS == 1 && !CAUSAL && !WINDOW && !DOC && !PAGED), "tiles of a cluster see the same keys");
 #if PAGED
 #define BOX (PAGED < BN ? PAGED : BN) /* Keys of a copy. */
 static_assert(BN % BOX == 0 && PAGED % BOX == 0 && BOX % 8 == 0, "a block of keys is of whole boxes, a box of one page");
@@ -134,7 +143,7 @@ INLINE int tile_count(const attn_args *a, const route *w) {
     return w->stops[w->n].before;
 #else
     (void)w;
-    return div_up(a->q_tokens, BM / HEADS) * a->batch * (a->q_heads / HEADS);
+    return div_up(a->q_tokens, UNIT) * a->batch * (a->q_heads / HEADS);
 #endif
 }
 /* Tiles in order of falling length (causal: last rows first) inside sections of (batch, head) pairs whose K and V fit the L2 (or, where these are short, that occupy
@@ -148,7 +157,7 @@ INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
     const int pairs = heads, rows = div_up(tokens_of(a, at->seq), BM);
     t -= at->before;
 #else
-    const int pairs = a->batch * heads, rows = div_up(a->q_tokens, BM / HEADS);
+    const int pairs = a->batch * heads, rows = div_up(a->q_tokens, UNIT);
 #endif
     const int first = t / (a->section * rows) * a->section, inside = t % (a->section * rows);
     const int width = min_i(a->section, pairs - first);
@@ -162,7 +171,7 @@ INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
 #endif
     p.head = pair % heads * HEADS;
     p.kv_head = p.head / (a->q_heads / a->kv_heads);
-    p.token = row * (BM / HEADS);
+    p.token = row * UNIT + (CLUSTER > 1 ? (int)cluster_cta_rank() * BM : 0);
     p.n_keys = keys_of(a, p.b);
     low = range_of(a, p.b, p.n_keys, p.token);
     high = range_of(a, p.b, p.n_keys, p.token + BM / HEADS - 1);
@@ -182,9 +191,12 @@ INLINE void ring_step(ring_pos *r, int slots) {
     }
 }
 
-/* A place of a ring is read. */
+/* A place of a ring is read: told to all blocks that copy to it. */
 INLINE void release(u32 empty, int tid) {
-    if (tid == 0) {
+    if (CLUSTER > 1 && tid < CLUSTER) {
+        mbarrier_arrive_remote(empty, (u32)tid);
+    }
+    if (CLUSTER == 1 && tid == 0) {
         mbarrier_arrive(empty);
     }
 }
@@ -211,7 +223,12 @@ INLINE void load_block(const void *map, const attn_args *a, u32 ring, u32 full, 
 #else
     (void)a;
     for (int c = 0; c < COLUMNS; c++) {
+#if CLUSTER > 1
+        const int part = (int)cluster_cta_rank() * (BN / CLUSTER);
+        tma_load_4d_multicast(dst + (c * BN + part) * 128, map, bar, c * 64, p->kv_head, j * BN + part, p->b, (1 << CLUSTER) - 1);
+#else
         tma_load_4d(dst + c * BN * 128, map, bar, c * 64, p->kv_head, j * BN, p->b);
+#endif
     }
 #endif
     ring_step(r, STAGES);
@@ -235,10 +252,10 @@ INLINE tile_pos tile_get(u32 at) {
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s, const route *way) {
     ring_pos rk = {0, 1}, rv = {0, 1};
     ring_pos at = {0, 1};
-    int t = (int)blockIdx.x;
+    int t = (int)blockIdx.x / CLUSTER;
 
     while (t < tile_count(a, way)) {
-        const int next = (int)(gridDim.x + atomicAdd(a->counter, 1)); /* Asked for long before it is needed. */
+        const int next = CLUSTER > 1 ? t + (int)gridDim.x / CLUSTER : (int)(gridDim.x + atomicAdd(a->counter, 1)); /* Asked for long before it is needed. */
         const tile_pos p = tile_locate(t, a, way);
         if (p.j_begin < p.j_end) {
             load_block(map_k, a, s->k, s->k_full, s->k_empty, &rk, &p, p.j_end - 1);
@@ -266,6 +283,9 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         mbarrier_wait(s->q_empty + 8 * i, at.phase);
         st_shared_s32(s->tile + TILE_BYTES * i, -1);
         mbarrier_arrive(s->q_full + 8 * i);
+    }
+    if (CLUSTER > 1) {
+        return;
     }
     __threadfence();
     if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) { /* The last block to finish leaves the counters as it found them. */
@@ -605,8 +625,8 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         for (int s = 0; s < STAGES; s++) {
             mbarrier_init(m.k_full + 8 * s, 1);
             mbarrier_init(m.v_full + 8 * s, 1);
-            mbarrier_init(m.k_empty + 8 * s, CONSUMERS);
-            mbarrier_init(m.v_empty + 8 * s, CONSUMERS);
+            mbarrier_init(m.k_empty + 8 * s, CONSUMERS * CLUSTER);
+            mbarrier_init(m.v_empty + 8 * s, CONSUMERS * CLUSTER);
         }
         mbarrier_init_fence();
     }
@@ -621,6 +641,9 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         }
     }
 #endif
+    if (CLUSTER > 1) {
+        cluster_sync();
+    }
     __syncthreads();
 #if PAGED
     way.stops = stops;
@@ -638,5 +661,9 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
             regs_grow(REGS_CONSUMER);
         }
         consume(&map_o, &args, &m, group - 1);
+    }
+    if (CLUSTER > 1) {
+        __syncwarp();
+        cluster_sync(); /* No block leaves while its neighbour may still write to its shared memory. */
     }
 }

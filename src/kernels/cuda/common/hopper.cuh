@@ -105,6 +105,11 @@ INLINE void tma_load_4d(u32 dst, const void *map, u32 bar, int x, int y, int z, 
                  " [%0], [%1, {%3, %4, %5, %6}], [%2];"
                  ::"r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
 }
+INLINE void tma_load_4d_multicast(u32 dst, const void *map, u32 bar, int x, int y, int z, int w, u32 cta_mask) {
+    asm volatile("cp.async.bulk.tensor.4d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+                 " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
+                 ::"r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"((unsigned short)cta_mask) : "memory");
+}
 INLINE void tma_store_4d(const void *map, u32 src, int x, int y, int z, int w) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                  ::"l"(map), "r"(src), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
