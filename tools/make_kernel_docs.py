@@ -17,6 +17,7 @@ import sys
 import tempfile
 
 HERE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+FA3 = "attention_fa3_h100.json"
 PEER_IDEAS = {"cuBLASLt": "the best of its heuristic's first 8", "cuDNN": "through PyTorch's scaled_dot_product_attention"}
 LADDERS = (  # op, its title, whose kernels it is measured against, a page on its ideas
     ("sgemm", "SGEMM, FP32 on CUDA cores", "cuBLASLt", None),
@@ -46,12 +47,17 @@ def passes_table(by_shape):
     pairs = [(shape, p) for shape, p in pairs if "forward" in p]
     if not pairs:
         return []
-    out = ["The shipped kernels, and cuDNN's time as a share of ours in the same run (over 100 %: ours is faster):", "",
-           "| shape | forward, TFLOP/s | ms | cuDNN's time | backward, TFLOP/s | ms | cuDNN's time |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    with open(os.path.join(HERE, "bench", "results", FA3)) as f:
+        fa3 = json.load(f)
+    beside = {(r["shape"], r["name"]): r for r in fa3["rows"]}
+    out = ["The shipped kernels, and cuDNN's and FlashAttention-3's times as shares of ours in the same run (over 100 %: ours is faster). FlashAttention-3 has a run of its own,",
+           f"{fa3['when'][:10]} ([{FA3}](../bench/results/{FA3})): {fa3['note']}.", "",
+           "| shape | forward, TFLOP/s | ms | cuDNN | FA3 | backward, TFLOP/s | ms | cuDNN | FA3 |", "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"]
     for shape, p in pairs:
-        f, b = p["forward"], p.get("backward")
-        cells = [shape, f"{f['tflops']:.0f}", f"{f['ms']:.4f}", percent(f, "of_peer")]
-        cells += [f"{b['tflops']:.0f}", f"{b['ms']:.4f}", percent(b, "of_peer")] if b else ["", "", ""]
+        cells = [shape]
+        for way in ("forward", "backward"):
+            r = p.get(way)
+            cells += [f"{r['tflops']:.0f}", f"{r['ms']:.4f}", percent(r, "of_peer"), percent(beside.get((shape, way), {}), "of_peer")] if r else [""] * 4
         out.append("| " + " | ".join(cells) + " |")
     return out
 
