@@ -16,7 +16,7 @@
 
 /* Tiles are 128 columns and 16 rows: neither N nor the K of simple formats is whole ones. */
 enum { K_MOST = 768, K_SIMPLE = 736, N = 77, M_MOST = 140 };
-enum { FEW = 4 }; /* Rows that are rounded to 8 bits (ops/fuse.c). */
+enum { FEW = 8 }; /* Rows that are rounded to 8 bits (ops/fuse.c). */
 
 typedef struct {
     const lt_backend *b;
