@@ -22,8 +22,8 @@ LIBS  := jansson libpcre2-8 yaml-0.1 libzstd zlib libxxhash hwloc libevent libev
 CPPFLAGS += -D_GNU_SOURCE -DLT_VERSION='"$(VERSION)"' -Iinclude -Isrc $(shell pkg-config --cflags $(LIBS) 2>/dev/null)
 CFLAGS_release := -O3 -g1 -fno-math-errno -fno-trapping-math
 CFLAGS_debug   := -O0 -g
-CFLAGS_asan    := -O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-CFLAGS_ubsan   := -O1 -g1 -fsanitize=undefined -fno-sanitize-recover=all
+CFLAGS_asan    := -Og -g1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+CFLAGS_ubsan   := -Og -g1 -fsanitize=undefined -fno-sanitize-recover=all
 CFLAGS_tsan    := -O1 -g1 -fsanitize=thread
 CFLAGS  += -std=c17 -fopenmp $(WARN) -MMD -MP $(CFLAGS_$(MODE))
 LDFLAGS += -fopenmp $(filter -fsanitize=%,$(CFLAGS_$(MODE)))
