@@ -17,6 +17,8 @@
 
 #define FAR_ROOM       ((size_t)4 << 30)
 #define FAR_ARGS_BYTES 2048
+/* A word of arguments may be a small number, or a flag, and padding that has half of an old far address: no such word is an address from here on. */
+#define FAR_PLACE ((void *)0x5a5aa0000000)
 
 typedef enum { FAR_OP, FAR_MOVE, FAR_ZERO, FAR_ORDER, FAR_LAUNCH } far_kind;
 
@@ -50,13 +52,13 @@ static int64_t far_launches;
 
 static inline void *far_to_real(const void *p) {
     const uintptr_t at = (uintptr_t)p, base = (uintptr_t)far_base;
-    return at >= base && at < base + FAR_ROOM ? far_real + (at - base) : (void *)at;
+    return at >= base && at < base + far_used ? far_real + (at - base) : (void *)at;
 }
 
 static inline lt_err far_alloc(void **out, size_t bytes, const char *what) {
     const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
     if (far_base == NULL) {
-        far_base = mmap(NULL, FAR_ROOM, PROT_NONE, flags, -1, 0);
+        far_base = mmap(FAR_PLACE, FAR_ROOM, PROT_NONE, flags, -1, 0);
         far_real = mmap(NULL, FAR_ROOM, PROT_READ | PROT_WRITE, flags, -1, 0);
         LT_ASSERT(far_base != MAP_FAILED && far_real != MAP_FAILED);
     }
