@@ -58,7 +58,9 @@
 #define ROW_BYTES   (BM * 4) /* log-sum-exps or deltas of a step */
 #define DS_BYTES    (DQ * BN * BM * 2)
 #define DQ_BYTES    (DQ * 64 * 64 * 4)
-#define DV_LATE     (DQ * BM / 64) /* of a step's BM / 16 products for dV: those issued behind dQ's */
+/* Of a step's BM / 16 products for dV, those that are issued before dP is waited for, and how many before the wait for both consumers: causal ones all in that wait. */
+#define DV_EARLY    (!DQ ? BM / 16 : CAUSAL ? 0 : BM / 64 * 3)
+#define DV_HALFWAY  (DQ && CAUSAL ? BM / 16 : DV_EARLY)
 #define BAR_BOTH    1 /* both consumers */
 #define BAR_OWN     2 /* one consumer */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
@@ -300,7 +302,6 @@ INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float d
             stmatrix_x4(row + i / 4 * (BN * 128) + ((i % 4 * 2 + lane / 16) ^ r8) * 16, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2],
                         dsr[4 * i + 3]);
         }
-        fence_proxy_async();
     }
 }
 
@@ -394,13 +395,23 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         wgmma_wait(1);
         wgmma_pin(s, BM / 2);
         probabilities_step(s, probs, w, m, p, &at, consumer);
-        wgmma_fence();
-        issue_sums(dv, probs, d_o, 0, BM / 16 - DV_LATE);
-        wgmma_commit();
-        wgmma_wait(1);
+        if (DV_EARLY > 0) {
+            wgmma_fence();
+            issue_sums(dv, probs, d_o, 0, DV_EARLY);
+            wgmma_commit();
+            wgmma_wait(1);
+        } else {
+            wgmma_wait(0);
+        }
         wgmma_pin(dp, BM / 2);
         slopes(s, probs, dp, dsr, m->delta + at.r.slot * ROW_BYTES, ds, consumer);
 #if DQ
+        if (DV_HALFWAY > DV_EARLY) {
+            wgmma_fence();
+            issue_sums(dv, probs, d_o, DV_EARLY, DV_HALFWAY);
+            wgmma_commit();
+        }
+        fence_proxy_async();
         const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer; /* this consumer's piece of dQ */
         const u32 units = m->unit + at.r.slot * ROW_BYTES + (my_q + 16 * (tid / 32) + tid % 32 / 4) * 4;
         const float unit[2] = {ld_shared_f32(units), ld_shared_f32(units + 32)};
@@ -409,7 +420,7 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         wgmma_fence();
         issue_dq(dq, ds + my_q / 64 * (BN * 128), k + my_d * (BN * 128));
         issue_sums(dk, dsr, q, 0, BM / 16);
-        issue_sums(dv, probs, d_o, BM / 16 - DV_LATE, BM / 16);
+        issue_sums(dv, probs, d_o, DV_HALFWAY, BM / 16);
         wgmma_commit();
         wgmma_wait(1);
         wgmma_pin(dq, 32);
