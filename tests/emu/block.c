@@ -366,7 +366,7 @@ void *emu_shared_pointer(uint32_t address, size_t bytes) {
     if (address < EMU_SHARED_BASE || at + bytes > worker->shared_used) {
         emu_trap("shared address %#x of %zu bytes is outside the block's memory", address, bytes);
     }
-    if ((at & (bytes - 1)) != 0) { /* A power of two; a division took a tenth of sgemm's time. */
+    if ((at & (bytes - 1)) != 0) { /* A power of two; a division took most of this check's time. */
         emu_trap("shared address %#x is not aligned to %zu bytes", address, bytes);
     }
     return worker->shared + at;

@@ -3,6 +3,7 @@
 #define LT_CUDA_ATTENTION_BWD_CUH
 
 #include "attention/mask.cuh"
+#include "attention/rows.cuh"
 
 /* Strides in elements of (token, head, batch); D elements are contiguous. */
 typedef struct {
@@ -26,14 +27,6 @@ typedef struct {
     int first, pairs; /* The launch makes so many (batch, key head) from the first on. */
 } bwd_args;
 
-/* The four lanes of a quad hold two columns each of a row's columns 8 k .. 8 k + 7, for each k: x[k] for four k. Lane i gets all of k = i. */
-INLINE uint4 quad_turn(const u32 x[4]) {
-    const bool odd = threadIdx.x % 2 == 1, high = threadIdx.x / 2 % 2 == 1;
-    const u32 a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1), b = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
-    const u32 y[4] = {odd ? a : x[0], odd ? x[1] : a, odd ? b : x[2], odd ? x[3] : b};
-    const u32 c = __shfl_xor_sync(0xffffffffu, high ? y[0] : y[2], 2), d = __shfl_xor_sync(0xffffffffu, high ? y[1] : y[3], 2);
-    return high ? make_uint4(c, d, y[2], y[3]) : make_uint4(y[0], y[1], c, d);
-}
 /* A warpgroup's 64 rows of sums times scale, from registers, 16 bytes a lane: rows first .. first + 63 of a (batch, head) that begins at `to`; those before
  * n_rows, `width` columns. */
 INLINE void store_rows(const float sum[HEAD_DIM / 2], float scale, elem *to, i64 row_ld, int first, int n_rows, int width) {

@@ -49,6 +49,7 @@
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=256 WINDOW=1
  *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16 SOFTCAP=1 */
 #include "attention/mask.cuh"
+#include "attention/rows.cuh"
 #include "common/hopper.cuh"
 #include "common/wgmma.cuh"
 
@@ -388,14 +389,6 @@ INLINE void pack_block(u32 p[BN / 4], const float s[BN / 2]) {
     }
 }
 
-/* The four lanes of a quad hold two columns each of a row's columns 8 k .. 8 k + 7, for each k: x[k] for four k. Lane i gets all of k = i. */
-INLINE uint4 quad_turn(u32 x[4]) {
-    const bool odd = threadIdx.x % 2 == 1, high = threadIdx.x / 2 % 2 == 1;
-    const u32 a = __shfl_xor_sync(0xffffffffu, odd ? x[0] : x[1], 1), b = __shfl_xor_sync(0xffffffffu, odd ? x[2] : x[3], 1);
-    const u32 y[4] = {odd ? a : x[0], odd ? x[1] : a, odd ? b : x[2], odd ? x[3] : b};
-    const u32 c = __shfl_xor_sync(0xffffffffu, high ? y[0] : y[2], 2), d = __shfl_xor_sync(0xffffffffu, high ? y[1] : y[3], 2);
-    return high ? make_uint4(c, d, y[2], y[3]) : make_uint4(y[0], y[1], c, d);
-}
 /* A consumer's rows of O, those before `left` tokens from its first, from registers: 16 bytes a lane. */
 INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], const attn_args *a, const tile_pos *p, int first, int left) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
