@@ -1,17 +1,26 @@
 #!/usr/bin/env python3
 """HTTP against the engine alone: `lateen bench engine` and `lateen bench serve` in turn, same model, prompts of 16 tokens.
 
-usage: http_ratio.py MODEL [NEW_TOKENS [THREADS [REPEATS]]]      LATEEN names another program than build/lateen
-Prints for 1, 8 and 32 streams both rates (median and best), their ratios, and the CPU time a token of the server's HTTP thread. Both are warm: the engine's
-first run is not counted, nor the server's. Wants a machine at rest, with a core free beside the engine's threads."""
+LATEEN names another program than build/lateen. Prints for each number of streams both rates (median and best), their ratios, and the CPU time a token of the
+server's HTTP thread. Both are warm: the engine's first run is not counted, nor the server's. Wants a machine at rest, with a core free beside the engine's threads."""
+import argparse
 import json
 import os
 import subprocess
 import sys
 import time
+import urllib.request
 
-model = sys.argv[1]
-new, threads, repeats = (int(a) for a in (sys.argv[2:] + ["64", "1", "5"][len(sys.argv) - 2:]))
+parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+parser.add_argument("model")
+parser.add_argument("--new", type=int, default=64, help="tokens of each answer (default 64)")
+parser.add_argument("--threads", type=int, default=1, help="of the engine; 0: all cores (default 1)")
+parser.add_argument("--repeats", type=int, default=5, help="runs of each, in turn (default 5)")
+parser.add_argument("--streams", default="1,8,32", help="how many at once; several rows (default 1,8,32)")
+parser.add_argument("--device", default="cpu", help="where the engine computes (default cpu)")
+wish = parser.parse_args()
+new, repeats = wish.new, wish.repeats
+common = ["--threads", str(wish.threads), "--device", wish.device]
 lateen = os.environ.get("LATEEN", "build/lateen")
 env = dict(os.environ, OMP_WAIT_POLICY="passive")
 
@@ -23,7 +32,7 @@ def last(*args):
 
 
 def engine(n):
-    r = last("engine", "--model", model, "--streams", f"{n},{n}", "--prompt", "16", "--new", str(new), "--threads", str(threads))
+    r = last("engine", "--model", wish.model, "--streams", f"{n},{n}", "--prompt", "16", "--new", str(new), *common)
     return n * new / (r["first_s"] + n * (new - 1) / r["decode_tokens_per_s"])
 
 
@@ -36,12 +45,19 @@ def serve(n):
     return r["output_tokens_per_s"], (cpu_ns() - before) / r["output_tokens"]
 
 
-server = subprocess.Popen([lateen, "serve", model, "--port", "0", "--quiet", "--threads", str(threads), "--prefix-cache=false"],
+def ready():
+    try:
+        return urllib.request.urlopen(url + "/health").status == 200
+    except OSError:  # Not listening yet, or 503.
+        return False
+
+
+server = subprocess.Popen([lateen, "serve", wish.model, "--port", "0", "--quiet", *common, "--prefix-cache=false"],
                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=env)
 url = server.stdout.readline().strip()
-while subprocess.run(["curl", "-sf", url + "/health"], stdout=subprocess.DEVNULL).returncode:
+while not ready():
     time.sleep(0.1)
-for n in (1, 8, 32):
+for n in map(int, wish.streams.split(",")):
     serve(n)
     rows = [(engine(n), *serve(n)) for _ in range(repeats)]
     median = [sorted(column)[repeats // 2] for column in zip(*rows)]
