@@ -34,20 +34,7 @@ INLINE void store_rows(const float sum[HEAD_DIM / 2], float scale, elem *to, i64
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = first + 16 * warp + lane / 4 + 8 * h;
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i += 4) {
-            const int column = 8 * (i + lane % 4);
-            u32 x[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const float *y = sum + 4 * (i + k) + 2 * h;
-                x[k] = PACK_ELEM(y[0] * scale, y[1] * scale);
-            }
-            const uint4 whole = quad_turn(x);
-            if (row < n_rows && column < width) {
-                *(uint4 *)(to + row * row_ld + column) = whole;
-            }
-        }
+        store_row(sum, h, scale, to + row * row_ld, row < n_rows, width);
     }
 }
 

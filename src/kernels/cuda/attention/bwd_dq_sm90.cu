@@ -23,6 +23,7 @@
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
+#include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
 #define CONSUMERS   2
@@ -58,17 +59,6 @@ typedef struct {
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
     u32 tile;                             /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
 } smem_map;
-
-typedef struct {
-    int slot;
-    u32 phase;
-} ring_pos;
-INLINE void ring_step(ring_pos *r, int slots) {
-    if (++r->slot == slots) {
-        r->slot = 0;
-        r->phase ^= 1;
-    }
-}
 
 /* Tiles of a head stand together, the longest first. */
 INLINE int tile_count(const bwd_args *w) {
@@ -150,11 +140,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         st_shared_s32(s->tile + TILE_BYTES * i, -1);
         mbarrier_arrive(s->q_full + 8 * i);
     }
-    __threadfence();
-    if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) { /* The last block to finish leaves the counters as it found them. */
-        a->counter[0] = 0;
-        a->counter[1] = 0;
-    }
+    draws_end(a);
 }
 
 /* Per thread: the two rows it holds a part of. */

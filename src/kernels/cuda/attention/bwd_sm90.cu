@@ -36,6 +36,7 @@
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
+#include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
 #ifndef DQ
@@ -160,17 +161,6 @@ INLINE void step_next(const tile_pos *p, int *head, int *i) {
     }
 }
 
-typedef struct {
-    int slot;
-    u32 phase;
-} ring_pos;
-INLINE void ring_step(ring_pos *r) {
-    if (++r->slot == STAGES) {
-        r->slot = 0;
-        r->phase ^= 1;
-    }
-}
-
 /* Of a warpgroup, over the tiles of its block. */
 typedef struct {
     ring_pos r;
@@ -190,7 +180,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         tma_load_4d(k + c * BN * 128, map_k, full, c * 64, p->kv_head, p->key, p->b);
         tma_load_4d(k + KV_BYTES + c * BN * 128, map_v, full, c * 64, p->kv_head, p->key, p->b);
     }
-    for (int n = p->n_heads * (p->m_end - p->m_begin), h = p->head, i = p->i; n > 0; n--, step_next(p, &h, &i), ring_step(&r)) {
+    for (int n = p->n_heads * (p->m_end - p->m_begin), h = p->head, i = p->i; n > 0; n--, step_next(p, &h, &i), ring_step(&r, STAGES)) {
         const int head = p->kv_head * p->n_heads + h;
         const i64 row = (i64)(p->b * w->a.q_heads + head) * w->padded + i * BM;
         const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
@@ -434,7 +424,7 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         if (tid == 0) {
             mbarrier_arrive(m->empty + 8 * at.r.slot);
         }
-        ring_step(&at.r);
+        ring_step(&at.r, STAGES);
         step_next(p, &at.head, &at.i);
     }
     run->r = at.r;
@@ -539,11 +529,7 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
                     }
                 }
             }
-            __threadfence();
-            if (atomicAdd(args.a.counter + 1, 1) == gridDim.x - 1) { /* The last block to finish leaves the counters as it found them. */
-                args.a.counter[0] = 0;
-                args.a.counter[1] = 0;
-            }
+            draws_end(&args.a);
             const u32 slot = run.n_tiles % KV_SLOTS;
             mbarrier_wait(m.kv_empty + 8 * slot, (run.n_tiles / KV_SLOTS & 1u) ^ 1u);
             st_shared_s32(m.tile + (run.n_tiles & 1u) * TILE_BYTES, -1);

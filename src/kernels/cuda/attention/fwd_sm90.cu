@@ -51,6 +51,7 @@
 #include "attention/mask.cuh"
 #include "attention/rows.cuh"
 #include "common/hopper.cuh"
+#include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
 #ifndef CLUSTER
@@ -181,17 +182,6 @@ INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
     return p;
 }
 
-typedef struct {
-    int slot;
-    u32 phase;
-} ring_pos;
-INLINE void ring_step(ring_pos *r, int slots) {
-    if (++r->slot == slots) {
-        r->slot = 0;
-        r->phase ^= 1;
-    }
-}
-
 /* A place of a ring is read: told to all blocks that copy to it. */
 INLINE void release(u32 empty, int tid) {
     if (CLUSTER > 1 && tid < CLUSTER) {
@@ -288,11 +278,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     if (CLUSTER > 1) {
         return;
     }
-    __threadfence();
-    if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) { /* The last block to finish leaves the counters as it found them. */
-        a->counter[0] = 0;
-        a->counter[1] = 0;
-    }
+    draws_end(a);
 }
 
 /* S = Q K^T, O += P V: issue only. */
@@ -397,20 +383,7 @@ INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], cons
         const int row = 16 * warp + lane / 4 + 8 * h, token = row / HEADS;
         elem *const to = (elem *)a->out + (PAGED ? 0 : p->b) * a->out_batch_ld + (p->row + p->token + first + token) * a->out_ld +
                          (p->head + row % HEADS) * a->out_head_ld;
-#pragma unroll
-        for (int i = 0; i < HEAD_DIM / 8; i += 4) {
-            const int column = 8 * (i + lane % 4);
-            u32 x[4];
-#pragma unroll
-            for (int k = 0; k < 4; k++) {
-                const float *y = o + 4 * (i + k) + 2 * h;
-                x[k] = PACK_ELEM(y[0] * inverse[h], y[1] * inverse[h]);
-            }
-            const uint4 whole = quad_turn(x);
-            if (token < left && column < a->out_width) {
-                *(uint4 *)(to + column) = whole;
-            }
-        }
+        store_row(o, h, inverse[h], to, token < left, a->out_width);
     }
 }
 

@@ -85,4 +85,13 @@ INLINE float tanh_of(float x) { /* 1 - 2 / (e^2x + 1): accurate to a few ulp, wh
     return 1.0f - __fdividef(2.0f, exp2_fast(x * (2.0f * LOG2E)) + 1.0f);
 }
 
+/* One thread of a block has drawn its last tile: the last block to finish leaves the counters as it found them. */
+INLINE void draws_end(const attn_args *a) {
+    __threadfence();
+    if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) {
+        a->counter[0] = 0;
+        a->counter[1] = 0;
+    }
+}
+
 #endif

@@ -20,6 +20,7 @@
  *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16 GATED=1 KIND=2
  *@spec sm_90a: BN=8 GROUPS=1 SPLITS=4 STAGES=4 OUT=bf16 GATED=1 KIND=0 */
 #include "common/early.cuh"
+#include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
 
 #define THREADS     (128 * GROUPS + 32) /* Consumers, then one warp of which a thread copies. */
@@ -108,11 +109,6 @@ INLINE void produce(const void *map_w, const void *map_x, const few_args *a, u32
     }
 }
 
-typedef struct {
-    int slot;
-    u32 phase;
-} ring_pos;
-
 /* 2. 64 columns over this block's part of K. */
 INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 ring, u32 full, u32 empty) {
 #pragma unroll
@@ -134,10 +130,7 @@ INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 r
         if (threadIdx.x % 128 == 0) {
             mbarrier_arrive(empty + 8 * r->slot);
         }
-        if (++r->slot == STAGES) {
-            r->slot = 0;
-            r->phase ^= 1;
-        }
+        ring_step(r, STAGES);
     }
 }
 

@@ -34,6 +34,7 @@
  *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
  *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp16 DTYPE=fp16 */
 #include "common/early.cuh"
+#include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
 #include "gemm/operand_q.cuh"
 
@@ -85,17 +86,6 @@ INLINE walk walk_of(const few_args *a) {
     s.begin = min_i(tiles, rank * each), s.end = min_i(tiles, s.begin + each);
     return s;
 }
-typedef struct {
-    int slot;
-    u32 phase;
-} ring_pos;
-INLINE void ring_step(ring_pos *r, int stages) {
-    if (++r->slot == stages) {
-        r->slot = 0;
-        r->phase ^= 1;
-    }
-}
-
 /* 1. One thread has the weights sent, another the rows. A fresh ring is empty: a wait for "phase 1" passes at once. */
 INLINE void produce_w(const void *map, const few_args *a, const places *p) {
     const walk s = walk_of(a);

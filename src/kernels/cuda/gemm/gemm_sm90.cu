@@ -62,6 +62,7 @@
  *@spec sm_90a: GROUPED=1 BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
  *@spec sm_90a: GROUPED=2 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240 */
 #include "common/hopper.cuh"
+#include "common/ring.cuh"
 #include "common/wgmma.cuh"
 #define EPI_ACT_LATER 1
 #include "gemm/epilogue.cuh"
@@ -189,16 +190,6 @@ INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p)
 }
 #endif
 
-typedef struct {
-    int slot;
-    u32 phase;
-} ring_pos;
-INLINE void ring_step(ring_pos *r) {
-    if (++r->slot == STAGES) {
-        r->slot = 0;
-        r->phase ^= 1;
-    }
-}
 INLINE void ring_skip(ring_pos *r, int n) {
     const int to = r->slot + n;
     r->phase ^= (u32)(to / STAGES) & 1u;
@@ -224,7 +215,7 @@ INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u3
     tile_pos p;
 
     for (int t = (int)blockIdx.x / BLOCKS_A_TILE; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / BLOCKS_A_TILE) {
-        for (int k = p.k_begin; k < p.k_end; k++, ring_step(&r)) {
+        for (int k = p.k_begin; k < p.k_end; k++, ring_step(&r, STAGES)) {
             const u32 bar = full + 8 * r.slot, tile_a = ring + r.slot * STAGE_BYTES, tile_b = tile_a + A_BYTES + part * 128;
             mbarrier_wait(empty + 8 * r.slot, r.phase);
             mbarrier_expect(bar, STAGE_BYTES);
@@ -276,7 +267,7 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
     const int tid = (int)threadIdx.x % 128;
     int last = -1;
 
-    for (int step = 0; step < n_steps; step++, ring_step(r)) {
+    for (int step = 0; step < n_steps; step++, ring_step(r, STAGES)) {
         const u32 tile = ring + r->slot * STAGE_BYTES;
         const u64 a = wgmma_desc(tile + my_a, 8192), b = wgmma_desc(tile + A_BYTES, 8192);
         mbarrier_wait(full + 8 * r->slot, r->phase);
@@ -343,7 +334,7 @@ INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_s
     for (int i = 0; i < BN / 2; i++) {
         acc[i] = 0.0f;
     }
-    for (int step = 0; step < n_steps; step++, ring_step(r)) {
+    for (int step = 0; step < n_steps; step++, ring_step(r, STAGES)) {
         const u32 tile = ring + r->slot * STAGE_BYTES;
         const u64 a = wgmma_desc(tile + my_a, 8192), b = wgmma_desc(tile + A_BYTES, 8192);
         const scales s = next;
