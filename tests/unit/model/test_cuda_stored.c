@@ -1,9 +1,9 @@
 /* Weights as a GGUF stores them on a GPU, where there is one: near the same file read in F32 on the CPU, for every mixture of block types, by each way there is: one
  * row, few rows, many rows; the same bits eager, recorded and launched; each matrix in memory once.
  *
- * Tolerance, relative to the largest logit: weights are exact (K formats' scales rounded at 2^-11; at 65 rows and more weights at 2^-9), activations are BF16: each of
- * some 20 stages rounds at 2^-9, of which most averages out. As BF16 weights on the CPU: docs/numerics.md. A row alone is rounded to 8 bits a number, as the CPU's kernels do it: those
- * are 0.020 to 0.044 off in the same place. */
+ * Tolerance, relative to the largest logit: weights are exact (K formats' scales rounded at 2^-11), or, with many rows, rounded at 2^-9 (on Hopper, with minima, with few too); activations
+ * are BF16: each of some 20 stages rounds at 2^-9, of which most averages out. As BF16 weights on the CPU: docs/numerics.md. Seen on an H100: 0.012 to 0.015 with many rows, 0.014 to 0.021
+ * with few. A row alone is rounded to 8 bits a number, as the CPU's kernels do it: those are 0.020 to 0.044 off in the same place. */
 #include <unistd.h>
 
 #include "unit/model/golden.h"
@@ -12,7 +12,7 @@
 #include "model/forward.h"
 #include "model/gguf_save.h"
 
-#define TOLERANCE     0.02
+#define TOLERANCE     0.025
 #define TOLERANCE_ROW 0.04
 
 enum { V = 300, MANY = 80, FEW = 20, PAGE = 16, MAX_PAGES = 8, MAX_SEQS = 12 };

@@ -20,14 +20,25 @@
 /* Pieces c of 8 columns of a row, from the first on. */
 #ifdef WIDTH /* K, where a kernel is made for one: a known number of turns. */
 #define WIDTH_OF(a)                    WIDTH
-#define PIECES_OF_THREAD               ((WIDTH / 8 + THREADS - 1) / THREADS)
+#define TURNS_OF(a)                    ITEMS
 #define EACH_PIECE(a, c, first, apart) for (int turn = 0, c = first; turn < (WIDTH / 8 + apart - 1) / apart; turn++, c += apart) if (c < WIDTH / 8)
 #else
 #define WIDTH_OF(a)                    ((a)->k)
-#define PIECES_OF_THREAD               1
+#define TURNS_OF(a)                    div_up(M * ROW_ITEMS(a), THREADS)
 #define EACH_PIECE(a, c, first, apart) for (int turn = 0, c = first; c < (a)->k / 8; c += apart)
 #endif
 
+/* The norm shares out the rows' pieces as one: item i is piece i % ROW_ITEMS of row i / ROW_ITEMS, and a thread has every THREADS-th. */
+#ifndef ROW_ITEMS
+#define ROW_ITEMS(a) (WIDTH_OF(a) / 8)
+#endif
+#ifdef WIDTH
+#define ITEMS ((M * ROW_ITEMS(0) + THREADS - 1) / THREADS)
+#else
+#define ITEMS 4 /* And more. */
+#endif
+#define ITEMS_AT_ONCE             (ITEMS < 4 ? ITEMS : 4)
+#define EACH_TURN(a, turn, apart) _Pragma("unroll") for (int turn = 0; turn < TURNS_OF(a); turn += apart)
 #ifndef IN_REGISTERS
 #define IN_REGISTERS 0
 #endif
@@ -62,6 +73,21 @@ typedef struct {
     float *part, *angles;
     int *slots;
 } places;
+INLINE u32 item_of(int turn) { /* The remainder tells the compiler what the block's size is: most of what follows is then known to it. */
+    return threadIdx.x % THREADS + (u32)(turn * THREADS);
+}
+INLINE bool is_item(const ring_args *a, int turn) {
+    (void)a;
+    return item_of(turn) < (u32)(M * ROW_ITEMS(a));
+}
+INLINE int row_of(const ring_args *a, int turn) {
+    (void)a;
+    return M == 1 ? 0 : (int)(item_of(turn) / (u32)ROW_ITEMS(a));
+}
+INLINE int piece_of(const ring_args *a, int turn) {
+    (void)a;
+    return (int)(M == 1 ? item_of(turn) : item_of(turn) % (u32)ROW_ITEMS(a));
+}
 INLINE int x_pitch(const ring_args *a) { /* In pieces of 16 bytes. */
     return (WIDTH_OF(a) + 7) / 8 + 4;
 }
@@ -96,48 +122,55 @@ INLINE float sum_of_pieces(const ring_args *a, const float *part) {
     }
     return warp_sum(x);
 }
-/* A thread's own pieces, if they stay in its registers (IN_REGISTERS) and not in s->x. */
+/* A thread's own items, if they stay in its registers (IN_REGISTERS) and not in s->x. */
 typedef struct {
-    uint4 v[IN_REGISTERS ? PIECES_OF_THREAD : 1][M];
+    uint4 v[IN_REGISTERS ? ITEMS : 1];
 } own_pieces;
 INLINE uint4 *piece_at(const ring_args *a, const places *s, own_pieces *own, int turn, int m, int c) {
-    return IN_REGISTERS ? &own->v[turn][m] : &s->x[m * x_pitch(a) + c];
+    return IN_REGISTERS ? &own->v[turn] : &s->x[m * x_pitch(a) + c];
 }
 /* x (+ add) to its norm, in place; block 0 leaves in memory what the op would have. */
 INLINE void norm_rows(const ring_args *a, const places *s, own_pieces *own) {
     __shared__ float meet[M][8], scales[M];
     const int tid = (int)threadIdx.x, warp = (int)(threadIdx.x / 32), pieces = WIDTH_OF(a) / 8;
     const bool keeps = blockIdx.x == 0;
-    float scale[M];
+    float scale = 0.0f;
 
-    EACH_PIECE(a, c, tid, THREADS) { /* 1. Sums of squares of pieces. */
-        uint4 v[M], more[M];
+    EACH_TURN(a, turn, ITEMS_AT_ONCE) { /* 1. Sums of squares of pieces. */
+        uint4 v[ITEMS_AT_ONCE], more[ITEMS_AT_ONCE];
 #pragma unroll
-        for (int m = 0; m < M; m++) {
-            v[m] = *(const uint4 *)(a->x + m * a->ldx + 8 * c);
-            more[m] = ADD ? *(const uint4 *)(a->add + m * a->ld_add + 8 * c) : v[m];
+        for (int i = 0; i < ITEMS_AT_ONCE; i++) {
+            const int m = row_of(a, turn + i), c = piece_of(a, turn + i);
+            if (is_item(a, turn + i) && c < pieces) {
+                v[i] = *(const uint4 *)(a->x + m * a->ldx + 8 * c);
+                more[i] = ADD ? *(const uint4 *)(a->add + m * a->ld_add + 8 * c) : v[i];
+            }
         }
 #pragma unroll
-        for (int m = 0; m < M; m++) {
+        for (int i = 0; i < ITEMS_AT_ONCE; i++) {
+            const int m = row_of(a, turn + i), c = piece_of(a, turn + i);
             float f[8], g[8], squares = 0.0f;
+            if (!is_item(a, turn + i) || c >= pieces) {
+                continue;
+            }
             if (ADD) {
-                UNPACK(DTYPE, f, v[m]);
-                UNPACK(DTYPE, g, more[m]);
+                UNPACK(DTYPE, f, v[i]);
+                UNPACK(DTYPE, g, more[i]);
 #pragma unroll
                 for (int e = 0; e < 8; e++) {
                     f[e] += g[e];
                 }
-                v[m] = PACK(DTYPE, f);
+                v[i] = PACK(DTYPE, f);
                 if (keeps) {
-                    *(uint4 *)(a->sum + m * a->ld_sum + 8 * c) = v[m];
+                    *(uint4 *)(a->sum + m * a->ld_sum + 8 * c) = v[i];
                 }
             }
-            UNPACK(DTYPE, f, v[m]);
+            UNPACK(DTYPE, f, v[i]);
 #pragma unroll
             for (int e = 0; e < 8; e++) {
                 squares += f[e] * f[e];
             }
-            *piece_at(a, s, own, turn, m, c) = v[m];
+            *piece_at(a, s, own, turn + i, m, c) = v[i];
             s->part[m * pieces + c] = squares;
         }
     }
@@ -155,7 +188,7 @@ INLINE void norm_rows(const ring_args *a, const places *s, own_pieces *own) {
 #pragma unroll
     for (int m = 0; m < M; m++) {
         float x = 0.0f;
-        if (M > 1 && LANES == 32 && warp != m % WARPS) {
+        if (M > 1 && warp != m % WARPS) { /* A warp a row: all learn of it. */
             continue;
         }
         if (LANES > 32) {
@@ -167,42 +200,38 @@ INLINE void norm_rows(const ring_args *a, const places *s, own_pieces *own) {
         } else {
             x = sum_of_pieces(a, s->part + m * pieces);
         }
-        scale[m] = rsqrtf(x * (1.0f / WIDTH_OF(a)) + a->eps);
-        if (tid % 32 == 0) {
-            scales[m] = scale[m];
+        scale = rsqrtf(x * (1.0f / WIDTH_OF(a)) + a->eps);
+        if (M > 1 && tid % 32 == 0) {
+            scales[m] = scale;
         }
         if (keeps && a->rstd && tid % 32 == 0 && warp == m % WARPS) {
-            a->rstd[m] = scale[m];
+            a->rstd[m] = scale;
         }
     }
-    if (M > 1 && LANES == 32) { /* A warp a row: all learn of it. */
+    if (M > 1) {
         __syncthreads();
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            scale[m] = scales[m];
-        }
     }
-    EACH_PIECE(a, c, tid, THREADS) { /* 3. As it was read: a thread's own pieces. */
-        float g[8];
+    EACH_TURN(a, turn, 1) { /* 3. As it was read: a thread's own pieces. */
+        const int m = row_of(a, turn), c = piece_of(a, turn);
+        float g[8], f[8];
+        if (!is_item(a, turn) || c >= pieces) {
+            continue;
+        }
         if (sizeof(PARAM) == 4) {
             *(float4 *)g = *(const float4 *)(s->gain + 32 * c), *(float4 *)(g + 4) = *(const float4 *)(s->gain + 32 * c + 16);
         } else {
             bf16_unpack(g, *(const uint4 *)(s->gain + 16 * c));
         }
+        UNPACK(DTYPE, f, *piece_at(a, s, own, turn, m, c));
 #pragma unroll
-        for (int m = 0; m < M; m++) {
-            float f[8];
-            UNPACK(DTYPE, f, *piece_at(a, s, own, turn, m, c));
-#pragma unroll
-            for (int e = 0; e < 8; e++) {
-                const float hat = f[e] * scale[m];
-                f[e] = hat * (a->gain_offset + g[e]);
-            }
-            const uint4 y = PACK(DTYPE, f);
-            *piece_at(a, s, own, turn, m, c) = y;
-            if (keeps) {
-                *(uint4 *)(a->normed + m * a->ld_normed + 8 * c) = y;
-            }
+        for (int e = 0; e < 8; e++) {
+            const float hat = f[e] * (M > 1 ? scales[m] : scale);
+            f[e] = hat * (a->gain_offset + g[e]);
+        }
+        const uint4 y = PACK(DTYPE, f);
+        *piece_at(a, s, own, turn, m, c) = y;
+        if (keeps) {
+            *(uint4 *)(a->normed + m * a->ld_normed + 8 * c) = y;
         }
     }
 }

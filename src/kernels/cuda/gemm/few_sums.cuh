@@ -98,9 +98,54 @@ INLINE void store_octet(const few_args *a, u32 sums, int row, int col) {
     }
 }
 
+/* Of this group's 64 columns of x's rows from `row` on to y, rounded, 16 bytes a thread. */
+#define IS_16_bf16 1
+#define IS_16_fp16 1
+#define IS_16_fp32 0
+#if SPLITS == 1 && BN >= 128 && CONCAT(IS_16_, OUT) && !GATED
+#define BY_ROWS 1
+INLINE bool goes_by_rows(const few_args *a) {
+    return !a->accumulate && a->n % 8 == 0 && a->ldy % 8 == 0 && (u64)a->y % 16 == 0;
+}
+INLINE void store_by_rows(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row, int col) {
+    const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, mine = col + 16 * warp + lane / 4, r8 = lane % 8;
+    const float bias[2] = {mine < a->n ? bias_at(a->bias, a->bias_type, mine) : 0.0f, mine + 8 < a->n ? bias_at(a->bias, a->bias_type, mine + 8) : 0.0f};
+#pragma unroll
+    for (int from = 0; from < OCTETS; from += 8) { /* 64 rows x 64 columns: pieces of 16 bytes change places by row % 8, for the banks. */
+        named_barrier_sync(1 + group, 128);
+#pragma unroll
+        for (int o = from; o < OCTETS && o < from + 8; o += 2) {
+            u32 v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                const int at = 4 * (o + i / 2) + i % 2 * 2;
+                v[i] = CONCAT(CONCAT(f32x2_to_, OUT), x2)(acc[at] + bias[i % 2], acc[at + 1] + bias[i % 2]);
+            }
+            stmatrix_x4_trans(sums + (u32)((8 * (o - from + lane / 16) + r8) * 128 + ((2 * warp + lane / 8 % 2) ^ r8) * 16), v[0], v[1], v[2], v[3]);
+        }
+        named_barrier_sync(1 + group, 128);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = tid / 8 + 16 * i, piece = tid % 8;
+            if (from + r / 8 < OCTETS && row + 8 * from + r < a->m && col + 8 * piece < a->n) {
+                *(uint4 *)(a->y + (i64)(row + 8 * from + r) * a->ldy + col + 8 * piece) = ld_shared_v4(sums + (u32)(r * 128 + (piece ^ (r % 8)) * 16));
+            }
+        }
+    }
+}
+#else
+#define BY_ROWS 0
+#endif
+
 #if SPLITS == 1
 /* Through this group's own smem, EACH octets at a time. */
 INLINE void store_own(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row, int col) {
+#if BY_ROWS
+    if (goes_by_rows(a)) {
+        store_by_rows(acc, a, sums, group, row, col);
+        return;
+    }
+#endif
 #pragma unroll
     for (int from = 0; from < OCTETS; from += EACH) {
         named_barrier_sync(1 + group, 128);

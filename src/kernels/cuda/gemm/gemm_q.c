@@ -58,14 +58,18 @@ static int64_t wave_of(int splits) {
     static const int most[] = {0, 132, 128, 108, 112, 80, 96};
     return most[splits];
 }
+/* Rows up to which weights enter exactly, in any order (docs/SPEED.md): with minima that takes twice the products. 6 and 8 bits were not measured beyond. */
+static int64_t exact_rows(const lt_cuda_tile_format *f) {
+    return f->mins ? 16 : f->bits <= 5 ? 32 : LT_GEMM_Q_PIECE;
+}
 /* What won on an H100 at 8 to 256 rows (docs/SPEED.md): as many blocks as a wave takes, wide tiles where there is a choice; where not even one part of K fits in a wave, a walk over wide tiles. */
 static bool choose(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *f,
                    const lt_cuda_info *info) {
     const int64_t n = a->y.shape[1], steps = lt_cuda_div_up(a->b.shape[1], TILE_K),
                   m = a->y.shape[0]; /* In a fixed order, splits must not depend on it. */
     int64_t busy = 0;
-    *t = (tile){.groups = 2, .splits = 1, .exact = m <= LT_GEMM_Q_EXACT_ROWS};
-    if (t->exact) {
+    *t = (tile){.groups = 2, .splits = 1, .exact = a->fixed_order || m <= exact_rows(f)};
+    if (m <= LT_GEMM_Q_PIECE) {
         t->rows = (int)lt_cuda_div_up(m, 8) * 8;
     } else {
         const int64_t tall = lt_cuda_div_up(m, 128);
@@ -82,7 +86,7 @@ static bool choose(tile *t, const lt_matmul_args *a, const lt_cuda_tile_format *
             }
         }
     }
-    t->batch = t->rows <= 32 ? 2 : 1;
+    t->batch = t->exact && t->rows <= 32 ? 2 : 1;
     return fit(t, a, f, info);
 }
 

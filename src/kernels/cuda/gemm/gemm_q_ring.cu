@@ -14,6 +14,10 @@
  *@spec sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 FILL=2 BLOCKS=2 STAGES=5 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
  *@spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
  *@spec sm_80 sm_90a: M=1 WIDTH=8192 BARE=1 SPLIT=1 WARPS=16 BLOCKS=1 STAGES=4 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
+ *@spec sm_80 sm_90a: M=2 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 BLOCKS=2 STAGES=7 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ *@spec sm_80 sm_90a: M=2 WIDTH=8192 BARE=1 SPLIT=16 WARPS=16 BLOCKS=2 STAGES=2 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=0 OFFSET=16 OUT=bf16
+ *@spec sm_80 sm_90a: M=8 WIDTH=2048 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ *@spec sm_80 sm_90a: M=8 WIDTH=8192 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=4 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
  *@spec sm_80 sm_90a: M=8 WIDTH=1056 BARE=0 SPLIT=8 WARPS=16 BLOCKS=1 STAGES=2 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
  *@spec sm_80 sm_90a: M=8 WIDTH=4096 BARE=1 SPLIT=4 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=1 KIND=0 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 */
 #define THREADS      (32 * WARPS)
@@ -21,7 +25,8 @@
 #define FILL 0
 #endif
 #define SENT         (FILL == 2 ? 1 : STAGES) /* All of the ring. */
-#define IN_REGISTERS (NORM && (WIDTH / 8 + THREADS - 1) / THREADS * M <= 4)
+#define ROW_ITEMS(a) ((WIDTH + 127) / 128 * 16) /* Of whole tiles. */
+#define IN_REGISTERS (NORM && (M * ROW_ITEMS(0) + THREADS - 1) / THREADS <= 4)
 #define HELD         (NORM && !IN_REGISTERS) /* Rows of x as they are: on their way to their norm. */
 #include "gemm/beside.cuh"
 #include "gemm/eight_q.cuh"
@@ -31,8 +36,7 @@
 #define RING_BYTES  (STAGES * TILE_BYTES) /* of a warp */
 #define COLUMNS     (SLABS * TILE_ROWS)
 #define PARTS       (SPLIT > 1 ? WARPS : 1)
-#define TURNS       ((TILES * TILE_K / 8 + THREADS - 1) / THREADS) /* Of all threads through the pieces of a row. */
-#define AHEAD       (TURNS * M <= 8 ? TURNS : M < 4 ? 8 / M : 2)
+#define AHEAD       (ITEMS < 8 ? ITEMS : 8) /* Pieces of x on their way to a thread at a time. */
 static_assert(WARPS % SPLIT == 0 && STAGES >= 1, "warps in groups");
 
 /* First columns of the slabs of a unit. */
@@ -107,25 +111,25 @@ INLINE void keep_rows(const ring_args *a, const places *s, const held *to) {
     own_pieces own;
     norm_rows(a, s, &own);
 #endif
-    const int pieces = WIDTH / 8, whole = TILES * (TILE_K / 8), lane = (int)(threadIdx.x % 32);
-#pragma unroll 1
-    for (int first = (int)threadIdx.x - lane; first < whole; first += AHEAD * THREADS) { /* Whole warps. */
-        uint4 v[AHEAD][M];
+    const int pieces = WIDTH / 8;
 #pragma unroll
-        for (int i = 0; i < AHEAD * M; i++) {
-            const int c = first + i / M * THREADS + lane, m = i % M;
+    for (int turn = 0; turn < ITEMS; turn += AHEAD) {
+        uint4 v[AHEAD];
+#pragma unroll
+        for (int i = 0; i < AHEAD; i++) {
+            const int m = row_of(a, turn + i), c = piece_of(a, turn + i);
 #if NORM
-            const uint4 *const from = piece_at(a, s, &own, i / M, m, c);
+            const uint4 *const from = piece_at(a, s, &own, IN_REGISTERS ? (turn + i) % ITEMS : 0, m, c);
 #else
             const uint4 *const from = (const uint4 *)(a->x + m * a->ldx + 8 * c);
 #endif
-            v[i / M][m] = c < pieces ? *from : make_uint4(0, 0, 0, 0);
+            v[i] = is_item(a, turn + i) && c < pieces ? *from : make_uint4(0, 0, 0, 0);
         }
 #pragma unroll
-        for (int i = 0; i < AHEAD * M; i++) {
-            const int c = first + i / M * THREADS + lane, m = i % M;
-            if (i < M || c - lane < whole) {
-                keep_piece(to->numbers + m * NUMBER_PITCH, (float *)(to->factors + m * FACTOR_PITCH), (u32)c, v[i / M][m], c < whole);
+        for (int i = 0; i < AHEAD; i++) {
+            const int m = row_of(a, turn + i), c = piece_of(a, turn + i);
+            if (item_of(turn + i) / 32 * 32 < (u32)(M * ROW_ITEMS(a))) { /* Whole warps. */
+                keep_piece(to->numbers + m * NUMBER_PITCH, (float *)(to->factors + m * FACTOR_PITCH), (u32)c, v[i], is_item(a, turn + i));
             }
         }
     }

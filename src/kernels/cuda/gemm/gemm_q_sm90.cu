@@ -9,9 +9,11 @@
  *     x ──TMA, 128-byte swizzle──▶ ring of x_stages x 64 of K ───────────────────────────────────────────────┴─wgmma─▶ acc ──▶ few_sums.cuh
  *     W's ring is filled before the kernels before this one are done (common/early.cuh).
  * EXACT     1: numbers without their scales are the operand; a group's sums are scaled and added to acc by the FP32 units while other warpgroups multiply. Minima: the same rows
- *           times ones. BATCH groups share a wait for the tensor cores. 0: scale and minimum are in the operand, rounded to 16 bits as widen_q (gemm_q.cu) does it, but nothing is stored.
+ *           times ones. BATCH groups share a wait for the tensor cores. 0: scale and minimum are in the operand: a multiply-add of 16 bits a pair gives the weights, and
+ *           another one brings what the scale lost when it was rounded, in which the numbers of a group would err alike.
  * BOUND     bytes of W; x comes M / (64 * GROUPS) times 2 / (bytes a weight) as often from the L2. A warp unpacks 16 weights a lane, 22 to 30 instructions, a group of 32 columns, and EXACT BN / 2
- *           multiply-adds: at 64 rows 75 of the 86 clocks in which the memory brings Q4_0's bytes (SASS). The tensor cores need BN clocks (EXACT with minima twice that).
+ *           multiply-adds: a tile of 16 x 128 of Q4_0 at 32 rows 269, at 64 340, not EXACT 245; with minima 449, 512, 273 (SASS); the memory brings it in 343 clocks. The tensor cores need BN
+ *           clocks a group (EXACT with minima twice that).
  * MEASURED  docs/SPEED.md, "Serving on a GPU".
  * NUMERICS  EXACT: f32 sums of a group (32; 16 of Q6_K) in the tensor cores, scaled and added by rounding adds in order of K within a part; parts in order. Else f32 sums in order of K. Bit-identical
  *           run to run. Rows do not meet: a row's bits depend on EXACT and SPLITS, not on M or BN.
@@ -25,8 +27,11 @@
  *@spec sm_90a: BN=40 GROUPS=1 SPLITS=2 EXACT=1 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
  *@spec sm_90a: BN=64 GROUPS=2 SPLITS=6 EXACT=1 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
  *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=fp32
- *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 GATED=1 KIND=2
  *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ *@spec sm_90a: BN=24 GROUPS=2 SPLITS=6 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 GATED=1 KIND=2
+ *@spec sm_90a: BN=64 GROUPS=2 SPLITS=4 EXACT=0 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ *@spec sm_90a: BN=128 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=fp16 DTYPE=fp16
  *@spec sm_90a: BN=128 GROUPS=2 SPLITS=2 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
  *@spec sm_90a: BN=128 GROUPS=1 SPLITS=2 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
  *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
@@ -36,6 +41,7 @@
 #include "common/early.cuh"
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
+#define TAKEN_OFF (MINS && !EXACT ? 1 << (BITS - 1) : OFFSET) /* With minima, from the middle: what is left of the minimum, which is rounded, is then small. */
 #include "gemm/operand_q.cuh"
 
 #define WIDE          (BN > 128) /* Accumulators need other warps' registers: the kernel is compiled to all that there are, 168 a thread. */
@@ -141,8 +147,10 @@ INLINE void operands(u32 a[PRODUCTS][4], const share *s, int step) {
         widen(pair[h], s, g, h);
 #pragma unroll
         for (int j = 0; j < 4 && !EXACT; j++) {
-            const float scale = scale_at(s, step, h), least = least_at(s, step, h);
-            pair[h][j] = PACK_ELEM(scale * elem_lo(pair[h][j]) - least, scale * elem_hi(pair[h][j]) - least);
+            const float scale = scale_at(s, step, h), less = MINS ? scale * TAKEN_OFF - least_at(s, step, h) : 0.0f;
+            const u32 by = PACK_ELEM(scale, scale);
+            const float rest = scale - elem_lo(by);
+            pair[h][j] = FMA2(pair[h][j], by, FMA2(pair[h][j], PACK_ELEM(rest, rest), PACK_ELEM(less, less)));
         }
     }
 #pragma unroll

@@ -11,14 +11,17 @@
 #define ONE            CONCAT(ONE_, DTYPE)
 #define EXPONENT       CONCAT(EXPONENT_, DTYPE)
 #define MINUS          0x80008000u
+#ifndef TAKEN_OFF
+#define TAKEN_OFF      OFFSET /* A caller may want another. */
+#endif
 #define FMA2(a, b, c)  CONCAT(DTYPE, x2_fma)(a, b, c)
 
-/* The eight elements of group g of row r + 8 h, in pairs, OFFSET taken off. */
+/* The eight elements of group g of row r + 8 h, in pairs, TAKEN_OFF taken off. */
 INLINE void widen(u32 pair[4], const share *s, int g, int h) {
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         const u32 w = word_of(s->v[LOW == 4 ? g / 2 : g % PIECES], 2 * h + j / 2) >> (8 * (j % 2) + (LOW == 4 ? 4 * (g % 2) : 0));
-        const u32 off = OFFSET == 128 ? and_or(w, 0x00800080u, EXPONENT | MINUS) : EXPONENT | MINUS | OFFSET * 0x00010001u;
+        const u32 off = OFFSET == 128 ? and_or(w, 0x00800080u, EXPONENT | MINUS) : EXPONENT | MINUS | TAKEN_OFF * 0x00010001u;
         u32 x = and_or(w, LOW == 4 ? 0x000f000fu : 0x007f007fu, EXPONENT);
         if (HIGH > 0) {
             x = and_or(to_bit_4(word_of(s->high, high_word(g, h)), high_bit(g, j / 2) + 8 * (j % 2)), HIGH == 2 ? 0x00300030u : 0x00100010u, x);

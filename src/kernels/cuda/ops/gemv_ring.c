@@ -18,14 +18,15 @@
 #define BUDGET_BEHIND_NORM 158
 #define BUDGET_PLAIN       66
 #define BRIEF_Q            40   /* Beside gate and up's 178 KB. */
-#define NARROW             2048 /* plan_narrow */
-#define BUDGET_BRIEF       112  /* A product whose weights are all on their way at once. */
-#define BUDGET_BESIDE      143  /* Gate and up beside the output projection, 70 KB. */
-#define MOST_BEYOND        4    /* Stages to the L2: 17 MB; 8 do less, 26 no more. */
+#define NARROW             2048 /* plan_narrow, is_narrow */
+#define WIDE_ROWS          4 /* At most, times blocks that are not narrow: more were not measured. */
+#define BUDGET_BRIEF       112 /* A product whose weights are all on their way at once. */
+#define BUDGET_BESIDE      143 /* Gate and up beside the output projection, 70 KB. */
+#define MOST_BEYOND        4   /* Stages to the L2: 17 MB; 8 do less, 26 no more. */
 #define MOST_FOR_WIDTH     2 /* Rows up to which a kernel is made for one K: its loops are unrolled. */
 #define STATIC_BYTES       18432     /* At most, of shared memory. */
 #define HELD_BYTES         65536     /* Of x in shared memory. */
-#define EIGHT_BYTES        81920     /* The same in 8 bits. */
+#define EIGHT_BYTES        86016     /* The same in 8 bits. */
 #define MOST_COLS          (1 << 20) /* Indexes stay in 32 bits. */
 #define DEFINES_BYTES      320
 
@@ -89,6 +90,10 @@ static size_t eight_bytes(int64_t m, int64_t k, const lt_cuda_tile_format *f) {
     const int64_t tiles = LT_CUDA_DIV_UP(k, 128), factors = f->group == 32 ? 2 : 4;
     return (size_t)(m * (tiles * 128 + 64 + tiles * 16 * factors + 16));
 }
+/* Of a model as wide as the one that was measured, or less. */
+static bool is_narrow(const lt_matmul_args *a) {
+    return a->b.shape[0] <= NARROW || a->b.shape[1] <= NARROW;
+}
 static bool takes_product(const lt_matmul_args *a, const lt_fuse_rows *most) {
     const int64_t k = a->b.shape[1];
     lt_cuda_tile_format f;
@@ -100,7 +105,8 @@ static bool takes_product(const lt_matmul_args *a, const lt_fuse_rows *most) {
                       lt_cuda_dtype_word(a->y.dtype) != NULL && in_pieces(&a->a, a->a.dtype) &&
                       lt_matmul_dense(&a->y) && k > 0 && k <= MOST_COLS && a->y.shape[1] >= 1 &&
                       a->y.shape[1] <= MOST_COLS;
-    return fine && (packed ? k % 32 == 0 && eight_bytes(a->y.shape[0], k, &f) <= EIGHT_BYTES &&
+    return fine && (packed ? (a->y.shape[0] <= WIDE_ROWS || is_narrow(a)) && k % 32 == 0 &&
+                                 eight_bytes(a->y.shape[0], k, &f) <= EIGHT_BYTES &&
                                  lt_cuda_pack_bytes(&a->b, true) <= UINT32_MAX
                            : a->b.data != NULL && in_pieces(&a->b, a->a.dtype) && k % 8 == 0);
 }
@@ -186,9 +192,10 @@ static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, 
     s->stages = (int)(stages > MOST_STAGES ? MOST_STAGES : stages < least ? least : stages);
     s->shared_bytes = (size_t)s->stages * stage + fixed;
 }
-/* Whether kernels are held to 64 registers and rings so small that the next kernel's block stands beside this one's and its weights come meanwhile: of 4 and 5 bits and one row. */
+/* Whether kernels are held to 64 registers and rings so small that the next kernel's block stands beside this one's and its weights come meanwhile: of 4 and 5 bits and one row, or two of a narrow model; four lose by it. */
 static bool in_company(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
-    return f->product.y.shape[0] == 1 && t->bits <= 5;
+    const int64_t m = f->product.y.shape[0];
+    return t->bits <= 5 && (m == 1 || (m == 2 && is_narrow(&f->product)));
 }
 /* One row times 8-bit blocks of a model 2048 wide, on Hopper: by the copy engine, gate and up beside the output projection. Budgets are as they are; other widths were not measured, and
  * fewer bits lose by it (docs/SPEED.md). */
@@ -243,7 +250,8 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     if (is_packed(a, &format)) {
         const int64_t slabs = LT_CUDA_DIV_UP(n, 16), tiles = LT_CUDA_DIV_UP(k, 128);
         s.split = lt_cuda_split_q(n, k, info->n_sms);
-        s.held = f->has_norm && LT_CUDA_DIV_UP(k / 8, 32 * WARPS) * m > 4; /* Else in registers. */
+        s.held = f->has_norm &&
+                 LT_CUDA_DIV_UP(m * tiles * 16, 32 * WARPS) > 4; /* Else in registers. */
         s.eight = eight_bytes(m, k, &format);
         share_out(&s, f, info, paired ? slabs / 2 : slabs,
                   LT_CUDA_DIV_UP(tiles, s.split) * (paired ? 2 : 1), (size_t)format.tile_bytes, 0,

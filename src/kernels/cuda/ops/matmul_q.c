@@ -1,6 +1,6 @@
 /* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu, gemm_q_sm90.cu). matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 4, 5, 6 or 8 bits with
  * their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are one matrix when each has whole tiles of rows. Up to 64 rows,
- * on Hopper up to 256, multiply that; for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such. Activations are 16-bit: they are not rounded to 8
+ * on Hopper any number, multiply that; for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such. Activations are 16-bit: they are not rounded to 8
  * bits as a host's are, but for as few rows as a recorded step would fuse (ops/fuse.c): those go to gemm_q_ring.cu, which does that, whether something is fused or not. */
 #include <stdio.h>
 
@@ -10,8 +10,7 @@
 #include "kernels/cuda/ops/matmul_q.h"
 
 #define FEW_ROWS    64
-#define WGMMA_LEAST 5 /* Rows of gemm_q_sm90.cu's: fewer become 8 bits a number (fuse.c). */
-#define WGMMA_MOST  256
+#define WGMMA_LEAST 5 /* Rows that gemm_q_sm90.cu takes where gemm_q_ring.cu does not. */
 #define SLAB_BYTES  ((int64_t)64 << 20)
 #define TILE_ROWS   16 /* tile_q.cuh */
 #define TILE_K      128
@@ -202,13 +201,17 @@ static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
                              LT_CUDA_DIV_UP(LT_CUDA_DIV_UP(w.n, TILE_ROWS), warps / split), 1,
                              32 * warps, list);
 }
+/* One that would be fused goes to the same kernel alone, for the same bits. */
+static bool would_be_fused(const lt_queue *q, const lt_fuse_ops *alone) {
+    return !lt_matmul_empty(&alone->product) && lt_cuda_ring_takes(alone, lt_cuda_get_info(q->gpu));
+}
 lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     const int64_t m = lt_matmul_empty(a) ? 0 : a->y.shape[0];
     const int split = split_of(q, a);
-    lt_fuse_ops alone = {.most = q->fuse->most, .has_product = true, .product = *a};
-    if (m > 0 && lt_cuda_ring_takes(&alone, lt_cuda_get_info(q->gpu))) {
-        return lt_cuda_ring_run(q, &alone, true); /* The same bits, fused or not. */
+    const lt_fuse_ops alone = {.most = q->fuse->most, .has_product = true, .product = *a};
+    if (would_be_fused(q, &alone)) {
+        return lt_cuda_ring_run(q, &alone, true);
     }
     for (int64_t first = 0; first < m; first += FEW_ROWS) {
         const int64_t n = m - first < FEW_ROWS ? m - first : FEW_ROWS;
@@ -228,14 +231,16 @@ const char *lt_cuda_wgmma_q_refuse(const void *args) {
     if (why != NULL || a->fixed_order) {
         return why != NULL ? why : lt_gemm_q_refusal(a, lt_cuda_backend_info());
     }
-    return rows < WGMMA_LEAST  ? "too few rows"
-           : rows > WGMMA_MOST ? "so many rows that weights are widened once for all"
-                               : lt_gemm_q_refusal(a, lt_cuda_backend_info());
+    return rows < WGMMA_LEAST ? "too few rows" : lt_gemm_q_refusal(a, lt_cuda_backend_info());
 }
 lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     const int64_t m = lt_matmul_empty(a) ? 0 : a->y.shape[0],
-                  step = a->fixed_order ? LT_GEMM_Q_EXACT_ROWS : m;
+                  step = a->fixed_order ? LT_GEMM_Q_PIECE : m;
+    const lt_fuse_ops alone = {.most = q->fuse->most, .has_product = true, .product = *a};
+    if (would_be_fused(q, &alone)) {
+        return lt_cuda_ring_run(q, &alone, true);
+    }
     for (int64_t first = 0; first < m; first += step) {
         const int64_t n = m - first < step ? m - first : step;
         lt_matmul_args piece = *a;
@@ -247,8 +252,9 @@ lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args) {
 }
 /* The same bits with an activation behind it as without. */
 bool lt_cuda_wgmma_q_gates(const lt_queue *q, const lt_matmul_args *a) {
-    return a->y.shape[0] > q->fuse->most.packed && a->y.shape[0] <= LT_GEMM_Q_EXACT_ROWS &&
-           lt_cuda_wgmma_q_refuse(a) == NULL && a->y.shape[1] % (2 * TILE_ROWS) == 0;
+    const lt_fuse_ops alone = {.most = q->fuse->most, .has_product = true, .product = *a};
+    return a->y.shape[0] <= LT_GEMM_Q_PIECE && lt_cuda_wgmma_q_refuse(a) == NULL &&
+           a->y.shape[1] % (2 * TILE_ROWS) == 0 && !would_be_fused(q, &alone);
 }
 
 const char *lt_cuda_wide_q_refuse(const void *args) {

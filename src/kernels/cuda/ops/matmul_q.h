@@ -17,7 +17,7 @@ const char *lt_cuda_embed_q_refuse(const void *args);
 lt_err lt_cuda_embed_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_few_q_refuse(const void *args); /* At most 64 rows, or in a fixed order. */
 lt_err lt_cuda_few_q_run(lt_queue *q, const void *args);
-const char *lt_cuda_wgmma_q_refuse(const void *args); /* Hopper, 5 to 256 rows. */
+const char *lt_cuda_wgmma_q_refuse(const void *args); /* Hopper, 5 rows and more. */
 lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args);
 const char *lt_cuda_wide_q_refuse(const void *args);
 lt_err lt_cuda_wide_q_run(lt_queue *q, const void *args);
@@ -34,8 +34,8 @@ int lt_cuda_split_q(int64_t n, int64_t k, int n_sms);
 /* Whether it is gemm_q_sm90.cu's, and a gated activation may be behind it. */
 bool lt_cuda_wgmma_q_gates(const lt_queue *q, const lt_matmul_args *a);
 
-/* gemm/gemm_q.c: gemm_q_sm90.cu on Hopper; any number of rows. Up to so many weights enter exactly. */
-#define LT_GEMM_Q_EXACT_ROWS 64
+/* gemm/gemm_q.c: gemm_q_sm90.cu on Hopper; any number of rows. Up to so many an activation may be behind it; in a fixed order more come as pieces of so many. */
+#define LT_GEMM_Q_PIECE 64
 const char *lt_gemm_q_refusal(const lt_matmul_args *a, const lt_cuda_info *info);
 /* gated: an activation behind it, or NULL. */
 LT_MUST_USE lt_err lt_gemm_q(lt_cuda *c, CUstream s, const lt_matmul_args *a,
