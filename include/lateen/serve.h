@@ -52,8 +52,9 @@ lt_engine_options lt_engine_defaults(void);
 
 typedef struct {
     int32_t id;
-    float bias; /* Added to the logit. */
+    float bias; /* Added to the logit: -LT_BIAS_MOST (never) to LT_BIAS_MOST. */
 } lt_logit_bias;
+#define LT_BIAS_MOST 1e9F
 
 /* How one request's tokens are chosen. Order: grammar, bias, penalties, DRY, temperature, top-k, typical, top-p, min-p, XTC. */
 typedef struct {
@@ -65,7 +66,7 @@ typedef struct {
         repetition; /* 1: none. Logits of tokens seen (prompt and output) are divided (> 0) or multiplied by it (Keskar et al. 2019). */
     double frequency, presence; /* 0: none. Of output tokens, as OpenAI defines them. */
     uint64_t seed; /* The draw of sample s at position p is a pure function of (seed, s, p). */
-    const lt_logit_bias *bias;
+    const lt_logit_bias *bias; /* Each id once. */
     int64_t n_bias;
     /* DRY (p-e-w, oobabooga/text-generation-webui#5677): the logit of a token that would go on with what stands before for the last m >= dry_allowed tokens, loses
      * dry_multiplier * dry_base^(m - dry_allowed); m counts up to 50 and not over a breaker. Of the last dry_last_n tokens, prompt and output; -1: all. Multiplier 0: none. */

@@ -90,7 +90,7 @@ static void put_choosing(lt_json_out *o, const lt_reply *j) {
     lt_out_key_open(o, "logit_bias", '[');
     for (int64_t i = 0; i < s->n_bias; i++) {
         put_bias(o, j->server, s->bias[i].id,
-                 s->bias[i].bias <= -1e30F ? -INFINITY : (double)s->bias[i].bias);
+                 s->bias[i].bias <= -LT_BIAS_MOST ? -INFINITY : (double)s->bias[i].bias);
     }
     for (int i = 0; j->ask.ignore_eos && i < ends->n; i++) {
         put_bias(o, j->server, ends->ids[i], -INFINITY);

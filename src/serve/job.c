@@ -43,7 +43,8 @@ static lt_err check_sampling(const lt_serve_sampling *s, int64_t vocab_size) {
     LT_TRY(check_range("XTC threshold", s->xtc_threshold, 0.0, 1.0));
     for (int64_t i = 0; i < s->n_bias; i++) {
         LT_TRY(check_ids("logit bias", &s->bias[i].id, 1, vocab_size));
-        LT_TRY(check_range("logit bias", (double)s->bias[i].bias, -1e9, 1e9));
+        LT_TRY(check_range("logit bias", (double)s->bias[i].bias, (double)-LT_BIAS_MOST,
+                           (double)LT_BIAS_MOST));
     }
     return LT_OK;
 }

@@ -25,9 +25,14 @@ static bool check_id(const lt_server *s, int64_t id, const char *param, lt_api_e
 static bool add_bias(lt_reply *j, int64_t id, const json_t *value, lt_api_error *e) {
     float bias = 0;
     if (json_is_false(value)) {
-        bias = -1e30F; /* llama-server: never this token. */
+        bias = -LT_BIAS_MOST; /* llama-server: never this token. */
     } else if (json_is_number(value)) {
         bias = (float)json_number_value(value);
+        if (!(fabsf(bias) <= LT_BIAS_MOST)) {
+            return lt_api_refuse(e, "logit_bias", "'logit_bias': %g is outside [%g, %g]",
+                                 json_number_value(value), (double)-LT_BIAS_MOST,
+                                 (double)LT_BIAS_MOST);
+        }
     } else {
         return lt_api_refuse(e, "logit_bias", "'logit_bias': a bias must be a number");
     }
@@ -72,11 +77,7 @@ static bool bias_pair(lt_reply *j, const json_t *pair, lt_api_error *e) {
     return bias_text(j, json_string_value(who), json_string_length(who), value, e);
 }
 
-static bool read_bias(lt_reply *j, lt_api_error *e) {
-    const json_t *all = j->ask.logit_bias;
-    if (all == NULL) {
-        return true;
-    }
+static bool read_biases(lt_reply *j, const json_t *all, lt_api_error *e) {
     if (json_is_array(all)) {
         for (size_t i = 0; i < json_array_size(all); i++) {
             if (!bias_pair(j, json_array_get(all, i), e)) {
@@ -99,6 +100,36 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
             return false;
         }
     }
+    return true;
+}
+
+static int by_id(const void *a, const void *b) {
+    const lt_logit_bias *x = a, *y = b;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+/* Texts may share tokens: the engine is told of each once, with the sum. */
+static bool read_bias(lt_reply *j, lt_api_error *e) {
+    lt_serve_sampling *s = &j->request.sampling;
+    int64_t n = 0;
+    if (j->ask.logit_bias == NULL) {
+        return true;
+    }
+    if (!read_biases(j, j->ask.logit_bias, e)) {
+        return false;
+    }
+    if (s->n_bias > 0) {
+        qsort(j->bias, (size_t)s->n_bias, sizeof *j->bias, by_id);
+    }
+    for (int64_t i = 0; i < s->n_bias; i++) {
+        if (n > 0 && j->bias[n - 1].id == j->bias[i].id) {
+            const float sum = j->bias[n - 1].bias + j->bias[i].bias;
+            j->bias[n - 1].bias = fminf(fmaxf(sum, -LT_BIAS_MOST), LT_BIAS_MOST);
+        } else {
+            j->bias[n++] = j->bias[i];
+        }
+    }
+    s->n_bias = n;
     return true;
 }
 

@@ -293,6 +293,15 @@ for path, base, more, param in [
 for more, told in [({}, False), ({"best_of": 2}, False), ({"best_of": 2, "logprobs": 1}, True), ({"logprobs": False}, False), ({"logprobs": 0}, True)]:
     a = post("/v1/completions", {**COMPLETION, **more})
     check(f"completions: logprobs only where they are asked for: {more}", a[0] == 200 and (json.loads(a[2])["choices"][0]["logprobs"] is not None) == told, a)
+IDS = [json.loads(post("/tokenize", {"content": t})[2])["tokens"] for t in ("a", "the")]
+for name, bias, first in [("never, by id", [[IDS[0][0], False]], "upon"), ("never, by text", [["a", False]], "upon"), ("an id twice counts twice", [[IDS[1][0], 9], ["the", 9]], " the"),
+                          ("all but one", [[i, False] for i in range(512) if i != IDS[1][0]], " the")]:
+    a = json.loads(post("/completion", {"prompt": "Once upon", "n_predict": 1, "temperature": 0, "logit_bias": bias})[2])
+    check(f"logit_bias: {name}", "content" in a and a["content"].strip() == first.strip(), a)
+a = json.loads(post("/completion", {"prompt": "Once", "n_predict": 1, "logit_bias": [[7, False], [7, 3], [5, 1], [5, 2]]})[2])["generation_settings"]["logit_bias"]
+check("logit_bias: each id is told once, never as null", [(b["token"], b["bias"]) for b in a] == [(5, 3), (7, None)], a)
+a = post("/v1/completions", {**COMPLETION, "logit_bias": {"5": 1e10}})
+check("logit_bias: out of range", a[0] == 400 and json.loads(a[2])["error"]["param"] == "logit_bias" and "1e+10" in error_of(a), a)
 LOOP = {"prompt": "One day, a cat named Tom sat. One day, a cat", "n_predict": 1, "temperature": 0}
 n = len(json.loads(post("/tokenize", {"content": " a cat"})[2])["tokens"])
 DRY = {"dry_multiplier": 50, "dry_allowed_length": n + 1}
