@@ -156,6 +156,9 @@ static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const 
         if (!json_is_string(value)) {
             return lt_api_refuse(e, param, "'%s' must be a string, not %s", param, kind_of(value));
         }
+        if (strlen(json_string_value(value)) != json_string_length(value)) {
+            return lt_api_refuse(e, param, "'%s' holds a zero character (\\u0000)", param);
+        }
         *(const char **)at = json_string_value(value);
         return true;
     case LT_FIELD_JSON:

@@ -262,9 +262,9 @@ bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e) {
 
 typedef struct {
     lt_grammar_kind kind;
-    const char *param, *text; /* text NULL with a tree: its JSON is the text. */
-    const json_t *tree;
-    int n; /* How many were asked for. */
+    const char *param, *text; /* text NULL: the tree's JSON is the text. */
+    const json_t *tree;       /* NULL, or where the text comes from. */
+    int n;                    /* How many were asked for. */
 } wanted;
 
 static void want(wanted *w, lt_grammar_kind kind, const char *param, const char *text,
@@ -340,9 +340,9 @@ static bool want_structured(wanted *w, const json_t *o, lt_api_error *e) {
         if (strcmp(key, "json") == 0) {
             want(w, LT_GRAMMAR_SCHEMA, where, json_string_value(v), v);
         } else if (strcmp(key, "regex") == 0 && json_is_string(v)) {
-            want(w, LT_GRAMMAR_REGEX, where, json_string_value(v), NULL);
+            want(w, LT_GRAMMAR_REGEX, where, json_string_value(v), v);
         } else if (strcmp(key, "grammar") == 0 && json_is_string(v)) {
-            want(w, LT_GRAMMAR_GBNF, where, json_string_value(v), NULL);
+            want(w, LT_GRAMMAR_GBNF, where, json_string_value(v), v);
         } else if (strcmp(key, "choice") == 0) {
             want(w, LT_GRAMMAR_CHOICE, where, NULL, v);
         } else if (strcmp(key, "json_object") == 0 && json_is_true(v)) {
@@ -378,6 +378,10 @@ static bool keep_form(lt_reply *j, const wanted *w, lt_api_error *e) {
         return lt_api_refuse(e, w->param, "'%s' can not be read", w->param);
     }
     j->form.bytes = strlen(j->form.text);
+    if (w->text != NULL && json_is_string(w->tree) &&
+        json_string_length(w->tree) != j->form.bytes) {
+        return lt_api_refuse(e, w->param, "'%s' holds a zero character (\\u0000)", w->param);
+    }
     return true;
 }
 

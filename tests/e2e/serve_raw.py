@@ -302,6 +302,9 @@ a = json.loads(post("/completion", {"prompt": "Once", "n_predict": 1, "logit_bia
 check("logit_bias: each id is told once, never as null", [(b["token"], b["bias"]) for b in a] == [(5, 3), (7, None)], a)
 a = post("/v1/completions", {**COMPLETION, "logit_bias": {"5": 1e10}})
 check("logit_bias: out of range", a[0] == 400 and json.loads(a[2])["error"]["param"] == "logit_bias" and "1e+10" in error_of(a), a)
+for field, value in [("grammar", "\0"), ("guided_regex", "a\0b"), ("guided_json", "{}\0"), ("structured_outputs", {"regex": "a\0"}), ("structured_outputs", {"grammar": "root ::= \"a\"\0"})]:
+    a = post("/v1/completions", {**COMPLETION, field: value})
+    check(f"a zero character does not cut {field} short", a[0] == 400 and json.loads(a[2])["error"]["param"] == field, a)
 LOOP = {"prompt": "One day, a cat named Tom sat. One day, a cat", "n_predict": 1, "temperature": 0}
 n = len(json.loads(post("/tokenize", {"content": " a cat"})[2])["tokens"])
 DRY = {"dry_multiplier": 50, "dry_allowed_length": n + 1}
