@@ -65,9 +65,9 @@ static void chunk_begin(lt_reply *j, int index) {
 }
 
 /* Log-probabilities of the tokens since the last chunk. */
-static void put_new_logprobs(lt_strand *c) {
+static void put_new_logprobs(const lt_strand *c) {
     lt_json_out *o = &c->reply->out;
-    lt_token_logs *l = &c->logs;
+    const lt_token_logs *l = &c->logs;
     lt_out_key(o, "logprobs");
     if (c->reply->request.logprobs < 0) {
         lt_out_null(o);
@@ -78,7 +78,6 @@ static void put_new_logprobs(lt_strand *c) {
     lt_logprobs_write(o, c->reply->server, l, l->sent, l->n, c->reply->request.logprobs);
     lt_out_key_null(o, "refusal");
     lt_out_shut(o, '}');
-    l->sent = l->n;
 }
 
 static void chunk_end(lt_strand *c, const char *finish) {
@@ -87,12 +86,19 @@ static void chunk_end(lt_strand *c, const char *finish) {
     lt_out_shut(o, '}');
     put_new_logprobs(c);
     lt_out_key_str(o, "finish_reason", finish);
+    if (j->ask.return_ids) {
+        lt_ids_write(o, "token_ids", &c->logs, c->logs.sent, c->logs.n);
+    }
+    c->logs.sent = c->logs.n;
     lt_out_shut(o, '}');
     lt_out_shut(o, ']');
     if (j->ask.continuous_usage) {
         lt_usage_write(o, j, "usage");
     } else if (j->ask.include_usage) {
         lt_out_key_null(o, "usage");
+    }
+    if (j->ask.return_ids && c->face == NULL) { /* The opening chunk. */
+        lt_prompt_ids_write(o, c->part);
     }
     if (j->ask.timings_per_token || (finish != NULL && !j->ask.include_usage)) {
         lt_timings_write(o, c->part, c->new_tokens);
@@ -226,27 +232,16 @@ static void put_message(lt_json_out *o, const lt_strand *c) {
     lt_out_shut(o, '}');
 }
 
-static void put_choice(lt_json_out *o, lt_strand *c) {
+static void put_choice(lt_json_out *o, const lt_strand *c) {
     lt_out_open(o, '{');
     lt_out_key_int(o, "index", c->index);
     put_message(o, c);
-    c->logs.sent = 0;
     put_new_logprobs(c);
     lt_out_key_str(o, "finish_reason", finish_reason(c));
     if (c->reply->ask.return_ids) {
-        lt_out_key_open(o, "token_ids", '[');
-        for (size_t i = 0; i < c->logs.n; i++) {
-            lt_out_int(o, c->logs.rows[i].id);
-        }
-        lt_out_shut(o, ']');
+        lt_ids_write(o, "token_ids", &c->logs, 0, c->logs.n);
     }
     lt_out_shut(o, '}');
-}
-
-static void put_prompt_logprobs(lt_json_out *o, const lt_part *p) {
-    lt_out_key(o, "prompt_logprobs");
-    lt_logprobs_write(o, p->reply->server, &p->prompt_logs, 0, p->prompt_logs.n,
-                      p->reply->request.prompt_logprobs);
 }
 
 static void face_finish(lt_reply *j) {
@@ -278,8 +273,11 @@ static void face_finish(lt_reply *j) {
         lt_prompt_write(o, &j->parts[0]);
         lt_out_shut(o, '}');
     }
-    if (j->request.prompt_logprobs >= 0) {
-        put_prompt_logprobs(o, &j->parts[0]);
+    if (j->ask.prompt_logprobs >= 0) {
+        lt_prompt_logprobs_write(o, &j->parts[0]);
+    }
+    if (j->ask.return_ids) {
+        lt_prompt_ids_write(o, &j->parts[0]);
     }
     lt_out_shut(o, '}');
 }

@@ -148,7 +148,7 @@ static int64_t wanted_samples(const lt_reply *j) {
 
 /* Where the choice stands in the answer: with best_of only the chosen are there, prompt by prompt. */
 static void put_choice(lt_json_out *o, lt_strand *c, int64_t index, const char *text, size_t n,
-                       size_t from, bool with_prompt, const char *finish) {
+                       size_t from, bool with_prompt, bool first, const char *finish) {
     lt_reply *j = c->reply;
     const rows r[2] = {{&c->part->prompt_logs, 0, with_prompt ? c->part->prompt_logs.n : 0, 0},
                        {&c->logs, from, c->logs.n, j->ask.echo ? c->part->prompt_logs.text_n : 0}};
@@ -172,12 +172,14 @@ static void put_choice(lt_json_out *o, lt_strand *c, int64_t index, const char *
             lt_out_null(o);
         }
     }
+    if (j->ask.prompt_logprobs >= 0) {
+        lt_prompt_logprobs_write(o, c->part);
+    }
     if (j->ask.return_ids) {
-        lt_out_key_open(o, "token_ids", '[');
-        for (size_t i = from; i < c->logs.n; i++) {
-            lt_out_int(o, c->logs.rows[i].id);
+        lt_ids_write(o, "token_ids", &c->logs, from, c->logs.n);
+        if (first) {
+            lt_prompt_ids_write(o, c->part);
         }
-        lt_out_shut(o, ']');
     }
     lt_out_shut(o, '}');
 }
@@ -188,8 +190,9 @@ static void send_chunk(lt_strand *c, const char *text, size_t n, bool with_promp
     lt_json_out *o = &j->out;
     head(o, j);
     lt_out_key_open(o, "choices", '[');
-    put_choice(o, c, c->index, text, n, c->logs.sent, with_prompt, finish);
+    put_choice(o, c, c->index, text, n, c->logs.sent, with_prompt, c->face == NULL, finish);
     c->logs.sent = c->logs.n;
+    c->face = c; /* Its first chunk is sent. */
     lt_out_shut(o, ']');
     if (j->ask.continuous_usage) {
         lt_usage_write(o, j, "usage");
@@ -217,7 +220,6 @@ static void send_echo(lt_strand *c) {
     if (!c->reply->ask.echo || c->face != NULL) {
         return;
     }
-    c->face = c; /* Sent. */
     text = echo_of(c->part, &n);
     send_chunk(c, text != NULL ? text : "", n, true, NULL);
     free(text);
@@ -277,7 +279,7 @@ static void put_part(lt_reply *j, lt_part *p, lt_json_out *o) {
         lt_out_raw(&whole, echo != NULL ? echo : "", echo_n);
         lt_out_raw(&whole, c->text.data != NULL ? c->text.data : "", c->text.n);
         put_choice(o, c, at * wanted_samples(j) + i, whole.data != NULL ? whole.data : "", whole.n,
-                   0, j->ask.echo, lt_finish_openai(c));
+                   0, j->ask.echo, true, lt_finish_openai(c));
         lt_out_free(&whole);
     }
     free(echo);
@@ -318,7 +320,8 @@ static const lt_face face = {
 
 /* ---- The request ---- */
 
-static bool read_logprobs(lt_ask *a, int *top, lt_api_error *e) {
+/* Alternatives to tell of the answer's tokens, and what echo needs of the prompt's; -1: none. */
+static bool read_logprobs(const lt_ask *a, int *top, int *of_prompt, lt_api_error *e) {
     if (json_is_integer(a->logprobs)) {
         const json_int_t n = json_integer_value(a->logprobs);
         if (n < 0 || n > LT_ENGINE_TOP) {
@@ -329,15 +332,16 @@ static bool read_logprobs(lt_ask *a, int *top, lt_api_error *e) {
         return lt_api_refuse(e, "logprobs", "'logprobs' must be a whole number");
     }
     *top = asked_top(a);
+    *of_prompt = (int)a->prompt_logprobs;
     if (a->echo && *top >= 0) {
-        a->prompt_logprobs = a->prompt_logprobs > *top ? a->prompt_logprobs : *top;
+        *of_prompt = a->prompt_logprobs > *top ? (int)a->prompt_logprobs : *top;
     }
     return true;
 }
 
 static bool prepare(lt_reply *j, lt_api_error *e) {
     lt_ask *a = &j->ask;
-    int top = -1;
+    int top = -1, of_prompt = -1;
     const int64_t most = a->max_tokens < 0 ? 16 : a->max_tokens; /* OpenAI's default. */
 
     if (a->suffix != NULL && a->suffix[0] != '\0') {
@@ -354,9 +358,12 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     if (a->max_tokens == 0 && !a->echo) {
         return lt_api_refuse(e, "max_tokens", "'max_tokens' 0 makes sense with 'echo' only");
     }
-    return lt_server_check_model(j->server, a, e) && read_logprobs(a, &top, e) &&
-           lt_reply_configure(j, most == 0 ? 1 : most, top < 0 && a->best_of > a->n ? 0 : top, e) &&
-           lt_reply_rule(j, e) && lt_prompts_add(j, a->prompt, "prompt", e);
+    if (!lt_server_check_model(j->server, a, e) || !read_logprobs(a, &top, &of_prompt, e) ||
+        !lt_reply_configure(j, most == 0 ? 1 : most, top < 0 && a->best_of > a->n ? 0 : top, e)) {
+        return false;
+    }
+    j->request.prompt_logprobs = of_prompt;
+    return lt_reply_rule(j, e) && lt_prompts_add(j, a->prompt, "prompt", e);
 }
 
 static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {

@@ -44,6 +44,8 @@ static const lt_field fields[] = {
     LT_NOTHING("safety_identifier"),
     LT_JSON("chat_template_kwargs", template_kwargs),
     LT_ONLY("add_special_tokens", "false"),
+    LT_REFUSED("return_token_ids", "items have no place for ids"),
+    LT_REFUSED("return_tokens", "items have no place for ids"),
     LT_I64("thinking_budget", thinking_budget, -1, 1e9),
     LT_FIELDS_SAMPLING};
 

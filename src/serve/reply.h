@@ -177,6 +177,11 @@ void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logpro
 /* [{token, logprob, bytes, top_logprobs: [...]}, ...] of rows [from, to). */
 void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *l, size_t from,
                        size_t to, int top);
+/* "prompt_logprobs": as vLLM has them: of each token an object by ids, the likeliest ones and its own; of the first null. */
+void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p);
+/* A list of the ids of rows [from, to), and of the prompt's. */
+void lt_ids_write(lt_json_out *o, const char *key, const lt_token_logs *l, size_t from, size_t to);
+void lt_prompt_ids_write(lt_json_out *o, const lt_part *p);
 /* The piece of a token as valid UTF-8 into out (appended). */
 void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id);
 

@@ -458,6 +458,9 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
     r->logprobs = top;
     r->prompt_logprobs = (int)a->prompt_logprobs;
     r->priority = (int)a->priority;
+    if (a->prompt_logprobs >= 0 && a->stream) {
+        return lt_api_refuse(e, "prompt_logprobs", "'prompt_logprobs' can not be streamed");
+    }
     if (max_tokens > context) {
         const char *const said = lt_ask_said(
             a, (const char *const[]){"max_tokens", "max_completion_tokens", "max_output_tokens",

@@ -141,3 +141,62 @@ void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *
     }
     lt_out_shut(o, ']');
 }
+
+static void put_prompt_logprob(lt_json_out *o, const lt_server *s, int32_t id, float logprob,
+                               int rank) {
+    char key[16];
+    snprintf(key, sizeof key, "%d", (int)id);
+    lt_out_key_open(o, key, '{');
+    lt_out_key_real(o, "logprob", (double)logprob);
+    lt_out_key(o, "rank");
+    if (rank > 0) {
+        lt_out_int(o, rank);
+    } else {
+        lt_out_null(o);
+    }
+    lt_out_key(o, "decoded_token");
+    lt_piece_write(o, s, id);
+    lt_out_shut(o, '}');
+}
+
+void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p) {
+    const lt_token_logs *l = &p->prompt_logs;
+    const int64_t top = p->reply->ask.prompt_logprobs; /* The engine may tell more, for echo. */
+
+    lt_out_key_open(o, "prompt_logprobs", '[');
+    for (size_t i = 0; i < l->n; i++) {
+        const lt_token_log *row = &l->rows[i];
+        bool told = false;
+        if (!row->has_logprob) {
+            lt_out_null(o);
+            continue;
+        }
+        lt_out_open(o, '{');
+        for (int k = 0; k < row->n_top && k < top; k++) {
+            const struct lt_token_top *t = &l->tops[row->top_at + (size_t)k];
+            told |= t->id == row->id;
+            put_prompt_logprob(o, p->reply->server, t->id, t->logprob, k + 1);
+        }
+        if (!told) {
+            put_prompt_logprob(o, p->reply->server, row->id, row->logprob, 0);
+        }
+        lt_out_shut(o, '}');
+    }
+    lt_out_shut(o, ']');
+}
+
+void lt_ids_write(lt_json_out *o, const char *key, const lt_token_logs *l, size_t from, size_t to) {
+    lt_out_key_open(o, key, '[');
+    for (size_t i = from; i < to; i++) {
+        lt_out_int(o, l->rows[i].id);
+    }
+    lt_out_shut(o, ']');
+}
+
+void lt_prompt_ids_write(lt_json_out *o, const lt_part *p) {
+    lt_out_key_open(o, "prompt_token_ids", '[');
+    for (size_t i = 0; i < p->prompt.n; i++) {
+        lt_out_int(o, (int64_t)p->prompt.data[i]);
+    }
+    lt_out_shut(o, ']');
+}

@@ -305,6 +305,26 @@ check("logit_bias: out of range", a[0] == 400 and json.loads(a[2])["error"]["par
 for field, value in [("grammar", "\0"), ("guided_regex", "a\0b"), ("guided_json", "{}\0"), ("structured_outputs", {"regex": "a\0"}), ("structured_outputs", {"grammar": "root ::= \"a\"\0"})]:
     a = post("/v1/completions", {**COMPLETION, field: value})
     check(f"a zero character does not cut {field} short", a[0] == 400 and json.loads(a[2])["error"]["param"] == field, a)
+ASKED = {"prompt": "Once upon", "temperature": 0, "max_tokens": 6, "n": 2, "seed": 3, "return_token_ids": True}
+a = json.loads(post("/v1/completions", {**ASKED, "prompt_logprobs": 2, "echo": True, "logprobs": 5})[2])["choices"][1]
+told = a["prompt_logprobs"]
+check("completions: prompt_logprobs in vLLM's shape", told[0] is None and len(told) == len(a["prompt_token_ids"]) == 3 and len(a["token_ids"]) == 6 and
+      all(str(i) in t and len(t) in (2, 3) and set(t[str(i)]) == {"logprob", "rank", "decoded_token"} for t, i in zip(told[1:], a["prompt_token_ids"][1:])) and
+      told[2][str(a["prompt_token_ids"][2])]["logprob"] == a["logprobs"]["token_logprobs"][2], a)
+b = json.loads(post("/v1/chat/completions", {**CHAT, "prompt_logprobs": 0, "return_token_ids": True})[2])
+check("chat: prompt_logprobs in vLLM's shape", b["prompt_logprobs"][0] is None and [list(t) for t in b["prompt_logprobs"][1:]] == [[str(i)] for i in b["prompt_token_ids"][1:]], b)
+for path, body in (("/v1/completions", ASKED), ("/v1/chat/completions", {**CHAT, "n": 2, "return_token_ids": True, "logprobs": True})):
+    a = json.loads(post(path, body)[2])
+    events = [json.loads(d) for _, d in stream(path, {**body, "stream": True}) if d != "[DONE]"]
+    for i in range(2):
+        parts = [c for e in events for c in e["choices"] if c["index"] == i]
+        check(f"{path}: the ids of a stream are those of the whole, choice {i}", [t for c in parts for t in c["token_ids"]] == a["choices"][i]["token_ids"] != [], (a, parts))
+    ids = [x["prompt_token_ids"] for e in events for x in (e, *e["choices"]) if "prompt_token_ids" in x]
+    check(f"{path}: and of the prompt, once a choice", ids == [a.get("prompt_token_ids") or a["choices"][0]["prompt_token_ids"]] * 2, ids)
+    a = post(path, {**body, "stream": True, "prompt_logprobs": 1})
+    check(f"{path}: prompt_logprobs of a stream are refused", a[0] == 400 and json.loads(a[2])["error"]["param"] == "prompt_logprobs", a)
+a = post("/v1/responses", {**RESPONSE, "return_token_ids": True})
+check("responses: return_token_ids is refused by name", a[0] == 400 and json.loads(a[2])["error"]["param"] == "return_token_ids", a)
 LOOP = {"prompt": "One day, a cat named Tom sat. One day, a cat", "n_predict": 1, "temperature": 0}
 n = len(json.loads(post("/tokenize", {"content": " a cat"})[2])["tokens"])
 DRY = {"dry_multiplier": 50, "dry_allowed_length": n + 1}
