@@ -76,6 +76,7 @@ typedef struct {
     char url[256];
     pid_t child;
     double took_s, ready_s;
+    char why[300]; /* Of the first request that failed. */
 } bench;
 
 static void push(numbers *v, double x) {
@@ -259,11 +260,13 @@ static lt_err wait_ready(bench *b, const lt_load_options *load) {
             return LT_OK;
         }
         if (err == LT_OK && r.status != 0 && r.status != 503) {
-            LT_FAIL(LT_ERR_REMOTE, "%s answers %d to a completion", b->url, r.status);
+            LT_FAIL(LT_ERR_REMOTE, "%s refuses a completion: %s", b->url, b->why);
         }
-        if (b->child <= 0 || waitpid(b->child, NULL, WNOHANG) == b->child ||
-            lt_clock_s() - start > 600) {
+        if (b->child > 0 && waitpid(b->child, NULL, WNOHANG) == b->child) {
             b->child = 0;
+            LT_FAIL(LT_ERR_REMOTE, "lateen serve ended before it was ready");
+        }
+        if (b->child <= 0 || lt_clock_s() - start > 600) {
             LT_FAIL(LT_ERR_REMOTE, "%s does not answer", b->url);
         }
         usleep(5000);
@@ -296,7 +299,7 @@ static json_t *spread(numbers *v) {
 
 static json_t *report(bench *b) {
     numbers ttft = {0}, tpot = {0}, e2e = {0};
-    int64_t good = 0, done = 0, refused = 0, failed = 0, in = 0, cached = 0, out = 0;
+    int64_t good = 0, done = 0, refused = 0, dropped = 0, failed = 0, in = 0, cached = 0, out = 0;
     json_t *r;
 
     for (int64_t i = 0; i < b->n; i++) {
@@ -308,7 +311,8 @@ static json_t *report(bench *b) {
         out += x->new_tokens;
         if (!x->done) {
             refused += x->status == 429;
-            failed += x->status != 429;
+            dropped += x->dropped;
+            failed += x->status != 429 && !x->dropped;
             continue;
         }
         done++;
@@ -321,13 +325,14 @@ static json_t *report(bench *b) {
         }
         good += first <= b->o->ttft_limit && per <= b->o->tpot_limit;
     }
-    r = json_pack("{s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "requests",
+    r = json_pack("{s:I, s:I, s:I, s:I, s:I, s:s, s:f, s:f, s:f, s:f, s:I, s:I, s:I}", "requests",
                   (json_int_t)b->n, "completed", (json_int_t)done, "refused_429",
-                  (json_int_t)refused, "failed", (json_int_t)failed, "seconds", b->took_s,
-                  "requests_per_s", (double)done / b->took_s, "output_tokens_per_s",
-                  (double)out / b->took_s, "total_tokens_per_s", (double)(in + out) / b->took_s,
-                  "prompt_tokens", (json_int_t)in, "cached_tokens", (json_int_t)cached,
-                  "output_tokens", (json_int_t)out);
+                  (json_int_t)refused, "dropped", (json_int_t)dropped, "failed", (json_int_t)failed,
+                  "first_failure", b->why, "seconds", b->took_s, "requests_per_s",
+                  (double)done / b->took_s, "output_tokens_per_s", (double)out / b->took_s,
+                  "total_tokens_per_s", (double)(in + out) / b->took_s, "prompt_tokens",
+                  (json_int_t)in, "cached_tokens", (json_int_t)cached, "output_tokens",
+                  (json_int_t)out);
     json_object_set_new(r, "goodput_per_s", json_real((double)good / b->took_s));
     json_object_set_new(r, "ready_s", json_real(b->ready_s));
     json_object_set_new(r, "ttft_s", spread(&ttft));
@@ -352,9 +357,13 @@ static void print_spread(const json_t *r, const char *key, const char *name, dou
 }
 
 static void print_report(const bench *b, const json_t *r) {
-    printf("%s: %.0f of %.0f requests completed in %.2f s (%.0f refused with 429, %.0f failed)\n",
+    printf("%s: %.0f of %.0f requests completed in %.2f s (%.0f refused with 429, %.0f dropped, "
+           "%.0f failed)\n",
            b->url, f64(r, "completed"), f64(r, "requests"), f64(r, "seconds"),
-           f64(r, "refused_429"), f64(r, "failed"));
+           f64(r, "refused_429"), f64(r, "dropped"), f64(r, "failed"));
+    if (b->why[0] != '\0') {
+        printf("the first failure: %s\n", b->why);
+    }
     printf("%.2f requests/s, %.0f output tokens/s, %.0f tokens/s with prompts (%.0f of %.0f prompt "
            "tokens cached)\n",
            f64(r, "requests_per_s"), f64(r, "output_tokens_per_s"), f64(r, "total_tokens_per_s"),
@@ -401,10 +410,16 @@ static lt_err run(bench *b, const char *where) {
                             .seed = (uint64_t)o->seed,
                             .on_gap = on_gap,
                             .on_progress = on_progress,
-                            .ctx = b};
+                            .ctx = b,
+                            .why = b->why,
+                            .why_n = sizeof b->why};
+    int64_t n_answered = 0;
 
-    if (strncmp(where, "http://", 7) == 0) {
+    if (strstr(where, "://") != NULL) {
         snprintf(b->url, sizeof b->url, "%s", where);
+    } else if (where[0] != '\0' && access(where, F_OK) != 0) {
+        LT_FAIL(LT_ERR_NOT_FOUND, "%s: no such model; a server is given as http://host:port",
+                where);
     } else {
         LT_TRY(spawn(b, where));
     }
@@ -430,6 +445,12 @@ static lt_err run(bench *b, const char *where) {
         print_report(b, r);
     }
     json_decref(r);
+    for (int64_t i = 0; i < b->n; i++) {
+        n_answered += b->results[i].done || b->results[i].dropped;
+    }
+    if (n_answered == 0) {
+        LT_FAIL(LT_ERR_REMOTE, "%s: none of %lld requests was answered", b->url, (long long)b->n);
+    }
     return LT_OK;
 }
 

@@ -31,6 +31,8 @@ typedef struct {
     int64_t request; /* Index; -1: idle. */
     int64_t drop_at; /* Hang up after so many tokens; -1: never. */
     bool fresh;      /* Connected for this very request. */
+    char said[1024]; /* The beginning of an answer that is no 200, or of an error in a stream. */
+    size_t said_n;
 } lane;
 
 struct load {
@@ -137,10 +139,42 @@ static void disconnect(lane *w) {
     }
 }
 
+static void hear(lane *w, const char *text, size_t n) {
+    const size_t room = sizeof w->said - 1 - w->said_n;
+    memcpy(w->said + w->said_n, text, n < room ? n : room);
+    w->said_n += n < room ? n : room;
+    w->said[w->said_n] = '\0';
+}
+
+/* For whoever started this: of the first failure the server's own words. */
+static void tell_why(const lane *w, const lt_load_result *r) {
+    const lt_load_options *o = w->l->o;
+    const double took = r->end_s - r->sent_s;
+    json_t *v, *e;
+    const char *text;
+
+    if (r->done || r->dropped || r->status == 429 || o->why == NULL || o->why[0] != '\0') {
+        return;
+    }
+    v = json_loadb(w->said, w->said_n, 0, NULL);
+    e = json_object_get(v, "error");
+    text = json_string_value(json_is_object(e) ? json_object_get(e, "message") : e);
+    text = text != NULL ? text : w->said;
+    if (r->status == 0) {
+        snprintf(o->why, o->why_n, "no answer after %.3g s", took);
+    } else if (text[0] != '\0') {
+        snprintf(o->why, o->why_n, "HTTP %d: %s", r->status, text);
+    } else {
+        snprintf(o->why, o->why_n, "HTTP %d, and no end after %.3g s", r->status, took);
+    }
+    json_decref(v);
+}
+
 static void finish(lane *w, bool keep) {
     load *l = w->l;
     lt_load_result *r = &l->results[w->request];
     r->end_s = now_of(l);
+    tell_why(w, r);
     w->request = -1;
     event_del(w->timeout);
     if (!keep) {
@@ -190,6 +224,9 @@ static void on_sse(void *ctx, const char *event, const char *data, size_t n) {
         r->done = true;
         return;
     }
+    if (strncmp(data, "{\"error\"", 8) == 0) {
+        hear(w, data, n);
+    }
     if (has_text(data)) {
         if (r->first_s == 0) {
             r->first_s = now;
@@ -214,6 +251,8 @@ static void on_body(void *ctx, const char *data, size_t n) {
     lane *w = ctx;
     if (w->parser.status == 200) {
         lt_sse_feed(&w->sse, data, n);
+    } else {
+        hear(w, data, n);
     }
 }
 
@@ -226,6 +265,7 @@ static void on_read(struct bufferevent *bev, void *arg) {
         evbuffer_drain(in, lt_http_parser_feed(&w->parser, v.iov_base, v.iov_len));
         w->l->results[w->request].status = w->parser.status;
         if (w->drop_at >= 0 && w->l->results[w->request].new_tokens >= w->drop_at) {
+            w->l->results[w->request].dropped = true;
             finish(w, false);
             return;
         }
@@ -311,6 +351,8 @@ static void start(lane *w, int64_t request) {
     }
     lt_http_parser_reset(&w->parser);
     lt_sse_reset(&w->sse);
+    w->said_n = 0;
+    w->said[0] = '\0';
     l->results[request].sent_s = now_of(l);
     l->running++;
     event_add(w->timeout, &most);
@@ -456,6 +498,9 @@ lt_err lt_load_run(const lt_load_options *o, const lt_load_request *requests, in
 
     LT_ASSERT(n > 0 && o->concurrency > 0 && o->vocab > 8);
     memset(results, 0, (size_t)n * sizeof *results);
+    if (o->why != NULL) {
+        o->why[0] = '\0';
+    }
     LT_TRY_DONE(resolve(&l));
     l.base = event_base_new();
     if (l.base != NULL) {

@@ -24,6 +24,7 @@ typedef struct {
     double gap_max_s; /* The longest pause between two tokens. */
     int status;       /* Of HTTP; 0: no answer. */
     bool done;        /* The stream came to its end. */
+    bool dropped;     /* Its client went away, as `drop` has it. */
 } lt_load_result;
 
 typedef struct {
@@ -44,6 +45,9 @@ typedef struct {
     /* Called about every second. May be NULL. */
     void (*on_progress)(void *ctx, int64_t finished, int64_t running, double elapsed_s);
     void *ctx;
+    char *
+        why; /* What was wrong with the first request that failed, of why_n bytes; "": nothing. May be NULL. */
+    size_t why_n;
 } lt_load_options;
 
 /* "http://host:port/base" into host (n bytes), port and prefix. */

@@ -255,6 +255,23 @@ sys.exit(not (r['completed'] == 24 and r['output_tokens'] == 24 * 16 and r['ttft
         "$lateen" bench serve "${model[@]}" --serve "--host ::1" --requests 2 --prompt-tokens 8 --max-tokens 4 --json >"$dir/bench" 2>"$dir/err" && grep -q '"completed": *2' "$dir/bench"
         say "an IPv6 address" $? "$(tail -2 "$dir/err")"
     fi
+    "$lateen" bench serve "${model[@]}" --requests 3 --prompt-tokens 2000 --max-tokens 4 >"$dir/out" 2>&1
+    [ $? = 1 ] && grep -q "0 of 3 requests completed" "$dir/out" && grep -q "first failure: HTTP 400: the prompt of 2000 tokens exceeds" "$dir/out"
+    say "requests that all fail: exit 1, and the server's own words" $? "$(tail -3 "$dir/out")"
+    "$lateen" bench serve "${model[@]}" --requests 8 --drop 1 --prompt-tokens 8 --max-tokens 300 --json >"$dir/out" 2>"$dir/err" &&
+        python3 -c "
+import json, sys
+r = json.load(open('$dir/out'))
+sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] == 8 and r['first_failure'] == ''))"
+    say "clients that went away as --drop told them are no failures" $? "$(tail -2 "$dir/err")"
+    "$lateen" bench serve "${model[@]}" --requests 1 --model nobody >"$dir/out" 2>&1
+    [ $? = 1 ] && grep -q "the model 'nobody' is not served here" "$dir/out"
+    say "a refused first request: the server's own words" $? "$(cat "$dir/out")"
+    for where in localhost:8080 https://127.0.0.1:8080; do
+        "$lateen" bench serve $where >"$dir/out" 2>&1
+        [ $? != 0 ] && grep -q "http://" "$dir/out"
+        say "$where: told what an address is" $? "$(cat "$dir/out")"
+    done
     "$lateen" bench serve http://127.0.0.1:1 --requests 1 >"$dir/out" 2>&1
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
