@@ -150,7 +150,8 @@ lt_err lt_chat_template_open_format(lt_chat_template **out, const char *format) 
     lt_jbuf b = {.pool = &pool};
     lt_err err;
     if (f == NULL) {
-        LT_FAIL(LT_ERR_NOT_FOUND, "chat format %s: there are %s", format, lt_chat_format_names());
+        LT_FAIL(LT_ERR_NOT_FOUND, "chat template %s: neither a file nor one of %s", format,
+                lt_chat_format_names());
     }
     err = format_text(&b, f);
     if (err == LT_OK) {

@@ -281,7 +281,7 @@ static bool add_one(lt_reply *j, const json_t *prompt, lt_api_error *e) {
         e->type = "exceed_context_size_error";
         return false;
     }
-    if (!lt_prompts_mixed(j->server, prompt, j->ask.add_special, true, &ids, e)) {
+    if (!lt_prompts_mixed(j->server, prompt, "prompt", j->ask.add_special, true, &ids, e)) {
         lt_ids_free(&ids);
         return false;
     }

@@ -37,10 +37,10 @@ static bool to_ids(lt_server *s, const lt_ask *a, lt_ids *ids, lt_api_error *e) 
         return lt_conversation_ids(s, &c, ids, NULL, e);
     }
     if (a->prompt != NULL) {
-        return lt_prompts_mixed(s, a->prompt, a->add_special, a->parse_special, ids, e);
+        return lt_prompts_mixed(s, a->prompt, "prompt", a->add_special, a->parse_special, ids, e);
     }
     return a->content == NULL ||
-           lt_prompts_mixed(s, a->content, a->add_special, a->parse_special, ids, e);
+           lt_prompts_mixed(s, a->content, "content", a->add_special, a->parse_special, ids, e);
 }
 
 /* {id, piece}: a piece that is no UTF-8 of its own is a list of bytes. */
@@ -129,7 +129,7 @@ void lt_api_detokenize(lt_call *call) {
         }
     }
     if (!json_is_array(a.tokens) ||
-        !lt_prompts_mixed(call->server, a.tokens, false, false, &ids, &e)) {
+        !lt_prompts_mixed(call->server, a.tokens, "tokens", false, false, &ids, &e)) {
         if (e.status == 0) {
             lt_api_refuse(&e, "tokens", "'tokens' must be a list of ids");
         }

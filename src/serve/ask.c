@@ -97,9 +97,16 @@ static const char *kind_of(const json_t *value) {
     return names[json_typeof(value)];
 }
 
+/* Whole numbers are told whole: 1000000000, not 1e+09. */
+static const char *number_text(double v, char out[32]) {
+    snprintf(out, 32, v == floor(v) && fabs(v) < 1e21 ? "%.0f" : "%g", v);
+    return out;
+}
+
 static bool read_number(void *to, const lt_field *f, const json_t *value, const char *param,
                         lt_api_error *e) {
     const double v = json_number_value(value);
+    char texts[3][32];
     if (!json_is_number(value)) {
         return lt_api_refuse(e, param, "'%s' must be a number, not %s", param, kind_of(value));
     }
@@ -107,8 +114,9 @@ static bool read_number(void *to, const lt_field *f, const json_t *value, const 
         return lt_api_refuse(e, param, "'%s' must be a whole number, not %g", param, v);
     }
     if (v < f->min || v > f->max || (json_is_real(value) && !(fabs(v) < 0x1p63))) {
-        return lt_api_refuse(e, param, "'%s' is %g; it must be between %g and %g", param, v, f->min,
-                             f->max);
+        return lt_api_refuse(e, param, "'%s' is %s; it must be between %s and %s", param,
+                             number_text(v, texts[0]), number_text(f->min, texts[1]),
+                             number_text(f->max, texts[2]));
     }
     if (f->type == LT_FIELD_I64) {
         *(int64_t *)to = json_is_integer(value) ? json_integer_value(value) : (int64_t)v;

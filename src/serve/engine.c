@@ -83,7 +83,8 @@ static lt_err size_cache(lt_engine *e) {
     }
     n = n > INT32_MAX / o->page_tokens ? INT32_MAX / o->page_tokens : n;
     if (n < 1) {
-        LT_FAIL(LT_ERR_LIMIT, "engine: a page of %zu bytes does not fit the cache", page);
+        LT_FAIL(LT_ERR_LIMIT, "engine: a page of %zu bytes does not fit the cache of %lld", page,
+                (long long)(o->cache_bytes > 0 ? (uint64_t)o->cache_bytes : left / 2));
     }
     if (o->max_seq > n * o->page_tokens) {
         lt_log_info("the cache holds %lld tokens: that bounds a sequence, not the model's %lld",

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/json.h"
 #include "data/unicode.h"
 
 #define DIGITS 18
@@ -441,7 +442,7 @@ lt_err lt_gchoice_read(lt_gast *g, const char *text, size_t bytes) {
     lt_err err = LT_OK;
     size_t i;
     json_t *item;
-    LT_TRY_DONE(lt_json_parse(&list, text, bytes, "choice"));
+    list = lt_json_loadb(text, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, NULL);
     if (!json_is_array(list) || json_array_size(list) == 0) {
         LT_FAIL_DONE(LT_ERR_FORMAT, "choice: not an array of one or more strings");
     }

@@ -34,7 +34,8 @@ typedef struct {
 } ranges;
 
 static lt_err refuse(const reader *r, const char *what) {
-    LT_FAIL(LT_ERR_UNSUPPORTED, "regular expression: %s at offset %td", what, r->p - r->start);
+    LT_FAIL(LT_ERR_UNSUPPORTED, "regular expression: %s is not supported (offset %td)", what,
+            r->p - r->start);
 }
 
 static lt_err wrong(const reader *r, const char *what) {

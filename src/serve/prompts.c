@@ -33,8 +33,8 @@ static bool put_id(lt_server *s, const json_t *value, lt_ids *out, const char *p
     return true;
 }
 
-bool lt_prompts_mixed(lt_server *s, const json_t *value, bool add_special, bool parse_special,
-                      lt_ids *out, lt_api_error *e) {
+bool lt_prompts_mixed(lt_server *s, const json_t *value, const char *param, bool add_special,
+                      bool parse_special, lt_ids *out, lt_api_error *e) {
     const unsigned parse = parse_special ? LT_ENCODE_PARSE_SPECIAL : 0;
     bool first = true;
 
@@ -44,22 +44,22 @@ bool lt_prompts_mixed(lt_server *s, const json_t *value, bool add_special, bool 
     }
     if (json_is_object(value) && json_is_string(json_object_get(value, "prompt_string"))) {
         if (json_object_get(value, "multimodal_data") != NULL) {
-            return lt_api_refuse(e, "prompt",
+            return lt_api_refuse(e, param,
                                  "'multimodal_data' is not supported: this model reads text");
         }
-        return lt_prompts_mixed(s, json_object_get(value, "prompt_string"), add_special,
+        return lt_prompts_mixed(s, json_object_get(value, "prompt_string"), param, add_special,
                                 parse_special, out, e);
     }
     if (!json_is_array(value)) {
-        return lt_api_refuse(e, "content",
-                             "the text must be a string, or a list of strings and ids");
+        return lt_api_refuse(e, param, "'%s' must be a string, or a list of strings and ids",
+                             param);
     }
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *one = json_array_get(value, i);
         const unsigned flags = parse | (add_special && first ? LT_ENCODE_ADD_SPECIAL : 0);
         if (json_is_string(one) ? !lt_server_encode(s, json_string_value(one),
                                                     json_string_length(one), flags, out, e)
-                                : !put_id(s, one, out, "prompt", e)) {
+                                : !put_id(s, one, out, param, e)) {
             return false;
         }
         first = false;

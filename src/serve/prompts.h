@@ -8,7 +8,7 @@
 bool lt_prompts_add(lt_reply *j, const json_t *value, const char *param, lt_api_error *e);
 
 /* llama-server: a list that mixes texts and ids is ONE prompt. */
-bool lt_prompts_mixed(lt_server *s, const json_t *value, bool add_special, bool parse_special,
-                      lt_ids *out, lt_api_error *e);
+bool lt_prompts_mixed(lt_server *s, const json_t *value, const char *param, bool add_special,
+                      bool parse_special, lt_ids *out, lt_api_error *e);
 
 #endif

@@ -151,9 +151,9 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
     if ((int64_t)prompt->n >= context + (j->request.embed ? 1 : 0)) {
         lt_api_refuse(
             e, "messages",
-            "the prompt of %zu tokens exceeds the available context size of %lld tokens: there is "
-            "no room for an answer",
-            prompt->n, (long long)context);
+            "the prompt of %zu tokens exceeds the available context size of %lld tokens%s",
+            prompt->n, (long long)context,
+            j->request.embed ? "" : ": there is no room for an answer");
         e->type = j->flavour == LT_FLAVOUR_LLAMA ? "exceed_context_size_error" : e->type;
         e->code = "context_length_exceeded";
         e->n_prompt = (int64_t)prompt->n;

@@ -61,6 +61,10 @@ static void find_context(lt_server *s) {
 
     lt_engine_get_stats(s->engine, &st);
     held = st.pages * s->o.engine.page_tokens;
+    if (asked > model) {
+        lt_log_info("serve: the model's context is %lld tokens, not the %lld of --context",
+                    (long long)model, (long long)asked);
+    }
     s->context = asked > 0 && asked < model ? asked : model;
     s->context = held < s->context ? held : s->context;
 }
@@ -113,8 +117,7 @@ bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_a
         return true;
     }
     lt_api_refuse(e, param,
-                  "the prompt of %zu bytes exceeds the available context size of %lld tokens: "
-                  "there is no room for an answer",
+                  "the prompt of %zu bytes exceeds the available context size of %lld tokens",
                   bytes, (long long)s->context);
     e->code = "context_length_exceeded";
     return false;
