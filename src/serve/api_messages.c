@@ -33,6 +33,9 @@ static const lt_field fields[] = {
     LT_NOTHING("service_tier"),
     LT_NOTHING("cache_control"),
     LT_NOTHING("inference_geo"),
+    LT_NOTHING("user_profile_id"),
+    LT_NOTHING("workspace_id"),
+    LT_REFUSED("diagnostics", "there are none"),
     LT_REFUSED("container", "there are no containers"),
     LT_REFUSED("context_management", "conversations are not edited here"),
     LT_JSON("output_config", text),
@@ -318,13 +321,16 @@ static bool read_output(lt_ask *a, lt_api_error *e) {
 static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, lt_api_error *e) {
     const char *type = json_string_value(json_object_get(choice, "type"));
     const char *name = json_string_value(json_object_get(choice, "name"));
+    const json_t *alone = json_object_get(choice, "disable_parallel_tool_use");
     *out = NULL;
     if (choice == NULL) {
         return true;
     }
-    if (json_is_true(json_object_get(choice, "disable_parallel_tool_use"))) {
-        *parallel = false;
+    if (alone != NULL && !json_is_boolean(alone) && !json_is_null(alone)) {
+        return lt_api_refuse(e, "tool_choice",
+                             "'tool_choice.disable_parallel_tool_use' must be true or false");
     }
+    *parallel = *parallel && !json_is_true(alone);
     if (type != NULL && (strcmp(type, "auto") == 0 || strcmp(type, "none") == 0)) {
         *out = json_string(type);
     } else if (type != NULL && strcmp(type, "any") == 0) {

@@ -22,6 +22,8 @@ static const lt_field fields[] = {LT_JSON("prompt", prompt),
                                   LT_NOTHING("n_keep"),    /* Contexts are not shifted here: */
                                   LT_NOTHING("n_discard"), /* neither has an effect. */
                                   LT_NOTHING("min_keep"),
+                                  LT_ONLY("adaptive_target", "-1|-1.0"),
+                                  LT_NOTHING("adaptive_decay"),
                                   LT_ONLY("n_indent", "0"),
                                   LT_ONLY("t_max_predict_ms", "0|-1"),
                                   LT_ONLY("post_sampling_probs", "false"),
@@ -339,6 +341,7 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     const int64_t context = lt_server_context(j->server);
     int64_t most = j->ask.max_tokens < 0 ? -1 : j->ask.max_tokens; /* -1, -2: to the end. */
     most = most > context ? context : most == 0 ? 1 : most;
+    j->ask.seed = j->ask.seed == 0xFFFFFFFF ? -1 : j->ask.seed; /* As /props tells a random one. */
     j->ask.return_ids |=
         j->ask.stream; /* As llama-server: the ids of a stream come with its text. */
     return lt_server_check_model(j->server, &j->ask, e) &&

@@ -31,11 +31,16 @@ static const lt_field fields[] = {
     LT_REFUSED("prompt", "there are no stored prompts"),
     LT_REFUSED("max_tool_calls", "there are no built-in tools"),
     LT_REFUSED("context_management", "conversations are not edited here"),
+    LT_REFUSED("access_programs", "there are none"),
+    LT_REFUSED("image", "this model writes text"),
+    LT_REFUSED("background_options", "responses do not run in the background"),
+    LT_REFUSED("max_tokens", "use max_output_tokens"),
+    LT_REFUSED("max_completion_tokens", "use max_output_tokens"),
     LT_ONLY("background", "false"),
     LT_ONLY("store", "false"),
     LT_ONLY("truncation", "\"disabled\""),
     LT_REFUSED("moderation", "there is no moderation"),
-    LT_NOTHING("metadata"),
+    LT_JSON("metadata", metadata),
     LT_NOTHING("user"),
     LT_NOTHING("service_tier"),
     LT_NOTHING("prompt_cache_key"),
@@ -139,8 +144,8 @@ static void put_asked(lt_json_out *o, const lt_reply *j) {
     }
     lt_out_shut(o, '}');
     lt_out_key(o, "tool_choice");
-    if (a->tool_choice != NULL) {
-        lt_out_value(o, a->tool_choice);
+    if (a->tool_choice != NULL) { /* As it was asked, not as it was converted. */
+        lt_out_value(o, json_object_get(a->root, "tool_choice"));
     } else {
         lt_out_text(o, "auto");
     }
@@ -153,8 +158,8 @@ static void put_asked(lt_json_out *o, const lt_reply *j) {
     }
     lt_out_key_str(o, "truncation", "disabled");
     lt_out_key(o, "metadata");
-    if (json_object_get(a->root, "metadata") != NULL) {
-        lt_out_value(o, json_object_get(a->root, "metadata"));
+    if (a->metadata != NULL) {
+        lt_out_value(o, a->metadata);
     } else {
         lt_out_open(o, '{');
         lt_out_shut(o, '}');
@@ -428,7 +433,7 @@ static void convert_choice(lt_ask *a) {
     const char *name = json_string_value(json_object_get(a->tool_choice, "name"));
     if (name != NULL) {
         json_t *choice = json_pack("{s:s, s:{s:s}}", "type", "function", "function", "name", name);
-        json_object_set_new(a->root, "tool_choice", choice);
+        json_object_set_new(a->root, "converted_choice", choice);
         a->tool_choice = choice;
     }
 }
@@ -440,6 +445,9 @@ static bool read_ask(lt_ask *a, lt_call *call, int *top, lt_api_error *e) {
     if (!lt_call_read(call, a, fields, sizeof fields / sizeof *fields, e) || !read_nested(a, e) ||
         !read_include(a, &logprobs, e)) {
         return false;
+    }
+    if (a->metadata != NULL && !json_is_object(a->metadata)) {
+        return lt_api_refuse(e, "metadata", "'metadata' must be an object");
     }
     *top = logprobs ? (a->top_logprobs > 0 ? (int)a->top_logprobs : 0) : -1;
     messages = lt_convert_responses(a->instructions, a->input, e);

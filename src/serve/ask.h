@@ -42,7 +42,8 @@ typedef struct {
     lt_body *body; /* What the tree belongs to; NULL: to the ask alone. */
     const char *model;
     /* What to continue or to embed. */
-    const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens;
+    const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
+        *metadata;
     const char *instructions, *suffix;
     /* How the answer is sent. */
     bool stream, echo, parallel_tools, include_usage, continuous_usage;

@@ -41,9 +41,12 @@ json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *
             text = json_object_get(part, "refusal");
         }
         if (!is_text_type(type) || !json_is_string(text)) {
-            lt_api_refuse(e, where,
-                          "'%s': a part of type %.40s is not supported: this model reads text",
-                          where, type != NULL ? type : "?");
+            lt_api_refuse(
+                e, where,
+                is_text_type(type)
+                    ? "'%s': a part of type %.40s has no text"
+                    : "'%s': a part of type %.40s is not supported: this model reads text",
+                where, type != NULL ? type : "?");
             lt_out_free(&all);
             return NULL;
         }
@@ -62,14 +65,19 @@ json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *
 static bool copy_tool_calls(json_t *to, const json_t *calls, const char *where, lt_api_error *e) {
     json_t *list = json_array();
     json_object_set_new(to, "tool_calls", list);
+    if (!json_is_array(calls)) {
+        return lt_api_refuse(e, where, "'%s.tool_calls' must be a list", where);
+    }
     for (size_t i = 0; i < json_array_size(calls); i++) {
         json_t *call = json_deep_copy(json_array_get(calls, i));
         json_t *function = json_object_get(call, "function");
         const json_t *args = json_object_get(function, "arguments");
         json_t *parsed;
-        if (!json_is_object(function) || json_array_append_new(list, call) != 0) {
+        if (!json_is_string(json_object_get(function, "name")) ||
+            json_array_append_new(list, call) != 0) {
             json_decref(call);
-            return lt_api_refuse(e, where, "'%s.tool_calls[%zu]' has no function", where, i);
+            return lt_api_refuse(e, where, "'%s.tool_calls[%zu]' has no function with a name",
+                                 where, i);
         }
         if (!json_is_string(args)) {
             continue;
@@ -98,6 +106,7 @@ static bool copy_message(json_t *list, const json_t *from, const char *where, bo
                          lt_api_error *e) {
     const char *role = json_string_value(json_object_get(from, "role"));
     const json_t *calls = json_object_get(from, "tool_calls");
+    const json_t *said = json_object_get(from, "content");
     json_t *to, *content;
 
     if (!json_is_object(from)) {
@@ -109,14 +118,14 @@ static bool copy_message(json_t *list, const json_t *from, const char *where, bo
                              "assistant or tool",
                              where, role != NULL ? role : "?");
     }
-    if (json_object_get(from, "content") == NULL && strcmp(role, "assistant") != 0) {
+    if ((said == NULL || json_is_null(said)) && strcmp(role, "assistant") != 0) {
         return lt_api_refuse(e, where, "'%s' has no content", where);
     }
     if (json_is_object(json_object_get(from, "audio")) ||
         json_is_object(json_object_get(from, "function_call"))) {
         return lt_api_refuse(e, where, "'%s': audio and function_call are not supported", where);
     }
-    content = lt_content_text(json_object_get(from, "content"), where, e);
+    content = lt_content_text(said, where, e);
     if (content == NULL) {
         return false;
     }
@@ -177,6 +186,7 @@ static bool check_effort(const char *effort, lt_api_error *e) {
 static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_error *e) {
     json_t *messages = check_effort(c->reasoning_effort, e) ? copy_messages(s, c->messages, e)
                                                             : NULL;
+    static const char *const ours[] = {"messages", "tools", "add_generation_prompt"};
     json_t *context;
 
     if (messages == NULL) {
@@ -207,6 +217,15 @@ static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_e
                       "'chat_template_kwargs' holds %zu names; %d are allowed",
                       json_object_size(c->kwargs), MAX_KWARGS);
         return NULL;
+    }
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        if (json_object_get(c->kwargs, ours[i]) != NULL) {
+            json_decref(context);
+            lt_api_refuse(e, "chat_template_kwargs",
+                          "'chat_template_kwargs.%s' is a field of its own: '%s'", ours[i],
+                          ours[i]);
+            return NULL;
+        }
     }
     json_object_update(context, (json_t *)c->kwargs);
     return context;

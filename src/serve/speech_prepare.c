@@ -143,11 +143,25 @@ static bool read_choice(lt_reply *r, lt_api_error *e) {
     return find_tool(r->ask.tools, l->tool) != NULL || no_such_tool(l->tool, e);
 }
 
+/* llama-server's names: none leaves the reasoning in the content, the others take it out. */
+static bool check_format(const char *format, lt_api_error *e) {
+    static const char *const known[] = {"none", "auto", "deepseek", "deepseek-legacy"};
+    for (size_t i = 0; format != NULL && i < sizeof known / sizeof *known; i++) {
+        if (strcmp(format, known[i]) == 0) {
+            return true;
+        }
+    }
+    return format == NULL || lt_api_refuse(e, "reasoning_format",
+                                           "'reasoning_format' = %.40s; it may be none, auto, "
+                                           "deepseek or deepseek-legacy",
+                                           format);
+}
+
 bool lt_speech_prepare(lt_reply *r, lt_api_error *e) {
     lt_ask *a = &r->ask;
     lt_listen *l = &r->listen;
 
-    if (!check_tools(a->tools, e) || !read_choice(r, e)) {
+    if (!check_tools(a->tools, e) || !read_choice(r, e) || !check_format(a->reasoning_format, e)) {
         return false;
     }
     if (json_array_size(a->tools) == 0) {

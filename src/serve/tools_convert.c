@@ -89,7 +89,10 @@ static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_
     const char *type = str(block, "type");
     if (is(type, "text")) {
         const json_t *t = json_object_get(block, "text");
-        lt_out_raw(text, json_is_string(t) ? json_string_value(t) : "", json_string_length(t));
+        if (!json_is_string(t)) {
+            return lt_api_refuse(e, where, "'%s': a block of type text has no text", where);
+        }
+        lt_out_raw(text, json_string_value(t), json_string_length(t));
         return true;
     }
     if (is(type, "thinking")) {
@@ -102,6 +105,12 @@ static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_
     }
     if (is(type, "tool_use")) {
         json_t *input = json_object_get(block, "input");
+        if (str(block, "name") == NULL || !json_is_object(input)) {
+            return lt_api_refuse(e, where,
+                                 "'%s': a block of type tool_use needs a name and an input, an "
+                                 "object",
+                                 where);
+        }
         return json_array_append_new(
                    calls, call_of(str(block, "id"), str(block, "name"), json_incref(input))) == 0;
     }
@@ -121,6 +130,7 @@ static bool take_blocks(json_t *list, const char *role, const json_t *blocks, co
                         lt_api_error *e) {
     lt_json_out text = {0}, reasoning = {0};
     json_t *calls = json_array(), *message;
+    const size_t before = json_array_size(list);
     bool ok = true;
 
     lt_out_raw(&text, "", 0);
@@ -137,6 +147,9 @@ static bool take_blocks(json_t *list, const char *role, const json_t *blocks, co
             json_object_set(message, "tool_calls", calls);
         }
         ok = json_array_append_new(list, message) == 0;
+    }
+    if (ok && json_array_size(list) == before) {
+        ok = lt_api_refuse(e, where, "'%s' has no content", where);
     }
     json_decref(calls);
     lt_out_free(&text);
@@ -200,6 +213,10 @@ static bool take_item(json_t *list, const json_t *item, const char *where, lt_ap
 
     if (is(type, "function_call")) {
         json_t *arguments = json_object_get(item, "arguments");
+        if (str(item, "name") == NULL || !json_is_string(arguments)) {
+            return lt_api_refuse(
+                e, where, "'%s': a function_call needs a name and arguments, a string", where);
+        }
         return add_call(list,
                         call_of(str(item, "call_id"), str(item, "name"), json_incref(arguments)));
     }

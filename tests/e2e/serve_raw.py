@@ -285,11 +285,40 @@ for path, base, more, param in [
     ("/v1/responses", RESPONSE, {"previous_response_id": "resp_1"}, "previous_response_id"),
     ("/v1/responses", RESPONSE, {"tools": [{"type": "web_search"}]}, "tools"),
     ("/v1/completions", COMPLETION, {"suffix": "x"}, "suffix"),
+    *[("/v1/responses", RESPONSE, {field: value}, field) for field, value in
+      (("access_programs", []), ("image", {}), ("background_options", {}), ("max_tokens", 4), ("metadata", 5))],
+    ("/v1/chat/completions", CHAT, {"reasoning_format": "mystery"}, "reasoning_format"),
+    ("/v1/chat/completions", CHAT, {"chat_template_kwargs": {"messages": []}}, "chat_template_kwargs"),
+    ("/v1/chat/completions", CHAT, {"messages": [{"role": "user", "content": None}]}, "messages[0]"),
+    ("/v1/chat/completions", CHAT, {"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0]"),
+    *[("/v1/chat/completions", CHAT, {"messages": [CHAT["messages"][0], {"role": "assistant", "tool_calls": calls}]}, "messages[1]") for calls in
+      ("x", {}, [{"function": {}}], [{"function": {"name": 5}}])],
+    *[("/v1/responses", RESPONSE, {"input": [{"type": "function_call", **call}]}, "input[0]") for call in ({}, {"name": "f", "arguments": {}}, {"arguments": "{}"})],
 ]:
     a = post(path, {**base, **more})
     e = json.loads(a[2]).get("error") if a[2].startswith(b"{") else None
     good = a[0] == 200 and e is None if param is None else a[0] == 400 and set(e) == {"message", "type", "param", "code"} and e["param"] == param
     check(f"openai: {path}: {json.dumps(more)[:60]}", good, a)
+a = json.loads(post("/v1/responses", {**RESPONSE, "tools": [{"type": "function", "name": "get"}], "tool_choice": {"type": "function", "name": "get"}, "metadata": {"a": "b"}})[2])
+check("responses: what was asked for is told as it was asked", a["tool_choice"] == {"type": "function", "name": "get"} and a["metadata"] == {"a": "b"}, a)
+for path, body, words in [("/v1/messages", {"messages": [{"role": "user", "content": []}], "max_tokens": 2}, "'messages[0]' has no content"),
+                          ("/v1/messages", {"messages": [{"role": "user", "content": [{"type": "text"}]}], "max_tokens": 2}, "has no text"),
+                          ("/v1/messages", {"messages": [{"role": "assistant", "content": [{"type": "tool_use", "name": "f"}]}], "max_tokens": 2}, "needs a name and an input"),
+                          ("/v1/messages", {**CHAT, "tool_choice": {"type": "auto", "disable_parallel_tool_use": "x"}}, "disable_parallel_tool_use"),
+                          ("/v1/messages", {**CHAT, "diagnostics": {}}, "'diagnostics' is not supported here"),
+                          ("/v1/chat/completions", {**CHAT, "messages": [{"role": "user", "content": [{"type": "text"}]}]}, "a part of type text has no text"),
+                          ("/v1/chat/completions", {**CHAT, "max_tokens": 10**13}, "is 10000000000000; it must be between -1 and 1000000000000"),
+                          ("/v1/completions", {**COMPLETION, "seed": 2**64}, "is 18446744073709551616; it"),
+                          ("/v1/completions", {**COMPLETION, "guided_regex": "a(?=b)"}, "is not supported (offset 3)"),
+                          ("/v1/completions", {**COMPLETION, "structured_outputs": {"choice": "a"}}, "choice: not an array of one or more strings"),
+                          ("/detokenize", {"tokens": [10**8]}, "'tokens': 100000000 is no token"),
+                          ("/v1/embeddings", {"input": "Once " * 1000}, "tokens exceeds the available context size of 512 tokens")]:
+    a = post(path, body)
+    check(f"{path}: {json.dumps(body)[:60]}: {words}", a[0] == 400 and words in error_of(a), a)
+check("messages: user_profile_id and workspace_id change nothing", post("/v1/messages", {**CHAT, "user_profile_id": "u", "workspace_id": "w"})[0] == 200)
+a = json.loads(raw(request("GET", "/props"))[2])["default_generation_settings"]["params"]
+b = [post("/completion", {**a, "prompt": "Once", "n_predict": 8, "temperature": 2}) for _ in range(4)]
+check("completion: what /props tells may be sent back, its seed is a random one", all(x[0] == 200 for x in b) and len({json.loads(x[2])["content"] for x in b}) > 1, b[0])
 for more, told in [({}, False), ({"best_of": 2}, False), ({"best_of": 2, "logprobs": 1}, True), ({"logprobs": False}, False), ({"logprobs": 0}, True)]:
     a = post("/v1/completions", {**COMPLETION, **more})
     check(f"completions: logprobs only where they are asked for: {more}", a[0] == 200 and (json.loads(a[2])["choices"][0]["logprobs"] is not None) == told, a)
