@@ -55,6 +55,14 @@ static const attn_case cases[] = {
     {.b = 2, .t = 515, .s = 700, .h = 4, .g = 2, .d = 256, .causal = true},
     {.b = 3, .t = 500, .s = 1030, .h = 2, .g = 1, .d = 256, .lens = true},
     {.b = 9, .t = 1000, .s = 777, .h = 4, .g = 2, .d = 128, .softcap = 20.0f},
+    {.b = 2, .t = 500, .s = 777, .h = 20, .g = 20, .d = 256, .causal = true},
+    {.b = 1,
+     .t = 3072,
+     .s = 2100,
+     .h = 6,
+     .g = 2,
+     .d = 256,
+     .causal = true}, /* Tiles of clusters, more than run at once; the last 18 see no key. */
 };
 
 /* Ways to cut a backward pass. A call's own needs no more scratch than one of them. */

@@ -19,7 +19,7 @@ typedef struct {
     enum { ANY, CAUSAL, FULL } mask;
     int keys_max; /* Of a call, or of its window; 0: any. */
     int bn, consumers, stages, q_slots, o_direct, regs_producer, regs_consumer;
-    int cluster; /* Blocks that share copies of K and V, where all tiles see the same keys. */
+    int cluster; /* Blocks that share copies of K and V, where neighbours' keys differ by a diagonal at most. */
 } fwd_row;
 static const fwd_row fwd_rows[] = {
     /* Few keys: a tile's loads are what it waits for, so more of them go ahead; and smaller tiles waste less of the diagonal. */
@@ -29,9 +29,11 @@ static const fwd_row fwd_rows[] = {
     {64, ANY, 0, 128, 3, 2, 1, 0, 32, 160, 1},
     {128, CAUSAL, 1024, 128, 2, 2, 2, 0, 40, 232, 1},
     {128, FULL, 1024, 128, 2, 2, 2, 0, 40, 232, 2},
-    {128, ANY, 0, 128, 2, 2, 1, 0, 24, 240, 2},
+    {128, CAUSAL, 0, 128, 2, 2, 1, 0, 24, 240, 1},
+    {128, FULL, 0, 128, 2, 2, 1, 0, 40, 232, 2},
     {192, ANY, 0, 96, 2, 2, 1, 1, 24, 240, 1},
     {256, CAUSAL, 512, 64, 2, 2, 1, 1, 40, 232, 1},
+    {256, CAUSAL, 2048, 80, 2, 2, 1, 1, 40, 232, 1},
     {256, ANY, 0, 80, 2, 2, 1, 1, 40, 232, 2},
 };
 
@@ -208,8 +210,8 @@ static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scr
     const int64_t pairs = (int64_t)w.batch * w.q_heads / heads,
                   tiles = lt_cuda_div_up((int64_t)w.q_tokens * heads, rows), n = tiles * pairs,
                   alike = (info->n_sms + tiles / 2) / tiles;
-    const bool same_keys = !a->causal && a->window == 0 && a->doc_start.data == NULL && heads == 1;
-    const int cluster = same_keys && tiles % r->cluster == 0 ? r->cluster : 1,
+    const bool alike_keys = a->window == 0 && a->doc_start.data == NULL && heads == 1;
+    const int cluster = alike_keys && tiles % r->cluster == 0 ? r->cluster : 1,
               fit = info->n_sms / cluster * cluster;
     w.section = a->causal && w.kv_tokens > SECTION_KEYS
                     ? section_of(4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads,

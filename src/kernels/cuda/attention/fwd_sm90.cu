@@ -5,8 +5,8 @@
  * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, CONSUMERS more compute, each 64 rows of the block's BM.
  *           A row is (token, head of its group): HEADS query heads that read the same key head share one tile, so that short queries
  *           still fill it.
- *           CLUSTER=2 (full masks): blocks in pairs make tiles one below the other; each copies half of a block of keys to both. They take
- *           turns in a fixed order: such tiles are equally long.
+ *           CLUSTER=2: blocks in pairs make tiles one below the other; each copies half of a block of keys to both. Causal, the upper one goes through
+ *           the blocks of the diagonal that only the lower one sees, too.
  * MOVEMENT
  *     Q 64 rows a consumer ──TMA──▶ smem ─┐
  *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
@@ -27,10 +27,11 @@
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0 CLUSTER=2
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
+ *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 CLUSTER=2
  *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
@@ -69,7 +70,7 @@
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
 static_assert(BN % 16 == 0 && BN <= 256, "key block");
 static_assert(64 % HEADS == 0, "packed heads divide 64 rows");
-static_assert(CLUSTER == 1 || (CLUSTER == 2 && BN % 16 == 0 && HEADS == 1 && !CAUSAL && !WINDOW && !DOC && !PAGED), "tiles of a cluster see the same keys");
+static_assert(CLUSTER == 1 || (CLUSTER == 2 && BN % 16 == 0 && HEADS == 1 && !WINDOW && !DOC && !PAGED), "tiles of a cluster go through the same blocks of keys");
 #if PAGED
 #define BOX (PAGED < BN ? PAGED : BN) /* Keys of a copy. */
 static_assert(BN % BOX == 0 && PAGED % BOX == 0 && BOX % 8 == 0, "a block of keys is of whole boxes, a box of one page");
@@ -173,10 +174,10 @@ INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
 #endif
     p.head = pair % heads * HEADS;
     p.kv_head = p.head / (a->q_heads / a->kv_heads);
-    p.token = row * UNIT + (CLUSTER > 1 ? (int)cluster_cta_rank() * BM : 0);
     p.n_keys = keys_of(a, p.b);
-    low = range_of(a, p.b, p.n_keys, p.token);
-    high = range_of(a, p.b, p.n_keys, p.token + BM / HEADS - 1);
+    low = range_of(a, p.b, p.n_keys, row * UNIT);
+    high = range_of(a, p.b, p.n_keys, row * UNIT + UNIT - 1);
+    p.token = row * UNIT + (CLUSTER > 1 ? (int)cluster_cta_rank() * BM : 0);
     p.j_begin = low.lo / BN;
     p.j_end = high.hi < low.lo ? p.j_begin : high.hi / BN + 1;
     return p;
@@ -197,6 +198,7 @@ typedef struct {
     u32 q, k, v, o;
     u32 q_full, q_empty;                  /* one a slot and consumer; with two slots a tile's Q and first keys come while the tile before is computed */
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
+    u32 drawn;                            /* CLUSTER: full, empty and 8 bytes a place */
     u32 tile;                             /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
 } smem_map;
 
@@ -239,14 +241,37 @@ INLINE tile_pos tile_get(u32 at) {
     return p;
 }
 
+/* The next tile. Drawn when the one before is on its way whole, not when it begins: who begins a long tile would own the next, too, while others run out of work. */
+#define DRAWS 2 /* Places of a ring in the cluster's second block, for which the first draws. */
+INLINE int draw(const attn_args *a, const smem_map *s, ring_pos *at) {
+#if CLUSTER > 1
+    const u32 full = s->drawn + 8 * at->slot, empty = full + 8 * DRAWS, word = empty + 8 * DRAWS;
+    int t;
+    if (cluster_cta_rank() == 0) {
+        mbarrier_wait(empty, at->phase);
+        t = (int)(gridDim.x / CLUSTER + atomicAdd(a->counter, 1));
+        st_async_v2(remote_address(word, 1), __int_as_float(t), 0.0f, remote_address(full, 1));
+    } else {
+        mbarrier_expect(full, 8);
+        mbarrier_wait(full, at->phase);
+        t = ld_shared_s32(word);
+        mbarrier_arrive_remote(empty, 0);
+    }
+    ring_step(at, DRAWS);
+    return t;
+#else
+    (void)s, (void)at;
+    return (int)(gridDim.x + atomicAdd(a->counter, 1));
+#endif
+}
+
 /* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s, const route *way) {
     ring_pos rk = {0, 1}, rv = {0, 1};
-    ring_pos at = {0, 1};
+    ring_pos at = {0, 1}, drawn = {0, CLUSTER > 1 && cluster_cta_rank() == 0};
     int t = (int)blockIdx.x / CLUSTER;
 
     while (t < tile_count(a, way)) {
-        const int next = CLUSTER > 1 ? t + (int)gridDim.x / CLUSTER : (int)(gridDim.x + atomicAdd(a->counter, 1)); /* Asked for long before it is needed. */
         const tile_pos p = tile_locate(t, a, way);
         if (p.j_begin < p.j_end) {
             load_block(map_k, a, s->k, s->k_full, s->k_empty, &rk, &p, p.j_end - 1);
@@ -267,16 +292,13 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             }
             load_block(map_v, a, s->v, s->v_full, s->v_empty, &rv, &p, j);
         }
-        t = next;
+        t = draw(a, s, &drawn);
     }
     for (int w = 0; w < CONSUMERS; w++) {
         const int i = at.slot * CONSUMERS + w;
         mbarrier_wait(s->q_empty + 8 * i, at.phase);
         st_shared_s32(s->tile + TILE_BYTES * i, -1);
         mbarrier_arrive(s->q_full + 8 * i);
-    }
-    if (CLUSTER > 1) {
-        return;
     }
     draws_end(a);
 }
@@ -581,7 +603,8 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.k_empty = m.k_full + 8 * STAGES;
     m.v_full = m.k_empty + 8 * STAGES;
     m.v_empty = m.v_full + 8 * STAGES;
-    m.tile = (m.v_empty + 8 * STAGES + TILE_BYTES - 1) & ~(TILE_BYTES - 1u);
+    m.drawn = m.v_empty + 8 * STAGES;
+    m.tile = (m.drawn + (CLUSTER > 1 ? 24 * DRAWS : 0) + TILE_BYTES - 1) & ~(TILE_BYTES - 1u);
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < Q_SLOTS * CONSUMERS; i++) {
@@ -593,6 +616,9 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
             mbarrier_init(m.v_full + 8 * s, 1);
             mbarrier_init(m.k_empty + 8 * s, CONSUMERS * CLUSTER);
             mbarrier_init(m.v_empty + 8 * s, CONSUMERS * CLUSTER);
+        }
+        for (int i = 0; i < 2 * DRAWS && CLUSTER > 1; i++) {
+            mbarrier_init(m.drawn + 8 * i, 1);
         }
         mbarrier_init_fence();
     }
