@@ -11,7 +11,7 @@
  *     Q 64 rows a consumer ──TMA──▶ smem ─┐
  *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
  *     V block (BN, D) ──TMA ring──▶ smem ─────────────────────────────────────────────────────────────────────wgmma─┴─▶ O (64, D) f32
- *     O / sum ──stmatrix──▶ smem ──TMA──▶ HBM; O_DIRECT, where shared memory has no place for it: registers ──▶ HBM, and Q's place is given back after the last scores
+ *     O / sum ──stmatrix──▶ smem ──TMA──▶ HBM; O_DIRECT, where shared memory has no place for it: registers ──▶ HBM
  *     Two overlaps: within a consumer S of the next block is issued before this block's P V, and its maxima are found under that product;
  *     and consumers take turns (named barriers), so that one's exponentials run under the other's products: behind its own P V, whose
  *     place in the ring is then free for the copies by so much sooner.
@@ -66,6 +66,7 @@
 #define COLUMNS     (HEAD_DIM / 64) /* of 128 bytes */
 #define BAR_STORE   1
 #define BAR_TURN    4
+#define Q_EARLY     (O_DIRECT || (CAUSAL && Q_SLOTS == 1)) /* Q's place is given back behind the last scores, not with the tile; full masks of 128 columns were 1 % slower. */
 #define LOG2_UNITS  (SOFTCAP || ALIBI) /* scores are turned into logits before the maximum is taken */
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
 static_assert(BN % 16 == 0 && BN <= 256, "key block");
@@ -533,7 +534,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
             o[i] *= back[i / 2 % 2];
         }
     }
-    if (O_DIRECT && tid == 0) {
+    if (Q_EARLY && tid == 0) {
         mbarrier_arrive(q_empty);
     }
     mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
@@ -571,7 +572,7 @@ INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, in
         if (sees) {
             attend(o, &r, a, m, &p, &rk, &rv, m->q + i * Q_BYTES, m->q_empty + 8 * i, consumer);
         }
-        if (!O_DIRECT && sees && threadIdx.x % 128 == 0) {
+        if (!Q_EARLY && sees && threadIdx.x % 128 == 0) {
             mbarrier_arrive(m->q_empty + 8 * i);
         }
         finish(o, &r, map_o, a, &p, o_smem, consumer);
