@@ -17,6 +17,8 @@ static const lt_case rms_cases[] = {
     {"aligned heads", LT_CASE_CHECK, .R = 37, .H = 3, .C = 64, .aligned = true},
     {"aligned", LT_CASE_CHECK, .R = 9, .C = 512, .residual = true, .aligned = true},
     {"aligned rows at once", LT_CASE_CHECK, .R = 901, .C = 256, .aligned = true},
+    {"aligned, three pieces a lane", LT_CASE_CHECK, .R = 301, .C = 768, .aligned = true},
+    {"aligned, three rows a turn", LT_CASE_CHECK, .R = 301, .C = 1024, .aligned = true},
     {"aligned wide", LT_CASE_CHECK, .R = 100, .C = 4096, .aligned = true},
     {"aligned wide, added dx", LT_CASE_CHECK, .R = 7, .C = 3080, .residual = true,
      .accumulate = true, .aligned = true},

@@ -16,6 +16,7 @@
 #define FWD_BLOCK       256 /* A long row's threads. */
 #define BWD_THREADS     256
 #define BWD_BLOCK       512
+#define BWD_WARPS       448 /* Threads where a warp has three pieces a lane: 14 rows a turn. */
 #define FWD_WARP_VECS   8 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
 #define BWD_WARP_VECS   3
 #define MAX_HELD        64    /* Registers of a thread that hold its rows. */
@@ -82,7 +83,8 @@ static size_t bwd_shared_bytes(const spec *s, int kind, bool add_dx) {
 }
 
 /* Rows of a turn and turns of the ring. Measured on an H100 (docs/SPEED.md): long blocks halve what col_sum.cu reads; 50 to 100 KB of an SM on their way keep
- * the memory busy, and what is more only waits there, in the way of the writes. */
+ * the memory busy, and what is more only waits there, in the way of the writes. Rows come by powers of two, SMs by 132: 16 rows of an SM at a time are 31.03
+ * turns of 65,536, the last one for 64 rows; 14 are 35.5, 12 are 41.4. */
 static void bwd_ring(spec *s, int kind, bool add_dx) {
     if (s->lanes == WARP && s->vecs > 1) {
         s->rows = 1, s->depth = 1;
@@ -91,12 +93,13 @@ static void bwd_ring(spec *s, int kind, bool add_dx) {
     } else if (s->lanes < BWD_BLOCK && s->vecs == 1) {
         const bool room = kind == 0 ||
                           s->lanes <= BWD_BLOCK / 2; /* In registers, for more blocks. */
-        s->rows = room ? 4 : 2, s->depth = room ? 1 : 2;
+        s->rows = !room ? 2 : kind == 0 && !add_dx && s->lanes <= BWD_BLOCK / 4 ? 3 : 4;
+        s->depth = room ? 1 : 2;
     } else if (add_dx) {
         s->rows = 1, s->depth = 2;
     } else {
-        s->rows = s->vecs <= 2 ? 2 : 1;
-        s->depth = s->vecs == 1 ? 3 : s->vecs == 2 ? 1 : 2;
+        s->rows = s->vecs == 1 ? 4 : s->vecs == 2 ? 2 : 1;
+        s->depth = s->vecs <= 2 ? 1 : 2;
     }
 }
 
@@ -114,7 +117,9 @@ static bool bwd_spec(spec *s, int kind, int w, int64_t width, bool add_dx, size_
         s->vecs++;
     }
     if (w > 1) {
-        s->threads = s->lanes == WARP && s->vecs > 1 ? BWD_BLOCK : s->threads;
+        if (s->lanes == WARP && s->vecs > 1) {
+            s->threads = s->vecs > 2 ? BWD_WARPS : BWD_BLOCK;
+        }
         bwd_ring(s, kind, add_dx);
         while (ring_bytes(s, add_dx) * (size_t)(BWD_BLOCK / s->threads) > shared - RESERVED &&
                s->depth > 1) {
