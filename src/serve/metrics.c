@@ -43,6 +43,8 @@ static const lt_histogram histograms[LT_HIST_COUNT] = {
                             "Number of prefill tokens processed."),
     [LT_HIST_GENERATION] = HIST(tokens, "vllm:request_generation_tokens",
                                 "Number of generation tokens processed."),
+    [LT_HIST_MAX_GENERATION] = HIST(tokens, "vllm:request_max_num_generation_tokens",
+                                    "Histogram of maximum number of requested generation tokens."),
     [LT_HIST_PARAMS_N] = HIST(samples, "vllm:request_params_n",
                               "Histogram of the n request parameter."),
     [LT_HIST_PARAMS_MAX] = HIST(tokens, "vllm:request_params_max_tokens",

@@ -579,9 +579,11 @@ static void on_sample(lt_part *p, const lt_event *ev) {
 
 static void observe_done(const lt_part *p) {
     lt_metrics *m = &p->reply->server->metrics;
-    int64_t tokens = 0;
+    int64_t tokens = 0, longest = 0;
     for (int64_t i = 0; i < p->reply->n_samples; i++) {
-        tokens += p->strands[i].new_tokens;
+        const int64_t n = p->strands[i].new_tokens;
+        tokens += n;
+        longest = n > longest ? n : longest;
     }
     lt_metrics_observe(m, LT_HIST_E2E, lt_clock_s() - p->reply->arrived_s);
     lt_metrics_observe(m, LT_HIST_QUEUE, p->queue_s);
@@ -590,6 +592,7 @@ static void observe_done(const lt_part *p) {
     lt_metrics_observe(m, LT_HIST_INFERENCE, p->prefill_s + p->decode_s);
     lt_metrics_observe(m, LT_HIST_PROMPT, (double)p->prompt.n);
     lt_metrics_observe(m, LT_HIST_GENERATION, (double)tokens);
+    lt_metrics_observe(m, LT_HIST_MAX_GENERATION, (double)longest);
     if (p->reply->n_samples == 1 && tokens > 1) {
         lt_metrics_observe(m, LT_HIST_TPOT, (p->last_s - p->first_s) / (double)(tokens - 1));
     }

@@ -3,6 +3,7 @@
 usage: serve_raw.py PORT MODEL_NAME [--key KEY]
 The server must run with --request-s 2 and --cors https://a.example (tests/e2e/serve.sh does that)."""
 import json
+import re
 import socket
 import sys
 import time
@@ -542,6 +543,8 @@ check("cors: another origin gets no header", a[0] == 200 and "access-control-all
 text = raw(request("GET", "/metrics"))[2].decode()
 check("metrics: vLLM's names", all(n in text for n in ("vllm:num_requests_running{", "vllm:time_to_first_token_seconds_bucket{",
       "vllm:generation_tokens_total{", "vllm:request_success_total{", "vllm:kv_cache_usage_perc{", "llamacpp:prompt_tokens_total")))
+sums = [float(re.search(r"(?m)^" + name + r"_sum\{[^}]*\} (\S+)", text)[1]) for name in ("vllm:request_generation_tokens", "vllm:request_max_num_generation_tokens")]
+check("metrics: of a request's samples the longest", 0 < sums[1] < sums[0], sums)
 check("metrics: every line is a sample or a comment", all(l.startswith("# ") or (" " in l and float(l.rsplit(" ", 1)[1]) >= 0)
       for l in text.splitlines() if l))
 for path in ("/", "/status"):
