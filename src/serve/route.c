@@ -493,6 +493,8 @@ void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
         return;
     }
     if ((i < 0 || (routes[i].flags & OPEN) == 0) && !has_key(&call)) {
+        const size_t n = strlen(call.extra);
+        snprintf(call.extra + n, sizeof call.extra - n, "WWW-Authenticate: Bearer\r\n");
         answer_error(&call, 401, "authentication_error", "invalid_api_key",
                      "no valid API key: send it as 'Authorization: Bearer KEY'");
         return;

@@ -103,8 +103,8 @@ life() {
     say "/health answers from the start ($code)" $?
     ready
     say "and is 200 when ready, without a key" $?
-    [ "$(status_of "http://127.0.0.1:$port/v1/models")" = 401 ]
-    say "no key: 401" $?
+    [ "$(status_of -D "$dir/head" "http://127.0.0.1:$port/v1/models")" = 401 ] && grep -qi '^www-authenticate: bearer' "$dir/head"
+    say "no key: 401, and how to give one" $?
     [ "$(status_of -H 'Authorization: Bearer two' "http://127.0.0.1:$port/v1/models")" = 200 ]
     say "the second key: 200" $?
     [ "$(status_of -H 'x-api-key: one' "http://127.0.0.1:$port/v1/models")" = 200 ]
