@@ -387,9 +387,10 @@ static void on_progress(void *ctx, int64_t finished, int64_t running, double ela
     bench *b = ctx;
     const double left = finished > 0 ? elapsed_s * (double)(b->n - finished) / (double)finished : 0;
     char eta[LT_CLOCK_TEXT_BYTES];
-    lt_progress_show(&b->progress, "%lld of %lld requests, %lld on their way, %s left",
+    lt_progress_show(&b->progress, "%lld of %lld requests, %lld on their way%s%s%s",
                      (long long)finished, (long long)b->n, (long long)running,
-                     lt_duration_text(eta, left));
+                     finished > 0 ? ", " : "", finished > 0 ? lt_duration_text(eta, left) : "",
+                     finished > 0 ? " left" : "");
 }
 
 static lt_err run(bench *b, const char *where) {
