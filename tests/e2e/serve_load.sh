@@ -21,7 +21,7 @@ print(*[s[k] for k in ('requests', 'running', 'pages_used', 'resident_bytes', 'd
 idle() { for _ in $(seq 300); do read -r requests running _ <<<"$(stat)"; [ "$requests" = 0 ] && [ "$running" = 0 ] && return 0; sleep 0.1; done; return 1; }
 n=0 bad=0 round=0 first_rss=0
 say() { n=$((n + 1)); if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; fi; }
-end=$((SECONDS + seconds)) worst=0 incomplete=0 total=0
+end=$((SECONDS + seconds)) lost=0 total=0
 while [ $SECONDS -lt $end ]; do
     round=$((round + 1))
     "${BENCH:-$lateen}" bench serve "$url" --requests $((2 * streams)) --concurrency "$streams" --prompt-tokens 24 --max-tokens 48 --drop 0.333 \
@@ -31,8 +31,11 @@ while [ $SECONDS -lt $end ]; do
     line=$(python3 -c "
 import json
 r = json.load(open('$dir/round'))
-print(f\"{r['completed']} complete, {r['failed']} dropped, {r['output_tokens_per_s']:.0f} tok/s, ttft p99 {r['ttft_s']['p99']:.2f} s, longest gap {r['itl_s']['max']:.2f} s\")
-print(r['completed'] + r['failed'] + r['refused_429'], r['itl_s']['max'], r['refused_429'])" )
+print(f\"{r['completed']} complete, {r['dropped']} dropped, {r['output_tokens_per_s']:.0f} tok/s, ttft p99 {r['ttft_s']['p99']:.2f} s, longest gap {r['itl_s']['max']:.2f} s\")
+print(2 * $streams - r['completed'] - r['dropped'], r['first_failure'])")
+    read -r n_lost why <<<"$(tail -1 <<<"$line")"
+    lost=$((lost + n_lost))
+    [ "$n_lost" = 0 ] || echo "# round $round: $n_lost lost: $why"
     echo "# round $round: $(head -1 <<<"$line"); pages $pages, resident $((rss >> 20)) MiB, descriptors $fds, cancelled $cancelled, failed $failed"
     [ $round -ne 2 ] || first_rss=$rss
     total=$((total + 2 * streams))
@@ -42,6 +45,7 @@ idle
 say "nothing runs or waits" $?
 read -r requests running pages rss fds cancelled failed finished <<<"$(stat)"
 say "no page is held: $pages" $((pages != 0))
+say "each request whose client stayed came to its end ($lost did not)" $((lost != 0))
 say "no request failed: $failed" $((failed != 0))
 say "clients that vanished were cancelled: $cancelled" $((cancelled == 0))
 say "descriptors: $fds" $((fds > 24))
