@@ -27,6 +27,15 @@ CFLAGS_ubsan   := -Og -g1 -fsanitize=undefined -fno-sanitize-recover=all
 CFLAGS_tsan    := -O1 -g1 -fsanitize=thread
 CFLAGS  += -std=c17 -fopenmp $(WARN) -MMD -MP $(CFLAGS_$(MODE))
 LDFLAGS += -fopenmp $(filter -fsanitize=%,$(CFLAGS_$(MODE)))
+# GCC's instruments for threads with clang's run time, where there is one: what GCC 12 brings is an older one, which takes twice as long for the same checks.
+ifeq ($(MODE),tsan)
+TSAN_RUNTIME := $(wildcard $(shell clang -print-file-name=libclang_rt.tsan-$(shell uname -m).a 2>/dev/null))
+ifneq (,$(TSAN_RUNTIME))
+# In the place of GCC's, without the object that GCC links by itself.
+$(shell mkdir -p $(OUT)/clang && cp -u $(TSAN_RUNTIME) $(OUT)/clang/libtsan.a && $(AR) d $(OUT)/clang/libtsan.a tsan_preinit.cpp.o)
+LDFLAGS += -static-libtsan -L$(OUT)/clang -Wl,--dynamic-list=$(TSAN_RUNTIME).syms
+endif
+endif
 LDLIBS  += $(shell pkg-config --libs $(LIBS) 2>/dev/null) -ldnnl -lm -ldl -lpthread
 
 # Instruction sets for src/kernels/cpu/isa: one source, one object and one symbol suffix each. A multiply and an add there may become one
