@@ -15,18 +15,26 @@ override CFLAGS  := -std=c17 -O2 -g1 -w -MMD -MP -DFUZZING_BUILD_MODE_UNSAFE_FOR
                     -fno-sanitize-coverage=trace-cmp -fno-sanitize-recover=undefined -idirafter $(OMP_INCLUDE)
 override LDFLAGS := -fsanitize=address,undefined
 LDLIBS += $(shell gcc -print-file-name=libgomp.so)
-# Kernels are not parsers, and the CPU's use builtins that clang lacks: they are the release build's, without instruments. So is the GPU's side.
-OBJ := $(patsubst $(OUT)/src/kernels/cpu/%,build/src/kernels/cpu/%,$(patsubst $(OUT)/src/kernels/cuda/%,build/src/kernels/cuda/%,$(OBJ)))
+FUZZ_OBJ := $(FUZZ_NAMES:%=$(OUT)/tests/fuzz/fuzz_%.o)
+# Kernels are not parsers, and the CPU's use builtins that clang lacks: they are the release build's, without instruments. So is what the targets do not
+# link: LINKED names the members of the release build's library that they pull in.
+ifeq ($(MAKECMDGOALS),fuzz-programs)
+LINKED := $(shell ld -r -z muldefs -t -t -o $(OUT)/all.o $(FUZZ_OBJ) build/liblateen.a | sed -n 's/^(build.liblateen.a)//p')
+$(if $(LINKED),,$(error the linker does not say what the fuzz targets pull in))
+endif
+OBJ := $(foreach o,$(OBJ),$(if $(filter src/kernels/%,$(o:$(OUT)/%=%))$(filter-out $(LINKED),$(notdir $o)),$(o:$(OUT)/%=build/%),$o))
 
-$(OUT)/fuzz_%: tests/fuzz/fuzz_%.c $(OUT)/liblateen.a
-	$(CC) $(CPPFLAGS) $(CFLAGS) -fsanitize=fuzzer -o $@ $< $(OUT)/liblateen.a -Wl,--as-needed $(LDLIBS)
+$(OUT)/fuzz_%: $(OUT)/tests/fuzz/fuzz_%.o $(OUT)/liblateen.a
+	$(CC) $(LDFLAGS) -fsanitize=fuzzer -o $@ $< $(OUT)/liblateen.a -Wl,--as-needed $(LDLIBS)
 
-.PHONY: fuzz-programs
+.PHONY: fuzz-objects fuzz-programs
+fuzz-objects: $(FUZZ_OBJ)
 fuzz-programs: $(FUZZ_NAMES:%=$(OUT)/fuzz_%)
 endif
 
 .PHONY: fuzz fuzz-smoke
 fuzz: lib
+	$(MAKE) --no-print-directory MODE=fuzz CC="$(FUZZ_CC)" fuzz-objects
 	$(MAKE) --no-print-directory MODE=fuzz CC="$(FUZZ_CC)" fuzz-programs
 
 fuzz-smoke: fuzz
