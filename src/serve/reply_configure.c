@@ -431,7 +431,7 @@ static void read_sampling(lt_reply *j) {
     s->top_k = a->top_k > 0 ? a->top_k : 0;
     s->top_p = a->top_p > 0 ? a->top_p : 1e-9; /* 0: only the most likely token. */
     s->min_p = a->min_p;
-    s->typical_p = a->typical_p > 0 ? a->typical_p : 1;
+    s->typical_p = a->typical_p > 0 ? a->typical_p : 1e-9; /* 0: only the most typical. */
     s->repetition = a->repetition;
     s->frequency = a->frequency;
     s->presence = a->presence;

@@ -365,6 +365,9 @@ for name, more, stays in [("none", {}, True), ("what repeats is left", {**DRY, "
 a = [json.loads(post("/completion", {"prompt": "Once upon a time, there was a", "n_predict": 1, "temperature": 1, "top_k": 20, "seed": s, "xtc_probability": p, "xtc_threshold": 0.01})[2])["content"]
      for p in (0, 1) for s in range(12)]
 check("XTC: the top choice is left out", (most := max(a[:12], key=a[:12].count)) and a.count(most) > 1 and most not in a[12:], a)
+for field in ("top_p", "typical_p"):
+    a = {json.loads(post("/v1/completions", {"prompt": "Once", "max_tokens": 12, "temperature": 2, "seed": s, field: 0})[2])["choices"][0]["text"] for s in range(4)}
+    check(f"{field} = 0 leaves one token", len(a) == 1, a)
 for field, value in [("dry_base", 0.5), ("dry_multiplier", -1), ("xtc_probability", 2), ("dry_allowed_length", 1.5)]:
     a = post("/v1/completions", {**COMPLETION, field: value})
     check(f"{field} = {value} is refused", a[0] == 400 and json.loads(a[2])["error"]["param"] == field, a)
