@@ -328,7 +328,10 @@ void lt_server_ended(lt_server *s) {
 }
 
 static void drain(lt_server *s) {
-    struct timeval deadline = {.tv_sec = (time_t)s->o.drain_s};
+    const double most = s->o.drain_s;
+    struct timeval deadline = {.tv_sec = (time_t)most};
+
+    deadline.tv_usec = (suseconds_t)((most - (double)deadline.tv_sec) * 1e6);
     if (s->draining) {
         event_base_loopbreak(s->base); /* Asked twice: at once. */
         return;
