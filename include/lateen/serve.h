@@ -159,6 +159,8 @@ int lt_engine_fd(const lt_engine *e); /* Readable while events wait. */
 int64_t lt_engine_poll(lt_engine *e, lt_event *events,
                        int64_t room); /* How many were written; never waits. */
 
+#define LT_STEP_SIZES 22 /* Steps have at most 2^20 tokens, and one a sequence. */
+
 typedef struct {
     int64_t running, waiting, pages, pages_used, pages_cached;
     int64_t steps, prompt_tokens, cached_tokens, new_tokens, preemptions, finished, cancelled,
@@ -166,6 +168,8 @@ typedef struct {
     double step_s; /* Of the last step. */
     int64_t step_tokens, step_sequences;
     int64_t steps_ahead; /* Of steps: queued before the tokens of the one before were known. */
+    int64_t steps_of[LT_STEP_SIZES]; /* Of steps: of at most 2^k tokens, and more than 2^(k-1). */
+    int64_t steps_tokens;            /* Of all steps together. */
 } lt_engine_stats;
 void lt_engine_get_stats(const lt_engine *e,
                          lt_engine_stats *out); /* Any thread; a snapshot of one step's edge. */

@@ -84,6 +84,21 @@ static void write_histogram(const lt_histogram *h, const char *labels, lt_json_o
                 (unsigned long long)h->n, h->name, labels, h->sum);
 }
 
+/* The engine counts its steps itself, by powers of two; the bounds are such. */
+static lt_histogram of_steps(const lt_histogram *empty, const lt_engine_stats *st) {
+    lt_histogram h = *empty;
+    int bucket = 0;
+    for (int k = 0; k < LT_STEP_SIZES; k++) {
+        while (bucket < h.n_bounds && (double)((int64_t)1 << k) > h.bounds[bucket]) {
+            bucket++;
+        }
+        h.counts[bucket] += (uint64_t)st->steps_of[k];
+        h.n += (uint64_t)st->steps_of[k];
+    }
+    h.sum = (double)st->steps_tokens;
+    return h;
+}
+
 static void write_one(lt_json_out *out, const char *type, const char *name, const char *labels,
                       const char *help, double value) {
     lt_out_rawf(out, "# HELP %s %s\n# TYPE %s %s\n%s%s%s%s %.15g\n", name, help, name, type, name,
@@ -169,7 +184,8 @@ void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_e
               "Number of generation tokens processed.", (double)st->new_tokens);
     write_done(m, labels, out);
     for (int i = 0; i < LT_HIST_COUNT; i++) {
-        write_histogram(&m->h[i], labels, out);
+        const lt_histogram h = i == LT_HIST_ITERATION ? of_steps(&m->h[i], st) : m->h[i];
+        write_histogram(&h, labels, out);
     }
     lt_out_rawf(out,
                 "# HELP vllm:cache_config_info Information of the LLMEngine CacheConfig\n"

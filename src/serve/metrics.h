@@ -43,9 +43,8 @@ typedef struct {
     lt_histogram h[LT_HIST_COUNT];
     uint64_t done[LT_DONE_COUNT]; /* Samples by how they ended. */
     uint64_t http_requests, http_errors, refused;
-    double prompt_s, generation_s; /* llama-server's sums. */
-    int64_t n_tokens_max;          /* Of one sequence, prompt and answer. */
-    int64_t last_steps, last_step_tokens;
+    double prompt_s, generation_s;  /* llama-server's sums. */
+    int64_t n_tokens_max;           /* Of one sequence, prompt and answer. */
     lt_grammar_keep_stats grammars; /* As of the page. */
 } lt_metrics;
 

@@ -263,6 +263,15 @@ static void retire(lt_engine *e, lt_job *j) {
                                       : &e->stats.finished) += 1;
 }
 
+/* The least k with n <= 2^k. */
+static int size_class(int64_t n) {
+    int k = 0;
+    while (k < LT_STEP_SIZES - 1 && ((int64_t)1 << k) < n) {
+        k++;
+    }
+    return k;
+}
+
 /* What changed becomes visible; the front is woken. */
 static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_items) {
     lt_engine_stats *st = &e->stats;
@@ -297,6 +306,8 @@ static void publish(lt_engine *e, double start_s, int64_t n_rows, int64_t n_item
         st->step_s = lt_clock_s() - start_s;
         st->step_tokens = n_rows;
         st->step_sequences = n_items;
+        st->steps_of[size_class(n_rows)]++;
+        st->steps_tokens += n_rows;
     }
     pthread_mutex_unlock(&e->lock);
     if (news) {

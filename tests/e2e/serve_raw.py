@@ -547,6 +547,10 @@ text = raw(request("GET", "/metrics"))[2].decode()
 check("metrics: vLLM's names", all(n in text for n in ("vllm:num_requests_running{", "vllm:time_to_first_token_seconds_bucket{",
       "vllm:generation_tokens_total{", "vllm:request_success_total{", "vllm:kv_cache_usage_perc{", "llamacpp:prompt_tokens_total")))
 sums = [float(re.search(r"(?m)^" + name + r"_sum\{[^}]*\} (\S+)", text)[1]) for name in ("vllm:request_generation_tokens", "vllm:request_max_num_generation_tokens")]
+a = {le: int(n) for le, n in re.findall(r'(?m)^vllm:iteration_tokens_total_bucket\{.*le="([^"]*)"\} (\d+)$', text)}
+n, total = (float(re.search(rf"(?m)^vllm:iteration_tokens_total_{x}\{{[^}}]*\}} (\S+)", text)[1]) for x in ("count", "sum"))
+steps = float(re.search(r"(?m)^llamacpp:n_decode_total (\S+)", text)[1])
+check("metrics: each step is in the histogram of their sizes", 0 < a["1"] < a["512"] == a["+Inf"] == n == steps < total and list(a.values()) == sorted(a.values()), (a, n, total, steps))
 check("metrics: of a request's samples the longest", 0 < sums[1] < sums[0], sums)
 check("metrics: every line is a sample or a comment", all(l.startswith("# ") or (" " in l and float(l.rsplit(" ", 1)[1]) >= 0)
       for l in text.splitlines() if l))
