@@ -2,19 +2,20 @@
  *
  * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 (BM = 128 queries a step) or 128 (BM = 64).
  * MAP       a block makes tiles of 128 keys of one key head, one after the other (see unit_count), and walks over the queries that see them, of every
- *           query head of the group; two consumer warpgroups own 64 keys each, warpgroup 0 copies: K, V and the first queries of the next tile
- *           come while dK and dV of this one are stored. dK and dV never leave registers; dQ is summed in memory.
+ *           query head of the group; two consumer warpgroups own 64 keys each. Of warpgroup 0 one warp copies: K, V and the first queries of the next tile
+ *           come while dK and dV of this one are stored; another adds to dQ. dK and dV never leave registers; dQ is summed in memory.
  * MOVEMENT  per step, for a consumer's 64 keys and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
- *                                                        └─stmatrix─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem), 64 x 64 each
+ *                                                        └─stmatrix, turned─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem), 64 x 64 each
  *     dQ ─ fixed point ─▶ smem ─ bulk add ─▶ HBM (L2), int32
- *     Each piece of other work runs under a product already queued: exp2 under dP, dS and its barrier under three quarters of dV, dQ goes out under dK and the last quarter.
+ *     Each piece of other work runs under a product already queued: exp2 under dP, the barrier of both consumers' dS under dV, dQ goes out under dK.
  * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
  *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
  *           No ordering, no semaphores, no waiting; and blocks may begin anywhere, so that they do not add to the same rows at once.
- * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K and V of the next tile come under this one, and dK and dV leave from registers.
+ * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K and V of the next tile come under this one, dV goes out before dP is waited
+ *           for, and dK and dV leave from registers.
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D = 128: about 370 KB a step of 2560
  *           clocks at 128 bytes each).
  * MEASURED  docs/SPEED.md, "attention".
@@ -59,20 +60,20 @@
 #define ROW_BYTES   (BM * 4) /* log-sum-exps or deltas of a step */
 #define DS_BYTES    (DQ * BN * BM * 2)
 #define DQ_BYTES    (DQ * 64 * 64 * 4)
-/* Of a step's BM / 16 products for dV, those that are issued before dP is waited for, and how many before the wait for both consumers: causal ones all in that wait. */
-#define DV_EARLY    (!DQ ? BM / 16 : CAUSAL ? 0 : BM / 64 * 3)
-#define DV_HALFWAY  (DQ && CAUSAL ? BM / 16 : DV_EARLY)
+#define P_KEPT      (DQ && !SOFTCAP) /* P stays in f32 until dS is made, and is rounded only then; with DQ=0 that was slower (docs/SPEED.md). */
 #define BAR_BOTH    1 /* both consumers */
 #define BAR_OWN     2 /* one consumer */
+#define BAR_GONE    4 /* one consumer and the adding warp: its place for dQ may be written, */
+#define BAR_MADE    6 /* and is written */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
 
 WGMMA_SS(mma_s, BM, 0, 0)
 WGMMA_RS(mma_kv, HEAD_DIM, 1)
-WGMMA_SS(mma_dq, 64, 1, 1)
+WGMMA_SS(mma_dq, 64, 0, 1)
 
 typedef struct {
     u32 kv, q, d_o, ds, dq, lse, delta, unit; /* kv: K and V, one behind the other */
-    u32 kv_full, kv_empty, q_full, do_full, empty;
+    u32 kv_full, kv_empty, q_full, do_full, q_empty, do_empty; /* DQ=0: q_empty tells of both */
     u32 tile; /* two places: see tile_put */
 } smem_map;
 
@@ -184,13 +185,16 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         const int head = p->kv_head * p->n_heads + h;
         const i64 row = (i64)(p->b * w->a.q_heads + head) * w->padded + i * BM;
         const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
-        mbarrier_wait(m->empty + 8 * r.slot, r.phase);
+        mbarrier_wait(m->q_empty + 8 * r.slot, r.phase);
         mbarrier_expect(q_bar, Q_BYTES + ROW_BYTES);
-        mbarrier_expect(do_bar, Q_BYTES + (1 + DQ) * ROW_BYTES);
         for (int c = 0; c < COLUMNS; c++) {
             tma_load_4d(m->q + r.slot * Q_BYTES + c * BM * 128, map_q, q_bar, c * 64, head, i * BM, p->b);
         }
         bulk_load(m->lse + r.slot * ROW_BYTES, w->lse2 + row, ROW_BYTES, q_bar);
+        if (DQ) {
+            mbarrier_wait(m->do_empty + 8 * r.slot, r.phase);
+        }
+        mbarrier_expect(do_bar, Q_BYTES + (1 + DQ) * ROW_BYTES);
         for (int c = 0; c < COLUMNS; c++) {
             tma_load_4d(m->d_o + r.slot * Q_BYTES + c * BM * 128, map_do, do_bar, c * 64, head, i * BM, p->b);
         }
@@ -212,13 +216,14 @@ INLINE void issue_scores(float s[BM / 2], u32 rows, u32 q) {
     }
     wgmma_commit();
 }
-/* sum (64 keys, D) += p (64 keys, BM queries) rows (BM queries, D), of 16 queries each `from` to `to`. */
-INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 p[BM / 4], u32 rows, int from, int to) {
+/* sum (64 keys, D) += p (64 keys, BM queries) rows (BM queries, D). */
+INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 p[BM / 4], u32 rows) {
     const u64 b = wgmma_desc(rows, BM * 128);
 #pragma unroll
-    for (int i = from; i < to; i++) {
+    for (int i = 0; i < BM / 16; i++) {
         mma_kv(sum, p + 4 * i, DESC_ADD(b, i * 2048), 1);
     }
+    wgmma_commit();
 }
 /* dq (64 queries, 64 of D) = dS (64 queries, 128 keys) K (128 keys, 64 of D). */
 INLINE void issue_dq(float dq[32], u32 ds, u32 k) {
@@ -226,7 +231,7 @@ INLINE void issue_dq(float dq[32], u32 ds, u32 k) {
     mma_dq_set(dq, a, b);
 #pragma unroll
     for (int i = 1; i < BN / 16; i++) {
-        mma_dq(dq, DESC_ADD(a, i * 2048), DESC_ADD(b, i * 2048), 1);
+        mma_dq(dq, DESC_ADD(a, i / 4 * (BM * 128) + i % 4 * 32), DESC_ADD(b, i * 2048), 1);
     }
     wgmma_commit();
 }
@@ -270,12 +275,43 @@ INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const bwd
     }
 }
 
-/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory (128 keys, 64 queries a column of tiles). P is taken
- * as rounded for dV: f32 copies of it would not fit in registers. */
-INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float dp[BM / 2], u32 dsr[BM / 4], u32 delta, u32 ds,
-                   int consumer) {
-    const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
-    const u32 row = ds + (64 * consumer + 16 * warp + lane / 8 % 2 * 8 + r8) * 128;
+/* The same with P_KEPT: s := P^T. Masks stand before the exponentials, so that ptxas may put some of these behind the wait for dP. */
+INLINE void probabilities_kept(float s[BM / 2], u32 lse, const bwd_args *w, const tile_pos *p, int key, int token, bool mask, float slope) {
+    const int lane = (int)threadIdx.x % 32, shift = p->n_keys - w->a.q_tokens;
+    const float scale2 = w->a.scale * LOG2E;
+
+#pragma unroll
+    for (int i = 0; i < BM / 8; i++) {
+        float l[2];
+        ld_shared_v2(lse + (8 * i + lane % 4 * 2) * 4, &l[0], &l[1]);
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int t = token + 8 * i + e % 2, k = key + e / 2 * 8;
+            s[4 * i + e] = s[4 * i + e] * scale2 - l[e % 2];
+            if (ALIBI) {
+                s[4 * i + e] += slope * (float)(k - shift - t);
+            }
+        }
+    }
+    if (mask) {
+#pragma unroll
+        for (int i = 0; i < BM / 2; i++) {
+            const int t = token + 8 * (i / 4) + i % 2, k = key + i % 4 / 2 * 8;
+            const key_range see = range_of(&w->a, p->b, p->n_keys, t);
+            s[i] = k < see.lo || k > see.hi ? -INFINITE : s[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < BM / 2; i++) {
+        s[i] = exp2_fast(s[i]);
+    }
+}
+
+/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, turned: BM queries, a column of tiles of 64 keys a consumer. With P_KEPT
+ * probs := P^T rounded; without, P is taken as rounded for dV: f32 copies of it would not fit in registers. */
+INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM / 2], u32 dsr[BM / 4], u32 delta, u32 ds, int consumer) {
+    const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32, r8 = lane % 8;
+    const u32 row = ds + consumer * (BM * 128) + (lane / 16 * 8 + r8) * 128 + ((2 * warp + lane / 8 % 2) ^ r8) * 16;
 
     float d[2];
 #pragma unroll
@@ -283,41 +319,68 @@ INLINE void slopes(const float s[BM / 2], const u32 probs[BM / 4], const float d
         if (i % 2 == 0) {
             ld_shared_v2(delta + (4 * i + lane % 4 * 2) * 4, &d[0], &d[1]);
         }
-        const float p0 = SOFTCAP ? s[2 * i] : elem_lo(probs[i]), p1 = SOFTCAP ? s[2 * i + 1] : elem_hi(probs[i]);
+        const float p0 = P_KEPT || SOFTCAP ? s[2 * i] : elem_lo(probs[i]), p1 = P_KEPT || SOFTCAP ? s[2 * i + 1] : elem_hi(probs[i]);
         dsr[i] = PACK_ELEM(p0 * (dp[2 * i] - d[0]), p1 * (dp[2 * i + 1] - d[1]));
+        if (P_KEPT) {
+            probs[i] = PACK_ELEM(p0, p1);
+        }
     }
     if (DQ) {
 #pragma unroll
         for (int i = 0; i < BM / 16; i++) {
-            stmatrix_x4(row + i / 4 * (BN * 128) + ((i % 4 * 2 + lane / 16) ^ r8) * 16, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2],
-                        dsr[4 * i + 3]);
+            stmatrix_x4_trans(row + i * 2048, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2], dsr[4 * i + 3]);
         }
     }
 }
 
-/* A warp's 16 rows of the 64 x 64 piece of dQ's sums at (row, 64 column). */
-INLINE u32 *sums_at(const bwd_args *w, i64 row, int column) {
-    return (u32 *)w->dq_acc + (row / 64 * COLUMNS + column) * 4096 + (int)threadIdx.x % 128 / 32 * 1024;
-}
-/* 4. A 64 x 64 piece of dQ, in the order of the registers, added to memory: 16 rows a warp, and no warp waits for another. Integers, whose order does not count. */
-INLINE void add_dq(const float dq[32], const float unit[2], u32 *sums, u32 stage) {
-    const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
-    const u32 mine = stage + warp * 4096;
+/* 4. A 64 x 64 piece of dQ as integers, in the order of the registers, left for the adding warp. */
+INLINE void leave_dq(const float dq[32], const float unit[2], u32 stage, int consumer) {
+    const u32 mine = stage + (int)threadIdx.x % 128 / 32 * 4096 + (int)threadIdx.x % 32 * 16;
 
-    if (lane == 0) {
-        tma_store_wait_read(0);
-    }
-    __syncwarp();
+    named_barrier_sync(BAR_GONE + consumer, 160);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        st_shared_v4_s32(mine + (i * 32 + lane) * 16, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]),
-                         __float2int_rn(dq[4 * i + 2] * unit[1]), __float2int_rn(dq[4 * i + 3] * unit[1]));
+        st_shared_v4_s32(mine + i * 512, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]), __float2int_rn(dq[4 * i + 2] * unit[1]),
+                         __float2int_rn(dq[4 * i + 3] * unit[1]));
     }
     fence_proxy_async();
-    __syncwarp();
-    if (lane == 0) {
-        bulk_add_s32(sums, mine, 4096);
-        tma_store_commit();
+    named_barrier_arrive(BAR_MADE + consumer, 160);
+}
+/* A warp: what the consumers leave of dQ, added to memory. Integers, whose order does not count. */
+INLINE void add_dq(const bwd_args *w, const smem_map *m) {
+    const bool one = threadIdx.x % 32 == 0;
+
+    for (u32 n = 0;; n++) {
+        const u32 tile = m->tile + (n & 1u) * TILE_BYTES;
+        mbarrier_wait(m->kv_full, n & 1u);
+        if (warp_uniform(ld_shared_s32(tile)) < 0) {
+            break;
+        }
+        const tile_pos p = tile_get(tile);
+        int head = p.head, i = p.i;
+        for (int left = p.n_heads * (p.m_end - p.m_begin); left > 0; left--, step_next(&p, &head, &i)) {
+            const i64 row = (i64)(p.pair * p.n_heads + head) * w->padded + i * BM;
+            for (int c = 0; c < CONSUMERS; c++) {
+                named_barrier_sync(BAR_MADE + c, 160);
+                if (one) {
+                    bulk_add_s32((u32 *)w->dq_acc + (row / 64 * COLUMNS + c) * 4096, m->dq + c * DQ_BYTES, DQ_BYTES);
+                    tma_store_commit();
+                }
+            }
+            if (one) {
+                tma_store_wait_read(1);
+            }
+            __syncwarp();
+            named_barrier_arrive(BAR_GONE, 160);
+            if (one) {
+                tma_store_wait_read(0);
+            }
+            __syncwarp();
+            named_barrier_arrive(BAR_GONE + 1, 160);
+        }
+        if (one) {
+            mbarrier_arrive(m->kv_empty);
+        }
     }
 }
 
@@ -358,7 +421,9 @@ INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_arg
         mask = mask || first_key + 63 > range_of(&w->a, p->b, p->n_keys, token).hi ||
                first_key < range_of(&w->a, p->b, p->n_keys, token + BM - 1).lo;
     }
-    if (mask) {
+    if (P_KEPT) {
+        probabilities_kept(s, lse, w, p, key, token + tid % 4 * 2, mask, slope);
+    } else if (mask) {
         probabilities(s, probs, lse, w, p, key, token + tid % 4 * 2, true, slope);
     } else {
         probabilities(s, probs, lse, w, p, key, token + tid % 4 * 2, false, slope);
@@ -378,29 +443,31 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         float s[BM / 2], dp[BM / 2];
         u32 probs[BM / 4], dsr[BM / 4];
         mbarrier_wait(m->q_full + 8 * at.r.slot, at.r.phase);
+#if DQ
+        wgmma_fence();
+        issue_scores(s, my_k, q);
+        mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
+        wgmma_fence();
+        issue_scores(dp, my_v, d_o);
+#else
         mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
         wgmma_fence();
         issue_scores(s, my_k, q);
         issue_scores(dp, my_v, d_o);
+#endif
         wgmma_wait(1);
         wgmma_pin(s, BM / 2);
         probabilities_step(s, probs, w, m, p, &at, consumer);
-        if (DV_EARLY > 0) {
-            wgmma_fence();
-            issue_sums(dv, probs, d_o, 0, DV_EARLY);
-            wgmma_commit();
-            wgmma_wait(1);
-        } else {
-            wgmma_wait(0);
-        }
+#if !DQ
+        wgmma_fence();
+        issue_sums(dv, probs, d_o);
+#endif
+        wgmma_wait(1 - DQ);
         wgmma_pin(dp, BM / 2);
         slopes(s, probs, dp, dsr, m->delta + at.r.slot * ROW_BYTES, ds, consumer);
 #if DQ
-        if (DV_HALFWAY > DV_EARLY) {
-            wgmma_fence();
-            issue_sums(dv, probs, d_o, DV_EARLY, DV_HALFWAY);
-            wgmma_commit();
-        }
+        wgmma_fence();
+        issue_sums(dv, probs, d_o);
         fence_proxy_async();
         const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer; /* this consumer's piece of dQ */
         const u32 units = m->unit + at.r.slot * ROW_BYTES + (my_q + 16 * (tid / 32) + tid % 32 / 4) * 4;
@@ -408,34 +475,27 @@ INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args 
         float dq[32];
         named_barrier_sync(BAR_BOTH, 256); /* dS is there; and all warps have read what came with the queries. */
         wgmma_fence();
-        issue_dq(dq, ds + my_q / 64 * (BN * 128), k + my_d * (BN * 128));
-        issue_sums(dk, dsr, q, 0, BM / 16);
-        issue_sums(dv, probs, d_o, DV_HALFWAY, BM / 16);
-        wgmma_commit();
+        issue_dq(dq, ds + my_q * 128, k + my_d * (BN * 128));
+        issue_sums(dk, dsr, q);
+        wgmma_wait(2);
+        if (tid == 0) {
+            mbarrier_arrive(m->do_empty + 8 * at.r.slot);
+        }
         wgmma_wait(1);
         wgmma_pin(dq, 32);
-        add_dq(dq, unit, sums_at(w, (i64)(p->pair * p->n_heads + at.head) * w->padded + at.i * BM + my_q, my_d), m->dq + consumer * DQ_BYTES);
+        leave_dq(dq, unit, m->dq + consumer * DQ_BYTES, consumer);
 #else
         wgmma_fence(); /* Here, too, all warps have read what came with the queries. */
-        issue_sums(dk, dsr, q, 0, BM / 16);
-        wgmma_commit();
+        issue_sums(dk, dsr, q);
 #endif
         wgmma_wait(0);
         if (tid == 0) {
-            mbarrier_arrive(m->empty + 8 * at.r.slot);
+            mbarrier_arrive(m->q_empty + 8 * at.r.slot);
         }
         ring_step(&at.r, STAGES);
         step_next(p, &at.head, &at.i);
     }
     run->r = at.r;
-}
-
-/* Both consumers are here, and nothing of what they store is in shared memory still. */
-INLINE void staged_barrier(void) {
-    if (threadIdx.x % 32 == 0) {
-        tma_store_wait_read(0);
-    }
-    named_barrier_sync(BAR_BOTH, 256);
 }
 
 INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, int consumer) {
@@ -444,12 +504,18 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
     for (;; run.n_tiles++) {
         const u32 tile = m->tile + (run.n_tiles & 1u) * TILE_BYTES, slot = run.n_tiles % KV_SLOTS;
         float dk[HEAD_DIM / 2] = {0.0f}, dv[HEAD_DIM / 2] = {0.0f};
-        if (DQ) {
-            staged_barrier(); /* dK and dV of the tile before have left dS's place. */
+        if (DQ) { /* dK and dV of the tile before have left dS's and dQ's places. */
+            if (threadIdx.x % 128 == 0) {
+                tma_store_wait_read(0);
+            }
+            named_barrier_sync(BAR_BOTH, 256);
         }
         mbarrier_wait(m->kv_full + 8 * slot, run.n_tiles / KV_SLOTS & 1u);
         if (warp_uniform(ld_shared_s32(tile)) < 0) {
             break;
+        }
+        if (DQ && threadIdx.x % 128 < 32) {
+            named_barrier_arrive(BAR_GONE + consumer, 160); /* In the adding warp's stead: nothing is there yet. */
         }
         {
             const tile_pos p = tile_get(tile);
@@ -469,7 +535,8 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
             mbarrier_arrive(m->kv_empty + 8 * slot);
         }
         if (DQ) {
-            staged_barrier(); /* Both have read dS and their pieces of dQ for the last time. */
+            named_barrier_sync(BAR_GONE + consumer, 160);
+            named_barrier_sync(BAR_BOTH, 256); /* Both have read dS for the last time. */
             store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, &p, consumer);
             store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, &p, consumer);
         } else {
@@ -501,18 +568,20 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.kv_empty = m.kv_full + 8 * KV_SLOTS;
     m.q_full = m.kv_empty + 8 * KV_SLOTS;
     m.do_full = m.q_full + 8 * STAGES;
-    m.empty = m.do_full + 8 * STAGES;
-    m.tile = (m.empty + 8 * STAGES + 15) & ~15u;
+    m.q_empty = m.do_full + 8 * STAGES;
+    m.do_empty = m.q_empty + 8 * STAGES;
+    m.tile = (m.do_empty + 8 * STAGES + 15) & ~15u;
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < KV_SLOTS; s++) {
             mbarrier_init(m.kv_full + 8 * s, 1);
-            mbarrier_init(m.kv_empty + 8 * s, CONSUMERS);
+            mbarrier_init(m.kv_empty + 8 * s, CONSUMERS + DQ); /* and the adding warp */
         }
         for (int s = 0; s < STAGES; s++) {
             mbarrier_init(m.q_full + 8 * s, 1);
             mbarrier_init(m.do_full + 8 * s, 1);
-            mbarrier_init(m.empty + 8 * s, CONSUMERS);
+            mbarrier_init(m.q_empty + 8 * s, CONSUMERS);
+            mbarrier_init(m.do_empty + 8 * s, CONSUMERS);
         }
         mbarrier_init_fence();
     }
@@ -534,6 +603,8 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
             mbarrier_wait(m.kv_empty + 8 * slot, (run.n_tiles / KV_SLOTS & 1u) ^ 1u);
             st_shared_s32(m.tile + (run.n_tiles & 1u) * TILE_BYTES, -1);
             mbarrier_arrive(m.kv_full + 8 * slot);
+        } else if (DQ && threadIdx.x / 32 == 1) {
+            add_dq(&args, &m);
         }
     } else {
         regs_grow(232);
