@@ -18,6 +18,7 @@ model=("$shared/stories260K.bin" --tokenizer "$shared/tok512.bin")
 name=stories260K
 
 start() { # flags of the server; sets server, port
+    : >"$dir/url" # Of the server before: the new one's shell may come to empty it later than it is read here.
     "$lateen" serve "${model[@]}" --port 0 --quiet "$@" >"$dir/url" 2>"$dir/err" &
     server=$!
     for _ in $(seq 200); do
@@ -77,6 +78,7 @@ life() {
         say "${keys%% *} without a key: exit 2, not a server without keys" $(($? != 2)) "$(cat "$dir/out")"
     done
     for host in ::1 "[::1]"; do
+        : >"$dir/url" >"$dir/err"
         "$lateen" serve "${model[@]}" --port 0 --quiet --host "$host" >"$dir/url" 2>"$dir/err" &
         server=$!
         for _ in $(seq 100); do [ -s "$dir/url" ] || [ -s "$dir/err" ] || sleep 0.05; done
