@@ -29,6 +29,7 @@ $(OUT)/fuzz_%: $(OUT)/tests/fuzz/fuzz_%.o $(OUT)/liblateen.a
 
 .PHONY: fuzz-objects fuzz-programs
 fuzz-objects: $(FUZZ_OBJ)
+-include $(FUZZ_OBJ:.o=.d)
 fuzz-programs: $(FUZZ_NAMES:%=$(OUT)/fuzz_%)
 endif
 
