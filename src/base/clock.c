@@ -20,6 +20,13 @@ double lt_clock_unix_s(void) {
     return (double)ts.tv_sec + (double)ts.tv_nsec * 1e-9;
 }
 
+struct timeval lt_clock_span(double seconds) {
+    const double s = seconds > 0.0 ? seconds : 0.0;
+    struct timeval tv = {.tv_sec = (time_t)s};
+    tv.tv_usec = (suseconds_t)((s - (double)tv.tv_sec) * 1e6);
+    return tv;
+}
+
 char *lt_clock_text(char buf[LT_CLOCK_TEXT_BYTES]) {
     const time_t now = time(NULL);
     struct tm tm;

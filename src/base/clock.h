@@ -3,12 +3,16 @@
 #define LT_BASE_CLOCK_H
 
 #include <stdint.h>
+#include <sys/time.h>
 
 #define LT_CLOCK_TEXT_BYTES 32
 
 uint64_t lt_clock_ns(void); /* Monotonic, nanoseconds since an arbitrary start. */
 double lt_clock_s(void);    /* The same in seconds. */
 double lt_clock_unix_s(void);
+
+/* A span of time for timers; below 0: none. */
+struct timeval lt_clock_span(double seconds);
 
 /* "2026-11-21T09:30:05Z", UTC, into buf; returns buf. */
 char *lt_clock_text(char buf[LT_CLOCK_TEXT_BYTES]);

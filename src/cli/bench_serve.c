@@ -414,7 +414,7 @@ static lt_err run(bench *b, const char *where) {
                             .ctx = b,
                             .why = b->why,
                             .why_n = sizeof b->why};
-    int64_t n_answered = 0;
+    bool answered;
 
     if (strstr(where, "://") != NULL) {
         snprintf(b->url, sizeof b->url, "%s", where);
@@ -445,11 +445,9 @@ static lt_err run(bench *b, const char *where) {
     } else {
         print_report(b, r);
     }
+    answered = f64(r, "completed") + f64(r, "dropped") > 0;
     json_decref(r);
-    for (int64_t i = 0; i < b->n; i++) {
-        n_answered += b->results[i].done || b->results[i].dropped;
-    }
-    if (n_answered == 0) {
+    if (!answered) {
         LT_FAIL(LT_ERR_REMOTE, "%s: none of %lld requests was answered", b->url, (long long)b->n);
     }
     return LT_OK;

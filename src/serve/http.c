@@ -27,6 +27,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
 
@@ -90,12 +91,6 @@ const char *lt_http_status_text(int status) {
     return "Unknown";
 }
 
-static struct timeval span(double seconds) {
-    struct timeval tv = {.tv_sec = (time_t)seconds};
-    tv.tv_usec = (suseconds_t)((seconds - (double)tv.tv_sec) * 1e6);
-    return tv;
-}
-
 /* ---- A connection's life ---- */
 
 static void unlist(lt_http_conn *c) {
@@ -155,7 +150,7 @@ static void doom(lt_http_conn *c) {
 }
 
 static void set_deadline(lt_http_conn *c, double seconds) {
-    const struct timeval tv = span(seconds);
+    const struct timeval tv = lt_clock_span(seconds);
     event_add(c->deadline, &tv);
 }
 
@@ -319,7 +314,7 @@ static bool drop_idle(lt_http *h, const lt_http_conn *newest) {
 static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *from,
                       int from_n, void *arg) {
     lt_http *h = arg;
-    const struct timeval write_s = span(h->o.write_s);
+    const struct timeval write_s = lt_clock_span(h->o.write_s);
     const int one = 1;
     lt_http_conn *c = calloc(1, sizeof *c);
     (void)from;

@@ -54,13 +54,6 @@ static double now_of(const load *l) {
     return lt_clock_s() - l->start_s;
 }
 
-static struct timeval span(double s) {
-    const double at_least = s > 0 ? s : 0;
-    struct timeval tv = {.tv_sec = (time_t)at_least};
-    tv.tv_usec = (suseconds_t)((at_least - (double)tv.tv_sec) * 1e6);
-    return tv;
-}
-
 static void send_due(load *l);
 
 /* ---- Bodies ---- */
@@ -341,7 +334,7 @@ static void write_request(lane *w) {
 
 static void start(lane *w, int64_t request) {
     load *l = w->l;
-    const struct timeval most = span(l->o->timeout_s);
+    const struct timeval most = lt_clock_span(l->o->timeout_s);
     lt_rng r = {.seed = l->o->seed, .stream = 7, .position = (uint64_t)request};
 
     w->request = request;
@@ -365,7 +358,7 @@ static void send_due(load *l) {
     while (l->next < l->n && l->running < l->o->concurrency) {
         const double wait = l->requests[l->next].at_s - now_of(l);
         if (wait > 0) {
-            const struct timeval tv = span(wait);
+            const struct timeval tv = lt_clock_span(wait);
             event_add(l->clock, &tv);
             return;
         }

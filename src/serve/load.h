@@ -45,8 +45,8 @@ typedef struct {
     /* Called about every second. May be NULL. */
     void (*on_progress)(void *ctx, int64_t finished, int64_t running, double elapsed_s);
     void *ctx;
-    char *
-        why; /* What was wrong with the first request that failed, of why_n bytes; "": nothing. May be NULL. */
+    /* Of why_n bytes: what was wrong with the first request that failed; "": nothing. May be NULL. */
+    char *why;
     size_t why_n;
 } lt_load_options;
 

@@ -328,10 +328,8 @@ void lt_server_ended(lt_server *s) {
 }
 
 static void drain(lt_server *s) {
-    const double most = s->o.drain_s;
-    struct timeval deadline = {.tv_sec = (time_t)most};
+    const struct timeval deadline = lt_clock_span(s->o.drain_s);
 
-    deadline.tv_usec = (suseconds_t)((most - (double)deadline.tv_sec) * 1e6);
     if (s->draining) {
         event_base_loopbreak(s->base); /* Asked twice: at once. */
         return;

@@ -202,15 +202,16 @@ static lt_err few_rows(lt_queue *q, const lt_matmul_args *a, int split) {
                              32 * warps, list);
 }
 /* One that would be fused goes to the same kernel alone, for the same bits. */
-static bool would_be_fused(const lt_queue *q, const lt_fuse_ops *alone) {
-    return !lt_matmul_empty(&alone->product) && lt_cuda_ring_takes(alone, lt_cuda_get_info(q->gpu));
+static bool would_be_fused(const lt_queue *q, const lt_matmul_args *a, lt_fuse_ops *alone) {
+    *alone = (lt_fuse_ops){.most = q->fuse->most, .has_product = true, .product = *a};
+    return !lt_matmul_empty(a) && lt_cuda_ring_takes(alone, lt_cuda_get_info(q->gpu));
 }
 lt_err lt_cuda_few_q_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     const int64_t m = lt_matmul_empty(a) ? 0 : a->y.shape[0];
     const int split = split_of(q, a);
-    const lt_fuse_ops alone = {.most = q->fuse->most, .has_product = true, .product = *a};
-    if (would_be_fused(q, &alone)) {
+    lt_fuse_ops alone;
+    if (would_be_fused(q, a, &alone)) {
         return lt_cuda_ring_run(q, &alone, true);
     }
     for (int64_t first = 0; first < m; first += FEW_ROWS) {
@@ -237,8 +238,8 @@ lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
     const int64_t m = lt_matmul_empty(a) ? 0 : a->y.shape[0],
                   step = a->fixed_order ? LT_GEMM_Q_PIECE : m;
-    const lt_fuse_ops alone = {.most = q->fuse->most, .has_product = true, .product = *a};
-    if (would_be_fused(q, &alone)) {
+    lt_fuse_ops alone;
+    if (would_be_fused(q, a, &alone)) {
         return lt_cuda_ring_run(q, &alone, true);
     }
     for (int64_t first = 0; first < m; first += step) {
@@ -252,9 +253,9 @@ lt_err lt_cuda_wgmma_q_run(lt_queue *q, const void *args) {
 }
 /* The same bits with an activation behind it as without. */
 bool lt_cuda_wgmma_q_gates(const lt_queue *q, const lt_matmul_args *a) {
-    const lt_fuse_ops alone = {.most = q->fuse->most, .has_product = true, .product = *a};
+    lt_fuse_ops alone;
     return a->y.shape[0] <= LT_GEMM_Q_PIECE && lt_cuda_wgmma_q_refuse(a) == NULL &&
-           a->y.shape[1] % (2 * TILE_ROWS) == 0 && !would_be_fused(q, &alone);
+           a->y.shape[1] % (2 * TILE_ROWS) == 0 && !would_be_fused(q, a, &alone);
 }
 
 const char *lt_cuda_wide_q_refuse(const void *args) {
