@@ -25,7 +25,7 @@
 #else
 #define WIDTH_OF(a)                    ((a)->k)
 #define TURNS_OF(a)                    div_up(M * ROW_ITEMS(a), THREADS)
-#define EACH_PIECE(a, c, first, apart) for (int turn = 0, c = first; c < (a)->k / 8; c += apart)
+#define EACH_PIECE(a, c, first, apart) for (int c = first; c < (a)->k / 8; c += apart)
 #endif
 
 /* The norm shares out the rows' pieces as one: item i is piece i % ROW_ITEMS of row i / ROW_ITEMS, and a thread has every THREADS-th. */
@@ -104,7 +104,7 @@ INLINE places places_of(const ring_args *a, u8 *behind_rings) {
 /* ---- What comes before */
 
 #if NORM
-/* The gains are weights: on their way with the first stage. A thread copies those of its own pieces. */
+/* The gains are weights: on their way with the first stage. norm_rows waits for them, and for all threads: who copies one need not be who reads it. */
 INLINE void send_gains(const ring_args *a, const places *s) {
     const int each = 8 * (int)sizeof(PARAM) / 16;
     EACH_PIECE(a, c, (int)threadIdx.x, THREADS) {
