@@ -51,7 +51,8 @@ typedef struct {
     u32 histogram[WORDS], words[2][PARTS == 1 ? WORDS : 1];
     u64 sums[CHUNKS * WARPS]; /* Masses by chunk and warp: by rising id. */
     u64 by_warp[WARPS], more_by_warp[WARPS], before, measure;
-    u32 bucket, count, n_listed, bound_n, round;
+    u32 bucket, count, n_listed, round;
+    u32 bound_n[WARPS]; /* Alike: each warp reads its own, without a barrier. */
     u64 moment; /* Sum of w times -log2 w. */
     aside also;
     double how[HOW_COUNT];
@@ -590,7 +591,10 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
         const bool none = s.best_key == NO_ID || s.best == NEGATIVE;
         const bool draws = picks && !none && how[TEMPERATURE] > 0.0 && s.best < -NEGATIVE;
         cut c = cut_to(s.best_key - told.bound_k, NO_ID);
-        m.bound_n = told.bound_n; /* By all threads alike. */
+        if (threadIdx.x % WARP == 0) {
+            m.bound_n[threadIdx.x / WARP] = told.bound_n;
+        }
+        __syncwarp();
         chosen = picks ? cut_to(s.best_key, NO_ID - (u32)told.best) : cut_to(key_at(&s, chosen.id), chosen.id);
         s.typical = false;
         s.rate = draws ? (float)fmin(fmax((double)LOG2_E / how[TEMPERATURE], 1e-30), 1e30) : 0.0f;
@@ -608,7 +612,9 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
                 w = weigh(&m, &g, &s, c, least, stage == MOMENT);
             }
             if (stage == MOMENT) {
-                m.moment = w.all; /* By all threads alike. */
+                if (threadIdx.x == 0) { /* Who will read it. */
+                    m.moment = w.all;
+                }
                 continue;
             }
             if (stage == DRAW_ONE) { /* 3. */
@@ -626,7 +632,7 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
             }
             double lse = 0.0;
             if (stage == REPORT) { /* 4. */
-                c = cut_to(s.best_key - m.bound_n, NO_ID);
+                c = cut_to(s.best_key - m.bound_n[threadIdx.x / WARP], NO_ID);
                 s.typical = false;
                 lse = report_chosen(&m, &g, &s, chosen.dist, logprobs + pick, ranks + pick);
             }
