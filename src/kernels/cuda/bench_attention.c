@@ -50,6 +50,10 @@ static const attn_case cases[] = {
      .g = 15,
      .d = 64,
      .causal = true}, /* More heads than SMs. */
+    {.b = 1, .t = 1100, .s = 1100, .h = 4, .g = 2, .d = 64, .causal = true},
+    {.b = 2, .t = 700, .s = 900, .h = 2, .g = 1, .d = 64},
+    {.b = 1, .t = 900, .s = 900, .h = 2, .g = 2, .d = 64, .causal = true, .window = 100},
+    {.b = 2, .t = 600, .s = 600, .h = 2, .g = 2, .d = 64, .causal = true, .docs = true},
     {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 256, .causal = true},
     {.b = 1, .t = 300, .s = 300, .h = 2, .g = 2, .d = 192},
     {.b = 2, .t = 515, .s = 700, .h = 4, .g = 2, .d = 256, .causal = true},

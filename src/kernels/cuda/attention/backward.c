@@ -68,10 +68,17 @@ static size_t sums_of(const lt_attention_args *a) {
     return (size_t)group_of(a) * (size_t)padded_of(a) * (size_t)width_of(a);
 }
 
-/* See unit_count of bwd_sm90.cu: of a (batch, key head). */
-static int64_t units_of(const lt_attention_args *a) {
+/* Of bwd_sm90.cu: keys of a tile, queries of a step. */
+static int tile_keys(const lt_attention_args *a, bool apart) {
+    return width_of(a) == 64 && !apart ? 256 : 128; /* BN */
+}
+static int step_queries(const lt_attention_args *a, bool apart) {
+    return width_of(a) == 64 && apart ? 128 : 64; /* BM */
+}
+/* See unit_count there: of a (batch, key head). */
+static int64_t units_of(const lt_attention_args *a, bool apart) {
     const bool paired = a->causal && a->window == 0; /* PAIRED */
-    const int64_t tiles = lt_cuda_div_up(a->k.shape[1], 128);
+    const int64_t tiles = lt_cuda_div_up(a->k.shape[1], tile_keys(a, apart));
     return paired ? (tiles + 1) / 2 : tiles;
 }
 
@@ -90,7 +97,7 @@ lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
         cut.apart = true;
     } else if (a->fwd.k.shape[1] >= PIECES_KEYS) {
         const int64_t pairs = (int64_t)(PIECE_BYTES / 4 / sums_of(&a->fwd)); /* Of a piece. */
-        if (pairs * units_of(&a->fwd) * 10 >= 9 * info->n_sms) { /* Enough for all SMs. */
+        if (pairs * units_of(&a->fwd, false) * 10 >= 9 * info->n_sms) { /* Enough for all SMs. */
             cut.n_pieces = (int)lt_cuda_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], pairs);
         }
     }
@@ -219,29 +226,31 @@ typedef struct {
     const lt_cuda_kernel *kernel;
     CUtensorMap q, k, v, d_o, dk, dv;
     size_t shared_bytes;
+    int64_t units; /* of a (batch, key head) */
 } products;
 static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args *a, bool apart) {
-    const int width = width_of(&a->fwd), bm = width == 64 ? 128 : 64;
+    const int width = width_of(&a->fwd), bn = tile_keys(&a->fwd, apart),
+              bm = step_queries(&a->fwd, apart);
     const int stages = apart ? (width == 64 ? 4 : 3) : 2; /* STAGES */
-    const size_t kv = (size_t)128 * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2,
+    const size_t kv = (size_t)bn * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2,
                  row = (size_t)bm * 4, ring = (size_t)stages * (2 * step + 2 * row),
-                 sums = 2 * 128 * (size_t)bm * 2 + 2 * 16384 + (size_t)stages * row;
+                 sums = 2 * (size_t)bn * (size_t)bm * 2 + 2 * 16384 + (size_t)stages * row;
     char text[320], flags[256];
 
     lt_attn_flags(flags, sizeof flags, &a->fwd);
     snprintf(text, sizeof text, "HEAD_DIM=%d DQ=%d %s", width, !apart, flags);
+    p->units = units_of(&a->fwd, apart);
     p->shared_bytes = 1024 + ring + (apart ? 4 * kv : 2 * kv + sums) + 320 /* barriers, tiles */;
     LT_TRY(lt_cuda_kernel_get(c, &p->kernel, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
     LT_TRY(lt_attn_map(c, &p->q, &a->fwd.q, 1, bm));
     LT_TRY(lt_attn_map(c, &p->d_o, &a->dout, 1, bm));
-    LT_TRY(lt_attn_map(c, &p->k, &a->fwd.k, 1, 128));
-    LT_TRY(lt_attn_map(c, &p->v, &a->fwd.v, 1, 128));
+    LT_TRY(lt_attn_map(c, &p->k, &a->fwd.k, 1, bn));
+    LT_TRY(lt_attn_map(c, &p->v, &a->fwd.v, 1, bn));
     LT_TRY(lt_attn_map(c, &p->dk, &a->dk, 1, 64));
     return lt_attn_map(c, &p->dv, &a->dv, 1, 64);
 }
-static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attention_args *a,
-                           kernel_bwd_args *w, int n_sms) {
-    const int64_t units = units_of(a) * w->pairs;
+static lt_err products_run(products *p, lt_cuda *c, CUstream s, kernel_bwd_args *w, int n_sms) {
+    const int64_t units = p->units * w->pairs;
     void *args[] = {&p->q, &p->k, &p->v, &p->d_o, &p->dk, &p->dv, w};
     return lt_cuda_launch(c, s, p->kernel,
                           &(lt_cuda_dims){.grid = {(unsigned)(units > n_sms ? n_sms : units)},
@@ -281,7 +290,7 @@ static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, 
     products p;
     LT_TRY(products_open(&p, c, a, true));
     LT_TRY(dq_run(c, s, a, w, n_sms));
-    return products_run(&p, c, s, &a->fwd, w, n_sms);
+    return products_run(&p, c, s, w, n_sms);
 }
 
 static lt_err run_pieces(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
@@ -303,7 +312,7 @@ static lt_err run_pieces(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                 LT_TRY(lt_cuda_stream_beside(c, &beside, s, i % 2));
                 LT_TRY(lt_cuda_stream_follow(c, beside, s));
             }
-            LT_TRY(products_run(&p, c, beside, &a->fwd, &w, n_sms));
+            LT_TRY(products_run(&p, c, beside, &w, n_sms));
         }
         if (i > 0) {
             w = piece_args(all, l, i - 1);

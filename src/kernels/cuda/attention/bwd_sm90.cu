@@ -1,15 +1,18 @@
 /* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper; bit-identical run to run. DQ=0: dK and dV only, behind bwd_dq_sm90.cu.
  *
- * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 (BM = 128 queries a step) or 128 (BM = 64).
- * MAP       a block makes tiles of 128 keys of one key head, one after the other (see unit_count), and walks over the queries that see them, of every
- *           query head of the group; two consumer warpgroups own 64 keys each. Of warpgroup 0 one warp copies: K, V and the first queries of the next tile
+ * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 or 128.
+ * MAP       a block makes tiles of BN keys of one key head, one after the other (see unit_count), and walks over the queries that see them, BM a step, of every
+ *           query head of the group; two consumer warpgroups own half of the keys each, whose dK and dV take 128 registers a thread: at 64 columns 2 x 64 keys,
+ *           at 128 one time 64. More keys are fewer sums of dQ: what is added to memory and made integers halves. Of warpgroup 0 one warp copies: K, V and the first queries of the next tile
  *           come while dK and dV of this one are stored; another adds to dQ. dK and dV never leave registers; dQ is summed in memory.
- * MOVEMENT  per step, for a consumer's 64 keys and BM queries (all five products on wgmma):
+ * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
- *                                                        └─stmatrix, turned─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem), 64 x 64 each
+ *                                                        └─stmatrix, turned─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem), 64 x 64
+ *                                                             pieces: at 128 columns one each, at 64 a step's only one by the consumers in turn
  *     dQ ─ fixed point ─▶ smem ─ bulk add ─▶ HBM (L2), int32
  *     Each piece of other work runs under a product already queued: exp2 under dP, the barrier of both consumers' dS under dV, dQ goes out under dK.
+ *     Of several blocks of 64 keys, sums of one run under the scores of the next; at a mask's edge, in code of its own, blocks that nobody sees are left out.
  * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
  *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
@@ -17,7 +20,7 @@
  * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K and V of the next tile come under this one, dV goes out before dP is waited
  *           for, and dK and dV leave from registers.
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D = 128: about 370 KB a step of 2560
- *           clocks at 128 bytes each).
+ *           clocks at 128 bytes each; D = 64: 340 KB).
  * MEASURED  docs/SPEED.md, "attention".
  * NUMERICS  S, dP, P, dS in f32; P and dS rounded to 16 bits as operands; dK, dV sums in f32, one rounding at the store.
  * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); the fixed-point sum is ours.
@@ -43,13 +46,18 @@
 #ifndef DQ
 #define DQ 1
 #endif
-#define BN          128
-#if HEAD_DIM == 64
-#define BM          128
+#if DQ && HEAD_DIM == 64
+#define BN          256
 #else
+#define BN          128
+#endif
+#if DQ || HEAD_DIM == 128
 #define BM          64
+#else
+#define BM          128
 #endif
 #define CONSUMERS   2
+#define BLOCKS      (BN / 64 / CONSUMERS) /* of 64 keys of a consumer: every other one of the tile, so that both have as much to do along the diagonal */
 #define PAIRED      (CAUSAL && !WINDOW)
 #define THREADS     384
 #define COLUMNS     (HEAD_DIM / 64)
@@ -61,7 +69,9 @@
 #define DS_BYTES    (DQ * BN * BM * 2)
 #define DQ_BYTES    (DQ * 64 * 64 * 4)
 #define P_KEPT      (DQ && !SOFTCAP) /* P stays in f32 until dS is made, and is rounded only then; with DQ=0 that was slower (docs/SPEED.md). */
-#define BAR_BOTH    1 /* both consumers */
+#define TURNS       (COLUMNS == 1) /* A step has one piece of dQ, 64 x 64: consumers make it in turn. Else each has a piece. */
+#define BAR_BOTH    1 /* both consumers; all of a step's dS is there */
+#define BAR_TURN    8 /* TURNS: the same, awaited by the consumer whose turn it is, told by the other */
 #define BAR_OWN     2 /* one consumer */
 #define BAR_GONE    4 /* one consumer and the adding warp: its place for dQ may be written, */
 #define BAR_MADE    6 /* and is written */
@@ -225,7 +235,7 @@ INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 p[BM / 4], u32 rows) {
     }
     wgmma_commit();
 }
-/* dq (64 queries, 64 of D) = dS (64 queries, 128 keys) K (128 keys, 64 of D). */
+/* dq (64 queries, 64 of D) = dS (64 queries, BN keys) K (BN keys, 64 of D). */
 INLINE void issue_dq(float dq[32], u32 ds, u32 k) {
     const u64 a = wgmma_desc(ds, 16), b = wgmma_desc(k, 16);
     mma_dq_set(dq, a, b);
@@ -307,11 +317,11 @@ INLINE void probabilities_kept(float s[BM / 2], u32 lse, const bwd_args *w, cons
     }
 }
 
-/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, turned: BM queries, a column of tiles of 64 keys a consumer. With P_KEPT
+/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, turned: BM queries, 64 keys. With P_KEPT
  * probs := P^T rounded; without, P is taken as rounded for dV: f32 copies of it would not fit in registers. */
-INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM / 2], u32 dsr[BM / 4], u32 delta, u32 ds, int consumer) {
+INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM / 2], u32 dsr[BM / 4], u32 delta, u32 ds) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32, r8 = lane % 8;
-    const u32 row = ds + consumer * (BM * 128) + (lane / 16 * 8 + r8) * 128 + ((2 * warp + lane / 8 % 2) ^ r8) * 16;
+    const u32 row = ds + (lane / 16 * 8 + r8) * 128 + ((2 * warp + lane / 8 % 2) ^ r8) * 16;
 
     float d[2];
 #pragma unroll
@@ -330,6 +340,15 @@ INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM /
         for (int i = 0; i < BM / 16; i++) {
             stmatrix_x4_trans(row + i * 2048, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2], dsr[4 * i + 3]);
         }
+    }
+}
+
+/* For keys that none of the queries sees. */
+INLINE void no_slopes(u32 ds) {
+    const int tid = (int)threadIdx.x % 128;
+#pragma unroll
+    for (int i = 0; i < BM / 16; i++) {
+        st_shared_v4_s32(ds + i * 2048 + tid * 16, 0, 0, 0, 0);
     }
 }
 
@@ -358,25 +377,25 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
         }
         const tile_pos p = tile_get(tile);
         int head = p.head, i = p.i;
-        for (int left = p.n_heads * (p.m_end - p.m_begin); left > 0; left--, step_next(&p, &head, &i)) {
+        for (int step = 0; step < p.n_heads * (p.m_end - p.m_begin); step++, step_next(&p, &head, &i)) {
             const i64 row = (i64)(p.pair * p.n_heads + head) * w->padded + i * BM;
-            for (int c = 0; c < CONSUMERS; c++) {
+            for (int column = 0; column < COLUMNS; column++) {
+                const int c = TURNS ? step % 2 : column;
                 named_barrier_sync(BAR_MADE + c, 160);
                 if (one) {
-                    bulk_add_s32((u32 *)w->dq_acc + (row / 64 * COLUMNS + c) * 4096, m->dq + c * DQ_BYTES, DQ_BYTES);
+                    bulk_add_s32((u32 *)w->dq_acc + (row / 64 * COLUMNS + column) * 4096, m->dq + c * DQ_BYTES, DQ_BYTES);
                     tma_store_commit();
                 }
             }
-            if (one) {
-                tma_store_wait_read(1);
+            for (int column = 0; column < COLUMNS; column++) {
+                if (one && column < COLUMNS - 1) {
+                    tma_store_wait_read(1);
+                } else if (one) {
+                    tma_store_wait_read(0);
+                }
+                __syncwarp();
+                named_barrier_arrive(BAR_GONE + (TURNS ? step % 2 : column), 160);
             }
-            __syncwarp();
-            named_barrier_arrive(BAR_GONE, 160);
-            if (one) {
-                tma_store_wait_read(0);
-            }
-            __syncwarp();
-            named_barrier_arrive(BAR_GONE + 1, 160);
         }
         if (one) {
             mbarrier_arrive(m->kv_empty);
@@ -384,12 +403,12 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
     }
 }
 
-/* 5. dK or dV: 64 keys of this consumer, through HEAD_DIM * 128 bytes of shared memory. */
-INLINE void store_sums(const float sum[HEAD_DIM / 2], float scale, u32 stage, const void *map, const tile_pos *p, int consumer) {
+/* 5. dK or dV of this consumer's keys, through 16 KB of shared memory. */
+INLINE void store_sums(const float sum[BLOCKS][HEAD_DIM / 2], float scale, u32 stage, const void *map, const tile_pos *p, int consumer) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
 #pragma unroll
-    for (int i = 0; i < HEAD_DIM / 16; i++) {
-        const float *x = sum + 8 * i;
+    for (int i = 0; i < BLOCKS * HEAD_DIM / 16; i++) {
+        const float *x = sum[i / (HEAD_DIM / 16)] + i % (HEAD_DIM / 16) * 8;
         stmatrix_x4(stage + i / 4 * 8192 + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i % 4 * 2 + lane / 16) ^ r8) * 16,
                     PACK_ELEM(x[0] * scale, x[1] * scale), PACK_ELEM(x[2] * scale, x[3] * scale), PACK_ELEM(x[4] * scale, x[5] * scale),
                     PACK_ELEM(x[6] * scale, x[7] * scale));
@@ -397,8 +416,8 @@ INLINE void store_sums(const float sum[HEAD_DIM / 2], float scale, u32 stage, co
     fence_proxy_async();
     named_barrier_sync(BAR_OWN + consumer, 128);
     if (tid == 0) {
-        for (int c = 0; c < COLUMNS; c++) {
-            tma_store_4d(map, stage + c * 8192, c * 64, p->kv_head, p->key + 64 * consumer, p->b);
+        for (int c = 0; c < BLOCKS * COLUMNS; c++) { /* boxes of 64 x 64 */
+            tma_store_4d(map, stage + c * 8192, c % COLUMNS * 64, p->kv_head, p->key + 64 * (CONSUMERS * (c / COLUMNS) + consumer), p->b);
         }
         tma_store_commit();
     }
@@ -410,17 +429,12 @@ typedef struct {
 } step_pos;
 
 INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_args *w, const smem_map *m, const tile_pos *p,
-                               const step_pos *at, int consumer) {
-    const int tid = (int)threadIdx.x % 128, first_key = p->key + 64 * consumer, token = at->i * BM;
+                               const step_pos *at, int first_key, bool mask) {
+    const int tid = (int)threadIdx.x % 128, token = at->i * BM;
     const int key = first_key + 16 * (tid / 32) + tid % 32 / 4;
     const u32 lse = m->lse + at->r.slot * ROW_BYTES;
     const float slope = ALIBI ? w->a.alibi[p->kv_head * p->n_heads + at->head] * LOG2E : 0.0f;
-    bool mask = first_key + 63 >= p->n_keys;
 
-    if (CAUSAL || WINDOW || DOC) {
-        mask = mask || first_key + 63 > range_of(&w->a, p->b, p->n_keys, token).hi ||
-               first_key < range_of(&w->a, p->b, p->n_keys, token + BM - 1).lo;
-    }
     if (P_KEPT) {
         probabilities_kept(s, lse, w, p, key, token + tid % 4 * 2, mask, slope);
     } else if (mask) {
@@ -430,66 +444,149 @@ INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_arg
     }
 }
 
-/* 2-4. All queries that see this consumer's 64 keys. */
-INLINE void walk(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run, u32 k,
-                 int consumer) {
+/* Whether any of BM queries from `token` on sees any of n keys; whether each sees all. */
+INLINE bool any_seen(const bwd_args *w, const tile_pos *p, int token, int key, int n) {
+    const key_range first = range_of(&w->a, p->b, p->n_keys, token), last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
+    return key <= last.hi && key + n > first.lo;
+}
+INLINE bool all_seen(const bwd_args *w, const tile_pos *p, int token, int key, int n) {
+    const key_range first = range_of(&w->a, p->b, p->n_keys, token), last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
+    return key + n - 1 <= first.hi && key >= last.lo;
+}
+
+#if DQ
+/* 2-4. BM queries and this consumer's blocks of keys. At an edge (constant) blocks may be skipped, so that none may be under way when the next begins;
+ * elsewhere a block's sums run under the next one's scores, the last one's under the barrier and dQ. */
+INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p,
+                      const step_pos *at, u32 k, u32 ds, bool turn, const bool edge, bool mask, int consumer) {
     const int tid = (int)threadIdx.x % 128;
-    const u32 my_k = k + consumer * 8192, my_v = my_k + KV_BYTES;
+    const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES;
+    u32 probs[BM / 4], dsr[BM / 4];
+
+    if (edge) {
+        mbarrier_wait(m->do_full + 8 * at->r.slot, at->r.phase);
+    }
+#pragma unroll
+    for (int i = 0; i < BLOCKS; i++) {
+        const int block = CONSUMERS * i + consumer, key = p->key + 64 * block;
+        const u32 my_k = k + block * 8192, my_ds = ds + block * (BM * 128);
+        float s[BM / 2], dp[BM / 2];
+        if (edge && !any_seen(w, p, at->i * BM, key, 64)) {
+            no_slopes(my_ds);
+            continue;
+        }
+        wgmma_fence();
+        issue_scores(s, my_k, q);
+        if (!edge && i == 0) {
+            mbarrier_wait(m->do_full + 8 * at->r.slot, at->r.phase);
+        } else if (!edge) {
+            wgmma_wait(1); /* The block before gives its registers back. */
+        }
+        wgmma_fence();
+        issue_scores(dp, my_k + KV_BYTES, d_o);
+        wgmma_wait(1);
+        wgmma_pin(s, BM / 2);
+        probabilities_step(s, probs, w, m, p, at, key, mask);
+        wgmma_wait(0);
+        wgmma_pin(dp, BM / 2);
+        slopes(s, probs, dp, dsr, m->delta + at->r.slot * ROW_BYTES, my_ds);
+        wgmma_fence();
+        issue_sums(dv[i], probs, d_o);
+        if (edge || i < BLOCKS - 1) {
+            issue_sums(dk[i], dsr, q);
+        }
+        if (edge) {
+            wgmma_wait(0);
+            wgmma_pin(dk[i], HEAD_DIM / 2);
+            wgmma_pin(dv[i], HEAD_DIM / 2);
+        }
+    }
+    fence_proxy_async();
+    /* All warps have read what came with the queries: behind a barrier, or behind products, which warps of a consumer begin together. */
+    if (turn) {
+        const u32 units = m->unit + at->r.slot * ROW_BYTES + (16 * (tid / 32) + tid % 32 / 4) * 4;
+        const float unit[2] = {ld_shared_f32(units), ld_shared_f32(units + 32)};
+        float dq[32];
+        named_barrier_sync(TURNS ? BAR_TURN + consumer : BAR_BOTH, 256);
+        wgmma_fence();
+        issue_dq(dq, ds, k + (TURNS ? 0 : consumer * (BN * 128)));
+        if (!edge) {
+            issue_sums(dk[BLOCKS - 1], dsr, q);
+            wgmma_wait(2);
+        }
+        if (tid == 0) {
+            mbarrier_arrive(m->do_empty + 8 * at->r.slot);
+        }
+        if (edge) {
+            wgmma_wait(0);
+        } else {
+            wgmma_wait(1);
+        }
+        wgmma_pin(dq, 32);
+        leave_dq(dq, unit, m->dq + consumer * DQ_BYTES, consumer);
+    } else {
+        named_barrier_arrive(BAR_TURN + 1 - consumer, 256);
+        if (edge) {
+            named_barrier_sync(BAR_OWN + consumer, 128);
+        } else {
+            wgmma_fence();
+            issue_sums(dk[BLOCKS - 1], dsr, q);
+            wgmma_wait(1);
+        }
+        if (tid == 0) {
+            mbarrier_arrive(m->do_empty + 8 * at->r.slot);
+        }
+    }
+    wgmma_wait(0);
+}
+#else
+/* 2-3. BM queries and this consumer's 64 keys, no dQ. */
+INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, const step_pos *at, u32 k,
+                      int consumer) {
+    const int key = p->key + 64 * consumer;
+    const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES, my_k = k + consumer * 8192;
+    float s[BM / 2], dp[BM / 2];
+    u32 probs[BM / 4], dsr[BM / 4];
+
+    mbarrier_wait(m->do_full + 8 * at->r.slot, at->r.phase);
+    wgmma_fence();
+    issue_scores(s, my_k, q);
+    issue_scores(dp, my_k + KV_BYTES, d_o);
+    wgmma_wait(1);
+    wgmma_pin(s, BM / 2);
+    probabilities_step(s, probs, w, m, p, at, key, !all_seen(w, p, at->i * BM, key, 64));
+    wgmma_fence();
+    issue_sums(dv, probs, d_o);
+    wgmma_wait(1);
+    wgmma_pin(dp, BM / 2);
+    slopes(s, probs, dp, dsr, m->delta + at->r.slot * ROW_BYTES, 0);
+    wgmma_fence(); /* Here, too, all warps have read what came with the queries. */
+    issue_sums(dk, dsr, q);
+    wgmma_wait(0);
+}
+#endif
+
+/* All queries that see this consumer's keys. */
+INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
+                 u32 k, int consumer) {
     const int n_steps = p->n_heads * (p->m_end - p->m_begin);
     step_pos at = {p->head, p->i, run->r};
 
     for (int step = 0; step < n_steps; step++) {
-        const u32 q = m->q + at.r.slot * Q_BYTES, d_o = m->d_o + at.r.slot * Q_BYTES, ds = m->ds + step % 2 * DS_BYTES;
-        float s[BM / 2], dp[BM / 2];
-        u32 probs[BM / 4], dsr[BM / 4];
         mbarrier_wait(m->q_full + 8 * at.r.slot, at.r.phase);
 #if DQ
-        wgmma_fence();
-        issue_scores(s, my_k, q);
-        mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
-        wgmma_fence();
-        issue_scores(dp, my_v, d_o);
-#else
-        mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
-        wgmma_fence();
-        issue_scores(s, my_k, q);
-        issue_scores(dp, my_v, d_o);
-#endif
-        wgmma_wait(1);
-        wgmma_pin(s, BM / 2);
-        probabilities_step(s, probs, w, m, p, &at, consumer);
-#if !DQ
-        wgmma_fence();
-        issue_sums(dv, probs, d_o);
-#endif
-        wgmma_wait(1 - DQ);
-        wgmma_pin(dp, BM / 2);
-        slopes(s, probs, dp, dsr, m->delta + at.r.slot * ROW_BYTES, ds, consumer);
-#if DQ
-        wgmma_fence();
-        issue_sums(dv, probs, d_o);
-        fence_proxy_async();
-        const int my_q = BM == 128 ? 64 * consumer : 0, my_d = BM == 128 ? 0 : consumer; /* this consumer's piece of dQ */
-        const u32 units = m->unit + at.r.slot * ROW_BYTES + (my_q + 16 * (tid / 32) + tid % 32 / 4) * 4;
-        const float unit[2] = {ld_shared_f32(units), ld_shared_f32(units + 32)};
-        float dq[32];
-        named_barrier_sync(BAR_BOTH, 256); /* dS is there; and all warps have read what came with the queries. */
-        wgmma_fence();
-        issue_dq(dq, ds + my_q * 128, k + my_d * (BN * 128));
-        issue_sums(dk, dsr, q);
-        wgmma_wait(2);
-        if (tid == 0) {
-            mbarrier_arrive(m->do_empty + 8 * at.r.slot);
+        const bool inside = all_seen(w, p, at.i * BM, p->key + 64 * consumer, 64 * (CONSUMERS * (BLOCKS - 1) + 1));
+        const bool turn = !TURNS || step % 2 == consumer; /* to make dQ */
+        const u32 ds = m->ds + step % 2 * DS_BYTES;
+        if (BLOCKS > 1 && !inside) {
+            walk_step(dk, dv, w, m, p, &at, k, ds, turn, true, true, consumer);
+        } else {
+            walk_step(dk, dv, w, m, p, &at, k, ds, turn, false, !inside, consumer);
         }
-        wgmma_wait(1);
-        wgmma_pin(dq, 32);
-        leave_dq(dq, unit, m->dq + consumer * DQ_BYTES, consumer);
 #else
-        wgmma_fence(); /* Here, too, all warps have read what came with the queries. */
-        issue_sums(dk, dsr, q);
+        walk_step(dk[0], dv[0], w, m, p, &at, k, consumer);
 #endif
-        wgmma_wait(0);
-        if (tid == 0) {
+        if (threadIdx.x % 128 == 0) {
             mbarrier_arrive(m->q_empty + 8 * at.r.slot);
         }
         ring_step(&at.r, STAGES);
@@ -503,7 +600,7 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
 
     for (;; run.n_tiles++) {
         const u32 tile = m->tile + (run.n_tiles & 1u) * TILE_BYTES, slot = run.n_tiles % KV_SLOTS;
-        float dk[HEAD_DIM / 2] = {0.0f}, dv[HEAD_DIM / 2] = {0.0f};
+        float dk[BLOCKS][HEAD_DIM / 2] = {{0.0f}}, dv[BLOCKS][HEAD_DIM / 2] = {{0.0f}};
         if (DQ) { /* dK and dV of the tile before have left dS's and dQ's places. */
             if (threadIdx.x % 128 == 0) {
                 tma_store_wait_read(0);
@@ -519,14 +616,14 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
         }
         {
             const tile_pos p = tile_get(tile);
-            wgmma_pin(dk, HEAD_DIM / 2);
-            wgmma_pin(dv, HEAD_DIM / 2);
+            wgmma_pin(dk[0], BLOCKS * HEAD_DIM / 2);
+            wgmma_pin(dv[0], BLOCKS * HEAD_DIM / 2);
             if (p.m_begin < p.m_end) {
                 walk(dk, dv, w, m, &p, &run, m->kv + slot * (2 * KV_BYTES), consumer);
             }
         }
-        wgmma_pin(dk, HEAD_DIM / 2);
-        wgmma_pin(dv, HEAD_DIM / 2);
+        wgmma_pin(dk[0], BLOCKS * HEAD_DIM / 2);
+        wgmma_pin(dv[0], BLOCKS * HEAD_DIM / 2);
         const tile_pos p = tile_get(tile); /* Again: not held in registers over the walk. */
         if (!DQ) {
             named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies, also where it has no products. */
@@ -541,8 +638,8 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
             store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, &p, consumer);
         } else {
             const int first = p.key + 64 * consumer;
-            store_rows(dv, 1.0f, (elem *)w->dv + p.b * w->dv_strides.batch + p.kv_head * w->dv_strides.head, w->dv_strides.token, first, w->a.kv_tokens, w->width);
-            store_rows(dk, w->a.scale, (elem *)w->dk + p.b * w->dk_strides.batch + p.kv_head * w->dk_strides.head, w->dk_strides.token, first, w->a.kv_tokens,
+            store_rows(dv[0], 1.0f, (elem *)w->dv + p.b * w->dv_strides.batch + p.kv_head * w->dv_strides.head, w->dv_strides.token, first, w->a.kv_tokens, w->width);
+            store_rows(dk[0], w->a.scale, (elem *)w->dk + p.b * w->dk_strides.batch + p.kv_head * w->dk_strides.head, w->dk_strides.token, first, w->a.kv_tokens,
                        w->width);
         }
     }
