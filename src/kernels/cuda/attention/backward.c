@@ -68,17 +68,21 @@ static size_t sums_of(const lt_attention_args *a) {
     return (size_t)group_of(a) * (size_t)padded_of(a) * (size_t)width_of(a);
 }
 
-/* Of bwd_sm90.cu: keys of a tile, queries of a step. */
-static int tile_keys(const lt_attention_args *a, bool apart) {
+/* Of bwd_sm90.cu: blocks of a cluster, keys of a block, queries of a step. */
+static int cluster_of(const lt_attention_args *a, bool apart) {
+    return !apart && width_of(a) == 128 && a->window == 0 && a->doc_start.data == NULL ? 2 : 1;
+}
+static int block_keys(const lt_attention_args *a, bool apart) {
     return width_of(a) == 64 && !apart ? 256 : 128; /* BN */
 }
 static int step_queries(const lt_attention_args *a, bool apart) {
     return width_of(a) == 64 && apart ? 128 : 64; /* BM */
 }
-/* See unit_count there: of a (batch, key head). */
+/* See unit_count of bwd_tiles.cuh: of a (batch, key head). */
 static int64_t units_of(const lt_attention_args *a, bool apart) {
     const bool paired = a->causal && a->window == 0; /* PAIRED */
-    const int64_t tiles = lt_cuda_div_up(a->k.shape[1], tile_keys(a, apart));
+    const int64_t tiles = lt_cuda_div_up(a->k.shape[1],
+                                         block_keys(a, apart) * cluster_of(a, apart));
     return paired ? (tiles + 1) / 2 : tiles;
 }
 
@@ -97,7 +101,8 @@ lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
         cut.apart = true;
     } else if (a->fwd.k.shape[1] >= PIECES_KEYS) {
         const int64_t pairs = (int64_t)(PIECE_BYTES / 4 / sums_of(&a->fwd)); /* Of a piece. */
-        if (pairs * units_of(&a->fwd, false) * 10 >= 9 * info->n_sms) { /* Enough for all SMs. */
+        if (pairs * units_of(&a->fwd, false) * cluster_of(&a->fwd, false) * 10 >=
+            9 * info->n_sms) { /* Enough for all SMs. */
             cut.n_pieces = (int)lt_cuda_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], pairs);
         }
     }
@@ -227,18 +232,22 @@ typedef struct {
     CUtensorMap q, k, v, d_o, dk, dv;
     size_t shared_bytes;
     int64_t units; /* of a (batch, key head) */
+    int cluster;
 } products;
 static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args *a, bool apart) {
-    const int width = width_of(&a->fwd), bn = tile_keys(&a->fwd, apart),
+    const int width = width_of(&a->fwd), bn = block_keys(&a->fwd, apart),
               bm = step_queries(&a->fwd, apart);
     const int stages = apart ? (width == 64 ? 4 : 3) : 2; /* STAGES */
+    const int cluster = cluster_of(&a->fwd, apart);
     const size_t kv = (size_t)bn * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2,
                  row = (size_t)bm * 4, ring = (size_t)stages * (2 * step + 2 * row),
-                 sums = 2 * (size_t)bn * (size_t)bm * 2 + 2 * 16384 + (size_t)stages * row;
+                 sums = 2 * (size_t)(bn * cluster) * (size_t)bm * 2 + 2 * 16384 +
+                        (size_t)stages * row;
     char text[320], flags[256];
 
     lt_attn_flags(flags, sizeof flags, &a->fwd);
-    snprintf(text, sizeof text, "HEAD_DIM=%d DQ=%d %s", width, !apart, flags);
+    snprintf(text, sizeof text, "HEAD_DIM=%d DQ=%d CLUSTER=%d %s", width, !apart, cluster, flags);
+    p->cluster = cluster;
     p->units = units_of(&a->fwd, apart);
     p->shared_bytes = 1024 + ring + (apart ? 4 * kv : 2 * kv + sums) + 320 /* barriers, tiles */;
     LT_TRY(lt_cuda_kernel_get(c, &p->kernel, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
@@ -250,13 +259,16 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
     return lt_attn_map(c, &p->dv, &a->dv, 1, 64);
 }
 static lt_err products_run(products *p, lt_cuda *c, CUstream s, kernel_bwd_args *w, int n_sms) {
-    const int64_t units = p->units * w->pairs;
+    const int64_t units = p->units * w->pairs, clusters = n_sms / p->cluster;
     void *args[] = {&p->q, &p->k, &p->v, &p->d_o, &p->dk, &p->dv, w};
-    return lt_cuda_launch(c, s, p->kernel,
-                          &(lt_cuda_dims){.grid = {(unsigned)(units > n_sms ? n_sms : units)},
-                                          .block = {384},
-                                          .dynamic_shared_bytes = p->shared_bytes},
-                          args);
+    return lt_cuda_launch(
+        c, s, p->kernel,
+        &(lt_cuda_dims){
+            .grid = {(unsigned)((units > clusters ? clusters : units) * p->cluster)},
+            .block = {384},
+            .cluster = {p->cluster > 1 ? (unsigned)p->cluster : 0, p->cluster > 1, p->cluster > 1},
+            .dynamic_shared_bytes = p->shared_bytes},
+        args);
 }
 
 /* dQ by itself, and deltas: bwd_dq_sm90.cu. */

@@ -1,18 +1,25 @@
 /* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper; bit-identical run to run. DQ=0: dK and dV only, behind bwd_dq_sm90.cu.
  *
  * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 or 128.
- * MAP       a block makes tiles of BN keys of one key head, one after the other (see unit_count), and walks over the queries that see them, BM a step, of every
- *           query head of the group; two consumer warpgroups own half of the keys each, whose dK and dV take 128 registers a thread: at 64 columns 2 x 64 keys,
- *           at 128 one time 64. More keys are fewer sums of dQ: what is added to memory and made integers halves. Of warpgroup 0 one warp copies: K, V and the first queries of the next tile
- *           come while dK and dV of this one are stored; another adds to dQ. dK and dV never leave registers; dQ is summed in memory.
+ * MAP       a block makes tiles of BN keys of one key head, one after the other (see bwd_tiles.cuh), and walks over the queries that see them, BM a step, of
+ *           every query head of the group; two consumer warpgroups own half of the keys each, whose dK and dV take 128 registers a thread: at 64 columns twice
+ *           64 keys, at 128 once, but blocks stand in pairs. 256 keys together are half the sums of dQ that 128 are: half to make integers, half to add to memory.
+ *           Of warpgroup 0 one warp copies: K, V and the first queries of the next tile come while dK and dV of this one are stored; another adds to dQ. dK and
+ *           dV never leave registers; dQ is summed in memory.
  * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
  *                                                        └─stmatrix, turned─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem), 64 x 64
- *                                                             pieces: at 128 columns one each, at 64 a step's only one by the consumers in turn
+ *                                                             pieces, of which a block has one a step (WINDOW, DOC: two), the consumers' in turn
  *     dQ ─ fixed point ─▶ smem ─ bulk add ─▶ HBM (L2), int32
  *     Each piece of other work runs under a product already queued: exp2 under dP, the barrier of both consumers' dS under dV, dQ goes out under dK.
  *     Of several blocks of 64 keys, sums of one run under the scores of the next; at a mask's edge, in code of its own, blocks that nobody sees are left out.
+ * CLUSTER   two blocks own 256 keys of 128 columns and walk over the same queries. Each copies a column of Q and dO to both, makes S, dP, dK, dV of its 128 keys,
+ *           and 64 columns of dQ over all 256, for which it holds so much of the other's K besides. dS goes to the other block by a copy into its shared memory,
+ *           so dQ is made a step behind:
+ *               consumer   dS n ─▶ own place n % 2 ─ bulk copy ─▶ the other block's        ds_full[n % 2]: two consumers here, two copies from there
+ *               consumer n % 2, in step n + 1: dQ n ─▶ the one place for dQ                ds_empty[n % 2]: dQ n is made, here and there
+ *           One block for WINDOW and DOC, whose queries see few keys.
  * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
  *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
@@ -26,8 +33,8 @@
  * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); the fixed-point sum is ours.
  *@spec sm_90a: HEAD_DIM=64 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=64 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 CLUSTER=2
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 CLUSTER=2
  *@spec sm_90a: HEAD_DIM=64 CAUSAL=0 DQ=0
  *@spec sm_90a: HEAD_DIM=64 CAUSAL=1 DQ=0
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 DQ=0
@@ -36,8 +43,9 @@
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1 DQ=0
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 */
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1 CLUSTER=2
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 CLUSTER=2
+ *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 SOFTCAP=1 CLUSTER=2 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 #include "common/ring.cuh"
@@ -56,9 +64,12 @@
 #else
 #define BM          128
 #endif
+#ifndef CLUSTER
+#define CLUSTER     1
+#endif
+#define TILE_KEYS   (BN * CLUSTER)
 #define CONSUMERS   2
 #define BLOCKS      (BN / 64 / CONSUMERS) /* of 64 keys of a consumer: every other one of the tile, so that both have as much to do along the diagonal */
-#define PAIRED      (CAUSAL && !WINDOW)
 #define THREADS     384
 #define COLUMNS     (HEAD_DIM / 64)
 #define STAGES      (DQ ? 2 : HEAD_DIM == 64 ? 4 : 3)
@@ -66,16 +77,20 @@
 #define KV_BYTES    (BN * HEAD_DIM * 2)
 #define Q_BYTES     (BM * HEAD_DIM * 2)
 #define ROW_BYTES   (BM * 4) /* log-sum-exps or deltas of a step */
-#define DS_BYTES    (DQ * BN * BM * 2)
+#define DS_BYTES    (DQ * TILE_KEYS * BM * 2) /* CLUSTER: own keys, then the other block's */
 #define DQ_BYTES    (DQ * 64 * 64 * 4)
 #define P_KEPT      (DQ && !SOFTCAP) /* P stays in f32 until dS is made, and is rounded only then; with DQ=0 that was slower (docs/SPEED.md). */
-#define TURNS       (COLUMNS == 1) /* A step has one piece of dQ, 64 x 64: consumers make it in turn. Else each has a piece. */
+#define PIECES      (COLUMNS / CLUSTER) /* of a step's dQ, 64 x 64, that a block makes: one by the consumers in turn, or one each */
+#define STAGED      (DQ && CLUSTER == 1) /* dK and dV leave through dS's and dQ's places. */
 #define BAR_BOTH    1 /* both consumers; all of a step's dS is there */
-#define BAR_TURN    8 /* TURNS: the same, awaited by the consumer whose turn it is, told by the other */
+#define BAR_TURN    8 /* one piece: the same, awaited by the consumer whose turn it is, told by the other */
 #define BAR_OWN     2 /* one consumer */
 #define BAR_GONE    4 /* one consumer and the adding warp: its place for dQ may be written, */
 #define BAR_MADE    6 /* and is written */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
+static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128), "two blocks make a column of dQ each");
+
+#include "attention/bwd_tiles.cuh"
 
 WGMMA_SS(mma_s, BM, 0, 0)
 WGMMA_RS(mma_kv, HEAD_DIM, 1)
@@ -85,98 +100,26 @@ typedef struct {
     u32 kv, q, d_o, ds, dq, lse, delta, unit; /* kv: K and V, one behind the other */
     u32 kv_full, kv_empty, q_full, do_full, q_empty, do_empty; /* DQ=0: q_empty tells of both */
     u32 tile; /* two places: see tile_put */
+    u32 other_k, ds_full, ds_empty; /* CLUSTER: the other block's K, of the 64 columns that are made of dQ; two places for dS */
 } smem_map;
-
-typedef struct {
-    int b, kv_head, key, n_keys; /* key: first of the block */
-    int m_begin, m_end;          /* steps of BM queries that see any of its keys */
-    int n_heads;                 /* query heads of the group */
-    int pair;                    /* b G + kv_head */
-    int i, head;                 /* where to begin: blocks of one pair begin in different places, so that their dQs do not meet */
-} tile_pos;
-
-/* First token of [0, T] whose range ends at or after `key`. */
-INLINE int first_token(const attn_args *a, int n_keys, int key) {
-    return CAUSAL ? max_i(0, min_i(a->q_tokens, key - (n_keys - a->q_tokens))) : 0;
-}
-/* One past the last token whose range begins at or before `key`. */
-INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
-    int end = a->q_tokens;
-    if (WINDOW) {
-        end = max_i(0, min_i(end, key + a->window - (n_keys - a->q_tokens)));
-    }
-    if (DOC) { /* doc_start is sorted: bisect. */
-        int low = 0, high = end;
-        while (low < high) {
-            const int mid = (low + high) / 2;
-            if (a->doc_start[b * a->q_tokens + mid] <= key) {
-                low = mid + 1;
-            } else {
-                high = mid;
-            }
-        }
-        end = low;
-    }
-    return end;
-}
-/* Work is dealt in units of equal length: a tile of BN keys or, causal, two of one (batch, key head), the i-th from the front and the i-th from the
- * back. Units of one (batch, key head) stand together: they read the same queries. A block draws them from a counter. */
-INLINE int unit_count(const bwd_args *w) {
-    const int tiles = div_up(w->a.kv_tokens, BN);
-    return (PAIRED ? (tiles + 1) / 2 : tiles) * w->pairs;
-}
-/* Tile `nth` of unit u; false where an odd count of tiles leaves none. */
-INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int nth) {
-    const attn_args *a = &w->a;
-    const int tiles = div_up(a->kv_tokens, BN), units = PAIRED ? (tiles + 1) / 2 : tiles;
-    const int pair = w->first + u / units, i = u % units;
-    tile_pos p;
-    p.pair = pair;
-    p.b = pair / a->kv_heads;
-    p.kv_head = pair % a->kv_heads;
-    p.key = (nth == 0 ? i : tiles - 1 - i) * BN;
-    p.n_keys = keys_of(a, p.b);
-    p.n_heads = a->q_heads / a->kv_heads;
-    p.m_begin = first_token(a, p.n_keys, p.key) / BM;
-    p.m_end = div_up(end_token(a, p.b, p.n_keys, min_i(p.key + BN, p.n_keys) - 1), BM);
-    if (p.key >= p.n_keys || p.m_end < p.m_begin) {
-        p.m_end = p.m_begin;
-    }
-    const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / BN) / tiles);
-    p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
-    p.head = steps > 0 ? begin / steps : 0;
-    *out = p;
-    return nth == 0 || tiles - 1 - i != i;
-}
-/* The producer finds a tile for all; two places in shared memory, in turn. */
-#define TILE_BYTES 48
-INLINE void tile_put(u32 at, const tile_pos *p) {
-    st_shared_v4_s32(at, p->pair, p->b, p->kv_head, p->key);
-    st_shared_v4_s32(at + 16, p->n_keys, p->n_heads, p->m_begin, p->m_end);
-    st_shared_v2_s32(at + 32, p->head, p->i);
-}
-INLINE tile_pos tile_get(u32 at) {
-    const uint4 x = ld_shared_v4(at), y = ld_shared_v4(at + 16);
-    tile_pos p;
-    p.pair = warp_uniform((int)x.x), p.b = warp_uniform((int)x.y), p.kv_head = warp_uniform((int)x.z), p.key = warp_uniform((int)x.w);
-    p.n_keys = warp_uniform((int)y.x), p.n_heads = warp_uniform((int)y.y);
-    p.m_begin = warp_uniform((int)y.z), p.m_end = warp_uniform((int)y.w);
-    p.head = warp_uniform(ld_shared_s32(at + 32)), p.i = warp_uniform(ld_shared_s32(at + 36));
-    return p;
-}
-/* The next step after (head, i): all queries of a head, then the next head, and round. */
-INLINE void step_next(const tile_pos *p, int *head, int *i) {
-    if (++*i == p->m_end) {
-        *i = p->m_begin;
-        *head = *head + 1 == p->n_heads ? 0 : *head + 1;
-    }
-}
 
 /* Of a warpgroup, over the tiles of its block. */
 typedef struct {
     ring_pos r;
-    u32 n_tiles; /* so far */
+    u32 n_tiles, n_steps; /* so far */
 } run_pos;
+
+/* BM rows of Q or dO; in a cluster each block copies a column to both. */
+INLINE void load_queries(u32 to, const void *map, u32 bar, int head, int token, int b) {
+#if CLUSTER > 1
+    const int c = (int)cluster_cta_rank();
+    tma_load_4d_multicast(to + c * BM * 128, map, bar, c * 64, head, token, b, (1 << CLUSTER) - 1);
+#else
+    for (int c = 0; c < COLUMNS; c++) {
+        tma_load_4d(to + c * BM * 128, map, bar, c * 64, head, token, b);
+    }
+#endif
+}
 
 /* 1. One thread: K and V once, then Q with its log-sum-exps and dO with its deltas, step by step. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_do, const bwd_args *w, const smem_map *m,
@@ -186,7 +129,11 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
 
     mbarrier_wait(m->kv_empty + 8 * slot, (run->n_tiles / KV_SLOTS & 1u) ^ 1u);
     tile_put(m->tile + (run->n_tiles++ & 1u) * TILE_BYTES, p);
-    mbarrier_expect(full, 2 * KV_BYTES);
+    mbarrier_expect(full, 2 * KV_BYTES + (CLUSTER - 1) * BN * 128);
+    if (CLUSTER > 1) {
+        const int rank = (int)cluster_cta_rank();
+        tma_load_4d(m->other_k, map_k, full, rank * 64, p->kv_head, p->key + (1 - 2 * rank) * BN, p->b);
+    }
     for (int c = 0; c < COLUMNS; c++) {
         tma_load_4d(k + c * BN * 128, map_k, full, c * 64, p->kv_head, p->key, p->b);
         tma_load_4d(k + KV_BYTES + c * BN * 128, map_v, full, c * 64, p->kv_head, p->key, p->b);
@@ -197,17 +144,13 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
         const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
         mbarrier_wait(m->q_empty + 8 * r.slot, r.phase);
         mbarrier_expect(q_bar, Q_BYTES + ROW_BYTES);
-        for (int c = 0; c < COLUMNS; c++) {
-            tma_load_4d(m->q + r.slot * Q_BYTES + c * BM * 128, map_q, q_bar, c * 64, head, i * BM, p->b);
-        }
+        load_queries(m->q + r.slot * Q_BYTES, map_q, q_bar, head, i * BM, p->b);
         bulk_load(m->lse + r.slot * ROW_BYTES, w->lse2 + row, ROW_BYTES, q_bar);
         if (DQ) {
             mbarrier_wait(m->do_empty + 8 * r.slot, r.phase);
         }
         mbarrier_expect(do_bar, Q_BYTES + (1 + DQ) * ROW_BYTES);
-        for (int c = 0; c < COLUMNS; c++) {
-            tma_load_4d(m->d_o + r.slot * Q_BYTES + c * BM * 128, map_do, do_bar, c * 64, head, i * BM, p->b);
-        }
+        load_queries(m->d_o + r.slot * Q_BYTES, map_do, do_bar, head, i * BM, p->b);
         bulk_load(m->delta + r.slot * ROW_BYTES, w->delta + row, ROW_BYTES, do_bar);
         if (DQ) {
             bulk_load(m->unit + r.slot * ROW_BYTES, w->unit + row, ROW_BYTES, do_bar);
@@ -235,13 +178,13 @@ INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 p[BM / 4], u32 rows) {
     }
     wgmma_commit();
 }
-/* dq (64 queries, 64 of D) = dS (64 queries, BN keys) K (BN keys, 64 of D). */
-INLINE void issue_dq(float dq[32], u32 ds, u32 k) {
-    const u64 a = wgmma_desc(ds, 16), b = wgmma_desc(k, 16);
+/* dq (64 queries, 64 of D) = dS (64 queries, TILE_KEYS) K (TILE_KEYS, 64 of D), whose keys from BN on are the other block's. */
+INLINE void issue_dq(float dq[32], u32 ds, u32 k, u32 other_k) {
+    const u64 a = wgmma_desc(ds, 16), b = wgmma_desc(k, 16), other = wgmma_desc(other_k, 16);
     mma_dq_set(dq, a, b);
 #pragma unroll
-    for (int i = 1; i < BN / 16; i++) {
-        mma_dq(dq, DESC_ADD(a, i / 4 * (BM * 128) + i % 4 * 32), DESC_ADD(b, i * 2048), 1);
+    for (int i = 1; i < TILE_KEYS / 16; i++) {
+        mma_dq(dq, DESC_ADD(a, i / 4 * (BM * 128) + i % 4 * 32), i < BN / 16 ? DESC_ADD(b, i * 2048) : DESC_ADD(other, (i - BN / 16) * 2048), 1);
     }
     wgmma_commit();
 }
@@ -352,9 +295,13 @@ INLINE void no_slopes(u32 ds) {
     }
 }
 
-/* 4. A 64 x 64 piece of dQ as integers, in the order of the registers, left for the adding warp. */
-INLINE void leave_dq(const float dq[32], const float unit[2], u32 stage, int consumer) {
-    const u32 mine = stage + (int)threadIdx.x % 128 / 32 * 4096 + (int)threadIdx.x % 32 * 16;
+/* 4. Which 64 columns of dQ this consumer makes. */
+INLINE int dq_column(int consumer) {
+    return CLUSTER > 1 ? (int)cluster_cta_rank() : PIECES == 1 ? 0 : consumer;
+}
+/* A 64 x 64 piece of dQ as integers, in the order of the registers, left for the adding warp. */
+INLINE void leave_dq(const float dq[32], const float unit[2], u32 places, int consumer) {
+    const u32 mine = places + (CLUSTER > 1 ? 0 : consumer) * DQ_BYTES + (int)threadIdx.x % 128 / 32 * 4096 + (int)threadIdx.x % 32 * 16;
 
     named_barrier_sync(BAR_GONE + consumer, 160);
 #pragma unroll
@@ -365,10 +312,15 @@ INLINE void leave_dq(const float dq[32], const float unit[2], u32 stage, int con
     fence_proxy_async();
     named_barrier_arrive(BAR_MADE + consumer, 160);
 }
-/* A warp: what the consumers leave of dQ, added to memory. Integers, whose order does not count. */
+/* A warp: what the consumers leave of dQ, added to memory. Integers, whose order does not count. In a cluster there is one place, which the consumers have in turn. */
 INLINE void add_dq(const bwd_args *w, const smem_map *m) {
     const bool one = threadIdx.x % 32 == 0;
+    const int first_column = CLUSTER > 1 ? (int)cluster_cta_rank() : 0;
+    u32 n_steps = 0;
 
+    if (CLUSTER > 1) {
+        named_barrier_arrive(BAR_GONE, 160);
+    }
     for (u32 n = 0;; n++) {
         const u32 tile = m->tile + (n & 1u) * TILE_BYTES;
         mbarrier_wait(m->kv_full, n & 1u);
@@ -377,24 +329,25 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
         }
         const tile_pos p = tile_get(tile);
         int head = p.head, i = p.i;
-        for (int step = 0; step < p.n_heads * (p.m_end - p.m_begin); step++, step_next(&p, &head, &i)) {
+        for (int left = p.n_heads * (p.m_end - p.m_begin); left > 0; left--, n_steps++, step_next(&p, &head, &i)) {
             const i64 row = (i64)(p.pair * p.n_heads + head) * w->padded + i * BM;
-            for (int column = 0; column < COLUMNS; column++) {
-                const int c = TURNS ? step % 2 : column;
+            for (int piece = 0; piece < PIECES; piece++) {
+                const int c = PIECES == 1 ? (int)(n_steps % 2) : piece;
                 named_barrier_sync(BAR_MADE + c, 160);
                 if (one) {
-                    bulk_add_s32((u32 *)w->dq_acc + (row / 64 * COLUMNS + column) * 4096, m->dq + c * DQ_BYTES, DQ_BYTES);
+                    bulk_add_s32((u32 *)w->dq_acc + (row / 64 * COLUMNS + first_column + piece) * 4096, m->dq + (CLUSTER > 1 ? 0 : c) * DQ_BYTES, DQ_BYTES);
                     tma_store_commit();
                 }
             }
-            for (int column = 0; column < COLUMNS; column++) {
-                if (one && column < COLUMNS - 1) {
+            for (int piece = 0; piece < PIECES; piece++) {
+                const int c = PIECES == 1 ? (int)(n_steps % 2) : piece;
+                if (one && piece < PIECES - 1) {
                     tma_store_wait_read(1);
                 } else if (one) {
                     tma_store_wait_read(0);
                 }
                 __syncwarp();
-                named_barrier_arrive(BAR_GONE + (TURNS ? step % 2 : column), 160);
+                named_barrier_arrive(BAR_GONE + (CLUSTER > 1 ? 1 - c : c), 160);
             }
         }
         if (one) {
@@ -454,13 +407,63 @@ INLINE bool all_seen(const bwd_args *w, const tile_pos *p, int token, int key, i
     return key + n - 1 <= first.hi && key >= last.lo;
 }
 
+/* Who fills this block's places hears of it, in a cluster the other block, too. */
+INLINE void arrive_all(u32 bar) {
+    mbarrier_arrive(bar);
+    if (CLUSTER > 1) {
+        mbarrier_arrive_remote(bar, cluster_cta_rank() ^ 1u);
+    }
+}
+
 #if DQ
-/* 2-4. BM queries and this consumer's blocks of keys. At an edge (constant) blocks may be skipped, so that none may be under way when the next begins;
- * elsewhere a block's sums run under the next one's scores, the last one's under the barrier and dQ. */
-INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p,
-                      const step_pos *at, u32 k, u32 ds, bool turn, const bool edge, bool mask, int consumer) {
+/* CLUSTER: one thread: dS of a consumer's 64 keys at step n is whole. This block may know, the other one gets a copy. */
+INLINE void slopes_pass(const smem_map *m, u32 my_ds, u32 n) {
+    const u32 full = m->ds_full + 8 * (n % 2);
+    const int other = (int)cluster_cta_rank() ^ 1;
+    mbarrier_expect(full, BM * 128);
+    bulk_send(remote_address(my_ds + BN * BM * 2, other), my_ds, BM * 128, remote_address(full, other));
+}
+/* CLUSTER: dS of both blocks at step n is here; dQ of it is made, so that both may write to that place again. */
+INLINE void slopes_await(const smem_map *m, u32 n) {
+    mbarrier_wait(m->ds_full + 8 * (n % 2), n / 2 & 1u);
+}
+INLINE void slopes_release(const smem_map *m, u32 n) {
+    if (threadIdx.x % 128 == 0) {
+        arrive_all(m->ds_empty + 8 * (n % 2));
+    }
+}
+
+/* This consumer's dS at step n is whole: tells who makes dQ of it, and fetches units if that is this one. Behind it all warps have read what came with the queries: it has a
+ * barrier, or products follow, which warps of a consumer begin together. */
+INLINE void slopes_tell(const smem_map *m, u32 ds, const step_pos *at, u32 n, float unit[2], bool turn, const bool edge, int consumer) {
     const int tid = (int)threadIdx.x % 128;
-    const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES;
+    const u32 units = m->unit + at->r.slot * ROW_BYTES + (16 * (tid / 32) + tid % 32 / 4) * 4;
+
+    if (CLUSTER > 1 ? n % 2 == (u32)consumer : turn) {
+        unit[0] = ld_shared_f32(units), unit[1] = ld_shared_f32(units + 32);
+    }
+    if (CLUSTER > 1) {
+        named_barrier_sync(BAR_OWN + consumer, 128);
+        if (tid == 0) {
+            slopes_pass(m, ds + consumer * (BM * 128), n);
+        }
+    } else if (turn) {
+        named_barrier_sync(PIECES == 1 ? BAR_TURN + consumer : BAR_BOTH, 256);
+    } else {
+        named_barrier_arrive(BAR_TURN + 1 - consumer, 256);
+        if (edge) {
+            named_barrier_sync(BAR_OWN + consumer, 128);
+        }
+    }
+}
+
+/* 2-4. Step n of all tiles: BM queries and this consumer's blocks of keys. At an edge (constant) blocks may be skipped, so that none may be under way when the next
+ * begins; elsewhere a block's sums run under the next one's scores, the last one's under the barrier and dQ. `turn`: this consumer makes dQ, of this step or, in a
+ * cluster, where dS takes its time, of the one before; unit: of that step's rows. */
+INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p,
+                      const step_pos *at, u32 k, u32 n, float unit[2], bool turn, const bool edge, bool mask, int consumer) {
+    const int tid = (int)threadIdx.x % 128;
+    const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES, ds = m->ds + n % 2 * DS_BYTES;
     u32 probs[BM / 4], dsr[BM / 4];
 
     if (edge) {
@@ -489,6 +492,9 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
         probabilities_step(s, probs, w, m, p, at, key, mask);
         wgmma_wait(0);
         wgmma_pin(dp, BM / 2);
+        if (CLUSTER > 1) {
+            mbarrier_wait(m->ds_empty + 8 * (n % 2), (n / 2 & 1u) ^ 1u);
+        }
         slopes(s, probs, dp, dsr, m->delta + at->r.slot * ROW_BYTES, my_ds);
         wgmma_fence();
         issue_sums(dv[i], probs, d_o);
@@ -502,20 +508,20 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
         }
     }
     fence_proxy_async();
-    /* All warps have read what came with the queries: behind a barrier, or behind products, which warps of a consumer begin together. */
+    slopes_tell(m, ds, at, n, unit, turn, edge, consumer);
     if (turn) {
-        const u32 units = m->unit + at->r.slot * ROW_BYTES + (16 * (tid / 32) + tid % 32 / 4) * 4;
-        const float unit[2] = {ld_shared_f32(units), ld_shared_f32(units + 32)};
         float dq[32];
-        named_barrier_sync(TURNS ? BAR_TURN + consumer : BAR_BOTH, 256);
+        if (CLUSTER > 1) {
+            slopes_await(m, n - 1);
+        }
         wgmma_fence();
-        issue_dq(dq, ds, k + (TURNS ? 0 : consumer * (BN * 128)));
+        issue_dq(dq, CLUSTER > 1 ? m->ds + (n - 1) % 2 * DS_BYTES : ds, k + dq_column(consumer) * (BN * 128), m->other_k);
         if (!edge) {
             issue_sums(dk[BLOCKS - 1], dsr, q);
             wgmma_wait(2);
         }
         if (tid == 0) {
-            mbarrier_arrive(m->do_empty + 8 * at->r.slot);
+            arrive_all(m->do_empty + 8 * at->r.slot);
         }
         if (edge) {
             wgmma_wait(0);
@@ -523,21 +529,32 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
             wgmma_wait(1);
         }
         wgmma_pin(dq, 32);
-        leave_dq(dq, unit, m->dq + consumer * DQ_BYTES, consumer);
+        if (CLUSTER > 1) {
+            slopes_release(m, n - 1);
+        }
+        leave_dq(dq, unit, m->dq, consumer);
     } else {
-        named_barrier_arrive(BAR_TURN + 1 - consumer, 256);
-        if (edge) {
-            named_barrier_sync(BAR_OWN + consumer, 128);
-        } else {
+        if (!edge) {
             wgmma_fence();
             issue_sums(dk[BLOCKS - 1], dsr, q);
             wgmma_wait(1);
         }
         if (tid == 0) {
-            mbarrier_arrive(m->do_empty + 8 * at->r.slot);
+            arrive_all(m->do_empty + 8 * at->r.slot);
         }
     }
     wgmma_wait(0);
+}
+/* CLUSTER: dQ of a tile's last step. */
+INLINE void walk_end(const smem_map *m, u32 k, u32 n, const float unit[2], int consumer) {
+    float dq[32];
+    slopes_await(m, n);
+    wgmma_fence();
+    issue_dq(dq, m->ds + n % 2 * DS_BYTES, k + dq_column(consumer) * (BN * 128), m->other_k);
+    wgmma_wait(0);
+    wgmma_pin(dq, 32);
+    slopes_release(m, n);
+    leave_dq(dq, unit, m->dq, consumer);
 }
 #else
 /* 2-3. BM queries and this consumer's 64 keys, no dQ. */
@@ -569,39 +586,45 @@ INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_
 /* All queries that see this consumer's keys. */
 INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
                  u32 k, int consumer) {
-    const int n_steps = p->n_heads * (p->m_end - p->m_begin);
+    const u32 begin = run->n_steps, end = begin + (u32)(p->n_heads * (p->m_end - p->m_begin));
     step_pos at = {p->head, p->i, run->r};
+    float unit[2];
 
-    for (int step = 0; step < n_steps; step++) {
+    for (u32 n = begin; n < end; n++) {
         mbarrier_wait(m->q_full + 8 * at.r.slot, at.r.phase);
 #if DQ
-        const bool inside = all_seen(w, p, at.i * BM, p->key + 64 * consumer, 64 * (CONSUMERS * (BLOCKS - 1) + 1));
-        const bool turn = !TURNS || step % 2 == consumer; /* to make dQ */
-        const u32 ds = m->ds + step % 2 * DS_BYTES;
+        const bool inside = all_seen(w, p, at.i * BM, p->key + 64 * consumer, 64 * (CONSUMERS * (BLOCKS - 1) + 1)), mine = n % 2 == (u32)consumer;
+        const bool turn = CLUSTER > 1 ? !mine && n > begin : PIECES > 1 || mine;
         if (BLOCKS > 1 && !inside) {
-            walk_step(dk, dv, w, m, p, &at, k, ds, turn, true, true, consumer);
+            walk_step(dk, dv, w, m, p, &at, k, n, unit, turn, true, true, consumer);
         } else {
-            walk_step(dk, dv, w, m, p, &at, k, ds, turn, false, !inside, consumer);
+            walk_step(dk, dv, w, m, p, &at, k, n, unit, turn, false, !inside, consumer);
         }
 #else
         walk_step(dk[0], dv[0], w, m, p, &at, k, consumer);
 #endif
         if (threadIdx.x % 128 == 0) {
-            mbarrier_arrive(m->q_empty + 8 * at.r.slot);
+            arrive_all(m->q_empty + 8 * at.r.slot);
         }
         ring_step(&at.r, STAGES);
         step_next(p, &at.head, &at.i);
     }
+#if CLUSTER > 1
+    if ((end - 1) % 2 == (u32)consumer) {
+        walk_end(m, k, end - 1, unit, consumer);
+    }
+#endif
+    run->n_steps = end;
     run->r = at.r;
 }
 
 INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, int consumer) {
-    run_pos run = {{0, 0}, 0};
+    run_pos run = {{0, 0}, 0, 0};
 
     for (;; run.n_tiles++) {
         const u32 tile = m->tile + (run.n_tiles & 1u) * TILE_BYTES, slot = run.n_tiles % KV_SLOTS;
         float dk[BLOCKS][HEAD_DIM / 2] = {{0.0f}}, dv[BLOCKS][HEAD_DIM / 2] = {{0.0f}};
-        if (DQ) { /* dK and dV of the tile before have left dS's and dQ's places. */
+        if (STAGED) { /* dK and dV of the tile before have left dS's and dQ's places. */
             if (threadIdx.x % 128 == 0) {
                 tma_store_wait_read(0);
             }
@@ -611,7 +634,7 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
         if (warp_uniform(ld_shared_s32(tile)) < 0) {
             break;
         }
-        if (DQ && threadIdx.x % 128 < 32) {
+        if (STAGED && threadIdx.x % 128 < 32) {
             named_barrier_arrive(BAR_GONE + consumer, 160); /* In the adding warp's stead: nothing is there yet. */
         }
         {
@@ -625,13 +648,13 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
         wgmma_pin(dk[0], BLOCKS * HEAD_DIM / 2);
         wgmma_pin(dv[0], BLOCKS * HEAD_DIM / 2);
         const tile_pos p = tile_get(tile); /* Again: not held in registers over the walk. */
-        if (!DQ) {
+        if (!STAGED) {
             named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies, also where it has no products. */
         }
         if (threadIdx.x % 128 == 0) {
             mbarrier_arrive(m->kv_empty + 8 * slot);
         }
-        if (DQ) {
+        if (STAGED) {
             named_barrier_sync(BAR_GONE + consumer, 160);
             named_barrier_sync(BAR_BOTH, 256); /* Both have read dS for the last time. */
             store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, &p, consumer);
@@ -658,6 +681,7 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.d_o = m.q + STAGES * Q_BYTES;
     m.ds = m.d_o + STAGES * Q_BYTES;
     m.dq = m.ds + 2 * DS_BYTES;
+    m.other_k = m.dq + DQ_BYTES; /* CLUSTER: one place for dQ, and the other's bytes are for these. */
     m.lse = m.dq + CONSUMERS * DQ_BYTES;
     m.delta = m.lse + STAGES * ROW_BYTES;
     m.unit = m.delta + STAGES * ROW_BYTES;
@@ -667,7 +691,9 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.do_full = m.q_full + 8 * STAGES;
     m.q_empty = m.do_full + 8 * STAGES;
     m.do_empty = m.q_empty + 8 * STAGES;
-    m.tile = (m.do_empty + 8 * STAGES + 15) & ~15u;
+    m.ds_full = m.do_empty + 8 * STAGES;
+    m.ds_empty = m.ds_full + 16;
+    m.tile = (m.ds_empty + 16 + 15) & ~15u;
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < KV_SLOTS; s++) {
@@ -677,25 +703,35 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         for (int s = 0; s < STAGES; s++) {
             mbarrier_init(m.q_full + 8 * s, 1);
             mbarrier_init(m.do_full + 8 * s, 1);
-            mbarrier_init(m.q_empty + 8 * s, CONSUMERS);
-            mbarrier_init(m.do_empty + 8 * s, CONSUMERS);
+            mbarrier_init(m.q_empty + 8 * s, CONSUMERS * CLUSTER);
+            mbarrier_init(m.do_empty + 8 * s, CONSUMERS * CLUSTER);
+        }
+        for (int i = 0; i < 2 && CLUSTER > 1; i++) {
+            mbarrier_init(m.ds_full + 8 * i, CONSUMERS);
+            mbarrier_init(m.ds_empty + 8 * i, CLUSTER); /* of each block the consumer that makes dQ of it */
         }
         mbarrier_init_fence();
     }
-    __syncthreads();
+    if (CLUSTER > 1) {
+        cluster_sync();
+    } else {
+        __syncthreads();
+    }
     if (group == 0) {
         regs_shrink(40);
         if (threadIdx.x == 0) {
-            run_pos run = {{0, 1}, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
-            for (int u = (int)blockIdx.x, next; u < unit_count(&args); u = next) {
-                next = (int)(gridDim.x + atomicAdd(args.a.counter, 1)); /* Asked for long before it is needed. */
+            run_pos run = {{0, 1}, 0, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
+            for (int u = (int)blockIdx.x / CLUSTER, next; u < unit_count(&args); u = next) {
+                next = CLUSTER > 1 ? u + (int)gridDim.x / CLUSTER : (int)(gridDim.x + atomicAdd(args.a.counter, 1)); /* Asked for long before it is needed. */
                 for (int nth = 0; nth < 1 + PAIRED; nth++) {
                     if (tile_locate(&p, &args, u, nth)) {
                         produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
                     }
                 }
             }
-            draws_end(&args.a);
+            if (CLUSTER == 1) {
+                draws_end(&args.a);
+            }
             const u32 slot = run.n_tiles % KV_SLOTS;
             mbarrier_wait(m.kv_empty + 8 * slot, (run.n_tiles / KV_SLOTS & 1u) ^ 1u);
             st_shared_s32(m.tile + (run.n_tiles & 1u) * TILE_BYTES, -1);
@@ -709,5 +745,9 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         if (threadIdx.x % 32 == 0) {
             tma_store_wait_read(0);
         }
+    }
+    if (CLUSTER > 1) {
+        __syncwarp();
+        cluster_sync(); /* No block leaves while its neighbour may still write to its shared memory. */
     }
 }

@@ -144,6 +144,10 @@ INLINE void bulk_load_hint(u32 dst, const void *src, u32 bytes, u32 bar, u64 pol
 INLINE void bulk_prefetch(const void *src, u32 bytes) { /* To the L2. */
     asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(src), "r"(bytes) : "memory");
 }
+/* To shared memory of a block of the cluster, whose barrier counts the bytes: addresses of remote_address. */
+INLINE void bulk_send(u32 dst, u32 src, u32 bytes, u32 bar) {
+    asm volatile("cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(dst), "r"(src), "r"(bytes), "r"(bar) : "memory");
+}
 INLINE void bulk_add_s32(void *dst, u32 src, u32 bytes) {
     asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;"
                  ::"l"(dst), "r"(src), "r"(bytes) : "memory");

@@ -1,0 +1,96 @@
+/* bwd_tiles.cuh: how bwd_sm90.cu's work is dealt: tiles of TILE_KEYS keys of a key head, which a cluster's blocks (BN keys each) walk through steps of BM queries for. */
+#ifndef LT_CUDA_ATTENTION_BWD_TILES_CUH
+#define LT_CUDA_ATTENTION_BWD_TILES_CUH
+
+#include "attention/bwd.cuh"
+
+#define PAIRED (CAUSAL && !WINDOW)
+
+typedef struct {
+    int b, kv_head, key, n_keys; /* key: first of the block */
+    int m_begin, m_end;          /* steps of BM queries that see any of its keys */
+    int n_heads;                 /* query heads of the group */
+    int pair;                    /* b G + kv_head */
+    int i, head;                 /* where to begin: blocks of one pair begin in different places, so that their dQs do not meet */
+} tile_pos;
+
+/* First token of [0, T] whose range ends at or after `key`. */
+INLINE int first_token(const attn_args *a, int n_keys, int key) {
+    return CAUSAL ? max_i(0, min_i(a->q_tokens, key - (n_keys - a->q_tokens))) : 0;
+}
+/* One past the last token whose range begins at or before `key`. */
+INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
+    int end = a->q_tokens;
+    if (WINDOW) {
+        end = max_i(0, min_i(end, key + a->window - (n_keys - a->q_tokens)));
+    }
+    if (DOC) { /* doc_start is sorted: bisect. */
+        int low = 0, high = end;
+        while (low < high) {
+            const int mid = (low + high) / 2;
+            if (a->doc_start[b * a->q_tokens + mid] <= key) {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        end = low;
+    }
+    return end;
+}
+/* Work is dealt in units of equal length: a tile of TILE_KEYS or, causal, two of one (batch, key head), the i-th from the front and the i-th from the
+ * back. Units of one (batch, key head) stand together: they read the same queries. A block draws them from a counter;
+ * clusters take them by number. */
+INLINE int unit_count(const bwd_args *w) {
+    const int tiles = div_up(w->a.kv_tokens, TILE_KEYS);
+    return (PAIRED ? (tiles + 1) / 2 : tiles) * w->pairs;
+}
+/* Tile `nth` of unit u; false where an odd count of tiles leaves none. */
+INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int nth) {
+    const attn_args *a = &w->a;
+    const int tiles = div_up(a->kv_tokens, TILE_KEYS), units = PAIRED ? (tiles + 1) / 2 : tiles;
+    const int pair = w->first + u / units, i = u % units;
+    tile_pos p;
+    p.pair = pair;
+    p.b = pair / a->kv_heads;
+    p.kv_head = pair % a->kv_heads;
+    p.key = (nth == 0 ? i : tiles - 1 - i) * TILE_KEYS;
+    p.n_keys = keys_of(a, p.b);
+    p.n_heads = a->q_heads / a->kv_heads;
+    p.m_begin = first_token(a, p.n_keys, p.key) / BM;
+    p.m_end = div_up(end_token(a, p.b, p.n_keys, min_i(p.key + TILE_KEYS, p.n_keys) - 1), BM);
+    if (p.key >= p.n_keys || p.m_end < p.m_begin) {
+        p.m_end = p.m_begin;
+    }
+    const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / TILE_KEYS) / tiles);
+    p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
+    p.head = steps > 0 ? begin / steps : 0;
+    p.key += CLUSTER > 1 ? (int)cluster_cta_rank() * BN : 0; /* Both blocks walk over the same queries. */
+    *out = p;
+    return nth == 0 || tiles - 1 - i != i;
+}
+/* The producer finds a tile for all; two places in shared memory, in turn. */
+#define TILE_BYTES 48
+INLINE void tile_put(u32 at, const tile_pos *p) {
+    st_shared_v4_s32(at, p->pair, p->b, p->kv_head, p->key);
+    st_shared_v4_s32(at + 16, p->n_keys, p->n_heads, p->m_begin, p->m_end);
+    st_shared_v2_s32(at + 32, p->head, p->i);
+}
+INLINE tile_pos tile_get(u32 at) {
+    const uint4 x = ld_shared_v4(at), y = ld_shared_v4(at + 16);
+    tile_pos p;
+    p.pair = warp_uniform((int)x.x), p.b = warp_uniform((int)x.y), p.kv_head = warp_uniform((int)x.z), p.key = warp_uniform((int)x.w);
+    p.n_keys = warp_uniform((int)y.x), p.n_heads = warp_uniform((int)y.y);
+    p.m_begin = warp_uniform((int)y.z), p.m_end = warp_uniform((int)y.w);
+    p.head = warp_uniform(ld_shared_s32(at + 32)), p.i = warp_uniform(ld_shared_s32(at + 36));
+    return p;
+}
+/* The next step after (head, i): all queries of a head, then the next head, and round. */
+INLINE void step_next(const tile_pos *p, int *head, int *i) {
+    if (++*i == p->m_end) {
+        *i = p->m_begin;
+        *head = *head + 1 == p->n_heads ? 0 : *head + 1;
+    }
+}
+
+#endif
