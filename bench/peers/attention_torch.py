@@ -1,7 +1,7 @@
 """The peer of `lateen bench kernels --op attention`: cuDNN's attention through PyTorch's scaled_dot_product_attention, BF16.
 
 Usage: attention_torch.py [cudnn | flash]
-It prints "ready", then answers each line "forward|backward B T HEADS DIM causal|full" with the milliseconds of one run. Runs are recorded in a CUDA
+It prints "ready", then answers each line "forward|backward B T HEADS DIM causal|full" with the milliseconds of one run, "-" where the backend has no kernel. Runs are recorded in a CUDA
 graph and replayed for about 100 ms before as many between two events: the host's time does not count, and the clock is the kernel's own."""
 import os
 import sys
@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 BACKENDS = {"cudnn": SDPBackend.CUDNN_ATTENTION, "flash": SDPBackend.FLASH_ATTENTION}
 backend = BACKENDS[sys.argv[1] if len(sys.argv) > 1 else "cudnn"]
 RUNS = 4  # of one graph
+LACKS = ("No available kernel", "No valid execution plans")  # PyTorch's and cuDNN's words
 
 
 def events(replay, n):
@@ -57,7 +58,13 @@ for line in sys.stdin:
         held, line_held = {}, line.split()[1:]
         torch.cuda.empty_cache()
     if way not in held:
-        held[way] = prepare(way, int(b), int(t), int(h), int(d), mask == "causal")
+        try:
+            held[way] = prepare(way, int(b), int(t), int(h), int(d), mask == "causal")
+        except RuntimeError as error:
+            if not any(words in str(error) for words in LACKS):
+                raise
+            print("-", flush=True)
+            continue
         events(held[way][0].replay, 2)
     graph = held[way][0]
     n = max(2, int(100 / max(events(graph.replay, 1), 1e-3)))

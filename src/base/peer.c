@@ -63,7 +63,7 @@ lt_err lt_peer_ask(lt_peer *p, const char *line, double *answer) {
         LT_FAIL(LT_ERR_REMOTE, "the peer ended at '%s': %s", line, p->command);
     }
     *answer = atof(said);
-    if (!(*answer > 0.0)) {
+    if (!(*answer > 0.0) && strcmp(said, "-\n") != 0) {
         said[strcspn(said, "\n")] = '\0';
         LT_FAIL(LT_ERR_REMOTE, "the peer answered '%s' to '%s': %s", said, line, p->command);
     }

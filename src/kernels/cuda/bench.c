@@ -50,6 +50,9 @@ void lt_bench_row(lt_bench *b, const lt_bench_result *r) {
     if (r->peer_ms > 0.0) {
         fprintf(b->to, " %6.1f%% of peer", 100.0 * r->peer_ms / r->ms);
     }
+    if (r->peer_lacks) {
+        fprintf(b->to, " the peer has none");
+    }
     if (r->took.n_regs > 0) {
         fprintf(b->to, " %3d regs %d x %d thr/SM", r->took.n_regs, r->took.blocks_per_sm,
                 r->took.threads);

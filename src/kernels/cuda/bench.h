@@ -39,6 +39,7 @@ typedef struct {
         limit; /* What the machine could do, in the unit that binds: flop/s when flops > 0 and limit_is_flops, else bytes/s. */
     bool limit_is_flops, peer;
     double peer_ms;                   /* The vendor's time of the same shape in the same run. */
+    bool peer_lacks;                  /* It was asked, and has no such kernel. */
     double error_max, error_relative; /* Against double; 0: not said. */
     lt_cuda_launched took;            /* Of a rung: what it takes of an SM. */
     lt_nvml_reading state;            /* sm_mhz 0: not read. */

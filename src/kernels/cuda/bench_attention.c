@@ -352,7 +352,7 @@ static lt_err queue(void *p, CUstream s, int set) {
     return r->backward ? backward(r, s) : forward(r, s);
 }
 
-/* The peer's time of one way of a shape; 0: there is no peer. */
+/* The peer's time of one way of a shape; 0: there is no peer, or it has no such kernel. */
 static lt_err ask_peer(lt_bench *b, const attn_case *t, const char *way, double *ms) {
     char line[96];
     *ms = 0.0;
@@ -422,6 +422,7 @@ static lt_err case_time(lt_bench *b, const attn_case *t, bool sm80) {
                                .ms = runs[i].ms,
                                .ms_best = runs[i].ms_best,
                                .peer_ms = peer_ms[i],
+                               .peer_lacks = b->peer.to != NULL && !(peer_ms[i] > 0.0),
                                .flops = flops * (i == 0 ? 1.0 : 2.5),
                                .limit_is_flops = true,
                                .limit = 4096.0 * info->n_sms * info->clock_mhz * 1e6};

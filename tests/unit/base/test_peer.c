@@ -1,4 +1,4 @@
-/* test_peer.c: a peer that answers, one that never gets ready, one that ends, one that answers nonsense. */
+/* test_peer.c: a peer that answers, one that has nothing to measure, one that never gets ready, one that ends, one that answers nonsense. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -24,6 +24,18 @@ static void test_answers(void **state) {
     assert_true(x == 45.0);
     lt_peer_close(&p);
     lt_peer_close(&p); /* Of zeros: nothing to do. */
+}
+
+static void test_nothing_to_measure(void **state) {
+    lt_peer p;
+    double x = 1.0;
+    (void)state;
+    assert_int_equal(lt_peer_open(&p, "echo ready; while read a; do echo $a; done", none), LT_OK);
+    assert_int_equal(lt_peer_ask(&p, "-", &x), LT_OK);
+    assert_true(x == 0.0);
+    assert_int_equal(lt_peer_ask(&p, "3", &x), LT_OK); /* It goes on. */
+    assert_true(x == 3.0);
+    lt_peer_close(&p);
 }
 
 static void test_never_ready(void **state) {
@@ -54,13 +66,15 @@ static void test_nonsense(void **state) {
     assert_non_null(strstr(lt_error_message(), "answered 'oh'"));
     assert_int_equal(lt_peer_ask(&p, "nan", &x), LT_ERR_REMOTE);
     assert_int_equal(lt_peer_ask(&p, "-1", &x), LT_ERR_REMOTE);
+    assert_int_equal(lt_peer_ask(&p, "--", &x), LT_ERR_REMOTE);
     assert_int_equal(lt_peer_ask(&p, "2.5", &x), LT_OK);
     lt_peer_close(&p);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_answers), cmocka_unit_test(test_never_ready),
-        cmocka_unit_test(test_ends), cmocka_unit_test(test_nonsense)};
+        cmocka_unit_test(test_answers), cmocka_unit_test(test_nothing_to_measure),
+        cmocka_unit_test(test_never_ready), cmocka_unit_test(test_ends),
+        cmocka_unit_test(test_nonsense)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
