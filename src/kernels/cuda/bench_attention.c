@@ -364,26 +364,28 @@ static lt_err ask_peer(lt_bench *b, const attn_case *t, const char *way, double 
     return lt_peer_ask(&b->peer, line, ms);
 }
 
-/* A recording played for 100 ms, then timed for as long (bench/peers/attention_torch.py does the same): launches do not count, and the clock is that of this kernel, which
- * takes the card some 50 ms to find: with 20, a kernel behind a heavier one was up to 9 % slower than behind itself. */
-static const lt_timing_plan played = {.n_sets = 1, .rounds = 1, .inner_ms = 100, .graph = true};
+/* A recording played for 35 ms, then timed for as long (bench/peers/attention_torch.py does the same): launches do not count. At its 700 W the card's clock swings by 5 % within
+ * a second: of three turns of 100 ms the medians of a kernel and of its peer fell into different swings, and a ratio was off by as much. Many short turns share them. */
+static const lt_timing_plan played = {.n_sets = 1, .rounds = 1, .inner_ms = 35, .graph = true};
 
-/* Ours and the peer's in turn, TURNS times. runs' ms become medians over the turns, peer_ms the peer's (0: none). */
-static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n, double *peer_ms) {
-    enum { TURNS = 3 };
-    double ours[2][TURNS], peers[2][TURNS] = {{0}};
+/* Ours and the peer's in turn, TURNS times, every other time the peer first: then each runs as often behind itself, at its own clock, as behind the other, at the other's.
+ * run's ms become medians over the turns, *peer_ms the peer's (0: none). */
+static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *run, double *peer_ms) {
+    enum { TURNS = 9 };
+    double ours[TURNS], peers[TURNS] = {0};
     for (int turn = 0; turn < TURNS; turn++) {
-        for (int i = 0; i < n; i++) {
-            LT_TRY(lt_timing_run(b->gpu, b->stream, &runs[i], 1, &played));
-            ours[i][turn] = runs[i].ms;
-            LT_TRY(ask_peer(b, t, runs[i].name, &peers[i][turn]));
+        for (int side = 0; side < 2; side++) {
+            if ((turn + side) % 2 == 1) {
+                LT_TRY(ask_peer(b, t, run->name, &peers[turn]));
+                continue;
+            }
+            LT_TRY(lt_timing_run(b->gpu, b->stream, run, 1, &played));
+            ours[turn] = run->ms;
         }
     }
-    for (int i = 0; i < n; i++) {
-        runs[i].ms = lt_timing_median(ours[i], TURNS);
-        runs[i].ms_best = ours[i][0];
-        peer_ms[i] = lt_timing_median(peers[i], TURNS);
-    }
+    run->ms = lt_timing_median(ours, TURNS);
+    run->ms_best = ours[0];
+    *peer_ms = lt_timing_median(peers, TURNS);
     return LT_OK;
 }
 
@@ -410,8 +412,8 @@ static lt_err case_time(lt_bench *b, const attn_case *t, bool sm80) {
     back.backward = true;
     runs[0] = (lt_timing){.name = "forward", .queue = queue, .ctx = &r};
     runs[1] = (lt_timing){.name = "backward", .queue = queue, .ctx = &back};
-    LT_TRY_DONE(in_turns(b, t, runs, n, peer_ms));
     for (int i = 0; i < n; i++) {
+        LT_TRY_DONE(in_turns(b, t, &runs[i], &peer_ms[i]));
         if (runs[i].err != LT_OK) {
             lt_bench_check(b, "attention", runs[i].name, false, "%s", runs[i].error);
             continue;
