@@ -46,6 +46,9 @@ static const lt_case cases[] = {
     /* A tile of queries that sees no key, one that sees some; with heads padded to 96. */
     {"aligned, few keys", LT_CASE_CHECK, .B = 1, .T = 200, .S = 67, .H = 2, .G = 1, .D = 72,
      .causal = true, .aligned = true},
+    /* Maxima that grow far from one block of keys to the next. */
+    {"aligned, large logits", LT_CASE_CHECK, .B = 1, .T = 300, .H = 2, .D = 128, .causal = true,
+     .scale = 0.5, .aligned = true},
     {"aligned wide head", LT_CASE_CHECK, .B = 1, .T = 70, .H = 2, .G = 1, .D = 192, .causal = true,
      .aligned = true},
     {"gpt2", LT_CASE_BENCH, .B = 4, .T = 256, .H = 12, .D = 64, .causal = true},

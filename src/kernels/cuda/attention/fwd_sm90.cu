@@ -18,8 +18,9 @@
  * BOUND     4 T S D H flop (half if causal) at 4096 flop a clock an SM; T S H exponentials at 16 a clock an SM: at D = 64 both take the
  *           same time, at 128 exponentials are half.
  * MEASURED  docs/SPEED.md, "attention".
- * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store. Online softmax (running maximum), fixed
- *           order: bit-identical run to run. A row that sees no key: 0, lse -inf.
+ * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store. Online softmax: O and the sum are scaled
+ *           to a new maximum only when it is 2^8 above theirs, so that most blocks leave O alone; P is 2^8 at most, which 16 bits of either
+ *           type hold with the same relative rounding. Fixed order: bit-identical run to run. A row that sees no key: 0, lse -inf.
  * LADDER    ladder/01_naive.cu; this file is the last rung.
  * REFS      Dao et al. 2022 (arXiv:2205.14135), 2023 (2307.08691), Shah et al. 2024 (2407.08608).
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=4 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
@@ -326,7 +327,8 @@ INLINE void issue_values(float o[HEAD_DIM / 2], const u32 p[BN / 4], u32 v) {
 /* Per thread: the two rows it holds a part of. */
 typedef struct {
     key_range see[2];
-    float max[2], sum[2]; /* in units of the scores; of this thread's columns only */
+    float max[2], sum[2]; /* what P is relative to, in units of the scores; of this thread's columns only */
+    float leap;           /* the maximum is followed when it is this much above */
     float slope[2], scale;   /* log2 units a unit of score */
     int position[2];
 } row_state;
@@ -359,7 +361,7 @@ INLINE void see_block(float s[BN / 2], const row_state *r, const attn_args *a, c
     }
 }
 
-/* The running maximum; base[h]: it in log2 units, back[h]: what the older sums and O must be multiplied by. */
+/* The maximum that P is relative to; base[h]: it in log2 units, back[h]: what the older sums and O must be multiplied by, mostly 1. */
 INLINE void softmax_max(const float s[BN / 2], row_state *r, float base[2], float back[2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -370,10 +372,11 @@ INLINE void softmax_max(const float s[BN / 2], row_state *r, float base[2], floa
         }
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
         m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        m = fmaxf(m, old);
+        const bool follow = m > old + r->leap;
+        m = follow ? m : old;
         r->max[h] = m;
         base[h] = m == -INFINITE ? 0.0f : m * r->scale;
-        back[h] = exp2_fast(old * r->scale - base[h]);
+        back[h] = follow ? exp2_fast(old * r->scale - base[h]) : 1.0f;
     }
 }
 /* P = exp2(S - max), and the running sum. */
@@ -476,6 +479,7 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
         }
     }
     r->scale = LOG2_UNITS ? 1.0f : a->scale * LOG2E;
+    r->leap = fminf(__fdividef(8.0f, r->scale), 1e30f); /* Finite: a first maximum is always followed. */
 }
 
 /* The compiler moves no instruction over it, as it does over an asynchronous wait: a branch, which it can not know to be never taken. */
@@ -522,6 +526,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
         ring_step(rk, STAGES);
         see_block(s, r, a, &top, &low, j, col);
         softmax_max(s, r, base, back);
+        const bool scales = __any_sync(0xffffffffu, back[0] != 1.0f || back[1] != 1.0f);
         order_point(p->n_keys); /* Maxima before it, exponentials behind: these before it too is up to 8 % slower, those behind it 1 %. */
         wgmma_wait(0);
         wgmma_pin(o, HEAD_DIM / 2);
@@ -529,9 +534,11 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
         ring_step(rv, STAGES);
         softmax_exp(s, r, base, back);
         pack_block(probs, s);
+        if (scales) {
 #pragma unroll
-        for (int i = 0; i < HEAD_DIM / 2; i++) {
-            o[i] *= back[i / 2 % 2];
+            for (int i = 0; i < HEAD_DIM / 2; i++) {
+                o[i] *= back[i / 2 % 2];
+            }
         }
     }
     if (Q_EARLY && tid == 0) {
