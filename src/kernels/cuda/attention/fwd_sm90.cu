@@ -8,7 +8,7 @@
  *           CLUSTER=2: blocks in pairs make tiles one below the other; each copies half of a block of keys to both. Causal, the upper one goes through
  *           the blocks of the diagonal that only the lower one sees, too.
  * MOVEMENT
- *     Q 64 rows a consumer ──TMA──▶ smem ─┐
+ *     Q 64 rows a consumer ──TMA──▶ smem ─┐ (up to 128 columns, two consumers: ──ldmatrix──▶ registers)
  *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
  *     V block (BN, D) ──TMA ring──▶ smem ─────────────────────────────────────────────────────────────────────wgmma─┴─▶ O (64, D) f32
  *     O / sum ──stmatrix──▶ smem ──TMA──▶ HBM; O_DIRECT, where shared memory has no place for it: registers ──▶ HBM
@@ -33,19 +33,19 @@
  *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=256 BN=64 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DTYPE=fp16
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 WINDOW=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 DOC=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SOFTCAP=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 ALIBI=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1 SINKS=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 DTYPE=fp16
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 WINDOW=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 DOC=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 SOFTCAP=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 ALIBI=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 SINKS=1
+ *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1 PAGED=16
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=256 WINDOW=1
@@ -53,6 +53,7 @@
 #include "attention/mask.cuh"
 #include "attention/rows.cuh"
 #include "common/hopper.cuh"
+#include "common/mma.cuh"
 #include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
@@ -67,7 +68,7 @@
 #define COLUMNS     (HEAD_DIM / 64) /* of 128 bytes */
 #define BAR_STORE   1
 #define BAR_TURN    4
-#define Q_EARLY     (O_DIRECT || (CAUSAL && Q_SLOTS == 1)) /* Q's place is given back behind the last scores, not with the tile; full masks of 128 columns were 1 % slower. */
+#define Q_HELD      (HEAD_DIM <= 128 && CONSUMERS == 2 && !ALIBI) /* Q in registers, where they have room: a fifth fewer bytes of shared memory read, and its place is given back at once. */
 #define LOG2_UNITS  (SOFTCAP || ALIBI) /* scores are turned into logits before the maximum is taken */
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
 static_assert(BN % 16 == 0 && BN <= 256, "key block");
@@ -80,6 +81,7 @@ static_assert(HEADS == 1 && !DOC, "rows of sequences of their own length");
 #endif
 
 WGMMA_SS(mma_qk, BN, 0, 0)
+WGMMA_RS(mma_qk_held, BN, 0)
 WGMMA_RS(mma_pv, HEAD_DIM, 1)
 
 typedef struct {
@@ -305,13 +307,32 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     draws_end(a);
 }
 
+/* Q_HELD: a warp's 16 rows of Q as left operands of the products. */
+INLINE void hold_query(u32 held[HEAD_DIM / 4], u32 q) {
+    const int tid = (int)threadIdx.x % 128, row = 16 * (tid / 32) + tid % 16;
+#pragma unroll
+    for (int i = 0; i < HEAD_DIM / 16; i++) {
+        ldmatrix_x4(held + 4 * i, q + i / 4 * 8192 + row * 128 + ((i % 4 * 2 + tid % 32 / 16) ^ row % 8) * 16);
+    }
+}
 /* S = Q K^T, O += P V: issue only. */
-INLINE void issue_scores(float s[BN / 2], u32 q, u32 k) {
+INLINE void issue_scores(float s[BN / 2], const u32 held[HEAD_DIM / 4], u32 q, u32 k) {
     const u64 a = wgmma_desc(q, 16), b = wgmma_desc(k, 16);
+#if Q_HELD
+    (void)a;
+    mma_qk_held_set(s, held, b);
+#else
+    (void)held;
     mma_qk_set(s, a, b);
+#endif
 #pragma unroll
     for (int i = 1; i < HEAD_DIM / 16; i++) {
-        mma_qk(s, DESC_ADD(a, i / 4 * 8192 + i % 4 * 32), DESC_ADD(b, i / 4 * (BN * 128) + i % 4 * 32), 1);
+        const u64 b_i = DESC_ADD(b, i / 4 * (BN * 128) + i % 4 * 32);
+#if Q_HELD
+        mma_qk_held(s, held + 4 * i, b_i, 1);
+#else
+        mma_qk(s, DESC_ADD(a, i / 4 * 8192 + i % 4 * 32), b_i, 1);
+#endif
     }
     wgmma_commit();
 }
@@ -495,11 +516,18 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
     const key_range top = range_of(a, p->b, p->n_keys, first), low = range_of(a, p->b, p->n_keys, first + 64 / HEADS - 1);
     const int next = consumer + 1 == CONSUMERS ? 0 : consumer + 1;
     float s[BN / 2], base[2], back[2];
-    u32 probs[BN / 4];
+    u32 probs[BN / 4], held[HEAD_DIM / 4];
 
+#if Q_HELD
+    hold_query(held, q);
+    named_barrier_sync(BAR_STORE + consumer, 128);
+    if (tid == 0) {
+        mbarrier_arrive(q_empty);
+    }
+#endif
     mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
     wgmma_fence();
-    issue_scores(s, q, m->k + rk->slot * KV_BYTES);
+    issue_scores(s, held, q, m->k + rk->slot * KV_BYTES);
     wgmma_wait(0);
     wgmma_pin(s, BN / 2);
     release(m->k_empty + 8 * rk->slot, tid);
@@ -514,7 +542,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
             named_barrier_sync(BAR_TURN + consumer, 256);
         }
         wgmma_fence();
-        issue_scores(s, q, m->k + rk->slot * KV_BYTES);
+        issue_scores(s, held, q, m->k + rk->slot * KV_BYTES);
         mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
         issue_values(o, probs, m->v + rv->slot * KV_BYTES);
         if (CONSUMERS > 1 && TURNS) {
@@ -541,7 +569,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
             }
         }
     }
-    if (Q_EARLY && tid == 0) {
+    if (O_DIRECT && !Q_HELD && tid == 0) { /* Behind the last scores, not with the tile. */
         mbarrier_arrive(q_empty);
     }
     mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
@@ -579,7 +607,7 @@ INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, in
         if (sees) {
             attend(o, &r, a, m, &p, &rk, &rv, m->q + i * Q_BYTES, m->q_empty + 8 * i, consumer);
         }
-        if (!Q_EARLY && sees && threadIdx.x % 128 == 0) {
+        if (!O_DIRECT && !Q_HELD && sees && threadIdx.x % 128 == 0) {
             mbarrier_arrive(m->q_empty + 8 * i);
         }
         finish(o, &r, map_o, a, &p, o_smem, consumer);
