@@ -13,11 +13,12 @@
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
 
-/* Measured on one H100, 16k tokens of 2048 columns (docs/SPEED.md). Pieces: - 3 to - 5 % causal, 0 to - 3 % full from 8192 keys on; up to 4096 keys their launches cost what they save. */
+/* Measured on one H100, 16k tokens of 2048 columns (docs/SPEED.md). Pieces: - 3 to - 5 % causal, 0 to - 3 % full from 8192 keys on; up to 4096 keys their launches cost what they save.
+ * Clusters lose by them: + 9 % at 8192 keys causal, + 2 % full, equal at 16384. */
 #define PIECES_KEYS 8192
 #define PIECE_BYTES (34 << 20) /* Of dQ's sums of a piece; two pieces are under way. */
-/* Apart, keys that a query sees on average: - 5 to - 27 % up to here, + 5 % with twice as many. */
-#define APART_KEYS 1024
+/* Apart, keys that a query sees on average: at 128 columns - 5 to - 27 % up to here, + 5 % with twice as many; at 64 columns + 3 to + 5 % at 1024. */
+#define APART_KEYS(width) ((width) == 64 ? 512 : 1024)
 
 /* strides and bwd_args of bwd.cuh. */
 typedef struct {
@@ -87,11 +88,11 @@ static int64_t units_of(const lt_attention_args *a, bool apart) {
 }
 
 static bool apart_pays(const lt_attention_args *a) {
-    const int64_t keys = a->k.shape[1];
+    const int64_t keys = a->k.shape[1], most = APART_KEYS(width_of(a));
     if (a->window > 0 && a->window < keys) {
-        return a->window <= APART_KEYS;
+        return a->window <= most;
     }
-    return (a->causal ? keys / 2 : keys) <= APART_KEYS;
+    return (a->causal ? keys / 2 : keys) <= most;
 }
 
 lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
@@ -99,10 +100,9 @@ lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
     lt_attention_cut cut = {.n_pieces = 1};
     if (apart_pays(&a->fwd)) {
         cut.apart = true;
-    } else if (a->fwd.k.shape[1] >= PIECES_KEYS) {
+    } else if (a->fwd.k.shape[1] >= PIECES_KEYS && cluster_of(&a->fwd, false) == 1) {
         const int64_t pairs = (int64_t)(PIECE_BYTES / 4 / sums_of(&a->fwd)); /* Of a piece. */
-        if (pairs * units_of(&a->fwd, false) * cluster_of(&a->fwd, false) * 10 >=
-            9 * info->n_sms) { /* Enough for all SMs. */
+        if (pairs * units_of(&a->fwd, false) * 10 >= 9 * info->n_sms) { /* Enough for all SMs. */
             cut.n_pieces = (int)lt_cuda_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], pairs);
         }
     }
