@@ -1,7 +1,6 @@
 /* bench.c: the table of benches and what they share. See bench.h. */
 #include "kernels/cuda/bench.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -9,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/file.h"
 #include "kernels/cuda/compile.h"
 #include "kernels/cuda/source.h"
 
@@ -32,6 +32,29 @@ static void add_text(json_t *o, const char *key, const char *v) {
     if (v != NULL) {
         (void)json_object_set_new(o, key, json_string(v));
     }
+}
+
+/* What was measured so far, whatever comes. The first time before anything is: a path that can not be written costs no run. */
+static lt_err json_write(const lt_bench *b) {
+    const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
+    char when[LT_CLOCK_TEXT_BYTES], *text = NULL;
+    lt_err err = LT_OK;
+    json_t *root = NULL;
+    if (b->json_path[0] == '\0') {
+        return LT_OK;
+    }
+    root = json_pack("{s:s, s:s, s:i, s:f, s:i, s:O}", "gpu", info->name, "when",
+                     lt_clock_text(when), "driver", info->driver_version, "copy_gbps", b->copy_gbps,
+                     "cublaslt", lt_cublas_version(), "rows", b->rows);
+    text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1));
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "%s: text of %zu rows", b->json_path, json_array_size(b->rows));
+    }
+    LT_TRY_DONE(lt_file_write_atomic(b->json_path, text, strlen(text)));
+done:
+    free(text);
+    json_decref(root);
+    return err;
 }
 
 void lt_bench_row(lt_bench *b, const lt_bench_result *r) {
@@ -84,6 +107,7 @@ void lt_bench_row(lt_bench *b, const lt_bench_result *r) {
     add_real(o, "power_w", r->state.power_w);
     (void)json_object_set_new(o, "peer", json_boolean(r->peer));
     (void)json_array_append_new(b->rows, o);
+    lt_bench_failed(b, r->op, r->shape, json_write(b));
 }
 
 lt_err lt_bench_took(lt_bench *b, lt_cuda_launched *out, const lt_timing *t) {
@@ -240,36 +264,11 @@ static lt_err check_names(const char *ops) {
     return LT_OK;
 }
 
-/* What was measured so far; json_path "" writes nothing. The first time before anything is measured: a path that can not be written costs no run. */
-static lt_err json_write(const lt_bench *b, const char *path) {
-    const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
-    char when[LT_CLOCK_TEXT_BYTES];
-    json_t *root;
-    FILE *f;
-    bool bad;
-    if (path[0] == '\0') {
-        return LT_OK;
-    }
-    f = fopen(path, "w");
-    if (f == NULL) {
-        LT_FAIL(LT_ERR_IO, "can not write %s: %s", path, strerror(errno));
-    }
-    root = json_pack("{s:s, s:s, s:i, s:f, s:i, s:O}", "gpu", info->name, "when",
-                     lt_clock_text(when), "driver", info->driver_version, "copy_gbps", b->copy_gbps,
-                     "cublaslt", lt_cublas_version(), "rows", b->rows);
-    bad = root == NULL || json_dumpf(root, f, JSON_INDENT(1)) != 0;
-    bad |= fclose(f) != 0;
-    json_decref(root);
-    if (bad) {
-        LT_FAIL(LT_ERR_IO, "can not write %s: %s", path, strerror(errno));
-    }
-    return LT_OK;
-}
-
 lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
     lt_err err = LT_OK;
     lt_bench b = {.to = to,
                   .shape = o->shape,
+                  .json_path = o->json_path,
                   .ladder = o->ladder,
                   .check_only = o->check_only,
                   .rounds = o->rounds,
@@ -293,7 +292,7 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
     } else {
         fprintf(to, "\nno peer: %s\n", lt_error_message());
     }
-    LT_TRY_DONE(json_write(&b, o->json_path));
+    LT_TRY_DONE(json_write(&b));
     if (!b.check_only) {
         LT_TRY_DONE(copy_measure(&b));
     }
@@ -305,7 +304,6 @@ lt_err lt_bench_kernels(FILE *to, const lt_bench_options *o) {
             continue;
         }
         lt_bench_failed(&b, benches[i].name, "", benches[i].run(&b));
-        LT_TRY_DONE(json_write(&b, o->json_path)); /* What was measured is kept, whatever comes. */
     }
     fprintf(to, "%d kernels compiled in this run, the rest came from the cache; %d checks failed\n",
             lt_cuda_n_compiled(b.gpu), b.n_failed);

@@ -20,9 +20,10 @@ typedef struct {
     lt_cublas *blas; /* NULL when cuBLASLt is not there. */
     lt_peer peer;    /* Measured in turn with attention; to == NULL: none. */
     FILE *to;
-    json_t *rows;      /* Array; lt_bench_row appends. */
-    const char *shape; /* Time only rows whose shape contains this. */
-    bool ladder;       /* Time every rung, not only the shipped kernel. */
+    json_t *rows;          /* Array; lt_bench_row appends. */
+    const char *json_path; /* Where they are written, all so far behind each one; "": nowhere. */
+    const char *shape;     /* Time only rows whose shape contains this. */
+    bool ladder;           /* Time every rung, not only the shipped kernel. */
     bool check_only;
     int rounds;
     double sustained_s; /* 0: no sustained figures. */
