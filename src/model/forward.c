@@ -350,6 +350,9 @@ static lt_err run_idle(lt_forward *f, int32_t *words, const idle_shape *s) {
 #define FIRST_PROMPT 16
 /* Up to here each number of rows can have kernels of its own, in the layers and in the head: those of few rows are made for exactly so many, or were measured there. */
 #define OWN_ROWS 64
+/* Behind them which tiles suit a product changes with every 64 rows, and with whether the last 64 are full: a first start that knew only 128, 256, 512, .. rows compiled five kernels more
+ * under its first requests. */
+#define ROWS_STEP 32
 
 /* The i-th of them. One token and a short prompt; more and more tokens; each length of a prompt, all of whose rows are wanted, as beside single tokens they may be; then longer and
  * longer ones. cuBLASLt, which takes 0.2 s to load, is asked for long ones at the earliest. False: there is none. */
@@ -367,7 +370,7 @@ static bool idle_step(const lt_forward *f, int64_t i, idle_shape *s) {
         }
     }
     for (s->n = 1; s->each < prompt; i--) {
-        s->each = least(s->each < OWN_ROWS ? s->each + 1 : 2 * s->each, prompt);
+        s->each = least(s->each + (s->each < OWN_ROWS ? 1 : ROWS_STEP), prompt);
         s->n_out = s->each <= OWN_ROWS ? least(s->each, f->o.out_rows) : 1;
         if (i == 0) {
             return true;
