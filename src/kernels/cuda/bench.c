@@ -1,6 +1,7 @@
 /* bench.c: the table of benches and what they share. See bench.h. */
 #include "kernels/cuda/bench.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -50,7 +51,9 @@ static lt_err json_write(const lt_bench *b) {
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: text of %zu rows", b->json_path, json_array_size(b->rows));
     }
-    LT_TRY_DONE(lt_file_write_atomic(b->json_path, text, strlen(text)));
+    if (lt_file_write_atomic(b->json_path, text, strlen(text)) != LT_OK) {
+        LT_FAIL_DONE(LT_ERR_IO, "can not write %s: %s", b->json_path, strerror(errno));
+    }
 done:
     free(text);
     json_decref(root);
