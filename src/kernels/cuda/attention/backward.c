@@ -7,7 +7,8 @@
  *                       op's stream   prepare 0 │ prepare 1 │ finish 0, prepare 2 │ finish 1, prepare 3 │ ...
  *                       beside it               │ products 0 ────│ products 1 ─────│ products 2 ─────│ ...
  *                   The sums of a piece lie where those of the piece before the last one lay. The bits are those of one piece.
- *     apart         dQ and deltas by one kernel, dK and dV by another: no edges at all, but 7 products instead of 5. For short sequences. */
+ *     apart         dQ and deltas by one kernel, dK and dV by another: no edges at all, but 7 products instead of 5. For short sequences.
+ * Heads wider than 128 columns: deltas, dQ, dK and dV by a kernel each, 8 products (bwd_wide_sm90.cu). */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -48,9 +49,6 @@ const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
             why = "tensors of different types";
         }
     }
-    if (why == NULL && a->fwd.q.shape[3] > 128) {
-        why = "head width over 128";
-    }
     return why;
 }
 
@@ -58,7 +56,8 @@ static int padded_of(const lt_attention_args *a) {
     return (int)lt_cuda_div_up(a->q.shape[1], 128) * 128;
 }
 static int width_of(const lt_attention_args *a) {
-    return a->q.shape[3] <= 64 ? 64 : 128;
+    const int64_t d = a->q.shape[3];
+    return d <= 64 ? 64 : d <= 128 ? 128 : d <= 192 ? 192 : 256;
 }
 /* Query heads of a key head. */
 static int group_of(const lt_attention_args *a) {
@@ -89,6 +88,9 @@ static int64_t units_of(const lt_attention_args *a, bool apart) {
 
 static bool apart_pays(const lt_attention_args *a) {
     const int64_t keys = a->k.shape[1], most = APART_KEYS(width_of(a));
+    if (width_of(a) > 128) {
+        return true;
+    }
     if (a->window > 0 && a->window < keys) {
         return a->window <= most;
     }
@@ -166,7 +168,7 @@ static strides strides_of(const lt_tensor *t) {
 
 /* Words of bwd_edges.cu. */
 static void edges_text(char *out, size_t bytes, const lt_attention_args *a) {
-    snprintf(out, bytes, "HEAD_DIM=%d DTYPE=%s", width_of(a),
+    snprintf(out, bytes, "HEAD_DIM=%d DTYPE=%s", width_of(a) > 128 ? 256 : width_of(a),
              a->q.dtype == LT_F16 ? "fp16" : "bf16");
 }
 /* Deltas, bounds, scales, cleared sums; before the products. */
@@ -305,6 +307,60 @@ static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, 
     return products_run(&p, c, s, w, n_sms);
 }
 
+/* Of bwd_wide_sm90.cu: OF. */
+typedef enum { OF_DQ, OF_DK, OF_DV } wide_of;
+static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                       wide_of of, int n_sms) {
+    const lt_attention_args *f = &a->fwd;
+    const lt_tensor *rows[] = {of == OF_DQ ? &f->q : &f->k, of == OF_DQ ? &a->dout : &f->v},
+                    *steps[] = {of == OF_DQ ? &f->k : &f->q, of == OF_DQ ? &f->v : &a->dout};
+    const size_t side = 128 * (size_t)width_of(f) * 2;
+    const int64_t tiles = of == OF_DQ
+                              ? (int64_t)(w->padded / 128) * w->a.batch * w->a.q_heads
+                              : lt_cuda_div_up(w->a.kv_tokens, 128) * w->a.batch * w->a.kv_heads;
+    const lt_cuda_kernel *kernel;
+    CUtensorMap row_maps[2], step_maps[2];
+    void *args[] = {&row_maps[0], &row_maps[1], &step_maps[0], &step_maps[1], w};
+    char text[320], flags[256];
+
+    lt_attn_flags(flags, sizeof flags, f);
+    snprintf(text, sizeof text, "HEAD_DIM=%d OF=%d %s", width_of(f), (int)of, flags);
+    LT_TRY(
+        lt_cuda_kernel_get(c, &kernel, "attention/bwd_wide_sm90.cu", "attn_bwd_wide_sm90", text));
+    for (int i = 0; i < 2; i++) {
+        LT_TRY(lt_attn_map(c, &row_maps[i], rows[i], 1, 128));
+        LT_TRY(lt_attn_map(c, &step_maps[i], steps[i], 1, 64));
+    }
+    return lt_cuda_launch(
+        c, s, kernel,
+        &(lt_cuda_dims){
+            .grid = {(unsigned)(tiles > n_sms ? n_sms : tiles)},
+            .block = {384},
+            /* Rows' sides, two stages of one side of a step and one or two of the other; log-sum-exps, deltas; barriers, tiles. */
+            .dynamic_shared_bytes = 1024 + (of == OF_DV ? 3 * side : 7 * side / 2) + 1024 + 256},
+        args);
+}
+static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                       int n_sms) {
+    const lt_cuda_kernel *rows;
+    void *o = a->fwd.out.data, *d_o = a->dout.data;
+    strides so = strides_of(&a->fwd.out), sd = strides_of(&a->dout);
+    void *args[] = {w, &o, &d_o, &so, &sd};
+    char text[64];
+
+    edges_text(text, sizeof text, &a->fwd);
+    LT_TRY(lt_cuda_kernel_get(c, &rows, "attention/bwd_edges.cu", "attn_bwd_delta", text));
+    LT_TRY(lt_cuda_launch(
+        c, s, rows,
+        &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 8), (unsigned)(w->a.batch * w->a.q_heads)},
+                        .block = {256}},
+        args));
+    for (wide_of of = OF_DQ; of <= OF_DV; of++) {
+        LT_TRY(wide_run(c, s, a, w, of, n_sms));
+    }
+    return LT_OK;
+}
+
 static lt_err run_pieces(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                          const kernel_bwd_args *all, const layout *l, int n_sms) {
     const int n_pieces = (int)lt_cuda_div_up(all->pairs, l->pairs);
@@ -357,7 +413,8 @@ lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args
     all.dq = a->dq.data, all.dk = a->dk.data, all.dv = a->dv.data;
     all.dq_strides = strides_of(&a->dq);
     all.dk_strides = strides_of(&a->dk), all.dv_strides = strides_of(&a->dv);
-    LT_TRY(cut.apart ? run_apart(c, s, a, &all, info->n_sms)
-                     : run_pieces(c, s, a, &all, &l, info->n_sms));
+    LT_TRY(width_of(&a->fwd) > 128 ? run_wide(c, s, a, &all, info->n_sms)
+           : cut.apart             ? run_apart(c, s, a, &all, info->n_sms)
+                                   : run_pieces(c, s, a, &all, &l, info->n_sms));
     return finish_sinks(c, s, a, &all);
 }

@@ -3,20 +3,22 @@
  * SHAPES    q, k, v, o, dO as in bwd_sm90.cu; D a multiple of 8 up to HEAD_DIM.
  * MAP       HEAD_DIM / 8 lanes a row, 16 bytes each.
  *           attn_bwd_bounds: largest |K| and |V row| of each (batch, key head) by atomic maximum (order-free).
- *           attn_bwd_prepare: delta, lse in log2 units, unit; clears the row's share of dq_acc.
+ *           attn_bwd_delta: delta, lse in log2 units.
+ *           attn_bwd_prepare: these and unit; clears the row's share of dq_acc.
  *           attn_bwd_finish: 128 threads a 64 x 64 piece of dQ, from the order the warpgroups left it in, through shared memory.
  *           attn_bwd_sinks: a block a head: dsinks[h] += -sum over rows of exp(sink - lse) delta, in fixed order.
  * BOUND     memory: prepare reads 4 D bytes a row and clears 4 D, finish reads 4 D and writes 2 D.
  * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row NaN.
  *@spec sm_80 sm_90a: HEAD_DIM=64
  *@spec sm_80 sm_90a: HEAD_DIM=128
+ *@spec sm_80 sm_90a: HEAD_DIM=256
  *@spec sm_80 sm_90a: HEAD_DIM=128 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 
 #define LANES (HEAD_DIM / 8) /* of a row, 16 bytes each */
 #define ROWS  (256 / LANES)  /* of a block of 256 threads */
-static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "as bwd_sm90.cu");
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "as bwd_sm90.cu and, all wider heads, bwd_wide_sm90.cu");
 
 /* (batch, query head) that the launch begins with. */
 INLINE int first_head(const bwd_args *w) {
@@ -68,31 +70,45 @@ attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256)
-attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd) {
-    const int lane = (int)threadIdx.x % LANES, pair = first_head(&w) + (int)blockIdx.y, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
-    const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES, kv = b * w.a.kv_heads + h / (w.a.q_heads / w.a.kv_heads);
-    const i64 row = (i64)pair * w.padded + t; /* padded is a multiple of ROWS. */
-    int4 *clear = (int4 *)((int *)w.dq_acc + row * HEAD_DIM);
+/* Log-sum-exp in units of log2 and delta of the LANES lanes' row t of a (batch, query head); returns |dO row|^2. */
+INLINE float delta_make(const bwd_args *w, const elem *o, const elem *d_o, strides so, strides sd, int pair, int t) {
+    const int lane = (int)threadIdx.x % LANES, b = pair / w->a.q_heads, h = pair % w->a.q_heads;
+    const i64 row = (i64)pair * w->padded + t;
     float x[8], y[8], delta = 0.0f, norm = 0.0f, lse = -INFINITE;
 
-    clear[lane] = make_int4(0, 0, 0, 0);
-    clear[lane + LANES] = make_int4(0, 0, 0, 0);
-    load8(x, o + b * so.batch + h * so.head + t * so.token, lane, t < w.a.q_tokens ? w.width : 0);
-    load8(y, d_o + b * sd.batch + h * sd.head + t * sd.token, lane, t < w.a.q_tokens ? w.width : 0);
+    load8(x, o + b * so.batch + h * so.head + t * so.token, lane, t < w->a.q_tokens ? w->width : 0);
+    load8(y, d_o + b * sd.batch + h * sd.head + t * sd.token, lane, t < w->a.q_tokens ? w->width : 0);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         delta += x[i] * y[i];
         norm += y[i] * y[i];
     }
     delta = row_add(delta);
-    norm = row_add(norm);
     if (lane == 0) {
-        if (t < w.a.q_tokens) {
-            lse = w.a.lse[(i64)pair * w.a.q_tokens + t] * LOG2E;
+        if (t < w->a.q_tokens) {
+            lse = w->a.lse[(i64)pair * w->a.q_tokens + t] * LOG2E;
         }
-        w.lse2[row] = lse == -INFINITE ? INFINITE : lse;
-        w.delta[row] = delta;
+        w->lse2[row] = lse == -INFINITE ? INFINITE : lse;
+        w->delta[row] = delta;
+    }
+    return row_add(norm);
+}
+extern "C" __global__ void __launch_bounds__(256)
+attn_bwd_delta(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd) {
+    (void)delta_make(&w, o, d_o, so, sd, first_head(&w) + (int)blockIdx.y, (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES); /* padded is a multiple of ROWS. */
+}
+
+extern "C" __global__ void __launch_bounds__(256)
+attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd) {
+    const int lane = (int)threadIdx.x % LANES, pair = first_head(&w) + (int)blockIdx.y, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
+    const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES, kv = b * w.a.kv_heads + h / (w.a.q_heads / w.a.kv_heads);
+    const i64 row = (i64)pair * w.padded + t;
+    int4 *clear = (int4 *)((int *)w.dq_acc + row * HEAD_DIM);
+
+    clear[lane] = make_int4(0, 0, 0, 0);
+    clear[lane + LANES] = make_int4(0, 0, 0, 0);
+    const float norm = delta_make(&w, o, d_o, so, sd, pair, t);
+    if (lane == 0) {
         const float k_max = __uint_as_float(w.bounds[2 * kv]), v_max = __uint_as_float(w.bounds[2 * kv + 1]);
         const float bound = 2.0f * sqrtf(norm) * sqrtf(v_max) * k_max;
         w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f) : __int_as_float(0x7fffffff);
