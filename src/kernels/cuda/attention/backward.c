@@ -309,20 +309,23 @@ static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, 
 
 /* Of bwd_wide_sm90.cu: OF. */
 typedef enum { OF_DQ, OF_DK, OF_DV } wide_of;
-static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
-                       wide_of of, int n_sms) {
+static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                       const kernel_bwd_args *all, wide_of of, int n_sms) {
+    kernel_bwd_args own = *all, *const w = &own;
     const lt_attention_args *f = &a->fwd;
     const lt_tensor *rows[] = {of == OF_DQ ? &f->q : &f->k, of == OF_DQ ? &a->dout : &f->v},
                     *steps[] = {of == OF_DQ ? &f->k : &f->q, of == OF_DQ ? &f->v : &a->dout};
     const size_t side = 128 * (size_t)width_of(f) * 2;
-    const int64_t tiles = of == OF_DQ
-                              ? (int64_t)(w->padded / 128) * w->a.batch * w->a.q_heads
-                              : lt_cuda_div_up(w->a.kv_tokens, 128) * w->a.batch * w->a.kv_heads;
+    const int64_t heads = (int64_t)w->a.batch * (of == OF_DQ ? w->a.q_heads : w->a.kv_heads),
+                  rows_tiles = of == OF_DQ ? w->padded / 128 : lt_cuda_div_up(w->a.kv_tokens, 128),
+                  tiles = rows_tiles * heads, sections = tiles / ((rows_tiles > 4 ? 2 : 1) * n_sms);
     const lt_cuda_kernel *kernel;
     CUtensorMap row_maps[2], step_maps[2];
     void *args[] = {&row_maps[0], &row_maps[1], &step_maps[0], &step_maps[1], w};
     char text[320], flags[256];
 
+    w->a.section = !f->causal ? 1 : (int)(sections > 1 ? lt_cuda_div_up(heads, sections) : heads);
+    w->a.counter += 16 * of;
     lt_attn_flags(flags, sizeof flags, f);
     snprintf(text, sizeof text, "HEAD_DIM=%d OF=%d %s", width_of(f), (int)of, flags);
     LT_TRY(
@@ -346,6 +349,7 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, k
     void *o = a->fwd.out.data, *d_o = a->dout.data;
     strides so = strides_of(&a->fwd.out), sd = strides_of(&a->dout);
     void *args[] = {w, &o, &d_o, &so, &sd};
+    CUstream beside[2];
     char text[64];
 
     edges_text(text, sizeof text, &a->fwd);
@@ -355,8 +359,15 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, k
         &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 8), (unsigned)(w->a.batch * w->a.q_heads)},
                         .block = {256}},
         args));
-    for (wide_of of = OF_DQ; of <= OF_DV; of++) {
-        LT_TRY(wide_run(c, s, a, w, of, n_sms));
+    for (int i = 0; i < 2;
+         i++) { /* Blocks of the next run where those of the one before have no more to do. */
+        LT_TRY(lt_cuda_stream_beside(c, &beside[i], s, i));
+        LT_TRY(lt_cuda_stream_follow(c, beside[i], s));
+    }
+    LT_TRY(wide_run(c, s, a, w, OF_DQ, n_sms));
+    for (wide_of of = OF_DK; of <= OF_DV; of++) {
+        LT_TRY(wide_run(c, beside[of - OF_DK], a, w, of, n_sms));
+        LT_TRY(lt_cuda_stream_follow(c, s, beside[of - OF_DK]));
     }
     return LT_OK;
 }

@@ -724,7 +724,7 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
             for (int u = (int)blockIdx.x / CLUSTER, next; u < unit_count(&args); u = next) {
                 next = CLUSTER > 1 ? u + (int)gridDim.x / CLUSTER : (int)(gridDim.x + atomicAdd(args.a.counter, 1)); /* Asked for long before it is needed. */
                 for (int nth = 0; nth < 1 + PAIRED; nth++) {
-                    if (tile_locate(&p, &args, u, nth)) {
+                    if (unit_tile(&p, &args, u, nth)) {
                         produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
                     }
                 }

@@ -38,6 +38,14 @@ INLINE int end_token(const attn_args *a, int b, int n_keys, int key) {
     }
     return end;
 }
+/* Which steps of queries see any of a tile's keys. */
+INLINE void tile_steps(tile_pos *p, const attn_args *a) {
+    p->m_begin = first_token(a, p->n_keys, p->key) / BM;
+    p->m_end = div_up(end_token(a, p->b, p->n_keys, min_i(p->key + TILE_KEYS, p->n_keys) - 1), BM);
+    if (p->key >= p->n_keys || p->m_end < p->m_begin) {
+        p->m_end = p->m_begin;
+    }
+}
 /* Work is dealt in units of equal length: a tile of TILE_KEYS or, causal, two of one (batch, key head), the i-th from the front and the i-th from the
  * back. Units of one (batch, key head) stand together: they read the same queries. A block draws them from a counter;
  * clusters take them by number. */
@@ -46,7 +54,7 @@ INLINE int unit_count(const bwd_args *w) {
     return (PAIRED ? (tiles + 1) / 2 : tiles) * w->pairs;
 }
 /* Tile `nth` of unit u; false where an odd count of tiles leaves none. */
-INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int nth) {
+INLINE bool unit_tile(tile_pos *out, const bwd_args *w, int u, int nth) {
     const attn_args *a = &w->a;
     const int tiles = div_up(a->kv_tokens, TILE_KEYS), units = PAIRED ? (tiles + 1) / 2 : tiles;
     const int pair = w->first + u / units, i = u % units;
@@ -57,11 +65,7 @@ INLINE bool tile_locate(tile_pos *out, const bwd_args *w, int u, int nth) {
     p.key = (nth == 0 ? i : tiles - 1 - i) * TILE_KEYS;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
-    p.m_begin = first_token(a, p.n_keys, p.key) / BM;
-    p.m_end = div_up(end_token(a, p.b, p.n_keys, min_i(p.key + TILE_KEYS, p.n_keys) - 1), BM);
-    if (p.key >= p.n_keys || p.m_end < p.m_begin) {
-        p.m_end = p.m_begin;
-    }
+    tile_steps(&p, a);
     const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / TILE_KEYS) / tiles);
     p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
     p.head = steps > 0 ? begin / steps : 0;

@@ -57,29 +57,38 @@ typedef struct {
     u32 tile;
 } smem_map;
 
-/* A tile, whatever its rows are: tile_pos with key the first row, m_begin .. m_end the steps of the other side. OF=0: kv_head is the query head, and n_heads 1. */
-INLINE int tile_number(const bwd_args *w) {
-    return BY_KEYS ? unit_count(w) * (1 + PAIRED) : w->padded / ROWS * w->a.batch * w->a.q_heads;
+/* A tile, whatever its rows are: tile_pos with key the first row, m_begin .. m_end the steps of the other side. OF=0: kv_head is the query head, and n_heads 1.
+ * Tiles of falling length inside sections of heads, as the forward's; a section is twice what runs at a time, so that behind the last one's long tiles
+ * there are short ones; of tiles of up to 512 rows it is what runs at a time, for then the short ones, which wait for memory, run beside long ones. */
+INLINE int tile_count(const bwd_args *w) {
+    return BY_KEYS ? div_up(w->a.kv_tokens, ROWS) : w->padded / ROWS;
 }
-INLINE bool tile_of(tile_pos *p, const bwd_args *w, int t) {
-#if BY_KEYS
-    return tile_locate(p, w, t / (1 + PAIRED), t % (1 + PAIRED));
-#else
+INLINE int head_count(const bwd_args *w) {
+    return w->a.batch * (BY_KEYS ? w->a.kv_heads : w->a.q_heads);
+}
+INLINE tile_pos tile_locate(const bwd_args *w, int t) {
     const attn_args *a = &w->a;
-    const int rows = w->padded / ROWS;
-    p->pair = t / rows;
-    p->b = p->pair / a->q_heads;
-    p->kv_head = p->pair % a->q_heads;
-    p->key = (rows - 1 - t % rows) * ROWS;
-    p->n_keys = keys_of(a, p->b);
-    p->n_heads = 1;
-    const key_range low = range_of(a, p->b, p->n_keys, p->key), high = range_of(a, p->b, p->n_keys, p->key + ROWS - 1);
-    p->m_begin = low.lo / STEP;
-    p->m_end = high.hi < low.lo ? p->m_begin : high.hi / STEP + 1;
-    p->i = p->m_begin;
-    p->head = 0;
-    return true;
+    const int rows = tile_count(w), heads = BY_KEYS ? a->kv_heads : a->q_heads;
+    const int first = t / (a->section * rows) * a->section, inside = t % (a->section * rows), width = min_i(a->section, head_count(w) - first), nth = inside / width;
+    tile_pos p;
+    p.pair = first + inside % width;
+    p.b = p.pair / heads;
+    p.kv_head = p.pair % heads;
+    p.n_keys = keys_of(a, p.b);
+#if BY_KEYS
+    p.key = nth * ROWS;
+    p.n_heads = a->q_heads / a->kv_heads;
+    tile_steps(&p, a);
+#else
+    p.key = (rows - 1 - nth) * ROWS;
+    p.n_heads = 1;
+    const key_range low = range_of(a, p.b, p.n_keys, p.key), high = range_of(a, p.b, p.n_keys, p.key + ROWS - 1);
+    p.m_begin = low.lo / STEP;
+    p.m_end = high.hi < low.lo ? p.m_begin : high.hi / STEP + 1;
 #endif
+    p.i = p.m_begin;
+    p.head = 0;
+    return p;
 }
 
 INLINE void load_side(u32 to, const void *map, u32 bar, int head, int row, int b, const int rows) {
@@ -317,11 +326,9 @@ attn_bwd_wide_sm90(const __grid_constant__ tensor_map map_a, const __grid_consta
         if (threadIdx.x == 0) {
             ring_pos rb = {0, 1}, re = {0, 1}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
             u32 n_tiles = 0;
-            tile_pos p;
-            for (int t = (int)blockIdx.x; t < tile_number(&args); t = (int)(gridDim.x + atomicAdd(args.a.counter, 1))) {
-                if (tile_of(&p, &args, t)) {
-                    produce(&map_a, &map_c, &map_b, &map_e, &args, &m, &p, &rb, &re, &n_tiles);
-                }
+            for (int t = (int)blockIdx.x; t < tile_count(&args) * head_count(&args); t = (int)(gridDim.x + atomicAdd(args.a.counter, 1))) {
+                const tile_pos p = tile_locate(&args, t);
+                produce(&map_a, &map_c, &map_b, &map_e, &args, &m, &p, &rb, &re, &n_tiles);
             }
             draws_end(&args.a);
             mbarrier_wait(m.rows_empty, (n_tiles & 1u) ^ 1u);
