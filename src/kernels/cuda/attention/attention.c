@@ -10,7 +10,7 @@
 
 #define SECTION_KEYS                                                                               \
     512 /* Up to so many, causal tiles of all lengths run at once: see tile_locate. */
-#define L2_SHARE     (32 << 20) /* Bytes of K and V that tiles running together share, of 50 MB. */
+#define L2_SHARE     (32 << 20) /* Bytes that tiles running together share, of 50 MB. */
 #define PROMPTS_MOST 128        /* Of one call: they stand in shared memory. */
 
 /* A forward specialisation for heads up to `width`; the first row that fits a call is measured best (docs/SPEED.md). */
@@ -190,9 +190,8 @@ static lt_err launch_forward(lt_cuda *c, CUstream s, const fwd_launch *l, lt_att
                         .dynamic_shared_bytes = 1024 + q_bytes + kv_bytes + 512 + l->more_shared},
         args);
 }
-/* (batch, head) pairs whose K and V stay in the L2 together; a pair's share of bytes. All sections are alike: behind a short last one SMs idle (d256 s4096 causal: 8 %). */
-static int section_of(double kv_bytes, int64_t pairs) {
-    const int64_t most = (int64_t)(L2_SHARE / kv_bytes);
+int lt_attn_section(double bytes, int64_t pairs) {
+    const int64_t most = (int64_t)(L2_SHARE / bytes);
     return (int)lt_cuda_div_up(pairs, lt_cuda_div_up(pairs, most < 1 ? 1 : most));
 }
 
@@ -214,8 +213,8 @@ static lt_err forward(lt_cuda *c, CUstream s, const lt_attention_args *a, lt_scr
     const int cluster = alike_keys && tiles % r->cluster == 0 ? r->cluster : 1,
               fit = info->n_sms / cluster * cluster;
     w.section = a->causal && w.kv_tokens > SECTION_KEYS
-                    ? section_of(4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads,
-                                 pairs)
+                    ? lt_attn_section(4.0 * w.kv_tokens * r->width * heads * w.kv_heads / w.q_heads,
+                                      pairs)
                     : (int)(alike < 1 ? 1 : (alike > pairs ? pairs : alike));
     lt_attn_flags(flags, sizeof flags, a);
     return launch_forward(c, s,
@@ -309,8 +308,8 @@ lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s, const lt_attention_page
     if (row.consumers == 2) { /* Pages ask more registers of the producer. */
         row.regs_producer = 40, row.regs_consumer = 232;
     }
-    w.section = section_of(4.0 * (double)a->kv_max * r->width * (double)kv_heads / (double)heads,
-                           heads);
+    w.section = lt_attn_section(
+        4.0 * (double)a->kv_max * r->width * (double)kv_heads / (double)heads, heads);
     lt_attn_flags(flags, sizeof flags, &alike);
     snprintf(flags + strlen(flags), sizeof flags - strlen(flags), " PAGED=%d",
              (int)a->k_pages.shape[1]);

@@ -28,7 +28,7 @@ LT_MUST_USE lt_err lt_cuda_attention_bwd_sm80(lt_cuda *c, CUstream s,
 /* How a backward pass is cut (backward.c): which is fastest, and a call cut so. */
 typedef struct {
     bool apart;
-    int n_pieces; /* 1 if apart. */
+    int places; /* for sums of dQ of a (batch, key head); no more than there are are used */
 } lt_attention_cut;
 lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
                                            const lt_cuda_info *info);

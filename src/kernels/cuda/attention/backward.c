@@ -1,12 +1,8 @@
 /* backward.c: attention's backward pass: launches of bwd_edges.cu, bwd_sm90.cu and bwd_dq_sm90.cu.
  *
- * The edges (deltas and scales before the products, dQ from its sums behind them) move 600 MB for 16k tokens of 2048 columns, 0.2 ms, whatever the length; the products leave the memory
- * idle. Three ways to cut a call:
- *     one piece     edges before, products, edges behind.
- *     pieces        each some (batch, key head)s, their products on two streams beside the op's, so that edges of one run while another's last blocks do, and dQ's sums are few:
- *                       op's stream   prepare 0 │ prepare 1 │ finish 0, prepare 2 │ finish 1, prepare 3 │ ...
- *                       beside it               │ products 0 ────│ products 1 ─────│ products 2 ─────│ ...
- *                   The sums of a piece lie where those of the piece before the last one lay. The bits are those of one piece.
+ * The edges (deltas and scales before the products) move 400 MB for 16k tokens of 2048 columns, 0.14 ms, whatever the length; the products leave the memory idle, and make dQ from
+ * its sums beside (bwd_finish.cuh). Two ways to cut a call:
+ *     one pass      edges, products.
  *     apart         dQ and deltas by one kernel, dK and dV by another: no edges at all, but 7 products instead of 5. For short sequences.
  * Heads wider than 128 columns: deltas, dQ, dK and dV by a kernel each, 8 products (bwd_wide_sm90.cu). */
 #include <stdio.h>
@@ -14,11 +10,7 @@
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
 
-/* Measured on one H100, 16k tokens of 2048 columns (docs/SPEED.md). Pieces: - 3 to - 5 % causal, 0 to - 3 % full from 8192 keys on; up to 4096 keys their launches cost what they save.
- * Clusters lose by them: + 9 % at 8192 keys causal, + 2 % full, equal at 16384. */
-#define PIECES_KEYS 8192
-#define PIECE_BYTES (34 << 20) /* Of dQ's sums of a piece; two pieces are under way. */
-/* Apart, keys that a query sees on average: at 128 columns - 5 to - 27 % up to here, + 5 % with twice as many; at 64 columns + 3 to + 5 % at 1024. */
+/* Apart, keys that a query sees on average (one H100, 16k tokens of 2048 columns; docs/SPEED.md): at 128 columns - 5 to - 27 % up to here, + 5 % with twice as many; at 64 columns + 3 to + 5 % at 1024. */
 #define APART_KEYS(width) ((width) == 64 ? 512 : 1024)
 
 /* strides and bwd_args of bwd.cuh. */
@@ -30,13 +22,13 @@ typedef struct {
     int padded;
     float *lse2, *delta, *unit;
     void *dq_acc;
-    unsigned *bounds;
+    unsigned *added, *bounds, *cleared;
     int width;
     void *dq;
     strides dq_strides;
     void *dk, *dv;
     strides dk_strides, dv_strides;
-    int first, pairs;
+    int places;
 } kernel_bwd_args;
 
 const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a,
@@ -63,6 +55,9 @@ static int width_of(const lt_attention_args *a) {
 static int group_of(const lt_attention_args *a) {
     return (int)(a->q.shape[2] / a->k.shape[2]);
 }
+static int pairs_of(const lt_attention_args *a) { /* (batch, key head)s */
+    return (int)(a->q.shape[0] * a->k.shape[2]);
+}
 /* Elements of dQ's sums of a (batch, key head). */
 static size_t sums_of(const lt_attention_args *a) {
     return (size_t)group_of(a) * (size_t)padded_of(a) * (size_t)width_of(a);
@@ -78,12 +73,20 @@ static int block_keys(const lt_attention_args *a, bool apart) {
 static int step_queries(const lt_attention_args *a, bool apart) {
     return width_of(a) == 64 && apart ? 128 : 64; /* BM */
 }
-/* See unit_count of bwd_tiles.cuh: of a (batch, key head). */
-static int64_t units_of(const lt_attention_args *a, bool apart) {
-    const bool paired = a->causal && a->window == 0; /* PAIRED */
-    const int64_t tiles = lt_cuda_div_up(a->k.shape[1],
-                                         block_keys(a, apart) * cluster_of(a, apart));
-    return paired ? (tiles + 1) / 2 : tiles;
+/* Of a (batch, key head). */
+static int64_t tiles_of(const lt_attention_args *a, bool apart) {
+    return lt_cuda_div_up(a->k.shape[1], block_keys(a, apart) * cluster_of(a, apart));
+}
+/* See bwd_tiles.cuh. Tiles that run together share Q, dO and sums of dQ. */
+static int section_of(const lt_attention_args *a, bool apart) {
+    const double bytes = (apart ? 4.0 : 8.0) * (double)sums_of(a);
+    return a->causal && a->window == 0 ? lt_attn_section(bytes, pairs_of(a)) : 1;
+}
+/* For sums of dQ: twice as many as (batch, key head)s under way at a time, of sections or of tiles. */
+static int places_of(const lt_attention_args *a, int n_sms) {
+    const int section = section_of(a, false),
+              busy = (int)lt_cuda_div_up(n_sms / cluster_of(a, false), tiles_of(a, false));
+    return 2 * (section > busy ? section : busy);
 }
 
 static bool apart_pays(const lt_attention_args *a) {
@@ -99,36 +102,15 @@ static bool apart_pays(const lt_attention_args *a) {
 
 lt_attention_cut lt_cuda_attention_bwd_cut(const lt_attention_bwd_args *a,
                                            const lt_cuda_info *info) {
-    lt_attention_cut cut = {.n_pieces = 1};
-    if (apart_pays(&a->fwd)) {
-        cut.apart = true;
-    } else if (a->fwd.k.shape[1] >= PIECES_KEYS && cluster_of(&a->fwd, false) == 1) {
-        const int64_t pairs = (int64_t)(PIECE_BYTES / 4 / sums_of(&a->fwd)); /* Of a piece. */
-        if (pairs * units_of(&a->fwd, false) * 10 >= 9 * info->n_sms) { /* Enough for all SMs. */
-            cut.n_pieces = (int)lt_cuda_div_up(a->fwd.q.shape[0] * a->fwd.k.shape[2], pairs);
-        }
-    }
-    return cut;
-}
-
-/* Where things lie: (batch, key head)s of a piece, places for dQ's sums and the elements of one. */
-typedef struct {
-    int pairs, places;
-    size_t sums;
-} layout;
-static layout layout_of(const lt_attention_args *a, lt_attention_cut cut) {
-    const int total = (int)(a->q.shape[0] * a->k.shape[2]),
-              pairs = (int)lt_cuda_div_up(total, cut.n_pieces);
-    if (cut.apart) {
-        return (layout){total, 0, 0};
-    }
-    return (layout){pairs, pairs < total ? 2 : 1, sums_of(a) * (size_t)pairs};
+    return (lt_attention_cut){.apart = apart_pays(&a->fwd),
+                              .places = places_of(&a->fwd, info->n_sms)};
 }
 
 /* The scratch behind the counters, measured with base 0, or placed. */
-static size_t carve(kernel_bwd_args *w, const lt_attention_args *a, const layout *l,
+static size_t carve(kernel_bwd_args *w, const lt_attention_args *a, lt_attention_cut cut,
                     uintptr_t base) {
     const size_t rows = (size_t)(a->q.shape[0] * a->q.shape[2]) * (size_t)padded_of(a);
+    const size_t pairs = (size_t)pairs_of(a);
     size_t used = LT_ATTN_COUNTER_BYTES;
     w->padded = padded_of(a);
     w->lse2 = (float *)(base + used);
@@ -138,28 +120,18 @@ static size_t carve(kernel_bwd_args *w, const lt_attention_args *a, const layout
     w->unit = (float *)(base + used);
     used += rows * 4;
     w->dq_acc = (void *)(base + used);
-    used += l->sums * 4 * (size_t)l->places;
+    w->places = cut.apart ? 0 : (cut.places < pairs_of(a) ? cut.places : pairs_of(a));
+    used += sums_of(a) * 4 * (size_t)w->places;
+    w->added = (unsigned *)(base + used);
+    used += rows / 64 * (size_t)(width_of(a) / 64) * 16;
     w->bounds = (unsigned *)(base + used);
-    return used + (size_t)(a->k.shape[0] * a->k.shape[2]) * 8;
+    w->cleared = w->bounds + 2 * pairs;
+    return used + pairs * 12;
 }
 
 size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_attention_cut cut) {
     kernel_bwd_args w;
-    const layout l = layout_of(&a->fwd, cut);
-    return carve(&w, &a->fwd, &l, 0);
-}
-
-/* The arguments for the i-th piece: its sums lie in one of two places, its counters too. */
-static kernel_bwd_args piece_args(const kernel_bwd_args *all, const layout *l, int i) {
-    const int left = all->a.batch * all->a.kv_heads - i * l->pairs;
-    const uintptr_t bytes = l->sums * 4;
-    kernel_bwd_args w = *all;
-    w.first = i * l->pairs;
-    w.pairs = left < l->pairs ? left : l->pairs;
-    w.a.counter += i % 2 * 32;
-    /* Kernels count rows from the call's first on. */
-    w.dq_acc = (void *)((uintptr_t)w.dq_acc + (uintptr_t)(i % 2) * bytes - (uintptr_t)i * bytes);
-    return w;
+    return carve(&w, &a->fwd, cut, 0);
 }
 
 static strides strides_of(const lt_tensor *t) {
@@ -172,44 +144,33 @@ static void edges_text(char *out, size_t bytes, const lt_attention_args *a) {
              a->q.dtype == LT_F16 ? "fp16" : "bf16");
 }
 /* Deltas, bounds, scales, cleared sums; before the products. */
-static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
-                      const char *text) {
+static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w) {
+    const int pairs = pairs_of(&a->fwd);
     const lt_cuda_kernel *bounds, *rows;
     const int block_rows = 2048 / width_of(&a->fwd);
     void *k = a->fwd.k.data, *v = a->fwd.v.data, *o = a->fwd.out.data, *d_o = a->dout.data;
     strides sk = strides_of(&a->fwd.k), sv = strides_of(&a->fwd.v), so = strides_of(&a->fwd.out),
             sd = strides_of(&a->dout);
     void *bounds_args[] = {w, &k, &v, &sk, &sv}, *rows_args[] = {w, &o, &d_o, &so, &sd};
-    const int64_t most = 512 / w->pairs > 1 ? 512 / w->pairs : 1,
+    const int64_t most = 512 / pairs > 1 ? 512 / pairs : 1,
                   blocks = lt_cuda_div_up(w->a.kv_tokens, block_rows);
 
+    char text[64];
+
+    edges_text(text, sizeof text, &a->fwd);
     LT_TRY(lt_cuda_kernel_get(c, &rows, "attention/bwd_edges.cu", "attn_bwd_prepare", text));
     LT_TRY(lt_cuda_kernel_get(c, &bounds, "attention/bwd_edges.cu", "attn_bwd_bounds", text));
+    LT_TRY(lt_cuda_fill(c, s, w->bounds, 0, (size_t)pairs * 12)); /* cleared, too */
     LT_TRY(lt_cuda_launch(
         c, s, bounds,
-        &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)w->pairs},
+        &(lt_cuda_dims){.grid = {(unsigned)(blocks < most ? blocks : most), (unsigned)pairs},
                         .block = {256}},
         bounds_args));
     return lt_cuda_launch(c, s, rows,
                           &(lt_cuda_dims){.grid = {(unsigned)(w->padded / block_rows),
-                                                   (unsigned)(w->pairs * group_of(&a->fwd))},
+                                                   (unsigned)(pairs * group_of(&a->fwd))},
                                           .block = {256}},
                           rows_args);
-}
-
-/* dQ from its sums. */
-static lt_err finish(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
-                     const char *text) {
-    const lt_cuda_kernel *k;
-    void *args[] = {w};
-
-    LT_TRY(lt_cuda_kernel_get(c, &k, "attention/bwd_edges.cu", "attn_bwd_finish", text));
-    return lt_cuda_launch(
-        c, s, k,
-        &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 64), w->width <= 64 ? 1 : 2,
-                                 (unsigned)(w->pairs * group_of(&a->fwd))},
-                        .block = {128}},
-        args);
 }
 
 /* The sinks' gradient. */
@@ -233,7 +194,7 @@ typedef struct {
     const lt_cuda_kernel *kernel;
     CUtensorMap q, k, v, d_o, dk, dv;
     size_t shared_bytes;
-    int64_t units; /* of a (batch, key head) */
+    int64_t tiles; /* of a (batch, key head) */
     int cluster;
 } products;
 static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args *a, bool apart) {
@@ -250,8 +211,8 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
     lt_attn_flags(flags, sizeof flags, &a->fwd);
     snprintf(text, sizeof text, "HEAD_DIM=%d DQ=%d CLUSTER=%d %s", width, !apart, cluster, flags);
     p->cluster = cluster;
-    p->units = units_of(&a->fwd, apart);
-    p->shared_bytes = 1024 + ring + (apart ? 4 * kv : 2 * kv + sums) + 320 /* barriers, tiles */;
+    p->tiles = tiles_of(&a->fwd, apart);
+    p->shared_bytes = 1024 + ring + (apart ? 4 * kv : 2 * kv + sums) + 448 /* barriers, tiles */;
     LT_TRY(lt_cuda_kernel_get(c, &p->kernel, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
     LT_TRY(lt_attn_map(c, &p->q, &a->fwd.q, 1, bm));
     LT_TRY(lt_attn_map(c, &p->d_o, &a->dout, 1, bm));
@@ -260,13 +221,18 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
     LT_TRY(lt_attn_map(c, &p->dk, &a->dk, 1, 64));
     return lt_attn_map(c, &p->dv, &a->dv, 1, 64);
 }
-static lt_err products_run(products *p, lt_cuda *c, CUstream s, kernel_bwd_args *w, int n_sms) {
-    const int64_t units = p->units * w->pairs, clusters = n_sms / p->cluster;
+static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
+                           kernel_bwd_args *w, bool apart, int n_sms) {
+    const int64_t tiles = p->tiles * pairs_of(&a->fwd), clusters = n_sms / p->cluster;
     void *args[] = {&p->q, &p->k, &p->v, &p->d_o, &p->dk, &p->dv, w};
+    w->a.section = section_of(&a->fwd, apart);
+    if (!apart && w->a.section > w->places) {
+        w->a.section = w->places;
+    }
     return lt_cuda_launch(
         c, s, p->kernel,
         &(lt_cuda_dims){
-            .grid = {(unsigned)((units > clusters ? clusters : units) * p->cluster)},
+            .grid = {(unsigned)((tiles > clusters ? clusters : tiles) * p->cluster)},
             .block = {384},
             .cluster = {p->cluster > 1 ? (unsigned)p->cluster : 0, p->cluster > 1, p->cluster > 1},
             .dynamic_shared_bytes = p->shared_bytes},
@@ -304,7 +270,7 @@ static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, 
     products p;
     LT_TRY(products_open(&p, c, a, true));
     LT_TRY(dq_run(c, s, a, w, n_sms));
-    return products_run(&p, c, s, w, n_sms);
+    return products_run(&p, c, s, a, w, true, n_sms);
 }
 
 /* Of bwd_wide_sm90.cu: OF. */
@@ -372,60 +338,32 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, k
     return LT_OK;
 }
 
-static lt_err run_pieces(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
-                         const kernel_bwd_args *all, const layout *l, int n_sms) {
-    const int n_pieces = (int)lt_cuda_div_up(all->pairs, l->pairs);
-    char edges[64];
+static lt_err run_once(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
+                       int n_sms) {
     products p;
-    kernel_bwd_args w;
-
-    edges_text(edges, sizeof edges, &a->fwd);
     LT_TRY(products_open(&p, c, a, false));
-    LT_TRY(lt_cuda_fill(c, s, all->bounds, 0, (size_t)all->pairs * 8));
-    for (int i = 0; i <= n_pieces; i++) {
-        CUstream beside = s;
-        if (i < n_pieces) {
-            w = piece_args(all, l, i);
-            LT_TRY(prepare(c, s, a, &w, edges));
-            if (n_pieces > 1) {
-                LT_TRY(lt_cuda_stream_beside(c, &beside, s, i % 2));
-                LT_TRY(lt_cuda_stream_follow(c, beside, s));
-            }
-            LT_TRY(products_run(&p, c, beside, &w, n_sms));
-        }
-        if (i > 0) {
-            w = piece_args(all, l, i - 1);
-            if (n_pieces > 1) {
-                LT_TRY(lt_cuda_stream_beside(c, &beside, s, (i - 1) % 2));
-                LT_TRY(lt_cuda_stream_follow(c, s, beside));
-            }
-            LT_TRY(finish(c, s, a, &w, edges));
-        }
-    }
-    return LT_OK;
+    LT_TRY(prepare(c, s, a, w));
+    return products_run(&p, c, s, a, w, false, n_sms);
 }
 
 lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                              lt_attention_cut cut, lt_scratch scratch) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const char *why = lt_cuda_attention_bwd_refusal(a, info);
-    const layout l = layout_of(&a->fwd, cut);
-    kernel_bwd_args all;
-    const size_t need = carve(&all, &a->fwd, &l, (uintptr_t)scratch.data);
+    kernel_bwd_args w;
+    const size_t need = carve(&w, &a->fwd, cut, (uintptr_t)scratch.data);
 
     if (why != NULL || scratch.bytes < need) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "attention backward: %s (scratch %zu of %zu bytes)",
                 why != NULL ? why : "too little scratch", scratch.bytes, need);
     }
-    all.a = lt_attn_args_of(&a->fwd, scratch);
-    all.width = (int)a->fwd.q.shape[3];
-    all.first = 0;
-    all.pairs = all.a.batch * all.a.kv_heads;
-    all.dq = a->dq.data, all.dk = a->dk.data, all.dv = a->dv.data;
-    all.dq_strides = strides_of(&a->dq);
-    all.dk_strides = strides_of(&a->dk), all.dv_strides = strides_of(&a->dv);
-    LT_TRY(width_of(&a->fwd) > 128 ? run_wide(c, s, a, &all, info->n_sms)
-           : cut.apart             ? run_apart(c, s, a, &all, info->n_sms)
-                                   : run_pieces(c, s, a, &all, &l, info->n_sms));
-    return finish_sinks(c, s, a, &all);
+    w.a = lt_attn_args_of(&a->fwd, scratch);
+    w.width = (int)a->fwd.q.shape[3];
+    w.dq = a->dq.data, w.dk = a->dk.data, w.dv = a->dv.data;
+    w.dq_strides = strides_of(&a->dq);
+    w.dk_strides = strides_of(&a->dk), w.dv_strides = strides_of(&a->dv);
+    LT_TRY(width_of(&a->fwd) > 128 ? run_wide(c, s, a, &w, info->n_sms)
+           : cut.apart             ? run_apart(c, s, a, &w, info->n_sms)
+                                   : run_once(c, s, a, &w, info->n_sms));
+    return finish_sinks(c, s, a, &w);
 }

@@ -1,13 +1,12 @@
-/* bwd_edges.cu: what stands before and after attention's backward kernel: delta, scales of the fixed-point dQ, and dQ's conversion.
+/* bwd_edges.cu: what stands before and after attention's backward kernel: delta and scales of the fixed-point dQ; the sinks' gradient.
  *
  * SHAPES    q, k, v, o, dO as in bwd_sm90.cu; D a multiple of 8 up to HEAD_DIM.
  * MAP       HEAD_DIM / 8 lanes a row, 16 bytes each.
  *           attn_bwd_bounds: largest |K| and |V row| of each (batch, key head) by atomic maximum (order-free).
  *           attn_bwd_delta: delta, lse in log2 units.
- *           attn_bwd_prepare: these and unit; clears the row's share of dq_acc.
- *           attn_bwd_finish: 128 threads a 64 x 64 piece of dQ, from the order the warpgroups left it in, through shared memory.
+ *           attn_bwd_prepare: these and unit; clears the row's share of dq_acc and its pieces' counts.
  *           attn_bwd_sinks: a block a head: dsinks[h] += -sum over rows of exp(sink - lse) delta, in fixed order.
- * BOUND     memory: prepare reads 4 D bytes a row and clears 4 D, finish reads 4 D and writes 2 D.
+ * BOUND     memory: prepare reads 4 D bytes a row and clears 4 D.
  * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row NaN.
  *@spec sm_80 sm_90a: HEAD_DIM=64
  *@spec sm_80 sm_90a: HEAD_DIM=128
@@ -19,11 +18,6 @@
 #define LANES (HEAD_DIM / 8) /* of a row, 16 bytes each */
 #define ROWS  (256 / LANES)  /* of a block of 256 threads */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "as bwd_sm90.cu and, all wider heads, bwd_wide_sm90.cu");
-
-/* (batch, query head) that the launch begins with. */
-INLINE int first_head(const bwd_args *w) {
-    return w->first * (w->a.q_heads / w->a.kv_heads);
-}
 
 /* Sum and largest over the LANES lanes of a row. As bits of a non-negative float a NaN is the largest. */
 INLINE float row_add(float x) {
@@ -48,7 +42,7 @@ INLINE void load8(float x[8], const elem *row, int lane, int width) {
 
 extern "C" __global__ void __launch_bounds__(256)
 attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v, strides sk, strides sv) {
-    const int lane = (int)threadIdx.x % LANES, pair = w.first + (int)blockIdx.y, b = pair / w.a.kv_heads, g = pair % w.a.kv_heads;
+    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.kv_heads, g = pair % w.a.kv_heads;
     u32 k_max = 0, v_max = 0;
 
     for (int s0 = (int)blockIdx.x * ROWS; s0 < w.a.kv_tokens; s0 += (int)gridDim.x * ROWS) {
@@ -95,47 +89,28 @@ INLINE float delta_make(const bwd_args *w, const elem *o, const elem *d_o, strid
 }
 extern "C" __global__ void __launch_bounds__(256)
 attn_bwd_delta(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd) {
-    (void)delta_make(&w, o, d_o, so, sd, first_head(&w) + (int)blockIdx.y, (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES); /* padded is a multiple of ROWS. */
+    (void)delta_make(&w, o, d_o, so, sd, (int)blockIdx.y, (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES); /* padded is a multiple of ROWS. */
 }
 
 extern "C" __global__ void __launch_bounds__(256)
 attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd) {
-    const int lane = (int)threadIdx.x % LANES, pair = first_head(&w) + (int)blockIdx.y, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
+    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
     const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES, kv = b * w.a.kv_heads + h / (w.a.q_heads / w.a.kv_heads);
     const i64 row = (i64)pair * w.padded + t;
     int4 *clear = (int4 *)((int *)w.dq_acc + row * HEAD_DIM);
 
-    clear[lane] = make_int4(0, 0, 0, 0);
-    clear[lane + LANES] = make_int4(0, 0, 0, 0);
+    if (kv < w.places) {
+        clear[lane] = make_int4(0, 0, 0, 0);
+        clear[lane + LANES] = make_int4(0, 0, 0, 0);
+    }
     const float norm = delta_make(&w, o, d_o, so, sd, pair, t);
     if (lane == 0) {
+        if (t % 64 < HEAD_DIM / 64) { /* A piece has a row of its own here. */
+            ((int4 *)w.added)[row / 64 * (HEAD_DIM / 64) + t % 64] = make_int4(0, 0, 0, 0);
+        }
         const float k_max = __uint_as_float(w.bounds[2 * kv]), v_max = __uint_as_float(w.bounds[2 * kv + 1]);
         const float bound = 2.0f * sqrtf(norm) * sqrtf(v_max) * k_max;
         w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f) : __int_as_float(0x7fffffff);
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(128)
-attn_bwd_finish(const __grid_constant__ bwd_args w) {
-    __shared__ __align__(16) u32 tile[64][36]; /* 64 x 64 elements; rows 16 bytes longer against bank conflicts */
-    const int tid = (int)threadIdx.x, lane = tid % 32, pair = first_head(&w) + (int)blockIdx.z, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
-    const i64 row0 = (i64)pair * w.padded + (i64)blockIdx.x * 64;
-    const int4 *src = (const int4 *)((const int *)w.dq_acc + (row0 / 64 * (HEAD_DIM / 64) + blockIdx.y) * 4096) + tid / 32 * 256 + lane;
-    const int r = 16 * (tid / 32) + lane / 4, d = (int)blockIdx.y * 64 + tid % 8 * 8;
-    const float low = w.a.scale / w.unit[row0 + r], high = w.a.scale / w.unit[row0 + r + 8];
-
-#pragma unroll
-    for (int i = 0; i < 8; i++) {
-        const int4 x = src[i * 32];
-        tile[r][4 * i + lane % 4] = PACK_ELEM((float)x.x * low, (float)x.y * low);
-        tile[r + 8][4 * i + lane % 4] = PACK_ELEM((float)x.z * high, (float)x.w * high);
-    }
-    __syncthreads();
-    for (int i = tid / 8; i < 64; i += 16) {
-        const int t = (int)blockIdx.x * 64 + i;
-        if (t < w.a.q_tokens && d < w.width) {
-            *(uint4 *)((elem *)w.dq + b * w.dq_strides.batch + h * w.dq_strides.head + t * w.dq_strides.token + d) = *(const uint4 *)&tile[i][tid % 8 * 4];
-        }
     }
 }
 

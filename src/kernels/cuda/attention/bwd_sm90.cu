@@ -4,8 +4,8 @@
  * MAP       a block makes tiles of BN keys of one key head, one after the other (see bwd_tiles.cuh), and walks over the queries that see them, BM a step, of
  *           every query head of the group; two consumer warpgroups own half of the keys each, whose dK and dV take 128 registers a thread: at 64 columns twice
  *           64 keys, at 128 once, but blocks stand in pairs. 256 keys together are half the sums of dQ that 128 are: half to make integers, half to add to memory.
- *           Of warpgroup 0 one warp copies: K, V and the first queries of the next tile come while dK and dV of this one are stored; another adds to dQ. dK and
- *           dV never leave registers; dQ is summed in memory.
+ *           Of warpgroup 0 one warp copies: K, V and the first queries of the next tile come while dK and dV of this one are stored; another adds to dQ; two
+ *           make dQ of sums that are whole (bwd_finish.cuh). dK and dV never leave registers; dQ is summed in memory.
  * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
@@ -47,8 +47,7 @@
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 CLUSTER=2
  *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 SOFTCAP=1 CLUSTER=2 */
 #include "attention/bwd.cuh"
-#include "common/hopper.cuh"
-#include "common/ring.cuh"
+#include "attention/draw.cuh"
 #include "common/wgmma.cuh"
 
 #ifndef DQ
@@ -63,9 +62,6 @@
 #define BM          64
 #else
 #define BM          128
-#endif
-#ifndef CLUSTER
-#define CLUSTER     1
 #endif
 #define TILE_KEYS   (BN * CLUSTER)
 #define CONSUMERS   2
@@ -90,6 +86,7 @@
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
 static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128), "two blocks make a column of dQ each");
 
+#include "attention/bwd_finish.cuh"
 #include "attention/bwd_tiles.cuh"
 
 WGMMA_SS(mma_s, BM, 0, 0)
@@ -101,6 +98,8 @@ typedef struct {
     u32 kv_full, kv_empty, q_full, do_full, q_empty, do_empty; /* DQ=0: q_empty tells of both */
     u32 tile; /* two places: see tile_put */
     u32 other_k, ds_full, ds_empty; /* CLUSTER: the other block's K, of the 64 columns that are made of dQ; two places for dS */
+    u32 drawn; /* see draw.cuh */
+    u32 count; /* 16 bytes: 1, 0, 0, 0 */
 } smem_map;
 
 /* Of a warpgroup, over the tiles of its block. */
@@ -328,18 +327,23 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
             break;
         }
         const tile_pos p = tile_get(tile);
-        int head = p.head, i = p.i;
-        for (int left = p.n_heads * (p.m_end - p.m_begin); left > 0; left--, n_steps++, step_next(&p, &head, &i)) {
-            const i64 row = (i64)(p.pair * p.n_heads + head) * w->padded + i * BM;
-            for (int piece = 0; piece < PIECES; piece++) {
+        const int place = p.pair % w->places * p.n_heads;
+        if (one) {
+            place_await(w, p.pair);
+        }
+        __syncwarp();
+        const int n_own = p.n_heads * (p.m_end - p.m_begin);
+        int head = p.head, i = p.i, head_behind = head, i_behind = i;
+        for (int step = 0; step < n_own + BEHIND; step++) {
+            for (int piece = 0; piece < PIECES && step < n_own; piece++) {
                 const int c = PIECES == 1 ? (int)(n_steps % 2) : piece;
                 named_barrier_sync(BAR_MADE + c, 160);
                 if (one) {
-                    bulk_add_s32((u32 *)w->dq_acc + (row / 64 * COLUMNS + first_column + piece) * 4096, m->dq + (CLUSTER > 1 ? 0 : c) * DQ_BYTES, DQ_BYTES);
+                    bulk_add_s32(sums_of(w, place + head, i, first_column + piece), m->dq + (CLUSTER > 1 ? 0 : c) * DQ_BYTES, DQ_BYTES);
                     tma_store_commit();
                 }
             }
-            for (int piece = 0; piece < PIECES; piece++) {
+            for (int piece = 0; piece < PIECES && step < n_own; piece++) {
                 const int c = PIECES == 1 ? (int)(n_steps % 2) : piece;
                 if (one && piece < PIECES - 1) {
                     tma_store_wait_read(1);
@@ -349,10 +353,31 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
                 __syncwarp();
                 named_barrier_arrive(BAR_GONE + (CLUSTER > 1 ? 1 - c : c), 160);
             }
+            if (step < n_own) {
+                n_steps++;
+                step_next(&p, &head, &i);
+            } else if (one && step == n_own) {
+                mbarrier_arrive(m->kv_empty);
+                tma_store_wait(0);
+            }
+            if (step >= BEHIND && n_own > 0) {
+                if (one) { /* Counts go with the next step's adds. */
+                    const i64 rows = (i64)(p.pair * p.n_heads + head_behind) * (w->padded / 64) + i_behind;
+                    tma_store_wait(BEHIND * PIECES);
+                    for (int piece = 0; piece < PIECES; piece++) {
+                        bulk_add_s32(w->added + (rows * COLUMNS + first_column + piece) * 4, m->count, 16);
+                    }
+                }
+                step_next(&p, &head_behind, &i_behind);
+            }
         }
         if (one) {
-            mbarrier_arrive(m->kv_empty);
+            tma_store_commit();
         }
+        __syncwarp();
+    }
+    if (one) {
+        tma_store_wait(0);
     }
 }
 
@@ -674,7 +699,6 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
               const __grid_constant__ tensor_map map_dv, const __grid_constant__ bwd_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
-    tile_pos p;
     smem_map m;
     m.kv = (smem_addr(smem) + 1023) & ~1023u;
     m.q = m.kv + KV_SLOTS * 2 * KV_BYTES;
@@ -694,6 +718,8 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.ds_full = m.do_empty + 8 * STAGES;
     m.ds_empty = m.ds_full + 16;
     m.tile = (m.ds_empty + 16 + 15) & ~15u;
+    m.drawn = m.tile + 2 * TILE_BYTES;
+    m.count = (m.drawn + DRAW_BYTES + 15) & ~15u;
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < KV_SLOTS; s++) {
@@ -710,6 +736,11 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
             mbarrier_init(m.ds_full + 8 * i, CONSUMERS);
             mbarrier_init(m.ds_empty + 8 * i, CLUSTER); /* of each block the consumer that makes dQ of it */
         }
+        draws_init(m.drawn);
+        if (DQ) {
+            st_shared_v4_s32(m.count, 1, 0, 0, 0);
+            fence_proxy_async();
+        }
         mbarrier_init_fence();
     }
     if (CLUSTER > 1) {
@@ -721,23 +752,24 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         regs_shrink(40);
         if (threadIdx.x == 0) {
             run_pos run = {{0, 1}, 0, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
-            for (int u = (int)blockIdx.x / CLUSTER, next; u < unit_count(&args); u = next) {
-                next = CLUSTER > 1 ? u + (int)gridDim.x / CLUSTER : (int)(gridDim.x + atomicAdd(args.a.counter, 1)); /* Asked for long before it is needed. */
-                for (int nth = 0; nth < 1 + PAIRED; nth++) {
-                    if (unit_tile(&p, &args, u, nth)) {
-                        produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
-                    }
+            ring_pos drawn = draws_begin();
+            for (;;) {
+                const int t = draw(&args.a, m.drawn, &drawn, 0); /* The first, too: no tile waits for a block that has no SM yet. */
+                if (t >= tile_count(&args)) {
+                    break;
                 }
+                const tile_pos p = tile_locate(&args, t);
+                produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
             }
-            if (CLUSTER == 1) {
-                draws_end(&args.a);
-            }
+            draws_end(&args.a);
             const u32 slot = run.n_tiles % KV_SLOTS;
             mbarrier_wait(m.kv_empty + 8 * slot, (run.n_tiles / KV_SLOTS & 1u) ^ 1u);
             st_shared_s32(m.tile + (run.n_tiles & 1u) * TILE_BYTES, -1);
             mbarrier_arrive(m.kv_full + 8 * slot);
         } else if (DQ && threadIdx.x / 32 == 1) {
             add_dq(&args, &m);
+        } else if (DQ && threadIdx.x / 32 >= 2) {
+            finish_dq(&args);
         }
     } else {
         regs_grow(232);

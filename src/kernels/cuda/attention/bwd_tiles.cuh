@@ -3,8 +3,7 @@
 #define LT_CUDA_ATTENTION_BWD_TILES_CUH
 
 #include "attention/bwd.cuh"
-
-#define PAIRED (CAUSAL && !WINDOW)
+#include "attention/draw.cuh"
 
 typedef struct {
     int b, kv_head, key, n_keys; /* key: first of the block */
@@ -46,23 +45,20 @@ INLINE void tile_steps(tile_pos *p, const attn_args *a) {
         p->m_end = p->m_begin;
     }
 }
-/* Work is dealt in units of equal length: a tile of TILE_KEYS or, causal, two of one (batch, key head), the i-th from the front and the i-th from the
- * back. Units of one (batch, key head) stand together: they read the same queries. A block draws them from a counter;
- * clusters take them by number. */
-INLINE int unit_count(const bwd_args *w) {
-    const int tiles = div_up(w->a.kv_tokens, TILE_KEYS);
-    return (PAIRED ? (tiles + 1) / 2 : tiles) * w->pairs;
+/* Tiles of one (batch, key head) stand together, for they read the same queries; causal, tiles of a section of such, whose queries and sums of dQ fit the L2, the
+ * longest (first keys) first, so that no SM begins a long one when others run out of work. */
+INLINE int tile_count(const bwd_args *w) {
+    return div_up(w->a.kv_tokens, TILE_KEYS) * pairs_of(&w->a);
 }
-/* Tile `nth` of unit u; false where an odd count of tiles leaves none. */
-INLINE bool unit_tile(tile_pos *out, const bwd_args *w, int u, int nth) {
+INLINE tile_pos tile_locate(const bwd_args *w, int t) {
     const attn_args *a = &w->a;
-    const int tiles = div_up(a->kv_tokens, TILE_KEYS), units = PAIRED ? (tiles + 1) / 2 : tiles;
-    const int pair = w->first + u / units, i = u % units;
+    const int tiles = div_up(a->kv_tokens, TILE_KEYS), first = t / (a->section * tiles) * a->section, inside = t % (a->section * tiles),
+              width = min_i(a->section, pairs_of(a) - first), pair = first + inside % width;
     tile_pos p;
     p.pair = pair;
     p.b = pair / a->kv_heads;
     p.kv_head = pair % a->kv_heads;
-    p.key = (nth == 0 ? i : tiles - 1 - i) * TILE_KEYS;
+    p.key = inside / width * TILE_KEYS;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
     tile_steps(&p, a);
@@ -70,8 +66,7 @@ INLINE bool unit_tile(tile_pos *out, const bwd_args *w, int u, int nth) {
     p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
     p.head = steps > 0 ? begin / steps : 0;
     p.key += CLUSTER > 1 ? (int)cluster_cta_rank() * BN : 0; /* Both blocks walk over the same queries. */
-    *out = p;
-    return nth == 0 || tiles - 1 - i != i;
+    return p;
 }
 /* The producer finds a tile for all; two places in shared memory, in turn. */
 #define TILE_BYTES 48

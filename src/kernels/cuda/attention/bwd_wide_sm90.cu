@@ -57,39 +57,32 @@ typedef struct {
     u32 tile;
 } smem_map;
 
-/* A tile, whatever its rows are: tile_pos with key the first row, m_begin .. m_end the steps of the other side. OF=0: kv_head is the query head, and n_heads 1.
- * Tiles of falling length inside sections of heads, as the forward's; a section is twice what runs at a time, so that behind the last one's long tiles
- * there are short ones; of tiles of up to 512 rows it is what runs at a time, for then the short ones, which wait for memory, run beside long ones. */
-INLINE int tile_count(const bwd_args *w) {
-    return BY_KEYS ? div_up(w->a.kv_tokens, ROWS) : w->padded / ROWS;
+#if BY_KEYS
+#define tile_total  tile_count
+#define tile_choose tile_locate
+#else
+/* Rows are queries: kv_head is the query head, and n_heads 1. Sections of heads, in each the longest tiles (last rows) first. */
+INLINE int tile_total(const bwd_args *w) {
+    return w->padded / ROWS * w->a.batch * w->a.q_heads;
 }
-INLINE int head_count(const bwd_args *w) {
-    return w->a.batch * (BY_KEYS ? w->a.kv_heads : w->a.q_heads);
-}
-INLINE tile_pos tile_locate(const bwd_args *w, int t) {
+INLINE tile_pos tile_choose(const bwd_args *w, int t) {
     const attn_args *a = &w->a;
-    const int rows = tile_count(w), heads = BY_KEYS ? a->kv_heads : a->q_heads;
-    const int first = t / (a->section * rows) * a->section, inside = t % (a->section * rows), width = min_i(a->section, head_count(w) - first), nth = inside / width;
+    const int rows = w->padded / ROWS, first = t / (a->section * rows) * a->section, inside = t % (a->section * rows), width = min_i(a->section, a->batch * a->q_heads - first);
     tile_pos p;
     p.pair = first + inside % width;
-    p.b = p.pair / heads;
-    p.kv_head = p.pair % heads;
+    p.b = p.pair / a->q_heads;
+    p.kv_head = p.pair % a->q_heads;
+    p.key = (rows - 1 - inside / width) * ROWS;
     p.n_keys = keys_of(a, p.b);
-#if BY_KEYS
-    p.key = nth * ROWS;
-    p.n_heads = a->q_heads / a->kv_heads;
-    tile_steps(&p, a);
-#else
-    p.key = (rows - 1 - nth) * ROWS;
     p.n_heads = 1;
     const key_range low = range_of(a, p.b, p.n_keys, p.key), high = range_of(a, p.b, p.n_keys, p.key + ROWS - 1);
     p.m_begin = low.lo / STEP;
     p.m_end = high.hi < low.lo ? p.m_begin : high.hi / STEP + 1;
-#endif
     p.i = p.m_begin;
     p.head = 0;
     return p;
 }
+#endif
 
 INLINE void load_side(u32 to, const void *map, u32 bar, int head, int row, int b, const int rows) {
     for (int c = 0; c < COLUMNS; c++) {
@@ -326,8 +319,8 @@ attn_bwd_wide_sm90(const __grid_constant__ tensor_map map_a, const __grid_consta
         if (threadIdx.x == 0) {
             ring_pos rb = {0, 1}, re = {0, 1}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
             u32 n_tiles = 0;
-            for (int t = (int)blockIdx.x; t < tile_count(&args) * head_count(&args); t = (int)(gridDim.x + atomicAdd(args.a.counter, 1))) {
-                const tile_pos p = tile_locate(&args, t);
+            for (int t = (int)blockIdx.x; t < tile_total(&args); t = (int)(gridDim.x + atomicAdd(args.a.counter, 1))) {
+                const tile_pos p = tile_choose(&args, t);
                 produce(&map_a, &map_c, &map_b, &map_e, &args, &m, &p, &rb, &re, &n_tiles);
             }
             draws_end(&args.a);

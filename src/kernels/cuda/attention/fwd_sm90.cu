@@ -50,16 +50,13 @@
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16
  *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=256 WINDOW=1
  *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16 SOFTCAP=1 */
-#include "attention/mask.cuh"
+#include "attention/draw.cuh"
 #include "attention/rows.cuh"
 #include "common/hopper.cuh"
 #include "common/mma.cuh"
 #include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
-#ifndef CLUSTER
-#define CLUSTER 1
-#endif
 #define BM          (64 * CONSUMERS)
 #define THREADS     (128 * (1 + CONSUMERS))
 #define UNIT        (BM / HEADS * CLUSTER) /* tokens of the tiles that a cluster makes at a time */
@@ -202,7 +199,7 @@ typedef struct {
     u32 q, k, v, o;
     u32 q_full, q_empty;                  /* one a slot and consumer; with two slots a tile's Q and first keys come while the tile before is computed */
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
-    u32 drawn;                            /* CLUSTER: full, empty and 8 bytes a place */
+    u32 drawn;                            /* see draw.cuh */
     u32 tile;                             /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
 } smem_map;
 
@@ -245,34 +242,10 @@ INLINE tile_pos tile_get(u32 at) {
     return p;
 }
 
-/* The next tile. Drawn when the one before is on its way whole, not when it begins: who begins a long tile would own the next, too, while others run out of work. */
-#define DRAWS 2 /* Places of a ring in the cluster's second block, for which the first draws. */
-INLINE int draw(const attn_args *a, const smem_map *s, ring_pos *at) {
-#if CLUSTER > 1
-    const u32 full = s->drawn + 8 * at->slot, empty = full + 8 * DRAWS, word = empty + 8 * DRAWS;
-    int t;
-    if (cluster_cta_rank() == 0) {
-        mbarrier_wait(empty, at->phase);
-        t = (int)(gridDim.x / CLUSTER + atomicAdd(a->counter, 1));
-        st_async_v2(remote_address(word, 1), __int_as_float(t), 0.0f, remote_address(full, 1));
-    } else {
-        mbarrier_expect(full, 8);
-        mbarrier_wait(full, at->phase);
-        t = ld_shared_s32(word);
-        mbarrier_arrive_remote(empty, 0);
-    }
-    ring_step(at, DRAWS);
-    return t;
-#else
-    (void)s, (void)at;
-    return (int)(gridDim.x + atomicAdd(a->counter, 1));
-#endif
-}
-
 /* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s, const route *way) {
     ring_pos rk = {0, 1}, rv = {0, 1};
-    ring_pos at = {0, 1}, drawn = {0, CLUSTER > 1 && cluster_cta_rank() == 0};
+    ring_pos at = {0, 1}, drawn = draws_begin();
     int t = (int)blockIdx.x / CLUSTER;
 
     while (t < tile_count(a, way)) {
@@ -296,7 +269,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             }
             load_block(map_v, a, s->v, s->v_full, s->v_empty, &rv, &p, j);
         }
-        t = draw(a, s, &drawn);
+        t = draw(a, s->drawn, &drawn, (int)gridDim.x / CLUSTER);
     }
     for (int w = 0; w < CONSUMERS; w++) {
         const int i = at.slot * CONSUMERS + w;
@@ -640,7 +613,7 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.v_full = m.k_empty + 8 * STAGES;
     m.v_empty = m.v_full + 8 * STAGES;
     m.drawn = m.v_empty + 8 * STAGES;
-    m.tile = (m.drawn + (CLUSTER > 1 ? 24 * DRAWS : 0) + TILE_BYTES - 1) & ~(TILE_BYTES - 1u);
+    m.tile = (m.drawn + DRAW_BYTES + TILE_BYTES - 1) & ~(TILE_BYTES - 1u);
 
     if (threadIdx.x == 0) {
         for (int i = 0; i < Q_SLOTS * CONSUMERS; i++) {
@@ -653,9 +626,7 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
             mbarrier_init(m.k_empty + 8 * s, CONSUMERS * CLUSTER);
             mbarrier_init(m.v_empty + 8 * s, CONSUMERS * CLUSTER);
         }
-        for (int i = 0; i < 2 * DRAWS && CLUSTER > 1; i++) {
-            mbarrier_init(m.drawn + 8 * i, 1);
-        }
+        draws_init(m.drawn);
         mbarrier_init_fence();
     }
     route way = {0};

@@ -47,7 +47,7 @@ typedef struct {
     const float *alibi;   /* (H) slopes, with ALIBI */
     const float *sinks;   /* (H), with SINKS */
     float *lse;           /* (B, H, T), may be NULL in the forward pass */
-    u32 *counter;         /* (2) zeroes, left as zeroes: tiles handed out, blocks finished */
+    u32 *counter;         /* (4) zeroes, left as zeroes: tiles handed out, blocks finished; backward: pieces of dQ handed out, warps finished */
     /* PAGED: rows q_start[b] .. q_start[b + 1] of q and out are sequence b's, q_tokens at most, those of fewer than q_least left to others; its keys lie in pages table[b][..]. */
     const int *q_start, *table;
     int table_ld, q_least;

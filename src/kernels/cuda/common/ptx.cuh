@@ -109,6 +109,11 @@ INLINE void fence_proxy_async(void) {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
+/* The same for global memory. */
+INLINE void fence_proxy_async_global(void) {
+    asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 /* ---- Named barriers 1..15: a subset of the block's threads. */
 INLINE void named_barrier_sync(int id, int threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -127,6 +132,16 @@ INLINE void flag_await(const int *flag) {
     do {
         asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(up) : "l"(flag) : "memory");
     } while (up == 0);
+}
+
+INLINE void count_await(const u32 *count, u32 n) {
+    u32 now;
+    do {
+        asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"(count) : "memory");
+        if (now != n) {
+            __nanosleep(200);
+        }
+    } while (now != n);
 }
 
 /* ---- Programmatic dependent launch (sm_90). */

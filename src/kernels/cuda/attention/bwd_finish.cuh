@@ -1,0 +1,99 @@
+/* bwd_finish.cuh: dQ from its sums within bwd_sm90.cu: a piece, 64 query rows x 64 columns, as soon as all tiles of keys that see any of the rows have added theirs.
+ *
+ * COUNT     w->added has 16 bytes a piece, cleared by attn_bwd_prepare. The adding warp counts by a bulk add, too, for which nobody waits, some steps behind, when memory has the sums.
+ *           A piece is whole at adds_of, the number of tiles whose walk (tile_locate) includes its rows: a tile of keys key .. last begins at the rows of
+ *           first_token(key), so that it includes all rows whose last query's range ends at or after key, and ends behind the rows of end_token(last), so that it includes all whose
+ *           first query's range begins at or before last.
+ * FINISH    Two warps a block draw pieces in order, look at the count until it is there, read the sums, which are still in the L2, and write dQ, 16 bytes a lane.
+ * PLACES    Sums of few (batch, key head)s stay in the L2: where there are more, the n-th has place n % places, a finishing warp leaves zeroes behind, and who would add to the sums of
+ *           the n-th waits until all pieces of the one before in that place are finished. That one is of an earlier section (bwd_tiles.cuh): its tiles were drawn before, and its pieces
+ *           before any later one's. So of all tiles under way the one drawn first waits for none, and nothing comes to a stand.
+ * ORDER     adds done (bulk group) - count - acquire - reads past the L1. */
+#ifndef LT_CUDA_ATTENTION_BWD_FINISH_CUH
+#define LT_CUDA_ATTENTION_BWD_FINISH_CUH
+
+#include "attention/bwd_tiles.cuh"
+
+#define FINISHERS 2
+#define BEHIND    3 /* steps that a piece is counted behind its add */
+
+/* How many tiles add to queries 64 i .. 64 i + 63, of which there is at least one. */
+INLINE int adds_of(const attn_args *a, int b, int n_keys, int i) {
+    const int lo = range_of(a, b, n_keys, 64 * i).lo, hi = range_of(a, b, n_keys, 64 * i + 63).hi;
+    return hi < 0 || lo >= n_keys ? 0 : max_i(0, hi / TILE_KEYS - lo / TILE_KEYS + 1);
+}
+
+/* Of a place: the sums of a piece. */
+INLINE u32 *sums_of(const bwd_args *w, int place_head, int i, int column) {
+    return (u32 *)w->dq_acc + (((i64)place_head * (w->padded / 64) + i) * (HEAD_DIM / 64) + column) * 4096;
+}
+/* One thread, before adds for a (batch, key head): its place has zeroes. */
+INLINE void place_await(const bwd_args *w, int pair) {
+    const int pieces = w->a.q_heads / w->a.kv_heads * div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64);
+    if (pair >= w->places) {
+        count_await(w->cleared + pair - w->places, (u32)pieces);
+        fence_proxy_async_global();
+    }
+}
+/* A warp: a piece, in the order in which a warpgroup's registers left it: four times 16 rows, of which a lane has two, 8 apart. */
+INLINE void finish_piece(const bwd_args *w, int b_head, int i, int piece) {
+    const int lane = (int)threadIdx.x % 32, b = b_head / w->a.q_heads, h = b_head % w->a.q_heads, group = w->a.q_heads / w->a.kv_heads;
+    const int adds = adds_of(&w->a, b, keys_of(&w->a, b), i), column = piece * 64 + lane % 4 * 8;
+    const bool seen = adds > 0, shared = w->places < pairs_of(&w->a);
+    const i64 row0 = (i64)b_head * w->padded + i * 64;
+    int4 *sums = (int4 *)sums_of(w, b_head % (w->places * group), i, piece) + lane;
+    elem *to = (elem *)w->dq + b * w->dq_strides.batch + h * w->dq_strides.head + column;
+
+    if (lane == 0 && seen) {
+        count_await(w->added + (row0 / 64 * (HEAD_DIM / 64) + piece) * 4, (u32)adds);
+    }
+    __syncwarp();
+#pragma unroll 1
+    for (int n = 0; n < 8; n++, sums += 128) { /* 16 rows x 32 columns */
+        const int r = n / 2 * 16 + lane / 4, t = i * 64 + r;
+        const float low = w->a.scale / w->unit[row0 + r], high = w->a.scale / w->unit[row0 + r + 8];
+        elem *at = to + t * w->dq_strides.token + n % 2 * 32;
+        const bool there = column + n % 2 * 32 < w->width;
+        u32 x[4], y[4];
+#pragma unroll
+        for (int k = 0; k < 4; k++) {
+            const int4 v = seen ? __ldcg(sums + k * 32) : make_int4(0, 0, 0, 0);
+            x[k] = PACK_ELEM((float)v.x * low, (float)v.y * low);
+            y[k] = PACK_ELEM((float)v.z * high, (float)v.w * high);
+        }
+#pragma unroll
+        for (int k = 0; k < 4 && seen && shared; k++) {
+            __stcg(sums + k * 32, make_int4(0, 0, 0, 0));
+        }
+        const uint4 upper = quad_turn(x), lower = quad_turn(y);
+        if (there && t < w->a.q_tokens) {
+            *(uint4 *)at = upper;
+        }
+        if (there && t + 8 < w->a.q_tokens) {
+            *(uint4 *)(at + 8 * w->dq_strides.token) = lower;
+        }
+    }
+    __syncwarp();
+    if (lane == 0 && shared) {
+        __threadfence();
+        atomicAdd(w->cleared + b_head / group, 1);
+    }
+}
+
+/* A finishing warp, from the kernel's beginning to its end. */
+INLINE void finish_dq(const bwd_args *w) {
+    const int per_head = div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64), n_pieces = w->a.batch * w->a.q_heads * per_head;
+    for (;;) {
+        const int n = warp_uniform(threadIdx.x % 32 == 0 ? (int)atomicAdd(w->a.counter + 2, 1) : 0);
+        if (n >= n_pieces) {
+            break;
+        }
+        finish_piece(w, n / per_head, n % per_head / (HEAD_DIM / 64), n % (HEAD_DIM / 64));
+    }
+    if (threadIdx.x % 32 == 0 && atomicAdd(w->a.counter + 3, 1) == FINISHERS * gridDim.x - 1) { /* The last one leaves the counters as they were. */
+        w->a.counter[2] = 0;
+        w->a.counter[3] = 0;
+    }
+}
+
+#endif

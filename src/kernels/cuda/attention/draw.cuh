@@ -1,0 +1,47 @@
+/* draw.cuh: persistent blocks, or clusters of CLUSTER = 1 or 2, draw tiles from a counter in memory. */
+#ifndef LT_CUDA_ATTENTION_DRAW_CUH
+#define LT_CUDA_ATTENTION_DRAW_CUH
+
+#include "attention/mask.cuh"
+#include "common/ring.cuh"
+
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+#define DRAWS      2                            /* Places of a ring in the cluster's second block, for which the first draws. */
+#define DRAW_BYTES (CLUSTER > 1 ? 24 * DRAWS : 0) /* of shared memory: full, empty and 8 bytes a place */
+
+INLINE void draws_init(u32 drawn) {
+    for (int i = 0; i < 2 * DRAWS && CLUSTER > 1; i++) {
+        mbarrier_init(drawn + 8 * i, 1);
+    }
+}
+/* Where the drawing thread stands at first. */
+INLINE ring_pos draws_begin(void) {
+    const ring_pos at = {0, CLUSTER > 1 && cluster_cta_rank() == 0};
+    return at;
+}
+/* One thread: the next tile, behind those that are not drawn, but begun with. Drawn when the one before is on its way whole, not when it begins: who begins a long tile would own the next, too, while others run out of work. */
+INLINE int draw(const attn_args *a, u32 drawn, ring_pos *at, int begun) {
+#if CLUSTER > 1
+    const u32 full = drawn + 8 * at->slot, empty = full + 8 * DRAWS, word = empty + 8 * DRAWS;
+    int t;
+    if (cluster_cta_rank() == 0) {
+        mbarrier_wait(empty, at->phase);
+        t = begun + (int)atomicAdd(a->counter, 1);
+        st_async_v2(remote_address(word, 1), __int_as_float(t), 0.0f, remote_address(full, 1));
+    } else {
+        mbarrier_expect(full, 8);
+        mbarrier_wait(full, at->phase);
+        t = ld_shared_s32(word);
+        mbarrier_arrive_remote(empty, 0);
+    }
+    ring_step(at, DRAWS);
+    return t;
+#else
+    (void)drawn, (void)at;
+    return begun + (int)atomicAdd(a->counter, 1);
+#endif
+}
+
+#endif
