@@ -78,13 +78,12 @@ static int64_t tiles_of(const lt_attention_args *a, bool apart) {
     return lt_cuda_div_up(a->k.shape[1], block_keys(a, apart) * cluster_of(a, apart));
 }
 /* See bwd_tiles.cuh. Tiles that run together share Q, dO and sums of dQ. */
-static int section_of(const lt_attention_args *a, bool apart) {
-    const double bytes = (apart ? 4.0 : 8.0) * (double)sums_of(a);
-    return a->causal && a->window == 0 ? lt_attn_section(bytes, pairs_of(a)) : 1;
+static int section_of(const lt_attention_args *a) {
+    return a->causal && a->window == 0 ? lt_attn_section(8.0 * (double)sums_of(a), pairs_of(a)) : 1;
 }
 /* For sums of dQ: twice as many as (batch, key head)s under way at a time, of sections or of tiles. */
 static int places_of(const lt_attention_args *a, int n_sms) {
-    const int section = section_of(a, false),
+    const int section = section_of(a),
               busy = (int)lt_cuda_div_up(n_sms / cluster_of(a, false), tiles_of(a, false));
     return 2 * (section > busy ? section : busy);
 }
@@ -212,7 +211,8 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
     snprintf(text, sizeof text, "HEAD_DIM=%d DQ=%d CLUSTER=%d %s", width, !apart, cluster, flags);
     p->cluster = cluster;
     p->tiles = tiles_of(&a->fwd, apart);
-    p->shared_bytes = 1024 + ring + (apart ? 4 * kv : 2 * kv + sums) + 448 /* barriers, tiles */;
+    p->shared_bytes = ring + (apart ? 4 * kv : 2 * kv + sums) + 448 /* barriers, tiles */ +
+                      1024 /* ZEROES */;
     LT_TRY(lt_cuda_kernel_get(c, &p->kernel, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
     LT_TRY(lt_attn_map(c, &p->q, &a->fwd.q, 1, bm));
     LT_TRY(lt_attn_map(c, &p->d_o, &a->dout, 1, bm));
@@ -223,9 +223,11 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
 }
 static lt_err products_run(products *p, lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                            kernel_bwd_args *w, bool apart, int n_sms) {
-    const int64_t tiles = p->tiles * pairs_of(&a->fwd), clusters = n_sms / p->cluster;
+    const bool two = apart && a->fwd.causal && a->fwd.window == 0; /* DRAWN */
+    const int64_t tiles = lt_cuda_div_up(p->tiles * pairs_of(&a->fwd), two ? 2 : 1),
+                  clusters = n_sms / p->cluster;
     void *args[] = {&p->q, &p->k, &p->v, &p->d_o, &p->dk, &p->dv, w};
-    w->a.section = section_of(&a->fwd, apart);
+    w->a.section = apart ? 1 : section_of(&a->fwd);
     if (!apart && w->a.section > w->places) {
         w->a.section = w->places;
     }

@@ -4,8 +4,8 @@
  *           A piece is whole at adds_of, the number of tiles whose walk (tile_locate) includes its rows: a tile of keys key .. last begins at the rows of
  *           first_token(key), so that it includes all rows whose last query's range ends at or after key, and ends behind the rows of end_token(last), so that it includes all whose
  *           first query's range begins at or before last.
- * FINISH    Two warps a block draw pieces in order, look at the count until it is there, read the sums, which are still in the L2, and write dQ, 16 bytes a lane.
- * PLACES    Sums of few (batch, key head)s stay in the L2: where there are more, the n-th has place n % places, a finishing warp leaves zeroes behind, and who would add to the sums of
+ * FINISH    Two warps a block, and in the end those that had the products, draw pieces in order, look at the count until it is there, read the sums, which are still in the L2, and write dQ, 16 bytes a lane.
+ * PLACES    Sums of few (batch, key head)s stay in the L2: where there are more, the n-th has place n % places, a finishing warp leaves zeroes behind (the copy engine writes them: stores of its own took as long as all else), and who would add to the sums of
  *           the n-th waits until all pieces of the one before in that place are finished. That one is of an earlier section (bwd_tiles.cuh): its tiles were drawn before, and its pieces
  *           before any later one's. So of all tiles under way the one drawn first waits for none, and nothing comes to a stand.
  * ORDER     adds done (bulk group) - count - acquire - reads past the L1. */
@@ -14,7 +14,8 @@
 
 #include "attention/bwd_tiles.cuh"
 
-#define FINISHERS 2
+#define FINISHERS (2 + 4 * CONSUMERS) /* warps of a block: two from the beginning, the consumers' when there are no more tiles */
+#define ZEROES    1024 /* bytes of zeroes in shared memory */
 #define BEHIND    3 /* steps that a piece is counted behind its add */
 
 /* How many tiles add to queries 64 i .. 64 i + 63, of which there is at least one. */
@@ -36,13 +37,15 @@ INLINE void place_await(const bwd_args *w, int pair) {
     }
 }
 /* A warp: a piece, in the order in which a warpgroup's registers left it: four times 16 rows, of which a lane has two, 8 apart. */
-INLINE void finish_piece(const bwd_args *w, int b_head, int i, int piece) {
+INLINE void finish_piece(const bwd_args *w, u32 zeroes, int b_head, int i, int piece) {
     const int lane = (int)threadIdx.x % 32, b = b_head / w->a.q_heads, h = b_head % w->a.q_heads, group = w->a.q_heads / w->a.kv_heads;
     const int adds = adds_of(&w->a, b, keys_of(&w->a, b), i), column = piece * 64 + lane % 4 * 8;
-    const bool seen = adds > 0, shared = w->places < pairs_of(&w->a);
+    const bool seen = adds > 0;
     const i64 row0 = (i64)b_head * w->padded + i * 64;
-    int4 *sums = (int4 *)sums_of(w, b_head % (w->places * group), i, piece) + lane;
+    u32 *const first = sums_of(w, b_head % (w->places * group), i, piece);
+    const int4 *sums = (const int4 *)first + lane;
     elem *to = (elem *)w->dq + b * w->dq_strides.batch + h * w->dq_strides.head + column;
+    const float scales[2] = {w->a.scale / w->unit[row0 + lane], w->a.scale / w->unit[row0 + 32 + lane]};
 
     if (lane == 0 && seen) {
         count_await(w->added + (row0 / 64 * (HEAD_DIM / 64) + piece) * 4, (u32)adds);
@@ -51,7 +54,8 @@ INLINE void finish_piece(const bwd_args *w, int b_head, int i, int piece) {
 #pragma unroll 1
     for (int n = 0; n < 8; n++, sums += 128) { /* 16 rows x 32 columns */
         const int r = n / 2 * 16 + lane / 4, t = i * 64 + r;
-        const float low = w->a.scale / w->unit[row0 + r], high = w->a.scale / w->unit[row0 + r + 8];
+        const float ours = n < 4 ? scales[0] : scales[1];
+        const float low = __shfl_sync(0xffffffffu, ours, r % 32), high = __shfl_sync(0xffffffffu, ours, r % 32 + 8);
         elem *at = to + t * w->dq_strides.token + n % 2 * 32;
         const bool there = column + n % 2 * 32 < w->width;
         u32 x[4], y[4];
@@ -60,10 +64,6 @@ INLINE void finish_piece(const bwd_args *w, int b_head, int i, int piece) {
             const int4 v = seen ? __ldcg(sums + k * 32) : make_int4(0, 0, 0, 0);
             x[k] = PACK_ELEM((float)v.x * low, (float)v.y * low);
             y[k] = PACK_ELEM((float)v.z * high, (float)v.w * high);
-        }
-#pragma unroll
-        for (int k = 0; k < 4 && seen && shared; k++) {
-            __stcg(sums + k * 32, make_int4(0, 0, 0, 0));
         }
         const uint4 upper = quad_turn(x), lower = quad_turn(y);
         if (there && t < w->a.q_tokens) {
@@ -74,23 +74,35 @@ INLINE void finish_piece(const bwd_args *w, int b_head, int i, int piece) {
         }
     }
     __syncwarp();
-    if (lane == 0 && shared) {
-        __threadfence();
-        atomicAdd(w->cleared + b_head / group, 1);
+    if (lane == 0 && seen && w->places < pairs_of(&w->a)) {
+#pragma unroll 1
+        for (int k = 0; k < 4096 * 4 / ZEROES; k++) {
+            bulk_store((u8 *)first + k * ZEROES, zeroes, ZEROES);
+        }
+        tma_store_commit();
     }
 }
 
-/* A finishing warp, from the kernel's beginning to its end. */
-INLINE void finish_dq(const bwd_args *w) {
-    const int per_head = div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64), n_pieces = w->a.batch * w->a.q_heads * per_head;
+/* A finishing warp, until all pieces are drawn. */
+INLINE void finish_dq(const bwd_args *w, u32 zeroes) {
+    const int per_head = div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64), n_pieces = w->a.batch * w->a.q_heads * per_head, group = w->a.q_heads / w->a.kv_heads;
+    const bool one = threadIdx.x % 32 == 0;
+    int n = one ? (int)atomicAdd(w->a.counter + 2, 1) : 0;
+    int whole = -1; /* (batch, key head) of the piece before, to be counted */
     for (;;) {
-        const int n = warp_uniform(threadIdx.x % 32 == 0 ? (int)atomicAdd(w->a.counter + 2, 1) : 0);
-        if (n >= n_pieces) {
+        const int now = warp_uniform(n);
+        if (one && whole >= 0) { /* Before this piece is waited for: its adds may wait for that one's place. */
+            tma_store_wait(0);
+            count_release(w->cleared + whole);
+        }
+        if (now >= n_pieces) {
             break;
         }
-        finish_piece(w, n / per_head, n % per_head / (HEAD_DIM / 64), n % (HEAD_DIM / 64));
+        n = one ? (int)atomicAdd(w->a.counter + 2, 1) : 0; /* The next one's number comes while this one is made. */
+        finish_piece(w, zeroes, now / per_head, now % per_head / (HEAD_DIM / 64), now % (HEAD_DIM / 64));
+        whole = now / (per_head * group);
     }
-    if (threadIdx.x % 32 == 0 && atomicAdd(w->a.counter + 3, 1) == FINISHERS * gridDim.x - 1) { /* The last one leaves the counters as they were. */
+    if (one && atomicAdd(w->a.counter + 3, 1) == FINISHERS * gridDim.x - 1) { /* The last one leaves the counters as they were. */
         w->a.counter[2] = 0;
         w->a.counter[3] = 0;
     }

@@ -4,8 +4,8 @@
  * MAP       a block makes tiles of BN keys of one key head, one after the other (see bwd_tiles.cuh), and walks over the queries that see them, BM a step, of
  *           every query head of the group; two consumer warpgroups own half of the keys each, whose dK and dV take 128 registers a thread: at 64 columns twice
  *           64 keys, at 128 once, but blocks stand in pairs. 256 keys together are half the sums of dQ that 128 are: half to make integers, half to add to memory.
- *           Of warpgroup 0 one warp copies: K, V and the first queries of the next tile come while dK and dV of this one are stored; another adds to dQ; two
- *           make dQ of sums that are whole (bwd_finish.cuh). dK and dV never leave registers; dQ is summed in memory.
+ *           Of warpgroup 0 one warp copies: K, V and the first queries of the next tile come while dK and dV of this one are stored; another adds to dQ; two,
+ *           and in the end the consumers' warps, make dQ of sums that are whole (bwd_finish.cuh). dK and dV never leave registers; dQ is summed in memory.
  * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
  *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
@@ -23,7 +23,7 @@
  * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
  *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
- *           No ordering, no semaphores, no waiting; and blocks may begin anywhere, so that they do not add to the same rows at once.
+ *           No ordering and no semaphores; and blocks may begin anywhere, so that they do not add to the same rows at once.
  * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K and V of the next tile come under this one, dV goes out before dP is waited
  *           for, and dK and dV leave from registers.
  * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D = 128: about 370 KB a step of 2560
@@ -86,6 +86,8 @@
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
 static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128), "two blocks make a column of dQ each");
 
+#define LONGEST_FIRST DQ
+#define DRAWN         (CAUSAL && !WINDOW && !DQ ? 2 : 1) /* tiles at a time: a long one and a short one, or one */
 #include "attention/bwd_finish.cuh"
 #include "attention/bwd_tiles.cuh"
 
@@ -700,7 +702,7 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
-    m.kv = (smem_addr(smem) + 1023) & ~1023u;
+    m.kv = smem_addr(smem); /* As aligned as it is declared: nothing is left for less. */
     m.q = m.kv + KV_SLOTS * 2 * KV_BYTES;
     m.d_o = m.q + STAGES * Q_BYTES;
     m.ds = m.d_o + STAGES * Q_BYTES;
@@ -738,7 +740,10 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         }
         draws_init(m.drawn);
         if (DQ) {
-            st_shared_v4_s32(m.count, 1, 0, 0, 0);
+            st_shared_v4_s32(m.count, 1, 0, 0, 0); /* Behind it ZEROES bytes. */
+            for (u32 i = 0; i < ZEROES; i += 16) {
+                st_shared_v4_s32(m.count + 16 + i, 0, 0, 0, 0);
+            }
             fence_proxy_async();
         }
         mbarrier_init_fence();
@@ -753,13 +758,14 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         if (threadIdx.x == 0) {
             run_pos run = {{0, 1}, 0, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
             ring_pos drawn = draws_begin();
-            for (;;) {
-                const int t = draw(&args.a, m.drawn, &drawn, 0); /* The first, too: no tile waits for a block that has no SM yet. */
-                if (t >= tile_count(&args)) {
-                    break;
+            int t = DQ ? draw(&args.a, m.drawn, &drawn, 0) : (int)blockIdx.x; /* DQ: the first is drawn, too: no tile waits for a block that has no SM yet. */
+            while (t * DRAWN < tile_count(&args)) {
+                const int next = DQ ? 0 : draw(&args.a, m.drawn, &drawn, (int)gridDim.x); /* Rows are short: asked for long before it is needed. */
+                for (int i = t * DRAWN; i < min_i(t * DRAWN + DRAWN, tile_count(&args)); i++) {
+                    const tile_pos p = tile_locate(&args, i);
+                    produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
                 }
-                const tile_pos p = tile_locate(&args, t);
-                produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
+                t = DQ ? draw(&args.a, m.drawn, &drawn, 0) : next;
             }
             draws_end(&args.a);
             const u32 slot = run.n_tiles % KV_SLOTS;
@@ -769,13 +775,16 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         } else if (DQ && threadIdx.x / 32 == 1) {
             add_dq(&args, &m);
         } else if (DQ && threadIdx.x / 32 >= 2) {
-            finish_dq(&args);
+            finish_dq(&args, m.count + 16);
         }
     } else {
         regs_grow(232);
         consume(&map_dk, &map_dv, &args, &m, group - 1);
         if (threadIdx.x % 32 == 0) {
             tma_store_wait_read(0);
+        }
+        if (DQ) {
+            finish_dq(&args, m.count + 16);
         }
     }
     if (CLUSTER > 1) {

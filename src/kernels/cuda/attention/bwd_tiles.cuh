@@ -45,20 +45,21 @@ INLINE void tile_steps(tile_pos *p, const attn_args *a) {
         p->m_end = p->m_begin;
     }
 }
-/* Tiles of one (batch, key head) stand together, for they read the same queries; causal, tiles of a section of such, whose queries and sums of dQ fit the L2, the
- * longest (first keys) first, so that no SM begins a long one when others run out of work. */
+/* Tiles of one (batch, key head) stand together, for they read the same queries. Causal, there are two orders. LONGEST_FIRST: tiles of a section of (batch, key head)s, whose
+ * queries and sums of dQ fit the L2, the longest (first keys) first, so that no SM begins a long one when others run out of work. Else, for short rows, of each
+ * (batch, key head) one from the front and one from the back in turn: short tiles wait for memory, so long ones must run beside them. */
 INLINE int tile_count(const bwd_args *w) {
     return div_up(w->a.kv_tokens, TILE_KEYS) * pairs_of(&w->a);
 }
 INLINE tile_pos tile_locate(const bwd_args *w, int t) {
     const attn_args *a = &w->a;
     const int tiles = div_up(a->kv_tokens, TILE_KEYS), first = t / (a->section * tiles) * a->section, inside = t % (a->section * tiles),
-              width = min_i(a->section, pairs_of(a) - first), pair = first + inside % width;
+              width = min_i(a->section, pairs_of(a) - first), pair = first + inside % width, nth = inside / width;
     tile_pos p;
     p.pair = pair;
     p.b = pair / a->kv_heads;
     p.kv_head = pair % a->kv_heads;
-    p.key = inside / width * TILE_KEYS;
+    p.key = (LONGEST_FIRST ? nth : nth % 2 == 0 ? nth / 2 : tiles - 1 - nth / 2) * TILE_KEYS;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
     tile_steps(&p, a);

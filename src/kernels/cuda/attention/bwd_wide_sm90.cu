@@ -46,6 +46,7 @@
 #define BAR_OWN   1
 static_assert(HEAD_DIM == 192 || HEAD_DIM == 256, "narrower heads: bwd_sm90.cu");
 
+#define LONGEST_FIRST 1
 #include "attention/bwd_tiles.cuh"
 
 WGMMA_SS(mma_s, STEP, 0, 0)

@@ -134,6 +134,10 @@ INLINE void flag_await(const int *flag) {
     } while (up == 0);
 }
 
+/* Adds 1 behind all that the thread and those it met at a barrier have written. */
+INLINE void count_release(u32 *count) {
+    asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
+}
 INLINE void count_await(const u32 *count, u32 n) {
     u32 now;
     do {
