@@ -12,7 +12,7 @@
     X(STR, op, "op", "", 0, 0, "names",                                                            \
       "only these benches, comma-separated: sgemm, gemm, attention, memory, thesis, decode, "      \
       "quant, fp8; empty: all")                                                                    \
-    X(STR, shape, "shape", "", 0, 0, "text", "time only rows whose shape contains this")           \
+    X(STR, shape, "shape", "", 0, 0, "text", "time only rows whose shape contains one of these")   \
     X(BOOL, ladder, "ladder", "false", 0, 0, "",                                                   \
       "time every rung of a ladder, not only the shipped kernel")                                  \
     X(BOOL, check, "check", "false", 0, 0, "", "only check the kernels, no timings")               \

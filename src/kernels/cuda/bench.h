@@ -22,8 +22,9 @@ typedef struct {
     FILE *to;
     json_t *rows;          /* Array; lt_bench_row appends. */
     const char *json_path; /* Where they are written, all so far behind each one; "": nowhere. */
-    const char *shape;     /* Time only rows whose shape contains this. */
-    bool ladder;           /* Time every rung, not only the shipped kernel. */
+    const char
+        *shape;  /* Time only rows whose shape contains one of these, commas between; "" all. */
+    bool ladder; /* Time every rung, not only the shipped kernel. */
     bool check_only;
     int rounds;
     double sustained_s; /* 0: no sustained figures. */
@@ -83,7 +84,7 @@ typedef struct {
 LT_MUST_USE lt_err lt_bench_gemm_ref(lt_bench *b, double *ref, double *bound,
                                      const lt_bench_gemm *g);
 
-/* ops: comma-separated names, "" for all. shape: part of a row's shape, "" for all rows. json_path "" writes none. peer "" is none, else a command of peer.h for attention's rows: to the line
+/* ops: comma-separated names, "" for all. shape: parts of rows' shapes, commas between, "" for all rows. json_path "" writes none. peer "" is none, else a command of peer.h for attention's rows: to the line
  * "forward|backward B T HEADS DIM causal|full" it answers with milliseconds. DEVICE when a check failed. */
 typedef struct {
     const char *ops, *shape, *json_path, *peer;
