@@ -4,7 +4,7 @@
  * its sums beside (bwd_finish.cuh). Two ways to cut a call:
  *     one pass      edges, products.
  *     apart         dQ and deltas by one kernel, dK and dV by another: no edges at all, but 7 products instead of 5. For short sequences.
- * Heads wider than 128 columns: deltas, dQ, dK and dV by a kernel each, 8 products (bwd_wide_sm90.cu). */
+ * Heads wider than 128 columns: deltas, dQ, and dK with dV, by a kernel each, 7 products (bwd_wide_sm90.cu). */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -276,17 +276,19 @@ static lt_err run_apart(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, 
 }
 
 /* Of bwd_wide_sm90.cu: OF. */
-typedef enum { OF_DQ, OF_DK, OF_DV } wide_of;
+typedef enum { OF_DQ, OF_DK_DV } wide_of;
 static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                        const kernel_bwd_args *all, wide_of of, int n_sms) {
     kernel_bwd_args own = *all, *const w = &own;
     const lt_attention_args *f = &a->fwd;
     const lt_tensor *rows[] = {of == OF_DQ ? &f->q : &f->k, of == OF_DQ ? &a->dout : &f->v},
                     *steps[] = {of == OF_DQ ? &f->k : &f->q, of == OF_DQ ? &f->v : &a->dout};
-    const size_t side = 128 * (size_t)width_of(f) * 2;
+    const int tile = of == OF_DQ ? 128 : 64;          /* ROWS */
+    const size_t side = 64 * (size_t)width_of(f) * 2; /* 64 rows of it */
     const int64_t heads = (int64_t)w->a.batch * (of == OF_DQ ? w->a.q_heads : w->a.kv_heads),
-                  rows_tiles = of == OF_DQ ? w->padded / 128 : lt_cuda_div_up(w->a.kv_tokens, 128),
-                  tiles = rows_tiles * heads, sections = tiles / ((rows_tiles > 4 ? 2 : 1) * n_sms);
+                  rows_tiles = lt_cuda_div_up(of == OF_DQ ? w->padded : w->a.kv_tokens, tile),
+                  tiles = rows_tiles * heads,
+                  sections = tiles / ((rows_tiles * tile > 512 ? 2 : 1) * n_sms);
     const lt_cuda_kernel *kernel;
     CUtensorMap row_maps[2], step_maps[2];
     void *args[] = {&row_maps[0], &row_maps[1], &step_maps[0], &step_maps[1], w};
@@ -299,7 +301,7 @@ static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
     LT_TRY(
         lt_cuda_kernel_get(c, &kernel, "attention/bwd_wide_sm90.cu", "attn_bwd_wide_sm90", text));
     for (int i = 0; i < 2; i++) {
-        LT_TRY(lt_attn_map(c, &row_maps[i], rows[i], 1, 128));
+        LT_TRY(lt_attn_map(c, &row_maps[i], rows[i], 1, tile));
         LT_TRY(lt_attn_map(c, &step_maps[i], steps[i], 1, 64));
     }
     return lt_cuda_launch(
@@ -307,8 +309,9 @@ static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
         &(lt_cuda_dims){
             .grid = {(unsigned)(tiles > n_sms ? n_sms : tiles)},
             .block = {384},
-            /* Rows' sides, two stages of one side of a step and one or two of the other; log-sum-exps, deltas; barriers, tiles. */
-            .dynamic_shared_bytes = 1024 + (of == OF_DV ? 3 * side : 7 * side / 2) + 1024 + 256},
+            /* Rows' sides, stages of a step's, two places for P; log-sum-exps, deltas; barriers, tiles. */
+            .dynamic_shared_bytes = 1024 + (of == OF_DQ ? 7 * side : 6 * side + 2 * 16384) + 1024 +
+                                    256},
         args);
 }
 static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,
@@ -317,7 +320,7 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, k
     void *o = a->fwd.out.data, *d_o = a->dout.data;
     strides so = strides_of(&a->fwd.out), sd = strides_of(&a->dout);
     void *args[] = {w, &o, &d_o, &so, &sd};
-    CUstream beside[2];
+    CUstream beside;
     char text[64];
 
     edges_text(text, sizeof text, &a->fwd);
@@ -327,17 +330,12 @@ static lt_err run_wide(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, k
         &(lt_cuda_dims){.grid = {(unsigned)(w->padded / 8), (unsigned)(w->a.batch * w->a.q_heads)},
                         .block = {256}},
         args));
-    for (int i = 0; i < 2;
-         i++) { /* Blocks of the next run where those of the one before have no more to do. */
-        LT_TRY(lt_cuda_stream_beside(c, &beside[i], s, i));
-        LT_TRY(lt_cuda_stream_follow(c, beside[i], s));
-    }
+    /* Blocks of the second where those of the first have no more to do. */
+    LT_TRY(lt_cuda_stream_beside(c, &beside, s, 0));
+    LT_TRY(lt_cuda_stream_follow(c, beside, s));
     LT_TRY(wide_run(c, s, a, w, OF_DQ, n_sms));
-    for (wide_of of = OF_DK; of <= OF_DV; of++) {
-        LT_TRY(wide_run(c, beside[of - OF_DK], a, w, of, n_sms));
-        LT_TRY(lt_cuda_stream_follow(c, s, beside[of - OF_DK]));
-    }
-    return LT_OK;
+    LT_TRY(wide_run(c, beside, a, w, OF_DK_DV, n_sms));
+    return lt_cuda_stream_follow(c, s, beside);
 }
 
 static lt_err run_once(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, kernel_bwd_args *w,

@@ -1,49 +1,55 @@
-/* bwd_wide_sm90.cu: dQ, dK or dV of attention with heads of 192 and 256 columns on Hopper, each by a launch of its own. Bit-identical run to run.
+/* bwd_wide_sm90.cu: dQ (OF=0), or dK and dV (OF=1), of attention with heads of 192 and 256 columns on Hopper. Bit-identical run to run.
  *
  * SHAPES    as fwd_sm90.cu, 128 < D <= HEAD_DIM = 192 or 256.
- * MAP       a tile is 128 rows, of which two consumers own 64 each: queries of a query head (OF=0: dQ) or keys of a key head (OF=1: dK, OF=2: dV). The other side comes by in steps of
- *           64: keys, or the queries of all query heads of the group. Persistent blocks draw tiles from a counter; warpgroup 0 copies.
- * MOVEMENT  A, C rows of the tile, resident; B, E of a step. OF=0: A, C, B, E are Q, dO, K, V; else K, V, Q, dO:
- *     S = A B^T (smem, smem) ─ exp2(S - lse) ─▶ P ─────────────────── OF=2: dV += P E (registers, smem)
- *     dP = C E^T (smem, smem) ──────────────── P (dP - delta) ─▶ dS ── else: dQ or dK += dS B (registers, smem)
- *     B has two stages, E one (OF=2: two): it is free again before the exponentials.
- * WHY       dK and dV of 64 keys are 256 registers a thread at 256 columns. So eight products are made for five; nothing is added to memory.
- * BOUND     16 T S D H flop (half if causal) at 4096 a clock an SM; a step's shared memory, 384 KB for dK, is as busy as the tensor cores (3072 clocks).
+ * MAP       OF=0: a tile is 128 queries of a query head, of which two consumers own 64 each; keys come by in steps of 64. OF=1: a tile is 64 keys of a key head; consumer 0 owns their dV,
+ *           consumer 1 their dK; the queries of all query heads of the group come by in steps of 64. Persistent blocks draw tiles from a counter; warpgroup 0 copies.
+ * MOVEMENT  A, C rows of the tile, resident; B, E of a step.
+ *     OF=0: A, C, B, E are Q, dO, K, V; each consumer, of its queries:
+ *         S = Q K^T (smem, smem) ── exp2(S - lse) ─▶ P
+ *         dP = dO V^T (smem, smem) ─ P (dP - delta) ─▶ dS ─▶ dQ += dS K (registers, smem)
+ *         K has two stages, V one: it is free again before the exponentials.
+ *     OF=1: K, V, Q, dO, two stages each:
+ *         consumer 0   S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P ──────────────────▶ dV += P dO (registers, smem)
+ *                                                                  │ smem, two places, thread by thread; with SOFTCAP times the cap's slope
+ *         consumer 1   dP^T = V dO^T (smem, smem) ────────── P (dP - delta) ─▶ dS ─▶ dK += dS Q (registers, smem)
+ *         Consumer 0 issues S of the next step before dV of this one: exponentials run under dV. Consumer 1 issues dK before dP of the next step: Q's place,
+ *         for which the next step but one waits, is free the sooner.
+ * WHY       dK and dV of 64 keys are 256 registers a thread at 256 columns: two consumers hold one each. So seven products are made for five; nothing is added to memory.
+ * BOUND     14 T S D H flop (half if causal) at 4096 a clock an SM. A step's shared memory is 384 KB for dQ's 3072 clocks, and for the 2048 of dK and dV 288 KB: there it decides.
  * NUMERICS  S, dP, P in f32; P or dS rounded to 16 bits as operand; sums in f32, rounded once, at the store. Fixed order.
  *@spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=256 OF=2 CAUSAL=0
  *@spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=256 OF=2 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=192 OF=0 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=192 OF=1 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=192 OF=2 CAUSAL=1
  *@spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=1 WINDOW=1 DOC=1
  *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 WINDOW=1 DOC=1
  *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 SOFTCAP=1 ALIBI=1
- *@spec sm_90a: HEAD_DIM=256 OF=2 CAUSAL=1 DTYPE=fp16 */
+ *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 #include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
-#define CONSUMERS 2
-#define ROWS      128 /* of a tile */
-#define STEP      64
-#define BN        ROWS /* bwd_tiles.cuh's words: tiles of keys, steps of queries */
-#define BM        STEP
-#define CLUSTER   1
-#define TILE_KEYS BN
-#define THREADS   384
-#define COLUMNS   (HEAD_DIM / 64)
-#define BY_KEYS   (OF != 0)
-#define B_STAGES  2
-#define E_STAGES  (OF == 2 ? 2 : 1)
-#define ROW_SIDES (OF == 2 ? 1 : 2) /* A, and C */
-#define SIDE      (ROWS * HEAD_DIM * 2)
-#define STEP_SIDE (STEP * HEAD_DIM * 2)
-#define BAR_OWN   1
+#define CONSUMERS  2
+#define ROWS       (OF == 0 ? 128 : 64) /* of a tile */
+#define STEP       64
+#define BN         ROWS /* bwd_tiles.cuh's words: tiles of keys, steps of queries */
+#define BM         STEP
+#define CLUSTER    1
+#define TILE_KEYS  BN
+#define THREADS    384
+#define COLUMNS    (HEAD_DIM / 64)
+#define BY_KEYS    (OF == 1)
+#define B_STAGES   2
+#define E_STAGES   (BY_KEYS ? 2 : 1)
+#define SIDE       (ROWS * HEAD_DIM * 2)
+#define STEP_SIDE  (STEP * HEAD_DIM * 2)
+#define PLACE      (STEP * STEP * 4) /* of P on its way to consumer 1 */
+#define BAR_OWN    1                 /* and 2: named barriers */
+#define BAR_FILLED 3                 /* and 4: of a place */
+#define BAR_FREE   5                 /* and 6 */
 static_assert(HEAD_DIM == 192 || HEAD_DIM == 256, "narrower heads: bwd_sm90.cu");
 
 #define LONGEST_FIRST 1
@@ -53,8 +59,9 @@ WGMMA_SS(mma_s, STEP, 0, 0)
 WGMMA_RS(mma_sum, HEAD_DIM, 1)
 
 typedef struct {
-    u32 a, b, e, lse, delta; /* a: A, behind it C; lse, delta: of a step's queries, a stage each (BY_KEYS) */
-    u32 rows_full, rows_empty, b_full, b_empty, e_full, e_empty;
+    u32 a, b, e, lse, delta; /* a: A, behind it C; lse, delta: of a step's queries, beside B and E (BY_KEYS) */
+    u32 hand;                /* two places (BY_KEYS) */
+    u32 rows_full, rows_empty, b_full, b_empty, e_full, e_empty; /* rows: of A and of C */
     u32 tile;
 } smem_map;
 
@@ -95,29 +102,32 @@ INLINE void load_side(u32 to, const void *map, u32 bar, int head, int row, int b
 INLINE void produce(const void *map_a, const void *map_c, const void *map_b, const void *map_e, const bwd_args *w, const smem_map *m, const tile_pos *p,
                     ring_pos *rb, ring_pos *re, u32 *n_tiles) {
     const int group = w->a.q_heads / w->a.kv_heads;
-    mbarrier_wait(m->rows_empty, (*n_tiles & 1u) ^ 1u);
-    tile_put(m->tile + (*n_tiles & 1u) * TILE_BYTES, p);
-    ++*n_tiles;
-    mbarrier_expect(m->rows_full, ROW_SIDES * SIDE);
-    load_side(m->a, map_a, m->rows_full, p->kv_head, p->key, p->b, ROWS);
-    if (ROW_SIDES == 2) {
-        load_side(m->a + SIDE, map_c, m->rows_full, p->kv_head, p->key, p->b, ROWS);
+    for (u32 c = 0; c < 2; c++) {
+        mbarrier_wait(m->rows_empty + 8 * c, (*n_tiles & 1u) ^ 1u);
+        if (c == 0) {
+            tile_put(m->tile + (*n_tiles & 1u) * TILE_BYTES, p);
+        }
+        mbarrier_expect(m->rows_full + 8 * c, SIDE);
+        load_side(m->a + c * SIDE, c == 0 ? map_a : map_c, m->rows_full + 8 * c, p->kv_head, p->key, p->b, ROWS);
     }
+    ++*n_tiles;
     int h = p->head, i = p->i;
     for (int n = p->n_heads * (p->m_end - p->m_begin); n > 0; n--, step_next(p, &h, &i), ring_step(rb, B_STAGES), ring_step(re, E_STAGES)) {
         const int head = BY_KEYS ? p->kv_head * p->n_heads + h : p->kv_head / group;
         const i64 row = (i64)(p->b * w->a.q_heads + head) * w->padded + i * STEP;
         const u32 b_bar = m->b_full + 8 * rb->slot, e_bar = m->e_full + 8 * re->slot;
         mbarrier_wait(m->b_empty + 8 * rb->slot, rb->phase);
-        mbarrier_expect(b_bar, STEP_SIDE + (BY_KEYS ? 2 * STEP * 4 : 0));
+        mbarrier_expect(b_bar, STEP_SIDE + (BY_KEYS ? STEP * 4 : 0));
         load_side(m->b + rb->slot * STEP_SIDE, map_b, b_bar, head, i * STEP, p->b, STEP);
         if (BY_KEYS) {
             bulk_load(m->lse + rb->slot * STEP * 4, w->lse2 + row, STEP * 4, b_bar);
-            bulk_load(m->delta + rb->slot * STEP * 4, w->delta + row, STEP * 4, b_bar);
         }
         mbarrier_wait(m->e_empty + 8 * re->slot, re->phase);
-        mbarrier_expect(e_bar, STEP_SIDE);
+        mbarrier_expect(e_bar, STEP_SIDE + (BY_KEYS ? STEP * 4 : 0));
         load_side(m->e + re->slot * STEP_SIDE, map_e, e_bar, head, i * STEP, p->b, STEP);
+        if (BY_KEYS) {
+            bulk_load(m->delta + re->slot * STEP * 4, w->delta + row, STEP * 4, e_bar);
+        }
     }
 }
 
@@ -146,15 +156,20 @@ typedef struct {
     float lse2[2], delta[2];
 } row_state;
 
-/* 2. x := P, with SOFTCAP times the cap's slope where dS is wanted. first: the consumer's first row; other: of the step. */
-INLINE void probabilities(float s[STEP / 2], const row_state *r, const bwd_args *w, const tile_pos *p, int first, int other, u32 lse, bool mask, float slope) {
+/* Where a step's log-sum-exps lie, and where P, with SOFTCAP times the cap's slope, goes for consumer 1; BY_KEYS only. */
+typedef struct {
+    u32 lse, hand;
+} step_state;
+
+/* 2. s := P, OF=0 with SOFTCAP times the cap's slope. first: the consumer's first row; other: of the step. */
+INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_state *step, const bwd_args *w, const tile_pos *p, int first, int other, bool mask, float slope) {
     const int lane = (int)threadIdx.x % 32, row0 = first + 16 * ((int)threadIdx.x % 128 / 32) + lane / 4, col0 = other + lane % 4 * 2, shift = p->n_keys - w->a.q_tokens;
     const float scale2 = w->a.scale * LOG2E;
 #pragma unroll
     for (int i = 0; i < STEP / 8; i++) {
-        float l[2];
+        float l[2], bent[4];
         if (BY_KEYS) {
-            ld_shared_v2(lse + (8 * i + lane % 4 * 2) * 4, &l[0], &l[1]);
+            ld_shared_v2(step->lse + (8 * i + lane % 4 * 2) * 4, &l[0], &l[1]);
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
@@ -164,7 +179,7 @@ INLINE void probabilities(float s[STEP / 2], const row_state *r, const bwd_args 
             if (SOFTCAP) {
                 const float tanh = tanh_of(__fdividef(x * w->a.scale, w->a.softcap));
                 x = w->a.softcap * LOG2E * tanh - less;
-                bend = OF == 2 ? 1.0f : 1.0f - tanh * tanh;
+                bend = 1.0f - tanh * tanh;
             } else {
                 x = x * scale2 - less;
             }
@@ -176,109 +191,221 @@ INLINE void probabilities(float s[STEP / 2], const row_state *r, const bwd_args 
                 const key_range see = range_of(&w->a, p->b, p->n_keys, t);
                 x = k < see.lo || k > see.hi ? 0.0f : x;
             }
-            s[4 * i + e] = x * bend;
+            bent[e] = x * bend;
+            s[4 * i + e] = BY_KEYS ? x : bent[e];
+        }
+        if (BY_KEYS) {
+            st_shared_v4_s32(step->hand + i * 2048, __float_as_int(bent[0]), __float_as_int(bent[1]), __float_as_int(bent[2]), __float_as_int(bent[3]));
         }
     }
 }
 
-/* 3. One consumer's 64 rows of a tile against all steps. */
-INLINE void walk(float sum[HEAD_DIM / 2], const row_state *r, const bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re, int consumer) {
-    const int tid = (int)threadIdx.x % 128, first = p->key + 64 * consumer;
-    const u32 a = m->a + consumer * 8192;
-    int head = p->head, i = p->i;
+/* Which mask a step needs, and its slope. */
+INLINE void step_probabilities(float s[STEP / 2], const row_state *r, const step_state *step, const bwd_args *w, const tile_pos *p, int first, int head, int other) {
+    const int t0 = BY_KEYS ? other : first, k0 = BY_KEYS ? first : other;
+    const key_range low = range_of(&w->a, p->b, p->n_keys, t0), high = range_of(&w->a, p->b, p->n_keys, t0 + 63);
+    const float slope = ALIBI ? w->a.alibi[BY_KEYS ? p->kv_head * p->n_heads + head : p->kv_head] * LOG2E : 0.0f;
+    if (k0 + 63 > low.hi || k0 < high.lo) {
+        probabilities(s, r, step, w, p, first, other, true, slope);
+    } else {
+        probabilities(s, r, step, w, p, first, other, false, slope);
+    }
+}
+INLINE void release(u32 bar) { /* A warpgroup's, whose products have read what lay there. */
+    if (threadIdx.x % 128 == 0) {
+        mbarrier_arrive(bar);
+    }
+}
 
-    for (int n = p->n_heads * (p->m_end - p->m_begin); n > 0; n--, step_next(p, &head, &i)) {
+#if BY_KEYS
+/* 3. Consumer 0: P, for both, and dV. */
+INLINE void walk_values(float sum[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re, u32 *handed) {
+    const u32 tid = threadIdx.x % 128;
+    int head = p->head, i = p->i;
+    float s[STEP / 2];
+    u32 x[STEP / 4];
+
+    mbarrier_wait(m->b_full + 8 * rb->slot, rb->phase);
+    wgmma_fence();
+    issue_scores(s, m->a, m->b + rb->slot * STEP_SIDE);
+    wgmma_wait(0);
+    wgmma_pin(s, STEP / 2);
+    for (int steps = p->n_heads * (p->m_end - p->m_begin), n = 0; n < steps; n++, step_next(p, &head, &i)) {
+        const u32 place = (*handed)++ & 1u, b_empty = m->b_empty + 8 * rb->slot;
+        const step_state step = {m->lse + rb->slot * STEP * 4, m->hand + place * PLACE + tid * 16};
+        named_barrier_sync(BAR_FREE + (int)place, 256);
+        step_probabilities(s, 0, &step, w, p, p->key, head, i * STEP);
+        named_barrier_arrive(BAR_FILLED + (int)place, 256);
+        wgmma_wait(0);
+        wgmma_pin(sum, HEAD_DIM / 2);
+        if (n > 0) {
+            release(m->e_empty + 8 * (re->slot ^ 1));
+        }
+#pragma unroll
+        for (int j = 0; j < STEP / 4; j++) {
+            x[j] = PACK_ELEM(s[2 * j], s[2 * j + 1]);
+        }
+        ring_step(rb, B_STAGES);
+        if (n + 1 < steps) {
+            mbarrier_wait(m->b_full + 8 * rb->slot, rb->phase);
+            wgmma_fence();
+            issue_scores(s, m->a, m->b + rb->slot * STEP_SIDE);
+        }
+        mbarrier_wait(m->e_full + 8 * re->slot, re->phase);
+        wgmma_fence();
+        issue_sums(sum, x, m->e + re->slot * STEP_SIDE);
+        release(b_empty); /* The log-sum-exps stay: consumer 1 gives the place back, too, behind P. */
+        wgmma_wait(1);
+        wgmma_pin(s, STEP / 2);
+        if (n + 2 == steps) {
+            release(m->rows_empty);
+        }
+        ring_step(re, E_STAGES);
+    }
+    wgmma_wait(0);
+    wgmma_pin(sum, HEAD_DIM / 2);
+    release(m->e_empty + 8 * (re->slot ^ 1));
+}
+
+/* 4. Consumer 1: dS and dK. */
+INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re, u32 *handed) {
+    const u32 tid = threadIdx.x % 128;
+    float dp[STEP / 2];
+    u32 x[STEP / 4];
+
+    mbarrier_wait(m->e_full + 8 * re->slot, re->phase);
+    wgmma_fence();
+    issue_scores(dp, m->a + SIDE, m->e + re->slot * STEP_SIDE);
+    wgmma_wait(0);
+    wgmma_pin(dp, STEP / 2);
+    for (int steps = p->n_heads * (p->m_end - p->m_begin), n = 0; n < steps; n++) {
+        const u32 place = (*handed)++ & 1u, hand = m->hand + place * PLACE + tid * 16, delta = m->delta + (re->slot * STEP + tid % 4 * 2) * 4, e_empty = m->e_empty + 8 * re->slot;
+        named_barrier_sync(BAR_FILLED + (int)place, 256);
+#pragma unroll
+        for (int j = 0; j < STEP / 8; j++) {
+            const uint4 bits = ld_shared_v4(hand + j * 2048);
+            float d[2];
+            ld_shared_v2(delta + j * 32, &d[0], &d[1]);
+            dp[4 * j] = __uint_as_float(bits.x) * (dp[4 * j] - d[0]);
+            dp[4 * j + 1] = __uint_as_float(bits.y) * (dp[4 * j + 1] - d[1]);
+            dp[4 * j + 2] = __uint_as_float(bits.z) * (dp[4 * j + 2] - d[0]);
+            dp[4 * j + 3] = __uint_as_float(bits.w) * (dp[4 * j + 3] - d[1]);
+        }
+        named_barrier_arrive(BAR_FREE + (int)place, 256);
+#pragma unroll
+        for (int j = 0; j < STEP / 4; j++) {
+            x[j] = PACK_ELEM(dp[2 * j], dp[2 * j + 1]);
+        }
+        ring_step(re, E_STAGES);
+        mbarrier_wait(m->b_full + 8 * rb->slot, rb->phase);
+        wgmma_fence();
+        issue_sums(sum, x, m->b + rb->slot * STEP_SIDE);
+        release(e_empty); /* Its deltas are read: the other consumer's release comes behind P of the next step. */
+        if (n + 1 < steps) {
+            mbarrier_wait(m->e_full + 8 * re->slot, re->phase);
+            wgmma_fence();
+            issue_scores(dp, m->a + SIDE, m->e + re->slot * STEP_SIDE);
+            wgmma_wait(1);
+        } else {
+            wgmma_wait(0);
+        }
+        wgmma_pin(sum, HEAD_DIM / 2);
+        release(m->b_empty + 8 * rb->slot);
+        ring_step(rb, B_STAGES);
+        wgmma_wait(0);
+        wgmma_pin(dp, STEP / 2);
+        if (n + 2 == steps) {
+            release(m->rows_empty + 8);
+        }
+    }
+}
+#else
+/* 3. One consumer's 64 queries of a tile against all steps. */
+INLINE void walk_queries(float sum[HEAD_DIM / 2], const row_state *r, const bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re, int consumer) {
+    const int first = p->key + 64 * consumer;
+    const u32 a = m->a + consumer * 8192;
+
+    for (int i = p->m_begin; i < p->m_end; i++) {
         const u32 b = m->b + rb->slot * STEP_SIDE, e = m->e + re->slot * STEP_SIDE;
-        const int other = i * STEP, t0 = BY_KEYS ? other : first, k0 = BY_KEYS ? first : other;
-        const key_range low = range_of(&w->a, p->b, p->n_keys, t0), high = range_of(&w->a, p->b, p->n_keys, t0 + 63);
-        const bool mask = k0 + 63 > low.hi || k0 < high.lo;
-        const float slope = ALIBI ? w->a.alibi[BY_KEYS ? p->kv_head * p->n_heads + head : p->kv_head] * LOG2E : 0.0f;
         float s[STEP / 2], dp[STEP / 2];
         u32 x[STEP / 4];
         mbarrier_wait(m->b_full + 8 * rb->slot, rb->phase);
         wgmma_fence();
         issue_scores(s, a, b);
         mbarrier_wait(m->e_full + 8 * re->slot, re->phase);
-        if (OF != 2) {
-            wgmma_fence();
-            issue_scores(dp, a + SIDE, e);
-            wgmma_wait(1);
-        } else {
-            wgmma_wait(0);
-        }
+        wgmma_fence();
+        issue_scores(dp, a + SIDE, e);
+        wgmma_wait(1);
         wgmma_pin(s, STEP / 2);
-        if (mask) {
-            probabilities(s, r, w, p, first, other, m->lse + rb->slot * STEP * 4, true, slope);
-        } else {
-            probabilities(s, r, w, p, first, other, m->lse + rb->slot * STEP * 4, false, slope);
-        }
-        if (OF != 2) {
-            wgmma_wait(0);
-            wgmma_pin(dp, STEP / 2);
-            if (tid == 0) {
-                mbarrier_arrive(m->e_empty + 8 * re->slot);
-            }
+        step_probabilities(s, r, 0, w, p, first, 0, i * STEP);
+        wgmma_wait(0);
+        wgmma_pin(dp, STEP / 2);
+        release(m->e_empty + 8 * re->slot);
 #pragma unroll
-            for (int j = 0; j < STEP / 4; j++) {
-                float d[2] = {r->delta[j % 2], r->delta[j % 2]};
-                if (BY_KEYS) {
-                    ld_shared_v2(m->delta + (rb->slot * STEP + j / 2 * 8 + tid % 4 * 2) * 4, &d[0], &d[1]);
-                }
-                x[j] = PACK_ELEM(s[2 * j] * (dp[2 * j] - d[0]), s[2 * j + 1] * (dp[2 * j + 1] - d[1]));
-            }
-        } else {
-#pragma unroll
-            for (int j = 0; j < STEP / 4; j++) {
-                x[j] = PACK_ELEM(s[2 * j], s[2 * j + 1]);
-            }
+        for (int j = 0; j < STEP / 4; j++) {
+            x[j] = PACK_ELEM(s[2 * j] * (dp[2 * j] - r->delta[j % 2]), s[2 * j + 1] * (dp[2 * j + 1] - r->delta[j % 2]));
         }
-        wgmma_fence(); /* Behind it all warps have read what came with the queries. */
-        issue_sums(sum, x, OF == 2 ? e : b);
+        wgmma_fence();
+        issue_sums(sum, x, b);
         wgmma_wait(0);
         wgmma_pin(sum, HEAD_DIM / 2);
-        if (tid == 0) {
-            mbarrier_arrive(m->b_empty + 8 * rb->slot);
-            if (OF == 2) {
-                mbarrier_arrive(m->e_empty + 8 * re->slot);
-            }
-        }
+        release(m->b_empty + 8 * rb->slot);
         ring_step(rb, B_STAGES);
         ring_step(re, E_STAGES);
     }
 }
+#endif
 
 INLINE void consume(const bwd_args *w, const smem_map *m, int consumer) {
     ring_pos rb = {0, 0}, re = {0, 0};
-
+#if BY_KEYS
+    u32 handed = 0;
+    if (consumer == 1) {
+        named_barrier_arrive(BAR_FREE, 256);
+        named_barrier_arrive(BAR_FREE + 1, 256);
+    }
+#endif
     for (u32 n = 0;; n++) {
         const u32 tile = m->tile + (n & 1u) * TILE_BYTES;
         float sum[HEAD_DIM / 2] = {0.0f};
-        row_state r = {{0.0f, 0.0f}, {0.0f, 0.0f}};
-        mbarrier_wait(m->rows_full, n & 1u);
+        for (int c = BY_KEYS ? consumer : 0; c < (BY_KEYS ? consumer + 1 : 2); c++) {
+            mbarrier_wait(m->rows_full + 8 * c, n & 1u);
+        }
         if (warp_uniform(ld_shared_s32(tile)) < 0) {
             break;
         }
         const tile_pos p = tile_get(tile);
-        const int first = p.key + 64 * consumer;
-        if (!BY_KEYS) {
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                const i64 row = (i64)p.pair * w->padded + first + 16 * ((int)threadIdx.x % 128 / 32) + (int)threadIdx.x % 32 / 4 + 8 * h;
-                r.lse2[h] = w->lse2[row];
-                r.delta[h] = w->delta[row];
-            }
-        }
+        const int steps = p.n_heads * (p.m_end - p.m_begin), first = p.key + (BY_KEYS ? 0 : 64 * consumer);
         wgmma_pin(sum, HEAD_DIM / 2);
-        if (p.m_begin < p.m_end) {
-            walk(sum, &r, w, m, &p, &rb, &re, consumer);
+#if BY_KEYS
+        if (steps > 0 && consumer == 0) {
+            walk_values(sum, w, m, &p, &rb, &re, &handed);
+        } else if (steps > 0) {
+            walk_keys(sum, m, &p, &rb, &re, &handed);
+        }
+        if (steps < 2) { /* Else the last scores' reader has. */
+            named_barrier_sync(BAR_OWN + consumer, 128);
+            release(m->rows_empty + 8 * consumer);
+        }
+        elem *const to = (elem *)(consumer == 0 ? w->dv : w->dk);
+        const strides *at = consumer == 0 ? &w->dv_strides : &w->dk_strides;
+        store_rows(sum, consumer == 0 ? 1.0f : w->a.scale, to + p.b * at->batch + p.kv_head * at->head, at->token, first, w->a.kv_tokens, w->width);
+#else
+        row_state r;
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            const i64 row = (i64)p.pair * w->padded + first + 16 * ((int)threadIdx.x % 128 / 32) + (int)threadIdx.x % 32 / 4 + 8 * h;
+            r.lse2[h] = w->lse2[row];
+            r.delta[h] = w->delta[row];
+        }
+        if (steps > 0) {
+            walk_queries(sum, &r, w, m, &p, &rb, &re, consumer);
         }
         named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies, also where it has no products. */
-        if (threadIdx.x % 128 == 0) {
-            mbarrier_arrive(m->rows_empty);
-        }
-        elem *const to = (elem *)(OF == 0 ? w->dq : OF == 1 ? w->dk : w->dv);
-        const strides at = OF == 0 ? w->dq_strides : OF == 1 ? w->dk_strides : w->dv_strides;
-        store_rows(sum, OF == 2 ? 1.0f : w->a.scale, to + p.b * at.batch + p.kv_head * at.head, at.token, first, BY_KEYS ? w->a.kv_tokens : w->a.q_tokens, w->width);
+        release(m->rows_empty);
+        release(m->rows_empty + 8);
+        store_rows(sum, w->a.scale, (elem *)w->dq + p.b * w->dq_strides.batch + p.kv_head * w->dq_strides.head, w->dq_strides.token, first, w->a.q_tokens, w->width);
+#endif
     }
 }
 
@@ -289,21 +416,24 @@ attn_bwd_wide_sm90(const __grid_constant__ tensor_map map_a, const __grid_consta
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
     m.a = (smem_addr(smem) + 1023) & ~1023u;
-    m.b = m.a + ROW_SIDES * SIDE;
+    m.b = m.a + 2 * SIDE;
     m.e = m.b + B_STAGES * STEP_SIDE;
-    m.lse = m.e + E_STAGES * STEP_SIDE;
+    m.hand = m.e + E_STAGES * STEP_SIDE;
+    m.lse = m.hand + (BY_KEYS ? 2 * PLACE : 0);
     m.delta = m.lse + B_STAGES * STEP * 4;
     m.rows_full = m.delta + B_STAGES * STEP * 4;
-    m.rows_empty = m.rows_full + 8;
-    m.b_full = m.rows_empty + 8;
+    m.rows_empty = m.rows_full + 16;
+    m.b_full = m.rows_empty + 16;
     m.b_empty = m.b_full + 8 * B_STAGES;
     m.e_full = m.b_empty + 8 * B_STAGES;
     m.e_empty = m.e_full + 8 * E_STAGES;
     m.tile = (m.e_empty + 8 * E_STAGES + 15) & ~15u;
 
     if (threadIdx.x == 0) {
-        mbarrier_init(m.rows_full, 1);
-        mbarrier_init(m.rows_empty, CONSUMERS);
+        for (int c = 0; c < 2; c++) {
+            mbarrier_init(m.rows_full + 8 * c, 1);
+            mbarrier_init(m.rows_empty + 8 * c, BY_KEYS ? 1 : CONSUMERS);
+        }
         for (int s = 0; s < B_STAGES; s++) {
             mbarrier_init(m.b_full + 8 * s, 1);
             mbarrier_init(m.b_empty + 8 * s, CONSUMERS);
@@ -325,9 +455,11 @@ attn_bwd_wide_sm90(const __grid_constant__ tensor_map map_a, const __grid_consta
                 produce(&map_a, &map_c, &map_b, &map_e, &args, &m, &p, &rb, &re, &n_tiles);
             }
             draws_end(&args.a);
-            mbarrier_wait(m.rows_empty, (n_tiles & 1u) ^ 1u);
-            st_shared_s32(m.tile + (n_tiles & 1u) * TILE_BYTES, -1);
-            mbarrier_arrive(m.rows_full);
+            for (int c = 0; c < 2; c++) {
+                mbarrier_wait(m.rows_empty + 8 * c, (n_tiles & 1u) ^ 1u);
+                st_shared_s32(m.tile + (n_tiles & 1u) * TILE_BYTES, -1);
+                mbarrier_arrive(m.rows_full + 8 * c);
+            }
         }
     } else {
         regs_grow(232);
