@@ -300,7 +300,6 @@ INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos
         mbarrier_wait(m->b_full + 8 * rb->slot, rb->phase);
         wgmma_fence();
         issue_sums(sum, x, m->b + rb->slot * STEP_SIDE);
-        release(e_empty); /* Its deltas are read: the other consumer's release comes behind P of the next step. */
         if (n + 1 < steps) {
             mbarrier_wait(m->e_full + 8 * re->slot, re->phase);
             wgmma_fence();
@@ -311,6 +310,7 @@ INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos
         }
         wgmma_pin(sum, HEAD_DIM / 2);
         release(m->b_empty + 8 * rb->slot);
+        release(e_empty); /* Not sooner: behind dK all warps have read the deltas. */
         ring_step(rb, B_STAGES);
         wgmma_wait(0);
         wgmma_pin(dp, STEP / 2);
