@@ -83,16 +83,15 @@
 #define BAR_OWN     2 /* one consumer */
 #define BAR_GONE    4 /* one consumer and the adding warp: its place for dQ may be written, */
 #define BAR_MADE    6 /* and is written */
-static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide_sm90.cu");
 static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128), "two blocks make a column of dQ each");
 
 #define LONGEST_FIRST DQ
 #define DRAWN         (CAUSAL && !WINDOW && !DQ ? 2 : 1) /* tiles at a time: a long one and a short one, or one */
 #include "attention/bwd_finish.cuh"
+#include "attention/bwd_products.cuh"
 #include "attention/bwd_tiles.cuh"
 
-WGMMA_SS(mma_s, BM, 0, 0)
-WGMMA_RS(mma_kv, HEAD_DIM, 1)
 WGMMA_SS(mma_dq, 64, 0, 1)
 
 typedef struct {
@@ -160,25 +159,6 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     run->r = r;
 }
 
-/* 64 keys x BM queries: s = rows Q^T; `rows` are a consumer's 64 of K or V. Issue only. */
-INLINE void issue_scores(float s[BM / 2], u32 rows, u32 q) {
-    const u64 a = wgmma_desc(rows, 16), b = wgmma_desc(q, 16);
-    mma_s_set(s, a, b);
-#pragma unroll
-    for (int i = 1; i < HEAD_DIM / 16; i++) {
-        mma_s(s, DESC_ADD(a, i / 4 * (BN * 128) + i % 4 * 32), DESC_ADD(b, i / 4 * (BM * 128) + i % 4 * 32), 1);
-    }
-    wgmma_commit();
-}
-/* sum (64 keys, D) += p (64 keys, BM queries) rows (BM queries, D). */
-INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 p[BM / 4], u32 rows) {
-    const u64 b = wgmma_desc(rows, BM * 128);
-#pragma unroll
-    for (int i = 0; i < BM / 16; i++) {
-        mma_kv(sum, p + 4 * i, DESC_ADD(b, i * 2048), 1);
-    }
-    wgmma_commit();
-}
 /* dq (64 queries, 64 of D) = dS (64 queries, TILE_KEYS) K (TILE_KEYS, 64 of D), whose keys from BN on are the other block's. */
 INLINE void issue_dq(float dq[32], u32 ds, u32 k, u32 other_k) {
     const u64 a = wgmma_desc(ds, 16), b = wgmma_desc(k, 16), other = wgmma_desc(other_k, 16);

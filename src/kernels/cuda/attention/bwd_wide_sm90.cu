@@ -53,10 +53,8 @@
 static_assert(HEAD_DIM == 192 || HEAD_DIM == 256, "narrower heads: bwd_sm90.cu");
 
 #define LONGEST_FIRST 1
+#include "attention/bwd_products.cuh"
 #include "attention/bwd_tiles.cuh"
-
-WGMMA_SS(mma_s, STEP, 0, 0)
-WGMMA_RS(mma_sum, HEAD_DIM, 1)
 
 typedef struct {
     u32 a, b, e, lse, delta; /* a: A, behind it C; lse, delta: of a step's queries, beside B and E (BY_KEYS) */
@@ -129,26 +127,6 @@ INLINE void produce(const void *map_a, const void *map_c, const void *map_b, con
             bulk_load(m->delta + re->slot * STEP * 4, w->delta + row, STEP * 4, e_bar);
         }
     }
-}
-
-/* 64 rows x STEP: s = rows other^T. Issue only. */
-INLINE void issue_scores(float s[STEP / 2], u32 rows, u32 other) {
-    const u64 a = wgmma_desc(rows, 16), b = wgmma_desc(other, 16);
-    mma_s_set(s, a, b);
-#pragma unroll
-    for (int i = 1; i < HEAD_DIM / 16; i++) {
-        mma_s(s, DESC_ADD(a, i / 4 * (ROWS * 128) + i % 4 * 32), DESC_ADD(b, i / 4 * (STEP * 128) + i % 4 * 32), 1);
-    }
-    wgmma_commit();
-}
-/* sum (64 rows, D) += x (64 rows, STEP) other (STEP, D). */
-INLINE void issue_sums(float sum[HEAD_DIM / 2], const u32 x[STEP / 4], u32 other) {
-    const u64 b = wgmma_desc(other, STEP * 128);
-#pragma unroll
-    for (int i = 0; i < STEP / 16; i++) {
-        mma_sum(sum, x + 4 * i, DESC_ADD(b, i * 2048), 1);
-    }
-    wgmma_commit();
 }
 
 /* Of a thread's two rows; OF=0 only. */
