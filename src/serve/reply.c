@@ -375,7 +375,7 @@ static void fail(lt_reply *j, const lt_api_error *e) {
         return;
     }
     lt_out_clear(&j->out);
-    if (j->stream) {
+    if (j->begun) {
         j->face->failed(j, e);
         lt_http_end(j->conn);
     } else {
@@ -383,6 +383,10 @@ static void fail(lt_reply *j, const lt_api_error *e) {
         lt_http_reply(j->conn, e->status, "application/json", j->extra, j->out.data, j->out.n);
     }
     j->conn = NULL;
+}
+
+void lt_reply_cut(lt_reply *j, const lt_api_error *e) {
+    fail(j, e);
 }
 
 static void finish(lt_reply *j) {

@@ -314,9 +314,16 @@ static void on_drained(evutil_socket_t fd, short what, void *arg) {
     lt_server *s = arg;
     const struct timeval moment = {.tv_usec = 100000};
     (void)fd;
+    event_del(s->on_drained); /* Once, whatever the moment brings. */
     if ((what & EV_TIMEOUT) != 0 && s->n_replies + s->n_aside > 0) {
+        lt_api_error e = {.status = 503, .type = "server_error"};
         lt_log_warn("serve: %lld requests did not finish within %g s and are cancelled",
                     (long long)(s->n_replies + s->n_aside), s->o.drain_s);
+        snprintf(e.message, sizeof e.message,
+                 "the server is ending, and the request did not finish within %g s", s->o.drain_s);
+        for (lt_reply *j = s->replies; j != NULL; j = j->next) {
+            lt_reply_cut(j, &e);
+        }
     }
     event_base_loopexit(s->base, &moment);
 }
