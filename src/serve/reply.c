@@ -365,8 +365,7 @@ void lt_reply_send(lt_reply *j, const char *event) {
     lt_out_clear(&j->out);
 }
 
-/* The whole reply has failed: tell the client once. */
-static void fail(lt_reply *j, const lt_api_error *e) {
+void lt_reply_fail(lt_reply *j, const lt_api_error *e) {
     if (j->failed) {
         return;
     }
@@ -385,10 +384,6 @@ static void fail(lt_reply *j, const lt_api_error *e) {
     j->conn = NULL;
 }
 
-void lt_reply_cut(lt_reply *j, const lt_api_error *e) {
-    fail(j, e);
-}
-
 static void finish(lt_reply *j) {
     if (j->conn == NULL || j->failed) {
         return;
@@ -399,7 +394,7 @@ static void finish(lt_reply *j) {
         lt_http_end(j->conn);
     } else if (j->out.failed) {
         const lt_api_error e = {.status = 503, .type = "server_error", .message = "out of memory"};
-        fail(j, &e);
+        lt_reply_fail(j, &e);
         return;
     } else {
         lt_http_reply(j->conn, 200, "application/json", j->extra, j->out.data, j->out.n);
@@ -565,7 +560,7 @@ static void on_sample(lt_part *p, const lt_event *ev) {
     if (ev->finish == LT_FINISH_FAILED) {
         lt_api_error e = {.status = 500, .type = "server_error"};
         snprintf(e.message, sizeof e.message, "the engine failed: %s", lt_err_text(ev->failure));
-        fail(j, &e);
+        lt_reply_fail(j, &e);
         return;
     }
     if (c->ended || j->conn == NULL || j->failed) {

@@ -157,8 +157,8 @@ void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
 void lt_reply_compiled(lt_compile *made);
 /* What came from the engine. */
 void lt_reply_event(const lt_event *ev);
-/* The server ends before the reply does: a stream's last event tells why, another answer is the error. */
-void lt_reply_cut(lt_reply *j, const lt_api_error *e);
+/* The whole reply has failed: the client is told once, by a stream's last event, else by the answer. */
+void lt_reply_fail(lt_reply *j, const lt_api_error *e);
 /* Sends j->out as one event of the stream and clears it: "event: NAME\n" (when not NULL) "data: ...\n\n". */
 void lt_reply_send(lt_reply *j, const char *event);
 

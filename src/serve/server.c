@@ -314,7 +314,6 @@ static void on_drained(evutil_socket_t fd, short what, void *arg) {
     lt_server *s = arg;
     const struct timeval moment = {.tv_usec = 100000};
     (void)fd;
-    event_del(s->on_drained); /* Once, whatever the moment brings. */
     if ((what & EV_TIMEOUT) != 0 && s->n_replies + s->n_aside > 0) {
         lt_api_error e = {.status = 503, .type = "server_error"};
         lt_log_warn("serve: %lld requests did not finish within %g s and are cancelled",
@@ -322,7 +321,7 @@ static void on_drained(evutil_socket_t fd, short what, void *arg) {
         snprintf(e.message, sizeof e.message,
                  "the server is ending, and the request did not finish within %g s", s->o.drain_s);
         for (lt_reply *j = s->replies; j != NULL; j = j->next) {
-            lt_reply_cut(j, &e);
+            lt_reply_fail(j, &e);
         }
     }
     event_base_loopexit(s->base, &moment);
@@ -415,7 +414,7 @@ static lt_err open_events(lt_server *s) {
         LT_FAIL(LT_ERR_OOM, "server");
     }
     s->on_loaded = event_new(s->base, -1, EV_PERSIST, on_loaded, s);
-    s->on_drained = event_new(s->base, -1, EV_PERSIST, on_drained, s);
+    s->on_drained = event_new(s->base, -1, 0, on_drained, s);
     s->on_term = evsignal_new(s->base, SIGTERM, on_signal, s);
     s->on_int = evsignal_new(s->base, SIGINT, on_signal, s);
     if (s->on_loaded == NULL || s->on_drained == NULL || s->on_term == NULL || s->on_int == NULL ||
