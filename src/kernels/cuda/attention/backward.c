@@ -153,7 +153,6 @@ static lt_err prepare(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a, ke
     void *bounds_args[] = {w, &k, &v, &sk, &sv}, *rows_args[] = {w, &o, &d_o, &so, &sd};
     const int64_t most = 512 / pairs > 1 ? 512 / pairs : 1,
                   blocks = lt_cuda_div_up(w->a.kv_tokens, block_rows);
-
     char text[64];
 
     edges_text(text, sizeof text, &a->fwd);

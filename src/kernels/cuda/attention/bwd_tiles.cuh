@@ -53,13 +53,13 @@ INLINE int tile_count(const bwd_args *w) {
 }
 INLINE tile_pos tile_locate(const bwd_args *w, int t) {
     const attn_args *a = &w->a;
-    const int tiles = div_up(a->kv_tokens, TILE_KEYS), first = t / (a->section * tiles) * a->section, inside = t % (a->section * tiles),
-              width = min_i(a->section, pairs_of(a) - first), pair = first + inside % width, nth = inside / width;
+    const int tiles = div_up(a->kv_tokens, TILE_KEYS);
+    const turn at = turn_of(a, t, pairs_of(a), tiles);
     tile_pos p;
-    p.pair = pair;
-    p.b = pair / a->kv_heads;
-    p.kv_head = pair % a->kv_heads;
-    p.key = (LONGEST_FIRST ? nth : nth % 2 == 0 ? nth / 2 : tiles - 1 - nth / 2) * TILE_KEYS;
+    p.pair = at.pair;
+    p.b = at.pair / a->kv_heads;
+    p.kv_head = at.pair % a->kv_heads;
+    p.key = (LONGEST_FIRST ? at.nth : at.nth % 2 == 0 ? at.nth / 2 : tiles - 1 - at.nth / 2) * TILE_KEYS;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
     tile_steps(&p, a);

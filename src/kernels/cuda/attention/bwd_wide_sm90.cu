@@ -73,12 +73,13 @@ INLINE int tile_total(const bwd_args *w) {
 }
 INLINE tile_pos tile_choose(const bwd_args *w, int t) {
     const attn_args *a = &w->a;
-    const int rows = w->padded / ROWS, first = t / (a->section * rows) * a->section, inside = t % (a->section * rows), width = min_i(a->section, a->batch * a->q_heads - first);
+    const int rows = w->padded / ROWS;
+    const turn at = turn_of(a, t, a->batch * a->q_heads, rows);
     tile_pos p;
-    p.pair = first + inside % width;
+    p.pair = at.pair;
     p.b = p.pair / a->q_heads;
     p.kv_head = p.pair % a->q_heads;
-    p.key = (rows - 1 - inside / width) * ROWS;
+    p.key = (rows - 1 - at.nth) * ROWS;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = 1;
     const key_range low = range_of(a, p.b, p.n_keys, p.key), high = range_of(a, p.b, p.n_keys, p.key + ROWS - 1);

@@ -16,6 +16,15 @@ INLINE void draws_init(u32 drawn) {
         mbarrier_init(drawn + 8 * i, 1);
     }
 }
+/* Whose tile the t-th is, and which of its `each`: pairs go in sections of a->section, in each of which the first tiles of all pairs come first, then the second ones, and so on. */
+typedef struct {
+    int pair, nth;
+} turn;
+INLINE turn turn_of(const attn_args *a, int t, int pairs, int each) {
+    const int first = t / (a->section * each) * a->section, inside = t % (a->section * each), width = min_i(a->section, pairs - first);
+    const turn at = {first + inside % width, inside / width};
+    return at;
+}
 /* Where the drawing thread stands at first. */
 INLINE ring_pos draws_begin(void) {
     const ring_pos at = {0, CLUSTER > 1 && cluster_cta_rank() == 0};

@@ -163,9 +163,8 @@ INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
 #else
     const int pairs = a->batch * heads, rows = div_up(a->q_tokens, UNIT);
 #endif
-    const int first = t / (a->section * rows) * a->section, inside = t % (a->section * rows);
-    const int width = min_i(a->section, pairs - first);
-    const int pair = first + inside % width, row = rows - 1 - inside / width;
+    const turn whose = turn_of(a, t, pairs, rows);
+    const int pair = whose.pair, row = rows - 1 - whose.nth;
 #if PAGED
     p.b = at->seq;
     p.row = a->q_start[p.b];
