@@ -1,14 +1,15 @@
 /* bwd_finish.cuh: dQ from its sums within bwd_sm90.cu: a piece, 64 query rows x 64 columns, as soon as all tiles of keys that see any of the rows have added theirs.
  *
- * COUNT     w->added has 16 bytes a piece, cleared by attn_bwd_prepare. The adding warp counts by a bulk add, too, for which nobody waits, some steps behind, when memory has the sums.
+ * COUNT     w->added has 16 bytes a piece, cleared by attn_bwd_prepare. The adding warp counts by a bulk add, too, for which nobody waits.
  *           A piece is whole at adds_of, the number of tiles whose walk (tile_locate) includes its rows: a tile of keys key .. last begins at the rows of
  *           first_token(key), so that it includes all rows whose last query's range ends at or after key, and ends behind the rows of end_token(last), so that it includes all whose
  *           first query's range begins at or before last.
+ *           Nothing orders what is counted before the count: to wait for an add and then to release the count takes microseconds a step. So sums tell themselves: the first of
+ *           each 16 bytes is a multiple of ADDS and one for each add, and is read again until it has all of them.
  * FINISH    Two warps a block, and in the end those that had the products, draw pieces in order, look at the count until it is there, read the sums, which are still in the L2, and write dQ, 16 bytes a lane.
  * PLACES    Sums of few (batch, key head)s stay in the L2: where there are more, the n-th has place n % places, a finishing warp leaves zeroes behind (the copy engine writes them: stores of its own took as long as all else), and who would add to the sums of
  *           the n-th waits until all pieces of the one before in that place are finished. That one is of an earlier section (bwd_tiles.cuh): its tiles were drawn before, and its pieces
- *           before any later one's. So of all tiles under way the one drawn first waits for none, and nothing comes to a stand.
- * ORDER     adds done (bulk group) - count - acquire - reads past the L1. */
+ *           before any later one's. So of all tiles under way the one drawn first waits for none, and nothing comes to a stand. */
 #ifndef LT_CUDA_ATTENTION_BWD_FINISH_CUH
 #define LT_CUDA_ATTENTION_BWD_FINISH_CUH
 
@@ -16,7 +17,7 @@
 
 #define FINISHERS (2 + 4 * CONSUMERS) /* warps of a block: two from the beginning, the consumers' when there are no more tiles */
 #define ZEROES    1024 /* bytes of zeroes in shared memory */
-#define BEHIND    3 /* steps that a piece is counted behind its add */
+#define ADDS      8 /* adds are told modulo this */
 
 /* How many tiles add to queries 64 i .. 64 i + 63, of which there is at least one. */
 INLINE int adds_of(const attn_args *a, int b, int n_keys, int i) {
@@ -35,6 +36,12 @@ INLINE void place_await(const bwd_args *w, int pair) {
         count_await(w->cleared + pair - w->places, (u32)pieces);
         fence_proxy_async_global();
     }
+}
+/* 16 bytes as the L2 has them now. */
+INLINE int4 load_fresh(const int4 *at) {
+    int4 v;
+    asm volatile("ld.relaxed.gpu.global.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    return v;
 }
 /* A warp: a piece, in the order in which a warpgroup's registers left it: four times 16 rows, of which a lane has two, 8 apart. */
 INLINE void finish_piece(const bwd_args *w, u32 zeroes, int b_head, int i, int piece) {
@@ -58,12 +65,21 @@ INLINE void finish_piece(const bwd_args *w, u32 zeroes, int b_head, int i, int p
         const float low = __shfl_sync(0xffffffffu, ours, r % 32), high = __shfl_sync(0xffffffffu, ours, r % 32 + 8);
         elem *at = to + t * w->dq_strides.token + n % 2 * 32;
         const bool there = column + n % 2 * 32 < w->width;
+        int4 v[4];
         u32 x[4], y[4];
+        bool whole;
+        do {
+            whole = true;
+#pragma unroll
+            for (int k = 0; k < 4; k++) {
+                v[k] = seen ? load_fresh(sums + k * 32) : make_int4(0, 0, 0, 0);
+                whole &= ((v[k].x - adds) & (ADDS - 1)) == 0;
+            }
+        } while (__any_sync(0xffffffffu, !whole && seen));
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const int4 v = seen ? __ldcg(sums + k * 32) : make_int4(0, 0, 0, 0);
-            x[k] = PACK_ELEM((float)v.x * low, (float)v.y * low);
-            y[k] = PACK_ELEM((float)v.z * high, (float)v.w * high);
+            x[k] = PACK_ELEM((float)(seen ? v[k].x - adds : 0) * low, (float)v[k].y * low);
+            y[k] = PACK_ELEM((float)v[k].z * high, (float)v[k].w * high);
         }
         const uint4 upper = quad_turn(x), lower = quad_turn(y);
         if (there && t < w->a.q_tokens) {

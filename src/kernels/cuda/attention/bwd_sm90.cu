@@ -22,7 +22,8 @@
  *           One block for WINDOW and DOC, whose queries see few keys.
  * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
- *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding.
+ *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding;
+ *           one number of four is kept in eight of them, and has the count of adds in the place that leaves (bwd_finish.cuh).
  *           No ordering and no semaphores; and blocks may begin anywhere, so that they do not add to the same rows at once.
  * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K and V of the next tile come under this one, dV goes out before dP is waited
  *           for, and dK and dV leave from registers.
@@ -280,15 +281,15 @@ INLINE void no_slopes(u32 ds) {
 INLINE int dq_column(int consumer) {
     return CLUSTER > 1 ? (int)cluster_cta_rank() : PIECES == 1 ? 0 : consumer;
 }
-/* A 64 x 64 piece of dQ as integers, in the order of the registers, left for the adding warp. */
+/* A 64 x 64 piece of dQ as integers, in the order of the registers, left for the adding warp. The first of each 16 bytes counts the adds besides (bwd_finish.cuh). */
 INLINE void leave_dq(const float dq[32], const float unit[2], u32 places, int consumer) {
     const u32 mine = places + (CLUSTER > 1 ? 0 : consumer) * DQ_BYTES + (int)threadIdx.x % 128 / 32 * 4096 + (int)threadIdx.x % 32 * 16;
 
     named_barrier_sync(BAR_GONE + consumer, 160);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        st_shared_v4_s32(mine + i * 512, __float2int_rn(dq[4 * i] * unit[0]), __float2int_rn(dq[4 * i + 1] * unit[0]), __float2int_rn(dq[4 * i + 2] * unit[1]),
-                         __float2int_rn(dq[4 * i + 3] * unit[1]));
+        st_shared_v4_s32(mine + i * 512, __float2int_rn(dq[4 * i] * (unit[0] / ADDS)) * ADDS + 1, __float2int_rn(dq[4 * i + 1] * unit[0]),
+                         __float2int_rn(dq[4 * i + 2] * unit[1]), __float2int_rn(dq[4 * i + 3] * unit[1]));
     }
     fence_proxy_async();
     named_barrier_arrive(BAR_MADE + consumer, 160);
@@ -311,21 +312,22 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
         const tile_pos p = tile_get(tile);
         const int place = p.pair % w->places * p.n_heads;
         if (one) {
+            mbarrier_arrive(m->kv_empty); /* No more of the tile is in shared memory for this warp. */
             place_await(w, p.pair);
         }
         __syncwarp();
-        const int n_own = p.n_heads * (p.m_end - p.m_begin);
-        int head = p.head, i = p.i, head_behind = head, i_behind = i;
-        for (int step = 0; step < n_own + BEHIND; step++) {
-            for (int piece = 0; piece < PIECES && step < n_own; piece++) {
+        for (int steps = p.n_heads * (p.m_end - p.m_begin), head = p.head, i = p.i; steps > 0; steps--, n_steps++, step_next(&p, &head, &i)) {
+            const i64 rows = (i64)(p.pair * p.n_heads + head) * (w->padded / 64) + i;
+            for (int piece = 0; piece < PIECES; piece++) {
                 const int c = PIECES == 1 ? (int)(n_steps % 2) : piece;
                 named_barrier_sync(BAR_MADE + c, 160);
                 if (one) {
                     bulk_add_s32(sums_of(w, place + head, i, first_column + piece), m->dq + (CLUSTER > 1 ? 0 : c) * DQ_BYTES, DQ_BYTES);
+                    bulk_add_s32(w->added + (rows * COLUMNS + first_column + piece) * 4, m->count, 16);
                     tma_store_commit();
                 }
             }
-            for (int piece = 0; piece < PIECES && step < n_own; piece++) {
+            for (int piece = 0; piece < PIECES; piece++) {
                 const int c = PIECES == 1 ? (int)(n_steps % 2) : piece;
                 if (one && piece < PIECES - 1) {
                     tma_store_wait_read(1);
@@ -335,28 +337,7 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
                 __syncwarp();
                 named_barrier_arrive(BAR_GONE + (CLUSTER > 1 ? 1 - c : c), 160);
             }
-            if (step < n_own) {
-                n_steps++;
-                step_next(&p, &head, &i);
-            } else if (one && step == n_own) {
-                mbarrier_arrive(m->kv_empty);
-                tma_store_wait(0);
-            }
-            if (step >= BEHIND && n_own > 0) {
-                if (one) { /* Counts go with the next step's adds. */
-                    const i64 rows = (i64)(p.pair * p.n_heads + head_behind) * (w->padded / 64) + i_behind;
-                    tma_store_wait(BEHIND * PIECES);
-                    for (int piece = 0; piece < PIECES; piece++) {
-                        bulk_add_s32(w->added + (rows * COLUMNS + first_column + piece) * 4, m->count, 16);
-                    }
-                }
-                step_next(&p, &head_behind, &i_behind);
-            }
         }
-        if (one) {
-            tma_store_commit();
-        }
-        __syncwarp();
     }
     if (one) {
         tma_store_wait(0);

@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Attention's checks, repeats that must be bit-identical among them, in several processes on one GPU at once: each is interrupted wherever it stands, which brings out what is
+# right by its timing alone. By hand: some minutes of an H100.
+#   tests/gpu_crowd.sh [processes [rounds]]
+set -u
+cd "$(dirname "$0")/.." || exit
+lateen=${LATEEN:-build/lateen} processes=${1:-6} rounds=${2:-3} logs=$(mktemp -d) failed=0
+trap 'rm -rf "$logs"' EXIT
+for round in $(seq "$rounds"); do
+    pids=()
+    for i in $(seq "$processes"); do
+        "$lateen" bench kernels --op attention --check >"$logs/$round-$i" 2>&1 &
+        pids+=($!)
+    done
+    for i in $(seq "$processes"); do
+        if ! wait "${pids[i - 1]}"; then
+            failed=$((failed + 1))
+            echo "round $round, process $i:"
+            grep -E 'WRONG|failed|rror' "$logs/$round-$i"
+        fi
+    done
+done
+echo "$((processes * rounds - failed)) passed, $failed failed"
+[ "$failed" = 0 ]
