@@ -589,7 +589,11 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
             walk_step(dk, dv, w, m, p, &at, k, n, unit, turn, false, !inside, consumer);
         }
 #else
-        walk_step(dk[0], dv[0], w, m, p, &at, k, consumer);
+        if (BM == 64 && CAUSAL && !any_seen(w, p, at.i * BM, p->key + 64 * consumer, 64)) {
+            mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase); /* Above the diagonal: nothing to do, but the place is given back when it has been filled. */
+        } else {
+            walk_step(dk[0], dv[0], w, m, p, &at, k, consumer);
+        }
 #endif
         if (threadIdx.x % 128 == 0) {
             arrive_all(m->q_empty + 8 * at.r.slot);
