@@ -84,7 +84,7 @@ static size_t bwd_shared_bytes(const spec *s, int kind, bool add_dx) {
 
 /* Rows of a turn and turns of the ring. Measured on an H100 (docs/SPEED.md): long blocks halve what col_sum.cu reads; 50 to 100 KB of an SM on their way keep
  * the memory busy, and what is more only waits there, in the way of the writes. Rows come by powers of two, SMs by 132: 16 rows of an SM at a time are 31.03
- * turns of 65,536, the last one for 64 rows; 14 are 35.5, 12 are 41.4. */
+ * turns of 65,536, the last one for 64 rows; 14 are 35.5, 12 are 41.4; 5 of 4,096 columns each are 24.8 of 16,384, 4 are 31.03. */
 static void bwd_ring(spec *s, int kind, bool add_dx) {
     if (s->lanes == WARP && s->vecs > 1) {
         s->rows = 1, s->depth = 1;
@@ -98,7 +98,7 @@ static void bwd_ring(spec *s, int kind, bool add_dx) {
     } else if (add_dx) {
         s->rows = 1, s->depth = 2;
     } else {
-        s->rows = s->vecs == 1 ? 4 : s->vecs == 2 ? 2 : 1;
+        s->rows = s->vecs == 1 ? 4 + kind : s->vecs == 2 ? 2 : 1;
         s->depth = s->vecs <= 2 ? 1 : 2;
     }
 }

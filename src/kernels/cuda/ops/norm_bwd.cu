@@ -10,7 +10,7 @@
  * BOUND     bytes an element (bf16): 6; with ADD 8. 8192 x 4096: 67 us at 3.0 TB/s; the parts are 8 C bytes a block, twice.
  * NUMERICS  fp32 sums in a fixed order (the kind of GPU decides the number of blocks). Rows of up to 8 elements (LANES=8, W=1) in double: dx cancels there.
  *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=4 DEPTH=1 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=4 DEPTH=1 ADD=0 FULL=1 FLAT=1
+ *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=5 DEPTH=1 ADD=0 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=4 DEPTH=1 ADD=1 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=4 THREADS=512 ROWS=1 DEPTH=2 ADD=0 FULL=1 FLAT=1
  *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=128 VECS=1 THREADS=128 ROWS=4 DEPTH=1 ADD=1 FULL=1 FLAT=1
