@@ -145,7 +145,7 @@ def roofline(results, path):
     script = f"""set terminal svg size 900,480 font 'sans,12' background 'white'
 set output '{path}'
 set logscale xy
-set xrange [0.5:8192]
+set xrange [0.5:16384]
 set yrange [0.5:2000]
 set xlabel 'flop a byte of memory traffic'
 set ylabel 'TFLOP/s'
