@@ -41,11 +41,12 @@
 #define Q_BYTES     (64 * HEAD_DIM * 2) /* one consumer's rows of Q or of dO */
 #define KV_BYTES    (BN * HEAD_DIM * 2)
 #define BAR_OWN     1 /* one consumer */
-static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: any.cu");
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide_sm90.cu");
 static_assert(BN == BM, "O of a tile fills a stage of V's ring");
 
-WGMMA_SS(mma_s, BN, 0, 0)
-WGMMA_RS(mma_dq, HEAD_DIM, 1)
+#define TILE_BOX 64
+#define STEP_BOX BN
+#include "attention/products.cuh"
 
 typedef struct {
     int b, head, token, n_keys; /* token: first of the tile */
@@ -189,25 +190,6 @@ INLINE void rows_start(row_state *r, const bwd_args *w, const tile_pos *p, u32 o
     }
 }
 
-/* 64 queries x BN keys: s = rows keys^T. Issue only. */
-INLINE void issue_scores(float s[BN / 2], u32 rows, u32 keys) {
-    const u64 a = wgmma_desc(rows, 16), b = wgmma_desc(keys, 16);
-    mma_s_set(s, a, b);
-#pragma unroll
-    for (int i = 1; i < HEAD_DIM / 16; i++) {
-        mma_s(s, DESC_ADD(a, i / 4 * 8192 + i % 4 * 32), DESC_ADD(b, i / 4 * (BN * 128) + i % 4 * 32), 1);
-    }
-    wgmma_commit();
-}
-INLINE void issue_dq(float dq[HEAD_DIM / 2], const u32 ds[BN / 4], u32 k) {
-    const u64 b = wgmma_desc(k, BN * 128);
-#pragma unroll
-    for (int i = 0; i < BN / 16; i++) {
-        mma_dq(dq, ds + 4 * i, DESC_ADD(b, i * 2048), 1);
-    }
-    wgmma_commit();
-}
-
 /* 3. s := P, with SOFTCAP times the cap's slope. */
 INLINE void probabilities(float s[BN / 2], const row_state *r, const attn_args *a, int col0, bool mask) {
     const float scale2 = a->scale * LOG2E;
@@ -265,7 +247,7 @@ INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const bwd_args *w, 
             ds[i] = PACK_ELEM(s[2 * i] * (dp[2 * i] - r->delta[i % 2]), s[2 * i + 1] * (dp[2 * i + 1] - r->delta[i % 2]));
         }
         wgmma_fence();
-        issue_dq(dq, ds, k);
+        issue_sums(dq, ds, k);
         wgmma_wait(0); /* Not in flight over the loop's edge: ptxas would make one product after the other. */
         wgmma_pin(dq, HEAD_DIM / 2);
         if (tid == 0) {

@@ -90,8 +90,10 @@ static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128), "two bloc
 #define LONGEST_FIRST DQ
 #define DRAWN         (CAUSAL && !WINDOW && !DQ ? 2 : 1) /* tiles at a time: a long one and a short one, or one */
 #include "attention/bwd_finish.cuh"
-#include "attention/bwd_products.cuh"
 #include "attention/bwd_tiles.cuh"
+#define TILE_BOX BN
+#define STEP_BOX BM
+#include "attention/products.cuh"
 
 WGMMA_SS(mma_dq, 64, 0, 1)
 

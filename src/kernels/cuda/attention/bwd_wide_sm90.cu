@@ -53,8 +53,10 @@
 static_assert(HEAD_DIM == 192 || HEAD_DIM == 256, "narrower heads: bwd_sm90.cu");
 
 #define LONGEST_FIRST 1
-#include "attention/bwd_products.cuh"
 #include "attention/bwd_tiles.cuh"
+#define TILE_BOX ROWS
+#define STEP_BOX STEP
+#include "attention/products.cuh"
 
 typedef struct {
     u32 a, b, e, lse, delta; /* a: A, behind it C; lse, delta: of a step's queries, beside B and E (BY_KEYS) */

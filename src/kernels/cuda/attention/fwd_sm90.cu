@@ -77,9 +77,11 @@ static_assert(BN % BOX == 0 && PAGED % BOX == 0 && BOX % 8 == 0, "a block of key
 static_assert(HEADS == 1 && !DOC, "rows of sequences of their own length");
 #endif
 
-WGMMA_SS(mma_qk, BN, 0, 0)
-WGMMA_RS(mma_qk_held, BN, 0)
-WGMMA_RS(mma_pv, HEAD_DIM, 1)
+#define TILE_BOX 64
+#define STEP_BOX BN
+#include "attention/products.cuh"
+
+WGMMA_RS(mma_held, BN, 0)
 
 typedef struct {
     int b, head, kv_head; /* head: first of the HEADS */
@@ -287,34 +289,21 @@ INLINE void hold_query(u32 held[HEAD_DIM / 4], u32 q) {
         ldmatrix_x4(held + 4 * i, q + i / 4 * 8192 + row * 128 + ((i % 4 * 2 + tid % 32 / 16) ^ row % 8) * 16);
     }
 }
-/* S = Q K^T, O += P V: issue only. */
-INLINE void issue_scores(float s[BN / 2], const u32 held[HEAD_DIM / 4], u32 q, u32 k) {
-    const u64 a = wgmma_desc(q, 16), b = wgmma_desc(k, 16);
+/* S = Q K^T: issue only. */
+INLINE void issue_keys(float s[BN / 2], const u32 held[HEAD_DIM / 4], u32 q, u32 k) {
 #if Q_HELD
-    (void)a;
-    mma_qk_held_set(s, held, b);
-#else
-    (void)held;
-    mma_qk_set(s, a, b);
-#endif
+    const u64 b = wgmma_desc(k, 16);
+    (void)q;
+    mma_held_set(s, held, b);
 #pragma unroll
     for (int i = 1; i < HEAD_DIM / 16; i++) {
-        const u64 b_i = DESC_ADD(b, i / 4 * (BN * 128) + i % 4 * 32);
-#if Q_HELD
-        mma_qk_held(s, held + 4 * i, b_i, 1);
+        mma_held(s, held + 4 * i, DESC_ADD(b, i / 4 * (BN * 128) + i % 4 * 32), 1);
+    }
+    wgmma_commit();
 #else
-        mma_qk(s, DESC_ADD(a, i / 4 * 8192 + i % 4 * 32), b_i, 1);
+    (void)held;
+    issue_scores(s, q, k);
 #endif
-    }
-    wgmma_commit();
-}
-INLINE void issue_values(float o[HEAD_DIM / 2], const u32 p[BN / 4], u32 v) {
-    const u64 b = wgmma_desc(v, BN * 128);
-#pragma unroll
-    for (int i = 0; i < BN / 16; i++) {
-        mma_pv(o, p + 4 * i, DESC_ADD(b, i * 2048), 1);
-    }
-    wgmma_commit();
 }
 
 /* Per thread: the two rows it holds a part of. */
@@ -499,7 +488,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
 #endif
     mbarrier_wait(m->k_full + 8 * rk->slot, rk->phase);
     wgmma_fence();
-    issue_scores(s, held, q, m->k + rk->slot * KV_BYTES);
+    issue_keys(s, held, q, m->k + rk->slot * KV_BYTES);
     wgmma_wait(0);
     wgmma_pin(s, BN / 2);
     release(m->k_empty + 8 * rk->slot, tid);
@@ -514,9 +503,9 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
             named_barrier_sync(BAR_TURN + consumer, 256);
         }
         wgmma_fence();
-        issue_scores(s, held, q, m->k + rk->slot * KV_BYTES);
+        issue_keys(s, held, q, m->k + rk->slot * KV_BYTES);
         mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
-        issue_values(o, probs, m->v + rv->slot * KV_BYTES);
+        issue_sums(o, probs, m->v + rv->slot * KV_BYTES);
         if (CONSUMERS > 1 && TURNS) {
             named_barrier_arrive(BAR_TURN + next, 256);
         }
@@ -546,7 +535,7 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
     }
     mbarrier_wait(m->v_full + 8 * rv->slot, rv->phase);
     wgmma_fence();
-    issue_values(o, probs, m->v + rv->slot * KV_BYTES);
+    issue_sums(o, probs, m->v + rv->slot * KV_BYTES);
     wgmma_wait(0);
     wgmma_pin(o, HEAD_DIM / 2);
     release(m->v_empty + 8 * rv->slot, tid);
