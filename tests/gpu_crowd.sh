@@ -16,7 +16,7 @@ for round in $(seq "$rounds"); do
         if ! wait "${pids[i - 1]}"; then
             failed=$((failed + 1))
             echo "round $round, process $i:"
-            grep -E 'WRONG|failed|rror' "$logs/$round-$i"
+            tail -n 5 "$logs/$round-$i" | sed 's/^/    /'
         fi
     done
 done

@@ -5,7 +5,8 @@
  *           first_token(key), so that it includes all rows whose last query's range ends at or after key, and ends behind the rows of end_token(last), so that it includes all whose
  *           first query's range begins at or before last.
  *           Nothing orders what is counted before the count: to wait for an add and then to release the count takes microseconds a step. So sums tell themselves: the first of
- *           each 16 bytes is a multiple of ADDS and one for each add, and is read again until it has all of them.
+ *           each 16 bytes is a multiple of ADDS and one for each add, and is read again until it has all of them. (Modulo ADDS: as many that are all missing behind their counts would
+ *           not be told; but tiles add to a piece in different places of their walks. Sums of an earlier head can not be taken for these: zeroes are released before the first add.)
  * FINISH    Two warps a block, and in the end those that had the products, draw pieces in order, look at the count until it is there, read the sums, which are still in the L2, and write dQ, 16 bytes a lane.
  * PLACES    Sums of few (batch, key head)s stay in the L2: where there are more, the n-th has place n % places, a finishing warp leaves zeroes behind (the copy engine writes them: stores of its own took as long as all else), and who would add to the sums of
  *           the n-th waits until all pieces of the one before in that place are finished. That one is of an earlier section (bwd_tiles.cuh): its tiles were drawn before, and its pieces
