@@ -24,6 +24,10 @@ const lt_cuda_info *lt_cuda_backend_info(void) {
     return lt_cuda_get_info(the_gpu);
 }
 
+lt_cuda *lt_cuda_backend_gpu(void) {
+    return the_gpu;
+}
+
 static lt_err backend_alloc(void **out, size_t bytes, const char *what) {
     LT_TRY(lt_cuda_alloc(the_gpu, out, bytes, what));
     LT_TRY(lt_cuda_fill(the_gpu, NULL, *out, 0, bytes));

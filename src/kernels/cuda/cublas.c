@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "kernels/cuda/rehearse.h"
 
 #define WORKSPACE_BYTES ((size_t)64 << 20)
@@ -116,6 +117,30 @@ static void lib_load(void) {
 bool lt_cublas_available(void) {
     pthread_once(&lib_once, lib_load);
     return lib.ready;
+}
+
+/* Asked once a process, by a handle on trial. */
+bool lt_cublas_works(lt_cuda *c) {
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    static enum { UNKNOWN, WORKS, FAILS } state;
+    void *handle = NULL;
+    if (!lt_cublas_available()) {
+        return false;
+    }
+    pthread_mutex_lock(&lock);
+    if (state == UNKNOWN) {
+        state = lt_cuda_make_current(c) == LT_OK && lib.create(&handle) == 0 ? WORKS : FAILS;
+        if (state == WORKS) {
+            (void)lib.destroy(handle);
+        } else {
+            lt_log_warn(
+                "libcublasLt %zu does not work with this driver: our kernels take its products",
+                lib.version());
+        }
+    }
+    const bool works = state == WORKS;
+    pthread_mutex_unlock(&lock);
+    return works;
 }
 
 lt_err lt_cublas_open(lt_cublas **out, lt_cuda *c) {

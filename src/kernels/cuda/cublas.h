@@ -39,6 +39,8 @@ typedef struct {
 } lt_cublas_args;
 
 bool lt_cublas_available(void); /* Is there a libcublasLt? */
+bool lt_cublas_works(
+    lt_cuda *c); /* Is there one, and can it use the GPU? One newer than the driver can not. */
 
 /* A shape's descriptors and algorithm are made at its first call and kept, those of the 256 latest new shapes. */
 LT_MUST_USE lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a);

@@ -37,6 +37,7 @@ LT_MUST_USE lt_err lt_cuda_wide(lt_queue *q, size_t bytes, void **out);
 
 /* The GPU that the backend opened: refusals ask it what it can. */
 const lt_cuda_info *lt_cuda_backend_info(void);
+lt_cuda *lt_cuda_backend_gpu(void);
 
 #define LT_CUDA_DEFINES_BYTES 160
 #define LT_CUDA_DIV_UP(n, d)  (((n) + (d)-1) / (d))

@@ -91,9 +91,10 @@ static const char *cublas_refuse(const void *args) {
     if (why != NULL) {
         return why;
     }
-    return !lt_cublas_available()             ? "libcublasLt is not there"
-           : wins(&g, lt_cuda_backend_info()) ? NULL
-                                              : "our tiles are as fast";
+    return !lt_cublas_available()                    ? "libcublasLt is not there"
+           : !wins(&g, lt_cuda_backend_info())       ? "our tiles are as fast"
+           : !lt_cublas_works(lt_cuda_backend_gpu()) ? "libcublasLt does not work with this driver"
+                                                     : NULL;
 }
 static lt_err cublas_run(lt_queue *q, const void *args) {
     const lt_matmul_args *a = args;
@@ -504,9 +505,10 @@ static const char *gelu_back_refuse(const void *args) {
     if (!a->backward || a->kind != LT_ACT_GELU_TANH || a->a.dtype != LT_BF16 || a->fixed_order) {
         return "not BF16 back through GELU";
     }
-    return a->y.data == a->x.data  ? "in place"
-           : lt_cublas_available() ? NULL
-                                   : "libcublasLt is not there";
+    return a->y.data == a->x.data                    ? "in place"
+           : !lt_cublas_available()                  ? "libcublasLt is not there"
+           : !lt_cublas_works(lt_cuda_backend_gpu()) ? "libcublasLt does not work with this driver"
+                                                     : NULL;
 }
 /* Of cuBLASLt 13.1's proposals for GPT-2's the fourth was best, by 0.4 % of a step; of others' the first. */
 static int gelu_choice(void) {
