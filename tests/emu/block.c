@@ -1,13 +1,16 @@
-/* block.c: one block of a launch: its threads as fibers, its barriers, what its warps do together, its shared memory. See emu.h.
+/* block.c: one cluster of a launch (where it has none, one block): its threads as fibers, its barriers, what its warps do together, its shared memory.
+ * See emu.h.
  *
  *     home ──▶ runner ──▶ kernel(thread 0) ─ waits ─▶ another runner ──▶ kernel(thread 1) ─ waits ─▶ ... ─ the last one comes ─▶ all are ready
  *
  * A runner is a stack that takes threads not yet begun, one after the other, so that a kernel without barriers is a plain loop over its threads. A
  * thread that must wait keeps its runner, and the next ready thread goes on, or a fresh runner begins the next ones. When nothing is ready the host
- * thread is back home, where spinning threads are woken, and a block in which all wait for each other for ever is reported.
+ * thread is back home, where the copy engine takes a step (copies.c), spinning threads are woken, and a cluster in which all wait for each other for
+ * ever is reported.
  *
  * Order: warps one after the other, lanes in rising order (LATEEN_EMU_ORDER=reverse: falling), so that code which leans on lanes being in step, where
- * the language promises nothing, gives other bits. */
+ * the language promises nothing, gives other bits. LATEEN_EMU_SEED=n: threads go on in the n-th random order, and give way at barriers in memory now and
+ * then though they need not. */
 #include "block.h"
 
 #include <sched.h>
@@ -18,9 +21,12 @@
 #include <sys/mman.h>
 
 #include "fiber.h"
+#include "inside.h"
 
-#define MAX_THREADS  1024
+#define MAX_THREADS  1024 /* Of a block. */
 #define MAX_WARPS    (MAX_THREADS / EMU_WARP)
+#define MAX_CLUSTER  16
+#define MAX_ALL      (MAX_THREADS * MAX_CLUSTER)
 #define MAX_BARRIERS 16
 #define MAX_MEETINGS 32 /* Of a warp, with different masks. */
 #define MAX_ARRAYS   64
@@ -28,7 +34,6 @@
 #define STACK_SHIFT  832
 #define GUARD_BYTES  128 /* Between shared arrays. */
 #define STATIC_MOST  (48u << 10)
-#define SHARED_MOST  (163u << 10)
 #define CANARY       0x5bd1e995u
 #define GUARD        0xa5
 
@@ -46,8 +51,11 @@ typedef struct {
 
 typedef struct {
     emu_thread pub; /* First: emu_self points here. */
+    struct block *in;
     runner *on;
-    const char *waits; /* For messages; NULL: runs, or has left. */
+    const void *sleeps;    /* Until this is woken. */
+    uint64_t cluster_turn; /* Of its last arrival at the cluster's barrier. */
+    const char *waits;     /* For messages; NULL: runs, or has left. */
     copy *copies;
     int n_copies, max_copies, group;
 } thread;
@@ -77,20 +85,31 @@ typedef struct {
     size_t bytes;
 } array;
 
-struct emu_worker {
-    const emu_work *work;
-    fiber home;
-    runner *idle, *running;
-    thread threads[MAX_THREADS];
+typedef struct block {
+    int first, n_threads, n_alive; /* Of the cluster's threads. */
     warp warps[MAX_WARPS];
+    emu_products products[MAX_WARPS / 4];
     barrier barriers[MAX_BARRIERS];
-    int n_threads, n_begun, n_alive, n_runners;
-    int ready[MAX_THREADS], ready_head, n_ready;
-    int spinning[MAX_THREADS], n_spinning;
     unsigned char *shared; /* The window. */
     size_t shared_used, static_bytes;
     array arrays[MAX_ARRAYS]; /* [0]: the dynamic part. */
     int n_arrays;
+} block;
+
+struct emu_worker {
+    const emu_work *work;
+    fiber home;
+    runner *idle, *running;
+    thread threads[MAX_ALL];
+    block blocks[MAX_CLUSTER];
+    int n_blocks, n_threads, n_begun, n_alive, n_runners;
+    int ready[MAX_ALL], ready_head, n_ready;
+    int spinning[MAX_ALL], n_spinning;
+    int sleeping[MAX_ALL], n_sleeping;
+    int cluster_arrived;
+    uint64_t cluster_turn;
+    uint64_t random;
+    emu_copies *copies;
 };
 
 __thread emu_thread *emu_self;
@@ -107,6 +126,30 @@ static bool from_last(void) {
         reverse = order != NULL && strcmp(order, "reverse") == 0;
     }
     return reverse != 0;
+}
+
+static uint64_t seed(void) {
+    static long long n = -1;
+    if (n < 0) {
+        const char *const text = getenv("LATEEN_EMU_SEED");
+        n = text != NULL ? atoll(text) & INT64_MAX : 0;
+    }
+    return (uint64_t)n;
+}
+
+int emu_capability(void) {
+    const char *const text = getenv("LATEEN_EMU_CAPABILITY");
+    return text != NULL && atoi(text) == 90 ? 90 : 80;
+}
+size_t emu_shared_most(void) {
+    return emu_capability() == 90 ? 227u << 10 : 163u << 10;
+}
+
+uint32_t emu_random(uint32_t below) { /* xorshift64*, Vigna 2016. */
+    uint64_t x = worker->random;
+    x ^= x >> 12, x ^= x << 25, x ^= x >> 27;
+    worker->random = x;
+    return (uint32_t)((x * 0x2545f4914f6cdd1dull >> 32) * below >> 32);
 }
 
 void emu_trap(const char *fmt, ...) {
@@ -129,7 +172,7 @@ void emu_trap(const char *fmt, ...) {
 
 static void make_ready(emu_worker *w, int t) {
     w->threads[t].waits = NULL;
-    w->ready[(w->ready_head + w->n_ready++) % MAX_THREADS] = t;
+    w->ready[(w->ready_head + w->n_ready++) % MAX_ALL] = t;
 }
 
 static void runner_main(void);
@@ -158,8 +201,15 @@ static runner *idle_runner(emu_worker *w) {
 /* The runner to go on with; NULL: home. */
 static runner *pick(emu_worker *w) {
     if (w->n_ready > 0) {
+        if (seed() != 0) { /* Any of them. */
+            int *const any =
+                &w->ready[(w->ready_head + (int)emu_random((uint32_t)w->n_ready)) % MAX_ALL];
+            const int first = w->ready[w->ready_head];
+            w->ready[w->ready_head] = *any;
+            *any = first;
+        }
         thread *const t = &w->threads[w->ready[w->ready_head]];
-        w->ready_head = (w->ready_head + 1) % MAX_THREADS;
+        w->ready_head = (w->ready_head + 1) % MAX_ALL;
         w->n_ready--;
         return t->on;
     }
@@ -167,6 +217,9 @@ static runner *pick(emu_worker *w) {
 }
 
 static void go_on(emu_worker *w, runner *from) {
+    if (emu_copies_under_way(w->copies) && emu_random(16) == 0) {
+        emu_copies_step(w->copies);
+    }
     runner *const to = pick(w);
     w->running = to;
     if (to != from) {
@@ -184,12 +237,54 @@ static void wait_for(const char *what) {
     emu_self = &me->pub;
 }
 
+static thread *self(void) {
+    return (thread *)(void *)emu_self;
+}
+static int self_index(void) {
+    return self()->in->first + (int)emu_self->rank;
+}
+
+void emu_sleep(const void *at, const char *what) {
+    emu_worker *const w = worker;
+    self()->sleeps = at;
+    w->sleeping[w->n_sleeping++] = self_index();
+    wait_for(what);
+}
+
+void emu_wake(const void *at) {
+    emu_worker *const w = worker;
+    int left = 0;
+    for (int i = 0; i < w->n_sleeping; i++) {
+        const int t = w->sleeping[i];
+        if (w->threads[t].sleeps == at) {
+            make_ready(w, t);
+        } else {
+            w->sleeping[left++] = t;
+        }
+    }
+    w->n_sleeping = left;
+}
+
+void emu_give_way(void) {
+    if (seed() != 0 && emu_random(8) == 0) {
+        make_ready(worker, self_index());
+        wait_for("its turn");
+    }
+}
+
 /* ---- Warps ---- */
 
-static void meeting_check(emu_worker *w, int warp_index, meeting *m) {
-    warp *const of = &w->warps[warp_index];
-    const unsigned came = m->arrived;
-    const unsigned caller = emu_self->warp == (unsigned)warp_index ? 1u << emu_self->lane : 0;
+static warp *warp_of(const thread *t) {
+    return &t->in->warps[t->pub.warp];
+}
+emu_products *emu_products_here(void) {
+    return &self()->in->products[emu_self->warp / 4];
+}
+
+/* The caller is of that warp. */
+static void meeting_check(emu_worker *w, meeting *m) {
+    warp *const of = warp_of(self());
+    const unsigned came = m->arrived, caller = 1u << emu_self->lane;
     if (came == 0 || came != (m->mask & of->alive)) {
         return;
     }
@@ -200,7 +295,7 @@ static void meeting_check(emu_worker *w, int warp_index, meeting *m) {
     memset(m->lanes, 0, sizeof m->lanes);
     for (int lane = 0; lane < EMU_WARP; lane++) {
         if ((came & ~caller) >> lane & 1u) {
-            make_ready(w, warp_index * EMU_WARP + lane);
+            make_ready(w, self()->in->first + (int)emu_self->warp * EMU_WARP + lane);
         }
     }
 }
@@ -208,7 +303,7 @@ static void meeting_check(emu_worker *w, int warp_index, meeting *m) {
 void emu_warp(unsigned mask, emu_together together, void *mine, const char *what) {
     emu_worker *const w = worker;
     const unsigned bit = 1u << emu_self->lane;
-    warp *const of = &w->warps[emu_self->warp];
+    warp *const of = warp_of(self());
     meeting *m = NULL, *empty = NULL;
     if ((mask & bit) == 0) {
         emu_trap("%s with mask %08x, which leaves out the caller, lane %u", what, mask,
@@ -240,7 +335,7 @@ void emu_warp(unsigned mask, emu_together together, void *mine, const char *what
     m->arrived |= bit;
     m->lanes[emu_self->lane] = mine;
     if (m->arrived == (mask & of->alive)) {
-        meeting_check(w, (int)emu_self->warp, m);
+        meeting_check(w, m);
     } else {
         wait_for(what);
     }
@@ -248,8 +343,8 @@ void emu_warp(unsigned mask, emu_together together, void *mine, const char *what
 
 /* ---- Barriers ---- */
 
-static void barrier_check(emu_worker *w, barrier *b) {
-    if (b->arrived > 0 && b->arrived >= (b->expected > 0 ? b->expected : w->n_alive)) {
+static void barrier_check(emu_worker *w, barrier *b, int n_alive) {
+    if (b->arrived > 0 && b->arrived >= (b->expected > 0 ? b->expected : n_alive)) {
         b->arrived = 0;
         for (int i = 0; i < b->n_waiting; i++) {
             make_ready(w, b->waiting[i]);
@@ -263,7 +358,7 @@ static barrier *barrier_of(int id, int threads) {
     if (id < 0 || id >= MAX_BARRIERS) {
         emu_trap("barrier %d of %d", id, MAX_BARRIERS);
     }
-    b = &worker->barriers[id];
+    b = &self()->in->barriers[id];
     if (b->arrived > 0 && b->expected != threads) {
         emu_trap("barrier %d is for %d threads here and for %d elsewhere (0: all)", id, threads,
                  b->expected);
@@ -275,34 +370,73 @@ static barrier *barrier_of(int id, int threads) {
 void emu_barrier(int id, int threads) {
     barrier *const b = barrier_of(id, threads);
     b->arrived++;
-    b->waiting[b->n_waiting++] = (int)emu_self->rank;
-    barrier_check(worker,
-                  b); /* Makes the caller ready too, after the others: it goes on in turn. */
+    b->waiting[b->n_waiting++] = self_index();
+    /* Makes the caller ready too, after the others: it goes on in turn. */
+    barrier_check(worker, b, self()->in->n_alive);
     wait_for("a barrier");
 }
 
 void emu_barrier_arrive(int id, int threads) {
     barrier *const b = barrier_of(id, threads);
     b->arrived++;
-    barrier_check(worker, b);
+    barrier_check(worker, b, self()->in->n_alive);
 }
 
 void emu_spin(void) {
-    worker->spinning[worker->n_spinning++] = (int)emu_self->rank;
+    worker->spinning[worker->n_spinning++] = self_index();
     wait_for("a word in memory");
+}
+
+/* ---- Clusters ---- */
+
+static void cluster_check(emu_worker *w) {
+    if (w->cluster_arrived > 0 && w->cluster_arrived >= w->n_alive) {
+        w->cluster_arrived = 0;
+        w->cluster_turn++;
+        emu_wake(&w->cluster_turn);
+    }
+}
+
+void emu_cluster_arrive(void) {
+    self()->cluster_turn = worker->cluster_turn;
+    worker->cluster_arrived++;
+    cluster_check(worker);
+}
+
+void emu_cluster_wait(void) {
+    while (self()->cluster_turn == worker->cluster_turn) {
+        emu_sleep(&worker->cluster_turn, "the cluster's barrier");
+    }
+}
+
+uint32_t emu_cluster_address(uint32_t address, uint32_t rank) {
+    if (rank >= (uint32_t)worker->n_blocks) {
+        emu_trap("mapa to block %u of a cluster of %d", rank, worker->n_blocks);
+    }
+    (void)emu_shared_pointer(address, 1);
+    return (address & EMU_SHARED_MASK) | (rank + 1) << EMU_SHARED_BITS;
+}
+bool emu_block_left(int rank) {
+    return worker->blocks[rank].n_alive == 0;
+}
+int emu_cluster_blocks(void) {
+    return worker->n_blocks;
+}
+emu_copies *emu_copies_here(void) {
+    return worker->copies;
 }
 
 /* ---- Shared memory ---- */
 
-static void *array_add(emu_worker *w, const void *site, const char *name, size_t bytes,
-                       size_t align) {
-    const size_t from = (w->shared_used + GUARD_BYTES + align - 1) & ~(align - 1);
-    array *const a = &w->arrays[w->n_arrays++];
-    if (w->n_arrays == MAX_ARRAYS || from + bytes + GUARD_BYTES > EMU_SHARED_BYTES + 8192) {
-        emu_trap("shared array %s of %zu bytes: beyond the block's %u", name, bytes, SHARED_MOST);
+static void *array_add(block *in, const void *site, const char *name, size_t bytes, size_t align) {
+    const size_t from = (in->shared_used + GUARD_BYTES + align - 1) & ~(align - 1);
+    array *const a = &in->arrays[in->n_arrays++];
+    if (in->n_arrays == MAX_ARRAYS || from + bytes + GUARD_BYTES > EMU_SHARED_BYTES + 8192) {
+        emu_trap("shared array %s of %zu bytes: beyond the block's %zu", name, bytes,
+                 emu_shared_most());
     }
-    *a = (array){site, name, w->shared + from, bytes};
-    w->shared_used = from + bytes;
+    *a = (array){site, name, in->shared + from, bytes};
+    in->shared_used = from + bytes;
     if (__asan_unpoison_memory_region != NULL) {
         __asan_unpoison_memory_region(a->at, bytes);
     } else {
@@ -312,19 +446,23 @@ static void *array_add(emu_worker *w, const void *site, const char *name, size_t
     return a->at;
 }
 
-static void shared_open(emu_worker *w) {
-    w->n_arrays = 0;
-    w->static_bytes = 0;
-    w->shared_used = 1024 - GUARD_BYTES;
-    if (__asan_poison_memory_region != NULL) {
-        __asan_poison_memory_region(w->shared, EMU_SHARED_BYTES + 8192);
+static void shared_open(block *in, size_t dynamic_bytes) {
+    if (in->shared == NULL &&
+        posix_memalign((void **)&in->shared, 1024, EMU_SHARED_BYTES + 8192) != 0) {
+        emu_trap("no memory for a block's shared memory");
     }
-    (void)array_add(w, w, "(dynamic)", w->work->dynamic_bytes, 1024);
+    in->n_arrays = 0;
+    in->static_bytes = 0;
+    in->shared_used = 1024 - GUARD_BYTES;
+    if (__asan_poison_memory_region != NULL) {
+        __asan_poison_memory_region(in->shared, EMU_SHARED_BYTES + 8192);
+    }
+    (void)array_add(in, in, "(dynamic)", dynamic_bytes, 1024);
 }
 
-static void shared_check(const emu_worker *w) {
-    for (int i = 0; i < w->n_arrays && __asan_poison_memory_region == NULL; i++) {
-        const array *const a = &w->arrays[i];
+static void shared_check(const block *in) {
+    for (int i = 0; i < in->n_arrays && __asan_poison_memory_region == NULL; i++) {
+        const array *const a = &in->arrays[i];
         for (size_t j = 0; j < GUARD_BYTES; j++) {
             if (a->at[a->bytes + j] != GUARD) {
                 emu_trap("a thread of the block wrote %zu bytes behind shared array %s of %zu", j,
@@ -335,47 +473,66 @@ static void shared_check(const emu_worker *w) {
 }
 
 void *emu_shared(const void *site, size_t bytes, size_t align, const char *name) {
-    emu_worker *const w = worker;
-    for (int i = 1; i < w->n_arrays; i++) {
-        if (w->arrays[i].site == site) {
-            return w->arrays[i].at;
+    block *const in = self()->in;
+    const size_t dynamic = worker->work->dynamic_bytes;
+    for (int i = 1; i < in->n_arrays; i++) {
+        if (in->arrays[i].site == site) {
+            return in->arrays[i].at;
         }
     }
-    w->static_bytes += bytes;
-    if (w->static_bytes > STATIC_MOST || w->static_bytes + w->work->dynamic_bytes > SHARED_MOST) {
-        emu_trap("%zu bytes of static shared memory beside %zu dynamic ones: at most %u and %u",
-                 w->static_bytes, w->work->dynamic_bytes, STATIC_MOST, SHARED_MOST);
+    in->static_bytes += bytes;
+    if (in->static_bytes > STATIC_MOST || in->static_bytes + dynamic > emu_shared_most()) {
+        emu_trap("%zu bytes of static shared memory beside %zu dynamic ones: at most %u and %zu",
+                 in->static_bytes, dynamic, STATIC_MOST, emu_shared_most());
     }
-    return array_add(w, site, name, bytes, align < 16 ? 16 : align);
+    return array_add(in, site, name, bytes, align < 16 ? 16 : align);
 }
 
 void *emu_shared_dynamic(void) {
-    return worker->arrays[0].at;
+    return self()->in->arrays[0].at;
 }
 
 uint32_t emu_shared_address(const void *p) {
-    const uintptr_t at = (uintptr_t)p - (uintptr_t)worker->shared;
-    if (at > worker->shared_used + GUARD_BYTES) {
+    const uintptr_t at = (uintptr_t)p - (uintptr_t)self()->in->shared;
+    if (at > self()->in->shared_used + GUARD_BYTES) {
         emu_trap("%p is not in shared memory", p);
     }
     return (uint32_t)at + EMU_SHARED_BASE;
 }
 
+int emu_shared_rank(uint32_t address) {
+    const uint32_t of = address >> EMU_SHARED_BITS;
+    if (of > (uint32_t)worker->n_blocks) {
+        emu_trap("address %#x is of no block of the cluster", address);
+    }
+    return of > 0 ? (int)of - 1 : (int)emu_self->cluster_rank;
+}
+
+unsigned char *emu_shared_of(int rank, uint32_t address, size_t bytes) {
+    const block *const in = &worker->blocks[rank];
+    const size_t low = address & EMU_SHARED_MASK, at = low - EMU_SHARED_BASE;
+    if (low < EMU_SHARED_BASE || at + bytes > in->shared_used) {
+        emu_trap("shared address %#x of %zu bytes is outside the block's memory", address, bytes);
+    }
+    return in->shared + at;
+}
+
 void *emu_shared_pointer(uint32_t address, size_t bytes) {
+    const block *const in = self()->in;
     const size_t at = (size_t)address - EMU_SHARED_BASE;
-    if (address < EMU_SHARED_BASE || at + bytes > worker->shared_used) {
+    if (address < EMU_SHARED_BASE || at + bytes > in->shared_used) {
         emu_trap("shared address %#x of %zu bytes is outside the block's memory", address, bytes);
     }
     if ((at & (bytes - 1)) != 0) { /* A power of two; a division took most of this check's time. */
         emu_trap("shared address %#x is not aligned to %zu bytes", address, bytes);
     }
-    return worker->shared + at;
+    return in->shared + at;
 }
 
 /* ---- cp.async ---- */
 
 void emu_cp_async(void *dst, const void *src, int bytes, int take) {
-    thread *const t = (thread *)(void *)emu_self;
+    thread *const t = self();
     if ((((uintptr_t)dst | (uintptr_t)src) & ((unsigned)bytes - 1)) != 0) {
         emu_trap("cp.async of %d bytes from %p to %p: not aligned", bytes, src, dst);
     }
@@ -390,11 +547,11 @@ void emu_cp_async(void *dst, const void *src, int bytes, int take) {
 }
 
 void emu_cp_async_commit(void) {
-    ((thread *)(void *)emu_self)->group++;
+    self()->group++;
 }
 
 void emu_cp_async_wait(int n) {
-    thread *const t = (thread *)(void *)emu_self;
+    thread *const t = self();
     int done = 0;
     for (; done < t->n_copies && t->copies[done].group < t->group - n; done++) {
         const copy *const c = &t->copies[done];
@@ -407,33 +564,43 @@ void emu_cp_async_wait(int n) {
 
 /* ---- Threads ---- */
 
-static void thread_begin(emu_worker *w, thread *t, int rank, emu_dim3 index) {
+static void thread_begin(emu_worker *w, int index, int rank, int block_rank, emu_dim3 at) {
+    thread *const t = &w->threads[index];
     const emu_dim3 d = w->work->block;
     const unsigned r = (unsigned)rank;
     t->pub.thread = (emu_dim3){r % d.x, r / d.x % d.y, r / d.x / d.y};
-    t->pub.block = index;
+    t->pub.block = at;
     t->pub.block_dim = d;
     t->pub.grid_dim = w->work->grid;
     t->pub.rank = r;
     t->pub.lane = r % EMU_WARP;
     t->pub.warp = r / EMU_WARP;
+    t->pub.cluster_rank = (unsigned)block_rank;
+    t->pub.bulk_group = 0;
+    t->in = &w->blocks[block_rank];
     t->waits = NULL;
     t->n_copies = t->group = 0;
 }
 
 static void thread_end(emu_worker *w) {
-    const thread *const t = (thread *)(void *)emu_self;
-    warp *const of = &w->warps[emu_self->warp];
+    const thread *const t = self();
+    warp *const of = warp_of(t);
     if (t->n_copies > 0 && t->copies[t->n_copies - 1].group == t->group) {
         emu_trap(
             "a thread ends with cp.async copies that it never committed: no wait was for them");
     }
+    emu_copies_thread_ends(w->copies);
     w->n_alive--;
+    t->in->n_alive--;
     of->alive &= ~(1u << emu_self->lane);
-    for (int i = 0; i < of->n_open; i++) {
-        meeting_check(w, (int)emu_self->warp, &of->open[i]);
+    if (of->alive == 0) {
+        emu_products_end(emu_products_here());
     }
-    barrier_check(w, &w->barriers[0]);
+    for (int i = 0; i < of->n_open; i++) {
+        meeting_check(w, &of->open[i]);
+    }
+    barrier_check(w, &t->in->barriers[0], t->in->n_alive);
+    cluster_check(w);
     if (w->running->stack[0] != CANARY) {
         emu_trap("a thread used more than %zu bytes of stack", STACK_BYTES);
     }
@@ -460,33 +627,61 @@ static void runner_main(void) {
 static void report_stuck(const emu_worker *w) {
     for (int i = 0; i < w->n_threads; i++) {
         if (w->threads[i].waits != NULL) {
-            (void)fprintf(stderr, "emulated GPU: thread %d waits for %s\n", i, w->threads[i].waits);
+            (void)fprintf(stderr, "emulated GPU: thread %d of block %u waits for %s\n",
+                          (int)w->threads[i].pub.rank, w->threads[i].pub.cluster_rank,
+                          w->threads[i].waits);
         }
     }
-    emu_trap("%s: %d threads of a block wait for each other for ever", w->work->name, w->n_alive);
+    emu_trap("%s: %d threads wait for each other for ever", w->work->name, w->n_alive);
 }
 
-void emu_block_run(emu_worker *w, const emu_work *work, emu_dim3 index) {
-    worker = w;
-    w->work = work;
-    w->n_threads = w->n_alive = (int)(work->block.x * work->block.y * work->block.z);
-    w->n_begun = w->n_ready = w->n_spinning = w->ready_head = 0;
-    for (int i = 0; i < w->n_threads; i++) {
-        thread_begin(w, &w->threads[i], i, index);
+static void block_begin(emu_worker *w, int rank, emu_dim3 at) {
+    const int n = (int)(w->work->block.x * w->work->block.y * w->work->block.z);
+    block *const in = &w->blocks[rank];
+    in->first = rank * n;
+    in->n_threads = in->n_alive = n;
+    for (int i = 0; i < n; i++) {
+        thread_begin(w, in->first + i, i, rank, at);
     }
-    for (int i = 0; i < (w->n_threads + EMU_WARP - 1) / EMU_WARP; i++) {
-        const int lanes = w->n_threads - i * EMU_WARP;
-        w->warps[i].n_open = 0;
-        w->warps[i].alive = lanes >= EMU_WARP ? ~0u : (1u << lanes) - 1u;
+    for (int i = 0; i < (n + EMU_WARP - 1) / EMU_WARP; i++) {
+        const int lanes = n - i * EMU_WARP;
+        in->warps[i].n_open = 0;
+        emu_products_begin(&in->products[i / 4]);
+        in->warps[i].alive = lanes >= EMU_WARP ? ~0u : (1u << lanes) - 1u;
     }
     for (int i = 0; i < MAX_BARRIERS; i++) {
-        w->barriers[i].arrived = w->barriers[i].n_waiting = 0;
+        in->barriers[i].arrived = in->barriers[i].n_waiting = 0;
     }
-    shared_open(w);
+    shared_open(in, w->work->dynamic_bytes);
+}
+
+void emu_cluster_run(emu_worker *w, const emu_work *work, emu_dim3 first) {
+    const emu_dim3 c = work->cluster;
+    worker = w;
+    w->work = work;
+    w->random = ((seed() + 1) * 0x9e3779b97f4a7c15ull + work->turn * 0xd1342543de82ef95ull) ^
+                (1 + first.x + 65537ull * first.y + 4294967311ull * first.z);
+    w->random += w->random == 0;
+    w->n_blocks = 0;
+    w->n_begun = w->n_ready = w->n_spinning = w->n_sleeping = w->ready_head = 0;
+    w->cluster_arrived = 0;
+    for (unsigned z = 0; z < c.z; z++) {
+        for (unsigned y = 0; y < c.y; y++) {
+            for (unsigned x = 0; x < c.x; x++) {
+                block_begin(w, w->n_blocks++, (emu_dim3){first.x + x, first.y + y, first.z + z});
+            }
+        }
+    }
+    w->n_threads = w->n_alive = w->n_blocks * w->blocks[0].n_threads;
     while (w->n_alive > 0) {
         runner *r = pick(w);
-        if (r == NULL && w->n_spinning == 0) {
+        const bool copying = emu_copies_under_way(w->copies);
+        if (r == NULL && w->n_spinning == 0 && !copying) {
             report_stuck(w);
+        }
+        if (r == NULL && copying && (w->n_spinning == 0 || emu_random(2) == 0)) {
+            emu_copies_step(w->copies);
+            continue;
         }
         if (r == NULL) {
             for (int i = 0; i < w->n_spinning; i++) {
@@ -500,13 +695,21 @@ void emu_block_run(emu_worker *w, const emu_work *work, emu_dim3 index) {
         w->running = r;
         fiber_switch(&w->home, &r->f);
     }
-    shared_check(w);
+    for (int i = 0; i < w->n_blocks; i++) {
+        shared_check(&w->blocks[i]);
+    }
     emu_self = NULL;
+}
+
+void emu_worker_rest(emu_worker *w) {
+    while (emu_copies_under_way(w->copies)) {
+        emu_copies_step(w->copies);
+    }
 }
 
 emu_worker *emu_worker_open(void) {
     emu_worker *const w = calloc(1, sizeof *w);
-    if (w == NULL || posix_memalign((void **)&w->shared, 1024, EMU_SHARED_BYTES + 8192) != 0) {
+    if (w == NULL || (w->copies = emu_copies_open()) == NULL) {
         emu_trap("no memory for a worker");
     }
     return w;
@@ -519,12 +722,18 @@ void emu_worker_close(emu_worker *w) {
         (void)munmap(r->stack, STACK_BYTES);
         free(r);
     }
-    for (int i = 0; i < MAX_THREADS; i++) {
+    for (int i = 0; i < MAX_ALL; i++) {
         free(w->threads[i].copies);
     }
-    if (__asan_unpoison_memory_region != NULL) {
-        __asan_unpoison_memory_region(w->shared, EMU_SHARED_BYTES + 8192);
+    for (int i = 0; i < MAX_CLUSTER; i++) {
+        if (w->blocks[i].shared != NULL && __asan_unpoison_memory_region != NULL) {
+            __asan_unpoison_memory_region(w->blocks[i].shared, EMU_SHARED_BYTES + 8192);
+        }
+        free(w->blocks[i].shared);
+        for (int j = 0; j < MAX_WARPS / 4; j++) {
+            emu_products_free(&w->blocks[i].products[j]);
+        }
     }
-    free(w->shared);
+    emu_copies_close(w->copies);
     free(w);
 }

@@ -4,7 +4,7 @@
  *     asm("cvt.rn.bf16.f32 ..." ...)   ptx_cvt_rn_bf16_f32(...)                               ptx.h
  *     __global__ void k(...) { ... }   the same, and an entry behind it that takes the driver's array of arguments
  *
- * Only what our kernels use is here; a kernel that needs more does not compile, and says what is missing. Products are not contracted to fused
+ * Behind the preprocessor, so that names of macros here can not meet a kernel's own. Only what our kernels use is here; a kernel that needs more does not compile, and says what is missing. Products are not contracted to fused
  * multiply-adds (-ffp-contract=off), except where a kernel says __fmaf_rn. */
 #ifndef LT_EMU_DEVICE_H
 #define LT_EMU_DEVICE_H
@@ -18,9 +18,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __restrict__ __restrict
-#define __align__(n)   alignas(n)
-#define __CUDA_ARCH__  800
-#define __CUDACC_RTC__ 1
+#define __align__(n) alignas(n)
 
 #define threadIdx (emu_self->thread)
 #define blockIdx  (emu_self->block)
@@ -225,6 +223,7 @@ template <class T> static inline void __stcg(T *p, T x) {
     *p = x;
 }
 static inline void __threadfence(void) {
+    emu_release();
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 static inline void __threadfence_block(void) {
@@ -401,5 +400,6 @@ template <class... P> static inline void emu_call_all(void (*f)(P...), void **ar
         emu_call_##name, emu_bytes_of(name), emu_count_of(name), bounds};
 
 #include "ptx.h"
+#include "ptx_hopper.h"
 
 #endif

@@ -1,13 +1,13 @@
 /* driver.c: libcuda.so.1 without a GPU: the functions of src/kernels/cuda/driver.h over the host's memory and the emulated blocks (block.c).
  *
  * DEVICE    one A100 cut down, as a slice of one is: compute capability 8.0, LATEEN_EMU_SMS (14) multiprocessors, LATEEN_EMU_MIB (4096) MiB. So
- *           the op lists choose what they choose on sm_80, and kernels of sm_90 refuse by themselves.
+ *           the op lists choose what they choose on sm_80, and kernels of sm_90 refuse by themselves. LATEEN_EMU_CAPABILITY=90: an H100, cut down alike.
  * MEMORY    device memory is the host's: filled with ones (NaN) when allocated, with guards before and after that each launch checks; under
  *           AddressSanitizer the allocator's own red zones do it, at the very access.
  * STREAMS   work is done when it is asked for. A stream that is captured records launches, copies and fills in order; streams that wait for an
  *           event of it are captured with it. A graph is that list, run again in its order, arguments copied.
  * MODULES   a "cubin" is the shared library that nvrtc.c made: written to a temporary file and opened.
- * Nothing is virtual: peers, clusters and tensor maps are refused with the driver's own codes. */
+ * Peers are refused with the driver's own code; of tensor maps, what only other layouts than tiles need. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>
@@ -31,11 +31,10 @@ enum {
     INVALID_IMAGE = 200,
 };
 
-#define EXPORT       __attribute__((visibility("default")))
-#define GUARD_BYTES  512 /* Before and after: keeps the driver's alignment of 512. */
-#define GUARD        0xa5
-#define MAX_ARGS     64
-#define SHARED_OPTIN (163 << 10)
+#define EXPORT      __attribute__((visibility("default")))
+#define GUARD_BYTES 512 /* Before and after: keeps the driver's alignment of 512. */
+#define GUARD       0xa5
+#define MAX_ARGS    64
 
 __attribute__((weak)) void __asan_poison_memory_region(void const volatile *p, size_t bytes);
 
@@ -53,7 +52,7 @@ typedef enum { NODE_LAUNCH, NODE_COPY, NODE_FILL } node_kind;
 typedef struct {
     node_kind kind;
     CUfunction function;
-    emu_dim3 grid, block;
+    emu_dim3 grid, block, cluster;
     size_t bytes;          /* Dynamic shared, or of the copy or the fill. */
     unsigned char *values; /* Arguments one after the other, 16-byte steps. */
     void *dst;
@@ -136,7 +135,8 @@ EXPORT CUresult cuDeviceGet(CUdevice *device, int ordinal) {
 }
 EXPORT CUresult cuDeviceGetName(char *name, int bytes, CUdevice device) {
     (void)device;
-    (void)snprintf(name, (size_t)bytes, "emulated A100 (tests/emu)");
+    (void)snprintf(name, (size_t)bytes, "emulated %s (tests/emu)",
+                   emu_capability() == 90 ? "H100" : "A100");
     return 0;
 }
 EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
@@ -146,7 +146,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
         *value = 48 << 10;
         break;
     case LT_CU_ATTR_MAX_SHARED_OPTIN:
-        *value = SHARED_OPTIN;
+        *value = (int)emu_shared_most();
         break;
     case LT_CU_ATTR_CLOCK_KHZ:
         *value = 1410000;
@@ -167,7 +167,7 @@ EXPORT CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device)
         *value = 5 << 20;
         break;
     case LT_CU_ATTR_CC_MAJOR:
-        *value = 8;
+        *value = emu_capability() / 10;
         break;
     case LT_CU_ATTR_CC_MINOR:
         *value = 0;
@@ -324,7 +324,7 @@ static void node_run(const node *n, void **args) {
             at += (int)(n->function->entry->arg_bytes[i] + 127) / 128 * 128;
         }
         emu_launch(n->function->name, n->function->entry, args != NULL ? args : own, n->grid,
-                   n->block, n->bytes);
+                   n->block, n->cluster, n->bytes);
         guards_check(n->function->name);
         break;
     case NODE_COPY:
@@ -644,7 +644,7 @@ EXPORT CUresult cuFuncGetAttribute(int *value, int attribute, CUfunction f) {
 }
 EXPORT CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
     if (attribute == LT_CU_FUNC_MAX_DYNAMIC_SHARED) {
-        if (value > SHARED_OPTIN) {
+        if (value > (int)emu_shared_most()) {
             return INVALID_VALUE;
         }
         f->dynamic_most = value;
@@ -653,17 +653,28 @@ EXPORT CUresult cuFuncSetAttribute(CUfunction f, int attribute, int value) {
 }
 EXPORT CUresult cuOccupancyMaxActiveBlocksPerMultiprocessor(int *blocks, CUfunction f, int threads,
                                                             size_t dynamic) {
-    const int by_threads = 1024 / threads, by_shared = (int)((164u << 10) / (dynamic + 1024));
+    const int by_threads = 1024 / threads,
+              by_shared = (int)((emu_shared_most() + 1024) / (dynamic + 1024));
     (void)f; /* 64 registers a thread: 1024 threads. */
     *blocks = by_threads < by_shared ? by_threads : by_shared;
     return 0;
 }
 EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **args, void **extra) {
     const unsigned threads = c->blockDimX * c->blockDimY * c->blockDimZ;
+    emu_dim3 cluster = {1, 1, 1};
     for (unsigned i = 0; i < c->numAttrs; i++) {
         if (c->attrs[i].id == LT_CU_LAUNCH_CLUSTER) {
-            return NOT_SUPPORTED;
+            cluster = (emu_dim3){c->attrs[i].value.clusterDim.x, c->attrs[i].value.clusterDim.y,
+                                 c->attrs[i].value.clusterDim.z};
         }
+    }
+    const unsigned blocks = cluster.x * cluster.y * cluster.z;
+    if (blocks != 1 && emu_capability() < 90) {
+        return NOT_SUPPORTED;
+    }
+    if (blocks < 1 || blocks > 16 || c->gridDimX % cluster.x != 0 || c->gridDimY % cluster.y != 0 ||
+        c->gridDimZ % cluster.z != 0) {
+        return INVALID_VALUE;
     }
     if (extra != NULL || c->gridDimX == 0 || c->gridDimX > 0x7fffffffu || c->gridDimY - 1 > 65534 ||
         c->gridDimZ - 1 > 65534 || threads == 0 || threads > (unsigned)f->entry->threads_max ||
@@ -675,14 +686,46 @@ EXPORT CUresult cuLaunchKernelEx(const CUlaunchConfig *c, CUfunction f, void **a
                            .function = f,
                            .grid = {c->gridDimX, c->gridDimY, c->gridDimZ},
                            .block = {c->blockDimX, c->blockDimY, c->blockDimZ},
+                           .cluster = cluster,
                            .bytes = c->sharedMemBytes},
                    args);
 }
+/* What the driver's manual asks of each argument; a map that it would refuse is refused. */
 EXPORT CUresult cuTensorMapEncodeTiled(CUtensorMap *map, int type, uint32_t rank, void *p,
                                        const uint64_t *size, const uint64_t *stride,
                                        const uint32_t *box, const uint32_t *steps, int interleave,
                                        int swizzle, int l2, int fill) {
-    (void)map, (void)type, (void)rank, (void)p, (void)size, (void)stride, (void)box, (void)steps;
-    (void)interleave, (void)swizzle, (void)l2, (void)fill;
-    return NOT_SUPPORTED;
+    const int bytes = type == LT_CU_TMAP_UINT8                               ? 1
+                      : type == LT_CU_TMAP_FP16 || type == LT_CU_TMAP_BF16   ? 2
+                      : type == LT_CU_TMAP_UINT32 || type == LT_CU_TMAP_FP32 ? 4
+                                                                             : 0;
+    static const uint32_t widest[] = {256 * 4, 32, 64, 128}; /* Of a box, by swizzle. */
+    emu_tensor t = {.mark = EMU_TENSOR_MARK,
+                    .type = (uint8_t)type,
+                    .rank = (uint8_t)rank,
+                    .swizzle = (uint8_t)swizzle,
+                    .element_bytes = (uint8_t)bytes,
+                    .base = p};
+    (void)l2;
+    if (emu_capability() < 90 || bytes == 0 || interleave != 0 || fill != 0 || swizzle < 0 ||
+        swizzle > 3) {
+        return NOT_SUPPORTED;
+    }
+    if (rank < 1 || rank > 5 || ((uintptr_t)p & 15) != 0 || box[0] * (uint32_t)bytes % 16 != 0 ||
+        box[0] * (uint32_t)bytes > widest[swizzle]) {
+        return INVALID_VALUE;
+    }
+    for (uint32_t d = 0; d < rank; d++) {
+        t.size[d] = size[d];
+        t.stride[d] = d > 0 ? stride[d - 1] : (uint64_t)bytes;
+        t.box[d] = (uint16_t)box[d];
+        if (size[d] < 1 || size[d] > 1ull << 32 || box[d] < 1 || box[d] > 256 || steps[d] != 1 ||
+            (d > 0 && (t.stride[d] % 16 != 0 || t.stride[d] >= 1ull << 40))) {
+            return INVALID_VALUE;
+        }
+    }
+    _Static_assert(sizeof t <= sizeof *map, "a map of 128 bytes");
+    memset(map, 0, sizeof *map);
+    memcpy(map, &t, sizeof t);
+    return 0;
 }

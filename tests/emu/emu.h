@@ -1,8 +1,11 @@
 /* emu.h: what an emulated kernel asks of the emulated device. Included by the runtime (C) and by device.h (C++, before every kernel).
  *
- * A kernel is an ordinary shared library. Its threads are fibers (fiber.h) that one host thread runs in turn, a block at a time (block.c); a thread
- * gives way only where it waits: at a barrier of the block, at an instruction of the whole warp, in a spin on memory. So between two such places a
- * thread runs alone, and a debugger steps through it as through any function.
+ * A kernel is an ordinary shared library. Its threads are fibers (fiber.h) that one host thread runs in turn, a cluster (where there is none, a block) at
+ * a time (block.c); a thread gives way only where it waits: at a barrier, at an instruction of the whole warp, in a spin on memory. So between two such
+ * places a thread runs alone, and a debugger steps through it as through any function.
+ *
+ * What Hopper does beside the threads (copies.c, products.c) happens at any moment from its beginning to the wait for it, in any order that the device
+ * promises not to be another: chosen at random, so that a program which leans on more than is promised gives other results, for some seed.
  *
  * Shared memory is one window of the host's memory for each block: the dynamic part first, then the static arrays with guards between, all filled
  * with ones (NaN in every float type, -1 as an integer) before the first thread starts. A 32-bit shared address is a place in the window plus
@@ -10,6 +13,7 @@
 #ifndef LT_EMU_H
 #define LT_EMU_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,7 +23,7 @@ extern "C" {
 
 #define EMU_WARP         32
 #define EMU_SHARED_BASE  0x400u /* So that a null pointer taken for a shared address is found. */
-#define EMU_SHARED_BYTES (164u << 10)
+#define EMU_SHARED_BYTES (228u << 10)
 
 typedef struct {
     unsigned x, y, z;
@@ -29,6 +33,8 @@ typedef struct {
 typedef struct {
     emu_dim3 thread, block, block_dim, grid_dim;
     unsigned rank, lane, warp; /* In the block; in the warp. */
+    unsigned cluster_rank;     /* Of its block. */
+    int bulk_group;            /* Of its copies that no barrier counts: how many it has closed. */
 } emu_thread;
 
 /* The thread that runs now. Initial-exec, so that an access is two loads. */
@@ -54,7 +60,58 @@ void emu_cp_async(void *dst, const void *src, int bytes, int take);
 void emu_cp_async_commit(void);
 void emu_cp_async_wait(int n);
 
-/* Words of 16 bits. */
+/* ---- Hopper */
+void emu_cluster_arrive(void);
+void emu_cluster_wait(void);
+uint32_t emu_cluster_address(uint32_t address, uint32_t rank); /* mapa */
+
+/* Barriers in shared memory, 8 bytes that count arrivals and bytes; address: the caller's block's, or one of emu_cluster_address. */
+void emu_mbarrier_init(uint32_t bar, int arrivals);
+void emu_mbarrier_arrive(uint32_t bar,
+                         uint32_t bytes); /* bytes: that copies will bring in this phase. */
+bool emu_mbarrier_wait(uint32_t bar,
+                       uint32_t parity); /* Until the phase of that parity is over: true. */
+
+/* The copy engine. Towards shared memory a barrier counts the bytes; away from it, groups are waited for: until they are `read`, or done. */
+typedef enum { EMU_COPY, EMU_ADD } emu_bulk;
+void emu_bulk_load(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar);
+void emu_bulk_send(uint32_t dst, uint32_t src, uint32_t bytes, uint32_t bar);
+void emu_bulk_store(void *dst, uint32_t src, uint32_t bytes, emu_bulk how); /* EMU_ADD: of s32. */
+void emu_tensor_load(uint32_t dst, const void *map, uint32_t bar, int rank, const int *at,
+                     unsigned blocks);
+void emu_tensor_store(const void *map, uint32_t src, int rank, const int *at, emu_bulk how);
+void emu_bulk_commit(void);
+void emu_bulk_wait(int groups, bool read);
+void emu_release(void); /* What the block has waited for is done for everybody. */
+void emu_store_async(uint32_t dst, const float *values, int n, uint32_t bar);
+
+/* A tensor map's 128 bytes, as cuTensorMapEncodeTiled writes them. */
+typedef struct {
+    uint32_t mark; /* EMU_TENSOR_MARK */
+    uint8_t type, rank, swizzle, element_bytes;
+    unsigned char *base;
+    uint64_t size[5], stride[5]; /* Elements; bytes. */
+    uint16_t box[5];
+} emu_tensor;
+#define EMU_TENSOR_MARK 0x7e45a9b1u
+
+/* wgmma: D (64 x n) += A (64 x k) B (k x n) of a warpgroup; each lane brings its own d and, where A is in registers, its a. */
+typedef enum { EMU_BF16, EMU_F16, EMU_E4M3, EMU_E5M2 } emu_type16;
+typedef struct {
+    float *d; /* n / 2 of them, which the product writes at any moment before the wait. */
+    int n;
+    emu_type16 a_type, b_type;
+    bool a_held, a_transposed, b_transposed, adds;
+    uint32_t a[4];
+    uint64_t a_place, b_place; /* Matrix descriptors. */
+} emu_wgmma;
+void emu_wgmma_issue(emu_wgmma *mine);
+void emu_wgmma_commit(void);
+void emu_wgmma_wait(int groups);
+
+/* Words of 16 bits, and of 8. */
+float emu_f8_to_f32(uint8_t code, bool e5m2);
+uint8_t emu_f32_to_f8(float x, bool e5m2);
 float emu_f16_to_f32(uint16_t h);
 uint16_t emu_f32_to_f16(float x);
 uint16_t emu_f32_to_bf16(float x);
@@ -74,6 +131,9 @@ typedef struct {
 } emu_imma;
 void emu_mma_u8(void *const lanes[EMU_WARP], unsigned mask);
 void emu_mma_s8(void *const lanes[EMU_WARP], unsigned mask);
+
+int emu_capability(void);     /* 80 or 90: LATEEN_EMU_CAPABILITY. */
+size_t emu_shared_most(void); /* Of a block. */
 
 /* Say what is wrong, with kernel, block and thread, and end the program (a debugger stops there). */
 __attribute__((noreturn, format(printf, 1, 2))) void emu_trap(const char *fmt, ...);

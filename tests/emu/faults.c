@@ -1,5 +1,6 @@
-/* faults.c: the emulated GPU against kernels that are wrong on purpose (faults/faults.cu). Each runs twice in a process of its own: right (n 0: y is 64
- * ones), then wrong (n 1), where the emulator must end the process and name the fault, or y must show it. */
+/* faults.c: the emulated GPU against kernels that are wrong on purpose (faults/faults.cu, on an H100 hopper.cu). Each runs in a process of its own: right
+ * (n 0: y is 64 ones), then wrong (n 1 and more), where the emulator must end the process and name the fault, or y must show it. What hangs on the order
+ * of things is run in many random orders: all must be right, or some must not. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,34 +13,57 @@
 
 #define N 64
 
+#define ORDERS 40
+
 static const struct {
     const char *kernel;
     int n;
     unsigned blocks, threads;
+    unsigned cluster; /* Blocks of one, on an H100; 0: on an A100. */
     const char *
         says; /* NULL: runs, and y is right; "y": runs, and y is wrong; else a part of the message. */
 } cases[] = {
-    {"shared_past", 0, 1, N, NULL},
-    {"shared_past", 1, 1, N, "behind shared array a of 256"},
-    {"global_past", 0, 1, N, NULL},
-    {"global_past", 64 + 40, 1, N, "behind an allocation of 416"},
-    {"no_barrier", 0, 1, N, NULL},
-    {"no_barrier", 1, 1, N, "y"},
-    {"no_wait", 0, 1, N, NULL},
-    {"no_wait", 1, 1, N, "y"},
-    {"no_wait", 2, 1, N, "never committed"},
-    {"half_barrier", 0, 1, N, NULL},
-    {"half_barrier", 1, 1, N, "wait for each other for ever"},
-    {"absent_lane", 0, 1, N, NULL},
-    {"absent_lane", 1, 1, N, "lane 31, which is not there"},
-    {"two_places", 0, 1, N, NULL},
-    {"two_places", 1, 1, N, "meet in different instructions"},
-    {"not_aligned", 0, 1, N, NULL},
-    {"not_aligned", 1, 1, N, "not aligned"},
-    {"hopper", 0, 1, N, NULL},
-    {"hopper", 1, 1, N, "no such instruction"},
-    {"meet", 0, 40, N, NULL},
-    {"meet", 0, 1, 2 * N, "invalid argument"}, /* More threads than __launch_bounds__. */
+    {"shared_past", 0, 1, N, 0, NULL},
+    {"shared_past", 1, 1, N, 0, "behind shared array a of 256"},
+    {"global_past", 0, 1, N, 0, NULL},
+    {"global_past", 64 + 40, 1, N, 0, "behind an allocation of 416"},
+    {"no_barrier", 0, 1, N, 0, NULL},
+    {"no_barrier", 1, 1, N, 0, "y"},
+    {"no_wait", 0, 1, N, 0, NULL},
+    {"no_wait", 1, 1, N, 0, "y"},
+    {"no_wait", 2, 1, N, 0, "never committed"},
+    {"half_barrier", 0, 1, N, 0, NULL},
+    {"half_barrier", 1, 1, N, 0, "wait for each other for ever"},
+    {"absent_lane", 0, 1, N, 0, NULL},
+    {"absent_lane", 1, 1, N, 0, "lane 31, which is not there"},
+    {"two_places", 0, 1, N, 0, NULL},
+    {"two_places", 1, 1, N, 0, "meet in different instructions"},
+    {"not_aligned", 0, 1, N, 0, NULL},
+    {"not_aligned", 1, 1, N, 0, "not aligned"},
+    {"blackwell", 0, 1, N, 0, NULL},
+    {"blackwell", 1, 1, N, 0, "no such instruction"},
+    {"meet", 0, 40, N, 0, NULL},
+    {"meet", 0, 1, 2 * N, 0, "invalid argument"}, /* More threads than __launch_bounds__. */
+    {"unwaited", 0, 1, N, 1, NULL},
+    {"unwaited", 1, 1, N, 1, "y"},
+    {"unwaited", 2, 1, N, 1, "wait for each other for ever"},
+    {"unwaited", 3, 1, N, 1, "no barrier was made"},
+    {"unwaited", 4, 1, N, 1, "more than 1 arrivals"},
+    {"unwaited", 5, 1, N, 1, "is not aligned to 16 bytes"},
+    {"written_over", 0, 1, N, 1, NULL},
+    {"written_over", 1, 1, N, 1, "y"},
+    {"written_over", 2, 1, N, 1, "may still read 256 bytes"},
+    {"written_over", 3, 1, N, 1, "in no group"},
+    {"overtaken", 0, 2, N, 1, NULL},
+    {"overtaken", 1, 2, N, 1, "y"},
+    {"left", 0, 2, N, 2, NULL},
+    {"left", 1, 2, N, 2, "a block that has left"},
+    {"left", 0, 3, N, 2, "invalid argument"}, /* No whole number of clusters. */
+    {"product", 0, 1, 2 * N, 1, NULL},
+    {"product", 1, 1, 2 * N, 1, "y"},
+    {"product", 2, 1, 2 * N, 1, "y"},
+    {"product", 3, 1, 2 * N, 1, "never waited for"},
+    {"product", 4, 1, 2 * N, 1, "wait for each other for ever"},
 };
 
 static lt_err run(int i, float *y) {
@@ -51,16 +75,23 @@ static lt_err run(int i, float *y) {
     LT_TRY(lt_cuda_open(&gpu, 0));
     LT_TRY(lt_cuda_alloc(gpu, &data, bytes, "y"));
     LT_TRY(lt_cuda_fill(gpu, NULL, data, 0, bytes));
-    LT_TRY(lt_cuda_kernel_get(gpu, &k, "faults.cu", cases[i].kernel, ""));
+    LT_TRY(lt_cuda_kernel_get(gpu, &k, cases[i].cluster > 0 ? "hopper.cu" : "faults.cu",
+                              cases[i].kernel, ""));
     LT_TRY(lt_cuda_launch(gpu, NULL, k,
-                          &(lt_cuda_dims){.grid = {cases[i].blocks}, .block = {cases[i].threads}},
+                          &(lt_cuda_dims){.grid = {cases[i].blocks},
+                                          .block = {cases[i].threads},
+                                          .cluster = {cases[i].cluster, 1, 1}},
                           (void *[]){&data, &n}));
     LT_TRY(lt_cuda_download(gpu, NULL, y, data, N * sizeof *y));
     return lt_cuda_sync(gpu, NULL);
 }
 
-static void child(int i) {
+static void child(int i, int order) {
     float y[N];
+    char seed[16];
+    (void)snprintf(seed, sizeof seed, "%d", order);
+    (void)setenv("LATEEN_EMU_SEED", seed, 1);
+    (void)setenv("LATEEN_EMU_CAPABILITY", cases[i].cluster > 0 ? "90" : "80", 1);
     if (run(i, y) != LT_OK) {
         (void)fprintf(stderr, "%s\n", lt_error_message());
         _exit(1);
@@ -75,7 +106,7 @@ static void child(int i) {
 }
 
 /* What the child wrote, and whether it ended well. */
-static bool child_run(int i, char *text, size_t size) {
+static bool child_run(int i, int order, char *text, size_t size) {
     int ends[2], status = 0;
     size_t n = 0;
     ssize_t got;
@@ -86,7 +117,7 @@ static bool child_run(int i, char *text, size_t size) {
     if (id == 0) {
         (void)dup2(ends[1], 2);
         (void)close(ends[1]);
-        child(i);
+        child(i, order);
     }
     (void)close(ends[1]);
     while (n + 1 < size && (got = read(ends[0], text + n, size - 1 - n)) > 0) {
@@ -103,8 +134,12 @@ int main(void) {
     int bad = 0;
     for (int i = 0; i < n; i++) {
         static char text[1 << 16];
-        const bool well = child_run(i, text, sizeof text);
         const char *const says = cases[i].says;
+        const bool by_order = cases[i].cluster > 0 && (says == NULL || strcmp(says, "y") == 0);
+        bool well = true;
+        for (int order = 0; order < (by_order ? ORDERS : 1) && well; order++) {
+            well = child_run(i, order, text, sizeof text);
+        }
         const bool good = says == NULL
                               ? well
                               : !well && strstr(text, strcmp(says, "y") == 0 ? "y[" : says);

@@ -1,7 +1,8 @@
-/* launch.c: a grid's blocks, handed out in rising order to one worker for each core of the host (LATEEN_EMU_WORKERS: as many as that). See launch.h.
+/* launch.c: a grid's clusters (of one block, where it has none), handed out in rising order to one worker for each core of the host (LATEEN_EMU_WORKERS: as
+ * many as that). See launch.h.
  *
- * Blocks that wait for each other (a barrier over the grid, flags in memory) need to be alive together: a worker whose block can only spin asks for one
- * more worker, until every block of the grid has its own. */
+ * Blocks that wait for each other (a barrier over the grid, flags in memory) need to be alive together: a worker whose cluster can only spin asks for one
+ * more worker, until every cluster of the grid has its own. */
 #include "launch.h"
 
 #include <pthread.h>
@@ -15,7 +16,7 @@
 
 typedef struct {
     emu_work work;
-    uint64_t n_blocks, next; /* next: atomic. */
+    uint64_t n_clusters, next; /* next: atomic. */
 } grid;
 
 static struct {
@@ -30,13 +31,14 @@ static struct {
           .wake = PTHREAD_COND_INITIALIZER,
           .idle = PTHREAD_COND_INITIALIZER};
 
-static void blocks_run(emu_worker *w, grid *g) {
-    const emu_dim3 n = g->work.grid;
-    for (uint64_t b; (b = __atomic_fetch_add(&g->next, 1, __ATOMIC_RELAXED)) < g->n_blocks;) {
-        emu_block_run(
-            w, &g->work,
-            (emu_dim3){(unsigned)(b % n.x), (unsigned)(b / n.x % n.y), (unsigned)(b / n.x / n.y)});
+static void clusters_run(emu_worker *w, grid *g) {
+    const emu_dim3 c = g->work.cluster, n = {g->work.grid.x / c.x, g->work.grid.y / c.y, 0};
+    for (uint64_t b; (b = __atomic_fetch_add(&g->next, 1, __ATOMIC_RELAXED)) < g->n_clusters;) {
+        emu_cluster_run(w, &g->work,
+                        (emu_dim3){c.x * (unsigned)(b % n.x), c.y * (unsigned)(b / n.x % n.y),
+                                   c.z * (unsigned)(b / n.x / n.y)});
     }
+    emu_worker_rest(w);
 }
 
 /* A worker takes part in each grid that begins while it is alive. */
@@ -52,7 +54,7 @@ static void *worker_main(void *at) {
         grid *const g = pool.now;
         pool.n_busy++;
         pthread_mutex_unlock(&pool.lock);
-        blocks_run(w, g);
+        clusters_run(w, g);
         pthread_mutex_lock(&pool.lock);
         if (--pool.n_busy == 0) {
             pthread_cond_signal(&pool.idle);
@@ -66,7 +68,7 @@ static void worker_add(uint64_t seen) {
     pthread_t id;
     if (pool.n_workers == MAX_WORKERS ||
         pthread_create(&id, NULL, worker_main, (void *)(uintptr_t)seen) != 0) {
-        emu_trap("no more than %d blocks can be alive at once here", pool.n_workers + 1);
+        emu_trap("no more than %d clusters can be alive at once here", pool.n_workers + 1);
     }
     pthread_detach(id);
     pool.n_workers++;
@@ -75,7 +77,7 @@ static void worker_add(uint64_t seen) {
 static void one_more(void *context) {
     grid *const g = context;
     pthread_mutex_lock(&pool.lock);
-    if (__atomic_load_n(&g->next, __ATOMIC_RELAXED) < g->n_blocks &&
+    if (__atomic_load_n(&g->next, __ATOMIC_RELAXED) < g->n_clusters &&
         pool.n_busy + 1 >= pool.n_workers + 1) {
         worker_add(pool.turn - 1);
     }
@@ -89,33 +91,36 @@ static int workers_wanted(void) {
 }
 
 void emu_launch(const char *name, const emu_entry *entry, void **args, emu_dim3 dims,
-                emu_dim3 block, size_t dynamic_bytes) {
+                emu_dim3 block, emu_dim3 cluster, size_t dynamic_bytes) {
     static emu_worker *own; /* The calling thread's: only one launches at a time. */
+    static uint64_t launches;
     grid g = {.work = {.name = name,
                        .entry = entry,
                        .args = args,
                        .grid = dims,
                        .block = block,
+                       .cluster = cluster,
                        .dynamic_bytes = dynamic_bytes,
                        .stuck = one_more},
-              .n_blocks = (uint64_t)dims.x * dims.y * dims.z};
+              .n_clusters = (uint64_t)dims.x * dims.y * dims.z / cluster.x / cluster.y / cluster.z};
     g.work.context = &g;
     pthread_mutex_lock(&pool.launching);
     pthread_mutex_lock(&pool.lock);
+    g.work.turn = ++launches;
     if (own == NULL) {
         own = emu_worker_open();
         pool.n_wanted = workers_wanted();
     }
-    while (pool.n_workers + 1 < pool.n_wanted && g.n_blocks > 1) {
+    while (pool.n_workers + 1 < pool.n_wanted && g.n_clusters > 1) {
         worker_add(pool.turn);
     }
-    if (g.n_blocks > 1) {
+    if (g.n_clusters > 1) {
         pool.turn++;
         pool.now = &g;
         pthread_cond_broadcast(&pool.wake);
     }
     pthread_mutex_unlock(&pool.lock);
-    blocks_run(own, &g);
+    clusters_run(own, &g);
     pthread_mutex_lock(&pool.lock);
     pool.now = NULL;
     while (pool.n_busy > 0) {

@@ -6,6 +6,6 @@
 
 /* Returns when every block has run. Launches of several host threads run one after the other. */
 void emu_launch(const char *name, const emu_entry *entry, void **args, emu_dim3 grid,
-                emu_dim3 block, size_t dynamic_bytes);
+                emu_dim3 block, emu_dim3 cluster, size_t dynamic_bytes);
 
 #endif

@@ -1,7 +1,7 @@
 /* nvrtc.c: libnvrtc without a toolkit: the functions of src/kernels/cuda/compile.c over the host's C++ compiler.
  *
- * A program's texts are rewritten (rewrite.c) into a temporary folder and compiled, behind device.h, into a shared library; its bytes are the "cubin".
- * Line numbers and file names are those of the sources, so that the compiler's errors and a debugger point there.
+ * A program's texts go through the preprocessor, are rewritten (rewrite.c) and compiled, behind device.h, into a shared library; its bytes are the
+ * "cubin". Line numbers and file names are those of the sources, so that the compiler's errors and a debugger point there.
  *
  *     LATEEN_EMU_CXX       the compiler (default g++)
  *     LATEEN_EMU_CXXFLAGS  further options, after ours: "-O0 -g3" to step through kernels, "-fsanitize=address" to find bad accesses
@@ -102,46 +102,46 @@ static bool file_write(const char *dir, const char *name, const emu_text *t) {
     return f != NULL && fclose(f) == 0 && whole;
 }
 
-/* The definitions come behind device.h, whose own names they may take. False: an architecture that is not emulated. */
-static bool prelude_write(emu_text *t, int n, const char *const *options) {
-    static const char head[] = "#include \"device.h\"\n";
-    emu_text_add(t, head, sizeof head - 1);
-    for (int i = 0; i < n; i++) {
-        if (strncmp(options[i], "--gpu-architecture=", 19) == 0 &&
-            strcmp(options[i] + 19, "sm_80") != 0) {
-            return false;
-        }
-        if (strncmp(options[i], "-D", 2) == 0) {
-            const char *const name = options[i] + 2, *const value = strchr(name, '=');
-            emu_text_add(t, "#define ", 8);
-            emu_text_add(t, name, value != NULL ? (size_t)(value - name) : strlen(name));
-            emu_text_add(t, " ", 1);
-            emu_text_add(t, value != NULL ? value + 1 : "1", value != NULL ? strlen(value + 1) : 1);
-            emu_text_add(t, "\n", 1);
-        }
-    }
-    return true;
-}
-
-static bool texts_write(const program *p, const char *dir, const emu_text *prelude) {
-    size_t bytes;
-    char *const ptx = file_read(EMU_DIR "/ptx.h", &bytes);
-    bool good = ptx != NULL;
+static bool texts_write(const program *p, const char *dir) {
+    bool good = true;
     for (int i = 0; i < p->n && good; i++) {
         char line[PATH_BYTES + 64], path[PATH_BYTES];
         emu_text t = {0};
-        if (i == 0) {
-            emu_text_add(&t, prelude->text, prelude->n);
-        }
         (void)snprintf(path, sizeof path, EMU_DIR "/../../src/kernels/cuda/%s", p->names[i]);
         (void)snprintf(line, sizeof line, "#line 1 \"%s\"\n",
                        access(path, R_OK) == 0 ? path : p->names[i]);
         emu_text_add(&t, line, strlen(line));
-        emu_rewrite(&t, p->texts[i], p->names[i], ptx);
+        emu_text_add(&t, p->texts[i], strlen(p->texts[i]));
         good = file_write(dir, p->names[i], &t);
         free(t.text);
     }
-    free(ptx);
+    return good;
+}
+
+/* dir/whole.cc of dir/whole.ii: behind device.h for `arch`. */
+static bool rewritten_write(const char *dir, int arch) {
+    char path[PATH_BYTES + 16], head[128];
+    size_t bytes;
+    (void)snprintf(path, sizeof path, "%s/whole.ii", dir);
+    char *const source = file_read(path, &bytes);
+    emu_text ptx = {0}, t = {0};
+    static const char *const instructions[] = {EMU_DIR "/ptx.h", EMU_DIR "/ptx_hopper.h"};
+    bool good = source != NULL;
+    for (int i = 0; i < 2; i++) {
+        char *const text = file_read(instructions[i], &bytes);
+        emu_text_add(&ptx, text != NULL ? text : "", bytes);
+        good = good && text != NULL;
+        free(text);
+    }
+    (void)snprintf(head, sizeof head, "#define __CUDA_ARCH__ %d\n#include \"device.h\"\n", arch);
+    emu_text_add(&t, head, strlen(head));
+    if (good) {
+        emu_rewrite(&t, source, ptx.text);
+        good = file_write(dir, "whole.cc", &t);
+    }
+    free(source);
+    free(ptx.text);
+    free(t.text);
     return good;
 }
 
@@ -167,71 +167,105 @@ static int compiler_run(char *const *arguments, const char *log) {
     return status;
 }
 
-EXPORT int nvrtcCompileProgram(program *p, int n_options, const char *const *options) {
-    const char *const tmp = getenv("TMPDIR"), *const cxx = getenv("LATEEN_EMU_CXX"),
-                      *const more = getenv("LATEEN_EMU_CXXFLAGS");
-    char dir[PATH_BYTES], include[PATH_BYTES + 8], source[2 * PATH_BYTES], image[PATH_BYTES + 16],
-        log[PATH_BYTES + 16], flags[PATH_BYTES], cuda[PATH_BYTES];
-    char *a[MAX_OPTIONS], *slash;
-    Dl_info info;
-    emu_text prelude = {0};
-    int n = 0, status;
-    if (!prelude_write(&prelude, n_options, options)) {
-        free(prelude.text);
-        return INVALID_OPTION;
+/* sm_80, sm_90a: 800, 900; 0: an architecture that is not emulated. */
+static int arch_of(int n_options, const char *const *options) {
+    int arch = 800;
+    for (int i = 0; i < n_options; i++) {
+        if (strncmp(options[i], "--gpu-architecture=", 19) == 0) {
+            const char *const name = options[i] + 19;
+            arch = strcmp(name, "sm_80") == 0 ? 800 : strcmp(name, "sm_90a") == 0 ? 900 : 0;
+        }
     }
-    (void)snprintf(dir, sizeof dir, "%s/lateen-nvrtc-XXXXXX", tmp != NULL ? tmp : "/tmp");
-    if (mkdtemp(dir) == NULL || !texts_write(p, dir, &prelude) ||
-        dladdr((void *)(uintptr_t)nvrtcVersion, &info) == 0) {
-        return FAILED;
+    return arch;
+}
+
+/* The words of a list, which is taken apart, to a[n..]. */
+static int words_add(char **a, int n, char *words) {
+    for (char *word = strtok(words, " "); word != NULL && n < MAX_OPTIONS - 16;
+         word = strtok(NULL, " ")) {
+        a[n++] = word;
     }
-    free(prelude.text);
+    return n;
+}
+
+/* The program as one text, its macros replaced: dir/whole.ii. */
+static int preprocess(const program *p, const char *dir, const char *cxx, int arch, int n_options,
+                      const char *const *options, const char *log) {
+    char include[PATH_BYTES + 8], source[2 * PATH_BYTES], out[PATH_BYTES + 16], define[40];
+    char *a[MAX_OPTIONS + 128];
+    int n = 0;
     (void)snprintf(include, sizeof include, "-I%s", dir);
     (void)snprintf(source, sizeof source, "%s/%s", dir, p->names[0]);
+    (void)snprintf(out, sizeof out, "%s/whole.ii", dir);
+    (void)snprintf(define, sizeof define, "-D__CUDA_ARCH__=%d", arch);
+    char *const ours[] = {
+        (char *)(uintptr_t)cxx, "-E",   "-x",    "c++",  "-std=c++17", "-nostdinc", "-w",
+        "-D__CUDACC_RTC__=1",   define, include, source, "-o",         out};
+    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
+        a[n++] = ours[i];
+    }
+    for (int i = 0; i < n_options && n < MAX_OPTIONS + 127; i++) {
+        if (strncmp(options[i], "-D", 2) == 0) {
+            a[n++] = (char *)(uintptr_t)options[i];
+        }
+    }
+    a[n] = NULL;
+    return compiler_run(a, log);
+}
+
+static int compile(const char *dir, const char *cxx, const char *log) {
+    const char *const more = getenv("LATEEN_EMU_CXXFLAGS");
+    char source[PATH_BYTES + 16], image[PATH_BYTES + 16], flags[PATH_BYTES], cuda[PATH_BYTES];
+    char ours[] = "-x c++ -std=c++17 -O1 -g1 -w -fPIC -shared -fno-exceptions -fno-rtti "
+                  "-ffp-contract=off -fno-strict-aliasing -fno-gnu-unique "
+                  "-fvisibility=hidden -march=native -I" EMU_DIR;
+    /* No C++ run time and, of a sanitizer's, what run preloads: linking them took a third of a small kernel's time. */
+    char libraries[] = "-nostdlib -lm -lc -lgcc";
+    char *a[MAX_OPTIONS], *slash;
+    Dl_info info;
+    int n = 0;
+    if (dladdr((void *)(uintptr_t)nvrtcVersion, &info) == 0) {
+        return FAILED;
+    }
+    (void)snprintf(source, sizeof source, "%s/whole.cc", dir);
     (void)snprintf(image, sizeof image, "%s/image.so", dir);
-    (void)snprintf(log, sizeof log, "%s/log", dir);
     (void)snprintf(cuda, sizeof cuda, "%s", info.dli_fname); /* libcuda lies beside this library. */
     slash = strrchr(cuda, '/');
     (void)snprintf(slash != NULL ? slash : cuda, 16, "%slibcuda.so.1", slash != NULL ? "/" : "");
     (void)snprintf(flags, sizeof flags, "%s", more != NULL ? more : "");
-    static char *const ours[] = {"-x",
-                                 "c++",
-                                 "-std=c++17",
-                                 "-O1",
-                                 "-g1",
-                                 "-w",
-                                 "-fPIC",
-                                 "-shared",
-                                 "-fno-exceptions",
-                                 "-fno-rtti",
-                                 "-ffp-contract=off",
-                                 "-fno-strict-aliasing",
-                                 "-fno-gnu-unique",
-                                 "-fvisibility=hidden",
-                                 "-march=native",
-                                 "-I" EMU_DIR};
-    /* No C++ run time and, of a sanitizer's, what run preloads: linking them took a third of a small kernel's time. */
-    static char *const libraries[] = {"-nostdlib", "-lm", "-lc", "-lgcc"};
-    a[n++] = (char *)(uintptr_t)(cxx != NULL ? cxx : "g++");
-    for (size_t i = 0; i < sizeof ours / sizeof *ours; i++) {
-        a[n++] = ours[i];
-    }
-    for (char *word = strtok(flags, " "); word != NULL && n < MAX_OPTIONS - 12;
-         word = strtok(NULL, " ")) {
-        a[n++] = word;
-    }
-    a[n++] = include;
+    a[n++] = (char *)(uintptr_t)cxx;
+    n = words_add(a, n, ours);
+    n = words_add(a, n, flags);
     a[n++] = source;
     a[n++] = "-x";
     a[n++] = "none";
     a[n++] = cuda;
-    for (size_t i = 0; i < sizeof libraries / sizeof *libraries; i++) {
-        a[n++] = libraries[i];
-    }
+    n = words_add(a, n, libraries);
     a[n++] = "-o";
     a[n++] = image;
     a[n] = NULL;
-    status = compiler_run(a, log);
+    return compiler_run(a, log);
+}
+
+EXPORT int nvrtcCompileProgram(program *p, int n_options, const char *const *options) {
+    const char *const tmp = getenv("TMPDIR"), *const wish = getenv("LATEEN_EMU_CXX");
+    const char *const cxx = wish != NULL ? wish : "g++";
+    const int arch = arch_of(n_options, options);
+    char dir[PATH_BYTES], image[PATH_BYTES + 16], log[PATH_BYTES + 16];
+    int status;
+    if (arch == 0) {
+        return INVALID_OPTION;
+    }
+    (void)snprintf(dir, sizeof dir, "%s/lateen-nvrtc-XXXXXX", tmp != NULL ? tmp : "/tmp");
+    if (mkdtemp(dir) == NULL || !texts_write(p, dir)) {
+        return FAILED;
+    }
+    (void)snprintf(image, sizeof image, "%s/image.so", dir);
+    (void)snprintf(log, sizeof log, "%s/log", dir);
+    status = preprocess(p, dir, cxx, arch, n_options, options, log);
+    if (status == 0) {
+        status = rewritten_write(dir, arch) ? compile(dir, cxx, log) : FAILED;
+    }
     free(p->log);
     p->log = file_read(log, &p->log_bytes);
     p->log_bytes++; /* With its NUL. */

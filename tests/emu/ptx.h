@@ -1,6 +1,5 @@
 /* ptx.h: the PTX instructions of our kernels for sm_80. rewrite.c makes asm("a.b::c %0, [%1], 16;" ...) the call ptx_a_b_c(op0, op1, 16): operands as
- * they stand in the instruction, names of macros inside the mnemonic as X and given first. An instruction that is not here ends the program when it
- * is reached: those of sm_90 never are, on a device that says 8.0. */
+ * they stand in the instruction. Those of sm_90: ptx_hopper.h. An instruction that is in neither ends the program when it is reached. */
 #ifndef LT_EMU_PTX_H
 #define LT_EMU_PTX_H
 
@@ -111,6 +110,7 @@ static inline void ptx_st_shared_v4_b32(uint32_t p, uint32_t x, uint32_t y, uint
 
 /* ---- Flags between blocks: each look that finds nothing lets others move. */
 static inline void ptx_st_release_gpu_global_s32(int *p, int x) {
+    emu_release();
     __atomic_store_n(p, x, __ATOMIC_RELEASE);
 }
 static inline void ptx_ld_acquire_gpu_global_s32(int &x, const int *p) {
@@ -190,15 +190,24 @@ static inline void ptx_ldmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t &
     emu_warp(0xffffffffu, emu_ldmatrix_all<true>, &m, "ldmatrix.trans");
     a = m.r[0], b = m.r[1], c = m.r[2], d = m.r[3];
 }
-/* Types "bf16" or "f16", d, a, b, and d again. */
-static inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_X_X_f32(
-    const char *type, const char *, float &d0, float &d1, float &d2, float &d3, uint32_t a0,
-    uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1, float, float, float, float) {
+/* d, a, b, and d again. */
+static inline void emu_ptx_mma(emu_together how, float &d0, float &d1, float &d2, float &d3,
+                               uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                               uint32_t b1) {
     emu_mma m = {{d0, d1, d2, d3}, {a0, a1, a2, a3}, {b0, b1}};
-    emu_warp(0xffffffffu, type[0] == 'b' ? emu_mma_bf16 : emu_mma_f16, &m, "mma.sync");
+    emu_warp(0xffffffffu, how, &m, "mma.sync");
     d0 = m.d[0], d1 = m.d[1], d2 = m.d[2], d3 = m.d[3];
 }
-
+static inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_bf16_bf16_f32(
+    float &d0, float &d1, float &d2, float &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+    uint32_t b0, uint32_t b1, float, float, float, float) {
+    emu_ptx_mma(emu_mma_bf16, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);
+}
+static inline void ptx_mma_sync_aligned_m16n8k16_row_col_f32_f16_f16_f32(
+    float &d0, float &d1, float &d2, float &d3, uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+    uint32_t b0, uint32_t b1, float, float, float, float) {
+    emu_ptx_mma(emu_mma_f16, d0, d1, d2, d3, a0, a1, a2, a3, b0, b1);
+}
 static inline void emu_ptx_imma(emu_together how, int &d0, int &d1, int &d2, int &d3, uint32_t a0,
                                 uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1,
                                 const int c[4]) {

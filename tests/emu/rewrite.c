@@ -1,7 +1,7 @@
 /* rewrite.c: see rewrite.h and, for what comes out, device.h. A scanner of words that knows comments and strings, and takes three of them apart:
  *
  *     __shared__ T a[8][2], b;   extern __shared__ T c[];     declarations, of the kind our kernels have: a type of words, arrays, no initialiser
- *     asm volatile("mnemonic operands;" : outputs : inputs : clobbers)
+ *     asm volatile("mnemonic operands; .." : outputs : inputs : clobbers)          { .reg declarations and @p conditions, too
  *     __global__ void __launch_bounds__(N) name(...) {  ...   up to the line that begins with the closing brace */
 #include "rewrite.h"
 
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_OPERANDS 64
+#define MAX_OPERANDS 256
 
 typedef struct {
     const char *at;
@@ -185,55 +185,114 @@ static const char *operands(const char *p, const char *end, span *list, int *n) 
     return p;
 }
 
-/* One instruction's operands, as they stand in its text. */
-static void instruction_add(scanner *s, const char *p, const span *list, int n, bool first) {
-    while (*p != '\0' && *p != ';') {
-        if (*p == '%' && isdigit((unsigned char)p[1])) {
-            const int k = atoi(p + 1);
-            add(s, first ? "" : ", ");
-            if (k < n) {
-                add_span(s, list[k]);
-            }
-            first = false;
-            p++;
-        } else if (is_word(*p)) {
-            add(s, first ? "" : ", ");
-            add_span(s, word_at(p));
-            first = false;
+/* The template's text: its strings one behind the other, escapes as the letters they stand for. */
+static const char *template_read(const char *p, const char *end, emu_text *text) {
+    for (p = space_skip(p); p < end && *p == '"'; p = space_skip(p)) {
+        const char *const to = quiet_skip(p);
+        for (p++; p < to - 1; p++) {
+            p += *p == '\\';
+            emu_text_add(text, p[-1] == '\\' ? " " : p, 1);
         }
-        p += is_word(*p) ? word_at(p).n : 1;
+        p = to;
+    }
+    return p;
+}
+
+/* What stands behind the mnemonic, as a call's arguments: %3 the fourth operand, %%name the special register ptx_name, other words as they are; "_", where
+ * nobody wants a result, is none. */
+static void arguments_add(scanner *s, span t, const span *list, int n, bool first) {
+    for (const char *p = t.at; p < t.at + t.n;) {
+        const span w = word_at(*p == '%' ? p + 1 + (p[1] == '%') : p);
+        if (w.n == 0 || is(w, "_")) {
+            p++;
+            continue;
+        }
+        add(s, first ? "" : ", ");
+        first = false;
+        if (*p == '%' && p[1] == '%') {
+            add(s, "ptx_");
+            add_span(s, w);
+        } else if (*p == '%' && atoi(w.at) < n) {
+            add_span(s, list[atoi(w.at)]);
+        } else {
+            add_span(s, w);
+        }
+        p = w.at + w.n;
     }
 }
 
-/* The template's text, macros as X (their names in list): "a.b." M ".c %0;" -> "a.b.X.c %0;" */
-static const char *template_read(const char *p, const char *end, emu_text *text, span *macros,
-                                 int *n) {
-    while (p < end) {
-        p = space_skip(p);
-        if (*p == '"') {
-            const char *const to = quiet_skip(p);
-            emu_text_add(text, p + 1, (size_t)(to - p) - 2);
-            p = to;
-        } else if (is_word(*p)) {
-            const span w = word_at(p);
-            emu_text_add(text, "X", 1);
-            if (*n < MAX_OPERANDS) {
-                macros[(*n)++] = w;
-            }
-            p += w.n;
-        } else {
-            break;
+/* a.b::c_2 -> ptx_a_b_c_2( ; of wgmma's m64n128k16 the 128 is the first argument and an N in the name. */
+static span name_make(emu_text *name, span mnemonic) {
+    span columns = {NULL, 0};
+    emu_text_add(name, "ptx_", 4);
+    for (const char *c = mnemonic.at; c < mnemonic.at + mnemonic.n; c++) {
+        if (strncmp(c, "m64n", 4) == 0) {
+            emu_text_add(name, "m64nN", 5);
+            for (columns.at = c += 4; isdigit((unsigned char)*c); c++, columns.n++) {}
+        }
+        if (is_word(*c)) {
+            emu_text_add(name, c, 1);
+        } else if (name->text[name->n - 1] != '_') {
+            emu_text_add(name, "_", 1);
         }
     }
-    return p;
+    emu_text_add(name, "(", 1);
+    return columns;
+}
+
+/* Whether the headers have "name(", as a function or, "name," , among those that a macro makes. */
+static bool has(const char *ptx, char *name) {
+    char *const end = name + strlen(name) - 1;
+    bool found = strstr(ptx, name) != NULL;
+    *end = ',';
+    found = found || strstr(ptx, name) != NULL;
+    *end = '(';
+    return found;
+}
+
+/* One of a template's instructions, or the declaration of its registers. */
+static void one_instruction(scanner *s, span t, const span *list, int n) {
+    span mnemonic = {t.at, 0};
+    if (*t.at == '@') { /* @p or @!p: under a condition. */
+        const char *const name = t.at + 1 + (t.at[1] == '!');
+        const span w = word_at(name);
+        add(s, t.at[1] == '!' ? "if (!" : "if (");
+        add_span(s, w);
+        add(s, ") ");
+        t = trim((span){w.at + w.n, (size_t)(t.at + t.n - w.at) - w.n});
+        mnemonic.at = t.at;
+    }
+    while (mnemonic.n < t.n && !isspace((unsigned char)t.at[mnemonic.n])) {
+        mnemonic.n++;
+    }
+    const span rest = trim((span){t.at + mnemonic.n, t.n - mnemonic.n});
+    if (is(mnemonic, ".reg")) {
+        const bool predicate = strncmp(rest.at, ".pred", 5) == 0;
+        add(s, predicate ? "bool" : "uint32_t");
+        add_span(s, (span){rest.at + strcspn(rest.at, " "), rest.n - strcspn(rest.at, " ")});
+        return;
+    }
+    emu_text name = {0};
+    const span columns = name_make(&name, mnemonic);
+    if (has(s->ptx, name.text)) {
+        add(s, name.text);
+        add_span(s, columns);
+        arguments_add(s, rest, list, n, columns.n == 0);
+        add(s, ")");
+    } else {
+        add(s, "emu_trap(\"no such instruction on the emulated GPU: %s\", \"");
+        add_span(s, mnemonic);
+        add(s, "\")");
+    }
+    free(name.text);
 }
 
 /* p: behind the word asm. */
 static void instruction(scanner *s, const char *p) {
     const char *const from = p, *open = p = space_skip(p), *end;
-    span w = word_at(p), list[MAX_OPERANDS], macros[MAX_OPERANDS];
-    int n = 0, n_macros = 0;
-    emu_text text = {0}, name = {0};
+    span w = word_at(p), list[MAX_OPERANDS];
+    int n = 0;
+    emu_text text = {0};
     if (is(w, "volatile")) {
         open = p = space_skip(p + w.n);
     }
@@ -244,37 +303,28 @@ static void instruction(scanner *s, const char *p) {
     }
     end = find(open + 1, ")");
     emu_text_add(&text, "", 0);
-    p = template_read(open + 1, end, &text, macros, &n_macros);
+    p = template_read(open + 1, end, &text);
     for (int part = 0; part < 2 && p < end && *p == ':'; part++) {
         p = operands(p + 1, end, list, &n);
     }
-    const char *const rest = text.text + strcspn(text.text, " ;");
-    emu_text_add(&name, "ptx_", 4);
-    for (const char *c = text.text; c < rest; c++) {
-        if (is_word(*c)) {
-            emu_text_add(&name, c, 1);
-        } else if (name.text[name.n - 1] != '_') {
-            emu_text_add(&name, "_", 1);
+    add(s, "do {");
+    for (char *at = text.text; *at != '\0';) {
+        const size_t length = strcspn(at, ";");
+        span t = trim((span){at, length});
+        while (t.n > 0 && (*t.at == '{' || *t.at == '}')) { /* A block's, not an operand's. */
+            t = trim((span){t.at + 1, t.n - 1});
         }
-    }
-    emu_text_add(&name, "(", 1);
-    if (name.n > 5 && strstr(s->ptx, name.text) != NULL) {
-        add(s, name.text);
-        for (int i = 0; i < n_macros; i++) {
-            add(s, i > 0 ? ", " : "");
-            add_span(s, macros[i]);
+        if (t.n > 0) {
+            add(s, " ");
+            one_instruction(s, t, list, n);
+            add(s, ";");
         }
-        instruction_add(s, rest, list, n, n_macros == 0);
-        add(s, ")");
-    } else {
-        add(s, "emu_trap(\"no such instruction on the emulated GPU: %s\", \"");
-        emu_text_add(s->out, text.text, strcspn(text.text, "\\;\n"));
-        add(s, "\")");
+        at += length + (at[length] == ';');
     }
+    add(s, " } while (0)");
     lines_keep(s, from, end);
     s->p = end + 1;
     free(text.text);
-    free(name.text);
 }
 
 /* ---- Kernels ---- */
@@ -311,13 +361,8 @@ static void kernel_end(scanner *s) {
     s->kernel.n = 0;
 }
 
-void emu_rewrite(emu_text *out, const char *source, const char *file, const char *ptx) {
-    scanner s = {.out = out, .ptx = ptx, .p = source, .id = 1};
-    for (const char *c = file; *c != '\0';
-         c++) { /* Declarations of two files never share a number. */
-        s.id = (s.id * 31 + (unsigned char)*c) & 0xffffff;
-    }
-    s.id <<= 8;
+void emu_rewrite(emu_text *out, const char *source, const char *ptx) {
+    scanner s = {.out = out, .ptx = ptx, .p = source};
     while (*s.p != '\0') {
         const char *const quiet = quiet_skip(s.p);
         const span w = word_at(s.p);

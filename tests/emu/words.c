@@ -49,6 +49,39 @@ uint16_t emu_f32_to_bf16(float x) {
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
+/* 8-bit floats: 1.4.3 without infinity, and 1.5.2. A code is found among all, by distance; ties to the even one. */
+float emu_f8_to_f32(uint8_t code, bool e5m2) {
+    const int mantissa = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7, mag = code & 0x7f;
+    const int e = mag >> mantissa, m = mag & ((1 << mantissa) - 1);
+    const float size = ldexpf((float)(e > 0 ? m + (1 << mantissa) : m),
+                              (e > 0 ? e : 1) - bias - mantissa);
+    const float x = e5m2 && mag == 0x7c                   ? INFINITY
+                    : mag == 0x7f || (e5m2 && mag > 0x7c) ? NAN
+                                                          : size;
+    return code & 0x80 ? -x : x;
+}
+
+uint8_t emu_f32_to_f8(float x, bool e5m2) { /* Beyond the largest number that. */
+    const int most = e5m2 ? 0x7b : 0x7e;
+    const float size = fabsf(x);
+    const uint8_t sign = (uint8_t)(bits_of(x) >> 24 & 0x80);
+    int low = 0, high = most;
+    if (!(x == x)) {
+        return sign | 0x7f;
+    }
+    while (high - low > 1) {
+        const int mid = (low + high) / 2;
+        if (emu_f8_to_f32((uint8_t)mid, e5m2) <= size) {
+            low = mid;
+        } else {
+            high = mid;
+        }
+    }
+    const float below = size - emu_f8_to_f32((uint8_t)low, e5m2),
+                above = emu_f8_to_f32((uint8_t)high, e5m2) - size;
+    return (uint8_t)(sign | (above < below || (above == below && low % 2 != 0) ? high : low));
+}
+
 static float bf16_to_f32(uint16_t h) {
     return float_of((uint32_t)h << 16);
 }

@@ -81,9 +81,9 @@ extern "C" __global__ void __launch_bounds__(64) meet(float *y, int n) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(64) hopper(float *y, int n) {
+extern "C" __global__ void __launch_bounds__(64) blackwell(float *y, int n) {
     if (n == 1) {
-        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+        asm volatile("tcgen05.fence::before_thread_sync;" ::: "memory");
     }
     y[threadIdx.x] = 1.0f;
 }
