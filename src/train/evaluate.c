@@ -49,6 +49,36 @@ static lt_err evaluate_rows(lt_training *t, lt_loader *l, totals *sum) {
     return LT_OK;
 }
 
+static lt_err no_labels(const lt_training *t) {
+    LT_FAIL(LT_ERR_ARG, "%s holds no label to predict in rows of %lld tokens",
+            t->recipe.valid[0] != '\0' ? "data.valid" : "data.val_fraction of data.train",
+            (long long)t->recipe.seq);
+}
+
+lt_err lt_training_check_validation(lt_training *t) {
+    lt_err err = LT_OK;
+    lt_loader *l = NULL;
+    lt_batch *b = &t->valid_rows.batch;
+    int64_t got = 1, labels = 0;
+
+    if (t->valid_options.n_sources == 0) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(lt_loader_open(&l, &t->valid_options));
+    while (got > 0 && labels == 0) {
+        LT_TRY_DONE(lt_loader_next(l, 1, b, &got));
+        for (int64_t i = 0; i < got * b->seq; i++) {
+            labels += b->labels[i] >= 0;
+        }
+    }
+    if (labels == 0) {
+        LT_TRY_DONE(no_labels(t));
+    }
+done:
+    lt_loader_close(l);
+    return err;
+}
+
 lt_err lt_training_evaluate(lt_training *t) {
     lt_err err = LT_OK;
     lt_loader *l = NULL;
@@ -63,8 +93,7 @@ lt_err lt_training_evaluate(lt_training *t) {
         &l, &t->valid_options)); /* Anew each time: every validation sees the same rows. */
     LT_TRY_DONE(evaluate_rows(t, l, &sum));
     if (sum.labels == 0) {
-        LT_FAIL_DONE(LT_ERR_ARG, "data.valid holds no label to predict in rows of %lld tokens",
-                     (long long)t->recipe.seq);
+        LT_TRY_DONE(no_labels(t));
     }
     loss = sum.loss_sum / (double)sum.labels;
     line = json_pack("{s:s, s:I, s:f, s:f, s:f, s:I}", "kind", "eval", "step",

@@ -218,7 +218,7 @@ static lt_err open_data(lt_training *t) {
     } else if (t->recipe.val_fraction > 0.0) {
         validation_options(t, &t->train_mixture);
     }
-    return LT_OK;
+    return lt_training_check_validation(t);
 }
 
 static lt_err open_token_bytes(lt_training *t) {

@@ -85,7 +85,9 @@ typedef struct {
 } lt_step_report;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_report *report);
 
-/* evaluate.c: validation, and a sample of text. Both write their line of metrics. */
+/* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: that there is something to validate on, before the first step
+ * and not hours behind it. */
+LT_MUST_USE lt_err lt_training_check_validation(lt_training *t);
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
 int64_t lt_training_sample_room(const lt_training *t); /* Tokens of a sample's session. */

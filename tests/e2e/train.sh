@@ -89,6 +89,8 @@ ok "unknown key" fails 2 "did you mean 'optim.lr'" x --optim.lrr 1
 ok "out of range" fails 2 'steps = 0|-1' x --optim.lr=-1
 ok "contradiction" fails 2 'lr.warmup = 100 steps is longer' x --lr.warmup 100
 ok "missing data" fails 1 'no-such-shard' x --data.train "$work/no-such-shard"
+ok "missing validation data, before the first step" fails 1 'no-such-shard' x --data.valid "$work/no-such-shard" --data.val_fraction 0
+ok "... of which there is none" test ! -e "$work/x/metrics.jsonl"
 ok "ids out of the vocabulary" fails 1 'id' x --model.vocab 64
 printf 'steps: 5\nsteps: 6\n' >"$work/twice.yaml"
 ok "a key twice" bash -c "'$lateen' train '$work/twice.yaml' --out '$work/x' 2>'$work/log'; [ \$? -eq 1 ]"
