@@ -7,6 +7,9 @@ static inline void ptx_prefetch_tensormap(const void *) {
 }
 static inline void ptx_cp_async_bulk_prefetch_L2_global(const void *, uint32_t) {
 }
+static inline void ptx_cp_async_bulk_prefetch_tensor_4d_L2_global_tile(const void *, int, int, int,
+                                                                       int) {
+}
 static inline void ptx_setmaxnreg_inc_sync_aligned_u32(int) {
 }
 static inline void ptx_setmaxnreg_dec_sync_aligned_u32(int) {

@@ -198,8 +198,8 @@ typedef struct {
 static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args *a, bool apart) {
     const int width = width_of(&a->fwd), bn = block_keys(&a->fwd, apart),
               bm = step_queries(&a->fwd, apart);
-    const int stages = apart ? (width == 64 ? 4 : 3) : 2; /* STAGES */
-    const int cluster = cluster_of(&a->fwd, apart);
+    const int stages = apart ? (width == 64 ? 4 : 3) : 2;                            /* STAGES */
+    const int cluster = cluster_of(&a->fwd, apart), key_box = cluster > 1 ? 64 : bn; /* KEY_BOX */
     const size_t kv = (size_t)bn * (size_t)width * 2, step = (size_t)bm * (size_t)width * 2,
                  row = (size_t)bm * 4, ring = (size_t)stages * (2 * step + 2 * row),
                  sums = 2 * (size_t)(bn * cluster) * (size_t)bm * 2 + 2 * 16384 +
@@ -215,8 +215,8 @@ static lt_err products_open(products *p, lt_cuda *c, const lt_attention_bwd_args
     LT_TRY(lt_cuda_kernel_get(c, &p->kernel, "attention/bwd_sm90.cu", "attn_bwd_sm90", text));
     LT_TRY(lt_attn_map(c, &p->q, &a->fwd.q, 1, bm));
     LT_TRY(lt_attn_map(c, &p->d_o, &a->dout, 1, bm));
-    LT_TRY(lt_attn_map(c, &p->k, &a->fwd.k, 1, bn));
-    LT_TRY(lt_attn_map(c, &p->v, &a->fwd.v, 1, bn));
+    LT_TRY(lt_attn_map(c, &p->k, &a->fwd.k, 1, key_box));
+    LT_TRY(lt_attn_map(c, &p->v, &a->fwd.v, 1, key_box));
     LT_TRY(lt_attn_map(c, &p->dk, &a->dk, 1, 64));
     return lt_attn_map(c, &p->dv, &a->dv, 1, 64);
 }

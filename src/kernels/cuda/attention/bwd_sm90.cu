@@ -19,6 +19,8 @@
  *           so dQ is made a step behind:
  *               consumer   dS n ─▶ own place n % 2 ─ bulk copy ─▶ the other block's        ds_full[n % 2]: two consumers here, two copies from there
  *               consumer n % 2, in step n + 1: dQ n ─▶ the one place for dQ                ds_empty[n % 2]: dQ n is made, here and there
+ *           K of the columns that dQ is not made of, V and the first queries of the next tile come when the last step's dV is made, the rest of K when its dQ is. A block has every
+ *           other 64 of the 256 keys, and a consumer whose keys no query of a step sees goes past it: along the diagonal both blocks have as much to do.
  *           One block for WINDOW and DOC, whose queries see few keys.
  * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
  *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
@@ -78,6 +80,8 @@
 #define DQ_BYTES    (DQ * 64 * 64 * 4)
 #define P_KEPT      (DQ && !SOFTCAP) /* P stays in f32 until dS is made, and is rounded only then; with DQ=0 that was slower (docs/SPEED.md). */
 #define PIECES      (COLUMNS / CLUSTER) /* of a step's dQ, 64 x 64, that a block makes: one by the consumers in turn, or one each */
+#define KEY_BOX     (CLUSTER > 1 ? 64 : BN) /* keys that come by one copy */
+#define KEY_STRIDE  (64 * CLUSTER) /* from a block's 64 keys to its next */
 #define STAGED      (DQ && CLUSTER == 1) /* dK and dV leave through dS's and dQ's places. */
 #define BAR_BOTH    1 /* both consumers; all of a step's dS is there */
 #define BAR_TURN    8 /* one piece: the same, awaited by the consumer whose turn it is, told by the other */
@@ -94,12 +98,14 @@ static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128), "two bloc
 #define TILE_BOX BN
 #define STEP_BOX BM
 #include "attention/products.cuh"
+#include "attention/bwd_slopes.cuh"
 
 WGMMA_SS(mma_dq, 64, 0, 1)
 
 typedef struct {
     u32 kv, q, d_o, ds, dq, lse, delta, unit; /* kv: K and V, one behind the other */
     u32 kv_full, kv_empty, q_full, do_full, q_empty, do_empty; /* DQ=0: q_empty tells of both */
+    u32 k_full, k_empty; /* CLUSTER: K that dQ is made of; kv_* tell of the rest of K and V, but not when that has been read: do_empty of a tile's last step does */
     u32 tile; /* two places: see tile_put */
     u32 other_k, ds_full, ds_empty; /* CLUSTER: the other block's K, of the 64 columns that are made of dQ; two places for dS */
     u32 drawn; /* see draw.cuh */
@@ -124,6 +130,16 @@ INLINE void load_queries(u32 to, const void *map, u32 bar, int head, int token, 
 #endif
 }
 
+/* CLUSTER: K of 64 columns of both blocks' keys, of which dQ is made. */
+INLINE void load_dq_keys(const smem_map *m, const void *map_k, const tile_pos *p, u32 n_tiles) {
+    const int rank = (int)cluster_cta_rank();
+    mbarrier_wait(m->k_empty, (n_tiles & 1u) ^ 1u);
+    mbarrier_expect(m->k_full, 2 * BN * 128);
+    for (int i = 0; i < BN / KEY_BOX; i++) {
+        tma_load_4d(m->kv + rank * BN * 128 + i * KEY_BOX * 128, map_k, m->k_full, rank * 64, p->kv_head, p->key + i * KEY_STRIDE, p->b);
+        tma_load_4d(m->other_k + i * KEY_BOX * 128, map_k, m->k_full, rank * 64, p->kv_head, p->key + (1 - 2 * rank) * KEY_BOX + i * KEY_STRIDE, p->b);
+    }
+}
 /* 1. One thread: K and V once, then Q with its log-sum-exps and dO with its deltas, step by step. */
 INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_do, const bwd_args *w, const smem_map *m,
                     const tile_pos *p, run_pos *run) {
@@ -131,17 +147,31 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     const u32 slot = run->n_tiles % KV_SLOTS, k = m->kv + slot * (2 * KV_BYTES), full = m->kv_full + 8 * slot;
 
     mbarrier_wait(m->kv_empty + 8 * slot, (run->n_tiles / KV_SLOTS & 1u) ^ 1u);
-    tile_put(m->tile + (run->n_tiles++ & 1u) * TILE_BYTES, p);
-    mbarrier_expect(full, 2 * KV_BYTES + (CLUSTER - 1) * BN * 128);
-    if (CLUSTER > 1) {
-        const int rank = (int)cluster_cta_rank();
-        tma_load_4d(m->other_k, map_k, full, rank * 64, p->kv_head, p->key + (1 - 2 * rank) * BN, p->b);
+    if (CLUSTER > 1) { /* dV of the last step is made, and S and dP before it; dQ may not be. */
+        ring_pos last = r; /* that step's place, to be filled behind the first queries (STAGES is 2) */
+        ring_step(&last, STAGES);
+        mbarrier_wait(m->do_empty + 8 * last.slot, last.phase);
     }
-    for (int c = 0; c < COLUMNS; c++) {
-        tma_load_4d(k + c * BN * 128, map_k, full, c * 64, p->kv_head, p->key, p->b);
-        tma_load_4d(k + KV_BYTES + c * BN * 128, map_v, full, c * 64, p->kv_head, p->key, p->b);
+    tile_put(m->tile + (run->n_tiles & 1u) * TILE_BYTES, p);
+    mbarrier_expect(full, 2 * KV_BYTES - (CLUSTER - 1) * BN * 128);
+    for (int j = 0; j < COLUMNS * (BN / KEY_BOX); j++) {
+        const int c = j % COLUMNS, i = j / COLUMNS, key = p->key + i * KEY_STRIDE;
+        const u32 at = k + c * BN * 128 + i * KEY_BOX * 128;
+        if (CLUSTER > 1 && c == (int)cluster_cta_rank()) {
+            tma_prefetch_4d(map_k, c * 64, p->kv_head, key, p->b);
+        } else {
+            tma_load_4d(at, map_k, full, c * 64, p->kv_head, key, p->b);
+        }
+        tma_load_4d(at + KV_BYTES, map_v, full, c * 64, p->kv_head, key, p->b);
     }
-    for (int n = p->n_heads * (p->m_end - p->m_begin), h = p->head, i = p->i; n > 0; n--, step_next(p, &h, &i), ring_step(&r, STAGES)) {
+    const int steps = p->n_heads * (p->m_end - p->m_begin);
+    for (int n = 0, h = p->head, i = p->i;; n++, step_next(p, &h, &i), ring_step(&r, STAGES)) {
+        if (CLUSTER > 1 && n == min_i(1, steps)) { /* Behind the first queries, whose place is free earlier. */
+            load_dq_keys(m, map_k, p, run->n_tiles);
+        }
+        if (n == steps) {
+            break;
+        }
         const int head = p->kv_head * p->n_heads + h;
         const i64 row = (i64)(p->b * w->a.q_heads + head) * w->padded + i * BM;
         const u32 q_bar = m->q_full + 8 * r.slot, do_bar = m->do_full + 8 * r.slot;
@@ -159,6 +189,7 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             bulk_load(m->unit + r.slot * ROW_BYTES, w->unit + row, ROW_BYTES, do_bar);
         }
     }
+    run->n_tiles++;
     run->r = r;
 }
 
@@ -171,112 +202,6 @@ INLINE void issue_dq(float dq[32], u32 ds, u32 k, u32 other_k) {
         mma_dq(dq, DESC_ADD(a, i / 4 * (BM * 128) + i % 4 * 32), i < BN / 16 ? DESC_ADD(b, i * 2048) : DESC_ADD(other, (i - BN / 16) * 2048), 1);
     }
     wgmma_commit();
-}
-
-/* 2. probs := P^T rounded; with SOFTCAP s := P^T times the cap's slope. */
-INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const bwd_args *w, const tile_pos *p, int key, int token, bool mask,
-                          float slope) {
-    const int lane = (int)threadIdx.x % 32, shift = p->n_keys - w->a.q_tokens;
-    const float scale2 = w->a.scale * LOG2E;
-
-#pragma unroll
-    for (int i = 0; i < BM / 8; i++) {
-        float l[2], x[4], bend[4];
-        ld_shared_v2(lse + (8 * i + lane % 4 * 2) * 4, &l[0], &l[1]);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int t = token + 8 * i + e % 2, k = key + e / 2 * 8;
-            bend[e] = 1.0f;
-            x[e] = s[4 * i + e];
-            if (SOFTCAP) {
-                const float tanh = tanh_of(__fdividef(x[e] * w->a.scale, w->a.softcap));
-                x[e] = w->a.softcap * LOG2E * tanh - l[e % 2];
-                bend[e] = 1.0f - tanh * tanh;
-            } else {
-                x[e] = x[e] * scale2 - l[e % 2];
-            }
-            if (ALIBI) {
-                x[e] += slope * (float)(k - shift - t);
-            }
-            x[e] = exp2_fast(x[e]);
-            if (mask) {
-                const key_range see = range_of(&w->a, p->b, p->n_keys, t);
-                x[e] = k < see.lo || k > see.hi ? 0.0f : x[e];
-            }
-            if (SOFTCAP) {
-                s[4 * i + e] = x[e] * bend[e];
-            }
-        }
-        probs[2 * i] = PACK_ELEM(x[0], x[1]);
-        probs[2 * i + 1] = PACK_ELEM(x[2], x[3]);
-    }
-}
-
-/* The same with P_KEPT: s := P^T. Masks stand before the exponentials, so that ptxas may put some of these behind the wait for dP. */
-INLINE void probabilities_kept(float s[BM / 2], u32 lse, const bwd_args *w, const tile_pos *p, int key, int token, bool mask, float slope) {
-    const int lane = (int)threadIdx.x % 32, shift = p->n_keys - w->a.q_tokens;
-    const float scale2 = w->a.scale * LOG2E;
-
-#pragma unroll
-    for (int i = 0; i < BM / 8; i++) {
-        float l[2];
-        ld_shared_v2(lse + (8 * i + lane % 4 * 2) * 4, &l[0], &l[1]);
-#pragma unroll
-        for (int e = 0; e < 4; e++) {
-            const int t = token + 8 * i + e % 2, k = key + e / 2 * 8;
-            s[4 * i + e] = s[4 * i + e] * scale2 - l[e % 2];
-            if (ALIBI) {
-                s[4 * i + e] += slope * (float)(k - shift - t);
-            }
-        }
-    }
-    if (mask) {
-#pragma unroll
-        for (int i = 0; i < BM / 2; i++) {
-            const int t = token + 8 * (i / 4) + i % 2, k = key + i % 4 / 2 * 8;
-            const key_range see = range_of(&w->a, p->b, p->n_keys, t);
-            s[i] = k < see.lo || k > see.hi ? -INFINITE : s[i];
-        }
-    }
-#pragma unroll
-    for (int i = 0; i < BM / 2; i++) {
-        s[i] = exp2_fast(s[i]);
-    }
-}
-
-/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, turned: BM queries, 64 keys. With P_KEPT
- * probs := P^T rounded; without, P is taken as rounded for dV: f32 copies of it would not fit in registers. */
-INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM / 2], u32 dsr[BM / 4], u32 delta, u32 ds) {
-    const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32, r8 = lane % 8;
-    const u32 row = ds + (lane / 16 * 8 + r8) * 128 + ((2 * warp + lane / 8 % 2) ^ r8) * 16;
-
-    float d[2];
-#pragma unroll
-    for (int i = 0; i < BM / 4; i++) {
-        if (i % 2 == 0) {
-            ld_shared_v2(delta + (4 * i + lane % 4 * 2) * 4, &d[0], &d[1]);
-        }
-        const float p0 = P_KEPT || SOFTCAP ? s[2 * i] : elem_lo(probs[i]), p1 = P_KEPT || SOFTCAP ? s[2 * i + 1] : elem_hi(probs[i]);
-        dsr[i] = PACK_ELEM(p0 * (dp[2 * i] - d[0]), p1 * (dp[2 * i + 1] - d[1]));
-        if (P_KEPT) {
-            probs[i] = PACK_ELEM(p0, p1);
-        }
-    }
-    if (DQ) {
-#pragma unroll
-        for (int i = 0; i < BM / 16; i++) {
-            stmatrix_x4_trans(row + i * 2048, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2], dsr[4 * i + 3]);
-        }
-    }
-}
-
-/* For keys that none of the queries sees. */
-INLINE void no_slopes(u32 ds) {
-    const int tid = (int)threadIdx.x % 128;
-#pragma unroll
-    for (int i = 0; i < BM / 16; i++) {
-        st_shared_v4_s32(ds + i * 2048 + tid * 16, 0, 0, 0, 0);
-    }
 }
 
 /* 4. Which 64 columns of dQ this consumer makes. */
@@ -387,16 +312,6 @@ INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_arg
     }
 }
 
-/* Whether any of BM queries from `token` on sees any of n keys; whether each sees all. */
-INLINE bool any_seen(const bwd_args *w, const tile_pos *p, int token, int key, int n) {
-    const key_range first = range_of(&w->a, p->b, p->n_keys, token), last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
-    return key <= last.hi && key + n > first.lo;
-}
-INLINE bool all_seen(const bwd_args *w, const tile_pos *p, int token, int key, int n) {
-    const key_range first = range_of(&w->a, p->b, p->n_keys, token), last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
-    return key + n - 1 <= first.hi && key >= last.lo;
-}
-
 /* Who fills this block's places hears of it, in a cluster the other block, too. */
 INLINE void arrive_all(u32 bar) {
     mbarrier_arrive(bar);
@@ -405,6 +320,13 @@ INLINE void arrive_all(u32 bar) {
     }
 }
 
+/* CLUSTER: this consumer reads no K any more of which dQ is made. */
+INLINE void dq_keys_release(const smem_map *m, int consumer) {
+    named_barrier_sync(BAR_OWN + consumer, 128);
+    if (threadIdx.x % 128 == 0) {
+        mbarrier_arrive(m->k_empty);
+    }
+}
 #if DQ
 /* CLUSTER: one thread: dS of a consumer's 64 keys at step n is whole. This block may know, the other one gets a copy. */
 INLINE void slopes_pass(const smem_map *m, u32 my_ds, u32 n) {
@@ -461,7 +383,7 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
     }
 #pragma unroll
     for (int i = 0; i < BLOCKS; i++) {
-        const int block = CONSUMERS * i + consumer, key = p->key + 64 * block;
+        const int block = CONSUMERS * i + consumer, key = p->key + KEY_STRIDE * block;
         const u32 my_k = k + block * 8192, my_ds = ds + block * (BM * 128);
         float s[BM / 2], dp[BM / 2];
         if (edge && !any_seen(w, p, at->i * BM, key, 64)) {
@@ -535,8 +457,8 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
     }
     wgmma_wait(0);
 }
-/* CLUSTER: dQ of a tile's last step. */
-INLINE void walk_end(const smem_map *m, u32 k, u32 n, const float unit[2], int consumer) {
+/* CLUSTER: dQ of step n by itself, of a tile's last one (constant) or not. */
+INLINE void make_dq(const smem_map *m, u32 k, u32 n, const float unit[2], const bool last, int consumer) {
     float dq[32];
     slopes_await(m, n);
     wgmma_fence();
@@ -544,7 +466,25 @@ INLINE void walk_end(const smem_map *m, u32 k, u32 n, const float unit[2], int c
     wgmma_wait(0);
     wgmma_pin(dq, 32);
     slopes_release(m, n);
+    if (last) {
+        dq_keys_release(m, consumer);
+    }
     leave_dq(dq, unit, m->dq, consumer);
+}
+/* CLUSTER: step n, whose queries see none of this consumer's keys. */
+INLINE void walk_past(const smem_map *m, const step_pos *at, u32 k, u32 n, float unit[2], bool turn, int consumer) {
+    const u32 ds = m->ds + n % 2 * DS_BYTES;
+    mbarrier_wait(m->do_full + 8 * at->r.slot, at->r.phase);
+    mbarrier_wait(m->ds_empty + 8 * (n % 2), (n / 2 & 1u) ^ 1u);
+    no_slopes(ds + consumer * (BM * 128));
+    fence_proxy_async();
+    slopes_tell(m, ds, at, n, unit, turn, true, consumer);
+    if (threadIdx.x % 128 == 0) {
+        arrive_all(m->do_empty + 8 * at->r.slot);
+    }
+    if (turn) {
+        make_dq(m, k, n - 1, unit, false, consumer);
+    }
 }
 #else
 /* 2-3. BM queries and this consumer's 64 keys, no dQ. */
@@ -583,9 +523,11 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
     for (u32 n = begin; n < end; n++) {
         mbarrier_wait(m->q_full + 8 * at.r.slot, at.r.phase);
 #if DQ
-        const bool inside = all_seen(w, p, at.i * BM, p->key + 64 * consumer, 64 * (CONSUMERS * (BLOCKS - 1) + 1)), mine = n % 2 == (u32)consumer;
+        const bool inside = all_seen(w, p, at.i * BM, p->key + KEY_STRIDE * consumer, 64 * (CONSUMERS * (BLOCKS - 1) + 1)), mine = n % 2 == (u32)consumer;
         const bool turn = CLUSTER > 1 ? !mine && n > begin : PIECES > 1 || mine;
-        if (BLOCKS > 1 && !inside) {
+        if (CLUSTER > 1 && CAUSAL && !inside && !any_seen(w, p, at.i * BM, p->key + KEY_STRIDE * consumer, 64)) {
+            walk_past(m, &at, k, n, unit, turn, consumer);
+        } else if (BLOCKS > 1 && !inside) {
             walk_step(dk, dv, w, m, p, &at, k, n, unit, turn, true, true, consumer);
         } else {
             walk_step(dk, dv, w, m, p, &at, k, n, unit, turn, false, !inside, consumer);
@@ -605,7 +547,7 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
     }
 #if CLUSTER > 1
     if ((end - 1) % 2 == (u32)consumer) {
-        walk_end(m, k, end - 1, unit, consumer);
+        make_dq(m, k, end - 1, unit, true, consumer);
     }
 #endif
     run->n_steps = end;
@@ -633,6 +575,13 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
         }
         {
             const tile_pos p = tile_get(tile);
+            if (CLUSTER > 1) {
+                named_barrier_sync(BAR_OWN + consumer, 128);
+                if (threadIdx.x % 128 == 0) {
+                    mbarrier_arrive(m->kv_empty); /* All warps know that they are there. */
+                }
+                mbarrier_wait(m->k_full, run.n_tiles & 1u);
+            }
             wgmma_pin(dk[0], BLOCKS * HEAD_DIM / 2);
             wgmma_pin(dv[0], BLOCKS * HEAD_DIM / 2);
             if (p.m_begin < p.m_end) {
@@ -642,11 +591,15 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
         wgmma_pin(dk[0], BLOCKS * HEAD_DIM / 2);
         wgmma_pin(dv[0], BLOCKS * HEAD_DIM / 2);
         const tile_pos p = tile_get(tile); /* Again: not held in registers over the walk. */
-        if (!STAGED) {
-            named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies, also where it has no products. */
-        }
-        if (threadIdx.x % 128 == 0) {
-            mbarrier_arrive(m->kv_empty + 8 * slot);
+        if (CLUSTER == 1) {
+            if (!STAGED) {
+                named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies, also where it has no products. */
+            }
+            if (threadIdx.x % 128 == 0) {
+                mbarrier_arrive(m->kv_empty + 8 * slot);
+            }
+        } else if (p.m_begin == p.m_end || (run.n_steps - 1) % 2 != (u32)consumer) { /* The other one has with its last dQ. */
+            dq_keys_release(m, consumer);
         }
         if (STAGED) {
             named_barrier_sync(BAR_GONE + consumer, 160);
@@ -654,7 +607,7 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
             store_sums(dv, 1.0f, m->ds + consumer * DS_BYTES, map_dv, &p, consumer);
             store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, &p, consumer);
         } else {
-            const int first = p.key + 64 * consumer;
+            const int first = p.key + KEY_STRIDE * consumer;
             store_rows(dv[0], 1.0f, (elem *)w->dv + p.b * w->dv_strides.batch + p.kv_head * w->dv_strides.head, w->dv_strides.token, first, w->a.kv_tokens, w->width);
             store_rows(dk[0], w->a.scale, (elem *)w->dk + p.b * w->dk_strides.batch + p.kv_head * w->dk_strides.head, w->dk_strides.token, first, w->a.kv_tokens,
                        w->width);
@@ -686,7 +639,9 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.do_empty = m.q_empty + 8 * STAGES;
     m.ds_full = m.do_empty + 8 * STAGES;
     m.ds_empty = m.ds_full + 16;
-    m.tile = (m.ds_empty + 16 + 15) & ~15u;
+    m.k_full = m.ds_empty + 16;
+    m.k_empty = m.k_full + 8;
+    m.tile = (m.k_empty + 8 + 15) & ~15u;
     m.drawn = m.tile + 2 * TILE_BYTES;
     m.count = (m.drawn + DRAW_BYTES + 15) & ~15u;
 
@@ -704,6 +659,10 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         for (int i = 0; i < 2 && CLUSTER > 1; i++) {
             mbarrier_init(m.ds_full + 8 * i, CONSUMERS);
             mbarrier_init(m.ds_empty + 8 * i, CLUSTER); /* of each block the consumer that makes dQ of it */
+        }
+        if (CLUSTER > 1) {
+            mbarrier_init(m.k_full, 1);
+            mbarrier_init(m.k_empty, CONSUMERS);
         }
         draws_init(m.drawn);
         if (DQ) {

@@ -1,4 +1,4 @@
-/* bwd_tiles.cuh: how bwd_sm90.cu's work is dealt: tiles of TILE_KEYS keys of a key head, which a cluster's blocks (BN keys each) walk through steps of BM queries for. */
+/* bwd_tiles.cuh: how bwd_sm90.cu's work is dealt: tiles of TILE_KEYS keys of a key head, which a cluster's blocks (BN keys each: every other 64) walk through steps of BM queries for. */
 #ifndef LT_CUDA_ATTENTION_BWD_TILES_CUH
 #define LT_CUDA_ATTENTION_BWD_TILES_CUH
 
@@ -66,7 +66,7 @@ INLINE tile_pos tile_locate(const bwd_args *w, int t) {
     const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / TILE_KEYS) / tiles);
     p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
     p.head = steps > 0 ? begin / steps : 0;
-    p.key += CLUSTER > 1 ? (int)cluster_cta_rank() * BN : 0; /* Both blocks walk over the same queries. */
+    p.key += CLUSTER > 1 ? (int)cluster_cta_rank() * 64 : 0; /* Both blocks walk over the same queries. */
     return p;
 }
 /* The producer finds a tile for all; two places in shared memory, in turn. */

@@ -110,6 +110,9 @@ INLINE void tma_load_4d_multicast(u32 dst, const void *map, u32 bar, int x, int 
                  " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;"
                  ::"r"(dst), "l"(map), "r"(bar), "r"(x), "r"(y), "r"(z), "r"(w), "h"((unsigned short)cta_mask) : "memory");
 }
+INLINE void tma_prefetch_4d(const void *map, int x, int y, int z, int w) { /* To the L2. */
+    asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global.tile [%0, {%1, %2, %3, %4}];" ::"l"(map), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
+}
 INLINE void tma_store_4d(const void *map, u32 src, int x, int y, int z, int w) {
     asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.tile.bulk_group [%0, {%2, %3, %4, %5}], [%1];"
                  ::"l"(map), "r"(src), "r"(x), "r"(y), "r"(z), "r"(w) : "memory");
