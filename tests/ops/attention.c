@@ -49,6 +49,18 @@ static const lt_case cases[] = {
     /* Maxima that grow far from one block of keys to the next. */
     {"aligned, large logits", LT_CASE_CHECK, .B = 1, .T = 300, .H = 2, .D = 128, .causal = true,
      .scale = 0.5, .aligned = true},
+    /* Steps of queries that see none of a consumer's keys, one behind the other; tiles of keys without any step. */
+    {"aligned, unseen keys", LT_CASE_CHECK, .B = 3, .T = 42, .S = 180, .H = 9, .G = 3, .D = 128,
+     .causal = true, .window = 57, .aligned = true},
+    /* So many keys a query that backward is one pass: sums of dQ in memory; of 128 columns two blocks a tile. */
+    {"aligned, many keys", LT_CASE_CHECK, .B = 1, .T = 130, .S = 900, .H = 1, .D = 64,
+     .causal = true, .aligned = true},
+    {"aligned, many keys, clusters", LT_CASE_CHECK, .B = 1, .T = 70, .S = 850, .H = 1, .D = 128,
+     .causal = true, .aligned = true},
+    {"aligned, many keys, full", LT_CASE_CHECK, .B = 1, .T = 65, .S = 800, .H = 1, .D = 128,
+     .aligned = true},
+    {"aligned, many keys, window", LT_CASE_CHECK, .B = 1, .T = 65, .S = 1000, .H = 1, .D = 128,
+     .causal = true, .window = 850, .aligned = true},
     {"aligned wide head", LT_CASE_CHECK, .B = 1, .T = 70, .H = 2, .G = 1, .D = 192, .causal = true,
      .aligned = true},
     {"gpt2", LT_CASE_BENCH, .B = 4, .T = 256, .H = 12, .D = 64, .causal = true},

@@ -534,7 +534,8 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
         }
 #else
         if (BM == 64 && CAUSAL && !any_seen(w, p, at.i * BM, p->key + 64 * consumer, 64)) {
-            mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase); /* Above the diagonal: nothing to do, but the place is given back when it has been filled. */
+            mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase); /* Nothing to do, but the place is given back when all warps know that it has been filled: one that */
+            named_barrier_sync(BAR_OWN + consumer, 128);           /* came later might find it filled again, and wait for the time before for ever. */
         } else {
             walk_step(dk[0], dv[0], w, m, p, &at, k, consumer);
         }
