@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Ops' cases on the emulated GPU, as many ops at once as there are cores. Prints TAP.
 #   tests/emu/ops.sh [--asan]           every op, on an A100
-#   tests/emu/ops.sh [--asan] --h100    kernels that only an H100 has, in a random order (LATEEN_EMU_SEED, 1)
+#   tests/emu/ops.sh [--asan] --h100    kernels that only an H100 has, in a random order (LATEEN_EMU_SEED, 1), then with random sizes (LATEEN_EMU_ROUNDS, 1)
 set -eu
 cd "$(dirname "$0")/../.."
 kind='' names=build/emu/ops cores=$(nproc) # Before OMP_NUM_THREADS, which nproc obeys.
@@ -15,17 +15,18 @@ for option in "$@"; do
 done
 export kind out=$names
 mkdir -p "$out" && rm -f "$out"/*
-one() { # op, or op:implementation; a program that dies without a word is a failure; an op without cases is none.
-    local tap=$out/$1 only=()
-    [[ $1 != *:* ]] || only=(--impl "${1#*:}")
-    tests/emu/run $kind build/optest --check --backend cuda --op "${1%:*}" "${only[@]}" --tap >"$tap" 2>&1 || grep -qE '^(1\.\.0|not ok)' "$tap" ||
+one() { # op, op:implementation or op:implementation:rounds; a program that dies without a word is a failure; an op without cases is none.
+    local tap=$out/$1 op impl rounds
+    IFS=: read -r op impl rounds <<<"$1"
+    tests/emu/run $kind build/optest --check --backend cuda --op "$op" --impl "$impl" --random "${rounds:-0}" --seed "${LATEEN_EMU_SEED:-1}" --tap >"$tap" 2>&1 || grep -qE '^(1\.\.0|not ok)' "$tap" ||
         echo "not ok - $1 died" >>"$tap"
 }
 export -f one
 export OMP_NUM_THREADS=1 LATEEN_EMU_WORKERS=1 LATEEN_EMU_MADE=1
 make -s emu
 if [ -n "${LATEEN_EMU_CAPABILITY:-}" ]; then
-    printf '%s\n' choose attention_bwd:wgmma attention_fwd:wgmma attention_paged:mma matmul:{wgmma,few,sgemm} matmul_act:wgmma matmul_grouped:wgmma matmul_scaled:wgmma
+    varied=(attention_bwd:wgmma attention_fwd:wgmma matmul:{wgmma,few} matmul_act:wgmma matmul_scaled:wgmma)
+    printf '%s\n' "${varied[@]/%/:${LATEEN_EMU_ROUNDS:-1}}" choose attention_bwd:wgmma attention_fwd:wgmma attention_paged:mma matmul:{wgmma,few,sgemm} matmul_act:wgmma matmul_grouped:wgmma matmul_scaled:wgmma
 else
     sed -n '/define LT_OP_MAP/,/^$/s/.*X(\([a-z_]*\),.*/\1/p' src/tensor/ops.h
 fi | xargs -P "$cores" -I{} bash -c 'one {}'

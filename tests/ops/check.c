@@ -186,8 +186,73 @@ static void check_case(optest *t, const lt_op_cases *o, const lt_case *c) {
     }
 }
 
+/* ---- Random sizes: what nobody thought of. Of cases whose rows are aligned, which the kernels with rings, copies and tiles take; strides, masks and all else
+ * stay the case's own. ---- */
+
+static int64_t up_to(lt_rng *r, int64_t n) {
+    return 1 + (int64_t)lt_rng_below(r, (uint64_t)n);
+}
+/* Three of four times a multiple of 8. */
+static int64_t mostly_eights(lt_rng *r, int64_t n) {
+    const int64_t x = up_to(r, n);
+    return lt_rng_below(r, 4) == 0 ? x : (x + 7) / 8 * 8;
+}
+static void product_vary(lt_case *c, lt_rng *r) {
+    c->M = mostly_eights(r, 300);
+    c->N = mostly_eights(r, 300);
+    c->K = mostly_eights(r, lt_rng_below(r, 6) == 0 ? 1200 : 300);
+}
+static void attention_vary(lt_case *c, lt_rng *r) {
+    static const int64_t widths[] = {64, 72, 96, 128, 128, 128, 192, 256};
+    const bool many = lt_rng_below(r, 6) == 0; /* keys: backward is one pass */
+    c->B = up_to(r, 3);
+    c->G = up_to(r, 3);
+    c->H = many ? c->G : c->G * up_to(r, 3);
+    c->D = widths[lt_rng_below(r, sizeof widths / sizeof *widths)];
+    c->T = up_to(r, many ? 150 : 250);
+    c->S = c->doc_start ? 0 : many ? 900 + up_to(r, 300) : up_to(r, 350);
+    if (c->causal && !many && lt_rng_below(r, 3) == 0) {
+        c->window = up_to(r, 150);
+    }
+}
+static const struct {
+    lt_op op;
+    void (*vary)(lt_case *c, lt_rng *r);
+} varied[] = {{LT_OP_matmul, product_vary},
+              {LT_OP_matmul_act, product_vary},
+              {LT_OP_matmul_scaled, product_vary},
+              {LT_OP_attention_fwd, attention_vary},
+              {LT_OP_attention_bwd, attention_vary}};
+
+/* All aligned cases of an op, each with sizes of its own. */
+static void check_varied(optest *t, const lt_op_cases *o, void (*vary)(lt_case *c, lt_rng *r),
+                         lt_rng *r) {
+    for (int i = 0; i < o->n_cases; i++) {
+        lt_case c = o->cases[i];
+        char name[160];
+        if (!optest_wants(t, o, &c, LT_CASE_CHECK) || !c.aligned || c.b_type != 0) {
+            continue;
+        }
+        vary(&c, r);
+        if (c.T > 0) {
+            snprintf(name, sizeof name, "%s: B%d T%d S%d H%d G%d D%d window %d", c.name, (int)c.B,
+                     (int)c.T, (int)c.S, (int)c.H, (int)c.G, (int)c.D, (int)c.window);
+        } else {
+            snprintf(name, sizeof name, "%s: M%d N%d K%d", c.name, (int)c.M, (int)c.N, (int)c.K);
+        }
+        c.name = name;
+        check_case(t, o, &c);
+    }
+}
+
 void optest_check(optest *t) {
-    for (int op = 0; op < LT_OP_COUNT; op++) {
+    lt_rng r = {.seed = t->seed};
+    for (int round = 0; round < t->rounds; round++) {
+        for (size_t i = 0; i < sizeof varied / sizeof *varied; i++) {
+            check_varied(t, lt_all_op_cases[varied[i].op], varied[i].vary, &r);
+        }
+    }
+    for (int op = 0; op < LT_OP_COUNT && t->rounds == 0; op++) {
         const lt_op_cases *o = lt_all_op_cases[op];
         for (int i = 0; i < o->n_cases; i++) {
             if (optest_wants(t, o, &o->cases[i], LT_CASE_CHECK)) {

@@ -1,6 +1,7 @@
 /* optest.c: build/optest: every implementation of every op, judged by one list of cases (case.h).
  *
  *     optest --check [--backend cpu|cuda|ref] [--op X] [--impl NAME] [--case TEXT]   against ref/ in F64 (check.c)
+ *     optest --check --random 10 --seed 1                                      the same with sizes at random: of products and attention, ten times
  *     optest --grad                                                            finite differences (grad.c)
  *     optest --golden                                                          values of other frameworks (golden.c)
  *     optest --bench                                                           time and share of the bound (bench.c)
@@ -26,6 +27,9 @@
     X(STR, op, "op", "", 0, 0, "", "only this op")                                                 \
     X(STR, impl, "impl", "", 0, 0, "", "only implementations of this name")                        \
     X(STR, case_name, "case", "", 0, 0, "", "only cases whose name contains this")                 \
+    X(I64, random, "random", "0", 0, 1000000, "rounds",                                            \
+      "check products and attention with random sizes, so many times; 0: all with their own")      \
+    X(I64, seed, "seed", "1", 0, 9e18, "", "which random sizes")                                   \
     X(BOOL, json, "json", "false", 0, 0, "", "bench: one JSON object a line")                      \
     X(BOOL, tap, "tap", "false", 0, 0, "", "TAP output")                                           \
     X(BOOL, verbose, "verbose", "false", 0, 0, "", "print passed cases too")
@@ -109,6 +113,8 @@ int main(int argc, char **argv) {
                  .op = o.op,
                  .impl = o.impl,
                  .case_name = o.case_name,
+                 .rounds = (int)o.random,
+                 .seed = (uint64_t)o.seed,
                  .tap = o.tap,
                  .verbose = o.verbose};
     if (help || t.backend == NULL) {

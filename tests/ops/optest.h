@@ -7,6 +7,8 @@
 typedef struct {
     const lt_backend *backend;
     const char *op, *impl, *case_name; /* Filters; empty: all. */
+    int rounds;                        /* Of random sizes; 0: the cases' own. */
+    uint64_t seed;
     bool tap, verbose;
     int n_passed, n_failed;
 } optest;

@@ -1,7 +1,7 @@
 # The GPU's host side and its kernels without a GPU (tests/emu/README.md): kernels that are wrong on purpose must be found out; then every op against the
-# reference, those of sm_80 and what sm_90a has of its own, under AddressSanitizer (without it by hand, tests/emu/ops.sh: the same cases, nothing that
-# these would miss). What
-# takes less time is in 38_emu_programs.sh, behind NVRTC's compilation of all kernels, which takes one core for two minutes.
+# reference, those of sm_80 and what sm_90a has of its own, that with random sizes besides, under AddressSanitizer (without it by hand,
+# tests/emu/ops.sh: the same cases, nothing that these would miss). What takes less time is in 38_emu_programs.sh, behind NVRTC's compilation of all
+# kernels, which takes one core for two minutes.
 if command -v g++ >/dev/null; then
     suite "build the emulated GPU" bash -c 'make -s -j"$(nproc)" emu build/emu/faults build/optest && echo "ok 1 - built"'
     suite "emulated GPU: faults are found" env LATEEN_KERNEL_DIR=tests/emu/faults tests/emu/run build/emu/faults
