@@ -10,6 +10,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "kernels/cpu/features.h"
 #include "model/fp8.h"
 #include "model/session.h"
 #include "train/run.h"
@@ -72,15 +73,18 @@ typedef struct {
     size_t wide_a, wide_b;   /* Operands of 8 bits in the type of the result. */
 } kernel_scratch;
 
-/* y (m, n) = a (m, k) b (k, n), y in `dtype`. */
-static void add_product(kernel_scratch *s, int64_t m, int64_t n, int64_t k, lt_dtype dtype) {
-    const int64_t steps = (k + BLOCK_K - 1) / BLOCK_K;
-    const size_t depth = steps > 0 ? (size_t)((k + steps - 1) / steps) : 0;
+/* y (m, n) = a (m, k) b (k, n), a and b in `from`, y in `to`. */
+static void add_product(kernel_scratch *s, int64_t m, int64_t n, int64_t k, lt_dtype from,
+                        lt_dtype to) {
+    const bool pairs = from == LT_BF16 && k % 2 == 0 && lt_cpu_features_get()->bf16_dot;
+    const int64_t floats = pairs ? k / 2 : k; /* kernels/cpu/isa/gemm_pairs.c: two terms in one */
+    const int64_t steps = (floats + BLOCK_K - 1) / BLOCK_K;
+    const size_t depth = steps > 0 ? (size_t)((floats + steps - 1) / steps) : 0;
     const size_t rows = (smaller(m, BLOCK_ROWS) + 2 * PANEL_ROWS) * PANEL_STEP / PANEL_ROWS,
                  cols = smaller(n, BLOCK_COLS) + PANEL_COLS;
     s->rows = larger(s->rows, rows * depth * sizeof(float));
     s->cols = larger(s->cols, cols * depth * sizeof(float));
-    if (dtype != LT_F32 && steps > 1) {
+    if (to != LT_F32 && steps > 1) {
         s->sums = larger(s->sums, (size_t)(m * n) * sizeof(float));
     }
 }
@@ -100,7 +104,7 @@ static size_t kernel_scratch_bytes(const lt_training *t) {
     const size_t kv = (size_t)(all * spec->n_kv_heads * spec->head_dim) * sizeof(float);
     kernel_scratch s = {.rows = kv, .cols = kv};
 
-    add_product(&s, PEAK_SIDE, PEAK_SIDE, PEAK_SIDE, dtype);
+    add_product(&s, PEAK_SIDE, PEAK_SIDE, PEAK_SIDE, dtype, dtype);
     for (int i = 0; i < t->model->table.n_params; i++) {
         const lt_param *p = &t->model->table.params[i];
         const bool head = p->kind == LT_PARAM_HEAD || (p->kind == LT_PARAM_EMBED && spec->tied);
@@ -109,9 +113,9 @@ static size_t kernel_scratch_bytes(const lt_training *t) {
             continue;
         }
         const int64_t n = p->shape[p->n_dims - 2], k = p->shape[p->n_dims - 1];
-        add_product(&s, rows, n, k, dtype);  /* y = x w^T */
-        add_product(&s, rows, k, n, dtype);  /* dx = dy w */
-        add_product(&s, n, k, rows, LT_F32); /* dw = dy^T x */
+        add_product(&s, rows, n, k, dtype, dtype);  /* y = x w^T */
+        add_product(&s, rows, k, n, dtype, dtype);  /* dx = dy w */
+        add_product(&s, n, k, rows, dtype, LT_F32); /* dw = dy^T x */
         if (t->recipe.fp8 != LT_FP8_NONE && lt_fp8_takes(p)) {
             add_widened(&s, rows, n, k, dtype);
             add_widened(&s, rows, k, n, dtype);
