@@ -26,7 +26,7 @@ export OMP_NUM_THREADS=1 LATEEN_EMU_WORKERS=1 LATEEN_EMU_MADE=1
 make -s emu
 if [ -n "${LATEEN_EMU_CAPABILITY:-}" ]; then
     varied=(attention_bwd:wgmma attention_fwd:wgmma matmul:{wgmma,few} matmul_act:wgmma matmul_scaled:wgmma)
-    printf '%s\n' "${varied[@]/%/:${LATEEN_EMU_ROUNDS:-1}}" choose attention_bwd:wgmma attention_fwd:wgmma attention_paged:mma matmul:{wgmma,few,sgemm} matmul_act:wgmma matmul_grouped:wgmma matmul_scaled:wgmma
+    printf '%s\n' "${varied[@]/%/:${LATEEN_EMU_ROUNDS:-1}}" "${varied[@]}" choose attention_paged:mma matmul:sgemm matmul_grouped:wgmma
 else
     sed -n '/define LT_OP_MAP/,/^$/s/.*X(\([a-z_]*\),.*/\1/p' src/tensor/ops.h
 fi | xargs -P "$cores" -I{} bash -c 'one {}'
