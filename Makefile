@@ -1,6 +1,7 @@
 # Lateen: one Makefile. Modes: MODE=release (default) debug asan ubsan tsan; each has its own build folder.
 #   make            build/lateen, build/liblateen.a
 #   make test       everything that needs no GPU; ends with "N passed, N failed"
+#   make test-long  what takes longer (tests/long): mutations and the like; the same closing line
 #   make run        install what is missing, build, and train the demo model
 #   make install    PREFIX=/usr/local DESTDIR=
 #   make format     clang-format in place;  make lint: include order, formatting
@@ -60,7 +61,7 @@ OBJ_CLI := $(SRC_CLI:%.c=$(OUT)/%.o)
 UNIT    := $(patsubst tests/%.c,$(OUT)/tests/%,$(sort $(shell find tests/unit -name 'test_*.c')))
 EXAMPLES := $(patsubst examples/%.c,$(OUT)/examples/%,$(sort $(wildcard examples/*.c)))
 
-.PHONY: all lib unit-programs test check unit run install clean format lint found
+.PHONY: all lib unit-programs test test-long check unit run install clean format lint found
 all: found $(OUT)/lateen
 lib: $(OUT)/liblateen.a
 
@@ -105,6 +106,9 @@ unit: unit-programs
 
 test: all
 	tests/run.sh all
+
+test-long: all
+	tests/run.sh long
 
 run:
 	tools/run.sh

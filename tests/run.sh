@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
 # Run tests and print one closing line "N passed, N failed[, N skipped]".
-#   tests/run.sh unit    the unit test programs of one build ($BUILD, default build)
-#   tests/run.sh all     unit tests, every script tests/*/*.sh that is a suite, sanitizer builds, lint
-# A test program or suite speaks TAP: lines "ok N - name", "not ok N - name", "ok N # SKIP why".
-# A program that dies without a "not ok" counts as one failure.
+#   tests/run.sh unit          the unit test programs of one build ($BUILD, default build)
+#   tests/run.sh all | long    the suites of tests/suites (make test), of tests/long (make test-long)
+#   tests/run.sh FOLDER        the suites of another folder: its *.sh are sourced in the order of their names
+# A test program or suite speaks TAP: lines "ok N - name", "not ok N - name", "ok N # SKIP why", and shows that it came to its end: by one plan "1..N",
+# first or last, that equals the number of its results, or, where it does not count them, by "# end" as its last line. What neither fails nor comes to
+# its end, whatever its exit status, counts as one failure; so does a failing status without a "not ok".
 set -u
 cd "$(dirname "$0")/.."
 # Threads that wait sleep: on a machine that does other work too, spinning at barriers takes 100 times the time of small tests.
@@ -15,6 +17,7 @@ trap 'kill $(jobs -pr) 2>/dev/null; rm -rf "$work"' EXIT
 
 # A suite is counted and printed in the order of its start, whenever it ends; the output of one that fails is shown.
 #   suite NAME COMMAND...    by itself, when all before it have ended: builds, and what is timed or takes all cores
+#   skipped NAME WHY         in the place of one that this machine can not run
 #   beside NAME COMMAND...   next to other such ones, as many as there are cores: what takes one core, or sleeps
 suite() {
     beside_done
@@ -30,6 +33,10 @@ beside() {
     run_numbered $((${#names[@]} - 1)) "${@:2}" </dev/null &
 }
 
+skipped() { # name, why: a suite that this machine can not run
+    suite "$1" printf 'ok 1 - %s # SKIP %s\n1..1\n' "$1" "$2"
+}
+
 beside_done() {
     wait
     report
@@ -41,7 +48,7 @@ run_numbered() { # number, command...: its output in NUMBER.log; then status, se
     shift
     { time CMOCKA_MESSAGE_OUTPUT=TAP "$@" >"$work/$n.log" 2>&1; } 2>"$work/$n.time"
     status=$?
-    echo "$status $(cat "$work/$n.time")" >"$work/$n.new"
+    echo "$status $(tail -n 1 "$work/$n.time")" >"$work/$n.new"
     mv "$work/$n.new" "$work/$n.end"
 }
 
@@ -53,14 +60,26 @@ report() { # Those that have ended, up to the first that has not.
     done
 }
 
+why_incomplete() { # log, status, number of results: false and the reason if this is not the whole output of a suite that passes
+    local log=$1 status=$2 n=$3 plans
+    plans=$(sed -nE 's/^1\.\.([0-9]+)[[:space:]]*(#.*)?$/\1/p' "$log" | tr '\n' ' ')
+    if [ "$status" -ne 0 ]; then echo "ended with status $status, but no test failed"
+    elif [ "$n" -eq 0 ]; then echo "no test ran"
+    elif [ -z "$plans" ]; then
+        [ "$(tail -n 1 "$log")" = "# end" ] && return
+        echo "stopped early: $n results, then neither a plan (1..$n) nor '# end' as the last line"
+    elif [ "$plans" != "$n " ]; then echo "stopped early or lost results: $n results, planned: $plans"
+    else return 0; fi
+    return 1
+}
+
 count() { # name, log, status, seconds, of CPU: user, system
     local name=$1 log=$2 status=$3 ms=$((10#${4/[.,]/})) cpu=$((10#${5/[.,]/} + 10#${6/[.,]/})) ok bad skip
     cpu_ms=$((cpu_ms + cpu))
     skip=$(grep -Eci '^(not )?ok .*# *skip' "$log") # cmocka says "not ok N # SKIP name".
     ok=$(($(grep -c '^ok ' "$log") + $(grep -Eci '^not ok .*# *skip' "$log")))
     bad=$(($(grep -c '^not ok ' "$log") - $(grep -Eci '^not ok .*# *skip' "$log")))
-    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then bad=1; fi
-    if [ "$status" -eq 0 ] && [ "$ok" -eq 0 ] && [ "$bad" -eq 0 ]; then bad=1; echo "no test ran" >>"$log"; fi
+    if [ "$bad" -eq 0 ]; then why_incomplete "$log" "$status" $((ok + bad)) >"$log.why" || { bad=1; cat "$log.why" >>"$log"; }; fi
     passed=$((passed + ok - skip)) failed=$((failed + bad)) skipped=$((skipped + skip))
     printf '%-52s %4d passed %3d failed %3d skipped %4d s, CPU %3d.%d s\n' "$name" $((ok - skip)) "$bad" "$skip" $((ms / 1000)) $((cpu / 1000)) $((cpu / 100 % 10))
     grep -Ei '^(not )?ok .*# *skip' "$log" | sed 's/^/    /'
@@ -72,12 +91,18 @@ unit_programs() { # build folder
     for program in $(find "$1/tests/unit" -type f -executable -name 'test_*' | sort); do beside "$program" "$program"; done
 }
 
+suites_of() { # folder
+    local part
+    for part in "$1"/*.sh; do . "$part"; done
+}
+
 case ${1:-all} in
 unit) unit_programs "${BUILD:-build}" ;;
-all)
-    for part in tests/suites/*.sh; do . "$part"; done
-    ;;
-*) echo "usage: tests/run.sh unit|all" >&2; exit 2 ;;
+all) suites_of tests/suites ;;
+long) suites_of tests/long ;;
+*)
+    if [ ! -d "$1" ]; then echo "usage: tests/run.sh unit|all|long|FOLDER" >&2; exit 2; fi
+    suites_of "$1" ;;
 esac
 beside_done
 for name in "${names[@]:$reported}"; do # Killed together with the shell that was to say how it ended.

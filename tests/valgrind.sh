@@ -47,4 +47,5 @@ if [ "$what" != unit ]; then
     clean "a broken file" bash -c "head -c 100 '$work/run/model/model.safetensors' >'$work/broken.gguf'; exec '$lateen' generate --model '$work/broken.gguf' --prompt x; [ \$? -eq 1 ]"
     clean "doctor" "$lateen" doctor --no-measure
 fi
+echo "1..$n"
 exit $bad

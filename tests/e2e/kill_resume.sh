@@ -53,3 +53,4 @@ else
     diff <(echo "$want") <(sums "$work/killed") | head -c 4000
     exit 1
 fi
+echo 1..1

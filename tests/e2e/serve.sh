@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
 #   tests/e2e/serve.sh [raw|openai|pages|life|calls|ends|abuse|bench]...       without words: all
-# The model is stories260K of ../shared/data; skipped where that is missing.
+# The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive}
@@ -9,11 +9,9 @@ lateen=${LATEEN:-build/lateen}
 dir=$(mktemp -d)
 server=0
 trap '[ "$server" = 0 ] || kill "$server" 2>/dev/null; rm -rf "$dir"' EXIT
-n=0 bad=0
-say() { n=$((n + 1)); if [ "$2" = 0 ]; then echo "ok $n - $1"; else echo "not ok $n - $1"; bad=1; [ -z "${3:-}" ] || echo "  # $3"; fi; }
+. tests/tap.sh
 
-shared=../shared/data/model-stories260k
-if [ ! -f $shared/stories260K.bin ]; then echo "ok 1 - serve # SKIP no ../shared/data/model-stories260k"; exit 0; fi
+shared=tests/golden/stories260k
 model=("$shared/stories260K.bin" --tokenizer "$shared/tok512.bin")
 name=stories260K
 
@@ -34,7 +32,7 @@ stop() { kill -TERM "$server"; wait "$server"; local s=$?; server=0; return $s; 
 raw() {
     start --request-s 2 --cors https://a.example
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
-    python3 tests/e2e/serve_raw.py "$port" $name || bad=1
+    within python3 tests/e2e/serve_raw.py "$port" $name
     stop
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
 }
@@ -42,10 +40,10 @@ raw() {
 openai() {
     local python=
     for p in build/venv/bin/python python3; do "$p" -c 'import openai' 2>/dev/null && python=$p && break; done
-    if [ -z "$python" ]; then echo "ok $((n += 1)) - OpenAI's client # SKIP python3 has no openai (.ci/run installs it into build/venv)"; return; fi
+    if [ -z "$python" ]; then skip "OpenAI's client" "python3 has no openai (.ci/run installs it into build/venv); raw tests the same paths"; return; fi
     start
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
-    "$python" tests/e2e/serve_openai.py "http://127.0.0.1:$port" $name || bad=1
+    within "$python" tests/e2e/serve_openai.py "http://127.0.0.1:$port" $name
     stop
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
 }
@@ -53,10 +51,10 @@ openai() {
 pages() {
     local chromium
     chromium=$(command -v chromium || command -v chromium-headless-shell || command -v google-chrome)
-    if [ -z "$chromium" ]; then echo "ok $((n += 1)) - pages # SKIP no chromium"; return; fi
+    if [ -z "$chromium" ]; then skip pages "no chromium"; return; fi
     start
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
-    timeout 120 python3 tests/e2e/serve_pages.py "http://127.0.0.1:$port" "$chromium" || bad=1
+    within timeout 120 python3 tests/e2e/serve_pages.py "http://127.0.0.1:$port" "$chromium"
     stop
 }
 
@@ -84,7 +82,7 @@ life() {
         for _ in $(seq 100); do [ -s "$dir/url" ] || [ -s "$dir/err" ] || sleep 0.05; done
         if grep -q "assign requested address\|not supported" "$dir/err"; then
             wait "$server"
-            echo "ok $((n += 1)) - IPv6 # SKIP this machine has none"
+            skip IPv6 "this machine has none"
         else
             curl -sg -m 5 -o /dev/null "$(cat "$dir/url")/health"
             say "--host $host: the address it tells is one ($(cat "$dir/url"))" $? "$(cat "$dir/err")"
@@ -222,7 +220,7 @@ ends() {
         model=("$dir/$at")
         start
         ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
-        python3 tests/e2e/serve_ends.py "http://127.0.0.1:$port" "2,$comma,$stop" || bad=1
+        within python3 tests/e2e/serve_ends.py "http://127.0.0.1:$port" "2,$comma,$stop"
         stop
         start --generation-config none
         ready
@@ -238,7 +236,7 @@ ends() {
 }
 
 abuse() { # Starts servers of its own.
-    python3 tests/e2e/serve_abuse.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin" || bad=1
+    within python3 tests/e2e/serve_abuse.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
 bench() {
@@ -256,10 +254,14 @@ sys.exit(not (r['completed'] == 24 and r['output_tokens'] == 24 * 16 and r['ttft
             "$lateen" bench serve "${model[@]}" --trace ../shared/data/trace-azure-llm-2023/AzureLLMInferenceTrace_conv.csv.zst \
                 --requests 12 --time-scale 0.001 --limit-tokens 200 >"$dir/bench2" 2>>"$dir/err"
         say "the traces" $? "$(tail -2 "$dir/err")"
+    else
+        skip "the traces" "no ../shared/data/trace-mooncake"
     fi
     if [ -e /proc/net/if_inet6 ] && grep -q " lo$" /proc/net/if_inet6; then
         "$lateen" bench serve "${model[@]}" --serve "--host ::1" --requests 2 --prompt-tokens 8 --max-tokens 4 --json >"$dir/bench" 2>"$dir/err" && grep -q '"completed": *2' "$dir/bench"
         say "an IPv6 address" $? "$(tail -2 "$dir/err")"
+    else
+        skip "an IPv6 address" "this machine has none"
     fi
     "$lateen" bench serve "${model[@]}" --requests 3 --prompt-tokens 2000 --max-tokens 4 >"$dir/out" 2>&1
     [ $? = 1 ] && grep -q "0 of 3 requests completed" "$dir/out" && grep -q "first failure: HTTP 400: the prompt of 2000 tokens exceeds" "$dir/out"
@@ -284,4 +286,4 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
 
 [ $# -gt 0 ] || set -- raw openai pages life calls ends abuse bench
 for part in "$@"; do "$part"; done
-exit $bad
+finish

@@ -25,4 +25,5 @@ clean "tokenize on 3 threads" "$lateen" tokenize "$work"/[1-4].txt --tokenizer "
 clean "train with prefetch, validation, samples, checkpoints and page" "$lateen" train --out "$work/run" --steps 20 --page $((20000 + RANDOM % 20000)) \
     --model.layers 1 --model.width 32 --model.heads 2 --model.ffn 64 --model.max_seq 32 --data.seq 32 --data.train "$work/shard" --data.prefetch 8 \
     --data.tokenizer "$work/tokenizer.json" --data.val_fraction 0.1 --batch.size 4 --eval.every 10 --eval.rows 2 --sample.every 10 --sample.tokens 4 --checkpoint.every 10
+echo "1..$n"
 exit $bad

@@ -82,7 +82,7 @@ run lost --steps 5
 for d in "$work"/lost/checkpoints/step-*; do truncate -s 100 "$d/weights.safetensors"; done
 ok "all checkpoints broken: refused, nothing removed" fails 1 'all 1 checkpoints' lost
 ok "... still there" test -e "$work/lost/checkpoints/step-000000005/m.safetensors"
-ok "a checkpoint of another model is refused" fails 1 'parameter|parameters' whole --steps 40 --model.width 64
+ok "a checkpoint of another model is refused" fails 1 'parameter' whole --steps 40 --model.width 64
 ok "a checkpoint of another optimiser is refused" fails 1 "keeps no 'slow'" whole --steps 40 --optim.kind ademamix
 
 ok "unknown key" fails 2 "did you mean 'optim.lr'" x --optim.lrr 1
@@ -91,7 +91,7 @@ ok "contradiction" fails 2 'lr.warmup = 100 steps is longer' x --lr.warmup 100
 ok "missing data" fails 1 'no-such-shard' x --data.train "$work/no-such-shard"
 ok "missing validation data, before the first step" fails 1 'no-such-shard' x --data.valid "$work/no-such-shard" --data.val_fraction 0
 ok "... of which there is none" test ! -e "$work/x/metrics.jsonl"
-ok "ids out of the vocabulary" fails 1 'id' x --model.vocab 64
+ok "ids out of the vocabulary" fails 1 'token [0-9]+ is id [0-9]+, the vocabulary has 64' x --model.vocab 64
 printf 'steps: 5\nsteps: 6\n' >"$work/twice.yaml"
 ok "a key twice" bash -c "'$lateen' train '$work/twice.yaml' --out '$work/x' 2>'$work/log'; [ \$? -eq 1 ]"
 ok "unreadable recipe" bash -c "'$lateen' train '$work/none.yaml' --out '$work/x' 2>'$work/log'; [ \$? -eq 1 ] && grep -q none.yaml '$work/log'"
@@ -108,4 +108,5 @@ sleep 0.3
 ok "a busy run folder is refused" fails 1 'in use by another process' busy
 kill -9 "$pid"
 ok "a diverging run gives up with its numbers" fails 1 'updates in a row were skipped' nan --optim.lr 100 --optim.clip 0 --guard.limit 3 --steps 400
+echo "1..$n"
 exit $bad

@@ -21,5 +21,7 @@ else
     for crash in "$scratch"/crash-* "$scratch"/timeout-* "$scratch"/oom-* "$scratch"/leak-*; do
         [ -f "$crash" ] && { mkdir -p build/fuzz/found && cp "$crash" build/fuzz/found/ && echo "# kept build/fuzz/found/$(basename "$crash")"; }
     done
+    echo 1..1
     exit 1
 fi
+echo 1..1

@@ -30,11 +30,12 @@ check_objects() {
     for found in vpdpbusd vpdpwssd zmm; do
         if instructions build/src/kernels/cpu/isa/quant.avx512.o | grep -q $found; then echo "ok - $found in quant"; else echo "not ok - no $found in quant"; fi
     done
+    echo "# end"
 }
 if [ "$(uname -m)" = x86_64 ] && command -v objdump >/dev/null; then
     export later f16c
     export -f instructions beyond check_objects
     beside "instructions of the CPU kernels" bash -c check_objects
 else
-    beside "instructions of the CPU kernels" echo "ok 1 # SKIP not x86-64, or no objdump"
+    skipped "instructions of the CPU kernels" "not x86-64, or no objdump"
 fi

@@ -25,6 +25,7 @@ tokenize_resume() {
     ls "$dir"/killed.*.part "$dir"/killed.journal >/dev/null 2>&1 && echo "not ok - leftovers" || echo "ok - no leftovers"
     build/lateen "$@" --out "$dir/killed" 2>/dev/null | grep -q "already complete" && echo "ok - complete is said" || echo "not ok - complete is said"
     rm -rf "$dir"
+    echo "# end"
 }
 export -f tokenize_resume
 beside "tokenize, killed and resumed" bash -c tokenize_resume

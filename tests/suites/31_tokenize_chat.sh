@@ -36,6 +36,7 @@ tokenize_chat() {
     done
     awk -v a="$(cat "$dir/loss-one")" -v b="$(cat "$dir/loss-bare")" 'BEGIN { ok = a != "" && a + 0 < 0.1 && b + 0 > 1; print (ok ? "ok" : "not ok") " - only the answers are learnt: loss " a ", of all tokens " b }'
     rm -rf "$dir"
+    echo "# end"
 }
 export -f tokenize_chat
 beside "tokenize, conversations" bash -c tokenize_chat

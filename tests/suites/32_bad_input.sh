@@ -91,6 +91,7 @@ bad_input() {
     done
     ls "$dir" | grep -qE '^(run|converted|x\.bin)' && echo "not ok - something is left: $(ls "$dir")" || echo "ok - nothing is left"
     rm -rf "$dir"
+    echo "# end"
 }
 export -f bad_input
 beside "wrong files and words" bash -c bad_input

@@ -21,11 +21,9 @@ shipped_model() {
     zstd -dc data/demo/val.jsonl.zst | head -n 1 | cut -c 1-12000 | sed 's/[^"}]$/&"}/' >"$dir/novel.jsonl"
     build/lateen eval --model models/polyglot-46m.gguf "$dir/novel.jsonl" --json >"$dir/eval" 2>"$dir/log"
     say "loss on English prose: $(grep -o '"loss": [0-9.]*' "$dir/eval")" "$(awk -F'[:,]' '/"loss"/ { ok = $2 > 2.5 && $2 < 4.6 } END { if (ok) print "yes" }' "$dir/eval")"
-    if [ -f ../shared/data/model-stories260k/tok512.bin ]; then
-        set -- --model ../shared/data/model-stories260k/stories260K.bin --tokenizer ../shared/data/model-stories260k/tok512.bin --temperature 0 --max-tokens 5 --echo
-        say "a prompt goes on with its space" "$([ "$(build/lateen generate "$@" --prompt Once)" = "Once upon a time, there" ] && echo yes)"
-        say "an empty one begins without" "$([ "$(build/lateen generate "$@" --prompt "")" = "Once upon a time," ] && echo yes)"
-    fi
+    set -- --model tests/golden/stories260k/stories260K.bin --tokenizer tests/golden/stories260k/tok512.bin --temperature 0 --max-tokens 5 --echo
+    say "a prompt goes on with its space" "$([ "$(build/lateen generate "$@" --prompt Once)" = "Once upon a time, there" ] && echo yes)"
+    say "an empty one begins without" "$([ "$(build/lateen generate "$@" --prompt "")" = "Once upon a time," ] && echo yes)"
     # A folder made of a GGUF, or of llama2.c's two files, brings the tokenizer along.
     printf '{"text": "%s"}\n' "Once upon a time" " two  spaces\\n\\n" "caf\u00e9 \ud83d\ude00 12345" "[a]" "" "don't" >"$dir/texts"
     same_ids() { # NAME TOKENIZER MODEL OPTIONS...
@@ -35,10 +33,9 @@ shipped_model() {
         say "convert brings the tokenizer of $name" "$([ -s "$dir/ids_a" ] && cmp -s "$dir/ids_a" "$dir/ids_b" && [ -s "$dir/$name/tokenizer_config.json" ] && echo yes)"
     }
     same_ids polyglot models/polyglot-46m.gguf models/polyglot-46m.gguf
-    if [ -f ../shared/data/model-stories260k/tok512.bin ]; then
-        same_ids stories ../shared/data/model-stories260k/tok512.bin ../shared/data/model-stories260k/stories260K.bin --tokenizer ../shared/data/model-stories260k/tok512.bin
-    fi
+    same_ids stories tests/golden/stories260k/tok512.bin tests/golden/stories260k/stories260K.bin --tokenizer tests/golden/stories260k/tok512.bin
     rm -rf "$dir"
+    echo "# end"
 }
 export -f shipped_model
 suite "the model that comes with it" bash -c shipped_model

@@ -19,7 +19,7 @@ never_run() { # objects, for BORROW
 }
 sanitized_build() { # mode, tests
     local mode=$1
-    suite "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode BORROW='$(never_run | tr '\n' ' ')' all $(sanitized_names "$2" | sed "s|^|build/$mode/|" | tr '\n' ' ') && echo 'ok 1 - built'"
+    suite "build $mode" bash -c "make -s -j\$(nproc) MODE=$mode BORROW='$(never_run | tr '\n' ' ')' all $(sanitized_names "$2" | sed "s|^|build/$mode/|" | tr '\n' ' ') && printf 'ok 1 - built\n1..1\n'"
 }
 sanitized_run() { # mode, tests, threads of a parallel loop
     local mode=$1 program
