@@ -46,6 +46,10 @@
       "a request's tokens do not depend on who else is served, bit for bit")                       \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
       "tokens of reasoning at most, where a request does not say; -1: no limit")                   \
+    X(I64, store_entries, "store-entries", "1024", 0, 1e9, "N",                                    \
+      "responses and threads that are kept for later turns at most; 0: none")                      \
+    X(I64, store_bytes, "store-bytes", "64MiB", 0, 1e13, "BYTES", "what they take at most")        \
+    X(F64, store_s, "store-s", "3600", 0, 1e9, "s", "time after the last use; then forgotten")     \
     X(I64, max_connections, "max-connections", "4096", 1, 1e6, "N", "open connections at most")    \
     X(I64, max_body, "max-body", "32MiB", 1024, 1e10, "BYTES", "body of a request at most")        \
     X(F64, request_s, "request-s", "30", 0.01, 1e6, "s", "time for a whole request to come in")    \
@@ -126,6 +130,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->idle_s = o->idle_s;
     s->write_s = o->write_s;
     s->drain_s = o->drain_s;
+    s->store = (lt_store_options){o->store_entries, (size_t)o->store_bytes, o->store_s};
     s->think_budget = (int)o->think_budget;
     s->quiet = o->quiet;
     s->engine.max_running = o->max_running;

@@ -7,6 +7,7 @@
 
 #include "lateen/serve.h"
 #include "lateen/tokenizer.h"
+#include "serve/store.h"
 
 #define LT_SERVER_MAX_KEYS 64
 
@@ -27,6 +28,7 @@ typedef struct {
     bool any_model;    /* Answer whatever model a request names. */
     int64_t max_connections, max_body_bytes, max_head_bytes, max_pending_bytes;
     double request_s, idle_s, write_s, drain_s;
+    lt_store_options store; /* Of responses and threads. */
     lt_engine_options engine;
     int think_budget; /* Of requests that name none; -1: none. */
     /* Opens the model and its tokenizer, on a thread of its own. */

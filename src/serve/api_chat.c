@@ -19,7 +19,7 @@ static const lt_field fields[] = {
     LT_JSON("response_format", response_format), LT_JSON("tools", tools),
     LT_JSON("tool_choice", tool_choice), LT_BOOL("parallel_tool_calls", parallel_tools),
     LT_STR("reasoning_effort", reasoning_effort), LT_REFUSED("functions", "use tools"),
-    LT_REFUSED("function_call", "use tool_choice"), LT_ONLY("verbosity", "\"medium\""),
+    LT_REFUSED("function_call", "use tool_choice"), LT_STR("verbosity", verbosity),
     LT_ONLY("modalities", "[\"text\"]"), LT_ONLY("store", "false"),
     LT_REFUSED("audio", "this model writes text"),
     LT_REFUSED("web_search_options", "there is no web search"),
@@ -327,6 +327,7 @@ static lt_conversation conversation_of(const lt_ask *a) {
                              .tools = a->tools, /* None, when tool_choice says so. */
                              .kwargs = a->template_kwargs,
                              .reasoning_effort = a->reasoning_effort,
+                             .verbosity = a->verbosity,
                              .add_generation_prompt = a->add_generation_prompt,
                              .continue_final = a->continue_final};
 }

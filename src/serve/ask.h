@@ -44,7 +44,9 @@ typedef struct {
     /* What to continue or to embed. */
     const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
         *metadata;
-    const char *instructions, *suffix;
+    const char *instructions, *suffix, *previous_id;
+    const json_t *store, *include;
+    const char *truncation, *verbosity, *summary;
     /* How the answer is sent. */
     bool stream, echo, parallel_tools, include_usage, continuous_usage;
     const json_t *stream_options;
@@ -70,7 +72,7 @@ typedef struct {
     /* Templates and reasoning. */
     const json_t *template_kwargs, *reasoning, *thinking;
     const char *reasoning_effort, *chat_template, *reasoning_format;
-    int64_t thinking_budget;
+    int64_t thinking_budget, max_tool_calls;
     bool add_generation_prompt, continue_final, include_reasoning;
     /* Embeddings, tokenizing. */
     const char *encoding_format;

@@ -183,9 +183,17 @@ static bool check_effort(const char *effort, lt_api_error *e) {
                          effort);
 }
 
+static bool check_verbosity(const char *verbosity, lt_api_error *e) {
+    return verbosity == NULL || strcmp(verbosity, "low") == 0 || strcmp(verbosity, "medium") == 0 ||
+           strcmp(verbosity, "high") == 0 ||
+           lt_api_refuse(e, "verbosity", "'verbosity' = %.40s; it may be low, medium or high",
+                         verbosity);
+}
+
 static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_error *e) {
-    json_t *messages = check_effort(c->reasoning_effort, e) ? copy_messages(s, c->messages, e)
-                                                            : NULL;
+    json_t *messages = check_effort(c->reasoning_effort, e) && check_verbosity(c->verbosity, e)
+                           ? copy_messages(s, c->messages, e)
+                           : NULL;
     static const char *const ours[] = {"messages", "tools", "add_generation_prompt"};
     json_t *context;
 
@@ -198,6 +206,12 @@ static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_e
         lt_conversation_teach(messages, c->tools);
     } else if (json_is_array(c->tools) && json_array_size(c->tools) > 0) {
         json_object_set(context, "tools", (json_t *)c->tools);
+    }
+    if (c->verbosity != NULL) {
+        json_object_set_new(context, "verbosity", json_string(c->verbosity));
+        if (strstr(lt_chat_template_text(s->template), "verbosity") == NULL) {
+            lt_conversation_steer(messages, c->verbosity);
+        }
     }
     if (c->reasoning_effort != NULL) {
         json_object_set_new(context, "reasoning_effort", json_string(c->reasoning_effort));

@@ -63,9 +63,35 @@ static void spell_result(json_t *message) {
     lt_out_free(&text);
 }
 
-void lt_conversation_teach(json_t *messages, const json_t *tools) {
+/* Behind what the leading system message says, else a message of its own. */
+static void tell_system(json_t *messages, const char *text, size_t n) {
     lt_json_out system = {0};
-    json_t *first = json_array_get(messages, 0), *message;
+    json_t *first = json_array_get(messages, 0);
+    if (strcmp(text_of(first, "role"), "system") == 0) {
+        const char *said = text_of(first, "content");
+        lt_out_raw(&system, said, strlen(said));
+        lt_out_raw(&system, "\n\n", 2);
+    } else {
+        first = json_pack("{s:s}", "role", "system");
+        json_array_insert_new(messages, 0, first);
+    }
+    lt_out_raw(&system, text, n);
+    set_content(first, &system);
+    lt_out_free(&system);
+}
+
+void lt_conversation_steer(json_t *messages, const char *verbosity) {
+    static const char low[] = "Answer briefly.", high[] = "Answer in detail.";
+    if (strcmp(verbosity, "low") == 0) {
+        tell_system(messages, low, sizeof low - 1);
+    } else if (strcmp(verbosity, "high") == 0) {
+        tell_system(messages, high, sizeof high - 1);
+    }
+}
+
+void lt_conversation_teach(json_t *messages, const json_t *tools) {
+    lt_json_out told = {0};
+    json_t *message;
     size_t i;
 
     json_array_foreach(messages, i, message) {
@@ -75,20 +101,9 @@ void lt_conversation_teach(json_t *messages, const json_t *tools) {
             spell_result(message);
         }
     }
-    if (json_array_size(tools) == 0) {
-        return;
+    if (json_array_size(tools) > 0) {
+        put_functions(&told, tools);
+        tell_system(messages, told.data, told.n);
+        lt_out_free(&told);
     }
-    if (strcmp(text_of(first, "role"), "system") == 0) {
-        const char *said = text_of(first, "content");
-        lt_out_raw(&system, said, strlen(said));
-        lt_out_raw(&system, "\n\n", 2);
-        put_functions(&system, tools);
-        set_content(first, &system);
-    } else {
-        put_functions(&system, tools);
-        message = json_pack("{s:s}", "role", "system");
-        set_content(message, &system);
-        json_array_insert_new(messages, 0, message);
-    }
-    lt_out_free(&system);
 }

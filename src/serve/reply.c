@@ -46,6 +46,7 @@ lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const c
     j->conn = call->conn;
     j->flavour = call->flavour;
     memcpy(j->extra, call->extra, sizeof j->extra);
+    j->owner = call->owner;
     j->face = face;
     j->ask = *ask;
     ask->root = NULL;

@@ -102,6 +102,7 @@ struct lt_reply {
     lt_http_conn *conn; /* NULL once the client is gone or answered. */
     lt_flavour flavour;
     char extra[512];
+    const char *owner; /* The call's. */
     const lt_face *face;
     lt_ask ask;
     char id[48];

@@ -36,6 +36,10 @@ static const struct {
     {"POST", "/v1/completions", lt_api_completions, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/v1/responses", lt_api_responses, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/responses", lt_api_responses, LT_FLAVOUR_OPENAI, TEXT},
+    {"GET", "/v1/responses/", lt_api_response_get, LT_FLAVOUR_OPENAI, READY | PREFIX},
+    {"DELETE", "/v1/responses/", lt_api_response_delete, LT_FLAVOUR_OPENAI, READY | PREFIX},
+    {"POST", "/v1/responses/", lt_api_response_cancel, LT_FLAVOUR_OPENAI, READY | PREFIX},
+    {"POST", "/v1/responses/input_tokens", lt_api_response_tokens, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/v1/messages", lt_api_messages, LT_FLAVOUR_ANTHROPIC, TEXT},
     {"POST", "/v1/messages/count_tokens", lt_api_count_tokens, LT_FLAVOUR_ANTHROPIC, TEXT},
     {"POST", "/v1/embeddings", lt_api_embeddings, LT_FLAVOUR_OPENAI, TEXT},
@@ -238,17 +242,22 @@ static bool same_key(const char *key, const char *given) {
     return differs == 0;
 }
 
-static bool has_key(const lt_call *call) {
+static bool has_key(lt_call *call) {
     const lt_server *s = call->server;
     const char *bearer = lt_http_header_get(call->request->head, "authorization");
     const char *plain = lt_http_header_get(call->request->head, "x-api-key");
     bool found = s->o.n_keys == 0;
 
+    call->owner = "";
+
     if (bearer != NULL && strncasecmp(bearer, "bearer ", 7) == 0) {
         plain = bearer + 7;
     }
     for (int i = 0; plain != NULL && i < s->o.n_keys; i++) {
-        found |= same_key(s->o.keys[i], plain);
+        if (same_key(s->o.keys[i], plain)) {
+            found = true;
+            call->owner = s->o.keys[i];
+        }
     }
     return found;
 }
@@ -460,7 +469,7 @@ static lt_flavour flavour_of(int i, const char *path) {
 void lt_route_bad(void *server, lt_http_refusal *r) {
     lt_server *s = server;
     const lt_http_request request = {.head = r->head};
-    lt_call call = {.server = s, .request = &request};
+    lt_call call = {.server = s, .request = &request, .owner = ""};
     lt_json_out o = {0};
     lt_api_error e = {.status = r->status, .type = "invalid_request_error"};
 

@@ -13,7 +13,11 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(chat_tokens)                                                                                 \
     X(completions) /* api_completions.c */                                                         \
     X(responses)   /* api_responses.c */                                                           \
-    X(messages)    /* api_messages.c */                                                            \
+    X(response_tokens)                                                                             \
+    X(response_get) /* api_stored.c */                                                             \
+    X(response_delete)                                                                             \
+    X(response_cancel)                                                                             \
+    X(messages) /* api_messages.c */                                                               \
     X(count_tokens)                                                                                \
     X(embeddings) /* api_embeddings.c */                                                           \
     X(completion) /* api_native.c */                                                               \

@@ -42,6 +42,7 @@ lt_server_options lt_server_defaults(void) {
                                .idle_s = 75,
                                .write_s = 30,
                                .drain_s = 30,
+                               .store = {1024, (size_t)64 << 20, 3600},
                                .think_budget = -1,
                                .own_defaults = true,
                                .engine = lt_engine_defaults()};
@@ -121,6 +122,11 @@ bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_a
                   bytes, (long long)s->context);
     e->code = "context_length_exceeded";
     return false;
+}
+
+bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out) {
+    *out = s->seal;
+    return owner[0] == '\0' || lt_seal_key_make(out, owner) == LT_OK;
 }
 
 void lt_server_let_go(size_t bytes) {
@@ -444,6 +450,8 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     lt_metrics_init(&s->metrics);
     LT_TRY_DONE(read_preset(s));
     LT_TRY_DONE(open_events(s));
+    LT_TRY_DONE(lt_store_open(&s->store, &s->o.store));
+    LT_TRY_DONE(lt_seal_key_make(&s->seal, ""));
     signal(SIGPIPE, SIG_IGN);
     h = (lt_http_options){.host = s->o.host,
                           .port = s->o.port,
@@ -514,6 +522,7 @@ void lt_server_close(lt_server *s) {
     }
     lt_compiler_close(s->compiler);
     lt_aside_close(s->aside);
+    lt_store_close(s->store);
     if (s->base != NULL) {
         event_base_free(s->base);
     }

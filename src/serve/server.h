@@ -19,6 +19,8 @@
 #include "serve/http.h"
 #include "serve/metrics.h"
 #include "serve/parse.h"
+#include "serve/seal.h"
+#include "serve/store.h"
 
 typedef struct lt_reply lt_reply;
 
@@ -52,8 +54,10 @@ struct lt_server {
     lt_tokenizer_scratch *scratch, *scratch_aside[LT_ASIDE_THREADS]; /* The loop's; the others'. */
     lt_compiler *compiler;
     lt_aside *aside;
-    int64_t n_aside; /* Calls that it has. */
-    int64_t created; /* Unix seconds. */
+    int64_t n_aside;  /* Calls that it has. */
+    lt_store *store;  /* What clients may come back to. */
+    lt_seal_key seal; /* Of callers without a key. */
+    int64_t created;  /* Unix seconds. */
     atomic_uint_fast64_t next_id;
     double started_s;
     lt_reply *replies; /* All that are not freed yet. */
@@ -86,8 +90,9 @@ typedef struct {
     const lt_http_request *request;
     const char *tail; /* The path behind the route's prefix, "" for exact routes. */
     lt_flavour flavour;
-    char id[48];     /* The request's own; the answer's id is this behind a prefix. */
-    char extra[512]; /* Header lines that every answer carries: the request's id, CORS. */
+    const char *owner; /* The key it came with; "": none is asked for. */
+    char id[48];       /* The request's own; the answer's id is this behind a prefix. */
+    char extra[512];   /* Header lines that every answer carries: the request's id, CORS. */
     double arrived_s;
     lt_body *body;       /* Read already; NULL: request->body is to be read. */
     lt_outcome *outcome; /* The handler runs aside; NULL: on the loop. */
@@ -116,6 +121,8 @@ void lt_server_preset(const lt_server *s, lt_ask *a);
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
 /* A text of so many bytes may fit into the context: asked before it is encoded, as megabytes of it would hold everybody's streams up. */
 bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e);
+/* With which texts go to an owner and come back. False: out of memory. */
+bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out);
 /* Something has ended: the server too, if it was the last that a draining one waited for. */
 void lt_server_ended(lt_server *s);
 /* A request of so many bytes has been let go: what the allocator keeps of megabytes goes back to the system. */

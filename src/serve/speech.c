@@ -66,6 +66,17 @@ static lt_speech_item *begin_item(lt_strand *c, lt_speech_kind kind, const char 
     return item;
 }
 
+/* The item at the end is said by the tokens up to the one at hand; a later one begins with it, unless the one before has it. */
+static void note_logs(const lt_strand *c, bool fresh) {
+    const lt_speech *s = c->face;
+    lt_speech_item *item = &s->items[s->n_items - 1];
+    if (fresh && s->n_items > 1) {
+        const size_t behind = item[-1].logs_to, at = c->logs.n > 0 ? c->logs.n - 1 : 0;
+        item->logs_from = behind > at ? behind : at;
+    }
+    item->logs_to = c->logs.n;
+}
+
 typedef struct {
     lt_strand *c;
     lt_speech_fn on;
@@ -83,6 +94,7 @@ static void on_part(void *ctx, lt_part_kind part, int call, const char *text, si
     if (fresh && begin_item(l->c, kind, text, n) == NULL) {
         return;
     }
+    note_logs(l->c, fresh);
     if (part == LT_PART_CALL_NAME) {
         l->on(l->c, s->n_items - 1, true, "", 0);
         return;

@@ -13,6 +13,8 @@ typedef struct {
     char id[48];      /* Made for it; CALL: by which the tool's answer names it. */
     char *name;       /* CALL: the function. Owned. */
     lt_json_out text; /* CALL: the arguments. */
+    size_t logs_from,
+        logs_to; /* Rows of the choice's logs whose tokens said it, where any are kept. */
 } lt_speech_item;
 
 typedef struct {

@@ -171,10 +171,8 @@ bool lt_speech_prepare(lt_reply *r, lt_api_error *e) {
     l->think = lt_parse_reasons(&r->server->marks) &&
                (a->reasoning_format == NULL || strcmp(a->reasoning_format, "none") != 0);
     keep_marks(r);
-    if (l->forced && r->form.text != NULL) {
-        return lt_api_refuse(e, "tool_choice",
-                             "a forced call and another form of the answer are asked "
-                             "for at once");
+    if (l->forced) {
+        r->form.text = NULL; /* The form is that of texts, and there will be none. */
     }
     return true;
 }

@@ -208,6 +208,56 @@ static bool add_call(json_t *list, json_t *call) {
     return json_array_append_new(calls, call) == 0;
 }
 
+/* The text of a reasoning item: of its content, else of its summary. */
+static void gather_reasoning(const json_t *item, lt_json_out *out) {
+    static const char *const places[] = {"content", "summary"};
+    for (int i = 0; i < 2 && out->n == 0; i++) {
+        const json_t *parts = json_object_get(item, places[i]);
+        for (size_t k = 0; k < json_array_size(parts); k++) {
+            const json_t *text = json_object_get(json_array_get(parts, k), "text");
+            lt_out_raw(out, json_is_string(text) ? json_string_value(text) : "",
+                       json_string_length(text));
+        }
+    }
+}
+
+/* It begins the assistant's message, of which a text or calls may follow; templates choose what of earlier turns the model reads again. */
+static bool add_reasoning(json_t *list, const json_t *item) {
+    lt_json_out text = {0};
+    json_t *message;
+    bool ok = true;
+    gather_reasoning(item, &text);
+    if (text.n > 0) {
+        message = json_pack("{s:s, s:s, s:s%}", "role", "assistant", "content", "",
+                            "reasoning_content", text.data, text.n);
+        ok = message != NULL && json_array_append_new(list, message) == 0;
+    }
+    lt_out_free(&text);
+    return ok;
+}
+
+/* The last message is reasoning that waits for what it led to. */
+static json_t *only_thought(const json_t *list) {
+    json_t *last = json_array_get(list, json_array_size(list) - 1);
+    return json_object_get(last, "reasoning_content") != NULL &&
+                   json_object_get(last, "tool_calls") == NULL &&
+                   json_string_length(json_object_get(last, "content")) == 0
+               ? last
+               : NULL;
+}
+
+/* A message goes on from the reasoning before it; reasoning that led to nothing is left out. */
+static bool add_said(json_t *list, const char *role, json_t *content) {
+    json_t *thought = only_thought(list);
+    if (thought != NULL && strcmp(role, "assistant") == 0) {
+        return content != NULL && json_object_set_new(thought, "content", content) == 0;
+    }
+    if (thought != NULL) {
+        json_array_remove(list, json_array_size(list) - 1);
+    }
+    return add_message(list, role, content);
+}
+
 static bool take_item(json_t *list, const json_t *item, const char *where, lt_api_error *e) {
     const char *type = str(item, "type"), *role = str(item, "role");
 
@@ -229,10 +279,10 @@ static bool take_item(json_t *list, const json_t *item, const char *where, lt_ap
                                                id != NULL ? id : "", "content", output)) == 0;
     }
     if (is(type, "reasoning")) {
-        return true; /* Templates drop the reasoning of earlier turns. */
+        return add_reasoning(list, item);
     }
     if ((type == NULL || is(type, "message")) && role != NULL) {
-        return add_message(list, role, lt_content_text(json_object_get(item, "content"), where, e));
+        return add_said(list, role, lt_content_text(json_object_get(item, "content"), where, e));
     }
     return lt_api_refuse(e, where, "'%s': an item of type %.40s is not supported here", where,
                          type != NULL ? type : "?");
@@ -255,6 +305,9 @@ json_t *lt_convert_responses(const char *instructions, const json_t *input, lt_a
         }
     } else {
         ok = lt_api_refuse(e, "input", "'input' must be a string or a list of items");
+    }
+    if (ok && only_thought(list) != NULL) {
+        json_array_remove(list, json_array_size(list) - 1);
     }
     if (!ok) {
         json_decref(list);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|pages|life|calls|ends|abuse|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|state|pages|life|calls|ends|abuse|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -46,6 +46,15 @@ openai() {
     within "$python" tests/e2e/serve_openai.py "http://127.0.0.1:$port" $name
     stop
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
+}
+
+# What is kept between requests; the template reasons, and shows earlier reasoning.
+state() {
+    printf '%s' "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}{{ m.thoughts and '</think>' }}{% endfor %}{% for t in tools or [] %}{{ t | tojson }} as <tool_call>{\"name\": ...}</tool_call>{% endfor %}<think>" >"$dir/reasons.jinja"
+    start --chat-template "$dir/reasons.jinja" --api-key one,two --store-entries 6 --store-s 3
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    python3 tests/e2e/serve_state.py "$port" one two || bad=1
+    stop
 }
 
 pages() {
@@ -284,6 +293,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai pages life calls ends abuse bench
+[ $# -gt 0 ] || set -- raw openai state pages life calls ends abuse bench
 for part in "$@"; do "$part"; done
 finish

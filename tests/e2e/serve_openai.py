@@ -9,6 +9,9 @@ import sys
 import urllib.request
 
 import openai
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from openai.types.responses import Response, ResponseStreamEvent
+from pydantic import TypeAdapter
 
 base, model = sys.argv[1], sys.argv[2]
 client = openai.OpenAI(base_url=base + "/v1", api_key="none", max_retries=0)
@@ -38,6 +41,14 @@ def refused(name, status, param, call):
         body = e.body if isinstance(e.body, dict) else {}
         check(name, e.status_code == status and (param is None or body.get("param") == param) and bool(body.get("message")),
               f"{e.status_code} {e.body}")
+
+
+def strict(kind, value):
+    """The client takes any fields for good; its types say which there must be."""
+    try:
+        TypeAdapter(kind).validate_json(value.content if hasattr(value, "headers") else value.to_json())
+    except Exception as e:
+        check(f"fields of {getattr(kind, '__name__', 'an event')}", False, str(e)[-600:])
 
 
 def complete(**kw):
@@ -123,8 +134,11 @@ def stops():
 @case
 def chats():
     r = chat()
+    strict(ChatCompletion, client.chat.completions.with_raw_response.create(model=model, messages=[{"role": "user", "content": "Hi"}], max_tokens=2, logprobs=True, top_logprobs=2))
     check("chat: message", r.choices[0].message.role == "assistant" and len(r.choices[0].message.content) > 5, r)
     parts = list(chat(stream=True, stream_options={"include_usage": True}))
+    for p in parts:
+        strict(ChatCompletionChunk, p)
     text = "".join(p.choices[0].delta.content or "" for p in parts if p.choices)
     check("chat: streamed equals whole", text == r.choices[0].message.content, text)
     check("chat: role first, reason last", parts[0].choices[0].delta.role == "assistant" and parts[-2].choices[0].finish_reason == "length")
@@ -186,10 +200,18 @@ def responses():
     check("responses: text", len(r.output_text) > 5 and r.status == "incomplete"
           and r.incomplete_details.reason == "max_output_tokens", r)
     check("responses: usage", r.usage.output_tokens == 16 and r.usage.total_tokens == r.usage.input_tokens + 16)
-    check("responses: not stored", r.store is False)
+    check("responses: stored, and found again", r.store is True and client.responses.retrieve(r.id).output_text == r.output_text)
+    again = client.responses.create(model=model, input="And then?", previous_response_id=r.id, max_output_tokens=4)
+    check("responses: previous_response_id", again.previous_response_id == r.id and again.usage.input_tokens > r.usage.input_tokens)
+    check("responses: input items", [i.content[0].text for i in client.responses.input_items.list(r.id)] == ["Once upon a time"])
+    check("responses: input tokens", client.responses.input_tokens.count(model=model, input="Once upon a time").input_tokens == r.usage.input_tokens)
+    client.responses.delete(r.id)
+    refused("responses: deleted", 404, None, lambda: client.responses.retrieve(r.id))
     kinds, text, final = [], "", None
+    strict(Response, client.responses.with_raw_response.create(model=model, input="Once", max_output_tokens=4))
     for e in client.responses.create(model=model, input="Once upon a time", max_output_tokens=16, temperature=0, stream=True):
         kinds.append(e.type)
+        strict(ResponseStreamEvent, e)
         check_number = e.sequence_number == len(kinds) - 1
         if not check_number:
             check("responses: sequence numbers", False, (e.type, e.sequence_number))
