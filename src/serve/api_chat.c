@@ -283,7 +283,7 @@ static void face_finish(lt_reply *j) {
 }
 
 static void face_failed(lt_reply *j, const lt_api_error *e) {
-    lt_error_write(&j->out, j->flavour, e);
+    lt_error_write(&j->out, j->flavour, j->extra, e);
     lt_reply_send(j, NULL);
 }
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "base/clock.h"
@@ -11,14 +12,26 @@
 #include "serve/reply.h"
 #include "serve/route.h"
 
+/* OpenAI's fields, vLLM's, and Anthropic's. */
 static void put_model(lt_json_out *o, const lt_server *s) {
     const lt_model_spec *spec = lt_model_get_spec(s->model);
+    const time_t created = (time_t)s->created;
+    struct tm utc;
+    char when[32];
+
+    strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&created, &utc));
     lt_out_open(o, '{');
     lt_out_key_str(o, "id", s->name);
     lt_out_key_str(o, "object", "model");
     lt_out_key_int(o, "created", s->created);
     lt_out_key_str(o, "owned_by", "lateen");
     lt_out_key_int(o, "max_model_len", lt_server_context(s));
+    lt_out_key_str(o, "type", "model");
+    lt_out_key_str(o, "display_name", s->name);
+    lt_out_key_str(o, "created_at", when);
+    lt_out_key_str(o, "lifecycle", "active");
+    lt_out_key_int(o, "max_input_tokens", lt_server_context(s));
+    lt_out_key_int(o, "max_tokens", lt_server_context(s));
     lt_out_key_open(o, "meta", '{');
     lt_out_key_str(o, "family", lt_family_name(spec->family));
     lt_out_key_int(o, "n_vocab", spec->vocab_size);
@@ -36,6 +49,9 @@ void lt_api_models(lt_call *call) {
     lt_out_key_open(&o, "data", '[');
     put_model(&o, call->server);
     lt_out_shut(&o, ']');
+    lt_out_key_bool(&o, "has_more", false);
+    lt_out_key_str(&o, "first_id", call->server->name);
+    lt_out_key_str(&o, "last_id", call->server->name);
     lt_out_shut(&o, '}');
     lt_call_json(call, 200, &o);
 }

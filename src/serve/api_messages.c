@@ -1,284 +1,64 @@
-/* api_messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's shape, over the same conversation as chat.
- *
- * A stream is message_start, then for each block content_block_start, content_block_delta ..., content_block_stop, then message_delta with the
- * reason and the usage, then message_stop. max_tokens is an upper bound: where the context is smaller it counts. */
+/* api_messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's shape, over the same conversation as chat. max_tokens is an upper bound:
+ * where the context is smaller it counts. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
-#include "base/json.h"
 #include "serve/conversation.h"
-#include "serve/reply.h"
+#include "serve/messages.h"
 #include "serve/route.h"
-#include "serve/speech.h"
 #include "serve/tools_convert.h"
 
-static const lt_field fields[] = {
-    LT_JSON("messages", messages),
-    LT_JSON("system", system),
-    LT_STR("model", model),
-    LT_I64("max_tokens", max_tokens, 1, 1e12),
-    LT_BOOL("stream", stream),
-    LT_JSON("stop_sequences", stop),
-    LT_F64("temperature", temperature, 0, 100),
-    LT_F64("top_p", top_p, 0, 1),
-    LT_I64("top_k", top_k, 0, 1e9),
-    LT_F64("min_p", min_p, 0, 1),
-    LT_F64("repetition_penalty", repetition, 1e-3, 100),
-    LT_I64("seed", seed, -0x1p63, 0x1p63),
-    LT_JSON("tools", tools),
-    LT_JSON("tool_choice", tool_choice),
-    LT_JSON("thinking", thinking),
-    LT_JSON("chat_template_kwargs", template_kwargs),
-    LT_NOTHING("metadata"),
-    LT_NOTHING("service_tier"),
-    LT_NOTHING("cache_control"),
-    LT_NOTHING("inference_geo"),
-    LT_NOTHING("user_profile_id"),
-    LT_NOTHING("workspace_id"),
-    LT_REFUSED("diagnostics", "there are none"),
-    LT_REFUSED("container", "there are no containers"),
-    LT_REFUSED("context_management", "conversations are not edited here"),
-    LT_JSON("output_config", text),
-    LT_ONLY("speed", "\"standard\""),
-    LT_ONLY("mcp_servers", "[]")};
-
-/* ---- The stream ---- */
-
-static void event_begin(lt_reply *j, const char *type) {
-    lt_out_open(&j->out, '{');
-    lt_out_key_str(&j->out, "type", type);
-}
-
-static void event_end(lt_reply *j, const char *type) {
-    lt_out_shut(&j->out, '}');
-    lt_reply_send(j, type);
-}
-
-static void put_usage(lt_json_out *o, const lt_reply *j) {
-    const int64_t cached = lt_reply_cached_tokens(j);
-    lt_out_key_open(o, "usage", '{');
-    lt_out_key_int(o, "input_tokens", lt_reply_prompt_tokens(j) - cached);
-    lt_out_key_int(o, "cache_creation_input_tokens", 0);
-    lt_out_key_int(o, "cache_read_input_tokens", cached);
-    lt_out_key_int(o, "output_tokens", lt_reply_new_tokens(j));
-    lt_out_shut(o, '}');
-}
-
-static void face_begin(lt_reply *j) {
-    lt_json_out *o = &j->out;
-    event_begin(j, "message_start");
-    lt_out_key_open(o, "message", '{');
-    lt_out_key_str(o, "id", j->id);
-    lt_out_key_str(o, "type", "message");
-    lt_out_key_str(o, "role", "assistant");
-    lt_out_key_str(o, "model", j->server->name);
-    lt_out_key_open(o, "content", '[');
-    lt_out_shut(o, ']');
-    lt_out_key_null(o, "stop_reason");
-    lt_out_key_null(o, "stop_sequence");
-    put_usage(o, j);
-    lt_out_shut(o, '}');
-    event_end(j, "message_start");
-}
-
-static void block_stop(lt_strand *c, int index) {
-    event_begin(c->reply, "content_block_stop");
-    lt_out_key_int(&c->reply->out, "index", index);
-    event_end(c->reply, "content_block_stop");
-}
-
-static void block_start(lt_strand *c, int index) {
-    lt_json_out *o = &c->reply->out;
-    const lt_speech_item *item = &((const lt_speech *)c->face)->items[index];
-    event_begin(c->reply, "content_block_start");
-    lt_out_key_int(o, "index", index);
-    lt_out_key_open(o, "content_block", '{');
-    switch (item->kind) {
-    case LT_SPEECH_CONTENT:
-        lt_out_key_str(o, "type", "text");
-        lt_out_key_str(o, "text", "");
-        break;
-    case LT_SPEECH_REASONING:
-        lt_out_key_str(o, "type", "thinking");
-        lt_out_key_str(o, "thinking", "");
-        lt_out_key_str(o, "signature", "");
-        break;
-    case LT_SPEECH_CALL:
-        lt_out_key_str(o, "type", "tool_use");
-        lt_out_key_str(o, "id", item->id);
-        lt_out_key_str(o, "name", item->name);
-        lt_out_key_open(o, "input", '{');
-        lt_out_shut(o, '}');
-        break;
-    }
-    lt_out_shut(o, '}');
-    event_end(c->reply, "content_block_start");
-}
-
-static void on_piece(lt_strand *c, int item, bool fresh, const char *text, size_t n) {
-    static const char *const types[] = {"text_delta", "thinking_delta", "input_json_delta"};
-    static const char *const keys[] = {"text", "thinking", "partial_json"};
-    lt_json_out *o = &c->reply->out;
-    const lt_speech_kind kind = ((const lt_speech *)c->face)->items[item].kind;
-
-    if (!c->reply->stream) {
-        return;
-    }
-    if (fresh && item > 0) {
-        block_stop(c, item - 1);
-    }
-    if (fresh) {
-        block_start(c, item);
-    }
-    if (n == 0) {
-        return;
-    }
-    event_begin(c->reply, "content_block_delta");
-    lt_out_key_int(o, "index", item);
-    lt_out_key_open(o, "delta", '{');
-    lt_out_key_str(o, "type", types[kind]);
-    lt_out_key(o, keys[kind]);
-    lt_out_str(o, text, n);
-    lt_out_shut(o, '}');
-    event_end(c->reply, "content_block_delta");
-}
-
-static void put_stop(lt_json_out *o, const lt_strand *c) {
-    const lt_reply *j = c->reply;
-    const char *why = "end_turn";
-    if (c->stop_index >= 0) {
-        why = "stop_sequence";
-    } else if (c->finish == LT_FINISH_LENGTH) {
-        why = "max_tokens";
-    } else if (c->face != NULL && ((const lt_speech *)c->face)->n_calls > 0) {
-        why = "tool_use";
-    }
-    lt_out_key_str(o, "stop_reason", why);
-    lt_out_key(o, "stop_sequence");
-    if (c->stop_index >= 0) {
-        lt_out_str(o, j->stops[c->stop_index], j->stop_lengths[c->stop_index]);
-    } else {
-        lt_out_null(o);
-    }
-}
-
-/* ---- The face ---- */
-
-static void face_token(lt_strand *c) {
-    if (c->face != NULL && lt_speech_in_reasoning(c)) {
-        c->reasoning_tokens++;
-    }
-}
-
-static void face_text(lt_strand *c, const char *text, size_t n) {
-    if (c->face != NULL || lt_speech_open(c)) {
-        lt_speech_feed(c, text, n, on_piece);
-    }
-}
-
-static void face_choice_end(lt_strand *c) {
-    if (c->face == NULL && !lt_speech_open(c)) {
-        return;
-    }
-    lt_speech_end(c, on_piece);
-    if (c->reply->stream && ((const lt_speech *)c->face)->n_items > 0) {
-        block_stop(c, ((const lt_speech *)c->face)->n_items - 1);
-    }
-}
-
-static void put_block(lt_json_out *o, const lt_speech_item *item) {
-    const char *text = item->text.data != NULL ? item->text.data : "";
-    json_t *input;
-    lt_out_open(o, '{');
-    switch (item->kind) {
-    case LT_SPEECH_CONTENT:
-        lt_out_key_str(o, "type", "text");
-        lt_out_key(o, "text");
-        lt_out_str(o, text, item->text.n);
-        break;
-    case LT_SPEECH_REASONING:
-        lt_out_key_str(o, "type", "thinking");
-        lt_out_key(o, "thinking");
-        lt_out_str(o, text, item->text.n);
-        lt_out_key_str(o, "signature", "");
-        break;
-    case LT_SPEECH_CALL:
-        lt_out_key_str(o, "type", "tool_use");
-        lt_out_key_str(o, "id", item->id);
-        lt_out_key_str(o, "name", item->name);
-        input = lt_json_loadb(text, item->text.n, JSON_ALLOW_NUL, NULL);
-        lt_out_key(o, "input");
-        if (json_is_object(input)) {
-            lt_out_value(o, input);
-        } else { /* Cut off in the middle: the length was reached. */
-            lt_out_open(o, '{');
-            lt_out_shut(o, '}');
-        }
-        json_decref(input);
-        break;
-    }
-    lt_out_shut(o, '}');
-}
-
-static void face_finish(lt_reply *j) {
-    lt_json_out *o = &j->out;
-    lt_strand *c = &j->parts[0].strands[0];
-    const lt_speech *s = c->face;
-
-    if (j->stream) {
-        event_begin(j, "message_delta");
-        lt_out_key_open(o, "delta", '{');
-        put_stop(o, c);
-        lt_out_shut(o, '}');
-        put_usage(o, j);
-        event_end(j, "message_delta");
-        event_begin(j, "message_stop");
-        event_end(j, "message_stop");
-        return;
-    }
-    lt_out_open(o, '{');
-    lt_out_key_str(o, "id", j->id);
-    lt_out_key_str(o, "type", "message");
-    lt_out_key_str(o, "role", "assistant");
-    lt_out_key_str(o, "model", j->server->name);
-    lt_out_key_open(o, "content", '[');
-    for (int i = 0; s != NULL && i < s->n_items; i++) {
-        put_block(o, &s->items[i]);
-    }
-    lt_out_shut(o, ']');
-    put_stop(o, c);
-    put_usage(o, j);
-    lt_out_shut(o, '}');
-}
-
-static void face_failed(lt_reply *j, const lt_api_error *e) {
-    lt_error_write(&j->out, j->flavour, e);
-    lt_reply_send(j, "error");
-}
-
-static void face_free(lt_reply *j) {
-    if (j->n_parts > 0 && j->parts[0].strands != NULL) {
-        lt_speech_close(&j->parts[0].strands[0]);
-    }
-}
-
-static const lt_face face = {.begin = face_begin,
-                             .token = face_token,
-                             .text = face_text,
-                             .choice_end = face_choice_end,
-                             .finish = face_finish,
-                             .failed = face_failed,
-                             .free = face_free};
+static const lt_field fields[] = {LT_JSON("messages", messages),
+                                  LT_JSON("system", system),
+                                  LT_STR("model", model),
+                                  LT_I64("max_tokens", max_tokens, 1, 1e12),
+                                  LT_BOOL("stream", stream),
+                                  LT_JSON("stop_sequences", stop),
+                                  LT_F64("temperature", temperature, 0, 100),
+                                  LT_F64("top_p", top_p, 0, 1),
+                                  LT_I64("top_k", top_k, 0, 1e9),
+                                  LT_F64("min_p", min_p, 0, 1),
+                                  LT_F64("repetition_penalty", repetition, 1e-3, 100),
+                                  LT_I64("seed", seed, -0x1p63, 0x1p63),
+                                  LT_JSON("tools", tools),
+                                  LT_JSON("tool_choice", tool_choice),
+                                  LT_JSON("thinking", thinking),
+                                  LT_JSON("chat_template_kwargs", template_kwargs),
+                                  LT_NOTHING("metadata"),
+                                  LT_NOTHING("service_tier"),
+                                  LT_NOTHING("cache_control"),
+                                  LT_NOTHING("inference_geo"),
+                                  LT_NOTHING("user_profile_id"),
+                                  LT_NOTHING("workspace_id"),
+                                  LT_REFUSED("diagnostics", "there are none"),
+                                  LT_REFUSED("container", "there are no containers"),
+                                  LT_JSON("context_management", context_management),
+                                  LT_JSON("thread", thread),
+                                  LT_REFUSED("compaction", "conversations are not summarised here"),
+                                  LT_NOTHING("billing_policy"),        /* Nothing is billed, */
+                                  LT_NOTHING("fallbacks"),             /* and nothing declined, */
+                                  LT_NOTHING("fallback_credit_token"), /* so that nobody has one. */
+                                  LT_JSON("output_format", response_format),
+                                  LT_JSON("output_config", text),
+                                  LT_ONLY("speed", "\"standard\""),
+                                  LT_ONLY("mcp_servers", "[]")};
 
 /* ---- The request ---- */
 
 /* {type: enabled, budget_tokens: n}, {type: disabled}, {type: adaptive}. */
-static bool read_thinking(lt_ask *a, lt_api_error *e) {
+static bool read_thinking(lt_ask *a, bool *omitted, lt_api_error *e) {
+    const char *display = json_string_value(json_object_get(a->thinking, "display"));
     const char *type = json_string_value(json_object_get(a->thinking, "type"));
     const json_t *budget = json_object_get(a->thinking, "budget_tokens");
 
     if (a->thinking == NULL) {
         return true;
+    }
+    *omitted = display != NULL && strcmp(display, "omitted") == 0;
+    if (display != NULL && !*omitted && strcmp(display, "summarized") != 0) {
+        return lt_api_refuse(
+            e, "thinking", "'thinking.display' = %.40s; it may be summarized or omitted", display);
     }
     if (type != NULL && strcmp(type, "disabled") == 0) {
         a->reasoning_effort = "none";
@@ -309,7 +89,9 @@ static bool read_output(lt_ask *a, lt_api_error *e) {
                                  key);
         }
     }
-    a->response_format = json_is_null(format) ? NULL : format;
+    if (format != NULL && !json_is_null(format)) {
+        a->response_format = format;
+    }
     a->format_name = "output_config.format";
     if (json_is_string(effort) && a->reasoning_effort == NULL) {
         a->reasoning_effort = json_string_value(effort);
@@ -345,8 +127,36 @@ static bool convert_choice(const json_t *choice, json_t **out, bool *parallel, l
     return true;
 }
 
+/* Tokens of the prompt that Anthropic's messages make. */
+static bool count(lt_server *s, const lt_ask *a, const json_t *messages, int64_t *n) {
+    lt_api_error e = {0};
+    lt_ids ids = {0};
+    json_t *converted = lt_convert_anthropic(a->system, messages, &e);
+    const lt_conversation c = {
+        .messages = converted, .kwargs = a->template_kwargs, .add_generation_prompt = true};
+    const bool ok = converted != NULL && lt_conversation_ids(s, &c, &ids, NULL, &e);
+    *n = (int64_t)ids.n;
+    lt_ids_free(&ids);
+    json_decref(converted);
+    return ok;
+}
+
+/* context_management; what it saved is counted by the prompts with and without. */
+static bool edited(lt_ask *a, lt_call *call, lt_messages *st, lt_api_error *e) {
+    const json_t *whole = a->messages;
+    int64_t before = 0, after = 0;
+    if (!lt_messages_edit(a, st, e)) {
+        return false;
+    }
+    if (st->cleared_turns > 0 && count(call->server, a, whole, &before) &&
+        count(call->server, a, a->messages, &after)) {
+        st->cleared_tokens = before - after;
+    }
+    return true;
+}
+
 /* Read the body and turn it into OpenAI's terms; the converted trees live in the ask's root. */
-static bool read_ask(lt_ask *a, lt_call *call, bool counting, lt_api_error *e) {
+static bool read_ask(lt_ask *a, lt_call *call, lt_messages *st, bool counting, lt_api_error *e) {
     json_t *messages, *tools, *choice = NULL;
     lt_server_ask(call->server, a);
     a->max_tokens = -1; /* Anthropic: every request says. */
@@ -355,6 +165,14 @@ static bool read_ask(lt_ask *a, lt_call *call, bool counting, lt_api_error *e) {
     }
     if (a->max_tokens < 0 && !counting) {
         return lt_api_refuse(e, "max_tokens", "'max_tokens' is missing");
+    }
+    if (!lt_messages_thread(a, call, st, e) || !lt_messages_open_thinking(a, call, e)) {
+        return false;
+    }
+    json_object_set(a->root, "asked_messages", (json_t *)(uintptr_t)st->own);
+    json_object_set(a->root, "asked_tools", json_object_get(a->root, "tools"));
+    if (!edited(a, call, st, e)) {
+        return false;
     }
     messages = lt_convert_anthropic(a->system, a->messages, e);
     if (messages == NULL) {
@@ -370,8 +188,8 @@ static bool read_ask(lt_ask *a, lt_call *call, bool counting, lt_api_error *e) {
     if (tools != NULL) {
         json_object_set_new(a->root, "tools", tools);
     }
-    if (!convert_choice(a->tool_choice, &choice, &a->parallel_tools, e) || !read_thinking(a, e) ||
-        !read_output(a, e)) {
+    if (!convert_choice(a->tool_choice, &choice, &a->parallel_tools, e) ||
+        !read_thinking(a, &st->omitted, e) || !read_output(a, e)) {
         json_decref(choice);
         return false;
     }
@@ -411,17 +229,24 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
 void lt_api_messages(lt_call *call) {
     lt_api_error e = {0};
     lt_ask a;
-    lt_reply *j;
+    lt_reply *j = NULL;
+    lt_messages *st = calloc(1, sizeof *st);
 
-    if (!read_ask(&a, call, false, &e)) {
+    lt_ask_defaults(&a);
+    if (st == NULL ? !lt_api_refuse_oom(&e) : !read_ask(&a, call, st, false, &e)) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
-        return;
+    } else {
+        j = lt_reply_open(call, &lt_messages_face, &a, "msg_");
     }
-    j = lt_reply_open(call, &face, &a, "msg_");
     if (j == NULL) {
+        if (st != NULL) {
+            lt_store_release(call->server->store, st->previous);
+        }
+        free(st);
         return;
     }
+    j->face_state = st;
     if (!prepare(j, &e)) {
         lt_reply_refuse(call, j, &e);
         return;
@@ -432,18 +257,25 @@ void lt_api_messages(lt_call *call) {
 void lt_api_count_tokens(lt_call *call) {
     lt_api_error e = {0};
     lt_json_out o = {0};
+    lt_messages st = {0};
     lt_ids ids = {0};
     lt_ask a;
 
-    if (!read_ask(&a, call, true, &e) || !lt_server_check_model(call->server, &a, &e) ||
+    if (!read_ask(&a, call, &st, true, &e) || !lt_server_check_model(call->server, &a, &e) ||
         !prompt_ids(call->server, &a, &ids, NULL, &e)) {
         lt_call_error(call, &e);
     } else {
         lt_out_open(&o, '{');
         lt_out_key_int(&o, "input_tokens", (int64_t)ids.n);
+        if (st.edits) {
+            lt_out_key_open(&o, "context_management", '{');
+            lt_out_key_int(&o, "original_input_tokens", (int64_t)ids.n + st.cleared_tokens);
+            lt_out_shut(&o, '}');
+        }
         lt_out_shut(&o, '}');
         lt_call_json(call, 200, &o);
     }
+    lt_store_release(call->server->store, st.previous);
     lt_ids_free(&ids);
     lt_ask_free(&a);
 }

@@ -183,18 +183,11 @@ static json_t *own_items(lt_server *s, const json_t *input, lt_api_error *e) {
 
 /* The items of the turns before, oldest first. Their texts are ours: they can be read. */
 static bool add_turns(json_t *list, const lt_stored *last, lt_api_error *e) {
-    size_t n_turns = 0, n = 0;
-    const lt_stored **turns;
+    size_t n_turns = 0;
+    const lt_stored **turns = lt_stored_line(last, &n_turns);
 
-    for (const lt_stored *t = last; t != NULL; t = lt_stored_previous(t)) {
-        n_turns++;
-    }
-    turns = malloc((n_turns + 1) * sizeof *turns);
     if (turns == NULL) {
         return lt_api_refuse_oom(e);
-    }
-    for (const lt_stored *t = last; t != NULL; t = lt_stored_previous(t)) {
-        turns[n_turns - ++n] = t;
     }
     for (size_t i = 0; i < n_turns; i++) {
         size_t bytes;

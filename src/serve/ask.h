@@ -22,6 +22,7 @@ typedef struct {
     char param[64];          /* "": null. */
     char message[512];
     int retry_after_s;           /* 0: no such header. */
+    const char *detail;          /* Anthropic's error_code; NULL: none. */
     int64_t n_prompt, n_context; /* A prompt over the context: both; 0: another error. */
 } lt_api_error;
 
@@ -45,7 +46,7 @@ typedef struct {
     const json_t *messages, *prompt, *input, *system, *tools, *tool_choice, *content, *tokens,
         *metadata;
     const char *instructions, *suffix, *previous_id;
-    const json_t *store, *include;
+    const json_t *store, *include, *thread, *context_management;
     const char *truncation, *verbosity, *summary;
     /* How the answer is sent. */
     bool stream, echo, parallel_tools, include_usage, continuous_usage;

@@ -80,7 +80,8 @@ static const struct {
                     {500, "Internal Server Error"},
                     {501, "Not Implemented"},
                     {503, "Service Unavailable"},
-                    {505, "HTTP Version Not Supported"}};
+                    {505, "HTTP Version Not Supported"},
+                    {529, "Overloaded"}};
 
 const char *lt_http_status_text(int status) {
     for (size_t i = 0; i < sizeof status_texts / sizeof *status_texts; i++) {

@@ -155,6 +155,11 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
             "the prompt of %zu tokens exceeds the available context size of %lld tokens%s",
             prompt->n, (long long)context,
             j->request.embed ? "" : ": there is no room for an answer");
+        if (j->flavour ==
+            LT_FLAVOUR_ANTHROPIC) { /* Agents look for these words, and make their history shorter. */
+            snprintf(e->message, sizeof e->message, "prompt is too long: %zu tokens > %lld maximum",
+                     prompt->n, (long long)context - 1);
+        }
         e->type = j->flavour == LT_FLAVOUR_LLAMA ? "exceed_context_size_error" : e->type;
         e->code = "context_length_exceeded";
         e->n_prompt = (int64_t)prompt->n;
@@ -379,8 +384,9 @@ void lt_reply_fail(lt_reply *j, const lt_api_error *e) {
         j->face->failed(j, e);
         lt_http_end(j->conn);
     } else {
-        lt_error_write(&j->out, j->flavour, e);
-        lt_http_reply(j->conn, e->status, "application/json", j->extra, j->out.data, j->out.n);
+        lt_error_write(&j->out, j->flavour, j->extra, e);
+        lt_http_reply(j->conn, lt_error_status(j->flavour, e), "application/json", j->extra,
+                      j->out.data, j->out.n);
     }
     j->conn = NULL;
 }

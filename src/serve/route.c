@@ -67,8 +67,8 @@ static const struct {
 
 /* ---- Errors ---- */
 
-static const char *anthropic_type(const lt_api_error *e) {
-    switch (e->status) {
+static const char *anthropic_type(int status) {
+    switch (status) {
     case 401:
         return "authentication_error";
     case 403:
@@ -79,14 +79,31 @@ static const char *anthropic_type(const lt_api_error *e) {
         return "request_too_large";
     case 429:
         return "rate_limit_error";
-    case 503:
+    case 529:
         return "overloaded_error";
     default:
-        return e->status < 500 ? "invalid_request_error" : "api_error";
+        return status < 500 ? "invalid_request_error" : "api_error";
     }
 }
 
-void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e) {
+/* Anthropic's clients know a full or starting server by 529, and their own share used up by 429. */
+int lt_error_status(lt_flavour flavour, const lt_api_error *e) {
+    const bool full = e->status == 503 || (e->code != NULL && strcmp(e->code, "queue_full") == 0);
+    return flavour == LT_FLAVOUR_ANTHROPIC && full ? 529 : e->status;
+}
+
+/* "request-id: ...\r\n" */
+static void put_request_id(lt_json_out *o, const char *extra) {
+    const char *id = extra != NULL ? strchr(extra, ' ') : NULL;
+    lt_out_key(o, "request_id");
+    if (id != NULL) {
+        lt_out_str(o, id + 1, strcspn(id + 1, "\r"));
+    } else {
+        lt_out_null(o);
+    }
+}
+
+void lt_error_write(lt_json_out *o, lt_flavour flavour, const char *extra, const lt_api_error *e) {
     char message[3 * sizeof e->message], param[3 * sizeof e->param];
     const size_t n = lt_utf8_replace_invalid(message, e->message, strlen(e->message));
     const size_t param_n = lt_utf8_replace_invalid(param, e->param, strlen(e->param));
@@ -98,7 +115,9 @@ void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e) {
     lt_out_key_open(o, "error", '{');
     lt_out_key(o, "message");
     lt_out_str(o, message, n);
-    lt_out_key_str(o, "type", flavour == LT_FLAVOUR_ANTHROPIC ? anthropic_type(e) : e->type);
+    lt_out_key_str(o, "type",
+                   flavour == LT_FLAVOUR_ANTHROPIC ? anthropic_type(lt_error_status(flavour, e))
+                                                   : e->type);
     if (flavour != LT_FLAVOUR_ANTHROPIC) {
         lt_out_key(o, "param");
         if (param_n > 0) {
@@ -115,8 +134,15 @@ void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e) {
             lt_out_key_int(o, "n_prompt_tokens", e->n_prompt);
             lt_out_key_int(o, "n_ctx", e->n_context);
         }
+    } else if (e->detail != NULL) {
+        lt_out_key_open(o, "details", '{');
+        lt_out_key_str(o, "error_code", e->detail);
+        lt_out_shut(o, '}');
     }
     lt_out_shut(o, '}');
+    if (flavour == LT_FLAVOUR_ANTHROPIC) {
+        put_request_id(o, extra);
+    }
     lt_out_shut(o, '}');
 }
 
@@ -147,8 +173,8 @@ void lt_call_error(lt_call *call, const lt_api_error *e) {
     } else {
         call->server->metrics.http_errors++;
     }
-    lt_error_write(&o, call->flavour, e);
-    lt_call_json(call, e->status, &o);
+    lt_error_write(&o, call->flavour, call->extra, e);
+    lt_call_json(call, lt_error_status(call->flavour, e), &o);
 }
 
 static void answer_error(lt_call *call, int status, const char *type, const char *code,
@@ -480,7 +506,7 @@ void lt_route_bad(void *server, lt_http_refusal *r) {
     snprintf(e.message, sizeof e.message, "%s", r->why);
     s->metrics.http_requests++;
     s->metrics.http_errors++;
-    lt_error_write(&o, call.flavour, &e);
+    lt_error_write(&o, call.flavour, call.extra, &e);
     snprintf(r->body, sizeof r->body, "%s", o.data != NULL ? o.data : "");
     lt_out_free(&o);
 }

@@ -105,8 +105,10 @@ bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows,
 
 void lt_call_json(lt_call *call, int status, lt_json_out *body);
 void lt_call_error(lt_call *call, const lt_api_error *e);
-/* The error object in the flavour's shape, appended to o. */
-void lt_error_write(lt_json_out *o, lt_flavour flavour, const lt_api_error *e);
+/* The error object in the flavour's shape, appended to o. extra: the answer's header lines, of which the first tells the request's id. */
+void lt_error_write(lt_json_out *o, lt_flavour flavour, const char *extra, const lt_api_error *e);
+/* The status that its clients know it by. */
+int lt_error_status(lt_flavour flavour, const lt_api_error *e);
 
 /* ---- What several endpoints need ---- */
 

@@ -189,6 +189,20 @@ const lt_stored *lt_stored_previous(const lt_stored *entry) {
     return entry->previous;
 }
 
+const lt_stored **lt_stored_line(const lt_stored *last, size_t *n) {
+    const lt_stored **line;
+    size_t at = 0;
+    for (const lt_stored *e = last; e != NULL; e = e->previous) {
+        at++;
+    }
+    *n = at;
+    line = malloc((at + 1) * sizeof *line);
+    for (const lt_stored *e = last; line != NULL && e != NULL; e = e->previous) {
+        line[--at] = e;
+    }
+    return line;
+}
+
 const char *lt_stored_text(const lt_stored *entry, size_t *n) {
     *n = entry->n;
     return entry->text;

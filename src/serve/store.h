@@ -46,6 +46,8 @@ bool lt_store_forget(lt_store *s, const char *id, const char *owner, double now_
 
 /* Of an entry that is held. */
 const lt_stored *lt_stored_previous(const lt_stored *entry); /* NULL: the first. */
+/* The entry and all before it, oldest first: malloc'ed. NULL: out of memory. */
+const lt_stored **lt_stored_line(const lt_stored *last, size_t *n);
 const char *lt_stored_text(const lt_stored *entry, size_t *n);
 
 lt_store_stats lt_store_get_stats(lt_store *s);

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|state|pages|life|calls|ends|abuse|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|state|pages|life|calls|ends|abuse|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -37,10 +37,15 @@ raw() {
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
 }
 
+# A Python that has the modules; what clients need is installed by .ci/run into build/venv.
+python_with() { # module...
+    for p in build/venv/bin/python python3; do "$p" -c "import $1" 2>/dev/null && python=$p && return; done
+    skip "$1's client" "python3 has no $1 (.ci/run installs it into build/venv); raw and state test the same paths"
+    return 1
+}
+
 openai() {
-    local python=
-    for p in build/venv/bin/python python3; do "$p" -c 'import openai' 2>/dev/null && python=$p && break; done
-    if [ -z "$python" ]; then skip "OpenAI's client" "python3 has no openai (.ci/run installs it into build/venv); raw tests the same paths"; return; fi
+    python_with openai || return
     start
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
     within "$python" tests/e2e/serve_openai.py "http://127.0.0.1:$port" $name
@@ -48,12 +53,24 @@ openai() {
     say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
 }
 
-# What is kept between requests; the template reasons, and shows earlier reasoning.
-state() {
+# A template that opens the reasoning, and shows earlier reasoning, calls and tools.
+reasons() {
     printf '%s' "{% for m in messages %}[{{ m.role }}]{% if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}{{ m.content }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}{{ m.thoughts and '</think>' }}{% endfor %}{% for t in tools or [] %}{{ t | tojson }} as <tool_call>{\"name\": ...}</tool_call>{% endfor %}<think>" >"$dir/reasons.jinja"
-    start --chat-template "$dir/reasons.jinja" --api-key one,two --store-entries 6 --store-s 3
-    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
-    python3 tests/e2e/serve_state.py "$port" one two || bad=1
+    start --chat-template "$dir/reasons.jinja" "$@"
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return 1; }
+}
+
+anthropic() {
+    python_with anthropic || return
+    reasons --api-key one,one-other || return
+    within "$python" tests/e2e/serve_anthropic.py "http://127.0.0.1:$port" $name one
+    stop
+}
+
+# What is kept between requests.
+state() {
+    reasons --api-key one,two --store-entries 6 --store-s 3 || return
+    within python3 tests/e2e/serve_state.py "$port" one two
     stop
 }
 
@@ -293,6 +310,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai state pages life calls ends abuse bench
+[ $# -gt 0 ] || set -- raw openai anthropic state pages life calls ends abuse bench
 for part in "$@"; do "$part"; done
 finish
