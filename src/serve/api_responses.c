@@ -81,6 +81,7 @@ static bool read_nested(lt_ask *a, lt_api_error *e) {
         LT_STR("generate_summary", summary), LT_ONLY("context", "\"auto\""),
         LT_ONLY("mode", "\"standard\"")};
     static const char *const summaries[] = {"auto", "concise", "detailed", NULL};
+    static const char *const verbosities[] = {"low", "medium", "high", NULL};
     static const char *const truncations[] = {"auto", "disabled", NULL};
     if (a->text != NULL && !json_is_object(a->text)) {
         return lt_api_refuse(e, "text", "'text' must be an object");
@@ -97,6 +98,7 @@ static bool read_nested(lt_ask *a, lt_api_error *e) {
            lt_ask_object(a, a->stream_options, stream, 1, "stream_options.", e) &&
            lt_ask_object(a, a->reasoning, reasoning, sizeof reasoning / sizeof *reasoning,
                          "reasoning.", e) &&
+           one_of(a->verbosity, verbosities, "text.verbosity", e) &&
            one_of(a->summary, summaries, "reasoning.summary", e) &&
            one_of(a->truncation, truncations, "truncation", e);
 }

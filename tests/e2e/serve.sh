@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|state|pages|life|calls|ends|abuse|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|agents|state|pages|life|calls|ends|abuse|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -71,6 +71,26 @@ anthropic() {
 state() {
     reasons --api-key one,two --store-entries 6 --store-s 3 || return
     within python3 tests/e2e/serve_state.py "$port" one two
+    stop
+}
+
+# Frameworks, each by the first Python that has it; the model that comes with Lateen, as stories260K's context is too short for their prompts.
+agents() {
+    local framework module found
+    local -A of=()
+    for framework in openai_agents:agents instructor_modes:instructor dspy_adapters:dspy litellm_calls:litellm langchain:langchain_openai pydantic_ai:pydantic_ai llama_index:llama_index.llms.openai_like; do
+        module=${framework#*:} found=
+        for p in build/venv*/bin/python python3; do "$p" -c "import $module" 2>/dev/null && found=$p && break; done
+        if [ -n "$found" ]; then of[$found]+=" ${framework%%:*}"; else skip "${framework%%:*}" "no $module (.ci/run installs some, tests/long/agents.sh all)"; fi
+    done
+    [ ${#of[@]} -gt 0 ] || return
+    model=(models/polyglot-46m.gguf)
+    start
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    for p in "${!of[@]}"; do
+        # shellcheck disable=SC2086
+        within "$p" tests/e2e/serve_agents.py "http://127.0.0.1:$port" polyglot-46m ${of[$p]} 2>"$dir/agents.err"
+    done
     stop
 }
 
@@ -310,6 +330,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai anthropic state pages life calls ends abuse bench
+[ $# -gt 0 ] || set -- raw openai anthropic agents state pages life calls ends abuse bench
 for part in "$@"; do "$part"; done
 finish

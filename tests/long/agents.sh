@@ -1,0 +1,13 @@
+# Agents' frameworks, as they are on the package index today, against the server: installed here where they are not yet.
+venv() { # folder, packages...
+    local folder=build/$1
+    shift
+    [ -x "$folder/bin/pip" ] || python3 -m venv "$folder"
+    "$folder/bin/pip" -q install "$@" || echo "# $folder: not all of $* can be installed; their tests are skipped"
+}
+# Those that pin different versions of the same clients do not live together.
+venv venv openai anthropic ollama
+venv venv-agents openai-agents instructor
+venv venv-litellm dspy litellm mcp orjson
+venv venv-chains langchain-openai langchain-ollama "pydantic-ai-slim[openai,anthropic]" llama-index-llms-openai-like
+suite "serve: agents' frameworks, all of them" timeout 900 tests/e2e/serve.sh agents
