@@ -1,4 +1,4 @@
-/* model.h: one transformer, described by a spec; a family (gpt2, llama, qwen2, qwen3, gemma2, gemma3, apertus, mixtral, switch) is a row of a
+/* model.h: one transformer, described by a spec; a family (gpt2, llama, qwen2, qwen3, gemma2, gemma3, apertus, mixtral, mistral, phi3, switch) is a row of a
  * table. Open weights or create random ones, run them, save them as a Hugging Face folder.
  *
  *     lt_model *m = NULL;
@@ -26,6 +26,8 @@ typedef struct lt_session lt_session;
     X(GEMMA3, "gemma3_text", "Gemma3ForCausalLM")                                                  \
     X(APERTUS, "apertus", "ApertusForCausalLM")                                                    \
     X(MIXTRAL, "mixtral", "MixtralForCausalLM")                                                    \
+    X(MISTRAL, "mistral", "MistralForCausalLM")                                                    \
+    X(PHI3, "phi3", "Phi3ForCausalLM")                                                             \
     X(SWITCH, "switch",                                                                            \
       "LateenSwitchForCausalLM") /* decoder-only top-1 Switch; no such class in transformers */
 
@@ -38,7 +40,23 @@ typedef enum {
 
 typedef enum { LT_NORM_RMS, LT_NORM_LAYER } lt_norm_kind;
 typedef enum { LT_POS_LEARNED, LT_POS_ROPE } lt_pos_kind;
-typedef enum { LT_ROPE_PLAIN, LT_ROPE_LINEAR, LT_ROPE_LLAMA3 } lt_rope_scaling;
+/* How rotary frequencies are stretched, by transformers' rope_type; rope.c has the formulas. */
+#define LT_ROPE_MAP(X)                                                                             \
+    X(PLAIN, "default")                                                                            \
+    X(LINEAR, "linear")                                                                            \
+    X(LLAMA3, "llama3")                                                                            \
+    X(YARN, "yarn")                                                                                \
+    X(DYNAMIC, "dynamic") /* By the length of the text: NTK, beyond max_seq. */                    \
+    X(LONGROPE,                                                                                    \
+      "longrope") /* By the length: rope_short up to rope_original_seq, else rope_long */          \
+    X(PROPORTIONAL, "proportional")
+typedef enum {
+#define LT_ROPE_ENUM(name, type) LT_ROPE_##name,
+    LT_ROPE_MAP(LT_ROPE_ENUM)
+#undef LT_ROPE_ENUM
+        LT_ROPE_COUNT
+} lt_rope_scaling;
+#define LT_MAX_ROPE_FACTORS 256 /* Of longrope: one for each pair of a head that rotates. */
 
 #define LT_MAX_LAYERS 256
 
@@ -75,6 +93,11 @@ typedef struct {
         rope_theta_local; /* local: of sliding-window layers (gemma3); 0: the same. */
     lt_rope_scaling rope_scaling;
     double rope_factor, rope_low_freq, rope_high_freq, rope_original_seq;
+    double rope_beta_fast, rope_beta_slow; /* yarn */
+    bool rope_truncate;                    /* yarn: its range is rounded to whole dimensions. */
+    double rope_attention_factor;          /* Cosines and sines are multiplied by it; 0: 1. */
+    int64_t rope_dim;                      /* The first so many of a head rotate; 0: all. */
+    float rope_short[LT_MAX_ROPE_FACTORS], rope_long[LT_MAX_ROPE_FACTORS]; /* longrope */
     int64_t window; /* Sliding window of local layers; 0: none. */
     int64_t
         window_every; /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window > 0. */
@@ -99,6 +122,8 @@ LT_MUST_USE lt_err lt_model_spec_read(lt_model_spec *out, const char *config_pat
 LT_MUST_USE lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype,
                                        const char *config_path);
 
+/* Tokens of the longest text the model is made for: max_seq, or with dynamic RoPE its factor times that. */
+int64_t lt_model_spec_context(const lt_model_spec *spec);
 int64_t lt_model_spec_params(const lt_model_spec *spec); /* All parameters, a tied head once. */
 int64_t lt_model_spec_active_params(
     const lt_model_spec *spec); /* Of one token: top_k experts, no input embedding. */
@@ -135,7 +160,8 @@ LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype
 void lt_model_close(lt_model *m);
 const lt_model_spec *lt_model_get_spec(const lt_model *m);
 
-/* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is allocated after open, but by lt_session_score. */
+/* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is allocated after open, but by lt_session_score
+ * and for the rotary table of a long call of a model with dynamic RoPE. */
 LT_MUST_USE lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs,
                                    int64_t max_seq);
 void lt_session_close(lt_session *s);

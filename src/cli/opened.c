@@ -193,7 +193,7 @@ lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj
 
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens) {
     const int64_t want = (int64_t)prompt_bytes + max_tokens + 2,
-                  most = lt_model_get_spec(m)->max_seq; /* BOS and one to spare. */
+                  most = lt_model_spec_context(lt_model_get_spec(m)); /* BOS and one to spare. */
     return want < most ? want : most;
 }
 

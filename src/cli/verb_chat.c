@@ -252,7 +252,7 @@ static lt_err run(chat_options *o, int argc, char **argv) {
     if (c.seen == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "conversation");
     }
-    room = lt_model_get_spec(c.opened.model)->max_seq;
+    room = lt_model_spec_context(lt_model_get_spec(c.opened.model));
     room = o->context < room ? o->context : room;
     LT_TRY_DONE(choose_template(&c));
     LT_TRY_DONE(lt_session_open(&c.session, c.opened.model, 1, room));

@@ -34,9 +34,10 @@ static lt_tensor rope_table(const lt_run *r, int layer) {
     return lt_model_layer_window(r->spec, layer) > 0 ? r->rope_local : r->rope;
 }
 
-/* Norm and rotation are one op where the spec has both. */
+/* Norm and rotation are one op where the spec has both, of whole heads. */
 static bool norm_and_rotate(const lt_run *r) {
-    return r->spec->qk_norm && r->spec->pos == LT_POS_ROPE;
+    return r->spec->qk_norm && r->spec->pos == LT_POS_ROPE &&
+           2 * lt_rope_columns(r->spec) == r->spec->head_dim;
 }
 
 static lt_err norm_fwd(lt_run *r, int layer, const lt_layer_acts *t, bool keys) {

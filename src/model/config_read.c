@@ -1,7 +1,6 @@
 /* config_read.c: config.json of a Hugging Face folder -> lt_model_spec.
  *
- * Plain keys follow the family's table. Three things do not fit a key: the rotary embedding (transformers 5 writes rope_parameters, flat or
- * one object a layer type; older files rope_theta, rope_scaling, rope_local_base_freq), sliding windows (layer_types, or a
+ * Plain keys follow the family's table. Three things do not fit a key: the rotary embedding (config_rope.c), sliding windows (layer_types, or a
  * pattern), and Gemma's query_pre_attn_scalar. Keys that change nothing in the arithmetic are passed over; keys that would change it in a way
  * the spec can not say are refused. */
 #include <math.h>
@@ -116,71 +115,6 @@ static lt_err read_key(lt_model_spec *spec, const lt_config_key *row, const json
     return LT_OK;
 }
 
-/* One object of RoPE parameters: theta and scaling. */
-static lt_err read_rope_object(lt_model_spec *spec, double *theta, bool scales, const json_t *rope,
-                               const char *what) {
-    const char *type = NULL;
-    double partial = 1;
-    LT_TRY(lt_json_f64(rope, "rope_theta", theta, true, what));
-    LT_TRY(lt_json_f64(rope, "partial_rotary_factor", &partial, true, what));
-    LT_TRY(lt_json_str(rope, "type", &type, true, what));
-    LT_TRY(lt_json_str(rope, "rope_type", &type, true, what));
-    if (partial != 1) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: partial_rotary_factor %g; only whole heads are rotated",
-                what, partial);
-    }
-    if (type == NULL || strcmp(type, "default") == 0) {
-        return LT_OK;
-    }
-    if (!scales) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%s' on sliding-window layers", what, type);
-    }
-    if (strcmp(type, "linear") == 0) {
-        spec->rope_scaling = LT_ROPE_LINEAR;
-        return lt_json_f64(rope, "factor", &spec->rope_factor, false, what);
-    }
-    if (strcmp(type, "llama3") != 0) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%s'; we have default, linear and llama3",
-                what, type);
-    }
-    spec->rope_scaling = LT_ROPE_LLAMA3;
-    spec->rope_original_seq = (double)spec->max_seq;
-    LT_TRY(lt_json_f64(rope, "factor", &spec->rope_factor, false, what));
-    LT_TRY(lt_json_f64(rope, "low_freq_factor", &spec->rope_low_freq, false, what));
-    LT_TRY(lt_json_f64(rope, "high_freq_factor", &spec->rope_high_freq, false, what));
-    return lt_json_f64(rope, "original_max_position_embeddings", &spec->rope_original_seq, true,
-                       what);
-}
-
-static lt_err read_rope(lt_model_spec *spec, const json_t *config, const char *what) {
-    const json_t *rope = json_object_get(config, "rope_parameters"), *global, *local;
-    if (!json_is_object(rope)) {
-        rope = json_object_get(config, "rope_scaling");
-    }
-    LT_TRY(lt_json_f64(config, "rope_theta", &spec->rope_theta, true, what));
-    if (spec->rope_theta_local != 0) {
-        LT_TRY(lt_json_f64(config, "rope_local_base_freq", &spec->rope_theta_local, true, what));
-    }
-    if (!json_is_object(rope)) {
-        return LT_OK;
-    }
-    spec->rope_scaling =
-        LT_ROPE_PLAIN; /* Apertus' preset scales; a file that speaks of RoPE decides. */
-    spec->rope_factor = 1;
-    spec->rope_low_freq = spec->rope_high_freq = spec->rope_original_seq = 0;
-    global = json_object_get(rope, "full_attention");
-    local = json_object_get(rope, "sliding_attention");
-    if (json_is_object(local)) {
-        LT_TRY(read_rope_object(spec, &spec->rope_theta_local, false, local, what));
-    }
-    if (json_is_object(global)) {
-        rope = global;
-    } else if (json_is_object(local)) {
-        return LT_OK;
-    }
-    return read_rope_object(spec, &spec->rope_theta, true, rope, what);
-}
-
 /* layer_types: which layers slide. Ours are periodic: every window_every-th layer is global. */
 static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const char *what) {
     const int64_t n = (int64_t)json_array_size(types);
@@ -229,10 +163,16 @@ static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t
         spec->window = 0;
     }
     LT_TRY(lt_json_i64(config, "sliding_window", &spec->window, true, what));
-    LT_TRY(lt_json_bool(config, "use_sliding_window", &used, true, what));
+    if (keys == LT_WINDOW_OPTIONAL) {
+        LT_TRY(lt_json_bool(config, "use_sliding_window", &used, true, what));
+    }
     if (!used) {
         spec->window = spec->window_every = 0;
         return LT_OK;
+    }
+    if (spec->window < 1 && !json_is_null(json_object_get(config, "sliding_window"))) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: a sliding_window of %lld tokens", what,
+                (long long)spec->window);
     }
     if (json_is_array(types)) {
         return read_layer_types(spec, types, what);
@@ -306,7 +246,7 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
         LT_TRY(read_key(&spec, &row->keys[i], config, what));
     }
     if (spec.pos == LT_POS_ROPE) {
-        LT_TRY(read_rope(&spec, config, what));
+        LT_TRY(lt_config_read_rope(&spec, config, what));
     }
     LT_TRY(read_window(&spec, row->window_keys, config, what));
     LT_TRY(refuse_unknown(&spec, config, what));

@@ -68,37 +68,6 @@ static json_t *key_value(const lt_model_spec *spec, const lt_config_key *row) {
     return NULL;
 }
 
-static json_t *rope_object(const lt_model_spec *spec, double theta, lt_rope_scaling scaling) {
-    json_t *rope = json_object();
-    static const char *const types[] = {"default", "linear", "llama3"};
-    (void)json_object_set_new(rope, "rope_type", json_string(types[scaling]));
-    (void)json_object_set_new(rope, "rope_theta", json_real(theta));
-    if (scaling != LT_ROPE_PLAIN) {
-        (void)json_object_set_new(rope, "factor", json_real(spec->rope_factor));
-    }
-    if (scaling == LT_ROPE_LLAMA3) {
-        (void)json_object_set_new(rope, "low_freq_factor", json_real(spec->rope_low_freq));
-        (void)json_object_set_new(rope, "high_freq_factor", json_real(spec->rope_high_freq));
-        (void)json_object_set_new(rope, "original_max_position_embeddings",
-                                  json_integer((json_int_t)spec->rope_original_seq));
-    }
-    return rope;
-}
-
-static void write_rope(const lt_model_spec *spec, json_t *config) {
-    json_t *rope;
-    if (spec->rope_theta_local == 0) {
-        rope = rope_object(spec, spec->rope_theta, spec->rope_scaling);
-    } else {
-        rope = json_object();
-        (void)json_object_set_new(rope, "full_attention",
-                                  rope_object(spec, spec->rope_theta, spec->rope_scaling));
-        (void)json_object_set_new(rope, "sliding_attention",
-                                  rope_object(spec, spec->rope_theta_local, LT_ROPE_PLAIN));
-    }
-    (void)json_object_set_new(config, "rope_parameters", rope);
-}
-
 static void write_window(const lt_model_spec *spec, lt_window_keys keys, json_t *config) {
     json_t *types;
     if (keys == LT_WINDOW_NONE) {
@@ -133,7 +102,7 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
         (void)json_object_set_new(config, row->keys[i].key, key_value(spec, &row->keys[i]));
     }
     if (spec->pos == LT_POS_ROPE) {
-        write_rope(spec, config);
+        lt_config_write_rope(spec, config);
     }
     write_window(spec, row->window_keys, config);
     if (lt_family_is_gemma(spec->family)) {
@@ -162,7 +131,7 @@ static void write_config(const lt_model_spec *spec, lt_dtype dtype, json_t *conf
     X(vocab_size) X(max_seq) X(norm) X(norm_eps) X(norm_gain_offset) X(post_norms)                 \
     X(qk_norm) X(act) X(gated) X(qkv_bias) X(attn_out_bias) X(mlp_bias)                            \
     X(tied) X(embed_scale) X(attn_softcap) X(final_softcap) X(pos) X(window)                       \
-    X(window_every) X(rope_scaling) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity)
+    X(window_every) X(n_experts) X(top_k) X(moe_normalise) X(moe_capacity)
 /* clang-format on */
 
 static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
@@ -172,12 +141,8 @@ static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
     }
     SAME_FIELDS(SAME_FIELD)
 #undef SAME_FIELD
-    if (a->pos == LT_POS_ROPE &&
-        (a->rope_theta != b->rope_theta || a->rope_theta_local != b->rope_theta_local)) {
-        return "rope_theta";
-    }
-    if (a->rope_scaling != LT_ROPE_PLAIN && (a->rope_factor != b->rope_factor)) {
-        return "rope_factor";
+    if (lt_config_rope_lost(a, b) != NULL) {
+        return lt_config_rope_lost(a, b);
     }
     return lt_model_attn_scale(a) != lt_model_attn_scale(b) ? "attn_scale" : NULL;
 }

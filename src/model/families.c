@@ -41,7 +41,6 @@ static const lt_config_key gpt2_keys[] = {
 };
 static const lt_config_key llama_keys[] = {
     COMMON_KEYS, ATTENTION_BIAS_KEYS, KEY("mlp_bias", BOOL, mlp_bias), KEY("hidden_act", ACT, act)};
-static const lt_config_key qwen2_keys[] = {COMMON_KEYS, KEY("hidden_act", ACT, act)};
 static const lt_config_key qwen3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
                                            KEY("hidden_act", ACT, act)};
 static const lt_config_key gemma_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
@@ -51,6 +50,7 @@ static const lt_config_key gemma_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
 static const lt_config_key mixtral_keys[] = {
     COMMON_KEYS, KEY("hidden_act", ACT, act), KEY("num_local_experts", I64, n_experts),
     KEY("num_experts_per_tok", I64, top_k), KEY("router_aux_loss_coef", F32, moe_aux_coef)};
+static const lt_config_key plain_keys[] = {COMMON_KEYS, KEY("hidden_act", ACT, act)};
 static const lt_config_key switch_keys[] = {COMMON_KEYS,
                                             KEY("hidden_act", ACT, act),
                                             KEY("gated_mlp", BOOL, gated),
@@ -138,6 +138,14 @@ static const lt_name_row mixtral_names[] = {
     PART(UP, UP, LAYER "block_sparse_moe.experts.%E.w3.weight"),
     ALL(DOWN, LAYER "block_sparse_moe.experts.%E.w2.weight"),
 };
+static const lt_name_row phi3_names[] = {
+    COMMON_NAMES,
+    NORM_NAMES,
+    ALL(QKV, LAYER "self_attn.qkv_proj.weight"),
+    ALL(ATTN_OUT, LAYER "self_attn.o_proj.weight"),
+    ALL(UP, LAYER "mlp.gate_up_proj.weight"),
+    ALL(DOWN, LAYER "mlp.down_proj.weight"),
+};
 static const lt_name_row switch_names[] = {
     COMMON_NAMES,
     ATTENTION_NAMES,
@@ -196,7 +204,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     .bos_id = 1,
                                     EOS(2),
                                     .pad_id = -1}},
-    [LT_FAMILY_QWEN2] = {"qwen2", "Qwen2ForCausalLM", ROW(qwen2_keys, llama_names, rope_constants),
+    [LT_FAMILY_QWEN2] = {"qwen2", "Qwen2ForCausalLM", ROW(plain_keys, llama_names, rope_constants),
                          .prefix = "model.", .window_keys = LT_WINDOW_OPTIONAL,
                          .preset = {.family = LT_FAMILY_QWEN2,
                                     .norm_eps = 1e-6f,
@@ -303,6 +311,35 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                       .bos_id = 1,
                                       EOS(2),
                                       .pad_id = -1}},
+    [LT_FAMILY_MISTRAL] = {"mistral", "MistralForCausalLM",
+                           ROW(plain_keys, llama_names, rope_constants), .prefix = "model.",
+                           .window_keys = LT_WINDOW_ALL,
+                           .preset = {.family = LT_FAMILY_MISTRAL,
+                                      .norm_eps = 1e-6f,
+                                      .act = LT_ACT_SILU,
+                                      .gated = true,
+                                      .embed_scale = 1,
+                                      ROPE(10000),
+                                      .max_seq = 131072,
+                                      .n_kv_heads = 8,
+                                      .window = 4096,
+                                      .init_std = 0.02f,
+                                      .bos_id = 1,
+                                      EOS(2),
+                                      .pad_id = -1}},
+    [LT_FAMILY_PHI3] = {"phi3", "Phi3ForCausalLM", ROW(plain_keys, phi3_names, rope_constants),
+                        .prefix = "model.", .window_keys = LT_WINDOW_ALL,
+                        .preset = {.family = LT_FAMILY_PHI3,
+                                   .norm_eps = 1e-5f,
+                                   .act = LT_ACT_SILU,
+                                   .gated = true,
+                                   .embed_scale = 1,
+                                   ROPE(10000),
+                                   .max_seq = 4096,
+                                   .init_std = 0.02f,
+                                   .bos_id = 1,
+                                   EOS(32000),
+                                   .pad_id = 32000}},
     [LT_FAMILY_SWITCH] = {"switch", "LateenSwitchForCausalLM",
                           ROW(switch_keys, switch_names, rope_constants), .prefix = "model.",
                           .preset = {.family = LT_FAMILY_SWITCH,

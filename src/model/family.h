@@ -63,7 +63,7 @@ typedef struct {
 
 typedef enum {
     LT_WINDOW_NONE,     /* The family has no sliding windows. */
-    LT_WINDOW_ALL,      /* sliding_window: every layer (mixtral). */
+    LT_WINDOW_ALL,      /* sliding_window: every layer (mixtral, mistral, phi3). */
     LT_WINDOW_OPTIONAL, /* layer_types, if use_sliding_window (qwen). */
     LT_WINDOW_PATTERN, /* layer_types, or every sliding_window_pattern-th layer is global (gemma). */
 } lt_window_keys;
@@ -88,6 +88,11 @@ bool lt_family_is_gemma(
 
 /* Fill a spec from a parsed config.json; `what` names the file in messages. */
 LT_MUST_USE lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what);
+
+/* The rotary embedding, both ways: config_rope.c; head and context are known by then. lost: the first field in which b, read back, is not a. */
+LT_MUST_USE lt_err lt_config_read_rope(lt_model_spec *spec, const json_t *config, const char *what);
+void lt_config_write_rope(const lt_model_spec *spec, json_t *config);
+const char *lt_config_rope_lost(const lt_model_spec *a, const lt_model_spec *b);
 
 /* The ids under a key, a number or a list; absent: *out stays. */
 LT_MUST_USE lt_err lt_config_ends(lt_ends *out, const json_t *config, const char *key,

@@ -75,6 +75,13 @@ static lt_err check_options(const lt_model *m, const lt_forward_options *o) {
         LT_FAIL(LT_ERR_ARG, "sequences of %lld tokens, but the model has %lld learned positions",
                 (long long)o->max_seq, (long long)m->spec.max_seq);
     }
+    if (m->spec.pos == LT_POS_ROPE && m->spec.rope_scaling == LT_ROPE_DYNAMIC &&
+        o->max_seq > m->spec.max_seq) { /* Each would need a table of its own. */
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "sequences of %lld tokens: dynamic RoPE is served up to the %lld of the original "
+                "context",
+                (long long)o->max_seq, (long long)m->spec.max_seq);
+    }
     return LT_OK;
 }
 
@@ -283,6 +290,10 @@ static lt_err run_padded(lt_forward *f) {
         LT_TRY(record(f, &g->graph[f->turn]));
     }
     return f->run.backend->graph_launch(f->run.queue, g->graph[f->turn]);
+}
+
+int64_t lt_forward_rope_rows(const lt_forward *f, int64_t n) {
+    return lt_run_rope_rows(f->run.spec, f->o.max_seq, n, n);
 }
 
 lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *w) {

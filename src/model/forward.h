@@ -3,7 +3,8 @@
  * Who owns what: the caller decides which page holds what (serve/pages.h) and fills host arrays that say so; forward owns the pool of
  * pages, the activations and the way to the device. Rows may be prompts, pieces of prompts and single new tokens, mixed:
  *
- *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and value go to slots[r]
+ *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and value go to slots[r]. positions are rows of the
+ *                rotary table: where the length of a text decides its rotation (longrope), with lt_forward_rope_rows added
  *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table (N, max_pages): where they lie
  *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of which a token is chosen where the logits lie
  *     notes      what is known of a sequence for its choices beyond options (tensor/ops.h): rows that note begins, and choices count on
@@ -68,6 +69,9 @@ size_t lt_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_
 
 /* Copy page src to page dst, all layers, in order with the other calls. */
 LT_MUST_USE lt_err lt_forward_copy_page(lt_forward *f, int64_t dst, int64_t src);
+
+/* What is added to the positions of a text whose first call has n tokens. */
+int64_t lt_forward_rope_rows(const lt_forward *f, int64_t n);
 
 LT_MUST_USE lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *rows);
 

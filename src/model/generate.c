@@ -119,7 +119,8 @@ static lt_err continue_text(generation *g) {
             st->stop = LT_STOP_CALLER;
             break;
         }
-        if (st->new_tokens == g->options->max_tokens || position + 1 > g->spec->max_seq) {
+        if (st->new_tokens == g->options->max_tokens ||
+            position + 1 > lt_model_spec_context(g->spec)) {
             break;
         }
         LT_TRY(lt_session_eval(g->session, 0, &id, 1, g->logits));
@@ -159,10 +160,10 @@ lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t, cons
         LT_FAIL_DONE(LT_ERR_ARG,
                      "nothing to go on from: the prompt is empty and the sequence is not");
     }
-    if (lt_session_length(s, 0) + (int64_t)ids.n > g.spec->max_seq) {
+    if (lt_session_length(s, 0) + (int64_t)ids.n > lt_model_spec_context(g.spec)) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "the prompt has %lld tokens; the model's context is %lld",
                      (long long)lt_session_length(s, 0) + (long long)ids.n,
-                     (long long)g.spec->max_seq);
+                     (long long)lt_model_spec_context(g.spec));
     }
     if (!lt_tokenizer_is_special(t, ids.data[ids.n - 1])) {
         lt_tokenizer_stream_continue(g.stream);

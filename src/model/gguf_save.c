@@ -1,6 +1,6 @@
 /* gguf_save.c: see gguf_save.h. Metadata from the spec, tensors from the flat layout through the names of gguf_spec.c, encoded row by row in parallel while they
- * are written. What the loader undoes is done here: q and k of "llama" in pairs of rows, gemma's norms plus one, xIELU's scalars as metadata, Llama-3's
- * frequency divisors as a tensor. */
+ * are written. What the loader undoes is done here: q and k of "llama" in pairs of rows, gemma's norms plus one, xIELU's scalars as metadata, rotary
+ * factors as tensors (gguf_rope.c). */
 #include "model/gguf_save.h"
 
 #include <math.h>
@@ -13,7 +13,9 @@
 #include "data/gguf_tokenizer.h"
 #include "lateen/generate.h"
 #include "model/generation.h"
+#include "model/gguf_rope.h"
 #include "model/held.h"
+#include "model/run.h"
 #include "tensor/block.h"
 #include "tensor/ops.h"
 
@@ -26,12 +28,18 @@ typedef struct {
 } out_part;
 
 typedef struct {
+    const float *data;
+    size_t bytes;
+} rope_tensor;
+
+typedef struct {
     const lt_model *m;
     const char *arch;
     lt_gguf_out *o;
     out_part *parts;
     size_t n_parts, room;
-    float divisors[512]; /* rope_freqs.weight */
+    float rope[2][LT_MAX_ROPE_FACTORS];
+    rope_tensor rope_tensor[2];
 } saving;
 
 /* ---- metadata ---- */
@@ -40,7 +48,10 @@ static const char *architecture(const lt_model_spec *s) {
     switch (s->family) {
     case LT_FAMILY_LLAMA:
     case LT_FAMILY_MIXTRAL:
+    case LT_FAMILY_MISTRAL:
         return "llama";
+    case LT_FAMILY_PHI3:
+        return "phi3";
     case LT_FAMILY_QWEN2:
         return "qwen2";
     case LT_FAMILY_QWEN3:
@@ -68,25 +79,6 @@ static void put_f32(const saving *s, const char *suffix, double value) {
     char key[128];
     snprintf(key, sizeof key, "%s.%s", s->arch, suffix);
     lt_gguf_out_f32(s->o, key, value);
-}
-
-static void put_rope(const saving *s, const lt_model_spec *spec) {
-    char key[128];
-    put_u32(s, "rope.dimension_count", spec->head_dim);
-    put_f32(s, "rope.freq_base", spec->rope_theta);
-    if (spec->rope_scaling == LT_ROPE_LINEAR) {
-        snprintf(key, sizeof key, "%s.rope.scaling.type", s->arch);
-        lt_gguf_out_str(s->o, key, "linear");
-        put_f32(s, "rope.scaling.factor", spec->rope_factor);
-    }
-    if (spec->rope_theta_local != 0) {
-        put_f32(s, "rope.freq_base_swa", spec->rope_theta_local);
-    }
-    if (spec->rope_scaling == LT_ROPE_LLAMA3) {
-        put_u32(s, LT_GGUF_ROPE_ORIGINAL, (int64_t)spec->rope_original_seq);
-        put_f32(s, LT_GGUF_ROPE_LOW, spec->rope_low_freq);
-        put_f32(s, LT_GGUF_ROPE_HIGH, spec->rope_high_freq);
-    }
 }
 
 /* xIELU's scalars of all layers. */
@@ -131,7 +123,7 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
                                         : "attention.layer_norm_rms_epsilon",
             (double)spec->norm_eps);
     if (spec->pos == LT_POS_ROPE) {
-        put_rope(s, spec);
+        lt_gguf_put_rope(spec, s->arch, s->o);
     }
     if (spec->n_experts > 0) {
         put_u32(s, "expert_count", spec->n_experts);
@@ -189,7 +181,10 @@ static const char *inexpressible(const lt_model_spec *s) {
     if (!gemma && s->window > 0 && s->window_every > 0) {
         return "some layers with a window";
     }
-    return s->moe_capacity > 0 ? "an expert capacity" : NULL;
+    if (s->family == LT_FAMILY_LLAMA && s->window > 0) {
+        return "a window";
+    }
+    return s->moe_capacity > 0 ? "an expert capacity" : lt_gguf_rope_inexpressible(s);
 }
 
 /* It is refused, not left out. */
@@ -242,10 +237,10 @@ static lt_err fill(const void *ctx, void *dst, uint64_t first, uint64_t n) {
     return LT_OK;
 }
 
-static lt_err fill_divisors(const void *ctx, void *dst, uint64_t first, uint64_t n) {
-    const saving *s = ctx;
+static lt_err fill_rope(const void *ctx, void *dst, uint64_t first, uint64_t n) {
+    const rope_tensor *t = ctx;
     LT_ASSERT(first == 0 && n == 1);
-    memcpy(dst, s->divisors, (size_t)s->m->spec.head_dim / 2 * sizeof(float));
+    memcpy(dst, t->data, t->bytes);
     return LT_OK;
 }
 
@@ -253,7 +248,7 @@ static lt_err fill_divisors(const void *ctx, void *dst, uint64_t first, uint64_t
 static bool row_is_written(const lt_model_spec *spec, const lt_name_row *row) {
     const bool fused = row->part == LT_PART_ALL;
     if (row->kind == LT_PARAM_QKV || row->kind == LT_PARAM_QKV_BIAS) {
-        return fused == (spec->family == LT_FAMILY_GPT2);
+        return fused == (spec->family == LT_FAMILY_GPT2 || spec->family == LT_FAMILY_PHI3);
     }
     if (row->kind == LT_PARAM_UP || row->kind == LT_PARAM_DOWN) {
         const bool experts = strstr(row->name, "_exps") != NULL;
@@ -292,10 +287,13 @@ static void add_part(saving *s, const lt_param *param, const lt_name_row *row, l
 
 static void add_all(saving *s, lt_gguf_mix mix) {
     const lt_model_spec *spec = &s->m->spec;
-    if (spec->rope_scaling == LT_ROPE_LLAMA3) {
-        const uint64_t half = (uint64_t)spec->head_dim / 2;
-        lt_gguf_rope_divisors(s->divisors, spec);
-        lt_gguf_out_tensor(s->o, "rope_freqs.weight", 1, &half, LT_GGML_F32, fill_divisors, s);
+    for (int i = 0; i < 2; i++) {
+        const uint64_t n = (uint64_t)lt_rope_columns(spec);
+        const char *name = lt_gguf_rope_tensor(spec, i, s->rope[i]);
+        if (name != NULL) {
+            s->rope_tensor[i] = (rope_tensor){s->rope[i], (size_t)n * sizeof(float)};
+            lt_gguf_out_tensor(s->o, name, 1, &n, LT_GGML_F32, fill_rope, &s->rope_tensor[i]);
+        }
     }
     for (int i = 0; i < s->m->table.n_params; i++) {
         for (int r = 0; r < lt_n_gguf_names; r++) {
@@ -342,8 +340,7 @@ lt_err lt_model_save_gguf(const lt_model *m, const char *path, const char *token
                      lt_family_name(m->spec.family));
     }
     LT_TRY_DONE(check_expressible(&m->spec, path));
-    if (m->held != NULL || m->master == NULL || !m->backend->host_memory ||
-        m->spec.head_dim / 2 > (int64_t)(sizeof s->divisors / sizeof *s->divisors)) {
+    if (m->held != NULL || m->master == NULL || !m->backend->host_memory) {
         LT_FAIL_DONE(LT_ERR_ARG, "%s: a model is saved from F32 weights on the host", path);
     }
     s->room = (size_t)m->table.n_params * 3;

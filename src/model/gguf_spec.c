@@ -1,14 +1,14 @@
 /* gguf_spec.c: what GGUF calls things: tensor names, and the metadata that makes a model spec.
  *
  * llama.cpp's converter permutes the rows of q and k for architecture "llama" (so that its pairwise rotation gives the same result) and adds 1 to
- * gemma's norm gains; both are undone at load. rope_freqs.weight holds Llama-3's frequency divisors: the spec keeps the
- * four numbers they come from, and the tensor is checked against them. */
+ * gemma's norm gains; both are undone at load. The rotary embedding: gguf_rope.c. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
+#include "model/gguf_rope.h"
 #include "model/source.h"
 
 const lt_name_row lt_gguf_names[] = {
@@ -34,6 +34,7 @@ const lt_name_row lt_gguf_names[] = {
     {LT_PARAM_ROUTER, LT_PART_ALL, "blk.%L.ffn_gate_inp.weight", false},
     {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.weight", false},
     {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up.weight", false},
+    {LT_PARAM_UP, LT_PART_ALL, "blk.%L.ffn_up.weight", false}, /* phi3: see lt_name_applies. */
     {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate_exps.weight", false},
     {LT_PARAM_UP, LT_PART_UP, "blk.%L.ffn_up_exps.weight", false},
     {LT_PARAM_UP, LT_PART_GATE, "blk.%L.ffn_gate.%E.weight", false},
@@ -56,10 +57,10 @@ const int lt_n_gguf_names = sizeof lt_gguf_names / sizeof *lt_gguf_names;
 static const struct {
     const char *architecture;
     lt_family family;
-} architectures[] = {{"llama", LT_FAMILY_LLAMA},    {"qwen2", LT_FAMILY_QWEN2},
-                     {"qwen3", LT_FAMILY_QWEN3},    {"gemma2", LT_FAMILY_GEMMA2},
-                     {"gemma3", LT_FAMILY_GEMMA3},  {"gpt2", LT_FAMILY_GPT2},
-                     {"apertus", LT_FAMILY_APERTUS}};
+} architectures[] = {{"llama", LT_FAMILY_LLAMA},     {"qwen2", LT_FAMILY_QWEN2},
+                     {"qwen3", LT_FAMILY_QWEN3},     {"gemma2", LT_FAMILY_GEMMA2},
+                     {"gemma3", LT_FAMILY_GEMMA3},   {"gpt2", LT_FAMILY_GPT2},
+                     {"apertus", LT_FAMILY_APERTUS}, {"phi3", LT_FAMILY_PHI3}};
 
 typedef struct {
     const lt_gguf *g;
@@ -105,10 +106,10 @@ static lt_err find_family(lt_model_spec *spec, keys *k) {
             return LT_OK;
         }
     }
-    LT_FAIL(
-        LT_ERR_UNSUPPORTED,
-        "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma2, gemma3, gpt2, apertus",
-        k->g->name, (int)arch.bytes, arch.data);
+    LT_FAIL(LT_ERR_UNSUPPORTED,
+            "%s: architecture '%.*s' is not one of llama, qwen2, qwen3, gemma2, gemma3, gpt2, "
+            "apertus, phi3",
+            k->g->name, (int)arch.bytes, arch.data);
 }
 
 static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
@@ -139,86 +140,6 @@ static lt_err read_sizes(lt_model_spec *spec, const keys *k) {
     spec->qkv_bias = lt_gguf_tensor_find(k->g, "blk.0.attn_q.bias") != NULL ||
                      lt_gguf_tensor_find(k->g, "blk.0.attn_qkv.bias") != NULL;
     return LT_OK;
-}
-
-/* Divisor of Llama-3's scaling for one frequency (transformers, modeling_rope_utils.py: _compute_llama3_parameters). */
-static double llama3_divisor(const lt_model_spec *spec, double inv_freq) {
-    const double wavelength = 6.283185307179586 / inv_freq, original = spec->rope_original_seq;
-    double smooth;
-    if (wavelength < original / spec->rope_high_freq) {
-        return 1.0;
-    }
-    if (wavelength > original / spec->rope_low_freq) {
-        return spec->rope_factor;
-    }
-    smooth = (original / wavelength - spec->rope_low_freq) /
-             (spec->rope_high_freq - spec->rope_low_freq);
-    return 1.0 / ((1.0 - smooth) / spec->rope_factor + smooth);
-}
-
-void lt_gguf_rope_divisors(float *divisors, const lt_model_spec *spec) {
-    for (int64_t i = 0; i < spec->head_dim / 2; i++) {
-        divisors[i] = (float)llama3_divisor(
-            spec, pow(spec->rope_theta, -2.0 * (double)i / (double)spec->head_dim));
-    }
-}
-
-/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor; files of Lateen's say the other three where they differ. Any other set of divisors is refused. */
-static lt_err read_rope_divisors(lt_model_spec *spec, const keys *k) {
-    const lt_gguf *g = k->g;
-    const lt_gguf_tensor *t = lt_gguf_tensor_find(g, "rope_freqs.weight");
-    float divisor;
-    if (t == NULL || t->data == NULL) {
-        return LT_OK;
-    }
-    if (t->type != LT_GGML_F32 || (int64_t)t->n_elems != spec->head_dim / 2 || t->n_elems == 0) {
-        LT_FAIL(LT_ERR_FORMAT,
-                "%s: rope_freqs.weight has %llu elements, not the %lld of half a head", g->name,
-                (unsigned long long)t->n_elems, (long long)spec->head_dim / 2);
-    }
-    memcpy(&divisor, t->data + (t->n_elems - 1) * sizeof divisor, sizeof divisor);
-    spec->rope_scaling = LT_ROPE_LLAMA3;
-    spec->rope_factor = (double)divisor;
-    spec->rope_low_freq = 1.0;
-    spec->rope_high_freq = 4.0;
-    int64_t original = 8192; /* This and the next two are ours: see gguf_save.c. */
-    LT_TRY(whole(k, LT_GGUF_ROPE_ORIGINAL, &original, true));
-    spec->rope_original_seq = (double)original;
-    LT_TRY(real(k, LT_GGUF_ROPE_LOW, &spec->rope_low_freq));
-    LT_TRY(real(k, LT_GGUF_ROPE_HIGH, &spec->rope_high_freq));
-    for (uint64_t i = 0; i < t->n_elems; i++) {
-        const double inv_freq = pow(spec->rope_theta, -2.0 * (double)i / (double)spec->head_dim);
-        memcpy(&divisor, t->data + i * sizeof divisor, sizeof divisor);
-        if (!(fabs((double)divisor / llama3_divisor(spec, inv_freq) - 1.0) < 1e-3)) {
-            LT_FAIL(LT_ERR_UNSUPPORTED,
-                    "%s: rope_freqs.weight[%llu] = %g is not Llama-3 scaling by %g", g->name,
-                    (unsigned long long)i, (double)divisor, spec->rope_factor);
-        }
-    }
-    return LT_OK;
-}
-
-static lt_err read_rope(lt_model_spec *spec, const keys *k) {
-    char key[128];
-    lt_gguf_str kind;
-    spec->rope_scaling = LT_ROPE_PLAIN; /* Apertus' preset scales; here its divisors say so. */
-    spec->rope_factor = 1;
-    spec->rope_low_freq = spec->rope_high_freq = spec->rope_original_seq = 0;
-    LT_TRY(real(k, "rope.freq_base", &spec->rope_theta));
-    if (spec->rope_theta_local != 0) {
-        LT_TRY(real(k, "rope.freq_base_swa", &spec->rope_theta_local));
-    }
-    if (lt_gguf_get_str(k->g, full_key(k, key, "rope.scaling.type"), &kind) == LT_OK &&
-        !lt_gguf_str_is(kind, "none")) {
-        if (!lt_gguf_str_is(kind, "linear")) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: RoPE scaling '%.*s' is not served", k->g->name,
-                    (int)kind.bytes, kind.data);
-        }
-        spec->rope_scaling = LT_ROPE_LINEAR;
-        spec->rope_factor = 1.0;
-        LT_TRY(real(k, "rope.scaling.factor", &spec->rope_factor));
-    }
-    return read_rope_divisors(spec, k);
 }
 
 /* Apertus' two scalars a layer are metadata: they join the tensors under names of our own. */
@@ -253,7 +174,7 @@ static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source 
     return LT_OK;
 }
 
-/* What GGUF's form of a family asks of the loader; experts make llama a mixtral. */
+/* What GGUF's form of a family asks of the loader; experts make llama a mixtral, a window makes it a mistral. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
     s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
     s->norms_plus_one = lt_family_is_gemma(spec->family);
@@ -326,13 +247,16 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     *spec = lt_family_get(spec->family)->preset;
     LT_TRY(read_sizes(spec, &k));
     if (spec->family != LT_FAMILY_GPT2) {
-        LT_TRY(read_rope(spec, &k));
+        LT_TRY(lt_gguf_read_rope(spec, g, k.arch));
     }
     LT_TRY(real(&k, "attention.layer_norm_rms_epsilon", &eps));
     LT_TRY(real(&k, "attention.layer_norm_epsilon", &eps));
     spec->norm_eps = (float)eps;
     family_traits(spec, s);
     LT_TRY(read_window(spec, &k));
+    if (spec->family == LT_FAMILY_LLAMA && spec->window > 0) {
+        spec->family = LT_FAMILY_MISTRAL;
+    }
     if (lt_family_is_gemma(spec->family)) {
         double attn_cap = (double)spec->attn_softcap, cap = (double)spec->final_softcap;
         LT_TRY(real(&k, "final_logit_softcapping", &cap));

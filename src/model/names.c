@@ -9,9 +9,15 @@ bool lt_name_has_expert(const lt_name_row *row) {
     return strstr(row->name, "%E") != NULL;
 }
 
+/* GGUF's phi3 keeps gate and up in one tensor, under the name that up has elsewhere. */
+static bool of_other_family(const lt_name_row *row, const lt_model_spec *spec) {
+    return row->kind == LT_PARAM_UP && strncmp(row->name, "blk.", 4) == 0 &&
+           (row->part == LT_PART_ALL) != (spec->family == LT_FAMILY_PHI3);
+}
+
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param) {
     int64_t from, rows = 0;
-    if (row->kind == param->kind) {
+    if (row->kind == param->kind && !of_other_family(row, spec)) {
         lt_part_rows(spec, param->kind, row->part, &from, &rows);
     }
     return rows > 0;

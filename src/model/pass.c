@@ -50,7 +50,8 @@ static int level_of(const lt_pass_options *o) {
 /* Tables that live as long as the pass. */
 static void tables_carve(float **rope, float **rope_local, float **xielu, const lt_model_spec *s,
                          const lt_pass_options *o, lt_arena *a) {
-    const size_t table = (size_t)(s->pos == LT_POS_ROPE ? o->seq * s->head_dim : 0) * sizeof(float);
+    const size_t table = (size_t)(s->pos == LT_POS_ROPE ? o->seq * lt_rope_columns(s) * 2 : 0) *
+                         sizeof(float);
     *rope = lt_arena_take(a, table, LT_ARENA_ALIGN);
     *rope_local = lt_arena_take(a, s->rope_theta_local > 0 ? table : 0, LT_ARENA_ALIGN);
     *xielu = lt_arena_take(a, s->act == LT_ACT_XIELU ? (size_t)s->n_layers * 2 * sizeof(float) : 0,
@@ -129,12 +130,13 @@ done:
 
 static lt_err upload_rope(lt_pass *p, float *device, bool local) {
     lt_err err = LT_OK;
-    const size_t bytes = (size_t)(p->options.seq * p->run.spec->head_dim) * sizeof(float);
+    const int64_t seq = p->options.seq; /* The text's length, where that decides. */
+    const size_t bytes = (size_t)(seq * lt_rope_columns(p->run.spec) * 2) * sizeof(float);
     float *host = malloc(bytes);
     if (host == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "rotary table of %zu bytes", bytes);
     }
-    LT_TRY_DONE(lt_rope_table(host, p->run.spec, p->options.seq, local));
+    LT_TRY_DONE(lt_rope_table(host, p->run.spec, seq, local, seq));
     LT_TRY_DONE(p->run.backend->upload(p->run.queue, device, host, bytes));
     LT_TRY_DONE(p->run.backend->sync(p->run.queue));
 done:
@@ -146,9 +148,9 @@ done:
 static lt_err fill_tables(lt_pass *p) {
     const lt_model_spec *s = p->run.spec;
     if (s->pos == LT_POS_ROPE) {
-        const int64_t half = s->head_dim / 2;
         LT_TRY(upload_rope(p, p->rope, false));
-        p->run.rope = p->run.rope_local = lt_tensor_3d(p->rope, LT_F32, p->options.seq, half, 2);
+        p->run.rope = p->run.rope_local = lt_tensor_3d(p->rope, LT_F32, p->options.seq,
+                                                       lt_rope_columns(s), 2);
         if (s->rope_theta_local > 0) {
             LT_TRY(upload_rope(p, p->rope_local, true));
             p->run.rope_local.data = p->rope_local;

@@ -10,41 +10,78 @@ typedef struct {
     float *rope, *rope_local, *xielu;
 } tables;
 
+static size_t table_bytes(const lt_model_spec *spec, int64_t n) {
+    return (size_t)(n * lt_rope_columns(spec) * 2) * sizeof(float);
+}
+
+/* Some text may be longer than those of which all tokens are rotated alike (rope.c). */
+static bool two_tables(const lt_model_spec *spec, int64_t max_seq) {
+    return lt_rope_switch(spec) > 0 && max_seq > lt_rope_switch(spec);
+}
+
 static tables tables_carve(const lt_model_spec *spec, int64_t max_seq, lt_arena *a) {
-    const size_t rope = (size_t)(spec->pos == LT_POS_ROPE ? max_seq * spec->head_dim : 0) *
-                        sizeof(float);
+    const size_t rope = spec->pos == LT_POS_ROPE ? table_bytes(spec, max_seq) : 0;
+    const size_t all = two_tables(spec, max_seq) ? 2 * rope : rope;
     tables t;
-    t.rope = lt_arena_take(a, rope, LT_ARENA_ALIGN);
-    t.rope_local = lt_arena_take(a, spec->rope_theta_local > 0 ? rope : 0, LT_ARENA_ALIGN);
+    t.rope = lt_arena_take(a, all, LT_ARENA_ALIGN);
+    t.rope_local = lt_arena_take(a, spec->rope_theta_local > 0 ? all : 0, LT_ARENA_ALIGN);
     t.xielu = lt_arena_take(a, (size_t)spec->n_layers * 2 * sizeof(float), LT_ARENA_ALIGN);
     return t;
 }
 
-static lt_err fill_tables(lt_run *r, const tables *t, int64_t max_seq) {
-    lt_err err = LT_OK;
-    const lt_model_spec *spec = r->spec;
-    const size_t bytes = (size_t)(max_seq * spec->head_dim) * sizeof(float);
-    float *host = NULL;
-
-    if (spec->act == LT_ACT_XIELU && r->model->master == NULL) {
-        LT_TRY_DONE(lt_run_copy_xielu(r, t->xielu));
-    }
-    if (spec->pos != LT_POS_ROPE) {
-        goto done;
-    }
-    host = malloc(bytes);
+/* Rows of the table, made on the host, to the device. */
+static lt_err put_table(lt_run *r, float *device, int64_t n, bool local, int64_t length) {
+    const size_t bytes = table_bytes(r->spec, n);
+    float *host = malloc(bytes);
+    lt_err err;
     if (host == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "rotary table of %zu bytes", bytes);
+        LT_FAIL(LT_ERR_OOM, "rotary table of %zu bytes", bytes);
     }
-    for (int local = 0; local <= (spec->rope_theta_local > 0); local++) {
-        LT_TRY_DONE(lt_rope_table(host, spec, max_seq, local != 0));
-        LT_TRY_DONE(lt_model_upload(r->model, local ? t->rope_local : t->rope, host, bytes));
+    err = lt_rope_table(host, r->spec, n, local, length);
+    if (err == LT_OK) {
+        err = lt_model_upload(r->model, device, host, bytes);
     }
-    r->rope = r->rope_local = lt_tensor_3d(t->rope, LT_F32, max_seq, spec->head_dim / 2, 2);
-    r->rope_local.data = spec->rope_theta_local > 0 ? t->rope_local : t->rope;
-done:
     free(host);
     return err;
+}
+
+/* One or both tables: of tokens that come alone, and of a call of several. */
+static lt_err put_tables(lt_run *r, float *device, int64_t max_seq, bool local, lt_tensor *out) {
+    const int64_t columns = lt_rope_columns(r->spec), n = two_tables(r->spec, max_seq) ? 2 : 1;
+    LT_TRY(put_table(r, device, max_seq, local, 0));
+    if (n == 2) {
+        LT_TRY(put_table(r, device + max_seq * columns * 2, max_seq, local, max_seq));
+    }
+    *out = lt_tensor_3d(device, LT_F32, n * max_seq, columns, 2);
+    return LT_OK;
+}
+
+static lt_err fill_tables(lt_run *r, const tables *t, int64_t max_seq) {
+    const lt_model_spec *spec = r->spec;
+
+    if (spec->act == LT_ACT_XIELU && r->model->master == NULL) {
+        LT_TRY(lt_run_copy_xielu(r, t->xielu));
+    }
+    if (spec->pos != LT_POS_ROPE) {
+        return LT_OK;
+    }
+    LT_TRY(put_tables(r, t->rope, max_seq, false, &r->rope));
+    r->rope_local = r->rope;
+    return spec->rope_theta_local > 0 ? put_tables(r, t->rope_local, max_seq, true, &r->rope_local)
+                                      : LT_OK;
+}
+
+int64_t lt_run_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n, int64_t end) {
+    return two_tables(spec, max_seq) && n > 1 && end > lt_rope_switch(spec) ? max_seq : 0;
+}
+
+lt_err lt_run_rope_fill(lt_run *r, int64_t max_seq, int64_t end) {
+    if (r->spec->rope_scaling != LT_ROPE_DYNAMIC) { /* longrope's is the same for all lengths. */
+        return LT_OK;
+    }
+    LT_TRY(r->backend->sync(r->queue));
+    return put_table(r, (float *)r->rope.data + max_seq * lt_rope_columns(r->spec) * 2, end, false,
+                     end);
 }
 
 static bool worth_packing(const lt_model_spec *spec, lt_param_kind kind) {

@@ -7,7 +7,7 @@
 #include "model/run.h"
 
 typedef struct {
-    lt_arena tables; /* rope, rope_local: (max_seq, D / 2, 2) F32 each; xielu (L, 2) F32 */
+    lt_arena tables; /* rope, rope_local: (max_seq, columns, 2) F32 each; xielu (L, 2) F32 */
     lt_arena packed;
 } lt_prepared;
 
@@ -15,6 +15,10 @@ typedef struct {
  * follow. On failure release what there is with lt_run_release. */
 LT_MUST_USE lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq,
                                   bool pack);
+/* How far the rows of r->rope lie behind their positions in a call that brings n tokens of a text, after which it has `end`: 0 for tokens that come alone and
+ * wherever the length of a text decides nothing, else max_seq; lt_run_rope_fill then makes the rows for that length. */
+int64_t lt_run_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n, int64_t end);
+LT_MUST_USE lt_err lt_run_rope_fill(lt_run *r, int64_t max_seq, int64_t end);
 size_t lt_run_tables_bytes(const lt_model_spec *spec, int64_t max_seq); /* Of `tables` above. */
 void lt_run_release(lt_run *r, lt_prepared *p);                         /* Closes the queue too. */
 

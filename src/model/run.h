@@ -34,7 +34,7 @@ typedef struct {
     lt_tensor positions;        /* (B * T) I32 */
     lt_tensor late;             /* Ids of an embedding's op, or absent. */
     lt_tensor doc_start;        /* (B, T) I32 or absent */
-    lt_tensor rope, rope_local; /* (P, D / 2, 2) F32; rope_local of sliding layers */
+    lt_tensor rope, rope_local; /* (P, columns, 2) F32; rope_local of sliding layers */
     double seconds[LT_OP_COUNT];
     int64_t calls[LT_OP_COUNT];
     lt_cost least[LT_OP_COUNT]; /* While watched. */
@@ -103,7 +103,16 @@ lt_err lt_norm_fwd(lt_run *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_ten
 lt_err lt_norm_bwd(lt_run *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
                    bool add_dx);
 
-/* Rotary table of positions [0, n): cos and sin, (n, D / 2, 2) F32, host memory. local: of sliding-window layers. */
-LT_MUST_USE lt_err lt_rope_table(float *table, const lt_model_spec *spec, int64_t n, bool local);
+/* Columns of a head that rotate, and the table's pairs: half of them (proportional: of a head, of which the others have angle 0). */
+int64_t lt_rope_dim(const lt_model_spec *spec);
+int64_t lt_rope_columns(const lt_model_spec *spec);
+/* Where the length of a text decides its frequencies (dynamic, longrope): the longest text with those of short ones. 0: it does not. */
+int64_t lt_rope_switch(const lt_model_spec *spec);
+/* The dimensions between which yarn's ramp rises. */
+void lt_rope_yarn_range(const lt_model_spec *spec, double *low, double *high);
+/* Rotary table of positions [0, n) of a text of `length` tokens, or with length 0 each of a text that ends there: cos and sin, (n, columns, 2) F32, host
+ * memory. local: of sliding-window layers. */
+LT_MUST_USE lt_err lt_rope_table(float *table, const lt_model_spec *spec, int64_t n, bool local,
+                                 int64_t length);
 
 #endif

@@ -11,6 +11,9 @@
  * Scores are losses against given labels: the logits of a chunk of rows are made, read and forgotten where the model is, so that neither all of them
  * exist at once nor any travels.
  *
+ * Where the length of a text decides its rotation (rope.c), keys stay in the cache as the call that brought them rotated them, as in transformers. Phi-3
+ * alone begins anew there: the call with which a text outgrows the original context runs all of its tokens once more, so that all are rotated alike.
+ *
  * A failed call leaves every sequence as long as it was: rows above the length are never read. */
 #include "model/session.h"
 
@@ -40,6 +43,8 @@ struct lt_session {
     lt_tensor kv_len;  /* (n_seqs) I32 */
     float *logits;     /* (rows, V) on a device whose memory the host can not see, else NULL. */
     int64_t *length;   /* (n_seqs), host */
+    int32_t
+        *history; /* (n_seqs, max_seq), host: their tokens, where those may run again; or NULL. */
     int32_t *host_ids; /* (2 * rows): positions or key counts on their way to the device. */
     lt_arena score;    /* Of the backend; placed by the first call that scores: */
     lt_tensor score_logits, labels, loss, best; /* (score rows, V), then (chunk_rows) each. */
@@ -116,6 +121,11 @@ static lt_err place(lt_session *s) {
     return LT_OK;
 }
 
+static bool runs_again(const lt_session *s) {
+    return s->run.spec->family == LT_FAMILY_PHI3 && lt_rope_switch(s->run.spec) > 0 &&
+           lt_rope_switch(s->run.spec) < s->max_seq;
+}
+
 static lt_err open_session(lt_session **out, const lt_model *m, int64_t n_seqs, int64_t max_seq,
                            bool pack) {
     lt_err err = LT_OK;
@@ -147,7 +157,10 @@ static lt_err open_session(lt_session **out, const lt_model *m, int64_t n_seqs, 
     LT_TRY_DONE(lt_run_prepare(&s->run, &s->prepared, m, max_seq, pack));
     s->length = calloc((size_t)n_seqs, sizeof *s->length);
     s->host_ids = calloc((size_t)max_rows(s) * 2, sizeof *s->host_ids);
-    if (s->length == NULL || s->host_ids == NULL) {
+    if (runs_again(s)) {
+        s->history = calloc((size_t)(n_seqs * max_seq), sizeof *s->history);
+    }
+    if (s->length == NULL || s->host_ids == NULL || (runs_again(s) && s->history == NULL)) {
         LT_FAIL_DONE(LT_ERR_OOM, "session of %lld sequences", (long long)n_seqs);
     }
     LT_TRY_DONE(place(s));
@@ -185,6 +198,7 @@ void lt_session_close(lt_session *s) {
     lt_arena_release(&s->activations, s->run.backend);
     lt_run_release(&s->run, &s->prepared);
     free(s->length);
+    free(s->history);
     free(s->host_ids);
     free(s);
 }
@@ -194,6 +208,7 @@ typedef struct {
     const int64_t *seqs; /* (n) for a step, or NULL: all of sequence `seq`. */
     int64_t seq, n;
     int64_t first; /* Position of row 0, when of one sequence. */
+    int64_t rope;  /* How far the rotary rows lie behind the positions. */
 } rows;
 
 static int64_t row_seq(const rows *w, int64_t i) {
@@ -264,7 +279,7 @@ static lt_err upload_rows(lt_session *s, const rows *w, const int32_t *ids) {
 
     LT_TRY(r->backend->sync(r->queue)); /* The last call's ids may still be on their way. */
     for (int64_t i = 0; i < w->n; i++) {
-        positions[i] = (int32_t)(w->seqs != NULL ? s->length[w->seqs[i]] : w->first + i);
+        positions[i] = (int32_t)(w->seqs != NULL ? s->length[w->seqs[i]] : w->first + w->rope + i);
     }
     for (int64_t i = 0; i < n_lens; i++) {
         kv_len[i] = w->seqs != NULL ? positions[i] + 1 : (int32_t)(w->first + w->n);
@@ -405,15 +420,37 @@ static lt_err check_room(const lt_session *s, int64_t seq, int64_t n) {
     return LT_OK;
 }
 
+/* What a call of n more tokens needs before it runs: the rotary rows of its length, which is not that of its chunks; all earlier tokens once more, where they
+ * were rotated as those of a short text. */
+static lt_err begin_call(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, int64_t *rope) {
+    const int64_t past = s->length[seq], end = past + n, limit = lt_rope_switch(s->run.spec);
+    int32_t *history = s->history != NULL ? s->history + seq * s->max_seq : NULL;
+    const bool again = history != NULL && past > 0 && past <= limit && end > limit;
+
+    *rope = lt_run_rope_rows(s->run.spec, s->max_seq, again ? end : n, end);
+    LT_TRY(*rope > 0 ? lt_run_rope_fill(&s->run, s->max_seq, end) : LT_OK);
+    for (int64_t i = 0, count; again && i < past; i += count) {
+        count = past - i < s->chunk_rows ? past - i : s->chunk_rows;
+        const rows w = {.seq = seq, .n = count, .first = i, .rope = *rope};
+        LT_TRY(run_layers(s, &w, history + i));
+    }
+    if (history != NULL) {
+        memcpy(history + past, ids, (size_t)n * sizeof *ids);
+    }
+    return LT_OK;
+}
+
 static lt_err eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, float *logits,
                    bool all) {
     const int64_t V = s->run.spec->vocab_size;
+    int64_t rope;
     LT_ASSERT(n > 0);
     LT_TRY(check_room(s, seq, n));
     LT_TRY(check_ids(s, ids, n));
+    LT_TRY(begin_call(s, seq, ids, n, &rope));
     for (int64_t i = 0, count; i < n; i += count) {
         count = n - i < s->chunk_rows ? n - i : s->chunk_rows;
-        const rows w = {.seq = seq, .n = count, .first = s->length[seq] + i};
+        const rows w = {.seq = seq, .n = count, .first = s->length[seq] + i, .rope = rope};
         LT_TRY(run_layers(s, &w, ids + i));
         if (logits != NULL && all) {
             LT_TRY(head(s, 0, count, logits + i * V));
@@ -437,19 +474,36 @@ lt_err lt_session_eval_all(lt_session *s, int64_t seq, const int32_t *ids, int64
 
 lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                         const int32_t *labels, float *loss, int32_t *best) {
+    int64_t rope;
     LT_ASSERT(n > 0);
     LT_TRY(check_room(s, seq, n));
     LT_TRY(check_ids(s, ids, n));
+    LT_TRY(begin_call(s, seq, ids, n, &rope));
     LT_TRY(check_ids(s, labels, n));
     LT_TRY(score_place(s));
     for (int64_t i = 0, count; i < n; i += count) {
         count = n - i < s->chunk_rows ? n - i : s->chunk_rows;
-        const rows w = {.seq = seq, .n = count, .first = s->length[seq] + i};
+        const rows w = {.seq = seq, .n = count, .first = s->length[seq] + i, .rope = rope};
         LT_TRY(run_layers(s, &w, ids + i));
         LT_TRY(score_rows(s, count, labels + i, loss + i, best + i));
     }
     s->length[seq] += n;
     return LT_OK;
+}
+
+/* Steps of sequences whose tokens are kept: each may have to run them again. */
+static lt_err step_alone(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n,
+                         float *logits) {
+    const int64_t V = s->run.spec->vocab_size;
+    lt_err err = LT_OK;
+    int64_t done = 0;
+    for (; done < n && err == LT_OK; done += err == LT_OK) {
+        err = eval(s, seqs[done], ids + done, 1, logits != NULL ? logits + done * V : NULL, false);
+    }
+    for (int64_t i = 0; i < done && err != LT_OK; i++) {
+        s->length[seqs[i]]--;
+    }
+    return err;
 }
 
 lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids, int64_t n,
@@ -464,6 +518,9 @@ lt_err lt_session_step(lt_session *s, const int64_t *seqs, const int32_t *ids, i
                 LT_FAIL(LT_ERR_ARG, "session: sequence %lld twice in one step", (long long)seqs[i]);
             }
         }
+    }
+    if (s->history != NULL) {
+        return step_alone(s, seqs, ids, n, logits);
     }
     LT_TRY(run_layers(s, &w, ids));
     if (logits != NULL) {

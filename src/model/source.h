@@ -50,13 +50,7 @@ LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weigh
 
 /* The parts behind lt_weight_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
-/* Metadata beside rope_freqs.weight, which other readers do without; behind "<arch>.". */
-#define LT_GGUF_ROPE_ORIGINAL "rope.scaling.original_context_length"
-#define LT_GGUF_ENDS          "lateen.eos_token_ids" /* I32: lt_model_spec's eos, in order. */
-#define LT_GGUF_ROPE_LOW      "rope.scaling.low_freq_factor"
-#define LT_GGUF_ROPE_HIGH     "rope.scaling.high_freq_factor"
-/* Llama-3's divisor of each of the D / 2 rotary frequencies. */
-void lt_gguf_rope_divisors(float *divisors, const lt_model_spec *spec);
+#define LT_GGUF_ENDS "lateen.eos_token_ids" /* I32: lt_model_spec's eos, in order. */
 /* The scale of attention that a reader of GGUF takes, which has no key for it: 1 / sqrt(D), but Gemma 3 27B, known by its 62 layers, divides by its
  * width over its heads. */
 float lt_gguf_attn_scale(const lt_model_spec *spec);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "model/family.h"
+#include "model/run.h"
 #include "tensor/ops.h"
 
 #define MAX_WIDTH    ((int64_t)1 << 20)
@@ -58,6 +59,46 @@ static lt_err check_sizes(const lt_model_spec *s) {
     return LT_OK;
 }
 
+/* What the formulas of rope.c divide by or take logarithms of. */
+static lt_err check_rope(const lt_model_spec *s) {
+    const lt_rope_scaling kind = s->rope_scaling;
+    LT_TRY(in_range(s, "rope_scaling", kind, 0, LT_ROPE_COUNT - 1));
+    LT_TRY(in_range(s, "rope_dim", s->rope_dim, 0, s->head_dim));
+    LT_TRY(in_range(s, "rope_dim % 2", s->rope_dim % 2, 0, 0));
+    LT_TRY(real_in_range(s, "rope_attention_factor", s->rope_attention_factor, 0.0, 1e3));
+    if (kind != LT_ROPE_PLAIN) {
+        LT_TRY(real_in_range(s, "rope_factor", s->rope_factor, 1e-3, 1e6));
+    }
+    if (kind == LT_ROPE_LLAMA3 || kind == LT_ROPE_YARN || kind == LT_ROPE_LONGROPE) {
+        LT_TRY(real_in_range(s, "rope_original_seq", s->rope_original_seq, 1.0, 1e9));
+    }
+    if (kind == LT_ROPE_LLAMA3) {
+        LT_TRY(real_in_range(s, "rope_low_freq", s->rope_low_freq, 1e-6, 1e6));
+        if (!(s->rope_high_freq > s->rope_low_freq)) {
+            LT_FAIL(LT_ERR_ARG,
+                    "%s model: RoPE's high frequency factor %g is not above the low one %g",
+                    lt_family_name(s->family), s->rope_high_freq, s->rope_low_freq);
+        }
+    }
+    if (kind == LT_ROPE_YARN) {
+        LT_TRY(real_in_range(s, "rope_theta", s->rope_theta, 1.0 + 1e-6, 1e12));
+        LT_TRY(real_in_range(s, "rope_beta_slow", s->rope_beta_slow, 1e-6, 1e6));
+        LT_TRY(real_in_range(s, "rope_beta_fast", s->rope_beta_fast, s->rope_beta_slow, 1e6));
+    }
+    if (kind == LT_ROPE_DYNAMIC) { /* Its exponent is N / (N - 2). */
+        LT_TRY(in_range(s, "columns of a head that rotate", lt_rope_dim(s), 4, s->head_dim));
+        LT_TRY(real_in_range(s, "rope_factor", s->rope_factor, 1.0, 1e6));
+    }
+    if (kind == LT_ROPE_LONGROPE) {
+        LT_TRY(in_range(s, "pairs that rotate", lt_rope_columns(s), 1, LT_MAX_ROPE_FACTORS));
+        for (int64_t i = 0; i < lt_rope_columns(s); i++) {
+            LT_TRY(real_in_range(s, "rope_short", (double)s->rope_short[i], 1e-6, 1e6));
+            LT_TRY(real_in_range(s, "rope_long", (double)s->rope_long[i], 1e-6, 1e6));
+        }
+    }
+    return LT_OK;
+}
+
 static lt_err check_numbers(const lt_model_spec *s) {
     LT_TRY(real_in_range(s, "norm_eps", (double)s->norm_eps, 0.0, 1.0));
     LT_TRY(real_in_range(s, "embed_scale", (double)s->embed_scale, 1e-6, 1e6));
@@ -69,19 +110,7 @@ static lt_err check_numbers(const lt_model_spec *s) {
         LT_TRY(real_in_range(s, "rope_theta", s->rope_theta, 1.0, 1e12));
         LT_TRY(real_in_range(s, "rope_theta_local", s->rope_theta_local, 0.0, 1e12));
     }
-    if (s->rope_scaling != LT_ROPE_PLAIN) {
-        LT_TRY(real_in_range(s, "rope_factor", s->rope_factor, 1e-3, 1e6));
-    }
-    if (s->rope_scaling == LT_ROPE_LLAMA3) {
-        LT_TRY(real_in_range(s, "rope_low_freq", s->rope_low_freq, 1e-6, 1e6));
-        LT_TRY(real_in_range(s, "rope_original_seq", s->rope_original_seq, 1.0, 1e9));
-        if (!(s->rope_high_freq > s->rope_low_freq)) {
-            LT_FAIL(LT_ERR_ARG,
-                    "%s model: RoPE's high frequency factor %g is not above the low one %g",
-                    lt_family_name(s->family), s->rope_high_freq, s->rope_low_freq);
-        }
-    }
-    return LT_OK;
+    return s->pos == LT_POS_ROPE ? check_rope(s) : LT_OK;
 }
 
 static lt_err check_moe(const lt_model_spec *s) {
@@ -145,6 +174,11 @@ static int64_t kind_count(const lt_model_spec *s, lt_param_kind kind) {
         count *= shape[i];
     }
     return count;
+}
+
+int64_t lt_model_spec_context(const lt_model_spec *s) {
+    const bool grows = s->pos == LT_POS_ROPE && s->rope_scaling == LT_ROPE_DYNAMIC;
+    return grows ? (int64_t)((double)s->max_seq * s->rope_factor) : s->max_seq;
 }
 
 int64_t lt_model_spec_params(const lt_model_spec *s) {

@@ -16,6 +16,7 @@
 #include "lateen/generate.h"
 #include "base/log.h"
 #include "kernels/host.h"
+#include "model/run.h"
 #include "serve/engine_impl.h"
 
 /* A device reads its weights once a step and is far from busy with 512 rows: an H100 takes 2,048 of Llama-1B in 8 ms, in four steps in 11 (docs/SPEED.md). */
@@ -123,7 +124,13 @@ static lt_err size_engine(lt_engine *e) {
     e->sched.max_running = o->max_running;
     e->sched.step_tokens = o->step_tokens;
     e->sched.caching = o->prefix_cache;
-    e->limits = (lt_job_limits){e->spec, o->max_seq, o->page_tokens, o->ends};
+    e->limits = (lt_job_limits){e->spec, o->max_seq, o->page_tokens, o->ends, 0};
+    if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
+        e->limits.rope_switch = lt_rope_switch(e->spec);
+        e->sched.caching = false; /* Tokens of long texts are rotated otherwise. */
+        lt_log_info("texts of more than %lld tokens are rotated as long ones: no prefix cache",
+                    (long long)e->limits.rope_switch);
+    }
     if (o->ends.n == 0) {
         lt_model_ends(e->model, NULL, &e->limits.ends);
     }

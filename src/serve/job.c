@@ -123,7 +123,7 @@ static void copy(const void *dst, const void *src, size_t bytes) {
     }
 }
 
-static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
+static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r, const lt_job_limits *limits) {
     lt_sample *s = &j->samples[i];
     copy(s->tokens, r->prompt, (size_t)r->n_prompt * sizeof *r->prompt);
     s->job = j;
@@ -135,6 +135,10 @@ static lt_err open_sample(lt_job *j, int64_t i, const lt_request *r) {
     s->seq.n_tokens = r->n_prompt;
     s->seq.fresh = r->embed || r->prompt_logprobs >= 0;
     s->seq.priority = r->priority;
+    s->seq.long_text = limits->rope_switch > 0 && r->n_prompt > limits->rope_switch;
+    s->seq.again_at = s->seq.long_text || limits->spec->family != LT_FAMILY_PHI3
+                          ? 0
+                          : limits->rope_switch;
     s->seq.owner = s;
     s->slot = -1;
     s->thinking = r->n_think_end > 0 && r->n_think_begin == 0;
@@ -194,7 +198,7 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
     job_carve(j, limits, &j->arena);
     copy_request(j, r, &limits->ends);
     for (int64_t i = 0; i < r->n_samples; i++) {
-        LT_TRY_DONE(open_sample(j, i, r));
+        LT_TRY_DONE(open_sample(j, i, r, limits));
     }
     j->submit_s = lt_clock_s();
     *out = j;

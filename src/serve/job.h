@@ -78,7 +78,8 @@ struct lt_job {
 typedef struct {
     const lt_model_spec *spec;
     int64_t max_seq, page_tokens;
-    lt_ends ends; /* Of the model. */
+    lt_ends ends;        /* Of the model. */
+    int64_t rope_switch; /* lt_rope_switch, where a sequence may be longer; else 0. */
 } lt_job_limits;
 
 /* Check the request and copy it. ARG: impossible parameters. */

@@ -83,6 +83,8 @@ bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child) {
     child->n_published = seq->n_published;
     child->n_cached = seq->n_cached;
     child->n_preempted = 0;
+    child->long_text = seq->long_text;
+    child->again_at = seq->again_at;
     child->state = LT_SEQ_RUNNING;
     insert(&s->running, child);
     return true;
@@ -191,7 +193,24 @@ static bool admit(lt_sched *s) {
     return true;
 }
 
+/* Those that have become long texts give up what they ran as short ones. True: one of them waits for a token that is being chosen. */
+static bool begin_again(lt_sched *s) {
+    bool waits = false;
+    lt_seq *next;
+    for (lt_seq *seq = s->running.first; seq != NULL; seq = next) {
+        next = seq->next;
+        if (seq->again_at > 0 && seq->n_tokens + seq->n_ahead > seq->again_at) {
+            seq->again_at = 0;
+            seq->long_text = true;
+            waits = waits || seq->n_ahead > 0;
+            preempt(s, seq);
+        }
+    }
+    return waits;
+}
+
 void lt_sched_plan(lt_sched *s) {
+    const bool waits = begin_again(s);
     const int64_t preempted = s->n_preemptions;
     int64_t n_decoding = 0;
 
@@ -208,7 +227,7 @@ void lt_sched_plan(lt_sched *s) {
             plan_rows(s, seq, need < left ? need : left);
         }
     }
-    while (s->n_preemptions == preempted && s->running.n < s->max_running &&
+    while (!waits && s->n_preemptions == preempted && s->running.n < s->max_running &&
            s->n_rows < s->step_tokens && s->waiting.first != NULL) {
         lt_seq *seq = s->waiting.first;
         int64_t left = s->step_tokens - s->n_rows;

@@ -13,6 +13,7 @@
  * STEP      Every running sequence in order: one token each that decodes, then what is left of step_tokens in pieces of prompts (a step with
  *           long prompts delays nobody's next token). Then from the queue, in order, none overtaking, while slots and pages for the whole prompt are free,
  *           and a page to grow for each that runs.
+ * AGAIN     A sequence that outgrows again_at is preempted there, once, and runs all its tokens again as those of a long text.
  * PAGES     When one needs a page and none is left, the last running sequence is preempted: it gives up its pages and will run its tokens again
  *           (recompute), mostly from the prefix cache. A prompt takes what there is before it preempts anyone.
  * WRITING   A page that others hold too is copied before a token is written to it (copies); full pages are published for others to find.
@@ -44,6 +45,10 @@ struct lt_seq {
     int64_t max_rows; /* Rows of a step at most; 0: no limit. */
     bool fresh;       /* Must run all its tokens: nothing is taken from the prefix cache. */
     int priority;
+    /* Where the length of a text decides how it is rotated (lt_rope_switch): whether it runs as a long one; and the tokens beyond which it has to run again
+     * as such, or 0. */
+    bool long_text;
+    int64_t again_at;
     void *owner;
     /* The scheduler's. */
     lt_seq_state state;

@@ -128,14 +128,15 @@ static lt_err lay_out_item(lt_engine *e, lt_step *s, int64_t i, int64_t row) {
     const lt_sample *sample = item->sample;
     const lt_seq *seq = &sample->seq;
     lt_job *j = sample->job;
-    const int64_t page = e->o.page_tokens, end = item->first + item->n;
+    const int64_t page = e->o.page_tokens, end = item->first + item->n,
+                  rope = seq->long_text ? lt_forward_rope_rows(e->forward, seq->n_tokens) : 0;
     const bool judged = j->r.prompt_logprobs >= 0 && j->n_prompt_out < j->r.n_prompt;
 
     for (int64_t k = 0; k < item->n; k++) {
         const int64_t p = item->first + k;
         const bool next = p + 1 == seq->n_tokens + seq->n_ahead && !j->r.embed;
         r->ids[row + k] = p < seq->n_tokens ? sample->tokens[p] : -1 - sample->late;
-        r->positions[row + k] = (int32_t)p;
+        r->positions[row + k] = (int32_t)(p + rope);
         r->slots[row + k] = (int32_t)(seq->table[p / page] * page + p % page);
         if (next || (judged && p + 1 < j->r.n_prompt && p + 1 >= j->n_prompt_out)) {
             LT_TRY(want(e, s, i, p, row + k, next));

@@ -135,9 +135,9 @@ static lt_err open_pass(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_pass_options o = pass_options(t);
 
-    if (r->seq > t->model->spec.max_seq) {
+    if (r->seq > lt_model_spec_context(&t->model->spec)) {
         LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than the model's %lld positions",
-                (long long)r->seq, (long long)t->model->spec.max_seq);
+                (long long)r->seq, (long long)lt_model_spec_context(&t->model->spec));
     }
     LT_TRY(lt_pass_measure(&t->pass_memory, &t->model->spec, t->model->options.dtype, &o));
     LT_TRY(lt_pass_open(&t->pass, t->model, &o));

@@ -5,19 +5,21 @@
 #include <string.h>
 
 #include "base/error.h"
+#include "model/run.h"
 
 #define SEQ_DEFAULT 2048
 
 lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o) {
     const lt_model_spec *spec = lt_model_get_spec(o->model);
     const lt_tokenizer_info info = lt_tokenizer_describe(o->tokenizer);
-    const int64_t most = spec->max_seq < SEQ_DEFAULT ? spec->max_seq : SEQ_DEFAULT;
+    const int64_t context = lt_model_spec_context(spec),
+                  most = context < SEQ_DEFAULT ? context : SEQ_DEFAULT;
 
     *s = (lt_scorer){.options = o};
     s->seq = o->seq > 0 ? o->seq : most;
-    if (s->seq > spec->max_seq || s->seq < 2) {
+    if (s->seq > context || s->seq < 2) {
         LT_FAIL(LT_ERR_ARG, "sequences of %lld tokens, the model takes 2 to %lld",
-                (long long)s->seq, (long long)spec->max_seq);
+                (long long)s->seq, (long long)context);
     }
     if ((int64_t)info.n_ids > spec->vocab_size) {
         LT_FAIL(LT_ERR_ARG,
@@ -64,21 +66,29 @@ static lt_err hold(lt_scorer *s, const int32_t *ids, int64_t n) {
     return LT_OK;
 }
 
+/* Where the length of a text decides how it is rotated, what a shorter one left in the cache is of no use: all of it runs in one call. */
+static bool runs_whole(const lt_scorer *s, int64_t n) {
+    const int64_t limit = lt_rope_switch(lt_model_get_spec(s->options->model));
+    return limit > 0 && n > limit;
+}
+
 lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t first, lt_score *out) {
+    const bool whole = runs_whole(s, n - 1);
     LT_ASSERT(first > 0 && first <= n && n <= s->seq + 1);
     *out = (lt_score){.greedy = true, .n_tokens = n - first};
-    LT_TRY(hold(s, ids, first - 1));
+    LT_TRY(hold(s, ids, whole ? 0 : first - 1));
     if (first == n) {
         return LT_OK;
     }
-    const int32_t *labels = ids + first; /* Row i of the others predicts labels[i]. */
-    LT_TRY(lt_session_score(s->session, 0, labels - 1, n - first, labels, s->loss, s->best));
-    for (int64_t i = 0; i < n - first; i++) {
+    const int64_t from = whole ? 1 : first; /* Row i of a call predicts label i: */
+    const int32_t *labels = ids + from;
+    LT_TRY(lt_session_score(s->session, 0, labels - 1, n - from, labels, s->loss, s->best));
+    for (int64_t i = first - from; i < n - from; i++) {
         out->log_prob -= (double)s->loss[i];
         out->greedy = out->greedy && s->best[i] == labels[i];
     }
-    memcpy(s->cached + first - 1, labels - 1, (size_t)(n - first) * sizeof *ids);
-    s->n_cached = n - 1;
+    memcpy(s->cached + from - 1, labels - 1, (size_t)(n - from) * sizeof *ids);
+    s->n_cached = whole ? 0 : n - 1;
     return LT_OK;
 }
 

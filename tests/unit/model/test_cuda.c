@@ -171,8 +171,46 @@ static void session(void **state) {
     }
 }
 
+/* Kinds of RoPE beside those of the families: parts of heads, tables by length. Prompts and single tokens, against transformers (test_rope.c). */
+static void rope(void **state) {
+    enum { V = 32, PROMPT = 12, END = 22, LONG = 17 };
+    static const char *const cases[] = {"dynamic",    "longrope", "proportional",
+                                        "yarn_betas", "phi3",     "phi3_plain"};
+    static float logits[LONG * V];
+    if (gpu == NULL) {
+        skip();
+    }
+    (void)state;
+    for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
+        char name[64], path[128];
+        lt_safetensors g = {0};
+        lt_session *s = NULL;
+        (void)snprintf(name, sizeof name, "../rope/%s", cases[c]);
+        (void)snprintf(path, sizeof path, GOLDEN_ROOT "%s/golden.safetensors", name);
+        lt_model *m = open_on(name, "", gpu, LT_F32);
+        must(lt_safetensors_open(&g, path), path);
+        const int32_t *ids = (const int32_t *)(const void *)lt_safetensors_find(&g, "tokens")->data;
+        const float *whole = (const float *)(const void *)lt_safetensors_find(&g, "whole_17")->data,
+                    *grown = (const float *)(const void *)lt_safetensors_find(&g, "grown")->data;
+        must(lt_session_open(&s, m, 2, 40), name);
+        must(lt_session_eval_all(s, 1, ids, LONG, logits), name);
+        assert_true(distance(logits, whole, LONG * V) <= TOLERANCE_F32);
+        must(lt_session_eval(s, 0, ids, PROMPT, logits), name);
+        for (int n = PROMPT; n < END; n++) {
+            if (!(distance(logits, grown + (n - 1) * V, V) <= TOLERANCE_F32)) {
+                fail_msg("%s: logits behind token %d are %.3g off", cases[c], n,
+                         distance(logits, grown + (n - 1) * V, V));
+            }
+            must(lt_session_step(s, (const int64_t[]){0}, ids + n, 1, logits), name);
+        }
+        lt_session_close(s);
+        lt_safetensors_close(&g);
+        lt_model_close(m);
+    }
+}
+
 int main(void) {
-    struct CMUnitTest tests[N_GOLDEN_CASES + 1];
+    struct CMUnitTest tests[N_GOLDEN_CASES + 2];
     gpu = lt_backend_cuda();
     if (gpu == NULL) {
         printf("# no GPU: %s\n", lt_error_message());
@@ -183,5 +221,6 @@ int main(void) {
                                        .initial_state = (void *)(uintptr_t)golden_cases[i]};
     }
     tests[N_GOLDEN_CASES] = (struct CMUnitTest)cmocka_unit_test(session);
+    tests[N_GOLDEN_CASES + 1] = (struct CMUnitTest)cmocka_unit_test(rope);
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static void run_steps(lt_forward *f, const int32_t *tokens, const int64_t *n_row
         for (int64_t k = 0; k < n_rows[s]; k++) {
             const int64_t at = done[s] + k;
             ids[w.n_rows] = tokens[s * LEN + at];
-            positions[w.n_rows] = (int32_t)at;
+            positions[w.n_rows] = (int32_t)(at + lt_forward_rope_rows(f, LEN));
             slots[w.n_rows++] = (int32_t)(table[n * MAX_PAGES + at / PAGE] * PAGE + at % PAGE);
         }
         done[s] += n_rows[s];

@@ -23,8 +23,8 @@
 
 #define N_IDS 20
 
-static const char *const families[] = {"apertus", "gpt2",  "llama3", "llama_bias",
-                                       "mixtral", "qwen2", "qwen3"};
+static const char *const families[] = {"apertus", "gpt2",  "llama3",  "llama_bias", "mixtral",
+                                       "qwen2",   "qwen3", "mistral", "phi3",       "yarn"};
 
 static void must(lt_err err, const char *what) {
     if (err != LT_OK) {

@@ -35,8 +35,10 @@ static void greedy_session(const lt_model *m, const int32_t *prompt, int64_t n_p
     lt_session_close(s);
 }
 
-static const char *const families[] = {"gpt2",   "llama3", "llama_bias", "qwen2",   "qwen3",
-                                       "gemma2", "gemma3", "apertus",    "mixtral", "switch"};
+static const char *const families[] = {
+    "model/gpt2",   "model/llama3", "model/llama_bias", "model/qwen2",   "model/qwen3",
+    "model/gemma2", "model/gemma3", "model/apertus",    "model/mixtral", "model/switch",
+    "model/phi3",   "model/yarn",   "model/mistral",    "rope/longrope", "rope/phi3"};
 
 static void families_say_what_a_session_says(void **state) {
     enum { N = 6 };
@@ -48,8 +50,8 @@ static void families_say_what_a_session_says(void **state) {
         lt_model *m = NULL;
         lt_engine *e = NULL;
         char path[128];
-        int32_t prompts[N][16];
-        (void)snprintf(path, sizeof path, "tests/golden/model/%s", families[f]);
+        int32_t prompts[N][18];
+        (void)snprintf(path, sizeof path, "tests/golden/%s", families[f]);
         must(lt_model_open(&m, path, NULL), path);
         o.max_running = 4;
         o.step_tokens = 7; /* Prompts in pieces, beside others that decode. */
@@ -58,16 +60,16 @@ static void families_say_what_a_session_says(void **state) {
         r.sampling.temperature = 0;
         r.ignore_eos = true;
         for (int i = 0; i < N; i++) {
-            fill_prompt(prompts[i], 3 + 2 * i, lt_model_get_spec(m)->vocab_size, (uint64_t)i + 50);
+            fill_prompt(prompts[i], 3 + 3 * i, lt_model_get_spec(m)->vocab_size, (uint64_t)i + 50);
             r.prompt = prompts[i];
-            r.n_prompt = 3 + 2 * i;
+            r.n_prompt = 3 + 3 * i; /* Longrope's original context is 16. */
             r.max_tokens = 24 - r.n_prompt;
             send(e, &r, &answers[i]);
         }
         receive_all(e, N, 0);
         for (int i = 0; i < N; i++) {
             continuation want;
-            greedy_session(m, prompts[i], 3 + 2 * i, 21 - 2 * i, &want);
+            greedy_session(m, prompts[i], 3 + 3 * i, 21 - 3 * i, &want);
             assert_same(&answers[i].samples[0], &want, families[f]);
         }
         lt_engine_close(e);
@@ -292,7 +294,7 @@ static void company_changes_nothing_in_any_family(void **state) {
         lt_engine_options o = deterministic();
         lt_engine_stats stats;
         char path[128];
-        (void)snprintf(path, sizeof path, "tests/golden/model/%s", families[f]);
+        (void)snprintf(path, sizeof path, "tests/golden/%s", families[f]);
         must(lt_model_open(&m, path, NULL), path);
         o.max_seq = lt_model_get_spec(m)->max_seq < 64 ? lt_model_get_spec(m)->max_seq : 64;
         run_alone(m, want, o);
