@@ -26,7 +26,7 @@ static bool same_name(const char *a, const char *b) {
     return *a == *b;
 }
 
-static const lt_option *find_row(const lt_option_table *t, const char *name) {
+const lt_option *lt_option_find(const lt_option_table *t, const char *name) {
     for (size_t i = 0; i < t->n_rows; i++) {
         if (same_name(t->rows[i].name, name)) {
             return &t->rows[i];
@@ -98,6 +98,12 @@ static lt_err unknown_name(const lt_option_table *t, const char *name, const cha
     LT_FAIL(LT_ERR_ARG, "%s: unknown option '%s' for %s", origin, name, t->title);
 }
 
+lt_err lt_option_need(const lt_option **out, const lt_option_table *t, const char *name,
+                      const char *origin) {
+    *out = lt_option_find(t, name);
+    return *out != NULL ? LT_OK : unknown_name(t, name, origin);
+}
+
 /* A number with an optional suffix. K M G B T are powers of 1000 (B = 1e9, as in "15B tokens"). */
 static bool parse_number(const char *text, double *out) {
     static const struct {
@@ -150,6 +156,12 @@ static int choice_index(const char *choices, const char *text) {
     }
 }
 
+static bool in_range(const lt_option *row, double x) {
+    const bool over = (row->flags & LT_OPTION_ABOVE_MIN) != 0 ? x > row->min : x >= row->min;
+    const bool under = (row->flags & LT_OPTION_BELOW_MAX) != 0 ? x < row->max : x <= row->max;
+    return over && under;
+}
+
 static lt_err set_number(const lt_option *row, void *at, const char *value, const char *origin) {
     const bool whole = row->type == LT_OPTION_I64;
     double x = 0.0;
@@ -159,9 +171,11 @@ static lt_err set_number(const lt_option *row, void *at, const char *value, cons
     if (!parse_number(value, &x)) {
         LT_FAIL(LT_ERR_ARG, "%s: %s: '%s' is not a number", origin, row->name, value);
     }
-    if (x < row->min || x > row->max) {
-        LT_FAIL(LT_ERR_ARG, "%s: %s = %s is outside [%g, %g]%s%s", origin, row->name, value,
-                row->min, row->max, row->unit[0] != '\0' ? " " : "", row->unit);
+    if (!in_range(row, x)) {
+        LT_FAIL(LT_ERR_ARG, "%s: %s = %s is outside %c%g, %g%c%s%s", origin, row->name, value,
+                (row->flags & LT_OPTION_ABOVE_MIN) != 0 ? '(' : '[', row->min, row->max,
+                (row->flags & LT_OPTION_BELOW_MAX) != 0 ? ')' : ']',
+                row->unit[0] != '\0' ? " " : "", row->unit);
     }
     if (!whole) {
         *(double *)at = x;
@@ -229,10 +243,8 @@ void lt_options_default(const lt_option_table *t, void *obj) {
 
 lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name, const char *value,
                       const char *origin) {
-    const lt_option *row = find_row(t, name);
-    if (row == NULL) {
-        return unknown_name(t, name, origin);
-    }
+    const lt_option *row = NULL;
+    LT_TRY(lt_option_need(&row, t, name, origin));
     return set_row(row, obj, value, origin);
 }
 
@@ -265,9 +277,9 @@ static lt_err parse_flag(const lt_option_table *t, void *obj, int argc, char **a
     }
     memcpy(name, flag, len);
     name[len] = '\0';
-    row = find_row(t, name);
+    row = lt_option_find(t, name);
     if (row == NULL && equals == NULL && strncmp(name, "no-", 3) == 0) {
-        row = find_row(t, name + 3);
+        row = lt_option_find(t, name + 3);
         if (row != NULL && row->type == LT_OPTION_BOOL) {
             return set_row(row, obj, "false", argv[*i]);
         }

@@ -13,8 +13,9 @@
  *
  * Name: a dotted YAML path; the flag is "--" + the same name ('_' and '-' are equal). Type: BOOL, I64
  * (accepts K M G T B and KiB MiB GiB suffixes, 1e9), F64, STR (at most LT_OPTION_STR_BYTES - 1), ENUM
- * (int index into the choices listed under `unit`). min and max are inclusive and apply to numbers;
- * for STR, max 1 means "must not be empty". Order: default < recipe < flag. */
+ * (int index into the choices listed under `unit`). min and max apply to numbers and are inclusive, unless a ninth column says
+ * otherwise; for STR, max 1 means "must not be empty". The ninth column may be left out; it is an OR of lt_option_flag, and
+ * its upper bits are for the owner of the table. Order: default < recipe < flag. */
 #ifndef LT_BASE_OPTION_H
 #define LT_BASE_OPTION_H
 
@@ -35,6 +36,12 @@ typedef enum {
     LT_OPTION_ENUM
 } lt_option_type;
 
+typedef enum {
+    LT_OPTION_ABOVE_MIN = 1, /* min itself is outside the range. */
+    LT_OPTION_BELOW_MAX = 2, /* So is max. */
+    LT_OPTION_OWNER = 256    /* The first bit that means what the owner of the table says. */
+} lt_option_flag;
+
 typedef struct {
     lt_option_type type;
     size_t offset;
@@ -43,6 +50,7 @@ typedef struct {
     double min, max;
     const char *unit; /* Of numbers; the choices "a|b|c" of an ENUM. */
     const char *help;
+    unsigned flags; /* lt_option_flag */
 } lt_option;
 
 typedef struct {
@@ -56,10 +64,17 @@ typedef struct {
 #define LT_OPTION_CTYPE_F64(field)  double field;
 #define LT_OPTION_CTYPE_STR(field)  char field[LT_OPTION_STR_BYTES];
 #define LT_OPTION_CTYPE_ENUM(field) int field;
-#define LT_OPTION_FIELD(type, field, name, fallback, min, max, unit, help)                         \
+#define LT_OPTION_FIELD(type, field, name, fallback, min, max, unit, ...)                          \
     LT_OPTION_CTYPE_##type(field)
-#define LT_OPTION_ROW(type, field, name, fallback, min, max, unit, help)                           \
-    {LT_OPTION_##type, offsetof(LT_OPTION_STRUCT, field), name, fallback, min, max, unit, help},
+#define LT_OPTION_ROW(type_, field_, name_, fallback_, min_, max_, unit_, ...)                     \
+    {.type = LT_OPTION_##type_,                                                                    \
+     .offset = offsetof(LT_OPTION_STRUCT, field_),                                                 \
+     .name = name_,                                                                                \
+     .fallback = fallback_,                                                                        \
+     .min = min_,                                                                                  \
+     .max = max_,                                                                                  \
+     .unit = unit_,                                                                                \
+     .help = __VA_ARGS__}, /* help, or help and flags */
 #define LT_OPTION_TABLE(title_, rows_)                                                             \
     { title_, rows_, sizeof(rows_) / sizeof((rows_)[0]) }
 
@@ -86,6 +101,11 @@ void lt_options_dump_yaml(const lt_option_table *t, const void *obj, FILE *to);
 
 /* One value as text (shortest form that reads back equal). */
 void lt_option_text(const lt_option *row, const void *obj, char *out, size_t out_bytes);
+
+/* The row of that name ('_' and '-' are equal), or NULL; and one that suggests the nearest name when there is none. */
+const lt_option *lt_option_find(const lt_option_table *t, const char *name);
+LT_MUST_USE lt_err lt_option_need(const lt_option **out, const lt_option_table *t, const char *name,
+                                  const char *origin);
 
 void lt_options_help(const lt_option_table *t, FILE *to);
 
