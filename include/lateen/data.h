@@ -41,6 +41,7 @@ typedef struct {
 LT_MUST_USE lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_document_id);
 void lt_shard_close(lt_shard *s); /* Accepts NULL. */
 lt_shard_info lt_shard_get_info(const lt_shard *s);
+const char *lt_shard_path(const lt_shard *s); /* Of the .bin, or of llm.c's file. */
 
 /* Bytes of the mapped files; and give back the pages that reading has made resident, from any thread at any time. */
 size_t lt_shard_mapped_bytes(const lt_shard *s);
@@ -178,5 +179,9 @@ typedef struct {
     size_t mapped_bytes; /* Of the mapped files, what is resident at most. */
 } lt_loader_info;
 lt_loader_info lt_loader_get_info(const lt_loader *l);
+
+/* The shards of a source, in their order: how many, and where they are. */
+size_t lt_loader_n_shards(const lt_loader *l, int64_t source);
+const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shard);
 
 #endif

@@ -449,12 +449,14 @@ void lt_loader_get_state(const lt_loader *l, lt_loader_state *out) {
 
 lt_err lt_loader_set_state(lt_loader *l, const lt_loader_state *state) {
     if (state->fingerprint != l->consumed.fingerprint || state->n_sources != l->options.n_sources) {
-        LT_FAIL(
-            LT_ERR_STATE,
-            "loader: the saved position (after %llu rows) belongs to other data or other options: "
-            "fingerprint %016llx, now %016llx",
-            (unsigned long long)state->rows, (unsigned long long)state->fingerprint,
-            (unsigned long long)l->consumed.fingerprint);
+        LT_FAIL(LT_ERR_STATE,
+                "loader: the saved position (after %llu rows) belongs to other rows: seed, tokens "
+                "in a row, "
+                "packing, shuffle, split, BOS and EOD, weights, and the tokens and documents of "
+                "each source "
+                "must be what they were (fingerprint %016llx, now %016llx)",
+                (unsigned long long)state->rows, (unsigned long long)state->fingerprint,
+                (unsigned long long)l->consumed.fingerprint);
     }
     halt(l);
     l->consumed = *state;
@@ -477,4 +479,14 @@ lt_loader_info lt_loader_get_info(const lt_loader *l) {
     }
     info.rows = known ? info.rows : 0;
     return info;
+}
+
+size_t lt_loader_n_shards(const lt_loader *l, int64_t source) {
+    LT_ASSERT(source >= 0 && source < l->options.n_sources);
+    return l->packers[source].source.n_shards;
+}
+
+const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shard) {
+    LT_ASSERT(shard < lt_loader_n_shards(l, source));
+    return lt_shard_path(l->packers[source].source.shards[shard]);
 }

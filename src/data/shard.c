@@ -322,6 +322,10 @@ lt_shard_info lt_shard_get_info(const lt_shard *s) {
     return s->info;
 }
 
+const char *lt_shard_path(const lt_shard *s) {
+    return s->path;
+}
+
 /* First token of document d, also for d == n_documents. */
 static uint64_t document_start(const lt_shard *s, uint64_t d) {
     uint64_t sequence;
