@@ -31,13 +31,13 @@ list() {
     for lr in 5e-4 1e-3 2e-3 4e-3; do
         for beta2 in 0.95 0.999; do
             echo "ademamix lr $lr beta2 $beta2;1;--optim.lr $lr --optim.beta2 $beta2"
-            echo "adamw lr $lr beta2 $beta2;1;--optim.kind adamw --optim.lr $lr --optim.beta2 $beta2"
+            echo "adamw lr $lr beta2 $beta2;1;--optim.kind adamw --optim.lr $lr --optim.beta2 $beta2 --optim.beta3 0.9999 --optim.mix_warmup 0"
         done
     done
     for seed in ${SEEDS:-1 2}; do
         echo "apertus;$seed;"
         echo "swiglu;$seed;--model.family qwen3 --model.tied false --model.ffn 680"
-        echo "cosine;$seed;--lr.schedule cosine"
+        echo "cosine;$seed;--lr.schedule cosine --lr.cooldown 0"
         echo "goldfish;$seed;--data.goldfish_k 50"
     done
 }

@@ -60,6 +60,15 @@ lt_err lt_log_to_file(const char *path) {
     return LT_OK;
 }
 
+/* With the lock held. */
+static void write_file(lt_log_level level, const char *text) {
+    char now[LT_CLOCK_TEXT_BYTES];
+    if (logger.file != NULL) {
+        fprintf(logger.file, "%s %s %s\n", lt_clock_text(now), level_names[level], text);
+        fflush(logger.file);
+    }
+}
+
 void lt_log(lt_log_level level, const char *fmt, ...) {
     char text[2 * LINE_BYTES];
     va_list args;
@@ -78,11 +87,19 @@ void lt_log(lt_log_level level, const char *fmt, ...) {
     }
     fprintf(stderr, "%s%s%s\n", level == LT_LOG_INFO ? "" : level_names[level],
             level == LT_LOG_INFO ? "" : ": ", text);
-    if (logger.file != NULL) {
-        char now[LT_CLOCK_TEXT_BYTES];
-        fprintf(logger.file, "%s %s %s\n", lt_clock_text(now), level_names[level], text);
-        fflush(logger.file);
-    }
+    write_file(level, text);
+    pthread_mutex_unlock(&logger.lock);
+}
+
+void lt_log_note(lt_log_level level, const char *fmt, ...) {
+    char text[2 * LINE_BYTES];
+    va_list args;
+
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    pthread_mutex_lock(&logger.lock);
+    write_file(level, text);
     pthread_mutex_unlock(&logger.lock);
 }
 

@@ -15,6 +15,9 @@ LT_MUST_USE lt_err lt_log_to_file(const char *path);
 
 void lt_log(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 
+/* Into the file only: what the program says on stderr in its own words. */
+void lt_log_note(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
+
 #define lt_log_error(...) lt_log(LT_LOG_ERROR, __VA_ARGS__)
 #define lt_log_warn(...)  lt_log(LT_LOG_WARN, __VA_ARGS__)
 #define lt_log_info(...)  lt_log(LT_LOG_INFO, __VA_ARGS__)

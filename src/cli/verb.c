@@ -7,7 +7,9 @@
 
 int lt_verb_fail(lt_err err) {
     fprintf(stderr, "lateen: %s\n", lt_error_message());
-    return err == LT_ERR_ARG ? LT_EXIT_USAGE : LT_EXIT_FAILED;
+    return err == LT_ERR_ARG           ? LT_EXIT_USAGE
+           : err == LT_ERR_INTERRUPTED ? LT_EXIT_INTERRUPTED
+                                       : LT_EXIT_FAILED;
 }
 
 bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, const char *usage,

@@ -1,5 +1,6 @@
 /* verb.h: one verb of the command line: `lateen <name> ...`. Each verb is a file verb_<name>.c with one public function;
- * the table in main.c lists them. A verb returns its exit status: 0 done, 1 failed, 2 usage. */
+ * the table in main.c lists them. A verb returns its exit status: 0 done, 1 failed, 2 usage, 75 (EX_TEMPFAIL of sysexits.h) stopped with everything saved: the same
+ * command goes on. A script tells by it a run that has finished from one that is to be put back in the queue. */
 #ifndef LT_CLI_VERB_H
 #define LT_CLI_VERB_H
 
@@ -7,9 +8,10 @@
 
 #include "base/option.h"
 
-#define LT_EXIT_DONE   0
-#define LT_EXIT_FAILED 1
-#define LT_EXIT_USAGE  2
+#define LT_EXIT_DONE        0
+#define LT_EXIT_FAILED      1
+#define LT_EXIT_USAGE       2
+#define LT_EXIT_INTERRUPTED 75
 
 typedef struct {
     const char *name;

@@ -4,10 +4,11 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "cli/verb.h"
 #include "train/recipe.h"
 #include "train/run.h"
+
+#define HELP_COLUMNS 100
 
 #define LT_OPTION_STRUCT lt_recipe
 static const lt_option rows[] = {LT_RECIPE_OPTIONS(LT_OPTION_ROW)};
@@ -17,7 +18,54 @@ static const char usage[] = "train [RECIPE.yaml] [--KEY VALUE ...]";
 static const char prose[] =
     "Train a model. The recipe gives the options below as YAML (optim.lr is `lr` under `optim`); "
     "flags override it.\n"
-    "Everything goes into the run folder --out. A stopped run goes on with the same command.";
+    "Everything goes into the run folder --out. A stopped run goes on with the same command.\n"
+    "Exit status: 0 finished, 1 failed, 2 usage, 75 stopped by a signal or the file OUT/exit, with "
+    "everything saved.";
+
+/* What a resumed run may change, from the table. */
+static void print_changeable(void) {
+    size_t column = 0;
+    printf("\nA resumed run keeps its recipe but for these; --allow-change NAME,... lets others "
+           "change:\n");
+    for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
+        const lt_option *row = &lt_recipe_table.rows[i];
+        if ((row->flags & LT_RECIPE_MAY_CHANGE) == 0 || (row->flags & LT_RECIPE_ONCE) != 0) {
+            continue;
+        }
+        if (column + strlen(row->name) > HELP_COLUMNS) {
+            putchar('\n');
+            column = 0;
+        }
+        column += (size_t)printf("%s%s", column == 0 ? "  " : " ", row->name);
+    }
+    putchar('\n');
+}
+
+/* A flag that does nothing beside the others is refused; what a recipe file has left over is only told (lt_training_open). */
+static lt_err refuse_idle_flags(const lt_recipe *r, int argc, char **argv) {
+    lt_err err = LT_OK;
+    char value[LT_OPTION_STR_BYTES];
+    const char *recipe[1] = {NULL};
+    bool help = false;
+    int n = 0;
+    lt_recipe *flags = calloc(1, sizeof *flags);
+
+    if (flags == NULL) {
+        LT_FAIL(LT_ERR_OOM, "recipe");
+    }
+    lt_options_default(&lt_recipe_table, flags);
+    LT_TRY_DONE(lt_options_parse(&lt_recipe_table, flags, argc, argv, recipe, 1, &n, &help));
+    for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
+        const lt_option *row = &lt_recipe_table.rows[i];
+        const char *needs = lt_recipe_idle(r, row);
+        if (needs != NULL && !lt_recipe_is_default(flags, row, value)) {
+            LT_FAIL_DONE(LT_ERR_ARG, "--%s %s has no effect: it needs %s", row->name, value, needs);
+        }
+    }
+done:
+    free(flags);
+    return err;
+}
 
 /* The recipe is read before the flags, so that flags win: find the one word that is not a flag or a flag's value. */
 static lt_err load(lt_recipe *r, int argc, char **argv, bool *help) {
@@ -36,7 +84,7 @@ static lt_err load(lt_recipe *r, int argc, char **argv, bool *help) {
     if (!*help && r->train[0] == '\0') {
         LT_FAIL(LT_ERR_ARG, "no data: give --data.train SHARD, or data.train in the recipe");
     }
-    return LT_OK;
+    return *help ? LT_OK : refuse_idle_flags(r, argc, argv);
 }
 
 int lt_verb_train(int argc, char **argv);
@@ -48,12 +96,9 @@ int lt_verb_train(int argc, char **argv) {
     if (help) {
         printf("usage: lateen %s\n\n%s\n\noptions:\n", usage, prose);
         lt_options_help(&lt_recipe_table, stdout);
+        print_changeable();
     } else if (err == LT_OK) {
         err = lt_run_training(r, NULL);
-        if (err == LT_ERR_INTERRUPTED) {
-            lt_log_info("%s", lt_error_message());
-            err = LT_OK;
-        }
     }
     free(r);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);

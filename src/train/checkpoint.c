@@ -19,13 +19,49 @@
 #define FORMAT_VERSION     1
 #define MANIFEST           "manifest.json"
 #define MANIFEST_BYTES_MAX ((size_t)16 << 20)
-#define STEP_PREFIX        "step-"
 #define WEIGHTS_FILE       "weights.safetensors"
 
 void lt_run_state_clear(lt_run_state *s) {
     json_decref(s->loader);
     json_decref(s->guard);
+    json_decref(s->recipe);
+    json_decref(s->data);
     *s = (lt_run_state){0};
+}
+
+/* Index of the first of n values that is not finite, or -1. The largest exponent field, as bits, is found first: that vectorises. */
+static int64_t first_not_finite(const void *values, lt_dtype dtype, int64_t n) {
+    const uint16_t *low = values;
+    const uint32_t *full = values;
+    uint32_t worst = 0;
+
+    LT_ASSERT(dtype == LT_F32 || dtype == LT_BF16);
+    for (int64_t i = 0; dtype == LT_BF16 && i < n; i++) {
+        const uint32_t exponent = low[i] & 0x7F80u;
+        worst = exponent > worst ? exponent : worst;
+    }
+    for (int64_t i = 0; dtype == LT_F32 && i < n; i++) {
+        const uint32_t exponent = full[i] & 0x7F800000u;
+        worst = exponent > worst ? exponent : worst;
+    }
+    if (worst != (dtype == LT_F32 ? 0x7F800000u : 0x7F80u)) {
+        return -1;
+    }
+    for (int64_t i = 0;; i++) {
+        if ((dtype == LT_F32 ? full[i] & 0x7F800000u : low[i] & 0x7F80u) == worst) {
+            return i;
+        }
+    }
+}
+
+static lt_err check_finite(const void *values, lt_dtype dtype, int64_t first, int64_t n,
+                           const char *what, const char *param) {
+    const int64_t at = first_not_finite(values, dtype, n);
+    if (at >= 0) {
+        LT_FAIL(LT_ERR_NUMERIC, "%s: element %lld of %s is not finite", what,
+                (long long)(first + at), param);
+    }
+    return LT_OK;
 }
 
 /* ---- Writing ---- */
@@ -45,14 +81,15 @@ static lt_err list_file(json_t *files, const char *folder, const char *name, uin
 /* One parameter of a flat buffer of the model's backend. */
 typedef struct {
     const lt_model *model;
-    const char *first;
-    size_t element_bytes;
+    const char *first, *file, *param;
+    lt_dtype dtype;
 } flat_part;
 
 static lt_err fill_part(const void *ctx, void *dst, int64_t first, int64_t count) {
     const flat_part *p = ctx;
-    return lt_model_download(p->model, dst, p->first + (size_t)first * p->element_bytes,
-                             (size_t)count * p->element_bytes);
+    const size_t each = lt_dtype_bytes(p->dtype);
+    LT_TRY(lt_model_download(p->model, dst, p->first + (size_t)first * each, (size_t)count * each));
+    return check_finite(dst, p->dtype, first, count, p->file, p->param);
 }
 
 /* One flat buffer as name.safetensors, parameter by parameter. */
@@ -71,7 +108,8 @@ static lt_err save_flat(json_t *files, const char *folder, const char *name, con
     for (int i = 0; i < t->n_params; i++) {
         const lt_param *p = &t->params[i];
         const size_t each = lt_dtype_bytes(dtype);
-        parts[i] = (flat_part){m, (const char *)flat + (size_t)p->offset * each, each};
+        parts[i] = (flat_part){m, (const char *)flat + (size_t)p->offset * each, name, p->name,
+                               dtype};
         outs[i] = (lt_safetensor_out){.name = p->name,
                                       .dtype = dtype,
                                       .n_dims = p->n_dims,
@@ -104,10 +142,12 @@ static lt_err write_manifest(const char *folder, json_t *files, const lt_optimis
                                                                       : row;
     }
     lt_option_text(row, o->recipe, optim, sizeof optim);
-    root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:s, s:O, s:O, s:O}", "format", FORMAT_NAME,
-                     "version", FORMAT_VERSION, "step", (json_int_t)state->step, "rows",
-                     (json_int_t)state->rows, "tokens", (json_int_t)state->tokens, "optimiser",
-                     optim, "loader", state->loader, "guard", state->guard, "files", files);
+    root = json_pack("{s:s, s:i, s:I, s:I, s:I, s:b, s:f, s:s, s:O, s:O, s:O*, s:O*, s:O}",
+                     "format", FORMAT_NAME, "version", FORMAT_VERSION, "step",
+                     (json_int_t)state->step, "rows", (json_int_t)state->rows, "tokens",
+                     (json_int_t)state->tokens, "good", !state->suspect, "loss", state->loss,
+                     "optimiser", optim, "loader", state->loader, "guard", state->guard, "recipe",
+                     state->recipe, "data", state->data, "files", files);
     text = root == NULL ? NULL : json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(17));
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s: manifest", folder);
@@ -142,31 +182,19 @@ done:
     return err;
 }
 
-/* Rename first: a folder that is half removed must not look like a checkpoint. */
-static lt_err remove_checkpoint(const char *path) {
-    char old[LT_PATH_BYTES];
-    if (snprintf(old, sizeof old, "%s.old", path) >= (int)sizeof old) {
-        LT_FAIL(LT_ERR_LIMIT, "path too long: %s", path);
-    }
-    if (rename(path, old) != 0) {
-        LT_FAIL(LT_ERR_IO, "rename %s: %s", path, strerror(errno));
-    }
-    return lt_file_remove_tree(old);
-}
-
 lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                           const lt_run_state *state) {
     lt_err err = LT_OK;
-    char name[64], path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
+    char name[LT_CHECKPOINT_NAME_BYTES], path[LT_PATH_BYTES], aside[LT_PATH_BYTES];
 
     LT_TRY(lt_file_make_dirs(folder));
-    snprintf(name, sizeof name, STEP_PREFIX "%09lld", (long long)state->step);
+    lt_checkpoint_name(name, state->step, "");
     LT_TRY(lt_path_join(path, folder, name));
-    snprintf(name, sizeof name, STEP_PREFIX "%09lld.tmp", (long long)state->step);
+    lt_checkpoint_name(name, state->step, ".tmp");
     LT_TRY(lt_path_join(aside, folder, name));
     LT_TRY_DONE(write_all(aside, m, o, state));
     if (lt_file_exists(path)) { /* A broken one that was passed over at resume. */
-        LT_TRY_DONE(remove_checkpoint(path));
+        LT_TRY_DONE(lt_checkpoint_remove(path));
     }
     if (rename(aside, path) != 0) {
         LT_FAIL_DONE(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
@@ -245,6 +273,10 @@ static lt_err check_header(const json_t *root, const char *path) {
 
 static lt_err load_state(lt_run_state *state, const json_t *manifest, const char *path) {
     int64_t rows = 0, tokens = 0;
+    bool good = true;
+    LT_TRY(lt_json_bool(manifest, "good", &good, true, path));
+    LT_TRY(lt_json_f64(manifest, "loss", &state->loss, true, path));
+    state->suspect = !good;
     LT_TRY(lt_json_i64(manifest, "step", &state->step, false, path));
     LT_TRY(lt_json_i64(manifest, "rows", &rows, false, path));
     LT_TRY(lt_json_i64(manifest, "tokens", &tokens, false, path));
@@ -256,6 +288,8 @@ static lt_err load_state(lt_run_state *state, const json_t *manifest, const char
     state->tokens = (uint64_t)tokens;
     state->loader = json_incref(json_object_get(manifest, "loader"));
     state->guard = json_incref(json_object_get(manifest, "guard"));
+    state->recipe = json_incref(json_object_get(manifest, "recipe")); /* Older ones have none. */
+    state->data = json_incref(json_object_get(manifest, "data"));
     if (state->loader == NULL || state->guard == NULL) {
         LT_FAIL(LT_ERR_FORMAT, "%s: manifest without loader or guard state", path);
     }
@@ -325,6 +359,7 @@ static lt_err load_flat(const char *folder, const char *name, const lt_model *m,
             LT_FAIL_DONE(LT_ERR_STATE, "%s: parameter %s is %s in this model", path, p->name,
                          found == NULL ? "not there, but" : "of another shape");
         }
+        LT_TRY_DONE(check_finite(found->data, dtype, 0, p->count, path, p->name));
         LT_TRY_DONE(lt_model_upload(m, (char *)flat + (size_t)p->offset * lt_dtype_bytes(dtype),
                                     found->data, found->bytes));
     }
@@ -364,28 +399,17 @@ done:
     return err;
 }
 
-static bool is_step_name(const char *name) {
-    const size_t n = strlen(STEP_PREFIX);
-    return strncmp(name, STEP_PREFIX, n) == 0 && name[n] != '\0' &&
-           strspn(name + n, "0123456789") == strlen(name + n);
-}
-
 lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o,
                                  lt_run_state *state, int64_t *n_broken) {
     lt_err err = LT_OK;
-    char **names = NULL, path[LT_PATH_BYTES];
+    char path[LT_PATH_BYTES];
+    int64_t *steps = NULL;
     size_t n = 0;
 
     *n_broken = 0;
-    if (!lt_file_is_dir(folder)) {
-        LT_FAIL(LT_ERR_NOT_FOUND, "no checkpoint under %s", folder);
-    }
-    LT_TRY(lt_file_list(&names, &n, folder));
-    for (size_t i = n; i > 0; i--) { /* Sorted by name, which is by step. */
-        if (!is_step_name(names[i - 1])) {
-            continue;
-        }
-        LT_TRY_DONE(lt_path_join(path, folder, names[i - 1]));
+    LT_TRY_DONE(lt_checkpoint_list(&steps, &n, folder));
+    for (size_t i = 0; i < n; i++) {
+        LT_TRY_DONE(lt_checkpoint_path(path, folder, steps[i]));
         err = lt_checkpoint_load(path, m, o, state);
         if (err == LT_OK || err == LT_ERR_STATE || err == LT_ERR_OOM) {
             goto done; /* Another model's checkpoint is the user's mistake, not a broken file. */
@@ -395,32 +419,6 @@ lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *
     }
     LT_FAIL_DONE(LT_ERR_NOT_FOUND, "no whole checkpoint under %s", folder);
 done:
-    lt_file_list_free(names, n);
-    return err;
-}
-
-lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every) {
-    lt_err err = LT_OK;
-    char **names = NULL, path[LT_PATH_BYTES];
-    int64_t newer = 0;
-    size_t n = 0;
-
-    if (!lt_file_is_dir(folder)) {
-        return LT_OK;
-    }
-    LT_TRY(lt_file_list(&names, &n, folder));
-    for (size_t i = n; i > 0; i--) {
-        const char *name = names[i - 1];
-        LT_TRY_DONE(lt_path_join(path, folder, name));
-        if (strncmp(name, STEP_PREFIX, strlen(STEP_PREFIX)) == 0 &&
-            (lt_path_has_suffix(name, ".tmp") || lt_path_has_suffix(name, ".old"))) {
-            LT_TRY_DONE(lt_file_remove_tree(path));
-        } else if (is_step_name(name) && newer++ >= keep_last &&
-                   (keep_every == 0 || atoll(name + strlen(STEP_PREFIX)) % keep_every != 0)) {
-            LT_TRY_DONE(remove_checkpoint(path));
-        }
-    }
-done:
-    lt_file_list_free(names, n);
+    free(steps);
     return err;
 }

@@ -4,8 +4,9 @@
  *       weights.safetensors      F32 master parameters, one tensor a parameter, by our names (model/params.h)
  *       <moment>.safetensors     one file a moment of the optimiser, the same names
  *       config.json              the model
- *       manifest.json            {"format": "lateen-checkpoint", "version": 1, "step", "rows", "tokens", "optimiser",
- *                                 "loader": {...}, "guard": {...}, "files": [{"name", "bytes", "xxh3"}]}
+ *       manifest.json            {"format": "lateen-checkpoint", "version": 1, "step", "rows", "tokens", "good", "loss", "optimiser",
+ *                                 "loader": {...}, "guard": {...}, "recipe": {name: value, ...}, "data": {...},
+ *                                 "files": [{"name", "bytes", "xxh3"}]}
  *
  * Writing: everything goes into step-N.tmp/, each file synced, the manifest last; then the folder is renamed and its parent
  * synced. So a folder without ".tmp" is whole unless the disk lied, and that the checksums show. A crash leaves at most one .tmp folder,
@@ -16,25 +17,35 @@
  *   crash after the rename         the new one counts (the rename may be lost with the parent's sync: then as above)
  *   crash while pruning            a folder renamed to .old is removed by the next open
  *   a flipped bit, a short file    its checksum or size fails: the next older one is taken, with a warning that says so
+ *
+ * Finite or not at all: weights and moments are looked at on their way to the disk and from it. One number that is NaN or infinite, and nothing is
+ * published, or that checkpoint counts as broken. "good": false marks one that is finite but stood far above the losses before it
+ * (health.c): it is published, since the run may recover, but it does not push out the newest good one.
+ *
+ * Names: only step-N counts. What a resume does not go on from, because it is broken or because the run goes on from an older one, is renamed, and
+ * from then on neither counted nor removed: step-N.broken, step-N.left.
  */
 #ifndef LT_TRAIN_CHECKPOINT_H
 #define LT_TRAIN_CHECKPOINT_H
 
 #include <jansson.h>
 
+#include "base/file.h"
 #include "model/params.h"
 #include "train/optimiser.h"
 
-/* What a checkpoint holds besides tensors. loader and guard are JSON objects owned by the holder. */
+/* What a checkpoint holds besides tensors. The JSON objects are owned by the holder; recipe and data are NULL in older checkpoints. */
 typedef struct {
     int64_t step;
     uint64_t rows, tokens;
-    json_t *loader, *guard;
+    double loss;  /* Of its weights, on rows that they were just trained on. */
+    bool suspect; /* Not "good". */
+    json_t *loader, *guard, *recipe, *data;
 } lt_run_state;
 
 void lt_run_state_clear(lt_run_state *s);
 
-/* Save the state after `state->step` steps under folder (RUN/checkpoints). */
+/* Save the state after `state->step` steps under folder (RUN/checkpoints). NUMERIC: a weight or a moment is not finite, nothing was published. */
 LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                                       const lt_run_state *state);
 
@@ -51,7 +62,26 @@ LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt
 LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o,
                                       lt_run_state *state);
 
-/* Keep the newest keep_last, and those whose step is a multiple of keep_every (if > 0); remove the others and leftovers. */
+/* checkpoint_keep.c. Keep the newest keep_last, the newest good one, and those whose step is a multiple of keep_every (if > 0); remove the others and
+ * leftovers. keep_last INT64_MAX: leftovers only. */
 LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every);
+
+/* Step of the newest checkpoint before step `before`, of all or of the good ones; -1: there is none. */
+LT_MUST_USE lt_err lt_checkpoint_newest(int64_t *step, const char *folder, int64_t before,
+                                        bool good);
+
+/* Rename the checkpoints behind `step`: ".left", ".broken". */
+LT_MUST_USE lt_err lt_checkpoint_set_aside(const char *folder, int64_t step, const char *suffix);
+
+LT_MUST_USE lt_err lt_checkpoint_remove(const char *path);
+
+/* Steps of a folder's checkpoints, newest first; free() them. None of a folder that is not there. */
+LT_MUST_USE lt_err lt_checkpoint_list(int64_t **steps, size_t *count, const char *folder);
+LT_MUST_USE lt_err lt_checkpoint_path(char path[LT_PATH_BYTES], const char *folder, int64_t step);
+
+/* "step-000000012" + suffix; and back: -1 of any other name. */
+#define LT_CHECKPOINT_NAME_BYTES 64
+void lt_checkpoint_name(char name[LT_CHECKPOINT_NAME_BYTES], int64_t step, const char *suffix);
+int64_t lt_checkpoint_step(const char *name);
 
 #endif

@@ -96,12 +96,13 @@ lt_err lt_training_evaluate(lt_training *t) {
         LT_TRY_DONE(no_labels(t));
     }
     loss = sum.loss_sum / (double)sum.labels;
-    line = json_pack("{s:s, s:I, s:f, s:f, s:f, s:I}", "kind", "eval", "step",
-                     (json_int_t)t->state.step, "loss", loss, "perplexity", exp(loss), "accuracy",
+    line = json_pack("{s:s, s:I, s:o, s:o, s:f, s:I}", "kind", "eval", "step",
+                     (json_int_t)t->state.step, "loss", lt_metrics_real(loss), "perplexity",
+                     lt_metrics_real(exp(loss)), "accuracy",
                      (double)sum.correct / (double)sum.labels, "tokens", (json_int_t)sum.labels);
     if (sum.bytes > 0) {
         bits = sum.loss_sum / log(2.0) / (double)sum.bytes;
-        json_object_set_new(line, "bits_per_byte", json_real(bits));
+        json_object_set_new(line, "bits_per_byte", lt_metrics_real(bits));
     }
     LT_TRY_DONE(lt_metrics_put(&t->metrics, line));
     if (bits > 0.0) {

@@ -8,7 +8,7 @@
 #include "base/json.h"
 
 void lt_guard_open(lt_guard *g, const lt_recipe *r) {
-    *g = (lt_guard){.recipe = r};
+    *g = (lt_guard){.recipe = r, .best = INFINITY};
 }
 
 /* How many deviations x lies above the ring's mean; 0 until the ring is full. */
@@ -34,15 +34,23 @@ static void ring_add(lt_guard_ring *ring, int64_t window, double x) {
     ring->n = ring->n < window ? ring->n + 1 : window;
 }
 
+/* "nan" without the sign that glibc prints and nobody chose. */
+static const char *number(char out[32], double x) {
+    (void)snprintf(out, 32, "%g", x);
+    return isnan(x) ? "nan" : out;
+}
+
 const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why,
                            size_t why_bytes) {
     const lt_recipe *r = g->recipe;
     const double loss_z = z_score(&g->loss, r->guard_window, loss),
                  grad_z = z_score(&g->grad, r->guard_window, grad_norm);
+    char a[32], b[32];
 
     why[0] = '\0';
     if (!isfinite(loss) || !isfinite(grad_norm)) {
-        snprintf(why, why_bytes, "loss %g, gradient norm %g", loss, grad_norm);
+        snprintf(why, why_bytes, "loss %s, gradient norm %s", number(a, loss),
+                 number(b, grad_norm));
     } else if (r->guard_loss > 0.0 && loss_z > r->guard_loss) {
         snprintf(why, why_bytes, "loss %.4f is %.1f deviations above the last %lld", loss, loss_z,
                  (long long)r->guard_window);
@@ -53,9 +61,13 @@ const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why
     if (why[0] != '\0') {
         g->skipped++;
         g->skipped_in_a_row++;
+        g->not_finite_in_a_row = isfinite(loss) && isfinite(grad_norm) ? 0
+                                                                       : g->not_finite_in_a_row + 1;
         return why;
     }
     g->skipped_in_a_row = 0;
+    g->not_finite_in_a_row = 0;
+    g->best = isinf(g->best) ? loss : g->best;
     ring_add(&g->loss, r->guard_window, loss);
     ring_add(&g->grad, r->guard_window, grad_norm);
     return NULL;
@@ -69,30 +81,64 @@ static json_t *ring_save(const lt_guard_ring *ring) {
     return json_pack("{s:I, s:o}", "next", (json_int_t)ring->next, "values", values);
 }
 
+double lt_guard_recent(const lt_guard *g) {
+    const lt_guard_ring *ring = &g->loss;
+    const int64_t n = ring->n < LT_GUARD_RECENT ? ring->n : LT_GUARD_RECENT;
+    double sum = 0.0;
+    for (int64_t i = 1; i <= n; i++) { /* Backwards from `next`, around the ring's end. */
+        sum += ring->values[ring->next >= i ? ring->next - i : ring->n + ring->next - i];
+    }
+    return sum / (double)n;
+}
+
+bool lt_guard_suspects(const lt_guard *g, double loss) {
+    return loss > g->best + fmax(1.0, 0.5 * g->best);
+}
+
+void lt_guard_note_best(lt_guard *g) {
+    g->best = g->loss.n > 0 ? fmin(g->best, lt_guard_recent(g)) : g->best;
+}
+
+/* As it was written when it fits; else, in a window of another size, the newest from place 0 on. */
 static lt_err ring_load(lt_guard_ring *ring, int64_t window, const json_t *state,
                         const char *what) {
     const json_t *values = json_object_get(state, "values");
-    ring->n = (int64_t)json_array_size(values);
-    LT_TRY(lt_json_i64(state, "next", &ring->next, false, what));
-    if (ring->n > window || ring->next < 0 || ring->next >= window) {
-        LT_FAIL(LT_ERR_STATE, "%s: the guard's window holds %lld steps, guard.window is %lld", what,
-                (long long)ring->n, (long long)window);
+    const int64_t n = (int64_t)json_array_size(values);
+    int64_t next = 0, first, kept = n;
+
+    LT_TRY(lt_json_i64(state, "next", &next, false, what));
+    if (n > LT_GUARD_WINDOW_MAX || next < 0 || next > n) {
+        LT_FAIL(LT_ERR_STATE, "%s: the guard's window holds %lld steps, its next is %lld", what,
+                (long long)n, (long long)next);
     }
-    for (int64_t i = 0; i < ring->n; i++) {
-        ring->values[i] = json_number_value(json_array_get(values, (size_t)i));
+    first = next % (n > 0 ? n : 1); /* The oldest. */
+    if ((n < window && next == n) || (n == window && next < n)) {
+        first = 0;
+    } else {
+        kept = n < window ? n : window;
+        next = kept % window;
     }
+    for (int64_t i = 0; i < kept; i++) {
+        const int64_t from = n > 0 ? (first + n - kept + i) % n : 0;
+        ring->values[i] = json_number_value(json_array_get(values, (size_t)from));
+    }
+    ring->n = kept;
+    ring->next = next;
     return LT_OK;
 }
 
 json_t *lt_guard_save(const lt_guard *g) {
-    return json_pack("{s:I, s:I, s:o, s:o}", "skipped", (json_int_t)g->skipped, "skipped_in_a_row",
-                     (json_int_t)g->skipped_in_a_row, "loss", ring_save(&g->loss), "grad",
-                     ring_save(&g->grad));
+    return json_pack("{s:I, s:I, s:o, s:o, s:o}", "skipped", (json_int_t)g->skipped,
+                     "skipped_in_a_row", (json_int_t)g->skipped_in_a_row, "best",
+                     isfinite(g->best) ? json_real(g->best) : json_null(), "loss",
+                     ring_save(&g->loss), "grad", ring_save(&g->grad));
 }
 
 lt_err lt_guard_load(lt_guard *g, const json_t *state, const char *what) {
     LT_TRY(lt_json_i64(state, "skipped", &g->skipped, false, what));
     LT_TRY(lt_json_i64(state, "skipped_in_a_row", &g->skipped_in_a_row, false, what));
     LT_TRY(ring_load(&g->loss, g->recipe->guard_window, json_object_get(state, "loss"), what));
-    return ring_load(&g->grad, g->recipe->guard_window, json_object_get(state, "grad"), what);
+    LT_TRY(ring_load(&g->grad, g->recipe->guard_window, json_object_get(state, "grad"), what));
+    g->best = g->loss.n > 0 ? lt_guard_recent(g) : INFINITY; /* Older checkpoints do not say. */
+    return lt_json_f64(state, "best", &g->best, true, what);
 }

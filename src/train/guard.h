@@ -1,5 +1,9 @@
 /* guard.h: should this step's update be applied? A NaN or infinite loss or gradient norm never is; with thresholds set, neither is one that lies
- * that many standard deviations above the mean of the last `window` accepted steps (llm.c's z-score rule). */
+ * that many standard deviations above the mean of the last `window` accepted steps (llm.c's z-score rule).
+ *
+ * And has the run diverged, though its numbers are finite? `best` is the lowest loss that the run has held: that of its first step, then the lowest of
+ * the means of the last LT_GUARD_RECENT accepted losses at each checkpoint. A loss above best + max(1 nat, best / 2) is suspect: 2.5 after 1.6,
+ * 5.3 after 3.5, 16 after 10.5. Noise of small batches stays below; a model that has come apart (ln of the vocabulary or more) lies above. */
 #ifndef LT_TRAIN_GUARD_H
 #define LT_TRAIN_GUARD_H
 
@@ -10,6 +14,7 @@
 #include "train/recipe.h"
 
 #define LT_GUARD_WINDOW_MAX 4096
+#define LT_GUARD_RECENT     16
 
 typedef struct {
     double values[LT_GUARD_WINDOW_MAX]; /* A ring; oldest at `next` once full. */
@@ -20,6 +25,8 @@ typedef struct {
     const lt_recipe *recipe;
     lt_guard_ring loss, grad;
     int64_t skipped, skipped_in_a_row;
+    int64_t not_finite_in_a_row; /* Of these the last, whose loss or norm was not finite. */
+    double best;                 /* INFINITY: no loss yet. */
 } lt_guard;
 
 void lt_guard_open(lt_guard *g, const lt_recipe *r);
@@ -27,7 +34,13 @@ void lt_guard_open(lt_guard *g, const lt_recipe *r);
 /* NULL: apply the step. Else why not, e.g. "loss is nan", in `why` (of why_bytes). */
 const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why, size_t why_bytes);
 
-/* State for the checkpoint: exact. */
+/* Mean of the last accepted losses; NaN when there is none. */
+double lt_guard_recent(const lt_guard *g);
+bool lt_guard_suspects(const lt_guard *g, double loss);
+/* A checkpoint that is not suspect was made: its recent loss may be the best. */
+void lt_guard_note_best(lt_guard *g);
+
+/* State for the checkpoint: exact. A run may go on with another guard.window: the newest losses that fit stay. */
 json_t *lt_guard_save(const lt_guard *g);
 LT_MUST_USE lt_err lt_guard_load(lt_guard *g, const json_t *state, const char *what);
 

@@ -2,6 +2,7 @@
 #include "train/metrics.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,6 +61,10 @@ void lt_metrics_close(lt_metrics *m) {
         fclose(m->file);
     }
     *m = (lt_metrics){0};
+}
+
+json_t *lt_metrics_real(double x) {
+    return isfinite(x) ? json_real(x) : json_null();
 }
 
 lt_err lt_metrics_put(lt_metrics *m, json_t *line) {

@@ -16,6 +16,7 @@
 #include "data/tokenize.h"
 #include "kernels/peak.h"
 #include "model/alloc.h"
+#include "model/source.h"
 #include "tensor/ops.h"
 #include "train/fit.h"
 #include "train/run.h"
@@ -59,12 +60,12 @@ static int64_t id_or_none(uint32_t id) {
 
 /* Largest step of the recipe, in rows. */
 static int64_t largest_batch(const lt_recipe *r) {
-    int64_t most = r->batch;
-    for (const char *p = r->ramp; *p != '\0';) {
-        const int64_t size = strtoll(p, NULL, 10);
+    const char *p = r->ramp;
+    int64_t most = r->batch, size;
+    uint64_t from;
+    bool ok;
+    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
         most = size > most ? size : most;
-        p += strcspn(p, ",");
-        p += *p == ',';
     }
     return most;
 }
@@ -92,6 +93,14 @@ static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtyp
     return lt_fit_check(&t->recipe, spec, dtype, &o, left);
 }
 
+/* What the weights to start from say of their shape; contradictions are found before the weights are read. */
+static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
+    lt_source source = {0};
+    LT_TRY(lt_weight_source_open(&source, spec, r->init));
+    lt_weight_source_close(&source);
+    return lt_recipe_adopt(spec, r, r->init);
+}
+
 static lt_err open_model(lt_training *t) {
     const lt_recipe *r = &t->recipe;
     const lt_tokenizer_info *i = &t->tokenizer_info;
@@ -101,7 +110,10 @@ static lt_err open_model(lt_training *t) {
 
     t->micro = r->micro > 0 ? r->micro : largest_batch(r);
     if (r->init[0] != '\0') {
+        LT_TRY(read_init_spec(&spec, r));
+        LT_TRY(check_fit(t, &spec, options.dtype));
         LT_TRY(lt_model_open(&t->model, r->init, &options));
+        LT_TRY(lt_recipe_adopt(&t->model->spec, r, r->init));
         if (t->tokenizer != NULL && (int64_t)i->n_ids > t->model->spec.vocab_size) {
             LT_FAIL(LT_ERR_ARG,
                     "data.tokenizer %s has %u entries, model.init %s a vocabulary of %lld",
@@ -240,83 +252,6 @@ static lt_err open_token_bytes(lt_training *t) {
     return LT_OK;
 }
 
-/* Put loader and guard where the loaded checkpoint left them. */
-static lt_err restore(lt_training *t) {
-    lt_err err = LT_OK;
-    char *text = json_dumps(t->state.loader, JSON_COMPACT);
-    lt_loader_state state;
-
-    if (text == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "loader state");
-    }
-    LT_TRY_DONE(lt_loader_state_parse(&state, text, strlen(text)));
-    LT_TRY_DONE(lt_loader_set_state(t->loader, &state));
-    LT_TRY_DONE(lt_guard_load(&t->guard, t->state.guard, "checkpoint"));
-    t->saved_step = t->state.step;
-    lt_log_info("resumed at step %lld (%llu rows, %llu tokens seen)", (long long)t->state.step,
-                (unsigned long long)t->state.rows, (unsigned long long)t->state.tokens);
-done:
-    free(text);
-    return err;
-}
-
-static lt_err resume(lt_training *t) {
-    const char *how = t->recipe.resume;
-    int64_t n_broken = 0;
-    lt_err err;
-
-    LT_TRY(lt_checkpoint_prune(t->checkpoints, INT64_MAX, 0)); /* Leftovers of a crash only. */
-    if (strcmp(how, "none") == 0) {
-        char **names = NULL;
-        size_t n = 0;
-        if (lt_file_is_dir(t->checkpoints)) {
-            LT_TRY(lt_file_list(&names, &n, t->checkpoints));
-            lt_file_list_free(names, n);
-        }
-        if (n > 0) {
-            LT_FAIL(LT_ERR_STATE,
-                    "resume = none, but %s holds %zu checkpoints: choose another --out, or remove "
-                    "that folder",
-                    t->checkpoints, n);
-        }
-        return LT_OK;
-    }
-    if (strcmp(how, "auto") != 0) {
-        LT_TRY(lt_checkpoint_load(how, t->model, &t->optimiser, &t->state));
-        return restore(t);
-    }
-    err = lt_checkpoint_load_newest(t->checkpoints, t->model, &t->optimiser, &t->state, &n_broken);
-    if (err == LT_ERR_NOT_FOUND && n_broken == 0) {
-        return LT_OK; /* A new run. */
-    }
-    if (err == LT_ERR_NOT_FOUND) {
-        LT_FAIL(LT_ERR_FORMAT,
-                "all %lld checkpoints under %s are broken (see above); --resume none and another "
-                "--out begin anew",
-                (long long)n_broken, t->checkpoints);
-    }
-    LT_TRY(err);
-    return restore(t);
-}
-
-static lt_err write_recipe(const lt_training *t) {
-    lt_err err;
-    char path[LT_PATH_BYTES], *text = NULL;
-    size_t bytes = 0;
-    FILE *to = open_memstream(&text, &bytes);
-    if (to == NULL) {
-        LT_FAIL(LT_ERR_OOM, "recipe");
-    }
-    lt_options_dump_yaml(&lt_recipe_table, &t->recipe, to);
-    fclose(to);
-    err = lt_path_join(path, t->recipe.out, "recipe.yaml");
-    if (err == LT_OK) {
-        err = lt_file_write_atomic(path, text, bytes);
-    }
-    free(text);
-    return err;
-}
-
 static lt_err start_line(lt_training *t) {
     const lt_model_spec *s = &t->model->spec;
     return lt_metrics_put(
@@ -333,23 +268,46 @@ static lt_err start_line(lt_training *t) {
                   lt_memory_plan_json(&t->memory)));
 }
 
+/* What is set and does nothing is said, once. What flips the weights' sign, too. */
+static void tell_idle(const lt_recipe *r) {
+    for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
+        const lt_option *row = &lt_recipe_table.rows[i];
+        const char *needs = lt_recipe_idle(r, row);
+        char value[LT_OPTION_STR_BYTES];
+        if (needs != NULL) {
+            lt_option_text(row, r, value, sizeof value);
+            lt_log_warn("%s = %s has no effect: it needs %s", row->name, value, needs);
+        }
+    }
+    if (r->lr * r->decay >= 1.0) {
+        lt_log_warn(
+            "optim.lr = %g times optim.decay = %g: weight decay alone multiplies weights by "
+            "%g a step",
+            r->lr, r->decay, 1.0 - r->lr * r->decay);
+    }
+}
+
 static lt_err open_all(lt_training *t) {
     LT_TRY(lt_recipe_check(&t->recipe));
     LT_TRY(open_folder(t));
+    tell_idle(&t->recipe);
     LT_TRY(open_tokenizer(t));
     LT_TRY(open_model(t));
+    lt_recipe_resolve(&t->recipe, &t->model->spec);
+    LT_TRY(lt_training_compare(t));
     LT_TRY(open_pass(t));
     LT_TRY(open_data(t));
     LT_TRY(open_token_bytes(t));
     lt_memory_plan_make(&t->memory, t);
     LT_TRY(lt_matmul_peak(&t->peak_flops, t->model->backend, t->model->options.dtype));
     lt_guard_open(&t->guard, &t->recipe);
-    LT_TRY(resume(t));
+    LT_TRY(lt_training_resume(t));
     lt_loader_get_state(t->loader, &t->loader_state);
     t->energy_start_j = lt_training_energy(t);
     LT_TRY(lt_metrics_open(&t->metrics, t->metrics_path, t->state.step));
-    LT_TRY(write_recipe(t));
+    LT_TRY(lt_training_write_recipe(t));
     LT_TRY(start_line(t));
+    LT_TRY(lt_training_tell_changes(t));
     if (t->recipe.page > 0) {
         LT_TRY(lt_page_open(&t->page, t->recipe.out, (int)t->recipe.page));
         lt_log_info("live report: http://127.0.0.1:%lld/", (long long)t->recipe.page);
@@ -390,6 +348,9 @@ void lt_training_close(lt_training *t) {
     }
     lt_arena_close(&t->valid_rows.arena);
     lt_run_state_clear(&t->state);
+    json_decref(t->changes);
+    json_decref(t->compared);
+    json_decref(t->data);
     free(t->token_bytes);
     free(t->losses);
     if (t->lock_fd >= 0) {

@@ -156,8 +156,7 @@ static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
     const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1],
                   matrices = p->count / (rows * cols);
-    const float lr = c->lr / (float)r->lr *
-                     (float)r->muon_lr; /* The same schedule over another peak. */
+    const float lr = (float)(r->muon_lr * lt_recipe_lr(r, c->step)); /* Another peak. */
 
     for (int64_t i = 0; i < matrices; i++) {
         const int64_t at = p->offset + i * rows * cols;

@@ -1,7 +1,10 @@
 /* recipe.c: the table of a run's options, their contradictions, and the curves they describe. */
 #include "train/recipe.h"
 
+#include <ctype.h>
+#include <errno.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,33 +12,40 @@
 #include "model/family.h"
 #include "tensor/ops.h"
 
-#define VOCAB_MULTIPLE 64 /* Rows of the embedding stay aligned, products keep whole tiles. */
-#define FFN_MULTIPLE   32
+#define VOCAB_MULTIPLE   64 /* Rows of the embedding stay aligned, products keep whole tiles. */
+#define FFN_MULTIPLE     32
+#define DEFAULT_LAYERS   6
+#define DEFAULT_WIDTH    256
+#define DEFAULT_HEADS    4
+#define DEFAULT_INIT_STD 0.02f /* What lt_model_spec means by 0. */
 
 #define LT_OPTION_STRUCT lt_recipe
 static const lt_option rows[] = {LT_RECIPE_OPTIONS(LT_OPTION_ROW)};
 const lt_option_table lt_recipe_table = LT_OPTION_TABLE("a training recipe", rows);
 
-/* The next "SIZE@ROWS" of batch.ramp; *p moves behind it. False at the end; *ok tells whether it was well formed. */
-static bool next_ramp(const char **p, int64_t *size, uint64_t *from_rows, bool *ok) {
+/* A count of decimal digits alone: strtoull would take " -5" too. */
+static bool read_count(const char **p, uint64_t *out) {
     char *end = NULL;
+    if (!isdigit((unsigned char)**p)) {
+        return false;
+    }
+    errno = 0;
+    *out = strtoull(*p, &end, 10);
+    *p = end;
+    return errno == 0;
+}
+
+bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, bool *ok) {
+    uint64_t n = 0;
     *ok = true;
     if (**p == '\0') {
         return false;
     }
-    *size = strtoll(*p, &end, 10);
-    if (end == *p || *end != '@' || *size < 1) {
-        *ok = false;
-        return false;
-    }
-    *p = end + 1;
-    *from_rows = strtoull(*p, &end, 10);
-    if (end == *p || (*end != ',' && *end != '\0')) {
-        *ok = false;
-        return false;
-    }
-    *p = *end == ',' ? end + 1 : end;
-    return true;
+    *ok = read_count(p, &n) && n >= 1 && n <= LT_RECIPE_BATCH_MAX && *(*p)++ == '@' &&
+          read_count(p, from_rows) && (**p == '\0' || (**p == ',' && (*p)[1] != '\0'));
+    *size = (int64_t)n;
+    *p += *ok && **p == ',';
+    return *ok;
 }
 
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows_seen) {
@@ -43,7 +53,7 @@ int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows_seen) {
     int64_t size, now = 0;
     uint64_t from;
     bool ok;
-    while (next_ramp(&p, &size, &from, &ok)) {
+    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
         if (from <= rows_seen) {
             now = size;
         }
@@ -51,69 +61,12 @@ int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows_seen) {
     return now > 0 ? now : r->batch;
 }
 
-static lt_err check_ramp(const lt_recipe *r) {
-    const char *p = r->ramp;
-    int64_t size;
-    uint64_t from, last = 0;
-    bool ok, first = true;
-    while (next_ramp(&p, &size, &from, &ok)) {
-        if (first && from != 0) {
-            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s' must begin at row 0, as in 8@0,16@20000", r->ramp);
-        }
-        if (!first && from <= last) {
-            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s': row %llu does not come after row %llu", r->ramp,
-                    (unsigned long long)from, (unsigned long long)last);
-        }
-        last = from;
-        first = false;
-    }
-    if (!ok) {
-        LT_FAIL(LT_ERR_ARG, "batch.ramp '%s' is not SIZE@ROWS,SIZE@ROWS,...", r->ramp);
-    }
-    return LT_OK;
+int64_t lt_recipe_width(const lt_recipe *r) {
+    return r->width > 0 ? r->width : DEFAULT_WIDTH;
 }
 
-lt_err lt_recipe_check(const lt_recipe *r) {
-    LT_TRY(check_ramp(r));
-    if (r->micro > r->batch) {
-        LT_FAIL(LT_ERR_ARG, "batch.micro = %lld is larger than batch.size = %lld",
-                (long long)r->micro, (long long)r->batch);
-    }
-    if (r->warmup > r->steps && r->steps > 0) {
-        LT_FAIL(LT_ERR_ARG, "lr.warmup = %lld steps is longer than the run of %lld steps",
-                (long long)r->warmup, (long long)r->steps);
-    }
-    if (r->lr_kind == LT_LR_WSD && r->warmup + r->cooldown > r->steps) {
-        LT_FAIL(LT_ERR_ARG,
-                "lr.warmup = %lld and lr.cooldown = %lld together are longer than steps = %lld",
-                (long long)r->warmup, (long long)r->cooldown, (long long)r->steps);
-    }
-    if (r->valid[0] != '\0' && r->val_fraction > 0.0) {
-        LT_FAIL(LT_ERR_ARG, "data.valid = %s and data.val_fraction = %g are both given: choose one",
-                r->valid, r->val_fraction);
-    }
-    if (r->init[0] != '\0' && r->config[0] != '\0') {
-        LT_FAIL(
-            LT_ERR_ARG,
-            "model.init = %s and model.config = %s are both given: weights bring their own shape",
-            r->init, r->config);
-    }
-    if (r->moments != 0 && r->optim != LT_OPTIM_ADAMW && r->optim != LT_OPTIM_ADEMAMIX) {
-        LT_FAIL(LT_ERR_ARG, "optim.moments = bf16 is for adamw and ademamix, optim.kind is %s",
-                r->optim == LT_OPTIM_MUON ? "muon" : "lion");
-    }
-    if (r->fp8_wgrad && r->fp8 == LT_FP8_NONE) {
-        LT_FAIL(LT_ERR_ARG, "model.fp8_wgrad = true, but model.fp8 = none: choose how to scale");
-    }
-    if (r->goldfish_k == 1) {
-        LT_FAIL(LT_ERR_ARG,
-                "data.goldfish_k = 1 drops every label: it drops one in k, so take 2 or more");
-    }
-    if (r->max_seq > 0 && r->max_seq < r->seq) {
-        LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than model.max_seq = %lld",
-                (long long)r->seq, (long long)r->max_seq);
-    }
-    return LT_OK;
+int64_t lt_recipe_heads(const lt_recipe *r) {
+    return r->heads > 0 ? r->heads : DEFAULT_HEADS;
 }
 
 static void set_switch(bool *field, int choice) {
@@ -128,26 +81,23 @@ static int64_t round_up(int64_t n, int64_t multiple) {
 
 /* Sizes over the family's preset. */
 static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
-    s->n_layers = r->layers;
-    s->width = r->width;
-    s->n_heads = r->heads;
-    s->n_kv_heads = r->kv_heads > 0 ? r->kv_heads : r->heads;
-    s->head_dim = r->head_dim > 0 ? r->head_dim : r->width / r->heads;
+    s->n_layers = r->layers > 0 ? r->layers : DEFAULT_LAYERS;
+    s->width = lt_recipe_width(r);
+    s->n_heads = lt_recipe_heads(r);
+    s->n_kv_heads = r->kv_heads > 0 ? r->kv_heads : s->n_heads;
+    s->head_dim = r->head_dim > 0 ? r->head_dim : s->width / s->n_heads;
     s->act = r->act > 0 ? r->act - 1 : s->act;
     set_switch(&s->gated, r->gated);
     set_switch(&s->tied, r->tied);
     set_switch(&s->qk_norm, r->qk_norm);
     s->ffn_width = r->ffn > 0 ? r->ffn
-                   : s->gated ? round_up(r->width * 8 / 3, FFN_MULTIPLE)
-                              : 4 * r->width;
+                   : s->gated ? round_up(s->width * 8 / 3, FFN_MULTIPLE)
+                              : 4 * s->width;
     s->rope_theta = r->rope_theta > 0.0 ? r->rope_theta : s->rope_theta;
     s->init_std = r->init_std > 0.0 ? (float)r->init_std : s->init_std;
     s->max_seq = r->max_seq > 0 ? r->max_seq : r->seq;
     s->n_experts = r->experts > 0 ? r->experts : s->n_experts;
     s->top_k = r->top_k > 0 ? r->top_k : s->top_k;
-    s->moe_capacity = r->capacity >= 0.0 ? r->capacity : s->moe_capacity;
-    s->moe_aux_coef = r->aux_coef >= 0.0 ? (float)r->aux_coef : s->moe_aux_coef;
-    s->moe_z_coef = r->router_z_coef >= 0.0 ? (float)r->router_z_coef : s->moe_z_coef;
     if (lt_family_is_gemma(s->family)) {
         s->embed_scale = sqrtf((float)s->width);
     }
@@ -156,12 +106,94 @@ static void apply_sizes(lt_model_spec *s, const lt_recipe *r) {
     }
 }
 
+/* The number that a float was written as: 0.02, not 0.0199999996. */
+static double as_written(float x) {
+    char text[32];
+    for (int digits = 6; digits <= 9; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, (double)x);
+        if (strtof(text, NULL) == x) {
+            break;
+        }
+    }
+    return strtod(text, NULL);
+}
+
+static void keep_or_take(double *field, float actual) {
+    if ((float)*field != actual) {
+        *field = as_written(actual);
+    }
+}
+
+void lt_recipe_resolve(lt_recipe *r, const lt_model_spec *s) {
+    r->family = (int)s->family;
+    r->layers = s->n_layers;
+    r->width = s->width;
+    r->heads = s->n_heads;
+    r->kv_heads = s->n_kv_heads;
+    r->head_dim = s->head_dim;
+    r->ffn = s->ffn_width;
+    r->vocab = s->vocab_size;
+    r->act = 1 + s->act;
+    r->gated = s->gated ? LT_SWITCH_ON : LT_SWITCH_OFF;
+    r->tied = s->tied ? LT_SWITCH_ON : LT_SWITCH_OFF;
+    r->qk_norm = s->qk_norm ? LT_SWITCH_ON : LT_SWITCH_OFF;
+    r->rope_theta = s->pos == LT_POS_ROPE ? s->rope_theta : 0.0;
+    r->max_seq = s->max_seq;
+    keep_or_take(&r->init_std, s->init_std > 0.0f ? s->init_std : DEFAULT_INIT_STD);
+    r->experts = s->n_experts;
+    r->top_k = s->n_experts > 0 ? s->top_k : 0;
+    if (s->n_experts > 0) {
+        r->capacity = s->moe_capacity;
+        keep_or_take(&r->aux_coef, s->moe_aux_coef);
+        keep_or_take(&r->router_z_coef, s->moe_z_coef);
+    }
+}
+
+/* Options that were given and do not say what the model is. */
+static lt_err contradiction(const lt_recipe *r, const lt_model_spec *s, const char *from) {
+    char given[LT_OPTION_STR_BYTES], actual[LT_OPTION_STR_BYTES];
+    lt_recipe *effective = malloc(sizeof *effective);
+
+    if (effective == NULL) {
+        LT_FAIL(LT_ERR_OOM, "recipe");
+    }
+    *effective = *r;
+    lt_recipe_resolve(effective, s);
+    for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
+        const lt_option *row = &lt_recipe_table.rows[i];
+        lt_option_text(row, r, given, sizeof given);
+        lt_option_text(row, effective, actual, sizeof actual);
+        if (strcmp(given, actual) != 0 && strcmp(given, row->fallback) != 0) {
+            free(effective);
+            LT_FAIL(LT_ERR_ARG, "%s = %s was given, but %s has %s", row->name, given,
+                    from != NULL ? from : "this model", actual);
+        }
+    }
+    free(effective);
+    return LT_OK;
+}
+
+lt_err lt_recipe_adopt(lt_model_spec *s, const lt_recipe *r, const char *from) {
+    const bool of_experts = r->capacity >= 0.0 || r->aux_coef >= 0.0 || r->router_z_coef >= 0.0;
+    if (s->n_experts == 0 && of_experts) {
+        LT_FAIL(LT_ERR_ARG,
+                "model.capacity = %g, model.aux_coef = %g, model.router_z_coef = %g (-1: not "
+                "given), but %s has no experts: see model.experts",
+                r->capacity, r->aux_coef, r->router_z_coef, from != NULL ? from : "this model");
+    }
+    s->moe_capacity = r->capacity >= 0.0 ? r->capacity : s->moe_capacity;
+    s->moe_aux_coef = r->aux_coef >= 0.0 ? (float)r->aux_coef : s->moe_aux_coef;
+    s->moe_z_coef = r->router_z_coef >= 0.0 ? (float)r->router_z_coef : s->moe_z_coef;
+    return contradiction(r, s, from);
+}
+
 lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size, int64_t bos_id,
                       int64_t eos_id, int64_t pad_id) {
     if (r->config[0] != '\0') {
         LT_TRY(lt_model_spec_read(out, r->config));
     } else {
-        *out = lt_family_get((lt_family)r->family)->preset;
+        const bool named = r->family != LT_FAMILY_COUNT;
+        *out = lt_family_get(named ? (lt_family)r->family : LT_FAMILY_APERTUS)->preset;
         apply_sizes(out, r);
         out->vocab_size = r->vocab > 0 ? r->vocab : round_up(vocab_size, VOCAB_MULTIPLE);
         out->bos_id = bos_id;
@@ -176,6 +208,7 @@ lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size
         LT_FAIL(LT_ERR_ARG, "the tokenizer has %lld entries, model.vocab only %lld",
                 (long long)vocab_size, (long long)out->vocab_size);
     }
+    LT_TRY(lt_recipe_adopt(out, r, r->config[0] != '\0' ? r->config : NULL));
     return lt_model_spec_check(out);
 }
 

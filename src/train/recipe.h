@@ -9,8 +9,8 @@
 
 /* Choices that index these must keep their order. */
 #define LT_RECIPE_FAMILIES                                                                         \
-    "gpt2|llama|qwen2|qwen3|gemma2|gemma3|apertus|mixtral|mistral|phi3|switch" /* lt_family */
-#define LT_RECIPE_ACTS "family|gelu_pytorch_tanh|gelu|silu|relu|relu2|xielu"   /* 1 + lt_act_kind */
+    "gpt2|llama|qwen2|qwen3|gemma2|gemma3|apertus|mixtral|mistral|phi3|switch|auto" /* lt_family; last: LT_FAMILY_COUNT */
+#define LT_RECIPE_ACTS "family|gelu_pytorch_tanh|gelu|silu|relu|relu2|xielu" /* 1 + lt_act_kind */
 typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
 #define LT_RECIPE_SWITCH "family|true|false"
 typedef enum { LT_OPTIM_ADAMW, LT_OPTIM_ADEMAMIX, LT_OPTIM_MUON, LT_OPTIM_LION } lt_optim_kind;
@@ -20,27 +20,41 @@ typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kin
 typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_cooldown_kind;
 #define LT_RECIPE_COOLDOWNS "1-sqrt|linear|cosine"
 
+/* What a row says of a resumed run (lt_option.flags). A field without MAY_CHANGE decides the model, the arithmetic, the data or the state: another value than the
+ * checkpoint's is refused by name, unless allow_change lists it. ONCE: about this start only, not part of the effective recipe. */
+#define LT_RECIPE_MAY_CHANGE LT_OPTION_OWNER
+#define LT_RECIPE_ONCE       (2 * LT_OPTION_OWNER)
+
 #define LT_RECIPE_OPTIONS(X)                                                                       \
     X(STR, out, "out", "", 0, 1, "FOLDER",                                                         \
-      "run folder: effective recipe, metrics, log, checkpoints, report, model")                    \
+      "run folder: effective recipe, metrics, log, checkpoints, report, model",                    \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, seed, "seed", "1234", 0, 9e18, "N", "seed of initial weights, data order and samples")  \
-    X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps")                                \
+    X(I64, steps, "steps", "1000", 0, 1e12, "N", "optimiser steps", LT_RECIPE_MAY_CHANGE)          \
     X(STR, resume, "resume", "auto", 0, 1, "auto|none|FOLDER",                                     \
-      "go on from the newest whole checkpoint, or from this one")                                  \
+      "go on from the newest whole checkpoint, or from this one", LT_RECIPE_MAY_CHANGE)            \
+    X(STR, allow_change, "allow_change", "", 0, 0, "NAME,...",                                     \
+      "options that this resume may change although a resumed run keeps them",                     \
+      LT_RECIPE_MAY_CHANGE | LT_RECIPE_ONCE)                                                       \
+    X(BOOL, verify, "verify", "false", 0, 0, "",                                                   \
+      "keep whole checksums of the shards, and compare them at resume", LT_RECIPE_MAY_CHANGE)      \
     X(ENUM, device, "device", "auto", 0, 0, LT_DEVICE_CHOICES,                                     \
-      "where to compute; auto: the GPU if there is one")                                           \
+      "where to compute; auto: the GPU if there is one", LT_RECIPE_MAY_CHANGE)                     \
     X(I64, threads, "threads", "0", 0, 4096, "N",                                                  \
-      "threads of the kernels; 0: all cores of this process")                                      \
+      "threads of the kernels; 0: all cores of this process", LT_RECIPE_MAY_CHANGE)                \
     X(I64, page, "page", "0", 0, 65535, "PORT",                                                    \
-      "serve the live report on 127.0.0.1:PORT; 0: do not")                                        \
+      "serve the live report on 127.0.0.1:PORT; 0: do not", LT_RECIPE_MAY_CHANGE)                  \
     X(STR, init, "model.init", "", 0, 0, "PATH",                                                   \
       "weights to start from: Hugging Face folder, GGUF, llama2.c; empty: random")                 \
     X(STR, config, "model.config", "", 0, 0, "PATH",                                               \
       "config.json that gives the shape; empty: the sizes below")                                  \
-    X(ENUM, family, "model.family", "apertus", 0, 0, LT_RECIPE_FAMILIES, "architecture")           \
-    X(I64, layers, "model.layers", "6", 1, LT_MAX_LAYERS, "N", "transformer blocks")               \
-    X(I64, width, "model.width", "256", 1, 1e6, "N", "width of the residual stream")               \
-    X(I64, heads, "model.heads", "4", 1, 4096, "N", "query heads")                                 \
+    X(ENUM, family, "model.family", "auto", 0, 0, LT_RECIPE_FAMILIES,                              \
+      "architecture; auto: that of model.init or model.config, else apertus")                      \
+    X(I64, layers, "model.layers", "0", 0, LT_MAX_LAYERS, "N",                                     \
+      "transformer blocks; 0: 6, or as in model.init or model.config")                             \
+    X(I64, width, "model.width", "0", 0, 1e6, "N",                                                 \
+      "width of the residual stream; 0: 256, or as in there")                                      \
+    X(I64, heads, "model.heads", "0", 0, 4096, "N", "query heads; 0: 4, or as in there")           \
     X(I64, kv_heads, "model.kv_heads", "0", 0, 4096, "N",                                          \
       "key/value heads; 0: as many as query heads")                                                \
     X(I64, head_dim, "model.head_dim", "0", 0, 1024, "N", "width of a head; 0: width / heads")     \
@@ -75,10 +89,10 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
     X(BOOL, fp8_wgrad, "model.fp8_wgrad", "false", 0, 0, "",                                       \
       "gradients of weights in 8-bit floats, too")                                                 \
     X(ENUM, recompute, "model.recompute", "none", 0, 0, "none|selective|full",                     \
-      "what backward computes again to save memory")                                               \
+      "what backward computes again to save memory", LT_RECIPE_MAY_CHANGE)                         \
     X(STR, train, "data.train", "", 0, 1, "SHARD[:WEIGHT],...", "training mixture")                \
     X(STR, valid, "data.valid", "", 0, 0, "SHARD[:WEIGHT],...",                                    \
-      "held-out data; empty: none, or see val_fraction")                                           \
+      "held-out data; empty: none, or see val_fraction", LT_RECIPE_MAY_CHANGE)                     \
     X(F64, val_fraction, "data.val_fraction", "0", 0, 0.5, "",                                     \
       "share of data.train held out when data.valid is empty")                                     \
     X(STR, tokenizer, "data.tokenizer", "", 0, 0, "FILE",                                          \
@@ -100,66 +114,79 @@ typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_coo
       "Goldfish loss: drop one label in K; 0: off")                                                \
     X(I64, goldfish_h, "data.goldfish_h", "50", 1, 1e4, "H",                                       \
       "labels that the Goldfish hash looks at")                                                    \
-    X(I64, prefetch, "data.prefetch", "64", 0, 1e6, "ROWS",                                        \
-      "rows prepared ahead by a thread; 0: no thread")                                             \
+    X(I64, prefetch, "data.prefetch", "64", 0, 65536, "ROWS",                                      \
+      "rows prepared ahead by a thread; 0: no thread", LT_RECIPE_MAY_CHANGE)                       \
     X(I64, batch, "batch.size", "16", 1, 1e7, "ROWS", "rows of an optimiser step")                 \
     X(I64, micro, "batch.micro", "0", 0, 1e7, "ROWS",                                              \
-      "rows of one forward and backward; 0: batch.size")                                           \
+      "rows of one forward and backward; 0: batch.size", LT_RECIPE_MAY_CHANGE)                     \
     X(STR, ramp, "batch.ramp", "", 0, 0, "SIZE@ROWS,...",                                          \
       "step size from this many rows on, e.g. 8@0,16@20000; then batch.size")                      \
     X(ENUM, optim, "optim.kind", "adamw", 0, 0, LT_RECIPE_OPTIMS,                                  \
       "optimiser (muon: matrices; adamw for the rest)")                                            \
     X(ENUM, moments, "optim.moments", "fp32", 0, 0, "fp32|bf16",                                   \
       "storage of the moments; bf16 is rounded at random (adamw, ademamix)")                       \
-    X(F64, lr, "optim.lr", "3e-4", 0, 100, "", "peak learning rate")                               \
-    X(F64, beta1, "optim.beta1", "0.9", 0, 1, "", "first moment")                                  \
-    X(F64, beta2, "optim.beta2", "0.95", 0, 1, "", "second moment")                                \
-    X(F64, beta3, "optim.beta3", "0.9999", 0, 1, "", "AdEMAMix: slow moment")                      \
+    X(F64, lr, "optim.lr", "3e-4", 0, 100, "", "peak learning rate", LT_RECIPE_MAY_CHANGE)         \
+    X(F64, beta1, "optim.beta1", "0.9", 0, 1, "", "first moment", LT_OPTION_BELOW_MAX)             \
+    X(F64, beta2, "optim.beta2", "0.95", 0, 1, "", "second moment", LT_OPTION_BELOW_MAX)           \
+    X(F64, beta3, "optim.beta3", "0.9999", 0, 1, "", "AdEMAMix: slow moment", LT_OPTION_BELOW_MAX) \
     X(F64, alpha, "optim.alpha", "8", 0, 1000, "", "AdEMAMix: weight of the slow moment")          \
     X(I64, mix_warmup, "optim.mix_warmup", "0", 0, 1e12, "STEPS",                                  \
       "AdEMAMix: warm-up of alpha and beta3; 0: all steps")                                        \
-    X(F64, eps, "optim.eps", "1e-8", 0, 1, "", "added to the root of the second moment")           \
+    X(F64, eps, "optim.eps", "1e-8", 0, 1, "", "added to the root of the second moment",           \
+      LT_OPTION_ABOVE_MIN)                                                                         \
     X(F64, decay, "optim.decay", "0.1", 0, 10, "",                                                 \
       "decoupled weight decay of matrices and embeddings")                                         \
-    X(F64, clip, "optim.clip", "1", 0, 1e9, "", "largest gradient norm; 0: no clipping")           \
-    X(F64, muon_lr, "optim.muon_lr", "0.02", 0, 100, "", "Muon: peak learning rate of matrices")   \
-    X(F64, muon_momentum, "optim.muon_momentum", "0.95", 0, 1, "", "Muon: momentum")               \
+    X(F64, clip, "optim.clip", "1", 0, 1e9, "", "largest gradient norm; 0: no clipping",           \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, muon_lr, "optim.muon_lr", "0.02", 0, 100, "", "Muon: peak learning rate of matrices",   \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, muon_momentum, "optim.muon_momentum", "0.95", 0, 1, "", "Muon: momentum",               \
+      LT_OPTION_BELOW_MAX)                                                                         \
     X(I64, muon_steps, "optim.muon_steps", "5", 1, 20, "N", "Muon: Newton-Schulz iterations")      \
-    X(ENUM, lr_kind, "lr.schedule", "cosine", 0, 0, LT_RECIPE_LRS, "after the warm-up")            \
-    X(I64, warmup, "lr.warmup", "0", 0, 1e12, "STEPS", "linear warm-up")                           \
+    X(ENUM, lr_kind, "lr.schedule", "cosine", 0, 0, LT_RECIPE_LRS, "after the warm-up",            \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, warmup, "lr.warmup", "0", 0, 1e12, "STEPS", "linear warm-up", LT_RECIPE_MAY_CHANGE)     \
     X(F64, warmup_from, "lr.warmup_from", "0", 0, 1, "",                                           \
-      "share of the peak at which the warm-up begins")                                             \
-    X(F64, lr_min, "lr.min", "0.1", 0, 1, "", "share of the peak at the end")                      \
+      "share of the peak at which the warm-up begins", LT_RECIPE_MAY_CHANGE)                       \
+    X(F64, lr_min, "lr.min", "0.1", 0, 1, "", "share of the peak at the end",                      \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, cooldown, "lr.cooldown", "0", 0, 1e12, "STEPS",                                         \
-      "wsd: length of the cooldown at the end")                                                    \
+      "wsd: length of the cooldown at the end", LT_RECIPE_MAY_CHANGE)                              \
     X(ENUM, cooldown_kind, "lr.cooldown_shape", "1-sqrt", 0, 0, LT_RECIPE_COOLDOWNS,               \
-      "wsd: shape of the cooldown")                                                                \
+      "wsd: shape of the cooldown", LT_RECIPE_MAY_CHANGE)                                          \
     X(F64, z_coef, "loss.z", "0", 0, 1, "", "weight of the z-loss on the output logits")           \
     X(F64, guard_loss, "guard.loss_z", "0", 0, 1000, "SIGMA",                                      \
-      "skip a step whose loss lies this far above the recent mean; 0: off")                        \
-    X(F64, guard_grad, "guard.grad_z", "0", 0, 1000, "SIGMA", "likewise for the gradient norm")    \
+      "skip a step whose loss lies this far above the recent mean; 0: off", LT_RECIPE_MAY_CHANGE)  \
+    X(F64, guard_grad, "guard.grad_z", "0", 0, 1000, "SIGMA", "likewise for the gradient norm",    \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, guard_window, "guard.window", "128", 8, 4096, "STEPS",                                  \
-      "steps the recent mean is taken over")                                                       \
+      "steps the recent mean is taken over", LT_RECIPE_MAY_CHANGE)                                 \
     X(I64, guard_limit, "guard.limit", "16", 1, 1e9, "STEPS",                                      \
-      "give up after so many skipped steps in a row")                                              \
+      "give up after so many skipped steps in a row", LT_RECIPE_MAY_CHANGE)                        \
     X(I64, eval_every, "eval.every", "0", 0, 1e12, "STEPS",                                        \
-      "validate this often; 0: at the end only")                                                   \
-    X(I64, eval_rows, "eval.rows", "0", 0, 1e12, "ROWS", "rows of a validation; 0: all")           \
+      "validate this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                             \
+    X(I64, eval_rows, "eval.rows", "0", 0, 1e12, "ROWS", "rows of a validation; 0: all",           \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, save_every, "checkpoint.every", "0", 0, 1e12, "STEPS",                                  \
-      "save this often; 0: at the end only")                                                       \
-    X(I64, keep_last, "checkpoint.keep_last", "2", 1, 1e6, "N", "newest checkpoints to keep")      \
+      "save this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                                 \
+    X(I64, keep_last, "checkpoint.keep_last", "2", 1, 1e6, "N", "newest checkpoints to keep",      \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(I64, keep_every, "checkpoint.keep_every", "0", 0, 1e12, "STEPS",                             \
-      "keep those at multiples of this for good; 0: none")                                         \
-    X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "a line of metrics this often")           \
+      "keep those at multiples of this for good; 0: none", LT_RECIPE_MAY_CHANGE)                   \
+    X(I64, log_every, "log.every", "1", 1, 1e9, "STEPS", "a line of metrics this often",           \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(F64, plain_every, "log.plain_every", "10", 0, 1e6, "S",                                      \
-      "seconds between progress lines when not on a terminal")                                     \
+      "seconds between progress lines when not on a terminal", LT_RECIPE_MAY_CHANGE)               \
     X(I64, sample_every, "sample.every", "0", 0, 1e12, "STEPS",                                    \
-      "write a sample this often; 0: at the end only")                                             \
-    X(STR, sample_prompt, "sample.prompt", "", 0, 0, "TEXT", "what the sample begins with")        \
-    X(I64, sample_tokens, "sample.tokens", "64", 0, 1e6, "N", "length of a sample")                \
-    X(F64, sample_temperature, "sample.temperature", "0.8", 0, 10, "", "temperature of a sample")  \
+      "write a sample this often; 0: at the end only", LT_RECIPE_MAY_CHANGE)                       \
+    X(STR, sample_prompt, "sample.prompt", "", 0, 0, "TEXT", "what the sample begins with",        \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(I64, sample_tokens, "sample.tokens", "64", 0, 1e6, "N", "length of a sample",                \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
+    X(F64, sample_temperature, "sample.temperature", "0.8", 0, 10, "", "temperature of a sample",  \
+      LT_RECIPE_MAY_CHANGE)                                                                        \
     X(BOOL, export_model, "export", "true", 0, 0, "",                                              \
-      "write OUT/model, a Hugging Face folder, at the end")
+      "write OUT/model, a Hugging Face folder, at the end", LT_RECIPE_MAY_CHANGE)
 
 typedef struct {
     LT_RECIPE_OPTIONS(LT_OPTION_FIELD)
@@ -167,12 +194,32 @@ typedef struct {
 
 extern const lt_option_table lt_recipe_table;
 
-/* Refuse combinations that contradict themselves; the message names both options and their values. */
+#define LT_RECIPE_BATCH_MAX 10000000
+
+/* recipe_check.c. Refuse combinations that contradict themselves, and what F32 can not hold; the message names the options and their values. */
 LT_MUST_USE lt_err lt_recipe_check(const lt_recipe *r);
 
-/* The model a recipe describes; vocab_size as found in its tokenizer (0: none). */
+/* What a row that was set, to another value than its default, would need to have an effect; NULL: it has one, or was not set. */
+const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row);
+/* Is the row's value its default? The text of the value goes to `value`. */
+bool lt_recipe_is_default(const lt_recipe *r, const lt_option *row,
+                          char value[LT_OPTION_STR_BYTES]);
+
+/* The model a recipe describes; vocab_size as found in its tokenizer (0: none). Not for model.init, whose weights bring their shape. */
 LT_MUST_USE lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size,
                                   int64_t bos_id, int64_t eos_id, int64_t pad_id);
+
+/* Take from the recipe what no shape depends on (the experts' capacity and losses), and refuse options that were given and say other than what
+ * the spec has; `from` (a file, or NULL) is named. */
+LT_MUST_USE lt_err lt_recipe_adopt(lt_model_spec *spec, const lt_recipe *r, const char *from);
+
+/* Write the model's actual numbers over the recipe's 0, "family" and "auto": the effective recipe. */
+void lt_recipe_resolve(lt_recipe *r, const lt_model_spec *spec);
+int64_t lt_recipe_width(const lt_recipe *r);
+int64_t lt_recipe_heads(const lt_recipe *r);
+
+/* The next "SIZE@ROWS" of batch.ramp; *p moves behind it. False at the end; *ok tells whether it was well formed. */
+bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, bool *ok);
 
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
 int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);

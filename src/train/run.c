@@ -3,8 +3,9 @@
  *            ┌────────────────────────────────────────────────────────────┐
  *   open ──▶ step ──▶ metrics ──▶ every N: validate, sample, save ──▶ stop asked or last step? ──▶ save, export, report
  *
- * A stop is asked by SIGTERM, SIGINT, SIGUSR2 (Slurm's warning before a time limit) or a file named `exit` in the run folder, and is obeyed at the next
- * step's edge. A second SIGINT kills at once; nothing is lost but the steps since the last checkpoint. */
+ * A stop is asked by SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 (Slurm's warning before a time limit), SIGXCPU or a file named `exit` in the run folder, and is
+ * obeyed at the next step's edge. A second SIGINT kills at once; nothing is lost but the steps since the last checkpoint. A run that was stopped is
+ * LT_ERR_INTERRUPTED, not done. SIGHUP stays ignored where nohup made it so; a reader of our output that went away does not end the run. */
 #include "train/run.h"
 
 #include <malloc.h>
@@ -35,13 +36,18 @@ static void on_signal(int number) {
 }
 
 static void catch_signals(void) {
-    const int numbers[] = {SIGTERM, SIGINT, SIGUSR2};
-    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART};
+    const int numbers[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGXCPU};
+    struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, before;
     sigemptyset(&action.sa_mask);
     stop_signal = 0;
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
-        sigaction(numbers[i], &action, NULL);
+        const bool ignored = numbers[i] == SIGHUP && sigaction(SIGHUP, NULL, &before) == 0 &&
+                             before.sa_handler == SIG_IGN;
+        if (!ignored) {
+            sigaction(numbers[i], &action, NULL);
+        }
     }
+    signal(SIGPIPE, SIG_IGN);
 }
 
 /* Why the run should stop now, or NULL. */
@@ -118,8 +124,8 @@ static lt_err tell(lt_training *t, const lt_step_report *r) {
         (json_int_t)t->state.tokens, "tokens_per_s", rate, "mfu", mfu, "step_s", r->step_s,
         "wait_s", r->wait_s, "memory_bytes", (json_int_t)lt_memory_resident());
     if (t->model->spec.n_experts > 0) {
-        json_object_set_new(line, "load_balance", json_real(r->aux));
-        json_object_set_new(line, "router_z", json_real(r->router_z));
+        json_object_set_new(line, "load_balance", lt_metrics_real(r->aux));
+        json_object_set_new(line, "router_z", lt_metrics_real(r->router_z));
     }
     add_energy(t, line);
     return lt_metrics_put(&t->metrics, line);
@@ -137,9 +143,13 @@ static lt_err snapshot(lt_training *t) {
     LT_TRY_DONE(lt_loader_state_print(&t->loader_state, text, room));
     json_decref(t->state.loader);
     json_decref(t->state.guard);
+    json_decref(t->state.recipe);
+    json_decref(t->state.data);
     t->state.loader = json_loads(text, 0, NULL);
     t->state.guard = lt_guard_save(&t->guard);
-    if (t->state.loader == NULL || t->state.guard == NULL) {
+    t->state.recipe = lt_recipe_json(&t->recipe);
+    t->state.data = json_incref(t->data);
+    if (t->state.loader == NULL || t->state.guard == NULL || t->state.recipe == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "run state");
     }
 done:
@@ -153,11 +163,17 @@ lt_err lt_training_settle(lt_training *t) {
 
 lt_err lt_training_save(lt_training *t) {
     double start;
+    bool publish = false;
     if (t->saved_step == t->state.step) {
         return LT_OK;
     }
     start = lt_clock_s();
     LT_TRY(lt_training_settle(t));
+    LT_TRY(lt_training_judge(t, &publish));
+    t->save_late = !publish;
+    if (!publish) {
+        return LT_OK;
+    }
     LT_TRY(snapshot(t));
     LT_TRY(lt_checkpoint_save(t->checkpoints, t->model, &t->optimiser, &t->state));
     t->saved_step = t->state.step;
@@ -189,7 +205,7 @@ static lt_err train_steps(lt_training *t, const char **stopped) {
             LT_TRY(lt_training_sample(t));
             changed = true;
         }
-        if (is_due(t->state.step, t->recipe.save_every)) {
+        if (t->save_late || is_due(t->state.step, t->recipe.save_every)) {
             LT_TRY(lt_training_save(t));
             changed = true;
         }
@@ -241,9 +257,13 @@ static lt_err finish(lt_training *t) {
     json_t *line;
     size_t peak;
 
+    LT_TRY(lt_training_save(t));
+    if (t->saved_step != t->state.step) {
+        LT_FAIL(LT_ERR_NUMERIC, "step %lld, the last one: the loss is not finite",
+                (long long)t->state.step);
+    }
     LT_TRY(lt_training_evaluate(t));
     LT_TRY(lt_training_sample(t));
-    LT_TRY(lt_training_save(t));
     if (t->recipe.export_model) {
         LT_TRY(export_model(t));
     }
@@ -262,6 +282,34 @@ static lt_err finish(lt_training *t) {
                 t->recipe.export_model ? t->recipe.out : "",
                 t->recipe.export_model ? "/model" : "");
     return LT_OK;
+}
+
+/* A stop that was asked: save, and say how it goes on. */
+static lt_err stop(lt_training *t, const char *stopped) {
+    LT_TRY(lt_training_save(t));
+    LT_TRY(lt_report_write(t->recipe.out));
+    unlink(t->exit_path);
+    if (t->saved_step != t->state.step) {
+        LT_FAIL(
+            LT_ERR_INTERRUPTED,
+            "stopped at step %lld by %s. The loss is not finite, so nothing was saved since step "
+            "%lld; the same command goes on from there",
+            (long long)t->state.step, stopped, (long long)(t->saved_step > 0 ? t->saved_step : 0));
+    }
+    LT_FAIL(LT_ERR_INTERRUPTED,
+            "stopped at step %lld by %s; all is saved in %s, the same command goes on",
+            (long long)t->state.step, stopped, t->recipe.out);
+}
+
+/* The report of what led to a failure, whose message must stay the last one. */
+static void report_failure(const lt_training *t) {
+    char message[2048];
+    snprintf(message, sizeof message, "%s", lt_error_message());
+    lt_log_note(LT_LOG_ERROR, "%s", message);
+    if (lt_report_write(t->recipe.out) != LT_OK) {
+        lt_log_warn("%s", lt_error_message());
+    }
+    (void)lt_error_set(LT_ERR_STATE, "%s", message);
 }
 
 lt_err lt_run_training(const lt_recipe *r, const lt_backend *backend) {
@@ -286,13 +334,15 @@ lt_err lt_run_training(const lt_recipe *r, const lt_backend *backend) {
     if (err == LT_OK && stopped == NULL) {
         err = finish(t);
     } else if (err == LT_OK) {
-        LT_TRY_DONE(lt_training_save(t));
-        LT_TRY_DONE(lt_report_write(t->recipe.out));
-        unlink(t->exit_path);
-        err = lt_error_set(
-            LT_ERR_INTERRUPTED,
-            "stopped at step %lld by %s; all is saved in %s, the same command goes on",
-            (long long)t->state.step, stopped, t->recipe.out);
+        err = stop(t, stopped);
+    }
+    if (err == LT_ERR_NUMERIC) {
+        err = lt_training_give_up(t);
+    }
+    if (err == LT_ERR_INTERRUPTED) {
+        lt_log_note(LT_LOG_INFO, "%s", lt_error_message());
+    } else if (err != LT_OK) {
+        report_failure(t);
     }
 done:
     lt_training_close(t);

@@ -56,9 +56,18 @@ typedef struct lt_training {
     lt_page *page;
     lt_progress progress;
     lt_run_state state;
-    int64_t micro;        /* Rows of one pass. */
-    int64_t saved_step;   /* Step of the newest checkpoint, -1: none. */
-    int64_t sampled_step; /* Likewise of the newest sample and validation. */
+    char resume_path[LT_PATH_BYTES]; /* Of the checkpoint to go on from; "": a new run. */
+    bool resume_newest;              /* It is this run's newest: an older one if it is broken. */
+    json_t *changes;                 /* Options that are not the checkpoint's, see resume.c. */
+    json_t *compared;                /* With this recipe. */
+    int64_t n_allowed;               /* Of the changes, those that allow_change let pass. */
+    json_t *data;                    /* What the data is, see data/seal.h. */
+    int64_t micro;                   /* Rows of one pass. */
+    int64_t saved_step;              /* Step of the newest checkpoint, -1: none. */
+    int64_t applied_step;            /* Of the last update: since then the weights are the same. */
+    bool dead;                       /* The last step's gradient was exactly 0, its loss was not. */
+    bool save_late;                  /* A checkpoint is due, and waits for a finite loss. */
+    int64_t sampled_step;            /* Likewise of the newest sample and validation. */
     int64_t evaluated_step;
     double flops_per_token, peak_flops;
     double start_s, energy_start_j; /* The device's counter; < 0: it has none. */
@@ -84,6 +93,26 @@ typedef struct {
     char why[160];
 } lt_step_report;
 LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_report *report);
+/* Loss of the present weights on rows of the last step. */
+LT_MUST_USE lt_err lt_training_probe(lt_training *t, double *loss);
+
+/* resume.c. compare: choose the checkpoint to go on from, and refuse another recipe than its own; the model is open, nothing is loaded. resume: load it. */
+LT_MUST_USE lt_err lt_training_compare(lt_training *t);
+LT_MUST_USE lt_err lt_training_resume(lt_training *t);
+LT_MUST_USE lt_err lt_training_leave_branch(lt_training *t, int64_t step);
+LT_MUST_USE lt_err lt_training_write_recipe(const lt_training *t);
+LT_MUST_USE lt_err lt_training_tell_changes(lt_training *t); /* Into metrics.jsonl. */
+json_t *lt_recipe_json(const lt_recipe *r); /* {name: text}; what a manifest keeps. */
+/* A free name RUN/history/NAME-NNN.SUFFIX. */
+LT_MUST_USE lt_err lt_training_history_path(const lt_training *t, char path[LT_PATH_BYTES],
+                                            const char *name, const char *suffix);
+
+/* health.c: may a checkpoint be made of the present weights? *publish false: not now; the reason was logged. And how a run that can not go on
+ * ends: the message is extended by what to go on from, which is noted for the next start. */
+LT_MUST_USE lt_err lt_training_judge(lt_training *t, bool *publish);
+lt_err lt_training_give_up(lt_training *t);
+/* After such an end: rename the checkpoints that the run does not go on from. */
+LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 
 /* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: that there is something to validate on, before the first step
  * and not hours behind it. */

@@ -20,6 +20,8 @@
 #include "tensor/ops.h"
 #include "train/run.h"
 
+#define DEAD_LOSS 1e-3 /* Nats. A gradient of exactly 0 is right where everything is learnt. */
+
 static int64_t count_labels(const lt_batch *b, int64_t rows) {
     int64_t n = 0;
     for (int64_t i = 0; i < rows * b->seq; i++) {
@@ -116,10 +118,9 @@ lt_err lt_training_step(lt_training *t, lt_step_report *report) {
     report->grad_norm = sqrt(*t->optimiser.host_sumsq) * scale;
     report->skipped = lt_guard_judge(&t->guard, report->loss, report->grad_norm, report->why,
                                      sizeof report->why);
+    t->dead = report->grad_norm == 0.0 && report->loss > DEAD_LOSS;
     if (t->guard.skipped_in_a_row >= t->recipe.guard_limit) {
-        LT_FAIL(LT_ERR_NUMERIC,
-                "step %lld: %lld updates in a row were skipped (%s): lower optim.lr, or look at "
-                "the data",
+        LT_FAIL(LT_ERR_NUMERIC, "step %lld: %lld updates in a row were skipped (%s)",
                 (long long)step, (long long)t->guard.skipped_in_a_row, report->why);
     }
     if (t->recipe.clip > 0.0 && report->grad_norm > t->recipe.clip) {
@@ -128,6 +129,7 @@ lt_err lt_training_step(lt_training *t, lt_step_report *report) {
     report->lr = t->recipe.lr * lt_recipe_lr(&t->recipe, step);
     if (report->skipped == NULL) {
         LT_TRY(lt_optimiser_step(&t->optimiser, lt_pass_gradients(t->pass), (float)scale, step));
+        t->applied_step = step;
     }
     now->drawn = false;
     t->loader_state = now->loader;
@@ -135,5 +137,21 @@ lt_err lt_training_step(lt_training *t, lt_step_report *report) {
     t->state.rows += (uint64_t)now->n_rows;
     t->state.tokens += (uint64_t)report->tokens;
     report->step_s = lt_clock_s() - start_s;
+    return LT_OK;
+}
+
+lt_err lt_training_probe(lt_training *t, double *loss) {
+    const lt_draw *d = &t->draws[t->state.step % 2];
+    const int64_t rows = d->n_rows < t->micro ? d->n_rows : t->micro;
+    lt_pass_result r = {0};
+
+    *loss = lt_guard_recent(&t->guard);
+    if (d->n_rows == 0) { /* No step was taken yet. */
+        *loss = 0.0;
+        return LT_OK;
+    }
+    const lt_pass_batch b = slice(t, &d->rows.batch, 0, rows);
+    LT_TRY(lt_pass_eval(t->pass, &b, &r, NULL));
+    *loss = r.n_labels > 0 ? r.loss_sum / (double)r.n_labels : *loss;
     return LT_OK;
 }

@@ -198,6 +198,9 @@ static void bf16_moments(void **state) {
         assert_true(bytes_of(low, "m.safetensors") < bytes_of(wide, "m.safetensors") * 6 / 10);
         recipe(r, low, 70, kinds[i]);
         assert_int_equal(lt_run_training(r, lt_backend_cpu()), LT_ERR_STATE);
+        assert_non_null(strstr(lt_error_message(), "optim.moments was bf16, now fp32"));
+        set(r, "allow_change", "optim.moments");
+        assert_int_equal(lt_run_training(r, lt_backend_cpu()), LT_ERR_STATE);
         assert_non_null(strstr(lt_error_message(), "is stored as BF16, this run keeps it as F32"));
         recipe(r, "refused", 2, "muon");
         set(r, "optim.moments", "bf16");

@@ -1,0 +1,147 @@
+/* health.c: what a run publishes when its numbers go wrong, and what it goes on from.
+ *
+ *   at a checkpoint   the last step's loss or gradient not finite            not now: the next step with finite ones saves
+ *                     the weights' loss on the step's own rows not finite    likewise
+ *                     a weight or a moment not finite                        nothing is published, the run ends: such a number never goes away
+ *                     finite, but far above the best, or a gradient of 0     published as suspect: the newest good one stays beside it
+ *   at the end        guard.limit updates skipped in a row, or one of the above: the message names the newest good checkpoint, and RUN/diverged.json
+ *                     keeps it. The next start goes on from there and renames what is newer to step-N.left.
+ *
+ * The loss of step N + 1 is the first that the weights of step N are seen by: so a checkpoint's weights are asked themselves, by one forward pass. Where updates were
+ * skipped because nothing was finite, the checkpoints that hold these same weights are not gone on from. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/error.h"
+#include "base/json.h"
+#include "train/run.h"
+
+#define NOTE_BYTES_MAX ((size_t)1 << 16)
+
+lt_err lt_training_judge(lt_training *t, bool *publish) {
+    int64_t last_good = -1;
+    double loss = 0.0;
+
+    *publish = t->guard.not_finite_in_a_row == 0;
+    if (*publish) {
+        LT_TRY(lt_training_probe(t, &loss));
+        *publish = isfinite(loss);
+    }
+    if (!*publish) {
+        if (!t->save_late) {
+            lt_log_warn("step %lld: no checkpoint while the loss is not finite",
+                        (long long)t->state.step);
+        }
+        return LT_OK;
+    }
+    LT_TRY(lt_checkpoint_newest(&last_good, t->checkpoints, INT64_MAX, true));
+    t->state.loss = loss;
+    t->state.suspect = t->dead || lt_guard_suspects(&t->guard, loss);
+    if (t->state.suspect) {
+        lt_log_warn(
+            "step %lld: loss %.4g%s, the best was %.4g: the run seems to have diverged; its "
+            "last good checkpoint stays",
+            (long long)t->state.step, loss, t->dead ? " and a gradient of 0" : "", t->guard.best);
+    } else {
+        lt_guard_note_best(&t->guard);
+    }
+    return LT_OK;
+}
+
+static lt_err note_path(char path[LT_PATH_BYTES], const lt_training *t) {
+    return lt_path_join(path, t->recipe.out, "diverged.json");
+}
+
+static lt_err write_note(const lt_training *t, int64_t go_on_from, const char *why) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    json_t *note = json_pack("{s:I, s:s, s:I}", "step", (json_int_t)t->state.step, "why", why,
+                             "go_on_from", (json_int_t)go_on_from);
+    char *text = note != NULL ? json_dumps(note, JSON_INDENT(1)) : NULL;
+
+    if (text == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "note of what to go on from");
+    }
+    LT_TRY_DONE(note_path(path, t));
+    LT_TRY_DONE(lt_file_write_atomic(path, text, strlen(text)));
+done:
+    json_decref(note);
+    free(text);
+    return err;
+}
+
+/* The newest good checkpoint that does not hold the weights which failed; without one the newest that is finite. -1: none. */
+static lt_err find_way_back(const lt_training *t, int64_t *step, bool *good) {
+    const int64_t before = t->guard.not_finite_in_a_row > 0 ? t->applied_step : INT64_MAX;
+    LT_TRY(lt_checkpoint_newest(step, t->checkpoints, before, true));
+    *good = *step >= 0;
+    return *good ? LT_OK : lt_checkpoint_newest(step, t->checkpoints, before, false);
+}
+
+lt_err lt_training_give_up(lt_training *t) {
+    char why[1024], path[LT_PATH_BYTES];
+    int64_t step = -1;
+    bool good = false;
+
+    snprintf(why, sizeof why, "%s", lt_error_message());
+    LT_TRY(find_way_back(t, &step, &good));
+    LT_TRY(write_note(t, step, why));
+    LT_TRY(lt_metrics_put(&t->metrics, json_pack("{s:s, s:I, s:s, s:I}", "kind", "diverged", "step",
+                                                 (json_int_t)t->state.step, "why", why,
+                                                 "go_on_from", (json_int_t)step)));
+    if (step < 0) {
+        LT_FAIL(
+            LT_ERR_NUMERIC,
+            "%s: lower optim.lr, or look at the data. There is no checkpoint from before: begin "
+            "anew with another --out",
+            why);
+    }
+    LT_TRY(lt_checkpoint_path(path, t->checkpoints, step));
+    if (!good) {
+        LT_FAIL(
+            LT_ERR_NUMERIC,
+            "%s: lower optim.lr, or look at the data. No checkpoint is good: the newest with "
+            "finite numbers, %s, had diverged already. The same command goes on from it; better "
+            "begin anew with another --out",
+            why, path);
+    }
+    LT_FAIL(LT_ERR_NUMERIC,
+            "%s: lower optim.lr, or look at the data. The last good checkpoint is %s: the same "
+            "command with a smaller --optim.lr goes on from it",
+            why, path);
+}
+
+lt_err lt_training_go_back(lt_training *t) {
+    lt_err err = LT_OK;
+    char path[LT_PATH_BYTES];
+    int64_t step = -1, newest = -1;
+    json_t *note = NULL;
+
+    LT_TRY(note_path(path, t));
+    if (!lt_file_exists(path)) {
+        return LT_OK;
+    }
+    LT_TRY_DONE(lt_json_load(&note, path, NOTE_BYTES_MAX));
+    LT_TRY_DONE(lt_json_i64(note, "go_on_from", &step, false, path));
+    LT_TRY_DONE(lt_checkpoint_newest(&newest, t->checkpoints, INT64_MAX, false));
+    if (step < 0 && newest >= 0) {
+        LT_FAIL_DONE(
+            LT_ERR_STATE,
+            "%s: the run diverged, and its checkpoints hold the weights that failed: begin "
+            "anew with another --out, or choose with --resume FOLDER",
+            path);
+    }
+    if (newest > step) {
+        LT_TRY_DONE(lt_training_leave_branch(t, step));
+    }
+    if (unlink(path) != 0) {
+        LT_FAIL_DONE(LT_ERR_IO, "%s can not be removed", path);
+    }
+done:
+    json_decref(note);
+    return err;
+}

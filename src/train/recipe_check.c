@@ -1,0 +1,189 @@
+/* recipe_check.c: options that contradict each other, numbers that do not survive F32, and options that have no effect beside the others. */
+#include <float.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "train/recipe.h"
+
+static lt_err check_ramp(const lt_recipe *r) {
+    const char *p = r->ramp;
+    int64_t size;
+    uint64_t from, last = 0;
+    bool ok, first = true;
+    while (lt_recipe_next_ramp(&p, &size, &from, &ok)) {
+        if (first && from != 0) {
+            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s' must begin at row 0, as in 8@0,16@20000", r->ramp);
+        }
+        if (!first && from <= last) {
+            LT_FAIL(LT_ERR_ARG, "batch.ramp '%s': row %llu does not come after row %llu", r->ramp,
+                    (unsigned long long)from, (unsigned long long)last);
+        }
+        last = from;
+        first = false;
+    }
+    if (!ok) {
+        LT_FAIL(LT_ERR_ARG,
+                "batch.ramp '%s' is not SIZE@ROWS,SIZE@ROWS,... with sizes from 1 to %d", r->ramp,
+                LT_RECIPE_BATCH_MAX);
+    }
+    return LT_OK;
+}
+
+static lt_err check_schedule(const lt_recipe *r) {
+    if (r->warmup > r->steps && r->steps > 0) {
+        LT_FAIL(LT_ERR_ARG, "lr.warmup = %lld steps is longer than the run of %lld steps",
+                (long long)r->warmup, (long long)r->steps);
+    }
+    if (r->lr_kind == LT_LR_WSD && r->warmup + r->cooldown > r->steps && r->steps > 0) {
+        LT_FAIL(LT_ERR_ARG,
+                "lr.warmup = %lld and lr.cooldown = %lld together are longer than steps = %lld",
+                (long long)r->warmup, (long long)r->cooldown, (long long)r->steps);
+    }
+    return LT_OK;
+}
+
+/* The kernels compute with F32: what rounds to 1 or to nothing there divides by zero. */
+static lt_err check_rounding(const lt_recipe *r) {
+    const struct {
+        const char *name;
+        double value;
+    } decays[] = {{"optim.beta1", r->beta1},
+                  {"optim.beta2", r->beta2},
+                  {"optim.beta3", r->beta3},
+                  {"optim.muon_momentum", r->muon_momentum}};
+    for (size_t i = 0; i < sizeof decays / sizeof *decays; i++) {
+        if ((float)decays[i].value >= 1.0f) {
+            LT_FAIL(LT_ERR_ARG, "%s = %.12g is 1 in F32: it must be below 1, 0.9999999 at most",
+                    decays[i].name, decays[i].value);
+        }
+    }
+    if ((float)r->eps < FLT_MIN) {
+        LT_FAIL(LT_ERR_ARG, "optim.eps = %g is too small for F32: %g at least", r->eps,
+                (double)FLT_MIN);
+    }
+    return LT_OK;
+}
+
+/* -1 stands for the family's; other numbers below 0 mean nothing. */
+static lt_err check_family_or(const char *name, double value) {
+    if (value < 0.0 && value != -1.0) {
+        LT_FAIL(LT_ERR_ARG, "%s = %g is neither -1 (the family's) nor 0 or more", name, value);
+    }
+    return LT_OK;
+}
+
+static lt_err check_model(const lt_recipe *r) {
+    const bool from_file = r->init[0] != '\0' || r->config[0] != '\0';
+    const int64_t width = lt_recipe_width(r), heads = lt_recipe_heads(r);
+
+    if (r->init[0] != '\0' && r->config[0] != '\0') {
+        LT_FAIL(
+            LT_ERR_ARG,
+            "model.init = %s and model.config = %s are both given: weights bring their own shape",
+            r->init, r->config);
+    }
+    if (!from_file && r->head_dim == 0 && width % heads != 0) {
+        LT_FAIL(
+            LT_ERR_ARG,
+            "model.width = %lld is not a multiple of model.heads = %lld: choose another, or give "
+            "model.head_dim",
+            (long long)width, (long long)heads);
+    }
+    if (r->rope_theta > 0.0 && r->rope_theta < 1.0) {
+        LT_FAIL(LT_ERR_ARG, "model.rope_theta = %g is neither 0 (the family's) nor 1 or more",
+                r->rope_theta);
+    }
+    LT_TRY(check_family_or("model.capacity", r->capacity));
+    LT_TRY(check_family_or("model.aux_coef", r->aux_coef));
+    LT_TRY(check_family_or("model.router_z_coef", r->router_z_coef));
+    if (r->fp8_wgrad && r->fp8 == LT_FP8_NONE) {
+        LT_FAIL(LT_ERR_ARG, "model.fp8_wgrad = true, but model.fp8 = none: choose how to scale");
+    }
+    if (r->max_seq > 0 && r->max_seq < r->seq) {
+        LT_FAIL(LT_ERR_ARG, "data.seq = %lld is longer than model.max_seq = %lld",
+                (long long)r->seq, (long long)r->max_seq);
+    }
+    return LT_OK;
+}
+
+lt_err lt_recipe_check(const lt_recipe *r) {
+    LT_TRY(check_ramp(r));
+    LT_TRY(check_schedule(r));
+    LT_TRY(check_rounding(r));
+    LT_TRY(check_model(r));
+    if (r->micro > r->batch) {
+        LT_FAIL(LT_ERR_ARG, "batch.micro = %lld is larger than batch.size = %lld",
+                (long long)r->micro, (long long)r->batch);
+    }
+    if (r->valid[0] != '\0' && r->val_fraction > 0.0) {
+        LT_FAIL(LT_ERR_ARG, "data.valid = %s and data.val_fraction = %g are both given: choose one",
+                r->valid, r->val_fraction);
+    }
+    if (r->moments != 0 && r->optim != LT_OPTIM_ADAMW && r->optim != LT_OPTIM_ADEMAMIX) {
+        LT_FAIL(LT_ERR_ARG, "optim.moments = bf16 is for adamw and ademamix, optim.kind is %s",
+                r->optim == LT_OPTIM_MUON ? "muon" : "lion");
+    }
+    if (r->goldfish_k == 1) {
+        LT_FAIL(LT_ERR_ARG,
+                "data.goldfish_k = 1 drops every label: it drops one in k, so take 2 or more");
+    }
+    return LT_OK;
+}
+
+/* ---- Options without effect ---- */
+
+typedef struct {
+    const char *name;
+    bool used;
+    const char *needs;
+} use;
+
+const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row) {
+    const bool mix = r->optim == LT_OPTIM_ADEMAMIX, muon = r->optim == LT_OPTIM_MUON,
+               wsd = r->lr_kind == LT_LR_WSD, valid = r->valid[0] != '\0' || r->val_fraction > 0.0,
+               writes = r->tokenizer[0] != '\0', samples = writes && r->sample_tokens > 0;
+    const use uses[] = {
+        {"model.init_std", r->init[0] == '\0', "model.init empty"},
+        {"data.goldfish_h", r->goldfish_k > 0, "data.goldfish_k"},
+        {"optim.beta3", mix, "optim.kind = ademamix"},
+        {"optim.alpha", mix, "optim.kind = ademamix"},
+        {"optim.mix_warmup", mix, "optim.kind = ademamix"},
+        {"optim.eps", r->optim != LT_OPTIM_LION, "an optim.kind other than lion"},
+        {"optim.muon_lr", muon, "optim.kind = muon"},
+        {"optim.muon_momentum", muon, "optim.kind = muon"},
+        {"optim.muon_steps", muon, "optim.kind = muon"},
+        {"lr.warmup_from", r->warmup > 0, "lr.warmup"},
+        {"lr.min", r->lr_kind != LT_LR_CONSTANT && (!wsd || r->cooldown > 0),
+         "an lr.schedule that decays"},
+        {"lr.cooldown", wsd, "lr.schedule = wsd"},
+        {"lr.cooldown_shape", wsd && r->cooldown > 0, "lr.schedule = wsd with lr.cooldown"},
+        {"guard.window", r->guard_loss > 0.0 || r->guard_grad > 0.0,
+         "guard.loss_z or guard.grad_z"},
+        {"eval.every", valid, "data.valid or data.val_fraction"},
+        {"eval.rows", valid, "data.valid or data.val_fraction"},
+        {"sample.every", samples, "data.tokenizer and sample.tokens"},
+        {"sample.prompt", samples, "data.tokenizer and sample.tokens"},
+        {"sample.tokens", writes || r->sample_tokens == 0, "data.tokenizer"},
+        {"sample.temperature", samples, "data.tokenizer and sample.tokens"},
+    };
+    char value[LT_OPTION_STR_BYTES];
+
+    for (size_t i = 0; i < sizeof uses / sizeof *uses; i++) {
+        if (strcmp(uses[i].name, row->name) == 0 && !uses[i].used) {
+            return lt_recipe_is_default(r, row, value) ? NULL : uses[i].needs;
+        }
+    }
+    return NULL;
+}
+
+/* Compared as read back: "3e-4" and "0.0003" are one value. */
+bool lt_recipe_is_default(const lt_recipe *r, const lt_option *row,
+                          char value[LT_OPTION_STR_BYTES]) {
+    lt_option_text(row, r, value, LT_OPTION_STR_BYTES);
+    if (row->type == LT_OPTION_I64 || row->type == LT_OPTION_F64) {
+        return strtod(value, NULL) == strtod(row->fallback, NULL);
+    }
+    return strcmp(value, row->fallback) == 0;
+}

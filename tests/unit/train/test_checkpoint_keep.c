@@ -1,0 +1,168 @@
+/* Which checkpoints stay: lists worked out by hand from keep_last, keep_every and which are good. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "train/checkpoint.h"
+
+static char folder[] = "/tmp/lateen-keep-XXXXXX";
+
+static void must(lt_err err) {
+    if (err != LT_OK) {
+        fail_msg("%s", lt_error_message());
+    }
+}
+
+static void put(const char *name, const char *manifest) {
+    char path[256];
+    (void)snprintf(path, sizeof path, "%s/%s", folder, name);
+    must(lt_file_make_dirs(path));
+    if (manifest != NULL) {
+        (void)snprintf(path, sizeof path, "%s/%s/manifest.json", folder, name);
+        must(lt_file_write_atomic(path, manifest, strlen(manifest)));
+    }
+}
+
+static void put_step(int64_t step, const char *manifest) {
+    char name[LT_CHECKPOINT_NAME_BYTES];
+    lt_checkpoint_name(name, step, "");
+    put(name, manifest);
+}
+
+static void clear(void) {
+    must(lt_file_remove_tree(folder));
+    must(lt_file_make_dirs(folder));
+}
+
+static void expect(const char *want) {
+    int64_t *steps = NULL;
+    size_t n = 0;
+    char text[256] = "";
+    must(lt_checkpoint_list(&steps, &n, folder));
+    for (size_t i = n; i > 0; i--) {
+        const size_t used = strlen(text);
+        (void)snprintf(text + used, sizeof text - used, "%s%lld", used > 0 ? " " : "",
+                       (long long)steps[i - 1]);
+    }
+    free(steps);
+    assert_string_equal(text, want);
+}
+
+/* Steps with a mark: g good, s suspect, o of an older version without the word, x unreadable. */
+static void prune(void **state) {
+    static const struct {
+        const char *steps;
+        int64_t keep_last, keep_every;
+        const char *left;
+    } cases[] = {
+        {"4g 8g 12g 16g", 2, 0, "12 16"},
+        {"4g 8g 12g 16g", 1, 0, "16"},
+        {"4g 8g 12g 16g", 9, 0, "4 8 12 16"},
+        {"4g 8g 12g 16g", 1, 8, "8 16"},
+        {"4g 8g 12g 16g", 1, 5, "16"},
+        {"4g 8g 12s 16s", 2, 0, "8 12 16"},   /* The newest good one stays beside them. */
+        {"4g 8g 12s 16s", 1, 0, "8 16"},      /* Also where one is kept. */
+        {"4g 8s 12s 16s 20s", 1, 0, "4 20"},  /* However long ago. */
+        {"4g 8s 12g 16s", 1, 0, "12 16"},     /* The newest good one, not every good one. */
+        {"4g 8g 12s 16g", 1, 0, "16"},        /* Recovered. */
+        {"4g 8g 12s 16s", 2, 4, "4 8 12 16"}, /* keep_every keeps what it keeps. */
+        {"4s 8s 12s 16s", 2, 0, "12 16"},     /* None is good: the newest. */
+        {"4o 8o 12s 16s", 1, 0, "8 16"},      /* What says nothing is good. */
+        {"4g 8x 12s", 1, 0, "4 12"},          /* What can not be read is not. */
+        {"0g 999999999g 1000000000g 1000000001g", 2, 0, "1000000000 1000000001"},
+    };
+    (void)state;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        clear();
+        for (const char *p = cases[i].steps; *p != '\0'; p += *p == ' ') {
+            char *mark = NULL;
+            const int64_t step = strtoll(p, &mark, 10);
+            put_step(step, *mark == 'g'   ? "{\"good\": true}"
+                           : *mark == 's' ? "{\"good\": false}"
+                           : *mark == 'o' ? "{}"
+                                          : "{");
+            p = mark + 1;
+        }
+        must(lt_checkpoint_prune(folder, cases[i].keep_last, cases[i].keep_every));
+        expect(cases[i].left);
+    }
+}
+
+static void newest(void **state) {
+    int64_t step = 0;
+    (void)state;
+    clear();
+    must(lt_checkpoint_newest(&step, folder, INT64_MAX, false));
+    assert_int_equal(step, -1);
+    put_step(4, "{\"good\": true}");
+    put_step(8, "{\"good\": true}");
+    put_step(12, "{\"good\": false}");
+    must(lt_checkpoint_newest(&step, folder, INT64_MAX, false));
+    assert_int_equal(step, 12);
+    must(lt_checkpoint_newest(&step, folder, INT64_MAX, true));
+    assert_int_equal(step, 8);
+    must(lt_checkpoint_newest(&step, folder, 8, true));
+    assert_int_equal(step, 4);
+    must(lt_checkpoint_newest(&step, folder, 4, true));
+    assert_int_equal(step, -1);
+    must(lt_checkpoint_newest(&step, "/nonexistent/folder", 4, true));
+    assert_int_equal(step, -1);
+}
+
+/* Only step-N counts; leftovers of a crash go; what was set aside stays, twice. */
+static void names(void **state) {
+    char path[256];
+    (void)state;
+    assert_int_equal(lt_checkpoint_step("step-000000012"), 12);
+    assert_int_equal(lt_checkpoint_step("step-1000000000"), 1000000000);
+    assert_int_equal(lt_checkpoint_step("step-12"), -1);
+    assert_int_equal(lt_checkpoint_step("step-"), -1);
+    assert_int_equal(lt_checkpoint_step("step-00000001x"), -1);
+    assert_int_equal(lt_checkpoint_step("step--00000012"), -1);
+    assert_int_equal(lt_checkpoint_step("step-99999999999999999999"), -1);
+    clear();
+    put_step(4, "{}");
+    put_step(8, "{}");
+    put("step-000000012.tmp", NULL);
+    put("step-000000008.old", NULL);
+    put("mine", NULL);
+    must(lt_checkpoint_prune(folder, INT64_MAX, 0));
+    expect("4 8");
+    must(lt_checkpoint_set_aside(folder, 4, ".left"));
+    expect("4");
+    put_step(8, "{}");
+    must(lt_checkpoint_set_aside(folder, 4, ".left"));
+    must(lt_checkpoint_prune(folder, 1, 0));
+    expect("4");
+    (void)snprintf(path, sizeof path, "%s/step-000000008.left", folder);
+    assert_true(lt_file_is_dir(path));
+    (void)snprintf(path, sizeof path, "%s/step-000000008.left2", folder);
+    assert_true(lt_file_is_dir(path));
+    (void)snprintf(path, sizeof path, "%s/mine", folder);
+    assert_true(lt_file_is_dir(path));
+    (void)snprintf(path, sizeof path, "%s/step-000000012.tmp", folder);
+    assert_false(lt_file_exists(path));
+}
+
+static int make(void **state) {
+    (void)state;
+    return mkdtemp(folder) != NULL ? 0 : -1;
+}
+
+static int drop(void **state) {
+    (void)state;
+    return lt_file_remove_tree(folder) == LT_OK ? 0 : -1;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(prune), cmocka_unit_test(newest),
+                                       cmocka_unit_test(names)};
+    return cmocka_run_group_tests(tests, make, drop);
+}

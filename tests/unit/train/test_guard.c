@@ -1,0 +1,194 @@
+/* The guard's decisions about divergence and its state, against numbers worked out by hand. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/error.h"
+#include "train/guard.h"
+
+static lt_recipe *recipe(int64_t window) {
+    lt_recipe *r = calloc(1, sizeof *r);
+    assert_non_null(r);
+    lt_options_default(&lt_recipe_table, r);
+    r->guard_window = window;
+    return r;
+}
+
+static void judge(lt_guard *g, double loss, double norm, bool applied) {
+    char why[160];
+    assert_int_equal(lt_guard_judge(g, loss, norm, why, sizeof why) == NULL, applied);
+}
+
+/* Losses 1 .. 20: the mean of the last 16 is that of 5 .. 20, 12.5; with a window of 8 that of 13 .. 20, 16.5. */
+static void recent(void **state) {
+    const int64_t windows[] = {128, 16, 8};
+    const double want[] = {12.5, 12.5, 16.5};
+    (void)state;
+    for (int i = 0; i < 3; i++) {
+        lt_recipe *r = recipe(windows[i]);
+        lt_guard *g = calloc(1, sizeof *g);
+        lt_guard_open(g, r);
+        assert_true(isnan(lt_guard_recent(g)));
+        judge(g, 1, 1, true);
+        assert_true(lt_guard_recent(g) == 1.0);
+        for (int k = 2; k <= 20; k++) {
+            judge(g, k, 1, true);
+        }
+        assert_true(lt_guard_recent(g) == want[i]);
+        free(g);
+        free(r);
+    }
+}
+
+/* best + max(1, best / 2): 10.5 bears 15.75; 4 bears 6; 1.5 bears 2.5; 0.25 bears 1.25. */
+static void suspects(void **state) {
+    const double best[] = {10.5, 4.0, 1.5, 0.25}, most[] = {15.75, 6.0, 2.5, 1.25};
+    lt_recipe *r = recipe(128);
+    lt_guard *g = calloc(1, sizeof *g);
+    (void)state;
+    lt_guard_open(g, r);
+    assert_false(lt_guard_suspects(g, 1e30)); /* Nothing is known yet. */
+    for (int i = 0; i < 4; i++) {
+        g->best = best[i];
+        assert_false(lt_guard_suspects(g, most[i]));
+        assert_true(lt_guard_suspects(g, nextafter(most[i], 100.0)));
+    }
+    free(g);
+    free(r);
+}
+
+/* The best begins as the first loss, 6; a checkpoint behind 6, 4, 2 makes it 4, one behind 6, 4, 2, 8 (mean 5) leaves it. */
+static void best(void **state) {
+    lt_recipe *r = recipe(128);
+    lt_guard *g = calloc(1, sizeof *g);
+    (void)state;
+    lt_guard_open(g, r);
+    lt_guard_note_best(g);
+    assert_true(isinf(g->best));
+    judge(g, 6, 1, true);
+    judge(g, 4, 1, true);
+    judge(g, 2, 1, true);
+    assert_true(g->best == 6.0);
+    lt_guard_note_best(g);
+    assert_true(g->best == 4.0);
+    judge(g, 8, 1, true);
+    lt_guard_note_best(g);
+    assert_true(g->best == 4.0);
+    free(g);
+    free(r);
+}
+
+static void not_finite(void **state) {
+    lt_recipe *r = recipe(8);
+    lt_guard *g = calloc(1, sizeof *g);
+    (void)state;
+    r->guard_loss = 3.0;
+    lt_guard_open(g, r);
+    for (int k = 0; k < 8; k++) {
+        judge(g, k % 2 == 0 ? 2.0 : 4.0, 1, true); /* Mean 3, deviation 1. */
+    }
+    judge(g, NAN, 1, false);
+    judge(g, 3, INFINITY, false);
+    assert_int_equal(g->not_finite_in_a_row, 2);
+    judge(g, 6.5, 1, false); /* 3.5 deviations: skipped, but finite. */
+    assert_int_equal(g->not_finite_in_a_row, 0);
+    assert_int_equal(g->skipped_in_a_row, 3);
+    judge(g, 5.5, 1, true);
+    assert_int_equal(g->skipped_in_a_row, 0);
+    assert_int_equal(g->skipped, 3);
+    free(g);
+    free(r);
+}
+
+static void fill(lt_guard *g, int n) {
+    for (int k = 1; k <= n; k++) {
+        judge(g, k, 100 + k, true);
+    }
+}
+
+/* Losses 1 .. 11 in a window of 8, the ring then holds 9 10 11 4 5 6 7 8 with the oldest at 3. */
+static void state_of_another_window(void **state) {
+    const struct {
+        int64_t window, n, next;
+        double oldest_first[10];
+        int64_t first; /* Place of the oldest. */
+    } cases[] = {
+        {8, 8, 3, {4, 5, 6, 7, 8, 9, 10, 11}, 3},  /* As it was. */
+        {10, 8, 8, {4, 5, 6, 7, 8, 9, 10, 11}, 0}, /* Room for two more. */
+        {9, 8, 8, {4, 5, 6, 7, 8, 9, 10, 11}, 0},
+    };
+    lt_recipe *r = recipe(8);
+    lt_guard *g = calloc(1, sizeof *g), *h = calloc(1, sizeof *h);
+    json_t *saved;
+    (void)state;
+    lt_guard_open(g, r);
+    fill(g, 11);
+    g->best = 1.25;
+    saved = lt_guard_save(g);
+    for (int i = 0; i < 3; i++) {
+        r->guard_window = cases[i].window;
+        lt_guard_open(h, r);
+        assert_int_equal(lt_guard_load(h, saved, "test"), LT_OK);
+        assert_int_equal(h->loss.n, cases[i].n);
+        assert_int_equal(h->loss.next, cases[i].next);
+        assert_true(h->best == 1.25);
+        for (int64_t k = 0; k < cases[i].n; k++) {
+            const int64_t at = (cases[i].first + k) % cases[i].n;
+            assert_true(h->loss.values[at] == cases[i].oldest_first[k]);
+            assert_true(h->grad.values[at] == 100 + cases[i].oldest_first[k]);
+        }
+    }
+    json_decref(saved);
+    r->guard_window = 16; /* 1 .. 11, then into a window of 8: 4 .. 11, full, the oldest at 0. */
+    lt_guard_open(g, r);
+    fill(g, 11);
+    saved = lt_guard_save(g);
+    r->guard_window = 8;
+    lt_guard_open(h, r);
+    assert_int_equal(lt_guard_load(h, saved, "test"), LT_OK);
+    assert_int_equal(h->loss.n, 8);
+    assert_int_equal(h->loss.next, 0);
+    for (int k = 0; k < 8; k++) {
+        assert_true(h->loss.values[k] == 4 + k);
+    }
+    json_decref(saved);
+    free(g);
+    free(h);
+    free(r);
+}
+
+/* A state from before `best` was kept: the mean of what is there. */
+static void older_state(void **state) {
+    lt_recipe *r = recipe(8);
+    lt_guard *g = calloc(1, sizeof *g);
+    json_t *saved;
+    (void)state;
+    lt_guard_open(g, r);
+    fill(g, 3);
+    saved = lt_guard_save(g);
+    json_object_del(saved, "best");
+    lt_guard_open(g, r);
+    assert_int_equal(lt_guard_load(g, saved, "test"), LT_OK);
+    assert_true(g->best == 2.0);
+    json_object_set_new(json_object_get(saved, "loss"), "next", json_integer(9));
+    assert_int_equal(lt_guard_load(g, saved, "test"), LT_ERR_STATE);
+    json_decref(saved);
+    free(g);
+    free(r);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(recent),
+                                       cmocka_unit_test(suspects),
+                                       cmocka_unit_test(best),
+                                       cmocka_unit_test(not_finite),
+                                       cmocka_unit_test(state_of_another_window),
+                                       cmocka_unit_test(older_state)};
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

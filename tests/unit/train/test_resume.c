@@ -1,0 +1,412 @@
+/* Which options a resumed run may change: a list written down here, not read from the table. Every other one is refused by its name with old and new value,
+ * passes with allow_change, and leaves a record. And data that changed between stop and resume. */
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "unit/train/run_folder.h"
+
+/* steps, rates and limits of a step, saving, looking, and where and how it is computed. */
+static const char *const may_change[] = {"out",
+                                         "steps",
+                                         "resume",
+                                         "allow_change",
+                                         "verify",
+                                         "device",
+                                         "threads",
+                                         "page",
+                                         "model.recompute",
+                                         "data.valid",
+                                         "data.prefetch",
+                                         "batch.micro",
+                                         "optim.lr",
+                                         "optim.clip",
+                                         "optim.muon_lr",
+                                         "lr.schedule",
+                                         "lr.warmup",
+                                         "lr.warmup_from",
+                                         "lr.min",
+                                         "lr.cooldown",
+                                         "lr.cooldown_shape",
+                                         "guard.loss_z",
+                                         "guard.grad_z",
+                                         "guard.window",
+                                         "guard.limit",
+                                         "eval.every",
+                                         "eval.rows",
+                                         "checkpoint.every",
+                                         "checkpoint.keep_last",
+                                         "checkpoint.keep_every",
+                                         "log.every",
+                                         "log.plain_every",
+                                         "sample.every",
+                                         "sample.prompt",
+                                         "sample.tokens",
+                                         "sample.temperature",
+                                         "export"};
+
+/* The others: the value of run "base", another one, and what the other one needs beside it. */
+static const struct {
+    const char *name, *was, *now, *also;
+} keeps[] = {
+    {"seed", "1234", "7", ""},
+    {"model.family", "apertus", "qwen3", "model.act=xielu model.gated=false model.qk_norm=true"},
+    {"model.layers", "1", "2", ""},
+    {"model.width", "16", "32", "model.head_dim=8 model.ffn=64"},
+    {"model.heads", "2", "4", "model.head_dim=8 model.kv_heads=2"},
+    {"model.kv_heads", "2", "1", ""},
+    {"model.head_dim", "8", "16", ""},
+    {"model.ffn", "64", "32", ""},
+    {"model.vocab", "64", "128", ""},
+    {"model.act", "xielu", "silu", ""},
+    {"model.gated", "false", "true", "model.act=silu"},
+    {"model.tied", "false", "true", ""},
+    {"model.qk_norm", "true", "false", ""},
+    {"model.rope_theta", "1.2e+07", "10000", ""},
+    {"model.max_seq", "16", "32", ""},
+    {"model.init_std", "0.02", "0.1", ""},
+    {"model.experts", "0", "2", "model.act=silu model.top_k=1"},
+    {"model.dtype", "fp32", "bf16", ""},
+    {"model.fp8", "none", "blockwise", ""},
+    {"data.val_fraction", "0", "0.25", ""},
+    {"data.seq", "16", "8", "model.max_seq=16"},
+    {"data.packing", "stream", "best-fit", ""},
+    {"data.shuffle", "rows", "none", ""},
+    {"data.mask_documents", "true", "false", ""},
+    {"data.reset_positions", "true", "false", ""},
+    {"data.mask_eod", "true", "false", ""},
+    {"data.goldfish_k", "0", "5", ""},
+    {"data.goldfish_h", "50", "3", "data.goldfish_k=5"},
+    {"batch.size", "4", "6", ""},
+    {"batch.ramp", "empty", "2@0", ""},
+    {"optim.kind", "adamw", "lion", ""},
+    {"optim.moments", "fp32", "bf16", ""},
+    {"optim.beta1", "0.9", "0.8", ""},
+    {"optim.beta2", "0.95", "0.99", ""},
+    {"optim.eps", "1e-08", "1e-06", ""},
+    {"optim.decay", "0.1", "0", ""},
+    {"loss.z", "0", "0.0001", ""},
+};
+
+/* Named elsewhere: their change needs files, or another run beside "base". */
+static const char *const elsewhere[] = {
+    "data.train",       "data.tokenizer",      "model.init",       "model.config",
+    "model.top_k",      "data.add_bos",        "data.add_eod",     "model.capacity",
+    "model.aux_coef",   "model.router_z_coef", "optim.beta3",      "optim.alpha",
+    "optim.mix_warmup", "optim.muon_momentum", "optim.muon_steps", "model.fp8_wgrad"};
+
+#define LENGTH(a) (sizeof(a) / sizeof *(a))
+
+static bool among(const char *const *names, size_t n, const char *name) {
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(names[i], name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A new option must be put into one of the lists here: somebody has to decide. */
+static void every_option_is_decided(void **state) {
+    (void)state;
+    for (size_t i = 0; i < lt_recipe_table.n_rows; i++) {
+        const lt_option *row = &lt_recipe_table.rows[i];
+        const bool may = among(may_change, LENGTH(may_change), row->name);
+        bool kept = among(elsewhere, LENGTH(elsewhere), row->name);
+        for (size_t k = 0; k < LENGTH(keeps); k++) {
+            kept = kept || strcmp(keeps[k].name, row->name) == 0;
+        }
+        if (may == kept || may != ((row->flags & LT_RECIPE_MAY_CHANGE) != 0)) {
+            fail_msg("%s: may change %d, is kept %d", row->name, may, kept);
+        }
+    }
+}
+
+static int base(void **state) {
+    if (run_root_make(state) != 0) {
+        return -1;
+    }
+    return run_train("base", "steps=2", NULL) == LT_OK ? 0 : -1;
+}
+
+/* Nothing of the run folder changes when a resume is refused. */
+static void refused(const char *options, const char *message) {
+    char path[LT_PATH_BYTES], *before = NULL, *after = NULL;
+    size_t bytes;
+    run_path(path, "base/recipe.yaml");
+    must(lt_file_read(&before, &bytes, path, 1 << 20), path);
+    if (run_train("base", options, NULL) != LT_ERR_STATE) {
+        fail_msg("%s: %s", options, lt_error_message());
+    }
+    says(message);
+    must(lt_file_read(&after, &bytes, path, 1 << 20), path);
+    assert_string_equal(before, after);
+    assert_false(run_has("base", "history"));
+    free(before);
+    free(after);
+}
+
+static void fields_by_name(void **state) {
+    char options[256], message[256], allow[64];
+    (void)state;
+    for (size_t i = 0; i < LENGTH(keeps); i++) {
+        (void)snprintf(options, sizeof options, "steps=4 %s=%s %s", keeps[i].name, keeps[i].now,
+                       keeps[i].also);
+        (void)snprintf(message, sizeof message, "%s was %s, now %s", keeps[i].name, keeps[i].was,
+                       keeps[i].now);
+        refused(options, message);
+        (void)snprintf(allow, sizeof allow, "--allow-change ");
+        says(allow);
+    }
+    refused("steps=4 seed=7 optim.beta1=0.5", "seed was 1234, now 7; optim.beta1 was 0.9, now 0.5");
+    says("--allow-change seed,optim.beta1");
+    refused("steps=4 seed=7 optim.beta1=0.5 allow_change=seed", "optim.beta1 was 0.9, now 0.5");
+    assert_int_equal(run_train("base", "steps=4 allow_change=optim.beta4", NULL), LT_ERR_ARG);
+    says("did you mean 'optim.beta");
+}
+
+/* What is written differently and is the same is no change. */
+static void same_recipe(void **state) {
+    (void)state;
+    must(run_train("same", "steps=2", NULL), "begins");
+    must(
+        run_train("same",
+                  "steps=4 model.family=apertus model.kv_heads=2 model.head_dim=8 model.max_seq=16 "
+                  "optim.beta1=9e-1 model.act=xielu optim.eps=0.00000001",
+                  NULL),
+        "sizes that were the defaults");
+    run_holds("same", "2 4");
+}
+
+static void allowed(void **state) {
+    json_t *changes;
+    char path[LT_PATH_BYTES], *text = NULL;
+    size_t bytes;
+    (void)state;
+    must(run_train("allowed", "steps=2", NULL), "begins");
+    must(run_train("allowed",
+                   "steps=4 optim.beta1=0.8 optim.lr=1e-4 seed=7 allow_change=optim.beta1,seed",
+                   NULL),
+         "allowed");
+    changes = run_lines("allowed", "change");
+    assert_int_equal(json_array_size(changes), 4); /* seed, steps, lr, beta1 */
+    for (size_t i = 0; i < 4; i++) {
+        const json_t *c = json_array_get(changes, i);
+        const char *name = json_string_value(json_object_get(c, "name"));
+        const bool asked = strcmp(name, "seed") == 0 || strcmp(name, "optim.beta1") == 0;
+        assert_int_equal(json_integer_value(json_object_get(c, "step")), 2);
+        assert_int_equal(json_is_true(json_object_get(c, "allowed")), asked);
+        if (strcmp(name, "optim.lr") == 0) {
+            assert_string_equal(json_string_value(json_object_get(c, "from")), "0.0003");
+            assert_string_equal(json_string_value(json_object_get(c, "to")), "0.0001");
+        }
+    }
+    json_decref(changes);
+    run_path(path, "allowed/history/recipe-000.yaml");
+    must(lt_file_read(&text, &bytes, path, 1 << 20), path);
+    assert_non_null(strstr(text, "# In force until step 2."));
+    assert_non_null(strstr(text, "  beta1: 0.9\n"));
+    free(text);
+    run_path(path, "allowed/recipe.yaml");
+    must(lt_file_read(&text, &bytes, path, 1 << 20), path);
+    assert_non_null(strstr(text, "  beta1: 0.8\n"));
+    assert_non_null(strstr(text, "allow_change: \"\"\n"));
+    free(text);
+    must(run_train("allowed", "steps=6 optim.beta1=0.8 seed=7", NULL), "then it is the recipe");
+}
+
+/* A run folder of the version before manifests kept the recipe: recipe.yaml is what there is, sizes as they were given. */
+static void older_folder(void **state) {
+    static const char yaml[] =
+        "seed: 1234\nsteps: 2\nmodel:\n  family: apertus\n  layers: 1\n  width: 16\n"
+        "  heads: 2\n  kv_heads: 0\n  head_dim: 0\n  ffn: 0\n  vocab: 64\n"
+        "  act: family\n  tied: family\n  rope_theta: 0\n  max_seq: 0\n"
+        "data:\n  seq: 16\n  gone_option: 3\nbatch:\n  size: 4\noptim:\n"
+        "  beta1: 0.9\n";
+    char path[LT_PATH_BYTES], train[LT_PATH_BYTES + 64], *text;
+    json_t *manifest = NULL;
+    (void)state;
+    must(run_train("older", "steps=2", NULL), "begins");
+    run_path(path, "older/checkpoints/step-000000002/manifest.json");
+    must(lt_json_load(&manifest, path, 1 << 20), path);
+    json_object_del(manifest, "recipe");
+    json_object_del(manifest, "data");
+    json_object_del(manifest, "good");
+    text = json_dumps(manifest, 0);
+    must(lt_file_write_atomic(path, text, strlen(text)), path);
+    free(text);
+    json_decref(manifest);
+    run_path(path, "shard.bin");
+    (void)snprintf(train, sizeof train, "%s  train: %s\n", "data:\n", path);
+    text = malloc(sizeof yaml + sizeof train);
+    assert_non_null(text);
+    (void)snprintf(text, sizeof yaml + sizeof train, "%.*s  train: %s\n%s",
+                   (int)(strstr(yaml, "batch:") - yaml), yaml, path, strstr(yaml, "batch:"));
+    run_path(path, "older/recipe.yaml");
+    must(lt_file_write_atomic(path, text, strlen(text)), path);
+    free(text);
+    assert_int_equal(run_train("older", "steps=4 optim.beta1=0.5", NULL), LT_ERR_STATE);
+    says("optim.beta1 was 0.9, now 0.5");
+    assert_int_equal(run_train("older", "steps=4 model.ffn=32", NULL), LT_ERR_STATE);
+    says("model.ffn was 64, now 32");
+    must(run_train("older", "steps=4", NULL), "goes on");
+    run_holds("older", "2 4");
+}
+
+/* ---- Data ---- */
+
+static void touch(const char *name, int64_t seconds_ago) {
+    char path[LT_PATH_BYTES];
+    struct timespec times[2];
+    run_path(path, name);
+    times[0] = times[1] = (struct timespec){.tv_sec = time(NULL) - seconds_ago};
+    assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static void train_on(const char *out, const char *shard, const char *more, lt_err want) {
+    char path[LT_PATH_BYTES], options[LT_PATH_BYTES + 256];
+    run_path(path, shard);
+    (void)snprintf(options, sizeof options, "data.train=%s %s", path, more);
+    if (run_train(out, options, NULL) != want) {
+        fail_msg("%s: %s", options, lt_error_message());
+    }
+}
+
+static void data_content(void **state) {
+    (void)state;
+    run_shard("mine.bin", RUN_TOKENS, 0);
+    train_on("data", "mine.bin", "steps=2", LT_OK);
+    touch("mine.bin", 5000); /* Another time, the same bytes. */
+    train_on("data", "mine.bin", "steps=4", LT_OK);
+    train_on("data", "shard.bin", "steps=6", LT_OK); /* Another place, the same bytes. */
+    run_shard("mine.bin", RUN_TOKENS, 1);            /* As many tokens, others. */
+    train_on("data", "mine.bin", "steps=8", LT_ERR_STATE);
+    says("data.train: ");
+    says("mine.bin has changed since the checkpoint: the checksum of 9024 of its 9024 bytes was");
+    says("--allow-change data.train");
+    run_shard("mine.bin", RUN_TOKENS + 100, 0);
+    train_on("data", "mine.bin", "steps=8", LT_ERR_STATE);
+    says("mine.bin has changed since the checkpoint: it had 9024 bytes, now 9224");
+    run_holds("data", "4 6");
+    train_on("data", "mine.bin", "steps=8 allow_change=data.train", LT_OK);
+    run_holds("data", "6 8");
+    run_shard("mine.bin", RUN_TOKENS + 100, 0);
+    train_on("data", "mine.bin", "steps=9", LT_OK);
+}
+
+/* A shard that appears under the pattern; a mask that appears beside a shard, and one that changes. */
+static void more_files(void **state) {
+    char path[LT_PATH_BYTES];
+    static unsigned char mask[RUN_TOKENS];
+    (void)state;
+    memset(mask, 1, sizeof mask);
+    run_shard("part-0.bin", RUN_TOKENS, 0);
+    train_on("parts", "part-*.bin", "steps=2", LT_OK);
+    run_shard("part-1.bin", RUN_TOKENS, 3);
+    train_on("parts", "part-*.bin", "steps=4", LT_ERR_STATE);
+    says("source 1 had 1 files at the checkpoint, now 2; new: part-1.bin");
+    run_path(path, "part-1.bin");
+    assert_int_equal(unlink(path), 0);
+    run_path(path, "part-0.mask");
+    must(lt_file_write_atomic(path, mask, sizeof mask), path);
+    train_on("parts", "part-*.bin", "steps=4", LT_ERR_STATE);
+    says("new: part-0.mask");
+    train_on("masked", "part-0.bin", "steps=2", LT_OK);
+    mask[2000] = 0;
+    must(lt_file_write_atomic(path, mask, sizeof mask), path);
+    train_on("masked", "part-0.bin", "steps=4", LT_ERR_STATE);
+    says("part-0.mask has changed");
+}
+
+static void validation_data(void **state) {
+    char path[LT_PATH_BYTES], options[2 * LT_PATH_BYTES];
+    (void)state;
+    run_shard("valid.bin", 400, 5);
+    run_path(path, "valid.bin");
+    (void)snprintf(options, sizeof options, "steps=2 data.valid=%s", path);
+    must(run_train("valid", options, NULL), "begins");
+    run_shard("valid.bin", 400, 6);
+    (void)snprintf(options, sizeof options, "steps=4 data.valid=%s", path);
+    assert_int_equal(run_train("valid", options, NULL), LT_ERR_STATE);
+    says("data.valid: ");
+    says("valid.bin has changed");
+    run_shard("other.bin", 400, 6);
+    run_path(path, "other.bin");
+    (void)snprintf(options, sizeof options, "steps=4 data.valid=%s", path);
+    must(run_train("valid", options, NULL), "other validation data by another name is a choice");
+}
+
+static void mixture_weights(void **state) {
+    char a[LT_PATH_BYTES], options[3 * LT_PATH_BYTES];
+    (void)state;
+    run_path(a, "shard.bin");
+    run_shard("second.bin", RUN_TOKENS, 9);
+    (void)snprintf(options, sizeof options, "steps=2 data.train=%s:1,%s/second.bin:2", a, run_root);
+    must(run_train("mix", options, NULL), "begins");
+    (void)snprintf(options, sizeof options, "steps=4 data.train=%s:1,%s/second.bin:3", a, run_root);
+    assert_int_equal(run_train("mix", options, NULL), LT_ERR_STATE);
+    says("data.train was ");
+    (void)snprintf(options, sizeof options, "steps=4 data.train=%s,%s/second.bin:2.0", a, run_root);
+    must(run_train("mix", options, NULL), "the same shares");
+}
+
+/* ---- Which checkpoint ---- */
+
+/* Back to an older one of the same run; the same command again goes on where it was, another one goes back again. */
+static void explicit_folder(void **state) {
+    char path[LT_PATH_BYTES], options[LT_PATH_BYTES + 128];
+    json_t *lines;
+    (void)state;
+    must(run_train("branch", "steps=12 checkpoint.every=4 checkpoint.keep_last=9", NULL), "begins");
+    run_path(path, "branch/checkpoints/step-000000004");
+    (void)snprintf(options, sizeof options,
+                   "steps=8 checkpoint.every=4 checkpoint.keep_last=2 optim.lr=1e-4 resume=%s",
+                   path);
+    must(run_train("branch", options, NULL), "back to 4");
+    run_holds("branch", "4 8");
+    assert_true(run_has("branch", "checkpoints/step-000000008.left"));
+    assert_true(run_has("branch", "checkpoints/step-000000012.left"));
+    assert_true(run_has("branch", "history/metrics-000.jsonl"));
+    must(run_train("branch", options, NULL), "the same command again");
+    run_holds("branch", "4 8");
+    assert_false(run_has("branch", "checkpoints/step-000000008.left2"));
+    lines = run_lines("branch", "start");
+    assert_int_equal(json_integer_value(json_object_get(
+                         json_array_get(lines, json_array_size(lines) - 1), "step")),
+                     8);
+    json_decref(lines);
+    (void)snprintf(options, sizeof options,
+                   "steps=8 checkpoint.every=4 checkpoint.keep_last=2 optim.lr=1e-5 resume=%s",
+                   path);
+    must(run_train("branch", options, NULL), "another rate: back again");
+    assert_true(run_has("branch", "checkpoints/step-000000008.left2"));
+    run_holds("branch", "4 8");
+}
+
+/* A broken newest one does not count when old ones are removed. */
+static void broken_newest(void **state) {
+    char path[LT_PATH_BYTES];
+    (void)state;
+    must(run_train("broken", "steps=10 checkpoint.every=5 checkpoint.keep_last=9", NULL), "begins");
+    run_path(path, "broken/checkpoints/step-000000010/m.safetensors");
+    assert_int_equal(truncate(path, 100), 0);
+    must(run_train("broken", "steps=9 checkpoint.every=2 checkpoint.keep_last=1", NULL), "goes on");
+    run_holds("broken", "9");
+    assert_true(run_has("broken", "checkpoints/step-000000010.broken"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(every_option_is_decided),
+                                       cmocka_unit_test(fields_by_name),
+                                       cmocka_unit_test(same_recipe),
+                                       cmocka_unit_test(allowed),
+                                       cmocka_unit_test(older_folder),
+                                       cmocka_unit_test(data_content),
+                                       cmocka_unit_test(more_files),
+                                       cmocka_unit_test(validation_data),
+                                       cmocka_unit_test(mixture_weights),
+                                       cmocka_unit_test(explicit_folder),
+                                       cmocka_unit_test(broken_newest)};
+    return cmocka_run_group_tests(tests, base, run_root_remove);
+}
