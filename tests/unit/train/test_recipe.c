@@ -1,0 +1,240 @@
+/* What a recipe decides, against values worked out elsewhere: rates by PyTorch's schedulers (tests/golden/train/rates.tsv, tools/make_train_goldens.py),
+ * the batch of each step, AdEMAMix's warm-up by its formula, a mixture's words, contradictions, the shape of a model. */
+#include "unit/model/golden.h"
+
+#include <math.h>
+
+#include "base/option.h"
+#include "train/mixture.h"
+#include "train/recipe.h"
+
+static void set(lt_recipe *r, const char *name, const char *value) {
+    must(lt_options_set(&lt_recipe_table, r, name, value, "test"), name);
+}
+
+static lt_recipe fresh(void) {
+    lt_recipe r;
+    lt_options_default(&lt_recipe_table, &r);
+    return r;
+}
+
+static void rates(void **state) {
+    FILE *f = fopen("tests/golden/train/rates.tsv", "r");
+    char line[2048];
+    int lines = 0;
+    (void)state;
+    assert_non_null(f);
+    while (fgets(line, sizeof line, f) != NULL) {
+        char *words[7], *save = NULL, *numbers;
+        static const char *const names[] = {"lr.schedule",      "steps",  "lr.warmup",
+                                            "lr.warmup_from",   "lr.min", "lr.cooldown",
+                                            "lr.cooldown_shape"};
+        lt_recipe r = fresh();
+        if (line[0] == '#') {
+            continue;
+        }
+        numbers = strchr(line, '\t');
+        assert_non_null(numbers);
+        *numbers++ = '\0';
+        for (int i = 0; i < 7; i++) {
+            words[i] = strtok_r(i == 0 ? line : NULL, " ", &save);
+            assert_non_null(words[i]);
+            set(&r, names[i], words[i]);
+        }
+        for (int64_t step = 1; step <= r.steps; step++) {
+            const double want = strtod(numbers, &numbers), got = lt_recipe_lr(&r, step);
+            if (fabs(got - want) > 1e-10) {
+                fail_msg("%s of %lld steps, step %lld: %.12g, not %.12g", words[0],
+                         (long long)r.steps, (long long)step, got, want);
+            }
+        }
+        lines++;
+    }
+    fclose(f);
+    assert_int_equal(lines, 30);
+}
+
+/* Steps of a run that is lengthened go on at the end's rate. */
+static void rates_beyond_the_end(void **state) {
+    lt_recipe r = fresh();
+    (void)state;
+    set(&r, "steps", "10");
+    set(&r, "lr.min", "0.25");
+    assert_true(fabs(lt_recipe_lr(&r, 11) - 0.25) < 1e-12);
+    set(&r, "lr.schedule", "linear");
+    assert_true(fabs(lt_recipe_lr(&r, 40) - 0.25) < 1e-12);
+    set(&r, "lr.schedule", "wsd");
+    set(&r, "lr.cooldown", "4");
+    assert_true(fabs(lt_recipe_lr(&r, 40) - 0.25) < 1e-12);
+}
+
+static void batch_of_each_step(void **state) {
+    static const int64_t want[] = {1, 1, 1, 4, 4, 6, 6, 16, 16};
+    lt_recipe r = fresh();
+    uint64_t rows = 0;
+    (void)state;
+    set(&r, "batch.size", "16");
+    assert_int_equal(lt_recipe_batch(&r, 0), 16);
+    set(&r, "batch.ramp", "1@0,4@3,6@10,16@23");
+    for (size_t i = 0; i < sizeof want / sizeof *want;
+         i++) { /* After 0 1 2 3 7 11 17 23 39 rows. */
+        assert_int_equal(lt_recipe_batch(&r, rows), want[i]);
+        rows += (uint64_t)want[i];
+    }
+    assert_int_equal(lt_recipe_batch(&r, 2), 1);
+    assert_int_equal(lt_recipe_batch(&r, 22), 6);
+    assert_int_equal(lt_recipe_batch(&r, 1000000), 16);
+}
+
+static void refused(lt_recipe r, const char *name, const char *value, const char *says) {
+    set(&r, name, value);
+    assert_int_not_equal(lt_recipe_check(&r), LT_OK);
+    if (strstr(lt_error_message(), says) == NULL) {
+        fail_msg("%s = %s: '%s', not '%s'", name, value, lt_error_message(), says);
+    }
+}
+
+static void accepted(lt_recipe r, const char *name, const char *value) {
+    set(&r, name, value);
+    must(lt_recipe_check(&r), name);
+}
+
+static void contradictions(void **state) {
+    lt_recipe r = fresh();
+    (void)state;
+    set(&r, "steps", "10");
+    set(&r, "batch.size", "8");
+    set(&r, "data.train", "x");
+    set(&r, "out", "x");
+    must(lt_recipe_check(&r), "a plain recipe");
+    refused(r, "batch.ramp", "4@1", "must begin at row 0");
+    refused(r, "batch.ramp", "4@0,6@0", "row 0 does not come after row 0");
+    refused(r, "batch.ramp", "4@0,6@9,7@8", "row 8 does not come after row 9");
+    refused(r, "batch.ramp", "4@0,6", "is not SIZE@ROWS");
+    refused(r, "batch.ramp", "4@0,6@", "is not SIZE@ROWS");
+    refused(r, "batch.ramp", "0@0", "is not SIZE@ROWS");
+    refused(r, "batch.ramp", "4@0;6@9", "is not SIZE@ROWS");
+    accepted(r, "batch.ramp", "4@0,6@1");
+    accepted(r, "batch.micro", "8");
+    refused(r, "batch.micro", "9", "batch.micro = 9 is larger than batch.size = 8");
+    accepted(r, "lr.warmup", "10");
+    refused(r, "lr.warmup", "11", "lr.warmup = 11 steps is longer than the run of 10");
+    set(&r, "lr.schedule", "wsd");
+    set(&r, "lr.warmup", "4");
+    accepted(r, "lr.cooldown", "6");
+    refused(r, "lr.cooldown", "7", "lr.warmup = 4 and lr.cooldown = 7 together");
+    refused(r, "model.fp8_wgrad", "true", "model.fp8 = none");
+    refused(r, "data.goldfish_k", "1", "drops every label");
+    accepted(r, "data.goldfish_k", "2");
+    refused(r, "model.max_seq", "255", "data.seq = 256 is longer than model.max_seq = 255");
+    accepted(r, "model.max_seq", "256");
+    set(&r, "optim.moments", "bf16");
+    accepted(r, "optim.kind", "adamw");
+    accepted(r, "optim.kind", "ademamix");
+    refused(r, "optim.kind", "muon", "optim.kind is muon");
+    refused(r, "optim.kind", "lion", "optim.kind is lion");
+}
+
+/* Pagliardini et al. 2024: alpha grows linearly; beta3 so that the half-life of its weights does. */
+static void slow_moment(void **state) {
+    lt_recipe r = fresh();
+    (void)state;
+    set(&r, "optim.beta1", "0.9");
+    set(&r, "optim.beta3", "0.9999");
+    set(&r, "optim.alpha", "6");
+    set(&r, "optim.mix_warmup", "100");
+    assert_true(fabs(lt_recipe_mix_alpha(&r, 1) - 0.06) < 1e-12);
+    assert_true(fabs(lt_recipe_mix_alpha(&r, 50) - 3.0) < 1e-12);
+    assert_true(fabs(lt_recipe_mix_alpha(&r, 100) - 6.0) < 1e-12);
+    assert_true(fabs(lt_recipe_mix_alpha(&r, 1000) - 6.0) < 1e-12);
+    for (int64_t step = 1; step < 100; step += 7) {
+        const double a = (double)step / 100.0, from = log(0.5) / log(0.9 + 1e-8) - 1.0,
+                     to = log(0.5) / log(0.9999 + 1e-8) - 1.0;
+        const double half_life = log(0.5) / log(lt_recipe_mix_beta3(&r, step)) - 1.0;
+        assert_true(fabs(half_life / ((1.0 - a) * from + a * to) - 1.0) < 1e-9);
+    }
+    assert_true(fabs(lt_recipe_mix_beta3(&r, 100) - 0.9999) < 1e-15);
+    assert_true(fabs(lt_recipe_mix_beta3(&r, 5000) - 0.9999) < 1e-15);
+    set(&r, "optim.beta1", "0");
+    assert_true(fabs(lt_recipe_mix_beta3(&r, 1) - 0.9999) < 1e-15);
+}
+
+static void mixtures(void **state) {
+    lt_mixture m;
+    char many[4096] = "";
+    (void)state;
+    must(lt_mixture_parse(&m, "a/b:3, c:0.5,d:e,f:1:2", "data.train"), "mixture");
+    assert_int_equal(m.n_sources, 4);
+    assert_string_equal(m.sources[0].path, "a/b");
+    assert_true(m.sources[0].weight == 3.0);
+    assert_string_equal(m.sources[1].path, "c");
+    assert_true(m.sources[1].weight == 0.5);
+    assert_string_equal(m.sources[2].path, "d:e"); /* No number: part of the name. */
+    assert_true(m.sources[2].weight == 1.0);
+    assert_string_equal(m.sources[3].path, "f:1");
+    assert_true(m.sources[3].weight == 2.0);
+    must(lt_mixture_parse(&m, "x:", "data.train"), "a colon at the end");
+    assert_string_equal(m.sources[0].path, "x:");
+    assert_int_not_equal(lt_mixture_parse(&m, "a:0", "data.train"), LT_OK);
+    assert_int_not_equal(lt_mixture_parse(&m, "a:-1", "data.train"), LT_OK);
+    assert_int_not_equal(lt_mixture_parse(&m, ":1", "data.train"), LT_OK);
+    assert_int_not_equal(lt_mixture_parse(&m, "", "data.train"), LT_OK);
+    assert_non_null(strstr(lt_error_message(), "data.train"));
+    for (int i = 0; i < LT_LOADER_SOURCES_MAX; i++) {
+        strcat(many, i > 0 ? ",s" : "s");
+    }
+    must(lt_mixture_parse(&m, many, "data.train"), "as many as fit");
+    assert_int_equal(m.n_sources, LT_LOADER_SOURCES_MAX);
+    strcat(many, ",s");
+    assert_int_not_equal(lt_mixture_parse(&m, many, "data.train"), LT_OK);
+}
+
+static void shapes(void **state) {
+    lt_recipe r = fresh();
+    lt_model_spec s;
+    (void)state;
+    set(&r, "model.family", "llama");
+    set(&r, "model.layers", "3");
+    set(&r, "model.width", "96");
+    set(&r, "model.heads", "6");
+    set(&r, "model.kv_heads", "2");
+    set(&r, "data.seq", "40");
+    must(lt_recipe_spec(&s, &r, 130, 1, 2, -1), "spec");
+    assert_int_equal(s.n_layers, 3);
+    assert_int_equal(s.width, 96);
+    assert_int_equal(s.n_heads, 6);
+    assert_int_equal(s.n_kv_heads, 2);
+    assert_int_equal(s.head_dim, 16);
+    assert_int_equal(s.max_seq, 40);
+    assert_int_equal(s.vocab_size, 192); /* Of 130 the next multiple of 64. */
+    assert_int_equal(s.ffn_width, 256);  /* 8/3 of 96. */
+    assert_int_equal(s.bos_id, 1);
+    set(&r, "model.vocab", "130");
+    set(&r, "model.ffn", "7");
+    set(&r, "model.max_seq", "41");
+    set(&r, "model.rope_theta", "777");
+    set(&r, "model.kv_heads", "0");
+    set(&r, "model.head_dim", "2");
+    must(lt_recipe_spec(&s, &r, 130, 1, 2, -1), "spec");
+    assert_int_equal(s.head_dim, 2);
+    assert_int_equal(s.vocab_size, 130);
+    assert_int_equal(s.ffn_width, 7);
+    assert_int_equal(s.max_seq, 41);
+    assert_int_equal(s.n_kv_heads, 6);
+    assert_true(s.rope_theta == 777.0);
+    assert_int_not_equal(lt_recipe_spec(&s, &r, 131, 1, 2, -1), LT_OK); /* A larger tokenizer. */
+    assert_non_null(strstr(lt_error_message(), "131"));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rates),
+        cmocka_unit_test(rates_beyond_the_end),
+        cmocka_unit_test(batch_of_each_step),
+        cmocka_unit_test(contradictions),
+        cmocka_unit_test(slow_moment),
+        cmocka_unit_test(mixtures),
+        cmocka_unit_test(shapes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
