@@ -1,0 +1,9 @@
+# Faults put into every room of src/, one at a time: the tests must notice nine in ten (tools/mutate). The seed changes with each run and is told, so that a
+# run can be repeated: MUTATE_SEED. MUTATE_COUNT faults a room.
+if command -v gcov >/dev/null; then
+    for room in base tensor kernels data model plan train serve cli; do
+        suite "mutations: $room" tools/mutate --room "$room" --count "${MUTATE_COUNT:-100}" --seed "${MUTATE_SEED:-$(date +%s)}" --least 90 --tap
+    done
+else
+    skipped "mutations" "no gcov"
+fi
