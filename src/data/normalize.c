@@ -115,20 +115,24 @@ static lt_err put_lower(uint32_t cp, lt_text *out) {
     return LT_OK;
 }
 
-/* Nmt: control characters vanish, odd spaces and joiners become spaces. */
-static lt_err put_nmt(uint32_t cp, lt_text *out) {
+bool lt_norm_nmt(uint32_t cp, uint32_t *to) {
     static const uint32_t blanks[] = {0x9,    0xA,    0xC,    0xD,    0x1680,
                                       0x200B, 0x200C, 0x200D, 0x200E, 0x200F,
                                       0x2028, 0x2029, 0x2581, 0xFEFF, 0xFFFD};
+    *to = cp;
     for (size_t i = 0; i < sizeof blanks / sizeof *blanks; i++) {
         if (cp == blanks[i]) {
-            return lt_text_put_cp(out, ' ');
+            *to = ' ';
+            return true;
         }
     }
-    if ((cp >= 1 && cp < 0x20) || cp == 0x7F || cp == 0x8F || cp == 0x9F) {
-        return LT_OK;
-    }
-    return lt_text_put_cp(out, cp);
+    return !((cp >= 1 && cp < 0x20) || cp == 0x7F || cp == 0x8F || cp == 0x9F);
+}
+
+/* Control characters vanish, odd spaces and joiners become spaces. */
+static lt_err put_nmt(uint32_t cp, lt_text *out) {
+    uint32_t to;
+    return lt_norm_nmt(cp, &to) ? lt_text_put_cp(out, to) : LT_OK;
 }
 
 /* One pass of BertNormalizer: stage 0 cleans, 1 spaces out Han characters, 2 strips accents (of NFD text), 3 lower-cases. */
@@ -186,7 +190,8 @@ done:
     return err;
 }
 
-static lt_err run_strip(const lt_norm *n, const char *s, size_t bytes, lt_text *out) {
+void lt_norm_strip(const lt_norm *n, const char *s, size_t bytes, const char **begin,
+                   size_t *left) {
     const uint8_t *p = (const uint8_t *)s, *end = p + bytes, *last;
     uint32_t cp;
     while (n->left && p < end) {
@@ -207,43 +212,69 @@ static lt_err run_strip(const lt_norm *n, const char *s, size_t bytes, lt_text *
         }
         end = last;
     }
-    return lt_text_put(out, (const char *)p, (size_t)(end - p));
+    *begin = (const char *)p;
+    *left = (size_t)(end - p);
+}
+
+static lt_err run_strip(const lt_norm *n, const char *s, size_t bytes, lt_text *out) {
+    const char *begin;
+    size_t left;
+    lt_norm_strip(n, s, bytes, &begin, &left);
+    return lt_text_put(out, begin, left);
+}
+
+lt_err lt_norm_find(const lt_norm *n, lt_norm_scratch *scratch, const char *s, size_t bytes,
+                    size_t at, lt_regex_cursor *cursor, bool *found, size_t *begin, size_t *end) {
+    const char *hit;
+    if (n->regex != NULL) {
+        LT_TRY(scratch->regex == NULL ? lt_regex_scratch_open(&scratch->regex) : LT_OK);
+        return lt_regex_next(n->regex, scratch->regex, s, bytes, cursor, found, begin, end);
+    }
+    hit = n->from.n > 0 && bytes > at ? memmem(s + at, bytes - at, n->from.data, n->from.n) : NULL;
+    *found = hit != NULL;
+    *begin = *found ? (size_t)(hit - s) : 0;
+    *end = *begin + n->from.n;
+    return LT_OK;
 }
 
 static lt_err run_replace(const lt_norm *n, lt_norm_scratch *scratch, const char *s, size_t bytes,
                           lt_text *out) {
-    size_t at = 0, from = 0;
-    if (n->regex != NULL && scratch->regex == NULL) {
-        LT_TRY(lt_regex_scratch_open(&scratch->regex));
-    }
-    while (from <= bytes) {
+    lt_regex_cursor cursor = {0};
+    size_t at = 0;
+    for (;;) {
         bool found;
-        size_t begin = 0, end = 0;
-        if (n->regex != NULL) {
-            LT_TRY(lt_regex_find(n->regex, scratch->regex, s, bytes, from, &found, &begin, &end));
-        } else {
-            const char *hit = n->from.n > 0
-                                  ? memmem(s + from, bytes - from, n->from.data, n->from.n)
-                                  : NULL;
-            found = hit != NULL;
-            begin = found ? (size_t)(hit - s) : 0;
-            end = begin + n->from.n;
-        }
+        size_t begin, end;
+        LT_TRY(lt_norm_find(n, scratch, s, bytes, at, &cursor, &found, &begin, &end));
         if (!found) {
             break;
         }
         LT_TRY(lt_text_put(out, s + at, begin - at));
         LT_TRY(lt_text_put(out, n->to.data, n->to.n));
-        at = from = end;
-        if (begin == end) { /* An empty match: the next character passes unchanged. */
-            uint32_t cp;
-            if (end >= bytes) {
-                break;
-            }
-            from += lt_utf8_decode((const uint8_t *)s + end, (const uint8_t *)s + bytes, &cp);
-        }
+        at = end;
     }
     return lt_text_put(out, s + at, bytes - at);
+}
+
+const uint8_t *lt_norm_cluster_end(const uint8_t *p, const uint8_t *end) {
+    uint32_t cp, next;
+    const uint8_t *q = p + lt_utf8_decode(p, end, &cp);
+    if (cp == '\r' && q < end && *q == '\n') {
+        return q + 1;
+    }
+    while (cp >= 0x20 && q < end) {
+        const size_t size = lt_utf8_decode(q, end, &next);
+        if ((lt_unicode_flags(next) & LT_UNICODE_EXTEND) == 0) {
+            break;
+        }
+        q += size;
+    }
+    return q;
+}
+
+bool lt_norm_map_cluster(const lt_norm *n, const uint8_t *p, const uint8_t *q, const char **to,
+                         size_t *to_bytes) {
+    return q - p < 6 && lt_charsmap_find(&n->charsmap, (const char *)p, (size_t)(q - p), false, to,
+                                         to_bytes) != 0;
 }
 
 static lt_err run_charsmap(const lt_norm *n, const char *s, size_t bytes, lt_text *out) {
@@ -251,21 +282,9 @@ static lt_err run_charsmap(const lt_norm *n, const char *s, size_t bytes, lt_tex
     const char *to;
     size_t to_bytes;
     while (p < end) {
-        uint32_t cp, next;
-        const uint8_t *q = p + lt_utf8_decode(p, end, &cp);
-        if (cp == '\r' && q < end && *q == '\n') {
-            q++;
-        } else if (cp >= 0x20) {
-            while (q < end) {
-                const size_t size = lt_utf8_decode(q, end, &next);
-                if ((lt_unicode_flags(next) & LT_UNICODE_EXTEND) == 0) {
-                    break;
-                }
-                q += size;
-            }
-        }
-        if (q - p < 6 && lt_charsmap_find(&n->charsmap, (const char *)p, (size_t)(q - p), false,
-                                          &to, &to_bytes) != 0) {
+        const uint8_t *q = lt_norm_cluster_end(p, end);
+        uint32_t cp;
+        if (lt_norm_map_cluster(n, p, q, &to, &to_bytes)) {
             LT_TRY(lt_text_put(out, to, to_bytes));
             p = q;
             continue;
@@ -389,5 +408,10 @@ void lt_norm_scratch_free(lt_norm_scratch *s) {
     lt_text_free(&s->texts[0]);
     lt_text_free(&s->texts[1]);
     lt_regex_scratch_close(s->regex);
+    lt_text_free(&s->aligned.text);
+    lt_text_free(&s->aligned.first);
+    lt_text_free(&s->aligned.other);
+    lt_text_free(&s->aligned.other_first);
+    free(s->aligned.changes.items);
     *s = (lt_norm_scratch){0};
 }

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "data/regex.h"
 #include "data/unicode.h"
 #include "lateen/base.h"
 
@@ -56,9 +57,28 @@ typedef struct {
     int n_norms;
 } lt_normalizer;
 
+/* See normalize_align.c. */
+typedef struct {
+    uint32_t cp;
+    uint64_t order; /* Canonical order: combining class, then place. */
+    int64_t change;
+} lt_norm_change;
+
+typedef struct {
+    lt_norm_change *items;
+    size_t n, room;
+} lt_norm_changes;
+
+typedef struct {
+    lt_text text, first; /* A byte of `first` for each of the text. */
+    lt_text other, other_first;
+    lt_norm_changes changes;
+} lt_norm_aligned;
+
 typedef struct {
     lt_text texts[2];
     struct lt_regex_scratch *regex;
+    lt_norm_aligned aligned;
 } lt_norm_scratch;
 
 LT_MUST_USE lt_err lt_normalizer_add(lt_normalizer *n,
@@ -69,5 +89,24 @@ void lt_norm_scratch_free(lt_norm_scratch *s);
 /* Normalise valid UTF-8. *out is the input itself when nothing changed, else scratch that lives until the next call. */
 LT_MUST_USE lt_err lt_normalizer_run(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
                                      size_t bytes, const char **out, size_t *out_bytes);
+
+/* The same for the beginning of a text, always into scratch, with (*first)[i] 1 where byte i of *out stands for what begins at byte 0
+ * of the input. */
+LT_MUST_USE lt_err lt_normalizer_run_aligned(const lt_normalizer *n, lt_norm_scratch *s,
+                                             const char *text, size_t bytes, const char **out,
+                                             size_t *out_bytes, const char **first);
+
+/* Steps of both ways. Nmt: false, the character vanishes; else *to is what it becomes. */
+bool lt_norm_nmt(uint32_t cp, uint32_t *to);
+/* Replace: the next match at or behind `at`. */
+LT_MUST_USE lt_err lt_norm_find(const lt_norm *n, lt_norm_scratch *scratch, const char *s,
+                                size_t bytes, size_t at, lt_regex_cursor *cursor, bool *found,
+                                size_t *begin, size_t *end);
+/* Strip: what is left of s[0..bytes). */
+void lt_norm_strip(const lt_norm *n, const char *s, size_t bytes, const char **begin, size_t *left);
+/* Precompiled: where the grapheme cluster at p ends, and whether the map takes it whole. */
+const uint8_t *lt_norm_cluster_end(const uint8_t *p, const uint8_t *end);
+bool lt_norm_map_cluster(const lt_norm *n, const uint8_t *p, const uint8_t *q, const char **to,
+                         size_t *to_bytes);
 
 #endif

@@ -1,8 +1,7 @@
 /* pretokenize.c: the general chain of pre-tokenizer stages; see pretokenize.h.
  *
- * Each stage turns w->pieces into w->next. A matcher names the matched stretches of a piece; put_match and put_gap apply the
- * behaviour, which decides whether a stretch stands alone, joins its neighbour or disappears (Hugging Face's
- * SplitDelimiterBehavior). Stages that rewrite text write a whole new text and move all pieces into it. */
+ * Each stage turns w->pieces into w->next. A matcher names the matched stretches of a piece; put_stretch applies the behaviour, which
+ * decides whether a stretch stands alone, joins its neighbour or disappears (Hugging Face's SplitDelimiterBehavior). Stages that rewrite text write a whole new text and move all pieces into it. */
 #include "data/pretokenize.h"
 
 #include <stdlib.h>
@@ -34,6 +33,8 @@ void lt_pieces_free(lt_pieces *w) {
     free(w->next);
     lt_text_free(&w->texts[0]);
     lt_text_free(&w->texts[1]);
+    lt_text_free(&w->firsts[0]);
+    lt_text_free(&w->firsts[1]);
     lt_regex_scratch_close(w->regex);
     *w = (lt_pieces){0};
 }
@@ -55,121 +56,89 @@ static lt_err put_piece(lt_pieces *w, size_t begin, size_t end) {
     return LT_OK;
 }
 
-/* What put_match and put_gap remember within one piece. */
+/* The last stretch of a piece waits here: the next one may join it. */
 typedef struct {
     lt_cut_behaviour behaviour;
-    bool last_was_match;
-    size_t held_begin, held_end; /* WITH_NEXT: a match that waits for what follows. */
+    bool holds, last_was_match;
+    size_t begin, end;
 } joiner;
 
-static lt_err put_stretch(lt_pieces *w, joiner *j, size_t begin, size_t end, bool match) {
-    lt_err err = LT_OK;
-    lt_range *last = w->n_next > 0 ? &w->next[w->n_next - 1] : NULL;
-    const bool joins = last != NULL && last->end == begin;
+static lt_err end_piece(lt_pieces *w, joiner *j) {
+    const bool held = j->holds;
+    j->holds = false;
+    return held ? put_piece(w, j->begin, j->end) : LT_OK;
+}
 
-    if (begin == end) {
-        return LT_OK;
+/* Stretches tile the piece; a match may be empty, and then cuts between its neighbours. */
+static lt_err put_stretch(lt_pieces *w, joiner *j, size_t begin, size_t end, bool match) {
+    const bool joins = (j->behaviour == LT_CUT_CONTIGUOUS && match == j->last_was_match) ||
+                       (j->behaviour == LT_CUT_WITH_PREVIOUS && match && !j->last_was_match) ||
+                       (j->behaviour == LT_CUT_WITH_NEXT && !match && j->last_was_match);
+    if (j->behaviour == LT_CUT_REMOVED && match) {
+        return end_piece(w, j);
     }
-    switch (j->behaviour) {
-    case LT_CUT_ISOLATED:
-        err = put_piece(w, begin, end);
-        break;
-    case LT_CUT_REMOVED:
-        err = match ? LT_OK : put_piece(w, begin, end);
-        break;
-    case LT_CUT_WITH_PREVIOUS:
-        if (match && joins && !j->last_was_match && begin > j->held_begin) {
-            last->end = end;
-        } else {
-            err = put_piece(w, begin, end);
-        }
-        break;
-    case LT_CUT_WITH_NEXT:
-        if (j->held_end > j->held_begin && (match || j->held_end != begin)) {
-            LT_TRY(put_piece(w, j->held_begin, j->held_end));
-            j->held_end = j->held_begin;
-        }
-        if (match) {
-            j->held_begin = begin;
-            j->held_end = end;
-        } else {
-            err = put_piece(w, j->held_end > j->held_begin ? j->held_begin : begin, end);
-            j->held_end = j->held_begin;
-        }
-        break;
-    case LT_CUT_CONTIGUOUS:
-        if (joins && begin > j->held_begin && j->last_was_match == match) {
-            last->end = end;
-        } else {
-            err = put_piece(w, begin, end);
-        }
-        break;
+    if (j->holds && joins) {
+        j->end = end;
+    } else {
+        LT_TRY(end_piece(w, j));
+        j->holds = true;
+        j->begin = begin;
+        j->end = end;
     }
     j->last_was_match = match;
-    return err;
+    return LT_OK;
 }
 
-static lt_err end_piece(lt_pieces *w, joiner *j) {
-    return j->behaviour == LT_CUT_WITH_NEXT && j->held_end > j->held_begin
-               ? put_piece(w, j->held_begin, j->held_end)
-               : LT_OK;
-}
-
-/* Match stretches of one piece for REGEX, LITERAL and CHARS: the next one at or after `from`. */
-static lt_err find_match(const lt_cut *c, lt_pieces *w, lt_range r, size_t from, bool *found,
-                         size_t *begin, size_t *end) {
+/* Match stretches of one piece for REGEX, LITERAL and CHARS: the next one. *at is for REGEX how far it has come, else only `from`. */
+static lt_err find_match(const lt_cut *c, lt_pieces *w, lt_range r, lt_regex_cursor *at,
+                         bool *found, size_t *begin, size_t *end) {
     const uint8_t *text = w->text;
     size_t size = 1;
     *found = false;
     if (c->kind == LT_CUT_REGEX) {
-        LT_TRY(lt_regex_find(c->regex, w->regex, (const char *)text + r.begin, r.end - r.begin,
-                             from - r.begin, found, begin, end));
+        LT_TRY(lt_regex_next(c->regex, w->regex, (const char *)text + r.begin, r.end - r.begin, at,
+                             found, begin, end));
         *begin += r.begin;
         *end += r.begin;
         return LT_OK;
     }
     if (c->kind == LT_CUT_LITERAL) {
+        const size_t from = r.begin + at->from;
         const uint8_t *hit = memmem(text + from, r.end - from, c->literal.data, c->literal.n);
         *found = hit != NULL;
         *begin = hit != NULL ? (size_t)(hit - text) : 0;
         *end = *begin + c->literal.n;
-        return LT_OK;
     }
-    for (size_t at = from; at < r.end && !*found; at += size) {
+    for (size_t i = r.begin + at->from; c->kind == LT_CUT_CHARS && i < r.end && !*found;
+         i += size) {
         uint32_t cp;
-        size = lt_utf8_decode(text + at, text + r.end, &cp);
+        size = lt_utf8_decode(text + i, text + r.end, &cp);
         if ((lt_unicode_flags(cp) & c->flags) != 0) {
             *found = true;
-            *begin = at;
-            *end = at + size;
+            *begin = i;
+            *end = i + size;
         }
     }
+    at->from = *found ? *end - r.begin : at->from;
     return LT_OK;
 }
 
 static lt_err cut_matches(const lt_cut *c, lt_pieces *w, lt_range r) {
-    joiner j = {.behaviour = c->behaviour, .held_begin = r.begin, .held_end = r.begin};
-    size_t at = r.begin, from = r.begin;
-    while (from <= r.end) {
+    joiner j = {.behaviour = c->behaviour};
+    lt_regex_cursor cursor = {0};
+    size_t at = r.begin;
+    for (;;) {
         bool found;
         size_t begin = 0, end = 0;
-        LT_TRY(find_match(c, w, r, from, &found, &begin, &end));
+        LT_TRY(find_match(c, w, r, &cursor, &found, &begin, &end));
         if (!found) {
             break;
         }
-        if (end == begin) { /* An empty match cuts nothing; go on behind the next character. */
-            uint32_t cp;
-            if (begin >= r.end) {
-                break;
-            }
-            from = begin + lt_utf8_decode(w->text + begin, w->text + r.end, &cp);
-            continue;
-        }
-        LT_TRY(put_stretch(w, &j, at, begin, c->invert));
+        LT_TRY(at < begin ? put_stretch(w, &j, at, begin, c->invert) : LT_OK);
         LT_TRY(put_stretch(w, &j, begin, end, !c->invert));
-        at = from = end;
+        at = end;
     }
-    LT_TRY(put_stretch(w, &j, at, r.end, c->invert));
+    LT_TRY(at < r.end ? put_stretch(w, &j, at, r.end, c->invert) : LT_OK);
     return end_piece(w, &j);
 }
 
@@ -243,33 +212,44 @@ static lt_err cut_length(const lt_cut *c, lt_pieces *w, lt_range r) {
     return LT_OK;
 }
 
-static lt_err rewrite_metaspace(const lt_cut *c, const uint8_t *s, size_t n, bool origin,
-                                lt_text *out) {
-    const bool has = n >= c->literal.n && memcmp(s, c->literal.data, c->literal.n) == 0;
-    if ((c->prepend == LT_PREPEND_ALWAYS || (c->prepend == LT_PREPEND_FIRST && origin)) && !has &&
-        s[0] != ' ') {
-        LT_TRY(lt_text_put(out, c->literal.data, c->literal.n));
-    }
-    for (size_t i = 0; i < n; i++) {
-        LT_TRY(s[i] == ' ' ? lt_text_put(out, c->literal.data, c->literal.n)
-                           : lt_text_put(out, (const char *)s + i, 1));
+/* Bytes that stand for what byte `at` of the piece stands for. */
+static lt_err put_for(lt_pieces *w, lt_text *out, const char *s, size_t n, size_t at) {
+    LT_TRY(lt_text_put(out, s, n));
+    for (size_t i = 0; w->first != NULL && i < n; i++) {
+        LT_TRY(lt_text_put(&w->firsts[w->n_rewrites % 2], w->first + at, 1));
     }
     return LT_OK;
 }
 
-static lt_err rewrite_piece(const lt_cut *c, const uint8_t *s, size_t n, bool origin,
-                            lt_text *out) {
+static lt_err rewrite_metaspace(const lt_cut *c, lt_pieces *w, lt_range r, bool origin,
+                                lt_text *out) {
+    const lt_text *mark = &c->literal;
+    const char *s = (const char *)w->text;
+    const bool has = r.end - r.begin >= mark->n && memcmp(s + r.begin, mark->data, mark->n) == 0;
+    if ((c->prepend == LT_PREPEND_ALWAYS || (c->prepend == LT_PREPEND_FIRST && origin)) && !has &&
+        s[r.begin] != ' ') {
+        LT_TRY(put_for(w, out, mark->data, mark->n, r.begin));
+    }
+    for (size_t i = r.begin; i < r.end; i++) {
+        LT_TRY(s[i] == ' ' ? put_for(w, out, mark->data, mark->n, i)
+                           : put_for(w, out, s + i, 1, i));
+    }
+    return LT_OK;
+}
+
+static lt_err rewrite_piece(const lt_cut *c, lt_pieces *w, lt_range r, bool origin, lt_text *out) {
     if (c->kind == LT_CUT_METASPACE) {
-        return rewrite_metaspace(c, s, n, origin, out);
+        return rewrite_metaspace(c, w, r, origin, out);
     }
-    if (c->kind == LT_CUT_PREFIX_SPACE) {
-        if (s[0] != ' ') {
-            LT_TRY(lt_text_put(out, " ", 1));
-        }
-        return lt_text_put(out, (const char *)s, n);
+    if (c->kind == LT_CUT_PREFIX_SPACE && w->text[r.begin] != ' ') {
+        LT_TRY(put_for(w, out, " ", 1, r.begin));
     }
-    for (size_t i = 0; i < n; i++) {
-        LT_TRY(lt_text_put_cp(out, lt_byte_char(s[i])));
+    for (size_t i = r.begin; i < r.end; i++) {
+        char bytes[4] = {(char)w->text[i]};
+        const size_t n = c->kind == LT_CUT_PREFIX_SPACE
+                             ? 1
+                             : lt_utf8_encode(lt_byte_char(w->text[i]), bytes);
+        LT_TRY(put_for(w, out, bytes, n, i));
     }
     return LT_OK;
 }
@@ -283,26 +263,32 @@ static lt_err cut_metaspace(const lt_cut *c, lt_pieces *w, lt_range r) {
 
 /* Move every piece into a rewritten text. */
 static lt_err rewrite_all(const lt_cut *c, lt_pieces *w, bool origin) {
-    lt_text *to = &w->texts[w->n_rewrites++ % 2];
-    to->n = 0;
+    lt_text *to = &w->texts[w->n_rewrites % 2], *first = &w->firsts[w->n_rewrites % 2];
+    to->n = first->n = 0;
     for (size_t i = 0; i < w->n; i++) {
         const lt_range r = w->pieces[i];
         const size_t begin = to->n;
-        LT_TRY(rewrite_piece(c, w->text + r.begin, r.end - r.begin,
-                             origin && i == 0 && r.begin == 0, to));
+        const bool begins = w->first != NULL ? w->first[r.begin] != 0
+                                             : origin && i == 0 && r.begin == 0;
+        LT_TRY(rewrite_piece(c, w, r, begins, to));
         w->pieces[i] = (lt_range){begin, to->n};
     }
     w->text = (const uint8_t *)to->data;
     w->text_bytes = to->n;
+    w->first = w->first != NULL ? first->data : NULL;
+    w->n_rewrites++;
     return LT_OK;
 }
 
+static bool is_rewrite(const lt_cut *c) {
+    return c->kind == LT_CUT_METASPACE || c->kind == LT_CUT_PREFIX_SPACE ||
+           c->kind == LT_CUT_BYTE_MAP;
+}
+
 static lt_err run_cut(const lt_cut *c, lt_pieces *w, bool origin) {
-    const bool rewrites = c->kind == LT_CUT_METASPACE || c->kind == LT_CUT_PREFIX_SPACE ||
-                          c->kind == LT_CUT_BYTE_MAP;
     lt_range *swap;
     size_t swap_room;
-    if (rewrites) {
+    if (is_rewrite(c)) {
         LT_TRY(rewrite_all(c, w, origin));
         if (c->kind != LT_CUT_METASPACE) {
             return LT_OK;
@@ -345,7 +331,21 @@ static lt_err run_cut(const lt_cut *c, lt_pieces *w, bool origin) {
     return LT_OK;
 }
 
-lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size_t n, bool origin) {
+bool lt_pretok_needs_first(const lt_pretok *p, bool normalised) {
+    bool rewritten = normalised;
+    for (int i = 0; i < p->n_cuts; i++) {
+        if (p->cuts[i].kind == LT_CUT_METASPACE && p->cuts[i].prepend == LT_PREPEND_FIRST &&
+            rewritten) {
+            return true;
+        }
+        rewritten |= is_rewrite(&p->cuts[i]);
+    }
+    return false;
+}
+
+lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size_t n, bool origin,
+                     const char *first) {
+    w->first = first;
     w->text = text;
     w->text_bytes = n;
     w->n_rewrites = 0;

@@ -72,7 +72,8 @@ typedef struct {
     size_t n, room;
     lt_range *next; /* The stage's output. */
     size_t n_next, next_room;
-    lt_text texts[2];
+    const char *first; /* NULL, or a byte for each of the text: see lt_pretok_run */
+    lt_text texts[2], firsts[2];
     int n_rewrites;
     struct lt_regex_scratch *regex;
 } lt_pieces;
@@ -88,9 +89,13 @@ LT_MUST_USE lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n
 void lt_pretok_optimise(lt_pretok *p);
 void lt_pretok_free(lt_pretok *p);
 
-/* Run the stages; w->pieces are then ranges of w->text. origin: the segment begins the whole text. */
+/* Run the stages; w->pieces are then ranges of w->text. origin: the segment begins the whole text. first, where it is not NULL, says it
+ * for each byte: a piece that begins there is a first word (normalize_align.c). */
 LT_MUST_USE lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size_t n,
-                                 bool origin);
+                                 bool origin, const char *first);
+
+/* Some stage prepends to first words, and pieces before it can begin there without beginning the text. */
+bool lt_pretok_needs_first(const lt_pretok *p, bool normalised);
 
 /* GPT-2's mapping of bytes to printable characters (U+0021.. , U+0100..) and back; -1 if cp maps to no byte. */
 uint32_t lt_byte_char(uint8_t byte);

@@ -29,6 +29,10 @@
     "1f169}"                                                                                       \
     "\\x{1f170}-\\x{1f189}"
 
+/* \b and \B by these words. */
+#define WORD_BORDER    "(?:(?<=[" WORDS "])(?![" WORDS "])|(?<![" WORDS "])(?=[" WORDS "]))"
+#define NO_WORD_BORDER "(?:(?<=[" WORDS "])(?=[" WORDS "])|(?<![" WORDS "])(?![" WORDS "]))"
+
 struct lt_regex {
     pcre2_code *code;
 };
@@ -54,6 +58,8 @@ static lt_err rewrite(const char *pattern, size_t n, lt_text *out, const char *n
                 LT_TRY(put_text(out, in_class ? "" : "["));
                 LT_TRY(put_text(out, e == 's' ? SPACES : NOT_SPACES));
                 LT_TRY(put_text(out, in_class ? "" : "]"));
+            } else if (!in_class && (e == 'b' || e == 'B')) {
+                LT_TRY(put_text(out, e == 'b' ? WORD_BORDER : NO_WORD_BORDER));
             } else if (e == 'w' || (e == 'W' && !in_class)) {
                 LT_TRY(put_text(out, in_class ? "" : e == 'w' ? "[" : "[^"));
                 LT_TRY(put_text(out, WORDS));
@@ -128,6 +134,11 @@ void lt_regex_close(lt_regex *r) {
     }
 }
 
+bool lt_regex_may_be_empty(const lt_regex *r) {
+    uint32_t empty = 0;
+    return pcre2_pattern_info(r->code, PCRE2_INFO_MATCHEMPTY, &empty) != 0 || empty != 0;
+}
+
 lt_err lt_regex_scratch_open(lt_regex_scratch **out) {
     lt_regex_scratch *s = calloc(1, sizeof *s);
     if (s != NULL) {
@@ -172,5 +183,29 @@ lt_err lt_regex_find(const lt_regex *r, lt_regex_scratch *s, const char *text, s
     places = pcre2_get_ovector_pointer(s->data);
     *begin = places[0];
     *end = places[1] < places[0] ? places[0] : places[1];
+    return LT_OK;
+}
+
+lt_err lt_regex_next(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
+                     lt_regex_cursor *at, bool *found, size_t *begin, size_t *end) {
+    *found = false;
+    while (n > 0 && at->from <= n) {
+        LT_TRY(lt_regex_find(r, s, text, n, at->from, found, begin, end));
+        if (!*found) {
+            return LT_OK;
+        }
+        if (*begin < *end || !at->any || at->last_end != *end) {
+            at->from = at->last_end = *end;
+            at->any = true;
+            return LT_OK;
+        }
+        *found = false;
+        if (at->from == n) {
+            return LT_OK;
+        }
+        uint32_t cp;
+        at->from += lt_utf8_decode((const uint8_t *)text + at->from, (const uint8_t *)text + n,
+                                   &cp);
+    }
     return LT_OK;
 }

@@ -18,11 +18,25 @@ typedef struct lt_regex_scratch lt_regex_scratch; /* One a thread. */
 LT_MUST_USE lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *name);
 void lt_regex_close(lt_regex *r);
 
+/* It may match the empty string, somewhere. */
+bool lt_regex_may_be_empty(const lt_regex *r);
+
 LT_MUST_USE lt_err lt_regex_scratch_open(lt_regex_scratch **out);
 void lt_regex_scratch_close(lt_regex_scratch *s);
 
 /* First match at or after `from`. *found false: none. */
 LT_MUST_USE lt_err lt_regex_find(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
                                  size_t from, bool *found, size_t *begin, size_t *end);
+
+/* How far lt_regex_next has come; zeroed is the beginning. */
+typedef struct {
+    size_t from, last_end;
+    bool any;
+} lt_regex_cursor;
+
+/* The matches in turn, as Hugging Face's find_iter has them: an empty match right behind the match before it does not count, and an
+ * empty text has no match at all. */
+LT_MUST_USE lt_err lt_regex_next(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
+                                 lt_regex_cursor *at, bool *found, size_t *begin, size_t *end);
 
 #endif

@@ -18,6 +18,7 @@ void lt_tokenizer_close(lt_tokenizer *t) {
     }
     for (size_t i = 0; i < t->n_added; i++) {
         lt_text_free(&t->added[i].content);
+        lt_text_free(&t->added[i].decoded);
     }
     for (int i = 0; i < t->n_decode; i++) {
         lt_text_free(&t->decode[i].from);
@@ -29,6 +30,7 @@ void lt_tokenizer_close(lt_tokenizer *t) {
     lt_trie_free(&t->normalized);
     lt_trie_free(&t->spm.user);
     lt_charsmap_free(&t->spm.charsmap);
+    lt_text_free(&t->spm.unknown);
     lt_ids_free(&t->before);
     lt_ids_free(&t->after);
     lt_ids_free(&t->ends);
@@ -130,6 +132,8 @@ static lt_err encode_spans(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
             LT_TRY(lt_wordlevel_encode(&t->wordpiece, words[i].p, words[i].n, out));
         } else if (t->model == LT_MODEL_UNIGRAM) {
             LT_TRY(lt_unigram_encode(&t->unigram, &s->unigram, words[i].p, words[i].n, out));
+        } else if (t->model == LT_MODEL_SPM_PIECES) {
+            LT_TRY(lt_spm_pieces_encode(&t->spm_pieces, words[i].p, words[i].n, out));
         } else {
             LT_TRY(lt_wordpiece_encode(&t->wordpiece, &s->spm, words[i].p, words[i].n, out));
         }
@@ -175,7 +179,7 @@ static lt_err encode_scanned(const lt_tokenizer *t, lt_tokenizer_scratch *s, lt_
 
 /* Pre-tokenizer and model. */
 static lt_err encode_words(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
-                           size_t n, bool origin, lt_ids *out) {
+                           size_t n, bool origin, const char *first, lt_ids *out) {
     const uint8_t *p = (const uint8_t *)text;
     const size_t floor = out->n;
     lt_span words[CHUNK];
@@ -187,7 +191,7 @@ static lt_err encode_words(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
     if (t->pretok.n_cuts == 0) {
         return encode_scanned(t, s, t->pretok.scan, p, p + n, floor, out);
     }
-    LT_TRY(lt_pretok_run(&t->pretok, &s->pieces, p, n, origin));
+    LT_TRY(lt_pretok_run(&t->pretok, &s->pieces, p, n, origin, first));
     for (size_t i = 0; i < s->pieces.n; i++) {
         const lt_range r = s->pieces.pieces[i];
         if (t->cut_at_metaspace) {
@@ -224,7 +228,8 @@ typedef struct {
 } found_added;
 
 /* The next added token at or behind `at`: false if none. Follows Hugging Face: leftmost, longest; a match refused (not a whole
- * word, special while those are off) is skipped whole; white space is stripped no further back than floor. */
+ * word, special while those are off) is skipped whole; white space is stripped no further back than floor. A token of white space that
+ * the one before it has stripped covers nothing any more, if it strips itself, and is dropped. */
 static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_special,
                        const uint8_t *begin, const uint8_t *floor, const uint8_t *at,
                        const uint8_t *end, found_added *f) {
@@ -249,7 +254,7 @@ static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_sp
             at += n;
             continue;
         }
-        f->from = at;
+        f->from = f->token->lstrip && at < floor ? floor : at;
         f->to = f->next = at + n;
         while (f->token->lstrip && f->from > floor) {
             const uint8_t *before = char_before(begin, f->from);
@@ -266,7 +271,10 @@ static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_sp
             }
             f->to += size;
         }
-        return true;
+        if (f->from < f->to) {
+            return true;
+        }
+        at = f->next;
     }
     return false;
 }
@@ -293,25 +301,29 @@ lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s, co
 static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                              size_t n, bool origin, bool parse_special, lt_ids *out) {
     const uint8_t *begin, *p, *at, *end;
+    const char *first = NULL; /* See normalize_align.c. */
     found_added f;
 
     if (n == 0) {
         return LT_OK;
     }
-    LT_TRY(lt_tokenizer_normalize(t, s, text, n, &text, &n));
+    LT_TRY(origin && t->tracks_first
+               ? lt_normalizer_run_aligned(&t->normalizer, &s->norm, text, n, &text, &n, &first)
+               : lt_tokenizer_normalize(t, s, text, n, &text, &n));
     begin = p = at = (const uint8_t *)text;
     end = p + n;
     while (t->normalized.n_first > 0 &&
            next_added(t, &t->normalized, parse_special, begin, p, at, end, &f)) {
         if (f.from > p) {
             LT_TRY(encode_words(t, s, (const char *)p, (size_t)(f.from - p), origin && p == begin,
-                                out));
+                                first != NULL ? first + (p - begin) : NULL, out));
         }
         LT_TRY(put_id(out, f.token->id));
         p = f.to;
         at = f.next;
     }
-    return encode_words(t, s, (const char *)p, (size_t)(end - p), origin && p == begin, out);
+    return encode_words(t, s, (const char *)p, (size_t)(end - p), origin && p == begin,
+                        first != NULL ? first + (p - begin) : NULL, out);
 }
 
 /* Cut out[first..) to what "truncation" leaves room for beside `around` ids, as the tokenizers package does: an impossible

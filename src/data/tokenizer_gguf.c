@@ -352,7 +352,6 @@ static lt_err read_spm(lt_tokenizer *t, const lt_gguf *g, bool unigram) {
     }
     LT_TRY_DONE(lt_scored_finish(&v, t, LT_BPE_SPM, true));
     LT_TRY_DONE(add_ends(t, g, !unigram, unigram));
-    LT_TRY_DONE(lt_tokenizer_add_decode(t, LT_DECODE_REPLACE, "\xE2\x96\x81", " "));
 done:
     lt_scored_free(&v);
     return err;

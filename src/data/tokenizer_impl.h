@@ -8,9 +8,11 @@
 
 #include "data/bpe.h"
 #include "data/bpe_load.h"
+#include "data/decode_chain.h"
 #include "data/json_pull.h"
 #include "data/normalize.h"
 #include "data/pretokenize.h"
+#include "data/spm_pieces.h"
 #include "data/trie.h"
 #include "data/unigram.h"
 #include "data/vocab.h"
@@ -21,7 +23,8 @@ typedef enum {
     LT_MODEL_BPE,
     LT_MODEL_UNIGRAM,
     LT_MODEL_WORDPIECE,
-    LT_MODEL_WORDLEVEL
+    LT_MODEL_WORDLEVEL,
+    LT_MODEL_SPM_PIECES /* SentencePiece's CHAR and WORD */
 } lt_model_kind;
 
 /* A token that is cut out of the text before the model sees it. */
@@ -29,35 +32,15 @@ typedef struct {
     uint32_t id;
     bool special, normalized, lstrip, rstrip, single_word;
     lt_text content;
+    lt_text decoded; /* LT_PIECE_RENAMED: the normal form, which is what decoding gives. */
 } lt_added;
-
-typedef enum {
-    LT_DECODE_REPLACE,       /* from (or regex) -> to within each token */
-    LT_DECODE_METASPACE,     /* from is the replacement; `prepend`: the first token loses it */
-    LT_DECODE_BYTE_FALLBACK, /* <0xHH> pieces become bytes */
-    LT_DECODE_FUSE,          /* What follows works on the whole text. */
-    LT_DECODE_STRIP,         /* from (one character), up to start / stop times */
-    LT_DECODE_WORDPIECE,     /* from is the prefix; cleanup */
-    LT_DECODE_SUFFIX,        /* from is the end-of-word suffix */
-    LT_DECODE_JOIN,          /* Tokens are separated by spaces (a file without decoder). */
-    LT_DECODE_CTC, /* Repeated tokens and from (the pad) vanish; cleanup; to becomes a space */
-    LT_DECODE_BYTE_LEVEL /* GPT-2's printable characters become bytes. */
-} lt_decode_kind;
-
-typedef struct {
-    lt_decode_kind kind;
-    lt_text from, to;
-    struct lt_regex *regex;
-    bool prepend, cleanup;
-    uint32_t start, stop;
-} lt_decode_op;
-
-#define LT_MAX_DECODE_OPS 16
 
 /* SentencePiece's own normalizer settings (files in its format and GGUF "llama"). */
 typedef struct {
     bool active;
     bool add_dummy_prefix, remove_extra_whitespaces, escape_whitespaces, suffix_whitespace;
+    bool from_model; /* Decoded as SentencePiece does; else, from a GGUF, as llama.cpp. */
+    lt_text unknown; /* from_model: what <unk> is decoded to. */
     lt_charsmap charsmap;
     lt_trie user; /* User-defined symbols: passed through unchanged, value = id. */
 } lt_spm;
@@ -77,10 +60,14 @@ struct lt_tokenizer {
     bool byte_level; /* Pieces are raw bytes, not characters. */
     bool
         cut_at_metaspace; /* Words may also be cut before each U+2581 run: no piece crosses such a place. */
+    bool maps_bytes; /* A ByteLevel pre-tokenizer is in the file. */
+    bool
+        tracks_first; /* Which words are first ones is to be found byte by byte: normalize_align.c. */
     lt_vocab vocab;
     lt_bpe bpe;
     lt_unigram unigram;
     lt_wordpiece wordpiece;
+    lt_spm_pieces spm_pieces;
     lt_normalizer normalizer;
     lt_pretok pretok;
     lt_spm spm;
@@ -92,7 +79,6 @@ struct lt_tokenizer {
     lt_ids before, after; /* What LT_ENCODE_ADD_SPECIAL adds. */
     bool template_read;   /* by a template, which must be the last post-processor. */
     lt_fit fit;
-    bool odd_decoder; /* Its steps stand in an order that is not decoded here. */
     bool
         printable; /* byte_level pieces are decoded in their printable form: the decoder is no ByteLevel. */
     lt_decode_op decode[LT_MAX_DECODE_OPS];

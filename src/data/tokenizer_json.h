@@ -1,6 +1,8 @@
-/* tokenizer_json.h: between the two files that read tokenizer.json: the slices that the pull pass leaves for the tree pass. */
+/* tokenizer_json.h: between the files that read tokenizer.json: the slices that the pull pass leaves for the tree pass. */
 #ifndef LT_DATA_TOKENIZER_JSON_H
 #define LT_DATA_TOKENIZER_JSON_H
+
+#include <jansson.h>
 
 #include "data/json_pull.h"
 #include "data/tokenizer_impl.h"
@@ -45,5 +47,22 @@ LT_MUST_USE lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m);
 
 /* Normalizer, added tokens, post-processor, decoder, and what the model needs of them. */
 LT_MUST_USE lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts);
+
+/* A part's "type", or "". */
+const char *lt_json_type_of(const json_t *o);
+
+/* A pattern's string; an empty one matches at every place. */
+LT_MUST_USE lt_err lt_json_open_regex(const lt_tokenizer *t, const json_t *pattern,
+                                      struct lt_regex **out);
+
+/* tokenizer_json_added.c: the package takes an added token's id from the vocabulary, or counts on behind it, and only warns where the
+ * file says otherwise; so do we. */
+LT_MUST_USE lt_err lt_json_add_tokens(lt_tokenizer *t, const json_t *list);
+
+/* tokenizer_json_decoder.c: one decoder, which is no Sequence. */
+LT_MUST_USE lt_err lt_json_add_decoder(lt_tokenizer *t, const json_t *o);
+
+/* When all are there: the decoder of a vocabulary in raw bytes is nothing; any other than ByteLevel wants the printable form back. */
+LT_MUST_USE lt_err lt_json_settle_decoder(lt_tokenizer *t);
 
 #endif

@@ -25,7 +25,7 @@ static lt_err parse(lt_slice s, const char *name, json_t **out) {
     return LT_OK;
 }
 
-static const char *type_of(const json_t *o) {
+const char *lt_json_type_of(const json_t *o) {
     const char *type = json_string_value(json_object_get(o, "type"));
     return type != NULL ? type : "";
 }
@@ -39,7 +39,7 @@ static lt_err flatten(const json_t *root, const char *key, const json_t *leaves[
     const json_t *one = root;
     *n = 0;
     while (one != NULL) {
-        if (strcmp(type_of(one), "Sequence") == 0) {
+        if (strcmp(lt_json_type_of(one), "Sequence") == 0) {
             if (depth == MAX_NEST || !json_is_array(json_object_get(one, key))) {
                 LT_FAIL(LT_ERR_FORMAT, "%s: a Sequence without '%s', or too deep", name, key);
             }
@@ -123,6 +123,11 @@ static lt_err behaviour_of(const json_t *o, lt_cut_behaviour *out, const char *n
     LT_FAIL(LT_ERR_FORMAT, "%s: split behaviour '%s'", name, text != NULL ? text : "(none)");
 }
 
+lt_err lt_json_open_regex(const lt_tokenizer *t, const json_t *pattern, lt_regex **out) {
+    const size_t n = json_string_length(pattern);
+    return lt_regex_open(out, n > 0 ? json_string_value(pattern) : "(?:)", n > 0 ? n : 4, t->name);
+}
+
 static lt_err add_split(lt_tokenizer *t, const json_t *o) {
     const json_t *pattern = json_object_get(o, "pattern");
     const json_t *regex = json_object_get(pattern, "Regex"),
@@ -131,12 +136,17 @@ static lt_err add_split(lt_tokenizer *t, const json_t *o) {
     lt_cut cut = {.kind = LT_CUT_LITERAL, .invert = invert};
 
     LT_TRY(behaviour_of(o, &cut.behaviour, t->name));
-    if (json_is_string(regex)) {
+    if (json_string_length(regex) > 0) {
         return lt_pretok_add_regex(&t->pretok, json_string_value(regex), json_string_length(regex),
                                    cut.behaviour, invert, t->name);
     }
-    if (!json_is_string(literal) || json_string_length(literal) == 0) {
+    if (!json_is_string(literal) && !json_is_string(regex)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: a Split without a pattern", t->name);
+    }
+    if (json_string_length(literal) == 0) {
+        cut.kind = LT_CUT_REGEX;
+        LT_TRY(lt_json_open_regex(t, literal, &cut.regex));
+        return lt_pretok_add(&t->pretok, cut);
     }
     LT_TRY(lt_text_put(&cut.literal, json_string_value(literal), json_string_length(literal)));
     return lt_pretok_add(&t->pretok, cut);
@@ -165,6 +175,7 @@ static lt_err add_metaspace(lt_tokenizer *t, const json_t *o) {
 
 /* Where the vocabulary is kept in raw bytes the mapping to printable characters is left out on both sides. */
 static lt_err add_byte_level(lt_tokenizer *t, const json_t *o) {
+    t->maps_bytes = true;
     if (json_is_true(json_object_get(o, "add_prefix_space"))) {
         LT_TRY(lt_pretok_add(&t->pretok, (lt_cut){.kind = LT_CUT_PREFIX_SPACE}));
     }
@@ -176,7 +187,7 @@ static lt_err add_byte_level(lt_tokenizer *t, const json_t *o) {
 }
 
 static lt_err add_pre_tokenizer(lt_tokenizer *t, const json_t *o) {
-    const char *type = type_of(o);
+    const char *type = lt_json_type_of(o);
     lt_cut cut = {0};
     if (strcmp(type, "Split") == 0) {
         return add_split(t, o);
@@ -231,10 +242,10 @@ static bool bytes_will_do(const lt_tokenizer *t, const lt_json_parts *parts,
                           const json_t *const leaves[], int n) {
     int n_byte_level = 0;
     for (int i = 0; i < n; i++) {
-        n_byte_level += strcmp(type_of(leaves[i]), "ByteLevel") == 0;
+        n_byte_level += strcmp(lt_json_type_of(leaves[i]), "ByteLevel") == 0;
     }
     return t->model == LT_MODEL_BPE && n_byte_level == 1 &&
-           strcmp(type_of(leaves[n - 1]), "ByteLevel") == 0 && affix_free(&parts->model) &&
+           strcmp(lt_json_type_of(leaves[n - 1]), "ByteLevel") == 0 && affix_free(&parts->model) &&
            !is_true(&parts->model, "byte_fallback") &&
            (parts->normalizer.data == NULL ||
             memmem(parts->normalizer.data, parts->normalizer.n, "ByteLevel", 9) == NULL);
@@ -270,9 +281,8 @@ static lt_err add_replace(lt_tokenizer *t, const json_t *o, lt_norm norm) {
     if (!json_is_string(content) || (!json_is_string(regex) && !json_is_string(literal))) {
         LT_FAIL(LT_ERR_FORMAT, "%s: a Replace without pattern or content", t->name);
     }
-    if (json_is_string(regex)) {
-        LT_TRY(lt_regex_open(&norm.regex, json_string_value(regex), json_string_length(regex),
-                             t->name));
+    if (json_is_string(regex) || json_string_length(literal) == 0) {
+        LT_TRY(lt_json_open_regex(t, json_is_string(regex) ? regex : literal, &norm.regex));
     } else {
         LT_TRY(lt_text_put(&norm.from, json_string_value(literal), json_string_length(literal)));
     }
@@ -303,7 +313,7 @@ done:
 
 static lt_err add_normalizer(lt_tokenizer *t, const json_t *o) {
     static const char *const forms[] = {"NFC", "NFD", "NFKC", "NFKD"};
-    const char *type = type_of(o);
+    const char *type = lt_json_type_of(o);
     lt_norm norm = {0};
 
     for (int i = 0; i < 4; i++) {
@@ -445,29 +455,6 @@ lt_err lt_json_model_apply(lt_tokenizer *t, lt_json_model *m) {
     return LT_OK;
 }
 
-static lt_err add_tokens(lt_tokenizer *t, const json_t *list) {
-    size_t i;
-    json_t *o;
-    json_array_foreach(list, i, o) {
-        const json_t *content = json_object_get(o, "content"), *id = json_object_get(o, "id");
-        lt_added token = {
-            .special = json_is_true(json_object_get(o, "special")),
-            .normalized = json_is_true(json_object_get(o, "normalized")),
-            .lstrip = json_is_true(json_object_get(o, "lstrip")),
-            .rstrip = json_is_true(json_object_get(o, "rstrip")),
-            .single_word = json_is_true(json_object_get(o, "single_word")),
-        };
-        if (!json_is_string(content) || !json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) >= LT_VOCAB_MAX) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: added token %zu needs a 'content' and an 'id' from 0 to %u",
-                    t->name, i, LT_VOCAB_MAX - 1);
-        }
-        token.id = (uint32_t)json_integer_value(id);
-        LT_TRY(lt_tokenizer_add(t, token, json_string_value(content), json_string_length(content)));
-    }
-    return LT_OK;
-}
-
 static lt_err put_id(lt_tokenizer *t, lt_ids *to, json_int_t id) {
     if (id < 0 || id >= t->vocab.n) {
         LT_FAIL(LT_ERR_FORMAT,
@@ -532,7 +519,7 @@ done:
 }
 
 static lt_err add_post_processor(lt_tokenizer *t, const json_t *o) {
-    const char *type = type_of(o);
+    const char *type = lt_json_type_of(o);
     if (strcmp(type, "ByteLevel") == 0) {
         return LT_OK; /* Only trims offsets. */
     }
@@ -552,77 +539,6 @@ static lt_err add_post_processor(lt_tokenizer *t, const json_t *o) {
         return put_id(t, &t->after, json_is_integer(sep) ? json_integer_value(sep) : -1);
     }
     LT_FAIL(LT_ERR_UNSUPPORTED, "%s: post-processor '%s'", t->name, type);
-}
-
-static lt_err add_decode_replace(lt_tokenizer *t, const json_t *o, const char *content) {
-    const json_t *pattern = json_object_get(o, "pattern");
-    const json_t *from = json_object_get(pattern, "String"),
-                 *regex = json_object_get(pattern, "Regex");
-    if (content == NULL || (!json_is_string(from) && !json_is_string(regex))) {
-        LT_FAIL(LT_ERR_FORMAT, "%s: a decoder Replace without pattern or content", t->name);
-    }
-    LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_REPLACE, json_string_value(from), content));
-    return json_is_string(regex)
-               ? lt_regex_open(&t->decode[t->n_decode - 1].regex, json_string_value(regex),
-                               json_string_length(regex), t->name)
-               : LT_OK;
-}
-
-static lt_err add_decode_metaspace(lt_tokenizer *t, const json_t *o) {
-    const char *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
-    const char *replacement = json_string_value(json_object_get(o, "replacement"));
-    LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_METASPACE,
-                                   replacement != NULL ? replacement : "\xE2\x96\x81", NULL));
-    t->decode[t->n_decode - 1].prepend =
-        scheme != NULL ? strcmp(scheme, "never") != 0
-                       : !json_is_false(json_object_get(o, "add_prefix_space"));
-    return LT_OK;
-}
-
-static const char *string_or(const json_t *o, const char *key, const char *fallback) {
-    const char *s = json_string_value(json_object_get(o, key));
-    return s != NULL ? s : fallback;
-}
-
-static lt_err add_decoder(lt_tokenizer *t, const json_t *o) {
-    const char *type = type_of(o), *content = json_string_value(json_object_get(o, "content"));
-    if (strcmp(type, "ByteLevel") == 0) {
-        return lt_tokenizer_add_decode(t, LT_DECODE_BYTE_LEVEL, NULL, NULL);
-    }
-    if (strcmp(type, "ByteFallback") == 0) {
-        return lt_tokenizer_add_decode(t, LT_DECODE_BYTE_FALLBACK, NULL, NULL);
-    }
-    if (strcmp(type, "Fuse") == 0) {
-        return lt_tokenizer_add_decode(t, LT_DECODE_FUSE, NULL, NULL);
-    }
-    if (strcmp(type, "Replace") == 0) {
-        return add_decode_replace(t, o, content);
-    }
-    if (strcmp(type, "Strip") == 0) {
-        LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_STRIP, content != NULL ? content : " ", NULL));
-        t->decode[t->n_decode - 1].start = (uint32_t)json_integer_value(
-            json_object_get(o, "start"));
-        t->decode[t->n_decode - 1].stop = (uint32_t)json_integer_value(json_object_get(o, "stop"));
-        return LT_OK;
-    }
-    if (strcmp(type, "Metaspace") == 0) {
-        return add_decode_metaspace(t, o);
-    }
-    if (strcmp(type, "WordPiece") == 0) {
-        LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_WORDPIECE, string_or(o, "prefix", "##"), NULL));
-        t->decode[t->n_decode - 1].cleanup = json_is_true(json_object_get(o, "cleanup"));
-        return LT_OK;
-    }
-    if (strcmp(type, "CTC") == 0) {
-        LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_CTC, string_or(o, "pad_token", "<pad>"),
-                                       string_or(o, "word_delimiter_token", "|")));
-        t->decode[t->n_decode - 1].cleanup = json_is_true(json_object_get(o, "cleanup"));
-        return LT_OK;
-    }
-    if (strcmp(type, "BPEDecoder") == 0) {
-        return lt_tokenizer_add_decode(t, LT_DECODE_SUFFIX, string_or(o, "suffix", "</w>"), NULL);
-    }
-    LT_FAIL(LT_ERR_UNSUPPORTED, "%s: decoder '%s'", t->name, type);
 }
 
 static lt_err fit_number(const lt_tokenizer *t, const json_t *o, const char *key, uint64_t *out) {
@@ -685,7 +601,7 @@ static lt_err read_added(lt_tokenizer *t, lt_json_parts *parts) {
     json_t *tokens = NULL, *cut = NULL, *pad = NULL;
     lt_err err = LT_OK;
     LT_TRY_DONE(parse(parts->added_tokens, t->name, &tokens));
-    LT_TRY_DONE(add_tokens(t, tokens));
+    LT_TRY_DONE(lt_json_add_tokens(t, tokens));
     LT_TRY_DONE(parse(parts->truncation, t->name, &cut));
     LT_TRY_DONE(parse(parts->padding, t->name, &pad));
     LT_TRY_DONE(read_fit(t, cut, pad));
@@ -696,23 +612,32 @@ done:
     return err;
 }
 
-/* The decoder of a vocabulary in raw bytes is nothing; any other than ByteLevel wants the printable form back. Behind the step
- * that makes one text of all tokens only a Strip of its start can stand, and behind ByteFallback only that. */
-static void settle_decoder(lt_tokenizer *t) {
-    bool fused = false, bytes = false;
-    if (t->byte_level && t->n_decode == 1 && t->decode[0].kind == LT_DECODE_BYTE_LEVEL) {
-        t->n_decode = 0;
+/* The package forgets how a text is aligned where a normalizer puts something before its first character: the next step that goes character
+ * by character panics on most texts and repeats a character in others. There are no ids to agree with. */
+static lt_err check_alignment(const lt_tokenizer *t) {
+    const lt_norm *inserts = NULL;
+    for (int i = 0; i < t->normalizer.n_norms; i++) {
+        const lt_norm *n = &t->normalizer.norms[i];
+        const bool aligned = n->kind == LT_NORM_REPLACE || n->kind == LT_NORM_PREPEND;
+        if (inserts != NULL && !aligned) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: step %d of its normalizer follows one that may insert before the first "
+                    "character (step %d); the tokenizers package fails on such a text",
+                    t->name, i + 1, (int)(inserts - t->normalizer.norms) + 1);
+        }
+        if ((n->kind == LT_NORM_PREPEND && n->to.n == 0) ||
+            (n->kind == LT_NORM_REPLACE && n->regex != NULL && n->to.n > 0 &&
+             lt_regex_may_be_empty(n->regex))) {
+            inserts = n;
+        }
     }
-    t->printable = t->byte_level && t->n_decode > 0;
-    for (int i = 0; i < t->n_decode; i++) {
-        const lt_decode_op *op = &t->decode[i];
-        const bool fuses = op->kind == LT_DECODE_FUSE || op->kind == LT_DECODE_BYTE_LEVEL;
-        t->odd_decoder |= fused && op->kind != LT_DECODE_FUSE &&
-                          (op->kind != LT_DECODE_STRIP || op->stop > 0);
-        t->odd_decoder |= bytes && !fused && op->kind != LT_DECODE_FUSE;
-        fused |= fuses;
-        bytes |= op->kind == LT_DECODE_BYTE_FALLBACK;
+    if (inserts != NULL && t->maps_bytes) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: step %d of its normalizer may insert before the first character, and a "
+                "ByteLevel pre-tokenizer follows; the tokenizers package fails on such a text",
+                t->name, (int)(inserts - t->normalizer.norms) + 1);
     }
+    return LT_OK;
 }
 
 lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts) {
@@ -728,11 +653,12 @@ lt_err lt_json_parts_rest(lt_tokenizer *t, lt_json_parts *parts) {
     LT_TRY(each_leaf(t, parts->normalizer, "normalizers", add_normalizer, &present));
     LT_TRY(read_added(t, parts));
     LT_TRY(each_leaf(t, parts->post_processor, "processors", add_post_processor, &present));
-    LT_TRY(each_leaf(t, parts->decoder, "decoders", add_decoder, &present));
+    LT_TRY(each_leaf(t, parts->decoder, "decoders", lt_json_add_decoder, &present));
     if (!present) {
         LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_JOIN, NULL, NULL));
     }
-    settle_decoder(t);
+    LT_TRY(lt_json_settle_decoder(t));
+    LT_TRY(check_alignment(t));
     t->kind = t->byte_level ? "byte-level BPE" : kinds[t->model];
     return LT_OK;
 }

@@ -171,11 +171,15 @@ static lt_err finish_added(lt_tokenizer *t) {
     lt_norm_scratch scratch = {0};
     lt_err err = LT_OK;
     for (size_t i = 0; i < t->n_added; i++) {
-        const lt_added *a = &t->added[i];
+        lt_added *a = &t->added[i];
         const char *content = a->content.data;
         size_t n = a->content.n;
         if (a->normalized && t->normalizer.n_norms > 0) {
             LT_TRY_DONE(lt_normalizer_run(&t->normalizer, &scratch, content, n, &content, &n));
+            if (n != a->content.n || memcmp(content, a->content.data, n) != 0) {
+                LT_TRY_DONE(lt_text_put(&a->decoded, content, n));
+                t->vocab.flags[a->id] = (uint8_t)(t->vocab.flags[a->id] | LT_PIECE_RENAMED);
+            }
         }
         if (n > 0) {
             LT_TRY_DONE(
@@ -300,6 +304,7 @@ lt_err lt_tokenizer_finish(lt_tokenizer *t) {
             }
         }
     }
+    t->tracks_first = lt_pretok_needs_first(&t->pretok, t->normalizer.n_norms > 0);
     LT_TRY(finish_added(t));
     find_special(t);
     return LT_OK;

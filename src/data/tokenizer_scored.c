@@ -69,7 +69,7 @@ static lt_err put_pieces(const lt_scored *v, lt_tokenizer *t) {
             }
             t->bpe.fallback_id[byte] = t->unigram.fallback_id[byte] = id;
         }
-        if (type == LT_SCORED_CONTROL || type == LT_SCORED_USER) {
+        if (type == LT_SCORED_CONTROL || (type == LT_SCORED_USER && !t->spm_pieces.words)) {
             LT_TRY(lt_tokenizer_add(t,
                                     (lt_added){.id = id,
                                                .special = type == LT_SCORED_CONTROL,
@@ -161,6 +161,14 @@ lt_err lt_scored_finish(const lt_scored *v, lt_tokenizer *t, lt_bpe_mode mode, b
     if (t->model == LT_MODEL_UNIGRAM) {
         t->unigram.byte_fallback = byte_fallback;
         return fill_unigram(v, t);
+    }
+    if (t->model == LT_MODEL_SPM_PIECES) {
+        t->spm_pieces.vocab = &t->vocab;
+        t->spm_pieces.user = &t->spm.user;
+        t->spm_pieces.fallback_id = t->bpe.fallback_id;
+        t->spm_pieces.byte_fallback = byte_fallback;
+        t->spm_pieces.unk = t->unk;
+        return LT_OK;
     }
     t->bpe.mode = mode;
     t->bpe.unk = t->unk;

@@ -1,9 +1,11 @@
-/* tokenizer_spm.c: SentencePiece .model files (BPE and Unigram), and llama2.c's tokenizer.bin, which is made from one.
+/* tokenizer_spm.c: SentencePiece .model files, and llama2.c's tokenizer.bin, which is made from one.
  *
  * A .model is one protobuf message. We read the few fields that matter by hand (wire format: varint key = field << 3 | type):
  *     1 SentencePiece*   1 piece (string)  2 score (float)  3 type (1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte)
- *     2 TrainerSpec      3 model_type (1 unigram 2 bpe)  24 treat_whitespace_as_suffix  35 byte_fallback  40..43 unk bos eos pad id
+ *     2 TrainerSpec      3 model_type (1 unigram 2 bpe 3 word 4 char)  24 treat_whitespace_as_suffix  35 byte_fallback  41..43 bos eos pad id
+ *                        44 unk_surface
  *     3 NormalizerSpec   2 precompiled_charsmap  3 add_dummy_prefix  4 remove_extra_whitespaces  5 escape_whitespaces
+ *     5 NormalizerSpec   of the denormalizer, which decoding would apply: refused where it has a charsmap
  *
  * SentencePiece normalises by longest match in its charsmap, squeezes and escapes spaces to U+2581, and then encodes the text as
  * one word. In BPE a piece's score is its merge priority, so pairs are derived from the pieces. */
@@ -169,8 +171,14 @@ static lt_err read_piece(lt_scored *v, message m, const char *name) {
 typedef struct {
     uint64_t model_type;
     bool byte_fallback;
-    int32_t unk, bos, eos, pad;
+    int32_t bos, eos, pad;
 } trainer;
+
+static lt_err set_unknown(lt_spm *spm, message m) {
+    const char *text = (const char *)m.at;
+    spm->unknown.n = 0;
+    return lt_text_put(&spm->unknown, text, strnlen(text, (size_t)(m.end - m.at)));
+}
 
 static lt_err read_trainer(trainer *t, lt_spm *spm, message m) {
     field f;
@@ -186,9 +194,6 @@ static lt_err read_trainer(trainer *t, lt_spm *spm, message m) {
         case 35:
             t->byte_fallback = f.value != 0;
             break;
-        case 40:
-            t->unk = (int32_t)f.value;
-            break;
         case 41:
             t->bos = (int32_t)f.value;
             break;
@@ -197,6 +202,9 @@ static lt_err read_trainer(trainer *t, lt_spm *spm, message m) {
             break;
         case 43:
             t->pad = (int32_t)f.value;
+            break;
+        case 44: /* The library reads it as a C string. */
+            LT_TRY(f.wire == 2 ? set_unknown(spm, f.sub) : LT_OK);
             break;
         default:
             break;
@@ -228,17 +236,76 @@ static uint32_t id_or_none(int32_t id, uint32_t n) {
     return id >= 0 && (uint32_t)id < n ? (uint32_t)id : LT_NO_ID;
 }
 
+/* The one piece of type unknown, and all byte pieces where there is byte_fallback: the library takes no other model. */
+static lt_err check_pieces(const lt_scored *v, bool byte_fallback, uint32_t *unk,
+                           const char *name) {
+    uint32_t n_unknown = 0, n_bytes = 0;
+    *unk = LT_NO_ID;
+    for (uint32_t id = 0; id < v->n; id++) {
+        n_bytes += v->type[id] == LT_SCORED_BYTE;
+        n_unknown += v->type[id] == LT_SCORED_UNKNOWN;
+        *unk = v->type[id] == LT_SCORED_UNKNOWN ? id : *unk;
+    }
+    if (n_unknown != 1) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %u pieces of type unknown in %u; a SentencePiece model has one",
+                name, n_unknown, v->n);
+    }
+    if (n_bytes != (byte_fallback ? 256u : 0u)) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: %u byte pieces; a SentencePiece model %s byte_fallback has %u (is the file "
+                "cut off?)",
+                name, n_bytes, byte_fallback ? "with" : "without", byte_fallback ? 256u : 0u);
+    }
+    return LT_OK;
+}
+
+static lt_err set_model(lt_tokenizer *t, uint64_t type) {
+    static const struct {
+        lt_model_kind model;
+        const char *kind;
+    } models[] = {{LT_MODEL_UNIGRAM, "SentencePiece Unigram"},
+                  {LT_MODEL_BPE, "SentencePiece BPE"},
+                  {LT_MODEL_SPM_PIECES, "SentencePiece words"},
+                  {LT_MODEL_SPM_PIECES, "SentencePiece characters"}};
+    if (type < 1 || type > sizeof models / sizeof *models) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "%s: SentencePiece model type %llu; unigram (1), BPE (2), word (3) and char (4) "
+                "are read",
+                t->name, (unsigned long long)type);
+    }
+    t->model = models[type - 1].model;
+    t->kind = models[type - 1].kind;
+    t->spm_pieces.words = type == 3;
+    return LT_OK;
+}
+
+static lt_err refuse_denormalizer(message m) {
+    field f;
+    while (m.at < m.end) {
+        LT_TRY(next_field(&m, &f));
+        if (f.number == 2 && f.wire == 2 && f.sub.end > f.sub.at) {
+            LT_FAIL(LT_ERR_UNSUPPORTED,
+                    "%s: the model has a denormalizer (a charsmap of %zu bytes), which is not "
+                    "applied here",
+                    m.name, (size_t)(f.sub.end - f.sub.at));
+        }
+    }
+    return LT_OK;
+}
+
 lt_err lt_tokenizer_read_spm(lt_tokenizer *t, const void *data, size_t n) {
     lt_err err = LT_OK;
     lt_scored v = {0};
-    trainer tr = {.model_type = 1, .unk = 0, .bos = 1, .eos = 2, .pad = -1};
+    trainer tr = {.model_type = 1, .bos = 1, .eos = 2, .pad = -1};
     message m = {data, (const uint8_t *)data + n, t->name};
     field f;
 
     t->spm = (lt_spm){.active = true,
+                      .from_model = true,
                       .add_dummy_prefix = true,
                       .remove_extra_whitespaces = true,
                       .escape_whitespaces = true};
+    LT_TRY_DONE(lt_text_put(&t->spm.unknown, " \xE2\x81\x87 ", 5)); /* unk_surface's default */
     while (m.at < m.end) {
         LT_TRY_DONE(next_field(&m, &f));
         if (f.wire == 2 && f.number == 1) {
@@ -247,21 +314,16 @@ lt_err lt_tokenizer_read_spm(lt_tokenizer *t, const void *data, size_t n) {
             LT_TRY_DONE(read_trainer(&tr, &t->spm, f.sub));
         } else if (f.wire == 2 && f.number == 3) {
             LT_TRY_DONE(read_normalizer(&t->spm, f.sub));
+        } else if (f.wire == 2 && f.number == 5) {
+            LT_TRY_DONE(refuse_denormalizer(f.sub));
         }
     }
-    if (tr.model_type != 1 && tr.model_type != 2) {
-        LT_FAIL_DONE(LT_ERR_UNSUPPORTED,
-                     "%s: SentencePiece model type %llu; unigram (1) and BPE (2) are read", t->name,
-                     (unsigned long long)tr.model_type);
-    }
-    t->model = tr.model_type == 1 ? LT_MODEL_UNIGRAM : LT_MODEL_BPE;
-    t->kind = tr.model_type == 1 ? "SentencePiece Unigram" : "SentencePiece BPE";
-    t->unk = id_or_none(tr.unk, v.n);
+    LT_TRY_DONE(set_model(t, tr.model_type));
+    LT_TRY_DONE(check_pieces(&v, tr.byte_fallback, &t->unk, t->name));
     t->bos = id_or_none(tr.bos, v.n);
     t->eos = id_or_none(tr.eos, v.n);
     t->pad = id_or_none(tr.pad, v.n);
     LT_TRY_DONE(lt_scored_finish(&v, t, LT_BPE_SPM, tr.byte_fallback));
-    LT_TRY_DONE(lt_tokenizer_add_decode(t, LT_DECODE_REPLACE, mark, " "));
 done:
     lt_scored_free(&v);
     return err;

@@ -154,6 +154,32 @@ lt_err lt_text_put_valid(lt_text *t, const char *s, size_t n) {
     return LT_OK;
 }
 
+lt_err lt_text_assemble(lt_text *out, lt_text *held, bool per_byte, bool final) {
+    size_t at = 0;
+    bool incomplete;
+    while (at < held->n) {
+        const size_t good = lt_utf8_valid_prefix(held->data + at, held->n - at);
+        size_t bad;
+        LT_TRY(lt_text_put(out, held->data + at, good));
+        at += good;
+        if (at == held->n) {
+            break;
+        }
+        bad = lt_utf8_bad((const uint8_t *)held->data + at, (const uint8_t *)held->data + held->n,
+                          &incomplete);
+        if (incomplete && !final) {
+            break;
+        }
+        LT_TRY(lt_text_put_cp(out, LT_UNICODE_REPLACEMENT));
+        at += per_byte ? 1 : bad;
+    }
+    if (at > 0) {
+        memmove(held->data, held->data + at, held->n - at);
+        held->n -= at;
+    }
+    return LT_OK;
+}
+
 /* Index of key in the ascending table, or n. */
 static size_t find_u32(const uint32_t *table, size_t n, uint32_t key) {
     size_t low = 0, high = n;
@@ -191,7 +217,7 @@ const uint32_t *lt_unicode_lower(const uint32_t *cp, size_t *n) {
     return lt_unicode_lower_pool + lt_unicode_lower_start[i];
 }
 
-static unsigned combining_class(uint32_t cp) {
+unsigned lt_unicode_class(uint32_t cp) {
     size_t low = 0, high = lt_unicode_ccc_count;
     if (cp < 0x300) {
         return 0;
@@ -209,7 +235,7 @@ static unsigned combining_class(uint32_t cp) {
 }
 
 /* The composite of two characters, or 0. */
-static uint32_t compose(uint32_t a, uint32_t b) {
+uint32_t lt_unicode_compose(uint32_t a, uint32_t b) {
     const uint64_t key = (uint64_t)a << 32 | b;
     size_t low = 0, high = lt_unicode_compose_count;
     if (a - HANGUL_L < HANGUL_L_COUNT && b - HANGUL_V < HANGUL_V_COUNT) {
@@ -263,8 +289,9 @@ static lt_err flush(pending *p, bool composing, lt_text *out) {
     }
     for (size_t i = first; i < p->n && composing && first == 1; i++) {
         const unsigned class = mark_class(p->marks[i]);
-        const uint32_t both = kept == 1 || last_class < class ? compose(mark_cp(p->marks[0]),
-                                                                        mark_cp(p->marks[i]))
+        const uint32_t both = kept == 1 || last_class < class ? lt_unicode_compose(
+                                                                    mark_cp(p->marks[0]),
+                                                                    mark_cp(p->marks[i]))
                                                               : 0;
         if (both != 0) {
             p->marks[0] = both;
@@ -284,11 +311,12 @@ static lt_err flush(pending *p, bool composing, lt_text *out) {
 }
 
 static lt_err add_char(pending *p, uint32_t cp, bool composing, lt_text *out) {
-    const unsigned class = combining_class(cp);
+    const unsigned class = lt_unicode_class(cp);
     if (class == 0 && p->n > 0) {
         /* A starter ends the run, unless it composes with the starter directly before it (Hangul, some Indic vowels). */
         const bool adjacent = p->n == 1 && mark_class(p->marks[0]) == 0;
-        const uint32_t both = composing && adjacent ? compose(mark_cp(p->marks[0]), cp) : 0;
+        const uint32_t both = composing && adjacent ? lt_unicode_compose(mark_cp(p->marks[0]), cp)
+                                                    : 0;
         if (both != 0) {
             p->marks[0] = both;
             return LT_OK;
@@ -300,8 +328,8 @@ static lt_err add_char(pending *p, uint32_t cp, bool composing, lt_text *out) {
             LT_TRY(flush(p, composing, out));
             if (lt_utf8_decode((const uint8_t *)out->data + before,
                                (const uint8_t *)out->data + out->n, &single) == out->n - before &&
-                combining_class(single) == 0) {
-                const uint32_t joined = compose(single, cp);
+                lt_unicode_class(single) == 0) {
+                const uint32_t joined = lt_unicode_compose(single, cp);
                 if (joined != 0) {
                     out->n = before;
                     p->marks[0] = joined;
@@ -327,7 +355,7 @@ static lt_err add_char(pending *p, uint32_t cp, bool composing, lt_text *out) {
     return LT_OK;
 }
 
-static lt_err add_decomposed(pending *p, uint32_t cp, bool compat, bool composing, lt_text *out) {
+size_t lt_unicode_decompose(uint32_t cp, bool compat, uint32_t parts[LT_UNICODE_PARTS]) {
     const uint32_t *const from = compat ? lt_unicode_nfkd_from : lt_unicode_nfd_from;
     const uint32_t *const pool = compat ? lt_unicode_nfkd_pool : lt_unicode_nfd_pool;
     const uint16_t *const start = compat ? lt_unicode_nfkd_start : lt_unicode_nfd_start;
@@ -336,16 +364,26 @@ static lt_err add_decomposed(pending *p, uint32_t cp, bool compat, bool composin
 
     if (cp - HANGUL_S < HANGUL_COUNT) {
         const uint32_t s = cp - HANGUL_S, t = s % HANGUL_T_COUNT;
-        LT_TRY(add_char(p, HANGUL_L + s / (HANGUL_V_COUNT * HANGUL_T_COUNT), composing, out));
-        LT_TRY(add_char(p, HANGUL_V + s / HANGUL_T_COUNT % HANGUL_V_COUNT, composing, out));
-        return t == 0 ? LT_OK : add_char(p, HANGUL_T + t, composing, out);
+        parts[0] = HANGUL_L + s / (HANGUL_V_COUNT * HANGUL_T_COUNT);
+        parts[1] = HANGUL_V + s / HANGUL_T_COUNT % HANGUL_V_COUNT;
+        parts[2] = HANGUL_T + t;
+        return t == 0 ? 2 : 3;
     }
     i = cp < 0xA0 ? count : find_u32(from, count, cp);
     if (i == count) {
-        return add_char(p, cp, composing, out);
+        parts[0] = cp;
+        return 1;
     }
-    for (size_t k = start[i]; k < start[i + 1]; k++) {
-        LT_TRY(add_char(p, pool[k], composing, out));
+    LT_ASSERT(start[i + 1] - start[i] <= LT_UNICODE_PARTS);
+    memcpy(parts, pool + start[i], (size_t)(start[i + 1] - start[i]) * sizeof *parts);
+    return (size_t)(start[i + 1] - start[i]);
+}
+
+static lt_err add_decomposed(pending *p, uint32_t cp, bool compat, bool composing, lt_text *out) {
+    uint32_t parts[LT_UNICODE_PARTS];
+    const size_t n = lt_unicode_decompose(cp, compat, parts);
+    for (size_t i = 0; i < n; i++) {
+        LT_TRY(add_char(p, parts[i], composing, out));
     }
     return LT_OK;
 }

@@ -171,7 +171,8 @@ lt_err lt_vocab_put(lt_vocab *v, uint32_t id, const char *s, size_t n, unsigned 
     LT_TRY(grow_ids(v, (size_t)id + 1));
     if ((v->flags[id] & LT_PIECE_PRESENT) != 0) {
         if (v->bytes[id] != n || memcmp(lt_vocab_text(v, id), s, n) != 0) {
-            LT_FAIL(LT_ERR_FORMAT, "%s: id %u belongs to both '%.*s' and '%.*s'", name, id,
+            LT_FAIL(LT_ERR_FORMAT,
+                    "%s: duplicate id %u, of '%.*s' and '%.*s'; is the file cut off?", name, id,
                     (int)(v->bytes[id] < 64 ? v->bytes[id] : 64), lt_vocab_text(v, id),
                     (int)(n < 64 ? n : 64), s);
         }

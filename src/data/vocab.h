@@ -29,7 +29,8 @@ enum {
     LT_PIECE_UNUSED = 16, /* SentencePiece: may not be emitted. */
     LT_PIECE_TEXT = 64,   /* Text may become this piece: lt_vocab_index_all takes it in. */
     LT_PIECE_LITERAL =
-        32 /* Byte-level: some character stands for no byte, so the piece is its text. */
+        32, /* Byte-level: some character stands for no byte, so the piece is its text. */
+    LT_PIECE_RENAMED = 128 /* An added token that is decoded to its normal form. */
 };
 
 typedef struct {

@@ -101,7 +101,7 @@ static lt_err count_task(const batch *b, worker *w, const task *k) {
         }
         return LT_OK;
     }
-    LT_TRY(lt_pretok_run(b->pretok, &w->pieces, text + k->begin, k->end - k->begin, true));
+    LT_TRY(lt_pretok_run(b->pretok, &w->pieces, text + k->begin, k->end - k->begin, true, NULL));
     for (size_t i = 0; i < w->pieces.n; i++) {
         const lt_range r = w->pieces.pieces[i];
         LT_TRY(add_word(&w->map, (const char *)w->pieces.text + r.begin, r.end - r.begin, 1));

@@ -14,7 +14,7 @@
 #include "lateen/tokenizer.h"
 
 #define TINY(extra, vocab, merges)                                                                 \
-    "{\"added_tokens\": [{\"id\": 9, \"content\": \"<s>\", \"special\": true}" extra               \
+    "{\"added_tokens\": [{\"id\": 8, \"content\": \"<s>\", \"special\": true}" extra               \
     "], \"pre_tokenizer\": {\"type\": \"ByteLevel\", \"add_prefix_space\": false}, "               \
     "\"decoder\": {\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"vocab\": " vocab     \
     ", \"merges\": " merges "}}"
@@ -49,12 +49,28 @@ static void merges_and_special_tokens(void **state) {
     expect(t, "ab ab", 0, (uint32_t[]){3, 4}, 2);
     expect(t, "ba", 0, (uint32_t[]){1, 0}, 2);
     expect(t, "", 3, NULL, 0);
-    expect(t, "ab<s>b", LT_ENCODE_PARSE_SPECIAL, (uint32_t[]){3, 9, 1}, 3);
+    expect(t, "ab<s>b", LT_ENCODE_PARSE_SPECIAL, (uint32_t[]){3, 8, 1}, 3);
     expect(t, "ab<s>b", 0, (uint32_t[]){3, 1},
            2); /* No pieces for < s >: they vanish, as in the reference. */
-    assert_int_equal(lt_tokenizer_find(t, "<s>", 3), 9);
-    assert_int_equal(lt_tokenizer_describe(t).bos, 9);
-    assert_true(lt_tokenizer_is_special(t, 9));
+    assert_int_equal(lt_tokenizer_find(t, "<s>", 3), 8);
+    assert_int_equal(lt_tokenizer_describe(t).bos, 8);
+    assert_true(lt_tokenizer_is_special(t, 8));
+    lt_tokenizer_close(t);
+}
+
+/* The tokenizers package counts on behind the vocabulary whatever the file says, and takes the id of a piece of the same text. */
+static void ids_of_added_tokens(void **state) {
+    static const char more[] = ", {\"id\": 20, \"content\": \"q\"}, {\"id\": 30, \"content\": "
+                               "\"ab\"}, {\"id\": 40, \"content\": \"r\"}";
+    char json[1024];
+    lt_tokenizer *t = NULL;
+    (void)state;
+    snprintf(json, sizeof json, TINY("%s", VOCAB, MERGES), more);
+    assert_int_equal(open_text(&t, json), LT_OK);
+    assert_int_equal(lt_tokenizer_find(t, "q", 1), 9);
+    assert_int_equal(lt_tokenizer_find(t, "ab", 2), 3);
+    assert_int_equal(lt_tokenizer_find(t, "r", 1), 10);
+    assert_int_equal(lt_tokenizer_describe(t).n_ids, 11);
     lt_tokenizer_close(t);
 }
 
@@ -103,12 +119,13 @@ static void bad_tokenizer_json_is_refused(void **state) {
         {TINY("", VOCAB, "[\"a  b\"]"), "merge 0"},
         {TINY("", VOCAB, "[[\"a\"]]"), "tiny.json"},
         {TINY("", VOCAB, "[\"b a\"]"), "lacks"},
-        {TINY("", "{\"a\": 0, \"b\": 0}", "[]"), "both 'a' and 'b'"},
+        {TINY("", "{\"a\": 0, \"b\": 0}", "[]"), "duplicate id 0, of 'a' and 'b'"},
         {TINY("", "{\"a\": -1}", "[]"), "-1"},
         {TINY("", "{\"a\": 99999999999}", "[]"), "99999999999"},
         {TINY("", "{\"a\": 1.5}", "[]"), "whole"},
         {TINY("", "{}", "[]"), "empty"},
-        {TINY(", {\"id\": 0, \"content\": \"q\"}", VOCAB, MERGES), "both"},
+        {TINY(", {\"id\": 0, \"content\": \"q\"}", VOCAB, MERGES),
+         "duplicate id 0, of 'a' and the added token 'q'"},
         {TINY(", {\"id\": 1}", VOCAB, MERGES), "added token 1"},
         {"{\"model\": {\"type\": \"Magic\", \"vocab\": {\"a\": 0}, \"merges\": []}}", "Magic"},
         {"{\"pre_tokenizer\": {\"type\": \"Magic\"}, \"model\": {\"vocab\": {\"a\": 0}, "
@@ -179,6 +196,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(merges_and_special_tokens),
         cmocka_unit_test(a_rank_file_cut_at_a_line_is_refused),
+        cmocka_unit_test(ids_of_added_tokens),
         cmocka_unit_test(streams_never_emit_half_a_character),
         cmocka_unit_test(bad_tokenizer_json_is_refused),
         cmocka_unit_test(every_truncation_of_a_file_is_refused),
