@@ -91,6 +91,12 @@ typedef struct {
         prompt_logprobs; /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities at all. */
     int priority; /* Higher first; equal: first come. A level weighs as much as 4096 steps of waiting, so none waits for ever. */
     lt_serve_sampling sampling;
+    const int32_t *allowed; /* Only these may be chosen; none: all. Not beside a grammar. */
+    int64_t n_allowed;
+    /* n_bad lists of ids, one behind the other, list i up to bad_ends[i]: its last one is not chosen behind the others. Where nothing else is left, it is. */
+    const int32_t *bad;
+    const int64_t *bad_ends;
+    int64_t n_bad;
     const lt_grammar *grammar; /* NULL: free. Must live until the request is done. */
     /* Reasoning: n_think_end > 0 says that the continuation begins with thinking (n_think_begin > 0: if it begins with those tokens), which ends at think_end. After think_budget tokens of it the engine forces those. -1: no budget. A grammar rules all of it: its language has the thinking, too. */
     int64_t think_budget;

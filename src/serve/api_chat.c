@@ -36,9 +36,9 @@ static const lt_field fields[] = {
     LT_ONLY("best_of", "1"), LT_I64("thinking_budget", thinking_budget, -1, 1e9),
     LT_I64("thinking_budget_tokens", thinking_budget, -1, 1e9),
     LT_I64("thinking_token_budget", thinking_budget, -1, 1e9),
-    LT_STR("reasoning_format", reasoning_format), LT_BOOL("include_reasoning", include_reasoning),
-    LT_ONLY("parse_tool_calls", "true"), LT_ONLY("add_special_tokens", "false"),
-    LT_FIELDS_SAMPLING};
+    LT_JSON("enable_thinking", enable_thinking), LT_STR("reasoning_format", reasoning_format),
+    LT_BOOL("include_reasoning", include_reasoning), LT_ONLY("parse_tool_calls", "true"),
+    LT_ONLY("add_special_tokens", "false"), LT_FIELDS_SAMPLING};
 
 static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
                                          LT_BOOL("continuous_usage_stats", continuous_usage),
@@ -328,6 +328,7 @@ static lt_conversation conversation_of(const lt_ask *a) {
                              .kwargs = a->template_kwargs,
                              .reasoning_effort = a->reasoning_effort,
                              .verbosity = a->verbosity,
+                             .enable_thinking = a->enable_thinking,
                              .add_generation_prompt = a->add_generation_prompt,
                              .continue_final = a->continue_final};
 }
@@ -360,6 +361,9 @@ static bool read_ask(lt_ask *a, lt_call *call, lt_api_error *e) {
         return lt_api_refuse(
             e, "continue_final_message",
             "'continue_final_message' and 'add_generation_prompt' exclude each other");
+    }
+    if (a->enable_thinking != NULL && !json_is_boolean(a->enable_thinking)) {
+        return lt_api_refuse(e, "enable_thinking", "'enable_thinking' must be true or false");
     }
     if (a->max_tokens == 0 || a->max_completion_tokens == 0) {
         const char *const said = a->max_completion_tokens == 0

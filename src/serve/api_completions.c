@@ -49,7 +49,7 @@ static int asked_top(const lt_ask *a) {
 static void put_tokens(lt_json_out *o, const lt_server *s, const rows *r, size_t n) {
     for (size_t k = 0; k < n; k++) {
         for (size_t i = r[k].from; i < r[k].to; i++) {
-            lt_piece_write(o, s, r[k].logs->rows[i].id);
+            lt_piece_or_id_write(o, s, r[k].logs->rows[i].id, r[k].logs->as_ids);
         }
     }
 }
@@ -82,7 +82,7 @@ static void put_top(lt_json_out *o, const lt_server *s, const lt_token_logs *l,
         const bool comma = o->comma;
         bool twice = false;
         told |= t->id == row->id;
-        lt_piece_write(o, s, t->id);
+        lt_piece_or_id_write(o, s, t->id, l->as_ids);
         starts[n] = mark + (comma ? 1 : 0);
         ends[n] = o->n;
         for (int i = 0; !o->failed && i < n && !twice; i++) {

@@ -7,7 +7,8 @@
 #include "serve/prompts.h"
 #include "serve/route.h"
 
-static const lt_field fields[] = {LT_JSON("input", input),
+static const lt_field fields[] = {LT_I64("truncate_prompt_tokens", truncate_prompt, -1, 1e9),
+                                  LT_JSON("input", input),
                                   LT_JSON("content", input),
                                   LT_STR("model", model),
                                   LT_STR("encoding_format", encoding_format),

@@ -110,13 +110,13 @@ static void put_probabilities(lt_json_out *o, const lt_strand *c, size_t from) {
     for (size_t i = from; i < l->n; i++) {
         lt_out_open(o, '{');
         lt_out_key_int(o, "id", l->rows[i].id);
-        lt_token_write(o, c->reply->server, l->rows[i].id, l->rows[i].logprob);
+        lt_token_write(o, c->reply->server, l->rows[i].id, l->rows[i].logprob, l->as_ids);
         lt_out_key_open(o, "top_logprobs", '[');
         for (int k = 0; k < l->rows[i].n_top && k < top; k++) {
             const struct lt_token_top *t = &l->tops[l->rows[i].top_at + (size_t)k];
             lt_out_open(o, '{');
             lt_out_key_int(o, "id", t->id);
-            lt_token_write(o, c->reply->server, t->id, t->logprob);
+            lt_token_write(o, c->reply->server, t->id, t->logprob, l->as_ids);
             lt_out_shut(o, '}');
         }
         lt_out_shut(o, ']');

@@ -1,4 +1,4 @@
-/* api_tokens.c: /tokenize, /detokenize, /apply-template: in llama-server's shape ({content: ...}) and in vLLM's ({prompt: ...} or {messages: ...}). */
+/* api_tokens.c: /tokenizer_info; /tokenize, /detokenize, /apply-template: in llama-server's shape ({content: ...}) and in vLLM's ({prompt: ...} or {messages: ...}). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -194,4 +194,44 @@ done:
     }
     free(text);
     lt_ask_free(&a);
+}
+
+/* ---- What the tokenizer is ---- */
+
+static void put_special(lt_json_out *o, const lt_server *s, const char *key, uint32_t id) {
+    lt_out_key(o, key);
+    if (id == LT_TOKEN_NONE) {
+        lt_out_null(o);
+    } else {
+        lt_piece_write(o, s, (int32_t)id);
+    }
+}
+
+/* As vLLM tells it: the fields of a tokenizer_config.json that clients ask for. */
+void lt_api_tokenizer_info(lt_call *call) {
+    const lt_server *s = call->server;
+    const lt_tokenizer_info *v = &s->vocabulary;
+    lt_json_out o = {0};
+
+    lt_out_open(&o, '{');
+    lt_out_key_str(&o, "tokenizer_class", "PreTrainedTokenizerFast");
+    put_special(&o, s, "bos_token", v->bos);
+    put_special(&o, s, "eos_token", v->eos);
+    put_special(&o, s, "pad_token", v->pad != LT_TOKEN_NONE ? v->pad : v->eos);
+    put_special(&o, s, "unk_token", v->unk);
+    lt_out_key_bool(&o, "add_bos_token", v->adds_bos);
+    lt_out_key_bool(&o, "add_eos_token", v->adds_eos);
+    lt_out_key_int(&o, "vocab_size", lt_model_get_spec(s->model)->vocab_size);
+    lt_out_key_int(&o, "model_max_length", lt_server_context(s));
+    lt_out_key_open(&o, "additional_special_tokens", '[');
+    for (uint32_t id = 0; id < v->n_ids; id++) {
+        const bool named = id == v->bos || id == v->eos || id == v->pad || id == v->unk;
+        if (!named && lt_tokenizer_is_special(s->tokenizer, id)) {
+            lt_piece_write(&o, s, (int32_t)id);
+        }
+    }
+    lt_out_shut(&o, ']');
+    lt_out_key_str(&o, "chat_template", lt_chat_template_text(s->template));
+    lt_out_shut(&o, '}');
+    lt_call_json(call, 200, &o);
 }

@@ -69,6 +69,7 @@ void lt_ask_defaults(lt_ask *a) {
                   .add_generation_prompt = true,
                   .include_reasoning = true,
                   .dimensions = -1,
+                  .truncate_prompt = -2,
                   .parse_special = true,
                   .repeat_last_n = -1,
                   .dry_base = 1.75,

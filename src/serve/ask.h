@@ -58,20 +58,22 @@ typedef struct {
     double dry_multiplier, dry_base, xtc_probability, xtc_threshold;
     int64_t dry_allowed, dry_last_n;
     bool ignore_eos;
-    const json_t *logit_bias, *stop, *stop_ids, *dry_breakers;
+    const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
+    int64_t
+        truncate_prompt; /* Tokens of the prompt's end that are kept; -1: what fits; below: all. */
     bool include_stop;
     /* What is reported. */
     const json_t *logprobs;
     int64_t top_logprobs, prompt_logprobs, n_probs;
     const json_t *response_fields;
     bool timings_per_token, verbose;
-    bool skip_special, return_ids;
+    bool skip_special, return_ids, tokens_as_ids;
     /* Form of the answer. */
     const json_t *response_format, *text, *json_schema, *structured, *choice;
     const char *format_name; /* Where response_format stands; NULL: there. */
     const char *grammar, *regex;
     /* Templates and reasoning. */
-    const json_t *template_kwargs, *reasoning, *thinking;
+    const json_t *template_kwargs, *reasoning, *thinking, *enable_thinking;
     const char *reasoning_effort, *chat_template, *reasoning_format;
     int64_t thinking_budget, max_tool_calls;
     bool add_generation_prompt, continue_final, include_reasoning;
@@ -152,7 +154,11 @@ typedef struct {
         LT_JSON("dry_sequence_breakers", dry_breakers),                                            \
         LT_F64("xtc_probability", xtc_probability, 0, 1),                                          \
         LT_F64("xtc_threshold", xtc_threshold, 0, 1), LT_ONLY("lora", "[]"),                       \
-        LT_ONLY("logits_processors", "[]"), LT_ONLY("bad_words", "[]"),                            \
+        LT_ONLY("logits_processors", "[]"), LT_JSON("bad_words", bad_words),                       \
+        LT_JSON("allowed_token_ids", allowed_ids),                                                 \
+        LT_I64("truncate_prompt_tokens", truncate_prompt, -1, 1e9),                                \
+        LT_ONLY("truncation_side", "\"left\""),                                                    \
+        LT_BOOL("return_tokens_as_token_ids", tokens_as_ids),                                      \
         LT_ONLY("top_n_sigma", "-1|-1.0|0|0.0"), LT_ONLY("tfs_z", "1|1.0"), LT_FIELDS_IDLE,        \
         LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)
 

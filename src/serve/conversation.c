@@ -218,6 +218,9 @@ static json_t *context_of(const lt_server *s, const lt_conversation *c, lt_api_e
         json_object_set_new(context, "enable_thinking",
                             json_boolean(strcmp(c->reasoning_effort, "none") != 0));
     }
+    if (c->enable_thinking != NULL) {
+        json_object_set(context, "enable_thinking", (json_t *)(uintptr_t)c->enable_thinking);
+    }
     json_object_set_new(context, "add_generation_prompt",
                         json_boolean(c->add_generation_prompt && !c->continue_final));
     if (c->kwargs != NULL && !json_is_object(c->kwargs)) {

@@ -11,7 +11,8 @@ typedef struct {
     const json_t *kwargs;   /* More variables for the template, or NULL. */
     const char
         *reasoning_effort; /* NULL; "none" switches thinking off where the template knows how. */
-    const char *verbosity; /* NULL; how long answers are: low, medium, high. */
+    const json_t *enable_thinking; /* NULL; true or false: the template's variable. */
+    const char *verbosity;         /* NULL; how long answers are: low, medium, high. */
     bool add_generation_prompt;
     bool continue_final; /* The last message is the beginning of the answer. */
 } lt_conversation;

@@ -7,6 +7,7 @@
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "serve/narrow.h"
 
 #define MAX_SAMPLES 1024
 
@@ -80,6 +81,7 @@ static lt_err check_request(const lt_request *r, const lt_job_limits *limits) {
     LT_TRY(check_ids("stop ids", r->stop_ids, r->n_stop_ids, V));
     LT_TRY(check_ids("beginning of thinking", r->think_begin, r->n_think_begin, V));
     LT_TRY(check_ids("end of thinking", r->think_end, r->n_think_end, V));
+    LT_TRY(lt_narrow_check(r, &limits->ends, V));
     return check_sampling(&r->sampling, V);
 }
 
@@ -98,6 +100,8 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
     const int64_t longest = r->n_prompt + r->max_tokens;
     const int64_t n_pages = longest / limits->page_tokens + 1;
     const size_t width = r->embed ? (size_t)limits->spec->width : 0;
+    const size_t words = (size_t)(limits->spec->vocab_size + 31) / 32;
+    const size_t n_bad_ids = (size_t)j->n_bad_ids;
 
     j->samples = lt_arena_take(a, (size_t)r->n_samples * sizeof *j->samples, LT_ARENA_ALIGN);
     for (int64_t i = 0; i < r->n_samples; i++) {
@@ -113,6 +117,9 @@ static void job_carve(lt_job *j, const lt_job_limits *limits, lt_arena *a) {
         a, (size_t)r->sampling.n_dry_breakers * sizeof *r->sampling.dry_breakers, 8);
     j->r.think_begin = lt_arena_take(a, (size_t)r->n_think_begin * sizeof *r->think_begin, 8);
     j->r.think_end = lt_arena_take(a, (size_t)r->n_think_end * sizeof *r->think_end, 8);
+    j->allowed = r->n_allowed > 0 ? lt_arena_take(a, words * sizeof *j->allowed, 8) : NULL;
+    j->r.bad = lt_arena_take(a, n_bad_ids * sizeof *r->bad, 8);
+    j->r.bad_ends = lt_arena_take(a, (size_t)r->n_bad * sizeof *r->bad_ends, 8);
     j->embedding = lt_arena_take(a, width * sizeof *j->embedding, 8);
     j->hidden_sum = lt_arena_take(a, width * sizeof *j->hidden_sum, 8);
 }
@@ -167,7 +174,12 @@ static int64_t merge_bias(lt_logit_bias *bias, int64_t n) {
     return kept;
 }
 
-static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends) {
+static void copy_request(lt_job *j, const lt_request *r, const lt_ends *ends, int64_t V) {
+    if (j->allowed != NULL) {
+        lt_narrow_allow(r, j->allowed, V);
+    }
+    copy(j->r.bad, r->bad, (size_t)j->n_bad_ids * sizeof *r->bad);
+    copy(j->r.bad_ends, r->bad_ends, (size_t)r->n_bad * sizeof *r->bad_ends);
     copy(j->r.sampling.bias, r->sampling.bias,
          (size_t)r->sampling.n_bias * sizeof *r->sampling.bias);
     j->r.sampling.n_bias = merge_bias((lt_logit_bias *)(uintptr_t)j->r.sampling.bias,
@@ -193,10 +205,11 @@ lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limit
         LT_FAIL(LT_ERR_OOM, "a request");
     }
     j->r = *r;
+    j->n_bad_ids = r->n_bad > 0 ? r->bad_ends[r->n_bad - 1] : 0;
     job_carve(j, limits, &j->arena);
     LT_TRY_DONE(lt_arena_open(&j->arena, "a request"));
     job_carve(j, limits, &j->arena);
-    copy_request(j, r, &limits->ends);
+    copy_request(j, r, &limits->ends, limits->spec->vocab_size);
     for (int64_t i = 0; i < r->n_samples; i++) {
         LT_TRY_DONE(open_sample(j, i, r, limits));
     }
@@ -222,8 +235,9 @@ void lt_job_close(lt_job *j) {
 bool lt_sample_is_late(const lt_sample *s) {
     const lt_request *r = &s->job->r;
     const int64_t n = s->n_out + 1;
-    if (s->grammar != NULL || s->seq.n_ahead == 0) {
-        return s->grammar != NULL;
+    const bool masked = s->grammar != NULL || lt_narrows(r);
+    if (masked || s->seq.n_ahead == 0) {
+        return masked;
     }
     if (s->n_forced >= 0) {
         return true;
@@ -232,6 +246,25 @@ bool lt_sample_is_late(const lt_sample *s) {
         return r->think_budget >= 0 && n - s->think_from >= r->think_budget;
     }
     return r->think_budget == 0 && r->n_think_begin > 0 && n == r->n_think_begin;
+}
+
+/* What the grammar allows, or all, but for what the request rules out itself. */
+static lt_err fill_mask(lt_sample *s, int64_t n_output, int64_t vocab_size, uint32_t *mask,
+                        lt_pick_args *out) {
+    const lt_job *j = s->job;
+    out->mask = mask;
+    if (s->grammar != NULL) {
+        LT_TRY(lt_grammar_mask(s->grammar, mask, vocab_size));
+    } else {
+        memset(mask, 0xFF, (size_t)((vocab_size + 31) / 32) * sizeof *mask);
+        if (vocab_size % 32 != 0) {
+            mask[vocab_size / 32] = (1U << (vocab_size % 32)) - 1;
+        }
+    }
+    if (lt_narrows(&j->r)) {
+        lt_narrow(&j->r, j->allowed, s->tokens + j->r.n_prompt, n_output, mask, vocab_size);
+    }
+    return LT_OK;
 }
 
 lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_pick_args *out) {
@@ -254,9 +287,8 @@ lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask, lt_
     }
     if (s->n_forced >= 0) {
         out->forced = j->r.think_end[s->n_forced];
-    } else if (s->grammar != NULL) {
-        out->mask = mask;
-        return lt_grammar_mask(s->grammar, mask, vocab_size);
+    } else if (s->grammar != NULL || lt_narrows(&j->r)) {
+        return fill_mask(s, n, vocab_size, mask, out);
     }
     return LT_OK;
 }

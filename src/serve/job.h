@@ -57,6 +57,8 @@ struct lt_job {
     lt_sample *samples; /* (n_samples) */
     int32_t *endings;   /* (n_stop_ids + model's) stop_ids, then those of the model. */
     int64_t n_endings;
+    uint32_t *allowed; /* Bits of the ids that may be chosen; NULL: all. */
+    int64_t n_bad_ids;
     lt_logprobs prompt_logprobs; /* (n_prompt) of tokens 1 and on; 0 has none. */
     int64_t n_prompt_out, n_prompt_public, n_prompt_told;
     float *embedding;   /* (C) */
@@ -88,7 +90,7 @@ void lt_job_close(lt_job *j); /* Accepts NULL. */
 
 /* Whether how the next token is chosen can only be said when the one before it is known; or, with a grammar, at some cost, so as late as can be. */
 bool lt_sample_is_late(const lt_sample *s);
-/* How a sample's next token is chosen; behind the one that is coming if there is one. mask: filled when a grammar rules, ceil(V / 32) words. */
+/* How a sample's next token is chosen; behind the one that is coming if there is one. mask: filled when a grammar rules, or the request rules ids out; ceil(V / 32) words. */
 LT_MUST_USE lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask,
                                        lt_pick_args *out);
 /* Append a token: its log-probabilities, and whether it ends the sample (finish). A failure is the grammar's; nothing was appended. */

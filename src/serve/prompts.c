@@ -69,7 +69,8 @@ bool lt_prompts_mixed(lt_server *s, const json_t *value, const char *param, bool
 
 static bool add_text(lt_reply *j, const json_t *text, const char *param, lt_api_error *e) {
     lt_ids ids = {0};
-    if (!lt_server_may_fit(j->server, json_string_length(text), param, e)) {
+    if (j->ask.truncate_prompt < -1 &&
+        !lt_server_may_fit(j->server, json_string_length(text), param, e)) {
         return false;
     }
     if (!lt_server_encode(j->server, json_string_value(text), json_string_length(text),

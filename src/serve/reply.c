@@ -118,6 +118,9 @@ void lt_reply_free(lt_reply *j) {
     free(j->stop_ids);
     free(j->think_begin);
     free(j->think_end);
+    free(j->allowed);
+    free(j->bad_ends);
+    lt_ids_free(&j->bad);
     free(j->form.owned);
     lt_grammar_close(j->compile.grammar);
     lt_out_free(&j->out);
@@ -145,6 +148,7 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
     lt_part *p;
     const int64_t context = lt_server_context(j->server);
 
+    lt_reply_truncate(j, prompt);
     if (prompt->n == 0) {
         lt_ids_free(prompt);
         return lt_api_refuse(e, "prompt", "the prompt is empty: it has no token");
@@ -194,6 +198,7 @@ static bool strands_open(lt_reply *j, lt_part *p, lt_api_error *e) {
                              (p->prompt.n > 0 &&
                               !lt_tokenizer_is_special(j->server->tokenizer,
                                                        p->prompt.data[p->prompt.n - 1]));
+    p->prompt_logs.as_ids = j->ask.tokens_as_ids;
     p->strands = calloc((size_t)j->n_samples, sizeof *p->strands);
     if (p->strands == NULL) {
         return lt_api_refuse_oom(e);
@@ -216,6 +221,7 @@ static bool strands_open(lt_reply *j, lt_part *p, lt_api_error *e) {
             return lt_api_refuse_error(e, NULL, err);
         }
         c->logs.behind_text = behind_text;
+        c->logs.as_ids = j->ask.tokens_as_ids;
         if (behind_text) {
             lt_tokenizer_stream_continue(c->stream);
         }

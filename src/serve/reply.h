@@ -35,6 +35,7 @@ typedef struct {
     size_t n_tops, tops_room;
     size_t text_n;
     bool behind_text; /* The first piece keeps its leading space. */
+    bool as_ids;      /* Tokens are told as "token_id:N". */
 } lt_token_logs;
 
 typedef struct {
@@ -114,7 +115,9 @@ struct lt_reply {
     lt_request request; /* What the parts share. */
     lt_logit_bias *bias;
     int32_t dry_breakers[LT_ASK_BREAKERS];
-    int32_t *stop_ids, *think_begin, *think_end;
+    int32_t *stop_ids, *think_begin, *think_end, *allowed;
+    lt_ids bad; /* Of all spellings of bad words, one behind the other. */
+    int64_t *bad_ends;
     lt_form form;
     bool ruled;         /* A grammar rules the answer: to be made before it begins. */
     lt_compile compile; /* What it is made of, and the grammar. */
@@ -144,6 +147,10 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
 /* The form rules the whole answer, where there is one; chats have lt_speech_add instead. */
 bool lt_reply_rule(lt_reply *j, lt_api_error *e);
+
+/* reply_narrow.c: allowed_token_ids, bad_words; and truncate_prompt_tokens of a prompt, whose first id stays where it begins a text. */
+bool lt_reply_narrow(lt_reply *j, lt_api_error *e);
+void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
 
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
@@ -176,7 +183,7 @@ void lt_prompt_write(lt_json_out *o, const lt_part *p);
 /* "timings": {...} as llama-server has them: of a part that made so many tokens so far. */
 void lt_timings_write(lt_json_out *o, const lt_part *p, int64_t made);
 /* "token": ..., "logprob": ..., "bytes": [...] without braces. */
-void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob);
+void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob, bool as_id);
 /* [{token, logprob, bytes, top_logprobs: [...]}, ...] of rows [from, to). */
 void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *l, size_t from,
                        size_t to, int top);
@@ -185,6 +192,8 @@ void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p);
 /* A list of the ids of rows [from, to), and of the prompt's. */
 void lt_ids_write(lt_json_out *o, const char *key, const lt_token_logs *l, size_t from, size_t to);
 void lt_prompt_ids_write(lt_json_out *o, const lt_part *p);
+/* The same, or "token_id:N". */
+void lt_piece_or_id_write(lt_json_out *o, const lt_server *s, int32_t id, bool as_id);
 /* The piece of a token as valid UTF-8 into out (appended). */
 void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id);
 

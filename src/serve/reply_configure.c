@@ -227,13 +227,21 @@ static bool encode(lt_reply *j, const char *text, int32_t **ids, int64_t *n, lt_
     return true;
 }
 
-/* What the request says; an effort of none is a budget of none, for templates that would reason all the same; else the server's. */
+/* Off: as a field of its own (Qwen's service has it so), or as the template's variable. */
+static bool is_off(const lt_ask *a) {
+    return json_is_false(a->enable_thinking) ||
+           json_is_false(json_object_get(a->template_kwargs, "enable_thinking"));
+}
+
+/* What the request says; an effort of none, or thinking that is off, is a budget of none, for templates that would reason all the same; else the server's. */
 static int64_t think_budget(const lt_reply *j) {
     const char *effort = j->ask.reasoning_effort;
     if (j->ask.thinking_budget >= 0) {
         return j->ask.thinking_budget;
     }
-    return effort != NULL && strcmp(effort, "none") == 0 ? 0 : j->server->o.think_budget;
+    return (effort != NULL && strcmp(effort, "none") == 0) || is_off(&j->ask)
+               ? 0
+               : j->server->o.think_budget;
 }
 
 /* After the budget the engine ends the reasoning itself. A model that does not reason has nothing to end. */
@@ -478,5 +486,6 @@ bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *
                              "look at all tokens (-1)");
     }
     read_sampling(j);
-    return read_bias(j, e) && read_breakers(j, e) && read_stops(j, e) && read_form(j, e);
+    return read_bias(j, e) && read_breakers(j, e) && read_stops(j, e) && lt_reply_narrow(j, e) &&
+           read_form(j, e);
 }

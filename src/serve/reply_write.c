@@ -108,12 +108,22 @@ void lt_piece_write(lt_json_out *o, const lt_server *s, int32_t id) {
     lt_out_str(o, valid, n);
 }
 
-void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob) {
+void lt_piece_or_id_write(lt_json_out *o, const lt_server *s, int32_t id, bool as_id) {
+    char text[32];
+    if (as_id) {
+        snprintf(text, sizeof text, "token_id:%d", (int)id);
+        lt_out_text(o, text);
+    } else {
+        lt_piece_write(o, s, id);
+    }
+}
+
+void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logprob, bool as_id) {
     size_t n = 0;
     const char *piece = lt_tokenizer_piece(s->tokenizer, (uint32_t)id, &n);
 
     lt_out_key(o, "token");
-    lt_piece_write(o, s, id);
+    lt_piece_or_id_write(o, s, id, as_id);
     lt_out_key_real(o, "logprob", logprob);
     lt_out_key_open(o, "bytes", '[');
     for (size_t i = 0; piece != NULL && i < n; i++) {
@@ -128,12 +138,12 @@ void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *
     for (size_t i = from; i < to; i++) {
         const lt_token_log *row = &l->rows[i];
         lt_out_open(o, '{');
-        lt_token_write(o, s, row->id, row->logprob);
+        lt_token_write(o, s, row->id, row->logprob, l->as_ids);
         lt_out_key_open(o, "top_logprobs", '[');
         for (int k = 0; k < row->n_top && k < top; k++) {
             const struct lt_token_top *t = &l->tops[row->top_at + (size_t)k];
             lt_out_open(o, '{');
-            lt_token_write(o, s, t->id, t->logprob);
+            lt_token_write(o, s, t->id, t->logprob, l->as_ids);
             lt_out_shut(o, '}');
         }
         lt_out_shut(o, ']');

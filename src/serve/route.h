@@ -24,6 +24,7 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(props)                                                                                       \
     X(slots)                                                                                       \
     X(tokenize) /* api_tokens.c */                                                                 \
+    X(tokenizer_info)                                                                              \
     X(detokenize)                                                                                  \
     X(apply_template)                                                                              \
     X(models) /* api_info.c */                                                                     \

@@ -273,6 +273,45 @@ def structured():
     refused("a broken grammar", 400, "grammar", lambda: chat(extra_body={"grammar": "root ::= ("}))
 
 @case
+def extras():
+    """What vLLM's users ask for."""
+    def post(path, **kw):
+        return json.load(urllib.request.urlopen(urllib.request.Request(base + path, json.dumps(kw).encode(), {"content-type": "application/json"})))
+    ids = lambda text: post("/tokenize", prompt=text, add_special_tokens=False)["tokens"]
+    plain = complete(extra_body={"return_token_ids": True}).choices[0]
+    few = sorted({i for t in (" dog", " cat", ".") for i in ids("Tim" + t)[-2:]})
+    for kw in ({}, {"temperature": 2.0}):
+        r = complete(extra_body={"allowed_token_ids": few, "return_token_ids": True}, **kw).choices[0]
+        check(f"allowed_token_ids {kw}", len(r.token_ids) == 16 and set(r.token_ids) <= set(few), r)
+    refused("allowed_token_ids: none", 400, "allowed_token_ids", lambda: complete(extra_body={"allowed_token_ids": []}))
+    refused("allowed_token_ids: outside", 400, "allowed_token_ids", lambda: complete(extra_body={"allowed_token_ids": [10**8]}))
+    refused("allowed_token_ids beside a form", 400, None, lambda: complete(extra_body={"allowed_token_ids": few, "guided_regex": "a"}))
+    word = plain.text.split()[2]
+    r = complete(extra_body={"bad_words": [word]}).choices[0]
+    check("bad_words", word in plain.text and word not in r.text.split(), (plain.text, r.text))
+    long = " ".join(plain.text.split()[1:4])
+    r = complete(extra_body={"bad_words": [long]}).choices[0]
+    check("bad_words of several tokens", long in plain.text and long not in r.text, (plain.text, r.text))
+    check("bad_words leave the beginning as it was", r.text[:3] == plain.text[:3], r.text)
+    refused("bad_words: an empty one", 400, "bad_words", lambda: complete(extra_body={"bad_words": [""]}))
+    prompt = post("/tokenize", prompt="Once upon a time there was a little girl", add_special_tokens=True)["tokens"]
+    r = complete(prompt=prompt, extra_body={"truncate_prompt_tokens": 4})
+    check("truncate_prompt_tokens", r.usage.prompt_tokens == 4 and r.choices[0].text == complete(prompt=[prompt[0], *prompt[-3:]]).choices[0].text, r)
+    r = complete(prompt="word " * 2000, max_tokens=8, extra_body={"truncate_prompt_tokens": -1})
+    check("truncate_prompt_tokens -1: as much as fits", r.usage.prompt_tokens == 512 - 8 and r.usage.completion_tokens == 8, r.usage)
+    r = chat(messages=[{"role": "user", "content": "word " * 400}], extra_body={"truncate_prompt_tokens": 20})
+    check("truncate_prompt_tokens: chat", r.usage.prompt_tokens == 20, r.usage)
+    r = complete(logprobs=2, extra_body={"return_tokens_as_token_ids": True, "return_token_ids": True}).choices[0]
+    check("return_tokens_as_token_ids", r.logprobs.tokens == [f"token_id:{i}" for i in r.token_ids] and all(k.startswith("token_id:") for t in r.logprobs.top_logprobs for k in t), r.logprobs)
+    r = chat(logprobs=True, top_logprobs=1, extra_body={"return_tokens_as_token_ids": True}).choices[0].logprobs.content
+    check("return_tokens_as_token_ids: chat", all(t.token.startswith("token_id:") and t.top_logprobs[0].token.startswith("token_id:") for t in r), r)
+    info = json.load(urllib.request.urlopen(base + "/tokenizer_info"))
+    check("tokenizer_info", info["eos_token"].strip() == "</s>" and info["bos_token"].strip() == "<s>" and "chat_template" in info, info)
+    check("ping", urllib.request.urlopen(base + "/ping").status == 200)
+    refused("enable_thinking: a word", 400, "enable_thinking", lambda: chat(extra_body={"enable_thinking": "no"}))
+
+
+@case
 def tools():
     tool = {"type": "function", "function": {"name": "get_weather", "description": "The weather", "parameters": {
         "type": "object", "properties": {"city": {"type": "string", "maxLength": 10}}, "required": ["city"]}}}
