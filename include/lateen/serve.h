@@ -37,6 +37,8 @@ typedef struct {
     int64_t page_tokens; /* Tokens of one page of the cache. */
     int64_t
         cache_bytes; /* Keys and values; 0: max_running * max_seq tokens, at most half of free memory. */
+    int64_t
+        unused_bytes; /* Of them at most so many keep pages that no sequence holds, for prompts to come; 0: all. */
     bool
         prefix_cache; /* Finished pages stay and are shared by prompts that begin with the same tokens. */
     lt_warm warm;
@@ -164,6 +166,15 @@ void lt_engine_cancel_sample(lt_engine *e, uint64_t id,
 int lt_engine_fd(const lt_engine *e); /* Readable while events wait. */
 int64_t lt_engine_poll(lt_engine *e, lt_event *events,
                        int64_t room); /* How many were written; never waits. */
+
+/* Where keys and values are kept; fixed when the engine opens. */
+typedef struct {
+    int64_t pages, page_tokens, page_bytes;
+    int64_t most_unused; /* Pages that no sequence holds: so many are kept. */
+    lt_dtype dtype;
+    char why[320]; /* What set the number of pages. */
+} lt_engine_cache;
+void lt_engine_get_cache(const lt_engine *e, lt_engine_cache *out);
 
 #define LT_STEP_SIZES 22 /* Steps have at most 2^20 tokens, and one a sequence. */
 

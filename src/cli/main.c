@@ -1,11 +1,14 @@
 /* main.c: `lateen <verb>`: finds the verb in the table and runs it. */
 #include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "base/error.h"
+#include "base/limits.h"
+#include "base/thread.h"
 #include "cli/verb.h"
 #include "cli/verbs.h"
 
@@ -31,11 +34,29 @@ static int unknown_verb(const char *word) {
     return LT_EXIT_USAGE;
 }
 
+/* libgomp counts the cores that the process may run on, and knows no quota of a control group: more threads than that would be stopped together, in the middle of a
+ * parallel region, for most of each period. True: the environment has changed. */
+static bool bound_threads(void) {
+    lt_limits l;
+    char n[16];
+    if (getenv("OMP_NUM_THREADS") != NULL) {
+        return false;
+    }
+    lt_limits_read(&l);
+    snprintf(n, sizeof n, "%d", l.n_cpus);
+    return l.n_cpus < lt_thread_count() && setenv("OMP_NUM_THREADS", n, 1) == 0;
+}
+
 /* By itself libgomp spins some 15 ms at the end of a parallel region before it sleeps: whole time slices, in which a machine with other work does nothing, and a token of 1.5 ms took 40 to
  * 1,500. With 4,000 turns it spins 0.1 to 0.2 ms, longer than an op's wait for its threads and for what is done on one. It reads its environment before main: hence a second start. */
-static void bound_spinning(char **argv) {
-    if (getenv("OMP_WAIT_POLICY") == NULL && getenv("GOMP_SPINCOUNT") == NULL &&
-        setenv("GOMP_SPINCOUNT", "4000", 1) == 0) {
+static bool bound_spinning(void) {
+    return getenv("OMP_WAIT_POLICY") == NULL && getenv("GOMP_SPINCOUNT") == NULL &&
+           setenv("GOMP_SPINCOUNT", "4000", 1) == 0;
+}
+
+static void prepare_openmp(char **argv) {
+    const bool threads = bound_threads(), spinning = bound_spinning();
+    if (threads || spinning) {
         (void)execv("/proc/self/exe", argv); /* If it can not be, it runs as it is. */
     }
 }
@@ -56,7 +77,7 @@ static int run(int argc, char **argv) {
     }
     for (size_t i = 0; i < lt_n_verbs; i++) {
         if (strcmp(argv[1], lt_verbs[i].name) == 0) {
-            bound_spinning(argv);
+            prepare_openmp(argv);
             return lt_verbs[i].run(argc - 1, argv + 1);
         }
     }

@@ -51,10 +51,11 @@ static json_t *cpu_json(const lt_machine *m) {
     }
     LT_CPU_FEATURE_MAP(FEATURE)
 #undef FEATURE
-    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:s, s:o}", "model", f->model, "packages",
-                     m->n_packages, "cores", m->n_cores, "hardware_threads", m->n_pus,
-                     "threads_used", lt_thread_count(), "numa_nodes", m->n_numa, "kernels",
-                     lt_isa_name(f->isa), "instructions", names);
+    return json_pack("{s:s, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:s, s:o}", "model", f->model,
+                     "packages", m->n_packages, "cores", m->n_cores, "hardware_threads", m->n_pus,
+                     "allowed", m->limits.n_cpus, "allowed_by", m->limits.cpus_by, "threads_used",
+                     lt_thread_count(), "numa_nodes", m->n_numa, "kernels", lt_isa_name(f->isa),
+                     "instructions", names);
 }
 
 static json_t *caches_json(const lt_machine *m) {
@@ -65,6 +66,15 @@ static json_t *caches_json(const lt_machine *m) {
                                              m->caches[i].count));
     }
     return all;
+}
+
+/* 0: unknown. */
+static json_t *memory_json(const lt_limits *l) {
+    const uint64_t all = l->memory_bytes, left = l->available_bytes;
+    return json_pack("{s:I, s:s, s:I, s:s}", "bytes",
+                     (json_int_t)(all == LT_LIMIT_UNKNOWN ? 0 : all), "bytes_by", l->memory_by,
+                     "available_bytes", (json_int_t)(left == LT_LIMIT_UNKNOWN ? 0 : left),
+                     "available_by", l->available_by);
 }
 
 static json_t *measured_json(const lt_cpu_probe *p) {
@@ -213,6 +223,7 @@ static void print_cpu(const json_t *cpu, const json_t *caches, const json_t *mem
            "used\n",
            cores, plural(cores), pus, plural(pus), numa, plural(numa), whole(cpu, "threads_used"),
            plural(whole(cpu, "threads_used")));
+    printf("              %lld allowed by %s\n", whole(cpu, "allowed"), text(cpu, "allowed_by"));
     printf("caches        ");
     json_array_foreach(caches, i, item) {
         printf("%sL%lld ", i > 0 ? ", " : "", whole(item, "level"));
@@ -223,9 +234,9 @@ static void print_cpu(const json_t *cpu, const json_t *caches, const json_t *mem
     }
     printf("\nmemory        ");
     print_bytes(whole(memory, "bytes"));
-    printf(", ");
+    printf(" (%s), ", text(memory, "bytes_by"));
     print_bytes(whole(memory, "available_bytes"));
-    printf(" available\ninstructions ");
+    printf(" available (%s)\ninstructions ", text(memory, "available_by"));
     json_array_foreach(json_object_get(cpu, "instructions"), i, item) {
         printf(" %s", json_string_value(item));
     }
@@ -371,10 +382,9 @@ static lt_err gather(const doctor_options *o, json_t **out, char *why_no_gpu, si
     if (o->measure && !o->ops) {
         LT_TRY(lt_cpu_probe_run(&p));
     }
-    r = json_pack("{s:s, s:o, s:o, s:{s:I, s:I}, s:o, s:o}", "version", lt_version(), "cpu",
-                  cpu_json(&m), "caches", caches_json(&m), "memory", "bytes",
-                  (json_int_t)m.memory_bytes, "available_bytes", (json_int_t)m.available_bytes,
-                  "gpus", gpus_json(why_no_gpu, why_bytes, o->measure && !o->ops), "libraries",
+    r = json_pack("{s:s, s:o, s:o, s:o, s:o, s:o}", "version", lt_version(), "cpu", cpu_json(&m),
+                  "caches", caches_json(&m), "memory", memory_json(&m.limits), "gpus",
+                  gpus_json(why_no_gpu, why_bytes, o->measure && !o->ops), "libraries",
                   libraries_json());
     if (o->measure && !o->ops) {
         json_object_set_new(r, "measured", measured_json(&p));

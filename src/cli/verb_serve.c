@@ -38,6 +38,8 @@
       "tokens of a page of the cache; 0: the engine's choice")                                     \
     X(I64, cache_bytes, "cache-bytes", "0", 0, 1e15, "BYTES",                                      \
       "keys and values; 0: what the running sequences need, half of free memory at most")          \
+    X(I64, prefix_cache_bytes, "prefix-cache-bytes", "0", 0, 1e15, "BYTES",                        \
+      "of these at most so many keep prompts that nobody uses any more; 0: all")                   \
     X(ENUM, cache_dtype, "cache-dtype", "model", 0, 0, "model|fp32|bf16|fp16",                     \
       "type of keys and values; model: its compute type")                                          \
     X(BOOL, prefix_cache, "prefix-cache", "true", 0, 0, "",                                        \
@@ -139,6 +141,7 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.step_tokens = o->step_tokens > 0 ? o->step_tokens : s->engine.step_tokens;
     s->engine.page_tokens = o->page_tokens > 0 ? o->page_tokens : s->engine.page_tokens;
     s->engine.cache_bytes = o->cache_bytes;
+    s->engine.unused_bytes = o->prefix_cache_bytes;
     s->engine.cache_dtype = (const lt_dtype[]){LT_DTYPE_COUNT, LT_F32, LT_BF16,
                                                LT_F16}[o->cache_dtype];
     s->engine.prefix_cache = o->prefix_cache;

@@ -3,7 +3,6 @@
 #include "kernels/host.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -26,20 +25,6 @@ lt_err lt_host_alloc(void **out, size_t bytes, const char *what) {
     }
     *out = data;
     return LT_OK;
-}
-
-size_t lt_host_memory_left(void) {
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    bool found = false;
-    while (f != NULL && !found && fgets(line, sizeof line, f) != NULL) {
-        found = sscanf(line, "MemAvailable: %llu kB", &kib) == 1;
-    }
-    if (f != NULL) {
-        fclose(f);
-    }
-    return found ? (size_t)kib << 10 : SIZE_MAX;
 }
 
 void lt_host_release(void *data, size_t bytes) {

@@ -7,8 +7,6 @@
 
 lt_err lt_host_alloc(void **out, size_t bytes, const char *what);
 void lt_host_release(void *data, size_t bytes);
-/* What the kernel could still give without swapping (MemAvailable); SIZE_MAX where it does not say. */
-size_t lt_host_memory_left(void);
 lt_err lt_host_queue_open(lt_queue **out);
 void lt_host_queue_close(lt_queue *q);
 lt_err lt_host_sync(lt_queue *q);

@@ -17,6 +17,7 @@
 #include "base/thread.h"
 #include "model/generation.h"
 #include "model/held.h"
+#include "model/source.h"
 #include "tensor/ops.h"
 
 #define LEAST_BYTES ((size_t)1 << 20) /* A matrix of some MB goes by several lanes. */
@@ -203,6 +204,14 @@ void lt_model_close(lt_model *m) {
     close_mover(m);
     lt_param_table_close(&m->table);
     free(m);
+}
+
+size_t lt_model_host_bytes(const lt_model *m) {
+    if (!m->backend->host_memory) {
+        return 0;
+    }
+    return m->weights_bytes + m->held_copies_bytes + m->held_packed_bytes +
+           (m->held_source != NULL ? lt_weight_source_bytes(m->held_source) : 0);
 }
 
 const lt_model_spec *lt_model_get_spec(const lt_model *m) {

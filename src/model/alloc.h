@@ -18,6 +18,9 @@ LT_MUST_USE lt_err lt_model_place(lt_model *m);
 /* Bytes of the weights of a spec: compute copy and master. */
 size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *options);
 
+/* What the weights of a model take of the host's memory once all are there and were read; 0 on a device with memory of its own. */
+size_t lt_model_host_bytes(const lt_model *m);
+
 /* Refresh the compute copy from the F32 master (nothing to do when they are one). */
 LT_MUST_USE lt_err lt_model_sync_weights(lt_model *m);
 

@@ -133,6 +133,17 @@ void lt_weight_source_close(lt_source *s) {
     *s = (lt_source){0};
 }
 
+size_t lt_weight_source_bytes(const lt_source *s) {
+    size_t bytes = s->bin.size_bytes;
+    for (size_t i = 0; i < s->n_shards; i++) {
+        bytes += s->shards[i].map.size_bytes;
+    }
+    for (size_t i = 0; s->gguf != NULL && i < s->gguf->n_tensors; i++) {
+        bytes += (size_t)s->gguf->tensors[i].bytes;
+    }
+    return bytes;
+}
+
 static lt_err from_safetensor(const lt_source *s, const lt_safetensor *t, lt_weight *out) {
     if (!lt_block_decodes(t->dtype)) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: tensor %s has type %s; weights are floating point",

@@ -43,6 +43,8 @@ typedef struct lt_source {
 /* Open and fill the spec from what the source says of itself. Free with lt_weight_source_close. */
 LT_MUST_USE lt_err lt_weight_source_open(lt_source *out, lt_model_spec *spec, const char *path);
 void lt_weight_source_close(lt_source *s);
+/* Of the tensors in the mapped files: what reading all of them makes resident. */
+size_t lt_weight_source_bytes(const lt_source *s);
 
 /* False: there is no such tensor. A tensor of a type we do not decode: UNSUPPORTED. */
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,

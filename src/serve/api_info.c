@@ -5,10 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "serve/reply.h"
 #include "serve/route.h"
 
@@ -135,18 +135,6 @@ void lt_api_metrics(lt_call *call) {
 
 /* ---- The status page's numbers ---- */
 
-static int64_t resident_bytes(void) {
-    long long total = 0, resident = 0;
-    FILE *f = fopen("/proc/self/statm", "r");
-    if (f == NULL || fscanf(f, "%lld %lld", &total, &resident) != 2) {
-        resident = 0;
-    }
-    if (f != NULL) {
-        fclose(f);
-    }
-    return resident * sysconf(_SC_PAGESIZE);
-}
-
 static int64_t open_descriptors(void) {
     DIR *d = opendir("/proc/self/fd");
     int64_t n = 0;
@@ -202,6 +190,7 @@ void lt_api_status_json(lt_call *call) {
     const lt_server_state state = atomic_load(&s->state);
     lt_json_out o = {0};
     lt_engine_stats st = {0};
+    lt_engine_cache cache;
 
     lt_out_open(&o, '{');
     lt_out_key_str(&o, "state", s->draining ? "ending" : states[state]);
@@ -212,7 +201,10 @@ void lt_api_status_json(lt_call *call) {
     lt_out_key_real(&o, "load_s", s->load_s);
     if (state == LT_SERVER_READY) {
         lt_engine_get_stats(s->engine, &st);
+        lt_engine_get_cache(s->engine, &cache);
         lt_out_key_int(&o, "context", lt_server_context(s));
+        lt_out_key_int(&o, "cache_bytes", cache.pages * cache.page_bytes);
+        lt_out_key_str(&o, "cache_why", cache.why);
     }
     put_engine(&o, &st, &s->o.engine);
     lt_out_key_int(&o, "connections", lt_http_connections(s->http));
@@ -223,7 +215,7 @@ void lt_api_status_json(lt_call *call) {
     lt_out_key_real(&o, "ttft_p99_s", quantile(&s->metrics.h[LT_HIST_TTFT], 0.99));
     lt_out_key_real(&o, "itl_p50_s", quantile(&s->metrics.h[LT_HIST_ITL], 0.5));
     lt_out_key_real(&o, "itl_p99_s", quantile(&s->metrics.h[LT_HIST_ITL], 0.99));
-    lt_out_key_int(&o, "resident_bytes", resident_bytes());
+    lt_out_key_int(&o, "resident_bytes", (int64_t)lt_limits_resident_bytes());
     lt_out_key_int(&o, "descriptors", open_descriptors());
     lt_out_shut(&o, '}');
     lt_call_json(call, 200, &o);

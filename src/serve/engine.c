@@ -5,7 +5,7 @@
  *
  * An id is a slot and how many requests had come: an old id never finds a new job. */
 #include <errno.h>
-#include <omp.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -13,9 +13,11 @@
 
 #include "base/clock.h"
 #include "base/error.h"
-#include "lateen/generate.h"
+#include "base/limits.h"
 #include "base/log.h"
-#include "kernels/host.h"
+#include "base/thread.h"
+#include "lateen/generate.h"
+#include "model/alloc.h"
 #include "model/run.h"
 #include "serve/engine_impl.h"
 
@@ -45,8 +47,8 @@ lt_request lt_request_defaults(void) {
 static lt_err check_options(const lt_engine_options *o) {
     if (o->max_running < 1 || o->max_running > 65536 || o->max_waiting < 0 ||
         o->max_waiting > (1 << 20) || o->step_tokens < 0 || o->step_tokens > (1 << 20) ||
-        o->max_seq < 0 || o->cache_bytes < 0 || o->page_tokens < 16 || o->page_tokens % 16 != 0 ||
-        o->page_tokens > 4096) {
+        o->max_seq < 0 || o->cache_bytes < 0 || o->unused_bytes < 0 || o->page_tokens < 16 ||
+        o->page_tokens % 16 != 0 || o->page_tokens > 4096) {
         LT_FAIL(LT_ERR_ARG,
                 "engine: %lld running, %lld waiting, steps of %lld tokens, pages of %lld (a "
                 "multiple of 16)",
@@ -56,44 +58,93 @@ static lt_err check_options(const lt_engine_options *o) {
     return LT_OK;
 }
 
+#define MIB(bytes) ((double)(bytes) / 1048576.0)
+
 static int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* How many pages, and how long a sequence may be in so many. */
+/* Of the weights what has yet to come into the host's memory: those that are filled beside, or mapped and not read. */
+static uint64_t weights_to_come(const lt_engine *e) {
+    const uint64_t all = lt_model_host_bytes(e->model), here = lt_limits_resident_bytes();
+    return all > here ? all - here : 0;
+}
+
+/* Half of what is left is the cache's at most: *bytes; and by which limit. */
+static lt_err half_of_memory(const lt_engine *e, uint64_t *bytes, char *why, size_t why_n) {
+    const lt_backend *backend = e->model->backend;
+    if (backend->memory_left != NULL) {
+        size_t left = 0;
+        LT_TRY(backend->memory_left(&left));
+        *bytes = left / 2;
+        snprintf(why, why_n, "half of the %.1f MiB that %s has left", MIB(left), backend->name);
+    } else {
+        const uint64_t weights = weights_to_come(e);
+        lt_limits l;
+        lt_limits_read(&l);
+        *bytes = (l.available_bytes > weights ? l.available_bytes - weights : 0) / 2;
+        snprintf(why, why_n, "half of the %.1f MiB that %s leaves%s", MIB(2 * *bytes),
+                 l.available_by, weights > 0 ? " beside the weights" : "");
+    }
+    return LT_OK;
+}
+
+/* How many pages. */
+static lt_err count_pages(lt_engine *e, int64_t *n) {
+    lt_engine_options *o = &e->o;
+    const int64_t page = (int64_t)e->cache.page_bytes;
+    const int64_t all = o->max_running * div_up(o->max_seq, o->page_tokens);
+    uint64_t half = 0;
+    char why[320];
+
+    if (o->cache_bytes > 0) {
+        *n = o->cache_bytes / page;
+        snprintf(e->cache.why, sizeof e->cache.why, "as asked for");
+    } else {
+        LT_TRY(half_of_memory(e, &half, why, sizeof why));
+        *n = all;
+        snprintf(e->cache.why, sizeof e->cache.why, "%lld sequences of %lld tokens",
+                 (long long)o->max_running, (long long)o->max_seq);
+        if (half / (uint64_t)page < (uint64_t)all) {
+            *n = (int64_t)(half / (uint64_t)page);
+            snprintf(e->cache.why, sizeof e->cache.why, "%s", why);
+        }
+    }
+    *n = *n > INT32_MAX / o->page_tokens ? INT32_MAX / o->page_tokens : *n;
+    if (*n < 1) {
+        LT_FAIL(LT_ERR_LIMIT, "engine: a page of %lld bytes does not fit the cache of %lld: %s",
+                (long long)page, (long long)(o->cache_bytes > 0 ? o->cache_bytes : (int64_t)half),
+                e->cache.why);
+    }
+    return LT_OK;
+}
+
+/* How many pages, how long a sequence may be in so many, and how many are kept that nobody holds. */
 static lt_err size_cache(lt_engine *e) {
     lt_engine_options *o = &e->o;
-    const lt_backend *backend = e->model->backend;
-    const size_t page = lt_forward_page_bytes(e->spec, o->page_tokens, o->cache_dtype);
-    size_t left = SIZE_MAX;
-    int64_t n;
+    int64_t n = 0;
 
     o->max_seq = o->max_seq > 0 ? o->max_seq : e->spec->max_seq;
     if (e->spec->pos == LT_POS_LEARNED && o->max_seq > e->spec->max_seq) {
         LT_FAIL(LT_ERR_ARG, "engine: sequences of %lld tokens, but the model has %lld positions",
                 (long long)o->max_seq, (long long)e->spec->max_seq);
     }
-    n = o->cache_bytes > 0 ? o->cache_bytes / (int64_t)page
-                           : o->max_running * div_up(o->max_seq, o->page_tokens);
-    if (o->cache_bytes == 0) {
-        left = lt_host_memory_left();
-        if (backend->memory_left != NULL) {
-            LT_TRY(backend->memory_left(&left));
-        }
-        n = n > (int64_t)(left / 2 / page) ? (int64_t)(left / 2 / page) : n;
-    }
-    n = n > INT32_MAX / o->page_tokens ? INT32_MAX / o->page_tokens : n;
-    if (n < 1) {
-        LT_FAIL(LT_ERR_LIMIT, "engine: a page of %zu bytes does not fit the cache of %lld", page,
-                (long long)(o->cache_bytes > 0 ? (uint64_t)o->cache_bytes : left / 2));
-    }
+    e->cache.page_bytes = (int64_t)lt_forward_page_bytes(e->spec, o->page_tokens, o->cache_dtype);
+    LT_TRY(count_pages(e, &n));
     if (o->max_seq > n * o->page_tokens) {
         lt_log_info("the cache holds %lld tokens: that bounds a sequence, not the model's %lld",
                     (long long)(n * o->page_tokens), (long long)o->max_seq);
         o->max_seq = n * o->page_tokens;
     }
+    e->cache.pages = n;
+    e->cache.page_tokens = o->page_tokens;
+    e->cache.dtype = o->cache_dtype;
+    e->cache.most_unused = o->unused_bytes > 0 && o->unused_bytes / e->cache.page_bytes < n
+                               ? o->unused_bytes / e->cache.page_bytes
+                               : n;
     e->sched.pages.n_pages = e->stats.pages = n;
     e->sched.pages.page_tokens = o->page_tokens;
+    e->sched.pages.most_cached = e->cache.most_unused;
     e->max_pages = div_up(o->max_seq, o->page_tokens);
     return LT_OK;
 }
@@ -136,7 +187,7 @@ static lt_err size_engine(lt_engine *e) {
     }
     /* Jobs live until poll has told them; a front that polls sees them go within a step or two. */
     e->n_slots = 2 * (o->max_running + o->max_waiting);
-    e->n_pickers = omp_get_max_threads();
+    e->n_pickers = lt_thread_count();
     return LT_OK;
 }
 
@@ -150,7 +201,7 @@ static void warm_next(lt_engine *e) {
 
 static void *run(void *engine) {
     lt_engine *e = engine;
-    omp_set_num_threads((int)e->n_pickers); /* As who opened the engine has it. */
+    lt_thread_set_count((int)e->n_pickers); /* As who opened the engine has it. */
     for (;;) {
         pthread_mutex_lock(&e->lock);
         while (e->submitted == NULL && e->cancelled == NULL && !e->closing) {
@@ -385,6 +436,10 @@ int64_t lt_engine_poll(lt_engine *e, lt_event *events, int64_t room) {
         lt_job_close(gone);
     }
     return n;
+}
+
+void lt_engine_get_cache(const lt_engine *e, lt_engine_cache *out) {
+    *out = e->cache;
 }
 
 void lt_engine_get_stats(const lt_engine *e, lt_engine_stats *out) {

@@ -76,6 +76,7 @@ struct lt_engine {
     const lt_model_spec *spec;
     lt_engine_options o;
     lt_job_limits limits;
+    lt_engine_cache cache;
     lt_arena arena; /* Everything below that has a length. */
     /* The engine's thread. */
     lt_sched sched;

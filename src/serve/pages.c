@@ -85,6 +85,21 @@ static void forget(lt_pages *p, int32_t page) {
     g->parent = g->hash_next = LT_NO_PAGE;
 }
 
+/* The oldest cached page, which nothing finds any more. */
+static int32_t evict(lt_pages *p) {
+    const int32_t page = p->oldest;
+    age_remove(p, page);
+    forget(p, page);
+    p->n_evicted++;
+    return page;
+}
+
+static void set_free(lt_pages *p, int32_t page) {
+    at(p, page)->next = p->free_first;
+    p->free_first = page;
+    p->n_free++;
+}
+
 int32_t lt_pages_take(lt_pages *p) {
     int32_t page = p->free_first;
     if (page != LT_NO_PAGE) {
@@ -92,10 +107,7 @@ int32_t lt_pages_take(lt_pages *p) {
         p->page[page].next = LT_NO_PAGE;
         p->n_free--;
     } else if (p->oldest != LT_NO_PAGE) {
-        page = p->oldest;
-        age_remove(p, page);
-        forget(p, page);
-        p->n_evicted++;
+        page = evict(p);
     } else {
         return LT_NO_PAGE;
     }
@@ -119,13 +131,14 @@ void lt_pages_drop(lt_pages *p, int32_t page) {
     if (--g->refs > 0) {
         return;
     }
-    if (g->published) {
-        age_append(p, page);
+    if (!g->published) {
+        set_free(p, page);
         return;
     }
-    g->next = p->free_first;
-    p->free_first = page;
-    p->n_free++;
+    age_append(p, page);
+    if (p->n_cached > p->most_cached) {
+        set_free(p, evict(p));
+    }
 }
 
 /* The published page that holds tokens behind parent. */
@@ -196,6 +209,9 @@ const char *lt_pages_check(const lt_pages *p) {
         if (p->page[i].refs != 0 || !p->page[i].published || p->page[i].prev != before) {
             return "a page of the age list is held, unpublished or badly linked";
         }
+    }
+    if (n_cached > p->most_cached) {
+        return "more pages are cached than may be";
     }
     for (int64_t i = 0; i < p->n_pages; i++) {
         const lt_page *g = &p->page[i];

@@ -6,7 +6,8 @@
  *                      │ publish: it is full, and its tokens are known
  *                      ▼
  *                    held, published ──last drop──▶ cached (refs 0) ──match──▶ held, published
- *                                                     └──evicted by take, oldest first──▶ held
+ *                                                     ├──evicted by take, oldest first──▶ held
+ *                                                     └──one more than most_cached, oldest first──▶ free
  *
  * A published page can be found by what it holds: the page before it and its own tokens. Pages form chains so: a page's identity is (parent page,
  * tokens), which is exact; the hash, chained over the parent's, only finds the place. A sequence holds all pages of a chain from its start and drops them
@@ -36,6 +37,8 @@ typedef struct {
 
 typedef struct {
     int64_t n_pages, page_tokens; /* Set before carving. */
+    int64_t
+        most_cached; /* Pages that nobody holds are kept up to so many; then the oldest is free. Set before the reset. */
     int64_t n_buckets;
     lt_page *page;                       /* (n_pages) */
     int32_t *tokens;                     /* (n_pages, page_tokens) of published pages */

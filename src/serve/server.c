@@ -54,20 +54,32 @@ int64_t lt_server_context(const lt_server *s) {
     return s->context;
 }
 
+/* The engine sizes its pages by the context that is served: never more than the model's. */
+static void choose_context(lt_server *s) {
+    const int64_t model = lt_model_get_spec(s->model)->max_seq;
+    int64_t *asked = &s->o.engine.max_seq;
+    if (*asked > model) {
+        lt_log_warn("serve: --context %lld is more than the model's %lld tokens: %lld are served",
+                    (long long)*asked, (long long)model, (long long)model);
+    }
+    *asked = *asked > 0 && *asked < model ? *asked : model;
+}
+
 /* The engine may have had to shorten sequences to what its cache holds. */
 static void find_context(lt_server *s) {
-    const int64_t model = lt_model_get_spec(s->model)->max_seq, asked = s->o.engine.max_seq;
-    lt_engine_stats st;
+    lt_engine_cache c;
     int64_t held;
-
-    lt_engine_get_stats(s->engine, &st);
-    held = st.pages * s->o.engine.page_tokens;
-    if (asked > model) {
-        lt_log_info("serve: the model's context is %lld tokens, not the %lld of --context",
-                    (long long)model, (long long)asked);
+    lt_engine_get_cache(s->engine, &c);
+    held = c.pages * c.page_tokens;
+    s->context = held < s->o.engine.max_seq ? held : s->o.engine.max_seq;
+    if (!s->o.quiet) {
+        lt_log_info("serve: keys and values of %lld tokens in %lld pages of %lld, %s, %.1f MiB "
+                    "(%s); %.1f MiB of it may keep prompts that nobody uses",
+                    (long long)held, (long long)c.pages, (long long)c.page_tokens,
+                    lt_dtype_name(c.dtype), (double)(c.pages * c.page_bytes) / 1048576.0, c.why,
+                    s->o.engine.prefix_cache ? (double)(c.most_unused * c.page_bytes) / 1048576.0
+                                             : 0.0);
     }
-    s->context = asked > 0 && asked < model ? asked : model;
-    s->context = held < s->context ? held : s->context;
 }
 
 void lt_server_make_id(lt_server *s, const char *prefix, char out[48]) {
@@ -244,6 +256,7 @@ static lt_err load(lt_server *s) {
     lt_model_ends(s->model, s->tokenizer, &s->ends);
     s->o.engine.ends = s->ends;
     s->model_s = lt_clock_s() - s->started_s;
+    choose_context(s);
     LT_TRY(lt_engine_open(&s->engine, s->model, &s->o.engine));
     LT_TRY(lt_model_wait(s->model)); /* Weights may come in while the engine opens. */
     find_context(s);

@@ -6,9 +6,9 @@
 
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "kernels/cpu/features.h"
 #include "model/fp8.h"
@@ -42,15 +42,7 @@ static size_t larger(size_t a, size_t b) {
 /* ---- What the system says ---- */
 
 size_t lt_memory_resident(void) {
-    long pages = 0;
-    FILE *f = fopen("/proc/self/statm", "re");
-    if (f != NULL) {
-        if (fscanf(f, "%*s %ld", &pages) != 1) {
-            pages = 0;
-        }
-        fclose(f);
-    }
-    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
+    return (size_t)lt_limits_resident_bytes();
 }
 
 /* Not getrusage: its figure is never below what the parent process had when it started this one. */

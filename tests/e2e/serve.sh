@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|agents|state|pages|life|calls|ends|abuse|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|agents|state|pages|life|calls|ends|abuse|safe|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -285,6 +285,10 @@ abuse() { # Starts servers of its own.
     within python3 tests/e2e/serve_abuse.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
 
+safe() { # Starts servers of its own.
+    within python3 tests/e2e/serve_safe.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
+}
+
 bench() {
     "$lateen" bench serve "${model[@]}" --requests 24 --concurrency 8 --prompt-tokens 16 --max-tokens 16 \
         --json >"$dir/bench" 2>"$dir/err"
@@ -330,6 +334,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai anthropic agents state pages life calls ends abuse bench
+[ $# -gt 0 ] || set -- raw openai anthropic agents state pages life calls ends abuse safe bench
 for part in "$@"; do "$part"; done
 finish

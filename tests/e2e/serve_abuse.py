@@ -4,92 +4,22 @@ be slow, signals, ports in use, models that cannot be read, kill -9. Standard li
 usage: serve_abuse.py LATEEN MODEL TOKENIZER"""
 import json
 import os
-import resource
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 
+import serve_client
+from serve_client import check, hard, post_bytes, scratch
+
 lateen, model, tokenizer = sys.argv[1:4]
-scratch = tempfile.mkdtemp()
-count = failed = 0
-hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20000), hard))
+command = [lateen, "serve", *serve_client.words_of(model, tokenizer)]
 
 
-def check(name, ok, detail=""):
-    global count, failed
-    count += 1
-    failed += not ok
-    print(f"{'ok' if ok else 'not ok'} {count} - {name}" + (f"\n  # {str(detail)[:400]}" if not ok else ""), flush=True)
-
-
-class Server:
-    def __init__(self, *flags, port=0, soft=None, ready=True):
-        def limit():
-            if soft:
-                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        self.err = tempfile.TemporaryFile(dir=scratch)
-        self.p = subprocess.Popen([lateen, "serve", model, "--tokenizer", tokenizer, "--port", str(port), *flags], stdout=subprocess.PIPE,
-                                  stderr=self.err, text=True, preexec_fn=limit)
-        line = self.p.stdout.readline().strip()
-        self.port = int(line.rsplit(":", 1)[1]) if line else 0
-        while ready and self.p.poll() is None and self.get("/health")[0] != 200:
-            time.sleep(0.02)
-
-    def connect(self, timeout=20):
-        return socket.create_connection(("127.0.0.1", self.port), timeout=timeout)
-
-    def ask(self, data, timeout=20):
-        """(status, body) of one exchange with Connection: close."""
-        with self.connect(timeout) as s:
-            try:
-                s.sendall(data)
-                got = b""
-                while part := s.recv(65536):
-                    got += part
-            except (ConnectionResetError, BrokenPipeError):
-                pass
-        head, _, body = got.partition(b"\r\n\r\n")
-        return (int(head.split()[1]) if head.startswith(b"HTTP/1.1 ") else 0), body
-
-    def get(self, path, method="GET"):
-        return self.ask(f"{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n".encode())
-
-    def post(self, path, body, timeout=60):
-        return self.ask(post_bytes(path, body, "close"), timeout)
-
-    def stats(self):
-        return json.loads(self.get("/status.json")[1])
-
-    def idle(self, seconds=20):
-        end = time.time() + seconds
-        while time.time() < end:
-            s = self.stats()
-            if s["requests"] == 0 and s["running"] == 0:
-                return True
-            time.sleep(0.05)
-        return False
-
-    def end(self, sig=signal.SIGTERM, timeout=30):
-        self.p.send_signal(sig)
-        try:
-            return self.p.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.p.kill()
-            return None
-
-    def said(self):
-        self.err.seek(0)
-        return self.err.read().decode()
-
-
-def post_bytes(path, body, connection="keep-alive"):
-    b = json.dumps(body).encode()
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: {connection}\r\nContent-Length: {len(b)}\r\n\r\n".encode() + b
+def Server(*flags, **how):
+    return serve_client.Server(command, *flags, **how)
 
 
 LONG = {"prompt": "Once", "max_tokens": 400, "ignore_eos": True, "stream": True}
@@ -248,7 +178,7 @@ check(f"a deadline that is too short: ends at it ({time.time() - start:.2f} s), 
 
 # ---- Ports, models, kill -9 ----
 s = Server("--quiet")
-other = subprocess.run([lateen, "serve", model, "--tokenizer", tokenizer, "--port", str(s.port)], capture_output=True, text=True, timeout=20)
+other = subprocess.run([*command, "--port", str(s.port)], capture_output=True, text=True, timeout=20)
 check("a port in use: exit 1, the message names it", other.returncode == 1 and str(s.port) in other.stderr and "in use" in other.stderr, other.stderr)
 check("and the first server goes on", s.get("/health")[0] == 200)
 with s.connect() as c:
@@ -266,8 +196,6 @@ for name, data in (("an empty file", b""), ("not a model", b"hello" * 1000), ("a
     check(f"a model that is {name}: exit 1, the message names it", r.returncode == 1 and "bad.gguf" in r.stderr, (r.returncode, r.stderr))
 for flags, code in (("--host nowhere.invalid", (1, 2)), ("--host 192.0.2.1", (1,)), ("--max-running 0", (2,)), ("--page-tokens 7", (1, 2)), ("--cache-bytes 10", (1, 2)),
                     ("--chat-template /nothing", (1, 2)), ("--api-key-file /nothing", (1, 2)), ("--defaults [", (2,))):
-    r = subprocess.run([lateen, "serve", model, "--tokenizer", tokenizer, "--port", "0", *flags.split()], capture_output=True, text=True, timeout=20)
+    r = subprocess.run([*command, "--port", "0", *flags.split()], capture_output=True, text=True, timeout=20)
     check(f"{flags}: exit {r.returncode} and a message", r.returncode in code and len(r.stderr) > 20, (r.returncode, r.stderr))
-print(f"1..{count}")
-subprocess.run(["rm", "-rf", scratch])
-sys.exit(failed > 0)
+serve_client.finish()

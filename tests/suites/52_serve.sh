@@ -7,5 +7,6 @@ beside "serve: what is kept between requests" timeout 100 tests/e2e/serve.sh sta
 beside "serve: start, keys, queue, end" timeout 100 tests/e2e/serve.sh life calls
 beside "serve: every ending token, a model's own sampling" timeout 100 tests/e2e/serve.sh ends
 beside "serve: a hostile client and operator" timeout 200 tests/e2e/serve.sh abuse
+beside "serve: memory, keys, hosts" timeout 200 tests/e2e/serve.sh safe
 beside "bench serve" timeout 100 tests/e2e/serve.sh bench
 suite "serve: pages in Chromium" timeout 200 tests/e2e/serve.sh pages # Takes all cores.

@@ -2,9 +2,7 @@
 #include "kernels/cpu/machine.h"
 
 #include <hwloc.h>
-#include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/error.h"
 
@@ -23,26 +21,12 @@ static void read_caches(lt_machine *out, hwloc_topology_t topology) {
     }
 }
 
-static uint64_t available_bytes(void) {
-    char line[128];
-    unsigned long long kib = 0;
-    FILE *f = fopen("/proc/meminfo", "r");
-    if (f == NULL) {
-        return 0;
-    }
-    while (fgets(line, sizeof line, f) != NULL &&
-           sscanf(line, "MemAvailable: %llu kB", &kib) != 1) {}
-    fclose(f);
-    return (uint64_t)kib * 1024;
-}
-
 static int at_least_one(int n) {
     return n > 0 ? n : 1;
 }
 
 lt_err lt_machine_read(lt_machine *out) {
     hwloc_topology_t topology;
-    const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
 
     memset(out, 0, sizeof *out);
     if (hwloc_topology_init(&topology) != 0) {
@@ -58,7 +42,6 @@ lt_err lt_machine_read(lt_machine *out) {
     out->n_pus = at_least_one(hwloc_get_nbobjs_by_type(topology, HWLOC_OBJ_PU));
     read_caches(out, topology);
     hwloc_topology_destroy(topology);
-    out->memory_bytes = pages > 0 && page_bytes > 0 ? (uint64_t)pages * (uint64_t)page_bytes : 0;
-    out->available_bytes = available_bytes();
+    lt_limits_read(&out->limits);
     return LT_OK;
 }

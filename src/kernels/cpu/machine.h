@@ -4,6 +4,7 @@
 
 #include <stdint.h>
 
+#include "base/limits.h"
 #include "lateen/base.h"
 
 #define LT_MACHINE_MAX_CACHES 8
@@ -15,8 +16,7 @@ typedef struct {
         int level, count;            /* count: how many there are; data and unified caches only. */
         uint64_t bytes;              /* Of one. */
     } caches[LT_MACHINE_MAX_CACHES]; /* From level 1 up. */
-    uint64_t memory_bytes,
-        available_bytes; /* Available: what a new program could use (Linux's MemAvailable); 0 if unknown. */
+    lt_limits limits;                /* Memory and cores that this process may use. */
 } lt_machine;
 
 LT_MUST_USE lt_err lt_machine_read(lt_machine *out);

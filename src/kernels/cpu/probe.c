@@ -5,10 +5,10 @@
 #include <omp.h>
 #include <oneapi/dnnl/dnnl.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "base/clock.h"
 #include "base/error.h"
+#include "base/limits.h"
 #include "base/thread.h"
 #include "kernels/host.h"
 #include "kernels/peak.h"
@@ -41,13 +41,14 @@ static double best_flops(flop_loop *loop) {
     return rate / 1e9;
 }
 
-/* Larger than the last-level cache by a factor of two where memory allows: 256 MiB, or an eighth of the machine's memory. */
+/* Larger than the last-level cache by a factor of two where memory allows: 256 MiB, or an eighth of what this process may take. */
 static size_t buffer_bytes(void) {
-    const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
-    const size_t most = (size_t)256 << 20;
-    const size_t eighth = pages > 0 && page_bytes > 0 ? (size_t)pages * (size_t)page_bytes / 8
-                                                      : most;
-    return (eighth < most ? eighth : most) & ~(size_t)4095;
+    const size_t most = (size_t)256 << 20, least = (size_t)4 << 20;
+    lt_limits l;
+    size_t eighth;
+    lt_limits_read(&l);
+    eighth = l.available_bytes / 8 < most ? (size_t)(l.available_bytes / 8) : most;
+    return (eighth > least ? eighth : least) & ~(size_t)4095;
 }
 
 static void copy_part(unsigned char *dst, const unsigned char *src, size_t bytes) {

@@ -139,8 +139,8 @@ static void the_machine_has_cores_and_memory(void **state) {
     (void)state;
     assert_int_equal(lt_machine_read(&m), LT_OK);
     assert_true(m.n_cores >= 1 && m.n_pus >= m.n_cores && m.n_numa >= 1);
-    assert_true(m.memory_bytes > (uint64_t)64 << 20);
-    assert_true(m.available_bytes <= m.memory_bytes);
+    assert_true(m.limits.memory_bytes > (uint64_t)64 << 20);
+    assert_true(m.limits.available_bytes <= m.limits.memory_bytes && m.limits.n_cpus >= 1);
     for (int i = 1; i < m.n_caches; i++) {
         assert_true(m.caches[i].level > m.caches[i - 1].level);
     }

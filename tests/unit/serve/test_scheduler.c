@@ -52,7 +52,9 @@ static void put_token(life *l, int64_t i, int32_t token) {
 }
 
 static void open_world(world *w, uint64_t seed, int64_t max_running, int64_t step_tokens) {
-    *w = (world){.s = {.pages = {.n_pages = N_PAGES, .page_tokens = PAGE},
+    *w = (world){.s = {.pages = {.n_pages = N_PAGES,
+                                 .page_tokens = PAGE,
+                                 .most_cached = seed % 2 == 1 ? N_PAGES : N_PAGES / 4},
                        .max_running = max_running,
                        .step_tokens = step_tokens,
                        .caching = true},
