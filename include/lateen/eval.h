@@ -20,8 +20,8 @@ typedef struct {
 } lt_eval_options;
 
 /* ---- Text ----
- * Every token is predicted once: windows of `seq` tokens that do not overlap, each begun by the last token of the one before (the first by BOS or
- * EOS), as loglikelihood_rolling does. */
+ * Every token is predicted once, in windows of `seq` tokens, each begun by the last token of the one before (the first by BOS or EOS); the last window
+ * begins so early that it is as long as the others. As loglikelihood_rolling does without BOS of the tokenizer's. */
 typedef struct {
     double loss;          /* Nats a token. */
     double perplexity;    /* exp(loss) */

@@ -151,9 +151,15 @@ lt_err lt_file_sync_dir(const char *path) {
     return err;
 }
 
+lt_err lt_file_sync_parent(const char *path) {
+    char folder[LT_PATH_BYTES];
+    parent_of(folder, path);
+    return lt_file_sync_dir(folder);
+}
+
 lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_bytes) {
     lt_err err = LT_OK;
-    char aside[LT_PATH_BYTES], folder[LT_PATH_BYTES];
+    char aside[LT_PATH_BYTES];
     int fd = -1;
 
     if (snprintf(aside, sizeof aside, "%s.tmp", path) >= (int)sizeof aside) {
@@ -170,8 +176,7 @@ lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_byte
     if (rename(aside, path) != 0) {
         LT_FAIL_DONE(LT_ERR_IO, "rename %s to %s: %s", aside, path, strerror(errno));
     }
-    parent_of(folder, path);
-    LT_TRY_DONE(lt_file_sync_dir(folder));
+    LT_TRY_DONE(lt_file_sync_parent(path));
 done:
     close(fd);
     if (err != LT_OK) {

@@ -34,6 +34,7 @@ LT_MUST_USE lt_err lt_file_copy(const char *from, const char *to, size_t max_byt
 
 LT_MUST_USE lt_err lt_file_make_dirs(const char *path); /* mkdir -p */
 LT_MUST_USE lt_err lt_file_sync_dir(const char *path);
+LT_MUST_USE lt_err lt_file_sync_parent(const char *path); /* The folder that a rename changed. */
 LT_MUST_USE lt_err lt_file_remove_tree(const char *path); /* rm -r; no error if absent. */
 bool lt_file_exists(const char *path);
 bool lt_file_is_dir(const char *path);

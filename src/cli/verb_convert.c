@@ -90,6 +90,7 @@ static lt_err run(const convert_options *o, const char *from, const char *to) {
     static const lt_gguf_mix mixes[] = {LT_GGUF_MIX_F32, LT_GGUF_MIX_BF16, LT_GGUF_MIX_F16};
     lt_err err = LT_OK;
     lt_model *m = NULL;
+    bool made = false;
 
     if (lt_file_exists(to)) {
         LT_FAIL(LT_ERR_ARG, "%s exists already; convert writes a new folder or file", to);
@@ -98,6 +99,7 @@ static lt_err run(const convert_options *o, const char *from, const char *to) {
     if (lt_path_has_suffix(to, ".gguf")) {
         LT_TRY_DONE(lt_cli_write_gguf(m, from, o->tokenizer, to, mixes[o->dtype]));
     } else {
+        made = true;
         LT_TRY_DONE(lt_model_save(m, to, dtypes[o->dtype], (int64_t)(o->shard_gb * 1e9)));
         LT_TRY_DONE(bring_tokenizer(from, o->tokenizer, to, lt_model_get_spec(m)->vocab_size));
     }
@@ -106,6 +108,10 @@ static lt_err run(const convert_options *o, const char *from, const char *to) {
                 (double)lt_model_spec_params(lt_model_get_spec(m)) * 1e-6, to);
 done:
     lt_model_close(m);
+    /* A part of a folder would be in the way of the next attempt. */
+    if (err != LT_OK && made && lt_file_remove_tree(to) != LT_OK) {
+        lt_log_warn("%s is not whole and could not be removed", to);
+    }
     return err;
 }
 

@@ -254,6 +254,7 @@ done:
     }
     if (err != LT_OK) {
         unlink(aside);
+        return err;
     }
-    return err;
+    return lt_file_sync_parent(path);
 }

@@ -262,16 +262,6 @@ static lt_err write_index(part_file *f, const lt_shard_writer *w, const int32_t 
     return part_sync(f);
 }
 
-static lt_err sync_folder(const char *path) {
-    char folder[LT_PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    if (slash == NULL) {
-        return lt_file_sync_dir(".");
-    }
-    snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    return lt_file_sync_dir(folder);
-}
-
 static lt_err remove_file(const char *path) {
     if (unlink(path) != 0 && errno != ENOENT) {
         LT_FAIL(LT_ERR_IO, "remove %s: %s", path, strerror(errno));
@@ -295,12 +285,12 @@ lt_err lt_shard_writer_finish(lt_shard_writer *w) {
     LT_TRY_DONE(part_open(&index, w->prefix, ".idx.part", 0));
     LT_TRY_DONE(write_index(&index, w, (const int32_t *)(const void *)sizes.data));
     LT_TRY_DONE(remove_file(idx));
-    LT_TRY_DONE(sync_folder(idx));
+    LT_TRY_DONE(lt_file_sync_parent(idx));
     LT_TRY_DONE(w->mask.fd < 0 ? remove_file(mask) : LT_OK);
     LT_TRY_DONE(rename_file(w->bin.path, bin));
     LT_TRY_DONE(w->mask.fd >= 0 ? rename_file(w->mask.path, mask) : LT_OK);
     LT_TRY_DONE(rename_file(index.path, idx));
-    LT_TRY_DONE(sync_folder(idx));
+    LT_TRY_DONE(lt_file_sync_parent(idx));
     LT_TRY_DONE(remove_file(w->sizes.path));
 done:
     part_close(&index);

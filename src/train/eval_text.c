@@ -7,7 +7,8 @@
 #include "data/text_reader.h"
 #include "train/score.h"
 
-/* One document: its tokens in windows; the last token of a window begins the next. */
+/* One document: its tokens in windows; the last token of a window begins the next. The last window, which would be shorter, begins earlier, so that what it
+ * predicts has as much before it as fits. */
 static lt_err score_document(lt_scorer *s, const lt_text_record *doc, double *nats,
                              lt_eval_text_result *sum) {
     lt_err err = LT_OK;
@@ -28,8 +29,9 @@ static lt_err score_document(lt_scorer *s, const lt_text_record *doc, double *na
     }
     for (int64_t at = 0; at < n; at += s->seq) {
         const int64_t count = n - at < s->seq ? n - at : s->seq;
+        const int64_t again = at > 0 ? s->seq - count : 0; /* The last window reads full length. */
         lt_score score;
-        LT_TRY_DONE(lt_score_tokens(s, ids + at, count + 1, 1, &score));
+        LT_TRY_DONE(lt_score_tokens(s, ids + at - again, again + count + 1, again + 1, &score));
         *nats -= score.log_prob;
         if (s->options->progress != NULL) {
             s->options->progress(s->options->ctx, sum->tokens + at + count, 0);

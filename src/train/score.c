@@ -92,10 +92,11 @@ lt_err lt_score_tokens(lt_scorer *s, const int32_t *ids, int64_t n, int64_t firs
     return LT_OK;
 }
 
+/* With BOS where the tokenizer puts one: models that were trained so are of no use without it. */
 static lt_err encode(lt_scorer *s, const char *text, lt_ids *out) {
     out->n = 0;
     return lt_tokenizer_encode(s->options->tokenizer, s->scratch, text, strlen(text),
-                               LT_ENCODE_PLAIN, out);
+                               LT_ENCODE_DEFAULT, out);
 }
 
 /* Encode both together into whole and the context alone into context. */

@@ -1,0 +1,278 @@
+/* Evaluation against lm-evaluation-harness (tests/golden/eval/scores.json, tools/make_eval_goldens.py): the requests it made of our questions, the
+ * log-probability of each, the scores, and loglikelihood_rolling of a text; stories260K answers. */
+#include "unit/model/golden.h"
+
+#include <math.h>
+#include <string.h>
+
+#include "base/file.h"
+#include "base/json.h"
+#include "lateen/tokenizer.h"
+#include "train/eval_items.h"
+#include "train/score.h"
+
+#define DATA    "tests/golden/eval/"
+#define STORIES "tests/golden/stories260k/"
+#define NEAR    2e-4 /* Both in float; sums of some ten to forty log-probabilities. */
+
+static void assert_near(double got, double want, double bound, const char *what) {
+    if (!(fabs(got - want) <= bound)) {
+        fail_msg("%s: %.9g, not %.9g", what, got, want);
+    }
+}
+
+static lt_model *model;
+static lt_tokenizer *tokenizer;
+static json_t *scores;
+
+static int open_all(void **state) {
+    (void)state;
+    must(lt_model_open(&model, STORIES "stories260K.bin", NULL), "model");
+    must(lt_tokenizer_open(&tokenizer, STORIES "tok512.bin", NULL), "tokenizer");
+    must(lt_json_load(&scores, DATA "scores.json", 1 << 20), "scores");
+    return 0;
+}
+
+static int close_all(void **state) {
+    (void)state;
+    json_decref(scores);
+    lt_tokenizer_close(tokenizer);
+    lt_model_close(model);
+    return 0;
+}
+
+static const struct {
+    const char *theirs, *task, *data;
+} tasks[] = {
+    {"arc_easy", "arc_easy", DATA "arc_easy.jsonl"},
+    {"arc_challenge", "arc_challenge", DATA "arc_challenge.jsonl"},
+    {"piqa", "piqa", DATA "piqa.jsonl"},
+    {"winogrande", "winogrande", DATA "winogrande.jsonl"},
+    {"openbookqa", "openbookqa", DATA "openbook_qa.jsonl"},
+    {"lambada_openai", "lambada", DATA "lambada_openai.jsonl"},
+};
+
+static const json_t *scores_of(const char *task, int shots) {
+    const json_t *all = json_object_get(scores, "tasks");
+    for (size_t i = 0; i < json_array_size(all); i++) {
+        const json_t *t = json_array_get(all, i);
+        if (strcmp(json_string_value(json_object_get(t, "task")), task) == 0 &&
+            json_integer_value(json_object_get(t, "shots")) == shots) {
+            return t;
+        }
+    }
+    fail_msg("no scores of %s", task);
+    return NULL;
+}
+
+/* Ours, whose questions begin at `first`, are theirs: word for word, and as likely. */
+static void same_requests(lt_scorer *s, const lt_eval_items *ours, int64_t first,
+                          const json_t *theirs) {
+    const json_t *items = json_object_get(theirs, "items");
+    for (size_t i = 0; i < json_array_size(items); i++) {
+        const lt_eval_item *item = &ours->items[first + (int64_t)i];
+        const json_t *pairs = json_object_get(json_array_get(items, i), "pairs");
+        assert_int_equal(item->n_pairs, json_array_size(pairs));
+        for (int p = 0; p < item->n_pairs; p++) {
+            const json_t *pair = json_array_get(pairs, (size_t)p);
+            lt_score score;
+            assert_string_equal(item->contexts[p], json_string_value(json_array_get(pair, 0)));
+            assert_string_equal(item->continuations[p], json_string_value(json_array_get(pair, 1)));
+            must(lt_score_pair(s, item->contexts[p], item->continuations[p], &score), "score");
+            assert_near(score.log_prob, json_real_value(json_array_get(pair, 2)), NEAR,
+                        item->continuations[p]);
+            assert_int_equal(score.greedy, json_is_true(json_array_get(pair, 3)));
+        }
+    }
+}
+
+static double metric(const json_t *of, const char *name) {
+    return json_real_value(json_object_get(json_object_get(of, "metrics"), name));
+}
+
+static lt_eval_options options(void) {
+    return (lt_eval_options){.model = model, .tokenizer = tokenizer};
+}
+
+static void tasks_of_lines(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof tasks / sizeof *tasks; i++) {
+        const json_t *want = scores_of(tasks[i].theirs, 0);
+        const lt_eval_options o = options();
+        lt_eval_items items = {0};
+        lt_eval_metric kind;
+        lt_eval_task_result r;
+        lt_scorer s = {0};
+        double p;
+
+        must(lt_eval_items_read(&items, &kind, tasks[i].task, tasks[i].data, 0, 0), tasks[i].task);
+        must(lt_scorer_open(&s, &o), "scorer");
+        assert_int_equal(items.n, json_array_size(json_object_get(want, "items")));
+        same_requests(&s, &items, 0, want);
+        lt_scorer_close(&s);
+        lt_eval_items_free(&items);
+
+        must(lt_eval_task(&r, &o, tasks[i].task, tasks[i].data), tasks[i].task);
+        p = metric(want, "acc");
+        assert_near(r.accuracy, p, 1e-9, tasks[i].task);
+        assert_near(r.accuracy_stderr, sqrt(p * (1.0 - p) / ((double)r.items - 1.0)), 1e-9,
+                    tasks[i].task); /* The harness's mean_stderr. */
+        if (json_object_get(json_object_get(want, "metrics"), "acc_norm") != NULL) {
+            assert_near(r.accuracy_normalised, metric(want, "acc_norm"), 1e-9, tasks[i].task);
+        } else {
+            assert_true(isnan(r.accuracy_normalised));
+        }
+        if (json_object_get(json_object_get(want, "metrics"), "perplexity") != NULL) {
+            assert_near(r.perplexity / metric(want, "perplexity"), 1.0, 1e-3, tasks[i].task);
+        } else {
+            assert_true(isnan(r.perplexity));
+        }
+    }
+}
+
+/* Subjects follow one another by name; theirs are two tasks. */
+static void mmlu(void **state) {
+    (void)state;
+    for (int shots = 0; shots <= 2; shots += 2) {
+        const json_t *cats = scores_of("mmlu_anatomy", shots),
+                     *park = scores_of("mmlu_jurisprudence", shots);
+        lt_eval_options o = options();
+        lt_eval_items items = {0};
+        lt_eval_metric kind;
+        lt_eval_task_result r;
+        lt_scorer s = {0};
+
+        o.shots = shots;
+        must(lt_eval_items_read(&items, &kind, "mmlu", DATA "mmlu", 0, shots), "mmlu");
+        assert_int_equal(items.n, 7);
+        must(lt_scorer_open(&s, &o), "scorer");
+        same_requests(&s, &items, 0, cats);
+        same_requests(&s, &items, 3, park);
+        lt_scorer_close(&s);
+        lt_eval_items_free(&items);
+        must(lt_eval_task(&r, &o, "mmlu", DATA "mmlu"), "mmlu");
+        assert_near(r.accuracy, (3 * metric(cats, "acc") + 4 * metric(park, "acc")) / 7.0, 1e-9,
+                    "mmlu");
+        assert_true(isnan(r.accuracy_normalised));
+    }
+}
+
+/* The same files in a tar, gzip around it. */
+static void mmlu_in_a_tar(void **state) {
+    char folder[] = "/tmp/lateen-eval-XXXXXX", path[64], command[256];
+    lt_eval_items plain = {0}, packed = {0};
+    lt_eval_metric kind;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    (void)snprintf(path, sizeof path, "%s/mmlu.tar.gz", folder);
+    (void)snprintf(command, sizeof command, "tar -C %s -czf %s mmlu", DATA, path);
+    assert_int_equal(system(command), 0);
+    must(lt_eval_items_read(&plain, &kind, "mmlu", DATA "mmlu", 0, 2), "folder");
+    must(lt_eval_items_read(&packed, &kind, "mmlu", path, 0, 2), "tar");
+    assert_int_equal(plain.n, packed.n);
+    for (int64_t i = 0; i < plain.n; i++) {
+        assert_int_equal(plain.items[i].gold, packed.items[i].gold);
+        assert_string_equal(plain.items[i].contexts[3], packed.items[i].contexts[3]);
+    }
+    lt_eval_items_free(&packed);
+    must(lt_eval_items_read(&packed, &kind, "mmlu", path, 4, 2), "limit");
+    assert_int_equal(packed.n, 4);
+    lt_eval_items_free(&packed);
+    lt_eval_items_free(&plain);
+    must(lt_file_remove_tree(folder), folder);
+}
+
+static void a_text(void **state) {
+    static const char *const paths[] = {DATA "prose.txt"};
+    (void)state;
+    for (int short_windows = 0; short_windows < 2; short_windows++) {
+        const double want = json_real_value(
+            json_object_get(scores, short_windows ? "rolling_64" : "rolling"));
+        const double bytes = (double)json_integer_value(json_object_get(scores, "bytes"));
+        lt_eval_options o = options();
+        lt_eval_text_result r;
+        o.seq = short_windows ? 64 : 0;
+        must(lt_eval_text(&r, &o, paths, 1), "text");
+        assert_near(r.loss * (double)r.tokens / -want, 1.0, 1e-5, "nats of a text");
+        assert_int_equal(r.bytes, bytes);
+        assert_int_equal(r.documents, 1);
+        assert_near(r.bits_per_byte, -want / log(2.0) / bytes, 1e-5, "bits per byte");
+        assert_near(log(r.perplexity), r.loss, 1e-12, "perplexity");
+    }
+}
+
+static void refused(const char *task, const char *line, const char *says) {
+    char path[] = "/tmp/lateen-eval-XXXXXX";
+    const lt_eval_options o = options();
+    lt_eval_task_result r;
+    FILE *f = fdopen(mkstemp(path), "w");
+    assert_non_null(f);
+    fputs(line, f);
+    fclose(f);
+    assert_int_not_equal(lt_eval_task(&r, &o, task, path), LT_OK);
+    if (strstr(lt_error_message(), says) == NULL) {
+        fail_msg("%s: '%s', not '%s'", line, lt_error_message(), says);
+    }
+    remove(path);
+}
+
+static void broken_questions(void **state) {
+    (void)state;
+    refused("nonsense", "", "unknown task 'nonsense'");
+    refused("piqa", "", "no question of task piqa");
+    refused("piqa", "\n\n", "no question of task piqa");
+    refused("piqa", "{\"query\": \"a\", \"choices\": [\"b\", \"c\"], \"gold\": 2}\n",
+            "gold is 2 of 2 choices");
+    refused("piqa", "{\"query\": \"a\", \"choices\": [\"b\", \"c\"], \"gold\": -1}\n",
+            "gold is -1 of 2 choices");
+    refused("piqa", "{\"query\": \"a\", \"choices\": [\"b\", 3], \"gold\": 0}\n",
+            "choice 1 is not a text");
+    refused("winogrande",
+            "{\"context_options\": [\"b\", 3], \"continuation\": \"c\", \"gold\": 0}\n",
+            "context 1 is not a text");
+    refused("piqa", "{\"choices\": [\"b\"], \"gold\": 0}\n", "query");
+    refused("lambada", "{\"context\": \"b\"}\n", "continuation");
+    refused("piqa",
+            "{\"query\": \"q\", \"choices\": "
+            "[\"1\",\"2\",\"3\",\"4\",\"5\",\"6\",\"7\",\"8\",\"9\"], \"gold\": 0}\n",
+            "more than 8 choices");
+}
+
+/* A pair that is longer than the sequence loses its beginning; an empty context is BOS; one token of context is the least. */
+static void edges(void **state) {
+    lt_eval_options o = options();
+    lt_scorer whole = {0}, cut = {0};
+    lt_score a, b;
+    (void)state;
+    must(lt_scorer_open(&whole, &o), "scorer");
+    o.seq = 8;
+    must(lt_scorer_open(&cut, &o), "scorer");
+    must(lt_score_pair(&whole, "the little girl", " was happy", &a), "whole");
+    must(lt_score_pair(&cut, "One day, the sun was very big and the little girl", " was happy", &b),
+         "cut");
+    assert_int_equal(a.n_tokens, b.n_tokens);
+    assert_true(a.n_tokens >= 2);
+    must(lt_score_pair(&whole, "", "Once", &a), "no context");
+    assert_true(a.log_prob < 0.0 && a.log_prob > -3.0); /* BOS is followed by Once. */
+    assert_true(a.greedy);
+    assert_int_not_equal(lt_score_pair(&whole, "Once", "", &a), LT_OK);
+    assert_int_not_equal(
+        lt_score_pair(&cut, "Once", " upon a time there was a little girl named Lily", &a), LT_OK);
+    lt_scorer_close(&whole);
+    lt_scorer_close(&cut);
+    o.seq = 1;
+    assert_int_not_equal(lt_scorer_open(&cut, &o), LT_OK);
+    lt_scorer_close(&cut);
+    o.seq = 513; /* The model takes 512. */
+    assert_int_not_equal(lt_scorer_open(&cut, &o), LT_OK);
+    lt_scorer_close(&cut);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tasks_of_lines),   cmocka_unit_test(mmlu),
+        cmocka_unit_test(mmlu_in_a_tar),    cmocka_unit_test(a_text),
+        cmocka_unit_test(broken_questions), cmocka_unit_test(edges),
+    };
+    return cmocka_run_group_tests(tests, open_all, close_all);
+}
