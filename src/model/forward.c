@@ -410,24 +410,27 @@ done:
     return err;
 }
 
-lt_err lt_forward_rehearse(lt_forward *f, int64_t first, int64_t *missing) {
+lt_err lt_forward_rehearse(lt_forward *f, int64_t first) {
     const lt_backend *b = f->run.backend;
     lt_err err = LT_OK;
+    int64_t n_first = 0;
     idle_shape s;
 
-    *missing = 0;
     if (b->rehearse == NULL) {
         return LT_OK;
     }
     b->rehearse();
-    for (int64_t i = 0; err == LT_OK && (i < first || b->missing() > 0) && idle_step(f, i, &s);
-         i++) {
+    for (int64_t i = 0; err == LT_OK && (i < first || n_first > 0) && idle_step(f, i, &s); i++) {
         err = run_step(f, i, &s, 1);
+        n_first = i < first ? b->missing() : n_first;
     }
     f->n_graphs = 0; /* Shapes that came are still new. */
-    *missing = b->missing();
-    b->rehearsed();
+    b->rehearsed(n_first);
     return err;
+}
+
+bool lt_forward_compiling(const lt_forward *f) {
+    return f->run.backend->compiling != NULL && f->run.backend->compiling();
 }
 
 lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {

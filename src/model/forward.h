@@ -61,8 +61,10 @@ void lt_forward_close(lt_forward *f);
 /* On a backend with graphs: the i-th of the steps with nothing in them, of which there is one of every length of prompt and every number of sequences that has kernels or
  * a graph of its own, so that no request waits while those are compiled and recorded. *more: there is another. Between calls that are over; elsewhere nothing. */
 LT_MUST_USE lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more);
-/* Before them: compiles what the first of them lack, many kernels at once, and if they lack any, what all of them do. *missing: how many. */
-LT_MUST_USE lt_err lt_forward_rehearse(lt_forward *f, int64_t first, int64_t *missing);
+/* Before them: compiles the kernels that the first of them lack, many at once. If they lack any, those that the others lack are
+ * compiled behind it, in the background. */
+LT_MUST_USE lt_err lt_forward_rehearse(lt_forward *f, int64_t first);
+bool lt_forward_compiling(const lt_forward *f); /* Whether the background is still at work. */
 
 /* Bytes of keys and values of one page, all layers. */
 size_t lt_forward_page_bytes(const lt_model_spec *spec, int64_t page_tokens, lt_dtype cache_dtype);

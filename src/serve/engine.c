@@ -191,8 +191,15 @@ static lt_err size_engine(lt_engine *e) {
     return LT_OK;
 }
 
-/* There is nothing to do. */
+#define WARM_WAIT_US 2000
+
+/* There is nothing to do. While kernels are compiled in the background, the steps that lack them wait: a request that comes then
+ * needs fewer. */
 static void warm_next(lt_engine *e) {
+    if (lt_forward_compiling(e->forward)) {
+        (void)usleep(WARM_WAIT_US);
+        return;
+    }
     if (lt_forward_warm(e->forward, e->n_warmed++, &e->warming) != LT_OK) {
         lt_log_warn("engine: a step that warms: %s", lt_error_message());
         e->warming = false;
@@ -222,16 +229,15 @@ static void *run(void *engine) {
     }
 }
 
-/* Steps that warm before the first request: the first of one token and of a prompt; all where those had to compile. */
+/* Steps that warm before the first request: the first of one token and of a prompt. */
 #define WARM_FIRST 2
 static lt_err warm_first(lt_engine *e) {
     const bool all = e->o.warm == LT_WARM_ALL;
-    int64_t missing = 0;
     e->warming = e->o.warm != LT_WARM_NONE;
     if (e->warming) {
-        LT_TRY(lt_forward_rehearse(e->forward, all ? INT64_MAX : WARM_FIRST, &missing));
+        LT_TRY(lt_forward_rehearse(e->forward, all ? INT64_MAX : WARM_FIRST));
     }
-    while (e->warming && (all || missing > 0 || e->n_warmed < WARM_FIRST)) {
+    while (e->warming && (all || e->n_warmed < WARM_FIRST)) {
         LT_TRY(lt_forward_warm(e->forward, e->n_warmed++, &e->warming));
     }
     return LT_OK;

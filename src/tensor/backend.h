@@ -59,11 +59,13 @@ typedef struct lt_backend {
         void); /* Kernels that this process had to compile so far; NULL: none ever. */
     int64_t (*n_kernels)(
         void); /* Kernels that this process has made ready so far; NULL likewise. */
-    /* Between rehearse and rehearsed this thread's ops do nothing but look for their kernels; those that would have to be compiled, `missing` so far, are then compiled for
-     * later, as many at once as there are cores. NULL where n_compiled is. */
+    /* Between rehearse and rehearsed this thread's ops do nothing but look for their kernels; those that would have to be compiled,
+     * `missing` so far, are then compiled for later, as many at once as there are cores. rehearsed returns when the first n_first
+     * are there; compiling tells whether others are still to come. NULL where n_compiled is. */
     void (*rehearse)(void);
     int64_t (*missing)(void);
-    void (*rehearsed)(void);
+    void (*rehearsed)(int64_t n_first);
+    bool (*compiling)(void);
     size_t (*matmul_pack_bytes)(
         const lt_tensor *b, bool trans_b); /* Room matmul_pack needs; 0: b is not packed here. */
 } lt_backend;

@@ -295,6 +295,7 @@ const lt_backend *lt_backend_cuda(void) {
                                        .rehearse = lt_rehearse_begin,
                                        .missing = lt_rehearse_missing,
                                        .rehearsed = lt_rehearse_end,
+                                       .compiling = lt_rehearse_compiling,
                                        .matmul_pack_bytes = lt_cuda_pack_bytes};
     (void)pthread_once(&once, backend_open);
     if (open_err != LT_OK) {

@@ -28,6 +28,7 @@ static lt_err module_load(lt_cuda *c, int *out, const char *file, const char *de
         LT_FAIL(LT_ERR_LIMIT, "kernel %s [%s]: %d specialisations are loaded already", file,
                 defines, c->n_modules);
     }
+    lt_rehearse_await(file, defines, c->info.arch);
     LT_TRY_DONE(lt_cubin_get(&cubin, file, defines, c->info.arch));
     r = c->cu->cuModuleLoadData(&m->handle, cubin.data);
     if (r == LT_CU_ERROR_NO_BINARY_FOR_GPU || r == LT_CU_ERROR_UNSUPPORTED_PTX_VERSION) {

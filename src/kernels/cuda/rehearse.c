@@ -2,9 +2,12 @@
 #include "kernels/cuda/rehearse.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +17,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "kernels/cuda/compile.h"
+#include "kernels/cuda/source.h"
 
 #define MAX_MISSING  1024 /* What is beyond is compiled when it is wanted. */
 #define MAX_CHILDREN 32
@@ -29,6 +33,20 @@ static _Thread_local struct {
     int n;
 } rehearsal;
 
+/* Memory that the children share with their parent. */
+typedef struct {
+    atomic_int next; /* The first that nobody has taken. */
+    atomic_bool tried[MAX_MISSING];
+} batch_progress;
+
+/* What children compile now; one batch at a time. of, n and progress change under the lock, and not while children run. */
+static struct {
+    pthread_mutex_t lock;
+    missing_kernel *of;
+    int n, n_first; /* The first n_first are waited for. */
+    batch_progress *progress;
+} batch = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
 bool lt_rehearsing(void) {
     return rehearsal.on;
 }
@@ -42,11 +60,24 @@ int64_t lt_rehearse_missing(void) {
     return rehearsal.n;
 }
 
+static bool kernel_is(const missing_kernel *k, const char *file, const char *defines,
+                      const char *arch) {
+    return strcmp(k->file, file) == 0 && strcmp(k->defines, defines) == 0 &&
+           strcmp(k->arch, arch) == 0;
+}
+
+static void kernels_free(missing_kernel *of, int n) {
+    for (int i = 0; of != NULL && i < n; i++) {
+        free(of[i].file);
+        free(of[i].defines);
+        free(of[i].arch);
+    }
+    free(of);
+}
+
 static bool is_noted(const char *file, const char *defines, const char *arch) {
     for (int i = 0; i < rehearsal.n; i++) {
-        const missing_kernel *k = &rehearsal.of[i];
-        if (strcmp(k->file, file) == 0 && strcmp(k->defines, defines) == 0 &&
-            strcmp(k->arch, arch) == 0) {
+        if (kernel_is(&rehearsal.of[i], file, defines, arch)) {
             return true;
         }
     }
@@ -77,22 +108,28 @@ lt_err lt_rehearse_note(bool *missing, const char *file, const char *defines, co
     return LT_OK;
 }
 
-/* In a child: every n-th of them. It ends with its parent, for it may hold copies of the parent's sockets. */
-static void compile_some(int first, int step) {
+/* In a child: the next one that nobody has taken, until none is left. It ends with its parent, for it may hold copies of the
+ * parent's sockets. */
+static void compile_some(void) {
+    int i;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
     lt_log_set_level(LT_LOG_ERROR);
-    for (int i = first; i < rehearsal.n; i += step) {
-        const missing_kernel *k = &rehearsal.of[i];
+    while ((i = atomic_fetch_add(&batch.progress->next, 1)) < batch.n) {
+        const missing_kernel *k = &batch.of[i];
         lt_cubin c = {0};
+        if (i == batch.n_first) {
+            (void)nice(10); /* The parent serves by now. */
+        }
         if (lt_cubin_get(&c, k->file, k->defines, k->arch) == LT_OK) {
             lt_cubin_close(&c);
         }
+        atomic_store(&batch.progress->tried[i], true);
     }
     _exit(0);
 }
 
 /* Children that do not end are ended: what they lack is compiled where it is wanted. */
-static void await(const pid_t *children, int n) {
+static void await_children(const pid_t *children, int n) {
     const double until = lt_clock_s() + MAX_WAIT_S;
     for (int i = 0; i < n; i++) {
         while (children[i] > 0) {
@@ -108,32 +145,114 @@ static void await(const pid_t *children, int n) {
     }
 }
 
-static void compile_all(void) {
+/* The thread of a batch: children end when the thread that made them ends, so it stays until they are done. */
+static void *batch_run(void *unused) {
     const int threads = lt_thread_count(), most = threads < MAX_CHILDREN ? threads : MAX_CHILDREN,
-              n = most < rehearsal.n ? most : rehearsal.n;
+              n = most < batch.n ? most : batch.n;
     pid_t children[MAX_CHILDREN];
-    lt_cubin_tell(rehearsal.of[0].arch, rehearsal.n);
+    (void)unused;
     for (int i = 0; i < n; i++) {
         children[i] = fork();
         if (children[i] == 0) {
-            compile_some(i, n);
+            compile_some();
         }
     }
-    await(children, n);
+    await_children(children, n);
+    pthread_mutex_lock(&batch.lock);
+    kernels_free(batch.of, batch.n);
+    (void)munmap(batch.progress, sizeof *batch.progress);
+    batch.of = NULL, batch.n = 0, batch.progress = NULL;
+    pthread_mutex_unlock(&batch.lock);
+    return NULL;
 }
 
-void lt_rehearse_end(void) {
+bool lt_rehearse_compiling(void) {
+    bool running;
+    pthread_mutex_lock(&batch.lock);
+    running = batch.of != NULL;
+    pthread_mutex_unlock(&batch.lock);
+    return running;
+}
+
+/* Whether children have still to try one of the first n (file NULL), or this kernel. */
+static bool is_pending(int n, const char *file, const char *defines, const char *arch) {
+    bool pending = false;
+    pthread_mutex_lock(&batch.lock);
+    for (int i = 0; i < batch.n && i < n && !pending; i++) {
+        const bool same = file == NULL || kernel_is(&batch.of[i], file, defines, arch);
+        pending = same && !atomic_load(&batch.progress->tried[i]);
+    }
+    pthread_mutex_unlock(&batch.lock);
+    return pending;
+}
+
+void lt_rehearse_await(const char *file, const char *defines, const char *arch) {
+    while (is_pending(MAX_MISSING, file, defines, arch)) {
+        (void)usleep(1000);
+    }
+}
+
+/* Bytes of text that a kernel is compiled from: how long that takes, roughly. */
+static int64_t text_bytes(const missing_kernel *k) {
+    lt_source s = {0};
+    int64_t bytes = 0;
+    if (lt_source_open(&s, k->file) == LT_OK) {
+        for (int i = 0; i < s.n_parts; i++) {
+            bytes += (int64_t)strlen(s.text[i]);
+        }
+    }
+    lt_source_close(&s);
+    return bytes;
+}
+
+static int compare_longest_first(const void *a, const void *b) {
+    const int64_t x = text_bytes(a), y = text_bytes(b);
+    return (x < y) - (x > y);
+}
+
+/* The calling thread's kernels become the batch. False: they are compiled where they are wanted. */
+static bool batch_begin(int64_t n_first) {
+    pthread_t thread;
+    void *const shared = mmap(NULL, sizeof(batch_progress), PROT_READ | PROT_WRITE,
+                              MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (shared == MAP_FAILED) {
+        return false;
+    }
+    pthread_mutex_lock(&batch.lock);
+    batch.of = rehearsal.of, batch.n = rehearsal.n, batch.progress = shared;
+    batch.n_first = n_first < batch.n ? (int)n_first : batch.n;
+    /* A long one that began last would be waited for alone. */
+    qsort(batch.of, (size_t)batch.n_first, sizeof *batch.of, compare_longest_first);
+    rehearsal.of = NULL;
+    pthread_mutex_unlock(&batch.lock);
+    if (pthread_create(&thread, NULL, batch_run, NULL) != 0) {
+        (void)munmap(shared, sizeof(batch_progress));
+        pthread_mutex_lock(&batch.lock);
+        rehearsal.of = batch.of;
+        batch.of = NULL, batch.n = 0, batch.progress = NULL;
+        pthread_mutex_unlock(&batch.lock);
+        return false;
+    }
+    (void)pthread_detach(thread);
+    return true;
+}
+
+void lt_rehearse_end(int64_t n_first) {
     LT_ASSERT(rehearsal.on);
     rehearsal.on = false;
+    while (lt_rehearse_compiling()) { /* What another thread rehearsed. */
+        (void)usleep(1000);
+    }
     if (rehearsal.n > 1) { /* One is compiled where it is wanted. */
-        compile_all();
+        lt_cubin_tell(rehearsal.of[0].arch, rehearsal.n);
+        if (batch_begin(n_first)) {
+            while (is_pending((int)(n_first < MAX_MISSING ? n_first : MAX_MISSING), NULL, NULL,
+                              NULL)) {
+                (void)usleep(1000);
+            }
+        }
     }
-    for (int i = 0; i < rehearsal.n; i++) {
-        free(rehearsal.of[i].file);
-        free(rehearsal.of[i].defines);
-        free(rehearsal.of[i].arch);
-    }
-    free(rehearsal.of);
+    kernels_free(rehearsal.of, rehearsal.n);
     rehearsal.of = NULL;
     rehearsal.n = 0;
 }
