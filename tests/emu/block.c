@@ -517,6 +517,17 @@ unsigned char *emu_shared_of(int rank, uint32_t address, size_t bytes) {
     return in->shared + at;
 }
 
+void *emu_cluster_pointer(uint32_t address, size_t bytes) {
+    const int rank = emu_shared_rank(address);
+    if (emu_block_left(rank)) {
+        emu_trap("shared address %#x is of block %d of the cluster, which has left", address, rank);
+    }
+    if ((address & (bytes - 1)) != 0) {
+        emu_trap("shared address %#x is not aligned to %zu bytes", address, bytes);
+    }
+    return emu_shared_of(rank, address, bytes);
+}
+
 void *emu_shared_pointer(uint32_t address, size_t bytes) {
     const block *const in = self()->in;
     const size_t at = (size_t)address - EMU_SHARED_BASE;

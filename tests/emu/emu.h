@@ -64,6 +64,8 @@ void emu_cp_async_wait(int n);
 void emu_cluster_arrive(void);
 void emu_cluster_wait(void);
 uint32_t emu_cluster_address(uint32_t address, uint32_t rank); /* mapa */
+/* Where a plain load or store of such an address goes; of a block that has left, a trap. */
+void *emu_cluster_pointer(uint32_t address, size_t bytes);
 
 /* Barriers in shared memory, 8 bytes that count arrivals and bytes; address: the caller's block's, or one of emu_cluster_address. */
 void emu_mbarrier_init(uint32_t bar, int arrivals);

@@ -49,6 +49,11 @@ static inline void ptx_mov_u32(uint32_t &y, uint32_t x) {
 static inline void ptx_mapa_shared_cluster_u32(uint32_t &y, uint32_t address, uint32_t rank) {
     y = emu_cluster_address(address, rank);
 }
+static inline void ptx_ld_shared_cluster_v4_f32(float &x, float &y, float &z, float &w,
+                                                uint32_t p) {
+    const float4 v = *(const float4 *)emu_cluster_pointer(p, 16);
+    x = v.x, y = v.y, z = v.z, w = v.w;
+}
 static inline void ptx_barrier_cluster_arrive_release_aligned(void) {
     emu_cluster_arrive();
 }

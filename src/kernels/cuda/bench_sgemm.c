@@ -155,11 +155,16 @@ done:
 static lt_err checks(lt_bench *b) {
     lt_err err = LT_OK;
     static const lt_sgemm_tile odd_tiles[] = {
-        {8, 16, 4, 4, 2, 3, 1, 8, 2, LT_SGEMM_TMA, true},
-        {16, 8, 4, 2, 4, 4, 1, 4, 8, LT_SGEMM_TMA, true},
-        {4, 8, 8, 2, 2, 2, 2, 1, 1, LT_SGEMM_TMA, false},
-        {12, 12, 4, 2, 2, 3, 1, 8, 1, LT_SGEMM_ASYNC_4, true},
-        {8, 16, 8, 2, 4, 3, 1, 8, 2, LT_SGEMM_ASYNC_16, true}};
+        {8, 16, 4, 4, 2, 3, 1, 8, 2, LT_SGEMM_TMA, true, 1, 1},
+        {16, 8, 4, 2, 4, 4, 1, 4, 8, LT_SGEMM_TMA, true, 1, 1},
+        {4, 8, 8, 2, 2, 2, 2, 1, 1, LT_SGEMM_TMA, false, 1, 1},
+        {12, 12, 4, 2, 2, 3, 1, 8, 1, LT_SGEMM_ASYNC_4, true, 1, 1},
+        {8, 16, 8, 2, 4, 3, 1, 8, 2, LT_SGEMM_ASYNC_16, true, 1, 1},
+        {8, 16, 8, 2, 4, 4, 1, 8, 4, LT_SGEMM_TMA, true, 4, 2},
+        {8, 16, 8, 2, 2, 3, 2, 8, 4, LT_SGEMM_TMA, true, 1, 3},
+        {8, 8, 8, 1, 2, 3, 4, 8, 4, LT_SGEMM_TMA, true, 2, 1},
+        {8, 8, 8, 2, 2, 3, 3, 8, 4, LT_SGEMM_ASYNC_16, true, 1, 2},
+        {4, 4, 8, 1, 2, 3, 8, 8, 4, LT_SGEMM_ASYNC_4, true, 1, 4}};
     int n = 0;
     for (size_t i = 0; i < sizeof check_cases / sizeof *check_cases; i++) {
         for (int integers = 0; integers < 2; integers++) {
@@ -172,7 +177,8 @@ static lt_err checks(lt_bench *b) {
             for (size_t t = 0; t < sizeof odd_tiles / sizeof *odd_tiles; t++) {
                 char text[256];
                 lt_sgemm_tile_text(text, &odd_tiles[t]);
-                if (odd_tiles[t].copy >= lt_sgemm_copy_allowed(&x.args, lt_cuda_get_info(b->gpu))) {
+                if (odd_tiles[t].copy >= lt_sgemm_copy_allowed(&x.args, lt_cuda_get_info(b->gpu)) &&
+                    lt_sgemm_tile_shares(&odd_tiles[t], &x.args, lt_cuda_get_info(b->gpu))) {
                     LT_TRY_DONE(check_one(b, NULL, &odd_tiles[t], text, &x, integers));
                     n++;
                 }
@@ -291,10 +297,11 @@ done:
 }
 
 lt_err lt_bench_sgemm(lt_bench *b) {
-    static const int shapes[][3] = {{4096, 4096, 4096}, {8192, 8192, 8192}, {1024, 1024, 1024},
-                                    {2048, 2048, 2048}, {512, 512, 512},    {16384, 768, 768},
-                                    {4096, 2304, 768},  {4000, 4000, 4000}, {4097, 4097, 4097},
-                                    {128, 4096, 4096}};
+    static const int shapes[][3] = {
+        {4096, 4096, 4096}, {8192, 8192, 8192}, {1024, 1024, 1024}, {2048, 2048, 2048},
+        {512, 512, 512},    {16384, 768, 768},  {4096, 2304, 768},  {4000, 4000, 4000},
+        {4097, 4097, 4097}, {128, 4096, 4096},  {256, 4096, 4096},  {768, 768, 16384},
+        {384, 3072, 768},   {640, 640, 640},    {3000, 3000, 3000}, {3072, 768, 1024}};
     LT_TRY(checks(b));
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes && !b->check_only; i++) {
         LT_TRY(shape_time(b, shapes[i][0], shapes[i][1], shapes[i][2], b->ladder && i < 2));

@@ -69,6 +69,11 @@ INLINE u32 remote_address(u32 address, int rank) {
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(y) : "r"(address), "r"(rank));
     return y;
 }
+INLINE float4 remote_load(u32 address) { /* 16 bytes of a block of the cluster, from an address of remote_address. */
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address));
+    return v;
+}
 INLINE void st_async_v2(u32 address, float a, float b, u32 bar) { /* To a block of the cluster, whose barrier counts the bytes. */
     asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(address), "f"(a), "f"(b), "r"(bar) : "memory");
 }

@@ -122,19 +122,7 @@ INLINE void named_barrier_arrive(int id, int threads) {
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* ---- Flags between blocks, in global memory: raise after this thread's (and by a barrier its block's) writes; await before reads. */
-INLINE void flag_raise(int *flag) {
-    __threadfence();
-    asm volatile("st.release.gpu.global.s32 [%0], 1;" ::"l"(flag) : "memory");
-}
-INLINE void flag_await(const int *flag) {
-    int up;
-    do {
-        asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(up) : "l"(flag) : "memory");
-    } while (up == 0);
-}
-
-/* Adds 1 behind all that the thread and those it met at a barrier have written. */
+/* ---- Counts between blocks, in global memory. Adds 1 behind all that the thread and those it met at a barrier have written. */
 INLINE void count_release(u32 *count) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(count) : "memory");
 }

@@ -1,7 +1,7 @@
 /* sgemm.c: launcher of sgemm.cu. See sgemm.h.
  *
  * The tile of a call: the tuner's winner for its shape class, kept in a text file of the kernel cache, one line a class; else the
- * tile of the shipped table with the least modelled time, waves x area of a wave's tile / measured efficiency of the tile. */
+ * tile of the shipped table, and the number of blocks that share its K, with the least modelled time. */
 #include "kernels/cuda/sgemm/sgemm.h"
 
 #include <math.h>
@@ -10,17 +10,20 @@
 #include "base/error.h"
 #include "kernels/cuda/sgemm/tune.h"
 
-#define BK               32 /* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
-#define WARP             32
-#define MAX_REGISTERS    255
-#define SM_REGISTERS     65536
-#define TMA_BOX_MAX      256   /* Elements of a box dimension. */
-#define SPLIT_COST       0.08  /* What the loop of sgemm_split.cu and its adding cost. */
-#define MIN_SPLIT_STAGES 4     /* Stages of K a block's share has at least. */
-#define UNALIGNED_FLOPS  25e12 /* Measured on an H100: 4097^3 as it lies, and 4096^3. */
-#define ALIGNED_FLOPS    50e12
-#define COPY_BYTES_S     2.5e12
-#define COPY_LAUNCHES_S  6e-6
+#define BK              32 /* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
+#define WARP            32
+#define MAX_REGISTERS   255
+#define SM_REGISTERS    65536
+#define TMA_BOX_MAX     256 /* Elements of a box dimension. */
+#define MAX_PARTS       8
+#define FMA_PER_SM      128 /* Multiply-adds a clock. */
+#define MAX_CLUSTER     4
+#define FLAGS_BYTES     16384  /* One int a tile, or a share of it. */
+#define PARTS_BYTES_SM  196608 /* Sums that an SM's registers can hold, at most. */
+#define UNALIGNED_FLOPS 25e12  /* Measured on an H100: 4097^3 as it lies, and 4096^3. */
+#define ALIGNED_FLOPS   50e12
+#define COPY_BYTES_S    2.5e12
+#define COPY_LAUNCHES_S 6e-6
 
 int lt_sgemm_tile_bm(const lt_sgemm_tile *t) {
     return t->warps_m * t->lanes_m * t->tm;
@@ -36,6 +39,14 @@ int lt_sgemm_tile_threads(const lt_sgemm_tile *t) {
 
 size_t lt_sgemm_tile_shared_bytes(const lt_sgemm_tile *t) {
     return (size_t)t->stages * BK * 4 * (size_t)(lt_sgemm_tile_bm(t) + lt_sgemm_tile_bn(t));
+}
+
+static int stages_of(int k) {
+    return (k + BK - 1) / BK;
+}
+
+static int64_t tile_count(const lt_sgemm_args *a, const lt_sgemm_tile *t) {
+    return lt_cuda_div_up(a->m, lt_sgemm_tile_bm(t)) * lt_cuda_div_up(a->n, lt_sgemm_tile_bn(t));
 }
 
 const char *lt_sgemm_tile_refusal(const lt_sgemm_tile *t, const lt_cuda_info *info) {
@@ -69,6 +80,15 @@ const char *lt_sgemm_tile_refusal(const lt_sgemm_tile *t, const lt_cuda_info *in
     if (t->stages < (t->copy == LT_SGEMM_TMA ? 2 : 3)) {
         return "too few stages: nothing would overlap";
     }
+    if (t->parts < 1 || t->parts > MAX_PARTS || t->cluster < 1 || t->cluster > MAX_CLUSTER ||
+        t->tm * t->tn / 4 % t->cluster != 0) {
+        return "K is shared by 1 to 8 clusters of 1, 2 or 4 blocks that add equal shares";
+    }
+    if (t->cluster > 1 &&
+        (t->copy != LT_SGEMM_TMA || (size_t)lt_sgemm_tile_bm(t) * (size_t)lt_sgemm_tile_bn(t) * 4 >
+                                        lt_sgemm_tile_shared_bytes(t))) {
+        return "a cluster needs the copy engine, and stages as large as the tile's sums";
+    }
     if (t->copy == LT_SGEMM_TMA && info->cc < 90) {
         return "no copy engine before compute capability 9.0";
     }
@@ -76,11 +96,19 @@ const char *lt_sgemm_tile_refusal(const lt_sgemm_tile *t, const lt_cuda_info *in
 }
 
 void lt_sgemm_tile_text(char out[256], const lt_sgemm_tile *t) {
+    char cluster[24] = "", parts[24] = "";
+    if (t->cluster > 1) {
+        snprintf(cluster, sizeof cluster, " CLUSTER=%d", t->cluster);
+    }
+    if (t->parts > 1) {
+        snprintf(parts, sizeof parts, " PARTS=%d", t->parts);
+    }
     snprintf(out, 256,
              "TM=%d TN=%d LANES_M=%d WARPS_M=%d WARPS_N=%d STAGES=%d BLOCKS_PER_SM=%d GROUP_M=%d "
-             "UNROLL=%d COPY=%d%s",
+             "UNROLL=%d COPY=%d%s%s%s",
              t->tm, t->tn, t->lanes_m, t->warps_m, t->warps_n, t->stages, t->blocks_per_sm,
-             t->group_m, t->unroll, (int)t->copy, t->keep_order ? " --ptxas-options=-O1" : "");
+             t->group_m, t->unroll, (int)t->copy, cluster, parts,
+             t->keep_order ? " --ptxas-options=-O1" : "");
 }
 
 /* Rows of whole 16 bytes, as the copy engine and cp.async of 16 bytes need them. */
@@ -93,80 +121,110 @@ lt_sgemm_copy lt_sgemm_copy_allowed(const lt_sgemm_args *a, const lt_cuda_info *
     return !aligned ? LT_SGEMM_ASYNC_4 : info->cc >= 90 ? LT_SGEMM_TMA : LT_SGEMM_ASYNC_16;
 }
 
-/* The shipped tiles, and the share of the multiply-add peak that a full wave of each reaches on an H100 (4096^3, table in docs). Unrolled by 4: NVRTC 12.4 to
- * 13.3 leave a loop of 8 quads rolled, and a rolled one loses the order that spares register reads (34 instead of 50.6 TFLOP/s with 13.0). */
+bool lt_sgemm_tile_shares(const lt_sgemm_tile *t, const lt_sgemm_args *a,
+                          const lt_cuda_info *info) {
+    const int64_t tiles = tile_count(a, t);
+    return stages_of(a->k) >= t->cluster * t->parts &&
+           (t->parts == 1 || (a->workspace != NULL && tiles * t->cluster <= FLAGS_BYTES / 4 &&
+                              tiles * t->parts * lt_sgemm_tile_bm(t) * lt_sgemm_tile_bn(t) * 4 <=
+                                  (int64_t)info->n_sms * PARTS_BYTES_SM));
+}
+
+/* The shipped tiles and what was measured of them on an H200 (24 shapes, 9 ways to share K; docs/SPEED.md): the share of the
+ * multiply-add peak that one block alone on an SM reaches, and that blocks_per_sm of them reach together; what a block costs beside
+ * its products; what it costs to add PARTS parts through the L2. Unrolled by 4: NVRTC 12.4 to 13.3 leave a loop of 8 quads rolled,
+ * and a rolled one loses the order that spares register reads (34 instead of 50.6 TFLOP/s with 13.0). */
 static const struct {
     lt_sgemm_tile tile;
-    double efficiency;
+    double alone, together, block_us, add_us;
 } shipped[] = {
-    {{8, 16, 8, 2, 4, 4, 1, 8, 4, LT_SGEMM_TMA, true}, 0.87},  /* 128 x 256 */
-    {{8, 16, 8, 2, 2, 3, 2, 8, 4, LT_SGEMM_TMA, true}, 0.865}, /* 128 x 128 */
-    {{8, 8, 8, 2, 4, 3, 2, 8, 4, LT_SGEMM_TMA, true}, 0.70},   /* 128 x 128, more warps */
-    {{8, 8, 8, 1, 4, 3, 4, 8, 4, LT_SGEMM_TMA, true}, 0.66},   /* 64 x 128 */
-    {{8, 8, 8, 1, 2, 3, 4, 8, 4, LT_SGEMM_TMA, true}, 0.55},   /* 64 x 64 */
-    {{4, 4, 8, 1, 2, 3, 8, 8, 4, LT_SGEMM_TMA, true}, 0.35},   /* 32 x 32 */
+    {{8, 16, 8, 2, 4, 4, 1, 8, 4, LT_SGEMM_TMA, true, 1, 1},
+     0.785,
+     0.785,
+     2.2,
+     15.0},                                                                         /* 128 x 256 */
+    {{8, 8, 8, 2, 4, 3, 2, 8, 4, LT_SGEMM_TMA, true, 1, 1}, 0.70, 0.735, 3.2, 6.8}, /* 128 x 128 */
+    {{8, 8, 8, 2, 2, 3, 3, 8, 4, LT_SGEMM_TMA, true, 1, 1}, 0.645, 0.76, 6.0, 2.4}, /* 128 x 64 */
+    {{8, 8, 8, 1, 4, 3, 3, 8, 4, LT_SGEMM_TMA, true, 1, 1}, 0.645, 0.76, 6.0, 2.4}, /* 64 x 128 */
+    {{8, 8, 8, 1, 2, 3, 4, 8, 4, LT_SGEMM_TMA, true, 1, 1}, 0.33, 0.70, 3.7, 3.7},  /* 64 x 64 */
+    {{4, 4, 8, 1, 2, 3, 8, 8, 4, LT_SGEMM_TMA, true, 1, 1}, 0.175, 0.60, 2.2, 1.3}, /* 32 x 32 */
 };
+
+/* Of so many blocks on an SM at once, at most blocks_per_sm: from `alone` to `together`, as x / (a + b x). */
+static double efficiency_of(size_t row, const lt_sgemm_tile *t, double blocks) {
+    const double full = t->blocks_per_sm;
+    const double one = 1 / shipped[row].alone, all = full / shipped[row].together;
+    const double b = full > 1 ? (all - one) / (full - 1) : 0;
+    return blocks / (one + b * (blocks - 1));
+}
+
+/* What a product takes with row's tile as *t has it, modelled: the SM with the most blocks makes them in rounds of as many as fit. */
+static double time_us(size_t row, const lt_sgemm_tile *t, const lt_sgemm_args *a,
+                      const lt_cuda_info *info) {
+    const double per_us = 2.0 * FMA_PER_SM * info->clock_mhz; /* Of an SM. */
+    const double sharers = t->cluster * t->parts,
+                 blocks = ceil((double)tile_count(a, t) * sharers / info->n_sms),
+                 fit = t->blocks_per_sm, rest = fmod(blocks, fit), rounds = floor(blocks / fit);
+    const double work_us = 2.0 * lt_sgemm_tile_bm(t) * lt_sgemm_tile_bn(t) *
+                           ceil(stages_of(a->k) / sharers) * BK / per_us;
+    double us = rounds * (fit * work_us / efficiency_of(row, t, fit) + shipped[row].block_us);
+    if (rest > 0) {
+        us += rest * work_us / efficiency_of(row, t, rest) + shipped[row].block_us;
+    }
+    return us + (t->parts > 1 ? shipped[row].add_us / t->cluster : 0) + (t->cluster > 1 ? 1 : 0);
+}
+
+/* Clusters that do not fill the GPU are put together on some of its SMs, while others stay idle. */
+static bool cluster_fills(const lt_sgemm_tile *t, const lt_sgemm_args *a,
+                          const lt_cuda_info *info) {
+    return t->cluster == 1 || 10 * tile_count(a, t) * t->cluster * t->parts >=
+                                  7 * (int64_t)info->n_sms * t->blocks_per_sm;
+}
+
+/* The row's tile as this device and these operands can have it; false: not at all. */
+static bool tile_adapt(lt_sgemm_tile *t, lt_sgemm_copy copy, const lt_cuda_info *info) {
+    t->copy = copy;
+    t->stages = copy == LT_SGEMM_TMA || t->stages > 3 ? t->stages : 3;
+    while (lt_sgemm_tile_refusal(t, info) != NULL && t->blocks_per_sm > 1) {
+        t->blocks_per_sm--;
+    }
+    if (lt_sgemm_tile_refusal(t, info) != NULL) {
+        t->stages = 3;
+    }
+    return lt_sgemm_tile_refusal(t, info) == NULL;
+}
 
 lt_sgemm_tile lt_sgemm_tile_choose(lt_cuda *c, const lt_sgemm_args *a) {
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const lt_sgemm_copy copy = lt_sgemm_copy_allowed(a, info);
     lt_sgemm_tile best = shipped[0].tile;
-    double best_time = INFINITY;
-    if (lt_sgemm_tune_find(c, a->m, a->n, a->k, copy, &best)) {
+    double best_us = INFINITY;
+    if (lt_sgemm_tune_find(c, a, copy, &best)) {
         return best;
     }
     for (size_t i = 0; i < sizeof shipped / sizeof *shipped; i++) {
         lt_sgemm_tile t = shipped[i].tile;
-        const double bm = lt_sgemm_tile_bm(&t), bn = lt_sgemm_tile_bn(&t);
-        double tiles, waves, time;
-        t.copy = copy;
-        t.stages = copy == LT_SGEMM_TMA || t.stages > 3 ? t.stages : 3;
-        while (lt_sgemm_tile_refusal(&t, info) != NULL && t.blocks_per_sm > 1) {
-            t.blocks_per_sm--;
-        }
-        if (lt_sgemm_tile_refusal(&t, info) != NULL) {
-            t.stages = 3;
-        }
-        if (lt_sgemm_tile_refusal(&t, info) != NULL) {
+        if (!tile_adapt(&t, copy, info)) {
             continue;
         }
-        tiles = ceil(a->m / bm) * ceil(a->n / bn);
-        waves = ceil(tiles /
-                     info->n_sms); /* In tiles an SM: co-resident blocks share its multipliers. */
-        time = waves * bm * bn / shipped[i].efficiency;
-        if (time < best_time) {
-            best_time = time;
-            best = t;
+        for (int way = 0; way < 2 * MAX_PARTS; way++) {
+            t.cluster = way < MAX_PARTS ? 1 : 2;
+            t.parts = way % MAX_PARTS + 1;
+            if (lt_sgemm_tile_refusal(&t, info) == NULL && lt_sgemm_tile_shares(&t, a, info) &&
+                cluster_fills(&t, a, info) && time_us(i, &t, a, info) < best_us) {
+                best_us = time_us(i, &t, a, info);
+                best = t;
+            }
         }
     }
     return best;
 }
-
-#define FLAGS_BYTES    16384  /* One int a block. */
-#define PARTS_BYTES_SM 196608 /* Sums that an SM's registers can hold, at most. */
 
 lt_err lt_sgemm_workspace_open(lt_cuda *c, void **out) {
     const size_t bytes = FLAGS_BYTES + (size_t)lt_cuda_get_info(c)->n_sms * PARTS_BYTES_SM;
     LT_TRY(lt_cuda_alloc(c, out, bytes, "sgemm workspace"));
     LT_TRY(lt_cuda_fill(c, NULL, *out, 0, FLAGS_BYTES)); /* Every call leaves them at 0. */
     return lt_cuda_sync(c, NULL);
-}
-
-/* How many of the last tiles to cut along k, so that all blocks end together; 0 when whole waves come out or cutting does not pay. */
-static int split_tiles_choose(int tiles, int blocks, int n_stages, const lt_sgemm_args *a,
-                              const lt_sgemm_tile *t, int n_sms) {
-    const int rest = tiles % blocks, split = tiles < blocks ? tiles : rest + blocks;
-    const size_t parts_bytes = (size_t)blocks *
-                               (size_t)(lt_sgemm_tile_bm(t) * lt_sgemm_tile_bn(t)) * 4;
-    if (a->workspace == NULL || rest == 0 || parts_bytes > (size_t)n_sms * PARTS_BYTES_SM ||
-        blocks > FLAGS_BYTES / 4) {
-        return 0;
-    }
-    const double waves = (double)tiles / blocks, idle = 1.0 - waves / ceil(waves);
-    if ((int64_t)split * n_stages < (int64_t)blocks * MIN_SPLIT_STAGES || idle < SPLIT_COST) {
-        return 0; /* Shares too short for the adding to pay; or the last wave is nearly whole. */
-    }
-    return split;
 }
 
 static lt_err map_make(lt_cuda *c, CUtensorMap *map, const float *p, int rows, int cols, int ld,
@@ -183,51 +241,57 @@ static lt_err map_make(lt_cuda *c, CUtensorMap *map, const float *p, int rows, i
 }
 
 lt_err lt_sgemm_with(lt_cuda *c, CUstream s, const lt_sgemm_args *a, const lt_sgemm_tile *t) {
-    const char *refusal = lt_sgemm_tile_refusal(t, lt_cuda_get_info(c));
-    const int bm = lt_sgemm_tile_bm(t), bn = lt_sgemm_tile_bn(t);
-    const int tiles = ((a->m + bm - 1) / bm) * ((a->n + bn - 1) / bn),
-              n_sms = lt_cuda_get_info(c)->n_sms;
-    int blocks = n_sms * t->blocks_per_sm, split;
+    const lt_cuda_info *info = lt_cuda_get_info(c);
+    const char *refusal = lt_sgemm_tile_refusal(t, info);
+    const bool by_engine = t->copy == LT_SGEMM_TMA;
+    const int bm = lt_sgemm_tile_bm(t), bn = lt_sgemm_tile_bn(t), n_stages = stages_of(a->k);
+    const int tiles = (int)tile_count(a, t);
     void *flags = a->workspace,
-         *parts = (unsigned char *)a->workspace + (a->workspace != NULL ? FLAGS_BYTES : 0);
+         *sums = (unsigned char *)a->workspace + (a->workspace != NULL ? FLAGS_BYTES : 0);
     const lt_cuda_kernel *k;
     CUtensorMap map_a, map_b;
     lt_sgemm_args v = *a;
     char defines[256];
-    void *with_maps[] = {&map_a, &map_b, &v.c, &v.m, &v.n, &v.k, &v.ldc, &v.alpha, &v.beta};
-    void *with_parts[] = {&map_a, &map_b, &parts, &flags, &split,   &v.c,
-                          &v.m,   &v.n,   &v.k,   &v.ldc, &v.alpha, &v.beta};
-    void *with_pointers[] = {&v.a, &v.b, &v.lda, &v.ldb,   &v.c,   &v.m,
-                             &v.n, &v.k, &v.ldc, &v.alpha, &v.beta};
+    void *args[16];
+    int n_args = 0;
 
     LT_ASSERT(a->m > 0 && a->n > 0 && a->k > 0);
     if (refusal != NULL) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "sgemm tile: %s", refusal);
     }
-    if (t->copy < lt_sgemm_copy_allowed(a, lt_cuda_get_info(c))) {
+    if (t->copy < lt_sgemm_copy_allowed(a, info)) {
         LT_FAIL(LT_ERR_UNSUPPORTED,
                 "sgemm: lda %d, ldb %d or the bases are not 16-byte aligned, as this tile's copies "
                 "need",
                 a->lda, a->ldb);
     }
+    if (!lt_sgemm_tile_shares(t, a, info)) {
+        LT_FAIL(LT_ERR_UNSUPPORTED,
+                "sgemm: %d x %d parts of %d tiles: k %d has %d stages of %d, or the workspace has "
+                "no room for the sums",
+                t->cluster, t->parts, tiles, a->k, n_stages, BK);
+    }
     lt_sgemm_tile_text(defines, t);
-    split = t->copy == LT_SGEMM_TMA
-                ? split_tiles_choose(tiles, blocks, (a->k + BK - 1) / BK, a, t, n_sms)
-                : 0;
-    blocks = split > 0 ? blocks : tiles;
-    LT_TRY(lt_cuda_kernel_get(c, &k, split > 0 ? "sgemm/sgemm_split.cu" : "sgemm/sgemm.cu",
-                              split > 0 ? "sgemm_split" : "sgemm", defines));
-    if (t->copy == LT_SGEMM_TMA) {
+    LT_TRY(lt_cuda_kernel_get(c, &k, "sgemm/sgemm.cu", "sgemm", defines));
+    if (by_engine) {
         LT_TRY(map_make(c, &map_a, a->a, a->m, a->k, a->lda, bm, BK, LT_CU_TMAP_SWIZZLE_128B));
         LT_TRY(map_make(c, &map_b, a->b, a->k, a->n, a->ldb, BK, bn, LT_CU_TMAP_SWIZZLE_NONE));
+        args[n_args++] = &map_a, args[n_args++] = &map_b;
+    } else {
+        args[n_args++] = &v.a, args[n_args++] = &v.b;
+        args[n_args++] = &v.lda, args[n_args++] = &v.ldb;
     }
+    if (t->parts > 1) {
+        args[n_args++] = &sums, args[n_args++] = &flags;
+    }
+    args[n_args++] = &v.c, args[n_args++] = &v.m, args[n_args++] = &v.n, args[n_args++] = &v.k;
+    args[n_args++] = &v.ldc, args[n_args++] = &v.alpha, args[n_args++] = &v.beta;
     return lt_cuda_launch(c, s, k,
-                          &(lt_cuda_dims){.grid = {(unsigned)blocks},
+                          &(lt_cuda_dims){.grid = {(unsigned)(tiles * t->cluster * t->parts)},
                                           .block = {(unsigned)lt_sgemm_tile_threads(t)},
+                                          .cluster = {t->cluster > 1 ? (unsigned)t->cluster : 0},
                                           .dynamic_shared_bytes = lt_sgemm_tile_shared_bytes(t)},
-                          split > 0                 ? with_parts
-                          : t->copy == LT_SGEMM_TMA ? with_maps
-                                                    : with_pointers);
+                          args);
 }
 
 static size_t copy_bytes(int rows, int cols) {

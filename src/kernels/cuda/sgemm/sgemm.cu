@@ -2,8 +2,10 @@
  *
  * SHAPES    a (m, k), b (k, n), c (m, n), row-major with row strides lda, ldb, ldc; any sizes. With beta 0, c is not read.
  * CONSTANTS A lane holds TM x TN sums, a warp is LANES_M x (32 / LANES_M) lanes, a block WARPS_M x WARPS_N warps, tile BM x BN; K goes
- *           in stages of BK = 32, STAGES of them in shared memory, UNROLL quads of steps a turn of the loop. COPY: 0 copy engine (needs lda, ldb multiples of 4 and 16-byte
- *           aligned bases; sm_90), 1 cp.async of 16 bytes (the same alignment, sm_80), 2 cp.async of 4 bytes (anything).
+ *           in stages of BK = 32, STAGES of them in shared memory, UNROLL quads of steps a turn of the loop. COPY: 0 copy
+ *           engine (needs lda, ldb multiples of 4 and 16-byte aligned bases; sm_90), 1 cp.async of 16 bytes (the same alignment,
+ *           sm_80), 2 cp.async of 4 bytes (anything). CLUSTER x PARTS blocks share a tile's K (at least
+ *           so many stages of it): PARTS clusters of CLUSTER blocks each (CLUSTER > 1 needs COPY 0).
  * MOVEMENT
  *     A  HBM ──one box 32 x BM──▶ smem [BM][32], 16-byte chunks XOR-swizzled by row ──LDS.128: 4 k of one row──▶ a[TM]
  *     B  HBM ──one box BN x 32──▶ smem [32][BN] ──LDS.128: 4 columns of one k──▶ b[2][TN / 4]
@@ -20,20 +22,108 @@
  *           the next row (b's last operand held at the turn). ptxas at its usual level reorders this into runs of 2 to 8 and
  *           spoils it (2.16 reads and clashes of banks: 47 TFLOP/s); at -O1 it keeps the order (2.05). So -O1 it is.
  * BOUND     2 m n k flop / (132 SMs x 128 x 1.98 GHz = 66.9 TFLOP/s); issue slots: TM TN 4 / (4 TM TN + TM + 4 TN / 4 ...) = 95 %.
- * NUMERICS  Products in k order, one sum an element, fused multiply-add: the same bits every run, and for every tile size.
+ * K SHARED  A product of few tiles leaves most SMs without work, so each of CLUSTER x PARTS blocks multiplies one part of its K. The blocks
+ *           of a cluster leave their sums in shared memory, where the ring was; each reads one CLUSTER-th of the tile from all of them
+ *           and adds. What clusters have of that share goes through sums[] (it stays in the L2): the one that comes last, told by a
+ *           count, adds all and stores C. Nobody waits for another cluster. Clusters of 4 and 8 are not used: they start only where
+ *           one GPC has room for all of their blocks, and many SMs stay idle.
+ * NUMERICS  Products in k order, one sum an element, fused multiply-add: the same bits every run, and for every tile size. Where K
+ *           is shared, an element is the sum of its clusters' sums, each the sum of its blocks', in k order: the same bits every run.
  * LADDER    ladder/01_naive .. 10_double_buffered; rungs 11 to 15 are this file with ever more of it switched on (ladder.c).
- * TAIL      4096^3 is 3.88 waves of tiles on 132 SMs and takes the time of 4. sgemm_split.cu cuts tiles along K instead; its loop costs 6 %, so it
- *           serves shapes whose tail is longer than that.
  * REFS      maxas (S. Gray) on banks and reuse, Jia et al. 2018 (arXiv:1804.06826) on Volta's banks.
  *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
  *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=2 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
+ *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 CLUSTER=2 PARTS=4 --ptxas-options=-O1
+ *@spec sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=4 COPY=0 CLUSTER=2 --ptxas-options=-O1
+ *@spec sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=4 COPY=0 PARTS=4 --ptxas-options=-O1
  *@spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=1 --ptxas-options=-O1
  *@spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=2 --ptxas-options=-O1
  *@spec sm_80 sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=1 COPY=1 */
 #include "sgemm/tile.cuh"
 
+#ifndef PARTS
+#define PARTS 1
+#endif
+#ifndef CLUSTER
+#define CLUSTER 1
+#endif
+#define SHARERS (CLUSTER * PARTS) /* Blocks of a tile. */
+#if PARTS > 1
+#define ROOM , float4 *sums, int *arrived
+#else
+#define ROOM
+#endif
+#if SHARERS > 1
+#define QUARTETS (TM * TN / 4) /* Sums of a thread, 16 bytes each. */
+#define SHARE    (QUARTETS / CLUSTER)
+static_assert(QUARTETS % CLUSTER == 0, "the blocks of a cluster add equal shares");
+#endif
+#if CLUSTER > 1
+#include "common/hopper.cuh"
+static_assert(COPY == COPY_TMA, "clusters need Hopper");
+static_assert(BM * BN * 4 <= STAGES * STAGE_BYTES, "the sums take the ring's place");
+#endif
+
+#if CLUSTER > 1
+/* This block's share of the tile's sums, added over the blocks of the cluster. */
+INLINE void cluster_add(float4 *held, const float (*sum)[TN], u8 *smem, int rank) {
+    __syncthreads(); /* Every warp has read its last stage: the ring's place is free. */
+#pragma unroll
+    for (int q = 0; q < QUARTETS; q++) {
+        const float *s = &sum[q / (TN / 4)][q % (TN / 4) * 4];
+        ((float4 *)smem)[q * THREADS + threadIdx.x] = make_float4(s[0], s[1], s[2], s[3]);
+    }
+    cluster_sync();
+#pragma unroll
+    for (int q = 0; q < SHARE; q++) {
+        const u32 at = smem_addr(smem) + ((rank * SHARE + q) * THREADS + threadIdx.x) * 16;
+        held[q] = remote_load(remote_address(at, 0));
+#pragma unroll
+        for (int r = 1; r < CLUSTER; r++) {
+            const float4 v = remote_load(remote_address(at, r));
+            held[q].x += v.x, held[q].y += v.y, held[q].z += v.z, held[q].w += v.w;
+        }
+    }
+    cluster_sync(); /* No block leaves while another reads its shared memory. */
+}
+#endif
+#if PARTS > 1
+/* Leave the share of part `part`; true for the one that came last, whose held is then the sum over all parts. */
+INLINE bool parts_add(float4 *held, float4 *sums, int *arrived, int part) {
+    __shared__ bool is_last;
+    float4 *const parts = sums + threadIdx.x;
+#pragma unroll
+    for (int q = 0; q < SHARE; q++) {
+        __stcg(&parts[(part * SHARE + q) * THREADS], held[q]);
+    }
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        is_last = atomicAdd(arrived, 1) == PARTS - 1;
+        if (is_last) {
+            *arrived = 0; /* For the next call. */
+        }
+        __threadfence();
+    }
+    __syncthreads();
+    if (!is_last) {
+        return false;
+    }
+#pragma unroll
+    for (int q = 0; q < SHARE; q++) {
+        held[q] = __ldcg(&parts[q * THREADS]);
+#pragma unroll
+        for (int p = 1; p < PARTS; p++) {
+            const float4 v = __ldcg(&parts[(p * SHARE + q) * THREADS]);
+            held[q].x += v.x, held[q].y += v.y, held[q].z += v.z, held[q].w += v.w;
+        }
+    }
+    return true;
+}
+#endif
+
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta) {
+sgemm(OPERANDS ROOM, float *c, int m, int n, int k, int ldc, float alpha, float beta) {
     extern __shared__ __align__(1024) u8 smem[];
     const u32 base = smem_addr(smem);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -41,9 +131,14 @@ sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta)
      * a), bit 1 along m (pairs share b). */
     const int lane_n = (lane & 1) | (lane >> 2 & LANES_N / 2 - 1) << 1;
     const int lane_m = (lane >> 1 & 1) | (lane >> (LANES_N == 4 ? 3 : 4)) << 1;
-    const int2 corner = tile_corner(blockIdx.x, m, n);
+    const int2 corner = tile_corner(blockIdx.x / SHARERS, m, n);
     const int row = corner.x, col = corner.y;
-    const int n_stages = (k + BK - 1) / BK;
+#if SHARERS > 1
+    const int sharer = blockIdx.x % SHARERS, rank = sharer % CLUSTER, k_stages = (k + BK - 1) / BK;
+    const int first_stage = k_stages * sharer / SHARERS, n_stages = k_stages * (sharer + 1) / SHARERS - first_stage;
+#else
+    const int first_stage = 0, n_stages = (k + BK - 1) / BK;
+#endif
     const u32 a_lane = base + (warp / WARPS_N * LANES_M * TM + lane_m) * ROW_BYTES;
     const u32 b_lane = base + A_BYTES + (warp % WARPS_N * LANES_N * TN + lane_n * 4) * 4;
     const u32 swizzle = (lane_m & 7) * 16;
@@ -65,14 +160,14 @@ sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta)
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int t = 0; t < STAGES && t < n_stages; t++) {
-            stage_fetch(base + t * STAGE_BYTES, smem_addr(&full[t]), &map_a, &map_b, row, col, t);
+            stage_fetch(base + t * STAGE_BYTES, smem_addr(&full[t]), &map_a, &map_b, row, col, first_stage + t);
         }
     }
     mbarrier_wait(smem_addr(&full[0]), 0);
 #else
     for (int t = 0; t < STAGES; t++) {
         if (t < n_stages) {
-            stage_fetch(base + t * STAGE_BYTES, a, b, lda, ldb, row, col, t, m, n, k);
+            stage_fetch(base + t * STAGE_BYTES, a, b, lda, ldb, row, col, first_stage + t, m, n, k);
         }
         cp_async_commit();
     }
@@ -108,7 +203,7 @@ sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta)
                 __syncthreads();           /* and every warp has left stage t - 1: its place is free. */
                 if (t > 0 && t + STAGES - 1 < n_stages) {
                     const int free = left == 0 ? STAGES - 1 : left - 1;
-                    stage_fetch(base + free * STAGE_BYTES, a, b, lda, ldb, row, col, t + STAGES - 1, m, n, k);
+                    stage_fetch(base + free * STAGE_BYTES, a, b, lda, ldb, row, col, first_stage + t + STAGES - 1, m, n, k);
                 }
                 cp_async_commit();
 #endif
@@ -124,13 +219,37 @@ sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta)
         }
         if (threadIdx.x == 0 && t + STAGES < n_stages) {
             mbarrier_wait(smem_addr(&empty[left]), phase ^ (stage == 0));
-            stage_fetch(base + left * STAGE_BYTES, smem_addr(&full[left]), &map_a, &map_b, row, col, t + STAGES);
+            stage_fetch(base + left * STAGE_BYTES, smem_addr(&full[left]), &map_a, &map_b, row, col, first_stage + t + STAGES);
         }
 #endif
     }
     /* 4. C, 16 bytes at a time where it allows. */
     const bool vec = vec_ok(c, ldc);
     const int row0 = row + warp / WARPS_N * LANES_M * TM + lane_m, col0 = col + warp % WARPS_N * LANES_N * TN + lane_n * 4;
+#if SHARERS > 1
+    float4 held[SHARE];
+#if CLUSTER > 1
+    cluster_add(held, sum, smem, rank);
+#else
+#pragma unroll
+    for (int q = 0; q < SHARE; q++) {
+        const float *s = &sum[q / (TN / 4)][q % (TN / 4) * 4];
+        held[q] = make_float4(s[0], s[1], s[2], s[3]);
+    }
+#endif
+#if PARTS > 1
+    const int share = blockIdx.x / SHARERS * CLUSTER + rank;
+    if (!parts_add(held, sums + (i64)share * (PARTS * SHARE * THREADS), &arrived[share], sharer / CLUSTER)) {
+        return;
+    }
+#endif
+#pragma unroll
+    for (int s = 0; s < SHARE; s++) {
+        const int q = rank * SHARE + s;
+        edge_store4(c, (const float *)&held[s], row0 + q / (TN / 4) * LANES_M, col0 + q % (TN / 4) * LANES_N * 4, m, n, ldc, alpha,
+                    beta, vec);
+    }
+#else
 #pragma unroll
     for (int i = 0; i < TM; i++) {
 #pragma unroll
@@ -138,4 +257,5 @@ sgemm(OPERANDS, float *c, int m, int n, int k, int ldc, float alpha, float beta)
             edge_store4(c, &sum[i][4 * j], row0 + i * LANES_M, col0 + j * LANES_N * 4, m, n, ldc, alpha, beta, vec);
         }
     }
+#endif
 }

@@ -14,10 +14,11 @@ typedef struct {
     float alpha, beta;
     const float *a, *b;
     float *c;
-    void *
-        workspace; /* From lt_sgemm_workspace_open; NULL: tiles are never cut along k (slower tails and small shapes). */
-    void *
-        aligned; /* Of lt_sgemm_aligned_bytes; NULL: an operand without whole 16 bytes a row is read 4 bytes at a time (half the speed on an H100). */
+    /* From lt_sgemm_workspace_open; NULL: tiles are never cut along k (slower tails and small shapes). */
+    void *workspace;
+    /* Of lt_sgemm_aligned_bytes; NULL: an operand without whole 16 bytes a row is read 4 bytes at a time (half the speed on an
+     * H100). */
+    void *aligned;
 } lt_sgemm_args;
 
 /* The least leading dimension of so many columns whose rows are whole 16 bytes, for the copy engine. */
@@ -43,10 +44,14 @@ typedef struct {
     int tm, tn, lanes_m, warps_m, warps_n, stages, blocks_per_sm, group_m, unroll;
     lt_sgemm_copy copy;
     bool keep_order;
+    int cluster,
+        parts; /* cluster x parts blocks share a tile's K; parts > 1 needs the workspace. 1, 1: one block has all of it. */
 } lt_sgemm_tile;
 
 /* NULL when the tile can be built and launched on this device, else why not: known before compiling. */
 const char *lt_sgemm_tile_refusal(const lt_sgemm_tile *t, const lt_cuda_info *info);
+/* Whether the blocks that share a tile's K each have a stage of it, and the workspace has room for their sums. */
+bool lt_sgemm_tile_shares(const lt_sgemm_tile *t, const lt_sgemm_args *a, const lt_cuda_info *info);
 int lt_sgemm_tile_bm(const lt_sgemm_tile *t);
 int lt_sgemm_tile_bn(const lt_sgemm_tile *t);
 int lt_sgemm_tile_threads(const lt_sgemm_tile *t);
@@ -71,7 +76,6 @@ typedef struct {
     const char *defines;  /* NULL: the rung is the shipped kernel with `tile`. */
     int bm, bn, block[2]; /* Tile of C of a block; its threads. */
     lt_sgemm_tile tile;
-    bool split; /* With the workspace. */
 } lt_sgemm_rung;
 extern const lt_sgemm_rung lt_sgemm_rungs[];
 extern const int lt_sgemm_n_rungs;

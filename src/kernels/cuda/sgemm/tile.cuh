@@ -1,5 +1,5 @@
-/* tile.cuh: what sgemm.cu and sgemm_split.cu share: the constants of a tile, how a stage is fetched, how fragments are read and multiplied.
- * The story is in sgemm.cu. */
+/* tile.cuh: the parts of sgemm.cu: the constants of a tile, how a stage is fetched, how fragments are read and multiplied. The
+ * story is in sgemm.cu. */
 #ifndef LT_SGEMM_TILE_CUH
 #define LT_SGEMM_TILE_CUH
 

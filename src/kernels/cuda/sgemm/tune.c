@@ -1,7 +1,7 @@
 /* tune.c: `lateen tune sgemm`: try every tile, remember the fastest.
  *
  * The file: <cache>/sgemm-<GPU's name>.tune, one line a shape class:
- *     m n k copy | tm tn lanes_m warps_m warps_n stages blocks_per_sm group_m unroll keep_order tflops
+ *     m n k copy | tm tn lanes_m warps_m warps_n stages blocks_per_sm group_m unroll keep_order cluster parts tflops
  * m, n, k are rounded up to powers of two: the class. The file is read once a process and kept; a malformed line is skipped, a tile the
  * device refuses is not used. Writers replace the whole file (write aside, rename). */
 #include "kernels/cuda/sgemm/tune.h"
@@ -21,7 +21,9 @@
 #define MAX_ROWS       512
 #define MAX_TILES      2048
 #define FILE_BYTES_MAX ((size_t)1 << 20)
-#define N_FINALISTS    12
+#define N_FINALISTS    8 /* Tiles; each with every way to share K. */
+static const int ways[][2] = {{1, 1}, {1, 2}, {1, 4}, {1, 8}, {2, 1}, {2, 2}}; /* cluster, parts */
+#define N_WAYS ((int)(sizeof ways / sizeof *ways))
 
 typedef struct {
     int m, n, k, copy;
@@ -74,9 +76,10 @@ static void rows_read(const char *gpu) {
         tune_row r;
         int keep;
         lt_sgemm_tile *t = &r.tile;
-        if (sscanf(line, "%d %d %d %d | %d %d %d %d %d %d %d %d %d %d %lf", &r.m, &r.n, &r.k,
+        if (sscanf(line, "%d %d %d %d | %d %d %d %d %d %d %d %d %d %d %d %d %lf", &r.m, &r.n, &r.k,
                    &r.copy, &t->tm, &t->tn, &t->lanes_m, &t->warps_m, &t->warps_n, &t->stages,
-                   &t->blocks_per_sm, &t->group_m, &t->unroll, &keep, &r.tflops) == 15 &&
+                   &t->blocks_per_sm, &t->group_m, &t->unroll, &keep, &t->cluster, &t->parts,
+                   &r.tflops) == 17 &&
             r.copy >= 0 && r.copy <= 2 && t->group_m > 0 && t->lanes_m > 0) {
             t->copy = (lt_sgemm_copy)r.copy;
             t->keep_order = keep != 0;
@@ -96,13 +99,16 @@ static tune_row *row_find(int m, int n, int k, int copy) {
     return NULL;
 }
 
-bool lt_sgemm_tune_find(lt_cuda *c, int m, int n, int k, lt_sgemm_copy copy, lt_sgemm_tile *out) {
+bool lt_sgemm_tune_find(lt_cuda *c, const lt_sgemm_args *a, lt_sgemm_copy copy,
+                        lt_sgemm_tile *out) {
+    const lt_cuda_info *info = lt_cuda_get_info(c);
     const tune_row *r;
     bool found;
     pthread_mutex_lock(&memory.lock);
-    rows_read(lt_cuda_get_info(c)->name);
-    r = row_find(m, n, k, (int)copy);
-    found = r != NULL && lt_sgemm_tile_refusal(&r->tile, lt_cuda_get_info(c)) == NULL;
+    rows_read(info->name);
+    r = row_find(a->m, a->n, a->k, (int)copy);
+    found = r != NULL && lt_sgemm_tile_refusal(&r->tile, info) == NULL &&
+            lt_sgemm_tile_shares(&r->tile, a, info);
     if (found) {
         *out = r->tile;
     }
@@ -122,10 +128,10 @@ static lt_err rows_write(void) {
         const tune_row *r = &memory.rows[i];
         const lt_sgemm_tile *t = &r->tile;
         used += (size_t)snprintf(text + used, MAX_ROWS * 160 - used,
-                                 "%d %d %d %d | %d %d %d %d %d %d %d %d %d %d %.2f\n", r->m, r->n,
-                                 r->k, r->copy, t->tm, t->tn, t->lanes_m, t->warps_m, t->warps_n,
-                                 t->stages, t->blocks_per_sm, t->group_m, t->unroll, t->keep_order,
-                                 r->tflops);
+                                 "%d %d %d %d | %d %d %d %d %d %d %d %d %d %d %d %d %.2f\n", r->m,
+                                 r->n, r->k, r->copy, t->tm, t->tn, t->lanes_m, t->warps_m,
+                                 t->warps_n, t->stages, t->blocks_per_sm, t->group_m, t->unroll,
+                                 t->keep_order, t->cluster, t->parts, r->tflops);
     }
     err = tune_path(path, memory.gpu);
     err = err == LT_OK ? lt_file_write_atomic(path, text, used) : err;
@@ -186,7 +192,7 @@ static int space_fill(candidate *out, int max, const lt_cuda_info *info, const l
     int n = 0;
     for (int v = 0; v < 4 * 4 * 2 * 3 * 3 * 3 * 3 * 2 * 3; v++) { /* A counter in mixed radix. */
         int x = v;
-        lt_sgemm_tile t = {.group_m = 8, .copy = copy};
+        lt_sgemm_tile t = {.group_m = 8, .copy = copy, .cluster = 1, .parts = 1};
         const char *why;
         t.tm = tile_sides[x % 4], x /= 4;
         t.tn = tile_sides[x % 4], x /= 4;
@@ -245,9 +251,28 @@ static int place_compare(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+/* The finalists: the first tiles of `places`, each with every way to share K that fits. */
+static int finalists_fill(candidate *out, const candidate *all, const place *places, int n_places,
+                          const lt_cuda_info *info) {
+    int n = 0;
+    for (int i = 0; i < n_places && i < N_FINALISTS; i++) {
+        for (int w = 0; w < N_WAYS; w++) {
+            candidate x = all[places[i].index];
+            x.tile.cluster = ways[w][0];
+            x.tile.parts = ways[w][1];
+            if (lt_sgemm_tile_refusal(&x.tile, info) == NULL &&
+                lt_sgemm_tile_shares(&x.tile, &x.args, info)) {
+                lt_sgemm_tile_text(x.text, &x.tile);
+                out[n++] = x;
+            }
+        }
+    }
+    return n;
+}
+
 /* One quick run of each, then the finalists interleaved. */
 static lt_err race(lt_cuda *c, CUstream s, candidate *all, int n, double seconds_max,
-                   lt_timing *finals, int *n_finals) {
+                   candidate *finalists, lt_timing *finals, int *n_finals) {
     lt_err err = LT_OK;
     const double start_s = lt_clock_s();
     place *places = calloc((size_t)n, sizeof *places);
@@ -264,10 +289,11 @@ static lt_err race(lt_cuda *c, CUstream s, candidate *all, int n, double seconds
         }
     }
     qsort(places, (size_t)n_run, sizeof *places, place_compare);
-    *n_finals = n_run < N_FINALISTS ? n_run : N_FINALISTS;
+    *n_finals = finalists_fill(finalists, all, places, n_run, lt_cuda_get_info(c));
+    lt_parallel_for((size_t)*n_finals, compile_one, finalists);
     for (int i = 0; i < *n_finals; i++) {
-        candidate *x = &all[places[i].index];
-        finals[i] = (lt_timing){.name = x->text, .queue = queue_one, .ctx = x};
+        finals[i] = (lt_timing){
+            .name = finalists[i].text, .queue = queue_one, .ctx = &finalists[i]};
     }
     LT_TRY_DONE(lt_timing_run(c, s, finals, *n_finals,
                               &(lt_timing_plan){.n_sets = 1, .rounds = 9, .inner_ms = 1.0}));
@@ -301,9 +327,9 @@ lt_err lt_sgemm_tune(FILE *to, lt_cuda *c, int m, int n, int k, double seconds_m
     lt_err err = LT_OK;
     const lt_cuda_info *info = lt_cuda_get_info(c);
     const double flops = 2.0 * m * (double)n * k, start_s = lt_clock_s();
-    candidate *all = calloc(MAX_TILES, sizeof *all);
+    candidate *all = calloc(MAX_TILES + N_FINALISTS * N_WAYS, sizeof *all);
     refusal_count counts[16] = {{0}};
-    lt_timing finals[N_FINALISTS];
+    lt_timing finals[N_FINALISTS * N_WAYS];
     CUstream s = NULL;
     lt_sgemm_args a = {.m = m, .n = n, .k = k, .lda = k, .ldb = n, .ldc = n, .alpha = 1.0f};
     int n_all, n_finals = 0, best = 0;
@@ -324,12 +350,15 @@ lt_err lt_sgemm_tune(FILE *to, lt_cuda *c, int m, int n, int k, double seconds_m
     }
     lt_parallel_for((size_t)n_all, compile_one, all);
     fprintf(to, "compiled in %.1f s\n", lt_clock_s() - start_s);
-    LT_TRY_DONE(race(c, s, all, n_all, seconds_max, finals, &n_finals));
+    LT_TRY_DONE(race(c, s, all, n_all, seconds_max, all + MAX_TILES, finals, &n_finals));
     for (int i = 0; i < n_finals; i++) {
-        best = finals[i].ms < finals[best].ms ? i : best;
+        if (finals[i].err != LT_OK) {
+            continue;
+        }
+        best = finals[best].err != LT_OK || finals[i].ms < finals[best].ms ? i : best;
         fprintf(to, "%8.2f TFLOP/s  %s\n", flops / finals[i].ms / 1e9, finals[i].name);
     }
-    if (n_finals > 0) {
+    if (n_finals > 0 && finals[best].err == LT_OK) {
         const candidate *won = finals[best].ctx;
         LT_TRY_DONE(winner_keep(c, m, n, k, &won->tile, flops / finals[best].ms / 1e9));
         fprintf(to, "kept for %d x %d x %d: %s, %.1f s in all\n", class_of(m), class_of(n),
