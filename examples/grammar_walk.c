@@ -25,7 +25,7 @@ typedef struct {
 
 static double now_us(void) {
     struct timespec ts;
-    clock_gettime(CLOCK_MONOTONIC, &ts);
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &ts);
     return (double)ts.tv_sec * 1e6 + (double)ts.tv_nsec * 1e-3;
 }
 
@@ -70,6 +70,15 @@ static bool accepts(walker *w, const lt_grammar *g, const char *text, size_t byt
     return ok;
 }
 
+static bool is_end(const walker *w, int64_t id) {
+    const lt_tokenizer_info info = lt_tokenizer_describe(w->t);
+    bool is = id == w->end;
+    for (size_t i = 0; i < info.n_ends; i++) {
+        is = is || info.ends[i] == id;
+    }
+    return is;
+}
+
 /* One text by a random walk: ids drawn evenly among a few allowed ones, ending when that is allowed and the dice say so. */
 static json_t *walk(walker *w, const lt_grammar *g) {
     lt_grammar_state *s = NULL;
@@ -99,7 +108,7 @@ static json_t *walk(walker *w, const lt_grammar *g) {
         }
         for (int64_t k = 0; id < 0 && k < w->n_ids; k++) {
             const int64_t i = (first + k) % w->n_ids;
-            if ((w->bits[i / 32] >> (i % 32) & 1) != 0 && i != w->end) {
+            if ((w->bits[i / 32] >> (i % 32) & 1) != 0 && !is_end(w, i)) {
                 id = (int32_t)i;
             }
         }

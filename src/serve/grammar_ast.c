@@ -39,6 +39,7 @@ void lt_gast_free(lt_gast *g) {
     free(g->kids);
     free(g->ranges);
     free(g->bytes);
+    free(g->arcs);
     free(g->rules);
     *g = (lt_gast){0};
 }
@@ -211,6 +212,40 @@ lt_gid lt_gast_pair(lt_gast *g, lt_gkind kind, lt_gid a, lt_gid b) {
 
 lt_gid lt_gast_ref(lt_gast *g, int32_t rule) {
     return rule < 0 ? -1 : new_node(g, (lt_gnode){.kind = LT_GNODE_RULE, .a = rule});
+}
+
+void lt_gast_arc(lt_gast *g, int32_t from, int lo, int hi, int32_t to) {
+    if (RESERVE(g, arcs, 1)) {
+        g->arcs[g->n_arcs++] = (lt_garc){from, to, (uint8_t)lo, (uint8_t)hi};
+    }
+}
+
+void lt_gast_accept(lt_gast *g, int32_t state) {
+    lt_gast_arc(g, state, 0, 0, -1);
+}
+
+lt_gid lt_gast_graph(lt_gast *g, int32_t first, int32_t n_states) {
+    return new_node(g, (lt_gnode){.kind = LT_GNODE_GRAPH,
+                                  .a = first,
+                                  .n = (int32_t)g->n_arcs - first,
+                                  .max = n_states});
+}
+
+lt_gid lt_gast_length(lt_gast *g, lt_gid kid, lt_gid character, int32_t min, int32_t max) {
+    if (kid < 0 || character < 0) {
+        g->failed = true;
+        return -1;
+    }
+    return new_node(
+        g, (lt_gnode){.kind = LT_GNODE_LENGTH, .a = kid, .n = character, .min = min, .max = max});
+}
+
+lt_gid lt_gast_erase(lt_gast *g, lt_gid kid) {
+    if (kid < 0) {
+        g->failed = true;
+        return -1;
+    }
+    return new_node(g, (lt_gnode){.kind = LT_GNODE_ERASE, .a = kid});
 }
 
 int32_t lt_gast_new_rule(lt_gast *g, lt_gid body) {

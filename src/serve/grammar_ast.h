@@ -31,7 +31,10 @@ typedef enum {
     LT_GNODE_REPEAT, /* Kid a, min to max times. */
     LT_GNODE_RULE,   /* Rule a. */
     LT_GNODE_AND,    /* What kids a and n both match; regular only. */
-    LT_GNODE_MINUS   /* What kid a matches and kid n does not; regular only. */
+    LT_GNODE_MINUS,  /* What kid a matches and kid n does not; regular only. */
+    LT_GNODE_GRAPH, /* An automaton written out: arcs [a, a + n) between max states; it starts in 0. */
+    LT_GNODE_LENGTH, /* What kid a matches in min to max characters, each as kid n spells one; regular only. */
+    LT_GNODE_ERASE /* What kid a matches, with anchors (bytes LT_GANCHOR_...) read as nothing; regular only. */
 } lt_gkind;
 
 typedef struct {
@@ -43,10 +46,20 @@ typedef struct {
     uint32_t lo, hi; /* Code points, both included. */
 } lt_grange;
 
+/* Bytes that are in no text: where it begins and ends, while a pattern's anchors are sorted out. */
+#define LT_GANCHOR_START 0xF8
+#define LT_GANCHOR_END   0xF9
+
+typedef struct {
+    int32_t from, to; /* to -1: `from` accepts. */
+    uint8_t lo, hi;
+} lt_garc;
+
 typedef struct {
     lt_gid body; /* -1: not defined (yet). */
     char *name;
-    bool keep; /* Do not write it into its callers. */
+    bool keep;  /* Do not write it into its callers. */
+    bool names; /* Its texts are names of members: no two of one object are the same. Kept. */
 } lt_grule;
 
 typedef struct {
@@ -56,11 +69,14 @@ typedef struct {
     size_t n_kids, kids_room;
     lt_grange *ranges;
     size_t n_ranges, ranges_room;
+    lt_garc *arcs;
+    size_t n_arcs, arcs_room;
     unsigned char *bytes;
     size_t n_bytes, bytes_room;
     lt_grule *rules;
     size_t n_rules, rules_room;
-    int32_t root; /* Rule to start with. */
+    int32_t root;  /* Rule to start with. */
+    uint64_t work; /* Of automata made while reading: see lt_gplan. */
     bool failed;
     const atomic_bool *stop; /* Set by another thread: give up (STATE). NULL: nobody does. */
 } lt_gast;
@@ -84,6 +100,12 @@ lt_gid lt_gast_repeat(lt_gast *g, lt_gid kid, int32_t min,
                       int32_t max);                                 /* max LT_GINF: any number. */
 lt_gid lt_gast_pair(lt_gast *g, lt_gkind kind, lt_gid a, lt_gid b); /* AND, MINUS */
 lt_gid lt_gast_ref(lt_gast *g, int32_t rule);
+/* The arcs of a graph, one after the other, then the graph; `first` is g->n_arcs before its first. */
+void lt_gast_arc(lt_gast *g, int32_t from, int lo, int hi, int32_t to);
+void lt_gast_accept(lt_gast *g, int32_t state);
+lt_gid lt_gast_graph(lt_gast *g, int32_t first, int32_t n_states);
+lt_gid lt_gast_length(lt_gast *g, lt_gid kid, lt_gid character, int32_t min, int32_t max);
+lt_gid lt_gast_erase(lt_gast *g, lt_gid kid);
 int32_t lt_gast_rule(lt_gast *g, const char *name, size_t n); /* Found or made, undefined. */
 void lt_gast_define(lt_gast *g, int32_t rule, lt_gid body);
 int32_t lt_gast_new_rule(lt_gast *g, lt_gid body); /* Without a name. */
@@ -99,8 +121,13 @@ void lt_gids_push(lt_gast *g, lt_gids *l, lt_gid id);
 struct lt_grammar_vocab;
 LT_MUST_USE lt_err lt_gbnf_read(lt_gast *g, const struct lt_grammar_vocab *v, const char *text,
                                 size_t bytes);
-LT_MUST_USE lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, bool search,
-                                  bool json, lt_gid *out);
+typedef struct {
+    bool search; /* Sought anywhere, unless anchored; else it must match the whole text. */
+    bool json;   /* Spelt as between the quotes of JSON. */
+    bool wide; /* Where ECMAScript and Python differ: all that either matches; else what both do. */
+} lt_gregex_options;
+LT_MUST_USE lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, lt_gregex_options o,
+                                  lt_gid *out);
 LT_MUST_USE lt_err lt_gschema_read(lt_gast *g, const char *text, size_t bytes);
 LT_MUST_USE lt_err lt_gjson_read(lt_gast *g);
 LT_MUST_USE lt_err lt_gchoice_read(lt_gast *g, const char *text, size_t bytes);

@@ -4,9 +4,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/grammar_nfa.h"
+
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define NFA_STATES 1000000 /* Of one rule with all that is written into it. */
-#define DFA_STATES 100000
+#define DFA_STATES 300000
 #define WORK_MAX                                                                                   \
     20000000 /* Of a whole grammar, in members of subsets: a fraction of a second. The front compiles on its loop. */
 #else        /* Many small inputs find more than few large ones. */
@@ -16,20 +18,6 @@
 #endif
 #define WRITE_OUT   6000 /* States a counted repetition may have when written out. */
 #define SMALL_COUNT 12   /* Repetitions up to this are written out whenever the body is small. */
-
-enum { EDGE_EMPTY, EDGE_BYTES, EDGE_CALL };
-
-typedef struct {
-    uint8_t kind, lo, hi;
-    int32_t callee, to, next;
-} nedge;
-
-typedef struct {
-    int32_t *head; /* First edge of each state; -1: none. */
-    size_t n_head, head_room;
-    nedge *edges;
-    size_t n_edges, edges_room;
-} nfa;
 
 bool lt_grow(void **data, size_t n, size_t *room, size_t each) {
     void *grown;
@@ -97,6 +85,14 @@ int32_t lt_gplan_size(const lt_gplan *p, lt_gid id, int depth) {
         total += one == INT32_MAX ? 0 : one;
         one = lt_gplan_size(p, n->n, depth + 1);
         return clip(total + (one == INT32_MAX ? 0 : one));
+    case LT_GNODE_GRAPH:
+        return n->max;
+    case LT_GNODE_ERASE:
+        return lt_gplan_size(p, n->a, depth + 1);
+    case LT_GNODE_LENGTH:
+        total = (int64_t)lt_gplan_size(p, n->a, depth + 1) *
+                (n->max == LT_GINF ? n->min + 1 : n->max + 1);
+        return clip(total);
     default:
         return 1;
     }
@@ -104,7 +100,7 @@ int32_t lt_gplan_size(const lt_gplan *p, lt_gid id, int depth) {
 
 /* ---- Thompson ---- */
 
-static lt_err new_state(nfa *n, int32_t *out) {
+lt_err lt_gnfa_state(lt_gnfa *n, int32_t *out) {
     if (n->n_head >= NFA_STATES) {
         LT_FAIL(LT_ERR_LIMIT, "grammar: more than %d states", NFA_STATES);
     }
@@ -116,7 +112,7 @@ static lt_err new_state(nfa *n, int32_t *out) {
     return LT_OK;
 }
 
-static lt_err new_edge(nfa *n, int32_t from, nedge e) {
+static lt_err new_edge(lt_gnfa *n, int32_t from, lt_gnedge e) {
     if (!LT_GROW(n, edges)) {
         return LT_ERR_OOM;
     }
@@ -126,13 +122,14 @@ static lt_err new_edge(nfa *n, int32_t from, nedge e) {
     return LT_OK;
 }
 
-static lt_err byte_edge(nfa *n, int32_t from, int lo, int hi, int32_t to) {
-    return new_edge(n, from,
-                    (nedge){.kind = EDGE_BYTES, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .to = to});
+lt_err lt_gnfa_bytes(lt_gnfa *n, int32_t from, int lo, int hi, int32_t to) {
+    return new_edge(
+        n, from,
+        (lt_gnedge){.kind = LT_GEDGE_BYTES, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .to = to});
 }
 
 /* Code points lo..hi whose encodings have len bytes, as sequences of byte ranges: split until all bytes vary freely. */
-static lt_err utf8_range(nfa *n, int32_t from, uint32_t lo, uint32_t hi, int len, int32_t to) {
+static lt_err utf8_range(lt_gnfa *n, int32_t from, uint32_t lo, uint32_t hi, int len, int32_t to) {
     static const uint8_t lead[5] = {0, 0, 0xC0, 0xE0, 0xF0};
     for (int tail = len - 1; tail > 0;
          tail--) { /* The last `tail` bytes must go from 80 to BF in full. */
@@ -154,14 +151,14 @@ static lt_err utf8_range(nfa *n, int32_t from, uint32_t lo, uint32_t hi, int len
         const uint32_t a = i == 0 ? (lo >> shift) | lead[len] : ((lo >> shift) & 0x3F) | 0x80;
         const uint32_t b = i == 0 ? (hi >> shift) | lead[len] : ((hi >> shift) & 0x3F) | 0x80;
         int32_t next = to;
-        LT_TRY(i + 1 < len ? new_state(n, &next) : LT_OK);
-        LT_TRY(byte_edge(n, from, (int)a, (int)b, next));
+        LT_TRY(i + 1 < len ? lt_gnfa_state(n, &next) : LT_OK);
+        LT_TRY(lt_gnfa_bytes(n, from, (int)a, (int)b, next));
         from = next;
     }
     return LT_OK;
 }
 
-static lt_err char_edges(nfa *n, int32_t from, lt_grange r, int32_t to) {
+static lt_err char_edges(lt_gnfa *n, int32_t from, lt_grange r, int32_t to) {
     static const uint32_t last[4] = {0x7F, 0x7FF, 0xFFFF, 0x10FFFF};
     for (int len = 1; len <= 4; len++) {
         const uint32_t first = len == 1 ? 0 : last[len - 2] + 1;
@@ -170,14 +167,14 @@ static lt_err char_edges(nfa *n, int32_t from, lt_grange r, int32_t to) {
         if (lo > hi) {
             continue;
         }
-        LT_TRY(len == 1 ? byte_edge(n, from, (int)lo, (int)hi, to)
+        LT_TRY(len == 1 ? lt_gnfa_bytes(n, from, (int)lo, (int)hi, to)
                         : utf8_range(n, from, lo, hi, len, to));
     }
     return LT_OK;
 }
 
-static lt_err empty_edge(nfa *n, int32_t from, int32_t to) {
-    return new_edge(n, from, (nedge){.kind = EDGE_EMPTY, .to = to});
+lt_err lt_gnfa_empty(lt_gnfa *n, int32_t from, int32_t to) {
+    return new_edge(n, from, (lt_gnedge){.kind = LT_GEDGE_EMPTY, .to = to});
 }
 
 static lt_err new_loop(lt_gplan *p, lt_gid body, int32_t min, int32_t max, int32_t *out) {
@@ -195,17 +192,9 @@ static lt_err new_loop(lt_gplan *p, lt_gid body, int32_t min, int32_t max, int32
     return LT_OK;
 }
 
-/* What a build needs: the plan, the automaton; regular: calls are not possible (inside AND, MINUS). */
-typedef struct {
-    lt_gplan *p;
-    nfa *n;
-    bool regular;
-    int depth;
-} builder;
+static lt_err build(lt_gbuilder *b, lt_gid id, int32_t from, int32_t to);
 
-static lt_err build(builder *b, lt_gid id, int32_t from, int32_t to);
-
-static lt_err build_repeat(builder *b, const lt_gnode *r, int32_t from, int32_t to) {
+static lt_err build_repeat(lt_gbuilder *b, const lt_gnode *r, int32_t from, int32_t to) {
     const int32_t size = lt_gplan_size(b->p, r->a, 0);
     const int32_t copies = r->max == LT_GINF ? r->min : r->max;
     int32_t at = from, next, loop;
@@ -217,34 +206,35 @@ static lt_err build_repeat(builder *b, const lt_gnode *r, int32_t from, int32_t 
                     copies);
         }
         LT_TRY(new_loop(b->p, r->a, r->min, r->max, &loop));
-        return new_edge(b->n, from, (nedge){.kind = EDGE_CALL, .callee = ~loop, .to = to});
+        return new_edge(b->n, from, (lt_gnedge){.kind = LT_GEDGE_CALL, .callee = ~loop, .to = to});
     }
     for (int32_t i = 0; i < copies; i++) {
         if (i >= r->min) {
-            LT_TRY(empty_edge(b->n, at, to));
+            LT_TRY(lt_gnfa_empty(b->n, at, to));
         }
-        LT_TRY(new_state(b->n, &next));
+        LT_TRY(lt_gnfa_state(b->n, &next));
         LT_TRY(build(b, r->a, at, next));
         at = next;
     }
     if (r->max == LT_GINF) { /* A state of its own: nothing may lead back to `from`. */
-        LT_TRY(new_state(b->n, &next));
-        LT_TRY(empty_edge(b->n, at, next));
+        LT_TRY(lt_gnfa_state(b->n, &next));
+        LT_TRY(lt_gnfa_empty(b->n, at, next));
         LT_TRY(build(b, r->a, next, next));
         at = next;
     }
-    return empty_edge(b->n, at, to);
+    return lt_gnfa_empty(b->n, at, to);
 }
 
-static lt_err determinise(lt_gdfa *out, lt_gplan *p, const nfa *n, int32_t start, int32_t final);
+static lt_err determinise(lt_gdfa *out, lt_gplan *p, const lt_gnfa *n, int32_t start,
+                          int32_t final);
 
-static lt_err sub_dfa(builder *b, lt_gid id, lt_gdfa *out) {
+lt_err lt_gbuild_apart(lt_gbuilder *b, lt_gid id, lt_gdfa *out) {
     lt_err err = LT_OK;
-    nfa n = {0};
-    builder inner = {.p = b->p, .n = &n, .regular = true, .depth = b->depth};
+    lt_gnfa n = {0};
+    lt_gbuilder inner = {.p = b->p, .n = &n, .regular = true, .depth = b->depth};
     int32_t start, final;
-    LT_TRY_DONE(new_state(&n, &start));
-    LT_TRY_DONE(new_state(&n, &final));
+    LT_TRY_DONE(lt_gnfa_state(&n, &start));
+    LT_TRY_DONE(lt_gnfa_state(&n, &final));
     LT_TRY_DONE(build(&inner, id, start, final));
     LT_TRY_DONE(determinise(out, b->p, &n, start, final));
 done:
@@ -253,129 +243,22 @@ done:
     return err;
 }
 
-/* Where the byte lo leads from this state (-1: nowhere); *hi is lowered to the last byte for which that holds. *at counts up through the state's edges
- * as lo does. */
-static int32_t run_from(const lt_gdfa *d, int32_t state, int lo, int32_t *at, int *hi) {
-    const int32_t n = state >= 0 ? d->states[state].n_edges : 0;
-    const lt_gedge *e = n > 0 ? d->edges + d->states[state].edge : NULL;
-    int end = 255;
-    int32_t to = -1;
-    while (*at < n && e[*at].hi < lo) {
-        (*at)++;
-    }
-    if (*at < n) {
-        to = e[*at].lo <= lo ? e[*at].to : -1;
-        end = e[*at].lo <= lo ? e[*at].hi : e[*at].lo - 1;
-    }
-    *hi = end < *hi ? end : *hi;
-    return to;
-}
-
-typedef struct {
-    int32_t x, y, state;
-} product_state;
-
-/* The state of (x, y) in the automaton being built; made if new. Open addressing over a power of two. */
-static lt_err product_find(nfa *n, product_state **list, size_t *n_list, size_t *room,
-                           int32_t **table, size_t *cells, int32_t x, int32_t y, int32_t *out) {
-    size_t at;
-    if (*n_list * 2 >= *cells) {
-        const size_t grown = *cells == 0 ? 256 : *cells * 2;
-        free(*table);
-        *table = malloc(grown * sizeof **table);
-        if (*table == NULL) {
-            LT_FAIL(LT_ERR_OOM, "grammar: product of %zu states", *n_list);
-        }
-        memset(*table, 0xFF, grown * sizeof **table);
-        *cells = grown;
-        for (size_t i = 0; i < *n_list; i++) {
-            at = ((size_t)(*list)[i].x * 31 + (size_t)((*list)[i].y + 1) * 2654435761u) &
-                 (grown - 1);
-            while ((*table)[at] >= 0) {
-                at = (at + 1) & (grown - 1);
-            }
-            (*table)[at] = (int32_t)i;
-        }
-    }
-    at = ((size_t)x * 31 + (size_t)(y + 1) * 2654435761u) & (*cells - 1);
-    while ((*table)[at] >= 0) {
-        const product_state *s = &(*list)[(*table)[at]];
-        if (s->x == x && s->y == y) {
-            *out = s->state;
-            return LT_OK;
-        }
-        at = (at + 1) & (*cells - 1);
-    }
-    if (!lt_grow((void **)list, *n_list, room, sizeof **list)) {
-        return LT_ERR_OOM;
-    }
-    LT_TRY(new_state(n, out));
-    (*table)[at] = (int32_t)*n_list;
-    (*list)[(*n_list)++] = (product_state){x, y, *out};
-    return LT_OK;
-}
-
-/* Walk both automata at once, writing the pairs into b's. MINUS: the second may be lost on the way (y -1). */
-static lt_err build_product(builder *b, const lt_gdfa *x, const lt_gdfa *y, bool minus,
-                            int32_t from, int32_t to) {
-    lt_err err = LT_OK;
-    product_state *list = NULL;
-    int32_t *table = NULL, at, next;
-    size_t n_list = 0, room = 0, cells = 0;
-
-    LT_TRY_DONE(product_find(b->n, &list, &n_list, &room, &table, &cells, 0, 0, &at));
-    LT_TRY_DONE(empty_edge(b->n, from, at));
-    for (size_t i = 0; i < n_list; i++) {
-        const product_state s = list[i];
-        const bool second = s.y >= 0 && y->states[s.y].accept;
-        if (x->states[s.x].accept && second != minus) {
-            LT_TRY_DONE(empty_edge(b->n, s.state, to));
-        }
-        int32_t ex = 0, ey = 0;
-        for (int lo = 0, hi = 255; lo < 256; lo = hi + 1, hi = 255) {
-            const int32_t tx = run_from(x, s.x, lo, &ex, &hi);
-            const int32_t ty = run_from(y, s.y, lo, &ey, &hi);
-            if (tx >= 0 && (ty >= 0 || minus)) {
-                LT_TRY_DONE(
-                    product_find(b->n, &list, &n_list, &room, &table, &cells, tx, ty, &next));
-                LT_TRY_DONE(byte_edge(b->n, s.state, lo, hi, next));
-            }
-        }
-    }
-done:
-    free(list);
-    free(table);
-    return err;
-}
-
-static lt_err build_pair(builder *b, const lt_gnode *n, int32_t from, int32_t to) {
-    lt_err err = LT_OK;
-    lt_gdfa x = {0}, y = {0};
-    LT_TRY_DONE(sub_dfa(b, n->a, &x));
-    LT_TRY_DONE(sub_dfa(b, n->n, &y));
-    LT_TRY_DONE(build_product(b, &x, &y, n->kind == LT_GNODE_MINUS, from, to));
-done:
-    lt_gdfa_free(&x);
-    lt_gdfa_free(&y);
-    return err;
-}
-
-static lt_err build_rule(builder *b, int32_t rule, int32_t from, int32_t to) {
+static lt_err build_rule(lt_gbuilder *b, int32_t rule, int32_t from, int32_t to) {
     if (b->p->inlined[rule] || (b->regular && b->p->sizes[rule] < INT32_MAX)) {
         return build(b, b->p->ast->rules[rule].body, from, to);
     }
     if (b->regular) {
         LT_FAIL(LT_ERR_UNSUPPORTED, "grammar: a recursive rule where only a regular one can stand");
     }
-    return new_edge(b->n, from, (nedge){.kind = EDGE_CALL, .callee = rule, .to = to});
+    return new_edge(b->n, from, (lt_gnedge){.kind = LT_GEDGE_CALL, .callee = rule, .to = to});
 }
 
-static lt_err build_list(builder *b, const lt_gnode *n, int32_t from, int32_t to) {
+static lt_err build_list(lt_gbuilder *b, const lt_gnode *n, int32_t from, int32_t to) {
     for (int32_t i = 0; i < n->n; i++) {
         const lt_gid kid = b->p->ast->kids[n->a + i];
         int32_t next = to;
         if (n->kind == LT_GNODE_SEQ && i + 1 < n->n) {
-            LT_TRY(new_state(b->n, &next));
+            LT_TRY(lt_gnfa_state(b->n, &next));
         }
         LT_TRY(build(b, kid, from, next));
         from = n->kind == LT_GNODE_SEQ ? next : from;
@@ -383,11 +266,11 @@ static lt_err build_list(builder *b, const lt_gnode *n, int32_t from, int32_t to
     return LT_OK;
 }
 
-static lt_err build_node(builder *b, const lt_gnode *n, int32_t from, int32_t to) {
+static lt_err build_node(lt_gbuilder *b, const lt_gnode *n, int32_t from, int32_t to) {
     int32_t next;
     switch (n->kind) {
     case LT_GNODE_EMPTY:
-        return empty_edge(b->n, from, to);
+        return lt_gnfa_empty(b->n, from, to);
     case LT_GNODE_NEVER:
         return LT_OK;
     case LT_GNODE_CHARS:
@@ -399,13 +282,13 @@ static lt_err build_node(builder *b, const lt_gnode *n, int32_t from, int32_t to
         for (int32_t i = 0; i < n->n; i++) {
             const int byte = b->p->ast->bytes[n->a + i];
             next = to;
-            LT_TRY(i + 1 < n->n ? new_state(b->n, &next) : LT_OK);
-            LT_TRY(byte_edge(b->n, from, byte, byte, next));
+            LT_TRY(i + 1 < n->n ? lt_gnfa_state(b->n, &next) : LT_OK);
+            LT_TRY(lt_gnfa_bytes(b->n, from, byte, byte, next));
             from = next;
         }
         return LT_OK;
     case LT_GNODE_BYTE:
-        return byte_edge(b->n, from, n->a, n->n, to);
+        return lt_gnfa_bytes(b->n, from, n->a, n->n, to);
     case LT_GNODE_SEQ:
     case LT_GNODE_ALT:
         return build_list(b, n, from, to);
@@ -415,12 +298,18 @@ static lt_err build_node(builder *b, const lt_gnode *n, int32_t from, int32_t to
         return build_rule(b, n->a, from, to);
     case LT_GNODE_AND:
     case LT_GNODE_MINUS:
-        return build_pair(b, n, from, to);
+        return lt_gbuild_pair(b, n, from, to);
+    case LT_GNODE_GRAPH:
+        return lt_gbuild_graph(b, n, from, to);
+    case LT_GNODE_ERASE:
+        return lt_gbuild_erased(b, n->a, from, to);
+    case LT_GNODE_LENGTH:
+        return lt_gbuild_length(b, n, from, to);
     }
     return LT_OK;
 }
 
-static lt_err build(builder *b, lt_gid id, int32_t from, int32_t to) {
+static lt_err build(lt_gbuilder *b, lt_gid id, int32_t from, int32_t to) {
     const lt_gnode n = b->p->ast->nodes[id];
     lt_err err;
     if (b->depth > 8 * LT_GRAMMAR_DEPTH) {
@@ -435,7 +324,7 @@ static lt_err build(builder *b, lt_gid id, int32_t from, int32_t to) {
 /* ---- subsets ---- */
 
 typedef struct {
-    const nfa *n;
+    const lt_gnfa *n;
     lt_gdfa *d;
     int32_t final;
     int32_t *members; /* Of all subsets, one behind the other, each sorted. */
@@ -444,7 +333,7 @@ typedef struct {
     size_t n_first, first_room;
     int32_t *table; /* Open addressing over the subsets. */
     size_t cells;
-    nedge *bytes; /* The byte edges of the subset at hand, in the order of their first byte. */
+    lt_gnedge *bytes; /* The byte edges of the subset at hand, in the order of their first byte. */
     size_t n_bytes, bytes_room;
     uint32_t *mark, stamp; /* Per NFA state: seen in this closure. */
     int32_t *set;          /* The subset being made. */
@@ -503,7 +392,7 @@ static lt_err end_set(subsets *s, int32_t *out) {
     bool accept = false;
     for (size_t i = 0; i < s->n_set; i++) {
         for (int32_t e = s->n->head[s->set[i]]; e >= 0; e = s->n->edges[e].next) {
-            if (s->n->edges[e].kind == EDGE_EMPTY) {
+            if (s->n->edges[e].kind == LT_GEDGE_EMPTY) {
                 add(s, s->n->edges[e].to);
             }
         }
@@ -549,7 +438,7 @@ static lt_err end_set(subsets *s, int32_t *out) {
 }
 
 static int by_first_byte(const void *a, const void *b) {
-    return ((const nedge *)a)->lo - ((const nedge *)b)->lo;
+    return ((const lt_gnedge *)a)->lo - ((const lt_gnedge *)b)->lo;
 }
 
 /* The byte edges of a state's members, and where 0..255 has to be cut for them. */
@@ -557,7 +446,7 @@ static lt_err collect_bytes(subsets *s, int32_t state, bool cut[257]) {
     s->n_bytes = 0;
     for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
         for (int32_t e = s->n->head[s->members[i]]; e >= 0; e = s->n->edges[e].next) {
-            if (s->n->edges[e].kind == EDGE_BYTES) {
+            if (s->n->edges[e].kind == LT_GEDGE_BYTES) {
                 if (!LT_GROW(s, bytes)) {
                     return LT_ERR_OOM;
                 }
@@ -630,7 +519,7 @@ static lt_err call_edges(subsets *s, int32_t state) {
     for (size_t i = s->first[state]; i < s->first[state + 1]; i++) {
         for (int32_t e = s->n->head[s->members[i]]; e >= 0; e = s->n->edges[e].next) {
             const int32_t callee = s->n->edges[e].callee;
-            bool known = s->n->edges[e].kind != EDGE_CALL;
+            bool known = s->n->edges[e].kind != LT_GEDGE_CALL;
             for (int32_t c = 0; c < s->d->states[state].n_calls; c++) {
                 known = known || s->d->calls[s->d->states[state].call + c].callee == callee;
             }
@@ -640,7 +529,7 @@ static lt_err call_edges(subsets *s, int32_t state) {
             begin_set(s);
             for (size_t k = s->first[state]; k < s->first[state + 1]; k++) {
                 for (int32_t f = s->n->head[s->members[k]]; f >= 0; f = s->n->edges[f].next) {
-                    if (s->n->edges[f].kind == EDGE_CALL && s->n->edges[f].callee == callee) {
+                    if (s->n->edges[f].kind == LT_GEDGE_CALL && s->n->edges[f].callee == callee) {
                         add(s, s->n->edges[f].to);
                     }
                 }
@@ -656,7 +545,8 @@ static lt_err call_edges(subsets *s, int32_t state) {
     return LT_OK;
 }
 
-static lt_err determinise(lt_gdfa *out, lt_gplan *p, const nfa *n, int32_t start, int32_t final) {
+static lt_err determinise(lt_gdfa *out, lt_gplan *p, const lt_gnfa *n, int32_t start,
+                          int32_t final) {
     lt_err err = LT_OK;
     subsets s = {.n = n, .d = out, .final = final, .work = &p->work};
     int32_t first;
@@ -691,17 +581,25 @@ done:
     return err;
 }
 
-lt_err lt_gdfa_build(lt_gdfa *out, lt_gplan *p, lt_gid node) {
+static lt_err make(lt_gdfa *out, lt_gplan *p, lt_gid node, bool regular) {
     lt_err err = LT_OK;
-    nfa n = {0};
-    builder b = {.p = p, .n = &n};
+    lt_gnfa n = {0};
+    lt_gbuilder b = {.p = p, .n = &n, .regular = regular};
     int32_t start, final;
-    LT_TRY_DONE(new_state(&n, &start));
-    LT_TRY_DONE(new_state(&n, &final));
+    LT_TRY_DONE(lt_gnfa_state(&n, &start));
+    LT_TRY_DONE(lt_gnfa_state(&n, &final));
     LT_TRY_DONE(build(&b, node, start, final));
     LT_TRY_DONE(determinise(out, p, &n, start, final));
 done:
     free(n.head);
     free(n.edges);
     return err;
+}
+
+lt_err lt_gdfa_build(lt_gdfa *out, lt_gplan *p, lt_gid node) {
+    return make(out, p, node, false);
+}
+
+lt_err lt_gdfa_regular(lt_gdfa *out, lt_gplan *p, lt_gid node) {
+    return make(out, p, node, true);
 }

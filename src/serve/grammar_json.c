@@ -110,6 +110,22 @@ lt_gid lt_gjson_char(lt_gast *g) {
     return lt_gast_ref(g, rule);
 }
 
+lt_gid lt_gjson_plain(lt_gast *g) {
+    const int32_t rule = lt_gast_rule(g, "json plain", 10);
+    if (rule >= 0 && g->rules[rule].body < 0) {
+        lt_gast_define(g, rule, lt_gjson_class(g, NULL, 0, true));
+    }
+    return lt_gast_ref(g, rule);
+}
+
+lt_gid lt_gjson_name(lt_gast *g, lt_gid content) {
+    const int32_t rule = lt_gast_new_rule(g, content);
+    if (rule >= 0) {
+        g->rules[rule].keep = g->rules[rule].names = true;
+    }
+    return lt_gast_ref(g, rule);
+}
+
 lt_gid lt_gjson_content(lt_gast *g, const char *s, size_t n) {
     const uint8_t *p = (const uint8_t *)s, *end = p + n;
     lt_gids kids = {0};

@@ -7,7 +7,10 @@
 
 /* One character inside a JSON string, of (negated: outside of) the ranges: itself, or the escape where JSON asks for one. */
 lt_gid lt_gjson_class(lt_gast *g, const lt_grange *ranges, size_t n, bool negated);
-lt_gid lt_gjson_char(lt_gast *g); /* Any, in any spelling (also \u0041). */
+lt_gid lt_gjson_char(lt_gast *g);  /* Any, in any spelling (also \u0041). */
+lt_gid lt_gjson_plain(lt_gast *g); /* Any, spelt as lt_gjson_class and lt_gjson_content spell it. */
+/* Names of members, between the quotes: no two of one object will be the same. */
+lt_gid lt_gjson_name(lt_gast *g, lt_gid content);
 lt_gid lt_gjson_content(lt_gast *g, const char *s, size_t n); /* A text between the quotes. */
 lt_gid lt_gjson_quoted(lt_gast *g, lt_gid content);
 lt_gid lt_gjson_space(

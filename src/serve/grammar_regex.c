@@ -25,7 +25,7 @@ typedef struct {
     lt_gast *g;
     const uint8_t *p, *start, *end;
     int depth;
-    bool json, search;
+    lt_gregex_options o;
 } reader;
 
 typedef struct {
@@ -64,27 +64,6 @@ static bool skip(reader *r, char c) {
     const bool is = at(r, c);
     r->p += is;
     return is;
-}
-
-/* \d \w \s and their opposites; false: c is none of them. */
-static lt_err class_escape(ranges *s, char c, bool *known) {
-    static const lt_grange digit[] = {{'0', '9'}},
-                           word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
-                           space[] = {{'\t', '\r'}, {' ', ' '}};
-    const char lower = (char)(c | 32);
-    const lt_grange *v = lower == 'd' ? digit : lower == 'w' ? word : space;
-    const size_t n = lower == 'd' ? 1 : lower == 'w' ? 4 : 2;
-    uint32_t next = 0;
-    *known = lower == 'd' || lower == 'w' || lower == 's';
-    for (size_t i = 0; *known && i < n; i++) {
-        if (c == lower) {
-            LT_TRY(put(s, v[i].lo, v[i].hi));
-        } else {
-            LT_TRY(v[i].lo > next ? put(s, next, v[i].lo - 1) : LT_OK);
-            next = v[i].hi + 1;
-        }
-    }
-    return *known && c != lower ? put(s, next, 0x10FFFF) : LT_OK;
 }
 
 /* The properties, and what has each: found once, in some hundred microseconds each, by looking at all of Unicode. */
@@ -132,35 +111,110 @@ static void find_properties(void) {
     }
 }
 
-/* \p{L} and its kin, behind "\p" or "\P". */
-static lt_err property(reader *r, ranges *s, bool negated) {
+/* What has a property, by its letter. */
+static lt_err property_ranges(ranges *s, char name) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     int which = -1;
-    uint32_t next = 0;
-    if (r->end - r->p >= 3 && r->p[0] == '{' && r->p[2] == '}') {
-        for (int i = 0; i < N_PROPERTIES; i++) {
-            which = r->p[1] == (uint8_t)properties[i].name ? i : which;
-        }
+    for (int i = 0; i < N_PROPERTIES; i++) {
+        which = properties[i].name == name ? i : which;
     }
-    if (which < 0) {
-        return refuse(r, "a character property other than \\p{L}, N, P, S, M");
-    }
-    r->p += 3;
-    LT_TRY(lt_gast_check(r->g)); /* Ranges are many: stop where they no longer fit. */
+    LT_ASSERT(which >= 0);
     pthread_once(&once, find_properties);
     if (found[which].err != LT_OK) {
         LT_FAIL(LT_ERR_OOM, "regular expression: ranges of a character property");
     }
     for (size_t i = 0; i < found[which].of.n; i++) {
-        const lt_grange has = found[which].of.v[i];
-        if (!negated) {
-            LT_TRY(put(s, has.lo, has.hi));
-        } else if (has.lo > next) {
-            LT_TRY(put(s, next, has.lo - 1));
-        }
-        next = has.hi + 1;
+        LT_TRY(put(s, found[which].of.v[i].lo, found[which].of.v[i].hi));
     }
-    return negated && next <= 0x10FFFF ? put(s, next, 0x10FFFF) : LT_OK;
+    return LT_OK;
+}
+
+/* What \d, \w and \s are: to ECMAScript, and what Python adds (which of its letters and digits are properties). */
+static const lt_grange digit[] = {{'0', '9'}},
+                       word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
+                       ascii_space[] = {{'\t', '\r'}, {' ', ' '}},
+                       space[] = {{'\t', '\r'},     {' ', ' '},       {0xA0, 0xA0},
+                                  {0x1680, 0x1680}, {0x2000, 0x200A}, {0x2028, 0x2029},
+                                  {0x202F, 0x202F}, {0x205F, 0x205F}, {0x3000, 0x3000}},
+                       more_space[] = {{0x1C, 0x1F}, {0x85, 0x85}, {0xFEFF, 0xFEFF}};
+
+static lt_err put_all(ranges *s, const lt_grange *v, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        LT_TRY(put(s, v[i].lo, v[i].hi));
+    }
+    return LT_OK;
+}
+#define PUT_ALL(s, v) put_all((s), (v), sizeof(v) / sizeof *(v))
+
+static int by_first(const void *a, const void *b) {
+    const lt_grange *x = a, *y = b;
+    return (x->lo > y->lo) - (x->lo < y->lo);
+}
+
+/* All that is in none of the ranges from `first` on, in their place. */
+static lt_err opposite(ranges *s, size_t first) {
+    ranges in = {0};
+    uint32_t next = 0;
+    lt_err err = LT_OK;
+    LT_TRY_DONE(put_all(&in, s->v + first, s->n - first));
+    s->n = first;
+    if (in.n > 1) {
+        qsort(in.v, in.n, sizeof *in.v, by_first);
+    }
+    for (size_t i = 0; i < in.n; i++) {
+        LT_TRY_DONE(in.v[i].lo > next ? put(s, next, in.v[i].lo - 1) : LT_OK);
+        next = in.v[i].hi >= next ? in.v[i].hi + 1 : next;
+    }
+    LT_TRY_DONE(next <= 0x10FFFF ? put(s, next, 0x10FFFF) : LT_OK);
+done:
+    free(in.v);
+    return err;
+}
+
+/* \d \w \s and their opposites; *known false: c is none of them. all: whatever ECMAScript or Python takes for one, else what both do. */
+static lt_err class_escape(const reader *r, ranges *s, char c, bool all, bool *known) {
+    const char lower = (char)(c | 32);
+    const size_t first = s->n;
+    *known = lower == 'd' || lower == 'w' || lower == 's';
+    if (!*known) {
+        return LT_OK;
+    }
+    all = r->o.search && all != (c != lower); /* The opposite of all is what is in neither. */
+    LT_TRY(lower == 'd'   ? PUT_ALL(s, digit)
+           : lower == 'w' ? PUT_ALL(s, word)
+           : r->o.search  ? PUT_ALL(s, space)
+                          : PUT_ALL(s, ascii_space));
+    if (all && lower == 's') {
+        LT_TRY(PUT_ALL(s, more_space));
+    } else if (all) {
+        LT_TRY(property_ranges(s, 'N'));
+        LT_TRY(lower == 'w' ? property_ranges(s, 'L') : LT_OK);
+        LT_TRY(lower == 'w' ? property_ranges(s, 'M') : LT_OK);
+    }
+    return c != lower ? opposite(s, first) : LT_OK;
+}
+
+/* \p{L}, \p{Letter} and their kin, behind "\p" or "\P". */
+static lt_err property(reader *r, ranges *s, bool negated) {
+    static const char *const names[] = {"L",           "Letter", "N",      "Number", "P",
+                                        "Punctuation", "S",      "Symbol", "M",      "Mark"};
+    const uint8_t *end = r->p < r->end && *r->p == '{' ? memchr(r->p, '}', (size_t)(r->end - r->p))
+                                                       : NULL;
+    const size_t first = s->n;
+    char name = 0;
+    for (size_t i = 0; end != NULL && i < sizeof names / sizeof *names; i++) {
+        const size_t n = strlen(names[i]);
+        if ((size_t)(end - r->p) == n + 1 && memcmp(r->p + 1, names[i], n) == 0) {
+            name = names[i][0];
+        }
+    }
+    if (name == 0) {
+        return refuse(r, "a character property other than \\p{L}, N, P, S, M");
+    }
+    r->p = end + 1;
+    LT_TRY(lt_gast_check(r->g)); /* Ranges are many: stop where they no longer fit. */
+    LT_TRY(property_ranges(s, name));
+    return negated ? opposite(s, first) : LT_OK;
 }
 
 static lt_err hex_number(reader *r, int digits, uint32_t *out) {
@@ -189,7 +243,7 @@ static lt_err hex_number(reader *r, int digits, uint32_t *out) {
 }
 
 /* Behind a backslash: a class into s, or one character into *cp (s stays as it is). */
-static lt_err escape(reader *r, ranges *s, uint32_t *cp, bool *single, bool in_class) {
+static lt_err escape(reader *r, ranges *s, uint32_t *cp, bool *single, bool in_class, bool all) {
     static const char from[] = "tnrfv0", to[] = "\t\n\r\f\v";
     const char *simple;
     bool known;
@@ -199,7 +253,7 @@ static lt_err escape(reader *r, ranges *s, uint32_t *cp, bool *single, bool in_c
     }
     c = (char)*r->p;
     *single = false;
-    LT_TRY(class_escape(s, c, &known));
+    LT_TRY(class_escape(r, s, c, all, &known));
     if (known) {
         r->p++;
         return LT_OK;
@@ -237,13 +291,13 @@ static lt_err escape(reader *r, ranges *s, uint32_t *cp, bool *single, bool in_c
 }
 
 static lt_gid emit(reader *r, const ranges *s, bool negated) {
-    return r->json ? lt_gjson_class(r->g, s->v, s->n, negated)
-                   : lt_gast_chars(r->g, s->v, s->n, negated);
+    return r->o.json ? lt_gjson_class(r->g, s->v, s->n, negated)
+                     : lt_gast_chars(r->g, s->v, s->n, negated);
 }
 
-static lt_err class_item(reader *r, ranges *s, uint32_t *cp, bool *single) {
+static lt_err class_item(reader *r, ranges *s, uint32_t *cp, bool *single, bool all) {
     if (skip(r, '\\')) {
-        return escape(r, s, cp, single, true);
+        return escape(r, s, cp, single, true, all);
     }
     *single = true;
     r->p += lt_utf8_decode(r->p, r->end, cp);
@@ -253,16 +307,16 @@ static lt_err class_item(reader *r, ranges *s, uint32_t *cp, bool *single) {
 /* Behind "[". */
 static lt_err read_class(reader *r, lt_gid *out) {
     ranges s = {0};
-    const bool negated = skip(r, '^');
+    const bool negated = skip(r, '^'), all = r->o.wide != negated;
     bool single;
     uint32_t lo, hi;
     lt_err err = LT_OK;
     while (r->p < r->end && !at(r, ']')) {
-        LT_TRY_DONE(class_item(r, &s, &lo, &single));
+        LT_TRY_DONE(class_item(r, &s, &lo, &single, all));
         hi = lo;
         if (single && at(r, '-') && r->p + 1 < r->end && r->p[1] != ']') {
             r->p++;
-            LT_TRY_DONE(class_item(r, &s, &hi, &single));
+            LT_TRY_DONE(class_item(r, &s, &hi, &single, all));
             if (!single) { /* [a-\d]: the characters a, - and digits. */
                 LT_TRY_DONE(put(&s, '-', '-'));
                 hi = lo;
@@ -329,11 +383,15 @@ static lt_err read_atom(reader *r, lt_gid *out) {
     if (c == '.') {
         r->p++;
         LT_TRY_DONE(put(&s, '\n', '\n'));
+        if (r->o.search && !r->o.wide) { /* ECMAScript's other ends of lines. */
+            LT_TRY_DONE(put(&s, '\r', '\r'));
+            LT_TRY_DONE(put(&s, 0x2028, 0x2029));
+        }
         *out = emit(r, &s, true);
         goto done;
     }
     if (skip(r, '\\')) {
-        LT_TRY_DONE(escape(r, &s, &cp, &single, false));
+        LT_TRY_DONE(escape(r, &s, &cp, &single, false, r->o.wide));
     } else {
         r->p += lt_utf8_decode(r->p, r->end, &cp);
     }
@@ -378,7 +436,7 @@ static lt_err read_repeats(reader *r, lt_gid *item) {
             min = 1;
         } else if (skip(r, '?')) {
             max = 1;
-        } else if (!r->search && r->end - r->p >= 3 && memcmp(r->p, "{,", 2) == 0 &&
+        } else if (!r->o.search && r->end - r->p >= 3 && memcmp(r->p, "{,", 2) == 0 &&
                    isdigit(r->p[2])) { /* Python counts from 0, ECMAScript sees five letters. */
             return refuse(r, "a repetition without its least number ({0,n} is clear)");
         } else if (!at(r, '{') || !counts(r, &min, &max)) {
@@ -401,7 +459,7 @@ static lt_err read_repeats(reader *r, lt_gid *item) {
 /* What may stand beside a pattern that is sought anywhere. */
 static lt_gid anything(reader *r) {
     return lt_gast_repeat(
-        r->g, r->json ? lt_gjson_char(r->g) : lt_gast_char_range(r->g, 0, 0x10FFFF), 0, LT_GINF);
+        r->g, r->o.json ? lt_gjson_char(r->g) : lt_gast_char_range(r->g, 0, 0x10FFFF), 0, LT_GINF);
 }
 
 static lt_err read_sequence(reader *r, bool top, lt_gid *out) {
@@ -409,7 +467,7 @@ static lt_err read_sequence(reader *r, bool top, lt_gid *out) {
     lt_err err = LT_OK;
     const bool from_start = top && skip(r, '^');
     bool to_end = false;
-    if (top && r->search && !from_start) {
+    if (top && r->o.search && !from_start) {
         lt_gids_push(r->g, &kids, anything(r));
     }
     while (r->p < r->end && !at(r, '|') && !at(r, ')')) {
@@ -423,7 +481,7 @@ static lt_err read_sequence(reader *r, bool top, lt_gid *out) {
         LT_TRY_DONE(read_repeats(r, &item));
         lt_gids_push(r->g, &kids, item);
     }
-    if (top && r->search && !to_end) {
+    if (top && r->o.search && !to_end) {
         lt_gids_push(r->g, &kids, anything(r));
     }
     *out = lt_gast_list(r->g, LT_GNODE_SEQ, kids.v, kids.n);
@@ -446,10 +504,10 @@ done:
     return err;
 }
 
-lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, bool search, bool json,
+lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, lt_gregex_options o,
                       lt_gid *out) {
     const uint8_t *p = (const uint8_t *)text;
-    reader r = {.g = g, .p = p, .start = p, .end = p + bytes, .json = json, .search = search};
+    reader r = {.g = g, .p = p, .start = p, .end = p + bytes, .o = o};
     LT_TRY(read_alternatives(&r, true, out));
     if (r.p < r.end) {
         return wrong(&r, "a ')' without its '('");

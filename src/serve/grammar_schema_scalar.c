@@ -1,4 +1,9 @@
-/* grammar_schema_scalar.c: strings and numbers of schemas. */
+/* grammar_schema_scalar.c: strings and numbers of schemas.
+ *
+ * STRINGS   all patterns, formats and lengths at once: the intersection of their automata. Where something is excluded, or several rule, each
+ *           text is spelt in one way only, or an excluded one would come back as A.
+ * NUMBERS   bounds as digits (grammar_json.c); multipleOf as an automaton over the remainder of what was read, in units of the divisor's last digit:
+ *           0.25 is 25 hundredths, so 3.5 is 350 of them. Exact arithmetic on the decimal texts: a checker that divides doubles may differ. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -6,154 +11,268 @@
 
 #include "serve/grammar_schema.h"
 
+#define MAX_REMAINDERS 2000 /* Of a divisor without its zeros. */
+#define MAX_LISTED     5000 /* Multiples between two bounds, written out. */
+
 /* ---- strings ---- */
 
-lt_err lt_gschema_string_content(lt_gschema_reader *r, const json_t *s, lt_gid *out) {
-    const json_t *pattern = json_object_get(s, "pattern"), *format = json_object_get(s, "format");
-    int64_t min = 0, max = LT_GINF;
-    const char *known = json_is_string(format) ? lt_gschema_format(json_string_value(format))
-                                               : NULL;
-    lt_gid more = -1, length;
+static lt_gid both(lt_gschema_reader *r, lt_gid a, lt_gid b) {
+    return a < 0 ? b : lt_gast_pair(r->g, LT_GNODE_AND, a, b);
+}
 
-    LT_TRY(lt_gschema_count(s, "minLength", &min));
-    LT_TRY(lt_gschema_count(s, "maxLength", &max));
-    if (max < min) {
-        *out = lt_gast_never(r->g);
-        return LT_OK;
+static lt_err format_rule(lt_gschema_reader *r, const char *const *patterns, lt_gid *out) {
+    const lt_gregex_options o = {.search = true, .json = true};
+    lt_gid all = lt_gast_never(r->g), one = -1;
+    for (; *patterns != NULL; patterns++) {
+        LT_TRY(lt_gregex_read(r->g, *patterns, strlen(*patterns), o, &one));
+        all = lt_gast_alt2(r->g, all, one);
     }
-    *out = -1;
-    if (pattern != NULL) {
-        if (!json_is_string(pattern)) {
-            return lt_gschema_wrong("pattern", "is not a string");
-        }
-        LT_TRY(lt_gregex_read(r->g, json_string_value(pattern), json_string_length(pattern), true,
-                              true, out));
+    *out = both(r, *out, all);
+    return LT_OK;
+}
+
+/* pattern, format, or a pattern that must not match. */
+static lt_err string_rule(lt_gschema_reader *r, const lt_gpart *p, lt_gid *out) {
+    const char *text = json_string_value(p->v);
+    const lt_gregex_options o = {.search = true, .json = true, .wide = p->not };
+    lt_gid one = -1;
+    r->at = p->owner;
+    if (p->quiet) { /* Formats that no draft lists only describe. */
+        const char *const *known = lt_gschema_format(text);
+        return known != NULL ? format_rule(r, known, out) : LT_OK;
     }
-    if (known != NULL) {
-        LT_TRY(lt_gregex_read(r->g, known, strlen(known), true, true, &more));
-        *out = *out < 0 ? more : lt_gast_pair(r->g, LT_GNODE_AND, *out, more);
-    }
-    if (*out < 0 || min > 0 || max != LT_GINF) {
-        length = lt_gast_repeat(r->g, lt_gjson_char(r->g), (int32_t)min, (int32_t)max);
-        *out = *out < 0 ? length : lt_gast_pair(r->g, LT_GNODE_AND, *out, length);
+    LT_TRY(lt_gregex_read(r->g, text, json_string_length(p->v), o, &one));
+    if (p->not ) {
+        const lt_gid all = lt_gast_repeat(r->g, lt_gjson_plain(r->g), 0, LT_GINF);
+        *out = lt_gast_pair(r->g, LT_GNODE_MINUS, *out < 0 ? all : *out, one);
+    } else {
+        *out = both(r, *out, one);
     }
     return LT_OK;
 }
 
-lt_err lt_gschema_string(lt_gschema_reader *r, const json_t *s, lt_gid *out) {
-    LT_TRY(lt_gschema_string_content(r, s, out));
+lt_err lt_gschema_content(lt_gschema_reader *r, const lt_gshape *s, bool plain, lt_gid *out) {
+    lt_gast *g = r->g;
+    lt_gids texts = {0};
+    bool excludes = false;
+    const json_t *v;
+    size_t i;
+    *out = -1;
+    if (s->values != NULL) {
+        json_array_foreach(s->values, i, v) {
+            if (json_is_string(v)) {
+                lt_gids_push(g, &texts,
+                             lt_gjson_content(g, json_string_value(v), json_string_length(v)));
+            }
+        }
+        *out = lt_gast_list(g, LT_GNODE_ALT, texts.v, texts.n);
+        free(texts.v);
+        return LT_OK;
+    }
+    for (const lt_gpart *p = s->strings; p != NULL; p = p->next) {
+        LT_TRY(string_rule(r, p, out));
+    }
+    for (const lt_gpart *p = s->excluded; p != NULL; p = p->next) {
+        if (json_is_string(p->v)) {
+            excludes = true;
+            lt_gids_push(g, &texts,
+                         lt_gjson_content(g, json_string_value(p->v), json_string_length(p->v)));
+        }
+    }
+    if (*out < 0) {
+        const lt_gid any = plain || excludes ? lt_gjson_plain(g) : lt_gjson_char(g);
+        *out = lt_gast_repeat(g, any, (int32_t)s->min_length, (int32_t)s->max_length);
+    } else if (s->min_length > 0 || s->max_length != LT_GINF) {
+        *out = lt_gast_length(g, *out, lt_gjson_plain(g), (int32_t)s->min_length,
+                              (int32_t)s->max_length);
+    }
+    if (excludes) {
+        *out = lt_gast_pair(g, LT_GNODE_MINUS, *out,
+                            lt_gast_list(g, LT_GNODE_ALT, texts.v, texts.n));
+    }
+    free(texts.v);
+    return lt_gast_check(g);
+}
+
+lt_err lt_gschema_string(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out) {
+    LT_TRY(lt_gschema_content(r, s, false, out));
     *out = lt_gjson_quoted(r->g, *out);
     return LT_OK;
 }
 
-/* ---- numbers ---- */
+/* ---- bounds ---- */
 
-/* Decimal notation without exponent; false: more than 18 digits on a side. */
+/* Decimal notation without exponent; false: more than 18 digits before the point, and not exact. */
 static bool decimal(const json_t *v, char *out, size_t room) {
     const double x = json_number_value(v);
     if (json_is_integer(v)) {
-        snprintf(out, room, "%lld", (long long)json_integer_value(v));
-        return llabs(json_integer_value(v)) < 1000000000000000000;
+        (void)snprintf(out, room, "%lld", (long long)json_integer_value(v));
+        return true;
     }
     if (fabs(x) >= 1e18) {
         return false;
     }
-    for (int precision = 0; precision <= 18; precision++) {
-        snprintf(out, room, "%.*f", precision, x);
+    for (int places = 0; places <= 18; places++) {
+        (void)snprintf(out, room, "%.*f", places, x);
         if (strtod(out, NULL) == x) {
-            return true;
+            break;
         }
     }
     return true; /* Below 1e-18: as near as our numbers go. */
 }
 
-/* The tighter of the two ways to write a bound; draft 4's boolean exclusiveMinimum too. */
-static lt_err bound(const json_t *s, const char *key, const char *strict_key, bool lower,
-                    char *text, size_t room, lt_gbound *out) {
-    const json_t *plain = json_object_get(s, key), *strict = json_object_get(s, strict_key);
-    const json_t *v = plain;
-    bool is_strict = json_is_true(strict);
-    if (json_is_number(strict)) {
-        const double a = json_number_value(strict), b = json_number_value(plain);
-        if (plain == NULL || (lower ? a >= b : a <= b)) {
-            v = strict;
-            is_strict = true;
-        }
-    }
+static lt_err bound_of(lt_gschema_reader *r, const lt_gshape_bound *b, bool lower, char *text,
+                       size_t room, lt_gbound *out) {
     *out = (lt_gbound){NULL, false};
-    if (v == NULL) {
+    if (b->v == NULL) {
         return LT_OK;
     }
-    if (!json_is_number(v)) {
-        return lt_gschema_wrong(key, "is not a number");
-    }
-    if (decimal(v, text, room)) {
-        *out = (lt_gbound){strcmp(text, "-0") == 0 ? "0" : text, is_strict};
+    if (decimal(b->v, text, room)) {
+        *out = (lt_gbound){strcmp(text, "-0") == 0 ? "0" : text, b->strict};
         return LT_OK;
     }
-    if ((json_number_value(v) < 0) == lower) {
+    if ((json_number_value(b->v) < 0) == lower) {
         return LT_OK; /* Beyond all that we write. */
     }
-    return lt_gschema_refuse("a bound of more than 18 digits");
+    return lt_gschema_refuse(r, lower ? "minimum" : "maximum", "of more than 18 digits");
 }
 
-/* Multiples of n as rules by remainder: r0 -> digit r..., the empty text at remainder 0. */
-static lt_err multiples(lt_gschema_reader *r, int64_t n, lt_gid *out) {
-    lt_gast *g = r->g;
-    int32_t first = -1;
-    lt_gids alts = {0};
-    if (n < 1 || n > 1000) {
-        return lt_gschema_refuse("multipleOf over 1000");
+/* ---- multiples ---- */
+
+/* v = whole * 10^-places, without trailing zeros; false: it does not fit. */
+static bool fixed_point(const json_t *v, int64_t *whole, int *places) {
+    char text[64];
+    const char *point;
+    if (!decimal(v, text, sizeof text) || strlen(text) > 30) {
+        return false;
     }
-    for (int64_t i = 0; i < n; i++) {
-        const int32_t rule = lt_gast_new_rule(g, lt_gast_never(g));
-        first = i == 0 ? rule : first;
-    }
-    LT_TRY(lt_gast_check(g));
-    for (int64_t i = 0; i < n; i++) {
-        alts.n = 0;
-        for (int d = 0; d < 10; d++) {
-            lt_gids_push(g, &alts,
-                         lt_gast_seq2(g, lt_gast_byte(g, '0' + d, '0' + d),
-                                      lt_gast_ref(g, first + (int32_t)((i * 10 + d) % n))));
+    point = strchr(text, '.');
+    *places = point != NULL ? (int)strlen(point + 1) : 0;
+    *whole = 0;
+    for (const char *p = text; *p != 0; p++) {
+        if (*p != '.' && *whole > (INT64_MAX - 9) / 10) {
+            return false;
         }
-        if (i == 0) {
-            lt_gids_push(g, &alts, lt_gast_empty(g));
-        }
-        lt_gast_define(g, first + (int32_t)i, lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n));
+        *whole = *p == '.' ? *whole : *whole * 10 + (*p - '0');
     }
-    alts.n = 0;
-    lt_gids_push(g, &alts, lt_gast_text(g, "0"));
-    for (int d = 1; d < 10; d++) {
-        lt_gids_push(g, &alts,
-                     lt_gast_seq3(g, lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1),
-                                  lt_gast_byte(g, '0' + d, '0' + d),
-                                  lt_gast_ref(g, first + (int32_t)(d % n))));
+    while (*places > 0 && *whole % 10 == 0) {
+        *whole /= 10;
+        (*places)--;
     }
-    *out = lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n);
-    free(alts.v);
-    return LT_OK;
+    return *whole > 0;
 }
 
-/* Multiples of n between two bounds, written out. */
-static lt_err few_multiples(lt_gschema_reader *r, int64_t n, lt_gbound lo, lt_gbound hi,
-                            lt_gid *out) {
-    enum { MOST = 5000 };
+/* States of the automaton of multiples of n * 10^-k: whole parts with remainder 0..n-1; those behind the point, by how many digits. */
+typedef struct {
+    lt_gast *g;
+    int64_t n;
+    int k;
+    int32_t first; /* Of its arcs. */
+} multiples;
+
+static int32_t whole_state(int64_t rest) {
+    return (int32_t)(3 + rest);
+}
+
+/* Behind the point: j digits read; k + 1: zeros alone from here. */
+static int32_t place_state(const multiples *m, int j, int64_t rest) {
+    return (int32_t)(3 + m->n * (j + 1) + rest);
+}
+
+static bool divides(const multiples *m, int j, int64_t rest) {
+    for (; j < m->k; j++) {
+        rest = rest * 10 % m->n;
+    }
+    return rest == 0;
+}
+
+static void digits_from(const multiples *m, int32_t from, int64_t rest, int first, int j) {
+    for (int d = first; d < 10; d++) {
+        const int64_t next = (rest * 10 + d) % m->n;
+        lt_gast_arc(m->g, from, '0' + d, '0' + d,
+                    j < 0 ? whole_state(next) : place_state(m, j, next));
+    }
+}
+
+/* An optional sign; 0 or digits; a fraction of at most k digits, and zeros. States 0 (start), 1 (behind the sign), 2 (a zero, alone). */
+static lt_gid multiples_of(lt_gast *g, int64_t n, int k) {
+    multiples m = {.g = g, .n = n, .k = k, .first = (int32_t)g->n_arcs};
+    lt_gast_arc(g, 0, '-', '-', 1);
+    for (int32_t from = 0; from < 2; from++) {
+        lt_gast_arc(g, from, '0', '0', 2);
+        digits_from(&m, from, 0, 1, -1);
+    }
+    lt_gast_accept(g, 2);
+    lt_gast_arc(g, 2, '.', '.', place_state(&m, 0, 0));
+    for (int64_t rest = 0; rest < n && !g->failed; rest++) {
+        digits_from(&m, whole_state(rest), rest, 0, -1);
+        lt_gast_arc(g, whole_state(rest), '.', '.', place_state(&m, 0, rest));
+        if (divides(&m, 0, rest)) {
+            lt_gast_accept(g, whole_state(rest));
+        }
+        for (int j = 0; j < k; j++) {
+            digits_from(&m, place_state(&m, j, rest), rest, 0, j + 1);
+            if (j > 0 && divides(&m, j, rest)) {
+                lt_gast_accept(g, place_state(&m, j, rest));
+            }
+        }
+        lt_gast_arc(g, place_state(&m, k, rest), '0', '0', place_state(&m, k + 1, rest));
+        lt_gast_arc(g, place_state(&m, k + 1, rest), '0', '0', place_state(&m, k + 1, rest));
+        if (rest == 0) {
+            lt_gast_accept(g, place_state(&m, k + 1, rest));
+            if (k > 0) {
+                lt_gast_accept(g, place_state(&m, k, rest));
+            }
+        }
+    }
+    return lt_gast_graph(g, m.first, (int32_t)(3 + n * (k + 3)));
+}
+
+/* Multiples of n * 10^zeros: those of n, and so many zeros; or 0. */
+static lt_gid with_zeros(lt_gast *g, int64_t n, int zeros) {
+    const lt_gid digit = lt_gast_byte(g, '0', '9');
+    const lt_gid some = lt_gast_list(g, LT_GNODE_SEQ,
+                                     (const lt_gid[]){lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1),
+                                                      lt_gast_byte(g, '1', '9'),
+                                                      lt_gast_repeat(g, digit, 0, LT_GINF)},
+                                     3);
+    const lt_gid base = lt_gast_pair(g, LT_GNODE_AND, multiples_of(g, n, 0), some);
+    const lt_gid fraction = lt_gast_repeat(
+        g,
+        lt_gast_seq2(g, lt_gast_text(g, "."), lt_gast_repeat(g, lt_gast_text(g, "0"), 1, LT_GINF)),
+        0, 1);
+    const lt_gid zero = lt_gast_seq2(g, lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1),
+                                     lt_gast_text(g, "0"));
+    return lt_gast_seq2(
+        g,
+        lt_gast_alt2(g, zero,
+                     lt_gast_seq2(g, base, lt_gast_repeat(g, lt_gast_text(g, "0"), zeros, zeros))),
+        fraction);
+}
+
+/* Multiples between two bounds, written out: for divisors with too many remainders. */
+static lt_err listed(lt_gschema_reader *r, const lt_gshape *s, int64_t n, int k, lt_gid *out) {
+    const double scale = pow(10, k), low = json_number_value(s->low.v) * scale,
+                 high = json_number_value(s->high.v) * scale;
     lt_gids alts = {0};
-    double low = lo.text != NULL ? strtod(lo.text, NULL) : 0;
-    double high = hi.text != NULL ? strtod(hi.text, NULL) : 0;
     int64_t first, last;
-    if (n < 1 || lo.text == NULL || hi.text == NULL || (high - low) / (double)n > MOST ||
+    if (s->low.v == NULL || s->high.v == NULL || (high - low) / (double)n > MAX_LISTED ||
         fabs(low) > 1e15 || fabs(high) > 1e15) {
-        return lt_gschema_refuse("multipleOf beside one bound, or bounds far apart");
+        char why[160];
+        (void)snprintf(why, sizeof why,
+                       "of %lld remainders (at most %d) without bounds near each other",
+                       (long long)n, MAX_REMAINDERS);
+        return lt_gschema_refuse(r, "multipleOf", why);
     }
-    first = (int64_t)ceil(low / (double)n);
-    last = (int64_t)floor(high / (double)n);
-    first += lo.strict && (double)(first * n) == low;
-    last -= hi.strict && (double)(last * n) == high;
+    first = (int64_t)ceil(low / (double)n) - 1; /* The bounds themselves hold beside this. */
+    last = (int64_t)floor(high / (double)n) + 1;
     for (int64_t i = first; i <= last; i++) {
-        char text[32];
-        (void)snprintf(text, sizeof text, "%lld", (long long)(i * n));
+        char digits[32], text[64];
+        const int64_t v = llabs(i * n);
+        const int len = snprintf(digits, sizeof digits, "%0*lld", k < 18 ? k + 1 : 19,
+                                 (long long)v);
+        (void)snprintf(text, sizeof text, "%s%.*s%s%s", i < 0 ? "-" : "", len - k, digits,
+                       k > 0 ? "." : "", digits + (len - k));
         lt_gids_push(r->g, &alts, lt_gast_text(r->g, text));
     }
     *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
@@ -161,40 +280,95 @@ static lt_err few_multiples(lt_gschema_reader *r, int64_t n, lt_gbound lo, lt_gb
     return LT_OK;
 }
 
-lt_err lt_gschema_number(lt_gschema_reader *r, const json_t *s, bool whole, lt_gid *out) {
-    char lo_text[400], hi_text[400];
-    lt_gbound lo, hi;
-    const json_t *multiple = json_object_get(s, "multipleOf");
-    const double step = json_number_value(multiple);
-    LT_TRY(bound(s, "minimum", "exclusiveMinimum", true, lo_text, sizeof lo_text, &lo));
-    LT_TRY(bound(s, "maximum", "exclusiveMaximum", false, hi_text, sizeof hi_text, &hi));
-    if (multiple != NULL && step == 1) {
-        whole = true;
-    } else if (multiple != NULL && (whole || step == floor(step))) {
-        if (step != floor(step)) {
-            return lt_gschema_refuse("multipleOf that is no whole number");
-        }
-        return lo.text == NULL && hi.text == NULL ? multiples(r, (int64_t)step, out)
-                                                  : few_multiples(r, (int64_t)step, lo, hi, out);
+static lt_err multiple(lt_gschema_reader *r, const lt_gshape *s, const lt_gpart *p, lt_gid *out) {
+    int64_t n = 0;
+    int k = 0, zeros = 0;
+    r->at = p->owner;
+    if (!fixed_point(p->v, &n, &k)) {
+        return lt_gschema_refuse(r, "multipleOf", "of more than 18 digits");
     }
-    if (multiple != NULL && !whole) { /* 0.1, 0.01, ...: so many digits behind the point. */
-        int places = 1;
-        while (places < 10 && fabs(step * pow(10, places) - 1) > 1e-9) {
-            places++;
-        }
-        if (places == 10) {
-            return lt_gschema_refuse("multipleOf that is neither whole nor 10^-k");
-        }
-        const lt_gid digits = lt_gast_repeat(r->g, lt_gast_byte(r->g, '0', '9'), 1, places);
-        const lt_gid cut = lt_gast_seq2(
-            r->g, lt_gjson_number(r->g, true),
-            lt_gast_repeat(r->g, lt_gast_seq2(r->g, lt_gast_text(r->g, "."), digits), 0, 1));
-        *out = lo.text == NULL && hi.text == NULL
-                   ? cut
-                   : lt_gast_pair(r->g, LT_GNODE_AND, cut, lt_gjson_range(r->g, lo, hi, false));
-        return LT_OK;
+    while (k == 0 && n % 10 == 0) {
+        n /= 10;
+        zeros++;
     }
-    *out = lo.text == NULL && hi.text == NULL ? lt_gjson_number(r->g, whole)
-                                              : lt_gjson_range(r->g, lo, hi, whole);
+    if (n * (k + 3) > 3 * MAX_REMAINDERS) {
+        for (; zeros > 0; zeros--) {
+            n *= 10;
+        }
+        return p->not ? lt_gschema_refuse(r, "multipleOf", "so large within what must not hold")
+                      : listed(r, s, n, k, out);
+    }
+    *out = zeros > 0 ? with_zeros(r->g, n, zeros) : multiples_of(r->g, n, k);
     return LT_OK;
+}
+
+/* ---- numbers ---- */
+
+/* The spellings of one number without exponent. */
+static lt_gid spellings(lt_gast *g, const json_t *v) {
+    char text[64];
+    const lt_gid zeros = lt_gast_repeat(g, lt_gast_text(g, "0"), 1, LT_GINF);
+    if (!decimal(v, text, sizeof text)) {
+        return lt_gast_never(g); /* Beyond all that we write. */
+    }
+    const bool zero = json_number_value(v) == 0;
+    const lt_gid tail = strchr(text, '.') != NULL
+                            ? lt_gast_repeat(g, zeros, 0, 1)
+                            : lt_gast_repeat(g, lt_gast_seq2(g, lt_gast_text(g, "."), zeros), 0, 1);
+    return lt_gast_seq3(g, lt_gast_repeat(g, lt_gast_text(g, "-"), 0, zero ? 1 : 0),
+                        lt_gast_text(g, zero ? "0" : text), tail);
+}
+
+/* A fraction that is not zero, with no more digits than a double keeps apart. */
+static lt_gid fractions(lt_gast *g) {
+    const lt_gid digit = lt_gast_byte(g, '0', '9');
+    return lt_gast_list(g, LT_GNODE_SEQ,
+                        (const lt_gid[]){lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1),
+                                         lt_gast_repeat(g, digit, 1, 9), lt_gast_text(g, "."),
+                                         lt_gast_repeat(g, digit, 0, 5), lt_gast_byte(g, '1', '9')},
+                        5);
+}
+
+/* Numbers that a double holds to the last digit where they have a point: readers take those without for whole ones. */
+static lt_gid exact(lt_gast *g) {
+    const lt_gid digit = lt_gast_byte(g, '0', '9');
+    const lt_gid sign = lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1);
+    return lt_gast_seq2(
+        g, sign,
+        lt_gast_alt2(g, lt_gast_repeat(g, digit, 1, LT_GINF),
+                     lt_gast_seq3(g, lt_gast_repeat(g, digit, 1, 8), lt_gast_text(g, "."),
+                                  lt_gast_repeat(g, digit, 1, 7))));
+}
+
+lt_err lt_gschema_number(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out) {
+    lt_gast *g = r->g;
+    char low[400], high[400];
+    const bool whole = (s->types & LT_GTYPE_NUMBER) == LT_GTYPE_WHOLE;
+    const bool fraction = (s->types & LT_GTYPE_NUMBER) == LT_GTYPE_FRACTION;
+    bool excludes = false;
+    lt_gbound lo, hi;
+    LT_TRY(bound_of(r, &s->low, true, low, sizeof low, &lo));
+    LT_TRY(bound_of(r, &s->high, false, high, sizeof high, &hi));
+    for (const lt_gpart *p = s->excluded; p != NULL; p = p->next) {
+        excludes = excludes || json_is_number(p->v);
+    }
+    *out = s->low.v == NULL && s->high.v == NULL && s->multiples == NULL && !excludes && !fraction
+               ? lt_gjson_number(g, whole)
+               : lt_gjson_range(g, lo, hi, whole);
+    if (fraction) {
+        *out = lt_gast_pair(g, LT_GNODE_AND, *out, fractions(g));
+    } else if (s->multiples != NULL && !whole) {
+        *out = lt_gast_pair(g, LT_GNODE_AND, *out, exact(g));
+    }
+    for (const lt_gpart *p = s->multiples; p != NULL; p = p->next) {
+        lt_gid one = -1;
+        LT_TRY(multiple(r, s, p, &one));
+        *out = lt_gast_pair(g, p->not ? LT_GNODE_MINUS : LT_GNODE_AND, *out, one);
+    }
+    for (const lt_gpart *p = s->excluded; p != NULL; p = p->next) {
+        if (json_is_number(p->v)) {
+            *out = lt_gast_pair(g, LT_GNODE_MINUS, *out, spellings(g, p->v));
+        }
+    }
+    return lt_gast_check(g);
 }

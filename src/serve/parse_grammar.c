@@ -157,16 +157,6 @@ static lt_gid spell(const maker *m, const char *name, lt_gid args) {
 
 /* ---- All calls ---- */
 
-/* References are their schema's own: no other schema's rules may answer to them. */
-static void forget_references(lt_gast *g) {
-    for (size_t i = 0; i < g->n_rules; i++) {
-        if (g->rules[i].name != NULL && g->rules[i].name[0] == '#') {
-            free(g->rules[i].name);
-            g->rules[i].name = NULL;
-        }
-    }
-}
-
 static lt_err arguments(const maker *m, const json_t *function, lt_gid *out) {
     const json_t *schema = json_object_get(function, "parameters");
     lt_err err;
@@ -174,7 +164,6 @@ static lt_err arguments(const maker *m, const json_t *function, lt_gid *out) {
     if (!json_is_object(schema) || json_object_size(schema) == 0) {
         return LT_OK;
     }
-    forget_references(m->g);
     err = lt_gschema_tree(m->g, schema, schema, out);
     if (err == LT_ERR_UNSUPPORTED && !m->o->forced &&
         !json_is_true(json_object_get(function, "strict"))) {
