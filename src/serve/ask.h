@@ -62,6 +62,9 @@ typedef struct {
     int64_t
         truncate_prompt; /* Tokens of the prompt's end that are kept; -1: what fits; below: all. */
     bool include_stop;
+    const json_t *format, *options; /* Ollama's. */
+    bool raw, truncate;
+    int64_t num_ctx;
     /* What is reported. */
     const json_t *logprobs;
     int64_t top_logprobs, prompt_logprobs, n_probs;

@@ -259,7 +259,8 @@ static void stream_begin(lt_reply *j) {
     char headers[640];
     snprintf(headers, sizeof headers, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n%s",
              j->extra);
-    lt_http_stream(j->conn, 200, "text/event-stream; charset=utf-8", headers);
+    lt_http_stream(j->conn, 200,
+                   j->lines ? "application/x-ndjson" : "text/event-stream; charset=utf-8", headers);
     j->begun = true;
     if (j->face->begin != NULL) {
         j->face->begin(j);
@@ -367,9 +368,9 @@ void lt_reply_send(lt_reply *j, const char *event) {
             lt_out_raw(line, event, strlen(event));
             lt_out_raw(line, "\n", 1);
         }
-        lt_out_raw(line, "data: ", 6);
+        lt_out_raw(line, "data: ", j->lines ? 0 : 6);
         lt_out_raw(line, j->out.data != NULL ? j->out.data : "", j->out.n);
-        lt_out_raw(line, "\n\n", 2);
+        lt_out_raw(line, "\n\n", j->lines ? 1 : 2);
         if (!line->failed) {
             lt_http_write(j->conn, line->data, line->n);
         }

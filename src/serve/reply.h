@@ -111,6 +111,7 @@ struct lt_reply {
     double arrived_s;
     size_t body_bytes; /* Of the request, if its memory is the loop's to give back. */
     bool stream, begun, failed;
+    bool lines; /* A stream is JSON objects, one a line, not events. */
 
     lt_request request; /* What the parts share. */
     lt_logit_bias *bias;

@@ -128,6 +128,10 @@ void lt_reply_truncate(const lt_reply *j, lt_ids *prompt) {
     if (j->ask.truncate_prompt < -1 || prompt->n <= keep) {
         return;
     }
+    if (j->flavour == LT_FLAVOUR_OLLAMA) { /* Its embeddings are those of the beginning. */
+        prompt->n = keep;
+        return;
+    }
     memmove(prompt->data, prompt->data + prompt->n - keep, keep * sizeof *prompt->data);
     prompt->n = keep;
     if (bos && keep > 1) {

@@ -46,6 +46,20 @@ static const struct {
     {"POST", "/embeddings", lt_api_embeddings, LT_FLAVOUR_OPENAI, TEXT},
     {"POST", "/completion", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
     {"POST", "/completions", lt_api_completion, LT_FLAVOUR_LLAMA, TEXT},
+    {"POST", "/api/chat", lt_api_ollama_chat, LT_FLAVOUR_OLLAMA, TEXT},
+    {"POST", "/api/generate", lt_api_ollama_generate, LT_FLAVOUR_OLLAMA, TEXT},
+    {"POST", "/api/embed", lt_api_ollama_embed, LT_FLAVOUR_OLLAMA, TEXT},
+    {"POST", "/api/embeddings", lt_api_ollama_embeddings, LT_FLAVOUR_OLLAMA, TEXT},
+    {"GET", "/api/tags", lt_api_ollama_tags, LT_FLAVOUR_OLLAMA, READY},
+    {"GET", "/api/ps", lt_api_ollama_ps, LT_FLAVOUR_OLLAMA, READY},
+    {"POST", "/api/show", lt_api_ollama_show, LT_FLAVOUR_OLLAMA, READY},
+    {"GET", "/api/version", lt_api_version, LT_FLAVOUR_OLLAMA, OPEN},
+    {"POST", "/api/pull", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
+    {"POST", "/api/push", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
+    {"POST", "/api/create", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
+    {"POST", "/api/copy", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
+    {"DELETE", "/api/delete", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, 0},
+    {"POST", "/api/blobs/", lt_api_ollama_refuse, LT_FLAVOUR_OLLAMA, PREFIX},
     {"GET", "/props", lt_api_props, LT_FLAVOUR_LLAMA, READY},
     {"GET", "/slots", lt_api_slots, LT_FLAVOUR_LLAMA, READY},
     {"POST", "/tokenize", lt_api_tokenize, LT_FLAVOUR_LLAMA, READY},
@@ -112,6 +126,12 @@ void lt_error_write(lt_json_out *o, lt_flavour flavour, const char *extra, const
     const size_t param_n = lt_utf8_replace_invalid(param, e->param, strlen(e->param));
 
     lt_out_open(o, '{');
+    if (flavour == LT_FLAVOUR_OLLAMA) {
+        lt_out_key(o, "error");
+        lt_out_str(o, message, n);
+        lt_out_shut(o, '}');
+        return;
+    }
     if (flavour == LT_FLAVOUR_ANTHROPIC) {
         lt_out_key_str(o, "type", "error");
     }
@@ -490,8 +510,10 @@ static lt_flavour flavour_of(int i, const char *path) {
     if (i >= 0) {
         return routes[i].flavour;
     }
-    return path != NULL && strncmp(path, "/v1/messages", 12) == 0 ? LT_FLAVOUR_ANTHROPIC
-                                                                  : LT_FLAVOUR_OPENAI;
+    return path == NULL                             ? LT_FLAVOUR_OPENAI
+           : strncmp(path, "/v1/messages", 12) == 0 ? LT_FLAVOUR_ANTHROPIC
+           : strncmp(path, "/api/", 5) == 0         ? LT_FLAVOUR_OLLAMA
+                                                    : LT_FLAVOUR_OPENAI;
 }
 
 /* What could not even be read is answered like any other request: with its id, and to the pages that may call. */

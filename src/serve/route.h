@@ -19,8 +19,16 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(response_cancel)                                                                             \
     X(messages) /* api_messages.c */                                                               \
     X(count_tokens)                                                                                \
-    X(embeddings) /* api_embeddings.c */                                                           \
-    X(completion) /* api_native.c */                                                               \
+    X(embeddings)  /* api_embeddings.c */                                                          \
+    X(completion)  /* api_native.c */                                                              \
+    X(ollama_chat) /* api_ollama.c */                                                              \
+    X(ollama_generate)                                                                             \
+    X(ollama_embed) /* api_ollama_info.c */                                                        \
+    X(ollama_embeddings)                                                                           \
+    X(ollama_tags)                                                                                 \
+    X(ollama_ps)                                                                                   \
+    X(ollama_show)                                                                                 \
+    X(ollama_refuse)                                                                               \
     X(props)                                                                                       \
     X(slots)                                                                                       \
     X(tokenize) /* api_tokens.c */                                                                 \

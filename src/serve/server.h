@@ -25,7 +25,12 @@
 typedef struct lt_reply lt_reply;
 
 /* How errors are worded: whose client is calling. */
-typedef enum { LT_FLAVOUR_OPENAI, LT_FLAVOUR_ANTHROPIC, LT_FLAVOUR_LLAMA } lt_flavour;
+typedef enum {
+    LT_FLAVOUR_OPENAI,
+    LT_FLAVOUR_ANTHROPIC,
+    LT_FLAVOUR_LLAMA,
+    LT_FLAVOUR_OLLAMA
+} lt_flavour;
 
 typedef enum { LT_SERVER_LOADING, LT_SERVER_READY, LT_SERVER_FAILED } lt_server_state;
 

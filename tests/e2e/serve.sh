@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|agents|state|pages|life|calls|ends|abuse|safe|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|pages|life|calls|ends|abuse|safe|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -74,11 +74,18 @@ state() {
     stop
 }
 
+ollama() {
+    python_with ollama || return
+    reasons || return
+    within "$python" tests/e2e/serve_ollama.py "http://127.0.0.1:$port" $name
+    stop
+}
+
 # Frameworks, each by the first Python that has it; the model that comes with Lateen, as stories260K's context is too short for their prompts.
 agents() {
     local framework module found
     local -A of=()
-    for framework in openai_agents:agents instructor_modes:instructor dspy_adapters:dspy litellm_calls:litellm langchain:langchain_openai pydantic_ai:pydantic_ai llama_index:llama_index.llms.openai_like; do
+    for framework in openai_agents:agents instructor_modes:instructor dspy_adapters:dspy litellm_calls:litellm langchain:langchain_openai langchain_ollama:langchain_ollama pydantic_ai:pydantic_ai llama_index:llama_index.llms.openai_like; do
         module=${framework#*:} found=
         for p in build/venv*/bin/python python3; do "$p" -c "import $module" 2>/dev/null && found=$p && break; done
         if [ -n "$found" ]; then of[$found]+=" ${framework%%:*}"; else skip "${framework%%:*}" "no $module (.ci/run installs some, tests/long/agents.sh all)"; fi
@@ -334,6 +341,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai anthropic agents state pages life calls ends abuse safe bench
+[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state pages life calls ends abuse safe bench
 for part in "$@"; do "$part"; done
 finish

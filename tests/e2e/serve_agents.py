@@ -1,5 +1,5 @@
-"""Agents' frameworks and clients from outside, unchanged, against `lateen serve`: openai-agents, instructor, dspy, litellm, langchain-openai, pydantic-ai,
-llama-index. TAP on stdout; what is not installed is skipped by name.
+"""Agents' frameworks and clients from outside, unchanged, against `lateen serve`: openai-agents, instructor, dspy, litellm, langchain-openai, langchain-ollama,
+pydantic-ai, llama-index. TAP on stdout; what is not installed is skipped by name.
 
 usage: serve_agents.py BASE_URL MODEL_NAME [FRAMEWORK]...
 The model is a base model or smaller: forced tools and forms make its answers well formed, and what is checked is that turns, events and types go through."""
@@ -197,6 +197,23 @@ def langchain():
         call = llm.bind_tools([Person], tool_choice="any").invoke("Anna is happy.")
         back = llm.bind_tools([Person]).invoke([("user", "Anna is happy."), call, {"role": "tool", "tool_call_id": call.tool_calls[0]["id"], "content": "yes"}])
         check(f"langchain, {name}: a tool's result goes back", back.usage_metadata["input_tokens"] > call.usage_metadata["input_tokens"], back)
+
+
+@framework("langchain_ollama")
+def langchain_ollama():
+    from langchain_ollama import ChatOllama, OllamaEmbeddings
+    from pydantic import BaseModel
+
+    class Person(BaseModel):
+        """A person."""
+        happy: bool
+
+    llm = ChatOllama(model=model, base_url=base, temperature=0, num_predict=40)
+    r = llm.invoke("Hello")
+    check("langchain-ollama: streamed equals whole", r.content and "".join(p.content for p in llm.stream("Hello")) == r.content and r.usage_metadata["output_tokens"] > 0, r)
+    llm = ChatOllama(model=model, base_url=base, temperature=0, num_predict=200)
+    check("langchain-ollama: with_structured_output", isinstance(llm.with_structured_output(Person, method="json_schema").invoke("Anna is happy."), Person))
+    check("langchain-ollama: embeddings", len(OllamaEmbeddings(model=model, base_url=base).embed_documents(["a", "b"])) == 2)
 
 
 @framework("pydantic_ai")
