@@ -1,8 +1,7 @@
 /* spm_pieces.c: see spm_pieces.h.
  *
  * CHAR cuts the text into user-defined symbols (the longest first) and characters; WORD cuts before every U+2581 and knows nothing of
- * user-defined symbols. What is no piece becomes its bytes, where the model has byte pieces, and else <unk>: one for a run. A word that is
- * spelled like a byte piece ("<0x41>", without a dummy prefix) is that piece, as in the library, which looks names up before pieces. */
+ * user-defined symbols. What is no piece becomes its bytes, where the model has byte pieces, and else <unk>: one for a run. */
 #include "data/spm_pieces.h"
 
 #include <string.h>
@@ -23,19 +22,11 @@ static size_t next_piece(const lt_spm_pieces *m, const uint8_t *p, size_t n) {
     return size > 0 ? size : lt_utf8_decode(p, p + n, &cp);
 }
 
-static uint32_t find(const lt_spm_pieces *m, const uint8_t *p, size_t n) {
-    uint8_t byte;
-    if (lt_piece_is_byte((const char *)p, n, &byte) && m->fallback_id[byte] != LT_NO_ID) {
-        return m->fallback_id[byte];
-    }
-    return lt_vocab_find(m->vocab, (const char *)p, n);
-}
-
 lt_err lt_spm_pieces_encode(const lt_spm_pieces *m, const uint8_t *p, size_t n, lt_ids *out) {
     bool after_unknown = false;
     while (n > 0) {
         const size_t size = next_piece(m, p, n);
-        const uint32_t id = find(m, p, size);
+        const uint32_t id = lt_vocab_find(m->vocab, (const char *)p, size);
         LT_TRY(lt_ids_reserve(out, size));
         if (id != LT_NO_ID) {
             out->data[out->n++] = id;

@@ -199,9 +199,14 @@ lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char *
                                size_t *bytes) {
     LT_TRY(check_id(s->t, id));
     s->out.n = 0;
-    if ((s->t->vocab.flags[id] & LT_PIECE_PRESENT) != 0 &&
-        !(s->skip_special && skipped(s->t, id))) {
+    if ((s->t->vocab.flags[id] & LT_PIECE_PRESENT) == 0) {
+        return give_out(s, text, bytes);
+    }
+    if (!s->skip_special || !skipped(s->t, id)) {
         LT_TRY(put_piece(s, id));
+    } else if (s->t->spm
+                   .from_model) { /* A piece that is not seen still ends a run of byte pieces. */
+        LT_TRY(put_bytes(s, NULL, 0, false));
     }
     return give_out(s, text, bytes);
 }

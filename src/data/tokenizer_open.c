@@ -186,7 +186,7 @@ static lt_err finish_added(lt_tokenizer *t) {
                 lt_trie_add(a->normalized ? &t->normalized : &t->raw, content, n, (uint32_t)i));
         }
     }
-    if (t->normalizer.n_norms == 0 && t->raw.n_first == 0) {
+    if (t->normalizer.n_norms == 0 && !t->spm.active && t->raw.n_first == 0) {
         /* Without normalizer the second search can be the first: cheaper, same result. */
         const lt_trie swap = t->raw;
         t->raw = t->normalized;

@@ -1,6 +1,7 @@
 /* tokenizer_scored.c: see tokenizer_scored.h. */
 #include "data/tokenizer_scored.h"
 
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -49,6 +50,12 @@ static bool mergeable(const lt_scored *v, uint32_t id) {
            v->type[id] == LT_SCORED_UNUSED;
 }
 
+/* User-defined symbols are cut out of the text before the model sees it. In SentencePiece's own Unigram they only have a good score, and its
+ * words know nothing of them. */
+static bool cuts_at_user(const lt_tokenizer *t) {
+    return !t->spm_pieces.words && !(t->spm.from_model && t->model == LT_MODEL_UNIGRAM);
+}
+
 static lt_err put_pieces(const lt_scored *v, lt_tokenizer *t) {
     LT_TRY(lt_vocab_reserve(&t->vocab, v->n, v->text.n));
     for (uint32_t id = 0; id < v->n; id++) {
@@ -69,7 +76,7 @@ static lt_err put_pieces(const lt_scored *v, lt_tokenizer *t) {
             }
             t->bpe.fallback_id[byte] = t->unigram.fallback_id[byte] = id;
         }
-        if (type == LT_SCORED_CONTROL || (type == LT_SCORED_USER && !t->spm_pieces.words)) {
+        if (type == LT_SCORED_CONTROL || (type == LT_SCORED_USER && cuts_at_user(t))) {
             LT_TRY(lt_tokenizer_add(t,
                                     (lt_added){.id = id,
                                                .special = type == LT_SCORED_CONTROL,
@@ -134,6 +141,8 @@ static lt_err fill_unigram(const lt_scored *v, lt_tokenizer *t) {
         LT_FAIL(LT_ERR_OOM, "%s: %u Unigram scores", t->name, v->n);
     }
     u->single = true;
+    u->max_score =
+        (double)FLT_MIN; /* As in the library, so user-defined symbols cost next to nothing. */
     u->unk = t->unk;
     for (uint32_t id = 0; id < v->n; id++) {
         const double score = (double)v->score[id];
@@ -141,7 +150,7 @@ static lt_err fill_unigram(const lt_scored *v, lt_tokenizer *t) {
         u->user[id] = v->type[id] == LT_SCORED_USER;
         if (v->type[id] == LT_SCORED_NORMAL) {
             u->min_score = first || score < u->min_score ? score : u->min_score;
-            u->max_score = first || score > u->max_score ? score : u->max_score;
+            u->max_score = score > u->max_score ? score : u->max_score;
             first = false;
         }
         if ((v->type[id] == LT_SCORED_NORMAL || v->type[id] == LT_SCORED_USER) &&

@@ -48,12 +48,14 @@ static lt_err reserve(lt_unigram_scratch *s, size_t n) {
     return LT_OK;
 }
 
-/* SentencePiece adds in double, compares with the stored single, and stores a single. */
+/* SentencePiece compares sums in single precision (since 0.2.2; before, it compared the sum in double and took 0.1 off a user-defined symbol),
+ * Hugging Face in double. */
 static void relax(const lt_unigram *u, lt_unigram_scratch *s, size_t from, size_t to, uint32_t id,
                   double score) {
-    const double sum = s->best[from] + score;
+    const double exact = s->best[from] + score;
+    const double sum = u->single ? (double)(float)exact : exact;
     if (s->from[to] == UINT32_MAX || sum > s->best[to]) {
-        s->best[to] = u->single ? (double)(float)sum : sum;
+        s->best[to] = sum;
         s->from[to] = (uint32_t)from;
         s->id[to] = id;
     }
@@ -62,7 +64,7 @@ static void relax(const lt_unigram *u, lt_unigram_scratch *s, size_t from, size_
 static double piece_score(const lt_unigram *u, uint32_t id, size_t bytes) {
     if (u->user != NULL &&
         u->user[id] != 0) { /* Better than any other way to write these characters. */
-        return (double)((float)bytes * (float)u->max_score) - 0.1;
+        return (double)((float)bytes * (float)u->max_score);
     }
     return u->score[id];
 }
@@ -155,8 +157,7 @@ lt_err lt_unigram_encode(const lt_unigram *u, lt_unigram_scratch *s, const uint8
                 (s->from[at + size] == UINT32_MAX || s->best[at] + penalty > s->best[at + size])) {
                 LT_FAIL(LT_ERR_FORMAT, "a character is no piece, and the vocabulary has no unk_id");
             }
-            relax(u, s, at, at + size, u->unk,
-                  u->single ? (double)((float)(s->best[at] + penalty)) - s->best[at] : penalty);
+            relax(u, s, at, at + size, u->unk, penalty);
         }
     }
     return put_path(u, s, p, n, out);

@@ -13,7 +13,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "lateen/tokenizer.h"
+#include "data/tokenizer_impl.h"
 
 #define GOLDEN "tests/golden/tokenizer/"
 
@@ -83,6 +83,31 @@ static void check_line(const json_t *o, size_t line) {
     lt_tokenizer_close(t);
 }
 
+/* One line of sentencepiece.jsonl: a model in base64. */
+static void check_model(const json_t *o, size_t line) {
+    const json_t *model = json_object_get(o, "model"), *texts = json_object_get(o, "texts");
+    const json_t *rows = json_object_get(o, "rows");
+    lt_tokenizer *t = NULL;
+    lt_tokenizer_scratch *s = NULL;
+    lt_text raw = {0};
+    assert_int_equal(
+        lt_base64_decode(json_string_value(model), json_string_length(model), &raw, "model"),
+        LT_OK);
+    assert_int_equal(lt_tokenizer_open_memory(&t, raw.data, raw.n, "random.model", NULL), LT_OK);
+    assert_int_equal(lt_tokenizer_scratch_open(&s, t), LT_OK);
+    for (size_t i = 0; i < json_array_size(texts); i++) {
+        check_ids(t, s, json_array_get(texts, i), LT_ENCODE_PLAIN,
+                  json_array_get(json_object_get(o, "ids"), i), line);
+    }
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        check_text(t, json_array_get(rows, i), true,
+                   json_array_get(json_object_get(o, "decoded"), i));
+    }
+    lt_text_free(&raw);
+    lt_tokenizer_scratch_close(s);
+    lt_tokenizer_close(t);
+}
+
 static void check_file(const char *path, size_t least) {
     char *data = NULL;
     size_t n = 0, line = 0;
@@ -93,7 +118,11 @@ static void check_file(const char *path, size_t least) {
         assert_non_null(end);
         o = json_loadb(p, (size_t)(end - p), JSON_ALLOW_NUL, NULL);
         assert_non_null(o);
-        check_line(o, line + 1);
+        if (json_object_get(o, "model") != NULL) {
+            check_model(o, line + 1);
+        } else {
+            check_line(o, line + 1);
+        }
         json_decref(o);
         p = end + 1;
     }
@@ -110,6 +139,12 @@ static void every_part_of_tokenizer_json(void **state) {
 static void cases_once_wrong(void **state) {
     (void)state;
     check_file(GOLDEN "cases.jsonl", 40);
+}
+
+/* Models of all four types that Google's package trained (tools/diff_sentencepiece.py): ids, and what it decodes. */
+static void sentencepiece_models(void **state) {
+    (void)state;
+    check_file(GOLDEN "sentencepiece.jsonl", 16);
 }
 
 /* A vocabulary whose products make pairs of better rank than their own: the sweep over one rank must give way. The long word
@@ -166,6 +201,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_part_of_tokenizer_json),
         cmocka_unit_test(cases_once_wrong),
+        cmocka_unit_test(sentencepiece_models),
         cmocka_unit_test(long_words_of_an_odd_vocabulary),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
