@@ -3,6 +3,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -111,6 +112,129 @@ static void files_are_whole(void **state) {
     assert_non_null(strstr(lt_error_message(), path));
 }
 
+/* Sizes around those of buffers; files without a size; nothing where there is nothing. */
+static void files_of_any_size(void **state) {
+    static const size_t sizes[] = {0, 1, 4095, 4096, 4097, 70000};
+    char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES], copy[LT_PATH_BYTES],
+         *text = NULL;
+    char *data = malloc(70000);
+    size_t bytes = 1;
+    lt_file_map map;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(lt_path_join(path, folder, "x"), LT_OK);
+    assert_int_equal(lt_path_join(copy, folder, "y"), LT_OK);
+    for (size_t i = 0; i < 70000; i++) {
+        data[i] = (char)(i * i % 251);
+    }
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        assert_int_equal(lt_file_write_atomic(path, data, sizes[i]), LT_OK);
+        assert_int_equal(lt_file_copy(path, copy, 70000), LT_OK);
+        assert_int_equal(lt_file_read(&text, &bytes, copy, sizes[i]), LT_OK);
+        assert_int_equal(bytes, sizes[i]);
+        assert_memory_equal(text, data, sizes[i]);
+        assert_int_equal(text[bytes], '\0');
+        free(text);
+        assert_int_equal(lt_file_map_open(&map, path), LT_OK);
+        assert_int_equal(map.size_bytes, sizes[i]);
+        assert_memory_equal(map.data, data, sizes[i]);
+        lt_file_map_forget(&map);
+        assert_memory_equal(map.data, data, sizes[i]); /* Read again. */
+        lt_file_map_close(&map);
+        assert_true(map.data == NULL && map.size_bytes == 0);
+    }
+    assert_int_equal(lt_file_copy(path, copy, 69999), LT_ERR_LIMIT);
+    assert_int_equal(lt_file_read(&text, NULL, "/proc/self/status", 1 << 20), LT_OK);
+    assert_memory_equal(text, "Name:", 5);
+    free(text);
+    text = NULL;
+    assert_int_equal(lt_file_read(&text, NULL, folder, 100), LT_ERR_IO);
+    assert_int_equal(lt_file_read(&text, NULL, "/nowhere/at/all", 100), LT_ERR_NOT_FOUND);
+    assert_null(text);
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK); /* Absent: no error. */
+    free(data);
+}
+
+/* A write that fails leaves neither the file nor a part of it; one that was there stays. */
+static void failed_writes(void **state) {
+    char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES], aside[LT_PATH_BYTES], *text;
+    char longest[LT_PATH_BYTES + 8];
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(lt_path_join(path, folder, "none/x"), LT_OK);
+    assert_int_equal(lt_file_write_atomic(path, "a", 1), LT_ERR_IO);
+    assert_int_equal(lt_path_join(path, folder, "x"), LT_OK);
+    assert_int_equal(lt_file_make_dirs(path), LT_OK); /* Now a folder stands in its place. */
+    assert_int_equal(lt_file_write_atomic(path, "a", 1), LT_ERR_IO);
+    assert_non_null(strstr(lt_error_message(), "rename"));
+    assert_int_equal(lt_path_join(aside, folder, "x.tmp"), LT_OK);
+    assert_false(lt_file_exists(aside));
+    assert_int_equal(lt_path_join(path, folder, "y"), LT_OK);
+    assert_int_equal(lt_file_write_atomic(path, "old", 3), LT_OK);
+    assert_int_equal(lt_path_join(aside, folder, "y.tmp"), LT_OK);
+    assert_int_equal(lt_file_make_dirs(aside), LT_OK); /* In the way of the next writing. */
+    assert_int_equal(lt_file_write_atomic(path, "new", 3), LT_ERR_IO);
+    assert_int_equal(lt_file_read(&text, NULL, path, 3), LT_OK);
+    assert_string_equal(text, "old");
+    free(text);
+    memset(longest, 'x', sizeof longest);
+    longest[LT_PATH_BYTES - 4] = '\0';
+    assert_int_equal(lt_file_write_atomic(longest, "a", 1), LT_ERR_LIMIT); /* No room for .tmp. */
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
+static void folders(void **state) {
+    char folder[] = "/tmp/lateen-test-XXXXXX", path[LT_PATH_BYTES], longest[LT_PATH_BYTES + 8],
+         **names;
+    size_t n = 0;
+    (void)state;
+    assert_non_null(mkdtemp(folder));
+    assert_int_equal(lt_file_list(&names, &n, folder), LT_OK);
+    assert_int_equal(n, 0);
+    lt_file_list_free(names, n);
+    for (int i = 39; i >= 0; i--) {
+        char name[8];
+        snprintf(name, sizeof name, "f%02d", i);
+        assert_int_equal(lt_path_join(path, folder, name), LT_OK);
+        assert_int_equal(lt_file_write_atomic(path, "", 0), LT_OK);
+    }
+    assert_int_equal(lt_path_join(path, folder, ".hidden"), LT_OK);
+    assert_int_equal(lt_file_write_atomic(path, "", 0), LT_OK);
+    assert_int_equal(lt_file_list(&names, &n, folder), LT_OK);
+    assert_int_equal(n, 41);
+    assert_string_equal(names[0], ".hidden"); /* In order. */
+    assert_string_equal(names[1], "f00");
+    assert_string_equal(names[40], "f39");
+    lt_file_list_free(names, n);
+    lt_file_list_free(NULL, 0);
+    assert_int_equal(lt_file_list(&names, &n, "/nowhere"), LT_ERR_NOT_FOUND);
+    assert_int_equal(lt_file_list(&names, &n, path), LT_ERR_IO);
+    assert_int_equal(lt_file_make_dirs(path), LT_ERR_IO);
+    assert_int_equal(lt_file_make_dirs(""), LT_ERR_ARG);
+    assert_int_equal(lt_path_join(path, folder, "a/b/c/"), LT_OK);
+    assert_int_equal(lt_file_make_dirs(path), LT_OK);
+    assert_int_equal(lt_file_make_dirs(path), LT_OK);
+    assert_true(lt_file_is_dir(path));
+    assert_int_equal(lt_path_join(path, folder, "f00"), LT_OK);
+    assert_false(lt_file_is_dir(path));
+    memset(longest, 'x', sizeof longest);
+    longest[LT_PATH_BYTES] = '\0';
+    assert_int_equal(lt_file_make_dirs(longest), LT_ERR_ARG);
+    longest[LT_PATH_BYTES - 2] = '\0';
+    assert_int_equal(lt_path_join(path, "", longest), LT_OK);
+    assert_int_equal(lt_path_join(path, "a", longest), LT_ERR_LIMIT);
+    assert_int_equal(lt_file_sync_dir("/nowhere"), LT_ERR_IO);
+    assert_int_equal(lt_file_sync_dir(folder), LT_OK);
+    assert_int_equal(lt_file_sync_parent("VERSION"), LT_OK);
+    assert_int_equal(lt_file_sync_parent("/tmp"), LT_OK);
+    assert_true(lt_path_has_suffix("a.json", ".json"));
+    assert_true(lt_path_has_suffix(".json", ".json"));
+    assert_false(lt_path_has_suffix("json", ".json"));
+    assert_false(lt_path_has_suffix("a.jsonl", ".json"));
+    assert_int_equal(lt_file_remove_tree(folder), LT_OK);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(error_names_the_object),
@@ -119,6 +243,9 @@ int main(void) {
         cmocka_unit_test(permutation_is_one),
         cmocka_unit_test(normal_has_its_moments),
         cmocka_unit_test(files_are_whole),
+        cmocka_unit_test(files_of_any_size),
+        cmocka_unit_test(failed_writes),
+        cmocka_unit_test(folders),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

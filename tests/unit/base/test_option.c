@@ -152,11 +152,172 @@ static void bad_yaml_is_refused(void **state) {
     }
 }
 
+static lt_err parse(demo *d, char **argv, int *n, const char **positional, bool *help) {
+    int argc = 0;
+    while (argv[argc] != NULL) {
+        argc++;
+    }
+    lt_options_default(&table, d);
+    return lt_options_parse(&table, d, argc, argv, positional, 2, n, help);
+}
+
+static void flags_in_every_form(void **state) {
+    char *forms[][6] = {{"demo", "--resume", "--steps", "7", NULL},
+                        {"demo", "--resume=no", "--steps=7", NULL},
+                        {"demo", "--resume", "false", "a", NULL},
+                        {"demo", "--resume", "true", "a", NULL},
+                        {"demo", "--resume", "other", "-", NULL},
+                        {"demo", "--no-resume", "--", "--steps", "-x", NULL},
+                        {"demo", "a", "-h", NULL},
+                        {"demo", "--help", "--nonsense", NULL},
+                        {"demo", "--optim-kind", "muon", NULL}};
+    const char *positional[2];
+    bool help;
+    int n;
+    demo d;
+    (void)state;
+    assert_int_equal(parse(&d, forms[0], &n, positional, &help), LT_OK);
+    assert_true(d.resume && d.steps == 7 && n == 0 && !help);
+    assert_int_equal(parse(&d, forms[1], &n, positional, &help), LT_OK);
+    assert_true(!d.resume && d.steps == 7);
+    assert_int_equal(parse(&d, forms[2], &n, positional, &help), LT_OK);
+    assert_true(!d.resume && n == 1);
+    assert_int_equal(parse(&d, forms[3], &n, positional, &help), LT_OK);
+    assert_true(d.resume && n == 1);
+    assert_int_equal(parse(&d, forms[4], &n, positional, &help), LT_OK);
+    assert_true(d.resume && n == 2); /* "-" alone is an argument. */
+    assert_string_equal(positional[0], "other");
+    assert_string_equal(positional[1], "-");
+    assert_int_equal(parse(&d, forms[5], &n, positional, &help), LT_OK);
+    assert_true(!d.resume && n == 2);
+    assert_string_equal(positional[0], "--steps");
+    assert_int_equal(parse(&d, forms[6], &n, positional, &help), LT_OK);
+    assert_true(help);
+    assert_int_equal(parse(&d, forms[7], &n, positional, &help), LT_OK);
+    assert_true(help);
+    assert_int_equal(parse(&d, forms[8], &n, positional, &help), LT_ERR_ARG);
+}
+
+static void flags_that_are_refused(void **state) {
+    char long_flag[200] = "--",
+         *forms[][5] = {{"demo", "--steps", NULL},    {"demo", "a", "b", "c", NULL},
+                        {"demo", "-s", "3", NULL},    {"demo", "--no-steps", NULL},
+                        {"demo", "--no-stepz", NULL}, {"demo", "--no-resume=true", NULL},
+                        {"demo", long_flag, NULL}};
+    static const char *const says[] = {"--steps needs a value", "unexpected argument 'c'",
+                                       "unknown flag '-s'",     "unknown option 'no-steps'",
+                                       "unknown option",        "unknown option",
+                                       "flag of 128 characters"};
+    const char *positional[2];
+    bool help;
+    int n;
+    demo d;
+    (void)state;
+    memset(long_flag + 2, 'x', 128);
+    for (size_t i = 0; i < sizeof says / sizeof *says; i++) {
+        assert_int_equal(parse(&d, forms[i], &n, positional, &help), LT_ERR_ARG);
+        if (strstr(lt_error_message(), says[i]) == NULL) {
+            fail_msg("%s, not %s", lt_error_message(), says[i]);
+        }
+    }
+    long_flag[2 + 127] = '\0'; /* The longest name that fits is looked for. */
+    assert_int_equal(parse(&d, forms[6], &n, positional, &help), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "unknown option 'xxx"));
+}
+
+static void numbers(void **state) {
+    static const struct {
+        const char *text;
+        double value;
+    } rows_of[] = {{"2k", 2e3},      {"2M", 2e6},      {"2g", 2e9},         {"2B", 2e9},
+                   {"2T", 2e12},     {"2KiB", 2048.0}, {"2MiB", 2097152.0}, {"1GiB", 0x1p30},
+                   {"1TiB", 0x1p40}, {"1.5K", 1500.0}};
+    static const char *const bools[] = {"false", "true", "No", "YES", "off", "On", "0", "1"};
+    char longest[LT_OPTION_STR_BYTES + 1];
+    demo d;
+    (void)state;
+    lt_options_default(&table, &d);
+    for (size_t i = 0; i < sizeof rows_of / sizeof *rows_of; i++) {
+        assert_int_equal(lt_options_set(&table, &d, "steps", rows_of[i].text, "t"), LT_OK);
+        assert_true((double)d.steps == rows_of[i].value);
+    }
+    for (int i = 0; i < 8; i++) {
+        assert_int_equal(lt_options_set(&table, &d, "resume", bools[i], "t"), LT_OK);
+        assert_int_equal(d.resume, i % 2);
+    }
+    assert_int_equal(lt_options_set(&table, &d, "resume", "maybe", "t"), LT_ERR_ARG);
+    assert_int_equal(lt_options_set(&table, &d, "steps", "1", "t"), LT_OK); /* Bounds belong. */
+    assert_int_equal(lt_options_set(&table, &d, "steps", "1e15", "t"), LT_OK);
+    assert_int_equal(lt_options_set(&table, &d, "steps", "1000000000000001", "t"), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "is outside"));
+    assert_int_equal(lt_options_set(&table, &d, "steps", "3 K", "t"), LT_ERR_ARG);
+    assert_int_equal(lt_options_set(&table, &d, "steps", "K", "t"), LT_ERR_ARG);
+    assert_int_equal(lt_options_set(&table, &d, "steps", "3.5", "t"), LT_ERR_ARG);
+    assert_non_null(strstr(lt_error_message(), "is not a whole number"));
+    assert_int_equal(lt_options_set(&table, &d, "optim.lr", "10", "t"), LT_OK);
+    assert_int_equal(lt_options_set(&table, &d, "optim.lr", "0", "t"), LT_OK);
+    assert_int_equal(lt_options_set(&table, &d, "optim.lr", "10.01", "t"), LT_ERR_ARG);
+    assert_int_equal(lt_options_set(&table, &d, "optim.kind", "mu", "t"), LT_ERR_ARG);
+    assert_int_equal(lt_options_set(&table, &d, "optim.kind", "muons", "t"), LT_ERR_ARG);
+    assert_int_equal(lt_options_set(&table, &d, "optim.kind", "adamw", "t"), LT_OK);
+    assert_int_equal(d.kind, 0);
+    memset(longest, 'x', sizeof longest);
+    longest[LT_OPTION_STR_BYTES] = '\0';
+    assert_int_equal(lt_options_set(&table, &d, "out", longest, "t"), LT_ERR_ARG);
+    longest[LT_OPTION_STR_BYTES - 1] = '\0';
+    assert_int_equal(lt_options_set(&table, &d, "out", longest, "t"), LT_OK);
+    assert_int_equal(lt_options_set(&table, &d, "data.train", "", "t"), LT_OK);
+}
+
+/* Known distances (Levenshtein): the nearest wins, of ties the first, and beyond three edits, or half of the name, nobody. */
+static void distances(void **state) {
+    static const char *const names[] = {"kitten", "sitting", "flaw", "lawn", "abcd", "abce"};
+    (void)state;
+    assert_string_equal(lt_name_nearest("sittin", names, 6), "sitting");
+    assert_string_equal(lt_name_nearest("mitten", names, 6), "kitten");
+    assert_string_equal(lt_name_nearest("kittenabc", names, 6), "kitten");
+    assert_null(lt_name_nearest("kittenabcd", names, 6));
+    assert_string_equal(lt_name_nearest("law", names, 6), "flaw");
+    assert_string_equal(lt_name_nearest("abcf", names, 6), "abcd");
+    assert_string_equal(lt_name_nearest("acbe", names, 6), "abce");
+    assert_string_equal(lt_name_nearest("xbcx", names, 6), "abcd");
+    assert_null(lt_name_nearest("xbxx", names, 6));
+    assert_null(lt_name_nearest("kitten", names, 0));
+}
+
+static void lines_with_their_numbers(void **state) {
+    char path[] = "/tmp/lateen-option-XXXXXX", says[128];
+    demo d;
+    FILE *to;
+    (void)state;
+    close(mkstemp(path));
+    to = fopen(path, "w");
+    fputs("steps: 5\noptim:\n  lr: 0.5\n  kindz: muon\n", to);
+    fclose(to);
+    lt_options_default(&table, &d);
+    assert_int_equal(lt_options_load_yaml(&table, &d, path), LT_ERR_ARG);
+    snprintf(says, sizeof says, "%s:4: unknown option 'optim.kindz'; did you mean 'optim.kind'?",
+             path);
+    assert_string_equal(lt_error_message(), says);
+    assert_int_equal(d.steps, 5);
+    assert_true(d.lr == 0.5);
+    unlink(path);
+    assert_int_equal(lt_options_load_yaml(&table, &d, path), LT_ERR_NOT_FOUND);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(defaults_and_flags), cmocka_unit_test(bad_values_are_refused),
-        cmocka_unit_test(nearest_names),      cmocka_unit_test(dump_reads_back),
-        cmocka_unit_test(yaml_is_flattened),  cmocka_unit_test(bad_yaml_is_refused),
+        cmocka_unit_test(defaults_and_flags),
+        cmocka_unit_test(bad_values_are_refused),
+        cmocka_unit_test(nearest_names),
+        cmocka_unit_test(dump_reads_back),
+        cmocka_unit_test(yaml_is_flattened),
+        cmocka_unit_test(bad_yaml_is_refused),
+        cmocka_unit_test(flags_in_every_form),
+        cmocka_unit_test(flags_that_are_refused),
+        cmocka_unit_test(numbers),
+        cmocka_unit_test(distances),
+        cmocka_unit_test(lines_with_their_numbers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
