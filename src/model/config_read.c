@@ -1,8 +1,7 @@
 /* config_read.c: config.json of a Hugging Face folder -> lt_model_spec.
  *
  * Plain keys follow the family's table. Three things do not fit a key: the rotary embedding (config_rope.c), sliding windows (layer_types, or a
- * pattern), and Gemma's query_pre_attn_scalar. Keys that change nothing in the arithmetic are passed over; keys that would change it in a way
- * the spec can not say are refused. */
+ * pattern), and Gemma's query_pre_attn_scalar. What is made of every other key: config_keys.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -25,6 +24,8 @@ static const struct {
         {"gelu_new", LT_ACT_GELU_TANH},
     {"gelu_fast", LT_ACT_GELU_TANH},
     {"gelu_python", LT_ACT_GELU},
+    {"gelu_python_tanh", LT_ACT_GELU_TANH},
+    {"gelu_accurate", LT_ACT_GELU_TANH},
     {"swish", LT_ACT_SILU},
 };
 
@@ -136,6 +137,10 @@ static lt_err read_layer_types(lt_model_spec *spec, const json_t *types, const c
         n_local += local[i];
         first_global = !local[i] && first_global < 0 ? i : first_global;
     }
+    if (n_local > 0 && spec->window == 0) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: %lld layers of layer_types slide, but there is no window", what,
+                (long long)n_local);
+    }
     if (n_local == 0) {
         spec->window = 0;
     }
@@ -168,18 +173,29 @@ static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t
     }
     if (!used) {
         spec->window = spec->window_every = 0;
-        return LT_OK;
+        return json_is_array(types) ? read_layer_types(spec, types, what) : LT_OK;
     }
     if (spec->window < 1 && !json_is_null(json_object_get(config, "sliding_window"))) {
         LT_FAIL(LT_ERR_FORMAT, "%s: a sliding_window of %lld tokens", what,
                 (long long)spec->window);
     }
     if (json_is_array(types)) {
-        return read_layer_types(spec, types, what);
+        const int64_t window = spec->window;
+        LT_TRY(read_layer_types(spec, types, what));
+        if (keys == LT_WINDOW_ALL && (spec->window != window || spec->window_every != 0)) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: layer_types and sliding_window of a %s contradict",
+                    what, lt_family_name(spec->family));
+        }
+        return LT_OK;
     }
     if (keys == LT_WINDOW_PATTERN) {
-        LT_TRY(lt_json_i64(config, "_sliding_window_pattern", &spec->window_every, true, what));
-        LT_TRY(lt_json_i64(config, "sliding_window_pattern", &spec->window_every, true, what));
+        if (spec->family == LT_FAMILY_GEMMA3) {
+            LT_TRY(lt_json_i64(config, "sliding_window_pattern", &spec->window_every, true, what));
+        }
+        if (spec->window_every < 1) {
+            LT_FAIL(LT_ERR_FORMAT, "%s: a sliding_window_pattern of %lld", what,
+                    (long long)spec->window_every);
+        }
         spec->window_every = spec->window_every > spec->n_layers ? 0 : spec->window_every;
     } else if (keys == LT_WINDOW_OPTIONAL) {
         LT_TRY(lt_json_i64(config, "max_window_layers", &first_local, true, what));
@@ -193,31 +209,23 @@ static lt_err read_window(lt_model_spec *spec, lt_window_keys keys, const json_t
     return LT_OK;
 }
 
-/* Keys that change the arithmetic in ways the spec has no words for. */
-static lt_err refuse_unknown(const lt_model_spec *spec, const json_t *config, const char *what) {
-    static const char *const must_be_false[] = {"scale_attn_by_inverse_layer_idx",
-                                                "use_bidirectional_attention",
-                                                "add_cross_attention", "alibi"};
-    for (size_t i = 0; i < sizeof must_be_false / sizeof must_be_false[0]; i++) {
-        if (json_is_true(json_object_get(config, must_be_false[i]))) {
-            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' is true; %s here does not do that", what,
-                    must_be_false[i], lt_family_name(spec->family));
-        }
+/* null: as many as heads, also where the family has another number by itself. */
+static void read_no_kv_heads(lt_model_spec *spec, const json_t *config) {
+    if (json_is_null(json_object_get(config, "num_key_value_heads"))) {
+        spec->n_kv_heads = 0;
     }
-    if (json_is_object(json_object_get(config, "quantization_config"))) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: the weights are quantised (quantization_config)", what);
-    }
-    return LT_OK;
 }
 
-/* null means none, also where the family has one by itself. */
-static void read_no_caps(lt_model_spec *spec, const json_t *config) {
-    if (json_is_null(json_object_get(config, "attn_logit_softcapping"))) {
-        spec->attn_softcap = 0;
+/* null means none, also where the family has one by itself; 0 would divide by itself. */
+static lt_err read_no_cap(float *cap, const json_t *config, const char *key, const char *what) {
+    const json_t *value = json_object_get(config, key);
+    if (json_is_null(value)) {
+        *cap = 0;
+    } else if (value != NULL && !(*cap > 0)) {
+        LT_FAIL(LT_ERR_FORMAT, "%s: '%s' is %g, not a number above 0 or null", what, key,
+                (double)*cap);
     }
-    if (json_is_null(json_object_get(config, "final_logit_softcapping"))) {
-        spec->final_softcap = 0;
-    }
+    return LT_OK;
 }
 
 lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what) {
@@ -242,20 +250,25 @@ lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what
         LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model_type '%s'; we have %s", what, type, known);
     }
     spec = row->preset;
+    LT_TRY(lt_config_check_keys(spec.family, config, what));
     for (int i = 0; i < row->n_keys; i++) {
         LT_TRY(read_key(&spec, &row->keys[i], config, what));
     }
+    read_no_kv_heads(&spec, config);
     if (spec.pos == LT_POS_ROPE) {
         LT_TRY(lt_config_read_rope(&spec, config, what));
     }
     LT_TRY(read_window(&spec, row->window_keys, config, what));
-    LT_TRY(refuse_unknown(&spec, config, what));
-    read_no_caps(&spec, config);
     if (lt_family_is_gemma(spec.family)) {
+        if (spec.family == LT_FAMILY_GEMMA2) {
+            LT_TRY(read_no_cap(&spec.attn_softcap, config, "attn_logit_softcapping", what));
+        }
+        LT_TRY(read_no_cap(&spec.final_softcap, config, "final_logit_softcapping", what));
         scalar = 256;
         LT_TRY(lt_json_f64(config, "query_pre_attn_scalar", &scalar, true, what));
         spec.attn_scale = (float)(1 / sqrt(scalar));
-    } else if (json_is_false(json_object_get(config, "scale_attn_weights"))) {
+    } else if (spec.family == LT_FAMILY_GPT2 &&
+               json_is_false(json_object_get(config, "scale_attn_weights"))) {
         spec.attn_scale = 1;
     }
     lt_model_spec_derive(&spec);

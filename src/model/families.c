@@ -43,10 +43,13 @@ static const lt_config_key llama_keys[] = {
     COMMON_KEYS, ATTENTION_BIAS_KEYS, KEY("mlp_bias", BOOL, mlp_bias), KEY("hidden_act", ACT, act)};
 static const lt_config_key qwen3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
                                            KEY("hidden_act", ACT, act)};
-static const lt_config_key gemma_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
-                                           KEY("hidden_activation", ACT, act),
-                                           KEY("attn_logit_softcapping", F32, attn_softcap),
-                                           KEY("final_logit_softcapping", F32, final_softcap)};
+static const lt_config_key gemma3_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
+                                            KEY("hidden_activation", ACT, act),
+                                            KEY("final_logit_softcapping", F32, final_softcap)};
+static const lt_config_key gemma2_keys[] = {COMMON_KEYS, ATTENTION_BIAS_KEYS,
+                                            KEY("hidden_activation", ACT, act),
+                                            KEY("attn_logit_softcapping", F32, attn_softcap),
+                                            KEY("final_logit_softcapping", F32, final_softcap)};
 static const lt_config_key mixtral_keys[] = {
     COMMON_KEYS, KEY("hidden_act", ACT, act), KEY("num_local_experts", I64, n_experts),
     KEY("num_experts_per_tok", I64, top_k), KEY("router_aux_loss_coef", F32, moe_aux_coef)};
@@ -214,6 +217,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     .embed_scale = 1,
                                     ROPE(10000),
                                     .max_seq = 32768,
+                                    .n_kv_heads = 32,
                                     .init_std = 0.02f,
                                     NO_IDS}},
     [LT_FAMILY_QWEN3] = {"qwen3", "Qwen3ForCausalLM", ROW(qwen3_keys, llama_names, rope_constants),
@@ -227,10 +231,11 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                     .embed_scale = 1,
                                     ROPE(10000),
                                     .max_seq = 32768,
+                                    .n_kv_heads = 32,
                                     .init_std = 0.02f,
                                     NO_IDS}},
     [LT_FAMILY_GEMMA2] = {"gemma2", "Gemma2ForCausalLM",
-                          ROW(gemma_keys, gemma_names, rope_constants), .prefix = "model.",
+                          ROW(gemma2_keys, gemma_names, rope_constants), .prefix = "model.",
                           .window_keys = LT_WINDOW_PATTERN,
                           .preset = {.family = LT_FAMILY_GEMMA2,
                                      .norm_eps = 1e-6f,
@@ -252,7 +257,7 @@ static const lt_family_row families[LT_FAMILY_COUNT] = {
                                      EOS(1),
                                      .pad_id = 0}},
     [LT_FAMILY_GEMMA3] = {"gemma3_text", "Gemma3ForCausalLM",
-                          ROW(gemma_keys, gemma_names, rope_constants), .prefix = "model.",
+                          ROW(gemma3_keys, gemma_names, rope_constants), .prefix = "model.",
                           .window_keys = LT_WINDOW_PATTERN,
                           .preset = {.family = LT_FAMILY_GEMMA3,
                                      .norm_eps = 1e-6f,

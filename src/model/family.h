@@ -89,6 +89,17 @@ bool lt_family_is_gemma(
 /* Fill a spec from a parsed config.json; `what` names the file in messages. */
 LT_MUST_USE lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what);
 
+/* What is made of a key (config_keys.c): read, passed over since it changes nothing, or refused but for the value that stands for "no". */
+typedef enum {
+    LT_CONFIG_UNKNOWN,
+    LT_CONFIG_READ,
+    LT_CONFIG_PASSED,
+    LT_CONFIG_REFUSED
+} lt_config_use;
+lt_config_use lt_config_key_use(lt_family family, const char *key);
+/* Refuse values that we do not honour; warn of keys that are unknown. */
+LT_MUST_USE lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *what);
+
 /* The rotary embedding, both ways: config_rope.c; head and context are known by then. lost: the first field in which b, read back, is not a. */
 LT_MUST_USE lt_err lt_config_read_rope(lt_model_spec *spec, const json_t *config, const char *what);
 void lt_config_write_rope(const lt_model_spec *spec, json_t *config);

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "tensor/block.h"
 
 #define INDEX_NAME      "model.safetensors.index.json"
@@ -83,6 +84,46 @@ static lt_err open_folder(lt_source *s, lt_model_spec *spec, const char *folder)
     return add_shard(s, folder, "model.safetensors");
 }
 
+/* The first foreign name of a parameter that stands outside layers. */
+static const char *name_of(const lt_source *s, lt_param_kind kind) {
+    for (int i = 0; i < s->n_names; i++) {
+        if (s->names[i].kind == kind) {
+            return s->names[i].name;
+        }
+    }
+    LT_ASSERT(false);
+    return NULL;
+}
+
+/* What config.json calls tied, as transformers 5 takes it: a head of its own in the file wins where it differs from the embedding; one alone is both. */
+static lt_err settle_tying(lt_source *s, lt_model_spec *spec) {
+    const char *embed_name = name_of(s, LT_PARAM_EMBED), *head_name = name_of(s, LT_PARAM_HEAD);
+    lt_weight embed, head;
+    bool has_embed, has_head;
+    if (!spec->tied) {
+        return LT_OK;
+    }
+    LT_TRY(lt_source_find(s, embed_name, &embed, &has_embed));
+    LT_TRY(lt_source_find(s, head_name, &head, &has_head));
+    if (has_head && !has_embed) {
+        s->embed_as_head = embed_name;
+    }
+    if (!has_head || !has_embed) {
+        return LT_OK;
+    }
+    const bool alike = embed.type == head.type && embed.n_dims == 2 && head.n_dims == 2 &&
+                       embed.shape[0] == head.shape[0] && embed.shape[1] == head.shape[1];
+    const size_t bytes =
+        alike ? (size_t)embed.shape[0] * lt_dtype_row_bytes(embed.type, embed.shape[1]) : 0;
+    if (!alike || memcmp(embed.data, head.data, bytes) != 0) {
+        lt_log_info(
+            "%s: config.json ties head and embedding, but %s has values of its own: they count",
+            s->path, head_name);
+        spec->tied = false;
+    }
+    return LT_OK;
+}
+
 static lt_err file_is_gguf(bool *yes, const char *path) {
     lt_file_map map;
     LT_TRY(lt_file_map_open(&map, path));
@@ -94,7 +135,8 @@ static lt_err file_is_gguf(bool *yes, const char *path) {
 static lt_err open_any(lt_source *s, lt_model_spec *spec, const char *path) {
     bool gguf = false;
     if (lt_file_is_dir(path)) {
-        return open_folder(s, spec, path);
+        LT_TRY(open_folder(s, spec, path));
+        return settle_tying(s, spec);
     }
     LT_TRY(file_is_gguf(&gguf, path));
     if (gguf) {
@@ -202,6 +244,9 @@ lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool
     LT_TRY(find_exact(s, name, out, found));
     if (!*found && n > 0 && strncmp(name, s->prefix, n) == 0) {
         LT_TRY(find_exact(s, name + n, out, found));
+    }
+    if (!*found && s->embed_as_head != NULL && strcmp(name, s->embed_as_head) == 0) {
+        LT_TRY(find_exact(s, name_of(s, LT_PARAM_HEAD), out, found));
     }
     return LT_OK;
 }

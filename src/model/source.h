@@ -34,7 +34,8 @@ typedef struct lt_source {
     size_t n_bin_weights;
     const lt_name_row *names; /* How this source calls our parameters. */
     int n_names;
-    const char *prefix; /* Some files leave this start of the names out; NULL: none do. */
+    const char *embed_as_head; /* The embedding's name, where the file has it under the head's. */
+    const char *prefix;        /* Some files leave this start of the names out; NULL: none do. */
     bool
         rope_interleaved; /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
     bool norms_plus_one;  /* GGUF keeps gemma's 1 + gain. */

@@ -1,0 +1,241 @@
+/* config_keys.c: what is made of each key of config.json that no table of families.c reads.
+ *
+ * Three kinds, measured with transformers 5.23 on small models of every family (tools/make_config_keys.py; test_config_keys.c holds this table to it):
+ *
+ *     changes what a model says, and the spec has no words for it: any value but the one that stands for "no" is refused
+ *     changes nothing that a model says: passed over
+ *     known neither here nor to transformers' class of the family: passed over with a warning that names it
+ *
+ * Dropout and the router's noise belong to the second: they act in training only, where Lateen has none. So does dtype: weights keep the type of their file,
+ * and what is computed in is for --dtype to say. Windows and chunks count in families without them too: transformers' caches read them. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "model/family.h"
+
+#define BIT(family)  (1u << LT_FAMILY_##family)
+#define ALL_FAMILIES (~0u)
+#define GEMMAS       (BIT(GEMMA2) | BIT(GEMMA3))
+#define QWENS        (BIT(QWEN2) | BIT(QWEN3))
+
+typedef enum {
+    PASSED,     /* Without effect. */
+    READ,       /* By code of its own: config_read.c, config_rope.c. */
+    ONLY_FALSE, /* false, null, 0, or nothing in it. */
+    ONLY_TRUE,  /* true or null. */
+    ONLY_NULL,
+    ONLY_FULL, /* A list of full_attention. */
+} rule;
+
+static const struct {
+    const char *key;
+    rule rule;
+    unsigned families;
+} rules[] = {
+    /* Attention other than over what came before. */
+    {"is_causal", ONLY_TRUE, ALL_FAMILIES},
+    {"use_bidirectional_attention", ONLY_FALSE, ALL_FAMILIES},
+    {"add_cross_attention", ONLY_FALSE, ALL_FAMILIES},
+    {"attention_chunk_size", ONLY_NULL, ALL_FAMILIES},
+    {"kv_sharing_modes", ONLY_NULL, ALL_FAMILIES},
+    {"alibi", ONLY_FALSE, ALL_FAMILIES},
+    {"use_mrope", ONLY_FALSE, ALL_FAMILIES},
+    {"scale_attn_by_inverse_layer_idx", ONLY_FALSE, ALL_FAMILIES},
+    {"sliding_window", ONLY_NULL,
+     BIT(GPT2) | BIT(LLAMA) | BIT(APERTUS) | BIT(SWITCH)}, /* Its cache would forget. */
+    {"layer_types", ONLY_FULL, BIT(GPT2) | BIT(LLAMA) | BIT(APERTUS) | BIT(SWITCH)},
+    /* Other weights, other layers. */
+    {"quantization_config", ONLY_NULL, ALL_FAMILIES},
+    {"compression_config", ONLY_NULL, ALL_FAMILIES},
+    {"quantization", ONLY_NULL, ALL_FAMILIES}, /* MLX. */
+    {"per_layer_config", ONLY_NULL, ALL_FAMILIES},
+    {"fusion_config", ONLY_NULL, ALL_FAMILIES},
+    {"transformers_weights", ONLY_NULL, ALL_FAMILIES},
+    {"pruned_heads", ONLY_FALSE, ALL_FAMILIES},
+    {"is_encoder_decoder", ONLY_FALSE, ALL_FAMILIES},
+    {"text_config", ONLY_NULL, ALL_FAMILIES},
+    {"vision_config", ONLY_NULL, ALL_FAMILIES},
+    /* Read by code of its own. */
+    {"model_type", READ, ALL_FAMILIES},
+    {"rope_parameters", READ, ~BIT(GPT2)},
+    {"rope_scaling", READ, ~BIT(GPT2)},
+    {"rope_theta", READ, ~BIT(GPT2)},
+    {"partial_rotary_factor", READ, ~BIT(GPT2)},
+    {"original_max_position_embeddings", READ, ~BIT(GPT2)},
+    {"rope_local_base_freq", READ, BIT(GEMMA3)},
+    {"sliding_window", READ, ALL_FAMILIES},
+    {"layer_types", READ, ALL_FAMILIES},
+    {"sliding_window_pattern", READ, BIT(GEMMA3)},
+    {"use_sliding_window", READ, QWENS},
+    {"max_window_layers", READ, QWENS},
+    {"query_pre_attn_scalar", READ, GEMMAS},
+    {"scale_attn_weights", READ, BIT(GPT2)},
+    /* Without effect. */
+    {"attn_logit_softcapping", PASSED, BIT(GEMMA3)}, /* transformers' gemma3 has none. */
+    {"_sliding_window_pattern", PASSED, GEMMAS},
+    {"sliding_window_pattern", PASSED, BIT(GEMMA2)}, /* Every second layer. */
+    {"hidden_act", PASSED, GEMMAS},
+    {"image_token_id", PASSED, BIT(GEMMA3)},
+    {"mm_tokens_per_image", PASSED, BIT(GEMMA3)},
+    {"attention_dropout", PASSED, ALL_FAMILIES},
+    {"attn_pdrop", PASSED, BIT(GPT2)},
+    {"embd_pdrop", PASSED, BIT(GPT2) | BIT(PHI3)},
+    {"resid_pdrop", PASSED, BIT(GPT2) | BIT(PHI3)},
+    {"hidden_dropout", PASSED, BIT(GPT2)},
+    {"router_jitter_noise", PASSED, BIT(MIXTRAL)},
+    {"output_router_logits", PASSED, BIT(MIXTRAL)},
+    {"reorder_and_upcast_attn", PASSED, BIT(GPT2)}, /* Attention is F32 here. */
+    {"n_ctx", PASSED, BIT(GPT2)},
+    {"head_dim", PASSED, BIT(GPT2)},
+    {"classifier_dropout", PASSED, BIT(GPT2)},
+    {"summary_activation", PASSED, BIT(GPT2)},
+    {"summary_first_dropout", PASSED, BIT(GPT2)},
+    {"summary_last_dropout", PASSED, BIT(GPT2)},
+    {"summary_proj_to_labels", PASSED, BIT(GPT2)},
+    {"summary_type", PASSED, BIT(GPT2)},
+    {"summary_use_proj", PASSED, BIT(GPT2)},
+    {"task_specific_params", PASSED, ALL_FAMILIES},
+    {"pretraining_tp", PASSED, ALL_FAMILIES}, /* The same products in pieces. */
+    {"attention_bias", PASSED, BIT(QWEN2) | BIT(MIXTRAL) | BIT(MISTRAL) | BIT(PHI3)},
+    {"mlp_bias", PASSED, ~BIT(LLAMA)},
+    {"original_max_position_embeddings", PASSED, BIT(GPT2)},
+    {"architectures", PASSED, ALL_FAMILIES},
+    {"auto_map", PASSED, ALL_FAMILIES},
+    {"chunk_size_feed_forward", PASSED, ALL_FAMILIES},
+    {"distributed_config", PASSED, ALL_FAMILIES},
+    {"dtype", PASSED, ALL_FAMILIES},
+    {"torch_dtype", PASSED, ALL_FAMILIES},
+    {"gradient_checkpointing", PASSED, ALL_FAMILIES},
+    {"id2label", PASSED, ALL_FAMILIES},
+    {"label2id", PASSED, ALL_FAMILIES},
+    {"num_labels", PASSED, ALL_FAMILIES},
+    {"_num_labels", PASSED, ALL_FAMILIES},
+    {"is_decoder", PASSED, ALL_FAMILIES},
+    {"_name_or_path", PASSED, ALL_FAMILIES},
+    {"output_attentions", PASSED, ALL_FAMILIES},
+    {"output_hidden_states", PASSED, ALL_FAMILIES},
+    {"output_past", PASSED, ALL_FAMILIES},
+    {"problem_type", PASSED, ALL_FAMILIES},
+    {"return_dict", PASSED, ALL_FAMILIES},
+    {"sep_token_id", PASSED, ALL_FAMILIES},
+    {"torchscript", PASSED, ALL_FAMILIES},
+    {"transformers_version", PASSED, ALL_FAMILIES},
+    {"use_cache", PASSED, ALL_FAMILIES},
+};
+#define N_RULES (sizeof rules / sizeof *rules)
+
+/* GPT-2 and Mixtral name some sizes twice; transformers takes whichever comes last. */
+static const struct {
+    lt_family family;
+    const char *key, *same_as;
+} twins[] = {{LT_FAMILY_GPT2, "hidden_size", "n_embd"},
+             {LT_FAMILY_GPT2, "num_hidden_layers", "n_layer"},
+             {LT_FAMILY_GPT2, "num_attention_heads", "n_head"},
+             {LT_FAMILY_GPT2, "max_position_embeddings", "n_positions"},
+             {LT_FAMILY_MIXTRAL, "num_experts", "num_local_experts"}};
+#define N_TWINS (sizeof twins / sizeof *twins)
+
+/* false, null, 0, {} and []. */
+static bool says_no(const json_t *value) {
+    return json_is_null(value) || json_is_false(value) ||
+           (json_is_number(value) && fpclassify(json_number_value(value)) == FP_ZERO) ||
+           (json_is_object(value) && json_object_size(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0);
+}
+
+static bool all_full(const json_t *types) {
+    for (size_t i = 0; i < json_array_size(types); i++) {
+        const char *type = json_string_value(json_array_get(types, i));
+        if (type == NULL || strcmp(type, "full_attention") != 0) {
+            return false;
+        }
+    }
+    return json_is_array(types) || json_is_null(types);
+}
+
+static bool allowed(rule r, const json_t *value) {
+    switch (r) {
+    case ONLY_FALSE:
+        return says_no(value);
+    case ONLY_TRUE:
+        return json_is_true(value) || json_is_null(value);
+    case ONLY_NULL:
+        return json_is_null(value);
+    case ONLY_FULL:
+        return all_full(value);
+    default:
+        return true;
+    }
+}
+
+/* Index of the key's rule in the family, the first of several; -1: it has none. */
+static int rule_of(lt_family family, const char *key) {
+    for (size_t i = 0; i < N_RULES; i++) {
+        if ((rules[i].families >> family & 1) != 0 && strcmp(rules[i].key, key) == 0) {
+            return (int)i;
+        }
+    }
+    return -1;
+}
+
+static const char *twin_of(lt_family family, const char *key) {
+    for (size_t i = 0; i < N_TWINS; i++) {
+        if (twins[i].family == family && strcmp(twins[i].key, key) == 0) {
+            return twins[i].same_as;
+        }
+    }
+    return NULL;
+}
+
+static bool in_table(const lt_family_row *row, const char *key) {
+    for (int i = 0; i < row->n_keys; i++) {
+        if (strcmp(row->keys[i].key, key) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+lt_config_use lt_config_key_use(lt_family family, const char *key) {
+    const int i = rule_of(family, key);
+    if (in_table(lt_family_get(family), key) || twin_of(family, key) != NULL) {
+        return LT_CONFIG_READ;
+    }
+    return i < 0                     ? LT_CONFIG_UNKNOWN
+           : rules[i].rule == PASSED ? LT_CONFIG_PASSED
+           : rules[i].rule == READ   ? LT_CONFIG_READ
+                                     : LT_CONFIG_REFUSED;
+}
+
+lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *what) {
+    char unknown[256] = "", text[128];
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)config, key, value) {
+        const char *twin = twin_of(family, key);
+        const int i = rule_of(family, key);
+        if (twin != NULL && !json_equal(value, json_object_get(config, twin))) {
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' and '%s' are one thing, and differ", what, key,
+                    twin);
+        }
+        if (i >= 0 && !allowed(rules[i].rule, value)) {
+            const size_t n = json_dumpb(value, text, sizeof text - 1, JSON_ENCODE_ANY);
+            text[n < sizeof text ? n : sizeof text - 1] = '\0';
+            LT_FAIL(LT_ERR_UNSUPPORTED, "%s: '%s' is %s; %s here does not do that", what, key, text,
+                    lt_family_name(family));
+        }
+        if (lt_config_key_use(family, key) == LT_CONFIG_UNKNOWN && !json_is_null(value)) {
+            const size_t used = strlen(unknown);
+            (void)snprintf(unknown + used, sizeof unknown - used, "%s%s", used > 0 ? ", " : "",
+                           key);
+        }
+    }
+    if (unknown[0] != '\0') {
+        lt_log_warn("%s: passed over, since neither we nor transformers know them in a %s: %s",
+                    what, lt_family_name(family), unknown);
+    }
+    return LT_OK;
+}
