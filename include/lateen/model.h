@@ -124,6 +124,9 @@ LT_MUST_USE lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype
 
 /* Tokens of the longest text the model is made for: max_seq, or with dynamic RoPE its factor times that. */
 int64_t lt_model_spec_context(const lt_model_spec *spec);
+/* What lt_model_spec_write would refuse, before there are weights to lose. */
+LT_MUST_USE lt_err lt_model_spec_writable(const lt_model_spec *spec);
+
 int64_t lt_model_spec_params(const lt_model_spec *spec); /* All parameters, a tied head once. */
 int64_t lt_model_spec_active_params(
     const lt_model_spec *spec); /* Of one token: top_k experts, no input embedding. */

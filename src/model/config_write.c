@@ -147,25 +147,46 @@ static const char *lost_field(const lt_model_spec *a, const lt_model_spec *b) {
     return lt_model_attn_scale(a) != lt_model_attn_scale(b) ? "attn_scale" : NULL;
 }
 
-lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype, const char *config_path) {
+/* config.json of a spec that it can say; `what` leads the message. */
+static lt_err make_config(json_t **out, const lt_model_spec *spec, lt_dtype dtype,
+                          const char *what) {
     lt_err err = LT_OK;
     json_t *config = NULL;
-    char *text = NULL;
     const char *lost;
     lt_model_spec back;
 
     LT_TRY(lt_model_spec_check(spec));
     config = json_object();
     if (config == NULL) {
-        LT_FAIL_DONE(LT_ERR_OOM, "%s", config_path);
+        LT_FAIL_DONE(LT_ERR_OOM, "%s", what);
     }
     write_config(spec, dtype, config);
-    LT_TRY_DONE(lt_config_read(&back, config, config_path));
+    LT_TRY_DONE(lt_config_read(&back, config, what));
     lost = lost_field(spec, &back);
     if (lost != NULL) {
         LT_FAIL_DONE(LT_ERR_UNSUPPORTED, "%s: config.json of family %s can not say this model's %s",
-                     config_path, lt_family_name(spec->family), lost);
+                     what, lt_family_name(spec->family), lost);
     }
+    *out = config;
+    config = NULL;
+done:
+    json_decref(config);
+    return err;
+}
+
+lt_err lt_model_spec_writable(const lt_model_spec *spec) {
+    json_t *config = NULL;
+    LT_TRY(make_config(&config, spec, LT_F32, "this model can not be saved"));
+    json_decref(config);
+    return LT_OK;
+}
+
+lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype, const char *config_path) {
+    lt_err err = LT_OK;
+    json_t *config = NULL;
+    char *text = NULL;
+
+    LT_TRY_DONE(make_config(&config, spec, dtype, config_path));
     text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
     if (text == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "%s", config_path);

@@ -64,7 +64,11 @@ lt_err lt_training_check_validation(lt_training *t) {
     if (t->valid_options.n_sources == 0) {
         return LT_OK;
     }
-    LT_TRY_DONE(lt_loader_open(&l, &t->valid_options));
+    err = lt_loader_open(&l, &t->valid_options);
+    if (err != LT_OK) {
+        err = lt_error_prefix(err, "validation");
+        goto done;
+    }
     while (got > 0 && labels == 0) {
         LT_TRY_DONE(lt_loader_next(l, 1, b, &got));
         for (int64_t i = 0; i < got * b->seq; i++) {

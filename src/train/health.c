@@ -39,13 +39,15 @@ lt_err lt_training_judge(lt_training *t, bool *publish) {
         return LT_OK;
     }
     LT_TRY(lt_checkpoint_newest(&last_good, t->checkpoints, INT64_MAX, true));
+    LT_TRY(lt_checkpoint_newest(&last_good, t->checkpoints, INT64_MAX, true));
     t->state.loss = loss;
     t->state.suspect = t->dead || lt_guard_suspects(&t->guard, loss);
     if (t->state.suspect) {
-        lt_log_warn(
-            "step %lld: loss %.4g%s, the best was %.4g: the run seems to have diverged; its "
-            "last good checkpoint stays",
-            (long long)t->state.step, loss, t->dead ? " and a gradient of 0" : "", t->guard.best);
+        lt_log_warn("step %lld: loss %.4g%s, the best was %.4g: the run seems to have diverged; %s",
+                    (long long)t->state.step, loss, t->dead ? " and a gradient of 0" : "",
+                    t->guard.best,
+                    last_good >= 0 ? "the last good checkpoint stays beside this one"
+                                   : "there is no good checkpoint");
     } else {
         lt_guard_note_best(&t->guard);
     }

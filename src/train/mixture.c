@@ -6,6 +6,8 @@
 
 #include "base/error.h"
 
+#define WEIGHT_MAX 1e100 /* So that no sum of them overflows. */
+
 /* "path:weight": the weight is what follows the last colon if it reads as a number. */
 static lt_err parse_source(lt_loader_source *s, char *word, const char *option) {
     char *colon = strrchr(word, ':'), *end = NULL;
@@ -17,28 +19,34 @@ static lt_err parse_source(lt_loader_source *s, char *word, const char *option) 
             s->weight = weight;
         }
     }
-    if (word[0] == '\0' || !(s->weight > 0.0)) {
-        LT_FAIL(LT_ERR_ARG,
-                "%s: '%s' with weight %g: a mixture is PATH:WEIGHT,... with weights above 0",
-                option, word, s->weight);
+    if (word[0] == '\0' || !(s->weight > 0.0 && s->weight <= WEIGHT_MAX)) {
+        LT_FAIL(
+            LT_ERR_ARG,
+            "%s: '%s' with weight %g: a mixture is PATH:WEIGHT,... with weights above 0, at most "
+            "%g",
+            option, word, s->weight, WEIGHT_MAX);
     }
     return LT_OK;
 }
 
 lt_err lt_mixture_parse(lt_mixture *out, const char *text, const char *option) {
-    char *next = NULL, *word;
+    char *next, *word;
+    double sum = 0.0;
     *out = (lt_mixture){0};
     memcpy(out->text, text, strnlen(text, sizeof out->text - 1));
-    for (word = strtok_r(out->text, ",", &next); word != NULL; word = strtok_r(NULL, ",", &next)) {
+    for (next = out->text; (word = strsep(&next, ",")) != NULL;) {
         word += strspn(word, " ");
         if (out->n_sources == LT_LOADER_SOURCES_MAX) {
             LT_FAIL(LT_ERR_LIMIT, "%s: more than %d sources", option, LT_LOADER_SOURCES_MAX);
         }
         LT_TRY(parse_source(&out->sources[out->n_sources], word, option));
-        out->n_sources++;
+        sum += out->sources[out->n_sources++].weight;
     }
-    if (out->n_sources == 0) {
-        LT_FAIL(LT_ERR_ARG, "%s names no data", option);
+    for (int64_t i = 0; i < out->n_sources; i++) { /* The loader's shares are in 2^-32. */
+        if (out->sources[i].weight / sum < 0x1p-32) {
+            LT_FAIL(LT_ERR_ARG, "%s: weight %g of '%s' beside a sum of %g gives it no row", option,
+                    out->sources[i].weight, out->sources[i].path, sum);
+        }
     }
     return LT_OK;
 }

@@ -41,13 +41,18 @@ static lt_err open_folder(lt_training *t) {
     return lt_log_to_file(path);
 }
 
+/* Which option a failure is about: a path that is not there may be of any. */
+static lt_err about(const char *option, lt_err err) {
+    return err != LT_OK ? lt_error_prefix(err, "%s", option) : LT_OK;
+}
+
 static lt_err open_tokenizer(lt_training *t) {
     t->tokenizer_info = (lt_tokenizer_info){
         .bos = LT_TOKEN_NONE, .eos = LT_TOKEN_NONE, .pad = LT_TOKEN_NONE};
     if (t->recipe.tokenizer[0] == '\0') {
         return LT_OK;
     }
-    LT_TRY(lt_tokenizer_open(&t->tokenizer, t->recipe.tokenizer, NULL));
+    LT_TRY(about("data.tokenizer", lt_tokenizer_open(&t->tokenizer, t->recipe.tokenizer, NULL)));
     malloc_trim(0); /* What reading it needed for a moment. */
     t->tokenizer_bytes = lt_memory_resident() - t->program_bytes;
     t->tokenizer_info = lt_tokenizer_describe(t->tokenizer);
@@ -96,9 +101,10 @@ static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtyp
 /* What the weights to start from say of their shape; contradictions are found before the weights are read. */
 static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
     lt_source source = {0};
-    LT_TRY(lt_weight_source_open(&source, spec, r->init));
+    LT_TRY(about("model.init", lt_weight_source_open(&source, spec, r->init)));
     lt_weight_source_close(&source);
-    return lt_recipe_adopt(spec, r, r->init);
+    LT_TRY(lt_recipe_adopt(spec, r, r->init));
+    return lt_model_spec_writable(spec);
 }
 
 static lt_err open_model(lt_training *t) {
@@ -123,6 +129,7 @@ static lt_err open_model(lt_training *t) {
     }
     LT_TRY(lt_recipe_spec(&spec, r, t->tokenizer != NULL ? (int64_t)i->n_ids : 0,
                           id_or_none(i->bos), id_or_none(i->eos), id_or_none(i->pad)));
+    LT_TRY(lt_model_spec_writable(&spec));
     LT_TRY(check_fit(t, &spec, options.dtype));
     return lt_model_create(&t->model, &spec, &options, (uint64_t)r->seed);
 }
@@ -221,7 +228,7 @@ static lt_err open_data(lt_training *t) {
 
     LT_TRY(lt_mixture_parse(&t->train_mixture, t->recipe.train, "data.train"));
     o = loader_options(t, &t->train_mixture);
-    LT_TRY(lt_loader_open(&t->loader, &o));
+    LT_TRY(about("data.train", lt_loader_open(&t->loader, &o)));
     LT_TRY(tell_other_tokenizers(t, &t->train_mixture));
     if (t->recipe.valid[0] != '\0') {
         LT_TRY(lt_mixture_parse(&t->valid_mixture, t->recipe.valid, "data.valid"));

@@ -190,7 +190,10 @@ lt_err lt_recipe_adopt(lt_model_spec *s, const lt_recipe *r, const char *from) {
 lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size, int64_t bos_id,
                       int64_t eos_id, int64_t pad_id) {
     if (r->config[0] != '\0') {
-        LT_TRY(lt_model_spec_read(out, r->config));
+        const lt_err err = lt_model_spec_read(out, r->config);
+        if (err != LT_OK) {
+            return lt_error_prefix(err, "model.config");
+        }
     } else {
         const bool named = r->family != LT_FAMILY_COUNT;
         *out = lt_family_get(named ? (lt_family)r->family : LT_FAMILY_APERTUS)->preset;

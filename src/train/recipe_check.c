@@ -129,6 +129,13 @@ lt_err lt_recipe_check(const lt_recipe *r) {
         LT_FAIL(LT_ERR_ARG,
                 "data.goldfish_k = 1 drops every label: it drops one in k, so take 2 or more");
     }
+    if (r->goldfish_k > 0 && r->goldfish_h > r->seq) {
+        LT_FAIL(
+            LT_ERR_ARG,
+            "data.goldfish_h = %lld labels do not fit into rows of data.seq = %lld: no label would "
+            "be dropped",
+            (long long)r->goldfish_h, (long long)r->seq);
+    }
     return LT_OK;
 }
 

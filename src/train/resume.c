@@ -290,8 +290,14 @@ lt_err lt_training_compare(lt_training *t) {
     if (t->resume_path[0] == '\0') {
         goto done;
     }
-    if (recipe_of(&then, &data, &resolved, t->resume_path) != LT_OK && t->resume_newest) {
+    err = recipe_of(&then, &data, &resolved, t->resume_path);
+    if (err != LT_OK && t->resume_newest) {
+        err = LT_OK;
         goto done; /* Loading says what is wrong with it, and takes an older one. */
+    }
+    if (err != LT_OK) {
+        err = lt_error_prefix(err, "resume");
+        goto done;
     }
     if (then != NULL) {
         LT_TRY_DONE(compare(t, then, data, resolved, t->resume_path));

@@ -70,6 +70,19 @@ stopped() { # how: a shell command that stops process $pid
 }
 ok "SIGTERM: saved, exit 75, resumed bit for bit" stopped 'kill -TERM $pid'
 for signal in HUP USR1 USR2 XCPU; do ok "SIG$signal likewise" stopped "kill -$signal \$pid"; done
+hung_up() { # nohup has SIGHUP ignored: the run goes on to its end.
+    nohup "$lateen" train "$work/recipe.yaml" --out "$work/nohup" >/dev/null 2>"$work/log" &
+    pid=$!
+    for _ in $(seq 200); do [ -e "$work/nohup/checkpoints/step-000000005" ] && break; sleep 0.02; done
+    kill -HUP "$pid"
+    wait "$pid" && [ "$(weights nohup)" = "$(weights whole)" ]
+}
+ok "under nohup SIGHUP is nothing" hung_up
+no_reader() { # The reader of its messages goes away.
+    "$lateen" train "$work/recipe.yaml" --out "$work/piped" --log.plain_every 0 2>&1 | head -n 1 >/dev/null
+    [ "${PIPESTATUS[0]}" -eq 0 ] && [ "$(weights piped)" = "$(weights whole)" ]
+}
+ok "a reader that goes away does not end the run" no_reader
 ok "a file named exit likewise" stopped 'touch "$work/stop/exit"'
 
 run broken --steps 15
@@ -86,6 +99,15 @@ ok "... still there" test -e "$work/lost/checkpoints/step-000000005/m.safetensor
 ok "a checkpoint of another model is refused" fails 1 'model.width was 32, now 64' whole --steps 40 --model.width 64
 ok "a checkpoint of another optimiser is refused" fails 1 'optim.kind was adamw, now ademamix' whole --steps 40 --optim.kind ademamix
 ok "... also when the change is allowed: it has not all moments" fails 1 "keeps no 'slow'" whole --steps 40 --optim.kind ademamix --allow-change optim.kind
+
+ok "a flag without effect is refused" fails 2 '--optim.beta3 0.5 has no effect: it needs optim.kind = ademamix' x --optim.beta3 0.5
+printf 'optim: {beta3: 0.5}\nsteps: 1\nmodel: {vocab: 256, layers: 1, width: 32, heads: 2}\ndata: {train: %s}\n' "$work/shard" >"$work/idle.yaml"
+ok "... one in a recipe is told" bash -c "'$lateen' train '$work/idle.yaml' --out '$work/idle' 2>'$work/log' && grep -q 'warn: optim.beta3 = 0.5 has no effect' '$work/log'"
+ok "help lists what a resumed run may change" bash -c "'$lateen' train --help | sed -n '/A resumed run keeps/,\$p' | tr '\n' ' ' | grep -q 'steps resume verify .*optim.lr optim.clip .*export'"
+ok "... and not what it keeps" bash -c "! '$lateen' train --help | sed -n '/A resumed run keeps/,\$p' | grep -qE 'seed|model.act|optim.beta1|batch.size'"
+ok "an option for each name that a resume refuses" fails 1 'model.act was xielu, now silu; optim.beta1 was 0.9, now 0.8' whole --steps 40 --model.act silu --optim.beta1 0.8
+ok "... allowed by name, once" run whole --steps 31 --optim.beta1 0.8 --allow-change optim.beta1
+ok "... and kept" bash -c "grep -q 'beta1: 0.9' '$work/whole/history/recipe-000.yaml' && grep -q 'beta1: 0.8' '$work/whole/recipe.yaml'"
 
 ok "unknown key" fails 2 "did you mean 'optim.lr'" x --optim.lrr 1
 ok "out of range" fails 2 'steps = 0|-1' x --optim.lr=-1
@@ -110,5 +132,24 @@ sleep 0.3
 ok "a busy run folder is refused" fails 1 'in use by another process' busy
 kill -9 "$pid"
 ok "a diverging run gives up with its numbers" fails 1 'updates in a row were skipped' nan --optim.lr 100 --optim.clip 0 --guard.limit 3 --steps 400
+ok "... every checkpoint that it left is finite, and it names one" bash -c "grep -q 'nan/checkpoints/step-' '$work/log' && python3 - '$work/nan/checkpoints' <<'PY'
+import glob, json, struct, sys, array, math
+files = glob.glob(sys.argv[1] + '/step-*/*.safetensors')
+assert len(files) >= 3
+for f in files:
+    raw = open(f, 'rb').read()
+    n = struct.unpack('<Q', raw[:8])[0]
+    assert all(map(math.isfinite, array.array('f', raw[8 + n:]))), f
+PY"
+stopped_while_diverged() {
+    rm -rf "$work/sick"
+    "$lateen" train "$work/recipe.yaml" --out "$work/sick" --optim.lr 100 --optim.clip 0 --guard.limit 1000000000 --steps 1000000 2>"$work/log" &
+    pid=$!
+    for _ in $(seq 300); do grep -q 'no checkpoint while' "$work/log" && break; sleep 0.02; done
+    kill -TERM "$pid"
+    wait "$pid"
+    [ $? -eq 75 ] && says 'not finite, so nothing was saved since step'
+}
+ok "stopped while it diverges: 75, and nothing of it is saved" stopped_while_diverged
 echo "1..$n"
 exit $bad
