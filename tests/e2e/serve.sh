@@ -288,6 +288,14 @@ ends() {
     done
 }
 
+# Limits, counted out.
+edges() {
+    start
+    ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
+    within python3 tests/e2e/serve_edges.py "http://127.0.0.1:$port"
+    stop
+}
+
 abuse() { # Starts servers of its own.
     within python3 tests/e2e/serve_abuse.py "$lateen" "$shared/stories260K.bin" "$shared/tok512.bin"
 }
@@ -341,6 +349,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state pages life calls ends abuse safe bench
+[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state pages life calls ends edges abuse safe bench
 for part in "$@"; do "$part"; done
 finish

@@ -6,7 +6,7 @@ beside "serve: Ollama's client" timeout 100 tests/e2e/serve.sh ollama
 beside "serve: agents' frameworks" timeout 200 tests/e2e/serve.sh agents
 beside "serve: what is kept between requests" timeout 100 tests/e2e/serve.sh state
 beside "serve: start, keys, queue, end" timeout 100 tests/e2e/serve.sh life calls
-beside "serve: every ending token, a model's own sampling" timeout 100 tests/e2e/serve.sh ends
+beside "serve: every ending token, a model's own sampling" timeout 100 tests/e2e/serve.sh ends edges
 beside "serve: a hostile client and operator" timeout 200 tests/e2e/serve.sh abuse
 beside "serve: memory, keys, hosts" timeout 200 tests/e2e/serve.sh safe
 beside "bench serve" timeout 100 tests/e2e/serve.sh bench

@@ -249,6 +249,41 @@ static void regular_expressions(void **state) {
                 "1"));
 }
 
+/* Bounds that are equal leave one value, or one size; just inside and just outside of each. */
+static void equal_bounds(void **state) {
+    (void)state;
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"minimum\": 7, \"maximum\": 7}", LIST("7"),
+           LIST("6", "8", "77", "-7", "0"));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"minimum\": 0, \"maximum\": 0}", LIST("0"),
+           LIST("1", "-1", "00"));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"minimum\": -10, \"maximum\": -10}",
+           LIST("-10"), LIST("-9", "-11", "10", "-1", "-100"));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"exclusiveMinimum\": 99, \"maximum\": 100}",
+           LIST("100"), LIST("99", "101", "10"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"integer\", \"exclusiveMinimum\": 6, \"exclusiveMaximum\": 8}", LIST("7"),
+           LIST("6", "8"));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"number\", \"minimum\": 2.5, \"maximum\": 2.5}",
+           LIST("2.5", "2.50"), LIST("2.49", "2.51", "2", "3"));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"string\", \"minLength\": 2, \"maxLength\": 2}",
+           LIST("\"ab\"", "\"\xC3\xB6\xC3\xB6\""), LIST("\"\"", "\"a\"", "\"abc\""));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"string\", \"minLength\": 0, \"maxLength\": 0}",
+           LIST("\"\""), LIST("\"a\""));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"array\", \"items\": {\"enum\": [1]}, \"minItems\": 2, \"maxItems\": 2}",
+           LIST("[1,1]", "[1, 1]"), LIST("[]", "[1]", "[1,1,1]"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"array\", \"items\": {\"enum\": [1]}, \"minItems\": 0, \"maxItems\": 0}",
+           LIST("[]"), LIST("[1]"));
+    expect(LT_GRAMMAR_SCHEMA,
+           "{\"type\": \"object\", \"additionalProperties\": {\"enum\": [1]}, \"propertyNames\": "
+           "{\"enum\": [\"a\", \"b\", \"c\"]}, \"minProperties\": 2, \"maxProperties\": 2}",
+           LIST("{\"a\":1,\"b\":1}", "{\"a\": 1, \"c\": 1}"),
+           LIST("{}", "{\"a\":1}", "{\"a\":1,\"b\":1,\"c\":1}"));
+    expect(LT_GRAMMAR_REGEX, "a{3,3}", LIST("aaa"), LIST("aa", "aaaa", ""));
+    expect(LT_GRAMMAR_REGEX, "(ab){0,0}c", LIST("c"), LIST("abc", "ab"));
+}
+
 static void schemas(void **state) {
     (void)state;
     expect(LT_GRAMMAR_SCHEMA, "{\"type\": \"integer\", \"minimum\": -5, \"exclusiveMaximum\": 103}",
@@ -399,6 +434,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(masks_equal_brute_force),
                                        cmocka_unit_test(regular_expressions),
                                        cmocka_unit_test(schemas),
+                                       cmocka_unit_test(equal_bounds),
                                        cmocka_unit_test(refusals),
                                        cmocka_unit_test(sizes_beyond_all_integers),
                                        cmocka_unit_test(forced_bytes)};
