@@ -190,7 +190,7 @@ lt_err lt_tokenize_files_run(const lt_tokenize_files_options *o, const char *con
         .text = {.format = (lt_text_format)o->format,
                  .field = o->field,
                  .split_on = o->split_on,
-                 .utf8 = (lt_utf8_policy)o->utf8},
+                 .utf8 = o->utf8 == LT_TOKENIZE_UTF8_REPLACE ? LT_UTF8_REPLACE : LT_UTF8_FAIL},
         .prompt_field = o->prompt_field[0] != '\0' && !chat->on ? o->prompt_field : NULL,
         .encode_record = chat->on ? encode_chat : NULL,
         .record_hash = chat->hash,

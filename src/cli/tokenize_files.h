@@ -19,8 +19,9 @@
     X(STR, split_on, "split-on", "file", 0, 1, "rule",                                             \
       "files: a text file is one document (file), one a line (line), parted by blank lines "       \
       "(blank) or by lines that equal this")                                                       \
-    X(ENUM, utf8, "invalid-utf8", "fail", 0, 0, "fail|replace",                                    \
-      "files: what to do about text that is not UTF-8")                                            \
+    X(ENUM, utf8, "invalid-utf8", "auto", 0, 0, "auto|fail|replace",                               \
+      "text that is not UTF-8: refuse it, or read each such part as U+FFFD and say how many; "     \
+      "auto: refuse it in files, replace it in --text and --jsonl")                                \
     X(BOOL, append_eod, "append-eod", "false", 0, 0, "",                                           \
       "files: end every document with the end token")                                              \
     X(BOOL, prepend_bos, "prepend-bos", "false", 0, 0, "",                                         \
@@ -32,6 +33,9 @@
       "files: seconds between two places to go on from")                                           \
     X(BOOL, overwrite, "overwrite", "false", 0, 0, "",                                             \
       "files: replace what stands under the prefix")
+
+/* The order of --invalid-utf8's choices. */
+enum { LT_TOKENIZE_UTF8_AUTO, LT_TOKENIZE_UTF8_FAIL, LT_TOKENIZE_UTF8_REPLACE };
 
 typedef struct {
     TOKENIZE_FILES_OPTIONS(LT_OPTION_FIELD)

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "cli/opened.h"
+#include "cli/utf8_text.h"
 #include "cli/verb.h"
 #include "data/chat_format.h"
 #include "data/chat_template.h"
@@ -19,6 +20,7 @@
 #define CHAT_OPTIONS(X)                                                                            \
     LT_OPENED_OPTIONS(X)                                                                           \
     X(STR, system, "system", "", 0, 0, "TEXT", "system message")                                   \
+    LT_UTF8_OPTION(X)                                                                              \
     X(STR, format, "format", "auto", 0, 1, "NAME",                                                 \
       "auto (the model's template), chatml, llama3, gemma, zephyr, mistral or plain")              \
     X(STR, chat_template, "chat-template", "", 0, 0, "FILE", "a Jinja template instead")           \
@@ -40,6 +42,7 @@ typedef struct {
     lt_session *session;
     lt_chat_template *template;
     json_t *messages; /* The conversation. */
+    lt_text mended;   /* A message that was not UTF-8. */
     char *read;       /* Text that is in the cache, the last answer too; owned. */
     size_t read_bytes;
     uint32_t *seen; /* One bit a token of the vocabulary: what is in the cache. */
@@ -148,6 +151,7 @@ static lt_err answer(chat *c, const char *words) {
     g.sampling = LT_SAMPLING_OF(c->o);
     g.max_tokens = c->o->max_tokens;
     g.seen = c->seen;
+    LT_TRY(lt_utf8_mend_one("message", c->o->utf8 == 1, &words, &c->mended));
     LT_TRY(say(c, "user", words, strlen(words)));
     LT_TRY_DONE(compose(c, &text, &from));
     g.encode_flags = LT_ENCODE_PARSE_SPECIAL |
@@ -172,6 +176,7 @@ done:
 static lt_err begin(chat *c, const char *text) {
     forget(c);
     json_array_clear(c->messages);
+    LT_TRY(lt_utf8_mend_one("system message", c->o->utf8 == 1, &text, &c->mended));
     return text[0] != '\0' ? say(c, "system", text, strlen(text)) : LT_OK;
 }
 
@@ -264,6 +269,7 @@ done:
     lt_opened_close(&c.opened);
     lt_chat_template_close(c.template);
     json_decref(c.messages);
+    lt_text_free(&c.mended);
     free(c.read);
     free(c.seen);
     return err;

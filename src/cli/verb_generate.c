@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "cli/opened.h"
+#include "cli/utf8_text.h"
 #include "cli/verb.h"
 #include "lateen/generate.h"
 #include "tensor/backend.h"
@@ -15,6 +16,7 @@
     X(STR, prompt, "prompt", "", 0, 0, "TEXT", "what to go on from; empty: from the begin token")  \
     X(STR, prompt_file, "prompt-file", "", 0, 0, "FILE",                                           \
       "read the prompt from a file; -: standard input")                                            \
+    LT_UTF8_OPTION(X)                                                                              \
     X(I64, max_tokens, "max-tokens", "128", 0, 1e9, "N", "new tokens at most")                     \
     LT_SAMPLING_OPTIONS(X)                                                                         \
     X(BOOL, ignore_eos, "ignore-eos", "false", 0, 0, "", "go on behind the end-of-text token")     \
@@ -90,6 +92,8 @@ int lt_verb_generate(int argc, char **argv) {
     generate_options o;
     int n = 0, status = LT_EXIT_DONE;
     char *from_file = NULL, *prompt = NULL;
+    const char *given;
+    lt_text mended = {0};
     lt_err err = LT_OK;
 
     if (!lt_verb_parse(&lt_verb_generate_options, &o, argc, argv,
@@ -106,9 +110,15 @@ int lt_verb_generate(int argc, char **argv) {
         prompt = strdup(o.prompt);
         err = prompt != NULL ? LT_OK : lt_error_set(LT_ERR_OOM, "prompt");
     }
+    given = from_file != NULL ? from_file : prompt;
     if (err == LT_OK) {
-        err = run(&o, from_file != NULL ? from_file : prompt, argc, argv);
+        err = lt_utf8_mend_one(from_file != NULL ? o.prompt_file : "--prompt", o.utf8 == 1, &given,
+                               &mended);
     }
+    if (err == LT_OK) {
+        err = run(&o, given, argc, argv);
+    }
+    lt_text_free(&mended);
     lt_prompt_free(from_file);
     free(prompt);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "cli/tokenize_files.h"
+#include "cli/utf8_text.h"
 #include "cli/verb.h"
 #include "data/bpe.h"
 #include "data/json_pull.h"
@@ -115,7 +116,7 @@ static lt_err text_of_line(const char *line, size_t n, lt_text *out) {
         if (lt_slice_is(key, "text")) {
             LT_TRY_DONE(lt_json_pull_string(&j, &value));
             out->n = 0;
-            LT_TRY_DONE(lt_text_put_valid(out, value.data, value.n));
+            LT_TRY_DONE(lt_text_put(out, value.data, value.n));
             found = true;
         } else {
             LT_TRY_DONE(lt_json_pull_skip(&j, NULL));
@@ -178,20 +179,29 @@ typedef struct {
     lt_tokenizer_scratch *s;
     const lt_chat_source *chat;
     unsigned flags;
-    lt_text text;
+    lt_text text, mended;
     lt_ids ids;
+    bool fails; /* --invalid-utf8 fail */
+    lt_utf8_tally tally;
 } line_encoder;
 
-static lt_err encode_line(line_encoder *e, const char *line, size_t n, lt_text *out) {
+#define STDIN_NAME "standard input"
+
+static lt_err encode_line(line_encoder *e, const char *line, size_t n, uint64_t number,
+                          lt_text *out) {
     unsigned char *mask = NULL;
     size_t unused;
     lt_err err;
     e->ids.n = 0;
     if (e->chat->on) {
+        LT_TRY(lt_utf8_mend(STDIN_NAME, number, e->fails, &line, &n, &e->mended, &e->tally));
         LT_TRY(lt_chat_rows_encode(&e->chat->rows, e->s, line, n, &e->ids, &mask, &unused));
     } else {
         LT_TRY(text_of_line(line, n, &e->text));
-        LT_TRY(lt_tokenizer_encode(e->t, e->s, e->text.data, e->text.n, e->flags, &e->ids));
+        line = e->text.data;
+        n = e->text.n;
+        LT_TRY(lt_utf8_mend(STDIN_NAME, number, e->fails, &line, &n, &e->mended, &e->tally));
+        LT_TRY(lt_tokenizer_encode(e->t, e->s, line, n, e->flags, &e->ids));
     }
     err = put_ids(out, &e->ids, mask);
     free(mask);
@@ -218,7 +228,7 @@ static lt_err run_jsonl(line_encoder *e) {
         if (is_blank(line, n)) {
             continue;
         }
-        err = encode_line(e, line, n, &out);
+        err = encode_line(e, line, n, in.line, &out);
         if (err != LT_OK) { /* What stands before it is still said. */
             err = lt_error_prefix(err, "line %llu", (unsigned long long)in.line);
             if (flush_out(&out) != LT_OK) {
@@ -229,18 +239,21 @@ static lt_err run_jsonl(line_encoder *e) {
     }
     LT_TRY_DONE(flush_out(&out));
 done:
+    lt_utf8_tell(STDIN_NAME, &e->tally);
     lt_text_free(&in.buffer);
     lt_text_free(&out);
     lt_text_free(&e->text);
+    lt_text_free(&e->mended);
     lt_ids_free(&e->ids);
     return err;
 }
 
 static lt_err run_text(const lt_tokenizer *t, lt_tokenizer_scratch *s, unsigned flags,
-                       const char *text) {
+                       const char *text, bool fails) {
     lt_err err = LT_OK;
     lt_ids ids = {0};
-    lt_text out = {0};
+    lt_text out = {0}, mended = {0};
+    LT_TRY_DONE(lt_utf8_mend_one("--text", fails, &text, &mended));
     LT_TRY_DONE(lt_tokenizer_encode(t, s, text, strlen(text), flags, &ids));
     LT_TRY_DONE(put_ids(&out, &ids, NULL));
     LT_TRY_DONE(flush_out(&out));
@@ -250,6 +263,7 @@ static lt_err run_text(const lt_tokenizer *t, lt_tokenizer_scratch *s, unsigned 
         printf("%8u  '%.*s'\n", ids.data[i], (int)n, piece);
     }
 done:
+    lt_text_free(&mended);
     lt_ids_free(&ids);
     lt_text_free(&out);
     return err;
@@ -384,6 +398,7 @@ int lt_verb_tokenize(int argc, char **argv) {
     LT_TRY_DONE(
         lt_chat_source_open(&chat, &o.chat, o.files.prompt_field, o.files.field, t, o.tokenizer));
     e.t = t;
+    e.fails = o.files.utf8 == LT_TOKENIZE_UTF8_FAIL;
     if (n > 0) {
         LT_TRY_DONE(
             lt_tokenize_files_run(&o.files, inputs, (size_t)n, t, o.tokenizer, e.flags, &chat));
@@ -393,7 +408,8 @@ int lt_verb_tokenize(int argc, char **argv) {
         e.flags |= LT_ENCODE_FIT;
         LT_TRY_DONE(run_jsonl(&e));
     } else {
-        LT_TRY_DONE(run_text(t, e.s, e.flags | LT_ENCODE_FIT, o.text));
+        LT_TRY_DONE(run_text(t, e.s, e.flags | LT_ENCODE_FIT, o.text,
+                             o.files.utf8 == LT_TOKENIZE_UTF8_FAIL));
     }
 done:
     lt_chat_source_close(&chat);

@@ -10,11 +10,14 @@
  * mark at the very beginning is dropped. */
 #include "data/text_reader.h"
 
+#include <limits.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/log.h"
 #include "data/byte_source.h"
 #include "data/text_utf8.h"
 
@@ -29,6 +32,11 @@
 
 typedef enum { CUT_FILE, CUT_LINE, CUT_BLANK, CUT_SEPARATOR } cut_rule;
 
+/* What was not UTF-8 and was replaced; several threads count. */
+typedef struct {
+    atomic_ullong parts, records, first; /* first: byte of the unpacked file */
+} mended;
+
 struct lt_text_reader {
     char path[LT_PATH_BYTES];
     lt_byte_source *source;
@@ -41,6 +49,7 @@ struct lt_text_reader {
     size_t at, filled;
     uint64_t offset, line; /* Of window.data[at]. */
     bool ended;            /* The source has no more. */
+    mended *mended;
 };
 
 bool lt_text_path_is_jsonl(const char *path) {
@@ -119,6 +128,11 @@ lt_err lt_text_reader_open(lt_text_reader **out, const char *path, const lt_text
     if (strlen(path) >= sizeof r->path) {
         LT_FAIL_DONE(LT_ERR_LIMIT, "path of %zu characters", strlen(path));
     }
+    r->mended = calloc(1, sizeof *r->mended);
+    if (r->mended == NULL) {
+        LT_FAIL_DONE(LT_ERR_OOM, "reader of %s", path);
+    }
+    atomic_init(&r->mended->first, ULLONG_MAX);
     memcpy(r->path, path, strlen(path) + 1);
     set_rules(r, options != NULL ? options : &defaults);
     r->line = 1;
@@ -136,6 +150,13 @@ void lt_text_reader_close(lt_text_reader *r) {
     if (r == NULL) {
         return;
     }
+    if (r->mended != NULL && atomic_load(&r->mended->parts) > 0) {
+        lt_log_warn("%s: invalid UTF-8: %llu parts in %llu documents, the first at byte %llu; each "
+                    "is read as U+FFFD",
+                    r->path, atomic_load(&r->mended->parts), atomic_load(&r->mended->records),
+                    atomic_load(&r->mended->first));
+    }
+    free(r->mended);
     lt_byte_source_close(r->source);
     lt_text_buffer_free(&r->window);
     lt_text_buffer_free(&r->decoded);
@@ -254,8 +275,18 @@ lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, bool *more) {
     return LT_ERR_ARG;
 }
 
+static void count_invalid(mended *m, const lt_text_record *record) {
+    size_t first = 0;
+    const size_t parts = lt_utf8_count_invalid(record->data, record->bytes, &first);
+    const unsigned long long at = record->offset + first;
+    unsigned long long before = atomic_load(&m->first);
+    atomic_fetch_add(&m->parts, parts);
+    atomic_fetch_add(&m->records, 1);
+    while (at < before && !atomic_compare_exchange_weak(&m->first, &before, at)) {}
+}
+
 /* The record as valid UTF-8: itself, or mended into the buffer, behind room for as many bytes more. */
-static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record,
+static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record, bool counts,
                            lt_text_buffer *buffer, const char **text, size_t *bytes) {
     const size_t valid = lt_utf8_valid_prefix(record->data, record->bytes);
     size_t fixed_bytes;
@@ -270,6 +301,9 @@ static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record
                 (unsigned long long)record->line, (unsigned char)record->data[valid],
                 (unsigned long long)(record->offset + valid));
     }
+    if (counts) {
+        count_invalid(r->mended, record);
+    }
     fixed_bytes = lt_utf8_replace_invalid(NULL, record->data, record->bytes);
     LT_TRY(lt_text_buffer_reserve(buffer, 2 * fixed_bytes + 1));
     lt_utf8_replace_invalid(buffer->data + fixed_bytes + 1, record->data, record->bytes);
@@ -280,7 +314,7 @@ static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record
 
 lt_err lt_text_record_line(const lt_text_reader *r, const lt_text_record *record,
                            lt_text_buffer *buffer, const char **text, size_t *bytes) {
-    LT_TRY(valid_record(r, record, buffer, text, bytes));
+    LT_TRY(valid_record(r, record, true, buffer, text, bytes));
     if (r->jsonl && r->utf8 == LT_UTF8_REPLACE) { /* In a copy, which may already be one. */
         const char *from = *text;
         LT_TRY(from == record->data ? lt_text_buffer_reserve(buffer, *bytes + 1) : LT_OK);
@@ -298,7 +332,7 @@ lt_err lt_text_record_decode_field(const lt_text_reader *r, const lt_text_record
     const char *raw;
     size_t raw_bytes;
 
-    LT_TRY(valid_record(r, record, buffer, &raw, &raw_bytes));
+    LT_TRY(valid_record(r, record, field == r->field, buffer, &raw, &raw_bytes));
     if (!r->jsonl) {
         *text = raw;
         *bytes = raw_bytes;

@@ -86,3 +86,20 @@ size_t lt_utf8_replace_invalid(char *to, const char *text, size_t bytes) {
     }
     return put;
 }
+
+size_t lt_utf8_count_invalid(const char *text, size_t bytes, size_t *first) {
+    const unsigned char *const start = (const unsigned char *)text, *const end = start + bytes;
+    const unsigned char *p = start;
+    size_t n = 0;
+    for (;;) {
+        size_t bad = 0;
+        p = valid_run(p, end, &bad);
+        if (p == end) {
+            return n;
+        }
+        if (n++ == 0) {
+            *first = (size_t)(p - start);
+        }
+        p += bad;
+    }
+}

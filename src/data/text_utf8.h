@@ -15,4 +15,7 @@ size_t lt_utf8_valid_prefix(const char *text, size_t bytes);
  * errors="replace" does. `to` must hold 3 * bytes; to == NULL only counts. Returns the bytes it takes. */
 size_t lt_utf8_replace_invalid(char *to, const char *text, size_t bytes);
 
+/* How many maximal invalid parts the text has; where there is one, *first is the place of the first. */
+size_t lt_utf8_count_invalid(const char *text, size_t bytes, size_t *first);
+
 #endif

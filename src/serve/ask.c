@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "data/text_utf8.h"
 #include "base/option.h"
 #include "serve/aside.h"
 
@@ -241,12 +242,18 @@ static size_t count_values(const char *text, size_t bytes) {
 json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e) {
     json_error_t why;
     json_t *root;
+    size_t first = 0;
     if (bytes > LT_BODY_VALUES && count_values(body, bytes) > LT_BODY_VALUES) {
         lt_api_refuse(e, NULL, "the body holds more than %zu values", LT_BODY_VALUES);
         e->status = 413;
         return NULL;
     }
     root = lt_json_loadb(body, bytes, JSON_ALLOW_NUL | JSON_DECODE_ANY, &why);
+    if (root == NULL && lt_utf8_count_invalid(body, bytes, &first) > 0) {
+        lt_api_refuse(e, NULL, "the body is not UTF-8: %zu parts, the first at byte %zu",
+                      lt_utf8_count_invalid(body, bytes, &first), first);
+        return NULL;
+    }
     if (root == NULL) {
         lt_api_refuse(e, NULL, "the body is no JSON: %s (line %d, column %d)", why.text, why.line,
                       why.column);

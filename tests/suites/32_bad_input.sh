@@ -38,6 +38,25 @@ bad_input() {
     shard 2 "--chat does not go with --no-special" chat.jsonl --chat-template chatml --no-special
     printf '{%% if %%}' >"$dir/bad.jinja" && shard 1 "bad.jinja:1:" chat.jsonl --chat-template "$dir/bad.jinja"
 
+    # Invalid UTF-8 is counted and told, or refused.
+    told() { # told TEXT COMMAND...: it ends with 0 and says TEXT as a warning; standard input is $dir/in
+        local says=$1
+        shift
+        timeout 60 build/lateen "$@" >"$dir/out" 2>"$dir/err" <"$dir/in" && grep -qF -- "warn: $says" "$dir/err" && [ "$(grep -c '^warn: ' "$dir/err")" -eq 1 ] &&
+            echo "ok - $says" || echo "not ok - lateen $*: $(head -c 300 "$dir/err")"
+    }
+    printf '{"text": "ok"}\n{"text": "a\377b\376"}\n{"text": "\342\202"}\n' >"$dir/in"
+    told "standard input: invalid UTF-8: 3 parts in 2 lines, the first in line 2 at byte 1" tokenize --tokenizer "$tok" --jsonl
+    grep -c ids "$dir/out" | grep -qx 3 && echo "ok - every line has its ids" || echo "not ok - every line has its ids"
+    told "--text: invalid UTF-8: 2 parts, the first at byte 3" tokenize --tokenizer "$tok" --text "$(printf 'abc\377\342\202')"
+    refused 1 "--text: invalid UTF-8: 1 parts, the first at byte 1 (0xff)" tokenize --tokenizer "$tok" --text "$(printf 'a\377')" --invalid-utf8 fail
+    told "$dir/in: invalid UTF-8: 3 parts in 2 documents, the first at byte 26" tokenize "$dir/in" --split-on line --tokenizer "$tok" --out "$dir/mended" --invalid-utf8 replace
+    printf 'Hi \376\n' >"$dir/in"
+    told "--prompt: invalid UTF-8: 1 parts, the first at byte 1" generate --max-tokens 1 --prompt "$(printf 'a\377')"
+    told "-: invalid UTF-8: 1 parts, the first at byte 3" generate --max-tokens 1 --prompt-file -
+    told "message: invalid UTF-8: 1 parts, the first at byte 3" chat --max-tokens 1
+    refused 1 "in: invalid UTF-8: 1 parts, the first at byte 3 (0xfe)" generate --max-tokens 1 --prompt-file "$dir/in" --invalid-utf8 fail
+
     # Packed files.
     awk 'BEGIN { srand(2); for (i = 0; i < 9000; i++) { s = ""; for (j = 0; j < 30; j++) s = s sprintf("%c", 97 + int(26 * rand())); printf "{\"text\": \"%s\"}\n", s } }' >"$dir/r.jsonl"
     gzip -k "$dir/r.jsonl" && zstd -q "$dir/r.jsonl"
@@ -58,6 +77,7 @@ bad_input() {
     refused 1 "cut.json: ends at byte 5000" tokenize --tokenizer "$dir/cut.json" --text hi
     printf '\n\303\251\n' >"$dir/x.model" && refused 1 "x.model: " tokenize --tokenizer "$dir/x.model" --text hi
     printf 'IQ== 0\n' >"$dir/x.tiktoken" && refused 1 "x.tiktoken: byte 0x00 has no rank" tokenize --tokenizer "$dir/x.tiktoken" --pattern gpt2 --text hi
+    printf 'YQ== 0\nYg== 1\nYw== 12' | head -c -1 >"$dir/y.tiktoken" && refused 1 "duplicate id 1, of 'b' and 'c'; is the file cut off?" tokenize --tokenizer "$dir/y.tiktoken" --pattern gpt2 --text hi
     printf '\001\002\003' >"$dir/tokenizer.bin" && refused 1 "tokenizer.bin" tokenize --tokenizer "$dir/tokenizer.bin" --text hi
 
     # Models, recipes, and what is measured on them.

@@ -1,0 +1,34 @@
+/* utf8_text.h: --invalid-utf8 for text from the command line, a prompt's file and a pipe. */
+#ifndef LT_CLI_UTF8_TEXT_H
+#define LT_CLI_UTF8_TEXT_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "data/unicode.h"
+#include "lateen/base.h"
+
+#define LT_UTF8_OPTION(X)                                                                          \
+    X(ENUM, utf8, "invalid-utf8", "replace", 0, 0, "replace|fail",                                 \
+      "text that is not UTF-8: read each such part as U+FFFD and say how many, or refuse it")
+
+/* What was replaced in a stream of texts. */
+typedef struct {
+    uint64_t parts, texts;
+    uint64_t line; /* Of the first: its text's line, and the byte there. */
+    size_t byte;
+} lt_utf8_tally;
+
+/* If *text is valid UTF-8 nothing happens. Else it is FORMAT where `fails`, and where not *text and *n become a mended copy in *room,
+ * 0-terminated, and the parts are added to the tally. what and line (0: none) are for the message. */
+LT_MUST_USE lt_err lt_utf8_mend(const char *what, uint64_t line, bool fails, const char **text,
+                                size_t *n, lt_text *room, lt_utf8_tally *tally);
+
+/* Say what the tally holds, if anything. */
+void lt_utf8_tell(const char *what, const lt_utf8_tally *tally);
+
+/* One text, told at once: *text is a 0-terminated string. */
+LT_MUST_USE lt_err lt_utf8_mend_one(const char *what, bool fails, const char **text, lt_text *room);
+
+#endif
