@@ -9,7 +9,8 @@ lt_err lt_grammar_read(lt_gast *ast, const lt_grammar_vocab *v, lt_grammar_kind 
     lt_gid body;
     switch (kind) {
     case LT_GRAMMAR_GBNF:
-        return lt_gbnf_read(ast, v, text, bytes);
+        return lt_glark_is(text, bytes) ? lt_glark_read(ast, text, bytes)
+                                        : lt_gbnf_read(ast, v, text, bytes);
     case LT_GRAMMAR_REGEX:
         LT_TRY(lt_gregex_read(ast, text, bytes, (lt_gregex_options){0}, &body));
         ast->root = lt_gast_new_rule(ast, body);

@@ -25,7 +25,7 @@ typedef struct lt_grammar_vocab lt_grammar_vocab;
 typedef struct lt_grammar_state lt_grammar_state;
 
 typedef enum {
-    LT_GRAMMAR_GBNF,   /* llama.cpp's notation; the rule "root" is the start. */
+    LT_GRAMMAR_GBNF, /* llama.cpp's notation; the rule "root" is the start. Or Lark's; "start" is. */
     LT_GRAMMAR_REGEX,  /* The whole text matches: serve/grammar_regex.c has the dialect. */
     LT_GRAMMAR_SCHEMA, /* JSON schema, a JSON text: serve/grammar_schema.c lists the keywords. */
     LT_GRAMMAR_JSON,   /* Any JSON object; the text is ignored. */

@@ -128,6 +128,9 @@ typedef struct {
 } lt_gregex_options;
 LT_MUST_USE lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, lt_gregex_options o,
                                   lt_gid *out);
+/* Lark's notation (grammar_lark.c); lt_glark_is: the text is in it, not in GBNF. */
+bool lt_glark_is(const char *text, size_t bytes);
+LT_MUST_USE lt_err lt_glark_read(lt_gast *g, const char *text, size_t bytes);
 LT_MUST_USE lt_err lt_gschema_read(lt_gast *g, const char *text, size_t bytes);
 LT_MUST_USE lt_err lt_gjson_read(lt_gast *g);
 LT_MUST_USE lt_err lt_gchoice_read(lt_gast *g, const char *text, size_t bytes);

@@ -4,6 +4,7 @@ usage: serve_openai.py BASE_URL MODEL_NAME
 The model is stories260K or one as small: what is checked is the protocol, and what greedy decoding makes certain."""
 import base64
 import json
+import re
 import struct
 import sys
 import urllib.request
@@ -269,6 +270,10 @@ def structured():
     check("regex", len(digits) == 6 and digits[3] == "-" and digits.replace("-", "").isdigit(), digits)
     g = chat(extra_body={"grammar": 'root ::= "yes" | "no"'}).choices[0].message.content
     check("grammar", g in ("yes", "no"), g)
+    lark = 'start: "n=" INT ("+" INT)* "."\n%import common.INT\n%ignore " "'
+    for body in ({"guided_grammar": lark}, {"structured_outputs": {"grammar": lark}}):
+        g = chat(max_tokens=60, temperature=1.0, seed=2, extra_body=body).choices[0]
+        check(f"a grammar in Lark's notation: {list(body)[0]}", g.finish_reason == "length" or re.fullmatch(r" *n= *[0-9]+( *\+ *[0-9]+)* *\. *", g.message.content), g)
     refused("two forms at once", 400, None, lambda: chat(extra_body={"grammar": 'root ::= "a"', "guided_regex": "b"}))
     refused("a broken grammar", 400, "grammar", lambda: chat(extra_body={"grammar": "root ::= ("}))
 
