@@ -181,6 +181,7 @@ typedef struct {
 lt_loader_info lt_loader_get_info(const lt_loader *l);
 
 /* The shards of a source, in their order: how many, and where they are. */
+int64_t lt_loader_n_sources(const lt_loader *l);
 size_t lt_loader_n_shards(const lt_loader *l, int64_t source);
 const char *lt_loader_shard_path(const lt_loader *l, int64_t source, size_t shard);
 

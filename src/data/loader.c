@@ -481,6 +481,10 @@ lt_loader_info lt_loader_get_info(const lt_loader *l) {
     return info;
 }
 
+int64_t lt_loader_n_sources(const lt_loader *l) {
+    return l->options.n_sources;
+}
+
 size_t lt_loader_n_shards(const lt_loader *l, int64_t source) {
     LT_ASSERT(source >= 0 && source < l->options.n_sources);
     return l->packers[source].source.n_shards;

@@ -17,7 +17,8 @@
 #include "base/json.h"
 #include "base/log.h"
 
-#define SOURCE_BYTES ((int64_t)256 << 20)
+#define ALL_BYTES    ((int64_t)256 << 20)
+#define ENTRIES_MAX  32768
 #define FILE_MOST    ((int64_t)64 << 20)
 #define FILE_LEAST   ((int64_t)64 << 10)
 #define BLOCKS       64
@@ -119,11 +120,49 @@ done:
     return err;
 }
 
+/* One entry for all: sums of sizes, the newest time, checksums of the checksums. */
+static lt_err fold(json_t **all, bool whole) {
+    json_int_t bytes = 0, sampled = 0, newest = 0;
+    char name[64], hex[HEX_BYTES];
+    uint64_t hash = 0, whole_hash = 0;
+    json_t *entry, *one = json_array();
+    size_t i;
+
+    json_array_foreach(*all, i, entry) {
+        const char *part = json_string_value(json_object_get(entry, "xxh3"));
+        const char *every = json_string_value(json_object_get(entry, "whole"));
+        const json_int_t mtime = json_integer_value(json_object_get(entry, "mtime_ns"));
+        bytes += json_integer_value(json_object_get(entry, "bytes"));
+        sampled += json_integer_value(json_object_get(entry, "sampled"));
+        newest = mtime > newest ? mtime : newest;
+        hash = XXH3_64bits_withSeed(part, strlen(part), hash);
+        whole_hash = every != NULL ? XXH3_64bits_withSeed(every, strlen(every), whole_hash) : 0;
+    }
+    (void)snprintf(name, sizeof name, "%zu files", json_array_size(*all));
+    (void)snprintf(hex, sizeof hex, "%016" PRIx64, hash);
+    entry = json_pack("{s:s, s:I, s:I, s:I, s:s}", "file", name, "bytes", bytes, "mtime_ns", newest,
+                      "sampled", sampled, "xxh3", hex);
+    if (one == NULL || entry == NULL) {
+        json_decref(one);
+        json_decref(entry);
+        LT_FAIL(LT_ERR_OOM, "seal of %s", name);
+    }
+    if (whole) {
+        (void)snprintf(hex, sizeof hex, "%016" PRIx64, whole_hash);
+        json_object_set_new(entry, "whole", json_string(hex));
+    }
+    json_array_append_new(one, entry);
+    json_decref(*all);
+    *all = one;
+    return LT_OK;
+}
+
 lt_err lt_seal_source(json_t **out, const lt_loader *l, int64_t source, bool whole) {
     lt_err err = LT_OK;
     char path[LT_PATH_BYTES + 8];
     const int64_t n = (int64_t)lt_loader_n_shards(l, source);
-    int64_t most = SOURCE_BYTES / (n * (int64_t)N_SUFFIXES);
+    const int64_t n_sources = lt_loader_n_sources(l);
+    int64_t most = ALL_BYTES / (n * n_sources * (int64_t)N_SUFFIXES);
     json_t *all = json_array();
 
     most = most > FILE_MOST ? FILE_MOST : most < FILE_LEAST ? FILE_LEAST : most / BLOCKS * BLOCKS;
@@ -136,6 +175,9 @@ lt_err lt_seal_source(json_t **out, const lt_loader *l, int64_t source, bool who
                 LT_TRY_DONE(seal_file(all, path, most, whole));
             }
         }
+    }
+    if ((int64_t)json_array_size(all) > ENTRIES_MAX / n_sources) {
+        LT_TRY_DONE(fold(&all, whole));
     }
     *out = all;
     all = NULL;
@@ -219,7 +261,8 @@ done:
 static lt_err compare_file(const seal *a, const seal *b, const lt_loader *l, int64_t source,
                            const char *option) {
     char path[LT_PATH_BYTES + 8];
-    const char *shown = find_path(path, l, source, b->file) ? path : b->file;
+    const bool found = find_path(path, l, source, b->file);
+    const char *shown = found ? path : b->file;
 
     if (a->bytes != b->bytes) {
         LT_FAIL(LT_ERR_STATE,
@@ -232,7 +275,7 @@ static lt_err compare_file(const seal *a, const seal *b, const lt_loader *l, int
                 "was %s, now %s",
                 option, shown, (long long)a->sampled, (long long)a->bytes, a->xxh3, b->xxh3);
     }
-    if (a->whole != NULL && (b->whole != NULL || a->mtime_ns != b->mtime_ns)) {
+    if (a->whole != NULL && (b->whole != NULL || (found && a->mtime_ns != b->mtime_ns))) {
         return compare_whole(a, b, shown, option);
     }
     if (a->mtime_ns != b->mtime_ns && a->sampled < a->bytes) {

@@ -3,7 +3,8 @@
  *   one source   [{"file": "corpus.bin", "bytes": B, "mtime_ns": T, "sampled": S, "xxh3": "16 hex digits"[, "whole": "..."]}, ...]
  *
  * Each shard has one entry a file: .bin, .idx and .mask. xxh3 is of S bytes: all of a file that has no more; else 64 blocks at equal distances,
- * the first and the last bytes among them. 256 MiB are read a source, at most 64 MiB and at least 64 KiB a file. "whole" is of every byte. */
+ * the first and the last bytes among them. 256 MiB are read of all sources, at most 64 MiB and at least 64 KiB a file. "whole" is of every byte. A source of
+ * so many files that manifests would grow large (32,768 over all sources) has one entry for them together. */
 #ifndef LT_DATA_SEAL_H
 #define LT_DATA_SEAL_H
 

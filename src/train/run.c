@@ -20,6 +20,7 @@
 #include "kernels/peak.h"
 #include "lateen/train.h"
 #include "tensor/backend.h"
+#include "train/changes.h"
 
 #define PLOT_WIDTH  72
 #define PLOT_HEIGHT 12
@@ -276,6 +277,12 @@ static lt_err finish(lt_training *t) {
     LT_TRY(lt_report_write(t->recipe.out));
     print_curve(t);
     tell_peak(t, peak);
+    if (t->state.suspect) {
+        lt_log_warn(
+            "the last losses are far above the best (%.4g): this is the model of a run that "
+            "has diverged",
+            t->guard.best);
+    }
     lt_log_info("finished %lld steps in %s; report: %s/report.html%s%s%s", (long long)t->state.step,
                 lt_duration_text(took, lt_clock_s() - t->start_s), t->recipe.out,
                 t->recipe.export_model ? ", model: " : "",

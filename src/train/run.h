@@ -102,8 +102,7 @@ LT_MUST_USE lt_err lt_training_resume(lt_training *t);
 LT_MUST_USE lt_err lt_training_leave_branch(lt_training *t, int64_t step);
 LT_MUST_USE lt_err lt_training_write_recipe(const lt_training *t);
 LT_MUST_USE lt_err lt_training_tell_changes(lt_training *t); /* Into metrics.jsonl. */
-json_t *lt_recipe_json(const lt_recipe *r); /* {name: text}; what a manifest keeps. */
-/* A free name RUN/history/NAME-NNN.SUFFIX. */
+/* history.c. A free name RUN/history/NAME-NNN.SUFFIX. */
 LT_MUST_USE lt_err lt_training_history_path(const lt_training *t, char path[LT_PATH_BYTES],
                                             const char *name, const char *suffix);
 
