@@ -8,6 +8,7 @@
 #include "cli/opened.h"
 #include "cli/verb.h"
 #include "serve/api.h"
+#include "serve/openapi.h"
 #include "tensor/backend.h"
 
 #define SERVE_OPTIONS(X)                                                                           \
@@ -60,6 +61,8 @@
       "time a client may take to read anything of its answer")                                     \
     X(F64, drain_s, "drain-s", "30", 0, 1e6, "s",                                                  \
       "time for running requests to end after SIGTERM")                                            \
+    X(ENUM, describe, "describe", "no", 0, 0, "no|openapi|fields",                                 \
+      "print what requests may hold, as OpenAPI or Markdown, and end")                             \
     X(BOOL, quiet, "quiet", "false", 0, 0, "", "say nothing but errors")
 
 typedef struct {
@@ -149,6 +152,23 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->engine.deterministic = o->deterministic;
 }
 
+static lt_err describe(bool openapi) {
+    lt_json_out o = {0};
+    if (openapi) {
+        lt_openapi_write(&o);
+        lt_out_raw(&o, "\n", 1);
+    } else {
+        lt_fields_markdown(&o);
+    }
+    if (o.failed) {
+        lt_out_free(&o);
+        LT_FAIL(LT_ERR_OOM, "a description");
+    }
+    fwrite(o.data, 1, o.n, stdout);
+    lt_out_free(&o);
+    return LT_OK;
+}
+
 static lt_err run(serve_options *o, const char *positional) {
     lt_err err = LT_OK;
     lt_server_options options = lt_server_defaults();
@@ -156,6 +176,9 @@ static lt_err run(serve_options *o, const char *positional) {
     char found[LT_PATH_BYTES], url[300], *keys = NULL;
     job j = {.o = o, .model = positional != NULL ? positional : o->model};
 
+    if (o->describe != 0) {
+        return describe(o->describe == 1);
+    }
     if (j.model[0] == '\0') {
         LT_TRY_DONE(lt_opened_default_model(found));
         j.model = found;

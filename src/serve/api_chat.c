@@ -39,6 +39,7 @@ static const lt_field fields[] = {
     LT_JSON("enable_thinking", enable_thinking), LT_STR("reasoning_format", reasoning_format),
     LT_BOOL("include_reasoning", include_reasoning), LT_ONLY("parse_tool_calls", "true"),
     LT_ONLY("add_special_tokens", "false"), LT_FIELDS_SAMPLING};
+const lt_field_table lt_fields_chat = LT_FIELD_TABLE(fields, "messages");
 
 static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
                                          LT_BOOL("continuous_usage_stats", continuous_usage),

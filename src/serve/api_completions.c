@@ -25,6 +25,7 @@ static const lt_field fields[] = {LT_JSON("prompt", prompt),
                                   LT_BOOL("add_special_tokens", add_special),
                                   LT_NOTHING("user"),
                                   LT_FIELDS_SAMPLING};
+const lt_field_table lt_fields_completions = LT_FIELD_TABLE(fields, "");
 
 static const lt_field stream_fields[] = {LT_BOOL("include_usage", include_usage),
                                          LT_BOOL("continuous_usage_stats", continuous_usage),

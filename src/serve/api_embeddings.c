@@ -15,6 +15,7 @@ static const lt_field fields[] = {LT_I64("truncate_prompt_tokens", truncate_prom
                                   LT_I64("dimensions", dimensions, 1, 1e6),
                                   LT_I64("priority", priority, -1e6, 1e6),
                                   LT_NOTHING("user")};
+const lt_field_table lt_fields_embeddings = LT_FIELD_TABLE(fields, "input");
 
 /* ---- The answer ---- */
 

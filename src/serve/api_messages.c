@@ -43,6 +43,7 @@ static const lt_field fields[] = {LT_JSON("messages", messages),
                                   LT_JSON("output_config", text),
                                   LT_ONLY("speed", "\"standard\""),
                                   LT_ONLY("mcp_servers", "[]")};
+const lt_field_table lt_fields_messages = LT_FIELD_TABLE(fields, "messages");
 
 /* ---- The request ---- */
 

@@ -32,6 +32,7 @@ static const lt_field fields[] = {LT_JSON("prompt", prompt),
                                   LT_REFUSED("samplers", "their order is fixed"),
                                   LT_BOOL("add_special_tokens", add_special),
                                   LT_FIELDS_SAMPLING};
+const lt_field_table lt_fields_completion = LT_FIELD_TABLE(fields, "prompt");
 
 /* ---- Answers ---- */
 

@@ -22,6 +22,7 @@
 
 static const lt_field chat_fields[] = {LT_JSON("messages", messages), LT_JSON("tools", tools),
                                        SHARED_FIELDS};
+const lt_field_table lt_fields_ollama_chat = LT_FIELD_TABLE(chat_fields, "model");
 static const lt_field generate_fields[] = {LT_JSON("prompt", prompt),
                                            LT_STR("system", instructions),
                                            LT_JSON("context", tokens),
@@ -33,6 +34,7 @@ static const lt_field generate_fields[] = {LT_JSON("prompt", prompt),
                                            LT_REFUSED("height", "this model writes text"),
                                            LT_REFUSED("steps", "this model writes text"),
                                            SHARED_FIELDS};
+const lt_field_table lt_fields_ollama_generate = LT_FIELD_TABLE(generate_fields, "model");
 static const lt_field option_fields[] = {LT_I64("num_predict", max_tokens, -2, 1e12),
                                          LT_I64("num_ctx", num_ctx, 1, 1e9),
                                          LT_NOTHING("num_keep"),
@@ -51,6 +53,7 @@ static const lt_field option_fields[] = {LT_I64("num_predict", max_tokens, -2, 1
                                          LT_ONLY("logits_all", "false"),
                                          LT_ONLY("penalize_newline", "true"),
                                          LT_FIELDS_SAMPLING};
+const lt_field_table lt_fields_ollama_options = LT_FIELD_TABLE(option_fields, "");
 
 /* ---- What all lines say ---- */
 

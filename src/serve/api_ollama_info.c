@@ -132,11 +132,13 @@ static void put_model_info(lt_json_out *o, const lt_server *s) {
     lt_out_shut(o, '}');
 }
 
+static const lt_field show_fields[] = {
+    LT_STR("model", model),    LT_STR("name", model),
+    LT_NOTHING("verbose"),     LT_REFUSED("options", "there are none"),
+    LT_ONLY("system", "\"\""), LT_ONLY("template", "\"\"")};
+const lt_field_table lt_fields_ollama_show = LT_FIELD_TABLE(show_fields, "model");
+
 void lt_api_ollama_show(lt_call *call) {
-    static const lt_field fields[] = {
-        LT_STR("model", model),    LT_STR("name", model),
-        LT_NOTHING("verbose"),     LT_REFUSED("options", "there are none"),
-        LT_ONLY("system", "\"\""), LT_ONLY("template", "\"\"")};
     const lt_server *s = call->server;
     lt_api_error e = {0};
     lt_json_out o = {0};
@@ -144,7 +146,7 @@ void lt_api_ollama_show(lt_call *call) {
     lt_ask a;
 
     lt_ask_defaults(&a);
-    if (!lt_call_read(call, &a, fields, sizeof fields / sizeof *fields, &e) ||
+    if (!lt_call_read(call, &a, show_fields, sizeof show_fields / sizeof *show_fields, &e) ||
         !lt_ollama_check_model(s, &a, &e)) {
         lt_call_error(call, &e);
         lt_ask_free(&a);
@@ -251,19 +253,23 @@ static void embed(lt_call *call, const lt_field *rows, size_t n_rows) {
     lt_reply_start(call, j);
 }
 
+static const lt_field embed_fields[] = {
+    LT_JSON("input", input),       LT_STR("model", model),
+    LT_BOOL("truncate", truncate), LT_I64("dimensions", dimensions, 1, 1e6),
+    LT_NOTHING("options"), /* Of generation. */
+    LT_NOTHING("keep_alive")};
+const lt_field_table lt_fields_ollama_embed = LT_FIELD_TABLE(embed_fields, "model");
+
 void lt_api_ollama_embed(lt_call *call) {
-    static const lt_field fields[] = {
-        LT_JSON("input", input),       LT_STR("model", model),
-        LT_BOOL("truncate", truncate), LT_I64("dimensions", dimensions, 1, 1e6),
-        LT_NOTHING("options"), /* Of generation. */
-        LT_NOTHING("keep_alive")};
-    embed(call, fields, sizeof fields / sizeof *fields);
+    embed(call, embed_fields, sizeof embed_fields / sizeof *embed_fields);
 }
 
+static const lt_field embeddings_fields[] = {LT_JSON("prompt", prompt), LT_STR("model", model),
+                                             LT_NOTHING("options"), LT_NOTHING("keep_alive")};
+const lt_field_table lt_fields_ollama_embeddings = LT_FIELD_TABLE(embeddings_fields, "model");
+
 void lt_api_ollama_embeddings(lt_call *call) {
-    static const lt_field fields[] = {LT_JSON("prompt", prompt), LT_STR("model", model),
-                                      LT_NOTHING("options"), LT_NOTHING("keep_alive")};
-    embed(call, fields, sizeof fields / sizeof *fields);
+    embed(call, embeddings_fields, sizeof embeddings_fields / sizeof *embeddings_fields);
 }
 
 /* ---- What one model's server does not do ---- */

@@ -55,6 +55,7 @@ static const lt_field fields[] = {
     LT_REFUSED("return_tokens", "items have no place for ids"),
     LT_I64("thinking_budget", thinking_budget, -1, 1e9),
     LT_FIELDS_SAMPLING};
+const lt_field_table lt_fields_responses = LT_FIELD_TABLE(fields, "input");
 
 /* ---- Nested objects ---- */
 

@@ -22,6 +22,7 @@ static const lt_field tokenize_fields[] = {LT_JSON("content", content),
                                            LT_BOOL("parse_special", parse_special),
                                            LT_BOOL("with_pieces", with_pieces),
                                            LT_BOOL("return_token_strs", with_pieces)};
+const lt_field_table lt_fields_tokenize = LT_FIELD_TABLE(tokenize_fields, "");
 
 static bool read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n, lt_api_error *e) {
     return lt_call_read(call, a, rows, n, e) && lt_server_check_model(call->server, a, e);
@@ -109,8 +110,10 @@ done:
     lt_ask_free(&a);
 }
 
+static const lt_field detokenize_fields[] = {LT_JSON("tokens", tokens), LT_STR("model", model)};
+const lt_field_table lt_fields_detokenize = LT_FIELD_TABLE(detokenize_fields, "tokens");
+
 void lt_api_detokenize(lt_call *call) {
-    static const lt_field fields[] = {LT_JSON("tokens", tokens), LT_STR("model", model)};
     lt_api_error e = {0};
     lt_json_out o = {0};
     lt_ids ids = {0};
@@ -119,7 +122,7 @@ void lt_api_detokenize(lt_call *call) {
     size_t n = 0;
 
     lt_ask_defaults(&a);
-    if (!read(call, &a, fields, sizeof fields / sizeof *fields, &e)) {
+    if (!read(call, &a, detokenize_fields, 2, &e)) {
         goto done;
     }
     for (size_t i = 0; i < json_array_size(a.tokens); i++) {
@@ -155,15 +158,17 @@ done:
     lt_ask_free(&a);
 }
 
+static const lt_field template_fields[] = {LT_JSON("messages", messages),
+                                           LT_JSON("tools", tools),
+                                           LT_JSON("tool_choice", tool_choice),
+                                           LT_JSON("chat_template_kwargs", template_kwargs),
+                                           LT_STR("reasoning_effort", reasoning_effort),
+                                           LT_BOOL("add_generation_prompt", add_generation_prompt),
+                                           LT_BOOL("continue_final_message", continue_final),
+                                           LT_STR("model", model)};
+const lt_field_table lt_fields_apply_template = LT_FIELD_TABLE(template_fields, "messages");
+
 void lt_api_apply_template(lt_call *call) {
-    static const lt_field fields[] = {LT_JSON("messages", messages),
-                                      LT_JSON("tools", tools),
-                                      LT_JSON("tool_choice", tool_choice),
-                                      LT_JSON("chat_template_kwargs", template_kwargs),
-                                      LT_STR("reasoning_effort", reasoning_effort),
-                                      LT_BOOL("add_generation_prompt", add_generation_prompt),
-                                      LT_BOOL("continue_final_message", continue_final),
-                                      LT_STR("model", model)};
     lt_api_error e = {0};
     lt_json_out o = {0};
     lt_conversation c;
@@ -172,7 +177,7 @@ void lt_api_apply_template(lt_call *call) {
     size_t n = 0;
 
     lt_server_ask(call->server, &a);
-    if (!read(call, &a, fields, sizeof fields / sizeof *fields, &e)) {
+    if (!read(call, &a, template_fields, sizeof template_fields / sizeof *template_fields, &e)) {
         goto done;
     }
     c = (lt_conversation){.messages = a.messages,

@@ -105,6 +105,15 @@ typedef struct {
     const char *note;
 } lt_field;
 
+/* The fields of an endpoint's requests. required: names with commas between. */
+typedef struct {
+    const lt_field *rows;
+    size_t n;
+    const char *required;
+} lt_field_table;
+#define LT_FIELD_TABLE(array, needed)                                                              \
+    { array, sizeof array / sizeof *array, needed }
+
 #define LT_ASK_AT(member) offsetof(lt_ask, member)
 #define LT_BOOL(name, member)                                                                      \
     { name, LT_FIELD_BOOL, LT_ASK_AT(member), 0, 0, NULL }

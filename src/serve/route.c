@@ -73,6 +73,7 @@ static const struct {
     {"GET", "/ping", lt_api_health, LT_FLAVOUR_OPENAI, OPEN},
     {"POST", "/ping", lt_api_health, LT_FLAVOUR_OPENAI, OPEN},
     {"GET", "/v1/health", lt_api_health, LT_FLAVOUR_OPENAI, OPEN},
+    {"GET", "/openapi.json", lt_api_openapi, LT_FLAVOUR_OPENAI, OPEN},
     {"GET", "/version", lt_api_version, LT_FLAVOUR_OPENAI, OPEN},
     {"GET", "/metrics", lt_api_metrics, LT_FLAVOUR_OPENAI, READY},
     {"GET", "/status.json", lt_api_status_json, LT_FLAVOUR_OPENAI, 0},
@@ -81,6 +82,18 @@ static const struct {
     {"GET", "/status", lt_api_status_page, LT_FLAVOUR_OPENAI, OPEN},
 };
 #define N_ROUTES ((int)(sizeof routes / sizeof *routes))
+
+bool lt_route_at(int i, lt_route_info *out) {
+    if (i >= N_ROUTES) {
+        return false;
+    }
+    *out = (lt_route_info){.method = routes[i].method,
+                           .path = routes[i].path,
+                           .handler = routes[i].handler,
+                           .prefix = (routes[i].flags & PREFIX) != 0,
+                           .open = (routes[i].flags & OPEN) != 0};
+    return true;
+}
 
 /* ---- Errors ---- */
 

@@ -4,6 +4,14 @@
 
 #include "serve/server.h"
 
+/* Route i as openapi.c tells of it; false: there are fewer. */
+typedef struct {
+    const char *method, *path;
+    void (*handler)(lt_call *call);
+    bool prefix, open; /* The path goes on; no key is asked for. */
+} lt_route_info;
+bool lt_route_at(int i, lt_route_info *out);
+
 void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
 void lt_route_bad(void *server, lt_http_refusal *r);
 
@@ -38,6 +46,7 @@ void lt_route_bad(void *server, lt_http_refusal *r);
     X(models) /* api_info.c */                                                                     \
     X(model)                                                                                       \
     X(health)                                                                                      \
+    X(openapi) /* openapi.c */                                                                     \
     X(version)                                                                                     \
     X(metrics)                                                                                     \
     X(status_json)                                                                                 \

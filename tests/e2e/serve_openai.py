@@ -312,6 +312,8 @@ def extras():
     check("return_tokens_as_token_ids: chat", all(t.token.startswith("token_id:") and t.top_logprobs[0].token.startswith("token_id:") for t in r), r)
     info = json.load(urllib.request.urlopen(base + "/tokenizer_info"))
     check("tokenizer_info", info["eos_token"].strip() == "</s>" and info["bos_token"].strip() == "<s>" and "chat_template" in info, info)
+    spec = json.load(urllib.request.urlopen(base + "/openapi.json"))
+    check("openapi.json", spec["components"]["schemas"]["chat"]["properties"]["n"]["maximum"] == 128, list(spec))
     check("ping", urllib.request.urlopen(base + "/ping").status == 200)
     refused("enable_thinking: a word", 400, "enable_thinking", lambda: chat(extra_body={"enable_thinking": "no"}))
 
