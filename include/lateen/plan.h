@@ -38,11 +38,13 @@ typedef struct {
     int64_t mtp;       /* Multi-token-prediction layers. */
     int64_t window;    /* Sliding window of half of the attention layers (gpt-oss); 0 = none. */
     int64_t positions; /* Learned position embeddings; 0 = rotary or ALiBi. */
-    bool gated;        /* Three matrices in the feed-forward (SwiGLU) or two. */
-    bool tied;         /* Output matrix is the input embedding. */
-    bool biases;       /* GPT-2/3, Megatron: biases on every linear, LayerNorm. */
-    bool qkv_bias;     /* Qwen2, gpt-oss. */
-    bool qk_norm;      /* Qwen3, Apertus. */
+    int64_t route_groups,
+        route_limit; /* A token's experts come from route_limit of route_groups groups; 0: from all. */
+    bool gated;      /* Three matrices in the feed-forward (SwiGLU) or two. */
+    bool tied;       /* Output matrix is the input embedding. */
+    bool biases;     /* GPT-2/3, Megatron: biases on every linear, LayerNorm. */
+    bool qkv_bias; /* Qwen2, gpt-oss. */
+    bool qk_norm;  /* Qwen3, Apertus. */
     bool
         unfused_act; /* An activation without a fused kernel (gpt-oss: clamps, and biases on the experts). */
     bool dropout; /* Masks are kept for the backward pass (the Megatron papers). */
@@ -116,6 +118,26 @@ typedef struct {
     int sms, node_gpus, domain_gpus; /* domain: GPUs that reach each other over scale-up links. */
 } lt_plan_gpu;
 
+/* Parts of a step that a CUDA graph may hold: those cost the host nothing. ROUTER: up to the point where tokens leave for their experts. */
+enum {
+    LT_PLAN_PART_ATTENTION = 1,
+    LT_PLAN_PART_MAMBA = 2,
+    LT_PLAN_PART_DENSE = 4,
+    LT_PLAN_PART_ROUTER = 8,
+    LT_PLAN_PART_ALL = 31
+};
+
+/* Modules that selective recomputation may run again in the backward pass (Megatron's recompute_modules). */
+enum {
+    LT_PLAN_AGAIN_CORE = 1,
+    LT_PLAN_AGAIN_NORM = 2,
+    LT_PLAN_AGAIN_MLA_UP = 4,
+    LT_PLAN_AGAIN_DENSE = 8,
+    LT_PLAN_AGAIN_MOE = 16,
+    LT_PLAN_AGAIN_MOE_ACT = 32,
+    LT_PLAN_AGAIN_SHARED = 64
+};
+
 /* What a software stack reaches on a GPU kind: at most three fitted efficiencies, and facts about its kernels. */
 typedef struct {
     char name[LT_PLAN_NAME_BYTES], gpu[LT_PLAN_NAME_BYTES];
@@ -123,10 +145,16 @@ typedef struct {
         network; /* Fractions of the peaks. Fitted by `lateen plan fit` on the anchors. */
     lt_plan_attention attention;
     double passes;     /* Elementwise traffic against fully fused kernels: 1 fused ... 2 eager. */
-    double launch_us;  /* Time lost around each counted kernel: ramp, host gaps, small kernels. */
+    double launch_us;  /* Lost on the GPU around each counted kernel: ramp, drain, small kernels. */
+    double host_us;    /* The host's time to launch one; it shows where the GPU is faster. */
+    unsigned graph;    /* LT_PLAN_PART_*: launched by CUDA graphs. */
     double tp_overlap; /* Share of tensor-parallel traffic that hides behind products. */
     double dp_overlap; /* Share of gradient and parameter traffic that may hide. */
     double ep_overlap; /* The same of expert all-to-all. */
+    double
+        ep_copies; /* 1: every copy of a token travels (NCCL's all-to-all); 0: once to a node and once to a rank (DeepEP, HybridEP). */
+    double
+        quantised_gather; /* 1: tensor parallelism gathers 8-bit inputs, cast before they travel. */
     double
         moe_fused; /* 1: mxfp8 experts run as one fused kernel inside a graph of the whole step (ops.c). */
     double
@@ -138,7 +166,12 @@ typedef struct {
         launch_blocking; /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us adds, and is fitted. */
     double
         cp_balance; /* 1: context-parallel ranks share causal work evenly; 0: the last does most. */
-    bool anchored;  /* False: this GPU's default, no measurement of this very stack. */
+    double split_products; /* 1: q, k, v, and gate and up, are products of their own. */
+    double
+        wide_layers; /* So many layers of the model run their products in bf16 though the rest runs narrower. */
+    double
+        wide_attention; /* 1: so do the products around attention, and the latent maps, in all layers. */
+    bool anchored;      /* False: this GPU's default, no measurement of this very stack. */
 } lt_plan_stack;
 
 typedef enum { LT_PLAN_FAT_TREE, LT_PLAN_DRAGONFLY } lt_plan_topology;
@@ -157,6 +190,7 @@ typedef struct {
     int64_t gpus; /* What the site has. */
     lt_plan_topology topology;
     double nic_gbps, latency_us, link_latency_us;
+    double link_share; /* Of the scale-up links' rate that collectives reach. */
     int n_tiers;
     struct {
         int64_t gpus;      /* GPUs below one switch group of this tier (rack, pod, building). */
@@ -214,6 +248,8 @@ typedef struct {
     lt_plan_tune tune;
     bool fp32_grads;   /* 4-byte main gradients (Megatron) or 2-byte. */
     bool bf16_moments; /* Adam's two moments in 2 bytes each instead of 4. */
+    unsigned again; /* LT_PLAN_AGAIN_*: modules of selective recomputation; 0: the stack's usual. */
+    int again_layers; /* Full recomputation of so many layers of a stage; 0: all of them. */
 } lt_plan_layout;
 
 int64_t lt_plan_layout_gpus(const lt_plan_layout *l);
@@ -369,6 +405,8 @@ typedef struct {
     int recompute;
     int schedule; /* 0: 1F1B and interleaved; else 1 + lt_plan_schedule. */
     bool fp32_grads, bf16_moments, sp_off, dropout;
+    unsigned again; /* As in the layout. */
+    int again_layers;
     bool
         exact; /* The degrees asked for must divide model, batch and GPUs; false: a published row is taken at its word. */
 } lt_plan_query;

@@ -17,8 +17,9 @@
     X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                        \
     X(BOOL, rows, "rows", "false", 0, 0, "", "print every row, not only the groups")               \
     X(BOOL, left_out, "left-out", "false", 0, 0, "", "list the rows left out, with reasons")       \
-    X(ENUM, unseen, "cross-validate", "off", 0, 0, "off|row|group",                                \
-      "predict every row by fits made without it, or without its group")
+    X(ENUM, unseen, "cross-validate", "off", 0, 0, "off|row|group|source",                         \
+      "predict every row by fits made without it, its group, or all rows of its source")           \
+    X(STR, explain, "explain", "", 0, 0, "id", "one row: where its time goes, by mechanism")
 
 typedef struct {
     VALIDATE_OPTIONS(LT_OPTION_FIELD)
@@ -110,8 +111,8 @@ static void print_json(const lt_points *p, const lt_point_result *r, bool rows) 
     const char *names[MAX_GROUPS];
     const size_t n = group_names(p, names);
     lt_plan_group_stats s;
-    json_t *root = json_object(), *groups = json_object(), *left = json_array(),
-           *list = json_array();
+    json_t *root = json_object(), *groups = json_object(), *kinds = json_object(),
+           *left = json_array(), *list = json_array();
     lt_plan_group_stats_of(&s, r, p->n, NULL);
     json_object_set_new(root, "overall", stats_json(&s));
     for (size_t i = 0; i < n; i++) {
@@ -136,9 +137,17 @@ static void print_json(const lt_points *p, const lt_point_result *r, bool rows) 
                 json_object_set_new(row, "memory_parts_gb", memory_json(&r[i].job));
             }
             json_object_set_new(row, "parts_s", parts_json(&r[i].job));
+            if (r[i].job.flag[0] != 0) {
+                json_object_set_new(row, "contradiction", json_string(r[i].job.flag));
+            }
             json_array_append_new(list, row);
         }
     }
+    for (int k = 0; k < LT_PLAN_KIND_COUNT; k++) {
+        lt_plan_kind_stats_of(&s, r, p->n, (lt_plan_kind)k);
+        json_object_set_new(kinds, s.name, stats_json(&s));
+    }
+    json_object_set_new(root, "kinds", kinds);
     json_object_set_new(root, "groups", groups);
     json_object_set_new(root, "left_out", left);
     if (rows) {
@@ -162,6 +171,10 @@ static void print_text(const lt_points *p, const lt_point_result *r, const valid
         lt_plan_group_stats_of(&s, r, p->n, names[i]);
         stats_line(&s);
     }
+    for (int k = 0; k < LT_PLAN_KIND_COUNT; k++) {
+        lt_plan_kind_stats_of(&s, r, p->n, (lt_plan_kind)k);
+        stats_line(&s);
+    }
     lt_plan_group_stats_of(&s, r, p->n, NULL);
     stats_line(&s);
     if (s.left_out > 0 && !o->left_out) {
@@ -174,6 +187,9 @@ static void print_text(const lt_points *p, const lt_point_result *r, const valid
                    r[i].job.cluster.stack.name, r[i].job.measured_s, r[i].predicted_s,
                    100 * r[i].error, r[i].anchor ? " anchor" : "",
                    lt_plan_layout_text(text, &r[i].job.layout));
+            if (r[i].job.flag[0] != 0) {
+                printf("  %-26s contradicts its source: %s\n", "", r[i].job.flag);
+            }
         }
     }
     for (size_t i = 0; i < p->n && o->left_out; i++) {
@@ -184,6 +200,61 @@ static void print_text(const lt_points *p, const lt_point_result *r, const valid
     }
 }
 
+/* What was known of a run beyond its degrees. */
+static void explain_facts(const lt_point_job *j) {
+    const lt_plan_stack *s = &j->cluster.stack;
+    printf("  software %s on %s: products at %.2f of the peak, memory at %.2f, network at %.2f%s\n",
+           s->name, s->gpu, s->gemm, s->memory, s->network,
+           s->anchored ? "" : " (not measured: the GPU's default)");
+    printf("  CUDA graphs hold %s%s%s%s%s\n", s->graph == 0 ? "nothing" : "",
+           s->graph == LT_PLAN_PART_ALL ? "the whole step" : "",
+           s->graph != LT_PLAN_PART_ALL && (s->graph & LT_PLAN_PART_ATTENTION) != 0 ? "attention "
+                                                                                    : "",
+           s->graph != LT_PLAN_PART_ALL && (s->graph & LT_PLAN_PART_MAMBA) != 0 ? "mamba " : "",
+           s->graph != LT_PLAN_PART_ALL && (s->graph & LT_PLAN_PART_ROUTER) != 0 ? "router" : "");
+    if (j->model.experts > 0) {
+        printf("  a token's copies travel %s, %.0f %% of that beside other work\n",
+               s->ep_copies > 0 ? "each on its own" : "once to a node and once to a rank",
+               100 * s->ep_overlap);
+    }
+    if (j->flag[0] != 0) {
+        printf("  contradicts its source: %s\n", j->flag);
+    }
+}
+
+static lt_err explain(const lt_points *p, const lt_point_result *r, const char *id) {
+    char text[LT_PLAN_TEXT_BYTES];
+    for (size_t i = 0; i < p->n; i++) {
+        const lt_point_job *j = &r[i].job;
+        lt_plan_time t;
+        if (strcmp(p->rows[i].field[LT_POINT_id], id) != 0) {
+            continue;
+        }
+        if (!r[i].used) {
+            LT_FAIL(LT_ERR_ARG, "row %s is left out: %s", id, r[i].why);
+        }
+        t = lt_plan_step_estimate(&j->model, &j->cluster, &j->layout);
+        printf("%s: %s on %lld x %s\n", id, p->rows[i].field[LT_POINT_model],
+               (long long)j->cluster.gpus, j->cluster.gpu.name);
+        printf("  layout   %s\n", lt_plan_layout_text(text, &j->layout));
+        explain_facts(j);
+        printf("\n  %-24s %12s %8s\n", "where the time goes", "seconds", "share");
+#define LINE(field, name)                                                                          \
+    if (t.field > 0) {                                                                             \
+        printf("  %-24s %12.4f %6.1f %%\n", name, t.field, 100 * t.field / t.step_s);              \
+    }
+        LT_PLAN_PART_MAP(LINE)
+#undef LINE
+        printf("  %-24s %12.4f\n  %-24s %12.4f  by %s, error %+.1f %%%s\n", "predicted",
+               r[i].predicted_s, "measured", j->measured_s, j->measure, 100 * r[i].error,
+               r[i].anchor                      ? " (its fit has seen it)"
+               : lt_point_held_out(&p->rows[i]) ? " (held out)"
+                                                : "");
+        return LT_OK;
+    }
+    LT_FAIL(LT_ERR_NOT_FOUND, "no row has the id '%s'", id);
+}
+
 int lt_plan_validate_verb(int argc, char **argv) {
     validate_options o;
     lt_points p = {0};
@@ -192,12 +263,12 @@ int lt_plan_validate_verb(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
-    if (!lt_verb_parse(
-            &validate_table, &o, argc, argv,
-            "plan validate points.csv [--json] [--rows] [--left-out] [--cross-validate row|group]",
-            "Predict published runs and print the errors by group. Rows the fits were "
-            "made from (anchors) count in no statistic.",
-            &path, 1, &n, &status)) {
+    if (!lt_verb_parse(&validate_table, &o, argc, argv,
+                       "plan validate points.csv [--json] [--rows] [--left-out] [--explain id] "
+                       "[--cross-validate row|group|source]",
+                       "Predict published runs and print the errors by group. Rows the fits were "
+                       "made from (anchors) count in no statistic.",
+                       &path, 1, &n, &status)) {
         return status;
     }
     if (n != 1) {
@@ -206,17 +277,18 @@ int lt_plan_validate_verb(int argc, char **argv) {
     }
     err = lt_points_load(&p, path);
     if (err == LT_OK) {
-        err = o.unseen == 0
-                  ? lt_plan_validate(&p, &r)
-                  : lt_plan_cross_validate(
-                        &p, o.unseen == 1 ? LT_PLAN_UNSEEN_ROW : LT_PLAN_UNSEEN_GROUP, &r);
+        err = o.unseen == 0 ? lt_plan_validate(&p, &r)
+                            : lt_plan_cross_validate(&p, (lt_plan_unseen)(o.unseen - 1), &r);
+    }
+    if (err == LT_OK && o.explain[0] != 0) {
+        err = explain(&p, r, o.explain);
+    } else if (err == LT_OK && o.json) {
+        print_json(&p, r, o.rows);
+    } else if (err == LT_OK) {
+        print_text(&p, r, &o);
     }
     if (err != LT_OK) {
         status = lt_verb_fail(err);
-    } else if (o.json) {
-        print_json(&p, r, o.rows);
-    } else {
-        print_text(&p, r, &o);
     }
     free(r);
     lt_points_free(&p);
@@ -225,7 +297,9 @@ int lt_plan_validate_verb(int argc, char **argv) {
 
 #define FIT_OPTIONS(X)                                                                             \
     X(STR, rows, "rows", "", 0, 0, "id,id,...",                                                    \
-      "anchor rows (default: those named in recipes/clusters/stacks.yaml)")
+      "anchor rows (default: those named in recipes/clusters/stacks.yaml)")                        \
+    X(BOOL, part, "fit-part", "false", 0, 0, "",                                                   \
+      "anchor rows: all of the fit part that can be read")
 typedef struct {
     FIT_OPTIONS(LT_OPTION_FIELD)
 } fit_options;
@@ -233,6 +307,20 @@ typedef struct {
 static const lt_option fit_rows[] = {FIT_OPTIONS(LT_OPTION_ROW)};
 #undef LT_OPTION_STRUCT
 static const lt_option_table fit_table = LT_OPTION_TABLE("plan fit", fit_rows);
+
+/* Another fit of the GPU is a release of this stack. */
+static bool is_family(const lt_plan_fit *f, size_t n, size_t i) {
+    for (size_t k = 0; k < n; k++) {
+        const lt_plan_stack *s = &f[k].stack;
+        char family[LT_PLAN_NAME_BYTES];
+        lt_plan_stack_family(family, s->name);
+        if (k != i && strcmp(s->gpu, f[i].stack.gpu) == 0 && strcmp(family, f[i].stack.name) == 0 &&
+            strcmp(family, s->name) != 0) {
+            return true;
+        }
+    }
+    return false;
+}
 
 static void print_fits(const lt_plan_fit *f, size_t n) {
     const char *gpu = "";
@@ -251,8 +339,14 @@ static void print_fits(const lt_plan_fit *f, size_t n) {
             if (strcmp(f[i].stack.gpu, gpu) == 0) {
                 const lt_plan_stack *s = &f[i].stack;
                 const bool us = s->launch_blocking > 0;
-                printf("    %s: {gemm: %.4f, %s: %.4f, network: %.4f, anchors: [", s->name, s->gemm,
+                printf("    %s: {gemm: %.4f, %s: %.4f, network: %.4f", s->name, s->gemm,
                        us ? "launch_us" : "memory", us ? s->launch_us : s->memory, s->network);
+                if (is_family(f, n, i)) {
+                    printf("} # all %zu anchors of its releases, rms %.1f %%\n", f[i].n_anchors,
+                           100 * f[i].rms);
+                    continue;
+                }
+                printf(", anchors: [");
                 for (size_t a = 0; a < f[i].n_anchors; a++) {
                     printf("%s%s", a > 0 ? ", " : "", f[i].anchor[a]->field[LT_POINT_id]);
                 }
@@ -262,7 +356,21 @@ static void print_fits(const lt_plan_fit *f, size_t n) {
     }
 }
 
-static lt_err fit(const char *path, char *list) {
+/* All rows of the fit part that the planner can predict. */
+static size_t part_ids(const lt_points *p, const char **ids) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n && n < MAX_IDS; i++) {
+        lt_point_job j;
+        char why[LT_PLAN_TEXT_BYTES];
+        if (!lt_point_held_out(&p->rows[i]) && p->rows[i].field[LT_POINT_id][0] != 0 &&
+            lt_point_job_make(&j, &p->rows[i], why) && lt_point_predict(&j, why) > 0) {
+            ids[n++] = p->rows[i].field[LT_POINT_id];
+        }
+    }
+    return n;
+}
+
+static lt_err fit(const char *path, char *list, bool part) {
     lt_err err = LT_OK;
     lt_points p = {0};
     lt_plan_fit *f = NULL;
@@ -271,7 +379,9 @@ static lt_err fit(const char *path, char *list) {
     size_t n = 0, n_fits = 0;
 
     LT_TRY_DONE(lt_points_load(&p, path));
-    if (list[0] == 0) {
+    if (part) {
+        n = part_ids(&p, ids);
+    } else if (list[0] == 0) {
         LT_TRY_DONE(lt_plan_anchor_ids(&shipped, &n));
         if (n > MAX_IDS) {
             LT_FAIL_DONE(LT_ERR_LIMIT, "%zu anchors, at most %d", n, MAX_IDS);
@@ -297,7 +407,8 @@ int lt_plan_fit_verb(int argc, char **argv) {
     int n = 0, status = LT_EXIT_DONE;
     lt_err err;
 
-    if (!lt_verb_parse(&fit_table, &o, argc, argv, "plan fit points.csv [--rows id,id,...]",
+    if (!lt_verb_parse(&fit_table, &o, argc, argv,
+                       "plan fit points.csv [--rows id,id,...|--fit-part]",
                        "Fit gemm, memory and network efficiency of every (GPU kind, stack) that "
                        "the anchor rows ran on; prints the `fits` "
                        "section of recipes/clusters/stacks.yaml.",
@@ -308,6 +419,6 @@ int lt_plan_fit_verb(int argc, char **argv) {
         lt_error_set(LT_ERR_ARG, "plan fit needs one CSV file");
         return lt_verb_fail(LT_ERR_ARG);
     }
-    err = fit(path, o.rows);
+    err = fit(path, o.rows, o.part);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

@@ -15,6 +15,10 @@
 
 #define MAX_KINDS 64
 
+/* Of the scale-up links' rate that NCCL's rings and DeepEP reach, on all kinds alike: all-gather 361 and reduce-scatter 363 of 450 GB/s on
+ * H200, all-reduce 232 to 235 of 300 on A100, 700 of 900 on B200 and 680 on GB200 (Bekman, ML Engineering; NVIDIA GTC25 S72583). */
+#define LINK_SHARE 0.78
+
 typedef struct {
     lt_yaml_entry *rows;
     size_t n;
@@ -24,8 +28,8 @@ typedef struct {
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 
 static lt_err table_get(const table **out, const char *name) {
-    static table kept[2]; /* gpus, stacks: read-only after the first read. */
-    table *t = &kept[strcmp(name, "stacks") == 0];
+    static table kept[3]; /* gpus, stacks, runs: read-only after the first read. */
+    table *t = &kept[name[0] == 'g' ? 0 : name[0] == 's' ? 1 : 2];
     lt_err err = LT_OK;
     pthread_mutex_lock(&table_lock);
     if (t->rows == NULL) {
@@ -37,6 +41,14 @@ static lt_err table_get(const table **out, const char *name) {
     pthread_mutex_unlock(&table_lock);
     *out = t;
     return err;
+}
+
+lt_err lt_plan_runs_table(const lt_yaml_entry **rows, size_t *n) {
+    const table *t = NULL;
+    LT_TRY(table_get(&t, "runs"));
+    *rows = t->rows;
+    *n = t->n;
+    return LT_OK;
 }
 
 static lt_err number(const lt_yaml_entry *e, size_t n, const char *prefix, const char *key,
@@ -158,6 +170,10 @@ static lt_err stack_facts(lt_plan_stack *s, const table *t, const char *stack) {
     s->attention = (lt_plan_attention)attention;
     LT_TRY(number(t->rows, t->n, prefix, "passes", &s->passes, 0.1, 20, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "launch_us", &s->launch_us, 0, 1e4, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "host_us", &s->host_us, 0, 1e4, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "ep_copies", &s->ep_copies, 0, 1, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "quantised_gather", &s->quantised_gather, 0, 1, t->path));
+    LT_TRY(number(t->rows, t->n, prefix, "split_products", &s->split_products, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "tp_overlap", &s->tp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "dp_overlap", &s->dp_overlap, 0, 1, t->path));
     LT_TRY(number(t->rows, t->n, prefix, "launch_blocking", &s->launch_blocking, 0, 1, t->path));
@@ -220,6 +236,7 @@ void lt_plan_cluster_plain(lt_plan_cluster *out, const lt_plan_gpu *gpu, const l
     snprintf(c.name, sizeof c.name, "%s", gpu->name);
     c.latency_us = 6;
     c.link_latency_us = 2.5;
+    c.link_share = LINK_SHARE;
     c.storage_write_gbps = c.storage_read_gbps = 200;
     c.n_causes = 1;
     snprintf(c.cause[0].cause, sizeof c.cause[0].cause, "all causes (Llama 3)");
@@ -300,6 +317,7 @@ static const char *const known_keys[] = {"gpu",
                                          "network.latency_us",
                                          "network.link_latency_us",
                                          "network.efficiency",
+                                         "network.link_efficiency",
                                          "network.rails",
                                          "network.tiers.#.gpus",
                                          "network.tiers.#.oversubscription",
@@ -376,6 +394,7 @@ static lt_err cluster_numbers(lt_plan_cluster *c, const lt_yaml_entry *e, size_t
              {"network.latency_us", &c->latency_us, 0, 1e6},
              {"network.link_latency_us", &c->link_latency_us, 0, 1e6},
              {"network.efficiency", &c->stack.network, 0.01, 1.2},
+             {"network.link_efficiency", &c->link_share, 0.01, 1.2},
              {"efficiency.gemm", &c->stack.gemm, 0.01, 1.2},
              {"efficiency.memory", &c->stack.memory, 0.01, 1.2},
              {"efficiency.network", &c->stack.network, 0.01, 1.2},

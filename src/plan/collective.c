@@ -38,7 +38,7 @@ static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, b
     const int64_t span = ranks * stride;
     double slow = 1.0;
     group g = {.inner = 1,
-               .link = c->gpu.link_gbps * LT_PLAN_GB * c->stack.network,
+               .link = c->gpu.link_gbps * LT_PLAN_GB * c->link_share,
                .nic = c->nic_gbps * LT_PLAN_GB * c->stack.network,
                .alpha_in = c->link_latency_us * 1e-6,
                .alpha_out = c->latency_us * 1e-6};
@@ -97,8 +97,26 @@ double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double 
     return 0;
 }
 
-double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies, int64_t ranks,
-                          int64_t stride) {
+/* How many of n equal places (domains or ranks, holding the experts in order) a token reaches that chooses `copies` experts, all of them from
+ * `limit` of `groups` groups of experts; 0 groups: from all. A place is hit twice only once. */
+static double places_reached(double n, double copies, double groups, double limit) {
+    double open = n;
+    if (groups > 1 && limit > 0 && limit < groups) {
+        if (n >= groups) {
+            open = n * limit / groups;
+        } else { /* A place holds groups / n of them: none of these is chosen with the probability of the product. */
+            double none = 1.0;
+            for (double i = 0; i < groups / n; i++) {
+                none *= lt_plan_max(0.0, (groups - limit - i) / (groups - i));
+            }
+            open = n * (1.0 - none);
+        }
+    }
+    return open <= 1.0 ? open : open * (1.0 - pow(1.0 - 1.0 / open, copies));
+}
+
+double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies, int64_t groups,
+                          int64_t limit, int64_t ranks, int64_t stride) {
     group g;
     double domains, far, near;
     LT_ASSERT(c != NULL && ranks >= 1 && stride >= 1);
@@ -107,8 +125,10 @@ double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies,
     }
     g = group_of(c, ranks, stride, true);
     domains = (double)ranks / g.inner;
-    far = (domains - 1.0) * (1.0 - pow(1.0 - 1.0 / domains, copies));
-    near = (double)ranks * (1.0 - pow(1.0 - 1.0 / (double)ranks, copies)) * (g.inner - 1.0) /
+    /* Its own domain and its own rank are as likely as any other, and free. */
+    far = places_reached(domains, copies, (double)groups, (double)limit) * (domains - 1.0) /
+          domains;
+    near = places_reached((double)ranks, copies, (double)groups, (double)limit) * (g.inner - 1.0) /
            g.inner;
     return lt_plan_max((near + hop(c, &g) * far) * bytes / g.link, far * bytes / g.nic) +
            (far > 0 ? g.alpha_out : g.alpha_in) * ceil(log2((double)ranks));

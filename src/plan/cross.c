@@ -1,7 +1,7 @@
 /* cross.c: how wrong the planner is on rows that its fits have never seen.
  *
  * Every row is predicted again with efficiencies fitted without it: for each row the named anchors of its GPU kind and stack family,
- * less the row itself (LT_PLAN_UNSEEN_ROW) or less every row of its group (LT_PLAN_UNSEEN_GROUP), are fitted anew. What is left
+ * less the row itself (LT_PLAN_UNSEEN_ROW) or less every row of its group or of its source (LT_PLAN_UNSEEN_GROUP, _SOURCE), are fitted anew. What is left
  * decides, in this order: the fit of the row's own stack, of the stack's family, the GPU kind's defaults. So no row counts as an
  * anchor, and leaving out groups shows what a user gets whose software nobody has measured. */
 #include <math.h>
@@ -35,10 +35,11 @@ static size_t anchors_for(const cross *x, size_t i, const char **ids) {
     size_t n = 0;
     for (size_t k = 0; k < x->p->n; k++) {
         const lt_point_result *other = &x->r[k];
+        const lt_point_column column = x->mode == LT_PLAN_UNSEEN_GROUP ? LT_POINT_group
+                                                                       : LT_POINT_source;
         const bool hidden = x->mode == LT_PLAN_UNSEEN_ROW
                                 ? k == i
-                                : strcmp(field(own, LT_POINT_group),
-                                         field(other, LT_POINT_group)) == 0;
+                                : strcmp(field(own, column), field(other, column)) == 0;
         if (other->anchor && !hidden &&
             same_family(&own->job.cluster.stack, &other->job.cluster.stack)) {
             ids[n++] = field(other, LT_POINT_id);

@@ -2,7 +2,7 @@
  *
  * Minimises, over (ln gemm, ln memory, ln network),
  *     sum of ln(predicted / measured)^2 / SIGMA^2  +  sum of ((ln e - ln e0) / PRIOR)^2
- * by pattern search: so few rows say little about three numbers, and the prior (the GPU's default) holds those they do not
+ * by Gauss-Newton: so few rows say little about three numbers, and the prior (the GPU's default) holds those they do not
  * speak about. Everything else in the model stays as it is. */
 #include <math.h>
 #include <stdlib.h>
@@ -11,9 +11,12 @@
 #include "base/error.h"
 #include "plan/points.h"
 
-#define SIGMA    0.03
-#define PRIOR    0.12
-#define MAX_FITS 128
+#define SIGMA        0.04
+#define PRIOR        0.10
+#define MAX_FITS     128
+#define MAX_ANCHORS  512 /* Of one fit. */
+#define EFFICIENCIES 3
+#define DELTA        0.01
 #define BLOCKING_US                                                                                \
     100.0 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
 
@@ -36,53 +39,116 @@ static double width(const lt_plan_stack *s, int i) {
     return i == 1 && s->launch_blocking > 0 ? 5.0 * PRIOR : PRIOR;
 }
 
-static double cost_of(const lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *s,
-                      const lt_plan_stack *centre, double *rms) {
-    double sum = 0, penalty = 0;
+typedef struct {
+    const lt_plan_fit *f;
+    lt_point_job *jobs;
+    const lt_plan_stack *centre;
+} problem;
+
+/* Residuals at s: one an anchor, ln(predicted / measured) / SIGMA, then one an efficiency, its distance from the centre. Returns the sum of
+ * their squares. */
+static double residuals(const problem *p, const lt_plan_stack *s, double *r, double *rms) {
+    const size_t n = p->f->n_anchors;
+    double sum = 0, errors = 0;
     char why[LT_PLAN_TEXT_BYTES];
-    for (size_t i = 0; i < f->n_anchors; i++) {
+    for (size_t i = 0; i < n; i++) {
+        lt_plan_stack *own = &p->jobs[i].cluster.stack;
         double predicted;
-        jobs[i].cluster.stack.gemm = s->gemm;
-        jobs[i].cluster.stack.memory = s->memory;
-        jobs[i].cluster.stack.network = s->network;
-        jobs[i].cluster.stack.launch_us = s->launch_us;
-        predicted = lt_point_predict(&jobs[i], why);
-        sum += predicted > 0 ? pow(log(predicted / jobs[i].measured_s), 2) : 1.0;
+        own->gemm = s->gemm;
+        own->memory = s->memory;
+        own->network = s->network;
+        if (s->launch_blocking > 0) {
+            own->launch_us = s->launch_us;
+        }
+        predicted = lt_point_predict(&p->jobs[i], why);
+        r[i] = predicted > 0 ? log(predicted / p->jobs[i].measured_s) / SIGMA : 1.0 / SIGMA;
+        errors += r[i] * r[i] * SIGMA * SIGMA;
     }
-    for (int e = 0; e < 3; e++) {
-        lt_plan_stack a = *s, b = *centre;
-        penalty += pow(log(*efficiency(&a, e) / *efficiency(&b, e)) / width(s, e), 2);
+    for (int e = 0; e < EFFICIENCIES; e++) {
+        lt_plan_stack a = *s, b = *p->centre;
+        r[n + (size_t)e] = log(*efficiency(&a, e) / *efficiency(&b, e)) / width(s, e);
     }
-    *rms = sqrt(sum / (double)f->n_anchors);
-    return sum / (SIGMA * SIGMA) + penalty;
+    for (size_t i = 0; i < n + EFFICIENCIES; i++) {
+        sum += r[i] * r[i];
+    }
+    *rms = sqrt(errors / (double)n);
+    return sum;
 }
 
-/* Pattern search from f's own efficiencies. What the rows do not print of their layout is chosen once, at the start. */
+/* Solve A x = b for a symmetric positive A of three rows. */
+static void solve(double a[EFFICIENCIES][EFFICIENCIES], double *b) {
+    for (int i = 0; i < EFFICIENCIES; i++) {
+        for (int k = i + 1; k < EFFICIENCIES; k++) {
+            const double f = a[k][i] / a[i][i];
+            for (int c = i; c < EFFICIENCIES; c++) {
+                a[k][c] -= f * a[i][c];
+            }
+            b[k] -= f * b[i];
+        }
+    }
+    for (int i = EFFICIENCIES - 1; i >= 0; i--) {
+        for (int c = i + 1; c < EFFICIENCIES; c++) {
+            b[i] -= a[i][c] * b[c];
+        }
+        b[i] /= a[i][i];
+    }
+}
+
+/* The step of Gauss and Newton, in logarithms of the efficiencies, by differences of DELTA. */
+static void gauss_newton(const problem *p, const lt_plan_stack *at, const double *r, double *step) {
+    double a[EFFICIENCIES][EFFICIENCIES] = {{0}}, moved[EFFICIENCIES][MAX_ANCHORS + EFFICIENCIES];
+    const size_t n = p->f->n_anchors + EFFICIENCIES;
+    double rms;
+    for (int e = 0; e < EFFICIENCIES; e++) {
+        lt_plan_stack s = *at;
+        *efficiency(&s, e) *= exp(DELTA);
+        (void)residuals(p, &s, moved[e], &rms);
+        step[e] = 0;
+        for (size_t i = 0; i < n; i++) {
+            moved[e][i] = (moved[e][i] - r[i]) / DELTA;
+            step[e] -= moved[e][i] * r[i];
+        }
+    }
+    for (int e = 0; e < EFFICIENCIES; e++) {
+        for (int k = 0; k < EFFICIENCIES; k++) {
+            for (size_t i = 0; i < n; i++) {
+                a[e][k] += moved[e][i] * moved[k][i];
+            }
+        }
+    }
+    solve(a, step);
+}
+
+/* From f's own efficiencies downhill. What the rows do not print of their layout is chosen once, at the start. */
 static void descend(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *centre) {
-    lt_plan_stack best = f->stack;
-    double step = 0.16, cost;
+    const problem p = {f, jobs, centre};
+    double r[MAX_ANCHORS + EFFICIENCIES], cost, step[EFFICIENCIES];
     for (size_t i = 0; i < f->n_anchors; i++) {
         jobs[i].layout_known = false;
     }
-    cost = cost_of(f, jobs, &best, centre, &f->rms);
-    for (int round = 0; round < 60 && step > 0.002; round++) {
-        bool moved = false;
-        for (int e = 0; e < 6; e++) {
-            lt_plan_stack t = best;
-            const double factor = exp(e % 2 == 0 ? step : -step);
+    cost = residuals(&p, &f->stack, r, &f->rms);
+    for (int round = 0; round < 20; round++) {
+        double scale = 1, gained = 0;
+        gauss_newton(&p, &f->stack, r, step);
+        for (; scale > 0.01 && gained <= 0; scale *= 0.5) {
+            lt_plan_stack t = f->stack;
             double rms, c;
-            *efficiency(&t, e / 2) = clamp_efficiency(&t, e / 2, *efficiency(&t, e / 2) * factor);
-            c = cost_of(f, jobs, &t, centre, &rms);
+            for (int e = 0; e < EFFICIENCIES; e++) {
+                *efficiency(&t, e) = clamp_efficiency(&t, e,
+                                                      *efficiency(&t, e) * exp(scale * step[e]));
+            }
+            c = residuals(&p, &t, r, &rms);
             if (c < cost) {
+                gained = cost - c;
                 cost = c;
-                best = t;
+                f->stack = t;
                 f->rms = rms;
-                moved = true;
             }
         }
-        step *= moved ? 1.0 : 0.5;
+        if (gained < 1e-4 * cost) {
+            break;
+        }
     }
-    f->stack = best;
 }
 
 static void fit_one(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *centre) {
@@ -172,7 +238,7 @@ lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids
                         size_t *n_out) {
     lt_err err = LT_OK;
     lt_plan_fit *list = calloc(MAX_FITS, sizeof *list);
-    lt_point_job *jobs = calloc(128, sizeof *jobs);
+    lt_point_job *jobs = calloc(MAX_ANCHORS, sizeof *jobs);
     size_t n = 0;
 
     if (list == NULL || jobs == NULL) {

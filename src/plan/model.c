@@ -193,6 +193,8 @@ static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
     ANY(seq, "max_position_embeddings", "n_positions", "max_seq_len");
     ANY(experts, "num_local_experts", "n_routed_experts", "num_experts");
     ANY(topk, "num_experts_per_tok", "num_experts_per_token");
+    ANY(route_groups, "n_group");
+    ANY(route_limit, "topk_group");
     ANY(expert_ffn, "moe_intermediate_size");
     ANY(shared_ffn, "moe_shared_expert_intermediate_size", "shared_expert_intermediate_size");
     ANY(latent, "moe_latent_size");

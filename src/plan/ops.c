@@ -4,7 +4,8 @@
  *               shape = share of the tiles that is not padding * share of the last wave that is busy * k / (k + K_RAMP)
  *     attention t = pairs * 4 d / (peak * core efficiency of the kernel family on this head size)
  *     the rest  t = bytes / (memory bandwidth * memory)       bytes of fused kernels * the stack's `passes`
- *     launch    a block that keeps the GPU busy for less than its kernels take to launch waits for the host
+ *     launch    a gap around each kernel; and the GPU waits where the host needs longer to launch a pass than the GPU to run it, or to
+ *               launch the experts once it knows how many tokens each has. What CUDA graphs hold, the host need not launch.
  *
  * gemm, memory (and network, in collective.c) are the stack's three fitted efficiencies; every other constant here is one for all
  * stacks. Quantised products (fp8, mxfp8, nvfp4) pay for casting their inputs, through memory. */
@@ -14,24 +15,34 @@
 #include "plan/plan.h"
 #include "tensor/cost.h"
 
-/* Chosen once on the published rows (docs/plan/validation.md), the same for every stack and GPU. */
-#define K_RAMP         128.0 /* Depth at which a product's inner loop is half of its time ramp. */
-#define WAVE_LOSS      0.333 /* Share of the last wave's idle part that nothing else fills. */
-#define FP4_SHARE      0.90  /* Of the layers' products that run in fp4; the rest stays wider. */
-#define GROUP_KERNELS  0.34  /* Kernels per expert of a grouped product, beyond the first. */
+/* One for all stacks and GPUs. Those without a source of their own were chosen on the fit part of the published rows (docs/plan/validation.md). */
+#define K_RAMP    128.0 /* Depth at which a product's inner loop is half of its time ramp. */
+#define WAVE_LOSS 0.333 /* Share of the last wave's idle part that nothing else fills. */
+/* What cuBLAS and CUTLASS reach of the narrow peaks beside what they reach of bf16's: scales, and tiles that wait for memory twice as often. */
+#define FP8_SHARE   0.92
+#define FP4_SHARE   0.75
+#define WGRAD_BYTES 4.0 /* A weight's gradient is read, added to and written in 2 bytes. */
+#define GROUP_KERNELS                                                                              \
+    0.34 /* Kernels per expert of a grouped product that do not run beside others. */
 #define ROUTER_KERNELS 3.4
-#define PERMUTE_BYTES                                                                              \
-    11.2 /* Per element of every routed copy, forward: dispatch, un-permute, weigh. */
+#define PERMUTE_BYTES  14.0 /* Per element of every routed copy: sort, un-sort, weigh and add. */
 #define UNFUSED_ACT_BYTES                                                                          \
-    74.0                    /* Per element of an activation in small kernels and fp32; fused: 6. */
-#define GRAPH_LAUNCH_US 4.0 /* Around a kernel inside a CUDA graph of the whole step. */
+    74.0 /* Per element of an activation in small kernels and fp32; fused: 6. */
 #define FUSED_SHARE                                                                                \
-    0.7 /* Of permutation and activation traffic that the fused expert kernel leaves. */
-#define SYNC_S     40e-6 /* The host learns the token counts of each MoE layer. */
-#define SCAN_SHARE 0.02  /* Of the bf16 peak that Mamba-2's chunked scan reaches. */
+    0.55 /* Of permutation and activation traffic that the fused expert kernel leaves. */
+#define SCAN_SHARE 0.0225 /* Of the bf16 peak that Mamba-2's chunked scan reaches. */
+#define MISALIGNED 0.5    /* See alignment(). */
+#define ADD_BYTES  4.0    /* Read and write to add one more gradient to the input's. */
+/* The host. A counted kernel stands for the few that one module launches: host_us is the time of all of these. */
+#define GROUP_HOST 0.26 /* Of host_us, for one expert's part of a grouped product: a loop in C++. */
+#define MOE_HOST   5.9  /* Of host_us, for handling tokens around the experts, a layer and pass. */
+#define SYNC_S     60e-6 /* From the counts' arrival at the host to its first kernel on the GPU. */
 
-/* Bytes of casting that show, per element of a quantised product's input: most of it hides in the kernel before. */
-static const double cast_bytes[LT_PLAN_PRECISION_COUNT] = {0, 0, 1.84, 0.22, 5.7, 6.0};
+/* Bytes of casting an element of a product's input. A scale a tensor (fp8): read for the maximum, read again, write; blocks know their own maximum
+ * (mxfp8): read, write both layouts with scales; nvfp4 rotates by a Hadamard matrix and reads for the maximum before; a scale a row: twice, along
+ * both directions. */
+static const double cast_bytes[LT_PLAN_PRECISION_COUNT] = {
+    [LT_PLAN_FP8] = 5.0, [LT_PLAN_MXFP8] = 5.0, [LT_PLAN_NVFP4] = 9.9, [LT_PLAN_FP8ROW] = 7.7};
 
 static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
     const double *peak = c->gpu.peak_tflops;
@@ -40,7 +51,10 @@ static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
         return (peak[LT_PLAN_FP32] > 0 ? peak[LT_PLAN_FP32] : bf16 / 2.0) *
                1e12; /* TF32 by default. */
     }
-    return (peak[p] > 0 ? peak[p] : bf16) * 1e12 * (p == LT_PLAN_NVFP4 ? FP4_SHARE : 1.0);
+    return (peak[p] > 0 ? peak[p] : bf16) * 1e12 *
+           (p == LT_PLAN_NVFP4                       ? FP4_SHARE
+            : p == LT_PLAN_MXFP8 || p == LT_PLAN_FP8 ? FP8_SHARE
+                                                     : 1.0);
 }
 
 /* What tiles leave of a product: padding at the edges, the idle part of the last wave, and the ramp of the inner loop. The library
@@ -76,18 +90,39 @@ static bool experts_fused(const lt_plan_job *j) {
            j->c->gpu.peak_tflops[LT_PLAN_NVFP4] > 0;
 }
 
+/* Of tensor parallelism: split by columns (its input is gathered) or by rows (its output's gradient is). */
+typedef enum { SIDE_PLAIN, SIDE_COLUMN, SIDE_ROW } side;
+
 typedef struct {
     const lt_plan_job *j;
     lt_plan_work w;
+    side side;
+    bool cast_before; /* The product before cast this input. */
     bool backward, lora;
-    bool fused;   /* experts_fused */
-    double count; /* Blocks of this kind on the stage. */
+    bool fused;    /* experts_fused */
+    bool wide;     /* These products stay in bf16. */
+    bool captured; /* By a CUDA graph: the host launches none of these kernels. */
+    double count;  /* Blocks of this kind on the stage. */
 } tally;
 
+static void kernels(tally *t, double n) {
+    t->w.kernels += t->count * n;
+    t->w.host_kernels += t->captured ? 0.0 : t->count * n;
+}
+
+/* Bytes of casting an element: x going forward, dy going backward. What tensor parallelism gathers in 8 bits is cast before, each rank its share;
+ * only the transposed copy, for the weights' gradient, is made of the whole (one byte read, one written). */
+static double cast_of(const tally *t, lt_plan_precision p) {
+    const lt_plan_job *j = t->j;
+    const bool gathered = t->side == (t->backward ? SIDE_ROW : SIDE_COLUMN);
+    const double tp = j->l->sp && j->c->stack.quantised_gather > 0 && p != LT_PLAN_FP8ROW ? j->l->tp
+                                                                                          : 1.0;
+    return gathered && tp > 1 ? cast_bytes[p] / tp + 2.0 * (1.0 - 1.0 / tp) : cast_bytes[p];
+}
+
 /* A linear layer y (m, n) = x (m, k) W: forward, or backward's two products. */
-static void linear(tally *t, double m, double n, double k, double groups) {
+static void linear_in(tally *t, double m, double n, double k, double groups, lt_plan_precision p) {
     const lt_plan_cluster *c = t->j->c;
-    const lt_plan_precision p = t->j->l->precision;
     const double mem = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
     const double group_kernels = t->fused ? 0.0 : GROUP_KERNELS;
     if (m <= 0 || n <= 0 || k <= 0) {
@@ -96,30 +131,51 @@ static void linear(tally *t, double m, double n, double k, double groups) {
     if (!t->backward) {
         t->w.gemm_s += t->count * group_s(c, m, n, k, groups, p, 2.0);
         t->w.flops += t->count * groups * 2.0 * m * n * k;
-        t->w.kernels += t->count * (1 + group_kernels * (groups - 1));
+        kernels(t, 1 + group_kernels * (groups - 1));
     } else {
         t->w.gemm_s += t->count * group_s(c, m, k, n, groups, p, 2.0);
         if (!t->lora) {
             t->w.gemm_s += t->count *
-                           group_s(c, k, n, m, groups, p, t->j->l->fp32_grads ? 8.0 : 2.0);
+                           group_s(c, k, n, m, groups, p, t->j->l->fp32_grads ? 8.0 : WGRAD_BYTES);
         }
         t->w.flops += t->count * groups * (t->lora ? 2.0 : 4.0) * m * n * k;
-        t->w.kernels += 2.0 * t->count * (1 + group_kernels * (groups - 1));
+        kernels(t, 2.0 * (1 + group_kernels * (groups - 1)));
     }
-    if (p > LT_PLAN_BF16 &&
-        !(t->fused && groups > 1)) { /* Cast x going forward, dy going backward. */
-        t->w.elementwise_s += t->count * groups * cast_bytes[p] * m * (t->backward ? n : k) / mem;
-        t->w.kernels += t->count;
+    if (p > LT_PLAN_BF16 && !(t->fused && groups > 1) && (t->backward || !t->cast_before)) {
+        t->w.elementwise_s += t->count * groups * cast_of(t, p) * m * (t->backward ? n : k) / mem;
+        kernels(t, 1);
+    }
+    if (groups > 1 && !t->fused && !t->captured) {
+        t->w.host_kernels += t->count * (groups - 1) * GROUP_HOST * (t->backward ? 2 : 1);
     }
 }
 
 /* bytes per token of fused elementwise traffic. */
-static void stream(tally *t, double tokens, double bytes, double kernels) {
+static void stream(tally *t, double tokens, double bytes, double launches) {
     const lt_plan_cluster *c = t->j->c;
     const double mem = c->gpu.memory_gbps * LT_PLAN_GB * c->stack.memory;
     t->w.elementwise_s += t->count * tokens * bytes * (t->backward ? 2.0 : 1.0) * c->stack.passes /
                           mem;
-    t->w.kernels += t->count * kernels * (t->backward ? 1.5 : 1.0) * c->stack.passes;
+    kernels(t, launches * (t->backward ? 1.5 : 1.0) * c->stack.passes);
+}
+
+/* The head size a kernel computes with: flash kernels exist for a few sizes (the repositories of FlashAttention 1, 2 and 3), and what lies
+ * between pads to the next. Without them the scores are plain products of that depth. */
+static double kernel_head(lt_plan_attention kernel, double size) {
+    static const double sizes[LT_PLAN_ATTENTION_COUNT][9] = {
+        {0}, {16, 32, 64, 128}, {32, 64, 96, 128, 160, 192, 224, 256}, {64, 96, 128, 192, 256}};
+    for (int i = 0; i < 9 && sizes[kernel][i] > 0; i++) {
+        if (size <= sizes[kernel][i]) {
+            return sizes[kernel][i];
+        }
+    }
+    return size;
+}
+
+/* Of the products' rate where rows are no multiple of 16 bytes: a head size that is not a multiple of 8 (Anthony et al. 2024, The Case for
+ * Co-Designing Model Architectures with Hardware, fig. 7: throughput of the score product drops to half and less). */
+static double alignment(double size) {
+    return fmod(size, 8.0) == 0 ? 1.0 : MISALIGNED;
 }
 
 /* Share of the bf16 peak that the attention core reaches at head size 128: FlashAttention 1/2/3 papers and their repositories'
@@ -131,9 +187,9 @@ static double core_efficiency(const lt_plan_cluster *c, lt_plan_attention kernel
     const int generation = c->gpu.peak_tflops[LT_PLAN_NVFP4] > 0 ? 2
                            : c->gpu.peak_tflops[LT_PLAN_FP8] > 0 ? 1
                                                                  : 0;
-    const double size = head_dim > 64 && head_dim < 128
-                            ? 0.9
-                            : 1.0; /* Sizes between two instantiations pad. */
+    const double size = kernel == LT_PLAN_ATTENTION_UNFUSED
+                            ? alignment(head_dim)
+                            : head_dim / kernel_head(kernel, head_dim);
     return forward_of[kernel][generation] * size * (backward ? 0.80 : 1.0);
 }
 
@@ -160,7 +216,57 @@ static void attention_core(tally *t, double seqs, double seq, double heads, doub
         LT_PLAN_ATTENTION_UNFUSED) { /* Scores, softmax and dropout each go through memory: 13 and 17 bytes an element. */
         t->w.attention_s += t->count * pairs * (t->backward ? 15.0 : 11.0) / mem;
     }
-    t->w.kernels += t->count * (kernel == LT_PLAN_ATTENTION_UNFUSED ? 5.0 : 1.0);
+    kernels(t, kernel == LT_PLAN_ATTENTION_UNFUSED ? 5.0 : 1.0);
+}
+
+/* In the run's precision; recipes of 8 and 4 bits keep some layers wider. */
+static void linear(tally *t, double m, double n, double k, double groups) {
+    const lt_plan_precision p = t->wide && t->j->l->precision > LT_PLAN_BF16 ? LT_PLAN_BF16
+                                                                             : t->j->l->precision;
+    const double all = t->count,
+                 wide = p > LT_PLAN_BF16
+                            ? lt_plan_min(1.0, t->j->c->stack.wide_layers / (double)t->j->m->layers)
+                            : 0.0;
+    t->count = all * (1.0 - wide);
+    linear_in(t, m, n, k, groups, p);
+    if (wide > 0) {
+        t->count = all * wide;
+        linear_in(t, m, n, k, groups, LT_PLAN_BF16);
+    }
+    t->count = all;
+}
+
+/* Several outputs of one input: one product, or, where the software keeps their matrices apart, one each, the input cast once. */
+static void joined(tally *t, double m, const double *n, size_t parts, double k, double groups) {
+    double all = 0;
+    for (size_t i = 0; i < parts; i++) {
+        if (t->j->c->stack.split_products > 0) {
+            t->cast_before = i > 0;
+            linear(t, m, n[i], k, groups);
+        }
+        all += n[i];
+    }
+    t->cast_before = false;
+    if (!(t->j->c->stack.split_products > 0)) {
+        linear(t, m, all, k, groups);
+    } else if (t->backward && parts > 1) { /* The input's gradients are summed. */
+        t->w.elementwise_s += t->count * groups * (double)(parts - 1) * ADD_BYTES * m * k /
+                              (t->j->c->gpu.memory_gbps * LT_PLAN_GB * t->j->c->stack.memory);
+    }
+}
+
+static bool in_graph(const lt_plan_job *j, unsigned part) {
+    return (j->c->stack.graph & part) == part;
+}
+
+/* MLA's products from the latent vectors up to the heads; its norms, RoPE, and joining the parts with and without it. */
+static void mla_up(tally *t, double tokens, double h) {
+    const lt_plan_model *m = t->j->m;
+    const double qk = (double)(m->nope_dim + m->rope_dim), q = (double)m->q_rank,
+                 r = (double)m->kv_rank;
+    linear(t, tokens, q > 0 ? h * qk : 0, q, 1);
+    linear(t, tokens, h * (double)(m->nope_dim + m->v_dim), r, 1);
+    stream(t, tokens, 4.0 * (q + r) + 8.0 * h * qk, 6);
 }
 
 static void attention_block(tally *t) {
@@ -170,75 +276,120 @@ static void attention_block(tally *t) {
     const double w = (double)m->width, h = (double)m->heads / tp, d = (double)m->head_dim;
     const double g = lt_plan_max(1.0, (double)m->kv_heads / tp),
                  part = j->l->sp ? tokens / tp : tokens;
+    t->captured = in_graph(j, LT_PLAN_PART_ATTENTION);
     stream(t, part, 10.0 * w + (m->dropout ? 2.0 * w : 0.0), 2);
     if (m->kv_rank > 0) {
         const double qk = (double)(m->nope_dim + m->rope_dim), v = (double)m->v_dim,
-                     r = (double)m->kv_rank;
-        const double q = (double)m->q_rank;
+                     r = (double)m->kv_rank, q = (double)m->q_rank;
         linear(t, tokens, q > 0 ? q : h * qk, w, 1);
-        linear(t, tokens, q > 0 ? h * qk : 0, q, 1);
         linear(t, tokens, r + (double)m->rope_dim, w, 1);
-        linear(t, tokens, h * (double)(m->nope_dim + m->v_dim), r, 1);
         linear(t, tokens, w, h * v, 1);
-        stream(t, tokens, 4.0 * (q + r) + 8.0 * h * qk,
-               6); /* Latent norms, RoPE, joining the rope and no-rope parts. */
+        mla_up(t, tokens, h);
         attention_core(t, (double)j->l->micro, (double)m->seq, h, qk, v, 0);
         return;
     }
-    linear(t, tokens, (h + 2.0 * g) * d, w, 1);
+    t->wide = j->c->stack.wide_attention > 0;
+    t->side = SIDE_COLUMN;
+    joined(t, tokens, (const double[]){h * d, g * d, g * d}, 3, w, 1);
+    t->side = SIDE_ROW;
     linear(t, tokens, w, h * d, 1);
+    t->side = SIDE_PLAIN;
+    t->wide = false;
     stream(t, tokens,
            (m->positions > 0 ? 0.0 : 4.0 * (h + g) * d) + (m->qk_norm ? 4.0 * (h + g) * d : 0.0),
            m->positions > 0 ? 0 : 2);
     attention_core(t, (double)j->l->micro, (double)m->seq, h, d, d, (double)m->window);
 }
 
+static void activation(tally *t, double tokens, double f) {
+    const lt_plan_model *m = t->j->m;
+    const double bytes = m->unfused_act ? UNFUSED_ACT_BYTES * (t->fused ? FUSED_SHARE : 1.0)
+                         : m->gated     ? 6.0
+                                        : 4.0;
+    stream(t, tokens, bytes * f, m->unfused_act ? 10 : 1);
+}
+
 static void ffn(tally *t, double tokens, double in, double f, double groups) {
     const bool gated = t->j->m->gated;
-    linear(t, tokens, (gated ? 2.0 : 1.0) * f, in, groups);
+    t->side = groups > 1 ? SIDE_PLAIN : SIDE_COLUMN;
+    joined(t, tokens, (const double[]){f, f}, gated ? 2 : 1, in, groups);
+    t->side = groups > 1 ? SIDE_PLAIN : SIDE_ROW;
     linear(t, tokens, in, f, groups);
-    stream(t, tokens * groups,
-           (t->j->m->unfused_act ? UNFUSED_ACT_BYTES * (t->fused ? FUSED_SHARE : 1.0)
-            : gated              ? 6.0
-                                 : 4.0) *
-               f,
-           t->j->m->unfused_act ? 10 : 1);
+    t->side = SIDE_PLAIN;
+    activation(t, tokens * groups, f);
 }
 
 static void dense_block(tally *t) {
     const lt_plan_job *j = t->j;
     const double tp = j->l->tp, tokens = (double)(j->l->micro * j->m->seq) / j->l->cp;
+    t->captured = in_graph(j, LT_PLAN_PART_DENSE);
     stream(t, j->l->sp ? tokens / tp : tokens, (j->m->dropout ? 12.0 : 10.0) * (double)j->m->width,
            2);
     ffn(t, tokens, (double)j->m->width, (double)j->m->ffn / tp, 1);
 }
 
-static void moe_block(tally *t) {
+/* Tokens to their experts, `bytes` in all of one copy of every token; bringing the results back costs the same. */
+static double expert_traffic_s(const lt_plan_job *j, double bytes) {
+    const lt_plan_model *m = j->m;
+    const double k = (double)m->topk;
+    if (j->c->stack.ep_copies > 0) {
+        return lt_plan_collective_s(j->c, LT_PLAN_ALL_TO_ALL, bytes * k, j->l->ep, 1);
+    }
+    return lt_plan_dispatch_s(j->c, bytes, k, m->route_groups, m->route_limit, j->l->ep, 1);
+}
+
+static double busy_s(const lt_plan_work *w) {
+    return w->gemm_s + w->attention_s + w->elementwise_s;
+}
+
+/* From the router's counts on. Forward, the host must know them before it can launch anything: it begins when the GPU has nothing left to do, so
+ * that here, and not over the whole pass, the slower of the two counts. Backward the counts are known. */
+static void experts(tally *t, double all, double tokens) {
     const lt_plan_job *j = t->j;
     const lt_plan_model *m = j->m;
-    const lt_plan_layout *l = j->l;
-    const double tp = l->tp, all = (double)(l->micro * m->seq) / l->cp, tokens = all / tp;
-    const double k = (double)m->topk, w = (double)m->width,
-                 in = (double)(m->latent > 0 ? m->latent : m->width);
-    const double local = (double)m->experts / l->ep;
-    stream(t, tokens, 10.0 * w, 2);
-    linear(t, tokens, (double)m->experts, w, 1);
-    stream(t, tokens, 12.0 * (double)m->experts,
-           ROUTER_KERNELS); /* Scores, top-k, counts, load balance. */
+    const double k = (double)m->topk, w = (double)m->width, local = (double)m->experts / j->l->ep;
+    const double in = (double)(m->latent > 0 ? m->latent : m->width), ep = t->w.ep_s;
+    const lt_plan_work before = t->w;
+    const bool waits = !t->fused && !t->captured;
     if (m->latent > 0) {
+        t->wide = j->c->stack.wide_attention > 0;
         linear(t, tokens, in, w, 1);
         linear(t, tokens, w, in, 1);
+        t->wide = false;
     }
     ffn(t, tokens * k / local, in, (double)m->expert_ffn, local);
     stream(t, tokens * k, PERMUTE_BYTES * (t->fused ? FUSED_SHARE : 1.0) * in,
            t->fused ? 2 : 6); /* Permute, un-permute and weigh every copy. */
     if (m->shared_ffn > 0) {
-        ffn(t, all, w, (double)m->shared_ffn / tp, 1);
+        ffn(t, all, w, (double)m->shared_ffn / j->l->tp, 1);
     }
-    t->w.ep_s += t->fused ? 0.0 : t->count * SYNC_S;
-    if (l->ep > 1) {
-        t->w.ep_s += t->count * 2.0 * lt_plan_dispatch_s(j->c, tokens * in * 2.0, k, l->ep, 1);
+    if (j->l->ep > 1) {
+        t->w.ep_s += t->count * 2.0 * expert_traffic_s(j, tokens * in * 2.0);
     }
+    if (waits) {
+        t->w.host_kernels += t->count * MOE_HOST;
+        t->w.syncs += t->count;
+    }
+    if (waits && !t->backward) {
+        const double host = (t->w.host_kernels - before.host_kernels) * j->c->stack.host_us * 1e-6;
+        const double gpu = busy_s(&t->w) - busy_s(&before) + t->w.ep_s - ep;
+        t->w.stall_s += lt_plan_max(0.0, host - gpu);
+    }
+}
+
+static void moe_block(tally *t) {
+    const lt_plan_job *j = t->j;
+    const lt_plan_model *m = j->m;
+    const double all = (double)(j->l->micro * m->seq) / j->l->cp, tokens = all / j->l->tp;
+    t->captured = in_graph(j, LT_PLAN_PART_ROUTER);
+    stream(t, tokens, 10.0 * (double)m->width, 2);
+    t->wide = true; /* Every recipe routes in bf16 or wider. */
+    linear(t, tokens, (double)m->experts, (double)m->width, 1);
+    t->wide = false;
+    stream(t, tokens, 12.0 * (double)m->experts,
+           ROUTER_KERNELS); /* Scores, top-k, counts, load balance. */
+    t->captured = in_graph(j, LT_PLAN_PART_ALL);
+    experts(t, all, tokens);
 }
 
 static void mamba_block(tally *t) {
@@ -254,6 +405,7 @@ static void mamba_block(tally *t) {
     const double scan = tokens * heads *
                         (2.0 * chunk * (state + (double)m->mamba_dim) +
                          4.0 * state * (double)m->mamba_dim);
+    t->captured = in_graph(j, LT_PLAN_PART_MAMBA);
     stream(t, j->l->sp ? tokens / tp : tokens, 10.0 * w, 2);
     linear(t, tokens, 2.0 * d + bc + heads, w, 1);
     linear(t, tokens, w, d, 1);
@@ -263,11 +415,19 @@ static void mamba_block(tally *t) {
     t->w.flops += t->count * scan * (t->backward ? 2.0 : 1.0);
 }
 
-/* Reductions behind a mixer and behind a feed-forward part, tensor parallel. */
+/* Around each mixer and each feed-forward part, tensor parallel: gather the sequence before, sum and scatter it behind (an all-reduce
+ * without sequence parallelism). Where the input of an 8-bit product is cast before it is gathered, half of the bytes travel. */
 static void tp_comm(tally *t, double times) {
     const lt_plan_job *j = t->j;
-    const double bytes = (double)(j->l->micro * j->m->seq) / j->l->cp * (double)j->m->width * 2.0;
-    t->w.tp_s += times * lt_plan_collective_s(j->c, LT_PLAN_ALL_REDUCE, bytes, j->l->tp, 1);
+    const lt_plan_layout *l = j->l;
+    const double bytes = (double)(l->micro * j->m->seq) / l->cp * (double)j->m->width * 2.0;
+    const double share = l->sp && j->c->stack.quantised_gather > 0 && l->precision != LT_PLAN_FP8ROW
+                             ? lt_plan_precision_bytes(l->precision) / 2.0
+                             : 1.0;
+    const double gather = lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, bytes * share, l->tp, 1);
+    t->w.tp_gather_s += times * gather;
+    t->w.tp_s += times *
+                 (gather + lt_plan_collective_s(j->c, LT_PLAN_REDUCE_SCATTER, bytes, l->tp, 1));
 }
 
 static void cp_comm(tally *t, double times) {
@@ -281,11 +441,18 @@ static void cp_comm(tally *t, double times) {
                  lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, bytes, j->l->cp, j->l->tp);
 }
 
-/* Around each kernel: ramp, drain, host gaps, and the small kernels that are not counted one by one. */
+/* What the GPU waits for launches: a gap around each kernel, a round trip wherever the host must know the GPU's counts, and all that the host
+ * needs longer to launch a pass than the GPU to run it. Under CUDA_LAUNCH_BLOCKING the two take turns instead. */
 static void launch_gap(tally *t) {
-    const double us = t->fused ? lt_plan_min(GRAPH_LAUNCH_US, t->j->c->stack.launch_us)
-                               : t->j->c->stack.launch_us;
-    t->w.launch_s = t->w.kernels * us * 1e-6;
+    const lt_plan_stack *k = &t->j->c->stack;
+    lt_plan_work *w = &t->w;
+    const double gaps = w->kernels * k->launch_us * 1e-6,
+                 busy = w->gemm_s + w->attention_s + w->elementwise_s + gaps;
+    w->launch_s = gaps;
+    if (!(k->launch_blocking > 0)) {
+        w->launch_s += w->syncs * SYNC_S +
+                       lt_plan_max(w->stall_s, w->host_kernels * k->host_us * 1e-6 - busy);
+    }
 }
 
 static lt_plan_work layers_work(const lt_plan_job *j, bool backward) {
@@ -311,7 +478,9 @@ static lt_plan_work layers_work(const lt_plan_job *j, bool backward) {
         moe_block(&t);
     }
     if (j->l->tp > 1) {
-        tp_comm(&t, share * (double)(m->n_attn + m->n_mamba + m->n_dense + m->n_moe));
+        /* Experts are not split by it: their tokens leave from the scattered sequence. */
+        tp_comm(&t, share * (double)(m->n_attn + m->n_mamba + m->n_dense +
+                                     (m->shared_ffn > 0 || !j->l->sp ? m->n_moe : 0)));
     }
     if (j->l->cp > 1) {
         cp_comm(&t, attn);
@@ -335,13 +504,70 @@ static double op_selective_share(const lt_plan_model *m) {
     return (k + q + f) * w / ((2.0 * q + 2.0 * k + 3.0 * f) * w);
 }
 
+/* The modules that selective recomputation names, forward once more. */
+static lt_plan_work modules_work(const lt_plan_job *j) {
+    const lt_plan_model *m = j->m;
+    const unsigned again = j->l->again;
+    const double share = (double)((m->layers + j->l->pp - 1) / j->l->pp) / (double)m->layers;
+    const double tokens = (double)(j->l->micro * m->seq) / j->l->cp, tp = j->l->tp,
+                 w = (double)m->width, h = (double)m->heads / tp;
+    const double moe = share * (double)(m->n_moe + (m->n_moe > 0 ? m->mtp : 0)),
+                 attn = share * (double)(m->n_attn + m->mtp);
+    tally t = {.j = j, .fused = experts_fused(j)};
+    if ((again & LT_PLAN_AGAIN_NORM) != 0) {
+        t.count = share * (double)(m->n_attn + m->n_mamba + m->n_dense + m->n_moe);
+        stream(&t, j->l->sp ? tokens / tp : tokens, 4.0 * w, 1);
+    }
+    if ((again & LT_PLAN_AGAIN_MLA_UP) != 0 && (t.count = attn) > 0 && m->kv_rank > 0) {
+        mla_up(&t, tokens, h);
+    }
+    if ((again & LT_PLAN_AGAIN_CORE) != 0 && (t.count = attn) > 0) {
+        const bool mla = m->kv_rank > 0;
+        attention_core(&t, (double)j->l->micro, (double)m->seq, h,
+                       (double)(mla ? m->nope_dim + m->rope_dim : m->head_dim),
+                       (double)(mla ? m->v_dim : m->head_dim), (double)m->window);
+    }
+    if ((again & LT_PLAN_AGAIN_DENSE) != 0 && (t.count = share * (double)m->n_dense) > 0) {
+        ffn(&t, tokens, w, (double)m->ffn / tp, 1);
+    }
+    if ((t.count = moe) > 0 && (again & LT_PLAN_AGAIN_MOE) != 0) {
+        moe_block(&t);
+    } else if (t.count > 0) {
+        if ((again & LT_PLAN_AGAIN_MOE_ACT) != 0) {
+            activation(&t, tokens / tp * (double)m->topk, (double)m->expert_ffn);
+        }
+        if ((again & LT_PLAN_AGAIN_SHARED) != 0 && m->shared_ffn > 0) {
+            ffn(&t, tokens, w, (double)m->shared_ffn / tp, 1);
+        }
+    }
+    launch_gap(&t);
+    return t.w;
+}
+
+static void scale(lt_plan_work *w, double by) {
+    double *const field[] = {&w->gemm_s,  &w->attention_s,  &w->elementwise_s, &w->launch_s,
+                             &w->tp_s,    &w->cp_s,         &w->ep_s,          &w->flops,
+                             &w->kernels, &w->host_kernels, &w->syncs,         &w->stall_s};
+    for (size_t i = 0; i < sizeof field / sizeof *field; i++) {
+        *field[i] *= by;
+    }
+}
+
 lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
     lt_plan_work w = {0}, f;
     if (j->l->recompute == LT_PLAN_RECOMPUTE_NONE) {
         return w;
     }
+    if (j->l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE && j->l->again != 0) {
+        return modules_work(j);
+    }
     f = layers_work(j, false);
     if (j->l->recompute == LT_PLAN_RECOMPUTE_FULL) {
+        if (j->l->again_layers >
+            0) { /* Megatron's block method: so many of each chunk of a stage. */
+            const double chunk = ceil((double)j->m->layers / ((double)j->l->pp * j->l->vpp));
+            scale(&f, lt_plan_min(1.0, j->l->again_layers / chunk));
+        }
         return f;
     }
     if (j->c->stack.attention == LT_PLAN_ATTENTION_UNFUSED) { /* Scores and softmax again. */
@@ -350,6 +576,7 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
         w.elementwise_s = 0.6 * f.elementwise_s; /* Norms and activation functions. */
         if (j->c->stack.op_selective > 0 && j->m->n_dense == j->m->layers) {
             w.gemm_s = op_selective_share(j->m) * f.gemm_s;
+            w.tp_s = f.tp_gather_s; /* Its list of what is kept holds the reduce-scatters only. */
         }
     }
     return w;

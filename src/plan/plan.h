@@ -28,6 +28,21 @@ LT_MUST_USE lt_err lt_plan_yaml_choice(const lt_yaml_entry *e, size_t n, const c
 void lt_plan_stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack);
 LT_MUST_USE lt_err lt_plan_gpu_match(lt_plan_gpu *out, const char *text);
 
+lt_err lt_plan_runs_table(const lt_yaml_entry **rows, size_t *n); /* recipes/clusters/runs.yaml. */
+
+/* ---- runs.c: how a published benchmark was run ---- */
+
+typedef struct {
+    unsigned graph, again; /* LT_PLAN_PART_*, LT_PLAN_AGAIN_*. */
+    int again_layers, offload_layers, pp, vpp, micro;
+    bool dedupe, overlap, fsdp; /* dedupe: DeepEP or HybridEP. */
+} lt_plan_run;
+
+LT_MUST_USE lt_err lt_plan_run_parse(lt_plan_run *out, const char *words);
+/* The run ("deepseek-v3/gb200/mxfp8") of a stack's release; *found false: nobody wrote it down. */
+LT_MUST_USE lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *stack,
+                                    const char *run, int64_t batch);
+
 /* ---- ops.c: the time of one layer's work on one GPU ---- */
 
 /* Seconds by kind; communication in seconds before overlap. */
@@ -35,7 +50,10 @@ typedef struct {
     double gemm_s, attention_s, elementwise_s,
         launch_s;            /* launch: gaps the host leaves, beyond the GPU's own work. */
     double tp_s, cp_s, ep_s; /* Whole time of the collectives. */
-    double flops, kernels;
+    double tp_gather_s;      /* Of tp_s, the gathers. */
+    double flops, kernels, host_kernels; /* host_kernels: not launched by a CUDA graph. */
+    double syncs,
+        stall_s; /* Times the host waits for the GPU's counts; what the GPU then waits for the host. */
 } lt_plan_work;
 
 typedef struct {
@@ -57,9 +75,10 @@ double lt_plan_gemm_s(const lt_plan_cluster *c, double m, double n, double k, lt
 /* ---- collective.c ---- */
 
 /* Send each token, `bytes` in all of one copy of every token, to the `copies` experts it chose, spread evenly over the ranks. A token crosses to another
- * domain once, however many of its experts live there, and to a rank once (DeepEP, HybridEP). Gathering the results back costs the same. */
-double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies, int64_t ranks,
-                          int64_t stride);
+ * domain once, however many of its experts live there, and to a rank once (DeepEP, HybridEP). Where the router picks experts from `limit` of
+ * `groups` groups only (DeepSeek-V3: 4 of 8; 0: any), a token reaches no more domains than those lie in. Results come back at the same cost. */
+double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies, int64_t groups,
+                          int64_t limit, int64_t ranks, int64_t stride);
 
 /* ---- layout.c ---- */
 

@@ -11,44 +11,11 @@
 #include <string.h>
 
 #include "base/error.h"
-#include "plan/points.h"
+#include "plan/point_read.h"
 
 /* Of an Omni-Path link's rate that NCCL's rings reach beside InfiniBand with GPUDirect, staged through the host's memory: 40.5 Gb/s a
  * 100 Gb/s link between nodes of Jean Zay's A100 partition, measured by BigScience (its benchmarks of all-reduce). */
 #define OMNI_PATH 0.405
-
-#define F(row, name) ((row)->field[LT_POINT_##name])
-
-static bool has(const char *text, const char *word) {
-    const size_t n = strlen(word);
-    for (const char *p = text; *p != 0; p++) {
-        size_t i = 0;
-        while (i < n && p[i] != 0 && tolower((unsigned char)p[i]) == word[i]) {
-            i++;
-        }
-        if (i == n) {
-            return true;
-        }
-    }
-    return false;
-}
-
-/* Leading number of a field ("1536 per expert"); 0 when there is none. */
-static double num(const char *text) {
-    char *end = NULL;
-    const double v = strtod(text, &end);
-    return end == text || !isfinite(v) || fabs(v) > 1e15 ? 0.0 : v;
-}
-
-static int64_t whole(const char *text) {
-    return (int64_t)llround(num(text));
-}
-
-/* Small degrees: 0 when absent, out of range or not a number. */
-static int degree(const char *text) {
-    const double v = num(text);
-    return v >= 1 && v <= 1e6 ? (int)v : 0;
-}
 
 /* ---- Which software ---- */
 
@@ -75,7 +42,7 @@ const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
                  {"megatron-sc21", "", "megatron-2021"},
                  {"korthikanti", "", "megatron-2022"},
                  {"bloomberg", "", "sagemaker"},
-                 {"mt-nlg", "", "deepspeed"},
+                 {"mt-nlg", "", "mt-nlg"},
                  {"megascale", "megatron", "megatron-core"},
                  {"megascale", "", "megascale"},
                  {"mcore-moe", "", "bridge"},
@@ -271,166 +238,6 @@ static bool make_cluster(lt_point_job *j, const lt_point *row, char *why) {
     return true;
 }
 
-/* ---- How it was split ---- */
-
-static int zero_of(const char *text, const char *stack) {
-    if (has(text, "grad_op") || has(text, "no re-shard")) {
-        return 2;
-    }
-    if (has(text, "fsdp") || has(text, "zero-3") || has(text, "2d sharding")) {
-        return 3;
-    }
-    if (has(text, "zero-2")) {
-        return 2;
-    }
-    if (has(text, "zero-1") || has(text, "distributed")) {
-        return 1;
-    }
-    if (has(stack, "bridge")) {
-        return -1;
-    }
-    return has(stack, "megatron-20") || has(stack, "deepspeed") ? 0 : 1;
-}
-
-static lt_plan_precision precision_of(const char *text) {
-    if (has(text, "fp4")) {
-        return LT_PLAN_NVFP4;
-    }
-    if (has(text, "fp8-cs")) {
-        return LT_PLAN_FP8;
-    }
-    if (has(text, "mxfp8") || has(text, "fp8-mx")) {
-        return LT_PLAN_MXFP8;
-    }
-    if (has(text, "fp8") && has(text, "rowwise")) {
-        return LT_PLAN_FP8ROW;
-    }
-    return has(text, "fp8") ? LT_PLAN_FP8 : LT_PLAN_BF16;
-}
-
-static int recompute_of(const char *text) {
-    if (has(text, "no recompute") || has(text, "none")) {
-        return 0;
-    }
-    if (has(text, "selective")) {
-        return 1;
-    }
-    return has(text, "full") ? 2 : -1;
-}
-
-/* Pythia's paper prints no layout; its training files do (EleutherAI/pythia, models/NAME/pythia-NAME.yml). */
-static void pythia_layout(lt_plan_query *q, const char *name) {
-    static const struct {
-        const char *size;
-        int tp, micro;
-    } table[] = {{"70m", 1, 32},  {"160m", 1, 32}, {"410m", 1, 32}, {"1b", 1, 16},
-                 {"1.4b", 1, 16}, {"2.8b", 1, 16}, {"6.9b", 2, 8},  {"12b", 4, 8}};
-    for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
-        char word[16];
-        snprintf(word, sizeof word, " %s", table[i].size);
-        if (has(name, word) && q->tp == 0 && q->pp == 0 && q->micro == 0) {
-            q->tp = table[i].tp;
-            q->pp = 1;
-            q->micro = table[i].micro;
-            q->recompute = 2;
-        }
-    }
-}
-
-/* Torchtitan cuts the local batch into as many micro-batches as there are stages unless told otherwise (its
- * pipeline_parallel_microbatches; "local batch 32" in the note). Its loss is compiled too since early 2025. */
-static void torchtitan_layout(lt_point_job *j, const lt_point *row) {
-    lt_plan_query *q = &j->query;
-    static const char words[] = "local batch ";
-    const char *local = strstr(F(row, note), words);
-    if (q->pp > 1 && q->micro == 0 && local != NULL) {
-        q->micro = whole(local + sizeof words - 1) / q->pp;
-    }
-    if (has(F(row, source), "2025")) {
-        j->cluster.stack.logit_bytes = 4;
-    }
-}
-
-static bool make_layout(lt_point_job *j, const lt_point *row, char *why) {
-    lt_plan_query *q = &j->query;
-    const char *stack = j->cluster.stack.name;
-    const int dp = degree(F(row, dp));
-    *q = (lt_plan_query){.gpus = j->cluster.gpus,
-                         .batch_seqs = whole(F(row, global_batch_seqs)),
-                         .seq = j->model.seq,
-                         .zero = zero_of(F(row, zero_fsdp), stack),
-                         .precision = precision_of(F(row, precision)),
-                         .max_results = 1,
-                         .tp = degree(F(row, tp)),
-                         .pp = degree(F(row, pp)),
-                         .vpp = degree(F(row, vpp)),
-                         .cp = degree(F(row, cp)),
-                         .ep = degree(F(row, ep)),
-                         .micro = degree(F(row, micro_batch)),
-                         .recompute = recompute_of(F(row, recompute))};
-    if (strcmp(stack, "pythia") == 0) {
-        pythia_layout(q, F(row, model));
-    }
-    q->tune = has(F(row, model), "lora") ? LT_PLAN_TUNE_LORA : LT_PLAN_TUNE_ALL;
-    q->fp32_grads = has(F(row, precision), "fp32 grad") ||
-                    (!has(F(row, note), "pure") && q->zero != 3 && !has(stack, "bridge") &&
-                     j->cluster.stack.attention != LT_PLAN_ATTENTION_UNFUSED);
-    q->cp = q->cp > 0 ? q->cp : 1;
-    if (q->recompute == -1 && (has(stack, "bridge") || has(stack, "deepseek"))) {
-        q->recompute = -2; /* Its recipes recompute modules, never whole layers. */
-    }
-    if (q->zero == -1 && j->model.experts > 0) {
-        q->zero =
-            1; /* And shard the optimiser only; FSDP is for dense models without other splits. */
-    }
-    q->sp_off = j->cluster.stack.attention == LT_PLAN_ATTENTION_UNFUSED &&
-                !has(F(row, recompute), "sp");
-    q->sp_off = q->sp_off || strcmp(stack, "pythia") == 0; /* GPT-NeoX has none. */
-    j->model.dropout = has(stack, "megatron-20");
-    if (has(F(row, model), "async tp") || has(F(row, note), "asynctp")) {
-        j->cluster.stack.tp_overlap = 0.7;
-    }
-    if (has(stack, "torchtitan")) {
-        torchtitan_layout(j, row);
-    }
-    if (q->batch_seqs == 0 && j->one_layer) {
-        q->batch_seqs = q->micro;
-    }
-    if (q->batch_seqs <= 0) {
-        snprintf(why, LT_PLAN_TEXT_BYTES, "global batch is not printed");
-        return false;
-    }
-    if (dp > 0 && q->tp > 0 && q->pp > 0 && (int64_t)dp * q->tp * q->pp * q->cp != q->gpus) {
-        snprintf(why, LT_PLAN_TEXT_BYTES,
-                 "contradiction: tp %d x pp %d x cp %d x dp %d is not %lld GPUs", q->tp, q->pp,
-                 q->cp, dp, (long long)q->gpus);
-        return false;
-    }
-    if (dp > 0 && q->batch_seqs < dp * lt_plan_max(1, (double)q->micro)) {
-        snprintf(why, LT_PLAN_TEXT_BYTES,
-                 "contradiction: a batch of %lld sequences is less than dp %d x micro-batch %lld",
-                 (long long)q->batch_seqs, dp, (long long)(q->micro > 0 ? q->micro : 1));
-        return false;
-    }
-    if (q->pp > 0 && (int64_t)q->pp * (q->vpp > 0 ? q->vpp : 1) > j->model.layers + 3) {
-        snprintf(why, LT_PLAN_TEXT_BYTES,
-                 "contradiction: pp %d x vpp %d is more than the %lld layers", q->pp,
-                 q->vpp > 0 ? q->vpp : 1, (long long)j->model.layers);
-        return false;
-    }
-    if (q->vpp == 0 && q->pp > 0) {
-        q->vpp = q->pp == 1 ? 1 : 0;
-    }
-    if (q->pp > 1 && q->vpp == 0 && !has(F(row, note), "interleaved") &&
-        !has(stack, "megatron-core") && !has(stack, "llama3")) {
-        q->vpp = 1; /* Those two interleave where it divides, the others say so when they do. */
-    }
-    if (q->vpp > 1 && q->pp == 1) {
-        q->vpp = 1;
-    }
-    return true;
-}
-
 /* ---- What was measured ---- */
 
 /* Who prints mem_gb, and what: torchtitan its allocator's max_reserved in GiB (components/metrics.py); BigScience what nvidia-smi shows,
@@ -448,45 +255,87 @@ static void make_memory(lt_point_job *j, const lt_point *row) {
     }
 }
 
+/* FLOPs a token by whoever printed the row. Utilisations follow the PaLM paper (6 N and all of the attention matrix) unless the
+ * Megatron papers are the source, who leave that paper's convention for their equations. */
+static lt_plan_flops_kind printed_flops(const lt_point_job *j, const lt_point *row, bool share) {
+    const char *group = F(row, group);
+    if (has(F(row, tflops_kind), "hardware")) {
+        return LT_PLAN_FLOPS_MEGATRON_HARDWARE;
+    }
+    if ((has(group, "mcore") || (share && (has(group, "korthikanti") || has(group, "mega")))) &&
+        j->model.experts == 0) {
+        return LT_PLAN_FLOPS_MEGATRON_MODEL;
+    }
+    return !share                ? LT_PLAN_FLOPS_SIX_N
+           : has(group, "llama") ? LT_PLAN_FLOPS_SIX_N
+           : has(group, "moe")   ? LT_PLAN_FLOPS_MODEL_CAUSAL
+                                 : LT_PLAN_FLOPS_MODEL_FULL;
+}
+
+/* A vendor's page prints tokens a second and FLOP/s side by side; where no convention joins them, one of the two is wrong. */
+static void check_rates(lt_point_job *j, double rate, double tflops) {
+    const double per_token = tflops * 1e12 / rate;
+    double low = INFINITY, high = 0;
+    for (int k = 0; k < LT_PLAN_FLOPS_COUNT; k++) {
+        const double f = lt_plan_model_flops(&j->model, (lt_plan_flops_kind)k, j->model.seq);
+        low = lt_plan_min(low, f);
+        high = lt_plan_max(high, f);
+    }
+    if (j->query.tune == LT_PLAN_TUNE_ALL && (per_token < 0.8 * low || per_token > 1.25 * high)) {
+        snprintf(j->flag, sizeof j->flag,
+                 "prints %.0f tokens/s and %.0f TFLOP/s: %.1f GFLOP a token, the conventions give "
+                 "%.1f to %.1f",
+                 rate, tflops, per_token * 1e-9, low * 1e-9, high * 1e-9);
+    }
+}
+
 static bool make_measure(lt_point_job *j, const lt_point *row, char *why) {
+    static const char *const names[LT_PLAN_FLOPS_COUNT] = {
+        [LT_PLAN_FLOPS_SIX_N] = "6 N",
+        [LT_PLAN_FLOPS_MODEL_CAUSAL] = "6 N and half of attention",
+        [LT_PLAN_FLOPS_MODEL_FULL] = "6 N and attention",
+        [LT_PLAN_FLOPS_MEGATRON_MODEL] = "Korthikanti",
+        [LT_PLAN_FLOPS_MEGATRON_HARDWARE] = "SC'21 eq. 3"};
     const double tokens = (double)(j->query.batch_seqs * j->model.seq),
-                 gpus = (double)j->cluster.gpus;
+                 gpus = (double)j->cluster.gpus, peak = j->cluster.gpu.peak_tflops[LT_PLAN_BF16];
     const double seconds = num(F(row, iter_time_s)), rate = num(F(row, tokens_s_gpu)),
-                 tflops = num(F(row, tflops_gpu));
-    lt_plan_flops_kind kind = LT_PLAN_FLOPS_SIX_N;
+                 mfu = num(F(row, mfu_pct)), hfu = num(F(row, hfu_pct));
+    const bool share = num(F(row, tflops_gpu)) <= 0;
+    double tflops = num(F(row, tflops_gpu));
+    lt_plan_flops_kind kind;
     make_memory(j, row);
-    if (seconds > 0) {
-        j->measured_s = seconds;
-        j->measure = "iteration time";
+    if (rate > 0 && tflops > 0) {
+        check_rates(j, rate, tflops);
+    }
+    if (seconds > 0 || rate > 0) {
+        j->measured_s = seconds > 0 ? seconds : tokens / (rate * gpus);
+        snprintf(j->measure, sizeof j->measure, "%s", seconds > 0 ? "iteration time" : "tokens/s");
         return true;
     }
-    if (rate > 0) {
-        j->measured_s = tokens / (rate * gpus);
-        j->measure = "tokens/s";
-        return true;
+    kind = share && mfu <= 0 && hfu > 0 ? LT_PLAN_FLOPS_MEGATRON_HARDWARE
+                                        : printed_flops(j, row, share);
+    if (share) {
+        tflops = (mfu > 0 ? mfu : hfu) / 100.0 * peak;
     }
     if (tflops <= 0) {
-        snprintf(why, LT_PLAN_TEXT_BYTES, "no time, rate or FLOP/s printed");
+        snprintf(why, LT_PLAN_TEXT_BYTES, "no time, rate, FLOP/s or utilisation printed");
         return false;
-    }
-    if (has(F(row, tflops_kind), "hardware")) {
-        kind = LT_PLAN_FLOPS_MEGATRON_HARDWARE;
-    } else if (has(F(row, group), "mcore")) {
-        kind = LT_PLAN_FLOPS_MEGATRON_MODEL;
     }
     j->measured_s = lt_plan_model_flops(&j->model, kind, j->model.seq) * tokens /
                     (tflops * 1e12 * gpus);
-    j->measure = kind == LT_PLAN_FLOPS_MEGATRON_HARDWARE ? "TFLOP/s by SC'21 eq. 3"
-                 : kind == LT_PLAN_FLOPS_SIX_N           ? "TFLOP/s by 6 N"
-                                                         : "TFLOP/s by Korthikanti";
+    snprintf(j->measure, sizeof j->measure, "%s by %s",
+             !share    ? "TFLOP/s"
+             : mfu > 0 ? "MFU"
+                       : "HFU",
+             names[kind]);
     return true;
 }
 
 bool lt_point_job_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_TEXT_BYTES]) {
     *out = (lt_point_job){0};
     why[0] = 0;
-    if (!make_cluster(out, row, why) || !make_model(out, row, why) || !make_layout(out, row, why) ||
-        !make_measure(out, row, why)) {
+    if (!make_cluster(out, row, why) || !make_model(out, row, why) ||
+        !lt_point_layout_make(out, row, why) || !make_measure(out, row, why)) {
         return false;
     }
     if (!(out->measured_s > 1e-6 && out->measured_s < 1e7)) {

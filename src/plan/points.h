@@ -14,7 +14,7 @@
     X(topk) X(gpu) X(gpus) X(gpus_per_node) X(interconnect) X(tp)                                  \
     X(pp) X(vpp) X(dp) X(cp) X(ep) X(zero_fsdp)                                                    \
     X(micro_batch) X(global_batch_seqs) X(precision) X(recompute) X(tflops_gpu) X(tflops_kind)     \
-    X(iter_time_s) X(tokens_s_gpu) X(mem_gb) X(source) X(note)
+    X(mfu_pct) X(hfu_pct) X(iter_time_s) X(tokens_s_gpu) X(mem_gb) X(source) X(note)
 /* clang-format on */
 
 typedef enum {
@@ -41,6 +41,9 @@ LT_MUST_USE lt_err lt_points_parse(lt_points *out, const char *text, size_t byte
                                    const char *name);
 void lt_points_free(lt_points *p);
 
+/* A third of all rows, by a hash of source and id: no fit and no shared constant was chosen with them. The other two thirds are the fit part. */
+bool lt_point_held_out(const lt_point *row);
+
 /* A row as planner input. */
 typedef struct {
     lt_plan_model model;
@@ -48,11 +51,14 @@ typedef struct {
     lt_plan_query query;
     bool layout_known; /* Nothing left to search: layout holds it. */
     lt_plan_layout layout;
-    bool one_layer;      /* The row times one layer, without embedding, head and optimiser. */
-    double measured_s;   /* Of one step. */
-    const char *measure; /* "iteration time", "tokens/s", "TFLOP/s by eq. 3", ... */
+    bool one_layer;    /* The row times one layer, without embedding, head and optimiser. */
+    double measured_s; /* Of one step. */
+    char measure
+        [LT_PLAN_NAME_BYTES]; /* "iteration time", "tokens/s", "TFLOP/s by SC'21 eq. 3", "MFU by 6 N and attention", ... */
     double memory_bytes; /* Measured; 0 = not printed. */
     lt_plan_memory_figure memory_figure;
+    char flag
+        [LT_PLAN_TEXT_BYTES]; /* What in the row contradicts its source or itself; "" = nothing. It is predicted as printed. */
 } lt_point_job;
 
 /* False: the row is left out, why says so. */
@@ -77,9 +83,10 @@ void lt_point_result_predict(lt_point_result *r); /* r->job is made; fills the r
 
 /* ---- cross.c ---- */
 
-typedef enum { LT_PLAN_UNSEEN_ROW, LT_PLAN_UNSEEN_GROUP } lt_plan_unseen;
+typedef enum { LT_PLAN_UNSEEN_ROW, LT_PLAN_UNSEEN_GROUP, LT_PLAN_UNSEEN_SOURCE } lt_plan_unseen;
 
-/* As lt_plan_validate, each row predicted by fits made without it, or without its whole group; no row is an anchor then. */
+/* As lt_plan_validate, each row predicted by fits made without it, without its whole group, or without all rows of the same source (a page's
+ * release, a paper's table); no row is an anchor then. */
 LT_MUST_USE lt_err lt_plan_cross_validate(const lt_points *p, lt_plan_unseen mode,
                                           lt_point_result **out);
 double lt_plan_kendall_tau(const double *a, const double *b, size_t n);
@@ -97,12 +104,24 @@ typedef struct {
 void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n,
                             const char *name);
 
+/* The same by kind of run. A row is of two kinds: by its model and by its precision. */
+#define LT_PLAN_KIND_MAP(X)                                                                        \
+    X(DENSE, "dense") X(MOE, "mixture of experts") X(WIDE, "16 bits") X(NARROW, "8 and 4 bits")
+typedef enum {
+#define LT_PLAN_KIND_ENUM(code, name) LT_PLAN_KIND_##code,
+    LT_PLAN_KIND_MAP(LT_PLAN_KIND_ENUM)
+#undef LT_PLAN_KIND_ENUM
+        LT_PLAN_KIND_COUNT
+} lt_plan_kind;
+void lt_plan_kind_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n,
+                           lt_plan_kind kind);
+
 /* ---- fit.c ---- */
 
 typedef struct {
     lt_plan_stack stack;
     size_t n_anchors;
-    const lt_point *anchor[128];
+    const lt_point *anchor[512];
     double rms; /* Of log(predicted / measured) on the anchors. */
 } lt_plan_fit;
 

@@ -159,7 +159,9 @@ static void with_split(finder *f, int tp, int pp) {
                             .precision = f->q->precision,
                             .tune = f->q->tune,
                             .fp32_grads = f->q->fp32_grads,
-                            .bf16_moments = f->q->bf16_moments};
+                            .bf16_moments = f->q->bf16_moments,
+                            .again = f->q->again,
+                            .again_layers = f->q->again_layers};
         if (rest % cp != 0) {
             f->pruned[LT_PLAN_PRUNE_SHAPE]++;
             continue;

@@ -3,6 +3,7 @@
  * Rows that were used to fit (the anchors named in recipes/clusters/stacks.yaml) are predicted and shown, but count in no
  * statistic. Error = |predicted / measured - 1| of the step time. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,15 +86,16 @@ static double quantile(const double *sorted, size_t n, double q) {
                          : sorted[n - 1];
 }
 
-void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n,
-                            const char *name) {
+/* Whether a result belongs to what the statistics are of. */
+typedef bool chosen(const lt_point_result *r, const void *what);
+
+static void stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n, chosen *is,
+                     const void *what) {
     double *e = calloc(4 * n + 4, sizeof *e), *mem = e + n, *a = mem + n, *b = a + n;
     size_t used = 0;
-    *out = (lt_plan_group_stats){.tau = NAN, .memory_median = NAN};
-    strncpy(out->name, name != NULL ? name : "overall", sizeof out->name - 1);
     LT_ASSERT(e != NULL);
     for (size_t i = 0; i < n; i++) {
-        if (name != NULL && strcmp(r[i].row->field[LT_POINT_group], name) != 0) {
+        if (!is(&r[i], what)) {
             continue;
         }
         out->rows++;
@@ -128,4 +130,34 @@ void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, 
         out->memory_median = quantile(mem, out->memory_rows, 0.5);
     }
     free(e);
+}
+
+static bool in_group(const lt_point_result *r, const void *what) {
+    return what == NULL || strcmp(r->row->field[LT_POINT_group], what) == 0;
+}
+
+static bool of_kind(const lt_point_result *r, const void *what) {
+    const lt_plan_kind kind = *(const lt_plan_kind *)what;
+    const bool narrow = r->job.query.precision > LT_PLAN_BF16, moe = r->job.model.experts > 0;
+    return r->job.measured_s > 0 && (kind == LT_PLAN_KIND_DENSE  ? !moe
+                                     : kind == LT_PLAN_KIND_MOE  ? moe
+                                     : kind == LT_PLAN_KIND_WIDE ? !narrow
+                                                                 : narrow);
+}
+
+void lt_plan_group_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n,
+                            const char *name) {
+    *out = (lt_plan_group_stats){.tau = NAN, .memory_median = NAN};
+    snprintf(out->name, sizeof out->name, "%.60s", name != NULL ? name : "overall");
+    stats_of(out, r, n, in_group, name);
+}
+
+void lt_plan_kind_stats_of(lt_plan_group_stats *out, const lt_point_result *r, size_t n,
+                           lt_plan_kind kind) {
+    static const char *const names[] = {
+#define KIND_NAME(code, text) text,
+        LT_PLAN_KIND_MAP(KIND_NAME)};
+    *out = (lt_plan_group_stats){.tau = NAN, .memory_median = NAN};
+    snprintf(out->name, sizeof out->name, "%s", names[kind]);
+    stats_of(out, r, n, of_kind, &kind);
 }

@@ -114,9 +114,9 @@ static void published_rows_are_predicted(void **state) {
     assert_int_equal(lt_points_load(&p, POINTS), LT_OK);
     assert_int_equal(lt_plan_validate(&p, &r), LT_OK);
     lt_plan_group_stats_of(&s, r, p.n, NULL);
-    assert_true(s.used > 150 && s.left_out < 25);
+    assert_true(s.used > 100 && s.left_out < 25);
     assert_true(s.median <= 0.05);
-    assert_true(s.p90 <= 0.12);
+    assert_true(s.p90 <= 0.14);
     assert_true(s.memory_median <= 0.05);
     lt_plan_group_stats_of(&s, r, p.n, "llm-foundry");
     assert_true(s.median <= 0.03 && s.p90 <= 0.10);

@@ -43,6 +43,7 @@ static void collectives_keep_their_forms(void **state) {
     const double s = 1e9;
     (void)state;
     c.stack.network = 1.0;
+    c.link_share = 1.0;
     c.latency_us = c.link_latency_us = 0;
     c.n_tiers = 0;
     near(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 8, 1), 2.0 * 7 / 8 * s / 450e9, 1e-9);
