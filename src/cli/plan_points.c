@@ -17,8 +17,8 @@
     X(BOOL, json, "json", "false", 0, 0, "", "for scripts")                                        \
     X(BOOL, rows, "rows", "false", 0, 0, "", "print every row, not only the groups")               \
     X(BOOL, left_out, "left-out", "false", 0, 0, "", "list the rows left out, with reasons")       \
-    X(ENUM, unseen, "cross-validate", "off", 0, 0, "off|row|group|source",                         \
-      "predict every row by fits made without it, its group, or all rows of its source")           \
+    X(ENUM, unseen, "cross-validate", "off", 0, 0, "off|row|group|source|third",                   \
+      "predict rows by fits made without them: each, its group, its source, the held-out third")   \
     X(STR, explain, "explain", "", 0, 0, "id", "one row: where its time goes, by mechanism")
 
 typedef struct {
@@ -265,7 +265,7 @@ int lt_plan_validate_verb(int argc, char **argv) {
 
     if (!lt_verb_parse(&validate_table, &o, argc, argv,
                        "plan validate points.csv [--json] [--rows] [--left-out] [--explain id] "
-                       "[--cross-validate row|group|source]",
+                       "[--cross-validate row|group|source|third]",
                        "Predict published runs and print the errors by group. Rows the fits were "
                        "made from (anchors) count in no statistic.",
                        &path, 1, &n, &status)) {
@@ -298,8 +298,8 @@ int lt_plan_validate_verb(int argc, char **argv) {
 #define FIT_OPTIONS(X)                                                                             \
     X(STR, rows, "rows", "", 0, 0, "id,id,...",                                                    \
       "anchor rows (default: those named in recipes/clusters/stacks.yaml)")                        \
-    X(BOOL, part, "fit-part", "false", 0, 0, "",                                                   \
-      "anchor rows: all of the fit part that can be read")
+    X(ENUM, all, "anchors", "named", 0, 0, "named|fit-part|all",                                   \
+      "anchor rows: those named, the two thirds that are not held out, or every readable row")
 typedef struct {
     FIT_OPTIONS(LT_OPTION_FIELD)
 } fit_options;
@@ -308,18 +308,17 @@ static const lt_option fit_rows[] = {FIT_OPTIONS(LT_OPTION_ROW)};
 #undef LT_OPTION_STRUCT
 static const lt_option_table fit_table = LT_OPTION_TABLE("plan fit", fit_rows);
 
-/* Another fit of the GPU is a release of this stack. */
-static bool is_family(const lt_plan_fit *f, size_t n, size_t i) {
-    for (size_t k = 0; k < n; k++) {
-        const lt_plan_stack *s = &f[k].stack;
-        char family[LT_PLAN_NAME_BYTES];
-        lt_plan_stack_family(family, s->name);
-        if (k != i && strcmp(s->gpu, f[i].stack.gpu) == 0 && strcmp(family, f[i].stack.name) == 0 &&
-            strcmp(family, s->name) != 0) {
-            return true;
+/* Anchors that ran on this very stack; a family's others ran on its releases. */
+static size_t print_anchors(const lt_plan_fit *f) {
+    size_t own = 0;
+    for (size_t a = 0; a < f->n_anchors; a++) {
+        char stack[LT_PLAN_NAME_BYTES];
+        if (strcmp(lt_point_stack(f->anchor[a], stack), f->stack.name) == 0) {
+            printf("%s%s", own++ > 0 ? ", " : ", anchors: [", f->anchor[a]->field[LT_POINT_id]);
         }
     }
-    return false;
+    printf("%s", own > 0 ? "]" : "");
+    return f->n_anchors - own;
 }
 
 static void print_fits(const lt_plan_fit *f, size_t n) {
@@ -341,28 +340,24 @@ static void print_fits(const lt_plan_fit *f, size_t n) {
                 const bool us = s->launch_blocking > 0;
                 printf("    %s: {gemm: %.4f, %s: %.4f, network: %.4f", s->name, s->gemm,
                        us ? "launch_us" : "memory", us ? s->launch_us : s->memory, s->network);
-                if (is_family(f, n, i)) {
-                    printf("} # all %zu anchors of its releases, rms %.1f %%\n", f[i].n_anchors,
-                           100 * f[i].rms);
-                    continue;
+                const size_t others = print_anchors(&f[i]);
+                printf("} # rms %.1f %%", 100 * f[i].rms);
+                if (others > 0) {
+                    printf(", with %zu anchors of its releases", others);
                 }
-                printf(", anchors: [");
-                for (size_t a = 0; a < f[i].n_anchors; a++) {
-                    printf("%s%s", a > 0 ? ", " : "", f[i].anchor[a]->field[LT_POINT_id]);
-                }
-                printf("]} # rms %.1f %%\n", 100 * f[i].rms);
+                putchar('\n');
             }
         }
     }
 }
 
-/* All rows of the fit part that the planner can predict. */
-static size_t part_ids(const lt_points *p, const char **ids) {
+/* All rows, or those of the fit part, that the planner can predict. */
+static size_t part_ids(const lt_points *p, const char **ids, bool all) {
     size_t n = 0;
     for (size_t i = 0; i < p->n && n < MAX_IDS; i++) {
         lt_point_job j;
         char why[LT_PLAN_TEXT_BYTES];
-        if (!lt_point_held_out(&p->rows[i]) && p->rows[i].field[LT_POINT_id][0] != 0 &&
+        if ((all || !lt_point_held_out(&p->rows[i])) && p->rows[i].field[LT_POINT_id][0] != 0 &&
             lt_point_job_make(&j, &p->rows[i], why) && lt_point_predict(&j, why) > 0) {
             ids[n++] = p->rows[i].field[LT_POINT_id];
         }
@@ -370,7 +365,7 @@ static size_t part_ids(const lt_points *p, const char **ids) {
     return n;
 }
 
-static lt_err fit(const char *path, char *list, bool part) {
+static lt_err fit(const char *path, char *list, int anchors) {
     lt_err err = LT_OK;
     lt_points p = {0};
     lt_plan_fit *f = NULL;
@@ -379,8 +374,8 @@ static lt_err fit(const char *path, char *list, bool part) {
     size_t n = 0, n_fits = 0;
 
     LT_TRY_DONE(lt_points_load(&p, path));
-    if (part) {
-        n = part_ids(&p, ids);
+    if (anchors > 0) {
+        n = part_ids(&p, ids, anchors == 2);
     } else if (list[0] == 0) {
         LT_TRY_DONE(lt_plan_anchor_ids(&shipped, &n));
         if (n > MAX_IDS) {
@@ -408,7 +403,7 @@ int lt_plan_fit_verb(int argc, char **argv) {
     lt_err err;
 
     if (!lt_verb_parse(&fit_table, &o, argc, argv,
-                       "plan fit points.csv [--rows id,id,...|--fit-part]",
+                       "plan fit points.csv [--rows id,id,...|--anchors fit-part|all]",
                        "Fit gemm, memory and network efficiency of every (GPU kind, stack) that "
                        "the anchor rows ran on; prints the `fits` "
                        "section of recipes/clusters/stacks.yaml.",
@@ -419,6 +414,6 @@ int lt_plan_fit_verb(int argc, char **argv) {
         lt_error_set(LT_ERR_ARG, "plan fit needs one CSV file");
         return lt_verb_fail(LT_ERR_ARG);
     }
-    err = fit(path, o.rows, o.part);
+    err = fit(path, o.rows, o.all);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

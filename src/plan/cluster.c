@@ -194,11 +194,12 @@ static lt_err stack_fit(lt_plan_stack *s, const table *t, const char *gpu, const
     return number(t->rows, t->n, prefix, "network", &s->network, 0.01, 1.2, t->path);
 }
 
-/* "bridge-2606" has the facts of "bridge": a release of a stack. */
+/* "bridge-2606" has the facts of "bridge", a release of it; "torchtitan-eager" those of "torchtitan", the same without its compiler. */
 void lt_plan_stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack) {
     const char *dash = strrchr(stack, '-');
-    const size_t len = dash != NULL && isdigit((unsigned char)dash[1]) ? (size_t)(dash - stack)
-                                                                       : strlen(stack);
+    const bool variant = dash != NULL &&
+                         (isdigit((unsigned char)dash[1]) || strcmp(dash, "-eager") == 0);
+    const size_t len = variant ? (size_t)(dash - stack) : strlen(stack);
     snprintf(out, LT_PLAN_NAME_BYTES, "%.*s", (int)len, stack);
 }
 

@@ -29,18 +29,29 @@ static const char *field(const lt_point_result *r, lt_point_column column) {
     return r->row->field[column];
 }
 
+/* Whether row i may not learn from row k. */
+static bool hidden(const cross *x, size_t i, size_t k) {
+    const lt_point_column column = x->mode == LT_PLAN_UNSEEN_GROUP ? LT_POINT_group
+                                                                   : LT_POINT_source;
+    switch (x->mode) {
+    case LT_PLAN_UNSEEN_ROW:
+        return k == i;
+    case LT_PLAN_UNSEEN_THIRD:
+        return lt_point_held_out(x->r[k].row);
+    case LT_PLAN_UNSEEN_GROUP:
+    case LT_PLAN_UNSEEN_SOURCE:
+        break;
+    }
+    return strcmp(field(&x->r[i], column), field(&x->r[k], column)) == 0;
+}
+
 /* Anchors that row i may learn from; returns how many. */
 static size_t anchors_for(const cross *x, size_t i, const char **ids) {
     const lt_point_result *own = &x->r[i];
     size_t n = 0;
     for (size_t k = 0; k < x->p->n; k++) {
         const lt_point_result *other = &x->r[k];
-        const lt_point_column column = x->mode == LT_PLAN_UNSEEN_GROUP ? LT_POINT_group
-                                                                       : LT_POINT_source;
-        const bool hidden = x->mode == LT_PLAN_UNSEEN_ROW
-                                ? k == i
-                                : strcmp(field(own, column), field(other, column)) == 0;
-        if (other->anchor && !hidden &&
+        if (other->anchor && !hidden(x, i, k) &&
             same_family(&own->job.cluster.stack, &other->job.cluster.stack)) {
             ids[n++] = field(other, LT_POINT_id);
         }
@@ -93,8 +104,9 @@ done:
 static void one(void *ctx, size_t i) {
     const cross *x = ctx;
     lt_point_result *r = &x->r[i];
-    if (!r->used || (x->mode == LT_PLAN_UNSEEN_ROW && !r->anchor)) {
-        return; /* Its fit has not seen it. */
+    if (!r->used || (x->mode == LT_PLAN_UNSEEN_ROW && !r->anchor) ||
+        (x->mode == LT_PLAN_UNSEEN_THIRD && !lt_point_held_out(r->row))) {
+        return; /* Its fit has not seen it, or it is of the fit part. */
     }
     if (refit(x, i) != LT_OK) {
         snprintf(r->why, sizeof r->why, "%.240s", lt_error_message());
@@ -110,7 +122,8 @@ lt_err lt_plan_cross_validate(const lt_points *p, lt_plan_unseen mode, lt_point_
     LT_TRY(lt_plan_validate(p, &x.r));
     lt_parallel_for(p->n, one, &x);
     for (size_t i = 0; i < p->n; i++) {
-        x.r[i].anchor = false;
+        x.r[i].anchor = mode == LT_PLAN_UNSEEN_THIRD && x.r[i].anchor &&
+                        !lt_point_held_out(&p->rows[i]);
     }
     *out = x.r;
     return LT_OK;

@@ -16,6 +16,7 @@
 #define MAX_FITS     128
 #define MAX_ANCHORS  512 /* Of one fit. */
 #define EFFICIENCIES 3
+#define OUTLIER      3.0 /* Of SIGMA. */
 #define DELTA        0.01
 #define BLOCKING_US                                                                                \
     100.0 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
@@ -45,6 +46,13 @@ typedef struct {
     const lt_plan_stack *centre;
 } problem;
 
+/* Beyond OUTLIER the square of the residual grows as the residual (Huber 1964): a row that some fault slowed down by half pulls no harder than one
+ * that is off by a tenth. */
+static double huber(double z) {
+    const double a = fabs(z);
+    return a <= OUTLIER ? z : copysign(sqrt(2.0 * OUTLIER * a - OUTLIER * OUTLIER), z);
+}
+
 /* Residuals at s: one an anchor, ln(predicted / measured) / SIGMA, then one an efficiency, its distance from the centre. Returns the sum of
  * their squares. */
 static double residuals(const problem *p, const lt_plan_stack *s, double *r, double *rms) {
@@ -63,6 +71,7 @@ static double residuals(const problem *p, const lt_plan_stack *s, double *r, dou
         predicted = lt_point_predict(&p->jobs[i], why);
         r[i] = predicted > 0 ? log(predicted / p->jobs[i].measured_s) / SIGMA : 1.0 / SIGMA;
         errors += r[i] * r[i] * SIGMA * SIGMA;
+        r[i] = huber(r[i]);
     }
     for (int e = 0; e < EFFICIENCIES; e++) {
         lt_plan_stack a = *s, b = *p->centre;

@@ -34,15 +34,16 @@
 #define MISALIGNED 0.5    /* See alignment(). */
 #define ADD_BYTES  4.0    /* Read and write to add one more gradient to the input's. */
 /* The host. A counted kernel stands for the few that one module launches: host_us is the time of all of these. */
-#define GROUP_HOST 0.26 /* Of host_us, for one expert's part of a grouped product: a loop in C++. */
-#define MOE_HOST   5.9  /* Of host_us, for handling tokens around the experts, a layer and pass. */
+#define GROUP_HOST 0.12 /* Of host_us, for one expert's part of a grouped product: a loop in C++. */
+#define MOE_HOST   11.0 /* Of host_us, for handling tokens around the experts, a layer and pass. */
+#define MLA_HOST   10.0 /* Of host_us, for slicing and joining MLA's parts, a layer forward. */
 #define SYNC_S     60e-6 /* From the counts' arrival at the host to its first kernel on the GPU. */
 
 /* Bytes of casting an element of a product's input. A scale a tensor (fp8): read for the maximum, read again, write; blocks know their own maximum
  * (mxfp8): read, write both layouts with scales; nvfp4 rotates by a Hadamard matrix and reads for the maximum before; a scale a row: twice, along
  * both directions. */
 static const double cast_bytes[LT_PLAN_PRECISION_COUNT] = {
-    [LT_PLAN_FP8] = 5.0, [LT_PLAN_MXFP8] = 5.0, [LT_PLAN_NVFP4] = 9.9, [LT_PLAN_FP8ROW] = 7.7};
+    [LT_PLAN_FP8] = 5.0, [LT_PLAN_MXFP8] = 5.0, [LT_PLAN_NVFP4] = 9.9, [LT_PLAN_FP8ROW] = 6.0};
 
 static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
     const double *peak = c->gpu.peak_tflops;
@@ -267,6 +268,9 @@ static void mla_up(tally *t, double tokens, double h) {
     linear(t, tokens, q > 0 ? h * qk : 0, q, 1);
     linear(t, tokens, h * (double)(m->nope_dim + m->v_dim), r, 1);
     stream(t, tokens, 4.0 * (q + r) + 8.0 * h * qk, 6);
+    if (!t->captured) {
+        t->w.host_kernels += t->count * MLA_HOST * (t->backward ? 1.5 : 1.0);
+    }
 }
 
 static void attention_block(tally *t) {

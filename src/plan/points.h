@@ -41,7 +41,7 @@ LT_MUST_USE lt_err lt_points_parse(lt_points *out, const char *text, size_t byte
                                    const char *name);
 void lt_points_free(lt_points *p);
 
-/* A third of all rows, by a hash of source and id: no fit and no shared constant was chosen with them. The other two thirds are the fit part. */
+/* A third of all rows, by a hash of source and id: no shared constant was chosen with them. The other two thirds are the fit part. */
 bool lt_point_held_out(const lt_point *row);
 
 /* A row as planner input. */
@@ -83,10 +83,16 @@ void lt_point_result_predict(lt_point_result *r); /* r->job is made; fills the r
 
 /* ---- cross.c ---- */
 
-typedef enum { LT_PLAN_UNSEEN_ROW, LT_PLAN_UNSEEN_GROUP, LT_PLAN_UNSEEN_SOURCE } lt_plan_unseen;
+typedef enum {
+    LT_PLAN_UNSEEN_ROW,
+    LT_PLAN_UNSEEN_GROUP,
+    LT_PLAN_UNSEEN_SOURCE,
+    LT_PLAN_UNSEEN_THIRD
+} lt_plan_unseen;
 
 /* As lt_plan_validate, each row predicted by fits made without it, without its whole group, or without all rows of the same source (a page's
- * release, a paper's table); no row is an anchor then. */
+ * release, a paper's table); no row is an anchor then. LT_PLAN_UNSEEN_THIRD: the rows that lt_point_held_out names are predicted by fits made
+ * without any of them; the others stay anchors and count in no statistic. */
 LT_MUST_USE lt_err lt_plan_cross_validate(const lt_points *p, lt_plan_unseen mode,
                                           lt_point_result **out);
 double lt_plan_kendall_tau(const double *a, const double *b, size_t n);

@@ -14,7 +14,8 @@
 #include "base/file.h"
 #include "plan/points.h"
 
-#define POINTS "../shared/data/plan-points/points.csv"
+#define POINTS   "../shared/data/plan-points/points.csv"
+#define POINTS_2 "../shared/data/plan-points/points-2.csv"
 
 static void csv_is_read_by_column_name(void **state) {
     static const char text[] = "note,gpus,model,gpu,extra\r\n\"a \"\"b\"\", "
@@ -102,8 +103,8 @@ static void kendall_counts_pairs(void **state) {
     assert_true(fabs(lt_plan_kendall_tau(a, d, 4) - 4.0 / 6) < 1e-12);
 }
 
-/* The figures of docs/plan/validation.md, with room for what a shared constant may move. */
-static void published_rows_are_predicted(void **state) {
+/* The figures of docs/plan/validation.md, with room for what a shared constant may move: the held-out third by fits made without it. */
+static void held_out_rows_are_predicted(void **state) {
     lt_points p;
     lt_point_result *r = NULL;
     lt_plan_group_stats s;
@@ -112,22 +113,53 @@ static void published_rows_are_predicted(void **state) {
         skip();
     }
     assert_int_equal(lt_points_load(&p, POINTS), LT_OK);
-    assert_int_equal(lt_plan_validate(&p, &r), LT_OK);
+    assert_int_equal(lt_plan_cross_validate(&p, LT_PLAN_UNSEEN_THIRD, &r), LT_OK);
+    for (size_t i = 0; i < p.n; i++) {
+        assert_true(!r[i].used || r[i].anchor != lt_point_held_out(&p.rows[i]));
+    }
     lt_plan_group_stats_of(&s, r, p.n, NULL);
     assert_true(s.used > 100 && s.left_out < 25);
-    assert_true(s.median <= 0.05);
-    assert_true(s.p90 <= 0.14);
+    assert_true(s.median <= 0.045 && s.p90 <= 0.135);
+    assert_true(fabs(s.bias) <= 0.02);
     assert_true(s.memory_median <= 0.05);
+    lt_plan_kind_stats_of(&s, r, p.n, LT_PLAN_KIND_DENSE);
+    assert_true(s.used > 60 && s.p90 <= 0.10);
+    lt_plan_kind_stats_of(&s, r, p.n, LT_PLAN_KIND_WIDE);
+    assert_true(s.used > 60 && s.p90 <= 0.09);
+    lt_plan_kind_stats_of(&s, r, p.n, LT_PLAN_KIND_MOE);
+    assert_true(s.used > 30 && s.median <= 0.08);
     lt_plan_group_stats_of(&s, r, p.n, "llm-foundry");
-    assert_true(s.median <= 0.03 && s.p90 <= 0.10);
+    assert_true(s.median <= 0.04 && s.p90 <= 0.08);
     lt_plan_group_stats_of(&s, r, p.n, "bigscience-3d-sweep");
-    assert_true(s.median <= 0.03 && s.p90 <= 0.10 && s.tau >= 0.75);
+    assert_true(s.median <= 0.03 && s.p90 <= 0.07 && s.tau >= 0.75);
     free(r);
     lt_points_free(&p);
 }
 
-/* Rows that no fit has seen: the figures of docs/plan/validation.md for those. */
-static void unseen_rows_are_predicted(void **state) {
+/* Rows of the kinds that used to miss, which no fit sees: 21 % was the 90th percentile before. */
+static void rows_nobody_fitted_are_predicted(void **state) {
+    lt_points p;
+    lt_point_result *r = NULL;
+    lt_plan_group_stats s;
+    (void)state;
+    if (!lt_file_exists(POINTS_2)) {
+        skip();
+    }
+    assert_int_equal(lt_points_load(&p, POINTS_2), LT_OK);
+    assert_int_equal(lt_plan_validate(&p, &r), LT_OK);
+    lt_plan_group_stats_of(&s, r, p.n, NULL);
+    assert_true(s.used >= 48 && s.anchors == 0);
+    assert_true(s.median <= 0.08 && s.p90 <= 0.145 && fabs(s.bias) <= 0.02);
+    lt_plan_kind_stats_of(&s, r, p.n, LT_PLAN_KIND_NARROW);
+    assert_true(s.p90 <= 0.14);
+    lt_plan_kind_stats_of(&s, r, p.n, LT_PLAN_KIND_MOE);
+    assert_true(s.p90 <= 0.15);
+    free(r);
+    lt_points_free(&p);
+}
+
+/* Software that nobody measured: without all rows of a row's source, or of its group. */
+static void unseen_software_is_predicted(void **state) {
     lt_points p;
     lt_point_result *r = NULL;
     lt_plan_group_stats s;
@@ -136,14 +168,14 @@ static void unseen_rows_are_predicted(void **state) {
         skip();
     }
     assert_int_equal(lt_points_load(&p, POINTS), LT_OK);
-    assert_int_equal(lt_plan_cross_validate(&p, LT_PLAN_UNSEEN_ROW, &r), LT_OK);
+    assert_int_equal(lt_plan_cross_validate(&p, LT_PLAN_UNSEEN_SOURCE, &r), LT_OK);
     lt_plan_group_stats_of(&s, r, p.n, NULL);
     assert_true(s.anchors == 0 && s.used > 300);
-    assert_true(s.median <= 0.05 && s.p90 <= 0.16);
+    assert_true(s.median <= 0.045 && s.p90 <= 0.155);
     free(r);
     assert_int_equal(lt_plan_cross_validate(&p, LT_PLAN_UNSEEN_GROUP, &r), LT_OK);
     lt_plan_group_stats_of(&s, r, p.n, NULL);
-    assert_true(s.median <= 0.07 && s.p90 <= 0.22);
+    assert_true(s.median <= 0.055 && s.p90 <= 0.19);
     free(r);
     lt_points_free(&p);
 }
@@ -184,8 +216,9 @@ int main(void) {
                                        cmocka_unit_test(bad_csv_names_its_line),
                                        cmocka_unit_test(unknown_rows_are_left_out_with_reasons),
                                        cmocka_unit_test(kendall_counts_pairs),
-                                       cmocka_unit_test(published_rows_are_predicted),
-                                       cmocka_unit_test(unseen_rows_are_predicted),
+                                       cmocka_unit_test(held_out_rows_are_predicted),
+                                       cmocka_unit_test(rows_nobody_fitted_are_predicted),
+                                       cmocka_unit_test(unseen_software_is_predicted),
                                        cmocka_unit_test(shipped_fits_are_reproduced)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
