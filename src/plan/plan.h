@@ -39,9 +39,9 @@ typedef struct {
 } lt_plan_run;
 
 LT_MUST_USE lt_err lt_plan_run_parse(lt_plan_run *out, const char *words);
-/* The run ("deepseek-v3/gb200/mxfp8") of a stack's release; *found false: nobody wrote it down. */
+/* The run ("deepseek-v3/gb200/mxfp8") of a stack's release, by what q holds of it (batch, pp, vpp); *found false: nobody wrote it down. */
 LT_MUST_USE lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *stack,
-                                    const char *run, int64_t batch);
+                                    const char *run, const lt_plan_query *q);
 
 /* ---- ops.c: the time of one layer's work on one GPU ---- */
 

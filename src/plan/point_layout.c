@@ -115,7 +115,7 @@ static bool bridge_run(lt_point_job *j, const lt_point *row, char *why) {
                                 : "",
              strcmp(j->cluster.gpu.name, "h100-sxm") == 0 ? "h100" : j->cluster.gpu.name,
              precisions[q->precision]);
-    if (lt_plan_run_find(&r, &found, s->name, run, q->batch_seqs) != LT_OK) {
+    if (lt_plan_run_find(&r, &found, s->name, run, q) != LT_OK) {
         snprintf(why, LT_PLAN_TEXT_BYTES, "%.200s", lt_error_message());
         return false;
     }

@@ -1,7 +1,8 @@
 /* runs.c: how a published benchmark was run where its page does not say: recipes/clusters/runs.yaml.
  *
  * A line there is   release.model/gpu/precision[/batch]: words   and a release lists only what differs from those above it, so the
- * last line at or before the asked release counts. A batch of its own counts before the line without one. */
+ * last line at or before the asked release counts. A batch of its own counts before the line without one. Where the page prints pipeline stages that
+ * this line does not have and the run's next line has, that one counts: benchmarks are run with recipes that the following tag brings. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,34 +102,57 @@ static int release_of(const char *name, size_t len) {
     return number > 0 && number < 10000 ? number * 100 : number;
 }
 
+/* Whether the row of the table is this run, of this batch or of any. */
+static bool names(const char *key, const char *run, int64_t batch, bool *exact) {
+    const size_t len = strlen(run);
+    char *end = NULL;
+    *exact = false;
+    if (strncmp(key, run, len) != 0) {
+        return false;
+    }
+    if (key[len] == '/') {
+        *exact = strtoll(key + len + 1, &end, 10) == batch && *end == 0;
+    }
+    return key[len] == 0 || *exact;
+}
+
+/* Degrees that the page prints and the recipe does not have: 0 on the page is not printed, and a recipe without stages has one. */
+static bool fits(const lt_plan_run *r, const lt_plan_query *q) {
+    const int pp = r->pp > 0 ? r->pp : 1, vpp = r->vpp > 0 ? r->vpp : 1;
+    return (q->pp == 0 || q->pp == pp) && (q->vpp == 0 || q->vpp == vpp);
+}
+
 lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *stack, const char *run,
-                        int64_t batch) {
-    const lt_yaml_entry *rows = NULL, *best = NULL;
+                        const lt_plan_query *q) {
+    const lt_yaml_entry *rows = NULL;
     size_t n = 0;
-    char exact[LT_PLAN_TEXT_BYTES];
     const int asked = release_of(stack, strlen(stack));
-    bool best_exact = false;
+    bool found_exact = false, later = false;
 
     *found = false;
     LT_TRY(lt_plan_runs_table(&rows, &n));
-    snprintf(exact, sizeof exact, "%.200s/%lld", run, (long long)batch);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !later; i++) {
         const char *dot = strchr(rows[i].key, '.');
         const size_t family = dot != NULL ? strcspn(rows[i].key, "-") : 0;
         const int release = dot != NULL ? release_of(rows[i].key, (size_t)(dot - rows[i].key)) : 0;
-        const bool is_exact = dot != NULL && strcmp(dot + 1, exact) == 0;
+        lt_plan_run r;
+        bool exact;
         if (dot == NULL || strncmp(rows[i].key, stack, family) != 0 ||
-            (asked > 0 && release > asked) || (!is_exact && strcmp(dot + 1, run) != 0)) {
+            !names(dot + 1, run, q->batch_seqs, &exact)) {
             continue;
         }
-        if (is_exact || !best_exact) {
-            best = &rows[i];
-            best_exact = is_exact;
+        LT_TRY(lt_plan_run_parse(&r, rows[i].value));
+        if (asked > 0 && release > asked) {
+            later = fits(&r, q); /* Only if none up to the asked one does. */
+            if ((*found && fits(out, q)) || !later) {
+                break;
+            }
+        } else if (found_exact && !exact) {
+            continue;
         }
-    }
-    if (best != NULL) {
-        LT_TRY(lt_plan_run_parse(out, best->value));
+        *out = r;
         *found = true;
+        found_exact = exact;
     }
     return LT_OK;
 }
