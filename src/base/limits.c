@@ -2,6 +2,7 @@
  * without swap accounting, and /proc may be hidden. */
 #include "base/limits.h"
 
+#include <dirent.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -366,4 +367,17 @@ uint64_t lt_limits_resident_bytes(void) {
 
 uint64_t lt_limits_virtual_bytes(void) {
     return of_statm(0);
+}
+
+int64_t lt_limits_open_files(void) {
+    DIR *d = opendir("/proc/self/fd");
+    int64_t n = 0;
+    if (d == NULL) {
+        return 0;
+    }
+    while (readdir(d) != NULL) {
+        n++;
+    }
+    closedir(d);
+    return n - 3; /* ".", ".." and the folder's own. */
 }

@@ -33,5 +33,6 @@ void lt_limits_read_under(lt_limits *out, const char *root);
 /* Of this process, from /proc/self/statm: what is resident, and its address space; 0: unknown. */
 uint64_t lt_limits_resident_bytes(void);
 uint64_t lt_limits_virtual_bytes(void);
+int64_t lt_limits_open_files(void); /* Its descriptors. */
 
 #endif

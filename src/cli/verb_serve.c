@@ -18,10 +18,17 @@
     X(I64, port, "port", "8080", 0, 65535, "PORT", "port to listen on; 0: any free one")           \
     X(STR, alias, "alias", "", 0, 0, "NAME", "the model's name in the API; empty: its file's")     \
     X(STR, api_key, "api-key", "", 0, 0, "KEYS",                                                   \
-      "accepted keys, commas between; empty: none is asked for")                                   \
+      "accepted keys, commas between; without it LATEEN_API_KEY of the environment")               \
     X(STR, api_key_file, "api-key-file", "", 0, 0, "FILE", "accepted keys, one a line")            \
+    X(BOOL, auth, "auth", "true", 0, 0, "",                                                        \
+      "--no-auth: without keys on purpose; on an address that others reach there is a warning "    \
+      "otherwise")                                                                                 \
+    X(STR, allowed_hosts, "allowed-hosts", "", 0, 0, "NAMES",                                      \
+      "names that clients may call it by, commas between; *: any. Without keys addresses, "        \
+      "localhost and names without dots may anyway")                                               \
     X(STR, cors, "cors", "", 0, 0, "ORIGINS",                                                      \
       "pages of these origins may call from a browser, commas between; *: all")                    \
+    X(STR, allowed_origins, "allowed-origins", "", 0, 0, "ORIGINS", "the same as --cors")          \
     X(STR, chat_template, "chat-template", "", 0, 0, "FILE|NAME",                                  \
       "Jinja file, or chatml, llama3, gemma, ...; empty: the model's own")                         \
     X(STR, defaults, "defaults", "", 0, 0, "JSON",                                                 \
@@ -55,6 +62,9 @@
     X(F64, store_s, "store-s", "3600", 0, 1e9, "s", "time after the last use; then forgotten")     \
     X(I64, max_connections, "max-connections", "4096", 1, 1e6, "N", "open connections at most")    \
     X(I64, max_body, "max-body", "32MiB", 1024, 1e10, "BYTES", "body of a request at most")        \
+    X(I64, max_bodies, "max-bodies", "0", 0, 1e12, "BYTES",                                        \
+      "bodies of all requests that come in together; 0: an eighth of free memory, 256 MiB at "     \
+      "most")                                                                                      \
     X(F64, request_s, "request-s", "30", 0.01, 1e6, "s", "time for a whole request to come in")    \
     X(F64, idle_s, "idle-s", "75", 0.01, 1e6, "s", "time a connection may idle")                   \
     X(F64, write_s, "write-s", "30", 0.01, 1e6, "s",                                               \
@@ -100,13 +110,38 @@ static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     return LT_OK;
 }
 
+/* An option that was given an empty value, as by a variable of a script that is not set: its default is empty too. */
+static bool given_empty(int argc, char **argv, const char *flag) {
+    const size_t n = strlen(flag);
+    for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {
+        const bool same = strncmp(argv[i], flag, n) == 0;
+        if (same && ((argv[i][n] == '=' && argv[i][n + 1] == '\0') ||
+                     (argv[i][n] == '\0' && i + 1 < argc && argv[i + 1][0] == '\0'))) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Who asks for keys and names none would get a server that is open to all. */
-static lt_err read_keys(lt_server_options *s, serve_options *o, char **file) {
+static lt_err read_keys(lt_server_options *s, serve_options *o, char **file, int argc,
+                        char **argv) {
+    const char *variable = getenv("LATEEN_API_KEY");
     const bool named = o->api_key[0] != '\0';
     size_t n = 0;
+    if (given_empty(argc, argv, "--api-key") || given_empty(argc, argv, "--api_key") ||
+        given_empty(argc, argv, "--api-key-file") || given_empty(argc, argv, "--api_key_file")) {
+        LT_FAIL(LT_ERR_ARG, "--api-key is empty: give a key, or --no-auth to serve without one");
+    }
+    if (!named && o->api_key_file[0] == '\0' && variable != NULL && o->auth) {
+        if (snprintf(o->api_key, sizeof o->api_key, "%s", variable) >= (int)sizeof o->api_key) {
+            LT_FAIL(LT_ERR_LIMIT, "LATEEN_API_KEY: over %zu bytes", sizeof o->api_key - 1);
+        }
+    }
     LT_TRY(add_keys(s, o->api_key, ", "));
-    if (named && s->n_keys == 0) {
-        LT_FAIL(LT_ERR_ARG, "--api-key: there is no key in it");
+    if (s->n_keys == 0 && (named || (variable != NULL && o->auth && o->api_key_file[0] == '\0'))) {
+        LT_FAIL(LT_ERR_ARG, "%s: there is no key in it; --no-auth serves without one",
+                named ? "--api-key" : "LATEEN_API_KEY");
     }
     if (o->api_key_file[0] == '\0') {
         return LT_OK;
@@ -125,7 +160,10 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->port = (int)o->port;
     s->name = o->alias;
     s->template = o->chat_template[0] != '\0' ? o->chat_template : NULL;
-    s->cors = o->cors;
+    s->cors = o->cors[0] != '\0' ? o->cors : o->allowed_origins;
+    s->allowed_hosts = o->allowed_hosts;
+    s->no_auth = !o->auth;
+    s->max_bodies_bytes = o->max_bodies;
     s->defaults = o->defaults;
     s->own_defaults = o->generation_config == 0;
     s->any_model = o->any_model;
@@ -169,7 +207,7 @@ static lt_err describe(bool openapi) {
     return LT_OK;
 }
 
-static lt_err run(serve_options *o, const char *positional) {
+static lt_err run(serve_options *o, const char *positional, int argc, char **argv) {
     lt_err err = LT_OK;
     lt_server_options options = lt_server_defaults();
     lt_server *s = NULL;
@@ -187,7 +225,10 @@ static lt_err run(serve_options *o, const char *positional) {
     options.model = j.model;
     options.load = load;
     options.ctx = &j;
-    LT_TRY_DONE(read_keys(&options, o, &keys));
+    if (o->cors[0] != '\0' && o->allowed_origins[0] != '\0') {
+        LT_FAIL_DONE(LT_ERR_ARG, "--cors and --allowed-origins are the same: give one");
+    }
+    LT_TRY_DONE(read_keys(&options, o, &keys, argc, argv));
     lt_device_few_queues();
     LT_TRY_DONE(lt_server_open(&s, &options));
     lt_server_url(s, url, sizeof url);
@@ -217,6 +258,6 @@ int lt_verb_serve(int argc, char **argv) {
                        positional, 1, &n, &status)) {
         return status;
     }
-    err = run(&o, n > 0 ? positional[0] : NULL);
+    err = run(&o, n > 0 ? positional[0] : NULL, argc, argv);
     return err == LT_OK ? LT_EXIT_DONE : lt_verb_fail(err);
 }

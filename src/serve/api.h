@@ -21,12 +21,14 @@ typedef struct {
     const char *template; /* A chat template's name or file; NULL: the model's own. */
     const char *keys[LT_SERVER_MAX_KEYS];
     int n_keys;
-    const char *cors; /* "": none; "*"; or origins with commas between. */
+    bool no_auth;              /* Without keys on purpose: no warning. */
+    const char *allowed_hosts; /* Names it is called by, commas between; "": see access.h. */
+    const char *cors;          /* "": none; "*"; or origins with commas between. */
     const char *
         defaults; /* JSON object of sampling fields for requests that do not name them; NULL: none. */
     bool own_defaults; /* generation_config.json (a GGUF's general.sampling) gives the defaults. */
     bool any_model;    /* Answer whatever model a request names. */
-    int64_t max_connections, max_body_bytes, max_head_bytes, max_pending_bytes;
+    int64_t max_connections, max_body_bytes, max_bodies_bytes, max_head_bytes, max_pending_bytes;
     double request_s, idle_s, write_s, drain_s;
     lt_store_options store; /* Of responses and threads. */
     lt_engine_options engine;

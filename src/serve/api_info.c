@@ -1,6 +1,5 @@
 /* api_info.c: what the server tells about itself: models, health, version, metrics, the numbers of the status page. */
 #include <ctype.h>
-#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -120,12 +119,13 @@ void lt_api_version(lt_call *call) {
 void lt_api_metrics(lt_call *call) {
     lt_server *s = call->server;
     const size_t n = strlen(call->extra);
+    const lt_http_counts http = lt_http_get_counts(s->http);
     lt_json_out o = {0};
     lt_engine_stats st;
 
     lt_engine_get_stats(s->engine, &st);
     lt_compiler_get_kept(s->compiler, &s->metrics.grammars);
-    lt_metrics_write(&s->metrics, &st, &s->o.engine, s->name, lt_http_connections(s->http), &o);
+    lt_metrics_write(&s->metrics, &st, &s->o.engine, s->name, &http, s->created, &o);
     snprintf(call->extra + n, sizeof call->extra - n, "Process-Start-Time-Unix: %lld\r\n",
              (long long)s->created);
     lt_http_reply(call->conn, o.failed ? 503 : 200, "text/plain; version=0.0.4; charset=utf-8",
@@ -134,19 +134,6 @@ void lt_api_metrics(lt_call *call) {
 }
 
 /* ---- The status page's numbers ---- */
-
-static int64_t open_descriptors(void) {
-    DIR *d = opendir("/proc/self/fd");
-    int64_t n = 0;
-    if (d == NULL) {
-        return 0;
-    }
-    while (readdir(d) != NULL) {
-        n++;
-    }
-    closedir(d);
-    return n - 3; /* ".", ".." and the folder's own. */
-}
 
 /* The bound of the bucket that holds the q-th part of the values. */
 static double quantile(const lt_histogram *h, double q) {
@@ -207,7 +194,7 @@ void lt_api_status_json(lt_call *call) {
         lt_out_key_str(&o, "cache_why", cache.why);
     }
     put_engine(&o, &st, &s->o.engine);
-    lt_out_key_int(&o, "connections", lt_http_connections(s->http));
+    lt_out_key_int(&o, "connections", lt_http_get_counts(s->http).connections);
     lt_out_key_int(&o, "requests", s->n_replies);
     lt_out_key_int(&o, "http_requests", (int64_t)s->metrics.http_requests);
     lt_out_key_int(&o, "http_errors", (int64_t)s->metrics.http_errors);
@@ -216,7 +203,7 @@ void lt_api_status_json(lt_call *call) {
     lt_out_key_real(&o, "itl_p50_s", quantile(&s->metrics.h[LT_HIST_ITL], 0.5));
     lt_out_key_real(&o, "itl_p99_s", quantile(&s->metrics.h[LT_HIST_ITL], 0.99));
     lt_out_key_int(&o, "resident_bytes", (int64_t)lt_limits_resident_bytes());
-    lt_out_key_int(&o, "descriptors", open_descriptors());
+    lt_out_key_int(&o, "descriptors", lt_limits_open_files());
     lt_out_shut(&o, '}');
     lt_call_json(call, 200, &o);
 }

@@ -7,11 +7,8 @@
  *                   FLUSHING ──all written──▶ freed      freed
  *
  * A connection is never freed inside a call that the API makes on it (write, end): it is marked and a zero timeout frees it from the loop.
- *
- * Answers gather in a buffer of the connection's; once the loop's callback at hand is over, every connection with news is written to, once, and
- * directly: a token costs a stream one system call. Only what the socket does not take goes to the bufferevent, which waits for room by epoll. (Writing by
- * bufferevents alone cost three: epoll_ctl, writev, epoll_ctl.) */
-#include "serve/http.h"
+ */
+#include "serve/http_impl.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -20,6 +17,7 @@
 #include <event2/listener.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,83 +29,51 @@
 #include "base/error.h"
 #include "base/log.h"
 
-#define PIPELINE_BYTES    (64 << 10) /* Of requests that wait behind the one being answered. */
-#define OTHER_DESCRIPTORS 256        /* Beside those of connections. */
-#define CHUNK_FRAME       24 /* Around a chunk: its size in at most 16 digits, and two ends of lines. */
+#define PIPELINE_BYTES     (16 << 10) /* Of requests that wait behind the one being answered. */
+#define FREE_BYTES         (16 << 10) /* Of a request: they do not count among all bodies. */
+#define STARVE_S           2.0        /* A body may wait so long for room among all bodies. */
+#define HALF_CLOSED_S      0.25 /* When it is first tried whether a half-closed client is there. */
+#define HALF_CLOSED_NEXT_S 0.1
+#define REFUSED_MORE       128
+#define WARN_EVERY_S       10.0
+#define OTHER_DESCRIPTORS  256 /* Beside those of connections. */
 
-typedef enum { READING, ANSWERING, FLUSHING } conn_stage;
+/* ---- Room for bodies ---- */
 
-struct lt_http_conn {
-    lt_http *http;
-    struct bufferevent *bev;
-    struct event *deadline; /* READING: for the request or the idle time; doomed: at once. */
-    lt_http_parser parser;
-    conn_stage stage;
-    bool keep_alive, chunked, head_only, doomed, continued;
-    struct evbuffer *out; /* Not yet tried to send. */
-    void *user;
-    lt_http_conn *next, *prev;
-    lt_http_conn *fresh_next, **fresh_at; /* With news in `out`; fresh_at NULL: none. */
-};
+static size_t charge_of(size_t room) {
+    return room > FREE_BYTES ? room - FREE_BYTES : 0;
+}
 
-struct lt_http {
-    lt_http_options o;
-    struct event_base *base;
-    struct evconnlistener *listener;
-    lt_http_conn *conns, *fresh;
-    struct event *on_flush;
-    int64_t n_conns;
-    int port;
-};
+static void set_room(lt_http_conn *c, size_t room) {
+    c->http->counts.bodies_bytes += (int64_t)charge_of(room) - (int64_t)charge_of(c->room);
+    c->room = room;
+}
 
-static const struct {
-    int status;
-    const char *text;
-} status_texts[] = {{200, "OK"},
-                    {204, "No Content"},
-                    {400, "Bad Request"},
-                    {401, "Unauthorized"},
-                    {403, "Forbidden"},
-                    {404, "Not Found"},
-                    {405, "Method Not Allowed"},
-                    {408, "Request Timeout"},
-                    {413, "Content Too Large"},
-                    {415, "Unsupported Media Type"},
-                    {417, "Expectation Failed"},
-                    {422, "Unprocessable Content"},
-                    {429, "Too Many Requests"},
-                    {431, "Request Header Fields Too Large"},
-                    {500, "Internal Server Error"},
-                    {501, "Not Implemented"},
-                    {503, "Service Unavailable"},
-                    {505, "HTTP Version Not Supported"},
-                    {529, "Overloaded"}};
-
-const char *lt_http_status_text(int status) {
-    for (size_t i = 0; i < sizeof status_texts / sizeof *status_texts; i++) {
-        if (status_texts[i].status == status) {
-            return status_texts[i].text;
-        }
+static bool may_grow(void *ctx, size_t more) {
+    lt_http_conn *c = ctx;
+    const lt_http *h = c->http;
+    const size_t others = (size_t)h->counts.bodies_bytes - charge_of(c->room);
+    if (others + charge_of(c->room + more) > h->o.max_bodies_bytes + FREE_BYTES) {
+        return false;
     }
-    return "Unknown";
+    set_room(c, c->room + more);
+    return true;
+}
+
+/* Something was freed: count what is left, and read on where room was missing. */
+void lt_http_settle(lt_http_conn *c) {
+    lt_http *h = c->http;
+    set_room(c, c->parser.head_room + c->parser.body_room + c->taken);
+    if (h->n_starved > 0) {
+        event_active(h->on_room, EV_TIMEOUT, 1);
+    }
 }
 
 /* ---- A connection's life ---- */
 
-static void unlist(lt_http_conn *c) {
-    if (c->fresh_at == NULL) {
-        return;
-    }
-    *c->fresh_at = c->fresh_next;
-    if (c->fresh_next != NULL) {
-        c->fresh_next->fresh_at = c->fresh_at;
-    }
-    c->fresh_at = NULL;
-}
-
 static void conn_free(lt_http_conn *c) {
     lt_http *h = c->http;
-    unlist(c);
+    lt_http_unlist(c);
     if (c->next != NULL) {
         c->next->prev = c->prev;
     }
@@ -117,7 +83,11 @@ static void conn_free(lt_http_conn *c) {
         h->conns = c->next;
     }
     h->n_conns--;
-    if (h->n_conns == h->o.max_connections - 1 && h->listener != NULL) {
+    h->n_starved -= c->starved;
+    lt_http_parser_free(&c->parser);
+    c->taken = 0;
+    lt_http_settle(c);
+    if (h->n_conns == h->o.max_connections + h->more - 1 && h->listener != NULL) {
         evconnlistener_enable(h->listener);
     }
     if (c->deadline != NULL) {
@@ -129,7 +99,6 @@ static void conn_free(lt_http_conn *c) {
     if (c->out != NULL) {
         evbuffer_free(c->out);
     }
-    lt_http_parser_free(&c->parser);
     free(c);
 }
 
@@ -143,122 +112,145 @@ static void conn_lost(lt_http_conn *c) {
     conn_free(c);
 }
 
-/* Lose it from the loop, not from inside the caller's write. */
-static void doom(lt_http_conn *c) {
-    const struct timeval now = {0};
-    c->doomed = true;
-    event_add(c->deadline, &now);
-}
-
-static void set_deadline(lt_http_conn *c, double seconds) {
-    const struct timeval tv = lt_clock_span(seconds);
-    event_add(c->deadline, &tv);
-}
-
-/* ---- Sending ---- */
-
-static size_t unsent(const lt_http_conn *c) {
-    return evbuffer_get_length(c->out) + evbuffer_get_length(bufferevent_get_output(c->bev));
-}
-
-/* There is something in `out`: send it when the callback at hand is over. */
-static void send_soon(lt_http_conn *c) {
-    lt_http *h = c->http;
-    if (c->fresh_at != NULL) {
-        return;
-    }
-    if (h->fresh == NULL) {
-        event_active(h->on_flush, EV_TIMEOUT, 1);
-    }
-    c->fresh_next = h->fresh;
-    if (h->fresh != NULL) {
-        h->fresh->fresh_at = &c->fresh_next;
-    }
-    c->fresh_at = &h->fresh;
-    h->fresh = c;
-}
-
-/* Close in order once all is sent: bytes that still come in would turn close into a reset that may destroy the answer on its way. */
-static void close_when_sent(lt_http_conn *c) {
-    struct evbuffer *in = bufferevent_get_input(c->bev);
-    if (c->stage == FLUSHING && unsent(c) == 0) {
-        shutdown(bufferevent_getfd(c->bev), SHUT_WR);
-        evbuffer_drain(in, evbuffer_get_length(in));
-        set_deadline(c, 1);
-    }
-}
-
-static void on_flush(evutil_socket_t fd, short what, void *arg) {
-    lt_http *h = arg;
-    (void)fd;
-    (void)what;
-    while (h->fresh != NULL) {
-        lt_http_conn *c = h->fresh;
-        unlist(c);
-        if (c->doomed) {
-            continue;
-        }
-        if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) {
-            (void)evbuffer_write(c->out, bufferevent_getfd(c->bev)); /* Errors come back below. */
-        }
-        if (evbuffer_get_length(c->out) > 0) {
-            bufferevent_write_buffer(c->bev, c->out);
-        }
-        close_when_sent(c);
-    }
-}
-
 /* Answer what the parser or the clock refused, and close behind it. */
 static void refuse(lt_http_conn *c, int status, const char *why) {
-    lt_http_refusal r = {.status = status, .why = why, .head = &c->parser};
+    lt_http_refusal r = {.status = status, .why = why, .head = &c->parser, .counted = c->admitted};
+    if (c->starved) {
+        c->starved = false;
+        c->http->n_starved--;
+        bufferevent_enable(c->bev, EV_READ); /* To throw away. */
+    }
     c->keep_alive = false;
     c->stage = ANSWERING;
     c->http->o.on_bad(c->http->o.ctx, &r);
     lt_http_reply(c, status, "application/json", r.extra, r.body, strlen(r.body));
 }
 
-/* The request is complete: cut the target and hand it over. */
-static void dispatch(lt_http_conn *c) {
-    lt_http_request r = {.method = c->parser.method,
-                         .path = c->parser.target,
-                         .query = "",
-                         .body = c->parser.body != NULL ? c->parser.body : "",
-                         .body_bytes = c->parser.body_n,
-                         .head = &c->parser};
-    char *question = strchr(c->parser.target, '?'); /* The head buffer is ours: cut in place. */
+static lt_http_request request_of(const lt_http_conn *c) {
+    const lt_http_parser *p = &c->parser;
+    return (lt_http_request){.method = p->method,
+                             .path = p->target,
+                             .query = c->query,
+                             .body = p->body != NULL ? p->body : "",
+                             .body_bytes = p->body_n,
+                             .head = p};
+}
 
+/* The head is complete: ask whether the body is to be read. False: it was answered, and the connection ends behind the answer, unless the body is
+ * here already. */
+static bool admit(lt_http_conn *c) {
+    struct evbuffer *in = bufferevent_get_input(c->bev);
+    const lt_http_parser *p = &c->parser;
+    const bool whole = p->stage == LT_HTTP_READY ||
+                       (p->framing == LT_HTTP_LENGTH && p->left <= evbuffer_get_length(in));
+    const size_t rest = whole && p->stage == LT_HTTP_BODY ? (size_t)p->left : 0;
+    char *question = strchr(p->target, '?'); /* The head buffer is ours: cut in place. */
+    lt_http_request r;
+
+    c->query = "";
     if (question != NULL) {
         *question = '\0';
-        r.query = question + 1;
+        c->query = question + 1;
     }
-    event_del(c->deadline);
+    c->admitted = true;
+    c->head_only = strcmp(p->method, "HEAD") == 0;
+    c->keep_alive = p->keep_alive && whole;
+    c->stage = ANSWERING;
+    r = request_of(c);
+    if (!c->http->o.on_head(c->http->o.ctx, c, &r)) {
+        evbuffer_drain(in, rest);
+        return false;
+    }
+    c->stage = READING;
+    return true;
+}
+
+/* The request is complete: hand it over. */
+static void dispatch(lt_http_conn *c) {
+    const lt_http_request r = request_of(c);
     c->stage = ANSWERING;
     c->keep_alive = c->parser.keep_alive;
-    c->head_only = strcmp(r.method, "HEAD") == 0;
+    if (c->half_closed) {
+        lt_http_set_deadline(c, HALF_CLOSED_S);
+    } else {
+        event_del(c->deadline);
+    }
     c->http->o.on_request(c->http->o.ctx, c, &r);
+    free(c->parser.body); /* It was read, or taken; an answer may take minutes. */
+    c->parser.body = NULL;
+    c->parser.body_n = c->parser.body_room = 0;
+    lt_http_settle(c);
+}
+
+/* There is no room for more of its body: what comes stays in the kernel, until the client's side is full too. */
+static void starve(lt_http_conn *c) {
+    c->starved = true;
+    c->starved_s = lt_clock_s();
+    c->http->n_starved++;
+    bufferevent_disable(c->bev, EV_READ);
+    lt_http_set_deadline(c, STARVE_S);
+}
+
+static void feed(lt_http_conn *c) {
+    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    struct evbuffer *in = bufferevent_get_input(c->bev);
+    struct evbuffer_iovec v;
+    lt_http_parser *p = &c->parser;
+
+    if (evbuffer_peek(in, -1, NULL, &v, 1) < 1) {
+        return;
+    }
+    if (p->stage == LT_HTTP_HEAD && p->head_n == 0) {
+        c->due_s = lt_clock_s() + c->http->o.request_s;
+        lt_http_set_deadline(c, c->http->o.request_s); /* The first byte starts the clock. */
+    }
+    evbuffer_drain(in, lt_http_parser_feed(p, v.iov_base, v.iov_len));
+    if (p->stage == LT_HTTP_BAD) {
+        refuse(c, p->status, p->why);
+        return;
+    }
+    if (p->stage != LT_HTTP_HEAD && !c->admitted && !admit(c)) {
+        return;
+    }
+    if (p->stage == LT_HTTP_READY) {
+        dispatch(c);
+    } else if (p->starved) {
+        starve(c);
+    } else if (p->stage == LT_HTTP_BODY && p->expects_continue && !c->continued) {
+        c->continued = true;
+        evbuffer_add(c->out, go_on, sizeof go_on - 1);
+        lt_http_send_soon(c);
+    }
 }
 
 static void read_requests(lt_http_conn *c) {
     struct evbuffer *in = bufferevent_get_input(c->bev);
-    static const char go_on[] = "HTTP/1.1 100 Continue\r\n\r\n";
+    while (c->stage == READING && !c->starved && !c->doomed && evbuffer_get_length(in) > 0) {
+        feed(c);
+    }
+    if (c->stage == FLUSHING) {
+        lt_http_throw_away(c);
+    }
+}
 
-    while (c->stage == READING && evbuffer_get_length(in) > 0) {
-        struct evbuffer_iovec v;
-        if (evbuffer_peek(in, -1, NULL, &v, 1) < 1) {
-            return;
-        }
-        if (c->parser.stage == LT_HTTP_HEAD && c->parser.head_n == 0) {
-            set_deadline(c, c->http->o.request_s); /* The first byte starts the clock. */
-        }
-        evbuffer_drain(in, lt_http_parser_feed(&c->parser, v.iov_base, v.iov_len));
-        if (c->parser.stage == LT_HTTP_BAD) {
-            refuse(c, c->parser.status, c->parser.why);
-        } else if (c->parser.stage == LT_HTTP_READY) {
-            dispatch(c);
-        } else if (c->parser.stage == LT_HTTP_BODY && c->parser.expects_continue && !c->continued) {
-            c->continued = true;
-            evbuffer_add(c->out, go_on, sizeof go_on - 1);
-            send_soon(c);
+static void read_on(lt_http_conn *c) {
+    const double now = lt_clock_s();
+    c->starved = false;
+    c->http->n_starved--;
+    c->due_s += now - c->starved_s; /* The client could not send meanwhile. */
+    lt_http_set_deadline(c, c->due_s - now);
+    bufferevent_enable(c->bev, EV_READ);
+    read_requests(c);
+}
+
+/* Memory of bodies was freed: whoever waits for it tries again. */
+static void on_room(evutil_socket_t fd, short what, void *arg) {
+    lt_http *h = arg;
+    (void)fd;
+    (void)what;
+    for (lt_http_conn *c = h->conns; c != NULL && h->n_starved > 0; c = c->next) {
+        if (c->starved && !c->doomed) { /* Reading frees no connection: it dooms, or answers. */
+            read_on(c);
         }
     }
 }
@@ -273,43 +265,124 @@ static void on_read(struct bufferevent *bev, void *arg) {
 
 static void on_written(struct bufferevent *bev, void *arg) {
     (void)bev;
-    close_when_sent(arg);
+    lt_http_close_when_sent(arg);
+}
+
+/* A client that has shut down its sending side looks like one that is gone, until something is sent to it: then the kernel of one that is gone resets the connection. */
+static bool is_reset(const lt_http_conn *c) {
+    struct pollfd p = {.fd = bufferevent_getfd(c->bev)};
+    return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
+}
+
+/* So the word that every answer begins with is sent ahead, if the answer has not begun by then. */
+static void try_half_closed(lt_http_conn *c) {
+    if (is_reset(c)) {
+        conn_lost(c);
+        return;
+    }
+    if (!c->begun && !c->version_sent) {
+        c->version_sent = true;
+        evbuffer_add(c->out, LT_HTTP_VERSION, sizeof LT_HTTP_VERSION - 1);
+        lt_http_send_soon(c);
+    }
+    lt_http_set_deadline(c, HALF_CLOSED_NEXT_S);
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg) {
     lt_http_conn *c = arg;
     (void)bev;
-    if ((what & BEV_EVENT_EOF) != 0 && c->stage != ANSWERING && unsent(c) > 0) {
+    if ((what & BEV_EVENT_EOF) != 0 && c->stage == ANSWERING && !c->doomed) {
+        c->half_closed = true;
+        lt_http_set_deadline(c, HALF_CLOSED_S);
+        return;
+    }
+    if ((what & BEV_EVENT_EOF) != 0 && c->stage != ANSWERING && lt_http_unsent(c) > 0) {
         c->stage = FLUSHING; /* A client that half-closed still gets its answer. */
         return;
     }
     conn_lost(c);
 }
 
+/* There was no room for its body in time. Of many that wait for each other's memory the first to be refused makes room for the next: that one tries once more. */
+static void give_up(lt_http_conn *c) {
+    read_on(c);
+    if (c->starved) {
+        c->http->counts.starved++;
+        refuse(c, 503, "the bodies of other requests take all the memory there is for them");
+    }
+}
+
 static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     lt_http_conn *c = arg;
     (void)fd;
     (void)what;
-    if (!c->doomed && c->stage == READING && c->parser.head_n > 0) {
+    if (c->doomed || c->stage == FLUSHING) {
+        conn_lost(c);
+    } else if (c->stage == ANSWERING) {
+        try_half_closed(c);
+    } else if (c->starved) {
+        give_up(c);
+    } else if (c->parser.head_n > 0) {
+        c->http->counts.timed_out++;
         refuse(c, 408, "the request did not come in time");
-        return;
+    } else {
+        conn_lost(c);
     }
-    conn_lost(c);
 }
 
-/* All places are taken: the oldest connection that asks nothing makes room, so that idle ones cannot lock others out. */
-static bool drop_idle(lt_http *h, const lt_http_conn *newest) {
-    lt_http_conn *idle = NULL;
+/* Of the connections beside `newest`: one that is idle (wanted READING), or only lingers (FLUSHING), the oldest; NULL: there is none. */
+static lt_http_conn *oldest(const lt_http *h, conn_stage wanted, const lt_http_conn *newest) {
+    lt_http_conn *found = NULL;
     for (lt_http_conn *c = h->conns; c != NULL; c = c->next) {
-        if (c != newest && c->stage == READING && !c->doomed && c->parser.head_n == 0 &&
-            unsent(c) == 0) {
-            idle = c;
+        if (c != newest && c->stage == wanted && !c->doomed && lt_http_unsent(c) == 0 &&
+            (wanted == FLUSHING || c->parser.head_n == 0)) {
+            found = c;
         }
     }
-    if (idle != NULL) {
-        conn_lost(idle);
+    return found;
+}
+
+static void warn_full(lt_http *h, const char *what) {
+    const double now = lt_clock_s();
+    if (h->warned_s == 0 || now - h->warned_s >= WARN_EVERY_S) {
+        h->warned_s = now;
+        lt_log_warn("http: all %d connections are in use (--max-connections): %s; %llu idle ones "
+                    "closed and %llu refused so far",
+                    h->o.max_connections, what, (unsigned long long)h->counts.dropped,
+                    (unsigned long long)h->counts.refused);
     }
-    return idle != NULL;
+}
+
+/* Those that were answered for the last time have no place any more: they only linger. */
+static int64_t count_places(const lt_http *h) {
+    int64_t n = 0;
+    for (const lt_http_conn *c = h->conns; c != NULL; c = c->next) {
+        n += c->stage != FLUSHING && !c->doomed;
+    }
+    return n;
+}
+
+/* All places are taken. The oldest connection that asks nothing makes room, so that idle ones cannot lock others out; where each asks something, the newest is refused. */
+static void make_room(lt_http *h, lt_http_conn *newest) {
+    lt_http_conn *idle = oldest(h, READING, newest);
+    lt_http_conn *lingers = h->n_conns >= h->o.max_connections + h->more
+                                ? oldest(h, FLUSHING, newest)
+                                : NULL;
+    if (lingers != NULL) {
+        conn_lost(lingers);
+    }
+    if (count_places(h) <= h->o.max_connections) {
+        return;
+    }
+    if (idle != NULL) {
+        h->counts.dropped++;
+        conn_lost(idle);
+        warn_full(h, "the oldest idle one made room");
+        return;
+    }
+    h->counts.refused++;
+    warn_full(h, "503");
+    refuse(newest, 503, "all connections of this server are in use");
 }
 
 static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct sockaddr *from,
@@ -332,9 +405,11 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     }
     h->conns = c;
     h->n_conns++;
-    lt_http_parser_init(&c->parser,
-                        &(lt_http_parse_options){.max_head_bytes = h->o.max_head_bytes,
-                                                 .max_body_bytes = h->o.max_body_bytes});
+    lt_http_parser_init(&c->parser, &(lt_http_parse_options){.max_head_bytes = h->o.max_head_bytes,
+                                                             .max_body_bytes = h->o.max_body_bytes,
+                                                             .may_grow = may_grow,
+                                                             .ctx = c,
+                                                             .head_alone = true});
     c->bev = bufferevent_socket_new(h->base, fd, BEV_OPT_CLOSE_ON_FREE);
     c->deadline = evtimer_new(h->base, on_deadline, c);
     c->out = evbuffer_new();
@@ -350,8 +425,11 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     bufferevent_setwatermark(c->bev, EV_READ, 0, PIPELINE_BYTES);
     bufferevent_set_timeouts(c->bev, NULL, &write_s);
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
-    set_deadline(c, h->o.idle_s);
-    if (h->n_conns == h->o.max_connections && !drop_idle(h, c)) {
+    lt_http_set_deadline(c, h->o.idle_s);
+    if (h->n_conns > h->o.max_connections) {
+        make_room(h, c);
+    }
+    if (h->n_conns >= h->o.max_connections + h->more) {
         evconnlistener_disable(l); /* The kernel's queue holds the others until one leaves. */
     }
 }
@@ -363,140 +441,9 @@ static void on_listener_error(struct evconnlistener *l, void *arg) {
                 (long long)h->n_conns);
     if (h->n_conns > 0) {
         h->o.max_connections = (int)h->n_conns;
+        h->more = 0; /* Not even a refusal has a descriptor. */
         evconnlistener_disable(l);
     }
-}
-
-/* ---- Answers ---- */
-
-static void put_head(lt_http_conn *c, int status, const char *type, const char *extra,
-                     int64_t length) {
-    struct evbuffer *out = c->out;
-    send_soon(c);
-    evbuffer_add_printf(out, "HTTP/1.1 %d %s\r\n", status, lt_http_status_text(status));
-    if (type != NULL) {
-        evbuffer_add_printf(out, "Content-Type: %s\r\n", type);
-    }
-    if (length >= 0 && status != 204) {
-        evbuffer_add_printf(out, "Content-Length: %lld\r\n", (long long)length);
-    } else if (c->chunked) {
-        evbuffer_add_printf(out, "Transfer-Encoding: chunked\r\n");
-    }
-    evbuffer_add_printf(out, "Connection: %s\r\n%s\r\n", c->keep_alive ? "keep-alive" : "close",
-                        extra != NULL ? extra : "");
-}
-
-/* The answer is complete: read the next request, or close once all is written. */
-static void finish(lt_http_conn *c) {
-    c->user = NULL;
-    if (!c->keep_alive) {
-        c->stage = FLUSHING;
-        set_deadline(c, c->http->o.write_s);
-        send_soon(c);
-        return;
-    }
-    c->stage = READING;
-    c->continued = false;
-    lt_http_parser_reset(&c->parser);
-    set_deadline(c, c->http->o.idle_s);
-    if (evbuffer_get_length(bufferevent_get_input(c->bev)) > 0) {
-        /* A pipelined request waits: from the loop, so that a thousand of them do not nest. */
-        bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS | BEV_TRIG_IGNORE_WATERMARKS);
-    }
-}
-
-void lt_http_reply(lt_http_conn *c, int status, const char *type, const char *extra,
-                   const void *body, size_t n) {
-    LT_ASSERT(c->stage == ANSWERING);
-    if (c->doomed) {
-        c->user = NULL;
-        return;
-    }
-    c->chunked = false;
-    put_head(c, status, type, extra, (int64_t)n);
-    if (!c->head_only && n > 0) {
-        evbuffer_add(c->out, body, n);
-    }
-    finish(c);
-}
-
-void lt_http_stream(lt_http_conn *c, int status, const char *type, const char *extra) {
-    LT_ASSERT(c->stage == ANSWERING);
-    if (c->doomed) {
-        return;
-    }
-    c->chunked = c->parser.minor == 1;
-    if (!c->chunked) {
-        c->keep_alive = false; /* HTTP/1.0: the end of the connection is the end of the answer. */
-    }
-    put_head(c, status, type, extra, -1);
-}
-
-/* n in hexadecimal and a line's end; returns where to go on. */
-static char *put_chunk_size(char *at, size_t n) {
-    int shift = 0;
-    while (shift < 60 && n >> (shift + 4) != 0) {
-        shift += 4;
-    }
-    for (; shift >= 0; shift -= 4) {
-        *at++ = "0123456789abcdef"[n >> shift & 15];
-    }
-    *at++ = '\r';
-    *at++ = '\n';
-    return at;
-}
-
-void lt_http_write(lt_http_conn *c, const void *data, size_t n) {
-    struct evbuffer_iovec v;
-    char *at;
-    LT_ASSERT(c->stage == ANSWERING);
-    if (c->doomed || n == 0 || c->head_only) {
-        return;
-    }
-    if (unsent(c) + n > c->http->o.max_pending_bytes ||
-        evbuffer_reserve_space(c->out, (ev_ssize_t)(n + CHUNK_FRAME), &v, 1) != 1) {
-        lt_log_debug("http: a client reads too slowly; %zu bytes wait", unsent(c));
-        doom(c);
-        return;
-    }
-    at = v.iov_base;
-    if (c->chunked) {
-        at = put_chunk_size(at, n);
-    }
-    memcpy(at, data, n);
-    at += n;
-    if (c->chunked) {
-        *at++ = '\r';
-        *at++ = '\n';
-    }
-    v.iov_len = (size_t)(at - (char *)v.iov_base);
-    evbuffer_commit_space(c->out, &v, 1);
-    send_soon(c);
-}
-
-void lt_http_end(lt_http_conn *c) {
-    LT_ASSERT(c->stage == ANSWERING);
-    if (c->doomed) {
-        c->user = NULL; /* Whoever ends an answer forgets the connection: nobody is left to tell. */
-        return;
-    }
-    if (c->chunked && !c->head_only) {
-        evbuffer_add(c->out, "0\r\n\r\n", 5);
-        send_soon(c);
-    }
-    finish(c);
-}
-
-char *lt_http_take_body(lt_http_conn *c) {
-    char *body = c->parser.body;
-    LT_ASSERT(c->stage == ANSWERING);
-    c->parser.body = NULL;
-    c->parser.body_n = c->parser.body_room = 0;
-    return body;
-}
-
-void lt_http_set_user(lt_http_conn *c, void *user) {
-    c->user = user;
 }
 
 /* ---- The server ---- */
@@ -560,9 +507,11 @@ lt_err lt_http_open(lt_http **out, struct event_base *base, const lt_http_option
     }
     h->o = *o;
     h->base = base;
+    h->more = REFUSED_MORE;
     raise_descriptors(o->max_connections);
-    h->on_flush = event_new(base, -1, 0, on_flush, h);
-    if (h->on_flush == NULL) {
+    h->on_flush = event_new(base, -1, 0, lt_http_on_flush, h);
+    h->on_room = event_new(base, -1, 0, on_room, h);
+    if (h->on_flush == NULL || h->on_room == NULL) {
         LT_FAIL_DONE(LT_ERR_OOM, "http server");
     }
     LT_TRY_DONE(listen_on(h));
@@ -587,6 +536,9 @@ void lt_http_close(lt_http *h) {
     if (h->on_flush != NULL) {
         event_free(h->on_flush);
     }
+    if (h->on_room != NULL) {
+        event_free(h->on_room);
+    }
     free(h);
 }
 
@@ -594,6 +546,8 @@ int lt_http_port(const lt_http *h) {
     return h->port;
 }
 
-int64_t lt_http_connections(const lt_http *h) {
-    return h->n_conns;
+lt_http_counts lt_http_get_counts(const lt_http *h) {
+    lt_http_counts counts = h->counts;
+    counts.connections = h->n_conns;
+    return counts;
 }

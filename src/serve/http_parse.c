@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 
+#define KEEP_HEAD 4096 /* Bytes of a head's buffer that stay for the connection's next request. */
+
 enum { CHUNK_SIZE, CHUNK_EXTENSION, CHUNK_DATA, CHUNK_CR, CHUNK_LF, CHUNK_TRAILER };
 
 void lt_http_parser_init(lt_http_parser *p, const lt_http_parse_options *o) {
@@ -20,10 +22,14 @@ void lt_http_parser_reset(lt_http_parser *p) {
     char *head = p->head;
     const size_t head_room = p->head_room;
     const lt_http_parse_options o = p->o;
-    free(p->body); /* Bodies vary by a factor of a million: not kept. */
+    free(p->body); /* Bodies vary by a factor of a million: not kept, nor are long heads. */
+    if (head_room > KEEP_HEAD) {
+        free(head);
+        head = NULL;
+    }
     lt_http_parser_init(p, &o);
     p->head = head;
-    p->head_room = head_room;
+    p->head_room = head != NULL ? head_room : 0;
 }
 
 void lt_http_parser_free(lt_http_parser *p) {
@@ -38,7 +44,8 @@ static void bad(lt_http_parser *p, int status, const char *why) {
     p->why = why;
 }
 
-static bool grow(char **data, size_t *room, size_t want) {
+/* Room for `want` bytes, at most `most`. False: BAD, or starved. */
+static bool grow(lt_http_parser *p, char **data, size_t *room, size_t want, size_t most) {
     size_t r = *room > 0 ? *room : 1024;
     char *grown;
     if (want <= *room) {
@@ -47,8 +54,14 @@ static bool grow(char **data, size_t *room, size_t want) {
     while (r < want) {
         r *= 2;
     }
+    r = r < most || most < want ? r : most;
+    if (p->o.may_grow != NULL && !p->o.may_grow(p->o.ctx, r - *room)) {
+        p->starved = true;
+        return false;
+    }
     grown = realloc(*data, r);
     if (grown == NULL) {
+        bad(p, 503, "out of memory");
         return false;
     }
     *data = grown;
@@ -338,8 +351,7 @@ static size_t feed_head(lt_http_parser *p, const char *data, size_t n) {
         if (!begins_well(p, c)) {
             return i;
         }
-        if (!grow(&p->head, &p->head_room, p->head_n + 2)) {
-            bad(p, 503, "out of memory");
+        if (!grow(p, &p->head, &p->head_room, p->head_n + 2, p->o.max_head_bytes + 2)) {
             return i;
         }
         p->head[p->head_n++] = c;
@@ -358,20 +370,25 @@ static size_t feed_head(lt_http_parser *p, const char *data, size_t n) {
 
 /* ---- The body ---- */
 
-static void take(lt_http_parser *p, const char *data, size_t n) {
+/* False: nothing was taken. */
+static bool take(lt_http_parser *p, const char *data, size_t n) {
+    const bool known = p->framing == LT_HTTP_LENGTH; /* How long the body is. */
     if (p->o.on_body != NULL) {
         p->o.on_body(p->o.ctx, data, n);
-        return;
+        return true;
     }
     if (p->body_n + n > p->o.max_body_bytes) {
         bad(p, 413, "the body is larger than this server takes");
-    } else if (!grow(&p->body, &p->body_room, p->body_n + n + 1)) {
-        bad(p, 503, "out of memory");
-    } else {
-        memcpy(p->body + p->body_n, data, n);
-        p->body_n += n;
-        p->body[p->body_n] = '\0';
+        return false;
     }
+    if (!grow(p, &p->body, &p->body_room, p->body_n + n + 1,
+              known ? p->body_n + (size_t)p->left + 1 : p->o.max_body_bytes + 1)) {
+        return false;
+    }
+    memcpy(p->body + p->body_n, data, n);
+    p->body_n += n;
+    p->body[p->body_n] = '\0';
+    return true;
 }
 
 /* A line "1a3[;extension]" is complete. */
@@ -441,7 +458,9 @@ static size_t feed_chunks(lt_http_parser *p, const char *data, size_t n) {
     while (i < n && p->stage == LT_HTTP_BODY) {
         if (p->chunk == CHUNK_DATA) {
             const size_t part = p->left < n - i ? (size_t)p->left : n - i;
-            take(p, data + i, part);
+            if (!take(p, data + i, part)) {
+                break;
+            }
             p->left -= part;
             i += part;
             if (p->left == 0) {
@@ -462,7 +481,9 @@ static size_t feed_body(lt_http_parser *p, const char *data, size_t n) {
     if (p->framing == LT_HTTP_LENGTH && p->left < n) {
         part = (size_t)p->left;
     }
-    take(p, data, part);
+    if (!take(p, data, part)) {
+        return 0;
+    }
     if (p->framing == LT_HTTP_LENGTH) {
         p->left -= part;
         if (p->left == 0 && p->stage == LT_HTTP_BODY) {
@@ -474,9 +495,13 @@ static size_t feed_body(lt_http_parser *p, const char *data, size_t n) {
 
 size_t lt_http_parser_feed(lt_http_parser *p, const char *data, size_t n) {
     size_t used = 0;
-    while (used < n && (p->stage == LT_HTTP_HEAD || p->stage == LT_HTTP_BODY)) {
-        used += p->stage == LT_HTTP_HEAD ? feed_head(p, data + used, n - used)
-                                         : feed_body(p, data + used, n - used);
+    p->starved = false;
+    while (used < n && !p->starved && (p->stage == LT_HTTP_HEAD || p->stage == LT_HTTP_BODY)) {
+        const bool in_head = p->stage == LT_HTTP_HEAD;
+        used += in_head ? feed_head(p, data + used, n - used) : feed_body(p, data + used, n - used);
+        if (in_head && p->stage != LT_HTTP_HEAD && p->o.head_alone) {
+            break;
+        }
     }
     return used;
 }

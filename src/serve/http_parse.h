@@ -28,7 +28,10 @@ typedef struct {
     size_t max_body_bytes; /* 413 above it. */
     /* NULL: the body is gathered in `body`. */
     void (*on_body)(void *ctx, const char *data, size_t n);
+    /* Memory for so many more bytes of head and body; false: not now, and `feed` stops until it is called again. NULL: always. */
+    bool (*may_grow)(void *ctx, size_t more);
     void *ctx;
+    bool head_alone; /* `feed` returns behind the head, before any of the body. */
 } lt_http_parse_options;
 
 typedef struct {
@@ -48,6 +51,7 @@ typedef struct {
 
     char *body; /* Owned, 0-terminated. */
     size_t body_n, body_room;
+    bool starved; /* may_grow said no. */
     enum { LT_HTTP_LENGTH, LT_HTTP_CHUNKED, LT_HTTP_TO_END } framing;
     uint64_t left;            /* Bytes of the body or of the chunk still to come. */
     int chunk;                /* Stage inside the chunked framing. */
@@ -59,7 +63,8 @@ void lt_http_parser_init(lt_http_parser *p, const lt_http_parse_options *o);
 void lt_http_parser_reset(lt_http_parser *p); /* For the next message of the connection. */
 void lt_http_parser_free(lt_http_parser *p);
 
-/* Take bytes; returns how many belonged to this message (all of them until READY; at READY the rest is the next message's). */
+/* Take bytes; returns how many belonged to this message (all of them until READY; at READY the rest is the next message's; fewer where head_alone or
+ * may_grow stopped it). */
 size_t lt_http_parser_feed(lt_http_parser *p, const char *data, size_t n);
 /* The sender has closed: READY when that ends the body, else BAD (or still HEAD with nothing read). */
 void lt_http_parser_end(lt_http_parser *p);

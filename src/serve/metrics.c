@@ -3,8 +3,10 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 static const double ttft_s[] = {0.001, 0.005, 0.01, 0.02,  0.04,  0.06,  0.08, 0.1,
                                 0.25,  0.5,   0.75, 1.0,   2.5,   5.0,   7.5,  10.0,
@@ -153,8 +155,54 @@ static void write_llama(const lt_metrics *m, const lt_engine_stats *st, lt_json_
               rate((double)st->pages_used, (double)st->pages));
 }
 
+static void write_http(const lt_metrics *m, const lt_http_counts *http, const char *labels,
+                       lt_json_out *out) {
+    write_one(out, "counter", "lateen_http_requests_total", labels, "HTTP requests.",
+              (double)m->http_requests);
+    write_one(out, "counter", "lateen_http_errors_total", labels,
+              "HTTP requests that were refused or failed.", (double)m->http_errors);
+    write_one(out, "counter", "lateen_queue_full_total", labels,
+              "Requests refused because the queue was full.", (double)m->refused);
+    write_one(out, "gauge", "lateen_connections", labels, "Open connections.",
+              (double)http->connections);
+    write_one(out, "counter", "lateen_connections_refused_total", labels,
+              "Connections answered 503 because all were in use.", (double)http->refused);
+    write_one(out, "counter", "lateen_connections_dropped_total", labels,
+              "Idle connections closed to make room for others.", (double)http->dropped);
+    write_one(out, "gauge", "lateen_bodies_bytes", labels,
+              "Memory of requests that are being read.", (double)http->bodies_bytes);
+    write_one(out, "counter", "lateen_bodies_refused_total", labels,
+              "Requests answered 503 because the bodies of others took all memory for them.",
+              (double)http->starved);
+    write_one(out, "counter", "lateen_requests_timed_out_total", labels,
+              "Requests answered 408 because they did not come in time.", (double)http->timed_out);
+}
+
+/* As Prometheus's own clients name and define them. */
+static void write_process(int64_t started_unix_s, lt_json_out *out) {
+    struct rusage used = {0};
+    struct rlimit files = {0};
+    (void)getrusage(RUSAGE_SELF, &used);
+    (void)getrlimit(RLIMIT_NOFILE, &files);
+    write_one(out, "counter", "process_cpu_seconds_total", "",
+              "Total user and system CPU time spent in seconds.",
+              (double)(used.ru_utime.tv_sec + used.ru_stime.tv_sec) +
+                  1e-6 * (double)(used.ru_utime.tv_usec + used.ru_stime.tv_usec));
+    write_one(out, "gauge", "process_open_fds", "", "Number of open file descriptors.",
+              (double)lt_limits_open_files());
+    write_one(out, "gauge", "process_max_fds", "", "Maximum number of open file descriptors.",
+              (double)files.rlim_cur);
+    write_one(out, "gauge", "process_resident_memory_bytes", "", "Resident memory size in bytes.",
+              (double)lt_limits_resident_bytes());
+    write_one(out, "gauge", "process_virtual_memory_bytes", "", "Virtual memory size in bytes.",
+              (double)lt_limits_virtual_bytes());
+    write_one(out, "gauge", "process_start_time_seconds", "",
+              "Start time of the process since unix epoch in seconds.", (double)started_unix_s);
+}
+
 void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_engine_options *o,
-                      const char *model_name, int64_t connections, lt_json_out *out) {
+                      const char *model_name, const lt_http_counts *http, int64_t started_unix_s,
+                      lt_json_out *out) {
     char labels[320], name[256];
     size_t n = 0;
     for (const char *p = model_name; *p != '\0' && n + 2 < sizeof name; p++) {
@@ -195,18 +243,13 @@ void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_e
                 (long long)o->page_tokens, (long long)st->pages,
                 o->prefix_cache ? "True" : "False");
     write_llama(m, st, out);
-    write_one(out, "counter", "lateen:http_requests_total", labels, "HTTP requests.",
-              (double)m->http_requests);
-    write_one(out, "counter", "lateen:http_errors_total", labels,
-              "HTTP requests that were refused or failed.", (double)m->http_errors);
-    write_one(out, "counter", "lateen:queue_full_total", labels,
-              "Requests refused because the queue was full.", (double)m->refused);
-    write_one(out, "counter", "lateen:grammars_made_total", labels,
+    write_http(m, http, labels, out);
+    write_one(out, "counter", "lateen_grammars_made_total", labels,
               "Grammars and schemas that were compiled.", (double)m->grammars.made);
-    write_one(out, "counter", "lateen:grammars_found_total", labels,
+    write_one(out, "counter", "lateen_grammars_found_total", labels,
               "Grammars and schemas that were there from a request before.",
               (double)m->grammars.found);
-    write_one(out, "gauge", "lateen:grammars_kept_bytes", labels,
+    write_one(out, "gauge", "lateen_grammars_kept_bytes", labels,
               "Memory of compiled grammars that are kept.", (double)m->grammars.bytes);
-    write_one(out, "gauge", "lateen:connections", labels, "Open connections.", (double)connections);
+    write_process(started_unix_s, out);
 }

@@ -6,6 +6,7 @@
 
 #include "lateen/serve.h"
 #include "serve/grammar_keep.h"
+#include "serve/http.h"
 #include "serve/json_out.h"
 
 #define LT_METRIC_BUCKETS 32
@@ -52,6 +53,7 @@ void lt_metrics_init(lt_metrics *m);
 void lt_metrics_observe(lt_metrics *m, lt_histogram_id id, double value);
 /* The whole page, in Prometheus's text format 0.0.4. */
 void lt_metrics_write(const lt_metrics *m, const lt_engine_stats *st, const lt_engine_options *o,
-                      const char *model_name, int64_t connections, lt_json_out *out);
+                      const char *model_name, const lt_http_counts *http, int64_t started_unix_s,
+                      lt_json_out *out);
 
 #endif

@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "data/text_utf8.h"
+#include "serve/access.h"
 #include "serve/reply.h"
 
 #define MAX_ORIGIN     200 /* Bytes: with an id of that many, lt_call.extra holds all lines. */
@@ -247,19 +248,6 @@ static void put_id(lt_call *call) {
 
 /* ---- CORS ---- */
 
-/* The origin is one of --cors. */
-static bool allowed_origin(const lt_server *s, const char *origin) {
-    const size_t n = strlen(origin);
-    for (const char *p = s->o.cors; *p != '\0';) {
-        const size_t width = strcspn(p, ",");
-        if (width == n && memcmp(p, origin, n) == 0) {
-            return true;
-        }
-        p += width + (p[width] == ',');
-    }
-    return false;
-}
-
 /* False: its page may not call. */
 static bool put_cors(lt_call *call) {
     const lt_server *s = call->server;
@@ -267,7 +255,7 @@ static bool put_cors(lt_call *call) {
     const bool any = strcmp(s->o.cors, "*") == 0;
     const size_t n = strlen(call->extra);
 
-    if (origin == NULL || strlen(origin) > MAX_ORIGIN || (!any && !allowed_origin(s, origin))) {
+    if (origin == NULL || strlen(origin) > MAX_ORIGIN || !lt_access_cors(s, origin)) {
         return false;
     }
     snprintf(call->extra + n, sizeof call->extra - n,
@@ -290,38 +278,6 @@ static void answer_preflight(lt_call *call, bool allowed) {
              "Access-Control-Allow-Headers: %s\r\nAccess-Control-Max-Age: 600\r\n",
              call->extra, asked);
     lt_http_reply(call->conn, 204, NULL, allowed ? headers : call->extra, NULL, 0);
-}
-
-/* ---- Keys ---- */
-
-/* Every byte is looked at, whatever the first difference: the time tells nothing. */
-static bool same_key(const char *key, const char *given) {
-    const size_t n = strlen(key), m = strlen(given);
-    unsigned char differs = n != m;
-    for (size_t i = 0; i < n; i++) {
-        differs |= (unsigned char)(key[i] ^ (i < m ? given[i] : 0));
-    }
-    return differs == 0;
-}
-
-static bool has_key(lt_call *call) {
-    const lt_server *s = call->server;
-    const char *bearer = lt_http_header_get(call->request->head, "authorization");
-    const char *plain = lt_http_header_get(call->request->head, "x-api-key");
-    bool found = s->o.n_keys == 0;
-
-    call->owner = "";
-
-    if (bearer != NULL && strncasecmp(bearer, "bearer ", 7) == 0) {
-        plain = bearer + 7;
-    }
-    for (int i = 0; plain != NULL && i < s->o.n_keys; i++) {
-        if (same_key(s->o.keys[i], plain)) {
-            found = true;
-            call->owner = s->o.keys[i];
-        }
-    }
-    return found;
 }
 
 /* ---- Dispatch ---- */
@@ -437,9 +393,11 @@ bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows,
 
 static void large_free(large *l) {
     lt_server *s = l->call.server;
+    const size_t bytes = l->request.body_bytes;
     lt_out_free(&l->outcome.body);
     free(l->text);
     free(l);
+    lt_server_let_go(bytes);
     s->n_aside--;
     lt_server_ended(s);
 }
@@ -468,6 +426,7 @@ static void large_done(lt_aside_job *job) {
         lt_reply_free(o->reply);
     } else if (!l->gone) {
         lt_http_set_user(l->call.conn, NULL);
+        lt_http_release_body(l->call.conn);
         if (o->reply != NULL) {
             lt_reply_start(&l->call, o->reply);
         } else {
@@ -537,46 +496,74 @@ void lt_route_bad(void *server, lt_http_refusal *r) {
     lt_json_out o = {0};
     lt_api_error e = {.status = r->status, .type = "invalid_request_error"};
 
+    if (r->status == 503) {
+        e.type = "server_error";
+        e.code = "overloaded";
+    }
     call.flavour = flavour_of(-1, r->head->target);
     put_id(&call);
     (void)put_cors(&call);
-    snprintf(r->extra, sizeof r->extra, "%s", call.extra);
+    snprintf(r->extra, sizeof r->extra, "%s%s", call.extra,
+             r->status == 503 ? "Retry-After: 1\r\n" : "");
     snprintf(e.message, sizeof e.message, "%s", r->why);
-    s->metrics.http_requests++;
+    s->metrics.http_requests += !r->counted;
     s->metrics.http_errors++;
     lt_error_write(&o, call.flavour, call.extra, &e);
     snprintf(r->body, sizeof r->body, "%s", o.data != NULL ? o.data : "");
     lt_out_free(&o);
 }
 
-void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
-    lt_call call = {.server = server, .conn = c, .request = r, .arrived_s = lt_clock_s()};
-    char methods[64];
-    const int i = find_route(r, methods, sizeof methods);
+/* What is known of a call by its headers; the route, or -1. */
+static int open_call(lt_call *call, lt_server *s, lt_http_conn *c, const lt_http_request *r,
+                     char *methods, size_t n) {
+    const int i = find_route(r, methods, n);
+    *call = (lt_call){.server = s, .conn = c, .request = r, .arrived_s = lt_clock_s()};
+    call->flavour = flavour_of(i, r->path);
+    call->tail = i >= 0 ? r->path + strlen(routes[i].path) : "";
+    put_id(call);
+    return i;
+}
 
-    bool allowed;
+bool lt_route_head(void *server, lt_http_conn *c, const lt_http_request *r) {
+    lt_call call;
+    lt_access_refusal why;
+    char methods[64];
+    const int i = open_call(&call, server, c, r, methods, sizeof methods);
+    const bool open = i >= 0 && (routes[i].flags & OPEN) != 0, allowed = put_cors(&call);
 
     call.server->metrics.http_requests++;
-    call.flavour = flavour_of(i, r->path);
-    call.tail = i >= 0 ? r->path + strlen(routes[i].path) : "";
-    put_id(&call);
-    allowed = put_cors(&call);
+    lt_access_check(&call, open || strcmp(r->method, "OPTIONS") == 0, &why);
+    if (why.status != 0) {
+        answer_error(&call, why.status, why.type, why.code, why.message);
+        return false;
+    }
     if (strcmp(r->method, "OPTIONS") == 0) {
         answer_preflight(&call, allowed);
-        return;
+        return false;
     }
-    if ((i < 0 || (routes[i].flags & OPEN) == 0) && !has_key(&call)) {
+    if (!open && !lt_access_has_key(&call)) {
         const size_t n = strlen(call.extra);
         snprintf(call.extra + n, sizeof call.extra - n, "WWW-Authenticate: Bearer\r\n");
         answer_error(&call, 401, "authentication_error", "invalid_api_key",
                      "no valid API key: send it as 'Authorization: Bearer KEY'");
-        return;
+        return false;
     }
     if (i < 0) {
         no_route(&call, methods);
-        return;
+        return false;
     }
-    if (!check_coding(&call) || !check_state(&call, routes[i].flags)) {
+    return check_coding(&call) && check_state(&call, routes[i].flags);
+}
+
+void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r) {
+    lt_call call;
+    char methods[64];
+    const int i = open_call(&call, server, c, r, methods, sizeof methods);
+
+    (void)put_cors(&call);
+    (void)lt_access_has_key(&call); /* It has: whose it is. */
+    LT_ASSERT(i >= 0);
+    if (!check_state(&call, routes[i].flags)) { /* It may have begun to end since the head came. */
         return;
     }
     if (r->body_bytes >= ASIDE_BYTES && (routes[i].flags & READY) != 0 &&

@@ -14,11 +14,13 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/limits.h"
 #include "base/log.h"
 #include "base/rng.h"
 #include "base/thread.h"
 #include "data/chat_format.h"
 #include "lateen/generate.h"
+#include "serve/access.h"
 #include "serve/reply.h"
 #include "serve/route.h"
 #include "serve/speech.h"
@@ -34,6 +36,7 @@ lt_server_options lt_server_defaults(void) {
     return (lt_server_options){.host = "127.0.0.1",
                                .port = 8080,
                                .cors = "",
+                               .allowed_hosts = "",
                                .max_connections = 4096,
                                .max_body_bytes = (int64_t)32 << 20,
                                .max_head_bytes = (int64_t)64 << 10,
@@ -443,6 +446,18 @@ static lt_err open_events(lt_server *s) {
     return LT_OK;
 }
 
+/* Of all bodies that are being read together; by itself an eighth of the memory that this process may take, 256 MiB at most. One fits always. */
+static size_t bodies_bytes(const lt_server *s) {
+    const uint64_t most = (uint64_t)256 << 20;
+    uint64_t bytes = (uint64_t)s->o.max_bodies_bytes;
+    if (bytes == 0) {
+        lt_limits l;
+        lt_limits_read(&l);
+        bytes = l.available_bytes / 8 < most ? l.available_bytes / 8 : most;
+    }
+    return (size_t)(bytes > (uint64_t)s->o.max_body_bytes ? bytes : (uint64_t)s->o.max_body_bytes);
+}
+
 lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     lt_err err = LT_OK;
     lt_server *s = calloc(1, sizeof *s);
@@ -461,6 +476,7 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     atomic_init(&s->next_id, first_id);
     name_it(s);
     lt_metrics_init(&s->metrics);
+    LT_TRY_DONE(lt_access_check_options(&s->o));
     LT_TRY_DONE(read_preset(s));
     LT_TRY_DONE(open_events(s));
     LT_TRY_DONE(lt_store_open(&s->store, &s->o.store));
@@ -471,11 +487,13 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
                           .max_connections = (int)s->o.max_connections,
                           .max_head_bytes = (size_t)s->o.max_head_bytes,
                           .max_body_bytes = (size_t)s->o.max_body_bytes,
+                          .max_bodies_bytes = bodies_bytes(s),
                           .max_pending_bytes = (size_t)s->o.max_pending_bytes,
                           .request_s = s->o.request_s,
                           .idle_s = s->o.idle_s,
                           .write_s = s->o.write_s,
                           .ctx = s,
+                          .on_head = lt_route_head,
                           .on_request = lt_route_request,
                           .on_gone = on_gone,
                           .on_bad = lt_route_bad};

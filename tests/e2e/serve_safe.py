@@ -2,12 +2,19 @@
 Standard library only; TAP on stdout.
 
 usage: serve_safe.py LATEEN MODEL [TOKENIZER]"""
+import json
+import os
 import re
 import resource
+import shutil
+import socket
+import subprocess
 import sys
+import threading
+import time
 
 import serve_client
-from serve_client import check
+from serve_client import check, post_bytes
 
 lateen, model = sys.argv[1:3]
 command = [lateen, "serve", *serve_client.words_of(model, sys.argv[3] if len(sys.argv) > 3 else "")]
@@ -45,7 +52,6 @@ if "san" not in lateen:  # A sanitizer's shadow takes terabytes of addresses.
 
 
 def cached_of(server, prompt, **fields):
-    import json
     status, body = server.post("/v1/completions", {"prompt": prompt, "max_tokens": 1, **fields})
     return json.loads(body)["usage"]["prompt_tokens_details"]["cached_tokens"] if status == 200 else (status, body)
 
@@ -62,5 +68,198 @@ again = [cached_of(s, p) for p in prompts * 2][len(prompts):]
 stat = s.stats()
 check("--prefix-cache-bytes: what nobody uses is kept up to that, the newest of it", 0 < stat["pages_cached"] <= 7 and max(again) < page * 2 and
       cached_of(s, prompts[-1]) >= page * 2, (stat["pages_cached"], again, page_bytes))
+s.end()
+
+
+# ---- Keys, hosts, origins ----
+def head(method, path, *lines, host="x"):
+    return "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close", *lines]).encode() + b"\r\n\r\n"
+
+
+def tries(server, *lines, host="x", method="POST", path="/tokenize", body=b'{"content": "a"}'):
+    return server.ask(head(method, path, f"Content-Length: {len(body)}", *lines, host=host) + body)[0]
+
+
+def refused(*flags, **env):
+    r = subprocess.run([*command, "--port", "0", *flags], capture_output=True, text=True, timeout=20, env={**os.environ, **env})
+    return r.returncode, r.stderr
+
+
+for flags, env in ((("--api-key", ""), {}), (("--api-key=",), {}), (("--api_key", ""), {}), (("--api-key-file", ""), {}), (("--api-key", ","), {}), ((), {"LATEEN_API_KEY": ""}),
+                   ((), {"LATEEN_API_KEY": " ,"}), (("--api-key", "k", "--no-auth"), {})):
+    code, said = refused(*flags, **env)
+    check(f"{' '.join(flags)}{env or ''}: exit {code}, not a server that is open", code == 2 and "no-auth" in said, said)
+s = Server("--quiet", env={"LATEEN_API_KEY": "from-env"})
+check("LATEEN_API_KEY is a key", tries(s) == 401 and tries(s, "Authorization: Bearer from-env") == 200)
+s.end()
+for flags, loud in (((), True), (("--no-auth",), False), (("--api-key", "k"), False)):
+    s = Server("--quiet", "--host", "0.0.0.0", *flags)
+    check(f"--host 0.0.0.0 {' '.join(flags)}: {'a loud' if loud else 'no'} warning", ("OPEN TO THE NETWORK" in s.said()) == loud, s.said())
+    s.end()
+
+s = Server("--quiet", "--cors", "https://a.example", "--allowed-hosts", "llm.example.org, other.example")
+own = f"127.0.0.1:{s.port}"
+for host, status in (("localhost", 200), (f"localhost:{s.port}", 200), (own, 200), ("[::1]:80", 200), ("192.168.1.20:8080", 200), ("lateen:8080", 200), ("a.localhost", 200),
+                     ("llm.example.org", 200), ("LLM.example.org:443", 200), ("other.example", 200), ("evil.example", 403), (f"evil.example:{s.port}", 403),
+                     ("127.0.0.1.evil.example", 403), ("localhost.evil.example", 403), ("evilllm.example.org", 403), ("evil.example.", 403), ("[::1].evil.example", 200)):
+    if host != "[::1].evil.example":  # No URL has such a host; what stands in brackets is an address.
+        check(f"without keys, Host: {host}: {status}", tries(s, host=host) == status, tries(s, host=host))
+check("a wrong Host gets nothing, not even the pages", all(tries(s, host="evil.example", method="GET", path=p, body=b"") == 403 for p in ("/", "/health", "/v1/models", "/status.json")))
+for lines, status in (((f"Origin: http://{own}",), 200), (("Origin: https://a.example",), 200), (("Origin: https://evil.example",), 403), (("Origin: null",), 403),
+                      (("Origin: http://localhost:3000",), 403), (("Origin: https://a.example.evil.example",), 403), (("Origin: http://127.0.0.1",), 403),
+                      (("Sec-Fetch-Site: cross-site",), 403), (("Sec-Fetch-Site: same-origin",), 200), (("Content-Type: text/plain",), 415),
+                      (("Content-Type: text/plain;charset=UTF-8",), 415), (("Content-Type: multipart/form-data; boundary=x",), 415), (("Content-Type: application/json",), 200),
+                      (("Content-Type: application/json; charset=utf-8",), 200), (("Content-Type: application/x-www-form-urlencoded",), 200),
+                      (("Content-Type: application/x-www-form-urlencoded", "Origin: https://evil.example"), 403)):
+    got = tries(s, *lines, host=own)
+    check(f"without keys, {', '.join(lines)}: {status}", got == status, got)
+check("a page of another site may not even read", tries(s, "Origin: https://evil.example", method="GET", path="/v1/models", body=b"") == 403)
+check("but it may know whether the server lives", tries(s, "Origin: https://evil.example", method="GET", path="/health", body=b"") == 200)
+check("HTTP/1.0 without a Host is served", s.ask(b"GET /v1/models HTTP/1.0\r\n\r\n")[0] == 200)
+s.end()
+s = Server("--quiet", "--api-key", "one,two")
+key = "Authorization: Bearer two"
+check("with keys any host and origin may call that knows one", tries(s, key, host="evil.example") == 200 and tries(s, key, "Origin: https://evil.example") == 200 and
+      tries(s, key, "Content-Type: text/plain") == 200)
+check("keys: a prefix, a longer one, another case, none, in the query: 401", all(tries(s, k) == 401 for k in ("Authorization: Bearer tw", "Authorization: Bearer twoo",
+      "Authorization: Bearer TWO", "Authorization: Basic two", "Authorization: Bearer", "X: y")) and tries(s, path="/tokenize?key=two&api_key=two") == 401)
+check("either header will do", tries(s, "Authorization: Bearer wrong", "x-api-key: one") == 200 and tries(s, "authorization: bearer   one") == 200)
+
+# ---- Bodies ----
+MIB = 1 << 20
+
+
+def flood(server, n, size, *lines):
+    """n connections that announce `size` bytes and send all but one: how many answers of each status, and the most memory on the way."""
+    statuses, most, over = {}, [0], threading.Event()
+
+    def watch():
+        while not over.is_set():
+            with open(f"/proc/{server.p.pid}/status") as f:
+                most[0] = max(most[0], int(re.search(r"VmRSS:\s+(\d+)", f.read())[1]) >> 10)
+            time.sleep(0.02)
+
+    def one():
+        with server.connect(20) as c:
+            try:
+                c.sendall(head("POST", "/tokenize", f"Content-Length: {size}", *lines))
+                for k in range(0, size - 1, MIB):
+                    c.sendall(b"a" * min(MIB, size - 1 - k))
+            except (BrokenPipeError, ConnectionResetError):
+                pass
+            try:
+                got = c.recv(4096)
+            except (ConnectionResetError, TimeoutError):
+                got = b""
+        status = got[9:12].decode() + (" Retry-After" if b"\r\nRetry-After: " in got else "")
+        statuses[status] = statuses.get(status, 0) + 1
+
+    threads = [threading.Thread(target=one) for _ in range(n)]
+    watcher = threading.Thread(target=watch)
+    for t in [watcher, *threads]:
+        t.start()
+    for t in threads:
+        t.join()
+    over.set()
+    watcher.join()
+    return statuses, most[0]
+
+
+sanitized = "san" in lateen
+statuses, most = flood(s, 20, 24 * MIB)
+check(f"20 bodies of 24 MiB without a key: 401, and none is read ({most} MiB)", statuses == {"401": 20} and (most < 200 or sanitized), (statuses, most))
+with s.connect() as c:
+    c.sendall(head("POST", "/tokenize", "Content-Length: 1000000", "Expect: 100-continue"))
+    check("no key with Expect: 100-continue: 401, not 100", c.recv(4096).startswith(b"HTTP/1.1 401"))
+with s.connect() as c:
+    c.sendall(head("POST", "/tokenize", "Content-Length: 16", "Expect: 100-continue", key))
+    first = c.recv(4096)
+    c.sendall(b'{"content": "a"}')
+    check("a key with it: 100, then 200", first == b"HTTP/1.1 100 Continue\r\n\r\n" and c.recv(4096).startswith(b"HTTP/1.1 200"), first)
+with s.connect() as c:
+    c.sendall(head("POST", "/tokenize", "Transfer-Encoding: chunked"))
+    check("no key with a chunked body: 401 before a chunk came", c.recv(4096).startswith(b"HTTP/1.1 401"))
+check("a small body whose request is refused does not cost the connection", s.ask(
+    head("POST", "/tokenize", "Content-Length: 2").replace(b"Connection: close\r\n", b"") + b"{}" + head("GET", "/health"))[1].count(b"HTTP/1.1 200") == 1)
+s.end()
+s = Server("--quiet", "--max-body", str(16 * MIB), "--max-bodies", str(32 * MIB), "--request-s", "4")
+statuses, most = flood(s, 30, 14 * MIB)
+check(f"30 bodies of 14 MiB on an open server: 503 with Retry-After beyond 32 MiB of them ({most} MiB)",
+      statuses.get("503 Retry-After", 0) >= 20 and set(statuses) <= {"503 Retry-After", "408"} and (most < 200 or sanitized), (statuses, most))
+text = s.get("/metrics")[1].decode()
+metric = {l.split("{")[0].split(" ")[0]: float(l.rsplit(" ", 1)[1]) for l in text.splitlines() if l and l[0] != "#"}
+check("they are counted, and their memory is free again", metric["lateen_bodies_refused_total"] >= 20 and metric["lateen_bodies_bytes"] == 0, metric)
+results = []
+big = json.dumps({"content": "a b " * 1_500_000}).encode()
+threads = [threading.Thread(target=lambda: results.append(s.ask(head("POST", "/tokenize", f"Content-Length: {len(big)}") + big, 60)[0])) for _ in range(8)]
+for t in threads:
+    t.start()
+small = [tries(s) for _ in range(20)]
+for t in threads:
+    t.join()
+check("small requests pass beside bodies that wait for room", small == [200] * 20, small)
+check("bodies that wait for room are read when others are done, or told to come again", set(results) <= {200, 503} and results.count(200) >= 3, results)
+s.end()
+
+# ---- Half-closed ----
+s = Server("--quiet", "--max-connections", "8")
+for name, body in (("short", {"prompt": "Once", "max_tokens": 2}), ("long", {"prompt": "Once", "max_tokens": 450, "n": 16, "ignore_eos": True})):
+    with s.connect(60) as c:
+        c.sendall(post_bytes("/v1/completions", body))
+        c.shutdown(socket.SHUT_WR)
+        got = b""
+        while part := c.recv(65536):
+            got += part
+    check(f"a POST whose client half-closes gets its answer ({name})", got.startswith(b"HTTP/1.1 200 OK\r\n") and got.count(b"HTTP/1.1") == 1 and
+          len(json.loads(got.split(b"\r\n\r\n", 1)[1])["choices"]) == body.get("n", 1), got[:300])
+with s.connect(60) as c:
+    c.sendall(post_bytes("/v1/completions", {"prompt": "Once", "max_tokens": 100, "ignore_eos": True, "stream": True}) * 2)
+    c.shutdown(socket.SHUT_WR)
+    got = b""
+    while part := c.recv(65536):
+        got += part
+check("two streams, pipelined and half-closed: both whole", got.count(b"data: [DONE]") == 2 and got.endswith(b"0\r\n\r\n"), got[-200:])
+gone = {"prompt": "Once", "max_tokens": 500, "n": 64, "ignore_eos": True}
+for stream in (False, True):
+    with s.connect() as c:
+        c.sendall(post_bytes("/v1/completions", {**gone, "stream": stream}))
+        while s.stats()["running"] == 0:
+            time.sleep(0.005)
+    check(f"a client that goes away is noticed all the same (stream {stream})", s.idle() and s.stats()["cancelled"] > 0, s.stats())
+
+# ---- Connections ----
+busy = [s.connect(60) for _ in range(8)]
+for c in busy:
+    c.sendall(post_bytes("/v1/completions", gone))
+time.sleep(0.3)
+got = []
+for _ in range(5):
+    with s.connect() as c:
+        got.append(c.recv(4096))
+check("over --max-connections: 503 with Retry-After and a sentence", all(g.startswith(b"HTTP/1.1 503") and b"Retry-After: " in g and b"in use" in g for g in got), got)
+check("and a line in the log", "all 8 connections are in use" in s.said(), s.said())
+for c in busy:
+    c.close()
+while s.get("/health")[0] != 200:
+    time.sleep(0.05)
+text = s.get("/metrics")[1].decode()
+metric = {l.split("{")[0].split(" ")[0]: float(l.rsplit(" ", 1)[1]) for l in text.splitlines() if l and l[0] != "#"}
+check("and counted", metric["lateen_connections_refused_total"] >= 5, metric["lateen_connections_refused_total"])
+
+# ---- Metrics ----
+with open(f"/proc/{s.p.pid}/statm") as f:
+    pages = [int(w) * resource.getpagesize() for w in f.read().split()[:2]]
+near = lambda name, value, part: abs(metric[name] - value) <= part * value
+check("process_*: memory, time and descriptors as the kernel has them",
+      near("process_virtual_memory_bytes", pages[0], 0.2) and near("process_resident_memory_bytes", pages[1], 0.3) and 0 < metric["process_cpu_seconds_total"] < 600 and
+      abs(metric["process_start_time_seconds"] - time.time()) < 200 and abs(metric["process_open_fds"] - len(os.listdir(f"/proc/{s.p.pid}/fd"))) <= 3 and
+      metric["process_max_fds"] >= 8, {k: v for k, v in metric.items() if k.startswith("process")})
+if shutil.which("promtool"):
+    told = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True).stderr.splitlines()
+    theirs = [l for l in told if re.match(r"(vllm|llamacpp):\S+ metric names should not contain ':'$", l)]
+    check("promtool: nothing but the names that are vLLM's and llama-server's", set(told) - set(theirs) == {
+        "vllm:iteration_tokens_total non-counter metrics should not have \"_total\" suffix", 'llamacpp:n_tokens_max counter metrics should have "_total" suffix'}, set(told) - set(theirs))
+else:
+    print(f"ok {serve_client.skip()} - promtool # SKIP not installed (packages-test.txt: prometheus)")
 s.end()
 serve_client.finish()
