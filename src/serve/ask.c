@@ -91,6 +91,12 @@ void lt_ask_free(lt_ask *a) {
 
 /* ---- One field ---- */
 
+/* OpenAI's codes: clients leave a field out and try again where they know one. */
+static bool with_code(lt_api_error *e, const char *code) {
+    e->code = code;
+    return false;
+}
+
 static const char *kind_of(const json_t *value) {
     static const char *const names[] = {
         [JSON_OBJECT] = "an object", [JSON_ARRAY] = "a list",  [JSON_STRING] = "a string",
@@ -110,15 +116,18 @@ static bool read_number(void *to, const lt_field *f, const json_t *value, const 
     const double v = json_number_value(value);
     char texts[3][32];
     if (!json_is_number(value)) {
-        return lt_api_refuse(e, param, "'%s' must be a number, not %s", param, kind_of(value));
+        lt_api_refuse(e, param, "'%s' must be a number, not %s", param, kind_of(value));
+        return with_code(e, "invalid_type");
     }
     if (f->type == LT_FIELD_I64 && v != floor(v)) {
-        return lt_api_refuse(e, param, "'%s' must be a whole number, not %g", param, v);
+        lt_api_refuse(e, param, "'%s' must be a whole number, not %g", param, v);
+        return with_code(e, "invalid_type");
     }
     if (v < f->min || v > f->max || (json_is_real(value) && !(fabs(v) < 0x1p63))) {
-        return lt_api_refuse(e, param, "'%s' is %s; it must be between %s and %s", param,
-                             number_text(v, texts[0]), number_text(f->min, texts[1]),
-                             number_text(f->max, texts[2]));
+        lt_api_refuse(e, param, "'%s' is %s; it must be between %s and %s", param,
+                      number_text(v, texts[0]), number_text(f->min, texts[1]),
+                      number_text(f->max, texts[2]));
+        return with_code(e, "invalid_value");
     }
     if (f->type == LT_FIELD_I64) {
         *(int64_t *)to = json_is_integer(value) ? json_integer_value(value) : (int64_t)v;
@@ -142,6 +151,7 @@ static bool read_only(const lt_field *f, const json_t *value, const char *param,
     if (!found) {
         lt_api_refuse(e, param, "'%s' = %.80s is not supported here; it may be %s", param,
                       text != NULL ? text : "?", f->note);
+        e->code = "unsupported_value";
     }
     free(text);
     return found;
@@ -154,8 +164,8 @@ static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const 
     switch (f->type) {
     case LT_FIELD_BOOL:
         if (!json_is_boolean(value)) {
-            return lt_api_refuse(e, param, "'%s' must be true or false, not %s", param,
-                                 kind_of(value));
+            lt_api_refuse(e, param, "'%s' must be true or false, not %s", param, kind_of(value));
+            return with_code(e, "invalid_type");
         }
         *(bool *)at = json_is_true(value);
         return true;
@@ -164,7 +174,8 @@ static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const 
         return read_number(at, f, value, param, e);
     case LT_FIELD_STR:
         if (!json_is_string(value)) {
-            return lt_api_refuse(e, param, "'%s' must be a string, not %s", param, kind_of(value));
+            lt_api_refuse(e, param, "'%s' must be a string, not %s", param, kind_of(value));
+            return with_code(e, "invalid_type");
         }
         if (strlen(json_string_value(value)) != json_string_length(value)) {
             return lt_api_refuse(e, param, "'%s' holds a zero character (\\u0000)", param);
@@ -181,7 +192,8 @@ static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const 
     case LT_FIELD_REFUSED:
         break;
     }
-    return lt_api_refuse(e, param, "'%s' is not supported here: %s", param, f->note);
+    lt_api_refuse(e, param, "'%s' is not supported here: %s", param, f->note);
+    return with_code(e, "unsupported_parameter");
 }
 
 static bool refuse_unknown(const lt_field *rows, size_t n_rows, const char *where, const char *key,
@@ -195,7 +207,7 @@ static bool refuse_unknown(const lt_field *rows, size_t n_rows, const char *wher
                   nearest != NULL ? "; is '" : "", nearest != NULL ? nearest : "",
                   nearest != NULL ? "' meant?" : "");
     snprintf(e->param, sizeof e->param, "%s%s", where, key);
-    return false;
+    return with_code(e, "unknown_parameter");
 }
 
 bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,

@@ -196,6 +196,18 @@ def refusals():
 
 
 @case
+def codes():
+    """By these clients know what to leave out, or to mend."""
+    for body, code in (({"temprature": 1}, "unknown_parameter"), ({"functions": []}, "unsupported_parameter"), ({"store": True}, "unsupported_value"),
+                       ({"temperature": "hot"}, "invalid_type"), ({"temperature": 1000}, "invalid_value"), ({"n": 1.5}, "invalid_type"), ({"stream": 1}, "invalid_type")):
+        try:
+            chat(extra_body=body)
+            check(f"code of {body}", False)
+        except openai.BadRequestError as e:
+            check(f"code of {body}", e.code == code and e.param == list(body)[0] and e.type == "invalid_request_error", e.body)
+
+
+@case
 def responses():
     r = client.responses.create(model=model, input="Once upon a time", max_output_tokens=16, temperature=0)
     check("responses: text", len(r.output_text) > 5 and r.status == "incomplete"
