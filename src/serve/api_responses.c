@@ -14,6 +14,8 @@
 #include "serve/route.h"
 #include "serve/tools_convert.h"
 
+#define MAX_REFERENCES 256 /* Each looks through what is kept. */
+
 static const lt_field fields[] = {
     LT_JSON("input", input),
     LT_STR("instructions", instructions),
@@ -204,6 +206,69 @@ static bool add_turns(json_t *list, const lt_stored *last, lt_api_error *e) {
     return true;
 }
 
+static json_t *find_id(const json_t *items, const char *id) {
+    size_t i;
+    json_t *item;
+    json_array_foreach((json_t *)(uintptr_t)items, i, item) {
+        const char *own = json_string_value(json_object_get(item, "id"));
+        if (own != NULL && strcmp(own, id) == 0 && !is_type(item, "item_reference")) {
+            return json_incref(item);
+        }
+    }
+    return NULL;
+}
+
+/* The item of any response that is kept; a new reference, NULL: there is none. */
+static json_t *find_kept(lt_server *s, const char *owner, const char *id) {
+    char words[96];
+    lt_stored *entry;
+    json_t *turn = NULL, *found = NULL;
+    size_t n;
+
+    if (strlen(id) > 64 || strpbrk(id, "\"\\") != NULL) {
+        return NULL;
+    }
+    snprintf(words, sizeof words, "\"id\":\"%s\"", id);
+    entry = lt_store_search(s->store, words, owner, lt_clock_s());
+    if (entry != NULL) {
+        const char *text = lt_stored_text(entry, &n);
+        turn = lt_json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+        found = find_id(json_object_get(json_object_get(turn, "response"), "output"), id);
+        found = found != NULL ? found : find_id(json_object_get(turn, "input"), id);
+    }
+    json_decref(turn);
+    lt_store_release(s->store, entry);
+    return found;
+}
+
+/* An item by its id alone: of the turns before, or of any response that is kept. */
+static bool resolve(lt_server *s, const char *owner, json_t *items, lt_api_error *e) {
+    int n_looked = 0;
+    json_t *item;
+    size_t i;
+
+    json_array_foreach(items, i, item) {
+        const char *id = json_string_value(json_object_get(item, "id"));
+        json_t *found;
+        if (!is_type(item, "item_reference")) {
+            continue;
+        }
+        if (++n_looked > MAX_REFERENCES) {
+            return lt_api_refuse(e, "input", "more than %d items by reference", MAX_REFERENCES);
+        }
+        found = id != NULL ? find_id(items, id) : NULL;
+        found = found == NULL && id != NULL ? find_kept(s, owner, id) : found;
+        if (found == NULL) {
+            lt_api_refuse(e, "input", "Item with id '%.80s' not found.", id != NULL ? id : "");
+            e->status = 404;
+            e->code = "not_found";
+            return false;
+        }
+        json_array_set_new(items, i, found);
+    }
+    return true;
+}
+
 /* A sealed text is what the reasoning was; it becomes the item's content, of which a client may have any part. */
 static bool unseal(const lt_server *s, const char *owner, json_t *items, lt_api_error *e) {
     lt_seal_key key;
@@ -259,7 +324,8 @@ static bool read_items(lt_ask *a, lt_call *call, lt_responses *st, lt_api_error 
     }
     if (add_turns(all, st->previous, e)) {
         json_array_extend(all, own);
-        if (unseal(call->server, call->owner, all, e)) {
+        if (resolve(call->server, call->owner, all, e) &&
+            unseal(call->server, call->owner, all, e)) {
             messages = lt_convert_responses(a->instructions, all, e);
         }
     }

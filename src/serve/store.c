@@ -165,6 +165,21 @@ lt_stored *lt_store_hold(lt_store *s, const char *id, const char *owner, double 
     return e;
 }
 
+lt_stored *lt_store_search(lt_store *s, const char *words, const char *owner, double now_s) {
+    lt_stored *e;
+    pthread_mutex_lock(&s->lock);
+    make_room(s, 0, now_s);
+    e = s->newest;
+    while (e != NULL && (strcmp(e->owner, owner) != 0 || strstr(e->text, words) == NULL)) {
+        e = e->older;
+    }
+    if (e != NULL) {
+        e->refs++;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return e;
+}
+
 void lt_store_release(lt_store *s, lt_stored *entry) {
     if (entry != NULL) {
         pthread_mutex_lock(&s->lock);

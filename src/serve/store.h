@@ -40,6 +40,8 @@ bool lt_store_put(lt_store *s, const char *id, const char *owner, lt_stored *pre
                   const char *text, size_t n, double now_s);
 /* The entry, held until lt_store_release; NULL: there is none, or it is another owner's. */
 lt_stored *lt_store_hold(lt_store *s, const char *id, const char *owner, double now_s);
+/* The newest of the owner's entries whose text holds the words, held; NULL: none does. */
+lt_stored *lt_store_search(lt_store *s, const char *words, const char *owner, double now_s);
 void lt_store_release(lt_store *s, lt_stored *entry); /* Accepts NULL. */
 /* It can not be found any more. False: there was none. */
 bool lt_store_forget(lt_store *s, const char *id, const char *owner, double now_s);

@@ -108,6 +108,12 @@ def turns():
     fork = create(input="Go on", tools=[tool], previous_response_id=by_id["id"])
     check("a turn may be continued twice", fork[1]["usage"]["input_tokens"] == three[1]["usage"]["input_tokens"])
     check("instructions are each request's own", create(input="Go on", instructions="x", previous_response_id=by_id["id"])[1]["instructions"] == "x")
+    refer = lambda i: {"type": "item_reference", "id": i["id"]}
+    named = create(input=[{"role": "user", "content": "Go on"}, *map(refer, by_id["output"]), {"role": "user", "content": "?"}])
+    meant = create(input=[{"role": "user", "content": "Go on"}, *by_id["output"], {"role": "user", "content": "?"}])
+    check("items by reference", named[0] == 200 and named[1]["usage"]["input_tokens"] == meant[1]["usage"]["input_tokens"], (named, meant))
+    refused("another key's item", 404, "not_found", create(who=other, input=[refer(by_id["output"][0])]))
+    refused("an item that is none", 404, "not_found", create(input=[{"type": "item_reference", "id": "msg_none"}]))
     refused("a turn that is none", 400, "previous_response_not_found", create(input="x", previous_response_id="resp_1"))
 
 
