@@ -97,6 +97,7 @@ static void be_born(world *w) {
                       .priority = (int)chance(w, 3)};
     l->n_prompt = n;
     l->target = n + 1 + (int64_t)chance(w, (uint64_t)(MAX_LEN - n));
+    l->seq.again_at = chance(w, 4) == 0 ? n + (int64_t)chance(w, (uint64_t)(l->target - n)) : 0;
     l->n_forks = chance(w, 6) == 0 ? (int)chance(w, 4) : 0;
     l->born = w->s.n_steps;
     lt_sched_add(&w->s, &l->seq);
@@ -179,8 +180,17 @@ static const lt_seq *first_to_run(const world *w) {
 static void launch(world *w) {
     queued *q = &w->steps[w->n_steps];
     const lt_seq *first = first_to_run(w);
+    const bool again = first != NULL && first->again_at > 0 &&
+                       first->n_tokens + first->n_ahead > first->again_at;
     lt_sched_plan(&w->s);
-    assert_true(first == NULL || (w->s.n_items > 0 && w->s.items[0].seq == first));
+    for (const lt_seq *seq = w->s.running.first; seq != NULL; seq = seq->next) {
+        if (seq->again_at > 0 && seq->n_tokens + seq->n_ahead > seq->again_at) {
+            fail_msg("%lld tokens run on beyond %lld", (long long)seq->n_tokens,
+                     (long long)seq->again_at);
+        }
+    }
+    assert_true(first == NULL || again /* It queues once more. */ ||
+                (w->s.n_items > 0 && w->s.items[0].seq == first));
     run_plan(w);
     q->n = w->s.n_items;
     for (int64_t i = 0; i < q->n; i++) {
