@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/thread.h"
 #include "lateen/generate.h"
+#include "model/params.h"
 #include "tensor/backend.h"
 
 /* The first *.gguf of a folder, by name. */
@@ -168,6 +169,30 @@ void lt_opened_close(lt_opened *o) {
     lt_model_close(o->model);
     lt_tokenizer_close(o->tokenizer);
     *o = (lt_opened){0};
+}
+
+void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *blocks) {
+    unsigned char seen[LT_DTYPE_COUNT] = {0};
+    out[0] = '\0';
+    *blocks = false;
+    for (int i = 0; i < m->table.n_params; i++) {
+        const lt_held *h = m->held != NULL ? &m->held[i] : NULL;
+        const int n = h != NULL ? h->n_runs : 0;
+        for (int k = 0; k < n; k++) {
+            seen[h->runs[k].w.dtype] = 1;
+        }
+        if (n == 0 && m->table.params[i].n_dims >= 2) {
+            seen[m->options.dtype] = 1;
+        }
+    }
+    for (int type = 0; type < LT_DTYPE_COUNT; type++) {
+        const size_t used = strlen(out);
+        if (seen[type] != 0) {
+            (void)snprintf(out + used, LT_OPENED_TYPES_BYTES - used, "%s%s", used > 0 ? ", " : "",
+                           lt_dtype_name((lt_dtype)type));
+            *blocks = *blocks || lt_dtype_is_block((lt_dtype)type);
+        }
+    }
 }
 
 lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj, int argc,

@@ -33,6 +33,10 @@ void lt_opened_close(lt_opened *o);
 /* How a model is opened for this choice. */
 lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device device);
 
+/* The types in which matrices are held, each once: "Q5_K, Q6_K". *blocks: some are GGUF's blocks, whose products round activations to 8 bits. */
+#define LT_OPENED_TYPES_BYTES 160
+void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *blocks);
+
 /* Room a session needs for a prompt of so many bytes (a byte is at most a token) and max_tokens more, the model's longest sequence at most. */
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens);
 

@@ -1,6 +1,7 @@
 /* verb_eval.c: `lateen eval`: a model on text or on a task. */
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 
 #include <jansson.h>
 
@@ -13,8 +14,7 @@
 #define MAX_FILES 256
 
 #define EVAL_OPTIONS(X)                                                                            \
-    LT_OPENED_MODEL_OPTIONS(X)                                                                     \
-    X(ENUM, dtype, "dtype", "fp32", 0, 0, "stored|fp32|bf16", LT_OPENED_DTYPE_HELP)                \
+    LT_OPENED_OPTIONS(X)                                                                           \
     X(STR, task, "task", "", 0, 0, "NAME", LT_EVAL_TASKS "; empty: loss on text files")            \
     X(I64, seq, "seq", "0", 0, 1e9, "N",                                                           \
       "tokens seen at once; 0: the model's longest, at most 2048")                                 \
@@ -49,13 +49,41 @@ static void set_number(json_t *o, const char *key, double x) {
     }
 }
 
-static void print_task(const lt_eval_task_result *r, bool json) {
+/* In what was computed. */
+typedef struct {
+    const char *name; /* As --dtype says it. */
+    char types[LT_OPENED_TYPES_BYTES];
+    bool blocks;
+} precision;
+
+static precision precision_of(const lt_model *m, lt_opened_dtype dtype) {
+    static const char *const names[] = {"stored", "fp32", "bf16"};
+    precision p = {.name = names[dtype]};
+    lt_opened_types(m, p.types, &p.blocks);
+    return p;
+}
+
+static void print_precision(const precision *p) {
+    const bool stored = strcmp(p->name, "stored") == 0;
+    printf("computed in %s (%s)%s\n", p->name, p->types,
+           !stored     ? ", while serve computes as stored"
+           : p->blocks ? " as serve does: 8-bit activations in products with blocks"
+                       : " as serve does");
+}
+
+static void set_precision(json_t *o, const precision *p) {
+    json_object_set_new(o, "dtype", json_string(p->name));
+    json_object_set_new(o, "weights", json_string(p->types));
+}
+
+static void print_task(const lt_eval_task_result *r, const precision *p, bool json) {
     if (json) {
         json_t *o = json_pack("{s:s, s:I, s:f, s:f}", "task", r->task, "items",
                               (json_int_t)r->items, "acc", r->accuracy, "acc_stderr",
                               r->accuracy_stderr);
         set_number(o, "acc_norm", r->accuracy_normalised);
         set_number(o, "perplexity", r->perplexity);
+        set_precision(o, p);
         print_json(o);
         return;
     }
@@ -67,26 +95,31 @@ static void print_task(const lt_eval_task_result *r, bool json) {
     if (!isnan(r->perplexity)) {
         printf("  perplexity %.3f\n", r->perplexity);
     }
+    print_precision(p);
 }
 
-static void print_text(const lt_eval_text_result *r, bool json) {
+static void print_text(const lt_eval_text_result *r, const precision *p, bool json) {
     if (json) {
-        print_json(json_pack("{s:f, s:f, s:f, s:I, s:I, s:I}", "loss", r->loss, "perplexity",
-                             r->perplexity, "bits_per_byte", r->bits_per_byte, "tokens",
-                             (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "documents",
-                             (json_int_t)r->documents));
+        json_t *o = json_pack("{s:f, s:f, s:f, s:I, s:I, s:I}", "loss", r->loss, "perplexity",
+                              r->perplexity, "bits_per_byte", r->bits_per_byte, "tokens",
+                              (json_int_t)r->tokens, "bytes", (json_int_t)r->bytes, "documents",
+                              (json_int_t)r->documents);
+        set_precision(o, p);
+        print_json(o);
         return;
     }
     printf("loss           %.4f nats a token\nperplexity     %.3f\nbits per byte  %.4f\n%lld "
            "tokens, %lld bytes, %lld documents\n",
            r->loss, r->perplexity, r->bits_per_byte, (long long)r->tokens, (long long)r->bytes,
            (long long)r->documents);
+    print_precision(p);
 }
 
 static lt_err run(const eval_options *o, const char **files, int n_files) {
     lt_err err = LT_OK;
     lt_opened m = {0};
     lt_progress progress = {.plain_every_s = 10.0};
+    precision p;
     lt_eval_options e = {
         .seq = o->seq, .limit = o->limit, .shots = o->shots, .progress = show, .ctx = &progress};
 
@@ -100,16 +133,17 @@ static lt_err run(const eval_options *o, const char **files, int n_files) {
                                (lt_device)o->device, o->threads));
     e.model = m.model;
     e.tokenizer = m.tokenizer;
+    p = precision_of(m.model, (lt_opened_dtype)o->dtype);
     if (o->task[0] != '\0') {
         lt_eval_task_result r;
         LT_TRY_DONE(lt_eval_task(&r, &e, o->task, files[0]));
         lt_progress_end(&progress);
-        print_task(&r, o->json);
+        print_task(&r, &p, o->json);
     } else {
         lt_eval_text_result r;
         LT_TRY_DONE(lt_eval_text(&r, &e, files, n_files));
         lt_progress_end(&progress);
-        print_text(&r, o->json);
+        print_text(&r, &p, o->json);
     }
 done:
     lt_opened_close(&m);

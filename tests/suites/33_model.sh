@@ -21,6 +21,10 @@ shipped_model() {
     zstd -dc data/demo/val.jsonl.zst | head -n 1 | cut -c 1-12000 | sed 's/[^"}]$/&"}/' >"$dir/novel.jsonl"
     build/lateen eval --model models/polyglot-46m.gguf "$dir/novel.jsonl" --json >"$dir/eval" 2>"$dir/log"
     say "loss on English prose: $(grep -o '"loss": [0-9.]*' "$dir/eval")" "$(awk -F'[:,]' '/"loss"/ { ok = $2 > 2.5 && $2 < 4.6 } END { if (ok) print "yes" }' "$dir/eval")"
+    say "eval computes as serve does, and says so" "$(grep -q '"dtype": "stored"' "$dir/eval" && grep -q '"weights": "Q5_K, Q6_K"' "$dir/eval" && echo yes)"
+    build/lateen eval --model models/polyglot-46m.gguf --dtype fp32 "$dir/novel.jsonl" >"$dir/wide" 2>"$dir/log"
+    say "eval in fp32 says that serve does not" "$(grep -q '^computed in fp32 (F32), while serve computes as stored$' "$dir/wide" && echo yes)"
+    say "fp32 and as stored agree on average" "$(awk '/"loss"/ { a = $2 + 0 } /^loss/ { b = $2 } END { d = a - b; if (a > 0 && d < 0.02 && d > -0.02) print "yes" }' "$dir/eval" "$dir/wide")"
     set -- --model tests/golden/stories260k/stories260K.bin --tokenizer tests/golden/stories260k/tok512.bin --temperature 0 --max-tokens 5 --echo
     say "a prompt goes on with its space" "$([ "$(build/lateen generate "$@" --prompt Once)" = "Once upon a time, there" ] && echo yes)"
     say "an empty one begins without" "$([ "$(build/lateen generate "$@" --prompt "")" = "Once upon a time," ] && echo yes)"
