@@ -6,6 +6,10 @@
     tools/check_grammar.py TOKENIZER regex N [SEED]     random patterns: accepted texts are those of Python's re, walks match
     tools/check_grammar.py TOKENIZER suite FOLDER       JSON-Schema-Test-Suite's tests/draft2020-12: invalid instances must be refused; of the valid
                                                         ones it counts how many are accepted, by keyword
+    tools/check_grammar.py TOKENIZER golden FOLDER OUT  the suite as tests/golden/serve/json_schema_suite.jsonl: verdicts of the suite, and which of the
+                                                        valid instances are produced (the others are not written by our rules: docs/serve.md)
+    tools/check_grammar.py TOKENIZER bench FOLDER [N]   MaskBench's data (github.com/guidance-ai/jsonschemabench), each Nth file: refusals by reason, its valid and
+                                                        invalid instances, random walks by jsonschema without duplicate names, times
     tools/check_grammar.py TOKENIZER time FILE          lines of {"schema", "instances"}: mask times along the instances
 Needs jsonschema (PyPI)."""
 import glob
@@ -15,6 +19,7 @@ import random
 import re
 import subprocess
 import sys
+import unicodedata
 
 sys.set_int_max_str_digits(0)  # Numbers without bounds are of any length.
 
@@ -217,6 +222,66 @@ def suite(tokenizer, folder):
     return wrong
 
 
+def golden(tokenizer, folder, out):
+    rows = []
+    for path in sorted(glob.glob(os.path.join(folder, "*.json")) + glob.glob(os.path.join(folder, "optional", "*.json")) + glob.glob(os.path.join(folder, "optional", "format", "*.json"))):
+        name = os.path.relpath(path, folder)[:-5]
+        if name in ("refRemote", "vocabulary", "format", "content", "default"):
+            continue  # Other documents; what formats mean when they assert is in optional/format.
+        groups = [g for g in json.load(open(path)) if len(json.dumps(g["schema"])) < 1500]
+        texts = [[json.dumps(t["data"], ensure_ascii=False) for t in g["tests"]] for g in groups]
+        for g, t, r in zip(groups, texts, ask(tokenizer, [{"kind": "schema", "text": json.dumps(g["schema"]), "accept": t} for g, t in zip(groups, texts)])):
+            row = {"from": name + ": " + g["description"], "schema": g["schema"], "invalid": [x for x, test in zip(t, g["tests"]) if not test["valid"]]}
+            if "error" in r:
+                row["refused"] = True
+            row["valid"] = [x for x, test, ok in zip(t, g["tests"], r.get("accept", [])) if test["valid"] and ok and unicodedata.normalize("NFC", x) == x]  # As tokenizers do.
+            rows.append(row)
+    with open(out, "w") as f:
+        for row in rows:
+            f.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+    print(f"{len(rows)} schemas, {sum('refused' in r for r in rows)} refused")
+    return 0
+
+
+def no_twice(pairs):
+    if len({k for k, _ in pairs}) < len(pairs):
+        raise ValueError("a name comes twice")
+    return dict(pairs)
+
+
+def bench(tokenizer, folder, every):
+    import jsonschema
+    files = sorted(glob.glob(os.path.join(folder, "*.json")))[::every]
+    data = [json.load(open(f)) for f in files]
+    questions = [{"kind": "schema", "text": json.dumps(d["schema"]), "accept": [json.dumps(t["data"], ensure_ascii=False) for t in d["tests"]], "walks": 2, "seed": i} for i, d in enumerate(data)]
+    why, times, bad, walks, counts = {}, [], 0, 0, [0, 0, 0, 0]
+    for f, d, r in zip(files, data, ask(tokenizer, questions)):
+        if "error" in r:
+            reason = re.sub(r"\(at [^)]*\)|\d+", "", r["error"])[:100]
+            why[reason] = why.get(reason, 0) + 1
+            continue
+        for t, ok in zip(d["tests"], r["accept"]):
+            counts[2 * t["valid"] + ok] += 1
+        times.append((r["mask_us_max"], r["mask_us"], r["masks"], r["compile_us"]))
+        cls = jsonschema.validators.validator_for(d["schema"], default=jsonschema.Draft202012Validator) if isinstance(d["schema"], dict) else jsonschema.Draft202012Validator
+        for w in r["walks"]:
+            if not isinstance(w, str):
+                continue
+            walks += 1
+            try:
+                cls(d["schema"], format_checker=cls.FORMAT_CHECKER).validate(json.loads(w, object_pairs_hook=no_twice))
+            except Exception as e:
+                bad += 1
+                print("NOT VALID", os.path.basename(f), w[:300], str(e)[:200].replace("\n", " "))
+    for reason, n in sorted(why.items(), key=lambda x: -x[1]):
+        print(f"{n:5d} {reason}")
+    times.sort()
+    masks = sum(t[2] for t in times)
+    print(f"{len(files)} schemas: {sum(why.values())} refused; valid instances {counts[3]} accepted, {counts[2]} not; invalid {counts[1]} accepted, {counts[0]} not; {walks} walks, {bad} not valid; "
+          f"mask mean {sum(t[1] * t[2] for t in times) / max(1, masks):.1f} us of {masks}, worst {times[-1][0] / 1000:.1f} ms; compile mean {sum(t[3] for t in times) / len(times) / 1000:.2f} ms")
+    return bad + counts[1]
+
+
 def time(tokenizer, path):
     rows = [json.loads(line) for line in open(path)]
     replies = ask(tokenizer, [{"kind": "schema", "text": json.dumps(r["schema"]), "accept": [json.dumps(i) for i in r["instances"]]} for r in rows])
@@ -229,6 +294,6 @@ def time(tokenizer, path):
 
 if __name__ == "__main__":
     tok, what, arg = sys.argv[1:4]
-    seed = int(sys.argv[4]) if len(sys.argv) > 4 else 0
-    sys.exit({"schemas": lambda: schemas(tok, int(arg), seed), "regex": lambda: regex(tok, int(arg), seed), "suite": lambda: suite(tok, arg),
+    seed = int(sys.argv[4]) if len(sys.argv) > 4 and what != "golden" else 0
+    sys.exit({"golden": lambda: golden(tok, arg, sys.argv[4]), "bench": lambda: bench(tok, arg, max(seed, 1)), "schemas": lambda: schemas(tok, int(arg), seed), "regex": lambda: regex(tok, int(arg), seed), "suite": lambda: suite(tok, arg),
               "time": lambda: time(tok, arg)}[what]() != 0)

@@ -74,7 +74,9 @@ size_t lt_grammar_bytes(lt_grammar *g) {
     const lt_gcache *c = &g->cache;
     size_t bytes = sizeof *g + (size_t)g->vocab->n_words * sizeof *g->scratch;
     pthread_mutex_lock(&g->lock);
-    bytes += d->states_room * (sizeof *d->states + sizeof *g->program.tail) +
+    bytes += d->states_room *
+                 (sizeof *d->states + sizeof *g->program.tail + sizeof *g->program.plain +
+                  sizeof *g->program.marks + sizeof *g->program.counts) +
              d->edges_room * sizeof *d->edges + d->calls_room * sizeof *d->calls +
              3 * g->program.n_loops * sizeof *g->program.loop_min;
     bytes += c->frames_room * sizeof *c->frames + c->frame_cells * sizeof *c->frame_table +
@@ -94,6 +96,7 @@ void lt_grammar_close(lt_grammar *g) {
     lt_gcache_free(&g->cache);
     lt_gprogram_free(&g->program);
     pthread_mutex_destroy(&g->lock);
+    lt_gdistinct_close(&g->trial);
     free(g->scratch);
     free(g);
 }
@@ -127,6 +130,7 @@ void lt_grammar_state_close(lt_grammar_state *s) {
     if (s->next != NULL) {
         s->next->before = s->before;
     }
+    lt_gdistinct_close(&s->distinct); /* Under the lock: copies share parts of it. */
     pthread_mutex_unlock(&s->g->lock);
     free(s);
 }
@@ -136,6 +140,7 @@ void lt_grammar_state_copy(lt_grammar_state *dst, const lt_grammar_state *src) {
     pthread_mutex_lock(&dst->g->lock);
     dst->config = src->config;
     dst->ended = src->ended;
+    lt_gdistinct_copy(&dst->distinct, &src->distinct);
     pthread_mutex_unlock(&dst->g->lock);
 }
 
@@ -143,6 +148,7 @@ void lt_grammar_state_reset(lt_grammar_state *s) {
     pthread_mutex_lock(&s->g->lock);
     s->config = s->g->cache.start;
     s->ended = false;
+    lt_gdistinct_reset(&s->distinct);
     pthread_mutex_unlock(&s->g->lock);
 }
 
@@ -186,6 +192,9 @@ lt_err lt_grammar_mask(lt_grammar_state *s, uint32_t *bits, int64_t n_ids) {
     LT_TRY_DONE(lt_gcache_trim(s->g));
     LT_TRY_DONE(lt_gcache_mask(s->g, s->config));
     copy_mask(s->g, s->config, bits, n_ids);
+    if (s->g->program.has_names) {
+        LT_TRY_DONE(lt_gdistinct_mask(s->g, &s->distinct, s->config, bits, n_ids));
+    }
 done:
     pthread_mutex_unlock(&s->g->lock);
     return err;
@@ -221,6 +230,15 @@ lt_err lt_grammar_accept(lt_grammar_state *s, int32_t id) {
         if (at < 0) {
             LT_FAIL_DONE(LT_ERR_ARG, "token %d cannot follow by the grammar", id);
         }
+    }
+    if (s->g->program.has_names) {
+        bool fits = true;
+        LT_TRY_DONE(lt_gdistinct_allows(s->g, &s->distinct, s->config, v->bytes + v->start[id],
+                                        v->start[id + 1] - v->start[id], &fits));
+        if (!fits) {
+            LT_FAIL_DONE(LT_ERR_ARG, "token %d repeats a name or an item", id);
+        }
+        lt_gdistinct_copy(&s->distinct, &s->g->trial);
     }
     s->config = at;
 done:

@@ -58,8 +58,10 @@ typedef struct {
 typedef struct {
     lt_gid body; /* -1: not defined (yet). */
     char *name;
-    bool keep;  /* Do not write it into its callers. */
-    bool names; /* Its texts are names of members: no two of one object are the same. Kept. */
+    bool keep; /* Do not write it into its callers. */
+    /* For grammar_distinct.h; all kept. Its texts are entries (names of members, items of a list): no two of one container are the same. It is
+     * regular. Or a JSON text begins with it; or the items of a list that are to be different. */
+    bool names, json, unique;
 } lt_grule;
 
 typedef struct {

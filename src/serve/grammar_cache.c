@@ -137,12 +137,17 @@ static int by_item(const void *a, const void *b) {
                                 : (x->stack > y->stack) - (x->stack < y->stack);
 }
 
-static uint32_t hash_items(const lt_gitem *v, size_t n, bool accept) {
-    uint32_t h = accept;
+static uint32_t hash_items(const lt_gitem *v, size_t n, bool accept, unsigned marks) {
+    uint32_t h = marks * 2 + accept;
     for (size_t i = 0; i < n; i++) {
         h = mix(mix(h, v[i].state), v[i].stack);
     }
     return h;
+}
+
+static unsigned marks_of(const lt_gconfig *f) {
+    return (f->in_names ? LT_GMARK_NAMES : 0u) | (f->starts_json ? LT_GMARK_JSON : 0u) |
+           (f->starts_unique ? LT_GMARK_UNIQUE : 0u);
 }
 
 /* Everything that the work list leads to without a byte, as a configuration; -1: nothing can follow and the text may not end. */
@@ -162,6 +167,7 @@ static lt_err settle(lt_grammar *g, int32_t *out) {
         }
     }
     for (size_t i = 0; i < c->n_work; i++) { /* Only what reads bytes is kept. */
+        c->work_marks |= p->marks[c->work[i].state];
         if (p->d.states[c->work[i].state].n_edges > 0) {
             c->work[n++] = c->work[i];
         }
@@ -177,7 +183,7 @@ static lt_err settle(lt_grammar *g, int32_t *out) {
         LT_TRY(grow_table(&c->config_table, &c->config_cells));
         for (size_t i = 0; i < c->n_configs; i++) {
             const lt_gconfig *f = &c->configs[i];
-            at = hash_items(c->items + f->item, (size_t)f->n_items, f->accept) &
+            at = hash_items(c->items + f->item, (size_t)f->n_items, f->accept, marks_of(f)) &
                  (c->config_cells - 1);
             while (c->config_table[at] >= 0) {
                 at = (at + 1) & (c->config_cells - 1);
@@ -185,10 +191,11 @@ static lt_err settle(lt_grammar *g, int32_t *out) {
             c->config_table[at] = (int32_t)i;
         }
     }
-    at = hash_items(c->work, n, c->work_accept) & (c->config_cells - 1);
+    at = hash_items(c->work, n, c->work_accept, c->work_marks) & (c->config_cells - 1);
     for (; c->config_table[at] >= 0; at = (at + 1) & (c->config_cells - 1)) {
         const lt_gconfig *f = &c->configs[c->config_table[at]];
-        if (f->accept == c->work_accept && (size_t)f->n_items == n &&
+        if (f->accept == c->work_accept && marks_of(f) == c->work_marks &&
+            (size_t)f->n_items == n &&
             (n == 0 || memcmp(c->items + f->item, c->work, n * sizeof *c->work) == 0)) {
             *out = c->config_table[at];
             return LT_OK;
@@ -200,6 +207,9 @@ static lt_err settle(lt_grammar *g, int32_t *out) {
     c->configs[c->n_configs] = (lt_gconfig){.item = c->n_items,
                                             .n_items = (int32_t)n,
                                             .accept = c->work_accept,
+                                            .in_names = (c->work_marks & LT_GMARK_NAMES) != 0,
+                                            .starts_json = (c->work_marks & LT_GMARK_JSON) != 0,
+                                            .starts_unique = (c->work_marks & LT_GMARK_UNIQUE) != 0,
                                             .row = -1,
                                             .n_mask = -1};
     for (size_t i = 0; i < n; i++) {
@@ -216,6 +226,7 @@ static lt_err settle(lt_grammar *g, int32_t *out) {
 static void begin(lt_gcache *c) {
     c->n_work = 0;
     c->work_accept = false;
+    c->work_marks = 0;
 }
 
 static int32_t edge_to(const lt_gdfa *d, int32_t state, uint8_t byte) {
@@ -293,6 +304,9 @@ static const byte_range plain_forms[][4] = {
     {{0xF1, 0xF3}, {0x80, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
     {{0xF4, 0xF4}, {0x80, 0x8F}, {0x80, 0xBF}, {0x80, 0xBF}}};
 
+/* Of a state: no plain character leads anywhere; they lead to different places; not looked at yet. */
+enum { PLAIN_NONE = -1, PLAIN_MIXED = -2, PLAIN_UNKNOWN = -3 };
+
 /* Does every text of this form lead from config to *to (set by the first)? */
 static lt_err leads_to(lt_grammar *g, int32_t config, const byte_range *form, int left, int32_t *to,
                        bool *same) {
@@ -316,10 +330,84 @@ static lt_err leads_to(lt_grammar *g, int32_t config, const byte_range *form, in
     return LT_OK;
 }
 
+/* Within one rule's automaton: where each text of this form leads. *to: that state, PLAIN_NONE when none leads anywhere; false: they differ,
+ * or on the way a call begins or the rule ends. */
+static bool form_leads_to(const lt_gdfa *d, int32_t state, const byte_range *form, int left,
+                          int32_t *to) {
+    int32_t last = -3;
+    for (int b = form->lo; b <= form->hi; b++) {
+        const int32_t next = edge_to(d, state, (uint8_t)b);
+        int32_t end = PLAIN_UNKNOWN;
+        if (next == last) {
+            continue; /* Most bytes of a form share an edge. */
+        }
+        last = next;
+        if (next >= 0 && left > 1 &&
+            (d->states[next].accept || d->states[next].n_calls > 0 ||
+             !form_leads_to(d, next, form + 1, left - 1, &end))) { /* At most 4 deep. */
+            return false;
+        }
+        end = next < 0 ? PLAIN_NONE : left == 1 ? next : end;
+        if (*to == PLAIN_UNKNOWN) {
+            *to = end;
+        } else if (*to != end) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Where any plain character leads from a state, by its automaton alone. */
+static int32_t plain_state(lt_gprogram *p, int32_t state) {
+    int32_t to = PLAIN_UNKNOWN;
+    if (p->plain[state] != PLAIN_UNKNOWN) {
+        return p->plain[state];
+    }
+    for (size_t i = 0; i < sizeof plain_forms / sizeof *plain_forms; i++) {
+        int len = 1;
+        while (len < 4 && plain_forms[i][len].hi != 0) {
+            len++;
+        }
+        if (!form_leads_to(&p->d, state, plain_forms[i], len, &to)) {
+            to = PLAIN_MIXED;
+            break;
+        }
+    }
+    return p->plain[state] = to;
+}
+
+/* As plain_next, where each item's automaton alone tells; *out PLAIN_MIXED: it does not. Most steps within strings are so: none of the
+ * configurations within characters has to be made. */
+static lt_err plain_by_states(lt_grammar *g, int32_t config, int32_t *out) {
+    lt_gcache *c = &g->cache;
+    const size_t first = c->configs[config].item;
+    begin(c);
+    for (int32_t i = 0; i < c->configs[config].n_items; i++) {
+        const lt_gitem item = c->items[first + (size_t)i];
+        const int32_t to = plain_state(&g->program, item.state);
+        if (to == PLAIN_MIXED) {
+            *out = PLAIN_MIXED;
+            return LT_OK;
+        }
+        if (to >= 0) {
+            LT_TRY(visit(c, to, item.stack));
+        }
+    }
+    return settle(g, out);
+}
+
 static lt_err plain_next(lt_grammar *g, int32_t config, int32_t *out) {
     bool same = true;
     int32_t to = -1;
     if (!g->cache.configs[config].plain_known) {
+        LT_TRY(plain_by_states(g, config, &to));
+        if (to != PLAIN_MIXED) {
+            g->cache.configs[config].plain_known = g->cache.configs[config].plain_sure = true;
+            g->cache.configs[config].plain = to;
+            *out = to;
+            return LT_OK;
+        }
+        to = -1;
         for (size_t i = 0; i < sizeof plain_forms / sizeof *plain_forms && same; i++) {
             int len = 1;
             while (len < 4 && plain_forms[i][len].hi != 0) {
@@ -351,6 +439,9 @@ static lt_err plain_run(lt_grammar *g, int32_t config, int *chars, bool *closed)
         }
         at = next;
         (*chars)++;
+    }
+    if (g->cache.configs[at].plain_sure) {
+        return LT_OK; /* No plain character can follow at all. */
     }
     for (size_t i = 0; i < sizeof plain_forms / sizeof *plain_forms && *closed; i++) {
         for (int b = plain_forms[i][0].lo; b <= plain_forms[i][0].hi && *closed; b++) {
@@ -412,32 +503,98 @@ static lt_err keep_mask(lt_grammar *g, int32_t config, const uint32_t *bits, int
     return LT_OK;
 }
 
-lt_err lt_gcache_mask(lt_grammar *g, int32_t config) {
-    const lt_grammar_vocab *v = g->vocab;
-    uint32_t *bits = g->scratch;
-    int64_t n = 0;
-    int chars;
-    bool closed;
-
-    if (g->cache.configs[config].n_mask >= 0) {
+/* Many positions of a counted repetition differ in nothing that the tokens of the second trie could see: far enough from both bounds the one
+ * with the lowest count stands for all. */
+static lt_err alike(lt_grammar *g, int32_t config, int32_t *out) {
+    lt_gcache *c = &g->cache;
+    const lt_gprogram *p = &g->program;
+    const lt_gconfig f = c->configs[config];
+    const int32_t stack = f.n_items > 0 ? c->items[f.item].stack : 0;
+    const int64_t reach = g->vocab->rest_reach;
+    lt_gframe top = c->frames[stack];
+    int32_t other;
+    *out = config;
+    if (stack == 0 || top.loop < 0 || top.count == 0 || f.accept || marks_of(&f) != 0) {
         return LT_OK;
     }
+    for (int32_t i = 1; i < f.n_items; i++) {
+        if (c->items[f.item + (size_t)i].stack != stack) {
+            return LT_OK;
+        }
+    }
+    const int64_t min = p->loop_min[top.loop], max = p->loop_max[top.loop];
+    if (top.count + 1 + reach < min) {
+        top.count = 0;
+    } else if (top.count >= min && top.count + 1 + reach < max) {
+        top.count = (int32_t)min;
+    } else {
+        return LT_OK;
+    }
+    LT_TRY(frame_of(c, top, &other));
+    begin(c);
+    for (int32_t i = 0; i < f.n_items; i++) {
+        LT_TRY(visit(c, c->items[f.item + (size_t)i].state, other));
+    }
+    return settle(g, out);
+}
+
+/* Tokens of the second trie, by the configuration that stands for this one. */
+static lt_err rest_mask(lt_grammar *g, int32_t config, uint32_t *bits, int64_t *n) {
+    const size_t words = (size_t)g->vocab->n_words;
+    int32_t of = config;
+    int64_t n_rest = 0;
+    LT_TRY(alike(g, config, &of));
+    if (of == config) {
+        return walk(g, &g->vocab->rest, config, bits, n);
+    }
+    if (g->cache.configs[of].rest == NULL) {
+        uint32_t *rest = calloc(words, sizeof *rest);
+        lt_err err = rest == NULL ? LT_ERR_OOM : walk(g, &g->vocab->rest, of, rest, &n_rest);
+        if (err != LT_OK) {
+            free(rest);
+            return err;
+        }
+        g->cache.configs[of].rest = rest;
+        g->cache.configs[of].n_rest = (int32_t)n_rest;
+        g->cache.mask_bytes += words * sizeof *rest;
+    }
+    for (size_t w = 0; w < words; w++) {
+        bits[w] |= g->cache.configs[of].rest[w];
+    }
+    *n += g->cache.configs[of].n_rest;
+    return LT_OK;
+}
+
+/* Tokens of the first trie. */
+static lt_err plain_mask(lt_grammar *g, int32_t config, uint32_t *bits, int64_t *n) {
+    const lt_grammar_vocab *v = g->vocab;
+    int chars;
+    bool closed;
     LT_TRY(plain_run(g, config, &chars, &closed));
     if (chars > 0 && (closed || chars >= v->max_chars)) {
         const int k = chars < LT_GPLAIN ? chars : LT_GPLAIN;
         memcpy(bits, v->up_to[k], (size_t)v->n_words * sizeof *bits);
-        n = v->n_up_to[k];
+        *n = v->n_up_to[k];
         for (size_t i = 0; i < v->n_longer && v->longer_chars[i] <= chars; i++) {
             bits[v->longer[i] / 32] |= UINT32_C(1) << (v->longer[i] % 32);
-            n++;
+            (*n)++;
         }
-    } else {
-        memset(bits, 0, (size_t)v->n_words * sizeof *bits);
-        if (chars > 0 || !closed) {
-            LT_TRY(walk(g, &v->plain, config, bits, &n));
-        }
+        return LT_OK;
     }
-    LT_TRY(walk(g, &v->rest, config, bits, &n));
+    memset(bits, 0, (size_t)v->n_words * sizeof *bits);
+    return chars > 0 || !closed ? walk(g, &v->plain, config, bits, n) : LT_OK;
+}
+
+lt_err lt_gcache_mask(lt_grammar *g, int32_t config) {
+    const lt_grammar_vocab *v = g->vocab;
+    uint32_t *bits = g->scratch;
+    int64_t n = 0;
+
+    if (g->cache.configs[config].n_mask >= 0) {
+        return LT_OK;
+    }
+    LT_TRY(plain_mask(g, config, bits, &n));
+    LT_TRY(rest_mask(g, config, bits, &n));
     if (g->cache.configs[config].accept) {
         for (size_t i = 0; i < v->n_ends; i++) {
             bits[v->ends[i] / 32] |= UINT32_C(1) << (v->ends[i] % 32);
@@ -452,6 +609,7 @@ lt_err lt_gcache_mask(lt_grammar *g, int32_t config) {
 void lt_gcache_free(lt_gcache *c) {
     for (size_t i = 0; i < c->n_configs; i++) {
         free(c->configs[i].mask);
+        free(c->configs[i].rest);
     }
     free(c->frames);
     free(c->frame_table);
@@ -508,6 +666,7 @@ static lt_err move_state(lt_grammar *g, const lt_gcache *old, lt_grammar_state *
         LT_TRY(visit(&g->cache, item.state, stack));
     }
     g->cache.work_accept = f->accept;
+    g->cache.work_marks = (uint8_t)marks_of(f);
     return settle(g, &s->config);
 }
 

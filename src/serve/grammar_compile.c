@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "serve/grammar_language.h"
+
 #define INLINE_STATES 300   /* Rules up to this size are written into their callers, */
 #define INLINE_BUDGET 20000 /* and those up to this that do not recurse when used once. */
 
@@ -14,6 +16,9 @@ void lt_gprogram_free(lt_gprogram *p) {
     free(p->loop_max);
     free(p->loop_start);
     free(p->tail);
+    free(p->marks);
+    free(p->plain);
+    free(p->counts);
     *p = (lt_gprogram){0};
 }
 
@@ -83,13 +88,50 @@ static lt_err append(lt_gprogram *p, const lt_gdfa *d) {
     return LT_OK;
 }
 
-/* Compile one tree and put it behind the others; *start: its first state. */
-static lt_err compile_one(lt_gprogram *p, lt_gplan *plan, lt_gid body, int32_t *start) {
+/* Marks and counts of the states from `start` on, which are those of one rule. */
+static lt_err mark(lt_gprogram *p, const lt_gdfa *d, const lt_grule *rule, int32_t start) {
+    const size_t n = p->d.n_states + 1;
+    uint8_t *marks = realloc(p->marks, n * sizeof *marks);
+    int64_t *counts;
+    if (marks != NULL) {
+        p->marks = marks;
+    }
+    counts = marks != NULL ? realloc(p->counts, n * sizeof *counts) : NULL;
+    if (counts == NULL) {
+        LT_FAIL(LT_ERR_OOM, "grammar: %zu states", n);
+    }
+    p->counts = counts;
+    memset(marks + start, rule != NULL && rule->names ? LT_GMARK_NAMES : 0, n - (size_t)start);
+    for (size_t i = (size_t)start; i < n; i++) {
+        counts[i] = -1;
+    }
+    if (rule == NULL) {
+        return LT_OK;
+    }
+    marks[start] |= rule->json ? LT_GMARK_JSON : 0;
+    marks[start] |= rule->unique ? LT_GMARK_UNIQUE : 0;
+    if (rule->names) {
+        LT_TRY(lt_gdfa_counts(d, LT_GMANY, counts + start));
+        p->has_names = true;
+        for (size_t i = 0; i < d->n_states; i++) {
+            p->few_names = p->few_names ||
+                           (counts[(size_t)start + i] > 1 && counts[(size_t)start + i] < LT_GMANY);
+        }
+    }
+    return LT_OK;
+}
+
+/* Compile one tree (of a rule; NULL: of a loop) and put it behind the others; *start: its first state. */
+static lt_err compile_one(lt_gprogram *p, lt_gplan *plan, lt_gid body, const lt_grule *rule,
+                          int32_t *start) {
     lt_gdfa d = {0};
-    lt_err err;
+    lt_err err = LT_OK;
     *start = (int32_t)p->d.n_states;
-    LT_TRY(lt_gdfa_build(&d, plan, body));
-    err = append(p, &d);
+    LT_TRY(rule != NULL && rule->names ? lt_gdfa_regular(&d, plan, body)
+                                       : lt_gdfa_build(&d, plan, body));
+    LT_TRY_DONE(append(p, &d));
+    LT_TRY_DONE(mark(p, &d, rule, *start));
+done:
     lt_gdfa_free(&d);
     return err;
 }
@@ -105,7 +147,8 @@ static lt_err compile_rules(lt_gprogram *p, lt_gplan *plan) {
         LT_FAIL(LT_ERR_OOM, "grammar: %zu rules", plan->ast->n_rules);
     }
     memset(starts, 0xFF, (plan->ast->n_rules + 1) * sizeof *starts);
-    LT_TRY_DONE(compile_one(p, plan, plan->ast->rules[plan->ast->root].body, &p->start));
+    LT_TRY_DONE(compile_one(p, plan, plan->ast->rules[plan->ast->root].body,
+                            &plan->ast->rules[plan->ast->root], &p->start));
     starts[plan->ast->root] = p->start;
     for (size_t i = 0; i < p->d.n_calls || loops_done < plan->n_loops;) {
         if (loops_done < plan->n_loops) {
@@ -114,14 +157,15 @@ static lt_err compile_rules(lt_gprogram *p, lt_gplan *plan) {
                 goto done;
             }
             LT_TRY_DONE(
-                compile_one(p, plan, plan->loops[loops_done].body, &loop_starts[loops_done]));
+                compile_one(p, plan, plan->loops[loops_done].body, NULL, &loop_starts[loops_done]));
             loops_done++;
             continue;
         }
         const int32_t callee = p->d.calls[i].callee;
         if (callee >= 0) {
             if (starts[callee] < 0) {
-                LT_TRY_DONE(compile_one(p, plan, plan->ast->rules[callee].body, &starts[callee]));
+                LT_TRY_DONE(compile_one(p, plan, plan->ast->rules[callee].body,
+                                        &plan->ast->rules[callee], &starts[callee]));
             }
             p->d.calls[i].callee = starts[callee];
         }
@@ -294,12 +338,14 @@ static lt_err make_classes(lt_gprogram *p) {
     }
     p->n_classes = class + 1;
     p->tail = calloc(p->d.n_states + 1, sizeof *p->tail);
-    if (p->tail == NULL) {
+    p->plain = malloc((p->d.n_states + 1) * sizeof *p->plain);
+    if (p->tail == NULL || p->plain == NULL) {
         LT_FAIL(LT_ERR_OOM, "grammar: %zu states", p->d.n_states);
     }
     for (size_t i = 0; i < p->d.n_states; i++) {
         const lt_gstate *s = &p->d.states[i];
         p->tail[i] = s->accept && s->n_edges == 0 && s->n_calls == 0;
+        p->plain[i] = -3; /* Not known. */
     }
     return LT_OK;
 }

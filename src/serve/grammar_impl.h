@@ -14,6 +14,7 @@
 
 #include "serve/grammar.h"
 #include "serve/grammar_dfa.h"
+#include "serve/grammar_distinct.h"
 
 /* ---- vocabulary ---- */
 
@@ -46,7 +47,10 @@ struct lt_grammar_vocab {
     int32_t *longer; /* Plain tokens of more than LT_GPLAIN characters, by length. */
     uint16_t *longer_chars;
     size_t n_longer;
-    int max_chars; /* Of a plain token. */
+    uint32_t *
+        several; /* Mask of tokens that may hold a whole name or item: with two quotes, or a comma and more. */
+    int max_chars;  /* Of a plain token. */
+    int rest_reach; /* Bytes of the longest of the others that a JSON string could hold. */
     unsigned char *bytes;
     size_t *start; /* Bytes of id i: [start[i], start[i + 1]); special tokens: 0xFF and the id. */
     int32_t *ends;
@@ -70,8 +74,16 @@ typedef struct {
     uint8_t classes[256]; /* Bytes that no edge tells apart. */
     int n_classes;
     uint8_t sample[256]; /* One byte of each class. */
+    int32_t *plain; /* Per state: where any plain character leads; grammar_cache.c finds out. */
+    uint8_t *marks; /* Per state: bits of LT_GMARK. */
+    int64_t *
+        counts; /* Per state of a rule of names: how many texts it can still be (LT_GMANY: or more); -1 elsewhere. */
+    bool has_names, few_names; /* Some rule is of names; of few of them. */
     bool *tail; /* Per state: accepts, and nothing can follow: a call that returns here need not. */
 } lt_gprogram;
+
+#define LT_GMANY 1000000
+enum { LT_GMARK_NAMES = 1, LT_GMARK_JSON = 2, LT_GMARK_UNIQUE = 4 }; /* The last two: starts. */
 
 LT_MUST_USE lt_err lt_gprogram_compile(lt_gprogram *out, lt_gast *ast);
 void lt_gprogram_free(lt_gprogram *p);
@@ -90,11 +102,15 @@ typedef struct {
     size_t item;
     int32_t n_items;
     bool accept;
-    bool plain_known;
+    bool in_names, starts_json, starts_unique; /* For grammar_distinct.h. */
+    bool plain_known,
+        plain_sure; /* sure: plain -1 means that none can follow, not that they differ. */
     int32_t plain;  /* The one configuration after any plain character; -1: none such. */
     int32_t row;    /* Of transitions; -1: none yet. */
     int32_t n_mask; /* Ids allowed; -1: no mask yet. */
     void *mask;     /* n_mask ids when few, else words. */
+    uint32_t *rest; /* Of the second trie alone, for configurations like this one. */
+    int32_t n_rest;
 } lt_gconfig;
 
 typedef struct {
@@ -116,6 +132,7 @@ typedef struct {
     lt_gitem *work;
     size_t n_work, work_room;
     bool work_accept;
+    uint8_t work_marks;
 } lt_gcache;
 
 struct lt_grammar {
@@ -126,12 +143,14 @@ struct lt_grammar {
     lt_gcache cache;
     lt_grammar_state *states; /* All open, for when the cache is emptied. */
     uint32_t *scratch;        /* Words of one mask. */
+    lt_gdistinct trial;       /* Where a token is tried. */
 };
 
 struct lt_grammar_state {
     lt_grammar *g;
     int32_t config;
     bool ended;
+    lt_gdistinct distinct;
     lt_grammar_state *before, *next;
 };
 

@@ -1,6 +1,7 @@
 /* grammar_json.c: see grammar_json.h. Numbers have at most 18 digits on each side of the point: a sampler must not fall into endless digits. */
 #include "serve/grammar_json.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,8 +39,7 @@ lt_gid lt_gjson_class(lt_gast *g, const lt_grange *ranges, size_t n, bool negate
             if (known != NULL) {
                 snprintf(text, sizeof text, "\\%c", letters[known - escapes]);
                 lt_gids_push(g, &alts, lt_gast_text(g, text));
-            }
-            if (c < 0x20) {
+            } else {
                 snprintf(text, sizeof text, "\\u%04x", c);
                 lt_gids_push(g, &alts, lt_gast_text(g, text));
             }
@@ -118,12 +118,28 @@ lt_gid lt_gjson_plain(lt_gast *g) {
     return lt_gast_ref(g, rule);
 }
 
-lt_gid lt_gjson_name(lt_gast *g, lt_gid content) {
-    const int32_t rule = lt_gast_new_rule(g, content);
+/* A rule of its own: marks say where it begins. */
+static lt_gid marked(lt_gast *g, lt_gid body, bool names, bool json, bool unique) {
+    const int32_t rule = lt_gast_new_rule(g, body);
     if (rule >= 0) {
-        g->rules[rule].keep = g->rules[rule].names = true;
+        g->rules[rule].keep = true;
+        g->rules[rule].names = names;
+        g->rules[rule].json = json;
+        g->rules[rule].unique = unique;
     }
     return lt_gast_ref(g, rule);
+}
+
+lt_gid lt_gjson_name(lt_gast *g, lt_gid content) {
+    return marked(g, content, true, false, false);
+}
+
+lt_gid lt_gjson_text(lt_gast *g, lt_gid value) {
+    return marked(g, value, false, true, false);
+}
+
+lt_gid lt_gjson_unique(lt_gast *g, lt_gid items) {
+    return marked(g, items, false, false, true);
 }
 
 lt_gid lt_gjson_content(lt_gast *g, const char *s, size_t n) {
@@ -346,28 +362,30 @@ lt_gid lt_gjson_space(lt_gast *g) {
 }
 
 /* open (item (, item)*)? close */
-static lt_gid listed(lt_gast *g, const char *open, lt_gid item, const char *close) {
+static lt_gid listed(lt_gast *g, const char *open, lt_gid item, const char *close, bool unique) {
     const lt_gid ws = lt_gjson_space(g);
     const lt_gid more = lt_gast_list(g, LT_GNODE_SEQ,
                                      (const lt_gid[]){ws, lt_gast_text(g, ","), ws, item}, 4);
     const lt_gid items = lt_gast_seq3(g, item, lt_gast_repeat(g, more, 0, LT_GINF), ws);
-    return lt_gast_list(
-        g, LT_GNODE_SEQ,
-        (const lt_gid[]){lt_gast_text(g, open), ws, optional(g, items), lt_gast_text(g, close)}, 4);
+    const lt_gid body = lt_gast_seq2(g, ws, optional(g, items));
+    return lt_gast_seq3(g, lt_gast_text(g, open), unique ? lt_gjson_unique(g, body) : body,
+                        lt_gast_text(g, close));
 }
 
 lt_gid lt_gjson_object(lt_gast *g) {
     const int32_t rule = lt_gast_rule(g, "json object", 11);
     if (rule >= 0 && g->rules[rule].body < 0) {
         const lt_gid ws = lt_gjson_space(g);
+        const lt_gid name = lt_gjson_quoted(
+            g, lt_gjson_name(g, lt_gast_repeat(g, lt_gjson_plain(g), 0, LT_GINF)));
         lt_gast_define(g, rule, lt_gast_ref(g, rule)); /* Known while it is made. */
-        lt_gast_define(g, rule,
-                       listed(g, "{",
-                              lt_gast_list(g, LT_GNODE_SEQ,
-                                           (const lt_gid[]){any_string(g), ws, lt_gast_text(g, ":"),
-                                                            ws, lt_gjson_value(g)},
-                                           5),
-                              "}"));
+        lt_gast_define(
+            g, rule,
+            listed(g, "{",
+                   lt_gast_list(
+                       g, LT_GNODE_SEQ,
+                       (const lt_gid[]){name, ws, lt_gast_text(g, ":"), ws, lt_gjson_value(g)}, 5),
+                   "}", true));
     }
     return lt_gast_ref(g, rule);
 }
@@ -376,7 +394,7 @@ lt_gid lt_gjson_array(lt_gast *g) {
     const int32_t rule = lt_gast_rule(g, "json array", 10);
     if (rule >= 0 && g->rules[rule].body < 0) {
         lt_gast_define(g, rule, lt_gast_ref(g, rule)); /* Known while it is made. */
-        lt_gast_define(g, rule, listed(g, "[", lt_gjson_value(g), "]"));
+        lt_gast_define(g, rule, listed(g, "[", lt_gjson_value(g), "]", false));
     }
     return lt_gast_ref(g, rule);
 }
@@ -430,6 +448,22 @@ static lt_gid literal_list(lt_gast *g, const json_t *value) {
     return out;
 }
 
+/* The shortest notation that reads back as this number; whole ones with and without their point. */
+static lt_gid literal_real(lt_gast *g, double x) {
+    char text[40], whole[40];
+    for (int digits = 1; digits <= 17; digits++) {
+        (void)snprintf(text, sizeof text, "%.*g", digits, x);
+        if (strtod(text, NULL) == x) {
+            break;
+        }
+    }
+    if (x != floor(x) || fabs(x) >= 1e15) {
+        return lt_gast_text(g, text);
+    }
+    (void)snprintf(whole, sizeof whole, "%.0f", x);
+    return lt_gast_seq2(g, lt_gast_text(g, whole), optional(g, lt_gast_text(g, ".0")));
+}
+
 lt_gid lt_gjson_literal(lt_gast *g, const json_t *value) { /* As deep as jansson parses. */
     char *text;
     lt_gid out;
@@ -440,6 +474,9 @@ lt_gid lt_gjson_literal(lt_gast *g, const json_t *value) { /* As deep as jansson
         return lt_gjson_quoted(
             g, lt_gjson_content(g, json_string_value(value), json_string_length(value)));
     }
+    if (json_is_real(value)) {
+        return literal_real(g, json_real_value(value));
+    }
     text = json_dumps(value, JSON_ENCODE_ANY);
     out = text != NULL ? lt_gast_text(g, text) : -1;
     g->failed = g->failed || text == NULL;
@@ -448,7 +485,7 @@ lt_gid lt_gjson_literal(lt_gast *g, const json_t *value) { /* As deep as jansson
 }
 
 lt_err lt_gjson_read(lt_gast *g) {
-    g->root = lt_gast_new_rule(g, lt_gjson_object(g));
+    g->root = lt_gast_new_rule(g, lt_gjson_text(g, lt_gjson_object(g)));
     return LT_OK;
 }
 

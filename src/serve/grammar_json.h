@@ -9,8 +9,11 @@
 lt_gid lt_gjson_class(lt_gast *g, const lt_grange *ranges, size_t n, bool negated);
 lt_gid lt_gjson_char(lt_gast *g);  /* Any, in any spelling (also \u0041). */
 lt_gid lt_gjson_plain(lt_gast *g); /* Any, spelt as lt_gjson_class and lt_gjson_content spell it. */
-/* Names of members, between the quotes: no two of one object will be the same. */
+/* Names of members, between the quotes, or items of a list: no two of one container will be the same. */
 lt_gid lt_gjson_name(lt_gast *g, lt_gid content);
+lt_gid lt_gjson_text(lt_gast *g, lt_gid value); /* A JSON text begins here. */
+/* The members of an object, or the items of a list, that are to be different: all behind the bracket. */
+lt_gid lt_gjson_unique(lt_gast *g, lt_gid items);
 lt_gid lt_gjson_content(lt_gast *g, const char *s, size_t n); /* A text between the quotes. */
 lt_gid lt_gjson_quoted(lt_gast *g, lt_gid content);
 lt_gid lt_gjson_space(

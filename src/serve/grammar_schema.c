@@ -3,7 +3,7 @@
  * HONOURED   type, enum, const; $ref, $dynamicRef, $anchor, $id within the document; allOf, anyOf, oneOf, not, if; dependentRequired, dependentSchemas,
  *            dependencies; properties, required, additionalProperties, patternProperties, propertyNames, minProperties, maxProperties,
  *            unevaluatedProperties; items, prefixItems, contains, minContains, maxContains, minItems, maxItems, unevaluatedItems; minLength,
- *            maxLength, pattern, format; minimum, maximum, exclusive ones, multipleOf
+ *            uniqueItems of scalars, maxLength, pattern, format; minimum, maximum, exclusive ones, multipleOf
  * IGNORED    what only describes: title, description, default, examples, formats that no draft lists, and keywords that none knows
  * REFUSED    by keyword and place, with UNSUPPORTED: what a mask can not honour; with LIMIT: what would take too long.
  *
@@ -211,6 +211,7 @@ lt_err lt_gschema_tree(lt_gast *g, const json_t *root, const json_t *s, lt_gid *
     lt_gschema_reader r = {
         .g = g, .root = root, .at = s, .kept = json_array(), .known = json_object()};
     const lt_err err = read_all(&r, s, out);
+    *out = err == LT_OK ? lt_gjson_text(g, *out) : -1;
     json_decref(r.kept);
     json_decref(r.known);
     lt_gdoc_close(r.doc);

@@ -191,6 +191,8 @@ LT_MUST_USE lt_err lt_gschema_string(lt_gschema_reader *r, const lt_gshape *s, l
 /* Texts between the quotes; plain: spelt in one way only. */
 LT_MUST_USE lt_err lt_gschema_content(lt_gschema_reader *r, const lt_gshape *s, bool plain,
                                       lt_gid *out);
+/* A shape of scalars, each spelt in one way, as one regular tree; *out -1: it may be an object or a list. */
+LT_MUST_USE lt_err lt_gschema_scalar(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out);
 LT_MUST_USE lt_err lt_gschema_number(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out);
 LT_MUST_USE lt_err lt_gschema_array(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out);
 LT_MUST_USE lt_err lt_gschema_object(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out);

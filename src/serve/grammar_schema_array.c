@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "serve/grammar_dfa.h"
+#include "serve/grammar_language.h"
 #include "serve/grammar_schema.h"
 
 #define MAX_PLACES 2000
@@ -272,17 +272,55 @@ done:
     return err;
 }
 
+/* ---- uniqueItems ---- */
+
+/* Items that are all different: texts, numbers and words, each spelt in one way. */
+static lt_err unique_items(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out) {
+    lt_gast *g = r->g;
+    const lt_gshape *shapes = NULL;
+    lt_gids alts = {0};
+    lt_err err = LT_OK;
+    int64_t max = s->max_items;
+    size_t n = 0;
+    int32_t term = 0;
+    lt_gid one = -1;
+    r->at = s->unique->owner;
+    if (s->contains != NULL || n_places(s) > 0) {
+        return lt_gschema_refuse(r, "uniqueItems", "beside contains or prefixItems");
+    }
+    LT_TRY(item_term(r, s, 0, 0, &term));
+    LT_TRY(lt_gterm_shapes(r, term, &shapes));
+    for (; shapes != NULL; shapes = shapes->next) {
+        LT_TRY_DONE(lt_gschema_scalar(r, shapes, &one));
+        if (one < 0) {
+            r->at = s->unique->owner;
+            err = lt_gschema_refuse(r, "uniqueItems", "of objects or lists");
+            goto done;
+        }
+        lt_gids_push(g, &alts, one);
+    }
+    one = lt_gast_list(g, LT_GNODE_ALT, alts.v, alts.n);
+    LT_TRY_DONE(lt_gast_check(g));
+    LT_TRY_DONE(lt_glanguage_count(g, one, 1000000, &n));
+    max = n < 1000000 && (int64_t)n < max ? (int64_t)n : max;
+    *out = s->min_items > max || n == 0
+               ? (s->min_items > 0 ? lt_gast_never(g) : lt_gast_empty(g))
+               : lt_gschema_more(r, lt_gjson_name(g, one), 0, s->min_items, max);
+done:
+    free(alts.v);
+    return err;
+}
+
 lt_err lt_gschema_array(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out) {
     lt_gast *g = r->g;
     const lt_gid ws = lt_gjson_space(g);
+    const bool unique = s->unique != NULL && s->max_items > 1;
     lt_gid body = -1;
-    if (s->unique != NULL && s->max_items > 1) {
-        r->at = s->unique->owner;
-        return lt_gschema_refuse(r, "uniqueItems", "of more than one item");
-    }
-    LT_TRY(s->contains != NULL ? counted_items(r, s, &body) : plain_items(r, s, &body));
-    *out = lt_gast_list(g, LT_GNODE_SEQ,
-                        (const lt_gid[]){lt_gast_text(g, "["), ws, body, ws, lt_gast_text(g, "]")},
-                        5);
+    LT_TRY(unique                ? unique_items(r, s, &body)
+           : s->contains != NULL ? counted_items(r, s, &body)
+                                 : plain_items(r, s, &body));
+    body = lt_gast_seq3(g, ws, body, ws);
+    *out = lt_gast_seq3(g, lt_gast_text(g, "["), unique ? lt_gjson_unique(g, body) : body,
+                        lt_gast_text(g, "]"));
     return lt_gast_check(g);
 }

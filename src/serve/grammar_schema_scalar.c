@@ -372,3 +372,84 @@ lt_err lt_gschema_number(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out) 
     }
     return lt_gast_check(g);
 }
+
+/* Numbers in the one way that numbers are mostly written. */
+static lt_gid one_way(lt_gast *g, lt_gid numbers) {
+    const lt_gid digit = lt_gast_byte(g, '0', '9');
+    const lt_gid fraction = lt_gast_seq3(g, lt_gast_text(g, "."), lt_gast_repeat(g, digit, 0, 6),
+                                         lt_gast_byte(g, '1', '9'));
+    const lt_gid form = lt_gast_seq3(g, lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1),
+                                     lt_gast_repeat(g, digit, 1, 18),
+                                     lt_gast_repeat(g, fraction, 0, 1));
+    const lt_gid long_ones = lt_gast_list(
+        g, LT_GNODE_SEQ,
+        (const lt_gid[]){lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1),
+                         lt_gast_repeat(g, digit, 9, LT_GINF), lt_gast_text(g, "."),
+                         lt_gast_repeat(g, digit, 0, LT_GINF)},
+        4);
+    numbers = lt_gast_pair(g, LT_GNODE_AND, numbers, form);
+    numbers = lt_gast_pair(g, LT_GNODE_MINUS, numbers, lt_gast_text(g, "-0"));
+    return lt_gast_pair(g, LT_GNODE_MINUS, numbers, long_ones);
+}
+
+/* Values of a list, none twice; numbers that are whole without a point. */
+static lt_err listed_once(lt_gschema_reader *r, const lt_gshape *s, lt_gids *alts) {
+    const json_t *v;
+    size_t i;
+    json_array_foreach(s->values, i, v) {
+        bool again = false;
+        for (size_t k = 0; k < i; k++) {
+            again = again || lt_gschema_equal(v, json_array_get(s->values, k));
+        }
+        if (again) {
+            continue;
+        }
+        if (json_is_real(v) && json_real_value(v) == floor(json_real_value(v)) &&
+            fabs(json_real_value(v)) < 1e15) {
+            char text[40];
+            (void)snprintf(text, sizeof text, "%.0f", json_real_value(v));
+            lt_gids_push(r->g, alts, lt_gast_text(r->g, text));
+        } else {
+            lt_gids_push(r->g, alts, lt_gjson_literal(r->g, v));
+        }
+    }
+    return LT_OK;
+}
+
+lt_err lt_gschema_scalar(lt_gschema_reader *r, const lt_gshape *shape, lt_gid *out) {
+    static const struct {
+        unsigned bit;
+        const char *text;
+    } words[] = {{LT_GTYPE_NULL, "null"}, {LT_GTYPE_TRUE, "true"}, {LT_GTYPE_FALSE, "false"}};
+    lt_gshape s = *shape;
+    lt_gids alts = {0};
+    lt_err err = LT_OK;
+    lt_gid one = -1;
+    *out = -1;
+    s.types &= !s.typed && s.spoken != 0 ? s.spoken : LT_GTYPE_ANY;
+    if ((s.types & (LT_GTYPE_ARRAY | LT_GTYPE_OBJECT)) != 0) {
+        return LT_OK;
+    }
+    if (s.values != NULL) {
+        LT_TRY_DONE(listed_once(r, &s, &alts));
+        s.types = 0;
+    }
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        if ((s.types & words[i].bit) != 0) {
+            lt_gids_push(r->g, &alts, lt_gast_text(r->g, words[i].text));
+        }
+    }
+    if ((s.types & LT_GTYPE_STRING) != 0) {
+        LT_TRY_DONE(lt_gschema_content(r, &s, true, &one));
+        lt_gids_push(r->g, &alts, lt_gjson_quoted(r->g, one));
+    }
+    if ((s.types & LT_GTYPE_NUMBER) != 0) {
+        LT_TRY_DONE(lt_gschema_number(r, &s, &one));
+        lt_gids_push(r->g, &alts, one_way(r->g, one));
+    }
+    *out = lt_gast_list(r->g, LT_GNODE_ALT, alts.v, alts.n);
+    LT_TRY_DONE(lt_gast_check(r->g));
+done:
+    free(alts.v);
+    return err;
+}

@@ -168,6 +168,30 @@ static lt_err long_plain(lt_grammar_vocab *v, const uint8_t *chars) {
     return LT_OK;
 }
 
+/* Two quotes, or a comma and something that is neither a comma nor white space. */
+static bool holds_several(const unsigned char *s, size_t n) {
+    int quotes = 0, commas = 0, others = 0;
+    for (size_t i = 0; i < n; i++) {
+        quotes += s[i] == '"';
+        commas += s[i] == ',';
+        others += s[i] > ' ' && s[i] != ',';
+    }
+    return quotes > 1 || (commas > 0 && others > 0);
+}
+
+static lt_err find_several(lt_grammar_vocab *v) {
+    v->several = calloc((size_t)v->n_words + 1, sizeof *v->several);
+    if (v->several == NULL) {
+        LT_FAIL(LT_ERR_OOM, "vocabulary of %lld tokens", (long long)v->n_ids);
+    }
+    for (int64_t id = 0; id < v->n_ids; id++) {
+        if (holds_several(v->bytes + v->start[id], v->start[id + 1] - v->start[id])) {
+            v->several[id / 32] |= UINT32_C(1) << (id % 32);
+        }
+    }
+    return LT_OK;
+}
+
 static bool is_end(const lt_grammar_vocab *v, int64_t id) {
     for (size_t i = 0; i < v->n_ends; i++) {
         if (v->ends[i] == id) {
@@ -195,12 +219,20 @@ static lt_err build(lt_grammar_vocab *v) {
         n = plain_chars(v->bytes + v->start[id], bytes);
         chars[id] = (uint8_t)n;
         v->max_chars = n > v->max_chars ? n : v->max_chars;
+        if (n == 0) {
+            size_t reach = 0;
+            while (reach < bytes && v->bytes[v->start[id] + reach] >= 0x20) {
+                reach++;
+            }
+            v->rest_reach = (int)reach > v->rest_reach ? (int)reach : v->rest_reach;
+        }
         *(n > 0 ? &plain[n_plain++] : &rest[n_rest++]) = (int32_t)id;
     }
     LT_TRY_DONE(build_trie(&v->plain, v, plain, n_plain));
     LT_TRY_DONE(build_trie(&v->rest, v, rest, n_rest));
     LT_TRY_DONE(plain_masks(v, chars));
     LT_TRY_DONE(long_plain(v, chars));
+    LT_TRY_DONE(find_several(v));
 done:
     free(plain);
     free(rest);
@@ -257,6 +289,7 @@ void lt_grammar_vocab_close(lt_grammar_vocab *v) {
     free(v->rest.nodes);
     free(v->rest.ids);
     free(v->longer);
+    free(v->several);
     free(v->longer_chars);
     free(v->bytes);
     free(v->start);

@@ -160,14 +160,14 @@ static lt_gid spell(const maker *m, const char *name, lt_gid args) {
 static lt_err arguments(const maker *m, const json_t *function, lt_gid *out) {
     const json_t *schema = json_object_get(function, "parameters");
     lt_err err;
-    *out = lt_gjson_object(m->g);
+    *out = lt_gjson_text(m->g, lt_gjson_object(m->g));
     if (!json_is_object(schema) || json_object_size(schema) == 0) {
         return LT_OK;
     }
     err = lt_gschema_tree(m->g, schema, schema, out);
-    if (err == LT_ERR_UNSUPPORTED && !m->o->forced &&
+    if ((err == LT_ERR_UNSUPPORTED || err == LT_ERR_LIMIT) && !m->o->forced &&
         !json_is_true(json_object_get(function, "strict"))) {
-        *out = lt_gjson_object(m->g);
+        *out = lt_gjson_text(m->g, lt_gjson_object(m->g));
         return LT_OK;
     }
     return err;
