@@ -289,6 +289,8 @@ def cases():
     yield case([" x"], rows, decoder=seq(fuse, always, {"type": "BPEDecoder", "suffix": "</w>"}, strip))
     yield case([" x"], rows, decoder=seq({"type": "CTC", "pad_token": "x", "word_delimiter_token": "\u2581", "cleanup": True}, {"type": "WordPiece", "prefix": "##", "cleanup": False}, fallback))
     yield case([" x"], rows, decoder=seq(fuse, {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}, {"type": "Replace", "pattern": {"String": "ab"}, "content": ""}, strip))
+    ctc = {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True}
+    yield case([" x"], rows, decoder=seq(fuse, ctc, fallback, ctc))
     for normalizer in (nfkc, {"type": "NFKD"}, {"type": "Strip", "strip_left": True, "strip_right": False}, {"type": "Nmt"}, {"type": "Lowercase"}):
         for pre in (first, {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, first]}, {"type": "Sequence", "pretokenizers": [always, split("\u2581", "Isolated"), first]}):
             yield case(["\ufb01x", "\ufb01", "x\ufb01", "\u00bdx", " ix", "\x01x", "\u0130x", "fi fi", "\ufb01\u0301", "e\u0301f"], rows, [{"content": "f"}], normalizer=normalizer, pre_tokenizer=pre)
@@ -324,10 +326,10 @@ def ours(lateen, path, texts, flags):
         got = [json.loads(line)["ids"] for line in run.stdout.decode().split("\n") if line]
         out += got
         if run.returncode not in (0, 1):
-            return f"exit {run.returncode}: {run.stderr.decode()[-400:]}"
+            return f"exit {run.returncode}: {run.stderr.decode(errors="replace")[-400:]}"
         if run.returncode == 1 and len(out) < len(texts):
             if not got and b"line " not in run.stderr:
-                return run.stderr.decode()[-300:]
+                return run.stderr.decode(errors="replace")[-300:]
             out.append(None)
     return out
 
@@ -337,7 +339,7 @@ def decode_ours(lateen, path, rows, flags):
     lines = "".join(" ".join(map(str, ids)) + "\n" for ids in rows)
     run = subprocess.run([lateen, "tokenize", "--tokenizer", path, "--decode", "--jsonl"] + flags, input=lines.encode(), capture_output=True)
     if run.returncode != 0:
-        return run.stderr.decode()[-300:]
+        return run.stderr.decode(errors="replace")[-300:]
     return [json.loads(line)["text"] for line in run.stdout.decode().split("\n") if line]
 
 

@@ -74,11 +74,11 @@ def proto_bytes(field, data):
     return proto(field, 2, n + bytes([size]) + data)
 
 
-def sentencepiece(kind, pieces):
+def sentencepiece(kind, pieces, byte_fallback):
     out = b""
     for text, score, piece_type in pieces:
         out += proto_bytes(1, proto_bytes(1, text) + proto(2, 5, struct.pack("<f", score)) + proto(3, 0, bytes([piece_type])))
-    trainer = proto(3, 0, bytes([kind])) + proto_bytes(40, b"<unk>")
+    trainer = proto(3, 0, bytes([kind])) + proto(35, 0, bytes([byte_fallback])) + proto_bytes(44, b" ?? ")
     return out + proto_bytes(2, trainer) + proto_bytes(3, proto_bytes(1, b"identity") + proto(3, 0, b"\1"))
 
 
@@ -128,8 +128,10 @@ def tokenizers():
     ranks = [bytes([b]) for b in range(256)] + [b"he", b"ll", b"hell", b"aa", b"aaaa"]
     put("rank_file", "ranks", "".join(f"{base64.b64encode(t).decode()} {i}\n" for i, t in enumerate(ranks)))
     pieces = [(b"<unk>", 0.0, 2), (b"<s>", 0.0, 3), (b"</s>", 0.0, 3), (b"<0x41>", 0.0, 6), ("\u2581He".encode(), -1.0, 1), (b"l", -2.0, 1), (b"lo", -2.5, 1), (b"a", -3.0, 1)]
-    put("sentencepiece", "unigram.model", sentencepiece(1, pieces))
-    put("sentencepiece", "bpe.model", sentencepiece(2, pieces))
+    plain = [p for p in pieces if p[2] != 6] + [(b"<ud>", 0.0, 4), (b"He", -2.0, 1), ("\u2581".encode(), -2.0, 1)]
+    for kind, name in enumerate(("unigram", "bpe", "word", "char"), 1):
+        put("sentencepiece", name + ".model", sentencepiece(kind, plain, False))
+    put("sentencepiece", "bytes.model", sentencepiece(2, plain + [(b"<0x%02X>" % b, 0.0, 6) for b in range(256)], True))
     put("llama2c", "tokenizer.bin", struct.pack("<i", 8) + b"".join(struct.pack("<fi", score, len(text)) + text for text, score, _ in pieces))
     texts = [t for t, _, _ in pieces]
     put("tokenizer_gguf", "spm.gguf", gguf_vocab(b"llama", texts, None))
@@ -164,6 +166,23 @@ def runs():
     put("eval_mmlu", "csv", b'\0question,choice0,choice1,choice2,choice3,answer\n"What is ""it""?",one,"two, or",three,four,2\nWhy?,a,b,c,d,A\n')
 
 
+def others():
+    put("options", "flags", "--on\n--count=7\n--rate\n1e3\n--name\nword\n--a.kind\ntwo\nx\n--\n--y\n")
+    put("options", "recipe", "--model.width\n64\n--optim.lr=1e-3\n--no-on\n--steps 9\n--checkpoint.keep_last\n2\n")
+    put("options", "help", "--help\n")
+    put("chat_rows", "messages", json.dumps({"messages": [{"role": "user", "content": "a u"}, {"role": "assistant", "content": "aa"}], "tools": [], "chat_template_kwargs": {"x": 1}}))
+    put("chat_rows", "pair", json.dumps({"question": "a?", "answer": "u"}))
+    put("decoder", "llama", bytes([4, 0, 1, 10, 2, 0, 0, 3, 0, 0, 4, 10, 4]) + bytes([1, 2, 1, 3, 4, 5, 0]))
+    put("decoder", "metaspace", bytes([2, 2, 0, 0, 1, 1, 1]) + bytes([3, 4, 5, 1, 0, 2]))
+    put("decoder", "all", bytes([8, 8, 8, 2, 5, 6, 2, 6, 7, 0, 1, 1, 0, 3, 0, 0, 0, 0, 0, 9, 0, 0, 4, 10, 20]) + bytes(range(23)))
+    for i, (pattern, text) in enumerate((("\\s+(?!\\S)|\\p{L}+|\\d{1,3}", "ab 123  x\n"), ("(?=[A-Z])", "aBcD"), ("a*", "baab"), ("\\b\\w|[^\\s\\w]+|(?i:'s)", "it's e\u0301!"), ("^x?$", "x\n\nx"))):
+        put("regex", f"r{i}", pattern + "\n" + text)
+    put("generation", "all", json.dumps({"eos_token_id": [1, 2], "bos_token_id": 0, "temperature": 0.7, "top_k": 20, "top_p": 0.9, "min_p": 0.0, "do_sample": True, "repetition_penalty": 1.1, "max_new_tokens": 9, "num_beams": 2, "stop_strings": ["x"]}))
+    put("tokenizer_config", "all", json.dumps({"bos_token": "<s>", "eos_token": {"content": "</s>"}, "add_bos_token": True, "add_eos_token": False, "chat_template": "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}"}))
+    put("tokenizer_config", "named", json.dumps({"chat_template": [{"name": "default", "template": "a"}, {"name": "tool_use", "template": "b"}], "added_tokens_decoder": {"2": {"content": "<s>", "special": True}}}))
+
+
 tokenizers()
 weights()
 runs()
+others()

@@ -123,6 +123,9 @@ static void swap_work(lt_decode_chain *c) {
 }
 
 static void drop_front(lt_text *s, size_t n) {
+    if (n == 0) {
+        return;
+    }
     memmove(s->data, s->data + n, s->n - n);
     s->n -= n;
 }
@@ -255,6 +258,7 @@ static lt_err run_suffix(lt_decode_chain *c, lt_decode_stage *s) {
     c->work = s->held; /* The one that waited goes on, the new one waits. */
     s->held = token;
     s->holds = true;
+    LT_TRY(lt_text_reserve(&c->work, 1));
     return held ? put_suffixed(c, s, false) : LT_OK;
 }
 
@@ -272,6 +276,7 @@ static lt_err run_ctc(lt_decode_chain *c, lt_decode_stage *s) {
         LT_TRY(clean_up(c));
         LT_TRY(replace_all(c, op->to.data, op->to.n, " ", 1));
     }
+    c->gone |= s->whole && c->work.n == 0;
     return c->work.n > 0 ? put_token(&c->out, c->work.data, c->work.n) : LT_OK;
 }
 
@@ -425,6 +430,11 @@ static lt_err run_token(lt_decode_chain *c, lt_decode_stage *s) {
 /* No token follows: let go what is held. */
 static lt_err end_stage(lt_decode_chain *c, lt_decode_stage *s) {
     c->work.n = 0;
+    if (s->op->kind == LT_DECODE_FUSE || s->op->kind == LT_DECODE_BYTE_LEVEL) {
+        c->gone = false; /* Of no tokens these make an empty one. */
+    } else if (s->fused && c->gone) {
+        return LT_OK;
+    }
     if (s->whole) {
         LT_TRY(lt_text_put(&c->work, s->held.data, s->held.n));
         s->holds = false;
@@ -466,7 +476,12 @@ static lt_err run_stage(lt_decode_chain *c, lt_decode_stage *s, bool final) {
 
 lt_err lt_decode_chain_run(lt_decode_chain *c, const char *token, size_t n, bool final,
                            lt_text *text) {
+    c->gone = false;
     c->in.n = c->in.text.n = 0;
+    LT_TRY(lt_text_reserve(&c->in.text, 1)); /* So that empty texts have an address too. */
+    LT_TRY(lt_text_reserve(&c->out.text, 1));
+    LT_TRY(lt_text_reserve(&c->work, 1));
+    LT_TRY(lt_text_reserve(&c->other, 1));
     LT_TRY(token != NULL ? put_token(&c->in, token, n) : LT_OK);
     for (int i = 0; i < c->n; i++) {
         const lt_decode_tokens swap = c->in;

@@ -56,6 +56,7 @@ typedef struct {
     int n;
     lt_decode_tokens in, out;
     lt_text work, other; /* The token in hand. */
+    bool gone;           /* At the end: a CTC has dropped the one token of a fused text. */
     struct lt_regex_scratch *regex;
 } lt_decode_chain;
 

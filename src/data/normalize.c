@@ -160,6 +160,8 @@ static lt_err run_bert(const lt_norm *n, const char *s, size_t bytes, lt_text *o
     const bool wanted[4] = {n->clean, n->han, n->accents, n->lower};
     lt_text from = {0}, to = {0};
 
+    LT_TRY_DONE(lt_text_reserve(&from, bytes + 1)); /* So that an empty text has an address too. */
+    LT_TRY_DONE(lt_text_reserve(&to, 1));
     LT_TRY_DONE(lt_text_put(&from, s, bytes));
     for (int stage = 0; stage < 4; stage++) {
         lt_text swap;

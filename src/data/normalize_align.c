@@ -358,6 +358,9 @@ lt_err lt_normalizer_run_aligned(const lt_normalizer *n, lt_norm_scratch *s, con
     lt_norm_aligned *a = &s->aligned;
     uint32_t cp;
     a->text.n = a->first.n = 0;
+    LT_TRY(lt_text_reserve(&a->text, bytes + 1)); /* So that an empty text has an address too. */
+    LT_TRY(lt_text_reserve(&a->other, 1));
+    LT_TRY(lt_text_reserve(&a->other_first, 1));
     LT_TRY(lt_text_put(&a->text, text, bytes));
     LT_TRY(lt_text_reserve(&a->first, bytes + 1));
     memset(a->first.data, 0, bytes);

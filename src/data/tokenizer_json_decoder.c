@@ -19,11 +19,22 @@ static lt_err add_decode_replace(lt_tokenizer *t, const json_t *o, const char *c
                : LT_OK;
 }
 
+static bool is_one_char(const char *s) {
+    const size_t n = strlen(s);
+    uint32_t cp;
+    return n > 0 && lt_utf8_decode((const uint8_t *)s, (const uint8_t *)s + n, &cp) == n;
+}
+
 static lt_err add_decode_metaspace(lt_tokenizer *t, const json_t *o) {
     const char *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
     const char *replacement = json_string_value(json_object_get(o, "replacement"));
-    LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_METASPACE,
-                                   replacement != NULL ? replacement : "\xE2\x96\x81", NULL));
+    replacement = replacement != NULL ? replacement : "\xE2\x96\x81";
+    if (!is_one_char(replacement)) {
+        LT_FAIL(LT_ERR_FORMAT,
+                "%s: the 'replacement' of a decoder Metaspace is one character, not '%.40s'",
+                t->name, replacement);
+    }
+    LT_TRY(lt_tokenizer_add_decode(t, LT_DECODE_METASPACE, replacement, NULL));
     t->decode[t->n_decode - 1].prepend =
         scheme != NULL ? strcmp(scheme, "never") != 0
                        : !json_is_false(json_object_get(o, "add_prefix_space"));
@@ -41,11 +52,8 @@ static lt_err strip_count(const lt_tokenizer *t, const json_t *o, const char *ke
 }
 
 static lt_err add_decode_strip(lt_tokenizer *t, const json_t *o, const char *content) {
-    const size_t n = content != NULL ? strlen(content) : 0;
-    uint32_t cp;
     lt_decode_op *op;
-    if (n == 0 ||
-        lt_utf8_decode((const uint8_t *)content, (const uint8_t *)content + n, &cp) != n) {
+    if (content == NULL || !is_one_char(content)) {
         LT_FAIL(LT_ERR_FORMAT, "%s: the 'content' of a decoder Strip is one character, not '%.40s'",
                 t->name, content != NULL ? content : "");
     }

@@ -391,7 +391,7 @@ static lt_err add_decomposed(pending *p, uint32_t cp, bool compat, bool composin
 lt_err lt_unicode_normalize(lt_unicode_form form, const char *s, size_t n, lt_text *out) {
     const bool compat = form == LT_UNICODE_NFKC || form == LT_UNICODE_NFKD;
     const bool composing = form == LT_UNICODE_NFC || form == LT_UNICODE_NFKC;
-    const uint8_t *p = (const uint8_t *)s, *const end = p + n;
+    const uint8_t *p = (const uint8_t *)(s != NULL ? s : ""), *const end = p + n;
     lt_err err = LT_OK;
     pending run = {0};
 
