@@ -76,12 +76,14 @@ with tempfile.TemporaryDirectory() as work:
     check("and every step once", k and steps(k["train"]) == [1, 2, 3, 4, 5, 6, 7], k and steps(k["train"]))
 
     # ---- What a line of metrics says of itself ----
-    start, rows = k["start"][-1], k["train"]
-    flops = 6 * start["parameters"] + 12 * SMALL["model.layers"] * SMALL["model.width"] * SMALL["data.seq"]  # Heads times their width is the model's.
-    check("MFU: tokens a second times 6N + 12LHDT over the measured peak", all(math.isclose(r["mfu"] * start["peak_gflops"] * 1e9, r["tokens_per_s"] * flops, rel_tol=1e-5) for r in rows), rows[-1])
+    start, rows = k["start"][-1], k["train"][4:]  # Of the second start: the peak is measured by each.
+    flops = 6 * start["active_parameters"] + 12 * SMALL["model.layers"] * SMALL["model.width"] * SMALL["data.seq"]  # Heads times their width is the model's.
+    shares = [(r["mfu"], r["tokens_per_s"] * flops / (start["peak_gflops"] * 1e9)) for r in rows]  # A rate above the peak has it measured anew.
+    check("MFU: tokens a second times 6N + 12LHDT over the measured peak", all(0 < mfu <= 1 and mfu <= share * 1.00001 for mfu, share in shares)
+          and (math.isclose(*shares[0], rel_tol=1e-5) or shares[0][1] > 1), shares)
     check("tokens a second: of the step's rows and time", all(math.isclose(r["tokens_per_s"] * r["step_s"], 64, rel_tol=1e-6) for r in rows), rows[-1])
     check("times: steps follow one another, none waits longer than it takes", all(0 <= r["wait_s"] <= r["step_s"] + 0.1 and 0 < r["step_s"] < 20 for r in rows)
-          and all(b["time_s"] >= a["time_s"] for a, b in zip(rows[4:], rows[5:])), [(r["time_s"], r["step_s"], r["wait_s"]) for r in rows])
+          and all(b["time_s"] >= a["time_s"] for a, b in zip(rows, rows[1:])), [(r["time_s"], r["step_s"], r["wait_s"]) for r in rows])
     check("the model in the first line", start["model"] == "apertus" and start["steps"] == 7 and start["dtype"] == "F32" and start["threads"] == 1
           and start["announced_bytes"] <= sum(start["memory"].values()), start)
 
