@@ -384,6 +384,17 @@ static void put_token(lt_json_out *o, const char *key, const lt_server *s, uint3
     }
 }
 
+/* The fields of an object that another one does not have. */
+static void put_set(lt_json_out *o, json_t *set, json_t *over) {
+    const char *key;
+    json_t *value;
+    json_object_foreach(set, key, value) {
+        if (json_object_get(over, key) == NULL) {
+            lt_out_key_value(o, key, value);
+        }
+    }
+}
+
 void lt_api_props(lt_call *call) {
     const lt_server *s = call->server;
     lt_json_out o = {0};
@@ -398,6 +409,10 @@ void lt_api_props(lt_call *call) {
     lt_out_key_open(&o, "params", '{');
     put_sampling(&o, &a, a.seed != -1 ? (uint64_t)a.seed : 0xFFFFFFFF, a.max_tokens);
     lt_out_shut(&o, '}');
+    lt_out_shut(&o, '}');
+    lt_out_key_open(&o, "sampling_defaults", '{'); /* What the operator or the model's files set. */
+    put_set(&o, s->own, s->preset);
+    put_set(&o, s->preset, NULL);
     lt_out_shut(&o, '}');
     lt_out_key_int(&o, "total_slots", s->o.engine.max_running);
     lt_out_key_str(&o, "model_alias", s->name);

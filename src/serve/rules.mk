@@ -1,1 +1,1 @@
-$(OUT)/src/serve/web.o: src/serve/chat.html src/serve/status.html
+$(OUT)/src/serve/web.o: $(wildcard src/serve/pages/*)

@@ -1,5 +1,5 @@
-/* web.c: the two pages, / and /status. The assembler copies them into the binary, so that they are edited as pages; they ask nothing of any
- * other host, and the policy sent along forbids it. */
+/* web.c: the two pages, / and /status. The assembler copies their parts (pages/) into the binary one behind the other, so that they
+ * are edited as pages; they ask nothing of any other host, and the policy sent along forbids it. */
 #include <stdio.h>
 #include <string.h>
 
@@ -7,16 +7,16 @@
 
 extern const char lt_web_chat[], lt_web_status[]; /* 0-terminated. */
 
+#define TEXT(file) ".incbin \"src/serve/pages/" file "\"\n"
 __asm__(".section .rodata\n"
         ".global lt_web_chat\n"
-        "lt_web_chat:\n"
-        ".incbin \"src/serve/chat.html\"\n"
-        ".byte 0\n"
-        ".global lt_web_status\n"
-        "lt_web_status:\n"
-        ".incbin \"src/serve/status.html\"\n"
-        ".byte 0\n"
-        ".previous\n");
+        "lt_web_chat:\n" TEXT("chat_top.html") TEXT("chat.css") TEXT("chat_body.html")
+            TEXT("markdown.js") TEXT("maths.js") TEXT("conversations.js") TEXT("chat.js")
+                TEXT("write.js") TEXT("start.js")
+                    TEXT("chat_end.html") ".byte 0\n"
+                                          ".global lt_web_status\n"
+                                          "lt_web_status:\n" TEXT("status.html") ".byte 0\n"
+                                                                                 ".previous\n");
 
 static void send_page(lt_call *call, const char *page) {
     static const char policy[] =

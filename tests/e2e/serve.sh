@@ -107,7 +107,7 @@ pages() {
     if [ -z "$chromium" ]; then skip pages "no chromium"; return; fi
     start
     ready || { say "the server is ready" 1 "$(cat "$dir/err")"; return; }
-    within timeout 120 python3 tests/e2e/serve_pages.py "http://127.0.0.1:$port" "$chromium"
+    within timeout 240 python3 tests/e2e/serve_pages.py "http://127.0.0.1:$port" "$chromium"
     stop
 }
 

@@ -52,6 +52,11 @@ first, last = [r["loss"] for r in rows if r["kind"] == "train"][:2], [r["loss"] 
 assert sum(last) < sum(first)
 assert any(r["kind"] == "eval" and r["perplexity"] > 1 for r in rows)
 PY
+chromium=$(command -v chromium || command -v chromium-headless-shell || command -v google-chrome)
+if [ -n "$chromium" ]; then ok "its report can be read" python3 tests/e2e/report_page.py "$work/whole/report.html" "$chromium"; else
+    n=$((n + 1))
+    echo "ok $n - its report can be read # SKIP no chromium"
+fi
 ok "the effective recipe runs to the same bits" bash -c "'$lateen' train '$work/whole/recipe.yaml' --out '$work/again' 2>'$work/log'"
 ok "... equal" test "$(weights whole)" = "$(weights again)"
 ok "another number of threads gives the same bits" run threads --threads 2
