@@ -91,6 +91,7 @@ typedef struct {
     bool ignore_eos;
     int logprobs,
         prompt_logprobs; /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities at all. */
+    uint64_t cache_salt; /* Only requests with the same one share pages of the prefix cache. */
     int priority; /* Higher first; equal: first come. A level weighs as much as 4096 steps of waiting, so none waits for ever. */
     lt_serve_sampling sampling;
     const int32_t *allowed; /* Only these may be chosen; none: all. Not beside a grammar. */

@@ -52,6 +52,10 @@
       "type of keys and values; model: its compute type")                                          \
     X(BOOL, prefix_cache, "prefix-cache", "true", 0, 0, "",                                        \
       "prompts that begin alike share their beginning")                                            \
+    X(BOOL, prefix_cache_by_key, "prefix-cache-by-key", "false", 0, 0, "",                         \
+      "only prompts of the same API key share it; a request's cache_salt always parts them")       \
+    X(ENUM, unknown_fields, "unknown-fields", "refuse", 0, 0, "refuse|warn|ignore",                \
+      "fields of a request that this server does not know")                                        \
     X(BOOL, deterministic, "deterministic", "false", 0, 0, "",                                     \
       "a request's tokens do not depend on who else is served, bit for bit")                       \
     X(I64, think_budget, "think-budget", "-1", -1, 1e9, "N",                                       \
@@ -187,6 +191,8 @@ static void fill(lt_server_options *s, const serve_options *o) {
                                                LT_F16}[o->cache_dtype];
     s->engine.prefix_cache = o->prefix_cache;
     s->engine.warm = LT_WARM_FIRST;
+    s->unknown_fields = o->unknown_fields;
+    s->prefix_cache_by_key = o->prefix_cache_by_key;
     s->engine.deterministic = o->deterministic;
 }
 

@@ -26,8 +26,10 @@ typedef struct {
     const char *cors;          /* "": none; "*"; or origins with commas between. */
     const char *
         defaults; /* JSON object of sampling fields for requests that do not name them; NULL: none. */
-    bool own_defaults; /* generation_config.json (a GGUF's general.sampling) gives the defaults. */
-    bool any_model;    /* Answer whatever model a request names. */
+    bool own_defaults;  /* generation_config.json (a GGUF's general.sampling) gives the defaults. */
+    int unknown_fields; /* lt_unknown_fields of ask.h. */
+    bool prefix_cache_by_key; /* Requests with different keys share no page of the prefix cache. */
+    bool any_model;           /* Answer whatever model a request names. */
     int64_t max_connections, max_body_bytes, max_bodies_bytes, max_head_bytes, max_pending_bytes;
     double request_s, idle_s, write_s, drain_s;
     lt_store_options store; /* Of responses and threads. */

@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "data/text_utf8.h"
 #include "base/option.h"
 #include "serve/aside.h"
@@ -196,6 +197,17 @@ static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const 
     return with_code(e, "unsupported_parameter");
 }
 
+/* A name that came with a request, as the log may have it: no ends of lines, no codes of terminals. */
+static void warn_unknown(const char *where, const char *key) {
+    char name[64];
+    size_t n = 0;
+    for (; key[n] != '\0' && n + 1 < sizeof name; n++) {
+        name[n] = key[n] >= 0x20 && key[n] < 0x7F ? key[n] : '?';
+    }
+    name[n] = '\0';
+    lt_log_warn("serve: the unknown field '%s%s' of a request is left out", where, name);
+}
+
 static bool refuse_unknown(const lt_field *rows, size_t n_rows, const char *where, const char *key,
                            lt_api_error *e) {
     const char *names[MAX_ROWS], *nearest;
@@ -224,6 +236,13 @@ bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t
         value = json_object_iter_value(it);
         for (size_t i = 0; i < n_rows && f == NULL; i++) {
             f = strcmp(rows[i].name, key) == 0 ? &rows[i] : NULL;
+        }
+        if (f == NULL && (json_is_null(value) || a->unknown == LT_UNKNOWN_IGNORE)) {
+            continue;
+        }
+        if (f == NULL && a->unknown == LT_UNKNOWN_WARN) {
+            warn_unknown(where, key);
+            continue;
         }
         if (f == NULL) {
             return refuse_unknown(rows, n_rows, where, key, e);

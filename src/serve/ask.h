@@ -1,7 +1,7 @@
 /* ask.h: what a request asks for: one struct for all endpoints, filled from JSON by one table per endpoint.
  *
  * A table row names a field, how it is read and where it goes; so a field is honoured, accepted because it does not change the answer (NOTHING),
- * accepted with certain values only (ONLY), or refused by name (REFUSED). What no row names is refused too, with the nearest name. null is
+ * accepted with certain values only (ONLY), or refused by name (REFUSED). What no row names is refused too, with the nearest name, unless `unknown` says otherwise. null is
  * the same as absent everywhere. docs/serve.md lists the tables. */
 #ifndef LT_SERVE_ASK_H
 #define LT_SERVE_ASK_H
@@ -37,9 +37,14 @@ bool lt_api_refuse_oom(lt_api_error *e);
 
 typedef struct lt_body lt_body; /* aside.h: a tree that another thread frees. */
 
+/* What becomes of a field that no row names: the request is refused, or it is left out, with or without a line in the log. */
+typedef enum { LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN, LT_UNKNOWN_IGNORE } lt_unknown_fields;
+
 /* Everything any endpoint understands. JSON members point into the request's tree, which the ask owns. */
 typedef struct {
     json_t *root;
+    lt_unknown_fields unknown;
+    const char *cache_salt;
     lt_body *body; /* What the tree belongs to; NULL: to the ask alone. */
     const char *model;
     /* What to continue or to embed. */
@@ -154,7 +159,7 @@ typedef struct {
         LT_STR("guided_regex", regex), LT_JSON("guided_json", json_schema),                        \
         LT_JSON("guided_choice", choice), LT_JSON("structured_outputs", structured),               \
         LT_JSON("json_schema", json_schema), LT_I64("n_predict", max_tokens, -2, 1e9),             \
-        LT_NOTHING("cache_prompt"), LT_NOTHING("cache_salt"), LT_NOTHING("request_id"),            \
+        LT_NOTHING("cache_prompt"), LT_STR("cache_salt", cache_salt), LT_NOTHING("request_id"),    \
         LT_NOTHING("id_slot"), LT_NOTHING("return_progress"), LT_BOOL("verbose", verbose),         \
         LT_BOOL("timings_per_token", timings_per_token), LT_NOTHING("n_cache_reuse"),              \
         LT_NOTHING("spaces_between_special_tokens"), LT_ONLY("guided_decoding_backend", "null"),   \

@@ -47,8 +47,8 @@ static int32_t *bucket_of(const lt_pages *p, uint64_t hash) {
     return &p->bucket[hash & (uint64_t)(p->n_buckets - 1)];
 }
 
-static uint64_t hash_of(const lt_pages *p, int32_t parent, const int32_t *tokens) {
-    const uint64_t seed = parent == LT_NO_PAGE ? 0 : at(p, parent)->hash;
+static uint64_t hash_of(const lt_pages *p, int32_t parent, uint64_t salt, const int32_t *tokens) {
+    const uint64_t seed = parent == LT_NO_PAGE ? salt : at(p, parent)->hash;
     return XXH3_64bits_withSeed(tokens, (size_t)p->page_tokens * sizeof *tokens, seed);
 }
 
@@ -142,12 +142,13 @@ void lt_pages_drop(lt_pages *p, int32_t page) {
 }
 
 /* The published page that holds tokens behind parent. */
-static int32_t find(const lt_pages *p, uint64_t hash, int32_t parent, const int32_t *tokens) {
+static int32_t find(const lt_pages *p, uint64_t hash, int32_t parent, uint64_t salt,
+                    const int32_t *tokens) {
     const size_t bytes = (size_t)p->page_tokens * sizeof *tokens;
     int32_t page = *bucket_of(p, hash);
     while (page != LT_NO_PAGE) {
         const lt_page *g = at(p, page);
-        if (g->hash == hash && g->parent == parent &&
+        if (g->hash == hash && g->parent == parent && g->salt == salt &&
             memcmp(tokens_of(p, page), tokens, bytes) == 0) {
             return page;
         }
@@ -156,12 +157,13 @@ static int32_t find(const lt_pages *p, uint64_t hash, int32_t parent, const int3
     return LT_NO_PAGE;
 }
 
-int64_t lt_pages_match(lt_pages *p, const int32_t *tokens, int64_t n, int32_t *table) {
+int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
+                       int32_t *table) {
     int32_t parent = LT_NO_PAGE;
     int64_t count = 0;
     for (; (count + 1) * p->page_tokens <= n; count++) {
         const int32_t *piece = tokens + count * p->page_tokens;
-        const int32_t page = find(p, hash_of(p, parent, piece), parent, piece);
+        const int32_t page = find(p, hash_of(p, parent, salt, piece), parent, salt, piece);
         if (page == LT_NO_PAGE) {
             break;
         }
@@ -171,9 +173,10 @@ int64_t lt_pages_match(lt_pages *p, const int32_t *tokens, int64_t n, int32_t *t
     return count;
 }
 
-int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, const int32_t *tokens) {
-    const uint64_t hash = hash_of(p, parent, tokens);
-    const int32_t equal = find(p, hash, parent, tokens);
+int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
+                         const int32_t *tokens) {
+    const uint64_t hash = hash_of(p, parent, salt, tokens);
+    const int32_t equal = find(p, hash, parent, salt, tokens);
     lt_page *g = at(p, page);
     int32_t *bucket = bucket_of(p, hash);
 
@@ -186,6 +189,7 @@ int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, const int32_
     }
     memcpy(tokens_of(p, page), tokens, (size_t)p->page_tokens * sizeof *tokens);
     g->hash = hash;
+    g->salt = salt;
     g->parent = parent;
     g->published = true;
     g->hash_next = *bucket;

@@ -10,7 +10,7 @@
  *                                                     └──one more than most_cached, oldest first──▶ free
  *
  * A published page can be found by what it holds: the page before it and its own tokens. Pages form chains so: a page's identity is (parent page,
- * tokens), which is exact; the hash, chained over the parent's, only finds the place. A sequence holds all pages of a chain from its start and drops them
+ * tokens) and, of the first, a salt, which is exact: sequences with different salts share no page. The hash, chained over the parent's, only finds the place. A sequence holds all pages of a chain from its start and drops them
  * last first, so a parent is never evicted before its children: oldest first is also leaves first.
  * Two sequences may fill equal pages side by side; publish then gives the second the first one's page.
  *
@@ -27,6 +27,7 @@
 
 typedef struct {
     uint64_t hash; /* Of the chain up to this page's last token. */
+    uint64_t salt; /* Of the sequences that may share it. */
     int32_t refs;
     int32_t parent;     /* LT_NO_PAGE: it begins a sequence. Published pages only, as are: */
     int32_t n_children; /* published pages whose parent it is, */
@@ -56,9 +57,11 @@ void lt_pages_hold(lt_pages *p, int32_t page);
 void lt_pages_drop(lt_pages *p, int32_t page);
 
 /* The longest chain of published pages that tokens (n) begin with: held, numbers to table; how many. Whole pages only. */
-int64_t lt_pages_match(lt_pages *p, const int32_t *tokens, int64_t n, int32_t *table);
+int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
+                       int32_t *table);
 /* The page, held, is full with `tokens` (page_tokens) behind parent. Returns it; or an equal page, held, after dropping this one. */
-int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, const int32_t *tokens);
+int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
+                         const int32_t *tokens);
 
 static inline int64_t lt_pages_available(const lt_pages *p) {
     return p->n_free + p->n_cached;

@@ -236,6 +236,9 @@ static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
     lt_err err;
 
     p->reply = j; /* The array has moved while it grew. */
+    if (j->ask.cache_salt != NULL && j->ask.cache_salt[0] == '\0') {
+        return lt_api_refuse(e, "cache_salt", "'cache_salt' is empty: leave it out, or name one");
+    }
     if (!strands_open(j, p, e)) {
         return false;
     }
@@ -246,6 +249,7 @@ static bool submit(lt_reply *j, lt_part *p, lt_api_error *e) {
         r.max_tokens = 0;
     }
     r.min_tokens = r.min_tokens > r.max_tokens ? r.max_tokens : r.min_tokens;
+    r.cache_salt = lt_server_cache_salt(j->server, j->owner, j->ask.cache_salt);
     err = lt_engine_submit(j->server->engine, &r, p, &p->id);
     if (err != LT_OK) {
         return lt_api_refuse_error(e, NULL, err);

@@ -178,9 +178,9 @@ static bool admit(lt_sched *s) {
     LT_ASSERT(seq->n_ahead == 0); /* Preempted ahead of a token, it waits for the next plan. */
 
     /* At least one token must run, to have logits: the last page of a cached prompt is not taken. */
-    seq->n_pages = seq->fresh
-                       ? 0
-                       : lt_pages_match(&s->pages, seq->tokens, seq->n_tokens - 1, seq->table);
+    seq->n_pages = seq->fresh ? 0
+                              : lt_pages_match(&s->pages, seq->salt, seq->tokens, seq->n_tokens - 1,
+                                               seq->table);
     if (lt_pages_available(&s->pages) < need - seq->n_pages + spare) {
         drop_pages(s, seq);
         return false;
@@ -246,7 +246,7 @@ void lt_sched_learn(lt_sched *s, lt_seq *seq) {
     while (s->caching && (seq->n_published + 1) * size <= known) {
         const int64_t k = seq->n_published++;
         seq->table[k] = lt_pages_publish(&s->pages, seq->table[k],
-                                         k > 0 ? seq->table[k - 1] : LT_NO_PAGE,
+                                         k > 0 ? seq->table[k - 1] : LT_NO_PAGE, seq->salt,
                                          seq->tokens + k * size);
     }
 }

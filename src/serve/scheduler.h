@@ -44,6 +44,7 @@ struct lt_seq {
     int32_t *table;   /* Room for the pages of its longest state. */
     int64_t max_rows; /* Rows of a step at most; 0: no limit. */
     bool fresh;       /* Must run all its tokens: nothing is taken from the prefix cache. */
+    uint64_t salt;    /* Pages are shared by sequences of the same salt. */
     int priority;
     /* Where the length of a text decides how it is rotated (lt_rope_switch): whether it runs as a long one; and the tokens beyond which it has to run again
      * as such, or 0. */

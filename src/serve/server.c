@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <xxhash.h>
 
 #include "base/clock.h"
 #include "base/error.h"
@@ -142,6 +143,22 @@ bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_a
 bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out) {
     *out = s->seal;
     return owner[0] == '\0' || lt_seal_key_make(out, owner) == LT_OK;
+}
+
+/* Hashed behind a number that nobody outside knows, so that no one can look for a salt that meets another's. 0: nothing tells this request from others. */
+uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt) {
+    const bool by_key = s->o.prefix_cache_by_key && owner != NULL && owner[0] != '\0';
+    uint64_t hash = s->salt_seed;
+    if (salt == NULL && !by_key) {
+        return 0;
+    }
+    if (by_key) {
+        hash = XXH3_64bits_withSeed(owner, strlen(owner) + 1, hash);
+    }
+    if (salt != NULL) {
+        hash = XXH3_64bits_withSeed(salt, strlen(salt), ~hash);
+    }
+    return hash | 1;
 }
 
 void lt_server_let_go(size_t bytes) {
@@ -474,6 +491,9 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
         first_id = lt_clock_ns();
     }
     atomic_init(&s->next_id, first_id);
+    if (getrandom(&s->salt_seed, sizeof s->salt_seed, 0) != (ssize_t)sizeof s->salt_seed) {
+        s->salt_seed = lt_rng_mix(first_id);
+    }
     name_it(s);
     lt_metrics_init(&s->metrics);
     LT_TRY_DONE(lt_access_check_options(&s->o));

@@ -64,6 +64,7 @@ struct lt_server {
     lt_seal_key seal; /* Of callers without a key. */
     int64_t created;  /* Unix seconds. */
     atomic_uint_fast64_t next_id;
+    uint64_t salt_seed; /* Of lt_server_cache_salt. */
     double started_s;
     lt_reply *replies; /* All that are not freed yet. */
     int64_t n_replies;
@@ -128,6 +129,8 @@ void lt_server_preset(const lt_server *s, lt_ask *a);
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
 /* A text of so many bytes may fit into the context: asked before it is encoded, as megabytes of it would hold everybody's streams up. */
 bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e);
+/* Whose prompts may share pages with those of this call: by the request's cache_salt (NULL: none), and by the key where --prefix-cache-by-key says so. */
+uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt);
 /* With which texts go to an owner and come back. False: out of memory. */
 bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out);
 /* Something has ended: the server too, if it was the last that a draining one waited for. */

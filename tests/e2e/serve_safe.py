@@ -71,6 +71,36 @@ check("--prefix-cache-bytes: what nobody uses is kept up to that, the newest of 
 s.end()
 
 
+# ---- Whose prompts share the cache ----
+s = Server("--quiet")
+p = prompts[0]
+seen = [cached_of(s, p, **f) for f in ({}, {}, {"cache_salt": "one"}, {"cache_salt": "one"}, {"cache_salt": "two"}, {"cache_salt": "two"}, {"cache_salt": None}, {"cache_salt": "one"})]
+check("cache_salt: only requests with the same one share pages", [n >= page * 2 for n in seen] == [False, True, False, True, False, True, True, True] and seen[2] == seen[4] == 0, seen)
+check("an empty cache_salt is refused by name", cached_of(s, p, cache_salt="")[0] == 400 and b"cache_salt" in cached_of(s, p, cache_salt="")[1])
+check("so is one that is no text", cached_of(s, p, cache_salt=7)[0] == 400)
+check("an unknown field that is null is absent; with a value it is refused", s.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "vendor_thing": None})[0] == 200 and
+      s.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "vendor_thing": 1})[0] == 400)
+s.end()
+for kind in ("warn", "ignore"):
+    s = Server("--quiet", "--unknown-fields", kind)
+    status = s.post("/v1/completions", {"prompt": "a", "max_tokens": 1, "vendor_thing\nerror: forged": 1})[0]
+    check(f"--unknown-fields {kind}", status == 200 and ("vendor_thing?error" in s.said()) == (kind == "warn") and "\nerror: forged" not in s.said(), (status, s.said()))
+    check(f"--unknown-fields {kind}: a wrong value of a known one is refused", s.post("/v1/completions", {"prompt": "a", "max_tokens": "x"})[0] == 400)
+    s.end()
+
+
+def cached_by(server, key, prompt):
+    body = json.dumps({"prompt": prompt, "max_tokens": 1}).encode()
+    answer = server.ask(f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nAuthorization: Bearer {key}\r\nContent-Length: {len(body)}\r\n\r\n".encode() + body)[1]
+    return json.loads(answer)["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+for flag in ("--prefix-cache-by-key", "--no-prefix-cache-by-key"):
+    s = Server("--quiet", "--api-key", "one,two", flag)
+    seen = [cached_by(s, k, p) for k in ("one", "one", "two", "two")]
+    check(f"{flag}: keys share pages only without it", [n >= page * 2 for n in seen] == [False, True, flag.startswith("--no"), True], seen)
+    s.end()
+
 # ---- Keys, hosts, origins ----
 def head(method, path, *lines, host="x"):
     return "\r\n".join([f"{method} {path} HTTP/1.1", f"Host: {host}", "Connection: close", *lines]).encode() + b"\r\n\r\n"

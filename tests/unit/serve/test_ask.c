@@ -62,7 +62,7 @@ static void refused(void **state) {
         {"{\"temperature\":1e999}", "", "no JSON"},
         {"[1]", "", "object"},
         {"", "", "no JSON"},
-        {"{\"model\":\"\xff\"}", "", "no JSON"},
+        {"{\"model\":\"\xff\"}", "", "not UTF-8"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -73,6 +73,31 @@ static void refused(void **state) {
         assert_string_equal(e.param, rows[i].param);
         if (strstr(e.message, rows[i].said) == NULL) {
             fail_msg("%s: %s", rows[i].body, e.message);
+        }
+        lt_ask_free(&a);
+    }
+}
+
+/* What no row names: null is absent, anything else as it is asked for. */
+static void unknown(void **state) {
+    static const char body[] = "{\"no_such\":1,\"nor_this\":null,\"n\":3}";
+    static const lt_unknown_fields kinds[] = {LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN,
+                                              LT_UNKNOWN_IGNORE};
+    lt_api_error e;
+    lt_ask a;
+    (void)state;
+    assert_true(read(&a, "{\"no_such\":null}", &e));
+    lt_ask_free(&a);
+    for (int i = 0; i < 3; i++) {
+        lt_ask_defaults(&a);
+        a.unknown = kinds[i];
+        assert_int_equal(
+            lt_ask_read(&a, fields, sizeof fields / sizeof *fields, body, sizeof body - 1, &e),
+            i > 0);
+        if (i > 0) {
+            assert_int_equal(a.n, 3);
+        } else {
+            assert_string_equal(e.param, "no_such");
         }
         lt_ask_free(&a);
     }
@@ -147,8 +172,9 @@ static void wide_integers(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(good), cmocka_unit_test(refused),
-                                       cmocka_unit_test(strings), cmocka_unit_test(json_read_back),
-                                       cmocka_unit_test(wide_integers)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(good),           cmocka_unit_test(refused),
+        cmocka_unit_test(unknown),        cmocka_unit_test(strings),
+        cmocka_unit_test(json_read_back), cmocka_unit_test(wide_integers)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
