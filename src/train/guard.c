@@ -92,7 +92,8 @@ double lt_guard_recent(const lt_guard *g) {
 }
 
 bool lt_guard_suspects(const lt_guard *g, double loss) {
-    return loss > g->best + fmax(1.0, 0.5 * g->best);
+    return loss > g->best + fmax(1.0, 0.5 * g->best) ||
+           lt_guard_recent(g) > g->best + fmax(0.5, 0.25 * g->best); /* NaN: none yet. */
 }
 
 void lt_guard_note_best(lt_guard *g) {

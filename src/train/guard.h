@@ -2,8 +2,9 @@
  * that many standard deviations above the mean of the last `window` accepted steps (llm.c's z-score rule).
  *
  * And has the run diverged, though its numbers are finite? `best` is the lowest loss that the run has held: that of its first step, then the lowest of
- * the means of the last LT_GUARD_RECENT accepted losses at each checkpoint. A loss above best + max(1 nat, best / 2) is suspect: 2.5 after 1.6,
- * 5.3 after 3.5, 16 after 10.5. Noise of small batches stays below; a model that has come apart (ln of the vocabulary or more) lies above. */
+ * the means of the last LT_GUARD_RECENT accepted losses at each checkpoint. A checkpoint is suspect when the loss of its weights, one micro-batch's, lies more
+ * than max(1 nat, best / 2) above the best, or the mean of the last losses, which is smoother, more than max(0.5, best / 4): 2.5 and 2.0 after 1.5; 15.75 and
+ * 13.1 after 10.5. Noise of small batches stays below. */
 #ifndef LT_TRAIN_GUARD_H
 #define LT_TRAIN_GUARD_H
 
@@ -36,7 +37,7 @@ const char *lt_guard_judge(lt_guard *g, double loss, double grad_norm, char *why
 
 /* Mean of the last accepted losses; NaN when there is none. */
 double lt_guard_recent(const lt_guard *g);
-bool lt_guard_suspects(const lt_guard *g, double loss);
+bool lt_guard_suspects(const lt_guard *g, double loss); /* loss: of the present weights. */
 /* A checkpoint that is not suspect was made: its recent loss may be the best. */
 void lt_guard_note_best(lt_guard *g);
 

@@ -8,6 +8,7 @@
  * Before anything is loaded, the effective recipe is compared with that of the checkpoint (changes.h); when the data is open, its contents are (data/seal.h). Every change
  * is a line of metrics.jsonl ("change"), and the recipe that it replaces goes to RUN/history/. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -205,6 +206,9 @@ static lt_err restore(lt_training *t) {
     }
     LT_TRY_DONE(err);
     LT_TRY_DONE(lt_guard_load(&t->guard, t->state.guard, "checkpoint"));
+    if (t->n_allowed > 0) { /* Other data or another loss: what was best there says nothing here. */
+        t->guard.best = INFINITY;
+    }
     t->saved_step = t->applied_step = t->state.step;
     lt_log_info("resumed at step %lld (%llu rows, %llu tokens seen)", (long long)t->state.step,
                 (unsigned long long)t->state.rows, (unsigned long long)t->state.tokens);

@@ -59,6 +59,16 @@ static void suspects(void **state) {
         assert_false(lt_guard_suspects(g, most[i]));
         assert_true(lt_guard_suspects(g, nextafter(most[i], 100.0)));
     }
+    for (int i = 0; i < 4; i++) { /* And the mean of the last losses: 13.125, 5, 2, 0.75. */
+        const double mean[] = {13.125, 5.0, 2.0, 0.75};
+        lt_guard_open(g, r);
+        judge(g, mean[i] - 0.25, 1, true);
+        judge(g, mean[i] + 0.25, 1, true);
+        g->best = best[i];
+        assert_false(lt_guard_suspects(g, best[i]));
+        judge(g, mean[i] + 0.125, 1, true);
+        assert_true(lt_guard_suspects(g, best[i]));
+    }
     free(g);
     free(r);
 }
@@ -163,6 +173,69 @@ static void state_of_another_window(void **state) {
     free(r);
 }
 
+/* Mean 3 and deviation 1 over the window: 3 sigma end at 6. */
+static void thresholds(void **state) {
+    lt_recipe *r = recipe(8);
+    lt_guard *g = calloc(1, sizeof *g);
+    (void)state;
+    r->guard_loss = 3.0;
+    lt_guard_open(g, r);
+    for (int k = 0; k < 7; k++) {
+        judge(g, k % 2 == 0 ? 2.0 : 4.0, k % 2 == 0 ? 20.0 : 40.0, true);
+    }
+    judge(g, 100, 30, true); /* The window is not full: nothing is judged. */
+    lt_guard_open(g, r);
+    for (int k = 0; k < 8; k++) {
+        judge(g, k % 2 == 0 ? 2.0 : 4.0, k % 2 == 0 ? 20.0 : 40.0, true);
+    }
+    judge(g, 6.05, 30, false);
+    judge(g, 5.95, 30, true);
+    r->guard_loss = 0.0;
+    r->guard_grad = 3.0;
+    lt_guard_open(g, r);
+    for (int k = 0; k < 8; k++) {
+        judge(g, k % 2 == 0 ? 2.0 : 4.0, k % 2 == 0 ? 20.0 : 40.0, true);
+    }
+    judge(g, 3, 60.5, false); /* Mean 30, deviation 10. */
+    judge(g, 3, 59.5, true);
+    lt_guard_open(g, r);
+    for (int k = 0; k < 8; k++) { /* Equal values have no deviation: nothing is far. */
+        judge(g, 3, 5, true);
+    }
+    judge(g, 3, 1e9, true);
+    free(g);
+    free(r);
+}
+
+/* A state that lacks a word is refused, not taken as 0; one whose ring is full and begins at its first place is as any other. */
+static void incomplete_state(void **state) {
+    static const char *const words[] = {"skipped", "skipped_in_a_row", "loss", "grad"};
+    lt_recipe *r = recipe(8);
+    lt_guard *g = calloc(1, sizeof *g), *h = calloc(1, sizeof *h);
+    json_t *saved;
+    (void)state;
+    lt_guard_open(g, r);
+    fill(g, 16);
+    judge(g, NAN, 1, false);
+    saved = lt_guard_save(g);
+    lt_guard_open(h, r);
+    assert_int_equal(lt_guard_load(h, saved, "test"), LT_OK);
+    assert_int_equal(h->loss.next, 0);
+    assert_int_equal(h->skipped, 1);
+    assert_int_equal(h->skipped_in_a_row, 1);
+    assert_true(h->loss.values[0] == 9 && h->loss.values[7] == 16);
+    for (int i = 0; i < 4; i++) {
+        json_t *part = json_copy(saved);
+        json_object_del(part, words[i]);
+        assert_int_not_equal(lt_guard_load(h, part, "test"), LT_OK);
+        json_decref(part);
+    }
+    json_decref(saved);
+    free(g);
+    free(h);
+    free(r);
+}
+
 /* A state from before `best` was kept: the mean of what is there. */
 static void older_state(void **state) {
     lt_recipe *r = recipe(8);
@@ -189,6 +262,8 @@ int main(void) {
                                        cmocka_unit_test(best),
                                        cmocka_unit_test(not_finite),
                                        cmocka_unit_test(state_of_another_window),
+                                       cmocka_unit_test(thresholds),
+                                       cmocka_unit_test(incomplete_state),
                                        cmocka_unit_test(older_state)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
