@@ -151,6 +151,26 @@ static void names(void **state) {
     assert_false(lt_file_exists(path));
 }
 
+/* Of nothing nothing is listed; all may be set aside. */
+static void ends(void **state) {
+    int64_t *steps = (int64_t *)1;
+    size_t n = 7;
+    (void)state;
+    must(lt_checkpoint_list(&steps, &n, "/nonexistent/folder"));
+    assert_null(steps);
+    assert_int_equal(n, 0);
+    must(lt_checkpoint_set_aside("/nonexistent/folder", -1, ".left"));
+    must(lt_checkpoint_prune("/nonexistent/folder", 1, 0));
+    clear();
+    must(lt_checkpoint_set_aside(folder, -1, ".left"));
+    put_step(8, "{}");
+    must(lt_checkpoint_set_aside(folder, 8, ".left"));
+    expect("8");
+    must(lt_checkpoint_set_aside(folder, -1, ".left"));
+    expect("");
+    assert_int_equal(lt_checkpoint_remove("/nonexistent/step-000000001"), LT_ERR_IO);
+}
+
 static int make(void **state) {
     (void)state;
     return mkdtemp(folder) != NULL ? 0 : -1;
@@ -163,6 +183,6 @@ static int drop(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(prune), cmocka_unit_test(newest),
-                                       cmocka_unit_test(names)};
+                                       cmocka_unit_test(names), cmocka_unit_test(ends)};
     return cmocka_run_group_tests(tests, make, drop);
 }
