@@ -23,6 +23,53 @@ bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt
     return rows > 0;
 }
 
+/* Does the name come of the pattern, with which layer in it? */
+static bool comes_of(const char *pattern, const char *name, int64_t *layer) {
+    *layer = 0;
+    for (; *pattern != '\0'; pattern++) {
+        if (pattern[0] == '%' && (pattern[1] == 'L' || pattern[1] == 'E')) {
+            int64_t number = 0;
+            if (*name < '0' || *name > '9') {
+                return false;
+            }
+            for (; *name >= '0' && *name <= '9' && number < 1000000; name++) {
+                number = number * 10 + (*name - '0');
+            }
+            *layer = pattern[1] == 'L' ? number : *layer;
+            pattern++;
+        } else if (*pattern != *name++) {
+            return false;
+        }
+    }
+    return *name == '\0';
+}
+
+bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *spec,
+                     const lt_param_table *table, const char *name) {
+    const lt_family_row *family = lt_family_get(spec->family);
+    int64_t layer;
+    for (int i = 0; i < family->n_constants; i++) {
+        if (comes_of(family->constants[i].name, name, &layer)) {
+            return true;
+        }
+    }
+    for (int i = 0; i < n_rows; i++) {
+        const int first = table->index[rows[i].kind];
+        if (!comes_of(rows[i].name, name, &layer)) {
+            continue;
+        }
+        if (rows[i].kind == LT_PARAM_HEAD && spec->tied) {
+            return true; /* The embedding once more. */
+        }
+        if (first >= 0 && layer < spec->n_layers) {
+            const int at = first +
+                           (lt_param_in_layer(rows[i].kind) ? (int)layer * table->layer_stride : 0);
+            return lt_name_applies(&rows[i], spec, &table->params[at]);
+        }
+    }
+    return false;
+}
+
 bool lt_param_kind_is_norm(lt_param_kind kind) {
     return kind == LT_PARAM_NORM1 || kind == LT_PARAM_NORM2 || kind == LT_PARAM_POST_NORM1 ||
            kind == LT_PARAM_POST_NORM2 || kind == LT_PARAM_Q_NORM || kind == LT_PARAM_K_NORM ||

@@ -23,6 +23,10 @@ bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt
 void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param,
                       const lt_name_row *row, int64_t expert, int n_dims);
 
+/* Is there a parameter of the table, or a constant of the family, that a tensor of this name fills? */
+bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *spec,
+                     const lt_param_table *table, const char *name);
+
 bool lt_param_kind_is_norm(lt_param_kind kind);
 
 #endif

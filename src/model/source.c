@@ -1,6 +1,7 @@
 /* source.c: opens a source by what the path is: a folder, a file that begins with "GGUF", or else llama2.c's. */
 #include "model/source.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,6 +9,7 @@
 #include "base/file.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "model/names.h"
 #include "tensor/block.h"
 
 #define INDEX_NAME      "model.safetensors.index.json"
@@ -249,4 +251,22 @@ lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out, bool
         LT_TRY(find_exact(s, name_of(s, LT_PARAM_HEAD), out, found));
     }
     return LT_OK;
+}
+
+size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,
+                        const char **first) {
+    size_t n = 0;
+    char whole[512];
+    *first = NULL;
+    for (size_t i = 0; i < s->n_shards; i++) {
+        for (size_t k = 0; k < s->shards[i].n_tensors; k++) {
+            const char *name = s->shards[i].tensors[k].name;
+            (void)snprintf(whole, sizeof whole, "%s%s", s->prefix != NULL ? s->prefix : "", name);
+            if (!lt_name_is_read(s->names, s->n_names, spec, table, name) &&
+                !lt_name_is_read(s->names, s->n_names, spec, table, whole)) {
+                *first = n++ == 0 ? name : *first;
+            }
+        }
+    }
+    return n;
 }

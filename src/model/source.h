@@ -51,6 +51,10 @@ size_t lt_weight_source_bytes(const lt_source *s);
 LT_MUST_USE lt_err lt_source_find(const lt_source *s, const char *name, lt_weight *out,
                                   bool *found);
 
+/* Tensors of a Hugging Face folder that fill nothing of the model; *first: the first of them. */
+size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_param_table *table,
+                        const char **first);
+
 /* The parts behind lt_weight_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
 #define LT_GGUF_ENDS "lateen.eos_token_ids" /* I32: lt_model_spec's eos, in order. */

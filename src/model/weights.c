@@ -341,8 +341,21 @@ done:
     return err;
 }
 
+/* As transformers warns: a bias, say, that config.json says nothing of. */
+static void tell_unread(const lt_model *m, const lt_source *s) {
+    const char *first;
+    const size_t n = lt_source_unread(s, &m->spec, &m->table, &first);
+    if (n > 0) {
+        lt_log_warn("%s: %zu tensor%s no part of the %s that config.json describes, and not read: "
+                    "%s%s",
+                    s->path, n, n == 1 ? " is" : "s are", lt_family_name(m->spec.family), first,
+                    n == 1 ? "" : ", ...");
+    }
+}
+
 static lt_err fill(lt_model *m, const lt_source *source) {
     const double start_s = lt_clock_s();
+    tell_unread(m, source);
     LT_TRY(load_params(m, source, false));
     LT_TRY(check_constants(m, source));
     LT_TRY(lt_model_settle(m));

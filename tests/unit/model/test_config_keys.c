@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "model/family.h"
 #include "model/safetensors.h"
+#include "model/source.h"
 
 #define GOLDEN "tests/golden/config_keys.json"
 
@@ -225,11 +226,46 @@ static void a_head_in_the_file_counts(void **state) {
     assert_memory_equal(before, after, sizeof before);
 }
 
+/* What a file holds beyond what its config.json describes is counted; what a family's files hold besides weights, or under other names, is not. */
+static void tensors_that_fill_nothing_are_told(void **state) {
+    static const char *const goldens[] = {"gpt2",    "llama_bias", "gemma3",  "apertus",
+                                          "mixtral", "phi3",       "mistral", "switch"};
+    const char *first;
+    char path[128];
+    lt_param_table t;
+    lt_model_spec spec;
+    (void)state;
+    for (size_t i = 0; i < sizeof goldens / sizeof *goldens; i++) {
+        lt_source s = {0};
+        (void)snprintf(path, sizeof path, "tests/golden/model/%s", goldens[i]);
+        must(lt_weight_source_open(&s, &spec, path), path);
+        must(lt_param_table_open(&t, &spec), path);
+        assert_int_equal(lt_source_unread(&s, &spec, &t, &first), 0);
+        lt_param_table_close(&t);
+        if (strcmp(goldens[i], "llama_bias") == 0) { /* Two layers without their biases. */
+            spec.qkv_bias = spec.attn_out_bias = spec.mlp_bias = false;
+            must(lt_param_table_open(&t, &spec), path);
+            assert_int_equal(lt_source_unread(&s, &spec, &t, &first), 14);
+            assert_non_null(strstr(first, "bias"));
+            lt_param_table_close(&t);
+        }
+        if (strcmp(goldens[i], "phi3") == 0) { /* Of two layers one. */
+            spec.n_layers = 1;
+            must(lt_param_table_open(&t, &spec), path);
+            assert_int_equal(lt_source_unread(&s, &spec, &t, &first), 6);
+            assert_non_null(strstr(first, "layers.1."));
+            lt_param_table_close(&t);
+        }
+        lt_weight_source_close(&s);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(keys_do_what_they_do_in_transformers),
         cmocka_unit_test(refusals_name_key_and_value),
         cmocka_unit_test(a_head_in_the_file_counts),
+        cmocka_unit_test(tensors_that_fill_nothing_are_told),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
