@@ -156,6 +156,10 @@ def bpe(d, alphabet):
     d.shuffle(vocab) if d.flag(0.2) else None
     model["vocab"] = {p: i for i, p in enumerate(vocab)}
     model["merges"] = merges if d.flag() or any(" " in x for m in merges for x in m) else [" ".join(m) for m in merges]
+    if d.flag(0.3):  # Any order of the fields.
+        keys = list(model)
+        d.shuffle(keys)
+        model = {k: model[k] for k in keys}
     return model, len(vocab)
 
 
@@ -291,6 +295,8 @@ def cases():
     yield case([" x"], rows, decoder=seq(fuse, {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True}, {"type": "Replace", "pattern": {"String": "ab"}, "content": ""}, strip))
     ctc = {"type": "CTC", "pad_token": "", "word_delimiter_token": "", "cleanup": True}
     yield case([" x"], rows, decoder=seq(fuse, ctc, fallback, ctc))
+    t, texts, _ = case(["x\u20aca", "f i"], [])
+    yield t | {"model": {"type": "BPE"} | {k: t["model"][k] for k in ("vocab", "merges", "unk_token")} | {"byte_fallback": True}}, texts, rows
     for normalizer in (nfkc, {"type": "NFKD"}, {"type": "Strip", "strip_left": True, "strip_right": False}, {"type": "Nmt"}, {"type": "Lowercase"}):
         for pre in (first, {"type": "Sequence", "pretokenizers": [{"type": "Digits", "individual_digits": True}, first]}, {"type": "Sequence", "pretokenizers": [always, split("\u2581", "Isolated"), first]}):
             yield case(["\ufb01x", "\ufb01", "x\ufb01", "\u00bdx", " ix", "\x01x", "\u0130x", "fi fi", "\ufb01\u0301", "e\u0301f"], rows, [{"content": "f"}], normalizer=normalizer, pre_tokenizer=pre)
@@ -326,10 +332,10 @@ def ours(lateen, path, texts, flags):
         got = [json.loads(line)["ids"] for line in run.stdout.decode().split("\n") if line]
         out += got
         if run.returncode not in (0, 1):
-            return f"exit {run.returncode}: {run.stderr.decode(errors="replace")[-400:]}"
+            return f"exit {run.returncode}: {run.stderr.decode(errors='replace')[-400:]}"
         if run.returncode == 1 and len(out) < len(texts):
             if not got and b"line " not in run.stderr:
-                return run.stderr.decode(errors="replace")[-300:]
+                return run.stderr.decode(errors='replace')[-300:]
             out.append(None)
     return out
 
@@ -339,7 +345,7 @@ def decode_ours(lateen, path, rows, flags):
     lines = "".join(" ".join(map(str, ids)) + "\n" for ids in rows)
     run = subprocess.run([lateen, "tokenize", "--tokenizer", path, "--decode", "--jsonl"] + flags, input=lines.encode(), capture_output=True)
     if run.returncode != 0:
-        return run.stderr.decode(errors="replace")[-300:]
+        return run.stderr.decode(errors='replace')[-300:]
     return [json.loads(line)["text"] for line in run.stdout.decode().split("\n") if line]
 
 

@@ -259,15 +259,17 @@ static lt_err read_model(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts)
         if (!more) {
             break;
         }
-        if (lt_slice_is(key, "vocab") && lt_json_model_has(m, "type")) {
+        if (lt_slice_is(key, "vocab") && lt_json_model_has(m, "type") && !parts->defer) {
             LT_TRY(begin_vocab(t, parts, lt_json_pull_peek(j) == '['));
             LT_TRY(m->scored ? read_scored(t, j) : read_vocab(t, j));
             LT_TRY(lt_json_model_apply(t, m)); /* Now <unk> can be found. */
             have_vocab = true;
         } else if (lt_slice_is(key, "vocab")) {
             LT_TRY(lt_json_pull_skip(j, &vocab)); /* Fields that matter may come behind it. */
-        } else if (lt_slice_is(key, "merges") && have_vocab) {
+        } else if (lt_slice_is(key, "merges") && have_vocab && !parts->late) {
+            parts->merges_first = true; /* If they fail, a field behind them may be why. */
             LT_TRY(read_merges(t, j));
+            parts->merges_first = false;
             m->have_merges = true;
         } else if (lt_slice_is(key, "merges")) {
             LT_TRY(lt_json_pull_skip(j, &merges));
@@ -276,12 +278,12 @@ static lt_err read_model(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts)
             memcpy(f->key, key.data, key.n);
             f->key[key.n] = '\0';
             LT_TRY(lt_json_pull_skip(j, &f->value));
-            LT_TRY(have_vocab ? lt_json_model_late(t, m, f) : LT_OK);
+            parts->late |= have_vocab && lt_json_model_late(t, m, f);
         } else {
             LT_TRY(lt_json_pull_skip(j, NULL));
         }
     }
-    return read_skipped(t, parts, have_vocab, vocab, merges);
+    return parts->late ? LT_OK : read_skipped(t, parts, have_vocab, vocab, merges);
 }
 
 static lt_err read_top(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts) {
@@ -314,23 +316,50 @@ static lt_err read_top(lt_tokenizer *t, lt_json_pull *j, lt_json_parts *parts) {
     return lt_json_pull_end(j);
 }
 
-lt_err lt_tokenizer_read_json(lt_tokenizer *t, const char *text, size_t n) {
+/* As before the model was read. */
+static void forget_model(lt_tokenizer *t) {
+    lt_vocab_free(&t->vocab);
+    lt_bpe_free(&t->bpe);
+    lt_unigram_free(&t->unigram);
+    lt_pretok_free(&t->pretok);
+    t->bpe = (lt_bpe){.unk = LT_NO_ID};
+    memset(t->bpe.fallback_id, 0xFF, sizeof t->bpe.fallback_id);
+    t->unigram = (lt_unigram){.unk = LT_NO_ID};
+    t->wordpiece = (lt_wordpiece){.unk = LT_NO_ID};
+    t->unk = LT_NO_ID;
+    t->byte_level = t->maps_bytes = false;
+}
+
+static lt_err read_whole(lt_tokenizer *t, const char *text, size_t n, lt_json_parts *parts) {
     lt_err err = LT_OK;
-    lt_json_parts parts = {0};
     lt_json_pull j = lt_json_pull_over(text, n, t->name), model;
 
     model = j;
-    LT_TRY_DONE(read_top(t, &j, &parts));
-    if (!parts.model_read) {
-        if (parts.model_slice.data == NULL) {
+    LT_TRY_DONE(read_top(t, &j, parts));
+    if (!parts->model_read) {
+        if (parts->model_slice.data == NULL) {
             LT_FAIL_DONE(LT_ERR_FORMAT, "%s: no 'model': not a tokenizer.json", t->name);
         }
-        model = lt_json_pull_over(parts.model_slice.data, parts.model_slice.n, t->name);
-        LT_TRY_DONE(read_model(t, &model, &parts));
+        model = lt_json_pull_over(parts->model_slice.data, parts->model_slice.n, t->name);
+        LT_TRY_DONE(read_model(t, &model, parts));
     }
-    LT_TRY_DONE(lt_json_parts_rest(t, &parts));
+    LT_TRY_DONE(parts->late ? LT_OK : lt_json_parts_rest(t, parts));
 done:
     lt_json_pull_close(&j);
     lt_json_pull_close(&model);
     return err;
+}
+
+lt_err lt_tokenizer_read_json(lt_tokenizer *t, const char *text, size_t n) {
+    lt_json_parts parts = {0};
+    const lt_err err = read_whole(t, text, n, &parts);
+    if (err != LT_OK && !parts.merges_first) {
+        return err;
+    }
+    if (err != LT_OK || parts.late) { /* Rare: fields of the model stand behind its vocabulary. */
+        forget_model(t);
+        parts = (lt_json_parts){.defer = true};
+        LT_TRY(read_whole(t, text, n, &parts));
+    }
+    return LT_OK;
 }

@@ -28,6 +28,9 @@ typedef struct {
     lt_slice truncation, padding;
     lt_json_model model;
     bool model_read, pre_tokenizer_read;
+    bool defer;        /* The vocabulary is read when all other fields of the model are known. */
+    bool merges_first; /* The merges did not fit the vocabulary as it was read. */
+    bool late;         /* A field behind it would have changed its reading. */
 } lt_json_parts;
 
 bool lt_json_model_has(const lt_json_model *m, const char *key);
@@ -35,9 +38,8 @@ bool lt_json_model_has(const lt_json_model *m, const char *key);
 /* Which model it is. */
 LT_MUST_USE lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m);
 
-/* A field that came behind the vocabulary: one that would have changed its reading is refused. */
-LT_MUST_USE lt_err lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m,
-                                      const lt_json_field *f);
+/* A field that came behind the vocabulary would have changed its reading. */
+bool lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m, const lt_json_field *f);
 
 /* Read the pre-tokenizer (once) and decide whether the vocabulary is kept as raw bytes: t->byte_level. */
 LT_MUST_USE lt_err lt_json_parts_pre_tokenizer(lt_tokenizer *t, lt_json_parts *parts);

@@ -395,13 +395,9 @@ lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m) {
     LT_FAIL(LT_ERR_UNSUPPORTED, "%s: model type '%s'", t->name, type);
 }
 
-lt_err lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m, const lt_json_field *f) {
-    if (t->model == LT_MODEL_BPE &&
-        ((strcmp(f->key, "byte_fallback") == 0 && is_true(m, f->key)) || !affix_free(m))) {
-        LT_FAIL(LT_ERR_UNSUPPORTED, "%s: the model's '%s' stands behind its vocabulary", t->name,
-                f->key);
-    }
-    return LT_OK;
+bool lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m, const lt_json_field *f) {
+    return t->model == LT_MODEL_BPE &&
+           ((strcmp(f->key, "byte_fallback") == 0 && is_true(m, f->key)) || !affix_free(m));
 }
 
 static lt_err apply_unigram(lt_tokenizer *t, const lt_json_model *m) {
