@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # `lateen serve` end to end, as TAP: a small model, raw bytes, OpenAI's Python client, the pages in Chromium, keys, loading, draining, bench.
-#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|pages|life|calls|ends|abuse|safe|bench]...       without words: all
+#   tests/e2e/serve.sh [raw|openai|anthropic|ollama|agents|state|bodies|pages|life|calls|ends|abuse|safe|bench]...       without words: all
 # The model is stories260K (tests/golden/stories260k).
 set -u
 cd "$(dirname "$0")/../.."
@@ -65,6 +65,13 @@ anthropic() {
     reasons --api-key one,one-other || return
     within "$python" tests/e2e/serve_anthropic.py "http://127.0.0.1:$port" $name one
     stop
+}
+
+bodies() { # Seconds by $SERVE_BODIES_S.
+    reasons || return
+    within python3 tests/e2e/serve_bodies.py "$port" "${SERVE_BODIES_S:-10}"
+    stop
+    say "SIGTERM ends it in peace" $? "$(tail -3 "$dir/err")"
 }
 
 # What is kept between requests.
@@ -349,6 +356,6 @@ sys.exit(not (r['dropped'] > 0 == r['failed'] and r['dropped'] + r['completed'] 
     say "nobody there: exit 1" $(($? != 1)) "$(cat "$dir/out")"
 }
 
-[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state pages life calls ends edges abuse safe bench
+[ $# -gt 0 ] || set -- raw openai anthropic ollama agents state bodies pages life calls ends edges abuse safe bench
 for part in "$@"; do "$part"; done
 finish
