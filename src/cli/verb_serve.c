@@ -23,6 +23,10 @@
     X(BOOL, auth, "auth", "true", 0, 0, "",                                                        \
       "--no-auth: without keys on purpose; on an address that others reach there is a warning "    \
       "otherwise")                                                                                 \
+    X(STR, tls_cert, "tls-cert", "", 0, 0, "FILE",                                                 \
+      "serve HTTPS: PEM of the certificate and those between it and its root; read again when it " \
+      "changes")                                                                                   \
+    X(STR, tls_key, "tls-key", "", 0, 0, "FILE", "PEM of its key, without a password")             \
     X(STR, allowed_hosts, "allowed-hosts", "", 0, 0, "NAMES",                                      \
       "names that clients may call it by, commas between; *: any. Without keys addresses, "        \
       "localhost and names without dots may anyway")                                               \
@@ -166,6 +170,8 @@ static void fill(lt_server_options *s, const serve_options *o) {
     s->template = o->chat_template[0] != '\0' ? o->chat_template : NULL;
     s->cors = o->cors[0] != '\0' ? o->cors : o->allowed_origins;
     s->allowed_hosts = o->allowed_hosts;
+    s->tls_cert = o->tls_cert;
+    s->tls_key = o->tls_key;
     s->no_auth = !o->auth;
     s->max_bodies_bytes = o->max_bodies;
     s->defaults = o->defaults;
@@ -233,6 +239,9 @@ static lt_err run(serve_options *o, const char *positional, int argc, char **arg
     options.ctx = &j;
     if (o->cors[0] != '\0' && o->allowed_origins[0] != '\0') {
         LT_FAIL_DONE(LT_ERR_ARG, "--cors and --allowed-origins are the same: give one");
+    }
+    if ((o->tls_cert[0] == '\0') != (o->tls_key[0] == '\0')) {
+        LT_FAIL_DONE(LT_ERR_ARG, "--tls-cert and --tls-key go together");
     }
     LT_TRY_DONE(read_keys(&options, o, &keys, argc, argv));
     lt_device_few_queues();

@@ -14,11 +14,12 @@
 typedef struct lt_server lt_server;
 
 typedef struct {
-    const char *host;     /* Name or address; IPv6 with brackets or without. */
-    int port;             /* 0: any free one. */
-    const char *model;    /* Path: for /props, and where a chat template may lie. */
-    const char *name;     /* As clients call it; NULL: the path's last part. */
-    const char *template; /* A chat template's name or file; NULL: the model's own. */
+    const char *host;               /* Name or address; IPv6 with brackets or without. */
+    int port;                       /* 0: any free one. */
+    const char *model;              /* Path: for /props, and where a chat template may lie. */
+    const char *name;               /* As clients call it; NULL: the path's last part. */
+    const char *template;           /* A chat template's name or file; NULL: the model's own. */
+    const char *tls_cert, *tls_key; /* PEM files; "": plain HTTP. */
     const char *keys[LT_SERVER_MAX_KEYS];
     int n_keys;
     bool no_auth;              /* Without keys on purpose: no warning. */

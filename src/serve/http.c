@@ -28,6 +28,7 @@
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
+#include "serve/http_tls.h"
 
 #define PIPELINE_BYTES     (16 << 10) /* Of requests that wait behind the one being answered. */
 #define FREE_BYTES         (16 << 10) /* Of a request: they do not count among all bodies. */
@@ -291,7 +292,14 @@ static void try_half_closed(lt_http_conn *c) {
 static void on_event(struct bufferevent *bev, short what, void *arg) {
     lt_http_conn *c = arg;
     (void)bev;
-    if ((what & BEV_EVENT_EOF) != 0 && c->stage == ANSWERING && !c->doomed) {
+    if ((what & BEV_EVENT_CONNECTED) != 0) {
+        c->greeted = true;
+        if (c->stage == READING && c->parser.head_n == 0 && !c->doomed) {
+            lt_http_set_deadline(c, c->http->o.idle_s);
+        }
+        return;
+    }
+    if ((what & BEV_EVENT_EOF) != 0 && c->stage == ANSWERING && !c->doomed && !c->tls) {
         c->half_closed = true;
         lt_http_set_deadline(c, HALF_CLOSED_S);
         return;
@@ -410,7 +418,9 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
                                                              .may_grow = may_grow,
                                                              .ctx = c,
                                                              .head_alone = true});
-    c->bev = bufferevent_socket_new(h->base, fd, BEV_OPT_CLOSE_ON_FREE);
+    c->tls = h->o.tls != NULL;
+    c->bev = c->tls ? lt_tls_accept(h->o.tls, h->base, fd)
+                    : bufferevent_socket_new(h->base, fd, BEV_OPT_CLOSE_ON_FREE);
     c->deadline = evtimer_new(h->base, on_deadline, c);
     c->out = evbuffer_new();
     if (c->bev == NULL || c->deadline == NULL || c->out == NULL) {
@@ -425,7 +435,7 @@ static void on_accept(struct evconnlistener *l, evutil_socket_t fd, struct socka
     bufferevent_setwatermark(c->bev, EV_READ, 0, PIPELINE_BYTES);
     bufferevent_set_timeouts(c->bev, NULL, &write_s);
     bufferevent_enable(c->bev, EV_READ | EV_WRITE);
-    lt_http_set_deadline(c, h->o.idle_s);
+    lt_http_set_deadline(c, c->tls ? h->o.request_s : h->o.idle_s);
     if (h->n_conns > h->o.max_connections) {
         make_room(h, c);
     }

@@ -42,7 +42,8 @@ typedef struct {
 
 typedef struct {
     const char *host;
-    int port; /* 0: any free one; lt_http_port tells. */
+    int port;           /* 0: any free one; lt_http_port tells. */
+    struct lt_tls *tls; /* http_tls.h; NULL: plain. */
     int max_connections;
     size_t max_head_bytes, max_body_bytes, max_pending_bytes;
     size_t max_bodies_bytes; /* Of all connections; the first 16 KiB of each do not count. */

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "serve/http_impl.h"
+#include "serve/http_tls.h"
 
 #define CHUNK_FRAME 24  /* Around a chunk: its size in at most 16 digits, and two ends of lines. */
 #define LINGER_S    2.0 /* What a refused client still sends is thrown away so long. */
@@ -100,6 +101,9 @@ void lt_http_throw_away(lt_http_conn *c) {
 /* Close in order once all is sent: bytes that still come in would turn close into a reset that may destroy the answer on its way. */
 void lt_http_close_when_sent(lt_http_conn *c) {
     if (c->stage == FLUSHING && lt_http_unsent(c) == 0) {
+        if (c->tls) {
+            lt_tls_say_goodbye(c->bev);
+        }
         shutdown(bufferevent_getfd(c->bev), SHUT_WR);
         lt_http_throw_away(c);
         lt_http_set_deadline(c, LINGER_S);
@@ -116,7 +120,7 @@ void lt_http_on_flush(evutil_socket_t fd, short what, void *arg) {
         if (c->doomed) {
             continue;
         }
-        if (evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) {
+        if (!c->tls && evbuffer_get_length(bufferevent_get_output(c->bev)) == 0) {
             (void)evbuffer_write(c->out, bufferevent_getfd(c->bev)); /* Errors come back below. */
         }
         if (evbuffer_get_length(c->out) > 0) {

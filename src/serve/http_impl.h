@@ -21,6 +21,7 @@ struct lt_http_conn {
     lt_http_parser parser;
     conn_stage stage;
     bool keep_alive, chunked, head_only, doomed, continued;
+    bool tls, greeted;        /* greeted: its handshake is done. */
     bool admitted;            /* on_head has seen this request. */
     bool half_closed;         /* The client sends no more. */
     bool begun, version_sent; /* The answer's head was put; its first word was sent before. */

@@ -118,11 +118,14 @@ static bool version(lt_http_parser *p, const char *s) {
 
 /* "http://host[:port]/path" is the same request as "/path" (RFC 9112, 3.2.2). */
 static const char *path_of(const char *target) {
+    const size_t n = strncasecmp(target, "http://", 7) == 0    ? 7
+                     : strncasecmp(target, "https://", 8) == 0 ? 8
+                                                               : 0;
     const char *slash;
-    if (strncasecmp(target, "http://", 7) != 0 || target[7] == '/' || target[7] == '\0') {
+    if (n == 0 || target[n] == '/' || target[n] == '\0') {
         return target;
     }
-    slash = strchr(target + 7, '/');
+    slash = strchr(target + n, '/');
     return slash != NULL ? slash : "/";
 }
 

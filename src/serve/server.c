@@ -22,6 +22,7 @@
 #include "data/chat_format.h"
 #include "lateen/generate.h"
 #include "serve/access.h"
+#include "serve/http_tls.h"
 #include "serve/reply.h"
 #include "serve/route.h"
 #include "serve/speech.h"
@@ -38,6 +39,8 @@ lt_server_options lt_server_defaults(void) {
                                .port = 8080,
                                .cors = "",
                                .allowed_hosts = "",
+                               .tls_cert = "",
+                               .tls_key = "",
                                .max_connections = 4096,
                                .max_body_bytes = (int64_t)32 << 20,
                                .max_head_bytes = (int64_t)64 << 10,
@@ -502,8 +505,12 @@ lt_err lt_server_open(lt_server **out, const lt_server_options *options) {
     LT_TRY_DONE(lt_store_open(&s->store, &s->o.store));
     LT_TRY_DONE(lt_seal_key_make(&s->seal, ""));
     signal(SIGPIPE, SIG_IGN);
+    if (s->o.tls_cert[0] != '\0') {
+        LT_TRY_DONE(lt_tls_open(&s->tls, s->base, s->o.tls_cert, s->o.tls_key));
+    }
     h = (lt_http_options){.host = s->o.host,
                           .port = s->o.port,
+                          .tls = s->tls,
                           .max_connections = (int)s->o.max_connections,
                           .max_head_bytes = (size_t)s->o.max_head_bytes,
                           .max_body_bytes = (size_t)s->o.max_body_bytes,
@@ -531,8 +538,8 @@ int lt_server_port(const lt_server *s) {
 
 void lt_server_url(const lt_server *s, char *out, size_t n) {
     const bool bare = strchr(s->o.host, ':') != NULL && s->o.host[0] != '[';
-    snprintf(out, n, "http://%s%s%s:%d", bare ? "[" : "", s->o.host, bare ? "]" : "",
-             lt_http_port(s->http));
+    snprintf(out, n, "http%s://%s%s%s:%d", s->tls != NULL ? "s" : "", bare ? "[" : "", s->o.host,
+             bare ? "]" : "", lt_http_port(s->http));
 }
 
 lt_err lt_server_run(lt_server *s) {
@@ -557,6 +564,7 @@ void lt_server_close(lt_server *s) {
         return;
     }
     lt_http_close(s->http); /* Every open answer is told that its client is gone. */
+    lt_tls_close(s->tls);
     lt_aside_stop(s->aside);
     lt_compiler_stop(s->compiler);
     lt_engine_close(s->engine);

@@ -38,6 +38,7 @@ struct lt_server {
     lt_server_options o;
     struct event_base *base;
     lt_http *http;
+    struct lt_tls *tls; /* NULL: plain. */
     struct event *on_engine, *on_loaded, *on_term, *on_int, *on_drained;
 
     /* Set by the loading thread before state becomes READY; read-only afterwards. */

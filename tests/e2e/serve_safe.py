@@ -8,6 +8,7 @@ import re
 import resource
 import shutil
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -292,4 +293,123 @@ if shutil.which("promtool"):
 else:
     print(f"ok {serve_client.skip()} - promtool # SKIP not installed (packages-test.txt: prometheus)")
 s.end()
+
+
+# ---- TLS ----
+def make_certificate(name, key="tls.key"):
+    at = [os.path.join(serve_client.scratch, f) for f in (name, key)]
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2", "-subj", "/CN=localhost",
+                    "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-out", at[0], "-keyout", at[1]], check=True, capture_output=True)
+    return at
+
+
+def tls_connect(server, trusted, timeout=20, **limits):
+    context = ssl.create_default_context(cafile=trusted)
+    for name, value in limits.items():
+        setattr(context, name, value)
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", server.port), timeout=timeout), server_hostname="localhost")
+
+
+def read_all(c):
+    got = b""
+    while part := c.recv(65536):
+        got += part
+    return got
+
+
+cert, key_file = make_certificate("tls.crt")
+for flags, said in ((("--tls-cert", cert), "go together"), (("--tls-cert", cert, "--tls-key", cert), "tls-key"), (("--tls-cert", "/nothing", "--tls-key", key_file), "tls-cert /nothing"),
+                    (("--tls-cert", key_file, "--tls-key", key_file), "tls-cert"), (("--tls-cert", cert, "--tls-key", make_certificate("other.crt", "other.key")[1]), "key values mismatch")):
+    code, text = refused(*flags)
+    check(f"TLS: {' '.join(os.path.basename(f) for f in flags)}: not started, the message names it", code in (1, 2) and said in text, text)
+s = Server("--tls-cert", cert, "--tls-key", key_file, ready=False)
+ask = post_bytes("/v1/completions", {"prompt": "Once", "max_tokens": 8})
+
+
+def tls_ask(data, trusted=cert):
+    with tls_connect(s, trusted) as c:
+        c.sendall(data)
+        return read_all(c)
+
+
+end = time.time() + 20
+while not tls_ask(head("GET", "/health")).startswith(b"HTTP/1.1 200") and time.time() < end:
+    time.sleep(0.05)
+got = tls_ask(post_bytes("/v1/completions", {"prompt": "Once", "max_tokens": 8}, "close"))
+check("TLS: a completion", got.startswith(b"HTTP/1.1 200") and b'"text":' in got, got[:200])
+got = tls_ask(post_bytes("/v1/completions", {"prompt": "Once", "max_tokens": 50, "stream": True}, "close"))
+check("TLS: a stream, whole", got.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n"), got[-100:])
+with tls_connect(s, cert) as c:
+    c.sendall(ask * 5 + head("GET", "/version"))
+    check("TLS: pipelined requests on one connection", read_all(c).count(b"HTTP/1.1 200") == 6)
+big = json.dumps({"content": "a b " * 1_000_000}).encode()
+got = tls_ask(head("POST", "/tokenize", f"Content-Length: {len(big)}") + big)
+check("TLS: a body of 4 MB and its answer", got.startswith(b"HTTP/1.1 200") and len(got) > 4_000_000, (len(got), got[:100]))
+got = subprocess.run(["curl", "-s", "--cacert", cert, f"https://localhost:{s.port}/v1/models"], capture_output=True).stdout
+check("TLS: curl", b'"object":"list"' in got, got)
+got = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{s.port}", "-alpn", "h2,http/1.1"], input=b"", capture_output=True).stdout
+check("TLS: openssl s_client: at least 1.2, http/1.1", re.search(rb"TLSv1\.[23]", got) and b"ALPN protocol: http/1.1" in got, got[-300:])
+got = subprocess.run(["openssl", "s_client", "-connect", f"127.0.0.1:{s.port}", "-tls1_1", "-cipher", "ALL:@SECLEVEL=0"], input=b"", capture_output=True)
+check("TLS 1.1 is refused", b"Cipher is (NONE)" in got.stdout, got.stdout[-300:])
+with tls_connect(s, cert, maximum_version=ssl.TLSVersion.TLSv1_2) as c:
+    c.sendall(head("GET", "/health"))
+    check("TLS 1.2 is spoken", c.version() == "TLSv1.2" and read_all(c).startswith(b"HTTP/1.1 200"))
+with s.connect(5) as c:  # Plain bytes.
+    c.sendall(head("GET", "/health"))
+    try:
+        plain = read_all(c)
+    except (ConnectionResetError, TimeoutError):
+        plain = b""
+check("TLS: plain HTTP gets no answer of the API", not plain.startswith(b"HTTP/1.1 200"), plain)
+with tls_connect(s, cert) as c:
+    c.sendall(post_bytes("/v1/completions", gone))
+    while b'"running":0' in tls_ask(head("GET", "/status.json")):
+        time.sleep(0.01)
+end = time.time() + 20
+while b'"running":0' not in (stat := tls_ask(head("GET", "/status.json"))) and time.time() < end:
+    time.sleep(0.02)
+check("TLS: a client that goes away is cancelled", b'"running":0' in stat and b'"cancelled":0' not in stat, stat)
+
+kept = tls_connect(s, cert)
+kept.sendall(head("GET", "/health").replace(b"Connection: close\r\n", b""))
+kept.recv(65536)
+
+
+def served():
+    with tls_connect_any() as c:
+        return c.getpeercert(True)
+
+
+def tls_connect_any():
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(socket.create_connection(("127.0.0.1", s.port), timeout=20))
+
+
+def within(seconds, true):
+    by = time.time() + seconds
+    while not true() and time.time() < by:
+        time.sleep(0.1)
+    return true()
+
+
+first = served()
+fresh = make_certificate("fresh.crt", "fresh.key")
+os.replace(fresh[0], cert)  # For a moment the certificate is of another key.
+check("TLS: a certificate that does not fit its key: the one before goes on, and the log says so",
+      within(20, lambda: "the one before goes on" in s.said() and "key values mismatch" in s.said()) and served() == first, s.said())
+os.replace(fresh[1], key_file)
+check("TLS: with its key it is served, without a restart", within(20, lambda: served() != first) and "was read again" in s.said(), s.said())
+kept.sendall(head("GET", "/health"))
+check("TLS: and a connection from before goes on", read_all(kept).startswith(b"HTTP/1.1 200"))
+second = served()
+with open(cert, "w") as f:
+    f.write("rubbish")
+check("TLS: rubbish in its place: the last good one goes on", within(20, lambda: s.said().count("the one before goes on") >= 2) and served() == second, s.said())
+files = len(os.listdir(f"/proc/{s.p.pid}/fd"))
+for i in range(150):
+    with s.connect() as c:
+        c.sendall(b"\x16\x03\x01\x02\x00rubbish"[: 3 + i % 9])
+check("TLS: broken handshakes leave nothing behind", within(20, lambda: len(os.listdir(f"/proc/{s.p.pid}/fd")) <= files + 2), (files, len(os.listdir(f"/proc/{s.p.pid}/fd"))))
+check("TLS: SIGTERM: exit 0", s.end() == 0)
 serve_client.finish()
