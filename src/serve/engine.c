@@ -178,9 +178,6 @@ static lt_err size_engine(lt_engine *e) {
     e->limits = (lt_job_limits){e->spec, o->max_seq, o->page_tokens, o->ends, 0};
     if (lt_rope_switch(e->spec) > 0 && lt_rope_switch(e->spec) < o->max_seq) {
         e->limits.rope_switch = lt_rope_switch(e->spec);
-        e->sched.caching = false; /* Tokens of long texts are rotated otherwise. */
-        lt_log_info("texts of more than %lld tokens are rotated as long ones: no prefix cache",
-                    (long long)e->limits.rope_switch);
     }
     if (o->ends.n == 0) {
         lt_model_ends(e->model, NULL, &e->limits.ends);

@@ -97,6 +97,12 @@ void lt_sched_remove(lt_sched *s, lt_seq *seq) {
     seq->state = LT_SEQ_IDLE;
 }
 
+/* Long texts are rotated otherwise: their pages are their own. */
+#define LONG_TEXT UINT64_C(0x4C4F4E4754455854)
+static uint64_t salt_of(const lt_seq *seq) {
+    return seq->long_text ? seq->salt ^ LONG_TEXT : seq->salt;
+}
+
 static void preempt(lt_sched *s, lt_seq *seq) {
     take_out(&s->running, seq);
     drop_pages(s, seq);
@@ -179,8 +185,8 @@ static bool admit(lt_sched *s) {
 
     /* At least one token must run, to have logits: the last page of a cached prompt is not taken. */
     seq->n_pages = seq->fresh ? 0
-                              : lt_pages_match(&s->pages, seq->salt, seq->tokens, seq->n_tokens - 1,
-                                               seq->table);
+                              : lt_pages_match(&s->pages, salt_of(seq), seq->tokens,
+                                               seq->n_tokens - 1, seq->table);
     if (lt_pages_available(&s->pages) < need - seq->n_pages + spare) {
         drop_pages(s, seq);
         return false;
@@ -246,7 +252,7 @@ void lt_sched_learn(lt_sched *s, lt_seq *seq) {
     while (s->caching && (seq->n_published + 1) * size <= known) {
         const int64_t k = seq->n_published++;
         seq->table[k] = lt_pages_publish(&s->pages, seq->table[k],
-                                         k > 0 ? seq->table[k - 1] : LT_NO_PAGE, seq->salt,
+                                         k > 0 ? seq->table[k - 1] : LT_NO_PAGE, salt_of(seq),
                                          seq->tokens + k * size);
     }
 }

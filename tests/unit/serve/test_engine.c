@@ -77,6 +77,47 @@ static void families_say_what_a_session_says(void **state) {
     }
 }
 
+/* A prompt that goes on with what a short text said is a long one: it must not take that text's pages, in which keys are rotated otherwise. */
+static void long_prompts_take_no_pages_of_short_texts(void **state) {
+    enum { SHORT = 12, LONG = 20, END = 30 };
+    static const char *const cases[] = {"longrope", "phi3"};
+    (void)state;
+    for (int c = 0; c < 2; c++) {
+        static answer answers[3];
+        lt_engine_options o = lt_engine_defaults();
+        lt_request r = lt_request_defaults();
+        lt_engine_stats stats;
+        lt_model *m = NULL;
+        lt_engine *e = NULL;
+        char path[128];
+        int32_t prompt[LONG];
+        continuation want;
+        (void)snprintf(path, sizeof path, "tests/golden/rope/%s", cases[c]);
+        must(lt_model_open(&m, path, NULL), path);
+        o.max_seq = 40;
+        o.page_tokens = 16;
+        must(lt_engine_open(&e, m, &o), path);
+        fill_prompt(prompt, SHORT, lt_model_get_spec(m)->vocab_size, 77);
+        r.sampling.temperature = 0;
+        r.ignore_eos = true;
+        r.prompt = prompt;
+        for (int i = 0; i < 3; i++) { /* The last one finds what the second left. */
+            r.n_prompt = i == 0 ? SHORT : LONG;
+            r.max_tokens = END - r.n_prompt;
+            send(e, &r, &answers[i]);
+            receive_all(e, 1, 0);
+            greedy_session(m, prompt, r.n_prompt, r.max_tokens, &want);
+            assert_same(&answers[i].samples[0], &want, cases[c]);
+            memcpy(prompt + SHORT, answers[0].samples[0].ids, (LONG - SHORT) * sizeof *prompt);
+        }
+        lt_engine_get_stats(e, &stats);
+        assert_int_equal(stats.cached_tokens,
+                         c == 0 ? 16 : 32); /* A phi3 ran the first again, as long. */
+        lt_engine_close(e);
+        lt_model_close(m);
+    }
+}
+
 /* stories260K among others that say something else: to the byte of llama2.c's own test. */
 static void stories_to_the_byte(void **state) {
     enum { OTHERS = 20, LEN = 200 };
@@ -581,6 +622,7 @@ static void impossible_requests_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(families_say_what_a_session_says),
+        cmocka_unit_test(long_prompts_take_no_pages_of_short_texts),
         cmocka_unit_test(stories_to_the_byte),
         cmocka_unit_test(grammars_rule),
         cmocka_unit_test(company_changes_nothing),
