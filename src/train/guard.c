@@ -7,6 +7,8 @@
 #include "base/error.h"
 #include "base/json.h"
 
+#define SPREAD_FADES 0.9 /* A checkpoint: what the first, steep losses scattered is forgotten. */
+
 void lt_guard_open(lt_guard *g, const lt_recipe *r) {
     *g = (lt_guard){.recipe = r, .best = INFINITY};
 }
@@ -81,23 +83,46 @@ static json_t *ring_save(const lt_guard_ring *ring) {
     return json_pack("{s:I, s:o}", "next", (json_int_t)ring->next, "values", values);
 }
 
+/* The i-th of the last losses, 1 the newest: backwards from `next`, around the ring's end. */
+static double last_loss(const lt_guard_ring *ring, int64_t i) {
+    return ring->values[ring->next >= i ? ring->next - i : ring->n + ring->next - i];
+}
+
+static int64_t n_recent(const lt_guard *g) {
+    return g->loss.n < LT_GUARD_RECENT ? g->loss.n : LT_GUARD_RECENT;
+}
+
 double lt_guard_recent(const lt_guard *g) {
-    const lt_guard_ring *ring = &g->loss;
-    const int64_t n = ring->n < LT_GUARD_RECENT ? ring->n : LT_GUARD_RECENT;
+    const int64_t n = n_recent(g);
     double sum = 0.0;
-    for (int64_t i = 1; i <= n; i++) { /* Backwards from `next`, around the ring's end. */
-        sum += ring->values[ring->next >= i ? ring->next - i : ring->n + ring->next - i];
+    for (int64_t i = 1; i <= n; i++) {
+        sum += last_loss(&g->loss, i);
     }
     return sum / (double)n;
 }
 
-bool lt_guard_suspects(const lt_guard *g, double loss) {
-    return loss > g->best + fmax(1.0, 0.5 * g->best) ||
-           lt_guard_recent(g) > g->best + fmax(0.5, 0.25 * g->best); /* NaN: none yet. */
+static double recent_deviation(const lt_guard *g) {
+    const int64_t n = n_recent(g);
+    const double mean = lt_guard_recent(g);
+    double sum = 0.0;
+    for (int64_t i = 1; i <= n; i++) {
+        const double off = last_loss(&g->loss, i) - mean;
+        sum += off * off;
+    }
+    return sqrt(sum / (double)n);
 }
 
-void lt_guard_note_best(lt_guard *g) {
-    g->best = g->loss.n > 0 ? fmin(g->best, lt_guard_recent(g)) : g->best;
+bool lt_guard_suspects(const lt_guard *g, double loss) {
+    const double far = fmax(fmax(1.0, 0.5 * g->best), 4.0 * g->spread),
+                 high = fmax(fmax(0.5, 0.25 * g->best), 1.5 * g->spread);
+    return loss > g->best + far || lt_guard_recent(g) > g->best + high; /* NaN: no loss yet. */
+}
+
+void lt_guard_note_good(lt_guard *g) {
+    if (g->loss.n >= LT_GUARD_RECENT || g->loss.n == g->recipe->guard_window) {
+        g->best = fmin(g->best, lt_guard_recent(g));
+        g->spread = fmax(SPREAD_FADES * g->spread, recent_deviation(g));
+    }
 }
 
 /* As it was written when it fits; else, in a window of another size, the newest from place 0 on. */
@@ -129,10 +154,10 @@ static lt_err ring_load(lt_guard_ring *ring, int64_t window, const json_t *state
 }
 
 json_t *lt_guard_save(const lt_guard *g) {
-    return json_pack("{s:I, s:I, s:o, s:o, s:o}", "skipped", (json_int_t)g->skipped,
+    return json_pack("{s:I, s:I, s:o, s:f, s:o, s:o}", "skipped", (json_int_t)g->skipped,
                      "skipped_in_a_row", (json_int_t)g->skipped_in_a_row, "best",
-                     isfinite(g->best) ? json_real(g->best) : json_null(), "loss",
-                     ring_save(&g->loss), "grad", ring_save(&g->grad));
+                     isfinite(g->best) ? json_real(g->best) : json_null(), "spread", g->spread,
+                     "loss", ring_save(&g->loss), "grad", ring_save(&g->grad));
 }
 
 lt_err lt_guard_load(lt_guard *g, const json_t *state, const char *what) {
@@ -141,5 +166,7 @@ lt_err lt_guard_load(lt_guard *g, const json_t *state, const char *what) {
     LT_TRY(ring_load(&g->loss, g->recipe->guard_window, json_object_get(state, "loss"), what));
     LT_TRY(ring_load(&g->grad, g->recipe->guard_window, json_object_get(state, "grad"), what));
     g->best = g->loss.n > 0 ? lt_guard_recent(g) : INFINITY; /* Older checkpoints do not say. */
-    return lt_json_f64(state, "best", &g->best, true, what);
+    g->spread = 0.0;
+    LT_TRY(lt_json_f64(state, "best", &g->best, true, what));
+    return lt_json_f64(state, "spread", &g->spread, true, what);
 }

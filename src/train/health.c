@@ -49,7 +49,7 @@ lt_err lt_training_judge(lt_training *t, bool *publish) {
                     last_good >= 0 ? "the last good checkpoint stays beside this one"
                                    : "there is no good checkpoint");
     } else {
-        lt_guard_note_best(&t->guard);
+        lt_guard_note_good(&t->guard);
     }
     return LT_OK;
 }

@@ -208,6 +208,7 @@ static lt_err restore(lt_training *t) {
     LT_TRY_DONE(lt_guard_load(&t->guard, t->state.guard, "checkpoint"));
     if (t->n_allowed > 0) { /* Other data or another loss: what was best there says nothing here. */
         t->guard.best = INFINITY;
+        t->guard.spread = 0.0;
     }
     t->saved_step = t->applied_step = t->state.step;
     lt_log_info("resumed at step %lld (%llu rows, %llu tokens seen)", (long long)t->state.step,

@@ -73,23 +73,65 @@ static void suspects(void **state) {
     free(r);
 }
 
-/* The best begins as the first loss, 6; a checkpoint behind 6, 4, 2 makes it 4, one behind 6, 4, 2, 8 (mean 5) leaves it. */
+/* The best begins as the first loss, 6. With 15 losses it stays so. The 16th makes it their mean: 6 and 15 times 2 have the mean 2.25 and the deviation
+ * sqrt(15) / 4 = 0.968; 16 times 2 the mean 2 and none: the spread fades to nine tenths. A higher mean leaves the best. */
 static void best(void **state) {
     lt_recipe *r = recipe(128);
     lt_guard *g = calloc(1, sizeof *g);
     (void)state;
     lt_guard_open(g, r);
-    lt_guard_note_best(g);
+    lt_guard_note_good(g);
     assert_true(isinf(g->best));
     judge(g, 6, 1, true);
-    judge(g, 4, 1, true);
+    for (int k = 0; k < 14; k++) {
+        judge(g, 2, 1, true);
+    }
+    lt_guard_note_good(g);
+    assert_true(g->best == 6.0 && g->spread == 0.0);
     judge(g, 2, 1, true);
-    assert_true(g->best == 6.0);
-    lt_guard_note_best(g);
-    assert_true(g->best == 4.0);
-    judge(g, 8, 1, true);
-    lt_guard_note_best(g);
-    assert_true(g->best == 4.0);
+    lt_guard_note_good(g);
+    assert_true(g->best == 2.25);
+    assert_true(fabs(g->spread - 0.96824583655) < 1e-10);
+    judge(g, 2, 1, true);
+    lt_guard_note_good(g);
+    assert_true(g->best == 2.0);
+    assert_true(fabs(g->spread - 0.9 * 0.96824583655) < 1e-10);
+    judge(g, 2.5, 1, true);
+    lt_guard_note_good(g);
+    assert_true(g->best == 2.0);
+    free(g);
+    free(r);
+}
+
+/* A window of 8 can not hold 16: 8 are enough. */
+static void best_of_a_small_window(void **state) {
+    lt_recipe *r = recipe(8);
+    lt_guard *g = calloc(1, sizeof *g);
+    (void)state;
+    lt_guard_open(g, r);
+    for (int k = 0; k < 8; k++) {
+        judge(g, k == 0 ? 6 : 2, 1, true);
+        lt_guard_note_good(g);
+        assert_true(g->best == (k < 7 ? 6.0 : 2.5));
+    }
+    free(g);
+    free(r);
+}
+
+/* 4 spreads for one loss, 1.5 for the mean: 2 + 4 and 2 + 1.5. */
+static void noise(void **state) {
+    lt_recipe *r = recipe(128);
+    lt_guard *g = calloc(1, sizeof *g);
+    (void)state;
+    lt_guard_open(g, r);
+    g->best = 2.0;
+    g->spread = 1.0;
+    assert_false(lt_guard_suspects(g, 6.0));
+    assert_true(lt_guard_suspects(g, 6.01));
+    judge(g, 3.5, 1, true);
+    assert_false(lt_guard_suspects(g, 3.5));
+    judge(g, 3.6, 1, true);
+    assert_true(lt_guard_suspects(g, 3.5));
     free(g);
     free(r);
 }
@@ -140,6 +182,7 @@ static void state_of_another_window(void **state) {
     lt_guard_open(g, r);
     fill(g, 11);
     g->best = 1.25;
+    g->spread = 0.5;
     saved = lt_guard_save(g);
     for (int i = 0; i < 3; i++) {
         r->guard_window = cases[i].window;
@@ -147,7 +190,7 @@ static void state_of_another_window(void **state) {
         assert_int_equal(lt_guard_load(h, saved, "test"), LT_OK);
         assert_int_equal(h->loss.n, cases[i].n);
         assert_int_equal(h->loss.next, cases[i].next);
-        assert_true(h->best == 1.25);
+        assert_true(h->best == 1.25 && h->spread == 0.5);
         for (int64_t k = 0; k < cases[i].n; k++) {
             const int64_t at = (cases[i].first + k) % cases[i].n;
             assert_true(h->loss.values[at] == cases[i].oldest_first[k]);
@@ -260,6 +303,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(recent),
                                        cmocka_unit_test(suspects),
                                        cmocka_unit_test(best),
+                                       cmocka_unit_test(best_of_a_small_window),
+                                       cmocka_unit_test(noise),
                                        cmocka_unit_test(not_finite),
                                        cmocka_unit_test(state_of_another_window),
                                        cmocka_unit_test(thresholds),
