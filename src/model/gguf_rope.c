@@ -230,6 +230,9 @@ lt_err lt_gguf_read_rope(lt_model_spec *spec, const lt_gguf *g, const char *arch
     }
     if (spec->rope_scaling == LT_ROPE_PLAIN) {
         spec->rope_factor = 1;
+    }
+    if (spec->rope_scaling != LT_ROPE_LLAMA3 && spec->rope_scaling != LT_ROPE_YARN &&
+        spec->rope_scaling != LT_ROPE_LONGROPE) { /* Which alone have it. */
         spec->rope_original_seq = 0;
     }
     return LT_OK;

@@ -239,6 +239,19 @@ static lt_err read_ends(lt_ends *out, const lt_gguf *g) {
     return LT_OK;
 }
 
+/* The family's own ids stand where the file names none; those that its vocabulary has. */
+static void forget_ids_outside(lt_model_spec *spec) {
+    const lt_ends ends = spec->eos;
+    spec->bos_id = spec->bos_id < spec->vocab_size ? spec->bos_id : -1;
+    spec->pad_id = spec->pad_id < spec->vocab_size ? spec->pad_id : -1;
+    spec->eos.n = 0;
+    for (int i = 0; i < ends.n; i++) {
+        if (ends.ids[i] < spec->vocab_size) {
+            (void)lt_ends_add(&spec->eos, ends.ids[i]);
+        }
+    }
+}
+
 lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     keys k = {.g = g};
     double eps = 1e-5;
@@ -267,6 +280,7 @@ lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s) {
     LT_TRY(token_id(g, "tokenizer.ggml.bos_token_id", &spec->bos_id));
     LT_TRY(read_ends(&spec->eos, g));
     LT_TRY(token_id(g, "tokenizer.ggml.padding_token_id", &spec->pad_id));
+    forget_ids_outside(spec);
     if (spec->family == LT_FAMILY_APERTUS && spec->n_layers > 0 &&
         spec->n_layers <= LT_MAX_LAYERS) {
         LT_TRY(read_xielu(spec, g, s));

@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "base/file.h"
 #include "lateen/model.h"
 #include "model/family.h"
 #include "model/gguf_save.h"
@@ -145,10 +146,10 @@ static void equals_transformers(void **state) {
     }
 }
 
-/* Through GGUF and back: the same model, or a refusal. */
+/* Through GGUF and from there to a folder: the same model, or a refusal. */
 static void comes_back_from_gguf(void **state) {
     static const char *const refused[] = {"dynamic", "yarn_betas", "yarn_gemma3"};
-    const char *path = "/tmp/lateen-test-rope.gguf";
+    const char *path = "/tmp/lateen-test-rope.gguf", *folder = "/tmp/lateen-test-rope";
     (void)state;
     for (int i = 0; i < N_CASES; i++) {
         lt_model *a = NULL, *b = NULL;
@@ -167,6 +168,12 @@ static void comes_back_from_gguf(void **state) {
         must(lt_model_open(&b, path, NULL), cases[i]);
         must(lt_safetensors_open(&g, path_of(cases[i], "golden.safetensors")), cases[i]);
         check_logits(cases[i], b, &g);
+        must(lt_model_save(b, folder, LT_F32, 0), cases[i]);
+        assert_true(b->spec.pad_id < b->spec.vocab_size);
+        lt_model_close(b);
+        must(lt_model_open(&b, folder, NULL), cases[i]);
+        check_logits(cases[i], b, &g);
+        must(lt_file_remove_tree(folder), folder);
         lt_safetensors_close(&g);
         lt_model_close(a);
         lt_model_close(b);
