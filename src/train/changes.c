@@ -66,7 +66,10 @@ lt_err lt_changes_recipe_of(json_t **out, json_t **data, bool *resolved, const c
     LT_TRY_DONE(lt_path_join(path, checkpoint, "../../recipe.yaml"));
     if (*out == NULL && lt_file_exists(path)) {
         *resolved = false;
-        LT_TRY_DONE(recipe_from_yaml(out, path));
+        if (recipe_from_yaml(out, path) != LT_OK) {
+            err = lt_error_prefix(LT_ERR_STATE, "the recipe of %s can not be read", checkpoint);
+            goto done;
+        }
     }
 done:
     json_decref(manifest);

@@ -66,7 +66,7 @@ lt_err lt_training_compare(lt_training *t) {
         goto done;
     }
     err = lt_changes_recipe_of(&then, &data, &resolved, t->resume_path);
-    if (err != LT_OK && t->resume_newest) {
+    if (err != LT_OK && err != LT_ERR_STATE && t->resume_newest) {
         err = LT_OK;
         goto done; /* Loading says what is wrong with it, and takes an older one. */
     }
@@ -77,6 +77,9 @@ lt_err lt_training_compare(lt_training *t) {
     if (then != NULL) {
         LT_TRY_DONE(lt_changes_compare(t, then, data, resolved, t->resume_path));
         t->compared = json_incref(then);
+    } else {
+        lt_log_warn("%s: nothing tells with which recipe it was made; it was not compared",
+                    t->resume_path);
     }
 done:
     json_decref(then);

@@ -97,6 +97,7 @@ static void nan_behind_a_good_step(void **state) {
     must(run_train("b", "steps=20 checkpoint.every=4", NULL), "goes on");
     run_holds("b", "16 20");
     assert_false(run_has("b", "checkpoints/step-000000016.left"));
+    assert_false(run_has("b", "history/metrics-000.jsonl")); /* Nothing was left. */
 }
 
 static void keep_one(void **state) {

@@ -226,6 +226,7 @@ static void older_folder(void **state) {
         "  beta1: 0.9\n";
     char path[LT_PATH_BYTES], train[LT_PATH_BYTES + 64], *text;
     json_t *manifest = NULL;
+    size_t bytes;
     (void)state;
     must(run_train("older", "steps=2", NULL), "begins");
     run_path(path, "older/checkpoints/step-000000002/manifest.json");
@@ -250,6 +251,13 @@ static void older_folder(void **state) {
     says("optim.beta1 was 0.9, now 0.5");
     assert_int_equal(run_train("older", "steps=4 model.ffn=32", NULL), LT_ERR_STATE);
     says("model.ffn was 64, now 32");
+    text = NULL;
+    must(lt_file_read(&text, &bytes, path, 1 << 20), path);
+    must(lt_file_write_atomic(path, "a: [1\n", 6), path); /* Not readable: not passed over. */
+    assert_int_equal(run_train("older", "steps=4", NULL), LT_ERR_STATE);
+    says("the recipe of ");
+    must(lt_file_write_atomic(path, text, bytes), path);
+    free(text);
     must(run_train("older", "steps=4", NULL), "goes on");
     run_holds("older", "2 4");
 }
