@@ -1,7 +1,7 @@
 /* grammar_walk.c: grammars from a program. TOKENIZER, then lines of {"kind": "schema" | "regex" | "gbnf" | "choice" | "json", "text": ...,
  * "accept": [texts], "walks": N, "seed": S, "tokens": true} on standard input; one line of answers each: which texts the grammar accepts byte by
- * byte, N texts drawn by random walks under its masks, and the time of compiling and of masks in microseconds (with "tokens": along the
- * tokens of the accepted texts). tools/check_grammar.py judges them. */
+ * byte, N texts drawn by random walks under its masks, and the time of compiling and of masks in microseconds of one core, along the accepted texts and
+ * the walks (masks_over: how many took over 0.5, 1, 2, 5, 10 ms). tools/check_grammar.py judges them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,8 +20,10 @@ typedef struct {
     int32_t end;
     uint64_t random;
     double mask_us, mask_us_max;
-    int64_t n_masks;
+    int64_t n_masks, n_over[5]; /* Of over[i] microseconds. */
 } walker;
+
+static const double over[5] = {500, 1000, 2000, 5000, 10000};
 
 static double now_us(void) {
     struct timespec ts;
@@ -42,6 +44,9 @@ static lt_err timed_mask(walker *w, lt_grammar_state *s) {
     w->mask_us += took;
     w->mask_us_max = took > w->mask_us_max ? took : w->mask_us_max;
     w->n_masks++;
+    for (size_t i = 0; i < 5; i++) {
+        w->n_over[i] += took > over[i];
+    }
     return LT_OK;
 }
 
@@ -149,6 +154,7 @@ static json_t *answer(walker *w, const json_t *line) {
     }
     w->mask_us = w->mask_us_max = 0;
     w->n_masks = 0;
+    memset(w->n_over, 0, sizeof w->n_over);
     w->random = (uint64_t)json_integer_value(json_object_get(line, "seed")) * 2 + 1;
     if (lt_grammar_open(&g, w->v, (lt_grammar_kind)k, json_string_value(text),
                         json_string_length(text)) != LT_OK) {
@@ -164,10 +170,12 @@ static json_t *answer(walker *w, const json_t *line) {
     for (int64_t n = 0; n < n_walks; n++) {
         json_array_append_new(walked, walk(w, g));
     }
-    reply = json_pack("{s:o,s:o,s:f,s:f,s:f,s:I}", "accept", accepted, "walks", walked,
-                      "compile_us", start, "mask_us",
+    reply = json_pack("{s:o,s:o,s:f,s:f,s:f,s:I,s:[I,I,I,I,I]}", "accept", accepted, "walks",
+                      walked, "compile_us", start, "mask_us",
                       w->n_masks > 0 ? w->mask_us / (double)w->n_masks : 0.0, "mask_us_max",
-                      w->mask_us_max, "masks", (json_int_t)w->n_masks);
+                      w->mask_us_max, "masks", (json_int_t)w->n_masks, "masks_over",
+                      (json_int_t)w->n_over[0], (json_int_t)w->n_over[1], (json_int_t)w->n_over[2],
+                      (json_int_t)w->n_over[3], (json_int_t)w->n_over[4]);
     lt_grammar_close(g);
     return reply;
 }

@@ -164,7 +164,7 @@ def pattern(r, d):
     if k == 1:
         return r.choice(["[a-c]", "[^a]", "\\d", "\\w", "\\s", ".", "[\\d_-]", "[^\\W\\d]", "\\D"])
     if k == 2:
-        return r.choice(["abc", "\\x41", "[b-y]", "(?:)"])
+        return r.choice(["abc", "\\x41", "[b-y]", "(?:)", "^", "$"])
     if k in (3, 4):
         return pattern(r, d - 1) + pattern(r, d - 1)
     if k == 5:
@@ -185,7 +185,7 @@ def regex(tokenizer, n, seed):
             bad += "no text matches" not in reply["error"]
             print("refused", q["text"], reply["error"])
             continue
-        c = re.compile(q["text"], re.ASCII)
+        c = re.compile(q["text"].replace("$", "\\Z"), re.ASCII)  # $ is the very end.
         pairs = list(zip(q["accept"], reply["accept"])) + [(w, True) for w in reply["walks"] if isinstance(w, str)]
         for t, ok in pairs:
             checked += 1
@@ -255,7 +255,8 @@ def bench(tokenizer, folder, every):
     data = [json.load(open(f)) for f in files]
     questions = [{"kind": "schema", "text": json.dumps(d["schema"]), "accept": [json.dumps(t["data"], ensure_ascii=False) for t in d["tests"]], "walks": 2, "seed": i} for i, d in enumerate(data)]
     why, times, bad, walks, counts = {}, [], 0, 0, [0, 0, 0, 0]
-    for f, d, r in zip(files, data, ask(tokenizer, questions)):
+    replies = ask(tokenizer, questions)
+    for f, d, r in zip(files, data, replies):
         if "error" in r:
             reason = re.sub(r"\(at [^)]*\)|\d+", "", r["error"])[:100]
             why[reason] = why.get(reason, 0) + 1
@@ -276,6 +277,7 @@ def bench(tokenizer, folder, every):
     for reason, n in sorted(why.items(), key=lambda x: -x[1]):
         print(f"{n:5d} {reason}")
     times.sort()
+    print("masks over 0.5, 1, 2, 5, 10 ms:", [sum(r["masks_over"][i] for r in replies if "error" not in r) for i in range(5)])
     masks = sum(t[2] for t in times)
     print(f"{len(files)} schemas: {sum(why.values())} refused; valid instances {counts[3]} accepted, {counts[2]} not; invalid {counts[1]} accepted, {counts[0]} not; {walks} walks, {bad} not valid; "
           f"mask mean {sum(t[1] * t[2] for t in times) / max(1, masks):.1f} us of {masks}, worst {times[-1][0] / 1000:.1f} ms; compile mean {sum(t[3] for t in times) / len(times) / 1000:.2f} ms")

@@ -541,6 +541,25 @@ static lt_err step(lt_gschema_reader *r, lt_gpending *p) {
                       : holds(r, p, t->lit.s, d->index, t->quiet);
 }
 
+/* Does a schema say nothing of a value but its type and which ones there are? That is in the shape. */
+static bool only_lists(const json_t *s) {
+    static const char *const known[] = {"type",        "enum",     "const",    "title",
+                                        "description", "default",  "examples", "$comment",
+                                        "deprecated",  "readOnly", "writeOnly"};
+    const char *key;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)s, key, v) {
+        size_t i = 0;
+        while (i < sizeof known / sizeof *known && strcmp(known[i], key) != 0) {
+            i++;
+        }
+        if (i == sizeof known / sizeof *known) {
+            return false;
+        }
+    }
+    return true;
+}
+
 /* Values of a list that the literals allow. */
 static lt_err filter_values(lt_gschema_reader *r, lt_gpending *p) {
     json_t *left = json_array(), *v;
@@ -552,7 +571,9 @@ static lt_err filter_values(lt_gschema_reader *r, lt_gpending *p) {
     json_array_foreach(p->shape.values, i, v) {
         bool fits = (lt_gschema_type_of(v) & p->shape.types) != 0;
         for (const lt_gdone *d = p->shape.done; d != NULL && fits; d = d->next) {
-            const int valid = lt_gschema_valid(r, d->lit.s, v, 0);
+            const int valid = !d->lit.not &&only_lists(d->lit.s)
+                                  ? 1
+                                  : lt_gschema_valid(r, d->lit.s, v, 0);
             unknown = unknown || valid < 0; /* Left out, to be sure. */
             fits = valid >= 0 && (valid == 0) == d->lit.not ;
         }

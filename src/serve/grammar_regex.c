@@ -2,7 +2,7 @@
  *
  *   a|b  (a)  (?:a)  (?<n>a)  (?P<n>a)      a* a+ a? a{m} a{m,} a{m,n}, lazy forms the same      .  (all but a newline)
  *   [abc] [^a-z] with \d \w \s \n \xHH inside     \d \w \s \D \W \S (of ASCII)   \t \n \r \f \v \0 \xHH \uHHHH \u{H...} \p{L N P S M}
- *   ^ and $ at the edges of an alternative
+ *   ^ and $ anywhere
  *
  * Look-around, back-references, \b and flags describe more than a regular language or need what a mask cannot see: UNSUPPORTED. As a grammar
  * the expression must match the whole text; as a schema's pattern it is sought anywhere, unless anchored, and spelt as in JSON. */
@@ -26,6 +26,8 @@ typedef struct {
     const uint8_t *p, *start, *end;
     int depth;
     lt_gregex_options o;
+    bool anchors; /* Anchors anywhere, as bytes that are sorted out afterwards. */
+    bool inner;   /* One was met where only that would do. */
 } reader;
 
 typedef struct {
@@ -375,7 +377,11 @@ static lt_err read_atom(reader *r, lt_gid *out) {
         return c == '(' ? read_group(r, out) : read_class(r, out);
     }
     if (c == '^' || c == '$') {
-        return refuse(r, "an anchor that is not at an edge");
+        const int byte = c == '^' ? LT_GANCHOR_START : LT_GANCHOR_END;
+        r->p++;
+        r->inner = true;
+        *out = lt_gast_byte(r->g, byte, byte);
+        return LT_OK;
     }
     if (c == '*' || c == '+' || c == '?') {
         return wrong(r, "a repetition of nothing");
@@ -465,14 +471,14 @@ static lt_gid anything(reader *r) {
 static lt_err read_sequence(reader *r, bool top, lt_gid *out) {
     lt_gids kids = {0};
     lt_err err = LT_OK;
-    const bool from_start = top && skip(r, '^');
+    const bool from_start = top && !r->anchors && skip(r, '^');
     bool to_end = false;
-    if (top && r->o.search && !from_start) {
+    if (top && r->o.search && !r->anchors && !from_start) {
         lt_gids_push(r->g, &kids, anything(r));
     }
     while (r->p < r->end && !at(r, '|') && !at(r, ')')) {
         lt_gid item = -1;
-        if (top && at(r, '$') && (r->p + 1 == r->end || r->p[1] == '|')) {
+        if (top && !r->anchors && at(r, '$') && (r->p + 1 == r->end || r->p[1] == '|')) {
             r->p++;
             to_end = true;
             break;
@@ -481,7 +487,7 @@ static lt_err read_sequence(reader *r, bool top, lt_gid *out) {
         LT_TRY_DONE(read_repeats(r, &item));
         lt_gids_push(r->g, &kids, item);
     }
-    if (top && r->o.search && !to_end) {
+    if (top && r->o.search && !r->anchors && !to_end) {
         lt_gids_push(r->g, &kids, anything(r));
     }
     *out = lt_gast_list(r->g, LT_GNODE_SEQ, kids.v, kids.n);
@@ -504,11 +510,36 @@ done:
     return err;
 }
 
+/* With anchors anywhere: among texts with marks at their beginning and end, those that the expression matches with its anchors as marks; then the marks are
+ * read as nothing. */
+static lt_gid sort_out_anchors(reader *r, lt_gid body) {
+    lt_gast *g = r->g;
+    const lt_gid start = lt_gast_byte(g, LT_GANCHOR_START, LT_GANCHOR_START),
+                 end = lt_gast_byte(g, LT_GANCHOR_END, LT_GANCHOR_END);
+    const lt_gid one = r->o.json ? lt_gjson_char(g) : lt_gast_char_range(g, 0, 0x10FFFF);
+    const lt_gid any = lt_gast_repeat(
+        g, lt_gast_list(g, LT_GNODE_ALT, (const lt_gid[]){one, start, end}, 3), 0, LT_GINF);
+    const lt_gid around = lt_gast_repeat(g, lt_gast_alt2(g, start, end), 0, LT_GINF);
+    const lt_gid marked = lt_gast_alt2(g, around, /* The empty text begins and ends at once. */
+                                       lt_gast_seq3(g, lt_gast_repeat(g, start, 0, LT_GINF),
+                                                    anything(r),
+                                                    lt_gast_repeat(g, end, 0, LT_GINF)));
+    if (r->o.search) {
+        body = lt_gast_seq3(g, any, body, any);
+    }
+    return lt_gast_erase(g, lt_gast_pair(g, LT_GNODE_AND, body, marked));
+}
+
 lt_err lt_gregex_read(lt_gast *g, const char *text, size_t bytes, lt_gregex_options o,
                       lt_gid *out) {
     const uint8_t *p = (const uint8_t *)text;
     reader r = {.g = g, .p = p, .start = p, .end = p + bytes, .o = o};
     LT_TRY(read_alternatives(&r, true, out));
+    if (r.inner && r.p == r.end) {
+        r = (reader){.g = g, .p = p, .start = p, .end = p + bytes, .o = o, .anchors = true};
+        LT_TRY(read_alternatives(&r, true, out));
+        *out = sort_out_anchors(&r, *out);
+    }
     if (r.p < r.end) {
         return wrong(&r, "a ')' without its '('");
     }

@@ -97,13 +97,18 @@ static int count_fits(lt_gschema_reader *r, const json_t *s, const char *min_key
     return n >= min && n <= max;
 }
 
+static bool is_multiple(double x, double step) {
+    const double times = x / step;
+    return fabs(times - round(times)) <= 1e-9 * fmax(1, fabs(times)) && fabs(times) < 1e15;
+}
+
 static int number_fits(const json_t *s, const json_t *v) {
     const double x = json_number_value(v);
     const json_t *low = lt_gschema_get(s, "minimum"), *high = lt_gschema_get(s, "maximum"),
                  *above = lt_gschema_get(s, "exclusiveMinimum"),
                  *below = lt_gschema_get(s, "exclusiveMaximum"),
-                 *step = lt_gschema_get(s, "multipleOf");
-    double times;
+                 *step = lt_gschema_get(s, "multipleOf"),
+                 *not_step = json_object_get(s, "\001not_multiple");
     if ((low != NULL &&
          (x < json_number_value(low) || (json_is_true(above) && x == json_number_value(low)))) ||
         (high != NULL &&
@@ -112,11 +117,8 @@ static int number_fits(const json_t *s, const json_t *v) {
         (json_is_number(below) && x >= json_number_value(below))) {
         return 0;
     }
-    if (step == NULL) {
-        return 1;
-    }
-    times = x / json_number_value(step);
-    return fabs(times - round(times)) <= 1e-9 * fmax(1, fabs(times)) && fabs(times) < 1e15;
+    return (step == NULL || is_multiple(x, json_number_value(step))) &&
+           (not_step == NULL || !is_multiple(x, json_number_value(not_step)));
 }
 
 static int string_fits(lt_gschema_reader *r, const json_t *s, const json_t *v) {
@@ -334,9 +336,7 @@ int lt_gschema_valid(lt_gschema_reader *r, const json_t *s, const json_t *v, int
     }
     fits = and(fits, typed_fits(s, v, of));
     if ((of & LT_GTYPE_NUMBER) != 0) {
-        const json_t *not = json_object_get(s, "\001not_multiple");
         fits = and(fits, number_fits(s, v));
-        fits = not != NULL ? and(fits, -1) : fits;
     } else if (of == LT_GTYPE_STRING) {
         const json_t *not = json_object_get(s, "\001not_pattern");
         const int is = not != NULL ? matches(not, json_string_value(v), json_string_length(v)) : 0;

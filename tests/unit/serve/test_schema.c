@@ -322,6 +322,17 @@ static void patterns(void **state) {
            LIST("\"abc\""), LIST("\"A\"", "\"\""));
 }
 
+/* Against Python's re: tools/check_grammar.py regex. */
+static void anchors_anywhere(void **state) {
+    (void)state;
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"pattern\":\"(^a|b)c(d$|e)\"}",
+           LIST("\"acd\"", "\"acex\"", "\"xbcd\"", "\"xbcey\""),
+           LIST("\"xacd\"", "\"acdx\"", "\"ac\""));
+    expect(LT_GRAMMAR_SCHEMA, "{\"type\":\"string\",\"pattern\":\"^(?:$|a+$)|(?:^b)\"}",
+           LIST("\"\"", "\"aa\"", "\"bx\""), LIST("\"ab\"", "\"xb\""));
+    expect(LT_GRAMMAR_REGEX, "(?:^a$)?|(b|c^)d", LIST("a", "", "bd"), LIST("cd", "aa"));
+}
+
 /* Texts made to take long are refused within the time that others wait. */
 static void hostile_schemas(void **state) {
     char *text = malloc(1 << 20), *p = text;
@@ -361,6 +372,7 @@ int main(void) {
                                        cmocka_unit_test(keywords),
                                        cmocka_unit_test(formats),
                                        cmocka_unit_test(patterns),
+                                       cmocka_unit_test(anchors_anywhere),
                                        cmocka_unit_test(hostile_schemas)};
     cmocka_set_message_output(CM_OUTPUT_TAP);
     return cmocka_run_group_tests(tests, open_vocab, close_vocab);
