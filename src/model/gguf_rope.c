@@ -91,6 +91,14 @@ static int64_t moving_pairs(const float *divisors, int64_t n) {
     return moving < n ? moving : -1;
 }
 
+static bool all_equal(const float *divisors, int64_t n) {
+    int64_t i = 1;
+    while (i < n && divisors[i] == divisors[0]) {
+        i++;
+    }
+    return i == n && (double)divisors[0] < LT_STILL / 10;
+}
+
 /* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor; files of Lateen's say the other three where they differ. Any other set of
  * divisors is refused. */
 static lt_err read_divisors(lt_model_spec *spec, const keys *k) {
@@ -102,6 +110,11 @@ static lt_err read_divisors(lt_model_spec *spec, const keys *k) {
         return LT_OK;
     }
     const int64_t moving = moving_pairs(divisors, n);
+    if (all_equal(divisors, n)) { /* Of a proportional one that leaves no pair still. */
+        spec->rope_scaling = LT_ROPE_LINEAR;
+        spec->rope_factor = (double)divisors[0];
+        return LT_OK;
+    }
     if (moving > 0) {
         spec->rope_scaling = LT_ROPE_PROPORTIONAL;
         spec->rope_factor = (double)divisors[0];

@@ -121,6 +121,11 @@ static void what_is_not_the_familys_own_comes_back(void **state) {
     s.rope_low_freq = s.rope_high_freq = s.rope_original_seq = 0;
     same_behind_gguf(&s, "plain_apertus");
 
+    s = small(LT_FAMILY_LLAMA); /* Every pair rotates: linear scaling by another name. */
+    s.rope_scaling = LT_ROPE_PROPORTIONAL;
+    s.rope_factor = 2;
+    same_behind_gguf(&s, "proportional");
+
     s = small(LT_FAMILY_GEMMA3);
     s.window_every = 2;
     s.rope_theta_local = 500;
