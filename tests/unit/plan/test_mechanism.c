@@ -136,6 +136,44 @@ static void expert_traffic_is_two_trips_a_layer_and_pass(void **state) {
     near(lt_plan_forward_work(&j).ep_s, layers * 2.0 * 8.0 * bytes * 7.0 / 8.0 / 10e9, 1e-9);
 }
 
+static void latent_experts_and_predictors_count(void **state) {
+    const lt_plan_cluster c = plain();
+    lt_plan_model m = routed();
+    lt_plan_layout l = layout();
+    const lt_plan_job j = {&m, &c, &l};
+    double whole;
+    (void)state;
+    l.ep = l.dp = 64;
+    whole = lt_plan_forward_work(&j).ep_s;
+    m.mtp = 1; /* One more block. */
+    near(lt_plan_forward_work(&j).ep_s, whole * 33.0 / 32.0, 1e-9);
+    m.mtp = 0;
+    m.latent = 1024; /* A quarter of the width travels. */
+    near(lt_plan_forward_work(&j).ep_s, whole / 4.0, 1e-9);
+}
+
+/* Forward the host waits for the routed counts of each layer and starts behind the GPU; backward it knows them. */
+static void routed_counts_are_waited_for(void **state) {
+    lt_plan_cluster c = plain();
+    const lt_plan_model m = routed();
+    const lt_plan_layout l = layout();
+    const lt_plan_job j = {&m, &c, &l};
+    lt_plan_work f, b;
+    (void)state;
+    c.stack.host_us = 1000;
+    f = lt_plan_forward_work(&j);
+    b = lt_plan_backward_work(&j);
+    near(f.syncs, layers, 1e-12);
+    near(b.syncs, layers, 1e-12);
+    assert_true(f.stall_s > 0 && b.stall_s == 0);
+    c.stack.graph = LT_PLAN_PART_ATTENTION |
+                    LT_PLAN_PART_ROUTER; /* Those hold nothing behind the counts. */
+    near(lt_plan_forward_work(&j).stall_s, f.stall_s, 1e-9);
+    c.stack.graph = LT_PLAN_PART_ALL;
+    f = lt_plan_forward_work(&j);
+    assert_true(f.syncs == 0 && f.stall_s == 0 && f.launch_s == 0);
+}
+
 /* ---- Tensor parallelism ---- */
 
 static void tensor_parallel_traffic(void **state) {
@@ -302,6 +340,87 @@ static void modules_run_again(void **state) {
     near(lt_plan_recompute_work(&j).gemm_s, f.gemm_s / 4.0 / 2.0, 1e-9);
 }
 
+/* A chunk of uneven stages has as many layers as the fullest: 30 layers on 4 stages of 2 chunks are 4 and less. */
+static void the_fullest_chunk_counts(void **state) {
+    const lt_plan_cluster c = plain();
+    lt_plan_model m = dense();
+    lt_plan_layout l = layout();
+    const lt_plan_job j = {&m, &c, &l};
+    (void)state;
+    m.layers = m.n_attn = m.n_dense = 30;
+    l.pp = 4;
+    l.vpp = 2;
+    l.recompute = LT_PLAN_RECOMPUTE_FULL;
+    l.again_layers = 2;
+    near(lt_plan_recompute_work(&j).gemm_s, 0.5 * lt_plan_forward_work(&j).gemm_s, 1e-9);
+}
+
+/* torchtitan keeps every other product: k, o and w3 run again, 1024 + 4096 + 14336 of 2 (4096 + 1024) + 3 14336 rows; and the gathers. */
+static void every_other_product_runs_again(void **state) {
+    lt_plan_cluster c = plain();
+    const lt_plan_model m = dense();
+    lt_plan_layout l = layout();
+    const lt_plan_job j = {&m, &c, &l};
+    (void)state;
+    c.stack.op_selective = 1;
+    l.recompute = LT_PLAN_RECOMPUTE_SELECTIVE;
+    near(lt_plan_recompute_work(&j).gemm_s, lt_plan_forward_work(&j).gemm_s * 19456.0 / 53248.0,
+         1e-9);
+    l.tp = 8;
+    l.dp = 1;
+    l.sp = true;
+    near(lt_plan_recompute_work(&j).tp_s, 0.5 * lt_plan_forward_work(&j).tp_s, 1e-9);
+}
+
+/* ---- The rest of a step ---- */
+
+static void attention_flops(void **state) {
+    lt_plan_cluster c = plain();
+    lt_plan_model m = dense();
+    const lt_plan_layout l = layout();
+    const lt_plan_job j = {&m, &c, &l};
+    double forward;
+    (void)state;
+    c.gpu.peak_tflops[LT_PLAN_NVFP4] = 0; /* Hopper: FlashAttention 2 reaches 40 % of its peak. */
+    forward = layers * 32.0 * tokens * tokens / 2.0 * 4.0 * 128.0 / (1000e12 * 0.40);
+    near(lt_plan_forward_work(&j).attention_s, forward, 1e-9);
+    /* Five products for two, at four fifths of the rate. */
+    near(lt_plan_backward_work(&j).attention_s, forward * 2.5 / 0.8, 1e-9);
+    m.window = 1024; /* In every other layer: 1024 of 4096 keys that a token has on average. */
+    near(lt_plan_forward_work(&j).attention_s, forward * (0.5 + 0.5 * 0.25), 1e-9);
+}
+
+static void sharded_state_is_gathered_and_stepped(void **state) {
+    lt_plan_cluster c = plain();
+    const lt_plan_model m = dense();
+    lt_plan_layout l = layout();
+    const double params = lt_plan_model_params(&m).total;
+    const double gather = params * 2.0 * 7.0 / 8.0 /
+                          100e9; /* Reducing 2-byte gradients costs as much. */
+    lt_plan_time t;
+    (void)state;
+    c.stack.dp_overlap = 0;
+    t = lt_plan_step_estimate(&m, &c, &l); /* ZeRO-1: once a step. */
+    near(t.dp_comm, 2.0 * gather, 1e-9);
+    near(t.optimizer, params / 8.0 * 34.0 / 1000e9, 1e-9);
+    l.bf16_moments = true; /* Two moments read and written in 2 bytes instead of 4. */
+    near(lt_plan_step_estimate(&m, &c, &l).optimizer, params / 8.0 * 26.0 / 1000e9, 1e-9);
+    l.zero = 3; /* Twice gathered and once reduced, each of 4 micro-batches. */
+    t = lt_plan_step_estimate(&m, &c, &l);
+    near(t.dp_comm, 4.0 * 3.0 * gather, 1e-9);
+    near(t.comm_total_s, 4.0 * 3.0 * gather, 1e-9);
+    assert_true(t.straggler == 0); /* One node. */
+    l.dp = 4;                      /* Context parallelism shards the state too. */
+    l.cp = 2;
+    l.zero = 1;
+    l.bf16_moments = false;
+    near(lt_plan_step_estimate(&m, &c, &l).optimizer, params / 8.0 * 34.0 / 1000e9, 1e-9);
+    l.cp = 1;
+    l.dp = 16;
+    t = lt_plan_step_estimate(&m, &c, &l);
+    near(t.straggler, 0.01 * (t.step_s - t.straggler), 1e-9);
+}
+
 /* ---- Pipelines ---- */
 
 /* Narayanan 2021: the bubble is (p - 1) / (v m) of the ideal time. */
@@ -360,6 +479,12 @@ static void a_recipe_tells_what_the_page_does_not(void **state) {
                "4,4,64,64,1,4096,MXFP8,4000,,,,26.04 NeMo Container,\n");
     assert_int_equal(j.cluster.stack.graph, LT_PLAN_PART_ATTENTION | LT_PLAN_PART_ROUTER);
     assert_true(j.cluster.stack.ep_overlap == 0); /* Two releases earlier nothing hid it. */
+    j = job_of(HEAD
+               "a,megatron-bridge,DeepSeekV3 [Pre-Training Performance],DGX-GB200,256,,,,,,,4096,1,"
+               "4,4,64,64,1,4096,MXFP8,4000,,,,26.04.01 NeMo Container,\n");
+    assert_int_equal(j.cluster.stack.graph, LT_PLAN_PART_ATTENTION | LT_PLAN_PART_ROUTER);
+    near(j.measured_s, 4096.0 * 4096.0 / (4000.0 * 256.0),
+         1e-12); /* 4,096 sequences of as many tokens. */
 }
 
 static void a_schedule_may_stand_in_the_name(void **state) {
@@ -437,6 +562,8 @@ int main(void) {
         cmocka_unit_test(a_token_crosses_to_a_node_once),
         cmocka_unit_test(groups_of_experts_bound_the_nodes),
         cmocka_unit_test(expert_traffic_is_two_trips_a_layer_and_pass),
+        cmocka_unit_test(latent_experts_and_predictors_count),
+        cmocka_unit_test(routed_counts_are_waited_for),
         cmocka_unit_test(tensor_parallel_traffic),
         cmocka_unit_test(exposed_tensor_parallel_time),
         cmocka_unit_test(only_the_blocks_products_are_narrow),
@@ -444,6 +571,10 @@ int main(void) {
         cmocka_unit_test(head_sizes_pad_to_what_kernels_know),
         cmocka_unit_test(a_slow_host_is_waited_for),
         cmocka_unit_test(modules_run_again),
+        cmocka_unit_test(the_fullest_chunk_counts),
+        cmocka_unit_test(every_other_product_runs_again),
+        cmocka_unit_test(attention_flops),
+        cmocka_unit_test(sharded_state_is_gathered_and_stepped),
         cmocka_unit_test(the_interleaved_bubble),
         cmocka_unit_test(a_recipe_tells_what_the_page_does_not),
         cmocka_unit_test(a_schedule_may_stand_in_the_name),
