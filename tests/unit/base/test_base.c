@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -144,6 +145,16 @@ static void files_of_any_size(void **state) {
         assert_true(map.data == NULL && map.size_bytes == 0);
     }
     assert_int_equal(lt_file_copy(path, copy, 69999), LT_ERR_LIMIT);
+    int ends[2]; /* A pipe has no size and comes in pieces. */
+    assert_int_equal(pipe(ends), 0);
+    assert_int_equal(write(ends[1], data, 30000), 30000);
+    snprintf(path, sizeof path, "/dev/fd/%d", ends[0]);
+    close(ends[1]);
+    assert_int_equal(lt_file_read(&text, &bytes, path, 30000), LT_OK);
+    close(ends[0]);
+    assert_int_equal(bytes, 30000);
+    assert_memory_equal(text, data, 30000);
+    free(text);
     assert_int_equal(lt_file_read(&text, NULL, "/proc/self/status", 1 << 20), LT_OK);
     assert_memory_equal(text, "Name:", 5);
     free(text);
