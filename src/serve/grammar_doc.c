@@ -147,6 +147,9 @@ static lt_err name_place(lt_gdoc *d, place *p) {
     const bool old = d->named && d->draft <= 4;
     const json_t *id = json_object_get(p->v, old ? "id" : "$id");
     const char *text = json_string_value(id);
+    if (d->draft <= 7 && json_object_get(p->v, "$ref") != NULL) {
+        return LT_OK; /* What stands beside it is ignored. */
+    }
     if (text != NULL && text[0] == '#' && text[1] != 0) {
         LT_TRY(new_anchor(d, p->resource, text + 1, p->v, false));
     } else if (text != NULL && text[0] != '#' && p->parent >= 0) {
