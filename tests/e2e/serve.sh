@@ -264,7 +264,7 @@ END
 
 # A folder whose files name several ending tokens (of them a comma and a full stop, so that texts end soon) and a way to choose.
 ends() {
-    local comma stop
+    local comma stop model=("${model[@]}") # Its own, for the servers it starts.
     "$lateen" convert "${model[0]}" "$dir/own" --tokenizer "${model[2]}" 2>"$dir/err"
     say "convert" $? "$(cat "$dir/err")"
     comma=$(printf '{"text": ","}' | "$lateen" tokenize --tokenizer "${model[2]}" --jsonl | tr -cd '0-9 ,\n' | tr ', ' '\n\n' | tail -1)
