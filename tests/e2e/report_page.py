@@ -17,7 +17,8 @@ for width in (1200, 390):
     b.go("")
     tap.check(f"report: plots are there at {width}", b.js("document.querySelectorAll('svg polyline').length") >= 5)
     tap.check(f"report: no label is cut at {width}", b.js(CUT) == [], b.js(CUT))
-    tap.check(f"report: nothing wider than the screen at {width}", b.js("document.documentElement.scrollWidth") <= width)
+    tap.check(f"report: nothing wider than the screen at {width}", b.wait(f"document.documentElement.scrollWidth <= {width}", 5),
+              b.js("[...document.querySelectorAll('*')].filter(e => e.getBoundingClientRect().right > innerWidth).map(e => e.tagName + ' ' + e.id + ' ' + e.textContent.slice(0, 40)).slice(-4)"))
     b.shot(f"report_{width}")
 odd = [axis for axis in b.js(AXES) if len({re.sub(r"[-0-9]+(\.?)(\d*)", lambda m: "1" + "." * len(m[2]), t, count=1) for t in axis if t != "0"}) > 1]
 tap.check("report: the labels of an axis have one unit and one number of decimals", odd == [], odd)
