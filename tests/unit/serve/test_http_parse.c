@@ -61,7 +61,9 @@ static const message messages[] = {
     {"GET http://h/ HTTP/1.1\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
     {"GET http://h:80/x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_READY, 0, "", 0},
     {"GET http:///x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
-    {"GET https://h/x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
+    {"GET https://h/x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_READY, 0, "", 0}, /* Over TLS. */
+    {"GET https:///x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
+    {"GET ftp://h/x HTTP/1.1\r\nHost: h\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
     {HEAD "Host: other\r\n\r\n", LT_HTTP_BAD, 400, NULL, 0},
     {"\x16\x03\x01", LT_HTTP_BAD, 400, NULL, 0}, /* TLS: told at its first byte. */
     {"G(", LT_HTTP_BAD, 400, NULL, 0},
