@@ -205,7 +205,7 @@ static void folders(void **state) {
     assert_int_equal(n, 0);
     lt_file_list_free(names, n);
     for (int i = 39; i >= 0; i--) {
-        char name[8];
+        char name[16];
         snprintf(name, sizeof name, "f%02d", i);
         assert_int_equal(lt_path_join(path, folder, name), LT_OK);
         assert_int_equal(lt_file_write_atomic(path, "", 0), LT_OK);

@@ -84,7 +84,7 @@ static void bytes_are_bounded(void **state) {
     static char big[3000];
     lt_store *s = opened(100, 8000, 100);
     lt_stored *held;
-    char id[8];
+    char id[16];
     (void)state;
     memset(big, 'x', sizeof big);
     for (int i = 0; i < 20; i++) {
@@ -109,7 +109,7 @@ static void bytes_are_bounded(void **state) {
 static void turns_hold_the_ones_before(void **state) {
     lt_store *s = opened(4, 1 << 20, 100);
     lt_stored *last = NULL, *next;
-    char id[8];
+    char id[16];
     int turns = 0;
     (void)state;
     for (int i = 0; i < 50000; i++) { /* Long enough that freeing by recursion would end badly. */
