@@ -110,8 +110,10 @@ lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *
                      name, n);
     }
     LT_TRY_DONE(rewrite(pattern, n, &text, name));
-    r->code = pcre2_compile((PCRE2_SPTR)text.data, text.n, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE,
-                            &why, &where, NULL);
+    /* What byte tokens decode to need not be UTF-8: without this option, compiled patterns read beyond their tables there. */
+    r->code = pcre2_compile((PCRE2_SPTR)text.data, text.n,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_MATCH_INVALID_UTF, &why,
+                            &where, NULL);
     if (r->code == NULL) {
         PCRE2_UCHAR message[128] = "";
         pcre2_get_error_message(why, message, sizeof message);
@@ -168,8 +170,7 @@ void lt_regex_scratch_close(lt_regex_scratch *s) {
 lt_err lt_regex_find(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
                      size_t from, bool *found, size_t *begin, size_t *end) {
     const size_t *places;
-    const int hit = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, PCRE2_NO_UTF_CHECK, s->data,
-                                s->context);
+    const int hit = pcre2_match(r->code, (PCRE2_SPTR)text, n, from, 0, s->data, s->context);
     *found = hit >= 0;
     if (hit == PCRE2_ERROR_NOMATCH) {
         return LT_OK;
