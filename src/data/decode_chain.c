@@ -23,6 +23,20 @@
 
 #define BYTE_PIECE_BYTES 6 /* "<0x0A>" */
 
+/* Of one token, or of the whole text behind a Fuse: steps that each double it must not eat all memory. */
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+#define TOKEN_BYTES_MAX ((size_t)64 << 20)
+#else
+#define TOKEN_BYTES_MAX ((size_t)1 << 16)
+#endif
+
+static lt_err check_size(const lt_text *t) {
+    if (t->n > TOKEN_BYTES_MAX) {
+        LT_FAIL(LT_ERR_LIMIT, "the decoder makes more than %zu bytes of a token", TOKEN_BYTES_MAX);
+    }
+    return LT_OK;
+}
+
 static int hex_digit(char c) {
     return c >= '0' && c <= '9'   ? c - '0'
            : c >= 'a' && c <= 'f' ? c - 'a' + 10
@@ -157,6 +171,7 @@ static lt_err replace_all(lt_decode_chain *c, const char *from, size_t from_n, c
             break;
         }
         LT_TRY(lt_text_put(&c->other, to, to_n));
+        LT_TRY(check_size(&c->other));
         LT_TRY(lt_text_put(&c->other, hit, char_n));
         p = hit + from_n + char_n;
     }
@@ -201,6 +216,7 @@ static lt_err replace_matches(lt_decode_chain *c, const lt_decode_op *op) {
         }
         LT_TRY(lt_text_put(&c->other, c->work.data + at, begin - at));
         LT_TRY(lt_text_put(&c->other, op->to.data, op->to.n));
+        LT_TRY(check_size(&c->other));
         at = end;
     }
     LT_TRY(lt_text_put(&c->other, c->work.data + at, c->work.n - at));
@@ -340,6 +356,7 @@ static lt_err run_literal(lt_decode_chain *c, lt_decode_stage *s, const char *to
         }
         LT_TRY(lt_text_put(&c->out.text, s->held.data + at, (size_t)(hit - s->held.data) - at));
         LT_TRY(lt_text_put(&c->out.text, to, to_n));
+        LT_TRY(check_size(&c->out.text));
         at = (size_t)(hit - s->held.data) + from->n;
     }
     drop_front(&s->held, at);

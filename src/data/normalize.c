@@ -239,6 +239,13 @@ lt_err lt_norm_find(const lt_norm *n, lt_norm_scratch *scratch, const char *s, s
     return LT_OK;
 }
 
+lt_err lt_norm_check_size(size_t from, size_t to) {
+    if (to > LT_NORM_BYTES_MAX && to / LT_NORM_GROWTH_MAX > from) {
+        LT_FAIL(LT_ERR_LIMIT, "the normalizer makes more than %zu bytes of %zu", to, from);
+    }
+    return LT_OK;
+}
+
 static lt_err run_replace(const lt_norm *n, lt_norm_scratch *scratch, const char *s, size_t bytes,
                           lt_text *out) {
     lt_regex_cursor cursor = {0};
@@ -252,6 +259,7 @@ static lt_err run_replace(const lt_norm *n, lt_norm_scratch *scratch, const char
         }
         LT_TRY(lt_text_put(out, s + at, begin - at));
         LT_TRY(lt_text_put(out, n->to.data, n->to.n));
+        LT_TRY(lt_norm_check_size(scratch->from_bytes, out->n));
         at = end;
     }
     return lt_text_put(out, s + at, bytes - at);
@@ -366,6 +374,7 @@ static bool unchanged(const lt_norm *n, const char *s, size_t bytes) {
 lt_err lt_normalizer_run(const lt_normalizer *n, lt_norm_scratch *s, const char *text, size_t bytes,
                          const char **out, size_t *out_bytes) {
     int turn = 0;
+    s->from_bytes = bytes;
     for (int i = 0; i < n->n_norms; i++) {
         lt_text *to = &s->texts[turn];
         if (unchanged(&n->norms[i], text, bytes)) {

@@ -79,6 +79,7 @@ typedef struct {
     lt_text texts[2];
     struct lt_regex_scratch *regex;
     lt_norm_aligned aligned;
+    size_t from_bytes; /* Of the text under way. */
 } lt_norm_scratch;
 
 LT_MUST_USE lt_err lt_normalizer_add(lt_normalizer *n,
@@ -95,6 +96,15 @@ LT_MUST_USE lt_err lt_normalizer_run(const lt_normalizer *n, lt_norm_scratch *s,
 LT_MUST_USE lt_err lt_normalizer_run_aligned(const lt_normalizer *n, lt_norm_scratch *s,
                                              const char *text, size_t bytes, const char **out,
                                              size_t *out_bytes, const char **first);
+
+/* Replacements may make a text longer, each step anew; beyond both bounds it is LIMIT. */
+#ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
+#define LT_NORM_BYTES_MAX ((size_t)64 << 20)
+#else
+#define LT_NORM_BYTES_MAX ((size_t)1 << 16)
+#endif
+#define LT_NORM_GROWTH_MAX 64
+LT_MUST_USE lt_err lt_norm_check_size(size_t from, size_t to);
 
 /* Steps of both ways. Nmt: false, the character vanishes; else *to is what it becomes. */
 bool lt_norm_nmt(uint32_t cp, uint32_t *to);

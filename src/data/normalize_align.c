@@ -253,6 +253,7 @@ static lt_err replace(lt_norm_aligned *a, const lt_norm *n, lt_norm_scratch *scr
         }
         LT_TRY(keep(a, at, begin));
         LT_TRY(insert(a, &n->to, end));
+        LT_TRY(lt_norm_check_size(scratch->from_bytes, a->other.n));
         at = end;
     }
     LT_TRY(keep(a, at, a->text.n));
@@ -358,6 +359,7 @@ lt_err lt_normalizer_run_aligned(const lt_normalizer *n, lt_norm_scratch *s, con
     lt_norm_aligned *a = &s->aligned;
     uint32_t cp;
     a->text.n = a->first.n = 0;
+    s->from_bytes = bytes;
     LT_TRY(lt_text_reserve(&a->text, bytes + 1)); /* So that an empty text has an address too. */
     LT_TRY(lt_text_reserve(&a->other, 1));
     LT_TRY(lt_text_reserve(&a->other_first, 1));

@@ -74,6 +74,39 @@ static void ids_of_added_tokens(void **state) {
     lt_tokenizer_close(t);
 }
 
+/* Steps that each double a text: an error in the end, not all memory. */
+static void texts_that_grow_without_end(void **state) {
+    static const char head[] = "{\"added_tokens\":[],\"normalizer\":{\"type\":\"Sequence\","
+                               "\"normalizers\":[",
+                      step[] = "{\"type\":\"Replace\",\"pattern\":{"
+                               "\"String\":\"a\"},\"content\":\"aa\"}",
+                      middle[] = "]},"
+                                 "\"decoder\":{\"type\":\"Sequence\",\"decoders\":[",
+                      tail[] = "]},"
+                               "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":0,\"?\":1},"
+                               "\"unk_token\":\"?\"}}";
+    char json[8192] = "", *text = NULL;
+    const uint32_t ids[1] = {0};
+    lt_tokenizer *t = NULL;
+    lt_tokenizer_scratch *s = NULL;
+    lt_ids out = {0};
+    size_t n;
+    (void)state;
+    strcat(json, head);
+    for (int i = 0; i < 64; i++) {
+        strcat(strcat(json, i > 0 && i != 31 ? "," : ""), i == 31 ? middle : "");
+        strcat(json, step);
+    }
+    strcat(json, tail);
+    assert_int_equal(open_text(&t, json), LT_OK);
+    assert_int_equal(lt_tokenizer_scratch_open(&s, t), LT_OK);
+    assert_int_equal(lt_tokenizer_encode(t, s, "a", 1, LT_ENCODE_PLAIN, &out), LT_ERR_LIMIT);
+    assert_int_equal(lt_tokenizer_decode(t, ids, 1, false, &text, &n), LT_ERR_LIMIT);
+    lt_ids_free(&out);
+    lt_tokenizer_scratch_close(s);
+    lt_tokenizer_close(t);
+}
+
 /* E3 81 82 is one character in three tokens (C3A3 is byte E3; U+0123 byte 81, U+0124 byte 82). */
 static void streams_never_emit_half_a_character(void **state) {
     static const uint32_t ids[] = {0, 5, 6, 7, 1, 5, 0, 5};
@@ -197,6 +230,7 @@ int main(void) {
         cmocka_unit_test(merges_and_special_tokens),
         cmocka_unit_test(a_rank_file_cut_at_a_line_is_refused),
         cmocka_unit_test(ids_of_added_tokens),
+        cmocka_unit_test(texts_that_grow_without_end),
         cmocka_unit_test(streams_never_emit_half_a_character),
         cmocka_unit_test(bad_tokenizer_json_is_refused),
         cmocka_unit_test(every_truncation_of_a_file_is_refused),
