@@ -132,7 +132,7 @@ $(OUT)/lateen.1: $(OUT)/lateen tools/manpage.sh
 	tools/manpage.sh $(OUT)/lateen > $@
 
 format:
-	clang-format -i $$(git ls-files '*.c' '*.h')
+	clang-format -i $$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | grep -v unicode_tables)
 
 lint:
 	tests/lint.sh

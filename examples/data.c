@@ -1,6 +1,7 @@
 /* The smallest use of lateen/data.h: open a token shard and print the first training row.
  *
- *     build/examples/data PREFIX [SEQ]            PREFIX.bin and PREFIX.idx, as `lateen tokenize` writes them */
+ *     build/examples/data PREFIX [SEQ]            PREFIX.bin and PREFIX.idx, as `lateen tokenize`
+ *                                                 writes them */
 #include <stdio.h>
 #include <stdlib.h>
 

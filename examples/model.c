@@ -1,4 +1,5 @@
-/* lateen/model.h: a model with random weights, its logits, and the folder that transformers loads. */
+/* lateen/model.h: a model with random weights, its logits, and the folder that transformers
+ * loads. */
 #include <stdio.h>
 
 #include "lateen/model.h"

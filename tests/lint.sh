@@ -33,7 +33,7 @@ check "MPI only in comm/mpi.c" "$(grep -lE '^#include <mpi' -r src include | gre
 check "public headers include only public headers" "$(grep -HE '^#include "' include/lateen/*.h | grep -v '"lateen/')"
 
 if command -v clang-format >/dev/null; then
-    check "clang-format" "$(git ls-files '*.c' '*.h' | grep -v unicode_tables | xargs clang-format --dry-run -Werror 2>&1 || echo "clang-format failed")"
+    check "clang-format" "$(git ls-files '*.c' '*.h' '*.cu' '*.cuh' | grep -v unicode_tables | xargs clang-format --dry-run -Werror 2>&1 || echo "clang-format failed")"
 else
     echo "ok $((n += 1)) - clang-format # SKIP not installed"
 fi

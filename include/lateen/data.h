@@ -7,7 +7,7 @@
  *     lt_loader_next(l, 8, &batch);             8 rows of 1024 tokens into the caller's arrays
  *     lt_loader_get_state(l, &state);           goes into the checkpoint
  *     ...
- *     lt_loader_set_state(l, &state);           a resumed run sees exactly the batches it would have seen
+ *     lt_loader_set_state(l, &state); a resumed run sees exactly the batches it would have seen
  *
  * Shards are Megatron's pair PREFIX.bin + PREFIX.idx, or llm.c's .bin; see docs/formats.md. */
 #ifndef LATEEN_DATA_H
@@ -19,7 +19,10 @@
 
 #include "lateen/base.h"
 
-/* ---- Shards ------------------------------------------------------------------------------------------------ */
+/* ---- Shards
+ *
+ *
+ * ------------------------------------------------------------------------------------------------ */
 
 typedef struct lt_shard lt_shard;
 
@@ -33,17 +36,19 @@ typedef struct {
     bool masked;          /* A label mask stands beside it. */
 } lt_shard_info;
 
-/* Map a shard read-only: PREFIX, PREFIX.idx or PREFIX.bin of a Megatron pair, or a .bin of llm.c. llm.c's files
- * hold no document table: the token llmc_document_id begins a document (50256 in its GPT-2 data); -1: the file is one
- * document. Header, sizes, pointers and bounds are checked here; token ids when they are read. When PREFIX.mask
- * stands beside PREFIX.bin, it is the shard's label mask and must hold one byte a token. *out is written only on success;
- * free with lt_shard_close. */
+/* Map a shard read-only: PREFIX, PREFIX.idx or PREFIX.bin of a Megatron pair, or a .bin of llm.c.
+ * llm.c's files hold no document table: the token llmc_document_id begins a document (50256 in its
+ * GPT-2 data); -1: the file is one document. Header, sizes, pointers and bounds are checked here;
+ * token ids when they are read. When PREFIX.mask stands beside PREFIX.bin, it is the shard's label
+ * mask and must hold one byte a token. *out is written only on success; free with
+ * lt_shard_close. */
 LT_MUST_USE lt_err lt_shard_open(lt_shard **out, const char *path, int64_t llmc_document_id);
 void lt_shard_close(lt_shard *s); /* Accepts NULL. */
 lt_shard_info lt_shard_get_info(const lt_shard *s);
 const char *lt_shard_path(const lt_shard *s); /* Of the .bin, or of llm.c's file. */
 
-/* Bytes of the mapped files; and give back the pages that reading has made resident, from any thread at any time. */
+/* Bytes of the mapped files; and give back the pages that reading has made resident, from any
+ * thread at any time. */
 size_t lt_shard_mapped_bytes(const lt_shard *s);
 void lt_shard_forget(const lt_shard *s);
 
@@ -53,16 +58,19 @@ void lt_shard_document(const lt_shard *s, uint64_t d, uint64_t *first, uint64_t 
 /* The document that holds token position (< n_tokens). O(log n_documents). */
 uint64_t lt_shard_find(const lt_shard *s, uint64_t position);
 
-/* Copy n ids from position on. An id outside [0, id_end) fails with FORMAT and names shard, position and id;
- * what is in `ids` is then undefined. */
+/* Copy n ids from position on. An id outside [0, id_end) fails with FORMAT and names shard,
+ * position and id; what is in `ids` is then undefined. */
 LT_MUST_USE lt_err lt_shard_read(const lt_shard *s, uint64_t position, size_t n, int32_t *ids,
                                  int64_t id_end);
 
-/* silent[i] = true when token position + i is never a label, for n tokens; all false when the shard has no mask. A byte of
- * the mask that is neither 0 nor 1 fails with FORMAT. */
+/* silent[i] = true when token position + i is never a label, for n tokens; all false when the shard
+ * has no mask. A byte of the mask that is neither 0 nor 1 fails with FORMAT. */
 LT_MUST_USE lt_err lt_shard_read_mask(const lt_shard *s, uint64_t position, size_t n, bool *silent);
 
-/* ---- Batches ----------------------------------------------------------------------------------------------- */
+/* ---- Batches
+ *
+ *
+ * ----------------------------------------------------------------------------------------------- */
 
 #define LT_LABEL_IGNORED (-1)
 
@@ -74,33 +82,41 @@ typedef struct {
     int32_t *
         doc_start; /* Index in the row of the first token of this token's document: attention looks no further
                            back. 0 everywhere when documents are not masked. */
-    int32_t *
-        positions; /* Position ids: index in the row, or in the document when positions are reset. */
+    /* Position ids: index in the row, or in the document when positions are reset. */
+    int32_t *positions;
 } lt_batch;
 
-/* ---- Loader ------------------------------------------------------------------------------------------------ */
+/* ---- Loader
+ *
+ *
+ * ------------------------------------------------------------------------------------------------ */
 
 typedef struct lt_loader lt_loader;
 
 #define LT_LOADER_SOURCES_MAX 64
 
 /* How documents become rows.
- * STREAM    documents one behind the other, cut every seq tokens (Megatron, nanoGPT). No padding but at an epoch's end.
- * BEST_FIT  rows begin with a document; documents are kept whole where they fit (longer ones are cut every seq
- *           tokens) and placed best-fit-decreasing within a window; the small rest of a row is padding. */
+ * STREAM    documents one behind the other, cut every seq tokens (Megatron, nanoGPT). No padding
+ *           but at an epoch's end.
+ * BEST_FIT  rows begin with a document; documents are kept whole where they fit (longer ones are
+ *           cut every seq tokens) and placed best-fit-decreasing within a window; the small rest of
+ *           a row is padding. */
 typedef enum { LT_PACK_STREAM, LT_PACK_BEST_FIT } lt_pack;
 
 /* NONE       the order of the files.
- * ROWS       STREAM only: rows of the unshuffled stream in random order; where the cuts fall changes each epoch.
- * DOCUMENTS  documents in random order, then rows in random order within windows of some thousand. */
+ * ROWS       STREAM only: rows of the unshuffled stream in random order; where the cuts fall
+ *            changes each epoch.
+ * DOCUMENTS  documents in random order, then rows in random order within windows of some
+ * thousand. */
 typedef enum { LT_SHUFFLE_NONE, LT_SHUFFLE_ROWS, LT_SHUFFLE_DOCUMENTS } lt_shuffle;
 
-/* ALL of a source; or its last val_fraction of the tokens (VAL, cut at a document where there is one near), or the rest. */
+/* ALL of a source; or its last val_fraction of the tokens (VAL, cut at a document where there is
+ * one near), or the rest. */
 typedef enum { LT_SPLIT_ALL, LT_SPLIT_TRAIN, LT_SPLIT_VAL } lt_split;
 
 typedef struct {
-    const char
-        *path; /* A shard, or a glob pattern of several ("fineweb_train_*.bin"), in sorted order. */
+    /* A shard, or a glob pattern of several ("fineweb_train_*.bin"), in sorted order. */
+    const char *path;
     double weight; /* Share of rows, relative to the others; > 0. */
 } lt_loader_source;
 
@@ -114,24 +130,27 @@ typedef struct {
     lt_shuffle shuffle;
     lt_split split;
     double val_fraction; /* For TRAIN and VAL. */
-    int64_t
-        epochs; /* 0: endless, mixed by weight. n: each source n times, one source behind the other (evaluation). */
+    /* 0: endless, mixed by weight. n: each source n times, one source behind the other
+     * (evaluation). */
+    int64_t epochs;
     int64_t bos_id, eod_id, pad_id; /* -1: none. pad_id -1: padding holds id 0. */
     bool add_bos, add_eod; /* Put bos_id before, eod_id behind each document of the shards. */
-    bool
-        mask_documents; /* Attention stays inside documents; a document's last token predicts nothing. */
+    /* Attention stays inside documents; a document's last token predicts nothing. */
+    bool mask_documents;
     bool reset_positions; /* Position ids start at 0 in each document. */
-    bool
-        mask_eod; /* Where the input is eod_id the label is ignored (Megatron's --eod-mask-loss). */
+    /* Where the input is eod_id the label is ignored (Megatron's --eod-mask-loss). */
+    bool mask_eod;
     int64_t goldfish_k,
         goldfish_h; /* Drop 1/k of the labels by the hash of h labels (Goldfish); k 0: off. */
     int64_t rank,
-        world; /* Rank r of n gets global rows r, r + n, ...: n ranks together see what one would. */
+        /* Rank r of n gets global rows r, r + n, ...: n ranks together see what one would. */
+        world;
     int64_t prefetch_rows;    /* Rows a thread prepares ahead; 0: no thread. */
     int64_t llmc_document_id; /* See lt_shard_open. */
 } lt_loader_options;
 
-/* seq 1024, STREAM, ROWS, documents masked, positions reset, one rank of one, 64 rows ahead; no sources. */
+/* seq 1024, STREAM, ROWS, documents masked, positions reset, one rank of one, 64 rows ahead; no
+ * sources. */
 lt_loader_options lt_loader_defaults(void);
 
 /* Where a loader stands, between two global rows: everything a resumed run needs. Plain numbers. */
@@ -146,19 +165,21 @@ typedef struct {
 
 typedef struct {
     uint64_t rows; /* Global rows handed out, all ranks together. */
-    uint64_t
-        fingerprint; /* Of the data and the options that decide the rows; not of rank, world and prefetch. */
+    /* Of the data and the options that decide the rows; not of rank, world and prefetch. */
+    uint64_t fingerprint;
     int64_t n_sources;
     lt_loader_cursor sources[LT_LOADER_SOURCES_MAX];
 } lt_loader_state;
 
-/* Open the shards and start. Nothing is allocated afterwards. Options are copied; free with lt_loader_close. */
+/* Open the shards and start. Nothing is allocated afterwards. Options are copied; free with
+ * lt_loader_close. */
 LT_MUST_USE lt_err lt_loader_open(lt_loader **out, const lt_loader_options *options);
 void lt_loader_close(lt_loader *l); /* Accepts NULL. */
 
-/* Fill the first n_rows rows of the batch (its `batch` says how many it can hold, and its seq must be the
- * loader's). *got < n_rows only at the end of a bounded loader: the other rows are then padding. got may be NULL when
- * the loader is endless. Global rows advance by n_rows * world; n_rows may change from call to call (batch ramp). */
+/* Fill the first n_rows rows of the batch (its `batch` says how many it can hold, and its seq must
+ * be the loader's). *got < n_rows only at the end of a bounded loader: the other rows are then
+ * padding. got may be NULL when the loader is endless. Global rows advance by n_rows * world;
+ * n_rows may change from call to call (batch ramp). */
 LT_MUST_USE lt_err lt_loader_next(lt_loader *l, int64_t n_rows, lt_batch *batch, int64_t *got);
 
 /* The state behind the rows handed out so far; valid on any number of ranks. */

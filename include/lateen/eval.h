@@ -1,5 +1,6 @@
-/* eval.h: how good is a model? Loss, perplexity and bits per byte on text; multiple choice and last-word prediction on the field's tasks, by
- * lm-evaluation-harness's method, so that the numbers compare. */
+/* eval.h: how good is a model? Loss, perplexity and bits per byte on text; multiple choice and
+ * last-word prediction on the field's tasks, by lm-evaluation-harness's method, so that the numbers
+ * compare. */
 #ifndef LATEEN_EVAL_H
 #define LATEEN_EVAL_H
 
@@ -20,8 +21,9 @@ typedef struct {
 } lt_eval_options;
 
 /* ---- Text ----
- * Every token is predicted once, in windows of `seq` tokens, each begun by the last token of the one before (the first by BOS or EOS); the last window
- * begins so early that it is as long as the others. As loglikelihood_rolling does without BOS of the tokenizer's. */
+ * Every token is predicted once, in windows of `seq` tokens, each begun by the last token of the
+ * one before (the first by BOS or EOS); the last window begins so early that it is as long as the
+ * others. As loglikelihood_rolling does without BOS of the tokenizer's. */
 typedef struct {
     double loss;          /* Nats a token. */
     double perplexity;    /* exp(loss) */
@@ -40,12 +42,13 @@ typedef struct {
     int64_t items;
     double accuracy; /* Highest sum of log-probabilities; lambada: the greedy text is the target. */
     double accuracy_stderr; /* Of a mean of n draws: sqrt(p (1 - p) / (n - 1)). */
-    double
-        accuracy_normalised; /* Highest sum divided by the characters of the choice; NaN where the harness has none. */
+    /* Highest sum divided by the characters of the choice; NaN where the harness has none. */
+    double accuracy_normalised;
     double perplexity; /* lambada: exp(-mean log-probability of the target); else NaN. */
 } lt_eval_task_result;
 
-/* data: the task's file (MosaicML's JSON lines; MMLU: a folder or tar with dev/ and test/), plain, .gz or .zst. */
+/* data: the task's file (MosaicML's JSON lines; MMLU: a folder or tar with dev/ and test/), plain,
+ * .gz or .zst. */
 LT_MUST_USE lt_err lt_eval_task(lt_eval_task_result *out, const lt_eval_options *o,
                                 const char *task, const char *data);
 

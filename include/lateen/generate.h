@@ -12,11 +12,13 @@
 
 /* ---- What a model's own files say ---- */
 
-/* Tokens that end a text of this model: generation_config.json's, else config.json's (or GGUF's), and those that its tokenizer knows (t may be NULL). */
+/* Tokens that end a text of this model: generation_config.json's, else config.json's (or GGUF's),
+ * and those that its tokenizer knows (t may be NULL). */
 void lt_model_ends(const lt_model *m, const lt_tokenizer *t, lt_ends *out);
 
-/* How tokens are chosen where nobody says: generation_config.json, or a GGUF's general.sampling.*. Names are those of options and requests: temperature,
- * top_k, top_p, min_p, typical_p, repetition_penalty, max_tokens. What is faulty, or not applied here, is told in the log. */
+/* How tokens are chosen where nobody says: generation_config.json, or a GGUF's general.sampling.*.
+ * Names are those of options and requests: temperature, top_k, top_p, min_p, typical_p,
+ * repetition_penalty, max_tokens. What is faulty, or not applied here, is told in the log. */
 #define LT_MAX_GENERATION_DEFAULTS 8
 typedef struct {
     struct {
@@ -30,21 +32,23 @@ lt_generation_defaults lt_model_generation(const lt_model *m);
 
 /* ---- Choosing ---- */
 
-/* How a token is chosen. Order: temperature, then the k most likely, then the smallest set of mass top_p, then those at least min_p times as
- * likely as the best. Ties keep the lower id. */
+/* How a token is chosen. Order: temperature, then the k most likely, then the smallest set of mass
+ * top_p, then those at least min_p times as likely as the best. Ties keep the lower id. */
 typedef struct {
     double temperature; /* 0: the most likely token (lowest id of ties). */
     int64_t top_k;      /* 0: all. */
     double top_p;       /* 1: all. */
     double min_p;       /* 0: all. */
-    double
-        repetition; /* 0, 1: none. Logits of tokens seen are divided (> 0) or multiplied by it, before all else (Keskar et al. 2019). */
-    uint64_t seed;  /* The draw at a position is a pure function of (seed, position). */
+    /* 0, 1: none. Logits of tokens seen are divided (> 0) or multiplied by it, before all else
+     * (Keskar et al. 2019). */
+    double repetition;
+    uint64_t seed; /* The draw at a position is a pure function of (seed, position). */
 } lt_sampling;
 
 typedef struct lt_sampler lt_sampler;
 LT_MUST_USE lt_err lt_sampler_open(lt_sampler **out, int64_t vocab_size);
-/* Bits of the tokens that `repetition` looks at, (vocab_size / 32 + 1) words, the caller's; NULL: none. */
+/* Bits of the tokens that `repetition` looks at, (vocab_size / 32 + 1) words, the caller's; NULL:
+ * none. */
 void lt_sampler_look_at(lt_sampler *s, const uint32_t *seen);
 void lt_sampler_close(lt_sampler *s);
 
@@ -58,8 +62,9 @@ typedef struct {
     bool ignore_eos;    /* Go on behind the end-of-text and end-of-turn tokens. */
     unsigned encode_flags; /* LT_ENCODE_*: how the prompt becomes ids. */
     bool keep_special;     /* Special tokens in the text too. */
-    uint32_t *
-        seen; /* Bits of the tokens before the prompt, (vocab_size / 32 + 1) words; this text's are added. NULL: there were none. */
+    /* Bits of the tokens before the prompt, (vocab_size / 32 + 1) words; this text's are added.
+     * NULL: there were none. */
+    uint32_t *seen;
 } lt_generate_options;
 
 /* Greedy, 128 tokens, LT_ENCODE_DEFAULT. */
@@ -76,8 +81,8 @@ typedef struct {
 /* Called with each piece of text (valid UTF-8, not 0-terminated); false stops the generation. */
 typedef bool (*lt_text_fn)(void *ctx, const char *text, size_t bytes);
 
-/* Append prompt to sequence 0 of the session and generate. An empty sequence and an empty prompt start from BOS (or, where there is none, EOS).
- * stats may be NULL. */
+/* Append prompt to sequence 0 of the session and generate. An empty sequence and an empty prompt
+ * start from BOS (or, where there is none, EOS). stats may be NULL. */
 LT_MUST_USE lt_err lt_generate(lt_session *s, const lt_model *m, const lt_tokenizer *t,
                                const char *prompt, const lt_generate_options *o, lt_text_fn on_text,
                                void *ctx, lt_generate_stats *stats);

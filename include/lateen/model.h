@@ -1,5 +1,6 @@
-/* model.h: one transformer, described by a spec; a family (gpt2, llama, qwen2, qwen3, gemma2, gemma3, apertus, mixtral, mistral, phi3, switch) is a row of a
- * table. Open weights or create random ones, run them, save them as a Hugging Face folder.
+/* model.h: one transformer, described by a spec; a family (gpt2, llama, qwen2, qwen3, gemma2,
+ * gemma3, apertus, mixtral, mistral, phi3, switch) is a row of a table. Open weights or create
+ * random ones, run them, save them as a Hugging Face folder.
  *
  *     lt_model *m = NULL;
  *     lt_session *s = NULL;
@@ -70,7 +71,8 @@ typedef struct {
 bool lt_ends_has(const lt_ends *e, int64_t id);
 bool lt_ends_add(lt_ends *e, int64_t id); /* False: no room. */
 
-/* Everything that decides the arithmetic. Filled from config.json, GGUF metadata or a recipe; checked by lt_model_spec_check. */
+/* Everything that decides the arithmetic. Filled from config.json, GGUF metadata or a recipe;
+ * checked by lt_model_spec_check. */
 typedef struct {
     lt_family family;
     int64_t n_layers, width;                /* L, C */
@@ -99,15 +101,17 @@ typedef struct {
     int64_t rope_dim;                      /* The first so many of a head rotate; 0: all. */
     float rope_short[LT_MAX_ROPE_FACTORS], rope_long[LT_MAX_ROPE_FACTORS]; /* longrope */
     int64_t window; /* Sliding window of local layers; 0: none. */
-    int64_t
-        window_every; /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window > 0. */
+    /* Layer i is global when (i + 1) % window_every == 0, else local; 0: all local when window >
+     * 0. */
+    int64_t window_every;
     int64_t n_experts, top_k; /* 0: dense. */
     bool moe_normalise;       /* Divide the K probabilities by their sum (mixtral). */
     double moe_capacity;      /* 0: dropless; else an expert takes ceil(capacity * R * K / E). */
     float moe_aux_coef, moe_z_coef;
     int64_t bos_id, pad_id; /* -1: none. */
-    lt_ends
-        eos; /* eos_token_id, a number or a list: each ends a text. Training puts the first behind documents. */
+    /* eos_token_id, a number or a list: each ends a text. Training puts the first behind
+     * documents. */
+    lt_ends eos;
     float init_std; /* 0: 0.02 */
 } lt_model_spec;
 
@@ -117,20 +121,23 @@ int64_t lt_model_spec_eos(const lt_model_spec *spec); /* The first of eos; -1: n
 /* Refuse what contradicts itself; the message names the two numbers. */
 LT_MUST_USE lt_err lt_model_spec_check(const lt_model_spec *spec);
 
-/* From and to config.json of a Hugging Face folder. Unknown model_type: UNSUPPORTED, naming those we know. */
+/* From and to config.json of a Hugging Face folder. Unknown model_type: UNSUPPORTED, naming those
+ * we know. */
 LT_MUST_USE lt_err lt_model_spec_read(lt_model_spec *out, const char *config_path);
 LT_MUST_USE lt_err lt_model_spec_write(const lt_model_spec *spec, lt_dtype dtype,
                                        const char *config_path);
 
-/* Tokens of the longest text the model is made for: max_seq, or with dynamic RoPE its factor times that. */
+/* Tokens of the longest text the model is made for: max_seq, or with dynamic RoPE its factor times
+ * that. */
 int64_t lt_model_spec_context(const lt_model_spec *spec);
 /* What lt_model_spec_write would refuse, before there are weights to lose. */
 LT_MUST_USE lt_err lt_model_spec_writable(const lt_model_spec *spec);
 
 int64_t lt_model_spec_params(const lt_model_spec *spec); /* All parameters, a tied head once. */
-int64_t lt_model_spec_active_params(
-    const lt_model_spec *spec); /* Of one token: top_k experts, no input embedding. */
-/* Training FLOPs a token: 6 * active + 12 * L * H * D * seq (convention "6N + 12LHDT", full attention). */
+/* Of one token: top_k experts, no input embedding. */
+int64_t lt_model_spec_active_params(const lt_model_spec *spec);
+/* Training FLOPs a token: 6 * active + 12 * L * H * D * seq (convention "6N + 12LHDT", full
+ * attention). */
 double lt_model_spec_train_flops(const lt_model_spec *spec, int64_t seq);
 
 /* How to hold the weights. */
@@ -142,41 +149,48 @@ typedef struct {
     bool
         stored; /* Matrices stay in the types of their file (GGUF's blocks, BF16, F16, F32), mapped where that is possible: to run, not to train or save. dtype becomes
                     F32; on a device BF16, and blocks only are held: without any, nothing is. */
-    bool
-        beside; /* On a device, lt_model_open is done when weights have their places. They come in beside what the caller does next; lt_model_wait before using them. */
-    lt_dtype
-        stored_as; /* Of a model that is created with `stored`: the block type of its matrices. */
+    /* On a device, lt_model_open is done when weights have their places. They come in beside what
+     * the caller does next; lt_model_wait before using them. */
+    bool beside;
+    /* Of a model that is created with `stored`: the block type of its matrices. */
+    lt_dtype stored_as;
 } lt_model_options;
 
-/* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free with lt_model_close. */
+/* Open a Hugging Face folder, a .gguf, or a llama2.c .bin. options NULL: F32, not trainable. Free
+ * with lt_model_close. */
 LT_MUST_USE lt_err lt_model_open(lt_model **out, const char *path, const lt_model_options *options);
 /* All weights are there; or what is wrong with them, once. */
 LT_MUST_USE lt_err lt_model_wait(lt_model *m);
 
-/* Random weights from a seed: N(0, init_std), output projections divided by sqrt(2 L), norms 1, biases 0. */
+/* Random weights from a seed: N(0, init_std), output projections divided by sqrt(2 L), norms 1,
+ * biases 0. */
 LT_MUST_USE lt_err lt_model_create(lt_model **out, const lt_model_spec *spec,
                                    const lt_model_options *options, uint64_t seed);
 
-/* Write config.json, generation_config.json and model.safetensors (sharded above shard_bytes; 0: 5 GB) that transformers loads. */
+/* Write config.json, generation_config.json and model.safetensors (sharded above shard_bytes; 0: 5
+ * GB) that transformers loads. */
 LT_MUST_USE lt_err lt_model_save(const lt_model *m, const char *folder, lt_dtype dtype,
                                  int64_t shard_bytes);
 void lt_model_close(lt_model *m);
 const lt_model_spec *lt_model_get_spec(const lt_model *m);
 
-/* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is allocated after open, but by lt_session_score
- * and for the rotary table of a long call of a model with dynamic RoPE. */
+/* A set of n_seqs sequences of at most max_seq tokens with their key/value cache. Nothing is
+ * allocated after open, but by lt_session_score and for the rotary table of a long call of a model
+ * with dynamic RoPE. */
 LT_MUST_USE lt_err lt_session_open(lt_session **out, const lt_model *m, int64_t n_seqs,
                                    int64_t max_seq);
 void lt_session_close(lt_session *s);
 
-/* Append n tokens to sequence seq and run them. logits (V) F32 of the last position, or with all_logits (n, V) of each; either may be NULL.
- * An id outside [0, V) or a sequence over max_seq: an error, the sequence unchanged. */
+/* Append n tokens to sequence seq and run them. logits (V) F32 of the last position, or with
+ * all_logits (n, V) of each; either may be NULL. An id outside [0, V) or a sequence over max_seq:
+ * an error, the sequence unchanged. */
 LT_MUST_USE lt_err lt_session_eval(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                                    float *logits);
 LT_MUST_USE lt_err lt_session_eval_all(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                                        float *all_logits);
-/* The same, and of each row what it says of labels (n): loss (n) = -log softmax(logits)[label] in nats, best (n) the likeliest id (the lowest of ties). Logits
- * stay where the model is; the first call allocates room for some rows of them. */
+/* The same, and of each row what it says of labels (n): loss (n) = -log softmax(logits)[label] in
+ * nats, best (n) the likeliest id (the lowest of ties). Logits stay where the model is; the first
+ * call allocates room for some rows of them. */
 LT_MUST_USE lt_err lt_session_score(lt_session *s, int64_t seq, const int32_t *ids, int64_t n,
                                     const int32_t *labels, float *loss, int32_t *best);
 /* One token for each of n sequences at once: ids[i] goes to seqs[i]; logits (n, V). */

@@ -1,14 +1,17 @@
-/* plan.h: what a training or serving run will cost before anyone pays for it. Pure functions: no device is opened.
+/* plan.h: what a training or serving run will cost before anyone pays for it. Pure functions: no
+ * device is opened.
  *
  *     lt_plan_model_load("llama3-70b")      what is computed       (Hugging Face config.json, or recipes/models/)
  *     lt_plan_cluster_load("alps")          on what                (recipes/clusters/NAME.yaml, GPU kinds, software stacks)
  *     lt_plan_layout                        how it is split        (TP, SP, PP, CP, EP, DP, ZeRO, recompute, ...)
  *        -> lt_plan_memory_estimate()       bytes per GPU, by kind
- *        -> lt_plan_step_estimate()         seconds per step, broken down so that the parts sum to the step
+ *        -> lt_plan_step_estimate()         seconds per step, broken down so that the parts sum to
+ *                                           the step
  *     lt_plan_search()                      all layouts that fit, ranked
  *     lt_plan_goodput(), lt_plan_simulate() what failures take away, closed form and by simulation
  *
- * Units stand in the names: _bytes, _s, _gbps (1e9 bytes a second), _tflops, _w. Every fallible function returns lt_err. */
+ * Units stand in the names: _bytes, _s, _gbps (1e9 bytes a second), _tflops, _w. Every fallible
+ * function returns lt_err. */
 #ifndef LATEEN_PLAN_H
 #define LATEEN_PLAN_H
 
@@ -22,10 +25,14 @@
 #define LT_PLAN_NAME_BYTES 64
 #define LT_PLAN_TEXT_BYTES 256
 
-/* ---- Model -------------------------------------------------------------------------------------------------------- */
+/* ---- Model
+ *
+ *
+ * -------------------------------------------------------------------------------------------------------- */
 
-/* A decoder as the planner sees it. n_attn + n_mamba mixers and n_dense + n_moe feed-forward blocks; in the usual
- * transformer n_attn == n_dense + n_moe == layers, in hybrids (Nemotron-H) each block is one layer. */
+/* A decoder as the planner sees it. n_attn + n_mamba mixers and n_dense + n_moe feed-forward
+ * blocks; in the usual transformer n_attn == n_dense + n_moe == layers, in hybrids (Nemotron-H)
+ * each block is one layer. */
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
     int64_t layers, width, heads, kv_heads, head_dim, ffn, vocab, seq;
@@ -39,14 +46,15 @@ typedef struct {
     int64_t window;    /* Sliding window of half of the attention layers (gpt-oss); 0 = none. */
     int64_t positions; /* Learned position embeddings; 0 = rotary or ALiBi. */
     int64_t route_groups,
-        route_limit; /* A token's experts come from route_limit of route_groups groups; 0: from all. */
-    bool gated;      /* Three matrices in the feed-forward (SwiGLU) or two. */
-    bool tied;       /* Output matrix is the input embedding. */
-    bool biases;     /* GPT-2/3, Megatron: biases on every linear, LayerNorm. */
+        /* A token's experts come from route_limit of route_groups groups; 0: from all. */
+        route_limit;
+    bool gated;    /* Three matrices in the feed-forward (SwiGLU) or two. */
+    bool tied;     /* Output matrix is the input embedding. */
+    bool biases;   /* GPT-2/3, Megatron: biases on every linear, LayerNorm. */
     bool qkv_bias; /* Qwen2, gpt-oss. */
     bool qk_norm;  /* Qwen3, Apertus. */
-    bool
-        unfused_act; /* An activation without a fused kernel (gpt-oss: clamps, and biases on the experts). */
+    /* An activation without a fused kernel (gpt-oss: clamps, and biases on the experts). */
+    bool unfused_act;
     bool dropout; /* Masks are kept for the backward pass (the Megatron papers). */
 } lt_plan_model;
 
@@ -57,7 +65,8 @@ typedef struct {
     double attention, dense, moe; /* Of all layers. */
 } lt_plan_params;
 
-/* Training FLOPs of one token by every convention in use; docs/plan/README.md tells who uses which. */
+/* Training FLOPs of one token by every convention in use; docs/plan/README.md tells who uses
+ * which. */
 #define LT_PLAN_FLOPS_MAP(X)                                                                       \
     X(SIX_N, "6n", "6 N, N without the input embedding")                                           \
     X(MODEL_CAUSAL, "causal",                                                                      \
@@ -76,15 +85,18 @@ typedef enum {
 
 /* path: a config.json, a folder that holds one, or a name under recipes/models. */
 LT_MUST_USE lt_err lt_plan_model_load(lt_plan_model *out, const char *path);
-LT_MUST_USE lt_err
-lt_plan_model_check(const lt_plan_model *m); /* Contradictions name the two facts. */
+/* Contradictions name the two facts. */
+LT_MUST_USE lt_err lt_plan_model_check(const lt_plan_model *m);
 /* From the spec of a model that Lateen trains: lt_model_spec_params of it is this model's total. */
 void lt_plan_model_from_spec(lt_plan_model *out, const lt_model_spec *spec, const char *name);
 lt_plan_params lt_plan_model_params(const lt_plan_model *m);
 double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind,
                            int64_t seq); /* Per token, training. */
 
-/* ---- Cluster ------------------------------------------------------------------------------------------------------ */
+/* ---- Cluster
+ *
+ *
+ * ------------------------------------------------------------------------------------------------------ */
 
 #define LT_PLAN_PRECISION_MAP(X)                                                                   \
     X(FP32, "fp32")                                                                                \
@@ -107,18 +119,19 @@ typedef enum {
 
 typedef struct {
     char name[LT_PLAN_NAME_BYTES];
-    double peak_tflops
-        [LT_PLAN_PRECISION_COUNT]; /* Dense, as the maker prints it; 0 = the chip has no such unit. */
+    /* Dense, as the maker prints it; 0 = the chip has no such unit. */
+    double peak_tflops[LT_PLAN_PRECISION_COUNT];
     double memory_bytes, memory_gbps;
     double link_gbps; /* Scale-up links (NVLink), one direction. */
-    double
-        nic_gbps; /* Scale-out network per GPU, one direction, unless the cluster says otherwise. */
+    /* Scale-out network per GPU, one direction, unless the cluster says otherwise. */
+    double nic_gbps;
     double pcie_gbps; /* One GPU to its host's memory, one direction. */
     double power_w, host_power_w;
     int sms, node_gpus, domain_gpus; /* domain: GPUs that reach each other over scale-up links. */
 } lt_plan_gpu;
 
-/* Parts of a step that a CUDA graph may hold: those cost the host nothing. ROUTER: up to the point where tokens leave for their experts. */
+/* Parts of a step that a CUDA graph may hold: those cost the host nothing. ROUTER: up to the point
+ * where tokens leave for their experts. */
 enum {
     LT_PLAN_PART_ATTENTION = 1,
     LT_PLAN_PART_MAMBA = 2,
@@ -127,7 +140,8 @@ enum {
     LT_PLAN_PART_ALL = 31
 };
 
-/* Modules that selective recomputation may run again in the backward pass (Megatron's recompute_modules). */
+/* Modules that selective recomputation may run again in the backward pass (Megatron's
+ * recompute_modules). */
 enum {
     LT_PLAN_AGAIN_CORE = 1,
     LT_PLAN_AGAIN_NORM = 2,
@@ -138,7 +152,8 @@ enum {
     LT_PLAN_AGAIN_SHARED = 64
 };
 
-/* What a software stack reaches on a GPU kind: at most three fitted efficiencies, and facts about its kernels. */
+/* What a software stack reaches on a GPU kind: at most three fitted efficiencies, and facts about
+ * its kernels. */
 typedef struct {
     char name[LT_PLAN_NAME_BYTES], gpu[LT_PLAN_NAME_BYTES];
     double gemm, memory,
@@ -151,27 +166,31 @@ typedef struct {
     double tp_overlap; /* Share of tensor-parallel traffic that hides behind products. */
     double dp_overlap; /* Share of gradient and parameter traffic that may hide. */
     double ep_overlap; /* The same of expert all-to-all. */
-    double
-        ep_copies; /* 1: every copy of a token travels (NCCL's all-to-all); 0: once to a node and once to a rank (DeepEP, HybridEP). */
-    double
-        quantised_gather; /* 1: tensor parallelism gathers 8-bit inputs, cast before they travel. */
-    double
-        moe_fused; /* 1: mxfp8 experts run as one fused kernel inside a graph of the whole step (ops.c). */
-    double
-        deepspeed_pipe; /* 1: DeepSpeed's pipeline engine: a buffer more per stage, whose input and output stay, and fp16 beside fp32 gradients. */
-    double
-        logit_bytes; /* Alive per logit at the loss: 6 where softmax and loss are fused, 10 where they are fp32 copies (2 + 4 + 4), 4 compiled. */
+    /* 1: every copy of a token travels (NCCL's all-to-all); 0: once to a node and once to a rank
+     * (DeepEP, HybridEP). */
+    double ep_copies;
+    /* 1: tensor parallelism gathers 8-bit inputs, cast before they travel. */
+    double quantised_gather;
+    /* 1: mxfp8 experts run as one fused kernel inside a graph of the whole step (ops.c). */
+    double moe_fused;
+    /* 1: DeepSpeed's pipeline engine: a buffer more per stage, whose input and output stay, and
+     * fp16 beside fp32 gradients. */
+    double deepspeed_pipe;
+    /* Alive per logit at the loss: 6 where softmax and loss are fused, 10 where they are fp32
+     * copies (2 + 4 + 4), 4 compiled. */
+    double logit_bytes;
     double op_selective; /* 1: selective recomputation keeps every other product (torchtitan). */
-    double
-        launch_blocking; /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us adds, and is fitted. */
-    double
-        cp_balance; /* 1: context-parallel ranks share causal work evenly; 0: the last does most. */
+    /* 1: every launch waits for its kernel (CUDA_LAUNCH_BLOCKING): launch_us adds, and is
+     * fitted. */
+    double launch_blocking;
+    /* 1: context-parallel ranks share causal work evenly; 0: the last does most. */
+    double cp_balance;
     double split_products; /* 1: q, k, v, and gate and up, are products of their own. */
-    double
-        wide_layers; /* So many layers of the model run their products in bf16 though the rest runs narrower. */
-    double
-        wide_attention; /* 1: so do the products around attention, and the latent maps, in all layers. */
-    bool anchored;      /* False: this GPU's default, no measurement of this very stack. */
+    /* So many layers of the model run their products in bf16 though the rest runs narrower. */
+    double wide_layers;
+    /* 1: so do the products around attention, and the latent maps, in all layers. */
+    double wide_attention;
+    bool anchored; /* False: this GPU's default, no measurement of this very stack. */
 } lt_plan_stack;
 
 typedef enum { LT_PLAN_FAT_TREE, LT_PLAN_DRAGONFLY } lt_plan_topology;
@@ -216,7 +235,10 @@ void lt_plan_cluster_plain(lt_plan_cluster *out, const lt_plan_gpu *gpu, const l
                            int64_t gpus);
 double lt_plan_cluster_failures_per_s(const lt_plan_cluster *c, int64_t gpus);
 
-/* ---- Layout ------------------------------------------------------------------------------------------------------- */
+/* ---- Layout
+ *
+ *
+ * ------------------------------------------------------------------------------------------------------- */
 
 #define LT_PLAN_SCHEDULE_MAP(X)                                                                    \
     X(GPIPE, "gpipe")                                                                              \
@@ -237,7 +259,8 @@ typedef enum { LT_PLAN_TUNE_ALL, LT_PLAN_TUNE_LORA } lt_plan_tune;
 
 typedef struct {
     int tp, pp, vpp, cp, ep,
-        dp; /* dp includes the expert-parallel ranks: ep divides dp * cp * (tp when experts fold). */
+        /* dp includes the expert-parallel ranks: ep divides dp * cp * (tp when experts fold). */
+        dp;
     bool sp;       /* Sequence parallelism beside tp. */
     bool dp_outer; /* Ranks in the order tp-cp-pp-dp (Llama 3) instead of tp-cp-dp-pp (Megatron). */
     int zero;      /* 0..3; 3 is FSDP full shard, 2 FSDP shard-grad-op. */
@@ -258,7 +281,10 @@ LT_MUST_USE lt_err lt_plan_layout_check(const lt_plan_layout *l, const lt_plan_m
                                         const lt_plan_cluster *c);
 char *lt_plan_layout_text(char out[LT_PLAN_TEXT_BYTES], const lt_plan_layout *l);
 
-/* ---- Memory ------------------------------------------------------------------------------------------------------- */
+/* ---- Memory
+ *
+ *
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* Bytes per GPU on the fullest pipeline stage. */
 typedef struct {
@@ -266,7 +292,8 @@ typedef struct {
     int stage;
 } lt_plan_memory;
 
-/* What one layer keeps of one micro-batch for the backward pass, per GPU (Korthikanti 2022, eq. 1 to 6). */
+/* What one layer keeps of one micro-batch for the backward pass, per GPU (Korthikanti 2022, eq. 1
+ * to 6). */
 double lt_plan_activation_layer_bytes(const lt_plan_model *m, const lt_plan_layout *l,
                                       lt_plan_attention attention);
 lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
@@ -281,7 +308,10 @@ typedef enum {
 double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
                             lt_plan_memory_figure figure);
 
-/* ---- Time --------------------------------------------------------------------------------------------------------- */
+/* ---- Time
+ *
+ *
+ * --------------------------------------------------------------------------------------------------------- */
 
 #define LT_PLAN_PART_MAP(X)                                                                        \
     X(gemm, "matrix products")                                                                     \
@@ -298,7 +328,8 @@ double lt_plan_memory_shown(const lt_plan_memory *r, const lt_plan_layout *l,
     X(data, "waiting for data") X(straggler, "stragglers and jitter")
 #define LT_PLAN_PART_COUNT 13
 
-/* Seconds of one step on the critical stage; communication is the exposed part only. The parts sum to step_s. */
+/* Seconds of one step on the critical stage; communication is the exposed part only. The parts sum
+ * to step_s. */
 typedef struct {
 #define LT_PLAN_PART_FIELD(field, text) double field;
     LT_PLAN_PART_MAP(LT_PLAN_PART_FIELD)
@@ -310,11 +341,13 @@ typedef struct {
 
 lt_plan_time lt_plan_step_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                    const lt_plan_layout *l);
-/* The same with the pipeline simulated slot by slot instead of its closed form; where that is too large to simulate, the closed form. */
+/* The same with the pipeline simulated slot by slot instead of its closed form; where that is too
+ * large to simulate, the closed form. */
 lt_plan_time lt_plan_step_simulate(const lt_plan_model *m, const lt_plan_cluster *c,
                                    const lt_plan_layout *l);
 
-/* Collectives: hierarchical alpha-beta, best of ring and tree. stride: distance between neighbours in ranks. */
+/* Collectives: hierarchical alpha-beta, best of ring and tree. stride: distance between neighbours
+ * in ranks. */
 typedef enum {
     LT_PLAN_ALL_REDUCE,
     LT_PLAN_ALL_GATHER,
@@ -331,8 +364,8 @@ typedef struct {
     int64_t micros;
     lt_plan_schedule schedule;
     double forward_s, backward_s; /* One micro-batch through one stage (all its chunks). */
-    double
-        weight_share; /* Share of the backward pass that is weight gradients (zero-bubble splits it off). */
+    /* Share of the backward pass that is weight gradients (zero-bubble splits it off). */
+    double weight_share;
     double send_s;
     double first_extra_s, last_extra_s; /* Embedding; output head and loss (forward + backward). */
 } lt_plan_pipeline;
@@ -344,12 +377,16 @@ typedef struct {
     char kind; /* 'F', 'B', 'W'. */
 } lt_plan_slot;
 
-/* Seconds from first forward to last backward. slots (NULL: not wanted) receives at most max_slots. */
+/* Seconds from first forward to last backward. slots (NULL: not wanted) receives at most
+ * max_slots. */
 LT_MUST_USE lt_err lt_plan_pipeline_run(const lt_plan_pipeline *p, double *makespan_s,
                                         lt_plan_slot *slots, size_t max_slots, size_t *n_slots);
 double lt_plan_pipeline_closed(const lt_plan_pipeline *p); /* The closed form the search uses. */
 
-/* ---- Reliability -------------------------------------------------------------------------------------------------- */
+/* ---- Reliability
+ *
+ *
+ * -------------------------------------------------------------------------------------------------- */
 
 double lt_plan_young_s(double mtbf_s, double save_s);
 double lt_plan_daly_first_s(double mtbf_s, double save_s);
@@ -389,7 +426,10 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_plan_simulate(const lt_plan_sim *s, lt_plan_sim_result *out);
 
-/* ---- Search ------------------------------------------------------------------------------------------------------- */
+/* ---- Search
+ *
+ *
+ * ------------------------------------------------------------------------------------------------------- */
 
 typedef struct {
     int64_t gpus, batch_seqs, seq;
@@ -399,7 +439,8 @@ typedef struct {
     int64_t max_results;
     void (*progress)(void *ctx, size_t done, size_t all);
     void *progress_ctx;
-    /* Facts of a partly known layout; 0 = search over it. recompute: -1 all three, -2 none or selective. */
+    /* Facts of a partly known layout; 0 = search over it. recompute: -1 all three, -2 none or
+     * selective. */
     int tp, pp, vpp, cp, ep;
     int64_t micro;
     int recompute;
@@ -407,8 +448,9 @@ typedef struct {
     bool fp32_grads, bf16_moments, sp_off, dropout;
     unsigned again; /* As in the layout. */
     int again_layers;
-    bool
-        exact; /* The degrees asked for must divide model, batch and GPUs; false: a published row is taken at its word. */
+    /* The degrees asked for must divide model, batch and GPUs; false: a published row is taken at
+     * its word. */
+    bool exact;
 } lt_plan_query;
 
 typedef struct {
@@ -441,7 +483,10 @@ LT_MUST_USE lt_err lt_plan_search(const lt_plan_model *m, const lt_plan_cluster 
                                   const lt_plan_query *q, lt_plan_found *out);
 void lt_plan_found_free(lt_plan_found *f);
 
-/* ---- Serving ------------------------------------------------------------------------------------------------------ */
+/* ---- Serving
+ *
+ *
+ * ------------------------------------------------------------------------------------------------------ */
 
 typedef struct {
     int tp;

@@ -4,12 +4,14 @@
  *   ── lt_engine_submit ──▶ queue ──▶ admit ─▶ schedule ─▶ one batched forward ─▶ sample ─┐
  *   ◀── lt_engine_poll ──── events ◀────────────────────────────────────────────── emit ◀──┘
  *
- * The front owns text: templates, tokenizing, stop strings, JSON. The engine owns tokens: it never sees text and never waits for the
- * front. submit, cancel and poll may be called from any thread; poll by one thread at a time.
+ * The front owns text: templates, tokenizing, stop strings, JSON. The engine owns tokens: it never
+ * sees text and never waits for the front. submit, cancel and poll may be called from any thread;
+ * poll by one thread at a time.
  *
  *     lt_engine_open(&e, model, NULL);
  *     lt_engine_submit(e, &request, &id);
- *     while (...) { wait for lt_engine_fd(e) to become readable; n = lt_engine_poll(e, events, 64); ... }
+ *     while (...) { wait for lt_engine_fd(e) to become readable; n = lt_engine_poll(e, events, 64);
+ *     ... }
  */
 #ifndef LATEEN_SERVE_H
 #define LATEEN_SERVE_H
@@ -19,11 +21,13 @@
 #include "lateen/model.h"
 
 typedef struct lt_engine lt_engine;
-typedef struct lt_grammar
-    lt_grammar; /* serve/grammar.h: what may come next, compiled for a vocabulary. */
+/* serve/grammar.h: what may come next, compiled for a vocabulary. */
+typedef struct lt_grammar lt_grammar;
 
-/* On a GPU kernels are compiled or loaded, and graphs recorded, at the first step of a kind. Which kinds are run with nothing in them before open returns: none; the first
- * that a request needs, the others while there is nothing to do (all before open returns where kernels were not compiled yet); all. */
+/* On a GPU kernels are compiled or loaded, and graphs recorded, at the first step of a kind. Which
+ * kinds are run with nothing in them before open returns: none; the first that a request needs, the
+ * others while there is nothing to do (all before open returns where kernels were not compiled
+ * yet); all. */
 typedef enum { LT_WARM_NONE, LT_WARM_FIRST, LT_WARM_ALL } lt_warm;
 
 #define LT_ENGINE_TOP 20 /* Most alternatives reported with a token. */
@@ -32,22 +36,24 @@ typedef struct {
     int64_t max_running; /* Sequences in one step at most. */
     int64_t max_waiting; /* Requests in the queue at most; one more is LIMIT. */
     int64_t max_seq;     /* Tokens of one sequence at most; 0: the model's. */
-    int64_t
-        step_tokens; /* Tokens of one step at most: every decoding sequence first, chunks of prompts with the rest. 0: 512, on a GPU 2048. */
+    /* Tokens of one step at most: every decoding sequence first, chunks of prompts with the rest.
+     * 0: 512, on a GPU 2048. */
+    int64_t step_tokens;
     int64_t page_tokens; /* Tokens of one page of the cache. */
-    int64_t
-        cache_bytes; /* Keys and values; 0: max_running * max_seq tokens, at most half of free memory. */
-    int64_t
-        unused_bytes; /* Of them at most so many keep pages that no sequence holds, for prompts to come; 0: all. */
-    bool
-        prefix_cache; /* Finished pages stay and are shared by prompts that begin with the same tokens. */
+    /* Keys and values; 0: max_running * max_seq tokens, at most half of free memory. */
+    int64_t cache_bytes;
+    /* Of them at most so many keep pages that no sequence holds, for prompts to come; 0: all. */
+    int64_t unused_bytes;
+    /* Finished pages stay and are shared by prompts that begin with the same tokens. */
+    bool prefix_cache;
     lt_warm warm;
-    bool
-        deterministic; /* A request's tokens do not depend on who else is in the batch, bit for bit. */
-    bool ahead;        /* On a GPU: queue the next step before the tokens of this one are known. */
-    lt_ends ends;      /* Tokens that end a text; none: the model's own. */
-    lt_dtype
-        cache_dtype; /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are as stored. */
+    /* A request's tokens do not depend on who else is in the batch, bit for bit. */
+    bool deterministic;
+    bool ahead;   /* On a GPU: queue the next step before the tokens of this one are known. */
+    lt_ends ends; /* Tokens that end a text; none: the model's own. */
+    /* F32, BF16, F16; LT_DTYPE_COUNT: the model's compute type, or F16 on a CPU where weights are
+     * as stored. */
+    lt_dtype cache_dtype;
 } lt_engine_options;
 
 lt_engine_options lt_engine_defaults(void);
@@ -58,25 +64,30 @@ typedef struct {
 } lt_logit_bias;
 #define LT_BIAS_MOST 1e9F
 
-/* How one request's tokens are chosen. Order: grammar, bias, penalties, DRY, temperature, top-k, typical, top-p, min-p, XTC. */
+/* How one request's tokens are chosen. Order: grammar, bias, penalties, DRY, temperature, top-k,
+ * typical, top-p, min-p, XTC. */
 typedef struct {
     double temperature;  /* 0: the most likely token (lowest id of ties). */
     int64_t top_k;       /* 0: all. */
     double top_p, min_p; /* 1, 0: all. */
     double typical_p;    /* 1: all (Meister et al. 2023, arXiv:2202.00666). */
-    double
-        repetition; /* 1: none. Logits of tokens seen (prompt and output) are divided (> 0) or multiplied by it (Keskar et al. 2019). */
+    /* 1: none. Logits of tokens seen (prompt and output) are divided (> 0) or multiplied by it
+     * (Keskar et al. 2019). */
+    double repetition;
     double frequency, presence; /* 0: none. Of output tokens, as OpenAI defines them. */
     uint64_t seed; /* The draw of sample s at position p is a pure function of (seed, s, p). */
     const lt_logit_bias *bias; /* Each id once. */
     int64_t n_bias;
-    /* DRY (p-e-w, oobabooga/text-generation-webui#5677): the logit of a token that would go on with what stands before for the last m >= dry_allowed tokens, loses
-     * dry_multiplier * dry_base^(m - dry_allowed); m counts up to 50 and not over a breaker. Of the last dry_last_n tokens, prompt and output; -1: all. Multiplier 0: none. */
+    /* DRY (p-e-w, oobabooga/text-generation-webui#5677): the logit of a token that would go on with
+     * what stands before for the last m >= dry_allowed tokens, loses dry_multiplier * dry_base^(m -
+     * dry_allowed); m counts up to 50 and not over a breaker. Of the last dry_last_n tokens, prompt
+     * and output; -1: all. Multiplier 0: none. */
     double dry_multiplier, dry_base;
     int64_t dry_allowed, dry_last_n;
     const int32_t *dry_breakers;
     int64_t n_dry_breakers;
-    /* XTC (p-e-w, #6335): with this probability all tokens of at least xtc_threshold but the least likely of them are left out. 0: never. */
+    /* XTC (p-e-w, #6335): with this probability all tokens of at least xtc_threshold but the least
+     * likely of them are left out. 0: never. */
     double xtc_probability, xtc_threshold;
 } lt_serve_sampling;
 
@@ -85,28 +96,38 @@ typedef struct {
     int64_t n_prompt;
     int64_t n_samples; /* Continuations of the prompt, which share its pages. */
     int64_t max_tokens,
-        min_tokens; /* Of each continuation. Before min_tokens the ending tokens cannot be chosen. */
+        /* Of each continuation. Before min_tokens the ending tokens cannot be chosen. */
+        min_tokens;
     const int32_t *stop_ids; /* Ending tokens beside the model's, also where ignore_eos is. */
     int64_t n_stop_ids;
     bool ignore_eos;
     int logprobs,
-        prompt_logprobs; /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities at all. */
+        /* Alternatives to report with each token, 0 to LT_ENGINE_TOP; -1: no log-probabilities at
+         * all. */
+        prompt_logprobs;
     uint64_t cache_salt; /* Only requests with the same one share pages of the prefix cache. */
-    int priority; /* Higher first; equal: first come. A level weighs as much as 4096 steps of waiting, so none waits for ever. */
+    /* Higher first; equal: first come. A level weighs as much as 4096 steps of waiting, so none
+     * waits for ever. */
+    int priority;
     lt_serve_sampling sampling;
     const int32_t *allowed; /* Only these may be chosen; none: all. Not beside a grammar. */
     int64_t n_allowed;
-    /* n_bad lists of ids, one behind the other, list i up to bad_ends[i]: its last one is not chosen behind the others. Where nothing else is left, it is. */
+    /* n_bad lists of ids, one behind the other, list i up to bad_ends[i]: its last one is not
+     * chosen behind the others. Where nothing else is left, it is. */
     const int32_t *bad;
     const int64_t *bad_ends;
     int64_t n_bad;
     const lt_grammar *grammar; /* NULL: free. Must live until the request is done. */
-    /* Reasoning: n_think_end > 0 says that the continuation begins with thinking (n_think_begin > 0: if it begins with those tokens), which ends at think_end. After think_budget tokens of it the engine forces those. -1: no budget. A grammar rules all of it: its language has the thinking, too. */
+    /* Reasoning: n_think_end > 0 says that the continuation begins with thinking (n_think_begin >
+     * 0: if it begins with those tokens), which ends at think_end. After think_budget tokens of it
+     * the engine forces those. -1: no budget. A grammar rules all of it: its language has the
+     * thinking, too. */
     int64_t think_budget;
     const int32_t *think_begin, *think_end;
     int64_t n_think_begin, n_think_end;
-    bool
-        embed; /* No continuation (max_tokens 0): report the mean of the last hidden states, normed to length 1; its SAMPLE ends with LENGTH. */
+    /* No continuation (max_tokens 0): report the mean of the last hidden states, normed to length
+     * 1; its SAMPLE ends with LENGTH. */
+    bool embed;
 } lt_request;
 
 lt_request lt_request_defaults(void);
@@ -122,7 +143,8 @@ typedef enum {
 } lt_finish;
 
 typedef enum {
-    LT_EVENT_PROMPT, /* One token of the prompt with its log-probability; prompt_logprobs >= 0 only. */
+    /* One token of the prompt with its log-probability; prompt_logprobs >= 0 only. */
+    LT_EVENT_PROMPT,
     LT_EVENT_TOKEN,  /* One token of a sample. */
     LT_EVENT_EMBED,  /* embedding (C) F32, valid until the next poll. */
     LT_EVENT_SAMPLE, /* A sample is finished. */
@@ -134,11 +156,12 @@ typedef struct {
     void *user;       /* lt_engine_submit's. */
     lt_event_kind kind;
     int32_t sample, id;
-    lt_finish
-        finish; /* SAMPLE: why. TOKEN: EOS or STOP_ID on the ending token, which has no place in the text. */
+    /* SAMPLE: why. TOKEN: EOS or STOP_ID on the ending token, which has no place in the text. */
+    lt_finish finish;
     lt_err failure; /* FAILED: of which kind; the message is in the log. */
     float logprob;
-    int n_top; /* Alternatives in top, likeliest first; -1: not even logprob (the prompt's first token). */
+    /* Alternatives in top, likeliest first; -1: not even logprob (the prompt's first token). */
+    int n_top;
     struct {
         int32_t id;
         float logprob;
@@ -155,12 +178,13 @@ LT_MUST_USE lt_err lt_engine_open(lt_engine **out, const lt_model *m,
                                   const lt_engine_options *options);
 void lt_engine_close(lt_engine *e); /* Requests that still run are cancelled. */
 
-/* ARG: impossible parameters, ids outside [0, V), a prompt with max_tokens over max_seq (the message has the numbers). LIMIT: the queue is full. */
+/* ARG: impossible parameters, ids outside [0, V), a prompt with max_tokens over max_seq (the
+ * message has the numbers). LIMIT: the queue is full. */
 LT_MUST_USE lt_err lt_engine_submit(lt_engine *e, const lt_request *r, void *user, uint64_t *id);
 void lt_engine_cancel(
     lt_engine *e,
-    uint64_t
-        id); /* Within one step; ends with DONE like every request. An id that is done: nothing. */
+    /* Within one step; ends with DONE like every request. An id that is done: nothing. */
+    uint64_t id);
 void lt_engine_cancel_sample(lt_engine *e, uint64_t id,
                              int32_t sample); /* E.g. a stop string was seen. */
 

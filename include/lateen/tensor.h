@@ -8,8 +8,9 @@
 
 #include "lateen/base.h"
 
-/* name, elements of a block, bytes of a block, safetensors' name. Plain types have blocks of one element. The others are ggml's formats
- * (tensor/block.h has the layouts): rows are whole blocks, one behind the other, and only ops that say so take them. */
+/* name, elements of a block, bytes of a block, safetensors' name. Plain types have blocks of one
+ * element. The others are ggml's formats (tensor/block.h has the layouts): rows are whole blocks,
+ * one behind the other, and only ops that say so take them. */
 #define LT_DTYPE_PLAIN_MAP(X)                                                                      \
     X(F32, 1, 4, "F32")                                                                            \
     X(BF16, 1, 2, "BF16")                                                                          \
@@ -45,7 +46,8 @@ typedef enum {
     LT_DTYPE_PLAIN_COUNT = LT_Q4_0
 } lt_dtype;
 
-/* Where memory is and work runs. AUTO: the GPU if there is one (LATEEN_CUDA_DEVICE chooses), else the CPU. */
+/* Where memory is and work runs. AUTO: the GPU if there is one (LATEEN_CUDA_DEVICE chooses), else
+ * the CPU. */
 typedef enum { LT_DEVICE_CPU, LT_DEVICE_CUDA, LT_DEVICE_AUTO } lt_device;
 #define LT_DEVICE_CHOICES "cpu|cuda|auto"
 
@@ -61,8 +63,8 @@ bool lt_dtype_from_name(lt_dtype *out, const char *name);
 
 #define LT_MAX_DIMS 4
 
-/* Element (i, j, ...) lies at data + (i * stride[0] + j * stride[1] + ...) * element size: strides are in elements. A
- * tensor that is absent (an optional argument) has data NULL. */
+/* Element (i, j, ...) lies at data + (i * stride[0] + j * stride[1] + ...) * element size: strides
+ * are in elements. A tensor that is absent (an optional argument) has data NULL. */
 typedef struct {
     void *data;
     int64_t shape[LT_MAX_DIMS];
@@ -96,8 +98,9 @@ static inline float lt_bf16_to_f32(uint16_t h) {
     return w.f;
 }
 
-/* To one of the two neighbours, the nearer one more often: up in `bits` / 65536 of all cases that lie that far above the lower one; 0 <= bits < 65536,
- * evenly drawn, gives x on average. What is exact stays. */
+/* To one of the two neighbours, the nearer one more often: up in `bits` / 65536 of all cases that
+ * lie that far above the lower one; 0 <= bits < 65536, evenly drawn, gives x on average. What is
+ * exact stays. */
 static inline uint16_t lt_f32_to_bf16_drawn(float x, uint32_t bits) {
     union {
         float f;
@@ -120,9 +123,10 @@ static inline uint16_t lt_f32_to_bf16(float x) {
 float lt_f16_to_f32(uint16_t h);
 uint16_t lt_f32_to_f16(float x);
 
-/* 8-bit floats (Micikevicius et al. 2022, arXiv:2209.05433): F8_E4M3 has 3 bits of mantissa, 448 as its largest value, no infinities and one NaN; F8_E5M2 has
- * 2 bits and 57344. Round to nearest, ties to even; what is larger, infinities too, becomes the largest (as cvt.rn.satfinite); NaN stays NaN. No branches:
- * loops over these become vector code. */
+/* 8-bit floats (Micikevicius et al. 2022, arXiv:2209.05433): F8_E4M3 has 3 bits of mantissa, 448 as
+ * its largest value, no infinities and one NaN; F8_E5M2 has 2 bits and 57344. Round to nearest,
+ * ties to even; what is larger, infinities too, becomes the largest (as cvt.rn.satfinite); NaN
+ * stays NaN. No branches: loops over these become vector code. */
 #define LT_E4M3_MAX 448.0f
 #define LT_E5M2_MAX 57344.0f
 static inline uint8_t lt_f32_to_f8(float x, bool e5m2) {
@@ -136,7 +140,8 @@ static inline uint8_t lt_f32_to_f8(float x, bool e5m2) {
     w.u &= 0x7FFFFFFFu;
     const bool nan = w.u > 0x7F800000u;
     at.f = w.f < (e5m2 ? LT_E5M2_MAX : LT_E4M3_MAX) ? w.f : (e5m2 ? LT_E5M2_MAX : LT_E4M3_MAX);
-    /* Adding 2^(23 - mantissa) times the power of two below x lets the FPU round at the last bit kept. */
+    /* Adding 2^(23 - mantissa) times the power of two below x lets the FPU round at the last bit
+     * kept. */
     ulp.u = at.u & 0x7F800000u;
     ulp.u = (ulp.u > normal ? ulp.u : normal) + ((23 - mantissa) << 23);
     at.f = (at.f + ulp.f) - ulp.f;
@@ -160,8 +165,8 @@ static inline float lt_f8_to_f32(uint8_t h, bool e5m2) {
     return w.f;
 }
 
-/* The scale of a block whose largest magnitude is amax: the least power of two with amax / scale <= the type's largest, not below 2^-126. Of infinity or NaN:
- * NaN. *inverse is 1 / scale. */
+/* The scale of a block whose largest magnitude is amax: the least power of two with amax / scale <=
+ * the type's largest, not below 2^-126. Of infinity or NaN: NaN. *inverse is 1 / scale. */
 static inline float lt_scale_of(float amax, bool e5m2, float *inverse) {
     union {
         float f;
@@ -176,7 +181,8 @@ static inline float lt_scale_of(float amax, bool e5m2, float *inverse) {
     return scale.f;
 }
 
-/* Convert count elements; any pair of F32, BF16, F16, F64, F8_E4M3, F8_E5M2. Contiguous; dst and src must not overlap. */
+/* Convert count elements; any pair of F32, BF16, F16, F64, F8_E4M3, F8_E5M2. Contiguous; dst and
+ * src must not overlap. */
 void lt_convert(void *dst, lt_dtype dst_dtype, const void *src, lt_dtype src_dtype, size_t count);
 
 #endif

@@ -7,13 +7,15 @@
  *     LT_TRY(lt_tokenizer_scratch_open(&s, t));
  *     LT_TRY(lt_tokenizer_encode(t, s, "Hello", 5, LT_ENCODE_DEFAULT, &ids));
  *
- * Read: tokenizer.json (Hugging Face), tekken.json (Mistral), SentencePiece .model, vocab.bpe with encoder.json
- * or vocab.json with merges.txt, .tiktoken rank files, llama2.c's tokenizer.bin, GGUF metadata; any of them may be
- * compressed with zstd or gzip. A folder is searched for the first of these.
+ * Read: tokenizer.json (Hugging Face), tekken.json (Mistral), SentencePiece .model, vocab.bpe with
+ * encoder.json or vocab.json with merges.txt, .tiktoken rank files, llama2.c's tokenizer.bin, GGUF
+ * metadata; any of them may be compressed with zstd or gzip. A folder is searched for the first of
+ * these.
  *
- * An open tokenizer is read-only and may be used by many threads at once; each thread brings its own scratch,
- * which holds its buffers and a cache of recent words. Token ids are exact: equal to those of the library that
- * owns the file's format (tokenizers, tiktoken, sentencepiece, llama.cpp, llama2.c). */
+ * An open tokenizer is read-only and may be used by many threads at once; each thread brings its
+ * own scratch, which holds its buffers and a cache of recent words. Token ids are exact: equal to
+ * those of the library that owns the file's format (tokenizers, tiktoken, sentencepiece, llama.cpp,
+ * llama2.c). */
 #ifndef LATEEN_TOKENIZER_H
 #define LATEEN_TOKENIZER_H
 
@@ -44,11 +46,13 @@ typedef struct {
 
 void lt_ids_free(lt_ids *ids);
 
-/* Open a file or a folder. options may be NULL. *out is written only on success; close accepts NULL. */
+/* Open a file or a folder. options may be NULL. *out is written only on success; close accepts
+ * NULL. */
 LT_MUST_USE lt_err lt_tokenizer_open(lt_tokenizer **out, const char *path,
                                      const lt_tokenizer_options *options);
 
-/* The same from memory; name leads the messages and, where the content does not tell the format, its suffix does. */
+/* The same from memory; name leads the messages and, where the content does not tell the format,
+ * its suffix does. */
 LT_MUST_USE lt_err lt_tokenizer_open_memory(lt_tokenizer **out, const void *data, size_t bytes,
                                             const char *name, const lt_tokenizer_options *options);
 void lt_tokenizer_close(lt_tokenizer *t);
@@ -66,8 +70,8 @@ enum {
                          does so whenever it encodes, transformers does not; nor do training and serving here. */
 };
 
-/* Append the ids of text[0..bytes) to *out. Bytes that are not UTF-8 are kept by byte-level vocabularies and read as U+FFFD by
- * the others. */
+/* Append the ids of text[0..bytes) to *out. Bytes that are not UTF-8 are kept by byte-level
+ * vocabularies and read as U+FFFD by the others. */
 LT_MUST_USE lt_err lt_tokenizer_encode(const lt_tokenizer *t, lt_tokenizer_scratch *s,
                                        const char *text, size_t bytes, unsigned flags, lt_ids *out);
 
@@ -76,28 +80,31 @@ typedef struct {
     size_t begin, end;
 } lt_text_span;
 
-/* Encode valid UTF-8 (LT_ENCODE_FIT is not for this) and tell which ids stand for spans of it: *mask gets a byte for each id that is
- * appended to *out, 1 when the id covers a byte of a span, else 0. spans are in order and do not overlap. *mask is malloc'ed. */
+/* Encode valid UTF-8 (LT_ENCODE_FIT is not for this) and tell which ids stand for spans of it:
+ * *mask gets a byte for each id that is appended to *out, 1 when the id covers a byte of a span,
+ * else 0. spans are in order and do not overlap. *mask is malloc'ed. */
 LT_MUST_USE lt_err lt_tokenizer_encode_masked(const lt_tokenizer *t, lt_tokenizer_scratch *s,
                                               const char *text, size_t bytes, unsigned flags,
                                               const lt_text_span *spans, size_t n_spans,
                                               lt_ids *out, unsigned char **mask);
 
-/* Decode ids into malloc'ed, 0-terminated, valid UTF-8 (*text, *bytes without the 0); ill-formed bytes become U+FFFD.
- * skip_special leaves special tokens out. An id outside the vocabulary is an error. */
+/* Decode ids into malloc'ed, 0-terminated, valid UTF-8 (*text, *bytes without the 0); ill-formed
+ * bytes become U+FFFD. skip_special leaves special tokens out. An id outside the vocabulary is an
+ * error. */
 LT_MUST_USE lt_err lt_tokenizer_decode(const lt_tokenizer *t, const uint32_t *ids, size_t n,
                                        bool skip_special, char **text, size_t *bytes);
 
-/* Streaming decode: each id yields the text that is certain so far, never half a UTF-8 character; finish yields the rest. The
- * concatenation equals lt_tokenizer_decode of all ids. The text is owned by the stream, 0-terminated, and valid until the next
- * call. */
+/* Streaming decode: each id yields the text that is certain so far, never half a UTF-8 character;
+ * finish yields the rest. The concatenation equals lt_tokenizer_decode of all ids. The text is
+ * owned by the stream, 0-terminated, and valid until the next call. */
 LT_MUST_USE lt_err lt_tokenizer_stream_open(lt_tokenizer_stream **out, const lt_tokenizer *t,
                                             bool skip_special);
 LT_MUST_USE lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char **text,
                                            size_t *bytes);
 LT_MUST_USE lt_err lt_tokenizer_stream_finish(lt_tokenizer_stream *s, const char **text,
                                               size_t *bytes);
-/* Before the first put: what comes stands behind other text, so nothing is stripped off its beginning (SentencePiece's space). */
+/* Before the first put: what comes stands behind other text, so nothing is stripped off its
+ * beginning (SentencePiece's space). */
 void lt_tokenizer_stream_continue(lt_tokenizer_stream *s);
 void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
 
@@ -106,9 +113,11 @@ void lt_tokenizer_stream_close(lt_tokenizer_stream *s);
 typedef struct {
     uint32_t n_ids; /* One more than the largest id. */
     uint32_t bos, eos, pad, unk,
-        eot; /* LT_TOKEN_NONE where the file names none. eot ends a turn (<|im_end|>, <|eot_id|>). */
-    const uint32_t *
-        ends; /* All that end a text or a turn: eos, eot, and others by a GGUF's keys or by name. Lives as long as the tokenizer. */
+        /* LT_TOKEN_NONE where the file names none. eot ends a turn (<|im_end|>, <|eot_id|>). */
+        eot;
+    /* All that end a text or a turn: eos, eot, and others by a GGUF's keys or by name. Lives as
+     * long as the tokenizer. */
+    const uint32_t *ends;
     size_t n_ends;
     bool adds_bos, adds_eos;   /* What LT_ENCODE_ADD_SPECIAL does. */
     const char *kind;          /* "byte-level BPE", "SentencePiece BPE", "Unigram", "WordPiece". */
@@ -117,8 +126,8 @@ typedef struct {
 
 lt_tokenizer_info lt_tokenizer_describe(const lt_tokenizer *t);
 
-/* Raw bytes of a piece as the decoder would emit it in the middle of a text; for a special token its name. NULL for a hole.
- * Not 0-terminated. */
+/* Raw bytes of a piece as the decoder would emit it in the middle of a text; for a special token
+ * its name. NULL for a hole. Not 0-terminated. */
 const char *lt_tokenizer_piece(const lt_tokenizer *t, uint32_t id, size_t *bytes);
 bool lt_tokenizer_is_special(const lt_tokenizer *t, uint32_t id);
 

@@ -1,8 +1,8 @@
 /* arena.h: one block of memory for one lifetime (weights, gradients, activations, ...).
  *
  * A carve function takes every buffer of a set from an arena. It is called twice with the same
- * arguments: first on a measuring arena (base NULL), where it only adds up, then on a real one, where
- * the same calls place the buffers. So sizes and pointers can not disagree:
+ * arguments: first on a measuring arena (base NULL), where it only adds up, then on a real one,
+ * where the same calls place the buffers. So sizes and pointers can not disagree:
  *
  *     lt_arena a = {0};
  *     acts_carve(&acts, spec, &a);                 measure
@@ -26,8 +26,8 @@ typedef struct {
     const char *name; /* For messages; a string that outlives the arena. */
 } lt_arena;
 
-/* Take bytes, aligned (a power of two, at least 1; LT_ARENA_ALIGN is the usual one). Returns NULL while measuring. On a real arena,
- * asking for more than was measured is a bug and asserts. */
+/* Take bytes, aligned (a power of two, at least 1; LT_ARENA_ALIGN is the usual one). Returns NULL
+ * while measuring. On a real arena, asking for more than was measured is a bug and asserts. */
 void *lt_arena_take(lt_arena *a, size_t bytes, size_t align);
 
 /* Allocate what was measured (used_bytes), zeroed, and rewind so that the carve can run again. */

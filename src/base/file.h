@@ -19,14 +19,15 @@ typedef struct {
 LT_MUST_USE lt_err lt_file_map_open(lt_file_map *out, const char *path);
 void lt_file_map_close(lt_file_map *m); /* Accepts a zeroed map. */
 
-/* Give the mapped pages back: they no longer count as this process's memory, and are read again (from the system's cache, as a rule) when next
- * touched. Safe beside readers. */
+/* Give the mapped pages back: they no longer count as this process's memory, and are read again
+ * (from the system's cache, as a rule) when next touched. Safe beside readers. */
 void lt_file_map_forget(const lt_file_map *m);
 
 /* Read a whole file of at most max_bytes into malloc'ed memory with a 0 behind it. */
 LT_MUST_USE lt_err lt_file_read(char **out, size_t *size_bytes, const char *path, size_t max_bytes);
 
-/* Write path.tmp, sync, rename over path, sync the folder: after a crash the old or the new is there. */
+/* Write path.tmp, sync, rename over path, sync the folder: after a crash the old or the new is
+ * there. */
 LT_MUST_USE lt_err lt_file_write_atomic(const char *path, const void *data, size_t size_bytes);
 
 /* Copy a file of at most max_bytes; to is written as lt_file_write_atomic does. */

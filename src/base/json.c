@@ -7,8 +7,8 @@
 #include "base/error.h"
 #include "base/file.h"
 
-/* The end of a whole number that begins at p, or p itself: of a number with a point or an exponent, or with fewer digits than
- * 64 bits may have. */
+/* The end of a whole number that begins at p, or p itself: of a number with a point or an exponent,
+ * or with fewer digits than 64 bits may have. */
 static const char *long_integer(const char *p, const char *end) {
     const char *at = p;
     while (at < end && *at >= '0' && *at <= '9') {

@@ -1,5 +1,5 @@
-/* limits.c: see limits.h. A file that is missing or malformed limits nothing: there are kernels without control groups, without version 1,
- * without swap accounting, and /proc may be hidden. */
+/* limits.c: see limits.h. A file that is missing or malformed limits nothing: there are kernels
+ * without control groups, without version 1, without swap accounting, and /proc may be hidden. */
 #include "base/limits.h"
 
 #include <dirent.h>
@@ -14,7 +14,8 @@
 #define TEXT_BYTES 65536
 #define MAX_DEPTH  64
 
-/* One hierarchy of control groups: where it is mounted, and which of its groups the process is in. */
+/* One hierarchy of control groups: where it is mounted, and which of its groups the process is
+ * in. */
 typedef struct {
     bool v2;
     char mount[LT_PATH_BYTES]; /* As the process sees it. */
@@ -117,7 +118,8 @@ static void cpus_limit(lt_limits *out, int n, const char *folder, const char *na
 
 /* ---- Groups ---- */
 
-/* Page cache of the group at hand that the kernel would drop for it. total: version 1 counts the groups below under names of their own. */
+/* Page cache of the group at hand that the kernel would drop for it. total: version 1 counts the
+ * groups below under names of their own. */
 static uint64_t reclaimable(const reader *r, bool v2) {
     static const char *const names[2][4] = {
         {"total_inactive_file", "total_active_file", "total_mapped_file", ""},
@@ -210,7 +212,8 @@ static bool lists(const char *list, const char *word) {
     return false;
 }
 
-/* The process's path in the hierarchy that has the controller, from /proc/self/cgroup: "4:memory:/a/b", "0::/a/b". */
+/* The process's path in the hierarchy that has the controller, from /proc/self/cgroup:
+ * "4:memory:/a/b", "0::/a/b". */
 static bool find_group(reader *r, const char *controller, bool v2, char out[LT_PATH_BYTES]) {
     if (!read_text(r, "/proc/self", "cgroup")) {
         return false;
@@ -244,7 +247,8 @@ static void decode_octal(char *text) {
     *to = '\0';
 }
 
-/* What of the group's path lies below the mount's own root; "": nothing, or it lies elsewhere, and the mount point is all that can be seen. */
+/* What of the group's path lies below the mount's own root; "": nothing, or it lies elsewhere, and
+ * the mount point is all that can be seen. */
 static const char *below(const char *group, const char *root) {
     const size_t n = strcmp(root, "/") == 0 ? 0 : strlen(root);
     if (strncmp(group, root, n) != 0 || (group[n] != '/' && group[n] != '\0') ||
@@ -254,7 +258,8 @@ static const char *below(const char *group, const char *root) {
     return group + n;
 }
 
-/* A line of mountinfo: "36 35 0:29 ROOT MOUNT options... - TYPE SOURCE OPTIONS"; the mount of this hierarchy that shows the group best. */
+/* A line of mountinfo: "36 35 0:29 ROOT MOUNT options... - TYPE SOURCE OPTIONS"; the mount of this
+ * hierarchy that shows the group best. */
 static bool find_mount(reader *r, const char *controller, const char *group, hierarchy *h) {
     bool found = false;
     if (!read_text(r, "/proc/self", "mountinfo")) {
@@ -295,7 +300,8 @@ static void read_groups(reader *r, const char *controller,
 
 /* ---- The process and the machine ---- */
 
-/* A line of /proc/self/limits: "Max address space      8388608              unlimited            bytes": the soft limit. */
+/* A line of /proc/self/limits: "Max address space      8388608              unlimited            bytes": the soft
+ * limit. */
 static uint64_t process_limit(const reader *r, const char *name) {
     const char *at = strstr(r->text, name);
     return at != NULL ? number(at + strlen(name)) : LT_LIMIT_UNKNOWN;

@@ -7,7 +7,8 @@
 
 typedef enum { LT_LOG_ERROR, LT_LOG_WARN, LT_LOG_INFO, LT_LOG_DEBUG } lt_log_level;
 
-/* Messages above this level are dropped; the default is INFO, or LATEEN_LOG=error|warn|info|debug. */
+/* Messages above this level are dropped; the default is INFO, or
+ * LATEEN_LOG=error|warn|info|debug. */
 void lt_log_set_level(lt_log_level level);
 
 /* Also append every message to this file; NULL stops that. The path's file stays open. */
@@ -23,8 +24,9 @@ void lt_log_note(lt_log_level level, const char *fmt, ...) LT_PRINTF(2, 3);
 #define lt_log_info(...)  lt_log(LT_LOG_INFO, __VA_ARGS__)
 #define lt_log_debug(...) lt_log(LT_LOG_DEBUG, __VA_ARGS__)
 
-/* A progress line on stderr. On a terminal it redraws itself (lt_progress_show overwrites the line);
- * elsewhere a line is printed at most every plain_every_s seconds. lt_log keeps clear of it. */
+/* A progress line on stderr. On a terminal it redraws itself (lt_progress_show overwrites the
+ * line); elsewhere a line is printed at most every plain_every_s seconds. lt_log keeps clear of
+ * it. */
 typedef struct {
     double plain_every_s; /* 0: never print plain lines except the last one. */
     double next_plain_s;

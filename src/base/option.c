@@ -35,8 +35,9 @@ const lt_option *lt_option_find(const lt_option_table *t, const char *name) {
     return NULL;
 }
 
-/* Levenshtein distance if it is below limit, else limit: most pairs are told apart by their lengths, most others by their first rows. Long names
- * are compared by their first NAME_BYTES - 1 characters. */
+/* Levenshtein distance if it is below limit, else limit: most pairs are told apart by their
+ * lengths, most others by their first rows. Long names are compared by their first NAME_BYTES - 1
+ * characters. */
 static size_t edit_distance(const char *a, const char *b, size_t limit) {
     size_t row[NAME_BYTES];
     const size_t na = strlen(a), nb = strnlen(b, NAME_BYTES - 1);
@@ -235,8 +236,8 @@ void lt_options_default(const lt_option_table *t, void *obj) {
     for (size_t i = 0; i < t->n_rows; i++) {
         const lt_option *row = &t->rows[i];
         lt_option relaxed = *row;
-        relaxed.max = row->type == LT_OPTION_STR ? 0
-                                                 : row->max; /* A required STR defaults to "". */
+        /* A required STR defaults to "". */
+        relaxed.max = row->type == LT_OPTION_STR ? 0 : row->max;
         LT_ASSERT(set_row(&relaxed, obj, row->fallback, "default") == LT_OK);
     }
 }

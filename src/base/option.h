@@ -11,11 +11,12 @@
  *     static const lt_option demo_rows[] = {DEMO_OPTIONS(LT_OPTION_ROW)};
  *     static const lt_option_table demo_table = LT_OPTION_TABLE("demo", demo_rows);
  *
- * Name: a dotted YAML path; the flag is "--" + the same name ('_' and '-' are equal). Type: BOOL, I64
- * (accepts K M G T B and KiB MiB GiB suffixes, 1e9), F64, STR (at most LT_OPTION_STR_BYTES - 1), ENUM
- * (int index into the choices listed under `unit`). min and max apply to numbers and are inclusive, unless a ninth column says
- * otherwise; for STR, max 1 means "must not be empty". The ninth column may be left out; it is an OR of lt_option_flag, and
- * its upper bits are for the owner of the table. Order: default < recipe < flag. */
+ * Name: a dotted YAML path; the flag is "--" + the same name ('_' and '-' are equal). Type: BOOL,
+ * I64 (accepts K M G T B and KiB MiB GiB suffixes, 1e9), F64, STR (at most LT_OPTION_STR_BYTES -
+ * 1), ENUM (int index into the choices listed under `unit`). min and max apply to numbers and are
+ * inclusive, unless a ninth column says otherwise; for STR, max 1 means "must not be empty". The
+ * ninth column may be left out; it is an OR of lt_option_flag, and its upper bits are for the owner
+ * of the table. Order: default < recipe < flag. */
 #ifndef LT_BASE_OPTION_H
 #define LT_BASE_OPTION_H
 
@@ -81,17 +82,17 @@ typedef struct {
 /* Fill *obj with the defaults. A default that does not parse is a bug and asserts. */
 void lt_options_default(const lt_option_table *t, void *obj);
 
-/* Set one option by name from text. origin ("flag", "recipe.yaml:12") leads the message. An unknown name
- * is ARG and suggests the nearest. */
+/* Set one option by name from text. origin ("flag", "recipe.yaml:12") leads the message. An unknown
+ * name is ARG and suggests the nearest. */
 LT_MUST_USE lt_err lt_options_set(const lt_option_table *t, void *obj, const char *name,
                                   const char *value, const char *origin);
 
 /* Read a YAML mapping (nested keys joined with dots; a sequence of scalars joined with commas). */
 LT_MUST_USE lt_err lt_options_load_yaml(const lt_option_table *t, void *obj, const char *path);
 
-/* Parse argv[1..]: "--name value", "--name=value", "--flag", "--flag true|false" and "--no-flag" for BOOL. Words that are not flags
- * go to positional[0 .. *n_positional), at most max_positional; "--" ends the flags. "--help" sets
- * *help and stops. */
+/* Parse argv[1..]: "--name value", "--name=value", "--flag", "--flag true|false" and "--no-flag"
+ * for BOOL. Words that are not flags go to positional[0 .. *n_positional), at most max_positional;
+ * "--" ends the flags. "--help" sets *help and stops. */
 LT_MUST_USE lt_err lt_options_parse(const lt_option_table *t, void *obj, int argc, char **argv,
                                     const char **positional, int max_positional, int *n_positional,
                                     bool *help);
@@ -102,7 +103,8 @@ void lt_options_dump_yaml(const lt_option_table *t, const void *obj, FILE *to);
 /* One value as text (shortest form that reads back equal). */
 void lt_option_text(const lt_option *row, const void *obj, char *out, size_t out_bytes);
 
-/* The row of that name ('_' and '-' are equal), or NULL; and one that suggests the nearest name when there is none. */
+/* The row of that name ('_' and '-' are equal), or NULL; and one that suggests the nearest name
+ * when there is none. */
 const lt_option *lt_option_find(const lt_option_table *t, const char *name);
 LT_MUST_USE lt_err lt_option_need(const lt_option **out, const lt_option_table *t, const char *name,
                                   const char *origin);

@@ -1,6 +1,6 @@
-/* rng.h: counter-based random numbers (Philox 4x32-10, Salmon et al. 2011, "Parallel Random Numbers:
- * As Easy as 1, 2, 3"). A draw is a pure function of (seed, stream, position): nothing to save but
- * the position, any position can be drawn at once, and threads never share state. */
+/* rng.h: counter-based random numbers (Philox 4x32-10, Salmon et al. 2011, "Parallel Random
+ * Numbers: As Easy as 1, 2, 3"). A draw is a pure function of (seed, stream, position): nothing to
+ * save but the position, any position can be drawn at once, and threads never share state. */
 #ifndef LT_BASE_RNG_H
 #define LT_BASE_RNG_H
 

@@ -1,5 +1,6 @@
-/* bench_engine.c: `lateen bench engine`: tokens a second of the engine alone, without HTTP: so many streams with prompts of one length, each decoding so many
- * tokens, all submitted at once. Two rates: of the prompts, until each stream has its first token, and of decoding, from then on. */
+/* bench_engine.c: `lateen bench engine`: tokens a second of the engine alone, without HTTP: so many
+ * streams with prompts of one length, each decoding so many tokens, all submitted at once. Two
+ * rates: of the prompts, until each stream has its first token, and of decoding, from then on. */
 #include <jansson.h>
 #include <poll.h>
 #include <stdio.h>

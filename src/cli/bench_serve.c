@@ -1,9 +1,12 @@
-/* bench_serve.c: `lateen bench serve URL|MODEL`: latency and throughput of any OpenAI server: ours, a peer's, or one started here for the occasion.
+/* bench_serve.c: `lateen bench serve URL|MODEL`: latency and throughput of any OpenAI server: ours,
+ * a peer's, or one started here for the occasion.
  *
- * Requests come from a trace (Azure's CSV, Mooncake's JSON lines with shared prefixes), or have fixed lengths; they arrive at once, at a Poisson rate,
- * or at the trace's times; so many are on their way at most. Figures are what a client sees:
+ * Requests come from a trace (Azure's CSV, Mooncake's JSON lines with shared prefixes), or have
+ * fixed lengths; they arrive at once, at a Poisson rate, or at the trace's times; so many are on
+ * their way at most. Figures are what a client sees:
  *     TTFT  from sending to the first token             TPOT  (last - first token) / (tokens - 1), of one request
- *     ITL   each gap between two tokens                 goodput  requests a second that kept both limits */
+ *     ITL   each gap between two tokens                 goodput  requests a second that kept both
+ *     limits */
 #include <math.h>
 #include <poll.h>
 #include <signal.h>

@@ -1,7 +1,8 @@
-/* bench_train.c: `lateen bench train`: seconds of a whole optimiser step, ours and a peer's in turn, and where our time goes.
+/* bench_train.c: `lateen bench train`: seconds of a whole optimiser step, ours and a peer's in
+ * turn, and where our time goes.
  *
- * The peer (base/peer.h; bench/peers/train_torch.py, train_torch_gpu.py) answers a line "N" with the median seconds of one of N steps. The ratio of
- * medians is what counts. */
+ * The peer (base/peer.h; bench/peers/train_torch.py, train_torch_gpu.py) answers a line "N" with
+ * the median seconds of one of N steps. The ratio of medians is what counts. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,8 @@
 #define MAX_ROUNDS 64
 #define MAX_STEPS  1000
 
-/* Limits that the shares are compared with: an H100 SXM's datasheet and the copy we measured on it; other GPUs give other numbers here. */
+/* Limits that the shares are compared with: an H100 SXM's datasheet and the copy we measured on it;
+ * other GPUs give other numbers here. */
 #define BENCH_TRAIN_OPTIONS(X)                                                                     \
     X(ENUM, shape, "shape", "gpt2-124m", 0, 0, LT_TRAIN_SHAPES, "model and batch")                 \
     X(ENUM, dtype, "dtype", "fp32", 0, 0, "fp32|bf16", "compute type")                             \

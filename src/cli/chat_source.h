@@ -1,4 +1,5 @@
-/* chat_source.h: the conversations of `lateen tokenize --chat`: options, template and their hash. */
+/* chat_source.h: the conversations of `lateen tokenize --chat`: options, template and their
+ * hash. */
 #ifndef LT_CLI_CHAT_SOURCE_H
 #define LT_CLI_CHAT_SOURCE_H
 
@@ -28,8 +29,9 @@ typedef struct {
     uint64_t hash; /* Of template and options. */
 } lt_chat_source;
 
-/* prompt, answer: the members of --prompt-field and --field, used when prompt is not empty. tokenizer_path: where the model's template
- * is looked for. out->on tells whether conversations were asked for. Close it also after a failure. */
+/* prompt, answer: the members of --prompt-field and --field, used when prompt is not empty.
+ * tokenizer_path: where the model's template is looked for. out->on tells whether conversations
+ * were asked for. Close it also after a failure. */
 LT_MUST_USE lt_err lt_chat_source_open(lt_chat_source *out, const lt_chat_source_options *o,
                                        const char *prompt, const char *answer,
                                        const lt_tokenizer *t, const char *tokenizer_path);

@@ -34,8 +34,9 @@ static int unknown_verb(const char *word) {
     return LT_EXIT_USAGE;
 }
 
-/* libgomp counts the cores that the process may run on, and knows no quota of a control group: more threads than that would be stopped together, in the middle of a
- * parallel region, for most of each period. True: the environment has changed. */
+/* libgomp counts the cores that the process may run on, and knows no quota of a control group: more
+ * threads than that would be stopped together, in the middle of a parallel region, for most of each
+ * period. True: the environment has changed. */
 static bool bound_threads(void) {
     lt_limits l;
     char n[16];
@@ -47,8 +48,10 @@ static bool bound_threads(void) {
     return l.n_cpus < lt_thread_count() && setenv("OMP_NUM_THREADS", n, 1) == 0;
 }
 
-/* By itself libgomp spins some 15 ms at the end of a parallel region before it sleeps: whole time slices, in which a machine with other work does nothing, and a token of 1.5 ms took 40 to
- * 1,500. With 4,000 turns it spins 0.1 to 0.2 ms, longer than an op's wait for its threads and for what is done on one. It reads its environment before main: hence a second start. */
+/* By itself libgomp spins some 15 ms at the end of a parallel region before it sleeps: whole time
+ * slices, in which a machine with other work does nothing, and a token of 1.5 ms took 40 to 1,500.
+ * With 4,000 turns it spins 0.1 to 0.2 ms, longer than an op's wait for its threads and for what is
+ * done on one. It reads its environment before main: hence a second start. */
 static bool bound_spinning(void) {
     return getenv("OMP_WAIT_POLICY") == NULL && getenv("GOMP_SPINCOUNT") == NULL &&
            setenv("GOMP_SPINCOUNT", "4000", 1) == 0;
@@ -84,7 +87,8 @@ static int run(int argc, char **argv) {
     return unknown_verb(argv[1]);
 }
 
-/* Output that did not reach its file (a full disk, a closed descriptor) is a failure, whoever wrote it. */
+/* Output that did not reach its file (a full disk, a closed descriptor) is a failure, whoever wrote
+ * it. */
 int main(int argc, char **argv) {
     const int status = run(argc, argv);
     const bool flushed = fflush(stdout) == 0;

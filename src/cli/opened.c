@@ -58,7 +58,8 @@ lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device device) {
                               .dtype = dtype == LT_OPENED_F32 ? LT_F32 : LT_BF16};
 }
 
-/* A GPU, which takes 0.2 s to open, is opened beside what needs none of it: reading files. Who asks for it then waits, and is told of a failure. */
+/* A GPU, which takes 0.2 s to open, is opened beside what needs none of it: reading files. Who asks
+ * for it then waits, and is told of a failure. */
 static void *open_device(void *device) {
     const lt_backend *backend;
     (void)!lt_device_backend(&backend, *(const lt_device *)device);

@@ -1,4 +1,5 @@
-/* opened.h: what generate, chat and eval begin with: a model and the tokenizer that belongs to it. */
+/* opened.h: what generate, chat and eval begin with: a model and the tokenizer that belongs to
+ * it. */
 #ifndef LT_CLI_OPENED_H
 #define LT_CLI_OPENED_H
 
@@ -13,14 +14,16 @@ typedef struct {
     char path[LT_PATH_BYTES]; /* of the model */
 } lt_opened;
 
-/* How weights are held; the order of the option's choices. STORED: as the file has them, activations F32; on a device GGUF's blocks, all else and activations
- * BF16. */
+/* How weights are held; the order of the option's choices. STORED: as the file has them,
+ * activations F32; on a device GGUF's blocks, all else and activations BF16. */
 typedef enum { LT_OPENED_STORED, LT_OPENED_F32, LT_OPENED_BF16 } lt_opened_dtype;
 
-/* The model that comes with Lateen: the first GGUF of models/ beside the binary or its parent folder, or of PREFIX/share/lateen/models. ARG: none. */
+/* The model that comes with Lateen: the first GGUF of models/ beside the binary or its parent
+ * folder, or of PREFIX/share/lateen/models. ARG: none. */
 LT_MUST_USE lt_err lt_opened_default_model(char out[LT_PATH_BYTES]);
 
-/* model_path: Hugging Face folder, GGUF or llama2.c .bin; "": the one that comes with Lateen. tokenizer_path "": what the model brings itself. threads 0: all cores. Free with
+/* model_path: Hugging Face folder, GGUF or llama2.c .bin; "": the one that comes with Lateen.
+ * tokenizer_path "": what the model brings itself. threads 0: all cores. Free with
  * lt_opened_close. */
 LT_MUST_USE lt_err lt_opened_open(lt_opened *out, const char *model_path,
                                   const char *tokenizer_path, lt_opened_dtype dtype,
@@ -33,15 +36,18 @@ void lt_opened_close(lt_opened *o);
 /* How a model is opened for this choice. */
 lt_model_options lt_opened_options(lt_opened_dtype dtype, lt_device device);
 
-/* The types in which matrices are held, each once: "Q5_K, Q6_K". *blocks: some are GGUF's blocks, whose products round activations to 8 bits. */
+/* The types in which matrices are held, each once: "Q5_K, Q6_K". *blocks: some are GGUF's blocks,
+ * whose products round activations to 8 bits. */
 #define LT_OPENED_TYPES_BYTES 160
 void lt_opened_types(const lt_model *m, char out[LT_OPENED_TYPES_BYTES], bool *blocks);
 
-/* Room a session needs for a prompt of so many bytes (a byte is at most a token) and max_tokens more, the model's longest sequence at most. */
+/* Room a session needs for a prompt of so many bytes (a byte is at most a token) and max_tokens
+ * more, the model's longest sequence at most. */
 int64_t lt_generate_room(const lt_model *m, size_t prompt_bytes, int64_t max_tokens);
 
-/* Fill obj anew: the table's defaults, over them what the model's own files say of generating, over them the flags. Call it when the flags, read once, have
- * said which model it is and that its word counts. */
+/* Fill obj anew: the table's defaults, over them what the model's own files say of generating, over
+ * them the flags. Call it when the flags, read once, have said which model it is and that its word
+ * counts. */
 LT_MUST_USE lt_err lt_opened_defaults(const lt_model *m, const lt_option_table *t, void *obj,
                                       int argc, char **argv);
 

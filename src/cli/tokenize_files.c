@@ -1,5 +1,5 @@
-/* tokenize_files.c: see tokenize_files.h. The work is data/tokenize.c's; here are the encoder (one scratch a thread), the progress line,
- * the signals and the statistics. */
+/* tokenize_files.c: see tokenize_files.h. The work is data/tokenize.c's; here are the encoder (one
+ * scratch a thread), the progress line, the signals and the statistics. */
 #include "cli/tokenize_files.h"
 
 #include <signal.h>

@@ -20,8 +20,9 @@ typedef struct {
     size_t byte;
 } lt_utf8_tally;
 
-/* If *text is valid UTF-8 nothing happens. Else it is FORMAT where `fails`, and where not *text and *n become a mended copy in *room,
- * 0-terminated, and the parts are added to the tally. what and line (0: none) are for the message. */
+/* If *text is valid UTF-8 nothing happens. Else it is FORMAT where `fails`, and where not *text and
+ * *n become a mended copy in *room, 0-terminated, and the parts are added to the tally. what and
+ * line (0: none) are for the message. */
 LT_MUST_USE lt_err lt_utf8_mend(const char *what, uint64_t line, bool fails, const char **text,
                                 size_t *n, lt_text *room, lt_utf8_tally *tally);
 

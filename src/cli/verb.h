@@ -1,6 +1,8 @@
-/* verb.h: one verb of the command line: `lateen <name> ...`. Each verb is a file verb_<name>.c with one public function;
- * the table in main.c lists them. A verb returns its exit status: 0 done, 1 failed, 2 usage, 75 (EX_TEMPFAIL of sysexits.h) stopped with everything saved: the same
- * command goes on. A script tells by it a run that has finished from one that is to be put back in the queue. */
+/* verb.h: one verb of the command line: `lateen <name> ...`. Each verb is a file verb_<name>.c with
+ * one public function; the table in main.c lists them. A verb returns its exit status: 0 done, 1
+ * failed, 2 usage, 75 (EX_TEMPFAIL of sysexits.h) stopped with everything saved: the same command
+ * goes on. A script tells by it a run that has finished from one that is to be put back in the
+ * queue. */
 #ifndef LT_CLI_VERB_H
 #define LT_CLI_VERB_H
 
@@ -17,15 +19,16 @@ typedef struct {
     const char *name;
     const char *summary;               /* One line of `lateen --help`. */
     int (*run)(int argc, char **argv); /* argv[0] is the verb's name. */
-    const lt_option_table
-        *options; /* For shell completion; NULL when the verb has sub-verbs only. */
+    /* For shell completion; NULL when the verb has sub-verbs only. */
+    const lt_option_table *options;
 } lt_verb;
 
 /* Print "lateen: <message of the last error>" and return the exit status that fits it. */
 int lt_verb_fail(lt_err err);
 
-/* Defaults, then the flags of argv. False: *status is what to exit with (after --help, or a bad flag). usage is the
- * synopsis behind "usage: lateen ", prose what --help prints between synopsis and options. */
+/* Defaults, then the flags of argv. False: *status is what to exit with (after --help, or a bad
+ * flag). usage is the synopsis behind "usage: lateen ", prose what --help prints between synopsis
+ * and options. */
 bool lt_verb_parse(const lt_option_table *t, void *obj, int argc, char **argv, const char *usage,
                    const char *prose, const char **positional, int max_positional,
                    int *n_positional, int *status);

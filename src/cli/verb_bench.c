@@ -1,4 +1,5 @@
-/* verb_bench.c: `lateen bench kernels`: how fast the kernels are, beside the vendor's and the machine's limits. */
+/* verb_bench.c: `lateen bench kernels`: how fast the kernels are, beside the vendor's and the
+ * machine's limits. */
 #include <stdio.h>
 #include <string.h>
 

@@ -1,7 +1,9 @@
-/* verb_chat.c: `lateen chat`: talk to a model on the terminal. The model's own chat template makes the text; as long as a turn only adds to what
- * was read before (templates may drop old reasoning), the conversation stays in the key/value cache and each turn is read once.
+/* verb_chat.c: `lateen chat`: talk to a model on the terminal. The model's own chat template makes
+ * the text; as long as a turn only adds to what was read before (templates may drop old reasoning),
+ * the conversation stays in the key/value cache and each turn is read once.
  *
- *   /reset   forget the conversation      /system TEXT   forget it and set the system message      /quit, Ctrl-D   end */
+ *   /reset   forget the conversation      /system TEXT   forget it and set the system message      /quit, Ctrl-D
+ *   end */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,8 +48,8 @@ typedef struct {
     char *read;       /* Text that is in the cache, the last answer too; owned. */
     size_t read_bytes;
     uint32_t *seen; /* One bit a token of the vocabulary: what is in the cache. */
-    bool
-        adds_special; /* The tokenizer's BOS before the text: not where a template writes its own. */
+    /* The tokenizer's BOS before the text: not where a template writes its own. */
+    bool adds_special;
 } chat;
 
 static lt_err append(chat *c, const char *text, size_t n) {
@@ -210,8 +212,8 @@ static lt_err on_line(chat *c, char *line, bool *over) {
         return begin(c, line + 8);
     }
     err = answer(c, line);
-    if (err ==
-        LT_ERR_LIMIT) { /* The conversation has outgrown its room: say so and begin afresh. */
+    /* The conversation has outgrown its room: say so and begin afresh. */
+    if (err == LT_ERR_LIMIT) {
         fprintf(stderr, "lateen: %s; the conversation is forgotten (--context gives more room)\n",
                 lt_error_message());
         restart(c);

@@ -1,4 +1,5 @@
-/* verb_completion.c: what tools/completion.sh asks: `lateen completion verbs | flags VERB | values VERB --FLAG`. One word a line. */
+/* verb_completion.c: what tools/completion.sh asks: `lateen completion verbs | flags VERB | values
+ * VERB --FLAG`. One word a line. */
 #include <stdio.h>
 #include <string.h>
 

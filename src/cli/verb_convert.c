@@ -1,4 +1,5 @@
-/* verb_convert.c: `lateen convert SRC DST`: any weights Lateen reads into a Hugging Face folder that transformers loads, or a .gguf. */
+/* verb_convert.c: `lateen convert SRC DST`: any weights Lateen reads into a Hugging Face folder
+ * that transformers loads, or a .gguf. */
 #include <stdio.h>
 #include <unistd.h>
 

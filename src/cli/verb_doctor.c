@@ -1,5 +1,6 @@
-/* verb_doctor.c: `lateen doctor`: what this machine is, what it can do (measured), what was built in, and with --ops which implementation
- * serves which shape. All facts are gathered into one JSON object; the text for people is printed from it, so the two never differ. */
+/* verb_doctor.c: `lateen doctor`: what this machine is, what it can do (measured), what was built
+ * in, and with --ops which implementation serves which shape. All facts are gathered into one JSON
+ * object; the text for people is printed from it, so the two never differ. */
 #include <event2/event.h>
 #include <hwloc.h>
 #include <jansson.h>

@@ -1,4 +1,5 @@
-/* verb_generate.c: `lateen generate`: text behind a prompt, on standard output and nothing else there. */
+/* verb_generate.c: `lateen generate`: text behind a prompt, on standard output and nothing else
+ * there. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,4 +1,5 @@
-/* verb_plan.c: `lateen plan`: the main form here; `fit`, `validate` and `serve` in plan_points.c and plan_serve.c. */
+/* verb_plan.c: `lateen plan`: the main form here; `fit`, `validate` and `serve` in plan_points.c
+ * and plan_serve.c. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -66,7 +67,8 @@ static int64_t greatest_divisor(int64_t a, int64_t b) {
     return a;
 }
 
-/* "16M" means about 16 million: the count of sequences within 5 % that shares most with the GPUs, then the nearest. */
+/* "16M" means about 16 million: the count of sequences within 5 % that shares most with the GPUs,
+ * then the nearest. */
 static int64_t round_batch(int64_t seqs, int64_t gpus) {
     const int64_t reach = seqs / 20 < 100000 ? seqs / 20 : 100000;
     int64_t best = seqs, shared = greatest_divisor(seqs, gpus);

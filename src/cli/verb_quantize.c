@@ -1,4 +1,5 @@
-/* verb_quantize.c: `lateen quantize IN OUT --type T`: any weights Lateen reads into a GGUF file, in fewer bits. */
+/* verb_quantize.c: `lateen quantize IN OUT --type T`: any weights Lateen reads into a GGUF file, in
+ * fewer bits. */
 #include <stdio.h>
 #include <sys/stat.h>
 

@@ -1,4 +1,5 @@
-/* verb_serve.c: `lateen serve MODEL`: the OpenAI-compatible server. The options are rows of a table; the server itself is serve/api.h. */
+/* verb_serve.c: `lateen serve MODEL`: the OpenAI-compatible server. The options are rows of a
+ * table; the server itself is serve/api.h. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -118,7 +119,8 @@ static lt_err add_keys(lt_server_options *s, char *text, const char *between) {
     return LT_OK;
 }
 
-/* An option that was given an empty value, as by a variable of a script that is not set: its default is empty too. */
+/* An option that was given an empty value, as by a variable of a script that is not set: its
+ * default is empty too. */
 static bool given_empty(int argc, char **argv, const char *flag) {
     const size_t n = strlen(flag);
     for (int i = 1; i < argc && strcmp(argv[i], "--") != 0; i++) {

@@ -1,4 +1,5 @@
-/* verb_simulate.c: `lateen simulate`: months of a run with failures, restarts, repairs and spares, many times over. */
+/* verb_simulate.c: `lateen simulate`: months of a run with failures, restarts, repairs and spares,
+ * many times over. */
 #include <math.h>
 #include <stdio.h>
 

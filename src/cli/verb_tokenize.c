@@ -1,5 +1,5 @@
-/* verb_tokenize.c: `lateen tokenize`: files to a token shard (tokenize_files.c); and text to ids and back on the terminal: JSON lines through
- * a pipe, one text, one list of ids. */
+/* verb_tokenize.c: `lateen tokenize`: files to a token shard (tokenize_files.c); and text to ids
+ * and back on the terminal: JSON lines through a pipe, one text, one list of ids. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -217,8 +217,8 @@ static lt_err run_jsonl(line_encoder *e) {
     bool more;
 
     for (;;) {
-        if (in.at == in.buffer.n ||
-            out.n > READ_BYTES) { /* Nothing more is at hand: let the reader of our pipe go on. */
+        /* Nothing more is at hand: let the reader of our pipe go on. */
+        if (in.at == in.buffer.n || out.n > READ_BYTES) {
             LT_TRY_DONE(flush_out(&out));
         }
         LT_TRY_DONE(next_line(&in, &line, &n, &more));
@@ -339,7 +339,8 @@ done:
 }
 
 int lt_verb_tokenize(int argc, char **argv);
-/* Which of the four things to do is not said twice, and what belongs to one is not said with another. */
+/* Which of the four things to do is not said twice, and what belongs to one is not said with
+ * another. */
 static lt_err check_modes(const tokenize_options *o, bool text_given, int n_inputs) {
     const bool chat = o->chat.on || o->chat.chat_template[0] != '\0';
     if ((o->jsonl || o->decode) + text_given + (n_inputs > 0) != 1) {

@@ -41,7 +41,8 @@ static void print_changeable(void) {
     putchar('\n');
 }
 
-/* A flag that does nothing beside the others is refused; what a recipe file has left over is only told (lt_training_open). */
+/* A flag that does nothing beside the others is refused; what a recipe file has left over is only
+ * told (lt_training_open). */
 static lt_err refuse_idle_flags(const lt_recipe *r, int argc, char **argv) {
     lt_err err = LT_OK;
     char value[LT_OPTION_STR_BYTES];
@@ -67,7 +68,8 @@ done:
     return err;
 }
 
-/* The recipe is read before the flags, so that flags win: find the one word that is not a flag or a flag's value. */
+/* The recipe is read before the flags, so that flags win: find the one word that is not a flag or a
+ * flag's value. */
 static lt_err load(lt_recipe *r, int argc, char **argv, bool *help) {
     const char *recipe[1] = {NULL};
     int n = 0;

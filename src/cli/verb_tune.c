@@ -1,4 +1,5 @@
-/* verb_tune.c: `lateen tune sgemm|gemm`: find the fastest kernel for a product on this GPU and remember it. */
+/* verb_tune.c: `lateen tune sgemm|gemm`: find the fastest kernel for a product on this GPU and
+ * remember it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -5,7 +5,8 @@
 #include "base/arena.h"
 #include "lateen/data.h"
 
-/* Room for `batch` rows of `seq` tokens: 16 * batch * seq bytes. Carved like everything else: measure, then place. */
+/* Room for `batch` rows of `seq` tokens: 16 * batch * seq bytes. Carved like everything else:
+ * measure, then place. */
 static inline void lt_batch_carve(lt_batch *b, int64_t batch, int64_t seq, lt_arena *a) {
     const size_t bytes = (size_t)(batch * seq) * sizeof(int32_t);
     b->batch = batch;

@@ -1,8 +1,9 @@
 /* bpe.c: the pair table and the merge loops; see bpe.h. The word cache before them is bpe_cache.c.
  *
- * MERGING a word of n symbols. Words are short (5 bytes on average), so up to SMALL symbols live on the stack: an array
- * of pair ranks is searched for its minimum, the pair is merged by shifting, two ranks are looked up again: O(n * merges)
- * with a tiny constant. Longer words (a megabyte of one letter is one word) are bpe_long.c's. */
+ * MERGING a word of n symbols. Words are short (5 bytes on average), so up to SMALL symbols live on
+ * the stack: an array of pair ranks is searched for its minimum, the pair is merged by shifting,
+ * two ranks are looked up again: O(n * merges) with a tiny constant. Longer words (a megabyte of
+ * one letter is one word) are bpe_long.c's. */
 #include "data/bpe.h"
 
 #include <assert.h>
@@ -90,7 +91,8 @@ lt_err lt_bpe_add_pair(lt_bpe *b, uint32_t left, uint32_t right, uint32_t merge)
     return LT_OK;
 }
 
-/* The symbol that the text of a piece's half would be: a piece, or a lone character of its own (SPM). */
+/* The symbol that the text of a piece's half would be: a piece, or a lone character of its own
+ * (SPM). */
 static lt_err half_symbol(lt_bpe *b, const char *s, size_t n, bool whole_char, uint32_t *out) {
     uint32_t id = lt_vocab_find(b->vocab, s, n);
     if (id == LT_NO_ID && whole_char && b->mode == LT_BPE_SPM) {
@@ -210,7 +212,8 @@ static inline int32_t least(const int32_t *keys, size_t n) {
     return a < b ? a : b;
 }
 
-/* Merges without ties: a merge's number is its rank. Symbols stay at their places, chained; a pair's key stands at its left one. */
+/* Merges without ties: a merge's number is its rank. Symbols stay at their places, chained; a
+ * pair's key stands at its left one. */
 static size_t merge_chained(const lt_bpe *b, uint32_t *ids, const uint32_t *merge, size_t n) {
     int32_t keys[LT_BPE_SMALL];
     uint8_t next[LT_BPE_SMALL], prev[LT_BPE_SMALL];

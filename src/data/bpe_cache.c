@@ -1,18 +1,21 @@
-/* bpe_cache.c: words to ids: the cache of recent words, and what becomes of those that are not in it.
+/* bpe_cache.c: words to ids: the cache of recent words, and what becomes of those that are not in
+ * it.
  *
- * Text repeats itself: nine words of ten were seen a moment ago. So a word's ids are remembered, in two tables of a fixed size
- * that a thread owns:
+ * Text repeats itself: nine words of ten were seen a moment ago. So a word's ids are remembered, in
+ * two tables of a fixed size that a thread owns:
  *
  *     SHORT  up to 15 bytes and 3 ids   32 bytes an entry, two to a cache line = one set, most recent first
  *     LONG   up to 31 bytes and 7 ids   64 bytes an entry, direct-mapped
  *
- * The key is the word itself, zero-padded, with its length in the last byte, so a hit is two (or four) 64-bit compares and no
- * hash can collide. Everything lies in tables larger than the nearest cache, so lt_bpe_encode works in batches of words, each step
- * fetching ahead what the next one reads:
+ * The key is the word itself, zero-padded, with its length in the last byte, so a hit is two (or
+ * four) 64-bit compares and no hash can collide. Everything lies in tables larger than the nearest
+ * cache, so lt_bpe_encode works in batches of words, each step fetching ahead what the next one
+ * reads:
  *
  *     keys ──▶ sets ──▶ words not there: long slot, vocabulary's slot ──▶ still not there: first symbols ──▶ merging (bpe_lanes.c)
  *
- * and then resolves the words in their order, as if one by one: what the steps before have found is only a result known early. */
+ * and then resolves the words in their order, as if one by one: what the steps before have found is
+ * only a result known early. */
 #include "data/bpe.h"
 
 #include <stdlib.h>
@@ -21,7 +24,8 @@
 #include "base/error.h"
 #include "data/bpe_merge.h"
 
-#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION /* Set by libFuzzer: a cache a call would be all it does. */
+/* Set by libFuzzer: a cache a call would be all it does. */
+#ifdef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define SHORT_BITS 4
 #define LONG_BITS  4
 #else
@@ -165,8 +169,8 @@ static lt_err miss_short(const lt_bpe *b, lt_bpe_scratch *s, const missed *m, co
     LT_TRY(encode_long(b, s, m, out, floor));
     if (out->n - before <= 3 &&
         (b->mode != LT_BPE_SPM || before == floor || out->data[before - 1] != b->unk)) {
-        set[1] =
-            set[0]; /* Not behind an <unk>, with which this word's first id may have been joined. */
+        /* Not behind an <unk>, with which this word's first id may have been joined. */
+        set[1] = set[0];
         set[0] = (short_entry){.key = {key[0], key[1]}, .n = (uint32_t)(out->n - before)};
         memcpy(set[0].ids, out->data + before, (out->n - before) * sizeof *out->data);
     }

@@ -1,23 +1,28 @@
-/* bpe_chars.c: which characters of two and three bytes may be symbols from the start of a word, instead of their bytes.
+/* bpe_chars.c: which characters of two and three bytes may be symbols from the start of a word,
+ * instead of their bytes.
  *
- * In most scripts a character is three bytes, so most merges of a word put characters together. They could be skipped if it were sure that
- * they happen. Ranks as training makes them are monotone: a piece's rank is above those of its halves. Then encoding is merging in the order
- * of ranks, and a character C becomes one symbol, whatever stands around it, unless an earlier merge crosses its ends while it is
- * still in parts. Such a merge makes a piece that ends in a part of a character (" \xe0\xa4"), or begins with one. So:
+ * In most scripts a character is three bytes, so most merges of a word put characters together.
+ * They could be skipped if it were sure that they happen. Ranks as training makes them are
+ * monotone: a piece's rank is above those of its halves. Then encoding is merging in the order of
+ * ranks, and a character C becomes one symbol, whatever stands around it, unless an earlier merge
+ * crosses its ends while it is still in parts. Such a merge makes a piece that ends in a part of a
+ * character (" \xe0\xa4"), or begins with one. So:
  *
  *     C = b0 b1 b2, by (b0 b1) = q, then (q b2)      ends[b0] > rank q     ends[b0 b1] > rank C     begins[b2] > rank C
  *               or by (b1 b2) = q, then (b0 q)       ends[b0] > rank C     begins[b2] > rank q      begins[b1 b2] > rank C
  *     C = b0 b1                                      ends[b0] > rank C     begins[b1] > rank C
  *
- * where ends[y] is the least rank of a longer piece whose last, unfinished character is y, and begins[x] that of a longer piece that
- * begins with x, the end of a character. A part dies at the rank on the right: a merge below it would have come first. What merges
- * with the whole C has a rank above C's, so it is not early either.
+ * where ends[y] is the least rank of a longer piece whose last, unfinished character is y, and
+ * begins[x] that of a longer piece that begins with x, the end of a character. A part dies at the
+ * rank on the right: a merge below it would have come first. What merges with the whole C has a
+ * rank above C's, so it is not early either.
  *
- * ends is known for each byte that stands before y: many pieces are a space, or one frequent letter, and the beginning of a character, and
- * matter to no character behind others. What is left to ask when a word is encoded is one rank, beside the symbol.
+ * ends is known for each byte that stands before y: many pieces are a space, or one frequent
+ * letter, and the beginning of a character, and matter to no character behind others. What is left
+ * to ask when a word is encoded is one rank, beside the symbol.
  *
- * Of UDHR's characters beyond ASCII, in o200k, 14 % have no symbol, some 7 % fail, the others pass or fail by what stands before them;
- * who fails is encoded from its bytes as ever. */
+ * Of UDHR's characters beyond ASCII, in o200k, 14 % have no symbol, some 7 % fail, the others pass
+ * or fail by what stands before them; who fails is encoded from its bytes as ever. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,7 +99,8 @@ static uint32_t char_of_3(const lt_bpe *b, const edges *e, const uint8_t *p,
                : LT_NO_ID;
 }
 
-/* A head whose own two bytes are parted by a piece before they meet is parted: rank 0 says so of every C. */
+/* A head whose own two bytes are parted by a piece before they meet is parted: rank 0 says so of
+ * every C. */
 static void fold_heads(const lt_bpe *b, edges *e) {
     for (uint32_t h = 0; h < N_HEADS; h++) {
         const uint32_t b0 = 0xE0 | h >> 6, front = b->byte_pair[b0 << 8 | 0x80 | (h & 63)];

@@ -1,16 +1,20 @@
 /* bpe_lanes.c: words merged side by side.
  *
- * Merging a word is a chain: the best pair, two lookups of new pairs at random places of a table of megabytes, the best pair again. One word
- * after another, half of the time goes by in waiting for those lookups. So the words of a batch that no cache knows are merged in
- * turns: one step of each, which ends in fetching the slots of its new pairs ahead; when its turn comes again they are there.
+ * Merging a word is a chain: the best pair, two lookups of new pairs at random places of a table of
+ * megabytes, the best pair again. One word after another, half of the time goes by in waiting for
+ * those lookups. So the words of a batch that no cache knows are merged in turns: one step of each,
+ * which ends in fetching the slots of its new pairs ahead; when its turn comes again they are
+ * there.
  *
  *     symbols of word 1 ── pairs ahead ── least, merge, pairs ahead ── least, merge, ...
  *     symbols of word 2 ──────── pairs ahead ── least, merge, pairs ahead ── ...
  *
- * And nothing branches on what a lookup finds: it is as good as random, and a wrong guess costs as much as 60 instructions. The least key
- * is taken over a fixed number of them; the ends of a word are symbols too, whose lookups find nothing.
+ * And nothing branches on what a lookup finds: it is as good as random, and a wrong guess costs as
+ * much as 60 instructions. The least key is taken over a fixed number of them; the ends of a word
+ * are symbols too, whose lookups find nothing.
  *
- * The order of merges within a word is that of merge_chained in bpe.c, and so are the keys: (rank, place), the least first. */
+ * The order of merges within a word is that of merge_chained in bpe.c, and so are the keys: (rank,
+ * place), the least first. */
 #include <assert.h>
 #include <string.h>
 
@@ -53,7 +57,8 @@ static inline int32_t least(const lt_bpe_lane *l) {
     return l->n < SHORT_LANE ? least_of(l->keys, SHORT_LANE) : least_of(l->keys, LT_BPE_LANE + 2);
 }
 
-/* Ask for the pair of two neighbours. The ends' is nowhere, which is always near; chosen by a mask, as a branch would be guessed. */
+/* Ask for the pair of two neighbours. The ends' is nowhere, which is always near; chosen by a mask,
+ * as a branch would be guessed. */
 static inline void ask(const lt_bpe *b, lt_bpe_lane *l, int which, uint32_t left, uint32_t right) {
     static const uint64_t nowhere[LT_BPE_BUCKET] = {0};
     const uint64_t pair = lt_bpe_pair(left, right);
@@ -139,9 +144,10 @@ void lt_bpe_merge_lanes(const lt_bpe *b, lt_bpe_lane *const *lanes, size_t n_lan
             kept += step(b, open[i]);
         }
         n_open = kept;
-        for (
-            size_t i = 0; i < n_open;
-            i++) { /* In a round of its own: a wide load of keys behind narrow stores would wait for them. */
+        for (size_t i = 0; i < n_open;
+             /* In a round of its own: a wide load of keys behind narrow stores would wait for
+             * them. */
+             i++) {
             rank(b, open[i]);
         }
     }

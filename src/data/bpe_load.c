@@ -1,17 +1,20 @@
 /* bpe_load.c: merges into the pair table.
  *
- * A vocabulary of 200,000 pieces has up to half a million merges, each with three lookups of a piece and one insertion of a
- * pair, all at random places of tables larger than the cache: one after another they take 0.4 us a merge. Here a batch of them goes
- * through the steps together, each step prefetching what the next one touches:
+ * A vocabulary of 200,000 pieces has up to half a million merges, each with three lookups of a
+ * piece and one insertion of a pair, all at random places of tables larger than the cache: one
+ * after another they take 0.4 us a merge. Here a batch of them goes through the steps together,
+ * each step prefetching what the next one touches:
  *
  *     hash ──▶ slots ──▶ likely ids ──▶ their start, length ──▶ their text ──▶ compare ──▶ pair slots ──▶ insert
  *
- * RANKS name pieces, not pairs: each cut of a piece into two pieces could be a merge. But only one ever is. When two neighbours in
- * some word make a piece, no merge has crossed its ends, so what happened between them is what would have happened had the piece
- * stood alone (best rank first, leftmost of equals, in both): the pair is the last step of encoding the piece itself. Other cuts are never
- * even neighbours. So the table takes that one: of o200k 200,000 pairs instead of 600,000, 4 MiB instead of 16, and encoding is made of
- * misses to this table. The step is found by the encoder, which needs the lower ranks only; where those do not leave two halves (ranks
- * that no training made) all cuts are taken, which is right too. */
+ * RANKS name pieces, not pairs: each cut of a piece into two pieces could be a merge. But only one
+ * ever is. When two neighbours in some word make a piece, no merge has crossed its ends, so what
+ * happened between them is what would have happened had the piece stood alone (best rank first,
+ * leftmost of equals, in both): the pair is the last step of encoding the piece itself. Other cuts
+ * are never even neighbours. So the table takes that one: of o200k 200,000 pairs instead of
+ * 600,000, 4 MiB instead of 16, and encoding is made of misses to this table. The step is found by
+ * the encoder, which needs the lower ranks only; where those do not leave two halves (ranks that no
+ * training made) all cuts are taken, which is right too. */
 #include "data/bpe_load.h"
 
 #include <stdlib.h>
@@ -139,8 +142,8 @@ static lt_err find_jobs(lt_merge_batch *m) {
 }
 
 lt_err lt_merge_batch_flush(lt_merge_batch *m) {
-    LT_TRY(grow_merges(m, (size_t)m->bpe->n_merges +
-                              1)); /* Not NULL even without merges: NULL means ranks. */
+    /* Not NULL even without merges: NULL means ranks. */
+    LT_TRY(grow_merges(m, (size_t)m->bpe->n_merges + 1));
     if (m->n == 0) {
         return LT_OK;
     }
@@ -211,14 +214,16 @@ static size_t likely_cuts(const lt_vocab *v, cut_job *jobs, size_t n) {
 typedef struct {
     lt_bpe *b;
     lt_bpe_list list; /* For long pieces. */
-    uint32_t *
-        halves; /* (n_ids, 2) what a piece is made of: itself when it is a byte, LT_NO_ID when nothing leads to it. */
+    /* (n_ids, 2) what a piece is made of: itself when it is a byte, LT_NO_ID when nothing leads to
+     * it. */
+    uint32_t *halves;
     bool monotone; /* So far every piece that can be made has a higher rank than its halves. */
     cut_job jobs[LT_MERGE_BATCH];
     size_t n_jobs;
 } deriver;
 
-/* Where the encoder itself cuts the piece last, given the pairs of all lower ranks; *cut 0: it does not come to two halves. */
+/* Where the encoder itself cuts the piece last, given the pairs of all lower ranks; *cut 0: it does
+ * not come to two halves. */
 static lt_err last_cut(deriver *d, const char *s, uint32_t n, uint32_t *cut) {
     const lt_bpe *b = d->b;
     const uint8_t *p = (const uint8_t *)s;
@@ -244,8 +249,9 @@ static lt_err last_cut(deriver *d, const char *s, uint32_t n, uint32_t *cut) {
     return LT_OK;
 }
 
-/* Do left and right, whole, ever stand beside each other? Undo their last steps, latest first, down to the bytes at the cut: at no time may
- * the two that touch have been a better merge than the step undone (equal ranks: the left one is first). As in GitHub's crate bpe. */
+/* Do left and right, whole, ever stand beside each other? Undo their last steps, latest first, down
+ * to the bytes at the cut: at no time may the two that touch have been a better merge than the step
+ * undone (equal ranks: the left one is first). As in GitHub's crate bpe. */
 static bool can_touch(const deriver *d, uint32_t left, uint32_t right) {
     uint32_t limit = UINT32_MAX;
     for (;;) {
@@ -270,7 +276,8 @@ static uint32_t later_half(const cut_job *j) {
     return j->left > j->right ? j->left : j->right;
 }
 
-/* The cut that encoding the piece comes to, 0 for none. The one whose halves were made first is tried first: it mostly is. */
+/* The cut that encoding the piece comes to, 0 for none. The one whose halves were made first is
+ * tried first: it mostly is. */
 static uint32_t touching_cut(const deriver *d, const cut_job *jobs, size_t n) {
     uint32_t tried = 0; /* Of the last one; the next is above. */
     for (size_t k = 0; k < n; k++) {
@@ -296,7 +303,8 @@ static uint32_t touching_cut(const deriver *d, const cut_job *jobs, size_t n) {
     return 0;
 }
 
-/* The pairs of one piece, from its n cuts. When lower ranks do not lead to it, nothing does, unless a half has a higher rank. */
+/* The pairs of one piece, from its n cuts. When lower ranks do not lead to it, nothing does, unless
+ * a half has a higher rank. */
 static lt_err add_cuts(deriver *d, const cut_job *jobs, size_t n) {
     uint32_t only = d->monotone ? touching_cut(d, jobs, n) : 0;
     if (!d->monotone) {

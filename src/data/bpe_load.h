@@ -27,8 +27,9 @@ typedef struct {
 lt_merge_batch lt_merge_batch_open(lt_bpe *b, const char *name);
 void lt_merge_batch_close(lt_merge_batch *m);
 
-/* The next merge: its halves are the last left_n + right_n bytes of m->text, which the caller has put there. Its number is
- * bpe->n_merges, which grows by one. A half or product that is no piece is FORMAT. */
+/* The next merge: its halves are the last left_n + right_n bytes of m->text, which the caller has
+ * put there. Its number is bpe->n_merges, which grows by one. A half or product that is no piece is
+ * FORMAT. */
 LT_MUST_USE lt_err lt_merge_batch_put(lt_merge_batch *m, size_t left_n, size_t right_n);
 
 /* A merge that no text can become: takes a number only. */
@@ -36,7 +37,8 @@ LT_MUST_USE lt_err lt_merge_batch_skip(lt_merge_batch *m);
 
 LT_MUST_USE lt_err lt_merge_batch_flush(lt_merge_batch *m);
 
-/* Fill b->chars; every piece's rank must be above those of the two pieces it is made of. See bpe_chars.c. */
+/* Fill b->chars; every piece's rank must be above those of the two pieces it is made of. See
+ * bpe_chars.c. */
 LT_MUST_USE lt_err lt_bpe_find_chars(lt_bpe *b);
 
 #endif

@@ -3,16 +3,20 @@
  * The word is a doubly linked list of symbols. Which pair is next? Two ways:
  *
  *     HEAP     (rank, position) in a 4-ary heap: O(n log n), right for every vocabulary
- *     BUCKETS  a chain of positions for each rank and a small heap of the ranks in use: O(n + ranks log ranks)
+ *     BUCKETS  a chain of positions for each rank and a small heap of the ranks in use: O(n + ranks
+ *              log ranks)
  *
- * A megabyte of one letter has a handful of ranks, each with 100,000 positions, and a heap spends its time on cache misses
- * among equal keys. In the buckets one rank is swept from left to right and its products go to the buckets of other ranks. That is
- * the same order as the heap's as long as a product makes no pair of a better rank, which trained vocabularies never do; a
- * vocabulary that does it is seen during the sweep: the rest of the sweep is put back, and after MAX_PUT_BACKS of these the
- * heap takes over from the list as it stands. With ties between ranks (merge_rank) only the heap is right.
+ * A megabyte of one letter has a handful of ranks, each with 100,000 positions, and a heap spends
+ * its time on cache misses among equal keys. In the buckets one rank is swept from left to right
+ * and its products go to the buckets of other ranks. That is the same order as the heap's as long
+ * as a product makes no pair of a better rank, which trained vocabularies never do; a vocabulary
+ * that does it is seen during the sweep: the rest of the sweep is put back, and after MAX_PUT_BACKS
+ * of these the heap takes over from the list as it stands. With ties between ranks (merge_rank)
+ * only the heap is right.
  *
- * Entries whose pair has changed since are recognised when they are taken. A merge's product never makes a pair of the same
- * rank again, because pieces are never empty; so equal ranks are met left to right both ways. */
+ * Entries whose pair has changed since are recognised when they are taken. A merge's product never
+ * makes a pair of the same rank again, because pieces are never empty; so equal ranks are met left
+ * to right both ways. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -183,7 +187,8 @@ static int compare_positions(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-/* Empty a bucket: its positions from left to right. They came as a few ascending runs, often one. */
+/* Empty a bucket: its positions from left to right. They came as a few ascending runs, often
+ * one. */
 static uint32_t *take_bucket(lt_bpe_list *l, uint32_t rank, size_t *n) {
     lt_bpe_bucket *k = &l->buckets[rank];
     bool ascending = true;
@@ -216,7 +221,8 @@ static bool offer_bucket(const lt_bpe *b, lt_bpe_list *l, uint32_t i, uint32_t s
     return l->merge[i] < sweeping;
 }
 
-/* One rank from left to right; false: a better one has come up, and the rest is back in its bucket. */
+/* One rank from left to right; false: a better one has come up, and the rest is back in its
+ * bucket. */
 static bool sweep(const lt_bpe *b, lt_bpe_list *l, uint32_t rank) {
     size_t n;
     const uint32_t *positions = take_bucket(l, rank, &n);
@@ -252,8 +258,8 @@ static lt_err reserve_buckets(const lt_bpe *b, lt_bpe_list *l) {
         l->n_buckets = l->buckets != NULL && l->ranks != NULL ? b->n_merges : 0;
     }
     if (l->bucket_room < l->room) {
-        const size_t n = 3 * l->room +
-                         1; /* Each merge takes a symbol away and puts two entries in. */
+        /* Each merge takes a symbol away and puts two entries in. */
+        const size_t n = 3 * l->room + 1;
         free(l->at);
         l->at = malloc(4 * n * sizeof *l->at);
         l->bucket_room = l->at != NULL ? l->room : 0;

@@ -1,5 +1,6 @@
-/* bpe_merge.h: one word to ids, between the cache of words (bpe_cache.c) and the pair table (bpe.c): first symbols (bpe_word.c) and the
- * merge loops: of a short word (bpe.c), of a long one (bpe_long.c), of many short ones side by side (bpe_lanes.c). */
+/* bpe_merge.h: one word to ids, between the cache of words (bpe_cache.c) and the pair table
+ * (bpe.c): first symbols (bpe_word.c) and the merge loops: of a short word (bpe.c), of a long one
+ * (bpe_long.c), of many short ones side by side (bpe_lanes.c). */
 #ifndef LT_DATA_BPE_MERGE_H
 #define LT_DATA_BPE_MERGE_H
 
@@ -9,7 +10,8 @@
 #define LT_BPE_LANE  30 /* Symbols of a word in a lane. */
 #define LT_BPE_LANES 64 /* Words merged side by side. */
 
-/* Merge ids[0..n) in place; merge[i] is the merge of (i, i + 1) on entry, n - 1 of them. Returns how many are left. */
+/* Merge ids[0..n) in place; merge[i] is the merge of (i, i + 1) on entry, n - 1 of them. Returns
+ * how many are left. */
 size_t lt_bpe_merge_small(const lt_bpe *b, uint32_t *ids, uint32_t *merge, size_t n);
 
 static inline uint32_t lt_bpe_rank_of(const lt_bpe *b, uint32_t merge) {
@@ -39,13 +41,15 @@ typedef struct {
     uint32_t n_entries, free_entry;
 } lt_bpe_list;
 
-/* A word whose merging goes on beside others'. Symbols are chained: place 0 and place n + 1 are ends that pair with nothing. */
+/* A word whose merging goes on beside others'. Symbols are chained: place 0 and place n + 1 are
+ * ends that pair with nothing. */
 typedef struct {
     uint32_t ids[LT_BPE_LANE + 2];
     int32_t keys[LT_BPE_LANE + 2]; /* Of the pair whose left symbol stands there. */
     uint8_t next[LT_BPE_LANE + 2], prev[LT_BPE_LANE + 2];
-    uint64_t pair
-        [2]; /* Asked for: what the symbol merged last makes with the one before it and with the one behind, */
+    /* Asked for: what the symbol merged last makes with the one before it and with the one
+     * behind, */
+    uint64_t pair[2];
     const uint64_t *home[2];
     uint8_t at[2]; /* and where their keys will stand. */
     uint8_t n;     /* Symbols. */
@@ -69,7 +73,8 @@ void lt_bpe_word_free(lt_bpe_word *w);
 /* Encode a word into w->result. */
 LT_MUST_USE lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *w, const uint8_t *p, size_t n);
 
-/* Ids that n bytes in n_words words can become: one a byte, and the byte pieces of affixes where those are spelled out. */
+/* Ids that n bytes in n_words words can become: one a byte, and the byte pieces of affixes where
+ * those are spelled out. */
 size_t lt_bpe_most_symbols(const lt_bpe *b, size_t n, size_t n_words);
 
 /* Words may be merged in lanes: BYTES, and a merge's number is its rank. */

@@ -1,11 +1,13 @@
 /* bpe_train.c: the merge loop of BPE training, and the tokenizer.json it ends in; see bpe_train.h.
  *
- * Words are arrays of ids with a count each. A table holds, for every pair of neighbouring ids, how often it occurs; a heap
- * gives the most frequent pair (of equals the smaller one). A pair's entry in the heap lists the words in which the pair
- * appeared since it was last entered, so one merge touches only those words; the changes it makes to other pairs' counts
- * are applied to the table, and pairs that gained occurrences are entered anew. An entry whose count is out of date goes
- * back with the right one. This is the algorithm of Hugging Face's BpeTrainer, kept to the letter (lists included), because
- * the order of merges, once two strings make the same piece, depends on such details. */
+ * Words are arrays of ids with a count each. A table holds, for every pair of neighbouring ids, how
+ * often it occurs; a heap gives the most frequent pair (of equals the smaller one). A pair's entry
+ * in the heap lists the words in which the pair appeared since it was last entered, so one merge
+ * touches only those words; the changes it makes to other pairs' counts are applied to the table,
+ * and pairs that gained occurrences are entered anew. An entry whose count is out of date goes back
+ * with the right one. This is the algorithm of Hugging Face's BpeTrainer, kept to the letter (lists
+ * included), because the order of merges, once two strings make the same piece, depends on such
+ * details. */
 #include "data/bpe_train.h"
 
 #include <stdio.h>
@@ -442,7 +444,8 @@ static void trainer_free(trainer *t) {
     lt_ids_free(&t->merges);
 }
 
-/* The pattern's scanner or regular expression, and how tokenizer.json spells it (NULL: ByteLevel's own). */
+/* The pattern's scanner or regular expression, and how tokenizer.json spells it (NULL: ByteLevel's
+ * own). */
 static lt_err set_pattern(const lt_bpe_train_options *o, lt_pretok *pretok, const char **regex) {
     const char *pattern = o->pattern != NULL ? o->pattern : "gpt2";
     for (int k = 0; k < LT_SCAN_COUNT; k++) {

@@ -1,7 +1,7 @@
 /* bpe_train.h: trains byte-level BPE on text files and writes a tokenizer.json.
  *
- * The merges are those that Hugging Face's BpeTrainer finds on the same documents (initial alphabet: all bytes; ties: the pair with
- * the smaller ids), whatever the number of threads. */
+ * The merges are those that Hugging Face's BpeTrainer finds on the same documents (initial
+ * alphabet: all bytes; ties: the pair with the smaller ids), whatever the number of threads. */
 #ifndef LT_DATA_BPE_TRAIN_H
 #define LT_DATA_BPE_TRAIN_H
 

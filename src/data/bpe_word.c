@@ -4,7 +4,8 @@
 #include "base/error.h"
 #include "data/bpe_merge.h"
 
-/* BYTES with every byte in the vocabulary, which is nearly all of them. False: some byte has no piece. */
+/* BYTES with every byte in the vocabulary, which is nearly all of them. False: some byte has no
+ * piece. */
 static bool first_bytes(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids) {
     uint32_t missing = 0;
     for (size_t i = 0; i < n; i++) {
@@ -14,8 +15,8 @@ static bool first_bytes(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *i
     return missing < LT_VOCAB_MAX;
 }
 
-/* The same with characters that are sure to become one symbol as that symbol, and the first pairs' merges. What is not well-formed UTF-8, or
- * has loose ends of it behind, stays bytes. */
+/* The same with characters that are sure to become one symbol as that symbol, and the first pairs'
+ * merges. What is not well-formed UTF-8, or has loose ends of it behind, stays bytes. */
 static bool first_sure(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids, size_t *n_ids) {
     uint32_t missing = 0;
     size_t out = 0, at = 0;
@@ -49,8 +50,8 @@ static bool first_sure(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *id
     return true;
 }
 
-/* CHARS (and BYTES with holes) as Hugging Face's merge_word: an unknown stays pending until a known symbol comes, and so
- * may pass byte-fallback symbols. */
+/* CHARS (and BYTES with holes) as Hugging Face's merge_word: an unknown stays pending until a known
+ * symbol comes, and so may pass byte-fallback symbols. */
 typedef struct {
     uint32_t *ids;
     size_t n;
@@ -91,7 +92,8 @@ static bool add_fallback(const lt_bpe *b, symbols *out, const uint8_t *p, size_t
     return true;
 }
 
-/* The piece of one character, dressed in the continuing prefix and end-of-word suffix where the model has them. */
+/* The piece of one character, dressed in the continuing prefix and end-of-word suffix where the
+ * model has them. */
 static lt_err char_piece(const lt_bpe *b, lt_bpe_word *s, const uint8_t *p, size_t n, bool first,
                          bool last, uint32_t *id) {
     if (b->prefix[0] == '\0' && b->suffix[0] == '\0') {
@@ -159,7 +161,8 @@ static void first_spm(const lt_bpe *b, const uint8_t *p, size_t n, uint32_t *ids
     *n_ids = n_out;
 }
 
-/* Replace what is no piece by byte pieces or <unk>; the symbols' texts, one after another, are the word. */
+/* Replace what is no piece by byte pieces or <unk>; the symbols' texts, one after another, are the
+ * word. */
 static lt_err finish_spm(const lt_bpe *b, const uint8_t *p, size_t n, const uint32_t *ids,
                          size_t n_ids, lt_ids *out) {
     size_t at = 0;
@@ -216,8 +219,8 @@ lt_err lt_bpe_encode_word(const lt_bpe *b, lt_bpe_word *s, const uint8_t *p, siz
     const size_t room = lt_bpe_most_symbols(b, n, 1);
 
     s->result.n = 0;
-    LT_TRY(
-        lt_ids_reserve(&s->result, 1)); /* A word may come to nothing, but then at some address. */
+    /* A word may come to nothing, but then at some address. */
+    LT_TRY(lt_ids_reserve(&s->result, 1));
     if (b->ignore_merges) {
         const uint32_t id = lt_vocab_find(b->vocab, (const char *)p, n);
         if (id != LT_NO_ID) {

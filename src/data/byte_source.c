@@ -1,8 +1,9 @@
 /* byte_source.c: see byte_source.h.
  *
- * One input chunk is filled from the file; the codec turns it into the caller's buffer. gzip members and zstd
- * frames may follow one another (pigz, `cat a.gz b.gz`, zstd -T): the codec starts again at each. The end
- * of the file is accepted only between members; inside one it is a truncation, and said so. */
+ * One input chunk is filled from the file; the codec turns it into the caller's buffer. gzip
+ * members and zstd frames may follow one another (pigz, `cat a.gz b.gz`, zstd -T): the codec starts
+ * again at each. The end of the file is accepted only between members; inside one it is a
+ * truncation, and said so. */
 #include "data/byte_source.h"
 
 #include <errno.h>
@@ -25,8 +26,9 @@
 #else /* Small inputs take more than one, and setting memory up is not most of a run. */
 #define CHUNK_BYTES ((size_t)512)
 #endif
-/* A frame may ask for a window of 2 GiB (`zstd --long=31`; public dumps of the field do), and the decoder takes that much memory. Up to 128 MiB is what
- * every level of zstd writes; more only to files so large that they can have a use for it. */
+/* A frame may ask for a window of 2 GiB (`zstd --long=31`; public dumps of the field do), and the
+ * decoder takes that much memory. Up to 128 MiB is what every level of zstd writes; more only to
+ * files so large that they can have a use for it. */
 #define ZSTD_LOG_ALWAYS 27
 #define ZSTD_LOG_MAX    31
 #define ZSTD_FILE_SHARE 1024      /* Window bytes a byte of the file. */

@@ -1,4 +1,5 @@
-/* chat_format.c: see chat_format.h. Sources: the chat templates published in the models' tokenizer_config.json. */
+/* chat_format.c: see chat_format.h. Sources: the chat templates published in the models'
+ * tokenizer_config.json. */
 #include "data/chat_format.h"
 
 #include <stddef.h>

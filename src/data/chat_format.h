@@ -1,5 +1,5 @@
-/* chat_format.h: how a conversation becomes the text a chat model was taught. A table of the common formats; the full template language of
- * tokenizer_config.json belongs to the server. */
+/* chat_format.h: how a conversation becomes the text a chat model was taught. A table of the common
+ * formats; the full template language of tokenizer_config.json belongs to the server. */
 #ifndef LT_DATA_CHAT_FORMAT_H
 #define LT_DATA_CHAT_FORMAT_H
 

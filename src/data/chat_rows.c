@@ -1,15 +1,17 @@
 /* chat_rows.c: see chat_rows.h.
  *
- * THE DIFFERENCE OF PREFIXES. Let R(k) be the text of the first k messages, R+(k) the same with the opening of an answer, and F = R(n).
- * The answer that is message i then stands in F between the ends of R+(i) and R(i + 1):
+ * THE DIFFERENCE OF PREFIXES. Let R(k) be the text of the first k messages, R+(k) the same with the
+ * opening of an answer, and F = R(n). The answer that is message i then stands in F between the
+ * ends of R+(i) and R(i + 1):
  *
  *     F    <user>Hi<end><assistant>Hello<end><user>Bye<end><assistant>See you<end>
  *     R+(1)             ───────────▶|                                                 begin of message 1
  *     R(2)              ────────────────────▶|                                        its end
  *
- * R(i + 1) must be a prefix of F. Templates that drop the reasoning of earlier turns break that: then there is no such place, and
- * learning a text the model never sees would be wrong; so it is an error, and --chat-turns last the way out. R+(i) may go on
- * otherwise than F behind R(i): some templates open the answer with <think>; then the answer begins where they part. */
+ * R(i + 1) must be a prefix of F. Templates that drop the reasoning of earlier turns break that:
+ * then there is no such place, and learning a text the model never sees would be wrong; so it is an
+ * error, and --chat-turns last the way out. R+(i) may go on otherwise than F behind R(i): some
+ * templates open the answer with <think>; then the answer begins where they part. */
 #include "data/chat_rows.h"
 
 #include <stdio.h>
@@ -136,7 +138,8 @@ static lt_err make_context(conversation *v) {
                : LT_OK;
 }
 
-/* The text of the first n messages; opened: with the beginning of an answer. answers may be NULL. */
+/* The text of the first n messages; opened: with the beginning of an answer. answers may be
+ * NULL. */
 static lt_err render(conversation *v, size_t n, bool opened, char **text, size_t *bytes,
                      lt_text_span **answers, size_t *n_answers) {
     json_t *some = json_array();

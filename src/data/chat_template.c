@@ -1,4 +1,5 @@
-/* chat_template.c: templates from where models keep them; opening and rendering. The language itself: jinja.h. */
+/* chat_template.c: templates from where models keep them; opening and rendering. The language
+ * itself: jinja.h. */
 #include "data/chat_template.h"
 
 #include <stdio.h>
@@ -10,7 +11,8 @@
 #include "data/jinja.h"
 
 #define TEMPLATE_BYTES ((size_t)4 << 20) /* Of one template. */
-#define CONFIG_BYTES   ((size_t)64 << 20) /* Of tokenizer_config.json: some list every added token. */
+/* Of tokenizer_config.json: some list every added token. */
+#define CONFIG_BYTES ((size_t)64 << 20)
 
 struct lt_chat_template {
     char *name, *text;
@@ -195,7 +197,8 @@ static lt_err take_id(lt_chat_template *t, const lt_tokenizer *tokenizer, const 
     return err;
 }
 
-/* The chat_template member: a string, or a list of {"name", "template"}. NULL: none of this name. */
+/* The chat_template member: a string, or a list of {"name", "template"}. NULL: none of this
+ * name. */
 static const char *pick(const json_t *member, const char *variant) {
     const json_t *row;
     size_t i;
@@ -225,7 +228,8 @@ static lt_err folder_of(char out[LT_PATH_BYTES], const char *path) {
     return LT_OK;
 }
 
-/* A text of the folder: chat_template.jinja (additional_chat_templates/NAME.jinja), else config's member. *text is malloc'ed or NULL. */
+/* A text of the folder: chat_template.jinja (additional_chat_templates/NAME.jinja), else config's
+ * member. *text is malloc'ed or NULL. */
 static lt_err find_text(const char *folder, const json_t *config, const char *variant, char **text,
                         size_t *bytes, char path[LT_PATH_BYTES]) {
     const bool plain = strcmp(variant, "default") == 0;
@@ -347,7 +351,8 @@ static lt_err render(lt_jrun *r, const lt_chat_template *t, const json_t *contex
     return lt_jinja_exec(r, top, t->body, &flow);
 }
 
-/* The pairs of a run as spans that go forward, clipped to the text: a macro called early may leave others. */
+/* The pairs of a run as spans that go forward, clipped to the text: a macro called early may leave
+ * others. */
 static lt_err take_spans(const lt_jlist *pairs, size_t bytes, lt_text_span **spans, size_t *n) {
     size_t after = 0;
     *n = 0;

@@ -1,7 +1,8 @@
 /* decode_chain.c: see decode_chain.h.
  *
- * A decoder of Hugging Face maps a list of tokens to a list of tokens, and a Sequence runs one behind the other: `decode_chain` in its
- * source. Here each step does the same to the tokens as they come, and keeps what it can not yet decide:
+ * A decoder of Hugging Face maps a list of tokens to a list of tokens, and a Sequence runs one
+ * behind the other: `decode_chain` in its source. Here each step does the same to the tokens as
+ * they come, and keeps what it can not yet decide:
  *
  *     token ─▶ step 0 ─▶ tokens ─▶ step 1 ─▶ tokens ... ─▶ text
  *
@@ -10,8 +11,9 @@
  *     BYTE_FALLBACK  a run of byte pieces: text if all of it is UTF-8, else one U+FFFD a byte
  *     BYTE_LEVEL     the bytes of an incomplete character
  *
- * FUSE and BYTE_LEVEL make one token of all. The steps behind them see stretches of that token: METASPACE, a literal REPLACE and a STRIP
- * of the start work on these as they come; the others need the whole text and let nothing out before the end. */
+ * FUSE and BYTE_LEVEL make one token of all. The steps behind them see stretches of that token:
+ * METASPACE, a literal REPLACE and a STRIP of the start work on these as they come; the others need
+ * the whole text and let nothing out before the end. */
 #include "data/decode_chain.h"
 
 #include <stdlib.h>
@@ -23,7 +25,8 @@
 
 #define BYTE_PIECE_BYTES 6 /* "<0x0A>" */
 
-/* Of one token, or of the whole text behind a Fuse: steps that each double it must not eat all memory. */
+/* Of one token, or of the whole text behind a Fuse: steps that each double it must not eat all
+ * memory. */
 #ifndef FUZZING_BUILD_MODE_UNSAFE_FOR_PRODUCTION
 #define TOKEN_BYTES_MAX ((size_t)64 << 20)
 #else
@@ -153,8 +156,8 @@ static bool ends_with(const lt_text *s, const lt_text *suffix) {
            memcmp(s->data + s->n - suffix->n, suffix->data, suffix->n) == 0;
 }
 
-/* Each occurrence of from in the token in hand becomes to. An empty one stands before every character and at the end, as Rust's str::replace
- * has it. */
+/* Each occurrence of from in the token in hand becomes to. An empty one stands before every
+ * character and at the end, as Rust's str::replace has it. */
 static lt_err replace_all(lt_decode_chain *c, const char *from, size_t from_n, const char *to,
                           size_t to_n) {
     const char *p = c->work.data, *const end = p + c->work.n;

@@ -1,4 +1,5 @@
-/* doc_stream.c: see doc_stream.h. Positions and documents are found by binary search over the shards, then within one. */
+/* doc_stream.c: see doc_stream.h. Positions and documents are found by binary search over the
+ * shards, then within one. */
 #include "data/doc_stream.h"
 
 #include <glob.h>
@@ -96,7 +97,8 @@ lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position,
     return lt_shard_read(s->shards[shard], first + offset, n, ids, s->vocab_size);
 }
 
-/* Paths of the shards. A pair's two files may both match a pattern: the .idx gives way to its .bin. */
+/* Paths of the shards. A pair's two files may both match a pattern: the .idx gives way to its
+ * .bin. */
 static lt_err expand(glob_t *found, const char *path) {
     const int status = glob(path, GLOB_NOCHECK, NULL, found);
     if (status != 0) {
@@ -145,8 +147,8 @@ done:
     return err;
 }
 
-/* Where validation begins: (1 - fraction) of the tokens, moved to the nearer end of the document there unless that
- * halves or doubles what is held out. */
+/* Where validation begins: (1 - fraction) of the tokens, moved to the nearer end of the document
+ * there unless that halves or doubles what is held out. */
 static uint64_t split_position(const lt_doc_stream *s, double fraction) {
     const uint64_t end = s->first_position[s->n_shards];
     const uint64_t held = (uint64_t)((double)end * fraction + 0.5);

@@ -1,5 +1,5 @@
-/* doc_stream.h: one source of the mixture: one or several shards seen as a single stream of documents, with BOS and EOD put in
- * and one side of the validation split cut off.
+/* doc_stream.h: one source of the mixture: one or several shards seen as a single stream of
+ * documents, with BOS and EOD put in and one side of the validation split cut off.
  *
  *     shard 0            shard 1
  *     [doc][doc][doc   ] [doc][doc       ][doc]         every document longer by its BOS and EOD
@@ -43,9 +43,9 @@ uint64_t lt_doc_stream_find(const lt_doc_stream *s, uint64_t position);
 /* Where document d (in [doc_lo, doc_hi)) lies within the view. */
 void lt_doc_stream_document(const lt_doc_stream *s, uint64_t d, uint64_t *first, uint64_t *n);
 
-/* Ids of n positions from `position` on, all within document d; and which of them are silent, unless silent is NULL. In a
- * masked shard a BOS that is put in is silent, and an EOD is what the token before it is: an answer's end is learnt, a
- * prompt's is not. */
+/* Ids of n positions from `position` on, all within document d; and which of them are silent,
+ * unless silent is NULL. In a masked shard a BOS that is put in is silent, and an EOD is what the
+ * token before it is: an answer's end is learnt, a prompt's is not. */
 LT_MUST_USE lt_err lt_doc_stream_read(const lt_doc_stream *s, uint64_t d, uint64_t position,
                                       size_t n, int32_t *ids, bool *silent);
 

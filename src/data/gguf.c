@@ -4,14 +4,16 @@
  *     "GGUF"  u32 version  u64 n_tensors  u64 n_kvs
  *     n_kvs times      str key, u32 type, value       str = u64 length, bytes; array = u32 type, u64 n, values
  *     n_tensors times  str name, u32 n_dims, u64 dims[n_dims], u32 type, u64 offset
- *     padding to `general.alignment` (32 if absent), then the data section; offsets count from there
+ *     padding to `general.alignment` (32 if absent), then the data section; offsets count from
+ *     there
  *
- * INVARIANTS after open: every length was compared with what is left of the file before it was used, so no
- * sum can wrap; names are unique; tensors are aligned, inside the file and disjoint. A file that ends before its
- * data section (vocabulary-only files have none, and zero tensors) is fine as long as no tensor needs it.
+ * INVARIANTS after open: every length was compared with what is left of the file before it was
+ * used, so no sum can wrap; names are unique; tensors are aligned, inside the file and disjoint. A
+ * file that ends before its data section (vocabulary-only files have none, and zero tensors) is
+ * fine as long as no tensor needs it.
  *
- * Lookups go through one open-addressing table over keys and one over tensor names, because a model reader asks
- * for hundreds of names. Arrays inside arrays exist on paper only and are refused. */
+ * Lookups go through one open-addressing table over keys and one over tensor names, because a model
+ * reader asks for hundreds of names. Arrays inside arrays exist on paper only and are refused. */
 #include "data/gguf.h"
 
 #include <stdio.h>
@@ -146,7 +148,8 @@ static lt_err take_kv(cursor *c, lt_gguf_kv *kv) {
     return take_values(c, kv);
 }
 
-/* Shape, type and size of one tensor; its offset is left in *offset until the data section's start is known. */
+/* Shape, type and size of one tensor; its offset is left in *offset until the data section's start
+ * is known. */
 static lt_err take_tensor(cursor *c, lt_gguf_tensor *t, uint64_t *offset) {
     uint32_t n_dims, type, block_elems, block_bytes;
 
@@ -188,7 +191,8 @@ static lt_err take_tensor(cursor *c, lt_gguf_tensor *t, uint64_t *offset) {
     return LT_OK;
 }
 
-/* Open addressing at a load of at most 1/2; returns the existing entry (or n for none) with that name. */
+/* Open addressing at a load of at most 1/2; returns the existing entry (or n for none) with that
+ * name. */
 static size_t index_add(uint32_t *slots, size_t mask, lt_gguf_str name, size_t entry,
                         const lt_gguf_str *names, size_t stride, size_t none) {
     size_t at = XXH3_64bits(name.data, name.bytes) & mask;

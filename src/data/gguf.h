@@ -7,9 +7,10 @@
  *     ... t->data, t->bytes, t->type, t->dims ...           points into the map
  *     lt_gguf_close(g);
  *
- * Everything is checked at open: each string, array and tensor lies inside the file, tensors are aligned
- * and do not overlap, keys and tensor names are unique. After open every pointer below is safe to read
- * over its stated length. What the bytes of a quantised block mean is not this file's business. */
+ * Everything is checked at open: each string, array and tensor lies inside the file, tensors are
+ * aligned and do not overlap, keys and tensor names are unique. After open every pointer below is
+ * safe to read over its stated length. What the bytes of a quantised block mean is not this file's
+ * business. */
 #ifndef LT_DATA_GGUF_H
 #define LT_DATA_GGUF_H
 
@@ -39,8 +40,8 @@ typedef enum {
     LT_GGUF_TYPE_COUNT
 } lt_gguf_type;
 
-/* Storage types of tensors: X(name, number in the file, elements a block, bytes a block). Numbers 4, 5, 31 to
- * 33 and 36 to 38 were withdrawn by ggml and are refused. */
+/* Storage types of tensors: X(name, number in the file, elements a block, bytes a block). Numbers
+ * 4, 5, 31 to 33 and 36 to 38 were withdrawn by ggml and are refused. */
 #define LT_GGML_TYPE_MAP(X)                                                                        \
     X(F32, 0, 1, 4)                                                                                \
     X(F16, 1, 1, 2)                                                                                \
@@ -87,8 +88,8 @@ typedef struct {
     size_t bytes;
 } lt_gguf_str;
 
-/* One metadata entry. Scalars have n 1; arrays have n elements of type elem (STR elements are walked
- * with lt_gguf_str_next). data points at the first value's bytes and is not aligned. */
+/* One metadata entry. Scalars have n 1; arrays have n elements of type elem (STR elements are
+ * walked with lt_gguf_str_next). data points at the first value's bytes and is not aligned. */
 typedef struct {
     lt_gguf_str key;
     lt_gguf_type type;
@@ -98,15 +99,16 @@ typedef struct {
     size_t bytes; /* Of all values together, string lengths included. */
 } lt_gguf_kv;
 
-/* One tensor. dims[0] is the fastest (ggml's ne[0]): a PyTorch weight (out, in) has dims {in, out}. Unused dims are 1. */
+/* One tensor. dims[0] is the fastest (ggml's ne[0]): a PyTorch weight (out, in) has dims {in, out}.
+ * Unused dims are 1. */
 typedef struct {
     lt_gguf_str name;
     int n_dims;
     uint64_t dims[LT_GGUF_MAX_DIMS];
     lt_ggml_type type;
     uint64_t n_elems;
-    const unsigned char
-        *data; /* NULL if the file was opened without its tensor data (vocabulary only). */
+    /* NULL if the file was opened without its tensor data (vocabulary only). */
+    const unsigned char *data;
     uint64_t bytes;
 } lt_gguf_tensor;
 
@@ -120,7 +122,8 @@ typedef struct lt_gguf {
     struct lt_gguf_index *index;
 } lt_gguf;
 
-/* Map and check a file. *out is written only on success; free with lt_gguf_close, which accepts NULL. */
+/* Map and check a file. *out is written only on success; free with lt_gguf_close, which accepts
+ * NULL. */
 LT_MUST_USE lt_err lt_gguf_open(lt_gguf **out, const char *path);
 
 /* The same over memory that the caller keeps alive; name leads the messages. */
@@ -130,8 +133,9 @@ void lt_gguf_close(lt_gguf *g);
 const lt_gguf_kv *lt_gguf_find(const lt_gguf *g, const char *key);             /* NULL if absent. */
 const lt_gguf_tensor *lt_gguf_tensor_find(const lt_gguf *g, const char *name); /* NULL if absent. */
 
-/* Typed scalars. Absent: NOT_FOUND, *out untouched. Another type, or a value outside the target's range: FORMAT. Any
- * integer type converts to another that holds the value; F32 and integers convert to f64. */
+/* Typed scalars. Absent: NOT_FOUND, *out untouched. Another type, or a value outside the target's
+ * range: FORMAT. Any integer type converts to another that holds the value; F32 and integers
+ * convert to f64. */
 LT_MUST_USE lt_err lt_gguf_get_u64(const lt_gguf *g, const char *key, uint64_t *out);
 LT_MUST_USE lt_err lt_gguf_get_i64(const lt_gguf *g, const char *key, int64_t *out);
 LT_MUST_USE lt_err lt_gguf_get_f64(const lt_gguf *g, const char *key, double *out);
@@ -142,8 +146,8 @@ LT_MUST_USE lt_err lt_gguf_get_str(const lt_gguf *g, const char *key, lt_gguf_st
 LT_MUST_USE lt_err lt_gguf_get_array(const lt_gguf *g, const char *key, lt_gguf_type elem,
                                      const lt_gguf_kv **out);
 
-/* Element i of a numeric array (or a scalar, i = 0) as a double or an int64. The caller keeps i < n and a numeric or
- * BOOL element type; U64 above 2^63 - 1 clamps. */
+/* Element i of a numeric array (or a scalar, i = 0) as a double or an int64. The caller keeps i < n
+ * and a numeric or BOOL element type; U64 above 2^63 - 1 clamps. */
 double lt_gguf_elem_f64(const lt_gguf_kv *kv, uint64_t i);
 int64_t lt_gguf_elem_i64(const lt_gguf_kv *kv, uint64_t i);
 
@@ -155,7 +159,8 @@ bool lt_gguf_str_is(lt_gguf_str s, const char *text);
 /* "Q4_K", or NULL for a number we do not know. */
 const char *lt_ggml_type_name(uint32_t type);
 
-/* The same type as a tensor's; false: there is none. Back: true for all floating and block types. */
+/* The same type as a tensor's; false: there is none. Back: true for all floating and block
+ * types. */
 bool lt_ggml_type_dtype(uint32_t type, lt_dtype *out);
 bool lt_ggml_type_of(lt_dtype dtype, lt_ggml_type *out);
 

@@ -1,9 +1,10 @@
 /* gguf_tokenizer.c: see gguf_tokenizer.h.
  *
- * Three arrays of n_ids: tokens (text), token_type (SentencePiece's numbers) and, for "llama", scores; for "gpt2" merges and the name llama.cpp has for the
- * pre-tokenizer. That name is found by loading the tokenizer: the scanner its pattern became says which it is (the reverse of tokenizer_gguf.c's
- * table). A tokenizer.json of SentencePiece's kind has merges but no scores: a merge of rank r gives the piece it makes the score -r, so that
- * the same pairs win. */
+ * Three arrays of n_ids: tokens (text), token_type (SentencePiece's numbers) and, for "llama",
+ * scores; for "gpt2" merges and the name llama.cpp has for the pre-tokenizer. That name is found by
+ * loading the tokenizer: the scanner its pattern became says which it is (the reverse of
+ * tokenizer_gguf.c's table). A tokenizer.json of SentencePiece's kind has merges but no scores: a
+ * merge of rank r gives the piece it makes the score -r, so that the same pairs win. */
 #include "data/gguf_tokenizer.h"
 
 #include <stdio.h>
@@ -94,7 +95,8 @@ static bool knows_end(const lt_tokenizer *t, uint32_t id) {
     return false;
 }
 
-/* A text's ends have three keys; llama.cpp finds others by name. Those of the model's that it would miss take what is free. */
+/* A text's ends have three keys; llama.cpp finds others by name. Those of the model's that it would
+ * miss take what is free. */
 static void put_ends(const vocab *v, const lt_tokenizer *t) {
     uint32_t ids[] = {t->eos, t->eot, lt_tokenizer_find(t, "<|eom_id|>", 10)};
     for (int i = 0; i < v->n_ends; i++) {

@@ -1,4 +1,5 @@
-/* gguf_write.c: see gguf_write.h. The file: header, metadata, tensor directory, padding to ALIGN, then tensors, each at a multiple of ALIGN. */
+/* gguf_write.c: see gguf_write.h. The file: header, metadata, tensor directory, padding to ALIGN,
+ * then tensors, each at a multiple of ALIGN. */
 #include "data/gguf_write.h"
 
 #include <errno.h>

@@ -1,9 +1,11 @@
-/* gguf_write.h: writing a GGUF file (version 3): metadata is collected in memory, tensors are asked for a piece at a time while the file is written.
+/* gguf_write.h: writing a GGUF file (version 3): metadata is collected in memory, tensors are asked
+ * for a piece at a time while the file is written.
  *
  *     lt_gguf_out *o = NULL;
  *     LT_TRY(lt_gguf_out_open(&o));
- *     lt_gguf_out_str(o, "general.architecture", "llama");        a failure (out of memory) is kept and comes with write
- *     lt_gguf_out_tensor(o, "token_embd.weight", 2, dims, LT_GGML_Q8_0, fill, ctx);
+ *     lt_gguf_out_str(o, "general.architecture", "llama"); a failure (out of memory) is kept and
+ *     comes with write lt_gguf_out_tensor(o, "token_embd.weight", 2, dims, LT_GGML_Q8_0, fill,
+ *     ctx);
  *     err = lt_gguf_out_write(o, path);                           path.tmp, synced, renamed
  *     lt_gguf_out_close(o); */
 #ifndef LT_DATA_GGUF_WRITE_H

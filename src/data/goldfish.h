@@ -1,5 +1,6 @@
-/* goldfish.h: the Goldfish loss (Hans et al. 2024, arXiv:2406.10209) with the hash table that Apertus used: which labels of
- * a row are left out of the loss, so that no passage can be learned by heart.
+/* goldfish.h: the Goldfish loss (Hans et al. 2024, arXiv:2406.10209) with the hash table that
+ * Apertus used: which labels of a row are left out of the loss, so that no passage can be learned
+ * by heart.
  *
  *     table   1,000,003 floats u_i: torch.rand of a CPU generator seeded with 2971215073
  *     key_t   labels[t-h+1] * ... * labels[t] as wrapping int64, modulo 1,000,003, never negative
@@ -18,7 +19,8 @@
 
 typedef struct lt_goldfish lt_goldfish;
 
-/* k >= 1: one label in k is dropped; h >= 1: labels that make a key. Free with lt_goldfish_close. */
+/* k >= 1: one label in k is dropped; h >= 1: labels that make a key. Free with
+ * lt_goldfish_close. */
 LT_MUST_USE lt_err lt_goldfish_open(lt_goldfish **out, int64_t k, int64_t h);
 void lt_goldfish_close(lt_goldfish *g); /* Accepts NULL. */
 

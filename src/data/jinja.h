@@ -1,15 +1,21 @@
-/* jinja.h: the parts of the template interpreter (chat_template.c opens and renders; nobody else includes this).
+/* jinja.h: the parts of the template interpreter (chat_template.c opens and renders; nobody else
+ * includes this).
  *
  *     text ──jinja_lex──▶ tokens ──jinja_parse──▶ tree ──jinja_exec (statements), jinja_eval (expressions)──▶ text
  *                                                            │
- *                           jinja_value (Python's values), jinja_text (their text), jinja_filters, jinja_tests, jinja_methods
+ *                           jinja_value (Python's values), jinja_text (their text), jinja_filters,
+ *                           jinja_tests, jinja_methods
  *
- * MEMORY   a tree lives in its template's pool, a render's values in that render's pool: chunks that only grow and are freed at once, so
- *          that no value is ever freed and none is counted. A pool has a budget: a template that builds too much gets LIMIT.
- * BOUNDS   each node evaluated, item visited and 64 bytes built is a step; steps, nesting (in the tree and at run time) and memory have limits.
- * SANDBOX  values are copies of the caller's JSON; there is no value through which a file, a clock (but strftime_now) or a process could be
- *          reached, and lists and dicts cannot be changed, as in transformers' ImmutableSandboxedEnvironment.
- * The parser and the evaluator are recursive; their depth is bounded by LT_JINJA_PARSE_DEPTH and LT_JINJA_EVAL_DEPTH. */
+ * MEMORY   a tree lives in its template's pool, a render's values in that render's pool: chunks
+ *          that only grow and are freed at once, so that no value is ever freed and none is
+ *          counted. A pool has a budget: a template that builds too much gets LIMIT.
+ * BOUNDS   each node evaluated, item visited and 64 bytes built is a step; steps, nesting (in the
+ *          tree and at run time) and memory have limits.
+ * SANDBOX  values are copies of the caller's JSON; there is no value through which a file, a clock
+ *          (but strftime_now) or a process could be reached, and lists and dicts cannot be changed,
+ *          as in transformers' ImmutableSandboxedEnvironment.
+ * The parser and the evaluator are recursive; their depth is bounded by LT_JINJA_PARSE_DEPTH and
+ * LT_JINJA_EVAL_DEPTH. */
 #ifndef LT_DATA_JINJA_H
 #define LT_DATA_JINJA_H
 
@@ -342,8 +348,8 @@ struct lt_jrun {
     lt_jscope *globals;
     int64_t now_s;      /* strftime_now; negative: the present. */
     lt_jbuf *out, *top; /* Where text goes now; where the page's own goes (a macro's is caught). */
-    lt_jlist *
-        generated; /* Pairs of bytes of *top between {% generation %} and its end; NULL: not asked for. */
+    /* Pairs of bytes of *top between {% generation %} and its end; NULL: not asked for. */
+    lt_jlist *generated;
     lt_jv block_text; /* What a filter block filters. */
 };
 
@@ -387,7 +393,8 @@ LT_MUST_USE lt_err lt_jinja_percent(lt_jrun *r, lt_jv format, lt_jv args,
 #define LT_JINJA_PARAMS 6
 typedef struct {
     const char *name;
-    /* self: the filtered value, the object of a method; args: all of them, for those with params NULL. */
+    /* self: the filtered value, the object of a method; args: all of them, for those with params
+     * NULL. */
     lt_err (*call)(lt_jrun *r, lt_jv self, const lt_jv *a, const lt_jargs *args, lt_jv *out);
     const char *params; /* "name name ..."; NULL: any. */
     size_t required;    /* How many must be given. */
@@ -401,7 +408,8 @@ LT_MUST_USE lt_err lt_jinja_filter(lt_jrun *r, lt_jv name, lt_jv self, const lt_
 LT_MUST_USE lt_err lt_jinja_test(lt_jrun *r, lt_jv name, lt_jv self, const lt_jargs *args,
                                  bool *out);
 
-/* Rows of more filters, so that their families can have files of their own; ended by a NULL name. */
+/* Rows of more filters, so that their families can have files of their own; ended by a NULL
+ * name. */
 extern const lt_jbuiltin lt_jinja_text_filters[], lt_jinja_list_filters[];
 
 /* Methods: whether the type has it, and the call. */

@@ -1,5 +1,5 @@
-/* jinja_builtin.c: how builtins get their arguments; the tests (`x is defined`); the functions of the environment (range, namespace, ...);
- * Python's "%s" formatting. */
+/* jinja_builtin.c: how builtins get their arguments; the tests (`x is defined`); the functions of
+ * the environment (range, namespace, ...); Python's "%s" formatting. */
 #include "data/jinja.h"
 
 #include <math.h>

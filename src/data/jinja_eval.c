@@ -1,8 +1,9 @@
-/* jinja_eval.c: expressions and statements of a tree, evaluated by walking it; depth is bounded by LT_JINJA_EVAL_DEPTH.
+/* jinja_eval.c: expressions and statements of a tree, evaluated by walking it; depth is bounded by
+ * LT_JINJA_EVAL_DEPTH.
  *
- * SCOPES   a chain of small tables. if bodies share their surroundings' scope; loop bodies (each round), macros, blocks and with have
- *          their own, so that what is set inside does not leak out, as in Jinja. A macro sees the scope it was defined in, as it is when
- *          called. */
+ * SCOPES   a chain of small tables. if bodies share their surroundings' scope; loop bodies (each
+ *          round), macros, blocks and with have their own, so that what is set inside does not leak
+ *          out, as in Jinja. A macro sees the scope it was defined in, as it is when called. */
 #include "data/jinja.h"
 
 #include <stdarg.h>
@@ -534,8 +535,8 @@ static lt_err exec_scoped(lt_jrun *r, lt_jscope *s, const lt_jnode *n, lt_jflow 
     LT_TRY(lt_jscope_open(r, s, &inner));
     if (n->kind == LT_NODE_SCOPE) {
         LT_TRY(exec_caught(r, inner, n->a, &v));
-        if (r->generated != NULL &&
-            v.n > 0) { /* Inside a macro: as transformers, where its call stands. */
+        /* Inside a macro: as transformers, where its call stands. */
+        if (r->generated != NULL && v.n > 0) {
             const size_t from = r->top->n;
             LT_TRY(lt_jv_push(&r->pool, r->generated, LT_JV_OF_INT((int64_t)from)));
             LT_TRY(lt_jv_push(&r->pool, r->generated, LT_JV_OF_INT((int64_t)(from + v.n))));

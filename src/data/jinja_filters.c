@@ -1,4 +1,5 @@
-/* jinja_filters.c: the filters that make text or numbers of one value (`x | trim`); those of lists are in jinja_filters_list.c. */
+/* jinja_filters.c: the filters that make text or numbers of one value (`x | trim`); those of lists
+ * are in jinja_filters_list.c. */
 #include "data/jinja.h"
 
 #include <errno.h>
@@ -358,8 +359,8 @@ FILTER(f_round) {
     if (!lt_jv_is_number(self) || digits < -300 || digits > 300) {
         LT_JFAIL(r, "round of a %s", lt_jv_type(self));
     }
-    if (a[1].kind == LT_JV_ABSENT ||
-        lt_jv_str_is(a[1], "common")) { /* To even on ties of the decimal value, as Python. */
+    /* To even on ties of the decimal value, as Python. */
+    if (a[1].kind == LT_JV_ABSENT || lt_jv_str_is(a[1], "common")) {
         char text[700];
         if (digits >= 0) {
             snprintf(text, sizeof text, "%.*f", (int)digits, x);

@@ -1,10 +1,12 @@
-/* jinja_lex.c: a template's text as tokens: what is outside of tags as DATA, with Jinja's rules for white space.
+/* jinja_lex.c: a template's text as tokens: what is outside of tags as DATA, with Jinja's rules for
+ * white space.
  *
  *   {%- -%} {{- -}} {#- -#}   take all white space before / after the tag away
  *   {%+ +%}                   keep it, against the two rules that follow
  *   lstrip_blocks             blanks between the start of a line and a {% or {# go away
  *   trim_blocks               one newline right after a %} or #} goes away
- * Both are on, as transformers sets them. Newlines are normalised to \n, and one at the very end of the text is dropped. */
+ * Both are on, as transformers sets them. Newlines are normalised to \n, and one at the very end of
+ * the text is dropped. */
 #include "data/jinja.h"
 
 #include <ctype.h>
@@ -61,7 +63,8 @@ static bool has(const lexer *l, size_t at, const char *text) {
     return *text == '\0';
 }
 
-/* The text from l->at to `to`, before a tag with this sign ('-', '+' or another) that is a block or comment, or not. */
+/* The text from l->at to `to`, before a tag with this sign ('-', '+' or another) that is a block or
+ * comment, or not. */
 static lt_err put_data(lexer *l, size_t to, char sign, bool block) {
     const char *s = l->s + l->at;
     size_t n = to - l->at;

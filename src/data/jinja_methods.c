@@ -506,7 +506,8 @@ METHOD(s_zfill) {
     return LT_OK;
 }
 
-/* str.format: {} {0} {name}, without attributes or format specifications (the sandbox would refuse most of those). */
+/* str.format: {} {0} {name}, without attributes or format specifications (the sandbox would refuse
+ * most of those). */
 METHOD(s_format) {
     lt_jbuf b = {.pool = &r->pool};
     size_t automatic = 0;

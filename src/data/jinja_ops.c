@@ -1,4 +1,5 @@
-/* jinja_ops.c: Python's operators on values. Whole numbers are 64 bits wide: going over is an error, not a longer number. */
+/* jinja_ops.c: Python's operators on values. Whole numbers are 64 bits wide: going over is an
+ * error, not a longer number. */
 #include "data/jinja.h"
 
 #include <math.h>
@@ -455,8 +456,8 @@ lt_err lt_jinja_slice(lt_jrun *r, lt_jv v, const lt_jv part[3], lt_jv *out) {
     if (v.kind != LT_JV_STR && !(v.kind == LT_JV_LIST && v.list->sub <= LT_JLIST_RANGE)) {
         LT_JFAIL(r, "'%s' object is not subscriptable", lt_jv_type(v));
     }
-    if (v.kind == LT_JV_STR &&
-        part[2].kind == LT_JV_NONE) { /* The common case without a list of characters. */
+    /* The common case without a list of characters. */
+    if (v.kind == LT_JV_STR && part[2].kind == LT_JV_NONE) {
         size_t from, to;
         LT_TRY(lt_jinja_steps(r, v.n / 16));
         LT_TRY(slice_bounds(r, part, (int64_t)lt_jtext_count(v.s, v.n), &start, &stop, &step));
@@ -482,7 +483,8 @@ lt_err lt_jinja_slice(lt_jrun *r, lt_jv v, const lt_jv part[3], lt_jv *out) {
     return LT_OK;
 }
 
-/* Stable merge sort of items by keys (NULL: by themselves); ties keep their order also when reversed, as in Python. */
+/* Stable merge sort of items by keys (NULL: by themselves); ties keep their order also when
+ * reversed, as in Python. */
 lt_err lt_jinja_sort(lt_jrun *r, lt_jlist *items, const lt_jv *keys, bool reverse) {
     const size_t n = items->n;
     lt_jpair *a, *b;

@@ -12,7 +12,8 @@ static lt_err end_tag(lt_jparser *p) {
     return lt_jparse_expect_kind(p, LT_TOK_BLOCK_END, "'%}'");
 }
 
-/* A body up to {% one of ends %}; the name is skipped, the rest of its tag is the caller's. *which: its row. */
+/* A body up to {% one of ends %}; the name is skipped, the rest of its tag is the caller's. *which:
+ * its row. */
 static lt_err parse_until(lt_jparser *p, const char *const *ends, lt_jnode **out, size_t *which) {
     LT_TRY(end_tag(p));
     LT_TRY(lt_jparse_enter(p));

@@ -1,5 +1,6 @@
-/* jinja_parse.h: what the two halves of the parser share: tokens (jinja_parse_expr.c), expressions (there) and statements (jinja_parse.c).
- * The parser is recursive; its depth is bounded by LT_JINJA_PARSE_DEPTH. */
+/* jinja_parse.h: what the two halves of the parser share: tokens (jinja_parse_expr.c), expressions
+ * (there) and statements (jinja_parse.c). The parser is recursive; its depth is bounded by
+ * LT_JINJA_PARSE_DEPTH. */
 #ifndef LT_DATA_JINJA_PARSE_H
 #define LT_DATA_JINJA_PARSE_H
 

@@ -1,7 +1,8 @@
 /* jinja_parse_expr.c: tokens and expressions, by recursive descent.
  *
- * Precedence, loosest first, as Jinja's parser has it: a if b else c · or · and · not · comparisons, in · + - · ~ · * / // % · ** ·
- * unary + - · .name [item] (call) · |filter, is test. */
+ * Precedence, loosest first, as Jinja's parser has it: a if b else c · or · and · not ·
+ * comparisons, in · + - · ~ · * / // % · ** · unary + - · .name [item] (call) · |filter, is
+ * test. */
 #include "data/jinja_parse.h"
 
 #include <errno.h>
@@ -370,7 +371,8 @@ lt_err lt_jparse_dotted(lt_jparser *p, lt_jv *out) {
     return LT_OK;
 }
 
-/* name(args)|name(args)...; *node is the input (NULL in filter blocks). The first bar is already skipped. */
+/* name(args)|name(args)...; *node is the input (NULL in filter blocks). The first bar is already
+ * skipped. */
 lt_err lt_jparse_filters(lt_jparser *p, lt_jnode **node) {
     do {
         lt_jnode *filter = NULL;

@@ -1,5 +1,5 @@
-/* json_line.c: see json_line.h. A cursor walks the line; what is not the wanted member is only checked. Nested
- * values are walked with a stack of bits (object or array) instead of recursion. */
+/* json_line.c: see json_line.h. A cursor walks the line; what is not the wanted member is only
+ * checked. Nested values are walked with a stack of bits (object or array) instead of recursion. */
 #include "data/json_line.h"
 
 #include <stdint.h>
@@ -246,7 +246,8 @@ static char *put_code_point(char *to, uint32_t x) {
     return to;
 }
 
-/* \uXXXX at p (behind the u), perhaps followed by its low surrogate; NULL: a lone one that may not be. */
+/* \uXXXX at p (behind the u), perhaps followed by its low surrogate; NULL: a lone one that may not
+ * be. */
 static const unsigned char *unescape_unicode(char **to, const unsigned char *p,
                                              const unsigned char *end, bool replace_lone) {
     uint32_t x = hex4(p);
@@ -268,7 +269,8 @@ static const unsigned char *unescape_unicode(char **to, const unsigned char *p,
     return p;
 }
 
-/* The literal's text into `to`, which holds at least s->bytes: no escape is shorter than what it stands for. */
+/* The literal's text into `to`, which holds at least s->bytes: no escape is shorter than what it
+ * stands for. */
 static lt_err unescape(char *to, size_t *bytes, const cursor *c, const literal *s,
                        bool replace_lone) {
     const unsigned char *p = s->p, *end = s->p + s->bytes;
@@ -319,8 +321,8 @@ lt_err lt_json_line_string(lt_text_buffer *out, size_t *out_bytes, const char *l
     const unsigned char *start = (const unsigned char *)line;
     cursor c = {.start = start, .p = start, .end = start + bytes};
     literal key, value = {0}; /* The field's string, when its last occurrence is one. */
-    const unsigned char *other =
-        NULL; /* Where its last occurrence is something else, but not null. */
+    /* Where its last occurrence is something else, but not null. */
+    const unsigned char *other = NULL;
     bool more;
 
     skip_space(&c);

@@ -1,4 +1,5 @@
-/* json_pull.c: see json_pull.h. Every step first checks that a byte is left, so no sentinel is needed. */
+/* json_pull.c: see json_pull.h. Every step first checks that a byte is left, so no sentinel is
+ * needed. */
 #include "data/json_pull.h"
 
 #include <stdlib.h>

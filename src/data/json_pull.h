@@ -1,7 +1,8 @@
 /* json_pull.h: a JSON reader that walks a text once, left to right, without building a tree.
  *
- * For the two places where a tree is too slow: tokenizer.json (28 MB, 650,000 strings) and lines of JSON with long
- * texts. Strings without escapes are slices of the input; others are unescaped into a buffer of the reader.
+ * For the two places where a tree is too slow: tokenizer.json (28 MB, 650,000 strings) and lines of
+ * JSON with long texts. Strings without escapes are slices of the input; others are unescaped into
+ * a buffer of the reader.
  *
  *     lt_json_pull j = lt_json_pull_over(text, bytes, "tokenizer.json");
  *     LT_TRY(lt_json_pull_begin(&j, '{'));
@@ -12,8 +13,9 @@
  *     }
  *     lt_json_pull_close(&j);
  *
- * Escaped lone surrogates (\ud800) become U+FFFD; raw bytes are passed through unchecked (callers that need valid UTF-8
- * check it). Nesting is limited to 128. Messages carry the name and the byte offset. */
+ * Escaped lone surrogates (\ud800) become U+FFFD; raw bytes are passed through unchecked (callers
+ * that need valid UTF-8 check it). Nesting is limited to 128. Messages carry the name and the byte
+ * offset. */
 #ifndef LT_DATA_JSON_PULL_H
 #define LT_DATA_JSON_PULL_H
 
@@ -40,12 +42,14 @@ typedef struct {
 lt_json_pull lt_json_pull_over(const char *text, size_t bytes, const char *name);
 void lt_json_pull_close(lt_json_pull *j);
 
-/* Kind of the next value by its first character: one of { [ " t f n - (number), or 0 at the end or for garbage. */
+/* Kind of the next value by its first character: one of { [ " t f n - (number), or 0 at the end or
+ * for garbage. */
 char lt_json_pull_peek(lt_json_pull *j);
 
 LT_MUST_USE lt_err lt_json_pull_begin(lt_json_pull *j, char bracket); /* '{' or '[' */
 
-/* Next key of the object, or *more = false past its closing brace. The key lives until the next call. */
+/* Next key of the object, or *more = false past its closing brace. The key lives until the next
+ * call. */
 LT_MUST_USE lt_err lt_json_pull_key(lt_json_pull *j, lt_slice *key, bool *more);
 
 /* Step to the next element of the array, or *more = false past its closing bracket. */

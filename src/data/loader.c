@@ -1,18 +1,22 @@
-/* loader.c: mixes sources into one endless sequence of global rows, hands this rank its share, a thread ahead (lateen/data.h).
+/* loader.c: mixes sources into one endless sequence of global rows, hands this rank its share, a
+ * thread ahead (lateen/data.h).
  *
  *     packers (one a source) ──row──▶ ring of slots ──copy──▶ the caller's batch
  *          prefetch thread                │                    training thread
  *     `produced` moves on here            └ each slot carries the state behind it; `consumed` is the last one's
  *
- * MIXTURE   Each global row, every source earns its share (weights in 2^-32 that add up to one) and the one that is owed most
- *           gives the row and pays one back. Counts never stray from their share by more than a row or so, however long
- *           the run, and nothing is drawn at random.
- * RANKS     All ranks walk through all global rows with the same cursors and build only their own: passing over a row is a
- *           few additions. So the state is the same on every rank, and another number of ranks can go on from it.
- * STATE     lt_loader_state, a function of how many global rows were handed out. A slot is a round of `world` rows, so
- *           states are only ever seen between rounds.
- * MEMORY    One arena at open; afterwards nothing is allocated (tests/unit/data/test_loader.c counts). Shards are mapped; what reading makes resident
- *           is given back every MAPPED_MAX bytes, so that a run over terabytes is no larger than one over megabytes. */
+ * MIXTURE   Each global row, every source earns its share (weights in 2^-32 that add up to one) and
+ *           the one that is owed most gives the row and pays one back. Counts never stray from
+ *           their share by more than a row or so, however long the run, and nothing is drawn at
+ *           random.
+ * RANKS     All ranks walk through all global rows with the same cursors and build only their own:
+ *           passing over a row is a few additions. So the state is the same on every rank, and
+ *           another number of ranks can go on from it.
+ * STATE     lt_loader_state, a function of how many global rows were handed out. A slot is a round
+ *           of `world` rows, so states are only ever seen between rounds.
+ * MEMORY    One arena at open; afterwards nothing is allocated (tests/unit/data/test_loader.c
+ *           counts). Shards are mapped; what reading makes resident is given back every MAPPED_MAX
+ *           bytes, so that a run over terabytes is no larger than one over megabytes. */
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -166,7 +170,8 @@ static uint64_t fingerprint(const lt_loader *l) {
     return h;
 }
 
-/* Which source gives the next global row: bounded, the first that is not through; else the one owed most. -1: none. */
+/* Which source gives the next global row: bounded, the first that is not through; else the one owed
+ * most. -1: none. */
 static int64_t pick_source(lt_loader *l) {
     lt_loader_state *s = &l->produced;
     const int64_t n = l->options.n_sources;

@@ -1,6 +1,7 @@
 /* loader_state.c: the loader's position as one line of JSON, for a checkpoint's manifest:
  *
- *     {"rows": 8192, "fingerprint": "9e3779b97f4a7c15", "sources": [[5000, 1, 0, 0, 17, -4096], ...]}
+ *     {"rows": 8192, "fingerprint": "9e3779b97f4a7c15", "sources": [[5000, 1, 0, 0, 17, -4096],
+ *     ...]}
  *
  * each source: rows, epoch, document, offset, row, credit (lt_loader_cursor). */
 #include <inttypes.h>

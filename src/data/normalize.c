@@ -1,11 +1,13 @@
 /* normalize.c: see normalize.h.
  *
- * Each step reads one text and writes another, ping-pong between two buffers. The C forms are skipped for text that is
- * inert (UAX #15's quick check, from the tables), which is nearly all text: then NFC costs one pass of reading.
+ * Each step reads one text and writes another, ping-pong between two buffers. The C forms are
+ * skipped for text that is inert (UAX #15's quick check, from the tables), which is nearly all
+ * text: then NFC costs one pass of reading.
  *
- * CHARSMAP. The double array is Darts-clone's: a unit holds an offset, a label and two bits (is leaf, has leaf). The blob is
- * checked at every step: an index outside of it ends the search. Hugging Face walks grapheme clusters and takes the *first* (shortest)
- * hit of a cluster under 6 bytes; so do we. In so few bytes a cluster is CR LF or a base and what extends it. */
+ * CHARSMAP. The double array is Darts-clone's: a unit holds an offset, a label and two bits (is
+ * leaf, has leaf). The blob is checked at every step: an index outside of it ends the search.
+ * Hugging Face walks grapheme clusters and takes the *first* (shortest) hit of a cluster under 6
+ * bytes; so do we. In so few bytes a cluster is CR LF or a base and what extends it. */
 #include "data/normalize.h"
 
 #include <stdlib.h>
@@ -135,7 +137,8 @@ static lt_err put_nmt(uint32_t cp, lt_text *out) {
     return lt_norm_nmt(cp, &to) ? lt_text_put_cp(out, to) : LT_OK;
 }
 
-/* One pass of BertNormalizer: stage 0 cleans, 1 spaces out Han characters, 2 strips accents (of NFD text), 3 lower-cases. */
+/* One pass of BertNormalizer: stage 0 cleans, 1 spaces out Han characters, 2 strips accents (of NFD
+ * text), 3 lower-cases. */
 static lt_err put_bert(int stage, uint32_t cp, lt_text *out) {
     const uint32_t flags = lt_unicode_flags(cp);
     if (stage == 0) {

@@ -1,4 +1,5 @@
-/* normalize.h: the string-to-string step before pre-tokenisation: normal forms, case, replacements, SentencePiece's charsmap. */
+/* normalize.h: the string-to-string step before pre-tokenisation: normal forms, case, replacements,
+ * SentencePiece's charsmap. */
 #ifndef LT_DATA_NORMALIZE_H
 #define LT_DATA_NORMALIZE_H
 
@@ -23,7 +24,8 @@ typedef enum {
     LT_NORM_BYTE_MAP
 } lt_norm_kind;
 
-/* SentencePiece's precompiled map: a double-array trie over UTF-8 and the replacement strings behind it. */
+/* SentencePiece's precompiled map: a double-array trie over UTF-8 and the replacement strings
+ * behind it. */
 typedef struct {
     lt_text blob;          /* Owned copy. */
     const uint32_t *units; /* (n_units) into blob */
@@ -87,12 +89,13 @@ LT_MUST_USE lt_err lt_normalizer_add(lt_normalizer *n,
 void lt_normalizer_free(lt_normalizer *n);
 void lt_norm_scratch_free(lt_norm_scratch *s);
 
-/* Normalise valid UTF-8. *out is the input itself when nothing changed, else scratch that lives until the next call. */
+/* Normalise valid UTF-8. *out is the input itself when nothing changed, else scratch that lives
+ * until the next call. */
 LT_MUST_USE lt_err lt_normalizer_run(const lt_normalizer *n, lt_norm_scratch *s, const char *text,
                                      size_t bytes, const char **out, size_t *out_bytes);
 
-/* The same for the beginning of a text, always into scratch, with (*first)[i] 1 where byte i of *out stands for what begins at byte 0
- * of the input. */
+/* The same for the beginning of a text, always into scratch, with (*first)[i] 1 where byte i of
+ * *out stands for what begins at byte 0 of the input. */
 LT_MUST_USE lt_err lt_normalizer_run_aligned(const lt_normalizer *n, lt_norm_scratch *s,
                                              const char *text, size_t bytes, const char **out,
                                              size_t *out_bytes, const char **first);

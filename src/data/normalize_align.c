@@ -1,16 +1,20 @@
-/* normalize_align.c: the normalizer once more, now with what a Metaspace asks that prepends to the first word only.
+/* normalize_align.c: the normalizer once more, now with what a Metaspace asks that prepends to the
+ * first word only.
  *
- * Hugging Face's NormalizedString remembers for each byte which stretch of the original text it stands for, and "the first word" is every
- * word whose stretch begins at 0. There may be several: the ligature "ﬁ" becomes "fi", both letters stand for bytes 0 to 3, and an added
- * token "f" leaves an "i" that is first too. There may be none: a normalizer that removes the first character leaves a text that begins
- * at 1. So here each step of the normalizer says what it did as the package does, character by character, with a `change`:
+ * Hugging Face's NormalizedString remembers for each byte which stretch of the original text it
+ * stands for, and "the first word" is every word whose stretch begins at 0. There may be several:
+ * the ligature "ﬁ" becomes "fi", both letters stand for bytes 0 to 3, and an added token "f" leaves
+ * an "i" that is first too. There may be none: a normalizer that removes the first character leaves
+ * a text that begins at 1. So here each step of the normalizer says what it did as the package
+ * does, character by character, with a `change`:
  *
  *      0  takes the place of the next old character
  *     -n  the same, and the n old characters behind it are gone
  *      1  is new, and stands for what the character before it stands for
  *
- * and a byte of the text has a mark in `first`: 1, what it stands for begins at 0. Only tokenizers that can see the difference pay for
- * this (lt_tokenizer.tracks_first). References: tokenizers' normalizer.rs, the crate unicode-normalization-alignments. */
+ * and a byte of the text has a mark in `first`: 1, what it stands for begins at 0. Only tokenizers
+ * that can see the difference pay for this (lt_tokenizer.tracks_first). References: tokenizers'
+ * normalizer.rs, the crate unicode-normalization-alignments. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +49,8 @@ static void swap_texts(lt_norm_aligned *a) {
     a->other_first = first;
 }
 
-/* The package's transform: changes become a text. gone: how many old characters vanish before the first. */
+/* The package's transform: changes become a text. gone: how many old characters vanish before the
+ * first. */
 static lt_err apply(lt_norm_aligned *a, const lt_norm_changes *list, size_t gone) {
     size_t at = 0;
     uint32_t cp;
@@ -154,7 +159,8 @@ static int by_class(const void *a, const void *b) {
     return x->order < y->order ? -1 : x->order > y->order;
 }
 
-/* Full decompositions in canonical order: a character's first part has the change 0, the others 1. */
+/* Full decompositions in canonical order: a character's first part has the change 0, the others
+ * 1. */
 static lt_err decompose(lt_norm_aligned *a, bool compat) {
     lt_norm_changes *list = &a->changes;
     size_t run = 0; /* Where the marks behind the last starter begin. */
@@ -179,7 +185,8 @@ static lt_err decompose(lt_norm_aligned *a, bool compat) {
     return LT_OK;
 }
 
-/* Compose a->changes in place, as the crate's Recompositions do: what composes adds up its changes, less 1. */
+/* Compose a->changes in place, as the crate's Recompositions do: what composes adds up its changes,
+ * less 1. */
 static void recompose(lt_norm_changes *list) {
     size_t out = 0, starter = SIZE_MAX;
     unsigned last_class = 0; /* Of the marks kept behind the starter; 0: none. */
@@ -293,8 +300,8 @@ static lt_err put_mapped(lt_norm_changes *list, size_t old, const char *to, size
         at += next_char(&text, at, &cp);
         LT_TRY(put_change(list, cp, fresh >= old));
     }
-    if (fresh < old &&
-        list->n > 0) { /* With none before it the package loses count, and so do we. */
+    /* With none before it the package loses count, and so do we. */
+    if (fresh < old && list->n > 0) {
         list->items[list->n - 1].change -= (int64_t)(old - fresh);
     }
     return LT_OK;

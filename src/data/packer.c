@@ -1,8 +1,9 @@
 /* packer.c: see packer.h.
  *
- * Best fit: pieces, longest first, each go into the row with the least room that still holds them (Ding et al. 2024,
- * "Fewer Truncations Improve Language Modeling", arXiv:2404.10830). Rows stand in lists by room, with a bit for each list that
- * is not empty, so a fit is found by scanning T/64 words at most. */
+ * Best fit: pieces, longest first, each go into the row with the least room that still holds them
+ * (Ding et al. 2024, "Fewer Truncations Improve Language Modeling", arXiv:2404.10830). Rows stand
+ * in lists by room, with a bit for each list that is not empty, so a fit is found by scanning T/64
+ * words at most. */
 #include "data/packer.h"
 
 #include <string.h>
@@ -61,7 +62,8 @@ uint64_t lt_packer_epoch_rows(const lt_packer *p, uint64_t epoch) {
     return (p->source.hi - p->source.lo - 1 + epoch_shift(p, epoch) + seq - 1) / seq;
 }
 
-/* Read up to n + 1 tokens from (ordinal, offset) on, over as many documents as it takes, and make the row. */
+/* Read up to n + 1 tokens from (ordinal, offset) on, over as many documents as it takes, and make
+ * the row. */
 static lt_err gather(const lt_packer *p, lt_row_builder *b, const lt_row *row, uint64_t epoch,
                      uint64_t ordinal, uint64_t offset, uint64_t n) {
     uint64_t used = 0;
@@ -177,7 +179,8 @@ static void push_row(lt_window *w, int32_t row, int32_t room) {
     w->rooms[room / 64] |= (uint64_t)1 << room % 64;
 }
 
-/* A row with the least room >= n, taken out of its list, and its room; a new one when none has it. */
+/* A row with the least room >= n, taken out of its list, and its room; a new one when none has
+ * it. */
 static int32_t pop_row(lt_window *w, int32_t n, int32_t seq, int32_t *room) {
     for (int32_t word = n / 64; word <= seq / 64; word++) {
         const uint64_t bits = w->rooms[word] &
@@ -228,7 +231,8 @@ static void plan_best_fit(lt_packer *p) {
     }
 }
 
-/* Make the window the one the cursor stands in. Windows without rows (empty documents only) are passed over. */
+/* Make the window the one the cursor stands in. Windows without rows (empty documents only) are
+ * passed over. */
 static lt_err plan(lt_packer *p, lt_loader_cursor *c) {
     lt_window *w = &p->window;
     if (w->planned && w->epoch == c->epoch && w->document == c->document &&

@@ -1,12 +1,14 @@
-/* packer.h: the endless sequence of rows of one source, each a pure function of a cursor of a few numbers.
+/* packer.h: the endless sequence of rows of one source, each a pure function of a cursor of a few
+ * numbers.
  *
- * STREAM with NONE or ROWS: row r of an epoch is found by arithmetic: shuffle the row's number (lt_rng_permute), then
- * search its first document. The cuts move by a random shift each epoch.
+ * STREAM with NONE or ROWS: row r of an epoch is found by arithmetic: shuffle the row's number
+ * (lt_rng_permute), then search its first document. The cuts move by a random shift each epoch.
  *
- * Everything else goes by windows of up to LT_PACK_WINDOW rows (STREAM) or pieces (BEST_FIT): from the cursor's document on,
- * in the epoch's order, a plan is laid; its rows are drawn in random order; then the next window begins where this one
- * ended. The plan follows from the window's beginning alone, so the cursor is still a few numbers, and rows of one long
- * novel do not follow one another. An epoch ends a window. */
+ * Everything else goes by windows of up to LT_PACK_WINDOW rows (STREAM) or pieces (BEST_FIT): from
+ * the cursor's document on, in the epoch's order, a plan is laid; its rows are drawn in random
+ * order; then the next window begins where this one ended. The plan follows from the window's
+ * beginning alone, so the cursor is still a few numbers, and rows of one long novel do not follow
+ * one another. An epoch ends a window. */
 #ifndef LT_DATA_PACKER_H
 #define LT_DATA_PACKER_H
 

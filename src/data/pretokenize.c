@@ -1,7 +1,9 @@
 /* pretokenize.c: the general chain of pre-tokenizer stages; see pretokenize.h.
  *
- * Each stage turns w->pieces into w->next. A matcher names the matched stretches of a piece; put_stretch applies the behaviour, which
- * decides whether a stretch stands alone, joins its neighbour or disappears (Hugging Face's SplitDelimiterBehavior). Stages that rewrite text write a whole new text and move all pieces into it. */
+ * Each stage turns w->pieces into w->next. A matcher names the matched stretches of a piece;
+ * put_stretch applies the behaviour, which decides whether a stretch stands alone, joins its
+ * neighbour or disappears (Hugging Face's SplitDelimiterBehavior). Stages that rewrite text write a
+ * whole new text and move all pieces into it. */
 #include "data/pretokenize.h"
 
 #include <stdlib.h>
@@ -89,7 +91,8 @@ static lt_err put_stretch(lt_pieces *w, joiner *j, size_t begin, size_t end, boo
     return LT_OK;
 }
 
-/* Match stretches of one piece for REGEX, LITERAL and CHARS: the next one. *at is for REGEX how far it has come, else only `from`. */
+/* Match stretches of one piece for REGEX, LITERAL and CHARS: the next one. *at is for REGEX how far
+ * it has come, else only `from`. */
 static lt_err find_match(const lt_cut *c, lt_pieces *w, lt_range r, lt_regex_cursor *at,
                          bool *found, size_t *begin, size_t *end) {
     const uint8_t *text = w->text;
@@ -152,7 +155,8 @@ static lt_err cut_scan(const lt_cut *c, lt_pieces *w, lt_range r) {
     return LT_OK;
 }
 
-/* WORDS and BERT: a class number per character; runs of one class are pieces, class 0 is dropped, class 3 never runs. */
+/* WORDS and BERT: a class number per character; runs of one class are pieces, class 0 is dropped,
+ * class 3 never runs. */
 static lt_err cut_classes(const lt_cut *c, lt_pieces *w, lt_range r) {
     size_t begin = r.begin, size;
     int open = 0;
@@ -177,7 +181,8 @@ static lt_err cut_classes(const lt_cut *c, lt_pieces *w, lt_range r) {
     return open != 0 ? put_piece(w, begin, r.end) : LT_OK;
 }
 
-/* A change between two scripts; characters of any script go with what is before them, and so does what follows them. */
+/* A change between two scripts; characters of any script go with what is before them, and so does
+ * what follows them. */
 static lt_err cut_scripts(lt_pieces *w, lt_range r) {
     size_t begin = r.begin, size;
     uint32_t last = 0, cp;
@@ -393,7 +398,8 @@ lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n, lt_cut_beh
                            bool invert, const char *name) {
     lt_cut cut = {.kind = LT_CUT_REGEX, .behaviour = behaviour, .invert = invert};
     const lt_scan_kind known = lt_scan_by_regex(regex, n);
-    /* Scanners cover the text without gaps, so isolated matches (or inverted removed ones) are just the words. */
+    /* Scanners cover the text without gaps, so isolated matches (or inverted removed ones) are just
+     * the words. */
     if (known != LT_SCAN_COUNT &&
         (behaviour == LT_CUT_ISOLATED || (behaviour == LT_CUT_REMOVED && invert))) {
         return lt_pretok_add(p, (lt_cut){.kind = LT_CUT_SCAN, .scan = lt_scan_function(known)});

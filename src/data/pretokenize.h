@@ -1,7 +1,8 @@
 /* pretokenize.h: cuts a segment of text into the words that the model encodes one by one.
  *
- * A pre-tokenizer is a chain of stages, each cutting (and a few rewriting) the pieces of the one before. Chains that a
- * hand-written scanner covers have no stages and a scanner: the fast path, which callers run themselves with lt_scan_fn. */
+ * A pre-tokenizer is a chain of stages, each cutting (and a few rewriting) the pieces of the one
+ * before. Chains that a hand-written scanner covers have no stages and a scanner: the fast path,
+ * which callers run themselves with lt_scan_fn. */
 #ifndef LT_DATA_PRETOKENIZE_H
 #define LT_DATA_PRETOKENIZE_H
 
@@ -48,7 +49,8 @@ typedef struct {
     bool split;         /* METASPACE */
     size_t length;      /* LENGTH */
     struct lt_regex *regex;
-    int deepseek; /* REGEX: 1 to 3 for DeepSeek-V3's three patterns, which scan.c knows as one scanner. */
+    /* REGEX: 1 to 3 for DeepSeek-V3's three patterns, which scan.c knows as one scanner. */
+    int deepseek;
 } lt_cut;
 
 #define LT_MAX_CUTS 16
@@ -56,8 +58,8 @@ typedef struct {
 typedef struct {
     lt_cut cuts[LT_MAX_CUTS];
     int n_cuts;
-    lt_scan_fn
-        scan; /* Set when n_cuts is 0: words by this scanner; NULL: the segment is one word. */
+    /* Set when n_cuts is 0: words by this scanner; NULL: the segment is one word. */
+    lt_scan_fn scan;
 } lt_pretok;
 
 typedef struct {
@@ -80,8 +82,8 @@ typedef struct {
 
 void lt_pieces_free(lt_pieces *w);
 
-LT_MUST_USE lt_err
-lt_pretok_add(lt_pretok *p, lt_cut cut); /* Takes over cut's text and regex, also on failure. */
+/* Takes over cut's text and regex, also on failure. */
+LT_MUST_USE lt_err lt_pretok_add(lt_pretok *p, lt_cut cut);
 LT_MUST_USE lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n,
                                        lt_cut_behaviour behaviour, bool invert, const char *name);
 
@@ -89,15 +91,18 @@ LT_MUST_USE lt_err lt_pretok_add_regex(lt_pretok *p, const char *regex, size_t n
 void lt_pretok_optimise(lt_pretok *p);
 void lt_pretok_free(lt_pretok *p);
 
-/* Run the stages; w->pieces are then ranges of w->text. origin: the segment begins the whole text. first, where it is not NULL, says it
- * for each byte: a piece that begins there is a first word (normalize_align.c). */
+/* Run the stages; w->pieces are then ranges of w->text. origin: the segment begins the whole text.
+ * first, where it is not NULL, says it for each byte: a piece that begins there is a first word
+ * (normalize_align.c). */
 LT_MUST_USE lt_err lt_pretok_run(const lt_pretok *p, lt_pieces *w, const uint8_t *text, size_t n,
                                  bool origin, const char *first);
 
-/* Some stage prepends to first words, and pieces before it can begin there without beginning the text. */
+/* Some stage prepends to first words, and pieces before it can begin there without beginning the
+ * text. */
 bool lt_pretok_needs_first(const lt_pretok *p, bool normalised);
 
-/* GPT-2's mapping of bytes to printable characters (U+0021.. , U+0100..) and back; -1 if cp maps to no byte. */
+/* GPT-2's mapping of bytes to printable characters (U+0021.. , U+0100..) and back; -1 if cp maps to
+ * no byte. */
 uint32_t lt_byte_char(uint8_t byte);
 int lt_char_byte(uint32_t cp);
 

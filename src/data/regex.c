@@ -47,7 +47,8 @@ static lt_err put_text(lt_text *out, const char *s) {
     return lt_text_put(out, s, strlen(s));
 }
 
-/* The pattern with \s and \S spelled out, inside and outside of classes; && in a class is refused (Oniguruma's intersection). */
+/* The pattern with \s and \S spelled out, inside and outside of classes; && in a class is refused
+ * (Oniguruma's intersection). */
 static lt_err rewrite(const char *pattern, size_t n, lt_text *out, const char *name) {
     bool in_class = false;
     for (size_t i = 0; i < n; i++) {
@@ -110,7 +111,8 @@ lt_err lt_regex_open(lt_regex **out, const char *pattern, size_t n, const char *
                      name, n);
     }
     LT_TRY_DONE(rewrite(pattern, n, &text, name));
-    /* What byte tokens decode to need not be UTF-8: without this option, compiled patterns read beyond their tables there. */
+    /* What byte tokens decode to need not be UTF-8: without this option, compiled patterns read
+     * beyond their tables there. */
     r->code = pcre2_compile((PCRE2_SPTR)text.data, text.n,
                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_MATCH_INVALID_UTF, &why,
                             &where, NULL);

@@ -1,8 +1,9 @@
 /* regex.h: PCRE2 with JIT, for the patterns that have no hand-written scanner.
  *
- * The dialect is Oniguruma's Ruby one, which Hugging Face uses: ^ and $ also match at line ends, \w has marks in it. \s and
- * \S are rewritten to Unicode's White_Space, which is what Oniguruma and Rust mean by them (PCRE2 differs in U+0085 and
- * U+180E). PCRE2 10.42 knows Unicode 14's letters, so characters newer than that may be cut differently. */
+ * The dialect is Oniguruma's Ruby one, which Hugging Face uses: ^ and $ also match at line ends, \w
+ * has marks in it. \s and \S are rewritten to Unicode's White_Space, which is what Oniguruma and
+ * Rust mean by them (PCRE2 differs in U+0085 and U+180E). PCRE2 10.42 knows Unicode 14's letters,
+ * so characters newer than that may be cut differently. */
 #ifndef LT_DATA_REGEX_H
 #define LT_DATA_REGEX_H
 
@@ -34,8 +35,8 @@ typedef struct {
     bool any;
 } lt_regex_cursor;
 
-/* The matches in turn, as Hugging Face's find_iter has them: an empty match right behind the match before it does not count, and an
- * empty text has no match at all. */
+/* The matches in turn, as Hugging Face's find_iter has them: an empty match right behind the match
+ * before it does not count, and an empty text has no match at all. */
 LT_MUST_USE lt_err lt_regex_next(const lt_regex *r, lt_regex_scratch *s, const char *text, size_t n,
                                  lt_regex_cursor *at, bool *found, size_t *begin, size_t *end);
 

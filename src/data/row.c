@@ -5,7 +5,8 @@
  *     doc_start  0 0 0 0 4 4 4 7 7        all 0 when documents are not masked
  *     positions  0 1 2 3 0 1 2 0 1        0 1 2 ... 8 when not reset
  *
- * The Goldfish hash reads the labels as they were before anything is ignored, padding as id 0: as the reference does. */
+ * The Goldfish hash reads the labels as they were before anything is ignored, padding as id 0: as
+ * the reference does. */
 #include "data/row.h"
 
 #include "base/error.h"

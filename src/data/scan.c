@@ -1,10 +1,12 @@
 /* scan.c: pre-tokenizer scanners; see scan.h for the patterns they stand for.
  *
- * Each scanner follows its pattern's alternatives in their order, with what backtracking would find worked out by hand (the
- * comments say how). Characters are classified by one byte-indexed table while they are ASCII and by the Unicode
- * tables behind it; runs of ASCII letters are skipped eight bytes at a time.
+ * Each scanner follows its pattern's alternatives in their order, with what backtracking would find
+ * worked out by hand (the comments say how). Characters are classified by one byte-indexed table
+ * while they are ASCII and by the Unicode tables behind it; runs of ASCII letters are skipped eight
+ * bytes at a time.
  *
- * Case-insensitive contractions: (?i:'s) also matches U+017F, the long s, whose simple case folding is s. */
+ * Case-insensitive contractions: (?i:'s) also matches U+017F, the long s, whose simple case folding
+ * is s. */
 #include "data/scan.h"
 
 #include <stdbool.h>
@@ -71,7 +73,8 @@ static inline cursor ascii_letters(cursor p, cursor end) {
         uint64_t w, low, stop;
         memcpy(&w, p, 8);
         low = (w | ones * 0x20) & ~highs; /* Lower case, 7 bits; no carries below. */
-        /* The high bit of each byte of `stop` is set where the byte is below 'a', above 'z' or not ASCII. */
+        /* The high bit of each byte of `stop` is set where the byte is below 'a', above 'z' or not
+         * ASCII. */
         stop = (~(low + ones * (0x80 - 'a')) | (low + ones * (0x7F - 'z')) | w) & highs;
         if (stop != 0) {
             return p + (__builtin_ctzll(stop) >> 3);
@@ -135,7 +138,8 @@ static inline size_t contraction(cursor p, cursor end, bool any_case) {
     return (a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l') ? 3 : 0;
 }
 
-/* \s+(?!\S)|\s+ on the white space p..q that is followed by text at q < end: all but its last character, or that one. */
+/* \s+(?!\S)|\s+ on the white space p..q that is followed by text at q < end: all but its last
+ * character, or that one. */
 static inline cursor before_last(cursor p, cursor q) {
     cursor last = q - 1;
     while ((*last & 0xC0) == 0x80 && last > p) {
@@ -185,7 +189,8 @@ static const uint8_t *scan_gpt2(cursor p, cursor end) {
     return q == end ? q : before_last(p, q);
 }
 
-/* Digits, one at a time, are segments of their own, so white space before a digit is at its segment's end. */
+/* Digits, one at a time, are segments of their own, so white space before a digit is at its
+ * segment's end. */
 static const uint8_t *scan_smollm(cursor p, cursor end) {
     size_t size = 0;
     uint32_t flags = look(p, end, &size);
@@ -196,7 +201,8 @@ static const uint8_t *scan_smollm(cursor p, cursor end) {
     }
     q = scan_gpt2(p, end);
     if ((flags & WS) != 0) {
-        /* " 1" and "  1": the white space alone; the general rule would have held its last character back. */
+        /* " 1" and "  1": the white space alone; the general rule would have held its last
+         *             character back. */
         cursor ws = run_of(p, end, WS);
         if (ws < end && (look(ws, end, &size) & N) != 0) {
             return ws;
@@ -254,9 +260,10 @@ static const uint8_t *scan_qwen2(cursor p, cursor end) {
     return scan_cl100k_like(p, end, 1, false);
 }
 
-/* [Upper]*[Lower]+ at q, greedy, where Upper and Lower share caseless letters and marks. Upper* runs to r. If a
- * lower-case letter stands there, Lower+ goes on from it; else Upper* gives back characters until one is
- * also Lower, the last such x, and the match ends behind x. NULL: no match. *upper_end = r. */
+/* [Upper]*[Lower]+ at q, greedy, where Upper and Lower share caseless letters and marks. Upper*
+ * runs to r. If a lower-case letter stands there, Lower+ goes on from it; else Upper* gives back
+ * characters until one is also Lower, the last such x, and the match ends behind x. NULL: no match.
+ * *upper_end = r. */
 static inline cursor word_lower(cursor q, cursor end, cursor *upper_end) {
     cursor r = q, shared_end = NULL;
     size_t size = 0;
@@ -272,8 +279,9 @@ static inline cursor word_lower(cursor q, cursor end, cursor *upper_end) {
     return shared_end;
 }
 
-/* The two word alternatives of o200k: with the optional first character taken, then without it (which can only
- * matter when that character is a mark, the one kind that is neither \p{L} nor excluded from words). */
+/* The two word alternatives of o200k: with the optional first character taken, then without it
+ * (which can only matter when that character is a mark, the one kind that is neither \p{L} nor
+ * excluded from words). */
 static inline cursor case_word(cursor p, cursor end, uint32_t flags, size_t size) {
     const bool first = (flags & (L | N | NL)) == 0;
     cursor upper_with = NULL, upper_without = NULL, hit = NULL;
@@ -331,8 +339,10 @@ static const uint8_t *scan_tekken(cursor p, cursor end) {
 /* DeepSeek-V3 applies three patterns, each inside the pieces that the ones before left:
  *     \p{N}{1,3}
  *     [U+4E00-U+9FA5 U+3040-U+309F U+30A0-U+30FF]+
- *     [ASCII punctuation][A-Za-z]+ | [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+ | ?[\p{P}\p{S}]+[\r\n]* | white space as usual
- * So digits and CJK characters end a segment. What the last pattern leaves unmatched (control characters) is one piece a gap. */
+ *     [ASCII punctuation][A-Za-z]+ | [^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+ | ?[\p{P}\p{S}]+[\r\n]* |
+ *     white space as usual
+ * So digits and CJK characters end a segment. What the last pattern leaves unmatched (control
+ * characters) is one piece a gap. */
 static bool is_cjk(cursor p, cursor end) {
     uint32_t cp = 0;
     return *p >= 0xE3 && (lt_utf8_decode(p, end, &cp),

@@ -1,7 +1,7 @@
 /* scan.h: hand-written scanners for the pre-tokenizer patterns that nearly every model uses.
  *
- * A scanner gives the end of the word that begins at p; words cover the text without gaps. text_end is the end of the segment: look-aheads
- * see nothing behind it. */
+ * A scanner gives the end of the word that begins at p; words cover the text without gaps. text_end
+ * is the end of the segment: look-aheads see nothing behind it. */
 #ifndef LT_DATA_SCAN_H
 #define LT_DATA_SCAN_H
 
@@ -10,7 +10,8 @@
 
 typedef const uint8_t *(*lt_scan_fn)(const uint8_t *p, const uint8_t *text_end);
 
-/* X(enum suffix, name, regular expression): the patterns with a scanner. GPT2 is also what ByteLevel's use_regex means. */
+/* X(enum suffix, name, regular expression): the patterns with a scanner. GPT2 is also what
+ * ByteLevel's use_regex means. */
 #define LT_SCAN_MAP(X)                                                                             \
     X(GPT2, "gpt2",                                                                                \
       "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+")        \

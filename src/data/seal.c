@@ -1,4 +1,5 @@
-/* seal.c: see seal.h. Files are read through a buffer, not mapped: what is read here must not count as the run's memory. */
+/* seal.c: see seal.h. Files are read through a buffer, not mapped: what is read here must not count
+ * as the run's memory. */
 #include "data/seal.h"
 
 #include <errno.h>
@@ -28,7 +29,8 @@
 static const char *const suffixes[] = {".bin", ".idx", ".mask"};
 #define N_SUFFIXES (sizeof suffixes / sizeof *suffixes)
 
-/* A shard's file with this suffix; of a shard whose name has another one (llm.c's may), the shard alone. False: there is none. */
+/* A shard's file with this suffix; of a shard whose name has another one (llm.c's may), the shard
+ * alone. False: there is none. */
 static bool shard_file(char out[LT_PATH_BYTES + 8], const char *shard, size_t which) {
     const bool suffixed = lt_path_has_suffix(shard, suffixes[0]);
     const size_t stem = strlen(shard) - (suffixed ? strlen(suffixes[0]) : 0);

@@ -1,9 +1,10 @@
 /* shard.c: maps a token shard and hands out ids (lateen/data.h; layout: shard_format.h).
  *
- * Everything the header and the tables claim is checked at open against the sizes of the files: a sequence lies
- * directly behind the one before it, the last ends where the file ends, the document table ascends from 0 to S. So
- * later a position < n_tokens needs no check, and a document's place is read from the mapped tables: open
- * allocates nothing that grows with the shard (llm.c's files excepted: their documents are found by one scan). */
+ * Everything the header and the tables claim is checked at open against the sizes of the files: a
+ * sequence lies directly behind the one before it, the last ends where the file ends, the document
+ * table ascends from 0 to S. So later a position < n_tokens needs no check, and a document's place
+ * is read from the mapped tables: open allocates nothing that grows with the shard (llm.c's files
+ * excepted: their documents are found by one scan). */
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,8 +76,8 @@ static lt_err check_header(lt_shard *s, const char *idx, uint64_t *n_entries) {
     }
     s->n_sequences = load_u64(p + 18);
     *n_entries = load_u64(p + 26);
-    if (s->n_sequences > bytes / 12 ||
-        *n_entries > bytes / 8) { /* So the sum below can not overflow. */
+    /* So the sum below can not overflow. */
+    if (s->n_sequences > bytes / 12 || *n_entries > bytes / 8) {
         LT_FAIL(LT_ERR_FORMAT,
                 "%s: %llu sequences and %llu document entries do not fit in %llu bytes", idx,
                 (unsigned long long)s->n_sequences, (unsigned long long)*n_entries,
@@ -108,8 +109,8 @@ static lt_err check_sequences(const lt_shard *s, const char *idx) {
                     (unsigned long long)i, (long long)load_u64(s->pointers + 8 * i),
                     (unsigned long long)at);
         }
-        at += (uint64_t)n *
-              token_bytes; /* At most 2^31 * 8 * 2^60/12: no overflow before the file ends. */
+        /* At most 2^31 * 8 * 2^60/12: no overflow before the file ends. */
+        at += (uint64_t)n * token_bytes;
         if (at > s->bin.size_bytes) {
             LT_FAIL(LT_ERR_FORMAT, "%s: sequence %llu ends at byte %llu of %s, which has %zu", idx,
                     (unsigned long long)i, (unsigned long long)at, s->path, s->bin.size_bytes);
@@ -359,7 +360,8 @@ uint64_t lt_shard_find(const lt_shard *s, uint64_t position) {
     return low;
 }
 
-/* Widen n stored ids; anything outside [0, 2^31) becomes -1, so that one range check afterwards sees it. */
+/* Widen n stored ids; anything outside [0, 2^31) becomes -1, so that one range check afterwards
+ * sees it. */
 static void widen(int32_t *ids, const unsigned char *p, size_t n, id_kind kind) {
     for (size_t i = 0; kind == IDS_U8 && i < n; i++) {
         ids[i] = p[i];

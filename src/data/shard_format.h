@@ -13,13 +13,14 @@
  *                  8 B x D  first sequence of each document (i64), then S: D - 1 documents
  *                  [1 B x S  modes, multimodal data sets only; ignored]
  *
- *     PREFIX.mask  optional, a byte a token: 1 the token is a label, 0 it is silent (read, never predicted). No header,
- *                  so its size is the number of tokens. Ours; also read beside an llm.c file.
+ *     PREFIX.mask  optional, a byte a token: 1 the token is a label, 0 it is silent (read, never
+ *                  predicted). No header, so its size is the number of tokens. Ours; also read
+ *                  beside an llm.c file.
  *
  * The header is 34 bytes, so nothing behind it is aligned: every number is read with memcpy.
  *
- * llm.c: 256 i32 (magic 20240520 version 1: u16 ids; magic 20240801 version 7: u32 ids; then the number of
- * tokens), then the ids. */
+ * llm.c: 256 i32 (magic 20240520 version 1: u16 ids; magic 20240801 version 7: u32 ids; then the
+ * number of tokens), then the ids. */
 #ifndef LT_DATA_SHARD_FORMAT_H
 #define LT_DATA_SHARD_FORMAT_H
 

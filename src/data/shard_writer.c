@@ -1,9 +1,13 @@
 /* shard_writer.c: see shard_writer.h; layout: shard_format.h.
  *
- * Crash cases of finish, in order: (1) before the rename of .bin: both .part files are there, open goes on.
- * (2) between the renames: .bin.part is gone, .bin is there, .idx is not: open takes .bin back as .bin.part, and add_mask .mask.
- * (3) after the rename of .idx: the shard is whole; a leftover .sizes.part is rubbish that discard removes.
- * An older .idx is removed before the new .bin takes its place, and so is an older .mask unless a new one does, so that they never mix. */
+ * Crash cases of finish, in order: (1) before the rename of .bin: both .part files are there, open
+ * goes on.
+ * (2) between the renames: .bin.part is gone, .bin is there, .idx is not: open takes .bin back as
+ *     .bin.part, and add_mask .mask.
+ * (3) after the rename of .idx: the shard is whole; a leftover .sizes.part is rubbish that discard
+ *     removes.
+ * An older .idx is removed before the new .bin takes its place, and so is an older .mask unless a
+ * new one does, so that they never mix. */
 #include "data/shard_writer.h"
 
 #include <errno.h>

@@ -1,12 +1,13 @@
-/* shard_writer.h: writes a Megatron shard so that it is there whole or not at all, and can be gone on with after a
- * crash. While it grows:
+/* shard_writer.h: writes a Megatron shard so that it is there whole or not at all, and can be gone
+ * on with after a crash. While it grows:
  *
  *     PREFIX.bin.part     ids, appended            PREFIX.sizes.part   tokens of each document (i32), appended
  *     PREFIX.mask.part    a byte a token, appended, when the shard has a label mask
  *
- * lt_shard_writer_sync makes what was appended durable and says how much it is (the mark); a caller keeps marks in
- * its own journal. After a crash, open with the last mark cuts both files back to it. finish writes PREFIX.idx.part,
- * then renames: .bin first, then .mask, .idx last. So a shard exists when its .idx does. */
+ * lt_shard_writer_sync makes what was appended durable and says how much it is (the mark); a caller
+ * keeps marks in its own journal. After a crash, open with the last mark cuts both files back to
+ * it. finish writes PREFIX.idx.part, then renames: .bin first, then .mask, .idx last. So a shard
+ * exists when its .idx does. */
 #ifndef LT_DATA_SHARD_WRITER_H
 #define LT_DATA_SHARD_WRITER_H
 
@@ -21,8 +22,8 @@ typedef struct {
     uint64_t n_documents, n_tokens;
 } lt_shard_mark;
 
-/* Start (mark NULL) or go on from a mark. Ids are stored in 2 bytes when vocab_size < 65500 (Megatron's rule), else
- * in 4. STATE: the files hold less than the mark says. */
+/* Start (mark NULL) or go on from a mark. Ids are stored in 2 bytes when vocab_size < 65500
+ * (Megatron's rule), else in 4. STATE: the files hold less than the mark says. */
 LT_MUST_USE lt_err lt_shard_writer_open(lt_shard_writer **out, const char *prefix,
                                         int64_t vocab_size, const lt_shard_mark *mark);
 
@@ -35,13 +36,15 @@ void lt_shard_writer_close(lt_shard_writer *w);
 /* Append one document of n ids, each in [0, vocab_size): an id outside is FORMAT. */
 LT_MUST_USE lt_err lt_shard_writer_append(lt_shard_writer *w, const int32_t *ids, size_t n);
 
-/* The same with a mask: mask[i] is LT_MASK_LABEL or LT_MASK_SILENT. Of a shard with a mask every document goes this way. */
+/* The same with a mask: mask[i] is LT_MASK_LABEL or LT_MASK_SILENT. Of a shard with a mask every
+ * document goes this way. */
 LT_MUST_USE lt_err lt_shard_writer_append_masked(lt_shard_writer *w, const int32_t *ids,
                                                  const unsigned char *mask, size_t n);
 
 LT_MUST_USE lt_err lt_shard_writer_sync(lt_shard_writer *w, lt_shard_mark *mark);
 
-/* Make the shard: afterwards PREFIX.bin and PREFIX.idx exist, and no .part does. An older shard of the name is replaced. */
+/* Make the shard: afterwards PREFIX.bin and PREFIX.idx exist, and no .part does. An older shard of
+ * the name is replaced. */
 LT_MUST_USE lt_err lt_shard_writer_finish(lt_shard_writer *w);
 
 lt_shard_mark lt_shard_writer_mark(const lt_shard_writer *w); /* Appended so far, durable or not. */

@@ -1,7 +1,8 @@
 /* spm_pieces.c: see spm_pieces.h.
  *
- * CHAR cuts the text into user-defined symbols (the longest first) and characters; WORD cuts before every U+2581 and knows nothing of
- * user-defined symbols. What is no piece becomes its bytes, where the model has byte pieces, and else <unk>: one for a run. */
+ * CHAR cuts the text into user-defined symbols (the longest first) and characters; WORD cuts before
+ * every U+2581 and knows nothing of user-defined symbols. What is no piece becomes its bytes, where
+ * the model has byte pieces, and else <unk>: one for a run. */
 #include "data/spm_pieces.h"
 
 #include <string.h>

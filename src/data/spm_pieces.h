@@ -1,4 +1,5 @@
-/* spm_pieces.h: SentencePiece's two models without scores: every character a piece (CHAR), every word a piece (WORD). */
+/* spm_pieces.h: SentencePiece's two models without scores: every character a piece (CHAR), every
+ * word a piece (WORD). */
 #ifndef LT_DATA_SPM_PIECES_H
 #define LT_DATA_SPM_PIECES_H
 

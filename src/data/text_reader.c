@@ -5,9 +5,9 @@
  *     buffer   |.. given out ..|  current record so far  |  not yet looked at  |   room   |
  *              0               at                      scanned              filled      room
  *
- * A record is cut when its end is found between scanned and filled; else what stands before `at` is dropped,
- * the window grows if it must, and more is read. So memory is the longest record, not the file. A byte-order
- * mark at the very beginning is dropped. */
+ * A record is cut when its end is found between scanned and filled; else what stands before `at` is
+ * dropped, the window grows if it must, and more is read. So memory is the longest record, not the
+ * file. A byte-order mark at the very beginning is dropped. */
 #include "data/text_reader.h"
 
 #include <limits.h>
@@ -163,8 +163,8 @@ void lt_text_reader_close(lt_text_reader *r) {
     free(r);
 }
 
-/* Make the line that starts `from` bytes behind `at` whole: *len is its length without the newline, *full with
- * it (equal at the end of a file that lacks the last newline). */
+/* Make the line that starts `from` bytes behind `at` whole: *len is its length without the newline,
+ * *full with it (equal at the end of a file that lacks the last newline). */
 static lt_err whole_line(lt_text_reader *r, size_t from, size_t *len, size_t *full) {
     size_t scanned = from;
     for (;;) {
@@ -285,7 +285,8 @@ static void count_invalid(mended *m, const lt_text_record *record) {
     while (at < before && !atomic_compare_exchange_weak(&m->first, &before, at)) {}
 }
 
-/* The record as valid UTF-8: itself, or mended into the buffer, behind room for as many bytes more. */
+/* The record as valid UTF-8: itself, or mended into the buffer, behind room for as many bytes
+ * more. */
 static lt_err valid_record(const lt_text_reader *r, const lt_text_record *record, bool counts,
                            lt_text_buffer *buffer, const char **text, size_t *bytes) {
     const size_t valid = lt_utf8_valid_prefix(record->data, record->bytes);

@@ -1,7 +1,8 @@
 /* text_reader.h: documents out of .txt and .jsonl files, plain, .gz or .zst, in bounded memory.
  *
  * Two steps, so that reading can be one thread and decoding many:
- *     lt_text_reader_next    cuts the next raw record out of the file (a line, a paragraph, a whole file)
+ *     lt_text_reader_next    cuts the next raw record out of the file (a line, a paragraph, a whole
+ *                            file)
  *     lt_text_record_decode  turns it into UTF-8 text: JSON member, UTF-8 policy
  * or lt_text_reader_document, which does both. Example:
  *
@@ -13,7 +14,8 @@
  *     }
  *
  * A record's (line, offset) name it in messages; offset counts unpacked bytes and is where
- * lt_text_reader_resume goes on. Errors name file and line. Empty documents are returned as such. */
+ * lt_text_reader_resume goes on. Errors name file and line. Empty documents are returned as
+ * such. */
 #ifndef LT_DATA_TEXT_READER_H
 #define LT_DATA_TEXT_READER_H
 
@@ -30,8 +32,8 @@ typedef enum { LT_TEXT_AUTO, LT_TEXT_PLAIN, LT_TEXT_JSONL } lt_text_format;
 typedef enum { LT_UTF8_FAIL, LT_UTF8_REPLACE } lt_utf8_policy;
 
 typedef struct {
-    lt_text_format
-        format; /* AUTO: by the name: .jsonl .ndjson .json are JSONL, everything else text. */
+    /* AUTO: by the name: .jsonl .ndjson .json are JSONL, everything else text. */
+    lt_text_format format;
     const char *field; /* JSONL: the member that holds the text; NULL: "text". */
     const char *
         split_on; /* Text: NULL or "file": the file is one document; "line"; "blank": documents are parted
@@ -55,11 +57,13 @@ void lt_text_reader_close(lt_text_reader *r); /* Accepts NULL. */
 /* The next raw record, or *more = false at the end. */
 LT_MUST_USE lt_err lt_text_reader_next(lt_text_reader *r, lt_text_record *out, bool *more);
 
-/* Raw record to text. Safe from several threads with a buffer each. *text lies in the record or in the buffer. */
+/* Raw record to text. Safe from several threads with a buffer each. *text lies in the record or in
+ * the buffer. */
 LT_MUST_USE lt_err lt_text_record_decode(const lt_text_reader *r, const lt_text_record *record,
                                          lt_text_buffer *buffer, const char **text, size_t *bytes);
 
-/* The record itself as valid UTF-8, not parsed; by the policy, lone surrogate escapes of a JSON line become \ufffd. */
+/* The record itself as valid UTF-8, not parsed; by the policy, lone surrogate escapes of a JSON
+ * line become \ufffd. */
 LT_MUST_USE lt_err lt_text_record_line(const lt_text_reader *r, const lt_text_record *record,
                                        lt_text_buffer *buffer, const char **text, size_t *bytes);
 
@@ -72,7 +76,8 @@ LT_MUST_USE lt_err lt_text_record_decode_field(const lt_text_reader *r,
 /* Next, decoded: out->data is valid UTF-8. */
 LT_MUST_USE lt_err lt_text_reader_document(lt_text_reader *r, lt_text_record *out, bool *more);
 
-/* Where the next record begins; a reader opened anew on the same file and resumed there goes on identically. */
+/* Where the next record begins; a reader opened anew on the same file and resumed there goes on
+ * identically. */
 void lt_text_reader_tell(const lt_text_reader *r, uint64_t *offset, uint64_t *line);
 LT_MUST_USE lt_err lt_text_reader_resume(lt_text_reader *r, uint64_t offset, uint64_t line);
 

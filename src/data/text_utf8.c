@@ -1,4 +1,5 @@
-/* text_utf8.c: see text_utf8.h. Text is mostly ASCII: eight bytes at a time while no high bit is set. */
+/* text_utf8.c: see text_utf8.h. Text is mostly ASCII: eight bytes at a time while no high bit is
+ * set. */
 #include "data/text_utf8.h"
 
 #include <stdint.h>
@@ -6,8 +7,8 @@
 
 #define HIGH_BITS 0x8080808080808080u
 
-/* Length of the valid sequence at p (end - p >= 1), or 0 with *bad set to the length of the maximal invalid
- * part: the bytes that could have begun a sequence, at least one. */
+/* Length of the valid sequence at p (end - p >= 1), or 0 with *bad set to the length of the maximal
+ * invalid part: the bytes that could have begun a sequence, at least one. */
 static size_t sequence_bytes(const unsigned char *p, const unsigned char *end, size_t *bad) {
     const unsigned char lead = p[0];
     unsigned char least = 0x80, most = 0xBF; /* Allowed range of the second byte. */

@@ -1,5 +1,5 @@
-/* text_utf8.h: is this UTF-8, and if not, what to do about it. Overlong forms, surrogates and code points above
- * U+10FFFF are invalid (Unicode 15, table 3-7). */
+/* text_utf8.h: is this UTF-8, and if not, what to do about it. Overlong forms, surrogates and code
+ * points above U+10FFFF are invalid (Unicode 15, table 3-7). */
 #ifndef LT_DATA_TEXT_UTF8_H
 #define LT_DATA_TEXT_UTF8_H
 
@@ -11,11 +11,13 @@
 /* Bytes of the longest valid prefix; == bytes when all is valid. */
 size_t lt_utf8_valid_prefix(const char *text, size_t bytes);
 
-/* Copy text into `to`, each maximal invalid part replaced by one U+FFFD, as Unicode recommends and as Python's
- * errors="replace" does. `to` must hold 3 * bytes; to == NULL only counts. Returns the bytes it takes. */
+/* Copy text into `to`, each maximal invalid part replaced by one U+FFFD, as Unicode recommends and
+ * as Python's errors="replace" does. `to` must hold 3 * bytes; to == NULL only counts. Returns the
+ * bytes it takes. */
 size_t lt_utf8_replace_invalid(char *to, const char *text, size_t bytes);
 
-/* How many maximal invalid parts the text has; where there is one, *first is the place of the first. */
+/* How many maximal invalid parts the text has; where there is one, *first is the place of the
+ * first. */
 size_t lt_utf8_count_invalid(const char *text, size_t bytes, size_t *first);
 
 #endif

@@ -4,9 +4,10 @@
  *     workers (n) take jobs in order, decode and encode their records                taken  ──▶
  *     writer      (the caller) appends done jobs in order, commits now and then      written ─▶
  *
- * Jobs are cut by the input alone and written in their order, so the shard does not depend on the number of threads. An
- * error is a job too: what stands before it is written and committed, then it is returned. The ring and a cap on bytes in
- * flight bound the memory: a job is larger than JOB_BYTES only when one document is. */
+ * Jobs are cut by the input alone and written in their order, so the shard does not depend on the
+ * number of threads. An error is a job too: what stands before it is written and committed, then it
+ * is returned. The ring and a cap on bytes in flight bound the memory: a job is larger than
+ * JOB_BYTES only when one document is. */
 #include "data/tokenize.h"
 
 #include <pthread.h>
@@ -256,7 +257,8 @@ static lt_err encode_part(worker_ctx *w, job *j, const record_slice *s, const ch
     return mark_tokens(w, j, before, what);
 }
 
-/* A whole line, by the caller's own encoder. BOS is put before it unless the line brings its own. */
+/* A whole line, by the caller's own encoder. BOS is put before it unless the line brings its
+ * own. */
 static lt_err encode_line(worker_ctx *w, job *j, const record_slice *s, size_t bos) {
     const lt_tokenize_options *o = w->p->o;
     const lt_text_reader *r = w->p->readers[j->input];
@@ -314,8 +316,8 @@ static void encode_job(worker_ctx *w, job *j) {
     j->decoded_bytes = 0;
     for (size_t i = 0; i < j->n_records; i++) {
         const lt_err err = encode_record(w, j, i);
-        if (err !=
-            LT_OK) { /* Earlier than an error the reader may have found behind these records. */
+        /* Earlier than an error the reader may have found behind these records. */
+        if (err != LT_OK) {
             job_fail(j, err);
             return;
         }
@@ -427,8 +429,8 @@ static void fill_stats(lt_tokenize_stats *stats, const pipeline *p, const lt_sha
     stats->resumed_text_bytes = p->from.text_bytes;
 }
 
-/* Until the jobs end, one failed, or a signal asked to stop. Of a failed job nothing is written: the next run begins
- * with it again. */
+/* Until the jobs end, one failed, or a signal asked to stop. Of a failed job nothing is written:
+ * the next run begins with it again. */
 static lt_err write_all(pipeline *p, lt_shard_writer *w, uint64_t fingerprint,
                         lt_tokenize_stats *stats) {
     const double every_s = p->o->commit_every_s > 0 ? p->o->commit_every_s : COMMIT_EVERY_S;
@@ -522,7 +524,8 @@ done:
     return err;
 }
 
-/* It failed before a document was durable (a wrong field, say): leave no files that a second try would trip over. */
+/* It failed before a document was durable (a wrong field, say): leave no files that a second try
+ * would trip over. */
 static lt_err discard_nothing(const char *prefix, lt_err err) {
     char why[MESSAGE_BYTES];
     snprintf(why, sizeof why, "%s", lt_error_message());

@@ -1,7 +1,8 @@
 /* tokenize.h: text files in, a Megatron shard out: the engine of `lateen tokenize`.
  *
- * Same bytes for any number of threads, and after any interruption: a journal (PREFIX.journal) says how far the shard is
- * durable, and the same call goes on from there. The encoder is a callback, so this file knows no tokenizer. */
+ * Same bytes for any number of threads, and after any interruption: a journal (PREFIX.journal) says
+ * how far the shard is durable, and the same call goes on from there. The encoder is a callback, so
+ * this file knows no tokenizer. */
 #ifndef LT_DATA_TOKENIZE_H
 #define LT_DATA_TOKENIZE_H
 
@@ -22,11 +23,13 @@ typedef struct {
 
 LT_MUST_USE lt_err lt_id_buffer_reserve(lt_id_buffer *b, size_t room);
 
-/* Append the ids of text to *out. Called from many threads at once; worker (0 .. n_threads - 1) tells which. */
+/* Append the ids of text to *out. Called from many threads at once; worker (0 .. n_threads - 1)
+ * tells which. */
 typedef lt_err (*lt_encode_fn)(void *ctx, int worker, const char *text, size_t bytes,
                                lt_id_buffer *out);
 
-/* Append the ids of a JSON line (valid UTF-8) to *out and make *mask reach as far: LT_MASK_* of each. *text_bytes is what its text has. */
+/* Append the ids of a JSON line (valid UTF-8) to *out and make *mask reach as far: LT_MASK_* of
+ * each. *text_bytes is what its text has. */
 typedef lt_err (*lt_encode_record_fn)(void *ctx, int worker, const char *line, size_t bytes,
                                       lt_id_buffer *out, lt_text_buffer *mask, size_t *text_bytes);
 
@@ -58,22 +61,23 @@ typedef struct {
     int n_threads;
     bool overwrite; /* Discard what stands under the prefix, whole or unfinished. */
     lt_encode_fn encode;
-    lt_encode_record_fn
-        encode_record; /* JSONL, instead of encode: whole lines (conversations); the shard gets a .mask. NULL: none. */
+    /* JSONL, instead of encode: whole lines (conversations); the shard gets a .mask. NULL: none. */
+    lt_encode_record_fn encode_record;
     uint64_t record_hash; /* What else its ids and masks depend on. */
     void *encode_ctx;
     void (*progress)(
         void *ctx,
         const lt_tokenize_stats *stats); /* After each job, on the calling thread; may be NULL. */
     void *progress_ctx;
-    const volatile sig_atomic_t *
-        stop; /* Set by a signal handler: finish what is begun, save, return INTERRUPTED; may be NULL. */
+    /* Set by a signal handler: finish what is begun, save, return INTERRUPTED; may be NULL. */
+    const volatile sig_atomic_t *stop;
     double commit_every_s; /* Seconds between two durable positions; 0: one. */
 } lt_tokenize_options;
 
 /* One hash that tells tokenizers apart: of the file at path; of a folder, of its vocabulary. */
 LT_MUST_USE lt_err lt_tokenize_hash(uint64_t *out, const lt_tokenizer *t, const char *path);
-/* Does PREFIX.json say that the shard was made with this tokenizer? *made_with (caller frees) names another, NULL: it is this one, or nobody knows. */
+/* Does PREFIX.json say that the shard was made with this tokenizer? *made_with (caller frees) names
+ * another, NULL: it is this one, or nobody knows. */
 LT_MUST_USE lt_err lt_tokenize_other_tokenizer(char **made_with, const char *prefix,
                                                const lt_tokenizer *t, const char *path);
 

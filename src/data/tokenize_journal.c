@@ -1,7 +1,7 @@
 /* tokenize_journal.c: see tokenize_journal.h.
  *
- * Order at the end: manifest, then the shard's renames (.idx last), then the journal goes. So .idx with a manifest of
- * this fingerprint means complete, whatever else is left lying about. */
+ * Order at the end: manifest, then the shard's renames (.idx last), then the journal goes. So .idx
+ * with a manifest of this fingerprint means complete, whatever else is left lying about. */
 #include "data/tokenize_journal.h"
 
 #include <errno.h>

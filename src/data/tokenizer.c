@@ -1,8 +1,10 @@
-/* tokenizer.c: open and encode; see include/lateen/tokenizer.h for the contract and tokenizer_impl.h for the parts.
+/* tokenizer.c: open and encode; see include/lateen/tokenizer.h for the contract and
+ * tokenizer_impl.h for the parts.
  *
- * ENCODING follows Hugging Face's order: added tokens that match raw text, normalizer, added tokens that match normalised
- * text, pre-tokenizer, model, post-processor. Formats without some of these steps leave them empty. When the pre-tokenizer is
- * one scanner, words go from it to the model in chunks that stay in the first-level cache; nothing is materialised. */
+ * ENCODING follows Hugging Face's order: added tokens that match raw text, normalizer, added tokens
+ * that match normalised text, pre-tokenizer, model, post-processor. Formats without some of these
+ * steps leave them empty. When the pre-tokenizer is one scanner, words go from it to the model in
+ * chunks that stay in the first-level cache; nothing is materialised. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -82,7 +84,8 @@ lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char *content, si
     if (n == 0) {
         return LT_OK; /* Matches nothing. */
     }
-    if (t->byte_level) { /* Pieces are bytes: "<|x|>" stands for itself, but U+00C9 for the byte C9. */
+    /* Pieces are bytes: "<|x|>" stands for itself, but U+00C9 for the byte C9. */
+    if (t->byte_level) {
         lt_text mapped = {0};
         bool all;
         lt_err err = lt_tokenizer_unmap(content, n, &mapped, &all);
@@ -221,15 +224,17 @@ static const uint8_t *char_before(const uint8_t *begin, const uint8_t *p) {
     return p;
 }
 
-/* An added token found in a text: what it covers with the white space it strips, and where the search goes on. */
+/* An added token found in a text: what it covers with the white space it strips, and where the
+ * search goes on. */
 typedef struct {
     const uint8_t *from, *to, *next;
     const lt_added *token;
 } found_added;
 
-/* The next added token at or behind `at`: false if none. Follows Hugging Face: leftmost, longest; a match refused (not a whole
- * word, special while those are off) is skipped whole; white space is stripped no further back than floor. A token of white space that
- * the one before it has stripped covers nothing any more, if it strips itself, and is dropped. */
+/* The next added token at or behind `at`: false if none. Follows Hugging Face: leftmost, longest; a
+ * match refused (not a whole word, special while those are off) is skipped whole; white space is
+ * stripped no further back than floor. A token of white space that the one before it has stripped
+ * covers nothing any more, if it strips itself, and is dropped. */
 static bool next_added(const lt_tokenizer *t, const lt_trie *trie, bool parse_special,
                        const uint8_t *begin, const uint8_t *floor, const uint8_t *at,
                        const uint8_t *end, found_added *f) {
@@ -297,7 +302,8 @@ lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s, co
     return LT_OK;
 }
 
-/* A segment between raw added tokens: normalise, cut out normalised added tokens, encode the rest. */
+/* A segment between raw added tokens: normalise, cut out normalised added tokens, encode the
+ * rest. */
 static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                              size_t n, bool origin, bool parse_special, lt_ids *out) {
     const uint8_t *begin, *p, *at, *end;
@@ -326,8 +332,8 @@ static lt_err encode_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, con
                         first != NULL ? first + (p - begin) : NULL, out);
 }
 
-/* Cut out[first..) to what "truncation" leaves room for beside `around` ids, as the tokenizers package does: an impossible
- * wish is an error, and a limit below `around` is none. */
+/* Cut out[first..) to what "truncation" leaves room for beside `around` ids, as the tokenizers
+ * package does: an impossible wish is an error, and a limit below `around` is none. */
 static lt_err cut_to_fit(const lt_tokenizer *t, size_t first, size_t around, lt_ids *out) {
     const lt_fit *fit = &t->fit;
     const uint64_t n = out->n - first, most = fit->max_length - around;

@@ -1,16 +1,18 @@
 /* tokenizer_decode.c: ids back to text, at once or as they come; see include/lateen/tokenizer.h.
  *
- * There is one machine, the stream; decoding at once feeds it everything. A piece goes through the file's decoder steps
- * (decode_chain.h), and its bytes go to an assembler that lets out whole characters and holds back at most three bytes that may
- * still become one:
+ * There is one machine, the stream; decoding at once feeds it everything. A piece goes through the
+ * file's decoder steps (decode_chain.h), and its bytes go to an assembler that lets out whole
+ * characters and holds back at most three bytes that may still become one:
  *
  *     id ─▶ piece ─▶ steps ─▶ bytes ─▶ held (incomplete UTF-8) ─▶ text
  *
- * Bytes that can no longer become a character turn into U+FFFD, one for each maximal ill-formed run.
+ * Bytes that can no longer become a character turn into U+FFFD, one for each maximal ill-formed
+ * run.
  *
- * SentencePiece's vocabularies have no steps but rules: a byte piece (<0x0A>) is a byte, and ill-formed ones become U+FFFD each;
- * U+2581 is a space, but for the one that normalisation put in front of the text. SentencePiece's own decoder (a .model) writes " ⁇ "
- * for <unk>, or what the model says, and nothing for control pieces; we show their names unless skip_special. */
+ * SentencePiece's vocabularies have no steps but rules: a byte piece (<0x0A>) is a byte, and
+ * ill-formed ones become U+FFFD each; U+2581 is a space, but for the one that normalisation put in
+ * front of the text. SentencePiece's own decoder (a .model) writes " ⁇ " for <unk>, or what the
+ * model says, and nothing for control pieces; we show their names unless skip_special. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -73,7 +75,8 @@ static const lt_text *renamed(const lt_tokenizer *t, uint32_t id) {
     return NULL;
 }
 
-/* The token as the decoder's steps expect it: where they are not made for raw bytes, in printable form. */
+/* The token as the decoder's steps expect it: where they are not made for raw bytes, in printable
+ * form. */
 static lt_err take_piece(lt_tokenizer_stream *s, uint32_t id) {
     const lt_vocab *v = &s->t->vocab;
     const char *text = lt_vocab_text(v, id);
@@ -118,8 +121,8 @@ static lt_err put_marked(lt_tokenizer_stream *s, const char *p, size_t n) {
     return put_bytes(s, s->piece.data, s->piece.n, false);
 }
 
-/* What is stripped: of a .model each leading U+2581 while there is no text, where it removes extra white space, else one, of the first
- * piece; of a GGUF that of the first piece. */
+/* What is stripped: of a .model each leading U+2581 while there is no text, where it removes extra
+ * white space, else one, of the first piece; of a GGUF that of the first piece. */
 static lt_err put_spm(lt_tokenizer_stream *s, uint32_t id) {
     const lt_tokenizer *t = s->t;
     const char *text = lt_vocab_text(&t->vocab, id);
@@ -177,8 +180,8 @@ static lt_err check_id(const lt_tokenizer *t, uint32_t id) {
     return LT_OK;
 }
 
-/* SentencePiece writes <unk> also where control pieces are left out. Hugging Face asks whether the token's text, in normal form,
- * is that of a special one. */
+/* SentencePiece writes <unk> also where control pieces are left out. Hugging Face asks whether the
+ * token's text, in normal form, is that of a special one. */
 static bool skipped(const lt_tokenizer *t, uint32_t id) {
     const unsigned flags = t->vocab.flags[id];
     if ((flags & LT_PIECE_RENAMED) != 0) {
@@ -204,8 +207,8 @@ lt_err lt_tokenizer_stream_put(lt_tokenizer_stream *s, uint32_t id, const char *
     }
     if (!s->skip_special || !skipped(s->t, id)) {
         LT_TRY(put_piece(s, id));
-    } else if (s->t->spm
-                   .from_model) { /* A piece that is not seen still ends a run of byte pieces. */
+    } else if (s->t->spm.from_model) {
+        /* A piece that is not seen still ends a run of byte pieces. */
         LT_TRY(put_bytes(s, NULL, 0, false));
     }
     return give_out(s, text, bytes);

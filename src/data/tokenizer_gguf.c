@@ -1,12 +1,15 @@
-/* tokenizer_gguf.c: the tokenizer inside a GGUF file's metadata (tokenizer.ggml.*), with the meaning llama.cpp gives it.
+/* tokenizer_gguf.c: the tokenizer inside a GGUF file's metadata (tokenizer.ggml.*), with the
+ * meaning llama.cpp gives it.
  *
- *     model "gpt2"    byte-level BPE: tokens in printable form, merges "left right", `pre` names the pre-tokenizer
+ *     model "gpt2"    byte-level BPE: tokens in printable form, merges "left right", `pre` names
+ *                     the pre-tokenizer
  *           "llama"   SentencePiece BPE: tokens with scores and types
  *           "t5"      SentencePiece Unigram
  *           "bert"    WordPiece: U+2581 begins a word
  *
- * `pre` is a name that llama.cpp gives to a pattern; the table below says which. An unknown or missing name is refused, or
- * read as "default" when missing, which is what llama.cpp does with old files. */
+ * `pre` is a name that llama.cpp gives to a pattern; the table below says which. An unknown or
+ * missing name is refused, or read as "default" when missing, which is what llama.cpp does with old
+ * files. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -150,7 +153,8 @@ static lt_err optional_id(const lt_gguf *g, const char *key, uint32_t n, uint32_
     return LT_OK;
 }
 
-/* Keys of tokens at which llama.cpp stops, beside eos and eot: what is left of filling in the middle goes on into another file. */
+/* Keys of tokens at which llama.cpp stops, beside eos and eot: what is left of filling in the
+ * middle goes on into another file. */
 static lt_err more_ends(lt_tokenizer *t, const lt_gguf *g, uint32_t n) {
     static const char *const keys[] = {
         "tokenizer.ggml.eom_token_id", "tokenizer.ggml.fim_pad_token_id",

@@ -1,8 +1,10 @@
-/* tokenizer_impl.h: what a loaded tokenizer consists of; shared by tokenizer.c, the decoder and the readers of each format.
+/* tokenizer_impl.h: what a loaded tokenizer consists of; shared by tokenizer.c, the decoder and the
+ * readers of each format.
  *
  *     text ──added tokens──▶ segments ──normalizer──▶ ──added tokens──▶ segments ──pre-tokenizer──▶ words ──model──▶ ids
  *
- * A reader (tokenizer_json.c, tokenizer_rank.c, ...) fills one of these from a file; tokenizer_finish then builds what follows. */
+ * A reader (tokenizer_json.c, tokenizer_rank.c, ...) fills one of these from a file;
+ * tokenizer_finish then builds what follows. */
 #ifndef LT_DATA_TOKENIZER_IMPL_H
 #define LT_DATA_TOKENIZER_IMPL_H
 
@@ -58,11 +60,11 @@ struct lt_tokenizer {
     const char *kind;
     lt_model_kind model;
     bool byte_level; /* Pieces are raw bytes, not characters. */
-    bool
-        cut_at_metaspace; /* Words may also be cut before each U+2581 run: no piece crosses such a place. */
+    /* Words may also be cut before each U+2581 run: no piece crosses such a place. */
+    bool cut_at_metaspace;
     bool maps_bytes; /* A ByteLevel pre-tokenizer is in the file. */
-    bool
-        tracks_first; /* Which words are first ones is to be found byte by byte: normalize_align.c. */
+    /* Which words are first ones is to be found byte by byte: normalize_align.c. */
+    bool tracks_first;
     lt_vocab vocab;
     lt_bpe bpe;
     lt_unigram unigram;
@@ -79,14 +81,14 @@ struct lt_tokenizer {
     lt_ids before, after; /* What LT_ENCODE_ADD_SPECIAL adds. */
     bool template_read;   /* by a template, which must be the last post-processor. */
     lt_fit fit;
-    bool
-        printable; /* byte_level pieces are decoded in their printable form: the decoder is no ByteLevel. */
+    /* byte_level pieces are decoded in their printable form: the decoder is no ByteLevel. */
+    bool printable;
     lt_decode_op decode[LT_MAX_DECODE_OPS];
     int n_decode;
 
     uint32_t bos, eos, pad, unk, eot;
-    lt_ids
-        ends; /* lt_tokenizer_info's. A GGUF's reader begins it, lt_tokenizer_find_ends completes it. */
+    /* lt_tokenizer_info's. A GGUF's reader begins it, lt_tokenizer_find_ends completes it. */
+    lt_ids ends;
     bool from_gguf;
     lt_text chat_template;
 };
@@ -109,7 +111,8 @@ struct lt_tokenizer_scratch {
     size_t n_edges, edges_room;
 };
 
-/* The text that the model sees of a segment: normalised. *out is the segment itself or scratch, until the next call. */
+/* The text that the model sees of a segment: normalised. *out is the segment itself or scratch,
+ * until the next call. */
 LT_MUST_USE lt_err lt_tokenizer_normalize(const lt_tokenizer *t, lt_tokenizer_scratch *s,
                                           const char *text, size_t n, const char **out,
                                           size_t *out_n);
@@ -122,7 +125,8 @@ LT_MUST_USE lt_err lt_tokenizer_add(lt_tokenizer *t, lt_added token, const char 
 LT_MUST_USE lt_err lt_tokenizer_add_decode(lt_tokenizer *t, lt_decode_kind kind, const char *from,
                                            const char *to);
 
-/* Normalise text as SentencePiece does, into out: U+2581 for spaces. user (with LT_TRIE values) passes unchanged. */
+/* Normalise text as SentencePiece does, into out: U+2581 for spaces. user (with LT_TRIE values)
+ * passes unchanged. */
 LT_MUST_USE lt_err lt_spm_normalize(const lt_spm *m, const char *text, size_t n, lt_text *out);
 
 /* Readers: fill a zeroed tokenizer whose name is set. `text` stays alive during the call only. */
@@ -136,21 +140,22 @@ LT_MUST_USE lt_err lt_tokenizer_read_spm(lt_tokenizer *t, const void *data, size
 LT_MUST_USE lt_err lt_tokenizer_read_llama2c(lt_tokenizer *t, const void *data, size_t n);
 struct lt_gguf;
 LT_MUST_USE lt_err lt_tokenizer_read_gguf(lt_tokenizer *t, const struct lt_gguf *g);
-/* What a GGUF's name of a pre-tokenizer stands for: patterns to apply in turn ('@' and a scanner's name, or a regular expression; NULL behind the last). False:
- * not known. */
+/* What a GGUF's name of a pre-tokenizer stands for: patterns to apply in turn ('@' and a scanner's
+ * name, or a regular expression; NULL behind the last). False: not known. */
 #define LT_GGUF_PATTERNS 6
 bool lt_gguf_pre_patterns(const char *name, const char *patterns[LT_GGUF_PATTERNS],
                           bool *ignore_merges, bool *add_bos);
 
-/* Set the pre-tokenizer of a byte-level model from a pattern's name ("cl100k", "cl100k_base", ...) or a regular expression. */
+/* Set the pre-tokenizer of a byte-level model from a pattern's name ("cl100k", "cl100k_base", ...)
+ * or a regular expression. */
 LT_MUST_USE lt_err lt_tokenizer_set_pattern(lt_tokenizer *t, const char *pattern);
 
 /* The next merge of a file's list, "left right", in the file's spelling. */
 LT_MUST_USE lt_err lt_tokenizer_merge(const lt_tokenizer *t, lt_merge_batch *m, const char *left,
                                       size_t left_n, const char *right, size_t right_n);
 
-/* A byte-level vocabulary's printable form ("Ġthe") as bytes, appended to out. False: some character stands for no byte; then
- * out holds the text itself. */
+/* A byte-level vocabulary's printable form ("Ġthe") as bytes, appended to out. False: some
+ * character stands for no byte; then out holds the text itself. */
 LT_MUST_USE lt_err lt_tokenizer_unmap(const char *s, size_t n, lt_text *out, bool *mapped);
 
 /* Append the bytes that base64 text stands for (standard alphabet, '=' padding optional). */

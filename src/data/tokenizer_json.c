@@ -1,9 +1,10 @@
 /* tokenizer_json.c: reads Hugging Face's tokenizer.json.
  *
- * The model's vocabulary and merges are most of the file (up to 28 MB) and are pulled straight into their tables. Everything
- * else is small, kept as slices on the first pass, and read as a tree by tokenizer_json_parts.c. The vocabulary of a byte-level model is
- * stored as raw bytes, so whether it is one must be known first: a file that puts `model` before `normalizer` and
- * `pre_tokenizer`, or a vocabulary before the model's type, has that part skipped once and read at the end. */
+ * The model's vocabulary and merges are most of the file (up to 28 MB) and are pulled straight into
+ * their tables. Everything else is small, kept as slices on the first pass, and read as a tree by
+ * tokenizer_json_parts.c. The vocabulary of a byte-level model is stored as raw bytes, so whether
+ * it is one must be known first: a file that puts `model` before `normalizer` and `pre_tokenizer`,
+ * or a vocabulary before the model's type, has that part skipped once and read at the end. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -213,7 +214,8 @@ done:
     return err;
 }
 
-/* Which vocabulary it is must be known before its pieces are read: byte-level or not, what affixes. */
+/* Which vocabulary it is must be known before its pieces are read: byte-level or not, what
+ * affixes. */
 static lt_err begin_vocab(lt_tokenizer *t, lt_json_parts *parts, bool scored) {
     lt_json_model *m = &parts->model;
     m->scored = scored;

@@ -1,4 +1,5 @@
-/* tokenizer_json.h: between the files that read tokenizer.json: the slices that the pull pass leaves for the tree pass. */
+/* tokenizer_json.h: between the files that read tokenizer.json: the slices that the pull pass
+ * leaves for the tree pass. */
 #ifndef LT_DATA_TOKENIZER_JSON_H
 #define LT_DATA_TOKENIZER_JSON_H
 
@@ -41,7 +42,8 @@ LT_MUST_USE lt_err lt_json_model_type(lt_tokenizer *t, const lt_json_model *m);
 /* A field that came behind the vocabulary would have changed its reading. */
 bool lt_json_model_late(const lt_tokenizer *t, const lt_json_model *m, const lt_json_field *f);
 
-/* Read the pre-tokenizer (once) and decide whether the vocabulary is kept as raw bytes: t->byte_level. */
+/* Read the pre-tokenizer (once) and decide whether the vocabulary is kept as raw bytes:
+ * t->byte_level. */
 LT_MUST_USE lt_err lt_json_parts_pre_tokenizer(lt_tokenizer *t, lt_json_parts *parts);
 
 /* Apply the model's scalar fields; called again when more of them have been seen. */
@@ -57,14 +59,15 @@ const char *lt_json_type_of(const json_t *o);
 LT_MUST_USE lt_err lt_json_open_regex(const lt_tokenizer *t, const json_t *pattern,
                                       struct lt_regex **out);
 
-/* tokenizer_json_added.c: the package takes an added token's id from the vocabulary, or counts on behind it, and only warns where the
- * file says otherwise; so do we. */
+/* tokenizer_json_added.c: the package takes an added token's id from the vocabulary, or counts on
+ * behind it, and only warns where the file says otherwise; so do we. */
 LT_MUST_USE lt_err lt_json_add_tokens(lt_tokenizer *t, const json_t *list);
 
 /* tokenizer_json_decoder.c: one decoder, which is no Sequence. */
 LT_MUST_USE lt_err lt_json_add_decoder(lt_tokenizer *t, const json_t *o);
 
-/* When all are there: the decoder of a vocabulary in raw bytes is nothing; any other than ByteLevel wants the printable form back. */
+/* When all are there: the decoder of a vocabulary in raw bytes is nothing; any other than ByteLevel
+ * wants the printable form back. */
 LT_MUST_USE lt_err lt_json_settle_decoder(lt_tokenizer *t);
 
 #endif

@@ -53,7 +53,8 @@ static lt_err read_added_token(const lt_tokenizer *t, const json_t *o, size_t i,
     return LT_OK;
 }
 
-/* The file's id of an added token belongs to another piece: the two lists are not of one vocabulary. */
+/* The file's id of an added token belongs to another piece: the two lists are not of one
+ * vocabulary. */
 static lt_err check_taken(const lt_tokenizer *t, uint32_t id, const char *text, size_t n) {
     if (id < t->vocab.n && (t->vocab.flags[id] & LT_PIECE_PRESENT) != 0) {
         LT_FAIL(LT_ERR_FORMAT,

@@ -1,5 +1,6 @@
-/* tokenizer_json_parts.c: the small parts of tokenizer.json: how its normalizers, pre-tokenizers, post-processors and
- * decoders map to ours. A component that we do not have is refused by name: ids would silently differ. */
+/* tokenizer_json_parts.c: the small parts of tokenizer.json: how its normalizers, pre-tokenizers,
+ * post-processors and decoders map to ours. A component that we do not have is refused by name: ids
+ * would silently differ. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,7 +31,8 @@ const char *lt_json_type_of(const json_t *o) {
     return type != NULL ? type : "";
 }
 
-/* The components of nested "Sequence"s, in order. key: "normalizers", "pretokenizers", "processors" or "decoders". */
+/* The components of nested "Sequence"s, in order. key: "normalizers", "pretokenizers", "processors"
+ * or "decoders". */
 static lt_err flatten(const json_t *root, const char *key, const json_t *leaves[MAX_LEAVES], int *n,
                       const char *name) {
     const json_t *lists[MAX_NEST];
@@ -173,7 +175,8 @@ static lt_err add_metaspace(lt_tokenizer *t, const json_t *o) {
     return lt_pretok_add(&t->pretok, cut);
 }
 
-/* Where the vocabulary is kept in raw bytes the mapping to printable characters is left out on both sides. */
+/* Where the vocabulary is kept in raw bytes the mapping to printable characters is left out on both
+ * sides. */
 static lt_err add_byte_level(lt_tokenizer *t, const json_t *o) {
     t->maps_bytes = true;
     if (json_is_true(json_object_get(o, "add_prefix_space"))) {
@@ -236,8 +239,9 @@ static lt_err add_pre_tokenizer(lt_tokenizer *t, const json_t *o) {
     return lt_pretok_add(&t->pretok, cut);
 }
 
-/* The last stage is ByteLevel and the only one, on a BPE without affixes or byte pieces: then printable characters and bytes
- * are the same thing in two spellings. Everything else is done to the letter, in printable characters. */
+/* The last stage is ByteLevel and the only one, on a BPE without affixes or byte pieces: then
+ * printable characters and bytes are the same thing in two spellings. Everything else is done to
+ * the letter, in printable characters. */
 static bool bytes_will_do(const lt_tokenizer *t, const lt_json_parts *parts,
                           const json_t *const leaves[], int n) {
     int n_byte_level = 0;
@@ -530,8 +534,8 @@ static lt_err add_post_processor(lt_tokenizer *t, const json_t *o) {
         }
         LT_TRY(put_id(t, &t->before, json_is_integer(cls) ? json_integer_value(cls) : -1));
         memmove(t->before.data + 1, t->before.data, (t->before.n - 1) * sizeof *t->before.data);
-        t->before.data[0] = (uint32_t)json_integer_value(
-            cls); /* This one goes around what earlier ones added. */
+        /* This one goes around what earlier ones added. */
+        t->before.data[0] = (uint32_t)json_integer_value(cls);
         return put_id(t, &t->after, json_is_integer(sep) ? json_integer_value(sep) : -1);
     }
     LT_FAIL(LT_ERR_UNSUPPORTED, "%s: post-processor '%s'", t->name, type);
@@ -555,7 +559,8 @@ static bool says(const json_t *o, const char *key, const char *value) {
     return s != NULL && strcmp(s, value) == 0;
 }
 
-/* {"max_length", "stride", "direction", "strategy"} and {"strategy": "BatchLongest" or {"Fixed": n}, "direction", ...} */
+/* {"max_length", "stride", "direction", "strategy"} and {"strategy": "BatchLongest" or {"Fixed":
+ * n}, "direction", ...} */
 static lt_err read_fit(lt_tokenizer *t, const json_t *cut, const json_t *pad) {
     lt_fit *f = &t->fit;
     uint64_t pad_id = 0;
@@ -608,8 +613,9 @@ done:
     return err;
 }
 
-/* The package forgets how a text is aligned where a normalizer puts something before its first character: the next step that goes character
- * by character panics on most texts and repeats a character in others. There are no ids to agree with. */
+/* The package forgets how a text is aligned where a normalizer puts something before its first
+ * character: the next step that goes character by character panics on most texts and repeats a
+ * character in others. There are no ids to agree with. */
 static lt_err check_alignment(const lt_tokenizer *t) {
     const lt_norm *inserts = NULL;
     for (int i = 0; i < t->normalizer.n_norms; i++) {

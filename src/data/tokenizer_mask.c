@@ -1,19 +1,21 @@
 /* tokenizer_mask.c: which ids stand for given bytes of a text: the label masks of conversations.
  *
- * Encoding leaves the edges between added tokens and the segments around them (keep_edge in tokenizer.c). A segment wholly inside or
- * outside a span needs no more, and answers mostly are such: they end with a special token. Of the others each id's piece is
- * found again in the text that the model saw, from left to right:
+ * Encoding leaves the edges between added tokens and the segments around them (keep_edge in
+ * tokenizer.c). A segment wholly inside or outside a span needs no more, and answers mostly are
+ * such: they end with a special token. Of the others each id's piece is found again in the text
+ * that the model saw, from left to right:
  *
  *     raw         <|im_start|>assistant\n The answer<|im_end|>          span: from "The" on
  *     edges      ^0           ^12                 ^33        ^43
  *     normalised               assistant\n The answer                   pieces  |assistant|\n| The| answer|
  *
- * A place of the raw segment becomes one of the normalised segment by normalising what stands before it. Pieces may differ from the text:
- * U+2581 for a space, a space put before the first word, <unk> for anything. So a piece that is not found stands for nothing
- * until the next one is, and then for all between.
+ * A place of the raw segment becomes one of the normalised segment by normalising what stands
+ * before it. Pieces may differ from the text: U+2581 for a space, a space put before the first
+ * word, <unk> for anything. So a piece that is not found stands for nothing until the next one is,
+ * and then for all between.
  *
- * transformers' char_to_token says the same, but for a span that ends inside a character's bytes: of such a character's ids it takes
- * the first, we take all. */
+ * transformers' char_to_token says the same, but for a span that ends inside a character's bytes:
+ * of such a character's ids it takes the first, we take all. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +69,8 @@ static const char *bare_piece(const lt_tokenizer *t, uint32_t id, size_t *n) {
     return piece;
 }
 
-/* Where the piece stands at or behind `at`: its first byte in *begin, its length returned; NOT_HERE: it is not found. */
+/* Where the piece stands at or behind `at`: its first byte in *begin, its length returned;
+ * NOT_HERE: it is not found. */
 static size_t find_piece(const char *piece, size_t n, const char *text, size_t bytes, size_t at,
                          size_t *begin) {
     const size_t last = bytes - at > SEARCH_BYTES ? at + SEARCH_BYTES : bytes;
@@ -124,7 +127,8 @@ static lt_err normal_place(const lt_tokenizer *t, lt_tokenizer_scratch *s, const
     return place == 0 ? LT_OK : lt_tokenizer_normalize(t, s, text, place, &unused, out);
 }
 
-/* A segment (its ids, its bytes) that the spans cover in part; they are in the bytes of the whole text. */
+/* A segment (its ids, its bytes) that the spans cover in part; they are in the bytes of the whole
+ * text. */
 static lt_err mark_segment(const lt_tokenizer *t, lt_tokenizer_scratch *s, const char *text,
                            const lt_token_edge *from, const lt_token_edge *to,
                            const lt_text_span *spans, size_t n_spans, const uint32_t *ids,

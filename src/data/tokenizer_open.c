@@ -1,7 +1,8 @@
 /* tokenizer_open.c: which reader a file needs, and the last steps that all of them share.
  *
- * The format is told by content wherever it can be: GGUF and protobuf by their first bytes, JSON by its keys, "base64 rank" and
- * "left right" lines by their shape. Compressed files (zstd, gzip) are unpacked first. */
+ * The format is told by content wherever it can be: GGUF and protobuf by their first bytes, JSON by
+ * its keys, "base64 rank" and "left right" lines by their shape. Compressed files (zstd, gzip) are
+ * unpacked first. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,7 +128,8 @@ static bool looks_like_rank(const char *p, const char *end) {
     return true;
 }
 
-/* A GPT-2 style file pair is named; ranks look like ranks; protobuf begins with field 1; the rest is llama2.c. */
+/* A GPT-2 style file pair is named; ranks look like ranks; protobuf begins with field 1; the rest
+ * is llama2.c. */
 static lt_err tell(const uint8_t *data, size_t n, const char *name, format *out) {
     const char *text = (const char *)data, *const end = text + n, *line;
     while (text < end && (*text == ' ' || *text == '\n' || *text == '\r' || *text == '\t')) {
@@ -138,7 +140,8 @@ static lt_err tell(const uint8_t *data, size_t n, const char *name, format *out)
         return LT_OK;
     }
     if (text < end && *text == '{') {
-        /* tekken.json has its config first; tokenizer.json says "version" or "model" somewhere near its ends. */
+        /* tekken.json has its config first; tokenizer.json says "version" or "model" somewhere near
+         * its ends. */
         const size_t head = (size_t)(end - text) < 4096 ? (size_t)(end - text) : 4096;
         *out = memmem(text, head, "\"default_vocab_size\"", 20) != NULL ||
                        strstr(name, "tekken") != NULL

@@ -1,10 +1,12 @@
-/* tokenizer_rank.c: byte-level vocabularies that come as ranks or merges without a pre-tokenizer: .tiktoken files, Mistral's
- * tekken.json, GPT-2's vocab.bpe with encoder.json (or merges.txt with vocab.json).
+/* tokenizer_rank.c: byte-level vocabularies that come as ranks or merges without a pre-tokenizer:
+ * .tiktoken files, Mistral's tekken.json, GPT-2's vocab.bpe with encoder.json (or merges.txt with
+ * vocab.json).
  *
- * In a rank file a token's rank is both its id and its merge priority: two neighbours merge if their concatenation is a token,
- * lowest rank first. The pattern and the special tokens are not in the file; they are known by the encoding's name, and a
- * <name>.meta.json beside the file ("pat_str", "special_tokens") says them too. Tekken's ids are ranks + 1000, the first
- * thousand being special tokens. */
+ * In a rank file a token's rank is both its id and its merge priority: two neighbours merge if
+ * their concatenation is a token, lowest rank first. The pattern and the special tokens are not in
+ * the file; they are known by the encoding's name, and a <name>.meta.json beside the file
+ * ("pat_str", "special_tokens") says them too. Tekken's ids are ranks + 1000, the first thousand
+ * being special tokens. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -49,7 +51,8 @@ lt_err lt_base64_decode(const char *s, size_t n, lt_text *out, const char *name)
     return LT_OK;
 }
 
-/* Encodings by name: pattern, how many ranks its published file has (0: not told), and special tokens as "text", id pairs. */
+/* Encodings by name: pattern, how many ranks its published file has (0: not told), and special
+ * tokens as "text", id pairs. */
 typedef struct {
     const char *name;
     lt_scan_kind scan;
@@ -101,7 +104,8 @@ static const encoding encodings[] = {
     {"smollm", LT_SCAN_SMOLLM, 0, {{NULL, 0}}},
 };
 
-/* The encoding whose name occurs in `text` (a flag's value or a file's name), earliest row first. */
+/* The encoding whose name occurs in `text` (a flag's value or a file's name), earliest row
+ * first. */
 static const encoding *find_encoding(const char *text) {
     const char *base = strrchr(text, '/');
     base = base != NULL ? base + 1 : text;

@@ -1,8 +1,10 @@
 /* tokenizer_save.c: see tokenizer_save.h.
  *
- * "gpt2" is nearly a tokenizer.json already: tokens in printable form, merges, and a name that stands for patterns. "llama" has scores instead of merges. Its
- * algorithm joins the pair whose piece scores best; so every way to part a piece into two pieces becomes a merge, and merges are
- * ordered by their piece's score, longer left parts first: the order that transformers' own converter gives them. */
+ * "gpt2" is nearly a tokenizer.json already: tokens in printable form, merges, and a name that
+ * stands for patterns. "llama" has scores instead of merges. Its algorithm joins the pair whose
+ * piece scores best; so every way to part a piece into two pieces becomes a merge, and merges are
+ * ordered by their piece's score, longer left parts first: the order that transformers' own
+ * converter gives them. */
 #include "data/tokenizer_save.h"
 
 #include <stdio.h>

@@ -50,8 +50,8 @@ static bool mergeable(const lt_scored *v, uint32_t id) {
            v->type[id] == LT_SCORED_UNUSED;
 }
 
-/* User-defined symbols are cut out of the text before the model sees it. In SentencePiece's own Unigram they only have a good score, and its
- * words know nothing of them. */
+/* User-defined symbols are cut out of the text before the model sees it. In SentencePiece's own
+ * Unigram they only have a good score, and its words know nothing of them. */
 static bool cuts_at_user(const lt_tokenizer *t) {
     return !t->spm_pieces.words && !(t->spm.from_model && t->model == LT_MODEL_UNIGRAM);
 }
@@ -141,8 +141,8 @@ static lt_err fill_unigram(const lt_scored *v, lt_tokenizer *t) {
         LT_FAIL(LT_ERR_OOM, "%s: %u Unigram scores", t->name, v->n);
     }
     u->single = true;
-    u->max_score =
-        (double)FLT_MIN; /* As in the library, so user-defined symbols cost next to nothing. */
+    /* As in the library, so user-defined symbols cost next to nothing. */
+    u->max_score = (double)FLT_MIN;
     u->unk = t->unk;
     for (uint32_t id = 0; id < v->n; id++) {
         const double score = (double)v->score[id];

@@ -1,4 +1,5 @@
-/* tokenizer_scored.h: vocabularies that are a list of pieces with scores and types: SentencePiece, llama2.c, GGUF "llama" and "t5". */
+/* tokenizer_scored.h: vocabularies that are a list of pieces with scores and types: SentencePiece,
+ * llama2.c, GGUF "llama" and "t5". */
 #ifndef LT_DATA_TOKENIZER_SCORED_H
 #define LT_DATA_TOKENIZER_SCORED_H
 

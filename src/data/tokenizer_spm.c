@@ -1,14 +1,18 @@
-/* tokenizer_spm.c: SentencePiece .model files, and llama2.c's tokenizer.bin, which is made from one.
+/* tokenizer_spm.c: SentencePiece .model files, and llama2.c's tokenizer.bin, which is made from
+ * one.
  *
- * A .model is one protobuf message. We read the few fields that matter by hand (wire format: varint key = field << 3 | type):
+ * A .model is one protobuf message. We read the few fields that matter by hand (wire format: varint
+ * key = field << 3 | type):
  *     1 SentencePiece*   1 piece (string)  2 score (float)  3 type (1 normal 2 unknown 3 control 4 user-defined 5 unused 6 byte)
  *     2 TrainerSpec      3 model_type (1 unigram 2 bpe 3 word 4 char)  24 treat_whitespace_as_suffix  35 byte_fallback  41..43 bos eos pad id
  *                        44 unk_surface
  *     3 NormalizerSpec   2 precompiled_charsmap  3 add_dummy_prefix  4 remove_extra_whitespaces  5 escape_whitespaces
- *     5 NormalizerSpec   of the denormalizer, which decoding would apply: refused where it has a charsmap
+ *     5 NormalizerSpec   of the denormalizer, which decoding would apply: refused where it has a
+ *                        charsmap
  *
- * SentencePiece normalises by longest match in its charsmap, squeezes and escapes spaces to U+2581, and then encodes the text as
- * one word. In BPE a piece's score is its merge priority, so pairs are derived from the pieces. */
+ * SentencePiece normalises by longest match in its charsmap, squeezes and escapes spaces to U+2581,
+ * and then encodes the text as one word. In BPE a piece's score is its merge priority, so pairs are
+ * derived from the pieces. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -236,7 +240,8 @@ static uint32_t id_or_none(int32_t id, uint32_t n) {
     return id >= 0 && (uint32_t)id < n ? (uint32_t)id : LT_NO_ID;
 }
 
-/* The one piece of type unknown, and all byte pieces where there is byte_fallback: the library takes no other model. */
+/* The one piece of type unknown, and all byte pieces where there is byte_fallback: the library
+ * takes no other model. */
 static lt_err check_pieces(const lt_scored *v, bool byte_fallback, uint32_t *unk,
                            const char *name) {
     uint32_t n_unknown = 0, n_bytes = 0;

@@ -1,6 +1,7 @@
 /* trie.h: a byte trie for longest-match and all-prefixes searches: added tokens, Unigram pieces.
  *
- * Edges live in one hash table keyed by (node, byte), 8 bytes each: (node << 8 | byte) << 24 | child. Up to 2^24 nodes. */
+ * Edges live in one hash table keyed by (node, byte), 8 bytes each: (node << 8 | byte) << 24 |
+ * child. Up to 2^24 nodes. */
 #ifndef LT_DATA_TRIE_H
 #define LT_DATA_TRIE_H
 

@@ -1,9 +1,10 @@
 /* unicode.c: see unicode.h.
  *
- * NORMALISATION follows UAX #15: decompose each character fully (tables hold full decompositions; Hangul is
- * arithmetic), order marks by combining class, then for the C forms compose each starter with what follows. Text is
- * cut at starters, so the buffer of pending characters stays as short as the longest run of marks; a long run costs a
- * merge sort, so hostile input stays O(n log n). Pure ASCII is copied as it is. */
+ * NORMALISATION follows UAX #15: decompose each character fully (tables hold full decompositions;
+ * Hangul is arithmetic), order marks by combining class, then for the C forms compose each starter
+ * with what follows. Text is cut at starters, so the buffer of pending characters stays as short as
+ * the longest run of marks; a long run costs a merge sort, so hostile input stays O(n log n). Pure
+ * ASCII is copied as it is. */
 #include "data/unicode.h"
 
 #include <stdlib.h>
@@ -258,8 +259,8 @@ uint32_t lt_unicode_compose(uint32_t a, uint32_t b) {
                : 0;
 }
 
-/* Characters since the last boundary, each (combining class << 56 | arrival << 24 | code point)... kept as two arrays:
- * order matters within a class, so sorting is by (class, arrival). */
+/* Characters since the last boundary, each (combining class << 56 | arrival << 24 | code point)...
+ * kept as two arrays: order matters within a class, so sorting is by (class, arrival). */
 typedef struct {
     uint64_t *marks; /* class << 56 | arrival << 21 | code point */
     size_t n, room;
@@ -313,7 +314,8 @@ static lt_err flush(pending *p, bool composing, lt_text *out) {
 static lt_err add_char(pending *p, uint32_t cp, bool composing, lt_text *out) {
     const unsigned class = lt_unicode_class(cp);
     if (class == 0 && p->n > 0) {
-        /* A starter ends the run, unless it composes with the starter directly before it (Hangul, some Indic vowels). */
+        /* A starter ends the run, unless it composes with the starter directly before it (Hangul,
+         * some Indic vowels). */
         const bool adjacent = p->n == 1 && mark_class(p->marks[0]) == 0;
         const uint32_t both = composing && adjacent ? lt_unicode_compose(mark_cp(p->marks[0]), cp)
                                                     : 0;
@@ -402,8 +404,8 @@ lt_err lt_unicode_normalize(lt_unicode_form form, const char *s, size_t n, lt_te
         while (ascii < end && *ascii < 0x80) {
             ascii++;
         }
-        if (ascii - p >
-            1) { /* All but the last ASCII character of a stretch are finished characters. */
+        /* All but the last ASCII character of a stretch are finished characters. */
+        if (ascii - p > 1) {
             LT_TRY_DONE(flush(&run, composing, out));
             LT_TRY_DONE(lt_text_put(out, (const char *)p, (size_t)(ascii - p) - 1));
             p = ascii - 1;

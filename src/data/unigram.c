@@ -1,8 +1,9 @@
 /* unigram.c: Viterbi over the byte positions of a word; see unigram.h.
  *
- * From each character boundary all pieces that begin there are found in the trie and may improve the best path to their
- * end. A character that is no piece by itself may be an unknown at min_score - 10. Sums are kept in the precision
- * of the library we follow, because a tie in single precision is not one in double; the first path found wins ties. */
+ * From each character boundary all pieces that begin there are found in the trie and may improve
+ * the best path to their end. A character that is no piece by itself may be an unknown at min_score
+ * - 10. Sums are kept in the precision of the library we follow, because a tie in single precision
+ * is not one in double; the first path found wins ties. */
 #include "data/unigram.h"
 
 #include <math.h>
@@ -48,8 +49,8 @@ static lt_err reserve(lt_unigram_scratch *s, size_t n) {
     return LT_OK;
 }
 
-/* SentencePiece compares sums in single precision (since 0.2.2; before, it compared the sum in double and took 0.1 off a user-defined symbol),
- * Hugging Face in double. */
+/* SentencePiece compares sums in single precision (since 0.2.2; before, it compared the sum in
+ * double and took 0.1 off a user-defined symbol), Hugging Face in double. */
 static void relax(const lt_unigram *u, lt_unigram_scratch *s, size_t from, size_t to, uint32_t id,
                   double score) {
     const double exact = s->best[from] + score;
@@ -62,8 +63,8 @@ static void relax(const lt_unigram *u, lt_unigram_scratch *s, size_t from, size_
 }
 
 static double piece_score(const lt_unigram *u, uint32_t id, size_t bytes) {
-    if (u->user != NULL &&
-        u->user[id] != 0) { /* Better than any other way to write these characters. */
+    /* Better than any other way to write these characters. */
+    if (u->user != NULL && u->user[id] != 0) {
         return (double)((float)bytes * (float)u->max_score);
     }
     return u->score[id];
@@ -86,7 +87,8 @@ static lt_err put_unknown(const lt_unigram *u, const uint8_t *p, size_t n, bool 
     return LT_OK;
 }
 
-/* Hugging Face looks a whole run of unknowns up once more: it may be a piece, or its bytes may be. */
+/* Hugging Face looks a whole run of unknowns up once more: it may be a piece, or its bytes may
+ * be. */
 static lt_err put_unknown_run(const lt_unigram *u, const uint8_t *p, size_t n, lt_ids *out) {
     const uint32_t id = lt_vocab_find(u->vocab, (const char *)p, n);
     LT_TRY(lt_ids_reserve(out, 1));

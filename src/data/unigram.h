@@ -1,4 +1,5 @@
-/* unigram.h: the Unigram model: of all ways to cut a word into pieces, the one with the highest sum of log-probabilities. */
+/* unigram.h: the Unigram model: of all ways to cut a word into pieces, the one with the highest sum
+ * of log-probabilities. */
 #ifndef LT_DATA_UNIGRAM_H
 #define LT_DATA_UNIGRAM_H
 
@@ -16,8 +17,8 @@ typedef struct {
     double min_score, max_score;
     uint32_t unk;
     uint32_t n_scores; /* Pieces of the model; ids above are added tokens. */
-    const lt_vocab
-        *vocab;  /* Not NULL: as Hugging Face, a run of unknowns that is a piece is that piece. */
+    /* Not NULL: as Hugging Face, a run of unknowns that is a piece is that piece. */
+    const lt_vocab *vocab;
     bool single; /* Sums in single precision, as SentencePiece; false: double, as Hugging Face. */
     bool byte_fallback;
     uint32_t fallback_id[256];
@@ -32,7 +33,8 @@ typedef struct {
 void lt_unigram_free(lt_unigram *u);
 void lt_unigram_scratch_free(lt_unigram_scratch *s);
 
-/* Append the ids of one word; neighbouring unknown characters become one <unk>, or their byte pieces. */
+/* Append the ids of one word; neighbouring unknown characters become one <unk>, or their byte
+ * pieces. */
 LT_MUST_USE lt_err lt_unigram_encode(const lt_unigram *u, lt_unigram_scratch *s, const uint8_t *p,
                                      size_t n, lt_ids *out);
 

@@ -1,4 +1,5 @@
-/* vocab.c: see vocab.h. The index keeps 32 bits of hash beside the id, so a probe seldom touches the text. */
+/* vocab.c: see vocab.h. The index keeps 32 bits of hash beside the id, so a probe seldom touches
+ * the text. */
 #define XXH_INLINE_ALL
 #include "data/vocab.h"
 
@@ -12,7 +13,8 @@
 
 #define HUGE_PAGE ((size_t)2 << 20)
 
-/* Of huge pages where the system has them: a table of 4 MiB costs 2 page faults then and not 1,024. */
+/* Of huge pages where the system has them: a table of 4 MiB costs 2 page faults then and not
+ * 1,024. */
 void *lt_table_new(size_t bytes) {
     const size_t align = bytes < HUGE_PAGE ? 64 : HUGE_PAGE;
     void *p = aligned_alloc(align, (bytes + align - 1) / align * align);

@@ -1,8 +1,8 @@
 /* vocab.h: the pieces of a vocabulary: id -> bytes, bytes -> id, and what kind of piece it is.
  *
- * Ids run from 0 to n - 1 and may have holes. Several ids may share the same bytes (lookup returns the one that was
- * indexed first); pieces that text can never become, like byte-fallback or control pieces, are stored without
- * being indexed. Read-only after loading, so threads share it. */
+ * Ids run from 0 to n - 1 and may have holes. Several ids may share the same bytes (lookup returns
+ * the one that was indexed first); pieces that text can never become, like byte-fallback or control
+ * pieces, are stored without being indexed. Read-only after loading, so threads share it. */
 #ifndef LT_DATA_VOCAB_H
 #define LT_DATA_VOCAB_H
 
@@ -28,8 +28,8 @@ enum {
     LT_PIECE_BYTE = 8,    /* <0x0A>: stands for one raw byte. */
     LT_PIECE_UNUSED = 16, /* SentencePiece: may not be emitted. */
     LT_PIECE_TEXT = 64,   /* Text may become this piece: lt_vocab_index_all takes it in. */
-    LT_PIECE_LITERAL =
-        32, /* Byte-level: some character stands for no byte, so the piece is its text. */
+    /* Byte-level: some character stands for no byte, so the piece is its text. */
+    LT_PIECE_LITERAL = 32,
     LT_PIECE_RENAMED = 128 /* An added token that is decoded to its normal form. */
 };
 
@@ -43,12 +43,13 @@ typedef struct {
     size_t mask, n_indexed;
 } lt_vocab;
 
-/* Give the id these bytes. An id that is already taken by other bytes, or at or above LT_VOCAB_MAX, is FORMAT; name
- * leads the message. index: text may become this piece. */
+/* Give the id these bytes. An id that is already taken by other bytes, or at or above LT_VOCAB_MAX,
+ * is FORMAT; name leads the message. index: text may become this piece. */
 LT_MUST_USE lt_err lt_vocab_put(lt_vocab *v, uint32_t id, const char *s, size_t n, unsigned flags,
                                 bool index, const char *name);
 
-/* Zeroed memory for a table, from the start of a cache line; NULL: out of memory. free() takes it back. */
+/* Zeroed memory for a table, from the start of a cache line; NULL: out of memory. free() takes it
+ * back. */
 void *lt_table_new(size_t bytes);
 
 /* Room for this many ids and text bytes at once; optional. */
@@ -57,12 +58,13 @@ void lt_vocab_free(lt_vocab *v);
 
 uint32_t lt_vocab_find(const lt_vocab *v, const char *s, size_t n); /* LT_NO_ID if absent. */
 
-/* Index all LT_PIECE_TEXT pieces at once, in the order of ids: several times faster than one by one, because the misses overlap.
- * *twice, which may be NULL, is an id whose bytes another id before it has, or LT_NO_ID. */
+/* Index all LT_PIECE_TEXT pieces at once, in the order of ids: several times faster than one by
+ * one, because the misses overlap. *twice, which may be NULL, is an id whose bytes another id
+ * before it has, or LT_NO_ID. */
 LT_MUST_USE lt_err lt_vocab_index_all(lt_vocab *v, uint32_t *twice);
 
-/* lt_vocab_find in steps, for callers with many lookups under way: hash, prefetch its slot; later the id that it most likely
- * is (LT_NO_ID is certain), prefetch the piece; later find. */
+/* lt_vocab_find in steps, for callers with many lookups under way: hash, prefetch its slot; later
+ * the id that it most likely is (LT_NO_ID is certain), prefetch the piece; later find. */
 uint64_t lt_vocab_hash(const char *s, size_t n);
 uint32_t lt_vocab_likely(const lt_vocab *v, uint64_t hash);
 uint32_t lt_vocab_find_hashed(const lt_vocab *v, uint64_t hash, const char *s, size_t n);

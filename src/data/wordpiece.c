@@ -1,4 +1,5 @@
-/* wordpiece.c: WordPiece and WordLevel; see wordpiece.h. In WordPiece a word of which any part matches no piece is one <unk>. */
+/* wordpiece.c: WordPiece and WordLevel; see wordpiece.h. In WordPiece a word of which any part
+ * matches no piece is one <unk>. */
 #include "data/wordpiece.h"
 
 #include <string.h>

@@ -1,4 +1,5 @@
-/* wordpiece.h: WordPiece (BERT): greedy longest match from the left; inner pieces carry a prefix. */
+/* wordpiece.h: WordPiece (BERT): greedy longest match from the left; inner pieces carry a
+ * prefix. */
 #ifndef LT_DATA_WORDPIECE_H
 #define LT_DATA_WORDPIECE_H
 

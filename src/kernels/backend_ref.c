@@ -1,4 +1,5 @@
-/* backend_ref.c: the reference as a backend of its own: the oracle that models and tests compare with. */
+/* backend_ref.c: the reference as a backend of its own: the oracle that models and tests compare
+ * with. */
 #include "kernels/host.h"
 #include "kernels/ref/ref.h"
 

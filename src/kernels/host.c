@@ -1,5 +1,5 @@
-/* host.c: host memory as a backend's memory. Blocks are anonymous mappings: zeroed by the kernel at first touch (so pages land near the
- * thread that uses them), huge pages asked for. */
+/* host.c: host memory as a backend's memory. Blocks are anonymous mappings: zeroed by the kernel at
+ * first touch (so pages land near the thread that uses them), huge pages asked for. */
 #include "kernels/host.h"
 
 #include <errno.h>

@@ -1,5 +1,6 @@
-/* host.h: memory and queue of a backend that computes on the host's own memory: all work is done when the call returns. The
- * initialiser of everything in lt_backend but its name, its op table and its lists. */
+/* host.h: memory and queue of a backend that computes on the host's own memory: all work is done
+ * when the call returns. The initialiser of everything in lt_backend but its name, its op table and
+ * its lists. */
 #ifndef LT_KERNELS_HOST_H
 #define LT_KERNELS_HOST_H
 

@@ -1,6 +1,8 @@
-/* peak.c: see peak.h. A CPU: products from 2.1 GFLOP on, a few milliseconds, doubled in side until one takes long enough to show the peak. A device: from 34
- * MFLOP to 1.1 TFLOP, all of them, since a small one that waits for another process's work looks long; but none behind one that took a tenth of a second
- * twice, which no GPU's does: a device that the host plays (tests/emu, the tests' device without memory) would need hours. */
+/* peak.c: see peak.h. A CPU: products from 2.1 GFLOP on, a few milliseconds, doubled in side until
+ * one takes long enough to show the peak. A device: from 34 MFLOP to 1.1 TFLOP, all of them, since
+ * a small one that waits for another process's work looks long; but none behind one that took a
+ * tenth of a second twice, which no GPU's does: a device that the host plays (tests/emu, the tests'
+ * device without memory) would need hours. */
 #include "kernels/peak.h"
 
 #include <math.h>
@@ -16,7 +18,8 @@
 #define SIDE_MOST         8192
 #define LONG_S            1e-3
 #define ENOUGH_S          0.1 /* Spent on one size: another round would tell nothing new. */
-#define N_ROUNDS          8 /* The best of them counts: a busy machine may have one of them to spare. */
+/* The best of them counts: a busy machine may have one of them to spare. */
+#define N_ROUNDS 8
 
 /* Fill m with small normal numbers, by way of the host. */
 static lt_err fill(const lt_backend *be, lt_queue *q, void *m, size_t bytes) {

@@ -1,6 +1,7 @@
-/* registry.h: which implementation serves which shape. For every op of a backend stands an ordered list; the first entry that does not refuse the
- * arguments runs, and the last is the reference, which refuses nothing. `lateen doctor --ops` prints choice and refusals from the same
- * table, and optest runs every entry that accepts a case, not only the chosen one. */
+/* registry.h: which implementation serves which shape. For every op of a backend stands an ordered
+ * list; the first entry that does not refuse the arguments runs, and the last is the reference,
+ * which refuses nothing. `lateen doctor --ops` prints choice and refusals from the same table, and
+ * optest runs every entry that accepts a case, not only the chosen one. */
 #ifndef LT_KERNELS_REGISTRY_H
 #define LT_KERNELS_REGISTRY_H
 
@@ -8,7 +9,8 @@
 
 typedef struct {
     const char *name; /* "onednn", "avx512", "avx2", "portable", "ref" */
-    /* NULL accepts; else why not, in a few words ("needs AVX512-BF16", "rows not contiguous"). A NULL function accepts all. */
+    /* NULL accepts; else why not, in a few words ("needs AVX512-BF16", "rows not contiguous"). A
+     * NULL function accepts all. */
     const char *(*refuse)(const void *args);
     lt_err (*run)(lt_queue *q, const void *args);
 } lt_op_impl;
@@ -20,21 +22,24 @@ struct lt_op_list {
 
 #define LT_REGISTRY_MAX_IMPLS 14 /* In one list, the reference included. */
 
-/* The list of one op of a backend: "ref" has one entry an op; "cpu" has its own entries, then ref's. */
+/* The list of one op of a backend: "ref" has one entry an op; "cpu" has its own entries, then
+ * ref's. */
 lt_op_list lt_registry_list(const lt_backend *backend, lt_op op);
 
-/* The entry that serves these arguments; *refusals (may be NULL) gets one line "name: why" a refusing entry. NULL when all refuse, which
- * a list that ends with the reference never does. */
+/* The entry that serves these arguments; *refusals (may be NULL) gets one line "name: why" a
+ * refusing entry. NULL when all refuse, which a list that ends with the reference never does. */
 const lt_op_impl *lt_registry_choose(lt_op_list list, const void *args, char *refusals,
                                      int refusals_bytes);
 
-/* Run the entry that serves these arguments; a failure's message starts with "op/implementation: ". UNSUPPORTED when all refuse. */
+/* Run the entry that serves these arguments; a failure's message starts with "op/implementation: ".
+ * UNSUPPORTED when all refuse. */
 LT_MUST_USE lt_err lt_registry_run(const lt_op_list *list, lt_op op, lt_queue *q, const void *args);
 
-/* How a backend's file generates its op table from its lists (LT_REGISTRY_LISTS: an array of LT_OP_COUNT lt_op_list):
+/* How a backend's file generates its op table from its lists (LT_REGISTRY_LISTS: an array of
+ * LT_OP_COUNT lt_op_list):
  *     #define LT_REGISTRY_LISTS lt_ref_lists
  *     LT_OP_MAP(LT_REGISTRY_TRAMPOLINE)
- *     static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};    */
+ *     static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)}; */
 #define LT_REGISTRY_TRAMPOLINE(name, args)                                                         \
     static lt_err call_##name(lt_queue *q, const args *a) {                                        \
         return lt_registry_run(&LT_REGISTRY_LISTS[LT_OP_##name], LT_OP_##name, q, a);              \

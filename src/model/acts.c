@@ -9,7 +9,8 @@ lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, in
                      : lt_tensor_3d(data, dtype, d0, d1, d2);
 }
 
-/* One set of layer tensors. shared NULL: take those that all layers share at this level; else the others, and point at the shared ones. */
+/* One set of layer tensors. shared NULL: take those that all layers share at this level; else the
+ * others, and point at the shared ones. */
 static void layer_carve(lt_layer_acts *t, const lt_layer_acts *shared, const lt_model_spec *s,
                         const lt_acts_shape *p, lt_arena *a) {
     const int64_t B = p->batch, T = p->seq, R = B * T, C = s->width, H = s->n_heads,

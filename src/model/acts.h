@@ -1,7 +1,9 @@
-/* acts.h: the activations of a batch. One table lists every tensor of a layer, with its shape and when it is dropped; carve() gives each its place.
+/* acts.h: the activations of a batch. One table lists every tensor of a layer, with its shape and
+ * when it is dropped; carve() gives each its place.
  *
  *     kept a layer     what backward reads and recompute does not redo
- *     shared           one place for all layers: what recompute redoes, and everything when only evaluating
+ *     shared           one place for all layers: what recompute redoes, and everything when only
+ *                      evaluating
  *
  * Recompute runs the same ops on the same stored inputs, so it writes the same bits.
  *
@@ -11,7 +13,8 @@
  *     x_mid = x_in + branch ─norm2─▶ h2 ─up─▶ up ─act─▶ act ─down─▶ mlp* ─post_norm2*─▶ branch;  next x_in = x_mid + branch
  *
  * With experts: h2 ─router─▶ logits ─route─▶ probs, experts, weights, slots;  gather h2 ─▶ xg ─▶ up ─▶ act ─▶ down ─combine─▶ mlp* or branch.
- * Backward reuses places whose contents it has consumed: act takes d(act), up takes d(up), xg takes d(xg). */
+ * Backward reuses places whose contents it has consumed: act takes d(act), up takes d(up), xg takes
+ * d(xg). */
 #ifndef LT_MODEL_ACTS_H
 #define LT_MODEL_ACTS_H
 
@@ -19,13 +22,15 @@
 #include "model/pass.h"
 #include "model/run.h"
 
-/* From which level on a tensor is shared by all layers. LT_KEEP_NOTHING: no backward pass follows. */
+/* From which level on a tensor is shared by all layers. LT_KEEP_NOTHING: no backward pass
+ * follows. */
 #define LT_KEEP_NOTHING (LT_RECOMPUTE_FULL + 1)
 #define LT_CHEAP        LT_RECOMPUTE_SELECTIVE
 #define LT_COSTLY       LT_RECOMPUTE_FULL
 #define LT_INPUT        LT_KEEP_NOTHING
 
-/* name, shared from level, present if, dtype, shape (trailing 0: fewer dimensions). R rows, N = R * max(K, 1) rows of experts. */
+/* name, shared from level, present if, dtype, shape (trailing 0: fewer dimensions). R rows, N = R *
+ * max(K, 1) rows of experts. */
 #define LT_LAYER_ACTS(X)                                                                           \
     X(x_in, LT_INPUT, true, dtype, R, C, 0)                                                        \
     X(mean1, LT_COSTLY, layer_norm, LT_F32, R, 0, 0)                                               \
@@ -61,7 +66,8 @@ typedef struct {
 #undef LT_ACT_FIELD
 } lt_layer_acts;
 
-/* Everything of a batch outside the layers' kept tensors. Backward's places are absent in evaluation. */
+/* Everything of a batch outside the layers' kept tensors. Backward's places are absent in
+ * evaluation. */
 typedef struct {
     lt_tensor tokens, labels, positions, doc_start; /* (B * T) I32; doc_start (B, T) */
     lt_tensor branch; /* (R, C): what a block adds to the residual stream. */
@@ -82,8 +88,8 @@ typedef struct {
     int level; /* lt_recompute, or LT_KEEP_NOTHING */
 } lt_acts_shape;
 
-/* Take every tensor from the arenas: first with a NULL base to measure, then to place; again with a smaller B or T to run a smaller batch
- * in the same memory. layers: n_layers of them. */
+/* Take every tensor from the arenas: first with a NULL base to measure, then to place; again with a
+ * smaller B or T to run a smaller batch in the same memory. layers: n_layers of them. */
 void lt_acts_carve(lt_layer_acts *layers, const lt_model_spec *s, const lt_acts_shape *shape,
                    lt_arena *a);
 void lt_acts_carve_one(lt_layer_acts *layer, const lt_model_spec *s, const lt_acts_shape *shape,
@@ -98,7 +104,8 @@ lt_tensor lt_tensor_take(lt_arena *a, lt_dtype dtype, int64_t d0, int64_t d1, in
 LT_MUST_USE lt_err lt_arena_place(lt_arena *a, const lt_backend *backend, const char *name);
 void lt_arena_release(lt_arena *a, const lt_backend *backend);
 
-/* What the last call of a pass left, for tests and tools: of a layer, what the recompute level keeps. */
+/* What the last call of a pass left, for tests and tools: of a layer, what the recompute level
+ * keeps. */
 const lt_layer_acts *lt_pass_layer_acts(const lt_pass *p, int layer);
 const lt_batch_acts *lt_pass_batch_acts(const lt_pass *p);
 

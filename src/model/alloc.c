@@ -1,11 +1,14 @@
-/* alloc.c: weights lie in one backend allocation: [compute copy][F32 master if it is another buffer].
+/* alloc.c: weights lie in one backend allocation: [compute copy][F32 master if it is another
+ * buffer].
  *
- * Where the host can not see that memory, what goes there takes lanes: a piece of pinned memory and a queue each. Whoever brings values takes a free lane, converts or
- * copies them into its piece, sends that, and waits for it alone, so threads that fill hide the wait of those that send:
+ * Where the host can not see that memory, what goes there takes lanes: a piece of pinned memory and
+ * a queue each. Whoever brings values takes a free lane, converts or copies them into its piece,
+ * sends that, and waits for it alone, so threads that fill hide the wait of those that send:
  *
  *     file's map ──threads: convert, check, copy──▶ pinned pieces ──copy engine──▶ weights
  *
- * An upload from other memory would be staged by the driver, on one thread, and 8 KB at a time took 5 s for the 2.5 GB of a 1B model. */
+ * An upload from other memory would be staged by the driver, on one thread, and 8 KB at a time took
+ * 5 s for the 2.5 GB of a 1B model. */
 #include "model/alloc.h"
 
 #include <pthread.h>
@@ -289,7 +292,8 @@ static bool all_finite(const unsigned char *x, size_t bytes) {
     return worst != 0x7F80u;
 }
 
-/* What was checked is copied while it lies in the cache nearest to the core: a start from the page cache is bound by what its threads read. */
+/* What was checked is copied while it lies in the cache nearest to the core: a start from the page
+ * cache is bound by what its threads read. */
 #define CHECKED_BYTES ((size_t)16 << 10)
 static bool copy_finite(unsigned char *dst, const unsigned char *src, size_t bytes) {
     for (size_t at = 0; at < bytes; at += CHECKED_BYTES) {
@@ -302,7 +306,8 @@ static bool copy_finite(unsigned char *dst, const unsigned char *src, size_t byt
     return true;
 }
 
-/* Values of a type into the master if there is one, else into the compute copy, a piece at a time. finite: they are to be checked, being copied as they are. */
+/* Values of a type into the master if there is one, else into the compute copy, a piece at a time.
+ * finite: they are to be checked, being copied as they are. */
 static lt_err set_on_device(lt_model *m, int64_t first, const void *values, lt_dtype from,
                             int64_t count, bool *finite) {
     const lt_dtype to = m->master != NULL ? LT_F32 : m->options.dtype;

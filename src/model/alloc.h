@@ -1,4 +1,5 @@
-/* alloc.h: the memory of a model's weights; used by lt_model_create (random) and lt_model_open (files). */
+/* alloc.h: the memory of a model's weights; used by lt_model_create (random) and lt_model_open
+ * (files). */
 #ifndef LT_MODEL_ALLOC_H
 #define LT_MODEL_ALLOC_H
 
@@ -7,7 +8,8 @@
 /* What goes to a device in one piece, as was measured (docs/SPEED.md). */
 #define LT_MODEL_PIECE_BYTES ((size_t)4 << 20)
 
-/* A model with its table and zeroed buffers. options NULL: F32, not trainable. A master exists when F32 or trainable. */
+/* A model with its table and zeroed buffers. options NULL: F32, not trainable. A master exists when
+ * F32 or trainable. */
 LT_MUST_USE lt_err lt_model_alloc(lt_model **out, const lt_model_spec *spec,
                                   const lt_model_options *options);
 /* Its two halves: the table; then buffers for what the table holds by then. */
@@ -18,20 +20,24 @@ LT_MUST_USE lt_err lt_model_place(lt_model *m);
 /* Bytes of the weights of a spec: compute copy and master. */
 size_t lt_model_weights_bytes(const lt_param_table *t, const lt_model_options *options);
 
-/* What the weights of a model take of the host's memory once all are there and were read; 0 on a device with memory of its own. */
+/* What the weights of a model take of the host's memory once all are there and were read; 0 on a
+ * device with memory of its own. */
 size_t lt_model_host_bytes(const lt_model *m);
 
 /* Refresh the compute copy from the F32 master (nothing to do when they are one). */
 LT_MUST_USE lt_err lt_model_sync_weights(lt_model *m);
 
-/* Store elements [first, first + count) of the flat layout from values of a type (no blocks) into master and compute copy alike. From any thread. A device's failure
- * is kept for lt_model_settle, which whoever fills a model calls at the end. */
+/* Store elements [first, first + count) of the flat layout from values of a type (no blocks) into
+ * master and compute copy alike. From any thread. A device's failure is kept for lt_model_settle,
+ * which whoever fills a model calls at the end. */
 void lt_model_set(lt_model *m, int64_t first, const void *values, lt_dtype type, int64_t count);
-/* The same for BF16 values that are stored as they are. False: some are NaN or infinite, and not all were stored. */
+/* The same for BF16 values that are stored as they are. False: some are NaN or infinite, and not
+ * all were stored. */
 bool lt_model_set_finite(lt_model *m, int64_t first, const void *values, int64_t count);
 LT_MUST_USE lt_err lt_model_settle(lt_model *m);
 
-/* Bytes of a buffer of the model's backend from and to the host, from any thread; done on return. They wait for no other queue. */
+/* Bytes of a buffer of the model's backend from and to the host, from any thread; done on return.
+ * They wait for no other queue. */
 LT_MUST_USE lt_err lt_model_upload(const lt_model *m, void *dst, const void *host, size_t bytes);
 LT_MUST_USE lt_err lt_model_download(const lt_model *m, void *host, const void *src, size_t bytes);
 

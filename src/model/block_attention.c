@@ -1,8 +1,10 @@
-/* block_attention.c: norm, q k v, per-head norms, rotation, attention, output projection; and the way back.
+/* block_attention.c: norm, q k v, per-head norms, rotation, attention, output projection; and the
+ * way back.
  *
- * q, k and v come from one product and stay in its rows: heads [0, H) of a row are q, [H, H + G) k, [H + G, H + 2G) v. Attention
- * reads them in place as strided views. Without per-head norms the rotation is in place too, and backward undoes it on the gradients; with
- * them, the raw rows are kept (the norm's input) and q, k go to qk, through norm and rotation in one op (qk_norm). */
+ * q, k and v come from one product and stay in its rows: heads [0, H) of a row are q, [H, H + G) k,
+ * [H + G, H + 2G) v. Attention reads them in place as strided views. Without per-head norms the
+ * rotation is in place too, and backward undoes it on the gradients; with them, the raw rows are
+ * kept (the norm's input) and q, k go to qk, through norm and rotation in one op (qk_norm). */
 #include "model/block.h"
 
 static lt_norm norm1(int layer, const lt_layer_acts *t) {
@@ -195,8 +197,8 @@ lt_err lt_attention_block_bwd(lt_run *r, int layer, const lt_layer_acts *t, cons
     const lt_norm norm = norm1(layer, t);
     const lt_tensor none = {0};
 
-    if (level ==
-        LT_RECOMPUTE_SELECTIVE) { /* Redo what was dropped: h1, and q and k behind their norm. */
+    /* Redo what was dropped: h1, and q and k behind their norm. */
+    if (level == LT_RECOMPUTE_SELECTIVE) {
         LT_TRY(lt_norm_fwd(r, &norm, t->h1, t->x_in, none, none));
         LT_TRY(r->spec->qk_norm ? qk_fwd(r, layer, t) : LT_OK);
     }

@@ -1,4 +1,5 @@
-/* block_mlp.c: norm, up, activation, down; or experts (block_moe.c) in the place of the last three. */
+/* block_mlp.c: norm, up, activation, down; or experts (block_moe.c) in the place of the last
+ * three. */
 #include "model/block.h"
 
 static lt_norm norm2(int layer, const lt_layer_acts *t) {
@@ -44,7 +45,8 @@ lt_err lt_mlp_block_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_b
     return r->spec->post_norms ? lt_norm_fwd(r, &post, b->branch, t->mlp, none, none) : LT_OK;
 }
 
-/* d(act) goes where act was, d(up) where up was, or where act was where one op makes both: what was there has been read for the last time by then. */
+/* d(act) goes where act was, d(up) where up was, or where act was where one op makes both: what was
+ * there has been read for the last time by then. */
 static lt_err dense_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                         lt_tensor dy, lt_recompute level) {
     if (level == LT_RECOMPUTE_SELECTIVE) {

@@ -1,9 +1,11 @@
-/* block_moe.c: a mixture of experts in the place of the MLP. The router chooses top_k experts a row; the chosen rows are gathered in expert order,
- * each expert's rows go through its own two matrices, and combine weighs and adds them back.
+/* block_moe.c: a mixture of experts in the place of the MLP. The router chooses top_k experts a
+ * row; the chosen rows are gathered in expert order, each expert's rows go through its own two
+ * matrices, and combine weighs and adds them back.
  *
- * How many rows an expert got is data that stays on the device: the grouped products read expert_start there. Between them the activation runs over all
- * R * K places; those beyond expert_start[E] (rows dropped for capacity) hold what was there before, and nobody reads what becomes of
- * them. */
+ * How many rows an expert got is data that stays on the device: the grouped products read
+ * expert_start there. Between them the activation runs over all R * K places; those beyond
+ * expert_start[E] (rows dropped for capacity) hold what was there before, and nobody reads what
+ * becomes of them. */
 #include "model/block.h"
 
 /* y rows of each expert = x rows of it times its matrix's transpose. */
@@ -17,7 +19,8 @@ static lt_err experts_fwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param
                                                               .fixed_order = r->fixed_order});
 }
 
-/* dw += dy^T x of each expert (what an expert that nobody chose has, stays), then dx = dy w; dx may be x. */
+/* dw += dy^T x of each expert (what an expert that nobody chose has, stays), then dx = dy w; dx may
+ * be x. */
 static lt_err experts_bwd(lt_run *r, int layer, const lt_layer_acts *t, lt_param_kind kind,
                           lt_tensor dx, lt_tensor dy, lt_tensor x) {
     LT_TRY(lt_run_matmul_grouped(r, &(lt_matmul_grouped_args){.y = lt_run_gradient(r, kind, layer),
@@ -73,7 +76,8 @@ lt_err lt_moe_fwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_a
                                                             .expert_start = t->expert_start});
 }
 
-/* Through the router: dh += dlogits W, dW += dlogits^T h2. The products need one type, so BF16 rounds dlogits first. */
+/* Through the router: dh += dlogits W, dW += dlogits^T h2. The products need one type, so BF16
+ * rounds dlogits first. */
 static lt_err router_bwd(lt_run *r, int layer, const lt_layer_acts *t, const lt_batch_acts *b,
                          float aux_scale) {
     LT_TRY(lt_run_moe_route_bwd(

@@ -1,13 +1,16 @@
 /* config_keys.c: what is made of each key of config.json that no table of families.c reads.
  *
- * Three kinds, measured with transformers 5.23 on small models of every family (tools/make_config_keys.py; test_config_keys.c holds this table to it):
+ * Three kinds, measured with transformers 5.23 on small models of every family
+ * (tools/make_config_keys.py; test_config_keys.c holds this table to it):
  *
- *     changes what a model says, and the spec has no words for it: any value but the one that stands for "no" is refused
- *     changes nothing that a model says: passed over
- *     known neither here nor to transformers' class of the family: passed over with a warning that names it
+ *     changes what a model says, and the spec has no words for it: any value but the one that
+ *     stands for "no" is refused changes nothing that a model says: passed over
+ *     known neither here nor to transformers' class of the family: passed over with a warning that
+ *     names it
  *
- * Dropout and the router's noise belong to the second: they act in training only, where Lateen has none. So does dtype: weights keep the type of their file,
- * and what is computed in is for --dtype to say. Windows and chunks count in families without them too: transformers' caches read them. */
+ * Dropout and the router's noise belong to the second: they act in training only, where Lateen has
+ * none. So does dtype: weights keep the type of their file, and what is computed in is for --dtype
+ * to say. Windows and chunks count in families without them too: transformers' caches read them. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

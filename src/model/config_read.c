@@ -1,7 +1,8 @@
 /* config_read.c: config.json of a Hugging Face folder -> lt_model_spec.
  *
- * Plain keys follow the family's table. Three things do not fit a key: the rotary embedding (config_rope.c), sliding windows (layer_types, or a
- * pattern), and Gemma's query_pre_attn_scalar. What is made of every other key: config_keys.c. */
+ * Plain keys follow the family's table. Three things do not fit a key: the rotary embedding
+ * (config_rope.c), sliding windows (layer_types, or a pattern), and Gemma's query_pre_attn_scalar.
+ * What is made of every other key: config_keys.c. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,14 +1,19 @@
-/* config_rope.c: the rotary embedding of config.json, both ways, as transformers 5.23 understands it (RotaryEmbeddingConfigMixin and the configuration
- * classes):
+/* config_rope.c: the rotary embedding of config.json, both ways, as transformers 5.23 understands
+ * it (RotaryEmbeddingConfigMixin and the configuration classes):
  *
- *     rope_scaling      old; where it is an object that is not empty it decides, and rope_parameters is not read
- *     rope_parameters   new: an object; for gemma3 one for full_attention and one for sliding_attention
- *     rope_theta, partial_rotary_factor    beside them, for what they leave out; rope_local_base_freq: theta of gemma3's sliding layers
- *     original_max_position_embeddings     beside them it wins, inside them it comes next, then max_position_embeddings
+ *     rope_scaling      old; where it is an object that is not empty it decides, and
+ *                       rope_parameters is not read
+ *     rope_parameters   new: an object; for gemma3 one for full_attention and one for
+ *                       sliding_attention
+ *     rope_theta, partial_rotary_factor    beside them, for what they leave out;
+ *                                          rope_local_base_freq: theta of gemma3's sliding layers
+ *     original_max_position_embeddings     beside them it wins, inside them it comes next, then
+ *                                          max_position_embeddings
  *     type              old spelling of rope_type
  *
- * Refused, since transformers ignores it, fails at it, or differs from version to version: part of a head in a family that rotates whole ones; scaling of sliding
- * layers; parameters by layer type outside gemma3 and flat ones in it; keys that no rope_type has. */
+ * Refused, since transformers ignores it, fails at it, or differs from version to version: part of
+ * a head in a family that rotates whole ones; scaling of sliding layers; parameters by layer type
+ * outside gemma3 and flat ones in it; keys that no rope_type has. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -24,7 +29,8 @@ static const char *const type_names[] = {
 #undef TYPE_NAME
 };
 
-/* What a RoPE object may hold. Keys of another rope_type than the object's change nothing in transformers, nor here. */
+/* What a RoPE object may hold. Keys of another rope_type than the object's change nothing in
+ * transformers, nor here. */
 static const char *const known_keys[] = {
     "rope_theta",       "rope_type",       "type",         "partial_rotary_factor",
     "factor",           "low_freq_factor", "long_factor",  "original_max_position_embeddings",
@@ -79,7 +85,8 @@ static bool has(const json_t *object, const char *key) {
     return value != NULL && !json_is_null(value);
 }
 
-/* Only Phi-3 rotates part of a head; elsewhere transformers 5 rotates all of it, or fails, as earlier versions do. */
+/* Only Phi-3 rotates part of a head; elsewhere transformers 5 rotates all of it, or fails, as
+ * earlier versions do. */
 static lt_err read_partial(const reading *r) {
     const lt_model_spec *s = r->spec;
     const int64_t head = s->head_dim > 0 ? s->head_dim : s->n_heads > 0 ? s->width / s->n_heads : 0;

@@ -1,7 +1,7 @@
 /* config_write.c: lt_model_spec -> config.json, as transformers 5 writes it.
  *
- * It ends by reading back what it wrote: a spec that its family's config.json can not say (a window in a Llama, say) is refused rather
- * than written as something else. */
+ * It ends by reading back what it wrote: a spec that its family's config.json can not say (a window
+ * in a Llama, say) is refused rather than written as something else. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,11 @@
-/* families.c: the table of families. A row holds what distinguishes one: the constants of its arithmetic, the keys of its config.json and the names
- * of its tensors, as transformers 5 writes them. Fields that a row leaves out are zero: no bias, no window, dense, plain RoPE.
+/* families.c: the table of families. A row holds what distinguishes one: the constants of its
+ * arithmetic, the keys of its config.json and the names of its tensors, as transformers 5 writes
+ * them. Fields that a row leaves out are zero: no bias, no window, dense, plain RoPE.
  *
- * SWITCH has no class in transformers: it is our decoder-only form of Fedus et al. 2021 (arXiv:2101.03961): a Llama-style block whose MLP is
- * a top-1 mixture weighted by the chosen probability itself, with a capacity factor, load-balancing and router z-loss; its keys are ours. */
+ * SWITCH has no class in transformers: it is our decoder-only form of Fedus et al. 2021
+ * (arXiv:2101.03961): a Llama-style block whose MLP is a top-1 mixture weighted by the chosen
+ * probability itself, with a capacity factor, load-balancing and router z-loss; its keys are
+ * ours. */
 #include "model/family.h"
 
 #include <stddef.h>

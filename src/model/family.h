@@ -1,11 +1,15 @@
-/* family.h: what makes a family: its constants, its config.json keys and its tensor names. One row a family in families.c; new code only
- * for a new kind of block.
+/* family.h: what makes a family: its constants, its config.json keys and its tensor names. One row
+ * a family in families.c; new code only for a new kind of block.
  *
- *     preset     the spec a family starts from: what config.json does not say (gated or not, which norm) and the defaults of what it may
- *                leave out, as transformers' configuration classes have them
- *     keys       config.json key <-> spec field, read by lt_model_spec_read and lt_model_spec_write alike
- *     names      foreign tensor name <-> rows of our parameter, read by the loader and the exporter alike
- * What a plain key can not say (rope_parameters, layer_types) is in config.c, steered by the row's flags. */
+ *     preset     the spec a family starts from: what config.json does not say (gated or not, which
+ *                norm) and the defaults of what it may leave out, as transformers' configuration
+ *                classes have them
+ *     keys       config.json key <-> spec field, read by lt_model_spec_read and lt_model_spec_write
+ *                alike
+ *     names      foreign tensor name <-> rows of our parameter, read by the loader and the exporter
+ *                alike
+ * What a plain key can not say (rope_parameters, layer_types) is in config.c, steered by the row's
+ * flags. */
 #ifndef LT_MODEL_FAMILY_H
 #define LT_MODEL_FAMILY_H
 
@@ -27,8 +31,9 @@ typedef enum {
     LT_PART_XIELU_N,
 } lt_param_part;
 
-/* One foreign name. "%L" stands for the layer, "%E" for the expert. transpose: the file keeps (in, out) (GPT-2's Conv1D).
- * A row whose parameter the spec lacks (a bias, a tied head), or whose part covers no rows, does not apply. */
+/* One foreign name. "%L" stands for the layer, "%E" for the expert. transpose: the file keeps (in,
+ * out) (GPT-2's Conv1D). A row whose parameter the spec lacks (a bias, a tied head), or whose part
+ * covers no rows, does not apply. */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;
@@ -36,8 +41,9 @@ typedef struct {
     bool transpose;
 } lt_name_row;
 
-/* A tensor that holds no parameter: compared with ours if `write`, else skipped, when read. On export it is written as this scalar if `write` (Apertus' beta and eps,
- * which transformers keeps as buffers); the others are masks and tables of old checkpoints. */
+/* A tensor that holds no parameter: compared with ours if `write`, else skipped, when read. On
+ * export it is written as this scalar if `write` (Apertus' beta and eps, which transformers keeps
+ * as buffers); the others are masks and tables of old checkpoints. */
 typedef struct {
     const char *name;
     bool write;
@@ -65,7 +71,8 @@ typedef enum {
     LT_WINDOW_NONE,     /* The family has no sliding windows. */
     LT_WINDOW_ALL,      /* sliding_window: every layer (mixtral, mistral, phi3). */
     LT_WINDOW_OPTIONAL, /* layer_types, if use_sliding_window (qwen). */
-    LT_WINDOW_PATTERN, /* layer_types, or every sliding_window_pattern-th layer is global (gemma). */
+    /* layer_types, or every sliding_window_pattern-th layer is global (gemma). */
+    LT_WINDOW_PATTERN,
 } lt_window_keys;
 
 typedef struct {
@@ -77,19 +84,20 @@ typedef struct {
     int n_names;
     const lt_constant_row *constants;
     int n_constants;
-    const char
-        *prefix; /* Some files leave this start of the names out ("transformer.", "model."). */
+    /* Some files leave this start of the names out ("transformer.", "model."). */
+    const char *prefix;
     lt_window_keys window_keys;
 } lt_family_row;
 
 const lt_family_row *lt_family_get(lt_family family);
-bool lt_family_is_gemma(
-    lt_family family); /* Gains plus one, embeddings times sqrt(C), query_pre_attn_scalar. */
+/* Gains plus one, embeddings times sqrt(C), query_pre_attn_scalar. */
+bool lt_family_is_gemma(lt_family family);
 
 /* Fill a spec from a parsed config.json; `what` names the file in messages. */
 LT_MUST_USE lt_err lt_config_read(lt_model_spec *out, const json_t *config, const char *what);
 
-/* What is made of a key (config_keys.c): read, passed over since it changes nothing, or refused but for the value that stands for "no". */
+/* What is made of a key (config_keys.c): read, passed over since it changes nothing, or refused but
+ * for the value that stands for "no". */
 typedef enum {
     LT_CONFIG_UNKNOWN,
     LT_CONFIG_READ,
@@ -100,7 +108,8 @@ lt_config_use lt_config_key_use(lt_family family, const char *key);
 /* Refuse values that we do not honour; warn of keys that are unknown. */
 LT_MUST_USE lt_err lt_config_check_keys(lt_family family, const json_t *config, const char *what);
 
-/* The rotary embedding, both ways: config_rope.c; head and context are known by then. lost: the first field in which b, read back, is not a. */
+/* The rotary embedding, both ways: config_rope.c; head and context are known by then. lost: the
+ * first field in which b, read back, is not a. */
 LT_MUST_USE lt_err lt_config_read_rope(lt_model_spec *spec, const json_t *config, const char *what);
 void lt_config_write_rope(const lt_model_spec *spec, json_t *config);
 const char *lt_config_rope_lost(const lt_model_spec *a, const lt_model_spec *b);
@@ -113,7 +122,8 @@ json_t *lt_config_float(float x);
 /* null, the id, or the list of them. */
 json_t *lt_config_ends_json(const lt_ends *e);
 
-/* Rows [*from, *from + *count) of a parameter's first non-expert dimension that a part covers; count 0: it does not apply. */
+/* Rows [*from, *from + *count) of a parameter's first non-expert dimension that a part covers;
+ * count 0: it does not apply. */
 void lt_part_rows(const lt_model_spec *spec, lt_param_kind kind, lt_param_part part, int64_t *from,
                   int64_t *count);
 

@@ -1,18 +1,28 @@
-/* forward.c: see forward.h. The blocks are those of the pass; between q k v and the output projection stand kv_write and attention_paged.
+/* forward.c: see forward.h. The blocks are those of the pass; between q k v and the output
+ * projection stand kv_write and attention_paged.
  *
- *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of values
- *     metadata   one block of I32, written by the caller's arrays and uploaded once a call: forward_side.c
- *     out        h_final of the wanted rows, gathered by an embedding lookup, unless they are all rows, in order; logits of out_rows of them at a time
- *     choices    of those rows, by the op choose: 12 bytes a row come to the host instead of its logits
+ *     pool       (L, 2, n_pages, P, G, D) cache_dtype: pages of keys of a layer, then its pages of
+ *                values
+ *     metadata   one block of I32, written by the caller's arrays and uploaded once a call:
+ *                forward_side.c
+ *     out        h_final of the wanted rows, gathered by an embedding lookup, unless they are all
+ *                rows, in order; logits of out_rows of them at a time
+ *     choices    of those rows, by the op choose: 12 bytes a row come to the host instead of its
+ *                logits
  *
- * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again. On a backend with graphs it is padded up to a
- *          bucket of rows and of pages, run as it is the first time (kernels are made, scratch grows), recorded when its side comes again, and from then on
- *          is one launch: embedding to choices. A padding row is a sequence of one token whose key is dropped; nobody reads what it says.
+ * GRAPHS   A step in which every sequence decodes one token has a shape that comes again and again.
+ *          On a backend with graphs it is padded up to a bucket of rows and of pages, run as it is
+ *          the first time (kernels are made, scratch grows), recorded when its side comes again,
+ *          and from then on is one launch: embedding to choices. A padding row is a sequence of one
+ *          token whose key is dropped; nobody reads what it says.
  *
- * AHEAD    Everything a call needs stands in the queue behind the call before it, so that needs no wait between them; what they get from and give to the host
- *          lies on two sides in turn (forward_side.c). Ids that only the device knows are read by the embedding where `choose` left them.
+ * AHEAD    Everything a call needs stands in the queue behind the call before it, so that needs no
+ *          wait between them; what they get from and give to the host lies on two sides in turn
+ *          (forward_side.c). Ids that only the device knows are read by the embedding where
+ *          `choose` left them.
  *
- * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is allocated after open. */
+ * Written against the backend's contract alone: what runs on the CPU runs on a device. Nothing is
+ * allocated after open. */
 #include "model/forward_impl.h"
 
 #include <stdlib.h>
@@ -164,8 +174,9 @@ static int64_t least(int64_t a, int64_t b) {
     return a < b ? a : b;
 }
 
-/* Tokens of a sequence in the smallest bucket: up to 512 a GPU's kernels are the same, and a stream that outgrows its bucket pays for a step that is not recorded and two
- * recordings, 0.5 % of its first 256 tokens (docs/SPEED.md). */
+/* Tokens of a sequence in the smallest bucket: up to 512 a GPU's kernels are the same, and a stream
+ * that outgrows its bucket pays for a step that is not recorded and two recordings, 0.5 % of its
+ * first 256 tokens (docs/SPEED.md). */
 #define LEAST_TOKENS 512
 
 /* The shape of the bucket of a call of single tokens. False: it is too large for one. */
@@ -214,7 +225,8 @@ static lt_err attend(lt_forward *f, int layer) {
                                       .fixed_order = f->o.fixed_order});
 }
 
-/* The final norm of all rows, then the wanted ones side by side; in_order: as they stand, which leaves the norm and the head to be one kernel. */
+/* The final norm of all rows, then the wanted ones side by side; in_order: as they stand, which
+ * leaves the norm and the head to be one kernel. */
 static lt_err gather(lt_forward *f, int64_t n_out, bool in_order) {
     lt_run *r = &f->run;
     const lt_batch_acts *b = &f->batch;
@@ -245,7 +257,8 @@ static lt_err run_layers(lt_forward *f, bool in_order) {
     return f->shape.out > 0 ? gather(f, f->shape.out, in_order) : LT_OK;
 }
 
-/* With choices where a graph may be made, whether there are any or not: it is for all calls of its shape. */
+/* With choices where a graph may be made, whether there are any or not: it is for all calls of its
+ * shape. */
 static lt_err run_decode(lt_forward *f) {
     LT_TRY(run_layers(f, true));
     LT_TRY(lt_forward_head(f, 0, f->shape.out));
@@ -322,7 +335,8 @@ typedef struct {
     int64_t n, each, n_out;
 } idle_shape;
 
-/* It says nothing: nobody's keys are written (slots -1), all sequences read page 0, and nothing is chosen. */
+/* It says nothing: nobody's keys are written (slots -1), all sequences read page 0, and nothing is
+ * chosen. */
 static lt_err run_idle(lt_forward *f, int32_t *words, const idle_shape *s) {
     const int64_t rows = s->n * s->each,
                   pages = (s->each + f->o.page_tokens - 1) / f->o.page_tokens;
@@ -359,14 +373,18 @@ static lt_err run_idle(lt_forward *f, int32_t *words, const idle_shape *s) {
 }
 
 #define FIRST_PROMPT 16
-/* Up to here each number of rows can have kernels of its own, in the layers and in the head: those of few rows are made for exactly so many, or were measured there. */
+/* Up to here each number of rows can have kernels of its own, in the layers and in the head: those
+ * of few rows are made for exactly so many, or were measured there. */
 #define OWN_ROWS 64
-/* Behind them which tiles suit a product changes with every 64 rows, and with whether the last 64 are full: a first start that knew only 128, 256, 512, .. rows compiled five kernels more
- * under its first requests. */
+/* Behind them which tiles suit a product changes with every 64 rows, and with whether the last 64
+ * are full: a first start that knew only 128, 256, 512, .. rows compiled five kernels more under
+ * its first requests. */
 #define ROWS_STEP 32
 
-/* The i-th of them. One token and a short prompt; more and more tokens; each length of a prompt, all of whose rows are wanted, as beside single tokens they may be; then longer and
- * longer ones. cuBLASLt, which takes 0.2 s to load, is asked for long ones at the earliest. False: there is none. */
+/* The i-th of them. One token and a short prompt; more and more tokens; each length of a prompt,
+ * all of whose rows are wanted, as beside single tokens they may be; then longer and longer ones.
+ * cuBLASLt, which takes 0.2 s to load, is asked for long ones at the earliest. False: there is
+ * none. */
 static bool idle_step(const lt_forward *f, int64_t i, idle_shape *s) {
     const int64_t most = least(f->o.out_rows, least(f->o.max_seqs, f->o.max_rows)),
                   prompt = least(f->o.max_rows, f->o.max_seq);
@@ -441,7 +459,8 @@ lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more) {
         return LT_OK;
     }
     *more = idle_step(f, i + 1, &after);
-    /* Of a single token the first run makes the kernels, the second records one side, the third the other. */
+    /* Of a single token the first run makes the kernels, the second records one side, the third the
+     * other. */
     return run_step(f, i, &s, s.each == 1 ? 3 : 1);
 }
 

@@ -1,23 +1,31 @@
-/* forward.h: one forward over rows of many sequences whose keys and values lie in pages: what a server runs each step.
+/* forward.h: one forward over rows of many sequences whose keys and values lie in pages: what a
+ * server runs each step.
  *
- * Who owns what: the caller decides which page holds what (serve/pages.h) and fills host arrays that say so; forward owns the pool of
- * pages, the activations and the way to the device. Rows may be prompts, pieces of prompts and single new tokens, mixed:
+ * Who owns what: the caller decides which page holds what (serve/pages.h) and fills host arrays
+ * that say so; forward owns the pool of pages, the activations and the way to the device. Rows may
+ * be prompts, pieces of prompts and single new tokens, mixed:
  *
- *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and value go to slots[r]. positions are rows of the
- *                rotary table: where the length of a text decides its rotation (longrope), with lt_forward_rope_rows added
- *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table (N, max_pages): where they lie
- *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of which a token is chosen where the logits lie
- *     notes      what is known of a sequence for its choices beyond options (tensor/ops.h): rows that note begins, and choices count on
+ *     rows       ids, positions, slots (R): row r is the token ids[r] at positions[r]; its key and
+ *                value go to slots[r]. positions are rows of the rotary table: where the length of
+ *                a text decides its rotation (longrope), with lt_forward_rope_rows added
+ *     sequences  q_start (N + 1): rows of sequence n; kv_len (N): its tokens after this call; table
+ *                (N, max_pages): where they lie
+ *     wanted     out_rows (O): rows whose logits or hidden states are asked for; choose, how: of
+ *                which a token is chosen where the logits lie
+ *     notes      what is known of a sequence for its choices beyond options (tensor/ops.h): rows
+ *                that note begins, and choices count on
  *
  *     LT_TRY(lt_forward_run(f, &rows));
  *     for (first = 0; first < O; first += n) {
  *         n = ... at most options.out_rows;
- *         LT_TRY(lt_forward_choose_late(f, first, n, ...));    rows of which it was not known in time how
+ *         LT_TRY(lt_forward_choose_late(f, first, n, ...)); rows of which it was not known in time
+ *         how
  *         LT_TRY(lt_forward_choices(f, first, n, &choices));   rows with choose, and those
  *         LT_TRY(lt_forward_logits(f, first, n, wanted, &logits));   the others
  *     }
  *
- * Where a backend works beside the host, the next call can be queued before the choices of this one are known, even to the caller:
+ * Where a backend works beside the host, the next call can be queued before the choices of this one
+ * are known, even to the caller:
  *
  *     run(1), send(1) ─▶ run(2), send(2) ─▶ take(1) ─▶ run(3), send(3) ─▶ take(2) ...      ids of 2 that 1 chooses: -1 - their number
  *     run(1), send(1) ─▶ run(2) ─▶ take(1) ─▶ choose_late(2), send(2) ─▶ run(3) ─▶ ...      choices of 2 that depend on those of 1 */
@@ -36,9 +44,9 @@ typedef struct {
     int64_t max_seq;                         /* Tokens of a sequence. */
     int64_t n_pages, page_tokens, max_pages; /* In the pool; in a page; of a sequence. */
     lt_dtype cache_dtype;                    /* F32, BF16 or F16. */
-    bool
-        fixed_order; /* A row's bits depend on its sequence alone, not on the other rows of the call. */
-    bool pad;        /* Pad single tokens to buckets even where no graph wants it: for tests. */
+    /* A row's bits depend on its sequence alone, not on the other rows of the call. */
+    bool fixed_order;
+    bool pad; /* Pad single tokens to buckets even where no graph wants it: for tests. */
 } lt_forward_options;
 
 typedef struct {
@@ -48,7 +56,8 @@ typedef struct {
     const int32_t *ids, *positions, *slots; /* ids: -1 - k is choice k that the call before sent. */
     const int32_t *q_start, *kv_len, *table; /* table: (n_seqs, max_pages) */
     const int32_t *out_rows;
-    /* Of wanted rows [0, n_choose): whether a token is chosen of it, and (n_choose, LT_CHOOSE_HOW_COUNT) how, as the op choose wants it. */
+    /* Of wanted rows [0, n_choose): whether a token is chosen of it, and (n_choose,
+     * LT_CHOOSE_HOW_COUNT) how, as the op choose wants it. */
     int64_t n_choose;
     const bool *choose;
     const double *how;
@@ -58,11 +67,13 @@ LT_MUST_USE lt_err lt_forward_open(lt_forward **out, const lt_model *m,
                                    const lt_forward_options *o);
 void lt_forward_close(lt_forward *f);
 
-/* On a backend with graphs: the i-th of the steps with nothing in them, of which there is one of every length of prompt and every number of sequences that has kernels or
- * a graph of its own, so that no request waits while those are compiled and recorded. *more: there is another. Between calls that are over; elsewhere nothing. */
+/* On a backend with graphs: the i-th of the steps with nothing in them, of which there is one of
+ * every length of prompt and every number of sequences that has kernels or a graph of its own, so
+ * that no request waits while those are compiled and recorded. *more: there is another. Between
+ * calls that are over; elsewhere nothing. */
 LT_MUST_USE lt_err lt_forward_warm(lt_forward *f, int64_t i, bool *more);
-/* Before them: compiles the kernels that the first of them lack, many at once. If they lack any, those that the others lack are
- * compiled behind it, in the background. */
+/* Before them: compiles the kernels that the first of them lack, many at once. If they lack any,
+ * those that the others lack are compiled behind it, in the background. */
 LT_MUST_USE lt_err lt_forward_rehearse(lt_forward *f, int64_t first);
 bool lt_forward_compiling(const lt_forward *f); /* Whether the background is still at work. */
 
@@ -77,40 +88,49 @@ int64_t lt_forward_rope_rows(const lt_forward *f, int64_t n);
 
 LT_MUST_USE lt_err lt_forward_run(lt_forward *f, const lt_forward_rows *rows);
 
-/* Notes of n sequences begin, in order with the other calls: arguments of the op note, n <= max_seqs, starts[n] <= lt_forward_max_edits. Nothing is kept of
- * them. A call of it before each run or choose_late waits for nothing; more of them may. */
+/* Notes of n sequences begin, in order with the other calls: arguments of the op note, n <=
+ * max_seqs, starts[n] <= lt_forward_max_edits. Nothing is kept of them. A call of it before each
+ * run or choose_late waits for nothing; more of them may. */
 LT_MUST_USE lt_err lt_forward_note(lt_forward *f, int64_t n, const int32_t *slots,
                                    const int32_t *starts, const int32_t *edits);
 int64_t lt_forward_max_edits(const lt_forward *f);
 
-/* What the op choose says, in host memory, until the next call: id and rank (n), logprob (n), top_id and top_logprob (n, LT_CHOOSE_TOP). */
+/* What the op choose says, in host memory, until the next call: id and rank (n), logprob (n),
+ * top_id and top_logprob (n, LT_CHOOSE_TOP). */
 typedef struct {
     const int32_t *id, *rank, *top_id;
     const float *logprob, *top_logprob;
 } lt_forward_choice;
 
-/* The choices of wanted rows [first, first + n); IDLE where there was nothing to choose. first: a multiple of out_rows, n <= out_rows, here and below. */
+/* The choices of wanted rows [first, first + n); IDLE where there was nothing to choose. first: a
+ * multiple of out_rows, n <= out_rows, here and below. */
 LT_MUST_USE lt_err lt_forward_choices(lt_forward *f, int64_t first, int64_t n,
                                       lt_forward_choice *out);
-/* Choose of those of wanted rows [first, first + n) with choose[i], after all: what choices, or the next call's ids, then say of them. how (n); the first
- * n_masks of lt_forward_masks go with it. At most once a row and call, and not before the choices of the call before were taken. */
+/* Choose of those of wanted rows [first, first + n) with choose[i], after all: what choices, or the
+ * next call's ids, then say of them. how (n); the first n_masks of lt_forward_masks go with it. At
+ * most once a row and call, and not before the choices of the call before were taken. */
 LT_MUST_USE lt_err lt_forward_choose_late(lt_forward *f, int64_t first, int64_t n,
                                           const bool *choose, const double *how, int64_t n_masks);
-/* (out_rows, ceil(V / 32)) in host memory, to be written before choose_late and choose_more: the rows that how's MASK means. */
+/* (out_rows, ceil(V / 32)) in host memory, to be written before choose_late and choose_more: the
+ * rows that how's MASK means. */
 uint32_t *lt_forward_masks(lt_forward *f);
-/* n <= out_rows more choices from the rows of the last call of choices, of which rows[i] counts from its first. */
+/* n <= out_rows more choices from the rows of the last call of choices, of which rows[i] counts
+ * from its first. */
 LT_MUST_USE lt_err lt_forward_choose_more(lt_forward *f, int64_t n, const int32_t *rows,
                                           const double *how, int64_t n_masks,
                                           lt_forward_choice *out);
-/* Instead of choices: set those of all n wanted rows, n <= out_rows, on their way to the host, and do not wait. n 0: only to know when the call is done. Then
- * one call at most may be run before they are taken. */
+/* Instead of choices: set those of all n wanted rows, n <= out_rows, on their way to the host, and
+ * do not wait. n 0: only to know when the call is done. Then one call at most may be run before
+ * they are taken. */
 LT_MUST_USE lt_err lt_forward_send_choices(lt_forward *f, int64_t n);
 /* Wait for what was sent first, and nothing behind it. Valid until the next call but one. */
 LT_MUST_USE lt_err lt_forward_take_choices(lt_forward *f, lt_forward_choice *out);
-/* After a failure: wait for all that is queued, whatever came of it; nothing is to be taken any more. */
+/* After a failure: wait for all that is queued, whatever came of it; nothing is to be taken any
+ * more. */
 void lt_forward_drop(lt_forward *f);
-/* Logits of those of wanted rows [first, first + n) with wanted[i] (NULL: all): (*logits)[i] (V) F32 in host memory, softcapped, valid until the next
- * call; NULL for the others, which are not copied. */
+/* Logits of those of wanted rows [first, first + n) with wanted[i] (NULL: all): (*logits)[i] (V)
+ * F32 in host memory, softcapped, valid until the next call; NULL for the others, which are not
+ * copied. */
 LT_MUST_USE lt_err lt_forward_logits(lt_forward *f, int64_t first, int64_t n, const bool *wanted,
                                      float *const **logits);
 /* The final norm's output (n, C) F32, to host memory of the caller. */

@@ -1,5 +1,6 @@
-/* forward_impl.h: the forward from inside: the call (forward.c: layers, graphs), its way to and from the host (forward_side.c: metadata, queues) and what comes out
- * of it (forward_out.c: logits, choices, hidden states). */
+/* forward_impl.h: the forward from inside: the call (forward.c: layers, graphs), its way to and
+ * from the host (forward_side.c: metadata, queues) and what comes out of it (forward_out.c: logits,
+ * choices, hidden states). */
 #ifndef LT_MODEL_FORWARD_IMPL_H
 #define LT_MODEL_FORWARD_IMPL_H
 
@@ -29,7 +30,8 @@ typedef struct {
     bool sent;    /* Its choices come to host_chosen, and were not taken. */
 } lt_forward_side;
 
-/* A call of note: slots, starts, edits, on the device and on the host. Free again when that call of run was waited for; 0: free. */
+/* A call of note: slots, starts, edits, on the device and on the host. Free again when that call of
+ * run was waited for; 0: free. */
 typedef struct {
     int32_t *words, *host_words;
     int64_t call;
@@ -54,13 +56,17 @@ struct lt_forward {
     int noting;               /* The next. */
     lt_tensor h_out, out_f32; /* (max_out, C) act dtype; (out_rows, C) F32 */
     float *logits,
-        *host_logits; /* (out_rows, V); host_logits: once they were asked for, where the host does not see them. */
+        /* (out_rows, V); host_logits: once they were asked for, where the host does not see
+         * them. */
+        *host_logits;
     float **host_rows;          /* (out_rows) of those */
     lt_tensor choose_rows, how; /* The same, of all wanted rows. */
     bool any_top;               /* A choice of this call wants the likeliest, too. */
     lt_forward_shape shape;     /* Of the last call. */
     int64_t at_hand,
-        chosen_first; /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were made; -1: none. */
+        /* The wanted row whose logits are the first of `logits`, and of whose chunk choices were
+         * made; -1: none. */
+        chosen_first;
     lt_forward_graph graphs[LT_FORWARD_MAX_GRAPHS];
     int n_graphs;
 };
@@ -100,8 +106,9 @@ LT_MUST_USE lt_err lt_forward_turn(lt_forward *f);
 /* Its metadata, padded to f->shape, and the tensors that it is. */
 LT_MUST_USE lt_err lt_forward_upload(lt_forward *f, const lt_forward_rows *w);
 
-/* Of forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata at *at. rows NULL: wanted row i, from the first of its chunk.
- * choose: NULL, or others are `idle`, as choose's rows have it. */
+/* Of forward_out.c. Rows and options of n choices, of `all` with idle ones, into the metadata at
+ * *at. rows NULL: wanted row i, from the first of its chunk. choose: NULL, or others are `idle`, as
+ * choose's rows have it. */
 void lt_forward_put_choices(lt_forward *f, int64_t *at, int64_t n, int64_t all, const int32_t *rows,
                             const bool *choose, int32_t idle, const double *how);
 /* Logits of wanted rows [first, first + n). */

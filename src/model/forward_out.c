@@ -1,11 +1,13 @@
-/* forward_out.c: what comes out of a call: choices and logits of the wanted rows, some at a time; hidden states. See forward.h.
+/* forward_out.c: what comes out of a call: choices and logits of the wanted rows, some at a time;
+ * hidden states. See forward.h.
  *
  *     h_out of the wanted rows ─head─▶ logits, where the model is ─choose─▶ 12 or 172 bytes a row ─▶ host
  *                                        └─────── rows that are asked for ─▶ host, softcapped
  *
- * at_hand: which rows' logits there are; choices and logits of the same rows need the head once.
- * Of some rows it is known only later how to choose: when the choices of the call before have come. Their picks of the call itself are idle, then they
- * alone are chosen (choose_late), into the same places. */
+ * at_hand: which rows' logits there are; choices and logits of the same rows need the head once. Of
+ * some rows it is known only later how to choose: when the choices of the call before have come.
+ * Their picks of the call itself are idle, then they alone are chosen (choose_late), into the same
+ * places. */
 #include <math.h>
 #include <string.h>
 
@@ -130,7 +132,8 @@ uint32_t *lt_forward_masks(lt_forward *f) {
     return f->host_masks;
 }
 
-/* n picks beside those of the call, from logits at hand: their rows and options, and masks, travel while the call may still run. */
+/* n picks beside those of the call, from logits at hand: their rows and options, and masks, travel
+ * while the call may still run. */
 static lt_err choose_beside(lt_forward *f, int64_t n, const int32_t *rows, const bool *choose,
                             const double *how, int64_t n_masks) {
     const lt_run *r = &f->run;

@@ -1,16 +1,22 @@
-/* forward_side.c: the way between the host and a call: its metadata, its choices, notes of sequences, and the queues that they take.
+/* forward_side.c: the way between the host and a call: its metadata, its choices, notes of
+ * sequences, and the queues that they take.
  *
  *     host meta 0 ──up──▶ meta 0 ─┐                                         ┌─▶ chosen 0 ──down──▶ host chosen 0
  *                                 ├─ queue: call 1 │ call 2 │ call 3 ... ───┤
  *     host meta 1 ──up──▶ meta 1 ─┘           (0)      (1)      (0)         └─▶ chosen 1 ──down──▶ host chosen 1
  *
- * SIDES    There are two of everything, on the host and on the device, and calls take turns. So the next call's metadata is on the device before this call ends, and this
- *          call's choices travel while the next runs: between two calls that are queued one behind the other nothing stands. A call reads ids that the one before it
- *          chose on the other side (late ids). Graphs are recorded for each side.
- * ORDER    A call waits for its metadata (queue after up), its choices for the call (down after queue), no call for a transfer of another. A side is
- *          written to again only when the host has waited for the call before that used it: busy.
- * NOTES    take the call's own way, so that they stand behind all choices of the row's last sequence and before those of its next.
- * ALONE    Where nothing else is under way the metadata goes the call's own way, and choices that are waited for anyway do too (forward_out.c). */
+ * SIDES    There are two of everything, on the host and on the device, and calls take turns. So the
+ *          next call's metadata is on the device before this call ends, and this call's choices
+ *          travel while the next runs: between two calls that are queued one behind the other
+ *          nothing stands. A call reads ids that the one before it chose on the other side (late
+ *          ids). Graphs are recorded for each side.
+ * ORDER    A call waits for its metadata (queue after up), its choices for the call (down after
+ *          queue), no call for a transfer of another. A side is written to again only when the host
+ *          has waited for the call before that used it: busy.
+ * NOTES    take the call's own way, so that they stand behind all choices of the row's last
+ *          sequence and before those of its next.
+ * ALONE    Where nothing else is under way the metadata goes the call's own way, and choices that
+ *          are waited for anyway do too (forward_out.c). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +30,8 @@ static size_t logits_bytes(const lt_forward *f) {
     return (size_t)(f->o.out_rows * f->run.spec->vocab_size) * sizeof(float);
 }
 
-/* Logits rarely come to the host, and 33 MB of such memory, for 64 rows of 128k ids, take 15 ms of the start. */
+/* Logits rarely come to the host, and 33 MB of such memory, for 64 rows of 128k ids, take 15 ms of
+ * the start. */
 lt_err lt_forward_host_logits(lt_forward *f) {
     return f->host_logits != NULL
                ? LT_OK
@@ -162,7 +169,8 @@ lt_err lt_forward_turn(lt_forward *f) {
     return f->sides[f->turn].busy ? lt_forward_sync(f) : LT_OK;
 }
 
-/* Append n values to the metadata block and as many of `fill` as its shape has more; the tensor is its place on the device. */
+/* Append n values to the metadata block and as many of `fill` as its shape has more; the tensor is
+ * its place on the device. */
 static lt_tensor put(lt_forward *f, int64_t *at, const int32_t *values, int64_t n, int64_t all,
                      int32_t fill) {
     const lt_forward_side *side = lt_forward_side_of_call(f);

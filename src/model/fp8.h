@@ -4,15 +4,19 @@
  *     blockwise   E4M3, 1 x 128    E4M3, 1 x 128    E4M3, 128 x 128   each 128 of K summed apart, then scaled and added in F32
  *     tensorwise  E4M3, 1 scale    E5M2, 1 scale    E4M3, 1 scale     whole sums in the tensor cores
  *
- * Which: q k v, the attention's output, up and down: the 2-D matrices of a layer. Embedding, output head, router and experts stay as they are. So do gradients of
- * weights (dy^T x of the activations as they were kept), unless `wgrad` is set: then dy^T and x^T are cast, too, blockwise by 1 x 128 (dy) and 128 x 128 (x)
- * along the tokens, and their product is added to the F32 gradient.
+ * Which: q k v, the attention's output, up and down: the 2-D matrices of a layer. Embedding, output
+ * head, router and experts stay as they are. So do gradients of weights (dy^T x of the activations
+ * as they were kept), unless `wgrad` is set: then dy^T and x^T are cast, too, blockwise by 1 x 128
+ * (dy) and 128 x 128 (x) along the tokens, and their product is added to the F32 gradient.
  *
- *     weights   once an optimiser step, as stored for y = x w^T and transposed for dx = dy w, since tensor cores take K-contiguous operands only
- *     x, dy     at each product, into places that all share: rows come from the same stored tensors whenever they are recomputed, so recompute gives the same bits.
- *               dy is read once for both its casts
+ *     weights   once an optimiser step, as stored for y = x w^T and transposed for dx = dy w, since
+ *               tensor cores take K-contiguous operands only
+ *     x, dy     at each product, into places that all share: rows come from the same stored tensors
+ *               whenever they are recomputed, so recompute gives the same bits. dy is read once for
+ *               both its casts
  *
- * Weights, activations and gradients are stored as without it: a checkpoint does not know. Evaluation in a pass rounds as training does; generation does not. */
+ * Weights, activations and gradients are stored as without it: a checkpoint does not know.
+ * Evaluation in a pass rounds as training does; generation does not. */
 #ifndef LT_MODEL_FP8_H
 #define LT_MODEL_FP8_H
 
@@ -20,7 +24,8 @@
 #include "model/pass.h"
 #include "model/run.h"
 
-/* A weight (N, K): as it lies for y = x w^T, and its transpose (K, N) for dx = dy w; rows on 16 bytes. */
+/* A weight (N, K): as it lies for y = x w^T, and its transpose (K, N) for dx = dy w; rows on 16
+ * bytes. */
 typedef struct {
     lt_tensor w, w_scale, t, t_scale;
 } lt_fp8_weight;
@@ -41,7 +46,8 @@ typedef struct lt_fp8 {
 /* Is this parameter's product one of those? */
 bool lt_fp8_takes(const lt_param *p);
 
-/* Places for a pass, taken as other carve functions do; weights: (n_params), or NULL to measure. Nothing with LT_FP8_NONE. */
+/* Places for a pass, taken as other carve functions do; weights: (n_params), or NULL to measure.
+ * Nothing with LT_FP8_NONE. */
 void lt_fp8_carve(lt_fp8 *f, const lt_param_table *t, const lt_pass_options *o, lt_arena *a);
 
 /* Cast the weights unless those of today are. Before a pass, outside of what is recorded. */

@@ -18,7 +18,8 @@
 #define GGUF_TEXT  "lateen.generation_config"
 #define FILE_BYTES ((size_t)1 << 20)
 
-/* A field of generation_config.json: what Lateen's options and requests call it (NULL: kept, not applied), and GGUF (NULL: it does not). */
+/* A field of generation_config.json: what Lateen's options and requests call it (NULL: kept, not
+ * applied), and GGUF (NULL: it does not). */
 static const struct {
     const char *key, *name, *gguf;
     bool whole;

@@ -5,10 +5,14 @@
  *     rope.scaling.factor (old: rope.scale_linear)     s of rope.c; absent or 0: 1
  *     rope.scaling.original_context_length             O; absent: the context
  *     rope.scaling.yarn_beta_fast, yarn_beta_slow      absent: 32 and 1
- *     rope.scaling.attn_factor, yarn_log_multiplier    cosines and sines are multiplied by attn_factor, with yarn also by 1 + 0.1 ln s, which a multiplier m
- *                                                      that is not 0 divides by 1 + 0.1 m ln s
- *     rope_freqs.weight                                divisors of the frequencies: Llama-3's, of which the spec keeps the numbers they come from, or a
- *                                                      factor for the pairs that rotate and 1e30 for the others (proportional)
+ *     rope.scaling.attn_factor, yarn_log_multiplier    cosines and sines are multiplied by
+ *                                                      attn_factor, with yarn also by 1 + 0.1 ln s,
+ *                                                      which a multiplier m that is not 0 divides
+ *                                                      by 1 + 0.1 m ln s
+ *     rope_freqs.weight                                divisors of the frequencies: Llama-3's, of
+ *                                                      which the spec keeps the numbers they come
+ *                                                      from, or a factor for the pairs that rotate
+ *                                                      and 1e30 for the others (proportional)
  *     rope_factors_short.weight, rope_factors_long     longrope's
  *
  * dynamic has no word there, nor has yarn whose range is not rounded. */
@@ -42,7 +46,8 @@ static lt_err real(const keys *k, const char *suffix, double *out) {
     return LT_OK;
 }
 
-/* Divisor of Llama-3's scaling for one frequency (transformers, modeling_rope_utils.py: _compute_llama3_parameters). */
+/* Divisor of Llama-3's scaling for one frequency (transformers, modeling_rope_utils.py:
+ * _compute_llama3_parameters). */
 static double llama3_divisor(const lt_model_spec *spec, double inv_freq) {
     const double wavelength = 6.283185307179586 / inv_freq, original = spec->rope_original_seq;
     double smooth;
@@ -99,8 +104,8 @@ static bool all_equal(const float *divisors, int64_t n) {
     return i == n && (double)divisors[0] < LT_STILL / 10;
 }
 
-/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor; files of Lateen's say the other three where they differ. Any other set of
- * divisors is refused. */
+/* Llama 3.1 and 3.2 differ in the factor alone, which is the largest divisor; files of Lateen's say
+ * the other three where they differ. Any other set of divisors is refused. */
 static lt_err read_divisors(lt_model_spec *spec, const keys *k) {
     const int64_t n = lt_rope_columns(spec);
     float divisors[LT_MAX_ROPE_FACTORS];

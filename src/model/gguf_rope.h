@@ -6,7 +6,8 @@
 #include "data/gguf_write.h"
 #include "lateen/model.h"
 
-/* Metadata behind "<arch>."; the last two beside rope_freqs.weight are ours, which other readers do without. */
+/* Metadata behind "<arch>."; the last two beside rope_freqs.weight are ours, which other readers do
+ * without. */
 #define LT_GGUF_ROPE_ORIGINAL "rope.scaling.original_context_length"
 #define LT_GGUF_ROPE_LOW      "rope.scaling.low_freq_factor"
 #define LT_GGUF_ROPE_HIGH     "rope.scaling.high_freq_factor"
@@ -17,7 +18,8 @@ LT_MUST_USE lt_err lt_gguf_read_rope(lt_model_spec *spec, const lt_gguf *g, cons
 /* What of it GGUF has no words for; NULL: nothing. */
 const char *lt_gguf_rope_inexpressible(const lt_model_spec *spec);
 void lt_gguf_put_rope(const lt_model_spec *spec, const char *arch, lt_gguf_out *o);
-/* Name of its tensor `which`, 0 or 1, and its numbers into out (LT_MAX_ROPE_FACTORS); NULL: there is none. */
+/* Name of its tensor `which`, 0 or 1, and its numbers into out (LT_MAX_ROPE_FACTORS); NULL: there
+ * is none. */
 const char *lt_gguf_rope_tensor(const lt_model_spec *spec, int which, float *out);
 
 #endif

@@ -1,6 +1,7 @@
-/* gguf_save.c: see gguf_save.h. Metadata from the spec, tensors from the flat layout through the names of gguf_spec.c, encoded row by row in parallel while they
- * are written. What the loader undoes is done here: q and k of "llama" in pairs of rows, gemma's norms plus one, xIELU's scalars as metadata, rotary
- * factors as tensors (gguf_rope.c). */
+/* gguf_save.c: see gguf_save.h. Metadata from the spec, tensors from the flat layout through the
+ * names of gguf_spec.c, encoded row by row in parallel while they are written. What the loader
+ * undoes is done here: q and k of "llama" in pairs of rows, gemma's norms plus one, xIELU's scalars
+ * as metadata, rotary factors as tensors (gguf_rope.c). */
 #include "model/gguf_save.h"
 
 #include <math.h>
@@ -146,7 +147,8 @@ static void put_metadata(const saving *s, const char *name, lt_gguf_mix mix) {
     }
 }
 
-/* What a family's architecture in GGUF has no words for: a reader would take the family's own. NULL: nothing. */
+/* What a family's architecture in GGUF has no words for: a reader would take the family's own.
+ * NULL: nothing. */
 static const char *inexpressible(const lt_model_spec *s) {
     const lt_model_spec *own = &lt_family_get(s->family)->preset;
     const bool gemma = lt_family_is_gemma(s->family), gemma2 = s->family == LT_FAMILY_GEMMA2;

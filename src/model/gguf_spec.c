@@ -1,7 +1,8 @@
 /* gguf_spec.c: what GGUF calls things: tensor names, and the metadata that makes a model spec.
  *
- * llama.cpp's converter permutes the rows of q and k for architecture "llama" (so that its pairwise rotation gives the same result) and adds 1 to
- * gemma's norm gains; both are undone at load. The rotary embedding: gguf_rope.c. */
+ * llama.cpp's converter permutes the rows of q and k for architecture "llama" (so that its pairwise
+ * rotation gives the same result) and adds 1 to gemma's norm gains; both are undone at load. The
+ * rotary embedding: gguf_rope.c. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -174,7 +175,8 @@ static lt_err read_xielu(const lt_model_spec *spec, const lt_gguf *g, lt_source 
     return LT_OK;
 }
 
-/* What GGUF's form of a family asks of the loader; experts make llama a mixtral, a window makes it a mistral. */
+/* What GGUF's form of a family asks of the loader; experts make llama a mixtral, a window makes it
+ * a mistral. */
 static void family_traits(lt_model_spec *spec, lt_source *s) {
     s->rope_interleaved = spec->family == LT_FAMILY_LLAMA;
     s->norms_plus_one = lt_family_is_gemma(spec->family);
@@ -213,7 +215,8 @@ static lt_err read_window(lt_model_spec *spec, const keys *k) {
     return LT_OK;
 }
 
-/* llama.cpp's three keys, or the list that Lateen writes beside them. Without any the family's own stands. */
+/* llama.cpp's three keys, or the list that Lateen writes beside them. Without any the family's own
+ * stands. */
 static lt_err read_ends(lt_ends *out, const lt_gguf *g) {
     static const char *const names[] = {"tokenizer.ggml.eos_token_id",
                                         "tokenizer.ggml.eot_token_id",

@@ -1,12 +1,15 @@
 /* gguf_types.c: the mixtures of llama.cpp's llama-quantize without an importance matrix:
  *
  *   vectors, router, positions   F32
- *   head, or a tied embedding    Q6_K where the others are less than 8 bits (F16, BF16, F32, Q8_0: the same)
- *   attn_v, ffn_down             *_K_M: Q6_K in the first and last eighth of the layers and every third between
+ *   head, or a tied embedding    Q6_K where the others are less than 8 bits (F16, BF16, F32, Q8_0:
+ *                                the same)
+ *   attn_v, ffn_down             *_K_M: Q6_K in the first and last eighth of the layers and every
+ *                                third between
  *   attn_qkv (fused: gpt2)       Q4_K_M: Q5_K; Q5_K_M: Q6_K
  *   8 experts                    attn_k and attn_v Q8_0; attn_output of Q4_K_M Q5_K
  *   80 layers, 8 key heads       (70B) attn_v Q5_K where it would be Q4_K
- * Rows that are not whole blocks of 256 fall back to 32: Q4_K -> Q5_0, Q5_K -> Q5_1, Q6_K -> Q8_0; rows not of 32: F16. */
+ * Rows that are not whole blocks of 256 fall back to 32: Q4_K -> Q5_0, Q5_K -> Q5_1, Q6_K -> Q8_0;
+ * rows not of 32: F16. */
 #include "model/gguf_types.h"
 
 #include "base/error.h"

@@ -1,5 +1,6 @@
-/* held.c: see held.h. Every matrix whose tensors are all of a type that products take is held: its runs point into the map until held_pack.c has placed them.
- * Block types that are widened instead are told. Values are not looked at: a file with NaN shows as NaN logits. */
+/* held.c: see held.h. Every matrix whose tensors are all of a type that products take is held: its
+ * runs point into the map until held_pack.c has placed them. Block types that are widened instead
+ * are told. Values are not looked at: a file with NaN shows as NaN logits. */
 #include "model/held.h"
 
 #include <stdlib.h>

@@ -1,8 +1,10 @@
-/* held.h: weights in the types of their file: matrices stay where they are mapped, or in a copy of the same bytes where rows must move; only vectors go to the flat
- * buffer. On a device matrices of blocks are there once, packed, and all else is in the flat buffer. For inference: nothing can be trained or saved.
+/* held.h: weights in the types of their file: matrices stay where they are mapped, or in a copy of
+ * the same bytes where rows must move; only vectors go to the flat buffer. On a device matrices of
+ * blocks are there once, packed, and all else is in the flat buffer. For inference: nothing can be
+ * trained or saved.
  *
- * A parameter made of several tensors (q, k and v of qkv) is several runs of rows, each of its own type. On a backend that packs, runs are packed at open,
- * and runs of one type become one. */
+ * A parameter made of several tensors (q, k and v of qkv) is several runs of rows, each of its own
+ * type. On a backend that packs, runs are packed at open, and runs of one type become one. */
 #ifndef LT_MODEL_HELD_H
 #define LT_MODEL_HELD_H
 
@@ -13,11 +15,13 @@
 LT_MUST_USE lt_err lt_held_open(lt_model *m, const lt_source *source);
 /* Random matrices in options.stored_as, the values of lt_model_create, encoded. */
 LT_MUST_USE lt_err lt_held_make(lt_model *m, uint64_t seed);
-/* held_pack.c: place and pack the runs in m->held, whose data point to the host (pair_rows: of each parameter's runs, as lt_weight_pair_rows), or are random
- * (pair_rows NULL); then close up the table's offsets. */
+/* held_pack.c: place and pack the runs in m->held, whose data point to the host (pair_rows: of each
+ * parameter's runs, as lt_weight_pair_rows), or are random (pair_rows NULL); then close up the
+ * table's offsets. */
 LT_MUST_USE lt_err lt_held_place(lt_model *m, const int64_t (*pair_rows)[LT_HELD_RUNS],
                                  uint64_t seed);
-/* The model takes over the open source, which is left empty; on a device nothing more is read from it. */
+/* The model takes over the open source, which is left empty; on a device nothing more is read from
+ * it. */
 LT_MUST_USE lt_err lt_held_keep(lt_model *m, lt_source *source);
 void lt_held_close(lt_model *m);
 
@@ -28,7 +32,8 @@ LT_MUST_USE lt_err lt_weight_each_part(const lt_source *s, const lt_model_spec *
                                        const lt_param *param, lt_weight_part_fn *fn, void *ctx);
 /* > 0: rows come in pairs within heads of this many rows. */
 int64_t lt_weight_pair_rows(const lt_source *s, const lt_model_spec *spec, const lt_name_place *p);
-/* Where row r of the file goes then: pairs (2i, 2i + 1) of a head become rows i and i + half. head 0: r. */
+/* Where row r of the file goes then: pairs (2i, 2i + 1) of a head become rows i and i + half. head
+ * 0: r. */
 int64_t lt_weight_target_row(int64_t head, int64_t r);
 
 #endif

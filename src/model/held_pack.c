@@ -1,8 +1,10 @@
 /* held_pack.c: the matrices that held.c found, where the products read them.
  *
- *     copy      host: runs whose rows come in pairs (llama's q and k), or lie unaligned, or are random
- *     pack      runs into the backend's layout; from then on the map is only read for embedding rows. On a device every run is packed, through one buffer for the
- *               largest of them, and nothing else is kept: embedding rows are read from the packed matrix, too. */
+ *     copy      host: runs whose rows come in pairs (llama's q and k), or lie unaligned, or are
+ *               random
+ *     pack      runs into the backend's layout; from then on the map is only read for embedding
+ *               rows. On a device every run is packed, through one buffer for the largest of them,
+ *               and nothing else is kept: embedding rows are read from the packed matrix, too. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -94,7 +96,8 @@ static lt_err copy_all(const making *k) {
     return LT_OK;
 }
 
-/* Are two packed neighbours one matrix? The first must end where a group of packed rows does: there, and only there, one row more takes more room. */
+/* Are two packed neighbours one matrix? The first must end where a group of packed rows does:
+ * there, and only there, one row more takes more room. */
 static bool joins(const lt_model *m, const lt_weight_run *a, const lt_weight_run *b) {
     const size_t bytes = m->backend->matmul_pack_bytes(&a->w, true);
     lt_tensor more = a->w;
@@ -104,7 +107,8 @@ static bool joins(const lt_model *m, const lt_weight_run *a, const lt_weight_run
            m->backend->matmul_pack_bytes(&more, true) > bytes;
 }
 
-/* Packing, a run at a time. raw, host: on a device, room for the largest run there and here; NULL on a host. */
+/* Packing, a run at a time. raw, host: on a device, room for the largest run there and here; NULL
+ * on a host. */
 typedef struct {
     const making *k;
     lt_queue *q;

@@ -1,11 +1,13 @@
 /* llama2c.c: the .bin files of karpathy/llama2.c, all F32, little-endian.
  *
- *   version 0  7 int32: dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size (negative: the head is not tied), seq_len; then
- *              tok_emb, att_norm (all layers), wq, wk, wv, wo, ffn_norm, w1 (gate), w2 (down), w3 (up), final_norm,
- *              two tables of seq_len x head_dim/2 that are not used any more, [head]
- *   version 1  magic "ak42" (0x616b3432), version 1, the 7 int32, u8 tied; padded to 256 bytes; then
- *              att_norm, ffn_norm, final_norm, tok_emb, wq, wk, wv, wo, w1, w2, w3, [head]
- * RoPE rotates pairs (2i, 2i+1): as in GGUF's llama, rows of q and k are brought into halves at load. */
+ *   version 0  7 int32: dim, hidden_dim, n_layers, n_heads, n_kv_heads, vocab_size (negative: the
+ *              head is not tied), seq_len; then tok_emb, att_norm (all layers), wq, wk, wv, wo,
+ *              ffn_norm, w1 (gate), w2 (down), w3 (up), final_norm, two tables of seq_len x
+ *              head_dim/2 that are not used any more, [head]
+ *   version 1  magic "ak42" (0x616b3432), version 1, the 7 int32, u8 tied; padded to 256 bytes;
+ *              then att_norm, ffn_norm, final_norm, tok_emb, wq, wk, wv, wo, w1, w2, w3, [head]
+ * RoPE rotates pairs (2i, 2i+1): as in GGUF's llama, rows of q and k are brought into halves at
+ * load. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -22,7 +24,8 @@ typedef struct {
     const unsigned char *at, *end;
 } cursor;
 
-/* Take one tensor (rows x cols, cols 0: a vector) for each of n layers (n 0: once, name without a layer). */
+/* Take one tensor (rows x cols, cols 0: a vector) for each of n layers (n 0: once, name without a
+ * layer). */
 static lt_err take(cursor *c, const char *name, int64_t n, int64_t rows, int64_t cols) {
     const int64_t count = rows * (cols > 0 ? cols : 1);
     for (int64_t layer = 0; layer < (n > 0 ? n : 1); layer++) {

@@ -1,6 +1,8 @@
-/* loss.c: see loss.h. With a vocabulary of 50,257 the logits of 4,096 rows take 824 MB, so they are made, and overwritten by their gradient, a chunk of rows
- * at a time. Chunks run in order and add to the head's gradient in order; each reads the head twice and its gradient once, and its products pack the head
- * anew: few rows make that dear (GPT-2 124M, one thread, the three products together: 160 rows 140 GFLOP/s, 512 rows 153). */
+/* loss.c: see loss.h. With a vocabulary of 50,257 the logits of 4,096 rows take 824 MB, so they are
+ * made, and overwritten by their gradient, a chunk of rows at a time. Chunks run in order and add
+ * to the head's gradient in order; each reads the head twice and its gradient once, and its
+ * products pack the head anew: few rows make that dear (GPT-2 124M, one thread, the three products
+ * together: 160 rows 140 GFLOP/s, 512 rows 153). */
 #include "model/loss.h"
 
 #define CHUNK_BYTES ((int64_t)128 << 20)
@@ -88,8 +90,8 @@ lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const in
     const int64_t rows = r->batch * r->seq;
     int64_t chunk = l->chunk_rows;
 
-    if (grad_scale == 0 &&
-        l->logits.dtype != LT_F32) { /* Evaluation in a training pass: F32 logits, fewer rows. */
+    /* Evaluation in a training pass: F32 logits, fewer rows. */
+    if (grad_scale == 0 && l->logits.dtype != LT_F32) {
         chunk = chunk > 1 ? chunk / 2 : 1;
     }
     for (int64_t first = 0; first < rows; first += chunk) {

@@ -1,4 +1,5 @@
-/* loss.h: output head and cross-entropy, a chunk of rows at a time, so that all logits never exist at once. */
+/* loss.h: output head and cross-entropy, a chunk of rows at a time, so that all logits never exist
+ * at once. */
 #ifndef LT_MODEL_LOSS_H
 #define LT_MODEL_LOSS_H
 
@@ -14,8 +15,8 @@ typedef struct {
 void lt_loss_carve(lt_loss *l, const lt_model_spec *s, lt_dtype dtype, const lt_pass_options *o,
                    lt_arena *a);
 
-/* Loss of each row into b->loss_rows and argmax into b->best. host_labels (B * T): chunks without a counted label are skipped;
- * NULL: none is (the results are the same). With grad_scale
+/* Loss of each row into b->loss_rows and argmax into b->best. host_labels (B * T): chunks without a
+ * counted label are skipped; NULL: none is (the results are the same). With grad_scale
  * != 0 also backward: the head's gradient, and b->dh = d/d(h_final). */
 lt_err lt_loss_run(lt_run *r, const lt_loss *l, const lt_batch_acts *b, const int32_t *host_labels,
                    float grad_scale);

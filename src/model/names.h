@@ -1,11 +1,13 @@
-/* names.h: from a row of a name table to one foreign tensor's name and its place in our flat layout; used to load and to save. */
+/* names.h: from a row of a name table to one foreign tensor's name and its place in our flat
+ * layout; used to load and to save. */
 #ifndef LT_MODEL_NAMES_H
 #define LT_MODEL_NAMES_H
 
 #include "model/family.h"
 
-/* Where a foreign tensor stands: rows x cols elements from `first` on, row after row; a vector has cols 1. stacked: it holds all experts, each expert_stride
- * further. turned: the file keeps (cols, rows). */
+/* Where a foreign tensor stands: rows x cols elements from `first` on, row after row; a vector has
+ * cols 1. stacked: it holds all experts, each expert_stride further. turned: the file keeps (cols,
+ * rows). */
 typedef struct {
     lt_param_kind kind;
     lt_param_part part;
@@ -19,11 +21,13 @@ bool lt_name_has_expert(const lt_name_row *row);
 /* Does the row hold something of this parameter? Not a gate where there is none. */
 bool lt_name_applies(const lt_name_row *row, const lt_model_spec *spec, const lt_param *param);
 
-/* n_dims: of the foreign tensor (3: experts stacked), or 0 when saving (stacked iff the name has no %E). */
+/* n_dims: of the foreign tensor (3: experts stacked), or 0 when saving (stacked iff the name has no
+ * %E). */
 void lt_name_place_of(lt_name_place *out, const lt_model_spec *spec, const lt_param *param,
                       const lt_name_row *row, int64_t expert, int n_dims);
 
-/* Is there a parameter of the table, or a constant of the family, that a tensor of this name fills? */
+/* Is there a parameter of the table, or a constant of the family, that a tensor of this name
+ * fills? */
 bool lt_name_is_read(const lt_name_row *rows, int n_rows, const lt_model_spec *spec,
                      const lt_param_table *table, const char *name);
 

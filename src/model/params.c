@@ -1,4 +1,5 @@
-/* params.c: the parameter table. One function gives the shape of each kind; everything else (offsets, counts, views) follows from it. */
+/* params.c: the parameter table. One function gives the shape of each kind; everything else
+ * (offsets, counts, views) follows from it. */
 #include "model/params.h"
 
 #include <stdio.h>

@@ -1,7 +1,8 @@
 /* params.h: the parameters of a model as one flat buffer.
  *
- * The table lists every parameter with its place in the flat buffer. Weights, F32 master, gradients and optimiser moments are buffers with
- * the same element offsets, so an optimiser walks them flat and a checkpoint names them one by one.
+ * The table lists every parameter with its place in the flat buffer. Weights, F32 master, gradients
+ * and optimiser moments are buffers with the same element offsets, so an optimiser walks them flat
+ * and a checkpoint names them one by one.
  *
  * Ours, in order (N = layer):                                         shape
  *   embed                                                             (V, C)
@@ -63,10 +64,10 @@ typedef struct {
     int n_dims;
     int64_t shape[3];
     int64_t offset, count; /* Elements, in every flat buffer. */
-    bool
-        decays; /* Weight decay applies: matrices and embeddings, not norms, biases, xIELU scalars. */
-    bool
-        matrix; /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. */
+    /* Weight decay applies: matrices and embeddings, not norms, biases, xIELU scalars. */
+    bool decays;
+    /* A hidden 2-D matrix (or E of them): Muon's kind. Not embeddings, router, head. */
+    bool matrix;
 } lt_param;
 
 typedef struct {
@@ -77,7 +78,8 @@ typedef struct {
     int layer_stride; /* params[index[kind] + layer * layer_stride] is that kind in that layer. */
 } lt_param_table;
 
-/* Shape of a parameter kind under a spec (of one layer): returns the number of dimensions, 0 when the spec has no such parameter. */
+/* Shape of a parameter kind under a spec (of one layer): returns the number of dimensions, 0 when
+ * the spec has no such parameter. */
 int lt_param_shape(const lt_model_spec *spec, lt_param_kind kind, int64_t shape[3]);
 bool lt_param_in_layer(lt_param_kind kind);
 int64_t lt_model_layer_window(const lt_model_spec *spec,
@@ -88,12 +90,13 @@ LT_MUST_USE lt_err lt_param_table_open(lt_param_table *out, const lt_model_spec 
 void lt_param_table_close(lt_param_table *t);
 const lt_param *lt_param_find(const lt_param_table *t, const char *name); /* NULL: none. */
 
-/* A view of a parameter in a flat buffer of the given type; absent kinds give data NULL. layer is ignored outside layers. */
+/* A view of a parameter in a flat buffer of the given type; absent kinds give data NULL. layer is
+ * ignored outside layers. */
 lt_tensor lt_param_view(const lt_param_table *t, lt_param_kind kind, int layer, void *flat,
                         lt_dtype dtype);
 
-/* A weight matrix in its file's own type (held.h): runs of rows [first_row, first_row + w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL where
- * only that is left. */
+/* A weight matrix in its file's own type (held.h): runs of rows [first_row, first_row +
+ * w.shape[0]). packed: in the backend's layout, or NULL; w.data is NULL where only that is left. */
 #define LT_HELD_RUNS 3
 typedef struct {
     lt_tensor w;
@@ -113,8 +116,8 @@ struct lt_model {
     lt_param_table table;
     lt_model_options options;
     const struct lt_backend *backend;
-    float *
-        master; /* (n_elements) F32; NULL when BF16 and not trainable. The backend's memory, as weights. */
+    /* (n_elements) F32; NULL when BF16 and not trainable. The backend's memory, as weights. */
+    float *master;
     void *weights;          /* (n_elements) in options.dtype; == master when F32. */
     struct lt_mover *mover; /* alloc.c: to and from the host. */
     uint64_t version; /* Grows when training changes weights, for who keeps what is made of them. */

@@ -1,7 +1,8 @@
-/* pass.c: the storyboard of a pass: batch in, embed, layers, final norm, loss, and back. The chapters are in block_*.c and loss.c; memory is in acts.c.
+/* pass.c: the storyboard of a pass: batch in, embed, layers, final norm, loss, and back. The
+ * chapters are in block_*.c and loss.c; memory is in acts.c.
  *
- * Memory is carved three times with the same functions: by lt_pass_measure, by lt_pass_open to measure and to place, and again whenever a
- * batch of another shape comes, into the same arena. */
+ * Memory is carved three times with the same functions: by lt_pass_measure, by lt_pass_open to
+ * measure and to place, and again whenever a batch of another shape comes, into the same arena. */
 #include "model/pass.h"
 
 #include <math.h>
@@ -16,7 +17,8 @@
 #define MAX_ELEMENTS 0x1p50 /* Of activations: keeps every size far from overflow. */
 #define MAX_GRAPHS   32     /* Shapes of a run, fresh and not: a ramp has a few. */
 
-/* A training pass of one shape; recorded at its second use, when nothing compiles or grows any more. */
+/* A training pass of one shape; recorded at its second use, when nothing compiles or grows any
+ * more. */
 typedef struct {
     int64_t batch, seq;
     bool has_documents, fresh;
@@ -380,15 +382,17 @@ bool lt_pass_full(const lt_pass *p) {
     return lt_stage_full(&p->stage);
 }
 
-/* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts' are added to: on a GPU, storing the zeros of an expert
- * that nobody chose takes the product's registers. */
+/* Whether lt_linear_bwd makes this gradient, so that it may be stored the first time. Experts' are
+ * added to: on a GPU, storing the zeros of an expert that nobody chose takes the product's
+ * registers. */
 static bool made_by_product(const lt_model_spec *s, const lt_param *p) {
     const bool experts = s->n_experts > 0 && (p->kind == LT_PARAM_UP || p->kind == LT_PARAM_DOWN);
     return (p->matrix && !experts) || p->kind == LT_PARAM_ROUTER || p->kind == LT_PARAM_HEAD ||
            (p->kind == LT_PARAM_EMBED && s->tied);
 }
 
-/* All other gradients to zero: neighbours in one go, and those of all layers, which lie equally far apart. */
+/* All other gradients to zero: neighbours in one go, and those of all layers, which lie equally far
+ * apart. */
 static lt_err zero_others(lt_pass *p) {
     const lt_run *r = &p->run;
     const lt_param_table *t = &p->model->table;

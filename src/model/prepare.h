@@ -1,5 +1,6 @@
-/* prepare.h: what inference needs of a model once, before its first token: the rotary tables, xIELU's scalars in F32, the weights in the
- * layout the backend's products like best. Session (one user) and forward (many) each own one. */
+/* prepare.h: what inference needs of a model once, before its first token: the rotary tables,
+ * xIELU's scalars in F32, the weights in the layout the backend's products like best. Session (one
+ * user) and forward (many) each own one. */
 #ifndef LT_MODEL_PREPARE_H
 #define LT_MODEL_PREPARE_H
 
@@ -11,12 +12,14 @@ typedef struct {
     lt_arena packed;
 } lt_prepared;
 
-/* Open the run on the model and prepare it for positions [0, max_seq). pack: also lay out the weights for the products, which pays when many tokens
- * follow. On failure release what there is with lt_run_release. */
+/* Open the run on the model and prepare it for positions [0, max_seq). pack: also lay out the
+ * weights for the products, which pays when many tokens follow. On failure release what there is
+ * with lt_run_release. */
 LT_MUST_USE lt_err lt_run_prepare(lt_run *r, lt_prepared *p, const lt_model *m, int64_t max_seq,
                                   bool pack);
-/* How far the rows of r->rope lie behind their positions in a call that brings n tokens of a text, after which it has `end`: 0 for tokens that come alone and
- * wherever the length of a text decides nothing, else max_seq; lt_run_rope_fill then makes the rows for that length. */
+/* How far the rows of r->rope lie behind their positions in a call that brings n tokens of a text,
+ * after which it has `end`: 0 for tokens that come alone and wherever the length of a text decides
+ * nothing, else max_seq; lt_run_rope_fill then makes the rows for that length. */
 int64_t lt_run_rope_rows(const lt_model_spec *spec, int64_t max_seq, int64_t n, int64_t end);
 LT_MUST_USE lt_err lt_run_rope_fill(lt_run *r, int64_t max_seq, int64_t end);
 size_t lt_run_tables_bytes(const lt_model_spec *spec, int64_t max_seq); /* Of `tables` above. */

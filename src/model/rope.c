@@ -1,22 +1,30 @@
-/* rope.c: the rotary table. Frequencies and angles are rounded to F32 where transformers rounds them: at position 100,000 the difference between an
- * F32 and an F64 frequency is a hundredth of a radian, and the models were trained with the former.
+/* rope.c: the rotary table. Frequencies and angles are rounded to F32 where transformers rounds
+ * them: at position 100,000 the difference between an F32 and an F64 frequency is a hundredth of a
+ * radian, and the models were trained with the former.
  *
- * With N rotated columns of a head, theta the base, s the factor, O the original context, f_i = theta^(-2i/N), i < N/2 (transformers 5.23,
- * modeling_rope_utils.py):
+ * With N rotated columns of a head, theta the base, s the factor, O the original context, f_i =
+ * theta^(-2i/N), i < N/2 (transformers 5.23, modeling_rope_utils.py):
  *
  *     linear        f_i / s                                              (kaiokendev 2023)
- *     llama3        wavelengths above O / low are stretched by s, those below O / high are kept, between them the two are blended linearly in O / wavelength
- *     yarn          f_i (1 - r_i) + f_i / s r_i; r_i rises from 0 to 1 between the dimensions that turn beta_fast and beta_slow times in O, which are
- *                   rounded to whole ones unless `truncate` is off     (Peng et al. 2023, arXiv:2309.00071)
- *     dynamic       theta' = theta (s n / M - (s - 1))^(N / (N - 2)) for a text of n > M tokens, M = max_seq; up to M plain
+ *     llama3        wavelengths above O / low are stretched by s, those below O / high are kept,
+ *                   between them the two are blended linearly in O / wavelength
+ *     yarn          f_i (1 - r_i) + f_i / s r_i; r_i rises from 0 to 1 between the dimensions that
+ *                   turn beta_fast and beta_slow times in O, which are
+ *                   rounded to whole ones unless `truncate` is off     (Peng et al. 2023,
+ *                                                                      arXiv:2309.00071)
+ *     dynamic       theta' = theta (s n / M - (s - 1))^(N / (N - 2)) for a text of n > M tokens, M
+ *                   = max_seq; up to M plain
  *     longrope      f_i / short_i in a text of at most O tokens, f_i / long_i in a longer one     (Ding et al. 2024, arXiv:2402.13753)
  *     proportional  theta^(-2i/D) / s for the first N / 2 of a head's D / 2 pairs, 0 for the others
  *
- * Cosines and sines are multiplied by rope_attention_factor (yarn, longrope), so that its square multiplies what attention sees.
+ * Cosines and sines are multiplied by rope_attention_factor (yarn, longrope), so that its square
+ * multiplies what attention sees.
  *
- * The length n of dynamic and longrope is that of the call in transformers: of all tokens up to the last one that a call appends. A token is rotated by the
- * length of the call that brings it, and stays so in the cache. So there are two tables: the rows of tokens that come one at a time, each by its own
- * place (length 0 below), and those of a call of several that ends beyond the original context. */
+ * The length n of dynamic and longrope is that of the call in transformers: of all tokens up to the
+ * last one that a call appends. A token is rotated by the length of the call that brings it, and
+ * stays so in the cache. So there are two tables: the rows of tokens that come one at a time, each
+ * by its own place (length 0 below), and those of a call of several that ends beyond the original
+ * context. */
 #include <math.h>
 #include <stdlib.h>
 

@@ -1,4 +1,5 @@
-/* run.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so forward multiplies by its transpose. */
+/* run.c: linear layers and norms in terms of ops. A linear layer keeps its weight as (out, in), so
+ * forward multiplies by its transpose. */
 #include "model/fp8.h"
 
 #include <stdlib.h>
@@ -230,8 +231,8 @@ lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_p
                          lt_param_kind bias, int layer) {
     const lt_tensor none = {0};
     const int index = param_index(r, kind, layer);
-    LT_ASSERT(r->model->held ==
-              NULL); /* Weights in runs of block types go through lt_linear_fwd. */
+    /* Weights in runs of block types go through lt_linear_fwd. */
+    LT_ASSERT(r->model->held == NULL);
     if (in_fp8(r, index)) {
         LT_TRY(lt_linear_fwd(r, x, in, kind, bias, layer));
         return lt_run_act_fwd(r, &(lt_act_args){.y = y, .x = x, .kind = (lt_act_kind)r->spec->act});

@@ -1,5 +1,6 @@
-/* run.h: what the blocks of a model need while they run: the backend, the weights, the shape of the batch. Pass (training, evaluation) and session
- * (generation) each own one and call the same blocks.
+/* run.h: what the blocks of a model need while they run: the backend, the weights, the shape of the
+ * batch. Pass (training, evaluation) and session (generation) each own one and call the same
+ * blocks.
  *
  * Every op goes through lt_run_<op>, which times it: the table of shares comes for free. */
 #ifndef LT_MODEL_RUN_H
@@ -20,14 +21,15 @@ typedef struct {
     lt_queue *queue;
     lt_dtype dtype;   /* Of activations and weights. */
     float *gradients; /* Flat F32; NULL in inference. */
-    bool
-        fresh; /* The first batch of a step: products store the weights' gradients, see lt_linear_bwd. */
-    bool
-        head_stored; /* Then: the head's gradient is stored, whose other chunks, and a tied embedding's, add to it. */
-    const void **
-        packed; /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
-    const float *
-        xielu; /* (L, 2) F32 on the device when the weights are BF16 without a master, else NULL. */
+    /* The first batch of a step: products store the weights' gradients, see lt_linear_bwd. */
+    bool fresh;
+    /* Then: the head's gradient is stored, whose other chunks, and a tied embedding's, add to
+     * it. */
+    bool head_stored;
+    /* By parameter index: weights in matmul_pack's layout, or NULL each; NULL: none. */
+    const void **packed;
+    /* (L, 2) F32 on the device when the weights are BF16 without a master, else NULL. */
+    const float *xielu;
     int64_t batch, seq; /* B, T of this call. */
     struct lt_fp8 *fp8; /* NULL: linear layers multiply what is stored. */
     bool fixed_order;   /* Of products: a row's bits do not depend on the other rows of the call. */
@@ -63,17 +65,20 @@ lt_err lt_run_watch(lt_run *r, bool on);
 /* Bring `seconds` up to date with a stopwatch's marks; waits. */
 lt_err lt_run_times(lt_run *r);
 
-/* Weight and gradient of a kind in a layer (ignored outside layers); absent kinds give data NULL. */
+/* Weight and gradient of a kind in a layer (ignored outside layers); absent kinds give data
+ * NULL. */
 lt_tensor lt_run_weight(const lt_run *r, lt_param_kind kind, int layer);
 lt_tensor lt_run_gradient(const lt_run *r, lt_param_kind kind, int layer);
 lt_tensor lt_run_xielu(const lt_run *r, int layer); /* (2) F32 */
-/* All layers' scalars, rounded as the BF16 weights hold them, into device memory (L, 2) F32; then lt_run_xielu gives those. */
+/* All layers' scalars, rounded as the BF16 weights hold them, into device memory (L, 2) F32; then
+ * lt_run_xielu gives those. */
 lt_err lt_run_copy_xielu(lt_run *r, float *device);
 
 /* Heads [first, first + count) of each row of x (B * T, W): (B, T, count, D). */
 lt_tensor lt_heads(const lt_run *r, const lt_tensor *x, int64_t first, int64_t count);
 
-/* y (rows, C) = the embedding of ids [+ of r->positions], scaled as the weights' type rounds the factor. */
+/* y (rows, C) = the embedding of ids [+ of r->positions], scaled as the weights' type rounds the
+ * factor. */
 lt_err lt_embedding_fwd(lt_run *r, lt_tensor y, lt_tensor ids);
 float lt_embedding_scale(const lt_run *r);
 /* y = x w^T [+ bias]. */
@@ -85,8 +90,9 @@ lt_err lt_linear_act_fwd(lt_run *r, lt_tensor y, lt_tensor x, lt_tensor in, lt_p
 /* dw += dy^T in; dbias likewise; dx = (dy w) f'(x), which may be in in's memory. */
 lt_err lt_linear_act_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor in, lt_tensor x,
                          lt_param_kind kind, lt_param_kind bias, int layer);
-/* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is read first. Of a fresh run, dw = at a weight's first
- * product: each but the head has one a batch. */
+/* dw += dy^T x; dbias += column sums of dy; dx [+]= dy w unless dx is absent. dx may be x: x is
+ * read first. Of a fresh run, dw = at a weight's first product: each but the head has one a
+ * batch. */
 lt_err lt_linear_bwd(lt_run *r, lt_tensor dx, lt_tensor dy, lt_tensor x, lt_param_kind kind,
                      lt_param_kind bias, int layer, bool add_dx);
 
@@ -103,15 +109,18 @@ lt_err lt_norm_fwd(lt_run *r, const lt_norm *n, lt_tensor y, lt_tensor x, lt_ten
 lt_err lt_norm_bwd(lt_run *r, const lt_norm *n, lt_tensor dx, lt_tensor dy, lt_tensor x,
                    bool add_dx);
 
-/* Columns of a head that rotate, and the table's pairs: half of them (proportional: of a head, of which the others have angle 0). */
+/* Columns of a head that rotate, and the table's pairs: half of them (proportional: of a head, of
+ * which the others have angle 0). */
 int64_t lt_rope_dim(const lt_model_spec *spec);
 int64_t lt_rope_columns(const lt_model_spec *spec);
-/* Where the length of a text decides its frequencies (dynamic, longrope): the longest text with those of short ones. 0: it does not. */
+/* Where the length of a text decides its frequencies (dynamic, longrope): the longest text with
+ * those of short ones. 0: it does not. */
 int64_t lt_rope_switch(const lt_model_spec *spec);
 /* The dimensions between which yarn's ramp rises. */
 void lt_rope_yarn_range(const lt_model_spec *spec, double *low, double *high);
-/* Rotary table of positions [0, n) of a text of `length` tokens, or with length 0 each of a text that ends there: cos and sin, (n, columns, 2) F32, host
- * memory. local: of sliding-window layers. */
+/* Rotary table of positions [0, n) of a text of `length` tokens, or with length 0 each of a text
+ * that ends there: cos and sin, (n, columns, 2) F32, host memory. local: of sliding-window
+ * layers. */
 LT_MUST_USE lt_err lt_rope_table(float *table, const lt_model_spec *spec, int64_t n, bool local,
                                  int64_t length);
 

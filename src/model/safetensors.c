@@ -24,7 +24,8 @@ static uint64_t read_u64(const unsigned char *p) {
     return x;
 }
 
-/* One header entry: {"dtype", "shape", "data_offsets"}; data_bytes is the length of the data section. */
+/* One header entry: {"dtype", "shape", "data_offsets"}; data_bytes is the length of the data
+ * section. */
 static lt_err parse_tensor(lt_safetensor *t, const char *key, const json_t *entry,
                            const unsigned char *data, uint64_t data_bytes, const char *file) {
     const json_t *shape = json_object_get(entry, "shape"),
@@ -201,7 +202,8 @@ static int64_t element_count(const lt_safetensor_out *t) {
     return n;
 }
 
-/* The header text, padded with spaces so that the data begins at a multiple of 8 (as the reference writer does). */
+/* The header text, padded with spaces so that the data begins at a multiple of 8 (as the reference
+ * writer does). */
 static lt_err make_header(char **text, size_t *bytes, const lt_safetensor_out *tensors, size_t n,
                           const json_t *metadata, const char *path) {
     json_t *root = json_object();

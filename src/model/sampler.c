@@ -1,5 +1,6 @@
-/* sampler.c: one token from one row of logits. Candidates are cut down before they are sorted: what top_k drops is found by selection, and a
- * token less likely than (1 - top_p) / V can not belong to the nucleus, since all such tokens together weigh less than what it leaves out. */
+/* sampler.c: one token from one row of logits. Candidates are cut down before they are sorted: what
+ * top_k drops is found by selection, and a token less likely than (1 - top_p) / V can not belong to
+ * the nucleus, since all such tokens together weigh less than what it leaves out. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -65,7 +66,8 @@ static lt_err hold_back(lt_sampler *s, const float **logits, double by) {
     return LT_OK;
 }
 
-/* Likelier first, then lower id: a total order, so that results never depend on the sorting method. */
+/* Likelier first, then lower id: a total order, so that results never depend on the sorting
+ * method. */
 static int compare(const void *a, const void *b) {
     const candidate *x = a, *y = b;
     if (x->p != y->p) {

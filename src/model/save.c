@@ -1,4 +1,5 @@
-/* save.c: lt_model_save: a Hugging Face folder from the flat layout, through the family's names. Shards are filled in the order of the parameters. */
+/* save.c: lt_model_save: a Hugging Face folder from the flat layout, through the family's names.
+ * Shards are filled in the order of the parameters. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,8 +41,8 @@ static int64_t flat_index(const lt_name_place *p, int64_t i) {
 
 static lt_err fill(const void *ctx_in, void *dst, int64_t first, int64_t count) {
     const out_ctx *c = ctx_in;
-    const int64_t unit = c->place.turned ? 1
-                                         : c->place.rows * c->place.cols; /* Contiguous in both. */
+    /* Contiguous in both. */
+    const int64_t unit = c->place.turned ? 1 : c->place.rows * c->place.cols;
     char *to = dst;
 
     for (int64_t i = first; i < first + count;) {

@@ -1,18 +1,23 @@
-/* session.c: sequences that grow, with their keys and values kept: prefill in chunks, decoding one token of many sequences at once.
+/* session.c: sequences that grow, with their keys and values kept: prefill in chunks, decoding one
+ * token of many sequences at once.
  *
- * The blocks are those of the pass; between q k v and the output projection stands the cache instead of the batch:
+ * The blocks are those of the pass; between q k v and the output projection stands the cache
+ * instead of the batch:
  *
  *     cache  (L, 2, n_seqs, max_seq, G, D), act dtype, or F16 where weights are held as stored:  keys of a layer, then its values
  *
- * A prompt runs in chunks of CHUNK_ROWS rows, one sequence (B = 1, T = rows); a step runs one row of each of n sequences (B = n, T = 1), and the
- * sequences that lie side by side in the cache share one attention call. A row's arithmetic does not depend on which other rows run with it,
- * except through the order in which a product's kernel sums, which may depend on its shape.
+ * A prompt runs in chunks of CHUNK_ROWS rows, one sequence (B = 1, T = rows); a step runs one row
+ * of each of n sequences (B = n, T = 1), and the sequences that lie side by side in the cache share
+ * one attention call. A row's arithmetic does not depend on which other rows run with it, except
+ * through the order in which a product's kernel sums, which may depend on its shape.
  *
- * Scores are losses against given labels: the logits of a chunk of rows are made, read and forgotten where the model is, so that neither all of them
- * exist at once nor any travels.
+ * Scores are losses against given labels: the logits of a chunk of rows are made, read and
+ * forgotten where the model is, so that neither all of them exist at once nor any travels.
  *
- * Where the length of a text decides its rotation (rope.c), keys stay in the cache as the call that brought them rotated them, as in transformers. Phi-3
- * alone begins anew there: the call with which a text outgrows the original context runs all of its tokens once more, so that all are rotated alike.
+ * Where the length of a text decides its rotation (rope.c), keys stay in the cache as the call that
+ * brought them rotated them, as in transformers. Phi-3 alone begins anew there: the call with which
+ * a text outgrows the original context runs all of its tokens once more, so that all are rotated
+ * alike.
  *
  * A failed call leaves every sequence as long as it was: rows above the length are never read. */
 #include "model/session.h"
@@ -43,8 +48,8 @@ struct lt_session {
     lt_tensor kv_len;  /* (n_seqs) I32 */
     float *logits;     /* (rows, V) on a device whose memory the host can not see, else NULL. */
     int64_t *length;   /* (n_seqs), host */
-    int32_t
-        *history; /* (n_seqs, max_seq), host: their tokens, where those may run again; or NULL. */
+    /* (n_seqs, max_seq), host: their tokens, where those may run again; or NULL. */
+    int32_t *history;
     int32_t *host_ids; /* (2 * rows): positions or key counts on their way to the device. */
     lt_arena score;    /* Of the backend; placed by the first call that scores: */
     lt_tensor score_logits, labels, loss, best; /* (score rows, V), then (chunk_rows) each. */
@@ -84,7 +89,8 @@ static size_t cache_layer_elements(const lt_session *s) {
     return (size_t)(s->n_seqs * s->max_seq * s->run.spec->n_kv_heads * s->run.spec->head_dim);
 }
 
-/* Keys (values: which 1) of a layer: sequences [seq, seq + n), their first `count` tokens: (n, count, G, D). */
+/* Keys (values: which 1) of a layer: sequences [seq, seq + n), their first `count` tokens: (n,
+ * count, G, D). */
 static lt_tensor cache_view(const lt_session *s, int layer, int which, int64_t seq, int64_t n,
                             int64_t count) {
     const int64_t G = s->run.spec->n_kv_heads, D = s->run.spec->head_dim, row = G * D;
@@ -238,7 +244,8 @@ static lt_err store_kv(lt_session *s, int layer, const rows *w) {
     return LT_OK;
 }
 
-/* Attention of rows [i, i + n) of the call, sequences [seq, seq + n) of the cache, up to n_keys of them. */
+/* Attention of rows [i, i + n) of the call, sequences [seq, seq + n) of the cache, up to n_keys of
+ * them. */
 static lt_err attend(lt_session *s, int layer, int64_t i, int64_t seq, int64_t n, int64_t n_keys) {
     lt_run *r = &s->run;
     const int64_t H = r->spec->n_heads;
@@ -420,8 +427,9 @@ static lt_err check_room(const lt_session *s, int64_t seq, int64_t n) {
     return LT_OK;
 }
 
-/* What a call of n more tokens needs before it runs: the rotary rows of its length, which is not that of its chunks; all earlier tokens once more, where they
- * were rotated as those of a short text. */
+/* What a call of n more tokens needs before it runs: the rotary rows of its length, which is not
+ * that of its chunks; all earlier tokens once more, where they were rotated as those of a short
+ * text. */
 static lt_err begin_call(lt_session *s, int64_t seq, const int32_t *ids, int64_t n, int64_t *rope) {
     const int64_t past = s->length[seq], end = past + n, limit = lt_rope_switch(s->run.spec);
     int32_t *history = s->history != NULL ? s->history + seq * s->max_seq : NULL;

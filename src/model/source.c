@@ -1,4 +1,5 @@
-/* source.c: opens a source by what the path is: a folder, a file that begins with "GGUF", or else llama2.c's. */
+/* source.c: opens a source by what the path is: a folder, a file that begins with "GGUF", or else
+ * llama2.c's. */
 #include "model/source.h"
 
 #include <stdio.h>
@@ -97,7 +98,8 @@ static const char *name_of(const lt_source *s, lt_param_kind kind) {
     return NULL;
 }
 
-/* What config.json calls tied, as transformers 5 takes it: a head of its own in the file wins where it differs from the embedding; one alone is both. */
+/* What config.json calls tied, as transformers 5 takes it: a head of its own in the file wins where
+ * it differs from the embedding; one alone is both. */
 static lt_err settle_tying(lt_source *s, lt_model_spec *spec) {
     const char *embed_name = name_of(s, LT_PARAM_EMBED), *head_name = name_of(s, LT_PARAM_HEAD);
     lt_weight embed, head;

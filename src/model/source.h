@@ -11,7 +11,8 @@
 #include "model/family.h"
 #include "model/safetensors.h"
 
-/* One stored tensor, row-major: shape[0] is the slowest dimension. Its rows are whole numbers of blocks. */
+/* One stored tensor, row-major: shape[0] is the slowest dimension. Its rows are whole numbers of
+ * blocks. */
 typedef struct {
     lt_dtype type;
     int n_dims;
@@ -36,9 +37,9 @@ typedef struct lt_source {
     int n_names;
     const char *embed_as_head; /* The embedding's name, where the file has it under the head's. */
     const char *prefix;        /* Some files leave this start of the names out; NULL: none do. */
-    bool
-        rope_interleaved; /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
-    bool norms_plus_one;  /* GGUF keeps gemma's 1 + gain. */
+    /* Rows of q and k stand in pairs (2i, 2i+1): to be brought into halves. */
+    bool rope_interleaved;
+    bool norms_plus_one; /* GGUF keeps gemma's 1 + gain. */
 } lt_source;
 
 /* Open and fill the spec from what the source says of itself. Free with lt_weight_source_close. */
@@ -58,8 +59,8 @@ size_t lt_source_unread(const lt_source *s, const lt_model_spec *spec, const lt_
 /* The parts behind lt_weight_source_open. */
 LT_MUST_USE lt_err lt_gguf_read_spec(lt_model_spec *spec, const lt_gguf *g, lt_source *s);
 #define LT_GGUF_ENDS "lateen.eos_token_ids" /* I32: lt_model_spec's eos, in order. */
-/* The scale of attention that a reader of GGUF takes, which has no key for it: 1 / sqrt(D), but Gemma 3 27B, known by its 62 layers, divides by its
- * width over its heads. */
+/* The scale of attention that a reader of GGUF takes, which has no key for it: 1 / sqrt(D), but
+ * Gemma 3 27B, known by its 62 layers, divides by its width over its heads. */
 float lt_gguf_attn_scale(const lt_model_spec *spec);
 LT_MUST_USE lt_err lt_llama2c_open(lt_source *s, lt_model_spec *spec, const char *path);
 extern const lt_name_row lt_gguf_names[];

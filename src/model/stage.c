@@ -1,5 +1,6 @@
-/* stage.c: see stage.h. Two batches stand on the device at most: the one before must be taken before its staging is written again, which `order` sees to:
- * the copies' queue waits for the moment behind each take, never for the computation that follows it. */
+/* stage.c: see stage.h. Two batches stand on the device at most: the one before must be taken
+ * before its staging is written again, which `order` sees to: the copies' queue waits for the
+ * moment behind each take, never for the computation that follows it. */
 #include "model/stage.h"
 
 #include <string.h>

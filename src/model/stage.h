@@ -1,12 +1,14 @@
-/* stage.h: batches on their way to the device, and losses on their way back, beside the work that computes.
+/* stage.h: batches on their way to the device, and losses on their way back, beside the work that
+ * computes.
  *
  *     put      host rows ──copied──▶ slot's host memory ──own queue──▶ staging on the device      any time, up to LT_STAGE_SLOTS ahead
  *     take     staging ──pass's queue──▶ the batch's tensors, whose places a recorded graph knows
  *     fetch    loss, argmax, aux losses ──pass's queue──▶ slot's host memory
- *     collect  waits, then adds up on the host, in the order of the rows, in double: the same sums on every backend
+ *     collect  waits, then adds up on the host, in the order of the rows, in double: the same sums
+ *              on every backend
  *
- * A slot is put, taken, fetched, collected, in this order, and slots one after the other. An evaluation uses a slot of its own and so may come
- * between a put and its take. */
+ * A slot is put, taken, fetched, collected, in this order, and slots one after the other. An
+ * evaluation uses a slot of its own and so may come between a put and its take. */
 #ifndef LT_MODEL_STAGE_H
 #define LT_MODEL_STAGE_H
 
@@ -56,7 +58,8 @@ LT_MUST_USE lt_err lt_stage_fetch(lt_stage *s, lt_run *r, const lt_batch_acts *f
 /* Wait for all that was fetched and add it to *sum. */
 LT_MUST_USE lt_err lt_stage_collect(lt_stage *s, lt_run *r, lt_pass_result *sum);
 
-/* The same in one go for evaluation: to the device now; results into *sum, and each row's into loss_rows if not NULL. */
+/* The same in one go for evaluation: to the device now; results into *sum, and each row's into
+ * loss_rows if not NULL. */
 LT_MUST_USE lt_err lt_stage_send(lt_stage *s, lt_run *r, const lt_pass_batch *b,
                                  const lt_batch_acts *to);
 LT_MUST_USE lt_err lt_stage_receive(lt_stage *s, lt_run *r, const lt_batch_acts *from,

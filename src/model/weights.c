@@ -1,7 +1,9 @@
 /* weights.c: lt_model_open: fills the flat buffers from a source, row by row.
  *
- * For each parameter, every name that may hold it (or a part of it: q of qkv, gate of up, one expert) is looked up; the parts found must cover the
- * parameter exactly. Shapes are checked against the spec, values must be finite. First all parts are listed; then threads take chunks of rows, whichever tensor is next. */
+ * For each parameter, every name that may hold it (or a part of it: q of qkv, gate of up, one
+ * expert) is looked up; the parts found must cover the parameter exactly. Shapes are checked
+ * against the spec, values must be finite. First all parts are listed; then threads take chunks of
+ * rows, whichever tensor is next. */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -167,7 +169,8 @@ static lt_err wrong_shape(const char *path, const char *name, const lt_weight *w
             (long long)(want->turned ? want->rows : want->cols));
 }
 
-/* Does the stored shape hold rows x cols (x experts when stacked)? Vectors and scalars may have any shape of that many elements. */
+/* Does the stored shape hold rows x cols (x experts when stacked)? Vectors and scalars may have any
+ * shape of that many elements. */
 static bool shape_fits(const lt_weight *w, const lt_name_place *p) {
     const int lead = p->stacked ? 1 : 0;
     int64_t count = 1;
@@ -295,7 +298,8 @@ static void load_chunk(void *ctx, size_t chunk) {
     transfer_chunk(&l->transfers[low], (int64_t)chunk - l->transfers[low].first_chunk);
 }
 
-/* Stored values that are constants of our arithmetic (xIELU's beta): another one would be another model. */
+/* Stored values that are constants of our arithmetic (xIELU's beta): another one would be another
+ * model. */
 static lt_err check_constants(const lt_model *m, const lt_source *s) {
     const lt_family_row *family = lt_family_get(m->spec.family);
     for (int64_t i = 0; s->shards != NULL && i < family->n_constants * m->spec.n_layers; i++) {

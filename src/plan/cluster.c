@@ -1,7 +1,8 @@
-/* cluster.c: on what a run goes: GPU kinds (recipes/clusters/gpus.yaml), software stacks with their fitted efficiencies
- * (recipes/clusters/stacks.yaml) and clusters (recipes/clusters/NAME.yaml).
+/* cluster.c: on what a run goes: GPU kinds (recipes/clusters/gpus.yaml), software stacks with their
+ * fitted efficiencies (recipes/clusters/stacks.yaml) and clusters (recipes/clusters/NAME.yaml).
  *
- * The two tables are read once per process and kept, parsed, behind a mutex; they are a few kilobytes. */
+ * The two tables are read once per process and kept, parsed, behind a mutex; they are a few
+ * kilobytes. */
 #include <ctype.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -15,8 +16,9 @@
 
 #define MAX_KINDS 64
 
-/* Of the scale-up links' rate that NCCL's rings and DeepEP reach, on all kinds alike: all-gather 361 and reduce-scatter 363 of 450 GB/s on
- * H200, all-reduce 232 to 235 of 300 on A100, 700 of 900 on B200 and 680 on GB200 (Bekman, ML Engineering; NVIDIA GTC25 S72583). */
+/* Of the scale-up links' rate that NCCL's rings and DeepEP reach, on all kinds alike: all-gather
+ * 361 and reduce-scatter 363 of 450 GB/s on H200, all-reduce 232 to 235 of 300 on A100, 700 of 900
+ * on B200 and 680 on GB200 (Bekman, ML Engineering; NVIDIA GTC25 S72583). */
 #define LINK_SHARE 0.78
 
 typedef struct {
@@ -58,7 +60,8 @@ static lt_err number(const lt_yaml_entry *e, size_t n, const char *prefix, const
     return lt_plan_yaml_number(e, n, full, out, min, max, path);
 }
 
-/* Fields of one GPU kind; those absent keep their value (so a cluster may change a shipped kind). */
+/* Fields of one GPU kind; those absent keep their value (so a cluster may change a shipped
+ * kind). */
 static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const char *prefix,
                        const char *path) {
     double gib = g->memory_bytes / LT_PLAN_GIB, sms = g->sms, node = g->node_gpus,
@@ -82,9 +85,11 @@ static lt_err gpu_read(lt_plan_gpu *g, const lt_yaml_entry *e, size_t n, const c
     g->sms = (int)sms;
     g->node_gpus = (int)node;
     g->domain_gpus = (int)domain;
-    /* MX blocks run on the fp8 units where those know block scales (Blackwell); Hopper scales in software. */
+    /* MX blocks run on the fp8 units where those know block scales (Blackwell); Hopper scales in
+     * software. */
     peak[LT_PLAN_MXFP8] = peak[LT_PLAN_FP8];
-    /* A scale a row is applied outside the tensor cores: such products run no faster than bf16 (torchao's Float8Linear, 2025). */
+    /* A scale a row is applied outside the tensor cores: such products run no faster than bf16
+     * (torchao's Float8Linear, 2025). */
     peak[LT_PLAN_FP8ROW] = peak[LT_PLAN_FP8] > 0 ? peak[LT_PLAN_BF16] : 0;
     return LT_OK;
 }
@@ -194,7 +199,8 @@ static lt_err stack_fit(lt_plan_stack *s, const table *t, const char *gpu, const
     return number(t->rows, t->n, prefix, "network", &s->network, 0.01, 1.2, t->path);
 }
 
-/* "bridge-2606" has the facts of "bridge", a release of it; "torchtitan-eager" those of "torchtitan", the same without its compiler. */
+/* "bridge-2606" has the facts of "bridge", a release of it; "torchtitan-eager" those of
+ * "torchtitan", the same without its compiler. */
 void lt_plan_stack_family(char out[LT_PLAN_NAME_BYTES], const char *stack) {
     const char *dash = strrchr(stack, '-');
     const bool variant = dash != NULL &&

@@ -1,17 +1,21 @@
 /* collective.c: hierarchical alpha-beta collectives with a choice of algorithm.
  *
- * A group of n ranks at a stride falls into domains (GPUs that share scale-up links): g members in each of d = n / g.
+ * A group of n ranks at a stride falls into domains (GPUs that share scale-up links): g members in
+ * each of d = n / g.
  *     inside   t = 2 (g-1)/g S / link     all-reduce; half of that for all-gather and reduce-scatter
  *     across   each member drives its own NIC with S / g:  t = 2 (d-1)/d (S/g) / nic
- * The two levels are pipelined, so the slower one counts, plus the latencies of the shorter of ring and tree.
+ * The two levels are pipelined, so the slower one counts, plus the latencies of the shorter of ring
+ * and tree.
  *
- * Oversubscription: a ring in rank order crosses a pod's uplink once per group. With q members of the group in a pod, the pod's
- * GPUs ask 1/q of their bandwidth of the uplinks, which offer 1/oversub: the ring slows down by max(1, oversub / q). All-to-all
- * crosses with nearly all of its bytes and slows down by oversub. That is why rings over a 7:1 core lose little and
+ * Oversubscription: a ring in rank order crosses a pod's uplink once per group. With q members of
+ * the group in a pod, the pod's GPUs ask 1/q of their bandwidth of the uplinks, which offer
+ * 1/oversub: the ring slows down by max(1, oversub / q). All-to-all crosses with nearly all of its
+ * bytes and slows down by oversub. That is why rings over a 7:1 core lose little and
  * expert-parallel traffic a lot.
  *
- * Rails: tier 0 is a switch a rail, which joins the GPUs of the same place in many nodes. All traffic between those nodes keeps to one hop, because
- * what is for another rail crosses the scale-up links first. Refs: Hockney 1994; Thakur et al. 2005; nccl-tests PERFORMANCE.md. */
+ * Rails: tier 0 is a switch a rail, which joins the GPUs of the same place in many nodes. All
+ * traffic between those nodes keeps to one hop, because what is for another rail crosses the
+ * scale-up links first. Refs: Hockney 1994; Thakur et al. 2005; nccl-tests PERFORMANCE.md. */
 #include <math.h>
 
 #include "base/error.h"
@@ -23,7 +27,8 @@ typedef struct {
     double alpha_in, alpha_out; /* Seconds. */
 } group;
 
-/* Ring: slowest tier it leaves. All-to-all: the tier whose uplinks finish last, each carrying the share of the bytes that leaves it. */
+/* Ring: slowest tier it leaves. All-to-all: the tier whose uplinks finish last, each carrying the
+ * share of the bytes that leaves it. */
 static double tier_slow_down(const lt_plan_cluster *c, int tier, double ranks, double stride,
                              bool all_to_all) {
     const double members = lt_plan_max(1.0, (double)c->tier[tier].gpus / stride);
@@ -55,7 +60,8 @@ static group group_of(const lt_plan_cluster *c, int64_t ranks, int64_t stride, b
     return g;
 }
 
-/* Share of the bytes for another domain that first cross the own one, to the GPU whose rail leads there (NCCL's PXN). */
+/* Share of the bytes for another domain that first cross the own one, to the GPU whose rail leads
+ * there (NCCL's PXN). */
 static double hop(const lt_plan_cluster *c, const group *g) {
     return c->rails ? (g->inner - 1.0) / g->inner : 0.0;
 }
@@ -97,14 +103,17 @@ double lt_plan_collective_s(const lt_plan_cluster *c, lt_plan_verb verb, double 
     return 0;
 }
 
-/* How many of n equal places (domains or ranks, holding the experts in order) a token reaches that chooses `copies` experts, all of them from
- * `limit` of `groups` groups of experts; 0 groups: from all. A place is hit twice only once. */
+/* How many of n equal places (domains or ranks, holding the experts in order) a token reaches that
+ * chooses `copies` experts, all of them from `limit` of `groups` groups of experts; 0 groups: from
+ * all. A place is hit twice only once. */
 static double places_reached(double n, double copies, double groups, double limit) {
     double open = n;
     if (groups > 1 && limit > 0 && limit < groups) {
         if (n >= groups) {
             open = n * limit / groups;
-        } else { /* A place holds groups / n of them: none of these is chosen with the probability of the product. */
+        } else {
+            /* A place holds groups / n of them: none of these is chosen with the probability of the
+             * product. */
             double none = 1.0;
             for (double i = 0; i < groups / n; i++) {
                 none *= lt_plan_max(0.0, (groups - limit - i) / (groups - i));

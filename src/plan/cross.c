@@ -1,9 +1,11 @@
 /* cross.c: how wrong the planner is on rows that its fits have never seen.
  *
- * Every row is predicted again with efficiencies fitted without it: for each row the named anchors of its GPU kind and stack family,
- * less the row itself (LT_PLAN_UNSEEN_ROW) or less every row of its group or of its source (LT_PLAN_UNSEEN_GROUP, _SOURCE), are fitted anew. What is left
- * decides, in this order: the fit of the row's own stack, of the stack's family, the GPU kind's defaults. So no row counts as an
- * anchor, and leaving out groups shows what a user gets whose software nobody has measured. */
+ * Every row is predicted again with efficiencies fitted without it: for each row the named anchors
+ * of its GPU kind and stack family, less the row itself (LT_PLAN_UNSEEN_ROW) or less every row of
+ * its group or of its source (LT_PLAN_UNSEEN_GROUP, _SOURCE), are fitted anew. What is left
+ * decides, in this order: the fit of the row's own stack, of the stack's family, the GPU kind's
+ * defaults. So no row counts as an anchor, and leaving out groups shows what a user gets whose
+ * software nobody has measured. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

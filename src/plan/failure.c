@@ -1,13 +1,15 @@
 /* failure.c: what failures and saves take away, in closed form.
  *
- *     M mean time between failures of the whole job; w blocking part of a save; u restart (detect, reschedule, load, warm up)
+ *     M mean time between failures of the whole job; w blocking part of a save; u restart (detect,
+ *     reschedule, load, warm up)
  *     Young            tau = sqrt(2 w M)                                   (Young 1974)
  *     Daly             tau = sqrt(2 w M) (1 + sqrt(w / 2M) / 3 + w / 18M) - w for w < 2M, else M      (Daly 2006)
  *     exact            efficiency = tau / (M e^(u/M) (e^((tau + w) / M) - 1))    failures exponential, also during restarts
  *     first order      (1 - (u + tau / 2) / M) / (1 + w / tau)                   (Kokolis et al. 2024, arXiv:2410.21680)
  *
- * Goodput = productive time / wall time = ETTR * (1 - stragglers); ETTR is split into what saves, rework and restarts take.
- * Asynchronous saves block only for the copy to host memory, but lose up to the persist time more. */
+ * Goodput = productive time / wall time = ETTR * (1 - stragglers); ETTR is split into what saves,
+ * rework and restarts take. Asynchronous saves block only for the copy to host memory, but lose up
+ * to the persist time more. */
 #include <math.h>
 
 #include "base/error.h"
@@ -44,7 +46,8 @@ double lt_plan_ettr_first_order(double mtbf_s, double save_s, double restart_s, 
 }
 
 int64_t lt_plan_spares(double nodes, double node_rate_per_s, double repair_s, double quantile) {
-    /* Nodes under repair at a random moment: binomial(n, q) with q = rate * repair / (1 + rate * repair). */
+    /* Nodes under repair at a random moment: binomial(n, q) with q = rate * repair / (1 + rate *
+     * repair). */
     const double q = node_rate_per_s * repair_s / (1.0 + node_rate_per_s * repair_s);
     double log_p, sum;
     if (q <= 0 || nodes <= 0) {
@@ -73,8 +76,8 @@ lt_plan_goodput lt_plan_goodput_estimate(const lt_plan_model *m, const lt_plan_c
     g.mtbf_s = rate > 0 ? 1.0 / rate : 1e30;
     g.failures_per_day = rate * 86400.0;
     g.save_s = g.checkpoint_bytes / (c->storage_write_gbps * LT_PLAN_GB);
-    copy_s = g.checkpoint_bytes / ((double)gpus * COPY_SHARE * c->gpu.pcie_gbps * LT_PLAN_GB) +
-             0.5; /* Half a second to agree and to flush. */
+    /* Half a second to agree and to flush. */
+    copy_s = g.checkpoint_bytes / ((double)gpus * COPY_SHARE * c->gpu.pcie_gbps * LT_PLAN_GB) + 0.5;
     g.block_s = async ? lt_plan_min(copy_s, g.save_s) : g.save_s;
     lag_s = async ? g.save_s : 0.0; /* Only a save that is on disk counts. */
     g.restart_s = c->detect_s + c->reschedule_s + c->load_s + c->warmup_s +

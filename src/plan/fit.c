@@ -2,8 +2,8 @@
  *
  * Minimises, over (ln gemm, ln memory, ln network),
  *     sum of ln(predicted / measured)^2 / SIGMA^2  +  sum of ((ln e - ln e0) / PRIOR)^2
- * by Gauss-Newton: so few rows say little about three numbers, and the prior (the GPU's default) holds those they do not
- * speak about. Everything else in the model stays as it is. */
+ * by Gauss-Newton: so few rows say little about three numbers, and the prior (the GPU's default)
+ * holds those they do not speak about. Everything else in the model stays as it is. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,11 +19,14 @@
 #define OUTLIER      3.0 /* Of SIGMA. */
 #define DELTA        0.01
 #define BLOCKING_US                                                                                \
-    100.0 /* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
+/* Centre of launch_us where every launch waits: Python, dispatch and a synchronisation. */
+100.0
 
-/* Where launches block, the host's time around a kernel counts in full and says more than memory bandwidth: it is fitted in
- * place of `memory`, which keeps its default. The number of fitted efficiencies stays three. */
-static double *efficiency(lt_plan_stack *s, int i) {
+    /* Where launches block, the host's time around a kernel counts in full and says more than memory
+ * bandwidth: it is fitted in place of `memory`, which keeps its default. The number of fitted
+ * efficiencies stays three. */
+    static double *
+    efficiency(lt_plan_stack *s, int i) {
     return i == 0                   ? &s->gemm
            : i == 2                 ? &s->network
            : s->launch_blocking > 0 ? &s->launch_us
@@ -46,15 +49,15 @@ typedef struct {
     const lt_plan_stack *centre;
 } problem;
 
-/* Beyond OUTLIER the square of the residual grows as the residual (Huber 1964): a row that some fault slowed down by half pulls no harder than one
- * that is off by a tenth. */
+/* Beyond OUTLIER the square of the residual grows as the residual (Huber 1964): a row that some
+ * fault slowed down by half pulls no harder than one that is off by a tenth. */
 static double huber(double z) {
     const double a = fabs(z);
     return a <= OUTLIER ? z : copysign(sqrt(2.0 * OUTLIER * a - OUTLIER * OUTLIER), z);
 }
 
-/* Residuals at s: one an anchor, ln(predicted / measured) / SIGMA, then one an efficiency, its distance from the centre. Returns the sum of
- * their squares. */
+/* Residuals at s: one an anchor, ln(predicted / measured) / SIGMA, then one an efficiency, its
+ * distance from the centre. Returns the sum of their squares. */
 static double residuals(const problem *p, const lt_plan_stack *s, double *r, double *rms) {
     const size_t n = p->f->n_anchors;
     double sum = 0, errors = 0;
@@ -128,7 +131,8 @@ static void gauss_newton(const problem *p, const lt_plan_stack *at, const double
     solve(a, step);
 }
 
-/* From f's own efficiencies downhill. What the rows do not print of their layout is chosen once, at the start. */
+/* From f's own efficiencies downhill. What the rows do not print of their layout is chosen once, at
+ * the start. */
 static void descend(lt_plan_fit *f, lt_point_job *jobs, const lt_plan_stack *centre) {
     const problem p = {f, jobs, centre};
     double r[MAX_ANCHORS + EFFICIENCIES], cost, step[EFFICIENCIES];
@@ -188,7 +192,8 @@ static bool is_release(const lt_plan_stack *s) {
     return strcmp(family, s->name) != 0;
 }
 
-/* A stack with releases is fitted as a whole too, on all their anchors: it serves releases nobody measured. */
+/* A stack with releases is fitted as a whole too, on all their anchors: it serves releases nobody
+ * measured. */
 static lt_err add_families(lt_plan_fit *list, size_t *n) {
     const size_t releases = *n;
     for (size_t i = 0; i < releases; i++) {

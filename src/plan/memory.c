@@ -1,34 +1,44 @@
 /* memory.c: bytes per GPU by kind, on the fullest pipeline stage.
  *
- *     weights      2 B a parameter (4 in fp32); ZeRO-3 keeps 1/ranks, plus what is gathered in `buffers`
+ *     weights      2 B a parameter (4 in fp32); ZeRO-3 keeps 1/ranks, plus what is gathered in
+ *                  `buffers`
  *     gradients    4 or 2 B; from ZeRO-2 on 1/ranks
- *     optimiser    fp32 master (in fp32: the weights) + Adam's two moments, 12 B, with moments in bf16 8; from ZeRO-1 on 1/ranks
- *     activations  per layer (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1-6, generalised to gated, grouped-query, MoE
- *                  and flash attention) x layers of the stage x micro-batches in flight
- *                      GPipe all; 1F1B stage p: min(pp - p, accum); interleaved: pp (1 + (pp-1)/(pp vpp)) of stage 0
+ *     optimiser    fp32 master (in fp32: the weights) + Adam's two moments, 12 B, with moments in
+ *                  bf16 8; from ZeRO-1 on 1/ranks
+ *     activations  per layer (Korthikanti et al. 2022, arXiv:2205.05198, eq. 1-6, generalised to
+ *                  gated, grouped-query, MoE and flash attention) x layers of the stage x
+ *                  micro-batches in flight
+ *                      GPipe all; 1F1B stage p: min(pp - p, accum); interleaved: pp (1 + (pp-1)/(pp
+ *                      vpp)) of stage 0
  *     logits       of one micro-batch on the last stage, with what the stack keeps beside them
- *     buffers      CUDA context, NCCL, what ZeRO-3 gathers and reduces, gradients of the layer whose backward pass runs
+ *     buffers      CUDA context, NCCL, what ZeRO-3 gathers and reduces, gradients of the layer
+ *                  whose backward pass runs
  *     margin       fragmentation: 4 % of everything that the allocator moves
  *
- * A published figure is one of three things, and they differ by a tenth and more (lt_plan_memory_shown):
+ * A published figure is one of three things, and they differ by a tenth and more
+ * (lt_plan_memory_shown):
  *     allocated    torch.cuda.max_memory_allocated: tensors alone
- *     reserved     max_memory_reserved: also what the caching allocator keeps of freed blocks. It returns nothing while there is room,
- *                  and blocks of different sizes do not serve one another, so the phases of a step add up instead of sharing
- *     device       nvidia-smi: reserved, and what lives outside the allocator: context, kernels, NCCL
+ *     reserved     max_memory_reserved: also what the caching allocator keeps of freed blocks. It
+ *                  returns nothing while there is room, and blocks of different sizes do not serve
+ *                  one another, so the phases of a step add up instead of sharing
+ *     device       nvidia-smi: reserved, and what lives outside the allocator: context, kernels,
+ *                  NCCL
  *
  * With dropout masks and unfused attention the layer formula is the paper's, term by term:
- *     s b h (10 + 24/t + 5 a s / (h t))     and with sequence parallelism     s b h / t (34 + 5 a s / h). */
+ *     s b h (10 + 24/t + 5 a s / (h t))     and with sequence parallelism     s b h / t (34 + 5 a s /
+ *     h). */
 #include "base/error.h"
 #include "plan/plan.h"
 
 #define MARGIN_SHARE 0.04
-/* Context and kernels of a PyTorch process: 1,573 MiB on an A100 (BigScience's log), of which the later lazy loading of kernels leaves
- * less. A communicator holds 4 MiB and smaller buffers per channel and direction (NCCL_BUFFSIZE, up to 24 to 32 channels), a few
- * hundred MiB, and a job opens several. */
+/* Context and kernels of a PyTorch process: 1,573 MiB on an A100 (BigScience's log), of which the
+ * later lazy loading of kernels leaves less. A communicator holds 4 MiB and smaller buffers per
+ * channel and direction (NCCL_BUFFSIZE, up to 24 to 32 channels), a few hundred MiB, and a job
+ * opens several. */
 #define CONTEXT_BYTES (1.5 * LT_PLAN_GB)
 #define NCCL_BYTES    (1.0 * LT_PLAN_GB)
-/* Of what the caching allocator reserves, the share that no tensor uses. GMLake (ASPLOS 2024, arXiv:2401.08156) counts 15 % on average
- * and up to 33 % over eight models trained on A100s. */
+/* Of what the caching allocator reserves, the share that no tensor uses. GMLake (ASPLOS 2024,
+ * arXiv:2401.08156) counts 15 % on average and up to 33 % over eight models trained on A100s. */
 #define IDLE_SHARE 0.11
 
 typedef struct {
@@ -39,14 +49,14 @@ static act attention_act(const lt_plan_model *m, const lt_plan_layout *l,
                          lt_plan_attention kernel) {
     const double w = (double)m->width, h = (double)m->heads, d = (double)m->head_dim,
                  g = (double)m->kv_heads;
-    const double keys = (double)m->seq / l->cp *
-                        l->cp; /* A query sees the whole sequence also under CP. */
-    act a = {.whole = 2.0 * w + 2.0 * w +
-                      (m->dropout ? w : 0.0)}; /* Norm input, QKV input, dropout mask. */
+    /* A query sees the whole sequence also under CP. */
+    const double keys = (double)m->seq / l->cp * l->cp;
+    /* Norm input, QKV input, dropout mask. */
+    act a = {.whole = 2.0 * w + 2.0 * w + (m->dropout ? w : 0.0)};
     if (m->kv_rank > 0) {
         const double qk = (double)(m->nope_dim + m->rope_dim), v = (double)m->v_dim;
-        a.whole += 2.0 * (double)(m->q_rank + m->kv_rank + m->rope_dim) *
-                   2.0; /* Latents and their norms. */
+        /* Latents and their norms. */
+        a.whole += 2.0 * (double)(m->q_rank + m->kv_rank + m->rope_dim) * 2.0;
         a.split = 2.0 * h * (2.0 * qk + v) + 2.0 * h * v;
     } else {
         a.split = 2.0 * (h * d + 2.0 * g * d) + 2.0 * h * d;
@@ -65,7 +75,8 @@ static double ffn_act(const lt_plan_model *m, double f, bool keep_output) {
 
 static act block_act(const lt_plan_model *m, const lt_plan_layout *l, lt_plan_attention kernel) {
     const double blocks = (double)m->layers, w = (double)m->width;
-    /* Selective recompute means the attention core where that is stored, else norms and activation functions. */
+    /* Selective recompute means the attention core where that is stored, else norms and activation
+     * functions. */
     const bool drop = l->recompute == LT_PLAN_RECOMPUTE_SELECTIVE &&
                       kernel != LT_PLAN_ATTENTION_UNFUSED;
     const double attn = (double)m->n_attn / blocks, mamba = (double)m->n_mamba / blocks;
@@ -122,8 +133,9 @@ static double state_bytes(double dense, double expert, double each, bool sharded
                    expert / (sharded ? lt_plan_expert_zero_ranks(l) : 1));
 }
 
-/* A layer's results that torchtitan's selective recomputation by op keeps: attention's, and every other product's, in the order in which
- * they run: of q k v o w1 w3 w2 the first, third, fifth and seventh (torchtitan/models/llama3/parallelize_llama.py). */
+/* A layer's results that torchtitan's selective recomputation by op keeps: attention's, and every
+ * other product's, in the order in which they run: of q k v o w1 w3 w2 the first, third, fifth and
+ * seventh (torchtitan/models/llama3/parallelize_llama.py). */
 static double op_selective_bytes(const lt_plan_model *m) {
     const double q = (double)(m->heads * m->head_dim), v = (double)(m->kv_heads * m->head_dim);
     return 2.0 * ((double)m->width + 2.0 * q + v + (double)m->ffn + (double)m->width);
@@ -142,7 +154,8 @@ static double runtime_bytes(const lt_plan_layout *l) {
     return CONTEXT_BYTES + (lt_plan_layout_gpus(l) > 1 ? NCCL_BYTES : 0.0);
 }
 
-/* Gradients of one layer's activations while its backward pass runs: the feed-forward part's three (two), and the residual stream's. */
+/* Gradients of one layer's activations while its backward pass runs: the feed-forward part's three
+ * (two), and the residual stream's. */
 static double backward_bytes(const lt_plan_job *j) {
     const lt_plan_model *m = j->m;
     const double f = m->n_dense > 0 ? (double)m->ffn : (double)m->topk * (double)m->expert_ffn;
@@ -150,8 +163,9 @@ static double backward_bytes(const lt_plan_job *j) {
            ((m->gated ? 3.0 : 2.0) * f + 2.0 * (double)m->width) / j->l->tp;
 }
 
-/* What ZeRO-3 holds beyond its shards. FSDP gathers two layers, and the embedding and the head once, in 2 bytes; gradients go to their
- * reduction in 4. Under a pipeline a stage stays gathered, and its gradients whole in 4 bytes, from the first micro-batch to the last. */
+/* What ZeRO-3 holds beyond its shards. FSDP gathers two layers, and the embedding and the head
+ * once, in 2 bytes; gradients go to their reduction in 4. Under a pipeline a stage stays gathered,
+ * and its gradients whole in 4 bytes, from the first micro-batch to the last. */
 static double gathered_bytes(const lt_plan_job *j, const lt_plan_share *p, double layers) {
     const double ends = (double)j->m->vocab * (double)j->m->width / j->l->tp;
     const double one = lt_plan_max(0.0, p->dense + p->expert - 2.0 * ends) / layers;
@@ -190,8 +204,8 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
             r.gradients += state_bytes(p.dense, p.expert, 2.0, false, l);
         }
     }
-    if (l->recompute ==
-        LT_PLAN_RECOMPUTE_FULL) { /* One layer is alive in full while its backward pass runs. */
+    /* One layer is alive in full while its backward pass runs. */
+    if (l->recompute == LT_PLAN_RECOMPUTE_FULL) {
         whole.recompute = LT_PLAN_RECOMPUTE_NONE;
         r.activations += lt_plan_activation_layer_bytes(m, &whole, j->c->stack.attention);
     }
@@ -201,9 +215,8 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
     r.buffers = runtime_bytes(l) + backward_bytes(j);
     if (l->zero >= 3) {
         r.buffers += gathered_bytes(j, &p, layers);
-        if (l->sp &&
-            l->tp >
-                1) { /* DTensor keeps what it gathered of a layer's two inputs; Megatron gathers again. */
+        /* DTensor keeps what it gathered of a layer's two inputs; Megatron gathers again. */
+        if (l->sp && l->tp > 1) {
             r.buffers += 2.0 * tokens * 2.0 * (double)m->width;
         }
     }
@@ -216,8 +229,8 @@ static lt_plan_memory stage_memory(const lt_plan_job *j, int stage) {
 lt_plan_memory lt_plan_memory_estimate(const lt_plan_model *m, const lt_plan_cluster *c,
                                        const lt_plan_layout *l) {
     const lt_plan_job j = {m, c, l};
-    /* The first stage holds most micro-batches, the last the logits, and the second a layer more than a first that makes room for the
-     * embedding. */
+    /* The first stage holds most micro-batches, the last the logits, and the second a layer more
+     * than a first that makes room for the embedding. */
     const int stages[] = {0, 1, l->pp - 1};
     lt_plan_memory most;
     LT_ASSERT(m != NULL && c != NULL && l != NULL);

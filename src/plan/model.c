@@ -1,11 +1,13 @@
-/* model.c: what is computed: a model spec for planning, its exact parameter count, and its FLOPs by every convention.
+/* model.c: what is computed: a model spec for planning, its exact parameter count, and its FLOPs by
+ * every convention.
  *
- * The planner reads any Hugging Face config.json of a decoder, also of families that Lateen does not train (MLA, hybrids), so
- * its spec is wider than lt_model_spec and holds sizes only.
+ * The planner reads any Hugging Face config.json of a decoder, also of families that Lateen does
+ * not train (MLA, hybrids), so its spec is wider than lt_model_spec and holds sizes only.
  *
  *     parameters of a block   attention  w (H D) + 2 w (G D) + (H D) w,  or MLA's low-rank products
  *                             dense      2 or 3 w f                        moe  experts * (2 or 3) w f_e + shared + router
- *                             mamba-2    w (2 d + 2 g n + heads) + d w + conv,  d = heads * head_dim */
+ *                             mamba-2    w (2 d + 2 g n + heads) + d w + conv,  d = heads *
+ *                             head_dim */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -121,13 +123,14 @@ lt_plan_params lt_plan_model_params(const lt_plan_model *m) {
     return p;
 }
 
-/* Multiply-adds of scores and values per token against a full sequence, all attention layers: H (Dqk + Dv) keys. */
+/* Multiply-adds of scores and values per token against a full sequence, all attention layers: H
+ * (Dqk + Dv) keys. */
 static double attention_pairs(const lt_plan_model *m, double keys) {
     const double qk = m->kv_rank > 0 ? (double)(m->nope_dim + m->rope_dim) : (double)m->head_dim;
     const double v = m->kv_rank > 0 ? (double)m->v_dim : (double)m->head_dim;
     double layers = (double)(m->n_attn + m->mtp), per_layer = (double)m->heads * (qk + v) * keys;
-    if (m->window > 0 &&
-        (double)m->window < keys) { /* Half of the layers look back `window` tokens only. */
+    /* Half of the layers look back `window` tokens only. */
+    if (m->window > 0 && (double)m->window < keys) {
         const double near = (double)m->heads * (qk + v) * (double)m->window;
         return 0.5 * layers * (per_layer + near);
     }
@@ -137,7 +140,8 @@ static double attention_pairs(const lt_plan_model *m, double keys) {
 double lt_plan_model_flops(const lt_plan_model *m, lt_plan_flops_kind kind, int64_t seq) {
     const lt_plan_params p = lt_plan_model_params(m);
     const double s = (double)seq, h = (double)m->width, l = (double)m->layers, v = (double)m->vocab;
-    /* The output matrix multiplies every token (once more per MTP layer), also when it is the embedding's. */
+    /* The output matrix multiplies every token (once more per MTP layer), also when it is the
+     * embedding's. */
     const double n = p.active - p.embedding - p.head + (1.0 + (double)m->mtp) * v * h;
     switch (kind) {
     case LT_PLAN_FLOPS_SIX_N:
@@ -211,8 +215,9 @@ static lt_err read_sizes(lt_plan_model *m, const json_t *o, const char *what) {
     return LT_OK;
 }
 
-/* What a config.json leaves to its family's code (transformers, models/<type>/configuration_*.py). A Llama is the rule: SwiGLU, RMSNorm,
- * rotary positions, an output matrix of its own, nothing biased. */
+/* What a config.json leaves to its family's code (transformers, models/<type>/configuration_*.py).
+ * A Llama is the rule: SwiGLU, RMSNorm, rotary positions, an output matrix of its own, nothing
+ * biased. */
 typedef struct {
     const char *type;
     bool gated, biases, tied, qkv_bias, qk_norm, learned;

@@ -1,24 +1,30 @@
-/* ops.c: the time of one micro-batch's work on one GPU, op by op: a roofline whose ceilings depend on size.
+/* ops.c: the time of one micro-batch's work on one GPU, op by op: a roofline whose ceilings depend
+ * on size.
  *
- *     product   t = flops / (peak * gemm * shape(m, n, k)), or its bytes over memory bandwidth if that is longer
- *               shape = share of the tiles that is not padding * share of the last wave that is busy * k / (k + K_RAMP)
+ *     product   t = flops / (peak * gemm * shape(m, n, k)), or its bytes over memory bandwidth if
+ *               that is longer shape = share of the tiles that is not padding * share of the last
+ *               wave that is busy * k / (k + K_RAMP)
  *     attention t = pairs * 4 d / (peak * core efficiency of the kernel family on this head size)
  *     the rest  t = bytes / (memory bandwidth * memory)       bytes of fused kernels * the stack's `passes`
- *     launch    a gap around each kernel; and the GPU waits where the host needs longer to launch a pass than the GPU to run it, or to
- *               launch the experts once it knows how many tokens each has. What CUDA graphs hold, the host need not launch.
+ *     launch    a gap around each kernel; and the GPU waits where the host needs longer to launch a
+ *               pass than the GPU to run it, or to launch the experts once it knows how many tokens
+ *               each has. What CUDA graphs hold, the host need not launch.
  *
- * gemm, memory (and network, in collective.c) are the stack's three fitted efficiencies; every other constant here is one for all
- * stacks. Quantised products (fp8, mxfp8, nvfp4) pay for casting their inputs, through memory. */
+ * gemm, memory (and network, in collective.c) are the stack's three fitted efficiencies; every
+ * other constant here is one for all stacks. Quantised products (fp8, mxfp8, nvfp4) pay for casting
+ * their inputs, through memory. */
 #include <math.h>
 
 #include "base/error.h"
 #include "plan/plan.h"
 #include "tensor/cost.h"
 
-/* One for all stacks and GPUs. Those without a source of their own were chosen on the fit part of the published rows (docs/plan/validation.md). */
+/* One for all stacks and GPUs. Those without a source of their own were chosen on the fit part of
+ * the published rows (docs/plan/validation.md). */
 #define K_RAMP    128.0 /* Depth at which a product's inner loop is half of its time ramp. */
 #define WAVE_LOSS 0.333 /* Share of the last wave's idle part that nothing else fills. */
-/* What cuBLAS and CUTLASS reach of the narrow peaks beside what they reach of bf16's: scales, and tiles that wait for memory twice as often. */
+/* What cuBLAS and CUTLASS reach of the narrow peaks beside what they reach of bf16's: scales, and
+ * tiles that wait for memory twice as often. */
 #define FP8_SHARE   0.92
 #define FP4_SHARE   0.75
 #define WGRAD_BYTES 4.0 /* A weight's gradient is read, added to and written in 2 bytes. */
@@ -33,14 +39,16 @@
 #define SCAN_SHARE 0.0225 /* Of the bf16 peak that Mamba-2's chunked scan reaches. */
 #define MISALIGNED 0.5    /* See alignment(). */
 #define ADD_BYTES  4.0    /* Read and write to add one more gradient to the input's. */
-/* The host. A counted kernel stands for the few that one module launches: host_us is the time of all of these. */
+/* The host. A counted kernel stands for the few that one module launches: host_us is the time of
+ * all of these. */
 #define GROUP_HOST 0.12 /* Of host_us, for one expert's part of a grouped product: a loop in C++. */
 #define MOE_HOST   11.0 /* Of host_us, for handling tokens around the experts, a layer and pass. */
 #define MLA_HOST   10.0 /* Of host_us, for slicing and joining MLA's parts, a layer forward. */
 #define SYNC_S     60e-6 /* From the counts' arrival at the host to its first kernel on the GPU. */
 
-/* Bytes of casting an element of a product's input. A scale a tensor (fp8): read for the maximum, read again, write; blocks know their own maximum
- * (mxfp8): read, write both layouts with scales; nvfp4 rotates by a Hadamard matrix and reads for the maximum before; a scale a row: twice, along
+/* Bytes of casting an element of a product's input. A scale a tensor (fp8): read for the maximum,
+ * read again, write; blocks know their own maximum (mxfp8): read, write both layouts with scales;
+ * nvfp4 rotates by a Hadamard matrix and reads for the maximum before; a scale a row: twice, along
  * both directions. */
 static const double cast_bytes[LT_PLAN_PRECISION_COUNT] = {
     [LT_PLAN_FP8] = 5.0, [LT_PLAN_MXFP8] = 5.0, [LT_PLAN_NVFP4] = 9.9, [LT_PLAN_FP8ROW] = 6.0};
@@ -49,8 +57,8 @@ static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
     const double *peak = c->gpu.peak_tflops;
     const double bf16 = peak[LT_PLAN_BF16];
     if (p == LT_PLAN_FP32) {
-        return (peak[LT_PLAN_FP32] > 0 ? peak[LT_PLAN_FP32] : bf16 / 2.0) *
-               1e12; /* TF32 by default. */
+        /* TF32 by default. */
+        return (peak[LT_PLAN_FP32] > 0 ? peak[LT_PLAN_FP32] : bf16 / 2.0) * 1e12;
     }
     return (peak[p] > 0 ? peak[p] : bf16) * 1e12 *
            (p == LT_PLAN_NVFP4                       ? FP4_SHARE
@@ -58,8 +66,9 @@ static double peak_of(const lt_plan_cluster *c, lt_plan_precision p) {
                                                      : 1.0);
 }
 
-/* What tiles leave of a product: padding at the edges, the idle part of the last wave, and the ramp of the inner loop. The library
- * picks among many tile shapes, so its smallest good one (128 x 64) quantises. */
+/* What tiles leave of a product: padding at the edges, the idle part of the last wave, and the ramp
+ * of the inner loop. The library picks among many tile shapes, so its smallest good one (128 x 64)
+ * quantises. */
 static double shape_efficiency(const lt_plan_cluster *c, double m, double n, double k,
                                double groups) {
     const double tiles = ceil(m / 128.0) * ceil(n / 64.0), fill = m * n / (tiles * 128.0 * 64.0);
@@ -82,16 +91,19 @@ double lt_plan_gemm_s(const lt_plan_cluster *c, double m, double n, double k, lt
     return group_s(c, m, n, k, 1.0, p, 2.0);
 }
 
-/* Since its release 26.06 Megatron-Bridge runs mxfp8 experts on Blackwell as one fused grouped kernel (products, activation, casts) and the step
- * as one CUDA graph, without telling the host the token counts; 26.06.01
- * lost it for the clamped activation of GPT-OSS (release notes of v0.5.1). Not its Mamba hybrids. */
+/* Since its release 26.06 Megatron-Bridge runs mxfp8 experts on Blackwell as one fused grouped
+ * kernel (products, activation, casts) and the step as one CUDA graph, without telling the host the
+ * token counts; 26.06.01
+ * lost it for the clamped activation of GPT-OSS (release notes of v0.5.1). Not its Mamba
+ * hybrids. */
 static bool experts_fused(const lt_plan_job *j) {
     return j->c->stack.moe_fused >= (j->m->unfused_act ? 2 : 1) && j->m->n_moe > 0 &&
            j->m->n_mamba == 0 && j->l->precision == LT_PLAN_MXFP8 &&
            j->c->gpu.peak_tflops[LT_PLAN_NVFP4] > 0;
 }
 
-/* Of tensor parallelism: split by columns (its input is gathered) or by rows (its output's gradient is). */
+/* Of tensor parallelism: split by columns (its input is gathered) or by rows (its output's gradient
+ * is). */
 typedef enum { SIDE_PLAIN, SIDE_COLUMN, SIDE_ROW } side;
 
 typedef struct {
@@ -111,8 +123,9 @@ static void kernels(tally *t, double n) {
     t->w.host_kernels += t->captured ? 0.0 : t->count * n;
 }
 
-/* Bytes of casting an element: x going forward, dy going backward. What tensor parallelism gathers in 8 bits is cast before, each rank its share;
- * only the transposed copy, for the weights' gradient, is made of the whole (one byte read, one written). */
+/* Bytes of casting an element: x going forward, dy going backward. What tensor parallelism gathers
+ * in 8 bits is cast before, each rank its share; only the transposed copy, for the weights'
+ * gradient, is made of the whole (one byte read, one written). */
 static double cast_of(const tally *t, lt_plan_precision p) {
     const lt_plan_job *j = t->j;
     const bool gathered = t->side == (t->backward ? SIDE_ROW : SIDE_COLUMN);
@@ -160,8 +173,9 @@ static void stream(tally *t, double tokens, double bytes, double launches) {
     kernels(t, launches * (t->backward ? 1.5 : 1.0) * c->stack.passes);
 }
 
-/* The head size a kernel computes with: flash kernels exist for a few sizes (the repositories of FlashAttention 1, 2 and 3), and what lies
- * between pads to the next. Without them the scores are plain products of that depth. */
+/* The head size a kernel computes with: flash kernels exist for a few sizes (the repositories of
+ * FlashAttention 1, 2 and 3), and what lies between pads to the next. Without them the scores are
+ * plain products of that depth. */
 static double kernel_head(lt_plan_attention kernel, double size) {
     static const double sizes[LT_PLAN_ATTENTION_COUNT][9] = {
         {0}, {16, 32, 64, 128}, {32, 64, 96, 128, 160, 192, 224, 256}, {64, 96, 128, 192, 256}};
@@ -173,14 +187,16 @@ static double kernel_head(lt_plan_attention kernel, double size) {
     return size;
 }
 
-/* Of the products' rate where rows are no multiple of 16 bytes: a head size that is not a multiple of 8 (Anthony et al. 2024, The Case for
- * Co-Designing Model Architectures with Hardware, fig. 7: throughput of the score product drops to half and less). */
+/* Of the products' rate where rows are no multiple of 16 bytes: a head size that is not a multiple
+ * of 8 (Anthony et al. 2024, The Case for Co-Designing Model Architectures with Hardware, fig. 7:
+ * throughput of the score product drops to half and less). */
 static double alignment(double size) {
     return fmod(size, 8.0) == 0 ? 1.0 : MISALIGNED;
 }
 
-/* Share of the bf16 peak that the attention core reaches at head size 128: FlashAttention 1/2/3 papers and their repositories'
- * tables (causal, long sequences), on Ampere | Hopper | Blackwell. */
+/* Share of the bf16 peak that the attention core reaches at head size 128: FlashAttention 1/2/3
+ * papers and their repositories' tables (causal, long sequences), on Ampere | Hopper |
+ * Blackwell. */
 static double core_efficiency(const lt_plan_cluster *c, lt_plan_attention kernel, double head_dim,
                               bool backward) {
     static const double forward_of[LT_PLAN_ATTENTION_COUNT][3] = {
@@ -213,8 +229,8 @@ static void attention_core(tally *t, double seqs, double seq, double heads, doub
     t->w.flops += t->count * flops;
     t->w.attention_s += t->count * flops /
                         (peak_of(c, LT_PLAN_BF16) * core_efficiency(c, kernel, qk, t->backward));
-    if (kernel ==
-        LT_PLAN_ATTENTION_UNFUSED) { /* Scores, softmax and dropout each go through memory: 13 and 17 bytes an element. */
+    /* Scores, softmax and dropout each go through memory: 13 and 17 bytes an element. */
+    if (kernel == LT_PLAN_ATTENTION_UNFUSED) {
         t->w.attention_s += t->count * pairs * (t->backward ? 15.0 : 11.0) / mem;
     }
     kernels(t, kernel == LT_PLAN_ATTENTION_UNFUSED ? 5.0 : 1.0);
@@ -237,7 +253,8 @@ static void linear(tally *t, double m, double n, double k, double groups) {
     t->count = all;
 }
 
-/* Several outputs of one input: one product, or, where the software keeps their matrices apart, one each, the input cast once. */
+/* Several outputs of one input: one product, or, where the software keeps their matrices apart, one
+ * each, the input cast once. */
 static void joined(tally *t, double m, const double *n, size_t parts, double k, double groups) {
     double all = 0;
     for (size_t i = 0; i < parts; i++) {
@@ -260,7 +277,8 @@ static bool in_graph(const lt_plan_job *j, unsigned part) {
     return (j->c->stack.graph & part) == part;
 }
 
-/* MLA's products from the latent vectors up to the heads; its norms, RoPE, and joining the parts with and without it. */
+/* MLA's products from the latent vectors up to the heads; its norms, RoPE, and joining the parts
+ * with and without it. */
 static void mla_up(tally *t, double tokens, double h) {
     const lt_plan_model *m = t->j->m;
     const double qk = (double)(m->nope_dim + m->rope_dim), q = (double)m->q_rank,
@@ -332,7 +350,8 @@ static void dense_block(tally *t) {
     ffn(t, tokens, (double)j->m->width, (double)j->m->ffn / tp, 1);
 }
 
-/* Tokens to their experts, `bytes` in all of one copy of every token; bringing the results back costs the same. */
+/* Tokens to their experts, `bytes` in all of one copy of every token; bringing the results back
+ * costs the same. */
 static double expert_traffic_s(const lt_plan_job *j, double bytes) {
     const lt_plan_model *m = j->m;
     const double k = (double)m->topk;
@@ -346,8 +365,9 @@ static double busy_s(const lt_plan_work *w) {
     return w->gemm_s + w->attention_s + w->elementwise_s;
 }
 
-/* From the router's counts on. Forward, the host must know them before it can launch anything: it begins when the GPU has nothing left to do, so
- * that here, and not over the whole pass, the slower of the two counts. Backward the counts are known. */
+/* From the router's counts on. Forward, the host must know them before it can launch anything: it
+ * begins when the GPU has nothing left to do, so that here, and not over the whole pass, the slower
+ * of the two counts. Backward the counts are known. */
 static void experts(tally *t, double all, double tokens) {
     const lt_plan_job *j = t->j;
     const lt_plan_model *m = j->m;
@@ -404,8 +424,8 @@ static void mamba_block(tally *t) {
     const double d = (double)(m->mamba_heads * m->mamba_dim) / tp,
                  bc = 2.0 * (double)(m->mamba_groups * m->mamba_state) / tp;
     const double heads = (double)m->mamba_heads / tp, state = (double)m->mamba_state;
-    const double chunk =
-        128.0; /* The chunked scan of Mamba-2 (SSD): four products per chunk at low efficiency. */
+    /* The chunked scan of Mamba-2 (SSD): four products per chunk at low efficiency. */
+    const double chunk = 128.0;
     const double scan = tokens * heads *
                         (2.0 * chunk * (state + (double)m->mamba_dim) +
                          4.0 * state * (double)m->mamba_dim);
@@ -419,8 +439,9 @@ static void mamba_block(tally *t) {
     t->w.flops += t->count * scan * (t->backward ? 2.0 : 1.0);
 }
 
-/* Around each mixer and each feed-forward part, tensor parallel: gather the sequence before, sum and scatter it behind (an all-reduce
- * without sequence parallelism). Where the input of an 8-bit product is cast before it is gathered, half of the bytes travel. */
+/* Around each mixer and each feed-forward part, tensor parallel: gather the sequence before, sum
+ * and scatter it behind (an all-reduce without sequence parallelism). Where the input of an 8-bit
+ * product is cast before it is gathered, half of the bytes travel. */
 static void tp_comm(tally *t, double times) {
     const lt_plan_job *j = t->j;
     const lt_plan_layout *l = j->l;
@@ -445,8 +466,9 @@ static void cp_comm(tally *t, double times) {
                  lt_plan_collective_s(j->c, LT_PLAN_ALL_GATHER, bytes, j->l->cp, j->l->tp);
 }
 
-/* What the GPU waits for launches: a gap around each kernel, a round trip wherever the host must know the GPU's counts, and all that the host
- * needs longer to launch a pass than the GPU to run it. Under CUDA_LAUNCH_BLOCKING the two take turns instead. */
+/* What the GPU waits for launches: a gap around each kernel, a round trip wherever the host must
+ * know the GPU's counts, and all that the host needs longer to launch a pass than the GPU to run
+ * it. Under CUDA_LAUNCH_BLOCKING the two take turns instead. */
 static void launch_gap(tally *t) {
     const lt_plan_stack *k = &t->j->c->stack;
     lt_plan_work *w = &t->w;
@@ -501,7 +523,8 @@ lt_plan_work lt_plan_backward_work(const lt_plan_job *j) {
     return layers_work(j, true);
 }
 
-/* Of a layer's products, by size, those that torchtitan's recomputation by op runs again: k, o and w3 (memory.c). */
+/* Of a layer's products, by size, those that torchtitan's recomputation by op runs again: k, o and
+ * w3 (memory.c). */
 static double op_selective_share(const lt_plan_model *m) {
     const double w = (double)m->width, q = (double)(m->heads * m->head_dim),
                  k = (double)(m->kv_heads * m->head_dim), f = (double)m->ffn;
@@ -567,8 +590,8 @@ lt_plan_work lt_plan_recompute_work(const lt_plan_job *j) {
     }
     f = layers_work(j, false);
     if (j->l->recompute == LT_PLAN_RECOMPUTE_FULL) {
-        if (j->l->again_layers >
-            0) { /* Megatron's block method: so many of each chunk of a stage. */
+        /* Megatron's block method: so many of each chunk of a stage. */
+        if (j->l->again_layers > 0) {
             const double chunk = ceil((double)j->m->layers / ((double)j->l->pp * j->l->vpp));
             scale(&f, lt_plan_min(1.0, j->l->again_layers / chunk));
         }

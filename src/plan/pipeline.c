@@ -1,16 +1,19 @@
 /* pipeline.c: one pipeline, simulated from its schedule.
  *
- * A schedule is, for each stage, an order of slots F(micro, chunk), B(micro, chunk) and, for zero-bubble, W. The simulation
- * walks the orders: a slot starts when its stage is free and its input has arrived (F from the stage before, B from the stage
- * behind; across chunks the pipe wraps round), so bubbles come out, they are not put in.
+ * A schedule is, for each stage, an order of slots F(micro, chunk), B(micro, chunk) and, for
+ * zero-bubble, W. The simulation walks the orders: a slot starts when its stage is free and its
+ * input has arrived (F from the stage before, B from the stage behind; across chunks the pipe wraps
+ * round), so bubbles come out, they are not put in.
  *
  *     GPipe        all F, then all B
  *     1F1B         pp - 1 - stage warm-up F, then F B F B ..., then the B left (Narayanan 2019)
- *     interleaved  2 (pp - 1 - stage) + (vpp - 1) pp warm-up F over chunks in groups of pp (Narayanan 2021)
- *     zero-bubble  1F1B where B splits into input gradient B and weight gradient W; W fills the waits (ZB-H1, Qi 2023)
+ *     interleaved  2 (pp - 1 - stage) + (vpp - 1) pp warm-up F over chunks in groups of pp
+ *                  (Narayanan 2021)
+ *     zero-bubble  1F1B where B splits into input gradient B and weight gradient W; W fills the
+ *                  waits (ZB-H1, Qi 2023)
  *
- * Closed forms (uniform stages): bubble = (pp - 1)(F + B) / vpp; zero-bubble (pp - 1)(F + B - 2W). The search uses them; tests
- * hold the simulation to them. */
+ * Closed forms (uniform stages): bubble = (pp - 1)(F + B) / vpp; zero-bubble (pp - 1)(F + B - 2W).
+ * The search uses them; tests hold the simulation to them. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +22,8 @@
 #include "plan/plan.h"
 
 #define MAX_SLOTS ((size_t)64 << 20)
-/* Behind so many micro-batches each takes as long as the one before: the time of more is continued, not walked through. */
+/* Behind so many micro-batches each takes as long as the one before: the time of more is continued,
+ * not walked through. */
 #define STEADY 1024
 
 typedef struct {
@@ -134,7 +138,8 @@ static bool put_b(walk *w, int stage) {
     }
     w->done_b[at(w, stage, u.chunk, u.micro)] = put(w, stage, 'B', u, ready, length) + p->send_s;
     w->next_b[stage]++;
-    /* ZB-H1 keeps the memory of 1F1B's first stage: stage s holds s micro-batches less in warm-up, so s W may be put off. */
+    /* ZB-H1 keeps the memory of 1F1B's first stage: stage s holds s micro-batches less in warm-up,
+     * so s W may be put off. */
     while (zero && w->next_b[stage] - w->next_w[stage] > stage) {
         put_w(w, stage);
     }
@@ -257,7 +262,8 @@ double lt_plan_pipeline_closed(const lt_plan_pipeline *p) {
         fill = (s - 1.0) *
                lt_plan_max(0.0, unit_s - 2.0 * p->backward_s * p->weight_share + 2.0 * p->send_s);
     }
-    /* The slowest stage works through all micro-batches; the others' share of it fills and drains. */
+    /* The slowest stage works through all micro-batches; the others' share of it fills and
+     * drains. */
     return m * (unit_s + extra) +
            lt_plan_max(0.0, fill + lt_plan_min(p->first_extra_s, p->last_extra_s));
 }

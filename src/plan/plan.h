@@ -10,7 +10,8 @@
 
 /* ---- recipe.c: find shipped files, read flat YAML ---- */
 
-/* "alps" -> an existing path of recipes/<folder>/alps<suffix>; a path that exists is taken as it is. */
+/* "alps" -> an existing path of recipes/<folder>/alps<suffix>; a path that exists is taken as it
+ * is. */
 LT_MUST_USE lt_err lt_plan_recipe_find(char *out, size_t out_bytes, const char *folder,
                                        const char *name, const char *suffix);
 /* The entry of that key or NULL. */
@@ -39,7 +40,8 @@ typedef struct {
 } lt_plan_run;
 
 LT_MUST_USE lt_err lt_plan_run_parse(lt_plan_run *out, const char *words);
-/* The run ("deepseek-v3/gb200/mxfp8") of a stack's release, by what q holds of it (batch, pp, vpp); *found false: nobody wrote it down. */
+/* The run ("deepseek-v3/gb200/mxfp8") of a stack's release, by what q holds of it (batch, pp, vpp);
+ * *found false: nobody wrote it down. */
 LT_MUST_USE lt_err lt_plan_run_find(lt_plan_run *out, bool *found, const char *stack,
                                     const char *run, const lt_plan_query *q);
 
@@ -53,7 +55,8 @@ typedef struct {
     double tp_gather_s;      /* Of tp_s, the gathers. */
     double flops, kernels, host_kernels; /* host_kernels: not launched by a CUDA graph. */
     double syncs,
-        stall_s; /* Times the host waits for the GPU's counts; what the GPU then waits for the host. */
+        /* Times the host waits for the GPU's counts; what the GPU then waits for the host. */
+        stall_s;
 } lt_plan_work;
 
 typedef struct {
@@ -64,8 +67,8 @@ typedef struct {
 
 /* One pass over one pipeline stage's average share of blocks for one micro-batch. */
 lt_plan_work lt_plan_forward_work(const lt_plan_job *j);
-lt_plan_work
-lt_plan_backward_work(const lt_plan_job *j); /* Data and weight gradients; without recompute. */
+/* Data and weight gradients; without recompute. */
+lt_plan_work lt_plan_backward_work(const lt_plan_job *j);
 lt_plan_work lt_plan_recompute_work(const lt_plan_job *j);
 lt_plan_work lt_plan_head_work(const lt_plan_job *j,
                                bool backward); /* Output matrix, softmax, loss. */
@@ -74,9 +77,11 @@ double lt_plan_gemm_s(const lt_plan_cluster *c, double m, double n, double k, lt
 
 /* ---- collective.c ---- */
 
-/* Send each token, `bytes` in all of one copy of every token, to the `copies` experts it chose, spread evenly over the ranks. A token crosses to another
- * domain once, however many of its experts live there, and to a rank once (DeepEP, HybridEP). Where the router picks experts from `limit` of
- * `groups` groups only (DeepSeek-V3: 4 of 8; 0: any), a token reaches no more domains than those lie in. Results come back at the same cost. */
+/* Send each token, `bytes` in all of one copy of every token, to the `copies` experts it chose,
+ * spread evenly over the ranks. A token crosses to another domain once, however many of its experts
+ * live there, and to a rank once (DeepEP, HybridEP). Where the router picks experts from `limit` of
+ * `groups` groups only (DeepSeek-V3: 4 of 8; 0: any), a token reaches no more domains than those
+ * lie in. Results come back at the same cost. */
 double lt_plan_dispatch_s(const lt_plan_cluster *c, double bytes, double copies, int64_t groups,
                           int64_t limit, int64_t ranks, int64_t stride);
 

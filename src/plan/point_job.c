@@ -1,9 +1,10 @@
 /* point_job.c: one published row read as planner input.
  *
- * What a row does not print is either a fact of its model or stack (looked up, below) or a free choice of whoever ran it (micro-batch,
- * recompute, split): that the planner chooses itself, by search under the memory limit. A row whose facts contradict or do
- * not suffice is left out with the reason. Times are compared, never FLOP/s: a row that prints only TFLOP/s is turned into seconds
- * by the convention it names. */
+ * What a row does not print is either a fact of its model or stack (looked up, below) or a free
+ * choice of whoever ran it (micro-batch, recompute, split): that the planner chooses itself, by
+ * search under the memory limit. A row whose facts contradict or do not suffice is left out with
+ * the reason. Times are compared, never FLOP/s: a row that prints only TFLOP/s is turned into
+ * seconds by the convention it names. */
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
@@ -13,14 +14,16 @@
 #include "base/error.h"
 #include "plan/point_read.h"
 
-/* Of an Omni-Path link's rate that NCCL's rings reach beside InfiniBand with GPUDirect, staged through the host's memory: 40.5 Gb/s a
- * 100 Gb/s link between nodes of Jean Zay's A100 partition, measured by BigScience (its benchmarks of all-reduce). */
+/* Of an Omni-Path link's rate that NCCL's rings reach beside InfiniBand with GPUDirect, staged
+ * through the host's memory: 40.5 Gb/s a 100 Gb/s link between nodes of Jean Zay's A100 partition,
+ * measured by BigScience (its benchmarks of all-reduce). */
 #define OMNI_PATH 0.405
 
 /* ---- Which software ---- */
 
-/* BigScience's log (train/tr11-176B-ml/chronicles-prequel.md) forbids comparing across two days: one on which the nodes' PCIe and
- * NUMA settings were mended ("GBS Variations"), and one from which on gradients gather in fp32 ("Rebalancing layers"). */
+/* BigScience's log (train/tr11-176B-ml/chronicles-prequel.md) forbids comparing across two days:
+ * one on which the nodes' PCIe and NUMA settings were mended ("GBS Variations"), and one from which
+ * on gradients gather in fp32 ("Rebalancing layers"). */
 static const char *bigscience_phase(const lt_point *row) {
     const char *note = F(row, note);
     if (has(F(row, precision), "fp32 grad") || has(note, "rebalancing")) {
@@ -65,7 +68,8 @@ const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]) {
     char name[LT_PLAN_TEXT_BYTES]; /* With its end marked, so that a word may ask for it. */
     snprintf(name, sizeof name, "%.200s\n", F(row, model));
     if (has(group,
-            "megatron-bridge")) { /* One stack a release: "26.04.01 NeMo Container" -> bridge-260401. */
+            /* One stack a release: "26.04.01 NeMo Container" -> bridge-260401. */
+            "megatron-bridge")) {
         const char *source = F(row, source);
         for (const char *p = source; *p != 0; p++) {
             if (isdigit((unsigned char)p[0]) && isdigit((unsigned char)p[1]) && p[2] == '.' &&
@@ -240,8 +244,9 @@ static bool make_cluster(lt_point_job *j, const lt_point *row, char *why) {
 
 /* ---- What was measured ---- */
 
-/* Who prints mem_gb, and what: torchtitan its allocator's max_reserved in GiB (components/metrics.py); BigScience what nvidia-smi shows,
- * in thousands of MiB ("quickly getting the memory snapshot": chronicles-prequel.md). Others: decimal GB of the device. */
+/* Who prints mem_gb, and what: torchtitan its allocator's max_reserved in GiB
+ * (components/metrics.py); BigScience what nvidia-smi shows, in thousands of MiB ("quickly getting
+ * the memory snapshot": chronicles-prequel.md). Others: decimal GB of the device. */
 static void make_memory(lt_point_job *j, const lt_point *row) {
     const double mib = 1048576.0, figure = num(F(row, mem_gb));
     j->memory_figure = LT_PLAN_MEMORY_DEVICE;
@@ -255,8 +260,9 @@ static void make_memory(lt_point_job *j, const lt_point *row) {
     }
 }
 
-/* FLOPs a token by whoever printed the row. Utilisations follow the PaLM paper (6 N and all of the attention matrix) unless the
- * Megatron papers are the source, who leave that paper's convention for their equations. */
+/* FLOPs a token by whoever printed the row. Utilisations follow the PaLM paper (6 N and all of the
+ * attention matrix) unless the Megatron papers are the source, who leave that paper's convention
+ * for their equations. */
 static lt_plan_flops_kind printed_flops(const lt_point_job *j, const lt_point *row, bool share) {
     const char *group = F(row, group);
     if (has(F(row, tflops_kind), "hardware")) {
@@ -272,7 +278,8 @@ static lt_plan_flops_kind printed_flops(const lt_point_job *j, const lt_point *r
                                  : LT_PLAN_FLOPS_MODEL_FULL;
 }
 
-/* A vendor's page prints tokens a second and FLOP/s side by side; where no convention joins them, one of the two is wrong. */
+/* A vendor's page prints tokens a second and FLOP/s side by side; where no convention joins them,
+ * one of the two is wrong. */
 static void check_rates(lt_point_job *j, double rate, double tflops) {
     const double per_token = tflops * 1e12 / rate;
     double low = INFINITY, high = 0;
@@ -355,8 +362,8 @@ double lt_point_predict(lt_point_job *j, char why[LT_PLAN_TEXT_BYTES]) {
             snprintf(why, LT_PLAN_TEXT_BYTES, "%.240s", lt_error_message());
             return 0;
         }
-        if (found.n_fit ==
-            0) { /* It did run, so our memory model is too strict here: take the leanest. */
+        /* It did run, so our memory model is too strict here: take the leanest. */
+        if (found.n_fit == 0) {
             roomy.gpu.memory_bytes = found.nearest_bytes * 1.0001;
             lt_plan_found_free(&found);
             if (!isfinite(roomy.gpu.memory_bytes) ||

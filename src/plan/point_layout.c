@@ -1,5 +1,5 @@
-/* point_layout.c: how a published run was split and scheduled, as a search query: what the row prints, what its software's own recipes
- * say (runs.c), and free where nobody says it.
+/* point_layout.c: how a published run was split and scheduled, as a search query: what the row
+ * prints, what its software's own recipes say (runs.c), and free where nobody says it.
  *
  * A row whose printed degrees contradict each other is left out with the two facts. */
 #include <stdio.h>
@@ -8,8 +8,9 @@
 #include "base/error.h"
 #include "plan/point_read.h"
 
-/* Share of expert traffic that hides where it runs beside another micro-batch's compute (overlap_moe_expert_parallel_comm): the first dispatch of
- * the first and the last combine of the last micro-batch have nothing beside them. */
+/* Share of expert traffic that hides where it runs beside another micro-batch's compute
+ * (overlap_moe_expert_parallel_comm): the first dispatch of the first and the last combine of the
+ * last micro-batch have nothing beside them. */
 #define EP_OVERLAP 0.95
 
 static int zero_of(const char *text, const char *stack) {
@@ -57,7 +58,8 @@ static int recompute_of(const char *text) {
     return has(text, "full") ? 2 : -1;
 }
 
-/* Pythia's paper prints no layout; its training files do (EleutherAI/pythia, models/NAME/pythia-NAME.yml). */
+/* Pythia's paper prints no layout; its training files do (EleutherAI/pythia,
+ * models/NAME/pythia-NAME.yml). */
 static void pythia_layout(lt_plan_query *q, const char *name) {
     static const struct {
         const char *size;
@@ -76,8 +78,9 @@ static void pythia_layout(lt_plan_query *q, const char *name) {
     }
 }
 
-/* Torchtitan cuts the local batch into as many micro-batches as there are stages unless told otherwise (its
- * pipeline_parallel_microbatches; "local batch 32" in the note). Its loss is compiled too since early 2025. */
+/* Torchtitan cuts the local batch into as many micro-batches as there are stages unless told
+ * otherwise (its pipeline_parallel_microbatches; "local batch 32" in the note). Its loss is
+ * compiled too since early 2025. */
 static void torchtitan_layout(lt_point_job *j, const lt_point *row) {
     lt_plan_query *q = &j->query;
     static const char words[] = "local batch ";
@@ -120,17 +123,18 @@ static bool bridge_run(lt_point_job *j, const lt_point *row, char *why) {
         return false;
     }
     if (j->model.experts > 0 || q->precision == LT_PLAN_NVFP4) {
-        s->tp_overlap =
-            0; /* Its recipes overlap tensor parallelism for dense models only, and not in nvfp4. */
+        /* Its recipes overlap tensor parallelism for dense models only, and not in nvfp4. */
+        s->tp_overlap = 0;
     }
     if (j->model.latent > 0 && q->precision == LT_PLAN_NVFP4) {
-        /* Nemotron 3 Super's te_quant.cfg: bf16 are the last 14 of 88 layers, attention's products, the latent maps and the predictor. */
+        /* Nemotron 3 Super's te_quant.cfg: bf16 are the last 14 of 88 layers, attention's products,
+         * the latent maps and the predictor. */
         s->wide_layers = 14;
         s->wide_attention = 1;
     }
     if (j->model.latent > 0 && j->model.mtp > 0) {
-        j->model.mtp =
-            2; /* Its recipes run Nemotron 3 Super's one predictor twice (mtp_use_repeated_layer). */
+        /* Its recipes run Nemotron 3 Super's one predictor twice (mtp_use_repeated_layer). */
+        j->model.mtp = 2;
     }
     if (found) {
         const int64_t micro = r.micro > 0 ? r.micro : 1;
@@ -212,7 +216,8 @@ static bool consistent(const lt_point_job *j, int dp, char *why) {
     return false;
 }
 
-/* Virtual stages where the row prints none: 0 (search) for software that interleaves wherever it divides, and for rows that say so. */
+/* Virtual stages where the row prints none: 0 (search) for software that interleaves wherever it
+ * divides, and for rows that say so. */
 static void schedule_of(lt_point_job *j, const lt_point *row) {
     lt_plan_query *q = &j->query;
     const char *stack = j->cluster.stack.name;

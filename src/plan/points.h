@@ -1,5 +1,6 @@
-/* points.h: published measurements of training runs (shared/data/plan-points/points.csv or any file with its header), turned into
- * planner inputs, and what is learnt from them: fitted efficiencies and errors. */
+/* points.h: published measurements of training runs (shared/data/plan-points/points.csv or any file
+ * with its header), turned into planner inputs, and what is learnt from them: fitted efficiencies
+ * and errors. */
 #ifndef LT_PLAN_POINTS_H
 #define LT_PLAN_POINTS_H
 
@@ -35,13 +36,15 @@ typedef struct {
     char *text; /* Owns the fields. */
 } lt_points;
 
-/* Read a CSV (RFC 4180: quotes, doubled quotes, line breaks in quotes). Columns are found by name in the header, in any order. */
+/* Read a CSV (RFC 4180: quotes, doubled quotes, line breaks in quotes). Columns are found by name
+ * in the header, in any order. */
 LT_MUST_USE lt_err lt_points_load(lt_points *out, const char *path);
 LT_MUST_USE lt_err lt_points_parse(lt_points *out, const char *text, size_t bytes,
                                    const char *name);
 void lt_points_free(lt_points *p);
 
-/* A third of all rows, by a hash of source and id: no shared constant was chosen with them. The other two thirds are the fit part. */
+/* A third of all rows, by a hash of source and id: no shared constant was chosen with them. The
+ * other two thirds are the fit part. */
 bool lt_point_held_out(const lt_point *row);
 
 /* A row as planner input. */
@@ -53,17 +56,19 @@ typedef struct {
     lt_plan_layout layout;
     bool one_layer;    /* The row times one layer, without embedding, head and optimiser. */
     double measured_s; /* Of one step. */
-    char measure
-        [LT_PLAN_NAME_BYTES]; /* "iteration time", "tokens/s", "TFLOP/s by SC'21 eq. 3", "MFU by 6 N and attention", ... */
+    /* "iteration time", "tokens/s", "TFLOP/s by SC'21 eq. 3", "MFU by 6 N and attention", ... */
+    char measure[LT_PLAN_NAME_BYTES];
     double memory_bytes; /* Measured; 0 = not printed. */
     lt_plan_memory_figure memory_figure;
-    char flag
-        [LT_PLAN_TEXT_BYTES]; /* What in the row contradicts its source or itself; "" = nothing. It is predicted as printed. */
+    /* What in the row contradicts its source or itself; "" = nothing. It is predicted as
+     * printed. */
+    char flag[LT_PLAN_TEXT_BYTES];
 } lt_point_job;
 
 /* False: the row is left out, why says so. */
 bool lt_point_job_make(lt_point_job *out, const lt_point *row, char why[LT_PLAN_TEXT_BYTES]);
-/* Seconds of a step by the model, with the row's missing layout facts chosen by search. Returns 0 with a reason when there is none. */
+/* Seconds of a step by the model, with the row's missing layout facts chosen by search. Returns 0
+ * with a reason when there is none. */
 double lt_point_predict(lt_point_job *j, char why[LT_PLAN_TEXT_BYTES]);
 const char *lt_point_stack(const lt_point *row, char out[LT_PLAN_NAME_BYTES]);
 
@@ -90,8 +95,9 @@ typedef enum {
     LT_PLAN_UNSEEN_THIRD
 } lt_plan_unseen;
 
-/* As lt_plan_validate, each row predicted by fits made without it, without its whole group, or without all rows of the same source (a page's
- * release, a paper's table); no row is an anchor then. LT_PLAN_UNSEEN_THIRD: the rows that lt_point_held_out names are predicted by fits made
+/* As lt_plan_validate, each row predicted by fits made without it, without its whole group, or
+ * without all rows of the same source (a page's release, a paper's table); no row is an anchor
+ * then. LT_PLAN_UNSEEN_THIRD: the rows that lt_point_held_out names are predicted by fits made
  * without any of them; the others stay anchors and count in no statistic. */
 LT_MUST_USE lt_err lt_plan_cross_validate(const lt_points *p, lt_plan_unseen mode,
                                           lt_point_result **out);
@@ -131,7 +137,8 @@ typedef struct {
     double rms; /* Of log(predicted / measured) on the anchors. */
 } lt_plan_fit;
 
-/* Fit gemm, memory and network of every (GPU kind, stack) that has rows among the ids; free *out. */
+/* Fit gemm, memory and network of every (GPU kind, stack) that has rows among the ids; free
+ * *out. */
 LT_MUST_USE lt_err lt_plan_fit_rows(const lt_points *p, const char *const *ids, size_t n_ids,
                                     lt_plan_fit **out, size_t *n_out);
 /* The anchor ids named in stacks.yaml; free with free() (one block). */

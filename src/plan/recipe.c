@@ -1,7 +1,8 @@
 /* recipe.c: where the shipped files are, and typed reads of flat YAML rows.
  *
- * A name such as "alps" is looked for as recipes/<folder>/alps<suffix> under, in this order: $LATEEN_RECIPES, the current
- * folder, the folder of the program and its two parents (a build tree), and ../share/lateen (an installation). */
+ * A name such as "alps" is looked for as recipes/<folder>/alps<suffix> under, in this order:
+ * $LATEEN_RECIPES, the current folder, the folder of the program and its two parents (a build
+ * tree), and ../share/lateen (an installation). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,13 +1,18 @@
-/* report_html.c: the report with pictures: one file, no scripts, no network; every picture is inline SVG.
+/* report_html.c: the report with pictures: one file, no scripts, no network; every picture is
+ * inline SVG.
  *
  *     memory per GPU of the best layouts          stacked bars against the GPU's memory
- *     the step of one pipeline                    slots of lt_plan_pipeline_run, forward and backward
+ *     the step of one pipeline                    slots of lt_plan_pipeline_run, forward and
+ *                                                 backward
  *     where a step's time goes                    stacked bars of the best layouts
- *     strong scaling                              the same batch, searched again at other GPU counts, against the straight line
- *     goodput against checkpoint interval         lt_plan_ettr_exact, Young's and Daly's choice marked
+ *     strong scaling                              the same batch, searched again at other GPU
+ *                                                 counts, against the straight line
+ *     goodput against checkpoint interval         lt_plan_ettr_exact, Young's and Daly's choice
+ *                                                 marked
  *     layout map                                  which axis lives on which tier of the network
  *
- * Colours are one palette of eight, checked for contrast on white and told apart by order and label too. */
+ * Colours are one palette of eight, checked for contrast on white and told apart by order and label
+ * too. */
 #include <errno.h>
 #include <math.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* report_text.c: the page a person reads: the answer first, then the best layouts with bars, then warnings. */
+/* report_text.c: the page a person reads: the answer first, then the best layouts with bars, then
+ * warnings. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -7,8 +8,8 @@
 
 #define BAR_CELLS 30
 
-static const char *const part_letters =
-    "GAELtcepdboij"; /* One letter a part of lt_plan_time, in its order. */
+/* One letter a part of lt_plan_time, in its order. */
+static const char *const part_letters = "GAELtcepdboij";
 
 static void put_bar(FILE *to, const double *part, const char *letters, int n, double whole) {
     double sum = 0;

@@ -1,8 +1,10 @@
-/* runs.c: how a published benchmark was run where its page does not say: recipes/clusters/runs.yaml.
+/* runs.c: how a published benchmark was run where its page does not say:
+ * recipes/clusters/runs.yaml.
  *
  * A line there is   release.model/gpu/precision[/batch]: words   and a release lists only what differs from those above it, so the
- * last line at or before the asked release counts. A batch of its own counts before the line without one. Where the page prints pipeline stages that
- * this line does not have and the run's next line has, that one counts: benchmarks are run with recipes that the following tag brings. */
+ * last line at or before the asked release counts. A batch of its own counts before the line
+ * without one. Where the page prints pipeline stages that this line does not have and the run's
+ * next line has, that one counts: benchmarks are run with recipes that the following tag brings. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,7 +118,8 @@ static bool names(const char *key, const char *run, int64_t batch, bool *exact) 
     return key[len] == 0 || *exact;
 }
 
-/* Degrees that the page prints and the recipe does not have: 0 on the page is not printed, and a recipe without stages has one. */
+/* Degrees that the page prints and the recipe does not have: 0 on the page is not printed, and a
+ * recipe without stages has one. */
 static bool fits(const lt_plan_run *r, const lt_plan_query *q) {
     const int pp = r->pp > 0 ? r->pp : 1, vpp = r->vpp > 0 ? r->vpp : 1;
     return (q->pp == 0 || q->pp == pp) && (q->vpp == 0 || q->vpp == vpp);

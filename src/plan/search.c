@@ -1,7 +1,8 @@
 /* search.c: all layouts that fit, ranked by step time.
  *
- * Candidates are enumerated in the order tp, pp, cp, ep, micro-batch, virtual stages, recompute, ZeRO; what cannot divide is
- * pruned there and counted by reason. The rest is priced in parallel: memory first (microseconds), time for those that fit. */
+ * Candidates are enumerated in the order tp, pp, cp, ep, micro-batch, virtual stages, recompute,
+ * ZeRO; what cannot divide is pruned there and counted by reason. The rest is priced in parallel:
+ * memory first (microseconds), time for those that fit. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -138,8 +139,8 @@ static void with_experts(finder *f, lt_plan_layout l) {
 static void with_order(finder *f, lt_plan_layout l) {
     l.dp_outer = false;
     with_experts(f, l);
-    if (f->c->n_tiers > 0 && l.pp > 1 &&
-        l.dp > 1) { /* Only a network with tiers tells the two orders apart. */
+    /* Only a network with tiers tells the two orders apart. */
+    if (f->c->n_tiers > 0 && l.pp > 1 && l.dp > 1) {
         l.dp_outer = true;
         with_experts(f, l);
     }
@@ -187,8 +188,8 @@ static void enumerate(finder *f) {
                 continue;
             }
             if (q->pp == 0 && f->m->layers % pp != 0 && f->m->layers / pp < 4) {
-                f->pruned
-                    [LT_PLAN_PRUNE_SHAPE]++; /* Uneven stages of few layers wait for the fullest. */
+                /* Uneven stages of few layers wait for the fullest. */
+                f->pruned[LT_PLAN_PRUNE_SHAPE]++;
                 continue;
             }
             with_split(f, tp, pp);
@@ -239,7 +240,8 @@ static size_t drop_twins(lt_plan_choice *list, size_t n) {
     return kept;
 }
 
-/* The first few again, with their pipelines simulated (the closed form knows uniform stages only), until all of the first few are. */
+/* The first few again, with their pipelines simulated (the closed form knows uniform stages only),
+ * until all of the first few are. */
 static void simulate_best(const finder *f, lt_plan_choice *list, size_t n) {
     const size_t few = n < SIMULATED ? n : SIMULATED;
     bool changed = true;

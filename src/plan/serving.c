@@ -1,13 +1,16 @@
 /* serving.c: tokens a second and latency of a model on a node, from the two rooflines of inference.
  *
  *     prefill   2 N flops a prompt token + causal attention, at the products' efficiency
- *     decode    a step reads every weight it touches once and every sequence's KV cache once; batch b shares the weights.
- *               An MoE layer touches min(experts, 1 - (1 - k/E)^b of them) experts.
+ *     decode    a step reads every weight it touches once and every sequence's KV cache once; batch
+ *               b shares the weights. An MoE layer touches min(experts, 1 - (1 - k/E)^b of them)
+ *               experts.
  *     tensor parallel: two all-reduces a layer of b tokens, latency bound
- *     host      one step costs HOST_S of scheduling, plus launch gaps: what engines show beyond bandwidth at batch 1
+ *     host      one step costs HOST_S of scheduling, plus launch gaps: what engines show beyond
+ *               bandwidth at batch 1
  *
- * Continuous batching at saturation: a sequence takes its share of prefill, then `output` steps; slots = what the KV cache holds.
- * Measured against it: research/serving.md 2.1, 2.2 (vLLM, TensorRT-LLM); docs/plan/serving.md compares. */
+ * Continuous batching at saturation: a sequence takes its share of prefill, then `output` steps;
+ * slots = what the KV cache holds. Measured against it: research/serving.md 2.1, 2.2 (vLLM,
+ * TensorRT-LLM); docs/plan/serving.md compares. */
 #include <math.h>
 
 #include "base/error.h"
@@ -94,8 +97,8 @@ lt_plan_serve lt_plan_serve_estimate(const lt_plan_model *m, const lt_plan_clust
                       HOST_S;
     r.token_s = step_s(m, c, q, (double)r.batch, context);
     r.stream_tokens_s = 1.0 / step_s(m, c, q, 1.0, context);
-    cycle = r.first_token_s * (double)r.batch +
-            r.token_s * (double)q->output; /* One batch through. */
+    /* One batch through. */
+    cycle = r.first_token_s * (double)r.batch + r.token_s * (double)q->output;
     r.output_tokens_s = (double)(r.batch * q->output) / cycle;
     r.total_tokens_s = (double)(r.batch * (q->output + q->prompt)) / cycle;
     return r;

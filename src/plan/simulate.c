@@ -6,9 +6,10 @@
  *     RESTART      u seconds -> WORK from the last durable state;  failure -> RESTART again
  *     WAIT         fewer nodes are whole than the job needs -> the next repair
  *
- * Failures: a Weibull renewal process of the job (shape 1: Poisson, where lt_plan_ettr_exact holds and a test compares). Each failure
- * takes one node into repair for repair_s (exponential); the job runs on while a spare stands ready. Runs are independent
- * streams of one seed and are played in parallel; the same seed gives the same table. */
+ * Failures: a Weibull renewal process of the job (shape 1: Poisson, where lt_plan_ettr_exact holds
+ * and a test compares). Each failure takes one node into repair for repair_s (exponential); the job
+ * runs on while a spare stands ready. Runs are independent streams of one seed and are played in
+ * parallel; the same seed gives the same table. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -79,8 +80,8 @@ static void recover(world *w, const lt_plan_sim *s, life *l) {
     bool failed = true;
     while (failed && l->failures < MAX_FAILURES) {
         double spent, first = repairs_done(w);
-        while (w->n_repair >
-               s->spares) { /* Idle nodes do not fail here: the job's clock stands still. */
+        /* Idle nodes do not fail here: the job's clock stands still. */
+        while (w->n_repair > s->spares) {
             const double wait = first - w->now;
             l->wait += wait;
             w->next_failure += wait;
@@ -116,7 +117,8 @@ static void one_life(void *ctx, size_t index) {
         if (!failed && done < s->work_s) {
             failed = spend(&w, s, s->save_s, &spent, &l);
             l.save += spent;
-            if (!failed) { /* A newer save replaces one that is still being written only once that is durable. */
+            /* A newer save replaces one that is still being written only once that is durable. */
+            if (!failed) {
                 if (s->persist_lag_s <= 0) {
                     durable = done;
                 } else {

@@ -1,10 +1,13 @@
-/* step.c: one optimiser step, put together: layers -> stage -> pipeline -> data parallel -> optimiser.
+/* step.c: one optimiser step, put together: layers -> stage -> pipeline -> data parallel ->
+ * optimiser.
  *
  *     stage F, B   work of ops.c + the part of its communication that does not hide
  *     pipeline     slowest stage * micro-batches + bubble (closed form)
- *     data         gradients reduced and parameters gathered behind the last backward and the first forward pass; under ZeRO-3
- *                  every micro-batch gathers twice and reduces once, unless there is a pipeline
- *     contention   communication that hides still takes SMs and memory bandwidth: HIDDEN_COST of its time
+ *     data         gradients reduced and parameters gathered behind the last backward and the first
+ *                  forward pass; under ZeRO-3 every micro-batch gathers twice and reduces once,
+ *                  unless there is a pipeline
+ *     contention   communication that hides still takes SMs and memory bandwidth: HIDDEN_COST of
+ *                  its time
  *
  * The parts of lt_plan_time sum to step_s by construction; a test holds it. */
 #include <math.h>
@@ -13,13 +16,15 @@
 #include "plan/plan.h"
 
 #define HIDDEN_COST                                                                                \
-    0.40 /* vTrain (MICRO 2024): collectives inside training run 30 % slower, and they slow compute likewise: 0.3 to 0.6. */
+/* vTrain (MICRO 2024): collectives inside training run 30 % slower, and they slow compute
+     * likewise: 0.3 to 0.6. */
+0.40
 #define TOKEN_BYTES 4.0 /* Of a shard: a 32-bit id. */
 #define OPTIMIZER_BYTES                                                                            \
     34.0 /* Read g m v p, write m v p and the bf16 copy, read g once more for the norm. */
 #define BF16_MOMENTS_SAVE 8.0 /* Of these with m and v in bf16. */
 
-typedef struct {
+    typedef struct {
     double exposed, hidden;
 } split;
 
@@ -79,7 +84,8 @@ static void pipeline_parts(const lt_plan_job *j, const stage *s, bool simulate, 
     const int64_t stride = (int64_t)l->tp * l->cp * (l->dp_outer ? 1 : l->dp);
     const double send = l->pp > 1 ? lt_plan_collective_s(j->c, LT_PLAN_SEND, bytes, 2, stride)
                                   : 0.0;
-    /* Weight gradients are a little less than half of the backward products; recompute is neither. */
+    /* Weight gradients are a little less than half of the backward products; recompute is
+     * neither. */
     const lt_plan_pipeline p = {.stages = l->pp,
                                 .chunks = l->vpp,
                                 .micros = l->accum,
@@ -93,7 +99,8 @@ static void pipeline_parts(const lt_plan_job *j, const stage *s, bool simulate, 
                                                           : s->extra_last + s->extra_first};
     const double n = (double)l->accum;
     double all = lt_plan_pipeline_closed(&p), run_s;
-    /* Steady state: sends between stages overlap with compute only in part; each chunk sends both ways. */
+    /* Steady state: sends between stages overlap with compute only in part; each chunk sends both
+     * ways. */
     const double sends = l->pp > 1 ? n * 2.0 * l->vpp * send * (1.0 - j->c->stack.dp_overlap) : 0.0;
     const double extra = lt_plan_max(p.first_extra_s, p.last_extra_s);
     if (simulate && l->pp > 1 && lt_plan_pipeline_run(&p, &run_s, NULL, 0, NULL) == LT_OK) {
@@ -137,9 +144,8 @@ static void data_parts(const lt_plan_job *j, const stage *s, lt_plan_time *t) {
     if (l->tune == LT_PLAN_TUNE_LORA) {
         reduce = gather = 0;
     }
-    if (l->zero >= 3 &&
-        l->pp >
-            1) { /* The stage stays gathered, and its gradients whole: once a step (memory.c). */
+    /* The stage stays gathered, and its gradients whole: once a step (memory.c). */
+    if (l->zero >= 3 && l->pp > 1) {
         t->dp_comm = hide(gather, j->c->stack.dp_overlap, s->forward).exposed +
                      hide(reduce, j->c->stack.dp_overlap, s->backward).exposed;
         t->comm_total_s += gather + reduce;

@@ -1,7 +1,8 @@
-/* validate.c: the planner against published runs: every row that can be read is predicted, and the errors are summed up by group.
+/* validate.c: the planner against published runs: every row that can be read is predicted, and the
+ * errors are summed up by group.
  *
- * Rows that were used to fit (the anchors named in recipes/clusters/stacks.yaml) are predicted and shown, but count in no
- * statistic. Error = |predicted / measured - 1| of the step time. */
+ * Rows that were used to fit (the anchors named in recipes/clusters/stacks.yaml) are predicted and
+ * shown, but count in no statistic. Error = |predicted / measured - 1| of the step time. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,8 +45,8 @@ static void one(void *ctx, size_t i) {
 lt_err lt_plan_validate(const lt_points *p, lt_point_result **out) {
     lt_plan_gpu any;
     lt_point_result *r;
-    LT_TRY(lt_plan_gpu_find(
-        &any, "h100-sxm")); /* Without the shipped tables every row would be left out, silently. */
+    /* Without the shipped tables every row would be left out, silently. */
+    LT_TRY(lt_plan_gpu_find(&any, "h100-sxm"));
     r = calloc(p->n > 0 ? p->n : 1, sizeof *r);
     if (r == NULL) {
         LT_FAIL(LT_ERR_OOM, "%zu rows", p->n);

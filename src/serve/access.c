@@ -99,7 +99,8 @@ static bool host_is_ours(const lt_server *s, const char *header) {
            listed(s->o.allowed_hosts, header, strlen(header));
 }
 
-/* Whether an origin, "https://name:port", is the server's own by the name that the request calls it. */
+/* Whether an origin, "https://name:port", is the server's own by the name that the request calls
+ * it. */
 static bool is_own_origin(const char *origin, const char *host) {
     const char *name = strstr(origin, "://");
     return host != NULL && name != NULL && strcasecmp(name + 3, host) == 0;

@@ -1,4 +1,5 @@
-/* api.h: the door to the server: open it, run it, close it. `lateen serve` is this and a table of options. */
+/* api.h: the door to the server: open it, run it, close it. `lateen serve` is this and a table of
+ * options. */
 #ifndef LT_SERVE_API_H
 #define LT_SERVE_API_H
 
@@ -25,8 +26,8 @@ typedef struct {
     bool no_auth;              /* Without keys on purpose: no warning. */
     const char *allowed_hosts; /* Names it is called by, commas between; "": see access.h. */
     const char *cors;          /* "": none; "*"; or origins with commas between. */
-    const char *
-        defaults; /* JSON object of sampling fields for requests that do not name them; NULL: none. */
+    /* JSON object of sampling fields for requests that do not name them; NULL: none. */
+    const char *defaults;
     bool own_defaults;  /* generation_config.json (a GGUF's general.sampling) gives the defaults. */
     int unknown_fields; /* lt_unknown_fields of ask.h. */
     bool prefix_cache_by_key; /* Requests with different keys share no page of the prefix cache. */
@@ -38,8 +39,8 @@ typedef struct {
     int think_budget; /* Of requests that name none; -1: none. */
     /* Opens the model and its tokenizer, on a thread of its own. */
     lt_err (*load)(void *ctx, lt_model **model, lt_tokenizer **tokenizer);
-    void (*before_compile)(
-        void *ctx); /* Called on the compiler's thread before each grammar; NULL. */
+    /* Called on the compiler's thread before each grammar; NULL. */
+    void (*before_compile)(void *ctx);
     void *ctx;
     bool quiet;
 } lt_server_options;
@@ -52,7 +53,8 @@ int lt_server_port(const lt_server *s);
 /* "http://127.0.0.1:8080"; an IPv6 host stands in brackets. */
 void lt_server_url(const lt_server *s, char *out, size_t n);
 
-/* Serve until SIGTERM or SIGINT has drained, lt_server_stop was called, or loading failed (its error). */
+/* Serve until SIGTERM or SIGINT has drained, lt_server_stop was called, or loading failed (its
+ * error). */
 LT_MUST_USE lt_err lt_server_run(lt_server *s);
 /* From any thread: end as SIGTERM does. */
 void lt_server_stop(lt_server *s);

@@ -1,4 +1,5 @@
-/* api_completions.c: /v1/completions: text or ids in, text out; echo, logprobs in their old shape, best_of. */
+/* api_completions.c: /v1/completions: text or ids in, text out; echo, logprobs in their old shape,
+ * best_of. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -39,7 +40,8 @@ typedef struct {
     size_t shift; /* Bytes of text before these. */
 } rows;
 
-/* Likeliest tokens that are to be told; -1: no log-probabilities at all, whatever the engine needs of them. */
+/* Likeliest tokens that are to be told; -1: no log-probabilities at all, whatever the engine needs
+ * of them. */
 static int asked_top(const lt_ask *a) {
     if (json_is_integer(a->logprobs)) {
         return (int)json_integer_value(a->logprobs);
@@ -67,8 +69,9 @@ static void put_token_logprobs(lt_json_out *o, const rows *r, size_t n) {
     }
 }
 
-/* One object of token: logprob; the token itself stands at the end where it is none of the likeliest, as OpenAI has it. Tokens that read the same
- * (bytes that are no UTF-8) would repeat a key: the first, likelier one stays. */
+/* One object of token: logprob; the token itself stands at the end where it is none of the
+ * likeliest, as OpenAI has it. Tokens that read the same (bytes that are no UTF-8) would repeat a
+ * key: the first, likelier one stays. */
 static void put_top(lt_json_out *o, const lt_server *s, const lt_token_logs *l,
                     const lt_token_log *row, int top) {
     const struct lt_token_top own = {.id = row->id, .logprob = row->logprob};
@@ -147,7 +150,8 @@ static int64_t wanted_samples(const lt_reply *j) {
     return j->ask.n;
 }
 
-/* Where the choice stands in the answer: with best_of only the chosen are there, prompt by prompt. */
+/* Where the choice stands in the answer: with best_of only the chosen are there, prompt by
+ * prompt. */
 static void put_choice(lt_json_out *o, lt_strand *c, int64_t index, const char *text, size_t n,
                        size_t from, bool with_prompt, bool first, const char *finish) {
     lt_reply *j = c->reply;

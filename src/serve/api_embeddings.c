@@ -1,4 +1,5 @@
-/* api_embeddings.c: /v1/embeddings: the mean of the last hidden states, of length 1, as numbers or base64 of little-endian float32. */
+/* api_embeddings.c: /v1/embeddings: the mean of the last hidden states, of length 1, as numbers or
+ * base64 of little-endian float32. */
 #include <stdlib.h>
 #include <string.h>
 

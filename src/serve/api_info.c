@@ -1,4 +1,5 @@
-/* api_info.c: what the server tells about itself: models, health, version, metrics, the numbers of the status page. */
+/* api_info.c: what the server tells about itself: models, health, version, metrics, the numbers of
+ * the status page. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -55,7 +56,8 @@ void lt_api_models(lt_call *call) {
     lt_call_json(call, 200, &o);
 }
 
-/* "org%2Fmodel": clients write a name's slashes, spaces and letters so. What is too long is cut, and then no model's name. */
+/* "org%2Fmodel": clients write a name's slashes, spaces and letters so. What is too long is cut,
+ * and then no model's name. */
 static void decode_percent(char *out, size_t room, const char *text) {
     size_t n = 0;
     while (*text != '\0' && n + 1 < room) {

@@ -1,5 +1,5 @@
-/* api_messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's shape, over the same conversation as chat. max_tokens is an upper bound:
- * where the context is smaller it counts. */
+/* api_messages.c: /v1/messages and /v1/messages/count_tokens: Anthropic's shape, over the same
+ * conversation as chat. max_tokens is an upper bound: where the context is smaller it counts. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* api_native.c: llama-server's own endpoints: /completion, /props, /slots, so that its clients and pages work. Defaults of the sampling are its,
- * not OpenAI's. */
+/* api_native.c: llama-server's own endpoints: /completion, /props, /slots, so that its clients and
+ * pages work. Defaults of the sampling are its, not OpenAI's. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -148,7 +148,8 @@ static void put_stop(lt_json_out *o, const lt_strand *c) {
     }
 }
 
-/* The last object of a choice: the whole text, or (streams) what is behind it, with the tokens whose text was held back. */
+/* The last object of a choice: the whole text, or (streams) what is behind it, with the tokens
+ * whose text was held back. */
 static void put_final(lt_json_out *o, const lt_strand *c, bool with_text) {
     const lt_reply *j = c->reply;
     const lt_part *p = c->part;
@@ -343,8 +344,8 @@ static bool prepare(lt_reply *j, lt_api_error *e) {
     int64_t most = j->ask.max_tokens < 0 ? -1 : j->ask.max_tokens; /* -1, -2: to the end. */
     most = most > context ? context : most == 0 ? 1 : most;
     j->ask.seed = j->ask.seed == 0xFFFFFFFF ? -1 : j->ask.seed; /* As /props tells a random one. */
-    j->ask.return_ids |=
-        j->ask.stream; /* As llama-server: the ids of a stream come with its text. */
+    /* As llama-server: the ids of a stream come with its text. */
+    j->ask.return_ids |= j->ask.stream;
     return lt_server_check_model(j->server, &j->ask, e) &&
            check_fields(j->ask.response_fields, e) &&
            lt_reply_configure(j, most, j->ask.n_probs > 0 ? (int)j->ask.n_probs : -1, e) &&

@@ -1,7 +1,9 @@
-/* api_ollama.c: Ollama's /api/chat and /api/generate: one JSON object a line, of which the last says done; whole with stream false.
+/* api_ollama.c: Ollama's /api/chat and /api/generate: one JSON object a line, of which the last
+ * says done; whole with stream false.
  *
- * Options that only say how Ollama runs its models are accepted, as nothing in an answer depends on them; num_ctx may be at most the context that is
- * served. What follows reads and rewords the request; a call of a tool is told when it is whole, its arguments as an object. */
+ * Options that only say how Ollama runs its models are accepted, as nothing in an answer depends on
+ * them; num_ctx may be at most the context that is served. What follows reads and rewords the
+ * request; a call of a tool is told when it is whole, its arguments as an object. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>

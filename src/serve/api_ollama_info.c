@@ -1,5 +1,6 @@
-/* api_ollama_info.c: the rest of Ollama's /api: version, tags, ps, show, embed, embeddings. One model is served, so there is nothing to pull, push,
- * create, copy or delete: those are refused by name. */
+/* api_ollama_info.c: the rest of Ollama's /api: version, tags, ps, show, embed, embeddings. One
+ * model is served, so there is nothing to pull, push, create, copy or delete: those are refused by
+ * name. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>

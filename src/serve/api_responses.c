@@ -1,8 +1,9 @@
-/* api_responses.c: /v1/responses: OpenAI's newer shape. The request's items, behind those of the response that it continues, become chat messages;
- * responses_face.c words the answer.
+/* api_responses.c: /v1/responses: OpenAI's newer shape. The request's items, behind those of the
+ * response that it continues, become chat messages; responses_face.c words the answer.
  *
- * Reasoning goes back in as it came out: from a reasoning item's sealed text, else its content, else its summary, it becomes the
- * reasoning_content of the assistant's message behind it, and the template decides which of it the model reads again. */
+ * Reasoning goes back in as it came out: from a reasoning item's sealed text, else its content,
+ * else its summary, it becomes the reasoning_content of the assistant's message behind it, and the
+ * template decides which of it the model reads again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -269,7 +270,8 @@ static bool resolve(lt_server *s, const char *owner, json_t *items, lt_api_error
     return true;
 }
 
-/* A sealed text is what the reasoning was; it becomes the item's content, of which a client may have any part. */
+/* A sealed text is what the reasoning was; it becomes the item's content, of which a client may
+ * have any part. */
 static bool unseal(const lt_server *s, const char *owner, json_t *items, lt_api_error *e) {
     lt_seal_key key;
     json_t *item;

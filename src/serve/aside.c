@@ -21,8 +21,8 @@ struct lt_aside {
     pthread_cond_t wake;
     lt_fifo waiting, worked, trees;
     int64_t n; /* In waiting. */
-    size_t
-        busy_bytes; /* Of jobs that have begun and not been taken, and of trees that are being freed. */
+    /* Of jobs that have begun and not been taken, and of trees that are being freed. */
+    size_t busy_bytes;
     bool closing;
 };
 

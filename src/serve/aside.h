@@ -1,5 +1,5 @@
-/* aside.h: threads for what would hold the loop, and with it everybody's streams, up: large requests, from JSON to tokens, and the freeing of
- * their trees.
+/* aside.h: threads for what would hold the loop, and with it everybody's streams, up: large
+ * requests, from JSON to tokens, and the freeing of their trees.
  *
  *     loop:      lt_aside_submit(a, job)
  *     threads:   job->work(job)
@@ -9,8 +9,10 @@
  *                       └─cancel: true ─▶ free
  *
  * Jobs begin in their order, and end in any; a connection has one at a time.
- * Memory: trees that are let go are freed first, and a job is begun only beside such others that all of them, until the loop has taken them, have at most LT_ASIDE_BYTES of text; a longer
- * one alone. So beside the trees of requests that are being answered there are those of so much text. A bounded queue, first come, first served; one more is LIMIT. */
+ * Memory: trees that are let go are freed first, and a job is begun only beside such others that
+ * all of them, until the loop has taken them, have at most LT_ASIDE_BYTES of text; a longer one
+ * alone. So beside the trees of requests that are being answered there are those of so much text. A
+ * bounded queue, first come, first served; one more is LIMIT. */
 #ifndef LT_SERVE_ASIDE_H
 #define LT_SERVE_ASIDE_H
 
@@ -35,7 +37,8 @@ struct lt_aside_job {
 /* Starts n_threads of 1 to LT_ASIDE_THREADS. */
 LT_MUST_USE lt_err lt_aside_open(lt_aside **out, struct event_base *base, int n_threads,
                                  int64_t max_waiting);
-/* On the loop's thread: what has begun is ended and told, jobs that wait are forgotten, trees are freed, and from here on at once. Accepts NULL. */
+/* On the loop's thread: what has begun is ended and told, jobs that wait are forgotten, trees are
+ * freed, and from here on at once. Accepts NULL. */
 void lt_aside_stop(lt_aside *a);
 void lt_aside_close(lt_aside *a); /* Trees must be free. */
 
@@ -54,7 +57,7 @@ struct lt_body {
 
 /* Parse the text. NULL: out of memory. */
 lt_body *lt_body_open(lt_aside *a, const char *text, size_t bytes);
-void lt_body_free(
-    lt_body *b); /* From any thread; at once on one of these, soon else. Accepts NULL. */
+/* From any thread; at once on one of these, soon else. Accepts NULL. */
+void lt_body_free(lt_body *b);
 
 #endif

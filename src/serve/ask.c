@@ -197,7 +197,8 @@ static bool read_field(lt_ask *a, const lt_field *f, const json_t *value, const 
     return with_code(e, "unsupported_parameter");
 }
 
-/* A name that came with a request, as the log may have it: no ends of lines, no codes of terminals. */
+/* A name that came with a request, as the log may have it: no ends of lines, no codes of
+ * terminals. */
 static void warn_unknown(const char *where, const char *key) {
     char name[64];
     size_t n = 0;

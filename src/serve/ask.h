@@ -1,8 +1,11 @@
-/* ask.h: what a request asks for: one struct for all endpoints, filled from JSON by one table per endpoint.
+/* ask.h: what a request asks for: one struct for all endpoints, filled from JSON by one table per
+ * endpoint.
  *
- * A table row names a field, how it is read and where it goes; so a field is honoured, accepted because it does not change the answer (NOTHING),
- * accepted with certain values only (ONLY), or refused by name (REFUSED). What no row names is refused too, with the nearest name, unless `unknown` says otherwise. null is
- * the same as absent everywhere. docs/serve.md lists the tables. */
+ * A table row names a field, how it is read and where it goes; so a field is honoured, accepted
+ * because it does not change the answer (NOTHING), accepted with certain values only (ONLY), or
+ * refused by name (REFUSED). What no row names is refused too, with the nearest name, unless
+ * `unknown` says otherwise. null is the same as absent everywhere. docs/serve.md lists the
+ * tables. */
 #ifndef LT_SERVE_ASK_H
 #define LT_SERVE_ASK_H
 
@@ -37,10 +40,12 @@ bool lt_api_refuse_oom(lt_api_error *e);
 
 typedef struct lt_body lt_body; /* aside.h: a tree that another thread frees. */
 
-/* What becomes of a field that no row names: the request is refused, or it is left out, with or without a line in the log. */
+/* What becomes of a field that no row names: the request is refused, or it is left out, with or
+ * without a line in the log. */
 typedef enum { LT_UNKNOWN_REFUSE, LT_UNKNOWN_WARN, LT_UNKNOWN_IGNORE } lt_unknown_fields;
 
-/* Everything any endpoint understands. JSON members point into the request's tree, which the ask owns. */
+/* Everything any endpoint understands. JSON members point into the request's tree, which the ask
+ * owns. */
 typedef struct {
     json_t *root;
     lt_unknown_fields unknown;
@@ -64,8 +69,8 @@ typedef struct {
     int64_t dry_allowed, dry_last_n;
     bool ignore_eos;
     const json_t *logit_bias, *stop, *stop_ids, *dry_breakers, *allowed_ids, *bad_words;
-    int64_t
-        truncate_prompt; /* Tokens of the prompt's end that are kept; -1: what fits; below: all. */
+    /* Tokens of the prompt's end that are kept; -1: what fits; below: all. */
+    int64_t truncate_prompt;
     bool include_stop;
     const json_t *format, *options; /* Ollama's. */
     bool raw, truncate;
@@ -137,11 +142,13 @@ typedef struct {
 #define LT_REFUSED(name, why)                                                                      \
     { name, LT_FIELD_REFUSED, 0, 0, 0, why }
 
-/* llama-server's settings of samplers that are only there switched off: without those nothing depends on them, and its clients send them all. */
+/* llama-server's settings of samplers that are only there switched off: without those nothing
+ * depends on them, and its clients send them all. */
 #define LT_FIELDS_IDLE                                                                             \
     LT_NOTHING("mirostat_tau"), LT_NOTHING("mirostat_eta"), LT_NOTHING("dynatemp_exponent")
 
-/* Fields that chat, completions, responses and the native completion share: how tokens are chosen, and the extensions of other servers. */
+/* Fields that chat, completions, responses and the native completion share: how tokens are chosen,
+ * and the extensions of other servers. */
 #define LT_FIELDS_SAMPLING                                                                         \
     LT_F64("temperature", temperature, 0, 100), LT_F64("top_p", top_p, 0, 1),                      \
         LT_I64("top_k", top_k, -1, 1e9), LT_F64("min_p", min_p, 0, 1),                             \
@@ -180,7 +187,8 @@ typedef struct {
         LT_I64("repeat_last_n", repeat_last_n, -1, 1e9)
 
 void lt_ask_defaults(lt_ask *a); /* OpenAI's: temperature 1, n 1, ... */
-/* The server's own defaults (an object of sampling fields and max_tokens, or NULL), over those; its tree must outlive the ask. */
+/* The server's own defaults (an object of sampling fields and max_tokens, or NULL), over those; its
+ * tree must outlive the ask. */
 bool lt_ask_preset(lt_ask *a, const json_t *preset, lt_api_error *e);
 void lt_ask_free(lt_ask *a);
 
@@ -190,15 +198,18 @@ bool lt_ask_read(lt_ask *a, const lt_field *rows, size_t n_rows, const char *bod
 /* The same with a body that is parsed already, and becomes the ask's. */
 bool lt_ask_read_body(lt_ask *a, const lt_field *rows, size_t n_rows, lt_body *body,
                       lt_api_error *e);
-/* One object by a table of fields: for nested objects (stream_options, ...). where leads the parameter's name. */
+/* One object by a table of fields: for nested objects (stream_options, ...). where leads the
+ * parameter's name. */
 bool lt_ask_object(lt_ask *a, const json_t *object, const lt_field *rows, size_t n_rows,
                    const char *where, lt_api_error *e);
 
-/* The body as a JSON object, to be released; NULL: *e. One of over LT_BODY_VALUES values is refused: each takes some 100 bytes of memory. */
+/* The body as a JSON object, to be released; NULL: *e. One of over LT_BODY_VALUES values is
+ * refused: each takes some 100 bytes of memory. */
 #define LT_BODY_VALUES ((size_t)4 << 20)
 json_t *lt_body_parse(const char *body, size_t bytes, lt_api_error *e);
 
-/* Of one field's names (NULL at the end) the one that the request uses; the first if it uses none. */
+/* Of one field's names (NULL at the end) the one that the request uses; the first if it uses
+ * none. */
 const char *lt_ask_said(const lt_ask *a, const char *const *names);
 
 /* A string, or a list of strings, of at most `most`; n <= most pointers into the tree. */

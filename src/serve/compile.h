@@ -1,16 +1,19 @@
-/* compile.h: grammars are made on a thread of their own, so that the loop, and with it everybody's streams, never waits for one.
+/* compile.h: grammars are made on a thread of their own, so that the loop, and with it everybody's
+ * streams, never waits for one.
  *
- *     loop:      lt_compiler_submit(c, job)            job is the caller's, and filled; it lives until done or a cancel that says true
- *     compiler:  vocabulary (the first time), grammar
+ *     loop: lt_compiler_submit(c, job) job is the caller's, and filled; it lives until done or a
+ *     cancel that says true compiler: vocabulary (the first time), grammar
  *     loop:      done(job): job->grammar, or job->err and job->message
  *
- * What was made is kept (grammar_keep.h): the next job that asks for the same is told at once, however many wait.
+ * What was made is kept (grammar_keep.h): the next job that asks for the same is told at once,
+ * however many wait.
  *
  *     free ─submit─▶ WAITING ─▶ MADE ─▶ told: done() on the loop ─▶ free
  *       └──it is kept────▶ MADE
  *                       └─cancel: true ─▶ free      MADE ─cancel: false─▶ given up at the next state of an automaton, then told like any other
  *
- * A bounded queue, first come, first made; one more is LIMIT. While a job waits or is made, its tree and texts are the compiler's to read: the loop leaves them alone. */
+ * A bounded queue, first come, first made; one more is LIMIT. While a job waits or is made, its
+ * tree and texts are the compiler's to read: the loop leaves them alone. */
 #ifndef LT_SERVE_COMPILE_H
 #define LT_SERVE_COMPILE_H
 
@@ -27,8 +30,8 @@ typedef struct lt_compile lt_compile;
 
 struct lt_compile {
     lt_fifo_link link; /* The compiler's. */
-    bool
-        speech; /* A chat's whole answer (lt_parse_grammar); else the form alone: what.kind, what.form. */
+    /* A chat's whole answer (lt_parse_grammar); else the form alone: what.kind, what.form. */
+    bool speech;
     lt_parse_grammar_options what;
     void *user;
 
@@ -47,14 +50,15 @@ typedef struct {
     int64_t max_waiting;
     size_t keep_bytes; /* Of grammars that are kept, at most. */
     void (*done)(lt_compile *job);
-    void (*before)(
-        void *ctx); /* On the compiler's thread, before each grammar: tests. May be NULL. */
+    /* On the compiler's thread, before each grammar: tests. May be NULL. */
+    void (*before)(void *ctx);
     void *ctx;
 } lt_compiler_options;
 
 /* Starts the thread. The tokenizer must outlive it. */
 LT_MUST_USE lt_err lt_compiler_open(lt_compiler **out, const lt_compiler_options *o);
-/* Jobs that wait are dropped, the one that is made is given up; done() is not called any more. Accepts NULL. The vocabulary goes with it: grammars must be closed before. */
+/* Jobs that wait are dropped, the one that is made is given up; done() is not called any more.
+ * Accepts NULL. The vocabulary goes with it: grammars must be closed before. */
 void lt_compiler_stop(lt_compiler *c);
 void lt_compiler_close(lt_compiler *c);
 

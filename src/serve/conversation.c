@@ -60,7 +60,8 @@ json_t *lt_content_text(const json_t *content, const char *where, lt_api_error *
     return joined;
 }
 
-/* ---- One message, as templates expect it: content a string, the arguments of tool calls objects ---- */
+/* ---- One message, as templates expect it: content a string, the arguments of tool calls objects
+ * ---- */
 
 static bool copy_tool_calls(json_t *to, const json_t *calls, const char *where, lt_api_error *e) {
     json_t *list = json_array();

@@ -1,5 +1,6 @@
-/* conversation_fit.c: a conversation that is too long loses its oldest turns: `truncation: auto` of /v1/responses. What leads it, the system's and
- * the developer's messages, stays; the rest begins at a user's message, so that no result stands without its call. How many turns go is found by
+/* conversation_fit.c: a conversation that is too long loses its oldest turns: `truncation: auto` of
+ * /v1/responses. What leads it, the system's and the developer's messages, stays; the rest begins
+ * at a user's message, so that no result stands without its call. How many turns go is found by
  * halving, as each try renders and encodes what is left. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* conversation_tools.c: tools for chat templates that know none. Their list goes into the system message, calls into the assistant's words in the
- * spelling that a plain format reads (parse.h), and results come as the user's. Without this a model would not hear of the tools at all. */
+/* conversation_tools.c: tools for chat templates that know none. Their list goes into the system
+ * message, calls into the assistant's words in the spelling that a plain format reads (parse.h),
+ * and results come as the user's. Without this a model would not hear of the tools at all. */
 #include <string.h>
 
 #include "serve/conversation.h"

@@ -1,4 +1,5 @@
-/* engine.c: the door of the engine (lateen/serve.h): open, submit, cancel, poll, from any thread; and the thread that steps.
+/* engine.c: the door of the engine (lateen/serve.h): open, submit, cancel, poll, from any thread;
+ * and the thread that steps.
  *
  *     submit ──▶ slots[id % n_slots], submitted ──wake──▶ engine's thread: lt_engine_step until there is nothing to do, then sleep
  *     poll   ◀── ready: jobs with news ◀──event_fd─────── publish, at the end of a step
@@ -21,7 +22,8 @@
 #include "model/run.h"
 #include "serve/engine_impl.h"
 
-/* A device reads its weights once a step and is far from busy with 512 rows: an H100 takes 2,048 of Llama-1B in 8 ms, in four steps in 11 (docs/SPEED.md). */
+/* A device reads its weights once a step and is far from busy with 512 rows: an H100 takes 2,048 of
+ * Llama-1B in 8 ms, in four steps in 11 (docs/SPEED.md). */
 #define STEP_TOKENS_HOST   512
 #define STEP_TOKENS_DEVICE 2048
 
@@ -64,7 +66,8 @@ static int64_t div_up(int64_t a, int64_t b) {
     return (a + b - 1) / b;
 }
 
-/* Of the weights what has yet to come into the host's memory: those that are filled beside, or mapped and not read. */
+/* Of the weights what has yet to come into the host's memory: those that are filled beside, or
+ * mapped and not read. */
 static uint64_t weights_to_come(const lt_engine *e) {
     const uint64_t all = lt_model_host_bytes(e->model), here = lt_limits_resident_bytes();
     return all > here ? all - here : 0;
@@ -119,7 +122,8 @@ static lt_err count_pages(lt_engine *e, int64_t *n) {
     return LT_OK;
 }
 
-/* How many pages, how long a sequence may be in so many, and how many are kept that nobody holds. */
+/* How many pages, how long a sequence may be in so many, and how many are kept that nobody
+ * holds. */
 static lt_err size_cache(lt_engine *e) {
     lt_engine_options *o = &e->o;
     int64_t n = 0;
@@ -157,8 +161,8 @@ static void engine_carve(lt_engine *e, lt_arena *a) {
 
 static lt_err size_engine(lt_engine *e) {
     lt_engine_options *o = &e->o;
-    if (o->cache_dtype ==
-        LT_DTYPE_COUNT) { /* In 16 bits it takes half the memory and time to read. */
+    /* In 16 bits it takes half the memory and time to read. */
+    if (o->cache_dtype == LT_DTYPE_COUNT) {
         o->cache_dtype = e->model->options.stored && e->model->backend->host_memory
                              ? LT_F16
                              : e->model->options.dtype;
@@ -190,8 +194,8 @@ static lt_err size_engine(lt_engine *e) {
 
 #define WARM_WAIT_US 2000
 
-/* There is nothing to do. While kernels are compiled in the background, the steps that lack them wait: a request that comes then
- * needs fewer. */
+/* There is nothing to do. While kernels are compiled in the background, the steps that lack them
+ * wait: a request that comes then needs fewer. */
 static void warm_next(lt_engine *e) {
     if (lt_forward_compiling(e->forward)) {
         (void)usleep(WARM_WAIT_US);

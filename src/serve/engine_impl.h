@@ -1,9 +1,13 @@
-/* engine_impl.h: the engine from inside: the door (engine.c, any thread) and the step (step.c, the engine's thread).
+/* engine_impl.h: the engine from inside: the door (engine.c, any thread) and the step (step.c, the
+ * engine's thread).
  *
  * WHO TOUCHES WHAT
- *     front, under lock      slots, submitted, cancelled, ready, told; a job's public and told fields, its cancel flags
- *     engine's thread alone  sched, forward, steps, plan arrays, pickers; a job's other fields once it was submitted
- * The engine takes the lock twice a step, for as long as it takes to move a few pointers and counts. */
+ *     front, under lock      slots, submitted, cancelled, ready, told; a job's public and told
+ *                            fields, its cancel flags
+ *     engine's thread alone  sched, forward, steps, plan arrays, pickers; a job's other fields once
+ *                            it was submitted
+ * The engine takes the lock twice a step, for as long as it takes to move a few pointers and
+ * counts. */
 #ifndef LT_SERVE_ENGINE_IMPL_H
 #define LT_SERVE_ENGINE_IMPL_H
 
@@ -14,7 +18,8 @@
 #include "tensor/backend.h"
 #include "serve/job.h"
 
-/* A token to choose this step: from row `row` of the logits at hand, where they lie (on_device) or of their copy. */
+/* A token to choose this step: from row `row` of the logits at hand, where they lie (on_device) or
+ * of their copy. */
 typedef struct {
     lt_sample *sample;
     int64_t row;
@@ -29,8 +34,8 @@ typedef struct {
 typedef struct {
     int64_t item;     /* Of the step. */
     int64_t position; /* Of the row's token. */
-    bool
-        next; /* The sample's next token comes from it; else the prompt's token at position + 1 is judged. */
+    /* The sample's next token comes from it; else the prompt's token at position + 1 is judged. */
+    bool next;
     bool on_device, /* It is chosen, or judged, there; */
         late;       /* when the tokens of the step before are known. */
 } lt_wanted;
@@ -49,12 +54,14 @@ typedef struct {
     int64_t n_items, n_rows; /* Of the plan. */
     int64_t n_logits,
         n_hidden; /* Of the forward's out_rows: first those, which are wanted, then these. */
-    bool
-        sent; /* The engine goes ahead, and all its tokens are chosen on the device and come by themselves: forward.h, send_choices. */
+    /* The engine goes ahead, and all its tokens are chosen on the device and come by themselves:
+     * forward.h, send_choices. */
+    bool sent;
     bool late, whole; /* late: some of them are. whole: nothing of it is still to be queued. */
 } lt_step;
 
-/* What a step hands to the forward, which keeps nothing of it, and what tokens are chosen with. All sizes are fixed at open. */
+/* What a step hands to the forward, which keeps nothing of it, and what tokens are chosen with. All
+ * sizes are fixed at open. */
 typedef struct {
     int32_t *ids, *positions, *slots, *out_rows; /* (step_tokens) */
     int32_t *q_start, *kv_len;                   /* (max_running + 1) */
@@ -88,8 +95,8 @@ struct lt_engine {
     lt_step_room room;
     lt_picker *pickers; /* (n_pickers) one a thread of a parallel loop */
     int64_t n_pickers, max_pages, out_rows, mask_words;
-    lt_sample *
-        *note_owners; /* (n_note_slots) whose notes a slot on the device has; NULL: nobody's */
+    /* (n_note_slots) whose notes a slot on the device has; NULL: nobody's */
+    lt_sample **note_owners;
     int64_t n_note_slots, max_edits;
     lt_job *touched; /* Jobs that changed in this step: published at its end. */
     int64_t n_new_tokens, n_prompt_tokens, n_cached_tokens, n_steps_ahead;
@@ -111,7 +118,8 @@ struct lt_engine {
     bool running;
 };
 
-/* Take in what was submitted and cancelled, run one step. False: there is nothing to do, or the engine is closing. */
+/* Take in what was submitted and cancelled, run one step. False: there is nothing to do, or the
+ * engine is closing. */
 bool lt_engine_step(lt_engine *e);
 void lt_engine_signal(lt_engine *e); /* The front has news to poll. */
 
@@ -119,21 +127,23 @@ void lt_engine_signal(lt_engine *e); /* The front has news to poll. */
 void lt_step_carve(lt_engine *e, lt_arena *a);
 LT_MUST_USE lt_err lt_step_lay_out(lt_engine *e, lt_step *s, lt_forward_rows *out);
 
-/* Of step.c, for step_pick.c: a job has news; a sample ends; a sample can not go on, and none of its request can that would have started from it. */
+/* Of step.c, for step_pick.c: a job has news; a sample ends; a sample can not go on, and none of
+ * its request can that would have started from it. */
 void lt_step_touch(lt_engine *e, lt_job *j);
 void lt_step_finish(lt_engine *e, lt_sample *s, lt_finish why, lt_err failure);
 void lt_step_fail(lt_engine *e, lt_sample *s, lt_err failure);
 
-/* Of step_note.c: whether the device chooses for the sample; how it chooses the next token, its notes brought up to date, with the row `mask_row` of masks
- * if a grammar rules; the sample needs no notes any more; notes that are to begin are queued. */
+/* Of step_note.c: whether the device chooses for the sample; how it chooses the next token, its
+ * notes brought up to date, with the row `mask_row` of masks if a grammar rules; the sample needs
+ * no notes any more; notes that are to begin are queued. */
 bool lt_step_on_device(const lt_engine *e, const lt_sample *s);
 LT_MUST_USE lt_err lt_step_how(lt_engine *e, lt_sample *s, const lt_pick_args *args,
                                int64_t mask_row, double how[LT_CHOOSE_HOW_COUNT]);
 void lt_step_drop_notes(lt_engine *e, lt_sample *s);
 LT_MUST_USE lt_err lt_step_begin_notes(lt_engine *e);
 
-/* Of step_pick.c: the late choices of wanted rows [first, first + n), queued; the tokens of a step that was sent; of another: those of wanted rows
- * [first, first + n), then its hidden states. */
+/* Of step_pick.c: the late choices of wanted rows [first, first + n), queued; the tokens of a step
+ * that was sent; of another: those of wanted rows [first, first + n), then its hidden states. */
 LT_MUST_USE lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_t n);
 LT_MUST_USE lt_err lt_step_take(lt_engine *e, const lt_step *s);
 LT_MUST_USE lt_err lt_step_pick(lt_engine *e, const lt_step *s, int64_t first, int64_t n);

@@ -1,4 +1,5 @@
-/* fifo.h: first in, first out: jobs between the loop and a thread beside it. A job is in one list at most, by a link that is its first member; whoever shares a list locks. */
+/* fifo.h: first in, first out: jobs between the loop and a thread beside it. A job is in one list
+ * at most, by a link that is its first member; whoever shares a list locks. */
 #ifndef LT_SERVE_FIFO_H
 #define LT_SERVE_FIFO_H
 

@@ -102,8 +102,8 @@ void lt_grammar_close(lt_grammar *g) {
 }
 
 lt_err lt_grammar_state_open(lt_grammar_state **out, const lt_grammar *grammar) {
-    lt_grammar *g =
-        (lt_grammar *)(uintptr_t)grammar; /* Its cache grows; its language does not change. */
+    /* Its cache grows; its language does not change. */
+    lt_grammar *g = (lt_grammar *)(uintptr_t)grammar;
     lt_grammar_state *s = calloc(1, sizeof *s);
     if (s == NULL) {
         LT_FAIL(LT_ERR_OOM, "grammar state");

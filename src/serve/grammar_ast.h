@@ -1,8 +1,9 @@
-/* grammar_ast.h: a grammar as a set of rules over a small tree, before it becomes an automaton. GBNF, regular expressions, JSON schemas
- * and choices are all written into this; grammar_compile.c takes it from there.
+/* grammar_ast.h: a grammar as a set of rules over a small tree, before it becomes an automaton.
+ * GBNF, regular expressions, JSON schemas and choices are all written into this; grammar_compile.c
+ * takes it from there.
  *
- * Nodes are numbers into one growing table, so that readers need no cleanup of their own. A failed allocation is remembered and
- * reported once, by lt_gast_check. */
+ * Nodes are numbers into one growing table, so that readers need no cleanup of their own. A failed
+ * allocation is remembered and reported once, by lt_gast_check. */
 #ifndef LT_SERVE_GRAMMAR_AST_H
 #define LT_SERVE_GRAMMAR_AST_H
 
@@ -32,9 +33,12 @@ typedef enum {
     LT_GNODE_RULE,   /* Rule a. */
     LT_GNODE_AND,    /* What kids a and n both match; regular only. */
     LT_GNODE_MINUS,  /* What kid a matches and kid n does not; regular only. */
-    LT_GNODE_GRAPH, /* An automaton written out: arcs [a, a + n) between max states; it starts in 0. */
-    LT_GNODE_LENGTH, /* What kid a matches in min to max characters, each as kid n spells one; regular only. */
-    LT_GNODE_ERASE /* What kid a matches, with anchors (bytes LT_GANCHOR_...) read as nothing; regular only. */
+    /* An automaton written out: arcs [a, a + n) between max states; it starts in 0. */
+    LT_GNODE_GRAPH,
+    /* What kid a matches in min to max characters, each as kid n spells one; regular only. */
+    LT_GNODE_LENGTH,
+    /* What kid a matches, with anchors (bytes LT_GANCHOR_...) read as nothing; regular only. */
+    LT_GNODE_ERASE
 } lt_gkind;
 
 typedef struct {
@@ -59,8 +63,9 @@ typedef struct {
     lt_gid body; /* -1: not defined (yet). */
     char *name;
     bool keep; /* Do not write it into its callers. */
-    /* For grammar_distinct.h; all kept. Its texts are entries (names of members, items of a list): no two of one container are the same. It is
-     * regular. Or a JSON text begins with it; or the items of a list that are to be different. */
+    /* For grammar_distinct.h; all kept. Its texts are entries (names of members, items of a list):
+     * no two of one container are the same. It is regular. Or a JSON text begins with it; or the
+     * items of a list that are to be different. */
     bool names, json, unique;
 } lt_grule;
 
@@ -91,7 +96,8 @@ lt_gid lt_gast_never(lt_gast *g);
 lt_gid lt_gast_bytes(lt_gast *g, const char *s, size_t n);
 lt_gid lt_gast_text(lt_gast *g, const char *s); /* 0-terminated. */
 lt_gid lt_gast_byte(lt_gast *g, int lo, int hi);
-/* One character of (negated: outside of) the ranges, which are sorted and merged here. Surrogates are never matched. */
+/* One character of (negated: outside of) the ranges, which are sorted and merged here. Surrogates
+ * are never matched. */
 lt_gid lt_gast_chars(lt_gast *g, const lt_grange *ranges, size_t n, bool negated);
 lt_gid lt_gast_char_range(lt_gast *g, uint32_t lo, uint32_t hi);
 lt_gid lt_gast_list(lt_gast *g, lt_gkind kind, const lt_gid *kids, size_t n); /* SEQ or ALT */
@@ -102,7 +108,8 @@ lt_gid lt_gast_repeat(lt_gast *g, lt_gid kid, int32_t min,
                       int32_t max);                                 /* max LT_GINF: any number. */
 lt_gid lt_gast_pair(lt_gast *g, lt_gkind kind, lt_gid a, lt_gid b); /* AND, MINUS */
 lt_gid lt_gast_ref(lt_gast *g, int32_t rule);
-/* The arcs of a graph, one after the other, then the graph; `first` is g->n_arcs before its first. */
+/* The arcs of a graph, one after the other, then the graph; `first` is g->n_arcs before its
+ * first. */
 void lt_gast_arc(lt_gast *g, int32_t from, int lo, int hi, int32_t to);
 void lt_gast_accept(lt_gast *g, int32_t state);
 lt_gid lt_gast_graph(lt_gast *g, int32_t first, int32_t n_states);

@@ -1,8 +1,10 @@
 /* grammar_cache.c: configurations, stepped by bytes and masked by tokens; see grammar_impl.h.
  *
- * MASK     1. How many plain characters (see grammar_vocab.c) can follow with nothing decided by them? If after each of them the same
- *             configuration comes, plain tokens up to that length are allowed without a look; a string without a length limit is a
- *             configuration that comes back to itself: all of them.
+ * MASK     1. How many plain characters (see grammar_vocab.c) can follow with nothing decided by
+ *          them? If after each of them the same
+ *             configuration comes, plain tokens up to that length are allowed without a look; a
+ *             string without a length limit is a configuration that comes back to itself: all of
+ *             them.
  *          2. The other tokens by a walk of their trie, subtrees that do not fit skipped.
  *          Both cost a configuration once; then the mask is copied. */
 #include "serve/grammar_impl.h"
@@ -150,7 +152,8 @@ static unsigned marks_of(const lt_gconfig *f) {
            (f->starts_unique ? LT_GMARK_UNIQUE : 0u);
 }
 
-/* Everything that the work list leads to without a byte, as a configuration; -1: nothing can follow and the text may not end. */
+/* Everything that the work list leads to without a byte, as a configuration; -1: nothing can follow
+ * and the text may not end. */
 static lt_err settle(lt_grammar *g, int32_t *out) {
     const lt_gprogram *p = &g->program;
     lt_gcache *c = &g->cache;
@@ -304,7 +307,8 @@ static const byte_range plain_forms[][4] = {
     {{0xF1, 0xF3}, {0x80, 0xBF}, {0x80, 0xBF}, {0x80, 0xBF}},
     {{0xF4, 0xF4}, {0x80, 0x8F}, {0x80, 0xBF}, {0x80, 0xBF}}};
 
-/* Of a state: no plain character leads anywhere; they lead to different places; not looked at yet. */
+/* Of a state: no plain character leads anywhere; they lead to different places; not looked at
+ * yet. */
 enum { PLAIN_NONE = -1, PLAIN_MIXED = -2, PLAIN_UNKNOWN = -3 };
 
 /* Does every text of this form lead from config to *to (set by the first)? */
@@ -330,8 +334,8 @@ static lt_err leads_to(lt_grammar *g, int32_t config, const byte_range *form, in
     return LT_OK;
 }
 
-/* Within one rule's automaton: where each text of this form leads. *to: that state, PLAIN_NONE when none leads anywhere; false: they differ,
- * or on the way a call begins or the rule ends. */
+/* Within one rule's automaton: where each text of this form leads. *to: that state, PLAIN_NONE when
+ * none leads anywhere; false: they differ, or on the way a call begins or the rule ends. */
 static bool form_leads_to(const lt_gdfa *d, int32_t state, const byte_range *form, int left,
                           int32_t *to) {
     int32_t last = -3;
@@ -376,8 +380,8 @@ static int32_t plain_state(lt_gprogram *p, int32_t state) {
     return p->plain[state] = to;
 }
 
-/* As plain_next, where each item's automaton alone tells; *out PLAIN_MIXED: it does not. Most steps within strings are so: none of the
- * configurations within characters has to be made. */
+/* As plain_next, where each item's automaton alone tells; *out PLAIN_MIXED: it does not. Most steps
+ * within strings are so: none of the configurations within characters has to be made. */
 static lt_err plain_by_states(lt_grammar *g, int32_t config, int32_t *out) {
     lt_gcache *c = &g->cache;
     const size_t first = c->configs[config].item;
@@ -422,8 +426,8 @@ static lt_err plain_next(lt_grammar *g, int32_t config, int32_t *out) {
     return LT_OK;
 }
 
-/* How many plain characters may follow, decided by none of them, at most the longest plain token's. *closed: after them no plain
- * character can. */
+/* How many plain characters may follow, decided by none of them, at most the longest plain token's.
+ * *closed: after them no plain character can. */
 static lt_err plain_run(lt_grammar *g, int32_t config, int *chars, bool *closed) {
     int32_t at = config, next = -1;
     *chars = 0;
@@ -503,8 +507,8 @@ static lt_err keep_mask(lt_grammar *g, int32_t config, const uint32_t *bits, int
     return LT_OK;
 }
 
-/* Many positions of a counted repetition differ in nothing that the tokens of the second trie could see: far enough from both bounds the one
- * with the lowest count stands for all. */
+/* Many positions of a counted repetition differ in nothing that the tokens of the second trie could
+ * see: far enough from both bounds the one with the lowest count stands for all. */
 static lt_err alike(lt_grammar *g, int32_t config, int32_t *out) {
     lt_gcache *c = &g->cache;
     const lt_gprogram *p = &g->program;

@@ -1,5 +1,6 @@
-/* grammar_compile.c: rules to one program: which rules are written into their callers, each rule's automaton, dead ends cut, left recursion
- * refused, bytes that nothing tells apart put into classes. */
+/* grammar_compile.c: rules to one program: which rules are written into their callers, each rule's
+ * automaton, dead ends cut, left recursion refused, bytes that nothing tells apart put into
+ * classes. */
 #include "serve/grammar_impl.h"
 
 #include <stdlib.h>
@@ -22,7 +23,8 @@ void lt_gprogram_free(lt_gprogram *p) {
     *p = (lt_gprogram){0};
 }
 
-/* Sizes of rules from the leaves up; what remains after no more change is recursive, or calls what is. */
+/* Sizes of rules from the leaves up; what remains after no more change is recursive, or calls what
+ * is. */
 static lt_err plan_rules(lt_gplan *p) {
     lt_gast *g = p->ast;
     int32_t *uses = calloc(g->n_rules + 1, sizeof *uses);
@@ -121,7 +123,8 @@ static lt_err mark(lt_gprogram *p, const lt_gdfa *d, const lt_grule *rule, int32
     return LT_OK;
 }
 
-/* Compile one tree (of a rule; NULL: of a loop) and put it behind the others; *start: its first state. */
+/* Compile one tree (of a rule; NULL: of a loop) and put it behind the others; *start: its first
+ * state. */
 static lt_err compile_one(lt_gprogram *p, lt_gplan *plan, lt_gid body, const lt_grule *rule,
                           int32_t *start) {
     lt_gdfa d = {0};
@@ -245,8 +248,8 @@ static lt_err cut_dead_ends(lt_gprogram *p) {
     return LT_OK;
 }
 
-/* A call that can come to itself before a byte is read would never end: find one by depth-first search over states along calls (and past
- * callees that may be empty). */
+/* A call that can come to itself before a byte is read would never end: find one by depth-first
+ * search over states along calls (and past callees that may be empty). */
 static lt_err refuse_left_recursion(const lt_gprogram *p) {
     const size_t n = p->d.n_states;
     bool *nullable = calloc(n + 1, sizeof *nullable),

@@ -10,8 +10,10 @@
 #define NFA_STATES 1000000 /* Of one rule with all that is written into it. */
 #define DFA_STATES 300000
 #define WORK_MAX                                                                                   \
-    20000000 /* Of a whole grammar, in members of subsets: a fraction of a second. The front compiles on its loop. */
-#else        /* Many small inputs find more than few large ones. */
+/* Of a whole grammar, in members of subsets: a fraction of a second. The front compiles on its
+     * loop. */
+20000000
+#else /* Many small inputs find more than few large ones. */
 #define NFA_STATES 4000
 #define DFA_STATES 400
 #define WORK_MAX   4000
@@ -19,7 +21,8 @@
 #define WRITE_OUT   6000 /* States a counted repetition may have when written out. */
 #define SMALL_COUNT 12   /* Repetitions up to this are written out whenever the body is small. */
 
-bool lt_grow(void **data, size_t n, size_t *room, size_t each) {
+    bool
+    lt_grow(void **data, size_t n, size_t *room, size_t each) {
     void *grown;
     size_t wanted = *room == 0 ? 32 : *room * 2;
     if (n < *room) {
@@ -128,7 +131,8 @@ lt_err lt_gnfa_bytes(lt_gnfa *n, int32_t from, int lo, int hi, int32_t to) {
         (lt_gnedge){.kind = LT_GEDGE_BYTES, .lo = (uint8_t)lo, .hi = (uint8_t)hi, .to = to});
 }
 
-/* Code points lo..hi whose encodings have len bytes, as sequences of byte ranges: split until all bytes vary freely. */
+/* Code points lo..hi whose encodings have len bytes, as sequences of byte ranges: split until all
+ * bytes vary freely. */
 static lt_err utf8_range(lt_gnfa *n, int32_t from, uint32_t lo, uint32_t hi, int len, int32_t to) {
     static const uint8_t lead[5] = {0, 0, 0xC0, 0xE0, 0xF0};
     for (int tail = len - 1; tail > 0;
@@ -462,8 +466,9 @@ static lt_err collect_bytes(subsets *s, int32_t state, bool cut[257]) {
     return LT_OK;
 }
 
-/* Byte edges of a state: cut 0..255 where any member's edges begin or end, one target set for each piece. Edges come into play at their first byte
- * and are dropped behind their last, so a class of hundreds of ranges (\p{L}) costs each of them a few times and not once for each piece. */
+/* Byte edges of a state: cut 0..255 where any member's edges begin or end, one target set for each
+ * piece. Edges come into play at their first byte and are dropped behind their last, so a class of
+ * hundreds of ranges (\p{L}) costs each of them a few times and not once for each piece. */
 static lt_err byte_edges(subsets *s, int32_t state) {
     bool cut[257] = {false};
     int32_t to, before = -1;

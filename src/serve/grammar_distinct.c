@@ -6,7 +6,8 @@
 
 #include "serve/grammar_impl.h"
 
-/* Marks of containers: objects with names that the schema does not list, lists of different items, and all others; an entry. */
+/* Marks of containers: objects with names that the schema does not list, lists of different items,
+ * and all others; an entry. */
 typedef enum { OBJECT, UNIQUE, OTHER, ENTRY } entry_kind;
 
 struct lt_gentry {
@@ -136,8 +137,8 @@ static void in_string(lt_gdistinct *d, uint8_t byte) {
     d->in_string = false;
     if (d->collects) {
         const lt_gentry *in = container(d);
-        if (in != NULL &&
-            in->kind == UNIQUE) { /* Items keep their quotes, which tell "1" from 1. */
+        /* Items keep their quotes, which tell "1" from 1. */
+        if (in != NULL && in->kind == UNIQUE) {
             collect(d, byte);
         }
         complete(d);
@@ -243,7 +244,8 @@ static bool only_ends(const lt_gprogram *p, int32_t state) {
     return is;
 }
 
-/* Is there an entry that begins with this text and is not there yet? Of each rule that may be spelling it: more texts than are there. */
+/* Is there an entry that begins with this text and is not there yet? Of each rule that may be
+ * spelling it: more texts than are there. */
 static bool is_live(const lt_grammar *g, const lt_gdistinct *d, int32_t config, const char *text,
                     size_t n) {
     const lt_gconfig *c = &g->cache.configs[config];
@@ -330,7 +332,8 @@ static size_t child(const lt_gtrie *t, size_t at, size_t end, uint8_t byte) {
     return at < end ? at : end;
 }
 
-/* Tokens that go on spelling this entry, which is there: those behind which nothing new is left, and those that complete it. */
+/* Tokens that go on spelling this entry, which is there: those behind which nothing new is left,
+ * and those that complete it. */
 static lt_err unspell(const masking *m, const lt_gtrie *t, int32_t config, const lt_gentry *e) {
     static const char closers[] = "\",] \n\r\t";
     const bool item = e->n > 0 && e->text[0] == '"' && container(m->d)->kind == UNIQUE;

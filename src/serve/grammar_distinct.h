@@ -1,13 +1,17 @@
-/* grammar_distinct.h: what a grammar can not say: no two members of an object have the same name, no two items of a list are the same.
+/* grammar_distinct.h: what a grammar can not say: no two members of an object have the same name,
+ * no two items of a list are the same.
  *
- * Beside the grammar's configuration a state follows its text as JSON: which objects and lists are open, and the names and items that each has so far
- * ("entries"). A token that would complete an entry for a second time is taken out of the mask; so is one behind which only entries
- * that are there already could be spelt. The grammar's rules for such entries (lt_grule.names) say where this holds: without calls, spelt in one
- * way, and so that their texts can be counted.
+ * Beside the grammar's configuration a state follows its text as JSON: which objects and lists are
+ * open, and the names and items that each has so far ("entries"). A token that would complete an
+ * entry for a second time is taken out of the mask; so is one behind which only entries that are
+ * there already could be spelt. The grammar's rules for such entries (lt_grule.names) say where
+ * this holds: without calls, spelt in one way, and so that their texts can be counted.
  *
- *     open      a list that shares its tail with the states it was copied from: entries of the innermost container up to its mark, then those around it
+ *     open      a list that shares its tail with the states it was copied from: entries of the
+ *               innermost container up to its mark, then those around it
  *
- * Following begins where the grammar begins a JSON text (lt_grule.json), so free text may stand before it. */
+ * Following begins where the grammar begins a JSON text (lt_grule.json), so free text may stand
+ * before it. */
 #ifndef LT_SERVE_GRAMMAR_DISTINCT_H
 #define LT_SERVE_GRAMMAR_DISTINCT_H
 

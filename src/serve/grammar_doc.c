@@ -1,9 +1,10 @@
 /* grammar_doc.c: see grammar_doc.h.
  *
- * All objects and arrays of the document are listed once, each behind its parent, with the resource that it belongs to: the nearest schema
- * around it with an $id. References are resolved against that resource's address: an address that some $id of the document gives, then
- * nothing, a pointer ("/$defs/a") or the name of an $anchor. Where a pointer leads nowhere in its resource the document's root is tried: many
- * schemas carry an $id within and mean the root all the same. */
+ * All objects and arrays of the document are listed once, each behind its parent, with the resource
+ * that it belongs to: the nearest schema around it with an $id. References are resolved against
+ * that resource's address: an address that some $id of the document gives, then nothing, a pointer
+ * ("/$defs/a") or the name of an $anchor. Where a pointer leads nowhere in its resource the
+ * document's root is tried: many schemas carry an $id within and mean the root all the same. */
 #include "serve/grammar_doc.h"
 
 #include <stdio.h>
@@ -77,7 +78,8 @@ static size_t scheme_of(const char *uri) {
     return n > 0 && uri[n] == ':' ? n + 1 : 0;
 }
 
-/* A reference against a base, both without fragments, as RFC 3986 joins them; "." and ".." are taken out of the path. */
+/* A reference against a base, both without fragments, as RFC 3986 joins them; "." and ".." are
+ * taken out of the path. */
 static char *join(const char *base, const char *ref, size_t n_ref) {
     const size_t n_base = strlen(base), scheme = scheme_of(base);
     size_t keep = n_base, n, authority = scheme;
@@ -370,7 +372,8 @@ static const anchor *find_anchor(const lt_gdoc *d, int32_t in, const char *name)
     return NULL;
 }
 
-/* The dynamic anchors of this name in the whole document: with one alone, which is meant does not depend on who asks. */
+/* The dynamic anchors of this name in the whole document: with one alone, which is meant does not
+ * depend on who asks. */
 static size_t count_dynamic(const lt_gdoc *d, const char *name) {
     size_t n = 0;
     for (size_t i = 0; i < d->n_anchors; i++) {

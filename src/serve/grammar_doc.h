@@ -1,4 +1,5 @@
-/* grammar_doc.h: a schema's document: where each value stands in it, and what a reference points at. */
+/* grammar_doc.h: a schema's document: where each value stands in it, and what a reference points
+ * at. */
 #ifndef LT_SERVE_GRAMMAR_DOC_H
 #define LT_SERVE_GRAMMAR_DOC_H
 
@@ -10,7 +11,8 @@
 
 typedef struct lt_gdoc lt_gdoc;
 
-/* root stays the caller's and must outlive the document. FORMAT: a member whose name begins with U+0001, which is ours. */
+/* root stays the caller's and must outlive the document. FORMAT: a member whose name begins with
+ * U+0001, which is ours. */
 LT_MUST_USE lt_err lt_gdoc_open(lt_gdoc **out, const json_t *root);
 void lt_gdoc_close(lt_gdoc *d); /* Accepts NULL. */
 
@@ -18,10 +20,12 @@ void lt_gdoc_close(lt_gdoc *d); /* Accepts NULL. */
 int lt_gdoc_draft(const lt_gdoc *d);
 bool lt_gdoc_names_draft(const lt_gdoc *d); /* $schema named one. */
 
-/* "#/properties/a" for an object or array of the document; "#" for what is not in it. Returns out. */
+/* "#/properties/a" for an object or array of the document; "#" for what is not in it. Returns
+ * out. */
 const char *lt_gdoc_pointer(const lt_gdoc *d, const json_t *v, char *out, size_t room);
 
-/* What a $ref (dynamic: $dynamicRef) that stands in the schema `from` points at. UNSUPPORTED: outside the document. */
+/* What a $ref (dynamic: $dynamicRef) that stands in the schema `from` points at. UNSUPPORTED:
+ * outside the document. */
 LT_MUST_USE lt_err lt_gdoc_resolve(const lt_gdoc *d, const json_t *from, const char *ref,
                                    bool dynamic, const json_t **out);
 

@@ -1,11 +1,14 @@
 /* grammar_expand.c: a term's literals into shapes.
  *
- * A pending shape takes its literals one by one. What a schema says at once (types, bounds, members) is written into the shape; schemas that
- * hold with it ($ref, allOf) are literals to come; anyOf, oneOf, if, dependencies and whatever does not hold are choices between lists of
- * literals. When no literal is left, a copy of the shape goes on with each alternative of the smallest choice. Lists grow at their heads, so a copy is a
- * few words. Shapes that no value has are dropped as soon as that shows.
+ * A pending shape takes its literals one by one. What a schema says at once (types, bounds,
+ * members) is written into the shape; schemas that hold with it ($ref, allOf) are literals to come;
+ * anyOf, oneOf, if, dependencies and whatever does not hold are choices between lists of literals.
+ * When no literal is left, a copy of the shape goes on with each alternative of the smallest
+ * choice. Lists grow at their heads, so a copy is a few words. Shapes that no value has are dropped
+ * as soon as that shows.
  *
- * oneOf means alternative i and none of the others: "not" is written only for those that i does not exclude already. */
+ * oneOf means alternative i and none of the others: "not" is written only for those that i does not
+ * exclude already. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -541,7 +544,8 @@ static lt_err step(lt_gschema_reader *r, lt_gpending *p) {
                       : holds(r, p, t->lit.s, d->index, t->quiet);
 }
 
-/* Does a schema say nothing of a value but its type and which ones there are? That is in the shape. */
+/* Does a schema say nothing of a value but its type and which ones there are? That is in the
+ * shape. */
 static bool only_lists(const json_t *s) {
     static const char *const known[] = {"type",        "enum",     "const",    "title",
                                         "description", "default",  "examples", "$comment",

@@ -1,10 +1,14 @@
-/* grammar_format.c: the formats that JSON schema's drafts list, as patterns. What is produced is valid by its RFC; where an RFC can not be written as
- * a pattern of reasonable size a part of it is:
+/* grammar_format.c: the formats that JSON schema's drafts list, as patterns. What is produced is
+ * valid by its RFC; where an RFC can not be written as a pattern of reasonable size a part of it
+ * is:
  *
- *     hostname, email       labels without "--" in third place (xn-- needs a decoder); at most 3 labels, or 8 of up to 30 characters
- *     idn-hostname          labels of letters and digits of common scripts that run from left to right
+ *     hostname, email       labels without "--" in third place (xn-- needs a decoder); at most 3
+ *                           labels, or 8 of up to 30 characters
+ *     idn-hostname          labels of letters and digits of common scripts that run from left to
+ *                           right
  *     time, date-time       no leap seconds but 23:59:60Z; at most 9 digits of a second's fraction
- *     regex                 what ECMAScript and Python both read: no look-around, back-reference or named group; groups three deep */
+ *     regex                 what ECMAScript and Python both read: no look-around, back-reference or
+ *                           named group; groups three deep */
 #include <string.h>
 
 #include "serve/grammar_schema.h"
@@ -44,7 +48,8 @@
     "(" ATOM "{1,64}|" ATOM "{1,15}(\\." ATOM "{1,15}){1,3}|\"([ !#-\\[\\]-~]|\\\\[ -~]){0,31}\")"
 #define MAIL_HOST "(" HOST "|\\[" IPV4 "\\]|\\[IPv6:" IPV6 "\\])"
 
-/* Letters that IDNA 2008 allows everywhere, in scripts that run from left to right: Latin, Greek, Cyrillic, Kana, Han, Hangul. */
+/* Letters that IDNA 2008 allows everywhere, in scripts that run from left to right: Latin, Greek,
+ * Cyrillic, Kana, Han, Hangul. */
 #define IDN                                                                                        \
     "\\u00DF-\\u00F6\\u00F8-\\u00FF\\u03B1-\\u03C1\\u03C3-\\u03C9\\u0430-\\u045F"                  \
     "\\u3041-\\u3096\\u30A1-\\u30FA\\u4E00-\\u9FCC\\uAC00-\\uD7A3"

@@ -3,8 +3,9 @@
  *   root ::= "yes" | "no" reason?        # a comment
  *   reason ::= " " [^\n]{1,80}
  *
- * Literals and classes know \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; . is any character; * + ? {m} {m,} {m,n} repeat; parentheses may
- * span lines. <name> is the special token of this name, <[id]> the one of this number. */
+ * Literals and classes know \n \r \t \\ \" \[ \] \xHH \uHHHH \UHHHHHHHH; . is any character; * + ?
+ * {m} {m,} {m,n} repeat; parentheses may span lines. <name> is the special token of this name,
+ * <[id]> the one of this number. */
 #include "serve/grammar_impl.h"
 
 #include <ctype.h>

@@ -1,12 +1,14 @@
-/* grammar_impl.h: what an open grammar consists of: the vocabulary's tries, the program (all rules' automata as one), and the cache of
- * configurations that texts have reached.
+/* grammar_impl.h: what an open grammar consists of: the vocabulary's tries, the program (all rules'
+ * automata as one), and the cache of configurations that texts have reached.
  *
  *     configuration = a set of (state, stack) and whether the text may end here
- *     stack         = a list of return addresses, shared: node = (return state, loop, count, rest of the stack)
+ *     stack         = a list of return addresses, shared: node = (return state, loop, count, rest
+ *                   of the stack)
  *
- * Stacks and configurations are interned, so each is a number, and the number of the configuration after a byte is remembered in a row of
- * transitions by byte class. For grammars without recursion this becomes a plain automaton built as far as texts have gone. A mask is made
- * by walking the trie along these rows, once a configuration. */
+ * Stacks and configurations are interned, so each is a number, and the number of the configuration
+ * after a byte is remembered in a row of transitions by byte class. For grammars without recursion
+ * this becomes a plain automaton built as far as texts have gone. A mask is made by walking the
+ * trie along these rows, once a configuration. */
 #ifndef LT_SERVE_GRAMMAR_IMPL_H
 #define LT_SERVE_GRAMMAR_IMPL_H
 
@@ -39,16 +41,17 @@ typedef struct {
 struct lt_grammar_vocab {
     int64_t n_ids;
     int64_t n_words; /* Of a mask. */
-    lt_gtrie
-        plain; /* Tokens of characters that stand for themselves in a JSON string: all but ", \ and controls. */
+    /* Tokens of characters that stand for themselves in a JSON string: all but ", \ and
+     * controls. */
+    lt_gtrie plain;
     lt_gtrie rest;
     uint32_t *up_to[LT_GPLAIN + 1]; /* Masks: plain tokens of at most so many characters. */
     int64_t n_up_to[LT_GPLAIN + 1];
     int32_t *longer; /* Plain tokens of more than LT_GPLAIN characters, by length. */
     uint16_t *longer_chars;
     size_t n_longer;
-    uint32_t *
-        several; /* Mask of tokens that may hold a whole name or item: with two quotes, or a comma and more. */
+    /* Mask of tokens that may hold a whole name or item: with two quotes, or a comma and more. */
+    uint32_t *several;
     int max_chars;  /* Of a plain token. */
     int rest_reach; /* Bytes of the longest of the others that a JSON string could hold. */
     unsigned char *bytes;
@@ -76,8 +79,9 @@ typedef struct {
     uint8_t sample[256]; /* One byte of each class. */
     int32_t *plain; /* Per state: where any plain character leads; grammar_cache.c finds out. */
     uint8_t *marks; /* Per state: bits of LT_GMARK. */
-    int64_t *
-        counts; /* Per state of a rule of names: how many texts it can still be (LT_GMANY: or more); -1 elsewhere. */
+    /* Per state of a rule of names: how many texts it can still be (LT_GMANY: or more); -1
+     * elsewhere. */
+    int64_t *counts;
     bool has_names, few_names; /* Some rule is of names; of few of them. */
     bool *tail; /* Per state: accepts, and nothing can follow: a call that returns here need not. */
 } lt_gprogram;

@@ -1,4 +1,5 @@
-/* grammar_json.c: see grammar_json.h. Numbers have at most 18 digits on each side of the point: a sampler must not fall into endless digits. */
+/* grammar_json.c: see grammar_json.h. Numbers have at most 18 digits on each side of the point: a
+ * sampler must not fall into endless digits. */
 #include "serve/grammar_json.h"
 
 #include <math.h>
@@ -247,7 +248,8 @@ static lt_gid beyond_whole(lt_gast *g, const char *d, size_t n, bool up) {
 }
 
 /* room: digits beyond F that a double still tells apart.
- * What may follow the whole part of the bound itself, so that the value is not below (above) I.F: a fraction, or nothing. */
+ * What may follow the whole part of the bound itself, so that the value is not below (above) I.F: a
+ * fraction, or nothing. */
 static lt_gid fraction_beyond(lt_gast *g, const char *f, size_t n, bool up, bool strict,
                               size_t room) {
     lt_gids alts = {0};

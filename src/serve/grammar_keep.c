@@ -1,7 +1,9 @@
-/* grammar_keep.c: see grammar_keep.h. Few entries, in a row: a look at each hash costs less than the JSON around it.
+/* grammar_keep.c: see grammar_keep.h. Few entries, in a row: a look at each hash costs less than
+ * the JSON around it.
  *
- * The lock is the list's alone: put measures grammars before it takes it (each waits for its own lock, which a mask being made holds), and closes those that
- * go after it has given it back. Only put changes the list, so it may read it meanwhile. */
+ * The lock is the list's alone: put measures grammars before it takes it (each waits for its own
+ * lock, which a mask being made holds), and closes those that go after it has given it back. Only
+ * put changes the list, so it may read it meanwhile. */
 #include "serve/grammar_keep.h"
 
 #include <pthread.h>

@@ -1,14 +1,20 @@
 /* grammar_lark.c: Lark's grammars as trees (lark-parser.readthedocs.io, "Grammar Reference").
  *
- *   start: greeting NAME ("," NAME)~0..3      // rules are small letters, terminals capitals; the first rule is "start"
- *   ?greeting: "hello"i | /hi+/ -> short      // ? and ! before a name, aliases and priorities do not change the language
+ *   start: greeting NAME ("," NAME)~0..3      // rules are small letters, terminals capitals; the
+ *                                             first rule is "start"
+ *   ?greeting: "hello"i | /hi+/ -> short      // ? and ! before a name, aliases and priorities do
+ *                                             not change the language
  *   NAME: ("a".."z")+
  *   %import common.WS                         // of the common library all that is a text
- *   %ignore WS                                // may stand before, between and behind the terminals of rules
+ *   %ignore WS                                // may stand before, between and behind the terminals
+ *                                             of rules
  *
- * The language is that of the characters: no lexer takes the longest terminal first, so where Lark would read a keyword a name may stand as
- * well. What is ignored is taken as long as can be, as in Lark: behind a comment to the end of its line nothing stands on that line. A rule whose alternatives begin with itself, which LALR grammars are full of, becomes a repetition; through other rules it is refused.
- * Templates, %declare, %override, %extend, imports from elsewhere and flags of regular expressions other than u are UNSUPPORTED. */
+ * The language is that of the characters: no lexer takes the longest terminal first, so where Lark
+ * would read a keyword a name may stand as well. What is ignored is taken as long as can be, as in
+ * Lark: behind a comment to the end of its line nothing stands on that line. A rule whose
+ * alternatives begin with itself, which LALR grammars are full of, becomes a repetition; through
+ * other rules it is refused. Templates, %declare, %override, %extend, imports from elsewhere and
+ * flags of regular expressions other than u are UNSUPPORTED. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -520,8 +526,8 @@ static lt_err read_definition(reader *r) {
     if (!skip(r, ":")) {
         return wrong(r, "expected a colon");
     }
-    r->g->rules[rule].keep =
-        !r->in_terminal; /* What is ignored makes large automata of all at once. */
+    /* What is ignored makes large automata of all at once. */
+    r->g->rules[rule].keep = !r->in_terminal;
     skip_to_bar(r);
     LT_TRY(read_alternatives(r, false, &body));
     if (r->p < r->end && *r->p != '\n' && *r->p != '\r') {
@@ -545,7 +551,8 @@ static lt_err read_common(lt_gast *g) {
 
 /* ---- What is ignored ---- */
 
-/* It ends in any number of nearly any characters, as a comment to the end of its line does: what followed would belong to it. */
+/* It ends in any number of nearly any characters, as a comment to the end of its line does: what
+ * followed would belong to it. */
 static bool is_open(const lt_gast *g, lt_gid id) {
     for (int depth = 0; depth < LT_GRAMMAR_DEPTH && id >= 0; depth++) {
         const lt_gnode node = g->nodes[id];
@@ -620,7 +627,8 @@ done:
     return err;
 }
 
-/* A definition is told from GBNF's by the colon behind its name; what begins with a percent sign can only be Lark's. */
+/* A definition is told from GBNF's by the colon behind its name; what begins with a percent sign
+ * can only be Lark's. */
 bool lt_glark_is(const char *text, size_t bytes) {
     const uint8_t *p = (const uint8_t *)text;
     reader r = {.p = p, .start = p, .end = p + bytes};

@@ -1,4 +1,5 @@
-/* grammar_nfa.h: automata with empty edges, on their way to grammar_dfa.h's; what grammar_dfa.c and grammar_product.c share. */
+/* grammar_nfa.h: automata with empty edges, on their way to grammar_dfa.h's; what grammar_dfa.c and
+ * grammar_product.c share. */
 #ifndef LT_SERVE_GRAMMAR_NFA_H
 #define LT_SERVE_GRAMMAR_NFA_H
 
@@ -18,7 +19,8 @@ typedef struct {
     size_t n_edges, edges_room;
 } lt_gnfa;
 
-/* What a build needs: the plan, the automaton; regular: calls are not possible (inside AND, MINUS). */
+/* What a build needs: the plan, the automaton; regular: calls are not possible (inside AND,
+ * MINUS). */
 typedef struct {
     lt_gplan *p;
     lt_gnfa *n;

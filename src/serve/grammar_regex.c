@@ -1,11 +1,13 @@
-/* grammar_regex.c: regular expressions as trees. The dialect is what ECMAScript, Python and PCRE agree on:
+/* grammar_regex.c: regular expressions as trees. The dialect is what ECMAScript, Python and PCRE
+ * agree on:
  *
  *   a|b  (a)  (?:a)  (?<n>a)  (?P<n>a)      a* a+ a? a{m} a{m,} a{m,n}, lazy forms the same      .  (all but a newline)
  *   [abc] [^a-z] with \d \w \s \n \xHH inside     \d \w \s \D \W \S (of ASCII)   \t \n \r \f \v \0 \xHH \uHHHH \u{H...} \p{L N P S M}
  *   ^ and $ anywhere
  *
- * Look-around, back-references, \b and flags describe more than a regular language or need what a mask cannot see: UNSUPPORTED. As a grammar
- * the expression must match the whole text; as a schema's pattern it is sought anywhere, unless anchored, and spelt as in JSON. */
+ * Look-around, back-references, \b and flags describe more than a regular language or need what a
+ * mask cannot see: UNSUPPORTED. As a grammar the expression must match the whole text; as a
+ * schema's pattern it is sought anywhere, unless anchored, and spelt as in JSON. */
 #include <ctype.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -68,7 +70,8 @@ static bool skip(reader *r, char c) {
     return is;
 }
 
-/* The properties, and what has each: found once, in some hundred microseconds each, by looking at all of Unicode. */
+/* The properties, and what has each: found once, in some hundred microseconds each, by looking at
+ * all of Unicode. */
 static const struct {
     char name;
     uint32_t flag;
@@ -131,7 +134,8 @@ static lt_err property_ranges(ranges *s, char name) {
     return LT_OK;
 }
 
-/* What \d, \w and \s are: to ECMAScript, and what Python adds (which of its letters and digits are properties). */
+/* What \d, \w and \s are: to ECMAScript, and what Python adds (which of its letters and digits are
+ * properties). */
 static const lt_grange digit[] = {{'0', '9'}},
                        word[] = {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}},
                        ascii_space[] = {{'\t', '\r'}, {' ', ' '}},
@@ -173,7 +177,8 @@ done:
     return err;
 }
 
-/* \d \w \s and their opposites; *known false: c is none of them. all: whatever ECMAScript or Python takes for one, else what both do. */
+/* \d \w \s and their opposites; *known false: c is none of them. all: whatever ECMAScript or Python
+ * takes for one, else what both do. */
 static lt_err class_escape(const reader *r, ranges *s, char c, bool all, bool *known) {
     const char lower = (char)(c | 32);
     const size_t first = s->n;
@@ -510,8 +515,8 @@ done:
     return err;
 }
 
-/* With anchors anywhere: among texts with marks at their beginning and end, those that the expression matches with its anchors as marks; then the marks are
- * read as nothing. */
+/* With anchors anywhere: among texts with marks at their beginning and end, those that the
+ * expression matches with its anchors as marks; then the marks are read as nothing. */
 static lt_gid sort_out_anchors(reader *r, lt_gid body) {
     lt_gast *g = r->g;
     const lt_gid start = lt_gast_byte(g, LT_GANCHOR_START, LT_GANCHOR_START),

@@ -1,15 +1,22 @@
-/* grammar_schema.c: JSON schemas (draft 2020-12, and what older drafts wrote otherwise) as trees; grammar_schema.h draws the way.
+/* grammar_schema.c: JSON schemas (draft 2020-12, and what older drafts wrote otherwise) as trees;
+ * grammar_schema.h draws the way.
  *
- * HONOURED   type, enum, const; $ref, $dynamicRef, $anchor, $id within the document; allOf, anyOf, oneOf, not, if; dependentRequired, dependentSchemas,
- *            dependencies; properties, required, additionalProperties, patternProperties, propertyNames, minProperties, maxProperties,
- *            unevaluatedProperties; items, prefixItems, contains, minContains, maxContains, minItems, maxItems, unevaluatedItems; minLength,
- *            uniqueItems of scalars, maxLength, pattern, format; minimum, maximum, exclusive ones, multipleOf
- * IGNORED    what only describes: title, description, default, examples, formats that no draft lists, and keywords that none knows
- * REFUSED    by keyword and place, with UNSUPPORTED: what a mask can not honour; with LIMIT: what would take too long.
+ * HONOURED   type, enum, const; $ref, $dynamicRef, $anchor, $id within the document; allOf, anyOf,
+ *            oneOf, not, if; dependentRequired, dependentSchemas, dependencies; properties,
+ *            required, additionalProperties, patternProperties, propertyNames, minProperties,
+ *            maxProperties, unevaluatedProperties; items, prefixItems, contains, minContains,
+ *            maxContains, minItems, maxItems, unevaluatedItems; minLength, uniqueItems of scalars,
+ *            maxLength, pattern, format; minimum, maximum, exclusive ones, multipleOf
+ * IGNORED    what only describes: title, description, default, examples, formats that no draft
+ *            lists, and keywords that none knows
+ * REFUSED    by keyword and place, with UNSUPPORTED: what a mask can not honour; with LIMIT: what
+ *            would take too long.
  *
- * What is produced is always valid; some valid texts are not produced: properties come in the schema's order, then others; an object that
- * lists properties and says nothing of others has no others; a schema without type has the types its keywords speak of; numbers with
- * bounds have no exponent, whole ones no point; names of members are spelt plainly. White space between tokens is free within reason. */
+ * What is produced is always valid; some valid texts are not produced: properties come in the
+ * schema's order, then others; an object that lists properties and says nothing of others has no
+ * others; a schema without type has the types its keywords speak of; numbers with bounds have no
+ * exponent, whole ones no point; names of members are spelt plainly. White space between tokens is
+ * free within reason. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -8,8 +8,9 @@
  *                  ▼
  *                a rule of the tree (grammar_ast.h)
  *
- * Members and items of a shape are terms again, each a rule of its own, made once: so recursion through $ref ends. A shape that no value has
- * (two types, an enum without a value left, a required member that cannot be) is dropped. */
+ * Members and items of a shape are terms again, each a rule of its own, made once: so recursion
+ * through $ref ends. A shape that no value has (two types, an enum without a value left, a required
+ * member that cannot be) is dropped. */
 #ifndef LT_SERVE_GRAMMAR_SCHEMA_H
 #define LT_SERVE_GRAMMAR_SCHEMA_H
 
@@ -46,7 +47,8 @@ typedef struct {
     bool not ; /* The schema does not hold. */
 } lt_glit;
 
-/* One thing that must hold, in a list that only grows at its head: shapes that branch share the rest. */
+/* One thing that must hold, in a list that only grows at its head: shapes that branch share the
+ * rest. */
 typedef struct lt_gpart lt_gpart;
 struct lt_gpart {
     const lt_gpart *next;
@@ -117,7 +119,8 @@ typedef struct {
 /* UNSUPPORTED and FORMAT: by keyword and place. */
 LT_MUST_USE lt_err lt_gschema_refuse(const lt_gschema_reader *r, const char *key, const char *why);
 LT_MUST_USE lt_err lt_gschema_wrong(const lt_gschema_reader *r, const char *key, const char *what);
-/* Keywords whose value is of another kind than theirs would rule nothing, without a word: FORMAT. null is as if absent. */
+/* Keywords whose value is of another kind than theirs would rule nothing, without a word: FORMAT.
+ * null is as if absent. */
 LT_MUST_USE lt_err lt_gschema_check(const lt_gschema_reader *r, const json_t *s);
 /* A count; *out stays when absent. */
 LT_MUST_USE lt_err lt_gschema_count(const lt_gschema_reader *r, const json_t *s, const char *key,
@@ -125,7 +128,8 @@ LT_MUST_USE lt_err lt_gschema_count(const lt_gschema_reader *r, const json_t *s,
 /* The member, unless it is null. */
 const json_t *lt_gschema_get(const json_t *s, const char *key);
 
-/* A schema made on the way, kept until the end; the same one for the same text. Takes the reference; NULL: out of memory. */
+/* A schema made on the way, kept until the end; the same one for the same text. Takes the
+ * reference; NULL: out of memory. */
 LT_MUST_USE lt_err lt_gschema_make(lt_gschema_reader *r, json_t *made, const json_t **out);
 /* The term of these literals; 0: any value, 1: none. */
 LT_MUST_USE lt_err lt_gterm_of(lt_gschema_reader *r, const lt_glit *lits, size_t n, int32_t *out);
@@ -138,7 +142,8 @@ enum { LT_GTERM_ANY, LT_GTERM_NEVER };
 
 /* ---- Expansion ---- */
 
-/* What is being made of a term: a shape, literals still to be written into it, and choices still to be made. */
+/* What is being made of a term: a shape, literals still to be written into it, and choices still to
+ * be made. */
 typedef struct lt_gtodo lt_gtodo;
 struct lt_gtodo {
     const lt_gtodo *next;
@@ -191,7 +196,8 @@ LT_MUST_USE lt_err lt_gschema_string(lt_gschema_reader *r, const lt_gshape *s, l
 /* Texts between the quotes; plain: spelt in one way only. */
 LT_MUST_USE lt_err lt_gschema_content(lt_gschema_reader *r, const lt_gshape *s, bool plain,
                                       lt_gid *out);
-/* A shape of scalars, each spelt in one way, as one regular tree; *out -1: it may be an object or a list. */
+/* A shape of scalars, each spelt in one way, as one regular tree; *out -1: it may be an object or a
+ * list. */
 LT_MUST_USE lt_err lt_gschema_scalar(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out);
 LT_MUST_USE lt_err lt_gschema_number(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out);
 LT_MUST_USE lt_err lt_gschema_array(lt_gschema_reader *r, const lt_gshape *s, lt_gid *out);

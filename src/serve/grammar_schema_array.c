@@ -1,8 +1,10 @@
 /* grammar_schema_array.c: arrays of schemas.
  *
- * Item i must satisfy, of each schema that rules the array, its place in prefixItems or else items. Without contains the places are written from the
- * last one, then a repetition. With contains each item either is of the kind or is not, which a grid counts: at(i, c) is what may follow when i
- * items are written, c of them of the kind; i stops counting where all places and bounds lie behind. */
+ * Item i must satisfy, of each schema that rules the array, its place in prefixItems or else items.
+ * Without contains the places are written from the last one, then a repetition. With contains each
+ * item either is of the kind or is not, which a grid counts: at(i, c) is what may follow when i
+ * items are written, c of them of the kind; i stops counting where all places and bounds lie
+ * behind. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,8 +44,8 @@ lt_gid lt_gschema_more(lt_gschema_reader *r, lt_gid item, int64_t n, int64_t min
 
 static const json_t *places_of(const json_t *s, const json_t **rest) {
     const json_t *items = lt_gschema_get(s, "items");
-    *rest = json_is_array(items) ? lt_gschema_get(s, "additionalItems")
-                                 : items; /* Draft 7's tuple. */
+    /* Draft 7's tuple. */
+    *rest = json_is_array(items) ? lt_gschema_get(s, "additionalItems") : items;
     return json_is_array(items) ? items : lt_gschema_get(s, "prefixItems");
 }
 
@@ -76,7 +78,8 @@ static lt_err evaluated(lt_gschema_reader *r, const lt_gshape *s, const lt_gpart
     return LT_OK;
 }
 
-/* The term of item i (that of the last place and one more: all behind), with the kinds of contains that it is (bits) and is not. */
+/* The term of item i (that of the last place and one more: all behind), with the kinds of contains
+ * that it is (bits) and is not. */
 static lt_err item_term(lt_gschema_reader *r, const lt_gshape *s, int64_t i, unsigned kinds,
                         int32_t *out) {
     lt_glit *lits = NULL;

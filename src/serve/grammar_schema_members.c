@@ -1,5 +1,6 @@
-/* grammar_schema_members.c: the members of an object that a schema lists, and what rules each: of each schema that rules the object, its property
- * and the patterns that the name matches, or else additionalProperties; what unevaluatedProperties leaves. */
+/* grammar_schema_members.c: the members of an object that a schema lists, and what rules each: of
+ * each schema that rules the object, its property and the patterns that the name matches, or else
+ * additionalProperties; what unevaluatedProperties leaves. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,7 +42,8 @@ static bool in_list(const json_t *const *list, size_t n, const char *text) {
     return false;
 }
 
-/* The schemas by which one schema rules a member: of this name, or (NULL) of those names that match these patterns. */
+/* The schemas by which one schema rules a member: of this name, or (NULL) of those names that match
+ * these patterns. */
 static lt_err ruled_by(const json_t *s, const char *name, const lt_gpiece *p, literals *out,
                        bool *evaluated) {
     const json_t *own = name != NULL ? json_object_get(lt_gschema_get(s, "properties"), name)

@@ -1,8 +1,9 @@
-/* grammar_schema_object.c: objects of schemas: their members in order, properties as the schema lists them, then required members that none lists,
- * then others.
+/* grammar_schema_object.c: objects of schemas: their members in order, properties as the schema
+ * lists them, then required members that none lists, then others.
  *
- *     after(i, c, e)   what may follow when members before i are settled, c of them written; built from the last i. c is counted only where
- *                      minProperties or maxProperties ask for it. e: which demands are met; those that others meet are met first. */
+ *     after(i, c, e)   what may follow when members before i are settled, c of them written; built
+ *                      from the last i. c is counted only where minProperties or maxProperties ask
+ *                      for it. e: which demands are met; those that others meet are met first. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* grammar_schema_object.h: what the reader of objects consists of: grammar_schema_members.c (which members there are, and what rules them),
- * grammar_schema_others.c (members that are not listed, and demands), grammar_schema_object.c (their order). */
+/* grammar_schema_object.h: what the reader of objects consists of: grammar_schema_members.c (which
+ * members there are, and what rules them), grammar_schema_others.c (members that are not listed,
+ * and demands), grammar_schema_object.c (their order). */
 #ifndef LT_SERVE_GRAMMAR_SCHEMA_OBJECT_H
 #define LT_SERVE_GRAMMAR_SCHEMA_OBJECT_H
 
@@ -16,8 +17,8 @@ typedef struct {
     int32_t term;
     lt_gid pair;
     unsigned meets; /* Demands that any value of it meets, as bits. */
-    lt_gid meeting
-        [LT_GDEMANDS]; /* The pair with values that lt_gmember_meet this one; -1: none, or any. */
+    /* The pair with values that lt_gmember_meet this one; -1: none, or any. */
+    lt_gid meeting[LT_GDEMANDS];
 } lt_gmember;
 
 typedef struct {
@@ -40,7 +41,8 @@ typedef struct {
     int64_t most;                /* Names that there are. */
 } lt_gothers;
 
-/* What the values of a member must satisfy: one of this name (LT_GTERM_NEVER where propertyNames forbids it), or of a piece. */
+/* What the values of a member must satisfy: one of this name (LT_GTERM_NEVER where propertyNames
+ * forbids it), or of a piece. */
 LT_MUST_USE lt_err lt_gmember_named(lt_gschema_reader *r, const lt_gshape *s, const char *name,
                                     int32_t *out);
 LT_MUST_USE lt_err lt_gmember_term(lt_gschema_reader *r, const lt_gshape *s, const char *name,

@@ -1,8 +1,10 @@
-/* grammar_schema_others.c: members that are not listed. Their names are cut into pieces by the patterns that they match; each piece has one term for its
- * values. A piece of few names becomes properties.
+/* grammar_schema_others.c: members that are not listed. Their names are cut into pieces by the
+ * patterns that they match; each piece has one term for its values. A piece of few names becomes
+ * properties.
  *
- * A demand is what is left of additionalProperties, patternProperties or propertyNames in a schema that must not hold: some member, of names that
- * count, has a value that the schema did not allow. Listed members may meet it, or others. */
+ * A demand is what is left of additionalProperties, patternProperties or propertyNames in a schema
+ * that must not hold: some member, of names that count, has a value that the schema did not allow.
+ * Listed members may meet it, or others. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -114,7 +116,8 @@ done:
     return err;
 }
 
-/* Are members that nothing speaks of left out? Where properties are listed and nothing is said of others. */
+/* Are members that nothing speaks of left out? Where properties are listed and nothing is said of
+ * others. */
 static bool is_closed(const lt_gshape *s, const lt_gmembers *m) {
     bool lists = false;
     for (const lt_gpart *g = s->objects; g != NULL; g = g->next) {
@@ -249,7 +252,8 @@ static lt_err piece_meets(lt_gschema_reader *r, const json_t *demand, const lt_g
     return LT_OK;
 }
 
-/* One piece: written out as members when it has few names, else a rule into alts[0], those that lt_gmember_meet demand i into alts[i + 1]. */
+/* One piece: written out as members when it has few names, else a rule into alts[0], those that
+ * lt_gmember_meet demand i into alts[i + 1]. */
 static lt_err piece_members(lt_gschema_reader *r, const lt_gshape *s, const lt_gpiece *p,
                             lt_gmembers *m, lt_gids *alts, lt_gothers *out) {
     int32_t term = 0;

@@ -1,9 +1,12 @@
 /* grammar_schema_scalar.c: strings and numbers of schemas.
  *
- * STRINGS   all patterns, formats and lengths at once: the intersection of their automata. Where something is excluded, or several rule, each
- *           text is spelt in one way only, or an excluded one would come back as A.
- * NUMBERS   bounds as digits (grammar_json.c); multipleOf as an automaton over the remainder of what was read, in units of the divisor's last digit:
- *           0.25 is 25 hundredths, so 3.5 is 350 of them. Exact arithmetic on the decimal texts: a checker that divides doubles may differ. */
+ * STRINGS   all patterns, formats and lengths at once: the intersection of their automata. Where
+ *           something is excluded, or several rule, each text is spelt in one way only, or an
+ *           excluded one would come back as A.
+ * NUMBERS   bounds as digits (grammar_json.c); multipleOf as an automaton over the remainder of
+ *           what was read, in units of the divisor's last digit: 0.25 is 25 hundredths, so 3.5 is
+ *           350 of them. Exact arithmetic on the decimal texts: a checker that divides doubles may
+ *           differ. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,7 +165,8 @@ static bool fixed_point(const json_t *v, int64_t *whole, int *places) {
     return *whole > 0;
 }
 
-/* States of the automaton of multiples of n * 10^-k: whole parts with remainder 0..n-1; those behind the point, by how many digits. */
+/* States of the automaton of multiples of n * 10^-k: whole parts with remainder 0..n-1; those
+ * behind the point, by how many digits. */
 typedef struct {
     lt_gast *g;
     int64_t n;
@@ -194,7 +198,8 @@ static void digits_from(const multiples *m, int32_t from, int64_t rest, int firs
     }
 }
 
-/* An optional sign; 0 or digits; a fraction of at most k digits, and zeros. States 0 (start), 1 (behind the sign), 2 (a zero, alone). */
+/* An optional sign; 0 or digits; a fraction of at most k digits, and zeros. States 0 (start), 1
+ * (behind the sign), 2 (a zero, alone). */
 static lt_gid multiples_of(lt_gast *g, int64_t n, int k) {
     multiples m = {.g = g, .n = n, .k = k, .first = (int32_t)g->n_arcs};
     lt_gast_arc(g, 0, '-', '-', 1);
@@ -329,7 +334,8 @@ static lt_gid fractions(lt_gast *g) {
                         5);
 }
 
-/* Numbers that a double holds to the last digit where they have a point: readers take those without for whole ones. */
+/* Numbers that a double holds to the last digit where they have a point: readers take those without
+ * for whole ones. */
 static lt_gid exact(lt_gast *g) {
     const lt_gid digit = lt_gast_byte(g, '0', '9');
     const lt_gid sign = lt_gast_repeat(g, lt_gast_text(g, "-"), 0, 1);

@@ -1,4 +1,5 @@
-/* grammar_terms.c: sets of literals as numbers, so that a rule is made once for each; the memory of one document. */
+/* grammar_terms.c: sets of literals as numbers, so that a rule is made once for each; the memory of
+ * one document. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,5 +1,6 @@
-/* grammar_valid.c: is a value that a schema writes out (enum, const) valid under another? JSON schema's own meaning, on values that are small; what
- * can not be told (unevaluated..., a reference that runs in circles) is not known. */
+/* grammar_valid.c: is a value that a schema writes out (enum, const) valid under another? JSON
+ * schema's own meaning, on values that are small; what can not be told (unevaluated..., a reference
+ * that runs in circles) is not known. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,8 @@
 /* grammar_vocab.c: a tokenizer's tokens as tries, once a model.
  *
- * PLAIN    most tokens (about nine in ten) consist of characters that a JSON string takes as they are. Where a grammar is inside of such a
- *          string, all of them are allowed, or all up to some number of characters: their masks are made here, and only the rest is walked. */
+ * PLAIN    most tokens (about nine in ten) consist of characters that a JSON string takes as they
+ *          are. Where a grammar is inside of such a string, all of them are allowed, or all up to
+ *          some number of characters: their masks are made here, and only the rest is walked. */
 #include "serve/grammar_impl.h"
 
 #include <stdlib.h>
@@ -68,7 +69,8 @@ static lt_err collect(lt_grammar_vocab *v, const lt_tokenizer *t) {
             }
         }
         if (v->special[id] == NULL && memchr(s, 0xFF, bytes) != NULL) {
-            continue; /* A raw byte that is in no text: it would begin the code of a special token. */
+            /* A raw byte that is in no text: it would begin the code of a special token. */
+            continue;
         }
         while (n + bytes > room) {
             size_t full = room;

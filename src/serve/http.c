@@ -6,7 +6,8 @@
  *                      ▼ then                             ▼
  *                   FLUSHING ──all written──▶ freed      freed
  *
- * A connection is never freed inside a call that the API makes on it (write, end): it is marked and a zero timeout frees it from the loop.
+ * A connection is never freed inside a call that the API makes on it (write, end): it is marked and
+ * a zero timeout frees it from the loop.
  */
 #include "serve/http_impl.h"
 
@@ -137,8 +138,8 @@ static lt_http_request request_of(const lt_http_conn *c) {
                              .head = p};
 }
 
-/* The head is complete: ask whether the body is to be read. False: it was answered, and the connection ends behind the answer, unless the body is
- * here already. */
+/* The head is complete: ask whether the body is to be read. False: it was answered, and the
+ * connection ends behind the answer, unless the body is here already. */
 static bool admit(lt_http_conn *c) {
     struct evbuffer *in = bufferevent_get_input(c->bev);
     const lt_http_parser *p = &c->parser;
@@ -183,7 +184,8 @@ static void dispatch(lt_http_conn *c) {
     lt_http_settle(c);
 }
 
-/* There is no room for more of its body: what comes stays in the kernel, until the client's side is full too. */
+/* There is no room for more of its body: what comes stays in the kernel, until the client's side is
+ * full too. */
 static void starve(lt_http_conn *c) {
     c->starved = true;
     c->starved_s = lt_clock_s();
@@ -269,7 +271,8 @@ static void on_written(struct bufferevent *bev, void *arg) {
     lt_http_close_when_sent(arg);
 }
 
-/* A client that has shut down its sending side looks like one that is gone, until something is sent to it: then the kernel of one that is gone resets the connection. */
+/* A client that has shut down its sending side looks like one that is gone, until something is sent
+ * to it: then the kernel of one that is gone resets the connection. */
 static bool is_reset(const lt_http_conn *c) {
     struct pollfd p = {.fd = bufferevent_getfd(c->bev)};
     return poll(&p, 1, 0) > 0 && (p.revents & (POLLERR | POLLHUP | POLLNVAL)) != 0;
@@ -311,7 +314,8 @@ static void on_event(struct bufferevent *bev, short what, void *arg) {
     conn_lost(c);
 }
 
-/* There was no room for its body in time. Of many that wait for each other's memory the first to be refused makes room for the next: that one tries once more. */
+/* There was no room for its body in time. Of many that wait for each other's memory the first to be
+ * refused makes room for the next: that one tries once more. */
 static void give_up(lt_http_conn *c) {
     read_on(c);
     if (c->starved) {
@@ -338,7 +342,8 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg) {
     }
 }
 
-/* Of the connections beside `newest`: one that is idle (wanted READING), or only lingers (FLUSHING), the oldest; NULL: there is none. */
+/* Of the connections beside `newest`: one that is idle (wanted READING), or only lingers
+ * (FLUSHING), the oldest; NULL: there is none. */
 static lt_http_conn *oldest(const lt_http *h, conn_stage wanted, const lt_http_conn *newest) {
     lt_http_conn *found = NULL;
     for (lt_http_conn *c = h->conns; c != NULL; c = c->next) {
@@ -370,7 +375,8 @@ static int64_t count_places(const lt_http *h) {
     return n;
 }
 
-/* All places are taken. The oldest connection that asks nothing makes room, so that idle ones cannot lock others out; where each asks something, the newest is refused. */
+/* All places are taken. The oldest connection that asks nothing makes room, so that idle ones
+ * cannot lock others out; where each asks something, the newest is refused. */
 static void make_room(lt_http *h, lt_http_conn *newest) {
     lt_http_conn *idle = oldest(h, READING, newest);
     lt_http_conn *lingers = h->n_conns >= h->o.max_connections + h->more
@@ -458,7 +464,8 @@ static void on_listener_error(struct evconnlistener *l, void *arg) {
 
 /* ---- The server ---- */
 
-/* A connection is a descriptor, and a process often begins with 1,024: take what the limits of the system allow. */
+/* A connection is a descriptor, and a process often begins with 1,024: take what the limits of the
+ * system allow. */
 static void raise_descriptors(int64_t connections) {
     const rlim_t wanted = (rlim_t)connections + OTHER_DESCRIPTORS;
     struct rlimit l;

@@ -1,16 +1,24 @@
-/* http.h: an HTTP/1.1 server on libevent's loop: listener, connections, keep-alive, limits, streams. One thread.
+/* http.h: an HTTP/1.1 server on libevent's loop: listener, connections, keep-alive, limits,
+ * streams. One thread.
  *
- * It knows bytes, not APIs. A complete request is handed to on_request, which answers at once or later, on the same thread:
+ * It knows bytes, not APIs. A complete request is handed to on_request, which answers at once or
+ * later, on the same thread:
  *     lt_http_reply(c, 200, "application/json", NULL, body, n);                     whole
- *     lt_http_stream(c, 200, "text/event-stream", NULL); lt_http_write(c, ...); ... lt_http_end(c);      in parts
- * Until the answer's end the connection belongs to that one request; pipelined ones wait. When the client goes away first, or reads too slowly
- * (more than max_pending_bytes unsent), on_gone is called and the connection may not be used again: that is how generation is cancelled.
+ *     lt_http_stream(c, 200, "text/event-stream", NULL); lt_http_write(c, ...); ... lt_http_end(c);
+ *     in parts
+ * Until the answer's end the connection belongs to that one request; pipelined ones wait. When the
+ * client goes away first, or reads too slowly (more than max_pending_bytes unsent), on_gone is
+ * called and the connection may not be used again: that is how generation is cancelled.
  *
- * on_head sees a request as soon as its headers are there; what it refuses is answered, and its body is not read.
+ * on_head sees a request as soon as its headers are there; what it refuses is answered, and its
+ * body is not read.
  *
- * Limits: connections (when all are taken, the oldest idle one gives way; where none is idle, 503), header and body bytes of a request, bytes of all that are being read together, time for a
- * whole request to come in (408), idle time between requests, time without progress when writing. Where all bodies together are at their limit a connection is not read from, so that
- * its client stops to send; if there is no room for STARVE_S seconds, 503. A client that only shut down its sending side gets its answer. libevent's own evhttp is not used: see docs/adr/0004-own-http.md. */
+ * Limits: connections (when all are taken, the oldest idle one gives way; where none is idle, 503),
+ * header and body bytes of a request, bytes of all that are being read together, time for a whole
+ * request to come in (408), idle time between requests, time without progress when writing. Where
+ * all bodies together are at their limit a connection is not read from, so that its client stops to
+ * send; if there is no room for STARVE_S seconds, 503. A client that only shut down its sending
+ * side gets its answer. libevent's own evhttp is not used: see docs/adr/0004-own-http.md. */
 #ifndef LT_SERVE_HTTP_H
 #define LT_SERVE_HTTP_H
 
@@ -57,8 +65,8 @@ typedef struct {
 } lt_http_options;
 
 LT_MUST_USE lt_err lt_http_open(lt_http **out, struct event_base *base, const lt_http_options *o);
-void lt_http_close(
-    lt_http *h); /* Every connection is closed; on_gone is called for open answers. */
+/* Every connection is closed; on_gone is called for open answers. */
+void lt_http_close(lt_http *h);
 int lt_http_port(const lt_http *h);
 
 /* Since the start, but for the first two. */
@@ -79,7 +87,8 @@ void lt_http_write(lt_http_conn *c, const void *data, size_t n);
 void lt_http_end(lt_http_conn *c);
 /* The request's body, 0-terminated, malloc'ed, is the caller's now; NULL: it has none. */
 char *lt_http_take_body(lt_http_conn *c);
-/* A body that was taken is freed: it no longer counts. At the answer's end it does not, either way. */
+/* A body that was taken is freed: it no longer counts. At the answer's end it does not, either
+ * way. */
 void lt_http_release_body(lt_http_conn *c);
 void lt_http_set_user(lt_http_conn *c, void *user);
 

@@ -1,4 +1,5 @@
-/* http_answer.c: how answers leave a connection: see http.h, and http_impl.h for why they gather first. */
+/* http_answer.c: how answers leave a connection: see http.h, and http_impl.h for why they gather
+ * first. */
 #include <event2/buffer.h>
 #include <event2/bufferevent.h>
 #include <stdlib.h>
@@ -98,7 +99,8 @@ void lt_http_throw_away(lt_http_conn *c) {
     evbuffer_drain(in, evbuffer_get_length(in));
 }
 
-/* Close in order once all is sent: bytes that still come in would turn close into a reset that may destroy the answer on its way. */
+/* Close in order once all is sent: bytes that still come in would turn close into a reset that may
+ * destroy the answer on its way. */
 void lt_http_close_when_sent(lt_http_conn *c) {
     if (c->stage == FLUSHING && lt_http_unsent(c) == 0) {
         if (c->tls) {

@@ -1,8 +1,10 @@
-/* http_impl.h: connections from inside: http.c accepts, reads and frees them, http_answer.c writes to them.
+/* http_impl.h: connections from inside: http.c accepts, reads and frees them, http_answer.c writes
+ * to them.
  *
- * Answers gather in a buffer of the connection's; once the loop's callback at hand is over, every connection with news is written to, once, and
- * directly: a token costs a stream one system call. Only what the socket does not take goes to the bufferevent, which waits for room by epoll. (Writing by
- * bufferevents alone cost three: epoll_ctl, writev, epoll_ctl.) */
+ * Answers gather in a buffer of the connection's; once the loop's callback at hand is over, every
+ * connection with news is written to, once, and directly: a token costs a stream one system call.
+ * Only what the socket does not take goes to the bufferevent, which waits for room by epoll.
+ * (Writing by bufferevents alone cost three: epoll_ctl, writev, epoll_ctl.) */
 #ifndef LT_SERVE_HTTP_IMPL_H
 #define LT_SERVE_HTTP_IMPL_H
 
@@ -48,7 +50,8 @@ struct lt_http {
 };
 
 void lt_http_set_deadline(lt_http_conn *c, double seconds);
-/* Memory of its request was freed: count what is left, and let others read on that wait for room. */
+/* Memory of its request was freed: count what is left, and let others read on that wait for
+ * room. */
 void lt_http_settle(lt_http_conn *c);
 
 size_t lt_http_unsent(const lt_http_conn *c);

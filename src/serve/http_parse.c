@@ -325,7 +325,8 @@ static void read_head(lt_http_parser *p) {
     }
 }
 
-/* What does not even begin like a request is answered at once, not when its time is up: a TLS hello, most of all. */
+/* What does not even begin like a request is answered at once, not when its time is up: a TLS
+ * hello, most of all. */
 static bool begins_well(lt_http_parser *p, char c) {
     if (p->o.response || p->method_read) {
         return true;

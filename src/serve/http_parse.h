@@ -1,11 +1,14 @@
-/* http_parse.h: one HTTP/1.1 message from bytes that come in any portions; no socket, no clock, so that it can be tested and fuzzed.
+/* http_parse.h: one HTTP/1.1 message from bytes that come in any portions; no socket, no clock, so
+ * that it can be tested and fuzzed.
  *
  *     HEAD ──blank line──▶ BODY (Content-Length or chunked, or until the end) ──▶ READY
  *       └────────────────────┴──▶ BAD: status and why say what to answer (RFC 9112)
  *
- * Both directions: requests (the server) and responses (bench's client, which takes the body as it comes through on_body). Refused on purpose,
- * as they are how requests are smuggled past proxies: Content-Length beside Transfer-Encoding, two of the latter or one in HTTP/1.0, two different
- * lengths, two Hosts, a space before the colon, folded header lines, control characters in values, anything but a plain number as a length. */
+ * Both directions: requests (the server) and responses (bench's client, which takes the body as it
+ * comes through on_body). Refused on purpose, as they are how requests are smuggled past proxies:
+ * Content-Length beside Transfer-Encoding, two of the latter or one in HTTP/1.0, two different
+ * lengths, two Hosts, a space before the colon, folded header lines, control characters in values,
+ * anything but a plain number as a length. */
 #ifndef LT_SERVE_HTTP_PARSE_H
 #define LT_SERVE_HTTP_PARSE_H
 
@@ -28,7 +31,8 @@ typedef struct {
     size_t max_body_bytes; /* 413 above it. */
     /* NULL: the body is gathered in `body`. */
     void (*on_body)(void *ctx, const char *data, size_t n);
-    /* Memory for so many more bytes of head and body; false: not now, and `feed` stops until it is called again. NULL: always. */
+    /* Memory for so many more bytes of head and body; false: not now, and `feed` stops until it is
+     * called again. NULL: always. */
     bool (*may_grow)(void *ctx, size_t more);
     void *ctx;
     bool head_alone; /* `feed` returns behind the head, before any of the body. */
@@ -63,10 +67,11 @@ void lt_http_parser_init(lt_http_parser *p, const lt_http_parse_options *o);
 void lt_http_parser_reset(lt_http_parser *p); /* For the next message of the connection. */
 void lt_http_parser_free(lt_http_parser *p);
 
-/* Take bytes; returns how many belonged to this message (all of them until READY; at READY the rest is the next message's; fewer where head_alone or
- * may_grow stopped it). */
+/* Take bytes; returns how many belonged to this message (all of them until READY; at READY the rest
+ * is the next message's; fewer where head_alone or may_grow stopped it). */
 size_t lt_http_parser_feed(lt_http_parser *p, const char *data, size_t n);
-/* The sender has closed: READY when that ends the body, else BAD (or still HEAD with nothing read). */
+/* The sender has closed: READY when that ends the body, else BAD (or still HEAD with nothing
+ * read). */
 void lt_http_parser_end(lt_http_parser *p);
 
 /* First header of this name, case-insensitive; NULL when there is none. */

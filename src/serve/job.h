@@ -1,9 +1,12 @@
-/* job.h: one request inside the engine: a copy of what was asked, its samples, and all they will ever say.
+/* job.h: one request inside the engine: a copy of what was asked, its samples, and all they will
+ * ever say.
  *
- * A job is one block of memory, sized and filled by submit on the caller's thread: prompt, page tables, room for max_tokens tokens of each
- * sample with their log-probabilities. The engine only appends, so its step allocates nothing; and the job is its own outbox: `n_out` counts what
- * the engine wrote, `n_public` what the front may see (set at the step's end, under the engine's lock), `n_told` what poll has told. No queue of events can
- * overflow, and a front that is slow holds up nobody.
+ * A job is one block of memory, sized and filled by submit on the caller's thread: prompt, page
+ * tables, room for max_tokens tokens of each sample with their log-probabilities. The engine only
+ * appends, so its step allocates nothing; and the job is its own outbox: `n_out` counts what the
+ * engine wrote, `n_public` what the front may see (set at the step's end, under the engine's lock),
+ * `n_told` what poll has told. No queue of events can overflow, and a front that is slow holds up
+ * nobody.
  *
  *     submit ─▶ SUBMITTED ─▶ (engine) its first sample in the scheduler ─▶ prompt done: the others fork ─▶ all finished ─▶ poll tells DONE ─▶ freed at the next poll */
 #ifndef LT_SERVE_JOB_H
@@ -88,18 +91,22 @@ typedef struct {
 LT_MUST_USE lt_err lt_job_open(lt_job **out, const lt_request *r, const lt_job_limits *limits);
 void lt_job_close(lt_job *j); /* Accepts NULL. */
 
-/* Whether how the next token is chosen can only be said when the one before it is known; or, with a grammar, at some cost, so as late as can be. */
+/* Whether how the next token is chosen can only be said when the one before it is known; or, with a
+ * grammar, at some cost, so as late as can be. */
 bool lt_sample_is_late(const lt_sample *s);
-/* How a sample's next token is chosen; behind the one that is coming if there is one. mask: filled when a grammar rules, or the request rules ids out; ceil(V / 32) words. */
+/* How a sample's next token is chosen; behind the one that is coming if there is one. mask: filled
+ * when a grammar rules, or the request rules ids out; ceil(V / 32) words. */
 LT_MUST_USE lt_err lt_sample_pick_args(lt_sample *s, int64_t vocab_size, uint32_t *mask,
                                        lt_pick_args *out);
-/* Append a token: its log-probabilities, and whether it ends the sample (finish). A failure is the grammar's; nothing was appended. */
+/* Append a token: its log-probabilities, and whether it ends the sample (finish). A failure is the
+ * grammar's; nothing was appended. */
 LT_MUST_USE lt_err lt_sample_append(lt_sample *s, const lt_pick *pick);
 void lt_sample_finish(lt_sample *s, lt_finish finish, lt_err failure);
 
 /* What was written becomes visible (under the engine's lock). True: there is news. */
 bool lt_job_publish(lt_job *j);
-/* The next events, at most room (under the engine's lock). After DONE the job has nothing more to say. */
+/* The next events, at most room (under the engine's lock). After DONE the job has nothing more to
+ * say. */
 int64_t lt_job_tell(lt_job *j, lt_event *events, int64_t room);
 
 #endif

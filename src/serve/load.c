@@ -59,9 +59,8 @@ static void send_due(load *l);
 /* ---- Bodies ---- */
 
 static int64_t id_at(const lt_load_options *o, const lt_load_request *r, int64_t i) {
-    const int64_t low = o->vocab > 64
-                            ? 16
-                            : 3; /* Past the special tokens most vocabularies begin with. */
+    /* Past the special tokens most vocabularies begin with. */
+    const int64_t low = o->vocab > 64 ? 16 : 3;
     uint64_t seed = r->prompt_seed;
     if (r->n_blocks > 0 && i / BLOCK_TOKENS < r->n_blocks) {
         seed = lt_rng_mix((uint64_t)r->blocks[i / BLOCK_TOKENS] + 1);
@@ -190,7 +189,8 @@ static void on_usage(lt_load_result *r, const json_t *usage) {
     }
 }
 
-/* A chunk with text is a token, or several that a server sends together: the usage at the end has the exact number. */
+/* A chunk with text is a token, or several that a server sends together: the usage at the end has
+ * the exact number. */
 static bool has_text(const char *data) {
     const char *p = strstr(data, "\"text\":\"");
     if (p == NULL) {

@@ -1,7 +1,8 @@
 /* load.h: many requests to any OpenAI server, timed: what `lateen bench serve` runs.
  *
- * Requests leave at their times (open loop), with at most `concurrency` on their way; each has a connection of its own, kept alive for the next. A
- * request is a streamed completion; times are taken when the bytes arrive on libevent's loop. */
+ * Requests leave at their times (open loop), with at most `concurrency` on their way; each has a
+ * connection of its own, kept alive for the next. A request is a streamed completion; times are
+ * taken when the bytes arrive on libevent's loop. */
 #ifndef LT_SERVE_LOAD_H
 #define LT_SERVE_LOAD_H
 
@@ -45,7 +46,8 @@ typedef struct {
     /* Called about every second. May be NULL. */
     void (*on_progress)(void *ctx, int64_t finished, int64_t running, double elapsed_s);
     void *ctx;
-    /* Of why_n bytes: what was wrong with the first request that failed; "": nothing. May be NULL. */
+    /* Of why_n bytes: what was wrong with the first request that failed; "": nothing. May be
+     * NULL. */
     char *why;
     size_t why_n;
 } lt_load_options;
@@ -54,7 +56,8 @@ typedef struct {
 LT_MUST_USE lt_err lt_load_url(const char *url, char *host, size_t host_n, int *port, char *prefix,
                                size_t prefix_n);
 
-/* Send all and wait for all. results: one for each request. REMOTE: the server can not be reached at all. */
+/* Send all and wait for all. results: one for each request. REMOTE: the server can not be reached
+ * at all. */
 LT_MUST_USE lt_err lt_load_run(const lt_load_options *o, const lt_load_request *requests, int64_t n,
                                lt_load_result *results, double *took_s);
 

@@ -1,4 +1,5 @@
-/* messages.h: /v1/messages in parts: the request (api_messages.c), the conversation in it (messages_read.c), what is answered (messages_face.c). */
+/* messages.h: /v1/messages in parts: the request (api_messages.c), the conversation in it
+ * (messages_read.c), what is answered (messages_face.c). */
 #ifndef LT_SERVE_MESSAGES_H
 #define LT_SERVE_MESSAGES_H
 
@@ -19,7 +20,8 @@ typedef struct {
 
 extern const lt_face lt_messages_face;
 
-/* thread: {type: create} or {type: continue, previous_message_id}: the turns before join the ask's messages, system and tools. */
+/* thread: {type: create} or {type: continue, previous_message_id}: the turns before join the ask's
+ * messages, system and tools. */
 bool lt_messages_thread(lt_ask *a, const lt_call *call, lt_messages *st, lt_api_error *e);
 /* Blocks of thinking are opened by their signatures; those of others are left out. */
 bool lt_messages_open_thinking(lt_ask *a, const lt_call *call, lt_api_error *e);

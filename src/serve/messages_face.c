@@ -1,8 +1,9 @@
 /* messages_face.c: see messages.h: how /v1/messages words an answer.
  *
- * A stream is message_start, then for each block content_block_start, content_block_delta ..., content_block_stop, then message_delta with the
- * reason and the usage, then message_stop. A block of thinking ends with its signature: the text sealed (seal.h), so that a client that is not told it
- * (display: omitted) carries it all the same. */
+ * A stream is message_start, then for each block content_block_start, content_block_delta ...,
+ * content_block_stop, then message_delta with the reason and the usage, then message_stop. A block
+ * of thinking ends with its signature: the text sealed (seal.h), so that a client that is not told
+ * it (display: omitted) carries it all the same. */
 #include <stdlib.h>
 #include <string.h>
 

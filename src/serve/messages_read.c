@@ -1,5 +1,5 @@
-/* messages_read.c: see messages.h: the conversation of a /v1/messages request, before it becomes chat messages: a thread's earlier turns, thinking
- * that was signed, edits of the context. */
+/* messages_read.c: see messages.h: the conversation of a /v1/messages request, before it becomes
+ * chat messages: a thread's earlier turns, thinking that was signed, edits of the context. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,7 +23,8 @@ static bool refuse_thread(lt_api_error *e, int status, const char *detail, const
     return false;
 }
 
-/* Messages of all turns, oldest first, each turn's answer behind it; system and tools are those of the first. */
+/* Messages of all turns, oldest first, each turn's answer behind it; system and tools are those of
+ * the first. */
 static bool add_turns(lt_ask *a, json_t *all, const lt_stored *last, lt_api_error *e) {
     size_t n = 0;
     const lt_stored **turns = lt_stored_line(last, &n);
@@ -120,7 +121,8 @@ static bool thinks(const json_t *message) {
     return false;
 }
 
-/* The block with the text that its signature holds; unsigned as it is; NULL: another's signature. A new reference. */
+/* The block with the text that its signature holds; unsigned as it is; NULL: another's signature. A
+ * new reference. */
 static json_t *opened(const lt_seal_key *key, json_t *block) {
     const json_t *sealed = json_object_get(block, "signature");
     size_t n = 0;

@@ -1,4 +1,5 @@
-/* metrics.c: see metrics.h. Names, help texts and buckets as vLLM's (vllm/v1/metrics/loggers.py), so that its dashboards work unchanged. */
+/* metrics.c: see metrics.h. Names, help texts and buckets as vLLM's (vllm/v1/metrics/loggers.py),
+ * so that its dashboards work unchanged. */
 #include "serve/metrics.h"
 
 #include <stdio.h>

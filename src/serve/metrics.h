@@ -1,4 +1,5 @@
-/* metrics.h: what /metrics counts: vLLM's names and buckets where it has them, llama-server's beside them. Written and read on the loop's thread. */
+/* metrics.h: what /metrics counts: vLLM's names and buckets where it has them, llama-server's
+ * beside them. Written and read on the loop's thread. */
 #ifndef LT_SERVE_METRICS_H
 #define LT_SERVE_METRICS_H
 

@@ -1,4 +1,5 @@
-/* narrow.h: ids that a request rules out itself, beside its grammar: all but the allowed ones, and those that would end a bad word. */
+/* narrow.h: ids that a request rules out itself, beside its grammar: all but the allowed ones, and
+ * those that would end a bad word. */
 #ifndef LT_SERVE_NARROW_H
 #define LT_SERVE_NARROW_H
 
@@ -13,11 +14,13 @@ static inline bool lt_narrows(const lt_request *r) {
     return r->n_allowed > 0 || r->n_bad > 0;
 }
 
-/* ARG: ids outside the vocabulary, too many bad words, allowed ids beside a grammar, or only endings allowed where min_tokens forbids them. */
+/* ARG: ids outside the vocabulary, too many bad words, allowed ids beside a grammar, or only
+ * endings allowed where min_tokens forbids them. */
 LT_MUST_USE lt_err lt_narrow_check(const lt_request *r, const lt_ends *ends, int64_t vocab_size);
 /* Bits of the allowed ids: ceil(V / 32) words. */
 void lt_narrow_allow(const lt_request *r, uint32_t *bits, int64_t vocab_size);
-/* The mask of the token behind `output` loses what is ruled out. allowed: lt_narrow_allow's, or NULL. Where every id that is left would end a bad word, those stay. */
+/* The mask of the token behind `output` loses what is ruled out. allowed: lt_narrow_allow's, or
+ * NULL. Where every id that is left would end a bad word, those stay. */
 void lt_narrow(const lt_request *r, const uint32_t *allowed, const int32_t *output,
                int64_t n_output, uint32_t *mask, int64_t vocab_size);
 

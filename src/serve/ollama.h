@@ -1,4 +1,5 @@
-/* ollama.h: Ollama's /api in two files: generation (api_ollama.c), and what is told about the model, with embeddings (api_ollama_info.c). */
+/* ollama.h: Ollama's /api in two files: generation (api_ollama.c), and what is told about the
+ * model, with embeddings (api_ollama_info.c). */
 #ifndef LT_SERVE_OLLAMA_H
 #define LT_SERVE_OLLAMA_H
 

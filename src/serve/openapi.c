@@ -1,5 +1,6 @@
-/* openapi.c: see openapi.h. Paths come from route.c, fields from the tables that requests are read by; here stands only what those do not know: a line
- * about each endpoint, and the shape of fields that are more than a number, a word or a switch. */
+/* openapi.c: see openapi.h. Paths come from route.c, fields from the tables that requests are read
+ * by; here stands only what those do not know: a line about each endpoint, and the shape of fields
+ * that are more than a number, a word or a switch. */
 #include "serve/openapi.h"
 
 #include <stdlib.h>

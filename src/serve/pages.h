@@ -1,4 +1,5 @@
-/* pages.h: who holds which page of the key/value cache. A plain struct without threads, clocks or device: it deals in page numbers.
+/* pages.h: who holds which page of the key/value cache. A plain struct without threads, clocks or
+ * device: it deals in page numbers.
  *
  * A page is one of
  *
@@ -9,13 +10,16 @@
  *                                                     ├──evicted by take, oldest first──▶ held
  *                                                     └──one more than most_cached, oldest first──▶ free
  *
- * A published page can be found by what it holds: the page before it and its own tokens. Pages form chains so: a page's identity is (parent page,
- * tokens) and, of the first, a salt, which is exact: sequences with different salts share no page. The hash, chained over the parent's, only finds the place. A sequence holds all pages of a chain from its start and drops them
- * last first, so a parent is never evicted before its children: oldest first is also leaves first.
- * Two sequences may fill equal pages side by side; publish then gives the second the first one's page.
+ * A published page can be found by what it holds: the page before it and its own tokens. Pages form
+ * chains so: a page's identity is (parent page, tokens) and, of the first, a salt, which is exact:
+ * sequences with different salts share no page. The hash, chained over the parent's, only finds the
+ * place. A sequence holds all pages of a chain from its start and drops them last first, so a
+ * parent is never evicted before its children: oldest first is also leaves first. Two sequences may
+ * fill equal pages side by side; publish then gives the second the first one's page.
  *
- * Invariants (lt_pages_check): every page is in exactly one of free list, age list, or held; a cached page is published; a published page is in its hash
- * bucket once and its parent is published; the counts agree. */
+ * Invariants (lt_pages_check): every page is in exactly one of free list, age list, or held; a
+ * cached page is published; a published page is in its hash bucket once and its parent is
+ * published; the counts agree. */
 #ifndef LT_SERVE_PAGES_H
 #define LT_SERVE_PAGES_H
 
@@ -38,8 +42,9 @@ typedef struct {
 
 typedef struct {
     int64_t n_pages, page_tokens; /* Set before carving. */
-    int64_t
-        most_cached; /* Pages that nobody holds are kept up to so many; then the oldest is free. Set before the reset. */
+    /* Pages that nobody holds are kept up to so many; then the oldest is free. Set before the
+     * reset. */
+    int64_t most_cached;
     int64_t n_buckets;
     lt_page *page;                       /* (n_pages) */
     int32_t *tokens;                     /* (n_pages, page_tokens) of published pages */
@@ -51,15 +56,18 @@ typedef struct {
 void lt_pages_carve(lt_pages *p, lt_arena *a); /* Measure, then place (base/arena.h). */
 void lt_pages_reset(lt_pages *p);              /* All free. Once after placing. */
 
-/* A page with one reference: a free one, else the oldest cached one. LT_NO_PAGE when all are held. */
+/* A page with one reference: a free one, else the oldest cached one. LT_NO_PAGE when all are
+ * held. */
 int32_t lt_pages_take(lt_pages *p);
 void lt_pages_hold(lt_pages *p, int32_t page);
 void lt_pages_drop(lt_pages *p, int32_t page);
 
-/* The longest chain of published pages that tokens (n) begin with: held, numbers to table; how many. Whole pages only. */
+/* The longest chain of published pages that tokens (n) begin with: held, numbers to table; how
+ * many. Whole pages only. */
 int64_t lt_pages_match(lt_pages *p, uint64_t salt, const int32_t *tokens, int64_t n,
                        int32_t *table);
-/* The page, held, is full with `tokens` (page_tokens) behind parent. Returns it; or an equal page, held, after dropping this one. */
+/* The page, held, is full with `tokens` (page_tokens) behind parent. Returns it; or an equal page,
+ * held, after dropping this one. */
 int32_t lt_pages_publish(lt_pages *p, int32_t page, int32_t parent, uint64_t salt,
                          const int32_t *tokens);
 

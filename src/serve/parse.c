@@ -1,7 +1,8 @@
 /* parse.c: see parse.h: marks, content and reasoning; parse_call.c reads calls.
  *
- * The text not yet given out waits in a buffer. In content or reasoning, everything before the first mark goes out, less a tail that could
- * still become a mark, and less white space, which belongs to a mark if one follows. Reasoning opens an answer: a mark of it behind content is
+ * The text not yet given out waits in a buffer. In content or reasoning, everything before the
+ * first mark goes out, less a tail that could still become a mark, and less white space, which
+ * belongs to a mark if one follows. Reasoning opens an answer: a mark of it behind content is
  * content. */
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +176,8 @@ static void marks_of(const lt_parser *p, mark out[8]) {
     out[n].text = NULL;
 }
 
-/* The first mark in the buffer: where, and which (the longest there); SIZE_MAX: none. *hold: where a tail begins that could become one. */
+/* The first mark in the buffer: where, and which (the longest there); SIZE_MAX: none. *hold: where
+ * a tail begins that could become one. */
 static size_t find_mark(const lt_text *b, const mark *marks, mark *which, size_t *hold) {
     *hold = b->n;
     for (size_t i = 0; i < b->n; i++) {
@@ -204,7 +206,8 @@ static size_t find_mark(const lt_text *b, const mark *marks, mark *which, size_t
 
 /* ---- The machine ---- */
 
-/* harmony: the header, of n bytes, calls a function. whole: it is all there, and with it the name. */
+/* harmony: the header, of n bytes, calls a function. whole: it is all there, and with it the
+ * name. */
 static bool header_calls(lt_parser *p, size_t n, bool whole, lt_parse_fn on, void *ctx) {
     const char *to, *stop;
     n = n < sizeof p->channel - 1 ? n : sizeof p->channel - 1;
@@ -268,7 +271,8 @@ static bool harmony_args(lt_parser *p, bool end, lt_parse_fn on, void *ctx) {
     return true;
 }
 
-/* JSON alone, at the beginning of the content, may be a call. -1: it begins with white space only, so far. */
+/* JSON alone, at the beginning of the content, may be a call. -1: it begins with white space only,
+ * so far. */
 static int begins_bare(const lt_parser *p) {
     size_t i = 0;
     if (!p->o.tools || p->at != LT_IN_CONTENT || p->said ||

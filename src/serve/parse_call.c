@@ -5,7 +5,8 @@
  *        └────────────────────────────── , ; ] fences and marks between calls are skipped ◀──────────────────────────────────┘
  *     neither ──▶ IN_CONTENT; and if no call came behind the mark, the mark was text.
  *
- * A head is matched against the buffer from its beginning each time text comes: heads are short. Of one that is cut off only the name counts. */
+ * A head is matched against the buffer from its beginning each time text comes: heads are short. Of
+ * one that is cut off only the name counts. */
 #include <string.h>
 
 #include "base/error.h"
@@ -170,7 +171,8 @@ static size_t word(cursor *c, size_t *at) {
     return c->at - *at;
 }
 
-/* name{, with what formats put between: <｜tool▁sep｜> and a fence, [CALL_ID]id, [ARGS], >. DeepSeek V3 writes the type first. */
+/* name{, with what formats put between: <｜tool▁sep｜> and a fence, [CALL_ID]id, [ARGS], >. DeepSeek
+ * V3 writes the type first. */
 static match named_head(const lt_text *b, bool typed, head *h) {
     cursor c = {.s = b->data, .n = b->n, .m = YES};
     size_t other;
@@ -283,8 +285,8 @@ static bool take_end(const lt_parser *p, cursor *c) {
                                                      : "</function>");
 }
 
-/* What stands before a call, from the buffer's beginning: c->at is behind it. *over: the mark behind the last call was there. first: no call has
- * come since the mark that promised one. */
+/* What stands before a call, from the buffer's beginning: c->at is behind it. *over: the mark
+ * behind the last call was there. first: no call has come since the mark that promised one. */
 static void between(const lt_parser *p, cursor *c, bool first, bool *over) {
     const char *skipped = first ? "[" : ",;]";
     *over = false;
@@ -346,7 +348,8 @@ static bool names_tool(const lt_parser *p, const char *name, const head *h) {
     return p->callable == NULL;
 }
 
-/* The text is cut off in a head at the buffer's place `at`. True: it was a call's, and what there is of it was given out. */
+/* The text is cut off in a head at the buffer's place `at`. True: it was a call's, and what there
+ * is of it was given out. */
 static bool cut_head(lt_parser *p, size_t at, const head *h, lt_parse_fn on, void *ctx) {
     const bool marked = p->opened != NULL || p->n_calls > 0;
     const size_t name = at + h->name;

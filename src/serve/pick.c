@@ -80,7 +80,8 @@ static uint32_t *see(lt_picker *p, int32_t id, int64_t *n_seen) {
     return &p->count[id];
 }
 
-/* Repetition: of all that was seen, once each; frequency and presence: of the output. Operation by operation, as a device does it: nothing may be contracted. */
+/* Repetition: of all that was seen, once each; frequency and presence: of the output. Operation by
+ * operation, as a device does it: nothing may be contracted. */
 static void penalise(lt_picker *p, const lt_pick_args *a) {
     const lt_serve_sampling *how = a->how;
     int64_t n_seen = 0;
@@ -110,7 +111,8 @@ static bool breaks(const lt_serve_sampling *how, int32_t id) {
     return false;
 }
 
-/* Wherever the last token stood before, how far the tokens before both are the same; the token that followed there pays for its longest such match. */
+/* Wherever the last token stood before, how far the tokens before both are the same; the token that
+ * followed there pays for its longest such match. */
 static void penalise_repeats(lt_picker *p, const lt_pick_args *a) {
     const lt_serve_sampling *how = a->how;
     const int64_t all = a->n_prompt + a->n_output,
@@ -183,15 +185,16 @@ static double sum_weights(const lt_candidate *c, int64_t n) {
     return sum;
 }
 
-/* What a draw works on: candidates by weight relative to the best, which has 1; total: their weight and that of ids already known to drop out. */
+/* What a draw works on: candidates by weight relative to the best, which has 1; total: their weight
+ * and that of ids already known to drop out. */
 typedef struct {
     lt_candidate *c;
     int64_t n;
     double total;
 } pool;
 
-/* The top_k; or all whose weight the later cuts might keep: an id less likely than (1 - top_p) / V is not in the nucleus, since all such together
- * weigh less than what it leaves out. */
+/* The top_k; or all whose weight the later cuts might keep: an id less likely than (1 - top_p) / V
+ * is not in the nucleus, since all such together weigh less than what it leaves out. */
 static pool gather(lt_picker *p, const float *logits, const lt_serve_sampling *how, float high) {
     const float scale = (float)(1.0 / how->temperature);
     const int64_t n = p->vocab_size;
@@ -222,7 +225,8 @@ static void cut_least(pool *w, double least) {
     w->n = kept;
 }
 
-/* Locally typical: those whose information is nearest to the entropy, up to typical_p of the mass. */
+/* Locally typical: those whose information is nearest to the entropy, up to typical_p of the
+ * mass. */
 static void cut_typical(lt_picker *p, pool *w, double share) {
     const double total = sum_weights(w->c, w->n);
     double entropy = 0.0, sum = 0.0;

@@ -1,12 +1,15 @@
-/* pick.h: one token from one row of logits, for one sample of a request: what may be chosen, how likely, and the draw.
+/* pick.h: one token from one row of logits, for one sample of a request: what may be chosen, how
+ * likely, and the draw.
  *
  *     logits ─ mask (grammar) ─ bias ─ banned ids ─ penalties ─ DRY ─▶ ÷ temperature ─ top-k ─ typical ─ top-p ─ min-p ─ XTC ─▶ draw
  *        └──▶ log-probabilities: of the model's own distribution, before all of this
  *
- * The draw is a pure function of (seed, sample, number of tokens before it): of what is kept, by rising id, the token at which the sum of weights exceeds that
- * share of the whole. Nothing is sorted that is not wanted: top-k selects; top-p and typical pop from a heap what they keep. Ties keep the lower id, so
- * results depend on no sorting method; a device, with the op choose (tensor/ops.h), picks the same: it is told the options (lt_pick_as_op), and of a sequence
- * what they are about (lt_pick_notes), once; then it counts by itself. */
+ * The draw is a pure function of (seed, sample, number of tokens before it): of what is kept, by
+ * rising id, the token at which the sum of weights exceeds that share of the whole. Nothing is
+ * sorted that is not wanted: top-k selects; top-p and typical pop from a heap what they keep. Ties
+ * keep the lower id, so results depend on no sorting method; a device, with the op choose
+ * (tensor/ops.h), picks the same: it is told the options (lt_pick_as_op), and of a sequence what
+ * they are about (lt_pick_notes), once; then it counts by itself. */
 #ifndef LT_SERVE_PICK_H
 #define LT_SERVE_PICK_H
 
@@ -57,12 +60,13 @@ LT_MUST_USE lt_err lt_pick_failure(bool nan);
 
 /* The same as options of the op choose; SLOT, NEW and MASK are left to the caller. */
 void lt_pick_as_op(const lt_pick_args *a, double how[LT_CHOOSE_HOW_COUNT]);
-/* Whether the op can serve a request: how many biases and tokens a note can tell; it knows neither DRY nor XTC. */
+/* Whether the op can serve a request: how many biases and tokens a note can tell; it knows neither
+ * DRY nor XTC. */
 bool lt_pick_suits_op(const lt_serve_sampling *how, int64_t max_tokens);
 /* Whether choosing asks what stands in notes: penalties, bias, bans. */
 bool lt_pick_needs_notes(const lt_pick_args *a);
-/* The row of notes of these tokens, as edits of the op note: (place, word) of each that is not 0, at most V + LT_NOTE_BIASES. endings: what BANS bans.
- * Returns how many. */
+/* The row of notes of these tokens, as edits of the op note: (place, word) of each that is not 0,
+ * at most V + LT_NOTE_BIASES. endings: what BANS bans. Returns how many. */
 int64_t lt_pick_notes(lt_picker *p, const lt_pick_args *a, const int32_t *endings,
                       int64_t n_endings, int32_t *edits);
 

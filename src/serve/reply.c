@@ -159,8 +159,8 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
             "the prompt of %zu tokens exceeds the available context size of %lld tokens%s",
             prompt->n, (long long)context,
             j->request.embed ? "" : ": there is no room for an answer");
-        if (j->flavour ==
-            LT_FLAVOUR_ANTHROPIC) { /* Agents look for these words, and make their history shorter. */
+        /* Agents look for these words, and make their history shorter. */
+        if (j->flavour == LT_FLAVOUR_ANTHROPIC) {
             snprintf(e->message, sizeof e->message, "prompt is too long: %zu tokens > %lld maximum",
                      prompt->n, (long long)context - 1);
         }
@@ -191,7 +191,8 @@ bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e) {
 
 /* ---- Starting ---- */
 
-/* An answer goes on from text unless the prompt ends in a special token; a form counts every character. */
+/* An answer goes on from text unless the prompt ends in a special token; a form counts every
+ * character. */
 static bool strands_open(lt_reply *j, lt_part *p, lt_api_error *e) {
     const int64_t at = p - j->parts;
     const bool behind_text = j->request.grammar != NULL ||
@@ -431,7 +432,8 @@ static void *grown(void *data, size_t *room, size_t n, size_t size) {
     return realloc(data, *room * size);
 }
 
-/* How many characters a token adds to the text; one that a piece leaves unfinished counts where it begins. */
+/* How many characters a token adds to the text; one that a piece leaves unfinished counts where it
+ * begins. */
 static size_t characters(const lt_reply *j, const lt_token_logs *l, uint32_t id) {
     const lt_tokenizer *t = j->server->tokenizer;
     size_t bytes = 0, n = 0;

@@ -1,12 +1,14 @@
-/* reply.h: one generation request on its way: from prompts to the engine, from the engine's tokens to the text of an answer.
+/* reply.h: one generation request on its way: from prompts to the engine, from the engine's tokens
+ * to the text of an answer.
  *
  *   handler ─▶ lt_reply_open ─▶ add prompts ─▶ lt_reply_start ─▶ engine ─┐
  *                                                                    │ events, on the loop's thread
  *   face->text ◀── stop strings ◀── UTF-8 stream ◀── token ◀─────────┘
  *      │                                                  sample ends: face->choice_end;   all end: face->finish, the answer is sent
  *
- * A reply has parts (one prompt = one request to the engine) and choices (part i's sample s is choice i * n + s). The face is how an endpoint
- * words its answer. A reply outlives its client: when that goes away the parts are cancelled, and the reply is freed by the engine's last DONE. */
+ * A reply has parts (one prompt = one request to the engine) and choices (part i's sample s is
+ * choice i * n + s). The face is how an endpoint words its answer. A reply outlives its client:
+ * when that goes away the parts are cancelled, and the reply is freed by the engine's last DONE. */
 #ifndef LT_SERVE_REPLY_H
 #define LT_SERVE_REPLY_H
 
@@ -142,21 +144,25 @@ struct lt_reply {
 lt_reply *lt_reply_open(lt_call *call, const lt_face *face, lt_ask *ask, const char *id_prefix);
 void lt_reply_free(lt_reply *j);
 
-/* Sampling, stops, logprobs from the ask into the request, and the form. top: alternatives to report with a token, -1 none. */
+/* Sampling, stops, logprobs from the ask into the request, and the form. top: alternatives to
+ * report with a token, -1 none. */
 bool lt_reply_configure(lt_reply *j, int64_t max_tokens, int top, lt_api_error *e);
-/* After the request's thinking budget, or the server's, the engine ends the reasoning. opened: the answer begins inside it. */
+/* After the request's thinking budget, or the server's, the engine ends the reasoning. opened: the
+ * answer begins inside it. */
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e);
 /* The form rules the whole answer, where there is one; chats have lt_speech_add instead. */
 bool lt_reply_rule(lt_reply *j, lt_api_error *e);
 
-/* reply_narrow.c: allowed_token_ids, bad_words; and truncate_prompt_tokens of a prompt, whose first id stays where it begins a text. */
+/* reply_narrow.c: allowed_token_ids, bad_words; and truncate_prompt_tokens of a prompt, whose first
+ * id stays where it begins a text. */
 bool lt_reply_narrow(lt_reply *j, lt_api_error *e);
 void lt_reply_truncate(const lt_reply *j, lt_ids *prompt);
 
 /* One more prompt; the ids move into the reply. */
 bool lt_reply_add(lt_reply *j, lt_ids *prompt, lt_api_error *e);
 
-/* Make the grammar if there is one, beside the loop; then submit all; of a call that runs aside, later. On failure the reply is freed and the call answered. */
+/* Make the grammar if there is one, beside the loop; then submit all; of a call that runs aside,
+ * later. On failure the reply is freed and the call answered. */
 void lt_reply_start(lt_call *call, lt_reply *j);
 
 /* Answer with e and free the reply (before start only). */
@@ -166,9 +172,11 @@ void lt_reply_refuse(lt_call *call, lt_reply *j, const lt_api_error *e);
 void lt_reply_compiled(lt_compile *made);
 /* What came from the engine. */
 void lt_reply_event(const lt_event *ev);
-/* The whole reply has failed: the client is told once, by a stream's last event, else by the answer. */
+/* The whole reply has failed: the client is told once, by a stream's last event, else by the
+ * answer. */
 void lt_reply_fail(lt_reply *j, const lt_api_error *e);
-/* Sends j->out as one event of the stream and clears it: "event: NAME\n" (when not NULL) "data: ...\n\n". */
+/* Sends j->out as one event of the stream and clears it: "event: NAME\n" (when not NULL) "data:
+ * ...\n\n". */
 void lt_reply_send(lt_reply *j, const char *event);
 
 /* ---- What faces share ---- */
@@ -188,7 +196,8 @@ void lt_token_write(lt_json_out *o, const lt_server *s, int32_t id, float logpro
 /* [{token, logprob, bytes, top_logprobs: [...]}, ...] of rows [from, to). */
 void lt_logprobs_write(lt_json_out *o, const lt_server *s, const lt_token_logs *l, size_t from,
                        size_t to, int top);
-/* "prompt_logprobs": as vLLM has them: of each token an object by ids, the likeliest ones and its own; of the first null. */
+/* "prompt_logprobs": as vLLM has them: of each token an object by ids, the likeliest ones and its
+ * own; of the first null. */
 void lt_prompt_logprobs_write(lt_json_out *o, const lt_part *p);
 /* A list of the ids of rows [from, to), and of the prompt's. */
 void lt_ids_write(lt_json_out *o, const char *key, const lt_token_logs *l, size_t from, size_t to);

@@ -1,4 +1,5 @@
-/* reply_configure.c: from what a request asks for to what the engine is told: sampling, penalties, stop strings and ids, the form, log-probabilities. */
+/* reply_configure.c: from what a request asks for to what the engine is told: sampling, penalties,
+ * stop strings and ids, the form, log-probabilities. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +21,8 @@ static bool check_id(const lt_server *s, int64_t id, const char *param, lt_api_e
     return true;
 }
 
-/* ---- logit_bias: {"id or text": bias}, or llama-server's [[id or text, bias or false], ...] ---- */
+/* ---- logit_bias: {"id or text": bias}, or llama-server's [[id or text, bias or false], ...]
+ * ---- */
 
 static bool add_bias(lt_reply *j, int64_t id, const json_t *value, lt_api_error *e) {
     float bias = 0;
@@ -135,7 +137,8 @@ static bool read_bias(lt_reply *j, lt_api_error *e) {
 
 /* ---- DRY ---- */
 
-/* Each breaker is the last id of its text behind another letter, so that no beginning of a text gets in. */
+/* Each breaker is the last id of its text behind another letter, so that no beginning of a text
+ * gets in. */
 static bool read_breakers(lt_reply *j, lt_api_error *e) {
     static const char *const usual[] = {"\n", ":", "\"", "*"}; /* llama-server's. */
     const char *texts[LT_ASK_BREAKERS];
@@ -233,7 +236,8 @@ static bool is_off(const lt_ask *a) {
            json_is_false(json_object_get(a->template_kwargs, "enable_thinking"));
 }
 
-/* What the request says; an effort of none, or thinking that is off, is a budget of none, for templates that would reason all the same; else the server's. */
+/* What the request says; an effort of none, or thinking that is off, is a budget of none, for
+ * templates that would reason all the same; else the server's. */
 static int64_t think_budget(const lt_reply *j) {
     const char *effort = j->ask.reasoning_effort;
     if (j->ask.thinking_budget >= 0) {
@@ -244,7 +248,8 @@ static int64_t think_budget(const lt_reply *j) {
                : j->server->o.think_budget;
 }
 
-/* After the budget the engine ends the reasoning itself. A model that does not reason has nothing to end. */
+/* After the budget the engine ends the reasoning itself. A model that does not reason has nothing
+ * to end. */
 bool lt_reply_think(lt_reply *j, bool opened, lt_api_error *e) {
     const lt_parse_marks *m = &j->server->marks;
     const int64_t budget = think_budget(j);
@@ -299,7 +304,8 @@ static bool know_members(const json_t *o, const char *const *names, size_t n, co
     return true;
 }
 
-/* {"type": "text" | "json_object" | "json_schema" | "grammar" | "regex", ...}; llama-server's json_object may bring a schema. */
+/* {"type": "text" | "json_object" | "json_schema" | "grammar" | "regex", ...}; llama-server's
+ * json_object may bring a schema. */
 static bool want_format(wanted *w, const json_t *format, const char *param, lt_api_error *e) {
     const char *type = json_string_value(json_object_get(format, "type"));
     const json_t *outer = json_object_get(format, "json_schema");

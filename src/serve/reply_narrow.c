@@ -1,7 +1,9 @@
-/* reply_narrow.c: vLLM's ways to narrow a request down: allowed_token_ids, bad_words, truncate_prompt_tokens.
+/* reply_narrow.c: vLLM's ways to narrow a request down: allowed_token_ids, bad_words,
+ * truncate_prompt_tokens.
  *
- * A bad word is spelled as at the text's beginning and as behind a space, which most vocabularies spell differently; either spelling's last token is not
- * chosen behind its others. Other spellings of the same letters stay possible, as in vLLM. */
+ * A bad word is spelled as at the text's beginning and as behind a space, which most vocabularies
+ * spell differently; either spelling's last token is not chosen behind its others. Other spellings
+ * of the same letters stay possible, as in vLLM. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -59,7 +61,8 @@ static bool add_spelling(lt_reply *j, const lt_ids *ids, lt_api_error *e) {
     return true;
 }
 
-/* As vLLM has it: the spelling behind a space counts where its first token is another one, and there are as many. */
+/* As vLLM has it: the spelling behind a space counts where its first token is another one, and
+ * there are as many. */
 static bool add_word(lt_reply *j, const json_t *word, lt_api_error *e) {
     const char *text = json_string_value(word);
     const size_t n = json_string_length(word), skip = strspn(text, " ");

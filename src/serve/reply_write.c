@@ -1,4 +1,5 @@
-/* reply_write.c: what several endpoints' answers contain: usage, finish reasons, tokens with their log-probabilities. */
+/* reply_write.c: what several endpoints' answers contain: usage, finish reasons, tokens with their
+ * log-probabilities. */
 #include <stdlib.h>
 #include <string.h>
 

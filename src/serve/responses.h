@@ -1,5 +1,5 @@
-/* responses.h: /v1/responses in parts: the request (api_responses.c), what is answered (responses_write.c), the stream's events
- * (responses_face.c), and what was kept (api_stored.c). */
+/* responses.h: /v1/responses in parts: the request (api_responses.c), what is answered
+ * (responses_write.c), the stream's events (responses_face.c), and what was kept (api_stored.c). */
 #ifndef LT_SERVE_RESPONSES_H
 #define LT_SERVE_RESPONSES_H
 

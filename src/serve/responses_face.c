@@ -1,7 +1,8 @@
 /* responses_face.c: see responses.h: how /v1/responses words an answer as it comes.
  *
- * A stream tells the life of each output item: added, its part added, deltas, done; between response.created and response.completed, all numbered.
- * The response is kept before its last event is sent, so that the next request may come at once. */
+ * A stream tells the life of each output item: added, its part added, deltas, done; between
+ * response.created and response.completed, all numbered. The response is kept before its last event
+ * is sent, so that the next request may come at once. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -235,7 +235,8 @@ static bool plain_id(const char *id) {
     return n > 0 && n <= MAX_REQUEST_ID;
 }
 
-/* The client's own id, else ours, which the answer's id contains. OpenAI's clients show it as _request_id; Anthropic's look for another name. */
+/* The client's own id, else ours, which the answer's id contains. OpenAI's clients show it as
+ * _request_id; Anthropic's look for another name. */
 static void put_id(lt_call *call) {
     const bool anthropic = call->flavour == LT_FLAVOUR_ANTHROPIC;
     const char *own = lt_http_header_get(call->request->head, "x-request-id");
@@ -266,7 +267,8 @@ static bool put_cors(lt_call *call) {
     return true;
 }
 
-/* A browser asks before it lets a page call. Whichever headers the page would send may come: vendors' clients send a dozen of their own. */
+/* A browser asks before it lets a page call. Whichever headers the page would send may come:
+ * vendors' clients send a dozen of their own. */
 static void answer_preflight(lt_call *call, bool allowed) {
     char headers[2048];
     const char *asked = lt_http_header_get(call->request->head, "access-control-request-headers");
@@ -375,8 +377,8 @@ typedef struct {
     lt_aside_job job;
     lt_guest guest;
     lt_call call;
-    lt_http_request
-        request; /* Without the connection's texts, which may go while the thread works. */
+    /* Without the connection's texts, which may go while the thread works. */
+    lt_http_request request;
     lt_outcome outcome;
     char *text; /* The body's. */
     int route;
@@ -489,7 +491,8 @@ static lt_flavour flavour_of(int i, const char *path) {
                                                     : LT_FLAVOUR_OPENAI;
 }
 
-/* What could not even be read is answered like any other request: with its id, and to the pages that may call. */
+/* What could not even be read is answered like any other request: with its id, and to the pages
+ * that may call. */
 void lt_route_bad(void *server, lt_http_refusal *r) {
     lt_server *s = server;
     const lt_http_request request = {.head = r->head};

@@ -1,4 +1,5 @@
-/* route.h: from a method and a path to a handler: keys, CORS, readiness, and the errors that are the same everywhere. */
+/* route.h: from a method and a path to a handler: keys, CORS, readiness, and the errors that are
+ * the same everywhere. */
 #ifndef LT_SERVE_ROUTE_H
 #define LT_SERVE_ROUTE_H
 
@@ -12,7 +13,8 @@ typedef struct {
 } lt_route_info;
 bool lt_route_at(int i, lt_route_info *out);
 
-/* The headers are there: who may not call, or calls nothing, is answered (false), and its body is not read. */
+/* The headers are there: who may not call, or calls nothing, is answered (false), and its body is
+ * not read. */
 bool lt_route_head(void *server, lt_http_conn *c, const lt_http_request *r);
 void lt_route_request(void *server, lt_http_conn *c, const lt_http_request *r);
 void lt_route_bad(void *server, lt_http_refusal *r);

@@ -61,7 +61,8 @@ bool lt_row_best(const float *x, int64_t n, int32_t *best) {
     return !bad && !any(nan);
 }
 
-/* e^x: x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial of degree 7, n added to the exponent. */
+/* e^x: x = n ln 2 + r, |r| <= ln 2 / 2; e^r by its Taylor polynomial of degree 7, n added to the
+ * exponent. */
 static inline vf exp4(vf x) {
     const vf shift = set(0x1.8p23f), low = set(-87.3365f);
     const vf c = pick(x > low, x, low);
@@ -180,7 +181,8 @@ static void select_first(lt_candidate *c, int64_t n, int64_t k) {
     }
 }
 
-/* A bound that probably about 2 k elements reach: from an even sample. -inf when k is too large a share to guess. */
+/* A bound that probably about 2 k elements reach: from an even sample. -inf when k is too large a
+ * share to guess. */
 static float guess_bound(const float *x, int64_t n, int64_t k, lt_candidate *scratch) {
     const int64_t step = n / SAMPLE, rank = step > 0 ? 2 * k / step + 8 : SAMPLE;
     if (rank > SAMPLE / 4) {

@@ -1,4 +1,5 @@
-/* row.h: passes over one row of logits: the work of choosing a token that grows with the vocabulary, four floats at a time in plain vector C. */
+/* row.h: passes over one row of logits: the work of choosing a token that grows with the
+ * vocabulary, four floats at a time in plain vector C. */
 #ifndef LT_SERVE_ROW_H
 #define LT_SERVE_ROW_H
 
@@ -15,8 +16,8 @@ typedef struct {
 /* The largest; false: there is a NaN. The lowest id of ties. */
 bool lt_row_best(const float *x, int64_t n, int32_t *best);
 
-/* exp((x - high) * scale) to y (may be NULL: not stored); the sum, and of each block of LT_ROW_BLOCK to sums (may be NULL).
- * Relative error 2^-22; below e^-87: 0. */
+/* exp((x - high) * scale) to y (may be NULL: not stored); the sum, and of each block of
+ * LT_ROW_BLOCK to sums (may be NULL). Relative error 2^-22; below e^-87: 0. */
 double lt_row_exp(const float *x, int64_t n, float high, float scale, float *y, double *sums);
 
 int64_t lt_row_count_above(const float *x, int64_t n, float than); /* Strictly. */
@@ -24,7 +25,8 @@ int64_t lt_row_count_above(const float *x, int64_t n, float than); /* Strictly. 
 /* Those >= least, by rising id. */
 int64_t lt_row_collect(const float *x, int64_t n, float least, lt_candidate *out);
 
-/* The k largest (fewer if n is less, or of those above -inf), in any order; out has room for n. Ties: the lower ids. */
+/* The k largest (fewer if n is less, or of those above -inf), in any order; out has room for n.
+ * Ties: the lower ids. */
 int64_t lt_row_top(const float *x, int64_t n, int64_t k, lt_candidate *out);
 
 /* Likelier first, then lower id: a total order, so that nothing depends on how it is sorted. */

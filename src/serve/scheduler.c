@@ -183,7 +183,8 @@ static bool admit(lt_sched *s) {
 
     LT_ASSERT(seq->n_ahead == 0); /* Preempted ahead of a token, it waits for the next plan. */
 
-    /* At least one token must run, to have logits: the last page of a cached prompt is not taken. */
+    /* At least one token must run, to have logits: the last page of a cached prompt is not
+     * taken. */
     seq->n_pages = seq->fresh ? 0
                               : lt_pages_match(&s->pages, salt_of(seq), seq->tokens,
                                                seq->n_tokens - 1, seq->table);
@@ -199,7 +200,8 @@ static bool admit(lt_sched *s) {
     return true;
 }
 
-/* Those that have become long texts give up what they ran as short ones. True: one of them waits for a token that is being chosen. */
+/* Those that have become long texts give up what they ran as short ones. True: one of them waits
+ * for a token that is being chosen. */
 static bool begin_again(lt_sched *s) {
     bool waits = false;
     lt_seq *next;

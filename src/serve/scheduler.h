@@ -1,5 +1,6 @@
-/* scheduler.h: which sequences run in the next step, how many tokens of each, in which pages. A plain struct over pages.h: no threads, clocks or
- * device, so that a seeded simulation drives it through millions of steps.
+/* scheduler.h: which sequences run in the next step, how many tokens of each, in which pages. A
+ * plain struct over pages.h: no threads, clocks or device, so that a seeded simulation drives it
+ * through millions of steps.
  *
  *                 add                  plan: a slot and pages are free
  *     (owner) ──────────▶ WAITING ───────────────────────────────▶ RUNNING ──remove──▶ (owner)
@@ -7,21 +8,29 @@
  *                            └────── last in order: its pages are dropped ◀┘
  *     fork: a second continuation of a running sequence, RUNNING at once on the same pages
  *
- * ORDER     All sequences stand in one order, by (key, serial). The key is the step of arrival minus LT_SCHED_AGE steps a level of priority: of two
- *           requests the one of higher priority is first, unless the other has waited that much longer. The order never changes, so the first of all is never
- *           preempted and always runs: nothing starves.
- * STEP      Every running sequence in order: one token each that decodes, then what is left of step_tokens in pieces of prompts (a step with
- *           long prompts delays nobody's next token). Then from the queue, in order, none overtaking, while slots and pages for the whole prompt are free,
- *           and a page to grow for each that runs.
- * AGAIN     A sequence that outgrows again_at is preempted there, once, and runs all its tokens again as those of a long text.
- * PAGES     When one needs a page and none is left, the last running sequence is preempted: it gives up its pages and will run its tokens again
- *           (recompute), mostly from the prefix cache. A prompt takes what there is before it preempts anyone.
- * WRITING   A page that others hold too is copied before a token is written to it (copies); full pages are published for others to find.
+ * ORDER     All sequences stand in one order, by (key, serial). The key is the step of arrival
+ *           minus LT_SCHED_AGE steps a level of priority: of two requests the one of higher
+ *           priority is first, unless the other has waited that much longer. The order never
+ *           changes, so the first of all is never preempted and always runs: nothing starves.
+ * STEP      Every running sequence in order: one token each that decodes, then what is left of
+ *           step_tokens in pieces of prompts (a step with long prompts delays nobody's next token).
+ *           Then from the queue, in order, none overtaking, while slots and pages for the whole
+ *           prompt are free, and a page to grow for each that runs.
+ * AGAIN     A sequence that outgrows again_at is preempted there, once, and runs all its tokens
+ *           again as those of a long text.
+ * PAGES     When one needs a page and none is left, the last running sequence is preempted: it
+ *           gives up its pages and will run its tokens again (recompute), mostly from the prefix
+ *           cache. A prompt takes what there is before it preempts anyone.
+ * WRITING   A page that others hold too is copied before a token is written to it (copies); full
+ *           pages are published for others to find.
  *
- * AHEAD     done only means that the step stands in the device's queue, where everything keeps its order. So the owner may plan the next step before this one's
- *           tokens are known: n_ahead says that one is coming, which takes its place, is run and may ask for a page like any other. Only what needs to know which
- *           token it is waits for learn: a page is published when all its tokens are known. A sequence that turns out to have ended is removed, and its
- *           pages are free at once: whoever takes them writes to them behind the row that was run in vain.
+ * AHEAD     done only means that the step stands in the device's queue, where everything keeps its
+ *           order. So the owner may plan the next step before this one's tokens are known: n_ahead
+ *           says that one is coming, which takes its place, is run and may ask for a page like any
+ *           other. Only what needs to know which token it is waits for learn: a page is published
+ *           when all its tokens are known. A sequence that turns out to have ended is removed, and
+ *           its pages are free at once: whoever takes them writes to them behind the row that was
+ *           run in vain.
  *
  * One step:  plan ─▶ [copies, forward of items by the owner] ─▶ done ─▶ [owner: append a token to, or remove, those with n_done == n_tokens]
  * Ahead:     plan ─▶ [...] ─▶ done ─▶ [n_ahead = 1 for those with n_done == n_tokens that go on] ─▶ plan ─▶ [...] ─▶ done
@@ -46,8 +55,8 @@ struct lt_seq {
     bool fresh;       /* Must run all its tokens: nothing is taken from the prefix cache. */
     uint64_t salt;    /* Pages are shared by sequences of the same salt. */
     int priority;
-    /* Where the length of a text decides how it is rotated (lt_rope_switch): whether it runs as a long one; and the tokens beyond which it has to run again
-     * as such, or 0. */
+    /* Where the length of a text decides how it is rotated (lt_rope_switch): whether it runs as a
+     * long one; and the tokens beyond which it has to run again as such, or 0. */
     bool long_text;
     int64_t again_at;
     void *owner;
@@ -93,7 +102,8 @@ void lt_sched_reset(lt_sched *s);
 
 /* The sequence must fit the pool alone: n_tokens at its longest <= pages.n_pages * page_tokens. */
 void lt_sched_add(lt_sched *s, lt_seq *seq);
-/* child, idle, with the same first n_done tokens: runs beside seq on the same pages. False: no slot is free, nothing happened. */
+/* child, idle, with the same first n_done tokens: runs beside seq on the same pages. False: no slot
+ * is free, nothing happened. */
 bool lt_sched_fork(lt_sched *s, const lt_seq *seq, lt_seq *child);
 void lt_sched_remove(lt_sched *s, lt_seq *seq); /* Waiting or running: its pages are dropped. */
 

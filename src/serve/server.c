@@ -119,7 +119,8 @@ bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e)
     return false;
 }
 
-/* Normalising may make a third of a text (Hangul's letters into syllables); nothing else makes it shorter. */
+/* Normalising may make a third of a text (Hangul's letters into syllables); nothing else makes it
+ * shorter. */
 static size_t most_prompt_bytes(const lt_server *s) {
     const int64_t n = lt_model_get_spec(s->model)->vocab_size;
     size_t longest = 1;
@@ -148,7 +149,8 @@ bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out)
     return owner[0] == '\0' || lt_seal_key_make(out, owner) == LT_OK;
 }
 
-/* Hashed behind a number that nobody outside knows, so that no one can look for a salt that meets another's. 0: nothing tells this request from others. */
+/* Hashed behind a number that nobody outside knows, so that no one can look for a salt that meets
+ * another's. 0: nothing tells this request from others. */
 uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt) {
     const bool by_key = s->o.prefix_cache_by_key && owner != NULL && owner[0] != '\0';
     uint64_t hash = s->salt_seed;
@@ -466,7 +468,8 @@ static lt_err open_events(lt_server *s) {
     return LT_OK;
 }
 
-/* Of all bodies that are being read together; by itself an eighth of the memory that this process may take, 256 MiB at most. One fits always. */
+/* Of all bodies that are being read together; by itself an eighth of the memory that this process
+ * may take, 256 MiB at most. One fits always. */
 static size_t bodies_bytes(const lt_server *s) {
     const uint64_t most = (uint64_t)256 << 20;
     uint64_t bytes = (uint64_t)s->o.max_bodies_bytes;

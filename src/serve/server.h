@@ -1,7 +1,9 @@
-/* server.h: what every endpoint stands on: the model that is served, the call that is answered, the numbers that are counted.
+/* server.h: what every endpoint stands on: the model that is served, the call that is answered, the
+ * numbers that are counted.
  *
- * One thread runs libevent's loop and everything in this room but the engine: HTTP, JSON, templates, tokenizing; of large requests the last three
- * run aside (aside.h). The engine's thread wakes the loop by its descriptor. The model is opened by one more thread, so that /health can say
+ * One thread runs libevent's loop and everything in this room but the engine: HTTP, JSON,
+ * templates, tokenizing; of large requests the last three run aside (aside.h). The engine's thread
+ * wakes the loop by its descriptor. The model is opened by one more thread, so that /health can say
  * "loading" from the first millisecond. */
 #ifndef LT_SERVE_SERVER_H
 #define LT_SERVE_SERVER_H
@@ -112,7 +114,8 @@ bool lt_call_read(lt_call *call, lt_ask *a, const lt_field *rows, size_t n_rows,
 
 void lt_call_json(lt_call *call, int status, lt_json_out *body);
 void lt_call_error(lt_call *call, const lt_api_error *e);
-/* The error object in the flavour's shape, appended to o. extra: the answer's header lines, of which the first tells the request's id. */
+/* The error object in the flavour's shape, appended to o. extra: the answer's header lines, of
+ * which the first tells the request's id. */
 void lt_error_write(lt_json_out *o, lt_flavour flavour, const char *extra, const lt_api_error *e);
 /* The status that its clients know it by. */
 int lt_error_status(lt_flavour flavour, const lt_api_error *e);
@@ -128,15 +131,18 @@ void lt_server_ask(const lt_server *s, lt_ask *a);
 void lt_server_preset(const lt_server *s, lt_ask *a);
 /* The request's model field names the served one, or --any-model. */
 bool lt_server_check_model(const lt_server *s, const lt_ask *a, lt_api_error *e);
-/* A text of so many bytes may fit into the context: asked before it is encoded, as megabytes of it would hold everybody's streams up. */
+/* A text of so many bytes may fit into the context: asked before it is encoded, as megabytes of it
+ * would hold everybody's streams up. */
 bool lt_server_may_fit(const lt_server *s, size_t bytes, const char *param, lt_api_error *e);
-/* Whose prompts may share pages with those of this call: by the request's cache_salt (NULL: none), and by the key where --prefix-cache-by-key says so. */
+/* Whose prompts may share pages with those of this call: by the request's cache_salt (NULL: none),
+ * and by the key where --prefix-cache-by-key says so. */
 uint64_t lt_server_cache_salt(const lt_server *s, const char *owner, const char *salt);
 /* With which texts go to an owner and come back. False: out of memory. */
 bool lt_server_seal_key(const lt_server *s, const char *owner, lt_seal_key *out);
 /* Something has ended: the server too, if it was the last that a draining one waited for. */
 void lt_server_ended(lt_server *s);
-/* A request of so many bytes has been let go: what the allocator keeps of megabytes goes back to the system. */
+/* A request of so many bytes has been let go: what the allocator keeps of megabytes goes back to
+ * the system. */
 void lt_server_let_go(size_t bytes);
 /* Text to ids with the server's scratch; append to *out. */
 bool lt_server_encode(lt_server *s, const char *text, size_t n, unsigned flags, lt_ids *out,

@@ -66,7 +66,8 @@ static lt_speech_item *begin_item(lt_strand *c, lt_speech_kind kind, const char 
     return item;
 }
 
-/* The item at the end is said by the tokens up to the one at hand; a later one begins with it, unless the one before has it. */
+/* The item at the end is said by the tokens up to the one at hand; a later one begins with it,
+ * unless the one before has it. */
 static void note_logs(const lt_strand *c, bool fresh) {
     const lt_speech *s = c->face;
     lt_speech_item *item = &s->items[s->n_items - 1];

@@ -1,5 +1,6 @@
-/* speech.h: what a chat model says, as a list of items in the order in which they were said: content, reasoning, calls of tools. The faces of
- * chat, responses and messages hold one for each choice and hear of each piece through `on`. parse.h takes the text apart. */
+/* speech.h: what a chat model says, as a list of items in the order in which they were said:
+ * content, reasoning, calls of tools. The faces of chat, responses and messages hold one for each
+ * choice and hear of each piece through `on`. parse.h takes the text apart. */
 #ifndef LT_SERVE_SPEECH_H
 #define LT_SERVE_SPEECH_H
 
@@ -23,12 +24,15 @@ typedef struct {
     int n_items, room, n_calls;
 } lt_speech;
 
-/* Called with each piece as soon as it is certain. fresh: the item has just begun; a call begins with no text, then come its arguments. */
+/* Called with each piece as soon as it is certain. fresh: the item has just begun; a call begins
+ * with no text, then come its arguments. */
 typedef void (*lt_speech_fn)(lt_strand *c, int item, bool fresh, const char *text, size_t n);
 
-/* What a reply listens for: from the request's tools, tool_choice and reasoning_format; before the prompt is rendered. */
+/* What a reply listens for: from the request's tools, tool_choice and reasoning_format; before the
+ * prompt is rendered. */
 bool lt_speech_prepare(lt_reply *r, lt_api_error *e);
-/* Takes the rendered prompt, whose ids move into the reply or are freed, and rules the whole answer: grammar, thinking budget. Once listen.opened is known. */
+/* Takes the rendered prompt, whose ids move into the reply or are freed, and rules the whole
+ * answer: grammar, thinking budget. Once listen.opened is known. */
 bool lt_speech_add(lt_reply *r, lt_ids *prompt, lt_api_error *e);
 
 /* c->face becomes the choice's speech. False: out of memory. */

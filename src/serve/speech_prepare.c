@@ -1,4 +1,5 @@
-/* speech_prepare.c: what a reply must listen for, and the grammar that makes it say so: parse_grammar.c has the language. */
+/* speech_prepare.c: what a reply must listen for, and the grammar that makes it say so:
+ * parse_grammar.c has the language. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -84,7 +85,8 @@ static bool no_such_tool(const char *name, lt_api_error *e) {
                          name != NULL ? name : "at all");
 }
 
-/* {type: allowed_tools, allowed_tools: {mode: auto | required, tools}}; in responses mode and tools stand beside the type. */
+/* {type: allowed_tools, allowed_tools: {mode: auto | required, tools}}; in responses mode and tools
+ * stand beside the type. */
 static bool read_allowed(lt_reply *r, const json_t *choice, lt_api_error *e) {
     const json_t *inner = json_object_get(choice, "allowed_tools"), *tool;
     const char *mode;

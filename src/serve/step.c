@@ -1,38 +1,52 @@
-/* step.c: the engine's steps, of which the next can be queued before the tokens of this one are known.
+/* step.c: the engine's steps, of which the next can be queued before the tokens of this one are
+ * known.
  *
  *     launch    schedule ─▶ copies of shared pages ─▶ lay out rows (step_rows.c) ─▶ queue the forward ─▶ count and publish pages
  *     collect   wait for the forward ─▶ a token for each sample that is up to date (step_pick.c): append, finish
  *
- * A sample is up to date when all its tokens have keys and values, or will have them when the queue has come so far: then the logits of its last row choose the next.
+ * A sample is up to date when all its tokens have keys and values, or will have them when the queue
+ * has come so far: then the logits of its last row choose the next.
  *
- * STATES, of lt_engine_step's turns. Each collects one step; a step is queued once and collected once, in order.
+ * STATES, of lt_engine_step's turns. Each collects one step; a step is queued once and collected
+ * once, in order.
  *
  *                     launch 1                     launch 2, ahead of 1's tokens             collect 1
  *     nothing queued ──────────▶ 1 is on its way ────────────────────────────▶ 1, 2 on their way ──────────▶ (2 is the 1 of the next turn)
  *            ▲                         │ collect 1: there is nothing ahead to run, or 1 can not be run ahead of
  *            └─────────────────────────┘
  *
- * AHEAD      A step can be run ahead of if it was sent: its tokens are all chosen on the device and come by themselves (engine_impl.h). It is not if a sample
- *            forks, is embedded, or needs the host (over 1,023 biases); then the next step waits until this one was collected, and the engine goes ahead
- *            again behind the first that can be. What the host does in between, from the picks of one step to the rows of
- *            the next, then runs beside the device.
- * LATE       Some choices depend on the token before them in ways that the host must say: which ids a grammar allows, whether a budget of thinking is used up.
- *            The forward of such a row does not depend on it, only its choice. So 2 is queued without those choices; when 1 is collected the host makes their
- *            masks, while the device runs 2's layers, and queues them behind (choose_late); then 2 is sent, and 3 may be queued:
+ * AHEAD      A step can be run ahead of if it was sent: its tokens are all chosen on the device and
+ *            come by themselves (engine_impl.h). It is not if a sample forks, is embedded, or needs
+ *            the host (over 1,023 biases); then the next step waits until this one was collected,
+ *            and the engine goes ahead again behind the first that can be. What the host does in
+ *            between, from the picks of one step to the rows of the next, then runs beside the
+ *            device.
+ * LATE       Some choices depend on the token before them in ways that the host must say: which ids
+ *            a grammar allows, whether a budget of thinking is used up. The forward of such a row
+ *            does not depend on it, only its choice. So 2 is queued without those choices; when 1
+ *            is collected the host makes their masks, while the device runs 2's layers, and queues
+ *            them behind (choose_late); then 2 is sent, and 3 may be queued:
  *
  *                host    ... │ collect 1, masks of 2 │ launch 3 │ wait ...  │ collect 2, masks of 3 │
  *                device  ... │ layers, head, free choices of 2 ... │ late choices of 2 │ layers of 3 ...
  *
- *            One row with a grammar so costs its mask (16 KB up for 128k ids, and under 100 us on the host, hidden behind 2's layers), not the row's logits down
- *            (512 KB, a wait) nor the other rows' way ahead. Nobody sits out a step. Tried in thought and dropped: such rows in every other step (half their
- *            speed), a step split in two (the weights are read twice), masks for all tokens that may come (they are as many as the mask allows).
- * FORESEEN   Before 2 is planned, each sample that chooses in 1 gets seq.n_ahead, unless the token is surely its last. 2 runs it under the number of its choice,
- *            with the draw of its place: the tokens are those of one step at a time, bit for bit where rows do not depend on each other (deterministic).
- * IN VAIN    A sample that ends with 1, or is cancelled, leaves 2: its item is empty, what it chooses there is nobody's. Its pages are free at once; who gets them
- *            writes behind its last row, for everything keeps the queue's order.
- * ARRIVALS   are in the next launch: a step later than without. Cancellations take effect at once; a job that is done is in no step, so it can be freed.
+ *            One row with a grammar so costs its mask (16 KB up for 128k ids, and under 100 us on
+ *            the host, hidden behind 2's layers), not the row's logits down (512 KB, a wait) nor
+ *            the other rows' way ahead. Nobody sits out a step. Tried in thought and dropped: such
+ *            rows in every other step (half their speed), a step split in two (the weights are read
+ *            twice), masks for all tokens that may come (they are as many as the mask allows).
+ * FORESEEN   Before 2 is planned, each sample that chooses in 1 gets seq.n_ahead, unless the token
+ *            is surely its last. 2 runs it under the number of its choice, with the draw of its
+ *            place: the tokens are those of one step at a time, bit for bit where rows do not
+ *            depend on each other (deterministic).
+ * IN VAIN    A sample that ends with 1, or is cancelled, leaves 2: its item is empty, what it
+ *            chooses there is nobody's. Its pages are free at once; who gets them writes behind its
+ *            last row, for everything keeps the queue's order.
+ * ARRIVALS   are in the next launch: a step later than without. Cancellations take effect at once;
+ *            a job that is done is in no step, so it can be freed.
  *
- * Nothing is allocated. A failure of the forward fails the requests of the steps on their way, not the engine. */
+ * Nothing is allocated. A failure of the forward fails the requests of the steps on their way, not
+ * the engine. */
 #include "base/clock.h"
 #include "base/error.h"
 #include "base/log.h"
@@ -154,7 +168,8 @@ static lt_err queue_plan(lt_engine *e, lt_step *s) {
     return LT_OK;
 }
 
-/* What is still to be queued of a step, when the tokens of the one before are known: late choices, and the way of all of them here. */
+/* What is still to be queued of a step, when the tokens of the one before are known: late choices,
+ * and the way of all of them here. */
 static lt_err queue_rest(lt_engine *e, lt_step *s) {
     if (s->whole || !s->sent) { /* Of a step that is not sent read_step does it. */
         return LT_OK;
@@ -220,7 +235,8 @@ static void fail_queued(lt_engine *e, lt_err err) {
     lt_forward_drop(e->forward);
 }
 
-/* Use the oldest step; then the next can be queued to its end. If one failed, so did what stands behind it. */
+/* Use the oldest step; then the next can be queued to its end. If one failed, so did what stands
+ * behind it. */
 static void collect(lt_engine *e) {
     const int first = e->oldest;
     lt_err err = read_step(e, &e->steps[first]);
@@ -243,7 +259,8 @@ static void collect(lt_engine *e) {
     }
 }
 
-/* A finished job leaves the list of cancellations, which may have come too late: its memory is the front's from now on. */
+/* A finished job leaves the list of cancellations, which may have come too late: its memory is the
+ * front's from now on. */
 static void retire(lt_engine *e, lt_job *j) {
     lt_job **link = &e->cancelled;
     int64_t n_cancelled = 0, n_failed = 0;

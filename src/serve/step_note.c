@@ -1,12 +1,16 @@
-/* step_note.c: what a device knows of the sequences whose tokens it chooses with penalties, bias or bans: a row of notes each (tensor/ops.h), in one of as many
- * slots as sequences run. A sample without any of these never has one.
+/* step_note.c: what a device knows of the sequences whose tokens it chooses with penalties, bias or
+ * bans: a row of notes each (tensor/ops.h), in one of as many slots as sequences run. A sample
+ * without any of these never has one.
  *
  *     its first choice ── slot taken, all its tokens noted (op note) ──▶ each further choice counts the token before it (NEW: known, or the number of a choice)
  *
- * n_noted says up to which token, so a choice knows what is new: one token, for each choice adds one. Steps ahead need nothing else: what is not known here is
- * known there. A step run in vain leaves a wrong count behind, but only in the notes of a sample that has ended. A preempted sample keeps its slot, and its
- * notes stay right while its tokens run again; if another needs the slot first, it will get a new one, and its tokens are noted anew. Forks have rows of their
- * own. All of it is in the order of the queue, where a slot's new notes stand behind the last choice of its old owner. */
+ * n_noted says up to which token, so a choice knows what is new: one token, for each choice adds
+ * one. Steps ahead need nothing else: what is not known here is known there. A step run in vain
+ * leaves a wrong count behind, but only in the notes of a sample that has ended. A preempted sample
+ * keeps its slot, and its notes stay right while its tokens run again; if another needs the slot
+ * first, it will get a new one, and its tokens are noted anew. Forks have rows of their own. All of
+ * it is in the order of the queue, where a slot's new notes stand behind the last choice of its old
+ * owner. */
 #include "base/error.h"
 #include "serve/engine_impl.h"
 

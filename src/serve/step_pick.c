@@ -1,13 +1,15 @@
-/* step_pick.c: what a step does with its rows of logits, some at a time: log-probabilities of prompts, a token for every sample that is up to date; and with
- * its hidden states.
+/* step_pick.c: what a step does with its rows of logits, some at a time: log-probabilities of
+ * prompts, a token for every sample that is up to date; and with its hidden states.
  *
  *     a host's backend ── the row's V logits ─▶ pick.h, a thread a row
  *     a device         ── chosen where it lies: 12 bytes come back (with likeliest ids 172); a prompt is judged as a choice by force
  *
- * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen late, by a call of its own; what no note can tell (over 1,023
- * biases) brings its logits to the host, row by row, not batch by batch. The first
- * sample of a request to come so far takes the others with it: they fork and choose from the same row. Where all rows of a step are chosen on the device,
- * and none forks, nothing is asked for: what was chosen is on its way (sent), and another step may stand behind it. */
+ * On a device a row of which the host must say how to choose (a grammar's mask, step.c) is chosen
+ * late, by a call of its own; what no note can tell (over 1,023 biases) brings its logits to the
+ * host, row by row, not batch by batch. The first
+ * sample of a request to come so far takes the others with it: they fork and choose from the same
+ * row. Where all rows of a step are chosen on the device, and none forks, nothing is asked for:
+ * what was chosen is on its way (sent), and another step may stand behind it. */
 #include <math.h>
 #include <omp.h>
 #include <string.h>
@@ -17,7 +19,8 @@
 #include "base/log.h"
 #include "serve/engine_impl.h"
 
-/* The sample is up to date: it, and at its request's first time the others, choose from this row. */
+/* The sample is up to date: it, and at its request's first time the others, choose from this
+ * row. */
 static int64_t add_choices(lt_engine *e, lt_sample *s, int64_t row, bool on_device, int64_t n) {
     lt_job *j = s->job;
     e->room.choices[n++] = (lt_choosing){
@@ -69,7 +72,8 @@ static void take(lt_choosing *c, const lt_forward_choice *from, int64_t i, int n
     }
 }
 
-/* What choices on the device need: the masks of grammars, on several threads. Returns how many of lt_forward_masks there are to go with them. */
+/* What choices on the device need: the masks of grammars, on several threads. Returns how many of
+ * lt_forward_masks there are to go with them. */
 static int64_t prepare(lt_engine *e, lt_choosing *choices, int64_t n) {
     uint32_t *masks = lt_forward_masks(e->forward);
     int64_t n_masks = 0;
@@ -117,7 +121,8 @@ lt_err lt_step_choose_late(lt_engine *e, const lt_step *s, int64_t first, int64_
     return lt_forward_choose_late(e->forward, first, n, r->choose + first, how, n_masks);
 }
 
-/* As many forks as there are rows of logits at a time: chosen from the rows of others, whose order they keep. */
+/* As many forks as there are rows of logits at a time: chosen from the rows of others, whose order
+ * they keep. */
 static lt_err choose_forks(lt_engine *e, lt_choosing *forks, int64_t n) {
     lt_step_room *r = &e->room;
     lt_forward_choice more;
@@ -145,7 +150,8 @@ static lt_err choose_forks(lt_engine *e, lt_choosing *forks, int64_t n) {
     return LT_OK;
 }
 
-/* Forks choose from the rows of others: not before the step knows that there is room for them. They stand behind their leaders, in runs. */
+/* Forks choose from the rows of others: not before the step knows that there is room for them. They
+ * stand behind their leaders, in runs. */
 static lt_err take_forks(lt_engine *e, int64_t n_choices) {
     lt_choosing *choices = e->room.choices;
     int64_t i = 0;
@@ -262,7 +268,8 @@ static int64_t collect(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
     return n_choices;
 }
 
-/* Of wanted rows [first, first + n): what the device chose; logits of the others, so that on_host says which. */
+/* Of wanted rows [first, first + n): what the device chose; logits of the others, so that on_host
+ * says which. */
 static lt_err fetch(lt_engine *e, const lt_step *s, int64_t first, int64_t n,
                     lt_forward_choice *chosen, float *const **logits) {
     bool *on_host = e->room.on_host;

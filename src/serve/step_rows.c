@@ -1,19 +1,22 @@
-/* step_rows.c: the plan of a step as rows for the forward: tokens, positions, slots, pages; which logits are wanted and how a token is chosen of each.
+/* step_rows.c: the plan of a step as rows for the forward: tokens, positions, slots, pages; which
+ * logits are wanted and how a token is chosen of each.
  *
- * A token that is not known yet (seq.n_ahead) is named by the number of the choice that it will be, of the step before (forward.h). */
+ * A token that is not known yet (seq.n_ahead) is named by the number of the choice that it will be,
+ * of the step before (forward.h). */
 #include <string.h>
 
 #include "base/clock.h"
 #include "base/error.h"
 #include "serve/engine_impl.h"
 
-/* Rows of logits at a time. On a host 64: the head's weights are read once for so many, and what they say stays in cache. On a device those of all
- * running sequences, so that a step is one graph, as long as they fit LOGITS_BYTES. */
+/* Rows of logits at a time. On a host 64: the head's weights are read once for so many, and what
+ * they say stays in cache. On a device those of all running sequences, so that a step is one graph,
+ * as long as they fit LOGITS_BYTES. */
 #define LOGITS_ROWS  64
 #define LOGITS_BYTES ((int64_t)1 << 30)
 
-/* Of notes of all running sequences on a device; else the host chooses with penalties: whether it does must not depend on who else is there. 64 sequences of
- * 128,256 ids have 33 MB. */
+/* Of notes of all running sequences on a device; else the host chooses with penalties: whether it
+ * does must not depend on who else is there. 64 sequences of 128,256 ids have 33 MB. */
 #define NOTES_BYTES ((int64_t)2 << 30)
 
 static void carve_pickers(lt_engine *e, lt_arena *a) {

@@ -1,7 +1,8 @@
-/* stop_scan.h: find stop strings in a text that comes in pieces, without letting a beginning of one through.
+/* stop_scan.h: find stop strings in a text that comes in pieces, without letting a beginning of one
+ * through.
  *
- * What may still become a stop string is held back: the longest end of the text so far that begins one. With "END" as stop, "the E" lets "the "
- * pass and holds "E". */
+ * What may still become a stop string is held back: the longest end of the text so far that begins
+ * one. With "END" as stop, "the E" lets "the " pass and holds "E". */
 #ifndef LT_SERVE_STOP_SCAN_H
 #define LT_SERVE_STOP_SCAN_H
 
@@ -21,8 +22,8 @@ typedef struct {
 
 void lt_stop_scan_free(lt_stop_scan *s);
 
-/* Take a piece; *out, *out_n is what may go on, valid until the next call. Returns the index of the stop string that was found (the rest is
- * dropped), or -1. */
+/* Take a piece; *out, *out_n is what may go on, valid until the next call. Returns the index of the
+ * stop string that was found (the rest is dropped), or -1. */
 int lt_stop_scan_feed(lt_stop_scan *s, const char *text, size_t n, const char **out, size_t *out_n);
 /* The text has ended: what was held back is plain text after all. */
 void lt_stop_scan_end(lt_stop_scan *s, const char **out, size_t *out_n);

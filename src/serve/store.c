@@ -1,5 +1,6 @@
-/* store.c: see store.h. Entries that can be found stand in a hash table of chains and in a list by their last use; `refs` counts the table, holds
- * and later turns. Texts never change, so only the bookkeeping is under the mutex. */
+/* store.c: see store.h. Entries that can be found stand in a hash table of chains and in a list by
+ * their last use; `refs` counts the table, holds and later turns. Texts never change, so only the
+ * bookkeeping is under the mutex. */
 #include "serve/store.h"
 
 #include <pthread.h>

@@ -1,13 +1,16 @@
-/* store.h: what clients may come back to: responses of /v1/responses, and threads of /v1/messages. It lives in memory, within a bound.
+/* store.h: what clients may come back to: responses of /v1/responses, and threads of /v1/messages.
+ * It lives in memory, within a bound.
  *
  *     put(A)            put(B, behind A)          put(C, behind A)
  *       A                 A <- B                    A <- B,  A <- C
  *
- * An entry is a JSON text under an id and an owner: whoever has another API key does not find it. An entry may stand behind a former one, so
- * that a conversation's turns are kept once each; it then holds the former one, which stays readable to it when nobody finds it by its id any more.
+ * An entry is a JSON text under an id and an owner: whoever has another API key does not find it.
+ * An entry may stand behind a former one, so that a conversation's turns are kept once each; it
+ * then holds the former one, which stays readable to it when nobody finds it by its id any more.
  *
- * Bounds: entries that can be found, bytes of all that is held, and a time since the last use. The longest unused entry goes first. What is held by
- * a later turn is counted until that goes, too; an entry that does not fit even alone is refused. All functions may be called from any thread. */
+ * Bounds: entries that can be found, bytes of all that is held, and a time since the last use. The
+ * longest unused entry goes first. What is held by a later turn is counted until that goes, too; an
+ * entry that does not fit even alone is refused. All functions may be called from any thread. */
 #ifndef LT_SERVE_STORE_H
 #define LT_SERVE_STORE_H
 
@@ -35,7 +38,8 @@ LT_MUST_USE lt_err lt_store_open(lt_store **out, const lt_store_options *o);
 /* Every hold must be released. Accepts NULL. */
 void lt_store_close(lt_store *s);
 
-/* Keeps a copy of the text. previous: an entry that is held, or NULL. False: it does not fit, or there is no memory. now_s: lt_clock_s(). */
+/* Keeps a copy of the text. previous: an entry that is held, or NULL. False: it does not fit, or
+ * there is no memory. now_s: lt_clock_s(). */
 bool lt_store_put(lt_store *s, const char *id, const char *owner, lt_stored *previous,
                   const char *text, size_t n, double now_s);
 /* The entry, held until lt_store_release; NULL: there is none, or it is another owner's. */

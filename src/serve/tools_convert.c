@@ -83,7 +83,8 @@ json_t *lt_convert_responses_tools(const json_t *tools, lt_api_error *e) {
 
 /* ---- Anthropic ---- */
 
-/* One block of an assistant's or a user's message. text, reasoning and calls gather for the message; results become messages of their own. */
+/* One block of an assistant's or a user's message. text, reasoning and calls gather for the
+ * message; results become messages of their own. */
 static bool take_block(json_t *list, const json_t *block, lt_json_out *text, lt_json_out *reasoning,
                        json_t *calls, const char *where, lt_api_error *e) {
     const char *type = str(block, "type");
@@ -221,7 +222,8 @@ static void gather_reasoning(const json_t *item, lt_json_out *out) {
     }
 }
 
-/* It begins the assistant's message, of which a text or calls may follow; templates choose what of earlier turns the model reads again. */
+/* It begins the assistant's message, of which a text or calls may follow; templates choose what of
+ * earlier turns the model reads again. */
 static bool add_reasoning(json_t *list, const json_t *item) {
     lt_json_out text = {0};
     json_t *message;

@@ -6,7 +6,8 @@
 
 /* Anthropic's system and messages; a new list of messages, or NULL and *e. */
 json_t *lt_convert_anthropic(const json_t *system, const json_t *messages, lt_api_error *e);
-/* Anthropic's tools: {name, description, input_schema}. NULL and no error status: none were given. */
+/* Anthropic's tools: {name, description, input_schema}. NULL and no error status: none were
+ * given. */
 json_t *lt_convert_anthropic_tools(const json_t *tools, lt_api_error *e);
 
 /* The items of /v1/responses, or its one string, with the instructions before. */

@@ -1,7 +1,8 @@
 /* backend.h: the contract of a device. Three questions, three mechanisms, no `if (arch)` elsewhere:
  *   which memory and queue?   the backend's functions below
  *   which operations?         the op table (ops.h), one function pointer an op, no holes
- *   which implementation?     per op an ordered list; the first that accepts the arguments runs, the last is the
+ *   which implementation? per op an ordered list; the first that accepts the arguments runs, the
+ *   last is the
  *                             reference, which accepts everything (kernels/registry.h) */
 #ifndef LT_TENSOR_BACKEND_H
 #define LT_TENSOR_BACKEND_H
@@ -12,8 +13,8 @@
 #include "lateen/base.h"
 #include "lateen/tensor.h"
 
-typedef struct lt_queue
-    lt_queue; /* An ordered stream of work on one device. Opaque; the CPU's runs at once. */
+/* An ordered stream of work on one device. Opaque; the CPU's runs at once. */
+typedef struct lt_queue lt_queue;
 typedef struct lt_graph lt_graph;     /* Work recorded once, queued again as a whole. */
 typedef struct lt_ops lt_ops;         /* tensor/ops.h */
 typedef struct lt_op_list lt_op_list; /* kernels/registry.h */
@@ -28,7 +29,8 @@ typedef struct lt_backend {
     lt_err (*queue_open)(lt_queue **out);
     void (*queue_close)(lt_queue *q);
     lt_err (*sync)(lt_queue *q); /* Wait until all queued work is done; reports its failure. */
-    /* Transfers are queued like other work: the host leaves host_src alone and host_dst unread until a sync says they are done. */
+    /* Transfers are queued like other work: the host leaves host_src alone and host_dst unread
+     * until a sync says they are done. */
     lt_err (*upload)(lt_queue *q, void *dst, const void *host_src, size_t bytes);
     lt_err (*download)(lt_queue *q, void *host_dst, const void *src, size_t bytes);
     lt_err (*zero)(lt_queue *q, void *dst, size_t bytes);
@@ -41,45 +43,51 @@ typedef struct lt_backend {
     void (*host_release)(void *data, size_t bytes);
     /* Whatever is queued on `after` from now on waits for what is queued on `before` now. */
     lt_err (*order)(lt_queue *after, lt_queue *before);
-    /* Between begin and end, ops, zero, zero_pieces and copy are recorded instead of run; nothing may be transferred, waited for or allocated. Launch queues
-     * them all, with the pointers and numbers they were recorded with. NULL: this backend has no graphs. A begun graph is ended also after
-     * a failure. */
+    /* Between begin and end, ops, zero, zero_pieces and copy are recorded instead of run; nothing
+     * may be transferred, waited for or allocated. Launch queues them all, with the pointers and
+     * numbers they were recorded with. NULL: this backend has no graphs. A begun graph is ended
+     * also after a failure. */
     lt_err (*graph_begin)(lt_queue *q);
     lt_err (*graph_end)(lt_queue *q, lt_graph **out);
     lt_err (*graph_launch)(lt_queue *q, lt_graph *g);
     void (*graph_close)(lt_graph *g); /* Accepts NULL. */
-    /* Stopwatch: mark i (0, 1, ...) gets the moment at which the queue comes here; between waits and tells. NULL: work runs at once, look at the clock. */
+    /* Stopwatch: mark i (0, 1, ...) gets the moment at which the queue comes here; between waits
+     * and tells. NULL: work runs at once, look at the clock. */
     lt_err (*mark)(lt_queue *q, int64_t i);
     lt_err (*between)(lt_queue *q, int64_t from, int64_t to, double *seconds);
-    /* Wait until the queue has come to mark i, not for what stands behind it; reports a failure before it. NULL where mark is. */
+    /* Wait until the queue has come to mark i, not for what stands behind it; reports a failure
+     * before it. NULL where mark is. */
     lt_err (*reach)(lt_queue *q, int64_t i);
     lt_err (*memory_left)(size_t *bytes); /* What alloc could still give; NULL: unknown. */
     lt_err (*energy)(double *joules); /* Used since some moment; NULL or a failure: not known. */
-    int64_t (*n_compiled)(
-        void); /* Kernels that this process had to compile so far; NULL: none ever. */
-    int64_t (*n_kernels)(
-        void); /* Kernels that this process has made ready so far; NULL likewise. */
-    /* Between rehearse and rehearsed this thread's ops do nothing but look for their kernels; those that would have to be compiled,
-     * `missing` so far, are then compiled for later, as many at once as there are cores. rehearsed returns when the first n_first
-     * are there; compiling tells whether others are still to come. NULL where n_compiled is. */
+    /* Kernels that this process had to compile so far; NULL: none ever. */
+    int64_t (*n_compiled)(void);
+    /* Kernels that this process has made ready so far; NULL likewise. */
+    int64_t (*n_kernels)(void);
+    /* Between rehearse and rehearsed this thread's ops do nothing but look for their kernels; those
+     * that would have to be compiled, `missing` so far, are then compiled for later, as many at
+     * once as there are cores. rehearsed returns when the first n_first are there; compiling tells
+     * whether others are still to come. NULL where n_compiled is. */
     void (*rehearse)(void);
     int64_t (*missing)(void);
     void (*rehearsed)(int64_t n_first);
     bool (*compiling)(void);
-    size_t (*matmul_pack_bytes)(
-        const lt_tensor *b, bool trans_b); /* Room matmul_pack needs; 0: b is not packed here. */
+    /* Room matmul_pack needs; 0: b is not packed here. */
+    size_t (*matmul_pack_bytes)(const lt_tensor *b, bool trans_b);
 } lt_backend;
 
-const lt_backend *
-lt_backend_ref(void); /* Scalar C, double accumulation: specification and oracle. */
+/* Scalar C, double accumulation: specification and oracle. */
+const lt_backend *lt_backend_ref(void);
 const lt_backend *lt_backend_cpu(void); /* The fastest this CPU has; never NULL. */
-const lt_backend *lt_backend_cuda(
-    void); /* One GPU (LATEEN_CUDA_DEVICE); NULL when there is none: lt_error_message says why. */
+/* One GPU (LATEEN_CUDA_DEVICE); NULL when there is none: lt_error_message says why. */
+const lt_backend *lt_backend_cuda(void);
 
-/* The backend of a device. AUTO: the GPU if there is one, else the CPU; an absent CUDA is UNSUPPORTED and says why. */
+/* The backend of a device. AUTO: the GPU if there is one, else the CPU; an absent CUDA is
+ * UNSUPPORTED and says why. */
 LT_MUST_USE lt_err lt_device_backend(const lt_backend **out, lt_device device);
-/* For a program whose kernels stand in one queue, called before it has threads: a GPU opens with one of CUDA's hardware queues instead of 8, some 45 ms sooner. What the
- * environment says of it stays. */
+/* For a program whose kernels stand in one queue, called before it has threads: a GPU opens with
+ * one of CUDA's hardware queues instead of 8, some 45 ms sooner. What the environment says of it
+ * stays. */
 void lt_device_few_queues(void);
 
 #endif

@@ -1,4 +1,5 @@
-/* block.h: ggml's block formats: back to F32, and from F32, exactly as ggml's reference defines them (no fused multiply-add: -std=c17 forbids it).
+/* block.h: ggml's block formats: back to F32, and from F32, exactly as ggml's reference defines
+ * them (no fused multiply-add: -std=c17 forbids it).
  *
  *   format  elements  bytes  value of element i                           layout of a block
  *   Q4_0    32        18     d * (q - 8)                                  f16 d; 16 bytes: low nibbles 0..15, high 16..31
@@ -12,7 +13,8 @@
  *   Q5_K    256       176    (d * s) * q - dmin * m                       as Q4_K, 32 bytes of fifth bits before the nibbles
  *   Q6_K    256       210    (d * s) * (q - 32)                           128 bytes low nibbles; 64 bytes high pairs; 16 int8 s; f16 d
  *
- * A product with such a matrix rounds its activations to 8 bits a block first, also as ggml does (the "partner" of a format):
+ * A product with such a matrix rounds its activations to 8 bits a block first, also as ggml does
+ * (the "partner" of a format):
  *   Q8_0    32  d = f16(max|x| / 127), q = round(x / d), halves away from 0                  for Q4_0, Q5_0, Q8_0
  *   Q8_1    32  the same, and s = f16(d * sum q)                                             for Q4_1, Q5_1
  *   Q8_K    256 d = -(the x of largest |x|) / 127 in F32, q = round to nearest even          for Q4_K, Q5_K, Q6_K
@@ -36,7 +38,8 @@ void lt_block_decode(float *dst, lt_dtype type, const void *src, size_t count);
 
 /* F32, F16, BF16 and the formats with a partner. */
 bool lt_block_encodes(lt_dtype type);
-/* count elements (whole blocks) into `type`, as ggml's quantize_row_<type>_ref. Values are finite. */
+/* count elements (whole blocks) into `type`, as ggml's quantize_row_<type>_ref. Values are
+ * finite. */
 void lt_block_encode(void *dst, lt_dtype type, const float *src, size_t count);
 
 typedef enum { LT_PARTNER_NONE, LT_PARTNER_Q8_0, LT_PARTNER_Q8_1, LT_PARTNER_Q8_K } lt_partner;
@@ -52,8 +55,8 @@ typedef struct {
 } lt_q8;
 void lt_q8_encode(lt_q8 *dst, lt_partner partner, const float *x);
 
-/* A block of a format with a partner as whole numbers: value i is d * scale[i / group] * q[i] (- or +) m * min[i / group]; simple formats have one group
- * of scale 1. q has its offset taken off. */
+/* A block of a format with a partner as whole numbers: value i is d * scale[i / group] * q[i] (- or
+ * +) m * min[i / group]; simple formats have one group of scale 1. q has its offset taken off. */
 typedef struct {
     float d, m;
     int n, group; /* Elements; elements a scale. */

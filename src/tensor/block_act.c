@@ -1,4 +1,5 @@
-/* block_act.c: activations to 8 bits a block (see block.h), the definition that the fast versions of kernels/ must equal bit for bit. */
+/* block_act.c: activations to 8 bits a block (see block.h), the definition that the fast versions
+ * of kernels/ must equal bit for bit. */
 #include <math.h>
 #include <string.h>
 

@@ -140,9 +140,9 @@ static void from_q5_k(float *dst, const unsigned char *b) {
 static void from_q6_k(float *dst, const unsigned char *b) {
     const signed char *scales = (const signed char *)(b + 192);
     const float d = half_at(b + 208);
-    for (
-        int i = 0; i < SUPER;
-        i++) { /* Halves of 128; in each, quarters of 32: low nibbles of bytes 0..63, then high ones. */
+    for (int i = 0; i < SUPER;
+         /* Halves of 128; in each, quarters of 32: low nibbles of bytes 0..63, then high ones. */
+         i++) {
         const int half = i / 128, quarter = i % 128 / 32, at = i % 32;
         const int packed = b[half * 64 + (quarter % 2) * 32 + at];
         const int low = quarter < 2 ? packed & 15 : packed >> 4;
@@ -151,7 +151,8 @@ static void from_q6_k(float *dst, const unsigned char *b) {
     }
 }
 
-/* The whole numbers behind the decoded values; the float functions above say the same and are kept apart because they serve more formats. */
+/* The whole numbers behind the decoded values; the float functions above say the same and are kept
+ * apart because they serve more formats. */
 static void ints_nibbles(lt_block_ints *v, const unsigned char *nibbles, int offset) {
     for (int i = 0; i < SMALL / 2; i++) {
         v->q[i] = (int8_t)((nibbles[i] & 15) - offset);

@@ -1,7 +1,9 @@
-/* block_encode.c: F32 into the simple formats, in the arithmetic of ggml's quantize_row_<type>_ref: one pass to find the range of a block of
- * 32, one to round. The K formats, which search for their scales, are in block_encode_k.c.
+/* block_encode.c: F32 into the simple formats, in the arithmetic of ggml's quantize_row_<type>_ref:
+ * one pass to find the range of a block of 32, one to round. The K formats, which search for their
+ * scales, are in block_encode_k.c.
  *
- * Rounding is floor(x + 1/2) in F32 where values are known to be >= 0: the sum may round up to the next whole number, as it does in ggml. */
+ * Rounding is floor(x + 1/2) in F32 where values are known to be >= 0: the sum may round up to the
+ * next whole number, as it does in ggml. */
 #include "tensor/block_encode.h"
 
 #include <math.h>

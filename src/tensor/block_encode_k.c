@@ -1,9 +1,12 @@
-/* block_encode_k.c: F32 into the K formats: 256 elements in groups of 32 (Q4_K, Q5_K) or 16 (Q6_K), whose scales are themselves rounded to 6 or 8 bits.
+/* block_encode_k.c: F32 into the K formats: 256 elements in groups of 32 (Q4_K, Q5_K) or 16 (Q6_K),
+ * whose scales are themselves rounded to 6 or 8 bits.
  *
- * A group's scale is searched: for each of some trial scales the elements are rounded, and the scale (and minimum) that fits those whole numbers
- * best by weighted least squares is computed in closed form; the trial of least error stays. Then all elements are rounded again with the
- * scales as they are stored. The steps, their order and every rounding are those of ggml's quantize_row_<type>_ref without an importance matrix, so that
- * files are equal byte for byte; sums run in element order in F32. */
+ * A group's scale is searched: for each of some trial scales the elements are rounded, and the
+ * scale (and minimum) that fits those whole numbers best by weighted least squares is computed in
+ * closed form; the trial of least error stays. Then all elements are rounded again with the scales
+ * as they are stored. The steps, their order and every rounding are those of ggml's
+ * quantize_row_<type>_ref without an importance matrix, so that files are equal byte for byte; sums
+ * run in element order in F32. */
 #include <math.h>
 #include <string.h>
 
@@ -73,7 +76,8 @@ static float range_error(const range_fit *f, const int q[GROUP], float scale, fl
     return error;
 }
 
-/* Round with the trial's inverse scale; the least-squares scale and minimum (<= 0) of the result. False: it has none. */
+/* Round with the trial's inverse scale; the least-squares scale and minimum (<= 0) of the result.
+ * False: it has none. */
 static bool range_solve(const range_fit *f, int q[GROUP], float inverse, float *scale, float *min) {
     float sum_q = 0.0f, sum_qq = 0.0f, sum_qx = 0.0f;
     for (int i = 0; i < GROUP; i++) {
@@ -97,7 +101,8 @@ static bool range_solve(const range_fit *f, int q[GROUP], float inverse, float *
     return true;
 }
 
-/* The scale of a group; *depth = -minimum >= 0; q as rounded with them. Trials: inverse scales of (first + 0.1 t + most) / range, t = 0 to trials. */
+/* The scale of a group; *depth = -minimum >= 0; q as rounded with them. Trials: inverse scales of
+ * (first + 0.1 t + most) / range, t = 0 to trials. */
 static float range_search(const float *x, int q[GROUP], float *depth, int most, float first,
                           int trials) {
     range_fit f;

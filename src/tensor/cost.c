@@ -1,10 +1,13 @@
 /* cost.c: the least work of every op. Counting rules:
- *   flops  a multiply-add is two; each of + - * / max, exp, log, tanh, erf, sqrt, rsqrt is one. The formula of ops.h is counted as it is
- *          written there, with common factors taken out once; work that a clever order avoids is not counted.
- *   bytes  each input is read once, each output written once, what is added to is read and written. Scratch does not count: it may
- *          stay in cache. A gathered table counts the rows it must touch at least.
- * Terms a row or smaller (one rsqrt a row) are kept where they are known exactly. Shapes only: data is never read, it may lie on a device;
- * so kv_len counts as S, doc_start as one document, a dropped expert row as kept, an ignored label as counted. */
+ *   flops  a multiply-add is two; each of + - * / max, exp, log, tanh, erf, sqrt, rsqrt is one. The
+ *          formula of ops.h is counted as it is written there, with common factors taken out once;
+ *          work that a clever order avoids is not counted.
+ *   bytes  each input is read once, each output written once, what is added to is read and written.
+ *          Scratch does not count: it may stay in cache. A gathered table counts the rows it must
+ *          touch at least.
+ * Terms a row or smaller (one rsqrt a row) are kept where they are known exactly. Shapes only: data
+ * is never read, it may lie on a device; so kv_len counts as S, doc_start as one document, a
+ * dropped expert row as kept, an ignored label as counted. */
 #include "tensor/cost.h"
 
 #include "base/error.h"
@@ -49,12 +52,13 @@ lt_cost lt_cost_matmul(double m, double n, double k, double a_bytes, double b_by
 lt_cost lt_cost_attention(double pairs, double n_rows, double keys, double heads, double kv_heads,
                           double head_dim, double elem_bytes, bool backward) {
     const double q_elems = n_rows * heads * head_dim, k_elems = keys * kv_heads * head_dim;
-    /* Forward, a pair: 2 D for q k, 2 D for p v; scale, max, subtract, exp, sum. q, out; k, v; lse. */
+    /* Forward, a pair: 2 D for q k, 2 D for p v; scale, max, subtract, exp, sum. q, out; k, v;
+     * lse. */
     lt_cost cost = {heads * pairs * (4.0 * head_dim + 5.0),
                     (2.0 * q_elems + 2.0 * k_elems) * elem_bytes + n_rows * heads * 4.0};
     if (backward) {
-        /* A pair: 2 D each for q k, dout v, dq, dk, dv; scale, subtract lse, exp, subtract delta, times p, times scale. delta: 2 D a
-         * row. q, out, dout, dq; k, v, dk, dv; lse. */
+        /* A pair: 2 D each for q k, dout v, dq, dk, dv; scale, subtract lse, exp, subtract delta,
+         * times p, times scale. delta: 2 D a row. q, out, dout, dq; k, v, dk, dv; lse. */
         cost.flops = heads * pairs * (10.0 * head_dim + 6.0) + 2.0 * q_elems;
         cost.bytes = (4.0 * q_elems + 4.0 * k_elems) * elem_bytes + n_rows * heads * 4.0;
     }
@@ -124,7 +128,8 @@ static lt_cost rmsnorm_bwd(const lt_rmsnorm_bwd_args *a) {
                          bytes(&a->gain) + bytes(&a->rstd)};
 }
 
-/* An element: sum, minus mean, square and sum 2, times rstd, times gain, plus bias. A row: two means, plus eps, rsqrt. */
+/* An element: sum, minus mean, square and sum 2, times rstd, times gain, plus bias. A row: two
+ * means, plus eps, rsqrt. */
 static lt_cost layernorm_fwd(const lt_layernorm_args *a) {
     const double n = count(&a->x), adds = a->add.data != NULL ? 1.0 : 0.0;
     return (lt_cost){n * (7.0 + adds) + rows(&a->x) * 4.0,
@@ -217,7 +222,8 @@ static lt_cost act_bwd(const lt_act_bwd_args *a) {
                      bytes(&a->dy) + bytes(&a->x) + bytes(&a->dx)};
 }
 
-/* A logit: max, minus max, exp, sum; with gradient: minus lse, exp, times; softcap: divide, tanh, times. */
+/* A logit: max, minus max, exp, sum; with gradient: minus lse, exp, times; softcap: divide, tanh,
+ * times. */
 static lt_cost xent(const lt_xent_args *a) {
     const double grad = a->grad_scale != 0.0f ? 1.0 : 0.0, cap = a->softcap > 0.0f ? 1.0 : 0.0;
     return (lt_cost){count(&a->logits) * (4.0 + 3.0 * grad + 3.0 * cap + 3.0 * grad * cap),
@@ -309,8 +315,8 @@ static lt_cost lion(const lt_lion_args *a) {
                      bytes(&a->g) + twice(&a->p) + twice(&a->m) + bytes(&a->copy)};
 }
 
-/* A step: X X^T (symmetric, counted whole) and B X 2 S^2 L each, A A 2 S^3, b A + c A^2 3 S^2, a X + 2 S L. Around it, an element: g' 1, m 2, u 2,
- * norm 2, divide 1, decay 1, update 2. */
+/* A step: X X^T (symmetric, counted whole) and B X 2 S^2 L each, A A 2 S^3, b A + c A^2 3 S^2, a X
+ * + 2 S L. Around it, an element: g' 1, m 2, u 2, norm 2, divide 1, decay 1, update 2. */
 static lt_cost muon(const lt_muon_args *a) {
     const double n = (double)a->p.shape[0], m = (double)a->p.shape[1];
     const double s = least(n, m), l = n + m - s;

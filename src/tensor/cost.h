@@ -1,5 +1,6 @@
-/* cost.h: what an op must do at least: floating-point operations and bytes through memory, each input read once and each output written
- * once. One formula an op, read by the bench (% of the bound) and by the planner. */
+/* cost.h: what an op must do at least: floating-point operations and bytes through memory, each
+ * input read once and each output written once. One formula an op, read by the bench (% of the
+ * bound) and by the planner. */
 #ifndef LT_TENSOR_COST_H
 #define LT_TENSOR_COST_H
 
@@ -13,10 +14,12 @@ typedef struct {
 /* The cost of one call. args is the op's argument struct. */
 lt_cost lt_op_cost(lt_op op, const void *args);
 
-/* The formulas behind it that the planner uses without tensors. Bytes are of `elem_bytes` wide elements. */
+/* The formulas behind it that the planner uses without tensors. Bytes are of `elem_bytes` wide
+ * elements. */
 lt_cost lt_cost_matmul(double m, double n, double k, double a_bytes, double b_bytes,
                        double y_bytes);
-/* pairs: number of visible (query, key) pairs of one head, e.g. T * S, or about T * S / 2 when causal. */
+/* pairs: number of visible (query, key) pairs of one head, e.g. T * S, or about T * S / 2 when
+ * causal. */
 lt_cost lt_cost_attention(double pairs, double rows, double keys, double heads, double kv_heads,
                           double head_dim, double elem_bytes, bool backward);
 

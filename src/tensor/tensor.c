@@ -213,8 +213,8 @@ static void store(void *dst, lt_dtype dtype, size_t i, double x) {
 void lt_convert(void *dst, lt_dtype dst_dtype, const void *src, lt_dtype src_dtype, size_t count) {
     if (dst_dtype == src_dtype) {
         memcpy(dst, src, count * lt_dtype_bytes(dst_dtype));
-    } else if (dst_dtype == LT_F32 &&
-               src_dtype == LT_BF16) { /* The hot pairs, kept vectorisable. */
+    } else if (dst_dtype == LT_F32 && src_dtype == LT_BF16) {
+        /* The hot pairs, kept vectorisable. */
         for (size_t i = 0; i < count; i++) {
             ((float *)dst)[i] = lt_bf16_to_f32(((const uint16_t *)src)[i]);
         }

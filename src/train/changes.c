@@ -1,4 +1,5 @@
-/* changes.c: is the effective recipe the one of the checkpoint that a run goes on from? (changes.h) */
+/* changes.c: is the effective recipe the one of the checkpoint that a run goes on from?
+ * (changes.h) */
 #include "train/changes.h"
 
 #include <stdio.h>
@@ -35,7 +36,8 @@ json_t *lt_recipe_json(const lt_recipe *r) {
     return all;
 }
 
-/* recipe.yaml of an older run as such an object; unknown keys are of options that there are no more. */
+/* recipe.yaml of an older run as such an object; unknown keys are of options that there are no
+ * more. */
 static lt_err recipe_from_yaml(json_t **out, const char *path) {
     lt_yaml_entry *entries = NULL;
     size_t n = 0;
@@ -100,7 +102,8 @@ lt_err lt_changes_check_allowed(const char *list) {
     return LT_OK;
 }
 
-/* Two mixtures with as many sources in the same shares. Their paths may differ where contents are compared. */
+/* Two mixtures with as many sources in the same shares. Their paths may differ where contents are
+ * compared. */
 static bool same_weights(const char *a, const char *b) {
     lt_mixture *x = calloc(2, sizeof *x);
     bool same = x != NULL && lt_mixture_parse(&x[0], a, "data") == LT_OK &&
@@ -224,7 +227,8 @@ lt_err lt_changes_compare(lt_training *t, const json_t *then, const json_t *data
     return LT_OK;
 }
 
-/* Is this the command that wrote the newest checkpoint? Where and how it computes does not matter. */
+/* Is this the command that wrote the newest checkpoint? Where and how it computes does not
+ * matter. */
 bool lt_changes_same_command(const lt_training *t, const json_t *then) {
     static const char *const places[] = {"device", "threads", "page"};
     const char *name;

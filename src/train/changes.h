@@ -1,7 +1,9 @@
-/* changes.h: a recipe beside the one of a checkpoint, name by name. The table says what may change (LT_RECIPE_MAY_CHANGE); any other difference is refused with both values
- * unless allow_change names it. Data is compared by content (resume.c), not by path: data.train and data.tokenizer are no change where the checkpoint
- * knows their contents. A checkpoint from before manifests had a recipe is compared with the recipe.yaml of its run folder, whose 0 and "family" stand for
- * what the model had. */
+/* changes.h: a recipe beside the one of a checkpoint, name by name. The table says what may change
+ * (LT_RECIPE_MAY_CHANGE); any other difference is refused with both values unless allow_change
+ * names it. Data is compared by content (resume.c), not by path: data.train and data.tokenizer are
+ * no change where the checkpoint knows their contents. A checkpoint from before manifests had a
+ * recipe is compared with the recipe.yaml of its run folder, whose 0 and "family" stand for what
+ * the model had. */
 #ifndef LT_TRAIN_CHANGES_H
 #define LT_TRAIN_CHANGES_H
 
@@ -10,7 +12,8 @@
 /* {name: text} of every row but those of one start; what a manifest keeps. */
 json_t *lt_recipe_json(const lt_recipe *r);
 
-/* Recipe and data of the checkpoint in a folder, NULL where nothing tells; *resolved false: sizes as they were given. json_decref both. */
+/* Recipe and data of the checkpoint in a folder, NULL where nothing tells; *resolved false: sizes
+ * as they were given. json_decref both. */
 LT_MUST_USE lt_err lt_changes_recipe_of(json_t **out, json_t **data, bool *resolved,
                                         const char *checkpoint);
 

@@ -29,7 +29,8 @@ void lt_run_state_clear(lt_run_state *s) {
     *s = (lt_run_state){0};
 }
 
-/* Index of the first of n values that is not finite, or -1. The largest exponent field, as bits, is found first: that vectorises. */
+/* Index of the first of n values that is not finite, or -1. The largest exponent field, as bits, is
+ * found first: that vectorises. */
 static int64_t first_not_finite(const void *values, lt_dtype dtype, int64_t n) {
     const uint16_t *low = values;
     const uint32_t *full = values;
@@ -201,8 +202,9 @@ lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimi
     }
     LT_TRY_DONE(lt_file_sync_dir(folder));
 done:
-    if (err !=
-        LT_OK) { /* A full disk must not stay full of a half checkpoint; the first message is the one that counts. */
+    /* A full disk must not stay full of a half checkpoint; the first message is the one that
+     * counts. */
+    if (err != LT_OK) {
         char message[1024];
         snprintf(message, sizeof message, "%s", lt_error_message());
         if (lt_file_remove_tree(aside) != LT_OK) {

@@ -1,29 +1,36 @@
 /* checkpoint.h: a training run on disk, whole or not at all.
  *
  *   RUN/checkpoints/step-000001000/
- *       weights.safetensors      F32 master parameters, one tensor a parameter, by our names (model/params.h)
+ *       weights.safetensors      F32 master parameters, one tensor a parameter, by our names
+ *                                (model/params.h)
  *       <moment>.safetensors     one file a moment of the optimiser, the same names
  *       config.json              the model
- *       manifest.json            {"format": "lateen-checkpoint", "version": 1, "step", "rows", "tokens", "good", "loss", "optimiser",
- *                                 "loader": {...}, "guard": {...}, "recipe": {name: value, ...}, "data": {...},
- *                                 "files": [{"name", "bytes", "xxh3"}]}
+ *       manifest.json            {"format": "lateen-checkpoint", "version": 1, "step", "rows",
+ *                                "tokens", "good", "loss", "optimiser",
+ *                                 "loader": {...}, "guard": {...}, "recipe": {name: value, ...},
+ *                                 "data": {...}, "files": [{"name", "bytes", "xxh3"}]}
  *
- * Writing: everything goes into step-N.tmp/, each file synced, the manifest last; then the folder is renamed and its parent
- * synced. So a folder without ".tmp" is whole unless the disk lied, and that the checksums show. A crash leaves at most one .tmp folder,
- * which the next save or open removes. Old checkpoints are removed only after the new one stands.
+ * Writing: everything goes into step-N.tmp/, each file synced, the manifest last; then the folder
+ * is renamed and its parent synced. So a folder without ".tmp" is whole unless the disk lied, and
+ * that the checksums show. A crash leaves at most one .tmp folder, which the next save or open
+ * removes. Old checkpoints are removed only after the new one stands.
  *
  *   crash while writing files      .tmp folder, ignored and removed
  *   crash before the rename        the same
- *   crash after the rename         the new one counts (the rename may be lost with the parent's sync: then as above)
+ *   crash after the rename         the new one counts (the rename may be lost with the parent's
+ *                                  sync: then as above)
  *   crash while pruning            a folder renamed to .old is removed by the next open
- *   a flipped bit, a short file    its checksum or size fails: the next older one is taken, with a warning that says so
+ *   a flipped bit, a short file    its checksum or size fails: the next older one is taken, with a
+ *                                  warning that says so
  *
- * Finite or not at all: weights and moments are looked at on their way to the disk and from it. One number that is NaN or infinite, and nothing is
- * published, or that checkpoint counts as broken. "good": false marks one that is finite but stood far above the losses before it
- * (health.c): it is published, since the run may recover, but it does not push out the newest good one.
+ * Finite or not at all: weights and moments are looked at on their way to the disk and from it. One
+ * number that is NaN or infinite, and nothing is published, or that checkpoint counts as broken.
+ * "good": false marks one that is finite but stood far above the losses before it (health.c): it is
+ * published, since the run may recover, but it does not push out the newest good one.
  *
- * Names: only step-N counts. What a resume does not go on from, because it is broken or because the run goes on from an older one, is renamed, and
- * from then on neither counted nor removed: step-N.broken, step-N.left.
+ * Names: only step-N counts. What a resume does not go on from, because it is broken or because the
+ * run goes on from an older one, is renamed, and from then on neither counted nor removed:
+ * step-N.broken, step-N.left.
  */
 #ifndef LT_TRAIN_CHECKPOINT_H
 #define LT_TRAIN_CHECKPOINT_H
@@ -34,7 +41,8 @@
 #include "model/params.h"
 #include "train/optimiser.h"
 
-/* What a checkpoint holds besides tensors. The JSON objects are owned by the holder; recipe and data are NULL in older checkpoints. */
+/* What a checkpoint holds besides tensors. The JSON objects are owned by the holder; recipe and
+ * data are NULL in older checkpoints. */
 typedef struct {
     int64_t step;
     uint64_t rows, tokens;
@@ -45,28 +53,34 @@ typedef struct {
 
 void lt_run_state_clear(lt_run_state *s);
 
-/* Save the state after `state->step` steps under folder (RUN/checkpoints). NUMERIC: a weight or a moment is not finite, nothing was published. */
+/* Save the state after `state->step` steps under folder (RUN/checkpoints). NUMERIC: a weight or a
+ * moment is not finite, nothing was published. */
 LT_MUST_USE lt_err lt_checkpoint_save(const char *folder, const lt_model *m, const lt_optimiser *o,
                                       const lt_run_state *state);
 
-/* What a manifest's text says of the run; its files are not looked at. Free with lt_run_state_clear. */
+/* What a manifest's text says of the run; its files are not looked at. Free with
+ * lt_run_state_clear. */
 LT_MUST_USE lt_err lt_checkpoint_parse(lt_run_state *state, const char *text, size_t bytes,
                                        const char *path);
 
-/* Load the newest whole checkpoint under folder; those passed over are named with the reason in a warning. NOT_FOUND: there is none (an empty or absent
- * folder, or only broken ones: *n_broken tells). */
+/* Load the newest whole checkpoint under folder; those passed over are named with the reason in a
+ * warning. NOT_FOUND: there is none (an empty or absent folder, or only broken ones: *n_broken
+ * tells). */
 LT_MUST_USE lt_err lt_checkpoint_load_newest(const char *folder, lt_model *m, lt_optimiser *o,
                                              lt_run_state *state, int64_t *n_broken);
 
-/* Load one checkpoint folder. FORMAT or IO: it is broken. STATE: it belongs to another model or optimiser. */
+/* Load one checkpoint folder. FORMAT or IO: it is broken. STATE: it belongs to another model or
+ * optimiser. */
 LT_MUST_USE lt_err lt_checkpoint_load(const char *path, lt_model *m, lt_optimiser *o,
                                       lt_run_state *state);
 
-/* checkpoint_keep.c. Keep the newest keep_last, the newest good one, and those whose step is a multiple of keep_every (if > 0); remove the others and
- * leftovers. keep_last INT64_MAX: leftovers only. */
+/* checkpoint_keep.c. Keep the newest keep_last, the newest good one, and those whose step is a
+ * multiple of keep_every (if > 0); remove the others and leftovers. keep_last INT64_MAX: leftovers
+ * only. */
 LT_MUST_USE lt_err lt_checkpoint_prune(const char *folder, int64_t keep_last, int64_t keep_every);
 
-/* Step of the newest checkpoint before step `before`, of all or of the good ones; -1: there is none. */
+/* Step of the newest checkpoint before step `before`, of all or of the good ones; -1: there is
+ * none. */
 LT_MUST_USE lt_err lt_checkpoint_newest(int64_t *step, const char *folder, int64_t before,
                                         bool good);
 
@@ -75,7 +89,8 @@ LT_MUST_USE lt_err lt_checkpoint_set_aside(const char *folder, int64_t step, con
 
 LT_MUST_USE lt_err lt_checkpoint_remove(const char *path);
 
-/* Steps of a folder's checkpoints, newest first; free() them. None of a folder that is not there. */
+/* Steps of a folder's checkpoints, newest first; free() them. None of a folder that is not
+ * there. */
 LT_MUST_USE lt_err lt_checkpoint_list(int64_t **steps, size_t *count, const char *folder);
 LT_MUST_USE lt_err lt_checkpoint_path(char path[LT_PATH_BYTES], const char *folder, int64_t step);
 

@@ -1,4 +1,5 @@
-/* eval_items.c: see eval_items.h. A task is a row: how its lines are read, and the words around them. */
+/* eval_items.c: see eval_items.h. A task is a row: how its lines are read, and the words around
+ * them. */
 #include "train/eval_items.h"
 
 #include <stdio.h>

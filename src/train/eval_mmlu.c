@@ -1,5 +1,6 @@
-/* eval_mmlu.c: MMLU's files: for each subject dev/<subject>_dev.csv (worked examples) and test/<subject>_test.csv, in a folder or in a tar
- * (plain or compressed). A CSV has the header question,choice0,choice1,choice2,choice3,answer; fields may be quoted, "" is a quote. */
+/* eval_mmlu.c: MMLU's files: for each subject dev/<subject>_dev.csv (worked examples) and
+ * test/<subject>_test.csv, in a folder or in a tar (plain or compressed). A CSV has the header
+ * question,choice0,choice1,choice2,choice3,answer; fields may be quoted, "" is a quote. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -130,7 +131,8 @@ done:
     return err;
 }
 
-/* Cut the next record of a CSV in place; *at moves behind it. Returns the number of fields (0: the end; at most max, more are dropped). */
+/* Cut the next record of a CSV in place; *at moves behind it. Returns the number of fields (0: the
+ * end; at most max, more are dropped). */
 static int next_record(char **at, char **fields, int max) {
     char *p = *at;
     int n = 0;
@@ -163,7 +165,8 @@ static int next_record(char **at, char **fields, int max) {
     return n < max ? n : max;
 }
 
-/* "Question\nA. ...\nB. ...\nC. ...\nD. ...\nAnswer:" behind what stands in text; answer: add " B\n\n". */
+/* "Question\nA. ...\nB. ...\nC. ...\nD. ...\nAnswer:" behind what stands in text; answer: add "
+ * B\n\n". */
 static lt_err add_question(char *text, char **fields, const char *answer) {
     const char *question = fields[0] + strspn(fields[0], " \n\t\r");
     const size_t used = strlen(text);

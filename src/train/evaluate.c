@@ -1,4 +1,5 @@
-/* evaluate.c: loss, perplexity, bits per byte and accuracy on held-out rows; and a sample of the model's text. */
+/* evaluate.c: loss, perplexity, bits per byte and accuracy on held-out rows; and a sample of the
+ * model's text. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,8 +94,8 @@ lt_err lt_training_evaluate(lt_training *t) {
     if (t->valid_options.n_sources == 0 || t->evaluated_step == t->state.step) {
         return LT_OK;
     }
-    LT_TRY_DONE(lt_loader_open(
-        &l, &t->valid_options)); /* Anew each time: every validation sees the same rows. */
+    /* Anew each time: every validation sees the same rows. */
+    LT_TRY_DONE(lt_loader_open(&l, &t->valid_options));
     LT_TRY_DONE(evaluate_rows(t, l, &sum));
     if (sum.labels == 0) {
         LT_TRY_DONE(no_labels(t));

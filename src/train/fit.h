@@ -5,12 +5,14 @@
 #include "model/pass.h"
 #include "train/recipe.h"
 
-/* Bytes of the device that a run of this model takes: weights, gradients, optimiser, and what a pass of o needs. */
+/* Bytes of the device that a run of this model takes: weights, gradients, optimiser, and what a
+ * pass of o needs. */
 LT_MUST_USE lt_err lt_fit_bytes(size_t *out, const lt_recipe *r, const lt_model_spec *spec,
                                 lt_dtype dtype, const lt_pass_options *o);
 
-/* OOM unless that fits into `left`: the message says what is needed, what is missing, and which batch.micro and model.recompute would fit (or that
- * none does, and how much weights, gradients and moments alone take). */
+/* OOM unless that fits into `left`: the message says what is needed, what is missing, and which
+ * batch.micro and model.recompute would fit (or that none does, and how much weights, gradients and
+ * moments alone take). */
 LT_MUST_USE lt_err lt_fit_check(const lt_recipe *r, const lt_model_spec *spec, lt_dtype dtype,
                                 const lt_pass_options *o, size_t left);
 

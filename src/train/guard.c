@@ -1,4 +1,5 @@
-/* guard.c: see guard.h. Mean and deviation are taken afresh from the ring each time: exact, and cheap beside a step. */
+/* guard.c: see guard.h. Mean and deviation are taken afresh from the ring each time: exact, and
+ * cheap beside a step. */
 #include "train/guard.h"
 
 #include <math.h>

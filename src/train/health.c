@@ -2,13 +2,19 @@
  *
  *   at a checkpoint   the last step's loss or gradient not finite            not now: the next step with finite ones saves
  *                     the weights' loss on the step's own rows not finite    likewise
- *                     a weight or a moment not finite                        nothing is published, the run ends: such a number never goes away
- *                     finite, but far above the best, or a gradient of 0     published as suspect: the newest good one stays beside it
- *   at the end        guard.limit updates skipped in a row, or one of the above: the message names the newest good checkpoint, and RUN/diverged.json
- *                     keeps it. The next start goes on from there and renames what is newer to step-N.left.
+ *                     a weight or a moment not finite                        nothing is published,
+ *                                                                            the run ends: such a
+ *                                                                            number never goes away
+ *                     finite, but far above the best, or a gradient of 0     published as suspect:
+ *                                                                            the newest good one
+ *                                                                            stays beside it
+ *   at the end        guard.limit updates skipped in a row, or one of the above: the message names
+ *                     the newest good checkpoint, and RUN/diverged.json keeps it. The next start
+ *                     goes on from there and renames what is newer to step-N.left.
  *
- * The loss of step N + 1 is the first that the weights of step N are seen by: so a checkpoint's weights are asked themselves, by one forward pass. Where updates were
- * skipped because nothing was finite, the checkpoints that hold these same weights are not gone on from. */
+ * The loss of step N + 1 is the first that the weights of step N are seen by: so a checkpoint's
+ * weights are asked themselves, by one forward pass. Where updates were skipped because nothing was
+ * finite, the checkpoints that hold these same weights are not gone on from. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -76,7 +82,8 @@ done:
     return err;
 }
 
-/* The newest good checkpoint that does not hold the weights which failed; without one the newest that is finite. -1: none. */
+/* The newest good checkpoint that does not hold the weights which failed; without one the newest
+ * that is finite. -1: none. */
 static lt_err find_way_back(const lt_training *t, int64_t *step, bool *good) {
     const int64_t before = t->guard.not_finite_in_a_row > 0 ? t->applied_step : INT64_MAX;
     LT_TRY(lt_checkpoint_newest(step, t->checkpoints, before, true));

@@ -1,7 +1,9 @@
-/* memory.c: see memory.h. What counts is resident memory, so the sum is held against the peak that the system saw (tests/e2e/memory.sh: within 5 %).
+/* memory.c: see memory.h. What counts is resident memory, so the sum is held against the peak that
+ * the system saw (tests/e2e/memory.sh: within 5 %).
  *
- * The CPU kernels' working memory grows at first use (kernels/cpu/scratch.h). Its size follows from the shapes of the products: packed panels of both
- * sides, F32 sums of a BF16 result that is summed in steps, keys and values widened for attention. */
+ * The CPU kernels' working memory grows at first use (kernels/cpu/scratch.h). Its size follows from
+ * the shapes of the products: packed panels of both sides, F32 sums of a BF16 result that is summed
+ * in steps, keys and values widened for attention. */
 #include "train/memory.h"
 
 #include <stdio.h>

@@ -24,7 +24,8 @@ typedef struct {
 
 struct lt_training;
 
-/* Fill the plan of an opened run: every buffer as its carve function measures it; what stood before the first of them as the system says. */
+/* Fill the plan of an opened run: every buffer as its carve function measures it; what stood before
+ * the first of them as the system says. */
 void lt_memory_plan_make(lt_memory_plan *out, const struct lt_training *t);
 
 void lt_memory_plan_log(const lt_memory_plan *p);

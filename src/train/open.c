@@ -1,5 +1,6 @@
-/* open.c: from a recipe to a run that is ready for its next step, and back. Order matters: the folder is locked before anything is read from it, and the checkpoint is
- * loaded last, over a complete run. */
+/* open.c: from a recipe to a run that is ready for its next step, and back. Order matters: the
+ * folder is locked before anything is read from it, and the checkpoint is loaded last, over a
+ * complete run. */
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -98,7 +99,8 @@ static lt_err check_fit(const lt_training *t, const lt_model_spec *spec, lt_dtyp
     return lt_fit_check(&t->recipe, spec, dtype, &o, left);
 }
 
-/* What the weights to start from say of their shape; contradictions are found before the weights are read. */
+/* What the weights to start from say of their shape; contradictions are found before the weights
+ * are read. */
 static lt_err read_init_spec(lt_model_spec *spec, const lt_recipe *r) {
     lt_source source = {0};
     LT_TRY(about("model.init", lt_weight_source_open(&source, spec, r->init)));

@@ -151,7 +151,8 @@ static lt_err step_lion(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
                                                   .grad_scale = c->grad_scale});
 }
 
-/* Each matrix of the parameter (one, or one an expert). The update's size follows Jordan's max(1, rows / cols)^0.5. */
+/* Each matrix of the parameter (one, or one an expert). The update's size follows Jordan's max(1,
+ * rows / cols)^0.5. */
 static lt_err step_muon(lt_optimiser *o, const step_ctx *c, const lt_param *p) {
     const lt_recipe *r = o->recipe;
     const int64_t rows = p->shape[p->n_dims - 2], cols = p->shape[p->n_dims - 1],

@@ -5,8 +5,9 @@
  *   ademamix   m, v, slow                                all
  *   lion       m                                         all
  *   muon       m, v                                      hidden matrices by Muon (m alone), the rest by AdamW
- * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, rounded at random by (seed, step, element): see tensor/ops.h.
- * Weight decay is for parameters whose `decays` is set. */
+ * Moments are F32; with optim.moments = bf16 those of AdamW and AdEMAMix are BF16, rounded at
+ * random by (seed, step, element): see tensor/ops.h. Weight decay is for parameters whose `decays`
+ * is set. */
 #ifndef LT_TRAIN_OPTIMISER_H
 #define LT_TRAIN_OPTIMISER_H
 
@@ -30,7 +31,8 @@ typedef struct {
     double *sumsq, *host_sumsq; /* (1): on the backend and, behind a sync, on the host. */
 } lt_optimiser;
 
-/* queue: on which the gradients are computed; steps are queued behind them. It outlives the optimiser. */
+/* queue: on which the gradients are computed; steps are queued behind them. It outlives the
+ * optimiser. */
 LT_MUST_USE lt_err lt_optimiser_open(lt_optimiser *o, const lt_recipe *r, lt_model *m,
                                      lt_queue *queue);
 void lt_optimiser_close(lt_optimiser *o);
@@ -38,10 +40,12 @@ void lt_optimiser_close(lt_optimiser *o);
 /* Bytes that open takes for a model with this table. */
 size_t lt_optimiser_bytes(const lt_recipe *r, const lt_param_table *t);
 
-/* Queue the sum of squares of gradients (n_elements) F32; after a sync it stands in *o->host_sumsq. */
+/* Queue the sum of squares of gradients (n_elements) F32; after a sync it stands in
+ * *o->host_sumsq. */
 LT_MUST_USE lt_err lt_optimiser_sumsq(lt_optimiser *o, float *gradients);
 
-/* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale. step counts from 1. */
+/* Queue one update of all parameters with gradients (n_elements) F32 times grad_scale. step counts
+ * from 1. */
 LT_MUST_USE lt_err lt_optimiser_step(lt_optimiser *o, float *gradients, float grad_scale,
                                      int64_t step);
 

@@ -1,5 +1,6 @@
-/* page.c: `lateen train --page PORT`: libevent's HTTP server on 127.0.0.1, in its own thread, reading only the run folder's files; the training
- * loop does not know of it. GET / is the report, GET /data.json its data. */
+/* page.c: `lateen train --page PORT`: libevent's HTTP server on 127.0.0.1, in its own thread,
+ * reading only the run folder's files; the training loop does not know of it. GET / is the report,
+ * GET /data.json its data. */
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>

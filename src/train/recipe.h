@@ -1,5 +1,5 @@
-/* recipe.h: everything that decides a training run, as one option table (base/option.h): a YAML recipe, flags over it, and the effective
- * configuration that the run folder keeps. */
+/* recipe.h: everything that decides a training run, as one option table (base/option.h): a YAML
+ * recipe, flags over it, and the effective configuration that the run folder keeps. */
 #ifndef LT_TRAIN_RECIPE_H
 #define LT_TRAIN_RECIPE_H
 
@@ -8,10 +8,14 @@
 #include "model/pass.h"
 
 /* Choices that index these must keep their order. */
-#define LT_RECIPE_FAMILIES                                                                         \
-    "gpt2|llama|qwen2|qwen3|gemma2|gemma3|apertus|mixtral|mistral|phi3|switch|auto" /* lt_family; last: LT_FAMILY_COUNT */
+#define LT_RECIPE_FAMILIES /* lt_family; last: LT_FAMILY_COUNT */
+"gpt2|llama|qwen2|qwen3|gemma2|gemma3|apertus|mixtral|mistral|phi3|switch|auto"
 #define LT_RECIPE_ACTS "family|gelu_pytorch_tanh|gelu|silu|relu|relu2|xielu" /* 1 + lt_act_kind */
-typedef enum { LT_SWITCH_FAMILY, LT_SWITCH_ON, LT_SWITCH_OFF } lt_recipe_switch;
+    typedef enum {
+        LT_SWITCH_FAMILY,
+        LT_SWITCH_ON,
+        LT_SWITCH_OFF
+    } lt_recipe_switch;
 #define LT_RECIPE_SWITCH "family|true|false"
 typedef enum { LT_OPTIM_ADAMW, LT_OPTIM_ADEMAMIX, LT_OPTIM_MUON, LT_OPTIM_LION } lt_optim_kind;
 #define LT_RECIPE_OPTIMS "adamw|ademamix|muon|lion"
@@ -20,8 +24,9 @@ typedef enum { LT_LR_CONSTANT, LT_LR_LINEAR, LT_LR_COSINE, LT_LR_WSD } lt_lr_kin
 typedef enum { LT_COOLDOWN_SQRT, LT_COOLDOWN_LINEAR, LT_COOLDOWN_COSINE } lt_cooldown_kind;
 #define LT_RECIPE_COOLDOWNS "1-sqrt|linear|cosine"
 
-/* What a row says of a resumed run (lt_option.flags). A field without MAY_CHANGE decides the model, the arithmetic, the data or the state: another value than the
- * checkpoint's is refused by name, unless allow_change lists it. ONCE: about this start only, not part of the effective recipe. */
+/* What a row says of a resumed run (lt_option.flags). A field without MAY_CHANGE decides the model,
+ * the arithmetic, the data or the state: another value than the checkpoint's is refused by name,
+ * unless allow_change lists it. ONCE: about this start only, not part of the effective recipe. */
 #define LT_RECIPE_MAY_CHANGE LT_OPTION_OWNER
 #define LT_RECIPE_ONCE       (2 * LT_OPTION_OWNER)
 
@@ -196,29 +201,35 @@ extern const lt_option_table lt_recipe_table;
 
 #define LT_RECIPE_BATCH_MAX 10000000
 
-/* recipe_check.c. Refuse combinations that contradict themselves, and what F32 can not hold; the message names the options and their values. */
+/* recipe_check.c. Refuse combinations that contradict themselves, and what F32 can not hold; the
+ * message names the options and their values. */
 LT_MUST_USE lt_err lt_recipe_check(const lt_recipe *r);
 
-/* What a row that was set, to another value than its default, would need to have an effect; NULL: it has one, or was not set. */
+/* What a row that was set, to another value than its default, would need to have an effect; NULL:
+ * it has one, or was not set. */
 const char *lt_recipe_idle(const lt_recipe *r, const lt_option *row);
 /* Is the row's value its default? The text of the value goes to `value`. */
 bool lt_recipe_is_default(const lt_recipe *r, const lt_option *row,
                           char value[LT_OPTION_STR_BYTES]);
 
-/* The model a recipe describes; vocab_size as found in its tokenizer (0: none). Not for model.init, whose weights bring their shape. */
+/* The model a recipe describes; vocab_size as found in its tokenizer (0: none). Not for model.init,
+ * whose weights bring their shape. */
 LT_MUST_USE lt_err lt_recipe_spec(lt_model_spec *out, const lt_recipe *r, int64_t vocab_size,
                                   int64_t bos_id, int64_t eos_id, int64_t pad_id);
 
-/* Take from the recipe what no shape depends on (the experts' capacity and losses), and refuse options that were given and say other than what
- * the spec has; `from` (a file, or NULL) is named. */
+/* Take from the recipe what no shape depends on (the experts' capacity and losses), and refuse
+ * options that were given and say other than what the spec has; `from` (a file, or NULL) is
+ * named. */
 LT_MUST_USE lt_err lt_recipe_adopt(lt_model_spec *spec, const lt_recipe *r, const char *from);
 
-/* Write the model's actual numbers over the recipe's 0, "family" and "auto": the effective recipe. */
+/* Write the model's actual numbers over the recipe's 0, "family" and "auto": the effective
+ * recipe. */
 void lt_recipe_resolve(lt_recipe *r, const lt_model_spec *spec);
 int64_t lt_recipe_width(const lt_recipe *r);
 int64_t lt_recipe_heads(const lt_recipe *r);
 
-/* The next "SIZE@ROWS" of batch.ramp; *p moves behind it. False at the end; *ok tells whether it was well formed. */
+/* The next "SIZE@ROWS" of batch.ramp; *p moves behind it. False at the end; *ok tells whether it
+ * was well formed. */
 bool lt_recipe_next_ramp(const char **p, int64_t *size, uint64_t *from_rows, bool *ok);
 
 /* Rows of the step that begins when `rows` have been seen: batch.ramp's, then batch.size. */
@@ -227,7 +238,8 @@ int64_t lt_recipe_batch(const lt_recipe *r, uint64_t rows);
 /* Learning rate of step (from 1) as a share of the peak. */
 double lt_recipe_lr(const lt_recipe *r, int64_t step);
 
-/* AdEMAMix' warmed-up alpha and beta3 at step (from 1); swiss-ai's ademamix.py, Pagliardini et al. appendix. */
+/* AdEMAMix' warmed-up alpha and beta3 at step (from 1); swiss-ai's ademamix.py, Pagliardini et al.
+ * appendix. */
 double lt_recipe_mix_alpha(const lt_recipe *r, int64_t step);
 double lt_recipe_mix_beta3(const lt_recipe *r, int64_t step);
 

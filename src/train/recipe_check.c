@@ -1,4 +1,5 @@
-/* recipe_check.c: options that contradict each other, numbers that do not survive F32, and options that have no effect beside the others. */
+/* recipe_check.c: options that contradict each other, numbers that do not survive F32, and options
+ * that have no effect beside the others. */
 #include <float.h>
 #include <math.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* report.c: the page is a fixed text (report_page.h) with the data put in as JSON where it says so. JSON inside a <script> must not contain "</",
- * so every '<' is written as \u003c. */
+/* report.c: the page is a fixed text (report_page.h) with the data put in as JSON where it says so.
+ * JSON inside a <script> must not contain "</", so every '<' is written as \u003c. */
 #include "train/report.h"
 
 #include <errno.h>
@@ -18,14 +18,15 @@
 #define DATA_MARK "/*DATA*/null"
 #define READ_MAX  ((size_t)1 << 24)
 
-/* Kinds are the first field of a line (metrics.c keeps the order), so a line need not be parsed to be counted. */
+/* Kinds are the first field of a line (metrics.c keeps the order), so a line need not be parsed to
+ * be counted. */
 static bool is_train_line(const char *line) {
     static const char head[] = "{\"kind\":\"train\"";
     return strncmp(line, head, sizeof head - 1) == 0;
 }
 
-/* Keep every line that is not "train"; of those, one in `stride`, and the last. The file is read twice, line by line: a long run's metrics
- * need no more memory than a short one's. */
+/* Keep every line that is not "train"; of those, one in `stride`, and the last. The file is read
+ * twice, line by line: a long run's metrics need no more memory than a short one's. */
 static lt_err thin_rows(json_t **out, const char *path, int64_t max_rows) {
     lt_err err = LT_OK;
     FILE *f = fopen(path, "re");

@@ -1,5 +1,6 @@
-/* report.h: report.html, the one page that shows a run: curves, rates, samples, configuration. Self-contained: it opens from the disk and asks
- * nobody for anything. Served by `lateen train --page PORT`, the same page fetches the newest metrics every few seconds. */
+/* report.h: report.html, the one page that shows a run: curves, rates, samples, configuration.
+ * Self-contained: it opens from the disk and asks nobody for anything. Served by `lateen train
+ * --page PORT`, the same page fetches the newest metrics every few seconds. */
 #ifndef LT_TRAIN_REPORT_H
 #define LT_TRAIN_REPORT_H
 
@@ -10,10 +11,12 @@
 /* Write RUN/report.html from RUN/recipe.yaml and RUN/metrics.jsonl. title: the run's name. */
 LT_MUST_USE lt_err lt_report_write(const char *run_folder);
 
-/* The page's data as JSON text ({"title", "recipe", "rows": [...]}), long runs thinned to about max_rows training lines; free() it. */
+/* The page's data as JSON text ({"title", "recipe", "rows": [...]}), long runs thinned to about
+ * max_rows training lines; free() it. */
 LT_MUST_USE lt_err lt_report_data(char **out, const char *run_folder, int64_t max_rows);
 
-/* A loss curve in characters for a terminal, `width` x `height`, into out (free() it). values: n losses, oldest first. */
+/* A loss curve in characters for a terminal, `width` x `height`, into out (free() it). values: n
+ * losses, oldest first. */
 LT_MUST_USE lt_err lt_report_plot(char **out, const double *values, int64_t n, int width,
                                   int height);
 

@@ -1,12 +1,14 @@
 /* resume.c: what a run goes on from, and whether its data is what it was.
  *
  *   resume   auto     the newest whole checkpoint of the run folder; behind a divergence the one that health.c chose
- *            FOLDER   that one. Checkpoints of the run folder behind it are renamed to step-N.left. The same command again (a job that was put back in the queue) goes on
- *                     from the newest: its manifest has this very recipe, `resume` included
+ *            FOLDER   that one. Checkpoints of the run folder behind it are renamed to step-N.left.
+ *                     The same command again (a job that was put back in the queue) goes on from
+ *                     the newest: its manifest has this very recipe, `resume` included
  *            none     there must be no checkpoint
  *
- * Before anything is loaded, the effective recipe is compared with that of the checkpoint (changes.h); when the data is open, its contents are (data/seal.h). Every change
- * is a line of metrics.jsonl ("change"), and the recipe that it replaces goes to RUN/history/. */
+ * Before anything is loaded, the effective recipe is compared with that of the checkpoint
+ * (changes.h); when the data is open, its contents are (data/seal.h). Every change is a line of
+ * metrics.jsonl ("change"), and the recipe that it replaces goes to RUN/history/. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -122,7 +124,8 @@ static bool has_changed(const lt_training *t, const char *name) {
     return false;
 }
 
-/* Of a large file (a GGUF with its weights) the vocabulary is hashed, as of a folder, not every byte. */
+/* Of a large file (a GGUF with its weights) the vocabulary is hashed, as of a folder, not every
+ * byte. */
 static const char *hashed_path(const char *tokenizer) {
     struct stat st;
     return stat(tokenizer, &st) == 0 && st.st_size > TOKENIZER_BYTES_MAX ? "." : tokenizer;
@@ -154,7 +157,8 @@ static lt_err allow_or(const lt_training *t, const char *name, lt_err err) {
     LT_FAIL(LT_ERR_STATE, "%s; to go on with it, --allow-change %s", message, name);
 }
 
-/* What the data is now, for the manifests to come; and whether it is what the loaded checkpoint's was. */
+/* What the data is now, for the manifests to come; and whether it is what the loaded checkpoint's
+ * was. */
 static lt_err seal_data(lt_training *t, const json_t *then) {
     lt_err err = LT_OK;
     lt_loader *valid = NULL;

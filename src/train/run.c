@@ -3,9 +3,11 @@
  *            ┌────────────────────────────────────────────────────────────┐
  *   open ──▶ step ──▶ metrics ──▶ every N: validate, sample, save ──▶ stop asked or last step? ──▶ save, export, report
  *
- * A stop is asked by SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 (Slurm's warning before a time limit), SIGXCPU or a file named `exit` in the run folder, and is
- * obeyed at the next step's edge. A second SIGINT kills at once; nothing is lost but the steps since the last checkpoint. A run that was stopped is
- * LT_ERR_INTERRUPTED, not done. SIGHUP stays ignored where nohup made it so; a reader of our output that went away does not end the run. */
+ * A stop is asked by SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2 (Slurm's warning before a time
+ * limit), SIGXCPU or a file named `exit` in the run folder, and is obeyed at the next step's edge.
+ * A second SIGINT kills at once; nothing is lost but the steps since the last checkpoint. A run
+ * that was stopped is LT_ERR_INTERRUPTED, not done. SIGHUP stays ignored where nohup made it so; a
+ * reader of our output that went away does not end the run. */
 #include "train/run.h"
 
 #include <malloc.h>

@@ -1,4 +1,5 @@
-/* run.h: one training run: what it owns, and its parts. The storyboard is run.c: lt_run_training. */
+/* run.h: one training run: what it owns, and its parts. The storyboard is run.c:
+ * lt_run_training. */
 #ifndef LT_TRAIN_RUN_H
 #define LT_TRAIN_RUN_H
 
@@ -40,8 +41,8 @@ typedef struct lt_training {
     int lock_fd;
     lt_tokenizer *tokenizer; /* NULL: none given. */
     lt_tokenizer_info tokenizer_info;
-    int32_t
-        *token_bytes; /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
+    /* (vocab_size) bytes of text a token stands for; NULL without a tokenizer. */
+    int32_t *token_bytes;
     lt_model *model;
     lt_pass *pass;
     lt_optimiser optimiser;
@@ -96,7 +97,8 @@ LT_MUST_USE lt_err lt_training_step(lt_training *t, lt_step_report *report);
 /* Loss of the present weights on rows of the last step. */
 LT_MUST_USE lt_err lt_training_probe(lt_training *t, double *loss);
 
-/* resume.c. compare: choose the checkpoint to go on from, and refuse another recipe than its own; the model is open, nothing is loaded. resume: load it. */
+/* resume.c. compare: choose the checkpoint to go on from, and refuse another recipe than its own;
+ * the model is open, nothing is loaded. resume: load it. */
 LT_MUST_USE lt_err lt_training_compare(lt_training *t);
 LT_MUST_USE lt_err lt_training_resume(lt_training *t);
 LT_MUST_USE lt_err lt_training_leave_branch(lt_training *t, int64_t step);
@@ -106,15 +108,16 @@ LT_MUST_USE lt_err lt_training_tell_changes(lt_training *t); /* Into metrics.jso
 LT_MUST_USE lt_err lt_training_history_path(const lt_training *t, char path[LT_PATH_BYTES],
                                             const char *name, const char *suffix);
 
-/* health.c: may a checkpoint be made of the present weights? *publish false: not now; the reason was logged. And how a run that can not go on
- * ends: the message is extended by what to go on from, which is noted for the next start. */
+/* health.c: may a checkpoint be made of the present weights? *publish false: not now; the reason
+ * was logged. And how a run that can not go on ends: the message is extended by what to go on from,
+ * which is noted for the next start. */
 LT_MUST_USE lt_err lt_training_judge(lt_training *t, bool *publish);
 lt_err lt_training_give_up(lt_training *t);
 /* After such an end: rename the checkpoints that the run does not go on from. */
 LT_MUST_USE lt_err lt_training_go_back(lt_training *t);
 
-/* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: that there is something to validate on, before the first step
- * and not hours behind it. */
+/* evaluate.c: validation, and a sample of text. Both write their line of metrics. check: that there
+ * is something to validate on, before the first step and not hours behind it. */
 LT_MUST_USE lt_err lt_training_check_validation(lt_training *t);
 LT_MUST_USE lt_err lt_training_evaluate(lt_training *t);
 LT_MUST_USE lt_err lt_training_sample(lt_training *t);
@@ -122,8 +125,8 @@ int64_t lt_training_sample_room(const lt_training *t); /* Tokens of a sample's s
 
 /* run.c. settle: wait for queued updates, before another queue reads the weights. */
 LT_MUST_USE lt_err lt_training_settle(lt_training *t);
-double
-lt_training_energy(const lt_training *t); /* Joules counted by the device; < 0: it does not. */
+/* Joules counted by the device; < 0: it does not. */
+double lt_training_energy(const lt_training *t);
 LT_MUST_USE lt_err lt_training_save(lt_training *t);
 LT_MUST_USE lt_err lt_run_training(const lt_recipe *r,
                                    const lt_backend *backend); /* NULL: the recipe's device. */

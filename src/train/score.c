@@ -1,4 +1,5 @@
-/* score.c: see score.h. Choices of one question share their context: the session keeps what is common and reads only the rest. */
+/* score.c: see score.h. Choices of one question share their context: the session keeps what is
+ * common and reads only the rest. */
 #include "train/score.h"
 
 #include <stdlib.h>
@@ -66,7 +67,8 @@ static lt_err hold(lt_scorer *s, const int32_t *ids, int64_t n) {
     return LT_OK;
 }
 
-/* Where the length of a text decides how it is rotated, what a shorter one left in the cache is of no use: all of it runs in one call. */
+/* Where the length of a text decides how it is rotated, what a shorter one left in the cache is of
+ * no use: all of it runs in one call. */
 static bool runs_whole(const lt_scorer *s, int64_t n) {
     const int64_t limit = lt_rope_switch(lt_model_get_spec(s->options->model));
     return limit > 0 && n > limit;

@@ -26,8 +26,9 @@ typedef struct {
 LT_MUST_USE lt_err lt_scorer_open(lt_scorer *s, const lt_eval_options *o);
 void lt_scorer_close(lt_scorer *s);
 
-/* Context and continuation are encoded together, as the tokenizer does by itself (with BOS if it adds one), and cut where the context's own encoding
- * ends (the harness's _encode_pair); spaces at the context's end go to the continuation. A pair longer than seq loses its beginning. */
+/* Context and continuation are encoded together, as the tokenizer does by itself (with BOS if it
+ * adds one), and cut where the context's own encoding ends (the harness's _encode_pair); spaces at
+ * the context's end go to the continuation. A pair longer than seq loses its beginning. */
 LT_MUST_USE lt_err lt_score_pair(lt_scorer *s, const char *context, const char *continuation,
                                  lt_score *out);
 

@@ -6,9 +6,11 @@
  *                                                                        optimiser ──▶ weights
  * The loss is the mean over all counted labels of the step, whatever the micro-batches.
  *
- * The host waits once: behind the last backward pass, for losses and the gradient norm, which decide whether and how the update is applied. Before it waits
- * it draws the next step's rows and sends off the first of them. Gradients are summed with a fixed scale, 1 / (rows of a micro-batch * seq),
- * so that a recorded graph holds no number that changes; what is missing to 1 / labels joins the clip factor in the optimiser's reading of them.
+ * The host waits once: behind the last backward pass, for losses and the gradient norm, which
+ * decide whether and how the update is applied. Before it waits it draws the next step's rows and
+ * sends off the first of them. Gradients are summed with a fixed scale, 1 / (rows of a micro-batch
+ * * seq), so that a recorded graph holds no number that changes; what is missing to 1 / labels
+ * joins the clip factor in the optimiser's reading of them.
  *
  *   host     ··stage, launch··│draw k+1, stage│··wait··│judge│update, launch k+1··
  *   device   ───────────── forward, backward k ────────┤     ├─ update ─┬─ forward k+1

@@ -1,16 +1,18 @@
-/* block.c: one cluster of a launch (where it has none, one block): its threads as fibers, its barriers, what its warps do together, its shared memory.
- * See emu.h.
+/* block.c: one cluster of a launch (where it has none, one block): its threads as fibers, its
+ * barriers, what its warps do together, its shared memory. See emu.h.
  *
  *     home ──▶ runner ──▶ kernel(thread 0) ─ waits ─▶ another runner ──▶ kernel(thread 1) ─ waits ─▶ ... ─ the last one comes ─▶ all are ready
  *
- * A runner is a stack that takes threads not yet begun, one after the other, so that a kernel without barriers is a plain loop over its threads. A
- * thread that must wait keeps its runner, and the next ready thread goes on, or a fresh runner begins the next ones. When nothing is ready the host
- * thread is back home, where the copy engine takes a step (copies.c), spinning threads are woken, and a cluster in which all wait for each other for
- * ever is reported.
+ * A runner is a stack that takes threads not yet begun, one after the other, so that a kernel
+ * without barriers is a plain loop over its threads. A thread that must wait keeps its runner, and
+ * the next ready thread goes on, or a fresh runner begins the next ones. When nothing is ready the
+ * host thread is back home, where the copy engine takes a step (copies.c), spinning threads are
+ * woken, and a cluster in which all wait for each other for ever is reported.
  *
- * Order: warps one after the other, lanes in rising order (LATEEN_EMU_ORDER=reverse: falling), so that code which leans on lanes being in step, where
- * the language promises nothing, gives other bits. LATEEN_EMU_SEED=n: threads go on in the n-th random order, and give way at barriers in memory now and
- * then though they need not. */
+ * Order: warps one after the other, lanes in rising order (LATEEN_EMU_ORDER=reverse: falling), so
+ * that code which leans on lanes being in step, where the language promises nothing, gives other
+ * bits. LATEEN_EMU_SEED=n: threads go on in the n-th random order, and give way at barriers in
+ * memory now and then though they need not. */
 #include "block.h"
 
 #include <sched.h>
@@ -192,7 +194,8 @@ static runner *idle_runner(emu_worker *w) {
         emu_trap("no memory for another thread's stack");
     }
     r->stack[0] = CANARY;
-    /* Tops that differ modulo the caches' ways: else a block's stacks all fight for the same few lines. */
+    /* Tops that differ modulo the caches' ways: else a block's stacks all fight for the same few
+     * lines. */
     fiber_make(&r->f, r->stack, STACK_BYTES - (size_t)(w->n_runners++ % 64) * STACK_SHIFT,
                runner_main);
     return r;

@@ -1,4 +1,5 @@
-/* block.h: run one cluster of a launch on the calling host thread; a block, where the launch has no clusters. */
+/* block.h: run one cluster of a launch on the calling host thread; a block, where the launch has no
+ * clusters. */
 #ifndef LT_EMU_BLOCK_H
 #define LT_EMU_BLOCK_H
 
@@ -6,8 +7,8 @@
 
 #include "emu.h"
 
-typedef struct emu_worker
-    emu_worker; /* What a host thread needs to run clusters: stacks, threads, shared memory. */
+/* What a host thread needs to run clusters: stacks, threads, shared memory. */
+typedef struct emu_worker emu_worker;
 
 typedef struct {
     const char *name;
@@ -24,8 +25,7 @@ typedef struct {
 emu_worker *emu_worker_open(void);
 void emu_worker_close(emu_worker *w);
 void emu_cluster_run(emu_worker *w, const emu_work *work, emu_dim3 first);
-void emu_worker_rest(
-    emu_worker
-        *w); /* No more clusters for now: copies to global memory still under way are done. */
+/* No more clusters for now: copies to global memory still under way are done. */
+void emu_worker_rest(emu_worker *w);
 
 #endif

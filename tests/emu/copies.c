@@ -1,17 +1,20 @@
 /* copies.c: Hopper's barriers in shared memory and its copy engine. See inside.h.
  *
- * A copy is asked for by one thread and then stands in its worker's list, in pieces of at most 16 bytes, until the worker, when no thread can go on
- * and at random between, does some of them:
+ * A copy is asked for by one thread and then stands in its worker's list, in pieces of at most 16
+ * bytes, until the worker, when no thread can go on and at random between, does some of them:
  *
  *     to shared memory     pieces ─▶ the block's memory; behind the last its barrier counts the bytes
  *     to global memory     pieces ─▶ held (from here on "read") ─▶ pieces to, or added to, global memory, in as many steps as chance will ("done")
  *
- * Which of several goes on is chance too: neither copies nor additions have an order among each other, and no barrier but their own waits for them. A
- * wait for a group tells the waiting thread that it is done, and nobody else: others find it done when they have that thread's word by a release (a
- * fence, red.release, st.release of its block), not when a later copy, of a flag for instance, has come. So what is waited for may be done as late as that.
+ * Which of several goes on is chance too: neither copies nor additions have an order among each
+ * other, and no barrier but their own waits for them. A wait for a group tells the waiting thread
+ * that it is done, and nobody else: others find it done when they have that thread's word by a
+ * release (a fence, red.release, st.release of its block), not when a later copy, of a flag for
+ * instance, has come. So what is waited for may be done as late as that.
  *
- * A BARRIER's 8 bytes: pending arrivals, arrivals of a phase, bytes that are announced and have not come (by eights; below zero when they come before),
- * the phase's parity, and a mark that says it is one. */
+ * A BARRIER's 8 bytes: pending arrivals, arrivals of a phase, bytes that are announced and have not
+ * come (by eights; below zero when they come before), the phase's parity, and a mark that says it
+ * is one. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,8 +28,8 @@ typedef struct {
     emu_bulk how;
     emu_tensor map; /* rank 0: contiguous bytes. */
     int at[5];
-    unsigned char *
-        global; /* Contiguous bytes: in global memory, in shared memory of the block that sends, or `held`. */
+    /* Contiguous bytes: in global memory, in shared memory of the block that sends, or `held`. */
+    unsigned char *global;
     uint32_t shared, bytes; /* bytes: of all pieces. */
     uint32_t bar, blocks;   /* blocks: a bit for each that gets them. */
     int rank; /* FROM_SHARED, and TO_SHARED from a block's memory: that block; else -1. */
@@ -170,7 +173,8 @@ static piece piece_of(const copy *c, uint32_t i) {
     return p;
 }
 
-/* Pieces of 16 bytes are permuted by the bits of their address above: 128 bytes wide by bits 7..9. */
+/* Pieces of 16 bytes are permuted by the bits of their address above: 128 bytes wide by bits
+ * 7..9. */
 static uint32_t swizzled(const copy *c, uint32_t address) {
     const uint32_t masks[] = {0, 1, 3, 7}; /* LT_CU_TMAP_SWIZZLE_NONE, 32B, 64B, 128B */
     return c->map.rank == 0 ? address : address ^ (address >> 7 & masks[c->map.swizzle]) << 4;
@@ -187,16 +191,17 @@ static uint32_t sum_of(uint32_t a, uint32_t b, int type) {
     return a;
 }
 
-/* Other host threads may add to the same words. Sixteen bytes that are aligned are added at once, as the L2 does it: PTX promises each word alone, but
- * bwd_finish.cuh, like who reads 16 bytes while others write them, takes them for one. */
+/* Other host threads may add to the same words. Sixteen bytes that are aligned are added at once,
+ * as the L2 does it: PTX promises each word alone, but bwd_finish.cuh, like who reads 16 bytes
+ * while others write them, takes them for one. */
 static void add_words(unsigned char *to, const unsigned char *from, int bytes, int type) {
     uint32_t by[4], old[4], sum[4];
     memcpy(by, from, (size_t)bytes);
 #if defined(__x86_64__)
     typedef unsigned __int128 whole __attribute__((may_alias));
     for (whole *const at = (whole *)(void *)to; bytes == PIECE;) {
-        const whole seen = *(
-            volatile whole *)at; /* In two halves, perhaps; then the exchange fails. */
+        /* In two halves, perhaps; then the exchange fails. */
+        const whole seen = *(volatile whole *)at;
         whole next;
         memcpy(old, &seen, PIECE);
         for (int i = 0; i < 4; i++) {

@@ -1,11 +1,15 @@
-/* device.h: CUDA C for the host's C++ compiler: put before every kernel by nvrtc.c, which has also rewritten what no macro can (rewrite.c):
+/* device.h: CUDA C for the host's C++ compiler: put before every kernel by nvrtc.c, which has also
+ * rewritten what no macro can (rewrite.c):
  *
  *     __shared__ float x[8], y;        float (&x)[8] = EMU_SHARED(...), &y = EMU_SHARED(...);
  *     asm("cvt.rn.bf16.f32 ..." ...)   ptx_cvt_rn_bf16_f32(...)                               ptx.h
- *     __global__ void k(...) { ... }   the same, and an entry behind it that takes the driver's array of arguments
+ *     __global__ void k(...) { ... }   the same, and an entry behind it that takes the driver's
+ *                                      array of arguments
  *
- * Behind the preprocessor, so that names of macros here can not meet a kernel's own. Only what our kernels use is here; a kernel that needs more does not compile, and says what is missing. Products are not contracted to fused
- * multiply-adds (-ffp-contract=off), except where a kernel says __fmaf_rn. */
+ * Behind the preprocessor, so that names of macros here can not meet a kernel's own. Only what our
+ * kernels use is here; a kernel that needs more does not compile, and says what is missing.
+ * Products are not contracted to fused multiply-adds (-ffp-contract=off), except where a kernel
+ * says __fmaf_rn. */
 #ifndef LT_EMU_DEVICE_H
 #define LT_EMU_DEVICE_H
 
@@ -25,7 +29,8 @@
 #define blockDim  (emu_self->block_dim)
 #define gridDim   (emu_self->grid_dim)
 
-/* ---- Vectors: with the alignment that the device demands, so that -fsanitize=alignment finds what it would refuse. */
+/* ---- Vectors: with the alignment that the device demands, so that -fsanitize=alignment finds what
+ * it would refuse. */
 #define EMU_VECTOR(type, name, align2, align4)                                                     \
     struct alignas(align2) name##2 {                                                               \
         type x, y;                                                                                 \
@@ -308,7 +313,8 @@ template <class T> static inline T emu_shuffle(unsigned mask, T x, int from, con
     emu_warp(mask, emu_exchange_all<T>, &mine, what);
     return mine.answer;
 }
-/* The lane `to` of the caller's group of `width`, or the caller's own when that is outside [first, last]. */
+/* The lane `to` of the caller's group of `width`, or the caller's own when that is outside [first,
+ * last]. */
 static inline int emu_lane_in(int to, int width, bool inside) {
     const int lane = (int)emu_self->lane;
     return inside ? (lane & ~(width - 1)) + to : lane;
@@ -374,7 +380,8 @@ template <class T> using emu_type = T; /* So that a type with brackets can stand
     (*(emu_type<__VA_ARGS__> *)emu_shared((const void *)(id), sizeof(__VA_ARGS__),                 \
                                           alignof(__VA_ARGS__), name))
 
-/* Hidden and not unique (nvrtc.c's options): another kernel's library has another args_t by that name. */
+/* Hidden and not unique (nvrtc.c's options): another kernel's library has another args_t by that
+ * name. */
 template <class... P> struct emu_sizes {
     static constexpr uint32_t bytes[sizeof...(P) + 1] = {(uint32_t)sizeof(P)..., 0};
 };

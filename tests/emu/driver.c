@@ -1,13 +1,20 @@
-/* driver.c: libcuda.so.1 without a GPU: the functions of src/kernels/cuda/driver.h over the host's memory and the emulated blocks (block.c).
+/* driver.c: libcuda.so.1 without a GPU: the functions of src/kernels/cuda/driver.h over the host's
+ * memory and the emulated blocks (block.c).
  *
- * DEVICE    one A100 cut down, as a slice of one is: compute capability 8.0, LATEEN_EMU_SMS (14) multiprocessors, LATEEN_EMU_MIB (4096) MiB. So
- *           the op lists choose what they choose on sm_80, and kernels of sm_90 refuse by themselves. LATEEN_EMU_CAPABILITY=90: an H100, cut down alike.
- * MEMORY    device memory is the host's: filled with ones (NaN) when allocated, with guards before and after that each launch checks; under
- *           AddressSanitizer the allocator's own red zones do it, at the very access.
- * STREAMS   work is done when it is asked for. A stream that is captured records launches, copies and fills in order; streams that wait for an
- *           event of it are captured with it. A graph is that list, run again in its order, arguments copied.
- * MODULES   a "cubin" is the shared library that nvrtc.c made: written to a temporary file and opened.
- * Peers are refused with the driver's own code; of tensor maps, what only other layouts than tiles need. */
+ * DEVICE    one A100 cut down, as a slice of one is: compute capability 8.0, LATEEN_EMU_SMS (14)
+ *           multiprocessors, LATEEN_EMU_MIB (4096) MiB. So the op lists choose what they choose on
+ *           sm_80, and kernels of sm_90 refuse by themselves. LATEEN_EMU_CAPABILITY=90: an H100,
+ *           cut down alike.
+ * MEMORY    device memory is the host's: filled with ones (NaN) when allocated, with guards before
+ *           and after that each launch checks; under AddressSanitizer the allocator's own red zones
+ *           do it, at the very access.
+ * STREAMS   work is done when it is asked for. A stream that is captured records launches, copies
+ *           and fills in order; streams that wait for an event of it are captured with it. A graph
+ *           is that list, run again in its order, arguments copied.
+ * MODULES   a "cubin" is the shared library that nvrtc.c made: written to a temporary file and
+ *           opened.
+ * Peers are refused with the driver's own code; of tensor maps, what only other layouts than tiles
+ * need. */
 #include <dlfcn.h>
 #include <elf.h>
 #include <link.h>

@@ -1,14 +1,20 @@
-/* emu.h: what an emulated kernel asks of the emulated device. Included by the runtime (C) and by device.h (C++, before every kernel).
+/* emu.h: what an emulated kernel asks of the emulated device. Included by the runtime (C) and by
+ * device.h (C++, before every kernel).
  *
- * A kernel is an ordinary shared library. Its threads are fibers (fiber.h) that one host thread runs in turn, a cluster (where there is none, a block) at
- * a time (block.c); a thread gives way only where it waits: at a barrier, at an instruction of the whole warp, in a spin on memory. So between two such
- * places a thread runs alone, and a debugger steps through it as through any function.
+ * A kernel is an ordinary shared library. Its threads are fibers (fiber.h) that one host thread
+ * runs in turn, a cluster (where there is none, a block) at a time (block.c); a thread gives way
+ * only where it waits: at a barrier, at an instruction of the whole warp, in a spin on memory. So
+ * between two such places a thread runs alone, and a debugger steps through it as through any
+ * function.
  *
- * What Hopper does beside the threads (copies.c, products.c) happens at any moment from its beginning to the wait for it, in any order that the device
- * promises not to be another: chosen at random, so that a program which leans on more than is promised gives other results, for some seed.
+ * What Hopper does beside the threads (copies.c, products.c) happens at any moment from its
+ * beginning to the wait for it, in any order that the device promises not to be another: chosen at
+ * random, so that a program which leans on more than is promised gives other results, for some
+ * seed.
  *
- * Shared memory is one window of the host's memory for each block: the dynamic part first, then the static arrays with guards between, all filled
- * with ones (NaN in every float type, -1 as an integer) before the first thread starts. A 32-bit shared address is a place in the window plus
+ * Shared memory is one window of the host's memory for each block: the dynamic part first, then the
+ * static arrays with guards between, all filled with ones (NaN in every float type, -1 as an
+ * integer) before the first thread starts. A 32-bit shared address is a place in the window plus
  * EMU_SHARED_BASE. */
 #ifndef LT_EMU_H
 #define LT_EMU_H
@@ -40,7 +46,8 @@ typedef struct {
 /* The thread that runs now. Initial-exec, so that an access is two loads. */
 extern __thread emu_thread *emu_self __attribute__((tls_model("initial-exec")));
 
-/* What lanes do together: lanes[i] is what lane i brought, NULL where it is not in `mask`. Called once, by the last to come. */
+/* What lanes do together: lanes[i] is what lane i brought, NULL where it is not in `mask`. Called
+ * once, by the last to come. */
 typedef void (*emu_together)(void *const lanes[EMU_WARP], unsigned mask);
 void emu_warp(unsigned mask, emu_together together, void *mine, const char *what);
 
@@ -67,14 +74,16 @@ uint32_t emu_cluster_address(uint32_t address, uint32_t rank); /* mapa */
 /* Where a plain load or store of such an address goes; of a block that has left, a trap. */
 void *emu_cluster_pointer(uint32_t address, size_t bytes);
 
-/* Barriers in shared memory, 8 bytes that count arrivals and bytes; address: the caller's block's, or one of emu_cluster_address. */
+/* Barriers in shared memory, 8 bytes that count arrivals and bytes; address: the caller's block's,
+ * or one of emu_cluster_address. */
 void emu_mbarrier_init(uint32_t bar, int arrivals);
 void emu_mbarrier_arrive(uint32_t bar,
                          uint32_t bytes); /* bytes: that copies will bring in this phase. */
 bool emu_mbarrier_wait(uint32_t bar,
                        uint32_t parity); /* Until the phase of that parity is over: true. */
 
-/* The copy engine. Towards shared memory a barrier counts the bytes; away from it, groups are waited for: until they are `read`, or done. */
+/* The copy engine. Towards shared memory a barrier counts the bytes; away from it, groups are
+ * waited for: until they are `read`, or done. */
 typedef enum { EMU_COPY, EMU_ADD } emu_bulk;
 void emu_bulk_load(uint32_t dst, const void *src, uint32_t bytes, uint32_t bar);
 void emu_bulk_send(uint32_t dst, uint32_t src, uint32_t bytes, uint32_t bar);
@@ -97,7 +106,8 @@ typedef struct {
 } emu_tensor;
 #define EMU_TENSOR_MARK 0x7e45a9b1u
 
-/* wgmma: D (64 x n) += A (64 x k) B (k x n) of a warpgroup; each lane brings its own d and, where A is in registers, its a. */
+/* wgmma: D (64 x n) += A (64 x k) B (k x n) of a warpgroup; each lane brings its own d and, where A
+ * is in registers, its a. */
 typedef enum { EMU_BF16, EMU_F16, EMU_E4M3, EMU_E5M2 } emu_type16;
 typedef struct {
     float *d; /* n / 2 of them, which the product writes at any moment before the wait. */
@@ -126,7 +136,8 @@ typedef struct {
 void emu_mma_bf16(void *const lanes[EMU_WARP], unsigned mask);
 void emu_mma_f16(void *const lanes[EMU_WARP], unsigned mask);
 
-/* mma.sync.m16n8k32 of bytes, or of 16 columns with half the words zero: d += a b, a unsigned or signed. */
+/* mma.sync.m16n8k32 of bytes, or of 16 columns with half the words zero: d += a b, a unsigned or
+ * signed. */
 typedef struct {
     int32_t d[4];
     uint32_t a[4], b[2];
@@ -137,7 +148,8 @@ void emu_mma_s8(void *const lanes[EMU_WARP], unsigned mask);
 int emu_capability(void);     /* 80 or 90: LATEEN_EMU_CAPABILITY. */
 size_t emu_shared_most(void); /* Of a block. */
 
-/* Say what is wrong, with kernel, block and thread, and end the program (a debugger stops there). */
+/* Say what is wrong, with kernel, block and thread, and end the program (a debugger stops
+ * there). */
 __attribute__((noreturn, format(printf, 1, 2))) void emu_trap(const char *fmt, ...);
 
 /* What a kernel's library exports for each of its kernels, as emu_entry_NAME. */

@@ -1,6 +1,8 @@
-/* faults.c: the emulated GPU against kernels that are wrong on purpose (faults/faults.cu, on an H100 hopper.cu). Each runs in a process of its own: right
- * (n 0: y is 64 ones), then wrong (n 1 and more), where the emulator must end the process and name the fault, or y must show it. What hangs on the order
- * of things is run in many random orders: all must be right, or some must not. */
+/* faults.c: the emulated GPU against kernels that are wrong on purpose (faults/faults.cu, on an
+ * H100 hopper.cu). Each runs in a process of its own: right (n 0: y is 64 ones), then wrong (n 1
+ * and more), where the emulator must end the process and name the fault, or y must show it. What
+ * hangs on the order of things is run in many random orders: all must be right, or some must
+ * not. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,8 +22,8 @@ static const struct {
     int n;
     unsigned blocks, threads;
     unsigned cluster; /* Blocks of one, on an H100; 0: on an A100. */
-    const char *
-        says; /* NULL: runs, and y is right; "y": runs, and y is wrong; else a part of the message. */
+    /* NULL: runs, and y is right; "y": runs, and y is wrong; else a part of the message. */
+    const char *says;
 } cases[] = {
     {"shared_past", 0, 1, N, 0, NULL},
     {"shared_past", 1, 1, N, 0, "behind shared array a of 256"},

@@ -1,5 +1,5 @@
-/* fiber.h: a second stack to run on. fiber_switch leaves one and goes on with another, on the same host thread: eight pushes and pops on x86-64,
- * the C library's contexts elsewhere. */
+/* fiber.h: a second stack to run on. fiber_switch leaves one and goes on with another, on the same
+ * host thread: eight pushes and pops on x86-64, the C library's contexts elsewhere. */
 #ifndef LT_EMU_FIBER_H
 #define LT_EMU_FIBER_H
 

@@ -1,4 +1,5 @@
-/* inside.h: between block.c, which runs threads, copies.c, the copy engine and barriers in memory, and products.c, the warpgroup's products. */
+/* inside.h: between block.c, which runs threads, copies.c, the copy engine and barriers in memory,
+ * and products.c, the warpgroup's products. */
 #ifndef LT_EMU_INSIDE_H
 #define LT_EMU_INSIDE_H
 

@@ -1,8 +1,9 @@
-/* launch.c: a grid's clusters (of one block, where it has none), handed out in rising order to one worker for each core of the host (LATEEN_EMU_WORKERS: as
- * many as that). See launch.h.
+/* launch.c: a grid's clusters (of one block, where it has none), handed out in rising order to one
+ * worker for each core of the host (LATEEN_EMU_WORKERS: as many as that). See launch.h.
  *
- * Blocks that wait for each other (a barrier over the grid, flags in memory) need to be alive together: a worker whose cluster can only spin asks for one
- * more worker, until every cluster of the grid has its own. */
+ * Blocks that wait for each other (a barrier over the grid, flags in memory) need to be alive
+ * together: a worker whose cluster can only spin asks for one more worker, until every cluster of
+ * the grid has its own. */
 #include "launch.h"
 
 #include <pthread.h>

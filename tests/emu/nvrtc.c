@@ -1,10 +1,13 @@
-/* nvrtc.c: libnvrtc without a toolkit: the functions of src/kernels/cuda/compile.c over the host's C++ compiler.
+/* nvrtc.c: libnvrtc without a toolkit: the functions of src/kernels/cuda/compile.c over the host's
+ * C++ compiler.
  *
- * A program's texts go through the preprocessor, are rewritten (rewrite.c) and compiled, behind device.h, into a shared library; its bytes are the
- * "cubin". Line numbers and file names are those of the sources, so that the compiler's errors and a debugger point there.
+ * A program's texts go through the preprocessor, are rewritten (rewrite.c) and compiled, behind
+ * device.h, into a shared library; its bytes are the "cubin". Line numbers and file names are those
+ * of the sources, so that the compiler's errors and a debugger point there.
  *
  *     LATEEN_EMU_CXX       the compiler (default g++)
- *     LATEEN_EMU_CXXFLAGS  further options, after ours: "-O0 -g3" to step through kernels, "-fsanitize=address" to find bad accesses
+ *     LATEEN_EMU_CXXFLAGS  further options, after ours: "-O0 -g3" to step through kernels,
+ *                          "-fsanitize=address" to find bad accesses
  *     LATEEN_EMU_KEEP=1    leave the temporary folders, and say where */
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -145,7 +148,8 @@ static bool rewritten_write(const char *dir, int arch) {
     return good;
 }
 
-/* Run the compiler, its messages to `log`. Without the preloaded libraries of the program that asks. */
+/* Run the compiler, its messages to `log`. Without the preloaded libraries of the program that
+ * asks. */
 static int compiler_run(char *const *arguments, const char *log) {
     extern char **environ;
     posix_spawn_file_actions_t files;
@@ -219,7 +223,8 @@ static int compile(const char *dir, const char *cxx, const char *log) {
     char ours[] = "-x c++ -std=c++17 -O1 -g1 -w -fPIC -shared -fno-exceptions -fno-rtti "
                   "-ffp-contract=off -fno-strict-aliasing -fno-gnu-unique "
                   "-fvisibility=hidden -march=native -I" EMU_DIR;
-    /* No C++ run time and, of a sanitizer's, what run preloads: linking them took a third of a small kernel's time. */
+    /* No C++ run time and, of a sanitizer's, what run preloads: linking them took a third of a
+     * small kernel's time. */
     char libraries[] = "-nostdlib -lm -lc -lgcc";
     char *a[MAX_OPTIONS], *slash;
     Dl_info info;

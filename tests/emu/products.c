@@ -1,10 +1,14 @@
-/* products.c: Hopper's warpgroup products, D (64 x N) += A (64 x K) B (K x N), K of 32 bytes. See inside.h.
+/* products.c: Hopper's warpgroup products, D (64 x N) += A (64 x K) B (K x N), K of 32 bytes. See
+ * inside.h.
  *
- * The four warps of a warpgroup ask for the same products in the same order; a product begins when all four have. It is made then or, as often, no sooner
- * than some warp's wait for its group makes it: then from what its operands in shared memory have become, into accumulators that nobody may have touched.
- * It is over for all four at once, so that one warp's wait speaks for the others, as pipelines want it whose consumer gives a place back by one thread.
+ * The four warps of a warpgroup ask for the same products in the same order; a product begins when
+ * all four have. It is made then or, as often, no sooner than some warp's wait for its group makes
+ * it: then from what its operands in shared memory have become, into accumulators that nobody may
+ * have touched. It is over for all four at once, so that one warp's wait speaks for the others, as
+ * pipelines want it whose consumer gives a place back by one thread.
  *
- * Layouts: PTX ISA, "asynchronous warpgroup level matrix"; common/wgmma.cuh tells them. Only tiles in 128-byte swizzle. */
+ * Layouts: PTX ISA, "asynchronous warpgroup level matrix"; common/wgmma.cuh tells them. Only tiles
+ * in 128-byte swizzle. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -69,9 +73,8 @@ static void matrix_read(uint64_t place, bool transposed, emu_type16 type, int fi
 }
 
 static void held_read(const product *p, int warp, float out[][MAX_K]) {
-    const int each = p->what.a_type == EMU_E4M3 || p->what.a_type == EMU_E5M2
-                         ? 4
-                         : 2; /* Elements of a word. */
+    /* Elements of a word. */
+    const int each = p->what.a_type == EMU_E4M3 || p->what.a_type == EMU_E5M2 ? 4 : 2;
     for (int lane = 0; lane < EMU_WARP; lane++) {
         for (int i = 0; i < 4; i++) {
             for (int e = 0; e < each; e++) {
@@ -120,7 +123,8 @@ static void make(const product *p) {
     }
 }
 
-/* Those of groups before `group`, which are in order, up to one that not all warps have asked for. */
+/* Those of groups before `group`, which are in order, up to one that not all warps have asked
+ * for. */
 static void make_until(emu_products *all, int group) {
     int done = 0;
     for (; done < all->n && all->list[done].group < group && all->list[done].asked == 15; done++) {

@@ -1,5 +1,6 @@
-/* ptx.h: the PTX instructions of our kernels for sm_80. rewrite.c makes asm("a.b::c %0, [%1], 16;" ...) the call ptx_a_b_c(op0, op1, 16): operands as
- * they stand in the instruction. Those of sm_90: ptx_hopper.h. An instruction that is in neither ends the program when it is reached. */
+/* ptx.h: the PTX instructions of our kernels for sm_80. rewrite.c makes asm("a.b::c %0, [%1], 16;"
+ * ...) the call ptx_a_b_c(op0, op1, 16): operands as they stand in the instruction. Those of sm_90:
+ * ptx_hopper.h. An instruction that is in neither ends the program when it is reached. */
 #ifndef LT_EMU_PTX_H
 #define LT_EMU_PTX_H
 
@@ -27,7 +28,8 @@ static inline void ptx_ex2_approx_ftz_f32(float &y, float x) {
     y = exp2f(x);
 }
 
-/* ---- Two halves at a time: in double, where products of 16-bit floats are exact, then rounded to F32 and once more: right but for results near a tie. */
+/* ---- Two halves at a time: in double, where products of 16-bit floats are exact, then rounded to
+ * F32 and once more: right but for results near a tie. */
 static inline uint32_t emu_bf16_fma(uint32_t a, uint32_t b, uint32_t c) {
     float x, y, z;
     const uint32_t bits[3] = {a << 16, b << 16, c << 16};

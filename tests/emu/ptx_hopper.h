@@ -2,7 +2,8 @@
 #ifndef LT_EMU_PTX_HOPPER_H
 #define LT_EMU_PTX_HOPPER_H
 
-/* ---- Nothing happens: hints; registers handed over; order among what the emulator does in order; kernels that start early, which none does. */
+/* ---- Nothing happens: hints; registers handed over; order among what the emulator does in order;
+ * kernels that start early, which none does. */
 static inline void ptx_prefetch_tensormap(const void *) {
 }
 static inline void ptx_cp_async_bulk_prefetch_L2_global(const void *, uint32_t) {
@@ -261,8 +262,9 @@ static inline void ptx_stmatrix_sync_aligned_m8n8_x4_trans_shared_b16(uint32_t p
     emu_warp(0xffffffffu, emu_stmatrix_all<true>, &m, "stmatrix.trans");
 }
 
-/* ---- The warpgroup's products. Operands: n / 2 of D; A's descriptor, or four words; B's descriptor; whether to add; signs, 1 and 1; and of 16-bit
- * types, for each operand in shared memory, whether it is transposed. */
+/* ---- The warpgroup's products. Operands: n / 2 of D; A's descriptor, or four words; B's
+ * descriptor; whether to add; signs, 1 and 1; and of 16-bit types, for each operand in shared
+ * memory, whether it is transposed. */
 static inline void ptx_wgmma_commit_group_sync_aligned(void) {
     emu_wgmma_commit();
 }

@@ -1,8 +1,14 @@
-/* rewrite.c: see rewrite.h and, for what comes out, device.h. A scanner of words that knows comments and strings, and takes three of them apart:
+/* rewrite.c: see rewrite.h and, for what comes out, device.h. A scanner of words that knows
+ * comments and strings, and takes three of them apart:
  *
- *     __shared__ T a[8][2], b;   extern __shared__ T c[];     declarations, of the kind our kernels have: a type of words, arrays, no initialiser
- *     asm volatile("mnemonic operands; .." : outputs : inputs : clobbers)          { .reg declarations and @p conditions, too
- *     __global__ void __launch_bounds__(N) name(...) {  ...   up to the line that begins with the closing brace */
+ *     __shared__ T a[8][2], b; extern __shared__ T c[]; declarations, of the kind our kernels have:
+ *     a type of words, arrays, no initialiser
+ *     asm volatile("mnemonic operands; .." : outputs : inputs : clobbers)          { .reg
+ *                                                                                  declarations and
+ *                                                                                  @p conditions,
+ *                                                                                  too
+ *     __global__ void __launch_bounds__(N) name(...) {  ...   up to the line that begins with the closing
+ *     brace */
 #include "rewrite.h"
 
 #include <ctype.h>
@@ -198,8 +204,8 @@ static const char *template_read(const char *p, const char *end, emu_text *text)
     return p;
 }
 
-/* What stands behind the mnemonic, as a call's arguments: %3 the fourth operand, %%name the special register ptx_name, other words as they are; "_", where
- * nobody wants a result, is none. */
+/* What stands behind the mnemonic, as a call's arguments: %3 the fourth operand, %%name the special
+ * register ptx_name, other words as they are; "_", where nobody wants a result, is none. */
 static void arguments_add(scanner *s, span t, const span *list, int n, bool first) {
     for (const char *p = t.at; p < t.at + t.n;) {
         const span w = word_at(*p == '%' ? p + 1 + (p[1] == '%') : p);
@@ -221,7 +227,8 @@ static void arguments_add(scanner *s, span t, const span *list, int n, bool firs
     }
 }
 
-/* a.b::c_2 -> ptx_a_b_c_2( ; of wgmma's m64n128k16 the 128 is the first argument and an N in the name. */
+/* a.b::c_2 -> ptx_a_b_c_2( ; of wgmma's m64n128k16 the 128 is the first argument and an N in the
+ * name. */
 static span name_make(emu_text *name, span mnemonic) {
     span columns = {NULL, 0};
     emu_text_add(name, "ptx_", 4);

@@ -1,4 +1,5 @@
-/* JSON bodies: parsed, read by a table of every kind of field, converted from the other vendors' conversations; errors must be valid JSON again. */
+/* JSON bodies: parsed, read by a table of every kind of field, converted from the other vendors'
+ * conversations; errors must be valid JSON again. */
 #include <stdlib.h>
 #include <string.h>
 

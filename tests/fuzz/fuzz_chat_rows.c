@@ -1,4 +1,5 @@
-/* Fuzz target: a line of a file of conversations, through templates of three kinds; ids and mask must belong together. */
+/* Fuzz target: a line of a file of conversations, through templates of three kinds; ids and mask
+ * must belong together. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

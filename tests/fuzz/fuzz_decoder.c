@@ -1,5 +1,6 @@
-/* Fuzz target: up to 8 decoder steps in any order, and tokens for them. A decode that is told with the last token that it is the last must give
- * what one gives that is told afterwards; the text must be UTF-8, and a stream that goes on behind other text must not fail. */
+/* Fuzz target: up to 8 decoder steps in any order, and tokens for them. A decode that is told with
+ * the last token that it is the last must give what one gives that is told afterwards; the text
+ * must be UTF-8, and a stream that goes on behind other text must not fail. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>

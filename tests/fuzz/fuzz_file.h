@@ -1,5 +1,5 @@
-/* fuzz_file.h: files in memory whose content is the fuzzer's, for parsers that read a path. They are made once and then only written to:
- * tens of thousands of runs a second. */
+/* fuzz_file.h: files in memory whose content is the fuzzer's, for parsers that read a path. They
+ * are made once and then only written to: tens of thousands of runs a second. */
 #ifndef FUZZ_FILE_H
 #define FUZZ_FILE_H
 

@@ -1,4 +1,5 @@
-/* Fuzz target: the first byte chooses GBNF, regular expression, schema or choice; what compiles is walked a few steps under its masks. */
+/* Fuzz target: the first byte chooses GBNF, regular expression, schema or choice; what compiles is
+ * walked a few steps under its masks. */
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +19,8 @@ static void put_entry(char **p, const unsigned char *s, size_t n, int rank) {
                   digits[x >> 18], digits[x >> 12 & 63], n > 1 ? digits[x >> 6 & 63] : '=');
 }
 
-/* All single bytes and a few longer tokens, as a tekken.json: it has special tokens with small ids. */
+/* All single bytes and a few longer tokens, as a tekken.json: it has special tokens with small
+ * ids. */
 static lt_grammar_vocab *open_vocab(void) {
     static const char *const pairs[PAIRS] = {"{\"", "\"}", "ab", "aa",
                                              "12",  "\":", "[]", "\xC3\xB6"};

@@ -1,4 +1,5 @@
-/* HTTP messages, requests and responses, cut where the input says: any cut must read as the whole does. */
+/* HTTP messages, requests and responses, cut where the input says: any cut must read as the whole
+ * does. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,6 @@
-/* One line of JSON: our scanner against jansson. Where jansson reads an object with a string "text", we must read the same string; what
- * jansson refuses for another reason than its own limits (size of numbers, depth), we must refuse too. */
+/* One line of JSON: our scanner against jansson. Where jansson reads an object with a string
+ * "text", we must read the same string; what jansson refuses for another reason than its own limits
+ * (size of numbers, depth), we must refuse too. */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,8 +10,8 @@
 #include "data/json_line.h"
 #include "data/text_utf8.h"
 
-/* jansson stores everything, so it refuses large numbers, NUL in keys and lone surrogates (\uD...) anywhere; we only check the
- * grammar of what is not wanted. */
+/* jansson stores everything, so it refuses large numbers, NUL in keys and lone surrogates (\uD...)
+ * anywhere; we only check the grammar of what is not wanted. */
 static int only_its_limits(const json_error_t *why, const char *line, size_t size) {
     const enum json_error_code code = json_error_code(why);
     return code == json_error_numeric_overflow || code == json_error_stack_overflow ||

@@ -1,4 +1,5 @@
-/* llama2.c's tokenizer.bin from arbitrary bytes; what opens must encode and decode without a crash. */
+/* llama2.c's tokenizer.bin from arbitrary bytes; what opens must encode and decode without a
+ * crash. */
 #include <stddef.h>
 #include <stdint.h>
 

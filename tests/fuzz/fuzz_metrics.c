@@ -1,4 +1,5 @@
-/* Fuzz target: metrics.jsonl as the report reads it: the data of the page is JSON whatever stands in the file. */
+/* Fuzz target: metrics.jsonl as the report reads it: the data of the page is JSON whatever stands
+ * in the file. */
 #include <jansson.h>
 
 #include "fuzz_file.h"

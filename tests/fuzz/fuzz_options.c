@@ -1,5 +1,6 @@
-/* Fuzz target: a command line. Its words, parted by NUL or newline, go to the table of training recipes and to a small one with every type; what is
- * accepted must be within its bounds, and each value must read back from its text. */
+/* Fuzz target: a command line. Its words, parted by NUL or newline, go to the table of training
+ * recipes and to a small one with every type; what is accepted must be within its bounds, and each
+ * value must read back from its text. */
 #include <stdlib.h>
 #include <string.h>
 

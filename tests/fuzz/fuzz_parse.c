@@ -1,5 +1,5 @@
-/* A chat model's words: in every format, any cut gives the same parts, pieces of a part joined. The first byte: format and options; the second: the
- * length of pieces. */
+/* A chat model's words: in every format, any cut gives the same parts, pieces of a part joined. The
+ * first byte: format and options; the second: the length of pieces. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* Fuzz target: a training recipe in YAML. One that is accepted must dump to a text that reads back to the same values; its mixture and its
- * model are then asked for. */
+/* Fuzz target: a training recipe in YAML. One that is accepted must dump to a text that reads back
+ * to the same values; its mixture and its model are then asked for. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,4 +1,5 @@
-/* A SentencePiece .model from arbitrary bytes; what opens must encode and decode without a crash. */
+/* A SentencePiece .model from arbitrary bytes; what opens must encode and decode without a
+ * crash. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,5 +1,6 @@
-/* Megatron's index and llm.c's file from arbitrary bytes. The first byte says which; for an index, the .bin beside it has the size that the next
- * two bytes say. A shard that opens must hand out every document and every token without a fault. */
+/* Megatron's index and llm.c's file from arbitrary bytes. The first byte says which; for an index,
+ * the .bin beside it has the size that the next two bytes say. A shard that opens must hand out
+ * every document and every token without a fault. */
 #include <string.h>
 
 #include "fuzz_file.h"

@@ -1,4 +1,5 @@
-/* Fuzz target: a chat template; whatever compiles is rendered with a conversation, within its bounds. */
+/* Fuzz target: a chat template; whatever compiles is rendered with a conversation, within its
+ * bounds. */
 #include <stdint.h>
 #include <stdlib.h>
 

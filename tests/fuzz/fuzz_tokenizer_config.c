@@ -1,4 +1,5 @@
-/* Fuzz target: a tokenizer_config.json beside a tokenizer.json: special tokens, and the chat template. */
+/* Fuzz target: a tokenizer_config.json beside a tokenizer.json: special tokens, and the chat
+ * template. */
 #include <stdlib.h>
 #include <string.h>
 

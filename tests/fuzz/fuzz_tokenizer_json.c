@@ -1,4 +1,5 @@
-/* tokenizer.json (and tekken.json) from arbitrary bytes; what opens must encode and decode without a crash. */
+/* tokenizer.json (and tekken.json) from arbitrary bytes; what opens must encode and decode without
+ * a crash. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,4 +1,5 @@
-/* GPT-2's vocab.bpe (merges) from arbitrary bytes; what opens must encode and decode without a crash. */
+/* GPT-2's vocab.bpe (merges) from arbitrary bytes; what opens must encode and decode without a
+ * crash. */
 #include <stddef.h>
 #include <stdint.h>
 

@@ -1,7 +1,10 @@
-/* inject.c: a library to be preloaded, in which calls of Lateen (and of no library behind it) fail on demand and are written down.
+/* inject.c: a library to be preloaded, in which calls of Lateen (and of no library behind it) fail
+ * on demand and are written down.
  *
- *     INJECT_LOG=FILE      a line a call that changes files: "open PATH", "write PATH", "fsync PATH", "rename A B", "unlink PATH", "mkdir PATH"
- *     INJECT_FILES=N       the Nth of these calls (from 1) fails: no space for open, write and mkdir, an I/O error for fsync and rename
+ *     INJECT_LOG=FILE      a line a call that changes files: "open PATH", "write PATH", "fsync
+ *                          PATH", "rename A B", "unlink PATH", "mkdir PATH"
+ *     INJECT_FILES=N       the Nth of these calls (from 1) fails: no space for open, write and
+ *                          mkdir, an I/O error for fsync and rename
  *     INJECT_MEMORY=N      the Nth allocation fails
  *     INJECT_COUNT=FILE    at the end: how many calls there were of both kinds
  * Built and driven by tests/e2e/inject.py. */

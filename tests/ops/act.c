@@ -1,5 +1,5 @@
-/* act.c: cases of act_fwd and act_bwd: every activation, plain and gated. extreme: values where exp overflows or a branch changes. in_place:
- * dx in x's memory. */
+/* act.c: cases of act_fwd and act_bwd: every activation, plain and gated. extreme: values where exp
+ * overflows or a branch changes. in_place: dx in x's memory. */
 #include "ops/case.h"
 
 /* One row of cases for an activation. */

@@ -1,5 +1,6 @@
-/* attention.c: cases of attention_fwd and attention_bwd. T queries, S keys (0: T), H query and G key heads (0: H). scale 0: 1 / sqrt(D).
- * kv_len: S, then S / 2, 1 and 0 keys by sequence, so that queries before the first key see nothing. doc_start: documents of random lengths. */
+/* attention.c: cases of attention_fwd and attention_bwd. T queries, S keys (0: T), H query and G
+ * key heads (0: H). scale 0: 1 / sqrt(D). kv_len: S, then S / 2, 1 and 0 keys by sequence, so that
+ * queries before the first key see nothing. doc_start: documents of random lengths. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -49,10 +50,12 @@ static const lt_case cases[] = {
     /* Maxima that grow far from one block of keys to the next. */
     {"aligned, large logits", LT_CASE_CHECK, .B = 1, .T = 300, .H = 2, .D = 128, .causal = true,
      .scale = 0.5, .aligned = true},
-    /* Steps of queries that see none of a consumer's keys, one behind the other; tiles of keys without any step. */
+    /* Steps of queries that see none of a consumer's keys, one behind the other; tiles of keys
+     * without any step. */
     {"aligned, unseen keys", LT_CASE_CHECK, .B = 3, .T = 42, .S = 180, .H = 9, .G = 3, .D = 128,
      .causal = true, .window = 57, .aligned = true},
-    /* So many keys a query that backward is one pass: sums of dQ in memory; of 128 columns two blocks a tile. */
+    /* So many keys a query that backward is one pass: sums of dQ in memory; of 128 columns two
+     * blocks a tile. */
     {"aligned, many keys", LT_CASE_CHECK, .B = 1, .T = 130, .S = 900, .H = 1, .D = 64,
      .causal = true, .aligned = true},
     {"aligned, many keys, clusters", LT_CASE_CHECK, .B = 1, .T = 70, .S = 850, .H = 1, .D = 128,

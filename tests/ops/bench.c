@@ -1,5 +1,7 @@
-/* bench.c: see bench.h. A case is timed until 0.3 s or 1000 calls have passed, at least three times (once, when a call takes 2 s); the fastest
- * call counts, as in the probe that the bound comes from; the JSON has the median too. Buffers stay where they are between calls, so what fits a cache is found there: as in a model that runs layer after layer. */
+/* bench.c: see bench.h. A case is timed until 0.3 s or 1000 calls have passed, at least three times
+ * (once, when a call takes 2 s); the fastest call counts, as in the probe that the bound comes
+ * from; the JSON has the median too. Buffers stay where they are between calls, so what fits a
+ * cache is found there: as in a model that runs layer after layer. */
 #include "ops/bench.h"
 
 #include <stdlib.h>

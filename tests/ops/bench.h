@@ -1,4 +1,5 @@
-/* bench.h: time of the bench cases (case.h) on a backend, beside the bound that the op's cost formula and the machine's measured rates give:
+/* bench.h: time of the bench cases (case.h) on a backend, beside the bound that the op's cost
+ * formula and the machine's measured rates give:
  *     bound = max(flops / peak flop/s of the type, bytes / copy bandwidth)
  * A case whose bytes fit a cache may pass 100 %: it is then marked "cache". */
 #ifndef LT_TESTS_OPS_BENCH_H

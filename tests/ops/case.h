@@ -1,13 +1,16 @@
-/* case.h: the one list of op cases. A case is a name, sizes and options; an op's build function turns it into the op's argument struct and
- * declares every tensor of it: name, role, type, shape, how it is filled. Everything that needs shapes reads this list: the four modes of
- * optest (check, grad, golden, bench) and `lateen doctor --ops`.
+/* case.h: the one list of op cases. A case is a name, sizes and options; an op's build function
+ * turns it into the op's argument struct and declares every tensor of it: name, role, type, shape,
+ * how it is filled. Everything that needs shapes reads this list: the four modes of optest (check,
+ * grad, golden, bench) and `lateen doctor --ops`.
  *
- * NAMES carry meaning. A backward op is built from the same case as its forward op; where both have a tensor of one name (x, gain, rstd, lse,
- * out, ...), the backward op reads what the forward op was given or computed. Its input "dy" is the gradient of the forward output "y", its
- * output "dx" that of the forward input "x". So no op needs code of its own to be differentiated.
+ * NAMES carry meaning. A backward op is built from the same case as its forward op; where both have
+ * a tensor of one name (x, gain, rstd, lse, out, ...), the backward op reads what the forward op
+ * was given or computed. Its input "dy" is the gradient of the forward output "y", its output "dx"
+ * that of the forward input "x". So no op needs code of its own to be differentiated.
  *
- * TOLERANCE of a result: |got - want| <= rtol |want| + atol max|want|, the maximum over the tensor; want is the reference in F64 on the same
- * (already rounded) inputs. Each op states one pair an element type and why; integers must be equal. */
+ * TOLERANCE of a result: |got - want| <= rtol |want| + atol max|want|, the maximum over the tensor;
+ * want is the reference in F64 on the same (already rounded) inputs. Each op states one pair an
+ * element type and why; integers must be equal. */
 #ifndef LT_TESTS_OPS_CASE_H
 #define LT_TESTS_OPS_CASE_H
 
@@ -102,13 +105,15 @@ struct lt_case_tensor {
     bool adds;         /* INOUT: the result is added to what is there. */
     bool contiguous;   /* Never padded. */
     bool may_be_nan;   /* The result is NaN, and must be. */
-    bool
-        partial; /* OUT that is written in part only (up to expert_start[E] rows); the rest must stay untouched. */
-    double
-        floor; /* The least that counts as the tensor's largest value: where all of it cancels to about 0. */
+    /* OUT that is written in part only (up to expert_start[E] rows); the rest must stay
+     * untouched. */
+    bool partial;
+    /* The least that counts as the tensor's largest value: where all of it cancels to about 0. */
+    double floor;
     double slack; /* Not 0: so many times the op's tolerance, for a reason given where it is set. */
-    bool
-        wide; /* An F32 result that carries BF16 rounding inside: judged by the BF16 tolerance in BF16 cases. */
+    /* An F32 result that carries BF16 rounding inside: judged by the BF16 tolerance in BF16
+     * cases. */
+    bool wide;
 };
 
 typedef struct {
@@ -130,7 +135,8 @@ typedef struct {
     const lt_case *cases;
     int n_cases;
     void (*build)(lt_setup *s);
-    /* What the gradients are of: NULL is the sum over outputs y of <dy, y>. f is the forward call, b the backward one; find values by name. */
+    /* What the gradients are of: NULL is the sum over outputs y of <dy, y>. f is the forward call,
+     * b the backward one; find values by name. */
     double (*objective)(const lt_setup *f, const lt_setup *b);
     lt_tolerance f32, bf16;
     bool exact; /* A single rounding: the result must be want rounded to its type, no tolerance. */
@@ -148,8 +154,8 @@ LT_MUST_USE lt_err lt_op_name_check(const char *name);
 void lt_setup_build(lt_setup *s, const lt_op_cases *o, const lt_case *c, lt_dtype act,
                     bool as_forward);
 
-/* For build functions. slot points into s->args. Floating types become F64 in an F64 setup. Inputs start with a normal fill (mean 0,
- * deviation 1). */
+/* For build functions. slot points into s->args. Floating types become F64 in an F64 setup. Inputs
+ * start with a normal fill (mean 0, deviation 1). */
 #define LT_SHAPE(...)                                                                              \
     (int)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), (const int64_t[]) {                 \
         __VA_ARGS__                                                                                \
@@ -169,12 +175,14 @@ lt_case_tensor *lt_setup_grad(lt_setup *s, const char *name, lt_tensor *slot, lt
 
 lt_case_tensor *lt_setup_find(const lt_setup *s, const char *name); /* NULL when absent. */
 
-/* Point every slot at a view of its declared shape: data is base + offset, the dimension before the last (for 4-D the second) padded by `pad`
- * elements. Used with real buffers by optest, with dummy addresses by doctor. */
+/* Point every slot at a view of its declared shape: data is base + offset, the dimension before the
+ * last (for 4-D the second) padded by `pad` elements. Used with real buffers by optest, with dummy
+ * addresses by doctor. */
 lt_tensor lt_case_view(const lt_case_tensor *t, void *data, int64_t pad);
 void lt_setup_place_dummy(lt_setup *s);
 
-/* Packed weights: room for matmul (in cases that ask for it) and matmul_pack on this backend; 0: none. The slots must be placed. */
+/* Packed weights: room for matmul (in cases that ask for it) and matmul_pack on this backend; 0:
+ * none. The slots must be placed. */
 size_t lt_setup_packed_bytes(const lt_setup *s, lt_op op, const lt_backend *backend);
 void lt_setup_set_packed(lt_setup *s, lt_op op, void *packed);
 

@@ -1,6 +1,7 @@
-/* check.c: optest --check. For every op, case, element type, and both contiguous and strided: every implementation that accepts the arguments is
- * run on poisoned buffers and must give what ref/ gives in F64 within the op's tolerance, touch nothing else, and give the same bits
- * with 1, 2 and 3 threads (on a device: twice). */
+/* check.c: optest --check. For every op, case, element type, and both contiguous and strided: every
+ * implementation that accepts the arguments is run on poisoned buffers and must give what ref/
+ * gives in F64 within the op's tolerance, touch nothing else, and give the same bits with 1, 2 and
+ * 3 threads (on a device: twice). */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,8 @@
 
 enum { DETAIL_BYTES = 512 };
 
-/* Compare all results; false leaves the reason in why. *worst gets the largest share of the tolerance. */
+/* Compare all results; false leaves the reason in why. *worst gets the largest share of the
+ * tolerance. */
 static bool compare_results(const lt_world *w, const lt_op_cases *o, const lt_values *want,
                             double *worst, char why[DETAIL_BYTES]) {
     for (int i = 0; i < w->setup.n_tensors; i++) {
@@ -45,7 +47,8 @@ static bool compare_results(const lt_world *w, const lt_op_cases *o, const lt_va
     return true;
 }
 
-/* Bits of all results after a run with n threads equal those kept in `first` (made on the first call). */
+/* Bits of all results after a run with n threads equal those kept in `first` (made on the first
+ * call). */
 static bool same_bits(const lt_world *w, unsigned char **first) {
     for (int i = 0; i < w->setup.n_tensors; i++) {
         const lt_world_block *b = &w->blocks[i];
@@ -63,7 +66,8 @@ static bool same_bits(const lt_world *w, unsigned char **first) {
     return true;
 }
 
-/* One implementation on a filled world: with 1, 2 and 3 threads; where the host's threads are not what computes, twice. */
+/* One implementation on a filled world: with 1, 2 and 3 threads; where the host's threads are not
+ * what computes, twice. */
 static bool run_variant(lt_world *w, const lt_op_cases *o, const lt_op_impl *impl,
                         const lt_values *want, double *worst, char why[DETAIL_BYTES]) {
     const int n_runs = w->backend->host_memory ? 3 : 2, n_default = lt_thread_count();
@@ -186,8 +190,8 @@ static void check_case(optest *t, const lt_op_cases *o, const lt_case *c) {
     }
 }
 
-/* ---- Random sizes: what nobody thought of. Of cases whose rows are aligned, which the kernels with rings, copies and tiles take; strides, masks and all else
- * stay the case's own. ---- */
+/* ---- Random sizes: what nobody thought of. Of cases whose rows are aligned, which the kernels
+ * with rings, copies and tiles take; strides, masks and all else stay the case's own. ---- */
 
 static int64_t up_to(lt_rng *r, int64_t n) {
     return 1 + (int64_t)lt_rng_below(r, (uint64_t)n);

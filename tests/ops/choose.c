@@ -1,7 +1,9 @@
-/* choose.c: cases of note and choose. Pick p has options p of the list below, so a case of N picks tries N of them on each kind of row. P (shift: where the list
- * begins). Rows in turn, as `act` says: 0: logits as a model's, deviation 3; 1: many ties, multiples of 1/2; 2: all equal; -inf but for three; one large value;
- * none (all -inf); a NaN. Ids must be equal: no draw of these seeds lies where rounding decides.
- * S slots: picks have notes, masks and forced ids as well, of a list of their own, or none of them; K ids came late. */
+/* choose.c: cases of note and choose. Pick p has options p of the list below, so a case of N picks
+ * tries N of them on each kind of row. P (shift: where the list begins). Rows in turn, as `act`
+ * says: 0: logits as a model's, deviation 3; 1: many ties, multiples of 1/2; 2: all equal; -inf but
+ * for three; one large value; none (all -inf); a NaN. Ids must be equal: no draw of these seeds
+ * lies where rounding decides. S slots: picks have notes, masks and forced ids as well, of a list
+ * of their own, or none of them; K ids came late. */
 #include <math.h>
 #include <string.h>
 
@@ -110,7 +112,8 @@ static double how_of(const lt_case *c, int64_t p, int64_t field) {
         return plain[field];
     }
     switch (field) {
-    case LT_CHOOSE_TYPICAL: /* At 1e30 all is equally likely, and rounding decides what is typical. */
+    /* At 1e30 all is equally likely, and rounding decides what is typical. */
+    case LT_CHOOSE_TYPICAL:
         return options[(p + (int64_t)c->shift) % N_OPTIONS][LT_CHOOSE_TEMPERATURE] > 1e6
                    ? 1.0
                    : with[i].typical;

@@ -1,6 +1,8 @@
-/* golden.c: optest --golden: ref/ in F64 against values that PyTorch, Hugging Face transformers or a paper's algorithm gave in float64, stored in
- * tests/golden/ops/<op>.json by tools/make_op_goldens.py. A record holds the inputs too, so it stands on its own:
- *     {"op": "rope", "case": "heads", "inputs": {"x": {"shape": [9, 3, 16], "data": [...]}, ...}, "want": {"y": [...]}}
+/* golden.c: optest --golden: ref/ in F64 against values that PyTorch, Hugging Face transformers or
+ * a paper's algorithm gave in float64, stored in tests/golden/ops/<op>.json by
+ * tools/make_op_goldens.py. A record holds the inputs too, so it stands on its own:
+ *     {"op": "rope", "case": "heads", "inputs": {"x": {"shape": [9, 3, 16], "data": [...]}, ...},
+ *     "want": {"y": [...]}}
  * A backward op's record holds the forward op's inputs: what lies between them is computed here. */
 #include <math.h>
 #include <stdio.h>
@@ -41,8 +43,8 @@ static lt_err read_numbers(double *values, int64_t count, const json_t *array, c
     }
     for (int64_t i = 0; i < count; i++) {
         const json_t *x = json_array_get(array, (size_t)i);
-        values[i] = json_is_string(x) ? strtod(json_string_value(x), NULL)
-                                      : json_number_value(x); /* "-inf" */
+        /* "-inf" */
+        values[i] = json_is_string(x) ? strtod(json_string_value(x), NULL) : json_number_value(x);
     }
     return LT_OK;
 }

@@ -1,6 +1,8 @@
-/* grad.c: optest --grad. For every backward op and case, in F64: the gradient ref/ computes against central differences of the objective,
+/* grad.c: optest --grad. For every backward op and case, in F64: the gradient ref/ computes against
+ * central differences of the objective,
  *     (f(x + h) - f(x - h)) / 2h,  h = 1e-5 max(1, |x|)
- * whose own error is about h^2 plus 1e-16 / h: 1e-10. Tolerance 1e-7 of the largest gradient: a wrong formula is off by far more. */
+ * whose own error is about h^2 plus 1e-16 / h: 1e-10. Tolerance 1e-7 of the largest gradient: a
+ * wrong formula is off by far more. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +20,8 @@ typedef struct {
     lt_values inputs, given; /* Of the forward and of the backward op. */
 } pair;
 
-/* Sum over the forward op's outputs y, and the backward op's inputs dy, of <dy, y>. Rows that nobody wrote are NaN and do not count. */
+/* Sum over the forward op's outputs y, and the backward op's inputs dy, of <dy, y>. Rows that
+ * nobody wrote are NaN and do not count. */
 static double inner_products(const lt_setup *f, const lt_setup *b) {
     double sum = 0.0;
     for (int i = 0; i < f->n_tensors; i++) {

@@ -1,4 +1,5 @@
-/* matmul.c: cases of matmul, matmul_pack and colsum. Packed weights are checked through the products that use them. */
+/* matmul.c: cases of matmul, matmul_pack and colsum. Packed weights are checked through the
+ * products that use them. */
 #include "ops/case.h"
 
 static const lt_case matmul_cases[] = {

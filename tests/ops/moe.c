@@ -1,4 +1,5 @@
-/* moe.c: cases of the mixture-of-experts ops. E experts, K chosen. extreme: logits of few values, so that ties decide. */
+/* moe.c: cases of the mixture-of-experts ops. E experts, K chosen. extreme: logits of few values,
+ * so that ties decide. */
 #include "ops/case.h"
 
 #define F32_ONLY (1 << LT_F32)
@@ -101,7 +102,8 @@ static const lt_case row_cases[] = {
     {"mixtral 60M", LT_CASE_BENCH, .R = 4096, .C = 512, .E = 8, .K = 2},
 };
 
-/* A routing made of the case alone, so that slot_row and expert_start agree: assignment i chooses expert mix(i) mod E. Calls back in slot order. */
+/* A routing made of the case alone, so that slot_row and expert_start agree: assignment i chooses
+ * expert mix(i) mod E. Calls back in slot order. */
 static int64_t expert_of(const lt_case *c, int64_t i) {
     return (int64_t)(lt_rng_mix((uint64_t)(i + 11)) % (uint64_t)c->E);
 }

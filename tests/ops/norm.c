@@ -1,5 +1,6 @@
-/* norm.c: cases of rmsnorm and layernorm, forward and backward. residual: x + add, stored to sum. in_place: forward, sum is x's
- * memory; backward, dx is dy's. accumulate: add_dx. shift: mean of the inputs. Gains are F32 with a residual, else of x's type. */
+/* norm.c: cases of rmsnorm and layernorm, forward and backward. residual: x + add, stored to sum.
+ * in_place: forward, sum is x's memory; backward, dx is dy's. accumulate: add_dx. shift: mean of
+ * the inputs. Gains are F32 with a residual, else of x's type. */
 #include "ops/case.h"
 
 static const lt_case rms_cases[] = {

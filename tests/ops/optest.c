@@ -1,10 +1,19 @@
 /* optest.c: build/optest: every implementation of every op, judged by one list of cases (case.h).
  *
- *     optest --check [--backend cpu|cuda|ref] [--op X] [--impl NAME] [--case TEXT]   against ref/ in F64 (check.c)
- *     optest --check --random 10 --seed 1                                      the same with sizes at random: of products and attention, ten times
- *     optest --grad                                                            finite differences (grad.c)
- *     optest --golden                                                          values of other frameworks (golden.c)
- *     optest --bench                                                           time and share of the bound (bench.c)
+ *     optest --check [--backend cpu|cuda|ref] [--op X] [--impl NAME] [--case TEXT]   against ref/
+ *                                                                                    in F64
+ *                                                                                    (check.c)
+ *     optest --check --random 10 --seed 1                                      the same with sizes
+ *                                                                              at random: of
+ *                                                                              products and
+ *                                                                              attention, ten times
+ *     optest --grad                                                            finite differences
+ *                                                                              (grad.c)
+ *     optest --golden                                                          values of other
+ *                                                                              frameworks
+ *                                                                              (golden.c)
+ *     optest --bench                                                           time and share of
+ *                                                                              the bound (bench.c)
  * --tap prints TAP; the last line is always "N passed, N failed". */
 #include <stdio.h>
 #include <string.h>

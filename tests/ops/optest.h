@@ -21,7 +21,7 @@ bool optest_wants(const optest *t, const lt_op_cases *o, const lt_case *c, int u
 void optest_check(optest *t);
 void optest_grad(optest *t);
 void optest_golden(optest *t, const char *folder);
-void optest_describe_golden(
-    void); /* Inputs of every golden case as JSON, for tools/make_op_goldens.py. */
+/* Inputs of every golden case as JSON, for tools/make_op_goldens.py. */
+void optest_describe_golden(void);
 
 #endif

@@ -1,5 +1,6 @@
-/* optimiser.c: cases of adamw, ademamix, lion and muon. grad_scale 0 stands for 1 here; copy: with the BF16 copy of p. extreme: zero
- * gradients and moments. b_type: of the moments; P: place of the first element. */
+/* optimiser.c: cases of adamw, ademamix, lion and muon. grad_scale 0 stands for 1 here; copy: with
+ * the BF16 copy of p. extreme: zero gradients and moments. b_type: of the moments; P: place of the
+ * first element. */
 #include <math.h>
 
 #include "ops/case.h"

@@ -1,5 +1,6 @@
-/* paged.c: cases of kv_write and attention_paged. B sequences; sequence b brings T, 1 or T / 2 rows (by b % 3) and has S, S - 3, .. tokens; pages of P
- * tokens, scattered; H query and G key heads (0: H). y_f16: an F16 cache; y_f32: an F32 cache, whatever the activations are. */
+/* paged.c: cases of kv_write and attention_paged. B sequences; sequence b brings T, 1 or T / 2 rows
+ * (by b % 3) and has S, S - 3, .. tokens; pages of P tokens, scattered; H query and G key heads (0:
+ * H). y_f16: an F16 cache; y_f32: an F32 cache, whatever the activations are. */
 #include <math.h>
 
 #include "ops/case.h"
@@ -139,8 +140,8 @@ static void paged_build(lt_setup *s) {
     a->scale = c->scale != 0.0f ? c->scale : 1.0f / sqrtf((float)c->D);
     a->q_max = c->T;
     a->kv_max = c->S;
-    a->fixed_order =
-        !c->aligned; /* Prompts that the copy engine can read may go another way than tokens that come alone. */
+    /* Prompts that the copy engine can read may go another way than tokens that come alone. */
+    a->fixed_order = !c->aligned;
     lt_setup_in(s, "q", &a->q, s->act, LT_SHAPE(rows, c->H, c->D));
     lt_setup_in(s, "k_pages", &a->k_pages, cache_dtype(s), LT_SHAPE(n_pages, c->P, g, c->D))
         ->contiguous = true;

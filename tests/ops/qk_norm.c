@@ -1,5 +1,6 @@
-/* qk_norm.c: cases of qk_norm, forward and backward. H query heads, G key heads. N: rotated columns (0: all D). in_place: backward, dx is dy's memory.
- * positions: those of packed documents, which begin again at 0; else any. Gains are F32 with `residual`, else of x's type. */
+/* qk_norm.c: cases of qk_norm, forward and backward. H query heads, G key heads. N: rotated columns
+ * (0: all D). in_place: backward, dx is dy's memory. positions: those of packed documents, which
+ * begin again at 0; else any. Gains are F32 with `residual`, else of x's type. */
 #include "ops/case.h"
 
 static const lt_case cases[] = {

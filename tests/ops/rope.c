@@ -1,4 +1,5 @@
-/* rope.c: cases of rope. N: rotated columns (0: all D). The inverse is the backward pass: an inverse case is built as one, from dy to dx. */
+/* rope.c: cases of rope. N: rotated columns (0: all D). The inverse is the backward pass: an
+ * inverse case is built as one, from dy to dx. */
 #include "ops/case.h"
 
 static const lt_case cases[] = {

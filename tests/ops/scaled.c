@@ -30,7 +30,8 @@ static const lt_case cast_cases[] = {
     {"llama-1b weights", LT_CASE_BENCH, .R = 2048, .C = 2048, .S = BLOCK, .G = BLOCK},
 };
 
-/* Magnitudes over many powers of two; zeros, ties and values beyond the least and largest, NaN and infinities in some blocks. */
+/* Magnitudes over many powers of two; zeros, ties and values beyond the least and largest, NaN and
+ * infinities in some blocks. */
 static void fill_edges(double *values, const lt_case_tensor *t, lt_rng *r) {
     static const double list[] = {0.0,      -0.0,    448.0,   464.0,   -449.0,  1.0625,
                                   1.1875,   -1.3125, 0x1p-9,  0x1p-10, 0x3p-10, 0x1p-17,
@@ -136,8 +137,10 @@ static void matmul_build(lt_setup *s) {
     }
     t = c->accumulate ? lt_setup_grad(s, "y", &a->y, y, LT_SHAPE(c->M, c->N))
                       : lt_setup_out(s, "y", &a->y, y, LT_SHAPE(c->M, c->N));
-    /* With one scale all of K is one sum in the tensor cores: each instruction, 32 of K, cuts it off once more, where a promoted sum is cut 4 times.
-     * Cutting off is one-sided: errors of promoted blocks add up where their values cancel, so beside the largest y they grow as the root of the blocks. */
+    /* With one scale all of K is one sum in the tensor cores: each instruction, 32 of K, cuts it
+     * off once more, where a promoted sum is cut 4 times. Cutting off is one-sided: errors of
+     * promoted blocks add up where their values cancel, so beside the largest y they grow as the
+     * root of the blocks. */
     t->slack = c->S == T ? fmax(1.0, (double)(c->K + 31) / 32.0 / 4.0)
                          : fmax(1.0, sqrt((double)(c->K + 127) / 128.0) / 2.0);
 }

@@ -47,7 +47,8 @@ static lt_err open_block(lt_world *w, int i, bool strided) {
     return LT_OK;
 }
 
-/* Packed weights are private to the backend: only products that ask for them, and the packing itself, get room for them. */
+/* Packed weights are private to the backend: only products that ask for them, and the packing
+ * itself, get room for them. */
 static lt_err open_packed(lt_world *w) {
     w->packed_bytes = lt_setup_packed_bytes(&w->setup, w->op, w->backend);
     if (w->packed_bytes > 0) {
@@ -124,7 +125,8 @@ void lt_round_to(lt_dtype dtype, double *values, int64_t n) {
     }
 }
 
-/* A tensor in its block as runs of neighbouring elements, in row-major order, which is the order in memory. */
+/* A tensor in its block as runs of neighbouring elements, in row-major order, which is the order in
+ * memory. */
 typedef struct {
     const lt_tensor *v;
     size_t start, elem;
@@ -370,8 +372,8 @@ done:
 
 lt_tolerance lt_tolerance_of(const lt_op_cases *o, const lt_case_tensor *t, lt_dtype act) {
     lt_tolerance tol = t->dtype == LT_BF16 || (t->wide && act == LT_BF16) ? o->bf16 : o->f32;
-    if (t->dtype ==
-        LT_F16) { /* Only casts write F16: half a unit in the last place, and half of the smallest subnormal. */
+    /* Only casts write F16: half a unit in the last place, and half of the smallest subnormal. */
+    if (t->dtype == LT_F16) {
         return (lt_tolerance){0x1p-11, 0x1p-41};
     }
     if (t->slack > 0.0) {
@@ -394,9 +396,8 @@ double lt_compare(const double *got, const double *want, const lt_case_tensor *t
         const double error = fabs(got[i] - want[i]);
         double ratio;
         if (isnan(want[i])) {
-            ratio = isnan(got[i]) && (t->partial || t->may_be_nan)
-                        ? 0.0
-                        : INFINITY; /* Rows that nobody writes, or meant. */
+            /* Rows that nobody writes, or meant. */
+            ratio = isnan(got[i]) && (t->partial || t->may_be_nan) ? 0.0 : INFINITY;
         } else if (got[i] == want[i]) {
             ratio = 0.0; /* Also equal infinities. */
         } else {

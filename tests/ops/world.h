@@ -1,8 +1,9 @@
 /* world.h: a case made real: buffers on a backend, filled, run, read back.
  *
- * Every tensor lives in a block of its own between two guards; in a strided world its rows are padded and it starts one element off
- * alignment. Guards and gaps hold a pattern, results and scratch hold NaN before the call. After the call everything outside the results must
- * be as it was. Values travel as contiguous doubles, whatever the type and strides. */
+ * Every tensor lives in a block of its own between two guards; in a strided world its rows are
+ * padded and it starts one element off alignment. Guards and gaps hold a pattern, results and
+ * scratch hold NaN before the call. After the call everything outside the results must be as it
+ * was. Values travel as contiguous doubles, whatever the type and strides. */
 #ifndef LT_TESTS_OPS_WORLD_H
 #define LT_TESTS_OPS_WORLD_H
 
@@ -52,11 +53,11 @@ int lt_world_owner(const lt_setup *s, int tensor);
 
 /* Where input values come from: writes t->count values. */
 typedef lt_err lt_values_from(double *values, const lt_case_tensor *t, void *ctx);
-lt_values_from
-    lt_values_fill; /* The tensor's fill, seeded by the names of case and tensor; ctx is not used. */
+/* The tensor's fill, seeded by the names of case and tensor; ctx is not used. */
+lt_values_from lt_values_fill;
 
-/* Inputs for a setup, rounded to the tensors' types; where tensors have a source, from a run of the forward op by the reference in F64
- * on inputs of the same origin. Free with lt_values_free. */
+/* Inputs for a setup, rounded to the tensors' types; where tensors have a source, from a run of the
+ * forward op by the reference in F64 on inputs of the same origin. Free with lt_values_free. */
 LT_MUST_USE lt_err lt_values_make(lt_values *v, const lt_setup *s, const lt_op_cases *o,
                                   lt_values_from *from, void *ctx);
 void lt_values_free(lt_values *v);
@@ -64,11 +65,13 @@ void lt_values_free(lt_values *v);
 /* Make values what the type would store. */
 void lt_round_to(lt_dtype dtype, double *values, int64_t n);
 
-/* F64 results of the reference for inputs v (a setup of any type with the same tensors): want gets values of every result. */
+/* F64 results of the reference for inputs v (a setup of any type with the same tensors): want gets
+ * values of every result. */
 LT_MUST_USE lt_err lt_values_want(lt_values *want, const lt_op_cases *o, const lt_case *c,
                                   const lt_values *v);
 
-/* Worst |got - want| / tolerance over a tensor; *worst_at its index; > 1 fails. NaN results where want is not NaN give INFINITY. */
+/* Worst |got - want| / tolerance over a tensor; *worst_at its index; > 1 fails. NaN results where
+ * want is not NaN give INFINITY. */
 double lt_compare(const double *got, const double *want, const lt_case_tensor *t, lt_tolerance tol,
                   int64_t *worst_at);
 

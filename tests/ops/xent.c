@@ -1,5 +1,6 @@
-/* xent.c: cases of xent. Every third label is ignored when the rows allow. grad_scale 0: loss only. extreme: large, equal and -inf
- * logits. As its own backward op: the gradient stands in the place of the logits. */
+/* xent.c: cases of xent. Every third label is ignored when the rows allow. grad_scale 0: loss only.
+ * extreme: large, equal and -inf logits. As its own backward op: the gradient stands in the place
+ * of the logits. */
 #include <math.h>
 
 #include "ops/case.h"

@@ -1,7 +1,9 @@
-/* fake_engine.h: an engine without a model, for tests of what stands before it: it answers with the prompt's own tokens, one a step for each
- * request, then ends. Included by one file of a test program, whose symbols then stand before the library's.
+/* fake_engine.h: an engine without a model, for tests of what stands before it: it answers with the
+ * prompt's own tokens, one a step for each request, then ends. Included by one file of a test
+ * program, whose symbols then stand before the library's.
  *
- * A request whose max_tokens is longer than its prompt repeats the prompt when ignore_eos is set. Log-probabilities are made up: -0.5 - rank. */
+ * A request whose max_tokens is longer than its prompt repeats the prompt when ignore_eos is set.
+ * Log-probabilities are made up: -0.5 - rank. */
 #ifndef LT_TESTS_FAKE_ENGINE_H
 #define LT_TESTS_FAKE_ENGINE_H
 

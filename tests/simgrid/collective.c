@@ -1,9 +1,10 @@
 /* collective.c: the planner's collective model against SimGrid, message by message.
  *
- * Each rank of a collective is an actor that sends and receives real (simulated) messages over a fat tree or a dragonfly; the time of
- * the last actor is compared with lt_plan_collective_s of a cluster with the same bandwidth, latency and oversubscription.
- * Links are split-duplex and the network model is CM02 without correction factors, so that the two describe one machine.
- * Prints TAP. */
+ * Each rank of a collective is an actor that sends and receives real (simulated) messages over a
+ * fat tree or a dragonfly; the time of the last actor is compared with lt_plan_collective_s of a
+ * cluster with the same bandwidth, latency and oversubscription. Links are split-duplex and the
+ * network model is CM02 without correction factors, so that the two describe one machine. Prints
+ * TAP. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,8 +27,9 @@ typedef struct {
     double bytes;
     int tier_gpus; /* Under one leaf switch; 0: full bisection. */
     double oversub, tolerance;
-    double
-        duplex; /* SimGrid 3.32's dragonfly shares a link's two directions: two hosts that exchange get half each. */
+    /* SimGrid 3.32's dragonfly shares a link's two directions: two hosts that exchange get half
+     * each. */
+    double duplex;
 } test_case;
 
 static const test_case cases[] = {

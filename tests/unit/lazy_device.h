@@ -1,8 +1,11 @@
-/* lazy_device.h: a device for tests that does nothing until it is waited for. The CPU's ops are kept with their arguments, transfers and copies with their pointers,
- * and run in order when a sync asks for all of a queue, or a mark for those before it; where a queue waits for another, that one runs first, so far and no
- * further. A real device may be as late: who reads a result too early, or writes over what a transfer has still to read, is found out. Or as early: lazy.hasty
- * makes a transfer at once where nothing stands before it in its queue, and runs all other queues to their ends before a mark is reached, so that work which should
- * have waited for another queue is found out.
+/* lazy_device.h: a device for tests that does nothing until it is waited for. The CPU's ops are
+ * kept with their arguments, transfers and copies with their pointers, and run in order when a sync
+ * asks for all of a queue, or a mark for those before it; where a queue waits for another, that one
+ * runs first, so far and no further. A real device may be as late: who reads a result too early, or
+ * writes over what a transfer has still to read, is found out. Or as early: lazy.hasty makes a
+ * transfer at once where nothing stands before it in its queue, and runs all other queues to their
+ * ends before a mark is reached, so that work which should have waited for another queue is found
+ * out.
  * Graphs are kept likewise. One thread at a time; memory is the host's. */
 #ifndef TESTS_LAZY_DEVICE_H
 #define TESTS_LAZY_DEVICE_H
@@ -72,7 +75,8 @@ static lt_err lazy_keep(lt_queue *q, const lazy_work *w) {
     return LT_OK;
 }
 
-/* A queue, or one that it waits for, until so much of it was done. Waits lead back in time, and there are few queues. */
+/* A queue, or one that it waits for, until so much of it was done. Waits lead back in time, and
+ * there are few queues. */
 static lt_err lazy_run(lt_queue *q, int64_t n) {
     lt_err err = LT_OK;
     LT_ASSERT(lazy.recording == NULL && n <= q->n_added);
@@ -100,7 +104,8 @@ static void lazy_run_all(void) {
     }
 }
 
-/* A queue of another backend is left alone: golden.h opens a model on one and runs it on the other. */
+/* A queue of another backend is left alone: golden.h opens a model on one and runs it on the
+ * other. */
 static void lazy_queue_close(lt_queue *q) {
     for (int i = 0; i < LAZY_QUEUES; i++) {
         if (lazy.queues[i] == q) {

@@ -1,5 +1,5 @@
-/* cpu.h: every kernel of isa/, in its three builds: lt_cpu_<op>_portable, _avx2, _avx512. They take the op's argument struct (tensor/ops.h);
- * which of them runs is decided in lists.c. */
+/* cpu.h: every kernel of isa/, in its three builds: lt_cpu_<op>_portable, _avx2, _avx512. They take
+ * the op's argument struct (tensor/ops.h); which of them runs is decided in lists.c. */
 #ifndef LT_CPU_CPU_H
 #define LT_CPU_CPU_H
 
@@ -9,8 +9,9 @@
     lt_err lt_cpu_##op##_portable(lt_queue *q, const void *args_);                                 \
     lt_err lt_cpu_##op##_avx2(lt_queue *q, const void *args_);                                     \
     lt_err lt_cpu_##op##_avx512(lt_queue *q, const void *args_);
+/* isa/gemv.c: few rows, b stored (N, K) */
 LT_OP_MAP(LT_CPU_DECLARE)
-LT_CPU_DECLARE(matmul_rows, lt_matmul_args)         /* isa/gemv.c: few rows, b stored (N, K) */
+LT_CPU_DECLARE(matmul_rows, lt_matmul_args)
 LT_CPU_DECLARE(attention_decode, lt_attention_args) /* isa/decode.c: few queries, many keys */
 
 lt_err lt_cpu_matmul_pairs_avx512(lt_queue *q,

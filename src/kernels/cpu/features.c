@@ -1,6 +1,7 @@
-/* features.c: CPUID and XGETBV (Intel SDM vol. 2A, CPUID; vol. 1, 13.3). A vector extension counts only if the operating system saves its
- * registers: XCR0 bits 1-2 for AVX, 5-7 for AVX-512, 17-18 for AMX. Using AMX also needs a permission from Linux
- * (arch_prctl ARCH_REQ_XCOMP_PERM), which oneDNN asks for itself; here it only means the tiles exist. */
+/* features.c: CPUID and XGETBV (Intel SDM vol. 2A, CPUID; vol. 1, 13.3). A vector extension counts
+ * only if the operating system saves its registers: XCR0 bits 1-2 for AVX, 5-7 for AVX-512, 17-18
+ * for AMX. Using AMX also needs a permission from Linux (arch_prctl ARCH_REQ_XCOMP_PERM), which
+ * oneDNN asks for itself; here it only means the tiles exist. */
 #include "kernels/cpu/features.h"
 
 #include <pthread.h>
@@ -119,7 +120,8 @@ static void apply_cap(lt_cpu_features *f, lt_isa cap) {
     }
 }
 
-/* AMD runs VDPBF16PS at the rate of multiply-adds and it does twice their work; Intel's cores at half of it (measured; their BF16 speed is AMX). */
+/* AMD runs VDPBF16PS at the rate of multiply-adds and it does twice their work; Intel's cores at
+ * half of it (measured; their BF16 speed is AMX). */
 static bool fast_bf16_dot(void) {
     const char *wish = getenv("LATEEN_BF16_DOT");
     if (found.isa < LT_ISA_AVX512 || !found.avx512_bf16) {

@@ -1,6 +1,7 @@
 /* features.h: what instructions this CPU and its operating system offer, found once at run time.
  *
- * LATEEN_ISA=portable|avx2|avx512 caps what is reported, so that tests can run each path on one machine; a cap never adds anything. */
+ * LATEEN_ISA=portable|avx2|avx512 caps what is reported, so that tests can run each path on one
+ * machine; a cap never adds anything. */
 #ifndef LT_KERNELS_CPU_FEATURES_H
 #define LT_KERNELS_CPU_FEATURES_H
 
@@ -33,13 +34,14 @@ typedef struct {
         isa; /* Widest set that src/kernels/cpu/isa was compiled for and that runs here: AVX2 means AVX2 + FMA + F16C,
                  * AVX512 also F, BW, DQ, VL and VNNI (Zen 4, Cascade Lake, Ice Lake and later). */
     bool amd;
-    bool
-        bf16_dot; /* A BF16 dot product is faster than F32 multiply-adds: AMD. LATEEN_BF16_DOT=1 or 0 overrides, where there is one. */
+    /* A BF16 dot product is faster than F32 multiply-adds: AMD. LATEEN_BF16_DOT=1 or 0 overrides,
+     * where there is one. */
+    bool bf16_dot;
     char model[64]; /* "AMD EPYC 9354P 32-Core Processor"; "unknown" where there is no CPUID. */
 } lt_cpu_features;
 
 const lt_cpu_features *lt_cpu_features_get(void);
-const char *
-lt_isa_name(lt_isa isa); /* "portable", "avx2", "avx512": the suffixes of the objects. */
+/* "portable", "avx2", "avx512": the suffixes of the objects. */
+const char *lt_isa_name(lt_isa isa);
 
 #endif

@@ -1,7 +1,9 @@
-/* lists.c: the CPU backend's table (see lists.h): for each op the kernels of isa/ for AVX-512, AVX2 and portable, in this order, and what each refuses.
+/* lists.c: the CPU backend's table (see lists.h): for each op the kernels of isa/ for AVX-512, AVX2
+ * and portable, in this order, and what each refuses.
  *
- * A refusal has two parts: the instruction set (features.h) and check_<op>, the shapes, types and strides that op's kernel serves, the same for all sets.
- * What is refused here, mostly F64, odd strides and mixed types that no model makes, is the reference's. */
+ * A refusal has two parts: the instruction set (features.h) and check_<op>, the shapes, types and
+ * strides that op's kernel serves, the same for all sets. What is refused here, mostly F64, odd
+ * strides and mixed types that no model makes, is the reference's. */
 #include "kernels/cpu/lists.h"
 
 #include "base/error.h"
@@ -83,7 +85,8 @@ static const char *check_matmul(const void *args) {
     return dense(&a->a) && dense(&a->b) && dense(&a->y) && dense(&a->bias) ? NULL : BAD_STRIDE;
 }
 
-/* Measured (docs/SPEED.md): from here on packing pays; BF16 weights are widened once a packed panel but once a row block here. */
+/* Measured (docs/SPEED.md): from here on packing pays; BF16 weights are widened once a packed panel
+ * but once a row block here. */
 #define ROWS_MAX      16
 #define ROWS_MAX_HALF 8
 
@@ -187,7 +190,8 @@ static const char *check_rmsnorm_fwd(const void *args) {
     return bad_acts(TENSORS(&a->x, &a->y, &a->add, &a->sum));
 }
 
-/* A row of one element: its gradient is the difference of two nearly equal numbers, which needs the reference's doubles. */
+/* A row of one element: its gradient is the difference of two nearly equal numbers, which needs the
+ * reference's doubles. */
 static const char *bad_width(const lt_tensor *x) {
     return x->shape[x->n_dims - 1] < 2 ? "rows of one element" : NULL;
 }
@@ -259,15 +263,16 @@ static const char *check_attention_fwd(const void *args) {
     if (a->q.shape[3] > 1024) {
         return "head wider than 1024";
     }
-    if (a->k.dtype == LT_F16 &&
-        a->v.dtype == LT_F16) { /* A cache in 16 bits beside F32 activations. */
+    /* A cache in 16 bits beside F32 activations. */
+    if (a->k.dtype == LT_F16 && a->v.dtype == LT_F16) {
         REFUSE_IF(dense(&a->k) && dense(&a->v) ? NULL : BAD_STRIDE);
         return bad_f32(TENSORS(&a->q, &a->out));
     }
     return bad_acts(TENSORS(&a->q, &a->k, &a->v, &a->out));
 }
 
-/* With fewer queries than half a panel the panels' lanes idle; reading keys once a few queries is then faster. */
+/* With fewer queries than half a panel the panels' lanes idle; reading keys once a few queries is
+ * then faster. */
 #define DECODE_MAX_QUERIES 8
 
 static const char *check_attention_decode(const void *args) {
@@ -544,7 +549,8 @@ PLAIN_OP_MAP(PLAIN_OP)
 const lt_op_list lt_cpu_lists[LT_OP_COUNT] = {OP_LIST(matmul) OP_LIST(matmul_grouped) OP_LIST(
     matmul_pack) OP_LIST(matmul_act) OP_LIST(attention_fwd) PLAIN_OP_MAP(OP_LIST)};
 
-/* Only block types: training weights change every step, and few-row products read plain weights as they are. */
+/* Only block types: training weights change every step, and few-row products read plain weights as
+ * they are. */
 size_t lt_cpu_matmul_pack_bytes(const lt_tensor *b, bool trans_b) {
     lt_quant_layout l;
     if (!trans_b || b->n_dims != 2 || !lt_dtype_is_block(b->dtype) ||

@@ -1,5 +1,5 @@
-/* probe.c: measures the machine (see probe.h). Every figure is the best of several short runs: what the machine can do, not what a busy
- * neighbour left of it. */
+/* probe.c: measures the machine (see probe.h). Every figure is the best of several short runs: what
+ * the machine can do, not what a busy neighbour left of it. */
 #include "kernels/cpu/probe.h"
 
 #include <omp.h>
@@ -21,8 +21,9 @@ static double larger(double a, double b) {
 
 typedef double flop_loop(int64_t rounds, float *sink);
 
-/* GFLOP/s of a register loop: all threads at once for 40 ms each, in pieces of about 50 us; the sum of their fastest pieces. A thread that
- * loses its core to another program loses pieces, not the measurement. */
+/* GFLOP/s of a register loop: all threads at once for 40 ms each, in pieces of about 50 us; the sum
+ * of their fastest pieces. A thread that loses its core to another program loses pieces, not the
+ * measurement. */
 static double best_flops(flop_loop *loop) {
     enum { ROUNDS = 20000 };
     double rate = 0.0;
@@ -41,7 +42,8 @@ static double best_flops(flop_loop *loop) {
     return rate / 1e9;
 }
 
-/* Larger than the last-level cache by a factor of two where memory allows: 256 MiB, or an eighth of what this process may take. */
+/* Larger than the last-level cache by a factor of two where memory allows: 256 MiB, or an eighth of
+ * what this process may take. */
 static size_t buffer_bytes(void) {
     const size_t most = (size_t)256 << 20, least = (size_t)4 << 20;
     lt_limits l;
@@ -149,7 +151,8 @@ static bool product_run(const dnnl_product *p) {
     return true;
 }
 
-/* A small pattern of ordinary numbers in place of what the allocation left: denormals would be slow. */
+/* A small pattern of ordinary numbers in place of what the allocation left: denormals would be
+ * slow. */
 static void product_fill(dnnl_memory_t m, size_t bytes) {
     void *data = NULL;
     if (dnnl_memory_get_data_handle(m, &data) == dnnl_success && data != NULL) {

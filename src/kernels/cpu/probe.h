@@ -1,4 +1,5 @@
-/* probe.h: what this machine's cores and memory can do, measured: the denominators of every "% of the bound". */
+/* probe.h: what this machine's cores and memory can do, measured: the denominators of every "% of
+ * the bound". */
 #ifndef LT_KERNELS_CPU_PROBE_H
 #define LT_KERNELS_CPU_PROBE_H
 
@@ -9,9 +10,11 @@
 
 typedef struct {
     int n_threads;
-    /* Bytes read plus bytes written, of buffers far larger than the caches. A streaming copy; reading alone. */
+    /* Bytes read plus bytes written, of buffers far larger than the caches. A streaming copy;
+     * reading alone. */
     double copy_gbps, read_gbps;
-    /* Own loops of multiply-adds in registers on all threads, by instruction set; 0 where it does not run here. */
+    /* Own loops of multiply-adds in registers on all threads, by instruction set; 0 where it does
+     * not run here. */
     double f32_gflops[LT_ISA_AVX512 + 1], bf16_gflops;
     /* What oneDNN's matrix product reaches on 1024 x 1024 x 1024; 0 where it refuses the type. */
     double onednn_f32_gflops, onednn_bf16_gflops;
@@ -24,7 +27,8 @@ typedef struct {
 /* Measure, about 2 s on an idle machine. Uses two buffers of at most 256 MiB. */
 LT_MUST_USE lt_err lt_cpu_probe_run(lt_cpu_probe *out);
 
-/* isa/probe.c, isa/probe_bf16.c: flops done in `rounds` rounds on one thread. sink[0] = 0.5, sink[1] = 1; sink[2] gets a result. */
+/* isa/probe.c, isa/probe_bf16.c: flops done in `rounds` rounds on one thread. sink[0] = 0.5,
+ * sink[1] = 1; sink[2] gets a result. */
 double lt_probe_f32_portable(int64_t rounds, float *sink);
 double lt_probe_f32_avx2(int64_t rounds, float *sink);
 double lt_probe_f32_avx512(int64_t rounds, float *sink);

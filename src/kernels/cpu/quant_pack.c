@@ -1,5 +1,6 @@
-/* quant_pack.c: ggml's rows of blocks into groups of 16 rows (quant.h). Simple formats move whole 32-bit words; the K formats go through their whole numbers.
- * Groups are independent: one parallel loop. */
+/* quant_pack.c: ggml's rows of blocks into groups of 16 rows (quant.h). Simple formats move whole
+ * 32-bit words; the K formats go through their whole numbers. Groups are independent: one parallel
+ * loop. */
 #include <string.h>
 
 #include "base/error.h"

@@ -23,7 +23,8 @@ static void scratch_free(void *set) {
     free(s);
 }
 
-/* The main thread ends by exit(), which runs no key destructors: free its set here, so that leak checkers stay silent. */
+/* The main thread ends by exit(), which runs no key destructors: free its set here, so that leak
+ * checkers stay silent. */
 static void scratch_at_exit(void) {
     scratch_set *s = pthread_getspecific(scratch_key);
     if (s != NULL) {

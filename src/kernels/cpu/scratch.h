@@ -1,5 +1,6 @@
-/* scratch.h: working memory of the CPU kernels. One set of buffers a calling thread, grown at first use and kept until the thread ends, so that a
- * training step allocates nothing once it has run. A buffer is valid until the same thread asks for the same slot again. */
+/* scratch.h: working memory of the CPU kernels. One set of buffers a calling thread, grown at first
+ * use and kept until the thread ends, so that a training step allocates nothing once it has run. A
+ * buffer is valid until the same thread asks for the same slot again. */
 #ifndef LT_CPU_SCRATCH_H
 #define LT_CPU_SCRATCH_H
 

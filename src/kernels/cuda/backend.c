@@ -1,7 +1,9 @@
-/* backend.c: the CUDA backend: memory and queues of one GPU, and its op table. The GPU is LATEEN_CUDA_DEVICE (default 0).
+/* backend.c: the CUDA backend: memory and queues of one GPU, and its op table. The GPU is
+ * LATEEN_CUDA_DEVICE (default 0).
  *
- * Each op's list is its launchers' entries (ops/). An op without a list, or arguments that all refuse, is UNSUPPORTED with the reasons:
- * nothing falls back to the host behind the caller's back. */
+ * Each op's list is its launchers' entries (ops/). An op without a list, or arguments that all
+ * refuse, is UNSUPPORTED with the reasons: nothing falls back to the host behind the caller's
+ * back. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -226,7 +228,8 @@ static lt_err run_op(lt_queue *q, lt_op op, const void *args) {
 LT_OP_MAP(TRAMPOLINE)
 static const lt_ops ops = {LT_OP_MAP(LT_REGISTRY_FIELD)};
 
-/* A kernel's name in the cache has the compiler's version. That library has 100 MB and takes 8 ms to open: beside the context, which takes 50 and more. */
+/* A kernel's name in the cache has the compiler's version. That library has 100 MB and takes 8 ms
+ * to open: beside the context, which takes 50 and more. */
 static void *find_compiler(void *unused) {
     int version;
     (void)unused;

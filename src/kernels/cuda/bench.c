@@ -35,7 +35,8 @@ static void add_text(json_t *o, const char *key, const char *v) {
     }
 }
 
-/* What was measured so far, whatever comes. The first time before anything is: a path that can not be written costs no run. */
+/* What was measured so far, whatever comes. The first time before anything is: a path that can not
+ * be written costs no run. */
 static lt_err json_write(const lt_bench *b) {
     const lt_cuda_info *info = lt_cuda_get_info(b->gpu);
     char when[LT_CLOCK_TEXT_BYTES], *text = NULL;

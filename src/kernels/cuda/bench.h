@@ -1,8 +1,10 @@
-/* bench.h: `lateen bench kernels`: checks and timings of the GPU kernels, one function an op, one row a measurement.
+/* bench.h: `lateen bench kernels`: checks and timings of the GPU kernels, one function an op, one
+ * row a measurement.
  *
- * An op's bench first holds its kernels against products and sums in double on the GPU's own inputs (odd shapes, poisoned outputs,
- * repeats bit-identical), then times them beside the peer with timing.h. Rows go to the terminal and to a JSON file, from which
- * docs/kernels.md is made. A new op: a function here, a row in bench.c's table. */
+ * An op's bench first holds its kernels against products and sums in double on the GPU's own inputs
+ * (odd shapes, poisoned outputs, repeats bit-identical), then times them beside the peer with
+ * timing.h. Rows go to the terminal and to a JSON file, from which docs/kernels.md is made. A new
+ * op: a function here, a row in bench.c's table. */
 #ifndef LT_KERNELS_CUDA_BENCH_H
 #define LT_KERNELS_CUDA_BENCH_H
 
@@ -22,8 +24,8 @@ typedef struct {
     FILE *to;
     json_t *rows;          /* Array; lt_bench_row appends. */
     const char *json_path; /* Where they are written, all so far behind each one; "": nowhere. */
-    const char
-        *shape;  /* Time only rows whose shape contains one of these, commas between; "" all. */
+    /* Time only rows whose shape contains one of these, commas between; "" all. */
+    const char *shape;
     bool ladder; /* Time every rung, not only the shipped kernel. */
     bool check_only;
     int rounds;
@@ -32,13 +34,15 @@ typedef struct {
     int n_failed;       /* Checks that failed. */
 } lt_bench;
 
-/* One measurement; 0 or NULL where it does not apply. flops and bytes are of one run, of the least that must be done. */
+/* One measurement; 0 or NULL where it does not apply. flops and bytes are of one run, of the least
+ * that must be done. */
 typedef struct {
     const char *op, *name, *idea, *shape;
     int rung;
     double ms, ms_best, ms_sustained, flops, bytes;
-    double
-        limit; /* What the machine could do, in the unit that binds: flop/s when flops > 0 and limit_is_flops, else bytes/s. */
+    /* What the machine could do, in the unit that binds: flop/s when flops > 0 and limit_is_flops,
+     * else bytes/s. */
+    double limit;
     bool limit_is_flops, peer;
     double peer_ms;                   /* The vendor's time of the same shape in the same run. */
     bool peer_lacks;                  /* It was asked, and has no such kernel. */
@@ -58,21 +62,24 @@ LT_MUST_USE lt_err lt_bench_took(lt_bench *b, lt_cuda_launched *out, const lt_ti
 /* Whether the options leave this row out. */
 bool lt_bench_skips(const lt_bench *b, const char *shape);
 
-/* err is OK, or a row that could not be measured: says which and why, and counts it; the other rows go on. */
+/* err is OK, or a row that could not be measured: says which and why, and counts it; the other rows
+ * go on. */
 void lt_bench_failed(lt_bench *b, const char *op, const char *shape, lt_err err);
 
-/* Fill x with normal numbers of a type named as in types.cuh ("fp32", "bf16"); integers: small whole numbers instead. */
+/* Fill x with normal numbers of a type named as in types.cuh ("fp32", "bf16"); integers: small
+ * whole numbers instead. */
 LT_MUST_USE lt_err lt_bench_random(lt_bench *b, void *x, int64_t n, const char *dtype,
                                    uint64_t seed, float scale, bool integers);
-/* |x - ref| / |ref|, greatest |x - ref| / bound (bound NULL: 0) and the count of elements not finite; x (rows, cols) with row stride ld, ref and
- * bound double, contiguous, on the device. */
+/* |x - ref| / |ref|, greatest |x - ref| / bound (bound NULL: 0) and the count of elements not
+ * finite; x (rows, cols) with row stride ld, ref and bound double, contiguous, on the device. */
 typedef struct {
     double relative, scaled_max, n_bad;
 } lt_bench_error;
 LT_MUST_USE lt_err lt_bench_compare(lt_bench *b, lt_bench_error *out, const void *x,
                                     const char *dtype, const double *ref, const double *bound,
                                     int64_t rows, int64_t cols, int64_t ld);
-/* ref = alpha op(a) op(b) + beta c0 in double, and the same of absolute values into bound. Strides in elements. */
+/* ref = alpha op(a) op(b) + beta c0 in double, and the same of absolute values into bound. Strides
+ * in elements. */
 typedef struct {
     int m, n, k, ldc;
     int64_t a_row, a_col, b_row, b_col;
@@ -84,8 +91,10 @@ typedef struct {
 LT_MUST_USE lt_err lt_bench_gemm_ref(lt_bench *b, double *ref, double *bound,
                                      const lt_bench_gemm *g);
 
-/* ops: comma-separated names, "" for all. shape: parts of rows' shapes, commas between, "" for all rows. json_path "" writes none. peer "" is none, else a command of peer.h for attention's rows: to the line
- * "forward|backward B T HEADS DIM causal|full" it answers with milliseconds. DEVICE when a check failed. */
+/* ops: comma-separated names, "" for all. shape: parts of rows' shapes, commas between, "" for all
+ * rows. json_path "" writes none. peer "" is none, else a command of peer.h for attention's rows:
+ * to the line "forward|backward B T HEADS DIM causal|full" it answers with milliseconds. DEVICE
+ * when a check failed. */
 typedef struct {
     const char *ops, *shape, *json_path, *peer;
     bool ladder, check_only;

@@ -1,5 +1,6 @@
-/* bench_attention.c: Ladder 3: attention forward and backward, checked against the naive kernel in double on the GPU's own inputs (odd
- * shapes, every mask, poisoned outputs, repeats bit-identical), then timed on the grid of FlashAttention's papers. */
+/* bench_attention.c: Ladder 3: attention forward and backward, checked against the naive kernel in
+ * double on the GPU's own inputs (odd shapes, every mask, poisoned outputs, repeats bit-identical),
+ * then timed on the grid of FlashAttention's papers. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,13 +11,14 @@
 
 #define REPEATS 100
 #define FWD_BOUND                                                                                  \
-    3.2e-3 /* |O - ref| / |ref| in norm: P and O each rounded to bf16 (2^-9, uniform), as PyTorch's. */
+/* |O - ref| / |ref| in norm: P and O each rounded to bf16 (2^-9, uniform), as PyTorch's. */
+3.2e-3
 #define BWD_BOUND 5e-3 /* P, dS and the result rounded, delta from a rounded O. */
 #define LSE_BOUND 1e-4
 #define N_ARRAYS  8
 
-/* B, T, S, H, G, D; then flags. */
-typedef struct {
+    /* B, T, S, H, G, D; then flags. */
+    typedef struct {
     int b, t, s, h, g, d;
     bool causal;
     int window;
@@ -366,14 +368,17 @@ static lt_err ask_peer(lt_bench *b, const attn_case *t, const char *way, double 
     return lt_peer_ask(&b->peer, line, ms);
 }
 
-/* A recording played for 35 ms, then timed for as long (bench/peers/attention_torch.py does the same): launches do not count. At its 700 W the card's clock swings by 5 % within
- * a second: of three turns of 100 ms the medians of a kernel and of its peer fell into different swings, and a ratio was off by as much. Many short turns share them. */
+/* A recording played for 35 ms, then timed for as long (bench/peers/attention_torch.py does the
+ * same): launches do not count. At its 700 W the card's clock swings by 5 % within a second: of
+ * three turns of 100 ms the medians of a kernel and of its peer fell into different swings, and a
+ * ratio was off by as much. Many short turns share them. */
 static const lt_timing_plan played = {.n_sets = 1, .rounds = 1, .inner_ms = 35, .graph = true};
 
 enum { TURNS = 9, MOST_RUNGS = 8 };
 
-/* Ours and the peer's in turn, TURNS times, every other time the peer first: then each runs as often behind itself, at its own clock, as behind the other, at the other's.
- * run's ms become medians over the turns, *peer_ms the peer's (0: none). */
+/* Ours and the peer's in turn, TURNS times, every other time the peer first: then each runs as
+ * often behind itself, at its own clock, as behind the other, at the other's. run's ms become
+ * medians over the turns, *peer_ms the peer's (0: none). */
 static lt_err in_turns(lt_bench *b, const attn_case *t, lt_timing *run, double *peer_ms) {
     double ours[TURNS], peers[TURNS] = {0};
     for (int turn = 0; turn < TURNS; turn++) {
@@ -441,7 +446,8 @@ done:
     return err;
 }
 
-/* All rungs and the peer in turn, TURNS times; but those once that take long: naive's third of a second is the same at any clock. */
+/* All rungs and the peer in turn, TURNS times; but those once that take long: naive's third of a
+ * second is the same at any clock. */
 static lt_err rungs_in_turns(lt_bench *b, const attn_case *t, lt_timing *runs, int n_runs,
                              double *peer_ms) {
     const double once = 10.0; /* ms */

@@ -1,5 +1,7 @@
-/* bench_decode.c: attention of one new token a sequence over a paged key/value cache, as the op table runs it: share of the copy bandwidth at which keys and
- * values are read. Correctness is optest's matter (attention_paged). Every sequence has pages of its own, scattered over the pool. */
+/* bench_decode.c: attention of one new token a sequence over a paged key/value cache, as the op
+ * table runs it: share of the copy bandwidth at which keys and values are read. Correctness is
+ * optest's matter (attention_paged). Every sequence has pages of its own, scattered over the
+ * pool. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,6 @@
-/* bench_gemm.c: Ladder 2: 16-bit GEMM on tensor cores: every tile, layout and output checked on odd shapes against double, then timed
- * beside cuBLASLt's best heuristic on squares and on the products of GPT-2 124M and Llama 1B and 8B (forward, dgrad, wgrad, serving). */
+/* bench_gemm.c: Ladder 2: 16-bit GEMM on tensor cores: every tile, layout and output checked on odd
+ * shapes against double, then timed beside cuBLASLt's best heuristic on squares and on the products
+ * of GPT-2 124M and Llama 1B and 8B (forward, dgrad, wgrad, serving). */
 #include <stdlib.h>
 #include <string.h>
 
@@ -157,7 +158,8 @@ static lt_err check_way(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a,
     return LT_OK;
 }
 
-/* As shipped, with forced splits, by pairs of blocks, and by the kernel for few rows in several shapes. */
+/* As shipped, with forced splits, by pairs of blocks, and by the kernel for few rows in several
+ * shapes. */
 static lt_err check_ways(lt_bench *b, const gemm_shape *t, const lt_gemm_args *a, const double *ref,
                          const double *bound, bool integers, lt_scratch scratch) {
     static const lt_gemm_few_tile few[] = {
@@ -380,7 +382,8 @@ done:
     return err;
 }
 
-/* Tokens and the (out, in) widths of the linear layers of a model: forward NT, dgrad NN, wgrad TN into f32. */
+/* Tokens and the (out, in) widths of the linear layers of a model: forward NT, dgrad NN, wgrad TN
+ * into f32. */
 static lt_err model_time(lt_bench *b, const char *name, int64_t tokens, const int64_t widths[4][2],
                          lt_scratch scratch) {
     for (int i = 0; i < 4; i++) {

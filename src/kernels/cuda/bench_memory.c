@@ -1,5 +1,6 @@
-/* bench_memory.c: ops that move bytes, held against the measured copy bandwidth. Their checks are optest's (optest --check --backend cuda), with the
- * same launchers; here they are only timed, at training sizes whose buffers are several times the L2 cache. */
+/* bench_memory.c: ops that move bytes, held against the measured copy bandwidth. Their checks are
+ * optest's (optest --check --backend cuda), with the same launchers; here they are only timed, at
+ * training sizes whose buffers are several times the L2 cache. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -76,7 +77,8 @@ static lt_err queue_op(void *p, CUstream stream, int set) {
     return r->impl->run(r->s->q, r->args);
 }
 
-/* Time one call by the first entry of the op's list that takes it, and free what the maker made. A failure is a check that failed: the rest goes on. */
+/* Time one call by the first entry of the op's list that takes it, and free what the maker made. A
+ * failure is a check that failed: the rest goes on. */
 static void op_time(shop *s, lt_op op, const void *args, const char *name, const char *shape) {
     char why[512] = "no entry";
     run_ctx ctx = {

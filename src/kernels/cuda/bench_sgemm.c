@@ -1,4 +1,5 @@
-/* bench_sgemm.c: Ladder 1: every rung checked on odd shapes, timed at 4096 and 8192 beside cuBLAS; the shipped kernel on more shapes. */
+/* bench_sgemm.c: Ladder 1: every rung checked on odd shapes, timed at 4096 and 8192 beside cuBLAS;
+ * the shipped kernel on more shapes. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,9 +11,11 @@
 #define REPEATS    100
 #define FMA_PER_SM 128
 #define SCALED_BOUND                                                                               \
-    2e-6 /* |C - ref| / (|alpha| |A| |B| + |beta C|): fp32 sums in k order stay under sqrt(k) roundings of 6e-8. */
+/* |C - ref| / (|alpha| |A| |B| + |beta C|): fp32 sums in k order stay under sqrt(k) roundings
+     * of 6e-8. */
+2e-6
 
-typedef struct {
+    typedef struct {
     lt_bench *b;
     const lt_sgemm_rung *rung; /* NULL: the shipped kernel, or the vendor's. */
     bool vendor;

@@ -1,6 +1,7 @@
-/* bench_thesis.c: the grid of the thesis that this project grew from: attention forward, full, at batch 1 to 8, 8 to 32 heads, 512 to 2048 tokens, heads of 64
- * and 128, in fp32, fp16 and bf16; its two errors (greatest absolute, mean relative) against the naive kernel in double, and the time. The
- * op runs as the op table chooses. */
+/* bench_thesis.c: the grid of the thesis that this project grew from: attention forward, full, at
+ * batch 1 to 8, 8 to 32 heads, 512 to 2048 tokens, heads of 64 and 128, in fp32, fp16 and bf16; its
+ * two errors (greatest absolute, mean relative) against the naive kernel in double, and the time.
+ * The op runs as the op table chooses. */
 #include <math.h>
 #include <stdio.h>
 
@@ -16,7 +17,8 @@ typedef struct {
     int batch, heads, tokens, width;
 } grid_case;
 
-/* Bounds. fp32: the thesis's. 16 bits: an output near 1 rounded once (half a unit in the last place: 2^-11, 2^-8 with P rounded too) and small outputs relative to their size. */
+/* Bounds. fp32: the thesis's. 16 bits: an output near 1 rounded once (half a unit in the last
+ * place: 2^-11, 2^-8 with P rounded too) and small outputs relative to their size. */
 static const struct {
     lt_dtype dtype;
     const char *word;

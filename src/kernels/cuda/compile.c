@@ -1,9 +1,10 @@
 /* compile.c: NVRTC by dlopen and the disk cache. See compile.h.
  *
- * Cache file, little endian:   "LTCUBIN2" | u64 checksum of what follows | u32 key bytes | u32 log bytes | u64 cubin bytes |
+ * Cache file, little endian: "LTCUBIN2" | u64 checksum of what follows | u32 key bytes | u32 log
+ * bytes | u64 cubin bytes |
  *                              key | log\0 | cubin
- * The key is the readable text "file defines arch nvrtc source-hash": a hash collision is noticed, and `strings` tells what a
- * file is. */
+ * The key is the readable text "file defines arch nvrtc source-hash": a hash collision is noticed,
+ * and `strings` tells what a file is. */
 #include "kernels/cuda/compile.h"
 
 #include <dlfcn.h>
@@ -389,7 +390,8 @@ static size_t elf_code_bytes(const lt_cubin *c, const char *entry) {
     return 0;
 }
 
-/* The number in front of `unit` on the line(s) [p, end): "24 bytes spill stores" -> 24; 0 when absent. */
+/* The number in front of `unit` on the line(s) [p, end): "24 bytes spill stores" -> 24; 0 when
+ * absent. */
 static int number_before(const char *p, const char *end, const char *unit) {
     const char *at = strstr(p, unit);
     if (at == NULL || at >= end) {

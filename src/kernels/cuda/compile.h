@@ -1,11 +1,13 @@
 /* compile.h: kernel text -> cubin, with NVRTC, cached on disk. Needs no GPU and no driver.
  *
- * A compilation is named by (file, defines, arch). `defines` is one string of words: "BM=128 BN=64 -maxrregcount=168"; a word
- * that begins with '-' is handed to the compiler as it is, any other becomes -D<word>.
+ * A compilation is named by (file, defines, arch). `defines` is one string of words: "BM=128 BN=64
+ * -maxrregcount=168"; a word that begins with '-' is handed to the compiler as it is, any other
+ * becomes -D<word>.
  *
- * The cache is a folder ($LATEEN_CACHE_DIR, else $XDG_CACHE_HOME/lateen, else ~/.cache/lateen) of files named by the hash of (texts,
- * defines, arch, NVRTC version). A file is written aside and renamed, so processes that compile the same kernel at the same time
- * each end with a whole file; a damaged or foreign one is compiled anew. Nothing in it is trusted beyond its key and checksum. */
+ * The cache is a folder ($LATEEN_CACHE_DIR, else $XDG_CACHE_HOME/lateen, else ~/.cache/lateen) of
+ * files named by the hash of (texts, defines, arch, NVRTC version). A file is written aside and
+ * renamed, so processes that compile the same kernel at the same time each end with a whole file; a
+ * damaged or foreign one is compiled anew. Nothing in it is trusted beyond its key and checksum. */
 #ifndef LT_KERNELS_CUDA_COMPILE_H
 #define LT_KERNELS_CUDA_COMPILE_H
 
@@ -22,8 +24,9 @@ typedef struct {
     double seconds;  /* Time this call took. */
 } lt_cubin;
 
-/* arch: "sm_80", "sm_90a", ... DEVICE with the compiler's first errors, naming file, defines and arch, when the text is wrong;
- * UNSUPPORTED when libnvrtc is missing or does not know the arch. Safe from several threads and processes. */
+/* arch: "sm_80", "sm_90a", ... DEVICE with the compiler's first errors, naming file, defines and
+ * arch, when the text is wrong; UNSUPPORTED when libnvrtc is missing or does not know the arch.
+ * Safe from several threads and processes. */
 LT_MUST_USE lt_err lt_cubin_get(lt_cubin *out, const char *file, const char *defines,
                                 const char *arch);
 void lt_cubin_close(lt_cubin *c); /* Accepts a zeroed one. */
@@ -32,7 +35,8 @@ bool lt_cubin_is_cached(const char *file, const char *defines, const char *arch)
 /* Tell people, once a process, that kernels are being compiled; n: how many, 0: not known. */
 void lt_cubin_tell(const char *arch, int n);
 
-/* Version of NVRTC as 1000 * major + 10 * minor, and where it was found. UNSUPPORTED when there is none: set LATEEN_NVRTC to its path. */
+/* Version of NVRTC as 1000 * major + 10 * minor, and where it was found. UNSUPPORTED when there is
+ * none: set LATEEN_NVRTC to its path. */
 LT_MUST_USE lt_err lt_nvrtc_version(int *version, const char **path);
 
 /* What one kernel of a cubin costs, from the compiler's report. */

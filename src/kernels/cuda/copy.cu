@@ -3,15 +3,17 @@
  * SHAPES    n_vecs vectors of 16 bytes; any n_vecs.
  * MAP       grid-stride; each thread moves UNROLL vectors a turn, all loads before the first store.
  * MOVEMENT  HBM ──16 B/thread × UNROLL──▶ registers ──▶ HBM
- * BOUND     bytes = 2 · 16 · n_vecs. By definition this measures the bandwidth that the others are held against.
- *@spec sm_80 sm_90a: UNROLL=4 */
+ * BOUND     bytes = 2 · 16 · n_vecs. By definition this measures the bandwidth that the others are
+ *           held against.
+ * @spec sm_80 sm_90a: UNROLL=4 */
 #include "common/types.cuh"
 
 static_assert(UNROLL >= 1 && UNROLL <= 8, "vectors in flight a thread");
 
 extern "C" __global__ void __launch_bounds__(512) copy(uint4 *dst, const uint4 *src, i64 n_vecs) {
     const i64 turn = (i64)gridDim.x * blockDim.x * UNROLL;
-    for (i64 start = (i64)blockIdx.x * blockDim.x * UNROLL + threadIdx.x; start < n_vecs; start += turn) {
+    for (i64 start = (i64)blockIdx.x * blockDim.x * UNROLL + threadIdx.x; start < n_vecs;
+         start += turn) {
         uint4 held[UNROLL];
 #pragma unroll
         for (int u = 0; u < UNROLL; u++) {

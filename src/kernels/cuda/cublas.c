@@ -1,6 +1,7 @@
 /* cublas.c: cuBLASLt by dlopen. See cublas.h.
  *
- * cuBLAS is column-major. Row-major D = A B is column-major D^T = B^T A^T: the operands change places, the leading dimensions stay. */
+ * cuBLAS is column-major. Row-major D = A B is column-major D^T = B^T A^T: the operands change
+ * places, the leading dimensions stay. */
 #include "kernels/cuda/cublas.h"
 
 #include <dlfcn.h>
@@ -224,8 +225,9 @@ static int plan_run(const lt_cublas *b, const plan *p, const algo_result *r, CUs
                       a->d, p->d, a->d, p->d, &r->algo, b->workspace, WORKSPACE_BYTES, s);
 }
 
-/* Time the heuristic's proposals on the caller's own operands. With beta != 0 the result is only right once, so d is not the
- * caller's until the choice is made: the tries use beta 0 and the caller's call comes last. */
+/* Time the heuristic's proposals on the caller's own operands. With beta != 0 the result is only
+ * right once, so d is not the caller's until the choice is made: the tries use beta 0 and the
+ * caller's call comes last. */
 static lt_err plan_choose(lt_cublas *b, plan *p, CUstream s, const lt_cublas_args *a,
                           algo_result *found, int n_found) {
     lt_err err = LT_OK;

@@ -1,4 +1,5 @@
-/* cublas.h: the vendor's matrix products, opened with dlopen: the peer in every GEMM bench, and an entry of the GEMM list. */
+/* cublas.h: the vendor's matrix products, opened with dlopen: the peer in every GEMM bench, and an
+ * entry of the GEMM list. */
 #ifndef LT_KERNELS_CUDA_CUBLAS_H
 #define LT_KERNELS_CUDA_CUBLAS_H
 
@@ -18,8 +19,10 @@ int lt_cublas_version(void);                   /* e.g. 130002; 0 without one. */
 
 typedef enum { LT_CUBLAS_F32, LT_CUBLAS_BF16, LT_CUBLAS_F16, LT_CUBLAS_E4M3 } lt_cublas_type;
 
-/* Row-major d (m, n) = alpha * op(a) (m, k) * op(b) (k, n) + beta * d; trans: stored transposed. Leading dimensions in elements.
- * Types of a and b; d may be F32 or the inputs' type. F32 inputs are multiplied in full F32, never TF32. E4M3: a as it is and b stored transposed, d BF16 or F32, a scale
+/* Row-major d (m, n) = alpha * op(a) (m, k) * op(b) (k, n) + beta * d; trans: stored transposed.
+ * Leading dimensions in elements. Types of a and b; d may be F32 or the inputs' type. F32 inputs
+ * are multiplied in full F32, never TF32. E4M3: a as it is and b stored transposed, d BF16 or F32,
+ * a scale
  * (1) F32 on the device for each; fast: sums stay in the tensor cores. */
 typedef struct {
     int64_t m, n, k, lda, ldb, ldd;
@@ -30,8 +33,9 @@ typedef struct {
                    unmeasured: the same bits in every run; a, b, d 16-byte aligned. */
     const void *a, *b;
     const void *bias; /* (n) of d's type, added to each row; NULL: none. Not with beta. */
-    const void *
-        gelu_x; /* (m, n) rows ld_x apart, of d's type, 16-byte aligned: d is multiplied by the derivative of GELU (its tanh form) there; NULL: not. Alone. */
+    /* (m, n) rows ld_x apart, of d's type, 16-byte aligned: d is multiplied by the derivative of
+     * GELU (its tanh form) there; NULL: not. Alone. */
+    const void *gelu_x;
     int64_t ld_x;
     void *d;
     const void *a_scale, *b_scale;
@@ -39,10 +43,11 @@ typedef struct {
 } lt_cublas_args;
 
 bool lt_cublas_available(void); /* Is there a libcublasLt? */
-bool lt_cublas_works(
-    lt_cuda *c); /* Is there one, and can it use the GPU? One newer than the driver can not. */
+/* Is there one, and can it use the GPU? One newer than the driver can not. */
+bool lt_cublas_works(lt_cuda *c);
 
-/* A shape's descriptors and algorithm are made at its first call and kept, those of the 256 latest new shapes. */
+/* A shape's descriptors and algorithm are made at its first call and kept, those of the 256 latest
+ * new shapes. */
 LT_MUST_USE lt_err lt_cublas_matmul(lt_cublas *b, CUstream s, const lt_cublas_args *a);
 
 #endif

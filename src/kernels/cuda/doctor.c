@@ -1,4 +1,5 @@
-/* doctor.c: see doctor.h. Copy bandwidth: 512 MiB device to device by the driver. bf16 rate: the vendor's product of 8192^3 on random numbers. */
+/* doctor.c: see doctor.h. Copy bandwidth: 512 MiB device to device by the driver. bf16 rate: the
+ * vendor's product of 8192^3 on random numbers. */
 #include "kernels/cuda/doctor.h"
 
 #include <stdio.h>
@@ -132,8 +133,8 @@ lt_err lt_cuda_doctor(json_t **out, int index, bool measure) {
     if (measure) {
         LT_TRY_DONE(measure_into(o, gpu));
     }
-    if (lt_nvml_read(&now, info->pci) ==
-        LT_OK) { /* After the work, so that the clocks are those of work. */
+    /* After the work, so that the clocks are those of work. */
+    if (lt_nvml_read(&now, info->pci) == LT_OK) {
         json_t *more = json_pack("{s:i, s:i, s:i, s:f, s:f, s:i, s:I, s:i}", "sm_mhz", now.sm_mhz,
                                  "sm_mhz_max", now.sm_mhz_max, "memory_mhz", now.memory_mhz,
                                  "power_w", now.power_w, "power_limit_w", now.power_limit_w,

@@ -7,8 +7,9 @@
 
 #include "lateen/base.h"
 
-/* A new JSON object of GPU `index`: name, arch, sms, memory_bytes, driver; from NVML clocks, power, temperature, ecc, nvlinks, peers; with
- * `measure` copy_gbps and bf16_tflops (a second). Fields that can not be had are left out. */
+/* A new JSON object of GPU `index`: name, arch, sms, memory_bytes, driver; from NVML clocks, power,
+ * temperature, ecc, nvlinks, peers; with `measure` copy_gbps and bf16_tflops (a second). Fields
+ * that can not be had are left out. */
 LT_MUST_USE lt_err lt_cuda_doctor(json_t **out, int index, bool measure);
 
 #endif

@@ -1,4 +1,5 @@
-/* driver.c: open the CUDA driver. See driver.h. The table is filled once a process and then only read. */
+/* driver.c: open the CUDA driver. See driver.h. The table is filled once a process and then only
+ * read. */
 #include "kernels/cuda/driver.h"
 
 #include <dlfcn.h>

@@ -1,12 +1,12 @@
 /* driver.h: the part of the CUDA driver's C interface that Lateen calls, opened with dlopen.
  *
- * The driver's ABI is stable, so the few types and numbers needed are declared here, and the build needs
- * no header of the toolkit: every build of Lateen can use a GPU. Where cuda.h is found at build time,
- * driver_abi_check.c proves these declarations equal to it (LT_HAVE_CUDA).
+ * The driver's ABI is stable, so the few types and numbers needed are declared here, and the build
+ * needs no header of the toolkit: every build of Lateen can use a GPU. Where cuda.h is found at
+ * build time, driver_abi_check.c proves these declarations equal to it (LT_HAVE_CUDA).
  *
  *     const lt_cu_api *cu;
  *     LT_TRY(lt_cu_load(&cu));                                     libcuda.so.1, once a process
- *     LT_TRY(lt_cu_check(cu->cuInit(0), "cuInit"));                driver's code -> lt_err with a message
+ *     LT_TRY(lt_cu_check(cu->cuInit(0), "cuInit")); driver's code -> lt_err with a message
  */
 #ifndef LT_KERNELS_CUDA_DRIVER_H
 #define LT_KERNELS_CUDA_DRIVER_H
@@ -168,11 +168,13 @@ typedef struct {
 #undef LT_CU_FIELD
 } lt_cu_api;
 
-/* Open libcuda.so.1 and find every symbol above; later calls return the same table. UNSUPPORTED with a clear message when
- * there is no driver, or one older than CUDA 12.0 (driver 525). Safe from several threads. */
+/* Open libcuda.so.1 and find every symbol above; later calls return the same table. UNSUPPORTED
+ * with a clear message when there is no driver, or one older than CUDA 12.0 (driver 525). Safe from
+ * several threads. */
 LT_MUST_USE lt_err lt_cu_load(const lt_cu_api **out);
 
-/* DEVICE (or OOM) with the driver's own name and text of the failure behind the printf-style context; LT_OK for success. */
+/* DEVICE (or OOM) with the driver's own name and text of the failure behind the printf-style
+ * context; LT_OK for success. */
 LT_MUST_USE lt_err lt_cu_check(CUresult r, const char *fmt, ...) LT_PRINTF(2, 3);
 
 #endif

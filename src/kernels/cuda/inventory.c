@@ -16,7 +16,7 @@
 #define DEFINES_BYTES 512
 #define ARCH_BYTES    16
 #define ERROR_BYTES   1024
-static const char spec_mark[] = "*@spec ";
+static const char spec_mark[] = "* @spec ";
 
 /* One text, one specialisation, one architecture. */
 typedef struct {

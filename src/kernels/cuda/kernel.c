@@ -1,7 +1,8 @@
 /* kernel.c: find, compile, load and launch kernels. See runtime.h.
  *
- * A lookup is one hash of three strings and a probe under a lock (about 0.1 us); launchers may keep the pointer, which stays valid
- * while the device is open. Compilation happens under the lock too: two threads that want the same kernel compile it once. */
+ * A lookup is one hash of three strings and a probe under a lock (about 0.1 us); launchers may keep
+ * the pointer, which stays valid while the device is open. Compilation happens under the lock too:
+ * two threads that want the same kernel compile it once. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -131,8 +132,8 @@ done:
 
 lt_err lt_cuda_kernel_global(lt_cuda *c, const lt_cuda_kernel *k, const char *name, void **ptr,
                              size_t *bytes) {
-    const lt_cuda_slot *s =
-        (const lt_cuda_slot *)(const void *)k; /* The kernel is the slot's first member. */
+    /* The kernel is the slot's first member. */
+    const lt_cuda_slot *s = (const lt_cuda_slot *)(const void *)k;
     CUdeviceptr p = 0;
     LT_TRY(lt_cuda_make_current(c));
     LT_TRY(lt_cu_check(c->cu->cuModuleGetGlobal(&p, bytes, c->modules[s->module].handle, name),

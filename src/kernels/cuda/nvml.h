@@ -1,4 +1,5 @@
-/* nvml.h: clocks, power, temperature, ECC and links of a GPU, from NVIDIA's management library, opened with dlopen. */
+/* nvml.h: clocks, power, temperature, ECC and links of a GPU, from NVIDIA's management library,
+ * opened with dlopen. */
 #ifndef LT_KERNELS_CUDA_NVML_H
 #define LT_KERNELS_CUDA_NVML_H
 
@@ -10,17 +11,19 @@ typedef struct {
     int sm_mhz, memory_mhz, sm_mhz_max;
     int temperature_c;
     double power_w, power_limit_w;
-    unsigned long long
-        throttle; /* Reasons, as NVML's bit mask: 0x4 is the power cap, 0x20 and 0x40 heat. */
+    /* Reasons, as NVML's bit mask: 0x4 is the power cap, 0x20 and 0x40 heat. */
+    unsigned long long throttle;
     long long ecc_uncorrected; /* Since boot; -1: not known. */
     bool ecc;
     int n_nvlinks; /* Active ones. */
 } lt_nvml_reading;
 
-/* Read the GPU of this PCI id ("0000:18:00.0"). UNSUPPORTED without the library; fields that the GPU does not tell stay 0. */
+/* Read the GPU of this PCI id ("0000:18:00.0"). UNSUPPORTED without the library; fields that the
+ * GPU does not tell stay 0. */
 LT_MUST_USE lt_err lt_nvml_read(lt_nvml_reading *out, const char *pci);
 
-/* Joules the GPU has used since its driver was loaded. UNSUPPORTED where NVML or the GPU does not count them. */
+/* Joules the GPU has used since its driver was loaded. UNSUPPORTED where NVML or the GPU does not
+ * count them. */
 LT_MUST_USE lt_err lt_nvml_energy(double *joules, const char *pci);
 
 #endif

@@ -1,18 +1,20 @@
 /* random.cu — x[i] = scale · normal(seed, i): test and bench inputs, made where they are used.
  *
  * SHAPES    n elements of DTYPE (bf16, fp16, fp32).
- * IDEA      splitmix64's finaliser of (seed, i) gives two uniform words; Box-Muller one normal. A pure function of (seed, i), so any
- *           part can be made again. MODE=1: small integers -4..4 instead, whose products and sums are exact: they find layout bugs.
- *@spec sm_80 sm_90a: DTYPE=bf16 MODE=0
- *@spec sm_80 sm_90a: DTYPE=fp16 MODE=0
- *@spec sm_80 sm_90a: DTYPE=fp32 MODE=0
- *@spec sm_80 sm_90a: DTYPE=fp32 MODE=1 */
+ * IDEA      splitmix64's finaliser of (seed, i) gives two uniform words; Box-Muller one normal. A
+ *           pure function of (seed, i), so any part can be made again. MODE=1: small integers -4..4
+ *           instead, whose products and sums are exact: they find layout bugs.
+ * @spec sm_80 sm_90a: DTYPE=bf16 MODE=0
+ * @spec sm_80 sm_90a: DTYPE=fp16 MODE=0
+ * @spec sm_80 sm_90a: DTYPE=fp32 MODE=0
+ * @spec sm_80 sm_90a: DTYPE=fp32 MODE=1 */
 #include "common/types.cuh"
 
 extern "C" __global__ void random_fill(DTYPE *x, i64 n, u64 seed, float scale) {
     const i64 turn = (i64)gridDim.x * blockDim.x;
     for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += turn) {
-        u64 h = seed * 0x9e3779b97f4a7c15ull + (u64)i * 0xbf58476d1ce4e5b9ull + 0x94d049bb133111ebull;
+        u64 h = seed * 0x9e3779b97f4a7c15ull + (u64)i * 0xbf58476d1ce4e5b9ull +
+                0x94d049bb133111ebull;
         h = (h ^ (h >> 30)) * 0xbf58476d1ce4e5b9ull;
         h = (h ^ (h >> 27)) * 0x94d049bb133111ebull;
         h ^= h >> 31;

@@ -39,7 +39,8 @@ typedef struct {
     atomic_bool tried[MAX_MISSING];
 } batch_progress;
 
-/* What children compile now; one batch at a time. of, n and progress change under the lock, and not while children run. */
+/* What children compile now; one batch at a time. of, n and progress change under the lock, and not
+ * while children run. */
 static struct {
     pthread_mutex_t lock;
     missing_kernel *of;
@@ -108,8 +109,8 @@ lt_err lt_rehearse_note(bool *missing, const char *file, const char *defines, co
     return LT_OK;
 }
 
-/* In a child: the next one that nobody has taken, until none is left. It ends with its parent, for it may hold copies of the
- * parent's sockets. */
+/* In a child: the next one that nobody has taken, until none is left. It ends with its parent, for
+ * it may hold copies of the parent's sockets. */
 static void compile_some(void) {
     int i;
     (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -145,7 +146,8 @@ static void await_children(const pid_t *children, int n) {
     }
 }
 
-/* The thread of a batch: children end when the thread that made them ends, so it stays until they are done. */
+/* The thread of a batch: children end when the thread that made them ends, so it stays until they
+ * are done. */
 static void *batch_run(void *unused) {
     const int threads = lt_thread_count(), most = threads < MAX_CHILDREN ? threads : MAX_CHILDREN,
               n = most < batch.n ? most : batch.n;

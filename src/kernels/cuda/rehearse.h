@@ -3,14 +3,17 @@
  *     begin ─▶ this thread's ops: launches do nothing, kernels that the disk cache has are loaded, those that are missing are noted
  *           ─▶ end: children of fork compile them into the cache, the first ones noted first ─▶ the same ops in earnest
  *
- * NVRTC compiles one program at a time in a process, whatever the threads, so a start with an empty cache took the sum of some 100
- * compilations, 20 s. Children compile and leave; they touch neither the GPU nor a thread. A kernel whose compilation fails in a
- * child fails again, with its message, where it is wanted. End waits only for the first kernels, those of the first steps: the
- * children go on with the others behind it, and whoever wants one of those before it is there waits for that one alone.
+ * NVRTC compiles one program at a time in a process, whatever the threads, so a start with an empty
+ * cache took the sum of some 100 compilations, 20 s. Children compile and leave; they touch neither
+ * the GPU nor a thread. A kernel whose compilation fails in a child fails again, with its message,
+ * where it is wanted. End waits only for the first kernels, those of the first steps: the children
+ * go on with the others behind it, and whoever wants one of those before it is there waits for that
+ * one alone.
  *
- * All launches are left out, not only those of missing kernels: one that ran behind one that did not would read memory that nobody
- * has written. So an op that is rehearsed must decide nothing by what is in device memory; cuBLASLt's products are left out
- * likewise (cublas.c). Transfers and allocations are real. */
+ * All launches are left out, not only those of missing kernels: one that ran behind one that did
+ * not would read memory that nobody has written. So an op that is rehearsed must decide nothing by
+ * what is in device memory; cuBLASLt's products are left out likewise (cublas.c). Transfers and
+ * allocations are real. */
 #ifndef LT_KERNELS_CUDA_REHEARSE_H
 #define LT_KERNELS_CUDA_REHEARSE_H
 
@@ -23,7 +26,8 @@
 void lt_rehearse_begin(void);
 bool lt_rehearsing(void);
 int64_t lt_rehearse_missing(void); /* Noted so far. */
-/* Compile what was noted, and return when the first n_first of them have been tried; children go on with the rest. */
+/* Compile what was noted, and return when the first n_first of them have been tried; children go on
+ * with the rest. */
 void lt_rehearse_end(int64_t n_first);
 bool lt_rehearse_compiling(void); /* Of any thread: children are at work. */
 

@@ -1,4 +1,5 @@
-/* runtime.c: device, memory, streams, events, graphs, tensor maps; kernels and launches are in kernel.c. See runtime.h. */
+/* runtime.c: device, memory, streams, events, graphs, tensor maps; kernels and launches are in
+ * kernel.c. See runtime.h. */
 #include "kernels/cuda/runtime.h"
 
 #include <stdio.h>
@@ -166,8 +167,9 @@ void lt_cuda_free(lt_cuda *c, void *p) {
 
 #define PORTABLE 1 /* CU_MEMHOSTREGISTER_PORTABLE */
 
-/* Our own memory in huge pages, registered: the driver's own, of small pages, takes three times as long (docs/SPEED.md). Children of a fork (rehearse.h) have none of
- * it: a page that both had would be copied when written to, away from where the device reads. */
+/* Our own memory in huge pages, registered: the driver's own, of small pages, takes three times as
+ * long (docs/SPEED.md). Children of a fork (rehearse.h) have none of it: a page that both had would
+ * be copied when written to, away from where the device reads. */
 lt_err lt_cuda_alloc_pinned(lt_cuda *c, void **out, size_t bytes, const char *what) {
     lt_err err;
     void *p = NULL;

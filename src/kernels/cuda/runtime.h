@@ -1,17 +1,21 @@
-/* runtime.h: one GPU, opened: kernels by name, launches, memory, streams, events, graphs, tensor maps.
+/* runtime.h: one GPU, opened: kernels by name, launches, memory, streams, events, graphs, tensor
+ * maps.
  *
  *     lt_cuda *gpu;
  *     LT_TRY(lt_cuda_open(&gpu, 0));
  *     const lt_cuda_kernel *k;
- *     LT_TRY(lt_cuda_kernel_get(gpu, &k, "norm/rmsnorm.cu", "rmsnorm_fwd", "DTYPE=bf16 VECS=2"));   compiled or from the cache
- *     void *args[] = {&y, &x, &gain, &rows, &eps};
- *     LT_TRY(lt_cuda_launch(gpu, stream, k, &(lt_cuda_dims){.grid = {rows}, .block = {256}}, args));
+ *     LT_TRY(lt_cuda_kernel_get(gpu, &k, "norm/rmsnorm.cu", "rmsnorm_fwd", "DTYPE=bf16 VECS=2"));
+ *     compiled or from the cache void *args[] = {&y, &x, &gain, &rows, &eps};
+ *     LT_TRY(lt_cuda_launch(gpu, stream, k, &(lt_cuda_dims){.grid = {rows}, .block = {256}},
+ *     args));
  *
- * Device pointers are plain `void *` (one address space). Every call makes the device's context current on the calling thread by
- * itself. A failed call names the kernel, its defines and the launch. Work is asynchronous: what a kernel does wrong shows at the
- * next synchronisation, which names the last launch; LATEEN_CUDA_SYNC=1 synchronises after each launch to find the culprit.
+ * Device pointers are plain `void *` (one address space). Every call makes the device's context
+ * current on the calling thread by itself. A failed call names the kernel, its defines and the
+ * launch. Work is asynchronous: what a kernel does wrong shows at the next synchronisation, which
+ * names the last launch; LATEEN_CUDA_SYNC=1 synchronises after each launch to find the culprit.
  *
- * Threads: lookups (kernel_get) are locked; everything else may be called from several threads as CUDA allows. */
+ * Threads: lookups (kernel_get) are locked; everything else may be called from several threads as
+ * CUDA allows. */
 #ifndef LT_KERNELS_CUDA_RUNTIME_H
 #define LT_KERNELS_CUDA_RUNTIME_H
 
@@ -40,11 +44,11 @@ typedef struct {
 LT_MUST_USE lt_err lt_cuda_count(int *n); /* GPUs the driver shows; UNSUPPORTED without a driver. */
 LT_MUST_USE lt_err lt_cuda_open(lt_cuda **out, int device);
 LT_MUST_USE lt_err lt_cuda_open_wished(lt_cuda **out); /* GPU LATEEN_CUDA_DEVICE (default 0). */
-void lt_cuda_close(
-    lt_cuda *c); /* Unloads its kernels; the caller has freed its memory. Accepts NULL. */
+/* Unloads its kernels; the caller has freed its memory. Accepts NULL. */
+void lt_cuda_close(lt_cuda *c);
 const lt_cuda_info *lt_cuda_get_info(const lt_cuda *c);
-const lt_cu_api *lt_cuda_api(
-    const lt_cuda *c); /* For calls this header does not wrap (after lt_cuda_make_current). */
+/* For calls this header does not wrap (after lt_cuda_make_current). */
+const lt_cu_api *lt_cuda_api(const lt_cuda *c);
 LT_MUST_USE lt_err lt_cuda_make_current(lt_cuda *c);
 
 /* ---- Kernels ---- */
@@ -55,8 +59,9 @@ typedef struct {
         local_bytes; /* Static shared memory; local (stack and spills) a thread. */
 } lt_cuda_kernel;
 
-/* The kernel `entry` of text `file` specialised by `defines` (see compile.h), loaded; found again by the same three strings. Lives as
- * long as c. Dynamic shared memory up to the device's limit is allowed already. */
+/* The kernel `entry` of text `file` specialised by `defines` (see compile.h), loaded; found again
+ * by the same three strings. Lives as long as c. Dynamic shared memory up to the device's limit is
+ * allowed already. */
 LT_MUST_USE lt_err lt_cuda_kernel_get(lt_cuda *c, const lt_cuda_kernel **out, const char *file,
                                       const char *entry, const char *defines);
 /* Address and size of a __device__ or __constant__ variable of the same text. */
@@ -78,8 +83,8 @@ typedef struct {
     unsigned grid[3], block[3]; /* A 0 counts as 1. */
     unsigned cluster[3];        /* All 0: no cluster. */
     size_t dynamic_shared_bytes;
-    bool
-        overlap_previous; /* Programmatic dependent launch: start early; the kernel waits with griddepcontrol.wait. */
+    /* Programmatic dependent launch: start early; the kernel waits with griddepcontrol.wait. */
+    bool overlap_previous;
 } lt_cuda_dims;
 
 /* n / d, rounded up. */
@@ -90,8 +95,9 @@ static inline int64_t lt_cuda_div_up(int64_t n, int64_t d) {
 LT_MUST_USE lt_err lt_cuda_launch(lt_cuda *c, CUstream s, const lt_cuda_kernel *k,
                                   const lt_cuda_dims *d, void **args);
 
-/* All of an SM's memory becomes shared while k runs there, none of it the L1's. By itself the driver gives a kernel about what its blocks need, and an SM divides its memory anew only
- * when it is empty: blocks of kernels that shall stand beside each other must want the same. */
+/* All of an SM's memory becomes shared while k runs there, none of it the L1's. By itself the
+ * driver gives a kernel about what its blocks need, and an SM divides its memory anew only when it
+ * is empty: blocks of kernels that shall stand beside each other must want the same. */
 void lt_cuda_all_shared(lt_cuda *c, const lt_cuda_kernel *k);
 
 /* ---- Memory ---- */
@@ -108,19 +114,23 @@ LT_MUST_USE lt_err lt_cuda_fill(lt_cuda *c, CUstream s, void *dst, unsigned char
                                 size_t bytes);
 LT_MUST_USE lt_err lt_cuda_memory_left(lt_cuda *c, size_t *free_bytes);
 
-/* A device arena: measure with an lt_arena whose base is NULL, then open it here; lt_arena_take works on both (base/arena.h). Plain
- * allocation, zeroed. lt_cuda_arena_close instead of lt_arena_close. */
+/* A device arena: measure with an lt_arena whose base is NULL, then open it here; lt_arena_take
+ * works on both (base/arena.h). Plain allocation, zeroed. lt_cuda_arena_close instead of
+ * lt_arena_close. */
 LT_MUST_USE lt_err lt_cuda_arena_open(lt_cuda *c, lt_arena *a, const char *name);
 void lt_cuda_arena_close(lt_cuda *c, lt_arena *a);
 
 /* ---- Streams, events, graphs (the driver's own handles) ---- */
 LT_MUST_USE lt_err lt_cuda_stream_open(lt_cuda *c, CUstream *out);
 void lt_cuda_stream_close(lt_cuda *c, CUstream s);
-/* The i-th of the streams beside s, for what may run beside s's own work within an op: their blocks go before those of s where both wait for an SM. Made when first asked
- * for, closed with s. An op leaves s behind all that it put there (lt_cuda_stream_follow), so that a recording of s holds it, too. */
+/* The i-th of the streams beside s, for what may run beside s's own work within an op: their blocks
+ * go before those of s where both wait for an SM. Made when first asked for, closed with s. An op
+ * leaves s behind all that it put there (lt_cuda_stream_follow), so that a recording of s holds it,
+ * too. */
 #define LT_CUDA_STREAMS_BESIDE 2
 LT_MUST_USE lt_err lt_cuda_stream_beside(lt_cuda *c, CUstream *out, CUstream s, int i);
-/* `later` goes on when what `earlier` holds by now is done. One of them is a stream beside the other. */
+/* `later` goes on when what `earlier` holds by now is done. One of them is a stream beside the
+ * other. */
 LT_MUST_USE lt_err lt_cuda_stream_follow(lt_cuda *c, CUstream later, CUstream earlier);
 LT_MUST_USE lt_err lt_cuda_sync(lt_cuda *c, CUstream s);
 LT_MUST_USE lt_err lt_cuda_event_open(lt_cuda *c, CUevent *out, bool timing);
@@ -147,7 +157,8 @@ typedef struct {
     int swizzle;              /* LT_CU_TMAP_SWIZZLE_* */
     int l2_promotion;         /* LT_CU_TMAP_L2_* */
 } lt_tensor_map_spec;
-/* Reads past the tensor's edge give zeros, writes there vanish. ptr is 16-byte aligned. Needs compute capability 9.0. */
+/* Reads past the tensor's edge give zeros, writes there vanish. ptr is 16-byte aligned. Needs
+ * compute capability 9.0. */
 LT_MUST_USE lt_err lt_cuda_tensor_map(lt_cuda *c, CUtensorMap *out, void *ptr,
                                       const lt_tensor_map_spec *spec);
 

@@ -1,4 +1,5 @@
-/* source.c: see source.h. The build writes all texts one behind the other as "name\0text\0 ... \0" (rules.mk). */
+/* source.c: see source.h. The build writes all texts one behind the other as "name\0text\0 ... \0"
+ * (rules.mk). */
 #include "kernels/cuda/source.h"
 
 #include <stdbool.h>

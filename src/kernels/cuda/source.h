@@ -1,7 +1,9 @@
-/* source.h: the text of the kernels: embedded in the binary, or read from LATEEN_KERNEL_DIR while someone edits them.
+/* source.h: the text of the kernels: embedded in the binary, or read from LATEEN_KERNEL_DIR while
+ * someone edits them.
  *
- * A kernel is named by its path below src/kernels/cuda, e.g. "rmsnorm.cu" or "sgemm/sgemm.cu". Its #include "..." lines name
- * other texts by path from the same root ("common/ptx.cuh"); they are found in the same place. */
+ * A kernel is named by its path below src/kernels/cuda, e.g. "rmsnorm.cu" or "sgemm/sgemm.cu". Its
+ * #include "..." lines name other texts by path from the same root ("common/ptx.cuh"); they are
+ * found in the same place. */
 #ifndef LT_KERNELS_CUDA_SOURCE_H
 #define LT_KERNELS_CUDA_SOURCE_H
 
@@ -12,7 +14,8 @@
 
 #define LT_SOURCE_MAX_FILES 16 /* A kernel and everything it includes. */
 
-/* A kernel's text and the texts it includes, transitively; part 0 is the kernel. Free with lt_source_close. */
+/* A kernel's text and the texts it includes, transitively; part 0 is the kernel. Free with
+ * lt_source_close. */
 typedef struct {
     int n_parts;
     const char *name[LT_SOURCE_MAX_FILES]; /* Owned. */

@@ -36,7 +36,8 @@ static lt_err time_once(lt_cuda *c, CUstream s, lt_timing *t, int inner, int *se
     return LT_OK;
 }
 
-/* One round's runs as a graph, every set equally often; launched once, so that its first launch is not timed. */
+/* One round's runs as a graph, every set equally often; launched once, so that its first launch is
+ * not timed. */
 static lt_err record(lt_cuda *c, CUstream s, lt_timing *t, int n_sets) {
     lt_err err = LT_OK;
     t->inner = (t->inner + n_sets - 1) / n_sets * n_sets;
@@ -113,8 +114,8 @@ lt_err lt_timing_sustained(lt_cuda *c, CUstream s, lt_timing *t, int n_sets, dou
     LT_TRY_DONE(time_once(c, s, t, 2, &set, n_sets, from, to, &one));
     start_s = lt_clock_s();
     LT_TRY_DONE(lt_cuda_event_record(c, from, s));
-    while (lt_clock_s() - start_s <
-           seconds) { /* Bursts of about 20 ms, so the queue never runs dry nor far ahead. */
+    /* Bursts of about 20 ms, so the queue never runs dry nor far ahead. */
+    while (lt_clock_s() - start_s < seconds) {
         for (double queued = 0.0; queued < 20.0; queued += one) {
             LT_TRY_DONE(t->queue(t->ctx, s, set));
             set = (set + 1) % n_sets;

@@ -1,5 +1,6 @@
-/* act.c (ref): activations, plain and gated, and their backward. Formulas beside each case below; gelu_tanh and silu are
- * differentiated through t = tanh(u) and s = sigmoid(x). Gated: x = [gate | up], y = f(gate) up, so
+/* act.c (ref): activations, plain and gated, and their backward. Formulas beside each case below;
+ * gelu_tanh and silu are differentiated through t = tanh(u) and s = sigmoid(x). Gated: x = [gate |
+ * up], y = f(gate) up, so
  *     dgate = dy up f'(gate),  dup = dy f(gate)
  * xIELU's two parameters get the sums over all elements, rows rising, columns rising. */
 #include "kernels/host.h"

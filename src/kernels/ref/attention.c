@@ -1,6 +1,7 @@
 /* attention.c (ref): softmax attention and its backward, row by row; the T x S matrix never exists.
  *
- * For query (b, t) of head h at position p = kv_len - T + t, over the visible keys s (masks: ops.h) of head g = h / (H / G):
+ * For query (b, t) of head h at position p = kv_len - T + t, over the visible keys s (masks: ops.h)
+ * of head g = h / (H / G):
  *     raw = scale <q, k_s>,  x_s = (softcap ? softcap tanh(raw / softcap) : raw) + alibi[h] (s - p)
  *     lse = log(sum_s exp(x_s) + exp(sinks[h])),  P_s = exp(x_s - lse),  out = sum_s P_s v_s
  * Backward, with delta = <dout, out> (Dao et al. 2022, appendix B):

@@ -1,6 +1,7 @@
 /* choose.c (ref): note and choose, as ops.h says them: all ids are sorted, then cut.
  *
- * The order of ids is total (likelier first, then by index), so every set below is one. A weight that is 0 in double is never drawn. */
+ * The order of ids is total (likelier first, then by index), so every set below is one. A weight
+ * that is 0 in double is never drawn. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -124,7 +125,8 @@ static int64_t share_of(const candidate *c, int64_t n, double share) {
     return kept;
 }
 
-/* Locally typical (Meister et al. 2023). Whatever all have in common leaves the distances from the mean as they are: the information need not be known. */
+/* Locally typical (Meister et al. 2023). Whatever all have in common leaves the distances from the
+ * mean as they are: the information need not be known. */
 static int64_t cut_typical(candidate *c, int64_t n, const double *how) {
     double total = 0.0, mean = 0.0;
     const double best = c[0].l;

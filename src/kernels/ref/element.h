@@ -1,8 +1,10 @@
-/* element.h: how the reference reads and writes tensors: one element at a time, as a double, whatever its type and strides.
+/* element.h: how the reference reads and writes tensors: one element at a time, as a double,
+ * whatever its type and strides.
  *
- * Every function of ref/ is written with these helpers only, so one text serves F32, BF16, F16 and F64 tensors. With all
- * tensors in F64 it is the oracle of optest: no rounding but double's own. Speed is not the aim; loops over independent
- * results run in parallel, each result is summed in one fixed order. */
+ * Every function of ref/ is written with these helpers only, so one text serves F32, BF16, F16 and
+ * F64 tensors. With all tensors in F64 it is the oracle of optest: no rounding but double's own.
+ * Speed is not the aim; loops over independent results run in parallel, each result is summed in
+ * one fixed order. */
 #ifndef LT_KERNELS_REF_ELEMENT_H
 #define LT_KERNELS_REF_ELEMENT_H
 
@@ -88,7 +90,8 @@ static inline int64_t at4(const lt_tensor *t, int64_t i, int64_t j, int64_t k, i
     return at3(t, i, j, k) + l * t->stride[3];
 }
 
-/* A tensor of any rank as rows of its last dimension: how many, where row `row` starts, and how long it is. */
+/* A tensor of any rank as rows of its last dimension: how many, where row `row` starts, and how
+ * long it is. */
 static inline int64_t n_rows(const lt_tensor *t) {
     int64_t n = 1;
     for (int i = 0; i < t->n_dims - 1; i++) {

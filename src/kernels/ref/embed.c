@@ -1,5 +1,6 @@
-/* embed.c (ref): y[r][c] = scale * table[ids[r]][c] (+ pos_table[positions[r]][c]), and its backward
- * dtable[ids[r]][c] += scale * dy[r][c], dpos_table[positions[r]][c] += dy[r][c], r rising. */
+/* embed.c (ref): y[r][c] = scale * table[ids[r]][c] (+ pos_table[positions[r]][c]), and its
+ * backward dtable[ids[r]][c] += scale * dy[r][c], dpos_table[positions[r]][c] += dy[r][c], r
+ * rising. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 #include "tensor/block.h"

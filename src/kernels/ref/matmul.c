@@ -1,7 +1,9 @@
-/* matmul.c (ref): y[m][n] = sum_k op(a)[m][k] op(b)[k][n] (+ bias[n]) (+ y[m][n]); sums run over k in rising order, in double.
+/* matmul.c (ref): y[m][n] = sum_k op(a)[m][k] op(b)[k][n] (+ bias[n]) (+ y[m][n]); sums run over k
+ * in rising order, in double.
  *
- * Tiles of 8 x 8 results are computed together from slices of 128 k, unpacked to double on the stack: each element is then converted
- * 1/8 as often, which makes the reference fast enough for the model goldens. The order of every sum stays k = 0, 1, 2, ... */
+ * Tiles of 8 x 8 results are computed together from slices of 128 k, unpacked to double on the
+ * stack: each element is then converted 1/8 as often, which makes the reference fast enough for the
+ * model goldens. The order of every sum stays k = 0, 1, 2, ... */
 #include <string.h>
 
 #include "kernels/host.h"

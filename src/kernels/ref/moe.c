@@ -1,10 +1,13 @@
-/* moe.c (ref): mixture-of-experts routing. Formulas and layouts: ops.h; here the parts it leaves to the reader.
+/* moe.c (ref): mixture-of-experts routing. Formulas and layouts: ops.h; here the parts it leaves to
+ * the reader.
  *
- * Slots: kept assignments in (expert, assignment) order, so slot_row[expert_start[e] .. expert_start[e + 1]) rises; then the dropped
- * ones in order of assignment. An expert keeps its first `capacity` assignments in row-major order.
- * Backward: with w = p / sum (normalise) or w = p over a row's K chosen, dropped ones having a constant weight 0:
+ * Slots: kept assignments in (expert, assignment) order, so slot_row[expert_start[e] ..
+ * expert_start[e + 1]) rises; then the dropped ones in order of assignment. An expert keeps its
+ * first `capacity` assignments in row-major order. Backward: with w = p / sum (normalise) or w = p
+ * over a row's K chosen, dropped ones having a constant weight 0:
  *     dp_k = (dw_k - sum_j dw_j w_j) / sum   or   dp_k = dw_k
- *     dp_e += aux_coef E f_e / R for all e;  dlogit = p (dp - sum_e p_e dp_e) + z_coef 2 lse p / R */
+ *     dp_e += aux_coef E f_e / R for all e;  dlogit = p (dp - sum_e p_e dp_e) + z_coef 2 lse p /
+ *     R */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
@@ -22,7 +25,8 @@ static double row_lse(const lt_tensor *logits, int64_t r) {
     return max + log(sum);
 }
 
-/* The K largest probabilities of row r, ties to the lower index, compared on the logits (which order like them). */
+/* The K largest probabilities of row r, ties to the lower index, compared on the logits (which
+ * order like them). */
 static void choose_row(const lt_moe_route_args *a, int64_t r, double lse) {
     const int64_t n_experts = a->logits.shape[1], top_k = a->experts.shape[1];
     bool taken[MAX_EXPERTS] = {false};

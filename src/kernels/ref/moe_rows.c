@@ -1,7 +1,9 @@
-/* moe_rows.c (ref): rows into expert order and back. Slot i < n = expert_start[E] holds assignment slot_row[i] = r K + k:
+/* moe_rows.c (ref): rows into expert order and back. Slot i < n = expert_start[E] holds assignment
+ * slot_row[i] = r K + k:
  *     gather   y[i] = x[r]                        backward  dx[r] (+)= sum over the slots of r, i rising, of dy[i]
  *     combine  y[r] = sum_k weights[r][k] x[i]    backward  dx[i] = weights[r][k] dy[r],  dweights[r][k] = <x[i], dy[r]>
- * A dropped assignment has no slot: it adds nothing, and its dweight is 0. Rows of y (gather) and dx (combine) from n on are not touched. */
+ * A dropped assignment has no slot: it adds nothing, and its dweight is 0. Rows of y (gather) and
+ * dx (combine) from n on are not touched. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 
@@ -90,8 +92,8 @@ lt_err lt_ref_moe_combine_bwd(lt_queue *q, const lt_moe_combine_bwd_args *a) {
         double dw = 0.0;
         for (int64_t c = 0; c < a->dy.shape[1]; c++) {
             const double dy = get(&a->dy, at2(&a->dy, r, c));
-            dw += get(&a->x, at2(&a->x, i, c)) *
-                  dy; /* Before dx is written: it may be x's memory. */
+            /* Before dx is written: it may be x's memory. */
+            dw += get(&a->x, at2(&a->x, i, c)) * dy;
             set(&a->dx, at2(&a->dx, i, c), w * dy);
         }
         set(&a->dweights, at2(&a->dweights, r, k), dw);

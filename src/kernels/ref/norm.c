@@ -1,8 +1,10 @@
-/* norm.c (ref): RMSNorm and LayerNorm, forward and backward, over the last dimension (C wide) of any number of rows.
+/* norm.c (ref): RMSNorm and LayerNorm, forward and backward, over the last dimension (C wide) of
+ * any number of rows.
  *
  * Forward, with x' = x (+ add), as it was stored to sum when sum is there:
- *     rms:    rstd = 1 / sqrt(mean(x'^2) + eps)                      y = x' rstd (gain_offset + gain)
- *     layer:  mean = mean(x'), rstd = 1 / sqrt(mean((x' - mean)^2) + eps)   y = (x' - mean) rstd gain + bias
+ *     rms: rstd = 1 / sqrt(mean(x'^2) + eps) y = x' rstd (gain_offset + gain)
+ *     layer: mean = mean(x'), rstd = 1 / sqrt(mean((x' - mean)^2) + eps) y = (x' - mean) rstd gain
+ *     + bias
  * Backward, with n = the normalised x, w = the whole gain and g = dy w:
  *     rms:    dx = rstd (g - n mean(g n))              dgain += sum over rows of dy n
  *     layer:  dx = rstd (g - mean(g) - n mean(g n))    dgain as above, dbias += sum over rows of dy
@@ -27,7 +29,8 @@ static void fold_row(const lt_tensor *x, const lt_tensor *add, const lt_tensor *
     }
 }
 
-/* x' of one element: as stored, where it is stored, so that a norm redone from sum gives the same bits. */
+/* x' of one element: as stored, where it is stored, so that a norm redone from sum gives the same
+ * bits. */
 static double folded(const lt_tensor *x, const lt_tensor *add, const lt_tensor *sum, int64_t row,
                      int64_t c) {
     if (present(sum)) {
@@ -64,7 +67,8 @@ lt_err lt_ref_rmsnorm_fwd(lt_queue *q, const lt_rmsnorm_args *a) {
     return LT_OK;
 }
 
-/* What both backward passes share: mean (0 for rms), rstd and gain of a row, and the two column sums. */
+/* What both backward passes share: mean (0 for rms), rstd and gain of a row, and the two column
+ * sums. */
 typedef struct {
     lt_tensor dx, dgain, dbias, dy, x, gain, mean, rstd;
     double gain_offset;

@@ -1,8 +1,9 @@
 /* paged.c (ref): a key/value cache in pages, row by row.
  *
  * kv_write: k_pages[slot / P][slot % P] = k[r], likewise v.
- * attention_paged: for row r of sequence n at position p = kv_len[n] - (q_start[n + 1] - r), over keys s in (p - window, p], with k_s at page
- * table[n][s / P], row s % P:  x_s = softcap'(scale <q_r, k_s>) + alibi (s - p);  out_r = sum_s softmax(x, sink)_s v_s. */
+ * attention_paged: for row r of sequence n at position p = kv_len[n] - (q_start[n + 1] - r), over
+ * keys s in (p - window, p], with k_s at page table[n][s / P], row s % P: x_s = softcap'(scale
+ * <q_r, k_s>) + alibi (s - p); out_r = sum_s softmax(x, sink)_s v_s. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
 

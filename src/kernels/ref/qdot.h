@@ -1,4 +1,5 @@
-/* qdot.h: the dot product of a quantised row with 8-bit activations, as ggml's ggml_vec_dot_<type>_generic defines it, bit for bit. */
+/* qdot.h: the dot product of a quantised row with 8-bit activations, as ggml's
+ * ggml_vec_dot_<type>_generic defines it, bit for bit. */
 #ifndef LT_KERNELS_REF_QDOT_H
 #define LT_KERNELS_REF_QDOT_H
 

@@ -1,7 +1,8 @@
 /* scaled.c (ref): matrices of 8-bit floats with scales: y = x rounded, and products of two of them.
  *
- * A block's scale is lt_scale_of its largest magnitude; y = x / scale to the nearest of the 8-bit type. Products: sum over k, rising, of
- * (a scale_a) (b scale_b), in double, so neither scaling rounds. */
+ * A block's scale is lt_scale_of its largest magnitude; y = x / scale to the nearest of the 8-bit
+ * type. Products: sum over k, rising, of (a scale_a) (b scale_b), in double, so neither scaling
+ * rounds. */
 #include "kernels/host.h"
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"
@@ -86,7 +87,8 @@ lt_err lt_ref_cast_scaled(lt_queue *q, const lt_cast_scaled_args *a) {
     return LT_OK;
 }
 
-/* What each of the 256 bytes stands for: products read every element once for each row of the other matrix. */
+/* What each of the 256 bytes stands for: products read every element once for each row of the other
+ * matrix. */
 static void byte_values(double values[256], lt_dtype dtype) {
     LT_ASSERT(dtype == LT_F8_E4M3 || dtype == LT_F8_E5M2);
     for (int byte = 0; byte < 256; byte++) {

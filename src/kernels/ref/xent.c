@@ -2,7 +2,8 @@
  *
  * Per row, l_v = softcap tanh(logit_v / softcap) (or the logit itself), lse = log sum_v exp(l_v):
  *     loss = lse - l[label];  gradient of loss + z_coef lse^2:
- *     dlogit_v = grad_scale ((1 + 2 z_coef lse) exp(l_v - lse) - [v = label]) (1 - (l_v / softcap)^2)
+ *     dlogit_v = grad_scale ((1 + 2 z_coef lse) exp(l_v - lse) - [v = label]) (1 - (l_v /
+ *     softcap)^2)
  * A row with label -1 has loss 0 and gradient 0; its lse and argmax are still written. */
 #include "kernels/ref/element.h"
 #include "kernels/ref/ref.h"

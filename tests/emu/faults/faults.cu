@@ -1,4 +1,5 @@
-/* faults.cu: kernels that are wrong on purpose, and two that are right: what the emulated GPU must say about each is in faults.c. One block of 64. */
+/* faults.cu: kernels that are wrong on purpose, and two that are right: what the emulated GPU must
+ * say about each is in faults.c. One block of 64. */
 
 extern "C" __global__ void __launch_bounds__(64) shared_past(float *y, int n) {
     __shared__ float a[64], b[64];
@@ -21,7 +22,9 @@ extern "C" __global__ void __launch_bounds__(64) no_barrier(float *y, int n) {
 extern "C" __global__ void __launch_bounds__(64) no_wait(float *y, int n) {
     __shared__ float a[64];
     const unsigned to = (unsigned)__cvta_generic_to_shared(&a[threadIdx.x]);
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(y + threadIdx.x), "r"(4) : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(y + threadIdx.x),
+                 "r"(4)
+                 : "memory");
     if (n != 2) {
         asm volatile("cp.async.commit_group;" ::: "memory");
     }
@@ -63,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(64) not_aligned(float *y, int n) {
     y[threadIdx.x] = 1.0f;
 }
 
-/* Right: 40 blocks wait for each other, more than the host has threads. flags (40) ints behind y's 64 floats, zeroed. */
+/* Right: 40 blocks wait for each other, more than the host has threads. flags (40) ints behind y's
+ * 64 floats, zeroed. */
 extern "C" __global__ void __launch_bounds__(64) meet(float *y, int n) {
     int *const flags = (int *)(y + 64), up = 0;
     __syncthreads();
@@ -73,7 +77,10 @@ extern "C" __global__ void __launch_bounds__(64) meet(float *y, int n) {
     }
     for (int i = 0; i < (int)gridDim.x; i++) {
         for (up = 0; up == 0;) {
-            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(up) : "l"(flags + i) : "memory");
+            asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                         : "=r"(up)
+                         : "l"(flags + i)
+                         : "memory");
         }
     }
     if (blockIdx.x == 0) {

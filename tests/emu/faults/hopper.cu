@@ -1,4 +1,5 @@
-/* hopper.cu: kernels for sm_90a that are wrong on purpose; see faults.cu. flags: ints behind y's 64 floats, zeroed. */
+/* hopper.cu: kernels for sm_90a that are wrong on purpose; see faults.cu. flags: ints behind y's 64
+ * floats, zeroed. */
 
 typedef unsigned int u32;
 typedef unsigned long long u64;
@@ -7,35 +8,49 @@ static __device__ u32 place(const void *p) {
     return (u32)__cvta_generic_to_shared(p);
 }
 static __device__ void barrier_make(u64 *bar, int arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(place(bar)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(place(bar)), "r"(arrivals)
+                 : "memory");
 }
 static __device__ void barrier_expect(u64 *bar, int bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place(bar)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(place(bar)),
+                 "r"(bytes)
+                 : "memory");
 }
 static __device__ void barrier_wait(u64 *bar, int parity) {
     u32 done;
     do {
-        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.b32 %0, 1, 0, p; }"
+        asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+                     "selp.b32 %0, 1, 0, p; }"
                      : "=r"(done)
                      : "r"(place(bar)), "r"(parity)
                      : "memory");
     } while (!done);
 }
 static __device__ void load(void *to, const void *from, int bytes, u64 *bar) {
-    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(place(to)), "l"(from), "r"(bytes), "r"(place(bar)) : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+            "r"(place(to)),
+        "l"(from), "r"(bytes), "r"(place(bar))
+        : "memory");
 }
 static __device__ void store(void *to, const void *from, int bytes) {
-    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(place(from)), "r"(bytes) : "memory");
+    asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to),
+                 "r"(place(from)), "r"(bytes)
+                 : "memory");
 }
 static __device__ void add(void *to, const void *from, int bytes) {
-    asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;" ::"l"(to), "r"(place(from)), "r"(bytes) : "memory");
+    asm volatile(
+        "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.s32 [%0], [%1], %2;" ::"l"(to),
+        "r"(place(from)), "r"(bytes)
+        : "memory");
 }
-#define COMMIT()     asm volatile("cp.async.bulk.commit_group;" ::: "memory")
-#define WAIT()       asm volatile("cp.async.bulk.wait_group 0;" ::: "memory")
-#define WAIT_READ()  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory")
+#define COMMIT()    asm volatile("cp.async.bulk.commit_group;" ::: "memory")
+#define WAIT()      asm volatile("cp.async.bulk.wait_group 0;" ::: "memory")
+#define WAIT_READ() asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory")
 
-/* Words read before the barrier says that they have come (n 1); a barrier that more bytes are announced to than come (2), of which there is none (3), that
- * more arrive at than it counts (4); a copy to a place that is not aligned (5). */
+/* Words read before the barrier says that they have come (n 1); a barrier that more bytes are
+ * announced to than come (2), of which there is none (3), that more arrive at than it counts (4); a
+ * copy to a place that is not aligned (5). */
 extern "C" __global__ void __launch_bounds__(64) unwaited(float *y, int n) {
     __shared__ float a[68];
     __shared__ u64 bar;
@@ -58,7 +73,8 @@ extern "C" __global__ void __launch_bounds__(64) unwaited(float *y, int n) {
     }
 }
 
-/* What a copy has yet to read is written over (n 1); or the thread leaves meanwhile (2), or without having closed the group (3). */
+/* What a copy has yet to read is written over (n 1); or the thread leaves meanwhile (2), or without
+ * having closed the group (3). */
 extern "C" __global__ void __launch_bounds__(64) written_over(float *y, int n) {
     __shared__ float a[64];
     a[threadIdx.x] = 1.0f;
@@ -80,8 +96,9 @@ extern "C" __global__ void __launch_bounds__(64) written_over(float *y, int n) {
     }
 }
 
-/* Block 0 adds to words and then to a count of them; block 1 reads the words when the count says so. n 0: by a release. n 1: by another adding copy, which no
- * wait keeps from overtaking the first in others' eyes. */
+/* Block 0 adds to words and then to a count of them; block 1 reads the words when the count says
+ * so. n 0: by a release. n 1: by another adding copy, which no wait keeps from overtaking the first
+ * in others' eyes. */
 extern "C" __global__ void __launch_bounds__(64) overtaken(float *y, int n) {
     __shared__ int ones[64], one[4];
     int *const words = (int *)y;
@@ -120,11 +137,21 @@ extern "C" __global__ void __launch_bounds__(64) left(float *y, int n) {
         barrier_make(&bar, 1);
         barrier_expect(&bar, 8);
     }
-    asm volatile("barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile(
+        "barrier.cluster.arrive.release.aligned;\n barrier.cluster.wait.acquire.aligned;" ::
+            : "memory");
     if (rank == 1 && threadIdx.x == 0) {
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(place(word)), "r"(0));
-        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(bar_there) : "r"(place(&bar)), "r"(0));
-        asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(there), "f"(1.0f), "f"(2.0f), "r"(bar_there) : "memory");
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                     : "=r"(there)
+                     : "r"(place(word)), "r"(0));
+        asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+                     : "=r"(bar_there)
+                     : "r"(place(&bar)), "r"(0));
+        asm volatile(
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::
+                "r"(there),
+            "f"(1.0f), "f"(2.0f), "r"(bar_there)
+            : "memory");
     }
     if (rank == 0 && n == 0) {
         barrier_wait(&bar, 0);
@@ -132,8 +159,9 @@ extern "C" __global__ void __launch_bounds__(64) left(float *y, int n) {
     }
 }
 
-/* 64 x 8 sums of products of ones, 16 deep, begun over nothing; y gets a sixteenth of each thread's first. n 1: before the wait; 2: A is written over before
- * it; 3: nobody waits; 4: only one warp asks. */
+/* 64 x 8 sums of products of ones, 16 deep, begun over nothing; y gets a sixteenth of each thread's
+ * first. n 1: before the wait; 2: A is written over before it; 3: nobody waits; 4: only one warp
+ * asks. */
 extern "C" __global__ void __launch_bounds__(128) product(float *y, int n) {
     __shared__ __align__(1024) unsigned short a[64 * 64], b[8 * 64];
     float d[4] = {0.0f, 0.0f, 0.0f, 0.0f}, before = 0.0f;
@@ -145,7 +173,9 @@ extern "C" __global__ void __launch_bounds__(128) product(float *y, int n) {
     __syncthreads();
     if (n != 4 || threadIdx.x < 32) {
         asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
-        asm volatile("{ .reg .pred p; setp.ne.b32 p, %6, 0; wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0; }"
+        asm volatile("{ .reg .pred p; setp.ne.b32 p, %6, 0; "
+                     "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, "
+                     "%5, p, 1, 1, 0, 0; }"
                      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                      : "l"(rows | place(a) >> 4), "l"(rows | place(b) >> 4), "r"(0)
                      : "memory");

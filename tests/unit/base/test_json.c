@@ -91,7 +91,8 @@ static double number(json_t *list, size_t i) {
     return json_number_value(json_array_get(list, i));
 }
 
-/* Whole numbers of 19 digits and more become floats where 64 bits do not hold one; the text of strings stays, and so do numbers that were no whole ones. */
+/* Whole numbers of 19 digits and more become floats where 64 bits do not hold one; the text of
+ * strings stays, and so do numbers that were no whole ones. */
 static void beyond_64_bits(void **state) {
     json_t *a = parse("[12345678901234567890123, 1, 9223372036854775808, -9223372036854775809, "
                       "9223372036854775807, 0.1234567890123456789012, 1e3, "

@@ -1,5 +1,6 @@
-/* What a process may use, read from trees of /proc and /sys/fs/cgroup as machines and containers have them. Each tree is a list of files, written
- * into a temporary folder; the expected figures are worked out by hand from the rules at the head of base/limits.h. */
+/* What a process may use, read from trees of /proc and /sys/fs/cgroup as machines and containers
+ * have them. Each tree is a list of files, written into a temporary folder; the expected figures
+ * are worked out by hand from the rules at the head of base/limits.h. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -97,8 +98,8 @@ static void version_2_with_max_everywhere(void **state) {
     expect(files, 8192 * MIB, 6144 * MIB, 16, "MemAvailable");
 }
 
-/* The pod's limit is less than its container's, which is none; the cache that can be dropped does not count as used, mapped files do:
- * 1024 - (700 - (300 + 200 - 50 + 10)) = 784. */
+/* The pod's limit is less than its container's, which is none; the cache that can be dropped does
+ * not count as used, mapped files do: 1024 - (700 - (300 + 200 - 50 + 10)) = 784. */
 static void version_2_nested(void **state) {
     const tree_file files[] = {
         MACHINE,
@@ -122,7 +123,8 @@ static void version_2_nested(void **state) {
     expect(files, 1024 * MIB, 784 * MIB, 3, "memory.max of /sys/fs/cgroup/kubepods.slice/pod1.sl");
 }
 
-/* memory.high throttles before memory.max kills: the less of both. A quota below one core is one thread; a cpuset counts its list. */
+/* memory.high throttles before memory.max kills: the less of both. A quota below one core is one
+ * thread; a cpuset counts its list. */
 static void version_2_high_and_cpuset(void **state) {
     const tree_file files[] = {MACHINE,
                                V2_MOUNT,
@@ -142,7 +144,8 @@ static void version_2_high_and_cpuset(void **state) {
     expect(slow, 512 * MIB, 412 * MIB, 1, "memory.high of /sys/fs/cgroup/a");
 }
 
-/* A container with a namespace of its own: it sees itself as the root, and the mount's root as "/". */
+/* A container with a namespace of its own: it sees itself as the root, and the mount's root as
+ * "/". */
 static void version_2_namespace(void **state) {
     const tree_file files[] = {MACHINE,
                                V2_MOUNT,
@@ -175,7 +178,8 @@ static void version_2_namespace(void **state) {
             "1:cpu,cpuacct:/docker/abc\n0::/system.slice\n"                                        \
     }
 
-/* Version 1 on the machine itself: the group's own limit, and its parent's. 512 - (200 - (100 - 20)) = 392. */
+/* Version 1 on the machine itself: the group's own limit, and its parent's. 512 - (200 - (100 -
+ * 20)) = 392. */
 static void version_1_on_the_machine(void **state) {
     const tree_file files[] = {
         MACHINE,
@@ -198,7 +202,8 @@ static void version_1_on_the_machine(void **state) {
            "memory.limit_in_bytes of /sys/fs/cgroup/memory one/doc");
 }
 
-/* Docker without a namespace of groups: the mount shows the container's group at its own root, and no parent; memory.stat tells of a parent's limit. */
+/* Docker without a namespace of groups: the mount shows the container's group at its own root, and
+ * no parent; memory.stat tells of a parent's limit. */
 static void version_1_in_a_container(void **state) {
     const tree_file files[] = {
         MACHINE,

@@ -18,7 +18,8 @@
 #include "base/log.h"
 #include "base/thread.h"
 
-/* What fn says on stderr in a process of its own, which is told of LATEEN_LOG at its first message. */
+/* What fn says on stderr in a process of its own, which is told of LATEEN_LOG at its first
+ * message. */
 static char *said_by(void (*fn)(void), const char *level) {
     static char text[4096];
     int to[2];

@@ -269,7 +269,8 @@ static void numbers(void **state) {
     assert_int_equal(lt_options_set(&table, &d, "data.train", "", "t"), LT_OK);
 }
 
-/* Known distances (Levenshtein): the nearest wins, of ties the first, and beyond three edits, or half of the name, nobody. */
+/* Known distances (Levenshtein): the nearest wins, of ties the first, and beyond three edits, or
+ * half of the name, nobody. */
 static void distances(void **state) {
     static const char *const names[] = {"kitten", "sitting", "flaw", "lawn", "abcd", "abce"};
     (void)state;

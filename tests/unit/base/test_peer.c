@@ -1,4 +1,5 @@
-/* test_peer.c: a peer that answers, one that has nothing to measure, one that never gets ready, one that ends, one that answers nonsense. */
+/* test_peer.c: a peer that answers, one that has nothing to measure, one that never gets ready, one
+ * that ends, one that answers nonsense. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

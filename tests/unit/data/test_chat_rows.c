@@ -1,4 +1,5 @@
-/* Conversations to ids and label masks: equal to transformers (goldens by tools/check_chat_rows.py); bad lines; into a shard. */
+/* Conversations to ids and label masks: equal to transformers (goldens by
+ * tools/check_chat_rows.py); bad lines; into a shard. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* What must be the same for a shard, or a loader's position, to be gone on with: each field alone makes another fingerprint. */
+/* What must be the same for a shard, or a loader's position, to be gone on with: each field alone
+ * makes another fingerprint. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,4 +1,5 @@
-/* The GGUF container: a file built in memory reads back; every truncation and lie is one clear error. */
+/* The GGUF container: a file built in memory reads back; every truncation and lie is one clear
+ * error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -121,8 +122,8 @@ static void truncation_is_refused(void **state) {
     build(&m, 3, 32, LT_GGML_Q4_0, "two");
     for (size_t n = 0; n < m.n; n++) {
         lt_gguf *g = NULL;
-        unsigned char *part = malloc(n +
-                                     1); /* Exactly sized, so that a sanitizer sees any overrun. */
+        /* Exactly sized, so that a sanitizer sees any overrun. */
+        unsigned char *part = malloc(n + 1);
         memcpy(part, m.data, n);
         assert_int_not_equal(lt_gguf_parse(&g, part, n, "m"), LT_OK);
         assert_null(g);

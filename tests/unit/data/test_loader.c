@@ -1,4 +1,5 @@
-/* The loader: rows equal Megatron's, every label is seen once an epoch, ranks and resumes see what one run sees. */
+/* The loader: rows equal Megatron's, every label is seen once an epoch, ranks and resumes see what
+ * one run sees. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -18,7 +19,8 @@
 #include "data/shard_writer.h"
 #include "lateen/data.h"
 
-/* ---- Allocations are counted: malloc and its kin are wrapped, except under a sanitizer, which does so itself. ---- */
+/* ---- Allocations are counted: malloc and its kin are wrapped, except under a sanitizer, which
+ * does so itself. ---- */
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 static const long *const allocations = NULL;
@@ -50,7 +52,8 @@ static lt_arena arena;
 static lt_batch batch;
 static lt_loader_source sources[2];
 
-/* What the mask says of a token: runs of about six, so that they cross documents and rows anyhow. */
+/* What the mask says of a token: runs of about six, so that they cross documents and rows
+ * anyhow. */
 static bool is_label(int32_t id) {
     return lt_rng_mix((uint64_t)id / 6) % 3 != 0;
 }
@@ -177,8 +180,8 @@ static void rows_equal_megatrons(void **state) {
     batch.seq = SEQ;
 }
 
-/* Token ids are positions, so a row can be checked by itself: in a document tokens ascend by one, a label is the token
- * plus one, and counting labels over an epoch gives each exactly once. */
+/* Token ids are positions, so a row can be checked by itself: in a document tokens ascend by one, a
+ * label is the token plus one, and counting labels over an epoch gives each exactly once. */
 static void check_epoch(lt_loader_options o) {
     static int seen[2 * N_TOKENS];
     lt_loader *l;
@@ -317,7 +320,8 @@ static void ranks_together_see_one_sequence(void **state) {
     }
 }
 
-/* Batches of changing size, far over several epochs, stopped after every batch: through JSON, with and without a thread. */
+/* Batches of changing size, far over several epochs, stopped after every batch: through JSON, with
+ * and without a thread. */
 static void resumed_equals_uninterrupted(void **state) {
     const lt_loader_source with_mask[2] = {{masked, 1}, {other, 1}};
     (void)state;
@@ -356,7 +360,8 @@ static void resumed_equals_uninterrupted(void **state) {
 
 enum { BOS = 50001, EOD = 50000 };
 
-/* The label as a mask leaves it. An EOD that was put in goes with the token before it, a BOS is silent. */
+/* The label as a mask leaves it. An EOD that was put in goes with the token before it, a BOS is
+ * silent. */
 static int32_t masked_label(int32_t token, int32_t label) {
     const bool kept = label == EOD   ? token == BOS || is_label(token)
                       : label == BOS ? false
@@ -364,8 +369,8 @@ static int32_t masked_label(int32_t token, int32_t label) {
     return label >= 0 && kept ? label : LT_LABEL_IGNORED;
 }
 
-/* A masked shard gives the rows of the same shard without a mask, but for the silent labels; in every packing and order,
- * documents cut over rows or not, and beside a shard without a mask. */
+/* A masked shard gives the rows of the same shard without a mask, but for the silent labels; in
+ * every packing and order, documents cut over rows or not, and beside a shard without a mask. */
 static void silent_tokens_are_no_labels(void **state) {
     static int32_t tokens[ROOM * SEQ], labels[ROOM * SEQ], wanted[ROOM * SEQ];
     const lt_loader_source with_mask[2] = {{masked, 1}, {other, 1}};
@@ -400,8 +405,8 @@ static void silent_tokens_are_no_labels(void **state) {
                 silent += wanted[t] != labels[t];
                 learnt += wanted[t] >= 0;
             }
-            if (o.n_sources == 1 ||
-                !o.add_eod) { /* Whose an EOD row's lone BOS is can not be told. */
+            /* Whose an EOD row's lone BOS is can not be told. */
+            if (o.n_sources == 1 || !o.add_eod) {
                 assert_memory_equal(wanted, batch.labels, sizeof wanted);
             }
         }
@@ -573,8 +578,8 @@ static void bad_input_is_told(void **state) {
     lt_loader_state s;
     char text[512];
     (void)state;
-    o.vocab_size =
-        10000; /* Ids reach 19999: found by the thread, told to the caller, again and again. */
+    /* Ids reach 19999: found by the thread, told to the caller, again and again. */
+    o.vocab_size = 10000;
     o.shuffle = LT_SHUFFLE_NONE;
     l = open_loader(&o);
     lt_err err = LT_OK;

@@ -1,4 +1,5 @@
-/* Seals of shards: what changed content, size, number, time and place do to a comparison; files smaller and larger than what is read of them. */
+/* Seals of shards: what changed content, size, number, time and place do to a comparison; files
+ * smaller and larger than what is read of them. */
 #include <fcntl.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -145,8 +146,9 @@ static void number_of_files(void **state) {
     json_decref(s);
 }
 
-/* 64 blocks of 1 MiB in 80,001,024 bytes: the first ends at 1,048,576, the second begins at (80,001,024 - 1,048,576) / 63 = 1,253,213. Token 590,000 stands at
- * byte 1,181,024, between them. */
+/* 64 blocks of 1 MiB in 80,001,024 bytes: the first ends at 1,048,576, the second begins at
+ * (80,001,024 - 1,048,576) / 63 = 1,253,213. Token 590,000 stands at byte 1,181,024, between
+ * them. */
 static void large(void **state) {
     json_t *s, *w;
     (void)state;

@@ -232,7 +232,8 @@ static void stopped_goes_on(void **state) {
     assert_int_equal(lt_tokenize_files(&o, &stats), LT_ERR_STATE);
 }
 
-/* A child that tokenises; killed after so many seconds, unless it is done before (0: never). True: it was done. */
+/* A child that tokenises; killed after so many seconds, unless it is done before (0: never). True:
+ * it was done. */
 static bool run_child(const lt_tokenize_options *o, double kill_after_s) {
     int status = -1;
     const pid_t child = fork();
@@ -250,8 +251,9 @@ static bool run_child(const lt_tokenize_options *o, double kill_after_s) {
     return WIFEXITED(status);
 }
 
-/* Killed by SIGKILL at random instants of the time that a whole run takes here and now (under valgrind it is a hundred times that
- * of a quiet machine), a little later each time, so that it ends; then again, until enough were killed. */
+/* Killed by SIGKILL at random instants of the time that a whole run takes here and now (under
+ * valgrind it is a hundred times that of a quiet machine), a little later each time, so that it
+ * ends; then again, until enough were killed. */
 static void killed_goes_on(void **state) {
     char prefix[LT_PATH_BYTES] = "";
     lt_tokenize_options o = options(prefix, 2);
@@ -282,7 +284,8 @@ static void killed_goes_on(void **state) {
     assert_true(kills >= 20);
 }
 
-/* A disk that fills up: the child may not write files beyond 1 MB. Nothing is lost: with room again the same call ends well. */
+/* A disk that fills up: the child may not write files beyond 1 MB. Nothing is lost: with room again
+ * the same call ends well. */
 static void full_disk_loses_nothing(void **state) {
     lt_tokenize_options o = options(at("full"), 2);
     lt_tokenize_stats stats;
@@ -305,7 +308,8 @@ static void full_disk_loses_nothing(void **state) {
     assert_same_files(at("one"), at("full"));
 }
 
-/* A run killed before its first document does not stand in the way of another command; one with documents does. */
+/* A run killed before its first document does not stand in the way of another command; one with
+ * documents does. */
 static void an_empty_journal_is_none(void **state) {
     char prefix[LT_PATH_BYTES] = "";
     lt_tokenize_options o = options(prefix, 1);

@@ -1,5 +1,5 @@
-/* Tokenizers from small files in memory: parts of tokenizer.json, other formats, streaming, and bad input, each of which is one clear
- * error. */
+/* Tokenizers from small files in memory: parts of tokenizer.json, other formats, streaming, and bad
+ * input, each of which is one clear error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -58,7 +58,8 @@ static void merges_and_special_tokens(void **state) {
     lt_tokenizer_close(t);
 }
 
-/* The tokenizers package counts on behind the vocabulary whatever the file says, and takes the id of a piece of the same text. */
+/* The tokenizers package counts on behind the vocabulary whatever the file says, and takes the id
+ * of a piece of the same text. */
 static void ids_of_added_tokens(void **state) {
     static const char more[] = ", {\"id\": 20, \"content\": \"q\"}, {\"id\": 30, \"content\": "
                                "\"ab\"}, {\"id\": 40, \"content\": \"r\"}";
@@ -206,7 +207,8 @@ static void bad_rank_files_are_refused(void **state) {
     }
 }
 
-/* A known encoding's file that ends early at a line's end; under another name, or with its pattern told, it is a vocabulary. */
+/* A known encoding's file that ends early at a line's end; under another name, or with its pattern
+ * told, it is a vocabulary. */
 static void a_rank_file_cut_at_a_line_is_refused(void **state) {
     static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     const lt_tokenizer_options gpt2 = {.pattern = "gpt2"};

@@ -1,4 +1,5 @@
-/* Which tokens end a text by a tokenizer's own files: names, a GGUF's keys, tokenizer_config.json; what GGUF's writer makes of a model's ids. */
+/* Which tokens end a text by a tokenizer's own files: names, a GGUF's keys, tokenizer_config.json;
+ * what GGUF's writer makes of a model's ids. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,6 +1,7 @@
-/* Tokenizers against the libraries that own their formats: the ids of whole corpora, as CRC-32, in tests/golden/tokenizer/ids.tsv
- * (tools/make_tokenizer_goldens.py). The tokenizer files and corpora are ../shared/data; without it the tests are skipped. Also
- * llama.cpp's own vectors, one by one. */
+/* Tokenizers against the libraries that own their formats: the ids of whole corpora, as CRC-32, in
+ * tests/golden/tokenizer/ids.tsv (tools/make_tokenizer_goldens.py). The tokenizer files and corpora
+ * are ../shared/data; without it the tests are skipped. Also llama.cpp's own vectors, one by
+ * one. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -227,7 +228,8 @@ static void llama_cpp_vectors(void **state) {
     }
 }
 
-/* Decoding what was encoded gives the text back, streamed or at once, and every streamed part is valid UTF-8. */
+/* Decoding what was encoded gives the text back, streamed or at once, and every streamed part is
+ * valid UTF-8. */
 static void decoding_gives_the_text_back(void **state) {
     static const char *const files[] = {"tok-qwen3/tokenizer.json.zst",
                                         "tok-tiktoken/o200k_base.tiktoken.zst",

@@ -1,5 +1,6 @@
-/* Small random tokenizer.json files with every part in many combinations: ids, with and without special tokens, and text back must be
- * those of Hugging Face's package, as tests/golden/tokenizer/random.jsonl has them (tools/diff_tokenizer_json.py --golden). */
+/* Small random tokenizer.json files with every part in many combinations: ids, with and without
+ * special tokens, and text back must be those of Hugging Face's package, as
+ * tests/golden/tokenizer/random.jsonl has them (tools/diff_tokenizer_json.py --golden). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -135,20 +136,23 @@ static void every_part_of_tokenizer_json(void **state) {
     check_file(GOLDEN "random.jsonl", 50);
 }
 
-/* Decoders in any sequence, ligatures before a Metaspace of first words, splits at empty matches: each was once another text or id. */
+/* Decoders in any sequence, ligatures before a Metaspace of first words, splits at empty matches:
+ * each was once another text or id. */
 static void cases_once_wrong(void **state) {
     (void)state;
     check_file(GOLDEN "cases.jsonl", 40);
 }
 
-/* Models of all four types that Google's package trained (tools/diff_sentencepiece.py): ids, and what it decodes. */
+/* Models of all four types that Google's package trained (tools/diff_sentencepiece.py): ids, and
+ * what it decodes. */
 static void sentencepiece_models(void **state) {
     (void)state;
     check_file(GOLDEN "sentencepiece.jsonl", 16);
 }
 
-/* A vocabulary whose products make pairs of better rank than their own: the sweep over one rank must give way. The long word
- * must be cut as its parts would be by the definition: best rank first, leftmost first. */
+/* A vocabulary whose products make pairs of better rank than their own: the sweep over one rank
+ * must give way. The long word must be cut as its parts would be by the definition: best rank
+ * first, leftmost first. */
 static void long_words_of_an_odd_vocabulary(void **state) {
     static const char json[] =
         "{\"added_tokens\":[],\"normalizer\":null,\"pre_tokenizer\":null,\"model\":{\"type\":"

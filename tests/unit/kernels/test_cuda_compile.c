@@ -1,4 +1,5 @@
-/* test_cuda_compile.c: kernel texts, NVRTC and its disk cache; and that a machine without a driver gets a clear error. */
+/* test_cuda_compile.c: kernel texts, NVRTC and its disk cache; and that a machine without a driver
+ * gets a clear error. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* Ops of a step that become one kernel where the step is recorded (ops/fuse.h) against the same ops one by one: the same bits in every tensor. Skipped where there is no GPU.
- * Three layers of a transformer at the level of ops, with shapes that fill nothing evenly. */
+/* Ops of a step that become one kernel where the step is recorded (ops/fuse.h) against the same ops
+ * one by one: the same bits in every tensor. Skipped where there is no GPU. Three layers of a
+ * transformer at the level of ops, with shapes that fill nothing evenly. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,5 @@
-/* Products with ggml's block formats on a GPU against the blocks' own values in double; skipped where there is no GPU. */
+/* Products with ggml's block formats on a GPU against the blocks' own values in double; skipped
+ * where there is no GPU. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -75,7 +76,8 @@ static void place(bench *t, lt_dtype type) {
         t->q, &(lt_matmul_pack_args){.dst = t->d_packed, .b = b, .trans_b = true}));
 }
 
-/* The first FEW rows in 8 bits a number as they are worth then, and how much those are worth that may as well be one more or less: nearly half. */
+/* The first FEW rows in 8 bits a number as they are worth then, and how much those are worth that
+ * may as well be one more or less: nearly half. */
 static void round_few(bench *t) {
     for (int i = 0; i < FEW * t->k; i += 32) {
         float most = 0.0f;
@@ -90,9 +92,11 @@ static void round_few(bench *t) {
     }
 }
 
-/* 32-bit sums of K products of numbers up to 1.3: far below 1e-3. K formats: scales are rounded to F16, 2^-11 of each weight. More than 16 rows (with minima), 32 (4 and 5 bits), or 64:
- * weights may be rounded to BF16, 2^-9 of each, and what is left of minima as well, in which the numbers of a group err alike. Errors add up like sqrt(K); the sums themselves are about 10.
- * Reckoned on a CPU for numbers like these, roundings as the kernel has them: at most 0.08, 0.097 with minima. */
+/* 32-bit sums of K products of numbers up to 1.3: far below 1e-3. K formats: scales are rounded to
+ * F16, 2^-11 of each weight. More than 16 rows (with minima), 32 (4 and 5 bits), or 64: weights may
+ * be rounded to BF16, 2^-9 of each, and what is left of minima as well, in which the numbers of a
+ * group err alike. Errors add up like sqrt(K); the sums themselves are about 10. Reckoned on a CPU
+ * for numbers like these, roundings as the kernel has them: at most 0.08, 0.097 with minima. */
 static void check(bench *t, lt_dtype type, lt_dtype act, int m, bool bias) {
     const bool mins = type == LT_Q4_1 || type == LT_Q5_1 || type == LT_Q4_K || type == LT_Q5_K,
                fine = type == LT_Q8_0 || type == LT_Q6_K;

@@ -1,5 +1,6 @@
-/* Moments in BF16, rounded at random: the rounding itself; every implementation draws the reference's bits; a part of a buffer draws what the whole
- * would; and what it is for: an average that moves by less than half a unit a step still arrives. */
+/* Moments in BF16, rounded at random: the rounding itself; every implementation draws the
+ * reference's bits; a part of a buffer draws what the whole would; and what it is for: an average
+ * that moves by less than half a unit a step still arrives. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,7 +49,8 @@ static void fill(buffers *b) {
     }
 }
 
-/* One update of device buffers by an implementation or, where that is NULL or not for this machine, by the backend's choice. */
+/* One update of device buffers by an implementation or, where that is NULL or not for this machine,
+ * by the backend's choice. */
 typedef struct {
     const lt_backend *backend;
     const lt_op_impl *impl;
@@ -135,7 +137,8 @@ static int different(const uint16_t *a, const uint16_t *b) {
     return n;
 }
 
-/* The draws are the same; two values that differ in F32's last bit fall to different sides of one in some ten thousand draws. */
+/* The draws are the same; two values that differ in F32's last bit fall to different sides of one
+ * in some ten thousand draws. */
 static void check(const update *u, const char *name) {
     static buffers want, got, parts, later;
     update other = *u;
@@ -179,7 +182,8 @@ static void implementations(void **state) {
     }
 }
 
-/* The second moment goes from 1 to 1.21 by a thousandth of the rest a step: less than a sixteenth of BF16's unit. Rounded to nearest it would not move. */
+/* The second moment goes from 1 to 1.21 by a thousandth of the rest a step: less than a sixteenth
+ * of BF16's unit. Rounded to nearest it would not move. */
 static void slow_averages_arrive(void **state) {
     static buffers b;
     const update u = {.backend = lt_backend_cpu(), .op = LT_OP_adamw, .seed = 1};

@@ -1,5 +1,6 @@
-/* Products with quantised matrices against ggml's generic dot products (tools/make_quant_goldens.py), bit for bit: the reference, and every
- * implementation of the CPU backend that this machine runs. */
+/* Products with quantised matrices against ggml's generic dot products
+ * (tools/make_quant_goldens.py), bit for bit: the reference, and every implementation of the CPU
+ * backend that this machine runs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

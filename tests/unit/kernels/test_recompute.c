@@ -1,4 +1,5 @@
-/* What recomputation needs of the ops: a norm of the stored sum gives the bits the fused add-and-norm gave, in every implementation. */
+/* What recomputation needs of the ops: a norm of the stored sum gives the bits the fused
+ * add-and-norm gave, in every implementation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* test_vec.c: the functions of kernels/cpu/isa/vec.h against double, in the portable build (the text is the same for all sets), and what
- * they do with NaN, infinities and the ends of their ranges. */
+/* test_vec.c: the functions of kernels/cpu/isa/vec.h against double, in the portable build (the
+ * text is the same for all sets), and what they do with NaN, infinities and the ends of their
+ * ranges. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -73,7 +74,8 @@ static void rounding_to_bf16(void **state) {
     }
 }
 
-/* The same patterns and their neighbours through each set's kernel: what one set writes another reads, NaNs too. */
+/* The same patterns and their neighbours through each set's kernel: what one set writes another
+ * reads, NaNs too. */
 static void casts_of_every_set(void **state) {
     enum { PATTERNS = 65536, POINTS = 8, COUNT = PATTERNS * POINTS };
     static const uint32_t low[POINTS] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF, 0x4000, 0xC000};
@@ -107,8 +109,8 @@ static void casts_of_every_set(void **state) {
         }
         n_run++;
     }
-    assert_int_equal(
-        n_run, 2 + (int)lt_cpu_features_get()->isa); /* Portable and all up to it; the reference. */
+    /* Portable and all up to it; the reference. */
+    assert_int_equal(n_run, 2 + (int)lt_cpu_features_get()->isa);
 }
 
 static void transposition(void **state) {

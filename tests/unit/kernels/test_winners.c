@@ -1,4 +1,5 @@
-/* The tuner's record of products: what is kept is found, by exactly its product; what is broken in the file is passed over. */
+/* The tuner's record of products: what is kept is found, by exactly its product; what is broken in
+ * the file is passed over. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,8 +1,11 @@
 /* far.h: a device without a device: the CPU's kernels behind everything that makes a GPU hard.
  *
- *     memory   what alloc returns can not be touched: the host's read or write faults. Ops get the address behind it.
- *     queues   nothing runs before a sync: what the host reads too early is old, what it changes too early is used changed.
- *     graphs   recorded with the pointers and numbers of the moment; transfers and waits inside one are failures.
+ *     memory   what alloc returns can not be touched: the host's read or write faults. Ops get the
+ *              address behind it.
+ *     queues   nothing runs before a sync: what the host reads too early is old, what it changes
+ *              too early is used changed.
+ *     graphs   recorded with the pointers and numbers of the moment; transfers and waits inside one
+ *              are failures.
  *
  * What runs right here, with the same bits as on the CPU, keeps to backend.h. */
 #ifndef TESTS_MODEL_FAR_H
@@ -17,7 +20,8 @@
 
 #define FAR_ROOM       ((size_t)4 << 30)
 #define FAR_ARGS_BYTES 2048
-/* A word of arguments may be a small number, or a flag, and padding that has half of an old far address: no such word is an address from here on. */
+/* A word of arguments may be a small number, or a flag, and padding that has half of an old far
+ * address: no such word is an address from here on. */
 #define FAR_PLACE ((void *)0x5a5aa0000000)
 
 typedef enum { FAR_OP, FAR_MOVE, FAR_ZERO, FAR_ORDER, FAR_LAUNCH } far_kind;
@@ -91,7 +95,8 @@ static inline far_work *far_push(lt_queue *q, far_kind kind) {
     return &g->works[g->n++];
 }
 
-/* A copy of the arguments with every far address made real. Only tensors' data and packed weights are addresses there. */
+/* A copy of the arguments with every far address made real. Only tensors' data and packed weights
+ * are addresses there. */
 static inline lt_err far_call(lt_op op, const void *args) {
     _Alignas(16) unsigned char real[FAR_ARGS_BYTES];
     const lt_backend *cpu = lt_backend_cpu();

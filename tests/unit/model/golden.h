@@ -1,4 +1,5 @@
-/* golden.h: cases of tests/golden/model, made by tools/make_model_goldens.py, for the tests of pass and session. */
+/* golden.h: cases of tests/golden/model, made by tools/make_model_goldens.py, for the tests of pass
+ * and session. */
 #ifndef TESTS_MODEL_GOLDEN_H
 #define TESTS_MODEL_GOLDEN_H
 

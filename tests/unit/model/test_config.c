@@ -1,4 +1,5 @@
-/* Specs: config.json there and back, refusals, counts. Configurations as transformers 5.23 writes them, shortened. */
+/* Specs: config.json there and back, refusals, counts. Configurations as transformers 5.23 writes
+ * them, shortened. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -77,7 +78,8 @@ static void reads_gemma_layers(void **state) {
     assert_true(s.embed_scale > 5.656f && s.embed_scale < 5.657f);
 }
 
-/* Gemma 2 as its makers published it: no layer_types; null takes a cap away that an absent key leaves. */
+/* Gemma 2 as its makers published it: no layer_types; null takes a cap away that an absent key
+ * leaves. */
 static void reads_gemma2(void **state) {
     lt_model_spec s;
     (void)state;

@@ -1,6 +1,8 @@
-/* Every key of config.json against what it does in transformers (golden: tools/make_config_keys.py): a value that changes what a model says there changes the spec
- * here or is refused; one that changes nothing is passed over, or refused, and never changes the arithmetic. Every key of a family's class is known. What a file leaves
- * out is what transformers takes for it. */
+/* Every key of config.json against what it does in transformers (golden:
+ * tools/make_config_keys.py): a value that changes what a model says there changes the spec here or
+ * is refused; one that changes nothing is passed over, or refused, and never changes the
+ * arithmetic. Every key of a family's class is known. What a file leaves out is what transformers
+ * takes for it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -30,9 +32,10 @@ static lt_err read_with(lt_model_spec *spec, const json_t *base, const char *key
     return err;
 }
 
-/* What does not decide a model's words: ends of texts, initial weights, losses beside; tied is for the weights to say (below),
- * as are biases, without which a file is refused when it is opened. A bound on the length of texts
- * is no arithmetic where positions are not learned, and in transformers nothing at all. */
+/* What does not decide a model's words: ends of texts, initial weights, losses beside; tied is for
+ * the weights to say (below), as are biases, without which a file is refused when it is opened. A
+ * bound on the length of texts is no arithmetic where positions are not learned, and in
+ * transformers nothing at all. */
 static void forget_what_says_nothing(lt_model_spec *s) {
     s->bos_id = s->pad_id = -1;
     s->eos = (lt_ends){.n = 0};
@@ -160,7 +163,8 @@ static void logits_of(lt_model *m, float *out) {
     lt_session_close(s);
 }
 
-/* The weights of the folder once more: the embedding under the given names, of which NULL is none; a head of its own stays. */
+/* The weights of the folder once more: the embedding under the given names, of which NULL is none;
+ * a head of its own stays. */
 static void rename_embedding(const char *first, const char *second) {
     lt_safetensors file = {0};
     lt_safetensor_out out[32];
@@ -189,7 +193,8 @@ static void rename_embedding(const char *first, const char *second) {
     assert_int_equal(rename(FOLDER "/other.safetensors", FOLDER "/model.safetensors"), 0);
 }
 
-/* Save a random model, say in its config.json that it is tied, rename, open: its logits, and whether it is tied then. */
+/* Save a random model, say in its config.json that it is tied, rename, open: its logits, and
+ * whether it is tied then. */
 static bool behind_the_file(bool tied, const char *first, const char *second, float *before,
                             float *after) {
     const lt_model_spec spec = small(tied);
@@ -212,8 +217,10 @@ static bool behind_the_file(bool tied, const char *first, const char *second, fl
     return is_tied;
 }
 
-/* What transformers 5.23 does with tie_word_embeddings and a head in the file, on Llama, Qwen 2 and 3, Gemma 2 and 3, Mixtral, Mistral and Apertus alike (its
- * modeling_utils.py, tie_weights): a head of other values counts, one of the same is the embedding, and one without an embedding is both. */
+/* What transformers 5.23 does with tie_word_embeddings and a head in the file, on Llama, Qwen 2 and
+ * 3, Gemma 2 and 3, Mixtral, Mistral and Apertus alike (its modeling_utils.py, tie_weights): a head
+ * of other values counts, one of the same is the embedding, and one without an embedding is
+ * both. */
 static void a_head_in_the_file_counts(void **state) {
     static const char embed[] = "model.embed_tokens.weight", head[] = "lm_head.weight";
     static float before[N * V], after[N * V];
@@ -226,7 +233,8 @@ static void a_head_in_the_file_counts(void **state) {
     assert_memory_equal(before, after, sizeof before);
 }
 
-/* What a file holds beyond what its config.json describes is counted; what a family's files hold besides weights, or under other names, is not. */
+/* What a file holds beyond what its config.json describes is counted; what a family's files hold
+ * besides weights, or under other names, is not. */
 static void tensors_that_fill_nothing_are_told(void **state) {
     static const char *const goldens[] = {"gpt2",    "llama_bias", "gemma3",  "apertus",
                                           "mixtral", "phi3",       "mistral", "switch"};

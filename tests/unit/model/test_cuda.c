@@ -1,8 +1,11 @@
-/* Every family on a GPU, where there is one: losses and gradients against the goldens (Hugging Face transformers in float64), the same bits twice, the same
- * bits for every level of recompute, eager and as a recorded graph; in BF16 near the CPU's BF16.
+/* Every family on a GPU, where there is one: losses and gradients against the goldens (Hugging Face
+ * transformers in float64), the same bits twice, the same bits for every level of recompute, eager
+ * and as a recorded graph; in BF16 near the CPU's BF16.
  *
- * Tolerances, relative to the largest element of a tensor. F32: as on the CPU (test_golden.c), doubled, since sums run in other orders. BF16 is
- * measured against the CPU's BF16: on an H100 its gradients are 0.9 to 1.3 times as far from F32, those of Switch, whose ReLU has a kink, 1.9 times. */
+ * Tolerances, relative to the largest element of a tensor. F32: as on the CPU (test_golden.c),
+ * doubled, since sums run in other orders. BF16 is measured against the CPU's BF16: on an H100 its
+ * gradients are 0.9 to 1.3 times as far from F32, those of Switch, whose ReLU has a kink, 1.9
+ * times. */
 #include "unit/model/golden.h"
 
 #include "model/alloc.h"
@@ -73,7 +76,8 @@ static void check_bits(golden *g, lt_model *m) {
     free(one);
 }
 
-/* The most that a parameter's gradients of two models are apart, in parts of their length; *worst: which. */
+/* The most that a parameter's gradients of two models are apart, in parts of their length; *worst:
+ * which. */
 static double apart(const golden *g, lt_model *m, lt_model *cpu, const char **worst) {
     lt_pass_result r, expected;
     float *ours = gradients(g, m, LT_RECOMPUTE_NONE, 1, true, &r),
@@ -87,8 +91,8 @@ static double apart(const golden *g, lt_model *m, lt_model *cpu, const char **wo
             off += pow((double)ours[j] - (double)theirs[j], 2);
             whole += pow((double)theirs[j], 2);
         }
-        if (!(sqrt(off) <= most * sqrt(whole)) &&
-            q->kind != LT_PARAM_QKV_BIAS) { /* Of keys: rounding alone. */
+        /* Of keys: rounding alone. */
+        if (!(sqrt(off) <= most * sqrt(whole)) && q->kind != LT_PARAM_QKV_BIAS) {
             most = sqrt(off / whole);
             *worst = q->name;
         }
@@ -98,7 +102,8 @@ static double apart(const golden *g, lt_model *m, lt_model *cpu, const char **wo
     return most;
 }
 
-/* The GPU's BF16 is about as far from F32 as the CPU's: both round at the same places, only not always the same way. */
+/* The GPU's BF16 is about as far from F32 as the CPU's: both round at the same places, only not
+ * always the same way. */
 static void compare_bf16(const golden *g, lt_model *m, lt_model *cpu, const char *how) {
     const char *worst = "", *worst_cpu = "";
     const double off = apart(g, m, g->model, &worst), usual = apart(g, cpu, g->model, &worst_cpu);
@@ -108,8 +113,9 @@ static void compare_bf16(const golden *g, lt_model *m, lt_model *cpu, const char
     }
 }
 
-/* A row that rounding sends to another expert changes whole gradients (on an H100 one of Mixtral's: 0.27 of the router's). So experts are compared with all of
- * them chosen and none full, where nothing can change. */
+/* A row that rounding sends to another expert changes whole gradients (on an H100 one of Mixtral's:
+ * 0.27 of the router's). So experts are compared with all of them chosen and none full, where
+ * nothing can change. */
 static void check_bf16(golden *g, lt_model *m) {
     lt_model *cpu = open_on(g->name, "", lt_backend_cpu(), LT_BF16);
     lt_model *const all[] = {m, cpu, g->model};
@@ -171,7 +177,8 @@ static void session(void **state) {
     }
 }
 
-/* Kinds of RoPE beside those of the families: parts of heads, tables by length. Prompts and single tokens, against transformers (test_rope.c). */
+/* Kinds of RoPE beside those of the families: parts of heads, tables by length. Prompts and single
+ * tokens, against transformers (test_rope.c). */
 static void rope(void **state) {
     enum { V = 32, PROMPT = 12, END = 22, LONG = 17 };
     static const char *const cases[] = {"dynamic",    "longrope", "proportional",

@@ -1,9 +1,13 @@
-/* Weights as a GGUF stores them on a GPU, where there is one: near the same file read in F32 on the CPU, for every mixture of block types, by each way there is: one
- * row, few rows, many rows; the same bits eager, recorded and launched; each matrix in memory once.
+/* Weights as a GGUF stores them on a GPU, where there is one: near the same file read in F32 on the
+ * CPU, for every mixture of block types, by each way there is: one row, few rows, many rows; the
+ * same bits eager, recorded and launched; each matrix in memory once.
  *
- * Tolerance, relative to the largest logit: weights are exact (K formats' scales rounded at 2^-11), or, with many rows, rounded at 2^-9 (on Hopper, with minima, with few too); activations
- * are BF16: each of some 20 stages rounds at 2^-9, of which most averages out. As BF16 weights on the CPU: docs/numerics.md. Seen on an H100: 0.012 to 0.015 with many rows, 0.014 to 0.021
- * with few. A row alone is rounded to 8 bits a number, as the CPU's kernels do it: those are 0.020 to 0.044 off in the same place. */
+ * Tolerance, relative to the largest logit: weights are exact (K formats' scales rounded at 2^-11),
+ * or, with many rows, rounded at 2^-9 (on Hopper, with minima, with few too); activations are BF16:
+ * each of some 20 stages rounds at 2^-9, of which most averages out. As BF16 weights on the CPU:
+ * docs/numerics.md. Seen on an H100: 0.012 to 0.015 with many rows, 0.014 to 0.021 with few. A row
+ * alone is rounded to 8 bits a number, as the CPU's kernels do it: those are 0.020 to 0.044 off in
+ * the same place. */
 #include <unistd.h>
 
 #include "unit/model/golden.h"
@@ -88,8 +92,9 @@ static void check_memory(const pair *p) {
         }
     }
     assert_int_equal(packed, m->held_packed_bytes);
-    if (m->spec.width % 128 ==
-        0) { /* Else tiles are filled up. K formats' scales are 6 or 8 bits in the file, 16 here: 12 % at most. */
+    /* Else tiles are filled up. K formats' scales are 6 or 8 bits in the file, 16 here: 12 % at
+     * most. */
+    if (m->spec.width % 128 == 0) {
         assert_true(packed <= blocks + blocks / 8);
     }
 }
@@ -171,7 +176,8 @@ static void mixtures(void **state) {
     lt_model_close(random);
 }
 
-/* Rows of 172 are not blocks and become BF16; 172 rows of gate do not end a group of packed rows; the embedding is the head, too. */
+/* Rows of 172 are not blocks and become BF16; 172 rows of gate do not end a group of packed rows;
+ * the embedding is the head, too. */
 static void odd_shapes(void **state) {
     lt_model *random;
     pair p;
@@ -190,7 +196,8 @@ static void odd_shapes(void **state) {
     lt_model_close(random);
 }
 
-/* A file without blocks is BF16 on a GPU, as if `stored` had not been said; random weights can be blocks. */
+/* A file without blocks is BF16 on a GPU, as if `stored` had not been said; random weights can be
+ * blocks. */
 static void without_blocks_and_random(void **state) {
     static float logits[2][3][V];
     lt_model *random, *blocks = NULL;

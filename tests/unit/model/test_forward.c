@@ -1,5 +1,6 @@
-/* Many sequences in pages against one session each: prompts in pieces, decoding, mixed, on scattered pages; padded to buckets; and recorded as graphs by a
- * device that keeps the ops' arguments, runs them again at each launch, and nothing before it is waited for. */
+/* Many sequences in pages against one session each: prompts in pieces, decoding, mixed, on
+ * scattered pages; padded to buckets; and recorded as graphs by a device that keeps the ops'
+ * arguments, runs them again at each launch, and nothing before it is waited for. */
 #include "unit/model/golden.h"
 
 #include "model/forward.h"

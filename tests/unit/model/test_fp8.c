@@ -1,4 +1,5 @@
-/* Linear layers in 8-bit floats: near what they are without, the same bits with any recompute, threads and device memory, and of the weights of today. */
+/* Linear layers in 8-bit floats: near what they are without, the same bits with any recompute,
+ * threads and device memory, and of the weights of today. */
 #include "unit/model/golden.h"
 
 #include "model/fp8.h"
@@ -47,8 +48,9 @@ static double off(const float *a, const float *b, int64_t n) {
     return sqrt(apart / norm);
 }
 
-/* An E4M3 number is off by 2.6 % (root mean square), a product of two by 3.7 %, four in a row in each of two layers of strong random weights, and back: gradients 8 to 25 % of
- * their norm away, most in the models of experts, which are not compared. */
+/* An E4M3 number is off by 2.6 % (root mean square), a product of two by 3.7 %, four in a row in
+ * each of two layers of strong random weights, and back: gradients 8 to 25 % of their norm away,
+ * most in the models of experts, which are not compared. */
 static void near_the_same_in_f32(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_RECIPES * 2; i++) {
@@ -100,7 +102,8 @@ static void recompute_and_threads_change_no_bit(void **state) {
     lt_thread_set_count(threads);
 }
 
-/* Weights are cast anew when their version says so, and only then; evaluation and smaller batches use the same casts. */
+/* Weights are cast anew when their version says so, and only then; evaluation and smaller batches
+ * use the same casts. */
 static void weights_of_today(void **state) {
     (void)state;
     golden g;

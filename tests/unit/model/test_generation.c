@@ -1,5 +1,6 @@
-/* What a model's own files say of generating: ends and defaults against transformers' generate (tests/golden/model/generation.json, made by
- * tools/make_generation_goldens.py), there and back through folders and GGUF, and files with faults. */
+/* What a model's own files say of generating: ends and defaults against transformers' generate
+ * (tests/golden/model/generation.json, made by tools/make_generation_goldens.py), there and back
+ * through folders and GGUF, and files with faults. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +42,8 @@ static void put_json(const char *folder, const char *name, const json_t *value) 
     free(text);
 }
 
-/* The golden llama3 in a folder of its own, with these ends and this generation_config.json (NULL: none). */
+/* The golden llama3 in a folder of its own, with these ends and this generation_config.json (NULL:
+ * none). */
 static void make_folder(char folder[64], const json_t *eos, const json_t *generation) {
     json_t *config = NULL;
     char path[LT_PATH_BYTES];
@@ -222,7 +224,8 @@ static void same_key(const char *a, const char *b, const char *name, const char 
     json_decref(y);
 }
 
-/* Folder -> folder, and folder -> GGUF -> GGUF -> folder: the ids of both files and every word of generation_config.json. */
+/* Folder -> folder, and folder -> GGUF -> GGUF -> folder: the ids of both files and every word of
+ * generation_config.json. */
 static void nothing_is_lost(void **state) {
     static const char generation[] =
         "{\"bos_token_id\": 1, \"pad_token_id\": 0, \"eos_token_id\": [3, 4, 5, 6, 7], "

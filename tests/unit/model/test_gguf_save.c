@@ -1,5 +1,5 @@
-/* GGUF files written and read again: the same logits to the bit from F32 weights, for every family GGUF knows; weights as stored against the same weights
- * widened; a token alone and in a batch. */
+/* GGUF files written and read again: the same logits to the bit from F32 weights, for every family
+ * GGUF knows; weights as stored against the same weights widened; a token alone and in a batch. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -111,8 +111,8 @@ static void same_behind_gguf(const lt_model_spec *spec, const char *name) {
     lt_model_close(b);
 }
 
-/* What differs from a family's own numbers comes back: Apertus without RoPE scaling, Gemma's local base, windows and softcap, and the attention
- * scale that readers know by 62 layers. */
+/* What differs from a family's own numbers comes back: Apertus without RoPE scaling, Gemma's local
+ * base, windows and softcap, and the attention scale that readers know by 62 layers. */
 static void what_is_not_the_familys_own_comes_back(void **state) {
     lt_model_spec s = small(LT_FAMILY_APERTUS);
     (void)state;
@@ -192,8 +192,9 @@ static void what_gguf_can_not_say_is_refused(void **state) {
     lt_model_close(m);
 }
 
-/* A llama of whole blocks in each mixture: as stored it must come near the same weights widened to F32 (activations are rounded to 8 bits), and nearer the
- * more bits it has; its rows must not depend on how many run together. */
+/* A llama of whole blocks in each mixture: as stored it must come near the same weights widened to
+ * F32 (activations are rounded to 8 bits), and nearer the more bits it has; its rows must not
+ * depend on how many run together. */
 static lt_model *random_model(int64_t ffn_width) {
     return tiny_llama(256, ffn_width, 500, 64, true);
 }
@@ -235,7 +236,8 @@ static void stored_weights_run_as_they_are(void **state) {
     for (int mix = 0; mix < LT_GGUF_MIX_COUNT; mix++) {
         check_stored(m, (lt_gguf_mix)mix, limits[mix]);
     }
-    /* Its worst logit scatters more (0.057 with sums in a sanitizer build's order); rows packed wrongly make it another model. */
+    /* Its worst logit scatters more (0.057 with sums in a sanitizer build's order); rows packed
+     * wrongly make it another model. */
     check_stored(odd, LT_GGUF_MIX_Q8_0, 2 * limits[LT_GGUF_MIX_Q8_0]);
     check_stored(odd, LT_GGUF_MIX_Q4_K_M, 2 * limits[LT_GGUF_MIX_Q4_K_M]);
     lt_model_close(m);

@@ -1,10 +1,13 @@
-/* Every family against Hugging Face transformers (goldens: tools/make_model_goldens.py, float64): loss of each row, logits, every gradient tensor,
- * on the reference backend and on the fast one; ten AdamW steps on the fast one.
+/* Every family against Hugging Face transformers (goldens: tools/make_model_goldens.py, float64):
+ * loss of each row, logits, every gradient tensor, on the reference backend and on the fast one;
+ * ten AdamW steps on the fast one.
  *
- * Tolerances, relative to the largest element of a tensor: F32 rounds each of about 30 stages between embedding and loss at 2^-24, and the
- * goldens themselves contain F32 norms and rotary tables; less than 2e-6 was seen. Ten steps of Adam divide by gradients near
- * zero, which amplifies: the updates agree within 2 % of their norm, losses within 2e-4. The bias of the keys has gradient zero (without RoPE) but
- * for rounding, as it shifts all logits of a softmax alike; it is left out. */
+ * Tolerances, relative to the largest element of a tensor: F32 rounds each of about 30 stages
+ * between embedding and loss at 2^-24, and the goldens themselves contain F32 norms and rotary
+ * tables; less than 2e-6 was seen. Ten steps of Adam divide by gradients near zero, which
+ * amplifies: the updates agree within 2 % of their norm, losses within 2e-4. The bias of the keys
+ * has gradient zero (without RoPE) but for rounding, as it shifts all logits of a softmax alike; it
+ * is left out. */
 #include "unit/model/golden.h"
 #include "lateen/model.h"
 
@@ -100,8 +103,9 @@ static double norm_of_difference(const float *a, const float *b, const float *c,
     return sqrt(sum);
 }
 
-/* The bias of k moves every logit of a row alike, so its gradient is zero but for rounding, and AdamW turns rounding into whole steps: its third
- * of qkv.bias says nothing. Take our values for the golden ones there. */
+/* The bias of k moves every logit of a row alike, so its gradient is zero but for rounding, and
+ * AdamW turns rounding into whole steps: its third of qkv.bias says nothing. Take our values for
+ * the golden ones there. */
 static void forget_key_bias(const golden *g, const lt_param *q, const float *before, float *delta) {
     const lt_model_spec *spec = &g->model->spec;
     const int64_t from = q->offset + spec->n_heads * spec->head_dim;

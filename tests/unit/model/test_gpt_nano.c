@@ -1,5 +1,6 @@
-/* gpt-nano-sort (minGPT, 85,584 parameters and its own head, a GPT-2): every intermediate tensor that bbycroft/llm-viz stores of its first block, the
- * outputs of all blocks, the final norm and the logits, against the places of acts.h. The stored tensors are F32 of PyTorch: 1e-5 of the
+/* gpt-nano-sort (minGPT, 85,584 parameters and its own head, a GPT-2): every intermediate tensor
+ * that bbycroft/llm-viz stores of its first block, the outputs of all blocks, the final norm and
+ * the logits, against the places of acts.h. The stored tensors are F32 of PyTorch: 1e-5 of the
  * largest element. */
 #include "unit/model/golden.h"
 

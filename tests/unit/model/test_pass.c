@@ -1,5 +1,6 @@
-/* What a pass promises whatever the family: recompute, threads and batch shape change no bit; documents packed into a row are documents alone;
- * gradients add up; BF16 stays near F32; bad ids are refused. */
+/* What a pass promises whatever the family: recompute, threads and batch shape change no bit;
+ * documents packed into a row are documents alone; gradients add up; BF16 stays near F32; bad ids
+ * are refused. */
 #include "unit/model/golden.h"
 
 #include "model/family.h"
@@ -130,8 +131,8 @@ static void gradients_add_up_over_micro_batches(void **state) {
         lt_pass *p;
         float *whole;
         golden_open(&g, golden_cases[i / 2], backends[i % 2](), LT_F32);
-        g.model->spec.moe_aux_coef =
-            0; /* The balance of a batch is not the sum of its rows' balances. */
+        /* The balance of a batch is not the sum of its rows' balances. */
+        g.model->spec.moe_aux_coef = 0;
         g.model->spec.moe_z_coef = 0;
         g.model->spec.moe_capacity = 0;
         whole = gradients_of(&g, LT_RECOMPUTE_NONE, &r);
@@ -164,7 +165,8 @@ static void expect_values(const golden *g, const float *got, const float *want, 
     }
 }
 
-/* After zero_gradients the first batch stores what its products make: as if it had been added to zeros, also where no label counts. */
+/* After zero_gradients the first batch stores what its products make: as if it had been added to
+ * zeros, also where no label counts. */
 static void a_step_begins_anew(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
@@ -201,8 +203,9 @@ static void a_step_begins_anew(void **state) {
     }
 }
 
-/* BF16 keeps 8 bits of mantissa and these models are 2 layers of strong random weights: losses within 0.3 %, gradients within 4 % of
- * their norm, three times what was seen and far below what a lost term would give. */
+/* BF16 keeps 8 bits of mantissa and these models are 2 layers of strong random weights: losses
+ * within 0.3 %, gradients within 4 % of their norm, three times what was seen and far below what a
+ * lost term would give. */
 static void bf16_stays_near_f32(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES * N_BACKENDS; i++) {
@@ -217,8 +220,8 @@ static void bf16_stays_near_f32(void **state) {
             fail_msg("%s on %s: loss %.4f in BF16, %.4f in F32", g.name, g.model->backend->name,
                      a.loss_sum, b.loss_sum);
         }
-        if (g.model->spec.n_experts ==
-            0) { /* A row whose expert changes by rounding changes all. */
+        /* A row whose expert changes by rounding changes all. */
+        if (g.model->spec.n_experts == 0) {
             double off = 0, norm = 0;
             for (int64_t j = 0; j < g.model->table.n_elements; j++) {
                 off += pow((double)half[j] - (double)full[j], 2);

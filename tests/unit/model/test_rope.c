@@ -1,6 +1,7 @@
-/* Every kind of RoPE against Hugging Face transformers (goldens: tools/make_rope_goldens.py, float64): frequencies; logits of texts under, at and above the
- * original context, in one call and token by token with the cache kept; the losses of a training batch's forward pass; both spellings of config.json, and
- * the way back.
+/* Every kind of RoPE against Hugging Face transformers (goldens: tools/make_rope_goldens.py,
+ * float64): frequencies; logits of texts under, at and above the original context, in one call and
+ * token by token with the cache kept; the losses of a training batch's forward pass; both spellings
+ * of config.json, and the way back.
  *
  * Tolerance: as in test_golden.c, of F32 in about 30 stages; 2e-6 was seen. */
 #include "unit/model/golden.h"

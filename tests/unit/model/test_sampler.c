@@ -1,4 +1,5 @@
-/* The sampler against sets and shares worked out by hand: top-k, the nucleus at its edges, min-p, temperature, repetition. */
+/* The sampler against sets and shares worked out by hand: top-k, the nucleus at its edges, min-p,
+ * temperature, repetition. */
 #include "unit/model/golden.h"
 
 #include "lateen/generate.h"
@@ -19,7 +20,8 @@ static void draw(const float *logits, int n, const lt_sampling *how, int *counts
     lt_sampler_close(s);
 }
 
-/* shares[i] of all draws, which sum up to 1, within five standard deviations; of what has none, none. */
+/* shares[i] of all draws, which sum up to 1, within five standard deviations; of what has none,
+ * none. */
 static void expect(const char *what, const float *logits, int n, const lt_sampling *how,
                    const double *shares) {
     int counts[64];

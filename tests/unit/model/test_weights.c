@@ -1,5 +1,7 @@
-/* Weights that come in beside are the others. Weights that are not numbers: in every tensor of every golden model, stored as it is, turned (GPT-2), split (q, k, v) or one of many experts,
- * a single NaN or infinity is refused with a message that names the tensor and the element; on a device whose weights come in beside, by lt_model_wait. */
+/* Weights that come in beside are the others. Weights that are not numbers: in every tensor of
+ * every golden model, stored as it is, turned (GPT-2), split (q, k, v) or one of many experts, a
+ * single NaN or infinity is refused with a message that names the tensor and the element; on a
+ * device whose weights come in beside, by lt_model_wait. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 
@@ -84,7 +86,8 @@ static void not_a_number_is_refused(void **state) {
     }
 }
 
-/* Weights that come in on a thread of their own are the same; a model may be closed before they are there. */
+/* Weights that come in on a thread of their own are the same; a model may be closed before they are
+ * there. */
 static void weights_beside(void **state) {
     (void)state;
     for (int i = 0; i < N_GOLDEN_CASES; i++) {

@@ -1,5 +1,6 @@
-/* The planner's mechanisms against numbers worked out by hand: how many bytes a routed token costs, what tensor parallelism leaves exposed, what
- * runs in 8 bits, what a host that launches too slowly costs, what recomputation runs again, and how rows are read that leave those out. */
+/* The planner's mechanisms against numbers worked out by hand: how many bytes a routed token costs,
+ * what tensor parallelism leaves exposed, what runs in 8 bits, what a host that launches too slowly
+ * costs, what recomputation runs again, and how rows are read that leave those out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -19,7 +20,8 @@ static void near(double got, double want, double share) {
     }
 }
 
-/* Round numbers: 1,000 TFLOP/s in bf16 and 2,000 in 8 bits, memory at 1,000 GB/s, links of 100 and NICs of 10 GB/s, no latencies. */
+/* Round numbers: 1,000 TFLOP/s in bf16 and 2,000 in 8 bits, memory at 1,000 GB/s, links of 100 and
+ * NICs of 10 GB/s, no latencies. */
 static lt_plan_cluster plain(void) {
     const lt_plan_gpu gpu = {.name = "round",
                              .peak_tflops = {[LT_PLAN_BF16] = 1000,
@@ -49,7 +51,8 @@ static lt_plan_cluster plain(void) {
     return c;
 }
 
-/* 32 layers of width 4096, 32 heads of 128 of which 8 hold keys, gated feed-forward of 14336: Llama 3 8B. */
+/* 32 layers of width 4096, 32 heads of 128 of which 8 hold keys, gated feed-forward of 14336: Llama
+ * 3 8B. */
 static lt_plan_model dense(void) {
     return (lt_plan_model){.name = "dense",
                            .layers = 32,
@@ -96,14 +99,16 @@ static void a_token_crosses_to_a_node_once(void **state) {
     near(lt_plan_dispatch_s(&c, 1e9, 8, 0, 0, 8, 1), 7.0 * hit / 100.0, 1e-9);
 }
 
-/* DeepSeek-V3: experts in 8 groups, a token's come from 4 of them. A group is a node here, so 4 (1 - (3/4)^8) nodes are reached, 7 of 8 remote. */
+/* DeepSeek-V3: experts in 8 groups, a token's come from 4 of them. A group is a node here, so 4 (1
+ * - (3/4)^8) nodes are reached, 7 of 8 remote. */
 static void groups_of_experts_bound_the_nodes(void **state) {
     const lt_plan_cluster c = plain();
     const double reached = 4.0 * (1.0 - pow(0.75, 8));
     (void)state;
     near(lt_plan_dispatch_s(&c, 1e9, 8, 8, 4, 64, 1), reached * 7.0 / 8.0 / 10.0, 1e-9);
     near(reached * 7.0 / 8.0, 3.149605, 1e-6);
-    /* 16 ranks on 2 nodes hold 4 groups each: both are missed by 4 of 8 groups with probability 4/8 3/7 2/6 1/5 = 1/70. */
+    /* 16 ranks on 2 nodes hold 4 groups each: both are missed by 4 of 8 groups with probability 4/8
+     * 3/7 2/6 1/5 = 1/70. */
     {
         const double open = 2.0 * (1.0 - 1.0 / 70.0),
                      both = open * (1.0 - pow(1.0 - 1.0 / open, 8));
@@ -152,7 +157,8 @@ static void latent_experts_and_predictors_count(void **state) {
     near(lt_plan_forward_work(&j).ep_s, whole / 4.0, 1e-9);
 }
 
-/* Forward the host waits for the routed counts of each layer and starts behind the GPU; backward it knows them. */
+/* Forward the host waits for the routed counts of each layer and starts behind the GPU; backward it
+ * knows them. */
 static void routed_counts_are_waited_for(void **state) {
     lt_plan_cluster c = plain();
     const lt_plan_model m = routed();
@@ -166,8 +172,8 @@ static void routed_counts_are_waited_for(void **state) {
     near(f.syncs, layers, 1e-12);
     near(b.syncs, layers, 1e-12);
     assert_true(f.stall_s > 0 && b.stall_s == 0);
-    c.stack.graph = LT_PLAN_PART_ATTENTION |
-                    LT_PLAN_PART_ROUTER; /* Those hold nothing behind the counts. */
+    /* Those hold nothing behind the counts. */
+    c.stack.graph = LT_PLAN_PART_ATTENTION | LT_PLAN_PART_ROUTER;
     near(lt_plan_forward_work(&j).stall_s, f.stall_s, 1e-9);
     c.stack.graph = LT_PLAN_PART_ALL;
     f = lt_plan_forward_work(&j);
@@ -213,8 +219,8 @@ static void exposed_tensor_parallel_time(void **state) {
     near(whole, 4.0 * layers * 2.0 * 2.0 * 2.0 * 7.0 / 8.0 * tokens * width * 2.0 / 10000e9, 1e-9);
     c.stack.tp_overlap = 1;
     hidden_cost = lt_plan_step_estimate(&m, &c, &l).tp_comm / whole;
-    assert_true(hidden_cost > 0.2 &&
-                hidden_cost < 0.5); /* vTrain: collectives inside training run 30 % slower. */
+    /* vTrain: collectives inside training run 30 % slower. */
+    assert_true(hidden_cost > 0.2 && hidden_cost < 0.5);
     c.stack.tp_overlap = 0.875;
     part = lt_plan_step_estimate(&m, &c, &l).tp_comm / whole;
     near(part, 0.125 + 0.875 * hidden_cost, 1e-9);
@@ -238,10 +244,11 @@ static void only_the_blocks_products_are_narrow(void **state) {
     assert_true(lt_plan_forward_work(&b).gemm_s > 0.5 * lt_plan_forward_work(&a).gemm_s);
     bytes = (lt_plan_forward_work(&b).elementwise_s - lt_plan_forward_work(&a).elementwise_s) *
             1000e9 / cast;
-    /* A scale a tensor: read for the maximum, read and write 8 bits once or twice: 2 + 2 + 1 to 2 + 2 + 2. */
+    /* A scale a tensor: read for the maximum, read and write 8 bits once or twice: 2 + 2 + 1 to 2 +
+     * 2 + 2. */
     assert_true(bytes >= 4.9 && bytes <= 6.1);
-    narrow.precision =
-        LT_PLAN_MXFP8; /* Blocks know their own maximum: read once, write both layouts and scales. */
+    /* Blocks know their own maximum: read once, write both layouts and scales. */
+    narrow.precision = LT_PLAN_MXFP8;
     narrow_bytes = (lt_plan_forward_work(&b).elementwise_s -
                     lt_plan_forward_work(&a).elementwise_s) *
                    1000e9 / cast;
@@ -299,8 +306,8 @@ static void a_slow_host_is_waited_for(void **state) {
     w = lt_plan_forward_work(&j); /* Nothing to wait for: the gaps of the kernels only. */
     near(w.launch_s, w.kernels * 2e-6, 1e-12);
     c.stack.host_us = 1e6;
-    w = lt_plan_forward_work(
-        &j); /* A second a launch: the pass takes as many seconds as launches. */
+    /* A second a launch: the pass takes as many seconds as launches. */
+    w = lt_plan_forward_work(&j);
     near(w.launch_s + w.gemm_s + w.attention_s + w.elementwise_s, w.host_kernels, 1e-9);
     near(w.host_kernels, w.kernels, 1e-12);
     c.stack.graph = LT_PLAN_PART_ATTENTION;
@@ -340,7 +347,8 @@ static void modules_run_again(void **state) {
     near(lt_plan_recompute_work(&j).gemm_s, f.gemm_s / 4.0 / 2.0, 1e-9);
 }
 
-/* A chunk of uneven stages has as many layers as the fullest: 30 layers on 4 stages of 2 chunks are 4 and less. */
+/* A chunk of uneven stages has as many layers as the fullest: 30 layers on 4 stages of 2 chunks are
+ * 4 and less. */
 static void the_fullest_chunk_counts(void **state) {
     const lt_plan_cluster c = plain();
     lt_plan_model m = dense();
@@ -355,7 +363,8 @@ static void the_fullest_chunk_counts(void **state) {
     near(lt_plan_recompute_work(&j).gemm_s, 0.5 * lt_plan_forward_work(&j).gemm_s, 1e-9);
 }
 
-/* torchtitan keeps every other product: k, o and w3 run again, 1024 + 4096 + 14336 of 2 (4096 + 1024) + 3 14336 rows; and the gathers. */
+/* torchtitan keeps every other product: k, o and w3 run again, 1024 + 4096 + 14336 of 2 (4096 +
+ * 1024) + 3 14336 rows; and the gathers. */
 static void every_other_product_runs_again(void **state) {
     lt_plan_cluster c = plain();
     const lt_plan_model m = dense();
@@ -395,8 +404,8 @@ static void sharded_state_is_gathered_and_stepped(void **state) {
     const lt_plan_model m = dense();
     lt_plan_layout l = layout();
     const double params = lt_plan_model_params(&m).total;
-    const double gather = params * 2.0 * 7.0 / 8.0 /
-                          100e9; /* Reducing 2-byte gradients costs as much. */
+    /* Reducing 2-byte gradients costs as much. */
+    const double gather = params * 2.0 * 7.0 / 8.0 / 100e9;
     lt_plan_time t;
     (void)state;
     c.stack.dp_overlap = 0;

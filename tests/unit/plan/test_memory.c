@@ -1,5 +1,5 @@
-/* Memory against Korthikanti et al. 2022 (activations of four models, with and without sequence parallelism), the ZeRO paper's
- * example, and GPT-3's optimiser state. */
+/* Memory against Korthikanti et al. 2022 (activations of four models, with and without sequence
+ * parallelism), the ZeRO paper's example, and GPT-3's optimiser state. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

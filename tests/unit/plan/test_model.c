@@ -1,4 +1,5 @@
-/* Parameter counts against the published ones, FLOP conventions against each other, and files that contradict themselves. */
+/* Parameter counts against the published ones, FLOP conventions against each other, and files that
+ * contradict themselves. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -61,7 +62,8 @@ static void counts_are_the_published_ones(void **state) {
 static void flop_conventions_agree_where_they_should(void **state) {
     lt_plan_model m;
     (void)state;
-    /* Megatron-Bridge prints 744 TFLOP/s at 14,451 tokens/s a GPU for Llama 3 8B at 8,192 tokens: causal attention. */
+    /* Megatron-Bridge prints 744 TFLOP/s at 14,451 tokens/s a GPU for Llama 3 8B at 8,192 tokens:
+     * causal attention. */
     assert_int_equal(lt_plan_model_load(&m, "llama3-8b"), LT_OK);
     near(lt_plan_model_flops(&m, LT_PLAN_FLOPS_MODEL_CAUSAL, 8192) * 14451, 744e12, 0.005);
     /* Apertus 70B: 4.4936e11 a token by 6 N + 12 l d s. */
@@ -117,7 +119,8 @@ static void contradictions_are_named(void **state) {
 }
 
 static void specs_we_train_count_alike(void **state) {
-    /* GPT-2 124M and SmolLM2-135M as specs: the trainer's count and the planner's are one number. */
+    /* GPT-2 124M and SmolLM2-135M as specs: the trainer's count and the planner's are one
+     * number. */
     const lt_model_spec gpt2 = {.family = LT_FAMILY_GPT2,
                                 .n_layers = 12,
                                 .width = 768,

@@ -67,7 +67,8 @@ static void zero_bubble_takes_two_thirds(void **state) {
     }
 }
 
-/* The time of many micro-batches is that of all of them walked through (which asking for slots makes it). */
+/* The time of many micro-batches is that of all of them walked through (which asking for slots
+ * makes it). */
 static void long_runs_are_continued(void **state) {
     (void)state;
     for (int schedule = LT_PLAN_GPIPE; schedule <= LT_PLAN_ZERO_BUBBLE; schedule++) {

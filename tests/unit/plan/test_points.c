@@ -1,4 +1,5 @@
-/* The reader of published measurements, the reading of one row, and the validation as a whole (skipped without the shared data). */
+/* The reader of published measurements, the reading of one row, and the validation as a whole
+ * (skipped without the shared data). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -103,7 +104,8 @@ static void kendall_counts_pairs(void **state) {
     assert_true(fabs(lt_plan_kendall_tau(a, d, 4) - 4.0 / 6) < 1e-12);
 }
 
-/* The figures of docs/plan/validation.md, with room for what a shared constant may move: the held-out third by fits made without it. */
+/* The figures of docs/plan/validation.md, with room for what a shared constant may move: the
+ * held-out third by fits made without it. */
 static void held_out_rows_are_predicted(void **state) {
     lt_points p;
     lt_point_result *r = NULL;

@@ -1,5 +1,5 @@
-/* Collectives against closed forms and measured bus bandwidths; the step against conservation; the search against its promises of
- * speed and order; contradictions. */
+/* Collectives against closed forms and measured bus bandwidths; the step against conservation; the
+ * search against its promises of speed and order; contradictions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,8 +54,8 @@ static void collectives_keep_their_forms(void **state) {
          0.15); /* Eight NICs a node share. */
     near(lt_plan_collective_s(&c, LT_PLAN_SEND, s, 2, 8), s / 50e9, 1e-9);
     assert_true(lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, s, 1, 1) == 0);
-    c = cluster(
-        "dgx-h100"); /* Measured: 8 x H100, ring, 370 GB/s of bus bandwidth (research/planner.md 7.2). */
+    /* Measured: 8 x H100, ring, 370 GB/s of bus bandwidth (research/planner.md 7.2). */
+    c = cluster("dgx-h100");
     near(2.0 * 7 / 8 * 4e9 / lt_plan_collective_s(&c, LT_PLAN_ALL_REDUCE, 4e9, 8, 1) / 1e9, 370,
          0.20);
 }
@@ -134,8 +134,8 @@ static void estimates_and_searches_are_fast(void **state) {
         sum += lt_plan_step_estimate(&m, &c, &l).step_s + lt_plan_memory_estimate(&m, &c, &l).total;
     }
     assert_true(sum > 0);
-    assert_true((lt_clock_s() - start) / 2000 <
-                1e-3); /* One estimate under 1 ms; 1e5 on two cores under 10 s needs 0.2 ms. */
+    /* One estimate under 1 ms; 1e5 on two cores under 10 s needs 0.2 ms. */
+    assert_true((lt_clock_s() - start) / 2000 < 1e-3);
     start = lt_clock_s();
     assert_int_equal(lt_plan_search(&m, &c, &q, &f), LT_OK);
     assert_true(lt_clock_s() - start < 5.0);
@@ -277,7 +277,8 @@ static void rails_keep_traffic_on_one_hop(void **state) {
         "    - {gpus: 32, oversubscription: 4, latency_us: 6}\n";
     const lt_plan_cluster a = cluster_from(plain), b = cluster_from(rails);
     (void)state;
-    /* 32 nodes hang on the same eight rail switches: an all-to-all of 256 GPUs does not see what is above them. */
+    /* 32 nodes hang on the same eight rail switches: an all-to-all of 256 GPUs does not see what is
+     * above them. */
     near(lt_plan_collective_s(&a, LT_PLAN_ALL_TO_ALL, 1e9, 256, 1) /
              lt_plan_collective_s(&b, LT_PLAN_ALL_TO_ALL, 1e9, 256, 1),
          4.0 * 224 / 255, 0.01);
@@ -316,7 +317,8 @@ static void schedules_are_searched_as_asked(void **state) {
     assert_true(step_s[0] <= 1.001 * step_s[1 + LT_PLAN_INTERLEAVED]);
 }
 
-/* Closed form and simulation agree on uniform stages; slow storage shows as waiting for data, to the byte. */
+/* Closed form and simulation agree on uniform stages; slow storage shows as waiting for data, to
+ * the byte. */
 static void simulated_steps_and_slow_storage(void **state) {
     lt_plan_cluster c = cluster("dgx-h100");
     const lt_plan_model m = model("llama3-70b");
@@ -344,7 +346,8 @@ static void simulated_steps_and_slow_storage(void **state) {
 }
 
 static void serving_is_near_published_figures(void **state) {
-    /* TensorRT-LLM 1.0, Llama 3.1 8B FP8 on one H100, 1000/1000: 15,220 output tokens/s. vLLM 0.19, BF16, one stream: 6.44 ms. */
+    /* TensorRT-LLM 1.0, Llama 3.1 8B FP8 on one H100, 1000/1000: 15,220 output tokens/s. vLLM 0.19,
+     * BF16, one stream: 6.44 ms. */
     const lt_plan_cluster c = cluster("h100-node");
     const lt_plan_model m = model("llama3-8b");
     const lt_plan_serve full = lt_plan_serve_estimate(

@@ -1,4 +1,5 @@
-/* small_vocab.h: a vocabulary of all single bytes and some longer tokens, and grammars over it, for the tests of grammars. */
+/* small_vocab.h: a vocabulary of all single bytes and some longer tokens, and grammars over it, for
+ * the tests of grammars. */
 #ifndef LT_TESTS_SMALL_VOCAB_H
 #define LT_TESTS_SMALL_VOCAB_H
 

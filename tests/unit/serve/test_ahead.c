@@ -1,5 +1,7 @@
-/* Steps queued ahead of the host, on a device that does nothing before it is waited for: requests of all kinds say what they say one step at a time, bit for bit, while
- * others come, end, fork, are cancelled and preempted; the engine goes ahead where it can; and a device that fails takes along what stood in its queue, no more. */
+/* Steps queued ahead of the host, on a device that does nothing before it is waited for: requests
+ * of all kinds say what they say one step at a time, bit for bit, while others come, end, fork, are
+ * cancelled and preempted; the engine goes ahead where it can; and a device that fails takes along
+ * what stood in its queue, no more. */
 #include "unit/serve/fleet.h"
 #include "unit/serve/kinds.h"
 
@@ -20,7 +22,8 @@ static lt_engine_options options(bool ahead) {
     return o;
 }
 
-/* Beside the kinds: prompts that begin alike, ends in the middle, thinking that may begin, embeddings. alone: only what the device chooses. */
+/* Beside the kinds: prompts that begin alike, ends in the middle, thinking that may begin,
+ * embeddings. alone: only what the device chooses. */
 static lt_request some_request(int64_t i, int32_t *prompt, bool alone, const lt_grammar *g) {
     static const int64_t own[] = {0, 1, 2, 8, 10, 12, 14, 15};
     static const int32_t stops[] = {20, 30, 40, 50, 60, 70, 80, 90, 100, 110};
@@ -50,7 +53,8 @@ static lt_request some_request(int64_t i, int32_t *prompt, bool alone, const lt_
     return r;
 }
 
-/* Requests come while others run. cut: of some, samples or all are cancelled when they have said a few tokens. */
+/* Requests come while others run. cut: of some, samples or all are cancelled when they have said a
+ * few tokens. */
 static void traffic(lt_engine *e, answer *answers, uint64_t seed, bool cut, bool alone,
                     const lt_grammar *g) {
     lt_rng rng = {.seed = seed};
@@ -158,7 +162,8 @@ static void all_kinds_say_what_they_say_one_by_one(void **state) {
     }
 }
 
-/* The CPU's engine, whose host chooses, and a device of the same arithmetic: tokens are equal, log-probabilities as far as a sum of exponentials is. */
+/* The CPU's engine, whose host chooses, and a device of the same arithmetic: tokens are equal,
+ * log-probabilities as far as a sum of exponentials is. */
 static void the_device_says_what_the_host_says(const lt_model *on_device, const lt_model *on_host,
                                                const lt_grammar *g) {
     static answer want[N], got[N];
@@ -233,8 +238,8 @@ static lt_request plain(const int32_t *prompt, int64_t max_tokens) {
     return r;
 }
 
-/* Beside a request whose tokens the host chooses, with more biases than a note can tell, no step goes ahead; before and behind it each does. Beside others each
- * does. */
+/* Beside a request whose tokens the host chooses, with more biases than a note can tell, no step
+ * goes ahead; before and behind it each does. Beside others each does. */
 static void goes_ahead_where_it_can(void **state) {
     static const int32_t prompts[2][4] = {{5, 6, 7, 8}, {9, 10, 11, 12}};
     static lt_logit_bias many[LT_NOTE_BIASES + 100];
@@ -280,7 +285,8 @@ static void goes_ahead_where_it_can(void **state) {
     lt_model_close(m);
 }
 
-/* More notes begin in a step than travel at once, in slots that others have just left: each request says what it says alone. */
+/* More notes begin in a step than travel at once, in slots that others have just left: each request
+ * says what it says alone. */
 static void many_notes_begin_at_once(void **state) {
     enum { MANY = 60, PROMPT = 70 };
     static answer want[MANY], got[MANY];
@@ -321,7 +327,8 @@ static void many_notes_begin_at_once(void **state) {
     lt_model_close(m);
 }
 
-/* Requests that end by themselves leave rows behind; the last of them a whole step. Closing in the middle is harmless. */
+/* Requests that end by themselves leave rows behind; the last of them a whole step. Closing in the
+ * middle is harmless. */
 static void ends_in_the_middle(void **state) {
     static answer free_run[8], answers[8];
     int32_t prompts[8][4];
@@ -366,7 +373,8 @@ static void ends_in_the_middle(void **state) {
     lt_model_close(m);
 }
 
-/* The device fails at one wait or another, or refuses a transfer: all that was in the engine is told so, and what comes then is served. */
+/* The device fails at one wait or another, or refuses a transfer: all that was in the engine is
+ * told so, and what comes then is served. */
 static void a_failure_takes_what_is_queued(void **state) {
     enum { MANY = 6 };
     static answer want[MANY], got[MANY];
@@ -381,8 +389,8 @@ static void a_failure_takes_what_is_queued(void **state) {
         const int64_t fail_in = at / 2;
         for (int again = 0; again < 2; again++) {
             lt_engine_stats stats;
-            lazy.fail_in = again == 0 && at % 2 == 0 ? fail_in
-                                                     : 0; /* The engine's thread sleeps. */
+            /* The engine's thread sleeps. */
+            lazy.fail_in = again == 0 && at % 2 == 0 ? fail_in : 0;
             lazy.refuse_in = again == 0 && at % 2 == 1 ? fail_in : 0;
             for (int i = 0; i < MANY; i++) {
                 lt_request r;

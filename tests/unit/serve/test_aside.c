@@ -1,5 +1,6 @@
-/* Work beside the loop: begun in order, told on the loop, as many at a time as there are threads and room for their trees; a bounded queue; cancelled before it begins or not at all; trees
- * go first, and what is left at the end is told or freed (sanitizers see the rest). */
+/* Work beside the loop: begun in order, told on the loop, as many at a time as there are threads
+ * and room for their trees; a bounded queue; cancelled before it begins or not at all; trees go
+ * first, and what is left at the end is told or freed (sanitizers see the rest). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -101,7 +102,8 @@ static bool begins(task *t) {
     return atomic_load(&t->begun) != 0;
 }
 
-/* Three threads. Two jobs begin, the third has no room beside them until one is taken; the last, over the bound, runs alone, and nobody overtakes it. */
+/* Three threads. Two jobs begin, the third has no room beside them until one is taken; the last,
+ * over the bound, runs alone, and nobody overtakes it. */
 static void several_at_once(void **state) {
     enum { N = 5 };
     static const size_t bytes[N] = {LT_ASIDE_BYTES / 2, LT_ASIDE_BYTES / 4, LT_ASIDE_BYTES / 2,

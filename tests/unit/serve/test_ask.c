@@ -1,4 +1,5 @@
-/* Tables of fields: each type read, each refusal with the parameter's name; the writer of JSON read back by jansson. */
+/* Tables of fields: each type read, each refusal with the parameter's name; the writer of JSON read
+ * back by jansson. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

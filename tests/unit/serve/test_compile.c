@@ -1,5 +1,7 @@
-/* Grammars are made beside the loop: while one is being made, for as long as the test likes, other clients are answered in full; those who leave take their
- * grammar with them; the queue is bounded; the server ends in order. Nothing here looks at a clock: a loop that waited would never let the test go on. */
+/* Grammars are made beside the loop: while one is being made, for as long as the test likes, other
+ * clients are answered in full; those who leave take their grammar with them; the queue is bounded;
+ * the server ends in order. Nothing here looks at a clock: a loop that waited would never let the
+ * test go on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -285,7 +287,8 @@ static void others_go_on(void **state) {
     end(&s);
 }
 
-/* The second that asks for the same waits for nothing, and neither does one that came while the first was made. */
+/* The second that asks for the same waits for nothing, and neither does one that came while the
+ * first was made. */
 static void once_is_enough(void **state) {
     static char answer[REPLY_BYTES];
     served s = {0};

@@ -1,5 +1,6 @@
-/* Tokens chosen on a GPU, where there is one: the engine on it says what the engine on the CPU says from the same weights in F32, request by request, with
- * all kinds of requests in one batch; and no row of logits comes to the host, whatever is asked for. */
+/* Tokens chosen on a GPU, where there is one: the engine on it says what the engine on the CPU says
+ * from the same weights in F32, request by request, with all kinds of requests in one batch; and no
+ * row of logits comes to the host, whatever is asked for. */
 #include "unit/serve/fleet.h"
 #include "unit/serve/kinds.h"
 
@@ -120,7 +121,8 @@ static void grammars_beside_others(void **state) {
     lt_tokenizer_close(t);
 }
 
-/* Whatever is asked for, a row brings some bytes, and steps stay ahead; but one with more biases than notes can tell brings its logits, and no others. */
+/* Whatever is asked for, a row brings some bytes, and steps stay ahead; but one with more biases
+ * than notes can tell brings its logits, and no others. */
 static void no_row_travels(void **state) {
     enum { V = 2000, N = 6, MANY = LT_NOTE_BIASES };
     static answer answers[N];

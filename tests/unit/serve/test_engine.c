@@ -1,5 +1,6 @@
-/* The engine against one session at a time: all families, greedily; then against itself, bit for bit in deterministic mode: alone and among 64, from the
- * prefix cache and fresh, forked and separate, preempted and not. */
+/* The engine against one session at a time: all families, greedily; then against itself, bit for
+ * bit in deterministic mode: alone and among 64, from the prefix cache and fresh, forked and
+ * separate, preempted and not. */
 #include "unit/serve/fleet.h"
 
 #include <malloc.h>
@@ -77,7 +78,8 @@ static void families_say_what_a_session_says(void **state) {
     }
 }
 
-/* A prompt that goes on with what a short text said is a long one: it must not take that text's pages, in which keys are rotated otherwise. */
+/* A prompt that goes on with what a short text said is a long one: it must not take that text's
+ * pages, in which keys are rotated otherwise. */
 static void long_prompts_take_no_pages_of_short_texts(void **state) {
     enum { SHORT = 12, LONG = 20, END = 30 };
     static const char *const cases[] = {"longrope", "phi3"};
@@ -172,8 +174,9 @@ static void stories_to_the_byte(void **state) {
     lt_model_close(m);
 }
 
-/* Every sample of every seed speaks the grammar's language, which has room for the thinking where there is some, and for the tokens that a budget
- * forces; a request without a grammar beside it is free. */
+/* Every sample of every seed speaks the grammar's language, which has room for the thinking where
+ * there is some, and for the tokens that a budget forces; a request without a grammar beside it is
+ * free. */
 static void grammars_rule(void **state) {
     enum { N = 12 };
     static const char folder[] = "tests/golden/stories260k/";
@@ -528,7 +531,8 @@ static void endings(void **state) {
     lt_model_close(m);
 }
 
-/* A model's list, and one given to the engine: each id ends a text, none before min_tokens, none with ignore_eos unless it is asked for. */
+/* A model's list, and one given to the engine: each id ends a text, none before min_tokens, none
+ * with ignore_eos unless it is asked for. */
 static void every_end_counts(void **state) {
     lt_model *m = random_model(V, SEQ, LT_F32);
     lt_engine_options o = lt_engine_defaults();

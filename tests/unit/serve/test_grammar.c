@@ -1,5 +1,6 @@
-/* Grammars: every mask equals brute force over a small vocabulary; random walks end in texts of the language; what is accepted and what is
- * refused, by name. Against outside truth (jsonschema, re): tools/check_grammar.py. */
+/* Grammars: every mask equals brute force over a small vocabulary; random walks end in texts of the
+ * language; what is accepted and what is refused, by name. Against outside truth (jsonschema, re):
+ * tools/check_grammar.py. */
 #include "base/rng.h"
 #include "unit/serve/small_vocab.h"
 
@@ -275,7 +276,8 @@ static void refusals(void **state) {
     }
 }
 
-/* Each rule is the next one twice, so the last has 2^40 letters; a repetition of that is a size beyond all integers. */
+/* Each rule is the next one twice, so the last has 2^40 letters; a repetition of that is a size
+ * beyond all integers. */
 static void sizes_beyond_all_integers(void **state) {
     char text[2048];
     size_t n = (size_t)snprintf(text, sizeof text, "root ::= r0{2}\n");

@@ -1,4 +1,5 @@
-/* Grammars that are kept: found by all of their key, gone when they are too many or too large together, the longest unused first; whoever holds one may go on. */
+/* Grammars that are kept: found by all of their key, gone when they are too many or too large
+ * together, the longest unused first; whoever holds one may go on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -74,7 +75,8 @@ static void the_longest_unused_goes(void **state) {
     lt_grammar_keep_close(k);
 }
 
-/* Their automata grow where texts have gone: what was small when it was made may be too large later. */
+/* Their automata grow where texts have gone: what was small when it was made may be too large
+ * later. */
 static void growth_counts(void **state) {
     uint32_t bits[2];
     lt_grammar_keep *k = NULL;

@@ -1,4 +1,5 @@
-/* The histograms of /metrics: vLLM's buckets (vllm/v1/metrics/loggers.py), and a value that equals a bound is in that bound's bucket. */
+/* The histograms of /metrics: vLLM's buckets (vllm/v1/metrics/loggers.py), and a value that equals
+ * a bound is in that bound's bucket. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

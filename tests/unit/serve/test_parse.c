@@ -1,4 +1,5 @@
-/* Output taken apart: every format's examples, cut at every place and byte by byte, give the same parts. */
+/* Output taken apart: every format's examples, cut at every place and byte by byte, give the same
+ * parts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -252,8 +253,9 @@ static void arguments_stream(void **state) {
     }
 }
 
-/* A call that a limit cuts off, at every byte: never a part of its spelling as content, its name whole or not at all, its arguments as far as they
- * came; whether the text came in one piece or by bytes. */
+/* A call that a limit cuts off, at every byte: never a part of its spelling as content, its name
+ * whole or not at all, its arguments as far as they came; whether the text came in one piece or by
+ * bytes. */
 static void calls_cut_anywhere(void **state) {
     static const struct {
         lt_parse_format format;

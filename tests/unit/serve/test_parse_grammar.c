@@ -1,5 +1,6 @@
-/* The grammar of an answer and the parser agree: random texts of the grammar of each format, free or forced, with marks as special tokens or as
- * plain text, come out of the parser as calls of the tools, with arguments of their schemas. */
+/* The grammar of an answer and the parser agree: random texts of the grammar of each format, free
+ * or forced, with marks as special tokens or as plain text, come out of the parser as calls of the
+ * tools, with arguments of their schemas. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +42,8 @@ static const char *const specials[] = {"</s>",
                                        "<|return|>"};
 #define N_SPECIALS (sizeof specials / sizeof *specials)
 
-/* All bytes as single tokens (byte-level BPE without merges), and the marks: special, or none of them but the end. */
+/* All bytes as single tokens (byte-level BPE without merges), and the marks: special, or none of
+ * them but the end. */
 static lt_tokenizer *open_tokenizer(bool special) {
     lt_tokenizer *t = NULL;
     json_t *vocab = json_object(), *added = json_array(), *root;

@@ -1,5 +1,6 @@
-/* How tokens are chosen: each sampler's draws against the exact distribution of a plain implementation in double (chi-square), the passes over rows against
- * loops, penalties and log-probabilities against their definitions. */
+/* How tokens are chosen: each sampler's draws against the exact distribution of a plain
+ * implementation in double (chi-square), the passes over rows against loops, penalties and
+ * log-probabilities against their definitions. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -134,7 +135,8 @@ static void exact(const float *x, int64_t n, const lt_serve_sampling *how, doubl
     free(c);
 }
 
-/* Draws at n_draws positions against q: Pearson's statistic as a normal deviate (Wilson and Hilferty 1931). Rare ids are one class. */
+/* Draws at n_draws positions against q: Pearson's statistic as a normal deviate (Wilson and
+ * Hilferty 1931). Rare ids are one class. */
 static double deviate(scratch *s, const float *x, int64_t n, const lt_serve_sampling *how,
                       const double *q, int64_t n_draws) {
     int64_t *seen = calloc((size_t)n, sizeof *seen), rare_seen = 0, classes = 0;
@@ -251,7 +253,8 @@ static bool is_in(const int32_t *list, int64_t n, int32_t id) {
     return false;
 }
 
-/* What an id pays, from the definition: the longest text that ends both with what stands before and with what stood before that id somewhere, without a breaker in it. */
+/* What an id pays, from the definition: the longest text that ends both with what stands before and
+ * with what stood before that id somewhere, without a breaker in it. */
 static double dry_exact(const int32_t *t, int64_t n, const lt_serve_sampling *how, int32_t id) {
     int64_t longest = 0;
     if (is_in(how->dry_breakers, how->n_dry_breakers, id)) {
@@ -313,7 +316,8 @@ static void repeats_are_penalised_as_dry_defines(void **state) {
     lt_arena_close(&s.arena);
 }
 
-/* "a b c, a b": c pays multiplier * base^(2 - 2); behind "x a b c, x a b" one power more; a breaker between leaves what is behind it. */
+/* "a b c, a b": c pays multiplier * base^(2 - 2); behind "x a b c, x a b" one power more; a breaker
+ * between leaves what is behind it. */
 static void dry_by_hand(void **state) {
     static const struct {
         int32_t tokens[8];
@@ -552,7 +556,8 @@ typedef struct {
     float logprob, top_logprob[LT_CHOOSE_TOP];
 } op_room;
 
-/* As a device is told: what is known first; the last token, which it may have chosen itself, with the pick. */
+/* As a device is told: what is known first; the last token, which it may have chosen itself, with
+ * the pick. */
 static lt_choose_args tell_op(scratch *s, const asked *q, int64_t i, float *x, int64_t n,
                               op_room *r) {
     static int32_t notes[N + LT_NOTE_BIASES], edits[2 * (N + LT_NOTE_BIASES)], starts[2], slot, row;

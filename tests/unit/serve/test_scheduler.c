@@ -1,6 +1,8 @@
-/* Scheduler and pages in a seeded simulation of a million steps: requests of any length and priority come, fork, are cancelled, run out of pages; steps are planned one
- * by one or ahead, before the tokens of the step before are known, some of which end their sequence. A shadow memory keeps, for each row of each page, a hash
- * of the tokens up to it, in the order in which steps are queued; every key a sequence would read must be the one of its own tokens. */
+/* Scheduler and pages in a seeded simulation of a million steps: requests of any length and
+ * priority come, fork, are cancelled, run out of pages; steps are planned one by one or ahead,
+ * before the tokens of the step before are known, some of which end their sequence. A shadow memory
+ * keeps, for each row of each page, a hash of the tokens up to it, in the order in which steps are
+ * queued; every key a sequence would read must be the one of its own tokens. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -168,7 +170,8 @@ static void fork_life(world *w, life *parent) {
     }
 }
 
-/* The first in order must run. NULL: it waits for its last token, and its pages are not free yet. */
+/* The first in order must run. NULL: it waits for its last token, and its pages are not free
+ * yet. */
 static const lt_seq *first_to_run(const world *w) {
     const lt_seq *seq = w->s.running.first;
     return seq == NULL                                  ? w->s.waiting.first

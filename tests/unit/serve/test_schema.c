@@ -1,5 +1,6 @@
-/* JSON schemas as grammars: the official test suite's verdicts; no name and no item twice, whatever is drawn; keywords and formats by example;
- * refusals by keyword and place; sizes that would stall a server. By jsonschema, on many more: tools/check_grammar.py. */
+/* JSON schemas as grammars: the official test suite's verdicts; no name and no item twice, whatever
+ * is drawn; keywords and formats by example; refusals by keyword and place; sizes that would stall
+ * a server. By jsonschema, on many more: tools/check_grammar.py. */
 #include "base/rng.h"
 #include "unit/serve/small_vocab.h"
 
@@ -57,7 +58,8 @@ static void official_suite(void **state) {
 
 /* ---- Drawn texts ---- */
 
-/* A text of random allowed bytes, mostly the first allowed ones, so that names and items tend to repeat. */
+/* A text of random allowed bytes, mostly the first allowed ones, so that names and items tend to
+ * repeat. */
 static bool draw(const lt_grammar *g, lt_rng *rng, char *text, size_t room) {
     static const char liked[] = "ab1\"2,:{}[]kxyz0tfn ";
     lt_grammar_state *s = NULL;

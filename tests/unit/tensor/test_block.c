@@ -1,5 +1,6 @@
-/* ggml's block formats, decoded against the values of the `gguf` package (tools/make_dequant_goldens.py) and encoded against ggml itself
- * (tools/make_quant_goldens.py), bit for bit. */
+/* ggml's block formats, decoded against the values of the `gguf` package
+ * (tools/make_dequant_goldens.py) and encoded against ggml itself (tools/make_quant_goldens.py),
+ * bit for bit. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +47,8 @@ static void others_are_refused(void **state) {
     assert_int_equal(lt_block_partner(LT_Q3_K), LT_PARTNER_NONE);
 }
 
-/* For every format: rows of blocks as ggml writes them, and whole numbers that decode to the same values. */
+/* For every format: rows of blocks as ggml writes them, and whole numbers that decode to the same
+ * values. */
 static void every_encoder_is_exact(void **state) {
     lt_file_map map;
     uint32_t rows, cols, n_types = 0;

@@ -1,4 +1,5 @@
-/* Costs, by hand: each number below is worked out in the comment beside it, not by the formula's code. */
+/* Costs, by hand: each number below is worked out in the comment beside it, not by the formula's
+ * code. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,10 +48,12 @@ static void attention_counts_visible_pairs(void **state) {
     lt_attention_args a = attention(1, 4, 4, 2, 1, 8);
     lt_attention_bwd_args back;
     (void)state;
-    /* 1 + 2 + 3 + 4 pairs, 2 heads, 4 * 8 + 5 flops. q, out 64 floats each, k, v 32 each, lse 8: 200 floats. */
+    /* 1 + 2 + 3 + 4 pairs, 2 heads, 4 * 8 + 5 flops. q, out 64 floats each, k, v 32 each, lse 8:
+     * 200 floats. */
     assert_cost(lt_op_cost(LT_OP_attention_fwd, &a), 10 * 2 * 37, 800);
     back = (lt_attention_bwd_args){.fwd = a};
-    /* 20 pairs * (80 + 6), delta 2 * 64. q, out, dout, dq 256, k, v, dk, dv 128, lse 8: 392 floats. */
+    /* 20 pairs * (80 + 6), delta 2 * 64. q, out, dout, dq 256, k, v, dk, dv 128, lse 8: 392
+     * floats. */
     assert_cost(lt_op_cost(LT_OP_attention_bwd, &back), 20 * 86 + 128, 1568);
     a.lse.data = NULL;
     assert_cost(lt_op_cost(LT_OP_attention_fwd, &a), 740, 800 - 32);
@@ -118,7 +121,8 @@ static void muon_counts_its_products(void **state) {
                             .m = lt_tensor_2d(memory, LT_F32, 4, 3),
                             .steps = 2};
     (void)state;
-    /* S 3, L 4, a step: 4 * 36 + 2 * 27 + 3 * 9 + 2 * 12 = 249; 2 steps and 11 * 12. g once, p and m twice: 5 * 48 bytes. */
+    /* S 3, L 4, a step: 4 * 36 + 2 * 27 + 3 * 9 + 2 * 12 = 249; 2 steps and 11 * 12. g once, p and
+     * m twice: 5 * 48 bytes. */
     assert_cost(lt_op_cost(LT_OP_muon, &a), 630, 240);
     assert_int_equal(lt_muon_scratch_count(4, 3), 2 * 12 + 2 * 9);
 }

@@ -1,5 +1,5 @@
-/* Element types, views, and conversions: every half and every bf16, both ways, against definitions written from the formats and, where
- * the CPU has it, against F16C. */
+/* Element types, views, and conversions: every half and every bf16, both ways, against definitions
+ * written from the formats and, where the CPU has it, against F16C. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -63,8 +63,8 @@ static void halves_round_to_nearest_even(void **state) {
     for (uint32_t h = 0; h < 0x7C00; h++) {
         const float a = lt_f16_to_f32((uint16_t)h);
         const float b = h + 1 == 0x7C00 ? 65536.0f : lt_f16_to_f32((uint16_t)(h + 1));
-        const float middle = (float)(((double)a + (double)b) /
-                                     2.0); /* Exact: one bit more than a half has. */
+        /* Exact: one bit more than a half has. */
+        const float middle = (float)(((double)a + (double)b) / 2.0);
         const uint16_t even = (uint16_t)(h + (h & 1));
         assert_int_equal(lt_f32_to_f16(middle), even);
         assert_int_equal(lt_f32_to_f16(-middle), even | 0x8000);
@@ -93,8 +93,8 @@ static void bf16_rounds_to_nearest_even(void **state) {
             assert_int_equal(lt_f32_to_bf16(float_of((h << 16) | 0x8001)), h + 1);
         }
     }
-    assert_true(
-        isnan(lt_bf16_to_f32(lt_f32_to_bf16(float_of(0x7F800001))))); /* A NaN of low bits only. */
+    /* A NaN of low bits only. */
+    assert_true(isnan(lt_bf16_to_f32(lt_f32_to_bf16(float_of(0x7F800001)))));
 }
 
 #if defined(__x86_64__)

@@ -1,4 +1,5 @@
-/* run_folder.h: small runs in a folder of their own, for tests of what a run publishes and goes on from. */
+/* run_folder.h: small runs in a folder of their own, for tests of what a run publishes and goes on
+ * from. */
 #ifndef TESTS_TRAIN_RUN_FOLDER_H
 #define TESTS_TRAIN_RUN_FOLDER_H
 

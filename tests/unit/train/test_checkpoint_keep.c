@@ -1,4 +1,5 @@
-/* Which checkpoints stay: lists worked out by hand from keep_last, keep_every and which are good. */
+/* Which checkpoints stay: lists worked out by hand from keep_last, keep_every and which are
+ * good. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,6 @@
-/* Whole runs on a device that the host can not look into: the same weights, moments and losses as on the CPU, whoever wrote the checkpoint that a run goes on
- * from; micro-batches, a ramp and a partial last micro-batch included. */
+/* Whole runs on a device that the host can not look into: the same weights, moments and losses as
+ * on the CPU, whoever wrote the checkpoint that a run goes on from; micro-batches, a ramp and a
+ * partial last micro-batch included. */
 #include "unit/model/far.h"
 #include "unit/model/golden.h"
 
@@ -130,7 +131,8 @@ static void checkpoints_change_device(void **state) {
     same("whole", "moved", 12);
 }
 
-/* Linear layers in 8 bits: the same bits on both, through a stop and a change of device; other ones than without. */
+/* Linear layers in 8 bits: the same bits on both, through a stop and a change of device; other ones
+ * than without. */
 static void fp8_runs(void **state) {
     json_t *eight, *plain;
     (void)state;
@@ -175,8 +177,8 @@ static int64_t bytes_of(const char *out, const char *name) {
     return bytes;
 }
 
-/* Moments in BF16: the bits of an uninterrupted run after a stop, the loss of moments in F32, half their bytes; and no run goes on with moments of
- * the other type. */
+/* Moments in BF16: the bits of an uninterrupted run after a stop, the loss of moments in F32, half
+ * their bytes; and no run goes on with moments of the other type. */
 static void bf16_moments(void **state) {
     static const char *const kinds[] = {"adamw", "ademamix"};
     (void)state;
@@ -209,7 +211,8 @@ static void bf16_moments(void **state) {
     }
 }
 
-/* A device with too little memory: refused before anything is taken, with what is missing and what fits. */
+/* A device with too little memory: refused before anything is taken, with what is missing and what
+ * fits. */
 static void too_large(void **state) {
     lt_recipe *r = calloc(1, sizeof *r);
     const size_t used = far_used, limit = far_limit;
@@ -232,7 +235,8 @@ static void too_large(void **state) {
     free(r);
 }
 
-/* On a GPU: the same run twice, and one that was stopped, have the same bits; a checkpoint of the CPU goes on there. */
+/* On a GPU: the same run twice, and one that was stopped, have the same bits; a checkpoint of the
+ * CPU goes on there. */
 static void gpu_runs(void **state) {
     const lt_backend *gpu = lt_backend_cuda();
     (void)state;

@@ -1,5 +1,6 @@
-/* Runs whose numbers go wrong at a step that the test chooses: which checkpoints are left, what the failure names, and where the next start goes on. The
- * lists are worked out by hand from checkpoint.every, keep_last, guard.limit and the step. */
+/* Runs whose numbers go wrong at a step that the test chooses: which checkpoints are left, what the
+ * failure names, and where the next start goes on. The lists are worked out by hand from
+ * checkpoint.every, keep_last, guard.limit and the step. */
 #include <math.h>
 
 #include "unit/train/run_folder.h"
@@ -7,7 +8,8 @@
 #include "tensor/backend.h"
 #include "tensor/ops.h"
 
-/* The CPU, with what goes wrong: gradients of not-a-number in steps [nan_from, nan_to), and an update that ends with a change of the weights. */
+/* The CPU, with what goes wrong: gradients of not-a-number in steps [nan_from, nan_to), and an
+ * update that ends with a change of the weights. */
 static struct {
     int64_t step; /* Counted by the sums of squares: one a step. */
     int64_t nan_from, nan_to;
@@ -62,7 +64,8 @@ static const lt_backend *broken(int64_t nan_from, int64_t nan_to, int64_t spoil_
 #define FOREVER INT64_MAX
 #define NEVER   INT64_MAX, SPOIL_ALL
 
-/* The issue's own case: saving every 4, NaN from 17 on, limit 16: 20, 24, 28 and 32 are due and not made; the failure comes at step 32. */
+/* The issue's own case: saving every 4, NaN from 17 on, limit 16: 20, 24, 28 and 32 are due and not
+ * made; the failure comes at step 32. */
 static void nan_from_17(void **state) {
     json_t *end;
     (void)state;
@@ -131,7 +134,8 @@ static void late(void **state) {
     json_decref(skips);
 }
 
-/* A weight that no loss sees is NaN from update 10 on: 12 is not published, and the run ends there. */
+/* A weight that no loss sees is NaN from update 10 on: 12 is not published, and the run ends
+ * there. */
 static void unseen_weight(void **state) {
     (void)state;
     assert_int_equal(run_train("f", "steps=40 checkpoint.every=4",
@@ -167,7 +171,8 @@ static void spoiled_at_the_end(void **state) {
     assert_false(run_has("h", "model"));
 }
 
-/* Finite, but far above: 16 and 20 are published and do not push out 12. A stop goes on from the newest, bit for bit; only a divergence goes back. */
+/* Finite, but far above: 16 and 20 are published and do not push out 12. A stop goes on from the
+ * newest, bit for bit; only a divergence goes back. */
 static void blown_up(void **state) {
     lt_run_state s = {0};
     char path[LT_PATH_BYTES], *text = NULL;
@@ -197,7 +202,8 @@ static void blown_up(void **state) {
     assert_true(run_has("i", "checkpoints/step-000000020.left"));
 }
 
-/* Bad from the first step on: there is nothing to go on from, and nothing is lost by beginning anew. */
+/* Bad from the first step on: there is nothing to go on from, and nothing is lost by beginning
+ * anew. */
 static void never_good(void **state) {
     (void)state;
     assert_int_equal(run_train("j", "steps=40 checkpoint.every=4", broken(1, FOREVER, NEVER)),

@@ -1,5 +1,6 @@
-/* Evaluation against lm-evaluation-harness (tests/golden/eval/scores.json, tools/make_eval_goldens.py): the requests it made of our questions, the
- * log-probability of each, the scores, and loglikelihood_rolling of a text; stories260K answers. */
+/* Evaluation against lm-evaluation-harness (tests/golden/eval/scores.json,
+ * tools/make_eval_goldens.py): the requests it made of our questions, the log-probability of each,
+ * the scores, and loglikelihood_rolling of a text; stories260K answers. */
 #include "unit/model/golden.h"
 
 #include <math.h>
@@ -238,7 +239,8 @@ static void broken_questions(void **state) {
             "more than 8 choices");
 }
 
-/* A pair that is longer than the sequence loses its beginning; an empty context is BOS; one token of context is the least. */
+/* A pair that is longer than the sequence loses its beginning; an empty context is BOS; one token
+ * of context is the least. */
 static void edges(void **state) {
     lt_eval_options o = options();
     lt_scorer whole = {0}, cut = {0};

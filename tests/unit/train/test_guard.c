@@ -25,7 +25,8 @@ static void judge(lt_guard *g, double loss, double norm, bool applied) {
     assert_int_equal(lt_guard_judge(g, loss, norm, why, sizeof why) == NULL, applied);
 }
 
-/* Losses 1 .. 20: the mean of the last 16 is that of 5 .. 20, 12.5; with a window of 8 that of 13 .. 20, 16.5. */
+/* Losses 1 .. 20: the mean of the last 16 is that of 5 .. 20, 12.5; with a window of 8 that of 13
+ * .. 20, 16.5. */
 static void recent(void **state) {
     const int64_t windows[] = {128, 16, 8};
     const double want[] = {12.5, 12.5, 16.5};
@@ -73,8 +74,9 @@ static void suspects(void **state) {
     free(r);
 }
 
-/* The best begins as the first loss, 6. With 15 losses it stays so. The 16th makes it their mean: 6 and 15 times 2 have the mean 2.25 and the deviation
- * sqrt(15) / 4 = 0.968; 16 times 2 the mean 2 and none: the spread fades to nine tenths. A higher mean leaves the best. */
+/* The best begins as the first loss, 6. With 15 losses it stays so. The 16th makes it their mean: 6
+ * and 15 times 2 have the mean 2.25 and the deviation sqrt(15) / 4 = 0.968; 16 times 2 the mean 2
+ * and none: the spread fades to nine tenths. A higher mean leaves the best. */
 static void best(void **state) {
     lt_recipe *r = recipe(128);
     lt_guard *g = calloc(1, sizeof *g);
@@ -250,7 +252,8 @@ static void thresholds(void **state) {
     free(r);
 }
 
-/* A state that lacks a word is refused, not taken as 0; one whose ring is full and begins at its first place is as any other. */
+/* A state that lacks a word is refused, not taken as 0; one whose ring is full and begins at its
+ * first place is as any other. */
 static void incomplete_state(void **state) {
     static const char *const words[] = {"skipped", "skipped_in_a_row", "loss", "grad"};
     lt_recipe *r = recipe(8);

@@ -1,5 +1,5 @@
-/* Options of a run at their bounds, beside each other, and beside the files that a model's shape comes from. What is accepted and what is refused is written down
- * here value by value. */
+/* Options of a run at their bounds, beside each other, and beside the files that a model's shape
+ * comes from. What is accepted and what is refused is written down here value by value. */
 #include <math.h>
 
 #include "unit/train/run_folder.h"
@@ -305,7 +305,8 @@ static void models_that_no_file_can_say(void **state) {
     assert_false(run_has("unsaid", "metrics.jsonl"));
 }
 
-/* Muon's matrices have a rate of their own: with optim.lr 0 they alone learn, and nothing is not a number. */
+/* Muon's matrices have a rate of their own: with optim.lr 0 they alone learn, and nothing is not a
+ * number. */
 static void muon_without_a_rate(void **state) {
     json_t *lines, *skips;
     double first, last;

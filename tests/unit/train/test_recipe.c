@@ -1,5 +1,6 @@
-/* What a recipe decides, against values worked out elsewhere: rates by PyTorch's schedulers (tests/golden/train/rates.tsv, tools/make_train_goldens.py),
- * the batch of each step, AdEMAMix's warm-up by its formula, a mixture's words, contradictions, the shape of a model. */
+/* What a recipe decides, against values worked out elsewhere: rates by PyTorch's schedulers
+ * (tests/golden/train/rates.tsv, tools/make_train_goldens.py), the batch of each step, AdEMAMix's
+ * warm-up by its formula, a mixture's words, contradictions, the shape of a model. */
 #include "unit/model/golden.h"
 
 #include <math.h>
@@ -135,7 +136,8 @@ static void contradictions(void **state) {
     refused(r, "optim.kind", "lion", "optim.kind is lion");
 }
 
-/* Pagliardini et al. 2024: alpha grows linearly; beta3 so that the half-life of its weights does. */
+/* Pagliardini et al. 2024: alpha grows linearly; beta3 so that the half-life of its weights
+ * does. */
 static void slow_moment(void **state) {
     lt_recipe r = fresh();
     (void)state;

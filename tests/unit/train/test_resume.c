@@ -1,5 +1,6 @@
-/* Which options a resumed run may change: a list written down here, not read from the table. Every other one is refused by its name with old and new value,
- * passes with allow_change, and leaves a record. And data that changed between stop and resume. */
+/* Which options a resumed run may change: a list written down here, not read from the table. Every
+ * other one is refused by its name with old and new value, passes with allow_change, and leaves a
+ * record. And data that changed between stop and resume. */
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -216,7 +217,8 @@ static void allowed(void **state) {
     must(run_train("allowed", "steps=6 optim.beta1=0.8 seed=7", NULL), "then it is the recipe");
 }
 
-/* A run folder of the version before manifests kept the recipe: recipe.yaml is what there is, sizes as they were given. */
+/* A run folder of the version before manifests kept the recipe: recipe.yaml is what there is, sizes
+ * as they were given. */
 static void older_folder(void **state) {
     static const char yaml[] =
         "seed: 1234\nsteps: 2\nmodel:\n  family: apertus\n  layers: 1\n  width: 16\n"
@@ -303,7 +305,8 @@ static void data_content(void **state) {
     train_on("data", "mine.bin", "steps=9", LT_OK);
 }
 
-/* A shard that appears under the pattern; a mask that appears beside a shard, and one that changes. */
+/* A shard that appears under the pattern; a mask that appears beside a shard, and one that
+ * changes. */
 static void more_files(void **state) {
     char path[LT_PATH_BYTES];
     static unsigned char mask[RUN_TOKENS];
@@ -361,7 +364,8 @@ static void mixture_weights(void **state) {
 
 /* ---- Which checkpoint ---- */
 
-/* Back to an older one of the same run; the same command again goes on where it was, another one goes back again. */
+/* Back to an older one of the same run; the same command again goes on where it was, another one
+ * goes back again. */
 static void explicit_folder(void **state) {
     char path[LT_PATH_BYTES], options[LT_PATH_BYTES + 128];
     json_t *lines;

@@ -1,9 +1,12 @@
 /* act.c: activations, plain and gated, forward and backward (formulas: tensor/ops.h).
  *
  * BOUND     Memory: x in, y out (backward x, dy in, dx out); 10 to 40 flops an element on the way.
- * xIELU     expm1(m) - m, m = min(x, eps), is its series below |m| = 0.35 (the difference of nearly equal numbers elsewhere loses digits) and exp(m) - 1 - m above.
- *           Gradients of its two parameters are summed over fixed chunks of rows in F32 lanes, then over chunks in double.
- * IN PLACE  dx may be x: every element of x is read before its dx is written, and with gating both halves at a time. */
+ * xIELU     expm1(m) - m, m = min(x, eps), is its series below |m| = 0.35 (the difference of nearly
+ *           equal numbers elsewhere loses digits) and exp(m) - 1 - m above. Gradients of its two
+ *           parameters are summed over fixed chunks of rows in F32 lanes, then over chunks in
+ *           double.
+ * IN PLACE  dx may be x: every element of x is read before its dx is written, and with gating both
+ *           halves at a time. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 

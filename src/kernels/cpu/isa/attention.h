@@ -1,9 +1,12 @@
-/* attention.h: what forward and backward attention share: which keys a query sees, keys and values packed for tile_mul, panels of queries.
+/* attention.h: what forward and backward attention share: which keys a query sees, keys and values
+ * packed for tile_mul, panels of queries.
  *
- * A panel is LT_TILE_COLS consecutive queries of one head, one a vector lane. Logits are computed transposed, S^T (key, query): keys are the broadcast
- * operand, queries the vectors. So the softmax over keys runs down the rows, lane by lane, without any reduction across a vector;
- * the exponentials are already the packed operand of the product with V; and only Q is transposed, once a panel.
- * Every mask of the contract is an interval of keys [from, to) a query, so masking is two comparisons, and only where a block of keys crosses an edge. */
+ * A panel is LT_TILE_COLS consecutive queries of one head, one a vector lane. Logits are computed
+ * transposed, S^T (key, query): keys are the broadcast operand, queries the vectors. So the softmax
+ * over keys runs down the rows, lane by lane, without any reduction across a vector; the
+ * exponentials are already the packed operand of the product with V; and only Q is transposed, once
+ * a panel. Every mask of the contract is an interval of keys [from, to) a query, so masking is two
+ * comparisons, and only where a block of keys crosses an edge. */
 #ifndef LT_CPU_ISA_ATTENTION_H
 #define LT_CPU_ISA_ATTENTION_H
 
@@ -43,7 +46,8 @@ LT_INLINE span visible(const lt_attention_args *a, int64_t b, int64_t t) {
     return s;
 }
 
-/* The queries of a panel: per lane the interval it sees, and the hulls of all lanes. Lanes beyond T see nothing. */
+/* The queries of a panel: per lane the interval it sees, and the hulls of all lanes. Lanes beyond T
+ * see nothing. */
 typedef struct {
     int64_t first, count;     /* Queries [first, first + count). */
     int64_t from, to;         /* Keys that any lane sees; empty when to <= from. */
@@ -124,7 +128,8 @@ LT_INLINE void pack_queries(float *dst, const lt_tensor *x, int64_t b, const pan
     }
 }
 
-/* out[key][NQ] = sum over d of keys[panel][d][key] columns[d][NQ], for key panels covering n keys. */
+/* out[key][NQ] = sum over d of keys[panel][d][key] columns[d][NQ], for key panels covering n
+ * keys. */
 LT_INLINE void logits_block(float *out, const float *keys, const float *columns, int64_t n,
                             int64_t d) {
     for (int64_t s = 0; s < n; s += NK) {
@@ -138,7 +143,8 @@ LT_INLINE void logits_block(float *out, const float *keys, const float *columns,
     }
 }
 
-/* x <- softcap tanh(x / softcap) + slope (s - pos), and -inf where the lane does not see s. With cap_slope (same layout): d(cap)/dx there. */
+/* x <- softcap tanh(x / softcap) + slope (s - pos), and -inf where the lane does not see s. With
+ * cap_slope (same layout): d(cap)/dx there. */
 LT_INLINE void mask_block(float *x, const panel *p, int64_t s0, int64_t n, float softcap,
                           float alibi, float *cap_slope) {
     const bool edge = s0 < p->all_from || s0 + n > p->all_to;

@@ -1,13 +1,17 @@
-/* attention_bwd.c: flash attention backward (Dao et al. 2022, appendix B) in tiles of NQ queries by KEYS keys; layout: attention.h.
+/* attention_bwd.c: flash attention backward (Dao et al. 2022, appendix B) in tiles of NQ queries by
+ * KEYS keys; layout: attention.h.
  *
- * STAGES    A task is one (sequence, key/value head): it owns that head's dK and dV and the dQ of the heads that read it, so nothing is shared and the sums
- *           have one order. Per head of its group and panel of queries, with P^T, dS^T (key, query):
+ * STAGES    A task is one (sequence, key/value head): it owns that head's dK and dV and the dQ of
+ *           the heads that read it, so nothing is shared and the sums have one order. Per head of
+ *           its group and panel of queries, with P^T, dS^T (key, query):
  *           1. delta = <dO, O>; Q^T, dO^T (columns) and scale Q, dO (rows) packed
  *           for each visible block of keys:
- *           2. S^T = K (scale Q)^T, masked; P^T = exp(S^T - lse)         3. dP^T = V dO^T, dS^T = P^T (dP^T - delta) cap'
+ *           2. S^T = K (scale Q)^T, masked; P^T = exp(S^T - lse)         3. dP^T = V dO^T, dS^T =
+ *                                                                        P^T (dP^T - delta) cap'
  *           4. dV += P^T dO       5. dK += dS^T (scale Q)       6. dQ += dS K, scaled when the panel is written
  * BOUND     10 D flops a visible pair: five products where forward has two.
- * THREADS   B * G tasks: few for a single long sequence with few key heads on a machine of many cores.
+ * THREADS   B * G tasks: few for a single long sequence with few key heads on a machine of many
+ *           cores.
  * ORDER     Fixed: heads, then panels, then keys rise. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
@@ -99,7 +103,8 @@ LT_INLINE void gradient_block(const workspace *w, int64_t n, const float *lse, c
     }
 }
 
-/* Stage 1's numbers: lse and delta by lane. Lanes beyond T, and rows that saw nothing, get lse = +inf: their P is 0. */
+/* Stage 1's numbers: lse and delta by lane. Lanes beyond T, and rows that saw nothing, get lse =
+ * +inf: their P is 0. */
 LT_INLINE void lane_numbers(const backward *c, const panel *p, int64_t b, int64_t h, float *lse,
                             float *delta, const lt_dtype dtype) {
     const lt_attention_args *f = &c->args->fwd;

@@ -1,12 +1,16 @@
-/* attention_fwd.c: flash attention forward (Dao et al. 2022, arXiv:2205.14135) in tiles of NQ queries by KEYS keys; layout: attention.h.
+/* attention_fwd.c: flash attention forward (Dao et al. 2022, arXiv:2205.14135) in tiles of NQ
+ * queries by KEYS keys; layout: attention.h.
  *
  * STAGES    0. All threads pack K (panels, transposed) and V (rows), widened to F32, once a call.
  *           For each (sequence, head, panel of queries), over the blocks of keys its mask leaves:
  *           1. S^T = K (scale Q)^T       2. cap, alibi, mask       3. running maximum m, P^T = exp(S^T - m), sum l
- *           4. O^T = O^T exp(m_old - m) + V^T P^T      last: O = O^T / l, transposed on the way out; lse = m + log l.
- * SKIPPED   Blocks of keys no query of the panel sees (causal, window, documents, kv_len) are not computed.
+ *           4. O^T = O^T exp(m_old - m) + V^T P^T      last: O = O^T / l, transposed on the way
+ *                                                      out; lse = m + log l.
+ * SKIPPED   Blocks of keys no query of the panel sees (causal, window, documents, kv_len) are not
+ *           computed.
  * BOUND     4 D flops and one exponential a visible (query, key) pair.
- * ORDER     A panel is one thread's work from first to last key: the same bits for any number of threads. */
+ * ORDER     A panel is one thread's work from first to last key: the same bits for any number of
+ *           threads. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/scratch.h"
@@ -29,7 +33,8 @@ LT_INLINE void pack_head(const attention *c, int64_t b, int64_t g, const lt_dtyp
     copy_rows(c->values + at, c->d, &c->args->v, b, 0, g, n_keys, 1.0f, dtype);
 }
 
-/* Stages 3 and 4's rescaling: one half of the lanes. Returns the factor for what was summed before. */
+/* Stages 3 and 4's rescaling: one half of the lanes. Returns the factor for what was summed
+ * before. */
 LT_INLINE vf softmax_half(float *st, int64_t n, vf *max, vf *sum) {
     vf high = *max;
     for (int64_t i = 0; i < n; i++) {

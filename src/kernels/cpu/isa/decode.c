@@ -1,9 +1,13 @@
-/* decode.c: attention of few queries (T small) over many keys, as in decoding: bound by reading K and V once.
+/* decode.c: attention of few queries (T small) over many keys, as in decoding: bound by reading K
+ * and V once.
  *
- * MAP       A task is SPLIT keys of one (sequence, key/value head) for all its queries (T times the heads of the group): logits of the chunk, their maximum m,
- *           sum l and the unnormalised output go to scratch; then the chunks of a query are joined in order (Dao et al. 2023, "Flash-Decoding").
- *           VEC dot products at a time: VEC vectors of partial sums, transposed and added.
- * ORDER     The chunks depend on the number of keys alone: the same bits for any number of threads. */
+ * MAP       A task is SPLIT keys of one (sequence, key/value head) for all its queries (T times the
+ *           heads of the group): logits of the chunk, their maximum m, sum l and the unnormalised
+ *           output go to scratch; then the chunks of a query are joined in order (Dao et al. 2023,
+ *           "Flash-Decoding"). VEC dot products at a time: VEC vectors of partial sums, transposed
+ *           and added.
+ * ORDER     The chunks depend on the number of keys alone: the same bits for any number of
+ * threads. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/attention.h"
 #include "kernels/cpu/scratch.h"

@@ -1,4 +1,5 @@
-/* elementwise.c: add, cast, column sums and sum of squares: bound by memory, so each reads its inputs once, in order. */
+/* elementwise.c: add, cast, column sums and sum of squares: bound by memory, so each reads its
+ * inputs once, in order. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/scratch.h"
@@ -68,7 +69,8 @@ lt_err LT_ISA_NAME(lt_cpu_cast)(lt_queue *q, const void *args) {
     return LT_ISA_NAME(lt_cpu_add)(q, &copy);
 }
 
-/* y (N) += sums of the rows' columns: fixed chunks of rows into partial rows, four rows at a time. */
+/* y (N) += sums of the rows' columns: fixed chunks of rows into partial rows, four rows at a
+ * time. */
 LT_INLINE void colsum_chunk(const lt_tensor *x, int64_t from, int64_t to, float *sum,
                             const lt_dtype dtype) {
     const int64_t width = x->shape[1];
@@ -120,7 +122,8 @@ lt_err LT_ISA_NAME(lt_cpu_colsum)(lt_queue *q, const void *args) {
 #define SUMSQ_CHUNK                                                                                \
     65536 /* Elements: 256 KB, big enough to hide a thread's start, small enough to balance. */
 
-/* Sum of squares of count floats, squared and added in double: a gradient of 1e30 is still a number. */
+/* Sum of squares of count floats, squared and added in double: a gradient of 1e30 is still a
+ * number. */
 static double sumsq_piece(const float *x, int64_t count) {
     vd low = {0};
     vd high = {0};

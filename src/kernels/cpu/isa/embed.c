@@ -1,9 +1,11 @@
 /* embed.c: embedding lookup, its gradient, and rotary embedding.
  *
- * EMBED     Forward copies rows (parallel over rows). Backward adds rows of dy to rows of the table in order of rows: parallel over blocks of columns, so
- *           every element of the table is summed by one thread in that order, for any number of threads.
- *           Tables of other types than F32 and BF16 are decoded.
- * ROPE      A row's cos and sin are split out of the interleaved table once and serve all its heads. y may be x. */
+ * EMBED     Forward copies rows (parallel over rows). Backward adds rows of dy to rows of the table
+ *           in order of rows: parallel over blocks of columns, so every element of the table is
+ *           summed by one thread in that order, for any number of threads. Tables of other types
+ *           than F32 and BF16 are decoded.
+ * ROPE      A row's cos and sin are split out of the interleaved table once and serve all its
+ *           heads. y may be x. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 #include "tensor/block.h"

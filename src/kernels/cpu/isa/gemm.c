@@ -1,20 +1,30 @@
-/* gemm.c: matrix products of any size, layout and dtype, by packing (Goto & van de Geijn 2008, doi:10.1145/1356052.1356053).
+/* gemm.c: matrix products of any size, layout and dtype, by packing (Goto & van de Geijn 2008,
+ * doi:10.1145/1356052.1356053).
  *
- * BLOCKS   k is cut into nearly equal steps of at most K_STEP. In a step the columns of y are dealt to the threads in blocks whose part of b, packed
- *          as panels of LT_TILE_COLS columns [k][column], fills less than half of L2. The thread that takes a block packs it for itself and multiplies chunks of
- *          rows with it: b is packed once, never leaves L2, and nobody waits for it. A thread without a block packs one of another's again and helps
+ * BLOCKS   k is cut into nearly equal steps of at most K_STEP. In a step the columns of y are dealt
+ *          to the threads in blocks whose part of b, packed as panels of LT_TILE_COLS columns
+ *          [k][column], fills less than half of L2. The thread that takes a block packs it for
+ *          itself and multiplies chunks of rows with it: b is packed once, never leaves L2, and
+ *          nobody waits for it. A thread without a block packs one of another's again and helps
  *          with its chunks.
- * ROWS     a is read where it lies if it is F32 and its rows run along k: a tile takes its rows as scalars, so there is nothing to transpose; the next
- *          panel's rows are fetched into L2 meanwhile. BF16 and F16 rows are widened first. Where rows run across k (weight gradients), a is packed
- *          as panels of LT_TILE_ROWS rows [k][row], several panels at a time, because they lie side by side: by all threads before the step or, where
- *          one block takes in all columns, by each thread just before it uses them (own_a).
- *          M is dealt evenly over panels (1024 rows: 62 panels of 14 and 12 of 13), so no panel is nearly empty.
- * LAYOUT   Transpositions of b are undone while packing, by VEC x VEC transposes in registers, so NN, NT, TN and TT run alike.
- * BF16     On CPUs where a BF16 dot product is no faster than F32 multiply-adds (Intel without AMX: half as fast, measured), widening in the pack
- *          and multiplying in F32 is both faster and more exact than VDPBF16PS. Where it is twice as fast (AMD), gemm_pairs.c builds this file once
- *          more with GEMM_PAIRS: a "float" of a panel is then a pair of BF16 neighbours in k, and every k here counts pairs.
- * ORDER    Every element of y is one chain of multiply-adds over k within a step, and steps add in order: no dependence on threads or on M, N.
- * DROPPED  both operands packed by all threads before each step: each had to be written to the last-level cache and read back (docs/SPEED.md). */
+ * ROWS     a is read where it lies if it is F32 and its rows run along k: a tile takes its rows as
+ *          scalars, so there is nothing to transpose; the next panel's rows are fetched into L2
+ *          meanwhile. BF16 and F16 rows are widened first. Where rows run across k (weight
+ *          gradients), a is packed as panels of LT_TILE_ROWS rows [k][row], several panels at a
+ *          time, because they lie side by side: by all threads before the step or, where one block
+ *          takes in all columns, by each thread just before it uses them (own_a). M is dealt evenly
+ *          over panels (1024 rows: 62 panels of 14 and 12 of 13), so no panel is nearly empty.
+ * LAYOUT   Transpositions of b are undone while packing, by VEC x VEC transposes in registers, so
+ *          NN, NT, TN and TT run alike.
+ * BF16     On CPUs where a BF16 dot product is no faster than F32 multiply-adds (Intel without AMX:
+ *          half as fast, measured), widening in the pack and multiplying in F32 is both faster and
+ *          more exact than VDPBF16PS. Where it is twice as fast (AMD), gemm_pairs.c builds this
+ *          file once more with GEMM_PAIRS: a "float" of a panel is then a pair of BF16 neighbours
+ *          in k, and every k here counts pairs.
+ * ORDER    Every element of y is one chain of multiply-adds over k within a step, and steps add in
+ *          order: no dependence on threads or on M, N.
+ * DROPPED  both operands packed by all threads before each step: each had to be written to the
+ *          last-level cache and read back (docs/SPEED.md). */
 #include <omp.h>
 #include <stdatomic.h>
 
@@ -53,8 +63,8 @@ typedef enum {
 typedef struct {
     const lt_matmul_args *args;
     int64_t m, n, k;
-    float *
-        sums; /* Where unfinished F32 sums live: y itself, or scratch when y is BF16; row stride sums_row. */
+    /* Where unfinished F32 sums live: y itself, or scratch when y is BF16; row stride sums_row. */
+    float *sums;
     int64_t sums_row;
     a_kind kind;
     float *packed_a, *packed_b;        /* packed_b: a block a thread. */
@@ -73,7 +83,8 @@ static int64_t panel_row(const gemm *g, int64_t panel) {
     return panel * g->n_rows / g->n_row_panels;
 }
 
-/* Panels of a [p0, p1) to dst. Whole vectors are read, so the last panel of the matrix goes by itself. */
+/* Panels of a [p0, p1) to dst. Whole vectors are read, so the last panel of the matrix goes by
+ * itself. */
 static void pack_a(const gemm *g, int64_t p0, int64_t p1, float *dst) {
     const lt_tensor *a = &g->args->a;
     int64_t p = p0;
@@ -126,7 +137,8 @@ static void widen_a(const gemm *g, int64_t first, int64_t last) {
     }
 }
 
-/* Sums of a tile into y: onto what is there (an earlier step or accumulate), and with the bias and in y's dtype after the last step. */
+/* Sums of a tile into y: onto what is there (an earlier step or accumulate), and with the bias and
+ * in y's dtype after the last step. */
 LT_INLINE void store_tile(const gemm *g, const lt_tile *t, int64_t mr, int64_t row, int64_t col,
                           int64_t n) {
     const lt_matmul_args *a = g->args;
@@ -182,14 +194,16 @@ LT_INLINE void store_whole(const gemm *g, lt_tile *t, const int mr, int64_t row,
     }
 }
 
-/* A tile's place: its rows in the present ones, its columns, which of its block's column panels that is, and whether another row panel follows. */
+/* A tile's place: its rows in the present ones, its columns, which of its block's column panels
+ * that is, and whether another row panel follows. */
 typedef struct {
     int64_t row, col, in_block;
     int mr;
     bool more;
 } place;
 
-/* Multiply and store; mul leaves its sums in t. Two texts, so that the sums of the first stay in registers. */
+/* Multiply and store; mul leaves its sums in t. Two texts, so that the sums of the first stay in
+ * registers. */
 #define TILE_RUN(mul)                                                                              \
     const int64_t cols = g->n - at->col;                                                           \
     if (cols >= NR && g->plain) {                                                                  \
@@ -202,7 +216,8 @@ typedef struct {
     store_tile(g, &t, at->mr, g->row + at->row, at->col, cols < NR ? cols : NR);
 
 #ifndef GEMM_PAIRS
-/* A tile of rows that run along k. While it runs, two rows of the next panel are fetched, others by the block's other tiles. */
+/* A tile of rows that run along k. While it runs, two rows of the next panel are fetched, others by
+ * the block's other tiles. */
 static void run_tile_rows(const gemm *g, const place *at, const float *b) {
     const float *a = g->kind == A_WIDENED
                          ? g->packed_a + at->row * g->a_row
@@ -214,7 +229,8 @@ static void run_tile_rows(const gemm *g, const place *at, const float *b) {
 }
 #endif
 
-/* A tile of a packed panel; the next one is fetched while the block's tiles run, fetch_step bytes a step. */
+/* A tile of a packed panel; the next one is fetched while the block's tiles run, fetch_step bytes a
+ * step. */
 static void run_tile_packed(const gemm *g, const place *at, const float *a, const float *b) {
     const char *next = (const char *)(a + A_ROW * g->depth) +
                        at->in_block * g->fetch_step * g->depth;

@@ -1,12 +1,16 @@
-/* gemm_pairs.c: products of BF16 by VDPBF16PS: gemm.c over pairs. A lane takes two products a step, (x0 y0) + (x1 y1) added to its F32 sum, so that one
- * instruction does the work of two multiply-adds.
+/* gemm_pairs.c: products of BF16 by VDPBF16PS: gemm.c over pairs. A lane takes two products a step,
+ * (x0 y0) + (x1 y1) added to its F32 sum, so that one instruction does the work of two
+ * multiply-adds.
  *
- * PANELS   a "float" is two BF16 neighbours in k. An operand whose rows run along k is read as a matrix of 32-bit elements half as long and packed as
- *          gemm.c packs F32; of one whose rows run across k, two rows are woven together.
+ * PANELS   a "float" is two BF16 neighbours in k. An operand whose rows run along k is read as a
+ *          matrix of 32-bit elements half as long and packed as gemm.c packs F32; of one whose rows
+ *          run across k, two rows are woven together.
  * ORDER    each element of y is one chain of dot products over k within a step, as in gemm.c.
- * NUMERICS products are exact in F32; a pair's two products are added to the sum one after the other, each rounded; subnormals count as zero (Intel SDM, VDPBF16PS).
- * CHOICE   lists.c: AMD, where it runs at twice the rate of F32 multiply-adds. LATEEN_BF16_DOT=1 asks for it elsewhere, 0 forbids it.
- *          k must be even, and so must the rows of an operand that run along it; others go to gemm.c. */
+ * NUMERICS products are exact in F32; a pair's two products are added to the sum one after the
+ * other, each rounded; subnormals count as zero (Intel SDM, VDPBF16PS).
+ * CHOICE   lists.c: AMD, where it runs at twice the rate of F32 multiply-adds. LATEEN_BF16_DOT=1
+ *          asks for it elsewhere, 0 forbids it. k must be even, and so must the rows of an operand
+ *          that run along it; others go to gemm.c. */
 #include "kernels/cpu/isa/vec.h"
 
 #if defined(LT_ISA_avx512)

@@ -1,9 +1,13 @@
-/* gemv.c: products of few rows with a matrix stored (N, K), as a linear layer's weights in decoding: y (M, N) = a (M, K) . b (N, K)^T.
+/* gemv.c: products of few rows with a matrix stored (N, K), as a linear layer's weights in
+ * decoding: y (M, N) = a (M, K) . b (N, K)^T.
  *
- * BOUND     Memory: every weight is read once (2 or 4 bytes) for 2 M flops, so nothing is packed and b streams through once.
- * MAP       A thread takes blocks of rows of b; BLOCK_N of them stay in L1 while all rows of a, F32 and contiguous, pass. Sums are vectors along K,
- *           BLOCK_N x up to BLOCK_M of them in registers.
- * ORDER     Each element's sum has one order whatever M, N or threads: a sequence decodes alike alone and in a batch. */
+ * BOUND     Memory: every weight is read once (2 or 4 bytes) for 2 M flops, so nothing is packed
+ *           and b streams through once.
+ * MAP       A thread takes blocks of rows of b; BLOCK_N of them stay in L1 while all rows of a, F32
+ *           and contiguous, pass. Sums are vectors along K, BLOCK_N x up to BLOCK_M of them in
+ *           registers.
+ * ORDER     Each element's sum has one order whatever M, N or threads: a sequence decodes alike
+ *           alone and in a batch. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/scratch.h"

@@ -1,8 +1,11 @@
-/* moe.c: mixture-of-experts routing and the moves into expert order and back (layouts: tensor/ops.h).
+/* moe.c: mixture-of-experts routing and the moves into expert order and back (layouts:
+ * tensor/ops.h).
  *
- * ROUTE     E is small (8 to 512) and R * E floats pass through once; the softmax of a row lies on the stack. Slots come from one counting sort.
- * MOVES     The table slot of (r, k) is made once a call from slot_row, so every row of the result knows its sources: parallel over result rows, each
- *           summed over its slots in rising order, as the reference does.
+ * ROUTE     E is small (8 to 512) and R * E floats pass through once; the softmax of a row lies on
+ *           the stack. Slots come from one counting sort.
+ * MOVES     The table slot of (r, k) is made once a call from slot_row, so every row of the result
+ *           knows its sources: parallel over result rows, each summed over its slots in rising
+ *           order, as the reference does.
  * NUMERICS  Sums over rows (aux losses) run over fixed chunks in double. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
@@ -17,7 +20,8 @@ typedef struct {
     float values[MAX_EXPERTS + 16];
 } expert_row;
 
-/* Softmax of a row of logits into p (padded with zeros to a whole vector); returns its log-sum-exp. */
+/* Softmax of a row of logits into p (padded with zeros to a whole vector); returns its
+ * log-sum-exp. */
 static float softmax_row(expert_row *p, const float *logits, int64_t n) {
     vf high = v_set(-INFINITY);
     vf sum = {0};
@@ -161,7 +165,8 @@ lt_err LT_ISA_NAME(lt_cpu_moe_route_fwd)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* dp of the chosen experts: dw, or through the division by their sum. A dropped one has the constant weight 0. */
+/* dp of the chosen experts: dw, or through the division by their sum. A dropped one has the
+ * constant weight 0. */
 static void chosen_bwd(const lt_moe_route_bwd_args *a, int64_t r, float *dp) {
     const int64_t top_k = a->experts.shape[1];
     const int32_t *experts = (const int32_t *)a->experts.data + r * a->experts.stride[0];
@@ -213,7 +218,8 @@ lt_err LT_ISA_NAME(lt_cpu_moe_route_bwd)(lt_queue *q, const void *args) {
     return LT_OK;
 }
 
-/* slots[r * K + k] = the slot of assignment (r, k), -1 if it was dropped; *n gets the number of slots. */
+/* slots[r * K + k] = the slot of assignment (r, k), -1 if it was dropped; *n gets the number of
+ * slots. */
 static lt_err find_slots(int32_t **slots, int64_t *n, const lt_tensor *slot_row,
                          const lt_tensor *expert_start, int64_t count) {
     const int32_t *from = slot_row->data;

@@ -1,6 +1,7 @@
 /* muon.c: Muon for one matrix (formulas and scratch layout: kernels/ref/muon.c, tensor/ops.h).
  *
- * BOUND     Products: 2 S^2 L + 2 S^3 + 2 S^2 L flops an iteration, by the backend's own matmul; the element-wise passes between them are memory bound.
+ * BOUND     Products: 2 S^2 L + 2 S^3 + 2 S^2 L flops an iteration, by the backend's own matmul;
+ *           the element-wise passes between them are memory bound.
  * NUMERICS  |u|_F by fixed chunks of rows in double. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"

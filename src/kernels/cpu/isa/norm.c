@@ -1,10 +1,14 @@
-/* norm.c: RMSNorm and LayerNorm, forward and backward, over the last dimension of (R, C) or (R, H, C) rows.
+/* norm.c: RMSNorm and LayerNorm, forward and backward, over the last dimension of (R, C) or (R, H,
+ * C) rows.
  *
- * MOVEMENT  A row is read from memory once and stays in L1 for the second pass (C floats). Forward moves x (+ add), y (+ sum); backward dy, x, dx: both
- *           memory bound (about 1 flop a byte).
- * THREADS   Rows are independent. dgain and dbias are summed over fixed chunks of rows (rows.h) into partial rows, which are then added in
- *           order: the same bits for any number of threads.
- * NUMERICS  LayerNorm's variance is two-pass (mean first). With sum, the row is normalised as it was stored there.
+ * MOVEMENT  A row is read from memory once and stays in L1 for the second pass (C floats). Forward
+ *           moves x (+ add), y (+ sum); backward dy, x, dx: both memory bound (about 1 flop a
+ *           byte).
+ * THREADS   Rows are independent. dgain and dbias are summed over fixed chunks of rows (rows.h)
+ *           into partial rows, which are then added in order: the same bits for any number of
+ *           threads.
+ * NUMERICS  LayerNorm's variance is two-pass (mean first). With sum, the row is normalised as it
+ *           was stored there.
  * IN PLACE  dx may be dy: a row's dy is read wholly before its dx is written. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
@@ -79,7 +83,8 @@ LT_INLINE void norm_rows(const norm_fwd *f, const lt_dtype dtype) {
     }
 }
 
-/* gain (+ offset) and bias as F32 rows in scratch; room for `extra` floats behind them is returned in *rest. */
+/* gain (+ offset) and bias as F32 rows in scratch; room for `extra` floats behind them is returned
+ * in *rest. */
 static lt_err param_rows(const lt_tensor *gain, float offset, const lt_tensor *bias, int64_t extra,
                          const float **gains, const float **biases, float **rest) {
     const int64_t width = gain->shape[0];
@@ -150,7 +155,8 @@ typedef struct {
     int64_t n_chunks;
 } norm_bwd;
 
-/* One row: its share of dgain and dbias is added to the chunk's partial rows, then dx is written. */
+/* One row: its share of dgain and dbias is added to the chunk's partial rows, then dx is
+ * written. */
 LT_INLINE void norm_bwd_row(const norm_bwd *b, int64_t row, int64_t outer, int64_t inner,
                             float *dgain, float *dbias, const lt_dtype dtype) {
     const int64_t width = width_of(&b->x);

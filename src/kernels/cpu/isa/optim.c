@@ -1,8 +1,11 @@
-/* optim.c: AdamW, AdEMAMix and Lion over flat F32 buffers, one pass, each element read and written once.
+/* optim.c: AdamW, AdEMAMix and Lion over flat F32 buffers, one pass, each element read and written
+ * once.
  *
- * BOUND     Memory: AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter (30 with the BF16 copy); GPT-2 124M: 3.5 GB a step.
- *           Moments in BF16: 20 and 22; drawing their rounding costs ten rounds of Philox, ten to fifteen instructions a parameter.
- * NUMERICS  Bias corrections in double, once a call; the element in F32. The copy is the rounding of the stored p. */
+ * BOUND     Memory: AdamW reads p, g, m, v and writes p, m, v: 28 bytes a parameter (30 with the
+ *           BF16 copy); GPT-2 124M: 3.5 GB a step. Moments in BF16: 20 and 22; drawing their
+ *           rounding costs ten rounds of Philox, ten to fifteen instructions a parameter.
+ * NUMERICS  Bias corrections in double, once a call; the element in F32. The copy is the rounding
+ *           of the stored p. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 

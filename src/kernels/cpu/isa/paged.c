@@ -1,15 +1,20 @@
-/* paged.c: attention of ragged queries over a key/value cache in pages, and the writing of that cache: what a server runs each step.
+/* paged.c: attention of ragged queries over a key/value cache in pages, and the writing of that
+ * cache: what a server runs each step.
  *
  * BOUND     Decoding: memory, K and V once. Prefill: arithmetic, 4 D flops a (query, key) pair.
- * MAP       The T * H / G queries that share a key head are cut into blocks of at most BLOCK. A task is a block against all the keys it sees, or, where
- *           there are too few tasks for the threads (one long sequence decoding), against one chunk of SPLIT keys.
+ * MAP       The T * H / G queries that share a key head are cut into blocks of at most BLOCK. A
+ *           task is a block against all the keys it sees, or, where there are too few tasks for the
+ *           threads (one long sequence decoding), against one chunk of SPLIT keys.
  * MOVEMENT  K rows of a chunk ──▶ registers, LANES = 4 queries x VEC / 4 keys of partial sums ─transpose─▶ logits x (BLOCK, SPLIT) in L1 ─softmax─▶
  *           weights ──▶ V rows of the chunk, 4 queries x 4 vectors of sums ──▶ (max, sum, out) of the chunk ─join─▶ of all chunks so far.
  *           A group of VEC keys lies in one page: one look at the table each.
- * ORDER     Chunks start at multiples of SPLIT. A query's logits are sums over D in vectors, then over lanes in one tree; its weights are added by
- *           lanes; its outputs are chains over the chunk's keys; chunks join in order, by the same function whether one thread ran them all or not. Masked keys
- *           weigh exactly 0. So a row has the same bits whatever stands beside it: decoded alone, in a batch, or as part of a prompt.
- * REFS      PagedAttention, Kwon et al. 2023 (arXiv:2309.06180); Flash-Decoding, Dao et al. 2023. */
+ * ORDER     Chunks start at multiples of SPLIT. A query's logits are sums over D in vectors, then
+ *           over lanes in one tree; its weights are added by lanes; its outputs are chains over the
+ *           chunk's keys; chunks join in order, by the same function whether one thread ran them
+ *           all or not. Masked keys weigh exactly 0. So a row has the same bits whatever stands
+ *           beside it: decoded alone, in a batch, or as part of a prompt.
+ * REFS      PagedAttention, Kwon et al. 2023 (arXiv:2309.06180); Flash-Decoding, Dao et al.
+ * 2023. */
 #include <math.h>
 #include <omp.h>
 
@@ -22,7 +27,8 @@
 #define LANES   4
 #define MAX_DIM 512
 
-/* Queries [first, first + count) of key head g of sequence n, against chunks [from, to). Query i is head i % group of row i / group. */
+/* Queries [first, first + count) of key head g of sequence n, against chunks [from, to). Query i is
+ * head i % group of row i / group. */
 typedef struct {
     int32_t n, g, first, count, from, to;
 } task;
@@ -69,7 +75,8 @@ LT_INLINE int64_t key_at(const paged *p, int64_t n, int64_t g, int64_t s) {
     return (page * p->page + s % p->page) * p->width + g * p->d;
 }
 
-/* Fold pairs of n vectors: segments of `length` lanes become halves, x[2k]'s, then x[2k + 1]'s, in x[k]. */
+/* Fold pairs of n vectors: segments of `length` lanes become halves, x[2k]'s, then x[2k + 1]'s, in
+ * x[k]. */
 LT_INLINE void fold(vf *x, const int n, const int length) {
     const int half = length / 2, of_each = VEC / length;
     vi low, high;
@@ -84,7 +91,8 @@ LT_INLINE void fold(vf *x, const int n, const int length) {
     }
 }
 
-/* Sums over the lanes of VEC vectors, as one vector, in VEC - 1 folds; each sum has the same tree. */
+/* Sums over the lanes of VEC vectors, as one vector, in VEC - 1 folds; each sum has the same
+ * tree. */
 LT_INLINE vf sum_lanes(vf *x) {
     fold(x, VEC, VEC);
     fold(x, VEC / 2, VEC / 2);
@@ -101,8 +109,8 @@ LT_INLINE vf load_any(const void *base, const lt_dtype dtype, int64_t at, int64_
     return left >= VEC ? v_load_as(base, dtype, at) : v_load_as_n(base, dtype, at, left);
 }
 
-/* x[i][j] = <q_i, k_j> for nq queries and the VEC keys whose first lies at `at`; keys behind number `last` repeat it. q: nq rows of q_row floats, scaled, zeros
- * behind D. */
+/* x[i][j] = <q_i, k_j> for nq queries and the VEC keys whose first lies at `at`; keys behind number
+ * `last` repeat it. q: nq rows of q_row floats, scaled, zeros behind D. */
 LT_INLINE void dots(const paged *p, float *x, const float *q, int64_t q_row, const int nq,
                     int64_t at, int64_t last, const bool whole, const lt_dtype dtype) {
     const void *base = p->a->k_pages.data;
@@ -256,7 +264,8 @@ LT_INLINE void weigh(const paged *p, state *st, const float *x, const int nq, co
     }
 }
 
-/* What was seen and then `next`: all of both. next may be packed shorter than a state: its first 2 + D floats count. */
+/* What was seen and then `next`: all of both. next may be packed shorter than a state: its first 2
+ * + D floats count. */
 static void join(state *all, const state *next, int64_t d) {
     if (next->max == -INFINITY) {
         return;
@@ -286,7 +295,8 @@ static void finish(const paged *p, state *st, const query *w, const lt_dtype dty
     }
 }
 
-/* The block's queries, scaled, as rows of q_row floats with zeros behind D; rows up to a multiple of LANES are zeroed. */
+/* The block's queries, scaled, as rows of q_row floats with zeros behind D; rows up to a multiple
+ * of LANES are zeroed. */
 LT_INLINE void load_queries(const paged *p, float *q, int64_t q_row, const task *t,
                             const lt_dtype dtype) {
     const lt_attention_paged_args *a = p->a;
@@ -388,7 +398,8 @@ static void join_block(const paged *p, int64_t at, const lt_dtype dtype) {
     }
 }
 
-/* All tasks of the call, in order of sequence, head, block, chunk; with a NULL list only their number. */
+/* All tasks of the call, in order of sequence, head, block, chunk; with a NULL list only their
+ * number. */
 static int64_t list_tasks(const paged *p, bool split, task *list) {
     const lt_attention_paged_args *a = p->a;
     int64_t count = 0;

@@ -1,5 +1,6 @@
-/* probe.c: how many multiply-adds a second one core can do: chains of independent multiply-adds in registers, no memory. Compiled for each
- * instruction set. NUM accumulators cover the latency of a multiply-add (4 cycles) times the number of units (2). */
+/* probe.c: how many multiply-adds a second one core can do: chains of independent multiply-adds in
+ * registers, no memory. Compiled for each instruction set. NUM accumulators cover the latency of a
+ * multiply-add (4 cycles) times the number of units (2). */
 #include <stdint.h>
 
 #include "kernels/cpu/probe.h"

@@ -1,10 +1,13 @@
-/* qk_norm.c: RMSNorm of each head of q and k and its rotation, forward and backward; heads of (R, H, D) rows.
+/* qk_norm.c: RMSNorm of each head of q and k and its rotation, forward and backward; heads of (R,
+ * H, D) rows.
  *
- * MOVEMENT  A head is read from memory once and stays in L1 for the second pass. Backward keeps the head's gradient behind the rotation in a row of its
- *           own on the stack, so that dx may be dy.
- * THREADS   Forward, rows are independent. The gains' gradients: fixed chunks of rows into partial rows, added in order (rows.h).
- * NUMERICS  As norm.c and rope: the same bits as those two ops one after the other on F32 tensors, but for what the compiler contracts; in BF16
- *           nothing is rounded between them. */
+ * MOVEMENT  A head is read from memory once and stays in L1 for the second pass. Backward keeps the
+ *           head's gradient behind the rotation in a row of its own on the stack, so that dx may be
+ *           dy.
+ * THREADS   Forward, rows are independent. The gains' gradients: fixed chunks of rows into partial
+ *           rows, added in order (rows.h).
+ * NUMERICS  As norm.c and rope: the same bits as those two ops one after the other on F32 tensors,
+ *           but for what the compiler contracts; in BF16 nothing is rounded between them. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/scratch.h"
@@ -15,7 +18,8 @@ typedef struct {
     float cosine[MAX_HALF + VEC], sine[MAX_HALF + VEC];
 } angles;
 
-/* Both gains with their offset as F32 rows of `room` floats each, and `extra` floats behind them. */
+/* Both gains with their offset as F32 rows of `room` floats each, and `extra` floats behind
+ * them. */
 static lt_err gain_rows(const lt_tensor *q_gain, const lt_tensor *k_gain, float offset,
                         int64_t extra, float **gains, int64_t *room) {
     const int64_t width = q_gain->shape[0];

@@ -1,11 +1,16 @@
-/* quant.c: y (M, N) = a (M, K) . b (N, K)^T with b in one of ggml's block formats, packed 16 rows side by side (kernels/cpu/quant.h).
+/* quant.c: y (M, N) = a (M, K) . b (N, K)^T with b in one of ggml's block formats, packed 16 rows
+ * side by side (kernels/cpu/quant.h).
  *
- * MAP      Rows of a become 8-bit blocks once. A thread takes groups of 16 rows of b; a group (10 to 100 KB) stays in L1 or L2 while rows of a pass, TILE at a time.
- *          Simple formats: the 8 vectors of a block are unpacked into registers and used by all rows of the tile. K formats: a block is unpacked to 16-bit
- *          numbers, already multiplied by their 6- or 8-bit scales, once a group (once a tile where there is only one tile).
- * BOUND    M = 1: bytes of b through memory. M large: one instruction (64 multiply-adds) a vector of b and row of a, plus 4 for the scales of a block.
- * ORDER    Exactly kernels/ref/qdot.c's for every element of y, which a lane computes alone: the same bits for any M, N, tile, instruction set and number of
- *          threads. This file is compiled without fused multiply-adds.
+ * MAP      Rows of a become 8-bit blocks once. A thread takes groups of 16 rows of b; a group (10
+ *          to 100 KB) stays in L1 or L2 while rows of a pass, TILE at a time. Simple formats: the 8
+ *          vectors of a block are unpacked into registers and used by all rows of the tile. K
+ *          formats: a block is unpacked to 16-bit numbers, already multiplied by their 6- or 8-bit
+ *          scales, once a group (once a tile where there is only one tile).
+ * BOUND    M = 1: bytes of b through memory. M large: one instruction (64 multiply-adds) a vector
+ *          of b and row of a, plus 4 for the scales of a block.
+ * ORDER    Exactly kernels/ref/qdot.c's for every element of y, which a lane computes alone: the
+ *          same bits for any M, N, tile, instruction set and number of threads. This file is
+ *          compiled without fused multiply-adds.
  * TRIED    docs/SPEED.md, "Quantised products". */
 #include <omp.h>
 
@@ -17,7 +22,9 @@
 
 #if defined(LT_ISA_avx512)
 #define TILE                                                                                       \
-    8 /* Rows of a at a time, simple formats: with 8 vectors of b and their scales 26 of 32 registers. */
+/* Rows of a at a time, simple formats: with 8 vectors of b and their scales 26 of 32
+     * registers. */
+8
 #define TILE_SUPER 2 /* K formats: 8 sums a row. */
 #else
 #define TILE       4
@@ -31,7 +38,7 @@
 #define PAIRS 128          /* Vectors of 16-bit pairs in a K block, */
 #define MINS  4            /* and of its minima. */
 
-typedef struct {
+    typedef struct {
     const lt_matmul_args *args;
     lt_quant_layout l;
     quant_acts a;
@@ -156,7 +163,8 @@ LT_INLINE vs widen(const uint8_t *p) {
     return __builtin_convertvector(*(const vqh_mem *)p, vs);
 }
 
-/* Block's values times their scales, then its minima: dst[8 t + l] pairs elements 16 t + l and 16 t + l + 8. */
+/* Block's values times their scales, then its minima: dst[8 t + l] pairs elements 16 t + l and 16 t
+ * + l + 8. */
 LT_INLINE void expand_super(vs *dst, const uint8_t *head, const uint8_t *body, const int lane,
                             const lt_dtype type) {
     for (int j = 0; j < 8; j++) {

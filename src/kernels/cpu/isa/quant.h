@@ -1,5 +1,6 @@
-/* quant.h: the vectors of quantised products: VEC rows of a group of quant.h side by side, four bytes or two 16-bit numbers a lane, and the two instructions that
- * multiply and add within a lane. */
+/* quant.h: the vectors of quantised products: VEC rows of a group of quant.h side by side, four
+ * bytes or two 16-bit numbers a lane, and the two instructions that multiply and add within a
+ * lane. */
 #ifndef LT_CPU_ISA_QUANT_H
 #define LT_CPU_ISA_QUANT_H
 
@@ -44,8 +45,9 @@ LT_INLINE vi v_dot4(vi acc, vq w, vi a) {
 #endif
 }
 
-/* The same for w stored plus 128. Where the instruction takes any unsigned byte the 128s stay in, and DOT4_BIAS says so: the caller starts from
- * -128 * sum a. VPMADDUBSW would saturate: there signs change sides instead. */
+/* The same for w stored plus 128. Where the instruction takes any unsigned byte the 128s stay in,
+ * and DOT4_BIAS says so: the caller starts from -128 * sum a. VPMADDUBSW would saturate: there
+ * signs change sides instead. */
 #if defined(LT_ISA_avx2)
 #define DOT4_BIAS 0
 #else

@@ -1,4 +1,5 @@
-/* rows.h: walking tensors row by row, and splitting work so that results do not depend on the number of threads. */
+/* rows.h: walking tensors row by row, and splitting work so that results do not depend on the
+ * number of threads. */
 #ifndef LT_CPU_ISA_ROWS_H
 #define LT_CPU_ISA_ROWS_H
 
@@ -17,7 +18,8 @@ LT_INLINE void *at_element(const lt_tensor *t, int64_t offset) {
     return t->data == NULL ? NULL : (char *)t->data + offset * (t->dtype == LT_F32 ? 4 : 2);
 }
 
-/* How many rows of the last dimension a (R, C) or (R, H, C) tensor has, and how many stand inside an outer one. */
+/* How many rows of the last dimension a (R, C) or (R, H, C) tensor has, and how many stand inside
+ * an outer one. */
 LT_INLINE int64_t rows_inner(const lt_tensor *t) {
     return t->n_dims == 3 ? t->shape[1] : 1;
 }
@@ -30,7 +32,8 @@ LT_INLINE int64_t width_of(const lt_tensor *t) {
     return t->shape[t->n_dims - 1];
 }
 
-/* Reductions over rows are cut into this many chunks, by the number of rows alone: at least 16 rows each, at most 64 chunks. */
+/* Reductions over rows are cut into this many chunks, by the number of rows alone: at least 16 rows
+ * each, at most 64 chunks. */
 LT_INLINE int64_t row_chunks(int64_t rows) {
     const int64_t n = (rows + 15) / 16;
     return n < 64 ? n : 64;
@@ -53,7 +56,8 @@ LT_INLINE void add_partials(float *dst, const float *partial, int64_t n_chunks, 
 
 #define MAX_HALF 512 /* Half of the widest rotary part: lists.c refuses more. */
 
-/* The angles of row r's position, (MAX_HALF + VEC) floats each, zeros behind the end: cos, and sin times sign. */
+/* The angles of row r's position, (MAX_HALF + VEC) floats each, zeros behind the end: cos, and sin
+ * times sign. */
 LT_INLINE void row_angles(float *cosine, float *sine, const lt_tensor *positions,
                           const lt_tensor *table, int64_t r, float sign) {
     const int64_t half = table->shape[1];

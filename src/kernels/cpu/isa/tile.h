@@ -1,12 +1,16 @@
-/* tile.h: the inner product every matrix kernel on the CPU is made of: acc (mr, 2 VEC) += a (mr, k) . b (k, 2 VEC).
+/* tile.h: the inner product every matrix kernel on the CPU is made of: acc (mr, 2 VEC) += a (mr, k)
+ * . b (k, 2 VEC).
  *
- * The rows of a arrive as scalars broadcast from memory, the columns of b as two vectors, and mr x 2 accumulators stay in registers
- * over all of k: with AVX-512, 14 x 2 of the 32 registers, 28 multiply-adds for 16 loads a step. mr is a constant wherever this
- * is inlined (LT_TILE_SWITCH), so the loops unroll fully.
+ * The rows of a arrive as scalars broadcast from memory, the columns of b as two vectors, and mr x
+ * 2 accumulators stay in registers over all of k: with AVX-512, 14 x 2 of the 32 registers, 28
+ * multiply-adds for 16 loads a step. mr is a constant wherever this is inlined (LT_TILE_SWITCH), so
+ * the loops unroll fully.
  *
- * A product may also fetch memory that the next ones will need: next_step bytes a step from `next` on into L2, or NULL.
+ * A product may also fetch memory that the next ones will need: next_step bytes a step from `next`
+ * on into L2, or NULL.
  *
- * tile_mul: a element (i, k) lies at a[i * a_row + k * a_col]; a_row or a_col is 1 or LT_TILE_ROWS in all uses that matter; b element (k, j) at b[k * b_row + j]. */
+ * tile_mul: a element (i, k) lies at a[i * a_row + k * a_col]; a_row or a_col is 1 or LT_TILE_ROWS
+ * in all uses that matter; b element (k, j) at b[k * b_row + j]. */
 #ifndef LT_CPU_ISA_TILE_H
 #define LT_CPU_ISA_TILE_H
 
@@ -58,8 +62,9 @@ LT_INLINE void tile_mul(lt_tile *t, const int mr, int64_t k_count, const float *
     }
 }
 
-/* The same where a's rows run along k, a_row floats apart, as their owner stored them. Two other such rows, at next and next_row bytes after it,
- * are fetched into L2. Four steps a turn: the pointers and the fetches cost a quarter. */
+/* The same where a's rows run along k, a_row floats apart, as their owner stored them. Two other
+ * such rows, at next and next_row bytes after it, are fetched into L2. Four steps a turn: the
+ * pointers and the fetches cost a quarter. */
 LT_INLINE void tile_mul_rows(lt_tile *t, const int mr, int64_t k_count, const float *a,
                              int64_t a_row, const float *b, const int64_t b_row, const char *next,
                              int64_t next_row) {

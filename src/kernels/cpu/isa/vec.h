@@ -1,10 +1,15 @@
-/* vec.h: the vector of the instruction set this file is compiled for, and the functions on it that every CPU kernel shares.
+/* vec.h: the vector of the instruction set this file is compiled for, and the functions on it that
+ * every CPU kernel shares.
  *
- * isa/ *.c is compiled once an instruction set (see the Makefile): LT_ISA_avx512 gives vectors of 16 floats, LT_ISA_avx2 of 8, portable of
- * 4. The source is plain C on GCC's vector extensions; an intrinsic stands only where the extension has no word for it.
- * Everything is static inline, so that no symbol of a wider instruction set can be linked in place of a narrower one.
+ * isa/ *.c is compiled once an instruction set (see the Makefile): LT_ISA_avx512 gives vectors of
+ * 16 floats, LT_ISA_avx2 of 8, portable of
+ * 4. The source is plain C on GCC's vector extensions; an intrinsic stands only where the extension
+ *    has no word for it.
+ * Everything is static inline, so that no symbol of a wider instruction set can be linked in place
+ * of a narrower one.
  *
- * ACCURACY (tests/unit/kernels/test_vec.c measures it against double): exp 2 ulp; tanh 4 ulp; sigmoid 4 ulp; normal CDF 2e-7 absolute. NaN in, NaN out. */
+ * ACCURACY (tests/unit/kernels/test_vec.c measures it against double): exp 2 ulp; tanh 4 ulp;
+ * sigmoid 4 ulp; normal CDF 2e-7 absolute. NaN in, NaN out. */
 #ifndef LT_CPU_ISA_VEC_H
 #define LT_CPU_ISA_VEC_H
 
@@ -19,7 +24,8 @@
 #endif
 #define LT_ISA_JOIN2(name, isa) name##_##isa
 #define LT_ISA_JOIN(name, isa)  LT_ISA_JOIN2(name, isa)
-/* The name of this file's public function in this instruction set: LT_ISA_NAME(lt_cpu_xent) is lt_cpu_xent_avx512. */
+/* The name of this file's public function in this instruction set: LT_ISA_NAME(lt_cpu_xent) is
+ * lt_cpu_xent_avx512. */
 #define LT_ISA_NAME(name) LT_ISA_JOIN(name, LT_ISA)
 
 #if defined(__F16C__)
@@ -127,7 +133,8 @@ LT_INLINE vi vi_iota(void) {
     return y;
 }
 
-/* ---- memory: F32, BF16, F16; whole vectors, and the first n < VEC lanes (others read as 0, not written) ---- */
+/* ---- memory: F32, BF16, F16; whole vectors, and the first n < VEC lanes (others read as 0, not
+ * written) ---- */
 
 LT_INLINE vf v_load(const float *p) {
     return *(const vf_mem *)p;
@@ -199,7 +206,8 @@ LT_INLINE void v_store_n(float *p, vf x, int64_t n) {
 #endif
 }
 
-/* Element i and the VEC - 1 after it of an array of dtype, as floats. The dtype is a constant where these are inlined. */
+/* Element i and the VEC - 1 after it of an array of dtype, as floats. The dtype is a constant where
+ * these are inlined. */
 LT_INLINE vf v_load_as(const void *p, lt_dtype dtype, int64_t i) {
     if (dtype == LT_F32) {
         return v_load((const float *)p + i);
@@ -322,10 +330,11 @@ LT_INLINE void v_transpose(vf *x) {
 
 /* ---- functions ---- */
 
-/* e^x: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7 (remainder 3e-9), n added to the exponent. Below -87.3: 0. Above 88.3: 2.3e38. */
+/* e^x: x = n ln 2 + r, |r| <= ln 2 / 2, e^r by its Taylor polynomial of degree 7 (remainder 3e-9),
+ * n added to the exponent. Below -87.3: 0. Above 88.3: 2.3e38. */
 LT_INLINE vf v_exp(vf x) {
-    const vf shift = v_set(
-        0x1.8p23f); /* Adding it rounds to an integer in the low mantissa bits. */
+    /* Adding it rounds to an integer in the low mantissa bits. */
+    const vf shift = v_set(0x1.8p23f);
     const vf low = v_set(-87.3365f);
     const vf c = v_min(v_set(88.3f), v_max(low, x)); /* The second operand wins where NaN. */
     const vf t = c * 0x1.715476p0f + shift;
@@ -368,7 +377,8 @@ LT_INLINE vf v_tanh(vf x) {
     return v_keep_nan(x, v_pick_lt(a, v_set(0.6f), near, signed_far));
 }
 
-/* Phi(x), the normal distribution function = erfc(-x / sqrt 2) / 2; the small tail keeps its relative accuracy. density: e^(-x^2 / 2). */
+/* Phi(x), the normal distribution function = erfc(-x / sqrt 2) / 2; the small tail keeps its
+ * relative accuracy. density: e^(-x^2 / 2). */
 LT_INLINE vf v_phi(vf x, vf *density) {
     const vf u = v_abs(x) * 0.70710678f;
     const vf z = u * u;

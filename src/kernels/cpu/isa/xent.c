@@ -1,11 +1,15 @@
 /* xent.c: cross-entropy and its gradient, in place, a row of logits at a time.
  *
  * MOVEMENT  Row of V logits ──memory──▶ pass 1: running maximum and sum of exponentials, in blocks ──▶ lse ──▶ pass 2: exp(l - lse) from L2, the gradient
- *           written over the logits. A row (50257 floats: 201 KB) stays in L2 between the passes, so memory sees one read and one write.
+ *           written over the logits. A row (50257 floats: 201 KB) stays in L2 between the passes,
+ *           so memory sees one read and one write.
  * BOUND     8 bytes a logit in F32, 4 in BF16; two exponentials a logit.
- * NUMERICS  Blocks of BLOCK logits: the block's maximum first, then its exponentials against the new running maximum, summed in F32; the sum of blocks, in
- *           F64 (a row of 100,000 would lose two digits), is rescaled when the maximum grows. Fixed order, whatever the number of threads. A NaN logit makes loss and gradient of its row NaN.
- * CHOICE    Pass 2 takes the exponentials anew: kept in the row they would cost a write more, and round twice in BF16. */
+ * NUMERICS  Blocks of BLOCK logits: the block's maximum first, then its exponentials against the
+ *           new running maximum, summed in F32; the sum of blocks, in F64 (a row of 100,000 would
+ *           lose two digits), is rescaled when the maximum grows. Fixed order, whatever the number
+ *           of threads. A NaN logit makes loss and gradient of its row NaN.
+ * CHOICE    Pass 2 takes the exponentials anew: kept in the row they would cost a write more, and
+ *           round twice in BF16. */
 #include "kernels/cpu/isa/rows.h"
 #include "kernels/cpu/cpu.h"
 
@@ -17,7 +21,8 @@ LT_INLINE vf capped(vf l, float softcap) {
     return softcap > 0.0f ? softcap * v_tanh(l * (1.0f / softcap)) : l;
 }
 
-/* The log of a row's sum of exponentials is max + log_sum, kept apart: logits of 1000 would leave lse few digits behind the point. */
+/* The log of a row's sum of exponentials is max + log_sum, kept apart: logits of 1000 would leave
+ * lse few digits behind the point. */
 typedef struct {
     float max, log_sum;
 } row_sum;

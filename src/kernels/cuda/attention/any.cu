@@ -1,17 +1,22 @@
-/* any.cu: attention, forward and backward, for whatever the fast kernels refuse: any head width, any strides, any GPU.
+/* any.cu: attention, forward and backward, for whatever the fast kernels refuse: any head width,
+ * any strides, any GPU.
  *
- * SHAPES    as in ops.h; q, k, v, out and their gradients (B, T or S, heads, D) of DTYPE, strides of their own, last stride 1; D <= 32 * COLS.
- * MAP       a warp a row: a query (forward, dQ) or a key (dK, dV). The row's partners are taken 32 at a time: lane j computes the whole dot product
- *           with partner j (the row itself is in shared memory), then all lanes add partner after partner, COLS columns each.
+ * SHAPES    as in ops.h; q, k, v, out and their gradients (B, T or S, heads, D) of DTYPE, strides
+ *           of their own, last stride 1; D <= 32 * COLS.
+ * MAP       a warp a row: a query (forward, dQ) or a key (dK, dV). The row's partners are taken 32
+ *           at a time: lane j computes the whole dot product with partner j (the row itself is in
+ *           shared memory), then all lanes add partner after partner, COLS columns each.
  * MASKS     plain.cuh.
- * BOUND     fp32 FMA from L1: a few TFLOP/s. Correct first; training runs on the kernels of sm_90 and sm_80, in fp32 on tiled.cu.
- * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (dQ), of heads and queries (dK, dV): bit-identical run to run. One rounding.
- *@spec sm_80 sm_90a: DTYPE=fp32 COLS=2
- *@spec sm_80 sm_90a: DTYPE=bf16 COLS=8 */
+ * BOUND     fp32 FMA from L1: a few TFLOP/s. Correct first; training runs on the kernels of sm_90
+ *           and sm_80, in fp32 on tiled.cu.
+ * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (dQ), of heads and queries
+ *           (dK, dV): bit-identical run to run. One rounding.
+ * @spec sm_80 sm_90a: DTYPE=fp32 COLS=2
+ * @spec sm_80 sm_90a: DTYPE=bf16 COLS=8 */
 #include "attention/plain.cuh"
 
-#define WARPS    4
-#define THREADS  (WARPS * WARP)
+#define WARPS   4
+#define THREADS (WARPS * WARP)
 
 INLINE float dot(const float *mine, const DTYPE *row, int dim) {
     float sum = 0.0f;
@@ -26,7 +31,8 @@ INLINE void row_copy(float *to, const DTYPE *from, int dim, int lane) {
     }
 }
 /* sum[c] += factor of partner j (in lane j) * row j [lane + 32 c], j rising. */
-INLINE void add_rows(float sum[COLS], float factor, const DTYPE *rows, i64 step, int n, int dim, int lane) {
+INLINE void add_rows(float sum[COLS], float factor, const DTYPE *rows, i64 step, int n, int dim,
+                     int lane) {
     for (int j = 0; j < n; j++) {
         const float f = __shfl_sync(ALL_LANES, factor, j);
 #pragma unroll
@@ -47,25 +53,31 @@ INLINE void row_store(DTYPE *to, const float sum[COLS], float scale, int dim, in
 }
 
 /* Rows (b, h, t), one a warp. */
-extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_fwd(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS, 8)
+    attn_any_fwd(const __grid_constant__ args_t w) {
     __shared__ float q_row[WARPS][WARP * COLS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const i64 row = (i64)blockIdx.x * WARPS + warp;
     if (row >= (i64)w.batch * w.heads * w.q_tokens) {
         return;
     }
-    const int t = (int)(row % w.q_tokens), h = (int)(row / w.q_tokens % w.heads), b = (int)(row / w.q_tokens / w.heads);
+    const int t = (int)(row % w.q_tokens), h = (int)(row / w.q_tokens % w.heads),
+              b = (int)(row / w.q_tokens / w.heads);
     const int g = h / (w.heads / w.kv_heads), n_keys = keys_of(&w, b);
     const span see = visible(&w, b, t, n_keys);
     const DTYPE *const k = w.k + b * w.sk.b + g * w.sk.h, *const v = w.v + b * w.sv.b + g * w.sv.h;
-    float top = w.sinks ? w.sinks[h] : -INFINITE, sum = w.sinks ? 1.0f : 0.0f, out[COLS] = {0.0f}, slope;
+    float top = w.sinks ? w.sinks[h] : -INFINITE, sum = w.sinks ? 1.0f : 0.0f, out[COLS] = {0.0f},
+          slope;
 
     row_copy(q_row[warp], w.q + b * w.sq.b + t * w.sq.t + h * w.sq.h, w.dim, lane);
     __syncwarp();
     for (int s0 = see.from; s0 < see.to; s0 += WARP) {
         const int s = s0 + lane, n = min(WARP, see.to - s0);
-        const float x = lane < n ? logit(&w, dot(q_row[warp], k + s * w.sk.t, w.dim), h, s, see.pos, &slope) : -INFINITE;
-        const float most = fmaxf(top, warp_max(x)), keep = most > -INFINITE ? expf(top - most) : 1.0f;
+        const float x = lane < n ? logit(&w, dot(q_row[warp], k + s * w.sk.t, w.dim), h, s, see.pos,
+                                         &slope)
+                                 : -INFINITE;
+        const float most = fmaxf(top, warp_max(x)),
+                    keep = most > -INFINITE ? expf(top - most) : 1.0f;
         const float p = x > -INFINITE ? expf(x - most) : 0.0f;
         sum = sum * keep + warp_sum(p);
         top = most;
@@ -75,21 +87,24 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_fwd(const __gr
         }
         add_rows(out, p, v + s0 * w.sv.t, w.sv.t, n, w.dim, lane);
     }
-    row_store(w.out + b * w.so.b + t * w.so.t + h * w.so.h, out, sum > 0.0f ? 1.0f / sum : 0.0f, w.dim, lane);
+    row_store(w.out + b * w.so.b + t * w.so.t + h * w.so.h, out, sum > 0.0f ? 1.0f / sum : 0.0f,
+              w.dim, lane);
     if (lane == 0 && w.lse) {
         w.lse[row] = sum > 0.0f ? top + logf(sum) : -INFINITE;
     }
 }
 
 /* delta and dQ: rows as forward. */
-extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_dq(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS, 8)
+    attn_any_dq(const __grid_constant__ args_t w) {
     __shared__ float q_row[WARPS][WARP * COLS], do_row[WARPS][WARP * COLS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const i64 row = (i64)blockIdx.x * WARPS + warp;
     if (row >= (i64)w.batch * w.heads * w.q_tokens) {
         return;
     }
-    const int t = (int)(row % w.q_tokens), h = (int)(row / w.q_tokens % w.heads), b = (int)(row / w.q_tokens / w.heads);
+    const int t = (int)(row % w.q_tokens), h = (int)(row / w.q_tokens % w.heads),
+              b = (int)(row / w.q_tokens / w.heads);
     const int g = h / (w.heads / w.kv_heads), n_keys = keys_of(&w, b);
     const span see = visible(&w, b, t, n_keys);
     const DTYPE *const k = w.k + b * w.sk.b + g * w.sk.h, *const v = w.v + b * w.sv.b + g * w.sv.h;
@@ -111,7 +126,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_dq(const __gri
         const int s = s0 + lane, n = min(WARP, see.to - s0);
         float p = 0.0f, draw = 0.0f;
         if (lane < n) {
-            pair(&w, dot(q_row[warp], k + s * w.sk.t, w.dim), dot(do_row[warp], v + s * w.sv.t, w.dim), lse, delta, h, s, see.pos, &p, &draw);
+            pair(&w, dot(q_row[warp], k + s * w.sk.t, w.dim),
+                 dot(do_row[warp], v + s * w.sv.t, w.dim), lse, delta, h, s, see.pos, &p, &draw);
         }
         add_rows(dq, draw, k + s0 * w.sk.t, w.sk.t, n, w.dim, lane);
     }
@@ -119,14 +135,16 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_dq(const __gri
 }
 
 /* dK and dV, after every delta: keys (b, g, s), one a warp. */
-extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_dkv(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS, 8)
+    attn_any_dkv(const __grid_constant__ args_t w) {
     __shared__ float k_row[WARPS][WARP * COLS], v_row[WARPS][WARP * COLS];
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     const i64 row = (i64)blockIdx.x * WARPS + warp;
     if (row >= (i64)w.batch * w.kv_heads * w.kv_tokens) {
         return;
     }
-    const int s = (int)(row % w.kv_tokens), g = (int)(row / w.kv_tokens % w.kv_heads), b = (int)(row / w.kv_tokens / w.kv_heads);
+    const int s = (int)(row % w.kv_tokens), g = (int)(row / w.kv_tokens % w.kv_heads),
+              b = (int)(row / w.kv_tokens / w.kv_heads);
     const int group = w.heads / w.kv_heads, n_keys = keys_of(&w, b);
     const int first = w.causal ? max(0, s - (n_keys - w.q_tokens)) : 0;
     float dk[COLS] = {0.0f}, dv[COLS] = {0.0f};
@@ -135,7 +153,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_dkv(const __gr
     row_copy(v_row[warp], w.v + b * w.sv.b + s * w.sv.t + g * w.sv.h, w.dim, lane);
     __syncwarp();
     for (int h = g * group; h < (g + 1) * group && s < n_keys; h++) {
-        const DTYPE *const q = w.q + b * w.sq.b + h * w.sq.h, *const d_out = w.d_out + b * w.sdo.b + h * w.sdo.h;
+        const DTYPE *const q = w.q + b * w.sq.b + h * w.sq.h, *const d_out = w.d_out + b * w.sdo.b +
+                                                                             h * w.sdo.h;
         const i64 stats = ((i64)b * w.heads + h) * w.q_tokens;
         for (int t0 = first; t0 < w.q_tokens; t0 += WARP) {
             const int t = t0 + lane, n = min(WARP, w.q_tokens - t0);
@@ -150,7 +169,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_dkv(const __gr
                 continue;
             }
             if (sees) {
-                pair(&w, dot(k_row[warp], q + t * w.sq.t, w.dim), dot(v_row[warp], d_out + t * w.sdo.t, w.dim), w.lse[stats + t],
+                pair(&w, dot(k_row[warp], q + t * w.sq.t, w.dim),
+                     dot(v_row[warp], d_out + t * w.sdo.t, w.dim), w.lse[stats + t],
                      w.delta[stats + t], h, s, see.pos, &p, &draw);
             }
             add_rows(dk, draw, q + t0 * w.sq.t, w.sq.t, n, w.dim, lane);
@@ -162,7 +182,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_dkv(const __gr
 }
 
 /* dsinks[h] -= sum over (b, t) of exp(sink - lse) delta; a block a head. */
-extern "C" __global__ void __launch_bounds__(THREADS, 8) attn_any_sinks(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS, 8)
+    attn_any_sinks(const __grid_constant__ args_t w) {
     __shared__ float slots[WARPS];
     const int h = blockIdx.x;
     float sum = 0.0f;

@@ -1,11 +1,13 @@
-/* any_paged.cu: attention over a paged cache for what decode.cu refuses (fp32, other types of cache, any head width); and writing that cache.
+/* any_paged.cu: attention over a paged cache for what decode.cu refuses (fp32, other types of
+ * cache, any head width); and writing that cache.
  *
- * SHAPES    as ops.h: q, out (R, H, D) of QTYPE, views; pages (n, page, G, D) of CTYPE; D <= 32 * COLS.
- * MAP       paged_any: a warp a (row, head), keys 32 at a time as any.cu; the row's sequence is found in q_start by bisection.
- *           kv_write_any: a thread an element of K and of V.
+ * SHAPES    as ops.h: q, out (R, H, D) of QTYPE, views; pages (n, page, G, D) of CTYPE; D <= 32 *
+ *           COLS.
+ * MAP       paged_any: a warp a (row, head), keys 32 at a time as any.cu; the row's sequence is
+ *           found in q_start by bisection. kv_write_any: a thread an element of K and of V.
  * NUMERICS  f32; keys in order, whatever else is in the batch: a row's bits are its own.
- *@spec sm_80 sm_90a: QTYPE=fp32 CTYPE=fp32 COLS=2
- *@spec sm_80 sm_90a: QTYPE=bf16 CTYPE=fp16 COLS=4 */
+ * @spec sm_80 sm_90a: QTYPE=fp32 CTYPE=fp32 COLS=2
+ * @spec sm_80 sm_90a: QTYPE=bf16 CTYPE=fp16 COLS=4 */
 #include "common/early.cuh"
 #include "common/reduce.cuh"
 
@@ -75,7 +77,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) paged_any(const __grid_con
                 x += w.alibi[h] * (float)(s - pos);
             }
         }
-        const float most = fmaxf(top, warp_max(x)), keep = most > -INFINITE ? expf(top - most) : 1.0f;
+        const float most = fmaxf(top, warp_max(x)),
+                    keep = most > -INFINITE ? expf(top - most) : 1.0f;
         const float p = x > -INFINITE ? expf(x - most) : 0.0f;
         sum = sum * keep + warp_sum(p);
         top = most;
@@ -97,14 +100,15 @@ extern "C" __global__ void __launch_bounds__(THREADS) paged_any(const __grid_con
 #pragma unroll
     for (int c = 0; c < COLS; c++) {
         if (lane + WARP * c < w.dim) {
-            w.out[r * w.o_r + h * w.o_h + lane + WARP * c] = FROM_F32(QTYPE, sum > 0.0f ? out[c] / sum : 0.0f);
+            w.out[r * w.o_r + h * w.o_h + lane + WARP * c] = FROM_F32(
+                QTYPE, sum > 0.0f ? out[c] / sum : 0.0f);
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-kv_write_any(CTYPE *k_pages, CTYPE *v_pages, const QTYPE *k, const QTYPE *v, const int *slots, i64 k_r, i64 k_h, i64 v_r, i64 v_h, i64 count,
-             int heads, int dim) {
+    kv_write_any(CTYPE *k_pages, CTYPE *v_pages, const QTYPE *k, const QTYPE *v, const int *slots,
+                 i64 k_r, i64 k_h, i64 v_r, i64 v_h, i64 count, int heads, int dim) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
     wait_for_others();
     if (item >= count) {

@@ -13,16 +13,19 @@
 #define L2_SHARE     (32 << 20) /* Bytes that tiles running together share, of 50 MB. */
 #define PROMPTS_MOST 128        /* Of one call: they stand in shared memory. */
 
-/* A forward specialisation for heads up to `width`; the first row that fits a call is measured best (docs/SPEED.md). */
+/* A forward specialisation for heads up to `width`; the first row that fits a call is measured best
+ * (docs/SPEED.md). */
 typedef struct {
     int width;
     enum { ANY, CAUSAL, FULL } mask;
     int keys_max; /* Of a call, or of its window; 0: any. */
     int bn, consumers, stages, q_slots, o_direct, regs_producer, regs_consumer;
-    int cluster; /* Blocks that share copies of K and V, where neighbours' keys differ by a diagonal at most. */
+    /* Blocks that share copies of K and V, where neighbours' keys differ by a diagonal at most. */
+    int cluster;
 } fwd_row;
 static const fwd_row fwd_rows[] = {
-    /* Few keys: a tile's loads are what it waits for, so more of them go ahead; and smaller tiles waste less of the diagonal. */
+    /* Few keys: a tile's loads are what it waits for, so more of them go ahead; and smaller tiles
+     * waste less of the diagonal. */
     {64, CAUSAL, 1024, 128, 2, 4, 2, 0, 40, 232, 1},
     {64, CAUSAL, 0, 128, 3, 3, 2, 0, 32, 160, 1},
     {64, FULL, 1024, 128, 3, 3, 2, 0, 32, 160, 1},
@@ -152,7 +155,8 @@ size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a) {
     return LT_ATTN_COUNTER_BYTES;
 }
 
-/* What a launch of fwd_sm90.cu is made of: words beyond the row's, its tensors as (B, T, H, D), keys a copy brings. */
+/* What a launch of fwd_sm90.cu is made of: words beyond the row's, its tensors as (B, T, H, D),
+ * keys a copy brings. */
 typedef struct {
     const fwd_row *row;
     int turns, heads, box, cluster;

@@ -1,4 +1,5 @@
-/* attention.h: the attention ops (tensor/ops.h): choice of specialisation and launch of the Hopper kernels fwd_sm90.cu and bwd_sm90.cu, and of fwd_sm80.cu and bwd_sm80.cu. */
+/* attention.h: the attention ops (tensor/ops.h): choice of specialisation and launch of the Hopper
+ * kernels fwd_sm90.cu and bwd_sm90.cu, and of fwd_sm80.cu and bwd_sm80.cu. */
 #ifndef LT_KERNELS_CUDA_ATTENTION_H
 #define LT_KERNELS_CUDA_ATTENTION_H
 
@@ -6,18 +7,20 @@
 #include "kernels/cuda/runtime.h"
 #include "tensor/ops.h"
 
-/* NULL when the kernels serve these arguments on this device, else why not. Forward: q, k, v, out BF16 or F16, D a multiple of 8 up to 256;
- * backward: up to 128. */
+/* NULL when the kernels serve these arguments on this device, else why not. Forward: q, k, v, out
+ * BF16 or F16, D a multiple of 8 up to 256; backward: up to 128. */
 const char *lt_cuda_attention_refusal(const lt_attention_args *a, const lt_cuda_info *info);
 const char *lt_cuda_attention_bwd_refusal(const lt_attention_bwd_args *a, const lt_cuda_info *info);
 
-/* Scratch the calls need, at its start 256 bytes that were zero once and are the kernels' own from then on. One scratch a stream. */
+/* Scratch the calls need, at its start 256 bytes that were zero once and are the kernels' own from
+ * then on. One scratch a stream. */
 size_t lt_cuda_attention_scratch_bytes(const lt_attention_args *a);
 
 LT_MUST_USE lt_err lt_cuda_attention(lt_cuda *c, CUstream s, const lt_attention_args *a,
                                      lt_scratch scratch);
 
-/* The same on any GPU from sm_80 on (sm80.c); the backward pass leaves dsinks to its caller. Neither needs scratch. */
+/* The same on any GPU from sm_80 on (sm80.c); the backward pass leaves dsinks to its caller.
+ * Neither needs scratch. */
 const char *lt_cuda_attention_sm80_refusal(const lt_attention_args *a, const lt_cuda_info *info);
 const char *lt_cuda_attention_bwd_sm80_refusal(const lt_attention_bwd_args *a,
                                                const lt_cuda_info *info);
@@ -36,14 +39,17 @@ size_t lt_cuda_attention_bwd_scratch_bytes(const lt_attention_bwd_args *a, lt_at
 LT_MUST_USE lt_err lt_cuda_attention_bwd(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
                                          lt_attention_cut cut, lt_scratch scratch);
 
-/* The part of attention_paged that are prompts: sequences of at least LT_PROMPT_ROWS new tokens, by fwd_sm90.cu with keys from their pages, 4 to 5 times as fast there as decode.cu; the
- * others' rows are left alone. Not with fixed_order: a token's bits are not those it has when it comes alone. Scratch as forward's. */
+/* The part of attention_paged that are prompts: sequences of at least LT_PROMPT_ROWS new tokens, by
+ * fwd_sm90.cu with keys from their pages, 4 to 5 times as fast there as decode.cu; the others' rows
+ * are left alone. Not with fixed_order: a token's bits are not those it has when it comes alone.
+ * Scratch as forward's. */
 #define LT_PROMPT_ROWS 64
 bool lt_cuda_attention_takes_prompts(const lt_attention_paged_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_cuda_attention_prompts(lt_cuda *c, CUstream s,
                                              const lt_attention_paged_args *a, lt_scratch scratch);
 
-/* ---- The ladder: forward, contiguous (B, T, H, D) of 16-bit elements, D = 64 or 128, causal or full ---- */
+/* ---- The ladder: forward, contiguous (B, T, H, D) of 16-bit elements, D = 64 or 128, causal or
+ * full ---- */
 typedef struct {
     int rung;
     const char *name, *idea;

@@ -25,7 +25,8 @@ typedef struct {
 const char *lt_attn_tensor_refusal(const lt_tensor *t);
 lt_attn_args lt_attn_args_of(const lt_attention_args *a, lt_scratch scratch);
 void lt_attn_flags(char *out, size_t bytes, const lt_attention_args *a);
-/* (batch, head) pairs whose shared bytes stay in the L2 together; a pair's share. All sections are alike: behind a short last one SMs idle (d256 s4096 causal: 8 %). */
+/* (batch, head) pairs whose shared bytes stay in the L2 together; a pair's share. All sections are
+ * alike: behind a short last one SMs idle (d256 s4096 causal: 8 %). */
 int lt_attn_section(double bytes, int64_t pairs);
 LT_MUST_USE lt_err lt_attn_map(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int heads,
                                int tokens);

@@ -1,16 +1,21 @@
-/* backward.c: attention's backward pass: launches of bwd_edges.cu, bwd_sm90.cu, bwd_dq_sm90.cu and bwd_wide_sm90.cu.
+/* backward.c: attention's backward pass: launches of bwd_edges.cu, bwd_sm90.cu, bwd_dq_sm90.cu and
+ * bwd_wide_sm90.cu.
  *
- * The edges (deltas, bounds and scales before the products) read 270 MB for 16k tokens of 2048 columns, about 0.1 ms, whatever the length; the products leave the memory idle, and make
- * dQ from its sums beside (bwd_finish.cuh). Two ways to cut a call:
+ * The edges (deltas, bounds and scales before the products) read 270 MB for 16k tokens of 2048
+ * columns, about 0.1 ms, whatever the length; the products leave the memory idle, and make dQ from
+ * its sums beside (bwd_finish.cuh). Two ways to cut a call:
  *     one pass      edges, products.
- *     apart         dQ and deltas by one kernel, dK and dV by another: no edges at all, but 7 products instead of 5. For short sequences.
- * Heads wider than 128 columns: deltas, dQ, and dK with dV, by a kernel each, 7 products (bwd_wide_sm90.cu). */
+ *     apart         dQ and deltas by one kernel, dK and dV by another: no edges at all, but 7
+ *                   products instead of 5. For short sequences.
+ * Heads wider than 128 columns: deltas, dQ, and dK with dV, by a kernel each, 7 products
+ * (bwd_wide_sm90.cu). */
 #include <stdio.h>
 
 #include "base/error.h"
 #include "kernels/cuda/attention/attention_private.h"
 
-/* Apart, keys that a query sees on average: measured on one H100 with 16k tokens of 2048 columns, up to 512 it is 15 to 30 % faster, with 1024 1 to 6 % slower (docs/SPEED.md). */
+/* Apart, keys that a query sees on average: measured on one H100 with 16k tokens of 2048 columns,
+ * up to 512 it is 15 to 30 % faster, with 1024 1 to 6 % slower (docs/SPEED.md). */
 #define APART_KEYS 768
 
 /* strides and bwd_args of bwd.cuh. */
@@ -81,7 +86,8 @@ static int64_t tiles_of(const lt_attention_args *a, bool apart) {
 static int section_of(const lt_attention_args *a) {
     return a->causal && a->window == 0 ? lt_attn_section(8.0 * (double)sums_of(a), pairs_of(a)) : 1;
 }
-/* For sums of dQ: twice as many as (batch, key head)s under way at a time, of sections or of tiles. */
+/* For sums of dQ: twice as many as (batch, key head)s under way at a time, of sections or of
+ * tiles. */
 static int places_of(const lt_attention_args *a, int n_sms) {
     const int section = section_of(a),
               busy = (int)lt_cuda_div_up(n_sms / cluster_of(a, false), tiles_of(a, false));
@@ -308,7 +314,8 @@ static lt_err wide_run(lt_cuda *c, CUstream s, const lt_attention_bwd_args *a,
         &(lt_cuda_dims){
             .grid = {(unsigned)(tiles > n_sms ? n_sms : tiles)},
             .block = {384},
-            /* Rows' sides, stages of a step's, two places for P; log-sum-exps, deltas; barriers, tiles. */
+            /* Rows' sides, stages of a step's, two places for P; log-sum-exps, deltas; barriers,
+             * tiles. */
             .dynamic_shared_bytes = 1024 + (of == OF_DQ ? 7 * side : 6 * side + 2 * 16384) + 1024 +
                                     256},
         args);

@@ -1,46 +1,53 @@
-/* bwd_dq_sm90.cu: dQ of attention by itself, and on the way delta = sum over D of dO O, on Hopper; bwd_sm90.cu with DQ=0 makes dK and dV behind it. Bit-identical run to run.
+/* bwd_dq_sm90.cu: dQ of attention by itself, and on the way delta = sum over D of dO O, on Hopper;
+ * bwd_sm90.cu with DQ=0 makes dK and dV behind it. Bit-identical run to run.
  *
- * SHAPES    as bwd_sm90.cu. A tile is 128 queries of one query head, of which two consumers own 64 each.
- * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, two more compute and do not wait for each other.
- * MOVEMENT  O of a tile comes through V's ring, as if it were the first keys: with dO it gives delta. Then, for each 128 keys and a consumer's 64 queries:
+ * SHAPES    as bwd_sm90.cu. A tile is 128 queries of one query head, of which two consumers own 64
+ *           each.
+ * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, two more compute
+ *           and do not wait for each other.
+ * MOVEMENT  O of a tile comes through V's ring, as if it were the first keys: with dO it gives
+ *           delta. Then, for each 128 keys and a consumer's 64 queries:
  *     S = Q K^T (smem, smem) ─ exp2(S - lse) ─▶ P ─┐
  *     dP = dO V^T (smem, smem) ──────────── P (dP - delta) ─▶ dS 16-bit registers ──▶ dQ += dS K (registers, smem)
  *     dQ leaves from registers. exp2 runs under dP, everything under the other consumer's products.
- * WHY       S and dP are made twice, here and for dK and dV: 7 products instead of 5. For it dQ never leaves the registers: no sums in memory that are cleared,
- *           added to and converted (12 D bytes a row), no bounds of K and V (4 D bytes a key), no kernel before or behind. That pays where there are few keys to a
- *           query (backward.c).
- * BOUND     6 T S D H flop (half if causal) at 4096 a clock an SM. Shared memory gives 16 KB in 192 clocks, of 24 KB it could.
+ * WHY       S and dP are made twice, here and for dK and dV: 7 products instead of 5. For it dQ
+ *           never leaves the registers: no sums in memory that are cleared, added to and converted
+ *           (12 D bytes a row), no bounds of K and V (4 D bytes a key), no kernel before or behind.
+ *           That pays where there are few keys to a query (backward.c).
+ * BOUND     6 T S D H flop (half if causal) at 4096 a clock an SM. Shared memory gives 16 KB in 192
+ *           clocks, of 24 KB it could.
  * MEASURED  docs/SPEED.md, "attention".
- * NUMERICS  S, dP, P, delta in f32; dS rounded to 16 bits; dQ summed in f32, rounded once, at the store. Fixed order.
- *@spec sm_90a: HEAD_DIM=64 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=64 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 SOFTCAP=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 */
+ * NUMERICS  S, dP, P, delta in f32; dS rounded to 16 bits; dQ summed in f32, rounded once, at the
+ *           store. Fixed order.
+ * @spec sm_90a: HEAD_DIM=64 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=64 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 SOFTCAP=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 #include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
-#define CONSUMERS   2
-#define BM          128
-#define BN          128
-#define THREADS     384
+#define CONSUMERS 2
+#define BM        128
+#define BN        128
+#define THREADS   384
 #if HEAD_DIM == 64
-#define STAGES      4
-#define Q_SLOTS     2
+#define STAGES  4
+#define Q_SLOTS 2
 #else
-#define STAGES      2
-#define Q_SLOTS     1
+#define STAGES  2
+#define Q_SLOTS 1
 #endif
-#define COLUMNS     (HEAD_DIM / 64)
-#define Q_BYTES     (64 * HEAD_DIM * 2) /* one consumer's rows of Q or of dO */
-#define KV_BYTES    (BN * HEAD_DIM * 2)
-#define BAR_OWN     1 /* one consumer */
+#define COLUMNS  (HEAD_DIM / 64)
+#define Q_BYTES  (64 * HEAD_DIM * 2) /* one consumer's rows of Q or of dO */
+#define KV_BYTES (BN * HEAD_DIM * 2)
+#define BAR_OWN  1 /* one consumer */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide_sm90.cu");
 static_assert(BN == BM, "O of a tile fills a stage of V's ring");
 
@@ -55,10 +62,12 @@ typedef struct {
 
 /* Addresses in shared memory. */
 typedef struct {
-    u32 q, k, v;                          /* q: Q and dO of a consumer, one behind the other, for each slot and consumer */
+    /* q: Q and dO of a consumer, one behind the other, for each slot and consumer */
+    u32 q, k, v;
     u32 q_full, q_empty;                  /* one a slot and consumer */
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
-    u32 tile;                             /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
+    /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
+    u32 tile;
 } smem_map;
 
 /* Tiles of a head stand together, the longest first. */
@@ -73,7 +82,8 @@ INLINE tile_pos tile_locate(int t, const bwd_args *w) {
     p.head = pair % a->q_heads;
     p.token = (rows - 1 - t % rows) * BM;
     p.n_keys = keys_of(a, p.b);
-    const key_range low = range_of(a, p.b, p.n_keys, p.token), high = range_of(a, p.b, p.n_keys, p.token + BM - 1);
+    const key_range low = range_of(a, p.b, p.n_keys, p.token),
+                    high = range_of(a, p.b, p.n_keys, p.token + BM - 1);
     p.j_begin = low.lo / BN;
     p.j_end = high.hi < low.lo ? p.j_begin : high.hi / BN + 1;
     return p;
@@ -86,12 +96,15 @@ INLINE void tile_put(u32 at, const tile_pos *p) {
 INLINE tile_pos tile_get(u32 at) {
     const uint4 x = ld_shared_v4(at);
     tile_pos p;
-    p.b = warp_uniform((int)x.x), p.head = warp_uniform((int)x.y), p.token = warp_uniform((int)x.z), p.n_keys = warp_uniform((int)x.w);
-    p.j_begin = warp_uniform(ld_shared_s32(at + 16)), p.j_end = warp_uniform(ld_shared_s32(at + 20));
+    p.b = warp_uniform((int)x.x), p.head = warp_uniform((int)x.y), p.token = warp_uniform((int)x.z),
+    p.n_keys = warp_uniform((int)x.w);
+    p.j_begin = warp_uniform(ld_shared_s32(at + 16)),
+    p.j_end = warp_uniform(ld_shared_s32(at + 20));
     return p;
 }
 
-INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos *r, int b, int head, int j) {
+INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos *r, int b, int head,
+                       int j) {
     const u32 bar = full + 8 * r->slot, dst = ring + r->slot * KV_BYTES;
     mbarrier_wait(empty + 8 * r->slot, r->phase);
     mbarrier_expect(bar, KV_BYTES);
@@ -101,14 +114,18 @@ INLINE void load_block(const void *map, u32 ring, u32 full, u32 empty, ring_pos 
     ring_step(r, STAGES);
 }
 
-/* 1. One thread feeds the block: O of a tile and the last of K, then Q and dO, then V and K in the order of use, the last keys first. */
-INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_o, const void *map_do, const bwd_args *w, const smem_map *s) {
+/* 1. One thread feeds the block: O of a tile and the last of K, then Q and dO, then V and K in the
+ *    order of use, the last keys first. */
+INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_o,
+                    const void *map_do, const bwd_args *w, const smem_map *s) {
     const attn_args *a = &w->a;
-    ring_pos rk = {0, 1}, rv = {0, 1}, at = {0, 1}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
+    /* What is fresh is empty: a wait for "phase 1" passes at once. */
+    ring_pos rk = {0, 1}, rv = {0, 1}, at = {0, 1};
     int t = (int)blockIdx.x;
 
     while (t < tile_count(w)) {
-        const int next = (int)(gridDim.x + atomicAdd(a->counter, 1)); /* Asked for long before it is needed. */
+        /* Asked for long before it is needed. */
+        const int next = (int)(gridDim.x + atomicAdd(a->counter, 1));
         const tile_pos p = tile_locate(t, w);
         const int kv_head = p.head / (a->q_heads / a->kv_heads);
         load_block(map_o, s->v, s->v_full, s->v_empty, &rv, p.b, p.head, p.token / BM);
@@ -123,7 +140,8 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             mbarrier_expect(bar, 2 * Q_BYTES);
             for (int c = 0; c < COLUMNS; c++) {
                 tma_load_4d(q + c * 8192, map_q, bar, c * 64, p.head, p.token + n * 64, p.b);
-                tma_load_4d(q + Q_BYTES + c * 8192, map_do, bar, c * 64, p.head, p.token + n * 64, p.b);
+                tma_load_4d(q + Q_BYTES + c * 8192, map_do, bar, c * 64, p.head, p.token + n * 64,
+                            p.b);
             }
         }
         ring_step(&at, Q_SLOTS);
@@ -147,7 +165,8 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
 /* Per thread: the two rows it holds a part of. */
 typedef struct {
     key_range see[2];
-    float lse2[2], delta[2]; /* log-sum-exp in units of log2; +inf in rows that see nothing or do not exist */
+    /* log-sum-exp in units of log2; +inf in rows that see nothing or do not exist */
+    float lse2[2], delta[2];
     float slope[2];
     int position[2];
 } row_state;
@@ -155,8 +174,10 @@ typedef struct {
 INLINE float pair_dot(u32 x, u32 y, float sum) {
     return sum + elem_lo(x) * elem_lo(y) + elem_hi(x) * elem_hi(y);
 }
-/* 2. Each thread's two rows: log-sum-exp, and delta from a consumer's rows of O and dO, of which the four lanes of a row take 16 bytes in turn; for bwd_sm90.cu into memory. */
-INLINE void rows_start(row_state *r, const bwd_args *w, const tile_pos *p, u32 o, u32 d_o, int consumer) {
+/* 2. Each thread's two rows: log-sum-exp, and delta from a consumer's rows of O and dO, of which
+ *    the four lanes of a row take 16 bytes in turn; for bwd_sm90.cu into memory. */
+INLINE void rows_start(row_state *r, const bwd_args *w, const tile_pos *p, u32 o, u32 d_o,
+                       int consumer) {
     const int tid = (int)threadIdx.x % 128, lane = tid % 32;
     const i64 pair = p->b * w->a.q_heads + p->head;
 #pragma unroll
@@ -166,7 +187,8 @@ INLINE void rows_start(row_state *r, const bwd_args *w, const tile_pos *p, u32 o
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 32; i++) {
             const u32 at = row * 128 + ((i % 2 * 4 + lane % 4) ^ (row % 8)) * 16;
-            const uint4 x = ld_shared_v4(o + i / 2 * (BN * 128) + at), y = ld_shared_v4(d_o + i / 2 * 8192 + at);
+            const uint4 x = ld_shared_v4(o + i / 2 * (BN * 128) + at),
+                        y = ld_shared_v4(d_o + i / 2 * 8192 + at);
             delta = pair_dot(x.x, y.x, delta);
             delta = pair_dot(x.y, y.y, delta);
             delta = pair_dot(x.z, y.z, delta);
@@ -191,7 +213,8 @@ INLINE void rows_start(row_state *r, const bwd_args *w, const tile_pos *p, u32 o
 }
 
 /* 3. s := P, with SOFTCAP times the cap's slope. */
-INLINE void probabilities(float s[BN / 2], const row_state *r, const attn_args *a, int col0, bool mask) {
+INLINE void probabilities(float s[BN / 2], const row_state *r, const attn_args *a, int col0,
+                          bool mask) {
     const float scale2 = a->scale * LOG2E;
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
@@ -216,10 +239,11 @@ INLINE void probabilities(float s[BN / 2], const row_state *r, const attn_args *
 }
 
 /* 4. One consumer's 64 rows of one tile against all its key blocks. */
-INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv,
-                 u32 q, int consumer) {
+INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const bwd_args *w, const smem_map *m,
+                 const tile_pos *p, ring_pos *rk, ring_pos *rv, u32 q, int consumer) {
     const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2, first = p->token + 64 * consumer;
-    const key_range top = range_of(&w->a, p->b, p->n_keys, first), low = range_of(&w->a, p->b, p->n_keys, first + 63);
+    const key_range top = range_of(&w->a, p->b, p->n_keys, first),
+                    low = range_of(&w->a, p->b, p->n_keys, first + 63);
 
     for (int j = p->j_end - 1; j >= p->j_begin; j--) {
         float s[BN / 2], dp[BN / 2];
@@ -244,11 +268,13 @@ INLINE void walk(float dq[HEAD_DIM / 2], const row_state *r, const bwd_args *w, 
         }
 #pragma unroll
         for (int i = 0; i < BN / 4; i++) {
-            ds[i] = PACK_ELEM(s[2 * i] * (dp[2 * i] - r->delta[i % 2]), s[2 * i + 1] * (dp[2 * i + 1] - r->delta[i % 2]));
+            ds[i] = PACK_ELEM(s[2 * i] * (dp[2 * i] - r->delta[i % 2]),
+                              s[2 * i + 1] * (dp[2 * i + 1] - r->delta[i % 2]));
         }
         wgmma_fence();
         issue_sums(dq, ds, k);
-        wgmma_wait(0); /* Not in flight over the loop's edge: ptxas would make one product after the other. */
+        /* Not in flight over the loop's edge: ptxas would make one product after the other. */
+        wgmma_wait(0);
         wgmma_pin(dq, HEAD_DIM / 2);
         if (tid == 0) {
             mbarrier_arrive(m->k_empty + 8 * rk->slot);
@@ -285,14 +311,16 @@ INLINE void consume(const bwd_args *w, const smem_map *m, int consumer) {
         if (threadIdx.x % 128 == 0) {
             mbarrier_arrive(m->q_empty + 8 * i);
         }
-        store_rows(dq, w->a.scale, (elem *)w->dq + p.b * w->dq_strides.batch + p.head * w->dq_strides.head, w->dq_strides.token, p.token + 64 * consumer,
-                   w->a.q_tokens, w->width);
+        store_rows(dq, w->a.scale,
+                   (elem *)w->dq + p.b * w->dq_strides.batch + p.head * w->dq_strides.head,
+                   w->dq_strides.token, p.token + 64 * consumer, w->a.q_tokens, w->width);
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attn_bwd_dq_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k, const __grid_constant__ tensor_map map_v,
-                 const __grid_constant__ tensor_map map_o, const __grid_constant__ tensor_map map_do, const __grid_constant__ bwd_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_dq_sm90(
+    const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k,
+    const __grid_constant__ tensor_map map_v, const __grid_constant__ tensor_map map_o,
+    const __grid_constant__ tensor_map map_do, const __grid_constant__ bwd_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;

@@ -1,25 +1,30 @@
-/* bwd_edges.cu: what stands before and after attention's backward kernel: delta and scales of the fixed-point dQ; the sinks' gradient.
+/* bwd_edges.cu: what stands before and after attention's backward kernel: delta and scales of the
+ * fixed-point dQ; the sinks' gradient.
  *
  * SHAPES    q, k, v, o, dO as in bwd_sm90.cu; D a multiple of 8 up to HEAD_DIM.
  * MAP       HEAD_DIM / 8 lanes a row, 16 bytes each.
- *           attn_bwd_bounds: largest |K| and |V row| of each (batch, key head) by atomic maximum (order-free).
- *           attn_bwd_delta: delta, lse in log2 units.
- *           attn_bwd_prepare: these and unit; clears the row's share of dq_acc and its pieces' counts.
- *           attn_bwd_sinks: a block a head: dsinks[h] += -sum over rows of exp(sink - lse) delta, in fixed order.
+ *           attn_bwd_bounds: largest |K| and |V row| of each (batch, key head) by atomic maximum
+ *           (order-free). attn_bwd_delta: delta, lse in log2 units.
+ *           attn_bwd_prepare: these and unit; clears the row's share of dq_acc and its pieces'
+ *           counts. attn_bwd_sinks: a block a head: dsinks[h] += -sum over rows of exp(sink - lse)
+ *           delta, in fixed order.
  * BOUND     memory: prepare reads 4 D bytes a row and clears 4 D.
- * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row NaN.
- *@spec sm_80 sm_90a: HEAD_DIM=64
- *@spec sm_80 sm_90a: HEAD_DIM=128
- *@spec sm_80 sm_90a: HEAD_DIM=256
- *@spec sm_80 sm_90a: HEAD_DIM=128 DTYPE=fp16 */
+ * NUMERICS  f32; fixed order. unit = 1.5 2^30 / bound; a bound that is not finite makes the row
+ *           NaN.
+ * @spec sm_80 sm_90a: HEAD_DIM=64
+ * @spec sm_80 sm_90a: HEAD_DIM=128
+ * @spec sm_80 sm_90a: HEAD_DIM=256
+ * @spec sm_80 sm_90a: HEAD_DIM=128 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 
 #define LANES (HEAD_DIM / 8) /* of a row, 16 bytes each */
 #define ROWS  (256 / LANES)  /* of a block of 256 threads */
-static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256, "as bwd_sm90.cu and, all wider heads, bwd_wide_sm90.cu");
+static_assert(HEAD_DIM == 64 || HEAD_DIM == 128 || HEAD_DIM == 256,
+              "as bwd_sm90.cu and, all wider heads, bwd_wide_sm90.cu");
 
-/* Sum and largest over the LANES lanes of a row. As bits of a non-negative float a NaN is the largest. */
+/* Sum and largest over the LANES lanes of a row. As bits of a non-negative float a NaN is the
+ * largest. */
 INLINE float row_add(float x) {
 #pragma unroll
     for (int i = LANES / 2; i > 0; i /= 2) {
@@ -41,12 +46,15 @@ INLINE void load8(float x[8], const elem *row, int lane, int width) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v, strides sk, strides sv) {
-    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.kv_heads, g = pair % w.a.kv_heads;
+    attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v, strides sk,
+                    strides sv) {
+    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.kv_heads,
+              g = pair % w.a.kv_heads;
     u32 k_max = 0, v_max = 0;
 
     for (int s0 = (int)blockIdx.x * ROWS; s0 < w.a.kv_tokens; s0 += (int)gridDim.x * ROWS) {
-        const int s = min_i(s0 + (int)threadIdx.x / LANES, w.a.kv_tokens - 1); /* The last row may be read again: a maximum. */
+        /* The last row may be read again: a maximum. */
+        const int s = min_i(s0 + (int)threadIdx.x / LANES, w.a.kv_tokens - 1);
         float x[8], y[8], sum = 0.0f;
         load8(x, k + b * sk.batch + g * sk.head + s * sk.token, lane, w.width);
         load8(y, v + b * sv.batch + g * sv.head + s * sv.token, lane, w.width);
@@ -64,14 +72,17 @@ attn_bwd_bounds(const __grid_constant__ bwd_args w, const elem *k, const elem *v
     }
 }
 
-/* Log-sum-exp in units of log2 and delta of the LANES lanes' row t of a (batch, query head); returns |dO row|^2. */
-INLINE float delta_make(const bwd_args *w, const elem *o, const elem *d_o, strides so, strides sd, int pair, int t) {
+/* Log-sum-exp in units of log2 and delta of the LANES lanes' row t of a (batch, query head);
+ * returns |dO row|^2. */
+INLINE float delta_make(const bwd_args *w, const elem *o, const elem *d_o, strides so, strides sd,
+                        int pair, int t) {
     const int lane = (int)threadIdx.x % LANES, b = pair / w->a.q_heads, h = pair % w->a.q_heads;
     const i64 row = (i64)pair * w->padded + t;
     float x[8], y[8], delta = 0.0f, norm = 0.0f, lse = -INFINITE;
 
     load8(x, o + b * so.batch + h * so.head + t * so.token, lane, t < w->a.q_tokens ? w->width : 0);
-    load8(y, d_o + b * sd.batch + h * sd.head + t * sd.token, lane, t < w->a.q_tokens ? w->width : 0);
+    load8(y, d_o + b * sd.batch + h * sd.head + t * sd.token, lane,
+          t < w->a.q_tokens ? w->width : 0);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
         delta += x[i] * y[i];
@@ -88,14 +99,20 @@ INLINE float delta_make(const bwd_args *w, const elem *o, const elem *d_o, strid
     return row_add(norm);
 }
 extern "C" __global__ void __launch_bounds__(256)
-attn_bwd_delta(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd) {
-    (void)delta_make(&w, o, d_o, so, sd, (int)blockIdx.y, (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES); /* padded is a multiple of ROWS. */
+    attn_bwd_delta(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so,
+                   strides sd) {
+    /* padded is a multiple of ROWS. */
+    (void)delta_make(&w, o, d_o, so, sd, (int)blockIdx.y,
+                     (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES);
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so, strides sd) {
-    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
-    const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES, kv = b * w.a.kv_heads + h / (w.a.q_heads / w.a.kv_heads);
+    attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *d_o, strides so,
+                     strides sd) {
+    const int lane = (int)threadIdx.x % LANES, pair = (int)blockIdx.y, b = pair / w.a.q_heads,
+              h = pair % w.a.q_heads;
+    const int t = (int)blockIdx.x * ROWS + (int)threadIdx.x / LANES,
+              kv = b * w.a.kv_heads + h / (w.a.q_heads / w.a.kv_heads);
     const i64 row = (i64)pair * w.padded + t;
     int4 *clear = (int4 *)((int *)w.dq_acc + row * HEAD_DIM);
 
@@ -108,14 +125,16 @@ attn_bwd_prepare(const __grid_constant__ bwd_args w, const elem *o, const elem *
         if (t % 64 < HEAD_DIM / 64) { /* A piece has a row of its own here. */
             ((int4 *)w.added)[row / 64 * (HEAD_DIM / 64) + t % 64] = make_int4(0, 0, 0, 0);
         }
-        const float k_max = __uint_as_float(w.bounds[2 * kv]), v_max = __uint_as_float(w.bounds[2 * kv + 1]);
+        const float k_max = __uint_as_float(w.bounds[2 * kv]),
+                    v_max = __uint_as_float(w.bounds[2 * kv + 1]);
         const float bound = 2.0f * sqrtf(norm) * sqrtf(v_max) * k_max;
-        w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f) : __int_as_float(0x7fffffff);
+        w.unit[row] = bound < 3e38f ? 1610612736.0f / fmaxf(bound, 1e-28f)
+                                    : __int_as_float(0x7fffffff);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-attn_bwd_sinks(const __grid_constant__ bwd_args w, float *dsinks) {
+    attn_bwd_sinks(const __grid_constant__ bwd_args w, float *dsinks) {
     __shared__ float part[256];
     const int h = (int)blockIdx.x, tid = (int)threadIdx.x, n = w.a.batch * w.a.q_tokens;
     const float sink = w.a.sinks[h] * LOG2E;

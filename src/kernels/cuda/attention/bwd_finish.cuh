@@ -1,24 +1,37 @@
-/* bwd_finish.cuh: dQ from its sums within bwd_sm90.cu: a piece, 64 query rows x 64 columns, as soon as all tiles of keys that see any of the rows have added theirs.
+/* bwd_finish.cuh: dQ from its sums within bwd_sm90.cu: a piece, 64 query rows x 64 columns, as soon
+ * as all tiles of keys that see any of the rows have added theirs.
  *
- * COUNT     w->added has 16 bytes a piece, cleared by attn_bwd_prepare. The adding warp counts by a bulk add, too, for which nobody waits.
- *           A piece is whole at adds_of, the number of tiles whose walk (tile_locate) includes its rows: a tile of keys key .. last begins at the rows of
- *           first_token(key), so that it includes all rows whose last query's range ends at or after key, and ends behind the rows of end_token(last), so that it includes all whose
- *           first query's range begins at or before last.
- *           Nothing orders what is counted before the count: to wait for an add and then to release the count takes microseconds a step. So sums tell themselves: the first of
- *           each 16 bytes is a multiple of ADDS and one for each add, and is read again until it has all of them. (Modulo ADDS: as many that are all missing behind their counts would
- *           not be told; but tiles add to a piece in different places of their walks. Sums of an earlier head can not be taken for these: zeroes are released before the first add.)
- * FINISH    Two warps a block, and in the end those that had the products, draw pieces in order, look at the count until it is there, read the sums, which are still in the L2, and write dQ, 16 bytes a lane.
- * PLACES    Sums of few (batch, key head)s stay in the L2: where there are more, the n-th has place n % places, a finishing warp leaves zeroes behind (the copy engine writes them: stores of its own took as long as all else), and who would add to the sums of
- *           the n-th waits until all pieces of the one before in that place are finished. That one is of an earlier section (bwd_tiles.cuh): its tiles were drawn before, and its pieces
- *           before any later one's. So of all tiles under way the one drawn first waits for none, and nothing comes to a stand. */
+ * COUNT     w->added has 16 bytes a piece, cleared by attn_bwd_prepare. The adding warp counts by a
+ *           bulk add, too, for which nobody waits. A piece is whole at adds_of, the number of tiles
+ *           whose walk (tile_locate) includes its rows: a tile of keys key .. last begins at the
+ *           rows of first_token(key), so that it includes all rows whose last query's range ends at
+ *           or after key, and ends behind the rows of end_token(last), so that it includes all
+ *           whose first query's range begins at or before last.
+ *           Nothing orders what is counted before the count: to wait for an add and then to release
+ *           the count takes microseconds a step. So sums tell themselves: the first of each 16
+ *           bytes is a multiple of ADDS and one for each add, and is read again until it has all of
+ *           them. (Modulo ADDS: as many that are all missing behind their counts would not be told;
+ *           but tiles add to a piece in different places of their walks. Sums of an earlier head
+ *           can not be taken for these: zeroes are released before the first add.)
+ * FINISH    Two warps a block, and in the end those that had the products, draw pieces in order,
+ *           look at the count until it is there, read the sums, which are still in the L2, and
+ *           write dQ, 16 bytes a lane.
+ * PLACES    Sums of few (batch, key head)s stay in the L2: where there are more, the n-th has place
+ *           n % places, a finishing warp leaves zeroes behind (the copy engine writes them: stores
+ *           of its own took as long as all else), and who would add to the sums of the n-th waits
+ *           until all pieces of the one before in that place are finished. That one is of an
+ *           earlier section (bwd_tiles.cuh): its tiles were drawn before, and its pieces before any
+ *           later one's. So of all tiles under way the one drawn first waits for none, and nothing
+ *           comes to a stand. */
 #ifndef LT_CUDA_ATTENTION_BWD_FINISH_CUH
 #define LT_CUDA_ATTENTION_BWD_FINISH_CUH
 
 #include "attention/bwd_tiles.cuh"
 
-#define FINISHERS (2 + 4 * CONSUMERS) /* warps of a block: two from the beginning, the consumers' when there are no more tiles */
+/* warps of a block: two from the beginning, the consumers' when there are no more tiles */
+#define FINISHERS (2 + 4 * CONSUMERS)
 #define ZEROES    1024 /* bytes of zeroes in shared memory */
-#define ADDS      8 /* adds are told modulo this */
+#define ADDS      8    /* adds are told modulo this */
 
 /* How many tiles add to queries 64 i .. 64 i + 63, of which there is at least one. */
 INLINE int adds_of(const attn_args *a, int b, int n_keys, int i) {
@@ -28,7 +41,8 @@ INLINE int adds_of(const attn_args *a, int b, int n_keys, int i) {
 
 /* Of a place: the sums of a piece. */
 INLINE u32 *sums_of(const bwd_args *w, int place_head, int i, int column) {
-    return (u32 *)w->dq_acc + (((i64)place_head * (w->padded / 64) + i) * (HEAD_DIM / 64) + column) * 4096;
+    return (u32 *)w->dq_acc +
+           (((i64)place_head * (w->padded / 64) + i) * (HEAD_DIM / 64) + column) * 4096;
 }
 /* One thread, before adds for a (batch, key head): its place has zeroes. */
 INLINE void place_await(const bwd_args *w, int pair) {
@@ -41,19 +55,25 @@ INLINE void place_await(const bwd_args *w, int pair) {
 /* 16 bytes as the L2 has them now. */
 INLINE int4 load_fresh(const int4 *at) {
     int4 v;
-    asm volatile("ld.relaxed.gpu.global.v4.s32 {%0, %1, %2, %3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at) : "memory");
+    asm volatile("ld.relaxed.gpu.global.v4.s32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
+                 : "l"(at)
+                 : "memory");
     return v;
 }
-/* A warp: a piece, in the order in which a warpgroup's registers left it: four times 16 rows, of which a lane has two, 8 apart. */
+/* A warp: a piece, in the order in which a warpgroup's registers left it: four times 16 rows, of
+ * which a lane has two, 8 apart. */
 INLINE void finish_piece(const bwd_args *w, u32 zeroes, int b_head, int i, int piece) {
-    const int lane = (int)threadIdx.x % 32, b = b_head / w->a.q_heads, h = b_head % w->a.q_heads, group = w->a.q_heads / w->a.kv_heads;
+    const int lane = (int)threadIdx.x % 32, b = b_head / w->a.q_heads, h = b_head % w->a.q_heads,
+              group = w->a.q_heads / w->a.kv_heads;
     const int adds = adds_of(&w->a, b, keys_of(&w->a, b), i), column = piece * 64 + lane % 4 * 8;
     const bool seen = adds > 0;
     const i64 row0 = (i64)b_head * w->padded + i * 64;
     u32 *const first = sums_of(w, b_head % (w->places * group), i, piece);
     const int4 *sums = (const int4 *)first + lane;
     elem *to = (elem *)w->dq + b * w->dq_strides.batch + h * w->dq_strides.head + column;
-    const float scales[2] = {w->a.scale / w->unit[row0 + lane], w->a.scale / w->unit[row0 + 32 + lane]};
+    const float scales[2] = {w->a.scale / w->unit[row0 + lane],
+                             w->a.scale / w->unit[row0 + 32 + lane]};
 
     if (lane == 0 && seen) {
         count_await(w->added + (row0 / 64 * (HEAD_DIM / 64) + piece) * 4, (u32)adds);
@@ -63,7 +83,8 @@ INLINE void finish_piece(const bwd_args *w, u32 zeroes, int b_head, int i, int p
     for (int n = 0; n < 8; n++, sums += 128) { /* 16 rows x 32 columns */
         const int r = n / 2 * 16 + lane / 4, t = i * 64 + r;
         const float ours = n < 4 ? scales[0] : scales[1];
-        const float low = __shfl_sync(0xffffffffu, ours, r % 32), high = __shfl_sync(0xffffffffu, ours, r % 32 + 8);
+        const float low = __shfl_sync(0xffffffffu, ours, r % 32),
+                    high = __shfl_sync(0xffffffffu, ours, r % 32 + 8);
         elem *at = to + t * w->dq_strides.token + n % 2 * 32;
         const bool there = column + n % 2 * 32 < w->width;
         int4 v[4];
@@ -102,24 +123,29 @@ INLINE void finish_piece(const bwd_args *w, u32 zeroes, int b_head, int i, int p
 
 /* A finishing warp, until all pieces are drawn. */
 INLINE void finish_dq(const bwd_args *w, u32 zeroes) {
-    const int per_head = div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64), n_pieces = w->a.batch * w->a.q_heads * per_head, group = w->a.q_heads / w->a.kv_heads;
+    const int per_head = div_up(w->a.q_tokens, 64) * (HEAD_DIM / 64),
+              n_pieces = w->a.batch * w->a.q_heads * per_head, group = w->a.q_heads / w->a.kv_heads;
     const bool one = threadIdx.x % 32 == 0;
     int n = one ? (int)atomicAdd(w->a.counter + 2, 1) : 0;
     int whole = -1; /* (batch, key head) of the piece before, to be counted */
     for (;;) {
         const int now = warp_uniform(n);
-        if (one && whole >= 0) { /* Before this piece is waited for: its adds may wait for that one's place. */
+        /* Before this piece is waited for: its adds may wait for that one's place. */
+        if (one && whole >= 0) {
             tma_store_wait(0);
             count_release(w->cleared + whole);
         }
         if (now >= n_pieces) {
             break;
         }
-        n = one ? (int)atomicAdd(w->a.counter + 2, 1) : 0; /* The next one's number comes while this one is made. */
-        finish_piece(w, zeroes, now / per_head, now % per_head / (HEAD_DIM / 64), now % (HEAD_DIM / 64));
+        /* The next one's number comes while this one is made. */
+        n = one ? (int)atomicAdd(w->a.counter + 2, 1) : 0;
+        finish_piece(w, zeroes, now / per_head, now % per_head / (HEAD_DIM / 64),
+                     now % (HEAD_DIM / 64));
         whole = now / (per_head * group);
     }
-    if (one && atomicAdd(w->a.counter + 3, 1) == FINISHERS * gridDim.x - 1) { /* The last one leaves the counters as they were. */
+    /* The last one leaves the counters as they were. */
+    if (one && atomicAdd(w->a.counter + 3, 1) == FINISHERS * gridDim.x - 1) {
         w->a.counter[2] = 0;
         w->a.counter[3] = 0;
     }

@@ -1,5 +1,6 @@
-/* bwd_slopes.cuh: of bwd_sm90.cu what stands between its products (2 and 3 there): P^T of S^T and dS^T of dP^T, of BM queries and a warpgroup's 64 keys, in registers as wgmma
- * leaves them (keys are rows: a thread has two, eight apart, and of each eight queries two). */
+/* bwd_slopes.cuh: of bwd_sm90.cu what stands between its products (2 and 3 there): P^T of S^T and
+ * dS^T of dP^T, of BM queries and a warpgroup's 64 keys, in registers as wgmma leaves them (keys
+ * are rows: a thread has two, eight apart, and of each eight queries two). */
 #ifndef LT_CUDA_ATTENTION_BWD_SLOPES_CUH
 #define LT_CUDA_ATTENTION_BWD_SLOPES_CUH
 
@@ -8,17 +9,19 @@
 
 /* Whether any of BM queries from `token` on sees any of n keys; whether each sees all. */
 INLINE bool any_seen(const bwd_args *w, const tile_pos *p, int token, int key, int n) {
-    const key_range first = range_of(&w->a, p->b, p->n_keys, token), last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
+    const key_range first = range_of(&w->a, p->b, p->n_keys, token),
+                    last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
     return key <= last.hi && key + n > first.lo;
 }
 INLINE bool all_seen(const bwd_args *w, const tile_pos *p, int token, int key, int n) {
-    const key_range first = range_of(&w->a, p->b, p->n_keys, token), last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
+    const key_range first = range_of(&w->a, p->b, p->n_keys, token),
+                    last = range_of(&w->a, p->b, p->n_keys, token + BM - 1);
     return key + n - 1 <= first.hi && key >= last.lo;
 }
 
 /* 2. probs := P^T rounded; with SOFTCAP s := P^T times the cap's slope. */
-INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const bwd_args *w, const tile_pos *p, int key, int token, bool mask,
-                          float slope) {
+INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const bwd_args *w,
+                          const tile_pos *p, int key, int token, bool mask, float slope) {
     const int lane = (int)threadIdx.x % 32, shift = p->n_keys - w->a.q_tokens;
     const float scale2 = w->a.scale * LOG2E;
 
@@ -55,8 +58,10 @@ INLINE void probabilities(float s[BM / 2], u32 probs[BM / 4], u32 lse, const bwd
     }
 }
 
-/* The same with P_KEPT: s := P^T. Masks stand before the exponentials, so that ptxas may put some of these behind the wait for dP. */
-INLINE void probabilities_kept(float s[BM / 2], u32 lse, const bwd_args *w, const tile_pos *p, int key, int token, bool mask, float slope) {
+/* The same with P_KEPT: s := P^T. Masks stand before the exponentials, so that ptxas may put some
+ * of these behind the wait for dP. */
+INLINE void probabilities_kept(float s[BM / 2], u32 lse, const bwd_args *w, const tile_pos *p,
+                               int key, int token, bool mask, float slope) {
     const int lane = (int)threadIdx.x % 32, shift = p->n_keys - w->a.q_tokens;
     const float scale2 = w->a.scale * LOG2E;
 
@@ -87,9 +92,12 @@ INLINE void probabilities_kept(float s[BM / 2], u32 lse, const bwd_args *w, cons
     }
 }
 
-/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, turned: BM queries, 64 keys. With P_KEPT
- * probs := P^T rounded; without, P is taken as rounded for dV: f32 copies of it would not fit in registers. */
-INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM / 2], u32 dsr[BM / 4], u32 delta, u32 ds) {
+/* 3. dS^T = P^T (dP^T - delta), rounded: into registers and, for dQ, into shared memory, turned: BM
+ *    queries, 64 keys. With P_KEPT
+ * probs := P^T rounded; without, P is taken as rounded for dV: f32 copies of it would not fit in
+ * registers. */
+INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM / 2],
+                   u32 dsr[BM / 4], u32 delta, u32 ds) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32, r8 = lane % 8;
     const u32 row = ds + (lane / 16 * 8 + r8) * 128 + ((2 * warp + lane / 8 % 2) ^ r8) * 16;
 
@@ -99,7 +107,8 @@ INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM /
         if (i % 2 == 0) {
             ld_shared_v2(delta + (4 * i + lane % 4 * 2) * 4, &d[0], &d[1]);
         }
-        const float p0 = P_KEPT || SOFTCAP ? s[2 * i] : elem_lo(probs[i]), p1 = P_KEPT || SOFTCAP ? s[2 * i + 1] : elem_hi(probs[i]);
+        const float p0 = P_KEPT || SOFTCAP ? s[2 * i] : elem_lo(probs[i]),
+                    p1 = P_KEPT || SOFTCAP ? s[2 * i + 1] : elem_hi(probs[i]);
         dsr[i] = PACK_ELEM(p0 * (dp[2 * i] - d[0]), p1 * (dp[2 * i + 1] - d[1]));
         if (P_KEPT) {
             probs[i] = PACK_ELEM(p0, p1);
@@ -108,7 +117,8 @@ INLINE void slopes(const float s[BM / 2], u32 probs[BM / 4], const float dp[BM /
     if (DQ) {
 #pragma unroll
         for (int i = 0; i < BM / 16; i++) {
-            stmatrix_x4_trans(row + i * 2048, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2], dsr[4 * i + 3]);
+            stmatrix_x4_trans(row + i * 2048, dsr[4 * i], dsr[4 * i + 1], dsr[4 * i + 2],
+                              dsr[4 * i + 3]);
         }
     }
 }

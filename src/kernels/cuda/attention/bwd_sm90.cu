@@ -1,54 +1,71 @@
-/* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper; bit-identical run to run. DQ=0: dK and dV only, behind bwd_dq_sm90.cu.
+/* bwd_sm90.cu: dQ, dK, dV of attention from Q, K, V, dO and the forward's log-sum-exp, on Hopper;
+ * bit-identical run to run. DQ=0: dK and dV only, behind bwd_dq_sm90.cu.
  *
  * SHAPES    as fwd_sm90.cu, D <= HEAD_DIM = 64 or 128.
- * MAP       a block makes tiles of BN keys of one key head, one after the other (see bwd_tiles.cuh), and walks over the queries that see them, BM a step, of
- *           every query head of the group; two consumer warpgroups own half of the keys each, whose dK and dV take 128 registers a thread: at 64 columns twice
- *           64 keys, at 128 once, but blocks stand in pairs. 256 keys together are half the sums of dQ that 128 are: half to make integers, half to add to memory.
- *           Of warpgroup 0 one warp copies: K, V and the first queries of the next tile come while dK and dV of this one are stored; another adds to dQ; two,
- *           and in the end the consumers' warps, make dQ of sums that are whole (bwd_finish.cuh). dK and dV never leave registers; dQ is summed in memory.
+ * MAP       a block makes tiles of BN keys of one key head, one after the other (see
+ *           bwd_tiles.cuh), and walks over the queries that see them, BM a step, of every query
+ *           head of the group; two consumer warpgroups own half of the keys each, whose dK and dV
+ *           take 128 registers a thread: at 64 columns twice 64 keys, at 128 once, but blocks stand
+ *           in pairs. 256 keys together are half the sums of dQ that 128 are: half to make
+ *           integers, half to add to memory. Of warpgroup 0 one warp copies: K, V and the first
+ *           queries of the next tile come while dK and dV of this one are stored; another adds to
+ *           dQ; two, and in the end the consumers' warps, make dQ of sums that are whole
+ *           (bwd_finish.cuh). dK and dV never leave registers; dQ is summed in memory.
  * MOVEMENT  per step, for each 64 keys of a consumer and BM queries (all five products on wgmma):
  *     S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P^T registers ──▶ dV += P^T dO (registers, smem)
- *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (registers, smem)
- *                                                        └─stmatrix, turned─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem), 64 x 64
- *                                                             pieces, of which a block has one a step (WINDOW, DOC: two), the consumers' in turn
+ *     dP^T = V dO^T (smem, smem) ─ P (dP - delta) ─▶ dS^T registers ──▶ dK += dS^T Q (regs, smem)
+ *                            └─stmatrix, turned─▶ smem, both consumers' ──▶ dQ = dS K (smem, smem),
+ *                                 64 x 64 pieces, one a step a block (WINDOW, DOC: two), in turn
  *     dQ ─ fixed point ─▶ smem ─ bulk add ─▶ HBM (L2), int32
- *     Each piece of other work runs under a product already queued: exp2 under dP, the barrier of both consumers' dS under dV, dQ goes out under dK.
- *     Of several blocks of 64 keys, sums of one run under the scores of the next; at a mask's edge, in code of its own, blocks that nobody sees are left out.
- * CLUSTER   two blocks own 256 keys of 128 columns and walk over the same queries. Each copies a column of Q and dO to both, makes S, dP, dK, dV of its 128 keys,
- *           and 64 columns of dQ over all 256, for which it holds so much of the other's K besides. dS goes to the other block by a copy into its shared memory,
- *           so dQ is made a step behind:
- *               consumer   dS n ─▶ own place n % 2 ─ bulk copy ─▶ the other block's        ds_full[n % 2]: two consumers here, two copies from there
- *               consumer n % 2, in step n + 1: dQ n ─▶ the one place for dQ                ds_empty[n % 2]: dQ n is made, here and there
- *           K of the columns that dQ is not made of, V and the first queries of the next tile come when the last step's dV is made, the rest of K when its dQ is. A block has every
- *           other 64 of the 256 keys, and a consumer whose keys no query of a step sees goes past it: along the diagonal both blocks have as much to do.
- *           One block for WINDOW and DOC, whose queries see few keys.
- * DETERMINISM   many blocks add to one dQ, in any order. Floating-point sums would depend on that order; integer sums do not. So each
- *           row of dQ is summed in units of bound / (1.5 2^30), where bound = 2 |dO row| max|V row| max|K| can not be exceeded by
- *           any partial sum (|dS| <= P 2 |dO||V|, and P sums to 1). For random data a unit is 1e-5 of a bf16 rounding;
- *           one number of four is kept in eight of them, and has the count of adds in the place that leaves (bwd_finish.cuh).
- *           No ordering and no semaphores; and blocks may begin anywhere, so that they do not add to the same rows at once.
- * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K and V of the next tile come under this one, dV goes out before dP is waited
- *           for, and dK and dV leave from registers.
- * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D = 128: about 370 KB a step of 2560
- *           clocks at 128 bytes each; D = 64: 340 KB).
+ *     Each piece of other work runs under a product already queued: exp2 under dP, the barrier of
+ *     both consumers' dS under dV, dQ goes out under dK. Of several blocks of 64 keys, sums of one
+ *     run under the scores of the next; at a mask's edge, in code of its own, blocks that nobody
+ *     sees are left out.
+ * CLUSTER   two blocks own 256 keys of 128 columns and walk over the same queries. Each copies a
+ *           column of Q and dO to both, makes S, dP, dK, dV of its 128 keys, and 64 columns of dQ
+ *           over all 256, for which it holds so much of the other's K besides. dS goes to the other
+ *           block by a copy into its shared memory, so dQ is made a step behind:
+ *               consumer   dS n ─▶ own place n % 2 ─ bulk copy ─▶ the other block's
+ *                          ds_full[n % 2]: two consumers here, two copies from there
+ *               consumer n % 2, in step n + 1: dQ n ─▶ the one place for dQ
+ *                          ds_empty[n % 2]: dQ n is made, here and there
+ *           K of the columns that dQ is not made of, V and the first queries of the next tile come
+ *           when the last step's dV is made, the rest of K when its dQ is. A block has every other
+ *           64 of the 256 keys, and a consumer whose keys no query of a step sees goes past it:
+ *           along the diagonal both blocks have as much to do. One block for WINDOW and DOC, whose
+ *           queries see few keys.
+ * DETERMINISM   many blocks add to one dQ, in any order. Integer sums do not depend on it. So each
+ *           row of dQ is summed in units of bound / (1.5 2^30), where no partial sum can exceed
+ *           bound = 2 |dO row| max|V row| max|K| (|dS| <= P 2 |dO||V|, and P sums to 1). For random
+ *           data a unit is 1e-5 of a bf16 rounding; one number of four is kept in eight units and
+ *           has the count of adds in the place that leaves (bwd_finish.cuh). No ordering and no
+ *           semaphores; and blocks may begin anywhere, so that they do not add to the same rows at
+ *           once.
+ * DQ=0      without dS and dQ in shared memory consumers have nothing to wait for each other for, K
+ *           and V of the next tile come under this one, dV goes out before dP is waited for, and dK
+ *           and dV leave from registers.
+ * BOUND     10 T S D H flop (half if causal). Shared memory is as busy as the tensor cores (D =
+ *           128: about 370 KB a step of 2560 clocks at 128 bytes each; D = 64: 340 KB).
  * MEASURED  docs/SPEED.md, "attention".
- * NUMERICS  S, dP, P, dS in f32; P and dS rounded to 16 bits as operands; dK, dV sums in f32, one rounding at the store.
- * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); the fixed-point sum is ours.
- *@spec sm_90a: HEAD_DIM=64 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=64 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=64 CAUSAL=0 DQ=0
- *@spec sm_90a: HEAD_DIM=64 CAUSAL=1 DQ=0
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 DQ=0
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DQ=0
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1 DQ=0
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1 DQ=0
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=128 CAUSAL=0 SOFTCAP=1 CLUSTER=2 */
+ * NUMERICS  S, dP, P, dS in f32; P and dS rounded to 16 bits as operands; dK, dV sums in f32, one
+ *           rounding at the store.
+ * REFS      Dao 2023 (arXiv:2307.08691), Shah et al. 2024 (2407.08608); the fixed-point sum is
+ *           ours.
+ * @spec sm_90a: HEAD_DIM=64 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=64 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=0 CLUSTER=2
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 CLUSTER=2
+ * @spec sm_90a: HEAD_DIM=64 CAUSAL=0 DQ=0
+ * @spec sm_90a: HEAD_DIM=64 CAUSAL=1 DQ=0
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=0 DQ=0
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DQ=0
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1 DQ=0
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1 DQ=0
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 WINDOW=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DOC=1
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 ALIBI=1 CLUSTER=2
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=1 DTYPE=fp16 CLUSTER=2
+ * @spec sm_90a: HEAD_DIM=128 CAUSAL=0 SOFTCAP=1 CLUSTER=2 */
 #include "attention/bwd.cuh"
 #include "attention/draw.cuh"
 #include "common/wgmma.cuh"
@@ -57,42 +74,50 @@
 #define DQ 1
 #endif
 #if DQ && HEAD_DIM == 64
-#define BN          256
+#define BN 256
 #else
-#define BN          128
+#define BN 128
 #endif
 #if DQ || HEAD_DIM == 128
-#define BM          64
+#define BM 64
 #else
-#define BM          128
+#define BM 128
 #endif
-#define TILE_KEYS   (BN * CLUSTER)
-#define CONSUMERS   2
-#define BLOCKS      (BN / 64 / CONSUMERS) /* of 64 keys of a consumer: every other one of the tile, so that both have as much to do along the diagonal */
-#define THREADS     384
-#define COLUMNS     (HEAD_DIM / 64)
-#define STAGES      (DQ ? 2 : HEAD_DIM == 64 ? 4 : 3)
-#define KV_SLOTS    (2 - DQ)
-#define KV_BYTES    (BN * HEAD_DIM * 2)
-#define Q_BYTES     (BM * HEAD_DIM * 2)
-#define ROW_BYTES   (BM * 4) /* log-sum-exps or deltas of a step */
-#define DS_BYTES    (DQ * TILE_KEYS * BM * 2) /* CLUSTER: own keys, then the other block's */
-#define DQ_BYTES    (DQ * 64 * 64 * 4)
-#define P_KEPT      (DQ && !SOFTCAP) /* P stays in f32 until dS is made, and is rounded only then; with DQ=0 that was slower (docs/SPEED.md). */
-#define PIECES      (COLUMNS / CLUSTER) /* of a step's dQ, 64 x 64, that a block makes: one by the consumers in turn, or one each */
-#define KEY_BOX     (CLUSTER > 1 ? 64 : BN) /* keys that come by one copy */
-#define KEY_STRIDE  (64 * CLUSTER) /* from a block's 64 keys to its next */
-#define STAGED      (DQ && CLUSTER == 1) /* dK and dV leave through dS's and dQ's places. */
-#define BAR_BOTH    1 /* both consumers; all of a step's dS is there */
-#define BAR_TURN    8 /* one piece: the same, awaited by the consumer whose turn it is, told by the other */
-#define BAR_OWN     2 /* one consumer */
-#define BAR_GONE    4 /* one consumer and the adding warp: its place for dQ may be written, */
-#define BAR_MADE    6 /* and is written */
+#define TILE_KEYS (BN * CLUSTER)
+#define CONSUMERS 2
+/* of 64 keys of a consumer: every other one of the tile, so that both have as much to do along the
+ * diagonal */
+#define BLOCKS    (BN / 64 / CONSUMERS)
+#define THREADS   384
+#define COLUMNS   (HEAD_DIM / 64)
+#define STAGES    (DQ ? 2 : HEAD_DIM == 64 ? 4 : 3)
+#define KV_SLOTS  (2 - DQ)
+#define KV_BYTES  (BN * HEAD_DIM * 2)
+#define Q_BYTES   (BM * HEAD_DIM * 2)
+#define ROW_BYTES (BM * 4)                  /* log-sum-exps or deltas of a step */
+#define DS_BYTES  (DQ * TILE_KEYS * BM * 2) /* CLUSTER: own keys, then the other block's */
+#define DQ_BYTES  (DQ * 64 * 64 * 4)
+/* P stays in f32 until dS is made, and is rounded only then; with DQ=0 that was slower
+ * (docs/SPEED.md). */
+#define P_KEPT (DQ && !SOFTCAP)
+/* of a step's dQ, 64 x 64, that a block makes: one by the consumers in turn, or one each */
+#define PIECES     (COLUMNS / CLUSTER)
+#define KEY_BOX    (CLUSTER > 1 ? 64 : BN) /* keys that come by one copy */
+#define KEY_STRIDE (64 * CLUSTER)          /* from a block's 64 keys to its next */
+#define STAGED     (DQ && CLUSTER == 1)    /* dK and dV leave through dS's and dQ's places. */
+#define BAR_BOTH   1                       /* both consumers; all of a step's dS is there */
+/* one piece: the same, awaited by the consumer whose turn it is, told by the other */
+#define BAR_TURN 8
+#define BAR_OWN  2 /* one consumer */
+#define BAR_GONE 4 /* one consumer and the adding warp: its place for dQ may be written, */
+#define BAR_MADE 6 /* and is written */
 static_assert(HEAD_DIM == 64 || HEAD_DIM == 128, "wider heads: bwd_wide_sm90.cu");
-static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128), "two blocks make a column of dQ each");
+static_assert(CLUSTER == 1 || (CLUSTER == 2 && DQ && HEAD_DIM == 128),
+              "two blocks make a column of dQ each");
 
 #define LONGEST_FIRST DQ
-#define DRAWN         (CAUSAL && !WINDOW && !DQ ? 2 : 1) /* tiles at a time: a long one and a short one, or one */
+/* tiles at a time: a long one and a short one, or one */
+#define DRAWN (CAUSAL && !WINDOW && !DQ ? 2 : 1)
 #include "attention/bwd_finish.cuh"
 #include "attention/bwd_tiles.cuh"
 #define TILE_BOX BN
@@ -105,9 +130,12 @@ WGMMA_SS(mma_dq, 64, 0, 1)
 typedef struct {
     u32 kv, q, d_o, ds, dq, lse, delta, unit; /* kv: K and V, one behind the other */
     u32 kv_full, kv_empty, q_full, do_full, q_empty, do_empty; /* DQ=0: q_empty tells of both */
-    u32 k_full, k_empty; /* CLUSTER: K that dQ is made of; kv_* tell of the rest of K and V, but not when that has been read: do_empty of a tile's last step does */
+    /* CLUSTER: K that dQ is made of; kv_* tell of the rest of K and V, but not when that has been
+     * read: do_empty of a tile's last step does */
+    u32 k_full, k_empty;
     u32 tile; /* two places: see tile_put */
-    u32 other_k, ds_full, ds_empty; /* CLUSTER: the other block's K, of the 64 columns that are made of dQ; two places for dS */
+    /* CLUSTER: the other block's K, of the 64 columns that are made of dQ; two places for dS */
+    u32 other_k, ds_full, ds_empty;
     u32 drawn; /* see draw.cuh */
     u32 count; /* 16 bytes: 1, 0, 0, 0 */
 } smem_map;
@@ -136,19 +164,24 @@ INLINE void load_dq_keys(const smem_map *m, const void *map_k, const tile_pos *p
     mbarrier_wait(m->k_empty, (n_tiles & 1u) ^ 1u);
     mbarrier_expect(m->k_full, 2 * BN * 128);
     for (int i = 0; i < BN / KEY_BOX; i++) {
-        tma_load_4d(m->kv + rank * BN * 128 + i * KEY_BOX * 128, map_k, m->k_full, rank * 64, p->kv_head, p->key + i * KEY_STRIDE, p->b);
-        tma_load_4d(m->other_k + i * KEY_BOX * 128, map_k, m->k_full, rank * 64, p->kv_head, p->key + (1 - 2 * rank) * KEY_BOX + i * KEY_STRIDE, p->b);
+        tma_load_4d(m->kv + rank * BN * 128 + i * KEY_BOX * 128, map_k, m->k_full, rank * 64,
+                    p->kv_head, p->key + i * KEY_STRIDE, p->b);
+        tma_load_4d(m->other_k + i * KEY_BOX * 128, map_k, m->k_full, rank * 64, p->kv_head,
+                    p->key + (1 - 2 * rank) * KEY_BOX + i * KEY_STRIDE, p->b);
     }
 }
-/* 1. One thread: K and V once, then Q with its log-sum-exps and dO with its deltas, step by step. */
-INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_do, const bwd_args *w, const smem_map *m,
-                    const tile_pos *p, run_pos *run) {
+/* 1. One thread: K and V once, then Q with its log-sum-exps and dO with its deltas, step by
+ * step. */
+INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const void *map_do,
+                    const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run) {
     ring_pos r = run->r;
-    const u32 slot = run->n_tiles % KV_SLOTS, k = m->kv + slot * (2 * KV_BYTES), full = m->kv_full + 8 * slot;
+    const u32 slot = run->n_tiles % KV_SLOTS, k = m->kv + slot * (2 * KV_BYTES),
+              full = m->kv_full + 8 * slot;
 
     mbarrier_wait(m->kv_empty + 8 * slot, (run->n_tiles / KV_SLOTS & 1u) ^ 1u);
     if (CLUSTER > 1) { /* dV of the last step is made, and S and dP before it; dQ may not be. */
-        ring_pos last = r; /* that step's place, to be filled behind the first queries (STAGES is 2) */
+        /* that step's place, to be filled behind the first queries (STAGES is 2) */
+        ring_pos last = r;
         ring_step(&last, STAGES);
         mbarrier_wait(m->do_empty + 8 * last.slot, last.phase);
     }
@@ -166,7 +199,8 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     }
     const int steps = p->n_heads * (p->m_end - p->m_begin);
     for (int n = 0, h = p->head, i = p->i;; n++, step_next(p, &h, &i), ring_step(&r, STAGES)) {
-        if (CLUSTER > 1 && n == min_i(1, steps)) { /* Behind the first queries, whose place is free earlier. */
+        /* Behind the first queries, whose place is free earlier. */
+        if (CLUSTER > 1 && n == min_i(1, steps)) {
             load_dq_keys(m, map_k, p, run->n_tiles);
         }
         if (n == steps) {
@@ -193,13 +227,15 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
     run->r = r;
 }
 
-/* dq (64 queries, 64 of D) = dS (64 queries, TILE_KEYS) K (TILE_KEYS, 64 of D), whose keys from BN on are the other block's. */
+/* dq (64 queries, 64 of D) = dS (64 queries, TILE_KEYS) K (TILE_KEYS, 64 of D), whose keys from BN
+ * on are the other block's. */
 INLINE void issue_dq(float dq[32], u32 ds, u32 k, u32 other_k) {
     const u64 a = wgmma_desc(ds, 16), b = wgmma_desc(k, 16), other = wgmma_desc(other_k, 16);
     mma_dq_set(dq, a, b);
 #pragma unroll
     for (int i = 1; i < TILE_KEYS / 16; i++) {
-        mma_dq(dq, DESC_ADD(a, i / 4 * (BM * 128) + i % 4 * 32), i < BN / 16 ? DESC_ADD(b, i * 2048) : DESC_ADD(other, (i - BN / 16) * 2048), 1);
+        mma_dq(dq, DESC_ADD(a, i / 4 * (BM * 128) + i % 4 * 32),
+               i < BN / 16 ? DESC_ADD(b, i * 2048) : DESC_ADD(other, (i - BN / 16) * 2048), 1);
     }
     wgmma_commit();
 }
@@ -208,20 +244,25 @@ INLINE void issue_dq(float dq[32], u32 ds, u32 k, u32 other_k) {
 INLINE int dq_column(int consumer) {
     return CLUSTER > 1 ? (int)cluster_cta_rank() : PIECES == 1 ? 0 : consumer;
 }
-/* A 64 x 64 piece of dQ as integers, in the order of the registers, left for the adding warp. The first of each 16 bytes counts the adds besides (bwd_finish.cuh). */
+/* A 64 x 64 piece of dQ as integers, in the order of the registers, left for the adding warp. The
+ * first of each 16 bytes counts the adds besides (bwd_finish.cuh). */
 INLINE void leave_dq(const float dq[32], const float unit[2], u32 places, int consumer) {
-    const u32 mine = places + (CLUSTER > 1 ? 0 : consumer) * DQ_BYTES + (int)threadIdx.x % 128 / 32 * 4096 + (int)threadIdx.x % 32 * 16;
+    const u32 mine = places + (CLUSTER > 1 ? 0 : consumer) * DQ_BYTES +
+                     (int)threadIdx.x % 128 / 32 * 4096 + (int)threadIdx.x % 32 * 16;
 
     named_barrier_sync(BAR_GONE + consumer, 160);
 #pragma unroll
     for (int i = 0; i < 8; i++) {
-        st_shared_v4_s32(mine + i * 512, __float2int_rn(dq[4 * i] * (unit[0] / ADDS)) * ADDS + 1, __float2int_rn(dq[4 * i + 1] * unit[0]),
-                         __float2int_rn(dq[4 * i + 2] * unit[1]), __float2int_rn(dq[4 * i + 3] * unit[1]));
+        st_shared_v4_s32(mine + i * 512, __float2int_rn(dq[4 * i] * (unit[0] / ADDS)) * ADDS + 1,
+                         __float2int_rn(dq[4 * i + 1] * unit[0]),
+                         __float2int_rn(dq[4 * i + 2] * unit[1]),
+                         __float2int_rn(dq[4 * i + 3] * unit[1]));
     }
     fence_proxy_async();
     named_barrier_arrive(BAR_MADE + consumer, 160);
 }
-/* A warp: what the consumers leave of dQ, added to memory. Integers, whose order does not count. In a cluster there is one place, which the consumers have in turn. */
+/* A warp: what the consumers leave of dQ, added to memory. Integers, whose order does not count. In
+ * a cluster there is one place, which the consumers have in turn. */
 INLINE void add_dq(const bwd_args *w, const smem_map *m) {
     const bool one = threadIdx.x % 32 == 0;
     const int first_column = CLUSTER > 1 ? (int)cluster_cta_rank() : 0;
@@ -239,18 +280,22 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
         const tile_pos p = tile_get(tile);
         const int place = p.pair % w->places * p.n_heads;
         if (one) {
-            mbarrier_arrive(m->kv_empty); /* No more of the tile is in shared memory for this warp. */
+            /* No more of the tile is in shared memory for this warp. */
+            mbarrier_arrive(m->kv_empty);
             place_await(w, p.pair);
         }
         __syncwarp();
-        for (int steps = p.n_heads * (p.m_end - p.m_begin), head = p.head, i = p.i; steps > 0; steps--, n_steps++, step_next(&p, &head, &i)) {
+        for (int steps = p.n_heads * (p.m_end - p.m_begin), head = p.head, i = p.i; steps > 0;
+             steps--, n_steps++, step_next(&p, &head, &i)) {
             const i64 rows = (i64)(p.pair * p.n_heads + head) * (w->padded / 64) + i;
             for (int piece = 0; piece < PIECES; piece++) {
                 const int c = PIECES == 1 ? (int)(n_steps % 2) : piece;
                 named_barrier_sync(BAR_MADE + c, 160);
                 if (one) {
-                    bulk_add_s32(sums_of(w, place + head, i, first_column + piece), m->dq + (CLUSTER > 1 ? 0 : c) * DQ_BYTES, DQ_BYTES);
-                    bulk_add_s32(w->added + (rows * COLUMNS + first_column + piece) * 4, m->count, 16);
+                    bulk_add_s32(sums_of(w, place + head, i, first_column + piece),
+                                 m->dq + (CLUSTER > 1 ? 0 : c) * DQ_BYTES, DQ_BYTES);
+                    bulk_add_s32(w->added + (rows * COLUMNS + first_column + piece) * 4, m->count,
+                                 16);
                     tma_store_commit();
                 }
             }
@@ -272,20 +317,23 @@ INLINE void add_dq(const bwd_args *w, const smem_map *m) {
 }
 
 /* 5. dK or dV of this consumer's keys, through 16 KB of shared memory. */
-INLINE void store_sums(const float sum[BLOCKS][HEAD_DIM / 2], float scale, u32 stage, const void *map, const tile_pos *p, int consumer) {
+INLINE void store_sums(const float sum[BLOCKS][HEAD_DIM / 2], float scale, u32 stage,
+                       const void *map, const tile_pos *p, int consumer) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
 #pragma unroll
     for (int i = 0; i < BLOCKS * HEAD_DIM / 16; i++) {
         const float *x = sum[i / (HEAD_DIM / 16)] + i % (HEAD_DIM / 16) * 8;
-        stmatrix_x4(stage + i / 4 * 8192 + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i % 4 * 2 + lane / 16) ^ r8) * 16,
-                    PACK_ELEM(x[0] * scale, x[1] * scale), PACK_ELEM(x[2] * scale, x[3] * scale), PACK_ELEM(x[4] * scale, x[5] * scale),
-                    PACK_ELEM(x[6] * scale, x[7] * scale));
+        stmatrix_x4(stage + i / 4 * 8192 + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 +
+                        ((i % 4 * 2 + lane / 16) ^ r8) * 16,
+                    PACK_ELEM(x[0] * scale, x[1] * scale), PACK_ELEM(x[2] * scale, x[3] * scale),
+                    PACK_ELEM(x[4] * scale, x[5] * scale), PACK_ELEM(x[6] * scale, x[7] * scale));
     }
     fence_proxy_async();
     named_barrier_sync(BAR_OWN + consumer, 128);
     if (tid == 0) {
         for (int c = 0; c < BLOCKS * COLUMNS; c++) { /* boxes of 64 x 64 */
-            tma_store_4d(map, stage + c * 8192, c % COLUMNS * 64, p->kv_head, p->key + 64 * (CONSUMERS * (c / COLUMNS) + consumer), p->b);
+            tma_store_4d(map, stage + c * 8192, c % COLUMNS * 64, p->kv_head,
+                         p->key + 64 * (CONSUMERS * (c / COLUMNS) + consumer), p->b);
         }
         tma_store_commit();
     }
@@ -296,8 +344,9 @@ typedef struct {
     ring_pos r;
 } step_pos;
 
-INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_args *w, const smem_map *m, const tile_pos *p,
-                               const step_pos *at, int first_key, bool mask) {
+INLINE void probabilities_step(float s[BM / 2], u32 probs[BM / 4], const bwd_args *w,
+                               const smem_map *m, const tile_pos *p, const step_pos *at,
+                               int first_key, bool mask) {
     const int tid = (int)threadIdx.x % 128, token = at->i * BM;
     const int key = first_key + 16 * (tid / 32) + tid % 32 / 4;
     const u32 lse = m->lse + at->r.slot * ROW_BYTES;
@@ -328,14 +377,17 @@ INLINE void dq_keys_release(const smem_map *m, int consumer) {
     }
 }
 #if DQ
-/* CLUSTER: one thread: dS of a consumer's 64 keys at step n is whole. This block may know, the other one gets a copy. */
+/* CLUSTER: one thread: dS of a consumer's 64 keys at step n is whole. This block may know, the
+ * other one gets a copy. */
 INLINE void slopes_pass(const smem_map *m, u32 my_ds, u32 n) {
     const u32 full = m->ds_full + 8 * (n % 2);
     const int other = (int)cluster_cta_rank() ^ 1;
     mbarrier_expect(full, BM * 128);
-    bulk_send(remote_address(my_ds + BN * BM * 2, other), my_ds, BM * 128, remote_address(full, other));
+    bulk_send(remote_address(my_ds + BN * BM * 2, other), my_ds, BM * 128,
+              remote_address(full, other));
 }
-/* CLUSTER: dS of both blocks at step n is here; dQ of it is made, so that both may write to that place again. */
+/* CLUSTER: dS of both blocks at step n is here; dQ of it is made, so that both may write to that
+ * place again. */
 INLINE void slopes_await(const smem_map *m, u32 n) {
     mbarrier_wait(m->ds_full + 8 * (n % 2), n / 2 & 1u);
 }
@@ -345,9 +397,11 @@ INLINE void slopes_release(const smem_map *m, u32 n) {
     }
 }
 
-/* This consumer's dS at step n is whole: tells who makes dQ of it, and fetches units if that is this one. Behind it all warps have read what came with the queries: it has a
- * barrier, or products follow, which warps of a consumer begin together. */
-INLINE void slopes_tell(const smem_map *m, u32 ds, const step_pos *at, u32 n, float unit[2], bool turn, const bool edge, int consumer) {
+/* This consumer's dS at step n is whole: tells who makes dQ of it, and fetches units if that is
+ * this one. Behind it all warps have read what came with the queries: it has a barrier, or products
+ * follow, which warps of a consumer begin together. */
+INLINE void slopes_tell(const smem_map *m, u32 ds, const step_pos *at, u32 n, float unit[2],
+                        bool turn, const bool edge, int consumer) {
     const int tid = (int)threadIdx.x % 128;
     const u32 units = m->unit + at->r.slot * ROW_BYTES + (16 * (tid / 32) + tid % 32 / 4) * 4;
 
@@ -369,13 +423,18 @@ INLINE void slopes_tell(const smem_map *m, u32 ds, const step_pos *at, u32 n, fl
     }
 }
 
-/* 2-4. Step n of all tiles: BM queries and this consumer's blocks of keys. At an edge (constant) blocks may be skipped, so that none may be under way when the next
- * begins; elsewhere a block's sums run under the next one's scores, the last one's under the barrier and dQ. `turn`: this consumer makes dQ, of this step or, in a
- * cluster, where dS takes its time, of the one before; unit: of that step's rows. */
-INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p,
-                      const step_pos *at, u32 k, u32 n, float unit[2], bool turn, const bool edge, bool mask, int consumer) {
+/* 2-4. Step n of all tiles: BM queries and this consumer's blocks of keys. At an edge (constant)
+ * blocks may be skipped, so that none may be under way when the next begins; elsewhere a block's
+ * sums run under the next one's scores, the last one's under the barrier and dQ. `turn`: this
+ * consumer makes dQ, of this step or, in a cluster, where dS takes its time, of the one before;
+ * unit: of that step's rows. */
+INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
+                      const bwd_args *w, const smem_map *m, const tile_pos *p, const step_pos *at,
+                      u32 k, u32 n, float unit[2], bool turn, const bool edge, bool mask,
+                      int consumer) {
     const int tid = (int)threadIdx.x % 128;
-    const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES, ds = m->ds + n % 2 * DS_BYTES;
+    const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES,
+              ds = m->ds + n % 2 * DS_BYTES;
     u32 probs[BM / 4], dsr[BM / 4];
 
     if (edge) {
@@ -427,7 +486,8 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
             slopes_await(m, n - 1);
         }
         wgmma_fence();
-        issue_dq(dq, CLUSTER > 1 ? m->ds + (n - 1) % 2 * DS_BYTES : ds, k + dq_column(consumer) * (BN * 128), m->other_k);
+        issue_dq(dq, CLUSTER > 1 ? m->ds + (n - 1) % 2 * DS_BYTES : ds,
+                 k + dq_column(consumer) * (BN * 128), m->other_k);
         if (!edge) {
             issue_sums(dk[BLOCKS - 1], dsr, q);
             wgmma_wait(2);
@@ -458,7 +518,8 @@ INLINE void walk_step(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM 
     wgmma_wait(0);
 }
 /* CLUSTER: dQ of step n by itself, of a tile's last one (constant) or not. */
-INLINE void make_dq(const smem_map *m, u32 k, u32 n, const float unit[2], const bool last, int consumer) {
+INLINE void make_dq(const smem_map *m, u32 k, u32 n, const float unit[2], const bool last,
+                    int consumer) {
     float dq[32];
     slopes_await(m, n);
     wgmma_fence();
@@ -472,7 +533,8 @@ INLINE void make_dq(const smem_map *m, u32 k, u32 n, const float unit[2], const 
     leave_dq(dq, unit, m->dq, consumer);
 }
 /* CLUSTER: step n, whose queries see none of this consumer's keys. */
-INLINE void walk_past(const smem_map *m, const step_pos *at, u32 k, u32 n, float unit[2], bool turn, int consumer) {
+INLINE void walk_past(const smem_map *m, const step_pos *at, u32 k, u32 n, float unit[2], bool turn,
+                      int consumer) {
     const u32 ds = m->ds + n % 2 * DS_BYTES;
     mbarrier_wait(m->do_full + 8 * at->r.slot, at->r.phase);
     mbarrier_wait(m->ds_empty + 8 * (n % 2), (n / 2 & 1u) ^ 1u);
@@ -488,10 +550,12 @@ INLINE void walk_past(const smem_map *m, const step_pos *at, u32 k, u32 n, float
 }
 #else
 /* 2-3. BM queries and this consumer's 64 keys, no dQ. */
-INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, const step_pos *at, u32 k,
+INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_args *w,
+                      const smem_map *m, const tile_pos *p, const step_pos *at, u32 k,
                       int consumer) {
     const int key = p->key + 64 * consumer;
-    const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES, my_k = k + consumer * 8192;
+    const u32 q = m->q + at->r.slot * Q_BYTES, d_o = m->d_o + at->r.slot * Q_BYTES,
+              my_k = k + consumer * 8192;
     float s[BM / 2], dp[BM / 2];
     u32 probs[BM / 4], dsr[BM / 4];
 
@@ -514,8 +578,8 @@ INLINE void walk_step(float dk[HEAD_DIM / 2], float dv[HEAD_DIM / 2], const bwd_
 #endif
 
 /* All queries that see this consumer's keys. */
-INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, run_pos *run,
-                 u32 k, int consumer) {
+INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2], const bwd_args *w,
+                 const smem_map *m, const tile_pos *p, run_pos *run, u32 k, int consumer) {
     const u32 begin = run->n_steps, end = begin + (u32)(p->n_heads * (p->m_end - p->m_begin));
     step_pos at = {p->head, p->i, run->r};
     float unit[2];
@@ -523,9 +587,12 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
     for (u32 n = begin; n < end; n++) {
         mbarrier_wait(m->q_full + 8 * at.r.slot, at.r.phase);
 #if DQ
-        const bool inside = all_seen(w, p, at.i * BM, p->key + KEY_STRIDE * consumer, 64 * (CONSUMERS * (BLOCKS - 1) + 1)), mine = n % 2 == (u32)consumer;
+        const bool inside = all_seen(w, p, at.i * BM, p->key + KEY_STRIDE * consumer,
+                                     64 * (CONSUMERS * (BLOCKS - 1) + 1)),
+                   mine = n % 2 == (u32)consumer;
         const bool turn = CLUSTER > 1 ? !mine && n > begin : PIECES > 1 || mine;
-        if (CLUSTER > 1 && CAUSAL && !inside && !any_seen(w, p, at.i * BM, p->key + KEY_STRIDE * consumer, 64)) {
+        if (CLUSTER > 1 && CAUSAL && !inside &&
+            !any_seen(w, p, at.i * BM, p->key + KEY_STRIDE * consumer, 64)) {
             walk_past(m, &at, k, n, unit, turn, consumer);
         } else if (BLOCKS > 1 && !inside) {
             walk_step(dk, dv, w, m, p, &at, k, n, unit, turn, true, true, consumer);
@@ -534,8 +601,10 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
         }
 #else
         if (BM == 64 && CAUSAL && !any_seen(w, p, at.i * BM, p->key + 64 * consumer, 64)) {
-            mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase); /* Nothing to do, but the place is given back when all warps know that it has been filled: one that */
-            named_barrier_sync(BAR_OWN + consumer, 128);           /* came later might find it filled again, and wait for the time before for ever. */
+            /* The place is given back once all warps have seen it filled: a warp that came later
+             * might find it filled a second time, and wait for the first filling for ever. */
+            mbarrier_wait(m->do_full + 8 * at.r.slot, at.r.phase);
+            named_barrier_sync(BAR_OWN + consumer, 128);
         } else {
             walk_step(dk[0], dv[0], w, m, p, &at, k, consumer);
         }
@@ -555,7 +624,8 @@ INLINE void walk(float dk[BLOCKS][HEAD_DIM / 2], float dv[BLOCKS][HEAD_DIM / 2],
     run->r = at.r;
 }
 
-INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m, int consumer) {
+INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, const smem_map *m,
+                    int consumer) {
     run_pos run = {{0, 0}, 0, 0};
 
     for (;; run.n_tiles++) {
@@ -572,7 +642,8 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
             break;
         }
         if (STAGED && threadIdx.x % 128 < 32) {
-            named_barrier_arrive(BAR_GONE + consumer, 160); /* In the adding warp's stead: nothing is there yet. */
+            /* In the adding warp's stead: nothing is there yet. */
+            named_barrier_arrive(BAR_GONE + consumer, 160);
         }
         {
             const tile_pos p = tile_get(tile);
@@ -594,12 +665,14 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
         const tile_pos p = tile_get(tile); /* Again: not held in registers over the walk. */
         if (CLUSTER == 1) {
             if (!STAGED) {
-                named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies, also where it has no products. */
+                /* All warps know where the tile lies, also where it has no products. */
+                named_barrier_sync(BAR_OWN + consumer, 128);
             }
             if (threadIdx.x % 128 == 0) {
                 mbarrier_arrive(m->kv_empty + 8 * slot);
             }
-        } else if (p.m_begin == p.m_end || (run.n_steps - 1) % 2 != (u32)consumer) { /* The other one has with its last dQ. */
+        } else if (p.m_begin == p.m_end || (run.n_steps - 1) % 2 != (u32)consumer) {
+            /* The other one has with its last dQ. */
             dq_keys_release(m, consumer);
         }
         if (STAGED) {
@@ -609,17 +682,21 @@ INLINE void consume(const void *map_dk, const void *map_dv, const bwd_args *w, c
             store_sums(dk, w->a.scale, m->dq + consumer * DQ_BYTES, map_dk, &p, consumer);
         } else {
             const int first = p.key + KEY_STRIDE * consumer;
-            store_rows(dv[0], 1.0f, (elem *)w->dv + p.b * w->dv_strides.batch + p.kv_head * w->dv_strides.head, w->dv_strides.token, first, w->a.kv_tokens, w->width);
-            store_rows(dk[0], w->a.scale, (elem *)w->dk + p.b * w->dk_strides.batch + p.kv_head * w->dk_strides.head, w->dk_strides.token, first, w->a.kv_tokens,
-                       w->width);
+            store_rows(dv[0], 1.0f,
+                       (elem *)w->dv + p.b * w->dv_strides.batch + p.kv_head * w->dv_strides.head,
+                       w->dv_strides.token, first, w->a.kv_tokens, w->width);
+            store_rows(dk[0], w->a.scale,
+                       (elem *)w->dk + p.b * w->dk_strides.batch + p.kv_head * w->dk_strides.head,
+                       w->dk_strides.token, first, w->a.kv_tokens, w->width);
         }
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k, const __grid_constant__ tensor_map map_v,
-              const __grid_constant__ tensor_map map_do, const __grid_constant__ tensor_map map_dk,
-              const __grid_constant__ tensor_map map_dv, const __grid_constant__ bwd_args args) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_bwd_sm90(
+    const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k,
+    const __grid_constant__ tensor_map map_v, const __grid_constant__ tensor_map map_do,
+    const __grid_constant__ tensor_map map_dk, const __grid_constant__ tensor_map map_dv,
+    const __grid_constant__ bwd_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
@@ -628,7 +705,8 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     m.d_o = m.q + STAGES * Q_BYTES;
     m.ds = m.d_o + STAGES * Q_BYTES;
     m.dq = m.ds + 2 * DS_BYTES;
-    m.other_k = m.dq + DQ_BYTES; /* CLUSTER: one place for dQ, and the other's bytes are for these. */
+    /* CLUSTER: one place for dQ, and the other's bytes are for these. */
+    m.other_k = m.dq + DQ_BYTES;
     m.lse = m.dq + CONSUMERS * DQ_BYTES;
     m.delta = m.lse + STAGES * ROW_BYTES;
     m.unit = m.delta + STAGES * ROW_BYTES;
@@ -659,7 +737,8 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
         }
         for (int i = 0; i < 2 && CLUSTER > 1; i++) {
             mbarrier_init(m.ds_full + 8 * i, CONSUMERS);
-            mbarrier_init(m.ds_empty + 8 * i, CLUSTER); /* of each block the consumer that makes dQ of it */
+            /* of each block the consumer that makes dQ of it */
+            mbarrier_init(m.ds_empty + 8 * i, CLUSTER);
         }
         if (CLUSTER > 1) {
             mbarrier_init(m.k_full, 1);
@@ -683,11 +762,14 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     if (group == 0) {
         regs_shrink(40);
         if (threadIdx.x == 0) {
-            run_pos run = {{0, 1}, 0, 0}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
+            /* What is fresh is empty: a wait for "phase 1" passes at once. */
+            run_pos run = {{0, 1}, 0, 0};
             ring_pos drawn = draws_begin();
-            int t = DQ ? draw(&args.a, m.drawn, &drawn, 0) : (int)blockIdx.x; /* DQ: the first is drawn, too: no tile waits for a block that has no SM yet. */
+            /* DQ: the first is drawn, too: no tile waits for a block that has no SM yet. */
+            int t = DQ ? draw(&args.a, m.drawn, &drawn, 0) : (int)blockIdx.x;
             while (t * DRAWN < tile_count(&args)) {
-                const int next = DQ ? 0 : draw(&args.a, m.drawn, &drawn, (int)gridDim.x); /* Rows are short: asked for long before it is needed. */
+                /* Rows are short: asked for long before it is needed. */
+                const int next = DQ ? 0 : draw(&args.a, m.drawn, &drawn, (int)gridDim.x);
                 for (int i = t * DRAWN; i < min_i(t * DRAWN + DRAWN, tile_count(&args)); i++) {
                     const tile_pos p = tile_locate(&args, i);
                     produce(&map_q, &map_k, &map_v, &map_do, &args, &m, &p, &run);
@@ -716,6 +798,7 @@ attn_bwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     }
     if (CLUSTER > 1) {
         __syncwarp();
-        cluster_sync(); /* No block leaves while its neighbour may still write to its shared memory. */
+        /* No block leaves while its neighbour may still write to its shared memory. */
+        cluster_sync();
     }
 }

@@ -1,4 +1,5 @@
-/* bwd_tiles.cuh: how bwd_sm90.cu's work is dealt: tiles of TILE_KEYS keys of a key head, which a cluster's blocks (BN keys each: every other 64) walk through steps of BM queries for. */
+/* bwd_tiles.cuh: how bwd_sm90.cu's work is dealt: tiles of TILE_KEYS keys of a key head, which a
+ * cluster's blocks (BN keys each: every other 64) walk through steps of BM queries for. */
 #ifndef LT_CUDA_ATTENTION_BWD_TILES_CUH
 #define LT_CUDA_ATTENTION_BWD_TILES_CUH
 
@@ -10,7 +11,9 @@ typedef struct {
     int m_begin, m_end;          /* steps of BM queries that see any of its keys */
     int n_heads;                 /* query heads of the group */
     int pair;                    /* b G + kv_head */
-    int i, head;                 /* where to begin: blocks of one pair begin in different places, so that their dQs do not meet */
+    /* where to begin: blocks of one pair begin in different places, so that their dQs do not
+     * meet */
+    int i, head;
 } tile_pos;
 
 /* First token of [0, T] whose range ends at or after `key`. */
@@ -45,9 +48,11 @@ INLINE void tile_steps(tile_pos *p, const attn_args *a) {
         p->m_end = p->m_begin;
     }
 }
-/* Tiles of one (batch, key head) stand together, for they read the same queries. Causal, there are two orders. LONGEST_FIRST: tiles of a section of (batch, key head)s, whose
- * queries and sums of dQ fit the L2, the longest (first keys) first, so that no SM begins a long one when others run out of work. Else, for short rows, of each
- * (batch, key head) one from the front and one from the back in turn: short tiles wait for memory, so long ones must run beside them. */
+/* Tiles of one (batch, key head) stand together, for they read the same queries. Causal, there are
+ * two orders. LONGEST_FIRST: tiles of a section of (batch, key head)s, whose queries and sums of dQ
+ * fit the L2, the longest (first keys) first, so that no SM begins a long one when others run out
+ * of work. Else, for short rows, of each (batch, key head) one from the front and one from the back
+ * in turn: short tiles wait for memory, so long ones must run beside them. */
 INLINE int tile_count(const bwd_args *w) {
     return div_up(w->a.kv_tokens, TILE_KEYS) * pairs_of(&w->a);
 }
@@ -59,14 +64,19 @@ INLINE tile_pos tile_locate(const bwd_args *w, int t) {
     p.pair = at.pair;
     p.b = at.pair / a->kv_heads;
     p.kv_head = at.pair % a->kv_heads;
-    p.key = (LONGEST_FIRST ? at.nth : at.nth % 2 == 0 ? at.nth / 2 : tiles - 1 - at.nth / 2) * TILE_KEYS;
+    p.key = (LONGEST_FIRST     ? at.nth
+             : at.nth % 2 == 0 ? at.nth / 2
+                               : tiles - 1 - at.nth / 2) *
+            TILE_KEYS;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = a->q_heads / a->kv_heads;
     tile_steps(&p, a);
-    const int steps = p.m_end - p.m_begin, begin = (int)((i64)(p.n_heads * steps) * (p.key / TILE_KEYS) / tiles);
+    const int steps = p.m_end - p.m_begin,
+              begin = (int)((i64)(p.n_heads * steps) * (p.key / TILE_KEYS) / tiles);
     p.i = p.m_begin + (steps > 0 ? begin % steps : 0);
     p.head = steps > 0 ? begin / steps : 0;
-    p.key += CLUSTER > 1 ? (int)cluster_cta_rank() * 64 : 0; /* Both blocks walk over the same queries. */
+    /* Both blocks walk over the same queries. */
+    p.key += CLUSTER > 1 ? (int)cluster_cta_rank() * 64 : 0;
     return p;
 }
 /* The producer finds a tile for all; two places in shared memory, in turn. */
@@ -79,7 +89,8 @@ INLINE void tile_put(u32 at, const tile_pos *p) {
 INLINE tile_pos tile_get(u32 at) {
     const uint4 x = ld_shared_v4(at), y = ld_shared_v4(at + 16);
     tile_pos p;
-    p.pair = warp_uniform((int)x.x), p.b = warp_uniform((int)x.y), p.kv_head = warp_uniform((int)x.z), p.key = warp_uniform((int)x.w);
+    p.pair = warp_uniform((int)x.x), p.b = warp_uniform((int)x.y),
+    p.kv_head = warp_uniform((int)x.z), p.key = warp_uniform((int)x.w);
     p.n_keys = warp_uniform((int)y.x), p.n_heads = warp_uniform((int)y.y);
     p.m_begin = warp_uniform((int)y.z), p.m_end = warp_uniform((int)y.w);
     p.head = warp_uniform(ld_shared_s32(at + 32)), p.i = warp_uniform(ld_shared_s32(at + 36));

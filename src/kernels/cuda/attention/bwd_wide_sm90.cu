@@ -1,8 +1,11 @@
-/* bwd_wide_sm90.cu: dQ (OF=0), or dK and dV (OF=1), of attention with heads of 192 and 256 columns on Hopper. Bit-identical run to run.
+/* bwd_wide_sm90.cu: dQ (OF=0), or dK and dV (OF=1), of attention with heads of 192 and 256 columns
+ * on Hopper. Bit-identical run to run.
  *
  * SHAPES    as fwd_sm90.cu, 128 < D <= HEAD_DIM = 192 or 256.
- * MAP       OF=0: a tile is 128 queries of a query head, of which two consumers own 64 each; keys come by in steps of 64. OF=1: a tile is 64 keys of a key head; consumer 0 owns their dV,
- *           consumer 1 their dK; the queries of all query heads of the group come by in steps of 64. Persistent blocks draw tiles from a counter; warpgroup 0 copies.
+ * MAP       OF=0: a tile is 128 queries of a query head, of which two consumers own 64 each; keys
+ *           come by in steps of 64. OF=1: a tile is 64 keys of a key head; consumer 0 owns their
+ *           dV, consumer 1 their dK; the queries of all query heads of the group come by in steps
+ *           of 64. Persistent blocks draw tiles from a counter; warpgroup 0 copies.
  * MOVEMENT  A, C rows of the tile, resident; B, E of a step.
  *     OF=0: A, C, B, E are Q, dO, K, V; each consumer, of its queries:
  *         S = Q K^T (smem, smem) ── exp2(S - lse) ─▶ P
@@ -12,21 +15,25 @@
  *         consumer 0   S^T = K Q^T (smem, smem) ─ exp2(S - lse) ─▶ P ──────────────────▶ dV += P dO (registers, smem)
  *                                                                  │ smem, two places, thread by thread; with SOFTCAP times the cap's slope
  *         consumer 1   dP^T = V dO^T (smem, smem) ────────── P (dP - delta) ─▶ dS ─▶ dK += dS Q (registers, smem)
- *         Consumer 0 issues S of the next step before dV of this one: exponentials run under dV. Consumer 1 issues dK before dP of the next step: Q's place,
- *         for which the next step but one waits, is free the sooner.
- * WHY       dK and dV of 64 keys are 256 registers a thread at 256 columns: two consumers hold one each. So seven products are made for five; nothing is added to memory.
- * BOUND     14 T S D H flop (half if causal) at 4096 a clock an SM. A step's shared memory is 384 KB for dQ's 3072 clocks, and for the 2048 of dK and dV 288 KB: there it decides.
- * NUMERICS  S, dP, P in f32; P or dS rounded to 16 bits as operand; sums in f32, rounded once, at the store. Fixed order.
- *@spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=192 OF=0 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=192 OF=1 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=1 WINDOW=1 DOC=1
- *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 WINDOW=1 DOC=1
- *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 SOFTCAP=1 ALIBI=1
- *@spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 DTYPE=fp16 */
+ *         Consumer 0 issues S of the next step before dV of this one: exponentials run under dV.
+ *         Consumer 1 issues dK before dP of the next step: Q's place, for which the next step but
+ *         one waits, is free the sooner.
+ * WHY       dK and dV of 64 keys are 256 registers a thread at 256 columns: two consumers hold one
+ *           each. So seven products are made for five; nothing is added to memory.
+ * BOUND     14 T S D H flop (half if causal) at 4096 a clock an SM. A step's shared memory is 384
+ *           KB for dQ's 3072 clocks, and for the 2048 of dK and dV 288 KB: there it decides.
+ * NUMERICS  S, dP, P in f32; P or dS rounded to 16 bits as operand; sums in f32, rounded once, at
+ *           the store. Fixed order.
+ * @spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=192 OF=0 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=192 OF=1 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=256 OF=0 CAUSAL=1 WINDOW=1 DOC=1
+ * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 WINDOW=1 DOC=1
+ * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 SOFTCAP=1 ALIBI=1
+ * @spec sm_90a: HEAD_DIM=256 OF=1 CAUSAL=1 DTYPE=fp16 */
 #include "attention/bwd.cuh"
 #include "common/hopper.cuh"
 #include "common/ring.cuh"
@@ -59,8 +66,9 @@ static_assert(HEAD_DIM == 192 || HEAD_DIM == 256, "narrower heads: bwd_sm90.cu")
 #include "attention/products.cuh"
 
 typedef struct {
-    u32 a, b, e, lse, delta; /* a: A, behind it C; lse, delta: of a step's queries, beside B and E (BY_KEYS) */
-    u32 hand;                /* two places (BY_KEYS) */
+    /* a: A, behind it C; lse, delta: of a step's queries, beside B and E (BY_KEYS) */
+    u32 a, b, e, lse, delta;
+    u32 hand;                                                    /* two places (BY_KEYS) */
     u32 rows_full, rows_empty, b_full, b_empty, e_full, e_empty; /* rows: of A and of C */
     u32 tile;
 } smem_map;
@@ -69,7 +77,8 @@ typedef struct {
 #define tile_total  tile_count
 #define tile_choose tile_locate
 #else
-/* Rows are queries: kv_head is the query head, and n_heads 1. Sections of heads, in each the longest tiles (last rows) first. */
+/* Rows are queries: kv_head is the query head, and n_heads 1. Sections of heads, in each the
+ * longest tiles (last rows) first. */
 INLINE int tile_total(const bwd_args *w) {
     return w->padded / ROWS * w->a.batch * w->a.q_heads;
 }
@@ -84,7 +93,8 @@ INLINE tile_pos tile_choose(const bwd_args *w, int t) {
     p.key = (rows - 1 - at.nth) * ROWS;
     p.n_keys = keys_of(a, p.b);
     p.n_heads = 1;
-    const key_range low = range_of(a, p.b, p.n_keys, p.key), high = range_of(a, p.b, p.n_keys, p.key + ROWS - 1);
+    const key_range low = range_of(a, p.b, p.n_keys, p.key),
+                    high = range_of(a, p.b, p.n_keys, p.key + ROWS - 1);
     p.m_begin = low.lo / STEP;
     p.m_end = high.hi < low.lo ? p.m_begin : high.hi / STEP + 1;
     p.i = p.m_begin;
@@ -100,8 +110,9 @@ INLINE void load_side(u32 to, const void *map, u32 bar, int head, int row, int b
 }
 
 /* 1. One thread: a tile's rows once, then step by step. */
-INLINE void produce(const void *map_a, const void *map_c, const void *map_b, const void *map_e, const bwd_args *w, const smem_map *m, const tile_pos *p,
-                    ring_pos *rb, ring_pos *re, u32 *n_tiles) {
+INLINE void produce(const void *map_a, const void *map_c, const void *map_b, const void *map_e,
+                    const bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb,
+                    ring_pos *re, u32 *n_tiles) {
     const int group = w->a.q_heads / w->a.kv_heads;
     for (u32 c = 0; c < 2; c++) {
         mbarrier_wait(m->rows_empty + 8 * c, (*n_tiles & 1u) ^ 1u);
@@ -109,11 +120,13 @@ INLINE void produce(const void *map_a, const void *map_c, const void *map_b, con
             tile_put(m->tile + (*n_tiles & 1u) * TILE_BYTES, p);
         }
         mbarrier_expect(m->rows_full + 8 * c, SIDE);
-        load_side(m->a + c * SIDE, c == 0 ? map_a : map_c, m->rows_full + 8 * c, p->kv_head, p->key, p->b, ROWS);
+        load_side(m->a + c * SIDE, c == 0 ? map_a : map_c, m->rows_full + 8 * c, p->kv_head, p->key,
+                  p->b, ROWS);
     }
     ++*n_tiles;
     int h = p->head, i = p->i;
-    for (int n = p->n_heads * (p->m_end - p->m_begin); n > 0; n--, step_next(p, &h, &i), ring_step(rb, B_STAGES), ring_step(re, E_STAGES)) {
+    for (int n = p->n_heads * (p->m_end - p->m_begin); n > 0;
+         n--, step_next(p, &h, &i), ring_step(rb, B_STAGES), ring_step(re, E_STAGES)) {
         const int head = BY_KEYS ? p->kv_head * p->n_heads + h : p->kv_head / group;
         const i64 row = (i64)(p->b * w->a.q_heads + head) * w->padded + i * STEP;
         const u32 b_bar = m->b_full + 8 * rb->slot, e_bar = m->e_full + 8 * re->slot;
@@ -137,14 +150,20 @@ typedef struct {
     float lse2[2], delta[2];
 } row_state;
 
-/* Where a step's log-sum-exps lie, and where P, with SOFTCAP times the cap's slope, goes for consumer 1; BY_KEYS only. */
+/* Where a step's log-sum-exps lie, and where P, with SOFTCAP times the cap's slope, goes for
+ * consumer 1; BY_KEYS only. */
 typedef struct {
     u32 lse, hand;
 } step_state;
 
-/* 2. s := P, OF=0 with SOFTCAP times the cap's slope. first: the consumer's first row; other: of the step. */
-INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_state *step, const bwd_args *w, const tile_pos *p, int first, int other, bool mask, float slope) {
-    const int lane = (int)threadIdx.x % 32, row0 = first + 16 * ((int)threadIdx.x % 128 / 32) + lane / 4, col0 = other + lane % 4 * 2, shift = p->n_keys - w->a.q_tokens;
+/* 2. s := P, OF=0 with SOFTCAP times the cap's slope. first: the consumer's first row; other: of
+ *    the step. */
+INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_state *step,
+                          const bwd_args *w, const tile_pos *p, int first, int other, bool mask,
+                          float slope) {
+    const int lane = (int)threadIdx.x % 32,
+              row0 = first + 16 * ((int)threadIdx.x % 128 / 32) + lane / 4,
+              col0 = other + lane % 4 * 2, shift = p->n_keys - w->a.q_tokens;
     const float scale2 = w->a.scale * LOG2E;
 #pragma unroll
     for (int i = 0; i < STEP / 8; i++) {
@@ -154,7 +173,8 @@ INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_stat
         }
 #pragma unroll
         for (int e = 0; e < 4; e++) {
-            const int row = row0 + e / 2 * 8, col = col0 + 8 * i + e % 2, k = BY_KEYS ? row : col, t = BY_KEYS ? col : row;
+            const int row = row0 + e / 2 * 8, col = col0 + 8 * i + e % 2, k = BY_KEYS ? row : col,
+                      t = BY_KEYS ? col : row;
             const float less = BY_KEYS ? l[e % 2] : r->lse2[e / 2];
             float x = s[4 * i + e], bend = 1.0f;
             if (SOFTCAP) {
@@ -176,16 +196,22 @@ INLINE void probabilities(float s[STEP / 2], const row_state *r, const step_stat
             s[4 * i + e] = BY_KEYS ? x : bent[e];
         }
         if (BY_KEYS) {
-            st_shared_v4_s32(step->hand + i * 2048, __float_as_int(bent[0]), __float_as_int(bent[1]), __float_as_int(bent[2]), __float_as_int(bent[3]));
+            st_shared_v4_s32(step->hand + i * 2048, __float_as_int(bent[0]),
+                             __float_as_int(bent[1]), __float_as_int(bent[2]),
+                             __float_as_int(bent[3]));
         }
     }
 }
 
 /* Which mask a step needs, and its slope. */
-INLINE void step_probabilities(float s[STEP / 2], const row_state *r, const step_state *step, const bwd_args *w, const tile_pos *p, int first, int head, int other) {
+INLINE void step_probabilities(float s[STEP / 2], const row_state *r, const step_state *step,
+                               const bwd_args *w, const tile_pos *p, int first, int head,
+                               int other) {
     const int t0 = BY_KEYS ? other : first, k0 = BY_KEYS ? first : other;
-    const key_range low = range_of(&w->a, p->b, p->n_keys, t0), high = range_of(&w->a, p->b, p->n_keys, t0 + 63);
-    const float slope = ALIBI ? w->a.alibi[BY_KEYS ? p->kv_head * p->n_heads + head : p->kv_head] * LOG2E : 0.0f;
+    const key_range low = range_of(&w->a, p->b, p->n_keys, t0),
+                    high = range_of(&w->a, p->b, p->n_keys, t0 + 63);
+    const float slope =
+        ALIBI ? w->a.alibi[BY_KEYS ? p->kv_head * p->n_heads + head : p->kv_head] * LOG2E : 0.0f;
     if (k0 + 63 > low.hi || k0 < high.lo) {
         probabilities(s, r, step, w, p, first, other, true, slope);
     } else {
@@ -200,7 +226,8 @@ INLINE void release(u32 bar) { /* A warpgroup's, whose products have read what l
 
 #if BY_KEYS
 /* 3. Consumer 0: P, for both, and dV. */
-INLINE void walk_values(float sum[HEAD_DIM / 2], const bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re, u32 *handed) {
+INLINE void walk_values(float sum[HEAD_DIM / 2], const bwd_args *w, const smem_map *m,
+                        const tile_pos *p, ring_pos *rb, ring_pos *re, u32 *handed) {
     const u32 tid = threadIdx.x % 128;
     int head = p->head, i = p->i;
     float s[STEP / 2];
@@ -211,7 +238,8 @@ INLINE void walk_values(float sum[HEAD_DIM / 2], const bwd_args *w, const smem_m
     issue_scores(s, m->a, m->b + rb->slot * STEP_SIDE);
     wgmma_wait(0);
     wgmma_pin(s, STEP / 2);
-    for (int steps = p->n_heads * (p->m_end - p->m_begin), n = 0; n < steps; n++, step_next(p, &head, &i)) {
+    for (int steps = p->n_heads * (p->m_end - p->m_begin), n = 0; n < steps;
+         n++, step_next(p, &head, &i)) {
         const u32 place = (*handed)++ & 1u, b_empty = m->b_empty + 8 * rb->slot;
         const step_state step = {m->lse + rb->slot * STEP * 4, m->hand + place * PLACE + tid * 16};
         named_barrier_sync(BAR_FREE + (int)place, 256);
@@ -235,7 +263,8 @@ INLINE void walk_values(float sum[HEAD_DIM / 2], const bwd_args *w, const smem_m
         mbarrier_wait(m->e_full + 8 * re->slot, re->phase);
         wgmma_fence();
         issue_sums(sum, x, m->e + re->slot * STEP_SIDE);
-        release(b_empty); /* The log-sum-exps stay: consumer 1 gives the place back, too, behind P. */
+        /* The log-sum-exps stay: consumer 1 gives the place back, too, behind P. */
+        release(b_empty);
         wgmma_wait(1);
         wgmma_pin(s, STEP / 2);
         if (n + 2 == steps) {
@@ -249,7 +278,8 @@ INLINE void walk_values(float sum[HEAD_DIM / 2], const bwd_args *w, const smem_m
 }
 
 /* 4. Consumer 1: dS and dK. */
-INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re, u32 *handed) {
+INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos *p, ring_pos *rb,
+                      ring_pos *re, u32 *handed) {
     const u32 tid = threadIdx.x % 128;
     float dp[STEP / 2];
     u32 x[STEP / 4];
@@ -260,7 +290,9 @@ INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos
     wgmma_wait(0);
     wgmma_pin(dp, STEP / 2);
     for (int steps = p->n_heads * (p->m_end - p->m_begin), n = 0; n < steps; n++) {
-        const u32 place = (*handed)++ & 1u, hand = m->hand + place * PLACE + tid * 16, delta = m->delta + (re->slot * STEP + tid % 4 * 2) * 4, e_empty = m->e_empty + 8 * re->slot;
+        const u32 place = (*handed)++ & 1u, hand = m->hand + place * PLACE + tid * 16,
+                  delta = m->delta + (re->slot * STEP + tid % 4 * 2) * 4,
+                  e_empty = m->e_empty + 8 * re->slot;
         named_barrier_sync(BAR_FILLED + (int)place, 256);
 #pragma unroll
         for (int j = 0; j < STEP / 8; j++) {
@@ -302,7 +334,9 @@ INLINE void walk_keys(float sum[HEAD_DIM / 2], const smem_map *m, const tile_pos
 }
 #else
 /* 3. One consumer's 64 queries of a tile against all steps. */
-INLINE void walk_queries(float sum[HEAD_DIM / 2], const row_state *r, const bwd_args *w, const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re, int consumer) {
+INLINE void walk_queries(float sum[HEAD_DIM / 2], const row_state *r, const bwd_args *w,
+                         const smem_map *m, const tile_pos *p, ring_pos *rb, ring_pos *re,
+                         int consumer) {
     const int first = p->key + 64 * consumer;
     const u32 a = m->a + consumer * 8192;
 
@@ -324,7 +358,8 @@ INLINE void walk_queries(float sum[HEAD_DIM / 2], const row_state *r, const bwd_
         release(m->e_empty + 8 * re->slot);
 #pragma unroll
         for (int j = 0; j < STEP / 4; j++) {
-            x[j] = PACK_ELEM(s[2 * j] * (dp[2 * j] - r->delta[j % 2]), s[2 * j + 1] * (dp[2 * j + 1] - r->delta[j % 2]));
+            x[j] = PACK_ELEM(s[2 * j] * (dp[2 * j] - r->delta[j % 2]),
+                             s[2 * j + 1] * (dp[2 * j + 1] - r->delta[j % 2]));
         }
         wgmma_fence();
         issue_sums(sum, x, b);
@@ -356,7 +391,8 @@ INLINE void consume(const bwd_args *w, const smem_map *m, int consumer) {
             break;
         }
         const tile_pos p = tile_get(tile);
-        const int steps = p.n_heads * (p.m_end - p.m_begin), first = p.key + (BY_KEYS ? 0 : 64 * consumer);
+        const int steps = p.n_heads * (p.m_end - p.m_begin),
+                  first = p.key + (BY_KEYS ? 0 : 64 * consumer);
         wgmma_pin(sum, HEAD_DIM / 2);
 #if BY_KEYS
         if (steps > 0 && consumer == 0) {
@@ -370,29 +406,38 @@ INLINE void consume(const bwd_args *w, const smem_map *m, int consumer) {
         }
         elem *const to = (elem *)(consumer == 0 ? w->dv : w->dk);
         const strides *at = consumer == 0 ? &w->dv_strides : &w->dk_strides;
-        store_rows(sum, consumer == 0 ? 1.0f : w->a.scale, to + p.b * at->batch + p.kv_head * at->head, at->token, first, w->a.kv_tokens, w->width);
+        store_rows(sum, consumer == 0 ? 1.0f : w->a.scale,
+                   to + p.b * at->batch + p.kv_head * at->head, at->token, first, w->a.kv_tokens,
+                   w->width);
 #else
         row_state r;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const i64 row = (i64)p.pair * w->padded + first + 16 * ((int)threadIdx.x % 128 / 32) + (int)threadIdx.x % 32 / 4 + 8 * h;
+            const i64 row = (i64)p.pair * w->padded + first + 16 * ((int)threadIdx.x % 128 / 32) +
+                            (int)threadIdx.x % 32 / 4 + 8 * h;
             r.lse2[h] = w->lse2[row];
             r.delta[h] = w->delta[row];
         }
         if (steps > 0) {
             walk_queries(sum, &r, w, m, &p, &rb, &re, consumer);
         }
-        named_barrier_sync(BAR_OWN + consumer, 128); /* All warps know where the tile lies, also where it has no products. */
+        /* All warps know where the tile lies, also where it has no products. */
+        named_barrier_sync(BAR_OWN + consumer, 128);
         release(m->rows_empty);
         release(m->rows_empty + 8);
-        store_rows(sum, w->a.scale, (elem *)w->dq + p.b * w->dq_strides.batch + p.kv_head * w->dq_strides.head, w->dq_strides.token, first, w->a.q_tokens, w->width);
+        store_rows(sum, w->a.scale,
+                   (elem *)w->dq + p.b * w->dq_strides.batch + p.kv_head * w->dq_strides.head,
+                   w->dq_strides.token, first, w->a.q_tokens, w->width);
 #endif
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attn_bwd_wide_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_c, const __grid_constant__ tensor_map map_b,
-                   const __grid_constant__ tensor_map map_e, const __grid_constant__ bwd_args args) {
+    attn_bwd_wide_sm90(const __grid_constant__ tensor_map map_a,
+                       const __grid_constant__ tensor_map map_c,
+                       const __grid_constant__ tensor_map map_b,
+                       const __grid_constant__ tensor_map map_e,
+                       const __grid_constant__ bwd_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
@@ -429,9 +474,11 @@ attn_bwd_wide_sm90(const __grid_constant__ tensor_map map_a, const __grid_consta
     if (group == 0) {
         regs_shrink(40);
         if (threadIdx.x == 0) {
-            ring_pos rb = {0, 1}, re = {0, 1}; /* What is fresh is empty: a wait for "phase 1" passes at once. */
+            /* What is fresh is empty: a wait for "phase 1" passes at once. */
+            ring_pos rb = {0, 1}, re = {0, 1};
             u32 n_tiles = 0;
-            for (int t = (int)blockIdx.x; t < tile_total(&args); t = (int)(gridDim.x + atomicAdd(args.a.counter, 1))) {
+            for (int t = (int)blockIdx.x; t < tile_total(&args);
+                 t = (int)(gridDim.x + atomicAdd(args.a.counter, 1))) {
                 const tile_pos p = tile_choose(&args, t);
                 produce(&map_a, &map_c, &map_b, &map_e, &args, &m, &p, &rb, &re, &n_tiles);
             }

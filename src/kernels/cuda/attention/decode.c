@@ -30,8 +30,8 @@ static int64_t row_tiles(const lt_decode_args *a) {
 static int splits(const lt_decode_args *a, const lt_cuda_info *info) {
     const int64_t blocks = a->q.shape[0] * a->k_pages.shape[2] * row_tiles(a),
                   tiles = lt_cuda_div_up(a->kv_len_max, ROWS);
-    int64_t n = info->n_sms /
-                blocks; /* Measured best: one block an SM, of the two that would fit. */
+    /* Measured best: one block an SM, of the two that would fit. */
+    int64_t n = info->n_sms / blocks;
     n = n > tiles / SPLIT_TILES ? tiles / SPLIT_TILES : n;
     n = n > SPLITS_MAX ? SPLITS_MAX : n;
     return (int)(n < 1 ? 1 : n);
@@ -133,7 +133,8 @@ static bool walks(const lt_attention_paged_args *a, const lt_cuda_info *info) {
            paged_splits(a) == 1;
 }
 
-/* Splits that a block makes one after the other. Two where that leaves two blocks for every SM, or nearly: narrow heads gain 3 % (docs/SPEED.md). */
+/* Splits that a block makes one after the other. Two where that leaves two blocks for every SM, or
+ * nearly: narrow heads gain 3 % (docs/SPEED.md). */
 static int turns(const lt_attention_paged_args *a, const lt_cuda_info *info) {
     const int64_t blocks = a->kv_len.shape[0] * a->k_pages.shape[2] * paged_row_tiles(a) *
                            lt_cuda_div_up(paged_splits(a), 2);

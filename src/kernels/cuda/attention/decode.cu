@@ -1,28 +1,34 @@
-/* decode.cu: attention of new tokens, one or a whole prompt, against a paged key/value cache, for serving.
+/* decode.cu: attention of new tokens, one or a whole prompt, against a paged key/value cache, for
+ * serving.
  *
- * SHAPES    q, out: rows q_start[b] .. q_start[b + 1] of sequence b (or T rows each), H heads, strides of their own; pages (n, PAGE, G, D) of K and of V;
- *           table (B, table_ld) page numbers; kv_len (B), the new tokens included. D = HEAD_DIM, a multiple of 64 up to 256; PAGE a multiple of 16;
- *           T * H / G rows share a key head, 16 a row tile.
- * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a block of WARPS warps for (`turns` splits, key head
- *           and row tile, sequence); warp w takes tiles w, w + WARPS, .. of a split. decode_combine: a warp a row, joins the splits in order.
- *           decode_walk: a block walks all splits of its row tile and joins them as it goes: the same sums in the same order, for when row tiles
- *           alone fill the GPU. A row's bits do not depend on which of the two ran, nor on any other row: tiles it does not see change nothing.
+ * SHAPES    q, out: rows q_start[b] .. q_start[b + 1] of sequence b (or T rows each), H heads,
+ *           strides of their own; pages (n, PAGE, G, D) of K and of V; table (B, table_ld) page
+ *           numbers; kv_len (B), the new tokens included. D = HEAD_DIM, a multiple of 64 up to 256;
+ *           PAGE a multiple of 16; T * H / G rows share a key head, 16 a row tile.
+ * MAP       keys are cut in splits (of `share` tiles of 16, or in `splits` parts). decode_split: a
+ *           block of WARPS warps for (`turns` splits, key head and row tile, sequence); warp w
+ *           takes tiles w, w + WARPS, .. of a split. decode_combine: a warp a row, joins the splits
+ *           in order. decode_walk: a block walks all splits of its row tile and joins them as it
+ *           goes: the same sums in the same order, for when row tiles alone fill the GPU. A row's
+ *           bits do not depend on which of the two ran, nor on any other row: tiles it does not see
+ *           change nothing.
  * MOVEMENT
  *     Q 16 rows ──▶ fragments in registers, once
  *     K, V 16 keys ──cp.async, 16 bytes a lane──▶ ring of STAGES x (K, V) of this warp in smem, rows swizzled ──ldmatrix──▶ mma.sync
  *     S (16, 16) ─ exp2, running maximum ─▶ P fragments ──mma──▶ O (16, D) f32 registers
  *     warps ──smem──▶ one (max, sum, O) a split ──▶ HBM ──decode_combine──▶ out
  *     A warp waits only for its own copies: no block barrier in the loop.
- * BOUND     memory: 4 D bytes a key and key head. STAGES - 1 tiles of 64 D bytes in flight a warp: with 8 warps an SM and D = 128,
- *           128 KB, five times what 3 TB/s x 1 us asks of an SM.
+ * BOUND     memory: 4 D bytes a key and key head. STAGES - 1 tiles of 64 D bytes in flight a warp:
+ *           with 8 warps an SM and D = 128, 128 KB, five times what 3 TB/s x 1 us asks of an SM.
  * MEASURED  docs/SPEED.md, "attention".
- * NUMERICS  f32 sums; fixed order (keys of a warp, warps, splits): bit-identical run to run for the same number of splits.
+ * NUMERICS  f32 sums; fixed order (keys of a warp, warps, splits): bit-identical run to run for the
+ *           same number of splits.
  * REFS      Flash-decoding (Dao et al. 2023); PagedAttention, Kwon et al. 2023 (arXiv:2309.06180).
- *@spec sm_80 sm_90a: HEAD_DIM=128 PAGE=16
- *@spec sm_80 sm_90a: HEAD_DIM=128 PAGE=64
- *@spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16
- *@spec sm_80 sm_90a: HEAD_DIM=128 PAGE=128 DTYPE=fp16
- *@spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16 SOFTCAP=1 ALIBI=1 SINKS=1 */
+ * @spec sm_80 sm_90a: HEAD_DIM=128 PAGE=16
+ * @spec sm_80 sm_90a: HEAD_DIM=128 PAGE=64
+ * @spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16
+ * @spec sm_80 sm_90a: HEAD_DIM=128 PAGE=128 DTYPE=fp16
+ * @spec sm_80 sm_90a: HEAD_DIM=64 PAGE=16 SOFTCAP=1 ALIBI=1 SINKS=1 */
 #include "attention/mask.cuh"
 #include "common/early.cuh"
 #include "common/mma.cuh"
@@ -32,7 +38,7 @@
 #endif
 #define WARPS      4
 #define KEYS       16
-#define COMBINE    8 /* splits that decode_combine reads at once */
+#define COMBINE    8              /* splits that decode_combine reads at once */
 #define CHUNKS     (HEAD_DIM / 8) /* 16-byte pieces of a row */
 #define TILE_BYTES (KEYS * HEAD_DIM * 2)
 #define RING_BYTES (STAGES * 2 * TILE_BYTES) /* of one warp */
@@ -40,17 +46,22 @@ static_assert(PAGE % KEYS == 0, "a tile of keys lies in one page");
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width");
 
 typedef struct {
-    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window; /* q_tokens: of each, or the most; window 0: none */
-    int share;                                                        /* tiles a split; 0: div_up(tiles, splits) */
-    int turns;                                                        /* splits of a block of decode_split, one after the other */
-    int meet;                                                         /* where in shared memory warps meet: behind the rings, or 0: in their place */
-    int head_ld;                                                      /* elements between heads of q and of out */
+    /* q_tokens: of each, or the most; window 0: none */
+    int batch, q_heads, kv_heads, q_tokens, splits, table_ld, window;
+    /* tiles a split; 0: div_up(tiles, splits) */
+    int share;
+    /* splits of a block of decode_split, one after the other */
+    int turns;
+    /* where in shared memory warps meet: behind the rings, or 0: in their place */
+    int meet;
+    /* elements between heads of q and of out */
+    int head_ld;
     float scale, softcap;
     const elem *q, *k, *v;
     const int *table, *kv_len, *q_start; /* q_start NULL: q_tokens each */
     const float *alibi, *sinks;
     elem *out;
-    float *part; /* (B, G * row tiles, splits, 16, D + 2): O, max, sum */
+    float *part;      /* (B, G * row tiles, splits, 16, D + 2): O, max, sum */
     i64 q_ld, out_ld; /* elements between tokens */
 } decode_args;
 
@@ -68,7 +79,8 @@ INLINE work work_of(const decode_args *a, int b, int g, int row0) {
     w.tokens = a->q_start ? a->q_start[b + 1] - w.first : a->q_tokens;
     w.rows = w.tokens <= a->q_tokens ? w.tokens * group : 0; /* More are another kernel's. */
     w.n_keys = a->kv_len[b];
-    const int before = w.n_keys - w.tokens, last = before + (min_i(row0 + 15, w.rows - 1)) / group, low = before + row0 / group;
+    const int before = w.n_keys - w.tokens, last = before + (min_i(row0 + 15, w.rows - 1)) / group,
+              low = before + row0 / group;
     const int tiles = div_up(w.n_keys, KEYS);
     w.end = min_i(tiles, last / KEYS + 1);
     w.begin = a->window > 0 ? max_i(0, low - a->window + 1) / KEYS : 0;
@@ -105,17 +117,18 @@ INLINE void fetch(const decode_args *a, u32 ring, int slot, int t, int end, int 
     cp_async_commit();
 }
 
-
 /* 2. One tile of 16 keys for the warp's 16 rows. */
-INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[HEAD_DIM / 8][4], float top[2], float sum[2], u32 k_tile,
-                   int key, int n_keys, const int position[2], const float slope[2]) {
+INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[HEAD_DIM / 8][4],
+                   float top[2], float sum[2], u32 k_tile, int key, int n_keys,
+                   const int position[2], const float slope[2]) {
     const int lane = (int)threadIdx.x % 32;
     const u32 v_tile = k_tile + TILE_BYTES;
     float s[2][4] = {{0.0f}};
     u32 f[4], p[4];
 
 #pragma unroll
-    for (int d = 0; d < HEAD_DIM / 16; d++) { /* Matrices: keys 0-7 and 8-15 by the two halves of 16 columns. */
+    /* Matrices: keys 0-7 and 8-15 by the two halves of 16 columns. */
+    for (int d = 0; d < HEAD_DIM / 16; d++) {
         ldmatrix_x4(f, place(k_tile, lane % 8 + lane / 16 * 8, 2 * d + lane / 8 % 2));
         mma_16x8x16(s[0], q[d], f[0], f[1]);
         mma_16x8x16(s[1], q[d], f[2], f[3]);
@@ -127,7 +140,8 @@ INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[
         for (int i = 0; i < 4; i++) {
             const int at = key + i / 2 * 8 + lane % 4 * 2 + i % 2;
             float *x = &s[i / 2][2 * h + i % 2];
-            const bool see = at < n_keys && at <= position[h] && (a->window == 0 || at > position[h] - a->window);
+            const bool see = at < n_keys && at <= position[h] &&
+                             (a->window == 0 || at > position[h] - a->window);
             float logit = *x * (a->scale * LOG2E);
             if (SOFTCAP) {
                 logit = a->softcap * LOG2E * tanh_of(__fdividef(*x * a->scale, a->softcap));
@@ -158,7 +172,8 @@ INLINE void attend(const decode_args *a, const u32 q[HEAD_DIM / 16][4], float o[
         }
     }
 #pragma unroll
-    for (int d = 0; d < HEAD_DIM / 16; d++) { /* Matrices: keys 0-7 and 8-15 of 8 columns, then of the next 8. */
+    /* Matrices: keys 0-7 and 8-15 of 8 columns, then of the next 8. */
+    for (int d = 0; d < HEAD_DIM / 16; d++) {
         ldmatrix_x4_trans(f, place(v_tile, lane % 16, 2 * d + lane / 16));
         mma_16x8x16(o[2 * d], p, f[0], f[1]);
         mma_16x8x16(o[2 * d + 1], p, f[2], f[3]);
@@ -170,9 +185,11 @@ INLINE elem *row_out(const decode_args *a, const work *w, int row, int *head) {
     *head = w->g * group + row % group;
     return a->out + (w->first + row / group) * a->out_ld + *head * a->head_ld;
 }
-/* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16; where they are all that a row sees (alone), to out instead of part, with the bits
+/* 3. The warps' results to one, in order of warps, and to memory: the first `rows` of 16; where
+ *    they are all that a row sees (alone), to out instead of part, with the bits
  * that joining one split gives. sm: WARPS x rows x (D + 2) floats. */
-INLINE void merge(const decode_args *a, const work *wk, float o[HEAD_DIM / 8][4], const float top[2], float sum[2], int rows, float *sm, float *part, bool alone) {
+INLINE void merge(const decode_args *a, const work *wk, float o[HEAD_DIM / 8][4],
+                  const float top[2], float sum[2], int rows, float *sm, float *part, bool alone) {
     const int tid = (int)threadIdx.x, warp = tid / 32, lane = tid % 32, width = HEAD_DIM + 2;
     float *mine = sm + warp * rows * width;
 
@@ -216,17 +233,20 @@ INLINE void merge(const decode_args *a, const work *wk, float o[HEAD_DIM / 8][4]
             m = fmaxf(m, sm[(w * rows + r) * width + HEAD_DIM]);
         }
         for (int w = 0; w < WARPS && m > -INFINITE; w++) {
-            x += sm[(w * rows + r) * width + d] * exp2_fast(sm[(w * rows + r) * width + HEAD_DIM] - m);
+            x += sm[(w * rows + r) * width + d] *
+                 exp2_fast(sm[(w * rows + r) * width + HEAD_DIM] - m);
         }
         part[i] = d == HEAD_DIM ? m : x;
     }
 }
 
-/* The first tile of this warp in the split that begins with tile `begin`: whole turns of tiles that nobody sees are left out. */
+/* The first tile of this warp in the split that begins with tile `begin`: whole turns of tiles that
+ * nobody sees are left out. */
 INLINE int first_tile(const work *w, int begin) {
     return begin + max_i(0, w->begin - begin) / WARPS * WARPS + (int)threadIdx.x / 32;
 }
-/* Copies of a split's first tiles, those that hold none of the new tokens' keys: they are there before this step's kernels write. How many were started. */
+/* Copies of a split's first tiles, those that hold none of the new tokens' keys: they are there
+ * before this step's kernels write. How many were started. */
 INLINE int fetch_settled(const decode_args *a, const work *w, int begin, int end, u8 *smem) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
     const int first = first_tile(w, begin), settled = min_i(end, (w->n_keys - w->tokens) / KEYS);
@@ -236,10 +256,12 @@ INLINE int fetch_settled(const decode_args *a, const work *w, int begin, int end
     }
     return s;
 }
-/* Tiles [begin, end) of a split: what the four warps find, merged into part, or, alone, into out. sent: of its copies, how many were started. Where warps do not meet in the
- * rings' place, the first copies of the next split, which ends at `next`, are started before they meet; how many. */
-INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4], const int position[2], const float slope[2], int begin,
-                 int end, int next, u8 *smem, float *part, int sent, bool alone) {
+/* Tiles [begin, end) of a split: what the four warps find, merged into part, or, alone, into out.
+ * sent: of its copies, how many were started. Where warps do not meet in the rings' place, the
+ * first copies of the next split, which ends at `next`, are started before they meet; how many. */
+INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16][4],
+                 const int position[2], const float slope[2], int begin, int end, int next,
+                 u8 *smem, float *part, int sent, bool alone) {
     const u32 ring = smem_addr(smem) + threadIdx.x / 32 * RING_BYTES;
     const int first = first_tile(w, begin);
     float o[HEAD_DIM / 8][4] = {{0.0f}}, top[2] = {-INFINITE, -INFINITE}, sum[2] = {0.0f, 0.0f};
@@ -250,7 +272,8 @@ INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16]
     for (int t = first, i = 0; t < end; t += WARPS, i++) {
         cp_async_wait(STAGES - 2);
         __syncwarp();
-        attend(a, q, o, top, sum, ring + i % STAGES * 2 * TILE_BYTES, t * KEYS, w->n_keys, position, slope);
+        attend(a, q, o, top, sum, ring + i % STAGES * 2 * TILE_BYTES, t * KEYS, w->n_keys, position,
+               slope);
         __syncwarp(); /* All lanes have read the slot that the next copies may fill. */
         fetch(a, ring, (i + STAGES - 1) % STAGES, t + (STAGES - 1) * WARPS, end, w->b, w->g);
     }
@@ -267,11 +290,13 @@ INLINE int split(const decode_args *a, const work *w, const u32 q[HEAD_DIM / 16]
 }
 
 /* Queries of the warp's 16 rows as fragments; rows past the end repeat the last. */
-INLINE void load_rows(const decode_args *a, const work *w, u32 q[HEAD_DIM / 16][4], int position[2], float slope[2]) {
+INLINE void load_rows(const decode_args *a, const work *w, u32 q[HEAD_DIM / 16][4], int position[2],
+                      float slope[2]) {
     const int lane = (int)threadIdx.x % 32, group = a->q_heads / a->kv_heads;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int row = min_i(w->row0 + lane / 4 + 8 * h, w->rows - 1), t = row / group, head = w->g * group + row % group;
+        const int row = min_i(w->row0 + lane / 4 + 8 * h, w->rows - 1), t = row / group,
+                  head = w->g * group + row % group;
         const u32 *src = (const u32 *)(a->q + (w->first + t) * a->q_ld + head * a->head_ld);
         position[h] = w->n_keys - w->tokens + t;
         slope[h] = ALIBI ? a->alibi[head] * LOG2E : 0.0f;
@@ -284,16 +309,19 @@ INLINE void load_rows(const decode_args *a, const work *w, u32 q[HEAD_DIM / 16][
 }
 
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-decode_split(const __grid_constant__ decode_args a) {
+    decode_split(const __grid_constant__ decode_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const int row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
-    const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, (int)blockIdx.y % row_tiles * 16);
+    const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles,
+                           (int)blockIdx.y % row_tiles * 16);
     const int first = (int)blockIdx.x * a.turns, last = first + a.turns;
     u32 q[HEAD_DIM / 16][4];
     int position[2];
     float slope[2];
     const bool works = w.row0 < w.rows && first * w.share < w.end;
-    int sent = works ? fetch_settled(&a, &w, first * w.share, min_i(w.end, (first + 1) * w.share), smem) : 0;
+    int sent = works ? fetch_settled(&a, &w, first * w.share, min_i(w.end, (first + 1) * w.share),
+                                     smem)
+                     : 0;
 
     wait_for_others();
     if (!works) {
@@ -302,16 +330,20 @@ decode_split(const __grid_constant__ decode_args a) {
     load_rows(&a, &w, q, position, slope);
     for (int i = first; i < last && i * w.share < w.end; i++) {
         const int end = min_i(w.end, (i + 1) * w.share);
-        sent = split(&a, &w, q, position, slope, i * w.share, end, i + 1 < last ? min_i(w.end, end + w.share) : end, smem,
-                     a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + i) * 16 * (HEAD_DIM + 2), sent, false);
+        sent = split(&a, &w, q, position, slope, i * w.share, end,
+                     i + 1 < last ? min_i(w.end, end + w.share) : end, smem,
+                     a.part + ((i64)((int)blockIdx.z * gridDim.y + blockIdx.y) * a.splits + i) *
+                                  16 * (HEAD_DIM + 2),
+                     sent, false);
         __syncthreads(); /* All have read what warps left for each other. */
     }
 }
 
 extern "C" __global__ void __launch_bounds__(128)
-decode_combine(const __grid_constant__ decode_args a) {
+    decode_combine(const __grid_constant__ decode_args a) {
     wait_for_others();
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = a.q_heads / a.kv_heads, width = HEAD_DIM + 2;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32,
+              group = a.q_heads / a.kv_heads, width = HEAD_DIM + 2;
     const int row_tiles = div_up(a.q_tokens * group, 16), row = (int)blockIdx.x * 4 + warp;
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y, row / 16 * 16);
     float m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 32] = {0.0f}, keep, take;
@@ -320,9 +352,12 @@ decode_combine(const __grid_constant__ decode_args a) {
     if (row >= w.rows) {
         return;
     }
-    const float *part = a.part + ((i64)((w.b * a.kv_heads + w.g) * row_tiles + row / 16) * a.splits * 16 + row % 16) * width;
+    const float *part =
+        a.part +
+        ((i64)((w.b * a.kv_heads + w.g) * row_tiles + row / 16) * a.splits * 16 + row % 16) * width;
     const int splits = div_up(w.end, w.share);
-    for (int s0 = 0; s0 < splits; s0 += COMBINE) { /* Loads of several splits at once: each takes as long as all. */
+    /* Loads of several splits at once: each takes as long as all. */
+    for (int s0 = 0; s0 < splits; s0 += COMBINE) {
         float x[COMBINE][HEAD_DIM / 32 + 2];
 #pragma unroll
         for (int k = 0; k < COMBINE; k++) {
@@ -352,22 +387,27 @@ decode_combine(const __grid_constant__ decode_args a) {
     }
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 32; i++) {
-        dst[i * 32 + lane] = FROM_F32(DTYPE, sum > 0.0f ? (SINKS ? o[i] * keep : o[i]) / sum : 0.0f);
+        dst[i * 32 + lane] = FROM_F32(DTYPE,
+                                      sum > 0.0f ? (SINKS ? o[i] * keep : o[i]) / sum : 0.0f);
     }
 }
 
-/* Shared memory: the rings (or the merge), then one split's result, then the total: 16 x (D + 2) floats each. 8 threads a row in the joining. */
+/* Shared memory: the rings (or the merge), then one split's result, then the total: 16 x (D + 2)
+ * floats each. 8 threads a row in the joining. */
 extern "C" __global__ void __launch_bounds__(32 * WARPS)
-decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
+    decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
     extern __shared__ __align__(128) u8 smem[];
-    const int tid = (int)threadIdx.x, width = HEAD_DIM + 2, row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
-    const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles; /* The longest rows of a prompt first. */
+    const int tid = (int)threadIdx.x, width = HEAD_DIM + 2,
+              row_tiles = div_up(a.q_tokens * (a.q_heads / a.kv_heads), 16);
+    /* The longest rows of a prompt first. */
+    const int turn = row_tiles - 1 - (int)blockIdx.y % row_tiles;
     const work w = work_of(&a, (int)blockIdx.z, (int)blockIdx.y / row_tiles, turn * 16);
     float *const part = (float *)(smem + meet_bytes), *const mine = part + tid / 8 * width;
     u32 q[HEAD_DIM / 16][4];
     float slope[2], m = -INFINITE, sum = 0.0f, o[HEAD_DIM / 8] = {0.0f}, keep = 1.0f, take;
     int position[2], head, begin = w.begin / w.share * w.share;
-    int sent = w.row0 < w.rows ? fetch_settled(&a, &w, begin, min_i(w.end, begin + w.share), smem) : 0;
+    int sent = w.row0 < w.rows ? fetch_settled(&a, &w, begin, min_i(w.end, begin + w.share), smem)
+                               : 0;
 
     wait_for_others();
     if (w.row0 >= w.rows) {
@@ -399,7 +439,8 @@ decode_walk(const __grid_constant__ decode_args a, int meet_bytes) {
         }
 #pragma unroll
         for (int i = 0; i < HEAD_DIM / 8; i++) {
-            dst[i * 8 + tid % 8] = FROM_F32(DTYPE, sum > 0.0f ? (SINKS ? o[i] * keep : o[i]) / sum : 0.0f);
+            dst[i * 8 + tid % 8] = FROM_F32(DTYPE,
+                                            sum > 0.0f ? (SINKS ? o[i] * keep : o[i]) / sum : 0.0f);
         }
     }
 }

@@ -1,4 +1,5 @@
-/* draw.cuh: persistent blocks, or clusters of CLUSTER = 1 or 2, draw tiles from a counter in memory. */
+/* draw.cuh: persistent blocks, or clusters of CLUSTER = 1 or 2, draw tiles from a counter in
+ * memory. */
 #ifndef LT_CUDA_ATTENTION_DRAW_CUH
 #define LT_CUDA_ATTENTION_DRAW_CUH
 
@@ -8,20 +9,24 @@
 #ifndef CLUSTER
 #define CLUSTER 1
 #endif
-#define DRAWS      2                            /* Places of a ring in the cluster's second block, for which the first draws. */
-#define DRAW_BYTES (CLUSTER > 1 ? 24 * DRAWS : 0) /* of shared memory: full, empty and 8 bytes a place */
+/* Places of a ring in the cluster's second block, for which the first draws. */
+#define DRAWS 2
+/* of shared memory: full, empty and 8 bytes a place */
+#define DRAW_BYTES (CLUSTER > 1 ? 24 * DRAWS : 0)
 
 INLINE void draws_init(u32 drawn) {
     for (int i = 0; i < 2 * DRAWS && CLUSTER > 1; i++) {
         mbarrier_init(drawn + 8 * i, 1);
     }
 }
-/* Whose tile the t-th is, and which of its `each`: pairs go in sections of a->section, in each of which the first tiles of all pairs come first, then the second ones, and so on. */
+/* Whose tile the t-th is, and which of its `each`: pairs go in sections of a->section, in each of
+ * which the first tiles of all pairs come first, then the second ones, and so on. */
 typedef struct {
     int pair, nth;
 } turn;
 INLINE turn turn_of(const attn_args *a, int t, int pairs, int each) {
-    const int first = t / (a->section * each) * a->section, inside = t % (a->section * each), width = min_i(a->section, pairs - first);
+    const int first = t / (a->section * each) * a->section, inside = t % (a->section * each),
+              width = min_i(a->section, pairs - first);
     const turn at = {first + inside % width, inside / width};
     return at;
 }
@@ -30,7 +35,9 @@ INLINE ring_pos draws_begin(void) {
     const ring_pos at = {0, CLUSTER > 1 && cluster_cta_rank() == 0};
     return at;
 }
-/* One thread: the next tile, behind those that are not drawn, but begun with. Drawn when the one before is on its way whole, not when it begins: who begins a long tile would own the next, too, while others run out of work. */
+/* One thread: the next tile, behind those that are not drawn, but begun with. Drawn when the one
+ * before is on its way whole, not when it begins: who begins a long tile would own the next, too,
+ * while others run out of work. */
 INLINE int draw(const attn_args *a, u32 drawn, ring_pos *at, int begun) {
 #if CLUSTER > 1
     const u32 full = drawn + 8 * at->slot, empty = full + 8 * DRAWS, word = empty + 8 * DRAWS;

@@ -1,41 +1,50 @@
-/* fwd_sm80.cu: O = softmax(mask(scale * Q K^T)) V and its log-sum-exp, forward, on the tensor cores as GPUs from sm_80 on have them.
+/* fwd_sm80.cu: O = softmax(mask(scale * Q K^T)) V and its log-sum-exp, forward, on the tensor cores
+ * as GPUs from sm_80 on have them.
  *
- * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any strides of 16 bytes; D <= WIDTH (64, 96, 128, 192, 256), the rest read as zero; any T, S.
+ * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any strides of 16 bytes; D <= WIDTH (64, 96, 128,
+ *           192, 256), the rest read as zero; any T, S.
  * MAP       4 warps, 16 TILES queries of one head each. Causal: long rows first.
  * MOVEMENT
  *     Q (ROWS, D) ──cp.async──▶ smem ──ldmatrix──▶ fragments, each block of keys anew: registers are O's
  *     K block (STEP, D) ──cp.async──▶ smem ──ldmatrix──▶ S = Q K^T f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
  *     V block (STEP, D) ──cp.async──▶ smem ──ldmatrix, turned────────────────────────────────────────────────────mma.sync─┴─▶ O f32 registers
- *     V comes under Q K^T, the next K under the softmax and P V: one place each, so that two blocks fit an SM and one's exponentials run under the other's products.
- *     With TILES = 2 a fragment of K or V serves 32 queries: at 16 an SM's shared memory would be as busy as its tensor cores.
- * BOUND     4 T S D H flop (half if causal) at 2048 flop a clock an SM (A100); T S H exponentials at 16 a clock an SM.
+ *     V comes under Q K^T, the next K under the softmax and P V: one place each, so that two blocks
+ *     fit an SM and one's exponentials run under the other's products. With TILES = 2 a fragment of
+ *     K or V serves 32 queries: at 16 an SM's shared memory would be as busy as its tensor cores.
+ * BOUND     4 T S D H flop (half if causal) at 2048 flop a clock an SM (A100); T S H exponentials
+ *           at 16 a clock an SM.
  * MEASURED  docs/SPEED.md, "attention".
- * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store. Online softmax, fixed order: bit-identical run to run. A row that
- *           sees no key: 0, lse -inf.
+ * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store.
+ *           Online softmax, fixed order: bit-identical run to run. A row that sees no key: 0, lse
+ *           -inf.
  * LADDER    of ladder/03_mma_sync.cu's kind; the Hopper kernel is fwd_sm90.cu.
  * REFS      Dao 2023 (arXiv:2307.08691).
- *@spec sm_80 sm_90a: WIDTH=64 TILES=2 STEP=64 CAUSAL=1
- *@spec sm_80 sm_90a: WIDTH=64 TILES=1 STEP=64 CAUSAL=1 WINDOW=1 DOC=1
- *@spec sm_80 sm_90a: WIDTH=96 TILES=2 STEP=32 CAUSAL=1
- *@spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=0
- *@spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=1 DTYPE=fp16
- *@spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=1 ALIBI=1 SINKS=1
- *@spec sm_80 sm_90a: WIDTH=192 TILES=1 STEP=64 CAUSAL=1
- *@spec sm_80 sm_90a: WIDTH=256 TILES=1 STEP=64 CAUSAL=1 WINDOW=1 SOFTCAP=1 */
+ * @spec sm_80 sm_90a: WIDTH=64 TILES=2 STEP=64 CAUSAL=1
+ * @spec sm_80 sm_90a: WIDTH=64 TILES=1 STEP=64 CAUSAL=1 WINDOW=1 DOC=1
+ * @spec sm_80 sm_90a: WIDTH=96 TILES=2 STEP=32 CAUSAL=1
+ * @spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=0
+ * @spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=1 DTYPE=fp16
+ * @spec sm_80 sm_90a: WIDTH=128 TILES=2 STEP=32 CAUSAL=1 ALIBI=1 SINKS=1
+ * @spec sm_80 sm_90a: WIDTH=192 TILES=1 STEP=64 CAUSAL=1
+ * @spec sm_80 sm_90a: WIDTH=256 TILES=1 STEP=64 CAUSAL=1 WINDOW=1 SOFTCAP=1 */
 #include "attention/sm80.cuh"
 
-#define LOG2_UNITS (SOFTCAP || ALIBI) /* scores are turned into logits before the maximum is taken */
+/* scores are turned into logits before the maximum is taken */
+#define LOG2_UNITS (SOFTCAP || ALIBI)
 
 /* Of this thread's rows. */
 typedef struct {
-    float top[TILES][2], sum[TILES][2]; /* top in units of the scores; sum: this thread's part until the end */
+    /* top in units of the scores; sum: this thread's part until the end */
+    float top[TILES][2], sum[TILES][2];
 } rows_state;
 
 /* The query of this thread's row; behind the last one, the last one's are as good. */
 INLINE int token_of(int first, int m, int half) {
-    return first + (int)threadIdx.x / 32 * 16 * TILES + m * 16 + half * 8 + (int)threadIdx.x % 32 / 4;
+    return first + (int)threadIdx.x / 32 * 16 * TILES + m * 16 + half * 8 +
+           (int)threadIdx.x % 32 / 4;
 }
-INLINE void mask_block(float s[TILES][STEP / 8][4], const sm80_args *w, int b, int n_keys, int first, int first_key) {
+INLINE void mask_block(float s[TILES][STEP / 8][4], const sm80_args *w, int b, int n_keys,
+                       int first, int first_key) {
     const int col = first_key + (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2 * TILES; r++) {
@@ -48,7 +57,8 @@ INLINE void mask_block(float s[TILES][STEP / 8][4], const sm80_args *w, int b, i
         }
     }
 }
-INLINE void logits_block(float s[TILES][STEP / 8][4], const sm80_args *w, float alibi, int offset, int first, int first_key) {
+INLINE void logits_block(float s[TILES][STEP / 8][4], const sm80_args *w, float alibi, int offset,
+                         int first, int first_key) {
     const int col = first_key + (int)threadIdx.x % 4 * 2;
 #pragma unroll
     for (int r = 0; r < 2 * TILES; r++) {
@@ -70,7 +80,8 @@ INLINE float row_sum(float x) {
     return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 /* S to P; sums and output so far shrink to the new maximum. */
-INLINE void softmax_block(float s[TILES][STEP / 8][4], float out[TILES][WIDTH / 8][4], rows_state *state, float scale) {
+INLINE void softmax_block(float s[TILES][STEP / 8][4], float out[TILES][WIDTH / 8][4],
+                          rows_state *state, float scale) {
 #pragma unroll
     for (int r = 0; r < 2 * TILES; r++) {
         const int m = r / 2, h = r % 2 * 2;
@@ -80,7 +91,8 @@ INLINE void softmax_block(float s[TILES][STEP / 8][4], float out[TILES][WIDTH / 
             most = fmaxf(most, fmaxf(s[m][i][h], s[m][i][h + 1]));
         }
         most = fmaxf(row_max(most), state->top[m][r % 2]);
-        const float base = most == -INFINITE ? 0.0f : most * scale, shrink = exp2_fast(state->top[m][r % 2] * scale - base);
+        const float base = most == -INFINITE ? 0.0f : most * scale,
+                    shrink = exp2_fast(state->top[m][r % 2] * scale - base);
         state->top[m][r % 2] = most;
 #pragma unroll
         for (int i = 0; i < WIDTH / 8; i++) {
@@ -97,11 +109,13 @@ INLINE void softmax_block(float s[TILES][STEP / 8][4], float out[TILES][WIDTH / 
     }
 }
 /* Log-sum-exps, and what O is to be multiplied by. */
-INLINE void finish(float inverse[TILES][2], const rows_state *state, const sm80_args *w, int b, int head, int first, float scale) {
+INLINE void finish(float inverse[TILES][2], const rows_state *state, const sm80_args *w, int b,
+                   int head, int first, float scale) {
 #pragma unroll
     for (int r = 0; r < 2 * TILES; r++) {
         const int t = token_of(first, r / 2, r % 2);
-        float sum = row_sum(state->sum[r / 2][r % 2]), top = state->top[r / 2][r % 2] * scale, keep = 1.0f;
+        float sum = row_sum(state->sum[r / 2][r % 2]), top = state->top[r / 2][r % 2] * scale,
+              keep = 1.0f;
         if (SINKS) { /* One more logit in the sum, without a value. */
             const float sink = w->a.sinks[head] * LOG2E, most = fmaxf(top, sink);
             keep = exp2_fast(top - most);
@@ -110,18 +124,22 @@ INLINE void finish(float inverse[TILES][2], const rows_state *state, const sm80_
         }
         inverse[r / 2][r % 2] = sum == 0.0f ? 0.0f : keep / sum;
         if (w->a.lse != 0 && threadIdx.x % 4 == 0 && t < w->a.q_tokens) {
-            w->a.lse[((i64)b * w->a.q_heads + head) * w->a.q_tokens + t] = sum == 0.0f ? -INFINITE : top * LN2 + logf(sum);
+            w->a.lse[((i64)b * w->a.q_heads + head) * w->a.q_tokens + t] =
+                sum == 0.0f ? -INFINITE : top * LN2 + logf(sum);
         }
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-attn_fwd_sm80(const __grid_constant__ sm80_args w) {
+    attn_fwd_sm80(const __grid_constant__ sm80_args w) {
     extern __shared__ __align__(128) u8 smem[];
     const u32 sq = smem_addr(smem), sk = sq + ROWS * LINE, sv = sk + STEP * LINE;
-    const int tiles = div_up(w.a.q_tokens, ROWS), pair = (int)blockIdx.x / tiles, b = pair / w.a.q_heads, h = pair % w.a.q_heads;
-    const int first = (tiles - 1 - (int)blockIdx.x % tiles) * ROWS, g = h / (w.a.q_heads / w.a.kv_heads), n_keys = keys_of(&w.a, b);
-    const key_range top = range_of(&w.a, b, n_keys, first), low = range_of(&w.a, b, n_keys, first + ROWS - 1);
+    const int tiles = div_up(w.a.q_tokens, ROWS), pair = (int)blockIdx.x / tiles,
+              b = pair / w.a.q_heads, h = pair % w.a.q_heads;
+    const int first = (tiles - 1 - (int)blockIdx.x % tiles) * ROWS,
+              g = h / (w.a.q_heads / w.a.kv_heads), n_keys = keys_of(&w.a, b);
+    const key_range top = range_of(&w.a, b, n_keys, first),
+                    low = range_of(&w.a, b, n_keys, first + ROWS - 1);
     const int j_begin = top.lo / STEP, j_end = low.hi < top.lo ? j_begin : low.hi / STEP + 1;
     const elem *k = w.k + b * w.sk.batch + g * w.sk.head, *v = w.v + b * w.sv.batch + g * w.sv.head;
     const float scale = LOG2_UNITS ? 1.0f : w.a.scale * LOG2E, alibi = alibi_of(&w, h);
@@ -154,7 +172,8 @@ attn_fwd_sm80(const __grid_constant__ sm80_args w) {
         if (LOG2_UNITS) {
             logits_block(s, &w, alibi, n_keys - w.a.q_tokens, first, j * STEP);
         }
-        if (j * STEP < low.lo || j * STEP + STEP - 1 > top.hi) { /* 2. Only blocks that some row does not see whole are masked. */
+        /* 2. Only blocks that some row does not see whole are masked. */
+        if (j * STEP < low.lo || j * STEP + STEP - 1 > top.hi) {
             mask_block(s, &w, b, n_keys, first, j * STEP);
         }
         softmax_block(s, out, &state, scale);
@@ -163,5 +182,6 @@ attn_fwd_sm80(const __grid_constant__ sm80_args w) {
     finish(inverse, &state, &w, b, h, first, scale);
     cp_async_wait(0);
     __syncthreads(); /* Q has come to all, should there have been no keys: its place takes O. */
-    store_rows(w.o + b * w.so.batch + h * w.so.head, w.so.token, first, w.a.q_tokens, w.width, out, inverse, sq);
+    store_rows(w.o + b * w.so.batch + h * w.so.head, w.so.token, first, w.a.q_tokens, w.width, out,
+               inverse, sq);
 }

@@ -1,55 +1,63 @@
 /* fwd_sm90.cu — O = softmax(mask(scale * Q K^T)) V and its log-sum-exp, forward, on Hopper.
  *
- * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any strides of 16 bytes; D <= HEAD_DIM (64, 128, 192, 256), the rest read as zero; any T, S.
- *           PAGED: q, o (rows, H, D), sequences of different length one behind the other; k, v pages (n, PAGED, G, D). PAGED divides BN, or BN it.
- * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, CONSUMERS more compute, each 64 rows of the block's BM.
- *           A row is (token, head of its group): HEADS query heads that read the same key head share one tile, so that short queries
- *           still fill it.
- *           CLUSTER=2: blocks in pairs make tiles one below the other; each copies half of a block of keys to both. Causal, the upper one goes through
- *           the blocks of the diagonal that only the lower one sees, too.
+ * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), any strides of 16 bytes; D <= HEAD_DIM (64, 128,
+ *           192, 256), the rest read as zero; any T, S. PAGED: q, o (rows, H, D), sequences of
+ *           different length one behind the other; k, v pages (n, PAGED, G, D). PAGED divides BN,
+ *           or BN it.
+ * MAP       persistent blocks that draw tiles from a counter; warpgroup 0 copies, CONSUMERS more
+ *           compute, each 64 rows of the block's BM. A row is (token, head of its group): HEADS
+ *           query heads that read the same key head share one tile, so that short queries still
+ *           fill it.
+ *           CLUSTER=2: blocks in pairs make tiles one below the other; each copies half of a block
+ *           of keys to both. Causal, the upper one goes through the blocks of the diagonal that
+ *           only the lower one sees, too.
  * MOVEMENT
  *     Q 64 rows a consumer ──TMA──▶ smem ─┐ (up to 128 columns, two consumers: ──ldmatrix──▶ registers)
  *     K block (BN, D) ──TMA ring──▶ smem ─┴─wgmma─▶ S (64, BN) f32 registers ─ mask, exp2, row sums ─▶ P 16-bit registers ─┐
  *     V block (BN, D) ──TMA ring──▶ smem ─────────────────────────────────────────────────────────────────────wgmma─┴─▶ O (64, D) f32
  *     O / sum ──stmatrix──▶ smem ──TMA──▶ HBM; O_DIRECT, where shared memory has no place for it: registers ──▶ HBM
- *     Two overlaps: within a consumer S of the next block is issued before this block's P V, and its maxima are found under that product;
- *     and consumers take turns (named barriers), so that one's exponentials run under the other's products: behind its own P V, whose
- *     place in the ring is then free for the copies by so much sooner.
- * BOUND     4 T S D H flop (half if causal) at 4096 flop a clock an SM; T S H exponentials at 16 a clock an SM: at D = 64 both take the
- *           same time, at 128 exponentials are half.
+ *     Two overlaps: within a consumer S of the next block is issued before this block's P V, and
+ *     its maxima are found under that product; and consumers take turns (named barriers), so that
+ *     one's exponentials run under the other's products: behind its own P V, whose place in the
+ *     ring is then free for the copies by so much sooner.
+ * BOUND     4 T S D H flop (half if causal) at 4096 flop a clock an SM; T S H exponentials at 16 a
+ *           clock an SM: at D = 64 both take the same time, at 128 exponentials are half.
  * MEASURED  docs/SPEED.md, "attention".
- * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store. Online softmax: O and the sum are scaled
- *           to a new maximum only when it is 2^8 above theirs, so that most blocks leave O alone; P is 2^8 at most, which 16 bits of either
- *           type hold with the same relative rounding. Fixed order: bit-identical run to run. A row that sees no key: 0, lse -inf.
+ * NUMERICS  scores and sums in f32, P rounded to 16 bits, O in f32, one rounding at the store.
+ *           Online softmax: O and the sum are scaled to a new maximum only when it is 2^8 above
+ *           theirs, so that most blocks leave O alone; P is 2^8 at most, which 16 bits of either
+ *           type hold with the same relative rounding. Fixed order: bit-identical run to run. A row
+ *           that sees no key: 0, lse -inf.
  * LADDER    ladder/01_naive.cu; this file is the last rung.
  * REFS      Dao et al. 2022 (arXiv:2205.14135), 2023 (2307.08691), Shah et al. 2024 (2407.08608).
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=4 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=256 BN=64 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 DTYPE=fp16
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 WINDOW=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 DOC=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 SOFTCAP=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 ALIBI=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 SINKS=1
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
- *@spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1 PAGED=16
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16
- *@spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=256 WINDOW=1
- *@spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16 SOFTCAP=1 */
+ * @spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=4 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
+ * @spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 CLUSTER=2
+ * @spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0 CLUSTER=2
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=2 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=192 BN=96 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=24 REGS_CONSUMER=240 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=256 BN=64 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=0
+ * @spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 DTYPE=fp16
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 WINDOW=1
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 DOC=1
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 SOFTCAP=1
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 ALIBI=1
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 SINKS=1
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=4 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1
+ * @spec sm_90a: HEAD_DIM=64 BN=128 CONSUMERS=3 O_DIRECT=0 Q_SLOTS=2 STAGES=3 TURNS=1 HEADS=1 REGS_PRODUCER=32 REGS_CONSUMER=160 CAUSAL=1 PAGED=16
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16
+ * @spec sm_90a: HEAD_DIM=128 BN=128 CONSUMERS=2 O_DIRECT=0 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=256 WINDOW=1
+ * @spec sm_90a: HEAD_DIM=256 BN=80 CONSUMERS=2 O_DIRECT=1 Q_SLOTS=1 STAGES=2 TURNS=1 HEADS=1 REGS_PRODUCER=40 REGS_CONSUMER=232 CAUSAL=1 PAGED=16
+ * SOFTCAP=1 */
 #include "attention/draw.cuh"
 #include "attention/rows.cuh"
 #include "common/hopper.cuh"
@@ -57,23 +65,29 @@
 #include "common/ring.cuh"
 #include "common/wgmma.cuh"
 
-#define BM          (64 * CONSUMERS)
-#define THREADS     (128 * (1 + CONSUMERS))
-#define UNIT        (BM / HEADS * CLUSTER) /* tokens of the tiles that a cluster makes at a time */
-#define Q_BYTES     (64 * HEAD_DIM * 2) /* one consumer's */
-#define KV_BYTES    (BN * HEAD_DIM * 2)
-#define COLUMNS     (HEAD_DIM / 64) /* of 128 bytes */
-#define BAR_STORE   1
-#define BAR_TURN    4
-#define Q_HELD      (HEAD_DIM <= 128 && CONSUMERS == 2 && !ALIBI) /* Q in registers, where they have room: a fifth fewer bytes of shared memory read, and its place is given back at once. */
-#define LOG2_UNITS  (SOFTCAP || ALIBI) /* scores are turned into logits before the maximum is taken */
+#define BM        (64 * CONSUMERS)
+#define THREADS   (128 * (1 + CONSUMERS))
+#define UNIT      (BM / HEADS * CLUSTER) /* tokens of the tiles that a cluster makes at a time */
+#define Q_BYTES   (64 * HEAD_DIM * 2)    /* one consumer's */
+#define KV_BYTES  (BN * HEAD_DIM * 2)
+#define COLUMNS   (HEAD_DIM / 64) /* of 128 bytes */
+#define BAR_STORE 1
+#define BAR_TURN  4
+/* Q in registers, where they have room: a fifth fewer bytes of shared memory read, and its place is
+ * given back at once. */
+#define Q_HELD (HEAD_DIM <= 128 && CONSUMERS == 2 && !ALIBI)
+/* scores are turned into logits before the maximum is taken */
+#define LOG2_UNITS (SOFTCAP || ALIBI)
 static_assert(HEAD_DIM % 64 == 0 && HEAD_DIM <= 256, "head width is padded to 64, 128, 192 or 256");
 static_assert(BN % 16 == 0 && BN <= 256, "key block");
 static_assert(64 % HEADS == 0, "packed heads divide 64 rows");
-static_assert(CLUSTER == 1 || (CLUSTER == 2 && BN % 16 == 0 && HEADS == 1 && !WINDOW && !DOC && !PAGED), "tiles of a cluster go through the same blocks of keys");
+static_assert(CLUSTER == 1 ||
+                  (CLUSTER == 2 && BN % 16 == 0 && HEADS == 1 && !WINDOW && !DOC && !PAGED),
+              "tiles of a cluster go through the same blocks of keys");
 #if PAGED
 #define BOX (PAGED < BN ? PAGED : BN) /* Keys of a copy. */
-static_assert(BN % BOX == 0 && PAGED % BOX == 0 && BOX % 8 == 0, "a block of keys is of whole boxes, a box of one page");
+static_assert(BN % BOX == 0 && PAGED % BOX == 0 && BOX % 8 == 0,
+              "a block of keys is of whole boxes, a box of one page");
 static_assert(HEADS == 1 && !DOC, "rows of sequences of their own length");
 #endif
 
@@ -88,11 +102,12 @@ typedef struct {
     int token;            /* first of the tile */
     int row;              /* PAGED: of the sequence's first token in q and o */
     int n_keys;
-    int j_begin, j_end;   /* key blocks */
+    int j_begin, j_end; /* key blocks */
 } tile_pos;
 
 #if PAGED
-/* Sequences with enough tokens, and how many tiles stand before each; in shared memory, made by the block's first warp. */
+/* Sequences with enough tokens, and how many tiles stand before each; in shared memory, made by the
+ * block's first warp. */
 typedef struct {
     int seq, before;
 } stop;
@@ -100,7 +115,8 @@ INLINE int stops_make(const attn_args *a, stop *stops) {
     const int lane = (int)threadIdx.x % 32;
     int n = 0, before = 0;
     for (int b0 = 0; b0 < a->batch; b0 += 32) {
-        const int tokens = b0 + lane < a->batch ? tokens_of(a, b0 + lane) : 0, tiles = tokens >= a->q_least ? div_up(tokens, BM) * a->q_heads : 0;
+        const int tokens = b0 + lane < a->batch ? tokens_of(a, b0 + lane) : 0,
+                  tiles = tokens >= a->q_least ? div_up(tokens, BM) * a->q_heads : 0;
         int sum = tiles;
 #pragma unroll
         for (int d = 1; d < 32; d *= 2) {
@@ -122,7 +138,8 @@ INLINE int stops_make(const attn_args *a, stop *stops) {
     }
     return n;
 }
-INLINE const stop *stop_of(const stop *stops, int n, int tile) { /* The last that begins at the tile or before. */
+/* The last that begins at the tile or before. */
+INLINE const stop *stop_of(const stop *stops, int n, int tile) {
     int low = 0;
     while (n - low > 1) {
         const int mid = (low + n) / 2;
@@ -152,8 +169,10 @@ INLINE int tile_count(const attn_args *a, const route *w) {
     return div_up(a->q_tokens, UNIT) * a->batch * (a->q_heads / HEADS);
 #endif
 }
-/* Tiles in order of falling length (causal: last rows first) inside sections of (batch, head) pairs whose K and V fit the L2 (or, where these are short, that occupy
- * the GPU once: long tiles wait for memory, short ones do not, so both must run at a time); PAGED: of heads of a sequence, one after the other. */
+/* Tiles in order of falling length (causal: last rows first) inside sections of (batch, head) pairs
+ * whose K and V fit the L2 (or, where these are short, that occupy the GPU once: long tiles wait
+ * for memory, short ones do not, so both must run at a time); PAGED: of heads of a sequence, one
+ * after the other. */
 INLINE tile_pos tile_locate(int t, const attn_args *a, const route *w) {
     const int heads = a->q_heads / HEADS;
     key_range low, high;
@@ -198,18 +217,23 @@ INLINE void release(u32 empty, int tid) {
 /* Addresses in shared memory. */
 typedef struct {
     u32 q, k, v, o;
-    u32 q_full, q_empty;                  /* one a slot and consumer; with two slots a tile's Q and first keys come while the tile before is computed */
+    /* one a slot and consumer; with two slots a tile's Q and first keys come while the tile before
+     * is computed */
+    u32 q_full, q_empty;
     u32 k_full, k_empty, v_full, v_empty; /* one a stage */
     u32 drawn;                            /* see draw.cuh */
-    u32 tile;                             /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
+    /* one a slot and consumer, 32 bytes: where the tile lies whose Q arrives; b -1 at the end */
+    u32 tile;
 } smem_map;
 
-INLINE void load_block(const void *map, const attn_args *a, u32 ring, u32 full, u32 empty, ring_pos *r, const tile_pos *p, int j) {
+INLINE void load_block(const void *map, const attn_args *a, u32 ring, u32 full, u32 empty,
+                       ring_pos *r, const tile_pos *p, int j) {
     const u32 bar = full + 8 * r->slot, dst = ring + r->slot * KV_BYTES;
     mbarrier_wait(empty + 8 * r->slot, r->phase);
     mbarrier_expect(bar, KV_BYTES);
 #if PAGED
-    for (int key = j * BN, to = 0; to < BN * 128; key += BOX, to += BOX * 128) { /* Behind the last key: its page again, for finite numbers that nobody sees. */
+    /* Behind the last key: its page again, for finite numbers that nobody sees. */
+    for (int key = j * BN, to = 0; to < BN * 128; key += BOX, to += BOX * 128) {
         const int page = a->table[p->b * a->table_ld + min_i(key, p->n_keys - 1) / PAGED];
         for (int c = 0; c < COLUMNS; c++) {
             tma_load_4d(dst + c * BN * 128 + to, map, bar, c * 64, p->kv_head, key % PAGED, page);
@@ -220,7 +244,8 @@ INLINE void load_block(const void *map, const attn_args *a, u32 ring, u32 full, 
     for (int c = 0; c < COLUMNS; c++) {
 #if CLUSTER > 1
         const int part = (int)cluster_cta_rank() * (BN / CLUSTER);
-        tma_load_4d_multicast(dst + (c * BN + part) * 128, map, bar, c * 64, p->kv_head, j * BN + part, p->b, (1 << CLUSTER) - 1);
+        tma_load_4d_multicast(dst + (c * BN + part) * 128, map, bar, c * 64, p->kv_head,
+                              j * BN + part, p->b, (1 << CLUSTER) - 1);
 #else
         tma_load_4d(dst + c * BN * 128, map, bar, c * 64, p->kv_head, j * BN, p->b);
 #endif
@@ -238,13 +263,17 @@ INLINE void tile_put(u32 at, const tile_pos *p) {
 INLINE tile_pos tile_get(u32 at) {
     const uint4 x = ld_shared_v4(at), y = ld_shared_v4(at + 16);
     tile_pos p;
-    p.b = warp_uniform((int)x.x), p.head = warp_uniform((int)x.y), p.token = warp_uniform((int)x.z), p.n_keys = warp_uniform((int)x.w);
-    p.j_begin = warp_uniform((int)y.x), p.j_end = warp_uniform((int)y.y), p.row = warp_uniform((int)y.z), p.kv_head = warp_uniform((int)y.w);
+    p.b = warp_uniform((int)x.x), p.head = warp_uniform((int)x.y), p.token = warp_uniform((int)x.z),
+    p.n_keys = warp_uniform((int)x.w);
+    p.j_begin = warp_uniform((int)y.x), p.j_end = warp_uniform((int)y.y),
+    p.row = warp_uniform((int)y.z), p.kv_head = warp_uniform((int)y.w);
     return p;
 }
 
-/* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of use. */
-INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a, const smem_map *s, const route *way) {
+/* 1. One thread feeds the block: K of the last block first, then Q, then K and V in the order of
+ *    use. */
+INLINE void produce(const void *map_q, const void *map_k, const void *map_v, const attn_args *a,
+                    const smem_map *s, const route *way) {
     ring_pos rk = {0, 1}, rv = {0, 1};
     ring_pos at = {0, 1}, drawn = draws_begin();
     int t = (int)blockIdx.x / CLUSTER;
@@ -260,7 +289,8 @@ INLINE void produce(const void *map_q, const void *map_k, const void *map_v, con
             tile_put(s->tile + TILE_BYTES * i, &p);
             mbarrier_expect(s->q_full + 8 * i, Q_BYTES);
             for (int c = 0; c < COLUMNS; c++) {
-                tma_load_4d(s->q + i * Q_BYTES + c * 8192, map_q, s->q_full + 8 * i, c * 64, p.head, p.row + p.token + w * (64 / HEADS), PAGED ? 0 : p.b);
+                tma_load_4d(s->q + i * Q_BYTES + c * 8192, map_q, s->q_full + 8 * i, c * 64, p.head,
+                            p.row + p.token + w * (64 / HEADS), PAGED ? 0 : p.b);
             }
         }
         ring_step(&at, Q_SLOTS);
@@ -286,7 +316,8 @@ INLINE void hold_query(u32 held[HEAD_DIM / 4], u32 q) {
     const int tid = (int)threadIdx.x % 128, row = 16 * (tid / 32) + tid % 16;
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 16; i++) {
-        ldmatrix_x4(held + 4 * i, q + i / 4 * 8192 + row * 128 + ((i % 4 * 2 + tid % 32 / 16) ^ row % 8) * 16);
+        ldmatrix_x4(held + 4 * i,
+                    q + i / 4 * 8192 + row * 128 + ((i % 4 * 2 + tid % 32 / 16) ^ row % 8) * 16);
     }
 }
 /* S = Q K^T: issue only. */
@@ -309,9 +340,10 @@ INLINE void issue_keys(float s[BN / 2], const u32 held[HEAD_DIM / 4], u32 q, u32
 /* Per thread: the two rows it holds a part of. */
 typedef struct {
     key_range see[2];
-    float max[2], sum[2]; /* what P is relative to, in units of the scores; of this thread's columns only */
-    float leap;           /* the maximum is followed when it is this much above */
-    float slope[2], scale;   /* log2 units a unit of score */
+    /* what P is relative to, in units of the scores; of this thread's columns only */
+    float max[2], sum[2];
+    float leap;            /* the maximum is followed when it is this much above */
+    float slope[2], scale; /* log2 units a unit of score */
     int position[2];
 } row_state;
 
@@ -334,7 +366,8 @@ INLINE void logits_block(float s[BN / 2], const row_state *r, const attn_args *a
     }
 }
 
-INLINE void see_block(float s[BN / 2], const row_state *r, const attn_args *a, const key_range *top, const key_range *low, int j, int col) {
+INLINE void see_block(float s[BN / 2], const row_state *r, const attn_args *a, const key_range *top,
+                      const key_range *low, int j, int col) {
     if (LOG2_UNITS) {
         logits_block(s, r, a, j * BN + col);
     }
@@ -343,7 +376,8 @@ INLINE void see_block(float s[BN / 2], const row_state *r, const attn_args *a, c
     }
 }
 
-/* The maximum that P is relative to; base[h]: it in log2 units, back[h]: what the older sums and O must be multiplied by, mostly 1. */
+/* The maximum that P is relative to; base[h]: it in log2 units, back[h]: what the older sums and O
+ * must be multiplied by, mostly 1. */
 INLINE void softmax_max(const float s[BN / 2], row_state *r, float base[2], float back[2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -383,46 +417,53 @@ INLINE void pack_block(u32 p[BN / 4], const float s[BN / 2]) {
     }
 }
 
-/* A consumer's rows of O, those before `left` tokens from its first, from registers: 16 bytes a lane. */
-INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], const attn_args *a, const tile_pos *p, int first, int left) {
+/* A consumer's rows of O, those before `left` tokens from its first, from registers: 16 bytes a
+ * lane. */
+INLINE void store_rows(const float o[HEAD_DIM / 2], const float inverse[2], const attn_args *a,
+                       const tile_pos *p, int first, int left) {
     const int warp = (int)threadIdx.x % 128 / 32, lane = (int)threadIdx.x % 32;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = 16 * warp + lane / 4 + 8 * h, token = row / HEADS;
-        elem *const to = (elem *)a->out + (PAGED ? 0 : p->b) * a->out_batch_ld + (p->row + p->token + first + token) * a->out_ld +
+        elem *const to = (elem *)a->out + (PAGED ? 0 : p->b) * a->out_batch_ld +
+                         (p->row + p->token + first + token) * a->out_ld +
                          (p->head + row % HEADS) * a->out_head_ld;
         store_row(o, h, inverse[h], to, token < left, a->out_width);
     }
 }
 
 /* 3. O / sum to shared memory and out; the log-sum-exp. */
-INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o, const attn_args *a, const tile_pos *p, u32 o_smem,
-                   int consumer) {
+INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o, const attn_args *a,
+                   const tile_pos *p, u32 o_smem, int consumer) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, r8 = lane % 8;
     float inverse[2];
 
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const int row = 16 * warp + lane / 4 + 8 * h;
-        const int token = p->token + consumer * (64 / HEADS) + row / HEADS, head = p->head + row % HEADS;
+        const int token = p->token + consumer * (64 / HEADS) + row / HEADS,
+                  head = p->head + row % HEADS;
         float sum = r->sum[h], top = r->max[h] * r->scale;
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         inverse[h] = sum > 0.0f ? __fdividef(1.0f, sum) : (sum == 0.0f ? 0.0f : sum);
 #if SINKS
         if (sum >= 0.0f) { /* One more logit in the sum, without a value; not a NaN's. */
-            const float sink = a->sinks[head] * LOG2E, m = fmaxf(top, sink), keep = exp2_fast(top - m);
+            const float sink = a->sinks[head] * LOG2E, m = fmaxf(top, sink),
+                        keep = exp2_fast(top - m);
             sum = sum * keep + exp2_fast(sink - m);
             inverse[h] = keep / sum;
             top = m;
         }
 #endif
         if (a->lse != 0 && lane % 4 == 0 && token < a->q_tokens) {
-            a->lse[(i64)(p->b * a->q_heads + head) * a->q_tokens + token] = sum == 0.0f ? -INFINITE : (top + __log2f(sum)) * LN2;
+            a->lse[(i64)(p->b * a->q_heads + head) * a->q_tokens + token] =
+                sum == 0.0f ? -INFINITE : (top + __log2f(sum)) * LN2;
         }
     }
     const int left = tokens_of(a, p->b) - p->token - consumer * (64 / HEADS);
-    if (O_DIRECT || (PAGED && left < 64)) { /* PAGED: behind the sequence's last row stands another's first. */
+    /* PAGED: behind the sequence's last row stands another's first. */
+    if (O_DIRECT || (PAGED && left < 64)) {
         store_rows(o, inverse, a, p, consumer * (64 / HEADS), left);
         return;
     }
@@ -433,15 +474,19 @@ INLINE void finish(float o[HEAD_DIM / 2], const row_state *r, const void *map_o,
 #pragma unroll
     for (int i = 0; i < HEAD_DIM / 16; i++) {
         const float *x = o + 8 * i;
-        stmatrix_x4(o_smem + i / 4 * 8192 + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 + ((i % 4 * 2 + lane / 16) ^ r8) * 16,
-                    PACK_ELEM(x[0] * inverse[0], x[1] * inverse[0]), PACK_ELEM(x[2] * inverse[1], x[3] * inverse[1]),
-                    PACK_ELEM(x[4] * inverse[0], x[5] * inverse[0]), PACK_ELEM(x[6] * inverse[1], x[7] * inverse[1]));
+        stmatrix_x4(o_smem + i / 4 * 8192 + (16 * warp + lane / 8 % 2 * 8 + r8) * 128 +
+                        ((i % 4 * 2 + lane / 16) ^ r8) * 16,
+                    PACK_ELEM(x[0] * inverse[0], x[1] * inverse[0]),
+                    PACK_ELEM(x[2] * inverse[1], x[3] * inverse[1]),
+                    PACK_ELEM(x[4] * inverse[0], x[5] * inverse[0]),
+                    PACK_ELEM(x[6] * inverse[1], x[7] * inverse[1]));
     }
     fence_proxy_async();
     named_barrier_sync(BAR_STORE + consumer, 128);
     if (tid == 0) {
         for (int c = 0; c < COLUMNS; c++) {
-            tma_store_4d(map_o, o_smem + c * 8192, c * 64, p->head, p->row + p->token + consumer * (64 / HEADS), PAGED ? 0 : p->b);
+            tma_store_4d(map_o, o_smem + c * 8192, c * 64, p->head,
+                         p->row + p->token + consumer * (64 / HEADS), PAGED ? 0 : p->b);
         }
         tma_store_commit();
     }
@@ -451,7 +496,8 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
     const int tid = (int)threadIdx.x % 128;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const int row = 16 * (tid / 32) + tid % 32 / 4 + 8 * h, token = p->token + consumer * (64 / HEADS) + row / HEADS;
+        const int row = 16 * (tid / 32) + tid % 32 / 4 + 8 * h,
+                  token = p->token + consumer * (64 / HEADS) + row / HEADS;
         r->see[h] = range_of(a, p->b, p->n_keys, token);
         r->position[h] = p->n_keys - tokens_of(a, p->b) + token;
         r->max[h] = -INFINITE;
@@ -461,20 +507,25 @@ INLINE void rows_start(row_state *r, const attn_args *a, const tile_pos *p, int 
         }
     }
     r->scale = LOG2_UNITS ? 1.0f : a->scale * LOG2E;
-    r->leap = fminf(__fdividef(8.0f, r->scale), 1e30f); /* Finite: a first maximum is always followed. */
+    /* Finite: a first maximum is always followed. */
+    r->leap = fminf(__fdividef(8.0f, r->scale), 1e30f);
 }
 
-/* The compiler moves no instruction over it, as it does over an asynchronous wait: a branch, which it can not know to be never taken. */
+/* The compiler moves no instruction over it, as it does over an asynchronous wait: a branch, which
+ * it can not know to be never taken. */
 INLINE void order_point(int positive) {
     asm volatile("{ .reg .pred p; setp.gt.s32 p, %0, 0; @!p trap; }" ::"r"(positive) : "memory");
 }
 
-/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. o comes in as zeroes. */
-INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, const smem_map *m, const tile_pos *p, ring_pos *rk, ring_pos *rv,
-                   u32 q, u32 q_empty, int consumer) {
+/* 2. One consumer's 64 rows of one tile against all its key blocks, the last one first. o comes in
+ *    as zeroes. */
+INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, const smem_map *m,
+                   const tile_pos *p, ring_pos *rk, ring_pos *rv, u32 q, u32 q_empty,
+                   int consumer) {
     const int tid = (int)threadIdx.x % 128, col = tid % 4 * 2;
     const int first = p->token + consumer * (64 / HEADS);
-    const key_range top = range_of(a, p->b, p->n_keys, first), low = range_of(a, p->b, p->n_keys, first + 64 / HEADS - 1);
+    const key_range top = range_of(a, p->b, p->n_keys, first),
+                    low = range_of(a, p->b, p->n_keys, first + 64 / HEADS - 1);
     const int next = consumer + 1 == CONSUMERS ? 0 : consumer + 1;
     float s[BN / 2], base[2], back[2];
     u32 probs[BN / 4], held[HEAD_DIM / 4];
@@ -516,7 +567,9 @@ INLINE void attend(float o[HEAD_DIM / 2], row_state *r, const attn_args *a, cons
         see_block(s, r, a, &top, &low, j, col);
         softmax_max(s, r, base, back);
         const bool scales = __any_sync(0xffffffffu, back[0] != 1.0f || back[1] != 1.0f);
-        order_point(p->n_keys); /* Maxima before it, exponentials behind: these before it too is up to 8 % slower, those behind it 1 %. */
+        /* Maxima before it, exponentials behind: these before it too is up to 8 % slower, those
+         * behind it 1 %. */
+        order_point(p->n_keys);
         wgmma_wait(0);
         wgmma_pin(o, HEAD_DIM / 2);
         release(m->v_empty + 8 * rv->slot, tid);
@@ -572,7 +625,8 @@ INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, in
             mbarrier_arrive(m->q_empty + 8 * i);
         }
         finish(o, &r, map_o, a, &p, o_smem, consumer);
-        if (!sees) { /* Without products only a barrier says that all warps know where the tile lies. */
+        /* Without products only a barrier says that all warps know where the tile lies. */
+        if (!sees) {
             named_barrier_sync(BAR_STORE + consumer, 128);
             if (threadIdx.x % 128 == 0) {
                 mbarrier_arrive(m->q_empty + 8 * i);
@@ -585,8 +639,11 @@ INLINE void consume(const void *map_o, const attn_args *a, const smem_map *m, in
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ tensor_map map_k, const __grid_constant__ tensor_map map_v,
-              const __grid_constant__ tensor_map map_o, const __grid_constant__ attn_args args) {
+    attn_fwd_sm90(const __grid_constant__ tensor_map map_q,
+                  const __grid_constant__ tensor_map map_k,
+                  const __grid_constant__ tensor_map map_v,
+                  const __grid_constant__ tensor_map map_o,
+                  const __grid_constant__ attn_args args) {
     extern __shared__ __align__(1024) u8 smem[];
     const int group = warp_uniform((int)threadIdx.x / 128);
     smem_map m;
@@ -619,7 +676,8 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     }
     route way = {0};
 #if PAGED
-    int *const n_stops = (int *)(smem + (m.tile - smem_addr(smem)) + TILE_BYTES * Q_SLOTS * CONSUMERS);
+    int *const n_stops = (int *)(smem + (m.tile - smem_addr(smem)) +
+                                 TILE_BYTES * Q_SLOTS * CONSUMERS);
     stop *const stops = (stop *)(n_stops + 2);
     if (threadIdx.x < 32) {
         const int n = stops_make(&args, stops);
@@ -651,6 +709,7 @@ attn_fwd_sm90(const __grid_constant__ tensor_map map_q, const __grid_constant__ 
     }
     if (CLUSTER > 1) {
         __syncwarp();
-        cluster_sync(); /* No block leaves while its neighbour may still write to its shared memory. */
+        /* No block leaves while its neighbour may still write to its shared memory. */
+        cluster_sync();
     }
 }

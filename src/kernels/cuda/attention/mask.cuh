@@ -1,10 +1,13 @@
-/* mask.cuh: which keys a query sees, and how a score becomes a logit: shared by attention forward and backward.
+/* mask.cuh: which keys a query sees, and how a score becomes a logit: shared by attention forward
+ * and backward.
  *
- * Query token t of sequence b stands at key position p = kv_len[b] - T + t. It sees keys lo(t) .. hi(t):
- *     hi = min(kv_len - 1, p if CAUSAL);   lo = max(0, p - window + 1 if WINDOW, doc_start[b][t] if DOC)
- * lo and hi never fall as t rises (doc_start is sorted in a row), so a tile's bounds come from its first and last token.
- * Logits are kept in units of log2: x = q.k * scale * log2(e), or cap * log2(e) * tanh(q.k * scale / cap) with SOFTCAP, plus
- * slope * log2(e) * (s - p) with ALIBI. */
+ * Query token t of sequence b stands at key position p = kv_len[b] - T + t. It sees keys lo(t) ..
+ * hi(t):
+ *     hi = min(kv_len - 1, p if CAUSAL); lo = max(0, p - window + 1 if WINDOW, doc_start[b][t] if
+ *     DOC)
+ * lo and hi never fall as t rises (doc_start is sorted in a row), so a tile's bounds come from its
+ * first and last token. Logits are kept in units of log2: x = q.k * scale * log2(e), or cap *
+ * log2(e) * tanh(q.k * scale / cap) with SOFTCAP, plus slope * log2(e) * (s - p) with ALIBI. */
 #ifndef LT_CUDA_ATTENTION_MASK_CUH
 #define LT_CUDA_ATTENTION_MASK_CUH
 
@@ -35,11 +38,13 @@
 #define LN2      0.6931471805599453f
 #define INFINITE __int_as_float(0x7f800000)
 
-/* Common to forward and backward; B sequences of T queries and up to S keys, H query and G key heads. */
+/* Common to forward and backward; B sequences of T queries and up to S keys, H query and G key
+ * heads. */
 typedef struct {
     int batch, q_heads, kv_heads, q_tokens, kv_tokens;
-    int window;           /* with WINDOW */
-    int section;          /* (batch, head) pairs walked together, so that their K and V stay in L2 */
+    int window; /* with WINDOW */
+    /* (batch, head) pairs walked together, so that their K and V stay in L2 */
+    int section;
     float scale;          /* of q.k */
     float softcap;        /* with SOFTCAP */
     const int *kv_len;    /* (B), or NULL: all kv_tokens */
@@ -47,8 +52,11 @@ typedef struct {
     const float *alibi;   /* (H) slopes, with ALIBI */
     const float *sinks;   /* (H), with SINKS */
     float *lse;           /* (B, H, T), may be NULL in the forward pass */
-    u32 *counter;         /* (4) zeroes, left as zeroes: tiles handed out, blocks finished; backward: pieces of dQ handed out, warps finished */
-    /* PAGED: rows q_start[b] .. q_start[b + 1] of q and out are sequence b's, q_tokens at most, those of fewer than q_least left to others; its keys lie in pages table[b][..]. */
+    /* (4) zeroes, left as zeroes: tiles handed out, blocks finished; backward: pieces of dQ handed
+     *     out, warps finished */
+    u32 *counter;
+    /* PAGED: rows q_start[b] .. q_start[b + 1] of q and out are sequence b's, q_tokens at most,
+     * those of fewer than q_least left to others; its keys lie in pages table[b][..]. */
     const int *q_start, *table;
     int table_ld, q_least;
     void *out; /* Forward: where rows are stored from registers. */
@@ -81,11 +89,13 @@ INLINE key_range range_of(const attn_args *a, int b, int n_keys, int token) {
     return r;
 }
 
-INLINE float tanh_of(float x) { /* 1 - 2 / (e^2x + 1): accurate to a few ulp, where tanh.approx has 2^-11. */
+/* 1 - 2 / (e^2x + 1): accurate to a few ulp, where tanh.approx has 2^-11. */
+INLINE float tanh_of(float x) {
     return 1.0f - __fdividef(2.0f, exp2_fast(x * (2.0f * LOG2E)) + 1.0f);
 }
 
-/* One thread of a block has drawn its last tile: the last block to finish leaves the counters as it found them. */
+/* One thread of a block has drawn its last tile: the last block to finish leaves the counters as it
+ * found them. */
 INLINE void draws_end(const attn_args *a) {
     __threadfence();
     if (atomicAdd(a->counter + 1, 1) == gridDim.x - 1) {

@@ -1,7 +1,10 @@
-/* plain.cuh: what attention's kernels on plain cores (any.cu, tiled.cu) share: their arguments, which keys a query sees, and how a product becomes a logit.
+/* plain.cuh: what attention's kernels on plain cores (any.cu, tiled.cu) share: their arguments,
+ * which keys a query sees, and how a product becomes a logit.
  *
- * Query t of a sequence stands at p = n_keys - T + t; it sees keys [max(0, p - window + 1, doc_start), min(n_keys, p + 1 if causal)). Logits are in natural units:
- * x = q.k scale, cap tanh(x / cap) with softcap, plus slope (s - p) with ALiBi. The options are arguments, not -D words: all but softcap's cost these kernels nothing. */
+ * Query t of a sequence stands at p = n_keys - T + t; it sees keys [max(0, p - window + 1,
+ * doc_start), min(n_keys, p + 1 if causal)). Logits are in natural units: x = q.k scale, cap tanh(x
+ * / cap) with softcap, plus slope (s - p) with ALiBi. The options are arguments, not -D words: all
+ * but softcap's cost these kernels nothing. */
 #ifndef LT_CUDA_ATTENTION_PLAIN_CUH
 #define LT_CUDA_ATTENTION_PLAIN_CUH
 
@@ -60,7 +63,8 @@ INLINE float logit(const args_t *w, float raw, int h, int key, int pos, float *s
 }
 
 /* P and d(logit) of one pair. */
-INLINE void pair(const args_t *w, float raw, float dp, float lse, float delta, int h, int s, int pos, float *p, float *draw) {
+INLINE void pair(const args_t *w, float raw, float dp, float lse, float delta, int h, int s,
+                 int pos, float *p, float *draw) {
     float slope;
     const float x = logit(w, raw, h, s, pos, &slope);
     *p = lse > -INFINITE ? expf(x - lse) : 0.0f;

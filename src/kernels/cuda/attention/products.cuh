@@ -1,5 +1,7 @@
-/* products.cuh: the two products on wgmma that forward and all backward kernels for Hopper make of a tile's rows and a step of the other side, HEAD_DIM columns each. In shared
- * memory rows lie as the copy engine leaves them: boxes of 64 columns, TILE_BOX rows high for the tile, STEP_BOX for the step. */
+/* products.cuh: the two products on wgmma that forward and all backward kernels for Hopper make of
+ * a tile's rows and a step of the other side, HEAD_DIM columns each. In shared memory rows lie as
+ * the copy engine leaves them: boxes of 64 columns, TILE_BOX rows high for the tile, STEP_BOX for
+ * the step. */
 #ifndef LT_CUDA_ATTENTION_PRODUCTS_CUH
 #define LT_CUDA_ATTENTION_PRODUCTS_CUH
 
@@ -14,7 +16,8 @@ INLINE void issue_scores(float s[STEP_BOX / 2], u32 rows, u32 other) {
     mma_scores_set(s, a, b);
 #pragma unroll
     for (int i = 1; i < HEAD_DIM / 16; i++) {
-        mma_scores(s, DESC_ADD(a, i / 4 * (TILE_BOX * 128) + i % 4 * 32), DESC_ADD(b, i / 4 * (STEP_BOX * 128) + i % 4 * 32), 1);
+        mma_scores(s, DESC_ADD(a, i / 4 * (TILE_BOX * 128) + i % 4 * 32),
+                   DESC_ADD(b, i / 4 * (STEP_BOX * 128) + i % 4 * 32), 1);
     }
     wgmma_commit();
 }

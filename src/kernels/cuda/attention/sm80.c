@@ -1,6 +1,8 @@
-/* sm80.c: attention on GPUs before Hopper, and on Hopper for what its kernels refuse: choice of specialisation and launch of fwd_sm80.cu and bwd_sm80.cu.
+/* sm80.c: attention on GPUs before Hopper, and on Hopper for what its kernels refuse: choice of
+ * specialisation and launch of fwd_sm80.cu and bwd_sm80.cu.
  *
- * A block's shared memory stays under the 99 KB that a GPU of compute capability 8.6 or 8.9 gives to one. */
+ * A block's shared memory stays under the 99 KB that a GPU of compute capability 8.6 or 8.9 gives
+ * to one. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -21,7 +23,8 @@ typedef struct {
 #define THREADS    128
 #define WIDTH_MOST 256
 
-/* A specialisation: TILES, STEP and, for a pass backward, GIVES of the kernels for heads up to `width`: the fastest of those that fit and were tried (docs/SPEED.md). */
+/* A specialisation: TILES, STEP and, for a pass backward, GIVES of the kernels for heads up to
+ * `width`: the fastest of those that fit and were tried (docs/SPEED.md). */
 typedef struct {
     int width, tiles, step, gives;
 } shape;
@@ -110,8 +113,8 @@ const char *lt_cuda_attention_bwd_sm80_refusal(const lt_attention_bwd_args *a,
         why = tensor_refusal(tensors[i], a->fwd.q.dtype);
     }
     if (why == NULL) {
-        const shape *s =
-            &backward_shapes[backward_first(&a->fwd)]; /* Later ones have no more rows. */
+        /* Later ones have no more rows. */
+        const shape *s = &backward_shapes[backward_first(&a->fwd)];
         why = a->fwd.lse.data == NULL || a->delta.data == NULL         ? "no lse or delta"
               : backward_shared(&a->fwd, s) > info->shared_optin_bytes ? "shared memory"
                                                                        : NULL;

@@ -1,18 +1,24 @@
-/* sm80.cuh: what fwd_sm80.cu and bwd_sm80.cu share: their arguments, tiles in shared memory, and the two products that attention is made of, on mma.sync.
+/* sm80.cuh: what fwd_sm80.cu and bwd_sm80.cu share: their arguments, tiles in shared memory, and
+ * the two products that attention is made of, on mma.sync.
  *
- * A warp owns 16 TILES rows of the block's; a thread holds of each 16 x 8 piece of a product the elements (lane / 4 [+ 8], lane % 4 * 2 [+ 1]), as mma.cuh says.
- * So a row lies in four threads, a product's sums have the layout of the next one's left operand, and no warp ever needs what another computed. */
+ * A warp owns 16 TILES rows of the block's; a thread holds of each 16 x 8 piece of a product the
+ * elements (lane / 4 [+ 8], lane % 4 * 2 [+ 1]), as mma.cuh says. So a row lies in four threads, a
+ * product's sums have the layout of the next one's left operand, and no warp ever needs what
+ * another computed. */
 #ifndef LT_CUDA_ATTENTION_SM80_CUH
 #define LT_CUDA_ATTENTION_SM80_CUH
 
 #include "attention/mask.cuh"
 #include "common/mma.cuh"
 
-#define THREADS 128                                        /* Two blocks an SM: a thread may have 255 registers, and uses them. */
-#define ROWS    (64 * TILES)                               /* of a block */
-#define LINE    ((WIDTH + 63) / 64 * 128)                  /* bytes of a row in shared memory */
-#define LANES   (WIDTH <= 64 ? 8 : WIDTH <= 128 ? 16 : 32) /* threads that copy a row, 16 bytes each; some idle where WIDTH / 8 is no power of two */
-static_assert(WIDTH == 64 || WIDTH == 96 || WIDTH == 128 || WIDTH == 192 || WIDTH == 256, "head width is padded to one of these");
+/* Two blocks an SM: a thread may have 255 registers, and uses them. */
+#define THREADS 128
+#define ROWS    (64 * TILES)              /* of a block */
+#define LINE    ((WIDTH + 63) / 64 * 128) /* bytes of a row in shared memory */
+/* threads that copy a row, 16 bytes each; some idle where WIDTH / 8 is no power of two */
+#define LANES (WIDTH <= 64 ? 8 : WIDTH <= 128 ? 16 : 32)
+static_assert(WIDTH == 64 || WIDTH == 96 || WIDTH == 128 || WIDTH == 192 || WIDTH == 256,
+              "head width is padded to one of these");
 
 /* Strides in elements; D elements are contiguous, every row begins on 16 bytes. */
 typedef struct {
@@ -24,15 +30,17 @@ typedef struct {
     elem *o, *dq, *dk, *dv;
     float *delta; /* (B, H, T): sum over D of dO O */
     strides sq, sk, sv, so, sdo, sdq, sdk, sdv;
-    int width;    /* D; WIDTH is at least it */
+    int width; /* D; WIDTH is at least it */
 } sm80_args;
 
-/* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces turned by the row so that ldmatrix meets no bank twice. */
+/* 16 bytes of a tile of `rows` rows: columns of 64 elements one behind the other, pieces turned by
+ * the row so that ldmatrix meets no bank twice. */
 INLINE u32 piece_at(u32 tile, int rows, int row, int piece) {
     return tile + piece / 8 * rows * 128 + row * 128 + ((piece % 8 ^ (row & 7)) << 4);
 }
-/* From piece c of a row, c < 2, to piece 2 i + c: one operation on one address, where piece_at's own way held a register for each turned piece (forward: 136 bytes of
- * spills). Tiles begin on 128 bytes. */
+/* From piece c of a row, c < 2, to piece 2 i + c: one operation on one address, where piece_at's
+ * own way held a register for each turned piece (forward: 136 bytes of spills). Tiles begin on 128
+ * bytes. */
 INLINE u32 piece_on(u32 at, int rows, int i) {
     return (at ^ (u32)(i % 4 * 32)) + i / 4 * rows * 128;
 }
@@ -44,7 +52,8 @@ INLINE void fetch(u32 tile, int rows, const elem *x, i64 stride, int first, int 
 #pragma unroll 2
         for (int i = 0; i < rows; i += THREADS / LANES) {
             const bool inside = first + row + i < limit && piece * 8 < width;
-            cp_async_16_or_zero(piece_at(tile, rows, row + i, piece), inside ? from + i * stride : x, inside ? 4 : 0);
+            cp_async_16_or_zero(piece_at(tile, rows, row + i, piece),
+                                inside ? from + i * stride : x, inside ? 4 : 0);
         }
     }
 }
@@ -52,7 +61,8 @@ INLINE void fetch(u32 tile, int rows, const elem *x, i64 stride, int first, int 
 /* sums += x y^T of a warp's rows of tile x (of ROWS) and all rows of tile y (of STEP). */
 INLINE void product_of_rows(float sums[TILES][STEP / 8][4], u32 x, u32 y) {
     const int lane = (int)threadIdx.x % 32, first = (int)threadIdx.x / 32 * 16 * TILES;
-    const u32 from_x = piece_at(x, ROWS, first + lane % 16, lane / 16), from_y = piece_at(y, STEP, lane / 16 * 8 + lane % 8, lane / 8 % 2);
+    const u32 from_x = piece_at(x, ROWS, first + lane % 16, lane / 16),
+              from_y = piece_at(y, STEP, lane / 16 * 8 + lane % 8, lane / 8 % 2);
 #pragma unroll
     for (int d = 0; d < WIDTH / 16; d++) {
         u32 left[TILES][4];
@@ -73,7 +83,8 @@ INLINE void product_of_rows(float sums[TILES][STEP / 8][4], u32 x, u32 y) {
     }
 }
 /* out += p y: p of a product before, rounded to 16 bits where it stands; tile y of STEP rows. */
-INLINE void product_of_sums(float out[TILES][WIDTH / 8][4], const float p[TILES][STEP / 8][4], u32 y) {
+INLINE void product_of_sums(float out[TILES][WIDTH / 8][4], const float p[TILES][STEP / 8][4],
+                            u32 y) {
     const int lane = (int)threadIdx.x % 32;
     const u32 from_y = piece_at(y, STEP, lane / 8 % 2 * 8 + lane % 8, lane / 16);
 #pragma unroll
@@ -83,7 +94,8 @@ INLINE void product_of_sums(float out[TILES][WIDTH / 8][4], const float p[TILES]
         for (int m = 0; m < TILES; m++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                left[m][e] = PACK_ELEM(p[m][2 * n + e / 2][e % 2 * 2], p[m][2 * n + e / 2][e % 2 * 2 + 1]);
+                left[m][e] = PACK_ELEM(p[m][2 * n + e / 2][e % 2 * 2],
+                                       p[m][2 * n + e / 2][e % 2 * 2 + 1]);
             }
         }
 #pragma unroll
@@ -99,8 +111,10 @@ INLINE void product_of_sums(float out[TILES][WIDTH / 8][4], const float p[TILES]
     }
 }
 
-/* A warp's rows, times scale, to memory through its own rows of a tile that no other warp reads: whole rows leave 16 bytes a thread. `first` is the block's first row. */
-INLINE void store_rows(elem *to, i64 stride, int first, int limit, int width, const float x[TILES][WIDTH / 8][4], const float scale[TILES][2], u32 tile) {
+/* A warp's rows, times scale, to memory through its own rows of a tile that no other warp reads:
+ * whole rows leave 16 bytes a thread. `first` is the block's first row. */
+INLINE void store_rows(elem *to, i64 stride, int first, int limit, int width,
+                       const float x[TILES][WIDTH / 8][4], const float scale[TILES][2], u32 tile) {
     const int lane = (int)threadIdx.x % 32, row0 = (int)threadIdx.x / 32 * 16 * TILES;
 #pragma unroll
     for (int m = 0; m < TILES; m++) {
@@ -108,21 +122,26 @@ INLINE void store_rows(elem *to, i64 stride, int first, int limit, int width, co
         for (int i = 0; i < WIDTH / 8; i++) {
 #pragma unroll
             for (int half = 0; half < 2; half++) {
-                st_shared_s32(piece_at(tile, ROWS, row0 + m * 16 + half * 8 + lane / 4, i) + lane % 4 * 4,
-                              (int)PACK_ELEM(x[m][i][half * 2] * scale[m][half], x[m][i][half * 2 + 1] * scale[m][half]));
+                st_shared_s32(piece_at(tile, ROWS, row0 + m * 16 + half * 8 + lane / 4, i) +
+                                  lane % 4 * 4,
+                              (int)PACK_ELEM(x[m][i][half * 2] * scale[m][half],
+                                             x[m][i][half * 2 + 1] * scale[m][half]));
             }
         }
     }
     __syncwarp();
-    for (int row = row0 + lane / LANES, piece = lane % LANES; row < row0 + 16 * TILES; row += 32 / LANES) {
+    for (int row = row0 + lane / LANES, piece = lane % LANES; row < row0 + 16 * TILES;
+         row += 32 / LANES) {
         if (piece * 8 < width && first + row < limit) {
-            *(uint4 *)(to + (i64)(first + row) * stride + piece * 8) = ld_shared_v4(piece_at(tile, ROWS, row, piece));
+            *(uint4 *)(to + (i64)(first + row) * stride +
+                       piece * 8) = ld_shared_v4(piece_at(tile, ROWS, row, piece));
         }
     }
 }
 
 /* A score in units of log2 from q.k: see mask.cuh. *slope: its derivative by scale * q.k. */
-INLINE float logit_of(const sm80_args *w, float product, float alibi, int key, int position, float *slope) {
+INLINE float logit_of(const sm80_args *w, float product, float alibi, int key, int position,
+                      float *slope) {
     float x = product * w->a.scale;
     *slope = 1.0f;
     if (SOFTCAP) {

@@ -1,40 +1,50 @@
-/* tiled.cu: attention in fp32, forward and backward, on plain cores: FlashAttention's tiles (ladder/02_tiled.cu), for training in fp32.
+/* tiled.cu: attention in fp32, forward and backward, on plain cores: FlashAttention's tiles
+ * (ladder/02_tiled.cu), for training in fp32.
  *
- * SHAPES    q, out, dO, dQ (B, T, H, D), k, v, dK, dV (B, S, G, D) of fp32 with strides of their own, rows of whole 16 bytes; D a multiple of 4 up to WIDTH (64, 128).
- * MAP       128 threads as 8 x 16 (ty, tx) and 64 rows of a head: queries (forward, dQ) or keys (dK, dV). PARTNERS (32, 64) come at a time. A thread has 8 rows (8 ty ..)
- *           x PARTNERS / 16 partners (tx, tx + 16, ..) of the scores, and 8 rows x WIDTH / 16 columns (4 tx .., in quads 64 apart) of each sum.
+ * SHAPES    q, out, dO, dQ (B, T, H, D), k, v, dK, dV (B, S, G, D) of fp32 with strides of their
+ *           own, rows of whole 16 bytes; D a multiple of 4 up to WIDTH (64, 128).
+ * MAP       128 threads as 8 x 16 (ty, tx) and 64 rows of a head: queries (forward, dQ) or keys
+ *           (dK, dV). PARTNERS (32, 64) come at a time. A thread has 8 rows (8 ty ..) x PARTNERS /
+ *           16 partners (tx, tx + 16, ..) of the scores, and 8 rows x WIDTH / 16 columns (4 tx ..,
+ *           in quads 64 apart) of each sum.
  * MOVEMENT
  *     rows, partners ──float4──▶ smem ──▶ S = rows x partners, in registers ─ mask, softmax ─▶ P or dS in smem ──▶ sum += P x partners
- *           Both products read 16 bytes at a time: 16 reads of 128 bytes for 128 multiply-adds a warp (S, 64 partners), 24 for 256 (sums, WIDTH 128). Rows are padded by 4
- *           floats: eight neighbours of tx read eight rows, 4 banks apart. Forward, K and V share a place: V is fetched under the softmax, and two blocks or more fit an SM.
- * BOUND     f32 multiply-adds, 67 TFLOP/s on an H100. Backward makes 7 products for the 5 that are counted: S and dP twice, but nothing is added by two blocks.
- * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (out, dQ), of heads and queries (dK, dV): bit-identical run to run. A row that sees nothing: 0, lse -inf.
+ *           Both products read 16 bytes at a time: 16 reads of 128 bytes for 128 multiply-adds a
+ *           warp (S, 64 partners), 24 for 256 (sums, WIDTH 128). Rows are padded by 4 floats: eight
+ *           neighbours of tx read eight rows, 4 banks apart. Forward, K and V share a place: V is
+ *           fetched under the softmax, and two blocks or more fit an SM.
+ * BOUND     f32 multiply-adds, 67 TFLOP/s on an H100. Backward makes 7 products for the 5 that are
+ *           counted: S and dP twice, but nothing is added by two blocks.
+ * NUMERICS  f32, exp and tanh of CUDA's library; sums in order of keys (out, dQ), of heads and
+ *           queries (dK, dV): bit-identical run to run. A row that sees nothing: 0, lse -inf.
  * REFS      Dao et al. 2022 (arXiv:2205.14135), algorithms 1 and 4.
- *@spec sm_80 sm_90a: DTYPE=fp32 WIDTH=64 PARTNERS=64 SOFTCAP=0
- *@spec sm_80 sm_90a: DTYPE=fp32 WIDTH=128 PARTNERS=64 SOFTCAP=0
- *@spec sm_80 sm_90a: DTYPE=fp32 WIDTH=128 PARTNERS=32 SOFTCAP=0
- *@spec sm_80: DTYPE=fp32 WIDTH=64 PARTNERS=32 SOFTCAP=1 */
+ * @spec sm_80 sm_90a: DTYPE=fp32 WIDTH=64 PARTNERS=64 SOFTCAP=0
+ * @spec sm_80 sm_90a: DTYPE=fp32 WIDTH=128 PARTNERS=64 SOFTCAP=0
+ * @spec sm_80 sm_90a: DTYPE=fp32 WIDTH=128 PARTNERS=32 SOFTCAP=0
+ * @spec sm_80: DTYPE=fp32 WIDTH=64 PARTNERS=32 SOFTCAP=1 */
 #include "attention/plain.cuh"
 
-#define THREADS 128
-#define ROWS    64 /* Of a tile. */
-#define TALL    8  /* Rows a thread. */
-#define MEET    (PARTNERS / 16) /* Partners a thread. */
-#define QUADS   (WIDTH / 64)    /* Of columns, a thread. */
-#define PAD     (WIDTH + 4)
-#define P_PAD   (PARTNERS + 4)
-#define OWN     (ROWS * PAD)     /* Floats of a tile of rows; and of partners. */
-#define OTHERS  (PARTNERS * PAD)
-#define TX      ((int)threadIdx.x % 16)
-#define TY      ((int)threadIdx.x / 16)
+#define THREADS    128
+#define ROWS       64              /* Of a tile. */
+#define TALL       8               /* Rows a thread. */
+#define MEET       (PARTNERS / 16) /* Partners a thread. */
+#define QUADS      (WIDTH / 64)    /* Of columns, a thread. */
+#define PAD        (WIDTH + 4)
+#define P_PAD      (PARTNERS + 4)
+#define OWN        (ROWS * PAD) /* Floats of a tile of rows; and of partners. */
+#define OTHERS     (PARTNERS * PAD)
+#define TX         ((int)threadIdx.x % 16)
+#define TY         ((int)threadIdx.x / 16)
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); i++)
 
-/* A tile of `height` rows: `rows` x dim floats of memory, rows `step` apart, and zeros around them. */
+/* A tile of `height` rows: `rows` x dim floats of memory, rows `step` apart, and zeros around
+ * them. */
 INLINE void tile_load(float *to, int height, const float *from, i64 step, int rows, int dim) {
 #pragma unroll 2
     for (int i = (int)threadIdx.x; i < height * WIDTH / 4; i += THREADS) {
         const int r = i / (WIDTH / 4), c = i % (WIDTH / 4) * 4;
-        *(float4 *)(to + r * PAD + c) = r < rows && c < dim ? *(const float4 *)(from + r * step + c) : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+        *(float4 *)(to + r * PAD + c) = r < rows && c < dim ? *(const float4 *)(from + r * step + c)
+                                                            : make_float4(0.0f, 0.0f, 0.0f, 0.0f);
     }
 }
 /* s[i][n] = row 8 ty + i of a . row tx + 16 n of b */
@@ -45,7 +55,9 @@ INLINE void product_nt(float s[TALL][MEET], const float *a, const float *b) {
         float4 x[TALL], y[MEET];
         EACH(n, MEET) y[n] = *(const float4 *)(b + (TX + n * 16) * PAD + d);
         EACH(i, TALL) x[i] = *(const float4 *)(a + (TY * TALL + i) * PAD + d);
-        EACH(i, TALL) EACH(n, MEET) s[i][n] += x[i].x * y[n].x + x[i].y * y[n].y + x[i].z * y[n].z + x[i].w * y[n].w;
+        EACH(i, TALL)
+        EACH(n, MEET)
+        s[i][n] += x[i].x * y[n].x + x[i].y * y[n].y + x[i].z * y[n].z + x[i].w * y[n].w;
     }
 }
 INLINE void add_scaled(float4 *to, float f, float4 x) {
@@ -76,7 +88,8 @@ INLINE void p_store(float *p, const float s[TALL][MEET]) {
     EACH(i, TALL) EACH(n, MEET) p[(TY * TALL + i) * P_PAD + TX + n * 16] = s[i][n];
 }
 /* The sums, each row by its factor, where there are rows and columns. */
-INLINE void rows_store(float *to, i64 step, const float4 sum[TALL][QUADS], const float factor[TALL], int rows, int dim) {
+INLINE void rows_store(float *to, i64 step, const float4 sum[TALL][QUADS], const float factor[TALL],
+                       int rows, int dim) {
     EACH(i, TALL) EACH(c, QUADS) {
         const int r = TY * TALL + i, col = c * 64 + TX * 4;
         const float f = factor[i];
@@ -97,22 +110,26 @@ INLINE span tile_sees(const args_t *w, int b, int first, int n, int n_keys) {
     s.to = visible(w, b, min(first + n, w->q_tokens) - 1, n_keys).to;
     return s;
 }
-/* Which tile of which head this block has. Tiles that have most to do if causal begin first: the last queries, the first keys. */
+/* Which tile of which head this block has. Tiles that have most to do if causal begin first: the
+ * last queries, the first keys. */
 typedef struct {
     int first, h, b;
 } place;
 INLINE place place_of(int tokens, int heads, bool last_first) {
-    const int tiles = (tokens + ROWS - 1) / ROWS, pairs = (int)gridDim.x / tiles, pair = (int)blockIdx.x % pairs, tile = (int)blockIdx.x / pairs;
+    const int tiles = (tokens + ROWS - 1) / ROWS, pairs = (int)gridDim.x / tiles,
+              pair = (int)blockIdx.x % pairs, tile = (int)blockIdx.x / pairs;
     const place p = {(last_first ? tiles - 1 - tile : tile) * ROWS, pair % heads, pair / heads};
     return p;
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2) attn_tiled_fwd(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2)
+    attn_tiled_fwd(const __grid_constant__ args_t w) {
     extern __shared__ __align__(16) float room[];
     float *const q = room, *const kv = q + OWN, *const p = kv + OTHERS;
     const place at = place_of(w.q_tokens, w.heads, true);
     const int g = at.h / (w.heads / w.kv_heads), n_keys = keys_of(&w, at.b);
-    const float *const k = w.k + at.b * w.sk.b + g * w.sk.h, *const v = w.v + at.b * w.sv.b + g * w.sv.h;
+    const float *const k = w.k + at.b * w.sk.b + g * w.sk.h, *const v = w.v + at.b * w.sv.b +
+                                                                        g * w.sv.h;
     const span all = tile_sees(&w, at.b, at.first, ROWS, n_keys);
     const float start = w.sinks ? w.sinks[at.h] : -INFINITE;
     float top[TALL], sum[TALL], shrink[TALL], slope;
@@ -123,7 +140,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2) attn_
         top[i] = start;
         sum[i] = w.sinks ? 1.0f : 0.0f;
     }
-    tile_load(q, ROWS, w.q + at.b * w.sq.b + at.first * w.sq.t + at.h * w.sq.h, w.sq.t, w.q_tokens - at.first, w.dim);
+    tile_load(q, ROWS, w.q + at.b * w.sq.b + at.first * w.sq.t + at.h * w.sq.h, w.sq.t,
+              w.q_tokens - at.first, w.dim);
     for (int s0 = all.from / PARTNERS * PARTNERS; s0 < all.to; s0 += PARTNERS) {
         float s[TALL][MEET];
         __syncthreads(); /* The tile before has been used. */
@@ -133,11 +151,14 @@ extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2) attn_
         __syncthreads();
         tile_load(kv, PARTNERS, v + s0 * w.sv.t, w.sv.t, n_keys - s0, w.dim);
         EACH(i, TALL) {
-            const span see = sees(&w, at.b, at.first + TY * TALL + i, n_keys); /* Again for each tile: registers are dearer. */
+            /* Again for each tile: registers are dearer. */
+            const span see = sees(&w, at.b, at.first + TY * TALL + i, n_keys);
             float most = top[i], part = 0.0f;
             EACH(n, MEET) {
                 const int key = s0 + TX + n * 16;
-                s[i][n] = key >= see.from && key < see.to ? logit(&w, s[i][n], at.h, key, see.pos, &slope) : -INFINITE;
+                s[i][n] = key >= see.from && key < see.to
+                              ? logit(&w, s[i][n], at.h, key, see.pos, &slope)
+                              : -INFINITE;
                 most = fmaxf(most, s[i][n]);
             }
             most = lanes_max(most, 16);
@@ -148,7 +169,9 @@ extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2) attn_
             shrink[i] = top[i] > -INFINITE ? expf(top[i] - most) : 0.0f;
             sum[i] = sum[i] * shrink[i] + lanes_sum(part, 16);
             top[i] = most;
-            EACH(c, QUADS) out[i][c] = make_float4(out[i][c].x * shrink[i], out[i][c].y * shrink[i], out[i][c].z * shrink[i], out[i][c].w * shrink[i]);
+            EACH(c, QUADS)
+            out[i][c] = make_float4(out[i][c].x * shrink[i], out[i][c].y * shrink[i],
+                                    out[i][c].z * shrink[i], out[i][c].w * shrink[i]);
         }
         p_store(p, s);
         __syncthreads();
@@ -158,19 +181,27 @@ extern "C" __global__ void __launch_bounds__(THREADS, WIDTH == 64 ? 4 : 2) attn_
         const int t = at.first + TY * TALL + i;
         shrink[i] = sum[i] > 0.0f ? 1.0f / sum[i] : 0.0f;
         if (TX == 0 && t < w.q_tokens && w.lse) {
-            w.lse[((i64)at.b * w.heads + at.h) * w.q_tokens + t] = sum[i] > 0.0f ? top[i] + logf(sum[i]) : -INFINITE;
+            w.lse[((i64)at.b * w.heads + at.h) * w.q_tokens + t] = sum[i] > 0.0f
+                                                                       ? top[i] + logf(sum[i])
+                                                                       : -INFINITE;
         }
     }
-    rows_store(w.out + at.b * w.so.b + at.first * w.so.t + at.h * w.so.h, w.so.t, out, shrink, w.q_tokens - at.first, w.dim);
+    rows_store(w.out + at.b * w.so.b + at.first * w.so.t + at.h * w.so.h, w.so.t, out, shrink,
+               w.q_tokens - at.first, w.dim);
 }
 
 /* delta and dQ. */
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_tiled_dq(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attn_tiled_dq(const __grid_constant__ args_t w) {
     extern __shared__ __align__(16) float room[];
-    float *const q = room, *const d_out = q + OWN, *const k = d_out + OWN, *const v = k + OTHERS, *const p = v + OTHERS;
+    float *const q = room, *const d_out = q + OWN, *const k = d_out + OWN, *const v = k + OTHERS,
+                 *const p = v + OTHERS;
     const place at = place_of(w.q_tokens, w.heads, true);
-    const int g = at.h / (w.heads / w.kv_heads), n_keys = keys_of(&w, at.b), rows = w.q_tokens - at.first;
-    const float *const k_rows = w.k + at.b * w.sk.b + g * w.sk.h, *const v_rows = w.v + at.b * w.sv.b + g * w.sv.h;
+    const int g = at.h / (w.heads / w.kv_heads), n_keys = keys_of(&w, at.b),
+              rows = w.q_tokens - at.first;
+    const float *const k_rows = w.k + at.b * w.sk.b + g * w.sk.h, *const v_rows = w.v +
+                                                                                  at.b * w.sv.b +
+                                                                                  g * w.sv.h;
     const float *const o = w.out + at.b * w.so.b + at.first * w.so.t + at.h * w.so.h;
     const i64 stats = ((i64)at.b * w.heads + at.h) * w.q_tokens + at.first;
     const span all = tile_sees(&w, at.b, at.first, ROWS, n_keys);
@@ -178,8 +209,10 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_tiled_dq(const __g
     float4 dq[TALL][QUADS];
 
     zero(dq);
-    tile_load(q, ROWS, w.q + at.b * w.sq.b + at.first * w.sq.t + at.h * w.sq.h, w.sq.t, rows, w.dim);
-    tile_load(d_out, ROWS, w.d_out + at.b * w.sdo.b + at.first * w.sdo.t + at.h * w.sdo.h, w.sdo.t, rows, w.dim);
+    tile_load(q, ROWS, w.q + at.b * w.sq.b + at.first * w.sq.t + at.h * w.sq.h, w.sq.t, rows,
+              w.dim);
+    tile_load(d_out, ROWS, w.d_out + at.b * w.sdo.b + at.first * w.sdo.t + at.h * w.sdo.h, w.sdo.t,
+              rows, w.dim);
     __syncthreads();
     EACH(i, TALL) {
         const int r = TY * TALL + i;
@@ -217,25 +250,34 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_tiled_dq(const __g
         __syncthreads();
         product_nn(dq, p, k);
     }
-    rows_store(w.dq + at.b * w.sdq.b + at.first * w.sdq.t + at.h * w.sdq.h, w.sdq.t, dq, scale, rows, w.dim);
+    rows_store(w.dq + at.b * w.sdq.b + at.first * w.sdq.t + at.h * w.sdq.h, w.sdq.t, dq, scale,
+               rows, w.dim);
 }
 
 /* dK and dV, after every delta. */
-extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_tiled_dkv(const __grid_constant__ args_t w) {
+extern "C" __global__ void __launch_bounds__(THREADS, 1)
+    attn_tiled_dkv(const __grid_constant__ args_t w) {
     extern __shared__ __align__(16) float room[];
-    float *const k = room, *const v = k + OWN, *const q = v + OWN, *const d_out = q + OTHERS, *const p = d_out + OTHERS;
+    float *const k = room, *const v = k + OWN, *const q = v + OWN, *const d_out = q + OTHERS,
+                 *const p = d_out + OTHERS;
     const place at = place_of(w.kv_tokens, w.kv_heads, false); /* h: of keys */
-    const int group = w.heads / w.kv_heads, n_keys = keys_of(&w, at.b), rows = w.kv_tokens - at.first;
+    const int group = w.heads / w.kv_heads, n_keys = keys_of(&w, at.b),
+              rows = w.kv_tokens - at.first;
     float scale[TALL], one[TALL];
     float4 dk[TALL][QUADS], dv[TALL][QUADS];
 
     zero(dk);
     zero(dv);
     EACH(i, TALL) scale[i] = w.scale, one[i] = 1.0f;
-    tile_load(k, ROWS, w.k + at.b * w.sk.b + at.first * w.sk.t + at.h * w.sk.h, w.sk.t, n_keys - at.first, w.dim);
-    tile_load(v, ROWS, w.v + at.b * w.sv.b + at.first * w.sv.t + at.h * w.sv.h, w.sv.t, n_keys - at.first, w.dim);
+    tile_load(k, ROWS, w.k + at.b * w.sk.b + at.first * w.sk.t + at.h * w.sk.h, w.sk.t,
+              n_keys - at.first, w.dim);
+    tile_load(v, ROWS, w.v + at.b * w.sv.b + at.first * w.sv.t + at.h * w.sv.h, w.sv.t,
+              n_keys - at.first, w.dim);
     for (int h = at.h * group; h < (at.h + 1) * group; h++) {
-        const float *const q_rows = w.q + at.b * w.sq.b + h * w.sq.h, *const d_rows = w.d_out + at.b * w.sdo.b + h * w.sdo.h;
+        const float *const q_rows = w.q + at.b * w.sq.b + h * w.sq.h, *const d_rows = w.d_out +
+                                                                                      at.b *
+                                                                                          w.sdo.b +
+                                                                                      h * w.sdo.h;
         const i64 stats = ((i64)at.b * w.heads + h) * w.q_tokens;
         for (int t0 = 0; t0 < w.q_tokens; t0 += PARTNERS) {
             const span all = tile_sees(&w, at.b, t0, PARTNERS, n_keys);
@@ -252,7 +294,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_tiled_dkv(const __
             EACH(n, MEET) {
                 const int t = t0 + TX + n * 16;
                 const span see = sees(&w, at.b, t, n_keys);
-                const float lse = t < w.q_tokens ? w.lse[stats + t] : -INFINITE, delta = t < w.q_tokens ? w.delta[stats + t] : 0.0f;
+                const float lse = t < w.q_tokens ? w.lse[stats + t] : -INFINITE,
+                            delta = t < w.q_tokens ? w.delta[stats + t] : 0.0f;
                 EACH(i, TALL) {
                     const int key = at.first + TY * TALL + i;
                     float prob = 0.0f, draw = 0.0f;
@@ -271,6 +314,8 @@ extern "C" __global__ void __launch_bounds__(THREADS, 1) attn_tiled_dkv(const __
             product_nn(dk, p, q);
         }
     }
-    rows_store(w.dk + at.b * w.sdk.b + at.first * w.sdk.t + at.h * w.sdk.h, w.sdk.t, dk, scale, rows, w.dim);
-    rows_store(w.dv + at.b * w.sdv.b + at.first * w.sdv.t + at.h * w.sdv.h, w.sdv.t, dv, one, rows, w.dim);
+    rows_store(w.dk + at.b * w.sdk.b + at.first * w.sdk.t + at.h * w.sdk.h, w.sdk.t, dk, scale,
+               rows, w.dim);
+    rows_store(w.dv + at.b * w.sdv.b + at.first * w.sdv.t + at.h * w.sdv.h, w.sdv.t, dv, one, rows,
+               w.dim);
 }

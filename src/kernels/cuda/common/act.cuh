@@ -1,5 +1,6 @@
-/* act.cuh: activations that both act.cu and the GEMM's epilogue compute: written so that both give the same bits (no contraction is left to choice),
- * since a recomputed activation must equal the one the product made. ex2.approx and rcp.approx: 2 ulp. */
+/* act.cuh: activations that both act.cu and the GEMM's epilogue compute: written so that both give
+ * the same bits (no contraction is left to choice), since a recomputed activation must equal the
+ * one the product made. ex2.approx and rcp.approx: 2 ulp. */
 #ifndef LT_ACT_CUH
 #define LT_ACT_CUH
 
@@ -20,7 +21,9 @@ INLINE float gelu_tanh(float x) {
     return __fmul_rn(x, gelu_gate(x));
 }
 INLINE float gelu_tanh_slope(float x) {
-    const float s = gelu_gate(x), du = __fmul_rn(2.0f * SQRT_2_PI, __fmaf_rn(3.0f * GELU_CUBIC, __fmul_rn(x, x), 1.0f));
+    const float s = gelu_gate(x),
+                du = __fmul_rn(2.0f * SQRT_2_PI,
+                               __fmaf_rn(3.0f * GELU_CUBIC, __fmul_rn(x, x), 1.0f));
     return __fmaf_rn(__fmul_rn(__fmul_rn(x, s), 1.0f - s), du, s);
 }
 INLINE float silu(float x) {

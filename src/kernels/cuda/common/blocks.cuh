@@ -1,5 +1,6 @@
-/* blocks.cuh: ggml's block formats as whole numbers (layouts: tensor/block.h). TYPE is one of Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K.
- * 32 neighbours of a row are unsigned numbers u < 256, element i worth scale[i / 16] * (u - OFFSET) - least. */
+/* blocks.cuh: ggml's block formats as whole numbers (layouts: tensor/block.h). TYPE is one of Q4_0
+ * Q4_1 Q5_0 Q5_1 Q8_0 Q4_K Q5_K Q6_K. 32 neighbours of a row are unsigned numbers u < 256, element
+ * i worth scale[i / 16] * (u - OFFSET) - least. */
 #ifndef LT_BLOCKS_CUH
 #define LT_BLOCKS_CUH
 
@@ -13,7 +14,7 @@
 #define IS_Q4_K 5
 #define IS_Q5_K 6
 #define IS_Q6_K 7
-#define KIND CONCAT(IS_, TYPE)
+#define KIND    CONCAT(IS_, TYPE)
 #if KIND <= 4
 #define BLOCK_GROUPS 1 /* Of 32 elements in a block. */
 #else

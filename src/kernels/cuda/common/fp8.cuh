@@ -1,4 +1,5 @@
-/* fp8.cuh: 8-bit floats and their scales, with the bits of lateen/tensor.h: conversion by the instruction where there is one (sm_89), else by the same arithmetic. */
+/* fp8.cuh: 8-bit floats and their scales, with the bits of lateen/tensor.h: conversion by the
+ * instruction where there is one (sm_89), else by the same arithmetic. */
 #ifndef LT_FP8_CUH
 #define LT_FP8_CUH
 
@@ -9,13 +10,17 @@
 /* The code of x, to nearest even; beyond the largest value the largest. */
 INLINE u32 f8_code(float x, int e5m2) {
     const int mantissa = e5m2 ? 2 : 3, bias = e5m2 ? 15 : 7;
-    const u32 normal = (u32)(128 - bias) << 23, bits = __float_as_uint(x), sign = bits >> 24 & 0x80u;
-    const float most = e5m2 ? 57344.0f : 448.0f, mag = __uint_as_float(bits & 0x7fffffffu), kept = mag < most ? mag : most;
+    const u32 normal = (u32)(128 - bias) << 23, bits = __float_as_uint(x),
+              sign = bits >> 24 & 0x80u;
+    const float most = e5m2 ? 57344.0f : 448.0f, mag = __uint_as_float(bits & 0x7fffffffu),
+                kept = mag < most ? mag : most;
     const u32 power = __float_as_uint(kept) & 0x7f800000u, step = (u32)(23 - mantissa) << 23;
     const float big = __uint_as_float((power > normal ? power : normal) + step);
     const float near = (kept + big) - big;
-    const u32 code = __float_as_uint(near) < normal ? __float_as_uint(near + __uint_as_float(normal + step)) & 7u
-                                                    : (__float_as_uint(near) >> (23 - mantissa)) - ((u32)(127 - bias) << mantissa);
+    const u32 code = __float_as_uint(near) < normal
+                         ? __float_as_uint(near + __uint_as_float(normal + step)) & 7u
+                         : (__float_as_uint(near) >> (23 - mantissa)) -
+                               ((u32)(127 - bias) << mantissa);
     return sign | ((bits & 0x7fffffffu) > 0x7f800000u ? 0x7fu : code);
 }
 INLINE float f8_value(u32 code, int e5m2) {
@@ -41,7 +46,8 @@ INLINE u32 f8_pack4(float a, float b, float c, float d, int e5m2) {
     }
     return (u32)lo | (u32)hi << 16;
 #else
-    return f8_code(a, e5m2) | f8_code(b, e5m2) << 8 | f8_code(c, e5m2) << 16 | f8_code(d, e5m2) << 24;
+    return f8_code(a, e5m2) | f8_code(b, e5m2) << 8 | f8_code(c, e5m2) << 16 |
+           f8_code(d, e5m2) << 24;
 #endif
 }
 

@@ -1,13 +1,15 @@
-/* reduce.cuh: sums, running sums and maxima over a warp and over a block, in a fixed order: the same inputs give the same bits every run. */
+/* reduce.cuh: sums, running sums and maxima over a warp and over a block, in a fixed order: the
+ * same inputs give the same bits every run. */
 #ifndef LT_REDUCE_CUH
 #define LT_REDUCE_CUH
 
 #include "common/types.cuh"
 
-#define WARP     32
+#define WARP      32
 #define ALL_LANES 0xffffffffu
 
-/* Over n neighbouring lanes, a power of two; each gets the sum: a butterfly, the same tree on every lane. */
+/* Over n neighbouring lanes, a power of two; each gets the sum: a butterfly, the same tree on every
+ * lane. */
 INLINE float lanes_sum(float x, const int n) {
 #pragma unroll
     for (int lanes = n / 2; lanes > 0; lanes /= 2) {
@@ -46,8 +48,9 @@ INLINE int warp_running_sum(int x) {
     return x;
 }
 
-/* Sum over a block of n_warps warps; every thread gets it. smem: n_warps floats that nobody reads after the call returns on all
- * threads; a second call must use other floats (or a barrier between): there is only one barrier here. */
+/* Sum over a block of n_warps warps; every thread gets it. smem: n_warps floats that nobody reads
+ * after the call returns on all threads; a second call must use other floats (or a barrier
+ * between): there is only one barrier here. */
 INLINE float block_sum(float x, float *smem, int n_warps) {
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
     x = warp_sum(x);

@@ -1,4 +1,5 @@
-/* rotate.cuh: the rotation of one pair, for rope.cu and for products that rotate what they make (gemv_ring.cu): written so that both give the same bits. */
+/* rotate.cuh: the rotation of one pair, for rope.cu and for products that rotate what they make
+ * (gemv_ring.cu): written so that both give the same bits. */
 #ifndef LT_ROTATE_CUH
 #define LT_ROTATE_CUH
 

@@ -1,8 +1,9 @@
 /* types.cuh: element types and their conversions, without any header of the toolkit.
  *
- * bf16 and fp16 are 16-bit words; arithmetic is always in float. DTYPE names the storage type of a specialised kernel; LOAD and STORE
- * convert one element. Vectors: 16 bytes is the widest access a thread makes (vec16), VEC_ELEMS(type) elements in it.
- * Rounding is to nearest even everywhere (cvt.rn), once, at the store. */
+ * bf16 and fp16 are 16-bit words; arithmetic is always in float. DTYPE names the storage type of a
+ * specialised kernel; LOAD and STORE convert one element. Vectors: 16 bytes is the widest access a
+ * thread makes (vec16), VEC_ELEMS(type) elements in it. Rounding is to nearest even everywhere
+ * (cvt.rn), once, at the store. */
 #ifndef LT_TYPES_CUH
 #define LT_TYPES_CUH
 
@@ -58,7 +59,8 @@ INLINE u32 f32x2_to_fp16x2(float lo, float hi) {
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(hi), "f"(lo));
     return y;
 }
-/* a & b | c in one instruction, also where b and c are constants (the compiler makes two of them). */
+/* a & b | c in one instruction, also where b and c are constants (the compiler makes two of
+ * them). */
 INLINE u32 and_or(u32 a, u32 b, u32 c) {
     u32 y;
     asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(y) : "r"(a), "r"(b), "r"(c));
@@ -93,8 +95,8 @@ INLINE void bf16_unpack(float *f, uint4 v) {
     f[4] = bf16x2_lo(v.z), f[5] = bf16x2_hi(v.z), f[6] = bf16x2_lo(v.w), f[7] = bf16x2_hi(v.w);
 }
 INLINE uint4 bf16_pack(const float *f) {
-    return make_uint4(f32x2_to_bf16x2(f[0], f[1]), f32x2_to_bf16x2(f[2], f[3]), f32x2_to_bf16x2(f[4], f[5]),
-                      f32x2_to_bf16x2(f[6], f[7]));
+    return make_uint4(f32x2_to_bf16x2(f[0], f[1]), f32x2_to_bf16x2(f[2], f[3]),
+                      f32x2_to_bf16x2(f[4], f[5]), f32x2_to_bf16x2(f[6], f[7]));
 }
 INLINE void fp16_unpack2(float *f, u32 v) {
     fp16 lo, hi;
@@ -102,17 +104,20 @@ INLINE void fp16_unpack2(float *f, u32 v) {
     f[0] = fp16_to_f32(lo), f[1] = fp16_to_f32(hi);
 }
 INLINE void fp16_unpack(float *f, uint4 v) {
-    fp16_unpack2(f, v.x), fp16_unpack2(f + 2, v.y), fp16_unpack2(f + 4, v.z), fp16_unpack2(f + 6, v.w);
+    fp16_unpack2(f, v.x), fp16_unpack2(f + 2, v.y), fp16_unpack2(f + 4, v.z),
+        fp16_unpack2(f + 6, v.w);
 }
 INLINE uint4 fp16_pack(const float *f) {
-    return make_uint4(f32x2_to_fp16x2(f[0], f[1]), f32x2_to_fp16x2(f[2], f[3]), f32x2_to_fp16x2(f[4], f[5]),
-                      f32x2_to_fp16x2(f[6], f[7]));
+    return make_uint4(f32x2_to_fp16x2(f[0], f[1]), f32x2_to_fp16x2(f[2], f[3]),
+                      f32x2_to_fp16x2(f[4], f[5]), f32x2_to_fp16x2(f[6], f[7]));
 }
 INLINE void fp32_unpack(float *f, uint4 v) {
-    f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y), f[2] = __uint_as_float(v.z), f[3] = __uint_as_float(v.w);
+    f[0] = __uint_as_float(v.x), f[1] = __uint_as_float(v.y), f[2] = __uint_as_float(v.z),
+    f[3] = __uint_as_float(v.w);
 }
 INLINE uint4 fp32_pack(const float *f) {
-    return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]), __float_as_uint(f[3]));
+    return make_uint4(__float_as_uint(f[0]), __float_as_uint(f[1]), __float_as_uint(f[2]),
+                      __float_as_uint(f[3]));
 }
 #define UNPACK(type, f, v) CONCAT(type, _unpack)(f, v)
 #define PACK(type, f)      CONCAT(type, _pack)(f)

@@ -1,12 +1,13 @@
-/* vec.cuh: rows in pieces of W elements: 16 bytes where width and alignment allow (W = VEC_ELEMS), single elements otherwise (W = 1).
- * The launcher chooses W; DTYPE is the storage type. */
+/* vec.cuh: rows in pieces of W elements: 16 bytes where width and alignment allow (W = VEC_ELEMS),
+ * single elements otherwise (W = 1). The launcher chooses W; DTYPE is the storage type. */
 #ifndef LT_VEC_CUH
 #define LT_VEC_CUH
 
 #include "common/early.cuh"
 #include "common/reduce.cuh"
 
-/* Where row r of a tensor begins: rows are the index (i0, i1, i2) of all dimensions but the last, n1 and n2 sizes of the inner two. */
+/* Where row r of a tensor begins: rows are the index (i0, i1, i2) of all dimensions but the last,
+ * n1 and n2 sizes of the inner two. */
 typedef struct {
     i64 s0, s1, s2;
 } view;
@@ -26,7 +27,8 @@ static_assert(W == VEC_ELEMS(DTYPE), "W is 1 or a 16-byte vector");
 INLINE void piece_load(float *f, const DTYPE *p) {
     UNPACK(DTYPE, f, *(const uint4 *)p);
 }
-INLINE void piece_load_stream(float *f, const DTYPE *p) { /* Read once: leave the cache to others. */
+/* Read once: leave the cache to others. */
+INLINE void piece_load_stream(float *f, const DTYPE *p) {
     UNPACK(DTYPE, f, __ldcs((const uint4 *)p));
 }
 INLINE void piece_store(DTYPE *p, const float *f) {

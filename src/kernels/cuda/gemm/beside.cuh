@@ -1,8 +1,12 @@
-/* beside.cuh: what stands before and behind a product in a layer that decodes and is made by its kernel: gemv_ring.cu, gemm_q_ring.cu. Arguments, the norm of the rows, the ends of sums.
+/* beside.cuh: what stands before and behind a product in a layer that decodes and is made by its
+ * kernel: gemv_ring.cu, gemm_q_ring.cu. Arguments, the norm of the rows, the ends of sums.
  *
- * -D M rows, 1 to 8; NORM, ADD, PARAM, LANES: RMSNorm of x [+ add], gains of type PARAM, LANES 32 or 256 as norm.cu shares out a row; TAIL 0: none, 1: act = f(column) * column + N / 2 (KIND 0: GELU's tanh
- * form, 2: SiLU), 2: pairs (i, i + dim / 2) of heads of q and k rotated in place, heads of k and v also to their pages; HELD: x stands in shared memory.
- * WIDTH: K, if a kernel is made for one; BARE 1: no bias, and y is not added to. THREADS, SENT (groups of cp.async that are under way when the norm begins) are the kernel's. Bits are those of the ops one by one. */
+ * -D M rows, 1 to 8; NORM, ADD, PARAM, LANES: RMSNorm of x [+ add], gains of type PARAM, LANES 32
+ * or 256 as norm.cu shares out a row; TAIL 0: none, 1: act = f(column) * column + N / 2 (KIND 0:
+ * GELU's tanh form, 2: SiLU), 2: pairs (i, i + dim / 2) of heads of q and k rotated in place, heads
+ * of k and v also to their pages; HELD: x stands in shared memory. WIDTH: K, if a kernel is made
+ * for one; BARE 1: no bias, and y is not added to. THREADS, SENT (groups of cp.async that are under
+ * way when the norm begins) are the kernel's. Bits are those of the ops one by one. */
 #ifndef LT_CUDA_GEMM_BESIDE_CUH
 #define LT_CUDA_GEMM_BESIDE_CUH
 
@@ -19,16 +23,19 @@
 #define BIAS_AT(a, col) (BARE ? 0.0f : bias_at((a)->bias, (a)->bias_type, col))
 /* Pieces c of 8 columns of a row, from the first on. */
 #ifdef WIDTH /* K, where a kernel is made for one: a known number of turns. */
-#define WIDTH_OF(a)                    WIDTH
-#define TURNS_OF(a)                    ITEMS
-#define EACH_PIECE(a, c, first, apart) for (int turn = 0, c = first; turn < (WIDTH / 8 + apart - 1) / apart; turn++, c += apart) if (c < WIDTH / 8)
+#define WIDTH_OF(a) WIDTH
+#define TURNS_OF(a) ITEMS
+#define EACH_PIECE(a, c, first, apart)                                                             \
+    for (int turn = 0, c = first; turn < (WIDTH / 8 + apart - 1) / apart; turn++, c += apart)      \
+        if (c < WIDTH / 8)
 #else
 #define WIDTH_OF(a)                    ((a)->k)
-#define TURNS_OF(a)                    div_up(M * ROW_ITEMS(a), THREADS)
+#define TURNS_OF(a)                    div_up(M *ROW_ITEMS(a), THREADS)
 #define EACH_PIECE(a, c, first, apart) for (int c = first; c < (a)->k / 8; c += apart)
 #endif
 
-/* The norm shares out the rows' pieces as one: item i is piece i % ROW_ITEMS of row i / ROW_ITEMS, and a thread has every THREADS-th. */
+/* The norm shares out the rows' pieces as one: item i is piece i % ROW_ITEMS of row i / ROW_ITEMS,
+ * and a thread has every THREADS-th. */
 #ifndef ROW_ITEMS
 #define ROW_ITEMS(a) (WIDTH_OF(a) / 8)
 #endif
@@ -37,8 +44,9 @@
 #else
 #define ITEMS 4 /* And more. */
 #endif
-#define ITEMS_AT_ONCE             (ITEMS < 4 ? ITEMS : 4)
-#define EACH_TURN(a, turn, apart) _Pragma("unroll") for (int turn = 0; turn < TURNS_OF(a); turn += apart)
+#define ITEMS_AT_ONCE (ITEMS < 4 ? ITEMS : 4)
+#define EACH_TURN(a, turn, apart)                                                                  \
+    _Pragma("unroll") for (int turn = 0; turn < TURNS_OF(a); turn += apart)
 #ifndef IN_REGISTERS
 #define IN_REGISTERS 0
 #endif
@@ -51,7 +59,7 @@ typedef struct {
     OUT *y;
     i64 ldx, ldw, ldy;
     int n, k, bias_type, accumulate; /* bias_type: 0 none, 1 f32, 2 bf16, 3 fp16 */
-    const elem *add; /* NORM */
+    const elem *add;                 /* NORM */
     elem *sum, *normed;
     const PARAM *gain;
     float *rstd;
@@ -65,15 +73,18 @@ typedef struct {
     i64 ld_act;
 } ring_args;
 
-/* Dynamic shared memory: the kernel's rings, x (HELD; rows 64 bytes further apart than they are long, for the banks), then the norm's gains and sums of pieces, then angles and
- * slots of the rows. */
+/* Dynamic shared memory: the kernel's rings, x (HELD; rows 64 bytes further apart than they are
+ * long, for the banks), then the norm's gains and sums of pieces, then angles and slots of the
+ * rows. */
 typedef struct {
     uint4 *x;
     u8 *gain;
     float *part, *angles;
     int *slots;
 } places;
-INLINE u32 item_of(int turn) { /* The remainder tells the compiler what the block's size is: most of what follows is then known to it. */
+/* The remainder tells the compiler what the block's size is: most of what follows is then known to
+ * it. */
+INLINE u32 item_of(int turn) {
     return threadIdx.x % THREADS + (u32)(turn * THREADS);
 }
 INLINE bool is_item(const ring_args *a, int turn) {
@@ -104,13 +115,15 @@ INLINE places places_of(const ring_args *a, u8 *behind_rings) {
 /* ---- What comes before */
 
 #if NORM
-/* The gains are weights: on their way with the first stage. norm_rows waits for them, and for all threads: who copies one need not be who reads it. */
+/* The gains are weights: on their way with the first stage. norm_rows waits for them, and for all
+ * threads: who copies one need not be who reads it. */
 INLINE void send_gains(const ring_args *a, const places *s) {
     const int each = 8 * (int)sizeof(PARAM) / 16;
     EACH_PIECE(a, c, (int)threadIdx.x, THREADS) {
 #pragma unroll
         for (int i = 0; i < each; i++) {
-            cp_async_16(smem_addr(s->gain) + (u32)(c * each + i) * 16, (const u8 *)a->gain + (c * each + i) * 16);
+            cp_async_16(smem_addr(s->gain) + (u32)(c * each + i) * 16,
+                        (const u8 *)a->gain + (c * each + i) * 16);
         }
     }
 }
@@ -126,7 +139,8 @@ INLINE float sum_of_pieces(const ring_args *a, const float *part) {
 typedef struct {
     uint4 v[IN_REGISTERS ? ITEMS : 1];
 } own_pieces;
-INLINE uint4 *piece_at(const ring_args *a, const places *s, own_pieces *own, int turn, int m, int c) {
+INLINE uint4 *piece_at(const ring_args *a, const places *s, own_pieces *own, int turn, int m,
+                       int c) {
     return IN_REGISTERS ? &own->v[turn] : &s->x[m * x_pitch(a) + c];
 }
 /* x (+ add) to its norm, in place; block 0 leaves in memory what the op would have. */
@@ -218,7 +232,8 @@ INLINE void norm_rows(const ring_args *a, const places *s, own_pieces *own) {
             continue;
         }
         if (sizeof(PARAM) == 4) {
-            *(float4 *)g = *(const float4 *)(s->gain + 32 * c), *(float4 *)(g + 4) = *(const float4 *)(s->gain + 32 * c + 16);
+            *(float4 *)g = *(const float4 *)(s->gain + 32 * c),
+                     *(float4 *)(g + 4) = *(const float4 *)(s->gain + 32 * c + 16);
         } else {
             bf16_unpack(g, *(const uint4 *)(s->gain + 16 * c));
         }
@@ -245,7 +260,8 @@ INLINE float activate(float x) {
 INLINE float product_of(const ring_args *a, int col, float sum) { /* As y holds it. */
     return TO_F32(OUT, FROM_F32(OUT, sum + BIAS_AT(a, col)));
 }
-INLINE void turn_and_write(const ring_args *a, const places *s, int m, int pair, float first, float second) {
+INLINE void turn_and_write(const ring_args *a, const places *s, int m, int pair, float first,
+                           float second) {
     const int half = a->dim / 2, i = pair % half, head = pair / half, col = head * a->dim + i;
     OUT *const y = a->y + m * a->ldy + col;
     float u = product_of(a, col, first), v = product_of(a, col + half, second);
@@ -257,7 +273,8 @@ INLINE void turn_and_write(const ring_args *a, const places *s, int m, int pair,
     if (head >= a->q_heads && slot >= 0) {
         const bool value = head >= a->q_heads + a->kv_heads;
         const int g = head - a->q_heads - (value ? a->kv_heads : 0);
-        OUT *const page = (OUT *)(value ? a->v_pages : a->k_pages) + ((i64)slot * a->kv_heads + g) * a->dim + i;
+        OUT *const page = (OUT *)(value ? a->v_pages : a->k_pages) +
+                          ((i64)slot * a->kv_heads + g) * a->dim + i;
         page[0] = FROM_F32(OUT, u), page[half] = FROM_F32(OUT, v);
     }
 }
@@ -267,20 +284,23 @@ INLINE void store_column(const ring_args *a, int m, int col, float sum) {
     }
 }
 /* TAIL 1, 2: pair p of columns (column_of, + distance_of). */
-INLINE void store_pair(const ring_args *a, const places *s, int m, int pair, float first, float second) {
+INLINE void store_pair(const ring_args *a, const places *s, int m, int pair, float first,
+                       float second) {
 #if TAIL == 2
     turn_and_write(a, s, m, pair, first, second);
 #elif TAIL == 1
     (void)s;
     store_column(a, m, pair, first);
     store_column(a, m, pair + a->n / 2, second);
-    a->act[m * a->ld_act + pair] = FROM_F32(DTYPE, activate(product_of(a, pair, first)) * product_of(a, pair + a->n / 2, second));
+    a->act[m * a->ld_act + pair] = FROM_F32(DTYPE, activate(product_of(a, pair, first)) *
+                                                       product_of(a, pair + a->n / 2, second));
 #endif
 }
 
 /* ---- Both */
 
-/* Before the kernels before this one are done: what none of them writes. Gains are part of the first stage. */
+/* Before the kernels before this one are done: what none of them writes. Gains are part of the
+ * first stage. */
 INLINE void send_early(const ring_args *a, const places *s) {
 #if NORM
     send_gains(a, s);

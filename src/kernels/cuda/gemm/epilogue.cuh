@@ -7,7 +7,8 @@
  *     EPI_ACT_BWD  v *= f'(aux[row][col])        aux holds what EPI_SAVE stored
  *     EPI_RESIDUAL 1: v += aux[row][col]
  *
- * Two neighbouring columns at a time (col is even), as the tensor cores hand them out. All arithmetic in f32. */
+ * Two neighbouring columns at a time (col is even), as the tensor cores hand them out. All
+ * arithmetic in f32. */
 #ifndef LT_CUDA_GEMM_EPILOGUE_CUH
 #define LT_CUDA_GEMM_EPILOGUE_CUH
 
@@ -42,16 +43,19 @@
 
 typedef struct {
     int m, n, k;
-    int splits;      /* K is cut in this many parts; > 1 writes partial sums (OUT_F32), part s at row s * m_padded. */
-    int m_padded;    /* m rounded up to whole tiles. */
-    int group;       /* Rows of (cluster) tiles walked together, for the L2. */
+    /* K is cut in this many parts; > 1 writes partial sums (OUT_F32), part s at row s *
+     * m_padded. */
+    int splits;
+    int m_padded; /* m rounded up to whole tiles. */
+    int group;    /* Rows of (cluster) tiles walked together, for the L2. */
     float alpha;
     float xielu_p, xielu_n; /* softplus(p), 0.5 + softplus(n) */
     const void *bias;
     const elem *aux; /* (m, n), rows aux_ld apart */
     elem *pre;       /* (m, n), rows pre_ld apart */
     i64 aux_ld, pre_ld;
-    void *c;          /* with GROUPED 1: rows ldc apart, for tiles that end inside an expert's neighbour */
+    /* with GROUPED 1: rows ldc apart, for tiles that end inside an expert's neighbour */
+    void *c;
     i64 ldc;
     const int *start; /* with GROUPED: expert e owns [start[e], start[e + 1]) of the rows */
     int experts;

@@ -1,4 +1,5 @@
-/* few.c: the launcher of gemm_few.cu and how it shares out a product. As with gemv.cu, the weights are read before the kernels before are done: no kernel under way may write them. */
+/* few.c: the launcher of gemm_few.cu and how it shares out a product. As with gemv.cu, the weights
+ * are read before the kernels before are done: no kernel under way may write them. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -54,13 +55,15 @@ bool lt_gemm_few_fit(lt_gemm_few_tile *t, const lt_gemm_args *a, const lt_cuda_i
     return t->stages >= 1 && (t->stages >= 2 || work == 1);
 }
 
-/* Blocks of a wave in clusters of `splits`: an H100's GPCs have different numbers of SMs; clusters of 4, 7 and 8 left many idle. */
+/* Blocks of a wave in clusters of `splits`: an H100's GPCs have different numbers of SMs; clusters
+ * of 4, 7 and 8 left many idle. */
 static int64_t wave_of(int splits) {
     static const int most[] = {0, 132, 128, 108, 0, 80, 96};
     return most[splits];
 }
-/* What won on an H100 at 1 to 64 rows (docs/SPEED.md). Many columns: blocks walk over tiles. A product that the SMs hold at once: many parts, as nobody waits for a place. Else as many
- * blocks as a wave takes, with wide tiles where there is a choice. */
+/* What won on an H100 at 1 to 64 rows (docs/SPEED.md). Many columns: blocks walk over tiles. A
+ * product that the SMs hold at once: many parts, as nobody waits for a place. Else as many blocks
+ * as a wave takes, with wide tiles where there is a choice. */
 lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *info) {
     const int64_t tiles = lt_cuda_div_up(a->n, 64), most = info->n_sms;
     lt_gemm_few_tile t = {.groups = 1, .splits = 1}, best = t;

@@ -1,6 +1,7 @@
-/* few_sums.cuh: how the sums of a product with changed places (gemm_few.cu, gemm_q_sm90.cu) become y: 64 columns of y a warpgroup, BN rows, of which it holds what wgmma says; parts of K
- * from the SPLITS blocks of a cluster are added in order by the block whose octet of rows it is, in its shared memory. An octet there: (column, row) f32, so that a thread's pairs lie
- * side by side.
+/* few_sums.cuh: how the sums of a product with changed places (gemm_few.cu, gemm_q_sm90.cu) become
+ * y: 64 columns of y a warpgroup, BN rows, of which it holds what wgmma says; parts of K from the
+ * SPLITS blocks of a cluster are added in order by the block whose octet of rows it is, in its
+ * shared memory. An octet there: (column, row) f32, so that a thread's pairs lie side by side.
  * -D BN, GROUPS (warpgroups), SPLITS, OUT, GATED and KIND: as in gemm_few.cu. */
 #ifndef LT_CUDA_GEMM_FEW_SUMS_CUH
 #define LT_CUDA_GEMM_FEW_SUMS_CUH
@@ -15,10 +16,12 @@
 #define KIND  0
 #endif
 #define COLS        (GATED ? 32 : 64) /* of a warpgroup, beside factors */
-#define OCTETS      (BN / 8) /* of rows of x */
-#define OCTET_BYTES (64 * 32) /* 64 columns x 8 rows, f32 */
-#define EACH        (SPLITS == 1 ? (OCTETS < 4 ? OCTETS : 4) : (OCTETS + SPLITS - 1) / SPLITS) /* octets that a block adds, at a time */
-#define GROUP_BYTES (SPLITS * EACH * OCTET_BYTES)                                               /* for a consumer's sums */
+#define OCTETS      (BN / 8)          /* of rows of x */
+#define OCTET_BYTES (64 * 32)         /* 64 columns x 8 rows, f32 */
+/* octets that a block adds, at a time */
+#define EACH (SPLITS == 1 ? (OCTETS < 4 ? OCTETS : 4) : (OCTETS + SPLITS - 1) / SPLITS)
+/* for a consumer's sums */
+#define GROUP_BYTES (SPLITS * EACH * OCTET_BYTES)
 static_assert(BN % 8 == 0 && BN >= 8, "rows of x in octets");
 static_assert(SPLITS >= 1 && SPLITS <= 8, "a portable cluster");
 
@@ -42,13 +45,15 @@ INLINE int adder_of(int o) {
 INLINE int first_octet(int rank) {
     return OCTETS >= SPLITS ? (rank * OCTETS + SPLITS - 1) / SPLITS : rank;
 }
-INLINE void cluster_arrive(void) { /* Orders nothing but the barriers' beginnings (mbarrier_init_fence). */
+/* Orders nothing but the barriers' beginnings (mbarrier_init_fence). */
+INLINE void cluster_arrive(void) {
     asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
 INLINE void cluster_wait(void) {
     asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
-INLINE u32 pair_place(void) { /* Of this thread's first pair of an octet; the second is 8 columns on. */
+/* Of this thread's first pair of an octet; the second is 8 columns on. */
+INLINE u32 pair_place(void) {
     const int tid = (int)threadIdx.x % 128;
     return (u32)((tid / 32 * 16 + tid % 32 / 4) * 32 + tid % 4 * 8);
 }
@@ -75,22 +80,26 @@ INLINE void store_octet(const few_args *a, u32 sums, int row, int col) {
     const int factors = mine / COLS * cols_of(a); /* Where they begin, if this is one. */
     col += mine % COLS;
     if (col < cols_of(a)) {
-        const float bias = bias_at(a->bias, a->bias_type, col + factors), sum[4] = {v.x, v.y, v.z, v.w};
+        const float bias = bias_at(a->bias, a->bias_type, col + factors),
+                    sum[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (row + i < a->m) {
-                product_store(a->y + (row + i) * a->ldy + col + factors, sum[i], bias, a->accumulate);
+                product_store(a->y + (row + i) * a->ldy + col + factors, sum[i], bias,
+                              a->accumulate);
             }
         }
 #if GATED
         if (factors == 0) {
             const float4 w = sum_of(sums, mine + COLS, half);
-            const float bias_w = bias_at(a->bias, a->bias_type, col + cols_of(a)), by[4] = {w.x, w.y, w.z, w.w};
+            const float bias_w = bias_at(a->bias, a->bias_type, col + cols_of(a)),
+                        by[4] = {w.x, w.y, w.z, w.w};
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const float x = as_stored(sum[i] + bias), f = KIND == 2 ? silu(x) : gelu_tanh(x);
                 if (row + i < a->m) {
-                    a->act[(row + i) * a->ld_act + col] = FROM_F32(DTYPE, f * as_stored(by[i] + bias_w));
+                    a->act[(row + i) * a->ld_act + col] = FROM_F32(DTYPE,
+                                                                   f * as_stored(by[i] + bias_w));
                 }
             }
         }
@@ -107,11 +116,15 @@ INLINE void store_octet(const few_args *a, u32 sums, int row, int col) {
 INLINE bool goes_by_rows(const few_args *a) {
     return !a->accumulate && a->n % 8 == 0 && a->ldy % 8 == 0 && (u64)a->y % 16 == 0;
 }
-INLINE void store_by_rows(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row, int col) {
-    const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32, mine = col + 16 * warp + lane / 4, r8 = lane % 8;
-    const float bias[2] = {mine < a->n ? bias_at(a->bias, a->bias_type, mine) : 0.0f, mine + 8 < a->n ? bias_at(a->bias, a->bias_type, mine + 8) : 0.0f};
+INLINE void store_by_rows(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row,
+                          int col) {
+    const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32,
+              mine = col + 16 * warp + lane / 4, r8 = lane % 8;
+    const float bias[2] = {mine < a->n ? bias_at(a->bias, a->bias_type, mine) : 0.0f,
+                           mine + 8 < a->n ? bias_at(a->bias, a->bias_type, mine + 8) : 0.0f};
 #pragma unroll
-    for (int from = 0; from < OCTETS; from += 8) { /* 64 rows x 64 columns: pieces of 16 bytes change places by row % 8, for the banks. */
+    /* 64 rows x 64 columns: pieces of 16 bytes change places by row % 8, for the banks. */
+    for (int from = 0; from < OCTETS; from += 8) {
         named_barrier_sync(1 + group, 128);
 #pragma unroll
         for (int o = from; o < OCTETS && o < from + 8; o += 2) {
@@ -119,16 +132,20 @@ INLINE void store_by_rows(const float acc[BN / 2], const few_args *a, u32 sums, 
 #pragma unroll
             for (int i = 0; i < 4; i++) {
                 const int at = 4 * (o + i / 2) + i % 2 * 2;
-                v[i] = CONCAT(CONCAT(f32x2_to_, OUT), x2)(acc[at] + bias[i % 2], acc[at + 1] + bias[i % 2]);
+                v[i] = CONCAT(CONCAT(f32x2_to_, OUT), x2)(acc[at] + bias[i % 2],
+                                                          acc[at + 1] + bias[i % 2]);
             }
-            stmatrix_x4_trans(sums + (u32)((8 * (o - from + lane / 16) + r8) * 128 + ((2 * warp + lane / 8 % 2) ^ r8) * 16), v[0], v[1], v[2], v[3]);
+            stmatrix_x4_trans(sums + (u32)((8 * (o - from + lane / 16) + r8) * 128 +
+                                           ((2 * warp + lane / 8 % 2) ^ r8) * 16),
+                              v[0], v[1], v[2], v[3]);
         }
         named_barrier_sync(1 + group, 128);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int r = tid / 8 + 16 * i, piece = tid % 8;
             if (from + r / 8 < OCTETS && row + 8 * from + r < a->m && col + 8 * piece < a->n) {
-                *(uint4 *)(a->y + (i64)(row + 8 * from + r) * a->ldy + col + 8 * piece) = ld_shared_v4(sums + (u32)(r * 128 + (piece ^ (r % 8)) * 16));
+                *(uint4 *)(a->y + (i64)(row + 8 * from + r) * a->ldy + col + 8 * piece) =
+                    ld_shared_v4(sums + (u32)(r * 128 + (piece ^ (r % 8)) * 16));
             }
         }
     }
@@ -139,7 +156,8 @@ INLINE void store_by_rows(const float acc[BN / 2], const few_args *a, u32 sums, 
 
 #if SPLITS == 1
 /* Through this group's own smem, EACH octets at a time. */
-INLINE void store_own(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row, int col) {
+INLINE void store_own(const float acc[BN / 2], const few_args *a, u32 sums, int group, int row,
+                      int col) {
 #if BY_ROWS
     if (goes_by_rows(a)) {
         store_by_rows(acc, a, sums, group, row, col);
@@ -169,7 +187,8 @@ INLINE void give_away(const float acc[BN / 2], u32 sums, u32 given, int rank) {
 #pragma unroll
     for (int o = 0; o < OCTETS; o++) {
         const int to = adder_of(o);
-        const u32 at = remote_address(sums + (u32)((rank * EACH + o - first_octet(to)) * OCTET_BYTES) + pair_place(), to);
+        const u32 at = remote_address(
+            sums + (u32)((rank * EACH + o - first_octet(to)) * OCTET_BYTES) + pair_place(), to);
         const u32 bar = remote_address(given, to);
         st_async_v2(at, acc[4 * o], acc[4 * o + 1], bar);
         st_async_v2(at + 256, acc[4 * o + 2], acc[4 * o + 3], bar);

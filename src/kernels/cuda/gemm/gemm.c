@@ -1,5 +1,6 @@
-/* gemm.c: see gemm.h. The tile table holds what was measured to win somewhere (docs/SPEED.md); the estimate below picks among it without a
- * measurement: the same shape always runs the same kernel, so results do not depend on a tuner's mood. */
+/* gemm.c: see gemm.h. The tile table holds what was measured to win somewhere (docs/SPEED.md); the
+ * estimate below picks among it without a measurement: the same shape always runs the same kernel,
+ * so results do not depend on a tuner's mood. */
 #include "kernels/cuda/gemm/gemm.h"
 
 #include <stdio.h>
@@ -132,9 +133,10 @@ const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info) {
     return NULL;
 }
 
-/* Waves of tiles, each as long as the slowest of: products, bytes into one SM (80 a clock), bytes of all SMs from memory (1600 a clock).
- * An epilogue of a cooperative tile is not hidden. Ping-pong tiles lose L2 locality on long products. Constants fitted to 44 shapes
- * on an H100: the pick is 0.3 % slower than the best measured tile, geometric mean. */
+/* Waves of tiles, each as long as the slowest of: products, bytes into one SM (80 a clock), bytes
+ * of all SMs from memory (1600 a clock). An epilogue of a cooperative tile is not hidden. Ping-pong
+ * tiles lose L2 locality on long products. Constants fitted to 44 shapes on an H100: the pick is
+ * 0.3 % slower than the best measured tile, geometric mean. */
 double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) {
     const double clock_mhz = 1600.0;
     const int64_t bm = tile_bm(t),
@@ -156,13 +158,14 @@ double lt_gemm_tile_us(const lt_gemm_tile *t, const lt_gemm_args *a, int n_sms) 
     }
     const double products = (double)(bm * t->bn) * STEP / 2048.0 / rate;
     const double stage = (double)(bm + tile_b_rows(t)) * STEP * 2.0;
-    const double unique = (double)(a->m + a->n) * STEP * 2.0 *
-                          tile_parts(t); /* of one step of all tiles, from memory once */
+    /* of one step of all tiles, from memory once */
+    const double unique = (double)(a->m + a->n) * STEP * 2.0 * tile_parts(t);
     const double through = stage / 80.0 < products ? products : stage / 80.0;
     const double step = through > unique * (double)busy / (double)n / 1600.0
                             ? through
                             : unique * (double)busy / (double)n / 1600.0;
-    /* Activations: two special functions an element, 16 a clock; hidden where the other consumer multiplies meanwhile. */
+    /* Activations: two special functions an element, 16 a clock; hidden where the other consumer
+     * multiplies meanwhile. */
     const double special = (a->act >= 0 || a->act_bwd >= 0) && !t->pingpong
                                ? (double)(bm * t->bn) * 2.0 / 16.0
                                : 0.0;
@@ -352,8 +355,8 @@ static lt_err launch_sum(lt_cuda *c, CUstream s, const lt_gemm_args *a, void *pa
 
 lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a, const lt_gemm_tile *t,
                     lt_scratch scratch) {
-    const bool into_16 = a->accumulate &&
-                         a->out != LT_F32; /* c + product is a residual that happens to be c. */
+    /* c + product is a residual that happens to be c. */
+    const bool into_16 = a->accumulate && a->out != LT_F32;
     const bool residual = a->residual || into_16, split = t->splits > 1;
     lt_gemm_kernel_args w = {.m = (int)a->m,
                              .n = (int)a->n,

@@ -1,4 +1,5 @@
-/* gemm.h: C = alpha op(A) op(B) on Hopper's tensor cores, 16-bit in, f32 sums, with an epilogue; tile choice and launch of gemm_sm90.cu. */
+/* gemm.h: C = alpha op(A) op(B) on Hopper's tensor cores, 16-bit in, f32 sums, with an epilogue;
+ * tile choice and launch of gemm_sm90.cu. */
 #ifndef LT_KERNELS_CUDA_GEMM_H
 #define LT_KERNELS_CUDA_GEMM_H
 
@@ -10,9 +11,11 @@
 #include "lateen/tensor.h"
 #include "tensor/ops.h"
 
-/* Row-major: a (m, k), or (k, m) with trans_a; b (k, n), or (n, k) with trans_b; c (m, n). Rows lda, ldb, ldc elements apart. in: BF16 or F16;
- * out: in, or F32. In order: v = alpha * sum; + bias (n), in's type or F32; stored to pre; v = act(v), or v *= act'(aux); + aux
- * (residual); c = v, or c += v. The optional arrays are NULL when absent; pre and aux are of in's type, ld elements a row. */
+/* Row-major: a (m, k), or (k, m) with trans_a; b (k, n), or (n, k) with trans_b; c (m, n). Rows
+ * lda, ldb, ldc elements apart. in: BF16 or F16; out: in, or F32. In order: v = alpha * sum; + bias
+ * (n), in's type or F32; stored to pre; v = act(v), or v *= act'(aux); + aux (residual); c = v, or
+ * c += v. The optional arrays are NULL when absent; pre and aux are of in's type, ld elements a
+ * row. */
 typedef struct {
     int64_t m, n, k, lda, ldb, ldc;
     bool trans_a, trans_b, accumulate;
@@ -26,10 +29,12 @@ typedef struct {
     float xielu_p, xielu_n; /* softplus(p) and 0.5 + softplus(n) */
 } lt_gemm_args;
 
-/* The matmul op's arguments (tensor/ops.h) as a GEMM's; NULL, or why they are none: operands not 2-D with contiguous columns, or packed. */
+/* The matmul op's arguments (tensor/ops.h) as a GEMM's; NULL, or why they are none: operands not
+ * 2-D with contiguous columns, or packed. */
 const char *lt_gemm_from_matmul(lt_gemm_args *out, const lt_matmul_args *a);
 
-/* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K is cut. */
+/* One specialisation of gemm_sm90.cu (its essay says what the words mean) and in how many parts K
+ * is cut. */
 typedef struct {
     int bn, wg_m, consumers, cluster, stages, splits, group;
     bool pingpong;
@@ -37,7 +42,8 @@ typedef struct {
     bool pair;         /* Two blocks make one tile, each over half of K, and go. */
 } lt_gemm_tile;
 
-/* Device memory that lends itself to partial sums: no larger than lt_gemm_scratch_bytes() ever helps. May be empty. */
+/* Device memory that lends itself to partial sums: no larger than lt_gemm_scratch_bytes() ever
+ * helps. May be empty. */
 typedef struct {
     void *data;
     size_t bytes;
@@ -46,10 +52,12 @@ size_t lt_gemm_scratch_bytes(void);
 
 /* NULL when gemm_sm90.cu serves these arguments on this device, else why not. */
 const char *lt_gemm_refusal(const lt_gemm_args *a, const lt_cuda_info *info);
-/* The tile whose estimate (waves, tensor-core clocks, bytes, the cost of adding partial sums) is least. */
+/* The tile whose estimate (waves, tensor-core clocks, bytes, the cost of adding partial sums) is
+ * least. */
 lt_gemm_tile lt_gemm_tile_choose(const lt_gemm_args *a, const lt_cuda_info *info,
                                  size_t scratch_bytes);
-/* The tuner's winner (winners.h) for this product if our kernel won or came second, else lt_gemm_tile_choose's. */
+/* The tuner's winner (winners.h) for this product if our kernel won or came second, else
+ * lt_gemm_tile_choose's. */
 lt_gemm_tile lt_gemm_tile_best(const lt_gemm_args *a, const lt_cuda_info *info,
                                size_t scratch_bytes);
 /* Every tile and number of parts of K that serves these arguments; how many, at most max. */
@@ -64,7 +72,8 @@ LT_MUST_USE lt_err lt_gemm(lt_cuda *c, CUstream s, const lt_gemm_args *a, lt_scr
 LT_MUST_USE lt_err lt_gemm_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                 const lt_gemm_tile *t, lt_scratch scratch);
 
-/* gemm_few.cu: at most 64 rows times weights (N, K). Tiles of 64 * groups columns, K in `splits` parts. */
+/* gemm_few.cu: at most 64 rows times weights (N, K). Tiles of 64 * groups columns, K in `splits`
+ * parts. */
 typedef struct {
     int groups, splits, stages, blocks;
 } lt_gemm_few_tile;
@@ -75,7 +84,8 @@ lt_gemm_few_tile lt_gemm_few_choose(const lt_gemm_args *a, const lt_cuda_info *i
 LT_MUST_USE lt_err lt_gemm_few(lt_cuda *c, CUstream s, const lt_gemm_args *a);
 LT_MUST_USE lt_err lt_gemm_few_with(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                     const lt_gemm_few_tile *t);
-/* With y (M, N / 2) = f(first half of the columns, as stored) * second half: SiLU or GELU's tanh form, of the inputs' type. y NULL: only fetch the kernel. */
+/* With y (M, N / 2) = f(first half of the columns, as stored) * second half: SiLU or GELU's tanh
+ * form, of the inputs' type. y NULL: only fetch the kernel. */
 typedef struct {
     lt_act_kind kind;
     void *y;
@@ -84,15 +94,17 @@ typedef struct {
 LT_MUST_USE lt_err lt_gemm_few_gated(lt_cuda *c, CUstream s, const lt_gemm_args *a,
                                      const lt_gemm_gated *g);
 
-/* Time every tile, cuBLASLt's proposals and gemv.cu on one BF16 product (m, n, k, layout, out, accumulate; bias as a flag), keep the winner
- * (winners.h), print a line. UNSUPPORTED when neither serves it. */
+/* Time every tile, cuBLASLt's proposals and gemv.cu on one BF16 product (m, n, k, layout, out,
+ * accumulate; bias as a flag), keep the winner (winners.h), print a line. UNSUPPORTED when neither
+ * serves it. */
 typedef struct {
     int64_t m, n, k;
     bool trans_a, trans_b, f32, accumulate, bias;
 } lt_gemm_product;
 LT_MUST_USE lt_err lt_gemm_tune(FILE *to, const lt_gemm_product *p);
 
-/* ---- The ladder: rungs with one calling convention, forward of a linear layer: NT, 16-bit out, no epilogue ---- */
+/* ---- The ladder: rungs with one calling convention, forward of a linear layer: NT, 16-bit out, no
+ * epilogue ---- */
 typedef struct {
     int rung;
     const char *name, *idea;
@@ -131,7 +143,8 @@ typedef struct {
     int early;
 } lt_gemm_kernel_args;
 
-/* The copy engine's view of a matrix of rows `ld` elements apart, in boxes (tensor map, 128-byte swizzle). */
+/* The copy engine's view of a matrix of rows `ld` elements apart, in boxes (tensor map, 128-byte
+ * swizzle). */
 LT_MUST_USE lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void *data,
                                        lt_dtype dtype, int64_t inner, int64_t outer, int64_t ld,
                                        int box_inner, int box_outer);
@@ -139,8 +152,8 @@ LT_MUST_USE lt_err lt_gemm_operand_map(lt_cuda *c, CUtensorMap *map, const void 
 void lt_gemm_tile_text(char out[256], const lt_gemm_tile *t, const lt_gemm_args *a);
 size_t lt_gemm_tile_shared_bytes(const lt_gemm_tile *t);
 
-/* matmul_scaled (tensor/ops.h): NULL when gemm_sm90.cu serves it with FP8, else why not; and the call: with the tile that the shape suggests, or one of the
- * lt_gemm_scaled_tiles (bench). */
+/* matmul_scaled (tensor/ops.h): NULL when gemm_sm90.cu serves it with FP8, else why not; and the
+ * call: with the tile that the shape suggests, or one of the lt_gemm_scaled_tiles (bench). */
 const char *lt_gemm_scaled_refusal(const lt_matmul_scaled_args *a, const lt_cuda_info *info);
 LT_MUST_USE lt_err lt_gemm_scaled(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a);
 typedef struct {

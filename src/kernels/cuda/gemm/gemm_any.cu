@@ -1,14 +1,18 @@
-/* gemm_any.cu: y = op(A) op(B) (+ bias) (+ y) for whatever the faster kernels refuse: any types, strides and sizes; and the same for experts.
+/* gemm_any.cu: y = op(A) op(B) (+ bias) (+ y) for whatever the faster kernels refuse: any types,
+ * strides and sizes; and the same for experts.
  *
- * SHAPES    A (m, k) at a_m, a_k elements a step; B (k, n) at b_k, b_n; y (m, n) with rows y_m apart. IN, OUT: fp32, bf16 or fp16.
- *           GROUPED 1: expert e = blockIdx.z owns rows [start[e], start[e + 1]) of A and y, and B at b + e * b_e.
- *           GROUPED 2: expert e owns those values of k, and y at y + e * y_e. start is in device memory: nobody on the host knows it.
- * MAP       16 x 16 threads make a tile of 64 x 64, 4 x 4 sums a thread. M_FAST, N_FAST: consecutive threads read along m (or n) where that is contiguous.
+ * SHAPES    A (m, k) at a_m, a_k elements a step; B (k, n) at b_k, b_n; y (m, n) with rows y_m
+ *           apart. IN, OUT: fp32, bf16 or fp16. GROUPED 1: expert e = blockIdx.z owns rows
+ *           [start[e], start[e + 1]) of A and y, and B at b + e * b_e. GROUPED 2: expert e owns
+ *           those values of k, and y at y + e * y_e. start is in device memory: nobody on the host
+ *           knows it.
+ * MAP       16 x 16 threads make a tile of 64 x 64, 4 x 4 sums a thread. M_FAST, N_FAST:
+ *           consecutive threads read along m (or n) where that is contiguous.
  * BOUND     fp32 FMA; about a third of what sgemm.cu reaches.
  * NUMERICS  f32 sums in order of k; one rounding at the store. Bit-identical run to run.
- *@spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=0 M_FAST=0 N_FAST=0
- *@spec sm_80 sm_90a: IN=bf16 OUT=bf16 GROUPED=1 M_FAST=0 N_FAST=0
- *@spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=2 M_FAST=1 N_FAST=1 */
+ * @spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=0 M_FAST=0 N_FAST=0
+ * @spec sm_80 sm_90a: IN=bf16 OUT=bf16 GROUPED=1 M_FAST=0 N_FAST=0
+ * @spec sm_80 sm_90a: IN=fp32 OUT=fp32 GROUPED=2 M_FAST=1 N_FAST=1 */
 #include "common/product.cuh"
 
 #define TILE    64
@@ -45,8 +49,12 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_any(const __grid_cons
         for (int i = tid; i < TILE * STEP; i += THREADS) {
             const int m = M_FAST ? i % TILE : i / STEP, ka = M_FAST ? i / TILE : i % STEP;
             const int n = N_FAST ? i % TILE : i / STEP, kb = N_FAST ? i / TILE : i % STEP;
-            a_tile[ka][m] = row0 + m < m_end && k0 + ka < k_end ? TO_F32(IN, w.a[(row0 + m) * w.a_m + (k0 + ka) * w.a_k]) : 0.0f;
-            b_tile[kb][n] = col0 + n < w.n && k0 + kb < k_end ? TO_F32(IN, b[(k0 + kb) * w.b_k + (col0 + n) * w.b_n]) : 0.0f;
+            a_tile[ka][m] = row0 + m < m_end && k0 + ka < k_end
+                                ? TO_F32(IN, w.a[(row0 + m) * w.a_m + (k0 + ka) * w.a_k])
+                                : 0.0f;
+            b_tile[kb][n] = col0 + n < w.n && k0 + kb < k_end
+                                ? TO_F32(IN, b[(k0 + kb) * w.b_k + (col0 + n) * w.b_n])
+                                : 0.0f;
         }
         __syncthreads();
 #pragma unroll
@@ -68,7 +76,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_any(const __grid_cons
     for (int i = 0; i < 16; i++) {
         const int row = row0 + tid / 16 + 16 * (i / 4), col = col0 + tid % 16 + 16 * (i % 4);
         if (row < m_end && col < w.n) {
-            product_store(y + row * w.y_m + col, acc[i / 4][i % 4], bias_at(w.bias, w.bias_type, col), w.accumulate);
+            product_store(y + row * w.y_m + col, acc[i / 4][i % 4],
+                          bias_at(w.bias, w.bias_type, col), w.accumulate);
         }
     }
 }

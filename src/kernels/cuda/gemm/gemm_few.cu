@@ -1,24 +1,32 @@
-/* gemm_few.cu: few rows times a weight matrix on Hopper's tensor cores: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 64: decoding of many streams.
+/* gemm_few.cu: few rows times a weight matrix on Hopper's tensor cores: y (M, N) = x (M, K) W^T, W
+ * stored (N, K), M = 1 .. 64: decoding of many streams.
  *
  * SHAPES    any N, K; rows of x and W 16-byte aligned. BN is M rounded up to a multiple of 8.
- * MAP       operands change places: 64 columns of y (rows of W) are the 64 rows of a consumer warpgroup's product, the rows of x its N = BN. A tile is 64 * GROUPS
- *           columns. SPLITS blocks, a cluster, share a tile's K; with SPLITS 1 a block walks over tiles, and its ring runs over their ends.
- * GATED     1: N = 2 F, and act = f(first F columns) * others, too (KIND 0: GELU's tanh form, 2: SiLU): each consumer's 64 columns are 32 and their 32 factors.
+ * MAP       operands change places: 64 columns of y (rows of W) are the 64 rows of a consumer
+ *           warpgroup's product, the rows of x its N = BN. A tile is 64 * GROUPS columns. SPLITS
+ *           blocks, a cluster, share a tile's K; with SPLITS 1 a block walks over tiles, and its
+ *           ring runs over their ends.
+ * GATED     1: N = 2 F, and act = f(first F columns) * others, too (KIND 0: GELU's tanh form, 2:
+ *           SiLU): each consumer's 64 columns are 32 and their 32 factors.
  * MOVEMENT
  *     W ──TMA, 128-byte swizzle──▶ ring of STAGES x DEPTH x 64 of K ─┐
  *     x ──TMA, from the L2───────▶ the same stages ──────────────────┴─wgmma─▶ acc[BN / 2] ──▶ SPLITS x smem of the block that adds these rows of x ──▶ y
- *     The stages' weights are on their way before the kernels before this one are done (common/early.cuh), their x behind that wait: what is under way is what the SM holds.
- * BOUND     bytes of W: each is used once; x comes M / (64 * GROUPS) times as often as W from the L2, which gives about twice what the memory does. Products: 64 BN 16 in BN / 2 clocks, of
- *           2 KB of W that the memory brings in 160.
- * MEASURED  docs/SPEED.md, "Serving on a GPU". Weights leave the L2 first (evict_first): 3 to 8 % faster.
- * NUMERICS  f32 sums in order of K within a part; parts in order; one rounding: bit-identical run to run. Rows do not meet: a row's bits do not depend on M for equal SPLITS.
- *@spec sm_90a: BN=32 GROUPS=1 SPLITS=4 STAGES=8 OUT=bf16
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16
- *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 STAGES=4 OUT=fp32
- *@spec sm_90a: BN=24 GROUPS=1 SPLITS=2 STAGES=8 OUT=fp16 DTYPE=fp16
- *@spec sm_90a: BN=8 GROUPS=2 SPLITS=4 STAGES=4 OUT=bf16
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16 GATED=1 KIND=2
- *@spec sm_90a: BN=8 GROUPS=1 SPLITS=4 STAGES=4 OUT=bf16 GATED=1 KIND=0 */
+ *     The stages' weights are on their way before the kernels before this one are done
+ *     (common/early.cuh), their x behind that wait: what is under way is what the SM holds.
+ * BOUND     bytes of W: each is used once; x comes M / (64 * GROUPS) times as often as W from the
+ *           L2, which gives about twice what the memory does. Products: 64 BN 16 in BN / 2 clocks,
+ *           of 2 KB of W that the memory brings in 160.
+ * MEASURED  docs/SPEED.md, "Serving on a GPU". Weights leave the L2 first (evict_first): 3 to 8 %
+ *           faster.
+ * NUMERICS  f32 sums in order of K within a part; parts in order; one rounding: bit-identical run
+ *           to run. Rows do not meet: a row's bits do not depend on M for equal SPLITS.
+ * @spec sm_90a: BN=32 GROUPS=1 SPLITS=4 STAGES=8 OUT=bf16
+ * @spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16
+ * @spec sm_90a: BN=64 GROUPS=2 SPLITS=1 STAGES=4 OUT=fp32
+ * @spec sm_90a: BN=24 GROUPS=1 SPLITS=2 STAGES=8 OUT=fp16 DTYPE=fp16
+ * @spec sm_90a: BN=8 GROUPS=2 SPLITS=4 STAGES=4 OUT=bf16
+ * @spec sm_90a: BN=32 GROUPS=2 SPLITS=1 STAGES=5 OUT=bf16 GATED=1 KIND=2
+ * @spec sm_90a: BN=8 GROUPS=1 SPLITS=4 STAGES=4 OUT=bf16 GATED=1 KIND=0 */
 #include "common/early.cuh"
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
@@ -44,9 +52,11 @@ typedef struct {
     int begin, end;           /* of stages */
 } share;
 INLINE share share_of(const few_args *a) {
-    const int steps = div_up(a->k, STAGE_K), each = div_up(steps, SPLITS), rank = (int)blockIdx.x % SPLITS;
+    const int steps = div_up(a->k, STAGE_K), each = div_up(steps, SPLITS),
+              rank = (int)blockIdx.x % SPLITS;
     share s;
-    s.tiles = div_up(cols_of(a), COLS * GROUPS), s.first = (int)blockIdx.x / SPLITS, s.stride = (int)gridDim.x / SPLITS;
+    s.tiles = div_up(cols_of(a), COLS * GROUPS), s.first = (int)blockIdx.x / SPLITS,
+    s.stride = (int)gridDim.x / SPLITS;
     s.begin = min_i(steps, rank * each), s.end = min_i(steps, s.begin + each);
     return s;
 }
@@ -60,18 +70,21 @@ INLINE void place_step(place *p, const share *s) {
     }
 }
 
-INLINE void send_weights(const place *p, const void *map, u32 stage, u32 bar, u64 once, int factors) {
+INLINE void send_weights(const place *p, const void *map, u32 stage, u32 bar, u64 once,
+                         int factors) {
     mbarrier_expect(bar, STAGE_BYTES);
 #pragma unroll
     for (int i = 0; i < DEPTH; i++) {
 #if GATED
 #pragma unroll
         for (int half = 0; half < 2 * GROUPS; half++) {
-            tma_load_2d_hint(stage + i * W_BYTES + half * 4096, map, bar, p->step * STAGE_K + i * 64,
+            tma_load_2d_hint(stage + i * W_BYTES + half * 4096, map, bar,
+                             p->step * STAGE_K + i * 64,
                              (p->tile * GROUPS + half / 2) * COLS + half % 2 * factors, once);
         }
 #else
-        tma_load_2d_hint(stage + i * W_BYTES, map, bar, p->step * STAGE_K + i * 64, p->tile * TILE, once);
+        tma_load_2d_hint(stage + i * W_BYTES, map, bar, p->step * STAGE_K + i * 64, p->tile * TILE,
+                         once);
 #endif
     }
     (void)factors;
@@ -84,7 +97,8 @@ INLINE void send_rows(const place *p, const void *map, u32 stage, u32 bar) {
 }
 
 /* 1. One thread fills the ring: first with weights only, as long as others may still write x. */
-INLINE void produce(const void *map_w, const void *map_x, const few_args *a, u32 ring, u32 full, u32 empty) {
+INLINE void produce(const void *map_w, const void *map_x, const few_args *a, u32 ring, u32 full,
+                    u32 empty) {
     const share s = share_of(a);
     place w = {s.first, s.begin}, x = w;
     const u64 once = evict_first();
@@ -110,22 +124,27 @@ INLINE void produce(const void *map_w, const void *map_x, const few_args *a, u32
 }
 
 /* 2. 64 columns over this block's part of K. */
-INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 ring, u32 full, u32 empty) {
+INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 ring, u32 full,
+                     u32 empty) {
 #pragma unroll
     for (int i = 0; i < BN / 2; i++) {
         acc[i] = 0.0f;
     }
     for (int step = 0; step < steps; step++) {
         const u32 stage = ring + r->slot * STAGE_BYTES;
-        const u64 w = wgmma_desc(stage + group * 8192, 8192), x = wgmma_desc(stage + DEPTH * W_BYTES, 8192);
+        const u64 w = wgmma_desc(stage + group * 8192, 8192),
+                  x = wgmma_desc(stage + DEPTH * W_BYTES, 8192);
         mbarrier_wait(full + 8 * r->slot, r->phase);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < DEPTH * 4; i++) {
-            mma(acc, DESC_ADD(w, i / 4 * W_BYTES + i % 4 * 32), DESC_ADD(x, i / 4 * X_BYTES + i % 4 * 32), 1);
+            mma(acc, DESC_ADD(w, i / 4 * W_BYTES + i % 4 * 32),
+                DESC_ADD(x, i / 4 * X_BYTES + i % 4 * 32), 1);
         }
         wgmma_commit();
-        wgmma_wait(0); /* The memory is slower than the products: what counts is that the stage is sent for again at once. */
+        /* The memory is slower than the products: what counts is that the stage is sent for again
+         * at once. */
+        wgmma_wait(0);
         wgmma_pin(acc, BN / 2);
         if (threadIdx.x % 128 == 0) {
             mbarrier_arrive(empty + 8 * r->slot);
@@ -135,12 +154,17 @@ INLINE void multiply(float acc[BN / 2], ring_pos *r, int steps, int group, u32 r
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x, const __grid_constant__ few_args a) {
+    gemm_few(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x,
+             const __grid_constant__ few_args a) {
     extern __shared__ __align__(1024) u8 smem[];
     const u32 ring = (smem_addr(smem) + 1023) & ~1023u; /* Ring, sums, barriers; see few.c. */
-    const u32 sums = ring + STAGES * STAGE_BYTES, full = sums + GROUPS * GROUP_BYTES, empty = full + 8 * STAGES, given = empty + 8 * STAGES;
+    const u32 sums = ring + STAGES * STAGE_BYTES, full = sums + GROUPS * GROUP_BYTES,
+              empty = full + 8 * STAGES, given = empty + 8 * STAGES;
     const int group = warp_uniform((int)threadIdx.x / 128), rank = (int)blockIdx.x % SPLITS;
-    const int mine = SPLITS == 1 ? OCTETS : max_i(min_i(first_octet(rank + 1), OCTETS) - first_octet(rank), 0); /* octets that this block adds */
+    /* octets that this block adds */
+    const int mine = SPLITS == 1
+                         ? OCTETS
+                         : max_i(min_i(first_octet(rank + 1), OCTETS) - first_octet(rank), 0);
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < STAGES; s++) {

@@ -1,25 +1,33 @@
-/* gemm_q.cu: up to 64 rows times a quantised weight matrix, packed as tile_q.cuh says: y (M, N) = x (M, K) W^T; W back to 16 bits for more rows; rows of W as an
- * embedding's rows.
+/* gemm_q.cu: up to 64 rows times a quantised weight matrix, packed as tile_q.cuh says: y (M, N) = x
+ * (M, K) W^T; W back to 16 bits for more rows; rows of W as an embedding's rows.
  *
- * SHAPES    M at most 8 TILES (TILES 1 to 8); K a multiple of 32, WHOLE: of 128; rows of x 16-byte aligned; any N.
- * MAP       a warp makes 16 columns of y, a slab of W, for all rows, over the tiles of its part of K; SPLIT warps of a block share a slab. The weights are the left
- *           operand of mma.sync, whose 16 rows are columns of y, and x the right one, 8 rows of x an operand.
+ * SHAPES    M at most 8 TILES (TILES 1 to 8); K a multiple of 32, WHOLE: of 128; rows of x 16-byte
+ *           aligned; any N.
+ * MAP       a warp makes 16 columns of y, a slab of W, for all rows, over the tiles of its part of
+ *           K; SPLIT warps of a block share a slab. The weights are the left operand of mma.sync,
+ *           whose 16 rows are columns of y, and x the right one, 8 rows of x an operand.
  * MOVEMENT
  *     W ──512 bytes a warp, past the L1, DEPTH tiles ahead──▶ registers ──numbers to 16-bit floats─┐
  *     x ──16 bytes a lane, from the L1──▶ registers ──────────────────────────────────────────────┴─mma.sync──▶ a group's sums ─ x scale ─▶ sums ──▶ (SPLIT: smem) ──▶ y
- *     A number u < 128 becomes the float BASE + u by putting it under that float's exponent, two at a time, and a multiply-add takes BASE + OFFSET off. A signed
- *     byte is its low seven bits less its highest one: both under the same exponent.
- * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB (1 KB) under way a warp. Instructions, M up to 8: 2.4 an element of a
- *           lane's share: a quarter (Q4_0: 45 %) of what an H100 issues in the time that the bytes take. 64 rows: 10, and 16 KB from the L1 a tile.
- * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which cut off, scaled and added by rounding adds, then parts in order: bit-identical run to
- *           run. A row's bits depend on SPLIT, not on the other rows: the launcher keeps it where that is asked for, else there is one for up to 8 rows and one for more.
- * REFS      PTX ISA 9.7.14 (mma.sync); Frantar et al. 2024, arXiv:2408.11743 (weights laid out for mma.sync).
- *@spec sm_80 sm_90a: TILES=1 SPLIT=1 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- *@spec sm_80 sm_90a: TILES=1 SPLIT=16 WHOLE=0 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- *@spec sm_80 sm_90a: TILES=1 SPLIT=4 WHOLE=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
- *@spec sm_80 sm_90a: TILES=1 SPLIT=8 WHOLE=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 DTYPE=fp16
- *@spec sm_80 sm_90a: TILES=4 SPLIT=4 WHOLE=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_80 sm_90a: TILES=8 SPLIT=2 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16 */
+ *     A number u < 128 becomes the float BASE + u by putting it under that float's exponent, two at
+ *     a time, and a multiply-add takes BASE + OFFSET off. A signed byte is its low seven bits less
+ *     its highest one: both under the same exponent.
+ * BOUND     bytes of W: 1.06 an element of Q8_0, 0.56 of Q4_0 (0.69 Q5_0, 0.88 Q6_K): DEPTH x 2 KB
+ *           (1 KB) under way a warp. Instructions, M up to 8: 2.4 an element of a lane's share: a
+ *           quarter (Q4_0: 45 %) of what an H100 issues in the time that the bytes take. 64 rows:
+ *           10, and 16 KB from the L1 a tile.
+ * NUMERICS  weights exact; f32 sums of 32 (16) in the tensor cores, which cut off, scaled and added
+ *           by rounding adds, then parts in order: bit-identical run to run. A row's bits depend on
+ *           SPLIT, not on the other rows: the launcher keeps it where that is asked for, else there
+ *           is one for up to 8 rows and one for more.
+ * REFS      PTX ISA 9.7.14 (mma.sync); Frantar et al. 2024, arXiv:2408.11743 (weights laid out for
+ *           mma.sync).
+ * @spec sm_80 sm_90a: TILES=1 SPLIT=1 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ * @spec sm_80 sm_90a: TILES=1 SPLIT=16 WHOLE=0 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ * @spec sm_80 sm_90a: TILES=1 SPLIT=4 WHOLE=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
+ * @spec sm_80 sm_90a: TILES=1 SPLIT=8 WHOLE=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 DTYPE=fp16
+ * @spec sm_80 sm_90a: TILES=4 SPLIT=4 WHOLE=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ * @spec sm_80 sm_90a: TILES=8 SPLIT=2 WHOLE=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16 */
 #include "common/early.cuh"
 #include "common/late.cuh"
 #include "common/product.cuh"
@@ -66,7 +74,8 @@ INLINE void load_share(share *s, const u8 *tile) {
 /* The pieces of a lane's quarter in a group of 32 of a row of x. */
 INLINE uint4 load_x(const elem *x) {
     if (AS_COUNTED) {
-        return make_uint4(*(const u32 *)x, *(const u32 *)(x + 8), *(const u32 *)(x + 16), *(const u32 *)(x + 24));
+        return make_uint4(*(const u32 *)x, *(const u32 *)(x + 8), *(const u32 *)(x + 16),
+                          *(const u32 *)(x + 24));
     }
     if (GROUP == 32) {
         return *(const uint4 *)x;
@@ -75,7 +84,8 @@ INLINE uint4 load_x(const elem *x) {
     return make_uint4(lo.x, lo.y, hi.x, hi.y);
 }
 /* sum += what the 32 columns from k on give: `a0`, `a1` the operands of the two products. */
-INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4], const u32 a1[4], uint4 x) {
+INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4], const u32 a1[4],
+                           uint4 x) {
     const u32 ones[4] = {ONE, ONE, ONE, ONE};
     float dot[2][4] = {{0.0f}}, total[4] = {0.0f};
     mma_16x8x16(dot[0], a0, x.x, x.y);
@@ -88,15 +98,19 @@ INLINE void multiply_group(float sum[4], const share *s, int g, const u32 a0[4],
     for (int i = 0; i < 4; i++) {
 #pragma unroll
         for (int j = 0; j < SCALES; j++) {
-            sum[i] += scale_of(s->scale[SCALES == 2 ? g / 2 : 0], i / 2 * 4 + (SCALES == 2 ? g % 2 * 2 + j : g)) * dot[j][i];
+            sum[i] += scale_of(s->scale[SCALES == 2 ? g / 2 : 0],
+                               i / 2 * 4 + (SCALES == 2 ? g % 2 * 2 + j : g)) *
+                      dot[j][i];
         }
         if (MINS) {
             sum[i] -= scale_of(s->least, i / 2 * 4 + g) * total[i];
         }
     }
 }
-/* x: this lane's pieces of the tile's first columns; left: columns of x from there on. Past the last the first are read again: their scales are zero. */
-INLINE void multiply(float sum[TILES][4], const share *s, const elem *const x[TILES], int k0, int left) {
+/* x: this lane's pieces of the tile's first columns; left: columns of x from there on. Past the
+ * last the first are read again: their scales are zero. */
+INLINE void multiply(float sum[TILES][4], const share *s, const elem *const x[TILES], int k0,
+                     int left) {
 #pragma unroll
     for (int g = 0; g < 4; g++) {
         const int k = k0 + (WHOLE || 32 * g < left ? 32 * g : 0);
@@ -114,22 +128,27 @@ INLINE void multiply(float sum[TILES][4], const share *s, const elem *const x[TI
 INLINE void store(const gemm_q_args *a, int slab, int t, int i, int lane, float sum) {
     const int row = 8 * t + lane % 4 * 2 + i % 2, col = slab * TILE_ROWS + lane / 4 + i / 2 * 8;
     if (row < a->m && col < a->n) {
-        product_store(a->y + row * a->ldy + col, sum, bias_at(a->bias, a->bias_type, col), a->accumulate);
+        product_store(a->y + row * a->ldy + col, sum, bias_at(a->bias, a->bias_type, col),
+                      a->accumulate);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gemm_q(const __grid_constant__ gemm_q_args a) {
+    gemm_q(const __grid_constant__ gemm_q_args a) {
     __shared__ float part[PARTS][TILES * 4][32];
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT;
-    const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a.k + TILE_K - 1) / TILE_K, each = (tiles + SPLIT - 1) / SPLIT;
-    const int begin = warp % SPLIT * each, end = slab * TILE_ROWS < a.n ? min_i(tiles, begin + each) : 0;
+    const int slab = (int)blockIdx.x * GROUPS + group, tiles = (a.k + TILE_K - 1) / TILE_K,
+              each = (tiles + SPLIT - 1) / SPLIT;
+    const int begin = warp % SPLIT * each,
+              end = slab * TILE_ROWS < a.n ? min_i(tiles, begin + each) : 0;
     const u8 *const w = a.w + (i64)slab * tiles * TILE_BYTES;
     const elem *x[TILES];
     float sum[TILES][4] = {{0.0f}};
     share s[DEPTH];
 
-    for (int t = 0; t < TILES; t++) { /* Rows past the last: that one again. What an operand's rows give does not mix; it is not stored. */
+    /* Rows past the last: that one again. What an operand's rows give does not mix; it is not
+     * stored. */
+    for (int t = 0; t < TILES; t++) {
         x[t] = a.x + min_i(8 * t + lane / 4, a.m - 1) * a.ldx + element_at(lane % 4, 0);
     }
 #pragma unroll
@@ -139,7 +158,8 @@ gemm_q(const __grid_constant__ gemm_q_args a) {
         }
     }
     wait_for_others();
-    for (int tile = begin; tile < end; tile += DEPTH) { /* 2. A place is filled again as soon as it is used up. */
+    /* 2. A place is filled again as soon as it is used up. */
+    for (int tile = begin; tile < end; tile += DEPTH) {
 #pragma unroll
         for (int d = 0; d < DEPTH; d++) {
             if (tile + d < end) {
@@ -173,7 +193,7 @@ gemm_q(const __grid_constant__ gemm_q_args a) {
 
 /* wide (N, K) = W in 16 bits: a warp a tile. */
 extern "C" __global__ void __launch_bounds__(128)
-widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
+    widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
     const i64 item = (i64)blockIdx.x * 4 + (int)threadIdx.x / 32, slab = item / tiles;
     const int lane = (int)threadIdx.x % 32, q = lane % 4, k0 = (int)(item % tiles) * TILE_K;
     share s;
@@ -189,7 +209,8 @@ widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
         widen(pair, &s, g, h);
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const float scale = scale_of(s.scale[SCALES == 2 ? g / 2 : 0], 4 * h + (SCALES == 2 ? g % 2 * 2 + j / 2 : g));
+            const float scale = scale_of(s.scale[SCALES == 2 ? g / 2 : 0],
+                                         4 * h + (SCALES == 2 ? g % 2 * 2 + j / 2 : g));
             const float least = MINS ? scale_of(s.least, 4 * h + g) : 0.0f;
             out[j] = PACK_ELEM(scale * elem_lo(pair[j]) - least, scale * elem_hi(pair[j]) - least);
         }
@@ -205,8 +226,8 @@ widen_q(elem *wide, const u8 *w, i64 rows, int k, int tiles) {
 
 /* y (R, K) = scale * rows ids of W [+ pos_table rows]: a thread a quarter of a group of 32. */
 extern "C" __global__ void __launch_bounds__(128)
-embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *positions, const int *late, i64 rows, int k, int tiles,
-        float scale, i64 ldy, i64 ld_pos) {
+    embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *positions,
+            const int *late, i64 rows, int k, int tiles, float scale, i64 ldy, i64 ld_pos) {
     const i64 item = (i64)blockIdx.x * 128 + threadIdx.x, row = item / (k / 8);
     const int group = (int)(item % (k / 8)) / 4, g = group % 4, q = (int)(item % 4);
     wait_for_others();
@@ -220,10 +241,16 @@ embed_q(elem *y, const u8 *w, const int *ids, const elem *pos_table, const int *
 #pragma unroll
     for (int e = 0; e < 8; e++) {
         const int at = 32 * group + element_at(q, e);
-        u32 bits = *(const u32 *)(tile + word_in_tile(g, r, q, e / 4)) >> bits_in_word(g, e) & (LOW == 4 ? 15u : 255u);
-        bits |= HIGH > 0 ? (high >> (high_bit(g, e / 4) + bits_in_word(0, e)) & (HIGH == 2 ? 3u : 1u)) << 4 : 0;
+        u32 bits = *(const u32 *)(tile + word_in_tile(g, r, q, e / 4)) >> bits_in_word(g, e) &
+                   (LOW == 4 ? 15u : 255u);
+        bits |= HIGH > 0
+                    ? (high >> (high_bit(g, e / 4) + bits_in_word(0, e)) & (HIGH == 2 ? 3u : 1u))
+                          << 4
+                    : 0;
         const int number = OFFSET == 128 ? (int)(signed char)bits : (int)bits - OFFSET;
-        float v = scale * (fp16_to_f32(*(const fp16 *)(tile + scale_in_tile(g, r, e / 4))) * (float)number - least);
+        float v = scale *
+                  (fp16_to_f32(*(const fp16 *)(tile + scale_in_tile(g, r, e / 4))) * (float)number -
+                   least);
         if (pos_table) {
             v += ELEM_F32(pos_table[(i64)positions[row] * ld_pos + at]);
         }

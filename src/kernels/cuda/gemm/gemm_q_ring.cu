@@ -1,42 +1,50 @@
-/* gemm_q_ring.cu: gemv_ring.cu for quantised weights: up to 8 rows times a matrix packed as tile_q.cuh says, with the small ops beside it (beside.cuh).
+/* gemm_q_ring.cu: gemv_ring.cu for quantised weights: up to 8 rows times a matrix packed as
+ * tile_q.cuh says, with the small ops beside it (beside.cuh).
  *
- * SHAPES    M = 1 .. 8; K = WIDTH, a multiple of 32; rows of x 16-byte aligned; any N (TAIL 0), else N / 2 a multiple of 16 (TAIL 1), or dim / 2 (TAIL 2).
- * MAP       one block an SM (BLOCKS 2: with so few registers that the next kernel's block may stand beside it); each group of SPLIT warps walks over units of SLABS slabs of 16 columns: one, or two whose columns are pairs: gates and factors, or the numbers that rotate with
+ * SHAPES    M = 1 .. 8; K = WIDTH, a multiple of 32; rows of x 16-byte aligned; any N (TAIL 0),
+ *           else N / 2 a multiple of 16 (TAIL 1), or dim / 2 (TAIL 2).
+ * MAP       one block an SM (BLOCKS 2: with so few registers that the next kernel's block may stand
+ *           beside it); each group of SPLIT warps walks over units of SLABS slabs of 16 columns:
+ *           one, or two whose columns are pairs: gates and factors, or the numbers that rotate with
  *           each other. A warp of a group has the tiles of its part of K.
  * MOVEMENT
  *     W ──cp.async, tiles as they lie──▶ ring of STAGES tiles of this warp ──▶ operands of mma.sync of bytes ────────────────────────┐
  *     x [+ add] ─ norm, every block by itself ─▶ smem ─ 8 bits a number, a factor a group (eight_q.cuh) ─▶ smem ───────────────────────┴─▶ sums ──smem──▶ y, act, pages
- * FILL      2: the ring is filled by the copy engine (sm_90), a tile a copy, an mbarrier a stage: one lane's work, and nothing stands in the way of the loads of x; else by all lanes.
+ * FILL      2: the ring is filled by the copy engine (sm_90), a tile a copy, an mbarrier a stage:
+ *           one lane's work, and nothing stands in the way of the loads of x; else by all lanes.
  *           gemv_ring.c says which when.
- * NUMERICS  x rounded to 8 bits; then exact sums of 32 (16) products, scaled and added in fp32: by tiles of a warp's part, then parts in order. Bit-identical run to run; a row's bits
+ * NUMERICS  x rounded to 8 bits; then exact sums of 32 (16) products, scaled and added in fp32: by
+ *           tiles of a warp's part, then parts in order. Bit-identical run to run; a row's bits
  *           depend on SPLIT alone.
- *@spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 BLOCKS=2 STAGES=8 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- *@spec sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 FILL=2 BLOCKS=2 STAGES=5 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- *@spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- *@spec sm_80 sm_90a: M=1 WIDTH=8192 BARE=1 SPLIT=1 WARPS=16 BLOCKS=1 STAGES=4 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
- *@spec sm_80 sm_90a: M=2 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 BLOCKS=2 STAGES=7 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_80 sm_90a: M=2 WIDTH=8192 BARE=1 SPLIT=16 WARPS=16 BLOCKS=2 STAGES=2 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=0 OFFSET=16 OUT=bf16
- *@spec sm_80 sm_90a: M=8 WIDTH=2048 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
- *@spec sm_80 sm_90a: M=8 WIDTH=8192 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=4 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- *@spec sm_80 sm_90a: M=8 WIDTH=1056 BARE=0 SPLIT=8 WARPS=16 BLOCKS=1 STAGES=2 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_80 sm_90a: M=8 WIDTH=4096 BARE=1 SPLIT=4 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=1 KIND=0 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 */
-#define THREADS      (32 * WARPS)
+ * @spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 BLOCKS=2 STAGES=8 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ * @spec sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 FILL=2 BLOCKS=2 STAGES=5 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ * @spec sm_80 sm_90a: M=1 WIDTH=2048 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ * @spec sm_80 sm_90a: M=1 WIDTH=8192 BARE=1 SPLIT=1 WARPS=16 BLOCKS=1 STAGES=4 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp32
+ * @spec sm_80 sm_90a: M=2 WIDTH=2048 BARE=1 SPLIT=4 WARPS=16 BLOCKS=2 STAGES=7 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ * @spec sm_80 sm_90a: M=2 WIDTH=8192 BARE=1 SPLIT=16 WARPS=16 BLOCKS=2 STAGES=2 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=0 OFFSET=16 OUT=bf16
+ * @spec sm_80 sm_90a: M=8 WIDTH=2048 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ * @spec sm_80 sm_90a: M=8 WIDTH=8192 BARE=1 SPLIT=16 WARPS=16 BLOCKS=1 STAGES=4 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ * @spec sm_80 sm_90a: M=8 WIDTH=1056 BARE=0 SPLIT=8 WARPS=16 BLOCKS=1 STAGES=2 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ * @spec sm_80 sm_90a: M=8 WIDTH=4096 BARE=1 SPLIT=4 WARPS=16 BLOCKS=1 STAGES=2 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=1 KIND=0 BITS=4 GROUP=32 MINS=1 OFFSET=0
+ * OUT=bf16 */
+#define THREADS (32 * WARPS)
 #ifndef FILL
 #define FILL 0
 #endif
-#define SENT         (FILL == 2 ? 1 : STAGES) /* All of the ring. */
+#define SENT         (FILL == 2 ? 1 : STAGES)   /* All of the ring. */
 #define ROW_ITEMS(a) ((WIDTH + 127) / 128 * 16) /* Of whole tiles. */
 #define IN_REGISTERS (NORM && (M * ROW_ITEMS(0) + THREADS - 1) / THREADS <= 4)
-#define HELD         (NORM && !IN_REGISTERS) /* Rows of x as they are: on their way to their norm. */
+/* Rows of x as they are: on their way to their norm. */
+#define HELD (NORM && !IN_REGISTERS)
 #include "gemm/beside.cuh"
 #include "gemm/eight_q.cuh"
 
-#define GROUPS      (WARPS / SPLIT)
-#define SLABS       (TAIL ? 2 : 1)
-#define RING_BYTES  (STAGES * TILE_BYTES) /* of a warp */
-#define COLUMNS     (SLABS * TILE_ROWS)
-#define PARTS       (SPLIT > 1 ? WARPS : 1)
-#define AHEAD       (ITEMS < 8 ? ITEMS : 8) /* Pieces of x on their way to a thread at a time. */
+#define GROUPS     (WARPS / SPLIT)
+#define SLABS      (TAIL ? 2 : 1)
+#define RING_BYTES (STAGES * TILE_BYTES) /* of a warp */
+#define COLUMNS    (SLABS * TILE_ROWS)
+#define PARTS      (SPLIT > 1 ? WARPS : 1)
+#define AHEAD      (ITEMS < 8 ? ITEMS : 8) /* Pieces of x on their way to a thread at a time. */
 static_assert(WARPS % SPLIT == 0 && STAGES >= 1, "warps in groups");
 
 /* First columns of the slabs of a unit. */
@@ -56,7 +64,8 @@ INLINE int first_tile(void) {
     return (int)(threadIdx.x / 32 % SPLIT) * MOST_TILES;
 }
 INLINE int tiles_here(void) {
-    return TILES % SPLIT == 0 ? MOST_TILES : min_i(TILES - first_tile(), MOST_TILES); /* May be none, or less. */
+    /* May be none, or less. */
+    return TILES % SPLIT == 0 ? MOST_TILES : min_i(TILES - first_tile(), MOST_TILES);
 }
 
 typedef struct {
@@ -68,7 +77,9 @@ typedef struct {
 } source;
 INLINE void aim(source *s, const ring_args *a) {
     s->left = tiles_here();
-    s->at = (const u8 *)a->w + (u32)(column_of(a, s->unit, 0) / TILE_ROWS * TILES + first_tile()) * TILE_BYTES + (FILL == 2 ? 0 : threadIdx.x % 32 * 16);
+    s->at = (const u8 *)a->w +
+            (u32)(column_of(a, s->unit, 0) / TILE_ROWS * TILES + first_tile()) * TILE_BYTES +
+            (FILL == 2 ? 0 : threadIdx.x % 32 * 16);
 }
 /* slot: this lane's first bytes of it; the slabs of a unit take turns. */
 INLINE void send(source *s, const ring_args *a, u32 slot, int slab, int units) {
@@ -105,7 +116,8 @@ INLINE void send(source *s, const ring_args *a, u32 slot, int slab, int units) {
 typedef struct {
     u8 *numbers, *factors; /* Of row 0: eight_q.cuh. */
 } held;
-/* Rows of x, their norm if there is one, to 8 bits; all of the tiles, zeros behind the last column. */
+/* Rows of x, their norm if there is one, to 8 bits; all of the tiles, zeros behind the last
+ * column. */
 INLINE void keep_rows(const ring_args *a, const places *s, const held *to) {
 #if NORM
     own_pieces own;
@@ -119,7 +131,8 @@ INLINE void keep_rows(const ring_args *a, const places *s, const held *to) {
         for (int i = 0; i < AHEAD; i++) {
             const int m = row_of(a, turn + i), c = piece_of(a, turn + i);
 #if NORM
-            const uint4 *const from = piece_at(a, s, &own, IN_REGISTERS ? (turn + i) % ITEMS : 0, m, c);
+            const uint4 *const from = piece_at(a, s, &own, IN_REGISTERS ? (turn + i) % ITEMS : 0, m,
+                                               c);
 #else
             const uint4 *const from = (const uint4 *)(a->x + m * a->ldx + 8 * c);
 #endif
@@ -129,7 +142,9 @@ INLINE void keep_rows(const ring_args *a, const places *s, const held *to) {
         for (int i = 0; i < AHEAD; i++) {
             const int m = row_of(a, turn + i), c = piece_of(a, turn + i);
             if (item_of(turn + i) / 32 * 32 < (u32)(M * ROW_ITEMS(a))) { /* Whole warps. */
-                keep_piece(to->numbers + m * NUMBER_PITCH, (float *)(to->factors + m * FACTOR_PITCH), (u32)c, v[i], is_item(a, turn + i));
+                keep_piece(to->numbers + m * NUMBER_PITCH,
+                           (float *)(to->factors + m * FACTOR_PITCH), (u32)c, v[i],
+                           is_item(a, turn + i));
             }
         }
     }
@@ -137,7 +152,8 @@ INLINE void keep_rows(const ring_args *a, const places *s, const held *to) {
 
 /* ---- Sums */
 
-INLINE void store(const ring_args *a, const places *s, int unit, int at, int row, float first, float second) {
+INLINE void store(const ring_args *a, const places *s, int unit, int at, int row, float first,
+                  float second) {
     if (TAIL == 0) {
         store_column(a, row, column_of(a, unit, 0) + at, first);
     } else {
@@ -146,10 +162,12 @@ INLINE void store(const ring_args *a, const places *s, int unit, int at, int row
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-gemm_q_ring(const __grid_constant__ ring_args a) {
+    gemm_q_ring(const __grid_constant__ ring_args a) {
     extern __shared__ __align__(128) u8 smem[];
     __shared__ float part[PARTS][COLUMNS * M];
-    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32), group = (int)(threadIdx.x / (32 * SPLIT)), of_group = (int)(threadIdx.x % (32 * SPLIT));
+    const int warp = (int)(threadIdx.x / 32), lane = (int)(threadIdx.x % 32),
+              group = (int)(threadIdx.x / (32 * SPLIT)),
+              of_group = (int)(threadIdx.x % (32 * SPLIT));
     const int units = div_up(div_up(a.n, TILE_ROWS), SLABS);
     const held x = {smem + WARPS * RING_BYTES, smem + WARPS * RING_BYTES + M * NUMBER_PITCH};
     const places s = places_of(&a, smem + WARPS * RING_BYTES + EIGHT_BYTES);
@@ -181,14 +199,17 @@ gemm_q_ring(const __grid_constant__ ring_args a) {
     wait_for_others();
     keep_rows(&a, &s, &x); /* 2. */
     __syncthreads();
-    const u32 numbers = smem_addr(x.numbers) + (u32)(min_i(lane / 4, M - 1) * NUMBER_PITCH + first_tile() * TILE_K + lane % 4 * 16);
+    const u32 numbers = smem_addr(x.numbers) + (u32)(min_i(lane / 4, M - 1) * NUMBER_PITCH +
+                                                     first_tile() * TILE_K + lane % 4 * 16);
     u32 factors[SUMS / 2];
 #pragma unroll
     for (int i = 0; i < SUMS / 2; i++) {
-        factors[i] = smem_addr(x.factors) + (u32)(min_i(lane % 4 * 2 + i, M - 1) * FACTOR_PITCH + first_tile() * FACTOR_BYTES);
+        factors[i] = smem_addr(x.factors) + (u32)(min_i(lane % 4 * 2 + i, M - 1) * FACTOR_PITCH +
+                                                  first_tile() * FACTOR_BYTES);
     }
 #pragma unroll 1
-    for (int unit = group * (int)gridDim.x + (int)blockIdx.x; unit < units; unit += (int)gridDim.x * GROUPS) {
+    for (int unit = group * (int)gridDim.x + (int)blockIdx.x; unit < units;
+         unit += (int)gridDim.x * GROUPS) {
         float sum[SLABS][SUMS] = {{0.0f}};
 #pragma unroll 1
         for (int tile = 0; tile < tiles_here(); tile++) { /* 3. */
@@ -216,7 +237,8 @@ gemm_q_ring(const __grid_constant__ ring_args a) {
         }
 #pragma unroll
         for (int i = 0; i < SUMS; i++) { /* 4. */
-            const int n_rows = SUMS / 2, at = lane / 4 + i / n_rows * 8, row = lane % 4 * 2 + i % n_rows;
+            const int n_rows = SUMS / 2, at = lane / 4 + i / n_rows * 8,
+                      row = lane % 4 * 2 + i % n_rows;
             if (row < M && SPLIT == 1) {
                 store(&a, &s, unit, at, row, sum[0][i], sum[SLABS - 1][i]);
             } else if (row < M) {

@@ -1,67 +1,87 @@
-/* gemm_q_sm90.cu: rows times a quantised weight matrix on Hopper's tensor cores: y (M, N) = x (M, K) W^T, W packed as tile_q.cuh says: decoding of many streams, prompts.
+/* gemm_q_sm90.cu: rows times a quantised weight matrix on Hopper's tensor cores: y (M, N) = x (M,
+ * K) W^T, W packed as tile_q.cuh says: decoding of many streams, prompts.
  *
- * SHAPES    any N; K a multiple of 32; rows of x 16-byte aligned. BN rows of x at a time, a multiple of 8.
- * MAP       operands change places, as in gemm_few.cu: 64 columns of y (four slabs of W) are the 64 rows of a consumer warpgroup's product, rows of x its N = BN. The weights come from
- *           registers: a lane's share of a packed tile is its part of wgmma's left operand. A tile is 64 * GROUPS columns and BN rows. SPLITS blocks, a cluster, share a tile's
- *           K; with SPLITS 1 a block walks over tiles, and its rings run over their ends.
+ * SHAPES    any N; K a multiple of 32; rows of x 16-byte aligned. BN rows of x at a time, a
+ *           multiple of 8.
+ * MAP       operands change places, as in gemm_few.cu: 64 columns of y (four slabs of W) are the 64
+ *           rows of a consumer warpgroup's product, rows of x its N = BN. The weights come from
+ *           registers: a lane's share of a packed tile is its part of wgmma's left operand. A tile
+ *           is 64 * GROUPS columns and BN rows. SPLITS blocks, a cluster, share a tile's K; with
+ *           SPLITS 1 a block walks over tiles, and its rings run over their ends.
  * MOVEMENT
  *     W ──copy engine, packed tiles as they lie──▶ ring of w_stages x 128 of K ──registers──▶ 16-bit floats ─┐
  *     x ──TMA, 128-byte swizzle──▶ ring of x_stages x 64 of K ───────────────────────────────────────────────┴─wgmma─▶ acc ──▶ few_sums.cuh
  *     W's ring is filled before the kernels before this one are done (common/early.cuh).
- * EXACT     1: numbers without their scales are the operand; a group's sums are scaled and added to acc by the FP32 units while other warpgroups multiply. Minima: the same rows
- *           times ones. BATCH groups share a wait for the tensor cores. 0: scale and minimum are in the operand: a multiply-add of 16 bits a pair gives the weights, and
- *           another one brings what the scale lost when it was rounded, in which the numbers of a group would err alike.
- * BOUND     bytes of W; x comes M / (64 * GROUPS) times 2 / (bytes a weight) as often from the L2. A warp unpacks 16 weights a lane, 22 to 30 instructions, a group of 32 columns, and EXACT BN / 2
- *           multiply-adds: a tile of 16 x 128 of Q4_0 at 32 rows 269, at 64 340, not EXACT 245; with minima 449, 512, 273 (SASS); the memory brings it in 343 clocks. The tensor cores need BN
- *           clocks a group (EXACT with minima twice that).
+ * EXACT     1: numbers without their scales are the operand; a group's sums are scaled and added to
+ *           acc by the FP32 units while other warpgroups multiply. Minima: the same rows times
+ *           ones. BATCH groups share a wait for the tensor cores. 0: scale and minimum are in the
+ *           operand: a multiply-add of 16 bits a pair gives the weights, and another one brings
+ *           what the scale lost when it was rounded, in which the numbers of a group would err
+ *           alike.
+ * BOUND     bytes of W; x comes M / (64 * GROUPS) times 2 / (bytes a weight) as often from the L2.
+ *           A warp unpacks 16 weights a lane, 22 to 30 instructions, a group of 32 columns, and
+ *           EXACT BN / 2 multiply-adds: a tile of 16 x 128 of Q4_0 at 32 rows 269, at 64 340, not
+ *           EXACT 245; with minima 449, 512, 273 (SASS); the memory brings it in 343 clocks. The
+ *           tensor cores need BN clocks a group (EXACT with minima twice that).
  * MEASURED  docs/SPEED.md, "Serving on a GPU".
- * NUMERICS  EXACT: f32 sums of a group (32; 16 of Q6_K) in the tensor cores, scaled and added by rounding adds in order of K within a part; parts in order. Else f32 sums in order of K. Bit-identical
- *           run to run. Rows do not meet: a row's bits depend on EXACT and SPLITS, not on M or BN.
+ * NUMERICS  EXACT: f32 sums of a group (32; 16 of Q6_K) in the tensor cores, scaled and added by
+ *           rounding adds in order of K within a part; parts in order. Else f32 sums in order of K.
+ *           Bit-identical run to run. Rows do not meet: a row's bits depend on EXACT and SPLITS,
+ *           not on M or BN.
  * REFS      PTX ISA 9.7.15 (wgmma); Frantar et al. 2024, arXiv:2408.11743.
- *@spec sm_90a: BN=8 GROUPS=2 SPLITS=4 EXACT=1 BATCH=2 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=fp16 DTYPE=fp16
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16 GATED=1 KIND=2
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=6 EXACT=1 BATCH=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 GATED=1 KIND=0
- *@spec sm_90a: BN=32 GROUPS=2 SPLITS=4 EXACT=1 BATCH=2 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
- *@spec sm_90a: BN=40 GROUPS=1 SPLITS=2 EXACT=1 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_90a: BN=64 GROUPS=2 SPLITS=6 EXACT=1 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=fp32
- *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
- *@spec sm_90a: BN=24 GROUPS=2 SPLITS=6 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 GATED=1 KIND=2
- *@spec sm_90a: BN=64 GROUPS=2 SPLITS=4 EXACT=0 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
- *@spec sm_90a: BN=128 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=fp16 DTYPE=fp16
- *@spec sm_90a: BN=128 GROUPS=2 SPLITS=2 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
- *@spec sm_90a: BN=128 GROUPS=1 SPLITS=2 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
- *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=fp32
- *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
- *@spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp16 DTYPE=fp16 */
+ * @spec sm_90a: BN=8 GROUPS=2 SPLITS=4 EXACT=1 BATCH=2 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=fp16 DTYPE=fp16
+ * @spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ * @spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16 GATED=1 KIND=2
+ * @spec sm_90a: BN=32 GROUPS=2 SPLITS=6 EXACT=1 BATCH=2 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ * @spec sm_90a: BN=32 GROUPS=2 SPLITS=1 EXACT=1 BATCH=2 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 GATED=1 KIND=0
+ * @spec sm_90a: BN=32 GROUPS=2 SPLITS=4 EXACT=1 BATCH=2 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ * @spec sm_90a: BN=40 GROUPS=1 SPLITS=2 EXACT=1 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ * @spec sm_90a: BN=64 GROUPS=2 SPLITS=6 EXACT=1 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ * @spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=fp32
+ * @spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=1 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ * @spec sm_90a: BN=24 GROUPS=2 SPLITS=6 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ * @spec sm_90a: BN=64 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16 GATED=1 KIND=2
+ * @spec sm_90a: BN=64 GROUPS=2 SPLITS=4 EXACT=0 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=bf16
+ * @spec sm_90a: BN=128 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=fp16 DTYPE=fp16
+ * @spec sm_90a: BN=128 GROUPS=2 SPLITS=2 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=bf16
+ * @spec sm_90a: BN=128 GROUPS=1 SPLITS=2 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ * @spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=4 GROUP=32 MINS=0 OFFSET=8 OUT=bf16
+ * @spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=8 GROUP=32 MINS=0 OFFSET=128 OUT=fp32
+ * @spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=5 GROUP=32 MINS=1 OFFSET=0 OUT=bf16
+ * @spec sm_90a: BN=256 GROUPS=2 SPLITS=1 EXACT=0 BATCH=1 BITS=6 GROUP=16 MINS=0 OFFSET=32 OUT=fp16
+ * DTYPE=fp16 */
 #include "common/early.cuh"
 #include "common/ring.cuh"
 #include "gemm/few_sums.cuh"
-#define TAKEN_OFF (MINS && !EXACT ? 1 << (BITS - 1) : OFFSET) /* With minima, from the middle: what is left of the minimum, which is rounded, is then small. */
+/* With minima, from the middle: what is left of the minimum, which is rounded, is then small. */
+#define TAKEN_OFF (MINS && !EXACT ? 1 << (BITS - 1) : OFFSET)
 #include "gemm/operand_q.cuh"
 
-#define WIDE          (BN > 128) /* Accumulators need other warps' registers: the kernel is compiled to all that there are, 168 a thread. */
-#define THREADS       (128 * GROUPS + (WIDE ? 128 : 64)) /* Behind the consumers two warps copy, one thread each: W and x. */
+/* Accumulators need other warps' registers: the kernel is compiled to all that there are, 168 a
+ * thread. */
+#define WIDE (BN > 128)
+/* Behind the consumers two warps copy, one thread each: W and x. */
+#define THREADS       (128 * GROUPS + (WIDE ? 128 : 64))
 #define SLABS         (4 * GROUPS)
 #define W_STAGE_BYTES (SLABS * TILE_BYTES)
 #define X_STAGE_BYTES (BN * 128)
-#define CUTS          (TILE_BYTES > 2048 ? 4 : 2) /* of a packed tile, so that a piece is no more than 256 words: what a copy's box may have */
-#define STEPS         (TILE_K / GROUP) /* of a tile: columns with one scale */
-#define HALF_STEPS    (64 / GROUP)
-#define PRODUCTS      (GROUP / 16) /* of a step */
-static_assert(TILE_BYTES % 128 == 0 && TILE_BYTES % (16 * CUTS) == 0 && TILE_BYTES / CUTS <= 1024, "stages stay aligned, pieces are whole 16 bytes");
-static_assert(BN <= (EXACT ? 64 : 128) || (!EXACT && GROUPS == 2 && BN == 256), "accumulators must fit in registers");
+/* of a packed tile, so that a piece is no more than 256 words: what a copy's box may have */
+#define CUTS       (TILE_BYTES > 2048 ? 4 : 2)
+#define STEPS      (TILE_K / GROUP) /* of a tile: columns with one scale */
+#define HALF_STEPS (64 / GROUP)
+#define PRODUCTS   (GROUP / 16) /* of a step */
+static_assert(TILE_BYTES % 128 == 0 && TILE_BYTES % (16 * CUTS) == 0 && TILE_BYTES / CUTS <= 1024,
+              "stages stay aligned, pieces are whole 16 bytes");
+static_assert(BN <= (EXACT ? 64 : 128) || (!EXACT && GROUPS == 2 && BN == 256),
+              "accumulators must fit in registers");
 static_assert(GROUPS == 1 || GROUPS == 2, "consumers");
 static_assert(HALF_STEPS % BATCH == 0, "a batch reads one stage of x");
 
 WGMMA_RS(mma, BN, 0)
 
 typedef struct {
-    int w_stages, x_stages; /* x: 2 at least: the next 64 columns are waited for before the last are given back. */
+    /* x: 2 at least: the next 64 columns are waited for before the last are given back. */
+    int w_stages, x_stages;
 } depths;
 typedef struct {
     u32 x, w, sums, full_w, empty_w, full_x, empty_x, given; /* addresses in shared memory */
@@ -79,20 +99,24 @@ INLINE places places_of(u32 base, const depths *d) {
     return p;
 }
 
-/* This block's share of K, in tiles of 128, and its walk over tiles of y: rows first, so that blocks beside each other share weights. */
+/* This block's share of K, in tiles of 128, and its walk over tiles of y: rows first, so that
+ * blocks beside each other share weights. */
 typedef struct {
     int n, first, stride, rows;
     int begin, end;
 } walk;
 INLINE walk walk_of(const few_args *a) {
-    const int tiles = div_up(a->k, TILE_K), each = div_up(tiles, SPLITS), rank = (int)blockIdx.x % SPLITS;
+    const int tiles = div_up(a->k, TILE_K), each = div_up(tiles, SPLITS),
+              rank = (int)blockIdx.x % SPLITS;
     walk s;
     s.rows = div_up(a->m, BN);
-    s.n = div_up(cols_of(a), COLS * GROUPS) * s.rows, s.first = (int)blockIdx.x / SPLITS, s.stride = (int)gridDim.x / SPLITS;
+    s.n = div_up(cols_of(a), COLS * GROUPS) * s.rows, s.first = (int)blockIdx.x / SPLITS,
+    s.stride = (int)gridDim.x / SPLITS;
     s.begin = min_i(tiles, rank * each), s.end = min_i(tiles, s.begin + each);
     return s;
 }
-/* 1. One thread has the weights sent, another the rows. A fresh ring is empty: a wait for "phase 1" passes at once. */
+/* 1. One thread has the weights sent, another the rows. A fresh ring is empty: a wait for "phase 1"
+ *    passes at once. */
 INLINE void produce_w(const void *map, const few_args *a, const places *p) {
     const walk s = walk_of(a);
     const u64 once = evict_first();
@@ -105,7 +129,8 @@ INLINE void produce_w(const void *map, const few_args *a, const places *p) {
             mbarrier_wait(p->empty_w + 8 * r.slot, r.phase);
             mbarrier_expect(bar, W_STAGE_BYTES);
 #pragma unroll
-            for (int i = 0; i < (GATED ? 2 * GROUPS : 1); i++) { /* GATED: two slabs, and two of their factors. */
+            /* GATED: two slabs, and two of their factors. */
+            for (int i = 0; i < (GATED ? 2 * GROUPS : 1); i++) {
                 const u32 to = stage + i * (2 * TILE_BYTES);
                 const int from = slab + i / 2 * 2 + (i % 2 == 1 ? factors : 0);
                 if (s.rows == 1) {
@@ -125,7 +150,8 @@ INLINE void produce_x(const void *map, const few_args *a, const places *p) {
         for (int k = 2 * s.begin; k < 2 * s.end; k++, ring_step(&r, p->x_stages)) {
             mbarrier_wait(p->empty_x + 8 * r.slot, r.phase);
             mbarrier_expect(p->full_x + 8 * r.slot, X_STAGE_BYTES);
-            tma_load_2d(p->x + (u32)(r.slot * X_STAGE_BYTES), map, p->full_x + 8 * r.slot, k * 64, row);
+            tma_load_2d(p->x + (u32)(r.slot * X_STAGE_BYTES), map, p->full_x + 8 * r.slot, k * 64,
+                        row);
         }
     }
 }
@@ -147,16 +173,19 @@ INLINE void operands(u32 a[PRODUCTS][4], const share *s, int step) {
         widen(pair[h], s, g, h);
 #pragma unroll
         for (int j = 0; j < 4 && !EXACT; j++) {
-            const float scale = scale_at(s, step, h), less = MINS ? scale * TAKEN_OFF - least_at(s, step, h) : 0.0f;
+            const float scale = scale_at(s, step, h),
+                        less = MINS ? scale * TAKEN_OFF - least_at(s, step, h) : 0.0f;
             const u32 by = PACK_ELEM(scale, scale);
             const float rest = scale - elem_lo(by);
-            pair[h][j] = FMA2(pair[h][j], by, FMA2(pair[h][j], PACK_ELEM(rest, rest), PACK_ELEM(less, less)));
+            pair[h][j] = FMA2(pair[h][j], by,
+                              FMA2(pair[h][j], PACK_ELEM(rest, rest), PACK_ELEM(less, less)));
         }
     }
 #pragma unroll
     for (int i = 0; i < PRODUCTS; i++) {
         const int j = 2 * (SCALES == 2 ? step % 2 : i);
-        a[i][0] = pair[0][j], a[i][1] = pair[1][j], a[i][2] = pair[0][j + 1], a[i][3] = pair[1][j + 1];
+        a[i][0] = pair[0][j], a[i][1] = pair[1][j], a[i][2] = pair[0][j + 1],
+        a[i][3] = pair[1][j + 1];
     }
 }
 
@@ -185,7 +214,8 @@ INLINE void promote(float acc[BN / 2], float part[BN / 2], float total[BN / 2], 
         acc[i] -= MINS ? f->least[i / 2 % 2] * total[i] : 0.0f;
     }
 }
-/* 64 columns of y over this block's part of K. BATCH groups are unpacked while the ones before are multiplied. */
+/* 64 columns of y over this block's part of K. BATCH groups are unpacked while the ones before are
+ * multiplied. */
 INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
     const u32 ones[4] = {ONE, ONE, ONE, ONE}, mine = (u32)(threadIdx.x / 32 * TILE_BYTES);
     float part[BATCH][BN / 2], total[BATCH][BN / 2];
@@ -220,13 +250,15 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
             for (int i = 0; i < BATCH; i++) {
                 promote(acc, part[i], total[i], &last[i]);
             }
-            const u64 x = wgmma_desc(p->x + r->x.slot * X_STAGE_BYTES, 8192) + (u64)(half * PRODUCTS * 2);
+            const u64 x = wgmma_desc(p->x + r->x.slot * X_STAGE_BYTES, 8192) +
+                          (u64)(half * PRODUCTS * 2);
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < BATCH; i++) {
                 mma_set(part[i], a[batch % 2][i][0], DESC_ADD(x, i * PRODUCTS * 32));
                 if (PRODUCTS == 2) {
-                    mma(part[i], a[batch % 2][i][PRODUCTS - 1], DESC_ADD(x, i * PRODUCTS * 32 + 32), 1);
+                    mma(part[i], a[batch % 2][i][PRODUCTS - 1], DESC_ADD(x, i * PRODUCTS * 32 + 32),
+                        1);
                 }
                 if (MINS) {
                     mma_set(total[i], ones, DESC_ADD(x, i * PRODUCTS * 32));
@@ -245,7 +277,8 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
             }
 #pragma unroll
             for (int i = 0; i < 2 * BATCH; i++) {
-                last[i / 2].by[i % 2] = scale_at(&s, first + i / 2, i % 2), last[i / 2].least[i % 2] = least_at(&s, first + i / 2, i % 2);
+                last[i / 2].by[i % 2] = scale_at(&s, first + i / 2, i % 2),
+                                   last[i / 2].least[i % 2] = least_at(&s, first + i / 2, i % 2);
             }
         }
         __syncwarp();
@@ -283,7 +316,8 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
             if (step % HALF_STEPS == 0) {
                 mbarrier_wait(p->full_x + 8 * r->x.slot, r->x.phase);
             }
-            const u64 x = wgmma_desc(p->x + r->x.slot * X_STAGE_BYTES, 8192) + (u64)(step % HALF_STEPS * PRODUCTS * 2);
+            const u64 x = wgmma_desc(p->x + r->x.slot * X_STAGE_BYTES, 8192) +
+                          (u64)(step % HALF_STEPS * PRODUCTS * 2);
             wgmma_fence();
 #pragma unroll
             for (int i = 0; i < PRODUCTS; i++) {
@@ -315,11 +349,16 @@ INLINE void multiply(float acc[BN / 2], rings *r, int tiles, const places *p) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gemm_q_sm90(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x, const __grid_constant__ few_args a, const __grid_constant__ depths d) {
+    gemm_q_sm90(const __grid_constant__ tensor_map map_w, const __grid_constant__ tensor_map map_x,
+                const __grid_constant__ few_args a, const __grid_constant__ depths d) {
     extern __shared__ __align__(1024) u8 smem[];
     const places p = places_of(smem_addr(smem), &d);
-    const int warp = warp_uniform((int)threadIdx.x / 32), group = warp / 4, rank = (int)blockIdx.x % SPLITS;
-    const int mine = SPLITS == 1 ? OCTETS : max_i(min_i(first_octet(rank + 1), OCTETS) - first_octet(rank), 0); /* octets that this block adds */
+    const int warp = warp_uniform((int)threadIdx.x / 32), group = warp / 4,
+              rank = (int)blockIdx.x % SPLITS;
+    /* octets that this block adds */
+    const int mine = SPLITS == 1
+                         ? OCTETS
+                         : max_i(min_i(first_octet(rank + 1), OCTETS) - first_octet(rank), 0);
 
     if (threadIdx.x == 0) {
         for (int s = 0; s < p.w_stages; s++) {

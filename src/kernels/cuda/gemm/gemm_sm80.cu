@@ -1,21 +1,26 @@
-/* gemm_sm80.cu: y (M, N) = op(A) op(B) (+ bias) (+ y), 16-bit in, f32 sums, on the tensor cores of sm_80 (mma.sync): any shape, any alignment.
+/* gemm_sm80.cu: y (M, N) = op(A) op(B) (+ bias) (+ y), 16-bit in, f32 sums, on the tensor cores of
+ * sm_80 (mma.sync): any shape, any alignment.
  *
- * SHAPES    A stored (M, K), or (K, M) with A_MAJOR_M; B stored (N, K), or (K, N) with B_MAJOR_N; rows a.lda, a.ldb, a.ldy elements apart, at any address.
- *           VEC=8: rows of both are 16-byte aligned; VEC=1: nothing is. OUT: fp32, bf16 or fp16.
- * MAP       a block of 8 warps makes a tile of 128 x 128; a warp 64 x 32 of it. Blocks walk in groups of 8 rows of tiles for the L2.
+ * SHAPES    A stored (M, K), or (K, M) with A_MAJOR_M; B stored (N, K), or (K, N) with B_MAJOR_N;
+ *           rows a.lda, a.ldb, a.ldy elements apart, at any address. VEC=8: rows of both are
+ *           16-byte aligned; VEC=1: nothing is. OUT: fp32, bf16 or fp16.
+ * MAP       a block of 8 warps makes a tile of 128 x 128; a warp 64 x 32 of it. Blocks walk in
+ *           groups of 8 rows of tiles for the L2.
  * MOVEMENT
  *     HBM ──cp.async, 16 bytes (or 8 single loads)──▶ ring of 3 stages x 32 of K in smem ──ldmatrix (.trans where K is not contiguous)──▶ registers
  *         ──mma.sync──▶ 64 sums a thread ─ every 128 of K into sums of their own ─▶ bias, y, one rounding ──▶ HBM
  *     Rows are 16 bytes longer in smem, so that the 8 rows of an ldmatrix lie in different banks.
- * BOUND     2 M N K flop; an H100 gives mma.sync about 60 % of what wgmma reaches. Meant for sm_80 and for what gemm_sm90.cu refuses.
- * NUMERICS  the tensor cores cut their sums off (round to zero) at each step; sums of 128 of K are added by rounding adds, so long sums do
- *           not drift. Fixed order: bit-identical run to run.
+ * BOUND     2 M N K flop; an H100 gives mma.sync about 60 % of what wgmma reaches. Meant for sm_80
+ *           and for what gemm_sm90.cu refuses.
+ * NUMERICS  the tensor cores cut their sums off (round to zero) at each step; sums of 128 of K are
+ *           added by rounding adds, so long sums do not drift. Fixed order: bit-identical run to
+ *           run.
  * REFS      PTX ISA 9.7.14 (mma.sync, ldmatrix).
- *@spec sm_80 sm_90a: VEC=8 A_MAJOR_M=0 B_MAJOR_N=0 OUT=bf16
- *@spec sm_80 sm_90a: VEC=8 A_MAJOR_M=0 B_MAJOR_N=1 OUT=bf16
- *@spec sm_80 sm_90a: VEC=8 A_MAJOR_M=1 B_MAJOR_N=1 OUT=fp32
- *@spec sm_80 sm_90a: VEC=1 A_MAJOR_M=0 B_MAJOR_N=0 OUT=bf16
- *@spec sm_80 sm_90a: VEC=1 A_MAJOR_M=1 B_MAJOR_N=0 OUT=fp32 DTYPE=fp16 */
+ * @spec sm_80 sm_90a: VEC=8 A_MAJOR_M=0 B_MAJOR_N=0 OUT=bf16
+ * @spec sm_80 sm_90a: VEC=8 A_MAJOR_M=0 B_MAJOR_N=1 OUT=bf16
+ * @spec sm_80 sm_90a: VEC=8 A_MAJOR_M=1 B_MAJOR_N=1 OUT=fp32
+ * @spec sm_80 sm_90a: VEC=1 A_MAJOR_M=0 B_MAJOR_N=0 OUT=bf16
+ * @spec sm_80 sm_90a: VEC=1 A_MAJOR_M=1 B_MAJOR_N=0 OUT=fp32 DTYPE=fp16 */
 #include "common/mma.cuh"
 #include "common/product.cuh"
 
@@ -43,7 +48,8 @@ typedef struct {
 } args_t;
 
 INLINE void cp_async_bytes(u32 dst, const void *src, int bytes) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes)
+                 : "memory");
 }
 /* Eight elements of a row-major matrix at (row, col), zeros beyond its end. */
 INLINE void load_piece(elem *dst, const elem *src, i64 ld, int row, int col, int rows, int cols) {
@@ -99,17 +105,21 @@ INLINE void multiply(float acc[4][4][4], const elem *a_smem, const elem *b_smem,
 #pragma unroll
         for (int i = 0; i < 4; i++) {
 #if A_MAJOR_M
-            ldmatrix_x4_trans(a[i], smem_addr(a_smem + (k + part / 2 * 8 + r) * A_PITCH + m0 + 16 * i + part % 2 * 8));
+            ldmatrix_x4_trans(a[i], smem_addr(a_smem + (k + part / 2 * 8 + r) * A_PITCH + m0 +
+                                              16 * i + part % 2 * 8));
 #else
-            ldmatrix_x4(a[i], smem_addr(a_smem + (m0 + 16 * i + part % 2 * 8 + r) * A_PITCH + k + part / 2 * 8));
+            ldmatrix_x4(a[i], smem_addr(a_smem + (m0 + 16 * i + part % 2 * 8 + r) * A_PITCH + k +
+                                        part / 2 * 8));
 #endif
         }
 #pragma unroll
         for (int j = 0; j < 2; j++) {
 #if B_MAJOR_N
-            ldmatrix_x4_trans(b[j], smem_addr(b_smem + (k + part % 2 * 8 + r) * B_PITCH + n0 + 16 * j + part / 2 * 8));
+            ldmatrix_x4_trans(b[j], smem_addr(b_smem + (k + part % 2 * 8 + r) * B_PITCH + n0 +
+                                              16 * j + part / 2 * 8));
 #else
-            ldmatrix_x4(b[j], smem_addr(b_smem + (n0 + 16 * j + part / 2 * 8 + r) * B_PITCH + k + part % 2 * 8));
+            ldmatrix_x4(b[j], smem_addr(b_smem + (n0 + 16 * j + part / 2 * 8 + r) * B_PITCH + k +
+                                        part % 2 * 8));
 #endif
         }
 #pragma unroll
@@ -131,9 +141,11 @@ INLINE void store(float acc[4][4][4], const args_t *w, int row0, int col0) {
         for (int j = 0; j < 4; j++) {
 #pragma unroll
             for (int e = 0; e < 4; e++) {
-                const int row = row0 + 16 * i + lane / 4 + e / 2 * 8, col = col0 + 8 * j + lane % 4 * 2 + e % 2;
+                const int row = row0 + 16 * i + lane / 4 + e / 2 * 8,
+                          col = col0 + 8 * j + lane % 4 * 2 + e % 2;
                 if (row < w->m && col < w->n) {
-                    product_store(w->y + (i64)row * w->ldy + col, acc[i][j][e], bias_at(w->bias, w->bias_type, col), w->accumulate);
+                    product_store(w->y + (i64)row * w->ldy + col, acc[i][j][e],
+                                  bias_at(w->bias, w->bias_type, col), w->accumulate);
                 }
             }
         }
@@ -144,16 +156,23 @@ extern "C" __global__ void __launch_bounds__(THREADS) gemm_sm80(const __grid_con
     extern __shared__ __align__(16) u8 smem[];
     elem *const ring = (elem *)smem; /* STAGES x (A tile, B tile) */
     const int tiles_m = div_up(w.m, BM), tiles_n = div_up(w.n, BN), t = (int)blockIdx.x;
-    const int first = t / (GROUP * tiles_n) * GROUP, inside = t % (GROUP * tiles_n), height = min_i(GROUP, tiles_m - first);
-    const int row0 = (first + inside % height) * BM, col0 = inside / height * BN, steps = div_up(w.k, BK);
+    const int first = t / (GROUP * tiles_n) * GROUP, inside = t % (GROUP * tiles_n),
+              height = min_i(GROUP, tiles_m - first);
+    const int row0 = (first + inside % height) * BM, col0 = inside / height * BN,
+              steps = div_up(w.k, BK);
     const int warp = (int)threadIdx.x / 32, m0 = warp / 4 * 64, n0 = warp % 4 * 32;
     float acc[4][4][4] = {{{0.0f}}}, sum[4][4][4] = {{{0.0f}}};
 
     for (int s = 0; s < STAGES - 1; s++) {
-        load_stage(ring + s * (A_ELEMS + B_ELEMS), ring + s * (A_ELEMS + B_ELEMS) + A_ELEMS, &w, row0, col0, s * BK);
+        load_stage(ring + s * (A_ELEMS + B_ELEMS), ring + s * (A_ELEMS + B_ELEMS) + A_ELEMS, &w,
+                   row0, col0, s * BK);
     }
     for (int step = 0; step < steps; step++) {
-        elem *const now = ring + step % STAGES * (A_ELEMS + B_ELEMS), *const next = ring + (step + STAGES - 1) % STAGES * (A_ELEMS + B_ELEMS);
+        elem *const now = ring + step % STAGES * (A_ELEMS + B_ELEMS), *const next =
+                                                                          ring +
+                                                                          (step + STAGES - 1) %
+                                                                              STAGES *
+                                                                              (A_ELEMS + B_ELEMS);
         cp_async_wait(STAGES - 2);
         __syncthreads();
         load_stage(next, next + A_ELEMS, &w, row0, col0, (step + STAGES - 1) * BK);

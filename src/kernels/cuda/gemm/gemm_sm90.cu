@@ -1,66 +1,87 @@
-/* gemm_sm90.cu: C (M, N) = alpha * op(A) (M, K) . op(B) (K, N), 16-bit in, f32 sums, 16-bit or f32 out, on Hopper.
+/* gemm_sm90.cu: C (M, N) = alpha * op(A) (M, K) . op(B) (K, N), 16-bit in, f32 sums, 16-bit or f32
+ * out, on Hopper.
  *
- * SHAPES    any M, N, K > 0. A stored (M, K), or (K, M) with A_MAJOR_M; B stored (N, K), or (K, N) with B_MAJOR_N; rows of all three
- *           16-byte aligned (others: gemm_sm80.cu). Edges are the copy engine's: loads past the end give 0, stores there are dropped.
- * MAP       persistent blocks, one an SM, in clusters of CLUSTER along M; warpgroup 0 copies, CONSUMERS more multiply. A block
- *           makes tiles of BM x BN; each consumer owns 64 * WG_M rows of the tile, or (PINGPONG) every other tile whole, so that one
- *           consumer stores while the other multiplies: worth it where K is short.
+ * SHAPES    any M, N, K > 0. A stored (M, K), or (K, M) with A_MAJOR_M; B stored (N, K), or (K, N)
+ *           with B_MAJOR_N; rows of all three 16-byte aligned (others: gemm_sm80.cu). Edges are the
+ *           copy engine's: loads past the end give 0, stores there are dropped.
+ * MAP       persistent blocks, one an SM, in clusters of CLUSTER along M; warpgroup 0 copies,
+ *           CONSUMERS more multiply. A block makes tiles of BM x BN; each consumer owns 64 * WG_M
+ *           rows of the tile, or (PINGPONG) every other tile whole, so that one consumer stores
+ *           while the other multiplies: worth it where K is short.
  * MOVEMENT
  *     HBM/L2 ──TMA, 128-byte swizzle──▶ ring of STAGES x (A BM x 64, B BN x 64) in smem ──wgmma──▶ acc[WG_M][BN / 2] registers a thread
  *                B: each block of a cluster fetches its share and multicasts it                 │ epilogue, stmatrix
  *     HBM ◀──TMA store (or add, f32)── C_STAGES x (64 rows x 128 bytes) of smem a consumer ◀────┘
- *     full[s]: bytes of stage s arrived. empty[s]: every consumer (of every block of the cluster) has read stage s; one thread arrives.
- * EPILOGUE  bias and residual in registers. An activation runs on the rounded chunk in smem, 16 bytes a thread in a loop: unrolled over the
- *           accumulators its code alone is larger than the instruction cache (measured: 2.6 times the product's time).
- * PAIR      1: two blocks, a cluster, make one tile, each over half of (this split's) K, and go. Where few tiles are long they halve what an SM has to do and keep others busy. Each keeps half of the
- *           columns: it gives away its sums of the others to its neighbour's ring, which nobody reads any more, thread by thread (st.async), and adds what it is given. Two addends: any order, the same bits.
- * EARLY     where each block makes one tile, it is brought up while the kernel before runs, and lets the next one be when it has fetched all (common/early.cuh): barriers and
- *           tensor maps are ready when its inputs are. Walks of several tiles lose: their blocks then land on other SMs, and neighbours no longer share what the L2 gives.
- * EXPERTS   GROUPED 1: rows [start[e], start[e + 1]) of A and C belong to expert e, whose B is the e-th of a 3-D map; a tile never spans two
- *           experts, and one that ends past its expert's rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and the
- *           consumers clear what the last step brought of the next expert. start is read by the kernel: the host knows no count.
- * FP8       FP8 1: A of A_F8 (e4m3, e5m2) and B of e4m3, both with K contiguous: a step is 128 deep, of as many bytes and clocks as 64 of 16 bits. C is DTYPE or f32.
- *           SCALES 1: one scale an operand. 2: of A one a row and 128 of K, stored (K / 128, M); of B one for 128 rows and 128 of K, (N / 128, K / 128).
- *           Hopper adds 8-bit products with some 14 bits: each is shifted to the largest of its sum and cut off (measured by DeepSeek-AI 2024,
- *           arXiv:2412.19437, 3.3.2; about 2 % of error at K 4096). So with PROMOTE a step is a sum of its own, which the FP32 units scale and add to
- *           the real one while the other consumer's products run: half the accumulators are sums, so BN goes to 192. Scales come by plain loads, one step ahead.
- *           Without PROMOTE (SCALES 1) all of K is summed by the tensor cores, in wider tiles.
- * BOUND     2 M N K flop at 4096 flop a clock an SM: (8192 with FP8): 989 TFLOP/s at 1.83 GHz; the 700 W limit holds random data near 800.
- *           smem: a 64 x 256 x 16 product reads 10 KB in 128 clocks, of 16 KB possible. L2: 128 x 256 tiles in pairs, 32 KB an SM each
- *           1024 clocks.
+ *     full[s]: bytes of stage s arrived. empty[s]: every consumer (of every block of the cluster)
+ *     has read stage s; one thread arrives.
+ * EPILOGUE  bias and residual in registers. An activation runs on the rounded chunk in smem, 16
+ *           bytes a thread in a loop: unrolled over the accumulators its code alone is larger than
+ *           the instruction cache (measured: 2.6 times the product's time).
+ * PAIR      1: two blocks, a cluster, make one tile, each over half of (this split's) K, and go.
+ *           Where few tiles are long they halve what an SM has to do and keep others busy. Each
+ *           keeps half of the columns: it gives away its sums of the others to its neighbour's
+ *           ring, which nobody reads any more, thread by thread (st.async), and adds what it is
+ *           given. Two addends: any order, the same bits.
+ * EARLY     where each block makes one tile, it is brought up while the kernel before runs, and
+ *           lets the next one be when it has fetched all (common/early.cuh): barriers and tensor
+ *           maps are ready when its inputs are. Walks of several tiles lose: their blocks then land
+ *           on other SMs, and neighbours no longer share what the L2 gives.
+ * EXPERTS   GROUPED 1: rows [start[e], start[e + 1]) of A and C belong to expert e, whose B is the
+ *           e-th of a 3-D map; a tile never spans two experts, and one that ends past its expert's
+ *           rows writes its own rows element by element. GROUPED 2: those rows are K: C is 3-D, and
+ *           the consumers clear what the last step brought of the next expert. start is read by the
+ *           kernel: the host knows no count.
+ * FP8       FP8 1: A of A_F8 (e4m3, e5m2) and B of e4m3, both with K contiguous: a step is 128
+ *           deep, of as many bytes and clocks as 64 of 16 bits. C is DTYPE or f32. SCALES 1: one
+ *           scale an operand. 2: of A one a row and 128 of K, stored (K / 128, M); of B one for 128
+ *           rows and 128 of K, (N / 128, K / 128). Hopper adds 8-bit products with some 14 bits:
+ *           each is shifted to the largest of its sum and cut off (measured by DeepSeek-AI 2024,
+ *           arXiv:2412.19437, 3.3.2; about 2 % of error at K 4096). So with PROMOTE a step is a sum
+ *           of its own, which the FP32 units scale and add to the real one while the other
+ *           consumer's products run: half the accumulators are sums, so BN goes to 192. Scales come
+ *           by plain loads, one step ahead. Without PROMOTE (SCALES 1) all of K is summed by the
+ *           tensor cores, in wider tiles.
+ * BOUND     2 M N K flop at 4096 flop a clock an SM: (8192 with FP8): 989 TFLOP/s at 1.83 GHz; the
+ *           700 W limit holds random data near 800. smem: a 64 x 256 x 16 product reads 10 KB in
+ *           128 clocks, of 16 KB possible. L2: 128 x 256 tiles in pairs, 32 KB an SM each 1024
+ *           clocks.
  * MEASURED  docs/SPEED.md, "bf16 GEMM".
- * NUMERICS  f32 accumulation in the tensor cores in order of K; one rounding at the store. No atomics, except OUT_ADD, which adds each
- *           element once: bit-identical run to run. Split K writes partial sums, added in order by gemm_split_sum (gemm_split.cu).
- * LADDER    ladder/01..: mma.sync, wgmma, larger tiles, producer and consumers, persistent, cluster; this file is the last rung.
- * REFS      PTX ISA 9.7.15 (wgmma), 9.7.9.27 (bulk tensor copies); fast.cu and its worklog; simplegemm (ping-pong).
- *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=128 WG_M=1 CONSUMERS=1 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=64 WG_M=1 CONSUMERS=1 PINGPONG=0 CLUSTER=1 STAGES=8 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: PAIR=1 BN=192 WG_M=1 CONSUMERS=3 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=1 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=32 REGS_CONSUMER=160
- *@spec sm_90a: PAIR=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: PAIR=1 BN=64 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=8 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=160 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 DTYPE=fp16
- *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH
- *@spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_ACT_BWD=ACT_XIELU
- *@spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=2 EPI_RESIDUAL=1
- *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240 OUT_F32=1 OUT_ADD=1
- *@spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_RESIDUAL=1
- *@spec sm_90a: FP8=1 A_F8=e5m2 SCALES=1 PROMOTE=0 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: GROUPED=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: GROUPED=1 BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
- *@spec sm_90a: GROUPED=2 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240 */
+ * NUMERICS  f32 accumulation in the tensor cores in order of K; one rounding at the store. No
+ *           atomics, except OUT_ADD, which adds each element once: bit-identical run to run. Split
+ *           K writes partial sums, added in order by gemm_split_sum (gemm_split.cu).
+ * LADDER    ladder/01..: mma.sync, wgmma, larger tiles, producer and consumers, persistent,
+ *           cluster; this file is the last rung.
+ * REFS      PTX ISA 9.7.15 (wgmma), 9.7.9.27 (bulk tensor copies); fast.cu and its worklog;
+ *           simplegemm (ping-pong).
+ * @spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=128 WG_M=1 CONSUMERS=1 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=64 WG_M=1 CONSUMERS=1 PINGPONG=0 CLUSTER=1 STAGES=8 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: PAIR=1 BN=192 WG_M=1 CONSUMERS=3 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=1 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=32 REGS_CONSUMER=160
+ * @spec sm_90a: PAIR=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: PAIR=1 BN=64 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=8 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=160 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 DTYPE=fp16
+ * @spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_SAVE=1 EPI_ACT=ACT_GELU_TANH
+ * @spec sm_90a: BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_ACT_BWD=ACT_XIELU
+ * @spec sm_90a: BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=2 EPI_RESIDUAL=1
+ * @spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=2 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=192 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240 OUT_F32=1 OUT_ADD=1
+ * @spec sm_90a: FP8=1 A_F8=e4m3 SCALES=2 PROMOTE=1 BN=128 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240 EPI_BIAS=1 EPI_RESIDUAL=1
+ * @spec sm_90a: FP8=1 A_F8=e5m2 SCALES=1 PROMOTE=0 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: GROUPED=1 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=0 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: GROUPED=1 BN=128 WG_M=2 CONSUMERS=2 PINGPONG=1 CLUSTER=1 STAGES=6 C_STAGES=2 A_MAJOR_M=0 B_MAJOR_N=1 OUT_F32=0 OUT_ADD=0 REGS_PRODUCER=24 REGS_CONSUMER=240
+ * @spec sm_90a: GROUPED=2 BN=256 WG_M=1 CONSUMERS=2 PINGPONG=0 CLUSTER=1 STAGES=4 C_STAGES=2 A_MAJOR_M=1 B_MAJOR_N=1 OUT_F32=1 OUT_ADD=1 REGS_PRODUCER=24
+ * REGS_CONSUMER=240 */
 #include "common/hopper.cuh"
 #include "common/ring.cuh"
 #include "common/wgmma.cuh"
@@ -88,35 +109,44 @@
 #ifndef PAIR
 #define PAIR 0
 #endif
-#define BK            (FP8 ? 128 : 64) /* One 128-byte row of the swizzle. */
-#define MMAS          4                /* Products of 32 bytes of K in a step. */
-#define BM            (64 * WG_M * (PINGPONG ? 1 : CONSUMERS))
-#define THREADS       (128 * (1 + CONSUMERS))
-#define A_BYTES       (BM * 128)
-#define B_ROWS        (B_MAJOR_N ? (BN + 63) / 64 * 64 : BN) /* N contiguous: whole columns of 64, of which BN are used */
-#define B_BYTES       (B_ROWS * 128)
-#define STAGE_BYTES   (A_BYTES + B_BYTES)
-#define OUT_COLS      (PAIR ? BN / 2 : BN) /* of a tile that this block stores */
-#define CHUNK_COLS    (OUT_F32 || OUT_COLS % 64 != 0 ? 32 : 64) /* of them, stored at a time */
-#define ROW_BYTES     (CHUNK_COLS * (OUT_F32 ? 4 : 2))          /* 128, or 64 for 16-bit C where OUT_COLS is no multiple of 64 */
-#define CHUNK_BYTES   (64 * 128)
-#define READERS       (PINGPONG ? 1 : CONSUMERS) /* consumers that read one stage */
-#define BAR_STORE     1                          /* named barriers: one a consumer */
-#define BAR_ORDER     4                          /* ping-pong: whose turn it is to multiply */
+#define BK      (FP8 ? 128 : 64) /* One 128-byte row of the swizzle. */
+#define MMAS    4                /* Products of 32 bytes of K in a step. */
+#define BM      (64 * WG_M * (PINGPONG ? 1 : CONSUMERS))
+#define THREADS (128 * (1 + CONSUMERS))
+#define A_BYTES (BM * 128)
+/* N contiguous: whole columns of 64, of which BN are used */
+#define B_ROWS      (B_MAJOR_N ? (BN + 63) / 64 * 64 : BN)
+#define B_BYTES     (B_ROWS * 128)
+#define STAGE_BYTES (A_BYTES + B_BYTES)
+#define OUT_COLS    (PAIR ? BN / 2 : BN)                      /* of a tile that this block stores */
+#define CHUNK_COLS  (OUT_F32 || OUT_COLS % 64 != 0 ? 32 : 64) /* of them, stored at a time */
+/* 128, or 64 for 16-bit C where OUT_COLS is no multiple of 64 */
+#define ROW_BYTES   (CHUNK_COLS * (OUT_F32 ? 4 : 2))
+#define CHUNK_BYTES (64 * 128)
+#define READERS     (PINGPONG ? 1 : CONSUMERS) /* consumers that read one stage */
+#define BAR_STORE   1                          /* named barriers: one a consumer */
+#define BAR_ORDER   4                          /* ping-pong: whose turn it is to multiply */
 static_assert(BN % 32 == 0 && BN >= 64 && BN <= 256, "BN is a multiple of 32 up to 256");
-static_assert(!B_MAJOR_N || (B_ROWS / 64) % CLUSTER == 0, "a block fetches whole columns of B tiles");
+static_assert(!B_MAJOR_N || (B_ROWS / 64) % CLUSTER == 0,
+              "a block fetches whole columns of B tiles");
 static_assert(BN / CLUSTER % 8 == 0, "a block fetches whole groups of 8 rows of B");
 static_assert(WG_M * BN <= 256, "accumulators must fit in registers");
 static_assert(!PINGPONG || CONSUMERS == 2, "ping-pong is for two");
-#define EPI_LATE      (EPI_ACT || EPI_ACT_BWD)
-static_assert(!EPI_LATE || (CHUNK_COLS == 64 && C_STAGES == 2 && !EPI_RESIDUAL && !GROUPED), "activations of 16-bit chunks");
+#define EPI_LATE (EPI_ACT || EPI_ACT_BWD)
+static_assert(!EPI_LATE || (CHUNK_COLS == 64 && C_STAGES == 2 && !EPI_RESIDUAL && !GROUPED),
+              "activations of 16-bit chunks");
 static_assert(!GROUPED || CLUSTER == 1, "experts are not multicast");
-static_assert(GROUPED != 2 || (A_MAJOR_M && B_MAJOR_N && !PINGPONG && WG_M == 1 && OUT_F32), "gradients of weights");
+static_assert(GROUPED != 2 || (A_MAJOR_M && B_MAJOR_N && !PINGPONG && WG_M == 1 && OUT_F32),
+              "gradients of weights");
 static_assert(!OUT_ADD || OUT_F32, "sums are added in f32");
-static_assert(!FP8 || (!A_MAJOR_M && !B_MAJOR_N && !GROUPED && SCALES), "8-bit operands have K contiguous and scales");
-static_assert(!PROMOTE || (FP8 && WG_M == 1 && BN <= 192 && !PINGPONG), "a step's sum beside the whole sum");
+static_assert(!FP8 || (!A_MAJOR_M && !B_MAJOR_N && !GROUPED && SCALES),
+              "8-bit operands have K contiguous and scales");
+static_assert(!PROMOTE || (FP8 && WG_M == 1 && BN <= 192 && !PINGPONG),
+              "a step's sum beside the whole sum");
 static_assert(PROMOTE || SCALES < 2, "scales a step");
-static_assert(!PAIR || (CLUSTER == 1 && WG_M == 1 && !PINGPONG && !GROUPED && !FP8 && !EPI_LATE && BN % 64 == 0), "halves of K");
+static_assert(!PAIR || (CLUSTER == 1 && WG_M == 1 && !PINGPONG && !GROUPED && !FP8 && !EPI_LATE &&
+                        BN % 64 == 0),
+              "halves of K");
 
 #if FP8
 WGMMA_SS_F8(mma, BN, A_F8)
@@ -125,14 +155,16 @@ WGMMA_SS(mma, BN, A_MAJOR_M, B_MAJOR_N)
 #endif
 
 typedef struct {
-    int row, col;           /* of the tile's first element */
-    int k_begin, k_end;     /* in steps of BK */
-    int out_row;            /* row in C, or in the partial sums of this split */
-    int expert, row_end;    /* GROUPED 1: one past the expert's last row */
-    int k_row, tail;        /* GROUPED 2: row of A and B where k 0 stands; rows of the last step that are the expert's */
+    int row, col;        /* of the tile's first element */
+    int k_begin, k_end;  /* in steps of BK */
+    int out_row;         /* row in C, or in the partial sums of this split */
+    int expert, row_end; /* GROUPED 1: one past the expert's last row */
+    /* GROUPED 2: row of A and B where k 0 stands; rows of the last step that are the expert's */
+    int k_row, tail;
 } tile_pos;
 
-/* Tile `t` of the walk: groups of `group` rows of tiles, column by column, so that blocks running together share A and B in L2. */
+/* Tile `t` of the walk: groups of `group` rows of tiles, column by column, so that blocks running
+ * together share A and B in L2. */
 INLINE tile_pos tile_locate(int t, const gemm_args *a, int rank) {
     const int rows = div_up(a->m, BM * CLUSTER), cols = div_up(a->n, BN);
     const int split = PAIR ? t % a->splits * 2 + rank : t % a->splits, u = t / a->splits;
@@ -151,7 +183,8 @@ INLINE int tile_count(const gemm_args *a) {
     return div_up(a->m, BM * CLUSTER) * div_up(a->n, BN) * a->splits;
 }
 
-/* The tile of turn t, false when there is none left. Turns only rise, so a walk over the experts goes on where it was. */
+/* The tile of turn t, false when there is none left. Turns only rise, so a walk over the experts
+ * goes on where it was. */
 typedef struct {
     int expert, before; /* tiles of the experts before this one */
 } walk;
@@ -162,7 +195,8 @@ INLINE bool tile_next(int t, const gemm_args *a, int rank, walk *w, tile_pos *p)
         const int from = a->start[w->expert], to = a->start[w->expert + 1], n = to - from;
         const int rows = GROUPED == 1 ? div_up(n, BM) : (n > 0 || !OUT_ADD ? div_up(a->m, BM) : 0);
         if (t < w->before + rows * cols) {
-            const int u = t - w->before, first = u / (a->group * cols) * a->group, inside = u % (a->group * cols);
+            const int u = t - w->before, first = u / (a->group * cols) * a->group,
+                      inside = u % (a->group * cols);
             const int height = min_i(a->group, rows - first), row = (first + inside % height) * BM;
             p->expert = w->expert;
             p->row = p->out_row = GROUPED == 1 ? from + row : row;
@@ -208,20 +242,24 @@ INLINE void stage_give_back(u32 bar, int tid) {
 }
 
 /* 1. One thread fills the ring. */
-INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u32 ring, u32 full, u32 empty, int rank) {
+INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u32 ring, u32 full,
+                    u32 empty, int rank) {
     ring_pos r = {0, 1}; /* A fresh ring is empty: the wait for "phase 1" passes at once. */
     const int part = PAIR ? 0 : B_ROWS / CLUSTER * rank;
     walk w = {0, 0};
     tile_pos p;
 
-    for (int t = (int)blockIdx.x / BLOCKS_A_TILE; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / BLOCKS_A_TILE) {
+    for (int t = (int)blockIdx.x / BLOCKS_A_TILE; tile_next(t, a, rank, &w, &p);
+         t += (int)gridDim.x / BLOCKS_A_TILE) {
         for (int k = p.k_begin; k < p.k_end; k++, ring_step(&r, STAGES)) {
-            const u32 bar = full + 8 * r.slot, tile_a = ring + r.slot * STAGE_BYTES, tile_b = tile_a + A_BYTES + part * 128;
+            const u32 bar = full + 8 * r.slot, tile_a = ring + r.slot * STAGE_BYTES,
+                      tile_b = tile_a + A_BYTES + part * 128;
             mbarrier_wait(empty + 8 * r.slot, r.phase);
             mbarrier_expect(bar, STAGE_BYTES);
 #if A_MAJOR_M
             for (int i = 0; i < BM; i += 64) {
-                tma_load_2d(tile_a + i * 128, map_a, bar, p.row + i, (GROUPED == 2 ? p.k_row : 0) + k * BK);
+                tma_load_2d(tile_a + i * 128, map_a, bar, p.row + i,
+                            (GROUPED == 2 ? p.k_row : 0) + k * BK);
             }
 #else
             tma_load_2d(tile_a, map_a, bar, k * BK, p.row);
@@ -229,11 +267,13 @@ INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u3
 #if B_MAJOR_N
             for (int i = 0; i < B_ROWS / CLUSTER; i += 64) {
                 if (CLUSTER > 1) {
-                    tma_load_2d_multicast(tile_b + i * 128, map_b, bar, p.col + part + i, k * BK, (1 << CLUSTER) - 1);
+                    tma_load_2d_multicast(tile_b + i * 128, map_b, bar, p.col + part + i, k * BK,
+                                          (1 << CLUSTER) - 1);
                 } else if (GROUPED == 1) {
                     tma_load_3d(tile_b + i * 128, map_b, bar, p.col + i, k * BK, p.expert);
                 } else {
-                    tma_load_2d(tile_b + i * 128, map_b, bar, p.col + i, (GROUPED == 2 ? p.k_row : 0) + k * BK);
+                    tma_load_2d(tile_b + i * 128, map_b, bar, p.col + i,
+                                (GROUPED == 2 ? p.k_row : 0) + k * BK);
                 }
             }
 #else
@@ -249,7 +289,8 @@ INLINE void produce(const void *map_a, const void *map_b, const gemm_args *a, u3
     }
 }
 
-/* Rows of K from `tail` on are another expert's: zero them, in this consumer's A and in all of B (the other consumer writes the same zeros there). */
+/* Rows of K from `tail` on are another expert's: zero them, in this consumer's A and in all of B
+ * (the other consumer writes the same zeros there). */
 INLINE void clear_tail(u32 my_a, u32 b, int tail, int consumer) {
     const int tid = (int)threadIdx.x % 128, n = (BK - tail) * 8;
     for (int i = tid; i < n * (1 + B_ROWS / 64); i += 128) {
@@ -261,9 +302,10 @@ INLINE void clear_tail(u32 my_a, u32 b, int tail, int consumer) {
 }
 
 #if !PROMOTE
-/* 2. A consumer's share of one tile: acc = A B over K. Frees each stage when the product after it has been issued. */
-INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a, u32 ring, u32 full, u32 empty, int next, int tail,
-                     int consumer) {
+/* 2. A consumer's share of one tile: acc = A B over K. Frees each stage when the product after it
+ *    has been issued. */
+INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a, u32 ring,
+                     u32 full, u32 empty, int next, int tail, int consumer) {
     const int tid = (int)threadIdx.x % 128;
     int last = -1;
 
@@ -279,8 +321,8 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
         for (int k = 0; k < MMAS; k++) {
 #pragma unroll
             for (int i = 0; i < WG_M; i++) {
-                mma(acc[i], DESC_ADD(a, i * 8192 + k * (A_MAJOR_M ? 2048 : 32)), DESC_ADD(b, k * (B_MAJOR_N ? 2048 : 32)),
-                    step + k > 0);
+                mma(acc[i], DESC_ADD(a, i * 8192 + k * (A_MAJOR_M ? 2048 : 32)),
+                    DESC_ADD(b, k * (B_MAJOR_N ? 2048 : 32)), step + k > 0);
             }
         }
         wgmma_commit();
@@ -291,7 +333,8 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
         last = r->slot;
     }
     if (PINGPONG) {
-        named_barrier_arrive(next, 256); /* All products are issued: the other's may queue up behind them. */
+        /* All products are issued: the other's may queue up behind them. */
+        named_barrier_arrive(next, 256);
     }
     wgmma_wait(0);
     stage_give_back(empty + 8 * last, tid);
@@ -303,7 +346,8 @@ INLINE void multiply(float acc[WG_M][BN / 2], ring_pos *r, int n_steps, u32 my_a
 #endif
 
 #if PROMOTE
-/* Scales of one step: of this thread's two rows of A (8 apart), and of the one or two blocks of 128 rows of B that the tile touches. */
+/* Scales of one step: of this thread's two rows of A (8 apart), and of the one or two blocks of 128
+ * rows of B that the tile touches. */
 typedef struct {
     float row0, row1, col0, col1;
 } scales;
@@ -323,10 +367,13 @@ INLINE scales scales_of(const gemm_args *a, int step, int row, int col) {
     return s;
 }
 
-/* 2b. The same where each step's sum is scaled and added by the FP32 units. row: this thread's first. */
-INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_steps, u32 my_a, u32 ring, u32 full, u32 empty,
-                            const gemm_args *args, int row, int col) {
-    const int tid = (int)threadIdx.x % 128, edge = 128 - col % 128; /* Columns from here on are the second block's. */
+/* 2b. The same where each step's sum is scaled and added by the FP32 units. row: this thread's
+ * first. */
+INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_steps, u32 my_a,
+                            u32 ring, u32 full, u32 empty, const gemm_args *args, int row,
+                            int col) {
+    /* Columns from here on are the second block's. */
+    const int tid = (int)threadIdx.x % 128, edge = 128 - col % 128;
     float part[BN / 2];
     scales next = scales_of(args, k_begin, row, col);
 
@@ -349,7 +396,9 @@ INLINE void multiply_scaled(float acc[BN / 2], ring_pos *r, int k_begin, int n_s
         if (SCALES == 2 && step + 1 < n_steps) {
             next = scales_of(args, k_begin + step + 1, row, col);
         }
-        const float s00 = s.row0 * s.col0, s10 = s.row1 * s.col0, s01 = s.row0 * s.col1, s11 = s.row1 * s.col1; /* Exact. */
+        /* Exact. */
+        const float s00 = s.row0 * s.col0, s10 = s.row1 * s.col0, s01 = s.row0 * s.col1,
+                    s11 = s.row1 * s.col1;
         wgmma_wait(0);
         wgmma_pin(part, BN / 2);
         stage_give_back(empty + 8 * r->slot, tid);
@@ -372,7 +421,8 @@ INLINE uint4 act_piece(uint4 v, const gemm_args *a) {
     u32 x[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        x[i] = PACK_ELEM(act_apply(EPI_ACT, elem_lo(x[i]), a), act_apply(EPI_ACT, elem_hi(x[i]), a));
+        x[i] = PACK_ELEM(act_apply(EPI_ACT, elem_lo(x[i]), a),
+                         act_apply(EPI_ACT, elem_hi(x[i]), a));
     }
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
@@ -382,7 +432,8 @@ INLINE uint4 slope_piece(uint4 d, uint4 aux, const gemm_args *a) {
     const u32 at[4] = {aux.x, aux.y, aux.z, aux.w};
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        x[i] = PACK_ELEM(elem_lo(x[i]) * act_slope(EPI_ACT_BWD, elem_lo(at[i]), a), elem_hi(x[i]) * act_slope(EPI_ACT_BWD, elem_hi(at[i]), a));
+        x[i] = PACK_ELEM(elem_lo(x[i]) * act_slope(EPI_ACT_BWD, elem_lo(at[i]), a),
+                         elem_hi(x[i]) * act_slope(EPI_ACT_BWD, elem_hi(at[i]), a));
     }
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
@@ -396,14 +447,17 @@ INLINE uint4 aux_piece(const gemm_args *a, int i, int row, int col) {
     if (r < a->m) {
         for (int e = 0; e < 8 && c + e < a->n; e += 2) { /* n is even. */
             const u32 pair = *(const u32 *)(a->aux + r * a->aux_ld + c + e);
-            x[0] = e == 0 ? pair : x[0], x[1] = e == 2 ? pair : x[1], x[2] = e == 4 ? pair : x[2], x[3] = e == 6 ? pair : x[3];
+            x[0] = e == 0 ? pair : x[0], x[1] = e == 2 ? pair : x[1], x[2] = e == 4 ? pair : x[2],
+            x[3] = e == 6 ? pair : x[3];
         }
     }
     return make_uint4(x[0], x[1], x[2], x[3]);
 }
 
-/* A chunk of 64 x 64 that has been rounded into buffer 0. Forward: out as x, then f of it through buffer 1. Backward: times f' in place. */
-INLINE void store_late(const void *map_c, const void *map_pre, const gemm_args *a, u32 stage, int consumer, int row, int col, int out_row) {
+/* A chunk of 64 x 64 that has been rounded into buffer 0. Forward: out as x, then f of it through
+ * buffer 1. Backward: times f' in place. */
+INLINE void store_late(const void *map_c, const void *map_pre, const gemm_args *a, u32 stage,
+                       int consumer, int row, int col, int out_row) {
     const int tid = (int)threadIdx.x % 128;
 #if EPI_ACT
     u32 out = stage + CHUNK_BYTES;
@@ -424,13 +478,16 @@ INLINE void store_late(const void *map_c, const void *map_pre, const gemm_args *
 #else
     u32 out = stage;
 #pragma unroll
-    for (int j = 0; j < CHUNK_BYTES / 16 / 128; j++) { /* All of aux is on its way at once, into buffer 1: each thread reads back its own. */
-        st_shared_v4(stage + CHUNK_BYTES + (tid + 128 * j) * 16, aux_piece(a, tid + 128 * j, row, col));
+    /* All of aux is on its way at once, into buffer 1: each thread reads back its own. */
+    for (int j = 0; j < CHUNK_BYTES / 16 / 128; j++) {
+        st_shared_v4(stage + CHUNK_BYTES + (tid + 128 * j) * 16,
+                     aux_piece(a, tid + 128 * j, row, col));
     }
     named_barrier_sync(BAR_STORE + consumer, 128);
 #pragma unroll 1
     for (int i = tid; i < CHUNK_BYTES / 16; i += 128) {
-        st_shared_v4(stage + i * 16, slope_piece(ld_shared_v4(stage + i * 16), ld_shared_v4(stage + CHUNK_BYTES + i * 16), a));
+        st_shared_v4(stage + i * 16, slope_piece(ld_shared_v4(stage + i * 16),
+                                                 ld_shared_v4(stage + CHUNK_BYTES + i * 16), a));
     }
 #endif
     fence_proxy_async();
@@ -450,7 +507,8 @@ INLINE void store_rows(const float acc[BN / 2], const gemm_args *a, int row, int
     const int tid = (int)threadIdx.x % 128, lane = tid % 32;
 #pragma unroll
     for (int i = 0; i < BN / 4; i++) {
-        const int r = row + 16 * (tid / 32) + lane / 4 + i % 2 * 8, c = col + i / 2 * 8 + lane % 4 * 2;
+        const int r = row + 16 * (tid / 32) + lane / 4 + i % 2 * 8,
+                  c = col + i / 2 * 8 + lane % 4 * 2;
         const float x = acc[4 * (i / 2) + 2 * (i % 2)], y = acc[4 * (i / 2) + 2 * (i % 2) + 1];
         if (r < row_end && c < a->n) { /* n is even. */
 #if OUT_F32
@@ -466,31 +524,37 @@ INLINE void store_rows(const float acc[BN / 2], const gemm_args *a, int row, int
 #endif
 
 #if PAIR
-/* 2c. This block's half of the columns, its neighbour's sums added, moves to the front of acc. Both rings are idle: all that was fetched has been multiplied. */
+/* 2c. This block's half of the columns, its neighbour's sums added, moves to the front of acc. Both
+ * rings are idle: all that was fetched has been multiplied. */
 INLINE void exchange(float acc[BN / 2], u32 ring, u32 given, int consumer, int rank) {
     const u32 mine = ring + (u32)(consumer * 128 * BN + (int)threadIdx.x % 128 * 16);
-    const u32 theirs = remote_address(mine, rank ^ 1), bar = remote_address(given + 8 * consumer, rank ^ 1);
+    const u32 theirs = remote_address(mine, rank ^ 1),
+              bar = remote_address(given + 8 * consumer, rank ^ 1);
     __syncwarp();
     cluster_sync();
 #pragma unroll
     for (int j = 0; j < BN / 16; j++) {
         const float *x = acc + 4 * j, *y = acc + BN / 4 + 4 * j;
-        st_async_v4(theirs + j * 2048, rank ? x[0] : y[0], rank ? x[1] : y[1], rank ? x[2] : y[2], rank ? x[3] : y[3], bar);
+        st_async_v4(theirs + j * 2048, rank ? x[0] : y[0], rank ? x[1] : y[1], rank ? x[2] : y[2],
+                    rank ? x[3] : y[3], bar);
     }
     mbarrier_wait(given + 8 * consumer, 0);
 #pragma unroll
     for (int j = 0; j < BN / 16; j++) {
         const uint4 got = ld_shared_v4(mine + j * 2048);
         float *x = acc + 4 * j, *y = acc + BN / 4 + 4 * j;
-        x[0] = (rank ? y[0] : x[0]) + __uint_as_float(got.x), x[1] = (rank ? y[1] : x[1]) + __uint_as_float(got.y);
-        x[2] = (rank ? y[2] : x[2]) + __uint_as_float(got.z), x[3] = (rank ? y[3] : x[3]) + __uint_as_float(got.w);
+        x[0] = (rank ? y[0] : x[0]) + __uint_as_float(got.x),
+        x[1] = (rank ? y[1] : x[1]) + __uint_as_float(got.y);
+        x[2] = (rank ? y[2] : x[2]) + __uint_as_float(got.z),
+        x[3] = (rank ? y[3] : x[3]) + __uint_as_float(got.w);
     }
 }
 #endif
 
-/* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of columns at a time, so that stores overlap arithmetic. */
-INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, const gemm_args *a, u32 stage, int consumer, int row, int col,
-                  int out_row, const tile_pos *p) {
+/* 3. Epilogue, then 64 rows of C through swizzled smem, a chunk of columns at a time, so that
+ *    stores overlap arithmetic. */
+INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, const gemm_args *a,
+                  u32 stage, int consumer, int row, int col, int out_row, const tile_pos *p) {
     const int tid = (int)threadIdx.x % 128, warp = tid / 32, lane = tid % 32;
     [[maybe_unused]] const int r8 = lane % 8;
     u32 buf = stage;
@@ -499,7 +563,8 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
     for (int i = 0; i < OUT_COLS / 8; i++) {
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            epilogue_pair(&acc[4 * i + 2 * h], &acc[4 * i + 2 * h + 1], row + 16 * warp + lane / 4 + 8 * h, col + 8 * i + 2 * (lane % 4), a);
+            epilogue_pair(&acc[4 * i + 2 * h], &acc[4 * i + 2 * h + 1],
+                          row + 16 * warp + lane / 4 + 8 * h, col + 8 * i + 2 * (lane % 4), a);
         }
     }
 #if GROUPED == 1
@@ -512,21 +577,27 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
     for (int chunk = 0; chunk < OUT_COLS / CHUNK_COLS; chunk++) {
         buf = stage + (EPI_LATE ? 0 : chunk % C_STAGES * CHUNK_BYTES);
         if (tid == 0) {
-            tma_store_wait_read(EPI_ACT_BWD ? 0 : C_STAGES - 1); /* Forward: x has left; y may still be leaving buffer 1. */
+            /* Forward: x has left; y may still be leaving buffer 1. */
+            tma_store_wait_read(EPI_ACT_BWD ? 0 : C_STAGES - 1);
         }
         named_barrier_sync(BAR_STORE + consumer, 128);
 #if OUT_F32
 #pragma unroll
         for (int i = 0; i < 8; i++) { /* Four groups of 8 columns, two rows each. */
-            const int e = 4 * (chunk * 4 + i / 2) + 2 * (i % 2), r = 16 * warp + lane / 4 + 8 * (i % 2);
-            st_shared_v2(buf + r * 128 + ((i / 2 * 2 + lane % 4 / 2) ^ (r % 8)) * 16 + lane % 2 * 8, acc[e], acc[e + 1]);
+            const int e = 4 * (chunk * 4 + i / 2) + 2 * (i % 2),
+                      r = 16 * warp + lane / 4 + 8 * (i % 2);
+            st_shared_v2(buf + r * 128 + ((i / 2 * 2 + lane % 4 / 2) ^ (r % 8)) * 16 + lane % 2 * 8,
+                         acc[e], acc[e + 1]);
         }
 #else
 #pragma unroll
-        for (int i = 0; i < CHUNK_COLS / 16; i++) { /* 16 columns at a time; lane l addresses row l % 8 of matrix l / 8. */
+        /* 16 columns at a time; lane l addresses row l % 8 of matrix l / 8. */
+        for (int i = 0; i < CHUNK_COLS / 16; i++) {
             const float *v = acc + 4 * (chunk * (CHUNK_COLS / 8) + i * 2);
-            stmatrix_x4(buf + (16 * warp + lane / 8 % 2 * 8 + r8) * ROW_BYTES + ((i * 2 + lane / 16) ^ (ROW_BYTES == 128 ? r8 : r8 / 2)) * 16,
-                        PACK_ELEM(v[0], v[1]), PACK_ELEM(v[2], v[3]), PACK_ELEM(v[4], v[5]), PACK_ELEM(v[6], v[7]));
+            stmatrix_x4(buf + (16 * warp + lane / 8 % 2 * 8 + r8) * ROW_BYTES +
+                            ((i * 2 + lane / 16) ^ (ROW_BYTES == 128 ? r8 : r8 / 2)) * 16,
+                        PACK_ELEM(v[0], v[1]), PACK_ELEM(v[2], v[3]), PACK_ELEM(v[4], v[5]),
+                        PACK_ELEM(v[6], v[7]));
         }
 #endif
 #if EPI_LATE
@@ -550,8 +621,8 @@ INLINE void store(float acc[BN / 2], const void *map_c, const void *map_pre, con
     }
 }
 
-INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, u32 ring, u32 full, u32 empty, u32 given, u32 stage, int consumer,
-                    int rank) {
+INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, u32 ring, u32 full,
+                    u32 empty, u32 given, u32 stage, int consumer, int rank) {
     ring_pos r = {0, 0};
     float acc[WG_M][BN / 2] = {{0.0f}};
     int turn = 0;
@@ -562,7 +633,8 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
     }
     walk w = {0, 0};
     tile_pos p;
-    for (int t = (int)blockIdx.x / BLOCKS_A_TILE; tile_next(t, a, rank, &w, &p); t += (int)gridDim.x / BLOCKS_A_TILE, turn ^= 1) {
+    for (int t = (int)blockIdx.x / BLOCKS_A_TILE; tile_next(t, a, rank, &w, &p);
+         t += (int)gridDim.x / BLOCKS_A_TILE, turn ^= 1) {
         const int n_steps = p.k_end - p.k_begin;
         if (PINGPONG && turn != consumer) {
             ring_skip(&r, n_steps);
@@ -579,9 +651,12 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
         } else {
 #if PROMOTE
             multiply_scaled(acc[0], &r, p.k_begin, n_steps, my_row * 128, ring, full, empty, a,
-                            p.row + my_row + (int)threadIdx.x % 128 / 32 * 16 + (int)threadIdx.x % 32 / 4, p.col);
+                            p.row + my_row + (int)threadIdx.x % 128 / 32 * 16 +
+                                (int)threadIdx.x % 32 / 4,
+                            p.col);
 #else
-            multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1), p.tail, consumer);
+            multiply(acc, &r, n_steps, my_row * 128, ring, full, empty, BAR_ORDER + (consumer ^ 1),
+                     p.tail, consumer);
 #endif
         }
 #if SCALES == 1 && !PROMOTE
@@ -597,7 +672,8 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
 #endif
 #pragma unroll
         for (int i = 0; i < WG_M; i++) {
-            store(acc[i], map_c, map_pre, a, stage, consumer, p.row + my_row + i * 64, p.col, p.out_row + my_row + i * 64, &p);
+            store(acc[i], map_c, map_pre, a, stage, consumer, p.row + my_row + i * 64, p.col,
+                  p.out_row + my_row + i * 64, &p);
         }
     }
     if (threadIdx.x % 128 == 0) {
@@ -607,12 +683,15 @@ INLINE void consume(const void *map_c, const void *map_pre, const gemm_args *a, 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 1)
-gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b, const __grid_constant__ tensor_map map_c,
-          const __grid_constant__ tensor_map map_pre, const __grid_constant__ gemm_args args) {
+    gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b,
+              const __grid_constant__ tensor_map map_c, const __grid_constant__ tensor_map map_pre,
+              const __grid_constant__ gemm_args args) {
     extern __shared__ __align__(1024) u8 smem[];
-    const u32 ring = (smem_addr(smem) + 1023) & ~1023u; /* STAGES x (A, B), C stages, barriers; see gemm_smem_bytes in gemm.c. */
+    /* STAGES x (A, B), C stages, barriers; see gemm_smem_bytes in gemm.c. */
+    const u32 ring = (smem_addr(smem) + 1023) & ~1023u;
     const u32 c_stages = ring + STAGES * STAGE_BYTES;
-    const u32 full = c_stages + CONSUMERS * C_STAGES * CHUNK_BYTES, empty = full + 8 * STAGES, given = empty + 8 * STAGES;
+    const u32 full = c_stages + CONSUMERS * C_STAGES * CHUNK_BYTES, empty = full + 8 * STAGES,
+              given = empty + 8 * STAGES;
     const int group = warp_uniform((int)threadIdx.x / 128);
     const int rank = CLUSTER > 1 || PAIR ? (int)cluster_cta_rank() : 0;
 
@@ -656,9 +735,11 @@ gemm_sm90(const __grid_constant__ tensor_map map_a, const __grid_constant__ tens
         if (CONSUMERS > 1) {
             regs_grow(REGS_CONSUMER);
         }
-        consume(&map_c, &map_pre, &args, ring, full, empty, given, c_stages + (group - 1) * C_STAGES * CHUNK_BYTES, group - 1, rank);
+        consume(&map_c, &map_pre, &args, ring, full, empty, given,
+                c_stages + (group - 1) * C_STAGES * CHUNK_BYTES, group - 1, rank);
     }
     if (CLUSTER > 1) {
-        cluster_sync(); /* No block leaves while its neighbour may still write to its shared memory. */
+        /* No block leaves while its neighbour may still write to its shared memory. */
+        cluster_sync();
     }
 }

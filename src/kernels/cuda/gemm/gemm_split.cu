@@ -1,12 +1,15 @@
-/* gemm_split.cu: C = epilogue(alpha * sum of the partial sums of a split-K product), in order of the splits.
+/* gemm_split.cu: C = epilogue(alpha * sum of the partial sums of a split-K product), in order of
+ * the splits.
  *
- * SHAPES    part (splits, m_padded, N) f32 as gemm_sm90.cu writes it, C (M, N) 16-bit or f32, rows 16-byte aligned; N a multiple of 4, up to 8 splits.
+ * SHAPES    part (splits, m_padded, N) f32 as gemm_sm90.cu writes it, C (M, N) 16-bit or f32, rows
+ *           16-byte aligned; N a multiple of 4, up to 8 splits.
  * MAP       a thread four columns of one row, which it has all on their way at once.
- * BOUND     memory, mostly L2: (4 splits + 2) M N bytes; worth it where M N is small beside K (M + N).
+ * BOUND     memory, mostly L2: (4 splits + 2) M N bytes; worth it where M N is small beside K (M +
+ *           N).
  * NUMERICS  fixed order: bit-identical run to run. OUT_ADD: C += sum, f32.
- *@spec sm_80 sm_90a: OUT_F32=0
- *@spec sm_80 sm_90a: OUT_F32=1 OUT_ADD=1
- *@spec sm_80 sm_90a: EPI_BIAS=1 EPI_ACT=ACT_GELU_TANH */
+ * @spec sm_80 sm_90a: OUT_F32=0
+ * @spec sm_80 sm_90a: OUT_F32=1 OUT_ADD=1
+ * @spec sm_80 sm_90a: EPI_BIAS=1 EPI_ACT=ACT_GELU_TANH */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "gemm/epilogue.cuh"
@@ -21,8 +24,9 @@
 #define SPLITS_MAX 8
 
 extern "C" __global__ void __launch_bounds__(256)
-gemm_split_sum(const __grid_constant__ gemm_args a, void *c, const float *part, i64 ldc) {
-    const int quads = a.n / 4, at = (int)(blockIdx.x * 256 + threadIdx.x), row = at / quads, col = at % quads * 4;
+    gemm_split_sum(const __grid_constant__ gemm_args a, void *c, const float *part, i64 ldc) {
+    const int quads = a.n / 4, at = (int)(blockIdx.x * 256 + threadIdx.x), row = at / quads,
+              col = at % quads * 4;
     const i64 apart = (i64)a.m_padded * a.n;
     float4 v[SPLITS_MAX], sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f), old = sum;
 
@@ -49,8 +53,10 @@ gemm_split_sum(const __grid_constant__ gemm_args a, void *c, const float *part, 
     epilogue_pair(&sum.x, &sum.y, row, col, &a);
     epilogue_pair(&sum.z, &sum.w, row, col + 2, &a);
     if (OUT_F32) {
-        *(float4 *)((float *)c + row * ldc + col) = make_float4(old.x + sum.x, old.y + sum.y, old.z + sum.z, old.w + sum.w);
+        *(float4 *)((float *)c + row * ldc + col) = make_float4(old.x + sum.x, old.y + sum.y,
+                                                                old.z + sum.z, old.w + sum.w);
     } else {
-        *(uint2 *)((elem *)c + row * ldc + col) = make_uint2(PACK_ELEM(sum.x, sum.y), PACK_ELEM(sum.z, sum.w));
+        *(uint2 *)((elem *)c + row * ldc + col) = make_uint2(PACK_ELEM(sum.x, sum.y),
+                                                             PACK_ELEM(sum.z, sum.w));
     }
 }

@@ -1,17 +1,21 @@
-/* gemv.cu: few rows times a weight matrix: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8: what a decoding step is made of.
+/* gemv.cu: few rows times a weight matrix: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8:
+ * what a decoding step is made of.
  *
  * SHAPES    K a multiple of 8; rows of x and W 16-byte aligned; any N.
- * MAP       a warp makes ROWS columns of y for all M rows of x; its lanes share K, 8 elements each in turn. SPLIT warps of a block share the same columns
- *           where N alone gives the machine too few warps.
+ * MAP       a warp makes ROWS columns of y for all M rows of x; its lanes share K, 8 elements each
+ *           in turn. SPLIT warps of a block share the same columns where N alone gives the machine
+ *           too few warps.
  * MOVEMENT
  *     W ──16 bytes a lane, past the L1──▶ registers ─┐
  *     x ──16 bytes a lane, from the L1──▶ registers ─┴─▶ M x ROWS sums a lane ──shuffles──▶ (SPLIT: smem) ──▶ y
- * BOUND     bytes of W: each is used once. UNROLL x ROWS loads of 16 bytes under way a lane hide the memory's latency.
- * NUMERICS  f32 multiply-adds; a lane's sum in order of k, then a fixed tree over lanes, then warps in order: bit-identical, whatever M is.
- *@spec sm_80 sm_90a: M=1 ROWS=2 SPLIT=1 OUT=bf16
- *@spec sm_80 sm_90a: M=2 ROWS=2 SPLIT=2 OUT=bf16
- *@spec sm_80 sm_90a: M=4 ROWS=2 SPLIT=1 OUT=fp32
- *@spec sm_80 sm_90a: M=8 ROWS=2 SPLIT=4 OUT=bf16 */
+ * BOUND     bytes of W: each is used once. UNROLL x ROWS loads of 16 bytes under way a lane hide
+ *           the memory's latency.
+ * NUMERICS  f32 multiply-adds; a lane's sum in order of k, then a fixed tree over lanes, then warps
+ *           in order: bit-identical, whatever M is.
+ * @spec sm_80 sm_90a: M=1 ROWS=2 SPLIT=1 OUT=bf16
+ * @spec sm_80 sm_90a: M=2 ROWS=2 SPLIT=2 OUT=bf16
+ * @spec sm_80 sm_90a: M=4 ROWS=2 SPLIT=1 OUT=fp32
+ * @spec sm_80 sm_90a: M=8 ROWS=2 SPLIT=4 OUT=bf16 */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "common/product.cuh"
@@ -42,10 +46,10 @@ INLINE void load_weights(uint4 v[UNROLL][ROWS], const elem *const w[ROWS], int k
     }
 }
 
-extern "C" __global__ void __launch_bounds__(32 * WARPS)
-gemv(const __grid_constant__ gemv_args a) {
+extern "C" __global__ void __launch_bounds__(32 * WARPS) gemv(const __grid_constant__ gemv_args a) {
     __shared__ float part[WARPS][M * ROWS];
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT, share = warp % SPLIT;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT,
+              share = warp % SPLIT;
     const int col = ((int)blockIdx.x * GROUPS + group) * ROWS;
     const elem *w[ROWS];
     float sum[ROWS][M] = {{0.0f}};
@@ -111,7 +115,8 @@ gemv(const __grid_constant__ gemv_args a) {
             x += part[warp + s][i];
         }
         if (at < a.n) {
-            product_store(a.y + (i % M) * a.ldy + at, x, bias_at(a.bias, a.bias_type, at), a.accumulate);
+            product_store(a.y + (i % M) * a.ldy + at, x, bias_at(a.bias, a.bias_type, at),
+                          a.accumulate);
         }
     }
 }

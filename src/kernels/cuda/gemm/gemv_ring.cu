@@ -1,34 +1,47 @@
-/* gemv_ring.cu: few rows times a weight matrix, with the small ops that stand before and behind it in a layer that decodes: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8.
+/* gemv_ring.cu: few rows times a weight matrix, with the small ops that stand before and behind it
+ * in a layer that decodes: y (M, N) = x (M, K) W^T, W stored (N, K), M = 1 .. 8.
  *
  * SHAPES    K a multiple of 8; rows of x and W 16-byte aligned; any N (TAIL 0).
- *           NORM 1: x is what RMSNorm makes of x [+ add], which is stored, too (normed, sum, rstd). TAIL 1: N = 2 F, act = f(first F columns) * others.
- *           TAIL 2: N = (q_heads + 2 kv_heads) dim: heads of q and k are rotated in place, those of k and v are also written to their pages.
- * MAP       one block an SM, each group of SPLIT warps walks over units of ROWS columns, PAIRS pairs: neighbours, a gate and its factor, or the two numbers that
- *           rotate with each other. The SPLIT warps of a group and their lanes share K, 8 elements each in turn.
+ *           NORM 1: x is what RMSNorm makes of x [+ add], which is stored, too (normed, sum, rstd).
+ *           TAIL 1: N = 2 F, act = f(first F columns) * others. TAIL 2: N = (q_heads + 2 kv_heads)
+ *           dim: heads of q and k are rotated in place, those of k and v are also written to their
+ *           pages.
+ * MAP       one block an SM, each group of SPLIT warps walks over units of ROWS columns, PAIRS
+ *           pairs: neighbours, a gate and its factor, or the two numbers that rotate with each
+ *           other. The SPLIT warps of a group and their lanes share K, 8 elements each in turn.
  * MOVEMENT
  *     W ──cp.async, 16 bytes a lane──▶ ring of STAGES x UNROLL x ROWS pieces of this lane ─┐
  *     x [+ add] ─ norm, every block by itself ─▶ smem (HELD 0: the L1) ────────────────────┴─▶ M x ROWS sums a lane ──shuffles──▶ smem ──▶ y, act, pages
- *     A lane reads what it copied itself: nobody waits for anybody but SPLIT warps at the end of a unit. The ring runs over the ends of units, and is filled before the kernel
- *     before this one is done (common/early.cuh): as deep as the SM allows, 16 to 23 MB of weights are under way while the rows are normed.
- * FILL      how the ring is filled. 0: what was used last is refilled before what comes next is multiplied, so a stage is never on its way. 1: all stages are sent before x is
- *           there, each is refilled behind its own products. 2: as 1, by the copy engine (sm_90): one lane's 512 bytes a column, an mbarrier a stage, and nothing stands in
- *           the way of the loads of x; BEYOND stages behind the ring go to the L2 meanwhile. BLOCKS 2: at most 64 registers a thread, so that the next kernel's block may stand beside. gemv_ring.c says which when.
+ *     A lane reads what it copied itself: nobody waits for anybody but SPLIT warps at the end of a
+ *     unit. The ring runs over the ends of units, and is filled before the kernel before this one
+ *     is done (common/early.cuh): as deep as the SM allows, 16 to 23 MB of weights are under way
+ *     while the rows are normed.
+ * FILL      how the ring is filled. 0: what was used last is refilled before what comes next is
+ *           multiplied, so a stage is never on its way. 1: all stages are sent before x is there,
+ *           each is refilled behind its own products. 2: as 1, by the copy engine (sm_90): one
+ *           lane's 512 bytes a column, an mbarrier a stage, and nothing stands in the way of the
+ *           loads of x; BEYOND stages behind the ring go to the L2 meanwhile. BLOCKS 2: at most 64
+ *           registers a thread, so that the next kernel's block may stand beside. gemv_ring.c says
+ *           which when.
  * BOUND     bytes of W: each is used once.
- * MEASURED  docs/SPEED.md, "Serving on a GPU", with what was slower: shallow rings that leave room for the next kernel's blocks, other prefetches to the L2. Weights leave the
- *           L2 first (evict_first): 1 % faster, 2 % with blocks.
- * NUMERICS  as the ops one by one: f32 multiply-adds, a lane's sum in order of k, a fixed tree over lanes, warps in order: the bits of gemv.cu for equal SPLIT; the norm's
- *           sums in norm.cu's order; what an op would have read back from y is rounded as in y.
- *@spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=1 WARPS=16 STAGES=6 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 OUT=bf16
- *@spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=2 WARPS=16 STAGES=5 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
- *@spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=4 WARPS=16 STAGES=6 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
- *@spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=1 WARPS=16 STAGES=12 WHOLE=0 HELD=0 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=fp32
- *@spec sm_80 sm_90a: M=4 ROWS=2 UNROLL=2 SPLIT=2 WARPS=16 STAGES=5 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=2 KIND=0 OUT=fp16 DTYPE=fp16
- *@spec sm_80 sm_90a: M=8 ROWS=2 UNROLL=2 SPLIT=1 WARPS=16 STAGES=4 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=0 OUT=bf16
- *@spec sm_80 sm_90a: M=1 SPLIT=2 WARPS=12 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
- *@spec sm_80: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
- *@spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=2 BEYOND=4 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
- *@spec sm_90a: M=1 SPLIT=4 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=8192 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
- *@spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=0 KIND=0 OUT=fp32 */
+ * MEASURED  docs/SPEED.md, "Serving on a GPU", with what was slower: shallow rings that leave room
+ *           for the next kernel's blocks, other prefetches to the L2. Weights leave the L2 first
+ *           (evict_first): 1 % faster, 2 % with blocks.
+ * NUMERICS  as the ops one by one: f32 multiply-adds, a lane's sum in order of k, a fixed tree over
+ *           lanes, warps in order: the bits of gemv.cu for equal SPLIT; the norm's sums in
+ *           norm.cu's order; what an op would have read back from y is rounded as in y.
+ * @spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=1 WARPS=16 STAGES=6 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=2 OUT=bf16
+ * @spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=2 WARPS=16 STAGES=5 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
+ * @spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=4 WARPS=16 STAGES=6 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
+ * @spec sm_80 sm_90a: M=1 ROWS=4 UNROLL=1 SPLIT=1 WARPS=16 STAGES=12 WHOLE=0 HELD=0 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=fp32
+ * @spec sm_80 sm_90a: M=4 ROWS=2 UNROLL=2 SPLIT=2 WARPS=16 STAGES=5 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=256 TAIL=2 KIND=0 OUT=fp16 DTYPE=fp16
+ * @spec sm_80 sm_90a: M=8 ROWS=2 UNROLL=2 SPLIT=1 WARPS=16 STAGES=4 WHOLE=1 HELD=1 NORM=1 ADD=1 PARAM=fp32 LANES=32 TAIL=1 KIND=0 OUT=bf16
+ * @spec sm_80 sm_90a: M=1 SPLIT=2 WARPS=12 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=2 KIND=0 OUT=bf16
+ * @spec sm_80: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=1 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
+ * @spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=4 FILL=2 BEYOND=4 BLOCKS=2 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=1 KIND=2 OUT=bf16
+ * @spec sm_90a: M=1 SPLIT=4 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=8192 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=0 ADD=0 PARAM=fp32 LANES=32 TAIL=0 KIND=0 OUT=bf16
+ * @spec sm_90a: M=1 SPLIT=1 WARPS=16 STAGES=6 FILL=2 BLOCKS=1 WIDTH=2048 BARE=1 WHOLE=1 HELD=1 ROWS=4 UNROLL=1 NORM=1 ADD=1 PARAM=bf16 LANES=32 TAIL=0 KIND=0
+ * OUT=fp32 */
 #define PAIRS   (ROWS / 2)
 #define GROUPS  (WARPS / SPLIT)
 #define THREADS (32 * WARPS)
@@ -41,13 +54,15 @@
 #ifndef BLOCKS
 #define BLOCKS 1
 #endif
-#define AHEAD   (FILL ? STAGES : STAGES - 1) /* Stages on their way when x comes. */
-#define SENT    (FILL == 2 ? 1 : AHEAD)
+#define AHEAD       (FILL ? STAGES : STAGES - 1) /* Stages on their way when x comes. */
+#define SENT        (FILL == 2 ? 1 : AHEAD)
 #define STAGE_BYTES (UNROLL * ROWS * 512) /* of a warp */
 #define RING_BYTES  (STAGES * STAGE_BYTES)
 #define STEP        (UNROLL * SPLIT * 256) /* Columns of W that a stage of a group takes on. */
-static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2 - (FILL > 0), "columns in pairs, warps in groups");
-static_assert(FILL != 2 || (WHOLE && UNROLL == 1), "the copy engine takes whole pieces of 512 bytes");
+static_assert(ROWS % 2 == 0 && WARPS % SPLIT == 0 && STAGES >= 2 - (FILL > 0),
+              "columns in pairs, warps in groups");
+static_assert(FILL != 2 || (WHOLE && UNROLL == 1),
+              "the copy engine takes whole pieces of 512 bytes");
 #if BEYOND
 static_assert(FILL == 2 && (STAGES + BEYOND) * STEP <= WIDTH, "stages of the first unit");
 #endif
@@ -78,10 +93,12 @@ INLINE void aim(source *s, const ring_args *a) {
 #pragma unroll
     for (int r = 0; r < ROWS; r++) { /* Past the end: the last column again, not stored. */
         const int pair = min_i(s->unit * PAIRS + r / 2, pairs_of(a) - 1);
-        s->w[r] = (const elem *)a->w + (i64)min_i(column_of(a, pair) + r % 2 * distance_of(a), a->n - 1) * a->ldw;
+        s->w[r] = (const elem *)a->w +
+                  (i64)min_i(column_of(a, pair) + r % 2 * distance_of(a), a->n - 1) * a->ldw;
     }
 }
-/* The first unit of a group; the next is gridDim.x * GROUPS further. FILL: a block's units of a turn are neighbours. */
+/* The first unit of a group; the next is gridDim.x * GROUPS further. FILL: a block's units of a
+ * turn are neighbours. */
 INLINE int first_unit(int group) {
     return FILL ? (int)blockIdx.x * GROUPS + group : group * (int)gridDim.x + (int)blockIdx.x;
 }
@@ -166,15 +183,17 @@ INLINE void multiply(const ring_args *a, const places *s, float sum[ROWS][M], u3
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS)
-gemv_ring(const __grid_constant__ ring_args a) {
+    gemv_ring(const __grid_constant__ ring_args a) {
     extern __shared__ __align__(128) u8 smem[];
     __shared__ float part[2][WARPS][ROWS * M];
 #if FILL == 2
     __shared__ __align__(8) u64 barriers[WARPS][STAGES];
     u32 phase = 0;
 #endif
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT, share = warp % SPLIT;
-    const int units = div_up(pairs_of(&a), PAIRS), steps = div_up(a.k, STEP), first = (share * 32 + lane) * 8;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, group = warp / SPLIT,
+              share = warp % SPLIT;
+    const int units = div_up(pairs_of(&a), PAIRS), steps = div_up(a.k, STEP),
+              first = (share * 32 + lane) * 8;
     const places s = places_of(&a, smem + WARPS * RING_BYTES);
     const u32 ring = smem_addr(smem) + (u32)(warp * RING_BYTES + lane * 16);
     source from = {evict_first(), first_unit(group), 0};
@@ -193,7 +212,8 @@ gemv_ring(const __grid_constant__ ring_args a) {
         cp_async_commit(); /* Gains. */
     }
     aim(&from, &a);
-    const int from_column = FILL == 2 ? share * 256 : first; /* Of the copies: all lanes' are one lane's. */
+    /* Of the copies: all lanes' are one lane's. */
+    const int from_column = FILL == 2 ? share * 256 : first;
 #pragma unroll
     for (int i = 0; i < AHEAD; i++) { /* 1. On their way before x is there. */
         send(&from, &a, ring + i * STAGE_BYTES, from_column, steps, units);

@@ -1,5 +1,6 @@
-/* grouped.c: products of experts through gemm_sm90.cu (GROUPED): how many rows an expert has is read on the device, so the grid is one block an SM and
- * each walks over the experts to its tiles. */
+/* grouped.c: products of experts through gemm_sm90.cu (GROUPED): how many rows an expert has is
+ * read on the device, so the grid is one block an SM and each walks over the experts to its
+ * tiles. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -73,8 +74,8 @@ static lt_err map_of(lt_cuda *c, CUtensorMap *map, const lt_tensor *t, int inner
 lt_err lt_gemm_grouped(lt_cuda *c, CUstream s, const lt_matmul_grouped_args *a) {
     const tile t = tile_of(a);
     const bool weights = a->weights, f32 = a->y.dtype == LT_F32,
-               into_16 = a->accumulate &&
-                         !f32; /* y + product is a residual that happens to be y. */
+               /* y + product is a residual that happens to be y. */
+        into_16 = a->accumulate && !f32;
     const int bm = 64 * t.wg_m * (t.pingpong ? 1 : 2);
     const size_t shared = 1024 + (size_t)t.stages * ((size_t)(bm + t.bn) * STEP * 2 + 16) +
                           (size_t)2 * 2 * 8192;

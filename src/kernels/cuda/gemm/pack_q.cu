@@ -1,16 +1,18 @@
 /* pack_q.cu: ggml's rows of blocks into the tiles of tile_q.cuh.
  *
- * SHAPES    src: `rows` rows of `groups` groups of 32, any alignment. dst: whole tiles; what is past the rows and columns of src becomes zero.
+ * SHAPES    src: `rows` rows of `groups` groups of 32, any alignment. dst: whole tiles; what is
+ *           past the rows and columns of src becomes zero.
  * MAP       a thread 128 columns of a row: no two write the same byte.
- * NUMERICS  a simple format's numbers are kept; a K format's d * s is rounded to fp16 once (2^-11, less than what 16-bit activations round).
- *@spec sm_80 sm_90a: TYPE=Q8_0 BITS=8 GROUP=32 MINS=0
- *@spec sm_80 sm_90a: TYPE=Q4_0 BITS=4 GROUP=32 MINS=0
- *@spec sm_80 sm_90a: TYPE=Q4_1 BITS=4 GROUP=32 MINS=1
- *@spec sm_80 sm_90a: TYPE=Q5_0 BITS=5 GROUP=32 MINS=0
- *@spec sm_80 sm_90a: TYPE=Q5_1 BITS=5 GROUP=32 MINS=1
- *@spec sm_80 sm_90a: TYPE=Q4_K BITS=4 GROUP=32 MINS=1
- *@spec sm_80 sm_90a: TYPE=Q5_K BITS=5 GROUP=32 MINS=1
- *@spec sm_80 sm_90a: TYPE=Q6_K BITS=6 GROUP=16 MINS=0 */
+ * NUMERICS  a simple format's numbers are kept; a K format's d * s is rounded to fp16 once (2^-11,
+ *           less than what 16-bit activations round).
+ * @spec sm_80 sm_90a: TYPE=Q8_0 BITS=8 GROUP=32 MINS=0
+ * @spec sm_80 sm_90a: TYPE=Q4_0 BITS=4 GROUP=32 MINS=0
+ * @spec sm_80 sm_90a: TYPE=Q4_1 BITS=4 GROUP=32 MINS=1
+ * @spec sm_80 sm_90a: TYPE=Q5_0 BITS=5 GROUP=32 MINS=0
+ * @spec sm_80 sm_90a: TYPE=Q5_1 BITS=5 GROUP=32 MINS=1
+ * @spec sm_80 sm_90a: TYPE=Q4_K BITS=4 GROUP=32 MINS=1
+ * @spec sm_80 sm_90a: TYPE=Q5_K BITS=5 GROUP=32 MINS=1
+ * @spec sm_80 sm_90a: TYPE=Q6_K BITS=6 GROUP=16 MINS=0 */
 #include "common/blocks.cuh"
 #include "gemm/tile_q.cuh"
 
@@ -22,14 +24,16 @@ INLINE void put_group(u8 *tile, const group32 *x, int g, int r) {
         for (int first = 0; first < 8; first += 4) {
             u32 word = 0;
             for (int e = first; e < first + 4; e++) {
-                const u32 low = LOW == 4 ? x->u[element_at(q, e)] & 15u : x->u[element_at(q, e)] ^ (OFFSET == 128 ? 0x80u : 0u);
+                const u32 low = LOW == 4 ? x->u[element_at(q, e)] & 15u
+                                         : x->u[element_at(q, e)] ^ (OFFSET == 128 ? 0x80u : 0u);
                 word |= low << bits_in_word(g, e);
             }
             u32 *const to = (u32 *)(tile + word_in_tile(g, r, q, first / 4));
             *to = LOW == 4 && g % 2 == 1 ? *to | word : word;
         }
         for (int e = 0; HIGH > 0 && e < 8; e++) {
-            tile[high_in_tile(g, r, q) + bits_in_word(0, e) / 8] |= (u8)(x->u[element_at(q, e)] >> 4 << high_bit(g, e / 4));
+            tile[high_in_tile(g, r, q) + bits_in_word(0, e) / 8] |= (u8)(x->u[element_at(q, e)] >>
+                                                                         4 << high_bit(g, e / 4));
         }
     }
     for (int i = 0; i < SCALES; i++) {
@@ -41,7 +45,7 @@ INLINE void put_group(u8 *tile, const group32 *x, int g, int r) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-pack_q(u8 *dst, const u8 *src, i64 rows, int groups, int tiles, i64 src_bytes) {
+    pack_q(u8 *dst, const u8 *src, i64 rows, int groups, int tiles, i64 src_bytes) {
     const i64 item = (i64)blockIdx.x * THREADS + threadIdx.x, row = item / tiles;
     const int first = (int)(item % tiles) * 4, r = (int)(row % TILE_ROWS);
     if (row >= (rows + TILE_ROWS - 1) / TILE_ROWS * TILE_ROWS) {

@@ -57,8 +57,9 @@ const char *lt_gemm_scaled_refusal(const lt_matmul_scaled_args *a, const lt_cuda
                                                                           : NULL;
 }
 
-/* Clocks of all waves of tiles. Measured on Llama-1B's products: the wider promoted tile is 5 % slower; pairs that share B are 2 % faster than single tiles, but
- * optest has not run on them yet (docs/SPEED.md), so the bench alone takes them. */
+/* Clocks of all waves of tiles. Measured on Llama-1B's products: the wider promoted tile is 5 %
+ * slower; pairs that share B are 2 % faster than single tiles, but optest has not run on them yet
+ * (docs/SPEED.md), so the bench alone takes them. */
 static lt_gemm_scaled_tile choose(const lt_matmul_scaled_args *a, int n_sms) {
     const bool promote = a->a_kind != LT_SCALE_TENSOR;
     lt_gemm_scaled_tile best = lt_gemm_scaled_tiles[0];
@@ -82,8 +83,8 @@ static lt_gemm_scaled_tile choose(const lt_matmul_scaled_args *a, int n_sms) {
 lt_err lt_gemm_scaled_with(lt_cuda *c, CUstream s, const lt_matmul_scaled_args *a,
                            const lt_gemm_scaled_tile *t) {
     const bool f32 = a->y.dtype == LT_F32,
-               into_16 = a->accumulate &&
-                         !f32; /* y + product is a residual that happens to be y. */
+               /* y + product is a residual that happens to be y. */
+        into_16 = a->accumulate && !f32;
     const int64_t m = a->y.shape[0], n = a->y.shape[1], k = a->a.shape[1];
     const int64_t blocks = lt_cuda_div_up(m, BM * t->cluster) * t->cluster *
                            lt_cuda_div_up(n, t->bn),

@@ -1,4 +1,5 @@
-/* share_q.cuh: a lane's share of a tile of quantised weights (tile_q.cuh) in registers, and what operand_q.cuh and eight_q.cuh need of it. */
+/* share_q.cuh: a lane's share of a tile of quantised weights (tile_q.cuh) in registers, and what
+ * operand_q.cuh and eight_q.cuh need of it. */
 #ifndef LT_CUDA_GEMM_SHARE_Q_CUH
 #define LT_CUDA_GEMM_SHARE_Q_CUH
 
@@ -28,7 +29,8 @@ __attribute__((unused)) INLINE void take_share(share *s, u32 tile) {
     if (HIGH == 2) {
         s->high = ld_shared_v4(tile + HIGH_AT + 16 * lane);
     } else if (HIGH == 1) {
-        s->high = make_uint4((u32)ld_shared_s32(tile + HIGH_AT + 8 * lane), (u32)ld_shared_s32(tile + HIGH_AT + 8 * lane + 4), 0, 0);
+        s->high = make_uint4((u32)ld_shared_s32(tile + HIGH_AT + 8 * lane),
+                             (u32)ld_shared_s32(tile + HIGH_AT + 8 * lane + 4), 0, 0);
     }
 #pragma unroll
     for (int i = 0; i < SCALES; i++) {

@@ -1,7 +1,8 @@
 /* tune.c: `lateen tune gemm`: who computes a product fastest.
  *
- * Each candidate runs as the op's own list would run it (winners.h, force), recorded as serving records it, on sets of operands in turn that together are several times the L2:
- * what is timed is what will be used.
+ * Each candidate runs as the op's own list would run it (winners.h, force), recorded as serving
+ * records it, on sets of operands in turn that together are several times the L2: what is timed is
+ * what will be used.
  * A quick round of all, then the best FINALISTS interleaved; the median decides. */
 #include <stdlib.h>
 #include <string.h>

@@ -1,13 +1,15 @@
 /* winners.c: see winners.h.
  *
  * The file: <cache>/gemm.tune, one line a product:
- *     gpu m n k layout in out sum bias by bn wg_m consumers cluster stages splits group pingpong block choice vendor us...
+ *     gpu m n k layout in out sum bias by bn wg_m consumers cluster stages splits group pingpong
+ *     block choice vendor us...
  *     gpu      the GPU's name, blanks as _          layout  op(a) op(b): nt nn tn tt      in, out  bf16 fp16 fp32
  *     sum      1: y += product                      bias    none, or its type             by       wgmma cublaslt gemv few
  *     block    1: not persistent, 2: pairs of blocks
  *     choice, vendor, us   as in lt_gemm_winner; of kinds that came later than the line, none
- * The same lines in winners.txt are part of the program: what was measured on GPUs we had. The file's come before them. A malformed line, or one of a tile that
- * does not exist, is skipped. The file is read once a process; writers replace the whole of it (write aside, rename). */
+ * The same lines in winners.txt are part of the program: what was measured on GPUs we had. The
+ * file's come before them. A malformed line, or one of a tile that does not exist, is skipped. The
+ * file is read once a process; writers replace the whole of it (write aside, rename). */
 #include "kernels/cuda/gemm/winners.h"
 
 #include <pthread.h>
@@ -70,7 +72,8 @@ static void key_of(row_key *out, const lt_cuda_info *info, const lt_gemm_args *a
     snprintf(out->in, sizeof out->in, "%s", word(a->in));
     snprintf(out->out, sizeof out->out, "%s", word(a->out));
     snprintf(out->bias, sizeof out->bias, "%s", a->bias != NULL ? word(a->bias_dtype) : "none");
-    /* A weight's gradient is stored by the first batch of a step and added to by the others: one row for both, what reads y costs little beside K. */
+    /* A weight's gradient is stored by the first batch of a step and added to by the others: one
+     * row for both, what reads y costs little beside K. */
     out->sum = a->accumulate || (a->trans_a && a->out == LT_F32);
 }
 
@@ -155,7 +158,8 @@ static lt_err tune_path(char path[LT_PATH_BYTES]) {
     return lt_path_join(path, dir, "gemm.tune");
 }
 
-/* Under the lock. A file that can not be read is as good as none: the list's rules serve every shape. */
+/* Under the lock. A file that can not be read is as good as none: the list's rules serve every
+ * shape. */
 static void rows_read(void) {
     char path[LT_PATH_BYTES], *text = NULL;
     lt_source ours = {0};

@@ -1,7 +1,9 @@
-/* winners.h: which kernel wins a product's shape on a GPU: what `lateen tune gemm` measured, and the ordered list of the matmul op follows.
+/* winners.h: which kernel wins a product's shape on a GPU: what `lateen tune gemm` measured, and
+ * the ordered list of the matmul op follows.
  *
- * Without an entry the list decides by rules and an estimate (ops/matmul.c, gemm.c). With one, two runs of the same program on the same GPU
- * still have the same bits: entries change only when someone tunes. */
+ * Without an entry the list decides by rules and an estimate (ops/matmul.c, gemm.c). With one, two
+ * runs of the same program on the same GPU still have the same bits: entries change only when
+ * someone tunes. */
 #ifndef LT_KERNELS_CUDA_GEMM_WINNERS_H
 #define LT_KERNELS_CUDA_GEMM_WINNERS_H
 
@@ -23,11 +25,12 @@ typedef struct {
     double us[LT_GEMM_BY_COUNT]; /* Each one's best time; 0: it does not take the shape. */
 } lt_gemm_winner;
 
-/* The entry of exactly this product (sizes, layout, types, bias, accumulation) on a GPU of this name, or NULL: also for products with an activation
- * or a residual in the epilogue. */
+/* The entry of exactly this product (sizes, layout, types, bias, accumulation) on a GPU of this
+ * name, or NULL: also for products with an activation or a residual in the epilogue. */
 const lt_gemm_winner *lt_gemm_winner_find(const lt_cuda_info *info, const lt_gemm_args *a);
 
-/* Until the next call, find answers w for every product of this process; NULL ends it. For the tuner, which runs alone. */
+/* Until the next call, find answers w for every product of this process; NULL ends it. For the
+ * tuner, which runs alone. */
 void lt_gemm_winner_force(const lt_gemm_winner *w);
 
 /* Put an entry into the tune file, in place of an older one. */

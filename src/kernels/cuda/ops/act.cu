@@ -1,19 +1,24 @@
-/* act.cu — activations, plain y = f(x) and gated y = f(gate) * up with x = [gate | up], forward and backward.
+/* act.cu — activations, plain y = f(x) and gated y = f(gate) * up with x = [gate | up], forward and
+ * backward.
  *
- * SHAPES    plain: x, y (rows, F). Gated: x (rows, 2 F), y (rows, F). DTYPE, contiguous. KIND as in LT_ACT_MAP: 0 gelu_tanh, 1 gelu (erf), 2 silu,
- *           3 relu, 4 relu2, 5 xielu (params: 2 floats p, n; dparams partials: 2 floats a block).
- * MAP       blocks of 256 threads, PIECES pieces of W elements a thread and operand, all loaded before the first is used. xIELU: as many blocks as are
- *           resident, which walk over the pieces, since a block has its two slopes to make from params, and on the way back leaves two sums.
- * BOUND     bytes a element of y (bf16): plain 4, backward 6; gated 6, backward 10. Special functions: 2 an element; a chip moves 0.75e12
- *           elements/s and does 132 x 16 x 1.98e9 = 4.2e12 special functions/s.
- * NUMERICS  fp32 inside; exponentials by ex2.approx (2 ulp), one rounding at the store (bf16) hides them. xIELU without branches: signs are random, so a
- *           warp would take both.
- *@spec sm_80 sm_90a: KIND=0 GATED=0 DTYPE=bf16 W=8
- *@spec sm_80 sm_90a: KIND=1 GATED=0 DTYPE=bf16 W=8
- *@spec sm_80 sm_90a: KIND=2 GATED=1 DTYPE=bf16 W=8
- *@spec sm_80 sm_90a: KIND=2 GATED=0 DTYPE=fp32 W=4
- *@spec sm_80 sm_90a: KIND=4 GATED=0 DTYPE=bf16 W=1
- *@spec sm_80 sm_90a: KIND=5 GATED=0 DTYPE=bf16 W=8 PIECES=2 */
+ * SHAPES    plain: x, y (rows, F). Gated: x (rows, 2 F), y (rows, F). DTYPE, contiguous. KIND as in
+ *           LT_ACT_MAP: 0 gelu_tanh, 1 gelu (erf), 2 silu, 3 relu, 4 relu2, 5 xielu (params: 2
+ *           floats p, n; dparams partials: 2 floats a block).
+ * MAP       blocks of 256 threads, PIECES pieces of W elements a thread and operand, all loaded
+ *           before the first is used. xIELU: as many blocks as are resident, which walk over the
+ *           pieces, since a block has its two slopes to make from params, and on the way back
+ *           leaves two sums.
+ * BOUND     bytes a element of y (bf16): plain 4, backward 6; gated 6, backward 10. Special
+ *           functions: 2 an element; a chip moves 0.75e12 elements/s and does 132 x 16 x 1.98e9 =
+ *           4.2e12 special functions/s.
+ * NUMERICS  fp32 inside; exponentials by ex2.approx (2 ulp), one rounding at the store (bf16) hides
+ *           them. xIELU without branches: signs are random, so a warp would take both.
+ * @spec sm_80 sm_90a: KIND=0 GATED=0 DTYPE=bf16 W=8
+ * @spec sm_80 sm_90a: KIND=1 GATED=0 DTYPE=bf16 W=8
+ * @spec sm_80 sm_90a: KIND=2 GATED=1 DTYPE=bf16 W=8
+ * @spec sm_80 sm_90a: KIND=2 GATED=0 DTYPE=fp32 W=4
+ * @spec sm_80 sm_90a: KIND=4 GATED=0 DTYPE=bf16 W=1
+ * @spec sm_80 sm_90a: KIND=5 GATED=0 DTYPE=bf16 W=8 PIECES=2 */
 #include "common/act.cuh"
 #include "common/vec.cuh"
 
@@ -23,11 +28,11 @@
 #ifndef PIECES
 #define PIECES 1
 #endif
-#define THREADS     256
-#define TURN        ((i64)THREADS * W * PIECES) /* Elements that a block works on at once. */
-#define XIELU_BETA  0.5f
-#define XIELU_EPS   (-1e-6f)
-#define SQRT_HALF   0.7071067812f
+#define THREADS      256
+#define TURN         ((i64)THREADS * W * PIECES) /* Elements that a block works on at once. */
+#define XIELU_BETA   0.5f
+#define XIELU_EPS    (-1e-6f)
+#define SQRT_HALF    0.7071067812f
 #define INV_SQRT_2PI 0.3989422804f
 
 /* xIELU's two slopes: softplus(p), beta + softplus(n). */
@@ -37,18 +42,21 @@ typedef struct {
 INLINE float softplus(float x) {
     return x > 20.0f ? x : log1pf(expf(x));
 }
-/* exp(x) - 1, x <= 0. For 16-bit storage an exponential and, near 0, where that cancels, a polynomial: 3e-5 of what exceeds x, 1e-6 of the whole. */
+/* exp(x) - 1, x <= 0. For 16-bit storage an exponential and, near 0, where that cancels, a
+ * polynomial: 3e-5 of what exceeds x, 1e-6 of the whole. */
 INLINE float expm1_negative(float x) {
     if (sizeof(DTYPE) == 4) {
         return expm1f(x);
     }
-    const float more = 0.5f + x * (0.166666667f + x * (0.0416666667f + x * 0.00833333333f)), near = fmaf(x * x, more, x);
+    const float more = 0.5f + x * (0.166666667f + x * (0.0416666667f + x * 0.00833333333f)),
+                near = fmaf(x * x, more, x);
     float far;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(far) : "f"(x * 1.4426950409f));
     return x > -0.125f ? near : far - 1.0f;
 }
 INLINE xielu xielu_slopes(const float *params) {
-    const xielu k = {KIND == 5 ? softplus(params[0]) : 0.0f, KIND == 5 ? XIELU_BETA + softplus(params[1]) : 0.0f};
+    const xielu k = {KIND == 5 ? softplus(params[0]) : 0.0f,
+                     KIND == 5 ? XIELU_BETA + softplus(params[1]) : 0.0f};
     return k;
 }
 INLINE float f(float x, xielu k) {
@@ -63,7 +71,8 @@ INLINE float f(float x, xielu k) {
 #elif KIND == 4
     return fmaxf(x, 0.0f) * fmaxf(x, 0.0f);
 #else
-    const float right = (k.positive * x + XIELU_BETA) * x, left = k.negative * (expm1_negative(fminf(x, XIELU_EPS)) - x) + XIELU_BETA * x;
+    const float right = (k.positive * x + XIELU_BETA) * x,
+                left = k.negative * (expm1_negative(fminf(x, XIELU_EPS)) - x) + XIELU_BETA * x;
     return x > 0.0f ? right : left;
 #endif
 }
@@ -88,7 +97,8 @@ INLINE float df(float x, xielu k, float *by_positive, float *by_negative) {
 #endif
 }
 
-/* Where piece `at` of y, dy (gated or not) stands in memory, and where in x, dx: gate (or plain), up F later. RAGGED: rows have strides. */
+/* Where piece `at` of y, dy (gated or not) stands in memory, and where in x, dx: gate (or plain),
+ * up F later. RAGGED: rows have strides. */
 INLINE i64 y_at(i64 at, int cols, i64 ld) {
     return RAGGED ? at / cols * ld + at % cols : at;
 }
@@ -97,8 +107,7 @@ INLINE i64 x_at(i64 at, int cols, i64 ld) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols, i64 ldy,
-        i64 ldx) {
+    act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols, i64 ldy, i64 ldx) {
     wait_for_others();
     const xielu k = xielu_slopes(params);
     for (i64 turn = blockIdx.x * TURN; turn < count; turn += gridDim.x * TURN) {
@@ -134,8 +143,8 @@ act_fwd(DTYPE *y, const DTYPE *x, const float *params, i64 count, int cols, i64 
 
 /* parts (2, gridDim.x): xIELU only. dx may be x. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *params, i64 count, int cols, i64 lddx,
-        i64 lddy, i64 ldx) {
+    act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *params,
+            i64 count, int cols, i64 lddx, i64 lddy, i64 ldx) {
     wait_for_others();
     const xielu k = xielu_slopes(params);
     float d_positive = 0.0f, d_negative = 0.0f;
@@ -192,7 +201,8 @@ act_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const float *p
 }
 
 /* dparams += sums of the parts, times softplus' = sigmoid; one block. */
-extern "C" __global__ void __launch_bounds__(1024) act_params(float *dparams, const float *parts, const float *params, int n) {
+extern "C" __global__ void __launch_bounds__(1024)
+    act_params(float *dparams, const float *parts, const float *params, int n) {
     __shared__ float slots[2][WARP];
     float sum[2] = {0.0f, 0.0f};
     wait_for_others();

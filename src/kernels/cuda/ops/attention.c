@@ -1,4 +1,5 @@
-/* attention.c: the ordered lists of attention: the Hopper kernels, those of sm_80, tiled.cu for fp32, then any.cu, which takes everything that is left. */
+/* attention.c: the ordered lists of attention: the Hopper kernels, those of sm_80, tiled.cu for
+ * fp32, then any.cu, which takes everything that is left. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -158,7 +159,8 @@ static lt_err any_bwd_run(lt_queue *q, const void *args) {
     return sinks_run(q, &w, act);
 }
 
-/* A launch of tiled.cu: partners that come at a time, tiles of rows and of partners in shared memory. */
+/* A launch of tiled.cu: partners that come at a time, tiles of rows and of partners in shared
+ * memory. */
 typedef struct {
     const char *entry;
     int partners[2]; /* for heads of up to 64 and 128 */

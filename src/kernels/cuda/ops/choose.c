@@ -1,7 +1,8 @@
 /* choose.c: launchers of note.cu and choose.cu: how many blocks share a row, and how they meet.
  *
- * Blocks of a cluster are alive together. Without clusters they are when all of a launch fit the GPU at once: then at most 64 picks share the counters of
- * the queue's scratch memory, and more picks get a block each. */
+ * Blocks of a cluster are alive together. Without clusters they are when all of a launch fit the
+ * GPU at once: then at most 64 picks share the counters of the queue's scratch memory, and more
+ * picks get a block each. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -63,7 +64,8 @@ typedef struct {
     bool held, cluster;
 } division;
 
-/* The fewest blocks a row that hold it in shared memory, or, where there are SMs for all, as many as it pays for; one when they could not meet. */
+/* The fewest blocks a row that hold it in shared memory, or, where there are SMs for all, as many
+ * as it pays for; one when they could not meet. */
 static division divide(const lt_cuda_info *gpu, int64_t picks, int64_t cols) {
     const int all = (int)LT_CUDA_DIV_UP(cols, CHUNK);
     const int most = gpu->cc >= 90 ? 16 : 8;

@@ -1,51 +1,69 @@
-/* choose.cu — a token for each of P picks, each from a row of fp32 logits: notes and masks; greedy, or temperature, top-k, typical, top-p, min-p and the draw;
- * log-probabilities.
+/* choose.cu — a token for each of P picks, each from a row of fp32 logits: notes and masks; greedy,
+ * or temperature, top-k, typical, top-p, min-p and the draw; log-probabilities.
  *
- * SHAPES    logits (rows, V), ld apart, from which pick p reads row rows[p]; how (P, 15) fp64; results (P), (P, 20); notes (S, V + 1024) and masks
- *           (M, ceil(V / 32)) int32. V <= PARTS * CHUNKS * 2048.
- * MAP       PARTS blocks of 512 threads a pick, each with its slice of CHUNKS chunks of 2048 ids; thread t has ids 4 t .. 4 t + 3 of each chunk.
- *           HELD: the slice lies in shared memory, 64 KB at most, and the row is read once. Else it is read again in each pass, from the L2.
+ * SHAPES    logits (rows, V), ld apart, from which pick p reads row rows[p]; how (P, 15) fp64;
+ *           results (P), (P, 20); notes (S, V + 1024) and masks (M, ceil(V / 32)) int32. V <= PARTS
+ *           * CHUNKS * 2048.
+ * MAP       PARTS blocks of 512 threads a pick, each with its slice of CHUNKS chunks of 2048 ids;
+ *           thread t has ids 4 t .. 4 t + 3 of each chunk. HELD: the slice lies in shared memory,
+ *           64 KB at most, and the row is read once. Else it is read again in each pass, from the
+ *           L2.
  * MOVEMENT
  *     1. slice HBM ──16 B/thread──▶ shared; likeliest id of each slice ──┐           2. cut: at most 4 rounds of 8 bits of the distance from the best, in
  *     ◀── words of all PARTS blocks: global memory, read from the L2 ◀───┴─ meet ─▶     units in the last place (float bits made monotonic): a histogram of counts
  *     3. masses left, by chunk and warp ── meet ─▶ the slice in which                   (top-k) or masses (top-p); ties, if some drop out, by the id's bits.
  *        the draw lies finds chunk, warp, lane, id                                   4. with log-probabilities: sum and rank ── meet; the likeliest: as 2.
- *     The first meeting is of words sent from each block's shared memory to all others' (CLUSTER: sm_90); for the rest
- *     blocks meet by the cluster's barrier, else by a counter in global memory, which needs all of a row's blocks alive at once:
- *     the launcher sees to it. Greedy picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to 7, with typical 5 to 8 more.
- * NOTES     A row with notes or a mask is read with them, 1 to 4.1 bytes an id more, and what is wanted lies in shared memory. The model's own distribution is
- *           then needed only for log-probabilities: a second round, over the row as it is. The count of the newest id goes up by the block in whose slice it lies.
- * TYPICAL   -log2 w = (best - x) * rate; the information of an id lies as far above it as the entropy above its mean. So an id's key is the distance from that
- *           mean, which is a sum of masses times distances over a sum of masses; then as 2, over the bits of that key.
- * BOUND     4 V bytes a pick, once. One row of 128,256 in 8 slices: 64 KB a block at 50 GB/s an SM and more 1.3 us, a meeting 1 us, a pass over 32
- *           elements a thread 0.3 to 0.7 us: 4 us greedy, 5 to 14 drawn. 256 rows: 131 MB are 44 us at 3.0 TB/s; passes of other blocks run beside
- *           (two an SM), about 10 instructions an element each, 12 us: 50 us greedy, 60 to 90 drawn. PARTS 1 without HELD: 4 to 12 reads.
- * MEASURED  docs/SPEED.md, "Serving on a GPU": one row of 128,256 greedy 3.3 us, drawn 12, top-p 40; 256 rows 70, 173, 587.
- * NUMERICS  what notes do to a logit is the host's arithmetic (ops.h), operation by operation: none is contracted. A weight is exp2 in fp32, then a whole number
- *           of 2^-44: sums are exact, so no order, no PARTS and no HELD shows in a result. Weights below 2^-45
- *           are 0. Relative to double: 2^-22 as the host's (row.h), whose order of cuts this is: ids differ only where rounding decides.
- * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082 (min-p); Meister et al. 2023, arXiv:2202.00666 (typical).
- *@spec sm_80 sm_90a: PARTS=1 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
- *@spec sm_80 sm_90a: PARTS=1 CHUNKS=63 HELD=0 CLUSTER=0 W=1 SOFTCAP=1
- *@spec sm_80: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
- *@spec sm_90a: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
- *@spec sm_90a: PARTS=16 CHUNKS=4 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
- *@spec sm_90a: PARTS=16 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=1 */
+ *     The first meeting is of words sent from each block's shared memory to all others' (CLUSTER:
+ *     sm_90); for the rest blocks meet by the cluster's barrier, else by a counter in global
+ *     memory, which needs all of a row's blocks alive at once: the launcher sees to it. Greedy
+ *     picks meet once, a draw without cuts twice, with top-k 3 to 6 times, with top-p 4 to 7, with
+ *     typical 5 to 8 more.
+ * NOTES     A row with notes or a mask is read with them, 1 to 4.1 bytes an id more, and what is
+ *           wanted lies in shared memory. The model's own distribution is then needed only for
+ *           log-probabilities: a second round, over the row as it is. The count of the newest id
+ *           goes up by the block in whose slice it lies.
+ * TYPICAL   -log2 w = (best - x) * rate; the information of an id lies as far above it as the
+ *           entropy above its mean. So an id's key is the distance from that mean, which is a sum
+ *           of masses times distances over a sum of masses; then as 2, over the bits of that key.
+ * BOUND     4 V bytes a pick, once. One row of 128,256 in 8 slices: 64 KB a block at 50 GB/s an SM
+ *           and more 1.3 us, a meeting 1 us, a pass over 32 elements a thread 0.3 to 0.7 us: 4 us
+ *           greedy, 5 to 14 drawn. 256 rows: 131 MB are 44 us at 3.0 TB/s; passes of other blocks
+ *           run beside (two an SM), about 10 instructions an element each, 12 us: 50 us greedy, 60
+ *           to 90 drawn. PARTS 1 without HELD: 4 to 12 reads.
+ * MEASURED  docs/SPEED.md, "Serving on a GPU": one row of 128,256 greedy 3.3 us, drawn 12, top-p
+ *           40; 256 rows 70, 173, 587.
+ * NUMERICS  what notes do to a logit is the host's arithmetic (ops.h), operation by operation: none
+ *           is contracted. A weight is exp2 in fp32, then a whole number of 2^-44: sums are exact,
+ *           so no order, no PARTS and no HELD shows in a result. Weights below 2^-45 are 0.
+ *           Relative to double: 2^-22 as the host's (row.h), whose order of cuts this is: ids
+ *           differ only where rounding decides.
+ * REFS      Holtzman et al. 2019, arXiv:1904.09751 (top-p); Nguyen et al. 2024, arXiv:2407.01082
+ *           (min-p); Meister et al. 2023, arXiv:2202.00666 (typical).
+ * @spec sm_80 sm_90a: PARTS=1 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
+ * @spec sm_80 sm_90a: PARTS=1 CHUNKS=63 HELD=0 CLUSTER=0 W=1 SOFTCAP=1
+ * @spec sm_80: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=0 W=4 SOFTCAP=0
+ * @spec sm_90a: PARTS=8 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
+ * @spec sm_90a: PARTS=16 CHUNKS=4 HELD=1 CLUSTER=1 W=4 SOFTCAP=0
+ * @spec sm_90a: PARTS=16 CHUNKS=8 HELD=1 CLUSTER=1 W=4 SOFTCAP=1 */
 #include "common/early.cuh"
 #include "common/hopper.cuh"
 #include "common/reduce.cuh"
 #include "ops/choose.cuh"
 
-#define BITS       8 /* Of a round. */
-#define BUCKETS    (1 << BITS)
-#define WORDS      (3 * BUCKETS) /* What a block tells the others at most: counts, low and high halves of masses. */
+#define BITS    8 /* Of a round. */
+#define BUCKETS (1 << BITS)
+/* What a block tells the others at most: counts, low and high halves of masses. */
+#define WORDS      (3 * BUCKETS)
 #define TOP        20
 #define FLOAT_BITS 31 /* Of a float that is not negative. */
 enum { CUT_TOP_K, MOMENT, CUT_TYPICAL, CUT_TOP_P, DRAW_ONE, REPORT };
-enum { BY_NUMBER, BY_MASS, BY_MASS_TYPICAL }; /* What a cut counts; and whether its keys are distances from the best or from the mean. */
+/* What a cut counts; and whether its keys are distances from the best or from the mean. */
+enum { BY_NUMBER, BY_MASS, BY_MASS_TYPICAL };
 
-static_assert(PARTS <= 16 && THREADS >= PARTS * TOP && THREADS >= BUCKETS && WARPS <= WARP, "a thread for each");
-static_assert(CHUNKS <= 256 && (!HELD || CHUNKS <= 8), "48 KB of static shared memory; 64 KB of logits");
+static_assert(PARTS <= 16 && THREADS >= PARTS * TOP && THREADS >= BUCKETS && WARPS <= WARP,
+              "a thread for each");
+static_assert(CHUNKS <= 256 && (!HELD || CHUNKS <= 8),
+              "48 KB of static shared memory; 64 KB of logits");
 
 typedef struct {
     u32 histogram[WORDS], words[2][PARTS == 1 ? WORDS : 1];
@@ -53,7 +71,7 @@ typedef struct {
     u64 by_warp[WARPS], more_by_warp[WARPS], before, measure;
     u32 bucket, count, n_listed, round;
     u32 bound_n[WARPS]; /* Alike: each warp reads its own, without a barrier. */
-    u64 moment; /* Sum of w times -log2 w. */
+    u64 moment;         /* Sum of w times -log2 w. */
     aside also;
     double how[HOW_COUNT];
 #if CLUSTER
@@ -62,7 +80,8 @@ typedef struct {
 #endif
 } shared;
 
-/* A row's blocks: a block's words are there for all once they have met. Two sets in turn: who has met has read the last. */
+/* A row's blocks: a block's words are there for all once they have met. Two sets in turn: who has
+ * met has read the last. */
 typedef struct {
     u32 *words; /* (2, PARTS, WORDS) */
     int *met;
@@ -85,7 +104,10 @@ INLINE void group_meet(group *g) {
             __threadfence();
             atomicAdd(g->met, 1);
             while (met < PARTS * g->turn) {
-                asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(met) : "l"(g->met) : "memory");
+                asm volatile("ld.acquire.gpu.global.s32 %0, [%1];"
+                             : "=r"(met)
+                             : "l"(g->met)
+                             : "memory");
             }
         }
         __syncthreads();
@@ -106,7 +128,8 @@ INLINE void put_pair(u32 *words, int i, u64 x) {
 }
 /* After the last meeting: the last to leave sets the counter back. */
 INLINE void group_leave(const group *g) {
-    if (PARTS > 1 && !CLUSTER && threadIdx.x == 0 && atomicAdd(g->met, 1) == PARTS * g->turn + PARTS - 1) {
+    if (PARTS > 1 && !CLUSTER && threadIdx.x == 0 &&
+        atomicAdd(g->met, 1) == PARTS * g->turn + PARTS - 1) {
         *g->met = 0;
     }
 }
@@ -168,7 +191,9 @@ INLINE void bucket_find(shared *m, const group *g, bool by_mass, u64 target) {
 #pragma unroll 4
     for (int part = 0; part < PARTS && t < BUCKETS; part++) {
         count += group_word(g, part, t);
-        mass += by_mass ? (u64)group_word(g, part, 2 * BUCKETS + t) << 32 | group_word(g, part, BUCKETS + t) : 0;
+        mass += by_mass ? (u64)group_word(g, part, 2 * BUCKETS + t) << 32 |
+                              group_word(g, part, BUCKETS + t)
+                        : 0;
     }
     const u64 mine = by_mass ? mass : count;
     u64 sum = warp_scan_u64(mine);
@@ -189,8 +214,10 @@ INLINE void bucket_find(shared *m, const group *g, bool by_mass, u64 target) {
     __syncthreads();
 }
 
-/* This block's histogram of the keys of live elements: within limit, equal to base above `bits`; by id: of distance dist. */
-INLINE void histogram_fill(shared *m, const slice *s, int by, bool by_id, cut limit, u32 dist_wanted, u32 base, int bits, int shift) {
+/* This block's histogram of the keys of live elements: within limit, equal to base above `bits`; by
+ * id: of distance dist. */
+INLINE void histogram_fill(shared *m, const slice *s, int by, bool by_id, cut limit,
+                           u32 dist_wanted, u32 base, int bits, int shift) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < WORDS; i += THREADS) {
         m->histogram[i] = 0;
@@ -202,9 +229,11 @@ INLINE void histogram_fill(shared *m, const slice *s, int by, bool by_id, cut li
         const int first = piece_at(x, s, chunk, threadIdx.x);
 #pragma unroll
         for (int i = 0; i < PIECE; i++) {
-            const u32 dist = s->best_key - order_key(x[i]), id = first + i, far = by == BY_MASS_TYPICAL ? mean_dist(s, x[i]) : dist;
+            const u32 dist = s->best_key - order_key(x[i]), id = first + i,
+                      far = by == BY_MASS_TYPICAL ? mean_dist(s, x[i]) : dist;
             const u32 key = by_id ? id : far;
-            if (!stays(s, limit, x[i], dist, id) || (by_id && far != dist_wanted) || (u64)(key ^ base) >> bits) {
+            if (!stays(s, limit, x[i], dist, id) || (by_id && far != dist_wanted) ||
+                (u64)(key ^ base) >> bits) {
                 continue;
             }
             const int bucket = (key - base) >> shift;
@@ -212,21 +241,24 @@ INLINE void histogram_fill(shared *m, const slice *s, int by, bool by_id, cut li
             if (by != BY_NUMBER) {
                 const u64 mass = mass_of(s, x[i], s->rate);
                 const u32 low = (u32)mass, old = atomicAdd(&m->histogram[BUCKETS + bucket], low);
-                atomicAdd(&m->histogram[2 * BUCKETS + bucket], (u32)(mass >> 32) + (old + low < old));
+                atomicAdd(&m->histogram[2 * BUCKETS + bucket],
+                          (u32)(mass >> 32) + (old + low < old));
             }
         }
     }
     __syncthreads();
 }
 
-/* As few elements of those within limit as reach the target, in number or mass; more may lie between the two. base: bits of the key that are known, `bits`: how
- * many are not. */
+/* As few elements of those within limit as reach the target, in number or mass; more may lie
+ * between the two. base: bits of the key that are known, `bits`: how many are not. */
 INLINE cut cut_at(shared *m, group *g, const slice *s, int by, u64 target, cut limit) {
     cut at = {0, NO_ID};
 #pragma unroll 1
     for (int by_id = 0; by_id < 2; by_id++) {
         u32 base = 0;
-        int bits = by_id ? WARP - __clz(s->cols - 1) : by == BY_MASS_TYPICAL ? FLOAT_BITS : WARP - __clz((int)limit.dist);
+        int bits = by_id                   ? WARP - __clz(s->cols - 1)
+                   : by == BY_MASS_TYPICAL ? FLOAT_BITS
+                                           : WARP - __clz((int)limit.dist);
         while (bits > 0) {
             const int shift = bits > BITS ? bits - BITS : 0;
             histogram_fill(m, s, by, by_id, limit, at.dist, base, bits, shift);
@@ -250,8 +282,8 @@ INLINE cut cut_at(shared *m, group *g, const slice *s, int by, u64 target, cut l
     return cut_to(at.dist, 0); /* A row of one id. */
 }
 
-/* What the elements within c that weigh least or more weigh: all of the row, in the slices before this one, here; and to the end of a lane's entries
- * of sums (warp 0). */
+/* What the elements within c that weigh least or more weigh: all of the row, in the slices before
+ * this one, here; and to the end of a lane's entries of sums (warp 0). */
 typedef struct {
     u64 all, before, here, lane;
 } masses;
@@ -298,10 +330,13 @@ INLINE masses weigh(shared *m, group *g, const slice *s, cut c, u64 least, bool 
     return w;
 }
 
-/* Warp 0 of the slice in which it lies: at which id the masses' sum exceeds target, and its key; NO_ID on all lanes but one. */
-INLINE cut find_drawn(const shared *m, const slice *s, const masses *w, u64 target, cut c, u64 least) {
+/* Warp 0 of the slice in which it lies: at which id the masses' sum exceeds target, and its key;
+ * NO_ID on all lanes but one. */
+INLINE cut find_drawn(const shared *m, const slice *s, const masses *w, u64 target, cut c,
+                      u64 least) {
     const int lane = threadIdx.x;
-    u64 below = __shfl_up_sync(ALL_LANES, w->lane, 1), rest = target - w->before, mass[PIECE], sum = 0;
+    u64 below = __shfl_up_sync(ALL_LANES, w->lane, 1), rest = target - w->before, mass[PIECE],
+        sum = 0;
     below = lane == 0 ? 0 : below;
     const bool here = below <= rest && rest < w->lane;
     int entry = lane * LANE_SUMS;
@@ -340,16 +375,21 @@ INLINE u64 share_of(double share, u64 all) {
 /* Target of top-p among what weighs `all`, and in *limit what may be in. */
 INLINE u64 nucleus_of(const slice *s, double top_p, u64 all, cut *limit) {
     const u64 target = share_of(top_p, all);
-    /* What weighs less than this is not in the nucleus: all such together weigh less than what it leaves out. A little lower, for rounding. */
+    /* What weighs less than this is not in the nucleus: all such together weigh less than what it
+     * leaves out. A little lower, for rounding. */
     const float low = (float)((double)(all - target) / ((double)ONE * s->cols));
     if (low > 0.0f) {
-        *limit = cut_least(*limit, cut_to(s->best_key - order_key(s->best + (log2f(low) - 0.01f) / s->rate), NO_ID));
+        *limit = cut_least(
+            *limit,
+            cut_to(s->best_key - order_key(s->best + (log2f(low) - 0.01f) / s->rate), NO_ID));
     }
     return target;
 }
 
-/* What is drawn, by the block in whose slice it lies, to *id. told: its key and id are known to all blocks, by one more meeting. */
-INLINE cut draw(const shared *m, group *g, const slice *s, const masses *w, double uniform, cut c, u64 least, bool told, int *id) {
+/* What is drawn, by the block in whose slice it lies, to *id. told: its key and id are known to all
+ * blocks, by one more meeting. */
+INLINE cut draw(const shared *m, group *g, const slice *s, const masses *w, double uniform, cut c,
+                u64 least, bool told, int *id) {
     const u64 drawn = (u64)(uniform * (double)w->all), target = drawn < w->all ? drawn : w->all - 1;
     u32 *words = group_mine(g);
     cut found = cut_to(0, NO_ID);
@@ -380,7 +420,8 @@ INLINE cut draw(const shared *m, group *g, const slice *s, const masses *w, doub
 }
 
 /* What is above -inf within c, at most TOP, as log-probabilities, by block 0. */
-INLINE void report_top(shared *m, group *g, const slice *s, cut c, double lse, int *top_id, float *top_logprob) {
+INLINE void report_top(shared *m, group *g, const slice *s, cut c, double lse, int *top_id,
+                       float *top_logprob) {
     u32 *words = group_mine(g);
     if (threadIdx.x == 0) {
         m->n_listed = 0;
@@ -422,8 +463,10 @@ INLINE void report_top(shared *m, group *g, const slice *s, cut c, double lse, i
     }
 }
 
-/* Rank and log-probability of the chosen under the row's own distribution; returns the log of the sum of exponentials. */
-INLINE double report_chosen(shared *m, group *g, const slice *s, u32 chosen_key, float *logprob, int *rank) {
+/* Rank and log-probability of the chosen under the row's own distribution; returns the log of the
+ * sum of exponentials. */
+INLINE double report_chosen(shared *m, group *g, const slice *s, u32 chosen_key, float *logprob,
+                            int *rank) {
     u64 above = 0, mass = 0;
 #pragma unroll 1
     for (int chunk = 0; chunk < CHUNKS; chunk++) {
@@ -475,7 +518,8 @@ typedef struct {
     u32 bound_k, bound_n;
 } word;
 #if CLUSTER
-/* Before other kernels are done: barriers of the two rounds there may be, each for the words of all. */
+/* Before other kernels are done: barriers of the two rounds there may be, each for the words of
+ * all. */
 INLINE void tell_begin(shared *m) {
     if (threadIdx.x == 0) {
         mbarrier_init(smem_addr(&m->told_all[0]), 1);
@@ -491,8 +535,9 @@ INLINE void tell_begin(shared *m) {
 INLINE uint4 tell(shared *m, group *g, word w, int round) {
     const u32 bar = smem_addr(&m->told_all[round]);
     if (threadIdx.x < PARTS) {
-        st_async_v4(remote_address(smem_addr(&m->told[round][g->part]), (int)threadIdx.x), __uint_as_float((u32)w.best),
-                    __uint_as_float((u32)(w.best >> 32)), __uint_as_float(w.bound_k), __uint_as_float(w.bound_n),
+        st_async_v4(remote_address(smem_addr(&m->told[round][g->part]), (int)threadIdx.x),
+                    __uint_as_float((u32)w.best), __uint_as_float((u32)(w.best >> 32)),
+                    __uint_as_float(w.bound_k), __uint_as_float(w.bound_n),
                     remote_address(bar, (int)threadIdx.x));
     }
     mbarrier_wait(bar, 0);
@@ -512,7 +557,8 @@ INLINE uint4 tell(shared *m, group *g, word w, int round) {
     }
     group_meet(g);
     (void)m, (void)round;
-    return make_uint4(group_word(g, part, 0), group_word(g, part, 1), group_word(g, part, 2), group_word(g, part, 3));
+    return make_uint4(group_word(g, part, 0), group_word(g, part, 1), group_word(g, part, 2),
+                      group_word(g, part, 3));
 }
 #endif
 /* The largest of all blocks' words. */
@@ -525,7 +571,8 @@ INLINE word tell_all(shared *m, group *g, word w, int round) {
     return w;
 }
 
-INLINE void results_clear(int pick, float *logprobs, int *ranks, int *top_ids, float *top_logprobs) {
+INLINE void results_clear(int pick, float *logprobs, int *ranks, int *top_ids,
+                          float *top_logprobs) {
     if (threadIdx.x < TOP) {
         top_ids[pick * TOP + threadIdx.x] = -1;
         top_logprobs[pick * TOP + threadIdx.x] = 0.0f;
@@ -537,9 +584,10 @@ INLINE void results_clear(int pick, float *logprobs, int *ranks, int *top_ids, f
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, HELD ? 2 : 1)
-choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs, const float *logits, const int *rows,
-       const double *hows, int *notes, const u32 *masks, const int *late, u32 *words, int *met, int cols, float softcap, i64 ld,
-       i64 ld_notes, i64 ld_masks) {
+    choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
+           const float *logits, const int *rows, const double *hows, int *notes, const u32 *masks,
+           const int *late, u32 *words, int *met, int cols, float softcap, i64 ld, i64 ld_notes,
+           i64 ld_masks) {
     __shared__ shared m;
     tell_begin(&m);
     wait_for_others();
@@ -549,7 +597,8 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
     if (threadIdx.x < HOW_COUNT) {
         m.how[threadIdx.x] = hows[pick * HOW_COUNT + threadIdx.x];
     }
-    group g = {PARTS == 1 ? m.words[0] : words + (i64)pick * 2 * PARTS * WORDS, met + pick, (int)blockIdx.x, 0};
+    group g = {PARTS == 1 ? m.words[0] : words + (i64)pick * 2 * PARTS * WORDS, met + pick,
+               (int)blockIdx.x, 0};
     slice s = {logits + (row < 0 ? 0 : row) * ld, (int)blockIdx.x * CHUNKS * CHUNK, cols, softcap};
     if (row == SKIP) {
         return;
@@ -577,13 +626,16 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
     }
     __syncthreads();
     s.also = &m.also;
-    s.adjusted = chosen.id == NO_ID && (how[SLOT] >= 0.0 || how[MASK] >= 0.0); /* In the first round. */
+    /* In the first round. */
+    s.adjusted = chosen.id == NO_ID && (how[SLOT] >= 0.0 || how[MASK] >= 0.0);
     for (bool more = true; more;) {
         u32 top; /* 1. */
         word told;
         told.best = block_best(slice_load(&s, &top), m.by_warp);
         const bool picks = chosen.id == NO_ID, reports = n_top >= 0 && !s.adjusted;
-        told.bound_k = picks && how[TEMPERATURE] > 0.0 && how[TOP_K] <= THREADS ? bound_of(top, (int)how[TOP_K]) : 0;
+        told.bound_k = picks && how[TEMPERATURE] > 0.0 && how[TOP_K] <= THREADS
+                           ? bound_of(top, (int)how[TOP_K])
+                           : 0;
         told.bound_n = reports ? bound_of(top, n_top) : 0;
         told = tell_all(&m, &g, told, (int)m.round);
         s.best_key = (u32)(told.best >> 32);
@@ -595,17 +647,21 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
             m.bound_n[threadIdx.x / WARP] = told.bound_n;
         }
         __syncwarp();
-        chosen = picks ? cut_to(s.best_key, NO_ID - (u32)told.best) : cut_to(key_at(&s, chosen.id), chosen.id);
+        chosen = picks ? cut_to(s.best_key, NO_ID - (u32)told.best)
+                       : cut_to(key_at(&s, chosen.id), chosen.id);
         s.typical = false;
         s.rate = draws ? (float)fmin(fmax((double)LOG2_E / how[TEMPERATURE], 1e-30), 1e30) : 0.0f;
 #pragma unroll 1
-        for (int stage = draws ? CUT_TOP_K : REPORT; stage <= REPORT && !none; stage++) { /* Each large function stands here once. */
+        /* Each large function stands here once. */
+        for (int stage = draws ? CUT_TOP_K : REPORT; stage <= REPORT && !none; stage++) {
             u64 target = stage == CUT_TOP_K ? (u64)how[TOP_K] : stage == REPORT ? (u64)n_top : 0;
-            const bool typical = stage == MOMENT || stage == CUT_TYPICAL, by_number = stage == CUT_TOP_K || stage == REPORT;
+            const bool typical = stage == MOMENT || stage == CUT_TYPICAL,
+                       by_number = stage == CUT_TOP_K || stage == REPORT;
             const u64 least = stage == DRAW_ONE ? (u64)(fmin(how[MIN_P], 1.0) * (double)ONE) : 0;
             masses w;
             if (stage == REPORT ? !reports
-                                : (typical && how[TYPICAL] >= 1.0) || (stage == CUT_TOP_P && how[TOP_P] >= 1.0)) {
+                                : (typical && how[TYPICAL] >= 1.0) ||
+                                      (stage == CUT_TOP_P && how[TOP_P] >= 1.0)) {
                 continue;
             }
             if (!by_number) {
@@ -637,7 +693,11 @@ choose(int *ids, float *logprobs, int *ranks, int *top_ids, float *top_logprobs,
                 lse = report_chosen(&m, &g, &s, chosen.dist, logprobs + pick, ranks + pick);
             }
             if (!by_number || (target > 0 && target < (u64)cols)) { /* 2. */
-                const cut found = cut_at(&m, &g, &s, by_number ? BY_NUMBER : typical ? BY_MASS_TYPICAL : BY_MASS, target, c);
+                const cut found = cut_at(&m, &g, &s,
+                                         by_number ? BY_NUMBER
+                                         : typical ? BY_MASS_TYPICAL
+                                                   : BY_MASS,
+                                         target, c);
                 if (typical) {
                     if (threadIdx.x == 0) {
                         m.also.typical = found;

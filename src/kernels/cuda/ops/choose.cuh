@@ -1,8 +1,10 @@
-/* choose.cuh — a block's slice of a row of logits: its elements in the order of likelihood, what they weigh, what notes and a mask make of them; from memory, or
- * from shared memory, where they stay (HELD).
+/* choose.cuh — a block's slice of a row of logits: its elements in the order of likelihood, what
+ * they weigh, what notes and a mask make of them; from memory, or from shared memory, where they
+ * stay (HELD).
  *
- * A row with notes or a mask is adjusted: what is wanted of it counts, until the kernel says otherwise. Of a slice that is held, the few pieces that notes
- * touch are worked on after all have come, so that their divisions and the rest's registers keep out of each other's way. */
+ * A row with notes or a mask is adjusted: what is wanted of it counts, until the kernel says
+ * otherwise. Of a slice that is held, the few pieces that notes touch are worked on after all have
+ * come, so that their divisions and the rest's registers keep out of each other's way. */
 #ifndef LT_CUDA_CHOOSE_CUH
 #define LT_CUDA_CHOOSE_CUH
 
@@ -18,11 +20,35 @@
 #define NEGATIVE __uint_as_float(0xff800000u)
 #define LOG2_E   1.4426950409f
 #define NO_ID    0xffffffffu
-enum { TEMPERATURE, TOP_K, TOP_P, MIN_P, DRAW, N_TOP, TYPICAL, REPETITION, FREQUENCY, PRESENCE, BANS, SLOT, NEW, MASK, FORCED, HOW_COUNT };
-enum { NOTE_PROMPT = 1 << 31, NOTE_END = 1 << 30, NOTE_BIAS_SHIFT = 20, NOTE_BIASES = 1 << 10, NOTE_COUNT = (1 << 20) - 1 }; /* ops.h */
+enum {
+    TEMPERATURE,
+    TOP_K,
+    TOP_P,
+    MIN_P,
+    DRAW,
+    N_TOP,
+    TYPICAL,
+    REPETITION,
+    FREQUENCY,
+    PRESENCE,
+    BANS,
+    SLOT,
+    NEW,
+    MASK,
+    FORCED,
+    HOW_COUNT
+};
+/* ops.h */
+enum {
+    NOTE_PROMPT = 1 << 31,
+    NOTE_END = 1 << 30,
+    NOTE_BIAS_SHIFT = 20,
+    NOTE_BIASES = 1 << 10,
+    NOTE_COUNT = (1 << 20) - 1
+};
 enum { NO_NEW = 1 << 31, SKIP = -2 };
 #define SENT (HELD && W == 4 && !SOFTCAP) /* The slice comes without passing through registers. */
-enum { LOADS = SENT ? 2 : 4 }; /* pieces a turn */
+enum { LOADS = SENT ? 2 : 4 };            /* pieces a turn */
 
 /* Elements in the order (distance from the best, id) up to here. */
 typedef struct {
@@ -31,8 +57,8 @@ typedef struct {
 
 /* Of a pick, in shared memory, for registers are scarce. */
 typedef struct {
-    const int *notes;  /* NULL: none. */
-    const u32 *mask;   /* NULL: all may be chosen. */
+    const int *notes; /* NULL: none. */
+    const u32 *mask;  /* NULL: all may be chosen. */
     const double *how;
     float mean;  /* Of -log2 w, weighed by w, */
     cut typical; /* and the elements that are near enough to it, by that distance. */
@@ -40,10 +66,11 @@ typedef struct {
 
 typedef struct {
     const float *row;
-    int first, cols; /* The slice's first id; V. */
+    int first, cols;           /* The slice's first id; V. */
     float softcap, rate, best; /* rate: log2(e) / temperature; best: the largest. */
     u32 best_key;
-    bool adjusted, typical; /* What is wanted counts, not the row itself; what is not typical is out. */
+    /* What is wanted counts, not the row itself; what is not typical is out. */
+    bool adjusted, typical;
     const aside *also;
 } slice;
 
@@ -113,7 +140,8 @@ INLINE int4 piece_notes(const slice *s, int id) {
 #else
         const int *notes = s->also->notes + id;
         const int left = s->cols - id;
-        v = make_int4(notes[0], left > 1 ? notes[1] : 0, left > 2 ? notes[2] : 0, left > 3 ? notes[3] : 0);
+        v = make_int4(notes[0], left > 1 ? notes[1] : 0, left > 2 ? notes[2] : 0,
+                      left > 3 ? notes[3] : 0);
 #endif
     }
     return v;
@@ -211,7 +239,8 @@ INLINE void slice_send(const slice *s) {
 #endif
 }
 
-/* The slice, sent before, comes in; the key and lowest id of the largest in one number, larger is better; *top: the thread's largest key. */
+/* The slice, sent before, comes in; the key and lowest id of the largest in one number, larger is
+ * better; *top: the thread's largest key. */
 INLINE u64 slice_load(const slice *s, u32 *top) {
     u32 most = 0, where = 0, more = 0;
     float x[PIECE];

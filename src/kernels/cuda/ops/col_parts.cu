@@ -1,10 +1,12 @@
-/* col_parts.cu — parts (n, cols) fp32 = sums of `share` rows each of x (rows, cols): the first half of a bias's gradient; col_sum.cu adds the parts.
+/* col_parts.cu — parts (n, cols) fp32 = sums of `share` rows each of x (rows, cols): the first half
+ * of a bias's gradient; col_sum.cu adds the parts.
  *
- * MAP       a block owns 32 * W columns and `share` rows; its 8 warps take every eighth row, 16 bytes a lane, and meet in shared memory.
+ * MAP       a block owns 32 * W columns and `share` rows; its 8 warps take every eighth row, 16
+ *           bytes a lane, and meet in shared memory.
  * BOUND     2 bytes an element (bf16): reads alone.
  * NUMERICS  f32 in a fixed order of rows; share depends on the shape and the number of SMs only.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8
- *@spec sm_80 sm_90a: DTYPE=fp32 W=1 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=1 */
 #include "common/vec.cuh"
 
 #define WARPS  8
@@ -20,15 +22,18 @@ INLINE void add(float *sum, raw piece) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(WARPS *WARP, BLOCKS) col_parts(float *parts, const DTYPE *x, int rows, int cols, int share, i64 ld) {
+extern "C" __global__ void __launch_bounds__(WARPS *WARP, BLOCKS)
+    col_parts(float *parts, const DTYPE *x, int rows, int cols, int share, i64 ld) {
     __shared__ float sums[WARPS][WARP * W];
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, col = (blockIdx.x * WARP + lane) * W;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
+              col = (blockIdx.x * WARP + lane) * W;
     const int first = blockIdx.y * share, last = min(rows, first + share);
     float sum[W] = {0.0f};
     int row = first + warp;
     wait_for_others();
     x += col < cols ? row * ld + col : 0;
-    for (; row + (AHEAD - 1) * WARPS < last && col < cols; row += AHEAD * WARPS, x += AHEAD * WARPS * ld) {
+    for (; row + (AHEAD - 1) * WARPS < last && col < cols;
+         row += AHEAD * WARPS, x += AHEAD * WARPS * ld) {
         raw held[AHEAD]; /* All on their way before the first is used. */
 #pragma unroll
         for (int a = 0; a < AHEAD; a++) {

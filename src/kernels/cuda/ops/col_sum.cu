@@ -1,8 +1,10 @@
-/* col_sum.cu — dst (cols) += sum of the rows of parts (n_parts, cols), fp32, in a fixed order: the second half of every parameter gradient.
+/* col_sum.cu — dst (cols) += sum of the rows of parts (n_parts, cols), fp32, in a fixed order: the
+ * second half of every parameter gradient.
  *
- * MAP       a block owns 32 columns: 32 x 16 threads; thread (x, y) adds rows y, y + 16, ..; then the 16 sums of a column are added in order.
+ * MAP       a block owns 32 columns: 32 x 16 threads; thread (x, y) adds rows y, y + 16, ..; then
+ *           the 16 sums of a column are added in order.
  * BOUND     bytes = 4 n_parts cols, mostly from L2: a few us.
- *@spec sm_80 sm_90a: */
+ * @spec sm_80 sm_90a: */
 #include "common/early.cuh"
 
 #define COLS   32
@@ -31,13 +33,15 @@ INLINE void sum_columns(float *dst, const float *parts, int n_parts, int cols) {
     }
 }
 
-extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum(float *dst, const float *parts, int n_parts, int cols) {
+extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
+    col_sum(float *dst, const float *parts, int n_parts, int cols) {
     wait_for_others();
     sum_columns(dst, parts, n_parts, cols);
 }
-/* Two gradients: the first n_first parts are dst's, the others dst2's; blockIdx.y says which. Either dst may be null. */
+/* Two gradients: the first n_first parts are dst's, the others dst2's; blockIdx.y says which.
+ * Either dst may be null. */
 extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
-col_sum_split(float *dst, float *dst2, const float *parts, int n_first, int n_parts, int cols) {
+    col_sum_split(float *dst, float *dst2, const float *parts, int n_first, int n_parts, int cols) {
     const int from = blockIdx.y ? n_first : 0, to = blockIdx.y ? n_parts : n_first;
     float *const sums = blockIdx.y ? dst2 : dst;
     wait_for_others();
@@ -45,8 +49,10 @@ col_sum_split(float *dst, float *dst2, const float *parts, int n_first, int n_pa
         sum_columns(sums, parts + (i64)from * cols, to - from, cols);
     }
 }
-/* Two gradients whose parts stand one after the other; blockIdx.y says which. Either dst may be null. */
-extern "C" __global__ void __launch_bounds__(COLS *GROUPS) col_sum_pair(float *dst, float *dst2, const float *parts, int n_parts, int cols) {
+/* Two gradients whose parts stand one after the other; blockIdx.y says which. Either dst may be
+ * null. */
+extern "C" __global__ void __launch_bounds__(COLS *GROUPS)
+    col_sum_pair(float *dst, float *dst2, const float *parts, int n_parts, int cols) {
     float *const to = blockIdx.y ? dst2 : dst;
     wait_for_others();
     if (to) {

@@ -2,14 +2,15 @@
  *
  * SHAPES    n elements, contiguous; DTYPE of a, b and y for add; cast: SRC to DTYPE.
  * BOUND     add 6 bytes an element (bf16), 4 without b.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8
- *@spec sm_80 sm_90a: DTYPE=fp32 W=4
- *@spec sm_80 sm_90a: DTYPE=bf16 W=1 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=4
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=1 */
 #include "common/vec.cuh"
 
 #define THREADS 256
 
-extern "C" __global__ void __launch_bounds__(THREADS) add(DTYPE *y, const DTYPE *a, const DTYPE *b, i64 count, float alpha, float beta) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    add(DTYPE *y, const DTYPE *a, const DTYPE *b, i64 count, float alpha, float beta) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], z[W];
     if (at >= count) {
@@ -35,7 +36,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) zero_pieces(u32 *dst, i64 
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) cast_from_fp32(DTYPE *y, const float *x, i64 count) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cast_from_fp32(DTYPE *y, const float *x, i64 count) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float f[W];
     if (at < count) {
@@ -44,7 +46,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) cast_from_fp32(DTYPE *y, c
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) cast_to_fp32(float *y, const DTYPE *x, i64 count) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cast_to_fp32(float *y, const DTYPE *x, i64 count) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float f[W];
     if (at < count) {

@@ -1,20 +1,27 @@
 /* embed.cu — rows of a table by id, and the table's gradient in a fixed order.
  *
- * SHAPES    table (V, C) of DTYPE; ids (rows) int32; y, dy (rows, C) of DTYPE; dtable (V, C) fp32, added to. C a multiple of W.
- * FORWARD   one block a row, y = scale * table[id] (+ pos_table[position]); an id below 0 is looked up in late.
- * BACKWARD  Rows with the same id must be added in the order of rows, without atomics on numbers that round:
- *     1. a stable radix sort of (id, row) by id, 8 bits a pass. digit_count: a block counts the first digit of its KEYS keys. digit_place: a block adds up
- *        what stands before its keys (up to 64 blocks; for more, digit_scan made running sums), places them in order, and counts the next pass's digits where
- *        they come to stand. After it equal ids stand together, rows ascending.
- *     2. embed_sum: a block walks SPAN sorted rows, BATCH at a time (their rows of dy, and the table's rows that end in them, are all asked for before the first is
- *        added), and adds runs of equal ids in registers. A run inside its span is added to the table; what reaches over an end goes to parts (two
- *        rows a block: head, tail).
- *     3. embed_join: the block whose tail begins a run that crosses ends adds the heads that follow, in order.
+ * SHAPES    table (V, C) of DTYPE; ids (rows) int32; y, dy (rows, C) of DTYPE; dtable (V, C) fp32,
+ *           added to. C a multiple of W.
+ * FORWARD   one block a row, y = scale * table[id] (+ pos_table[position]); an id below 0 is looked
+ *           up in late.
+ * BACKWARD  Rows with the same id must be added in the order of rows, without atomics on numbers
+ *           that round:
+ *     1. a stable radix sort of (id, row) by id, 8 bits a pass. digit_count: a block counts the
+ *        first digit of its KEYS keys. digit_place: a block adds up what stands before its keys (up
+ *        to 64 blocks; for more, digit_scan made running sums), places them in order, and counts
+ *        the next pass's digits where they come to stand. After it equal ids stand together, rows
+ *        ascending.
+ *     2. embed_sum: a block walks SPAN sorted rows, BATCH at a time (their rows of dy, and the
+ *        table's rows that end in them, are all asked for before the first is added), and adds runs
+ *        of equal ids in registers. A run inside its span is added to the table; what reaches over
+ *        an end goes to parts (two rows a block: head, tail).
+ *     3. embed_join: the block whose tail begins a run that crosses ends adds the heads that
+ *        follow, in order.
  * BOUND     dy once: 2 bytes an element (bf16), and 8 bytes an element of each table row hit.
  * NUMERICS  fp32, fixed order: the same bits every run.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8
- *@spec sm_80 sm_90a: DTYPE=fp32 W=4
- *@spec sm_80 sm_90a: DTYPE=bf16 W=1 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=4
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=1 */
 #include "common/late.cuh"
 #include "common/vec.cuh"
 
@@ -25,11 +32,12 @@
 #define BATCH   4
 #define COLUMNS 128 /* Threads of embed_sum and embed_join, W columns each. */
 static_assert(SPAN % BATCH == 0, "whole batches");
-#define WARPS   (THREADS / WARP)
+#define WARPS (THREADS / WARP)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table, const int *positions, const int *late, int cols,
-          float scale, i64 ldy, i64 ld_table, i64 ld_pos) {
+    embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table,
+              const int *positions, const int *late, int cols, float scale, i64 ldy, i64 ld_table,
+              i64 ld_pos) {
     wait_for_others();
     const i64 to = (i64)blockIdx.x * ldy, from = (i64)late_id(ids[blockIdx.x], late) * ld_table;
     const i64 at = pos_table ? (i64)positions[blockIdx.x] * ld_pos : 0;
@@ -51,8 +59,10 @@ embed_fwd(DTYPE *y, const DTYPE *table, const int *ids, const DTYPE *pos_table, 
     }
 }
 
-/* counts (n_passes, DIGITS, gridDim.x): a pass's are digit-major, so that one running sum over them gives the places. Those of later passes become zero. */
-extern "C" __global__ void __launch_bounds__(THREADS) digit_count(int *counts, const int *keys, int n, int n_passes) {
+/* counts (n_passes, DIGITS, gridDim.x): a pass's are digit-major, so that one running sum over them
+ * gives the places. Those of later passes become zero. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    digit_count(int *counts, const int *keys, int n, int n_passes) {
     __shared__ int hist[DIGITS];
     hist[threadIdx.x] = 0;
     __syncthreads();
@@ -65,7 +75,9 @@ extern "C" __global__ void __launch_bounds__(THREADS) digit_count(int *counts, c
     }
     __syncthreads();
     for (int pass = 0; pass < n_passes; pass++) {
-        counts[(pass * DIGITS + threadIdx.x) * gridDim.x + blockIdx.x] = pass == 0 ? hist[threadIdx.x] : 0;
+        counts[(pass * DIGITS + threadIdx.x) * gridDim.x + blockIdx.x] = pass == 0
+                                                                             ? hist[threadIdx.x]
+                                                                             : 0;
     }
 }
 
@@ -93,9 +105,11 @@ extern "C" __global__ void __launch_bounds__(1024) digit_scan(int *counts, int n
     }
 }
 
-/* Where this block's keys of digit threadIdx.x begin: behind all smaller digits, and the same digit in the blocks before. counts (DIGITS, gridDim.x). */
+/* Where this block's keys of digit threadIdx.x begin: behind all smaller digits, and the same digit
+ * in the blocks before. counts (DIGITS, gridDim.x). */
 INLINE int place_of_digit(const int *counts, int *warps) {
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, *mine = counts + threadIdx.x * gridDim.x;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
+              *mine = counts + threadIdx.x * gridDim.x;
     int before = 0, total = 0, sum;
 #pragma unroll 8
     for (int b = 0; b < (int)gridDim.x; b++) {
@@ -114,17 +128,20 @@ INLINE int place_of_digit(const int *counts, int *warps) {
     return before + sum - total;
 }
 
-/* rows NULL: the first pass, key i is row i. counts: this pass's, running sums if scanned; next_counts: the next pass's, or NULL. */
+/* rows NULL: the first pass, key i is row i. counts: this pass's, running sums if scanned;
+ * next_counts: the next pass's, or NULL. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts, int *next_counts, int n, int shift,
-            int scanned) {
+    digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, const int *counts,
+                int *next_counts, int n, int shift, int scanned) {
     __shared__ int next[DIGITS], of_warp[WARPS][DIGITS], sums[WARPS];
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     wait_for_others();
-    next[threadIdx.x] = scanned ? counts[threadIdx.x * gridDim.x + blockIdx.x] : place_of_digit(counts, sums);
+    next[threadIdx.x] = scanned ? counts[threadIdx.x * gridDim.x + blockIdx.x]
+                                : place_of_digit(counts, sums);
     for (int first = 0; first < KEYS; first += THREADS) { /* 256 keys at a time, in order. */
         const int at = blockIdx.x * KEYS + first + threadIdx.x;
-        const int key = at < n ? keys[at] : 0, digit = at < n ? key >> shift & (DIGITS - 1) : DIGITS;
+        const int key = at < n ? keys[at] : 0,
+                  digit = at < n ? key >> shift & (DIGITS - 1) : DIGITS;
         const unsigned same = __match_any_sync(ALL_LANES, digit);
         const int rank = __popc(same & ((1u << lane) - 1u));
         for (int w = 0; w < WARPS; w++) {
@@ -143,7 +160,9 @@ digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, cons
             keys_out[place] = key;
             rows_out[place] = rows ? rows[at] : at;
             if (next_counts) {
-                atomicAdd(&next_counts[(key >> (shift + 8) & (DIGITS - 1)) * gridDim.x + place / KEYS], 1);
+                atomicAdd(
+                    &next_counts[(key >> (shift + 8) & (DIGITS - 1)) * gridDim.x + place / KEYS],
+                    1);
             }
         }
         __syncthreads();
@@ -153,12 +172,15 @@ digit_place(int *keys_out, int *rows_out, const int *keys, const int *rows, cons
     }
 }
 
-/* Blocks (spans of sorted rows) x (pieces of COLUMNS * W columns). parts (2, spans, C): heads, then tails. */
+/* Blocks (spans of sorted rows) x (pieces of COLUMNS * W columns). parts (2, spans, C): heads, then
+ * tails. */
 extern "C" __global__ void __launch_bounds__(COLUMNS)
-embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const int *rows, int n, int cols, float scale, i64 ld_table,
-          i64 lddy) {
-    __shared__ int key_of[SPAN + 2], row_of[SPAN]; /* key_of: one before, the span's, one behind; -1 where there is none. */
-    const int first = blockIdx.x * SPAN, count = min(SPAN, n - first), col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
+    embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const int *rows, int n,
+              int cols, float scale, i64 ld_table, i64 lddy) {
+    /* key_of: one before, the span's, one behind; -1 where there is none. */
+    __shared__ int key_of[SPAN + 2], row_of[SPAN];
+    const int first = blockIdx.x * SPAN, count = min(SPAN, n - first),
+              col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
     float sum[W] = {0.0f};
     wait_for_others();
     for (int i = threadIdx.x; i < SPAN + 2; i += COLUMNS) {
@@ -201,7 +223,8 @@ embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const i
                 continue;
             }
             if (head || !ends) { /* The run crosses an end: its owner joins the parts. */
-                piece_store_f32(parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * cols + col, sum);
+                piece_store_f32(parts + ((i64)(head ? 0 : gridDim.x) + blockIdx.x) * cols + col,
+                                sum);
             } else {
 #pragma unroll
                 for (int i = 0; i < W; i++) {
@@ -219,8 +242,9 @@ embed_sum(float *dtable, float *parts, const DTYPE *dy, const int *keys, const i
 }
 
 extern "C" __global__ void __launch_bounds__(COLUMNS)
-embed_join(float *dtable, const float *parts, const int *keys, int n, int cols, i64 ld_table) {
-    const int first = blockIdx.x * SPAN, last = min(first + SPAN, n) - 1, col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
+    embed_join(float *dtable, const float *parts, const int *keys, int n, int cols, i64 ld_table) {
+    const int first = blockIdx.x * SPAN, last = min(first + SPAN, n) - 1,
+              col = (blockIdx.y * COLUMNS + threadIdx.x) * W;
     wait_for_others();
     const int key = keys[last];
     const bool goes_on = last + 1 < n && keys[last + 1] == key;

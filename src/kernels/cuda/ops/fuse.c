@@ -1,10 +1,13 @@
 /* fuse.c: see fuse.h. Here: which op goes on with which; what the kernel takes is gemv_ring.c's.
  *
- * STATE     right, bit for bit, on an H100 and on the emulated GPU (tests/unit/kernels/test_cuda_fuse.c; compute-sanitizer's memcheck clean).
- *           Llama-1B, prompt 128, one H100, 2026-11-22, tokens/s op by op and fused: BF16, 1 to 4 streams 960 and 1,027, 1,924 and 2,000, 2,876 and 2,792, 3,666 and
- *           3,550 (op by op with gemm_few.cu); Q8_0, 1, 2, 4, 8 streams 1,263 and 1,492, 2,489 and 2,946, 4,601 and 5,624, 8,945 and 8,801; Q4_0 1,652 and 1,895, 3,314 and
- *           3,723, 5,904 and 7,502, 11,381 and 11,100; since, in whole numbers, 5 and 8 streams of Q4_0 7,456 and 8,118, 11,462 and 11,330, of Q4_K 6,652 and 7,787, 10,069 and
- *           10,971, 8 of Q8_0 9,286 and 9,644. */
+ * STATE     right, bit for bit, on an H100 and on the emulated GPU
+ *           (tests/unit/kernels/test_cuda_fuse.c; compute-sanitizer's memcheck clean). Llama-1B,
+ *           prompt 128, one H100, 2026-11-22, tokens/s op by op and fused: BF16, 1 to 4 streams 960
+ *           and 1,027, 1,924 and 2,000, 2,876 and 2,792, 3,666 and 3,550 (op by op with
+ *           gemm_few.cu); Q8_0, 1, 2, 4, 8 streams 1,263 and 1,492, 2,489 and 2,946, 4,601 and
+ *           5,624, 8,945 and 8,801; Q4_0 1,652 and 1,895, 3,314 and 3,723, 5,904 and 7,502, 11,381
+ *           and 11,100; since, in whole numbers, 5 and 8 streams of Q4_0 7,456 and 8,118, 11,462
+ *           and 11,330, of Q4_K 6,652 and 7,787, 10,069 and 10,971, 8 of Q8_0 9,286 and 9,644. */
 #include "kernels/cuda/ops/fuse.h"
 
 #include <stdlib.h>
@@ -35,7 +38,8 @@ static bool heads_of(const lt_tensor *x, const lt_tensor *y, int64_t first, int6
 static bool turns_in_place(const lt_rope_args *a) {
     return same(&a->x, &a->y) && !a->inverse && a->x.n_dims == 3;
 }
-/* (R, (q_heads + 2 kv_heads) D): the product's y, or, where that is made already, what begins with the heads that are rotated. */
+/* (R, (q_heads + 2 kv_heads) D): the product's y, or, where that is made already, what begins with
+ * the heads that are rotated. */
 static lt_tensor rows_of(const lt_fuse_ops *f, int64_t kv_heads) {
     const lt_tensor *x = &f->rope.x;
     return f->has_product
@@ -84,8 +88,8 @@ static bool goes_on(lt_fuse_ops *f, lt_op op, const void *args) {
 }
 
 static void begin(lt_fuse_ops *f, lt_op op, const void *args) {
-    if (op ==
-        LT_OP_rmsnorm_fwd) { /* Products of more rows may be made of several ops themselves. */
+    /* Products of more rows may be made of several ops themselves. */
+    if (op == LT_OP_rmsnorm_fwd) {
         f->norm = *(const lt_rmsnorm_args *)args;
         f->has_norm = f->norm.x.n_dims == 2 && f->norm.x.shape[0] <= LT_FUSE_ROWS;
     } else if (op == LT_OP_matmul) {
@@ -127,7 +131,8 @@ static lt_err run_held(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *
     return both ? lt_cuda_rope_kv_run(q, &f->rope, &f->kv, true) : LT_OK;
 }
 
-/* As much of what is held as one kernel takes becomes that: without a tail that it does not take, then without the norm. */
+/* As much of what is held as one kernel takes becomes that: without a tail that it does not take,
+ * then without the norm. */
 static lt_err let_go(lt_queue *q, const lt_op_list *lists, const lt_fuse_ops *f) {
     const lt_cuda_info *info = lt_cuda_get_info(q->gpu);
     lt_fuse_ops whole = *f, before = {0}, behind = {0};

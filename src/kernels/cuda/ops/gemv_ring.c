@@ -1,4 +1,5 @@
-/* gemv_ring.c: the launcher of gemm/gemv_ring.cu and gemm_q_ring.cu: what they take of the ops that fuse.c holds, and how they share out a product. */
+/* gemv_ring.c: the launcher of gemm/gemv_ring.cu and gemm_q_ring.cu: what they take of the ops that
+ * fuse.c holds, and how they share out a product. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -6,8 +7,10 @@
 #include "kernels/cuda/ops/matmul.h"
 #include "kernels/cuda/ops/matmul_q.h"
 
-/* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block
- * stands; so with Q8_0 and Q6_K. 4 and 5 bits, whose weights of gate and up fit or nearly fit in 158 KB of all SMs, are faster with blocks beside each other: 158 KB behind a norm and 66 elsewhere; BF16 where
+/* Llama-1B, one stream, one H100, 2026-11-22 (docs/SPEED.md): 16 warps an SM beat 8; 4 columns a
+ * warp beat 2. 215 KB of rings beat 112 and less, beside which the next kernel's block stands; so
+ * with Q8_0 and Q6_K. 4 and 5 bits, whose weights of gate and up fit or nearly fit in 158 KB of all
+ * SMs, are faster with blocks beside each other: 158 KB behind a norm and 66 elsewhere; BF16 where
  * plan_narrow says. */
 #define WARPS              16
 #define LEAST_WARPS        8 /* 256 threads add up a norm. */
@@ -19,16 +22,18 @@
 #define BUDGET_PLAIN       66
 #define BRIEF_Q            40   /* Beside gate and up's 178 KB. */
 #define NARROW             2048 /* plan_narrow, is_narrow */
-#define WIDE_ROWS          4 /* At most, times blocks that are not narrow: more were not measured. */
-#define BUDGET_BRIEF       112 /* A product whose weights are all on their way at once. */
-#define BUDGET_BESIDE      143 /* Gate and up beside the output projection, 70 KB. */
-#define MOST_BEYOND        4   /* Stages to the L2: 17 MB; 8 do less, 26 no more. */
-#define MOST_FOR_WIDTH     2 /* Rows up to which a kernel is made for one K: its loops are unrolled. */
-#define STATIC_BYTES       18432     /* At most, of shared memory. */
-#define HELD_BYTES         65536     /* Of x in shared memory. */
-#define EIGHT_BYTES        86016     /* The same in 8 bits. */
-#define MOST_COLS          (1 << 20) /* Indexes stay in 32 bits. */
-#define DEFINES_BYTES      320
+/* At most, times blocks that are not narrow: more were not measured. */
+#define WIDE_ROWS     4
+#define BUDGET_BRIEF  112 /* A product whose weights are all on their way at once. */
+#define BUDGET_BESIDE 143 /* Gate and up beside the output projection, 70 KB. */
+#define MOST_BEYOND   4   /* Stages to the L2: 17 MB; 8 do less, 26 no more. */
+/* Rows up to which a kernel is made for one K: its loops are unrolled. */
+#define MOST_FOR_WIDTH 2
+#define STATIC_BYTES   18432     /* At most, of shared memory. */
+#define HELD_BYTES     65536     /* Of x in shared memory. */
+#define EIGHT_BYTES    86016     /* The same in 8 bits. */
+#define MOST_COLS      (1 << 20) /* Indexes stay in 32 bits. */
+#define DEFINES_BYTES  320
 
 /* ring_args of gemv_ring.cu. */
 typedef struct {
@@ -169,16 +174,17 @@ typedef struct {
     size_t eight, shared_bytes; /* eight: x in 8 bits. */
 } shape;
 
-/* A block an SM over units of work for groups of s->split warps, each of `steps` stages of stage_bytes a warp; rings as deep as the budget allows, but of `least` stages. Of the stages
- * of a ring `idle` are not on their way. */
+/* A block an SM over units of work for groups of s->split warps, each of `steps` stages of
+ * stage_bytes a warp; rings as deep as the budget allows, but of `least` stages. Of the stages of a
+ * ring `idle` are not on their way. */
 static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, int64_t units,
                       int64_t steps, size_t stage_bytes, int idle, int budget_kb) {
     const int64_t m = f->product.y.shape[0], k = f->product.b.shape[1];
     const size_t gain = f->has_norm ? (size_t)k * lt_dtype_bytes(f->norm.gain.dtype) : 0,
                  parts = f->has_norm ? (size_t)(m * (k / 8)) * 4 : 0,
-                 turned = f->has_kv ? (size_t)(m * (f->rope.x.shape[2] + 1)) * 4
-                                    : 0, /* Angles, slots. */
-        x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0,
+                 /* Angles, slots. */
+        turned = f->has_kv ? (size_t)(m * (f->rope.x.shape[2] + 1)) * 4 : 0,
+                 x = s->held ? (size_t)(m * ((k + 7) / 8 + 4)) * 16 : 0,
                  fixed = s->eight + x + gain + parts + turned,
                  stage = (size_t)s->warps * stage_bytes,
                  most = (size_t)info->shared_optin_bytes - STATIC_BYTES,
@@ -192,13 +198,16 @@ static void share_out(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, 
     s->stages = (int)(stages > MOST_STAGES ? MOST_STAGES : stages < least ? least : stages);
     s->shared_bytes = (size_t)s->stages * stage + fixed;
 }
-/* Whether kernels are held to 64 registers and rings so small that the next kernel's block stands beside this one's and its weights come meanwhile: of 4 and 5 bits and one row, or two of a narrow model; four lose by it. */
+/* Whether kernels are held to 64 registers and rings so small that the next kernel's block stands
+ * beside this one's and its weights come meanwhile: of 4 and 5 bits and one row, or two of a narrow
+ * model; four lose by it. */
 static bool in_company(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
     const int64_t m = f->product.y.shape[0];
     return t->bits <= 5 && (m == 1 || (m == 2 && is_narrow(&f->product)));
 }
-/* One row times 8-bit blocks of a model 2048 wide, on Hopper: by the copy engine, gate and up beside the output projection. Budgets are as they are; other widths were not measured, and
- * fewer bits lose by it (docs/SPEED.md). */
+/* One row times 8-bit blocks of a model 2048 wide, on Hopper: by the copy engine, gate and up
+ * beside the output projection. Budgets are as they are; other widths were not measured, and fewer
+ * bits lose by it (docs/SPEED.md). */
 static void plan_narrow_q(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info,
                           const lt_cuda_tile_format *t) {
     const int64_t n = f->product.y.shape[1], k = f->product.b.shape[1];
@@ -212,9 +221,12 @@ static void plan_narrow_q(shape *s, const lt_fuse_ops *f, const lt_cuda_info *in
 static int budget_of(const lt_fuse_ops *f, const lt_cuda_tile_format *t) {
     return !in_company(f, t) ? BUDGET_Q : f->has_norm ? BUDGET_BEHIND_NORM : BUDGET_PLAIN;
 }
-/* One row times 16-bit weights of a model 2048 wide, in which attention and the output projection leave the memory idle: q k v and that projection are brief, all of their weights on
- * their way at once, with no more warps than have work; gate and up stand beside the projection and fill their ring while attention runs, and send what comes next to the L2; what else
- * there is has a deep ring. On Hopper the copy engine fills the rings of all that are not brief. Other widths were not measured, and keep one way for all. Budget in KB. */
+/* One row times 16-bit weights of a model 2048 wide, in which attention and the output projection
+ * leave the memory idle: q k v and that projection are brief, all of their weights on their way at
+ * once, with no more warps than have work; gate and up stand beside the projection and fill their
+ * ring while attention runs, and send what comes next to the L2; what else there is has a deep
+ * ring. On Hopper the copy engine fills the rings of all that are not brief. Other widths were not
+ * measured, and keep one way for all. Budget in KB. */
 static int plan_narrow(shape *s, const lt_fuse_ops *f, const lt_cuda_info *info, int64_t units,
                        int64_t steps, size_t stage_bytes) {
     const int64_t m = f->product.y.shape[0], n = f->product.y.shape[1], k = f->product.b.shape[1],
@@ -250,8 +262,8 @@ static shape shape_of(const lt_fuse_ops *f, const lt_cuda_info *info) {
     if (is_packed(a, &format)) {
         const int64_t slabs = LT_CUDA_DIV_UP(n, 16), tiles = LT_CUDA_DIV_UP(k, 128);
         s.split = lt_cuda_split_q(n, k, info->n_sms);
-        s.held = f->has_norm &&
-                 LT_CUDA_DIV_UP(m * tiles * 16, 32 * WARPS) > 4; /* Else in registers. */
+        /* Else in registers. */
+        s.held = f->has_norm && LT_CUDA_DIV_UP(m * tiles * 16, 32 * WARPS) > 4;
         s.eight = eight_bytes(m, k, &format);
         share_out(&s, f, info, paired ? slabs / 2 : slabs,
                   LT_CUDA_DIV_UP(tiles, s.split) * (paired ? 2 : 1), (size_t)format.tile_bytes, 0,

@@ -5,8 +5,8 @@
 
 lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out) {
     size_t whole = bytes + LT_CUDA_COUNTER_BYTES;
-    if (whole >
-        q->scratch_bytes) { /* At least twice the last: all former ones together are smaller. */
+    /* At least twice the last: all former ones together are smaller. */
+    if (whole > q->scratch_bytes) {
         whole = whole > 2 * q->scratch_bytes ? whole : 2 * q->scratch_bytes;
         if (q->scratch != NULL) {
             LT_ASSERT(q->n_outgrown < (int)(sizeof q->outgrown / sizeof *q->outgrown));

@@ -1,7 +1,9 @@
-/* launch.h: what the launchers of the GPU's ops share: the queue, its scratch memory, and how an argument struct becomes -D words.
+/* launch.h: what the launchers of the GPU's ops share: the queue, its scratch memory, and how an
+ * argument struct becomes -D words.
  *
- * Each op's launchers are the entries of its ordered list (backend.c): refuse() says why a kernel does not take the arguments, run() queues
- * it. They look at tensors' shapes, never at their contents. */
+ * Each op's launchers are the entries of its ordered list (backend.c): refuse() says why a kernel
+ * does not take the arguments, run() queues it. They look at tensors' shapes, never at their
+ * contents. */
 #ifndef LT_KERNELS_CUDA_LAUNCH_H
 #define LT_KERNELS_CUDA_LAUNCH_H
 
@@ -12,8 +14,9 @@
 struct lt_queue {
     lt_cuda *gpu;
     CUstream stream;
-    void *
-        scratch; /* LT_CUDA_COUNTER_BYTES of counters, then what ops share; grows to the largest wish, then stays. */
+    /* LT_CUDA_COUNTER_BYTES of counters, then what ops share; grows to the largest wish, then
+     * stays. */
+    void *scratch;
     size_t scratch_bytes;
     void *outgrown[64]; /* Former scratch memory, which recorded graphs may still use. */
     int n_outgrown;
@@ -28,11 +31,13 @@ struct lt_queue {
 };
 
 #define LT_CUDA_COUNTER_BYTES 256 /* Zero between ops: attention's tile counters. */
-/* Device memory that is free until the next op of this queue. Growing waits for the queue; steady state never grows. */
+/* Device memory that is free until the next op of this queue. Growing waits for the queue; steady
+ * state never grows. */
 LT_MUST_USE lt_err lt_cuda_scratch(lt_queue *q, size_t bytes, void **out);
 /* The same with the counters before it: *out has bytes + LT_CUDA_COUNTER_BYTES. */
 LT_MUST_USE lt_err lt_cuda_scratch_counted(lt_queue *q, size_t bytes, void **out);
-/* Device memory for operands widened to 16 or 32 bits, apart from the scratch, which their product takes: free until the next op that asks. Growing waits. */
+/* Device memory for operands widened to 16 or 32 bits, apart from the scratch, which their product
+ * takes: free until the next op that asks. Growing waits. */
 LT_MUST_USE lt_err lt_cuda_wide(lt_queue *q, size_t bytes, void **out);
 
 /* The GPU that the backend opened: refusals ask it what it can. */
@@ -44,11 +49,14 @@ lt_cuda *lt_cuda_backend_gpu(void);
 
 /* "fp32", "bf16", "fp16"; NULL for types the kernels do not know. */
 const char *lt_cuda_dtype_word(lt_dtype dtype);
-/* NULL, or why this tensor is not one the row kernels take: "x: type", "columns not contiguous". Absent tensors pass. */
+/* NULL, or why this tensor is not one the row kernels take: "x: type", "columns not contiguous".
+ * Absent tensors pass. */
 const char *lt_cuda_refuse_rows(const lt_tensor *const *tensors, int n, lt_dtype act);
-/* Elements a thread moves at once: 16 bytes' worth when every present tensor is 16-byte aligned and `width` is a multiple, else 1. */
+/* Elements a thread moves at once: 16 bytes' worth when every present tensor is 16-byte aligned and
+ * `width` is a multiple, else 1. */
 int lt_cuda_piece(const lt_tensor *const *tensors, int n, lt_dtype act, int64_t width);
-/* view and row_shape of vec.cuh: strides and sizes of the dimensions but the last, at most three; contiguous tensors have one. */
+/* view and row_shape of vec.cuh: strides and sizes of the dimensions but the last, at most three;
+ * contiguous tensors have one. */
 typedef struct {
     int64_t s[3];
 } lt_cuda_view;
@@ -66,7 +74,8 @@ int64_t lt_cuda_rows(const lt_tensor *t);  /* Of all others. */
 LT_MUST_USE lt_err lt_cuda_run(lt_queue *q, const char *file, const char *entry,
                                const char *defines, int64_t blocks, int blocks_y, int threads,
                                void **args);
-/* The same for a kernel that begins with wait_for_others (common/early.cuh): it is brought up while the kernels before it still run. */
+/* The same for a kernel that begins with wait_for_others (common/early.cuh): it is brought up while
+ * the kernels before it still run. */
 LT_MUST_USE lt_err lt_cuda_run_early(lt_queue *q, const char *file, const char *entry,
                                      const char *defines, int64_t blocks, int blocks_y, int threads,
                                      void **args);

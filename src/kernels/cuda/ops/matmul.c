@@ -1,14 +1,18 @@
 /* matmul.c: the ordered list of matrix products:
  *     wgmma_q, few_q, wide_q    ggml's block formats (matmul_q.c)
  *     few        gemm_few.cu: at most 64 rows times 16-bit weights (N, K), Hopper
- *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights' bytes (matmul_gemv.c)
- *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first: no timing at run time, the same bits every run
+ *     gemv       at most 8 rows times 16-bit weights (N, K): waits for nothing but the weights'
+ *                bytes (matmul_gemv.c)
+ *     cublaslt   where it was measured to win (wins below), by the proposal that won or the first:
+ *                no timing at run time, the same bits every run
  *     wgmma      gemm_sm90.cu: 16-bit, rows 16-byte aligned, Hopper
  *     mma        gemm_sm80.cu: 16-bit, any alignment
- *     sgemm      fp32; a transposed operand is turned in scratch memory first, a bias becomes what the sums are added to
+ *     sgemm      fp32; a transposed operand is turned in scratch memory first, a bias becomes what
+ *                the sums are added to
  *     any        gemm_any.cu: all the rest
- * Which of few, gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record decides where it has the shape (gemm/winners.h).
- * None allocates after a queue has seen its largest product, and none waits: a first call outside makes capture into a graph possible. */
+ * Which of few, gemv, cublaslt and wgmma serves a product, and with which tile, the tuner's record
+ * decides where it has the shape (gemm/winners.h). None allocates after a queue has seen its
+ * largest product, and none waits: a first call outside makes capture into a graph possible. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -55,8 +59,8 @@ bool lt_matmul_dense(const lt_tensor *t) {
 static double busy_of(int64_t blocks, const lt_cuda_info *info) {
     return (double)blocks / (double)(LT_CUDA_DIV_UP(blocks, info->n_sms) * info->n_sms);
 }
-/* The tuner's word where it measured this product; else, measured on an H100: weight gradients of narrow models, whose tiles do not fill the SMs even when K is
- * cut in two. */
+/* The tuner's word where it measured this product; else, measured on an H100: weight gradients of
+ * narrow models, whose tiles do not fill the SMs even when K is cut in two. */
 static bool wins(const lt_gemm_args *g, const lt_cuda_info *info) {
     const lt_gemm_winner *w = lt_gemm_winner_find(info, g);
     if (w != NULL && (w->by != LT_GEMM_BY_CUBLASLT || w->vendor == lt_cublas_version())) {
@@ -495,7 +499,8 @@ static lt_err matmul_act_run(lt_queue *q, const void *args) {
     (void)act_gemm(&g, args);
     return gemm_run(q, &g, ((const lt_matmul_act_args *)args)->fixed_order);
 }
-/* The way back through GELU in the vendor's epilogue: half of the 8 bytes an element of y that the parts move. Forward stays in parts: y is to be f of x as x is stored. */
+/* The way back through GELU in the vendor's epilogue: half of the 8 bytes an element of y that the
+ * parts move. Forward stays in parts: y is to be f of x as x is stored. */
 static const char *gelu_back_refuse(const void *args) {
     const lt_matmul_act_args *a = args;
     const char *why = matmul_act_refuse(a);
@@ -510,7 +515,8 @@ static const char *gelu_back_refuse(const void *args) {
            : !lt_cublas_works(lt_cuda_backend_gpu()) ? "libcublasLt does not work with this driver"
                                                      : NULL;
 }
-/* Of cuBLASLt 13.1's proposals for GPT-2's the fourth was best, by 0.4 % of a step; of others' the first. */
+/* Of cuBLASLt 13.1's proposals for GPT-2's the fourth was best, by 0.4 % of a step; of others' the
+ * first. */
 static int gelu_choice(void) {
     return lt_cublas_version() == 130100 ? 4 : 1;
 }

@@ -1,4 +1,5 @@
-/* matmul_gemv.c: the entry of matmul's list for at most 8 rows times 16-bit weights (N, K): gemv.cu. */
+/* matmul_gemv.c: the entry of matmul's list for at most 8 rows times 16-bit weights (N, K):
+ * gemv.cu. */
 #include <stdio.h>
 
 #include "base/error.h"

@@ -1,7 +1,11 @@
-/* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu, gemm_q_sm90.cu). matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 4, 5, 6 or 8 bits with
- * their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are one matrix when each has whole tiles of rows. Up to 64 rows,
- * on Hopper any number, multiply that; for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such. Activations are 16-bit: they are not rounded to 8
- * bits as a host's are, but for as few rows as a recorded step would fuse (ops/fuse.c): those go to gemm_q_ring.cu, which does that, whether something is fused or not. */
+/* matmul_q.c: products with ggml's block formats (pack_q.cu, gemm_q.cu, gemm_q_sm90.cu).
+ * matmul_pack lays a matrix out in tiles of 16 rows and 128 columns, numbers of 4, 5, 6 or 8 bits
+ * with their scales behind them (gemm/tile_q.cuh), so that matrices packed one behind the other are
+ * one matrix when each has whole tiles of rows. Up to 64 rows, on Hopper any number, multiply that;
+ * for more, slabs of it become 16-bit in memory of the queue's own and are multiplied as such.
+ * Activations are 16-bit: they are not rounded to 8 bits as a host's are, but for as few rows as a
+ * recorded step would fuse (ops/fuse.c): those go to gemm_q_ring.cu, which does that, whether
+ * something is fused or not. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -14,8 +18,9 @@
 #define SLAB_BYTES  ((int64_t)64 << 20)
 #define TILE_ROWS   16 /* tile_q.cuh */
 #define TILE_K      128
-/* Warps that share a slab of 16 columns are doubled while all warps are on the SMs at once. With more rows than ALONE, warps with other columns of the same part of
- * x are the better neighbours: what one fetched is in the L1. */
+/* Warps that share a slab of 16 columns are doubled while all warps are on the SMs at once. With
+ * more rows than ALONE, warps with other columns of the same part of x are the better neighbours:
+ * what one fetched is in the L1. */
 #define ALONE              8
 #define WARPS_ALONE        16 /* An SM, at 128 registers a thread. */
 #define WARPS_OF_MANY      12 /* At 150. */
@@ -152,7 +157,8 @@ const char *lt_cuda_few_q_refuse(const void *args) {
            : a->y.shape[0] > FEW_ROWS && !a->fixed_order ? "more than 64 rows"
                                                          : NULL;
 }
-/* Warps that share a unit, a power of two: as many as there is room for with so many units, but each has a tile of K. */
+/* Warps that share a unit, a power of two: as many as there is room for with so many units, but
+ * each has a tile of K. */
 static int split_for(int64_t units, int64_t tiles, int most, int64_t room) {
     int split = 1;
     while (split < most && 2 * split * units <= room && 2 * split <= tiles) {

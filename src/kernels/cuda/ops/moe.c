@@ -1,4 +1,5 @@
-/* moe.c: launchers of moe.cu. Nothing comes to the host: how many rows an expert got is read by the kernels. */
+/* moe.c: launchers of moe.cu. Nothing comes to the host: how many rows an expert got is read by the
+ * kernels. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -163,7 +164,8 @@ static lt_err moe_route_bwd_run(lt_queue *q, const void *args) {
 
 /* ---- Rows ---- */
 
-/* A row's -D words; *blocks: of a launch over so many rows. A warp a row of up to 4 pieces a lane. */
+/* A row's -D words; *blocks: of a launch over so many rows. A warp a row of up to 4 pieces a
+ * lane. */
 static void row_defines(char out[LT_CUDA_DEFINES_BYTES], const lt_tensor *const *rows, int n,
                         int64_t count, int64_t *blocks) {
     const int64_t width = lt_cuda_width(rows[0]);

@@ -1,19 +1,23 @@
-/* moe.cu — routing of a mixture of experts, forward and backward, and rows into expert order and back. Formulas: tensor/ops.h.
+/* moe.cu — routing of a mixture of experts, forward and backward, and rows into expert order and
+ * back. Formulas: tensor/ops.h.
  *
- * SHAPES    logits, probs (R, E) fp32, E <= 1024; experts, weights (R, K); slot_row (R K), expert_start (E + 1) int32; x, y (rows, C) of DTYPE.
- * ROUTE     1. route_choose: a warp a row: softmax, then K times the largest (ties: the lower index).
- *           2. A stable counting sort of the assignments by expert, on integers only: route_count (256 assignments a block), route_scan (one
- *              block: where each expert of each block begins; expert_start; how many were dropped before each block), route_place.
+ * SHAPES    logits, probs (R, E) fp32, E <= 1024; experts, weights (R, K); slot_row (R K),
+ *           expert_start (E + 1) int32; x, y (rows, C) of DTYPE.
+ * ROUTE     1. route_choose: a warp a row: softmax, then K times the largest (ties: the lower
+ *           index).
+ *           2. A stable counting sort of the assignments by expert, on integers only: route_count
+ *              (256 assignments a block), route_scan (one block: where each expert of each block
+ *              begins; expert_start; how many were dropped before each block), route_place.
  *           3. route_aux: one block, from column sums of probs and the counts.
  *           HELD: experts of a lane.
- * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then TEAM threads a row of C (a warp for narrow rows): gather, its backward, combine, its
- *           backward.
+ * ROWS      moe_invert: inverse[assignment] = its slot, or -1. Then TEAM threads a row of C (a warp
+ *           for narrow rows): gather, its backward, combine, its backward.
  * BOUND     rows: bytes of x and y once. Routing: a few us of latency a launch.
  * NUMERICS  fp32 in a fixed order; counts are integers: bit-identical run to run.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8 TEAM=32
- *@spec sm_80 sm_90a: DTYPE=fp32 W=4 TEAM=256
- *@spec sm_80 sm_90a: DTYPE=fp32 W=1 HELD=1
- *@spec sm_80 sm_90a: DTYPE=fp32 W=1 HELD=32 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8 TEAM=32
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=4 TEAM=256
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=1 HELD=1
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=1 HELD=32 */
 #include "common/vec.cuh"
 
 #define THREADS     256
@@ -25,9 +29,9 @@
 #ifndef TEAM
 #define TEAM THREADS
 #endif
-#define TEAMS       (THREADS / TEAM)
+#define TEAMS (THREADS / TEAM)
 static_assert(TEAM == WARP || TEAM == THREADS, "a row belongs to a warp or to the block");
-#define NEGATIVE    __uint_as_float(0xff800000u)
+#define NEGATIVE __uint_as_float(0xff800000u)
 
 /* ---- Routing ---- */
 
@@ -45,8 +49,9 @@ INLINE float row_lse(const float *row, int experts, int lane) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-route_choose(float *probs, int *chosen, float *weights, float *lse_out, const float *logits, i64 ld_probs, i64 ld_chosen, i64 ld_weights,
-             i64 ld_logits, int rows, int experts, int top_k, int normalise) {
+    route_choose(float *probs, int *chosen, float *weights, float *lse_out, const float *logits,
+                 i64 ld_probs, i64 ld_chosen, i64 ld_weights, i64 ld_logits, int rows, int experts,
+                 int top_k, int normalise) {
     const int row = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     wait_for_others();
     if (row >= rows) {
@@ -71,7 +76,8 @@ route_choose(float *probs, int *chosen, float *weights, float *lse_out, const fl
         for (int d = WARP / 2; d > 0; d /= 2) {
             const float other = __shfl_xor_sync(ALL_LANES, best, d);
             const int there = __shfl_xor_sync(ALL_LANES, where, d);
-            if (there < MAX_EXPERTS && (where == MAX_EXPERTS || other > best || (other == best && there < where))) {
+            if (there < MAX_EXPERTS &&
+                (where == MAX_EXPERTS || other > best || (other == best && there < where))) {
                 best = other, where = there;
             }
         }
@@ -94,7 +100,8 @@ route_choose(float *probs, int *chosen, float *weights, float *lse_out, const fl
 }
 
 /* counts (blocks, E): assignments of each expert among a block's 256. */
-extern "C" __global__ void __launch_bounds__(THREADS) route_count(int *counts, const int *chosen, i64 ld, int n, int top_k, int experts) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    route_count(int *counts, const int *chosen, i64 ld, int n, int top_k, int experts) {
     __shared__ int hist[MAX_EXPERTS];
     const int i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
@@ -103,7 +110,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) route_count(int *counts, c
     }
     __syncthreads();
     if (i < n) {
-        atomicAdd(&hist[chosen[i / top_k * ld + i % top_k]], 1); /* Integers: the order does not matter. */
+        /* Integers: the order does not matter. */
+        atomicAdd(&hist[chosen[i / top_k * ld + i % top_k]], 1);
     }
     __syncthreads();
     for (int e = threadIdx.x; e < experts; e += THREADS) {
@@ -111,12 +119,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) route_count(int *counts, c
     }
 }
 
-/* One block of 1024. counts becomes, for each block and expert, how many came before; total (E); start (E + 1); dropped (blocks): before each block. */
+/* One block of 1024. counts becomes, for each block and expert, how many came before; total (E);
+ * start (E + 1); dropped (blocks): before each block. */
 extern "C" __global__ void __launch_bounds__(1024)
-route_scan(int *counts, int *total, int *start, int *dropped, int blocks, int experts, int capacity) {
+    route_scan(int *counts, int *total, int *start, int *dropped, int blocks, int experts,
+               int capacity) {
     __shared__ int kept[MAX_EXPERTS], sums[1024];
-    const int e = threadIdx.x % experts, part = threadIdx.x / experts, parts = min(1024 / experts, 32); /* Of the blocks, for each expert. */
-    const int share = (blocks + parts - 1) / parts, from = min(part * share, blocks), to = part < parts ? min(from + share, blocks) : from;
+    /* Of the blocks, for each expert. */
+    const int e = threadIdx.x % experts, part = threadIdx.x / experts,
+              parts = min(1024 / experts, 32);
+    const int share = (blocks + parts - 1) / parts, from = min(part * share, blocks),
+              to = part < parts ? min(from + share, blocks) : from;
     int before = 0, own = 0;
     wait_for_others();
 #pragma unroll 8
@@ -139,7 +152,8 @@ route_scan(int *counts, int *total, int *start, int *dropped, int blocks, int ex
         before += n;
     }
     __syncthreads();
-    for (int b = threadIdx.x; b < blocks && capacity > 0; b += 1024) { /* Dropped before block b: what each expert has beyond its capacity by then. */
+    /* Dropped before block b: what each expert has beyond its capacity by then. */
+    for (int b = threadIdx.x; b < blocks && capacity > 0; b += 1024) {
         int n = 0;
         for (int x = 0; x < experts; x++) {
             n += max(0, counts[(i64)b * experts + x] - capacity);
@@ -157,12 +171,15 @@ route_scan(int *counts, int *total, int *start, int *dropped, int blocks, int ex
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-route_place(int *slot_row, float *weights, const int *chosen, const int *counts, const int *start, const int *dropped, i64 ld_chosen,
-            i64 ld_weights, int n, int top_k, int experts, int capacity) {
+    route_place(int *slot_row, float *weights, const int *chosen, const int *counts,
+                const int *start, const int *dropped, i64 ld_chosen, i64 ld_weights, int n,
+                int top_k, int experts, int capacity) {
     __shared__ int of_warp[WARPS][MAX_EXPERTS], drops[WARPS];
-    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, i = blockIdx.x * THREADS + threadIdx.x;
+    const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP,
+              i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
-    const int e = i < n ? chosen[i / top_k * ld_chosen + i % top_k] : MAX_EXPERTS + threadIdx.x; /* Beyond the end: nobody's like. */
+    /* Beyond the end: nobody's like. */
+    const int e = i < n ? chosen[i / top_k * ld_chosen + i % top_k] : MAX_EXPERTS + threadIdx.x;
     const unsigned same = __match_any_sync(ALL_LANES, e), below = (1u << lane) - 1u;
     int place = 0;
     for (int at = threadIdx.x; at < WARPS * experts; at += THREADS) {
@@ -199,7 +216,8 @@ route_place(int *slot_row, float *weights, const int *chosen, const int *counts,
 
 /* aux: E sum_e (total_e / n) (sums_e / rows), and the mean of lse^2; one block of 1024. */
 extern "C" __global__ void __launch_bounds__(1024)
-route_aux(float *aux, i64 step, const float *sums, const int *total, const float *lse, int rows, int top_k, int experts) {
+    route_aux(float *aux, i64 step, const float *sums, const int *total, const float *lse, int rows,
+              int top_k, int experts) {
     __shared__ float slots[2][WARP];
     float balance = 0.0f, z = 0.0f;
     wait_for_others();
@@ -217,8 +235,10 @@ route_aux(float *aux, i64 step, const float *sums, const int *total, const float
     }
 }
 
-/* total (E), zeroed before: how many assignments chose each expert. Integers: the order does not matter. */
-extern "C" __global__ void __launch_bounds__(THREADS) route_total(int *total, const int *chosen, i64 ld, int n, int top_k, int experts) {
+/* total (E), zeroed before: how many assignments chose each expert. Integers: the order does not
+ * matter. */
+extern "C" __global__ void __launch_bounds__(THREADS)
+    route_total(int *total, const int *chosen, i64 ld, int n, int top_k, int experts) {
     __shared__ int hist[MAX_EXPERTS];
     wait_for_others();
     for (int e = threadIdx.x; e < experts; e += THREADS) {
@@ -237,9 +257,11 @@ extern "C" __global__ void __launch_bounds__(THREADS) route_total(int *total, co
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-route_bwd(float *dlogits, const float *dweights, const float *logits, const float *probs, const int *chosen, const float *weights,
-          const int *total, i64 ld_dlogits, i64 ld_dweights, i64 ld_logits, i64 ld_probs, i64 ld_chosen, i64 ld_weights, int rows, int experts,
-          int top_k, int normalise, float aux_coef, float z_coef, const float *aux_scale) {
+    route_bwd(float *dlogits, const float *dweights, const float *logits, const float *probs,
+              const int *chosen, const float *weights, const int *total, i64 ld_dlogits,
+              i64 ld_dweights, i64 ld_logits, i64 ld_probs, i64 ld_chosen, i64 ld_weights, int rows,
+              int experts, int top_k, int normalise, float aux_coef, float z_coef,
+              const float *aux_scale) {
     const int row = blockIdx.x * WARPS + threadIdx.x / WARP, lane = threadIdx.x % WARP;
     wait_for_others();
     if (row >= rows) {
@@ -252,7 +274,10 @@ route_bwd(float *dlogits, const float *dweights, const float *logits, const floa
         z_coef *= *aux_scale;
     }
     const float balance = aux_coef * (float)experts / ((float)rows * (float)top_k) / (float)rows;
-    const float z = z_coef != 0.0f ? z_coef * 2.0f * row_lse(logits + row * ld_logits, experts, lane) / (float)rows : 0.0f;
+    const float z = z_coef != 0.0f
+                        ? z_coef * 2.0f * row_lse(logits + row * ld_logits, experts, lane) /
+                              (float)rows
+                        : 0.0f;
     float dp[HELD], sum = 0.0f, mean = 0.0f, inner = 0.0f;
 #pragma unroll
     for (int j = 0; j < HELD; j++) {
@@ -260,13 +285,15 @@ route_bwd(float *dlogits, const float *dweights, const float *logits, const floa
         dp[j] = e < experts && aux_coef != 0.0f ? balance * (float)total[e] : 0.0f;
     }
     for (int k = 0; k < top_k; k++) { /* All lanes alike. */
-        const float dw = weights[row * ld_weights + k] == 0.0f ? 0.0f : dweights[row * ld_dweights + k];
+        const float dw = weights[row * ld_weights + k] == 0.0f ? 0.0f
+                                                               : dweights[row * ld_dweights + k];
         sum += p[which[k]];
         mean += dw * p[which[k]];
     }
     mean /= sum;
     for (int k = 0; k < top_k; k++) {
-        const float dw = weights[row * ld_weights + k] == 0.0f ? 0.0f : dweights[row * ld_dweights + k];
+        const float dw = weights[row * ld_weights + k] == 0.0f ? 0.0f
+                                                               : dweights[row * ld_dweights + k];
         const float d = normalise ? (dw - mean) / sum : dw;
 #pragma unroll
         for (int j = 0; j < HELD; j++) {
@@ -290,7 +317,8 @@ route_bwd(float *dlogits, const float *dweights, const float *logits, const floa
 
 /* ---- Rows ---- */
 
-extern "C" __global__ void __launch_bounds__(THREADS) moe_invert(int *inverse, const int *slot_row, const int *n_kept, int n) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    moe_invert(int *inverse, const int *slot_row, const int *n_kept, int n) {
     const int i = blockIdx.x * THREADS + threadIdx.x;
     wait_for_others();
     if (i < n) {
@@ -299,7 +327,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) moe_invert(int *inverse, c
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-moe_gather(DTYPE *y, const DTYPE *x, const int *slot_row, const int *n_kept, i64 ldy, i64 ldx, int cols, int top_k, int n) {
+    moe_gather(DTYPE *y, const DTYPE *x, const int *slot_row, const int *n_kept, i64 ldy, i64 ldx,
+               int cols, int top_k, int n) {
     const i64 i = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
     wait_for_others();
     if (i >= min(n, *n_kept)) {
@@ -316,8 +345,8 @@ moe_gather(DTYPE *y, const DTYPE *x, const int *slot_row, const int *n_kept, i64
 
 /* y[r] = sum over k of (weights[r][k] or 1) x[slot of (r, k)] (+ y[r]). */
 extern "C" __global__ void __launch_bounds__(THREADS)
-moe_sum(DTYPE *y, const DTYPE *x, const float *weights, const int *inverse, i64 ldy, i64 ldx, i64 ld_weights, int cols, int top_k, int add,
-        int n) {
+    moe_sum(DTYPE *y, const DTYPE *x, const float *weights, const int *inverse, i64 ldy, i64 ldx,
+            i64 ld_weights, int cols, int top_k, int add, int n) {
     const i64 r = (i64)blockIdx.x * TEAMS + threadIdx.x / TEAM;
     wait_for_others();
     if (r >= n) {
@@ -347,8 +376,9 @@ moe_sum(DTYPE *y, const DTYPE *x, const float *weights, const int *inverse, i64 
 
 /* An assignment: dx[slot] = w dy[r]; dweights[r][k] = <x[slot], dy[r]>. dx may be x. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-moe_combine_bwd(DTYPE *dx, float *dweights, const DTYPE *dy, const DTYPE *x, const float *weights, const int *inverse, i64 lddx, i64 ld_dweights,
-                i64 lddy, i64 ldx, i64 ld_weights, int cols, int top_k, int n) {
+    moe_combine_bwd(DTYPE *dx, float *dweights, const DTYPE *dy, const DTYPE *x,
+                    const float *weights, const int *inverse, i64 lddx, i64 ld_dweights, i64 lddy,
+                    i64 ldx, i64 ld_weights, int cols, int top_k, int n) {
     __shared__ float slots[WARPS];
     const int at = blockIdx.x * TEAMS + threadIdx.x / TEAM, r = at / top_k, k = at % top_k;
     wait_for_others();

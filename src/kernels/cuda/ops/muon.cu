@@ -1,10 +1,12 @@
-/* muon.cu — the elementwise parts of Muon (tensor/ops.h) for one matrix p (rows, cols); its products are sgemm's.
+/* muon.cu — the elementwise parts of Muon (tensor/ops.h) for one matrix p (rows, cols); its
+ * products are sgemm's.
  *
- * MAP       muon_momentum: a thread an element, grid-stride over a fixed grid: m = momentum m + g, u = g + momentum m, and a block's share of |u|^2.
- *           muon_scale: every block adds the shares in order and multiplies u by 1 / max(|u|, 1e-7). muon_update: p, and its copy.
+ * MAP       muon_momentum: a thread an element, grid-stride over a fixed grid: m = momentum m + g,
+ *           u = g + momentum m, and a block's share of |u|^2. muon_scale: every block adds the
+ *           shares in order and multiplies u by 1 / max(|u|, 1e-7). muon_update: p, and its copy.
  * BOUND     8 + 8 + 4 bytes an element, then 8, then 8 + 4.
  * NUMERICS  fp32; |u|^2 in double in a fixed order.
- *@spec sm_80 sm_90a: */
+ * @spec sm_80 sm_90a: */
 #define DTYPE fp32
 #define W     1
 #include "common/vec.cuh"
@@ -35,14 +37,16 @@ INLINE double block_sum_double(double x, double *slots) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-muon_momentum(float *u, double *parts, float *m, const float *g, i64 count, float momentum, int nesterov, optim_step s, const optim_step *device) {
+    muon_momentum(float *u, double *parts, float *m, const float *g, i64 count, float momentum,
+                  int nesterov, optim_step s, const optim_step *device) {
     __shared__ double slots[THREADS / WARP];
     double sum = 0.0;
     if (device) {
         s = *device;
     }
     for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < count; i += (i64)BLOCKS * THREADS) {
-        const float d = s.grad_scale * g[i], mean = momentum * m[i] + d, step = nesterov ? d + momentum * mean : mean;
+        const float d = s.grad_scale * g[i], mean = momentum * m[i] + d,
+                    step = nesterov ? d + momentum * mean : mean;
         if (s.skip == 0.0f) {
             m[i] = mean;
         }
@@ -55,20 +59,23 @@ muon_momentum(float *u, double *parts, float *m, const float *g, i64 count, floa
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) muon_scale(float *u, const double *parts, i64 count) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    muon_scale(float *u, const double *parts, i64 count) {
     __shared__ double slots[THREADS / WARP];
     double sum = 0.0;
     for (int i = threadIdx.x; i < BLOCKS; i += THREADS) {
         sum += parts[i];
     }
     const float inverse = (float)(1.0 / fmax(sqrt(block_sum_double(sum, slots)), 1e-7));
-    for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < count; i += (i64)gridDim.x * THREADS) {
+    for (i64 i = (i64)blockIdx.x * THREADS + threadIdx.x; i < count;
+         i += (i64)gridDim.x * THREADS) {
         u[i] *= inverse;
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-muon_update(float *p, bf16 *copy, const float *u, i64 count, float decay, float scale, optim_step s, const optim_step *device) {
+    muon_update(float *p, bf16 *copy, const float *u, i64 count, float decay, float scale,
+                optim_step s, const optim_step *device) {
     const i64 i = (i64)blockIdx.x * THREADS + threadIdx.x;
     if (device) {
         s = *device;

@@ -1,23 +1,26 @@
 /* norm.c: launchers of norm.cu and norm_bwd.cu: RMSNorm and LayerNorm.
  *
- * Forward, a row of up to FWD_WARP_VECS pieces a lane belongs to 8, 16 or 32 lanes of a warp, a longer one to a block of 256 threads. Backward, where the
- * columns' sums stay in registers, a row of more than BWD_WARP_VECS pieces a lane belongs to a block of up to 512. Backward runs on as many blocks as are resident at once (a second,
- * half-filled wave costs a quarter), so its order of sums depends on the kind of GPU only, not on the run. */
+ * Forward, a row of up to FWD_WARP_VECS pieces a lane belongs to 8, 16 or 32 lanes of a warp, a
+ * longer one to a block of 256 threads. Backward, where the columns' sums stay in registers, a row
+ * of more than BWD_WARP_VECS pieces a lane belongs to a block of up to 512. Backward runs on as
+ * many blocks as are resident at once (a second, half-filled wave costs a quarter), so its order of
+ * sums depends on the kind of GPU only, not on the run. */
 #include <stdio.h>
 #include <string.h>
 
 #include "base/error.h"
 #include "kernels/cuda/ops/launch.h"
 
-#define FORWARD         "ops/norm.cu"
-#define BACKWARD        "ops/norm_bwd.cu"
-#define WARP            32
-#define FWD_THREADS     128
-#define FWD_BLOCK       256 /* A long row's threads. */
-#define BWD_THREADS     256
-#define BWD_BLOCK       512
-#define BWD_WARPS       448 /* Threads where a warp has three pieces a lane: 14 rows a turn. */
-#define FWD_WARP_VECS   8 /* Pieces a lane in rows that one warp holds: no block barrier for them. */
+#define FORWARD     "ops/norm.cu"
+#define BACKWARD    "ops/norm_bwd.cu"
+#define WARP        32
+#define FWD_THREADS 128
+#define FWD_BLOCK   256 /* A long row's threads. */
+#define BWD_THREADS 256
+#define BWD_BLOCK   512
+#define BWD_WARPS   448 /* Threads where a warp has three pieces a lane: 14 rows a turn. */
+/* Pieces a lane in rows that one warp holds: no block barrier for them. */
+#define FWD_WARP_VECS   8
 #define BWD_WARP_VECS   3
 #define MAX_HELD        64    /* Registers of a thread that hold its rows. */
 #define RESERVED        16384 /* Of an SM's shared memory: sums, and what the driver takes. */
@@ -52,7 +55,8 @@ static int lanes_of(int64_t pieces, int most) {
     return pieces > (int64_t)most * WARP ? 0 : lanes;
 }
 
-/* add: rows take twice the registers while they are loaded. False when the row is too long for registers. */
+/* add: rows take twice the registers while they are loaded. False when the row is too long for
+ * registers. */
 static bool fwd_spec(spec *s, int w, int64_t width, int64_t rows, bool add, int n_sms) {
     const int64_t pieces = LT_CUDA_DIV_UP(width, w);
     *s = (spec){.w = w, .threads = FWD_THREADS, .rows = 1};
@@ -82,17 +86,19 @@ static size_t bwd_shared_bytes(const spec *s, int kind, bool add_dx) {
     return s->depth == 0 || s->lanes > WARP || ring > sums ? ring : sums;
 }
 
-/* Rows of a turn and turns of the ring. Measured on an H100 (docs/SPEED.md): long blocks halve what col_sum.cu reads; 50 to 100 KB of an SM on their way keep
- * the memory busy, and what is more only waits there, in the way of the writes. Rows come by powers of two, SMs by 132: 16 rows of an SM at a time are 31.03
- * turns of 65,536, the last one for 64 rows; 14 are 35.5, 12 are 41.4; 5 of 4,096 columns each are 24.8 of 16,384, 4 are 31.03. */
+/* Rows of a turn and turns of the ring. Measured on an H100 (docs/SPEED.md): long blocks halve what
+ * col_sum.cu reads; 50 to 100 KB of an SM on their way keep the memory busy, and what is more only
+ * waits there, in the way of the writes. Rows come by powers of two, SMs by 132: 16 rows of an SM
+ * at a time are 31.03 turns of 65,536, the last one for 64 rows; 14 are 35.5, 12 are 41.4; 5 of
+ * 4,096 columns each are 24.8 of 16,384, 4 are 31.03. */
 static void bwd_ring(spec *s, int kind, bool add_dx) {
     if (s->lanes == WARP && s->vecs > 1) {
         s->rows = 1, s->depth = 1;
     } else if (s->lanes <= WARP) {
         s->rows = 2, s->depth = kind == 0 ? 1 : 2;
     } else if (s->lanes < BWD_BLOCK && s->vecs == 1) {
-        const bool room = kind == 0 ||
-                          s->lanes <= BWD_BLOCK / 2; /* In registers, for more blocks. */
+        /* In registers, for more blocks. */
+        const bool room = kind == 0 || s->lanes <= BWD_BLOCK / 2;
         s->rows = !room ? 2 : kind == 0 && !add_dx && s->lanes <= BWD_BLOCK / 4 ? 3 : 4;
         s->depth = room ? 1 : 2;
     } else if (add_dx) {

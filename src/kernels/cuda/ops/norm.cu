@@ -1,36 +1,44 @@
-/* norm.cu — RMSNorm and LayerNorm over rows, forward, with the residual sum fused in. Backward: norm_bwd.cu.
+/* norm.cu — RMSNorm and LayerNorm over rows, forward, with the residual sum fused in. Backward:
+ * norm_bwd.cu.
  *
- * SHAPES    x, y, add, sum (rows, C) of DTYPE, views (rows may be heads of a wider row); gain, bias (C) of PARAM; mean, rstd (rows) fp32. mean,
- *           rstd may be null. KIND 0: RMSNorm, 1: LayerNorm. C <= LANES * VECS * W. ADD, SUM, BIAS 1: add, sum, bias are there;
- *           FULL 1: C is LANES * VECS * W.
- * MAP       LANES threads a row (8, 16, 32 of a warp, up to 2048 columns of bf16; or the whole block), VECS pieces of W elements a thread, ROWS
- *           neighbouring rows at once, THREADS a block.
+ * SHAPES    x, y, add, sum (rows, C) of DTYPE, views (rows may be heads of a wider row); gain, bias
+ *           (C) of PARAM; mean, rstd (rows) fp32. mean, rstd may be null. KIND 0: RMSNorm, 1:
+ *           LayerNorm. C <= LANES * VECS * W. ADD, SUM, BIAS 1: add, sum, bias are there; FULL 1: C
+ *           is LANES * VECS * W.
+ * MAP       LANES threads a row (8, 16, 32 of a warp, up to 2048 columns of bf16; or the whole
+ *           block), VECS pieces of W elements a thread, ROWS neighbouring rows at once, THREADS a
+ *           block.
  * MOVEMENT  x (+ add) ──16 B/thread──▶ registers, packed ─sum─▶ shuffle (▶ smem ▶ barrier) ─▶ mean ─sum of squares about it─▶ rstd ──▶ y, sum
- *           Packed rows are unpacked anew for each use: it costs one operation an element and halves the registers, so that twice the bytes are under way.
+ *           Packed rows are unpacked anew for each use: it costs one operation an element and
+ *           halves the registers, so that twice the bytes are under way.
  * BOUND     bytes an element (bf16): 4, with add and sum 8. 8192 x 4096: 45, 89 us at 3.0 TB/s.
- * NUMERICS  fp32 sums in a fixed order that LANES and VECS alone decide (same bits every run, with ADD or from the stored sum, for any ROWS); variance from
- *           squares about the means of pieces, and those about the row's; one rounding at the store. 16-bit rows are centred and scaled in one operation, whose error, 2^-24 of the mean, is far below that of
- *           their own rounding.
+ * NUMERICS  fp32 sums in a fixed order that LANES and VECS alone decide (same bits every run, with
+ *           ADD or from the stored sum, for any ROWS); variance from squares about the means of
+ *           pieces, and those about the row's; one rounding at the store. 16-bit rows are centred
+ *           and scaled in one operation, whose error, 2^-24 of the mean, is far below that of their
+ *           own rounding.
  * REFS      Zhang & Sennrich 2019, arXiv:1910.07467; Ba et al. 2016, arXiv:1607.06450.
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=4 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=2 ADD=1 SUM=1 BIAS=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=32 VECS=8 THREADS=128 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=128 ROWS=4 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=0
- *@spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=128 ROWS=1 ADD=1 SUM=0 BIAS=0 FULL=0 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=256 VECS=8 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=0 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=1 SUM=1 BIAS=1 FULL=1 FLAT=1 */
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=2 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=4 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=128 ROWS=2 ADD=1 SUM=1 BIAS=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=32 VECS=8 THREADS=128 ROWS=1 ADD=1 SUM=1 BIAS=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=128 ROWS=4 ADD=0 SUM=0 BIAS=0 FULL=1 FLAT=0
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=128 ROWS=1 ADD=1 SUM=0 BIAS=0 FULL=0 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=256 VECS=8 THREADS=256 ROWS=1 ADD=0 SUM=0 BIAS=0 FULL=0 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=4 THREADS=256 ROWS=1 ADD=1 SUM=1 BIAS=1 FULL=1
+ * FLAT=1 */
 #include "ops/norm.cuh"
 
 #define IS_BF16_bf16  1
 #define IS_BF16_fp16  0
 #define IS_BF16_fp32  0
 #define DTYPE_IS_BF16 CONCAT(IS_BF16_, DTYPE)
-#define MIN_BLOCKS (512 / THREADS) /* An SM: 128 registers a thread at most. */
-static_assert(ROWS * VECS * (W > 1 ? 4 : 1) <= 64, "a thread's part of its rows stays in registers");
+#define MIN_BLOCKS    (512 / THREADS) /* An SM: 128 registers a thread at most. */
+static_assert(ROWS * VECS * (W > 1 ? 4 : 1) <= 64,
+              "a thread's part of its rows stays in registers");
 
 #if ADD && !SUM
 typedef struct {
@@ -59,7 +67,8 @@ INLINE void kept_get(float *f, const kept *k) {
     raw_unpack(f, *k);
 }
 #endif
-/* The same by another instruction: the compiler, which would keep the floats of the first time and spill, does not know it. */
+/* The same by another instruction: the compiler, which would keep the floats of the first time and
+ * spill, does not know it. */
 INLINE void kept_get_again(float *f, const kept *k) {
 #if W == 8 && !(ADD && !SUM)
     if (DTYPE_IS_BF16) {
@@ -74,8 +83,10 @@ INLINE void kept_get_again(float *f, const kept *k) {
 #endif
     kept_get(f, k);
 }
-/* x (+ add) of one row; sum gets it, rounded as it is kept, so that backward sees the same number. */
-INLINE void row_load(kept *held, const DTYPE *x, const DTYPE *add, DTYPE *sum, int lane, int cols, bool live) {
+/* x (+ add) of one row; sum gets it, rounded as it is kept, so that backward sees the same
+ * number. */
+INLINE void row_load(kept *held, const DTYPE *x, const DTYPE *add, DTYPE *sum, int lane, int cols,
+                     bool live) {
     raw more[ADD ? VECS : 1], first[VECS];
 #pragma unroll
     for (int v = 0; v < VECS; v++) {
@@ -117,7 +128,8 @@ INLINE void row_load(kept *held, const DTYPE *x, const DTYPE *add, DTYPE *sum, i
     (void)more, (void)add, (void)sum, (void)live;
 }
 
-INLINE void params_load(float *g, float *b, const PARAM *gain, const PARAM *bias, int col, int cols) {
+INLINE void params_load(float *g, float *b, const PARAM *gain, const PARAM *bias, int col,
+                        int cols) {
 #pragma unroll
     for (int i = 0; i < W; i++) {
         b[i] = 0.0f;
@@ -131,10 +143,12 @@ INLINE void params_load(float *g, float *b, const PARAM *gain, const PARAM *bias
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *gain, const PARAM *bias, float *mean, float *rstd, int rows,
-         int cols, float eps, float gain_offset, const __grid_constant__ norm_views at) {
+    norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *gain,
+             const PARAM *bias, float *mean, float *rstd, int rows, int cols, float eps,
+             float gain_offset, const __grid_constant__ norm_views at) {
     __shared__ float slots[2][ROWS * WARPS];
-    const int lane = threadIdx.x % LANES, first = (blockIdx.x * GROUPS + threadIdx.x / LANES) * ROWS;
+    const int lane = threadIdx.x % LANES,
+              first = (blockIdx.x * GROUPS + threadIdx.x / LANES) * ROWS;
     const float share = 1.0f / cols;
     kept held[ROWS][VECS];
     DTYPE *to[ROWS];
@@ -144,14 +158,19 @@ norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *ga
 #endif
     wait_for_others();
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) { /* 1. The only read. Behind the end the last row is read again: all lanes take part in the shuffles. */
+    /* 1. The only read. Behind the end the last row is read again: all lanes take part in the
+     *    shuffles. */
+    for (int r = 0; r < ROWS; r++) {
         const int row = min(first + r, rows - 1);
         to[r] = y + row_begin(at.y, row, at.n) + lane * W;
-        row_load(held[r], x + row_begin(at.x, row, at.n), ADD ? add + row_begin(at.add, row, at.n) : add,
+        row_load(held[r], x + row_begin(at.x, row, at.n),
+                 ADD ? add + row_begin(at.add, row, at.n) : add,
                  SUM ? sum + row_begin(at.sum, row, at.n) : sum, lane, cols, first + r < rows);
     }
 #pragma unroll
-    for (int r = 0; r < ROWS; r++) { /* 2. Sums; of LayerNorm's squares, those about the mean of each piece. Columns behind the end hold zeros. */
+    /* 2. Sums; of LayerNorm's squares, those about the mean of each piece. Columns behind the end
+     *    hold zeros. */
+    for (int r = 0; r < ROWS; r++) {
         centre[r] = squares[r] = 0.0f;
 #pragma unroll
         for (int v = 0; v < VECS; v++) {
@@ -202,7 +221,8 @@ norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *ga
     float g[2][W], b[2][W];
     params_load(g[0], b[0], gain, bias, lane * W, cols);
 #pragma unroll
-    for (int v = 0; v < VECS; v++) { /* 4. The only write. Parameters are loaded a piece ahead: no load passes a store by itself. */
+    /* 4. The only write. Parameters are loaded a piece ahead: no load passes a store by itself. */
+    for (int v = 0; v < VECS; v++) {
         const int col = (v * LANES + lane) * W, turn = v % 2;
         if (v + 1 < VECS) {
             params_load(g[1 - turn], b[1 - turn], gain, bias, col + LANES * W, cols);
@@ -211,11 +231,14 @@ norm_fwd(DTYPE *y, const DTYPE *x, const DTYPE *add, DTYPE *sum, const PARAM *ga
 #pragma unroll
             for (int r = 0; r < ROWS; r++) {
                 float f[W];
-                    kept_get_again(f, &held[r][v]);
+                kept_get_again(f, &held[r][v]);
 #pragma unroll
                 for (int i = 0; i < W; i++) {
-                    const float hat = KIND == 0 ? f[i] * scale[r] : sizeof(DTYPE) == 2 ? fmaf(f[i], scale[r], shift[r]) : (f[i] - centre[r]) * scale[r];
-                    f[i] = KIND == 0 ? hat * (gain_offset + g[turn][i]) : fmaf(hat, g[turn][i], b[turn][i]);
+                    const float hat = KIND == 0            ? f[i] * scale[r]
+                                      : sizeof(DTYPE) == 2 ? fmaf(f[i], scale[r], shift[r])
+                                                           : (f[i] - centre[r]) * scale[r];
+                    f[i] = KIND == 0 ? hat * (gain_offset + g[turn][i])
+                                     : fmaf(hat, g[turn][i], b[turn][i]);
                 }
                 if (first + r < rows) {
                     piece_store(to[r] + v * LANES * W, f);

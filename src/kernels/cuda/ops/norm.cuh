@@ -1,13 +1,16 @@
-/* norm.cuh: what norm.cu (forward) and norm_bwd.cu (backward) share: a row belongs to LANES threads (8, 16 or 32 of a warp, or the whole block), each with
- * VECS pieces of W elements of it, and a thread works on ROWS rows at once, so that one trip through shuffles and barrier serves them all. */
+/* norm.cuh: what norm.cu (forward) and norm_bwd.cu (backward) share: a row belongs to LANES threads
+ * (8, 16 or 32 of a warp, or the whole block), each with VECS pieces of W elements of it, and a
+ * thread works on ROWS rows at once, so that one trip through shuffles and barrier serves them
+ * all. */
 #ifndef LT_CUDA_NORM_CUH
 #define LT_CUDA_NORM_CUH
 
 #include "common/vec.cuh"
 
-#define WARPS  (THREADS / WARP)
-#define SLOTS  (WARPS > 16 ? 32 : WARPS > 8 ? 16 : WARPS > 4 ? 8 : 4) /* Lanes that add the warps' sums. */
-#define GROUPS (THREADS / LANES) /* Of ROWS rows each. */
+#define WARPS (THREADS / WARP)
+/* Lanes that add the warps' sums. */
+#define SLOTS       (WARPS > 16 ? 32 : WARPS > 8 ? 16 : WARPS > 4 ? 8 : 4)
+#define GROUPS      (THREADS / LANES)      /* Of ROWS rows each. */
 #define INSIDE(col) (FULL || (col) < cols) /* Of a row. */
 static_assert(LANES <= WARP || LANES == THREADS, "a row belongs to part of a warp or to the block");
 static_assert(WARPS <= WARP, "one warp adds the warps' sums");
@@ -22,8 +25,9 @@ INLINE i64 row_begin(view v, i64 row, row_shape n) { /* FLAT 1: rows stand one s
     return FLAT ? row * v.s0 : row_at(v, row, n);
 }
 
-/* n sums over the LANES threads of a row, in a fixed order; every one of them gets them. slots: n * WARPS floats that nobody else uses until every thread has
- * passed another barrier; one barrier, and none where a row lies in a warp. */
+/* n sums over the LANES threads of a row, in a fixed order; every one of them gets them. slots: n *
+ * WARPS floats that nobody else uses until every thread has passed another barrier; one barrier,
+ * and none where a row lies in a warp. */
 INLINE void row_sums(float *x, const int n, float *slots) {
 #pragma unroll
     for (int lanes = (LANES < WARP ? LANES : WARP) / 2; lanes > 0; lanes /= 2) {

@@ -1,39 +1,45 @@
 /* norm_bwd.cu — RMSNorm and LayerNorm over rows, backward.
  *
- * SHAPES    x, dy, dx (rows, C) of DTYPE, views; gain (C) of PARAM; mean, rstd (rows) fp32; parts (blocks, C) fp32 of dgain, then as many of dbias. KIND, LANES, VECS,
- *           W, ROWS, FULL as in norm.cu. ADD 1: dx is added to. dx may be dy's memory.
- * MAP       resident blocks: one walks turns blockIdx, blockIdx + grid, .. of THREADS / LANES * ROWS rows and keeps the columns' sums in registers; col_sum.cu
- *           adds the blocks' sums in order.
+ * SHAPES    x, dy, dx (rows, C) of DTYPE, views; gain (C) of PARAM; mean, rstd (rows) fp32; parts
+ *           (blocks, C) fp32 of dgain, then as many of dbias. KIND, LANES, VECS, W, ROWS, FULL as
+ *           in norm.cu. ADD 1: dx is added to. dx may be dy's memory.
+ * MAP       resident blocks: one walks turns blockIdx, blockIdx + grid, .. of THREADS / LANES *
+ *           ROWS rows and keeps the columns' sums in registers; col_sum.cu adds the blocks' sums in
+ *           order.
  * MOVEMENT  x, dy (and dx) ──cp.async, DEPTH turns ahead──▶ smem ─▶ two sums a row ─▶ shuffle (▶ smem ▶ barrier) ─▶ x, dy again from smem ─▶ dx
- *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier; what is under way costs no registers. rstd and
- *           mean of the next turn are loaded a turn ahead, too. DEPTH 0 (W = 1): everything is read where it lies, when it is needed.
- * BOUND     bytes an element (bf16): 6; with ADD 8. 8192 x 4096: 67 us at 3.0 TB/s; the parts are 8 C bytes a block, twice.
- * NUMERICS  fp32 sums in a fixed order (the kind of GPU decides the number of blocks). Rows of up to 8 elements (LANES=8, W=1) in double: dx cancels there.
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=4 DEPTH=1 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=5 DEPTH=1 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=4 DEPTH=1 ADD=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=4 THREADS=512 ROWS=1 DEPTH=2 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=128 VECS=1 THREADS=128 ROWS=4 DEPTH=1 ADD=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=128 VECS=1 THREADS=128 ROWS=3 DEPTH=1 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=4 DEPTH=1 ADD=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=2 THREADS=512 ROWS=1 DEPTH=2 ADD=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=512 VECS=1 THREADS=512 ROWS=1 DEPTH=2 ADD=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=256 ROWS=2 DEPTH=1 ADD=0 FULL=1 FLAT=0
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1 ADD=1 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=256 ROWS=1 DEPTH=0 ADD=0 FULL=0 FLAT=1
- *@spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=512 VECS=2 THREADS=512 ROWS=1 DEPTH=3 ADD=0 FULL=1 FLAT=1
- *@spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=512 VECS=8 THREADS=512 ROWS=1 DEPTH=0 ADD=0 FULL=0 FLAT=1 */
+ *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier;
+ *           what is under way costs no registers. rstd and mean of the next turn are loaded a turn
+ *           ahead, too. DEPTH 0 (W = 1): everything is read where it lies, when it is needed.
+ * BOUND     bytes an element (bf16): 6; with ADD 8. 8192 x 4096: 67 us at 3.0 TB/s; the parts are 8
+ *           C bytes a block, twice.
+ * NUMERICS  fp32 sums in a fixed order (the kind of GPU decides the number of blocks). Rows of up
+ *           to 8 elements (LANES=8, W=1) in double: dx cancels there.
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=4 DEPTH=1 ADD=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=1 THREADS=512 ROWS=5 DEPTH=1 ADD=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=4 DEPTH=1 ADD=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=4 THREADS=512 ROWS=1 DEPTH=2 ADD=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=128 VECS=1 THREADS=128 ROWS=4 DEPTH=1 ADD=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=128 VECS=1 THREADS=128 ROWS=3 DEPTH=1 ADD=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=256 VECS=1 THREADS=256 ROWS=4 DEPTH=1 ADD=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=512 VECS=2 THREADS=512 ROWS=1 DEPTH=2 ADD=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=bf16 W=8 LANES=512 VECS=1 THREADS=512 ROWS=1 DEPTH=2 ADD=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=16 VECS=1 THREADS=256 ROWS=2 DEPTH=1 ADD=0 FULL=1 FLAT=0
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1 ADD=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1 ADD=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=bf16 PARAM=fp32 W=8 LANES=32 VECS=3 THREADS=448 ROWS=1 DEPTH=1 ADD=1 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=fp32 PARAM=fp32 W=1 LANES=8 VECS=1 THREADS=256 ROWS=1 DEPTH=0 ADD=0 FULL=0 FLAT=1
+ * @spec sm_80 sm_90a: KIND=1 DTYPE=fp32 PARAM=fp32 W=4 LANES=512 VECS=2 THREADS=512 ROWS=1 DEPTH=3 ADD=0 FULL=1 FLAT=1
+ * @spec sm_80 sm_90a: KIND=0 DTYPE=bf16 PARAM=fp32 W=1 LANES=512 VECS=8 THREADS=512 ROWS=1 DEPTH=0 ADD=0 FULL=0
+ * FLAT=1 */
 #include "common/ptx.cuh"
 #include "ops/norm.cuh"
 
-#define STREAMS   (2 + ADD)                      /* x, dy, and dx that is added to */
-#define A_TURN    (GROUPS * ROWS)                /* Rows of a block's turn. */
-#define KEEP_GAIN (VECS * W <= 16)               /* In registers, over all turns. */
-#define MIN_BLOCKS (THREADS > 256 ? 1 : 2)       /* An SM: 128 registers a thread. */
-#define WIDTH     (LANES * VECS * W)
-#define N_SUMS    (KIND == 1 ? 2 * ROWS : ROWS)  /* The rows' dot products, then their totals. */
+#define STREAMS    (2 + ADD)               /* x, dy, and dx that is added to */
+#define A_TURN     (GROUPS * ROWS)         /* Rows of a block's turn. */
+#define KEEP_GAIN  (VECS * W <= 16)        /* In registers, over all turns. */
+#define MIN_BLOCKS (THREADS > 256 ? 1 : 2) /* An SM: 128 registers a thread. */
+#define WIDTH      (LANES * VECS * W)
+#define N_SUMS     (KIND == 1 ? 2 * ROWS : ROWS) /* The rows' dot products, then their totals. */
 static_assert(W > 1 || DEPTH == 0, "pieces of 16 bytes are copied");
 #if LANES == 8 && W == 1
 typedef double wide;
@@ -64,8 +70,10 @@ INLINE void turn_fetch(const inputs *in, int slot, int first, int lane) {
             const DTYPE *from = in->stream[s] + (live ? row_begin(in->of[s], first + r, in->n) : 0);
 #pragma unroll
             for (int v = 0; v < VECS; v++) {
-                const int col = (v * LANES + lane) * W, there = live && (FULL || col < in->cols) ? 4 : 0;
-                cp_async_16_or_zero(smem_addr(ring_at(in, slot, s, r, v)), from + (there ? col : 0), there);
+                const int col = (v * LANES + lane) * W,
+                          there = live && (FULL || col < in->cols) ? 4 : 0;
+                cp_async_16_or_zero(smem_addr(ring_at(in, slot, s, r, v)), from + (there ? col : 0),
+                                    there);
             }
         }
     }
@@ -77,7 +85,9 @@ INLINE void take(float *f, const inputs *in, int s, int slot, int first, int r, 
     UNPACK(DTYPE, f, *ring_at(in, slot, s, r, v));
 #else
     const int col = (v * LANES + lane) * W;
-    f[0] = first + r < in->rows && col < in->cols ? TO_F32(DTYPE, in->stream[s][row_begin(in->of[s], first + r, in->n) + col]) : 0.0f;
+    f[0] = first + r < in->rows && col < in->cols
+               ? TO_F32(DTYPE, in->stream[s][row_begin(in->of[s], first + r, in->n) + col])
+               : 0.0f;
 #endif
 }
 
@@ -96,10 +106,13 @@ INLINE void gain_load(float *g, const PARAM *gain, int v, int lane, int cols, fl
     }
 }
 
-/* The block's sums of columns to its rows of parts. Rows that belong to part of a warp: groups of a warp by shuffles, then warps in order, through
- * the ring's memory, which is free by then; without a ring one group after the other. */
-INLINE void parts_store(float *parts, float (*dgain)[W], float (*dbias)[W], float *room, int lane, int cols) {
-    float *const gain_part = parts + (i64)blockIdx.x * cols, *const bias_part = gain_part + (i64)gridDim.x * cols;
+/* The block's sums of columns to its rows of parts. Rows that belong to part of a warp: groups of a
+ * warp by shuffles, then warps in order, through the ring's memory, which is free by then; without
+ * a ring one group after the other. */
+INLINE void parts_store(float *parts, float (*dgain)[W], float (*dbias)[W], float *room, int lane,
+                        int cols) {
+    float *const gain_part = parts + (i64)blockIdx.x * cols, *const bias_part =
+                                                                 gain_part + (i64)gridDim.x * cols;
 #if LANES <= WARP && DEPTH > 0
 #pragma unroll
     for (int kind = 0; kind <= KIND; kind++) {
@@ -168,13 +181,15 @@ INLINE void parts_store(float *parts, float (*dgain)[W], float (*dbias)[W], floa
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *gain, const float *mean, const float *rstd, int rows,
-         int cols, float gain_offset, const __grid_constant__ norm_views at) {
+    norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *gain,
+             const float *mean, const float *rstd, int rows, int cols, float gain_offset,
+             const __grid_constant__ norm_views at) {
     extern __shared__ __align__(16) uint4 ring[];
     __shared__ float slots[2][N_SUMS * WARPS]; /* Two sets in turn: one barrier a turn is enough. */
     const int lane = threadIdx.x % LANES, step = gridDim.x * A_TURN;
     const inputs in = {{x, dy, dx}, {at.x, at.dy, at.dx}, at.n, rows, cols, ring};
-    float dgain[VECS][W] = {{0.0f}}, dbias[VECS][W] = {{0.0f}}, g[KEEP_GAIN ? VECS : 1][W], next_scale[ROWS], next_centre[ROWS];
+    float dgain[VECS][W] = {{0.0f}}, dbias[VECS][W] = {{0.0f}}, g[KEEP_GAIN ? VECS : 1][W],
+          next_scale[ROWS], next_centre[ROWS];
     const float share = 1.0f / cols;
     int first = blockIdx.x * A_TURN + threadIdx.x / LANES * ROWS, slot = 0;
     wait_for_others();
@@ -190,7 +205,8 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
         next_scale[r] = first + r < rows ? rstd[first + r] : 0.0f;
         next_centre[r] = KIND == 1 && first + r < rows ? mean[first + r] : 0.0f;
     }
-    for (int base = blockIdx.x * A_TURN, turn = 0; base < rows; base += step, first += step, turn ^= 1) {
+    for (int base = blockIdx.x * A_TURN, turn = 0; base < rows;
+         base += step, first += step, turn ^= 1) {
         float scale[ROWS], centre[ROWS], sums[2 * ROWS];
 #if LANES == 8 && W == 1
         wide tiny_dot = 0.0, tiny_total = 0.0;
@@ -219,7 +235,9 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
                 take(from_dy, &in, 1, slot, first, r, v, lane);
 #pragma unroll
                 for (int i = 0; i < W; i++) {
-                    const wide h = (KIND == 1 ? (wide)from_x[i] - centre[r] : (wide)from_x[i]) * scale[r], s = (wide)from_dy[i] * gv[i];
+                    const wide h = (KIND == 1 ? (wide)from_x[i] - centre[r] : (wide)from_x[i]) *
+                                   scale[r],
+                               s = (wide)from_dy[i] * gv[i];
                     dgain[v][i] += from_dy[i] * (float)h;
                     dbias[v][i] += KIND == 1 ? from_dy[i] : 0.0f;
                     sums[r] += (float)(s * h);
@@ -231,7 +249,8 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
             }
         }
         row_sums(sums, N_SUMS, slots[turn]); /* 2. */
-        __syncwarp(); /* x and dy are read again, not kept: the compiler would keep them, and spill. */
+        /* x and dy are read again, not kept: the compiler would keep them, and spill. */
+        __syncwarp();
         wide row_dot[ROWS], row_total[ROWS];
         DTYPE *to[ROWS];
 #pragma unroll
@@ -264,7 +283,9 @@ norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const PARAM *
                 }
 #pragma unroll
                 for (int i = 0; i < W; i++) {
-                    const wide h = (KIND == 1 ? (wide)from_x[i] - centre[r] : (wide)from_x[i]) * scale[r], s = (wide)from_dy[i] * gv[i];
+                    const wide h = (KIND == 1 ? (wide)from_x[i] - centre[r] : (wide)from_x[i]) *
+                                   scale[r],
+                               s = (wide)from_dy[i] * gv[i];
                     out[i] += (float)(scale[r] * (s - row_total[r] - h * row_dot[r]));
                 }
                 if (first + r < rows && INSIDE(col)) {

@@ -1,15 +1,17 @@
 /* note.cu — rows of notes begin anew: zero but for some words (tensor/ops.h).
  *
- * SHAPES    notes (S, width) int32, ld apart; slots (N); edits (E, 2) of which row n has [starts[n], starts[n + 1]).
+ * SHAPES    notes (S, width) int32, ld apart; slots (N); edits (E, 2) of which row n has
+ *           [starts[n], starts[n + 1]).
  * MAP       a block of 1024 threads a row: all of it zero, a barrier, then its words.
- * BOUND     4 bytes an id: 128,256 ids 0.5 MB, about 8 us for one SM; once a request, and the rows of a step's new requests beside each other.
- *@spec sm_80 sm_90a: */
+ * BOUND     4 bytes an id: 128,256 ids 0.5 MB, about 8 us for one SM; once a request, and the rows
+ *           of a step's new requests beside each other.
+ * @spec sm_80 sm_90a: */
 #include "common/early.cuh"
 
 #define THREADS 1024
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-note(int *notes, const int *slots, const int *starts, const int2 *edits, int width, i64 ld) {
+    note(int *notes, const int *slots, const int *starts, const int2 *edits, int width, i64 ld) {
     wait_for_others();
     int *row = notes + (i64)slots[blockIdx.x] * ld;
     const int end = starts[blockIdx.x + 1];

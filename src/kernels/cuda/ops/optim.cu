@@ -1,16 +1,21 @@
-/* optim.cu — AdamW, AdEMAMix and Lion, one pass over flat fp32 buffers; and the sum of squares for the global norm.
+/* optim.cu — AdamW, AdEMAMix and Lion, one pass over flat fp32 buffers; and the sum of squares for
+ * the global norm.
  *
- * SHAPES    p, g, m, v (m1, m2) n fp32; copy n bf16, may be null. n a multiple of 4, bases 16-byte aligned (W=4), or any (W=1).
- *           MOMENTS=16: AdamW's and AdEMAMix's moments are bf16, rounded at random (ops.h says by which bits).
+ * SHAPES    p, g, m, v (m1, m2) n fp32; copy n bf16, may be null. n a multiple of 4, bases 16-byte
+ *           aligned (W=4), or any (W=1). MOMENTS=16: AdamW's and AdEMAMix's moments are bf16,
+ *           rounded at random (ops.h says by which bits).
  * MAP       one piece of 4 elements a thread; grid covers n.
- * BOUND     bytes an element: AdamW 16 read, 12 written, 2 of the copy: 30; AdEMAMix 20 + 16 + 2: 38. 1e9 parameters: 10 and 12.7 ms at 3.0 TB/s.
- *           MOMENTS=16: 22 and 26: 7.3 and 8.7 ms. Philox is 20 wide products and 40 more operations an element: 4 ms at 64 a clock and SM.
- * NUMERICS  fp32, as torch.optim.AdamW; bias corrections come from the host in double. sumsq: fixed order, double from the threads up.
+ * BOUND     bytes an element: AdamW 16 read, 12 written, 2 of the copy: 30; AdEMAMix 20 + 16 + 2:
+ *           38. 1e9 parameters: 10 and 12.7 ms at 3.0 TB/s. MOMENTS=16: 22 and 26: 7.3 and 8.7 ms.
+ *           Philox is 20 wide products and 40 more operations an element: 4 ms at 64 a clock and
+ *           SM.
+ * NUMERICS  fp32, as torch.optim.AdamW; bias corrections come from the host in double. sumsq: fixed
+ *           order, double from the threads up.
  * REFS      arXiv:1711.05101, arXiv:2409.03137.
- *@spec sm_80 sm_90a: W=4
- *@spec sm_80 sm_90a: W=1
- *@spec sm_80 sm_90a: W=4 MOMENTS=16
- *@spec sm_80 sm_90a: W=1 MOMENTS=16 */
+ * @spec sm_80 sm_90a: W=4
+ * @spec sm_80 sm_90a: W=1
+ * @spec sm_80 sm_90a: W=4 MOMENTS=16
+ * @spec sm_80 sm_90a: W=1 MOMENTS=16 */
 #include "common/types.cuh"
 #define DTYPE fp32
 #include "common/vec.cuh"
@@ -31,7 +36,8 @@ INLINE void copy_store(bf16 *copy, const float *p) {
 #endif
 }
 
-/* The numbers of LT_OPTIM_* (tensor/ops.h): from the host, or read from device memory so that a recorded graph sees new ones. */
+/* The numbers of LT_OPTIM_* (tensor/ops.h): from the host, or read from device memory so that a
+ * recorded graph sees new ones. */
 typedef struct {
     float lr, grad_scale, correct1, correct2, alpha, beta3, skip, step;
 } optim_step;
@@ -93,13 +99,14 @@ INLINE void moment_load(float *f, const moment *m) {
     f[2] = __uint_as_float(u.y << 16);
     f[3] = __uint_as_float(u.y & 0xFFFF0000u);
 #else
-    f[0] = __uint_as_float((u32)*(const unsigned short *)m << 16);
+    f[0] = __uint_as_float((u32) * (const unsigned short *)m << 16);
 #endif
 }
 INLINE void moment_store(moment *m, const float *f, const u32 (*words)[4], int word) {
 #if W == 4
-    *(uint2 *)m = make_uint2(round_drawn(f[0], words[0][word]) | round_drawn(f[1], words[1][word]) << 16,
-                             round_drawn(f[2], words[2][word]) | round_drawn(f[3], words[3][word]) << 16);
+    *(uint2 *)m = make_uint2(
+        round_drawn(f[0], words[0][word]) | round_drawn(f[1], words[1][word]) << 16,
+        round_drawn(f[2], words[2][word]) | round_drawn(f[3], words[3][word]) << 16);
 #else
     *(unsigned short *)m = (unsigned short)round_drawn(f[0], words[0][word]);
 #endif
@@ -108,7 +115,8 @@ INLINE void moment_store(moment *m, const float *f, const u32 (*words)[4], int w
 
 /* p, m: see ops.h. */
 extern "C" __global__ void __launch_bounds__(THREADS)
-lion(float *p, const float *g, float *m, bf16 *copy, i64 count, float beta1, float beta2, float decay, optim_step s, const optim_step *device) {
+    lion(float *p, const float *g, float *m, bf16 *copy, i64 count, float beta1, float beta2,
+         float decay, optim_step s, const optim_step *device) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W];
     if (device) {
@@ -136,8 +144,9 @@ lion(float *p, const float *g, float *m, bf16 *copy, i64 count, float beta1, flo
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-adamw(float *p, const float *g, moment *m, moment *v, bf16 *copy, i64 count, float beta1, float beta2, float eps, float decay, optim_step s,
-      const optim_step *device, optim_draws draws) {
+    adamw(float *p, const float *g, moment *m, moment *v, bf16 *copy, i64 count, float beta1,
+          float beta2, float eps, float decay, optim_step s, const optim_step *device,
+          optim_draws draws) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], first[W], second[W];
     u32 words[W][4];
@@ -169,8 +178,9 @@ adamw(float *p, const float *g, moment *m, moment *v, bf16 *copy, i64 count, flo
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-ademamix(float *p, const float *g, moment *m1, moment *m2, moment *v, bf16 *copy, i64 count, float beta1, float beta2, float eps, float decay,
-         optim_step s, const optim_step *device, optim_draws draws) {
+    ademamix(float *p, const float *g, moment *m1, moment *m2, moment *v, bf16 *copy, i64 count,
+             float beta1, float beta2, float eps, float decay, optim_step s,
+             const optim_step *device, optim_draws draws) {
     const i64 at = ((i64)blockIdx.x * THREADS + threadIdx.x) * W;
     float x[W], d[W], fast[W], slow[W], second[W];
     u32 words[W][4];
@@ -192,7 +202,9 @@ ademamix(float *p, const float *g, moment *m1, moment *m2, moment *v, bf16 *copy
         fast[i] = beta1 * fast[i] + (1.0f - beta1) * d[i];
         slow[i] = s.beta3 * slow[i] + (1.0f - s.beta3) * d[i];
         second[i] = beta2 * second[i] + (1.0f - beta2) * d[i] * d[i];
-        x[i] -= s.lr * ((fast[i] / s.correct1 + s.alpha * slow[i]) / (sqrtf(second[i] / s.correct2) + eps) + decay * x[i]);
+        x[i] -= s.lr * ((fast[i] / s.correct1 + s.alpha * slow[i]) /
+                            (sqrtf(second[i] / s.correct2) + eps) +
+                        decay * x[i]);
     }
     piece_store(p + at, x);
     moment_store(m1 + at, fast, words, 0);
@@ -222,7 +234,8 @@ INLINE double block_sum_double(double x, double *slots) {
 }
 
 /* parts[blockIdx]: a block's share; the grid is fixed by the launcher, so the order is too. */
-extern "C" __global__ void __launch_bounds__(THREADS) sumsq_parts(double *parts, const float *x, i64 count) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sumsq_parts(double *parts, const float *x, i64 count) {
     __shared__ double slots[THREADS / WARP];
     const i64 turn = (i64)gridDim.x * THREADS * W;
     double sum = 0.0;
@@ -253,7 +266,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) sumsq_parts(double *parts,
     }
 }
 
-extern "C" __global__ void __launch_bounds__(THREADS) sumsq_total(double *out, const double *parts, int n, int accumulate) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    sumsq_total(double *out, const double *parts, int n, int accumulate) {
     __shared__ double slots[THREADS / WARP];
     double sum = 0.0;
     for (int i = threadIdx.x; i < n; i += THREADS) {
@@ -265,12 +279,17 @@ extern "C" __global__ void __launch_bounds__(THREADS) sumsq_total(double *out, c
     }
 }
 
-/* step->grad_scale = scale * min(1, max_norm / norm), norm = scale * sqrt(sumsq); skip where it is not finite. norm_out may be null. */
-extern "C" __global__ void __launch_bounds__(32) clip_scale(optim_step *step, float *norm_out, const double *sumsq, float scale, float max_norm) {
+/* step->grad_scale = scale * min(1, max_norm / norm), norm = scale * sqrt(sumsq); skip where it is
+ * not finite. norm_out may be null. */
+extern "C" __global__ void __launch_bounds__(32)
+    clip_scale(optim_step *step, float *norm_out, const double *sumsq, float scale,
+               float max_norm) {
     if (threadIdx.x == 0) {
         const double norm = sqrt(*sumsq) * scale;
         const bool finite = norm < 1e300;
-        step->grad_scale = max_norm > 0.0f && norm > max_norm ? (float)((double)scale * max_norm / norm) : scale;
+        step->grad_scale = max_norm > 0.0f && norm > max_norm
+                               ? (float)((double)scale * max_norm / norm)
+                               : scale;
         step->skip = finite ? 0.0f : 1.0f;
         if (norm_out) {
             *norm_out = (float)norm;

@@ -1,5 +1,5 @@
-/* paged.c: the paged key/value cache: writing it, and attention over it: prompts by fwd_sm90.cu, single tokens by decode.cu,
- * any_paged.cu for the rest. */
+/* paged.c: the paged key/value cache: writing it, and attention over it: prompts by fwd_sm90.cu,
+ * single tokens by decode.cu, any_paged.cu for the rest. */
 #include <stdio.h>
 
 #include "base/error.h"

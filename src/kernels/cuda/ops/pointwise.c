@@ -19,7 +19,8 @@ static const char *act_refuse_any(const lt_tensor *const *rows, int n, lt_act_ki
     return why != NULL ? why : (int)kind > 5 ? "an activation the kernel does not know" : NULL;
 }
 
-/* Blocks of a launch over count elements, and its -D words. xIELU's walk: as many as are resident, each with two pieces a thread. */
+/* Blocks of a launch over count elements, and its -D words. xIELU's walk: as many as are resident,
+ * each with two pieces a thread. */
 static int act_blocks(char out[LT_CUDA_DEFINES_BYTES], const lt_queue *q, lt_act_kind kind,
                       bool gated, lt_dtype act, int w, bool ragged, int64_t count) {
     const int64_t resident = (int64_t)lt_cuda_get_info(q->gpu)->n_sms * XIELU_BLOCKS,

@@ -1,7 +1,7 @@
 /* qk_norm.c: launchers of qk_norm.cu and qk_norm_any.cu.
  *
- * Backward runs on as many blocks as are resident at once, split between q and k as their heads are, so its order of sums depends on the kind of GPU
- * only, not on the run. */
+ * Backward runs on as many blocks as are resident at once, split between q and k as their heads
+ * are, so its order of sums depends on the kind of GPU only, not on the run. */
 #include <stdio.h>
 
 #include "base/error.h"
@@ -148,7 +148,8 @@ static const char *qk_norm_bwd_any_refuse(const void *args) {
     return refuse_any(rows, 3, &a->q_gain, &a->k_gain);
 }
 
-/* Blocks for the heads of q, and of all: no more than are resident, in proportion, and at least one for a kind that has heads. */
+/* Blocks for the heads of q, and of all: no more than are resident, in proportion, and at least one
+ * for a kind that has heads. */
 static int split_blocks(const qk_shape *n, int64_t heads_a_block, int64_t resident, int *all) {
     const int64_t of_q = LT_CUDA_DIV_UP((int64_t)n->rows * n->n_q, heads_a_block),
                   of_k = LT_CUDA_DIV_UP((int64_t)n->rows * (n->heads - n->n_q), heads_a_block);

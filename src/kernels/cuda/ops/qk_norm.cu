@@ -1,20 +1,26 @@
 /* qk_norm.cu — RMSNorm of each head of q and k and its rotation in one pass, forward and backward.
  *
- * SHAPES    x, y, dy, dx (rows, H, D) of DTYPE, heads of wider rows; the first n_q heads have q_gain (D), the others k_gain, of PARAM; positions (rows)
- *           int32; table (P, D/2, 2) fp32 cos, sin; rstd (rows, H) fp32; parts (blocks, D) fp32. Whole heads rotate; D = LANES * 2 W. Else: qk_norm_any.cu.
- * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the second half that rotate with them.
- *           Forward: HEADS heads a thread. Backward: resident blocks, the first q_blocks of them walk over q's heads and the others over k's,
- *           so that a thread keeps one gain and the sums of one gain's gradient; col_sum.cu adds the blocks' sums in order.
+ * SHAPES    x, y, dy, dx (rows, H, D) of DTYPE, heads of wider rows; the first n_q heads have
+ *           q_gain (D), the others k_gain, of PARAM; positions (rows) int32; table (P, D/2, 2) fp32
+ *           cos, sin; rstd (rows, H) fp32; parts (blocks, D) fp32. Whole heads rotate; D = LANES *
+ *           2 W. Else: qk_norm_any.cu.
+ * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the
+ *           second half that rotate with them. Forward: HEADS heads a thread. Backward: resident
+ *           blocks, the first q_blocks of them walk over q's heads and the others over k's, so that
+ *           a thread keeps one gain and the sums of one gain's gradient; col_sum.cu adds the
+ *           blocks' sums in order.
  * MOVEMENT  forward   x ──2 x 16 B──▶ registers ─sum of squares─▶ shuffle ─▶ norm ─▶ rotate with table[position] (L2: H heads share it) ──▶ y
  *           backward  x, dy ──cp.async, DEPTH turns ahead──▶ smem ─▶ rotate back ─▶ sum ─▶ shuffle ─▶ dx
- *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier; rstd and position come a turn ahead.
+ *           A thread reads the 16 bytes that it copied itself, so that the ring needs no barrier;
+ *           rstd and position come a turn ahead.
  * BOUND     bytes an element (bf16): 4, backward 6; norm and rotation apart took 8 and 10.
- * NUMERICS  fp32, sums in a fixed order (the kind of GPU decides the number of blocks); one rounding at the store, none between norm and rotation.
+ * NUMERICS  fp32, sums in a fixed order (the kind of GPU decides the number of blocks); one
+ *           rounding at the store, none between norm and rotation.
  * REFS      Su et al. 2021, arXiv:2104.09864; Henry et al. 2020, arXiv:2010.04245 (QK-norm).
- *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=4
- *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=fp32 W=8 LANES=8
- *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=16
- *@spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 W=4 LANES=16 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=4
+ * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=fp32 W=8 LANES=8
+ * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=bf16 W=8 LANES=16
+ * @spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 W=4 LANES=16 */
 #include "common/ptx.cuh"
 #include "ops/qk_norm.cuh"
 #include "ops/rope.cuh"
@@ -24,7 +30,8 @@
 #define HEADS   2                 /* Of a thread, forward. */
 #define DEPTH   3                 /* Turns in the ring, backward. */
 static_assert(LANES <= WARP && (LANES & (LANES - 1)) == 0, "a head belongs to part of a warp");
-static_assert(DEPTH * 4 * THREADS * 16 >= THREADS / WARP * D * 4, "the ring holds the warps' sums at the end");
+static_assert(DEPTH * 4 * THREADS * 16 >= THREADS / WARP * D * 4,
+              "the ring holds the warps' sums at the end");
 
 INLINE float head_sum(float x) {
 #pragma unroll
@@ -41,14 +48,17 @@ INLINE void gain_load(float *g, const PARAM *gain, float offset) {
     }
 }
 extern "C" __global__ void __launch_bounds__(THREADS)
-qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain, const PARAM *k_gain, float *rstd,
-            const __grid_constant__ qk_shape n, float eps, float gain_offset) {
-    const int lane = threadIdx.x % LANES, count = n.rows * n.heads, first = blockIdx.x * GROUPS * HEADS + threadIdx.x / LANES;
+    qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table,
+                const PARAM *q_gain, const PARAM *k_gain, float *rstd,
+                const __grid_constant__ qk_shape n, float eps, float gain_offset) {
+    const int lane = threadIdx.x % LANES, count = n.rows * n.heads,
+              first = blockIdx.x * GROUPS * HEADS + threadIdx.x / LANES;
     uint4 low[HEADS], high[HEADS];
     int row[HEADS], head[HEADS];
     wait_for_others();
 #pragma unroll
-    for (int k = 0; k < HEADS; k++) { /* Behind the end the last head is read again: all lanes take part in the shuffles. */
+    /* Behind the end the last head is read again: all lanes take part in the shuffles. */
+    for (int k = 0; k < HEADS; k++) {
         const u32 at = min(first + k * GROUPS, count - 1);
         row[k] = at / (u32)n.heads, head[k] = at % (u32)n.heads;
         const DTYPE *from = x + row[k] * n.x.row + head[k] * n.x.head + lane * W;
@@ -99,9 +109,11 @@ INLINE i64 head_begin(steps s, walk w, u32 i) {
     return (i64)(i / (u32)w.each) * s.row + (i64)(w.first + i % (u32)w.each) * s.head;
 }
 /* Ask for x and dy of head i; zeros behind the end. */
-INLINE void turn_fetch(uint4 *slot, const DTYPE *x, const DTYPE *dy, const qk_shape *n, walk w, int i, int lane) {
+INLINE void turn_fetch(uint4 *slot, const DTYPE *x, const DTYPE *dy, const qk_shape *n, walk w,
+                       int i, int lane) {
     const int there = i < w.count ? 4 : 0;
-    const DTYPE *const from = x + (there ? head_begin(n->x, w, i) + lane * W : 0), *const d_from = dy + (there ? head_begin(n->y, w, i) + lane * W : 0);
+    const DTYPE *const from = x + (there ? head_begin(n->x, w, i) + lane * W : 0),
+                       *const d_from = dy + (there ? head_begin(n->y, w, i) + lane * W : 0);
     cp_async_16_or_zero(smem_addr(slot), from, there);
     cp_async_16_or_zero(smem_addr(slot + THREADS), from + D / 2, there);
     cp_async_16_or_zero(smem_addr(slot + 2 * THREADS), d_from, there);
@@ -109,7 +121,8 @@ INLINE void turn_fetch(uint4 *slot, const DTYPE *x, const DTYPE *dy, const qk_sh
     cp_async_commit();
 }
 
-/* The block's sums over its heads to its row of parts: groups of a warp by shuffles, warps in order. */
+/* The block's sums over its heads to its row of parts: groups of a warp by shuffles, warps in
+ * order. */
 INLINE void parts_store(float *parts, float *room, float *da, float *db, int lane) {
 #pragma unroll
     for (int i = 0; i < W; i++) {
@@ -137,13 +150,16 @@ INLINE void parts_store(float *parts, float *room, float *da, float *db, int lan
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain,
-            const PARAM *k_gain, const float *rstd, const __grid_constant__ qk_shape n, float gain_offset) {
-    extern __shared__ __align__(16) uint4 ring[]; /* [DEPTH][x low, x high, dy low, dy high][THREADS] */
+    qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions,
+                const float *table, const PARAM *q_gain, const PARAM *k_gain, const float *rstd,
+                const __grid_constant__ qk_shape n, float gain_offset) {
+    /* [DEPTH][x low, x high, dy low, dy high][THREADS] */
+    extern __shared__ __align__(16) uint4 ring[];
     const bool is_q = (int)blockIdx.x < n.q_blocks;
     const int lane = threadIdx.x % LANES, blocks = is_q ? n.q_blocks : (int)gridDim.x - n.q_blocks;
     const int step = blocks * GROUPS, base = ((int)blockIdx.x - (is_q ? 0 : n.q_blocks)) * GROUPS;
-    const walk w = {n.rows * (is_q ? n.n_q : n.heads - n.n_q), is_q ? n.n_q : n.heads - n.n_q, is_q ? 0 : n.n_q};
+    const walk w = {n.rows * (is_q ? n.n_q : n.heads - n.n_q), is_q ? n.n_q : n.heads - n.n_q,
+                    is_q ? 0 : n.n_q};
     const PARAM *const gain = (is_q ? q_gain : k_gain) + lane * W;
     float ga[W], gb[W], sum_a[W] = {0.0f}, sum_b[W] = {0.0f}, next_scale = 0.0f;
     int mine = base + threadIdx.x / LANES, slot = 0, next_position = 0;
@@ -164,7 +180,8 @@ qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int 
         float a[W], b[W], da[W], db[W], dot = 0.0f;
         next_scale = 0.0f;
         if (next < w.count) {
-            next_scale = rstd[(u32)next / (u32)w.each * n.heads + w.first + (u32)next % (u32)w.each];
+            next_scale =
+                rstd[(u32)next / (u32)w.each * n.heads + w.first + (u32)next % (u32)w.each];
             next_position = positions[(u32)next / (u32)w.each];
         }
         cp_async_wait(DEPTH - 1);

@@ -1,11 +1,14 @@
-/* qk_norm_any.cu — norm and rotation of heads that qk_norm.cu refuses: any width, part of the head, any alignment.
+/* qk_norm_any.cu — norm and rotation of heads that qk_norm.cu refuses: any width, part of the head,
+ * any alignment.
  *
- * SHAPES    as qk_norm.cu; the first 2 * half columns rotate, the others are only normed; table rows ld apart, (cos, sin) pairs `step` apart.
- * MAP       a warp a head; lane l has columns l, l + 32, .. Backward, sums of the gain's gradient lie in shared memory, a row a warp.
+ * SHAPES    as qk_norm.cu; the first 2 * half columns rotate, the others are only normed; table
+ *           rows ld apart, (cos, sin) pairs `step` apart.
+ * MAP       a warp a head; lane l has columns l, l + 32, .. Backward, sums of the gain's gradient
+ *           lie in shared memory, a row a warp.
  * BOUND     as qk_norm.cu, but 2 bytes an access and x twice: half the copy speed.
  * NUMERICS  fp32; backward a head's dot product and dx in double: narrow heads cancel there.
- *@spec sm_80 sm_90a: DTYPE=bf16 PARAM=fp32
- *@spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 PARAM=fp32
+ * @spec sm_80 sm_90a: DTYPE=fp32 PARAM=fp32 */
 #define W 1
 #include "common/vec.cuh"
 #include "ops/qk_norm.cuh"
@@ -26,9 +29,12 @@ INLINE float weight(const PARAM *gain, int i, float offset) {
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain, const PARAM *k_gain, float *rstd,
-            const __grid_constant__ qk_shape n, float eps, float gain_offset, const __grid_constant__ qk_part part) {
-    const int lane = threadIdx.x % WARP, at = blockIdx.x * WARPS + threadIdx.x / WARP, row = at / n.heads, head = at % n.heads;
+    qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table,
+                const PARAM *q_gain, const PARAM *k_gain, float *rstd,
+                const __grid_constant__ qk_shape n, float eps, float gain_offset,
+                const __grid_constant__ qk_part part) {
+    const int lane = threadIdx.x % WARP, at = blockIdx.x * WARPS + threadIdx.x / WARP,
+              row = at / n.heads, head = at % n.heads;
     wait_for_others();
     if (row >= n.rows) {
         return;
@@ -46,7 +52,8 @@ qk_norm_fwd(DTYPE *y, const DTYPE *x, const int *positions, const float *table, 
     }
     for (int i = lane; i < part.half; i += WARP) {
         const float a = value(x, i) * (scale * weight(gain, i, gain_offset));
-        const float b = value(x, i + part.half) * (scale * weight(gain, i + part.half, gain_offset));
+        const float b = value(x, i + part.half) *
+                        (scale * weight(gain, i + part.half, gain_offset));
         const float c = angles[i * part.step], s = angles[i * part.step + 1];
         y[i] = FROM_F32(DTYPE, a * c - b * s);
         y[i + part.half] = FROM_F32(DTYPE, b * c + a * s);
@@ -63,31 +70,39 @@ INLINE float rotated_back(const DTYPE *dy, const float *angles, qk_part part, in
     }
     const int pair = i < part.half ? i : i - part.half;
     const float c = angles[pair * part.step], s = angles[pair * part.step + 1];
-    return i < part.half ? value(dy, i) * c + value(dy, i + part.half) * s : value(dy, i) * c - value(dy, pair) * s;
+    return i < part.half ? value(dy, i) * c + value(dy, i + part.half) * s
+                         : value(dy, i) * c - value(dy, pair) * s;
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions, const float *table, const PARAM *q_gain,
-            const PARAM *k_gain, const float *rstd, const __grid_constant__ qk_shape n, float gain_offset, const __grid_constant__ qk_part part) {
+    qk_norm_bwd(DTYPE *dx, float *parts, const DTYPE *dy, const DTYPE *x, const int *positions,
+                const float *table, const PARAM *q_gain, const PARAM *k_gain, const float *rstd,
+                const __grid_constant__ qk_shape n, float gain_offset,
+                const __grid_constant__ qk_part part) {
     extern __shared__ float room[]; /* [WARPS][sums, the head's du][width] */
     const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, width = part.width;
     const bool is_q = (int)blockIdx.x < n.q_blocks;
-    const int blocks = is_q ? n.q_blocks : (int)gridDim.x - n.q_blocks, each = is_q ? n.n_q : n.heads - n.n_q;
+    const int blocks = is_q ? n.q_blocks : (int)gridDim.x - n.q_blocks,
+              each = is_q ? n.n_q : n.heads - n.n_q;
     const PARAM *const gain = is_q ? q_gain : k_gain;
     float *const sums = room + warp * 2 * width, *const du = sums + width;
     wait_for_others();
     for (int i = lane; i < width; i += WARP) {
         sums[i] = 0.0f;
     }
-    for (int at = ((int)blockIdx.x - (is_q ? 0 : n.q_blocks)) * WARPS + warp; at < n.rows * each; at += blocks * WARPS) {
+    for (int at = ((int)blockIdx.x - (is_q ? 0 : n.q_blocks)) * WARPS + warp; at < n.rows * each;
+         at += blocks * WARPS) {
         const int row = at / each, head = at % each + (is_q ? 0 : n.n_q);
-        const DTYPE *const from = x + row * n.x.row + head * n.x.head, *const d_from = dy + row * n.y.row + head * n.y.head;
+        const DTYPE *const from = x + row * n.x.row + head * n.x.head, *const d_from =
+                                                                           dy + row * n.y.row +
+                                                                           head * n.y.head;
         DTYPE *const to = dx + row * n.dx.row + head * n.dx.head;
         const float *const angles = table + positions[row] * part.ld;
         const float scale = rstd[(i64)row * n.heads + head];
         double dot = 0.0;
         __syncwarp();
-        for (int i = lane; i < width; i += WARP) { /* dx may be dy: all of it is read before any is written. */
+        /* dx may be dy: all of it is read before any is written. */
+        for (int i = lane; i < width; i += WARP) {
             du[i] = rotated_back(d_from, angles, part, i);
         }
         __syncwarp();

@@ -1,17 +1,21 @@
-/* rearrange.cu: what a product needs done to fp32 matrices before it: a transposed copy, a copy whose rows are aligned, and rows that begin as the bias.
+/* rearrange.cu: what a product needs done to fp32 matrices before it: a transposed copy, a copy
+ * whose rows are aligned, and rows that begin as the bias.
  *
- * SHAPES    transpose: dst (cols, rows), rows `pitch` apart, = src (rows, cols), rows ld apart. copy_rows: dst (rows, cols) = src likewise.
- *           bias_rows: y (rows, cols) = bias (+ y).
- * MAP       transpose: tiles of 32 x 32 through shared memory, both sides coalesced. copy_rows: a block 2048 columns of a row. bias_rows: a thread an element.
+ * SHAPES    transpose: dst (cols, rows), rows `pitch` apart, = src (rows, cols), rows ld apart.
+ *           copy_rows: dst (rows, cols) = src likewise. bias_rows: y (rows, cols) = bias (+ y).
+ * MAP       transpose: tiles of 32 x 32 through shared memory, both sides coalesced. copy_rows: a
+ *           block 2048 columns of a row. bias_rows: a thread an element.
  * BOUND     8 bytes an element.
- *@spec sm_80 sm_90a: */
+ * @spec sm_80 sm_90a: */
 #include "common/types.cuh"
 
 #define TILE 32
 
-extern "C" __global__ void __launch_bounds__(TILE * 8) transpose_fp32(float *dst, const float *src, int rows, int cols, i64 ld, i64 pitch) {
+extern "C" __global__ void __launch_bounds__(TILE * 8)
+    transpose_fp32(float *dst, const float *src, int rows, int cols, i64 ld, i64 pitch) {
     __shared__ float tile[TILE][TILE + 1];
-    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE, col0 = blockIdx.x * TILE, row0 = blockIdx.y * TILE;
+    const int x = threadIdx.x % TILE, y = threadIdx.x / TILE, col0 = blockIdx.x * TILE,
+              row0 = blockIdx.y * TILE;
 #pragma unroll
     for (int i = y; i < TILE; i += 8) {
         if (row0 + i < rows && col0 + x < cols) {
@@ -27,7 +31,8 @@ extern "C" __global__ void __launch_bounds__(TILE * 8) transpose_fp32(float *dst
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) copy_rows_fp32(float *dst, const float *src, int cols, i64 ld, i64 pitch) {
+extern "C" __global__ void __launch_bounds__(256)
+    copy_rows_fp32(float *dst, const float *src, int cols, i64 ld, i64 pitch) {
     const float *const from = src + blockIdx.x * ld;
     float *const to = dst + blockIdx.x * pitch;
 #pragma unroll
@@ -39,7 +44,8 @@ extern "C" __global__ void __launch_bounds__(256) copy_rows_fp32(float *dst, con
     }
 }
 
-extern "C" __global__ void __launch_bounds__(256) bias_rows_fp32(float *y, const float *bias, int cols, i64 ld, int accumulate) {
+extern "C" __global__ void __launch_bounds__(256)
+    bias_rows_fp32(float *y, const float *bias, int cols, i64 ld, int accumulate) {
     const int col = blockIdx.y * 256 + threadIdx.x;
     float *const at = y + (i64)blockIdx.x * ld + col;
     if (col < cols) {

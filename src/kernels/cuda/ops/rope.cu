@@ -1,15 +1,18 @@
 /* rope.cu — rotary embedding of heads. With the norm of each head before it: qk_norm.cu.
  *
- * SHAPES    x, y (rows, H, D) of DTYPE, heads of a wider row too; positions (rows) int32; table (P, D/2, 2) fp32 cos, sin. Halves convention:
- *           y[i] = x[i] c - x[i + D/2] s, y[i + D/2] = x[i + D/2] c + x[i] s. Whole heads rotate (N = D); D = LANES * 2 W. Else: rope_any.cu.
- * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the second half that rotate with them.
+ * SHAPES    x, y (rows, H, D) of DTYPE, heads of a wider row too; positions (rows) int32; table (P,
+ *           D/2, 2) fp32 cos, sin. Halves convention: y[i] = x[i] c - x[i + D/2] s, y[i + D/2] =
+ *           x[i + D/2] c + x[i] s. Whole heads rotate (N = D); D = LANES * 2 W. Else: rope_any.cu.
+ * MAP       LANES threads a head; a thread holds W elements of the first half and the W of the
+ *           second half that rotate with them.
  * MOVEMENT  x ──2 x 16 B──▶ registers ─▶ rotate with table[position] (L2: H heads share it) ──▶ y
  * BOUND     4 bytes an element (bf16).
- * PAGES     rope_kv: heads of q, k, v of a row that decodes: q and k rotated in place, k and v to the places of their rows' slots in the pages, too. Positions, slots and
- *           table are read before the kernels before are done (fuse.h).
+ * PAGES     rope_kv: heads of q, k, v of a row that decodes: q and k rotated in place, k and v to
+ *           the places of their rows' slots in the pages, too. Positions, slots and table are read
+ *           before the kernels before are done (fuse.h).
  * REFS      Su et al. 2021, arXiv:2104.09864.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8 LANES=8
- *@spec sm_80 sm_90a: DTYPE=fp32 W=4 LANES=16 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8 LANES=8
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=4 LANES=16 */
 #include "ops/rope.cuh"
 
 #define THREADS       256
@@ -21,7 +24,8 @@ typedef struct {
 } rope_views;
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-rope(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 n_heads, const __grid_constant__ rope_views at, float sign) {
+    rope(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 n_heads,
+         const __grid_constant__ rope_views at, float sign) {
     const i64 head = (i64)blockIdx.x * HEADS_AT_ONCE + threadIdx.x / LANES;
     const int lane = threadIdx.x % LANES;
     float a[W], b[W];
@@ -46,10 +50,11 @@ typedef struct {
     int rows, q_heads, kv_heads;
 } kv_args;
 
-extern "C" __global__ void __launch_bounds__(THREADS)
-rope_kv(const __grid_constant__ kv_args w) {
-    const int head = (int)blockIdx.x * HEADS_AT_ONCE + (int)threadIdx.x / LANES, heads = w.q_heads + 2 * w.kv_heads;
-    const int lane = threadIdx.x % LANES, row = head / heads, h = head % heads, turned = w.q_heads + w.kv_heads;
+extern "C" __global__ void __launch_bounds__(THREADS) rope_kv(const __grid_constant__ kv_args w) {
+    const int head = (int)blockIdx.x * HEADS_AT_ONCE + (int)threadIdx.x / LANES,
+              heads = w.q_heads + 2 * w.kv_heads;
+    const int lane = threadIdx.x % LANES, row = head / heads, h = head % heads,
+              turned = w.q_heads + w.kv_heads;
     const bool there = row < w.rows;
     const int position = there ? w.positions[row] : 0, slot = there ? w.slots[row] : -1;
     DTYPE *const y = w.y + row * w.ld + h * D + lane * W;
@@ -68,7 +73,8 @@ rope_kv(const __grid_constant__ kv_args w) {
     }
     if (h >= w.q_heads && slot >= 0) {
         const int g = h < turned ? h - w.q_heads : h - turned;
-        DTYPE *const page = (h < turned ? w.k_pages : w.v_pages) + ((i64)slot * w.kv_heads + g) * D + lane * W;
+        DTYPE *const page = (h < turned ? w.k_pages : w.v_pages) +
+                            ((i64)slot * w.kv_heads + g) * D + lane * W;
         piece_store(page, a);
         piece_store(page + D / 2, b);
     }

@@ -1,5 +1,6 @@
-/* rope.cuh: what rope.cu and qk_norm.cu share: a head of D = LANES * 2 W elements belongs to LANES threads, each with W elements of the first half and the
- * W of the second half that rotate with them. */
+/* rope.cuh: what rope.cu and qk_norm.cu share: a head of D = LANES * 2 W elements belongs to LANES
+ * threads, each with W elements of the first half and the W of the second half that rotate with
+ * them. */
 #ifndef LT_CUDA_ROPE_CUH
 #define LT_CUDA_ROPE_CUH
 
@@ -8,7 +9,8 @@
 
 #define D (LANES * 2 * W)
 
-/* Rotate the pairs (a, b) by the angles of a position, table (P, D/2, 2) cos, sin; sign -1 rotates back. */
+/* Rotate the pairs (a, b) by the angles of a position, table (P, D/2, 2) cos, sin; sign -1 rotates
+ * back. */
 INLINE void rotate(float *a, float *b, const float *table, int position, int lane, float sign) {
     const float *cs = table + ((i64)position * (D / 2) + lane * W) * 2;
 #pragma unroll

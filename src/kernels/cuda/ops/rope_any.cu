@@ -1,10 +1,12 @@
-/* rope_any.cu — rotary embedding for heads that rope.cu refuses: any width, part of the head, any alignment.
+/* rope_any.cu — rotary embedding for heads that rope.cu refuses: any width, part of the head, any
+ * alignment.
  *
- * SHAPES    as rope.cu; the first 2 * half columns rotate, the rest are copied; table rows ld apart, (cos, sin) pairs `step` apart.
+ * SHAPES    as rope.cu; the first 2 * half columns rotate, the rest are copied; table rows ld
+ *           apart, (cos, sin) pairs `step` apart.
  * MAP       a thread a pair of columns (i, i + half), or a copied column. x and y may be the same.
  * BOUND     4 bytes an element (bf16), 2 bytes an access: half the copy speed.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=1
- *@spec sm_80 sm_90a: DTYPE=fp32 W=1 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=1
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=1 */
 #include "common/vec.cuh"
 
 typedef struct {
@@ -13,8 +15,8 @@ typedef struct {
 } rope_views;
 
 extern "C" __global__ void __launch_bounds__(256)
-rope_any(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 ld, i64 step, i64 count, int half, int width,
-         const __grid_constant__ rope_views at, float sign) {
+    rope_any(DTYPE *y, const DTYPE *x, const int *positions, const float *table, i64 ld, i64 step,
+             i64 count, int half, int width, const __grid_constant__ rope_views at, float sign) {
     const i64 item = (i64)blockIdx.x * 256 + threadIdx.x;
     if (item >= count) {
         return;

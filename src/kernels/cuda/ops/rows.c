@@ -146,7 +146,8 @@ static const char *embed_bwd_refuse(const void *args) {
     return why != NULL ? why : lt_cuda_refuse_rows(tables, 2, LT_F32);
 }
 
-/* (id, row) sorted by id, rows ascending, into memory of sort_bytes; *keys and *rows say where. n_ids: ids are below it. */
+/* (id, row) sorted by id, rows ascending, into memory of sort_bytes; *keys and *rows say where.
+ * n_ids: ids are below it. */
 static size_t sort_bytes(int64_t n, int n_passes) {
     const size_t list = ((size_t)n * 4 + 255) / 256 * 256;
     return 4 * list + (size_t)(n_passes * LT_CUDA_DIV_UP(n, SORT_KEYS)) * SORT_DIGITS * 4;

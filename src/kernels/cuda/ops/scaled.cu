@@ -1,21 +1,26 @@
 /* scaled.cu: matrices rounded to 8-bit floats with a scale a block, as they lie and transposed.
  *
- * SHAPES    x (R, C), DTYPE; y (R, C), t (C, R) of Y_E5M2, T_E5M2; Y_KIND, T_KIND: 0 absent, 1 one scale (tensor), 2 of 1 x 128 (row), 3 of 128 x 128 (block).
- *           WHOLE 1: rows of x on 16 bytes, of y on 8, of t on 16, C a multiple of 8; else any.
- * MAP       cast_rows (y by rows, WHOLE): 16 threads a block of 128, four blocks a thread; 4 blocks beside each other, so 64 threads read 1 KB of a row.
- *           cast_tile (the rest): 256 threads, a tile of 128 x 128; a thread holds 8 columns of 8 rows.
+ * SHAPES    x (R, C), DTYPE; y (R, C), t (C, R) of Y_E5M2, T_E5M2; Y_KIND, T_KIND: 0 absent, 1 one
+ *           scale (tensor), 2 of 1 x 128 (row), 3 of 128 x 128 (block). WHOLE 1: rows of x on 16
+ *           bytes, of y on 8, of t on 16, C a multiple of 8; else any.
+ * MAP       cast_rows (y by rows, WHOLE): 16 threads a block of 128, four blocks a thread; 4 blocks
+ *           beside each other, so 64 threads read 1 KB of a row. cast_tile (the rest): 256 threads,
+ *           a tile of 128 x 128; a thread holds 8 columns of 8 rows.
  * MOVEMENT
  *     HBM  x ──16 B a thread──▶ registers ──max over 16 lanes (row), the tile (block), 128 rows through smem (row of t)──▶ scale
  *             y: 8 bytes a thread ──▶ HBM          t: 8 bytes ──▶ smem tile, 16 bytes further every 16 rows ──4 x 4 bytes turned in registers──▶ 16 bytes ──▶ HBM
- * BOUND     3 bytes an element of BF16, 4 with the transpose: 16384 x 8192: 403 MB, 134 us at 3.0 TB/s.
- * TENSOR    amax_parts leaves a largest magnitude a block in scratch; every block of cast_tile takes the largest of those itself: no atomics, no third kernel.
- * NUMERICS  scales are powers of two: only the conversion rounds, so bits are those of every other device. Maxima do not depend on order.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=2 T_KIND=0
- *@spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=3 T_KIND=3
- *@spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=2 T_KIND=2
- *@spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=0 T_KIND=3
- *@spec sm_80: DTYPE=fp32 W=4 WHOLE=0 Y_KIND=2 T_KIND=3
- *@spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=1 T_KIND=1 Y_E5M2=1 T_E5M2=1 */
+ * BOUND     3 bytes an element of BF16, 4 with the transpose: 16384 x 8192: 403 MB, 134 us at 3.0
+ *           TB/s.
+ * TENSOR    amax_parts leaves a largest magnitude a block in scratch; every block of cast_tile
+ *           takes the largest of those itself: no atomics, no third kernel.
+ * NUMERICS  scales are powers of two: only the conversion rounds, so bits are those of every other
+ *           device. Maxima do not depend on order.
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=2 T_KIND=0
+ * @spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=3 T_KIND=3
+ * @spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=2 T_KIND=2
+ * @spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=0 T_KIND=3
+ * @spec sm_80: DTYPE=fp32 W=4 WHOLE=0 Y_KIND=2 T_KIND=3
+ * @spec sm_90a: DTYPE=bf16 W=8 WHOLE=1 Y_KIND=1 T_KIND=1 Y_E5M2=1 T_E5M2=1 */
 #include "common/early.cuh"
 #include "common/fp8.cuh"
 #include "common/reduce.cuh"
@@ -26,12 +31,13 @@
 #ifndef T_E5M2
 #define T_E5M2 0
 #endif
-#define THREADS   256
+#define THREADS     256
 #define KIND_TENSOR 1
 #define KIND_ROW    2
 #define KIND_BLOCK  3
-#define SPAN      SCALE_SPAN
-#define N_WORDS   (SPAN * SPAN / 4 + SPAN / 16 * 4) /* The tile, a word of 16 bytes further every 16 rows. */
+#define SPAN        SCALE_SPAN
+/* The tile, a word of 16 bytes further every 16 rows. */
+#define N_WORDS (SPAN * SPAN / 4 + SPAN / 16 * 4)
 static_assert(W == VEC_ELEMS(DTYPE), "a thread reads 16 bytes at a time");
 
 /* 8 elements of row r from column c on; zeros outside. */
@@ -66,8 +72,9 @@ INLINE u32 lanes_max(u32 x, int lanes) { /* Of the 16 (or so) lanes that share a
     return x;
 }
 INLINE uint2 codes8(const float *v, float inverse, int e5m2) {
-    return make_uint2(f8_pack4(v[0] * inverse, v[1] * inverse, v[2] * inverse, v[3] * inverse, e5m2),
-                      f8_pack4(v[4] * inverse, v[5] * inverse, v[6] * inverse, v[7] * inverse, e5m2));
+    return make_uint2(
+        f8_pack4(v[0] * inverse, v[1] * inverse, v[2] * inverse, v[3] * inverse, e5m2),
+        f8_pack4(v[4] * inverse, v[5] * inverse, v[6] * inverse, v[7] * inverse, e5m2));
 }
 
 #if Y_KIND == KIND_ROW && T_KIND == 0 && WHOLE
@@ -76,7 +83,8 @@ INLINE uint2 codes8(const float *v, float inverse, int e5m2) {
 #define ROWS_AT (THREADS / LANES / 4)
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-cast_rows(u8 *y, float *scale, const DTYPE *x, i64 ld_y, i64 ld_x, i64 rows, int cols, int tiles) {
+    cast_rows(u8 *y, float *scale, const DTYPE *x, i64 ld_y, i64 ld_x, i64 rows, int cols,
+              int tiles) {
     const int lane = (int)threadIdx.x % LANES, group = (int)threadIdx.x / LANES;
     const int block = (int)blockIdx.x % tiles * 4 + group % 4, col = block * SPAN + lane * 8;
     const i64 row = (i64)(blockIdx.x / (u32)tiles) * (ROWS_AT * PER) + group / 4;
@@ -113,7 +121,8 @@ INLINE u32 block_amax(u32 x, u32 *smem) {
 }
 
 /* parts[b] = the largest magnitude of the tiles of block b. */
-extern "C" __global__ void __launch_bounds__(THREADS) amax_parts(u32 *parts, const DTYPE *x, i64 ld, i64 rows, int cols) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    amax_parts(u32 *parts, const DTYPE *x, i64 ld, i64 rows, int cols) {
     __shared__ u32 warps[THREADS / WARP];
     const int across = (cols + SPAN - 1) / SPAN;
     const i64 tiles = (rows + SPAN - 1) / SPAN * across;
@@ -139,8 +148,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) amax_parts(u32 *parts, con
 
 /* Bytes of one column of four rows each from a byte of each of four columns. */
 INLINE void turn4(u32 *w) {
-    const u32 a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140), c = __byte_perm(w[0], w[1], 0x7362),
-              d = __byte_perm(w[2], w[3], 0x7362);
+    const u32 a = __byte_perm(w[0], w[1], 0x5140), b = __byte_perm(w[2], w[3], 0x5140),
+              c = __byte_perm(w[0], w[1], 0x7362), d = __byte_perm(w[2], w[3], 0x7362);
     w[0] = __byte_perm(a, b, 0x5410), w[1] = __byte_perm(a, b, 0x7632);
     w[2] = __byte_perm(c, d, 0x5410), w[3] = __byte_perm(c, d, 0x7632);
 }
@@ -189,7 +198,8 @@ typedef struct {
     int cols, n_parts;
 } cast_args;
 
-extern "C" __global__ void __launch_bounds__(THREADS) cast_tile(const __grid_constant__ cast_args a) {
+extern "C" __global__ void __launch_bounds__(THREADS)
+    cast_tile(const __grid_constant__ cast_args a) {
     __shared__ u32 warps[THREADS / WARP];
     const int across = (a.cols + SPAN - 1) / SPAN, tid = (int)threadIdx.x;
     const i64 row0 = (i64)(blockIdx.x / (u32)across) * SPAN, down = (a.rows + SPAN - 1) / SPAN;
@@ -209,7 +219,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) cast_tile(const __grid_con
             most = max_u(most, amax8(v[i]));
         }
         most = block_amax(most, warps);
-        const float y_scale = scale_of(most, Y_E5M2, &y_inverse), t_scale = scale_of(most, T_E5M2, &t_inverse);
+        const float y_scale = scale_of(most, Y_E5M2, &y_inverse),
+                    t_scale = scale_of(most, T_E5M2, &t_inverse);
         if (Y_KIND == KIND_BLOCK && tid == 0) {
             a.scale[row0 / SPAN * across + col0 / SPAN] = y_scale;
         }
@@ -225,7 +236,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) cast_tile(const __grid_con
         __syncthreads();
         most = block_amax(most, warps);
         float y_one, t_one;
-        const float y_scale = scale_of(most, Y_E5M2, &y_one), t_scale = scale_of(most, T_E5M2, &t_one);
+        const float y_scale = scale_of(most, Y_E5M2, &y_one),
+                    t_scale = scale_of(most, T_E5M2, &t_one);
         if (Y_KIND == KIND_TENSOR) {
             y_inverse = y_one;
             if (blockIdx.x == 0 && tid == 0) {
@@ -265,7 +277,8 @@ extern "C" __global__ void __launch_bounds__(THREADS) cast_tile(const __grid_con
     __shared__ u32 columns[16][SPAN];
     float inverse[8];
 #pragma unroll
-    for (int e = 0; e < 8; e++) { /* 4. The largest of each column: of a thread's rows, then of all 16 threads that share it. */
+    /* 4. The largest of each column: of a thread's rows, then of all 16 threads that share it. */
+    for (int e = 0; e < 8; e++) {
         u32 most = 0;
 #pragma unroll
         for (int i = 0; i < 8; i++) {

@@ -1,7 +1,8 @@
-/* xent.cu — cross-entropy of logits against labels, forward and the gradient in place, one block a row, rows of any length. With gradient and rows that an SM
- * can hold: xent_held.cu.
+/* xent.cu — cross-entropy of logits against labels, forward and the gradient in place, one block a
+ * row, rows of any length. With gradient and rows that an SM can hold: xent_held.cu.
  *
- * SHAPES    logits (rows, V) of DTYPE, rows ld apart; labels (rows) int32, -1 ignored; loss, lse (rows) fp32; best (rows) int32.
+ * SHAPES    logits (rows, V) of DTYPE, rows ld apart; labels (rows) int32, -1 ignored; loss, lse
+ *           (rows) fp32; best (rows) int32.
  * MAP       1024 threads a row; pieces of W.
  * MOVEMENT
  *     pass 1  row HBM ──16 B/thread──▶ running max and sum of exponentials (online) ─▶ block: lse
@@ -9,16 +10,16 @@
  * BOUND     4 bytes a logit (bf16) with gradient, 2 without. 8192 x 50304: 549 us at 3.0 TB/s.
  * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums.
  *           SOFTCAP 1: logits pass through softcap * tanh(x / softcap) first.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0
- *@spec sm_80 sm_90a: DTYPE=bf16 W=1 SOFTCAP=1
- *@spec sm_80 sm_90a: DTYPE=fp32 W=4 SOFTCAP=0 */
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=1 SOFTCAP=1
+ * @spec sm_80 sm_90a: DTYPE=fp32 W=4 SOFTCAP=0 */
 #include "ops/xent.cuh"
 
 #define THREADS 1024
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int cols, float grad_scale, float softcap, float z_coef,
-     i64 ld) {
+    xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int cols,
+         float grad_scale, float softcap, float z_coef, i64 ld) {
     __shared__ float slots[3][THREADS / WARP];
     __shared__ int best_shared;
     wait_for_others();
@@ -36,7 +37,8 @@ xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int c
     }
     const float row_top = block_max(r.top, slots[0], THREADS / WARP);
     const float mine = r.top > NEGATIVE ? r.sum * exp2_fast((r.top - row_top) * LOG2_E) : 0.0f;
-    const float row_sum = block_sum(mine, slots[1], THREADS / WARP), row_log = logf(row_sum), row_lse = row_top + row_log;
+    const float row_sum = block_sum(mine, slots[1], THREADS / WARP), row_log = logf(row_sum),
+                row_lse = row_top + row_log;
     if (best) { /* The lowest index that holds the maximum. */
         if (r.top == row_top) {
             atomicMin(&best_shared, r.where);
@@ -45,7 +47,8 @@ xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int c
     }
     if (threadIdx.x == 0) { /* Before the logits change. */
         const float hit = label >= 0 ? capped(TO_F32(DTYPE, row[label]), softcap) : 0.0f;
-        loss[blockIdx.x] = label >= 0 ? row_log - (hit - row_top) : 0.0f; /* Exact differences first: logits may be large. */
+        /* Exact differences first: logits may be large. */
+        loss[blockIdx.x] = label >= 0 ? row_log - (hit - row_top) : 0.0f;
         if (lse) {
             lse[blockIdx.x] = row_lse;
         }
@@ -57,7 +60,8 @@ xent(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int c
         return;
     }
     __syncthreads();
-    const float share = label >= 0 ? grad_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum : 0.0f, hot = label >= 0 ? grad_scale : 0.0f;
+    const float share = label >= 0 ? grad_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum : 0.0f,
+                hot = label >= 0 ? grad_scale : 0.0f;
 #pragma unroll 4
     for (int col = start; col < cols; col += THREADS * W) { /* 2. */
         float x[W];

@@ -1,4 +1,5 @@
-/* xent.cuh: what the two cross-entropy kernels share: a thread's running maximum and sum of exponentials, and the gradient of a piece. */
+/* xent.cuh: what the two cross-entropy kernels share: a thread's running maximum and sum of
+ * exponentials, and the gradient of a piece. */
 #ifndef LT_CUDA_XENT_CUH
 #define LT_CUDA_XENT_CUH
 
@@ -43,13 +44,16 @@ INLINE void running_add(running *r, float *x, int col, float softcap) {
     r->sum += r->top > NEGATIVE ? part : 0.0f;
 }
 
-/* share: of the softmax, what the row's gradient is scaled by over the sum of exponentials; hot: taken from the label's column. */
-INLINE void gradient(float *x, int col, int label, float row_top, float share, float hot, float softcap) {
+/* share: of the softmax, what the row's gradient is scaled by over the sum of exponentials; hot:
+ * taken from the label's column. */
+INLINE void gradient(float *x, int col, int label, float row_top, float share, float hot,
+                     float softcap) {
 #pragma unroll
     for (int i = 0; i < W; i++) {
         const float y = capped(x[i], softcap);
         const float slope = SOFTCAP ? 1.0f - (y / softcap) * (y / softcap) : 1.0f;
-        x[i] = (share * exp2_fast((y - row_top) * LOG2_E) - (col + i == label ? hot : 0.0f)) * slope;
+        x[i] = (share * exp2_fast((y - row_top) * LOG2_E) - (col + i == label ? hot : 0.0f)) *
+               slope;
     }
 }
 

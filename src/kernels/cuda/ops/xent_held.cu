@@ -1,26 +1,32 @@
-/* xent_held.cu — cross-entropy of logits against labels with the gradient in place: a row is read once, and stays in its SM until its gradient is written.
+/* xent_held.cu — cross-entropy of logits against labels with the gradient in place: a row is read
+ * once, and stays in its SM until its gradient is written.
  *
- * SHAPES    logits (rows, V) of DTYPE, rows ld apart, 16-byte aligned; labels (rows) int32, -1 ignored; loss, lse (rows) fp32; best (rows) int32.
- *           V <= PIECES * THREADS * W; SMEM of a thread's PIECES pieces of 16 bytes lie in shared memory, the rest in registers.
- * MAP       resident blocks of THREADS threads: two an SM, or one for the longest rows; a block takes rows blockIdx, blockIdx + grid, ..
+ * SHAPES    logits (rows, V) of DTYPE, rows ld apart, 16-byte aligned; labels (rows) int32, -1
+ *           ignored; loss, lse (rows) fp32; best (rows) int32. V <= PIECES * THREADS * W; SMEM of a
+ *           thread's PIECES pieces of 16 bytes lie in shared memory, the rest in registers.
+ * MAP       resident blocks of THREADS threads: two an SM, or one for the longest rows; a block
+ *           takes rows blockIdx, blockIdx + grid, ..
  * MOVEMENT
  *     1  row HBM ──cp.async──▶ smem ──▶ running max and sum of exponentials (online), as the pieces come ─▶ block: lse
  *     2  smem ──▶ softmax - onehot ──▶ row HBM; behind it the same piece of the block's next row is on its way: reads and writes always run side by side.
- *        A thread touches only the 16 bytes that it copied itself: no barrier but the two of the sums.
- * BOUND     4 bytes a logit (bf16). 8192 x 50304: 549 us at 3.0 TB/s. Exponentials: 2 a logit, 16 a clock: a third of that.
- * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums. SOFTCAP 1: logits pass through softcap * tanh(x / softcap) first.
- *@spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=512 PIECES=13 SMEM=13
- *@spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=16 SMEM=14
- *@spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=20 SMEM=14
- *@spec sm_90a: DTYPE=fp32 W=4 SOFTCAP=1 THREADS=1024 PIECES=13 SMEM=13 */
+ *        A thread touches only the 16 bytes that it copied itself: no barrier but the two of the
+ *        sums.
+ * BOUND     4 bytes a logit (bf16). 8192 x 50304: 549 us at 3.0 TB/s. Exponentials: 2 a logit, 16 a
+ *           clock: a third of that.
+ * NUMERICS  fp32; the maximum is subtracted before the exponential; fixed order of sums. SOFTCAP 1:
+ *           logits pass through softcap * tanh(x / softcap) first.
+ * @spec sm_80 sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=512 PIECES=13 SMEM=13
+ * @spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=16 SMEM=14
+ * @spec sm_90a: DTYPE=bf16 W=8 SOFTCAP=0 THREADS=1024 PIECES=20 SMEM=14
+ * @spec sm_90a: DTYPE=fp32 W=4 SOFTCAP=1 THREADS=1024 PIECES=13 SMEM=13 */
 #include "common/ptx.cuh"
 #include "ops/xent.cuh"
 
-#define WARPS   (THREADS / WARP)
-#define CHUNK   4 /* Pieces that are asked for, and awaited, together. */
-#define CHUNKS  ((SMEM + CHUNK - 1) / CHUNK)
+#define WARPS      (THREADS / WARP)
+#define CHUNK      4 /* Pieces that are asked for, and awaited, together. */
+#define CHUNKS     ((SMEM + CHUNK - 1) / CHUNK)
 #define MIN_BLOCKS (1024 / THREADS) /* An SM */
-#define IN_REGS (PIECES - SMEM)
+#define IN_REGS    (PIECES - SMEM)
 static_assert(W > 1 && SMEM <= PIECES && THREADS % WARP == 0, "pieces of 16 bytes");
 
 typedef struct {
@@ -41,14 +47,16 @@ INLINE void chunk_fetch(const place *p, const DTYPE *from, int piece) {
 }
 INLINE uint4 register_fetch(const place *p, const DTYPE *from, int piece) {
     const int col = col_of(piece);
-    return from != 0 && col < p->cols ? __ldcs((const uint4 *)(from + col)) : make_uint4(0u, 0u, 0u, 0u);
+    return from != 0 && col < p->cols ? __ldcs((const uint4 *)(from + col))
+                                      : make_uint4(0u, 0u, 0u, 0u);
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS, MIN_BLOCKS)
-xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int rows, int cols, float grad_scale, float softcap,
-          float z_coef, i64 ld) {
+    xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, int rows,
+              int cols, float grad_scale, float softcap, float z_coef, i64 ld) {
     extern __shared__ __align__(16) uint4 smem[];
-    __shared__ float slots[2][2][WARPS]; /* In turn: what one row's threads read, the next row's do not write. */
+    /* In turn: what one row's threads read, the next row's do not write. */
+    __shared__ float slots[2][2][WARPS];
     __shared__ int best_shared[2];
     uint4 kept[IN_REGS > 0 ? IN_REGS : 1];
     place p = {0, logits + (i64)blockIdx.x * ld, smem, cols};
@@ -66,10 +74,12 @@ xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, 
         kept[i] = register_fetch(&p, p.next, SMEM + i);
     }
     int label = labels[blockIdx.x], next_label;
-    for (int row = blockIdx.x, turn = 0; row < rows; row += gridDim.x, turn ^= 1, label = next_label) {
+    for (int row = blockIdx.x, turn = 0; row < rows;
+         row += gridDim.x, turn ^= 1, label = next_label) {
         const int after = row + (int)gridDim.x;
         running r = {NEGATIVE, 0.0f, cols};
-        DTYPE hit = FROM_F32(DTYPE, 0.0f); /* The label's logit, asked for before the logits change, needed after the sums. */
+        /* The label's logit, asked for before the logits change, needed after the sums. */
+        DTYPE hit = FROM_F32(DTYPE, 0.0f);
         p.row = p.next, p.next = after < rows ? p.row + (i64)gridDim.x * ld : 0;
         next_label = after < rows ? labels[after] : -1;
         if (threadIdx.x == 0) {
@@ -77,7 +87,8 @@ xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, 
             best_shared[turn] = cols;
         }
 #pragma unroll 1
-        for (int c = 0; c < CHUNKS; c++) { /* 1. Empty groups take the place of those that came: always CHUNKS of them. */
+        /* 1. Empty groups take the place of those that came: always CHUNKS of them. */
+        for (int c = 0; c < CHUNKS; c++) {
             cp_async_wait(CHUNKS - 1);
 #pragma unroll
             for (int i = 0; i < CHUNK; i++) {
@@ -100,7 +111,8 @@ xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, 
         }
         const float row_top = block_max(r.top, slots[turn][0], WARPS);
         const float mine = r.top > NEGATIVE ? r.sum * exp2_fast((r.top - row_top) * LOG2_E) : 0.0f;
-        const float row_sum = block_sum(mine, slots[turn][1], WARPS), row_log = logf(row_sum), row_lse = row_top + row_log;
+        const float row_sum = block_sum(mine, slots[turn][1], WARPS), row_log = logf(row_sum),
+                    row_lse = row_top + row_log;
         if (best) { /* The lowest index that holds the maximum. */
             if (r.top == row_top) {
                 atomicMin(&best_shared[turn], r.where);
@@ -108,7 +120,9 @@ xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, 
             __syncthreads();
         }
         if (threadIdx.x == 0) {
-            loss[row] = label >= 0 ? row_log - (capped(TO_F32(DTYPE, hit), softcap) - row_top) : 0.0f; /* Exact differences first: logits may be large. */
+            /* Exact differences first: logits may be large. */
+            loss[row] = label >= 0 ? row_log - (capped(TO_F32(DTYPE, hit), softcap) - row_top)
+                                   : 0.0f;
             if (lse) {
                 lse[row] = row_lse;
             }
@@ -116,7 +130,9 @@ xent_held(DTYPE *logits, const int *labels, float *loss, float *lse, int *best, 
                 best[row] = best_shared[turn];
             }
         }
-        const float share = label >= 0 ? grad_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum : 0.0f, hot = label >= 0 ? grad_scale : 0.0f;
+        const float share = label >= 0 ? grad_scale * (1.0f + 2.0f * z_coef * row_lse) / row_sum
+                                       : 0.0f,
+                    hot = label >= 0 ? grad_scale : 0.0f;
 #pragma unroll 1
         for (int c = 0; c < CHUNKS; c++) { /* 2. */
 #pragma unroll

@@ -1,4 +1,5 @@
-/* ladder.c: the rungs of the SGEMM ladder, one idea each, with one calling convention. The last rungs are the shipped kernel. */
+/* ladder.c: the rungs of the SGEMM ladder, one idea each, with one calling convention. The last
+ * rungs are the shipped kernel. */
 #include "kernels/cuda/sgemm/sgemm.h"
 
 #include <stddef.h>

@@ -1,7 +1,8 @@
 /* sgemm.c: launcher of sgemm.cu. See sgemm.h.
  *
- * The tile of a call: the tuner's winner for its shape class, kept in a text file of the kernel cache, one line a class; else the
- * tile of the shipped table, and the number of blocks that share its K, with the least modelled time. */
+ * The tile of a call: the tuner's winner for its shape class, kept in a text file of the kernel
+ * cache, one line a class; else the tile of the shipped table, and the number of blocks that share
+ * its K, with the least modelled time. */
 #include "kernels/cuda/sgemm/sgemm.h"
 
 #include <math.h>
@@ -10,7 +11,8 @@
 #include "base/error.h"
 #include "kernels/cuda/sgemm/tune.h"
 
-#define BK              32 /* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
+/* K depth of a stage: a row of A's tile is 128 bytes, one swizzle atom. */
+#define BK              32
 #define WARP            32
 #define MAX_REGISTERS   255
 #define SM_REGISTERS    65536
@@ -51,8 +53,8 @@ static int64_t tile_count(const lt_sgemm_args *a, const lt_sgemm_tile *t) {
 
 const char *lt_sgemm_tile_refusal(const lt_sgemm_tile *t, const lt_cuda_info *info) {
     const int threads = lt_sgemm_tile_threads(t);
-    const int registers = t->tm * t->tn + 4 * t->tm + 2 * t->tn +
-                          14; /* Sums, fragments, addresses. */
+    /* Sums, fragments, addresses. */
+    const int registers = t->tm * t->tn + 4 * t->tm + 2 * t->tn + 14;
     if (t->lanes_m != 4 && t->lanes_m != 8) {
         return "lanes_m must be 4 or 8: the zigzag of lanes needs two or more lanes each way";
     }
@@ -130,10 +132,12 @@ bool lt_sgemm_tile_shares(const lt_sgemm_tile *t, const lt_sgemm_args *a,
                                   (int64_t)info->n_sms * PARTS_BYTES_SM));
 }
 
-/* The shipped tiles and what was measured of them on an H200 (24 shapes, 9 ways to share K; docs/SPEED.md): the share of the
- * multiply-add peak that one block alone on an SM reaches, and that blocks_per_sm of them reach together; what a block costs beside
- * its products; what it costs to add PARTS parts through the L2. Unrolled by 4: NVRTC 12.4 to 13.3 leave a loop of 8 quads rolled,
- * and a rolled one loses the order that spares register reads (34 instead of 50.6 TFLOP/s with 13.0). */
+/* The shipped tiles and what was measured of them on an H200 (24 shapes, 9 ways to share K;
+ * docs/SPEED.md): the share of the multiply-add peak that one block alone on an SM reaches, and
+ * that blocks_per_sm of them reach together; what a block costs beside its products; what it costs
+ * to add PARTS parts through the L2. Unrolled by 4: NVRTC 12.4 to 13.3 leave a loop of 8 quads
+ * rolled, and a rolled one loses the order that spares register reads (34 instead of 50.6 TFLOP/s
+ * with 13.0). */
 static const struct {
     lt_sgemm_tile tile;
     double alone, together, block_us, add_us;
@@ -150,7 +154,8 @@ static const struct {
     {{4, 4, 8, 1, 2, 3, 8, 8, 4, LT_SGEMM_TMA, true, 1, 1}, 0.175, 0.60, 2.2, 1.3}, /* 32 x 32 */
 };
 
-/* Of so many blocks on an SM at once, at most blocks_per_sm: from `alone` to `together`, as x / (a + b x). */
+/* Of so many blocks on an SM at once, at most blocks_per_sm: from `alone` to `together`, as x / (a
+ * + b x). */
 static double efficiency_of(size_t row, const lt_sgemm_tile *t, double blocks) {
     const double full = t->blocks_per_sm;
     const double one = 1 / shipped[row].alone, all = full / shipped[row].together;
@@ -158,7 +163,8 @@ static double efficiency_of(size_t row, const lt_sgemm_tile *t, double blocks) {
     return blocks / (one + b * (blocks - 1));
 }
 
-/* What a product takes with row's tile as *t has it, modelled: the SM with the most blocks makes them in rounds of as many as fit. */
+/* What a product takes with row's tile as *t has it, modelled: the SM with the most blocks makes
+ * them in rounds of as many as fit. */
 static double time_us(size_t row, const lt_sgemm_tile *t, const lt_sgemm_args *a,
                       const lt_cuda_info *info) {
     const double per_us = 2.0 * FMA_PER_SM * info->clock_mhz; /* Of an SM. */

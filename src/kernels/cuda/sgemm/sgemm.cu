@@ -1,44 +1,60 @@
-/* sgemm.cu — C = alpha A B + beta C in fp32 on CUDA cores: the top rung of the ladder and the kernel that ships.
+/* sgemm.cu — C = alpha A B + beta C in fp32 on CUDA cores: the top rung of the ladder and the
+ * kernel that ships.
  *
- * SHAPES    a (m, k), b (k, n), c (m, n), row-major with row strides lda, ldb, ldc; any sizes. With beta 0, c is not read.
- * CONSTANTS A lane holds TM x TN sums, a warp is LANES_M x (32 / LANES_M) lanes, a block WARPS_M x WARPS_N warps, tile BM x BN; K goes
- *           in stages of BK = 32, STAGES of them in shared memory, UNROLL quads of steps a turn of the loop. COPY: 0 copy
- *           engine (needs lda, ldb multiples of 4 and 16-byte aligned bases; sm_90), 1 cp.async of 16 bytes (the same alignment,
- *           sm_80), 2 cp.async of 4 bytes (anything). CLUSTER x PARTS blocks share a tile's K (at least
- *           so many stages of it): PARTS clusters of CLUSTER blocks each (CLUSTER > 1 needs COPY 0).
+ * SHAPES    a (m, k), b (k, n), c (m, n), row-major with row strides lda, ldb, ldc; any sizes. With
+ *           beta 0, c is not read.
+ * CONSTANTS A lane holds TM x TN sums, a warp is LANES_M x (32 / LANES_M) lanes, a block WARPS_M x
+ * WARPS_N warps, tile BM x BN; K goes
+ *           in stages of BK = 32, STAGES of them in shared memory, UNROLL quads of steps a turn of
+ *           the loop. COPY: 0 copy engine (needs lda, ldb multiples of 4 and 16-byte aligned bases;
+ *           sm_90), 1 cp.async of 16 bytes (the same alignment, sm_80), 2 cp.async of 4 bytes
+ *           (anything). CLUSTER x PARTS blocks share a tile's K (at least so many stages of it):
+ *           PARTS clusters of CLUSTER blocks each (CLUSTER > 1 needs COPY 0).
  * MOVEMENT
  *     A  HBM ──one box 32 x BM──▶ smem [BM][32], 16-byte chunks XOR-swizzled by row ──LDS.128: 4 k of one row──▶ a[TM]
  *     B  HBM ──one box BN x 32──▶ smem [32][BN] ──LDS.128: 4 columns of one k──▶ b[2][TN / 4]
  *                                     a[i].k x b[j] ──▶ sum[i][j]: 4 TM TN multiply-adds from TM + TN 16-byte reads
- *           A is NOT transposed: a lane reads four k of a row at once and uses them in four steps. So nothing but multiply-adds
- *           and 16-byte reads is left in the loop; the copy engine does the rest.
- * PIPELINE  full[s]: the copy engine's bytes have arrived. empty[s]: every warp has read its last word. Thread 0 refills a stage as it
- *           leaves it. Warps drift apart freely; there is no block-wide barrier in the loop. Fragments of the next step
- *           are read while this one multiplies: b has two buffers; a[i] is refilled right after its last use.
- * REGISTERS The limit on this chip. A scheduler issues one multiply-add a clock, which wants three operands; the register file has two
- *           banks (even, odd) that give one operand a clock each. Measured on an H100 with patched machine code: 3 reads a
- *           multiply-add run at 44 TFLOP/s, 2.5 at 52, 2.25 at 57, 2.06 at 63. The way out is the operand cache: an operand used by
- *           the next instruction again is not read again. Hence the order of the products: along a row of sums with a[i] held, back along
- *           the next row (b's last operand held at the turn). ptxas at its usual level reorders this into runs of 2 to 8 and
- *           spoils it (2.16 reads and clashes of banks: 47 TFLOP/s); at -O1 it keeps the order (2.05). So -O1 it is.
- * BOUND     2 m n k flop / (132 SMs x 128 x 1.98 GHz = 66.9 TFLOP/s); issue slots: TM TN 4 / (4 TM TN + TM + 4 TN / 4 ...) = 95 %.
- * K SHARED  A product of few tiles leaves most SMs without work, so each of CLUSTER x PARTS blocks multiplies one part of its K. The blocks
- *           of a cluster leave their sums in shared memory, where the ring was; each reads one CLUSTER-th of the tile from all of them
- *           and adds. What clusters have of that share goes through sums[] (it stays in the L2): the one that comes last, told by a
- *           count, adds all and stores C. Nobody waits for another cluster. Clusters of 4 and 8 are not used: they start only where
- *           one GPC has room for all of their blocks, and many SMs stay idle.
- * NUMERICS  Products in k order, one sum an element, fused multiply-add: the same bits every run, and for every tile size. Where K
- *           is shared, an element is the sum of its clusters' sums, each the sum of its blocks', in k order: the same bits every run.
- * LADDER    ladder/01_naive .. 10_double_buffered; rungs 11 to 15 are this file with ever more of it switched on (ladder.c).
- * REFS      maxas (S. Gray) on banks and reuse, Jia et al. 2018 (arXiv:1804.06826) on Volta's banks.
- *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
- *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=2 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
- *@spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 CLUSTER=2 PARTS=4 --ptxas-options=-O1
- *@spec sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=4 COPY=0 CLUSTER=2 --ptxas-options=-O1
- *@spec sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=4 COPY=0 PARTS=4 --ptxas-options=-O1
- *@spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=1 --ptxas-options=-O1
- *@spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=2 --ptxas-options=-O1
- *@spec sm_80 sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=1 COPY=1 */
+ *           A is NOT transposed: a lane reads four k of a row at once and uses them in four steps.
+ *           So nothing but multiply-adds and 16-byte reads is left in the loop; the copy engine
+ *           does the rest.
+ * PIPELINE  full[s]: the copy engine's bytes have arrived. empty[s]: every warp has read its last
+ *           word. Thread 0 refills a stage as it leaves it. Warps drift apart freely; there is no
+ *           block-wide barrier in the loop. Fragments of the next step are read while this one
+ *           multiplies: b has two buffers; a[i] is refilled right after its last use.
+ * REGISTERS The limit on this chip. A scheduler issues one multiply-add a clock, which wants three
+ * operands; the register file has two
+ *           banks (even, odd) that give one operand a clock each. Measured on an H100 with patched
+ *           machine code: 3 reads a multiply-add run at 44 TFLOP/s, 2.5 at 52, 2.25 at 57, 2.06 at
+ *           63. The way out is the operand cache: an operand used by the next instruction again is
+ *           not read again. Hence the order of the products: along a row of sums with a[i] held,
+ *           back along the next row (b's last operand held at the turn). ptxas at its usual level
+ *           reorders this into runs of 2 to 8 and spoils it (2.16 reads and clashes of banks: 47
+ *           TFLOP/s); at -O1 it keeps the order (2.05). So -O1 it is.
+ * BOUND     2 m n k flop / (132 SMs x 128 x 1.98 GHz = 66.9 TFLOP/s); issue slots: TM TN 4 / (4 TM
+ *           TN + TM + 4 TN / 4 ...) = 95 %.
+ * K SHARED  A product of few tiles leaves most SMs without work, so each of CLUSTER x PARTS blocks
+ *           multiplies one part of its K. The blocks of a cluster leave their sums in shared
+ *           memory, where the ring was; each reads one CLUSTER-th of the tile from all of them and
+ *           adds. What clusters have of that share goes through sums[] (it stays in the L2): the
+ *           one that comes last, told by a count, adds all and stores C. Nobody waits for another
+ *           cluster. Clusters of 4 and 8 are not used: they start only where one GPC has room for
+ *           all of their blocks, and many SMs stay idle.
+ * NUMERICS  Products in k order, one sum an element, fused multiply-add: the same bits every run,
+ *           and for every tile size. Where K is shared, an element is the sum of its clusters'
+ *           sums, each the sum of its blocks', in k order: the same bits every run.
+ * LADDER    ladder/01_naive .. 10_double_buffered; rungs 11 to 15 are this file with ever more of
+ *           it switched on (ladder.c).
+ * REFS      maxas (S. Gray) on banks and reuse, Jia et al. 2018 (arXiv:1804.06826) on Volta's
+ *           banks.
+ * @spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
+ * @spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=2 GROUP_M=8 UNROLL=4 COPY=0 --ptxas-options=-O1
+ * @spec sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=4 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=0 CLUSTER=2 PARTS=4 --ptxas-options=-O1
+ * @spec sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=4 COPY=0 CLUSTER=2 --ptxas-options=-O1
+ * @spec sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=4 COPY=0 PARTS=4 --ptxas-options=-O1
+ * @spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=1 --ptxas-options=-O1
+ * @spec sm_80 sm_90a: TM=8 TN=16 LANES_M=8 WARPS_M=2 WARPS_N=4 STAGES=3 BLOCKS_PER_SM=1 GROUP_M=8 UNROLL=4 COPY=2 --ptxas-options=-O1
+ * @spec sm_80 sm_90a: TM=8 TN=8 LANES_M=8 WARPS_M=2 WARPS_N=2 STAGES=3 BLOCKS_PER_SM=3 GROUP_M=8 UNROLL=1
+ * COPY=1 */
 #include "sgemm/tile.cuh"
 
 #ifndef PARTS
@@ -88,7 +104,8 @@ INLINE void cluster_add(float4 *held, const float (*sum)[TN], u8 *smem, int rank
 }
 #endif
 #if PARTS > 1
-/* Leave the share of part `part`; true for the one that came last, whose held is then the sum over all parts. */
+/* Leave the share of part `part`; true for the one that came last, whose held is then the sum over
+ * all parts. */
 INLINE bool parts_add(float4 *held, float4 *sums, int *arrived, int part) {
     __shared__ bool is_last;
     float4 *const parts = sums + threadIdx.x;
@@ -123,19 +140,20 @@ INLINE bool parts_add(float4 *held, float4 *sums, int *arrived, int part) {
 #endif
 
 extern "C" __global__ void __launch_bounds__(THREADS, BLOCKS_PER_SM)
-sgemm(OPERANDS ROOM, float *c, int m, int n, int k, int ldc, float alpha, float beta) {
+    sgemm(OPERANDS ROOM, float *c, int m, int n, int k, int ldc, float alpha, float beta) {
     extern __shared__ __align__(1024) u8 smem[];
     const u32 base = smem_addr(smem);
     const int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
-    /* Lanes that read the same 16 bytes are served together if they are neighbours by bit 0 or bit 1: bit 0 walks along n (pairs share
-     * a), bit 1 along m (pairs share b). */
+    /* Lanes that read the same 16 bytes are served together if they are neighbours by bit 0 or bit
+     * 1: bit 0 walks along n (pairs share a), bit 1 along m (pairs share b). */
     const int lane_n = (lane & 1) | (lane >> 2 & LANES_N / 2 - 1) << 1;
     const int lane_m = (lane >> 1 & 1) | (lane >> (LANES_N == 4 ? 3 : 4)) << 1;
     const int2 corner = tile_corner(blockIdx.x / SHARERS, m, n);
     const int row = corner.x, col = corner.y;
 #if SHARERS > 1
     const int sharer = blockIdx.x % SHARERS, rank = sharer % CLUSTER, k_stages = (k + BK - 1) / BK;
-    const int first_stage = k_stages * sharer / SHARERS, n_stages = k_stages * (sharer + 1) / SHARERS - first_stage;
+    const int first_stage = k_stages * sharer / SHARERS,
+              n_stages = k_stages * (sharer + 1) / SHARERS - first_stage;
 #else
     const int first_stage = 0, n_stages = (k + BK - 1) / BK;
 #endif
@@ -160,7 +178,8 @@ sgemm(OPERANDS ROOM, float *c, int m, int n, int k, int ldc, float alpha, float 
     __syncthreads();
     if (threadIdx.x == 0) {
         for (int t = 0; t < STAGES && t < n_stages; t++) {
-            stage_fetch(base + t * STAGE_BYTES, smem_addr(&full[t]), &map_a, &map_b, row, col, first_stage + t);
+            stage_fetch(base + t * STAGE_BYTES, smem_addr(&full[t]), &map_a, &map_b, row, col,
+                        first_stage + t);
         }
     }
     mbarrier_wait(smem_addr(&full[0]), 0);
@@ -200,10 +219,12 @@ sgemm(OPERANDS ROOM, float *c, int m, int n, int k, int ldc, float alpha, float 
                 }
 #else
                 cp_async_wait(STAGES - 3); /* Stage t + 1 is here, */
-                __syncthreads();           /* and every warp has left stage t - 1: its place is free. */
+                /* and every warp has left stage t - 1: its place is free. */
+                __syncthreads();
                 if (t > 0 && t + STAGES - 1 < n_stages) {
                     const int free = left == 0 ? STAGES - 1 : left - 1;
-                    stage_fetch(base + free * STAGE_BYTES, a, b, lda, ldb, row, col, first_stage + t + STAGES - 1, m, n, k);
+                    stage_fetch(base + free * STAGE_BYTES, a, b, lda, ldb, row, col,
+                                first_stage + t + STAGES - 1, m, n, k);
                 }
                 cp_async_commit();
 #endif
@@ -219,13 +240,15 @@ sgemm(OPERANDS ROOM, float *c, int m, int n, int k, int ldc, float alpha, float 
         }
         if (threadIdx.x == 0 && t + STAGES < n_stages) {
             mbarrier_wait(smem_addr(&empty[left]), phase ^ (stage == 0));
-            stage_fetch(base + left * STAGE_BYTES, smem_addr(&full[left]), &map_a, &map_b, row, col, first_stage + t + STAGES);
+            stage_fetch(base + left * STAGE_BYTES, smem_addr(&full[left]), &map_a, &map_b, row, col,
+                        first_stage + t + STAGES);
         }
 #endif
     }
     /* 4. C, 16 bytes at a time where it allows. */
     const bool vec = vec_ok(c, ldc);
-    const int row0 = row + warp / WARPS_N * LANES_M * TM + lane_m, col0 = col + warp % WARPS_N * LANES_N * TN + lane_n * 4;
+    const int row0 = row + warp / WARPS_N * LANES_M * TM + lane_m,
+              col0 = col + warp % WARPS_N * LANES_N * TN + lane_n * 4;
 #if SHARERS > 1
     float4 held[SHARE];
 #if CLUSTER > 1
@@ -239,22 +262,24 @@ sgemm(OPERANDS ROOM, float *c, int m, int n, int k, int ldc, float alpha, float 
 #endif
 #if PARTS > 1
     const int share = blockIdx.x / SHARERS * CLUSTER + rank;
-    if (!parts_add(held, sums + (i64)share * (PARTS * SHARE * THREADS), &arrived[share], sharer / CLUSTER)) {
+    if (!parts_add(held, sums + (i64)share * (PARTS * SHARE * THREADS), &arrived[share],
+                   sharer / CLUSTER)) {
         return;
     }
 #endif
 #pragma unroll
     for (int s = 0; s < SHARE; s++) {
         const int q = rank * SHARE + s;
-        edge_store4(c, (const float *)&held[s], row0 + q / (TN / 4) * LANES_M, col0 + q % (TN / 4) * LANES_N * 4, m, n, ldc, alpha,
-                    beta, vec);
+        edge_store4(c, (const float *)&held[s], row0 + q / (TN / 4) * LANES_M,
+                    col0 + q % (TN / 4) * LANES_N * 4, m, n, ldc, alpha, beta, vec);
     }
 #else
 #pragma unroll
     for (int i = 0; i < TM; i++) {
 #pragma unroll
         for (int j = 0; j < TN / 4; j++) {
-            edge_store4(c, &sum[i][4 * j], row0 + i * LANES_M, col0 + j * LANES_N * 4, m, n, ldc, alpha, beta, vec);
+            edge_store4(c, &sum[i][4 * j], row0 + i * LANES_M, col0 + j * LANES_N * 4, m, n, ldc,
+                        alpha, beta, vec);
         }
     }
 #endif

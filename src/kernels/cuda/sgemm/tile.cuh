@@ -1,5 +1,5 @@
-/* tile.cuh: the parts of sgemm.cu: the constants of a tile, how a stage is fetched, how fragments are read and multiplied. The
- * story is in sgemm.cu. */
+/* tile.cuh: the parts of sgemm.cu: the constants of a tile, how a stage is fetched, how fragments
+ * are read and multiplied. The story is in sgemm.cu. */
 #ifndef LT_SGEMM_TILE_CUH
 #define LT_SGEMM_TILE_CUH
 
@@ -22,17 +22,21 @@
 #define COPY_4      2
 static_assert(LANES_M == 4 || LANES_M == 8, "the zigzag of lanes needs pairs both ways");
 static_assert(STAGES >= (COPY == COPY_TMA ? 2 : 3), "a stage to read, one to come, one to refill");
-static_assert(TN % 4 == 0 && LANES_M * TM % 8 == 0, "quads of columns; a warp's rows start at a swizzle atom");
+static_assert(TN % 4 == 0 && LANES_M * TM % 8 == 0,
+              "quads of columns; a warp's rows start at a swizzle atom");
 
 INLINE float4 lds128(u32 addr) {
     float4 v;
-    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(addr));
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+                 : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+                 : "r"(addr));
     return v;
 }
 INLINE float part(float4 v, int i) {
     return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
-/* Row i of this lane's A: four k. With 4 rows of lanes, odd i stand in the other half of the swizzle atom. */
+/* Row i of this lane's A: four k. With 4 rows of lanes, odd i stand in the other half of the
+ * swizzle atom. */
 INLINE float4 a_read(u32 addr, int i) {
     return lds128((LANES_M == 4 && (i & 1) ? addr ^ 64 : addr) + i * LANES_M * ROW_BYTES);
 }
@@ -40,7 +44,8 @@ INLINE float4 a_read(u32 addr, int i) {
 #if COPY == COPY_TMA
 #define OPERANDS const __grid_constant__ tensor_map map_a, const __grid_constant__ tensor_map map_b
 /* Thread 0: ask for K stage t of the tile's A and B. */
-INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_map *map_b, int row, int col, int t) {
+INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_map *map_b, int row,
+                        int col, int t) {
     mbarrier_expect(bar, STAGE_BYTES);
     tma_load_2d(dst, map_a, bar, t * BK, row);
     tma_load_2d(dst + A_BYTES, map_b, bar, col, t * BK);
@@ -49,7 +54,8 @@ INLINE void stage_fetch(u32 dst, u32 bar, const tensor_map *map_a, const tensor_
 #define OPERANDS const float *a, const float *b, int lda, int ldb
 #define SPAN     (COPY == COPY_16 ? 4 : 1) /* Floats a copy. */
 /* All threads: the same by cp.async; zeros beyond the edges. */
-INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ldb, int row, int col, int t, int m, int n, int k) {
+INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ldb, int row, int col,
+                        int t, int m, int n, int k) {
 #pragma unroll 2
     for (int v = threadIdx.x; v < BM * BK / SPAN; v += THREADS) {
         const int r = v / (BK / SPAN), x = v % (BK / SPAN) * SPAN;
@@ -68,7 +74,8 @@ INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ld
         const bool in = t * BK + r < k && col + x < n;
         const float *from = b + (in ? (i64)(t * BK + r) * ldb + col + x : 0);
         if (SPAN == 4) {
-            cp_async_16_or_zero(dst + A_BYTES + (r * BN + x) * 4, from, in ? min(4, n - col - x) : 0);
+            cp_async_16_or_zero(dst + A_BYTES + (r * BN + x) * 4, from,
+                                in ? min(4, n - col - x) : 0);
         } else {
             cp_async_4_or_zero(dst + A_BYTES + (r * BN + x) * 4, from, in);
         }
@@ -76,15 +83,18 @@ INLINE void stage_fetch(u32 dst, const float *a, const float *b, int lda, int ld
 }
 #endif
 
-/* Where a tile stands: tiles go down GROUP_M rows before the next column, so that the A and B rows of a wave stay in L2. */
+/* Where a tile stands: tiles go down GROUP_M rows before the next column, so that the A and B rows
+ * of a wave stay in L2. */
 INLINE int2 tile_corner(int tile, int m, int n) {
     const int tiles_m = (m + BM - 1) / BM, tiles_n = (n + BN - 1) / BN, group = GROUP_M * tiles_n;
     const int first = tile / group * GROUP_M, height = min(tiles_m - first, GROUP_M);
     return make_int2((first + tile % group % height) * BM, tile % group / height * BN);
 }
 
-/* Four k steps: sum += a b, with the fragments of the step after read on the way: b one step ahead, a[i] when its row is done. */
-INLINE void quad(float (*sum)[TN], float4 *a, float4 (*b)[TN / 4], u32 b_now, u32 b_next, u32 a_next) {
+/* Four k steps: sum += a b, with the fragments of the step after read on the way: b one step ahead,
+ * a[i] when its row is done. */
+INLINE void quad(float (*sum)[TN], float4 *a, float4 (*b)[TN / 4], u32 b_now, u32 b_next,
+                 u32 a_next) {
 #pragma unroll
     for (int kk = 0; kk < 4; kk++) {
         const float4 *held = b[kk & 1];
@@ -98,7 +108,8 @@ INLINE void quad(float (*sum)[TN], float4 *a, float4 (*b)[TN / 4], u32 b_now, u3
             const float x = part(a[i], kk);
 #pragma unroll
             for (int step = 0; step < TN; step++) {
-                const int j = i & 1 ? TN - 1 - step : step; /* There and back: at the turn, b's operand stays. */
+                /* There and back: at the turn, b's operand stays. */
+                const int j = i & 1 ? TN - 1 - step : step;
                 sum[i][j] += x * part(held[j / 4], j % 4);
             }
             if (kk == 3) {

@@ -1,9 +1,11 @@
 /* tune.c: `lateen tune sgemm`: try every tile, remember the fastest.
  *
  * The file: <cache>/sgemm-<GPU's name>.tune, one line a shape class:
- *     m n k copy | tm tn lanes_m warps_m warps_n stages blocks_per_sm group_m unroll keep_order cluster parts tflops
- * m, n, k are rounded up to powers of two: the class. The file is read once a process and kept; a malformed line is skipped, a tile the
- * device refuses is not used. Writers replace the whole file (write aside, rename). */
+ *     m n k copy | tm tn lanes_m warps_m warps_n stages blocks_per_sm group_m unroll keep_order
+ *     cluster parts tflops
+ * m, n, k are rounded up to powers of two: the class. The file is read once a process and kept; a
+ * malformed line is skipped, a tile the device refuses is not used. Writers replace the whole file
+ * (write aside, rename). */
 #include "kernels/cuda/sgemm/tune.h"
 
 #include <pthread.h>
@@ -187,8 +189,8 @@ static void refusal_note(refusal_count *counts, const char *why) {
 static int space_fill(candidate *out, int max, const lt_cuda_info *info, const lt_sgemm_args *a,
                       refusal_count *counts) {
     const lt_sgemm_copy copy = lt_sgemm_copy_allowed(a, info);
-    const bool large = (double)a->m * a->n >
-                       8192.0 * 8.0 * info->n_sms; /* Eight 64 x 128 tiles an SM. */
+    /* Eight 64 x 128 tiles an SM. */
+    const bool large = (double)a->m * a->n > 8192.0 * 8.0 * info->n_sms;
     int n = 0;
     for (int v = 0; v < 4 * 4 * 2 * 3 * 3 * 3 * 3 * 2 * 3; v++) { /* A counter in mixed radix. */
         int x = v;

@@ -1,16 +1,21 @@
-/* 01_naive.cu: attention as the formula says: a block a query, all its scores at once, everything read from global memory; also the oracle.
+/* 01_naive.cu: attention as the formula says: a block a query, all its scores at once, everything
+ * read from global memory; also the oracle.
  *
- * SHAPES    q, o, dO, dq (B, T, H, D), k, v, dk, dv (B, S, G, D), contiguous; S * 8 + 1024 bytes of shared memory.
- * MAP       a block of 128 threads a (token, head, sequence); a thread takes every 128th key, then every 128th column of D.
- * MOVEMENT  K and V of a head are read once for each query: T times more than needed. Scores live in shared memory.
+ * SHAPES    q, o, dO, dq (B, T, H, D), k, v, dk, dv (B, S, G, D), contiguous; S * 8 + 1024 bytes of
+ *           shared memory.
+ * MAP       a block of 128 threads a (token, head, sequence); a thread takes every 128th key, then
+ *           every 128th column of D.
+ * MOVEMENT  K and V of a head are read once for each query: T times more than needed. Scores live
+ *           in shared memory.
  * BOUND     L2 bandwidth: 4 S D bytes a query.
- * NUMERICS  REAL (double as oracle, float as rung) throughout; dk and dv by atomic adds: the only kernel here whose sums have no fixed order.
- *           attn_naive_bwd computes the row's probabilities anew from q, k and lse.
+ * NUMERICS  REAL (double as oracle, float as rung) throughout; dk and dv by atomic adds: the only
+ *           kernel here whose sums have no fixed order. attn_naive_bwd computes the row's
+ *           probabilities anew from q, k and lse.
  * LADDER    rung 1. Next: the last, ../fwd_sm90.cu and ../bwd_sm90.cu.
- *@spec sm_80 sm_90a: REAL=double
- *@spec sm_80 sm_90a: REAL=double DTYPE=fp32
- *@spec sm_80 sm_90a: REAL=double DTYPE=fp16
- *@spec sm_80 sm_90a: REAL=float CAUSAL=1 */
+ * @spec sm_80 sm_90a: REAL=double
+ * @spec sm_80 sm_90a: REAL=double DTYPE=fp32
+ * @spec sm_80 sm_90a: REAL=double DTYPE=fp16
+ * @spec sm_80 sm_90a: REAL=float CAUSAL=1 */
 #include "attention/mask.cuh"
 
 #ifndef REAL
@@ -72,7 +77,8 @@ INLINE REAL logit(const attn_args *a, const row_pos *r, REAL score, int s, REAL 
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-attn_naive_fwd(const __grid_constant__ attn_args a, elem *o, REAL *exact, REAL *lse, const elem *q, const elem *k, const elem *v, int width) {
+    attn_naive_fwd(const __grid_constant__ attn_args a, elem *o, REAL *exact, REAL *lse,
+                   const elem *q, const elem *k, const elem *v, int width) {
     extern __shared__ __align__(16) REAL scores[];
     REAL *room = scores + a.kv_tokens, top = (REAL)-INFINITE, sum = 0, slope;
     const row_pos r = row_of(&a);
@@ -80,7 +86,8 @@ attn_naive_fwd(const __grid_constant__ attn_args a, elem *o, REAL *exact, REAL *
     const int tid = (int)threadIdx.x;
 
     for (int s = r.see.lo + tid; s <= r.see.hi; s += THREADS) { /* 1. Scores and their largest. */
-        scores[s] = logit(&a, &r, dot(q + q_row(&a, &r, width), k + k_row(&a, &r, s, width), width), s, &slope);
+        scores[s] = logit(&a, &r, dot(q + q_row(&a, &r, width), k + k_row(&a, &r, s, width), width),
+                          s, &slope);
         top = max(top, scores[s]);
     }
     top = block_reduce(top, room, true);
@@ -109,13 +116,15 @@ attn_naive_fwd(const __grid_constant__ attn_args a, elem *o, REAL *exact, REAL *
         }
     }
     if (tid == 0) {
-        lse[(i64)(r.b * a.q_heads + r.h) * a.q_tokens + r.t] = none ? (REAL)-INFINITE : top + log(sum);
+        lse[(i64)(r.b * a.q_heads + r.h) * a.q_tokens + r.t] = none ? (REAL)-INFINITE
+                                                                    : top + log(sum);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-attn_naive_bwd(const __grid_constant__ attn_args a, REAL *dq, REAL *dk, REAL *dv, const REAL *o, const REAL *lse, const elem *q, const elem *k,
-               const elem *v, const elem *d_o, int width) {
+    attn_naive_bwd(const __grid_constant__ attn_args a, REAL *dq, REAL *dk, REAL *dv, const REAL *o,
+                   const REAL *lse, const elem *q, const elem *k, const elem *v, const elem *d_o,
+                   int width) {
     extern __shared__ __align__(16) REAL slopes[];
     REAL *room = slopes + a.kv_tokens, delta = 0;
     const row_pos r = row_of(&a);
@@ -127,7 +136,8 @@ attn_naive_bwd(const __grid_constant__ attn_args a, REAL *dq, REAL *dk, REAL *dv
         delta += (REAL)ELEM_F32(d_o[row + d]) * o[row + d];
     }
     delta = block_reduce(delta, room, false);
-    for (int s = r.see.lo + tid; s <= r.see.hi; s += THREADS) { /* 2. dS of each key; its share of dK and dV. */
+    /* 2. dS of each key; its share of dK and dV. */
+    for (int s = r.see.lo + tid; s <= r.see.hi; s += THREADS) {
         const i64 key = k_row(&a, &r, s, width);
         REAL slope;
         const REAL p = exp(logit(&a, &r, dot(q + row, k + key, width), s, &slope) - l);

@@ -1,18 +1,23 @@
-/* 02_tiled.cu: FlashAttention's idea on plain cores: tiles of keys through shared memory, softmax as they come, the scores never in memory.
+/* 02_tiled.cu: FlashAttention's idea on plain cores: tiles of keys through shared memory, softmax
+ * as they come, the scores never in memory.
  *
- * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), contiguous; D a multiple of 16 up to WIDTH (64 or 128).
- * MAP       256 threads, 64 queries of a head; a thread owns 4 rows x 4 keys of the scores and 4 rows x D / 16 columns of O.
+ * SHAPES    q, o (B, T, H, D), k, v (B, S, G, D), contiguous; D a multiple of 16 up to WIDTH (64 or
+ *           128).
+ * MAP       256 threads, 64 queries of a head; a thread owns 4 rows x 4 keys of the scores and 4
+ *           rows x D / 16 columns of O.
  * MOVEMENT
  *     Q (64, D), K block (64, D), V block (64, D) ──▶ smem as f32 ──▶ S in registers ─ mask, running maximum, exp2 ─▶ P in smem ──▶ O in registers
- *     Row r's 16 threads share its maximum and sum by shuffles. Rows are padded by 4 floats: threads of a warp read 2 rows of Q (broadcast) and 16
- *     rows of K, 4 banks apart.
- * BOUND     f32 multiply-adds: 2 x 128 a clock and SM, 67 TFLOP/s, and one read of shared memory for every two of them.
- * NUMERICS  f32 throughout, one rounding; running maximum: when a block raises it, sum and O shrink by exp2(old - new) (Milakov & Gimelshein 2018,
- *           arXiv:1805.02867). A row that sees nothing: 0, lse -inf.
+ *     Row r's 16 threads share its maximum and sum by shuffles. Rows are padded by 4 floats:
+ *     threads of a warp read 2 rows of Q (broadcast) and 16 rows of K, 4 banks apart.
+ * BOUND     f32 multiply-adds: 2 x 128 a clock and SM, 67 TFLOP/s, and one read of shared memory
+ *           for every two of them.
+ * NUMERICS  f32 throughout, one rounding; running maximum: when a block raises it, sum and O shrink
+ *           by exp2(old - new) (Milakov & Gimelshein 2018, arXiv:1805.02867). A row that sees
+ *           nothing: 0, lse -inf.
  * LADDER    rung 2. Next: 03_mma_sync.cu, tensor cores.
  * REFS      Dao et al. 2022 (arXiv:2205.14135), algorithm 1.
- *@spec sm_80 sm_90a: WIDTH=64 CAUSAL=1
- *@spec sm_80 sm_90a: WIDTH=128 CAUSAL=1 */
+ * @spec sm_80 sm_90a: WIDTH=64 CAUSAL=1
+ * @spec sm_80 sm_90a: WIDTH=128 CAUSAL=1 */
 #include "attention/mask.cuh"
 
 #define ROWS 64
@@ -23,7 +28,8 @@
 INLINE void load_tile(float *to, const elem *x, i64 stride, int first, int rows, int width) {
     for (int i = (int)threadIdx.x; i < ROWS * WIDTH; i += 256) {
         const int r = i / WIDTH, c = i % WIDTH;
-        to[r * PAD + c] = first + r < rows && c < width ? ELEM_F32(x[(i64)(first + r) * stride + c]) : 0.0f;
+        to[r * PAD + c] = first + r < rows && c < width ? ELEM_F32(x[(i64)(first + r) * stride + c])
+                                                        : 0.0f;
     }
 }
 /* Over the 16 threads of a row. */
@@ -41,13 +47,18 @@ INLINE float row_sum(float x) {
 }
 
 extern "C" __global__ void __launch_bounds__(256)
-attn_tiled(const __grid_constant__ attn_args a, elem *o, const elem *q, const elem *k, const elem *v, int width) {
+    attn_tiled(const __grid_constant__ attn_args a, elem *o, const elem *q, const elem *k,
+               const elem *v, int width) {
     extern __shared__ __align__(16) float room[];
-    float *sq = room, *sk = sq + ROWS * PAD, *sv = sk + KEYS * PAD, *sp = sv + KEYS * PAD; /* P: ROWS x (KEYS + 4) */
-    const int tx = (int)threadIdx.x % 16, ty = (int)threadIdx.x / 16, first = (int)blockIdx.x * ROWS, h = (int)blockIdx.y, b = (int)blockIdx.z;
-    const int g = h / (a.q_heads / a.kv_heads), n_keys = keys_of(&a, b), last = min_i(first + ROWS, a.q_tokens) - 1;
+    /* P: ROWS x (KEYS + 4) */
+    float *sq = room, *sk = sq + ROWS * PAD, *sv = sk + KEYS * PAD, *sp = sv + KEYS * PAD;
+    const int tx = (int)threadIdx.x % 16, ty = (int)threadIdx.x / 16,
+              first = (int)blockIdx.x * ROWS, h = (int)blockIdx.y, b = (int)blockIdx.z;
+    const int g = h / (a.q_heads / a.kv_heads), n_keys = keys_of(&a, b),
+              last = min_i(first + ROWS, a.q_tokens) - 1;
     const int lo = range_of(&a, b, n_keys, first).lo / KEYS, hi = range_of(&a, b, n_keys, last).hi;
-    const i64 kv_at = ((i64)b * a.kv_tokens * a.kv_heads + g) * width, kv_stride = (i64)a.kv_heads * width;
+    const i64 kv_at = ((i64)b * a.kv_tokens * a.kv_heads + g) * width,
+              kv_stride = (i64)a.kv_heads * width;
     float top[4], sum[4] = {0.0f}, acc[4][COLS] = {{0.0f}};
     key_range see[4];
 
@@ -55,7 +66,8 @@ attn_tiled(const __grid_constant__ attn_args a, elem *o, const elem *q, const el
         top[i] = -INFINITE;
         see[i] = range_of(&a, b, n_keys, first + ty * 4 + i);
     }
-    load_tile(sq, q + ((i64)b * a.q_tokens * a.q_heads + h) * width, (i64)a.q_heads * width, first, a.q_tokens, width);
+    load_tile(sq, q + ((i64)b * a.q_tokens * a.q_heads + h) * width, (i64)a.q_heads * width, first,
+              a.q_tokens, width);
     for (int j = lo; j * KEYS <= hi; j++) {
         float s[4][4] = {{0.0f}};
         __syncthreads(); /* The block before has been used. */
@@ -73,7 +85,8 @@ attn_tiled(const __grid_constant__ attn_args a, elem *o, const elem *q, const el
             for (int i = 0; i < 4; i++) {
 #pragma unroll
                 for (int n = 0; n < 4; n++) {
-                    s[i][n] += x[i].x * y[n].x + x[i].y * y[n].y + x[i].z * y[n].z + x[i].w * y[n].w;
+                    s[i][n] += x[i].x * y[n].x + x[i].y * y[n].y + x[i].z * y[n].z +
+                               x[i].w * y[n].w;
                 }
             }
         }
@@ -82,7 +95,8 @@ attn_tiled(const __grid_constant__ attn_args a, elem *o, const elem *q, const el
             float most = -INFINITE, part = 0.0f;
             for (int n = 0; n < 4; n++) {
                 const int key = j * KEYS + tx + n * 16;
-                s[i][n] = key >= see[i].lo && key <= see[i].hi ? s[i][n] * a.scale * LOG2E : -INFINITE;
+                s[i][n] = key >= see[i].lo && key <= see[i].hi ? s[i][n] * a.scale * LOG2E
+                                                               : -INFINITE;
                 most = fmaxf(most, s[i][n]);
             }
             most = fmaxf(top[i], row_max(most));
@@ -120,11 +134,14 @@ attn_tiled(const __grid_constant__ attn_args a, elem *o, const elem *q, const el
         const float scale = sum[i] > 0.0f ? 1.0f / sum[i] : 0.0f;
         for (int c = 0; c < COLS && t < a.q_tokens; c++) {
             if (tx + c * 16 < width) {
-                o[(((i64)b * a.q_tokens + t) * a.q_heads + h) * width + tx + c * 16] = FROM_F32(DTYPE, acc[i][c] * scale);
+                o[(((i64)b * a.q_tokens + t) * a.q_heads + h) * width + tx + c * 16] = FROM_F32(
+                    DTYPE, acc[i][c] * scale);
             }
         }
         if (tx == 0 && t < a.q_tokens && a.lse != 0) {
-            a.lse[((i64)b * a.q_heads + h) * a.q_tokens + t] = sum[i] > 0.0f ? top[i] * LN2 + logf(sum[i]) : -INFINITE;
+            a.lse[((i64)b * a.q_heads + h) * a.q_tokens + t] = sum[i] > 0.0f
+                                                                   ? top[i] * LN2 + logf(sum[i])
+                                                                   : -INFINITE;
         }
     }
 }

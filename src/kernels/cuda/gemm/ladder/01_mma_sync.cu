@@ -1,17 +1,20 @@
-/* 01_mma_sync.cu: tensor cores as sm_80 has them: a warp multiplies 16 x 8 x 16, operands in registers.
+/* 01_mma_sync.cu: tensor cores as sm_80 has them: a warp multiplies 16 x 8 x 16, operands in
+ * registers.
  *
  * SHAPES    any m, n, k (rows 16-byte aligned).
- * MAP       256 threads, a tile of 128 x 128 of C: 2 x 4 warps of 64 x 32 sums, 64 registers a thread.
+ * MAP       256 threads, a tile of 128 x 128 of C: 2 x 4 warps of 64 x 32 sums, 64 registers a
+ *           thread.
  * MOVEMENT
  *     HBM/L2 ──cp.async, 16 bytes a thread──▶ ring of 3 stages (A 128 x 64, B 128 x 64) ──ldmatrix──▶ fragments ──mma.sync──▶ sums
- *     The 16-byte piece p of a row goes to place p ^ (row % 8): so both the eight pieces of a row (writing) and one piece of eight rows
- *     (ldmatrix) lie in different banks.
- * BOUND     a 64 x 32 warp tile reads (64 + 32) x 16 x 2 bytes for 64 x 32 x 16 products: 2 KB a 1024 tensor-core clocks of sm_80, but half as
- *           many on sm_90, whose mma.sync reaches about 62 % of what wgmma does.
+ *     The 16-byte piece p of a row goes to place p ^ (row % 8): so both the eight pieces of a row
+ *     (writing) and one piece of eight rows (ldmatrix) lie in different banks.
+ * BOUND     a 64 x 32 warp tile reads (64 + 32) x 16 x 2 bytes for 64 x 32 x 16 products: 2 KB a
+ *           1024 tensor-core clocks of sm_80, but half as many on sm_90, whose mma.sync reaches
+ *           about 62 % of what wgmma does.
  * NUMERICS  f32 sums in order of k, one rounding.
  * LADDER    rung 1. Next: 02_wgmma.cu, operands straight from shared memory.
  * REFS      PTX ISA 9.7.14 (mma.sync, ldmatrix).
- *@spec sm_80 sm_90a: STAGES=3 */
+ * @spec sm_80 sm_90a: STAGES=3 */
 #include "common/mma.cuh"
 #include "gemm/ladder/ladder.cuh"
 
@@ -29,18 +32,21 @@ INLINE u32 piece_at(u32 tile, int row, int piece) {
 INLINE void fetch(u32 tile, const elem *x, i64 ld, int first_row, int rows, int first_k, int k) {
 #pragma unroll
     for (int i = 0; i < 128 * 8 / THREADS; i++) {
-        const int at = (int)threadIdx.x + i * THREADS, row = at / 8, piece = at % 8, col = first_k + piece * 8;
+        const int at = (int)threadIdx.x + i * THREADS, row = at / 8, piece = at % 8,
+                  col = first_k + piece * 8;
         const int words = first_row + row < rows ? max_i(0, min_i(4, (k - col) / 2)) : 0;
-        cp_async_16_or_zero(piece_at(tile, row, piece), words > 0 ? x + (first_row + row) * ld + col : x, words);
+        cp_async_16_or_zero(piece_at(tile, row, piece),
+                            words > 0 ? x + (first_row + row) * ld + col : x, words);
     }
 }
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-gemm_mma_sync(const __grid_constant__ rung_args a) {
+    gemm_mma_sync(const __grid_constant__ rung_args a) {
     extern __shared__ __align__(128) u8 smem[];
     const u32 ring = smem_addr(smem);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, n_steps = div_up(a.k, BK);
-    const int row0 = (int)blockIdx.y * BM, col0 = (int)blockIdx.x * BN, warp_row = warp / 4 * 64, warp_col = warp % 4 * 32;
+    const int row0 = (int)blockIdx.y * BM, col0 = (int)blockIdx.x * BN, warp_row = warp / 4 * 64,
+              warp_col = warp % 4 * 32;
     float sum[4][4][4] = {{{0.0f}}};
 
     for (int s = 0; s < STAGES - 1; s++) { /* 1. Fill the ring but for one place. */
@@ -64,11 +70,13 @@ gemm_mma_sync(const __grid_constant__ rung_args a) {
             u32 x[4][4], y[2][4];
 #pragma unroll
             for (int i = 0; i < 4; i++) {
-                ldmatrix_x4(x[i], piece_at(tile_a, warp_row + i * 16 + lane % 16, k * 2 + lane / 16));
+                ldmatrix_x4(x[i],
+                            piece_at(tile_a, warp_row + i * 16 + lane % 16, k * 2 + lane / 16));
             }
 #pragma unroll
             for (int j = 0; j < 2; j++) {
-                ldmatrix_x4(y[j], piece_at(tile_b, warp_col + j * 16 + lane / 16 * 8 + lane % 8, k * 2 + lane / 8 % 2));
+                ldmatrix_x4(y[j], piece_at(tile_b, warp_col + j * 16 + lane / 16 * 8 + lane % 8,
+                                           k * 2 + lane / 8 % 2));
             }
 #pragma unroll
             for (int i = 0; i < 4; i++) {
@@ -83,7 +91,8 @@ gemm_mma_sync(const __grid_constant__ rung_args a) {
     for (int i = 0; i < 4; i++) {
 #pragma unroll
         for (int j = 0; j < 4; j++) {
-            const int row = row0 + warp_row + i * 16 + lane / 4, col = col0 + warp_col + j * 8 + lane % 4 * 2;
+            const int row = row0 + warp_row + i * 16 + lane / 4,
+                      col = col0 + warp_col + j * 8 + lane % 4 * 2;
             store_pair(&a, row, col, sum[i][j][0], sum[i][j][1]);
             store_pair(&a, row + 8, col, sum[i][j][2], sum[i][j][3]);
         }

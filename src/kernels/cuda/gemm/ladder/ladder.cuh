@@ -1,5 +1,5 @@
-/* ladder.cuh: what the first rungs of the GEMM ladder share: the arguments, and the way out. C (m, n) = A (m, k) B^T, B stored (n, k): a linear layer.
- * All rows 16-byte aligned; n even. */
+/* ladder.cuh: what the first rungs of the GEMM ladder share: the arguments, and the way out. C (m,
+ * n) = A (m, k) B^T, B stored (n, k): a linear layer. All rows 16-byte aligned; n even. */
 #ifndef LT_CUDA_GEMM_LADDER_CUH
 #define LT_CUDA_GEMM_LADDER_CUH
 

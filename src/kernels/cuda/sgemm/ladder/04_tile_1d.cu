@@ -1,10 +1,12 @@
 /* 04_tile_1d.cu — rung 4: a thread computes a column of 8 elements.
  *
- * IDEA      A value of B that is in a register can serve 8 rows of A. A thread now holds TM = 8 sums; for each k it reads 1 float of B and 8 of A
- *           (the A reads are broadcasts: all lanes of a warp read the same word) and does 8 multiply-adds: 9 reads for 8 products
+ * IDEA      A value of B that is in a register can serve 8 rows of A. A thread now holds TM = 8
+ *           sums; for each k it reads 1 float of B and 8 of A (the A reads are broadcasts: all
+ *           lanes of a warp read the same word) and does 8 multiply-adds: 9 reads for 8 products
  *           instead of 16.
- * MAP       block 64 x 64 of C, 512 threads, K in steps of 8; warp w: rows 8 (w / 2) .., lanes along the columns.
- *@spec sm_80 sm_90a: */
+ * MAP       block 64 x 64 of C, 512 threads, K in steps of 8; warp w: rows 8 (w / 2) .., lanes
+ *           along the columns.
+ * @spec sm_80 sm_90a: */
 #include "sgemm/edge.cuh"
 
 #define BM 64
@@ -13,14 +15,16 @@
 #define TM 8
 
 extern "C" __global__ void __launch_bounds__(BM *BN / TM)
-sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc, float alpha, float beta) {
+    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
+          float alpha, float beta) {
     __shared__ float a_tile[BM][BK], b_tile[BK][BN];
     const int t = threadIdx.x;
     const int col = t % BN, row0 = t / BN * TM; /* Of this thread's sums, in the tile. */
     const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
     float sum[TM] = {0.0f};
     for (int k0 = 0; k0 < k; k0 += BK) {
-        a_tile[t / BK][t % BK] = edge_load(a, block_row + t / BK, k0 + t % BK, m, k, lda); /* 512 threads, 512 floats each. */
+        /* 512 threads, 512 floats each. */
+        a_tile[t / BK][t % BK] = edge_load(a, block_row + t / BK, k0 + t % BK, m, k, lda);
         b_tile[t / BN][t % BN] = edge_load(b, k0 + t / BN, block_col + t % BN, k, n, ldb);
         __syncthreads();
 #pragma unroll

@@ -1,9 +1,10 @@
 /* 05_tile_2d.cu — rung 5: a thread computes a square of 8 x 8 elements.
  *
- * IDEA      An outer product: 8 floats of A and 8 of B give 64 multiply-adds, 1 read for 4 products. Arithmetic grows with the area of the
- *           thread's tile, reads only with its edge. The price is registers: 64 sums and 16 operands.
+ * IDEA      An outer product: 8 floats of A and 8 of B give 64 multiply-adds, 1 read for 4
+ *           products. Arithmetic grows with the area of the thread's tile, reads only with its
+ *           edge. The price is registers: 64 sums and 16 operands.
  * MAP       block 128 x 128 of C, 256 threads as 16 x 16, K in steps of 8.
- *@spec sm_80 sm_90a: */
+ * @spec sm_80 sm_90a: */
 #include "sgemm/edge.cuh"
 
 #define BM      128
@@ -14,7 +15,8 @@
 #define THREADS (BM * BN / (TM * TN))
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc, float alpha, float beta) {
+    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
+          float alpha, float beta) {
     __shared__ float a_tile[BM][BK], b_tile[BK][BN];
     const int t = threadIdx.x;
     const int row0 = t / (BN / TN) * TM, col0 = t % (BN / TN) * TN;
@@ -52,7 +54,8 @@ sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, in
     for (int r = 0; r < TM; r++) {
 #pragma unroll
         for (int q = 0; q < TN; q++) {
-            edge_store(c, sum[r][q], block_row + row0 + r, block_col + col0 + q, m, n, ldc, alpha, beta);
+            edge_store(c, sum[r][q], block_row + row0 + r, block_col + col0 + q, m, n, ldc, alpha,
+                       beta);
         }
     }
 }

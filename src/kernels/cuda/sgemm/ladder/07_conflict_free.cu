@@ -1,22 +1,27 @@
-/* 07_conflict_free.cu — rung 7: no two lanes want different words of one bank at once. Rung 8 is this file with tuned constants.
+/* 07_conflict_free.cu — rung 7: no two lanes want different words of one bank at once. Rung 8 is
+ * this file with tuned constants.
  *
- * IDEA      Shared memory has 32 banks of 4 bytes; lanes that want different words of a bank wait for each other.
- *           (a) The turning store of A put the lanes of a warp on few banks: rows of A's tile are padded by 4 floats, which spreads them.
- *           (b) A thread's columns come as quads BN / (TN / 4) apart instead of TN neighbours: the lanes of a warp then read
+ * IDEA      Shared memory has 32 banks of 4 bytes; lanes that want different words of a bank wait
+ *           for each other. (a) The turning store of A put the lanes of a warp on few banks: rows
+ *           of A's tile are padded by 4 floats, which spreads them. (b) A thread's columns come as
+ *           quads BN / (TN / 4) apart instead of TN neighbours: the lanes of a warp then read
  *           neighbouring 16-byte words of B, all banks once. The same for its rows.
- * TUNED     BM, BN, BK, TM, TN are -D constants: `lateen tune sgemm` tries combinations; the table of the ladder shows the winner.
- *@spec sm_80 sm_90a: BM=128 BN=128 BK=8 TM=8 TN=8
- *@spec sm_80 sm_90a: BM=128 BN=128 BK=16 TM=8 TN=8
- *@spec sm_80 sm_90a: BM=128 BN=256 BK=16 TM=8 TN=16 */
+ * TUNED     BM, BN, BK, TM, TN are -D constants: `lateen tune sgemm` tries combinations; the table
+ *           of the ladder shows the winner.
+ * @spec sm_80 sm_90a: BM=128 BN=128 BK=8 TM=8 TN=8
+ * @spec sm_80 sm_90a: BM=128 BN=128 BK=16 TM=8 TN=8
+ * @spec sm_80 sm_90a: BM=128 BN=256 BK=16 TM=8 TN=16 */
 #include "sgemm/edge.cuh"
 
 #define THREADS (BM * BN / (TM * TN))
 #define PAD     4
-static_assert(BM *BK % (4 * THREADS) == 0 && BN * BK % (4 * THREADS) == 0, "every thread loads whole vectors");
+static_assert(BM * BK % (4 * THREADS) == 0 && BN * BK % (4 * THREADS) == 0,
+              "every thread loads whole vectors");
 static_assert(TM % 4 == 0 && TN % 4 == 0, "tiles of quads");
 
 extern "C" __global__ void __launch_bounds__(THREADS)
-sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc, float alpha, float beta) {
+    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
+          float alpha, float beta) {
     __shared__ alignas(16) float a_tile[BK][BM + PAD], b_tile[BK][BN];
     const int t = threadIdx.x;
     const int row0 = t / (BN / TN) * 4, col0 = t % (BN / TN) * 4; /* Of the first quad. */
@@ -37,7 +42,8 @@ sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, in
 #pragma unroll
         for (int v = t; v < BN * BK / 4; v += THREADS) {
             const int row = v / (BN / 4), col = v % (BN / 4) * 4;
-            *(float4 *)&b_tile[row][col] = edge_load4(b, k0 + row, block_col + col, k, n, ldb, vec_b);
+            *(float4 *)&b_tile[row][col] = edge_load4(b, k0 + row, block_col + col, k, n, ldb,
+                                                      vec_b);
         }
         __syncthreads();
 #pragma unroll
@@ -65,8 +71,8 @@ sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, in
     for (int r = 0; r < TM; r++) {
 #pragma unroll
         for (int q = 0; q < TN / 4; q++) {
-            edge_store4(c, &sum[r][4 * q], block_row + row0 + r / 4 * row_step + r % 4, block_col + col0 + q * col_step, m, n, ldc,
-                        alpha, beta, vec_c);
+            edge_store4(c, &sum[r][4 * q], block_row + row0 + r / 4 * row_step + r % 4,
+                        block_col + col0 + q * col_step, m, n, ldc, alpha, beta, vec_c);
         }
     }
 }

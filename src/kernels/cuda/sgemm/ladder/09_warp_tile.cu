@@ -1,12 +1,14 @@
 /* 09_warp_tile.cu — rung 9: a level between block and thread: each warp owns a compact rectangle.
  *
- * IDEA      In rung 7 a warp's lanes lay along 1 or 2 rows of threads, so a warp read a whole row of B's tile for a few rows of A. As a
- *           compact rectangle of 8 x 4 lanes it reads 64 + 32 floats for 64 x 32 sums instead of 16 + 128: fewer distinct words from
- *           shared memory for the same work, and four schedulers that do not wait for the same ones.
- * ZIGZAG    Two lanes that read the same 16 bytes are served together only if they are neighbours (lane ^ 1 or ^ 2). The lanes are
- *           numbered so that bit 0 walks along columns (pairs share A's words) and bit 1 along rows (pairs share B's).
+ * IDEA      In rung 7 a warp's lanes lay along 1 or 2 rows of threads, so a warp read a whole row
+ *           of B's tile for a few rows of A. As a compact rectangle of 8 x 4 lanes it reads 64 + 32
+ *           floats for 64 x 32 sums instead of 16 + 128: fewer distinct words from shared memory
+ *           for the same work, and four schedulers that do not wait for the same ones.
+ * ZIGZAG    Two lanes that read the same 16 bytes are served together only if they are neighbours
+ *           (lane ^ 1 or ^ 2). The lanes are numbered so that bit 0 walks along columns (pairs
+ *           share A's words) and bit 1 along rows (pairs share B's).
  * MAP       block 128 x 128, 8 warps as 2 x 4, warp tile 64 x 32, thread 8 x 8 as 2 x 2 quads.
- *@spec sm_80 sm_90a: */
+ * @spec sm_80 sm_90a: */
 #include "sgemm/edge.cuh"
 
 #define BM      128
@@ -20,11 +22,12 @@
 #define PAD     4
 
 extern "C" __global__ void __launch_bounds__(THREADS, 2)
-sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc, float alpha, float beta) {
+    sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, int ldb, int ldc,
+          float alpha, float beta) {
     __shared__ alignas(16) float a_tile[BK][BM + PAD], b_tile[BK][BN];
     const int t = threadIdx.x, warp = t / 32, lane = t % 32;
-    const int lane_n = (lane & 1) | (lane >> 2 & 1) << 1;        /* 0..3 */
-    const int lane_m = (lane >> 1 & 1) | (lane >> 3) << 1;       /* 0..7 */
+    const int lane_n = (lane & 1) | (lane >> 2 & 1) << 1;  /* 0..3 */
+    const int lane_m = (lane >> 1 & 1) | (lane >> 3) << 1; /* 0..7 */
     const int row0 = warp / (BN / WN) * WM + lane_m * 4, col0 = warp % (BN / WN) * WN + lane_n * 4;
     const int row_step = WM / 2, col_step = WN / 2; /* From quad to quad. */
     const int block_row = blockIdx.y * BM, block_col = blockIdx.x * BN;
@@ -43,7 +46,8 @@ sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, in
 #pragma unroll
         for (int v = t; v < BN * BK / 4; v += THREADS) {
             const int row = v / (BN / 4), col = v % (BN / 4) * 4;
-            *(float4 *)&b_tile[row][col] = edge_load4(b, k0 + row, block_col + col, k, n, ldb, vec_b);
+            *(float4 *)&b_tile[row][col] = edge_load4(b, k0 + row, block_col + col, k, n, ldb,
+                                                      vec_b);
         }
         __syncthreads();
 #pragma unroll
@@ -68,8 +72,8 @@ sgemm(const float *a, const float *b, float *c, int m, int n, int k, int lda, in
     for (int r = 0; r < TM; r++) {
 #pragma unroll
         for (int q = 0; q < 2; q++) {
-            edge_store4(c, &sum[r][4 * q], block_row + row0 + r / 4 * row_step + r % 4, block_col + col0 + q * col_step, m, n, ldc,
-                        alpha, beta, vec_c);
+            edge_store4(c, &sum[r][4 * q], block_row + row0 + r / 4 * row_step + r % 4,
+                        block_col + col0 + q * col_step, m, n, ldc, alpha, beta, vec_c);
         }
     }
 }
